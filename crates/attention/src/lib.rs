@@ -1,0 +1,10 @@
+//! Exact attention over a sequence split across ranks: executes a schedule, and puts it on Candle's tape.
+//!
+//! Knows ranks and schedules; does not know models, files or YAML.
+#![allow(clippy::todo, reason = "skeleton")]
+
+mod execute;
+mod tape;
+
+pub use execute::{Attention, AttentionError, Place, Qkv, Setting};
+pub use tape::Kept;

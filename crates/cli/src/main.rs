@@ -1,0 +1,2 @@
+//! The program `annulus`.
+fn main() {}

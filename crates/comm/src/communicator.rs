@@ -1,0 +1,119 @@
+//! The contract of an engine.
+
+use std::fmt;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use crate::Result;
+
+/// Where in the program a transfer belongs. Opaque here; printed in every error, compared between peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Label {
+    /// The optimizer step.
+    pub step: u64,
+    /// The layer, or 0 outside layers.
+    pub layer: usize,
+    /// What is being done: `forward`, `backward`, `gradient sum`, …
+    pub pass: &'static str,
+    /// The hop within it.
+    pub hop: usize,
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Label { step, layer, pass, hop } = self;
+        write!(f, "step {step}, layer {layer}, {pass}, hop {hop}")
+    }
+}
+
+/// What the sender may do with a tensor it has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// It keeps reading it, and nobody writes it until all have waited: keys and values.
+    Lend,
+    /// It is gone: accumulators on their way.
+    Give,
+}
+
+/// One half of a transfer, as one rank sees it.
+#[derive(Clone, Debug)]
+pub enum Move {
+    /// `tensor` goes to rank `to`.
+    Send {
+        /// What goes.
+        tensor: Tensor,
+        /// Where.
+        to: usize,
+        /// What remains.
+        hold: Hold,
+    },
+    /// A tensor comes from rank `from`; several from the same rank come in the order in which they were sent.
+    Receive {
+        /// From where.
+        from: usize,
+    },
+}
+
+/// How elements of several ranks become one. Sums are made in a fixed binary tree in rank order, in the tensor's own dtype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduce {
+    /// Their sum.
+    Sum,
+    /// The largest; NaN if any is.
+    Max,
+}
+
+/// Ranks that run the same program: all of them must make the same calls in the same order.
+pub trait Communicator: Send + Sync + fmt::Debug {
+    /// This rank, `0 .. world()`.
+    fn rank(&self) -> usize;
+    /// How many ranks there are.
+    fn world(&self) -> usize;
+    /// Posts sends and receives and returns; a move to oneself is allowed.
+    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending>;
+    /// Everybody's tensor, by rank; shapes may differ.
+    fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>>;
+    /// `parts[r]` goes to rank `r`; the sum over ranks of what they sent here.
+    fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor>;
+    /// `parts[r]` goes to rank `r`; what every rank sent here, by rank.
+    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>>;
+    /// The same tensor, bit for bit, on every rank.
+    fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor>;
+    /// The root's tensor, on every rank; the root gives `Some`.
+    fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor>;
+    /// Returns when every rank is here.
+    fn barrier(&self, label: Label) -> Result<()>;
+    /// The ranks that name the same `color`, ordered by `key`, then rank.
+    fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
+    /// Says that this rank is alive: bumped per tile, so that a long hop is not taken for a dead peer. Fails when the
+    /// group has ended or the run is to stop, so that no rank computes on for nothing.
+    fn progress(&self) -> Result<()>;
+}
+
+/// What an engine does for a posted exchange. Engines implement it; callers hold a [`Pending`].
+pub trait Transfer: Send {
+    /// Lets the engine progress between tiles.
+    fn poll(&mut self) -> Result<()>;
+    /// Blocks until everything is here; the received tensors, in the order of the `Receive` moves.
+    fn wait(self: Box<Self>) -> Result<Vec<Tensor>>;
+}
+
+/// Tensors on their way. They are only to be had by waiting for them.
+#[must_use = "a transfer that is not waited for may never finish"]
+pub struct Pending(Box<dyn Transfer>);
+
+impl Pending {
+    /// Wraps an engine's transfer.
+    pub fn new(transfer: Box<dyn Transfer>) -> Pending {
+        Pending(transfer)
+    }
+    /// Lets the engine progress between tiles.
+    pub fn poll(&mut self) -> Result<()> {
+        self.0.poll()
+    }
+    /// Blocks until the tensors are here, in the order of the `Receive` moves.
+    pub fn wait(self) -> Result<Vec<Tensor>> {
+        self.0.wait()
+    }
+}

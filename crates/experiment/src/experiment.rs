@@ -1,0 +1,242 @@
+//! The experiment as it is written: every field is one key of the file, every default is here.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use annulus_sequence::Strategy;
+
+use crate::Shape;
+
+/// One experiment: one file, one run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experiment {
+    /// What the run is called. Required.
+    pub name: String,
+    /// Everything random is a function of it. Default 0.
+    pub seed: u64,
+    /// `model:`
+    pub model: Model,
+    /// `data:`
+    pub data: Data,
+    /// `mesh:`
+    pub mesh: Mesh,
+    /// `attention:`
+    pub attention: Attention,
+    /// `memory:`
+    pub memory: Memory,
+    /// `optimizer:`
+    pub optimizer: Optimizer,
+    /// `schedule:`
+    pub schedule: Schedule,
+    /// `every: {log, evaluate, checkpoint}` in steps.
+    pub every: Every,
+    /// Checkpoints kept; default 2.
+    pub keep: usize,
+    /// The run's folder; default `runs/NAME`.
+    pub output: PathBuf,
+    /// `expect: {TAG: {min, max, of_first}}`: what `train --check` asserts of the last value of a tag.
+    pub expect: BTreeMap<String, Bound>,
+}
+
+/// `model:`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// A folder, or the shape inline.
+    pub source: ModelSource,
+    /// `dtype: f32 | bf16`; default f32.
+    pub dtype: Dtype,
+    /// Replaces the base of the rotary frequencies.
+    pub rope_theta: Option<f64>,
+}
+
+/// Where the shape and the weights come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ModelSource {
+    /// `path:` a Hugging Face folder, and `weights: pretrained | random` (default pretrained).
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Whether its weights are read.
+        weights: WeightsFrom,
+    },
+    /// config.json's own keys inline; weights are random.
+    Inline(Shape),
+}
+
+/// `weights:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightsFrom {
+    /// Read from the folder.
+    Pretrained,
+    /// Fresh.
+    Random,
+}
+
+/// `dtype:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// 32 bits.
+    F32,
+    /// 16 bits, f32 masters.
+    Bf16,
+}
+
+/// `data:`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Data {
+    /// A file or folder; none: the recall task if `format: recall`, else the project's own documents.
+    pub path: Option<PathBuf>,
+    /// `text | jsonl | batches | recall`; default text.
+    pub format: Format,
+    /// `bytes` or a tokenizer.json; default `bytes`.
+    pub tokenizer: String,
+    /// Inputs per sequence. Required.
+    pub tokens: usize,
+    /// Sequences per optimizer step, whatever the ranks; default 1.
+    pub batch: usize,
+    /// Sequences held out at the end of the data, and evaluated; default 8 (0: none).
+    pub evaluate: usize,
+}
+
+/// `format:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Plain text.
+    Text,
+    /// A line, a JSON object with `text`.
+    Jsonl,
+    /// A safetensors file of ready-made batches.
+    Batches,
+    /// The synthetic recall task.
+    Recall,
+}
+
+/// `mesh:`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mesh {
+    /// Replicas; default 1.
+    pub data: usize,
+    /// Ranks that share a sequence; default 1.
+    pub sequence: usize,
+    /// How long a rank waits for one that shows no progress; `60` or `60s`; default 60 s.
+    pub deadline: Duration,
+}
+
+/// `attention:`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// `local | ring | striped | megatron | all-gather`; default `local` on one rank; required on more.
+    pub strategy: Strategy,
+    /// `full | causal`; default causal.
+    pub mask: MaskKind,
+    /// Keys a query sees, itself included.
+    pub window: Option<usize>,
+    /// `fused | reference`; default fused.
+    pub kernel: Kernel,
+}
+
+/// `mask:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaskKind {
+    /// Every key.
+    Full,
+    /// Keys at or before the query.
+    Causal,
+}
+
+/// `kernel:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// Blockwise, fast.
+    Fused,
+    /// Plain loops, f64.
+    Reference,
+}
+
+/// `memory:`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Memory {
+    /// `none | layer`; default layer.
+    pub recompute: Recompute,
+    /// Sequences per rank at once; default: all of a replica's.
+    pub micro_batch: Option<usize>,
+    /// Tokens of logits held at once; default 1024.
+    pub loss_chunk: usize,
+    /// Tokens of the feed-forward held at once; default: all.
+    pub mlp_chunk: Option<usize>,
+}
+
+/// `recompute:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recompute {
+    /// Everything is kept.
+    None,
+    /// A layer keeps its input and attention's output.
+    Layer,
+}
+
+/// `optimizer:` (`name: adamw`)
+#[derive(Clone, Debug, PartialEq)]
+pub struct Optimizer {
+    /// The peak. Required.
+    pub learning_rate: f64,
+    /// Default [0.9, 0.95].
+    pub betas: (f64, f64),
+    /// Default 1e-8.
+    pub epsilon: f64,
+    /// On two-dimensional parameters; default 0.1.
+    pub weight_decay: f64,
+    /// Of the global norm; default 1.0; 0: never.
+    pub clip: f64,
+}
+
+/// `schedule:`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    /// Optimizer steps. Required.
+    pub steps: u64,
+    /// Ends the run after so many, without touching the schedule.
+    pub stop: Option<u64>,
+    /// Steps of linear warm-up; default 0.
+    pub warmup: u64,
+    /// `constant | linear | cosine | wsd`; default constant.
+    pub decay: Decay,
+    /// What remains of the peak at the end; default 0.1.
+    pub floor: f64,
+}
+
+/// `decay:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decay {
+    /// None.
+    Constant,
+    /// A line to the floor.
+    Linear,
+    /// Half a cosine to the floor.
+    Cosine,
+    /// Constant, then a line to the floor over the last fifth.
+    Wsd,
+}
+
+/// `every:` in steps; 0: never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Every {
+    /// Default 1.
+    pub log: u64,
+    /// Default 0: only at the end.
+    pub evaluate: u64,
+    /// Default 0: only at the end.
+    pub checkpoint: u64,
+}
+
+/// What is asserted of the last value of a tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Bound {
+    /// At least.
+    pub min: Option<f64>,
+    /// At most.
+    pub max: Option<f64>,
+    /// At most this share of its first value.
+    pub of_first: Option<f64>,
+}

@@ -1,0 +1,20 @@
+//! The experiment file and config.json as types; every cross-check; the plan it means. Needs no tensors: a laptop can check
+//! an experiment for a cluster.
+#![allow(clippy::todo, reason = "skeleton")]
+
+mod config;
+mod experiment;
+mod load;
+mod plan;
+mod problem;
+mod schema;
+
+pub use config::{Shape, read_config, write_config};
+pub use experiment::{
+    Attention, Bound, Data, Decay, Dtype, Every, Experiment, Format, Kernel, MaskKind, Memory,
+    Mesh, Model, ModelSource, Optimizer, Recompute, Schedule, WeightsFrom,
+};
+pub use load::{Override, load, parse};
+pub use plan::{Peak, Plan, RankPlan};
+pub use problem::{Problem, Problems};
+pub use schema::schema;

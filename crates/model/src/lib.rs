@@ -1,0 +1,15 @@
+//! The Llama family, written for one device; Hugging Face weights in and out. Knows nothing of ranks or strategies.
+//!
+//! A model is a list of [`Stage`]s: embedding, then attention and feed-forward of every layer, then the loss. Weights are handed in
+//! at every call and never kept.
+#![allow(clippy::todo, reason = "skeleton")]
+
+mod config;
+mod llama;
+mod stage;
+mod weights;
+
+pub use config::Config;
+pub use llama::{Llama, Specification};
+pub use stage::{Shard, Stage};
+pub use weights::{Weights, WeightsError, load, save};

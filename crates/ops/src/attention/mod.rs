@@ -1,0 +1,100 @@
+//! Attention of a tile: queries of one shard against keys of another.
+//!
+//! A kernel is told of a mask only what a [`Visibility`] says. Its running state (unnormalised output, running maximum, running
+//! sum) is f32, its own, and carried across tiles and hops, so that hop boundaries are invisible and nothing is merged.
+
+mod fused;
+mod reference;
+
+use std::any::Any;
+use std::fmt::Debug;
+
+use annulus_sequence::Visibility;
+use candle_core::{Result, Tensor};
+
+pub use fused::Fused;
+pub use reference::{Dense, Reference, dense};
+
+/// Keys and values of one shard against the queries of the state: forward.
+///
+/// Shapes: queries [B, Hq, Sq, D], keys and values [B, Hkv, Sk, D], contiguous; query head `h` uses key/value head `h / (Hq / Hkv)`.
+#[derive(Clone, Debug)]
+pub struct Tile<'a> {
+    /// Keys [B, Hkv, Sk, D].
+    pub k: &'a Tensor,
+    /// Values [B, Hkv, Sk, D].
+    pub v: &'a Tensor,
+    /// Who sees whom: one for all batch rows, or one per batch row.
+    pub visibility: &'a [Visibility],
+}
+
+/// The same for backward: with the gradients of keys and values so far.
+#[derive(Debug)]
+pub struct BackwardTile<'a> {
+    /// Keys, values, visibility.
+    pub tile: Tile<'a>,
+    /// What this tile adds to; none: zeros.
+    pub carried: Option<KeyValueGradients>,
+}
+
+/// Gradients of keys and values, f32 [B, Hkv, Sk, D], row-major: what travels.
+#[derive(Clone, Debug)]
+pub struct KeyValueGradients {
+    /// Gradient of keys.
+    pub dk: Tensor,
+    /// Gradient of values.
+    pub dv: Tensor,
+}
+
+/// What the forward pass left: what backward needs besides q, k, v.
+#[derive(Clone, Debug)]
+pub struct Attended {
+    /// The output, [B, Hq, Sq, D] in the queries' dtype; 0 in rows that see nothing.
+    pub out: Tensor,
+    /// Natural log of the sum of exponentials of scaled scores, f32 [B, Hq, Sq]; -inf in rows that see nothing.
+    pub lse: Tensor,
+}
+
+/// A kernel's running state, opaque outside of it.
+pub trait State: Send + Any + Debug {
+    /// For the kernel to find its own type again.
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+    /// The same by reference.
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+/// The arithmetic of tiles. A kernel's result for a tile depends on that tile alone: not on threads, neighbours, or how
+/// many tiles came in the call. `progress` is called now and then from the calling thread; its error ends the call.
+pub trait AttentionKernel: Send + Sync + Debug {
+    /// Starts a forward pass of `q` [B, Hq, Sq, D]; scores are multiplied by `scale` > 0.
+    fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>>;
+    /// Folds tiles into the state, in order.
+    fn forward(
+        &self,
+        tiles: &[Tile<'_>],
+        state: &mut dyn State,
+        progress: Progress<'_>,
+    ) -> Result<()>;
+    /// Divides once, casts once.
+    fn finish(&self, state: Box<dyn State>) -> Result<Attended>;
+    /// Starts a backward pass: `gradient` is that of the output.
+    fn begin_backward(
+        &self,
+        q: &Tensor,
+        attended: &Attended,
+        gradient: &Tensor,
+        scale: f64,
+    ) -> Result<Box<dyn State>>;
+    /// Adds the tiles to the query gradient; returns each tile's gradients of keys and values, added to what it carried.
+    fn backward(
+        &self,
+        tiles: Vec<BackwardTile<'_>>,
+        state: &mut dyn State,
+        progress: Progress<'_>,
+    ) -> Result<Vec<KeyValueGradients>>;
+    /// The gradient of the queries, f32 [B, Hq, Sq, D].
+    fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor>;
+}
+
+/// Called now and then while tiles compute.
+pub type Progress<'a> = &'a dyn Fn() -> Result<()>;

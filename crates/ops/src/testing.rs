@@ -1,0 +1,1 @@
+//! What tests of operators share: error measures and finite differences.

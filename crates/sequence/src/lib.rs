@@ -1,0 +1,26 @@
+//! Which positions a rank holds, which of them may see which, and what moves when.
+//!
+//! A strategy of attention over a split sequence is data: a [`Layout`] deals positions to ranks as lists of arithmetic
+//! [`Run`]s, a [`Mask`] says which query sees which key, and a [`Schedule`] lists, hop by hop, what every rank sends,
+//! computes, adds and frees. Executing, proving, counting and drawing are readers of that one list.
+#![allow(clippy::todo, reason = "skeleton")]
+
+mod count;
+mod draw;
+mod layout;
+mod mask;
+mod prove;
+mod run;
+mod schedule;
+mod strategy;
+mod visibility;
+
+pub use count::{BlockShape, Bytes, pairs_between, pairs_per_hop};
+pub use draw::{draw_layout, draw_schedule};
+pub use layout::{DealError, Layout};
+pub use mask::{Coverage, Mask, Rule};
+pub use prove::{Flaw, Proof, prove};
+pub use run::{Positions, Run};
+pub use schedule::{Buffer, Collective, Fold, Hop, Move, Part, Pass, Schedule, TilePlan};
+pub use strategy::{Return, Strategy, StrategyError};
+pub use visibility::{Span, Spans, Visibility};
