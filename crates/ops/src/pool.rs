@@ -1,9 +1,12 @@
 //! The workers of one rank.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The workers of one rank. Nothing that waits for a peer may run inside.
+///
+/// Which worker takes which job differs from run to run, so what a job computes must depend on the job alone: cut work into
+/// pieces of a fixed size, never into as many pieces as there are workers.
 #[derive(Clone)]
 pub struct Pool(Option<Arc<rayon::ThreadPool>>);
 
@@ -14,9 +17,17 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `workers` threads; with one, everything runs in the caller.
-    pub fn new(_workers: usize) -> Pool {
-        todo!()
+    /// A pool of `workers` threads; with one (or none), everything runs in the caller, and so it does where the system
+    /// refuses to start threads.
+    pub fn new(workers: usize) -> Pool {
+        if workers < 2 {
+            return Pool::serial();
+        }
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(workers)
+            .thread_name(|index| format!("worker {index}"))
+            .build();
+        Pool(threads.ok().map(Arc::new))
     }
     /// Everything runs in the caller.
     pub fn serial() -> Pool {
@@ -27,7 +38,84 @@ impl Pool {
         self.0.as_ref().map_or(1, |pool| pool.current_num_threads())
     }
     /// Runs `job(0) .. job(jobs - 1)`, in any order, and returns when all are done.
-    pub fn run(&self, _jobs: usize, _job: impl Fn(usize) + Send + Sync) {
-        todo!()
+    pub fn run(&self, jobs: usize, job: impl Fn(usize) + Send + Sync) {
+        self.each(0..jobs, job);
+    }
+    /// Cuts `data` into pieces of `chunk` elements (the last may be shorter) and runs `job(index, piece)` for each.
+    pub fn for_chunks<T: Send>(
+        &self,
+        data: &mut [T],
+        chunk: usize,
+        job: impl Fn(usize, &mut [T]) + Send + Sync,
+    ) {
+        self.each(data.chunks_mut(chunk).enumerate(), |(index, piece)| job(index, piece));
+    }
+    /// `job(0) .. job(jobs - 1)`: computed in any order, listed in theirs.
+    pub fn map<T: Send>(&self, jobs: usize, job: impl Fn(usize) -> T + Send + Sync) -> Vec<T> {
+        let mut slots: Vec<Option<T>> = std::iter::repeat_with(|| None).take(jobs).collect();
+        self.for_chunks(&mut slots, 1, |index, slot| slot[0] = Some(job(index)));
+        slots.into_iter().flatten().collect()
+    }
+    /// Runs `job` for every item, taken in order by whichever worker is free, and returns when all are done. A panic in a
+    /// job ends in the caller.
+    pub fn each<I>(&self, items: I, job: impl Fn(I::Item) + Send + Sync)
+    where
+        I: IntoIterator,
+        I::IntoIter: ExactSizeIterator + Send,
+        I::Item: Send,
+    {
+        let items = items.into_iter();
+        let jobs = items.len();
+        let Some(threads) = self.0.as_ref().filter(|_| jobs > 1) else {
+            return items.for_each(job);
+        };
+        let items = Mutex::new(items);
+        // The lock is held for one step of the iterator, never while a job runs.
+        let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+        threads.in_place_scope(|scope| {
+            for _ in 0..threads.current_num_threads().min(jobs) {
+                scope.spawn(|_| {
+                    while let Some(item) = next() {
+                        job(item);
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn every_job_runs_once_in_any_pool() {
+        for workers in [0, 1, 2, 5] {
+            let pool = Pool::new(workers);
+            assert_eq!(pool.workers(), workers.max(1));
+            let counts: Vec<AtomicUsize> = (0..100).map(|_| AtomicUsize::new(0)).collect();
+            pool.run(100, |index| {
+                counts[index].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            pool.run(0, |_| panic!("there is no job"));
+            assert_eq!(pool.map(9, |index| index * index), [0, 1, 4, 9, 16, 25, 36, 49, 64]);
+        }
+    }
+
+    #[test]
+    fn chunks_cover_the_slice_and_know_their_index() {
+        let pool = Pool::new(3);
+        let mut data = vec![0; 10];
+        pool.for_chunks(&mut data, 4, |index, piece| piece.fill(index + 1));
+        assert_eq!(data, [1, 1, 1, 1, 2, 2, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "job 3")]
+    fn a_panic_reaches_the_caller() {
+        Pool::new(2).run(8, |index| assert!(index != 3, "job 3"));
     }
 }
