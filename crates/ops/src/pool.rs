@@ -20,12 +20,17 @@ impl Pool {
     /// A pool of `workers` threads; with one (or none), everything runs in the caller, and so it does where the system
     /// refuses to start threads.
     pub fn new(workers: usize) -> Pool {
+        Pool::starting(workers, || ())
+    }
+    /// The same; every worker calls `start` first: for what a thread keeps to itself, such as whom its memory is counted to.
+    pub fn starting(workers: usize, start: impl Fn() + Send + Sync + 'static) -> Pool {
         if workers < 2 {
             return Pool::serial();
         }
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(workers)
             .thread_name(|index| format!("worker {index}"))
+            .start_handler(move |_| start())
             .build();
         Pool(threads.ok().map(Arc::new))
     }
