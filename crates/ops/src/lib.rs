@@ -9,6 +9,7 @@ pub mod attention;
 mod adamw;
 mod cross_entropy;
 mod embedding;
+mod exp;
 mod gradients;
 mod linear;
 mod pool;
