@@ -5,6 +5,7 @@
 //! computes, adds and frees. Executing, proving, counting and drawing are readers of that one list.
 #![allow(clippy::todo, reason = "skeleton")]
 
+mod band;
 mod count;
 mod draw;
 mod layout;

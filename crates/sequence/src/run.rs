@@ -1,6 +1,6 @@
 //! Positions as arithmetic: a shard is a strictly increasing list of runs, never a table of positions.
 
-/// `len` blocks of `width` neighbouring positions, `step` apart: `start + step * (i / width) + i % width`.
+/// `len` blocks of `width` neighbours, `step` apart: `start + step * (i / width) + i % width`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Run {
     /// The first position.
@@ -30,25 +30,85 @@ impl Run {
     pub fn last(self) -> usize {
         self.at(self.tokens() - 1)
     }
+    /// How many of the positions are below `position`.
+    pub fn rank_of(self, position: usize) -> usize {
+        let offset = position.saturating_sub(self.start);
+        let block = offset / self.step;
+        if block < self.len {
+            block * self.width + (offset % self.step).min(self.width)
+        } else {
+            self.tokens()
+        }
+    }
+    /// The positions, in order.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..self.tokens()).map(move |index| self.at(index))
+    }
+
+    /// The same positions written the one way that comparing runs relies on.
+    fn canonical(self) -> Run {
+        if self.len == 1 || self.width == self.step {
+            Run::contiguous(self.start, self.tokens())
+        } else {
+            self
+        }
+    }
 }
 
 /// The positions of a shard: a strictly increasing list of runs.
+///
+/// Runs without gaps are written as [`Run::contiguous`] and neighbours among them are joined, so that
+/// shards of equal positions dealt by a layout are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Positions {
     runs: Vec<Run>,
 }
 
 impl Positions {
-    /// Checks that the runs are non-empty and strictly increasing.
+    /// Checks that the runs are non-empty and strictly increasing. No runs at all is an empty shard.
     ///
     /// # Panics
     /// When they are not: a shard that is not increasing is a bug of the layout.
     pub fn new(runs: Vec<Run>) -> Positions {
-        Positions { runs }
+        let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
+        for run in runs {
+            assert!(run.len > 0 && run.width > 0, "a run holds at least one position: {run:?}");
+            assert!(run.step >= run.width, "the blocks of a run do not overlap: {run:?}");
+            let run = run.canonical();
+            match joined.last_mut() {
+                Some(before) if before.last() >= run.start => {
+                    panic!("runs are strictly increasing: {before:?}, then {run:?}")
+                }
+                Some(before)
+                    if before.step == 1 && run.step == 1 && before.last() + 1 == run.start =>
+                {
+                    before.len += run.len;
+                }
+                _ => joined.push(run),
+            }
+        }
+        Positions { runs: joined }
     }
     /// The positions `0 .. tokens`, in order.
     pub fn all(tokens: usize) -> Positions {
-        Positions::new(vec![Run::contiguous(0, tokens)])
+        Positions::new((tokens > 0).then(|| Run::contiguous(0, tokens)).into_iter().collect())
+    }
+    /// The runs of a list of positions; none when the list is not strictly increasing.
+    pub fn from_list(positions: &[usize]) -> Option<Positions> {
+        if !positions.is_sorted_by(|a, b| a < b) {
+            return None;
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        for &position in positions {
+            match runs.last_mut() {
+                Some(run) if run.len == 1 => {
+                    *run = Run { step: position - run.start, len: 2, ..*run };
+                }
+                Some(run) if run.last() + run.step == position => run.len += 1,
+                _ => runs.push(Run::contiguous(position, 1)),
+            }
+        }
+        Some(Positions::new(runs))
     }
     /// The runs, in local order.
     pub fn runs(&self) -> &[Run] {
@@ -60,10 +120,45 @@ impl Positions {
     }
     /// The positions, in local order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.runs.iter().flat_map(|run| (0..run.tokens()).map(|index| run.at(index)))
+        self.runs.iter().flat_map(|run| run.iter())
     }
-    /// How many of the positions are below `position`: the local index where it is, or would be inserted.
+    /// How many of the positions are below `position`: the local index where it is, or would be
+    /// inserted.
     pub fn rank_of(&self, position: usize) -> usize {
-        self.iter().take_while(|&p| p < position).count()
+        self.runs.iter().map(|run| run.rank_of(position)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_have_one_way_of_writing() {
+        let halves = vec![Run::contiguous(0, 3), Run { start: 3, step: 2, len: 2, width: 2 }];
+        assert_eq!(Positions::new(halves), Positions::all(7));
+        assert_eq!(Positions::all(0).tokens(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "strictly increasing")]
+    fn runs_that_interleave_are_a_bug() {
+        let even = Run { start: 0, step: 2, len: 4, width: 1 };
+        Positions::new(vec![even, Run { start: 1, ..even }]);
+    }
+
+    #[test]
+    #[should_panic(expected = "do not overlap")]
+    fn blocks_that_overlap_are_a_bug() {
+        Positions::new(vec![Run { start: 0, step: 2, len: 4, width: 3 }]);
+    }
+
+    #[test]
+    fn lists_are_read_back() {
+        for list in [&[][..], &[5], &[0, 3, 6, 7, 8, 20], &[0, 1, 4, 5, 8, 9], &[2, 9]] {
+            let positions = Positions::from_list(list).unwrap();
+            assert_eq!(positions.iter().collect::<Vec<_>>(), list);
+        }
+        assert_eq!(Positions::from_list(&[1, 1]), None);
     }
 }

@@ -1,5 +1,6 @@
 //! What moves when, and what is computed meanwhile: one explicit list per rank.
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::{Layout, Mask, Positions};
@@ -13,20 +14,23 @@ pub enum Pass {
     Backward,
 }
 
-/// What a buffer holds.
+/// What a buffer holds: two tensors [batch, heads, rows, head_dim], of keys and of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// Queries (and in backward: output gradient, log-sum-exp, delta), resident on their rank.
+    /// Here the heads are those of the queries, and there is one tensor forward.
     Query,
-    /// Keys and values.
+    /// Keys and values. A rank's own are resident: they belong to the caller and are never freed.
     KeyValue,
     /// Gradients of keys and values, summed so far: what travels home. f32.
     Gradient,
-    /// Gradients of keys and values from this rank's queries alone, before they are folded into a [`Part::Gradient`]. f32.
+    /// Gradients of keys and values from this rank's queries alone, before they are folded into a
+    /// [`Part::Gradient`]. f32.
     Contribution,
 }
 
-/// A buffer by what it holds: `part` of the positions of rank `owner`. On one rank it exists at most once.
+/// A buffer by what it holds: `part` of the positions of rank `owner`. On one rank it exists at most
+/// once at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Buffer {
     /// What it holds.
@@ -50,19 +54,26 @@ pub struct Move {
     pub to: usize,
 }
 
-/// A set of moves that an engine may do as one call of its own.
+/// A set of moves that an engine may do as one call of its own. Every rank takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Collective {
     /// Everybody's keys and values to everybody.
     AllGather,
-    /// Everybody's contributions summed, in rank order, at their owners.
+    /// Everybody's contributions to all blocks, summed in rank order at the blocks' owners.
+    ///
+    /// Takes a [`Part::Contribution`] of every owner, the own one too; leaves [`Part::Gradient`] of the
+    /// own block. A contribution that no pair is visible in is there too, as zeros: see [`TilePlan`].
     ReduceScatter,
 }
 
 /// Queries of one rank against keys of another: one tile of the global attention matrix.
 ///
-/// Forward it folds into the running state of `queries`. Backward it adds to the query gradient and writes `into`:
-/// a fresh [`Part::Contribution`], or adds to a [`Part::Gradient`] that is here.
+/// Forward it folds into the running state of `queries`. Backward it adds to the query gradient and
+/// writes `into`, a fresh [`Part::Contribution`] of the keys' owner.
+///
+/// A tile in which nothing is visible computes nothing, and its contribution is zeros. Such tiles are
+/// planned, at most once each and backward only, where the zeros are needed: to bring a
+/// [`Part::Gradient`] into being that others will add to, or to take part in a reduce-scatter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TilePlan {
     /// The rank whose queries these are.
@@ -74,15 +85,20 @@ pub struct TilePlan {
 }
 
 /// `into += from`; `from` is freed. When `into` is not there yet, `from` becomes it.
+///
+/// Both are always there, or about to be: a contribution that is folded was written by a tile, if only
+/// as zeros, so a gradient always comes home, as zeros when nobody sees its keys. Absence never stands
+/// for zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fold {
-    /// What is added to.
+    /// What is added to: a [`Part::Gradient`].
     pub into: Buffer,
-    /// What is added, and gone.
+    /// What is added, and gone: the [`Part::Contribution`] of the same owner.
     pub from: Buffer,
 }
 
-/// What one rank does in one hop, in this order: post sends and receives, compute tiles, wait, fold, free.
+/// What one rank does in one hop, in this order: post sends and receives, compute tiles, wait, fold,
+/// free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hop {
     /// Posted together, before any tile. A [`Part::KeyValue`] is lent, gradients are given away.
@@ -100,6 +116,9 @@ pub struct Hop {
 }
 
 /// What all ranks do in one pass of one attention.
+///
+/// It begins with [`Part::Query`] and [`Part::KeyValue`] of the own positions on every rank. It ends
+/// with the same and, backward, with [`Part::Gradient`] of the own positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// The strategy's name, as one writes it.
@@ -116,4 +135,42 @@ pub struct Schedule {
     pub positions: Vec<Positions>,
     /// What every rank does, by rank; all have the same number of hops.
     pub ranks: Vec<Vec<Hop>>,
+}
+
+impl Schedule {
+    /// How many ranks there are.
+    pub fn world(&self) -> usize {
+        self.ranks.len()
+    }
+    /// How many hops every rank makes.
+    pub fn hops(&self) -> usize {
+        self.ranks.first().map_or(0, Vec::len)
+    }
+}
+
+impl Buffer {
+    /// Keys and values of rank `owner`.
+    pub fn key_value(owner: usize) -> Buffer {
+        Buffer { part: Part::KeyValue, owner }
+    }
+    /// Summed gradients of the keys and values of rank `owner`.
+    pub fn gradient(owner: usize) -> Buffer {
+        Buffer { part: Part::Gradient, owner }
+    }
+    /// A rank's contribution to the gradients of the keys and values of rank `owner`.
+    pub fn contribution(owner: usize) -> Buffer {
+        Buffer { part: Part::Contribution, owner }
+    }
+}
+
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = match self.part {
+            Part::Query => "queries",
+            Part::KeyValue => "keys and values",
+            Part::Gradient => "gradients",
+            Part::Contribution => "contributions to the gradients",
+        };
+        write!(f, "{part} of rank {}", self.owner)
+    }
 }

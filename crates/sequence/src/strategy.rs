@@ -1,6 +1,14 @@
 //! The strategies one can name, and the schedules they mean.
 
-use crate::{DealError, Layout, Mask, Schedule};
+mod all_gather;
+mod local;
+mod ring;
+mod split;
+
+use std::fmt;
+
+use crate::{DealError, Hop, Layout, Mask, Pass, Schedule};
+use split::Split;
 
 /// A way to split attention over ranks, by the word one writes in the experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,9 +28,9 @@ pub enum Strategy {
 /// How the gradients of keys and values come home in a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Return {
-    /// They travel with their keys and values all the way round: as many hops as ranks.
+    /// They travel with their keys and values all the way round: as many moves as ranks.
     Travelling,
-    /// The ring runs backwards and the own part never leaves: one hop less.
+    /// The own part never leaves, and the ring runs against the forward one: a move less.
     #[default]
     Reversed,
 }
@@ -50,35 +58,124 @@ impl Strategy {
     ];
     /// The word one writes: `local`, `ring`, `striped`, `megatron`, `all-gather`.
     pub fn name(self) -> &'static str {
-        todo!()
+        match self {
+            Strategy::Local => "local",
+            Strategy::Ring => "ring",
+            Strategy::Striped => "striped",
+            Strategy::Megatron => "megatron",
+            Strategy::AllGather => "all-gather",
+        }
     }
     /// The reverse of [`Strategy::name`].
-    pub fn from_name(_name: &str) -> Option<Strategy> {
-        todo!()
+    pub fn from_name(name: &str) -> Option<Strategy> {
+        Strategy::ALL.into_iter().find(|strategy| strategy.name() == name)
     }
     /// How positions are dealt.
     pub fn layout(self) -> Layout {
-        todo!()
+        match self {
+            Strategy::Local | Strategy::Ring | Strategy::AllGather => Layout::Contiguous,
+            Strategy::Striped => Layout::Striped { width: 1 },
+            Strategy::Megatron => Layout::Zigzag,
+        }
     }
     /// The forward schedule of `tokens` positions over `world` ranks with `heads` key/value heads.
+    ///
+    /// # Errors
+    /// When the strategy does not run on so many ranks, or the positions cannot be dealt to them.
+    ///
+    /// # Panics
+    /// Without ranks.
     pub fn forward(
         self,
-        _mask: &Mask,
-        _tokens: usize,
-        _world: usize,
-        _heads: usize,
+        mask: &Mask,
+        tokens: usize,
+        world: usize,
+        heads: usize,
     ) -> Result<Schedule, StrategyError> {
-        todo!()
+        let split = self.split(mask, tokens, world, heads)?;
+        let ranks = match self {
+            Strategy::Local => local::forward(),
+            Strategy::Ring | Strategy::Striped | Strategy::Megatron => ring::forward(&split),
+            Strategy::AllGather => all_gather::forward(&split),
+        };
+        Ok(self.schedule(Pass::Forward, mask, split, ranks))
     }
-    /// The backward schedule.
+    /// The backward schedule; `how` matters to rings alone.
+    ///
+    /// # Errors
+    /// As [`Strategy::forward`].
+    ///
+    /// # Panics
+    /// As [`Strategy::forward`].
     pub fn backward(
         self,
-        _mask: &Mask,
-        _tokens: usize,
-        _world: usize,
-        _heads: usize,
-        _how: Return,
+        mask: &Mask,
+        tokens: usize,
+        world: usize,
+        heads: usize,
+        how: Return,
     ) -> Result<Schedule, StrategyError> {
-        todo!()
+        let split = self.split(mask, tokens, world, heads)?;
+        let ranks = match self {
+            Strategy::Local => local::backward(),
+            Strategy::Ring | Strategy::Striped | Strategy::Megatron => ring::backward(&split, how),
+            Strategy::AllGather => all_gather::backward(&split),
+        };
+        Ok(self.schedule(Pass::Backward, mask, split, ranks))
+    }
+
+    fn split(
+        self,
+        mask: &Mask,
+        tokens: usize,
+        world: usize,
+        heads: usize,
+    ) -> Result<Split, StrategyError> {
+        if self == Strategy::Local && world > 1 {
+            return Err(StrategyError::TooManyRanks { world });
+        }
+        let positions = self.layout().deal(tokens, world).map_err(StrategyError::Deal)?;
+        Ok(Split::new(mask, positions, heads))
+    }
+
+    fn schedule(self, pass: Pass, mask: &Mask, split: Split, ranks: Vec<Vec<Hop>>) -> Schedule {
+        Schedule {
+            strategy: self.name(),
+            pass,
+            layout: self.layout(),
+            mask: mask.clone(),
+            heads: split.heads,
+            positions: split.positions,
+            ranks,
+        }
     }
 }
+
+impl StrategyError {
+    /// The way out.
+    pub fn hint(&self) -> String {
+        match self {
+            StrategyError::TooManyRanks { .. } => {
+                let others =
+                    Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Local);
+                let names: Vec<String> =
+                    others.map(|other| format!("`{}`", other.name())).collect();
+                format!("use one rank, or one of {}", names.join(", "))
+            }
+            StrategyError::Deal(error) => error.hint(),
+        }
+    }
+}
+
+impl fmt::Display for StrategyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StrategyError::TooManyRanks { world } => {
+                write!(f, "`local` runs on 1 rank and cannot share a sequence among {world}")
+            }
+            StrategyError::Deal(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StrategyError {}
