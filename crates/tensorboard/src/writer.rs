@@ -1,0 +1,112 @@
+//! Writes one event file.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::record;
+use crate::{Event, What};
+
+/// What the name of every event file begins with: TensorBoard looks for it.
+const PREFIX: &str = "events.out.tfevents.";
+
+/// The version of the format: steps of a `Start` are honoured from 2 on.
+const VERSION: &str = "brain.Event:2";
+
+/// Writes one event file. Never shares a file with another writer.
+///
+/// Events are buffered; [`Writer::flush`] puts them on disk, and dropping the writer hands them to the
+/// operating system.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Writer {
+    /// Creates a new `events.out.tfevents.*` file in `folder`, and `folder` where it is missing.
+    ///
+    /// With `resume_from: Some(step)`, the last step that holds, a `SessionLog START` event at
+    /// `step + 1` is written: TensorBoard drops what earlier files of the folder say of later steps.
+    /// TensorBoard reads files in name order, so the name sorts after those that are there already,
+    /// even within a microsecond or after the clock was set back.
+    pub fn create(folder: &Path, resume_from: Option<u64>) -> io::Result<Writer> {
+        fs::create_dir_all(folder)?;
+        let (path, file) = create_last(folder)?;
+        let mut writer = Writer { path, file: BufWriter::new(file) };
+        writer.write(0, What::Version(VERSION.to_owned()))?;
+        if let Some(step) = resume_from {
+            writer.write(step.saturating_add(1), What::Start)?;
+        }
+        writer.flush()?;
+        // The file's name is on disk too.
+        File::open(folder)?.sync_all()?;
+        Ok(writer)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// One number. The format keeps 32 bits of it.
+    pub fn scalar(&mut self, step: u64, tag: &str, value: f64) -> io::Result<()> {
+        self.write(step, What::Scalar { tag: tag.to_owned(), value: value as f32 })
+    }
+
+    /// Markdown.
+    pub fn text(&mut self, step: u64, tag: &str, text: &str) -> io::Result<()> {
+        self.write(step, What::Text { tag: tag.to_owned(), text: text.to_owned() })
+    }
+
+    /// Everything so far is on disk.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()?;
+        self.file.get_ref().sync_data()
+    }
+
+    fn write(&mut self, step: u64, what: What) -> io::Result<()> {
+        let event = Event { wall_time: now().as_secs_f64(), step, what };
+        record::write(&mut self.file, &event.encode())
+    }
+}
+
+/// A file of our own that sorts after all event files of `folder`.
+fn create_last(folder: &Path) -> io::Result<(PathBuf, File)> {
+    let mut stamp = (now().as_micros() as u64).max(last_stamp(folder)? + 1);
+    loop {
+        let (seconds, rest) = (stamp / 1_000_000, stamp % 1_000_000);
+        let path = folder.join(format!("{PREFIX}{seconds:010}.{rest:06}"));
+        match File::options().write(true).create_new(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => stamp += 1,
+            Err(error) => return Err(error),
+            Ok(file) => return Ok((path, file)),
+        }
+    }
+}
+
+/// The largest time, in microseconds, in the names of the event files of `folder`; 0 without any.
+fn last_stamp(folder: &Path) -> io::Result<u64> {
+    let mut last = 0;
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if let Some(stamp) = name.to_str().and_then(|name| stamp_of(name.strip_prefix(PREFIX)?)) {
+            last = last.max(stamp);
+        }
+    }
+    Ok(last)
+}
+
+/// The time in `SECONDS.MICROSECONDS`, or in other writers' `SECONDS.HOST…`.
+fn stamp_of(name: &str) -> Option<u64> {
+    let (seconds, rest) = name.split_once('.').unwrap_or((name, ""));
+    let microseconds: u64 = if rest.len() == 6 { rest.parse().ok()? } else { 999_999 };
+    // More digits would not sort as numbers do.
+    let seconds: u64 = seconds.get(..10).filter(|all| *all == seconds)?.parse().ok()?;
+    Some(seconds * 1_000_000 + microseconds)
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

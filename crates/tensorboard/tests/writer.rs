@@ -1,0 +1,122 @@
+//! What the writer puts on disk, read back by our reader and, where it is installed, by TensorBoard's.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use annulus_tensorboard::{What, Writer, read};
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn scalar(value: f32) -> What {
+    What::Scalar { tag: "train/loss".into(), value }
+}
+
+#[test]
+fn a_flushed_file_is_whole_while_the_writer_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::create(&folder.path().join("new"), None).unwrap();
+    writer.scalar(1, "train/loss", 5.5).unwrap();
+    writer.text(0, "config", "# seed").unwrap();
+    writer.flush().unwrap();
+    let events = read(writer.path()).unwrap();
+    let whats: Vec<_> = events.iter().map(|event| (event.step, event.what.clone())).collect();
+    let text = What::Text { tag: "config".into(), text: "# seed".into() };
+    let version = What::Version("brain.Event:2".into());
+    assert_eq!(whats, [(0, version), (1, scalar(5.5)), (0, text)]);
+    assert!(events.windows(2).all(|pair| pair[0].wall_time <= pair[1].wall_time));
+    assert!(events[0].wall_time > 1.7e9);
+}
+
+#[test]
+fn a_resumed_file_says_from_which_step_on_it_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::create(folder.path(), Some(5)).unwrap();
+    let start = &read(writer.path()).unwrap()[1];
+    assert_eq!((start.step, &start.what), (6, &What::Start));
+}
+
+#[test]
+fn a_torn_tail_costs_only_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::create(folder.path(), None).unwrap();
+    for step in 0..10 {
+        writer.scalar(step, "train/loss", 1.0).unwrap();
+    }
+    writer.flush().unwrap();
+    let bytes = fs::read(writer.path()).unwrap();
+    let torn = folder.path().join("torn");
+    for lost in 1..50 {
+        fs::write(&torn, &bytes[..bytes.len() - lost]).unwrap();
+        let events = read(&torn).unwrap().len();
+        assert!((9..11).contains(&events), "{events} events without the last {lost} bytes");
+    }
+}
+
+#[test]
+fn writers_in_one_second_never_share_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<PathBuf> = thread::scope(|scope| {
+        let start = |rank| {
+            let folder = folder.path();
+            scope.spawn(move || {
+                let mut writer = Writer::create(folder, None).unwrap();
+                (0..500).for_each(|step| writer.scalar(step, "rank", f64::from(rank)).unwrap());
+                writer.flush().unwrap();
+                writer.path().to_owned()
+            })
+        };
+        let threads: Vec<_> = (0..8).map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(paths.iter().collect::<HashSet<_>>().len(), 8);
+    for path in paths {
+        assert_eq!(read(&path).unwrap().len(), 501);
+    }
+}
+
+#[test]
+fn a_later_file_sorts_last_even_after_the_clock_was_set_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let future = "events.out.tfevents.9999999998.host.17.0";
+    fs::write(folder.path().join(future), "").unwrap();
+    for count in 2..5 {
+        let writer = Writer::create(folder.path(), None).unwrap();
+        let files = files(folder.path());
+        assert_eq!((files.len(), files.last().unwrap().as_path()), (count, writer.path()));
+    }
+}
+
+/// Steps 1 to 10, then a second file that resumes after step 5: TensorBoard shows each step once.
+#[test]
+fn tensorboards_own_reader_sees_every_step_once() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = root.join("../../target/python/tensorboard/bin/python");
+    if !python.exists() {
+        println!("skipped: no TensorBoard; `cargo xtask setup python` installs it");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (resume_from, steps, value) in [(None, 1..=10, 1.0), (Some(5), 6..=10, 2.0)] {
+        let mut writer = Writer::create(folder.path(), resume_from).unwrap();
+        writer.text(resume_from.unwrap_or(0), "config", "| seed | 1 |").unwrap();
+        for step in steps {
+            writer.scalar(step, "train/loss", value).unwrap();
+        }
+        writer.flush().unwrap();
+    }
+    let script = root.join("tests/python/read_events.py");
+    let output = Command::new(python).arg(script).arg(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let wanted = "scalar train/loss: 1=1 2=1 3=1 4=1 5=1 6=2 7=2 8=2 9=2 10=2\n\
+                  text config: 0='| seed | 1 |' 5='| seed | 1 |'\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), wanted);
+}
