@@ -7,7 +7,8 @@ use candle_core::Tensor;
 
 use crate::Result;
 
-/// Where in the program a transfer belongs. Opaque here; printed in every error, compared between peers.
+/// Where in the program a transfer belongs. Opaque here; printed in every error, compared between
+/// peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label {
     /// The optimizer step.
@@ -48,14 +49,16 @@ pub enum Move {
         /// What remains.
         hold: Hold,
     },
-    /// A tensor comes from rank `from`; several from the same rank come in the order in which they were sent.
+    /// A tensor comes from rank `from`; several from the same rank come in the order in which they
+    /// were sent.
     Receive {
         /// From where.
         from: usize,
     },
 }
 
-/// How elements of several ranks become one. Sums are made in a fixed binary tree in rank order, in the tensor's own dtype.
+/// How elements of several ranks become one. Sums are made in a fixed binary tree in rank order, in
+/// the tensor's own dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduce {
     /// Their sum.
@@ -65,11 +68,17 @@ pub enum Reduce {
 }
 
 /// Ranks that run the same program: all of them must make the same calls in the same order.
+///
+/// What is received never carries a gradient graph. It may share memory with what was sent, so
+/// neither side writes into it in place.
 pub trait Communicator: Send + Sync + fmt::Debug {
     /// This rank, `0 .. world()`.
     fn rank(&self) -> usize;
     /// How many ranks there are.
     fn world(&self) -> usize;
+    /// What `rank` of this group is called in the communicator that all groups were split from: the
+    /// number that errors name.
+    fn original(&self, rank: usize) -> usize;
     /// Posts sends and receives and returns; a move to oneself is allowed.
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending>;
     /// Everybody's tensor, by rank; shapes may differ.
@@ -86,17 +95,22 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     fn barrier(&self, label: Label) -> Result<()>;
     /// The ranks that name the same `color`, ordered by `key`, then rank.
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
-    /// Says that this rank is alive: bumped per tile, so that a long hop is not taken for a dead peer. Fails when the
-    /// group has ended or the run is to stop, so that no rank computes on for nothing.
+    /// Says that this rank is alive: bumped per tile, so that a long hop is not taken for a dead
+    /// peer. Fails when the group has ended or the run is to stop, so that no rank computes on for
+    /// nothing.
     fn progress(&self) -> Result<()>;
 }
 
 /// What an engine does for a posted exchange. Engines implement it; callers hold a [`Pending`].
+///
+/// One that is dropped before its end gives up what it would have received: that is not handed to a
+/// later exchange.
 pub trait Transfer: Send {
     /// Lets the engine progress between tiles.
     fn poll(&mut self) -> Result<()>;
-    /// Blocks until everything is here; the received tensors, in the order of the `Receive` moves.
-    fn wait(self: Box<Self>) -> Result<Vec<Tensor>>;
+    /// Blocks until the next tensor is here, in the order of the `Receive` moves; `None` once all
+    /// have come and what was sent has left.
+    fn receive(&mut self) -> Result<Option<Tensor>>;
 }
 
 /// Tensors on their way. They are only to be had by waiting for them.
@@ -112,8 +126,19 @@ impl Pending {
     pub fn poll(&mut self) -> Result<()> {
         self.0.poll()
     }
-    /// Blocks until the tensors are here, in the order of the `Receive` moves.
-    pub fn wait(self) -> Result<Vec<Tensor>> {
-        self.0.wait()
+    /// Blocks until the next tensor is here, in the order of the `Receive` moves; `None` after the
+    /// last.
+    pub fn receive(&mut self) -> Result<Option<Tensor>> {
+        self.0.receive()
+    }
+    /// Blocks until all tensors are here, in the order of the `Receive` moves.
+    pub fn wait(mut self) -> Result<Vec<Tensor>> {
+        std::iter::from_fn(|| self.receive().transpose()).collect()
+    }
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").finish_non_exhaustive()
     }
 }

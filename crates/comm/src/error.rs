@@ -1,5 +1,8 @@
 //! What goes wrong between ranks.
 
+use std::error::Error as StdError;
+use std::fmt::{self, Debug, Display};
+use std::io;
 use std::time::Duration;
 
 use crate::Label;
@@ -13,7 +16,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A peer made no progress for longer than the deadline.
     #[error(
-        "rank {rank} waited {waited:.1?} for rank {peer} ({label}): no progress there within the deadline"
+        "rank {rank} waited {waited:.1?} for rank {peer} ({label}): no progress there within the \
+         deadline"
     )]
     Deadline {
         /// Who waited.
@@ -39,6 +43,40 @@ pub enum Error {
         /// Where the sender was.
         theirs: Label,
     },
+    /// A peer's program returned while this rank still waited for it.
+    #[error(
+        "rank {rank} waits for rank {peer} ({label}), which has finished: ranks made different calls"
+    )]
+    Left {
+        /// Who waits.
+        rank: usize,
+        /// For whom.
+        peer: usize,
+        /// Where in the program.
+        label: Label,
+    },
+    /// What arrived is not what was sent.
+    #[error("rank {rank} received damaged data from rank {peer} ({label}): wrong checksum")]
+    Corrupt {
+        /// Who noticed.
+        rank: usize,
+        /// Who sent.
+        peer: usize,
+        /// Where in the program.
+        label: Label,
+    },
+    /// A call that no group of this size can serve: our own bug.
+    #[error("rank {rank} ({label}): {found}, wanted {wanted}")]
+    Call {
+        /// Who called.
+        rank: usize,
+        /// Where in the program.
+        label: Label,
+        /// What was asked for.
+        found: String,
+        /// What can be asked for.
+        wanted: String,
+    },
     /// Another rank failed first; the group has ended.
     #[error("ended because rank {rank} failed")]
     Ended {
@@ -50,12 +88,70 @@ pub enum Error {
     Stopped,
     /// A tensor operation failed.
     #[error(transparent)]
-    Tensor(#[from] candle_core::Error),
+    Tensor(candle_core::Error),
 }
 
+impl Error {
+    /// The error of a communicator inside `error`, if that is what it was before it passed through
+    /// Candle: a custom operator can return only Candle's.
+    pub fn find(error: &candle_core::Error) -> Option<&Error> {
+        use candle_core::Error as Candle;
+        let boxed: &(dyn StdError + 'static) = match error {
+            Candle::Io(error) => error.get_ref()?,
+            Candle::WrappedContext { wrapped, .. } => wrapped.as_ref(),
+            Candle::WithBacktrace { inner, .. }
+            | Candle::Context { inner, .. }
+            | Candle::WithPath { inner, .. } => return Error::find(inner),
+            _ => return None,
+        };
+        if let Some(candle) = boxed.downcast_ref() {
+            return Error::find(candle);
+        }
+        match boxed.downcast_ref()? {
+            Error::Tensor(candle) => Error::find(candle),
+            error => Some(error),
+        }
+    }
+
+    /// Takes out what [`Error::find`] finds, or gives `error` back.
+    fn recover(error: candle_core::Error) -> std::result::Result<Error, candle_core::Error> {
+        use candle_core::Error as Candle;
+        if Error::find(&error).is_none() {
+            return Err(error);
+        }
+        let boxed: Box<dyn StdError + Send + Sync> = match error {
+            Candle::Io(error) => error.into_inner().ok_or(Candle::UnwrapNone)?,
+            Candle::WrappedContext { wrapped, .. } => wrapped,
+            Candle::WithBacktrace { inner, .. }
+            | Candle::Context { inner, .. }
+            | Candle::WithPath { inner, .. } => return Error::recover(*inner),
+            error => return Err(error),
+        };
+        match boxed.downcast::<Error>() {
+            Ok(error) => Ok(*error),
+            Err(boxed) => match boxed.downcast::<candle_core::Error>() {
+                Ok(error) => Error::recover(*error),
+                Err(boxed) => Err(Candle::Io(io::Error::other(boxed))),
+            },
+        }
+    }
+}
+
+/// An error of a communicator that passed through Candle comes out as what it was.
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Error {
+        Error::recover(error).unwrap_or_else(Error::Tensor)
+    }
+}
+
+/// Travels as an input/output error, the one of Candle's wrappers that keeps both the text and the
+/// value: see [`Error::find`].
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> candle_core::Error {
-        candle_core::Error::wrap(error)
+        match error {
+            Error::Tensor(error) => error,
+            error => candle_core::Error::Io(io::Error::other(error)).bt(),
+        }
     }
 }
 
@@ -76,3 +172,20 @@ pub enum Cause<E> {
     /// Its program returned an error.
     Error(E),
 }
+
+impl<E: Display> Display for Failure<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}: {}", self.rank, self.cause)
+    }
+}
+
+impl<E: Display> Display for Cause<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Panic(message) => write!(f, "panicked: {message}"),
+            Cause::Error(error) => Display::fmt(error, f),
+        }
+    }
+}
+
+impl<E: Debug + Display> StdError for Failure<E> {}

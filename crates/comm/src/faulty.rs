@@ -1,24 +1,29 @@
 //! Breaks things on purpose, for tests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use crate::Communicator;
+use candle_core::Tensor;
+
+use crate::{Communicator, Label, Move, Pending, Reduce, Result, collectives, payload};
 
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The call comes late.
     Delay(Duration),
-    /// What was to be sent is not.
+    /// What was to be sent to others is not.
     Drop,
-    /// One bit of what was sent is flipped.
+    /// One bit of the first tensor sent to another rank is flipped.
     Corrupt,
     /// The rank panics.
     Die,
 }
 
-/// At which call it happens: the first whose label matches.
+/// At which call it happens: the first whose label matches, and that sends something to another
+/// rank if the fault is about what is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct When {
     /// On which rank (of the wrapped communicator).
@@ -29,17 +34,97 @@ pub struct When {
     pub hop: Option<usize>,
 }
 
-/// A communicator with one fault. Groups split from it have it too.
+/// A communicator with one fault. Groups split from it have it too, and it happens once in all of
+/// them. Collectives are made from its own exchange, so that their messages are hit too.
 #[derive(Debug)]
 pub struct Faulty {
     inner: Arc<dyn Communicator>,
+    /// None on the ranks where nothing happens.
+    shot: Option<Arc<Shot>>,
+}
+
+#[derive(Debug)]
+struct Shot {
     when: When,
     fault: Fault,
+    fired: AtomicBool,
 }
 
 impl Faulty {
-    /// Wraps `inner`.
+    /// Wraps `inner`; all ranks must.
     pub fn new(inner: Arc<dyn Communicator>, when: When, fault: Fault) -> Arc<Faulty> {
-        Arc::new(Faulty { inner, when, fault })
+        let shot = Shot { when, fault, fired: AtomicBool::new(false) };
+        let shot = (inner.rank() == when.rank).then(|| Arc::new(shot));
+        Arc::new(Faulty { inner, shot })
+    }
+
+    /// Lets the fault happen if its time has come; `moves` are what the call is about to do.
+    fn strike(&self, label: Label, moves: &mut Vec<Move>) -> Result<()> {
+        let Some(shot) = &self.shot else { return Ok(()) };
+        let Shot { when, fault, fired } = &**shot;
+        let rank = self.rank();
+        let leaves = |step: &Move| matches!(step, Move::Send { to, .. } if *to != rank);
+        let concerned = match fault {
+            Fault::Delay(_) | Fault::Die => true,
+            Fault::Drop | Fault::Corrupt => moves.iter().any(leaves),
+        };
+        let matches = label.pass == when.pass && when.hop.is_none_or(|hop| hop == label.hop);
+        if !matches || !concerned || fired.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        match fault {
+            Fault::Delay(time) => thread::sleep(*time),
+            Fault::Drop => moves.retain(|step| !leaves(step)),
+            Fault::Corrupt => {
+                if let Some(Move::Send { tensor, .. }) = moves.iter_mut().find(|step| leaves(step))
+                {
+                    *tensor = payload::flip_bit(tensor)?;
+                }
+            }
+            Fault::Die => panic!("died on purpose at {label}"),
+        }
+        Ok(())
+    }
+}
+
+impl Communicator for Faulty {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+    fn original(&self, rank: usize) -> usize {
+        self.inner.original(rank)
+    }
+    fn exchange(&self, label: Label, mut moves: Vec<Move>) -> Result<Pending> {
+        self.strike(label, &mut moves)?;
+        self.inner.exchange(label, moves)
+    }
+    fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
+        collectives::all_gather(self, label, tensor)
+    }
+    fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
+        collectives::reduce_scatter(self, label, parts)
+    }
+    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        collectives::all_to_all(self, label, parts)
+    }
+    fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor> {
+        collectives::all_reduce(self, label, tensor, reduce)
+    }
+    fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor> {
+        collectives::broadcast(self, label, tensor, root)
+    }
+    fn barrier(&self, label: Label) -> Result<()> {
+        collectives::barrier(self, label)
+    }
+    fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
+        self.strike(label, &mut Vec::new())?;
+        let inner = self.inner.split(label, color, key)?;
+        Ok(Arc::new(Faulty { inner, shot: self.shot.clone() }))
+    }
+    fn progress(&self) -> Result<()> {
+        self.inner.progress()
     }
 }

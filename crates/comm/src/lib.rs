@@ -1,16 +1,21 @@
 //! How tensors travel between ranks.
 //!
-//! One trait, [`Communicator`]; one engine so far, [`threads`]: ranks as threads of one process, with nothing to install and
-//! nothing copied. [`Metered`] and [`Faulty`] wrap any engine. No transport of our own: an engine is somebody's library.
-#![allow(clippy::todo, reason = "skeleton")]
+//! One trait, [`Communicator`]; one engine so far, [`threads`]: ranks as threads of one process, with
+//! nothing to install and nothing copied. An engine needs only `exchange`: [`collectives`] makes the
+//! rest from it, with sums in a fixed order. [`Metered`], [`Checked`] and [`Faulty`] wrap any engine.
+//! No transport of our own: an engine is somebody's library.
 
+mod checked;
+pub mod collectives;
 mod communicator;
 mod error;
 mod faulty;
 mod mesh;
 mod metered;
+mod payload;
 pub mod threads;
 
+pub use checked::Checked;
 pub use communicator::{Communicator, Hold, Label, Move, Pending, Reduce, Transfer};
 pub use error::{Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Communicator, Result};
+use crate::{Communicator, Error, Label, Result, threads};
 
 /// A direction of the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,19 +19,46 @@ pub struct Mesh {
     data: Arc<dyn Communicator>,
     sequence: Arc<dyn Communicator>,
     world: Arc<dyn Communicator>,
+    alone: Arc<dyn Communicator>,
 }
 
 impl Mesh {
-    /// Splits `world` into `data` × `sequence`.
-    pub fn new(_world: Arc<dyn Communicator>, _data: usize, _sequence: usize) -> Result<Mesh> {
-        todo!()
+    /// Splits `world` into `data` × `sequence`, which must be as many ranks as it has.
+    pub fn new(world: Arc<dyn Communicator>, data: usize, sequence: usize) -> Result<Mesh> {
+        let rank = world.rank();
+        let label = |hop| Label { pass: "mesh", hop, ..Label::default() };
+        if data * sequence != world.world() {
+            return Err(Error::Call {
+                rank,
+                label: label(0),
+                found: format!("a mesh of {data} × {sequence}"),
+                wanted: format!("one of {} ranks", world.world()),
+            });
+        }
+        let (replica, place) = (rank / sequence, rank % sequence);
+        Ok(Mesh {
+            data: world.split(label(0), place, replica)?,
+            sequence: world.split(label(1), replica, place)?,
+            alone: world.split(label(2), rank, 0)?,
+            world,
+        })
     }
-    /// The ranks along the named axes; `group(&[Axis::Data, Axis::Sequence])` is all of them.
+
+    /// The grid of one rank, without threads.
+    pub fn solo() -> Mesh {
+        let world: Arc<dyn Communicator> = threads::solo();
+        let [data, sequence, alone] = [&world, &world, &world].map(Arc::clone);
+        Mesh { data, sequence, world, alone }
+    }
+
+    /// The ranks along the named axes; `group(&[Axis::Data, Axis::Sequence])` is all of them,
+    /// `group(&[])` this one.
     pub fn group(&self, axes: &[Axis]) -> &Arc<dyn Communicator> {
         match (axes.contains(&Axis::Data), axes.contains(&Axis::Sequence)) {
             (true, true) => &self.world,
             (true, false) => &self.data,
-            _ => &self.sequence,
+            (false, true) => &self.sequence,
+            (false, false) => &self.alone,
         }
     }
 }

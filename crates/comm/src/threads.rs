@@ -1,10 +1,24 @@
 //! Ranks as threads of one process: the embedded default, every test, any laptop.
+//!
+//! A tensor changes hands by its reference count: nothing is copied.
 
+mod group;
+mod mail;
+mod member;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 use std::time::Duration;
 
-use crate::{Communicator, Failure};
+use self::group::Group;
+use self::member::Member;
+use crate::{Cause, Communicator, Failure};
+
+/// Candle walks and drops its graph recursively: std's 2 MiB end at some 10 000 nodes.
+const STACK_BYTES: usize = 64 << 20;
 
 /// How a group of thread ranks is run.
 #[derive(Clone, Debug)]
@@ -17,14 +31,82 @@ pub struct Options {
     pub stop: Arc<AtomicBool>,
 }
 
-/// Runs `program` on every rank, each a plain thread with 64 MiB of stack, and returns what they return, by rank.
+/// Runs `program` on every rank, each a plain thread with 64 MiB of stack, and returns what they
+/// return, by rank.
 ///
-/// The first rank that fails or panics ends all: the others' waits fail with [`crate::Error::Ended`].
-pub fn run<T, E, F>(_options: &Options, _program: F) -> Result<Vec<T>, Failure<E>>
+/// The first rank that fails or panics ends all: the others' waits fail with
+/// [`crate::Error::Ended`]. Returns when the last program has: one that neither calls its
+/// communicator nor ends cannot be ended from outside.
+pub fn run<T, E, F>(options: &Options, program: F) -> Result<Vec<T>, Failure<E>>
 where
     T: Send,
     E: Send,
     F: Fn(Arc<dyn Communicator>) -> Result<T, E> + Send + Sync,
 {
-    todo!()
+    let group = Group::new(options);
+    let outcomes = thread::scope(|scope| {
+        let start = |rank| {
+            let (group, program) = (&group, &program);
+            let thread =
+                thread::Builder::new().name(format!("rank {rank}")).stack_size(STACK_BYTES);
+            thread.spawn_scoped(scope, move || one(group, rank, program)).inspect_err(|_| {
+                group.fail(rank);
+            })
+        };
+        let threads: Vec<_> = (0..options.world).map(start).collect();
+        let end = |thread: std::io::Result<thread::ScopedJoinHandle<'_, _>>| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| Err(Cause::Panic(message(&*panic)))),
+            Err(error) => Err(Cause::Panic(format!("its thread could not start: {error}"))),
+        };
+        threads.into_iter().map(end).collect::<Vec<_>>()
+    });
+    first_cause(outcomes, group.first())
+}
+
+/// The one rank of a world of one, on the caller's own thread.
+pub fn solo() -> Arc<dyn Communicator> {
+    // Nobody else can send while it waits, so waiting is pointless.
+    let options = Options { world: 1, deadline: Duration::ZERO, stop: Arc::default() };
+    Member::of_world(&Group::new(&options), 0)
+}
+
+/// The life of one rank.
+fn one<T, E>(
+    group: &Arc<Group>,
+    rank: usize,
+    program: &impl Fn(Arc<dyn Communicator>) -> Result<T, E>,
+) -> Result<T, Cause<E>> {
+    let comm = Member::of_world(group, rank);
+    let outcome = match catch_unwind(AssertUnwindSafe(|| program(comm))) {
+        Ok(returned) => returned.map_err(Cause::Error),
+        Err(panic) => Err(Cause::Panic(message(&*panic))),
+    };
+    match outcome {
+        Ok(_) => group.leave(rank),
+        Err(_) => group.fail(rank),
+    }
+    outcome
+}
+
+/// What all returned, or why the `first` to fail did. Nobody is told of an end before there is a
+/// first, so that one never failed for another's sake.
+fn first_cause<T, E>(
+    outcomes: Vec<Result<T, Cause<E>>>,
+    first: Option<usize>,
+) -> Result<Vec<T>, Failure<E>> {
+    let mut values = Vec::with_capacity(outcomes.len());
+    for (rank, outcome) in outcomes.into_iter().enumerate() {
+        match outcome {
+            Ok(value) => values.push(value),
+            Err(cause) if first == Some(rank) => return Err(Failure { rank, cause }),
+            Err(_) => {}
+        }
+    }
+    Ok(values)
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a message".to_owned())
 }

@@ -1,0 +1,105 @@
+//! A checksum beside every tensor, for engines that cross machines.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use crate::{
+    Communicator, Error, Hold, Label, Move, Pending, Reduce, Result, Transfer, collectives, payload,
+};
+
+/// A communicator that notices damage on the way: it fails with [`Error::Corrupt`]. Collectives are
+/// made from its own exchange, so that theirs is noticed too.
+#[derive(Debug)]
+pub struct Checked {
+    inner: Arc<dyn Communicator>,
+}
+
+impl Checked {
+    /// Wraps `inner`; all ranks must.
+    pub fn new(inner: Arc<dyn Communicator>) -> Arc<Checked> {
+        Arc::new(Checked { inner })
+    }
+}
+
+impl Communicator for Checked {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+    fn original(&self, rank: usize) -> usize {
+        self.inner.original(rank)
+    }
+    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
+        let rank = self.original(self.rank());
+        let mut peers = Vec::new();
+        let mut doubled = Vec::with_capacity(2 * moves.len());
+        for step in moves {
+            let second = match &step {
+                Move::Send { tensor, to, .. } => {
+                    let tensor = payload::checksum(tensor)?;
+                    Move::Send { tensor, to: *to, hold: Hold::Give }
+                }
+                &Move::Receive { from } => {
+                    peers.push(self.original(from));
+                    Move::Receive { from }
+                }
+            };
+            doubled.extend([step, second]);
+        }
+        let inner = self.inner.exchange(label, doubled)?;
+        let peers = peers.into_iter();
+        Ok(Pending::new(Box::new(Comparing { inner, rank, label, peers })))
+    }
+    fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
+        collectives::all_gather(self, label, tensor)
+    }
+    fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
+        collectives::reduce_scatter(self, label, parts)
+    }
+    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        collectives::all_to_all(self, label, parts)
+    }
+    fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor> {
+        collectives::all_reduce(self, label, tensor, reduce)
+    }
+    fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor> {
+        collectives::broadcast(self, label, tensor, root)
+    }
+    fn barrier(&self, label: Label) -> Result<()> {
+        collectives::barrier(self, label)
+    }
+    fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
+        Ok(Checked::new(self.inner.split(label, color, key)?))
+    }
+    fn progress(&self) -> Result<()> {
+        self.inner.progress()
+    }
+}
+
+/// Tensors and checksums on their way, in turn.
+struct Comparing {
+    inner: Pending,
+    rank: usize,
+    label: Label,
+    /// Who sends the tensors that are still to come.
+    peers: std::vec::IntoIter<usize>,
+}
+
+impl Transfer for Comparing {
+    fn poll(&mut self) -> Result<()> {
+        self.inner.poll()
+    }
+    fn receive(&mut self) -> Result<Option<Tensor>> {
+        let Some(tensor) = self.inner.receive()? else { return Ok(None) };
+        let Comparing { rank, label, .. } = *self;
+        let peer = self.peers.next().unwrap_or(rank);
+        let corrupt = || Error::Corrupt { rank, peer, label };
+        let wanted = self.inner.receive()?.ok_or_else(corrupt)?;
+        let same = wanted.dims() == [1]
+            && wanted.to_vec1::<i64>()? == payload::checksum(&tensor)?.to_vec1::<i64>()?;
+        if same { Ok(Some(tensor)) } else { Err(corrupt()) }
+    }
+}

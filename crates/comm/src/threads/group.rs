@@ -1,0 +1,218 @@
+//! What the ranks of one run share: their mail, who lives, who waits for whom, who failed first.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use candle_core::Tensor;
+
+use super::Options;
+use super::mail::{Mailbox, Parcel, Ticket, lock};
+use crate::{Error, Label, Result};
+
+/// How often a wait looks whether the run is to stop, has ended or is past its deadline.
+const TICK: Duration = Duration::from_millis(20);
+
+/// The shared state. Ranks are those of the world, in every group split from it.
+pub(super) struct Group {
+    deadline: Duration,
+    stop: Arc<AtomicBool>,
+    /// Who failed first.
+    first: OnceLock<usize>,
+    ranks: Vec<Life>,
+    /// Whom each rank waits for.
+    waits: Mutex<Vec<Option<Wait>>>,
+    /// From a to b at `a * world + b`.
+    mail: Vec<Mailbox>,
+    /// How many groups were named.
+    groups: AtomicU64,
+}
+
+/// What the others can see of a rank.
+#[derive(Default)]
+struct Life {
+    /// Grows with every call, arrival and [`crate::Communicator::progress`].
+    operations: AtomicU64,
+    /// Its program has returned.
+    left: AtomicBool,
+}
+
+#[derive(Clone, Copy)]
+struct Wait {
+    peer: usize,
+    since: Instant,
+}
+
+/// A tensor that a rank waits for.
+#[derive(Clone, Copy)]
+pub(super) struct Due {
+    pub(super) rank: usize,
+    pub(super) peer: usize,
+    pub(super) label: Label,
+    pub(super) ticket: Ticket,
+}
+
+impl Group {
+    pub(super) fn new(options: &Options) -> Arc<Group> {
+        let world = options.world;
+        Arc::new(Group {
+            deadline: options.deadline,
+            stop: options.stop.clone(),
+            first: OnceLock::new(),
+            ranks: (0..world).map(|_| Life::default()).collect(),
+            waits: Mutex::new(vec![None; world]),
+            mail: (0..world * world).map(|_| Mailbox::default()).collect(),
+            groups: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn world(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// A name that no other group of ranks has.
+    pub(super) fn name(&self) -> u64 {
+        self.groups.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// `rank` has failed. Whoever learns of an end learns it from here, so what comes second is a
+    /// consequence.
+    pub(super) fn fail(&self, rank: usize) {
+        // A second failure changes nothing.
+        let _ = self.first.set(rank);
+    }
+
+    /// Who failed first.
+    pub(super) fn first(&self) -> Option<usize> {
+        self.first.get().copied()
+    }
+
+    /// `rank` has done all it was to do.
+    pub(super) fn leave(&self, rank: usize) {
+        self.ranks[rank].left.store(true, Ordering::Release);
+    }
+
+    /// `rank` is alive; is the run?
+    pub(super) fn progress(&self, rank: usize) -> Result<()> {
+        self.ranks[rank].operations.fetch_add(1, Ordering::AcqRel);
+        self.running()
+    }
+
+    pub(super) fn send(&self, from: usize, to: usize, parcel: Parcel) {
+        self.mailbox(from, to).put(parcel);
+    }
+
+    /// What is `due` is not wanted any more.
+    pub(super) fn refuse(&self, due: &Due) {
+        self.mailbox(due.peer, due.rank).refuse(due.ticket);
+    }
+
+    /// Blocks until what is `due` is here.
+    pub(super) fn receive(&self, due: &Due) -> Result<Tensor> {
+        let mailbox = self.mailbox(due.peer, due.rank);
+        self.progress(due.rank)?;
+        if let Some(parcel) = mailbox.take(due.ticket, Duration::ZERO) {
+            return due.open(parcel);
+        }
+        let mut patience = Patience::new(self, due);
+        loop {
+            // Asked before looking: what it sent before it left is here then.
+            let left = self.ranks[due.peer].left.load(Ordering::Acquire);
+            let time = if left { Duration::ZERO } else { TICK };
+            if let Some(parcel) = mailbox.take(due.ticket, time) {
+                self.progress(due.rank)?;
+                return due.open(parcel);
+            }
+            self.running()?;
+            if left {
+                let Due { rank, peer, label, .. } = *due;
+                return Err(Error::Left { rank, peer, label });
+            }
+            patience.check()?;
+        }
+    }
+
+    fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
+        &self.mail[from * self.world() + to]
+    }
+
+    fn running(&self) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
+        self.first().map_or(Ok(()), |rank| Err(Error::Ended { rank }))
+    }
+
+    fn operations(&self, rank: usize) -> u64 {
+        self.ranks[rank].operations.load(Ordering::Acquire)
+    }
+
+    /// Whether the wait of `rank` is the one that fails when its peer stands still. A rank that waits
+    /// stands still through no fault of its own, so whoever waits for it leaves the failing to it;
+    /// in a circle of waits it is the oldest one.
+    fn answers(&self, rank: usize) -> bool {
+        let waits = lock(&self.waits);
+        let Some(own) = waits[rank] else { return false };
+        let mut at = own.peer;
+        let mut oldest = (own.since, rank);
+        // A walk longer than the world runs in a circle that `rank` is not in.
+        for _ in 0..waits.len() {
+            if at == rank {
+                return oldest == (own.since, rank);
+            }
+            let Some(wait) = waits[at] else { return at == own.peer };
+            oldest = oldest.min((wait.since, at));
+            at = wait.peer;
+        }
+        false
+    }
+}
+
+impl Due {
+    fn open(&self, parcel: Parcel) -> Result<Tensor> {
+        if parcel.label == self.label {
+            return Ok(parcel.tensor);
+        }
+        let Due { rank, peer, label, .. } = *self;
+        Err(Error::Order { rank, peer, label, theirs: parcel.label })
+    }
+}
+
+/// A wait and its deadline, which starts anew whenever the awaited rank moves.
+struct Patience<'a> {
+    group: &'a Group,
+    due: &'a Due,
+    start: Instant,
+    seen: u64,
+    since: Instant,
+}
+
+impl<'a> Patience<'a> {
+    fn new(group: &'a Group, due: &'a Due) -> Patience<'a> {
+        let seen = group.operations(due.peer);
+        let start = Instant::now();
+        lock(&group.waits)[due.rank] = Some(Wait { peer: due.peer, since: start });
+        Patience { group, due, start, seen, since: start }
+    }
+
+    fn check(&mut self) -> Result<()> {
+        let late = self.since.elapsed() >= self.group.deadline;
+        let answers = late && self.group.answers(self.due.rank);
+        // Read last: a rank counts an arrival before it stops waiting, so one that has just woken
+        // is not taken for one that stands still.
+        let operations = self.group.operations(self.due.peer);
+        if operations != self.seen {
+            (self.seen, self.since) = (operations, Instant::now());
+        } else if answers {
+            let Due { rank, peer, label, .. } = *self.due;
+            return Err(Error::Deadline { rank, peer, label, waited: self.start.elapsed() });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Patience<'_> {
+    fn drop(&mut self) {
+        lock(&self.group.waits)[self.due.rank] = None;
+    }
+}

@@ -1,0 +1,164 @@
+//! One rank's end of a group of threads.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use candle_core::{Device, Tensor};
+
+use super::group::{Due, Group};
+use super::mail::{Parcel, Ticket};
+use crate::{Communicator, Error, Label, Move, Pending, Reduce, Result, Transfer, collectives};
+
+/// A rank in the world or in a group split from it.
+pub(super) struct Member {
+    group: Arc<Group>,
+    /// The group's name, the same on all its ranks.
+    name: u64,
+    rank: usize,
+    /// The world's number of each rank.
+    members: Vec<usize>,
+    /// How many messages went to each rank.
+    sent: Vec<AtomicU64>,
+    /// How many messages were asked of each rank.
+    asked: Vec<AtomicU64>,
+}
+
+impl Member {
+    /// `rank` in the world, whose name is past all that are drawn.
+    pub(super) fn of_world(group: &Arc<Group>, rank: usize) -> Arc<dyn Communicator> {
+        Arc::new(Member::new(group.clone(), u64::MAX, rank, (0..group.world()).collect()))
+    }
+
+    fn new(group: Arc<Group>, name: u64, rank: usize, members: Vec<usize>) -> Member {
+        let counters = || members.iter().map(|_| AtomicU64::new(0)).collect();
+        let (sent, asked) = (counters(), counters());
+        Member { group, name, rank, members, sent, asked }
+    }
+
+    fn ticket(&self, counters: &[AtomicU64], peer: usize) -> Ticket {
+        Ticket { group: self.name, number: counters[peer].fetch_add(1, Ordering::Relaxed) }
+    }
+
+    fn expect_rank(&self, label: Label, peer: usize) -> Result<()> {
+        if peer < self.world() {
+            return Ok(());
+        }
+        Err(Error::Call {
+            rank: self.original(self.rank),
+            label,
+            found: format!("a move with rank {peer}"),
+            wanted: format!("one of {} ranks", self.world()),
+        })
+    }
+}
+
+impl Communicator for Member {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+    fn world(&self) -> usize {
+        self.members.len()
+    }
+    fn original(&self, rank: usize) -> usize {
+        self.members[rank]
+    }
+    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
+        self.progress()?;
+        for step in &moves {
+            let (Move::Send { to: peer, .. } | Move::Receive { from: peer }) = step;
+            self.expect_rank(label, *peer)?;
+        }
+        let rank = self.original(self.rank);
+        let mut dues = VecDeque::new();
+        for step in moves {
+            match step {
+                Move::Send { tensor, to, hold: _ } => {
+                    let (ticket, tensor) = (self.ticket(&self.sent, to), tensor.detach());
+                    self.group.send(rank, self.original(to), Parcel { ticket, label, tensor });
+                }
+                Move::Receive { from } => {
+                    let (ticket, peer) = (self.ticket(&self.asked, from), self.original(from));
+                    dues.push_back(Due { rank, peer, label, ticket });
+                }
+            }
+        }
+        Ok(Pending::new(Box::new(Arrivals { group: self.group.clone(), rank, dues })))
+    }
+    fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
+        collectives::all_gather(self, label, tensor)
+    }
+    fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
+        collectives::reduce_scatter(self, label, parts)
+    }
+    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        collectives::all_to_all(self, label, parts)
+    }
+    fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor> {
+        collectives::all_reduce(self, label, tensor, reduce)
+    }
+    fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor> {
+        collectives::broadcast(self, label, tensor, root)
+    }
+    fn barrier(&self, label: Label) -> Result<()> {
+        collectives::barrier(self, label)
+    }
+    fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
+        // Everybody offers a name; a group takes that of its first rank.
+        let offer = [color as i64, key as i64, self.group.name() as i64];
+        let offers = collectives::all_gather(self, label, &Tensor::new(&offer, &Device::Cpu)?)?;
+        let mut members = Vec::new();
+        for (rank, offer) in offers.iter().enumerate() {
+            let offer = offer.to_vec1::<i64>()?;
+            if offer[0] == color as i64 {
+                members.push((offer[1], rank, offer[2] as u64));
+            }
+        }
+        members.sort_unstable();
+        let name = members[0].2;
+        let rank = members.iter().position(|&(_, rank, _)| rank == self.rank);
+        let rank = rank.expect("this rank named its own color");
+        let members = members.into_iter().map(|(_, rank, _)| self.original(rank)).collect();
+        Ok(Arc::new(Member::new(self.group.clone(), name, rank, members)))
+    }
+    fn progress(&self) -> Result<()> {
+        self.group.progress(self.original(self.rank))
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member")
+            .field("rank", &self.rank)
+            .field("members", &self.members)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an exchange still waits for.
+struct Arrivals {
+    group: Arc<Group>,
+    rank: usize,
+    dues: VecDeque<Due>,
+}
+
+impl Transfer for Arrivals {
+    fn poll(&mut self) -> Result<()> {
+        self.group.progress(self.rank)
+    }
+    fn receive(&mut self) -> Result<Option<Tensor>> {
+        let Some(due) = self.dues.front() else { return Ok(None) };
+        let tensor = self.group.receive(due)?;
+        self.dues.pop_front();
+        Ok(Some(tensor))
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        for due in &self.dues {
+            self.group.refuse(due);
+        }
+    }
+}

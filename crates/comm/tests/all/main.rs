@@ -1,0 +1,4 @@
+//! Ranks as threads, and what wraps them.
+
+mod collectives;
+mod support;

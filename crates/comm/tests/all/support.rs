@@ -1,0 +1,71 @@
+//! What the tests of this crate share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use annulus_comm::threads::{Options, run};
+use annulus_comm::{Communicator, Failure, Hold, Label, Move, Result};
+use candle_core::{DType, Device, Tensor};
+
+/// A rank's end of the world.
+pub(crate) type Comm = Arc<dyn Communicator>;
+
+/// What a run returns.
+pub(crate) type Outcome<T> = std::result::Result<Vec<T>, Failure<annulus_comm::Error>>;
+
+/// Long enough for a loaded machine where nothing is to go wrong.
+pub(crate) const PATIENT: Duration = Duration::from_secs(60);
+
+pub(crate) fn options(world: usize, deadline: Duration) -> Options {
+    Options { world, deadline, stop: Arc::default() }
+}
+
+/// Runs where nothing is to go wrong.
+pub(crate) fn on<T: Send>(
+    world: usize,
+    program: impl Fn(Comm) -> Result<T> + Send + Sync,
+) -> Vec<T> {
+    within(world, PATIENT, program).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// Runs where something may go wrong.
+pub(crate) fn within<T: Send>(
+    world: usize,
+    deadline: Duration,
+    program: impl Fn(Comm) -> Result<T> + Send + Sync,
+) -> Outcome<T> {
+    run(&options(world, deadline), program)
+}
+
+pub(crate) fn hop(hop: usize) -> Label {
+    Label { step: 7, layer: 3, pass: "forward", hop }
+}
+
+pub(crate) fn send(tensor: &Tensor, to: usize) -> Move {
+    Move::Send { tensor: tensor.clone(), to, hold: Hold::Lend }
+}
+
+pub(crate) fn receive(from: usize) -> Move {
+    Move::Receive { from }
+}
+
+/// `count` different numbers that depend on `seed`, positive and negative, of very different size.
+pub(crate) fn noise(seed: usize, count: usize) -> Vec<f64> {
+    let mut state = seed as u64 * 2_654_435_761 + 12345;
+    let mut next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f64 / f64::from(1 << 24) - 0.5
+    };
+    (0..count).map(|_| next() * 10f64.powf(next() * 8.0)).collect()
+}
+
+pub(crate) fn tensor(values: &[f64], dtype: DType) -> Tensor {
+    Tensor::new(values, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+}
+
+pub(crate) fn bits(tensor: &Tensor) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    tensor.write_bytes(&mut bytes).unwrap();
+    bytes
+}
