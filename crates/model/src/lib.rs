@@ -2,14 +2,17 @@
 //!
 //! A model is a list of [`Stage`]s: embedding, then attention and feed-forward of every layer, then the loss. Weights are handed in
 //! at every call and never kept.
-#![allow(clippy::todo, reason = "skeleton")]
 
 mod config;
+mod layer;
 mod llama;
+mod parameters;
 mod stage;
+mod vocabulary;
 mod weights;
 
 pub use config::Config;
-pub use llama::{Llama, Specification};
+pub use llama::Llama;
+pub use parameters::Specification;
 pub use stage::{Shard, Stage};
-pub use weights::{Weights, WeightsError, load, save};
+pub use weights::{Flaw, Weights, WeightsError, fingerprint, load, save};

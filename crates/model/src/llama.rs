@@ -1,45 +1,90 @@
-//! Embedding, layers, loss.
+//! Embedding, layers, loss: the stages of a Llama in order, and what parameters they need.
 
-use candle_core::{Result, Tensor};
+use annulus_ops::{Key, normal};
+use candle_core::{Device, Result, Tensor};
 
-use crate::{Config, Shard, Stage, Weights};
-
-/// A parameter as it must be: its name and shape.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Specification {
-    /// As in a Hugging Face file.
-    pub name: String,
-    /// Its shape.
-    pub shape: Vec<usize>,
-}
+use crate::layer::{AttentionHalf, FeedForwardHalf};
+use crate::vocabulary::{Embed, Loss};
+use crate::{Config, Shard, Specification, Stage, Weights};
 
 /// A Llama: its stages, in order.
 #[derive(Debug)]
 pub struct Llama {
     /// Embedding, then attention and feed-forward of every layer, then the loss.
     pub stages: Vec<Box<dyn Stage>>,
+    /// The last stage once more, for the logits that it never shows.
+    head: Loss,
 }
 
 impl Llama {
     /// The stages of `config`; `loss_chunk` tokens of logits are held at once.
-    pub fn new(_config: &Config, _loss_chunk: usize) -> Llama {
-        todo!()
+    pub fn new(config: &Config, loss_chunk: usize) -> Llama {
+        let head = Loss::new(config, loss_chunk);
+        let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(Embed::new(config))];
+        for layer in 0..config.num_hidden_layers {
+            stages.push(Box::new(AttentionHalf::new(config, layer)));
+            stages.push(Box::new(FeedForwardHalf::new(config, layer)));
+        }
+        stages.push(Box::new(head.clone()));
+        Llama { stages, head }
     }
     /// Every parameter of `config`, ordered by name. Tied: no `lm_head.weight`.
-    pub fn specification(_config: &Config) -> Vec<Specification> {
-        todo!()
+    pub fn specification(config: &Config) -> Vec<Specification> {
+        let mut all: Vec<_> = Embed::new(config).specification().cloned().collect();
+        for layer in 0..config.num_hidden_layers {
+            all.extend(AttentionHalf::new(config, layer).specification().cloned());
+            all.extend(FeedForwardHalf::new(config, layer).specification().cloned());
+        }
+        all.extend(Loss::new(config, 1).specification().cloned());
+        all.sort();
+        all.dedup();
+        all
     }
     /// Fresh weights in `config.dtype`: matrices N(0, initializer_range), norms 1, biases 0, by counter from (seed, name).
-    pub fn random(_config: &Config, _seed: u64) -> Result<Weights> {
-        todo!()
+    pub fn random(config: &Config, seed: u64) -> Result<Weights> {
+        let parameters = Llama::specification(config).into_iter();
+        let fresh = parameters.map(|Specification { name, shape }| {
+            let len = shape.iter().product();
+            let values = if shape.len() == 2 {
+                let mut values = normal(Key { seed, purpose: "init", name: &name }, 0, len);
+                values.iter_mut().for_each(|value| *value *= config.initializer_range as f32);
+                values
+            } else {
+                vec![if name.ends_with(".bias") { 0.0 } else { 1.0 }; len]
+            };
+            let weight = Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(config.dtype)?;
+            Ok((name, weight))
+        });
+        fresh.collect()
+    }
+    /// The scalar f32 sum of losses over `shard.targets`: all stages in order, on the tape where `weights` are.
+    pub fn loss(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
+        run(&self.stages, weights, shard)
     }
     /// All logits f32 [B, S, V] of this rank's positions, off the tape.
-    pub fn logits(&self, _weights: &Weights, _shard: &Shard) -> Result<Tensor> {
-        todo!()
+    pub fn logits(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
+        let detached = weights.iter().map(|(name, weight)| (name.clone(), weight.detach()));
+        let weights = detached.collect();
+        let x_bsd = run(&self.stages[..self.stages.len() - 1], &weights, shard)?;
+        self.head.logits(&x_bsd, &weights, shard)
     }
     /// Floating-point operations of one training step over `tokens` tokens whose masks leave `pairs` pairs visible in total:
-    /// 6 per weight and token (embedding lookups excluded), 12 · head_dim · heads per pair and layer.
-    pub fn flops(_config: &Config, _tokens: u64, _pairs: u64) -> f64 {
-        todo!()
+    /// 6 per weight and token (embedding lookups excluded), 12 · head_dim · heads per pair and layer
+    /// (the counting of PaLM, arXiv 2204.02311, appendix B, with the pairs that are really computed).
+    pub fn flops(config: &Config, tokens: u64, pairs: u64) -> f64 {
+        let parameters = Llama::specification(config).into_iter();
+        let elements = |parameter: Specification| parameter.shape.iter().product::<usize>() as f64;
+        let all: f64 = parameters.map(elements).sum();
+        let looked_up = config.vocab_size as f64 * config.hidden_size as f64;
+        let multiplied = if config.tie_word_embeddings { all } else { all - looked_up };
+        let heads = config.head_dim as f64 * config.num_attention_heads as f64;
+        let per_pair = 12.0 * heads * config.num_hidden_layers as f64;
+        6.0 * multiplied * tokens as f64 + per_pair * pairs as f64
     }
+}
+
+/// `stages` in order; the first ignores what it is given. Nothing is kept: every layer would need a place of its own.
+fn run(stages: &[Box<dyn Stage>], weights: &Weights, shard: &Shard) -> Result<Tensor> {
+    let shard = Shard { kept: None, ..shard.clone() };
+    stages.iter().try_fold(shard.inputs.clone(), |x, stage| stage.forward(&x, weights, &shard))
 }

@@ -1,0 +1,232 @@
+//! What is wrong with a folder of weights.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use safetensors::Dtype;
+
+/// How many flaws are spelled out; a file for another model has hundreds.
+const SHOWN: usize = 20;
+
+/// What is wrong with a folder of weights: names the file, the tensor, what was found and what was wanted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// The folder holds no weights.
+    #[error(
+        "`{}` holds neither `model.safetensors` nor `model.safetensors.index.json`",
+        folder.display()
+    )]
+    Absent {
+        /// Which.
+        folder: PathBuf,
+    },
+    /// A file or folder cannot be read.
+    #[error("cannot read `{}`: {source}", file.display())]
+    Read {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write `{}`: {source}", file.display())]
+    Write {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A folder, a pipe or a device where a file should be.
+    #[error("`{}` is not a regular file", file.display())]
+    Irregular {
+        /// Which.
+        file: PathBuf,
+    },
+    /// A link that leaves the folder.
+    #[error("`{}` is a link to `{}`, outside of the folder", file.display(), target.display())]
+    Outside {
+        /// The link.
+        file: PathBuf,
+        /// Where it leads.
+        target: PathBuf,
+    },
+    /// A file that is not what its name says.
+    #[error("`{}` is damaged or hostile: {problem}", file.display())]
+    Malformed {
+        /// Which.
+        file: PathBuf,
+        /// What does not hold.
+        problem: String,
+    },
+    /// The tensors are not those of the model.
+    #[error("the weights in `{}` are not those of the model: {}", folder.display(), List(flaws))]
+    Unfit {
+        /// Where they are.
+        folder: PathBuf,
+        /// All that is wrong, in the order of names.
+        flaws: Vec<Flaw>,
+    },
+    /// A tensor cannot be made or taken apart.
+    #[error("tensor `{tensor}` of `{}`: {source}", file.display())]
+    Tensor {
+        /// Where it is, or was to be.
+        file: PathBuf,
+        /// Which.
+        tensor: String,
+        /// Why.
+        source: candle_core::Error,
+    },
+}
+
+/// One way in which files do not hold the weights of the model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// A parameter is in no file.
+    #[error("`{}` is missing (wanted {wanted:?})", shown(tensor))]
+    Missing {
+        /// The parameter.
+        tensor: String,
+        /// Its shape.
+        wanted: Vec<usize>,
+    },
+    /// A tensor is no parameter.
+    #[error("`{}` {found:?} in `{}` is no parameter of the model", shown(tensor), shown(file))]
+    Surplus {
+        /// The tensor.
+        tensor: String,
+        /// Where it is.
+        file: String,
+        /// Its shape.
+        found: Vec<usize>,
+    },
+    /// A parameter has another shape.
+    #[error("`{}` in `{}` is {found:?} (wanted {wanted:?})", shown(tensor), shown(file))]
+    Shape {
+        /// The parameter.
+        tensor: String,
+        /// Where it is.
+        file: String,
+        /// Its shape there.
+        found: Vec<usize>,
+        /// Its shape in the model.
+        wanted: Vec<usize>,
+    },
+    /// A parameter is not in floating point, or in one too narrow to train from.
+    #[error("`{}` in `{}` is {found} (wanted F32, BF16, F16 or F64)", shown(tensor), shown(file))]
+    Dtype {
+        /// The parameter.
+        tensor: String,
+        /// Where it is.
+        file: String,
+        /// What its elements are.
+        found: Dtype,
+    },
+    /// The model's embedding is its last projection, but the file has another last projection.
+    #[error(
+        "`{tensor}` in `{}` differs from `model.embed_tokens.weight`, which a tied model uses instead",
+        shown(file)
+    )]
+    Untied {
+        /// `lm_head.weight`.
+        tensor: String,
+        /// Where it is.
+        file: String,
+    },
+    /// The index says that a tensor is in a shard, but it is not.
+    #[error("`{}` is not in `{}`, where the index has it", shown(tensor), shown(file))]
+    NotInShard {
+        /// The tensor.
+        tensor: String,
+        /// The shard.
+        file: String,
+    },
+    /// A shard holds a tensor that the index does not have there.
+    #[error("`{}` is in `{}`, where the index does not have it", shown(tensor), shown(file))]
+    NotInIndex {
+        /// The tensor.
+        tensor: String,
+        /// The shard.
+        file: String,
+    },
+    /// The index names a shard by something other than a plain file name.
+    #[error("the index has `{}` in `{}` (wanted a plain file name)", shown(tensor), shown(file))]
+    ShardName {
+        /// A tensor that is said to be in it.
+        tensor: String,
+        /// The name.
+        file: String,
+    },
+    /// The index names a shard that does not exist.
+    #[error("the shard `{}` does not exist; the index has `{}` in it", shown(file), shown(tensor))]
+    NoShard {
+        /// A tensor that is said to be in it.
+        tensor: String,
+        /// Its name.
+        file: String,
+    },
+}
+
+impl WeightsError {
+    /// The way out, where there is one.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            WeightsError::Absent { folder } if folder.join("pytorch_model.bin").exists() => {
+                "save `pytorch_model.bin` as safetensors with transformers' `save_pretrained` first"
+            }
+            WeightsError::Absent { .. } => "give the folder that holds config.json and safetensors",
+            WeightsError::Irregular { .. } | WeightsError::Outside { .. } => {
+                "copy the file itself into the folder"
+            }
+            WeightsError::Malformed { .. } => "fetch or save the file again",
+            WeightsError::Unfit { flaws, .. } => flaws.iter().find_map(Flaw::hint)?,
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+impl Flaw {
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Flaw::Missing { tensor, .. } if tensor == "lm_head.weight" => Some(
+                "if the embedding serves as the last projection, set `tie_word_embeddings: true`",
+            ),
+            Flaw::Untied { .. } => Some("set `tie_word_embeddings: false`"),
+            Flaw::NoShard { .. } => Some("fetch the missing shard, or save the weights again"),
+            Flaw::ShardName { .. } | Flaw::NotInShard { .. } | Flaw::NotInIndex { .. } => {
+                Some("save the weights and their index again")
+            }
+            Flaw::Missing { .. } | Flaw::Surplus { .. } | Flaw::Shape { .. } => {
+                Some("config.json must describe the model whose weights these are")
+            }
+            Flaw::Dtype { .. } => Some("save the weights in f32 or bf16 first"),
+        }
+    }
+}
+
+/// Text out of a file that is not trusted, fit to be printed: nothing that moves a cursor, nothing endless.
+pub(super) fn shown(text: &str) -> String {
+    const LONGEST: usize = 200;
+    let mut plain: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        plain.push('…');
+    }
+    plain
+}
+
+struct List<'a>(&'a [Flaw]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, flaw) in self.0.iter().take(SHOWN).enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{flaw}")?;
+        }
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! From weights to files.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use candle_core::Tensor;
+use safetensors::View;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde_json::json;
+
+use super::folder::{INDEX, SINGLE};
+use super::{Weights, WeightsError};
+
+/// The tensors of one file, in the order of their names.
+type Shard<'a> = Vec<(&'a str, &'a Tensor)>;
+
+/// Writes `model.safetensors`, or shards and an index if the weights take more than `shard_bytes`, into `folder`, with the metadata
+/// `{"format": "pt"}` that transformers asks for. A tensor larger than `shard_bytes` gets a shard of its own.
+///
+/// Files are synced to disk; equal weights make equal bytes. Returns the names of the files, the index last.
+pub fn save(
+    folder: &Path,
+    weights: &Weights,
+    shard_bytes: u64,
+) -> Result<Vec<String>, WeightsError> {
+    let shards = deal(weights, shard_bytes);
+    let mut files = Vec::new();
+    let mut index = BTreeMap::new();
+    for (number, shard) in shards.iter().enumerate() {
+        let name = match shards.len() {
+            1 => SINGLE.to_owned(),
+            all => format!("model-{:05}-of-{all:05}.safetensors", number + 1),
+        };
+        write(&folder.join(&name), |file| write_shard(file, shard))?;
+        index.extend(shard.iter().map(|(tensor, _)| (*tensor, name.clone())));
+        files.push(name);
+    }
+    if shards.len() > 1 {
+        let total: usize = weights.values().map(View::data_len).sum();
+        let index = json!({ "metadata": { "total_size": total }, "weight_map": index });
+        write(&folder.join(INDEX), |file| Ok(serde_json::to_writer_pretty(file, &index)?))?;
+        files.push(INDEX.to_owned());
+    }
+    Ok(files)
+}
+
+/// Fills shards in the order of names; one is full when the next tensor would exceed `shard_bytes`.
+fn deal(weights: &Weights, shard_bytes: u64) -> Vec<Shard<'_>> {
+    let mut shards = vec![Shard::new()];
+    let mut held = 0;
+    for (name, tensor) in weights {
+        let bytes = tensor.data_len() as u64;
+        if held > 0 && held + bytes > shard_bytes {
+            shards.push(Shard::new());
+            held = 0;
+        }
+        held += bytes;
+        shards.last_mut().expect("there is one from the start").push((name, tensor));
+    }
+    shards
+}
+
+/// Creates `path`, fills it, and returns when it is on the disk.
+fn write(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), WeightsError> {
+    let create = || {
+        let mut file = BufWriter::new(File::create(path)?);
+        fill(&mut file)?;
+        file.into_inner()?.sync_all()
+    };
+    create().map_err(|source| WeightsError::Write { file: path.to_owned(), source })
+}
+
+/// Header and data, one tensor at a time. The crate's own writer leaves files that nobody but their owner may read, and unsynced.
+fn write_shard(file: &mut impl Write, shard: &Shard<'_>) -> io::Result<()> {
+    let mut entries = Vec::new();
+    let mut end = 0;
+    for (name, tensor) in shard {
+        let begin = end;
+        end += tensor.data_len();
+        let (dtype, shape) = (View::dtype(tensor), tensor.dims().to_vec());
+        entries.push((name.to_string(), TensorInfo { dtype, shape, data_offsets: (begin, end) }));
+    }
+    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let metadata = Metadata::new(Some(format), entries).map_err(io::Error::other)?;
+    let mut header = serde_json::to_vec(&metadata)?;
+    // Data starts at a multiple of 8, as readers that map the file wish.
+    header.resize(header.len().next_multiple_of(8), b' ');
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(&header)?;
+    for (_, tensor) in shard {
+        file.write_all(&tensor.data())?;
+    }
+    Ok(())
+}
