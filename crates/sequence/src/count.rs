@@ -1,6 +1,6 @@
 //! What a schedule costs: bytes and visible pairs, from the list alone.
 
-use crate::{Mask, Positions, Schedule};
+use crate::{Buffer, Collective, Hop, Mask, Part, Positions, Schedule};
 
 /// What a row of a buffer weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,17 +21,66 @@ pub struct Bytes(pub Vec<u64>);
 
 impl Bytes {
     /// The bytes that one run of `schedule` hands over, by rank.
-    pub fn of(_schedule: &Schedule, _shape: BlockShape) -> Bytes {
-        todo!()
+    ///
+    /// A move of keys and values, or of their gradients, is `2 * batch * heads * rows * head_dim`
+    /// elements. The input of an all-gather is the rank's own block, that of a reduce-scatter its
+    /// contributions to all blocks, the own one too.
+    pub fn of(schedule: &Schedule, shape: BlockShape) -> Bytes {
+        let of_rank = |(rank, hops): (usize, &Vec<Hop>)| {
+            hops.iter().map(|hop| bytes_of_hop(schedule, rank, hop, shape)).sum()
+        };
+        Bytes(schedule.ranks.iter().enumerate().map(of_rank).collect())
     }
 }
 
-/// How many (query, key) pairs are visible between two shards.
-pub fn pairs_between(_mask: &Mask, _q: &Positions, _k: &Positions) -> u64 {
-    todo!()
+fn bytes_of_hop(schedule: &Schedule, rank: usize, hop: &Hop, shape: BlockShape) -> u64 {
+    let block = |buffer: Buffer| {
+        let rows = schedule.positions[buffer.owner].tokens();
+        shape.bytes(buffer.part, schedule.heads, rows)
+    };
+    match hop.collective {
+        None => {
+            let sends = hop.sends.iter();
+            sends.map(|sent| shape.bytes(sent.buffer.part, sent.heads.len(), sent.rows.len())).sum()
+        }
+        Some(Collective::AllGather) => block(Buffer::key_value(rank)),
+        Some(Collective::ReduceScatter) => {
+            (0..schedule.world()).map(|owner| block(Buffer::contribution(owner))).sum()
+        }
+    }
+}
+
+impl BlockShape {
+    /// The bytes of `rows` rows of `heads` heads of a buffer on the wire.
+    fn bytes(self, part: Part, heads: usize, rows: usize) -> u64 {
+        let (tensors, element) = match part {
+            Part::Query => (1, self.wire),
+            Part::KeyValue => (2, self.wire),
+            Part::Gradient | Part::Contribution => (2, self.gradient_wire),
+        };
+        [tensors, self.batch, heads, rows, self.head_dim, element]
+            .map(|n| n as u64)
+            .iter()
+            .product()
+    }
+}
+
+/// How many (query, key) pairs are visible between two shards: exact, from the runs.
+pub fn pairs_between(mask: &Mask, q: &Positions, k: &Positions) -> u64 {
+    let band = mask.band();
+    let of_run = |q| k.runs().iter().map(|k| band.pairs(q, *k)).sum::<u64>();
+    q.runs().iter().map(|q| of_run(*q)).sum()
 }
 
 /// Visible pairs per hop (outer) and rank (inner) of a schedule.
-pub fn pairs_per_hop(_schedule: &Schedule) -> Vec<Vec<u64>> {
-    todo!()
+pub fn pairs_per_hop(schedule: &Schedule) -> Vec<Vec<u64>> {
+    let of_hop = |hop: &Hop| {
+        let pairs = |tile: &crate::TilePlan| {
+            let [q, k] = [tile.queries, tile.keys].map(|rank| &schedule.positions[rank]);
+            pairs_between(&schedule.mask, q, k)
+        };
+        hop.tiles.iter().map(pairs).sum()
+    };
+    let of_ranks = |hop: usize| schedule.ranks.iter().map(|hops| of_hop(&hops[hop])).collect();
+    (0..schedule.hops()).map(of_ranks).collect()
 }

@@ -20,7 +20,7 @@ pub use count::{BlockShape, Bytes, pairs_between, pairs_per_hop};
 pub use draw::{draw_layout, draw_schedule};
 pub use layout::{DealError, Layout};
 pub use mask::{Coverage, Mask, Rule};
-pub use prove::{Flaw, Proof, prove};
+pub use prove::{At, Flaw, Proof, prove};
 pub use run::{Positions, Run};
 pub use schedule::{Buffer, Collective, Fold, Hop, Move, Part, Pass, Schedule, TilePlan};
 pub use strategy::{Return, Strategy, StrategyError};

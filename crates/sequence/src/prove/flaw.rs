@@ -1,0 +1,135 @@
+//! What can be wrong with a schedule.
+
+use std::fmt;
+
+use crate::Buffer;
+
+/// Where a flaw is: a rank, a hop (the number of hops stands for the end) and a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// Whose list of hops.
+    pub rank: usize,
+    /// Which of them, from 0; their number when it shows at the end only.
+    pub hop: usize,
+    /// What it is about.
+    pub buffer: Buffer,
+}
+
+/// What is wrong with a schedule; every variant that is about a buffer names rank, hop and buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// The positions are not what the layout deals.
+    NotDealt {
+        /// How many positions all ranks hold together.
+        tokens: usize,
+        /// How many ranks have hops.
+        world: usize,
+    },
+    /// A rank makes more or fewer hops than rank 0.
+    UnevenHops {
+        /// Which rank.
+        rank: usize,
+        /// How many it makes.
+        found: usize,
+        /// How many rank 0 makes.
+        wanted: usize,
+    },
+    /// A move names a peer that is the rank itself, or no rank, or it is another rank's move.
+    WrongPeer(At),
+    /// A move of rows or heads that the buffer does not have, or of none.
+    OutOfRange(At),
+    /// Sent, but the receiver does not receive it in this hop.
+    SendUnmatched {
+        /// At the sender.
+        at: At,
+        /// The receiver.
+        to: usize,
+    },
+    /// Awaited, but the sender does not send it in this hop.
+    ReceiveUnmatched {
+        /// At the receiver.
+        at: At,
+        /// The sender.
+        from: usize,
+    },
+    /// Two ranks agree on what moves between them in a hop, but not on its order.
+    OutOfOrder {
+        /// At the sender.
+        at: At,
+        /// The receiver.
+        to: usize,
+    },
+    /// A collective that not all ranks join, or whose moves are not the collective's.
+    NotCollective(At),
+    /// Sent, computed with, folded or freed, but not there.
+    Absent(At),
+    /// Needed whole, but only a part of it is there.
+    Incomplete(At),
+    /// It arrives, or is computed, where there is one already.
+    Occupied(At),
+    /// A tile of other queries than the rank's own, or a tile or fold that writes what it must not.
+    Misplaced(At),
+    /// The tile with these keys is computed a second time.
+    ComputedTwice(At),
+    /// The tile with these keys is needed and never computed.
+    NotComputed(At),
+    /// A gradient, or a contribution to one, is freed instead of added or sent.
+    Lost(At),
+    /// The caller's own buffer is freed.
+    FreedResident(At),
+    /// A gradient is not at home in the end, or lacks a contribution.
+    NotHome {
+        /// At the owner.
+        at: At,
+        /// Whose contribution is not there.
+        from: usize,
+    },
+    /// Still there in the end, and nobody's result.
+    Leaked(At),
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}, hop {}: {}", self.rank, self.hop, self.buffer)
+    }
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Flaw::NotDealt { tokens, world } => {
+                write!(f, "{tokens} positions on {world} ranks are not as the layout deals them")
+            }
+            Flaw::UnevenHops { rank, found, wanted } => {
+                write!(f, "rank {rank} makes {found} hops, rank 0 makes {wanted}")
+            }
+            Flaw::WrongPeer(at) => write!(f, "{at} move between the wrong ranks"),
+            Flaw::OutOfRange(at) => write!(f, "{at} have no such rows and heads to move"),
+            Flaw::SendUnmatched { at, to } => {
+                write!(f, "{at} are sent to rank {to}, which does not receive them")
+            }
+            Flaw::ReceiveUnmatched { at, from } => {
+                write!(f, "{at} are awaited from rank {from}, which does not send them")
+            }
+            Flaw::OutOfOrder { at, to } => {
+                write!(f, "{at} are sent to rank {to} in another order than received")
+            }
+            Flaw::NotCollective(at) => write!(f, "{at} do not move as the collective says"),
+            Flaw::Absent(at) => write!(f, "{at} are used but not there"),
+            Flaw::Incomplete(at) => write!(f, "{at} are used whole but are there only in part"),
+            Flaw::Occupied(at) => write!(f, "{at} come to be where they are already"),
+            Flaw::Misplaced(at) => write!(f, "{at} are not for this tile or fold"),
+            Flaw::ComputedTwice(at) => write!(f, "{at} are computed with a second time"),
+            Flaw::NotComputed(at) => write!(f, "{at} are needed and never computed with"),
+            Flaw::Lost(at) => write!(f, "{at} are freed before they are home"),
+            Flaw::FreedResident(at) => write!(f, "{at} are the caller's and freed"),
+            Flaw::NotHome { at, from } => {
+                write!(f, "{at} are not home with the contribution of rank {from}")
+            }
+            Flaw::Leaked(at) => write!(f, "{at} are left in the end"),
+        }
+    }
+}
+
+impl std::error::Error for Flaw {}

@@ -1,0 +1,181 @@
+//! Coverage, visibility and pair counts, which are arithmetic, against `Mask::allows`, pair by pair.
+
+use annulus_sequence::{
+    Coverage, Layout, Mask, Positions, Rule, Run, Span, Visibility, pairs_between,
+};
+use proptest::prelude::*;
+
+/// Every combination of the rules there are, with windows around the sizes of the runs below.
+fn masks() -> impl Strategy<Value = Mask> {
+    prop_oneof![
+        Just(Mask::full()),
+        Just(Mask::causal()),
+        (0_usize..70).prop_map(|width| Mask::full().and(Rule::Window(width))),
+        (0_usize..70).prop_map(|width| Mask::causal().and(Rule::Window(width))),
+        (0_usize..70, 0_usize..9)
+            .prop_map(|(a, b)| Mask::full().and(Rule::Window(a)).and(Rule::Window(b))),
+    ]
+}
+
+fn runs() -> impl Strategy<Value = Run> {
+    (0_usize..60, 1_usize..6, 0_usize..9, 1_usize..10).prop_map(|(start, width, gap, len)| Run {
+        start,
+        step: width + gap,
+        len,
+        width,
+    })
+}
+
+/// Up to four runs, one after the other.
+fn shards() -> impl Strategy<Value = Positions> {
+    proptest::collection::vec(runs(), 0..4).prop_map(|mut runs| {
+        let mut end = 0;
+        for run in &mut runs {
+            run.start = end + run.start / 4;
+            end = run.last() + 1;
+        }
+        Positions::new(runs)
+    })
+}
+
+fn layouts() -> impl Strategy<Value = Layout> {
+    prop_oneof![
+        Just(Layout::Contiguous),
+        Just(Layout::Zigzag),
+        (1_usize..5).prop_map(|width| Layout::Striped { width }),
+    ]
+}
+
+/// How many pairs there are, and how many of them are visible.
+fn count(mask: &Mask, q: &Positions, k: &Positions) -> (usize, usize) {
+    let pairs = q.iter().flat_map(|q| k.iter().map(move |k| (q, k)));
+    let visible = pairs.filter(|(q, k)| mask.allows(*q, *k)).count();
+    (q.tokens() * k.tokens(), visible)
+}
+
+fn classify((all, visible): (usize, usize)) -> Coverage {
+    match visible {
+        0 => Coverage::Empty,
+        _ if visible == all => Coverage::Full,
+        _ => Coverage::Partial,
+    }
+}
+
+/// The indices in the first span; the second must be empty.
+fn indices(spans: &[Span; 2]) -> Vec<usize> {
+    assert_eq!(spans[1].tokens(), 0, "no rule needs a second span");
+    (spans[0].start as usize..spans[0].end as usize).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn coverage_is_exact(mask in masks(), q in shards(), k in shards()) {
+        prop_assert_eq!(mask.coverage_of(&q, &k), classify(count(&mask, &q, &k)));
+    }
+
+    #[test]
+    fn coverage_of_runs_is_exact(mask in masks(), q in runs(), k in runs()) {
+        let [one_q, one_k] = [q, k].map(|run| Positions::new(vec![run]));
+        prop_assert_eq!(mask.coverage(q, k), classify(count(&mask, &one_q, &one_k)));
+    }
+
+    #[test]
+    fn pairs_are_counted_exactly(mask in masks(), q in shards(), k in shards()) {
+        prop_assert_eq!(pairs_between(&mask, &q, &k), count(&mask, &q, &k).1 as u64);
+    }
+
+    #[test]
+    fn pairs_of_long_runs_are_counted_exactly(
+        mask in masks(), q in runs(), k in runs(), width in 1_usize..3, longer in 20_usize..60,
+    ) {
+        // Long and narrow: counted by sums instead of row by row.
+        let long = |run: Run| Run { len: run.len * longer, width, step: run.step + 1, ..run };
+        let [q, k] = [q, k].map(|run| Positions::new(vec![long(run)]));
+        prop_assert_eq!(pairs_between(&mask, &q, &k), count(&mask, &q, &k).1 as u64);
+    }
+
+    #[test]
+    fn visibility_is_exact_both_ways(mask in masks(), q in shards(), k in shards()) {
+        let visibility = Visibility::new(&mask, &q, &k);
+        let [queries, keys]: [Vec<usize>; 2] = [q.iter().collect(), k.iter().collect()];
+        for (spans, q) in visibility.queries.iter().zip(&queries) {
+            let seen: Vec<usize> = (0..keys.len()).filter(|i| mask.allows(*q, keys[*i])).collect();
+            prop_assert_eq!(indices(spans), seen);
+            prop_assert!(spans[0].start <= spans[0].end && spans[0].end as usize <= keys.len());
+        }
+        for (spans, k) in visibility.keys.iter().zip(&keys) {
+            let by: Vec<usize> =
+                (0..queries.len()).filter(|i| mask.allows(queries[*i], *k)).collect();
+            prop_assert_eq!(indices(spans), by);
+            prop_assert!(spans[0].start <= spans[0].end && spans[0].end as usize <= queries.len());
+        }
+        prop_assert_eq!(visibility.queries.len(), queries.len());
+        prop_assert_eq!(visibility.keys.len(), keys.len());
+        prop_assert_eq!(visibility.coverage, mask.coverage_of(&q, &k));
+    }
+
+    #[test]
+    fn spans_of_positions_are_exact(mask in masks(), q in 0_usize..100) {
+        let seen: Vec<usize> = (0..200).filter(|k| mask.allows(q, *k)).collect();
+        let [span, second] = mask.visible(q);
+        prop_assert_eq!(second.tokens(), 0);
+        let inside = |k: &usize| (span.start as usize..span.end as usize).contains(k);
+        prop_assert_eq!((0..200).filter(inside).collect::<Vec<_>>(), seen);
+    }
+
+    #[test]
+    fn ranks_of_positions_are_exact(shard in shards(), position in 0_usize..300) {
+        prop_assert_eq!(shard.rank_of(position), shard.iter().filter(|p| *p < position).count());
+    }
+
+    #[test]
+    fn every_position_is_dealt_once(layout in layouts(), world in 1_usize..=64, times in 1_usize..5) {
+        let tokens = layout.multiple(world) * times;
+        let shards = layout.deal(tokens, world).unwrap();
+        prop_assert_eq!(shards.len(), world);
+        let mut dealt: Vec<usize> = shards.iter().flat_map(Positions::iter).collect();
+        dealt.sort_unstable();
+        prop_assert_eq!(dealt, (0..tokens).collect::<Vec<_>>());
+        for shard in &shards {
+            prop_assert_eq!(shard.tokens(), tokens / world);
+            prop_assert!(shard.runs().len() <= 2);
+        }
+    }
+
+    #[test]
+    fn lists_of_positions_are_read_back(shard in shards()) {
+        let list: Vec<usize> = shard.iter().collect();
+        let read = Positions::from_list(&list).unwrap();
+        prop_assert_eq!(read.iter().collect::<Vec<_>>(), list);
+    }
+}
+
+#[test]
+fn one_rank_holds_the_natural_order() {
+    for layout in [Layout::Contiguous, Layout::Zigzag, Layout::Striped { width: 3 }] {
+        assert_eq!(layout.deal(12, 1).unwrap(), [Positions::all(12)]);
+    }
+}
+
+#[test]
+fn rows_that_see_nothing_are_empty_where_a_key_would_be_inserted() {
+    let q = Positions::from_list(&[0, 5, 20]).unwrap();
+    let k = Positions::from_list(&[4, 5, 30]).unwrap();
+    let visibility = Visibility::new(&Mask::causal().and(Rule::Window(3)), &q, &k);
+    let first = |spans: &Vec<[Span; 2]>| -> Vec<(u32, u32)> {
+        spans.iter().map(|[span, _]| (span.start, span.end)).collect()
+    };
+    assert_eq!(first(&visibility.queries), [(0, 0), (0, 2), (2, 2)]);
+    assert_eq!(first(&visibility.keys), [(1, 2), (1, 2), (3, 3)]);
+}
+
+#[test]
+fn millions_of_positions_are_no_more_work_than_a_few() {
+    let shards = Layout::Striped { width: 1 }.deal(1 << 30, 64).unwrap();
+    let mask = Mask::causal();
+    let total: u64 =
+        shards.iter().flat_map(|q| shards.iter().map(|k| pairs_between(&mask, q, k))).sum();
+    assert_eq!(total, (1_u64 << 29) * ((1 << 30) + 1));
+}
