@@ -1,22 +1,269 @@
-//! The last projection and the cross entropy in one, a chunk of tokens at a time: logits never exist for all tokens.
+//! The last projection and the cross entropy in one, a chunk of tokens at a time: logits never exist
+//! for all tokens.
 
-use candle_core::{Result, Tensor};
+use std::sync::OnceLock;
+
+use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
+use pulp::Arch;
 
 use crate::Pool;
+use crate::exp::exp;
+use crate::matrix::{Matrix, Output, multiply};
+use crate::rows::{CHUNK, Rows, elements, tensor};
+use crate::sums::{fold_lanes, sum_lanes};
 
 /// A target that is left out.
 pub const IGNORED: i64 = -100;
 
 /// The sum over tokens of `-log softmax(x wᵀ)[target]`, natural log: a scalar f32.
 ///
-/// `x` [.., D], `weight` [V, D], `targets` i64 [..] with [`IGNORED`] left out, `chunk` tokens of logits held at once. Where `x` or
-/// `weight` is on the tape, gradients are made chunk by chunk in the forward pass and kept until backward.
+/// `x` [.., D], `weight` [V, D], `targets` i64 [..] with [`IGNORED`] left out, `chunk` tokens of
+/// logits held at once. Where `x` or `weight` is on the tape, gradients are made chunk by chunk in
+/// the forward pass and kept, in f32, until the tape is dropped. Tokens that are left out cost nothing.
+///
+/// # Errors
+/// When shapes do not fit, a target is neither [`IGNORED`] nor below V, or `chunk` is 0.
 pub fn linear_cross_entropy(
-    _pool: &Pool,
-    _x: &Tensor,
-    _weight: &Tensor,
-    _targets: &Tensor,
-    _chunk: usize,
+    pool: &Pool,
+    x: &Tensor,
+    weight: &Tensor,
+    targets: &Tensor,
+    chunk: usize,
 ) -> Result<Tensor> {
-    todo!()
+    let (rows, width) = weight.dims2()?;
+    let wanted = [targets.dims(), &[width]].concat();
+    if x.dims() != wanted {
+        bail!("linear-cross-entropy: found x {:?}, wanted {wanted:?}", x.shape());
+    }
+    if chunk == 0 {
+        bail!("linear-cross-entropy: found chunks of 0 tokens, wanted 1 or more");
+    }
+    let op = CrossEntropy {
+        pool: pool.clone(),
+        kept: kept(targets, rows)?,
+        chunk,
+        tracked: (x.track_op(), weight.track_op()),
+        gradients: OnceLock::new(),
+    };
+    x.apply_op2(weight, op)
+}
+
+/// The tokens that count, with their targets.
+fn kept(targets: &Tensor, rows: usize) -> Result<Vec<(usize, usize)>> {
+    if targets.dtype() != DType::I64 {
+        bail!("linear-cross-entropy: found targets of {:?}, wanted I64", targets.dtype());
+    }
+    let targets = targets.flatten_all()?.to_vec1::<i64>()?;
+    let counted = targets.into_iter().enumerate().filter(|(_, target)| *target != IGNORED);
+    let check = |(index, target): (usize, i64)| match usize::try_from(target) {
+        Ok(row) if row < rows => Ok((index, row)),
+        _ => bail!(
+            "linear-cross-entropy: found target {target} at index {index}, wanted {IGNORED} or one \
+             from 0 to {}",
+            rows.saturating_sub(1)
+        ),
+    };
+    counted.map(check).collect()
+}
+
+struct CrossEntropy {
+    pool: Pool,
+    /// Tokens that count, in order: index and target.
+    kept: Vec<(usize, usize)>,
+    chunk: usize,
+    /// Whether x and the weight want gradients.
+    tracked: (bool, bool),
+    gradients: OnceLock<Gradients>,
+}
+
+/// Gradients of the sum: of x [.., D] and of the weight [V, D]; empty where not wanted.
+#[derive(Default)]
+struct Gradients {
+    x: Vec<f32>,
+    weight: Vec<f32>,
+}
+
+impl CrossEntropy {
+    /// The loss of the tokens in `kept`, whose rows of x are in `x`; adds to the gradients.
+    fn fold(
+        &self,
+        kept: &[(usize, usize)],
+        x: &[f32],
+        weight: Matrix<'_>,
+        gradients: &mut Gradients,
+    ) -> f64 {
+        let (rows, width) = weight.shape();
+        let mut logits = vec![0.0; kept.len() * rows];
+        let x = Matrix::new(x, kept.len(), width);
+        multiply(&self.pool, x, weight.transposed(), &mut logits, Output::Set);
+        let mut losses = vec![0.0; kept.len()];
+        let tokens = logits.chunks_mut(rows).zip(kept).zip(&mut losses);
+        self.pool.each(tokens, |((logits, (_, target)), loss)| *loss = turn(logits, *target));
+        let logit_gradients = Matrix::new(&logits, kept.len(), rows);
+        if self.tracked.0 {
+            let mut dx = vec![0.0; kept.len() * width];
+            multiply(&self.pool, logit_gradients, weight, &mut dx, Output::Set);
+            for ((index, _), row) in kept.iter().zip(dx.chunks_exact(width)) {
+                gradients.x[index * width..(index + 1) * width].copy_from_slice(row);
+            }
+        }
+        if self.tracked.1 {
+            let dw = &mut gradients.weight;
+            multiply(&self.pool, logit_gradients.transposed(), x, dw, Output::Add);
+        }
+        losses.iter().sum()
+    }
+    /// A gradient times that of the loss.
+    fn times(&self, gradient: &[f32], by: f32, like: &Tensor) -> Result<Tensor> {
+        let mut scaled = vec![0.0; gradient.len()];
+        let pieces = scaled.chunks_mut(CHUNK).zip(gradient.chunks(CHUNK));
+        self.pool.each(pieces, |(to, from)| {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = by * from);
+        });
+        tensor(&self.pool, scaled, like.shape(), like.dtype())
+    }
+}
+
+/// The loss of one token; its logits become their gradients: softmax, less 1 at the target.
+fn turn(logits: &mut [f32], target: usize) -> f64 {
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let higher = |a, b| if b > a { b } else { a };
+            let highest = fold_lanes([logits], f32::NEG_INFINITY, |a, [b]| higher(a, b), higher);
+            let shifted = f64::from(logits[target]) - f64::from(highest);
+            for logit in &mut *logits {
+                *logit = exp(*logit - highest);
+            }
+            let sum = sum_lanes([logits], |sum, [x]| sum + x);
+            for probability in &mut *logits {
+                *probability /= sum;
+            }
+            logits[target] -= 1.0;
+            f64::from(sum).ln() - shifted
+        },
+    )
+}
+
+impl CustomOp2 for CrossEntropy {
+    fn name(&self) -> &'static str {
+        "linear-cross-entropy"
+    }
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (rows, width) = weight_layout.shape().dims2()?;
+        let weights = elements(&self.pool, weight, weight_layout)?;
+        let x_rows = Rows::new(x, x_layout)?;
+        let zeros = |tracked, len| vec![0.0; if tracked { len } else { 0 }];
+        let mut gradients = Gradients {
+            x: zeros(self.tracked.0, x_layout.shape().elem_count()),
+            weight: zeros(self.tracked.1, rows * width),
+        };
+        let mut loss = 0.0;
+        for kept in self.kept.chunks(self.chunk) {
+            let mut x = vec![0.0; kept.len() * width];
+            let tokens = x.chunks_mut(width.max(1)).zip(kept);
+            tokens.for_each(|(row, (index, _))| x_rows.copy(*index, row));
+            loss += self.fold(kept, &x, Matrix::new(&weights, rows, width), &mut gradients);
+        }
+        self.gradients.get_or_init(|| gradients);
+        Ok((CpuStorage::F32(vec![loss as f32]), Shape::from(())))
+    }
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        _loss: &Tensor,
+        upstream: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let Some(gradients) = self.gradients.get() else {
+            bail!("linear-cross-entropy: backward came before forward");
+        };
+        let by = upstream.to_scalar::<f32>()?;
+        let (dx, dw) = self.tracked;
+        Ok((
+            dx.then(|| self.times(&gradients.x, by, x)).transpose()?,
+            dw.then(|| self.times(&gradients.weight, by, weight)).transpose()?,
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+    use crate::testing::{check, error, random, to_f64};
+
+    fn reference(targets: &[i64], width: usize, v: &[Vec<f64>]) -> Vec<f64> {
+        let loss = |x: &[f64], target: usize| {
+            let dot = |w: &[f64]| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+            let logits: Vec<f64> = v[1].chunks(width).map(dot).collect();
+            logits.iter().map(|logit| logit.exp()).sum::<f64>().ln() - logits[target]
+        };
+        let tokens = v[0].chunks(width).zip(targets).filter(|(_, target)| **target != IGNORED);
+        vec![tokens.map(|(x, target)| loss(x, usize::try_from(*target).unwrap())).sum()]
+    }
+
+    #[test]
+    fn agrees_with_plain_loops_and_finite_differences() -> Result<()> {
+        let (tokens, width, rows) = (7, 5, 11);
+        let inputs = [random("x", &[tokens, width])?, random("weight", &[rows, width])?];
+        for targets in [[3, IGNORED, 0, 10, 3, IGNORED, 7], [1; 7], [IGNORED; 7]] {
+            let tensor = Tensor::new(&targets, &Device::Cpu)?;
+            for chunk in [1, 3, 100] {
+                let fused = |v: &[Tensor]| {
+                    linear_cross_entropy(&Pool::new(2), &v[0], &v[1], &tensor, chunk)
+                };
+                check(&inputs, fused, |v| reference(&targets, width, v), 1e-6)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn backward_may_run_twice_and_follows_the_upstream_gradient() -> Result<()> {
+        let (x, weight) = (random("x", &[4, 3])?, random("weight", &[5, 3])?);
+        let (x, weight) = (Var::from_tensor(&x)?, Var::from_tensor(&weight)?);
+        let targets = Tensor::new(&[0_i64, 1, 2, 4], &Device::Cpu)?;
+        let loss = linear_cross_entropy(&Pool::serial(), &x, &weight, &targets, 2)?;
+        let (once, again) = (loss.backward()?, (&loss * 3.0)?.backward()?);
+        for var in [&x, &weight] {
+            let once = once.get(var).expect("a gradient of the loss");
+            let thrice = again.get(var).expect("a gradient of three times the loss");
+            assert!(error(thrice, &(once * 3.0)?)? < 1e-7);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn logits_of_hundreds_stay_finite_and_only_tracked_gradients_are_made() -> Result<()> {
+        let x = Var::from_tensor(&(random("x", &[3, 4])? * 300.0)?)?;
+        let weight = random("weight", &[6, 4])?;
+        let targets = Tensor::new(&[0_i64, 5, 2], &Device::Cpu)?;
+        let loss = linear_cross_entropy(&Pool::serial(), &x, &weight, &targets, 8)?;
+        let gradients = loss.backward()?;
+        assert!(loss.to_scalar::<f32>()? > 100.0);
+        let dx = to_f64(gradients.get(&x).expect("x is tracked"))?;
+        assert!(dx.iter().all(|x| x.is_finite()));
+        assert!(gradients.get(&weight).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn wrong_targets_are_named() -> Result<()> {
+        let (x, weight) = (random("x", &[2, 3])?, random("weight", &[5, 3])?);
+        for (targets, found) in [([1_i64, 5], "target 5 at index 1"), ([-1, 0], "target -1 at")] {
+            let targets = Tensor::new(&targets, &Device::Cpu)?;
+            let result = linear_cross_entropy(&Pool::serial(), &x, &weight, &targets, 2);
+            let message = result.unwrap_err().to_string();
+            assert!(message.contains(found) && message.contains("-100 or one from 0 to 4"));
+        }
+        Ok(())
+    }
 }

@@ -1,10 +1,114 @@
 //! Rows of a table by token.
 
-use candle_core::{Result, Tensor};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::Pool;
+use crate::rows::{Elements, Rows, narrow, rows_per_chunk, tensor};
 
-/// `tokens` u32 [B, S], `weight` [V, D]: [B, S, D], with a deterministic gradient for the table.
-pub fn embedding(_pool: &Pool, _tokens: &Tensor, _weight: &Tensor) -> Result<Tensor> {
-    todo!()
+/// `tokens` u32 [B, S], `weight` [V, D]: [B, S, D] in the type of `weight`, with its gradient.
+///
+/// # Errors
+/// When a token is not below V, or a tensor has another type.
+pub fn embedding(pool: &Pool, tokens: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    let rows = weight.dims2()?.0;
+    if tokens.dtype() != DType::U32 {
+        bail!("embedding: found tokens of {:?}, wanted U32", tokens.dtype());
+    }
+    let ids = tokens.flatten_all()?.to_vec1::<u32>()?;
+    if let Some((index, id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= rows) {
+        bail!("embedding: found token {id} at index {index}, wanted one below {rows}");
+    }
+    weight.apply_op1(Embedding { pool: pool.clone(), ids, dims: tokens.dims().to_vec() })
+}
+
+struct Embedding {
+    pool: Pool,
+    ids: Vec<u32>,
+    /// The tokens' shape.
+    dims: Vec<usize>,
+}
+
+impl Embedding {
+    /// Where each token occurs: (token, index) in order, so that a row's gradients are neighbours.
+    fn occurrences(&self) -> Vec<(u32, usize)> {
+        let mut occurrences: Vec<_> = self.ids.iter().copied().zip(0..).collect();
+        occurrences.sort_unstable();
+        occurrences
+    }
+}
+
+impl CustomOp1 for Embedding {
+    fn name(&self) -> &'static str {
+        "embedding"
+    }
+    fn cpu_fwd(&self, weight: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let rows = Rows::new(weight, layout)?;
+        let width = rows.width;
+        let mut y = vec![0.0; self.ids.len() * width];
+        let chunk = rows_per_chunk(width);
+        let pieces = y.chunks_mut(chunk * width.max(1)).zip(self.ids.chunks(chunk));
+        self.pool.each(pieces, |(piece, ids)| {
+            for (row, id) in piece.chunks_exact_mut(width).zip(ids) {
+                rows.copy(*id as usize, row);
+            }
+        });
+        let dims = [self.dims.as_slice(), &[width]].concat();
+        Ok((narrow(&self.pool, y, weight.dtype())?, dims.into()))
+    }
+    /// A row's gradient is the sum, in f64 and in order, over where its token occurs.
+    fn bwd(&self, weight: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        let (rows, width) = weight.dims2()?;
+        let dy = Elements::of(&self.pool, dy)?;
+        let occurrences = self.occurrences();
+        let mut dw = vec![0.0; rows * width];
+        let chunk = rows_per_chunk(width);
+        self.pool.for_chunks(&mut dw, chunk * width.max(1), |index, piece| {
+            let mut sums = vec![0.0_f64; width];
+            let first = occurrences.partition_point(|(id, _)| (*id as usize) < index * chunk);
+            let mine = occurrences[first..].chunk_by(|a, b| a.0 == b.0);
+            for same in mine.take_while(|same| (same[0].0 as usize) < (index + 1) * chunk) {
+                sums.fill(0.0);
+                for (_, at) in same {
+                    let row = &dy[at * width..(at + 1) * width];
+                    sums.iter_mut().zip(row).for_each(|(sum, dy)| *sum += f64::from(*dy));
+                }
+                let row = (same[0].0 as usize - index * chunk) * width;
+                let to = piece[row..row + width].iter_mut();
+                to.zip(&sums).for_each(|(to, sum)| *to = *sum as f32);
+            }
+        });
+        tensor(&self.pool, dw, weight.shape(), weight.dtype()).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::testing::{check, random};
+
+    #[test]
+    fn agrees_with_plain_loops_and_finite_differences() -> Result<()> {
+        let ids = [3_u32, 0, 3, 3, 1, 5];
+        for shape in [[2, 3], [6, 1]] {
+            let tokens = Tensor::from_vec(ids.to_vec(), &shape, &Device::Cpu)?;
+            let slow = |v: &[Vec<f64>]| {
+                ids.iter().flat_map(|id| v[0][*id as usize * 5..][..5].to_vec()).collect()
+            };
+            let weight = random("weight", &[6, 5])?;
+            check(&[weight], |v| embedding(&Pool::new(2), &tokens, &v[0]), slow, 1e-6)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_token_beyond_the_table_is_named() -> Result<()> {
+        let tokens = Tensor::new(&[[1_u32, 7, 9]], &Device::Cpu)?;
+        let message = embedding(&Pool::serial(), &tokens, &random("weight", &[7, 2])?).unwrap_err();
+        let message = message.to_string();
+        assert!(message.contains("found token 7 at index 1, wanted one below 7"), "{message}");
+        Ok(())
+    }
 }

@@ -1,24 +1,124 @@
 //! Small things every training loop needs and Candle lacks.
 
 use candle_core::backprop::GradStore;
-use candle_core::{Result, Tensor};
+use candle_core::{CpuStorage, CustomOp1, InplaceOp1, Layout, Result, Shape, Tensor, bail};
+use pulp::Arch;
 
 use crate::Pool;
+use crate::rows::{CHUNK, Elements, in_place_mut};
 
 /// Vector-Jacobian product: the gradients of `sum(y * seed)`; `seed` has the shape and dtype of `y` and is not differentiated.
-pub fn vjp(_y: &Tensor, _seed: &Tensor) -> Result<GradStore> {
-    todo!()
+///
+/// Take gradients out with `remove(..)`, `detach` them and drop the rest: an undetached gradient
+/// keeps the tape it came from.
+///
+/// # Errors
+/// When shapes or types differ, or an operator on the tape has no gradient.
+pub fn vjp(y: &Tensor, seed: &Tensor) -> Result<GradStore> {
+    if y.shape() != seed.shape() || y.dtype() != seed.dtype() {
+        let (found, wanted) = ((seed.shape(), seed.dtype()), (y.shape(), y.dtype()));
+        bail!("vjp: found a seed of {found:?}, wanted {wanted:?}");
+    }
+    y.apply_op1(Seed(seed.detach()))?.backward()
+}
+
+/// A root of the tape that costs nothing: its value is never read, its gradient is the seed.
+struct Seed(Tensor);
+
+impl CustomOp1 for Seed {
+    fn name(&self) -> &'static str {
+        "seed"
+    }
+    fn cpu_fwd(&self, _y: &CpuStorage, _layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((CpuStorage::F32(vec![0.0]), Shape::from(())))
+    }
+    fn bwd(&self, _y: &Tensor, _root: &Tensor, _gradient: &Tensor) -> Result<Option<Tensor>> {
+        Ok(Some(self.0.clone()))
+    }
 }
 
 /// The sum of squares of all elements, in f64, in the order given and independent of the number of workers.
+///
+/// # Errors
+/// When a tensor is neither f32 nor bf16.
 pub fn global_norm_squared<'a>(
-    _pool: &Pool,
-    _tensors: impl IntoIterator<Item = &'a Tensor>,
+    pool: &Pool,
+    tensors: impl IntoIterator<Item = &'a Tensor>,
 ) -> Result<f64> {
-    todo!()
+    let mut total = 0.0;
+    for tensor in tensors {
+        let values = Elements::of(pool, tensor)?;
+        let chunk = |index: usize| &values[index * CHUNK..values.len().min((index + 1) * CHUNK)];
+        let sums = pool.map(values.len().div_ceil(CHUNK), |index| sum_of_squares(chunk(index)));
+        total += sums.into_iter().sum::<f64>();
+    }
+    Ok(total)
 }
 
-/// Multiplies in place; f32.
-pub fn scale(_pool: &Pool, _tensor: &Tensor, _by: f64) -> Result<()> {
-    todo!()
+fn sum_of_squares(values: &[f32]) -> f64 {
+    const LANES: usize = 16;
+    let (blocks, rest) = values.as_chunks::<LANES>();
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0_f64; LANES];
+            for block in blocks {
+                for (sum, x) in lanes.iter_mut().zip(block) {
+                    *sum += f64::from(*x) * f64::from(*x);
+                }
+            }
+            let rest = rest.iter().map(|x| f64::from(*x) * f64::from(*x));
+            lanes.into_iter().sum::<f64>() + rest.sum::<f64>()
+        },
+    )
+}
+
+/// Multiplies in place; f32, contiguous. Nothing on the tape may still need the old values.
+///
+/// # Errors
+/// When the tensor has another type, or gaps.
+pub fn scale(pool: &Pool, tensor: &Tensor, by: f64) -> Result<()> {
+    tensor.inplace_op1(&Scale { pool: pool.clone(), by: by as f32 })
+}
+
+struct Scale {
+    pool: Pool,
+    by: f32,
+}
+
+impl InplaceOp1 for Scale {
+    fn name(&self) -> &'static str {
+        "scale"
+    }
+    fn cpu_fwd(&self, values: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        self.pool.for_chunks(in_place_mut(values, layout)?, CHUNK, |_, piece| {
+            piece.iter_mut().for_each(|x| *x *= self.by);
+        });
+        Ok(())
+    }
+}
+
+/// Parameters that got no gradient: an operator without one cut them off the tape.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} of {parameters} parameters got no gradient: `{}`", .missing.len(), .missing.join("`, `"))]
+pub struct NoGradient {
+    /// Their names.
+    pub missing: Vec<String>,
+    /// How many parameters there are.
+    pub parameters: usize,
+}
+
+/// Checks that every parameter got a gradient: for the first step of training, where a part of the
+/// model that Candle silently cut off would keep its first weights and the loss still fall.
+///
+/// # Errors
+/// Names the parameters for which `has_gradient` is false.
+pub fn check_gradients<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    has_gradient: impl Fn(&str) -> bool,
+) -> std::result::Result<(), NoGradient> {
+    let mut parameters = 0;
+    let counted = names.into_iter().inspect(|_| parameters += 1);
+    let missing: Vec<_> = counted.filter(|name| !has_gradient(name)).map(str::to_owned).collect();
+    if missing.is_empty() { Ok(()) } else { Err(NoGradient { missing, parameters }) }
 }

@@ -1,11 +1,17 @@
 //! Rotary position embedding at the positions of runs (Su et al., arXiv 2104.09864), rotate-half layout.
 
+use std::sync::Arc;
+
 use annulus_sequence::Positions;
-use candle_core::{Result, Tensor};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use pulp::Arch;
 
 use crate::Pool;
+use crate::rows::{Rows, narrow, rows_per_chunk};
 
-/// Cosines and sines at the positions of one shard: angles in f64, from the runs, so that no rank needs a table of the whole.
+/// Cosines and sines at the positions of one shard: angles in f64, from the runs, so that no rank
+/// needs a table of the whole.
 #[derive(Debug)]
 pub struct Rotary {
     /// [S, D / 2], row-major.
@@ -17,17 +23,134 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// `frequencies` [D / 2] in radians per position; cos and sin are multiplied by `factor` (1 but for YaRN and LongRoPE).
-    pub fn new(_positions: &Positions, _frequencies: &[f32], _factor: f64) -> Rotary {
-        todo!()
+    /// `frequencies` [D / 2] in radians per position; cos and sin are multiplied by `factor` (1 but
+    /// for YaRN and LongRoPE).
+    ///
+    /// A position below 2^29 times an f32 frequency is exact in f64.
+    pub fn new(positions: &Positions, frequencies: &[f32], factor: f64) -> Rotary {
+        let angles = positions.iter().flat_map(|position| {
+            frequencies.iter().map(move |&frequency| position as f64 * f64::from(frequency))
+        });
+        let (sin, cos) = angles
+            .map(f64::sin_cos)
+            .map(|(sin, cos)| ((sin * factor) as f32, (cos * factor) as f32))
+            .unzip();
+        Rotary { cos, sin, head_dim: 2 * frequencies.len() }
     }
-    /// `theta ^ (-2 i / D)`, as f32.
-    pub fn frequencies(_head_dim: usize, _theta: f64) -> Vec<f32> {
-        todo!()
+    /// `theta ^ (-2 i / D)` for `i` below D / 2, as f32.
+    pub fn frequencies(head_dim: usize, theta: f64) -> Vec<f32> {
+        let exponents = (0..head_dim / 2).map(|i| -2.0 * i as f64 / head_dim as f64);
+        exponents.map(|exponent| theta.powf(exponent) as f32).collect()
     }
 }
 
 /// `x` [B, H, S, D], row `s` rotated by the `s`-th position of `rotary`; with gradient.
-pub fn rope(_pool: &Pool, _x: &Tensor, _rotary: &std::sync::Arc<Rotary>) -> Result<Tensor> {
-    todo!()
+///
+/// # Errors
+/// When S or D is not that of `rotary`, or `x` is neither f32 nor bf16.
+pub fn rope(pool: &Pool, x: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
+    x.apply_op1(Rope { pool: pool.clone(), rotary: Arc::clone(rotary), direction: 1.0 })
+}
+
+struct Rope {
+    pool: Pool,
+    rotary: Arc<Rotary>,
+    /// 1, or -1 for the gradient: the angle's sign.
+    direction: f32,
+}
+
+impl Rope {
+    /// (a, b) becomes (a cos - b sin, b cos + a sin), for the two halves a, b of a row.
+    fn rotate(&self, row: &mut [f32], position_index: usize) {
+        let half = row.len() / 2;
+        let table = position_index * half..(position_index + 1) * half;
+        let (cos, sin) = (&self.rotary.cos[table.clone()], &self.rotary.sin[table]);
+        let (a, b) = row.split_at_mut(half);
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                for ((a, b), (cos, sin)) in a.iter_mut().zip(b).zip(cos.iter().zip(sin)) {
+                    let sin = self.direction * sin;
+                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                }
+            },
+        );
+    }
+}
+
+impl CustomOp1 for Rope {
+    fn name(&self) -> &'static str {
+        "rope"
+    }
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (_, _, tokens, width) = layout.shape().dims4()?;
+        let head_dim = self.rotary.head_dim;
+        if width != head_dim || tokens * head_dim != 2 * self.rotary.cos.len() {
+            let positions = 2 * self.rotary.cos.len() / head_dim.max(1);
+            bail!("rope: found x {:?}, wanted [.., {positions}, {head_dim}]", layout.shape());
+        }
+        let rows = Rows::new(x, layout)?;
+        let mut y = vec![0.0; layout.shape().elem_count()];
+        let chunk = rows_per_chunk(width);
+        self.pool.for_chunks(&mut y, chunk * width.max(1), |index, piece| {
+            rows.copy(index * chunk, piece);
+            for (row_index, row) in piece.chunks_exact_mut(width).enumerate() {
+                self.rotate(row, (index * chunk + row_index) % tokens);
+            }
+        });
+        Ok((narrow(&self.pool, y, x.dtype())?, layout.shape().clone()))
+    }
+    fn bwd(&self, _x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        let (pool, rotary) = (self.pool.clone(), Arc::clone(&self.rotary));
+        dy.apply_op1_no_bwd(&Rope { pool, rotary, direction: -self.direction }).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_sequence::Run;
+
+    use super::*;
+    use crate::testing::{check, random};
+
+    /// A pair (a, b) as a complex number, times e^(i angle).
+    fn reference(positions: &[usize], frequencies: &[f32], factor: f64, x: &[f64]) -> Vec<f64> {
+        let half = frequencies.len();
+        let turn = |row: usize, i: usize| {
+            let angle = positions[row % positions.len()] as f64 * f64::from(frequencies[i % half]);
+            (angle.cos() * factor, angle.sin() * factor)
+        };
+        let element = |row: usize, x: &[f64], i: usize| {
+            let (cos, sin) = turn(row, i);
+            if i < half { x[i] * cos - x[i + half] * sin } else { x[i] * cos + x[i - half] * sin }
+        };
+        let rows = x.chunks(2 * half).enumerate();
+        rows.flat_map(|(row, x)| (0..2 * half).map(move |i| element(row, x, i))).collect()
+    }
+
+    #[test]
+    fn agrees_with_plain_loops_and_finite_differences() -> Result<()> {
+        let far = Run { start: 100_001, step: 4, len: 3, width: 1 };
+        for (runs, factor) in [(vec![Run::contiguous(0, 5)], 1.0), (vec![far], 1.3)] {
+            let positions = Positions::new(runs);
+            let frequencies = Rotary::frequencies(6, 10_000.0);
+            let rotary = Arc::new(Rotary::new(&positions, &frequencies, factor));
+            let list: Vec<_> = positions.iter().collect();
+            let x = random("x", &[2, 3, list.len(), 6])?;
+            let slow = |v: &[Vec<f64>]| reference(&list, &frequencies, factor, &v[0]);
+            check(&[x], |v| rope(&Pool::new(2), &v[0], &rotary), slow, 1e-6)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn other_lengths_and_widths_are_refused() -> Result<()> {
+        let rotary = Rotary::new(&Positions::all(3), &Rotary::frequencies(4, 1e4), 1.0);
+        let rotary = Arc::new(rotary);
+        for shape in [[1, 1, 4, 4], [1, 1, 3, 6], [1, 1, 6, 2]] {
+            let message = rope(&Pool::serial(), &random("x", &shape)?, &rotary).unwrap_err();
+            assert!(message.to_string().contains("wanted [.., 3, 4]"), "{message}");
+        }
+        Ok(())
+    }
 }

@@ -1,10 +1,129 @@
 //! `silu(gate) * up` (Shazeer, arXiv 2002.05202).
 
-use candle_core::{Result, Tensor};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use pulp::Arch;
 
 use crate::Pool;
+use crate::exp::exp;
+use crate::rows::{CHUNK, Elements, elements, narrow, tensor};
 
-/// `gate` and `up` of one shape: that shape, with gradients for both.
-pub fn swiglu(_pool: &Pool, _gate: &Tensor, _up: &Tensor) -> Result<Tensor> {
-    todo!()
+/// `gate` and `up` of one shape: that shape in the type of `gate`, with gradients for both.
+///
+/// # Errors
+/// When the shapes differ, or a tensor is neither f32 nor bf16.
+pub fn swiglu(pool: &Pool, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    gate.apply_op2(up, SwiGlu { pool: pool.clone() })
+}
+
+struct SwiGlu {
+    pool: Pool,
+}
+
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "inlined into a dispatched loop, it is vectorised")]
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// y = g s(g) u, with s the logistic function.
+fn forward(gate: &[f32], up: &[f32], y: &mut [f32]) {
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            for ((y, &g), u) in y.iter_mut().zip(gate).zip(up) {
+                *y = g * sigmoid(g) * u;
+            }
+        },
+    );
+}
+
+/// dg = dy u s (1 + g (1 - s)) and du = dy g s.
+fn backward(gate: &[f32], up: &[f32], dy: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
+    let arguments = gate.iter().zip(up).zip(dy);
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            for ((dg, du), ((&g, u), dy)) in dgate.iter_mut().zip(dup).zip(arguments) {
+                let s = sigmoid(g);
+                *dg = dy * u * s * g.mul_add(1.0 - s, 1.0);
+                *du = dy * g * s;
+            }
+        },
+    );
+}
+
+impl CustomOp2 for SwiGlu {
+    fn name(&self) -> &'static str {
+        "swiglu"
+    }
+    fn cpu_fwd(
+        &self,
+        gate: &CpuStorage,
+        gate_layout: &Layout,
+        up: &CpuStorage,
+        up_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let shape = gate_layout.shape();
+        if shape != up_layout.shape() {
+            bail!("swiglu: found a gate of {shape:?} and an up of {:?}", up_layout.shape());
+        }
+        let gates = elements(&self.pool, gate, gate_layout)?;
+        let ups = elements(&self.pool, up, up_layout)?;
+        let mut y = vec![0.0; gates.len()];
+        let pieces = y.chunks_mut(CHUNK).zip(gates.chunks(CHUNK)).zip(ups.chunks(CHUNK));
+        self.pool.each(pieces, |((y, gate), up)| forward(gate, up, y));
+        Ok((narrow(&self.pool, y, gate.dtype())?, shape.clone()))
+    }
+    fn bwd(
+        &self,
+        gate: &Tensor,
+        up: &Tensor,
+        _y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let pool = &self.pool;
+        let (gates, ups) = (Elements::of(pool, gate)?, Elements::of(pool, up)?);
+        let dy = Elements::of(pool, dy)?;
+        let (mut dgate, mut dup) = (vec![0.0; gates.len()], vec![0.0; gates.len()]);
+        let arguments = gates.chunks(CHUNK).zip(ups.chunks(CHUNK)).zip(dy.chunks(CHUNK));
+        let pieces = dgate.chunks_mut(CHUNK).zip(dup.chunks_mut(CHUNK)).zip(arguments);
+        pool.each(pieces, |((dgate, dup), ((gate, up), dy))| backward(gate, up, dy, dgate, dup));
+        let dgate = tensor(pool, dgate, gate.shape(), gate.dtype())?;
+        Ok((Some(dgate), Some(tensor(pool, dup, up.shape(), up.dtype())?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::testing::{check, output_and_gradients, random, to_f64};
+
+    #[test]
+    fn agrees_with_plain_loops_and_finite_differences() -> Result<()> {
+        let reference = |v: &[Vec<f64>]| {
+            v[0].iter().zip(&v[1]).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect()
+        };
+        for shape in [&[3, 7][..], &[1], &[2, 1, 40]] {
+            let inputs = [(random("gate", shape)? * 3.0)?, random("up", shape)?];
+            check(&inputs, |v| swiglu(&Pool::new(2), &v[0], &v[1]), reference, 1e-6)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn large_gates_saturate_and_nan_stays() -> Result<()> {
+        let gate = Tensor::new(&[-1e4_f32, -100.0, 100.0, 1e4, f32::NAN], &Device::Cpu)?;
+        let up = Tensor::ones_like(&gate)?;
+        let all = output_and_gradients(&[gate, up], |v| swiglu(&Pool::serial(), &v[0], &v[1]))?;
+        let y = to_f64(&all[0])?;
+        assert_eq!(y[..4], [0.0, 0.0, 100.0, 1e4]);
+        for tensor in all {
+            let values = to_f64(&tensor)?;
+            assert!(values[..4].iter().all(|x| x.is_finite()) && values[4].is_nan(), "{values:?}");
+        }
+        Ok(())
+    }
 }

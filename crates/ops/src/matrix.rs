@@ -1,0 +1,136 @@
+//! Products of matrices: the output is cut into tiles of a fixed size, a tile is a job of the pool.
+//!
+//! A tile runs over the whole of the inner dimension, so neither the number of workers nor their timing reaches a bit.
+
+use std::marker::PhantomData;
+
+use gemm::Parallelism;
+
+use crate::Pool;
+
+/// Rows and columns of a tile of the output: large enough that packing its operands costs little, small enough that
+/// a few hundred tokens keep some workers busy.
+const TILE: (usize, usize) = (128, 512);
+
+/// A matrix of borrowed elements, row-major or the transpose of that.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a> {
+    data: &'a [f32],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// `data` in row-major order.
+    pub(crate) fn new(data: &'a [f32], rows: usize, columns: usize) -> Matrix<'a> {
+        assert_eq!(data.len(), rows * columns, "a matrix has rows times columns elements");
+        Matrix { data, rows, columns, row_stride: columns, column_stride: 1 }
+    }
+    /// Rows and columns.
+    pub(crate) fn shape(&self) -> (usize, usize) {
+        (self.rows, self.columns)
+    }
+    /// The same elements, seen as columns and rows.
+    pub(crate) fn transposed(self) -> Matrix<'a> {
+        Matrix {
+            data: self.data,
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+        }
+    }
+}
+
+/// What a product does with what is in its output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Overwrites it.
+    Set,
+    /// Adds to it.
+    Add,
+}
+
+/// `output = a b`, or `output += a b`; `output` row-major.
+pub(crate) fn multiply(
+    pool: &Pool,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    output: &mut [f32],
+    mode: Output,
+) {
+    assert_eq!(a.columns, b.rows, "a product's inner dimensions are equal");
+    assert_eq!(
+        output.len(),
+        a.rows * b.columns,
+        "a product has a row per row, a column per column"
+    );
+    pool.each(tiles(output, a.rows, b.columns), |tile| tile.multiply(a, b, mode));
+}
+
+/// A block of the output that nobody else holds.
+struct Tile<'a> {
+    start: *mut f32,
+    row: usize,
+    column: usize,
+    rows: usize,
+    columns: usize,
+    stride: usize,
+    output: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: a tile is exclusive access to its elements, like a `&mut`, and f32 is Send.
+unsafe impl Send for Tile<'_> {}
+
+/// Cuts a row-major matrix into tiles that together cover it and do not overlap.
+fn tiles(output: &mut [f32], rows: usize, columns: usize) -> Vec<Tile<'_>> {
+    let starts = (0..rows)
+        .step_by(TILE.0)
+        .flat_map(|row| (0..columns).step_by(TILE.1).map(move |column| (row, column)));
+    let first = output.as_mut_ptr();
+    let tile = |(row, column)| Tile {
+        // The offset is inside of `output`: row < rows and column < columns.
+        start: first.wrapping_add(row * columns + column),
+        row,
+        column,
+        rows: TILE.0.min(rows - row),
+        columns: TILE.1.min(columns - column),
+        stride: columns,
+        output: PhantomData,
+    };
+    starts.map(tile).collect()
+}
+
+impl Tile<'_> {
+    fn multiply(self, a: Matrix<'_>, b: Matrix<'_>, mode: Output) {
+        let alpha = if mode == Output::Add { 1.0 } else { 0.0 };
+        // SAFETY: the tile's elements are its own; rows `row .. row + rows` of `a` and columns `column .. column +
+        // columns` of `b` exist, as do `a.columns == b.rows` elements along each (`multiply` compared the shapes,
+        // `Matrix::new` the lengths), so every address lies inside its slice.
+        unsafe {
+            gemm::gemm(
+                self.rows,
+                self.columns,
+                a.columns,
+                self.start,
+                1,
+                self.stride as isize,
+                mode == Output::Add,
+                a.data.as_ptr().wrapping_add(self.row * a.row_stride),
+                a.column_stride as isize,
+                a.row_stride as isize,
+                b.data.as_ptr().wrapping_add(self.column * b.column_stride),
+                b.column_stride as isize,
+                b.row_stride as isize,
+                alpha,
+                1.0,
+                false,
+                false,
+                false,
+                Parallelism::None,
+            );
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Tensors as rows of f32, whatever their type and strides; results as tensors of the type that was asked for.
+
+use std::borrow::Cow;
+use std::ops::{Deref, Range};
+
+use candle_core::backend::BackendStorage;
+use candle_core::op::BackpropOp;
+use candle_core::{CpuStorage, DType, Layout, Result, Shape, Storage, StorageRef, Tensor, bail};
+use half::bf16;
+use half::slice::HalfFloatSliceExt;
+
+use crate::Pool;
+
+/// Elements that a job copies, casts or works on at a time: 128 KiB, which a core's cache holds.
+pub(crate) const CHUNK: usize = 1 << 15;
+
+/// How many rows of `width` elements make a chunk: a number that depends on nothing else.
+pub(crate) fn rows_per_chunk(width: usize) -> usize {
+    (CHUNK / width.max(1)).max(1)
+}
+
+/// A tensor's rows (along its last dimension), f32 or bf16, strided or not.
+pub(crate) struct Rows<'a> {
+    storage: &'a CpuStorage,
+    layout: &'a Layout,
+    /// Elements of a row.
+    pub(crate) width: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// Refuses types that are neither f32 nor bf16.
+    pub(crate) fn new(storage: &'a CpuStorage, layout: &'a Layout) -> Result<Rows<'a>> {
+        if !matches!(storage, CpuStorage::F32(_) | CpuStorage::BF16(_)) {
+            bail!("found a tensor of {:?}, wanted F32 or BF16", storage.dtype());
+        }
+        Ok(Rows { storage, layout, width: layout.dims().last().copied().unwrap_or(1) })
+    }
+    /// Copies rows from `first` on, as many as fit, to `into`, widened.
+    pub(crate) fn copy(&self, first: usize, into: &mut [f32]) {
+        match self.storage {
+            CpuStorage::F32(data) => {
+                self.gather((data, first, into), |from, to| to.copy_from_slice(from), |from| from)
+            }
+            CpuStorage::BF16(data) => self.gather(
+                (data, first, into),
+                |from, to| from.convert_to_f32_slice(to),
+                bf16::to_f32,
+            ),
+            _ => unreachable!("`new` takes f32 and bf16 alone"),
+        }
+    }
+    /// Reads rows that lie in one piece at once, others element by element.
+    fn gather<T: Copy>(
+        &self,
+        (data, first, into): (&[T], usize, &mut [f32]),
+        piece: impl Fn(&[T], &mut [f32]),
+        element: impl Fn(T) -> f32,
+    ) {
+        let stride = self.layout.stride().last().copied().unwrap_or(1);
+        for (index, row) in into.chunks_exact_mut(self.width.max(1)).enumerate() {
+            let from = &data[self.offset(first + index)..];
+            if stride == 1 {
+                piece(&from[..row.len()], row);
+            } else {
+                row.iter_mut().enumerate().for_each(|(i, to)| *to = element(from[i * stride]));
+            }
+        }
+    }
+    /// Where a row starts.
+    fn offset(&self, row: usize) -> usize {
+        let leading = self.layout.dims().len().saturating_sub(1);
+        let dims = self.layout.dims()[..leading].iter();
+        let strides = self.layout.stride()[..leading].iter();
+        let (offset, _) = dims
+            .zip(strides)
+            .rev()
+            .fold((self.layout.start_offset(), row), |(offset, rest), (dim, stride)| {
+                (offset + rest % dim * stride, rest / dim)
+            });
+        offset
+    }
+    fn collect(&self, pool: &Pool) -> Vec<f32> {
+        let mut copy = vec![0.0; self.layout.shape().elem_count()];
+        let rows = rows_per_chunk(self.width);
+        pool.for_chunks(&mut copy, rows * self.width.max(1), |index, piece| {
+            self.copy(index * rows, piece);
+        });
+        copy
+    }
+}
+
+/// Where the elements lie if they are f32, row-major and without gaps.
+fn in_place(storage: &CpuStorage, layout: &Layout) -> Option<Range<usize>> {
+    let (start, end) = layout.contiguous_offsets()?;
+    matches!(storage, CpuStorage::F32(_)).then_some(start..end)
+}
+
+/// The elements as f32, row-major: borrowed where they lie like that, else a copy.
+pub(crate) fn elements<'a>(
+    pool: &Pool,
+    storage: &'a CpuStorage,
+    layout: &Layout,
+) -> Result<Cow<'a, [f32]>> {
+    match (storage, in_place(storage, layout)) {
+        (CpuStorage::F32(data), Some(range)) => Ok(Cow::Borrowed(&data[range])),
+        _ => Ok(Cow::Owned(Rows::new(storage, layout)?.collect(pool))),
+    }
+}
+
+/// The elements to be changed: f32, contiguous.
+pub(crate) fn in_place_mut<'a>(
+    storage: &'a mut CpuStorage,
+    layout: &Layout,
+) -> Result<&'a mut [f32]> {
+    match (in_place(storage, layout), storage) {
+        (Some(range), CpuStorage::F32(data)) => Ok(&mut data[range]),
+        (_, storage) => bail!(
+            "found {:?} of strides {:?}, wanted F32 without gaps to change in place",
+            storage.dtype(),
+            layout.stride()
+        ),
+    }
+}
+
+/// The elements of a tensor, which nobody can write meanwhile.
+pub(crate) struct Elements<'a> {
+    storage: StorageRef<'a>,
+    place: Place,
+}
+
+enum Place {
+    Storage(Range<usize>),
+    Copy(Vec<f32>),
+}
+
+impl Elements<'_> {
+    /// Refuses what is not on the CPU, and types that are neither f32 nor bf16.
+    pub(crate) fn of<'a>(pool: &Pool, tensor: &'a Tensor) -> Result<Elements<'a>> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let Storage::Cpu(data) = &*storage else {
+            bail!("found a tensor on {:?}, wanted one on the CPU", tensor.device().location());
+        };
+        let place = match in_place(data, layout) {
+            Some(range) => Place::Storage(range),
+            None => Place::Copy(Rows::new(data, layout)?.collect(pool)),
+        };
+        Ok(Elements { storage, place })
+    }
+}
+
+impl Deref for Elements<'_> {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        match (&self.place, &*self.storage) {
+            (Place::Copy(copy), _) => copy,
+            (Place::Storage(range), Storage::Cpu(CpuStorage::F32(data))) => &data[range.clone()],
+            _ => unreachable!("`of` saw f32 on the CPU"),
+        }
+    }
+}
+
+/// Rounds once to `dtype`, f32 or bf16.
+pub(crate) fn narrow(pool: &Pool, values: Vec<f32>, dtype: DType) -> Result<CpuStorage> {
+    match dtype {
+        DType::F32 => Ok(CpuStorage::F32(values)),
+        DType::BF16 => {
+            let mut narrowed = vec![bf16::ZERO; values.len()];
+            let pieces = narrowed.chunks_mut(CHUNK).zip(values.chunks(CHUNK));
+            pool.each(pieces, |(to, from)| to.convert_from_f32_slice(from));
+            Ok(CpuStorage::BF16(narrowed))
+        }
+        other => bail!("found a tensor of {other:?}, wanted F32 or BF16"),
+    }
+}
+
+/// A tensor of `values` off the tape, rounded once to `dtype`.
+pub(crate) fn tensor(
+    pool: &Pool,
+    values: Vec<f32>,
+    shape: impl Into<Shape>,
+    dtype: DType,
+) -> Result<Tensor> {
+    let storage = Storage::Cpu(narrow(pool, values, dtype)?);
+    Ok(Tensor::from_storage(storage, shape, BackpropOp::none(), false))
+}

@@ -1,0 +1,72 @@
+//! Sums whose order is fixed: over rows, and within a row.
+
+use std::ops::Range;
+
+use crate::Pool;
+
+/// Rows that are summed in f32, one after another, before their sum goes to f64.
+const ROWS: usize = 128;
+/// Independent partial sums of a row: a vector register's worth or two, whatever the processor.
+const LANES: usize = 32;
+
+/// The sum over `rows` rows of vectors of `width`: `add(rows, sums)` adds some rows, in order, to `sums`.
+///
+/// Two levels: 128 rows in f32, then those sums in f64 in order, so that nothing depends on the workers.
+pub(crate) fn sum_rows(
+    pool: &Pool,
+    rows: usize,
+    width: usize,
+    add: impl Fn(Range<usize>, &mut [f32]) + Send + Sync,
+) -> Vec<f32> {
+    let partial_sums = pool.map(rows.div_ceil(ROWS), |index| {
+        let mut sums = vec![0.0; width];
+        add(index * ROWS..rows.min((index + 1) * ROWS), &mut sums);
+        sums
+    });
+    let mut totals = vec![0.0_f64; width];
+    for sums in partial_sums {
+        totals.iter_mut().zip(sums).for_each(|(total, sum)| *total += f64::from(sum));
+    }
+    totals.into_iter().map(|total| total as f32).collect()
+}
+
+/// Folds slices of one length into 32 interleaved values from `start` by `fold(value, elements)`, and those pairwise by
+/// `join`; so a sum in f32 is near that in f64, and becomes vector instructions.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "inlined into a dispatched loop, it is vectorised")]
+pub(crate) fn fold_lanes<const N: usize>(
+    slices: [&[f32]; N],
+    start: f32,
+    fold: impl Fn(f32, [f32; N]) -> f32,
+    join: impl Fn(f32, f32) -> f32,
+) -> f32 {
+    let mut lanes = [start; LANES];
+    let parts = slices.map(<[f32]>::as_chunks::<LANES>);
+    for block in 0..parts[0].0.len() {
+        let blocks = parts.map(|(blocks, _)| &blocks[block]);
+        for (lane, value) in lanes.iter_mut().enumerate() {
+            *value = fold(*value, blocks.map(|block| block[lane]));
+        }
+    }
+    for index in 0..parts[0].1.len() {
+        lanes[index] = fold(lanes[index], parts.map(|(_, rest)| rest[index]));
+    }
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] = join(lanes[lane], lanes[lane + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// [`fold_lanes`] of a sum.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "inlined into a dispatched loop, it is vectorised")]
+pub(crate) fn sum_lanes<const N: usize>(
+    slices: [&[f32]; N],
+    fold: impl Fn(f32, [f32; N]) -> f32,
+) -> f32 {
+    fold_lanes(slices, 0.0, fold, |a, b| a + b)
+}
