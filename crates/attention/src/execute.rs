@@ -1,11 +1,20 @@
 //! Runs any schedule over a communicator and a block kernel.
+//!
+//! Forward and backward are the same five lines per hop: post, compute, wait, fold, free. What a strategy is, is in the
+//! schedule alone.
 
 use std::sync::Arc;
 
-use annulus_comm::Communicator;
-use annulus_ops::attention::{Attended, AttentionKernel};
-use annulus_sequence::{Mask, Positions, Return, Schedule, Strategy, StrategyError};
+use annulus_comm::{Communicator, Label};
+use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, KeyValueGradients, Tile};
+use annulus_sequence::{
+    Buffer, Flaw, Hop, Mask, Part, Positions, Return, Schedule, Strategy, StrategyError, TilePlan,
+    Visibility, prove,
+};
 use candle_core::{Result, Tensor};
+
+use crate::buffers::{Buffers, Pair};
+use crate::travel::Travel;
 
 /// Queries [B, Hq, S, D], keys and values [B, Hkv, S, D] of the positions on this rank.
 #[derive(Clone, Debug)]
@@ -48,44 +57,149 @@ pub struct Setting {
 #[derive(Debug, thiserror::Error)]
 pub enum AttentionError {
     /// The strategy cannot deal or split so.
-    #[error("{0:?}")]
+    #[error("{0}")]
     Strategy(StrategyError),
+    /// The schedule does not hold: a bug of its generator, found before anything ran.
+    #[error("the schedule of `{strategy}` is wrong: {flaw}")]
+    Flaw {
+        /// Whose schedule.
+        strategy: &'static str,
+        /// What is wrong with it.
+        flaw: Flaw,
+    },
 }
 
 /// Exact attention over a split sequence, on one rank of those that share it.
 #[derive(Debug)]
 pub struct Attention {
-    _forward: Schedule,
-    _backward: Schedule,
-    _comm: Arc<dyn Communicator>,
-    _kernel: Arc<dyn AttentionKernel>,
+    mask: Mask,
+    scale: f64,
+    /// What every rank holds.
+    positions: Vec<Positions>,
+    /// What this rank does.
+    forward: Vec<Hop>,
+    backward: Vec<Hop>,
+    comm: Arc<dyn Communicator>,
+    kernel: Arc<dyn AttentionKernel>,
 }
 
 impl Attention {
     /// Generates and proves the schedules of `setting` over the ranks of `comm`.
     pub fn new(
-        _setting: &Setting,
-        _comm: Arc<dyn Communicator>,
-        _kernel: Arc<dyn AttentionKernel>,
+        setting: &Setting,
+        comm: Arc<dyn Communicator>,
+        kernel: Arc<dyn AttentionKernel>,
     ) -> std::result::Result<Attention, AttentionError> {
-        todo!()
+        let Setting { strategy, ref mask, tokens, key_value_heads: heads, gradients, scale } =
+            *setting;
+        let (world, rank) = (comm.world(), comm.rank());
+        let forward = proved(strategy.forward(mask, tokens, world, heads))?;
+        let backward = proved(strategy.backward(mask, tokens, world, heads, gradients))?;
+        let own = |mut schedule: Schedule| schedule.ranks.swap_remove(rank);
+        Ok(Attention {
+            mask: mask.clone(),
+            scale,
+            positions: forward.positions.clone(),
+            forward: own(forward),
+            backward: own(backward),
+            comm,
+            kernel,
+        })
     }
+
     /// The positions on this rank.
     pub fn positions(&self) -> &Positions {
-        todo!()
+        &self.positions[self.comm.rank()]
     }
+
     /// Output [B, Hq, S, D] in the queries' dtype and log-sum-exp f32 [B, Hq, S] of this rank's queries. Off the tape.
-    pub fn forward(&self, _place: Place, _qkv: &Qkv) -> Result<Attended> {
-        todo!()
+    pub fn forward(&self, place: Place, qkv: &Qkv) -> Result<Attended> {
+        let mut state = self.kernel.begin(&qkv.q, self.scale)?;
+        let mut held = self.held(qkv);
+        for (index, hop) in self.forward.iter().enumerate() {
+            let label = Label { pass: "forward", ..label(place, index) };
+            let travel = Travel::post(&*self.comm, label, hop, &mut held)?;
+            let seen = self.visibility(&hop.tiles);
+            let tiles = tiles(&hop.tiles, &seen, &held)?;
+            self.kernel.forward(&tiles, &mut *state, &|| travel.progress())?;
+            drop(tiles);
+            travel.arrive(hop, &mut held)?;
+            held.fold_and_free(hop)?;
+        }
+        self.kernel.finish(state)
     }
+
     /// Gradients of this rank's queries, keys and values, in their dtypes. Off the tape.
     pub fn backward(
         &self,
-        _place: Place,
-        _qkv: &Qkv,
-        _attended: &Attended,
-        _gradient: &Tensor,
+        place: Place,
+        qkv: &Qkv,
+        attended: &Attended,
+        gradient: &Tensor,
     ) -> Result<Qkv> {
-        todo!()
+        let mut state = self.kernel.begin_backward(&qkv.q, attended, gradient, self.scale)?;
+        let mut held = self.held(qkv);
+        for (index, hop) in self.backward.iter().enumerate() {
+            let label = Label { pass: "backward", ..label(place, index) };
+            let travel = Travel::post(&*self.comm, label, hop, &mut held)?;
+            let seen = self.visibility(&hop.tiles);
+            let carried: Vec<_> = hop.tiles.iter().map(|plan| held.carried(plan)).collect();
+            let tiles = tiles(&hop.tiles, &seen, &held)?;
+            let tiles = std::iter::zip(tiles, carried)
+                .map(|(tile, carried)| BackwardTile { tile, carried })
+                .collect();
+            let made = self.kernel.backward(tiles, &mut *state, &|| travel.progress())?;
+            for (plan, KeyValueGradients { dk, dv }) in std::iter::zip(&hop.tiles, made) {
+                held.put_gradients(plan, Pair(dk, dv))?;
+            }
+            travel.arrive(hop, &mut held)?;
+            held.fold_and_free(hop)?;
+        }
+        let dq = self.kernel.finish_backward(state)?.to_dtype(qkv.q.dtype())?;
+        let Pair(dk, dv) = held.gradients(self.comm.rank())?;
+        Ok(Qkv { q: dq, k: dk.to_dtype(qkv.k.dtype())?, v: dv.to_dtype(qkv.v.dtype())? })
     }
+
+    /// What a pass starts with: this rank's own keys and values.
+    fn held(&self, qkv: &Qkv) -> Buffers {
+        let own = Buffer { part: Part::KeyValue, owner: self.comm.rank() };
+        Buffers::new(own, Pair(qkv.k.clone(), qkv.v.clone()))
+    }
+
+    /// Made anew for every hop: kept for all of them they would grow with the whole sequence.
+    fn visibility(&self, plans: &[TilePlan]) -> Vec<Visibility> {
+        plans
+            .iter()
+            .map(|plan| {
+                let (queries, keys) = (&self.positions[plan.queries], &self.positions[plan.keys]);
+                Visibility::new(&self.mask, queries, keys)
+            })
+            .collect()
+    }
+}
+
+fn tiles<'a>(
+    plans: &[TilePlan],
+    seen: &'a [Visibility],
+    held: &'a Buffers,
+) -> Result<Vec<Tile<'a>>> {
+    std::iter::zip(plans, seen)
+        .map(|(plan, seen)| {
+            let Pair(k, v) = held.get(Buffer { part: Part::KeyValue, owner: plan.keys })?;
+            Ok(Tile { k, v, visibility: std::slice::from_ref(seen) })
+        })
+        .collect()
+}
+
+fn label(Place { step, layer }: Place, hop: usize) -> Label {
+    Label { step, layer, hop, pass: "" }
+}
+
+fn proved(
+    schedule: std::result::Result<Schedule, StrategyError>,
+) -> std::result::Result<Schedule, AttentionError> {
+    let schedule = schedule.map_err(AttentionError::Strategy)?;
+    let strategy = schedule.strategy;
+    prove(&schedule).map_err(|flaw| AttentionError::Flaw { strategy, flaw })?;
+    Ok(schedule)
 }

@@ -1,10 +1,11 @@
 //! Exact attention over a sequence split across ranks: executes a schedule, and puts it on Candle's tape.
 //!
 //! Knows ranks and schedules; does not know models, files or YAML.
-#![allow(clippy::todo, reason = "skeleton")]
 
+mod buffers;
 mod execute;
 mod tape;
+mod travel;
 
 pub use execute::{Attention, AttentionError, Place, Qkv, Setting};
 pub use tape::Kept;

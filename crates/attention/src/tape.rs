@@ -1,25 +1,99 @@
 //! Puts a schedule on Candle's tape.
+//!
+//! Candle records a user's backward only through custom ops. So the schedule runs on detached tensors, and an op whose
+//! forward hands over the finished output is recorded; its backward runs the backward schedule.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_ops::attention::Attended;
-use candle_core::{Result, Tensor};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Storage, Tensor, bail};
 
 use crate::{Attention, Place, Qkv};
 
 /// What attention leaves for a recomputed layer: its output and log-sum-exp, so that neither the ring nor the attention's
 /// forward runs twice. Empty: the next call fills it. Filled: the next call takes it instead of computing.
 #[derive(Clone, Debug, Default)]
-pub struct Kept(#[expect(dead_code, reason = "skeleton")] Arc<Mutex<Option<Attended>>>);
+pub struct Kept(Arc<Mutex<Option<Attended>>>);
+
+impl Kept {
+    fn take(&self) -> Option<Attended> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn fill(&self, attended: Attended) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(attended);
+    }
+}
 
 impl Attention {
-    /// Attention that a later `backward()` runs through: [B, Hq, S, D].
+    /// Attention that a later `backward()` runs through: [B, Hq, S, D]. Every rank must call it in the same order.
     pub fn attend(
         self: &Arc<Self>,
-        _place: Place,
-        _qkv: &Qkv,
-        _kept: Option<&Kept>,
+        place: Place,
+        qkv: &Qkv,
+        kept: Option<&Kept>,
     ) -> Result<Tensor> {
-        todo!()
+        let done = match kept.and_then(Kept::take) {
+            Some(done) => done,
+            None => {
+                let done = self.forward(place, &detached(&qkv.q, &qkv.k, &qkv.v))?;
+                if let Some(kept) = kept {
+                    kept.fill(done.clone());
+                }
+                done
+            }
+        };
+        if [&qkv.q, &qkv.k, &qkv.v].iter().all(|tensor| !tensor.track_op()) {
+            return Ok(done.out);
+        }
+        qkv.q.apply_op3(&qkv.k, &qkv.v, Attend { attention: self.clone(), place, done })
+    }
+}
+
+fn detached(q: &Tensor, k: &Tensor, v: &Tensor) -> Qkv {
+    Qkv { q: q.detach(), k: k.detach(), v: v.detach() }
+}
+
+struct Attend {
+    attention: Arc<Attention>,
+    place: Place,
+    done: Attended,
+}
+
+impl CustomOp3 for Attend {
+    fn name(&self) -> &'static str {
+        "attend"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (storage, layout) = self.done.out.storage_and_layout();
+        match &*storage {
+            Storage::Cpu(storage) if layout.start_offset() == 0 && layout.is_contiguous() => {
+                Ok((storage.clone(), layout.shape().clone()))
+            }
+            _ => bail!("attend: the kernel's output is not a tensor of its own on the CPU"),
+        }
+    }
+
+    fn bwd(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        _: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let gradient = gradient.detach().contiguous()?;
+        let Qkv { q, k, v } =
+            self.attention.backward(self.place, &detached(q, k, v), &self.done, &gradient)?;
+        Ok((Some(q), Some(k), Some(v)))
     }
 }

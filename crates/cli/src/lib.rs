@@ -1,1 +1,45 @@
-//! placeholder
+//! The program `annulus`: reads a command line, calls the library, prints what it says. Nothing here is worth a test of its own.
+
+mod arguments;
+mod attend;
+mod check;
+mod console;
+mod failure;
+mod layout;
+mod print;
+mod score;
+mod tokenize;
+mod train;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::arguments::{Arguments, Command};
+use crate::failure::Failure;
+
+/// Runs the program with this process's arguments.
+pub fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Train(arguments) => train::run(&arguments),
+        Command::Check(arguments) => check::check(&arguments),
+        Command::Plan(arguments) => check::plan(&arguments),
+        Command::Layout(arguments) => layout::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
+        Command::Score(arguments) => score::run(&arguments),
+        Command::Attend(arguments) => attend::run(&arguments),
+        Command::Tokenize(arguments) => tokenize::run(&arguments),
+        Command::Schema => check::schema(),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            print::error(&failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// What a command gives back: the exit code, or what went wrong.
+type Done = Result<u8, Failure>;

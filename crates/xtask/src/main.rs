@@ -1,2 +1,66 @@
-//! x
-fn main() {}
+//! What must be true of the repository: `cargo xtask check | test | setup`.
+//!
+//! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
+
+mod arrows;
+mod check;
+mod deny;
+mod setup;
+mod sizes;
+mod test;
+mod tool;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "What must be true of the repository")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Format, lints, dependency arrows, sizes, licences and sources
+    Check,
+    /// `check`, then every test
+    Test,
+    /// Installs what some checks need, below `target/`
+    Setup {
+        #[command(subcommand)]
+        what: What,
+    },
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// TensorBoard's reader, and transformers 5 and 4 with their PyTorch
+    Python,
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Check => check::run(),
+        Command::Test => check::run().and_then(|()| test::run()),
+        Command::Setup { what: What::Python } => setup::python(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tool::say(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .map(PathBuf::from)
+        .unwrap_or_default()
+}

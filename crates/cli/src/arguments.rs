@@ -1,0 +1,191 @@
+//! The command line. No flag changes a run: what a run is, is in its file.
+
+use std::path::PathBuf;
+
+use annulus_experiment::{Kernel, Override};
+use annulus_sequence::Strategy;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Exact long-context training of Llama-style models, the sequence split over many ranks.
+#[derive(Debug, Parser)]
+#[command(name = "annulus", version, about)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Trains what an experiment describes; resumes where it stopped
+    Train(Train),
+    /// Reads an experiment and says everything that is wrong with it
+    Check(File),
+    /// What an experiment would do: mesh, positions, balance, bytes and memory per rank
+    Plan(Reading),
+    /// Who holds what, drawn
+    Layout(Layout),
+    /// Holds every strategy to dense attention on an experiment's shape and mask
+    Verify(Verify),
+    /// Loss, logits and gradients of a Hugging Face model on given tokens
+    Score(Score),
+    /// Attention and its gradients on given tensors
+    Attend(Attend),
+    /// Text to a token cache
+    Tokenize(Tokenize),
+    /// The JSON Schema of the experiment file
+    Schema,
+}
+
+/// An experiment and what replaces some of its values.
+#[derive(Args, Debug)]
+pub(crate) struct File {
+    /// The experiment
+    pub(crate) file: PathBuf,
+    /// Values that replace the file's, as in `data.tokens=64k`
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    pub(crate) replacements: Vec<Override>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Reading {
+    #[command(flatten)]
+    pub(crate) file: File,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Train {
+    #[command(flatten)]
+    pub(crate) file: File,
+    /// Afterwards, assert the experiment's `expect`: exit code 10 if it does not hold
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Layout {
+    /// local, ring, striped, megatron or all-gather
+    #[arg(value_parser = strategy)]
+    pub(crate) strategy: Strategy,
+    /// How many ranks
+    #[arg(long, default_value_t = 4)]
+    pub(crate) ranks: usize,
+    /// How many positions
+    #[arg(long, default_value_t = 16)]
+    pub(crate) tokens: usize,
+    /// How many positions back a query sees, itself included
+    #[arg(long)]
+    pub(crate) window: Option<usize>,
+    /// Also what moves, hop by hop
+    #[arg(long)]
+    pub(crate) hops: bool,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub(crate) file: File,
+    /// The most ranks to try
+    #[arg(long, default_value_t = 8)]
+    pub(crate) ranks: usize,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Score {
+    /// A Hugging Face folder
+    #[arg(long)]
+    pub(crate) model: PathBuf,
+    /// A safetensors file with `input_ids` [B, S] and optional `labels`
+    #[arg(long)]
+    pub(crate) tokens: PathBuf,
+    /// The safetensors file to write
+    #[arg(long)]
+    pub(crate) out: PathBuf,
+    /// Also every parameter's gradient
+    #[arg(long)]
+    pub(crate) gradients: bool,
+    #[command(flatten)]
+    pub(crate) split: Split,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Attend {
+    /// A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata
+    #[arg(long)]
+    pub(crate) case: PathBuf,
+    /// The safetensors file to write: `out lse dq dk dv`
+    #[arg(long)]
+    pub(crate) out: PathBuf,
+    #[command(flatten)]
+    pub(crate) split: Split,
+}
+
+/// How a given sequence is split.
+#[derive(Args, Debug)]
+pub(crate) struct Split {
+    /// How many ranks share the sequence
+    #[arg(long, default_value_t = 1)]
+    pub(crate) ranks: usize,
+    /// local, ring, striped, megatron or all-gather
+    #[arg(long, value_parser = strategy, default_value = "local")]
+    pub(crate) strategy: Strategy,
+    /// The block kernel
+    #[arg(long, value_enum, default_value_t = Which::Fused)]
+    pub(crate) kernel: Which,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Tokenize {
+    /// Files and folders
+    #[arg(required = true)]
+    pub(crate) inputs: Vec<PathBuf>,
+    /// `bytes`, or a tokenizer.json
+    #[arg(long, default_value = "bytes")]
+    pub(crate) tokenizer: String,
+    /// The inputs are lines of JSON with a field `text`
+    #[arg(long)]
+    pub(crate) jsonl: bool,
+    /// The folder of caches
+    #[arg(long)]
+    pub(crate) out: PathBuf,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Which {
+    /// Blockwise, fast
+    Fused,
+    /// Plain loops
+    Reference,
+}
+
+impl From<Which> for Kernel {
+    fn from(which: Which) -> Kernel {
+        match which {
+            Which::Fused => Kernel::Fused,
+            Which::Reference => Kernel::Reference,
+        }
+    }
+}
+
+fn strategy(word: &str) -> Result<Strategy, String> {
+    let names: Vec<_> = Strategy::ALL.iter().map(|strategy| strategy.name()).collect();
+    Strategy::from_name(word).ok_or_else(|| format!("one of {} is wanted", names.join(", ")))
+}
+
+fn replacement(word: &str) -> Result<Override, String> {
+    match word.split_once('=') {
+        Some((key, value)) => Ok(Override { key: key.to_owned(), value: value.to_owned() }),
+        None => Err("KEY=VALUE is wanted, as in `data.tokens=64k`".to_owned()),
+    }
+}

@@ -1,0 +1,142 @@
+//! `annulus attend`: attention and its gradients on given tensors.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use annulus_sequence::{Mask, Positions, Return, Rule, Run};
+use annulus_train::whole::{Answer, Question, Split, attend, attend_tile};
+use candle_core::{DType, Device, Tensor};
+use safetensors::SafeTensors;
+
+use crate::Done;
+use crate::arguments::Attend;
+use crate::failure::Failure;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(arguments: &Attend) -> Done {
+    let case = Case::read(&arguments.case)?;
+    let cores = crate::train::cores();
+    let split = &arguments.split;
+    let whole = Positions::all(case.queries.tokens());
+    let answer = if case.queries == whole && case.keys == whole {
+        let split = Split {
+            strategy: split.strategy,
+            ranks: split.ranks,
+            returning: Return::default(),
+            kernel: split.kernel.into(),
+            deadline: DEADLINE,
+            cores,
+        };
+        attend(&case.question, &split)?
+    } else {
+        if split.ranks != 1 {
+            let text =
+                "queries and keys are not one whole sequence: they cannot be split over ranks";
+            return Err(Failure::usage(text).hint("leave `--ranks` out: it runs as one tile"));
+        }
+        attend_tile(&case.question, &case.queries, &case.keys, split.kernel.into(), cores)?
+    };
+    write(&answer, &arguments.out)?;
+    Ok(0)
+}
+
+struct Case {
+    question: Question,
+    queries: Positions,
+    keys: Positions,
+}
+
+impl Case {
+    fn read(path: &Path) -> Result<Case, Failure> {
+        let bad = |text: String| Failure::data(format!("`{}`: {text}", path.display()));
+        let bytes = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
+        let (_, header) =
+            SafeTensors::read_metadata(&bytes).map_err(|error| bad(error.to_string()))?;
+        let name = header.metadata().as_ref().and_then(|metadata| metadata.get("mask").cloned());
+        let name = name.ok_or_else(|| bad("no `mask` in its metadata".to_owned()))?;
+        let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
+            .map_err(|error| bad(error.to_string()))?;
+        let tensors: BTreeMap<_, _> = tensors.into_iter().collect();
+        let tensor = |name: &str| {
+            tensors.get(name).cloned().ok_or_else(|| bad(format!("no tensor `{name}`")))
+        };
+        let scale = tensor("scale")?.flatten_all()?.to_dtype(DType::F64)?.get(0)?.to_scalar()?;
+        let question = Question {
+            q: tensor("q")?,
+            k: tensor("k")?,
+            v: tensor("v")?,
+            gradient: tensor("dout")?,
+            mask: mask(&name).map_err(bad)?,
+            scale,
+        };
+        let (rows, columns) = shapes(&question).map_err(bad)?;
+        let queries = positions(&tensor("q_pos")?, rows).map_err(bad)?;
+        let keys = positions(&tensor("k_pos")?, columns).map_err(bad)?;
+        Ok(Case { question, queries, keys })
+    }
+}
+
+/// Rows of queries and of keys, if the shapes fit together.
+fn shapes(question: &Question) -> Result<(usize, usize), String> {
+    let Question { q, k, v, gradient, .. } = question;
+    let (Ok((batch, heads, rows, dim)), Ok((key_batch, groups, columns, key_dim))) =
+        (q.dims4(), k.dims4())
+    else {
+        return Err("`q` and `k` must have four dimensions".to_owned());
+    };
+    let fit = batch == key_batch && dim == key_dim && groups > 0 && heads.is_multiple_of(groups);
+    if !fit || k.dims() != v.dims() || q.dims() != gradient.dims() {
+        let shapes = [q, k, v, gradient].map(Tensor::dims);
+        return Err(format!("shapes of `q k v dout` do not fit together: {shapes:?}"));
+    }
+    Ok((rows, columns))
+}
+
+/// `causal`, `window:7`, `causal+window:7`, `full`: the parts must all hold.
+fn mask(name: &str) -> Result<Mask, String> {
+    name.split('+').try_fold(Mask::full(), |mask, part| match part.split_once(':') {
+        None if part == "full" => Ok(mask),
+        None if part == "causal" => Ok(mask.and(Rule::Causal)),
+        Some(("window", width)) => match width.parse() {
+            Ok(width) => Ok(mask.and(Rule::Window(width))),
+            Err(_) => Err(format!("the mask `{part}` needs a number")),
+        },
+        _ => Err(format!("the mask `{part}` is not supported; full, causal and window:N are")),
+    })
+}
+
+/// A strictly increasing list as runs.
+fn positions(list: &Tensor, rows: usize) -> Result<Positions, String> {
+    let list: Vec<i64> = list.to_vec1().map_err(|error| error.to_string())?;
+    let increasing = list.windows(2).all(|pair| pair[0] < pair[1]);
+    if list.len() != rows || rows == 0 || list[0] < 0 || !increasing {
+        return Err(format!("positions must be {rows} strictly increasing numbers from 0 on"));
+    }
+    let mut runs: Vec<Run> = Vec::new();
+    for position in list.into_iter().map(|position| position as usize) {
+        match runs.last_mut() {
+            Some(run) if run.len == 1 => {
+                (run.step, run.len) = (position - run.start, 2);
+            }
+            Some(run) if run.start + run.step * run.len == position => run.len += 1,
+            _ => runs.push(Run::contiguous(position, 1)),
+        }
+    }
+    Ok(Positions::new(runs))
+}
+
+fn write(answer: &Answer, path: &Path) -> Result<(), Failure> {
+    let Answer { out, lse, dq, dk, dv } = answer;
+    let tensors = [("out", out), ("lse", lse), ("dq", dq), ("dk", dk), ("dv", dv)];
+    let tensors: BTreeMap<_, _> =
+        tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
+    save(&tensors, path)
+}
+
+/// Writes tensors to a safetensors file.
+pub(crate) fn save(tensors: &BTreeMap<String, Tensor>, path: &Path) -> Result<(), Failure> {
+    safetensors::serialize_to_file(tensors.iter(), None, path)
+        .map_err(|error| Failure::data(format!("cannot write `{}`: {error}", path.display())))
+}

@@ -1,0 +1,44 @@
+//! `annulus check`, `plan`, `schema`: what can be said of an experiment without running it.
+
+use annulus_data::Tokenizer;
+use annulus_experiment::{Format, Plan, load};
+
+use crate::Done;
+use crate::arguments::{File, Reading};
+use crate::failure::Failure;
+use crate::print;
+
+pub(crate) fn check(file: &File) -> Done {
+    let (_, plan) = read(file)?;
+    print::line(&format!("{}: ok", plan.experiment.name));
+    Ok(0)
+}
+
+pub(crate) fn plan(arguments: &Reading) -> Done {
+    let (_, plan) = read(&arguments.file)?;
+    match arguments.json {
+        true => print::line(&plan.to_json().to_string()),
+        false => print::line(&plan.to_string()),
+    }
+    Ok(0)
+}
+
+pub(crate) fn schema() -> Done {
+    print::line(&format!("{:#}", annulus_experiment::schema()));
+    Ok(0)
+}
+
+/// The experiment's text and its plan.
+pub(crate) fn read(file: &File) -> Result<(String, Plan), Failure> {
+    let experiment = load(&file.file, &file.replacements)?;
+    let yaml = std::fs::read_to_string(&file.file).map_err(|error| {
+        Failure::usage(format!("cannot read `{}`: {error}", file.file.display()))
+    })?;
+    let vocabulary = match experiment.data.format {
+        Format::Text | Format::Jsonl => {
+            Some(Tokenizer::open(&experiment.data.tokenizer)?.vocabulary())
+        }
+        Format::Batches | Format::Recall => None,
+    };
+    Ok((yaml, Plan::new(experiment, vocabulary)?))
+}

@@ -1,0 +1,122 @@
+//! Progress: a bar on a terminal, plain lines elsewhere.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use annulus_train::{Notice, Sink, Value};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::print;
+
+/// Bytes read, on a terminal.
+pub(crate) struct Bar(Option<ProgressBar>);
+
+impl Bar {
+    pub(crate) fn new(what: &'static str) -> Bar {
+        Bar(io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{msg} {bar:40} {bytes}/{total_bytes} {eta}");
+            let bar = ProgressBar::new(0).with_message(what);
+            if let Ok(style) = style { bar.with_style(style) } else { bar }
+        }))
+    }
+
+    pub(crate) fn show(&mut self, done: u64, total: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    }
+
+    pub(crate) fn finish(&mut self) {
+        if let Some(bar) = self.0.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// What a training run says while it runs.
+pub(crate) struct Console {
+    terminal: bool,
+    steps: Option<ProgressBar>,
+    of: u64,
+    said: Option<Instant>,
+}
+
+impl Console {
+    /// How long plain lines keep silent.
+    const PAUSE: Duration = Duration::from_secs(5);
+
+    pub(crate) fn new() -> Console {
+        Console { terminal: io::stderr().is_terminal(), steps: None, of: 0, said: None }
+    }
+
+    /// A line, above the bar where there is one.
+    fn say(&self, line: &str) {
+        match &self.steps {
+            Some(bar) => bar.suspend(|| print::say(line)),
+            None => print::say(line),
+        }
+    }
+
+    fn start(&mut self, step: u64, of: u64) {
+        self.of = of;
+        if self.terminal {
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {eta}");
+            let bar = ProgressBar::new(of).with_position(step);
+            self.steps = Some(if let Ok(style) = style { bar.with_style(style) } else { bar });
+        }
+    }
+}
+
+impl Sink for Console {
+    fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
+        let number = |tag: &str| {
+            values.iter().find_map(|(name, value)| match value {
+                Value::Number(number) if *name == tag => Some(*number),
+                _ => None,
+            })
+        };
+        for (tag, value) in values {
+            if let (Some(what), Value::Number(value)) = (tag.strip_prefix("evaluate/"), value) {
+                self.say(&format!("step {step}  {} {value:.4}", what.replace('_', " ")));
+            }
+        }
+        let Some(loss) = number("train/loss") else { return Ok(()) };
+        let speed = number("speed/tokens_per_second").unwrap_or_default();
+        let line = format!("loss {loss:.4}  {speed:.0} tokens/s");
+        if let Some(bar) = &self.steps {
+            bar.set_position(step);
+            bar.set_message(line);
+        } else if self.said.is_none_or(|said| said.elapsed() > Self::PAUSE) || step == self.of {
+            self.said = Some(Instant::now());
+            print::say(&format!("step {step}/{}  {line}", self.of));
+        }
+        Ok(())
+    }
+
+    fn notice(&mut self, notice: &Notice<'_>) {
+        match notice {
+            Notice::Reading { .. } | Notice::Evaluating { .. } => {}
+            Notice::Start { step, of, ranks, strategy, parameters } => {
+                let from = if *step > 0 { format!(", from step {step}") } else { String::new() };
+                let ranks = match ranks {
+                    1 => "1 rank".to_owned(),
+                    more => format!("{more} ranks"),
+                };
+                self.say(&format!("{parameters} parameters, {ranks}, {strategy}{from}"));
+                self.start(*step, *of);
+            }
+            Notice::Saved { step, folder } => {
+                self.say(&format!("step {step}  saved {}", folder.display()));
+            }
+            Notice::Warning(text) => self.say(&format!("warning: {text}")),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if let Some(bar) = self.steps.take() {
+            bar.finish_and_clear();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,45 @@
+//! `annulus layout`: who holds what, drawn.
+
+use annulus_sequence::{Mask, Return, Rule, Schedule, StrategyError, draw_layout, draw_schedule};
+use serde_json::json;
+
+use crate::Done;
+use crate::arguments::Layout;
+use crate::failure::Failure;
+use crate::print;
+
+pub(crate) fn run(arguments: &Layout) -> Done {
+    let Layout { strategy, ranks, tokens, window, hops, json } = *arguments;
+    let mask = window.map_or_else(Mask::causal, |width| Mask::causal().and(Rule::Window(width)));
+    let forward = strategy.forward(&mask, tokens, ranks, 1).map_err(failure)?;
+    if json {
+        let ranks = forward.positions.iter().enumerate().map(|(rank, positions)| {
+            let runs = positions.runs().iter().map(|run| {
+                json!({"start": run.start, "step": run.step, "len": run.len, "width": run.width})
+            });
+            json!({"rank": rank, "runs": runs.collect::<Vec<_>>()})
+        });
+        let ranks: Vec<_> = ranks.collect();
+        print::line(&json!({"strategy": strategy.name(), "ranks": ranks}).to_string());
+        return Ok(0);
+    }
+    let drawn = draw_layout(forward.layout, &mask, tokens, ranks)
+        .map_err(|error| failure(StrategyError::Deal(error)))?;
+    print::line(&drawn);
+    if hops {
+        let backward = strategy.backward(&mask, tokens, ranks, 1, Return::default());
+        let schedules: [Schedule; 2] = [forward, backward.map_err(failure)?];
+        for schedule in schedules {
+            print::line(&draw_schedule(&schedule));
+        }
+    }
+    Ok(0)
+}
+
+fn failure(error: StrategyError) -> Failure {
+    let failure = Failure::usage(error.to_string());
+    match error.hint() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}

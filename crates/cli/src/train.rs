@@ -1,0 +1,106 @@
+//! `annulus train`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use annulus_experiment::Bound;
+use annulus_train::{Ending, Given, Outcome};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::Done;
+use crate::arguments::Train;
+use crate::console::Console;
+use crate::failure::{EXPECT, Failure, PREEMPTED};
+use crate::print;
+
+pub(crate) fn run(arguments: &Train) -> Done {
+    let (yaml, plan) = crate::check::read(&arguments.file)?;
+    let given = Given {
+        stop: stop_flag()?,
+        console: Box::new(Console::new()),
+        ..Given::new(yaml, cores())
+    };
+    let outcome = annulus_train::run(&plan, given)?;
+    summary(&outcome);
+    match outcome.ending {
+        Ending::Preempted => Ok(PREEMPTED),
+        Ending::Finished | Ending::AlreadyFinished if arguments.check => {
+            expected(&plan.experiment.expect, &outcome)
+        }
+        Ending::Finished | Ending::AlreadyFinished => Ok(0),
+    }
+}
+
+/// How many cores this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Set by SIGTERM and SIGINT; a second signal ends the process at once.
+fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        let set = || {
+            signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
+            signal_hook::flag::register(signal, stop.clone())
+        };
+        set().map_err(|error| Failure {
+            code: 1,
+            text: format!("cannot watch signals: {error}"),
+            hint: None,
+        })?;
+    }
+    Ok(stop)
+}
+
+/// Where everything is.
+fn summary(outcome: &Outcome) {
+    let step = outcome.step;
+    let ended = match outcome.ending {
+        Ending::Finished => format!("finished at step {step}"),
+        Ending::AlreadyFinished => format!("already finished at step {step}: nothing to do"),
+        Ending::Preempted => format!("stopped at step {step}; the same command goes on from there"),
+    };
+    print::say(&ended);
+    let numbers = [
+        ("train/loss", "training loss"),
+        ("evaluate/loss", "validation loss"),
+        ("evaluate/bigram_entropy", "bigram entropy of the same text"),
+        ("evaluate/accuracy", "recall accuracy"),
+    ];
+    for (tag, what) in numbers {
+        if let Some(value) = outcome.last.get(tag) {
+            print::say(&format!("  {what:<32} {value:.4}"));
+        }
+    }
+    let folder = outcome.folder.display();
+    print::say(&format!("  {:<32} {folder}", "run folder"));
+    print::say(&format!("  {:<32} tensorboard --logdir {folder}", "curve"));
+    if let Some(checkpoint) = &outcome.checkpoint {
+        print::say(&format!("  {:<32} {}", "checkpoint", checkpoint.display()));
+    }
+}
+
+/// Holds the last values to `expect`.
+fn expected(expect: &BTreeMap<String, Bound>, outcome: &Outcome) -> Done {
+    let mut broken = Vec::new();
+    for (tag, bound) in expect {
+        let Some(&last) = outcome.last.get(tag) else {
+            broken.push(format!("`{tag}` was never recorded"));
+            continue;
+        };
+        let of_first =
+            bound.of_first.zip(outcome.first.get(tag)).map(|(share, first)| share * first);
+        let least = bound.min.filter(|&least| !(last >= least));
+        let most = [bound.max, of_first].into_iter().flatten().find(|&most| !(last <= most));
+        broken
+            .extend(least.map(|least| format!("`{tag}` is {last}, at least {least} was expected")));
+        broken.extend(most.map(|most| format!("`{tag}` is {last}, at most {most} was expected")));
+    }
+    if broken.is_empty() {
+        print::say(&format!("expectations hold: {}", expect.len()));
+        return Ok(0);
+    }
+    Err(Failure { code: EXPECT, text: broken.join("\nerror: "), hint: None })
+}

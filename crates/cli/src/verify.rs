@@ -1,0 +1,91 @@
+//! `annulus verify`: every strategy against dense attention, on an experiment's shape and mask.
+
+use std::collections::BTreeMap;
+
+use annulus_train::verify::{Line, verify};
+use serde_json::json;
+
+use crate::Done;
+use crate::arguments::Verify;
+use crate::failure::EXPECT;
+use crate::print;
+
+pub(crate) fn run(arguments: &Verify) -> Done {
+    let (_, plan) = crate::check::read(&arguments.file)?;
+    let cores = crate::train::cores();
+    let mut table = Table::default();
+    let lines = verify(&plan, arguments.ranks, cores, &mut |line| match arguments.json {
+        true => print::line(&as_json(line)),
+        false => table.show(line),
+    })?;
+    let worst = lines.iter().filter_map(share).fold(0.0, f64::max);
+    let ok = lines.iter().filter_map(share).all(|share| share <= 1.0);
+    match arguments.json {
+        true => print::line(&json!({"worst": finite(worst), "limit": 1.0, "ok": ok}).to_string()),
+        false => print::line(&format!(
+            "{}: the worst error is {worst:.2} of its limit",
+            if ok { "exact" } else { "NOT EXACT" }
+        )),
+    }
+    Ok(if ok { 0 } else { EXPECT })
+}
+
+/// An error as a share of what is allowed.
+fn share(line: &Line) -> Option<f64> {
+    match line {
+        Line::Error { error, limit, .. } => Some(error / limit),
+        Line::Skipped { .. } => None,
+    }
+}
+
+/// JSON has no infinity: the largest number stands for it.
+fn finite(number: f64) -> f64 {
+    if number.is_finite() { number } else { f64::MAX }
+}
+
+fn as_json(line: &Line) -> String {
+    match line {
+        Line::Error { strategy, ranks, tensor, error, limit } => json!({
+            "strategy": strategy.name(),
+            "ranks": ranks,
+            "tensor": tensor,
+            "error": finite(*error),
+            "limit": limit,
+        }),
+        Line::Skipped { strategy, ranks, reason } => {
+            json!({"strategy": strategy.name(), "ranks": ranks, "skipped": reason})
+        }
+    }
+    .to_string()
+}
+
+/// One row per strategy and number of ranks, printed when the next begins.
+#[derive(Default)]
+struct Table {
+    started: bool,
+    row: BTreeMap<String, f64>,
+}
+
+impl Table {
+    const COLUMNS: [&str; 8] = ["out", "lse", "dq", "dk", "dv", "visibility", "loss", "gradient"];
+
+    fn show(&mut self, line: &Line) {
+        let Line::Error { strategy, ranks, tensor, error, .. } = line else { return };
+        if !self.started {
+            self.started = true;
+            let columns = Self::COLUMNS.map(|column| format!("{column:>10}")).concat();
+            print::line(&format!("{:<12}{:>6}{columns}", "strategy", "ranks"));
+        }
+        let tensor = tensor.split(' ').next().unwrap_or(tensor);
+        let worst = self.row.entry(tensor.to_owned()).or_default();
+        *worst = worst.max(*error);
+        if tensor == "gradient" {
+            let cells = Self::COLUMNS.map(|column| match self.row.get(column) {
+                Some(error) => format!("{error:>10.1e}"),
+                None => format!("{:>10}", "-"),
+            });
+            print::line(&format!("{:<12}{ranks:>6}{}", strategy.name(), cells.concat()));
+            self.row.clear();
+        }
+    }
+}

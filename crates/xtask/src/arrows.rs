@@ -1,0 +1,78 @@
+//! Who may know whom: the table of `crates/README.md`, held against `cargo metadata`.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail};
+use cargo_metadata::{DependencyKind, MetadataCommand, Package};
+
+/// A crate, the crates of the workspace it may depend on, and whether it may use Candle.
+struct Rule {
+    name: &'static str,
+    may: &'static [&'static str],
+    candle: bool,
+}
+
+const fn rule(name: &'static str, candle: bool, may: &'static [&'static str]) -> Rule {
+    Rule { name, may, candle }
+}
+
+const RULES: &[Rule] = &[
+    rule("sequence", false, &[]),
+    rule("tensorboard", false, &[]),
+    rule("comm", true, &[]),
+    rule("ops", true, &["sequence"]),
+    rule("attention", true, &["comm", "ops", "sequence"]),
+    rule("model", true, &["attention", "ops", "sequence"]),
+    rule("data", false, &["sequence"]),
+    rule("experiment", false, &["sequence"]),
+    rule(
+        "train",
+        true,
+        &["attention", "comm", "data", "experiment", "model", "ops", "sequence", "tensorboard"],
+    ),
+    rule(
+        "cli",
+        true,
+        &["attention", "comm", "data", "experiment", "model", "ops", "sequence", "train"],
+    ),
+    rule("xtask", false, &[]),
+];
+
+/// Crates that use the standard library alone.
+const STD_ONLY: &[&str] = &["sequence", "tensorboard"];
+
+/// Fails with every arrow that points up.
+pub(crate) fn run() -> Result<()> {
+    let metadata = MetadataCommand::new().no_deps().exec()?;
+    let mut wrong = Vec::new();
+    for package in &metadata.packages {
+        let Some(name) = package.name.strip_prefix("annulus-") else { continue };
+        match RULES.iter().find(|rule| rule.name == name) {
+            Some(rule) => wrong.extend(breaches(rule, package)),
+            None if name == "tests" => {}
+            None => wrong.push(format!("`{name}` has no row in crates/xtask/src/arrows.rs")),
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("dependency arrows\n  {}", wrong.join("\n  "));
+    }
+    Ok(())
+}
+
+fn breaches(rule: &Rule, package: &Package) -> Vec<String> {
+    let normal = package.dependencies.iter().filter(|d| d.kind == DependencyKind::Normal);
+    let names: BTreeSet<&str> = normal.map(|dependency| dependency.name.as_str()).collect();
+    let mut wrong = Vec::new();
+    for name in &names {
+        if let Some(ours) = name.strip_prefix("annulus-") {
+            if !rule.may.contains(&ours) {
+                wrong.push(format!("`{}` must not know `{ours}`", rule.name));
+            }
+        } else if name.starts_with("candle") && !rule.candle {
+            wrong.push(format!("`{}` must not know Candle (`{name}`)", rule.name));
+        } else if STD_ONLY.contains(&rule.name) {
+            wrong.push(format!("`{}` uses the standard library alone, not `{name}`", rule.name));
+        }
+    }
+    wrong
+}

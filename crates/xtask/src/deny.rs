@@ -1,0 +1,42 @@
+//! Licences, sources and banned crates by cargo-deny; advisories where their database can be fetched.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::{root, tool};
+
+const VERSION: &str = "0.20.2";
+
+/// Installs cargo-deny below `target/` if it is not there, and runs it.
+pub(crate) fn run() -> Result<()> {
+    let program = installed()?;
+    let config = ["check", "--config", ".deny.toml", "--hide-inclusion-graph"];
+    tool::run(&program, &[&config[..], &["bans", "licenses", "sources"]].concat())?;
+    if tool::run(&program, &[&["fetch", "--config", ".deny.toml", "db"][..]].concat()).is_err() {
+        tool::say("advisories: SKIPPED, the database of advisories cannot be fetched from here");
+        return Ok(());
+    }
+    tool::run(&program, &[&config[..], &["advisories"]].concat())
+}
+
+fn installed() -> Result<PathBuf> {
+    let tools = root().join("target/tools");
+    let program = tools.join("bin/cargo-deny");
+    if !program.exists() {
+        tool::say("installing cargo-deny below target/tools (once, some minutes)");
+        let tools = tools.to_string_lossy();
+        tool::cargo(&[
+            "install",
+            "cargo-deny",
+            "--version",
+            VERSION,
+            "--locked",
+            "--no-default-features",
+            "--quiet",
+            "--root",
+            &tools,
+        ])?;
+    }
+    Ok(program)
+}

@@ -1,0 +1,70 @@
+//! Python environments below `target/python`: TensorBoard's own reader, and two generations of transformers.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::{root, tool};
+
+/// What the tests of event files read with.
+const TENSORBOARD: &[&str] = &["tensorboard==2.21.0"];
+
+/// TensorBoard's reader alone: small, and wanted by the tests.
+pub(crate) fn tensorboard() -> Result<()> {
+    environment("tensorboard", &[TENSORBOARD]).map(drop)
+}
+
+/// All environments.
+pub(crate) fn python() -> Result<()> {
+    tensorboard()?;
+    for (name, transformers) in
+        [("transformers-5", "transformers>=5,<6"), ("transformers-4", "transformers>=4,<5")]
+    {
+        let python = environment(
+            name,
+            &[
+                &[
+                    "numpy",
+                    "sympy",
+                    "networkx",
+                    "jinja2",
+                    "fsspec",
+                    "filelock",
+                    "typing_extensions",
+                    "setuptools",
+                ],
+                &["nvidia-cuda-runtime==13.0.96", "safetensors", transformers],
+                // The registry's wheel asks for gigabytes of CUDA packages that a CPU never calls.
+                &["--no-deps", "torch==2.13.0"],
+            ],
+        )?;
+        let script = root().join("crates/xtask/python/stub_cuda.py");
+        tool::run(&python, &[script.as_os_str()])?;
+        tool::run(
+            &python,
+            &[
+                "-c",
+                "import torch, transformers; print(torch.__version__, transformers.__version__)",
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+/// A virtual environment with the packages of each list installed in one call; made once.
+fn environment(name: &str, packages: &[&[&str]]) -> Result<PathBuf> {
+    let folder = root().join("target/python").join(name);
+    let python = folder.join("bin/python");
+    let finished = folder.join("finished");
+    if finished.exists() {
+        return Ok(python);
+    }
+    let folder = folder.to_string_lossy();
+    tool::run("python3", &["-m", "venv", "--clear", &folder])?;
+    for list in packages {
+        let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        tool::run(&python, &[&install[..], list].concat())?;
+    }
+    std::fs::write(finished, "")?;
+    Ok(python)
+}

@@ -1,0 +1,34 @@
+//! Running other programs, and saying so.
+
+use std::ffi::OsStr;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// One line of talk.
+#[expect(clippy::print_stderr, reason = "the one place that talks")]
+pub(crate) fn say(line: &str) {
+    eprintln!("{line}");
+}
+
+/// Runs `program` in the repository's root and fails with its name if it does.
+pub(crate) fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) -> Result<()> {
+    let program = program.as_ref();
+    let words: Vec<_> = arguments.iter().map(|word| word.as_ref().to_string_lossy()).collect();
+    let shown = format!("{} {}", program.to_string_lossy(), words.join(" "));
+    say(&format!("> {shown}"));
+    let status = Command::new(program)
+        .args(arguments)
+        .current_dir(crate::root())
+        .status()
+        .with_context(|| format!("cannot start `{shown}`"))?;
+    if !status.success() {
+        bail!("`{shown}` failed with {status}");
+    }
+    Ok(())
+}
+
+/// Runs cargo, the one that runs this.
+pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
+    run(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
+}
