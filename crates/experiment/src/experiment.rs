@@ -6,7 +6,32 @@ use std::time::Duration;
 
 use annulus_sequence::Strategy;
 
-use crate::Shape;
+use crate::{Places, Shape};
+
+/// The words of an enum, as one writes them in the file.
+macro_rules! words {
+    ($name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
+        impl $name {
+            /// The words one can write.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The word one writes.
+            pub fn word(self) -> &'static str {
+                match self {
+                    $($name::$variant => $word),+
+                }
+            }
+
+            /// What a word means.
+            pub fn from_word(word: &str) -> Option<$name> {
+                match word {
+                    $($word => Some($name::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
 
 /// One experiment: one file, one run.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +62,8 @@ pub struct Experiment {
     pub output: PathBuf,
     /// `expect: {TAG: {min, max, of_first}}`: what `train --check` asserts of the last value of a tag.
     pub expect: BTreeMap<String, Bound>,
+    /// Where the keys were written; `Places::default()` in an experiment that no file describes.
+    pub places: Places,
 }
 
 /// `model:`
@@ -73,6 +100,8 @@ pub enum WeightsFrom {
     Random,
 }
 
+words!(WeightsFrom { Pretrained = "pretrained", Random = "random" });
+
 /// `dtype:`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
@@ -81,6 +110,18 @@ pub enum Dtype {
     /// 16 bits, f32 masters.
     Bf16,
 }
+
+impl Dtype {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::Bf16 => 2,
+        }
+    }
+}
+
+words!(Dtype { F32 = "f32", Bf16 = "bf16" });
 
 /// `data:`
 #[derive(Clone, Debug, PartialEq)]
@@ -95,7 +136,8 @@ pub struct Data {
     pub tokens: usize,
     /// Sequences per optimizer step, whatever the ranks; default 1.
     pub batch: usize,
-    /// Sequences held out at the end of the data, and evaluated; default 8 (0: none).
+    /// Sequences held out at the end of the data, and evaluated; default 8, 0 for
+    /// `format: batches` (0: none).
     pub evaluate: usize,
 }
 
@@ -111,6 +153,8 @@ pub enum Format {
     /// The synthetic recall task.
     Recall,
 }
+
+words!(Format { Text = "text", Jsonl = "jsonl", Batches = "batches", Recall = "recall" });
 
 /// `mesh:`
 #[derive(Clone, Debug, PartialEq)]
@@ -145,6 +189,8 @@ pub enum MaskKind {
     Causal,
 }
 
+words!(MaskKind { Full = "full", Causal = "causal" });
+
 /// `kernel:`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
@@ -153,6 +199,8 @@ pub enum Kernel {
     /// Plain loops, f64.
     Reference,
 }
+
+words!(Kernel { Fused = "fused", Reference = "reference" });
 
 /// `memory:`
 #[derive(Clone, Debug, PartialEq)]
@@ -175,6 +223,8 @@ pub enum Recompute {
     /// A layer keeps its input and attention's output.
     Layer,
 }
+
+words!(Recompute { None = "none", Layer = "layer" });
 
 /// `optimizer:` (`name: adamw`)
 #[derive(Clone, Debug, PartialEq)]
@@ -218,6 +268,8 @@ pub enum Decay {
     /// Constant, then a line to the floor over the last fifth.
     Wsd,
 }
+
+words!(Decay { Constant = "constant", Linear = "linear", Cosine = "cosine", Wsd = "wsd" });
 
 /// `every:` in steps; 0: never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

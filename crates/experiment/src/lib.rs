@@ -2,14 +2,23 @@
 //! an experiment for a cluster.
 #![allow(clippy::todo, reason = "skeleton")]
 
+mod build;
 mod config;
 mod experiment;
+mod extract;
+mod later;
 mod load;
 mod plan;
 mod problem;
+mod rules;
 mod schema;
+mod source;
+mod table;
+mod tree;
+mod typed;
+mod values;
 
-pub use config::{Shape, read_config, write_config};
+pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{
     Attention, Bound, Data, Decay, Dtype, Every, Experiment, Format, Kernel, MaskKind, Memory,
     Mesh, Model, ModelSource, Optimizer, Recompute, Schedule, WeightsFrom,
@@ -18,3 +27,4 @@ pub use load::{Override, load, parse};
 pub use plan::{Peak, Plan, RankPlan};
 pub use problem::{Problem, Problems};
 pub use schema::schema;
+pub use source::Places;

@@ -1,0 +1,150 @@
+//! From typed values to the experiment: one line per key.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use annulus_sequence::Strategy;
+
+use crate::values::Values;
+use crate::{
+    Attention, Bound, Data, Decay, Dtype, Every, Experiment, Format, Kernel, MaskKind, Memory,
+    Mesh, Model, ModelSource, Optimizer, Places, Recompute, Schedule, Shape, WeightsFrom,
+};
+
+/// The experiment that `values` describe, unless something that it needs was refused.
+pub(crate) fn experiment(values: &Values, places: Places) -> Option<Experiment> {
+    let name = values.text("name")?.to_owned();
+    let output = values.optional("output", Values::text)?.map(PathBuf::from);
+    Some(Experiment {
+        seed: values.count("seed")?,
+        model: model(values)?,
+        data: data(values)?,
+        mesh: mesh(values)?,
+        attention: attention(values)?,
+        memory: memory(values)?,
+        optimizer: optimizer(values)?,
+        schedule: schedule(values)?,
+        every: Every {
+            log: values.count("every.log")?,
+            evaluate: values.count("every.evaluate")?,
+            checkpoint: values.count("every.checkpoint")?,
+        },
+        keep: values.size("keep")?,
+        output: output.unwrap_or_else(|| PathBuf::from("runs").join(&name)),
+        expect: expect(values),
+        name,
+        places,
+    })
+}
+
+fn model(values: &Values) -> Option<Model> {
+    let dtype = values.word("model.dtype", Dtype::from_word)?;
+    let rope_theta = values.optional("model.rope_theta", Values::real)?;
+    let weights = values.optional("model.weights", Values::text)?;
+    let Some(path) = values.optional("model.path", Values::text)? else {
+        let shape = shape(values, "model.", rope_theta)?;
+        return Some(Model { source: ModelSource::Inline(shape), dtype, rope_theta: None });
+    };
+    let weights = weights.map_or(Some(WeightsFrom::Pretrained), WeightsFrom::from_word)?;
+    let source = ModelSource::Folder { path: PathBuf::from(path), weights };
+    Some(Model { source, dtype, rope_theta })
+}
+
+/// The shape whose keys stand under `prefix`.
+pub(crate) fn shape(values: &Values, prefix: &str, rope_theta: Option<f64>) -> Option<Shape> {
+    let key = |name: &str| format!("{prefix}{name}");
+    let hidden_size = values.size(&key("hidden_size"))?;
+    let num_attention_heads = values.size(&key("num_attention_heads"))?;
+    Some(Shape {
+        hidden_size,
+        intermediate_size: values.size(&key("intermediate_size"))?,
+        num_hidden_layers: values.size(&key("num_hidden_layers"))?,
+        num_attention_heads,
+        num_key_value_heads: values
+            .optional(&key("num_key_value_heads"), Values::size)?
+            .unwrap_or(num_attention_heads),
+        head_dim: values
+            .optional(&key("head_dim"), Values::size)?
+            .unwrap_or(hidden_size / num_attention_heads),
+        vocab_size: values.optional(&key("vocab_size"), Values::size)?,
+        max_position_embeddings: values.optional(&key("max_position_embeddings"), Values::size)?,
+        rms_norm_eps: values.real(&key("rms_norm_eps"))?,
+        rope_theta: rope_theta.unwrap_or(Shape::ROPE_THETA),
+        tie_word_embeddings: values.truth(&key("tie_word_embeddings"))?,
+        attention_bias: values.truth(&key("attention_bias"))?,
+        mlp_bias: values.truth(&key("mlp_bias"))?,
+        initializer_range: values.real(&key("initializer_range"))?,
+    })
+}
+
+fn data(values: &Values) -> Option<Data> {
+    const HELD_OUT: usize = 8;
+    let format = values.word("data.format", Format::from_word)?;
+    let held_out = if format == Format::Batches { 0 } else { HELD_OUT };
+    Some(Data {
+        path: values.optional("data.path", Values::text)?.map(PathBuf::from),
+        format,
+        tokenizer: values.text("data.tokenizer")?.to_owned(),
+        tokens: values.size("data.tokens")?,
+        batch: values.size("data.batch")?,
+        evaluate: values.optional("data.evaluate", Values::size)?.unwrap_or(held_out),
+    })
+}
+
+fn mesh(values: &Values) -> Option<Mesh> {
+    Some(Mesh {
+        data: values.size("mesh.data")?,
+        sequence: values.size("mesh.sequence")?,
+        deadline: values.seconds("mesh.deadline")?,
+    })
+}
+
+/// Without a strategy it is `local`, which a later check refuses on more than one rank.
+fn attention(values: &Values) -> Option<Attention> {
+    let strategy = values.optional("attention.strategy", Values::text)?;
+    Some(Attention {
+        strategy: strategy.map_or(Some(Strategy::Local), Strategy::from_name)?,
+        mask: values.word("attention.mask", MaskKind::from_word)?,
+        window: values.optional("attention.window", Values::size)?,
+        kernel: values.word("attention.kernel", Kernel::from_word)?,
+    })
+}
+
+fn memory(values: &Values) -> Option<Memory> {
+    Some(Memory {
+        recompute: values.word("memory.recompute", Recompute::from_word)?,
+        micro_batch: values.optional("memory.micro_batch", Values::size)?,
+        loss_chunk: values.size("memory.loss_chunk")?,
+        mlp_chunk: values.optional("memory.mlp_chunk", Values::size)?,
+    })
+}
+
+fn optimizer(values: &Values) -> Option<Optimizer> {
+    Some(Optimizer {
+        learning_rate: values.real("optimizer.learning_rate")?,
+        betas: values.pair("optimizer.betas")?,
+        epsilon: values.real("optimizer.epsilon")?,
+        weight_decay: values.real("optimizer.weight_decay")?,
+        clip: values.real("optimizer.clip")?,
+    })
+}
+
+fn schedule(values: &Values) -> Option<Schedule> {
+    Some(Schedule {
+        steps: values.count("schedule.steps")?,
+        stop: values.optional("schedule.stop", Values::count)?,
+        warmup: values.count("schedule.warmup")?,
+        decay: values.word("schedule.decay", Decay::from_word)?,
+        floor: values.real("schedule.floor")?,
+    })
+}
+
+fn expect(values: &Values) -> BTreeMap<String, Bound> {
+    let tags = values.words.get("expect").map_or(&[][..], Vec::as_slice);
+    let bound = |tag: &String| {
+        let read = |name: &str| values.real(&format!("expect.{tag}.{name}"));
+        let bound = Bound { min: read("min"), max: read("max"), of_first: read("of_first") };
+        (tag.clone(), bound)
+    };
+    tags.iter().map(bound).collect()
+}

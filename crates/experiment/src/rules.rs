@@ -1,0 +1,173 @@
+//! What keys must be to each other. Every rule names the key that it is shown at.
+
+use annulus_sequence::Strategy;
+
+use crate::{Experiment, Format, ModelSource, Problem, config};
+
+/// Ranks of one run: one process holds them all.
+const MOST_RANKS: usize = 1 << 12;
+/// Tokens of one optimizer step: keeps what is counted within 64 bits.
+const MOST_TOKENS: usize = 1 << 36;
+
+/// Every broken rule of `experiment`.
+pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
+    let rules = [ranks, dealing, batches, schedule, data, expectations, shape];
+    rules.iter().flat_map(|rule| rule(experiment)).collect()
+}
+
+fn ranks(experiment: &Experiment) -> Vec<Problem> {
+    let (mesh, places) = (&experiment.mesh, &experiment.places);
+    let mut problems = Vec::new();
+    let world = mesh.data.saturating_mul(mesh.sequence);
+    if world > MOST_RANKS {
+        let message = format!(
+            "`mesh` has {} x {} = {world} ranks, wanted at most {MOST_RANKS}",
+            mesh.data, mesh.sequence
+        );
+        problems.push(places.problem("mesh", message));
+    }
+    if experiment.attention.strategy == Strategy::Local && mesh.sequence > 1 {
+        let names: Vec<&str> = Strategy::ALL.iter().skip(1).map(|s| s.name()).collect();
+        let hint = format!("use one of `{}`", names.join("`, `"));
+        let problem = if places.contains("attention.strategy") {
+            let message = format!("`local` runs on 1 rank, found {}", mesh.sequence);
+            places.problem("attention.strategy", message)
+        } else {
+            let message = format!(
+                "`attention.strategy` is missing: it splits a sequence over {} ranks",
+                mesh.sequence
+            );
+            places.problem("mesh.sequence", message)
+        };
+        problems.push(problem.hint(hint));
+    }
+    problems
+}
+
+/// Every rank must hold as many positions as every other.
+fn dealing(experiment: &Experiment) -> Vec<Problem> {
+    let (tokens, world) = (experiment.data.tokens, experiment.mesh.sequence);
+    let strategy = experiment.attention.strategy;
+    let multiple = strategy.layout().multiple(world);
+    if tokens.is_multiple_of(multiple) {
+        return Vec::new();
+    }
+    let message = format!(
+        "{tokens} tokens cannot be dealt to {world} ranks by `{}`: not a multiple of {multiple}",
+        strategy.name()
+    );
+    let (below, above) = (tokens / multiple * multiple, tokens.div_ceil(multiple) * multiple);
+    let hint = match below {
+        0 => format!("set `data.tokens` to {above}"),
+        below => format!("set `data.tokens` to {below} or {above}"),
+    };
+    vec![experiment.places.problem("data.tokens", message).hint(hint)]
+}
+
+fn batches(experiment: &Experiment) -> Vec<Problem> {
+    let (batch, replicas) = (experiment.data.batch, experiment.mesh.data);
+    let places = &experiment.places;
+    if batch.saturating_mul(experiment.data.tokens) > MOST_TOKENS {
+        let message = format!(
+            "{batch} sequences of {} tokens are more than {MOST_TOKENS} tokens per step",
+            experiment.data.tokens
+        );
+        return vec![places.problem("data.batch", message)];
+    }
+    if !batch.is_multiple_of(replicas) {
+        let message = format!("a batch of {batch} cannot be dealt to {replicas} replicas");
+        let hint = format!(
+            "set `data.batch` to a multiple of {replicas}, such as {}",
+            batch.div_ceil(replicas) * replicas
+        );
+        return vec![places.problem("data.batch", message).hint(hint)];
+    }
+    let per_replica = batch / replicas;
+    match experiment.memory.micro_batch {
+        Some(micro) if !per_replica.is_multiple_of(micro) => {
+            let message =
+                format!("{per_replica} sequences per replica cannot be taken {micro} at a time");
+            let hint = format!("set `memory.micro_batch` to a divisor of {per_replica}");
+            vec![places.problem("memory.micro_batch", message).hint(hint)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn schedule(experiment: &Experiment) -> Vec<Problem> {
+    let schedule = &experiment.schedule;
+    let beyond = |key: &str, found: u64| {
+        let message =
+            format!("`{key}` is {found}, beyond the {} of `schedule.steps`", schedule.steps);
+        let hint = format!("at most {}", schedule.steps);
+        experiment.places.problem(key, message).hint(hint)
+    };
+    let mut problems = Vec::new();
+    if schedule.warmup > schedule.steps {
+        problems.push(beyond("schedule.warmup", schedule.warmup));
+    }
+    if let Some(stop) = schedule.stop.filter(|&stop| stop > schedule.steps) {
+        problems.push(beyond("schedule.stop", stop));
+    }
+    problems
+}
+
+fn data(experiment: &Experiment) -> Vec<Problem> {
+    let (data, places) = (&experiment.data, &experiment.places);
+    let mut problems = Vec::new();
+    let word = data.format.word();
+    match (&data.path, data.format) {
+        (None, Format::Jsonl | Format::Batches) => {
+            let message = format!("`format: {word}` needs `data.path`");
+            problems.push(places.problem("data.format", message).hint("add `path:` under `data:`"));
+        }
+        (Some(_), Format::Recall) => {
+            let message = "`format: recall` makes its own data, but `data.path` is given";
+            problems.push(places.problem("data.path", message).hint("drop one of them"));
+        }
+        _ => {}
+    }
+    if data.format == Format::Batches && data.evaluate > 0 {
+        let message = format!(
+            "`format: batches` holds nothing out, but `data.evaluate` is {}",
+            data.evaluate
+        );
+        problems.push(places.problem("data.evaluate", message).hint("drop `data.evaluate`"));
+    }
+    if experiment.every.evaluate > 0 && data.evaluate == 0 {
+        let message = format!(
+            "`every.evaluate` is {}, but `data.evaluate` holds out no sequences",
+            experiment.every.evaluate
+        );
+        let hint = "set `data.evaluate`, or drop `every.evaluate`";
+        problems.push(places.problem("every.evaluate", message).hint(hint));
+    }
+    problems
+}
+
+fn expectations(experiment: &Experiment) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (tag, bound) in &experiment.expect {
+        let key = format!("expect.{tag}");
+        match (bound.min, bound.max, bound.of_first) {
+            (None, None, None) => {
+                let message = format!("`{tag}` is expected to be nothing in particular");
+                let hint = "give `min`, `max` or `of_first`";
+                problems.push(experiment.places.problem(&key, message).hint(hint));
+            }
+            (Some(min), Some(max), _) if min > max => {
+                let message = format!("`{tag}` cannot be at least {min} and at most {max}");
+                problems.push(experiment.places.problem(&key, message));
+            }
+            _ => {}
+        }
+    }
+    problems
+}
+
+fn shape(experiment: &Experiment) -> Vec<Problem> {
+    match &experiment.model.source {
+        ModelSource::Inline(shape) => config::consistent(shape, &experiment.places, "model."),
+        ModelSource::Folder { .. } => Vec::new(),
+    }
+}

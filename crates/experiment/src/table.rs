@@ -1,0 +1,283 @@
+//! Every key of the experiment file: its type, its default, what it means. Reading, the JSON Schema, the resolved file and
+//! the hints of errors all come from here.
+
+use crate::experiment::{Decay, Dtype, Format, Kernel, MaskKind, Recompute, WeightsFrom};
+
+/// One key.
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) default: Absent,
+    pub(crate) about: &'static str,
+}
+
+/// What a key takes.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// A word that can be the name of a folder.
+    Name,
+    /// Any text.
+    Text,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// `true` or `false`: config.json's own, nowhere else.
+    Truth,
+    /// A whole number between two bounds.
+    Count(u64, u64),
+    /// A count of tokens, where `64k` is 65536 and `1M` is 1048576.
+    Tokens(u64, u64),
+    /// A number.
+    Real(Interval),
+    /// Two numbers.
+    Pair(Interval),
+    /// `60`, `60s`, `500ms` or `5m`.
+    Seconds,
+    /// Keys of their own, in groups.
+    Section(&'static [&'static [Key]]),
+    /// A section of these keys for every word one likes.
+    Each(&'static [Key]),
+}
+
+/// Which numbers are meant.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Interval {
+    Any,
+    AboveZero,
+    AtLeastZero,
+    ZeroToOne,
+    ZeroToBelowOne,
+}
+
+/// What an absent key means.
+#[derive(Clone, Copy)]
+pub(crate) enum Absent {
+    Required,
+    /// As if this were written.
+    Is(&'static str),
+    /// Something that follows from other keys, in words.
+    Means(&'static str),
+}
+
+use Absent::{Is, Means, Required};
+use Kind::{Count, Each, Name, Pair, Real, Seconds, Section, Text, Tokens, Truth, Word};
+
+const fn key(name: &'static str, kind: Kind, default: Absent, about: &'static str) -> Key {
+    Key { name, kind, default, about }
+}
+
+/// The words of [`annulus_sequence::Strategy`].
+pub(crate) const STRATEGIES: &[&str] = &["local", "ring", "striped", "megatron", "all-gather"];
+
+/// More tokens than any sequence has; keeps products of sizes within 64 bits.
+const MOST_TOKENS: u64 = 1 << 31;
+const MOST_STEPS: u64 = 1 << 40;
+
+pub(crate) const EXPERIMENT: &[Key] = &[
+    key("name", Name, Required, "what the run is called"),
+    key("seed", Count(0, u64::MAX), Is("0"), "everything random is a function of it"),
+    key(
+        "model",
+        Section(&[MODEL, SHAPE]),
+        Required,
+        "a Hugging Face folder, or the keys of a config.json",
+    ),
+    key("data", Section(&[DATA]), Required, "what is read, and how much of it per step"),
+    key(
+        "mesh",
+        Section(&[MESH]),
+        Means("one rank"),
+        "the ranks as a grid of replicas by parts of a sequence",
+    ),
+    key(
+        "attention",
+        Section(&[ATTENTION]),
+        Means("causal attention on one rank"),
+        "who sees whom, and how it is split over ranks",
+    ),
+    key(
+        "memory",
+        Section(&[MEMORY]),
+        Means("a layer is recomputed, the logits come in chunks"),
+        "what is traded for memory; changes no result",
+    ),
+    key("optimizer", Section(&[OPTIMIZER]), Required, "AdamW on f32 masters"),
+    key("schedule", Section(&[SCHEDULE]), Required, "how long, and the learning rate over it"),
+    key(
+        "every",
+        Section(&[EVERY]),
+        Means("log each step, evaluate and save at the end"),
+        "how often something happens, in steps",
+    ),
+    key("keep", Count(1, 1 << 20), Is("2"), "checkpoints kept"),
+    key("output", Text, Means("runs/NAME"), "the folder of the run"),
+    key(
+        "expect",
+        Each(BOUND),
+        Means("nothing is asserted"),
+        "bounds by tag that `train --check` asserts",
+    ),
+];
+
+pub(crate) const MODEL: &[Key] = &[
+    key(
+        "path",
+        Text,
+        Means("config.json's keys stand here"),
+        "a Hugging Face folder: config.json, *.safetensors",
+    ),
+    key(
+        "weights",
+        Word(WeightsFrom::WORDS),
+        Means("pretrained"),
+        "whether the folder's weights are read",
+    ),
+    key("dtype", Word(Dtype::WORDS), Is("f32"), "type of weights and activations; masters are f32"),
+    key(
+        "rope_theta",
+        Real(Interval::AboveZero),
+        Means("the folder's, or 10000"),
+        "base of the rotary frequencies",
+    ),
+];
+
+/// The keys of a config.json that make a Llama, inline or in the file itself.
+pub(crate) const SHAPE: &[Key] = &[
+    key("model_type", Word(&["llama"]), Is("llama"), "the family"),
+    key("hidden_size", Count(1, 1 << 20), Required, "width of the residual stream"),
+    key("intermediate_size", Count(1, 1 << 22), Required, "width of the feed-forward layer"),
+    key("num_hidden_layers", Count(1, 1 << 12), Required, "layers"),
+    key("num_attention_heads", Count(1, 1 << 12), Required, "query heads"),
+    key("num_key_value_heads", Count(1, 1 << 12), Means("num_attention_heads"), "key/value heads"),
+    key(
+        "head_dim",
+        Count(1, 1 << 10),
+        Means("hidden_size / num_attention_heads"),
+        "elements per head",
+    ),
+    key(
+        "vocab_size",
+        Tokens(1, 1 << 28),
+        Means("what the tokenizer has"),
+        "tokens in the vocabulary",
+    ),
+    key(
+        "max_position_embeddings",
+        Tokens(1, 1 << 40),
+        Means("data.tokens"),
+        "longest sequence, as a note to other programs",
+    ),
+    key("rms_norm_eps", Real(Interval::AboveZero), Is("1e-5"), "added under the root of RMSNorm"),
+    key("tie_word_embeddings", Truth, Is("false"), "whether the output layer is the embedding"),
+    key("attention_bias", Truth, Is("false"), "whether q, k, v and o have a bias"),
+    key("mlp_bias", Truth, Is("false"), "whether gate, up and down have a bias"),
+    key("hidden_act", Word(&["silu"]), Is("silu"), "the gate's activation"),
+    key(
+        "initializer_range",
+        Real(Interval::AboveZero),
+        Is("0.02"),
+        "standard deviation of fresh weights",
+    ),
+];
+
+const DATA: &[Key] = &[
+    key("path", Text, Means("the project's own documents"), "a file or folder of texts"),
+    key(
+        "format",
+        Word(Format::WORDS),
+        Is("text"),
+        "plain text, a JSON object per line, ready-made batches, or the recall task",
+    ),
+    key("tokenizer", Text, Is("bytes"), "`bytes` or a tokenizer.json"),
+    key("tokens", Tokens(1, MOST_TOKENS), Required, "inputs per sequence"),
+    key("batch", Count(1, 1 << 20), Is("1"), "sequences per optimizer step, whatever the ranks"),
+    key(
+        "evaluate",
+        Count(0, 1 << 30),
+        Means("8, or 0 where `format` is batches"),
+        "sequences held out at the end of the data",
+    ),
+];
+
+const MESH: &[Key] = &[
+    key("data", Count(1, 1 << 12), Is("1"), "replicas"),
+    key("sequence", Count(1, 1 << 8), Is("1"), "ranks that share one sequence"),
+    key("deadline", Seconds, Is("60s"), "how long a rank waits for one that shows no progress"),
+];
+
+const ATTENTION: &[Key] = &[
+    key(
+        "strategy",
+        Word(STRATEGIES),
+        Means("local, on one rank"),
+        "how a sequence is split over ranks",
+    ),
+    key("mask", Word(MaskKind::WORDS), Is("causal"), "which keys a query sees"),
+    key(
+        "window",
+        Tokens(1, MOST_TOKENS),
+        Means("no window"),
+        "keys a query sees at most, itself included",
+    ),
+    key("kernel", Word(Kernel::WORDS), Is("fused"), "blockwise, or plain loops in f64"),
+];
+
+const MEMORY: &[Key] = &[
+    key("recompute", Word(Recompute::WORDS), Is("layer"), "what backward computes again"),
+    key(
+        "micro_batch",
+        Count(1, 1 << 20),
+        Means("all of a replica's sequences"),
+        "sequences per rank at once",
+    ),
+    key("loss_chunk", Tokens(1, MOST_TOKENS), Is("1024"), "tokens of logits held at once"),
+    key(
+        "mlp_chunk",
+        Tokens(1, MOST_TOKENS),
+        Means("all"),
+        "tokens of the feed-forward layer held at once",
+    ),
+];
+
+const OPTIMIZER: &[Key] = &[
+    key("name", Word(&["adamw"]), Is("adamw"), "the method"),
+    key("learning_rate", Real(Interval::AboveZero), Required, "the peak"),
+    key("betas", Pair(Interval::ZeroToBelowOne), Is("[0.9, 0.95]"), "decay of the two moments"),
+    key("epsilon", Real(Interval::AboveZero), Is("1e-8"), "added to the root of the second moment"),
+    key("weight_decay", Real(Interval::AtLeastZero), Is("0.1"), "on two-dimensional parameters"),
+    key(
+        "clip",
+        Real(Interval::AtLeastZero),
+        Is("1.0"),
+        "largest global norm of the gradient; 0: any",
+    ),
+];
+
+const SCHEDULE: &[Key] = &[
+    key("steps", Count(1, MOST_STEPS), Required, "optimizer steps"),
+    key(
+        "stop",
+        Count(1, MOST_STEPS),
+        Means("steps"),
+        "ends the run after so many, without touching the schedule",
+    ),
+    key("warmup", Count(0, MOST_STEPS), Is("0"), "steps of linear warm-up"),
+    key("decay", Word(Decay::WORDS), Is("constant"), "the learning rate after warm-up"),
+    key("floor", Real(Interval::ZeroToOne), Is("0.1"), "share of the peak that remains at the end"),
+];
+
+const EVERY: &[Key] = &[
+    key("log", Count(0, MOST_STEPS), Is("1"), "steps between log lines; 0: never"),
+    key("evaluate", Count(0, MOST_STEPS), Is("0"), "steps between evaluations; 0: at the end"),
+    key("checkpoint", Count(0, MOST_STEPS), Is("0"), "steps between checkpoints; 0: at the end"),
+];
+
+const BOUND: &[Key] = &[
+    key("min", Real(Interval::Any), Means("none"), "the last value is at least this"),
+    key("max", Real(Interval::Any), Means("none"), "the last value is at most this"),
+    key(
+        "of_first",
+        Real(Interval::AboveZero),
+        Means("none"),
+        "the last value is at most this share of the first",
+    ),
+];

@@ -1,0 +1,209 @@
+//! Words and numbers as one writes them: `64k`, `3e-4`, `1_000`, `60s`.
+
+use std::time::Duration;
+
+use crate::table::{Interval, Kind};
+use crate::tree::{Node, Value};
+
+/// A value of the type that its key takes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Typed {
+    Text(String),
+    Truth(bool),
+    Count(u64),
+    Real(f64),
+    Pair(f64, f64),
+    Seconds(Duration),
+}
+
+/// Why a value is not of its key's type.
+pub(crate) struct Mismatch {
+    /// What the key takes.
+    pub(crate) wanted: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl Interval {
+    pub(crate) fn contains(self, value: f64) -> bool {
+        match self {
+            Interval::Any => value.is_finite(),
+            Interval::AboveZero => value.is_finite() && value > 0.0,
+            Interval::AtLeastZero => value.is_finite() && value >= 0.0,
+            Interval::ZeroToOne => (0.0..=1.0).contains(&value),
+            Interval::ZeroToBelowOne => (0.0..1.0).contains(&value),
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Interval::Any => "",
+            Interval::AboveZero => " above 0",
+            Interval::AtLeastZero => " of at least 0",
+            Interval::ZeroToOne => " from 0 to 1",
+            Interval::ZeroToBelowOne => " from 0 to below 1",
+        }
+    }
+}
+
+impl Kind {
+    /// What the key takes, in words.
+    pub(crate) fn wanted(self) -> String {
+        match self {
+            Kind::Name => String::from("a word that can name a folder"),
+            Kind::Text => String::from("text"),
+            Kind::Word([only]) => format!("`{only}`"),
+            Kind::Word(words) => format!("one of `{}`", words.join("`, `")),
+            Kind::Truth => String::from("`true` or `false`"),
+            Kind::Count(least, u64::MAX) => format!("a whole number of at least {least}"),
+            Kind::Count(least, most) => format!("a whole number from {least} to {most}"),
+            Kind::Tokens(least, most) => {
+                format!("a count such as `4096` or `64k`, from {least} to {most}")
+            }
+            Kind::Real(interval) => format!("a number{}", interval.words()),
+            Kind::Pair(interval) => format!("a list of two numbers{}", interval.words()),
+            Kind::Seconds => String::from("a time such as `60s`, above 0"),
+            Kind::Section(_) | Kind::Each(_) => String::from("a mapping of keys"),
+        }
+    }
+
+    /// Reads `node` as this kind.
+    pub(crate) fn read(self, node: &Node) -> Result<Typed, Mismatch> {
+        let mismatch = |hint: Option<String>| Mismatch { wanted: self.wanted(), hint };
+        match (self, &node.value) {
+            (Kind::Pair(interval), Value::Sequence(items)) => {
+                pair(items, interval).ok_or_else(|| mismatch(None))
+            }
+            (_, Value::Scalar { text, quoted }) => {
+                let typed = if *quoted && !self.takes_text() { None } else { self.parse(text) };
+                typed.ok_or_else(|| mismatch(self.hint(text, *quoted)))
+            }
+            _ => Err(mismatch(None)),
+        }
+    }
+
+    /// Reads a default of the table.
+    pub(crate) fn default(self, text: &str) -> Option<Typed> {
+        match self {
+            Kind::Pair(_) => {
+                let (first, second) = text.strip_prefix('[')?.strip_suffix(']')?.split_once(',')?;
+                Some(Typed::Pair(real(first.trim())?, real(second.trim())?))
+            }
+            kind => kind.parse(text),
+        }
+    }
+
+    fn takes_text(self) -> bool {
+        matches!(self, Kind::Name | Kind::Text | Kind::Word(_))
+    }
+
+    /// Reads a scalar.
+    fn parse(self, text: &str) -> Option<Typed> {
+        match self {
+            Kind::Name => names_a_folder(text).then(|| Typed::Text(text.to_owned())),
+            Kind::Text => {
+                (!text.is_empty() && !text.contains('\0')).then(|| Typed::Text(text.to_owned()))
+            }
+            Kind::Word(words) => words.contains(&text).then(|| Typed::Text(text.to_owned())),
+            Kind::Truth => text.parse().ok().map(Typed::Truth),
+            Kind::Count(least, most) => {
+                whole(text).filter(|n| (least..=most).contains(n)).map(Typed::Count)
+            }
+            Kind::Tokens(least, most) => {
+                tokens(text).filter(|n| (least..=most).contains(n)).map(Typed::Count)
+            }
+            Kind::Real(interval) => {
+                real(text).filter(|&value| interval.contains(value)).map(Typed::Real)
+            }
+            Kind::Seconds => seconds(text).map(Typed::Seconds),
+            Kind::Pair(_) | Kind::Section(_) | Kind::Each(_) => None,
+        }
+    }
+
+    /// The way out of a value that is nearly right.
+    fn hint(self, text: &str, quoted: bool) -> Option<String> {
+        if quoted && !self.takes_text() {
+            return self.parse(text).map(|_| format!("write {text} without quotes"));
+        }
+        match self {
+            Kind::Word(words) if words.contains(&"megatron") && text == "zigzag" => {
+                Some(String::from("`zigzag` is a layout: `megatron` is the strategy that uses it"))
+            }
+            Kind::Word(words) => nearest(text, words).map(|word| format!("did you mean `{word}`?")),
+            Kind::Count(..) if tokens(text).is_some_and(|n| whole(text) != Some(n)) => {
+                Some(String::from("`k` and `M` count tokens: write the number out here"))
+            }
+            Kind::Name => {
+                Some(String::from("use letters, digits, `-`, `_` and `.`; the folder is `output`"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The word of `words` that one probably meant.
+pub(crate) fn nearest<'a>(text: &str, words: &[&'a str]) -> Option<&'a str> {
+    const LONGEST: usize = 64;
+    if text.len() > LONGEST {
+        return None;
+    }
+    let text = text.to_lowercase();
+    let distance = |word: &&str| strsim::damerau_levenshtein(&text, word);
+    let (word, distance) = words.iter().map(|word| (*word, distance(word))).min_by_key(|d| d.1)?;
+    (distance <= (word.len() / 3).max(1)).then_some(word)
+}
+
+/// A name is one folder below `runs`, on every system.
+fn names_a_folder(text: &str) -> bool {
+    const LONGEST: usize = 200;
+    let plain = |letter: char| letter.is_alphanumeric() || "-_.+= ".contains(letter);
+    let edges = text.trim() == text && !text.starts_with('.');
+    edges && !text.is_empty() && text.len() <= LONGEST && text.chars().all(plain)
+}
+
+fn pair(items: &[Node], interval: Interval) -> Option<Typed> {
+    let [first, second] = items else { return None };
+    match (Kind::Real(interval).read(first), Kind::Real(interval).read(second)) {
+        (Ok(Typed::Real(first)), Ok(Typed::Real(second))) => Some(Typed::Pair(first, second)),
+        _ => None,
+    }
+}
+
+/// Digits with `_` between them.
+fn digits(text: &str) -> Option<String> {
+    let inside = text.starts_with(|c: char| c.is_ascii_digit()) && !text.ends_with('_');
+    let plain = text.chars().all(|letter| letter.is_ascii_digit() || letter == '_');
+    (inside && plain).then(|| text.replace('_', ""))
+}
+
+fn whole(text: &str) -> Option<u64> {
+    digits(text)?.parse().ok()
+}
+
+fn tokens(text: &str) -> Option<u64> {
+    const K: u64 = 1024;
+    let (number, unit) = match text.strip_suffix(['k', 'M']) {
+        Some(number) if text.ends_with('k') => (number, K),
+        Some(number) => (number, K * K),
+        None => (text, 1),
+    };
+    whole(number)?.checked_mul(unit)
+}
+
+fn real(text: &str) -> Option<f64> {
+    let number = |letter: char| letter.is_ascii_digit() || "+-.eE_".contains(letter);
+    let edges = text.starts_with('_') || text.ends_with('_');
+    if edges || !text.chars().all(number) {
+        return None;
+    }
+    text.replace('_', "").parse().ok()
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    const LONGEST: f64 = 1e9;
+    let (number, unit) = [("ms", 1e-3), ("s", 1.0), ("m", 60.0)]
+        .iter()
+        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, *seconds)))
+        .unwrap_or((text, 1.0));
+    let seconds = real(number)? * unit;
+    (seconds > 0.0 && seconds <= LONGEST).then(|| Duration::from_secs_f64(seconds))
+}

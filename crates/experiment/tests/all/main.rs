@@ -1,0 +1,6 @@
+//! What the experiment file means, and what is said of what it does not.
+
+mod hostile;
+mod messages;
+mod reading;
+mod small;

@@ -1,0 +1,221 @@
+//! What right files mean, and files that cannot be read at all.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use annulus_experiment::{
+    Bound, Decay, Dtype, Experiment, Format, Kernel, MaskKind, ModelSource, Override, Recompute,
+    Shape, WeightsFrom, load, parse, parse_config, read_config, write_config,
+};
+use annulus_sequence::Strategy;
+
+use crate::small::{SMALL, edited};
+
+fn read(text: &str) -> Experiment {
+    parse("small.yaml", text, &[]).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+fn with(arguments: &[&str]) -> Experiment {
+    let overrides: Vec<Override> =
+        arguments.iter().map(|a| Override::split(a).expect("cases have a `=`")).collect();
+    parse("small.yaml", SMALL, &overrides).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+#[test]
+fn every_key_means_what_it_says() {
+    let small = read(SMALL);
+    assert_eq!((small.name.as_str(), small.seed), ("small", 7));
+    assert_eq!((small.data.tokens, small.data.batch), (12 * 1024, 4));
+    assert_eq!((small.mesh.data, small.mesh.sequence), (2, 4));
+    assert_eq!(small.mesh.deadline, Duration::from_secs(90));
+    assert_eq!(small.attention.strategy, Strategy::Striped);
+    assert_eq!(small.memory.loss_chunk, 1024);
+    assert_eq!(small.memory.micro_batch, Some(1));
+    assert_eq!(small.optimizer.learning_rate, 3e-4);
+    assert_eq!((small.schedule.steps, small.schedule.decay), (1000, Decay::Cosine));
+    assert_eq!((small.every.evaluate, small.every.checkpoint), (50, 100));
+    let bound = Bound { min: None, max: Some(2.5), of_first: Some(0.5) };
+    assert_eq!(small.expect, BTreeMap::from([("validation/loss".to_owned(), bound)]));
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let least = "name: least
+model: { hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2 }
+data: { tokens: 8 }
+optimizer: { learning_rate: 1 }
+schedule: { steps: 1 }
+";
+    let least = read(least);
+    let ModelSource::Inline(shape) = &least.model.source else { panic!("the shape is inline") };
+    assert_eq!((shape.num_key_value_heads, shape.head_dim, shape.vocab_size), (2, 4, None));
+    assert_eq!((shape.rms_norm_eps, shape.rope_theta), (1e-5, 10_000.0));
+    assert_eq!((least.seed, least.keep, least.model.dtype), (0, 2, Dtype::F32));
+    assert_eq!(least.output, PathBuf::from("runs/least"));
+    assert_eq!((least.data.format, least.data.evaluate), (Format::Text, 8));
+    assert_eq!(least.data.tokenizer, "bytes");
+    assert_eq!((least.mesh.sequence, least.mesh.deadline), (1, Duration::from_secs(60)));
+    assert_eq!(least.attention.strategy, Strategy::Local);
+    assert_eq!(least.attention.mask, MaskKind::Causal);
+    assert_eq!(least.attention.kernel, Kernel::Fused);
+    assert_eq!(least.memory.recompute, Recompute::Layer);
+    assert_eq!((least.optimizer.betas, least.optimizer.epsilon), ((0.9, 0.95), 1e-8));
+    assert_eq!((least.schedule.decay, least.schedule.floor), (Decay::Constant, 0.1));
+    assert_eq!((least.every.log, least.every.evaluate), (1, 0));
+}
+
+#[test]
+fn a_model_can_be_a_folder() {
+    let at = SMALL.find("model:").expect("the file has a model");
+    let to = SMALL.find("data:").expect("the file has data");
+    let folder = "model: { path: checkpoints/llama, dtype: bf16, rope_theta: 8.0e6 }\n\n";
+    let text = format!("{}{folder}{}", &SMALL[..at], &SMALL[to..]);
+    let model = read(&text).model;
+    let path = PathBuf::from("checkpoints/llama");
+    assert_eq!(model.source, ModelSource::Folder { path, weights: WeightsFrom::Pretrained });
+    assert_eq!((model.dtype, model.rope_theta), (Dtype::Bf16, Some(8.0e6)));
+    let random = read(&text.replace("llama,", "llama, weights: random,")).model;
+    assert!(matches!(random.source, ModelSource::Folder { weights: WeightsFrom::Random, .. }));
+}
+
+#[test]
+fn arguments_win_over_the_file() {
+    let run = with(&[
+        "data.tokens=64k",
+        "attention.strategy=ring",
+        "optimizer.betas=[0.9, 0.99]",
+        "schedule={ steps: 5 }",
+        "expect.train/loss.max=3",
+        "model.vocab_size=1k",
+        "mesh.deadline=500ms",
+        "output=runs/other",
+        "data.tokens=32k",
+    ]);
+    assert_eq!(run.data.tokens, 32 * 1024);
+    assert_eq!(run.attention.strategy, Strategy::Ring);
+    assert_eq!(run.optimizer.betas, (0.9, 0.99));
+    assert_eq!((run.schedule.steps, run.schedule.warmup), (5, 0));
+    assert_eq!(run.expect["train/loss"].max, Some(3.0));
+    assert_eq!(run.mesh.deadline, Duration::from_millis(500));
+    assert_eq!(run.output, PathBuf::from("runs/other"));
+    let ModelSource::Inline(shape) = run.model.source else { panic!("the shape is inline") };
+    assert_eq!(shape.vocab_size, Some(1024));
+}
+
+#[test]
+fn numbers_are_written_in_many_ways() {
+    for (text, rate) in [("3e-4", 3e-4), ("3.0E-4", 3e-4), ("0.000_3", 3e-4), ("1", 1.0)] {
+        assert_eq!(read(&edited("3e-4", text)).optimizer.learning_rate, rate);
+    }
+    for (text, tokens) in [("64k", 65_536), ("1M", 1 << 20), ("65_536", 65_536), ("4096", 4096)] {
+        assert_eq!(read(&edited("12k", text)).data.tokens, tokens);
+    }
+    for (text, milliseconds) in [("60", 60_000), ("1.5s", 1500), ("20ms", 20), ("5m", 300_000)] {
+        let deadline = read(&edited("90s", text)).mesh.deadline;
+        assert_eq!(deadline, Duration::from_millis(milliseconds));
+    }
+}
+
+#[test]
+fn windows_lines_and_a_mark_of_the_byte_order_change_nothing() {
+    assert_eq!(read(&SMALL.replace('\n', "\r\n")), read(SMALL));
+    assert_eq!(read(&format!("\u{feff}{SMALL}")), read(SMALL));
+}
+
+#[test]
+fn files_that_are_no_experiments() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("latin.yaml"), b"name: small\nseed: gr\xfc\xdfe\n").expect("writable");
+    fs::write(at("large.yaml"), vec![b'x'; 100 << 20]).expect("writable");
+    let mut messages = String::new();
+    for path in [at("absent.yaml"), folder.path().to_owned(), at("latin.yaml"), at("large.yaml")] {
+        let problems = load(&path, &[]).expect_err("no experiment").to_string();
+        messages += &problems.replace(&folder.path().display().to_string(), "FOLDER");
+        messages += "\n\n";
+    }
+    insta::assert_snapshot!(messages);
+}
+
+/// The reference folder that some checkouts have beside them.
+#[expect(clippy::print_stderr, reason = "what is skipped is said")]
+fn golden() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/A");
+    if root.is_dir() {
+        return Some(root);
+    }
+    eprintln!("skipped: {} is not there", root.display());
+    None
+}
+
+#[test]
+fn reference_models_are_read_or_refused_by_key() {
+    let Some(golden) = golden() else { return };
+    let mut refused = String::new();
+    let folders = ["models", "training"].map(|name| fs::read_dir(golden.join(name)));
+    let mut folders: Vec<PathBuf> = folders
+        .into_iter()
+        .flat_map(|entries| entries.expect("a folder"))
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    folders.sort();
+    for folder in folders {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for file in ["config.json", "config.v4.json"] {
+            let Ok(text) = fs::read_to_string(folder.join(file)) else { continue };
+            match parse_config(file, &text) {
+                Ok(shape) => refused += &format!("{name}: read, head_dim {}\n", shape.head_dim),
+                Err(problems) => {
+                    for problem in problems.0 {
+                        refused += &format!("{name}/{file}: {}\n", problem.message);
+                    }
+                }
+            }
+        }
+    }
+    insta::assert_snapshot!(refused);
+}
+
+#[test]
+fn a_config_survives_writing_and_reading() {
+    let shape = Shape {
+        hidden_size: 48,
+        intermediate_size: 44,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 16,
+        vocab_size: Some(261),
+        max_position_embeddings: Some(12 * 1024),
+        rms_norm_eps: 1e-6,
+        rope_theta: 5e5,
+        tie_word_embeddings: true,
+        attention_bias: true,
+        mlp_bias: false,
+        initializer_range: 0.2,
+    };
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let text = write_config(&shape, Dtype::Bf16);
+    fs::write(folder.path().join("config.json"), &text).expect("writable");
+    assert_eq!(read_config(folder.path()).expect("what we write, we read"), shape);
+    // Indentation by tabs is JSON too.
+    let tabs = text.replace("  ", "\t");
+    assert_eq!(parse_config("config.json", &tabs).expect("tabs are JSON"), shape);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_config_of_version_4_means_the_same() {
+    let five = r#"{ "model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "vocab_size": 8,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": null,
+        "rope_parameters": { "rope_theta": 5e5, "rope_type": "default" } }"#;
+    let four = five.replace("rope_parameters", "rope_scaling").replace(
+        r#"{ "rope_theta": 5e5, "rope_type": "default" }"#,
+        r#"null, "rope_theta": 500000, "torch_dtype": "float16", "use_cache": true"#,
+    );
+    let shape = parse_config("config.json", five).expect("version 5");
+    assert_eq!(parse_config("config.json", &four).expect("version 4"), shape);
+    assert_eq!((shape.rope_theta, shape.rms_norm_eps), (5e5, 1e-6));
+}
