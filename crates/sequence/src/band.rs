@@ -1,4 +1,5 @@
-//! Counting inside a band of the (query, key) plane by arithmetic on runs, never position by position.
+//! Counting inside a band of the (query, key) plane by arithmetic on runs, never position by
+//! position.
 //!
 //! The keys below a threshold that moves with the query are counted by sums of
 //! `floor((slope * i + offset) / modulus)`, which Euclid's algorithm does in logarithmic time
@@ -26,8 +27,8 @@ impl Band {
     }
     /// Whether any pair of `q` by `k` is inside.
     ///
-    /// Two blocks touch the band exactly when their first positions lie in the band made wider by what
-    /// follows them in the block: so the blocks' starts, two plain progressions, decide.
+    /// Two blocks touch the band exactly when their first positions lie in the band made wider by
+    /// what follows them in the block: so the blocks' starts, two plain progressions, decide.
     pub(crate) fn holds_any(self, q: Run, k: Run) -> bool {
         if self.is_nowhere() {
             return false;

@@ -1,13 +1,32 @@
-//! Who holds what and what moves, as text.
+//! Who holds what and what moves, as text of at most a hundred columns.
 
-use crate::{Layout, Schedule};
+mod layout;
+mod schedule;
 
-/// Who holds which position, and what each rank sees of each other rank.
-pub fn draw_layout(_layout: Layout, _tokens: usize, _world: usize) -> String {
-    todo!()
+use crate::Coverage;
+pub use layout::draw_layout;
+pub use schedule::draw_schedule;
+
+/// How a tile is drawn.
+fn glyph(coverage: Coverage) -> char {
+    match coverage {
+        Coverage::Empty => '·',
+        Coverage::Partial => '◪',
+        Coverage::Full => '■',
+    }
 }
 
-/// Hop by hop: what every rank computes and sends.
-pub fn draw_schedule(_schedule: &Schedule) -> String {
-    todo!()
+/// Cells side by side, each at least as wide as `width`, without blanks at the end.
+fn row(head: &str, cells: impl IntoIterator<Item = String>, width: usize) -> String {
+    let cells = cells.into_iter().map(|cell| format!("{cell:<width$}"));
+    let line: Vec<String> = [format!("{head:<HEAD$}")].into_iter().chain(cells).collect();
+    line.concat().trim_end().to_owned()
+}
+
+/// How wide the first column is.
+const HEAD: usize = 9;
+
+/// So many ranks.
+fn ranks(world: usize) -> String {
+    if world == 1 { "1 rank".to_owned() } else { format!("{world} ranks") }
 }

@@ -1,9 +1,9 @@
 //! Which positions a rank holds, which of them may see which, and what moves when.
 //!
-//! A strategy of attention over a split sequence is data: a [`Layout`] deals positions to ranks as lists of arithmetic
-//! [`Run`]s, a [`Mask`] says which query sees which key, and a [`Schedule`] lists, hop by hop, what every rank sends,
-//! computes, adds and frees. Executing, proving, counting and drawing are readers of that one list.
-#![allow(clippy::todo, reason = "skeleton")]
+//! A strategy of attention over a split sequence is data: a [`Layout`] deals positions to ranks as
+//! lists of arithmetic [`Run`]s, a [`Mask`] says which query sees which key, and a [`Schedule`]
+//! lists, hop by hop, what every rank sends, computes, adds and frees. Executing, proving, counting
+//! and drawing are readers of that one list.
 
 mod band;
 mod count;

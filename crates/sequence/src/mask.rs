@@ -1,8 +1,9 @@
 //! Which keys a query may see.
 //!
 //! Every rule gives each query one interval of positions whose ends never fall from a query to the
-//! next; a mask is the intersection. The one idea: everything else, spans for kernels and coverage for
-//! schedules, is read off these intervals, so a new rule is a variant, its interval and its band.
+//! next; a mask is the intersection. The one idea: everything else, spans for kernels and coverage
+//! for schedules, is read off these intervals, so a new rule is a variant, its interval and its
+//! band.
 
 use std::ops::Range;
 
@@ -83,8 +84,8 @@ impl Mask {
     pub fn allows(&self, q: usize, k: usize) -> bool {
         self.0.iter().all(|rule| rule.allows(q, k))
     }
-    /// The global positions that the query at `q` may see, as spans of positions. A mask that is open
-    /// at the end ends at `u32::MAX`: it does not know how long the sequence is.
+    /// The global positions that the query at `q` may see, as spans of positions. A mask that is
+    /// open at the end ends at `u32::MAX`: it does not know how long the sequence is.
     pub fn visible(&self, q: usize) -> Spans {
         let interval = self.interval(q);
         Span::alone(interval.start, interval.end)

@@ -1,9 +1,10 @@
 //! Checks a schedule before anything runs, by playing it: every rank, hop by hop, with buffers that
 //! remember only what is in them.
 //!
-//! No deadlock: all ranks make the same number of hops, in a hop everything is posted before anything
-//! is awaited, and within a hop the sends from one rank to another are the receives of that other from
-//! the first, in the same order. Then no wait depends on a later hop, and by induction every hop ends.
+//! No deadlock: all ranks make the same number of hops, in a hop everything is posted before
+//! anything is awaited, and within a hop the sends from one rank to another are the receives of
+//! that other from the first, in the same order. Then no wait depends on a later hop, and by
+//! induction every hop ends.
 
 mod flaw;
 mod holder;
@@ -16,11 +17,12 @@ use holder::{Arrival, Holder};
 /// What was proved of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The most received [`crate::Part::KeyValue`] buffers that are alive at once, by rank: those at
-    /// hand and those arriving. The own one is not counted, it is the caller's and outlives the pass.
+    /// The most received [`crate::Part::KeyValue`] buffers that are alive at once, by rank: those
+    /// at hand and those arriving. The own one is not counted, it is the caller's and outlives the
+    /// pass.
     pub key_values: Vec<usize>,
-    /// The most gradient buffers (travelling and contributions) that are alive at once, by rank: what
-    /// is being sent counts until the hop's wait, what is arriving from its start.
+    /// The most gradient buffers (travelling and contributions) that are alive at once, by rank:
+    /// what is being sent counts until the hop's wait, what is arriving from its start.
     pub gradients: Vec<usize>,
     /// Hops in which something moves.
     pub hops: usize,

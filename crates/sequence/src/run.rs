@@ -1,4 +1,5 @@
-//! Positions as arithmetic: a shard is a strictly increasing list of runs, never a table of positions.
+//! Positions as arithmetic: a shard is a strictly increasing list of runs, never a table of
+//! positions.
 
 /// `len` blocks of `width` neighbours, `step` apart: `start + step * (i / width) + i % width`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,15 +58,16 @@ impl Run {
 
 /// The positions of a shard: a strictly increasing list of runs.
 ///
-/// Runs without gaps are written as [`Run::contiguous`] and neighbours among them are joined, so that
-/// shards of equal positions dealt by a layout are equal.
+/// Runs without gaps are written as [`Run::contiguous`] and neighbours among them are joined, so
+/// that shards of equal positions dealt by a layout are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Positions {
     runs: Vec<Run>,
 }
 
 impl Positions {
-    /// Checks that the runs are non-empty and strictly increasing. No runs at all is an empty shard.
+    /// Checks that the runs are non-empty and strictly increasing. No runs at all is an empty
+    /// shard.
     ///
     /// # Panics
     /// When they are not: a shard that is not increasing is a bug of the layout.

@@ -29,8 +29,8 @@ pub enum Part {
     Contribution,
 }
 
-/// A buffer by what it holds: `part` of the positions of rank `owner`. On one rank it exists at most
-/// once at a time.
+/// A buffer by what it holds: `part` of the positions of rank `owner`. On one rank it exists at
+/// most once at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Buffer {
     /// What it holds.
@@ -39,7 +39,8 @@ pub struct Buffer {
     pub owner: usize,
 }
 
-/// One buffer on its way from one rank to another. It appears in the sender's hop and in the receiver's.
+/// One buffer on its way from one rank to another. It appears in the sender's hop and in the
+/// receiver's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
     /// What moves.
@@ -61,8 +62,9 @@ pub enum Collective {
     AllGather,
     /// Everybody's contributions to all blocks, summed in rank order at the blocks' owners.
     ///
-    /// Takes a [`Part::Contribution`] of every owner, the own one too; leaves [`Part::Gradient`] of the
-    /// own block. A contribution that no pair is visible in is there too, as zeros: see [`TilePlan`].
+    /// Takes a [`Part::Contribution`] of every owner, the own one too; leaves [`Part::Gradient`] of
+    /// the own block. A contribution that no pair is visible in is there too, as zeros: see
+    /// [`TilePlan`].
     ReduceScatter,
 }
 
@@ -71,8 +73,8 @@ pub enum Collective {
 /// Forward it folds into the running state of `queries`. Backward it adds to the query gradient and
 /// writes `into`, a fresh [`Part::Contribution`] of the keys' owner.
 ///
-/// A tile in which nothing is visible computes nothing, and its contribution is zeros. Such tiles are
-/// planned, at most once each and backward only, where the zeros are needed: to bring a
+/// A tile in which nothing is visible computes nothing, and its contribution is zeros. Such tiles
+/// are planned, at most once each and backward only, where the zeros are needed: to bring a
 /// [`Part::Gradient`] into being that others will add to, or to take part in a reduce-scatter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TilePlan {
@@ -86,9 +88,9 @@ pub struct TilePlan {
 
 /// `into += from`; `from` is freed. When `into` is not there yet, `from` becomes it.
 ///
-/// Both are always there, or about to be: a contribution that is folded was written by a tile, if only
-/// as zeros, so a gradient always comes home, as zeros when nobody sees its keys. Absence never stands
-/// for zero.
+/// Both are always there, or about to be: a contribution that is folded was written by a tile, if
+/// only as zeros, so a gradient always comes home, as zeros when nobody sees its keys. Absence
+/// never stands for zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fold {
     /// What is added to: a [`Part::Gradient`].
@@ -97,8 +99,8 @@ pub struct Fold {
     pub from: Buffer,
 }
 
-/// What one rank does in one hop, in this order: post sends and receives, compute tiles, wait, fold,
-/// free.
+/// What one rank does in one hop, in this order: post sends and receives, compute tiles, wait,
+/// fold, free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hop {
     /// Posted together, before any tile. A [`Part::KeyValue`] is lent, gradients are given away.
@@ -117,8 +119,8 @@ pub struct Hop {
 
 /// What all ranks do in one pass of one attention.
 ///
-/// It begins with [`Part::Query`] and [`Part::KeyValue`] of the own positions on every rank. It ends
-/// with the same and, backward, with [`Part::Gradient`] of the own positions.
+/// It begins with [`Part::Query`] and [`Part::KeyValue`] of the own positions on every rank. It
+/// ends with the same and, backward, with [`Part::Gradient`] of the own positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// The strategy's name, as one writes it.

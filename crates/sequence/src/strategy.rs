@@ -152,9 +152,9 @@ impl Strategy {
 }
 
 impl StrategyError {
-    /// The way out.
-    pub fn hint(&self) -> String {
-        match self {
+    /// The way out, where there is one.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
             StrategyError::TooManyRanks { .. } => {
                 let others =
                     Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Local);
@@ -163,7 +163,7 @@ impl StrategyError {
                 format!("use one rank, or one of {}", names.join(", "))
             }
             StrategyError::Deal(error) => error.hint(),
-        }
+        })
     }
 }
 

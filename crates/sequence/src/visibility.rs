@@ -1,5 +1,5 @@
-//! What a kernel is told of a mask: for every query row the key columns it sees, and the reverse, as
-//! local intervals.
+//! What a kernel is told of a mask: for every query row the key columns it sees, and the reverse,
+//! as local intervals.
 
 use crate::{Coverage, Mask, Positions};
 
@@ -30,8 +30,8 @@ impl Span {
 
 /// Who sees whom in a tile of `queries` rows by `keys` columns, in local indices.
 ///
-/// A row that sees nothing has an empty span where a key would be inserted for it; likewise a column
-/// that nobody sees. The second span of a row is empty until a mask needs it.
+/// A row that sees nothing has an empty span where a key would be inserted for it; likewise a
+/// column that nobody sees. The second span of a row is empty until a mask needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visibility {
     /// For every query row, the key columns it sees.
@@ -67,8 +67,8 @@ impl Visibility {
     }
 }
 
-/// The reverse. Neither end of a row's span falls from row to row, so the rows that see a column are
-/// those between the first whose span ends past it and the first whose span starts past it.
+/// The reverse. Neither end of a row's span falls from row to row, so the rows that see a column
+/// are those between the first whose span ends past it and the first whose span starts past it.
 fn seen_by(queries: &[Spans], columns: usize) -> Vec<Spans> {
     let (mut first, mut past) = (0, 0);
     (0..columns)

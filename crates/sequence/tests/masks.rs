@@ -1,4 +1,5 @@
-//! Coverage, visibility and pair counts, which are arithmetic, against `Mask::allows`, pair by pair.
+//! Coverage, visibility and pair counts, which are arithmetic, against `Mask::allows`, pair by
+//! pair.
 
 use annulus_sequence::{
     Coverage, Layout, Mask, Positions, Rule, Run, Span, Visibility, pairs_between,
@@ -67,8 +68,13 @@ fn indices(spans: &[Span; 2]) -> Vec<usize> {
     (spans[0].start as usize..spans[0].end as usize).collect()
 }
 
+/// So many random cases; a failure is printed, not written down.
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(cases(400))]
 
     #[test]
     fn coverage_is_exact(mask in masks(), q in shards(), k in shards()) {
@@ -131,7 +137,9 @@ proptest! {
     }
 
     #[test]
-    fn every_position_is_dealt_once(layout in layouts(), world in 1_usize..=64, times in 1_usize..5) {
+    fn every_position_is_dealt_once(
+        layout in layouts(), world in 1_usize..=64, times in 1_usize..5,
+    ) {
         let tokens = layout.multiple(world) * times;
         let shards = layout.deal(tokens, world).unwrap();
         prop_assert_eq!(shards.len(), world);

@@ -47,8 +47,13 @@ fn moves(schedule: &Schedule, part: Part) -> usize {
     counts[0]
 }
 
+/// So many random cases; a failure is printed, not written down.
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(cases(60))]
 
     #[test]
     fn every_schedule_is_proved(mask in masks(), world in 1_usize..=64, times in 1_usize..6) {
@@ -205,8 +210,11 @@ fn names_are_read_back() {
 fn what_cannot_run_says_why_and_what_would() {
     let error = Strategy::Local.forward(&Mask::causal(), 64, 4, HEADS).unwrap_err();
     assert_eq!(error.to_string(), "`local` runs on 1 rank and cannot share a sequence among 4");
-    assert_eq!(error.hint(), "use one rank, or one of `ring`, `striped`, `megatron`, `all-gather`");
+    assert_eq!(
+        error.hint().unwrap(),
+        "use one rank, or one of `ring`, `striped`, `megatron`, `all-gather`"
+    );
     let error = Strategy::Megatron.forward(&Mask::causal(), 100, 8, HEADS).unwrap_err();
     assert!(error.to_string().starts_with("100 tokens cannot be dealt to 8 ranks"), "{error}");
-    assert_eq!(error.hint(), "the nearest that can be dealt are 96 and 112");
+    assert_eq!(error.hint().unwrap(), "the nearest that can be dealt are 96 and 112");
 }

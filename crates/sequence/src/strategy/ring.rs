@@ -1,8 +1,9 @@
 //! Keys and values go round a ring of ranks while each rank computes with the block at hand.
 //!
 //! Ring Attention (arXiv 2310.01889) deals contiguous chunks, Striped Attention (arXiv 2311.09431)
-//! stripes, Megatron context parallelism zigzag chunks: the schedule is the same. Four ranks; a number
-//! is the owner of the block at hand, an arrow its transfer, posted before the tile is computed:
+//! stripes, Megatron context parallelism zigzag chunks: the schedule is the same. Four ranks; a
+//! number is the owner of the block at hand, an arrow its transfer, posted before the tile is
+//! computed:
 //!
 //! ```text
 //!          rank 0    rank 1    rank 2    rank 3
@@ -12,9 +13,9 @@
 //! hop 3    tile 1    tile 2    tile 3    tile 0       nothing moves any more
 //! ```
 //!
-//! Backward, the gradient of a block visits the same ranks one hop behind its keys and values: while a
-//! rank computes its contribution, the sum so far arrives; after the wait the two are folded. The last
-//! visitor sends it straight home. `Travelling`, with the own contribution first:
+//! Backward, the gradient of a block visits the same ranks one hop behind its keys and values:
+//! while a rank computes its contribution, the sum so far arrives; after the wait the two are
+//! folded. The last visitor sends it straight home. `Travelling`, with the own contribution first:
 //!
 //! ```text
 //! gradient of block 0:  rank 0 ─► rank 1 ─► rank 2 ─► rank 3 ─► rank 0      4 moves
@@ -26,15 +27,16 @@
 //! gradient of block 0:            rank 3 ─► rank 2 ─► rank 1 ─► rank 0      3 moves
 //! ```
 //!
-//! A ring stops at the farthest rank that any rank needs, the same for all: under a sliding window over
-//! contiguous chunks that is a hop or two. `Reversed` then keeps the direction in which it is nearer.
+//! A ring stops at the farthest rank that any rank needs, the same for all: under a sliding window
+//! over contiguous chunks that is a hop or two. `Reversed` then keeps the direction in which it is
+//! nearer.
 
 use super::Return;
 use super::split::{Split, backward_tile, fold, forward_tile};
 use crate::{Buffer, Hop};
 
-/// Every rank, by rank, computes with its own block only, then with that of the rank before it, and so
-/// on up to `reach` ranks before it.
+/// Every rank, by rank, computes with its own block only, then with that of the rank before it, and
+/// so on up to `reach` ranks before it.
 pub(super) fn forward(split: &Split) -> Vec<Vec<Hop>> {
     let ring = Ring::upwards(split);
     let hops = |rank| (0..=ring.reach).map(|hop| ring.forward_hop(rank, hop)).collect();

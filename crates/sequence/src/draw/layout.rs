@@ -1,0 +1,104 @@
+//! Who holds which position, and what each rank sees of each other rank.
+
+use super::{HEAD, glyph, ranks, row};
+use crate::{DealError, Layout, Mask, Positions, Run, pairs_between};
+
+/// The most columns that positions are drawn in, and that a whole line takes.
+const COLUMNS: usize = 64;
+const LINE: usize = 100;
+/// The most ranks whose pair counts fit side by side.
+const COUNTED: usize = 8;
+
+/// Who holds which position, and what each rank sees of each other rank under `mask`.
+///
+/// # Errors
+/// When `tokens` positions cannot be dealt to `world` ranks.
+pub fn draw_layout(
+    layout: Layout,
+    mask: &Mask,
+    tokens: usize,
+    world: usize,
+) -> Result<String, DealError> {
+    let shards = layout.deal(tokens, world)?;
+    let mut lines = vec![
+        format!("{tokens} positions over {} as {layout}, {} each", ranks(world), tokens / world),
+        String::new(),
+    ];
+    lines.extend(draw_shards(&shards, tokens));
+    lines.push(String::new());
+    lines.extend(draw_pairs(&shards, mask));
+    Ok(lines.join("\n"))
+}
+
+/// A line per rank: a column is dark where the rank holds its positions, and lists them.
+fn draw_shards(shards: &[Positions], tokens: usize) -> Vec<String> {
+    let lists: Vec<String> = shards.iter().map(list).collect();
+    let longest = lists.iter().map(String::len).max().unwrap_or(0);
+    let columns = (LINE - HEAD).saturating_sub(longest + 2).clamp(1, COLUMNS.min(tokens));
+    let bounds: Vec<usize> = (0..=columns).map(|column| column * tokens / columns).collect();
+    let shade = |shard: &Positions, column: usize| {
+        let [start, end] = [bounds[column], bounds[column + 1]];
+        let held = shard.rank_of(end) - shard.rank_of(start);
+        match held {
+            0 => '·',
+            _ if held == end - start => '█',
+            _ if 2 * held >= end - start => '▓',
+            _ => '░',
+        }
+    };
+    let line = |(rank, shard): (usize, &Positions)| {
+        let strip: String = (0..columns).map(|column| shade(shard, column)).collect();
+        row(&format!("rank {rank}"), [format!("{strip}  {}", lists[rank])], 0)
+    };
+    shards.iter().enumerate().map(line).collect()
+}
+
+/// The positions in short: `0-3, 28-31`, or `1, 5, .. 29`.
+fn list(shard: &Positions) -> String {
+    let block = |start: usize, len: usize| match len {
+        1 => start.to_string(),
+        _ => format!("{start}-{}", start + len - 1),
+    };
+    let run = |run: &Run| {
+        let at = |index: usize| block(run.start + run.step * index, run.width);
+        match (run.step, run.len) {
+            (1, len) => block(run.start, len),
+            (_, 2) => format!("{}, {}", at(0), at(1)),
+            (_, len) => format!("{}, {}, .. {}", at(0), at(1), at(len - 1)),
+        }
+    };
+    shard.runs().iter().map(run).collect::<Vec<_>>().join(", ")
+}
+
+/// A matrix of ranks by ranks: how much the queries of one see of the keys of another.
+fn draw_pairs(shards: &[Positions], mask: &Mask) -> Vec<String> {
+    let world = shards.len();
+    let counts: Vec<Vec<u64>> =
+        shards.iter().map(|q| shards.iter().map(|k| pairs_between(mask, q, k)).collect()).collect();
+    let totals: Vec<u64> = counts.iter().map(|row| row.iter().sum()).collect();
+    let all: u64 = totals.iter().sum();
+    let share = |total: u64| total as f64 * world as f64 / all.max(1) as f64;
+    let width = if world <= COUNTED { 9 } else { 1 };
+    let mut lines =
+        vec!["visible pairs of queries (down) and keys (across): ■ all, ◪ some, · none".to_owned()];
+    if world <= COUNTED {
+        lines.push(row("", (0..world).map(|rank| format!("rank {rank}")), width));
+    }
+    for (rank, q) in shards.iter().enumerate() {
+        let cell = |(k, pairs): (&Positions, &u64)| {
+            let glyph = glyph(mask.coverage_of(q, k));
+            if world <= COUNTED { format!("{glyph} {}", short(*pairs)) } else { glyph.to_string() }
+        };
+        let cells: Vec<String> = shards.iter().zip(&counts[rank]).map(cell).collect();
+        let sum = format!("  x {:.2}", share(totals[rank]));
+        lines.push(row(&format!("rank {rank}"), cells.into_iter().chain([sum]), width));
+    }
+    let most = totals.iter().copied().max().unwrap_or(0);
+    lines.push(format!("{all} pairs; the busiest rank has {:.2} times its share", share(most)));
+    lines
+}
+
+/// At most seven characters.
+fn short(pairs: u64) -> String {
+    if pairs < 1_000_000 { pairs.to_string() } else { format!("{:.2e}", pairs as f64) }
+}
