@@ -119,5 +119,5 @@ fn expect_parts(comm: &dyn Communicator, label: Label, parts: &[Tensor]) -> Resu
 
 fn misused(comm: &dyn Communicator, label: Label, found: &str, wanted: &str) -> Error {
     let rank = comm.original(comm.rank());
-    Error::Call { rank, label, found: found.to_owned(), wanted: wanted.to_owned() }
+    Error::Call { rank, label, found: found.into(), wanted: wanted.into() }
 }

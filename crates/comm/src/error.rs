@@ -16,8 +16,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A peer made no progress for longer than the deadline.
     #[error(
-        "rank {rank} waited {waited:.1?} for rank {peer} ({label}): no progress there within the \
-         deadline"
+        "rank {rank} waited {:.1} s for rank {peer} ({label}): no progress there within the deadline",
+        waited.as_secs_f64()
     )]
     Deadline {
         /// Who waited.
@@ -41,7 +41,7 @@ pub enum Error {
         /// Where the one who noticed is.
         label: Label,
         /// Where the sender was.
-        theirs: Label,
+        theirs: Box<Label>,
     },
     /// A peer's program returned while this rank still waited for it.
     #[error(
@@ -73,9 +73,9 @@ pub enum Error {
         /// Where in the program.
         label: Label,
         /// What was asked for.
-        found: String,
+        found: Box<str>,
         /// What can be asked for.
-        wanted: String,
+        wanted: Box<str>,
     },
     /// Another rank failed first; the group has ended.
     #[error("ended because rank {rank} failed")]
@@ -150,7 +150,7 @@ impl From<Error> for candle_core::Error {
     fn from(error: Error) -> candle_core::Error {
         match error {
             Error::Tensor(error) => error,
-            error => candle_core::Error::Io(io::Error::other(error)).bt(),
+            error => candle_core::Error::Io(io::Error::other(error)),
         }
     }
 }

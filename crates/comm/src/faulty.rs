@@ -1,7 +1,6 @@
 //! Breaks things on purpose, for tests.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::{Communicator, Label, Move, Pending, Reduce, Result, collectives, pay
 pub enum Fault {
     /// The call comes late.
     Delay(Duration),
-    /// What was to be sent to others is not.
+    /// What the call was to send to others is not sent, nor anything else with the same label.
     Drop,
     /// One bit of the first tensor sent to another rank is flipped.
     Corrupt,
@@ -47,13 +46,14 @@ pub struct Faulty {
 struct Shot {
     when: When,
     fault: Fault,
-    fired: AtomicBool,
+    /// At which call it happened.
+    fired: OnceLock<Label>,
 }
 
 impl Faulty {
     /// Wraps `inner`; all ranks must.
     pub fn new(inner: Arc<dyn Communicator>, when: When, fault: Fault) -> Arc<Faulty> {
-        let shot = Shot { when, fault, fired: AtomicBool::new(false) };
+        let shot = Shot { when, fault, fired: OnceLock::new() };
         let shot = (inner.rank() == when.rank).then(|| Arc::new(shot));
         Arc::new(Faulty { inner, shot })
     }
@@ -69,7 +69,8 @@ impl Faulty {
             Fault::Drop | Fault::Corrupt => moves.iter().any(leaves),
         };
         let matches = label.pass == when.pass && when.hop.is_none_or(|hop| hop == label.hop);
-        if !matches || !concerned || fired.swap(true, Ordering::Relaxed) {
+        let again = *fault == Fault::Drop && fired.get() == Some(&label);
+        if !(matches && concerned && fired.set(label).is_ok() || again) {
             return Ok(());
         }
         match fault {

@@ -31,8 +31,8 @@ impl Mesh {
             return Err(Error::Call {
                 rank,
                 label: label(0),
-                found: format!("a mesh of {data} × {sequence}"),
-                wanted: format!("one of {} ranks", world.world()),
+                found: format!("a mesh of {data} × {sequence}").into(),
+                wanted: format!("one of {} ranks", world.world()).into(),
             });
         }
         let (replica, place) = (rank / sequence, rank % sequence);

@@ -20,7 +20,8 @@ pub(super) struct Group {
     /// Who failed first.
     first: OnceLock<usize>,
     ranks: Vec<Life>,
-    /// Whom each rank waits for.
+    /// Whom each rank waits for. A wait that failed stays until its rank posts again, so that the
+    /// others leave it the time to say so.
     waits: Mutex<Vec<Option<Wait>>>,
     /// From a to b at `a * world + b`.
     mail: Vec<Mailbox>,
@@ -33,6 +34,8 @@ pub(super) struct Group {
 struct Life {
     /// Grows with every call, arrival and [`crate::Communicator::progress`].
     operations: AtomicU64,
+    /// How many exchanges it has posted.
+    exchanges: AtomicU64,
     /// Its program has returned.
     left: AtomicBool,
 }
@@ -40,7 +43,8 @@ struct Life {
 #[derive(Clone, Copy)]
 struct Wait {
     peer: usize,
-    since: Instant,
+    /// How far the program of the rank that waits has come: exchanges so far, then the time.
+    place: (u64, Instant),
 }
 
 /// A tensor that a rank waits for.
@@ -89,6 +93,7 @@ impl Group {
 
     /// `rank` has done all it was to do.
     pub(super) fn leave(&self, rank: usize) {
+        self.wait_is_over(rank);
         self.ranks[rank].left.store(true, Ordering::Release);
     }
 
@@ -96,6 +101,13 @@ impl Group {
     pub(super) fn progress(&self, rank: usize) -> Result<()> {
         self.ranks[rank].operations.fetch_add(1, Ordering::AcqRel);
         self.running()
+    }
+
+    /// `rank` posts an exchange.
+    pub(super) fn post(&self, rank: usize) -> Result<()> {
+        self.ranks[rank].exchanges.fetch_add(1, Ordering::Relaxed);
+        self.wait_is_over(rank);
+        self.progress(rank)
     }
 
     pub(super) fn send(&self, from: usize, to: usize, parcel: Parcel) {
@@ -121,6 +133,7 @@ impl Group {
             let time = if left { Duration::ZERO } else { TICK };
             if let Some(parcel) = mailbox.take(due.ticket, time) {
                 self.progress(due.rank)?;
+                self.wait_is_over(due.rank);
                 return due.open(parcel);
             }
             self.running()?;
@@ -136,6 +149,10 @@ impl Group {
         &self.mail[from * self.world() + to]
     }
 
+    fn wait_is_over(&self, rank: usize) {
+        lock(&self.waits)[rank] = None;
+    }
+
     fn running(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
@@ -148,20 +165,24 @@ impl Group {
     }
 
     /// Whether the wait of `rank` is the one that fails when its peer stands still. A rank that waits
-    /// stands still through no fault of its own, so whoever waits for it leaves the failing to it;
-    /// in a circle of waits it is the oldest one.
+    /// stands still through no fault of its own: whoever waits for it leaves the failing to it. Of
+    /// several that wait for a rank that does not, and of a circle of waits, that one fails whose
+    /// program has come least far: the others are there because it never got what it waits for.
     fn answers(&self, rank: usize) -> bool {
         let waits = lock(&self.waits);
-        let Some(own) = waits[rank] else { return false };
+        let place = |rank: usize| waits[rank].map(|wait| (wait.place, rank));
+        let (Some(own), mut least) = (waits[rank], place(rank)) else { return false };
         let mut at = own.peer;
-        let mut oldest = (own.since, rank);
         // A walk longer than the world runs in a circle that `rank` is not in.
         for _ in 0..waits.len() {
             if at == rank {
-                return oldest == (own.since, rank);
+                return least == place(rank);
             }
-            let Some(wait) = waits[at] else { return at == own.peer };
-            oldest = oldest.min((wait.since, at));
+            let Some(wait) = waits[at] else {
+                let here = |rank: &usize| waits[*rank].is_some_and(|wait| wait.peer == at);
+                return (0..waits.len()).filter(here).filter_map(place).min() == place(rank);
+            };
+            least = least.min(place(at));
             at = wait.peer;
         }
         false
@@ -174,7 +195,7 @@ impl Due {
             return Ok(parcel.tensor);
         }
         let Due { rank, peer, label, .. } = *self;
-        Err(Error::Order { rank, peer, label, theirs: parcel.label })
+        Err(Error::Order { rank, peer, label, theirs: Box::new(parcel.label) })
     }
 }
 
@@ -191,7 +212,8 @@ impl<'a> Patience<'a> {
     fn new(group: &'a Group, due: &'a Due) -> Patience<'a> {
         let seen = group.operations(due.peer);
         let start = Instant::now();
-        lock(&group.waits)[due.rank] = Some(Wait { peer: due.peer, since: start });
+        let place = (group.ranks[due.rank].exchanges.load(Ordering::Relaxed), start);
+        lock(&group.waits)[due.rank] = Some(Wait { peer: due.peer, place });
         Patience { group, due, start, seen, since: start }
     }
 
@@ -208,11 +230,5 @@ impl<'a> Patience<'a> {
             return Err(Error::Deadline { rank, peer, label, waited: self.start.elapsed() });
         }
         Ok(())
-    }
-}
-
-impl Drop for Patience<'_> {
-    fn drop(&mut self) {
-        lock(&self.group.waits)[self.due.rank] = None;
     }
 }

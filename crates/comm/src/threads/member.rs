@@ -48,8 +48,8 @@ impl Member {
         Err(Error::Call {
             rank: self.original(self.rank),
             label,
-            found: format!("a move with rank {peer}"),
-            wanted: format!("one of {} ranks", self.world()),
+            found: format!("a move with rank {peer}").into(),
+            wanted: format!("one of {} ranks", self.world()).into(),
         })
     }
 }
@@ -65,12 +65,12 @@ impl Communicator for Member {
         self.members[rank]
     }
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
-        self.progress()?;
+        let rank = self.original(self.rank);
+        self.group.post(rank)?;
         for step in &moves {
             let (Move::Send { to: peer, .. } | Move::Receive { from: peer }) = step;
             self.expect_rank(label, *peer)?;
         }
-        let rank = self.original(self.rank);
         let mut dues = VecDeque::new();
         for step in moves {
             match step {

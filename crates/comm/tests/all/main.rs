@@ -1,4 +1,9 @@
 //! Ranks as threads, and what wraps them.
 
 mod collectives;
+mod ending;
+mod faults;
+mod groups;
+mod metered;
 mod support;
+mod waiting;

@@ -61,11 +61,12 @@ pub(crate) fn noise(seed: usize, count: usize) -> Vec<f64> {
 }
 
 pub(crate) fn tensor(values: &[f64], dtype: DType) -> Tensor {
-    Tensor::new(values, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+    let tensor = Tensor::new(values, &Device::Cpu).and_then(|tensor| tensor.to_dtype(dtype));
+    tensor.expect("a type that Candle converts to")
 }
 
 pub(crate) fn bits(tensor: &Tensor) -> Vec<u8> {
     let mut bytes = Vec::new();
-    tensor.write_bytes(&mut bytes).unwrap();
+    tensor.write_bytes(&mut bytes).expect("a vector takes all bytes");
     bytes
 }

@@ -1,0 +1,134 @@
+//! Groups of ranks, and the mesh.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use annulus_comm::{
+    Axis, Cause, Checked, Communicator, Error, Fault, Faulty, Mesh, Metered, Reduce, When,
+};
+use candle_core::DType;
+
+use crate::support::{Comm, PATIENT, hop, on, receive, tensor, within};
+
+/// The world's numbers of a group's ranks, asked of each of them.
+fn gathered(group: &dyn Communicator, world_rank: usize) -> annulus_comm::Result<Vec<usize>> {
+    let own = tensor(&[world_rank as f64], DType::I64);
+    let all = group.all_gather(hop(0), &own)?;
+    all.iter().map(|one| Ok(one.to_vec1::<i64>()?[0] as usize)).collect()
+}
+
+#[test]
+fn a_split_orders_by_key_then_rank() {
+    for world in 1..=8 {
+        on(world, |comm| {
+            let rank = comm.rank();
+            // Backwards in pairs: 7 6 … would be keys alone; equal keys keep the order of ranks.
+            let group = comm.split(hop(0), rank % 3, world - rank / 2)?;
+            let mut wanted: Vec<_> = (0..world).filter(|other| other % 3 == rank % 3).collect();
+            wanted.sort_by_key(|other| (world - other / 2, *other));
+            assert_eq!(group.world(), wanted.len());
+            assert_eq!(wanted[group.rank()], rank);
+            assert_eq!(gathered(&*group, rank)?, wanted);
+            let named: Vec<_> = (0..group.world()).map(|one| group.original(one)).collect();
+            assert_eq!(named, wanted);
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn groups_work_at_the_same_time() {
+    for world in [4, 6, 8] {
+        on(world, |comm| {
+            let rank = comm.rank();
+            let halves = comm.split(hop(0), rank / 2, rank)?;
+            let others = comm.split(hop(1), rank % 2, rank)?;
+            let again = halves.split(hop(2), 0, 0)?;
+            // Groups run at their own pace, with equal labels, over the same pairs of ranks.
+            for round in 0..(100 * (1 + rank / 2)) {
+                let own = tensor(&[rank as f64, round as f64], DType::I64);
+                let sum = halves.all_reduce(hop(5), &own, Reduce::Sum)?.to_vec1::<i64>()?;
+                assert_eq!(sum, [(rank / 2 * 4 + 1) as i64, 2 * round as i64]);
+            }
+            let late = again.exchange(hop(5), vec![receive(1 - again.rank())])?;
+            let sum = others.all_reduce(hop(5), &tensor(&[1.0], DType::U32), Reduce::Sum)?;
+            assert_eq!(sum.to_vec1::<u32>()?, [world as u32 / 2]);
+            drop(late);
+            comm.barrier(hop(5))
+        });
+    }
+}
+
+#[test]
+fn the_mesh_is_replicas_of_sequences() {
+    for (data, sequence) in [(1, 1), (2, 2), (1, 6), (6, 1), (2, 3), (3, 2), (4, 2)] {
+        on(data * sequence, |comm| {
+            let rank = comm.rank();
+            let mesh = Mesh::new(comm, data, sequence)?;
+            let (replica, place) = (rank / sequence, rank % sequence);
+            let replicas: Vec<_> = (0..data).map(|one| one * sequence + place).collect();
+            let places: Vec<_> = (0..sequence).map(|one| replica * sequence + one).collect();
+            let group = |axes: &[Axis]| gathered(&**mesh.group(axes), rank);
+            assert_eq!(group(&[Axis::Data])?, replicas);
+            assert_eq!(group(&[Axis::Sequence])?, places);
+            assert_eq!(mesh.group(&[Axis::Sequence]).rank(), place);
+            assert_eq!(
+                group(&[Axis::Sequence, Axis::Data])?,
+                (0..data * sequence).collect::<Vec<_>>()
+            );
+            assert_eq!(group(&[])?, [rank]);
+            Ok(())
+        });
+    }
+    assert_eq!(Mesh::solo().group(&[Axis::Sequence]).world(), 1);
+}
+
+#[test]
+fn a_mesh_of_another_size_is_refused() {
+    let failure = within(4, PATIENT, |comm| Mesh::new(comm, 3, 2).map(drop));
+    let Cause::Error(error) = failure.expect_err("6 is not 4").cause else { panic!("no error") };
+    let text = error.to_string();
+    assert!(text.ends_with(": a mesh of 3 × 2, wanted one of 4 ranks"), "{text}");
+}
+
+/// Three groups of two; rank 4 breaks in its own.
+fn in_groups(comm: &Comm, act: fn() -> annulus_comm::Result<()>) -> annulus_comm::Result<()> {
+    let group = comm.split(hop(0), comm.rank() / 2, 0)?;
+    for round in 0..20 {
+        sleep(Duration::from_millis(2));
+        if comm.rank() == 4 && round == 3 {
+            act()?;
+        }
+        group.barrier(hop(round))?;
+    }
+    // Groups that heard nothing yet meet the end here.
+    comm.barrier(hop(1))
+}
+
+#[test]
+fn a_failure_in_one_group_ends_all() {
+    let failure = within(6, PATIENT, |comm| in_groups(&comm, || panic!("on purpose")));
+    assert_eq!(failure.expect_err("rank 4 dies").to_string(), "rank 4: panicked: on purpose");
+    let failure = within(6, Duration::from_millis(300), |comm| {
+        in_groups(&comm, || {
+            sleep(Duration::from_millis(900));
+            Ok(())
+        })
+    });
+    let cause = failure.expect_err("rank 4 stands still").cause;
+    assert!(matches!(cause, Cause::Error(Error::Deadline { rank: 5, peer: 4, .. })), "{cause}");
+}
+
+#[test]
+fn wrappers_split_into_wrappers() {
+    let when = When { rank: 9, pass: "", hop: None };
+    on(4, |comm| {
+        let metered = Metered::new(Checked::new(Faulty::new(comm, when, Fault::Die)));
+        let mesh = Mesh::new(metered.clone(), 2, 2)?;
+        let group = mesh.group(&[Axis::Data]);
+        assert_eq!(group.original(1 - group.rank()), (metered.rank() + 2) % 4);
+        group.all_reduce(hop(0), &tensor(&[1.0; 6], DType::F32), Reduce::Sum)?;
+        assert_eq!(metered.take().bytes["forward"], 24);
+        Ok(())
+    });
+}

@@ -1,0 +1,98 @@
+//! What `Metered` counts.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use annulus_comm::{Communicator, Label, Metered, Reduce, Traffic};
+use candle_core::{DType, Tensor};
+
+use crate::support::{on, receive, send, tensor};
+
+fn at(pass: &'static str) -> Label {
+    Label { pass, ..Label::default() }
+}
+
+/// `count` elements of four bytes.
+fn floats(count: usize) -> Tensor {
+    tensor(&vec![1.0; count], DType::F32)
+}
+
+#[test]
+fn bytes_are_what_was_handed_over() {
+    let all = on(3, |comm| {
+        let comm = Metered::new(comm);
+        let rank = comm.rank();
+        let parts = || vec![floats(2), floats(2), floats(2)];
+        let next = (rank + 1) % 3;
+        let moves = vec![
+            send(&floats(10), next),
+            send(&tensor(&[1.0; 3], DType::BF16), next),
+            send(&floats(1), rank),
+            receive((rank + 2) % 3),
+            receive((rank + 2) % 3),
+            receive(rank),
+        ];
+        comm.exchange(at("exchange"), moves)?.wait()?;
+        comm.all_reduce(at("all reduce"), &floats(100), Reduce::Sum)?;
+        comm.reduce_scatter(at("reduce scatter"), parts())?;
+        comm.all_gather(at("all gather"), &floats(rank))?;
+        comm.all_to_all(at("all to all"), parts())?;
+        comm.broadcast(at("broadcast"), Some(&floats(5)), 2)?;
+        comm.barrier(at("barrier"))?;
+        let pair = comm.split(at("split"), usize::from(rank == 2), 0)?;
+        pair.all_reduce(at("all reduce"), &floats(7), Reduce::Max)?;
+        comm.progress()?;
+        let traffic = comm.take();
+        let Traffic { bytes, calls, .. } = comm.take();
+        assert!(bytes.is_empty() && calls == 0, "it starts again from zero");
+        Ok(traffic)
+    });
+    for (rank, traffic) in all.into_iter().enumerate() {
+        let mut wanted = vec![
+            ("all gather", 4 * rank as u64),
+            ("all reduce", 4 * 107),
+            ("all to all", 4 * 6),
+            ("broadcast", if rank == 2 { 20 } else { 0 }),
+            ("exchange", 40 + 6 + 4),
+            ("reduce scatter", 4 * 6),
+        ];
+        wanted.retain(|&(_, bytes)| bytes > 0);
+        assert_eq!(traffic.bytes.into_iter().collect::<Vec<_>>(), wanted, "rank {rank}");
+        assert_eq!(traffic.calls, 9);
+    }
+}
+
+#[test]
+fn waiting_is_counted_for_the_peer_that_is_late() {
+    let late = Duration::from_millis(200);
+    let all = on(4, |comm| {
+        let comm = Metered::new(comm);
+        // Ranks 1 and 3 are a group of their own, in which they are 0 and 1.
+        let group = comm.split(at("split"), comm.rank() % 2, 0)?;
+        comm.take();
+        match comm.rank() {
+            1 => {
+                let moves = vec![receive(0), receive(1), send(&floats(1), 0)];
+                group.exchange(at("forward"), moves)?.wait()?;
+            }
+            3 => {
+                sleep(late);
+                group.exchange(at("forward"), vec![send(&floats(1), 0)])?.wait()?;
+                sleep(late);
+            }
+            _ => {}
+        }
+        let alone = comm.take();
+        comm.barrier(at("barrier"))?;
+        Ok((alone, comm.take()))
+    });
+    let (exchanged, at_barrier) = &all[1];
+    let peers: Vec<_> = exchanged.waiting_for.keys().copied().collect();
+    assert_eq!(peers, [1, 3], "peers have the numbers of the world");
+    assert!(exchanged.waiting_for[&3] > late / 2);
+    assert!(exchanged.waiting_for[&1] < late / 2);
+    assert!(exchanged.waiting >= exchanged.waiting_for[&3]);
+    assert!(at_barrier.waiting > late / 2);
+    assert!(at_barrier.waiting_for.is_empty());
+    assert!(all[3].1.waiting < late / 2);
+}
