@@ -3,8 +3,10 @@
 //! A kernel is told of a mask only what a [`Visibility`] says. Its running state (unnormalised output, running maximum, running
 //! sum) is f32, its own, and carried across tiles and hops, so that hop boundaries are invisible and nothing is merged.
 
+mod dense;
 mod fused;
 mod reference;
+mod sizes;
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -12,8 +14,9 @@ use std::fmt::Debug;
 use annulus_sequence::Visibility;
 use candle_core::{Result, Tensor};
 
+pub use dense::{Dense, dense};
 pub use fused::Fused;
-pub use reference::{Dense, Reference, dense};
+pub use reference::Reference;
 
 /// Keys and values of one shard against the queries of the state: forward.
 ///
@@ -98,3 +101,21 @@ pub trait AttentionKernel: Send + Sync + Debug {
 
 /// Called now and then while tiles compute.
 pub type Progress<'a> = &'a dyn Fn() -> Result<()>;
+
+/// The state as the kernel's own type.
+fn own<S: State>(state: &mut dyn State) -> Result<&mut S> {
+    match state.as_any().downcast_mut() {
+        Some(state) => Ok(state),
+        None => sizes::wrong(FOREIGN.to_owned()),
+    }
+}
+
+/// The same, taken out of its box.
+fn taken<S: State>(state: Box<dyn State>) -> Result<S> {
+    match state.into_any().downcast() {
+        Ok(state) => Ok(*state),
+        Err(_) => sizes::wrong(FOREIGN.to_owned()),
+    }
+}
+
+const FOREIGN: &str = "a state of another kernel or of the other pass";

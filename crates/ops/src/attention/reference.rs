@@ -1,38 +1,228 @@
-//! Slow and obvious: dense attention in f64 from positions, and a kernel of plain loops.
+//! The kernel of plain loops: slow and obvious, f64 inside.
+//!
+//! It carries the same state across tiles as the fast kernels do (unnormalised output, running maximum, running sum per row),
+//! so that what differs between the two is rounding alone.
 
-use annulus_sequence::{Mask, Positions};
-use candle_core::{Result, Tensor};
+use std::any::Any;
 
-/// What dense attention gives, all f64.
-#[derive(Clone, Debug)]
-pub struct Dense {
-    /// [B, Hq, Sq, D].
-    pub out: Tensor,
-    /// [B, Hq, Sq].
-    pub lse: Tensor,
-    /// [B, Hq, Sq, D].
-    pub dq: Tensor,
-    /// [B, Hkv, Sk, D].
-    pub dk: Tensor,
-    /// [B, Hkv, Sk, D].
-    pub dv: Tensor,
-}
+use annulus_sequence::Spans;
+use candle_core::{DType, Device, Result, Tensor};
 
-/// A block of queries against a block of keys, in f64, by `mask.allows` on every pair of positions.
-#[expect(clippy::too_many_arguments, reason = "the reference takes everything at once")]
-pub fn dense(
-    _q: &Tensor,
-    _k: &Tensor,
-    _v: &Tensor,
-    _gradient: &Tensor,
-    _mask: &Mask,
-    _queries: &Positions,
-    _keys: &Positions,
-    _scale: f64,
-) -> Result<Dense> {
-    todo!()
-}
+use super::sizes::{Keys, Queries, spans, widened};
+use super::{
+    Attended, AttentionKernel, BackwardTile, KeyValueGradients, Progress, State, Tile, own, taken,
+};
 
-/// The kernel of plain loops, in f64 inside.
-#[derive(Debug, Default)]
+/// The kernel of plain loops, in f64 inside. It takes any float dtype.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
+
+#[derive(Debug)]
+struct Forward {
+    sizes: Queries,
+    dtype: DType,
+    scale: f64,
+    q: Vec<f64>,
+    out: Vec<f64>,
+    maximum: Vec<f64>,
+    sum: Vec<f64>,
+}
+
+#[derive(Debug)]
+struct Backward {
+    sizes: Queries,
+    scale: f64,
+    q: Vec<f64>,
+    gradient: Vec<f64>,
+    lse: Vec<f64>,
+    delta: Vec<f64>,
+    dq: Vec<f64>,
+}
+
+impl State for Forward {
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl State for Backward {
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl AttentionKernel for Reference {
+    fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {
+        let sizes = Queries::new(q, scale)?;
+        let (dtype, q) = (q.dtype(), values(q)?);
+        let rows = q.len() / sizes.dim;
+        let (out, maximum) = (vec![0.0; q.len()], vec![f64::NEG_INFINITY; rows]);
+        Ok(Box::new(Forward { sizes, dtype, scale, out, maximum, sum: vec![0.0; rows], q }))
+    }
+
+    fn forward(
+        &self,
+        tiles: &[Tile<'_>],
+        state: &mut dyn State,
+        progress: Progress<'_>,
+    ) -> Result<()> {
+        let state: &mut Forward = own(state)?;
+        for tile in tiles {
+            let keys = state.sizes.keys(tile)?;
+            let (k, v) = (values(tile.k)?, values(tile.v)?);
+            for head in 0..state.sizes.batch * state.sizes.heads {
+                progress()?;
+                let spans = spans(tile.visibility, head / state.sizes.heads);
+                for (row, spans) in spans.iter().enumerate() {
+                    state.fold(head, row, spans, keys, &k, &v);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&self, state: Box<dyn State>) -> Result<Attended> {
+        let Forward { sizes, dtype, mut out, maximum, sum, .. } = taken(state)?;
+        let shape = (sizes.batch, sizes.heads, sizes.rows);
+        for (out, &sum) in out.chunks_mut(sizes.dim).zip(&sum).filter(|(_, sum)| **sum != 0.0) {
+            out.iter_mut().for_each(|value| *value /= sum);
+        }
+        let lse: Vec<f32> =
+            maximum.iter().zip(&sum).map(|(maximum, sum)| (maximum + sum.ln()) as f32).collect();
+        Ok(Attended {
+            out: Tensor::from_vec(out, sizes.shape(), &Device::Cpu)?.to_dtype(dtype)?,
+            lse: Tensor::from_vec(lse, shape, &Device::Cpu)?,
+        })
+    }
+
+    fn begin_backward(
+        &self,
+        q: &Tensor,
+        attended: &Attended,
+        gradient: &Tensor,
+        scale: f64,
+    ) -> Result<Box<dyn State>> {
+        let sizes = Queries::new(q, scale)?;
+        sizes.check(attended, gradient)?;
+        let (q, gradient, lse) = (values(q)?, values(gradient)?, values(&attended.lse)?);
+        let out = values(&attended.out)?;
+        let delta =
+            out.chunks(sizes.dim).zip(gradient.chunks(sizes.dim)).map(|(o, g)| dot(o, g)).collect();
+        let dq = vec![0.0; q.len()];
+        Ok(Box::new(Backward { sizes, scale, q, gradient, lse, delta, dq }))
+    }
+
+    fn backward(
+        &self,
+        tiles: Vec<BackwardTile<'_>>,
+        state: &mut dyn State,
+        progress: Progress<'_>,
+    ) -> Result<Vec<KeyValueGradients>> {
+        let state: &mut Backward = own(state)?;
+        tiles.into_iter().map(|tile| state.tile(tile, progress)).collect()
+    }
+
+    fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor> {
+        let Backward { sizes, dq, .. } = taken(state)?;
+        Tensor::from_vec(dq, sizes.shape(), &Device::Cpu)?.to_dtype(DType::F32)
+    }
+}
+
+impl Forward {
+    /// Folds the keys that one row sees into its running output, maximum and sum.
+    fn fold(&mut self, head: usize, row: usize, spans: &Spans, keys: Keys, k: &[f64], v: &[f64]) {
+        let dim = self.sizes.dim;
+        let row = head * self.sizes.rows + row;
+        let start = head / (self.sizes.heads / keys.heads) * keys.rows;
+        let query = &self.q[row * dim..(row + 1) * dim];
+        let out = &mut self.out[row * dim..(row + 1) * dim];
+        for column in visible(spans) {
+            let key = (start + column) * dim..(start + column + 1) * dim;
+            let score = self.scale * dot(query, &k[key.clone()]);
+            let maximum = self.maximum[row].max(score);
+            // Nothing was seen yet where the maximum is -inf: the factor is 0, and no difference of infinities is taken.
+            let (kept, weight) = ((self.maximum[row] - maximum).exp(), (score - maximum).exp());
+            for (out, value) in out.iter_mut().zip(&v[key]) {
+                *out = *out * kept + weight * value;
+            }
+            self.sum[row] = self.sum[row] * kept + weight;
+            self.maximum[row] = maximum;
+        }
+    }
+}
+
+impl Backward {
+    fn tile(
+        &mut self,
+        BackwardTile { tile, carried }: BackwardTile<'_>,
+        progress: Progress<'_>,
+    ) -> Result<KeyValueGradients> {
+        let keys = self.sizes.keys(&tile)?;
+        let (k, v) = (values(tile.k)?, values(tile.v)?);
+        let (mut dk, mut dv) = (vec![0.0; k.len()], vec![0.0; k.len()]);
+        for head in 0..self.sizes.batch * self.sizes.heads {
+            progress()?;
+            for (row, spans) in spans(tile.visibility, head / self.sizes.heads).iter().enumerate() {
+                self.row(head, row, spans, keys, [&k, &v], [&mut dk, &mut dv]);
+            }
+        }
+        let shape = (self.sizes.batch, keys.heads, keys.rows, self.sizes.dim);
+        let [dk, dv] = [dk, dv]
+            .map(|values| Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(DType::F32));
+        match carried {
+            Some(carried) => {
+                Ok(KeyValueGradients { dk: (carried.dk + dk?)?, dv: (carried.dv + dv?)? })
+            }
+            None => Ok(KeyValueGradients { dk: dk?, dv: dv? }),
+        }
+    }
+
+    fn row(
+        &mut self,
+        head: usize,
+        row: usize,
+        spans: &Spans,
+        keys: Keys,
+        [k, v]: [&[f64]; 2],
+        [dk, dv]: [&mut [f64]; 2],
+    ) {
+        let dim = self.sizes.dim;
+        let row = head * self.sizes.rows + row;
+        let start = head / (self.sizes.heads / keys.heads) * keys.rows;
+        let at = row * dim..(row + 1) * dim;
+        let (query, gradient) = (&self.q[at.clone()], &self.gradient[at.clone()]);
+        for column in visible(spans) {
+            let key = (start + column) * dim..(start + column + 1) * dim;
+            let (key_row, value_row) = (&k[key.clone()], &v[key.clone()]);
+            let p = (self.scale * dot(query, key_row) - self.lse[row]).exp();
+            let ds = self.scale * p * (dot(gradient, value_row) - self.delta[row]);
+            add(&mut dv[key.clone()], p, gradient);
+            add(&mut dk[key], ds, query);
+            add(&mut self.dq[at.clone()], ds, key_row);
+        }
+    }
+}
+
+fn visible(spans: &Spans) -> impl Iterator<Item = usize> {
+    spans.iter().flat_map(|span| span.start as usize..span.end as usize)
+}
+
+fn values(tensor: &Tensor) -> Result<Vec<f64>> {
+    widened(tensor, DType::F64)?.flatten_all()?.to_vec1()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn add(to: &mut [f64], factor: f64, values: &[f64]) {
+    for (to, value) in to.iter_mut().zip(values) {
+        *to += factor * value;
+    }
+}

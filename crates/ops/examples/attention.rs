@@ -1,0 +1,51 @@
+//! How fast the CPU attention kernel is: `attention [TOKENS [HEADS [DIM [WORKERS [full|causal]]]]]`.
+//!
+//! Operations as papers count them: `4 B H S^2 D` forward, 2.5 times that backward, half of it under a causal mask.
+
+use std::time::Instant;
+
+use annulus_ops::Pool;
+use annulus_ops::attention::{AttentionKernel, BackwardTile, Fused, Tile};
+use annulus_sequence::{Mask, Positions, Visibility};
+use candle_core::{Device, Result, Tensor};
+
+#[expect(clippy::print_stdout, reason = "this is what the example is for")]
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |index: usize, default: usize| {
+        arguments.get(index).and_then(|word| word.parse().ok()).unwrap_or(default)
+    };
+    let (tokens, heads, dim) = (number(0, 4096), number(1, 8), number(2, 64));
+    let workers = number(3, 1);
+    let causal = arguments.get(4).is_none_or(|word| word == "causal");
+    let mask = if causal { Mask::causal() } else { Mask::full() };
+    let visibility = [Visibility::new(&mask, &Positions::all(tokens), &Positions::all(tokens))];
+    let random = || Tensor::randn(0f32, 1.0, (1, heads, tokens, dim), &Device::Cpu);
+    let (q, k, v, gradient) = (random()?, random()?, random()?, random()?);
+    let tile = Tile { k: &k, v: &v, visibility: &visibility };
+    let kernel = Fused { pool: Pool::new(workers) };
+    let scale = 1.0 / (dim as f64).sqrt();
+    let work = 4.0 * (heads * tokens * tokens * dim) as f64 * if causal { 0.5 } else { 1.0 };
+
+    let (mut forward, mut backward) = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..5 {
+        let start = Instant::now();
+        let mut state = kernel.begin(&q, scale)?;
+        kernel.forward(std::slice::from_ref(&tile), &mut *state, &|| Ok(()))?;
+        let attended = kernel.finish(state)?;
+        forward = forward.min(start.elapsed().as_secs_f64());
+
+        let start = Instant::now();
+        let mut state = kernel.begin_backward(&q, &attended, &gradient, scale)?;
+        let tiles = vec![BackwardTile { tile: tile.clone(), carried: None }];
+        kernel.backward(tiles, &mut *state, &|| Ok(()))?;
+        kernel.finish_backward(state)?;
+        backward = backward.min(start.elapsed().as_secs_f64());
+    }
+    println!("tokens heads dim workers forward/s GFLOP/s backward/s GFLOP/s");
+    let (forward_rate, backward_rate) = (work / forward / 1e9, 2.5 * work / backward / 1e9);
+    println!(
+        "{tokens} {heads} {dim} {workers} {forward:.4} {forward_rate:.0} {backward:.4} {backward_rate:.0}"
+    );
+    Ok(())
+}

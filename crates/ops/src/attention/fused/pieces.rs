@@ -1,0 +1,119 @@
+//! Which pieces of a tile are worth computing, from who sees whom.
+//!
+//! A tile is cut into blocks of query rows and blocks of key columns of fixed size. What is left of a block after its unseen
+//! edges are cut off is a piece. Forward and backward compute the same pieces in the same order, whatever the number of
+//! workers, so that their sums have the same bits.
+
+use std::ops::Range;
+
+use annulus_sequence::{Spans, Visibility};
+
+/// Query rows of a block.
+pub(super) const ROWS: usize = 128;
+/// Key columns of a block.
+pub(super) const COLUMNS: usize = 256;
+
+/// The columns of a block that a block of rows sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Which block of columns it lies in.
+    pub(super) block: usize,
+    /// The first and last that are seen by any row, and all between them.
+    pub(super) columns: Range<usize>,
+    /// Whether some row does not see some of them.
+    pub(super) masked: bool,
+}
+
+/// The pieces of a tile, by block of query rows, in the order of their columns.
+#[derive(Debug)]
+pub(super) struct Pieces(Vec<Vec<Piece>>);
+
+impl Pieces {
+    /// The pieces of a tile, by batch row or one for all.
+    pub(super) fn of_rows(visibility: &[Visibility]) -> Vec<Pieces> {
+        visibility.iter().map(|one| Pieces::new(&one.queries)).collect()
+    }
+
+    /// The pieces of the tile whose query rows see `spans`.
+    pub(super) fn new(spans: &[Spans]) -> Pieces {
+        Pieces(spans.chunks(ROWS).map(pieces_of).collect())
+    }
+
+    /// Those of a block of query rows.
+    pub(super) fn of(&self, block: usize) -> &[Piece] {
+        &self.0[block]
+    }
+
+    /// The same by block of key columns: the blocks of rows that see some of it, with the piece each sees.
+    pub(super) fn by_columns(&self, columns: usize) -> Vec<Vec<(usize, &Piece)>> {
+        let mut by_columns = vec![Vec::new(); columns.div_ceil(COLUMNS)];
+        for (rows, pieces) in self.0.iter().enumerate() {
+            for piece in pieces {
+                by_columns[piece.block].push((rows, piece));
+            }
+        }
+        by_columns
+    }
+}
+
+/// The rows of block `block` of `rows` rows.
+pub(super) fn rows_of(block: usize, rows: usize) -> Range<usize> {
+    block * ROWS..rows.min((block + 1) * ROWS)
+}
+
+fn pieces_of(rows: &[Spans]) -> Vec<Piece> {
+    let seen = || rows.iter().flatten().filter(|span| span.start < span.end);
+    let first = seen().map(|span| span.start as usize).min().unwrap_or(0);
+    let end = seen().map(|span| span.end as usize).max().unwrap_or(0);
+    (first / COLUMNS..end.div_ceil(COLUMNS)).filter_map(|block| piece_of(rows, block)).collect()
+}
+
+fn piece_of(rows: &[Spans], block: usize) -> Option<Piece> {
+    let whole = block * COLUMNS..(block + 1) * COLUMNS;
+    let (mut first, mut end, mut seen) = (whole.end, whole.start, 0);
+    for span in rows.iter().flatten() {
+        let start = whole.start.max(span.start as usize);
+        let stop = whole.end.min(span.end as usize);
+        if start < stop {
+            (first, end, seen) = (first.min(start), end.max(stop), seen + stop - start);
+        }
+    }
+    let columns = first..end;
+    (seen > 0).then(|| Piece { block, masked: seen < rows.len() * columns.len(), columns })
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_sequence::Span;
+
+    use super::*;
+
+    fn sees(spans: &[(u32, u32)]) -> Spans {
+        let mut all = spans.iter().map(|&(start, end)| Span { start, end });
+        [all.next().unwrap_or_default(), all.next().unwrap_or_default()]
+    }
+
+    #[test]
+    fn unseen_edges_and_blocks_are_cut_off() {
+        let rows = [sees(&[(3, 10), (600, 700)]), sees(&[(4, 256), (650, 768)]), sees(&[])];
+        let pieces = Pieces::new(&rows);
+        let expected = [
+            Piece { block: 0, columns: 3..256, masked: true },
+            Piece { block: 2, columns: 600..768, masked: true },
+        ];
+        assert_eq!(pieces.of(0), expected);
+        let by_columns = pieces.by_columns(800);
+        assert_eq!(by_columns[0], [(0, &expected[0])]);
+        assert!(by_columns[1].is_empty() && by_columns[3].is_empty());
+    }
+
+    #[test]
+    fn what_every_row_sees_is_not_masked() {
+        let touching = sees(&[(0, 100), (100, 300)]);
+        let pieces = Pieces::new(&[sees(&[(0, 300)]), touching]);
+        let masked: Vec<bool> = pieces.of(0).iter().map(|piece| piece.masked).collect();
+        assert_eq!(masked, [false, false]);
+        let none = Pieces::new(&[sees(&[]), sees(&[(7, 7)])]);
+        assert!(none.of(0).is_empty());
+    }
+}

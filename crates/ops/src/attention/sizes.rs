@@ -1,0 +1,119 @@
+//! The sizes of a tile, checked before any arithmetic: kernels index without looking again.
+
+use annulus_sequence::{Spans, Visibility};
+use candle_core::{DType, Error, Result, Tensor};
+
+use super::{Attended, Tile};
+
+/// The sizes of a block of queries, [batch, heads, rows, dim]; none is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Queries {
+    pub(super) batch: usize,
+    pub(super) heads: usize,
+    pub(super) rows: usize,
+    pub(super) dim: usize,
+}
+
+/// The sizes of keys and values that fit the queries, [batch, heads, rows, dim]; none is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Keys {
+    pub(super) heads: usize,
+    pub(super) rows: usize,
+}
+
+impl Queries {
+    /// The sizes of `q`, and a check of the scale of its scores.
+    pub(super) fn new(q: &Tensor, scale: f64) -> Result<Queries> {
+        let (batch, heads, rows, dim) = q.dims4()?;
+        if q.elem_count() == 0 {
+            return wrong(format!("queries of shape {:?} have no elements", q.dims()));
+        }
+        if !(scale.is_finite() && scale > 0.0) {
+            return wrong(format!(
+                "the scale of scores is {scale}, wanted a finite number above 0"
+            ));
+        }
+        Ok(Queries { batch, heads, rows, dim })
+    }
+
+    /// The shape of what has a row per query.
+    pub(super) fn shape(self) -> (usize, usize, usize, usize) {
+        (self.batch, self.heads, self.rows, self.dim)
+    }
+
+    /// Checks what the forward pass left and the gradient of its output.
+    pub(super) fn check(self, attended: &Attended, gradient: &Tensor) -> Result<()> {
+        let wanted = self.shape();
+        for (name, tensor) in [("output", &attended.out), ("output gradient", gradient)] {
+            if tensor.dims4()? != wanted {
+                return wrong(format!("{name} of shape {:?}, wanted {wanted:?}", tensor.dims()));
+            }
+        }
+        let wanted = (self.batch, self.heads, self.rows);
+        if attended.lse.dims3()? != wanted {
+            let found = attended.lse.dims();
+            return wrong(format!("log-sum-exp of shape {found:?}, wanted {wanted:?}"));
+        }
+        Ok(())
+    }
+
+    /// The sizes of the keys of `tile`, and a check that its visibility stays inside of it.
+    pub(super) fn keys(self, tile: &Tile<'_>) -> Result<Keys> {
+        let (batch, heads, rows, dim) = tile.k.dims4()?;
+        if tile.v.dims() != tile.k.dims() {
+            let (k, v) = (tile.k.dims(), tile.v.dims());
+            return wrong(format!("keys of shape {k:?} with values of shape {v:?}"));
+        }
+        if (batch, dim) != (self.batch, self.dim) || rows == 0 {
+            let (k, q) = (tile.k.dims(), self.shape());
+            return wrong(format!("keys of shape {k:?} for queries of shape {q:?}"));
+        }
+        if heads == 0 || !self.heads.is_multiple_of(heads) {
+            let found = self.heads;
+            return wrong(format!(
+                "{found} query heads are no multiple of {heads} key/value heads"
+            ));
+        }
+        let keys = Keys { heads, rows };
+        self.check_visibility(tile.visibility, keys)?;
+        Ok(keys)
+    }
+
+    fn check_visibility(self, visibility: &[Visibility], keys: Keys) -> Result<()> {
+        let (found, batch) = (visibility.len(), self.batch);
+        if found != 1 && found != batch {
+            return wrong(format!(
+                "{found} visibilities for {batch} batch rows, wanted 1 or {batch}"
+            ));
+        }
+        for one in visibility {
+            let found = (one.queries.len(), one.keys.len());
+            let wanted = (self.rows, keys.rows);
+            if found != wanted {
+                return wrong(format!(
+                    "a visibility of {found:?} rows and columns, wanted {wanted:?}"
+                ));
+            }
+            let ends = one.queries.iter().flatten().filter(|span| span.start < span.end);
+            if let Some(span) = ends.into_iter().find(|span| span.end as usize > keys.rows) {
+                return wrong(format!("a visible key {} of {} keys", span.end - 1, keys.rows));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The spans of batch row `index`, where all rows may share one visibility.
+pub(super) fn spans(visibility: &[Visibility], index: usize) -> &[Spans] {
+    &visibility[index.min(visibility.len() - 1)].queries
+}
+
+/// The tensor as contiguous `dtype`; the same storage where it is that already.
+pub(super) fn widened(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+    tensor.detach().to_dtype(dtype)?.contiguous()
+}
+
+/// An error of what was handed in.
+pub(super) fn wrong<T>(message: String) -> Result<T> {
+    Err(Error::Msg(format!("attention: {message}")).bt())
+}
