@@ -179,7 +179,7 @@ impl Extraction<'_> {
 
     /// Which keys a `model:` section must have: a folder's, or a shape's.
     fn model_groups(&mut self, node: &Node) -> &'static [&'static [Key]] {
-        let shape = SHAPE.iter().filter_map(|key| node.entry(key.name)).next();
+        let shape = SHAPE.iter().find_map(|key| node.entry(key.name));
         match (node.entry("path"), shape) {
             (Some(path), Some(inline)) => {
                 let line = self.report.sources[path.key_span.source].line_of(path.key_span.start);

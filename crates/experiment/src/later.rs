@@ -84,7 +84,7 @@ pub(crate) fn rope_theta(root: &Node, report: &mut Report) -> Option<f64> {
                 (format!("`{path}` must be a number above 0, found {value}"), None)
             }),
             (Some(theta), None) => found = Some((theta, path)),
-            (Some(theta), Some((first, first_path))) if *first != theta => {
+            (Some(theta), Some((first, first_path))) if first.to_bits() != theta.to_bits() => {
                 report.at(entry.value.span, || {
                     (format!("`{path}` is {theta}, but `{first_path}` is {first}"), None)
                 });

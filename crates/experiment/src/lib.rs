@@ -1,15 +1,16 @@
 //! The experiment file and config.json as types; every cross-check; the plan it means. Needs no tensors: a laptop can check
 //! an experiment for a cluster.
-#![allow(clippy::todo, reason = "skeleton")]
 
 mod build;
 mod config;
+mod cost;
 mod experiment;
 mod extract;
 mod later;
 mod load;
 mod plan;
 mod problem;
+mod report;
 mod rules;
 mod schema;
 mod source;
@@ -17,6 +18,7 @@ mod table;
 mod tree;
 mod typed;
 mod values;
+mod written;
 
 pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{
@@ -28,3 +30,4 @@ pub use plan::{Peak, Plan, RankPlan};
 pub use problem::{Problem, Problems};
 pub use schema::schema;
 pub use source::Places;
+pub use written::differences;

@@ -54,7 +54,7 @@ pub fn parse(name: &str, text: &str, overrides: &[Override]) -> Result<Experimen
     let values = extract::experiment(&root, &mut report);
     let places = Places::new(report.sources.clone(), values.spans.clone());
     let experiment = build::experiment(&values, places);
-    report.extend(experiment.iter().flat_map(|experiment| rules::check(experiment)));
+    report.extend(experiment.iter().flat_map(rules::check));
     match experiment {
         Some(experiment) if report.is_empty() => Ok(experiment),
         _ => Err(report.finish()),

@@ -1,8 +1,14 @@
 //! What an experiment means: every cross-check made, every number derived, nothing optional.
 
-use annulus_sequence::{Mask, Positions};
+use annulus_sequence::{
+    BlockShape, Bytes, Mask, Positions, Proof, Return, Rule, Schedule, pairs_between,
+    pairs_per_hop, prove,
+};
 
-use crate::{Experiment, Problems, Shape};
+use serde::Serialize;
+
+use crate::cost::{self, Share};
+use crate::{Experiment, MaskKind, ModelSource, Problem, Problems, Shape, read_config, rules};
 
 /// An experiment that can run.
 #[derive(Clone, Debug)]
@@ -17,6 +23,9 @@ pub struct Plan {
     pub micro_batch: usize,
     /// Micro-batches per optimizer step and rank.
     pub micro_batches: usize,
+    /// Visible (query, key) pairs of one sequence, per head and layer, that the slowest rank of every hop computes, summed
+    /// over the hops: what a forward pass takes when ranks wait for each other.
+    pub slowest_pairs: u64,
     /// By rank of the world.
     pub ranks: Vec<RankPlan>,
 }
@@ -24,24 +33,27 @@ pub struct Plan {
 /// What one rank will hold and hand over, per optimizer step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankPlan {
-    /// Its place in the world.
+    /// Its place in the world: replica `rank / mesh.sequence`, part `rank % mesh.sequence` of its sequences.
     pub rank: usize,
     /// The positions it holds of each of its sequences.
     pub positions: Positions,
-    /// Visible (query, key) pairs of its queries, per head and layer, over all its sequences.
+    /// Visible (query, key) pairs of its queries, for one head of one layer, over all its sequences of the step.
     pub pairs: u64,
-    /// Attention's forward bytes of all layers and micro-batches.
+    /// Attention's forward bytes of all layers and micro-batches: keys and values in the model's dtype. With `recompute`
+    /// attention is not run again, so this is all.
     pub forward: u64,
-    /// Attention's backward bytes.
+    /// Attention's backward bytes, of the reversed ring: keys and values in the model's dtype, their gradients in f32.
     pub backward: u64,
-    /// Bytes of gradient sums, loss and norm included.
+    /// Bytes of the gradient sum. The trainer hands to `comm` one `all_reduce` over data and sequence per parameter in name
+    /// order, f32, and one of an f64 tensor of 2 elements, the sum of losses and the count of targets. With one rank
+    /// nothing is called, and this is 0.
     pub gradients: u64,
     /// Peak memory by class, bytes.
     pub peak: Peak,
 }
 
 /// Peak memory of a rank by class, bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Peak {
     /// Weights (and f32 masters where weights are bf16).
     pub weights: u64,
@@ -51,13 +63,163 @@ pub struct Peak {
     pub optimizer: u64,
     /// Activations.
     pub activations: u64,
-    /// Keys, values and their gradients in flight.
+    /// Keys, values and their gradients in flight; a rank's own keys and values are activations.
     pub key_value: u64,
+}
+
+impl Peak {
+    /// All classes.
+    pub fn total(&self) -> u64 {
+        let classes =
+            [self.weights, self.gradients, self.optimizer, self.activations, self.key_value];
+        classes.into_iter().fold(0, u64::saturating_add)
+    }
 }
 
 impl Plan {
     /// Checks what spans sections. `vocabulary` is what the tokenizer has, where it is known.
-    pub fn new(_experiment: Experiment, _vocabulary: Option<usize>) -> Result<Plan, Problems> {
-        todo!()
+    ///
+    /// Reads the model's config.json where `model.path` is given; allocates nothing of the model's size.
+    pub fn new(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan, Problems> {
+        let broken = rules::check(&experiment);
+        if !broken.is_empty() {
+            return Err(Problems(broken));
+        }
+        let shape = settled_shape(&experiment, vocabulary)?;
+        let mask = mask_of(&experiment);
+        let per_replica = experiment.data.batch / experiment.mesh.data;
+        let micro_batch = experiment.memory.micro_batch.unwrap_or(per_replica);
+        let mut plan = Plan {
+            micro_batches: per_replica / micro_batch,
+            experiment,
+            shape,
+            mask,
+            micro_batch,
+            slowest_pairs: 0,
+            ranks: Vec::new(),
+        };
+        let passes = plan.passes()?;
+        plan.slowest_pairs = pairs_per_hop(&passes.forward.0)
+            .iter()
+            .filter_map(|ranks| ranks.iter().max())
+            .fold(0, |sum: u64, pairs| sum.saturating_add(*pairs));
+        plan.ranks = plan.rank_plans(&passes);
+        Ok(plan)
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> usize {
+        self.experiment.mesh.data * self.experiment.mesh.sequence
+    }
+
+    /// Tokens of the vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        // Settled in `new`.
+        self.shape.vocab_size.unwrap_or_default()
+    }
+
+    /// The schedules of both passes, proved.
+    fn passes(&self) -> Result<Passes, Problems> {
+        let strategy = self.experiment.attention.strategy;
+        let (tokens, world) = (self.experiment.data.tokens, self.experiment.mesh.sequence);
+        let heads = self.shape.num_key_value_heads;
+        let refused = |error: &dyn std::fmt::Display| {
+            let places = &self.experiment.places;
+            Problems::from(places.problem("attention.strategy", error.to_string()))
+        };
+        let forward =
+            strategy.forward(&self.mask, tokens, world, heads).map_err(|e| refused(&e))?;
+        let backward = strategy
+            .backward(&self.mask, tokens, world, heads, Return::Reversed)
+            .map_err(|e| refused(&e))?;
+        let proof = |schedule: &Schedule| prove(schedule).map_err(|flaw| refused(&flaw));
+        let proofs = (proof(&forward)?, proof(&backward)?);
+        Ok(Passes { forward: (forward, proofs.0), backward: (backward, proofs.1) })
+    }
+
+    fn rank_plans(&self, passes: &Passes) -> Vec<RankPlan> {
+        let share = Share::new(self);
+        let block = BlockShape {
+            batch: self.micro_batch,
+            head_dim: self.shape.head_dim,
+            wire: self.experiment.model.dtype.bytes(),
+            gradient_wire: cost::F32 as usize,
+        };
+        let times = (self.shape.num_hidden_layers * self.micro_batches) as u64;
+        let (forward, backward) =
+            (Bytes::of(&passes.forward.0, block).0, Bytes::of(&passes.backward.0, block).0);
+        let everything = Positions::all(self.experiment.data.tokens);
+        let sequences = (self.micro_batch * self.micro_batches) as u64;
+        let pairs: Vec<u64> = (passes.forward.0.positions.iter())
+            .map(|own| pairs_between(&self.mask, own, &everything).saturating_mul(sequences))
+            .collect();
+        let rank_plan = |rank: usize| {
+            let place = rank % self.experiment.mesh.sequence;
+            RankPlan {
+                rank,
+                positions: passes.forward.0.positions[place].clone(),
+                pairs: pairs[place],
+                forward: forward[place].saturating_mul(times),
+                backward: backward[place].saturating_mul(times),
+                gradients: if self.world() == 1 { 0 } else { share.gradient_sum() },
+                peak: share.peak(place, &passes.forward.1, &passes.backward.1),
+            }
+        };
+        (0..self.world()).map(rank_plan).collect()
+    }
+}
+
+/// A schedule and what is proved of it, for each pass.
+struct Passes {
+    forward: (Schedule, Proof),
+    backward: (Schedule, Proof),
+}
+
+fn mask_of(experiment: &Experiment) -> Mask {
+    let mask = match experiment.attention.mask {
+        MaskKind::Full => Mask::full(),
+        MaskKind::Causal => Mask::causal(),
+    };
+    match experiment.attention.window {
+        Some(width) => mask.and(Rule::Window(width)),
+        None => mask,
+    }
+}
+
+/// The shape with nothing left open.
+fn settled_shape(experiment: &Experiment, vocabulary: Option<usize>) -> Result<Shape, Problems> {
+    let mut shape = match &experiment.model.source {
+        ModelSource::Folder { path, .. } => read_config(path)?,
+        ModelSource::Inline(shape) => shape.clone(),
+    };
+    shape.rope_theta = experiment.model.rope_theta.unwrap_or(shape.rope_theta);
+    let tokens = experiment.data.tokens;
+    let longest = shape.max_position_embeddings.map_or(tokens, |longest| longest.max(tokens));
+    shape.max_position_embeddings = Some(longest);
+    shape.vocab_size = Some(settled_vocabulary(experiment, &shape, vocabulary)?);
+    Ok(shape)
+}
+
+fn settled_vocabulary(
+    experiment: &Experiment,
+    shape: &Shape,
+    vocabulary: Option<usize>,
+) -> Result<usize, Problem> {
+    let places = &experiment.places;
+    match (shape.vocab_size, vocabulary) {
+        (Some(rows), Some(words)) if rows < words => {
+            let tokenizer = &experiment.data.tokenizer;
+            let message =
+                format!("the model has {rows} tokens, but the tokenizer `{tokenizer}` has {words}");
+            let key = if places.contains("model.path") { "model.path" } else { "model.vocab_size" };
+            let hint = format!("a vocabulary of at least {words}, or the model's own tokenizer");
+            Err(places.problem(key, message).hint(hint))
+        }
+        (Some(rows), _) => Ok(rows),
+        (None, Some(words)) => Ok(words),
+        (None, None) => {
+            let message = "`model.vocab_size` is missing, and no tokenizer says it";
+            Err(places.problem("model", message).hint("add `vocab_size:` under `model:`"))
+        }
     }
 }

@@ -1,6 +1,114 @@
-//! The JSON Schema of the experiment file, for editors.
+//! The JSON Schema of the experiment file, for editors: the table in another notation.
+
+use serde_json::{Map, Value, json};
+
+use crate::table::{Absent, EXPERIMENT, Interval, Key, Kind};
+use crate::typed::Typed;
+
+/// Digits with `_` between them, and what `k` and `M` make of them.
+const COUNT: &str = "^[0-9][0-9_]*$";
+const TOKENS: &str = "^[0-9][0-9_]*[kM]?$";
+/// Readers of YAML 1.1 take `3e-4` for text.
+const REAL: &str = "^[-+]?[0-9_]*\\.?[0-9_]*([eE][-+]?[0-9]+)?$";
+const SECONDS: &str = "^[0-9][0-9_.]*(ms|s|m)?$";
+const NAME: &str = "^[^./\\\\ ][^/\\\\]*$";
 
 /// The JSON Schema, as kept at `experiments/schema.json`.
-pub fn schema() -> serde_json::Value {
-    todo!()
+pub fn schema() -> Value {
+    let mut schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "An experiment of Annulus: one file, one run",
+    });
+    merge(&mut schema, section(&[EXPERIMENT]));
+    schema
+}
+
+fn section(groups: &[&[Key]]) -> Value {
+    let keys = || groups.iter().copied().flatten();
+    let properties: Map<String, Value> =
+        keys().map(|key| (key.name.to_owned(), property(key))).collect();
+    let mut section = json!({ "type": "object", "additionalProperties": false });
+    match groups {
+        [[first, ..], other] => {
+            let other = json!({ "required": required(&[other]) });
+            section["oneOf"] = json!([{ "required": [first.name] }, other]);
+        }
+        _ if required(groups).is_empty() => {}
+        _ => section["required"] = json!(required(groups)),
+    }
+    section["properties"] = Value::Object(properties);
+    section
+}
+
+fn required(groups: &[&[Key]]) -> Vec<&'static str> {
+    let keys = groups.iter().copied().flatten();
+    keys.filter(|key| matches!(key.default, Absent::Required)).map(|key| key.name).collect()
+}
+
+fn property(key: &Key) -> Value {
+    let description = match key.default {
+        Absent::Means(meaning) => format!("{} (default: {meaning})", key.about),
+        Absent::Is(_) | Absent::Required => key.about.to_owned(),
+    };
+    let mut property = json!({ "description": description });
+    if let Absent::Is(text) = key.default {
+        property["default"] = default(key.kind, text);
+    }
+    merge(&mut property, kind(key.kind));
+    property
+}
+
+fn default(kind: Kind, text: &str) -> Value {
+    match kind.default(text) {
+        Some(Typed::Count(count)) => json!(count),
+        Some(Typed::Real(real)) => json!(real),
+        Some(Typed::Truth(truth)) => json!(truth),
+        Some(Typed::Pair(first, second)) => json!([first, second]),
+        Some(Typed::Text(_) | Typed::Seconds(_)) | None => json!(text),
+    }
+}
+
+fn kind(kind: Kind) -> Value {
+    let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
+    let whole = |least: u64, most: u64, pattern: &str| {
+        let number = json!({ "type": "integer", "minimum": least, "maximum": most });
+        json!({ "anyOf": [number, text(pattern)] })
+    };
+    match kind {
+        Kind::Name => text(NAME),
+        Kind::Text => json!({ "type": "string", "minLength": 1 }),
+        Kind::Word(words) => json!({ "enum": words }),
+        Kind::Truth => json!({ "type": "boolean" }),
+        Kind::Count(least, most) => whole(least, most, COUNT),
+        Kind::Tokens(least, most) => whole(least, most, TOKENS),
+        Kind::Real(interval) => json!({ "anyOf": [number(interval), text(REAL)] }),
+        Kind::Pair(interval) => {
+            let item = json!({ "anyOf": [number(interval), text(REAL)] });
+            json!({ "type": "array", "items": item, "minItems": 2, "maxItems": 2 })
+        }
+        Kind::Seconds => json!({ "anyOf": [number(Interval::AboveZero), text(SECONDS)] }),
+        Kind::Section(groups) => section(groups),
+        Kind::Each(keys) => {
+            json!({ "type": "object", "additionalProperties": section(&[keys]) })
+        }
+    }
+}
+
+fn number(interval: Interval) -> Value {
+    match interval {
+        Interval::Any => json!({ "type": "number" }),
+        Interval::AboveZero => json!({ "type": "number", "exclusiveMinimum": 0 }),
+        Interval::AtLeastZero => json!({ "type": "number", "minimum": 0 }),
+        Interval::ZeroToOne => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
+        Interval::ZeroToBelowOne => {
+            json!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1 })
+        }
+    }
+}
+
+/// Adds the entries of `more` to `object`.
+fn merge(object: &mut Value, more: Value) {
+    if let (Value::Object(object), Value::Object(more)) = (object, more) {
+        object.extend(more);
+    }
 }

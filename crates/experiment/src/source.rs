@@ -49,7 +49,7 @@ impl Source {
     /// The line of a byte, from 1.
     pub(crate) fn line_of(&self, at: usize) -> usize {
         let before = &self.text.as_bytes()[..at.min(self.text.len())];
-        before.iter().filter(|&&byte| byte == b'\n').count() + 1
+        before.split(|&byte| byte == b'\n').count()
     }
 
     /// The place of `span` as text: name, line, column, and the line with a caret under the value.

@@ -32,7 +32,8 @@ pub(crate) enum Kind {
     Pair(Interval),
     /// `60`, `60s`, `500ms` or `5m`.
     Seconds,
-    /// Keys of their own, in groups.
+    /// Keys of their own. Of two groups, the second is required where the first key of the first is absent, and refused
+    /// where it is there.
     Section(&'static [&'static [Key]]),
     /// A section of these keys for every word one likes.
     Each(&'static [Key]),

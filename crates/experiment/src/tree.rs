@@ -140,7 +140,6 @@ impl<'text> Reader<'text, '_> {
         loop {
             match self.next()? {
                 (Event::StreamEnd, _) => return Ok(root),
-                (Event::StreamStart | Event::DocumentEnd, _) => {}
                 (Event::DocumentStart(..), span) if root.is_some() => {
                     self.report.at(span, || {
                         let hint = "keep one experiment per file".into();
@@ -148,7 +147,7 @@ impl<'text> Reader<'text, '_> {
                     });
                     return Ok(None);
                 }
-                (Event::DocumentStart(..), _) => {}
+                (Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd, _) => {}
                 (event, span) => root = Some(self.node(event, span)?),
             }
         }

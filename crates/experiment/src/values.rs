@@ -72,6 +72,7 @@ impl Values {
     }
 
     /// A key that may be absent: `Some(None)` then, `None` where its value was refused.
+    #[expect(clippy::option_option, reason = "refused and absent are two things")]
     pub(crate) fn optional<'a, T>(
         &'a self,
         key: &'a str,

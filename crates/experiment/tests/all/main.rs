@@ -2,5 +2,7 @@
 
 mod hostile;
 mod messages;
+mod planning;
 mod reading;
 mod small;
+mod writing;

@@ -33,7 +33,7 @@ fn every_key_means_what_it_says() {
     assert_eq!(small.attention.strategy, Strategy::Striped);
     assert_eq!(small.memory.loss_chunk, 1024);
     assert_eq!(small.memory.micro_batch, Some(1));
-    assert_eq!(small.optimizer.learning_rate, 3e-4);
+    assert_eq!(small.optimizer.learning_rate.to_bits(), 3e-4_f64.to_bits());
     assert_eq!((small.schedule.steps, small.schedule.decay), (1000, Decay::Cosine));
     assert_eq!((small.every.evaluate, small.every.checkpoint), (50, 100));
     let bound = Bound { min: None, max: Some(2.5), of_first: Some(0.5) };
@@ -107,7 +107,8 @@ fn arguments_win_over_the_file() {
 #[test]
 fn numbers_are_written_in_many_ways() {
     for (text, rate) in [("3e-4", 3e-4), ("3.0E-4", 3e-4), ("0.000_3", 3e-4), ("1", 1.0)] {
-        assert_eq!(read(&edited("3e-4", text)).optimizer.learning_rate, rate);
+        let found = read(&edited("3e-4", text)).optimizer.learning_rate;
+        assert_eq!(found.to_bits(), f64::to_bits(rate), "{text}");
     }
     for (text, tokens) in [("64k", 65_536), ("1M", 1 << 20), ("65_536", 65_536), ("4096", 4096)] {
         assert_eq!(read(&edited("12k", text)).data.tokens, tokens);
@@ -122,6 +123,22 @@ fn numbers_are_written_in_many_ways() {
 fn windows_lines_and_a_mark_of_the_byte_order_change_nothing() {
     assert_eq!(read(&SMALL.replace('\n', "\r\n")), read(SMALL));
     assert_eq!(read(&format!("\u{feff}{SMALL}")), read(SMALL));
+}
+
+#[test]
+fn every_shipped_experiment_is_one() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+    let entries = fs::read_dir(folder).expect("the experiments");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let files: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .collect();
+    assert!(!files.is_empty());
+    for file in files {
+        let text = fs::read_to_string(&file).expect("readable");
+        assert!(text.starts_with("# yaml-language-server: $schema="), "{}", file.display());
+        load(&file, &[]).unwrap_or_else(|problems| panic!("{problems}"));
+    }
 }
 
 #[test]
@@ -153,7 +170,7 @@ fn golden() -> Option<PathBuf> {
 #[test]
 fn reference_models_are_read_or_refused_by_key() {
     let Some(golden) = golden() else { return };
-    let mut refused = String::new();
+    let mut answers = Vec::new();
     let folders = ["models", "training"].map(|name| fs::read_dir(golden.join(name)));
     let mut folders: Vec<PathBuf> = folders
         .into_iter()
@@ -166,16 +183,16 @@ fn reference_models_are_read_or_refused_by_key() {
         for file in ["config.json", "config.v4.json"] {
             let Ok(text) = fs::read_to_string(folder.join(file)) else { continue };
             match parse_config(file, &text) {
-                Ok(shape) => refused += &format!("{name}: read, head_dim {}\n", shape.head_dim),
+                Ok(shape) => answers.push(format!("{name}: read, head_dim {}", shape.head_dim)),
                 Err(problems) => {
                     for problem in problems.0 {
-                        refused += &format!("{name}/{file}: {}\n", problem.message);
+                        answers.push(format!("{name}/{file}: {}", problem.message));
                     }
                 }
             }
         }
     }
-    insta::assert_snapshot!(refused);
+    insta::assert_snapshot!(answers.join("\n"));
 }
 
 #[test]

@@ -1,0 +1,199 @@
+//! A plan as text for people, and as JSON for programs.
+
+use annulus_sequence::{Positions, draw_layout};
+use serde::{Serialize, Serializer};
+
+use crate::{Peak, Plan, RankPlan};
+
+impl Plan {
+    /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and the frequencies of the
+    /// rotary embedding.
+    pub fn to_json(&self) -> String {
+        let inv_freq = self.shape.inverse_frequencies().into_iter().map(f64::from).collect();
+        let view = View {
+            ranks: self.ranks.iter().map(Share::from).collect(),
+            rope: Rope { inv_freq, attention_factor: 1.0 },
+        };
+        serde_json::to_string(&view).expect("numbers and lists of them are always JSON")
+    }
+
+    /// The plan as text: mesh, positions, balance, bytes per step and peak memory per rank.
+    pub fn to_text(&self) -> String {
+        let parts = [self.summary(), self.layout(), self.balance(), self.bytes(), self.memory()];
+        parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n") + "\n"
+    }
+
+    fn summary(&self) -> String {
+        let (experiment, shape) = (&self.experiment, &self.shape);
+        let (data, mesh) = (&experiment.data, &experiment.mesh);
+        format!(
+            "{name}\n\
+             mesh    {world} = {replicas} of {parts} per sequence, strategy {strategy}\n\
+             step    {batch} of {tokens} tokens: {micro_batches} of {micro} per rank\n\
+             model   {layers} of {hidden}, {heads} over {groups} of {width}, vocabulary {vocabulary}: \
+             {elements} parameters, {dtype}",
+            name = experiment.name,
+            world = count(self.world(), "rank"),
+            replicas = count(mesh.data, "replica"),
+            parts = count(mesh.sequence, "rank"),
+            strategy = experiment.attention.strategy.name(),
+            batch = count(data.batch, "sequence"),
+            tokens = data.tokens,
+            micro_batches = count(self.micro_batches, "micro-batch"),
+            micro = count(self.micro_batch, "sequence"),
+            layers = count(shape.num_hidden_layers, "layer"),
+            hidden = shape.hidden_size,
+            heads = count(shape.num_attention_heads, "head"),
+            groups = count(shape.num_key_value_heads, "key/value head"),
+            width = shape.head_dim,
+            vocabulary = self.vocabulary(),
+            elements = shape.elements(),
+            dtype = experiment.model.dtype.word(),
+        )
+    }
+
+    fn layout(&self) -> String {
+        let (tokens, world) = (self.experiment.data.tokens, self.experiment.mesh.sequence);
+        let layout = self.experiment.attention.strategy.layout();
+        // `Plan::new` has dealt them.
+        draw_layout(layout, &self.mask, tokens, world).unwrap_or_default()
+    }
+
+    /// How far the slowest ranks are from an even share.
+    fn balance(&self) -> String {
+        let sequence = &self.ranks[..self.experiment.mesh.sequence];
+        let per_sequence = (self.micro_batch * self.micro_batches) as f64;
+        let all: f64 = sequence.iter().map(|rank| rank.pairs as f64 / per_sequence).sum();
+        let even = all / sequence.len() as f64;
+        let slowest = self.slowest_pairs;
+        format!(
+            "balance {slowest} visible pairs on the slowest rank of every hop, {even:.1} if it were even: {:.2} times",
+            slowest as f64 / even
+        )
+    }
+
+    fn bytes(&self) -> String {
+        let row = |rank: &RankPlan| {
+            [rank.forward, rank.backward, rank.gradients].map(|bytes| bytes.to_string()).to_vec()
+        };
+        let head = ["bytes handed over per step", "forward", "backward", "gradients"];
+        table(&head, &self.ranks, row)
+    }
+
+    fn memory(&self) -> String {
+        let row = |rank: &RankPlan| {
+            let peak = rank.peak;
+            let classes =
+                [peak.weights, peak.gradients, peak.optimizer, peak.activations, peak.key_value];
+            classes.into_iter().chain([peak.total()]).map(size).collect()
+        };
+        let head = [
+            "peak memory",
+            "weights",
+            "gradients",
+            "optimizer",
+            "activations",
+            "key/value",
+            "total",
+        ];
+        table(&head, &self.ranks, row)
+    }
+}
+
+/// `3 ranks`, `1 rank`.
+fn count(number: usize, noun: &str) -> String {
+    let ending = match (number, noun.ends_with('h')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{number} {noun}{ending}")
+}
+
+/// A row per rank; neighbours with the same numbers share one.
+fn table(head: &[&str], ranks: &[RankPlan], row: impl Fn(&RankPlan) -> Vec<String>) -> String {
+    let mut rows: Vec<(usize, usize, Vec<String>)> = Vec::new();
+    for rank in ranks {
+        let cells = row(rank);
+        match rows.last_mut() {
+            Some((_, last, same)) if *same == cells => *last = rank.rank,
+            _ => rows.push((rank.rank, rank.rank, cells)),
+        }
+    }
+    let title = |first: usize, last: usize| {
+        if first == last { format!("  rank {first}") } else { format!("  ranks {first}-{last}") }
+    };
+    let (first, columns) = head.split_first().unwrap_or((&"", &[]));
+    let line = |title: &str, cells: &[String]| {
+        let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>14}")).collect();
+        format!("{title:<28}{}\n", cells.concat())
+    };
+    let columns: Vec<String> = columns.iter().map(|&column| column.to_owned()).collect();
+    let rows = rows.iter().map(|(first, last, cells)| line(&title(*first, *last), cells));
+    line(first, &columns) + &rows.collect::<String>()
+}
+
+/// Bytes in the largest unit that leaves a number of at least 1.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut name = "B";
+    for unit in UNITS {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        name = unit;
+    }
+    if name == "B" { format!("{bytes} B") } else { format!("{value:.1} {name}") }
+}
+
+#[derive(Serialize)]
+struct View<'a> {
+    ranks: Vec<Share<'a>>,
+    rope: Rope,
+}
+
+#[derive(Serialize)]
+struct Share<'a> {
+    rank: usize,
+    positions: Every<'a>,
+    pairs: u64,
+    bytes: Bytes,
+    peak: Peak,
+}
+
+#[derive(Serialize)]
+struct Bytes {
+    forward: u64,
+    backward: u64,
+    gradients: u64,
+}
+
+#[derive(Serialize)]
+struct Rope {
+    inv_freq: Vec<f64>,
+    attention_factor: f64,
+}
+
+impl<'a> From<&'a RankPlan> for Share<'a> {
+    fn from(plan: &'a RankPlan) -> Share<'a> {
+        let RankPlan { forward, backward, gradients, .. } = *plan;
+        Share {
+            rank: plan.rank,
+            positions: Every(&plan.positions),
+            pairs: plan.pairs,
+            bytes: Bytes { forward, backward, gradients },
+            peak: plan.peak,
+        }
+    }
+}
+
+/// Every position, in local order, without a table of them.
+struct Every<'a>(&'a Positions);
+
+impl Serialize for Every<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter())
+    }
+}

@@ -1,0 +1,201 @@
+//! An experiment as text again: one line per key, in the order of the table. The resolved file, and what must not change when
+//! a run goes on, come from this list.
+
+use std::path::Path;
+
+use crate::{Bound, Experiment, ModelSource, Shape};
+
+/// A key's path and its value as one writes it.
+type Line = (Vec<String>, String);
+
+/// What may differ when a run goes on: sections as a whole, and single keys.
+const FREE: &[&str] = &["mesh", "attention.strategy", "memory", "every", "output", "schedule.stop"];
+
+impl Experiment {
+    /// The experiment with every default written out. Reads back as the same experiment.
+    pub fn to_yaml(&self) -> String {
+        let mut text = String::new();
+        let mut open: &[String] = &[];
+        let lines = self.lines();
+        for (path, value) in &lines {
+            let (key, sections) = path.split_last().unwrap_or((value, &[]));
+            let shared = open.iter().zip(sections).take_while(|(open, own)| open == own).count();
+            if shared == 0 && (!sections.is_empty() || !open.is_empty()) {
+                text.push('\n');
+            }
+            for (depth, section) in sections.iter().enumerate().skip(shared) {
+                text.extend(["  ".repeat(depth), quoted(section), String::from(":\n")]);
+            }
+            text.extend([&"  ".repeat(sections.len()), &quoted(key), ": ", value, "\n"]);
+            open = sections;
+        }
+        text
+    }
+
+    /// The keys and values that a run which goes on must share with the run that began: all but where and how it is
+    /// computed (`mesh`, `attention.strategy`, `memory`), how often it reports (`every`), `output` and `schedule.stop`.
+    pub fn identity(&self) -> Vec<(String, String)> {
+        let free = |key: &str| {
+            FREE.iter().any(|free| {
+                key.strip_prefix(free).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            })
+        };
+        let lines = self.lines().into_iter().map(|(path, value)| (path.join("."), value));
+        lines.filter(|(key, _)| !free(key)).collect()
+    }
+
+    /// Every key and its value, in the order of the documentation.
+    fn lines(&self) -> Vec<Line> {
+        let mut lines = Lines(Vec::new());
+        lines.push("name", &[quoted(&self.name)]);
+        lines.push("seed", &[self.seed]);
+        self.model(&mut lines);
+        self.data_and_mesh(&mut lines);
+        self.attention_and_memory(&mut lines);
+        self.optimizer_and_schedule(&mut lines);
+        lines.push("every.log", &[self.every.log]);
+        lines.push("every.evaluate", &[self.every.evaluate]);
+        lines.push("every.checkpoint", &[self.every.checkpoint]);
+        lines.push("keep", &[self.keep]);
+        lines.push("output", &[path_text(&self.output)]);
+        for (tag, bound) in &self.expect {
+            lines.bound(tag, bound);
+        }
+        lines.0
+    }
+
+    fn model(&self, lines: &mut Lines) {
+        match &self.model.source {
+            ModelSource::Folder { path, weights } => {
+                lines.push("model.path", &[path_text(path)]);
+                lines.push("model.weights", &[weights.word()]);
+                lines.push("model.rope_theta", self.model.rope_theta.map(real).as_slice());
+            }
+            ModelSource::Inline(shape) => lines.shape(shape),
+        }
+        lines.push("model.dtype", &[self.model.dtype.word()]);
+    }
+
+    fn data_and_mesh(&self, lines: &mut Lines) {
+        let (data, mesh) = (&self.data, &self.mesh);
+        lines.push("data.path", data.path.as_deref().map(path_text).as_slice());
+        lines.push("data.format", &[data.format.word()]);
+        lines.push("data.tokenizer", &[quoted(&data.tokenizer)]);
+        lines.push("data.tokens", &[data.tokens]);
+        lines.push("data.batch", &[data.batch]);
+        lines.push("data.evaluate", &[data.evaluate]);
+        lines.push("mesh.data", &[mesh.data]);
+        lines.push("mesh.sequence", &[mesh.sequence]);
+        let (seconds, rest) = (mesh.deadline.as_secs(), mesh.deadline.subsec_nanos());
+        let fraction = if rest == 0 { String::new() } else { format!(".{rest:09}") };
+        lines.push("mesh.deadline", &[format!("{seconds}{fraction}s")]);
+    }
+
+    fn attention_and_memory(&self, lines: &mut Lines) {
+        let (attention, memory) = (&self.attention, &self.memory);
+        lines.push("attention.strategy", &[attention.strategy.name()]);
+        lines.push("attention.mask", &[attention.mask.word()]);
+        lines.push("attention.window", attention.window.as_slice());
+        lines.push("attention.kernel", &[attention.kernel.word()]);
+        lines.push("memory.recompute", &[memory.recompute.word()]);
+        lines.push("memory.micro_batch", memory.micro_batch.as_slice());
+        lines.push("memory.loss_chunk", &[memory.loss_chunk]);
+        lines.push("memory.mlp_chunk", memory.mlp_chunk.as_slice());
+    }
+
+    fn optimizer_and_schedule(&self, lines: &mut Lines) {
+        let (optimizer, schedule) = (&self.optimizer, &self.schedule);
+        let (first, second) = optimizer.betas;
+        lines.push("optimizer.name", &["adamw"]);
+        lines.push("optimizer.learning_rate", &[real(optimizer.learning_rate)]);
+        lines.push("optimizer.betas", &[format!("[{}, {}]", real(first), real(second))]);
+        lines.push("optimizer.epsilon", &[real(optimizer.epsilon)]);
+        lines.push("optimizer.weight_decay", &[real(optimizer.weight_decay)]);
+        lines.push("optimizer.clip", &[real(optimizer.clip)]);
+        lines.push("schedule.steps", &[schedule.steps]);
+        lines.push("schedule.stop", schedule.stop.as_slice());
+        lines.push("schedule.warmup", &[schedule.warmup]);
+        lines.push("schedule.decay", &[schedule.decay.word()]);
+        lines.push("schedule.floor", &[real(schedule.floor)]);
+    }
+}
+
+/// What `b` has that `a` has not, and the reverse, of [`Experiment::identity`]: key, value in `a`, value in `b`; a key that one
+/// of them leaves out is `nothing` there.
+pub fn differences(a: &Experiment, b: &Experiment) -> Vec<(String, String, String)> {
+    let (old, new) = (a.identity(), b.identity());
+    let find = |lines: &[(String, String)], key: &str| {
+        let line = lines.iter().find(|line| line.0 == key);
+        line.map_or_else(|| String::from("nothing"), |line| line.1.clone())
+    };
+    let gone = old.iter().filter(|line| !new.iter().any(|other| other.0 == line.0));
+    let keys = new.iter().chain(gone).map(|line| &line.0);
+    keys.map(|key| (key.clone(), find(&old, key), find(&new, key)))
+        .filter(|(_, old, new)| old != new)
+        .collect()
+}
+
+struct Lines(Vec<Line>);
+
+impl Lines {
+    /// A key, if it has a value.
+    fn push(&mut self, key: &str, value: &[impl ToString]) {
+        if let [value] = value {
+            self.0.push((key.split('.').map(str::to_owned).collect(), value.to_string()));
+        }
+    }
+
+    fn shape(&mut self, shape: &Shape) {
+        self.push("model.model_type", &["llama"]);
+        self.push("model.hidden_size", &[shape.hidden_size]);
+        self.push("model.intermediate_size", &[shape.intermediate_size]);
+        self.push("model.num_hidden_layers", &[shape.num_hidden_layers]);
+        self.push("model.num_attention_heads", &[shape.num_attention_heads]);
+        self.push("model.num_key_value_heads", &[shape.num_key_value_heads]);
+        self.push("model.head_dim", &[shape.head_dim]);
+        self.push("model.vocab_size", shape.vocab_size.as_slice());
+        self.push("model.max_position_embeddings", shape.max_position_embeddings.as_slice());
+        self.push("model.rms_norm_eps", &[real(shape.rms_norm_eps)]);
+        self.push("model.rope_theta", &[real(shape.rope_theta)]);
+        self.push("model.tie_word_embeddings", &[shape.tie_word_embeddings]);
+        self.push("model.attention_bias", &[shape.attention_bias]);
+        self.push("model.mlp_bias", &[shape.mlp_bias]);
+        self.push("model.hidden_act", &["silu"]);
+        self.push("model.initializer_range", &[real(shape.initializer_range)]);
+    }
+
+    fn bound(&mut self, tag: &str, bound: &Bound) {
+        let values = [("min", bound.min), ("max", bound.max), ("of_first", bound.of_first)];
+        for (key, value) in values {
+            if let Some(value) = value {
+                let path = ["expect", tag, key].map(str::to_owned).to_vec();
+                self.0.push((path, real(value)));
+            }
+        }
+    }
+}
+
+/// The shortest text that reads back as the same number, here and by readers of YAML 1.1: `1.0e-5`, where `1e-5` is text.
+fn real(value: f64) -> String {
+    let text = format!("{value:?}");
+    let Some((digits, exponent)) = text.split_once('e') else { return text };
+    let point = if digits.contains('.') { "" } else { ".0" };
+    let sign = if exponent.starts_with('-') { "" } else { "+" };
+    format!("{digits}{point}e{sign}{exponent}")
+}
+
+fn path_text(path: &Path) -> String {
+    quoted(&path.to_string_lossy())
+}
+
+/// Text as it stands where YAML reads it as such, else in quotes: JSON's are YAML's.
+fn quoted(text: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./+".contains(letter);
+    let word = text.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '/');
+    let nothing = text.eq_ignore_ascii_case("null");
+    if word && !nothing && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        serde_json::Value::from(text).to_string()
+    }
+}
