@@ -86,7 +86,7 @@ fn progressions_below(q: Run, k: Run, shift: i64) -> u64 {
         steps.clamp(0, q.len as i128)
     };
     let some = first_past(0);
-    let all = first_past((k.len as i128 - 1) * k_step).max(some);
+    let all = first_past((k.len as i128 - 1) * k_step);
     let rising = floor_sum(
         (all - some) as u128,
         Line {

@@ -216,6 +216,12 @@ fn a_part_of_a_buffer() {
     assert!(matches!(flaw, Flaw::OutOfRange(_)), "{flaw}");
     let flaw = broken(forward(Strategy::Striped), |s| both(s, |moved| moved.rows = 4..8));
     assert!(matches!(flaw, Flaw::Incomplete(at) if (at.rank, at.hop) == (1, 1)), "{flaw}");
+    // On its last hop a block is computed with and not sent on.
+    let flaw = broken(forward(Strategy::Striped), |s| {
+        s.ranks[0][2].sends[0].heads = 0..1;
+        s.ranks[1][2].receives[0].heads = 0..1;
+    });
+    assert!(matches!(flaw, Flaw::Incomplete(at) if (at.rank, at.hop) == (1, 3)), "{flaw}");
     let flaw = broken(backward(Strategy::Striped, Return::Travelling), |s| {
         s.ranks[0][1].sends[1].heads = 0..1;
         s.ranks[1][1].receives[1].heads = 0..1;

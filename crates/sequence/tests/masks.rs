@@ -160,6 +160,31 @@ proptest! {
     }
 }
 
+/// Random sizes seldom meet the edge of a window: here every one of them does.
+#[test]
+fn small_runs_are_classified_and_counted_exactly_at_every_edge() {
+    let shapes = [(1, 1, 1), (1, 1, 3), (1, 2, 3), (1, 3, 2), (2, 3, 2), (2, 5, 3), (3, 4, 2)];
+    let runs = || {
+        let starts = (0..7).flat_map(|start| shapes.map(|shape| (start, shape)));
+        starts.map(|(start, (width, step, len))| Run { start, step, len, width })
+    };
+    let windows = (0..10).map(Rule::Window);
+    let masks =
+        windows.flat_map(|rule| [Mask::full(), Mask::causal()].map(|m| m.and(rule.clone())));
+    for mask in masks.chain([Mask::full(), Mask::causal()]) {
+        for (q, k) in runs().flat_map(|q| runs().map(move |k| (q, k))) {
+            let [one_q, one_k] = [q, k].map(|run| Positions::new(vec![run]));
+            let (all, visible) = count(&mask, &one_q, &one_k);
+            assert_eq!(mask.coverage(q, k), classify((all, visible)), "{mask:?} {q:?} {k:?}");
+            assert_eq!(
+                pairs_between(&mask, &one_q, &one_k),
+                visible as u64,
+                "{mask:?} {q:?} {k:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn one_rank_holds_the_natural_order() {
     for layout in [Layout::Contiguous, Layout::Zigzag, Layout::Striped { width: 3 }] {

@@ -178,11 +178,8 @@ impl<'a> Holder<'a> {
 
     /// Nothing is left but what the caller brought and what the pass is for.
     pub(super) fn check_left(&self) -> Result<(), Flaw> {
-        let expected = |buffer: &Buffer| match buffer.part {
-            Part::Query | Part::KeyValue => buffer.owner == self.rank,
-            Part::Gradient => buffer.owner == self.rank && self.schedule.pass == Pass::Backward,
-            Part::Contribution => false,
-        };
+        let expected =
+            |buffer: &Buffer| buffer.owner == self.rank && buffer.part != Part::Contribution;
         match self.held.keys().find(|buffer| !expected(buffer)) {
             Some(buffer) => Err(Flaw::Leaked(self.at(self.schedule.hops(), *buffer))),
             None => Ok(()),
