@@ -1,5 +1,6 @@
 //! What is wrong with data: the file, where in it, what was found, and the way out.
 
+use std::io;
 use std::path::PathBuf;
 
 /// What is wrong with data.
@@ -12,13 +13,196 @@ pub enum DataError {
         /// Which.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
+    },
+    /// A file of the token cache cannot be written.
+    #[error("cannot write `{path}`: {source}", path = path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A device, a socket or a pipe.
+    #[error("`{path}` is neither a file nor a folder", path = path.display())]
+    NotAFile {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A folder without a file that would be read.
+    #[error("no file in `{path}` ends in {endings}", path = path.display())]
+    NoFiles {
+        /// The folder.
+        path: PathBuf,
+        /// What files must end in.
+        endings: String,
+    },
+    /// Bytes that are no UTF-8.
+    #[error("`{path}` is not UTF-8 at byte {offset}", path = path.display())]
+    Utf8 {
+        /// The file.
+        path: PathBuf,
+        /// The first byte, from 0, of what is no character.
+        offset: u64,
+    },
+    /// A line of a jsonl file that is no JSON object with a text.
+    #[error("`{path}`, line {line}: {message}", path = path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A file that was written to while it was read.
+    #[error("`{path}` changed while it was read", path = path.display())]
+    Changed {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A `tokenizer.json` that cannot be used.
+    #[error("`{path}` is not a usable tokenizer: {message}", path = path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A text the tokenizer fails on.
+    #[error("the tokenizer failed near byte {offset} of a document: {message}")]
+    Encode {
+        /// Where in the document, in bytes from 0.
+        offset: u64,
+        /// What it said.
+        message: String,
+    },
+    /// A stretch of text that has no place where it can be cut without changing its tokens.
+    #[error(
+        "from byte {offset} of a document on, {bytes} bytes cannot be cut anywhere without changing \
+         their tokens"
+    )]
+    NoCut {
+        /// Where in the document the stretch begins, in bytes from 0.
+        offset: u64,
+        /// How many bytes were tried.
+        bytes: usize,
+    },
+    /// Fewer tokens than one batch takes.
+    #[error("{part}: {found} tokens found, {wanted} needed")]
+    TooShort {
+        /// Which part of the data.
+        part: &'static str,
+        /// How many tokens there are.
+        found: u64,
+        /// How many are needed.
+        wanted: u64,
+    },
+    /// A step past the last batch.
+    #[error("step {step} asked for, {batches} batches found")]
+    End {
+        /// The step, from 0.
+        step: u64,
+        /// How many there are.
+        batches: u64,
+    },
+    /// A file of batches that is no safetensors file with `tokens`.
+    #[error("`{path}` holds no batches: {message}", path = path.display())]
+    Batches {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// `tokens` of another shape or type.
+    #[error(
+        "`tokens` in `{path}` is {found}, wanted {wanted} [steps, batch, tokens + 1]",
+        path = path.display()
+    )]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// The type and shape found.
+        found: String,
+        /// The type and shape wanted.
+        wanted: String,
+    },
+    /// An id in a file of batches that is none.
+    #[error(
+        "`tokens`[{step}, {row}, {column}] in `{path}` is {id}, wanted an id of 0 to 4294967295",
+        path = path.display()
+    )]
+    Id {
+        /// The file.
+        path: PathBuf,
+        /// Its first index.
+        step: usize,
+        /// Its second index.
+        row: usize,
+        /// Its third index.
+        column: usize,
+        /// The id found.
+        id: i64,
+    },
+    /// A count that cannot be.
+    #[error("{what} is {found}, wanted at least {wanted}")]
+    TooFew {
+        /// Of what, as it is called in an experiment.
+        what: &'static str,
+        /// How many were asked for.
+        found: usize,
+        /// How many there must be.
+        wanted: usize,
     },
 }
 
 impl DataError {
-    /// The way out, where there is one.
+    /// The way out.
     pub fn hint(&self) -> Option<String> {
-        None
+        let hint = match self {
+            DataError::Read { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => "check the path; it is relative to the current folder",
+                io::ErrorKind::PermissionDenied => "make it readable for this user",
+                _ => "name a file or a folder that can be read",
+            },
+            DataError::Write { .. } => "make the folder of the token cache writable, with space",
+            DataError::NotAFile { .. } => "name a regular file, or a folder of them",
+            DataError::NoFiles { .. } => {
+                "name another folder, or a single file, whatever it is called"
+            }
+            DataError::Utf8 { .. } => {
+                "decompress it or convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`"
+            }
+            DataError::Line { .. } => "each line is one object like {\"text\": \"…\"}",
+            DataError::Changed { .. } => "wait until nothing writes to it, then start again",
+            DataError::Tokenizer { .. } => {
+                "give a `tokenizer.json` as the Hugging Face library `tokenizers` saves it, or \
+                 `tokenizer: bytes`"
+            }
+            DataError::Encode { .. } => {
+                "give the tokenizer an unknown token, or use `tokenizer: bytes`"
+            }
+            DataError::NoCut { .. } => {
+                "break the text into documents, or use a tokenizer that splits at spaces, or \
+                 `tokenizer: bytes`"
+            }
+            DataError::TooShort { .. } => {
+                "use a longer text, or lower `data.tokens`, `data.batch` or `data.evaluate`"
+            }
+            DataError::End { batches, .. } => {
+                return Some(format!("set `schedule.steps` to at most {batches}"));
+            }
+            DataError::Batches { .. } => {
+                "write it with safetensors: one tensor `tokens`, int64 [steps, batch, tokens + 1]"
+            }
+            DataError::Shape { .. } => {
+                "make `data.batch` and `data.tokens` agree with the file, or write the file anew"
+            }
+            DataError::Id { .. } => "batches hold ids only; there is no padding",
+            DataError::TooFew { what, wanted, .. } => {
+                return Some(format!("set `{what}` to {wanted} or more"));
+            }
+        };
+        Some(hint.to_owned())
     }
 }

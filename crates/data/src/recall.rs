@@ -1,29 +1,165 @@
-//! A synthetic task of long-range recall: keys and values early, questions late; the answer lives on another rank.
+//! A synthetic task of long-range recall: facts early, questions late, nothing in between.
+//!
+//! ```text
+//! 0        T/8                                   5T/8      3T/4                 T
+//! | facts  | filler                              | questions | filler           |
+//! | 3=k 7=b …                                    | 7? 3? 3? …
+//!                                                  b  k  k      targets; none elsewhere
+//! ```
+//!
+//! A fact is one id that stands for a (key, value) pair, a question an id that stands for a key, and its
+//! target the id of the key's value in this sequence: values are drawn anew for every sequence, so that
+//! nothing can be known by heart. The facts are told again and again until their part is full, so that
+//! how soon attention finds them does not depend on the length; every question has a target, so that
+//! every sequence teaches much. One layer of attention can do it: a question looks for the facts of its
+//! key.
+//!
+//! Between a question and the facts lie at least T/2 tokens. Two layers whose windows are below T/4, a
+//! rank's share of four, cannot carry a fact that far, and are left with [`Recall::chance`]. On two
+//! ranks or four, contiguous or zigzag (where rank 0 holds both ends), no rank holds facts and
+//! questions; striped, all hold some of both.
 
+use crate::random::Key;
 use crate::{DataError, Sequence, Source};
+
+/// Keys, all told and asked in every sequence.
+const KEYS: usize = 8;
+
+/// Values a key can have.
+const VALUES: usize = 16;
+
+/// Ids of facts are `key * VALUES + value`, followed by those of questions, answers and the filler.
+const QUESTIONS: usize = KEYS * VALUES;
+const ANSWERS: usize = QUESTIONS + KEYS;
+const FILLER: usize = ANSWERS + VALUES;
+
+/// A sequence has this many parts; one holds facts, one questions.
+const PARTS: usize = 8;
+
+/// The part of the questions.
+const ASKED: usize = 5;
+
+/// What is no target.
+const IGNORED: i64 = -100;
 
 /// The recall task.
 #[derive(Debug)]
-pub struct Recall {}
+pub struct Recall {
+    tokens: usize,
+    batch: usize,
+    seed: u64,
+}
 
 impl Recall {
     /// Sequences of `tokens` ids; only answers are targets. Different `seed`s give different sequences.
-    pub fn new(_tokens: usize, _batch: usize, _seed: u64) -> Result<Recall, DataError> {
-        todo!()
+    pub fn new(tokens: usize, batch: usize, seed: u64) -> Result<Recall, DataError> {
+        let limits = [("data.tokens", tokens, KEYS * PARTS), ("data.batch", batch, 1)];
+        for (what, found, wanted) in limits {
+            if found < wanted {
+                return Err(DataError::TooFew { what, found, wanted });
+            }
+        }
+        Ok(Recall { tokens, batch, seed })
+    }
+
+    /// The share of answers that a guess gets right.
+    pub fn chance() -> f64 {
+        1.0 / VALUES as f64
+    }
+
+    fn sequence(&self, step: u64, row: u64) -> Sequence {
+        let mut draws = Key::new("annulus recall", &[self.seed, step, row]).draws();
+        let values: [usize; KEYS] = std::array::from_fn(|_| draws.below(VALUES as u64) as usize);
+        let part = self.tokens / PARTS;
+        let mut inputs = vec![FILLER as u32; self.tokens];
+        let mut targets = vec![IGNORED; self.tokens];
+        let mut keys: [usize; KEYS] = std::array::from_fn(|key| key);
+        for facts in inputs[..part].chunks_exact_mut(KEYS) {
+            draws.shuffle(&mut keys);
+            for (fact, &key) in facts.iter_mut().zip(&keys) {
+                *fact = (key * VALUES + values[key]) as u32;
+            }
+        }
+        for place in ASKED * part..(ASKED + 1) * part {
+            let key = draws.below(KEYS as u64) as usize;
+            inputs[place] = (QUESTIONS + key) as u32;
+            targets[place] = (ANSWERS + values[key]) as i64;
+        }
+        Sequence { inputs, targets }
     }
 }
 
 impl Source for Recall {
-    fn batch(&self, _step: u64) -> Result<Vec<Sequence>, DataError> {
-        todo!()
+    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
+        Ok((0..self.batch as u64).map(|row| self.sequence(step, row)).collect())
     }
+
     fn batches(&self) -> Option<u64> {
         None
     }
+
     fn fingerprint(&self) -> String {
-        todo!()
+        format!("recall 1: {} tokens, {} a batch, seed {}", self.tokens, self.batch, self.seed)
     }
+
     fn vocabulary(&self) -> usize {
-        todo!()
+        FILLER + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_follows_from_facts_half_a_sequence_earlier() {
+        let tokens = 200;
+        let recall = Recall::new(tokens, 3, 7).unwrap();
+        for sequence in recall.batch(5).unwrap() {
+            let asked = sequence.targets.iter().filter(|&&target| target != IGNORED).count();
+            assert_eq!(asked, tokens / PARTS);
+            for (place, &target) in sequence.targets.iter().enumerate() {
+                let input = sequence.inputs[place] as usize;
+                let question = (QUESTIONS..ANSWERS).contains(&input);
+                assert_eq!(question, target != IGNORED);
+                if question {
+                    let fact = (input - QUESTIONS) * VALUES + target as usize - ANSWERS;
+                    let told = sequence.inputs.iter().rposition(|&id| id as usize == fact);
+                    assert!(place - told.unwrap() > tokens / 2);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_rank_of_two_or_four_holds_facts_and_questions() {
+        use annulus_sequence::Layout;
+        let sequences = Recall::new(512, 1, 0).unwrap().batch(0).unwrap();
+        for layout in [Layout::Contiguous, Layout::Zigzag] {
+            for world in [2, 4] {
+                for positions in layout.deal(512, world).unwrap() {
+                    let (inputs, targets) = crate::deal(&sequences, &positions);
+                    let facts = inputs.iter().any(|&id| (id as usize) < QUESTIONS);
+                    let questions = targets.iter().any(|&target| target != IGNORED);
+                    assert!(!(facts && questions), "{layout:?} over {world}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sequences_depend_on_seed_step_and_row_alone() {
+        let batch = |seed, step| Recall::new(64, 2, seed).unwrap().batch(step).unwrap();
+        assert_eq!(batch(1, 9), batch(1, 9));
+        assert_ne!(batch(1, 9), batch(2, 9));
+        assert_ne!(batch(1, 9), batch(1, 10));
+        assert_ne!(batch(1, 9)[0], batch(1, 9)[1]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let error = Recall::new(63, 1, 0).unwrap_err();
+        assert_eq!(error.to_string(), "data.tokens is 63, wanted at least 64");
+        assert!(Recall::new(64, 0, 0).is_err());
     }
 }

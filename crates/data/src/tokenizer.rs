@@ -1,35 +1,134 @@
 //! Text to tokens: bytes, or a `tokenizer.json`.
 
+use std::fs;
 use std::path::Path;
 
 use crate::DataError;
+use crate::encode::Encoder;
+use crate::files::read_error;
+
+/// The id that stands between documents of bytes.
+const NEXT_DOCUMENT: u32 = 256;
+
+/// The largest `tokenizer.json` that is read, in bytes: ten times the largest in use.
+const LARGEST_FILE: u64 = 1 << 28;
 
 /// Text to tokens.
 #[derive(Debug)]
 pub enum Tokenizer {
-    /// Token `b` is byte `b`; 256 begins a document.
+    /// Token `b` is byte `b`; 256 stands between documents.
     Bytes,
     /// A `tokenizer.json`.
-    Json(Box<tokenizers::Tokenizer>),
+    Json(Box<Json>),
+}
+
+/// A `tokenizer.json`, made ready to encode stretches of text.
+#[derive(Debug)]
+pub struct Json {
+    /// Without truncation, padding and special tokens, which belong to documents, not to stretches.
+    pub(crate) inner: tokenizers::Tokenizer,
+    hash: [u8; 32],
+    vocabulary: usize,
+    before: Vec<u32>,
+    after: Vec<u32>,
 }
 
 impl Tokenizer {
     /// `bytes`, or the path of a `tokenizer.json`.
-    pub fn open(_name: &str) -> Result<Tokenizer, DataError> {
-        todo!()
+    pub fn open(name: &str) -> Result<Tokenizer, DataError> {
+        if name == "bytes" {
+            return Ok(Tokenizer::Bytes);
+        }
+        let path = Path::new(name);
+        let broken = |message| DataError::Tokenizer { path: path.to_owned(), message };
+        let about = path.metadata().map_err(|source| read_error(path, source))?;
+        if !about.is_file() {
+            return Err(DataError::NotAFile { path: path.to_owned() });
+        }
+        if about.len() > LARGEST_FILE {
+            return Err(broken(format!("{} bytes, wanted at most {LARGEST_FILE}", about.len())));
+        }
+        let bytes = fs::read(path).map_err(|source| read_error(path, source))?;
+        let json = Json::new(&bytes).map_err(|error| broken(error.to_string()))?;
+        Ok(Tokenizer::Json(Box::new(json)))
     }
-    /// How many ids there are.
+
+    /// One past the largest id there is.
     pub fn vocabulary(&self) -> usize {
-        todo!()
+        match self {
+            Tokenizer::Bytes => NEXT_DOCUMENT as usize + 1,
+            Tokenizer::Json(json) => json.vocabulary,
+        }
     }
+
     /// What the tokens are a function of: a hash of the tokenizer's bytes.
     pub fn fingerprint(&self) -> [u8; 32] {
-        todo!()
+        match self {
+            Tokenizer::Bytes => *blake3::hash(b"bytes, 256 between documents").as_bytes(),
+            Tokenizer::Json(json) => json.hash,
+        }
     }
-    /// The ids of `text`, in pieces cut where the ids are provably those of the whole; linear in the text.
-    pub fn encode(&self, _text: &str, _into: &mut dyn FnMut(&[u32])) -> Result<(), DataError> {
-        todo!()
+
+    /// The ids of `text`, handed on piece by piece, without those that begin or end a document.
+    ///
+    /// The text is cut where the ids are those of the whole (see [`Tokenizer::Json`] and `encode.rs`),
+    /// so that time is linear in the text and memory bounded.
+    pub fn encode(&self, text: &str, into: &mut dyn FnMut(&[u32])) -> Result<(), DataError> {
+        let mut into = |ids: &[u32]| -> Result<(), DataError> {
+            into(ids);
+            Ok(())
+        };
+        let mut encoder = Encoder::new(self);
+        encoder.push(text, &mut into)?;
+        encoder.finish(&mut into)
     }
-    /// Loads from disk.
-    fn _load(_path: &Path) {}
+
+    /// What precedes a document, the first or another.
+    pub fn before(&self, first: bool) -> &[u32] {
+        match self {
+            Tokenizer::Bytes if first => &[],
+            Tokenizer::Bytes => &[NEXT_DOCUMENT],
+            Tokenizer::Json(json) => &json.before,
+        }
+    }
+
+    /// What follows a document.
+    pub fn after(&self) -> &[u32] {
+        match self {
+            Tokenizer::Bytes => &[],
+            Tokenizer::Json(json) => &json.after,
+        }
+    }
+}
+
+impl Json {
+    fn new(bytes: &[u8]) -> tokenizers::Result<Json> {
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes)?;
+        inner.with_truncation(None)?;
+        inner.with_padding(None);
+        if let tokenizers::ModelWrapper::BPE(model) = inner.get_model()
+            && model.dropout.is_some()
+        {
+            // Dropout draws from a generator without a seed: no two runs would see the same tokens.
+            let mut model = model.clone();
+            model.dropout = None;
+            inner.with_model(model);
+        }
+        let (before, after) = frame(&inner)?;
+        let largest = inner.get_vocab(true).into_values().max();
+        let largest = largest.ok_or("it has no tokens")?;
+        // Special tokens are asked for above, once; the template must not move offsets.
+        inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+        let hash = *blake3::hash(bytes).as_bytes();
+        Ok(Json { inner, hash, vocabulary: largest as usize + 1, before, after })
+    }
+}
+
+/// The special tokens the tokenizer puts before and after a text.
+fn frame(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<(Vec<u32>, Vec<u32>)> {
+    let probe = tokenizer.encode("a", true)?;
+    let (ids, mask) = (probe.get_ids(), probe.get_special_tokens_mask());
+    let before = mask.iter().take_while(|&&special| special == 1).count();
+    let after = mask[before..].iter().rev().take_while(|&&special| special == 1).count();
+    Ok((ids[..before].to_vec(), ids[ids.len() - after..].to_vec()))
 }

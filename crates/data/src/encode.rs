@@ -1,0 +1,323 @@
+//! The tokens of a text of any length, in linear time and bounded memory.
+//!
+//! A `tokenizer.json` is a chain of rewriting rules, regular expressions and merges of which little is
+//! known in general: no place in a text is safe to cut for all of them. So nothing is assumed and
+//! everything is checked. Pieces of the text are encoded with an overlap:
+//!
+//! ```text
+//! left    … w  a  s ·  t h e ·  b e s t ·  o f ·  t i |            the end of the piece may be wrong
+//! right                   | h e ·  b e s t ·  o f ·  t i m e s …   and so may be its beginning
+//!                              ^^^^^^^^^^^^^^^^^^^
+//! ```
+//!
+//! and are joined at a token in the middle of a stretch where both have the same ids at the same
+//! places. For byte pair encoding one shared token proves the join: a list of tokens is the encoding of
+//! its text if and only if every two neighbours are the encoding of theirs, and neighbours in the
+//! joined list are neighbours in one of the two. For regular expressions that read from left to right a
+//! shared place proves it, since what follows depends on the place alone. For the rest [`AGREE`] tokens
+//! in a row make it sure enough.
+//!
+//! Where the pieces do not agree (a long number cut into groups of three, say) the right one is
+//! encoded anew from the beginning of a token of the left one; if that does not help, the left one
+//! is made longer, up to a limit.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::thread;
+
+use crate::tokenizer::Json;
+use crate::{DataError, Tokenizer};
+
+/// Tokens in a row on which two pieces must agree.
+const AGREE: usize = 8;
+
+/// Ids handed on at a time.
+const HANDED: usize = 1 << 12;
+
+/// What takes the ids.
+pub(crate) type Into<'a> = &'a mut dyn FnMut(&[u32]) -> Result<(), DataError>;
+
+/// Encodes one document that comes in parts.
+#[derive(Debug)]
+pub(crate) enum Encoder<'a> {
+    Bytes,
+    Pieces(Pieces<'a>),
+}
+
+impl<'a> Encoder<'a> {
+    pub(crate) fn new(tokenizer: &'a Tokenizer) -> Encoder<'a> {
+        match tokenizer {
+            Tokenizer::Bytes => Encoder::Bytes,
+            Tokenizer::Json(json) => Encoder::Pieces(Pieces::new(json, Sizes::LARGE)),
+        }
+    }
+
+    /// Takes the next part of the document; hands on what is certain by now.
+    pub(crate) fn push(&mut self, text: &str, into: Into<'_>) -> Result<(), DataError> {
+        match self {
+            Encoder::Bytes => bytes(text, into),
+            Encoder::Pieces(pieces) => pieces.push(text, into),
+        }
+    }
+
+    /// The document is over; hands on the rest.
+    pub(crate) fn finish(&mut self, into: Into<'_>) -> Result<(), DataError> {
+        match self {
+            Encoder::Bytes => Ok(()),
+            Encoder::Pieces(pieces) => pieces.advance(true, into),
+        }
+    }
+}
+
+fn bytes(text: &str, into: Into<'_>) -> Result<(), DataError> {
+    let mut ids = [0; HANDED];
+    for bytes in text.as_bytes().chunks(HANDED) {
+        ids.iter_mut().zip(bytes).for_each(|(id, &byte)| *id = byte.into());
+        into(&ids[..bytes.len()])?;
+    }
+    Ok(())
+}
+
+/// Lengths in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// From the beginning of a piece to the beginning of the next.
+    pub(crate) piece: usize,
+    /// From there to its end.
+    pub(crate) overlap: usize,
+    /// The longest piece tried where shorter ones do not agree.
+    pub(crate) limit: usize,
+}
+
+impl Sizes {
+    /// Long enough for the overlap to cost little, short enough for all threads to hold one.
+    const LARGE: Sizes = Sizes { piece: 1 << 17, overlap: 1 << 12, limit: 1 << 21 };
+}
+
+/// A token and its place in the document, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Token {
+    id: u32,
+    start: usize,
+    end: usize,
+}
+
+/// Encodes one document with a `tokenizer.json`. Places are in bytes of the document.
+#[derive(Debug)]
+pub(crate) struct Pieces<'a> {
+    json: &'a Json,
+    sizes: Sizes,
+    /// The document from `start` on, as far as it has come.
+    text: String,
+    /// Where the open piece starts.
+    start: usize,
+    /// Where it ends, or is to end once enough text has come.
+    end: usize,
+    /// The open piece: its end is not certain yet. None: it is to be encoded.
+    open: Option<Vec<Token>>,
+    /// Tokens that start before have been handed on.
+    from: usize,
+}
+
+impl<'a> Pieces<'a> {
+    pub(crate) fn new(json: &'a Json, sizes: Sizes) -> Pieces<'a> {
+        let end = sizes.piece + sizes.overlap;
+        Pieces { json, sizes, text: String::new(), start: 0, end, open: None, from: 0 }
+    }
+
+    /// Takes the next part of the document, of any length, bit by bit.
+    pub(crate) fn push(&mut self, mut text: &str, into: Into<'_>) -> Result<(), DataError> {
+        while !text.is_empty() {
+            let (head, tail) = text.split_at(floor(text, self.sizes.piece));
+            self.text.push_str(head);
+            text = tail;
+            self.advance(false, into)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on as far as the text reaches; to its end if it is the `last` of it.
+    pub(crate) fn advance(&mut self, last: bool, into: Into<'_>) -> Result<(), DataError> {
+        loop {
+            let Some(open) = &self.open else {
+                let Some(end) = self.reach(self.end, last) else { return Ok(()) };
+                self.end = end;
+                let open = self.encode(self.start..end)?;
+                if self.from > self.start && !open.iter().any(|token| token.start == self.from) {
+                    return Err(self.no_cut());
+                }
+                self.open = Some(open);
+                continue;
+            };
+            if last && self.end == self.start + self.text.len() {
+                return hand(open.iter().filter(|token| token.start >= self.from), into);
+            }
+            let ranges = self.next_ranges(last);
+            if ranges.is_empty() {
+                return Ok(());
+            }
+            let mut pieces = self.encode_all(&ranges)?;
+            for range in ranges {
+                let right = pieces.pop_front().unwrap_or_default();
+                if !self.join(range, right, into)? {
+                    self.grow()?;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The place of a character at or before `place`, if the text reaches that far or is all there.
+    fn reach(&self, place: usize, last: bool) -> Option<usize> {
+        let end = self.start + self.text.len();
+        if place < end {
+            return Some(self.floor(place));
+        }
+        (last || place == end).then_some(end)
+    }
+
+    /// The place of a character at or before `place`.
+    fn floor(&self, place: usize) -> usize {
+        self.start + floor(&self.text, place - self.start)
+    }
+
+    /// The pieces that follow the open one, as many as there is text and are threads.
+    fn next_ranges(&self, last: bool) -> Vec<Range<usize>> {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let mut ranges = Vec::new();
+        let mut end = self.end;
+        while ranges.len() < threads && end < self.start + self.text.len() {
+            let start = self.floor(end - self.sizes.overlap.min(end - self.start));
+            let Some(next) = self.reach(start + self.sizes.piece + self.sizes.overlap, last) else {
+                break;
+            };
+            ranges.push(start..next);
+            end = next;
+        }
+        ranges
+    }
+
+    /// Joins the open piece to its successor, which covers `range`; false if they do not agree.
+    fn join(
+        &mut self,
+        mut range: Range<usize>,
+        mut right: Vec<Token>,
+        into: Into<'_>,
+    ) -> Result<bool, DataError> {
+        let Some(open) = self.open.take() else { return Ok(false) };
+        let mut place = agreement(&open, &right);
+        if place.is_none()
+            && let Some(start) = self.aligned(&open, range.start)
+        {
+            range.start = start;
+            right = self.encode(range.clone())?;
+            place = agreement(&open, &right);
+        }
+        let Some(place) = place else { return Ok(false) };
+        let certain = |token: &&Token| (self.from..place).contains(&token.start);
+        hand(open.iter().filter(certain), into)?;
+        self.text.drain(..range.start - self.start);
+        (self.start, self.end, self.from) = (range.start, range.end, place);
+        self.open = Some(right);
+        Ok(true)
+    }
+
+    /// Where a token of the open piece starts, in the first half of the overlap, which `start` begins.
+    fn aligned(&self, open: &[Token], start: usize) -> Option<usize> {
+        let half = start..=usize::midpoint(start, self.end);
+        let starts = open.iter().map(|token| token.start);
+        starts.rev().find(|place| half.contains(place) && self.floor(*place) == *place)
+    }
+
+    /// Makes the open piece twice as long.
+    fn grow(&mut self) -> Result<(), DataError> {
+        let length = self.end - self.start;
+        if length >= self.sizes.limit {
+            return Err(self.no_cut());
+        }
+        self.end = self.start + 2 * length;
+        Ok(())
+    }
+
+    fn no_cut(&self) -> DataError {
+        DataError::NoCut { offset: self.start as u64, bytes: self.end - self.start }
+    }
+
+    /// Several pieces at once, each on a thread.
+    fn encode_all(&self, ranges: &[Range<usize>]) -> Result<VecDeque<Vec<Token>>, DataError> {
+        if let [range] = ranges {
+            return Ok(VecDeque::from([self.encode(range.clone())?]));
+        }
+        thread::scope(|scope| {
+            let start = |range: &Range<usize>| {
+                let range = range.clone();
+                scope.spawn(move || self.encode(range))
+            };
+            let threads: Vec<_> = ranges.iter().map(start).collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect()
+        })
+    }
+
+    fn encode(&self, range: Range<usize>) -> Result<Vec<Token>, DataError> {
+        let text = &self.text[range.start - self.start..range.end - self.start];
+        let encoding = self.json.inner.encode(text, false).map_err(|error| DataError::Encode {
+            offset: range.start as u64,
+            message: error.to_string(),
+        })?;
+        let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
+        let place = |(&id, &(start, end)): (&u32, &(usize, usize))| Token {
+            id,
+            start: range.start + start,
+            end: range.start + end,
+        };
+        Ok(tokens.map(place).collect())
+    }
+}
+
+/// The place of a character of `text` at or before `place`, or its end; never 0 but in an empty text.
+fn floor(text: &str, place: usize) -> usize {
+    let place = place.min(text.len());
+    let before = (1..=place).rev().find(|&place| text.is_char_boundary(place));
+    before.unwrap_or_else(|| text.chars().next().map_or(0, char::len_utf8))
+}
+
+/// Hands the ids of `tokens` on.
+fn hand<'t>(tokens: impl Iterator<Item = &'t Token>, into: Into<'_>) -> Result<(), DataError> {
+    let ids: Vec<u32> = tokens.map(|token| token.id).collect();
+    ids.chunks(HANDED).try_for_each(into)
+}
+
+/// The start of a token in the middle of a stretch on which `left` and `right` agree. The token before
+/// it starts earlier in both: the place alone says which tokens lie before it.
+fn agreement(left: &[Token], right: &[Token]) -> Option<usize> {
+    let ordered = |tokens: &[Token]| tokens.is_sorted_by_key(|token| token.start);
+    if !ordered(left) || !ordered(right) {
+        return None;
+    }
+    let first = right.first()?.start;
+    let (mut left, mut right) = (&left[left.partition_point(|token| token.start < first)..], right);
+    let mut same = 0;
+    let mut place = None;
+    while let (Some(ours), Some(theirs)) = (left.first(), right.first()) {
+        let mut steps = (1, 1);
+        if ours == theirs {
+            same += 1;
+            let half_way = same >= AGREE / 2 && place.is_none();
+            if half_way && left.get(1).is_some_and(|next| next.start > ours.start) {
+                place = left.get(1).map(|next| next.start);
+            }
+            if same >= AGREE && place.is_some_and(|place| place <= ours.start) {
+                return place;
+            }
+        } else {
+            (same, place) = (0, None);
+            steps =
+                (usize::from(ours.start <= theirs.start), usize::from(theirs.start <= ours.start));
+        }
+        (left, right) = (&left[steps.0..], &right[steps.1..]);
+    }
+    None
+}

@@ -1,0 +1,133 @@
+//! Windows of a cache: the text cut into sequences, in an order drawn anew each epoch.
+//!
+//! Windows of `tokens + 1` ids overlap by one, so that every token but the first is a target once.
+//! Which window a step reads is a pure function of (seed, step): an epoch's order is a permutation
+//! that is computed, not stored.
+
+use std::sync::Arc;
+
+use crate::random::Key;
+use crate::{Cache, DataError, Sequence, Source};
+
+/// Which part of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// All but the last `held_out` tokens: for training, in an order shuffled anew each epoch.
+    Train,
+    /// The last `held_out` tokens, in order: for evaluation.
+    HeldOut,
+}
+
+/// Windows of `tokens + 1` tokens of a cache.
+#[derive(Debug)]
+pub struct Windows {
+    cache: Arc<Cache>,
+    window: Window,
+    /// The first token of the part.
+    start: u64,
+    /// How many tokens the part has.
+    length: u64,
+    /// How many windows an epoch has.
+    count: u64,
+    tokens: u64,
+    batch: u64,
+    seed: u64,
+}
+
+impl Windows {
+    /// Windows of `tokens + 1`, overlapping by one, of the part `window`.
+    ///
+    /// Training goes on for ever: epoch `e` has its own random offset below `tokens` and its own
+    /// permutation of its windows, both from (`seed`, `e`). What is held out comes in whole batches
+    /// in order, from the first token held out; what is left over is not read.
+    pub fn new(
+        cache: Arc<Cache>,
+        window: Window,
+        held_out: u64,
+        tokens: usize,
+        batch: usize,
+        seed: u64,
+    ) -> Result<Windows, DataError> {
+        for (what, found) in [("data.tokens", tokens), ("data.batch", batch)] {
+            if found == 0 {
+                return Err(DataError::TooFew { what, found, wanted: 1 });
+            }
+        }
+        let (all, tokens, batch) = (cache.tokens(), tokens as u64, batch as u64);
+        let (part, start, length, wanted) = match window {
+            Window::Train => {
+                let length = all.saturating_sub(held_out);
+                ("the text without what is held out", 0, length, tokens.saturating_add(1))
+            }
+            Window::HeldOut => {
+                let wanted = tokens.saturating_mul(batch).saturating_add(1);
+                ("the text held out", all.saturating_sub(held_out), held_out.min(all), wanted)
+            }
+        };
+        if length < wanted {
+            return Err(DataError::TooShort { part, found: length, wanted });
+        }
+        let count = match window {
+            // As many as fit whatever the epoch's offset is, so that all epochs have as many.
+            Window::Train => ((length - tokens) / tokens).max(1),
+            Window::HeldOut => (length - 1) / tokens,
+        };
+        Ok(Windows { cache, window, start, length, count, tokens, batch, seed })
+    }
+
+    /// How many windows an epoch has.
+    pub fn windows(&self) -> u64 {
+        self.count
+    }
+
+    /// The first token of the `index`-th window ever read.
+    fn first(&self, index: u128) -> u64 {
+        let (epoch, index) =
+            ((index / u128::from(self.count)) as u64, (index % u128::from(self.count)) as u64);
+        match self.window {
+            Window::HeldOut => self.start + index * self.tokens,
+            Window::Train => {
+                let key = Key::new("annulus windows of an epoch", &[self.seed, epoch]);
+                let slack = self.length - 1 - self.count * self.tokens;
+                let offset = key.draws().below(slack.min(self.tokens - 1) + 1);
+                self.start + offset + key.permute(index, self.count) * self.tokens
+            }
+        }
+    }
+}
+
+impl Source for Windows {
+    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
+        if let Some(batches) = self.batches().filter(|&batches| step >= batches) {
+            return Err(DataError::End { step, batches });
+        }
+        let first = u128::from(step) * u128::from(self.batch);
+        let mut ids = vec![0; self.tokens as usize + 1];
+        let sequences = (0..self.batch).map(|row| {
+            self.cache.read(self.first(first + u128::from(row)), &mut ids);
+            Sequence::shifted(&ids)
+        });
+        Ok(sequences.collect())
+    }
+
+    fn batches(&self) -> Option<u64> {
+        match self.window {
+            Window::Train => None,
+            Window::HeldOut => Some(self.count / self.batch),
+        }
+    }
+
+    fn fingerprint(&self) -> String {
+        let numbers = [self.start, self.length, self.tokens, self.batch, self.seed];
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(format!("{:?} of {}", self.window, self.cache.fingerprint()).as_bytes());
+        for number in numbers {
+            hasher.update(&number.to_le_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.cache.vocabulary()
+    }
+}
