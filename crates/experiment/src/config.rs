@@ -46,7 +46,8 @@ impl Shape {
     /// The base of the rotary frequencies where none is given.
     pub const ROPE_THETA: f64 = 10_000.0;
 
-    /// Inverse frequencies of the rotary embedding, `head_dim / 2` of them, radians per position: `theta ^ (-2 i / head_dim)`.
+    /// Inverse frequencies of the rotary embedding, `head_dim / 2` of them, radians per position:
+    /// `theta ^ (-2 i / head_dim)`.
     pub fn inverse_frequencies(&self) -> Vec<f32> {
         let width = self.head_dim as f64;
         let frequency = |i: usize| self.rope_theta.powf(-2.0 * i as f64 / width) as f32;
@@ -54,7 +55,8 @@ impl Shape {
     }
 }
 
-/// Reads `folder/config.json`. What a later version will read (other `model_type`s, `rope_type`s, windows) is refused by its key.
+/// Reads `folder/config.json`. What a later version will read (other `model_type`s, `rope_type`s,
+/// windows) is refused by its key.
 pub fn read_config(folder: &Path) -> Result<Shape, Problems> {
     let path = folder.join("config.json");
     parse_config(&path.display().to_string(), &load::read_text(&path)?)
@@ -110,24 +112,16 @@ fn invalid(name: &str, text: &str, error: &serde_json::Error) -> Problem {
 
 /// Other families have other keys: their mistakes would mislead.
 fn is_llama(root: &Node, report: &mut Report) -> bool {
+    const WANTED: &str = "this version supports `llama`";
     match root.entry("model_type") {
-        Some(entry) if matches!(&entry.value.value, Value::Scalar { text, .. } if text == "llama") => {
-            true
-        }
-        Some(entry) => {
-            report.at(entry.value.span, || {
-                let found = entry.value.value.found();
-                (format!("`model_type` is {found}: this version supports `llama`"), None)
-            });
-            false
-        }
-        None => {
-            report.at(root.span, || {
-                (String::from("`model_type` is missing: this version supports `llama`"), None)
-            });
-            false
-        }
+        Some(entry) if entry.value.value.is_word("llama") => return true,
+        Some(entry) => report.at(entry.value.span, || {
+            let found = entry.value.value.found();
+            (format!("`model_type` is {found}: {WANTED}"), None)
+        }),
+        None => report.at(root.span, || (format!("`model_type` is missing: {WANTED}"), None)),
     }
+    false
 }
 
 /// What the sizes must be to each other, `prefix` being where their keys stand.
@@ -157,8 +151,8 @@ pub(crate) fn consistent(shape: &Shape, places: &Places, prefix: &str) -> Vec<Pr
     problems
 }
 
-/// The text of a config.json for `transformers` 4 and 5: `dtype` is `float32` or `bfloat16`. Both versions' names are written:
-/// `rope_theta` and `rope_parameters`, `torch_dtype` and `dtype`.
+/// The text of a config.json for `transformers` 4 and 5: `dtype` is `float32` or `bfloat16`. Both
+/// versions' names are written: `rope_theta` and `rope_parameters`, `torch_dtype` and `dtype`.
 pub fn write_config(shape: &Shape, dtype: Dtype) -> String {
     let dtype = match dtype {
         Dtype::F32 => "float32",

@@ -1,19 +1,22 @@
 //! Bytes of memory and of gradient sums, from shapes alone.
 //!
-//! With B sequences of t own tokens each in a micro-batch, n = B t rows; h = `hidden_size`, a and k the widths of all query
-//! and all key/value heads, m = `intermediate_size`, V the vocabulary, L layers, e bytes per element of the dtype:
+//! With B sequences of t own tokens each in a micro-batch, n = B t rows; h = `hidden_size`, a and k
+//! the widths of all query and all key/value heads, m = `intermediate_size`, V the vocabulary, L
+//! layers, e bytes per element of the dtype:
 //!
 //! ```text
-//! layer(c)    = n e (6 h + 3 a + 3 k) + n 4 heads + c e 3 m     everything a layer computes, c rows of its feed-forward
-//! kept        = L n (e (h + a) + 4 heads)                       recompute: layer; its input, attention's output and lse
-//!             = L layer(c)                                      recompute: none
-//! head        = 2 n e h + 8 V min(n, loss_chunk)                last norm; logits of a chunk and their gradient, f32
-//! activations = kept + max(2 layer(c), head)                    a layer goes backward with values and gradients
-//! key_value   = n 2 k (e buffers + 4 gradient buffers)          the most in flight in either pass, as proved
+//! layer       = n e (6 h + 3 a + 3 k) + 4 n heads + c e 3 m     what a layer computes
+//! kept        = L n (e (h + a) + 4 heads)                       recompute: layer
+//!             = L layer                                         recompute: none
+//! head        = 2 n e h + 8 V min(n, loss_chunk)                last norm, a chunk of logits
+//! activations = kept + max(2 layer, head)
+//! key_value   = n 2 k (e buffers + 4 gradient buffers)          the most in either pass, as proved
 //! ```
 //!
-//! with c = min(n, `mlp_chunk`). The factor 2 is for the gradients of what a layer computes; allocators round up, so this is
-//! an estimate. Weights, gradients and moments are exact.
+//! with c = min(n, `mlp_chunk`) rows of the feed-forward layer at once. Recomputing, a layer keeps
+//! its input and attention's output and log-sum-exp; logits and their gradient are f32. The factor
+//! 2 is for the gradients of what a layer computes; allocators round up, so this is an estimate.
+//! Weights, gradients and moments are exact.
 
 use annulus_sequence::Proof;
 

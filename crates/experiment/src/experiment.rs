@@ -60,7 +60,8 @@ pub struct Experiment {
     pub keep: usize,
     /// The run's folder; default `runs/NAME`.
     pub output: PathBuf,
-    /// `expect: {TAG: {min, max, of_first}}`: what `train --check` asserts of the last value of a tag.
+    /// `expect: {TAG: {min, max, of_first}}`: what `train --check` asserts of the last value of a
+    /// tag.
     pub expect: BTreeMap<String, Bound>,
     /// Where the keys were written; `Places::default()` in an experiment that no file describes.
     pub places: Places,
@@ -126,7 +127,8 @@ words!(Dtype { F32 = "f32", Bf16 = "bf16" });
 /// `data:`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Data {
-    /// A file or folder; none: the recall task if `format: recall`, else the project's own documents.
+    /// A file or folder; none: the recall task if `format: recall`, else the project's own
+    /// documents.
     pub path: Option<PathBuf>,
     /// `text | jsonl | batches | recall`; default text.
     pub format: Format,
@@ -170,7 +172,8 @@ pub struct Mesh {
 /// `attention:`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
-    /// `local | ring | striped | megatron | all-gather`; default `local` on one rank; required on more.
+    /// `local | ring | striped | megatron | all-gather`; default `local` on one rank; required on
+    /// more.
     pub strategy: Strategy,
     /// `full | causal`; default causal.
     pub mask: MaskKind,

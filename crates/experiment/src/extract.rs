@@ -1,4 +1,5 @@
-//! From a tree to typed values by the table: unknown keys, missing keys and wrong types, all of them.
+//! From a tree to typed values by the table: unknown keys, missing keys and wrong types, all of
+//! them.
 
 use crate::problem::Report;
 use crate::source::printable;
@@ -12,7 +13,8 @@ use crate::values::Values;
 pub(crate) enum Strictness {
     /// An experiment: an unknown key is a mistake, and so is a key without a value.
     Experiment,
-    /// A config.json, as other programs write it: more keys than we know; `null` is as good as absent.
+    /// A config.json, as other programs write it: more keys than we know; `null` is as good as
+    /// absent.
     Config,
 }
 
@@ -78,18 +80,7 @@ impl Extraction<'_> {
             _ if matches!(entry.value.value, Value::Wrong) => {
                 self.values.refused.insert(path);
             }
-            _ if nothing => {
-                self.report.at(entry.key_span, || {
-                    let hint = match key.default {
-                        Absent::Required => {
-                            format!("it takes {}: {}", key.kind.wanted(), key.about)
-                        }
-                        _ => String::from("leave the key out for its default"),
-                    };
-                    (format!("`{path}` has no value"), Some(hint))
-                });
-                self.values.refused.insert(path);
-            }
+            _ if nothing => self.valueless(path, key, entry),
             Kind::Section(groups) => {
                 self.values.spans.insert(path.clone(), entry.key_span);
                 self.section(&path, &entry.value, groups);
@@ -115,6 +106,17 @@ impl Extraction<'_> {
                 }
             },
         }
+    }
+
+    fn valueless(&mut self, path: String, key: &Key, entry: &Entry) {
+        self.report.at(entry.key_span, || {
+            let hint = match key.default {
+                Absent::Required => format!("it takes {}: {}", key.kind.wanted(), key.about),
+                Absent::Is(_) | Absent::Means(_) => "leave the key out for its default".to_owned(),
+            };
+            (format!("`{path}` has no value"), Some(hint))
+        });
+        self.values.refused.insert(path);
     }
 
     /// A section for every word.
@@ -181,37 +183,35 @@ impl Extraction<'_> {
     fn model_groups(&mut self, node: &Node) -> &'static [&'static [Key]] {
         let shape = SHAPE.iter().find_map(|key| node.entry(key.name));
         match (node.entry("path"), shape) {
-            (Some(path), Some(inline)) => {
-                let line = self.report.sources[path.key_span.source].line_of(path.key_span.start);
-                self.report.at(inline.key_span, || {
-                    let message = format!("`model.{}` is given beside `model.path`", inline.key);
-                    (message, Some(format!("the folder's config.json has it: drop one of them, or `path` on line {line}")))
-                });
-                &[MODEL]
-            }
-            (Some(_), None) => &[MODEL],
+            (Some(_), None) => {}
+            (Some(_), Some(inline)) => self.report.at(inline.key_span, || {
+                let message = format!("`model.{}` is given beside `model.path`", inline.key);
+                (message, Some("the folder's config.json has it: drop one of them".to_owned()))
+            }),
             (None, None) => {
                 let at = self.values.spans.get("model").copied().unwrap_or(node.span);
                 self.report.at(at, || {
-                    let hint = "give `path`, a Hugging Face folder, or config.json's keys: `hidden_size` and so on";
-                    (String::from("`model` says neither `path` nor a shape"), Some(hint.to_owned()))
+                    let hint = "give `path`, a Hugging Face folder, or config.json's keys, \
+                                from `hidden_size` on";
+                    ("`model` says neither `path` nor a shape".to_owned(), Some(hint.to_owned()))
                 });
                 self.values.refused.insert(String::from("model.path"));
-                &[MODEL]
             }
             (None, Some(_)) => {
-                if let Some(weights) = node.entry("weights") {
-                    self.report.at(weights.key_span, || {
-                        let hint =
-                            "without a folder weights are random: drop the key, or give `path`";
-                        (
-                            String::from("`model.weights` is given without `model.path`"),
-                            Some(hint.to_owned()),
-                        )
-                    });
-                }
-                &[MODEL, SHAPE]
+                self.weights_without_folder(node);
+                return &[MODEL, SHAPE];
             }
+        }
+        &[MODEL]
+    }
+
+    fn weights_without_folder(&mut self, node: &Node) {
+        if let Some(weights) = node.entry("weights") {
+            self.report.at(weights.key_span, || {
+                let hint = "without a folder weights are random: drop the key, or give `path`";
+                let message = "`model.weights` is given without `model.path`";
+                (message.to_owned(), Some(hint.to_owned()))
+            });
         }
     }
 }

@@ -1,7 +1,8 @@
-//! What a config.json may ask for that this version does not compute. Each is refused by its key: a model that is read
-//! without one of them would run, and be wrong.
+//! What a config.json may ask for that this version does not compute. Each is refused by its key: a
+//! model that is read without one of them would run, and be wrong.
 
 use crate::problem::Report;
+use crate::source::printable;
 use crate::tree::{Entry, Node, Value};
 
 /// A key that is understood only where it changes nothing.
@@ -28,7 +29,7 @@ fn nothing(value: &Value) -> bool {
 }
 
 fn off(value: &Value) -> bool {
-    nothing(value) || matches!(value, Value::Scalar { text, .. } if text == "false")
+    nothing(value) || value.is_word("false")
 }
 
 fn number(value: &Value) -> Option<f64> {
@@ -47,8 +48,7 @@ fn one(value: &Value) -> bool {
 }
 
 fn full_attention(value: &Value) -> bool {
-    let full =
-        |item: &Node| matches!(&item.value, Value::Scalar { text, .. } if text == "full_attention");
+    let full = |item: &Node| item.value.is_word("full_attention");
     nothing(value) || matches!(value, Value::Sequence(items) if items.iter().all(full))
 }
 
@@ -71,8 +71,8 @@ fn unsupported(report: &mut Report, key: &str, value: &Node, wanted: &str) {
     });
 }
 
-/// The base of the rotary frequencies: `rope_parameters` (transformers 5), or `rope_scaling` beside `rope_theta` (4). Of the
-/// kinds of scaling only `default` is computed.
+/// The base of the rotary frequencies: `rope_parameters` (transformers 5), or `rope_scaling` beside
+/// `rope_theta` (4). Of the kinds of scaling only `default` is computed.
 pub(crate) fn rope_theta(root: &Node, report: &mut Report) -> Option<f64> {
     let mut found: Option<(f64, String)> = None;
     let mut take = |path: String, entry: &Entry, report: &mut Report| {
@@ -106,7 +106,8 @@ pub(crate) fn rope_theta(root: &Node, report: &mut Report) -> Option<f64> {
     found.map(|(theta, _)| theta)
 }
 
-/// `rope_type`, or `type` as the first versions had it, must be `default`; further keys belong to other kinds.
+/// `rope_type`, or `type` as the first versions had it, must be `default`; further keys belong to
+/// other kinds.
 fn rope_kind(section: &str, node: &Node, report: &mut Report) {
     let entries = match &node.value {
         Value::Nothing => return,
@@ -119,21 +120,20 @@ fn rope_kind(section: &str, node: &Node, report: &mut Report) {
         }
     };
     let kind = entries.iter().find(|e| e.key == "rope_type" || e.key == "type");
-    match kind {
-        Some(kind) if !matches!(&kind.value.value, Value::Scalar { text, .. } if text == "default") =>
-        {
-            unsupported(report, &format!("{section}.{}", kind.key), &kind.value, "`default`");
-        }
-        _ => {
-            const KNOWN: &[&str] = &["rope_type", "type", "rope_theta"];
-            let partial = |e: &&Entry| e.key == "partial_rotary_factor" && one(&e.value.value);
-            for entry in entries.iter().filter(|e| !KNOWN.contains(&e.key.as_str()) && !partial(e))
-            {
-                report.at(entry.key_span, || {
-                    let key = crate::source::printable(&entry.key);
-                    (format!("`{section}.{key}` means nothing beside `rope_type: default`"), None)
-                });
-            }
+    if let Some(kind) = kind.filter(|kind| !kind.value.value.is_word("default")) {
+        return unsupported(report, &format!("{section}.{}", kind.key), &kind.value, "`default`");
+    }
+    for entry in entries {
+        let known = match entry.key.as_str() {
+            "rope_type" | "type" | "rope_theta" => true,
+            "partial_rotary_factor" => one(&entry.value.value),
+            _ => false,
+        };
+        if !known {
+            report.at(entry.key_span, || {
+                let key = printable(&entry.key);
+                (format!("`{section}.{key}` means nothing beside `rope_type: default`"), None)
+            });
         }
     }
 }

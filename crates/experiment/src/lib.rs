@@ -1,5 +1,5 @@
-//! The experiment file and config.json as types; every cross-check; the plan it means. Needs no tensors: a laptop can check
-//! an experiment for a cluster.
+//! The experiment file and config.json as types; every cross-check; the plan it means. Needs no
+//! tensors: a laptop can check an experiment for a cluster.
 
 mod build;
 mod config;

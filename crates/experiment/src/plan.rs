@@ -23,8 +23,9 @@ pub struct Plan {
     pub micro_batch: usize,
     /// Micro-batches per optimizer step and rank.
     pub micro_batches: usize,
-    /// Visible (query, key) pairs of one sequence, per head and layer, that the slowest rank of every hop computes, summed
-    /// over the hops: what a forward pass takes when ranks wait for each other.
+    /// Visible (query, key) pairs of one sequence, per head and layer, that the slowest rank of
+    /// every hop computes, summed over the hops: what a forward pass takes when ranks wait for each
+    /// other.
     pub slowest_pairs: u64,
     /// By rank of the world.
     pub ranks: Vec<RankPlan>,
@@ -33,20 +34,23 @@ pub struct Plan {
 /// What one rank will hold and hand over, per optimizer step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankPlan {
-    /// Its place in the world: replica `rank / mesh.sequence`, part `rank % mesh.sequence` of its sequences.
+    /// Its place in the world: replica `rank / mesh.sequence`, part `rank % mesh.sequence` of its
+    /// sequences.
     pub rank: usize,
     /// The positions it holds of each of its sequences.
     pub positions: Positions,
-    /// Visible (query, key) pairs of its queries, for one head of one layer, over all its sequences of the step.
+    /// Visible (query, key) pairs of its queries, for one head of one layer, over all its sequences
+    /// of the step.
     pub pairs: u64,
-    /// Attention's forward bytes of all layers and micro-batches: keys and values in the model's dtype. With `recompute`
-    /// attention is not run again, so this is all.
+    /// Attention's forward bytes of all layers and micro-batches: keys and values in the model's
+    /// dtype. With `recompute` attention is not run again, so this is all.
     pub forward: u64,
-    /// Attention's backward bytes, of the reversed ring: keys and values in the model's dtype, their gradients in f32.
+    /// Attention's backward bytes, of the reversed ring: keys and values in the model's dtype,
+    /// their gradients in f32.
     pub backward: u64,
-    /// Bytes of the gradient sum. The trainer hands to `comm` one `all_reduce` over data and sequence per parameter in name
-    /// order, f32, and one of an f64 tensor of 2 elements, the sum of losses and the count of targets. With one rank
-    /// nothing is called, and this is 0.
+    /// Bytes of the gradient sum. The trainer hands to `comm` one `all_reduce` over data and
+    /// sequence per parameter in name order, f32, and one of an f64 tensor of 2 elements, the sum
+    /// of losses and the count of targets. With one rank nothing is called, and this is 0.
     pub gradients: u64,
     /// Peak memory by class, bytes.
     pub peak: Peak,
@@ -79,7 +83,8 @@ impl Peak {
 impl Plan {
     /// Checks what spans sections. `vocabulary` is what the tokenizer has, where it is known.
     ///
-    /// Reads the model's config.json where `model.path` is given; allocates nothing of the model's size.
+    /// Reads the model's config.json where `model.path` is given; allocates nothing of the model's
+    /// size.
     pub fn new(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan, Problems> {
         let broken = rules::check(&experiment);
         if !broken.is_empty() {

@@ -64,7 +64,8 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// Collects mistakes while reading; past a limit it only counts them, so that a hostile file costs no more than a bad one.
+/// Collects mistakes while reading; past a limit it only counts them, so that a hostile file costs
+/// no more than a bad one.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// The file, then the arguments of the command line.
@@ -95,7 +96,8 @@ impl Report {
         self.problems.len() + self.left_out
     }
 
-    /// Adds a mistake at `span`. `describe` gives message and hint; it is not called once there are too many.
+    /// Adds a mistake at `span`. `describe` gives message and hint; it is not called once there are
+    /// too many.
     pub(crate) fn at(&mut self, span: Span, describe: impl FnOnce() -> (String, Option<String>)) {
         if self.is_full() {
             self.left_out += 1;

@@ -6,8 +6,8 @@ use serde::{Serialize, Serializer};
 use crate::{Peak, Plan, RankPlan};
 
 impl Plan {
-    /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and the frequencies of the
-    /// rotary embedding.
+    /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and
+    /// the frequencies of the rotary embedding.
     pub fn to_json(&self) -> String {
         let inv_freq = self.shape.inverse_frequencies().into_iter().map(f64::from).collect();
         let view = View {
@@ -30,8 +30,8 @@ impl Plan {
             "{name}\n\
              mesh    {world} = {replicas} of {parts} per sequence, strategy {strategy}\n\
              step    {batch} of {tokens} tokens: {micro_batches} of {micro} per rank\n\
-             model   {layers} of {hidden}, {heads} over {groups} of {width}, vocabulary {vocabulary}: \
-             {elements} parameters, {dtype}",
+             model   {layers} of {hidden}, {heads} over {groups} of {width}, \
+             vocabulary {vocabulary}: {elements} parameters, {dtype}",
             name = experiment.name,
             world = count(self.world(), "rank"),
             replicas = count(mesh.data, "replica"),
@@ -67,7 +67,8 @@ impl Plan {
         let even = all / sequence.len() as f64;
         let slowest = self.slowest_pairs;
         format!(
-            "balance {slowest} visible pairs on the slowest rank of every hop, {even:.1} if it were even: {:.2} times",
+            "balance {slowest} visible pairs on the slowest rank of every hop, \
+             {even:.1} if it were even: {:.2} times",
             slowest as f64 / even
         )
     }

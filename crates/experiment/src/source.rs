@@ -115,8 +115,8 @@ fn floor(text: &str, at: usize) -> usize {
     at
 }
 
-/// Where the keys of an experiment were written, for mistakes that are found later. Never compared: two experiments are
-/// equal when they mean the same.
+/// Where the keys of an experiment were written, for mistakes that are found later. Never compared:
+/// two experiments are equal when they mean the same.
 #[derive(Clone, Default)]
 pub struct Places(Arc<Written>);
 
@@ -136,7 +136,8 @@ impl Places {
         self.0.spans.contains_key(key)
     }
 
-    /// A problem with the key `key`, such as `data.tokens`, shown where it is written: there, at its section, or at the file.
+    /// A problem with the key `key`, such as `data.tokens`, shown where it is written: there, at
+    /// its section, or at the file.
     pub fn problem(&self, key: &str, message: impl Into<String>) -> Problem {
         let section = key.split('.').next().unwrap_or(key);
         let span = self.0.spans.get(key).or_else(|| self.0.spans.get(section));

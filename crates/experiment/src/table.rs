@@ -1,5 +1,5 @@
-//! Every key of the experiment file: its type, its default, what it means. Reading, the JSON Schema, the resolved file and
-//! the hints of errors all come from here.
+//! Every key of the experiment file: its type, its default, what it means. Reading, the JSON
+//! Schema, the resolved file and the hints of errors all come from here.
 
 use crate::experiment::{Decay, Dtype, Format, Kernel, MaskKind, Recompute, WeightsFrom};
 
@@ -32,8 +32,8 @@ pub(crate) enum Kind {
     Pair(Interval),
     /// `60`, `60s`, `500ms` or `5m`.
     Seconds,
-    /// Keys of their own. Of two groups, the second is required where the first key of the first is absent, and refused
-    /// where it is there.
+    /// Keys of their own. Of two groups, the second is required where the first key of the first is
+    /// absent, and refused where it is there.
     Section(&'static [&'static [Key]]),
     /// A section of these keys for every word one likes.
     Each(&'static [Key]),
@@ -282,3 +282,15 @@ const BOUND: &[Key] = &[
         "the last value is at most this share of the first",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use annulus_sequence::Strategy;
+
+    use super::STRATEGIES;
+
+    #[test]
+    fn strategies_are_those_there_are() {
+        assert_eq!(STRATEGIES, Strategy::ALL.map(Strategy::name));
+    }
+}

@@ -1,6 +1,7 @@
 //! YAML (and with it JSON) as a tree whose every key and value knows where it was written.
 //!
-//! Anchors, aliases and tags are refused: an experiment is plain data, and a file without aliases cannot explode.
+//! Anchors, aliases and tags are refused: an experiment is plain data, and a file without aliases
+//! cannot explode.
 
 use std::collections::BTreeMap;
 
@@ -41,6 +42,11 @@ pub(crate) struct Entry {
 }
 
 impl Value {
+    /// Whether it is this word, with quotes or without.
+    pub(crate) fn is_word(&self, word: &str) -> bool {
+        matches!(self, Value::Scalar { text, .. } if text == word)
+    }
+
     /// What was found, for a message.
     pub(crate) fn found(&self) -> String {
         match self {
@@ -93,7 +99,8 @@ impl Node {
 /// Values in one file; an experiment has some fifty.
 const MOST_NODES: usize = 50_000;
 
-/// Reads the source `source` of `report` from byte `from` on; mistakes go to `report`, and none there means a tree.
+/// Reads the source `source` of `report` from byte `from` on; mistakes go to `report`, and none
+/// there means a tree.
 pub(crate) fn read(report: &mut Report, source: usize, from: usize) -> Option<Node> {
     let text = report.sources.get(source)?.text().to_owned();
     // A mark of the byte order is not content; the parser knows it at the start of a text only.

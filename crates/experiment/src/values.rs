@@ -1,6 +1,7 @@
 //! Typed values by path, as an experiment's fields ask for them.
 //!
-//! Every question answers `None` where the value is missing or was refused, so that what cannot be built is not built.
+//! Every question answers `None` where the value is missing or was refused, so that what cannot be
+//! built is not built.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! An experiment as text again: one line per key, in the order of the table. The resolved file, and what must not change when
-//! a run goes on, come from this list.
+//! An experiment as text again: one line per key, in the order of the table. The resolved file, and
+//! what must not change when a run goes on, come from this list.
 
 use std::path::Path;
 
@@ -32,8 +32,9 @@ impl Experiment {
         text
     }
 
-    /// The keys and values that a run which goes on must share with the run that began: all but where and how it is
-    /// computed (`mesh`, `attention.strategy`, `memory`), how often it reports (`every`), `output` and `schedule.stop`.
+    /// The keys and values that a run which goes on must share with the run that began: all but
+    /// where and how it is computed (`mesh`, `attention.strategy`, `memory`), how often it reports
+    /// (`every`), `output` and `schedule.stop`.
     pub fn identity(&self) -> Vec<(String, String)> {
         let free = |key: &str| {
             FREE.iter().any(|free| {
@@ -120,8 +121,8 @@ impl Experiment {
     }
 }
 
-/// What `b` has that `a` has not, and the reverse, of [`Experiment::identity`]: key, value in `a`, value in `b`; a key that one
-/// of them leaves out is `nothing` there.
+/// What `b` has that `a` has not, and the reverse, of [`Experiment::identity`]: key, value in `a`,
+/// value in `b`; a key that one of them leaves out is `nothing` there.
 pub fn differences(a: &Experiment, b: &Experiment) -> Vec<(String, String, String)> {
     let (old, new) = (a.identity(), b.identity());
     let find = |lines: &[(String, String)], key: &str| {
@@ -175,7 +176,8 @@ impl Lines {
     }
 }
 
-/// The shortest text that reads back as the same number, here and by readers of YAML 1.1: `1.0e-5`, where `1e-5` is text.
+/// The shortest text that reads back as the same number, here and by readers of YAML 1.1: `1.0e-5`,
+/// where `1e-5` is text.
 fn real(value: f64) -> String {
     let text = format!("{value:?}");
     let Some((digits, exponent)) = text.split_once('e') else { return text };

@@ -134,7 +134,8 @@ proptest! {
 
     #[test]
     fn mutations_are_survived(
-        changes in prop::collection::vec((any::<prop::sample::Index>(), 0..3_usize, 0..PIECES.len()), 1..6),
+        changes in prop::collection::vec(
+            (any::<prop::sample::Index>(), 0..3_usize, 0..PIECES.len()), 1..6),
     ) {
         let mut letters: Vec<char> = SMALL.chars().collect();
         for (at, kind, piece) in changes {

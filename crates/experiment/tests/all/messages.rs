@@ -1,4 +1,5 @@
-//! What wrong files, arguments and config.json files are answered: the tests of the messages are the messages.
+//! What wrong files, arguments and config.json files are answered: the tests of the messages are
+//! the messages.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -83,7 +84,12 @@ fn wrong_models() {
         ("a path and a shape", edited(inline, "  path: checkpoints/llama\n  hidden_size: 128\n")),
         ("weights without a path", edited(inline, "  hidden_size: 128\n  weights: random\n")),
         ("half a shape", edited(inline, "")),
-        ("an empty model", "name: a\nmodel: {}\ndata: { tokens: 8 }\noptimizer: { learning_rate: 1 }\nschedule: { steps: 1 }\n".to_owned()),
+        (
+            "an empty model",
+            "name: a\nmodel: {}\ndata: { tokens: 8 }\noptimizer: { learning_rate: 1 }\n\
+             schedule: { steps: 1 }\n"
+                .to_owned(),
+        ),
         ("another family", edited(inline, "  hidden_size: 128\n  model_type: qwen3\n")),
         ("heads that do not divide", edited("num_attention_heads: 4", "num_attention_heads: 6")),
         ("heads that cannot share", edited("num_key_value_heads: 2", "num_key_value_heads: 3")),

@@ -196,8 +196,31 @@ fn reference_models_are_read_or_refused_by_key() {
 }
 
 #[test]
-fn a_config_survives_writing_and_reading() {
-    let shape = Shape {
+fn reference_frequencies_are_ours() {
+    let Some(golden) = golden() else { return };
+    for name in ["default", "default-theta-500000-d128"] {
+        let path = golden.join("rope").join(name).with_extension("json");
+        let text = fs::read_to_string(path).expect("readable");
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let expected: Vec<f64> =
+            serde_json::from_value(json["inv_freq"].clone()).expect("a list of numbers");
+        let shape = Shape {
+            head_dim: 2 * expected.len(),
+            rope_theta: if name == "default" { 1e4 } else { 5e5 },
+            ..shape()
+        };
+        let found = shape.inverse_frequencies();
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.into_iter().zip(expected) {
+            let error = (f64::from(found) - expected).abs() / expected;
+            assert!(error < 2.0 * f64::from(f32::EPSILON), "{name}: {found} is not {expected}");
+        }
+    }
+}
+
+/// A shape in which no key has its default.
+fn shape() -> Shape {
+    Shape {
         hidden_size: 48,
         intermediate_size: 44,
         num_hidden_layers: 2,
@@ -212,7 +235,12 @@ fn a_config_survives_writing_and_reading() {
         attention_bias: true,
         mlp_bias: false,
         initializer_range: 0.2,
-    };
+    }
+}
+
+#[test]
+fn a_config_survives_writing_and_reading() {
+    let shape = shape();
     let folder = tempfile::tempdir().expect("a scratch folder");
     let text = write_config(&shape, Dtype::Bf16);
     fs::write(folder.path().join("config.json"), &text).expect("writable");
@@ -225,8 +253,8 @@ fn a_config_survives_writing_and_reading() {
 
 #[test]
 fn a_config_of_version_4_means_the_same() {
-    let five = r#"{ "model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "vocab_size": 8,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": null,
+    let five = r#"{ "model_type": "llama", "hidden_size": 8, "intermediate_size": 8,
+        "vocab_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": null,
         "rope_parameters": { "rope_theta": 5e5, "rope_type": "default" } }"#;
     let four = five.replace("rope_parameters", "rope_scaling").replace(
         r#"{ "rope_theta": 5e5, "rope_type": "default" }"#,

@@ -16,7 +16,8 @@ model: { hidden_size: 48, intermediate_size: 44, num_hidden_layers: 3, num_atten
   num_key_value_heads: 2, head_dim: 16, vocab_size: 261, max_position_embeddings: 1k,
   rms_norm_eps: 1.0e-6, rope_theta: 500000, tie_word_embeddings: true, attention_bias: true,
   mlp_bias: true, initializer_range: 0.3, dtype: bf16, model_type: llama, hidden_act: silu }
-data: { path: "a: b #c", format: jsonl, tokenizer: "t/tokenizer.json", tokens: 96, batch: 6, evaluate: 3 }
+data: { path: "a: b #c", format: jsonl, tokenizer: "t/tokenizer.json",
+  tokens: 96, batch: 6, evaluate: 3 }
 mesh: { data: 3, sequence: 4, deadline: 1500ms }
 attention: { strategy: megatron, mask: full, window: 17, kernel: reference }
 memory: { recompute: none, micro_batch: 2, loss_chunk: 7, mlp_chunk: 9 }
