@@ -1,7 +1,7 @@
 //! A layer's two halves: attention, and feed-forward.
 //!
-//! Axes: b sequences, s positions of this rank, d hidden size, n query heads, k key/value heads, h elements per head,
-//! f intermediate size, r any rows.
+//! Axes: b sequences, s positions of this rank, d hidden size, n query heads, k key/value heads, h
+//! elements per head, f intermediate size, r any rows.
 
 use annulus_attention::{Place, Qkv};
 use annulus_ops::{rope, swiglu};

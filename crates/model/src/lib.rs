@@ -1,7 +1,8 @@
-//! The Llama family, written for one device; Hugging Face weights in and out. Knows nothing of ranks or strategies.
+//! The Llama family, written for one device; Hugging Face weights in and out. Knows nothing of
+//! ranks or strategies.
 //!
-//! A model is a list of [`Stage`]s: embedding, then attention and feed-forward of every layer, then the loss. Weights are handed in
-//! at every call and never kept.
+//! A model is a list of [`Stage`]s: embedding, then attention and feed-forward of every layer, then
+//! the loss. Weights are handed in at every call and never kept.
 
 mod config;
 mod layer;

@@ -30,7 +30,7 @@ impl Llama {
     }
     /// Every parameter of `config`, ordered by name. Tied: no `lm_head.weight`.
     pub fn specification(config: &Config) -> Vec<Specification> {
-        let mut all: Vec<_> = Embed::new(config).specification().cloned().collect();
+        let mut all = vec![Embed::new(config).specification().clone()];
         for layer in 0..config.num_hidden_layers {
             all.extend(AttentionHalf::new(config, layer).specification().cloned());
             all.extend(FeedForwardHalf::new(config, layer).specification().cloned());
@@ -40,24 +40,25 @@ impl Llama {
         all.dedup();
         all
     }
-    /// Fresh weights in `config.dtype`: matrices N(0, initializer_range), norms 1, biases 0, by counter from (seed, name).
+    /// Fresh weights in `config.dtype`: matrices N(0, initializer_range), norms 1, biases 0, by
+    /// counter from (seed, name).
     pub fn random(config: &Config, seed: u64) -> Result<Weights> {
         let parameters = Llama::specification(config).into_iter();
         let fresh = parameters.map(|Specification { name, shape }| {
             let len = shape.iter().product();
             let values = if shape.len() == 2 {
-                let mut values = normal(Key { seed, purpose: "init", name: &name }, 0, len);
-                values.iter_mut().for_each(|value| *value *= config.initializer_range as f32);
-                values
+                let fresh = normal(Key { seed, purpose: "init", name: &name }, 0, len).into_iter();
+                fresh.map(|value| value * config.initializer_range as f32).collect()
             } else {
-                vec![if name.ends_with(".bias") { 0.0 } else { 1.0 }; len]
+                vec![if name.ends_with("norm.weight") { 1.0 } else { 0.0 }; len]
             };
             let weight = Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(config.dtype)?;
             Ok((name, weight))
         });
         fresh.collect()
     }
-    /// The scalar f32 sum of losses over `shard.targets`: all stages in order, on the tape where `weights` are.
+    /// The scalar f32 sum of losses over `shard.targets`: all stages in order, on the tape where
+    /// `weights` are.
     pub fn loss(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
         run(&self.stages, weights, shard)
     }
@@ -68,9 +69,10 @@ impl Llama {
         let x_bsd = run(&self.stages[..self.stages.len() - 1], &weights, shard)?;
         self.head.logits(&x_bsd, &weights, shard)
     }
-    /// Floating-point operations of one training step over `tokens` tokens whose masks leave `pairs` pairs visible in total:
-    /// 6 per weight and token (embedding lookups excluded), 12 · head_dim · heads per pair and layer
-    /// (the counting of PaLM, arXiv 2204.02311, appendix B, with the pairs that are really computed).
+    /// Floating-point operations of one training step over `tokens` tokens whose masks leave
+    /// `pairs` pairs visible in total: 6 per weight and token (embedding lookups excluded), 12 ·
+    /// head_dim · heads per pair and layer (the counting of PaLM, arXiv 2204.02311, appendix B,
+    /// with the pairs that are really computed).
     pub fn flops(config: &Config, tokens: u64, pairs: u64) -> f64 {
         let parameters = Llama::specification(config).into_iter();
         let elements = |parameter: Specification| parameter.shape.iter().product::<usize>() as f64;
@@ -83,7 +85,8 @@ impl Llama {
     }
 }
 
-/// `stages` in order; the first ignores what it is given. Nothing is kept: every layer would need a place of its own.
+/// `stages` in order; the first ignores what it is given. Nothing is kept: every layer would need a
+/// place of its own.
 fn run(stages: &[Box<dyn Stage>], weights: &Weights, shard: &Shard) -> Result<Tensor> {
     let shard = Shard { kept: None, ..shard.clone() };
     stages.iter().try_fold(shard.inputs.clone(), |x, stage| stage.forward(&x, weights, &shard))

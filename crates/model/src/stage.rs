@@ -8,7 +8,8 @@ use candle_core::{Result, Tensor};
 
 use crate::Weights;
 
-/// What one rank holds of a micro-batch, and what a stage may use. B sequences, S positions on this rank.
+/// What one rank holds of a micro-batch, and what a stage may use. B sequences, S positions on this
+/// rank.
 #[derive(Clone, Debug)]
 pub struct Shard {
     /// u32 [B, S].
@@ -31,12 +32,12 @@ pub struct Shard {
 pub trait Stage: Send + Sync + std::fmt::Debug {
     /// The names of its parameters, as in a Hugging Face file.
     fn parameters(&self) -> &[String];
-    /// Whether every row of the input is computed by itself, so that the stage may be run on a few rows at a time: `x` is then
-    /// [.., D] of any rows.
+    /// Whether every row of the input is computed by itself, so that the stage may be run on a few
+    /// rows at a time: `x` is then [.., D] of any rows.
     fn rowwise(&self) -> bool {
         false
     }
-    /// `x` [B, S, D] to [B, S, D]. The first stage ignores `x` and reads `shard.inputs`; the last returns the scalar f32 sum of losses
-    /// over `shard.targets`.
+    /// `x` [B, S, D] to [B, S, D]. The first stage ignores `x` and reads `shard.inputs`; the last
+    /// returns the scalar f32 sum of losses over `shard.targets`.
     fn forward(&self, x: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor>;
 }

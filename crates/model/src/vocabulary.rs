@@ -11,18 +11,18 @@ use crate::{Config, Shard, Specification, Stage, Weights};
 /// Tokens to rows of the embedding.
 #[derive(Debug)]
 pub(crate) struct Embed {
-    table: Projection,
+    table: Specification,
     parameters: Vec<String>,
 }
 
 impl Embed {
     pub(crate) fn new(config: &Config) -> Embed {
         let table = embedding_table(config);
-        Embed { parameters: names(table.parameters()), table }
+        Embed { parameters: names([&table]), table }
     }
     /// Its parameter.
-    pub(crate) fn specification(&self) -> impl Iterator<Item = &Specification> {
-        self.table.parameters()
+    pub(crate) fn specification(&self) -> &Specification {
+        &self.table
     }
 }
 
@@ -31,11 +31,12 @@ impl Stage for Embed {
         &self.parameters
     }
     fn forward(&self, _: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
-        embedding(&shard.pool, &shard.inputs, self.table.weight.of(weights)?)
+        embedding(&shard.pool, &shard.inputs, self.table.of(weights)?)
     }
 }
 
-/// The last norm, the projection to the vocabulary (tied: the embedding), and the cross entropy, the last two in one.
+/// The last norm, the projection to the vocabulary (tied: the embedding), and the cross entropy,
+/// the last two in one.
 #[derive(Clone, Debug)]
 pub(crate) struct Loss {
     chunk: usize,
@@ -49,7 +50,7 @@ impl Loss {
     pub(crate) fn new(config: &Config, chunk: usize) -> Loss {
         let norm = Norm::new("model.norm", config.hidden_size, config.rms_norm_eps);
         let head = if config.tie_word_embeddings {
-            embedding_table(config)
+            Projection { weight: embedding_table(config), bias: None }
         } else {
             Projection::new("lm_head", [config.vocab_size, config.hidden_size], false)
         };
@@ -83,6 +84,7 @@ impl Stage for Loss {
     }
 }
 
-fn embedding_table(config: &Config) -> Projection {
-    Projection::new("model.embed_tokens", [config.vocab_size, config.hidden_size], false)
+fn embedding_table(config: &Config) -> Specification {
+    let shape = [config.vocab_size, config.hidden_size];
+    Specification::new("model.embed_tokens.weight".to_owned(), &shape)
 }

@@ -1,4 +1,6 @@
-//! Files that are damaged, or made to harm: each gets one clear error, without a panic and within bounded memory.
+//! Files that are damaged, or made to harm: each gets one clear error, without a panic and within
+//! bounded memory.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -135,7 +137,8 @@ fn what_a_file_says_is_printed_without_control_characters_and_not_at_length() {
     assert!(found.len() < 1000, "{} bytes", found.len());
 }
 
-/// Every file that differs from a good one in one bit, or is cut short anywhere, loads or is refused; nothing panics.
+/// Every file that differs from a good one in one bit, or is cut short anywhere, loads or is
+/// refused; nothing panics.
 #[test]
 fn flipped_bits_and_cuts() {
     let good = file(GOOD, 8);
@@ -259,7 +262,8 @@ fn links_may_not_leave_the_folder_but_for_the_cache_of_hugging_face() {
     assert_eq!(load(&snapshot, &wanted(), DType::F32).unwrap().len(), 1);
 }
 
-/// The size of a file proves nothing of its content: this one takes no room on the disk, and must take none in memory.
+/// The size of a file proves nothing of its content: this one takes no room on the disk, and must
+/// take none in memory.
 #[test]
 fn a_sparse_terabyte_is_mapped_and_not_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,10 +5,13 @@ use std::path::PathBuf;
 
 use safetensors::Dtype;
 
+use super::load::LAST_PROJECTION;
+
 /// How many flaws are spelled out; a file for another model has hundreds.
 const SHOWN: usize = 20;
 
-/// What is wrong with a folder of weights: names the file, the tensor, what was found and what was wanted.
+/// What is wrong with a folder of weights: names the file, the tensor, what was found and what was
+/// wanted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
@@ -75,7 +78,7 @@ pub enum WeightsError {
         /// Which.
         tensor: String,
         /// Why.
-        source: candle_core::Error,
+        source: Box<candle_core::Error>,
     },
 }
 
@@ -125,7 +128,7 @@ pub enum Flaw {
     },
     /// The model's embedding is its last projection, but the file has another last projection.
     #[error(
-        "`{tensor}` in `{}` differs from `model.embed_tokens.weight`, which a tied model uses instead",
+        "`{tensor}` in `{}` differs from `model.embed_tokens.weight`, which a tied model uses",
         shown(file)
     )]
     Untied {
@@ -180,33 +183,34 @@ impl WeightsError {
                 "copy the file itself into the folder"
             }
             WeightsError::Malformed { .. } => "fetch or save the file again",
-            WeightsError::Unfit { flaws, .. } => flaws.iter().find_map(Flaw::hint)?,
+            WeightsError::Unfit { flaws, .. } => hint(flaws)?,
             _ => return None,
         };
         Some(hint.to_owned())
     }
 }
 
-impl Flaw {
-    fn hint(&self) -> Option<&'static str> {
-        match self {
-            Flaw::Missing { tensor, .. } if tensor == "lm_head.weight" => Some(
-                "if the embedding serves as the last projection, set `tie_word_embeddings: true`",
-            ),
-            Flaw::Untied { .. } => Some("set `tie_word_embeddings: false`"),
-            Flaw::NoShard { .. } => Some("fetch the missing shard, or save the weights again"),
-            Flaw::ShardName { .. } | Flaw::NotInShard { .. } | Flaw::NotInIndex { .. } => {
-                Some("save the weights and their index again")
-            }
-            Flaw::Missing { .. } | Flaw::Surplus { .. } | Flaw::Shape { .. } => {
-                Some("config.json must describe the model whose weights these are")
-            }
-            Flaw::Dtype { .. } => Some("save the weights in f32 or bf16 first"),
+/// The way out of the first flaw: the others have the same cause as a rule.
+fn hint(flaws: &[Flaw]) -> Option<&'static str> {
+    let hint = match flaws.first()? {
+        Flaw::Missing { tensor, .. } if flaws.len() == 1 && tensor == LAST_PROJECTION => {
+            "if the embedding serves as the last projection, set `tie_word_embeddings: true`"
         }
-    }
+        Flaw::Untied { .. } => "set `tie_word_embeddings: false`",
+        Flaw::NoShard { .. } => "fetch the missing shard, or save the weights again",
+        Flaw::ShardName { .. } | Flaw::NotInShard { .. } | Flaw::NotInIndex { .. } => {
+            "save the weights and their index again"
+        }
+        Flaw::Missing { .. } | Flaw::Surplus { .. } | Flaw::Shape { .. } => {
+            "config.json must describe the model whose weights these are"
+        }
+        Flaw::Dtype { .. } => "save the weights in f32 or bf16 first",
+    };
+    Some(hint)
 }
 
-/// Text out of a file that is not trusted, fit to be printed: nothing that moves a cursor, nothing endless.
+/// Text out of a file that is not trusted, fit to be printed: nothing that moves a cursor, nothing
+/// endless.
 pub(super) fn shown(text: &str) -> String {
     const LONGEST: usize = 200;
     let mut plain: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();

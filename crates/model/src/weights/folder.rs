@@ -80,13 +80,14 @@ pub(super) fn map(folder: &Path, name: &str) -> Result<Mmap, WeightsError> {
         return Err(WeightsError::Irregular { file: path });
     }
     let file = File::open(&target).map_err(unread)?;
-    // SAFETY: the map is only read, and what is read is copied before the map is dropped. Somebody who cuts the file short
-    // meanwhile ends the process with SIGBUS, as with every reader of mapped files; no invalid value can arise, as bytes are all
-    // that is taken from it.
+    // SAFETY: the map is only read, and what is read is copied before the map is dropped. Somebody
+    // who cuts the file short meanwhile ends the process with SIGBUS, as with every reader of
+    // mapped files; no invalid value can arise, as bytes are all that is taken from it.
     unsafe { Mmap::map(&file) }.map_err(unread)
 }
 
-/// Whether `target` is in `folder`, or in the `blobs` that a snapshot of Hugging Face's cache links to.
+/// Whether `target` is in `folder`, or in the `blobs` that a snapshot of Hugging Face's cache links
+/// to.
 fn stays(folder: &Path, target: &Path) -> std::io::Result<bool> {
     let folder = folder.canonicalize()?;
     let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"));

@@ -13,8 +13,9 @@ use serde::{Deserialize, Deserializer};
 use super::WeightsError;
 use super::error::shown;
 
-/// The longest header or index that is parsed, in bytes. An entry takes about 150; the largest Llama has some 1200 of them.
-/// Parsing needs a few times this, so that a hostile file cannot take the machine.
+/// The longest header or index that is parsed, in bytes. An entry takes about 150; the largest
+/// Llama has some 1200 of them. Parsing needs a few times this, so that a hostile file cannot take
+/// the machine.
 const LONGEST: u64 = 4 << 20;
 
 /// What a header says.
@@ -28,8 +29,9 @@ struct Header {
 
 /// The tensors of the safetensors file whose content is `bytes`.
 ///
-/// The crate that parses the format lets the last of two equal keys win, names no tensor in some of its errors, and adds up offsets
-/// without regard to overflow; so its answer is asked for only after the entries were checked one by one.
+/// The crate that parses the format lets the last of two equal keys win, names no tensor in some of
+/// its errors, and adds up offsets without regard to overflow; so its answer is asked for only
+/// after the entries were checked one by one.
 pub(super) fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<SafeTensors<'a>, WeightsError> {
     let malformed = |problem: &dyn fmt::Display| WeightsError::malformed(path, problem);
     let Some((length, rest)) = bytes.split_first_chunk() else {

@@ -13,8 +13,9 @@ use super::{Flaw, Weights, WeightsError, header};
 use crate::Specification;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
-const LAST_PROJECTION: &str = "lm_head.weight";
-/// Older checkpoints hold the rotary frequencies, which follow from config.json and are no parameters.
+pub(super) const LAST_PROJECTION: &str = "lm_head.weight";
+/// Older checkpoints hold the rotary frequencies, which follow from config.json and are no
+/// parameters.
 const ROTARY_BUFFER: &str = ".self_attn.rotary_emb.inv_freq";
 
 /// A tensor in a file.
@@ -23,11 +24,12 @@ struct Found<'a> {
     view: TensorView<'a>,
 }
 
-/// Reads exactly the tensors of `specification` from `model.safetensors`, or else the shards of `model.safetensors.index.json`,
-/// widened or narrowed to `dtype`.
+/// Reads exactly the tensors of `specification` from `model.safetensors`, or else the shards of
+/// `model.safetensors.index.json`, widened or narrowed to `dtype`.
 ///
-/// Missing, surplus and misshapen tensors are errors, all of them at once, and so is a shard that is no plain file name or a link
-/// that leaves the folder (Hugging Face's cache excepted). A tied model's file may repeat the embedding as `lm_head.weight`.
+/// Missing, surplus and misshapen tensors are errors, all of them at once, and so is a shard that
+/// is no plain file name or a link that leaves the folder (Hugging Face's cache excepted). A tied
+/// model's file may repeat the embedding as `lm_head.weight`.
 pub fn load(
     folder: &Path,
     specification: &[Specification],
@@ -55,7 +57,7 @@ pub fn load(
         let weight = widen_or_narrow(view, dtype).map_err(|source| WeightsError::Tensor {
             file: folder.join(file),
             tensor: name.clone(),
-            source,
+            source: Box::new(source),
         })?;
         weights.insert(name.clone(), weight);
     }

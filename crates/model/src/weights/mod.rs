@@ -1,7 +1,7 @@
 //! Weights by Hugging Face name: in memory, from safetensors, to safetensors.
 //!
-//! Files are not trusted: what a header claims is checked against the file's size before anything is made of it, and what does not
-//! fit the model is an error, all of it at once.
+//! Files are not trusted: what a header claims is checked against the file's size before anything
+//! is made of it, and what does not fit the model is an error, all of it at once.
 
 mod error;
 mod folder;

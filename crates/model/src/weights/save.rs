@@ -16,10 +16,12 @@ use super::{Weights, WeightsError};
 /// The tensors of one file, in the order of their names.
 type Shard<'a> = Vec<(&'a str, &'a Tensor)>;
 
-/// Writes `model.safetensors`, or shards and an index if the weights take more than `shard_bytes`, into `folder`, with the metadata
-/// `{"format": "pt"}` that transformers asks for. A tensor larger than `shard_bytes` gets a shard of its own.
+/// Writes `model.safetensors`, or shards and an index if the weights take more than `shard_bytes`,
+/// into `folder`, with the metadata `{"format": "pt"}` that transformers asks for. A tensor larger
+/// than `shard_bytes` gets a shard of its own.
 ///
-/// Files are synced to disk; equal weights make equal bytes. Returns the names of the files, the index last.
+/// Files are synced to disk; equal weights make equal bytes. Returns the names of the files, the
+/// index last.
 pub fn save(
     folder: &Path,
     weights: &Weights,
@@ -75,7 +77,8 @@ fn write(
     create().map_err(|source| WeightsError::Write { file: path.to_owned(), source })
 }
 
-/// Header and data, one tensor at a time. The crate's own writer leaves files that nobody but their owner may read, and unsynced.
+/// Header and data, one tensor at a time. The crate's own writer leaves files that nobody but their
+/// owner may read, and unsynced.
 fn write_shard(file: &mut impl Write, shard: &Shard<'_>) -> io::Result<()> {
     let mut entries = Vec::new();
     let mut end = 0;
