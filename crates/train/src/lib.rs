@@ -1,1 +1,44 @@
-//! placeholder
+//! The step, the loop, optimizer state, checkpoints and measurements.
+//!
+//! Knows no YAML syntax and no command line: it is given a plan. [`run`] trains, resumes and saves; [`score`] gives loss, logits
+//! and gradients of given sequences.
+
+mod assemble;
+mod backward;
+mod checkpoint;
+mod curves;
+mod data;
+mod error;
+mod evaluate;
+mod finite;
+mod folder;
+mod gradients;
+mod identity;
+mod lines;
+mod manifest;
+mod measure;
+pub mod memory;
+mod parameters;
+mod prepare;
+mod rank;
+mod recorder;
+mod run;
+mod schedule;
+mod score;
+mod sink;
+mod start;
+mod step;
+mod sum;
+mod train_loop;
+pub mod verify;
+pub mod whole;
+
+pub use assemble::{Setup, model_config};
+pub use data::{Data, HeldOut, cache_folder, open_data};
+pub use error::{Result, TrainError};
+pub use finite::{NonFinite, Origin};
+pub use run::{Ending, Given, Outcome, Wrap, run};
+pub use schedule::learning_rate;
+pub use score::{Scored, Want, score};
+pub use sink::{Notice, Silent, Sink, Value};
+pub use sum::{Partial, Total};

@@ -1,0 +1,168 @@
+//! From the words of an experiment to objects: the one place that matches on names.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use annulus_attention::{Attention, Setting};
+use annulus_comm::{Axis, Communicator, Mesh, Metered};
+use annulus_experiment::{Dtype, Kernel, ModelSource, Plan, Recompute, Shape, WeightsFrom};
+use annulus_model::{Config, Llama, Weights};
+use annulus_ops::attention::{AttentionKernel, Fused, Reference};
+use annulus_ops::{Pool, Rotary};
+use annulus_sequence::{Mask, Return, Strategy};
+use candle_core::DType;
+
+use crate::rank::Rank;
+use crate::{Result, TrainError, memory};
+
+/// Everything but weights and data that a computation is a function of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The model.
+    pub config: Config,
+    /// Which key a query sees.
+    pub mask: Mask,
+    /// How the sequence is split.
+    pub strategy: Strategy,
+    /// How gradients of keys and values come home.
+    pub returning: Return,
+    /// Which attention kernel.
+    pub kernel: Kernel,
+    /// Inputs per sequence.
+    pub tokens: usize,
+    /// Replicas.
+    pub data: usize,
+    /// Ranks that share a sequence.
+    pub sequence: usize,
+    /// Sequences per rank at once.
+    pub micro_batch: usize,
+    /// What is kept for backward.
+    pub recompute: Recompute,
+    /// Tokens of logits held at once.
+    pub loss_chunk: usize,
+    /// Tokens of the feed-forward held at once; `None`: all.
+    pub mlp_chunk: Option<usize>,
+    /// How long a rank waits for one that shows no progress.
+    pub deadline: Duration,
+    /// Cores of this machine, dealt to the ranks.
+    pub cores: usize,
+}
+
+impl Setup {
+    /// What `plan` means, on a machine with `cores` cores.
+    pub fn new(plan: &Plan, cores: usize) -> Result<Setup> {
+        let experiment = &plan.experiment;
+        Ok(Setup {
+            config: model_config(&plan.shape, experiment.model.dtype)?,
+            mask: plan.mask.clone(),
+            strategy: experiment.attention.strategy,
+            returning: Return::default(),
+            kernel: experiment.attention.kernel,
+            tokens: experiment.data.tokens,
+            data: experiment.mesh.data,
+            sequence: experiment.mesh.sequence,
+            micro_batch: plan.micro_batch,
+            recompute: experiment.memory.recompute,
+            loss_chunk: experiment.memory.loss_chunk,
+            mlp_chunk: experiment.memory.mlp_chunk,
+            deadline: experiment.mesh.deadline,
+            cores,
+        })
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> usize {
+        self.data * self.sequence
+    }
+
+    fn attention(&self, pool: &Pool, comm: Arc<dyn Communicator>) -> Result<Attention> {
+        let setting = Setting {
+            strategy: self.strategy,
+            mask: self.mask.clone(),
+            tokens: self.tokens,
+            key_value_heads: self.config.num_key_value_heads,
+            gradients: self.returning,
+            scale: 1.0 / (self.config.head_dim as f64).sqrt(),
+        };
+        let kernel: Arc<dyn AttentionKernel> = match self.kernel {
+            Kernel::Fused => Arc::new(Fused { pool: pool.clone() }),
+            Kernel::Reference => Arc::new(Reference),
+        };
+        Ok(Attention::new(&setting, comm, kernel)?)
+    }
+
+    /// This rank, on the thread that will run it: its share of the cores, its attention, its place in the mesh.
+    pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
+        let rank = comm.rank();
+        memory::enter(rank);
+        let workers = (self.cores / self.world()).max(1);
+        let pool = Pool::starting(workers, move || memory::enter(rank));
+        let meter = Metered::new(comm.clone());
+        let mesh = Mesh::new(meter.clone(), self.data, self.sequence)?;
+        let attention = self.attention(&pool, mesh.group(&[Axis::Sequence]).clone())?;
+        let Config { head_dim, rope_theta, .. } = self.config;
+        let frequencies = Rotary::frequencies(head_dim, rope_theta);
+        let rotary = Rotary::new(attention.positions(), &frequencies, 1.0);
+        // What setting up the mesh cost is no step's.
+        meter.take();
+        Ok(Rank {
+            model: Llama::new(&self.config, self.loss_chunk),
+            attention: Arc::new(attention),
+            rotary: Arc::new(rotary),
+            pool,
+            mesh,
+            meter,
+            uncounted: comm,
+            setup: self.clone(),
+        })
+    }
+}
+
+/// The model of a shape, whose vocabulary must be known.
+pub fn model_config(shape: &Shape, dtype: Dtype) -> Result<Config> {
+    let vocab_size = shape.vocab_size.ok_or_else(|| TrainError::Configuration {
+        message: "the size of the vocabulary is not known".into(),
+        hint: Some("set `model.vocab_size`, or `data.tokenizer`".into()),
+    })?;
+    Ok(Config {
+        hidden_size: shape.hidden_size,
+        intermediate_size: shape.intermediate_size,
+        num_hidden_layers: shape.num_hidden_layers,
+        num_attention_heads: shape.num_attention_heads,
+        num_key_value_heads: shape.num_key_value_heads,
+        head_dim: shape.head_dim,
+        vocab_size,
+        rms_norm_eps: shape.rms_norm_eps,
+        rope_theta: shape.rope_theta,
+        tie_word_embeddings: shape.tie_word_embeddings,
+        attention_bias: shape.attention_bias,
+        mlp_bias: shape.mlp_bias,
+        initializer_range: shape.initializer_range,
+        dtype: match dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::Bf16 => DType::BF16,
+        },
+    })
+}
+
+/// The weights a run starts from, f32: read once per process, whatever the ranks.
+pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<Weights> {
+    // Masters are f32: a pretrained weight of 32 bits is not narrowed on the way.
+    let wide = Config { dtype: DType::F32, ..config.clone() };
+    match pretrained(plan) {
+        Some(folder) => {
+            let specification = Llama::specification(&wide);
+            Ok(annulus_model::load(folder, &specification, DType::F32)?)
+        }
+        None => Ok(Llama::random(&wide, plan.experiment.seed)?),
+    }
+}
+
+/// The folder whose weights a run starts from.
+pub(crate) fn pretrained(plan: &Plan) -> Option<&PathBuf> {
+    match &plan.experiment.model.source {
+        ModelSource::Folder { path, weights: WeightsFrom::Pretrained } => Some(path),
+        ModelSource::Folder { weights: WeightsFrom::Random, .. } | ModelSource::Inline(_) => None,
+    }
+}

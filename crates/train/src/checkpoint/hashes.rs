@@ -1,0 +1,73 @@
+//! What a checkpoint's files must be: size and hash, by name.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::HASHES;
+
+/// `hashes.json`: every other file of the folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hashes(BTreeMap<String, Stamp>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Stamp {
+    size: u64,
+    blake3: String,
+}
+
+/// A file that is not what it was.
+#[derive(Debug)]
+pub(super) struct Damage {
+    pub(super) file: String,
+    pub(super) what: String,
+}
+
+impl Hashes {
+    /// Of all files in `folder`, which are then on disk.
+    pub(super) fn of(folder: &Path) -> io::Result<Hashes> {
+        let mut stamps = BTreeMap::new();
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            File::open(entry.path())?.sync_all()?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            stamps.insert(name, stamp(&entry.path())?);
+        }
+        Ok(Hashes(stamps))
+    }
+
+    /// Reads `hashes.json` of `folder` and holds every file to it.
+    pub(super) fn verify(folder: &Path) -> Result<(), Damage> {
+        let damage = |file: &str, what: String| Damage { file: file.to_owned(), what };
+        let text = std::fs::read(folder.join(HASHES))
+            .map_err(|error| damage(HASHES, error.to_string()))?;
+        let Hashes(stamps) = serde_json::from_slice(&text)
+            .map_err(|error| damage(HASHES, format!("not what was written ({error})")))?;
+        for (name, wanted) in &stamps {
+            if Path::new(name).file_name().is_none_or(|file| file != name.as_str()) {
+                return Err(damage(HASHES, format!("`{name}` is no plain file name")));
+            }
+            let found = stamp(&folder.join(name)).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => damage(name, "missing".into()),
+                _ => damage(name, error.to_string()),
+            })?;
+            if found.size != wanted.size {
+                let what = format!("{} bytes, wanted {}", found.size, wanted.size);
+                return Err(damage(name, what));
+            }
+            if found.blake3 != wanted.blake3 {
+                return Err(damage(name, "its hash is not the one it was written with".into()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stamp(path: &Path) -> io::Result<Stamp> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(path)?)?;
+    Ok(Stamp { size: hasher.count(), blake3: hasher.finalize().to_hex().to_string() })
+}

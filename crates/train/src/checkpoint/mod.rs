@@ -1,0 +1,63 @@
+//! Checkpoints: `step-N/`, a Hugging Face folder with what the optimizer and the loop need beside it.
+//!
+//! ```text
+//! step-N.tmp/ files, synced -> hashes.json -> renamed to step-N -> LATEST.tmp -> LATEST
+//! ```
+//! A folder exists whole or not at all, and is believed only if every file has the size and hash that `hashes.json` says. Nothing in it
+//! depends on how many ranks there were or how the sequence was split.
+
+mod hashes;
+mod read;
+mod write;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use read::{Found, load, newest};
+pub(crate) use write::{Saved, prune, save};
+
+/// The loop's part of a checkpoint.
+pub(crate) const STATE: &str = "state.json";
+/// The optimizer's part.
+pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
+/// What every other file must be.
+pub(crate) const HASHES: &str = "hashes.json";
+/// Names the newest checkpoint, for people and scripts.
+const LATEST: &str = "LATEST";
+/// What this version writes.
+const VERSION: u32 = 1;
+
+/// `state.json`. Random numbers and the data's order are functions of the seed and the step: there is nothing else to keep.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct State {
+    /// Of this format.
+    pub(crate) version: u32,
+    /// Steps finished.
+    pub(crate) step: u64,
+    /// Tokens trained on.
+    pub(crate) tokens: u64,
+    /// The last step that was evaluated; 0: none.
+    pub(crate) evaluated: u64,
+    /// The data's fingerprint.
+    pub(crate) data: String,
+    /// The resolved experiment, as YAML.
+    pub(crate) experiment: String,
+}
+
+/// The step of a folder named `step-N`.
+fn step_of(folder: &Path) -> Option<u64> {
+    let digits = folder.file_name()?.to_str()?.strip_prefix("step-")?;
+    // `step-07` and `step-+7` are not ours.
+    digits.parse().ok().filter(|step: &u64| step.to_string() == digits)
+}
+
+/// The steps that have a folder in `output`, rising.
+fn steps(output: &Path) -> std::io::Result<Vec<u64>> {
+    let mut steps = Vec::new();
+    for entry in std::fs::read_dir(output)? {
+        steps.extend(step_of(&entry?.path()));
+    }
+    steps.sort_unstable();
+    Ok(steps)
+}

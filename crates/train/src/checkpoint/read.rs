@@ -1,0 +1,119 @@
+//! Reading checkpoints: only what is proved whole.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use annulus_model::{Config, Llama, Weights};
+use annulus_ops::Moments;
+use candle_core::{DType, Device, Tensor};
+
+use super::hashes::Hashes;
+use super::{OPTIMIZER, STATE, State, VERSION, steps};
+use crate::folder::failure;
+use crate::start::Start;
+use crate::{Result, TrainError};
+
+/// The newest checkpoint that is whole.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) folder: PathBuf,
+    pub(crate) state: State,
+}
+
+/// The newest whole checkpoint in `output`, and a warning for every newer one that is not. `None`: there is no checkpoint.
+///
+/// # Errors
+/// When there are checkpoints and none is whole: a run that was not saved must not look like one that never started.
+pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
+    let mut refused = Vec::new();
+    let steps = steps(output).map_err(|error| failure("read", output, &error))?;
+    for &step in steps.iter().rev() {
+        let folder = output.join(format!("step-{step}"));
+        match open(&folder) {
+            Ok(state) => {
+                for warning in &mut refused {
+                    *warning = format!("{warning}; going on from `step-{step}`");
+                }
+                return Ok((Some(Found { folder, state }), refused));
+            }
+            Err(why) => refused.push(why),
+        }
+    }
+    if refused.is_empty() {
+        return Ok((None, refused));
+    }
+    Err(TrainError::Checkpoint {
+        message: refused.join("\n"),
+        hint: Some(format!(
+            "no checkpoint in `{}` is whole: bring one back, or set another `output` to start anew",
+            output.display()
+        )),
+    })
+}
+
+/// Verifies `folder` and reads its state; the error names the file.
+fn open(folder: &Path) -> std::result::Result<State, String> {
+    let refused = |file: &str, what: &str| {
+        format!("checkpoint `{}` is refused: `{file}`: {what}", folder.display())
+    };
+    Hashes::verify(folder).map_err(|damage| refused(&damage.file, &damage.what))?;
+    let text = std::fs::read(folder.join(STATE)).map_err(|e| refused(STATE, &e.to_string()))?;
+    let state: State =
+        serde_json::from_slice(&text).map_err(|e| refused(STATE, &e.to_string()))?;
+    if state.version != VERSION {
+        let what = format!("format {}, wanted {VERSION}", state.version);
+        return Err(refused(STATE, &what));
+    }
+    if super::step_of(folder) != Some(state.step) {
+        return Err(refused(STATE, &format!("it is of step {}", state.step)));
+    }
+    Ok(state)
+}
+
+/// Parameters and optimizer of a checkpoint.
+pub(crate) fn load(found: &Found, config: &Config) -> Result<Start> {
+    let specification = Llama::specification(config);
+    let path = found.folder.join(OPTIMIZER);
+    let mut tensors = candle_core::safetensors::load(&path, &Device::Cpu)
+        .map_err(|error| unusable(&path, &error.to_string()))?;
+    let mut weights = annulus_model::load(&found.folder, &specification, DType::F32)?;
+    if config.dtype != DType::F32 {
+        weights = Weights::new();
+        for parameter in &specification {
+            let master = taken(&mut tensors, &path, "master", &parameter.name, &parameter.shape)?;
+            weights.insert(parameter.name.clone(), master);
+        }
+    }
+    let mut moments = BTreeMap::new();
+    for parameter in &specification {
+        let mut moment =
+            |which| taken(&mut tensors, &path, which, &parameter.name, &parameter.shape);
+        let both = Moments { first: moment("first")?, second: moment("second")? };
+        moments.insert(parameter.name.clone(), both);
+    }
+    Ok(Start { step: found.state.step, weights, moments, evaluated: found.state.evaluated })
+}
+
+fn taken(
+    tensors: &mut HashMap<String, Tensor>,
+    path: &Path,
+    which: &str,
+    name: &str,
+    shape: &[usize],
+) -> Result<Tensor> {
+    let key = format!("{which}.{name}");
+    let tensor = tensors.remove(&key).ok_or_else(|| unusable(path, &format!("no `{key}`")))?;
+    if tensor.dims() != shape || tensor.dtype() != DType::F32 {
+        let (found, dtype) = (tensor.dims(), tensor.dtype());
+        let what = format!("`{key}` is {dtype:?} {found:?}, wanted F32 {shape:?}");
+        return Err(unusable(path, &what));
+    }
+    Ok(tensor)
+}
+
+fn unusable(path: &Path, what: &str) -> TrainError {
+    TrainError::Checkpoint {
+        message: format!("`{}` cannot be used: {what}", path.display()),
+        hint: None,
+    }
+}

@@ -1,0 +1,127 @@
+//! Writing checkpoints.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use annulus_experiment::{Plan, write_config};
+use annulus_model::Weights;
+use candle_core::{DType, Tensor};
+
+use super::hashes::Hashes;
+use super::{HASHES, LATEST, OPTIMIZER, STATE, State, steps};
+use crate::folder::{failure, sync_folder, temporary, write_atomically};
+use crate::parameters::{Optimizer, Parameters};
+use crate::{Result, TrainError};
+
+/// Larger models are cut into several files.
+const SHARD_BYTES: u64 = 5 << 30;
+/// What a tokenizer has beside `tokenizer.json`.
+const TOKENIZER_FILES: [&str; 3] =
+    ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"];
+
+/// What a checkpoint is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Saved<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) parameters: &'a Parameters,
+    pub(crate) optimizer: &'a Optimizer,
+    pub(crate) state: &'a State,
+}
+
+/// Writes `output/step-N`, whole or not at all, and points `LATEST` at it.
+pub(crate) fn save(output: &Path, saved: Saved<'_>) -> Result<PathBuf> {
+    let name = format!("step-{}", saved.state.step);
+    let folder = output.join(&name);
+    let unfinished = temporary(&folder);
+    let written = fs::create_dir(&unfinished)
+        .map_err(|error| failure("create", &unfinished, &error))
+        .and_then(|()| write(&unfinished, saved))
+        .and_then(|()| {
+            commit(output, &unfinished, &folder).map_err(|e| failure("write", &folder, &e))
+        });
+    if let Err(error) = written {
+        // The first error says what is wrong; what remains is swept at the next start.
+        let _ = fs::remove_dir_all(&unfinished);
+        return Err(error);
+    }
+    Ok(folder)
+}
+
+fn commit(output: &Path, unfinished: &Path, folder: &Path) -> io::Result<()> {
+    sync_folder(unfinished)?;
+    if folder.exists() {
+        // Refused at the start: otherwise the run would have gone on from it.
+        fs::remove_dir_all(folder)?;
+    }
+    fs::rename(unfinished, folder)?;
+    sync_folder(output)?;
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    write_atomically(&output.join(LATEST), format!("{name}\n").as_bytes())
+}
+
+fn write(folder: &Path, saved: Saved<'_>) -> Result<()> {
+    annulus_model::save(folder, &saved.parameters.off_tape, SHARD_BYTES)?;
+    let optimizer = folder.join(OPTIMIZER);
+    write_optimizer(&optimizer, saved)?;
+    let failed = |error| failure("write", folder, &error);
+    write_texts(folder, saved).map_err(failed)?;
+    let hashes = Hashes::of(folder).map_err(failed)?;
+    let text = serde_json::to_vec_pretty(&hashes).map_err(|e| failed(e.into()))?;
+    let path = folder.join(HASHES);
+    fs::write(&path, text).and_then(|()| fs::File::open(&path)?.sync_all()).map_err(failed)
+}
+
+/// Moments by name and, where weights are narrower, f32 masters.
+fn write_optimizer(path: &Path, saved: Saved<'_>) -> Result<()> {
+    let mut tensors: BTreeMap<String, &Tensor> = BTreeMap::new();
+    for (name, moments) in &saved.optimizer.moments {
+        tensors.insert(format!("first.{name}"), &moments.first);
+        tensors.insert(format!("second.{name}"), &moments.second);
+    }
+    for (name, master) in masters(saved.parameters, saved.optimizer) {
+        tensors.insert(format!("master.{name}"), master);
+    }
+    safetensors::serialize_to_file(tensors, None, path).map_err(|error| TrainError::Checkpoint {
+        message: format!("cannot write `{}`: {error}", path.display()),
+        hint: None,
+    })
+}
+
+fn masters<'a>(parameters: &Parameters, optimizer: &'a Optimizer) -> Vec<(&'a String, &'a Tensor)> {
+    let narrow = |weights: &Weights, name| weights[name].dtype() != DType::F32;
+    optimizer.masters.iter().filter(|(name, _)| narrow(&parameters.off_tape, *name)).collect()
+}
+
+fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
+    let experiment = &saved.plan.experiment;
+    let config = write_config(&saved.plan.shape, experiment.model.dtype);
+    fs::write(folder.join("config.json"), config)?;
+    fs::write(folder.join("generation_config.json"), "{\n  \"_from_model_config\": true\n}\n")?;
+    if let Some(source) = Path::new(&experiment.data.tokenizer).parent().filter(|_| {
+        experiment.data.tokenizer.ends_with(".json")
+    }) {
+        fs::copy(&experiment.data.tokenizer, folder.join(TOKENIZER_FILES[0]))?;
+        for name in &TOKENIZER_FILES[1..] {
+            if source.join(name).is_file() {
+                fs::copy(source.join(name), folder.join(name))?;
+            }
+        }
+    }
+    fs::write(folder.join(STATE), serde_json::to_vec_pretty(saved.state)?)
+}
+
+/// Deletes the oldest checkpoints but `keep`, and never `verified`, which is known to be good.
+pub(crate) fn prune(output: &Path, keep: usize, verified: u64) -> Result<()> {
+    let failed = |error| failure("delete a checkpoint of", output, &error);
+    let steps = steps(output).map_err(failed)?;
+    let surplus = steps.len().saturating_sub(keep.max(1));
+    for step in steps.into_iter().take(surplus).filter(|&step| step != verified) {
+        let folder = output.join(format!("step-{step}"));
+        // Renamed first: a folder that is half deleted must not look like a checkpoint.
+        let going = temporary(&folder);
+        fs::rename(&folder, &going).and_then(|()| fs::remove_dir_all(&going)).map_err(failed)?;
+    }
+    Ok(())
+}

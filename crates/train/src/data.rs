@@ -1,0 +1,131 @@
+//! The data of an experiment: what is trained on, what is held out.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use annulus_data::{
+    Batches, Cache, Recall, Sequence, Source, Tokenizer, Window, Windows, bigram_entropy,
+};
+use annulus_experiment::{Format, Plan};
+
+use crate::{Result, TrainError};
+
+/// What a run reads.
+#[derive(Debug)]
+pub struct Data {
+    /// The batch of every step.
+    pub train: Arc<dyn Source>,
+    /// What is evaluated; `None`: nothing.
+    pub held_out: Option<HeldOut>,
+}
+
+/// Sequences that are not trained on.
+#[derive(Debug)]
+pub struct HeldOut {
+    /// One sequence per batch.
+    source: Arc<dyn Source>,
+    /// How many there are.
+    pub sequences: usize,
+    /// The entropy of a token given the one before, in nats, of the same text; where it is a text.
+    pub bigram_entropy: Option<f64>,
+    /// Whether a target is the one right answer, so that the share of right ones means something.
+    pub exact: bool,
+}
+
+impl HeldOut {
+    /// Sequence `index`.
+    pub(crate) fn sequence(&self, index: usize) -> Result<Sequence> {
+        let mut batch = self.source.batch(index as u64)?;
+        batch
+            .pop()
+            .ok_or_else(|| TrainError::Internal(format!("held-out batch {index} is empty")))
+    }
+}
+
+/// Opens what `plan` trains on, tokenising it first where that has not been done. `progress(done, total)` counts bytes.
+pub fn open_data(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
+    match plan.experiment.data.format {
+        Format::Text => open_text(plan, false, progress),
+        Format::Jsonl => open_text(plan, true, progress),
+        Format::Batches => open_batches(plan),
+        Format::Recall => open_recall(plan),
+    }
+}
+
+/// The folder of token caches: beside the run folders.
+pub fn cache_folder(output: &Path) -> PathBuf {
+    output.parent().unwrap_or(Path::new("")).join("cache")
+}
+
+fn open_text(plan: &Plan, jsonl: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
+    let experiment = &plan.experiment;
+    let data = &experiment.data;
+    let inputs = match &data.path {
+        Some(path) => vec![path.clone()],
+        None => own_documents()?,
+    };
+    let tokenizer = Tokenizer::open(&data.tokenizer)?;
+    let folder = cache_folder(&experiment.output);
+    let cache = Arc::new(Cache::open(&inputs, jsonl, &tokenizer, &folder, progress)?);
+    // Windows overlap by one token: the target of a window's last input.
+    let held_out = if data.evaluate == 0 { 0 } else { (data.evaluate * data.tokens + 1) as u64 };
+    let windows = |window, batch| {
+        Windows::new(cache.clone(), window, held_out, data.tokens, batch, experiment.seed)
+    };
+    let train = Arc::new(windows(Window::Train, data.batch)?);
+    let held_out = match held_out {
+        0 => None,
+        tokens => Some(HeldOut {
+            source: Arc::new(windows(Window::HeldOut, 1)?),
+            sequences: data.evaluate,
+            bigram_entropy: Some(bigram_entropy(
+                &cache,
+                cache.tokens() - tokens,
+                cache.tokens(),
+            )),
+            exact: false,
+        }),
+    };
+    Ok(Data { train, held_out })
+}
+
+fn open_batches(plan: &Plan) -> Result<Data> {
+    let data = &plan.experiment.data;
+    let path = data.path.as_ref().ok_or_else(|| TrainError::Configuration {
+        message: "`data.format: batches` needs a file".into(),
+        hint: Some("set `data.path`".into()),
+    })?;
+    let train = Arc::new(Batches::open(path, data.batch, data.tokens)?);
+    Ok(Data { train, held_out: None })
+}
+
+fn open_recall(plan: &Plan) -> Result<Data> {
+    let experiment = &plan.experiment;
+    let data = &experiment.data;
+    let train = Arc::new(Recall::new(data.tokens, data.batch, experiment.seed)?);
+    // Another seed: sequences that training does not see.
+    let held_out = Recall::new(data.tokens, 1, !experiment.seed)?;
+    let held_out = (data.evaluate > 0).then(|| HeldOut {
+        source: Arc::new(held_out),
+        sequences: data.evaluate,
+        bigram_entropy: None,
+        exact: true,
+    });
+    Ok(Data { train, held_out })
+}
+
+/// The project's own documents and sources, where the current folder is the project's.
+fn own_documents() -> Result<Vec<PathBuf>> {
+    let inputs: Vec<PathBuf> = ["README.md", "crates", "experiments"]
+        .into_iter()
+        .map(PathBuf::from)
+        .filter(|path| path.exists())
+        .collect();
+    if Path::new("crates").is_dir() {
+        return Ok(inputs);
+    }
+    Err(TrainError::Configuration {
+        message: "no `data.path` is given, and the current folder is not the project's".into(),
+        hint: Some("set `data.path`, or start in the project's folder".into()),
+    })
+}

@@ -1,0 +1,158 @@
+//! What ends a run, by the class a shell or a scheduler acts on.
+
+use annulus_attention::AttentionError;
+use annulus_comm::{Cause, Failure};
+use annulus_data::DataError;
+use annulus_experiment::Problems;
+use annulus_model::WeightsError;
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, TrainError>;
+
+/// Why a run, or a part of it, failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// The experiment cannot be what is asked of it.
+    #[error("{message}")]
+    Configuration {
+        /// What was found and what was wanted.
+        message: String,
+        /// The way out.
+        hint: Option<String>,
+    },
+    /// The experiment's file is wrong.
+    #[error("{0}")]
+    Problems(#[from] Problems),
+    /// The data is wrong.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The weights are wrong.
+    #[error(transparent)]
+    Model(#[from] WeightsError),
+    /// A run folder or a checkpoint cannot be read, written, or used for this experiment.
+    #[error("{message}")]
+    Checkpoint {
+        /// What was found and what was wanted.
+        message: String,
+        /// The way out.
+        hint: Option<String>,
+    },
+    /// The machine is too small.
+    #[error("{message}")]
+    DoesNotFit {
+        /// What is needed and what there is.
+        message: String,
+        /// The way out.
+        hint: Option<String>,
+    },
+    /// A loss or a gradient norm is no number.
+    #[error("{0}")]
+    NonFinite(crate::finite::NonFinite),
+    /// A rank waited too long, or two ranks do not agree on what they do.
+    #[error("{0}")]
+    Comm(annulus_comm::Error),
+    /// A rank panicked.
+    #[error("rank {rank} died: {message}")]
+    RankDied {
+        /// Which.
+        rank: usize,
+        /// Its last words.
+        message: String,
+    },
+    /// Something failed on one rank.
+    #[error("rank {rank}: {source}")]
+    OnRank {
+        /// Where.
+        rank: usize,
+        /// What.
+        source: Box<TrainError>,
+    },
+    /// Our own mistake.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl TrainError {
+    /// The exit code of `annulus`: 1 internal, 2 configuration, 3 data or model, 4 checkpoint, 5 does not fit, 11 non-finite,
+    /// 12 deadline, 13 a rank died.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            TrainError::Internal(_) => 1,
+            TrainError::Configuration { .. } | TrainError::Problems(_) => 2,
+            TrainError::Data(_) | TrainError::Model(_) => 3,
+            TrainError::Checkpoint { .. } => 4,
+            TrainError::DoesNotFit { .. } => 5,
+            TrainError::NonFinite(_) => 11,
+            TrainError::Comm(_) if self.is_deadline() => 12,
+            TrainError::Comm(_) => 1,
+            TrainError::RankDied { .. } => 13,
+            TrainError::OnRank { source, .. } => source.exit_code(),
+        }
+    }
+
+    /// The way out, where there is one.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            TrainError::Configuration { hint, .. }
+            | TrainError::Checkpoint { hint, .. }
+            | TrainError::DoesNotFit { hint, .. } => hint.clone(),
+            TrainError::Data(error) => error.hint(),
+            TrainError::NonFinite(_) => {
+                Some("lower `optimizer.learning_rate`, or look at the sequences named".into())
+            }
+            TrainError::Comm(_) if self.is_deadline() => {
+                Some("if the rank is slow rather than stuck, raise `mesh.deadline`".into())
+            }
+            TrainError::OnRank { source, .. } => source.hint(),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a request to stop, or the end of a group for a reason that another rank knows: no failure of this rank.
+    pub(crate) fn is_end(&self) -> bool {
+        use annulus_comm::Error;
+        matches!(self, TrainError::Comm(Error::Stopped | Error::Ended { .. } | Error::Left { .. }))
+    }
+
+    fn is_deadline(&self) -> bool {
+        matches!(self, TrainError::Comm(annulus_comm::Error::Deadline { .. }))
+    }
+}
+
+/// What a communicator said on the way through Candle comes out as what it was.
+impl From<candle_core::Error> for TrainError {
+    fn from(error: candle_core::Error) -> TrainError {
+        annulus_comm::Error::from(error).into()
+    }
+}
+
+impl From<annulus_comm::Error> for TrainError {
+    fn from(error: annulus_comm::Error) -> TrainError {
+        match error {
+            annulus_comm::Error::Tensor(error) => TrainError::Internal(error.to_string()),
+            error => TrainError::Comm(error),
+        }
+    }
+}
+
+impl From<AttentionError> for TrainError {
+    fn from(error: AttentionError) -> TrainError {
+        TrainError::Configuration { message: error.to_string(), hint: None }
+    }
+}
+
+impl From<Failure<TrainError>> for TrainError {
+    fn from(failure: Failure<TrainError>) -> TrainError {
+        match failure.cause {
+            Cause::Panic(message) => TrainError::RankDied { rank: failure.rank, message },
+            // These name ranks themselves.
+            Cause::Error(error @ (TrainError::NonFinite(_) | TrainError::Comm(_))) => error,
+            // Rank 0 alone writes: its folder is nobody else's.
+            Cause::Error(error @ TrainError::Checkpoint { .. }) => error,
+            Cause::Error(error) => {
+                TrainError::OnRank { rank: failure.rank, source: Box::new(error) }
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The loss of sequences that are not trained on; for recall also how many answers are right.
+
+use annulus_comm::Label;
+use annulus_data::Sequence;
+use annulus_ops::IGNORED;
+use candle_core::D;
+
+use crate::Result;
+use crate::data::HeldOut;
+use crate::rank::{Micro, Rank};
+use crate::step::Trainer;
+use crate::sum::{Partial, Total};
+
+/// What an evaluation found, the same on every rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Evaluation {
+    /// Mean over all targets.
+    pub(crate) loss: f64,
+    /// Answers that are right, of all; only where answers are exact.
+    pub(crate) accuracy: Option<f64>,
+}
+
+impl Trainer {
+    /// Evaluates all held-out sequences, dealt to the replicas in turn. `progress(done, total)` counts this replica's.
+    pub(crate) fn evaluate(
+        &self,
+        held_out: &HeldOut,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Evaluation> {
+        let rank = &self.rank;
+        let (mut loss, mut right) = (Partial::default(), Partial::default());
+        let own: Vec<usize> =
+            (rank.replica()..held_out.sequences).step_by(rank.setup.data).collect();
+        for (index, part) in own.chunks(rank.setup.micro_batch).enumerate() {
+            let sequences: Vec<Sequence> =
+                part.iter().map(|&at| held_out.sequence(at)).collect::<Result<_>>()?;
+            let micro = rank.micro(self.finished, &sequences)?;
+            loss += rank.loss(&self.parameters, &micro)?;
+            if held_out.exact {
+                right += self.right(&micro)?;
+            }
+            progress(index * rank.setup.micro_batch + part.len(), own.len());
+        }
+        let label = |hop| Label { step: self.finished, pass: "evaluate", hop, layer: 0 };
+        let loss = loss.total(&rank.mesh, label(0))?;
+        let accuracy = match held_out.exact {
+            true => Some(right.total(&rank.mesh, label(1))?.mean()),
+            false => None,
+        };
+        Ok(Evaluation { loss: Total::mean(loss), accuracy })
+    }
+
+    /// How many targets have the largest logit, of how many.
+    fn right(&self, micro: &Micro) -> Result<Partial> {
+        let Rank { model, .. } = &self.rank;
+        let logits = model.logits(&self.parameters.off_tape, &micro.shard)?;
+        let said: Vec<u32> = logits.argmax(D::Minus1)?.flatten_all()?.to_vec1()?;
+        let targets: Vec<i64> = micro.shard.targets.flatten_all()?.to_vec1()?;
+        let right = said
+            .iter()
+            .zip(&targets)
+            .filter(|&(&said, &target)| target != IGNORED && i64::from(said) == target)
+            .count();
+        Ok(Partial::new(right as f64, micro.targets))
+    }
+}

@@ -1,0 +1,79 @@
+//! A loss or norm that is no number: every rank decides alike, and says where it began.
+
+use std::fmt;
+use std::ops::Range;
+
+use annulus_comm::{Communicator, Label};
+use candle_core::{DType, Device, Tensor};
+
+use crate::Result;
+
+/// A loss or gradient norm that is no number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NonFinite {
+    /// The step, from 1.
+    pub step: u64,
+    /// `train/loss` or `train/grad_norm`.
+    pub tag: &'static str,
+    /// What it was.
+    pub value: f64,
+    /// Where it was first seen; `None`: every loss was finite and only the gradients were not.
+    pub origin: Option<Origin>,
+    /// The sequences of the step's batch, from 0, that were being computed there.
+    pub sequences: Range<usize>,
+}
+
+/// The earliest stage whose output was no number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// On which rank; of several, the lowest.
+    pub rank: usize,
+    /// The first parameter of that stage.
+    pub stage: String,
+}
+
+impl fmt::Display for NonFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NonFinite { step, tag, value, origin, sequences } = self;
+        write!(f, "step {step}: `{tag}` is {value}, wanted a finite number; ")?;
+        if let Some(Origin { rank, stage }) = origin {
+            write!(f, "first seen on rank {rank} after `{stage}`, ")?;
+        }
+        let Range { start, end } = sequences;
+        write!(f, "sequences {start} to {} of the batch", end - 1)
+    }
+}
+
+/// Where a rank first saw something that is no number, by micro-batch: the index of the stage.
+pub(crate) type Sightings = Vec<Option<usize>>;
+
+/// The earliest sighting of all ranks: (stage, micro-batch, rank). The same answer everywhere.
+///
+/// Called only after a sum over all ranks was no number, so all ranks call it or none does.
+pub(crate) fn earliest(
+    comm: &dyn Communicator,
+    label: Label,
+    own: &Sightings,
+) -> Result<Option<(usize, usize, usize)>> {
+    let own: Vec<i64> = own.iter().map(|stage| stage.map_or(i64::MAX, |s| s as i64)).collect();
+    let all: Vec<Vec<i64>> = if comm.world() == 1 {
+        vec![own]
+    } else {
+        let own = Tensor::new(own, &Device::Cpu)?;
+        let all = comm.all_gather(label, &own)?;
+        all.iter().map(Tensor::to_vec1).collect::<candle_core::Result<_>>()?
+    };
+    let sightings = all.iter().enumerate().flat_map(|(rank, stages)| {
+        stages.iter().enumerate().map(move |(micro, &stage)| (stage, micro, rank))
+    });
+    Ok(sightings
+        .filter(|&(stage, ..)| stage != i64::MAX)
+        .min()
+        .map(|(stage, micro, rank)| (stage as usize, micro, rank)))
+}
+
+/// Whether every element is a number: their sum of squares is not otherwise.
+pub(crate) fn is_finite(tensor: &Tensor) -> Result<bool> {
+    let squares = tensor.to_dtype(DType::F64)?.sqr()?.sum_all()?.to_scalar::<f64>()?;
+    Ok(squares.is_finite())
+}

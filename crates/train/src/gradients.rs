@@ -1,0 +1,55 @@
+//! Gradients of one rank, then of all: f32, by name.
+
+use std::collections::BTreeMap;
+
+use annulus_comm::{Axis, Label, Mesh, Reduce};
+use annulus_model::Weights;
+use annulus_ops::{Pool, check_gradients, global_norm_squared};
+use candle_core::{DType, Tensor};
+
+use crate::{Result, TrainError};
+
+/// What travels under this pass is counted as gradient bytes.
+pub(crate) const PASS: &str = "gradient sum";
+
+/// Gradients of a sum of losses, accumulated over what this rank has seen.
+#[derive(Debug, Default)]
+pub(crate) struct Gradients(Weights);
+
+impl Gradients {
+    /// Adds one, in f32. It is taken off the tape: a gradient on it would keep the activations alive.
+    pub(crate) fn add(&mut self, name: &str, gradient: &Tensor) -> Result<()> {
+        let gradient = gradient.detach().to_dtype(DType::F32)?.contiguous()?;
+        let sum = match self.0.remove(name) {
+            Some(sum) => (sum + gradient)?,
+            None => gradient,
+        };
+        self.0.insert(name.to_owned(), sum);
+        Ok(())
+    }
+
+    /// Checks that every parameter got a gradient: Candle drops what an operator without a backward cuts off, in silence.
+    pub(crate) fn check(&self, weights: &Weights) -> Result<()> {
+        check_gradients(weights.keys().map(String::as_str), |name| self.0.contains_key(name))
+            .map_err(|missing| TrainError::Internal(missing.to_string()))
+    }
+
+    /// The sum over data and sequence, the same bits on every rank: four bytes an element to the communicator, none on one rank.
+    pub(crate) fn sum(self, mesh: &Mesh, step: u64) -> Result<Weights> {
+        let group = mesh.group(&[Axis::Data, Axis::Sequence]);
+        if group.world() == 1 {
+            return Ok(self.0);
+        }
+        let mut sums = BTreeMap::new();
+        for (hop, (name, gradient)) in self.0.into_iter().enumerate() {
+            let label = Label { step, pass: PASS, hop, layer: 0 };
+            sums.insert(name, group.all_reduce(label, &gradient, Reduce::Sum)?);
+        }
+        Ok(sums)
+    }
+}
+
+/// The norm over all gradients, in name order.
+pub(crate) fn norm(pool: &Pool, gradients: &Weights) -> Result<f64> {
+    Ok(global_norm_squared(pool, gradients.values())?.sqrt())
+}

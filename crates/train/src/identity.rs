@@ -1,0 +1,29 @@
+//! What a checkpoint and the experiment that goes on from it must have in common.
+
+use annulus_experiment::{Plan, parse};
+
+use crate::{Result, TrainError};
+
+/// The resolved experiment, as YAML that can be read back.
+pub(crate) fn text(plan: &Plan) -> String {
+    plan.experiment.to_yaml()
+}
+
+/// The keys, other than those that may, in which `plan` differs from what a checkpoint says of itself, with both values.
+pub(crate) fn differences(plan: &Plan, saved: &str) -> Result<Vec<String>> {
+    let saved = parse("state.json", saved, &[]).map_err(|problems| TrainError::Checkpoint {
+        message: format!("the checkpoint's experiment cannot be read:\n{problems}"),
+        hint: Some("it was written by another version: set another `output`".into()),
+    })?;
+    let differing = annulus_experiment::differences(&saved, &plan.experiment);
+    Ok(differing
+        .into_iter()
+        .map(|(key, was, is)| format!("`{key}` was `{was}` and is `{is}`"))
+        .collect())
+}
+
+/// The step after which a run ends.
+pub(crate) fn last_step(plan: &Plan) -> u64 {
+    let schedule = &plan.experiment.schedule;
+    schedule.stop.map_or(schedule.steps, |stop| stop.min(schedule.steps))
+}

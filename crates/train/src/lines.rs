@@ -1,0 +1,118 @@
+//! `metrics.jsonl`: a line per logged step, floats with 17 significant digits, written at once so that a killed run keeps its
+//! lines.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value as Json};
+
+use crate::folder::write_atomically;
+use crate::sink::{Sink, Value};
+
+/// The file's name in a run folder.
+pub(crate) const FILE: &str = "metrics.jsonl";
+
+/// Writes lines.
+#[derive(Debug)]
+pub(crate) struct Lines(File);
+
+/// A line that was read.
+pub(crate) struct Line {
+    pub(crate) step: u64,
+    pub(crate) values: Map<String, Json>,
+}
+
+impl Lines {
+    /// Continues the file in `folder` after step `step`: later lines, and a torn one, are dropped first. Returns what remains.
+    pub(crate) fn resume(folder: &Path, step: u64) -> io::Result<(Lines, Vec<Line>)> {
+        let path = folder.join(FILE);
+        let text = read(&path)?;
+        let mut kept = String::new();
+        let mut lines = Vec::new();
+        for text in text.lines() {
+            if let Some(line) = parse(text).filter(|line| line.step <= step) {
+                kept.push_str(text);
+                kept.push('\n');
+                lines.push(line);
+            }
+        }
+        if kept != text {
+            write_atomically(&path, kept.as_bytes())?;
+        }
+        let file = OpenOptions::new().create(true).append(true).open(&path)?;
+        Ok((Lines(file), lines))
+    }
+}
+
+impl Sink for Lines {
+    fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
+        self.0.write_all(line(step, values).as_bytes())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}
+
+/// All lines of the run in `folder`.
+pub(crate) fn read_lines(folder: &Path) -> io::Result<Vec<Line>> {
+    Ok(read(&folder.join(FILE))?.lines().filter_map(parse).collect())
+}
+
+fn read(path: &PathBuf) -> io::Result<String> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn parse(text: &str) -> Option<Line> {
+    let mut values: Map<String, Json> = serde_json::from_str(text).ok()?;
+    let step = values.remove("step")?.as_u64()?;
+    Some(Line { step, values })
+}
+
+fn line(step: u64, values: &[(&str, Value<'_>)]) -> String {
+    let mut text = format!("{{\"step\": {step}");
+    for (tag, value) in values {
+        let value = match value {
+            Value::Number(number) if number.is_finite() => format!("{number:.16e}"),
+            // JSON has no word for these.
+            Value::Number(_) => "null".into(),
+            Value::PerRank(counts) => format!("{counts:?}"),
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(text, ", {}: {value}", Json::from(*tag));
+    }
+    text + "}\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_json_with_17_digits() {
+        let values = [("train/loss", Value::Number(0.1)), ("comm/bytes", Value::PerRank(&[3, 4]))];
+        let text = line(7, &values);
+        let wanted = "{\"step\": 7, \"train/loss\": 1.0000000000000001e-1, \"comm/bytes\": [3, 4]}\n";
+        assert_eq!(text, wanted);
+        let back = parse(&text).unwrap();
+        assert_eq!(back.step, 7);
+        assert_eq!(back.values["train/loss"].as_f64(), Some(0.1));
+    }
+
+    #[test]
+    fn later_and_torn_lines_are_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 3}\n{\"st";
+        std::fs::write(folder.path().join(FILE), text).unwrap();
+        let (mut lines, kept) = Lines::resume(folder.path(), 2).unwrap();
+        assert_eq!(kept.len(), 2);
+        lines.record(3, &[]).unwrap();
+        let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
+        assert_eq!(text, "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 3}\n");
+    }
+}

@@ -1,0 +1,143 @@
+//! `manifest.json`: what made a run, so that it can be made again.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use annulus_model::Weights;
+use serde::{Deserialize, Serialize};
+
+use crate::folder::{failure, write_atomically};
+use crate::{Result, Setup};
+
+/// The file's name in a run folder.
+const FILE: &str = "manifest.json";
+
+/// What made a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    /// Of the program.
+    pub(crate) version: String,
+    /// The commit it was built from.
+    pub(crate) commit: String,
+    /// blake3 of the program's file.
+    pub(crate) binary: String,
+    /// blake3 of the experiment as given.
+    pub(crate) experiment: String,
+    /// The data's fingerprint.
+    pub(crate) data: String,
+    /// blake3 of the weights before the first step.
+    pub(crate) weights: String,
+    /// Where it runs.
+    pub(crate) machine: Machine,
+    /// Every start, in order.
+    pub(crate) attempts: Vec<Attempt>,
+}
+
+/// A computer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) system: String,
+}
+
+/// From one start to its end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Attempt {
+    /// Seconds since 1970, UTC.
+    pub(crate) start: u64,
+    /// The same; `None`: it runs, or was killed.
+    pub(crate) end: Option<u64>,
+    /// How it ended: `finished`, `preempted`, or the error.
+    pub(crate) ending: Option<String>,
+    /// The step it went on from.
+    pub(crate) resumed_from: Option<u64>,
+    pub(crate) ranks: usize,
+    pub(crate) strategy: String,
+}
+
+impl Manifest {
+    /// What an earlier attempt left in `folder`.
+    pub(crate) fn read(folder: &Path) -> Option<Manifest> {
+        serde_json::from_slice(&std::fs::read(folder.join(FILE)).ok()?).ok()
+    }
+
+    /// Of a run that has not begun.
+    pub(crate) fn new(cores: usize, experiment: &str, data: String, weights: String) -> Manifest {
+        Manifest {
+            version: env!("CARGO_PKG_VERSION").into(),
+            commit: option_env!("ANNULUS_COMMIT").unwrap_or("unknown").into(),
+            binary: binary().unwrap_or_else(|| "unknown".into()),
+            experiment: blake3::hash(experiment.as_bytes()).to_hex().to_string(),
+            data,
+            weights,
+            machine: Machine {
+                cpu: processor().unwrap_or_else(|| "unknown".into()),
+                cores,
+                system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            },
+            attempts: Vec::new(),
+        }
+    }
+
+    /// Another start.
+    pub(crate) fn begin(&mut self, setup: &Setup, resumed_from: Option<u64>) {
+        self.attempts.push(Attempt {
+            start: now(),
+            end: None,
+            ending: None,
+            resumed_from,
+            ranks: setup.world(),
+            strategy: setup.strategy.name().into(),
+        });
+    }
+
+    /// The end of the last start.
+    pub(crate) fn end(&mut self, ending: &str) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.end = Some(now());
+            attempt.ending = Some(ending.into());
+        }
+    }
+
+    /// As JSON.
+    pub(crate) fn text(&self) -> String {
+        serde_json::to_string_pretty(self).expect("strings and numbers become JSON")
+    }
+
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(FILE);
+        write_atomically(&path, self.text().as_bytes())
+            .map_err(|error| failure("write", &path, &error))
+    }
+}
+
+/// blake3 of names, shapes and f32 elements, in name order.
+pub(crate) fn weights_hash(weights: &Weights) -> Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    for (name, weight) in weights {
+        hasher.update(format!("{name} {:?}\n", weight.dims()).as_bytes());
+        for value in weight.flatten_all()?.to_vec1::<f32>()? {
+            hasher.update(&value.to_le_bytes());
+        }
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+fn binary() -> Option<String> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(std::env::current_exe().ok()?).ok()?).ok()?;
+    Some(hasher.finalize().to_hex().to_string())
+}
+
+/// Linux says so in a file; elsewhere it is not worth a dependency.
+fn processor() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().into())
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}

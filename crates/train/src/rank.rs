@@ -1,0 +1,75 @@
+//! One rank: the model, its attention, its workers, its place in the mesh.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use annulus_attention::Attention;
+use annulus_comm::{Communicator, Mesh, Metered};
+use annulus_data::{Sequence, deal};
+use annulus_model::{Llama, Shard};
+use annulus_ops::{IGNORED, Pool, Rotary};
+use candle_core::{Device, Tensor};
+
+use crate::{Result, Setup};
+
+/// One rank and what it computes with. Weights are handed in.
+#[derive(Debug)]
+pub(crate) struct Rank {
+    pub(crate) setup: Arc<Setup>,
+    pub(crate) model: Llama,
+    pub(crate) attention: Arc<Attention>,
+    pub(crate) rotary: Arc<Rotary>,
+    pub(crate) pool: Pool,
+    pub(crate) mesh: Mesh,
+    /// What the mesh hands over.
+    pub(crate) meter: Arc<Metered>,
+    /// The same ranks, uncounted: for measurements and errors.
+    pub(crate) uncounted: Arc<dyn Communicator>,
+}
+
+/// A micro-batch on one rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Micro {
+    pub(crate) shard: Shard,
+    /// Targets on this rank.
+    pub(crate) targets: u64,
+}
+
+impl Rank {
+    /// Which of a batch's sequences replica `replica` computes.
+    pub(crate) fn share_of(&self, replica: usize, batch: usize) -> Range<usize> {
+        let share = batch / self.setup.data;
+        replica * share..(replica + 1) * share
+    }
+
+    /// The replica that this rank is part of.
+    pub(crate) fn replica(&self) -> usize {
+        self.uncounted.rank() / self.setup.sequence
+    }
+
+    /// The micro-batches of this rank's share of `batch`, in order.
+    pub(crate) fn micro_batches<'a>(
+        &self,
+        batch: &'a [Sequence],
+    ) -> impl Iterator<Item = &'a [Sequence]> {
+        let share = self.share_of(self.replica(), batch.len());
+        batch[share].chunks(self.setup.micro_batch)
+    }
+
+    /// What this rank holds of `sequences`, in step `step` (from 1).
+    pub(crate) fn micro(&self, step: u64, sequences: &[Sequence]) -> Result<Micro> {
+        let (inputs, targets) = deal(sequences, self.attention.positions());
+        let shape = (sequences.len(), self.attention.positions().tokens());
+        let asked = targets.iter().filter(|&&target| target != IGNORED).count();
+        let shard = Shard {
+            inputs: Tensor::from_vec(inputs, shape, &Device::Cpu)?,
+            targets: Tensor::from_vec(targets, shape, &Device::Cpu)?,
+            attention: self.attention.clone(),
+            rotary: self.rotary.clone(),
+            pool: self.pool.clone(),
+            step,
+            kept: None,
+        };
+        Ok(Micro { shard, targets: asked as u64 })
+    }
+}

@@ -1,0 +1,141 @@
+//! What rank 0 does besides computing: measurements to their sinks, checkpoints to disk.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use annulus_comm::Communicator;
+use annulus_experiment::Plan;
+
+use crate::checkpoint::{Saved, State, prune, save};
+use crate::curves::Curves;
+use crate::folder::failure;
+use crate::lines::{Line, Lines};
+use crate::sink::{Notice, Sink, Value};
+use crate::step::Trainer;
+use crate::{Result, identity};
+
+/// How often a rank that writes says that it is alive.
+const PULSE: Duration = Duration::from_secs(1);
+
+/// First and last value by tag, and where things went.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Record {
+    pub(crate) first: BTreeMap<String, f64>,
+    pub(crate) last: BTreeMap<String, f64>,
+    pub(crate) losses: Vec<(u64, f64)>,
+    pub(crate) checkpoint: Option<PathBuf>,
+}
+
+/// Rank 0's pen.
+pub(crate) struct Recorder<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) output: PathBuf,
+    pub(crate) lines: Lines,
+    pub(crate) curves: Curves,
+    pub(crate) console: Box<dyn Sink + Send>,
+    pub(crate) record: Record,
+    /// The data's fingerprint.
+    pub(crate) data: String,
+    /// The last step that is on disk; 0: none.
+    pub(crate) saved: u64,
+    /// The last step that was evaluated; 0: none.
+    pub(crate) evaluated: u64,
+}
+
+impl Record {
+    /// What earlier attempts recorded.
+    pub(crate) fn of(lines: &[Line]) -> Record {
+        let mut record = Record::default();
+        for line in lines {
+            for (tag, value) in &line.values {
+                let counts = value.as_array().map(|all| all.iter().filter_map(|v| v.as_f64()));
+                let value = match counts {
+                    Some(counts) => counts.reduce(f64::max),
+                    None => value.as_f64(),
+                };
+                record.note(tag, value.unwrap_or(f64::NAN));
+            }
+        }
+        record
+    }
+
+    fn note(&mut self, tag: &str, value: f64) {
+        self.first.entry(tag.to_owned()).or_insert(value);
+        self.last.insert(tag.to_owned(), value);
+    }
+}
+
+impl Recorder<'_> {
+    /// The values of a logged step, to every sink.
+    pub(crate) fn log(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> Result<()> {
+        for (tag, value) in values {
+            self.record.note(tag, value.number());
+        }
+        let failed = |error| failure("write to", &self.output, &error);
+        self.lines.record(step, values).map_err(failed)?;
+        self.curves.record(step, values).map_err(failed)?;
+        self.console.record(step, values).map_err(failed)
+    }
+
+    /// Saves what `trainer` has finished, unless that is on disk. A request to stop does not end it; the peers, who may wait for this
+    /// rank meanwhile, are told that it lives.
+    pub(crate) fn save(&mut self, trainer: &Trainer) -> Result<()> {
+        let step = trainer.finished;
+        if step == self.saved {
+            return Ok(());
+        }
+        let data = &self.plan.experiment.data;
+        let state = State {
+            version: 1,
+            step,
+            tokens: step * (data.batch * data.tokens) as u64,
+            evaluated: self.evaluated,
+            data: self.data.clone(),
+            experiment: identity::text(self.plan),
+        };
+        let saved = Saved {
+            plan: self.plan,
+            parameters: &trainer.parameters,
+            optimizer: &trainer.optimizer,
+            state: &state,
+        };
+        self.flush()?;
+        let folder =
+            alive(trainer.rank.uncounted.as_ref(), || save(&self.output, saved))?;
+        self.saved = step;
+        prune(&self.output, self.plan.experiment.keep, step)?;
+        self.console.notice(&Notice::Saved { step, folder: &folder });
+        self.record.checkpoint = Some(folder);
+        Ok(())
+    }
+
+    /// What was recorded survives from here on.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        let failed = |error| failure("write to", &self.output, &error);
+        self.lines.flush().map_err(failed)?;
+        self.curves.flush().map_err(failed)?;
+        self.console.flush().map_err(failed)
+    }
+}
+
+/// Runs `work`, which waits for nobody, while another thread says that this rank is alive.
+fn alive<T>(comm: &dyn Communicator, work: impl FnOnce() -> T) -> T {
+    let (done, ended) = channel::<()>();
+    let ended = Mutex::new(ended);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let ended = ended.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            while ended.recv_timeout(PULSE) == Err(RecvTimeoutError::Timeout) {
+                // That the run is to stop is no reason to stop writing.
+                let _ = comm.progress();
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
+}

@@ -1,0 +1,324 @@
+//! A whole run: from a plan to a run folder, as often as it takes.
+//!
+//! State is replicated, so rank 0 saves its own, without asking the others. When a run is stopped, a rank that was waiting ends at its last
+//! finished step, while rank 0 may already have finished the next: it applies a step only after everybody has contributed to it,
+//! so what it saves is a step that all of them would have finished with the same bits.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use annulus_comm::{Communicator, threads};
+use annulus_experiment::Plan;
+
+use crate::checkpoint::Found;
+use crate::curves::Curves;
+use crate::folder::{RunFolder, failure, write_atomically};
+use crate::lines::{Lines, read_lines};
+use crate::manifest::{Manifest, weights_hash};
+use crate::prepare::{Prepared, find, interruptible, prepare};
+use crate::recorder::{Record, Recorder};
+use crate::sink::{Notice, Silent, Sink};
+use crate::start::{Handout, Start};
+use crate::step::Trainer;
+use crate::train_loop::Course;
+use crate::{Data, Result, Setup, TrainError, identity};
+
+/// Put around every rank's communicator: faults and checks, for tests.
+pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;
+
+/// What a run is given besides its plan.
+pub struct Given {
+    /// The experiment's text, kept in the run folder as it is.
+    pub yaml: String,
+    /// Set from outside to stop: the last finished step is saved.
+    pub stop: Arc<AtomicBool>,
+    /// Where a person looks.
+    pub console: Box<dyn Sink + Send>,
+    /// Cores of this machine.
+    pub cores: usize,
+    /// For tests.
+    pub wrap: Option<Wrap>,
+}
+
+impl Given {
+    /// A silent run that nobody stops.
+    pub fn new(yaml: impl Into<String>, cores: usize) -> Given {
+        Given {
+            yaml: yaml.into(),
+            stop: Arc::default(),
+            console: Box::new(Silent),
+            cores,
+            wrap: None,
+        }
+    }
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The last step is done.
+    Finished,
+    /// It was asked to stop; what was finished is saved.
+    Preempted,
+    /// It had been finished before.
+    AlreadyFinished,
+}
+
+/// What an attempt came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// How it ended.
+    pub ending: Ending,
+    /// Steps finished and, unless 0, saved.
+    pub step: u64,
+    /// The step it went on from.
+    pub resumed_from: Option<u64>,
+    /// (step from 1, loss) of every step of this attempt.
+    pub losses: Vec<(u64, f64)>,
+    /// The first value by tag, earlier attempts included.
+    pub first: BTreeMap<String, f64>,
+    /// The last value by tag.
+    pub last: BTreeMap<String, f64>,
+    /// The run's folder.
+    pub folder: PathBuf,
+    /// The newest checkpoint.
+    pub checkpoint: Option<PathBuf>,
+    /// What was wrong but did not end the run.
+    pub warnings: Vec<String>,
+}
+
+/// Trains `plan` to its end, from where its folder says it is.
+pub fn run(plan: &Plan, mut given: Given) -> Result<Outcome> {
+    let setup = Arc::new(Setup::new(plan, given.cores)?);
+    let folder = RunFolder::open(&plan.experiment.output)?;
+    let (found, warnings) = find(plan, &folder.path)?;
+    for warning in &warnings {
+        given.console.notice(&Notice::Warning(warning));
+    }
+    let mut outcome = Outcome::at(&folder, found.as_ref(), warnings)?;
+    let owes_evaluation = |found: &Found| {
+        plan.experiment.data.evaluate > 0 && found.state.evaluated != found.state.step
+    };
+    if found.as_ref().is_some_and(|found| {
+        found.state.step >= identity::last_step(plan) && !owes_evaluation(found)
+    }) {
+        return Ok(outcome);
+    }
+    let (its_plan, its_setup) = (plan.clone(), setup.clone());
+    let work = move |progress: &mut dyn FnMut(u64, u64)| {
+        prepare(&its_plan, &its_setup, found, progress)
+    };
+    let Some(prepared) = interruptible(&given.stop, given.console.as_mut(), work)? else {
+        outcome.ending = Ending::Preempted;
+        return Ok(outcome);
+    };
+    train(plan, &setup, given, &folder, prepared, outcome)
+}
+
+impl Outcome {
+    /// Of a run that goes no further than what is on disk.
+    fn at(folder: &RunFolder, found: Option<&Found>, warnings: Vec<String>) -> Result<Outcome> {
+        let lines = read_lines(&folder.path).map_err(|e| failure("read", &folder.path, &e))?;
+        let Record { first, last, .. } = Record::of(&lines);
+        Ok(Outcome {
+            ending: Ending::AlreadyFinished,
+            step: found.map_or(0, |found| found.state.step),
+            resumed_from: None,
+            losses: Vec::new(),
+            first,
+            last,
+            folder: folder.path.clone(),
+            checkpoint: found.map(|found| found.folder.clone()),
+            warnings,
+        })
+    }
+}
+
+/// What all ranks share.
+struct Attempt<'a> {
+    plan: &'a Plan,
+    setup: Arc<Setup>,
+    data: Data,
+    stop: Arc<AtomicBool>,
+    wrap: Option<Wrap>,
+    start: Handout<Start>,
+    recorder: Mutex<Option<Recorder<'a>>>,
+}
+
+/// The steps, between the first line of the manifest's attempt and its last.
+fn train(
+    plan: &Plan,
+    setup: &Arc<Setup>,
+    given: Given,
+    folder: &RunFolder,
+    prepared: Prepared,
+    mut outcome: Outcome,
+) -> Result<Outcome> {
+    let Prepared { data, start, found } = prepared;
+    let resumed_from = found.map(|found| found.state.step);
+    let (mut manifest, earlier) = manifest(plan, &given, folder, &data, &start)?;
+    manifest.begin(setup, resumed_from);
+    manifest.write(&folder.path)?;
+    let stop = given.stop.clone();
+    let wrap = given.wrap.clone();
+    let recorder = recorder(plan, given, folder, &data, &start, &manifest, earlier)?;
+    let attempt = Attempt {
+        plan,
+        setup: setup.clone(),
+        data,
+        stop,
+        wrap,
+        start: Handout::new(start, setup.world()),
+        recorder: Mutex::new(Some(recorder)),
+    };
+    let ended = attempt.run();
+    manifest.end(&match &ended {
+        Ok((Ending::Finished, ..)) => "finished".to_owned(),
+        Ok(_) => "preempted".to_owned(),
+        Err(error) => error.to_string(),
+    });
+    manifest.write(&folder.path)?;
+    let (ending, step, record) = ended?;
+    outcome.ending = ending;
+    outcome.step = step;
+    outcome.resumed_from = resumed_from;
+    outcome.losses = record.losses;
+    (outcome.first, outcome.last) = (record.first, record.last);
+    outcome.checkpoint = record.checkpoint.or(outcome.checkpoint);
+    Ok(outcome)
+}
+
+/// The manifest, and whether an earlier attempt left one.
+fn manifest(
+    plan: &Plan,
+    given: &Given,
+    folder: &RunFolder,
+    data: &Data,
+    start: &Start,
+) -> Result<(Manifest, bool)> {
+    let earlier = Manifest::read(&folder.path);
+    let fingerprint = data.train.fingerprint();
+    let weights = match &earlier {
+        // Resumed: what is in hand is no longer what it began with.
+        Some(earlier) if start.step > 0 => earlier.weights.clone(),
+        _ => weights_hash(&start.weights)?,
+    };
+    let mut manifest = Manifest::new(given.cores, &given.yaml, fingerprint, weights);
+    let was = earlier.is_some();
+    manifest.attempts = earlier.map_or_else(Vec::new, |earlier| earlier.attempts);
+    for (name, text) in
+        [("experiment.yaml", &given.yaml), ("plan.yaml", &identity::text(plan))]
+    {
+        let path = folder.path.join(name);
+        write_atomically(&path, text.as_bytes()).map_err(|e| failure("write", &path, &e))?;
+    }
+    Ok((manifest, was))
+}
+
+fn recorder<'a>(
+    plan: &'a Plan,
+    given: Given,
+    folder: &RunFolder,
+    data: &Data,
+    start: &Start,
+    manifest: &Manifest,
+    earlier: bool,
+) -> Result<Recorder<'a>> {
+    let failed = |error| failure("write to", &folder.path, &error);
+    let (lines, kept) = Lines::resume(&folder.path, start.step).map_err(failed)?;
+    let mut curves =
+        Curves::create(&folder.path, earlier.then_some(start.step)).map_err(failed)?;
+    if !earlier {
+        curves.text(0, "experiment", &given.yaml).map_err(failed)?;
+        curves.text(0, "manifest", &manifest.text()).map_err(failed)?;
+    }
+    curves.flush().map_err(failed)?;
+    let mut console = given.console;
+    console.notice(&Notice::Start {
+        step: start.step,
+        last: identity::last_step(plan),
+        ranks: plan.ranks.len(),
+        strategy: plan.experiment.attention.strategy.name(),
+        parameters: start.weights.values().map(|weight| weight.elem_count() as u64).sum(),
+    });
+    Ok(Recorder {
+        plan,
+        output: folder.path.clone(),
+        lines,
+        curves,
+        console,
+        record: Record::of(&kept),
+        data: data.train.fingerprint(),
+        saved: start.step,
+        evaluated: start.evaluated,
+    })
+}
+
+impl Attempt<'_> {
+    /// All ranks, to their end: how it ended, after which step, and what was recorded.
+    fn run(&self) -> Result<(Ending, u64, Record)> {
+        let options = threads::Options {
+            world: self.setup.world(),
+            deadline: self.setup.deadline,
+            stop: self.stop.clone(),
+        };
+        let mut ends = threads::run(&options, |comm| self.rank(comm))?;
+        let (ending, step, record) = ends.swap_remove(0);
+        let record = record.ok_or_else(|| TrainError::Internal("rank 0 kept no record".into()))?;
+        Ok((ending, step, record))
+    }
+
+    /// One rank, from its start to its end.
+    fn rank(&self, comm: Arc<dyn Communicator>) -> Result<(Ending, u64, Option<Record>)> {
+        let comm = self.wrap.as_ref().map_or(comm.clone(), |wrap| wrap(comm));
+        let start = self.start.take(comm.rank());
+        let mut recorder = match comm.rank() {
+            0 => self.recorder.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            _ => None,
+        };
+        let first_step = start.step;
+        let evaluated = start.evaluated;
+        let trainer = self.setup.rank(comm).and_then(|rank| {
+            Trainer::new(rank, self.plan, self.data.train.clone(), &start)
+        });
+        drop(start);
+        let mut trainer = match trainer {
+            Ok(trainer) => trainer,
+            Err(error) => {
+                self.preempted(error)?;
+                return Ok((Ending::Preempted, first_step, recorder.map(|r| r.record)));
+            }
+        };
+        let course = self.course();
+        let ending = match course.run(&mut trainer, &mut recorder, evaluated) {
+            Ok(()) => Ending::Finished,
+            Err(error) => {
+                self.preempted(error)?;
+                Ending::Preempted
+            }
+        };
+        if let Some(recorder) = &mut recorder {
+            recorder.save(&trainer)?;
+            recorder.flush()?;
+        }
+        Ok((ending, trainer.finished, recorder.map(|recorder| recorder.record)))
+    }
+
+    fn course(&self) -> Course<'_> {
+        let experiment = &self.plan.experiment;
+        Course {
+            last: identity::last_step(self.plan),
+            every: experiment.every,
+            tokens: experiment.data.batch * experiment.data.tokens,
+            held_out: self.data.held_out.as_ref(),
+            stop: &self.stop,
+        }
+    }
+
+    /// Whether `error` is no failure but the end that was asked for.
+    fn preempted(&self, error: TrainError) -> Result<()> {
+        if error.is_end() && self.stop.load(Ordering::Relaxed) { Ok(()) } else { Err(error) }
+    }
+}

@@ -1,0 +1,42 @@
+//! Where a run starts from: fresh or saved, read once per process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use annulus_model::Weights;
+use annulus_ops::Moments;
+
+/// Parameters and optimizer at the start of an attempt.
+#[derive(Debug)]
+pub(crate) struct Start {
+    /// Steps finished.
+    pub(crate) step: u64,
+    /// f32 masters.
+    pub(crate) weights: Weights,
+    /// Empty: zeros.
+    pub(crate) moments: BTreeMap<String, Moments>,
+    /// The step that was evaluated last; 0: none.
+    pub(crate) evaluated: u64,
+}
+
+impl Start {
+    /// Nothing trained yet.
+    pub(crate) fn fresh(weights: Weights) -> Start {
+        Start { step: 0, weights, moments: BTreeMap::new(), evaluated: 0 }
+    }
+}
+
+/// One thing for every rank to take once: when the last has taken it, it is gone.
+#[derive(Debug)]
+pub(crate) struct Handout<T>(Mutex<Vec<Option<Arc<T>>>>);
+
+impl<T> Handout<T> {
+    pub(crate) fn new(thing: T, ranks: usize) -> Handout<T> {
+        Handout(Mutex::new(vec![Some(Arc::new(thing)); ranks]))
+    }
+
+    pub(crate) fn take(&self, rank: usize) -> Arc<T> {
+        let mut things = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        things[rank].take().expect("every rank takes once")
+    }
+}

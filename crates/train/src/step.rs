@@ -1,0 +1,133 @@
+//! One optimizer step.
+//!
+//! Backward differentiates the *sum* of losses, because how many targets there are on all ranks is known only after it. What the sum
+//! is divided by goes into the factor that the optimizer multiplies gradients by:
+//!
+//! ```text
+//! G = sum over ranks and micro-batches of d(sum of losses)      N = targets on all ranks
+//! norm = |G| / N         factor = min(1, clip / (norm + 1e-6)) / N         clip 0: factor = 1 / N
+//! ```
+
+use std::sync::Arc;
+
+use annulus_comm::Label;
+use annulus_data::Source;
+use annulus_experiment::{Plan, Schedule};
+
+use crate::finite::{NonFinite, Origin, Sightings, earliest};
+use crate::gradients::{Gradients, PASS, norm};
+use crate::parameters::{Optimizer, Parameters, Update};
+use crate::rank::Rank;
+use crate::schedule::learning_rate;
+use crate::start::Start;
+use crate::sum::{Partial, Total};
+use crate::{Result, TrainError};
+
+/// One rank of a training run.
+#[derive(Debug)]
+pub(crate) struct Trainer {
+    pub(crate) rank: Rank,
+    pub(crate) parameters: Parameters,
+    pub(crate) optimizer: Optimizer,
+    source: Arc<dyn Source>,
+    schedule: Schedule,
+    peak: f64,
+    clip: f64,
+    /// Steps finished.
+    pub(crate) finished: u64,
+}
+
+/// What a step was, the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Report {
+    /// From 1.
+    pub(crate) step: u64,
+    pub(crate) loss: f64,
+    pub(crate) norm: f64,
+    pub(crate) learning_rate: f64,
+}
+
+impl Trainer {
+    pub(crate) fn new(
+        rank: Rank,
+        plan: &Plan,
+        source: Arc<dyn Source>,
+        start: &Start,
+    ) -> Result<Trainer> {
+        let experiment = &plan.experiment;
+        let parameters = Parameters::new(&start.weights, rank.setup.config.dtype)?;
+        let mut optimizer = Optimizer::new(&experiment.optimizer, &parameters, &start.weights)?;
+        optimizer.restore(&start.moments)?;
+        Ok(Trainer {
+            rank,
+            parameters,
+            optimizer,
+            source,
+            schedule: experiment.schedule.clone(),
+            peak: experiment.optimizer.learning_rate,
+            clip: experiment.optimizer.clip,
+            finished: start.step,
+        })
+    }
+
+    /// The next step. On an error nothing has changed: parameters and moments are those of the last finished step.
+    pub(crate) fn step(&mut self) -> Result<Report> {
+        let step = self.finished + 1;
+        let batch = self.source.batch(self.finished)?;
+        let mut gradients = Gradients::default();
+        let mut loss = Partial::default();
+        let mut sightings = Sightings::new();
+        for sequences in self.rank.micro_batches(&batch) {
+            let micro = self.rank.micro(step, sequences)?;
+            let found = self.rank.backward(&self.parameters, &micro, &mut gradients)?;
+            loss += found.loss;
+            sightings.push(found.sighting);
+        }
+        gradients.check(&self.parameters.off_tape)?;
+        let gradients = gradients.sum(&self.rank.mesh, step)?;
+        let label = Label { step, pass: PASS, hop: gradients.len(), layer: 0 };
+        let loss = loss.total(&self.rank.mesh, label)?;
+        let norm = norm(&self.rank.pool, &gradients)? / loss.divisor();
+        self.check_finite(step, loss, norm, &sightings, batch.len())?;
+        let learning_rate = learning_rate(&self.schedule, self.peak, self.finished);
+        let update = Update { step, learning_rate, factor: self.factor(loss, norm) };
+        self.optimizer.update(&self.rank.pool, &self.parameters, &gradients, update)?;
+        self.finished = step;
+        Ok(Report { step, loss: loss.mean(), norm, learning_rate })
+    }
+
+    fn factor(&self, loss: Total, norm: f64) -> f64 {
+        let clipped = if self.clip > 0.0 { (self.clip / (norm + 1e-6)).min(1.0) } else { 1.0 };
+        clipped / loss.divisor()
+    }
+
+    /// The numbers are sums over all ranks, so all ranks decide alike.
+    fn check_finite(
+        &self,
+        step: u64,
+        loss: Total,
+        norm: f64,
+        sightings: &Sightings,
+        batch: usize,
+    ) -> Result<()> {
+        let (tag, value) = match (loss.mean().is_finite(), norm.is_finite()) {
+            (true, true) => return Ok(()),
+            (false, _) => ("train/loss", loss.mean()),
+            (true, false) => ("train/grad_norm", norm),
+        };
+        let rank = &self.rank;
+        let label = Label { step, pass: "non-finite", hop: 0, layer: 0 };
+        let found = earliest(rank.uncounted.as_ref(), label, sightings)?;
+        let (origin, sequences) = match found {
+            None => (None, 0..batch),
+            Some((stage, micro, at)) => {
+                let share = rank.share_of(at / rank.setup.sequence, batch);
+                let first = share.start + micro * rank.setup.micro_batch;
+                let last = (first + rank.setup.micro_batch).min(share.end);
+                let stage = rank.model.stages[stage].parameters()[0].clone();
+                (Some(Origin { rank: at, stage }), first..last)
+            }
+        };
+        Err(TrainError::NonFinite(NonFinite { step, tag, value, origin, sequences }))
+    }
+}

@@ -1,0 +1,63 @@
+//! Loss and targets as sums typed by where they are complete, so that the mean of one rank cannot be written down.
+
+use std::ops::AddAssign;
+
+use annulus_comm::{Axis, Label, Mesh, Reduce};
+use candle_core::{Device, Tensor};
+
+use crate::Result;
+
+/// A sum over what this rank has seen. It can be added to, and completed; it cannot be divided, compared or logged.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Partial {
+    sum: f64,
+    count: u64,
+}
+
+/// A sum over the whole mesh, the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Total {
+    sum: f64,
+    count: f64,
+}
+
+impl Partial {
+    /// `sum` over `count` things on this rank.
+    pub fn new(sum: f64, count: u64) -> Partial {
+        Partial { sum, count }
+    }
+
+    /// The sum over data and sequence: 16 bytes to the communicator, none on one rank.
+    pub fn total(self, mesh: &Mesh, label: Label) -> Result<Total> {
+        let group = mesh.group(&[Axis::Data, Axis::Sequence]);
+        let own = [self.sum, self.count as f64];
+        if group.world() == 1 {
+            return Ok(Total { sum: own[0], count: own[1] });
+        }
+        let own = Tensor::new(&own, &Device::Cpu)?;
+        let all: Vec<f64> = group.all_reduce(label, &own, Reduce::Sum)?.to_vec1()?;
+        Ok(Total { sum: all[0], count: all[1] })
+    }
+}
+
+impl AddAssign for Partial {
+    fn add_assign(&mut self, other: Partial) {
+        self.sum += other.sum;
+        self.count += other.count;
+    }
+}
+
+impl Total {
+    /// Sum by count; 0 of nothing.
+    pub fn mean(self) -> f64 {
+        if self.count == 0.0 { 0.0 } else { self.sum / self.count }
+    }
+    /// Over how many things; at least 1, to divide by.
+    pub fn divisor(self) -> f64 {
+        self.count.max(1.0)
+    }
+    /// Over how many things.
+    pub fn count(self) -> u64 {
+        self.count as u64
+    }
+}

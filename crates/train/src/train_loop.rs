@@ -1,0 +1,145 @@
+//! The loop of one rank: steps, and what is due after them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use annulus_experiment::Every;
+
+use crate::data::HeldOut;
+use crate::evaluate::Evaluation;
+use crate::measure::{self, Clock, Costs};
+use crate::recorder::Recorder;
+use crate::sink::{Notice, Value};
+use crate::step::{Report, Trainer};
+use crate::{Result, TrainError};
+
+/// What a loop is told.
+pub(crate) struct Course<'a> {
+    /// The step after which it ends.
+    pub(crate) last: u64,
+    pub(crate) every: Every,
+    /// Trained on per step.
+    pub(crate) tokens: usize,
+    pub(crate) held_out: Option<&'a HeldOut>,
+    pub(crate) stop: &'a Arc<AtomicBool>,
+}
+
+/// Whether something done every `every` steps (0: never) and at the end is due after step `step`.
+fn due(every: u64, step: u64, last: u64) -> bool {
+    step == last || (every > 0 && step.is_multiple_of(every))
+}
+
+impl Course<'_> {
+    /// Trains to the end; on rank 0 with a recorder. All ranks make the same calls: nothing here depends on having one.
+    pub(crate) fn run(
+        &self,
+        trainer: &mut Trainer,
+        recorder: &mut Option<Recorder<'_>>,
+        evaluated: u64,
+    ) -> Result<()> {
+        let mut clock = Clock::default();
+        self.catch_up(trainer, recorder, evaluated)?;
+        while trainer.finished < self.last {
+            self.check_stop()?;
+            measure::begin(&trainer.rank);
+            let report = clock.time(|| trainer.step())?;
+            let step = report.step;
+            if let Some(recorder) = recorder {
+                recorder.record.losses.push((step, report.loss));
+            }
+            let evaluate = self.held_out.filter(|_| due(self.every.evaluate, step, self.last));
+            if evaluate.is_some() || due(self.every.log, step, self.last) {
+                let costs = measure::costs(&trainer.rank, step)?;
+                let evaluation = evaluate.map(|held_out| evaluate_all(trainer, held_out, recorder));
+                // Interrupted, the step is logged all the same: it is finished.
+                let found = evaluation.as_ref().and_then(|found| found.as_ref().ok());
+                if let Some(recorder) = recorder {
+                    let speed = clock.speed(self.tokens);
+                    recorder.log(step, &values(&report, &costs, speed, self.found(found)))?;
+                }
+                evaluation.transpose()?;
+            }
+            self.check_stop()?;
+            if due(self.every.checkpoint, step, self.last) {
+                if let Some(recorder) = recorder {
+                    recorder.save(trainer)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The evaluation that an earlier attempt owes: it was stopped between a step and its evaluation.
+    fn catch_up(
+        &self,
+        trainer: &Trainer,
+        recorder: &mut Option<Recorder<'_>>,
+        evaluated: u64,
+    ) -> Result<()> {
+        let step = trainer.finished;
+        let owed = step > 0 && evaluated != step && due(self.every.evaluate, step, self.last);
+        if let Some(held_out) = self.held_out.filter(|_| owed) {
+            let evaluation = evaluate_all(trainer, held_out, recorder)?;
+            if let Some(recorder) = recorder {
+                recorder.log(step, &found(held_out, &evaluation))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_stop(&self) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(TrainError::Comm(annulus_comm::Error::Stopped));
+        }
+        Ok(())
+    }
+
+    fn found(&self, evaluation: Option<&Evaluation>) -> Vec<(&'static str, Value<'static>)> {
+        let both = self.held_out.zip(evaluation);
+        both.map_or_else(Vec::new, |(held_out, evaluation)| found(held_out, evaluation))
+    }
+}
+
+fn evaluate_all(
+    trainer: &Trainer,
+    held_out: &HeldOut,
+    recorder: &mut Option<Recorder<'_>>,
+) -> Result<Evaluation> {
+    let evaluation = trainer.evaluate(held_out, &mut |done, total| {
+        if let Some(recorder) = recorder {
+            recorder.console.notice(&Notice::Evaluating { done, total });
+        }
+    })?;
+    if let Some(recorder) = recorder {
+        recorder.evaluated = trainer.finished;
+    }
+    Ok(evaluation)
+}
+
+fn found(held_out: &HeldOut, evaluation: &Evaluation) -> Vec<(&'static str, Value<'static>)> {
+    let mut values = vec![("evaluate/loss", Value::Number(evaluation.loss))];
+    let more = [
+        ("evaluate/accuracy", evaluation.accuracy),
+        ("evaluate/bigram_entropy", held_out.bigram_entropy),
+    ];
+    values.extend(more.into_iter().filter_map(|(tag, v)| Some((tag, Value::Number(v?)))));
+    values
+}
+
+fn values<'a>(
+    report: &Report,
+    costs: &'a Costs,
+    speed: f64,
+    evaluation: Vec<(&'static str, Value<'static>)>,
+) -> Vec<(&'static str, Value<'a>)> {
+    let mut values = vec![
+        ("train/loss", Value::Number(report.loss)),
+        ("train/grad_norm", Value::Number(report.norm)),
+        ("train/lr", Value::Number(report.learning_rate)),
+        ("speed/tokens_per_second", Value::Number(speed)),
+        ("comm/bytes", Value::PerRank(&costs.bytes)),
+        ("memory/peak", Value::PerRank(&costs.memory)),
+    ];
+    values.extend(evaluation);
+    values
+}

@@ -1,0 +1,122 @@
+//! Inputs that are not flat, and how far two tensors are apart.
+
+use annulus_data::Sequence;
+use annulus_experiment::Plan;
+use annulus_ops::{Key, normal, uniform};
+use annulus_sequence::Mask;
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::whole::Question;
+
+/// 2 N(0, 1) everywhere, so that the softmax is peaked and its rescaling is exercised.
+pub(super) fn question(plan: &Plan) -> Result<Question> {
+    let (shape, tokens) = (&plan.shape, plan.experiment.data.tokens);
+    let random = |name: &str, heads: usize| {
+        let size = (1, heads, tokens, shape.head_dim);
+        let key = Key { seed: plan.experiment.seed, purpose: "verify", name };
+        let values = normal(key, 0, heads * tokens * shape.head_dim);
+        Tensor::from_vec(values, size, &Device::Cpu)? * 2.0
+    };
+    let (heads, key_value_heads) = (shape.num_attention_heads, shape.num_key_value_heads);
+    Ok(Question {
+        q: random("q", heads)?,
+        k: random("k", key_value_heads)?,
+        v: random("v", key_value_heads)?,
+        gradient: random("gradient", heads)?,
+        mask: plan.mask.clone(),
+        scale: 1.0 / (shape.head_dim as f64).sqrt(),
+    })
+}
+
+/// Random ids: what the text says does not matter here.
+pub(super) fn sequence(plan: &Plan, vocabulary: usize) -> Sequence {
+    let key = Key { seed: plan.experiment.seed, purpose: "verify", name: "tokens" };
+    let id = |index| uniform(key, index, vocabulary as u64) as u32;
+    let ids: Vec<u32> = (0..=plan.experiment.data.tokens as u64).map(id).collect();
+    Sequence::shifted(&ids)
+}
+
+/// q = k = 0, so that every visible key weighs alike; v marks the positions `first .. first + width`.
+pub(super) fn one_hot(tokens: usize, width: usize, first: usize, mask: &Mask) -> Result<Question> {
+    let mut marks = vec![0f32; tokens * width];
+    for column in 0..width.min(tokens - first) {
+        marks[(first + column) * width + column] = 1.0;
+    }
+    let size = (1, 1, tokens, width);
+    let zeros = Tensor::zeros(size, DType::F32, &Device::Cpu)?;
+    Ok(Question {
+        q: zeros.clone(),
+        k: zeros.clone(),
+        v: Tensor::from_vec(marks, size, &Device::Cpu)?,
+        gradient: zeros,
+        mask: mask.clone(),
+        scale: 1.0,
+    })
+}
+
+/// How many units in the last place `out` [S, D] is off 1 / count where a key is seen; infinite where the support is not exact.
+pub(super) fn visibility_error(out: &[f64], mask: &Mask, tokens: usize, first: usize) -> f64 {
+    let width = out.len() / tokens;
+    let mut worst = 0.0f64;
+    for (query, row) in out.chunks_exact(width).enumerate() {
+        let count = (0..tokens).filter(|&key| mask.allows(query, key)).count();
+        let wanted = 1.0 / count as f32;
+        let unit = f64::from(wanted.next_up()) - f64::from(wanted);
+        for (column, &found) in row.iter().enumerate().take(tokens - first) {
+            let error = match mask.allows(query, first + column) {
+                true => (found - f64::from(wanted)).abs() / unit,
+                false if found == 0.0 => 0.0,
+                false => f64::INFINITY,
+            };
+            let missed = mask.allows(query, first + column) && found == 0.0;
+            worst = worst.max(if missed || error.is_nan() { f64::INFINITY } else { error });
+        }
+    }
+    worst
+}
+
+/// All elements, in f64.
+pub(super) fn values(tensor: &Tensor) -> Result<Vec<f64>> {
+    tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
+}
+
+/// max|a - b| / max|b|, or max|a - b| where b is all zero. Infinite values must be equal and are left out; NaN is infinitely wrong.
+pub(super) fn error(a: &[f64], b: &[f64]) -> f64 {
+    let (mut off, mut largest) = (0.0f64, 0.0f64);
+    for (&a, &b) in std::iter::zip(a, b) {
+        let difference = if a == b { 0.0 } else { (a - b).abs() };
+        off = off.max(if difference.is_nan() { f64::INFINITY } else { difference });
+        largest = largest.max(if b.is_finite() { b.abs() } else { 0.0 });
+    }
+    if a.len() != b.len() { f64::INFINITY } else if largest > 0.0 { off / largest } else { off }
+}
+
+/// |a - b| / |b| in the Euclidean norm.
+pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
+    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>();
+    let off = square(&mut std::iter::zip(a, b).map(|(a, b)| a - b)).sqrt();
+    let norm = square(&mut b.iter().copied()).sqrt();
+    match (a.len() == b.len(), norm > 0.0) {
+        (false, _) => f64::INFINITY,
+        (true, true) => off / norm,
+        (true, false) => off,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_seen() {
+        assert!(error(&[1.0, f64::NAN], &[1.0, 2.0]).is_infinite());
+        assert!(error(&[1.0, f64::NEG_INFINITY], &[1.0, 2.0]).is_infinite());
+        assert!(error(&[1.0], &[1.0, 2.0]).is_infinite());
+        assert_eq!(error(&[f64::NEG_INFINITY, 3.0], &[f64::NEG_INFINITY, 2.0]), 0.5);
+        let seen = |out: &[f64]| visibility_error(out, &Mask::causal(), 2, 0);
+        assert_eq!(seen(&[1.0, 0.0, 0.5, 0.5]), 0.0);
+        assert!(seen(&[1.0, 0.1, 0.5, 0.5]).is_infinite());
+        assert!(seen(&[1.0, 0.0, 0.0, 0.5]).is_infinite());
+        assert!(seen(&[1.0, 0.0, 0.6, 0.5]) > 1.0);
+    }
+}

@@ -1,0 +1,165 @@
+//! Attention over a whole sequence at once: dealt to ranks, run on threads, put together again. For `attend` and `verify`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use annulus_attention::{Attention, Place, Qkv, Setting};
+use annulus_comm::{Communicator, threads};
+use annulus_experiment::Kernel;
+use annulus_ops::Pool;
+use annulus_ops::attention::{AttentionKernel, BackwardTile, Fused, Reference, Tile};
+use annulus_sequence::{Mask, Positions, Return, Strategy, Visibility};
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::TrainError;
+
+/// Attention and its gradient, as a question. q, gradient [B, Hq, S, D]; k, v [B, Hkv, S, D].
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Queries.
+    pub q: Tensor,
+    /// Keys.
+    pub k: Tensor,
+    /// Values.
+    pub v: Tensor,
+    /// The gradient of the output.
+    pub gradient: Tensor,
+    /// Which key a query sees.
+    pub mask: Mask,
+    /// Scores are multiplied by this.
+    pub scale: f64,
+}
+
+/// The answer; f32 for f32 inputs.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// [B, Hq, S, D].
+    pub out: Tensor,
+    /// [B, Hq, S]; -inf in rows that see nothing.
+    pub lse: Tensor,
+    /// [B, Hq, S, D].
+    pub dq: Tensor,
+    /// [B, Hkv, S, D].
+    pub dk: Tensor,
+    /// [B, Hkv, S, D].
+    pub dv: Tensor,
+}
+
+/// How a question is split over thread ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Split {
+    /// How the sequence is split.
+    pub strategy: Strategy,
+    /// Over how many ranks.
+    pub ranks: usize,
+    /// How gradients of keys and values come home.
+    pub returning: Return,
+    /// The block kernel.
+    pub kernel: Kernel,
+    /// How long a rank waits for one that shows no progress.
+    pub deadline: Duration,
+    /// Cores shared by the ranks.
+    pub cores: usize,
+}
+
+/// The kernel of a rank with its own workers.
+pub(crate) fn kernel(kernel: Kernel, pool: Pool) -> Arc<dyn AttentionKernel> {
+    match kernel {
+        Kernel::Fused => Arc::new(Fused { pool }),
+        Kernel::Reference => Arc::new(Reference),
+    }
+}
+
+/// Deals the rows of `question` to ranks, runs forward and backward, and puts the rows in order again.
+pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer, TrainError> {
+    let options = threads::Options {
+        world: split.ranks,
+        deadline: split.deadline,
+        stop: Arc::default(),
+    };
+    let parts = threads::run(&options, |comm| attend_here(question, split, comm))?;
+    let (positions, parts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    Ok(join(&positions, &parts)?)
+}
+
+/// One block of queries against one block of keys, at any positions: no ranks, one tile.
+pub fn attend_tile(
+    question: &Question,
+    queries: &Positions,
+    keys: &Positions,
+    which: Kernel,
+    cores: usize,
+) -> std::result::Result<Answer, TrainError> {
+    let Question { q, k, v, gradient, mask, scale } = question;
+    let kernel = kernel(which, Pool::new(cores));
+    let seen = [Visibility::new(mask, queries, keys)];
+    let tile = Tile { k, v, visibility: &seen };
+    let mut state = kernel.begin(q, *scale)?;
+    kernel.forward(std::slice::from_ref(&tile), &mut *state, &|| Ok(()))?;
+    let attended = kernel.finish(state)?;
+    let mut state = kernel.begin_backward(q, &attended, gradient, *scale)?;
+    let tile = BackwardTile { tile, carried: None };
+    let mut made = kernel.backward(vec![tile], &mut *state, &|| Ok(()))?;
+    let gradients = made.swap_remove(0);
+    Ok(Answer {
+        out: attended.out,
+        lse: attended.lse,
+        dq: kernel.finish_backward(state)?,
+        dk: gradients.dk,
+        dv: gradients.dv,
+    })
+}
+
+fn attend_here(
+    question: &Question,
+    split: &Split,
+    comm: Arc<dyn Communicator>,
+) -> std::result::Result<(Positions, Answer), TrainError> {
+    let Question { q, k, v, gradient, mask, scale } = question;
+    let setting = Setting {
+        strategy: split.strategy,
+        mask: mask.clone(),
+        tokens: q.dim(2)?,
+        key_value_heads: k.dim(1)?,
+        gradients: split.returning,
+        scale: *scale,
+    };
+    let kernel = kernel(split.kernel, Pool::new((split.cores / comm.world()).max(1)));
+    let attention = Attention::new(&setting, comm, kernel)?;
+    let positions = attention.positions().clone();
+    let index = index(positions.iter())?;
+    let rows = |tensor: &Tensor| tensor.index_select(&index, 2);
+    let qkv = Qkv { q: rows(q)?, k: rows(k)?, v: rows(v)? };
+    let attended = attention.forward(Place::default(), &qkv)?;
+    let back = attention.backward(Place::default(), &qkv, &attended, &rows(gradient)?)?;
+    let answer =
+        Answer { out: attended.out, lse: attended.lse, dq: back.q, dk: back.k, dv: back.v };
+    Ok((positions, answer))
+}
+
+/// Rows by rank to rows by position.
+fn join(positions: &[Positions], parts: &[Answer]) -> Result<Answer> {
+    let order: Vec<usize> = positions.iter().flat_map(Positions::iter).collect();
+    let mut place = vec![0; order.len()];
+    for (row, &position) in order.iter().enumerate() {
+        place[position] = row;
+    }
+    let place = index(place.into_iter())?;
+    let join = |of: fn(&Answer) -> &Tensor| {
+        let parts: Vec<&Tensor> = parts.iter().map(of).collect();
+        Tensor::cat(&parts, 2)?.index_select(&place, 2)?.to_dtype(DType::F32)
+    };
+    Ok(Answer {
+        out: join(|answer| &answer.out)?,
+        lse: join(|answer| &answer.lse)?,
+        dq: join(|answer| &answer.dq)?,
+        dk: join(|answer| &answer.dk)?,
+        dv: join(|answer| &answer.dv)?,
+    })
+}
+
+fn index(rows: impl Iterator<Item = usize>) -> Result<Tensor> {
+    let rows: Vec<u32> = rows.map(|row| row as u32).collect();
+    let len = rows.len();
+    Tensor::from_vec(rows, len, &Device::Cpu)
+}
