@@ -141,3 +141,81 @@ impl InplaceOp3 for Move<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::testing::{error, random, to_f64};
+
+    /// The formulas of `update`, in f64, on one element.
+    fn reference(
+        settings: AdamW,
+        clip: f64,
+        gradient: f64,
+        (p, m, v): (f64, f64, f64),
+    ) -> (f64, f64, f64) {
+        let AdamW { learning_rate, betas, epsilon, weight_decay, step } = settings;
+        let (g, k) = (gradient * clip, i32::try_from(step).unwrap());
+        let m = betas.0 * m + (1.0 - betas.0) * g;
+        let v = betas.1 * v + (1.0 - betas.1) * g * g;
+        let decayed = p * (1.0 - learning_rate * weight_decay);
+        let root = v.sqrt() / (1.0 - betas.1.powi(k)).sqrt() + epsilon;
+        (decayed - learning_rate / (1.0 - betas.0.powi(k)) * m / root, m, v)
+    }
+
+    #[test]
+    fn follows_the_formulas_for_five_steps_with_any_workers() -> Result<()> {
+        let shape = [257, 131];
+        let mut bits = Vec::new();
+        for workers in [1, 3] {
+            let pool = Pool::new(workers);
+            let parameter = (random("parameter", &shape)? * 1.0)?;
+            let moments = Moments::zeros(&parameter)?;
+            let mut slow: Vec<_> = to_f64(&parameter)?.into_iter().map(|p| (p, 0.0, 0.0)).collect();
+            for step in 1..=5 {
+                let (betas, weight_decay) = ((0.9, 0.95), 0.1);
+                let settings =
+                    AdamW { learning_rate: 0.01, betas, epsilon: 1e-8, weight_decay, step };
+                let gradient = random(&format!("gradient {step}"), &shape)?;
+                settings.update(&pool, &parameter, &gradient, 0.7, &moments)?;
+                for (state, g) in slow.iter_mut().zip(to_f64(&gradient)?) {
+                    *state = reference(settings, 0.7, g, *state);
+                }
+            }
+            let wanted = |of: fn(&(f64, f64, f64)) -> f64| {
+                Tensor::from_vec(slow.iter().map(of).collect::<Vec<_>>(), &shape, &Device::Cpu)
+            };
+            assert!(error(&parameter, &wanted(|state| state.0)?)? < 2e-7);
+            assert!(error(&moments.first, &wanted(|state| state.1)?)? < 2e-7);
+            assert!(error(&moments.second, &wanted(|state| state.2)?)? < 2e-7);
+            bits.push(parameter.flatten_all()?.to_vec1::<f32>()?);
+        }
+        assert_eq!(bits[0], bits[1]);
+        Ok(())
+    }
+
+    #[test]
+    fn what_cannot_change_in_place_is_refused() -> Result<()> {
+        let settings = AdamW {
+            learning_rate: 0.1,
+            betas: (0.9, 0.9),
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+            step: 1,
+        };
+        let (square, row) = (random("square", &[3, 3])?, random("row", &[3])?);
+        let update = |parameter: &Tensor, gradient: &Tensor| {
+            let moments = Moments::zeros(parameter)?;
+            settings.update(&Pool::serial(), parameter, gradient, 1.0, &moments)
+        };
+        let message = update(&square, &row).unwrap_err().to_string();
+        assert!(message.contains("found [3], wanted the parameter's [3, 3]"), "{message}");
+        for parameter in [square.to_dtype(DType::BF16)?, square.t()?] {
+            let message = update(&parameter, &square).unwrap_err().to_string();
+            assert!(message.contains("wanted F32 without gaps"), "{message}");
+        }
+        Ok(())
+    }
+}

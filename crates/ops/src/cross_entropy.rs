@@ -83,33 +83,43 @@ struct Gradients {
     weight: Vec<f32>,
 }
 
+/// What a chunk of tokens needs, used again by the next.
+struct Scratch {
+    /// Their rows of x, [chunk, D].
+    x: Vec<f32>,
+    /// [chunk, V].
+    logits: Vec<f32>,
+}
+
 impl CrossEntropy {
-    /// The loss of the tokens in `kept`, whose rows of x are in `x`; adds to the gradients.
+    /// The loss of the tokens in `kept`, whose rows are in `scratch.x`; adds to the gradients.
     fn fold(
         &self,
         kept: &[(usize, usize)],
-        x: &[f32],
         weight: Matrix<'_>,
+        scratch: &mut Scratch,
         gradients: &mut Gradients,
     ) -> f64 {
         let (rows, width) = weight.shape();
-        let mut logits = vec![0.0; kept.len() * rows];
-        let x = Matrix::new(x, kept.len(), width);
-        multiply(&self.pool, x, weight.transposed(), &mut logits, Output::Set);
+        let Scratch { x, logits } = scratch;
+        let logits = &mut logits[..kept.len() * rows];
+        let x_matrix = Matrix::new(&x[..kept.len() * width], kept.len(), width);
+        multiply(&self.pool, x_matrix, weight.transposed(), logits, Output::Set);
         let mut losses = vec![0.0; kept.len()];
         let tokens = logits.chunks_mut(rows).zip(kept).zip(&mut losses);
         self.pool.each(tokens, |((logits, (_, target)), loss)| *loss = turn(logits, *target));
-        let logit_gradients = Matrix::new(&logits, kept.len(), rows);
+        let dlogits = Matrix::new(logits, kept.len(), rows);
+        if self.tracked.1 {
+            let dw = &mut gradients.weight;
+            multiply(&self.pool, dlogits.transposed(), x_matrix, dw, Output::Add);
+        }
         if self.tracked.0 {
-            let mut dx = vec![0.0; kept.len() * width];
-            multiply(&self.pool, logit_gradients, weight, &mut dx, Output::Set);
+            // The tokens' rows are not needed any more: their gradients take the place.
+            let dx = &mut x[..kept.len() * width];
+            multiply(&self.pool, dlogits, weight, dx, Output::Set);
             for ((index, _), row) in kept.iter().zip(dx.chunks_exact(width)) {
                 gradients.x[index * width..(index + 1) * width].copy_from_slice(row);
             }
-        }
-        if self.tracked.1 {
-            let dw = &mut gradients.weight;
-            multiply(&self.pool, logit_gradients.transposed(), x, dw, Output::Add);
         }
         losses.iter().sum()
     }
@@ -164,12 +174,15 @@ impl CustomOp2 for CrossEntropy {
             x: zeros(self.tracked.0, x_layout.shape().elem_count()),
             weight: zeros(self.tracked.1, rows * width),
         };
+        let most = self.chunk.min(self.kept.len());
+        let mut scratch = Scratch { x: vec![0.0; most * width], logits: vec![0.0; most * rows] };
         let mut loss = 0.0;
         for kept in self.kept.chunks(self.chunk) {
-            let mut x = vec![0.0; kept.len() * width];
-            let tokens = x.chunks_mut(width.max(1)).zip(kept);
-            tokens.for_each(|(row, (index, _))| x_rows.copy(*index, row));
-            loss += self.fold(kept, &x, Matrix::new(&weights, rows, width), &mut gradients);
+            for (row, (index, _)) in scratch.x.chunks_mut(width).zip(kept) {
+                x_rows.copy(*index, row);
+            }
+            loss +=
+                self.fold(kept, Matrix::new(&weights, rows, width), &mut scratch, &mut gradients);
         }
         self.gradients.get_or_init(|| gradients);
         Ok((CpuStorage::F32(vec![loss as f32]), Shape::from(())))

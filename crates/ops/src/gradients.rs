@@ -92,7 +92,9 @@ impl InplaceOp1 for Scale {
     }
     fn cpu_fwd(&self, values: &mut CpuStorage, layout: &Layout) -> Result<()> {
         self.pool.for_chunks(in_place_mut(values, layout)?, CHUNK, |_, piece| {
-            piece.iter_mut().for_each(|x| *x *= self.by);
+            for x in piece {
+                *x *= self.by;
+            }
         });
         Ok(())
     }
@@ -121,4 +123,71 @@ pub fn check_gradients<'a>(
     let counted = names.into_iter().inspect(|_| parameters += 1);
     let missing: Vec<_> = counted.filter(|name| !has_gradient(name)).map(str::to_owned).collect();
     if missing.is_empty() { Ok(()) } else { Err(NoGradient { missing, parameters }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Var};
+
+    use super::*;
+    use crate::testing::{error, random, to_f64};
+
+    #[test]
+    fn vjp_is_the_gradient_of_the_sum_with_the_seed() -> Result<()> {
+        for dtype in [DType::F32, DType::BF16, DType::F64] {
+            let x = Var::from_tensor(&random("x", &[3, 4])?.to_dtype(dtype)?)?;
+            let seed = random("seed", &[3, 4])?.to_dtype(dtype)?;
+            let mut found = vjp(&x.sqr()?, &seed)?;
+            let wanted = (x.sqr()? * &seed)?.sum_all()?.backward()?;
+            let wanted = wanted.get(&x).expect("x is on the tape");
+            let found = found.remove(&x).expect("x is on the tape").detach();
+            assert!(error(&found, wanted)? == 0.0 && found.dtype() == dtype);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_seed_of_another_shape_or_type_is_refused() -> Result<()> {
+        let y = random("y", &[2, 3])?;
+        for seed in [y.t()?, y.to_dtype(DType::BF16)?] {
+            let message = vjp(&y, &seed).unwrap_err().to_string();
+            assert!(message.contains("wanted ([2, 3], F32)"), "{message}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_norm_is_that_of_all_elements_with_any_workers() -> Result<()> {
+        let tensors = [random("a", &[301, 257])?, random("b", &[1])?, random("c", &[0, 4])?];
+        let all = tensors.iter().map(to_f64).collect::<Result<Vec<_>>>()?.concat();
+        let wanted: f64 = all.iter().map(|x| x * x).sum();
+        let alone = global_norm_squared(&Pool::serial(), &tensors)?;
+        assert!((alone / wanted - 1.0).abs() < 1e-12);
+        for workers in 2..=4 {
+            let many = global_norm_squared(&Pool::new(workers), &tensors)?;
+            assert_eq!(alone.to_bits(), many.to_bits());
+        }
+        let nan = Tensor::new(&[1.0, f32::NAN], &Device::Cpu)?;
+        assert!(global_norm_squared(&Pool::serial(), [&nan])?.is_nan());
+        Ok(())
+    }
+
+    #[test]
+    fn scale_multiplies_in_place() -> Result<()> {
+        let tensor = (random("a", &[301, 257])? * 1.0)?;
+        let wanted = (&tensor * 0.3)?;
+        scale(&Pool::new(2), &tensor, 0.3)?;
+        assert!(error(&tensor, &wanted)? < 1e-7);
+        assert!(scale(&Pool::serial(), &tensor.t()?, 2.0).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn parameters_without_gradient_are_named() {
+        let names = ["a.weight", "b.weight", "c.weight"];
+        assert_eq!(check_gradients(names, |_| true), Ok(()));
+        let error = check_gradients(names, |name| name.starts_with('b')).unwrap_err();
+        let message = error.to_string();
+        assert_eq!(message, "2 of 3 parameters got no gradient: `a.weight`, `c.weight`");
+    }
 }

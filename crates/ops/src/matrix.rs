@@ -8,9 +8,15 @@ use gemm::Parallelism;
 
 use crate::Pool;
 
-/// Rows and columns of a tile of the output: large enough that packing its operands costs little, small enough that
-/// a few hundred tokens keep some workers busy.
-const TILE: (usize, usize) = (128, 512);
+/// Columns of a tile of the output.
+const COLUMNS: usize = 512;
+/// The most rows of a tile: packing its operands then costs a few percent.
+const MOST_ROWS: usize = 256;
+
+/// Rows of a tile: a sixteenth in steps of 32, so that a few workers have tiles enough. It depends on the shape alone.
+fn tile_rows(rows: usize) -> usize {
+    (rows / 16).next_multiple_of(32).clamp(32, MOST_ROWS)
+}
 
 /// A matrix of borrowed elements, row-major or the transpose of that.
 #[derive(Clone, Copy)]
@@ -86,17 +92,18 @@ unsafe impl Send for Tile<'_> {}
 
 /// Cuts a row-major matrix into tiles that together cover it and do not overlap.
 fn tiles(output: &mut [f32], rows: usize, columns: usize) -> Vec<Tile<'_>> {
+    let tile_rows = tile_rows(rows);
     let starts = (0..rows)
-        .step_by(TILE.0)
-        .flat_map(|row| (0..columns).step_by(TILE.1).map(move |column| (row, column)));
+        .step_by(tile_rows)
+        .flat_map(|row| (0..columns).step_by(COLUMNS).map(move |column| (row, column)));
     let first = output.as_mut_ptr();
     let tile = |(row, column)| Tile {
         // The offset is inside of `output`: row < rows and column < columns.
         start: first.wrapping_add(row * columns + column),
         row,
         column,
-        rows: TILE.0.min(rows - row),
-        columns: TILE.1.min(columns - column),
+        rows: tile_rows.min(rows - row),
+        columns: COLUMNS.min(columns - column),
         stride: columns,
         output: PhantomData,
     };

@@ -66,3 +66,73 @@ pub fn uniform(key: Key<'_>, index: u64, below: u64) -> u64 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key<'_> = Key { seed: 7, purpose: "init", name: "a" };
+
+    #[test]
+    fn any_slices_agree() {
+        let all = normal(KEY, 0, 300);
+        for (start, len) in [(0, 1), (1, 1), (1, 4), (2, 3), (63, 70), (299, 1), (17, 0)] {
+            assert_eq!(normal(KEY, start as u64, len), all[start..start + len], "{start}, {len}");
+        }
+        let far = 1 << 62;
+        assert_eq!(normal(KEY, far + 1, 2), normal(KEY, far, 3)[1..]);
+    }
+
+    #[test]
+    fn moments_are_those_of_the_normal_distribution() {
+        let values = normal(KEY, 0, 200_000);
+        let moment = |power| {
+            values.iter().map(|x| f64::from(*x).powi(power)).sum::<f64>() / values.len() as f64
+        };
+        // Five standard errors of each.
+        for (power, wanted, error) in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)]
+        {
+            let allowed = 5.0 * f64::sqrt(error / values.len() as f64);
+            assert!((moment(power) - wanted).abs() < allowed, "{power}: {}", moment(power));
+        }
+        let neighbours: f64 = values.windows(2).map(|pair| f64::from(pair[0] * pair[1])).sum();
+        assert!(neighbours.abs() < 5.0 * (values.len() as f64).sqrt());
+    }
+
+    #[test]
+    fn every_part_of_a_key_tells_draws_apart() {
+        let others = [
+            Key { seed: 8, ..KEY },
+            Key { purpose: "order", ..KEY },
+            Key { name: "b", ..KEY },
+            Key { purpose: "inita", name: "", ..KEY },
+            Key { purpose: "", name: "inita", ..KEY },
+        ];
+        for other in others {
+            assert_ne!(normal(KEY, 0, 4), normal(other, 0, 4), "{other:?}");
+            assert_ne!(uniform(KEY, 0, u64::MAX), uniform(other, 0, u64::MAX), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn uniform_numbers_are_uniform() {
+        let mut counts = [0_u32; 6];
+        for index in 0..6000 {
+            counts[uniform(KEY, index, 6) as usize] += 1;
+        }
+        // Five standard deviations of a binomial count.
+        assert!(counts.iter().all(|count| count.abs_diff(1000) < 145), "{counts:?}");
+        assert_eq!(uniform(KEY, 5, 1), 0);
+        // Half of all draws are rejected here.
+        let below = (1 << 63) + 1;
+        let upper = (0..1000).filter(|index| uniform(KEY, *index, below) >= below / 2).count();
+        assert!(upper.abs_diff(500) < 80, "{upper}");
+    }
+
+    #[test]
+    fn the_numbers_are_these() {
+        assert_eq!(normal(KEY, 0, 4), [0.767_919_2, 2.135_689, -2.181_038_4, 0.908_817_9]);
+        let draws: Vec<_> = (0..4).map(|index| uniform(KEY, index, 1_000_000)).collect();
+        assert_eq!(draws, [778_869, 783_234, 704_447, 125_896]);
+    }
+}

@@ -39,13 +39,11 @@ impl<'a> Rows<'a> {
     pub(crate) fn copy(&self, first: usize, into: &mut [f32]) {
         match self.storage {
             CpuStorage::F32(data) => {
-                self.gather((data, first, into), |from, to| to.copy_from_slice(from), |from| from)
+                self.gather((data, first, into), |from, to| to.copy_from_slice(from), |from| from);
             }
-            CpuStorage::BF16(data) => self.gather(
-                (data, first, into),
-                |from, to| from.convert_to_f32_slice(to),
-                bf16::to_f32,
-            ),
+            CpuStorage::BF16(data) => {
+                self.gather((data, first, into), <[bf16]>::convert_to_f32_slice, bf16::to_f32);
+            }
             _ => unreachable!("`new` takes f32 and bf16 alone"),
         }
     }

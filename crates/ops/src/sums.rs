@@ -70,3 +70,38 @@ pub(crate) fn sum_lanes<const N: usize>(
 ) -> f32 {
     fold_lanes(slices, 0.0, fold, |a, b| a + b)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_sums_do_not_depend_on_the_workers() {
+        let value = |row: usize, column: usize| ((row * 31 + column * 17) % 101) as f32 / 7.0;
+        for rows in [0, 1, 128, 1001] {
+            let sums = |workers| {
+                sum_rows(&Pool::new(workers), rows, 3, |rows, sums| {
+                    for row in rows {
+                        sums.iter_mut().enumerate().for_each(|(i, sum)| *sum += value(row, i));
+                    }
+                })
+            };
+            let wanted = |column| (0..rows).map(|row| f64::from(value(row, column))).sum::<f64>();
+            for (column, sum) in sums(1).into_iter().enumerate() {
+                assert!((f64::from(sum) - wanted(column)).abs() <= 1e-6 * wanted(column));
+            }
+            assert!((2..=4).all(|workers| sums(workers) == sums(1)));
+        }
+    }
+
+    #[test]
+    fn lanes_see_every_element_once() {
+        for len in [0_usize, 1, 31, 32, 33, 100] {
+            let numbers: Vec<f32> = (0..len).map(|i| i as f32).collect();
+            let sum = sum_lanes([&numbers, &numbers], |sum, [a, b]| sum + a + b);
+            assert_eq!(sum as usize, len * len.saturating_sub(1));
+            let most = fold_lanes([&numbers], -1.0, |a, [b]| a.max(b), f32::max);
+            assert_eq!(most as i64, len as i64 - 1);
+        }
+    }
+}

@@ -126,3 +126,31 @@ fn highest(values: &[f64]) -> f64 {
 fn ratio(a: f64, b: f64) -> f64 {
     if b == 0.0 { a } else { a / b }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(values: &[f64]) -> Tensor {
+        Tensor::new(values, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn errors_are_relative_unless_all_is_zero() -> Result<()> {
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-15;
+        assert!(near(error(&row(&[1.0, 2.5]), &row(&[1.0, 2.0]))?, 0.25));
+        assert!(near(error(&row(&[0.5, 0.0]), &row(&[0.0, 0.0]))?, 0.5));
+        assert!(near(error_l2(&row(&[3.0, 4.0]), &row(&[0.0, 0.0]))?, 5.0));
+        assert!(near(error_l2(&row(&[3.0, 5.0]), &row(&[3.0, 4.0]))?, 0.2));
+        assert!(error(&row(&[f64::NAN, 1.0]), &row(&[0.0, 1.0]))?.is_nan());
+        assert!(error(&row(&[1.0]), &row(&[1.0, 2.0])).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn finite_differences_have_ten_digits() {
+        let slopes = finite_differences(|x| x[0].sin() * x[1].exp(), &[0.7, 0.3]);
+        let wanted = [0.7_f64.cos() * 0.3_f64.exp(), 0.7_f64.sin() * 0.3_f64.exp()];
+        assert!(slopes.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-10), "{slopes:?}");
+    }
+}
