@@ -51,10 +51,10 @@ pub struct Setup {
 
 impl Setup {
     /// What `plan` means, on a machine with `cores` cores.
-    pub fn new(plan: &Plan, cores: usize) -> Result<Setup> {
+    pub fn new(plan: &Plan, cores: usize) -> Setup {
         let experiment = &plan.experiment;
-        Ok(Setup {
-            config: model_config(&plan.shape, experiment.model.dtype)?,
+        Setup {
+            config: config_of(&plan.shape, plan.vocabulary(), experiment.model.dtype),
             mask: plan.mask.clone(),
             strategy: experiment.attention.strategy,
             returning: Return::default(),
@@ -68,7 +68,7 @@ impl Setup {
             mlp_chunk: experiment.memory.mlp_chunk,
             deadline: experiment.mesh.deadline,
             cores,
-        })
+        }
     }
 
     /// How many ranks there are.
@@ -125,7 +125,11 @@ pub fn model_config(shape: &Shape, dtype: Dtype) -> Result<Config> {
         message: "the size of the vocabulary is not known".into(),
         hint: Some("set `model.vocab_size`, or `data.tokenizer`".into()),
     })?;
-    Ok(Config {
+    Ok(config_of(shape, vocab_size, dtype))
+}
+
+fn config_of(shape: &Shape, vocab_size: usize, dtype: Dtype) -> Config {
+    Config {
         hidden_size: shape.hidden_size,
         intermediate_size: shape.intermediate_size,
         num_hidden_layers: shape.num_hidden_layers,
@@ -143,7 +147,7 @@ pub fn model_config(shape: &Shape, dtype: Dtype) -> Result<Config> {
             Dtype::F32 => DType::F32,
             Dtype::Bf16 => DType::BF16,
         },
-    })
+    }
 }
 
 /// The weights a run starts from, f32: read once per process, whatever the ranks.

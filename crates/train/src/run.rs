@@ -91,7 +91,7 @@ pub struct Outcome {
 
 /// Trains `plan` to its end, from where its folder says it is.
 pub fn run(plan: &Plan, mut given: Given) -> Result<Outcome> {
-    let setup = Arc::new(Setup::new(plan, given.cores)?);
+    let setup = Arc::new(Setup::new(plan, given.cores));
     let folder = RunFolder::open(&plan.experiment.output)?;
     let (found, warnings) = find(plan, &folder.path)?;
     for warning in &warnings {

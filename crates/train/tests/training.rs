@@ -1,0 +1,149 @@
+//! What a run computes does not depend on how it is split, and is what PyTorch computes.
+
+mod common;
+
+use annulus_train::{Ending, Given, run};
+use common::{Place, difference, golden, losses, plan};
+
+#[test]
+fn the_loss_falls_and_the_folder_is_complete() {
+    let place = Place::new();
+    let outcome = place.run(&[]).unwrap();
+    assert_eq!((outcome.ending, outcome.step), (Ending::Finished, 20));
+    let losses = losses(&outcome);
+    assert!(losses[0] > 5.0 && losses[19] < 0.75 * losses[0], "{losses:?}");
+    assert!(outcome.last["evaluate/loss"] < 0.75 * losses[0]);
+    let bigram = outcome.last["evaluate/bigram_entropy"];
+    assert!(bigram > 0.0 && bigram < 2.0, "{bigram}");
+
+    for name in ["experiment.yaml", "plan.yaml", "manifest.json", "metrics.jsonl", "LATEST"] {
+        assert!(outcome.folder.join(name).is_file(), "{name}");
+    }
+    let latest = std::fs::read_to_string(outcome.folder.join("LATEST")).unwrap();
+    assert_eq!(latest.trim(), "step-20");
+    for name in ["config.json", "model.safetensors", "generation_config.json", "optimizer.safetensors", "state.json"] {
+        assert!(outcome.folder.join("step-20").join(name).is_file(), "{name}");
+    }
+    let metrics = std::fs::read_to_string(outcome.folder.join("metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> =
+        metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 20);
+    for (index, line) in lines.iter().enumerate() {
+        assert_eq!(line["step"], index as u64 + 1);
+        assert_eq!(line["train/loss"].as_f64(), Some(losses[index]), "not a bit is lost");
+        assert_eq!(line["comm/bytes"], serde_json::json!([0]));
+        for tag in ["train/grad_norm", "train/lr", "speed/tokens_per_second"] {
+            assert!(line[tag].as_f64().unwrap() > 0.0, "{tag}");
+        }
+    }
+}
+
+#[test]
+fn every_strategy_on_any_ranks_is_local() {
+    let place = Place::new();
+    let short = [("schedule.stop", "6")];
+    let local = losses(&place.run_in("local", &short));
+    for strategy in ["ring", "striped", "megatron", "all-gather"] {
+        for ranks in ["1", "2", "3", "4"] {
+            let changes = [short[0], ("attention.strategy", strategy), ("mesh.sequence", ranks)];
+            let plan = place.plan(&changes);
+            let outcome = place.run_in(&format!("{strategy}-{ranks}"), &changes);
+            let error = difference(&losses(&outcome), &local);
+            assert!(error < 1e-5, "{strategy} on {ranks}: {error:e}");
+            let metrics = std::fs::read_to_string(outcome.folder.join("metrics.jsonl")).unwrap();
+            let line: serde_json::Value =
+                serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
+            let wanted: Vec<u64> =
+                plan.ranks.iter().map(|r| r.forward + r.backward + r.gradients).collect();
+            assert_eq!(line["comm/bytes"], serde_json::json!(wanted), "{strategy} on {ranks}");
+        }
+    }
+}
+
+#[test]
+fn meshes_and_micro_batches_are_one_rank() {
+    let place = Place::new();
+    let short = [("schedule.stop", "6")];
+    let one = losses(&place.run_in("one", &short));
+    for strategy in ["ring", "striped"] {
+        for (data, sequence, micro) in
+            [("2", "2", "1"), ("2", "2", "2"), ("4", "1", "1"), ("1", "2", "1"), ("1", "2", "4")]
+        {
+            let name = format!("{strategy}-{data}-{sequence}-{micro}");
+            let changes = [
+                short[0],
+                ("attention.strategy", strategy),
+                ("mesh.data", data),
+                ("mesh.sequence", sequence),
+                ("memory.micro_batch", micro),
+            ];
+            let error = difference(&losses(&place.run_in(&name, &changes)), &one);
+            assert!(error < 1e-5, "{name}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_changes_nothing() {
+    let place = Place::new();
+    let short = [("schedule.stop", "4"), ("mesh.sequence", "2"), ("attention.strategy", "striped")];
+    let layer = place.run_in("layer", &short);
+    let variants: [&[(&str, &str)]; 4] = [
+        &[("memory.recompute", "none")],
+        &[("memory.mlp_chunk", "7")],
+        &[("memory.recompute", "none"), ("memory.mlp_chunk", "1000")],
+        &[("memory.loss_chunk", "5"), ("every.log", "3")],
+    ];
+    for (index, variant) in variants.into_iter().enumerate() {
+        let changes: Vec<_> = short.iter().chain(variant).copied().collect();
+        let outcome = place.run_in(&format!("variant-{index}"), &changes);
+        let error = difference(&losses(&outcome), &losses(&layer));
+        assert!(error < 1e-6, "{variant:?}: {error:e}");
+    }
+}
+
+#[test]
+fn bf16_weights_follow_their_masters() {
+    let place = Place::new();
+    let wide = losses(&place.run_in("wide", &[]));
+    let changes =
+        [("model.dtype", "bf16"), ("mesh.sequence", "2"), ("attention.strategy", "ring")];
+    let narrow = losses(&place.run_in("narrow", &changes));
+    let error = difference(&narrow, &wide);
+    assert!(error > 1e-6 && error < 0.05, "{error:e}");
+}
+
+#[test]
+fn losses_are_those_of_pytorch() {
+    for (name, schedule) in [
+        ("constant-decay", "decay: constant"),
+        ("warmup-cosine", "decay: cosine, warmup: 5, floor: 0.1"),
+    ] {
+        let Some(folder) = golden(&format!("training/{name}")) else {
+            eprintln!("skipped: no reference outputs here");
+            return;
+        };
+        let decay = if name == "constant-decay" { "0.1" } else { "0" };
+        for (strategy, ranks) in [("local", "1"), ("striped", "4")] {
+            let output = tempfile::tempdir().unwrap();
+            let text = format!(
+                "name: golden\nmodel: {{path: {0}}}\ndata: {{path: {0}/tokens.safetensors, format: batches, \
+                 tokens: 64, batch: 4}}\noptimizer: {{learning_rate: 0.01, weight_decay: {decay}}}\n\
+                 schedule: {{steps: 20, {schedule}}}\noutput: {1}\nmesh: {{sequence: {ranks}}}\n\
+                 attention: {{strategy: {strategy}}}\n",
+                folder.display(),
+                output.path().display()
+            );
+            let outcome = run(&plan(&text, &[]), Given::new(&*text, 4)).unwrap();
+            let wanted: serde_json::Value = serde_json::from_str(
+                &std::fs::read_to_string(folder.join("losses.json")).unwrap(),
+            )
+            .unwrap();
+            let wanted = wanted["loss"].as_array().unwrap();
+            let wanted: Vec<f64> = wanted.iter().map(|loss| loss.as_f64().unwrap()).collect();
+            let error = difference(&losses(&outcome), &wanted);
+            assert!(error < 1e-4, "{name} {strategy}: {error:e}");
+            eprintln!("{name} {strategy} on {ranks}: {error:e}");
+        }
+    }
+}
