@@ -121,6 +121,23 @@ fn a_million_tensors_are_not_even_parsed() {
     assert!(before.elapsed().as_secs() < 2, "took {:?}", before.elapsed());
 }
 
+/// Many shards whose headers are long, though each alone is not too long.
+#[test]
+fn shards_share_the_room_for_headers() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = format!("{GOOD}{}", " ".repeat((3 << 20) - GOOD.len()));
+    for name in ["1", "2"] {
+        fs::write(folder.path().join(name), file(&header, 8)).unwrap();
+    }
+    let index = folder.path().join("model.safetensors.index.json");
+    fs::write(&index, r#"{"weight_map":{"a":"1"}}"#).unwrap();
+    load(folder.path(), &wanted(), DType::F32).expect("one of them alone");
+    fs::write(&index, r#"{"weight_map":{"a":"1","b":"2"}}"#).unwrap();
+    let found = complaint(folder.path());
+    let said = "its header of 3145728 bytes is too long (wanted at most 1048576)";
+    assert!(found.contains("FOLDER/2") && found.contains(said), "{found}");
+}
+
 #[test]
 fn what_a_file_says_is_printed_without_control_characters_and_not_at_length() {
     let name = "x".repeat(100_000);

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use memmap2::Mmap;
 use serde::Deserialize;
 
-use super::header::{Unique, check_length};
+use super::header::{LONGEST, Unique, check_length};
 use super::{Flaw, WeightsError};
 
 pub(super) const SINGLE: &str = "model.safetensors";
@@ -44,7 +44,7 @@ pub(super) fn list(folder: &Path) -> Result<Listing, WeightsError> {
 fn list_shards(folder: &Path) -> Result<Listing, WeightsError> {
     let path = folder.join(INDEX);
     let bytes = map(folder, INDEX)?;
-    check_length(&path, bytes.len() as u64)?;
+    check_length(&path, bytes.len() as u64, LONGEST)?;
     let Index { weight_map: Unique(index) } = serde_json::from_slice(&bytes)
         .map_err(|problem| WeightsError::malformed(&path, &problem))?;
     if index.is_empty() {

@@ -13,10 +13,10 @@ use serde::{Deserialize, Deserializer};
 use super::WeightsError;
 use super::error::shown;
 
-/// The longest header or index that is parsed, in bytes. An entry takes about 150; the largest
-/// Llama has some 1200 of them. Parsing needs a few times this, so that a hostile file cannot take
-/// the machine.
-const LONGEST: u64 = 4 << 20;
+/// The longest index that is parsed, and the longest headers of all shards together, in bytes. The
+/// largest Llama needs a twentieth: 1200 entries of 150 bytes. Parsing takes some twenty times the
+/// length in memory, so that a hostile file cannot take the machine.
+pub(super) const LONGEST: u64 = 4 << 20;
 
 /// What a header says.
 #[derive(Deserialize)]
@@ -27,18 +27,23 @@ struct Header {
     tensors: Unique<TensorInfo>,
 }
 
-/// The tensors of the safetensors file whose content is `bytes`.
+/// The tensors of the safetensors file whose content is `bytes`; its header comes out of `room`.
 ///
 /// The crate that parses the format lets the last of two equal keys win, names no tensor in some of
 /// its errors, and adds up offsets without regard to overflow; so its answer is asked for only
 /// after the entries were checked one by one.
-pub(super) fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<SafeTensors<'a>, WeightsError> {
+pub(super) fn parse<'a>(
+    path: &Path,
+    bytes: &'a [u8],
+    room: &mut u64,
+) -> Result<SafeTensors<'a>, WeightsError> {
     let malformed = |problem: &dyn fmt::Display| WeightsError::malformed(path, problem);
     let Some((length, rest)) = bytes.split_first_chunk() else {
         return Err(malformed(&format!("it has {} bytes (wanted at least 8)", bytes.len())));
     };
     let length = u64::from_le_bytes(*length);
-    check_length(path, length)?;
+    check_length(path, length, *room)?;
+    *room -= length;
     let Some((header, data)) = rest.split_at_checked(length as usize) else {
         let size = bytes.len();
         return Err(malformed(&format!("its header of {length} bytes exceeds its {size} bytes")));
@@ -51,11 +56,11 @@ pub(super) fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<SafeTensors<'a>,
 }
 
 /// Refuses a header or index too long to be parsed.
-pub(super) fn check_length(path: &Path, length: u64) -> Result<(), WeightsError> {
-    if length <= LONGEST {
+pub(super) fn check_length(path: &Path, length: u64, room: u64) -> Result<(), WeightsError> {
+    if length <= room {
         return Ok(());
     }
-    let problem = format!("its header of {length} bytes is too long (wanted at most {LONGEST})");
+    let problem = format!("its header of {length} bytes is too long (wanted at most {room})");
     Err(WeightsError::malformed(path, &problem))
 }
 

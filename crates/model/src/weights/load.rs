@@ -41,8 +41,9 @@ pub fn load(
         maps.push((file.as_str(), map(folder, file)?));
     }
     let mut files = Vec::new();
+    let mut room = header::LONGEST;
     for (file, bytes) in &maps {
-        files.push((*file, header::parse(&folder.join(file), bytes)?));
+        files.push((*file, header::parse(&folder.join(file), bytes, &mut room)?));
     }
     let mut flaws = Vec::new();
     let found = collect(&listing, &files, &mut flaws);
