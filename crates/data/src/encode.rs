@@ -10,12 +10,18 @@
 //!                              ^^^^^^^^^^^^^^^^^^^
 //! ```
 //!
-//! and are joined at a token in the middle of a stretch where both have the same ids at the same
-//! places. For byte pair encoding one shared token proves the join: a list of tokens is the encoding of
-//! its text if and only if every two neighbours are the encoding of theirs, and neighbours in the
-//! joined list are neighbours in one of the two. For regular expressions that read from left to right a
-//! shared place proves it, since what follows depends on the place alone. For the rest [`AGREE`] tokens
-//! in a row make it sure enough.
+//! and are joined at a token in the middle of a stretch of at least [`AGREE`] tokens where both have the
+//! same ids at the same places, if one of these holds:
+//!
+//! - The token begins a word, as the tokenizer's splitter sees it, in both. Splitters read from left to
+//!   right, so that what follows depends on the place alone, and words are encoded one by one.
+//! - The tokenizer encodes byte pairs and drops no character. A list of tokens is then the encoding of
+//!   its text if and only if every two neighbours are the encoding of theirs, and neighbours in the
+//!   joined list are neighbours in one of the two.
+//! - The stretch has [`AGREE`] different ids before the token: no proof, but no accident either, as in
+//!   "aaaaaaaa" it might be. This is all that can be had where nothing is split into words before a
+//!   model of another kind; a unigram model even breaks ties by rounding, which depends on all the
+//!   text before.
 //!
 //! Where the pieces do not agree (a long number cut into groups of three, say) the right one is
 //! encoded anew from the beginning of a token of the left one; if that does not help, the left one
@@ -100,6 +106,14 @@ struct Token {
     id: u32,
     start: usize,
     end: usize,
+    /// Whether it is the first of a word.
+    begins: bool,
+}
+
+impl Token {
+    fn same(&self, other: &Token) -> bool {
+        (self.id, self.start, self.end) == (other.id, other.start, other.end)
+    }
 }
 
 /// Encodes one document with a `tokenizer.json`. Places are in bytes of the document.
@@ -205,13 +219,13 @@ impl<'a> Pieces<'a> {
         into: Into<'_>,
     ) -> Result<bool, DataError> {
         let Some(open) = self.open.take() else { return Ok(false) };
-        let mut place = agreement(&open, &right);
+        let mut place = self.agreement(&open, &right);
         if place.is_none()
             && let Some(start) = self.aligned(&open, range.start)
         {
             range.start = start;
             right = self.encode(range.clone())?;
-            place = agreement(&open, &right);
+            place = self.agreement(&open, &right);
         }
         let Some(place) = place else { return Ok(false) };
         let certain = |token: &&Token| (self.from..place).contains(&token.start);
@@ -220,6 +234,16 @@ impl<'a> Pieces<'a> {
         (self.start, self.end, self.from) = (range.start, range.end, place);
         self.open = Some(right);
         Ok(true)
+    }
+
+    /// Where the open piece and the next can be joined.
+    ///
+    /// Space at the end of the open piece has no say: some tokens swallow all space before them, and
+    /// one of those may follow.
+    fn agreement(&self, open: &[Token], right: &[Token]) -> Option<usize> {
+        let solid = self.start + self.text[..self.end - self.start].trim_end().len();
+        let open = &open[..open.partition_point(|token| token.start < solid)];
+        agreement(open, right, self.json.exact)
     }
 
     /// Where a token of the open piece starts, in the first half of the overlap, which `start` begins.
@@ -267,11 +291,13 @@ impl<'a> Pieces<'a> {
             offset: range.start as u64,
             message: error.to_string(),
         })?;
-        let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
-        let place = |(&id, &(start, end)): (&u32, &(usize, usize))| Token {
+        let words = encoding.get_word_ids();
+        let tokens = encoding.get_ids().iter().zip(encoding.get_offsets()).enumerate();
+        let place = |(index, (&id, &(start, end))): (usize, (&u32, &(usize, usize)))| Token {
             id,
             start: range.start + start,
             end: range.start + end,
+            begins: index == 0 || words[index] != words[index - 1],
         };
         Ok(tokens.map(place).collect())
     }
@@ -290,34 +316,60 @@ fn hand<'t>(tokens: impl Iterator<Item = &'t Token>, into: Into<'_>) -> Result<(
     ids.chunks(HANDED).try_for_each(into)
 }
 
-/// The start of a token in the middle of a stretch on which `left` and `right` agree. The token before
-/// it starts earlier in both: the place alone says which tokens lie before it.
-fn agreement(left: &[Token], right: &[Token]) -> Option<usize> {
+/// The start of a token in the middle of a stretch on which `left` and `right` agree, if that makes it
+/// sure that the tokens of both before and after it are those of the whole.
+fn agreement(left: &[Token], right: &[Token], exact: bool) -> Option<usize> {
     let ordered = |tokens: &[Token]| tokens.is_sorted_by_key(|token| token.start);
     if !ordered(left) || !ordered(right) {
         return None;
     }
     let first = right.first()?.start;
-    let (mut left, mut right) = (&left[left.partition_point(|token| token.start < first)..], right);
-    let mut same = 0;
-    let mut place = None;
+    let mut left = &left[left.partition_point(|token| token.start < first)..];
+    let mut right = right;
+    let mut stretch = Stretch::default();
     while let (Some(ours), Some(theirs)) = (left.first(), right.first()) {
-        let mut steps = (1, 1);
-        if ours == theirs {
-            same += 1;
-            let half_way = same >= AGREE / 2 && place.is_none();
-            if half_way && left.get(1).is_some_and(|next| next.start > ours.start) {
-                place = left.get(1).map(|next| next.start);
+        if ours.same(theirs) {
+            if let Some(place) = stretch.grow(ours, exact || (ours.begins && theirs.begins)) {
+                return Some(place);
             }
-            if same >= AGREE && place.is_some_and(|place| place <= ours.start) {
-                return place;
-            }
+            (left, right) = (&left[1..], &right[1..]);
         } else {
-            (same, place) = (0, None);
-            steps =
-                (usize::from(ours.start <= theirs.start), usize::from(theirs.start <= ours.start));
+            stretch = Stretch::default();
+            let (a, b) = (ours.start <= theirs.start, theirs.start <= ours.start);
+            (left, right) = (&left[usize::from(a)..], &right[usize::from(b)..]);
         }
-        (left, right) = (&left[steps.0..], &right[steps.1..]);
     }
     None
 }
+
+/// Tokens in a row on which two pieces agree.
+#[derive(Default)]
+struct Stretch {
+    length: usize,
+    /// Different ids, up to [`AGREE`].
+    ids: Vec<u32>,
+    /// Where the last token starts.
+    last: usize,
+    /// Where to join, and the length at that token.
+    join: Option<(usize, usize)>,
+}
+
+impl Stretch {
+    /// Takes the next token; the place to join at, once there is one with enough tokens around it.
+    fn grow(&mut self, token: &Token, sure: bool) -> Option<usize> {
+        self.length += 1;
+        // The place must tell which tokens lie before: the one before starts earlier.
+        let place = self.length > AGREE / 2 && token.start > self.last;
+        if self.join.is_none() && place && (sure || self.ids.len() == AGREE) {
+            self.join = Some((token.start, self.length));
+        }
+        if self.ids.len() < AGREE && !self.ids.contains(&token.id) {
+            self.ids.push(token.id);
+        }
+        self.last = token.start;
+        self.join.filter(|(_, length)| self.length >= length + AGREE / 2).map(|(start, _)| start)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,7 @@ use crate::random::Key;
 use crate::{DataError, Sequence, Source};
 
 /// Keys, all told and asked in every sequence.
-const KEYS: usize = 8;
+const KEYS: usize = 4;
 
 /// Values a key can have.
 const VALUES: usize = 16;
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let error = Recall::new(63, 1, 0).unwrap_err();
-        assert_eq!(error.to_string(), "data.tokens is 63, wanted at least 64");
-        assert!(Recall::new(64, 0, 0).is_err());
+        let error = Recall::new(31, 1, 0).unwrap_err();
+        assert_eq!(error.to_string(), "data.tokens is 31, wanted at least 32");
+        assert!(Recall::new(32, 0, 0).is_err());
     }
 }

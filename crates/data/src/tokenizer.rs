@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
 use crate::DataError;
 use crate::encode::Encoder;
 use crate::files::read_error;
@@ -27,6 +29,8 @@ pub enum Tokenizer {
 pub struct Json {
     /// Without truncation, padding and special tokens, which belong to documents, not to stretches.
     pub(crate) inner: tokenizers::Tokenizer,
+    /// Whether it encodes byte pairs and has a token for every character: none is dropped.
+    pub(crate) exact: bool,
     hash: [u8; 32],
     vocabulary: usize,
     before: Vec<u32>,
@@ -102,7 +106,7 @@ impl Tokenizer {
 }
 
 impl Json {
-    fn new(bytes: &[u8]) -> tokenizers::Result<Json> {
+    pub(crate) fn new(bytes: &[u8]) -> tokenizers::Result<Json> {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes)?;
         inner.with_truncation(None)?;
         inner.with_padding(None);
@@ -120,7 +124,8 @@ impl Json {
         // Special tokens are asked for above, once; the template must not move offsets.
         inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         let hash = *blake3::hash(bytes).as_bytes();
-        Ok(Json { inner, hash, vocabulary: largest as usize + 1, before, after })
+        let exact = exact(&inner)?;
+        Ok(Json { inner, exact, hash, vocabulary: largest as usize + 1, before, after })
     }
 }
 
@@ -131,4 +136,20 @@ fn frame(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<(Vec<u32>, Vec
     let before = mask.iter().take_while(|&&special| special == 1).count();
     let after = mask[before..].iter().rev().take_while(|&&special| special == 1).count();
     Ok((ids[..before].to_vec(), ids[ids.len() - after..].to_vec()))
+}
+
+/// Whether the model is byte pair encoding, and every character can be encoded: as bytes before or
+/// after the model sees it, or as unknown.
+fn exact(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<bool> {
+    let tokenizers::ModelWrapper::BPE(model) = tokenizer.get_model() else { return Ok(false) };
+    let known = |token: &str| tokenizer.token_to_id(token).is_some();
+    let steps = [
+        serde_json::to_string(&tokenizer.get_normalizer())?,
+        serde_json::to_string(&tokenizer.get_pre_tokenizer())?,
+    ];
+    let bytes = steps.iter().any(|step| step.contains("\"ByteLevel\""))
+        && ByteLevel::alphabet().into_iter().all(|letter| known(&letter.to_string()));
+    let fallback = model.byte_fallback && (0..256).all(|byte| known(&format!("<0x{byte:02X}>")));
+    let unknown = model.unk_token.as_deref().is_some_and(known);
+    Ok(bytes || fallback || unknown)
 }

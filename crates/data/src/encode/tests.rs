@@ -1,0 +1,207 @@
+//! Pieces joined are the whole: many kinds of tokenizers, texts at random, cuts everywhere.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::models::unigram::{Unigram, UnigramTrainer};
+use tokenizers::normalizers::{Lowercase, NFKC, Prepend, Replace, Sequence};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
+use tokenizers::pre_tokenizers::sequence::Sequence as Steps;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::pre_tokenizers::whitespace::Whitespace;
+use tokenizers::{
+    AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior,
+};
+
+use super::*;
+
+/// Pieces far smaller than any in use, so that short texts have many joins.
+const SMALL: Sizes = Sizes { piece: 96, overlap: 64, limit: 1 << 20 };
+
+/// How Llama 3 splits a text.
+const LLAMA: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Fragments that texts are made of.
+const FRAGMENTS: [&str; 24] = [
+    "the ",
+    " of",
+    "and",
+    " ",
+    "   ",
+    "\n",
+    "\n\n",
+    "\t",
+    "don't ",
+    "1",
+    "2048",
+    "3.14 ",
+    "a",
+    "aa",
+    "é",
+    "e\u{301}",
+    "中文",
+    "🦀",
+    "👩‍🚀",
+    "ﬁ",
+    "<|end|>",
+    "<|",
+    " THE",
+    ",",
+];
+
+fn tokenizer(
+    normalizer: Option<NormalizerWrapper>,
+    splitter: Option<PreTokenizerWrapper>,
+    model: impl core::convert::Into<ModelWrapper>,
+    mut trainer: TrainerWrapper,
+) -> Json {
+    let mut inner = tokenizers::Tokenizer::new(model);
+    inner.with_normalizer(normalizer).unwrap();
+    inner.with_pre_tokenizer(splitter);
+    let corpus = FRAGMENTS.map(|fragment| fragment.repeat(7)).join("the crab of 1984 and a ");
+    inner.train(&mut trainer, [&corpus, &corpus].into_iter()).unwrap();
+    inner.add_special_tokens([AddedToken::from("<|end|>", true).lstrip(true)]).unwrap();
+    Json::new(inner.to_string(false).unwrap().as_bytes()).unwrap()
+}
+
+fn bpe(normalizer: Option<NormalizerWrapper>, splitter: Option<PreTokenizerWrapper>) -> Json {
+    let alphabet = ByteLevel::alphabet().into_iter().collect();
+    let trainer =
+        BpeTrainer::builder().vocab_size(400).show_progress(false).initial_alphabet(alphabet);
+    tokenizer(normalizer, splitter, BPE::default(), trainer.build().into())
+}
+
+fn llama() -> Json {
+    let regex = SplitPattern::Regex(LLAMA.into());
+    let split = Split::new(regex, SplitDelimiterBehavior::Isolated, false).unwrap();
+    let bytes = ByteLevel::new(false, true, false);
+    bpe(None, Some(Steps::new(vec![split.into(), bytes.into()]).into()))
+}
+
+/// Byte pairs over the whole text as one word, spaces marked: Llama 2.
+fn unsplit() -> Json {
+    let steps: Vec<NormalizerWrapper> =
+        vec![Prepend::new("▁".into()).into(), Replace::new(" ", "▁").unwrap().into()];
+    bpe(Some(Sequence::new(steps).into()), None)
+}
+
+/// Byte pairs over the whole text as one word, letters without a token kept as unknown.
+fn unknown() -> Json {
+    let model = BPE::builder().unk_token("?".into()).build().unwrap();
+    let trainer = BpeTrainer::builder().vocab_size(200).show_progress(false).limit_alphabet(20);
+    let trainer = trainer.special_tokens(vec![AddedToken::from("?", true)]).build();
+    tokenizer(None, None, model, trainer.into())
+}
+
+fn unigram() -> Json {
+    let trainer = UnigramTrainer::builder()
+        .vocab_size(120)
+        .show_progress(false)
+        .unk_token(Some("<unk>".into()))
+        .special_tokens(vec![AddedToken::from("<unk>", true)])
+        .build()
+        .unwrap();
+    let spaces = Metaspace::new('▁', PrependScheme::Always, true);
+    tokenizer(None, Some(spaces.into()), Unigram::default(), trainer.into())
+}
+
+fn whole(json: &Json, text: &str) -> Vec<u32> {
+    json.inner.encode(text, false).unwrap().get_ids().to_vec()
+}
+
+fn joined(json: &Json, sizes: Sizes, text: &str) -> Result<Vec<u32>, DataError> {
+    let mut ids = Vec::new();
+    let mut into = |part: &[u32]| {
+        ids.extend_from_slice(part);
+        Ok(())
+    };
+    let mut pieces = Pieces::new(json, sizes);
+    pieces.push(text, &mut into)?;
+    pieces.advance(true, &mut into)?;
+    Ok(ids)
+}
+
+fn texts() -> impl Strategy<Value = String> {
+    let fragment = prop_oneof![
+        8 => prop::sample::select(&FRAGMENTS[..]).prop_map(str::to_owned),
+        1 => (prop::sample::select(&FRAGMENTS[..]), 1..60usize).prop_map(|(f, n)| f.repeat(n)),
+        1 => "[a-z]{1,12} ",
+        1 => "\\PC{1,6}",
+    ];
+    prop::collection::vec(fragment, 0..400).prop_map(|fragments| fragments.concat())
+}
+
+/// Texts per tokenizer.
+const CASES: u32 = 40;
+
+fn check(json: &Json) {
+    let config =
+        ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
+    let same = TestRunner::new(config).run(&texts(), |text| {
+        prop_assert_eq!(joined(json, SMALL, &text).unwrap(), whole(json, &text));
+        Ok(())
+    });
+    same.unwrap();
+}
+
+#[test]
+fn joined_byte_pairs_are_the_whole() {
+    check(&bpe(None, Some(ByteLevel::default().into())));
+    check(&llama());
+    check(&bpe(None, Some(Whitespace {}.into())));
+    let spaces = Metaspace::new('▁', PrependScheme::First, true);
+    check(&bpe(None, Some(spaces.into())));
+}
+
+#[test]
+fn joined_byte_pairs_without_a_splitter_are_the_whole() {
+    check(&bpe(None, None));
+    check(&unsplit());
+    let json = unknown();
+    assert!(json.exact);
+    check(&json);
+}
+
+#[test]
+fn joined_rewritten_texts_are_the_whole() {
+    let steps: Vec<NormalizerWrapper> = vec![NFKC.into(), Lowercase.into()];
+    let rewrite = Sequence::new(steps).into();
+    check(&bpe(Some(rewrite), Some(ByteLevel::default().into())));
+}
+
+#[test]
+fn joined_unigrams_are_the_whole() {
+    check(&unigram());
+}
+
+/// Groups of three digits begin where the number begins, however far away that is.
+#[test]
+fn a_long_number_is_joined() {
+    let json = llama();
+    let text = format!("x{}", "1234567890".repeat(500));
+    assert_eq!(joined(&json, SMALL, &text).unwrap(), whole(&json, &text));
+}
+
+#[test]
+fn pieces_of_the_size_in_use_are_joined() {
+    let text = "It was the best of times, it was the worst of times 1859.\n".repeat(9000);
+    let json = llama();
+    assert_eq!(joined(&json, Sizes::LARGE, &text).unwrap(), whole(&json, &text));
+}
+
+/// A word that is unknown as a whole has no token that could tell two pieces' places apart.
+#[test]
+fn a_text_that_cannot_be_cut_is_refused() {
+    use tokenizers::models::wordpiece::WordPiece;
+    let vocabulary = [("[UNK]", 0), ("a", 1), ("##a", 2)];
+    let vocabulary = vocabulary.map(|(token, id)| (token.to_owned(), id));
+    let model = WordPiece::builder().vocab(vocabulary).build().unwrap();
+    let mut inner = tokenizers::Tokenizer::new(model);
+    inner.with_pre_tokenizer(Some(Whitespace {}));
+    let json = Json::new(inner.to_string(false).unwrap().as_bytes()).unwrap();
+    let sizes = Sizes { limit: 1000, ..SMALL };
+    let error = joined(&json, sizes, &format!("a a {}", "a".repeat(100_000))).unwrap_err();
+    assert!(matches!(error, DataError::NoCut { offset: 0, bytes: 1280 }), "{error}");
+}
