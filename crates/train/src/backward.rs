@@ -58,8 +58,7 @@ impl Rank {
         let mut x = nothing()?;
         for (index, stage) in stages.iter().enumerate() {
             self.progress()?;
-            let taped =
-                index + 1 == stages.len() || self.setup.recompute == Recompute::None;
+            let taped = index + 1 == stages.len() || self.setup.recompute == Recompute::None;
             let trace;
             (x, trace) = self.run(stage.as_ref(), &x, parameters, &micro.shard, taped)?;
             traces.push(trace);

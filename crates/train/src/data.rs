@@ -36,9 +36,7 @@ impl HeldOut {
     /// Sequence `index`.
     pub(crate) fn sequence(&self, index: usize) -> Result<Sequence> {
         let mut batch = self.source.batch(index as u64)?;
-        batch
-            .pop()
-            .ok_or_else(|| TrainError::Internal(format!("held-out batch {index} is empty")))
+        batch.pop().ok_or_else(|| TrainError::Internal(format!("held-out batch {index} is empty")))
     }
 }
 
@@ -78,11 +76,7 @@ fn open_text(plan: &Plan, jsonl: bool, progress: &mut dyn FnMut(u64, u64)) -> Re
         tokens => Some(HeldOut {
             source: Arc::new(windows(Window::HeldOut, 1)?),
             sequences: data.evaluate,
-            bigram_entropy: Some(bigram_entropy(
-                &cache,
-                cache.tokens() - tokens,
-                cache.tokens(),
-            )),
+            bigram_entropy: Some(bigram_entropy(&cache, cache.tokens() - tokens, cache.tokens())),
             exact: false,
         }),
     };

@@ -46,11 +46,7 @@ fn lock(folder: &Path) -> Result<File> {
         Err(TryLockError::WouldBlock) => {
             let holder = fs::read_to_string(&path).unwrap_or_default();
             return Err(TrainError::Checkpoint {
-                message: format!(
-                    "process {} is writing to `{}`",
-                    holder.trim(),
-                    folder.display()
-                ),
+                message: format!("process {} is writing to `{}`", holder.trim(), folder.display()),
                 hint: Some("wait until it ends, or set another `output`".into()),
             });
         }
@@ -106,10 +102,7 @@ pub(crate) fn failure(what: &str, path: &Path, error: &io::Error) -> TrainError 
         }
         _ => None,
     };
-    TrainError::Checkpoint {
-        message: format!("cannot {what} `{}`: {error}", path.display()),
-        hint,
-    }
+    TrainError::Checkpoint { message: format!("cannot {what} `{}`: {error}", path.display()), hint }
 }
 
 #[cfg(test)]

@@ -97,7 +97,8 @@ mod tests {
     fn a_line_is_json_with_17_digits() {
         let values = [("train/loss", Value::Number(0.1)), ("comm/bytes", Value::PerRank(&[3, 4]))];
         let text = line(7, &values);
-        let wanted = "{\"step\": 7, \"train/loss\": 1.0000000000000001e-1, \"comm/bytes\": [3, 4]}\n";
+        let wanted =
+            "{\"step\": 7, \"train/loss\": 1.0000000000000001e-1, \"comm/bytes\": [3, 4]}\n";
         assert_eq!(text, wanted);
         let back = parse(&text).unwrap();
         assert_eq!(back.step, 7);

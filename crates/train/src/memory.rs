@@ -101,9 +101,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: `whole` has a size above 0; small layouts are passed on as they came.
         match counted(layout) {
-            Some((front, whole)) => unsafe {
-                hand_out(self.0.alloc(whole), front, layout.size())
-            },
+            Some((front, whole)) => unsafe { hand_out(self.0.alloc(whole), front, layout.size()) },
             None => unsafe { self.0.alloc(layout) },
         }
     }

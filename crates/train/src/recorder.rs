@@ -104,8 +104,7 @@ impl Recorder<'_> {
             state: &state,
         };
         self.flush()?;
-        let folder =
-            alive(trainer.rank.uncounted.as_ref(), || save(&self.output, saved))?;
+        let folder = alive(trainer.rank.uncounted.as_ref(), || save(&self.output, saved))?;
         self.saved = step;
         prune(&self.output, self.plan.experiment.keep, step)?;
         self.console.notice(&Notice::Saved { step, folder: &folder });

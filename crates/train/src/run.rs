@@ -107,9 +107,8 @@ pub fn run(plan: &Plan, mut given: Given) -> Result<Outcome> {
         return Ok(outcome);
     }
     let (its_plan, its_setup) = (plan.clone(), setup.clone());
-    let work = move |progress: &mut dyn FnMut(u64, u64)| {
-        prepare(&its_plan, &its_setup, found, progress)
-    };
+    let work =
+        move |progress: &mut dyn FnMut(u64, u64)| prepare(&its_plan, &its_setup, found, progress);
     let Some(prepared) = interruptible(&given.stop, given.console.as_mut(), work)? else {
         outcome.ending = Ending::Preempted;
         return Ok(outcome);
@@ -208,9 +207,7 @@ fn manifest(
     let mut manifest = Manifest::new(given.cores, &given.yaml, fingerprint, weights);
     let was = earlier.is_some();
     manifest.attempts = earlier.map_or_else(Vec::new, |earlier| earlier.attempts);
-    for (name, text) in
-        [("experiment.yaml", &given.yaml), ("plan.yaml", &identity::text(plan))]
-    {
+    for (name, text) in [("experiment.yaml", &given.yaml), ("plan.yaml", &identity::text(plan))] {
         let path = folder.path.join(name);
         write_atomically(&path, text.as_bytes()).map_err(|e| failure("write", &path, &e))?;
     }
@@ -228,8 +225,7 @@ fn recorder<'a>(
 ) -> Result<Recorder<'a>> {
     let failed = |error| failure("write to", &folder.path, &error);
     let (lines, kept) = Lines::resume(&folder.path, start.step).map_err(failed)?;
-    let mut curves =
-        Curves::create(&folder.path, earlier.then_some(start.step)).map_err(failed)?;
+    let mut curves = Curves::create(&folder.path, earlier.then_some(start.step)).map_err(failed)?;
     if !earlier {
         curves.text(0, "experiment", &given.yaml).map_err(failed)?;
         curves.text(0, "manifest", &manifest.text()).map_err(failed)?;
@@ -280,9 +276,10 @@ impl Attempt<'_> {
         };
         let first_step = start.step;
         let evaluated = start.evaluated;
-        let trainer = self.setup.rank(comm).and_then(|rank| {
-            Trainer::new(rank, self.plan, self.data.train.clone(), &start)
-        });
+        let trainer = self
+            .setup
+            .rank(comm)
+            .and_then(|rank| Trainer::new(rank, self.plan, self.data.train.clone(), &start));
         drop(start);
         let mut trainer = match trainer {
             Ok(trainer) => trainer,

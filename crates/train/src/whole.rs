@@ -72,11 +72,8 @@ pub(crate) fn kernel(kernel: Kernel, pool: Pool) -> Arc<dyn AttentionKernel> {
 
 /// Deals the rows of `question` to ranks, runs forward and backward, and puts the rows in order again.
 pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer, TrainError> {
-    let options = threads::Options {
-        world: split.ranks,
-        deadline: split.deadline,
-        stop: Arc::default(),
-    };
+    let options =
+        threads::Options { world: split.ranks, deadline: split.deadline, stop: Arc::default() };
     let parts = threads::run(&options, |comm| attend_here(question, split, comm))?;
     let (positions, parts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
     Ok(join(&positions, &parts)?)

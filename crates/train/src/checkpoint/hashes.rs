@@ -51,15 +51,15 @@ impl Hashes {
                 return Err(damage(HASHES, format!("`{name}` is no plain file name")));
             }
             let found = stamp(&folder.join(name)).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => damage(name, "missing".into()),
+                io::ErrorKind::NotFound => damage(name, format!("missing, but `{HASHES}` has it")),
                 _ => damage(name, error.to_string()),
             })?;
             if found.size != wanted.size {
-                let what = format!("{} bytes, wanted {}", found.size, wanted.size);
+                let what = format!("{} bytes, but `{HASHES}` has {}", found.size, wanted.size);
                 return Err(damage(name, what));
             }
             if found.blake3 != wanted.blake3 {
-                return Err(damage(name, "its hash is not the one it was written with".into()));
+                return Err(damage(name, format!("its hash is not the one that `{HASHES}` has")));
             }
         }
         Ok(())

@@ -58,8 +58,7 @@ fn open(folder: &Path) -> std::result::Result<State, String> {
     };
     Hashes::verify(folder).map_err(|damage| refused(&damage.file, &damage.what))?;
     let text = std::fs::read(folder.join(STATE)).map_err(|e| refused(STATE, &e.to_string()))?;
-    let state: State =
-        serde_json::from_slice(&text).map_err(|e| refused(STATE, &e.to_string()))?;
+    let state: State = serde_json::from_slice(&text).map_err(|e| refused(STATE, &e.to_string()))?;
     if state.version != VERSION {
         let what = format!("format {}, wanted {VERSION}", state.version);
         return Err(refused(STATE, &what));

@@ -99,9 +99,10 @@ fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
     let config = write_config(&saved.plan.shape, experiment.model.dtype);
     fs::write(folder.join("config.json"), config)?;
     fs::write(folder.join("generation_config.json"), "{\n  \"_from_model_config\": true\n}\n")?;
-    if let Some(source) = Path::new(&experiment.data.tokenizer).parent().filter(|_| {
-        experiment.data.tokenizer.ends_with(".json")
-    }) {
+    if let Some(source) = Path::new(&experiment.data.tokenizer)
+        .parent()
+        .filter(|_| experiment.data.tokenizer.ends_with(".json"))
+    {
         fs::copy(&experiment.data.tokenizer, folder.join(TOKENIZER_FILES[0]))?;
         for name in &TOKENIZER_FILES[1..] {
             if source.join(name).is_file() {

@@ -88,7 +88,13 @@ pub(super) fn error(a: &[f64], b: &[f64]) -> f64 {
         off = off.max(if difference.is_nan() { f64::INFINITY } else { difference });
         largest = largest.max(if b.is_finite() { b.abs() } else { 0.0 });
     }
-    if a.len() != b.len() { f64::INFINITY } else if largest > 0.0 { off / largest } else { off }
+    if a.len() != b.len() {
+        f64::INFINITY
+    } else if largest > 0.0 {
+        off / largest
+    } else {
+        off
+    }
 }
 
 /// |a - b| / |b| in the Euclidean norm.

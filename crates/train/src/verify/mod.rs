@@ -106,13 +106,11 @@ impl<'a> Bench<'a> {
         Ok(Bench { plan, cores, random, dense, weights, sequences, reference })
     }
 
-    fn pair(
-        &self,
-        strategy: Strategy,
-        ranks: usize,
-    ) -> std::result::Result<Vec<Line>, TrainError> {
+    fn pair(&self, strategy: Strategy, ranks: usize) -> std::result::Result<Vec<Line>, TrainError> {
         let (mask, tokens) = (&self.plan.mask, self.plan.experiment.data.tokens);
-        if let Err(error) = strategy.forward(mask, tokens, ranks, self.plan.shape.num_key_value_heads) {
+        if let Err(error) =
+            strategy.forward(mask, tokens, ranks, self.plan.shape.num_key_value_heads)
+        {
             return Ok(vec![Line::Skipped { strategy, ranks, reason: error.to_string() }]);
         }
         let mut lines = Vec::new();

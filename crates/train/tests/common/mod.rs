@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use annulus_experiment::{Override, Plan, parse};
+use annulus_experiment::{Format, Override, Plan, parse};
 use annulus_train::{Given, Outcome, TrainError, run};
 
 /// A tiny Llama on a small text.
@@ -57,10 +57,8 @@ impl Place {
     pub fn plan(&self, changes: &[(&str, &str)]) -> Plan {
         let text = self.path("text.txt");
         let output = self.path("run");
-        let mut given = vec![
-            ("data.path", text.to_str().unwrap()),
-            ("output", output.to_str().unwrap()),
-        ];
+        let mut given =
+            vec![("data.path", text.to_str().unwrap()), ("output", output.to_str().unwrap())];
         given.extend_from_slice(changes);
         plan(BASE, &given)
     }
@@ -85,7 +83,15 @@ pub fn plan(text: &str, changes: &[(&str, &str)]) -> Plan {
         .map(|&(key, value)| Override { key: key.into(), value: value.into() })
         .collect();
     let experiment = parse("tiny.yaml", text, &overrides).unwrap_or_else(|e| panic!("{e}"));
-    Plan::new(experiment, Some(257)).unwrap_or_else(|e| panic!("{e}"))
+    // Bytes have 256 ids and one that begins a document; ready-made batches say nothing.
+    let vocabulary = (experiment.data.format == Format::Text).then_some(257);
+    Plan::new(experiment, vocabulary).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The number that a line of `metrics.jsonl` has for `tag`, to the bit.
+pub fn number(line: &str, tag: &str) -> f64 {
+    let (_, rest) = line.split_once(&format!("\"{tag}\": ")).unwrap();
+    rest.split([',', '}']).next().unwrap().parse().unwrap()
 }
 
 /// The losses of an outcome.

@@ -1,0 +1,147 @@
+//! A rank that is late, lost, or wrong: everybody ends in time, the first cause first.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use annulus_comm::{
+    Checked, Communicator, Fault, Faulty, Label, Move, Pending, Reduce, Result as CommResult, When,
+};
+use annulus_train::{Given, Outcome, TrainError, Wrap, run};
+use candle_core::Tensor;
+use common::{BASE, Place, losses, state};
+
+const DEADLINE: Duration = Duration::from_secs(2);
+
+fn faulty(place: &Place, output: &str, wrap: Wrap) -> Result<Outcome, TrainError> {
+    let output = place.path(output);
+    let plan = place.plan(&[
+        ("output", output.to_str().unwrap()),
+        ("mesh.sequence", "3"),
+        ("attention.strategy", "ring"),
+        ("mesh.deadline", "2"),
+        ("schedule.stop", "3"),
+    ]);
+    let mut given = Given::new(BASE, 3);
+    given.wrap = Some(wrap);
+    run(&plan, given)
+}
+
+/// First and last hop of a ring of three, and the gradient sum.
+const PLACES: [(&str, Option<usize>); 5] = [
+    ("forward", Some(0)),
+    ("forward", Some(1)),
+    ("backward", Some(0)),
+    ("backward", Some(1)),
+    ("gradient sum", None),
+];
+
+fn wrap(fault: Fault, pass: &'static str, hop: Option<usize>) -> Wrap {
+    Arc::new(move |comm| {
+        let faulty = Faulty::new(comm, When { rank: 1, pass, hop }, fault);
+        Checked::new(faulty)
+    })
+}
+
+#[test]
+fn a_late_rank_changes_nothing() {
+    let place = Place::new();
+    let right = faulty(&place, "right", Arc::new(|comm| comm)).unwrap();
+    for (index, (pass, hop)) in PLACES.into_iter().enumerate() {
+        let late = Fault::Delay(Duration::from_millis(100));
+        let outcome = faulty(&place, &format!("late-{index}"), wrap(late, pass, hop)).unwrap();
+        assert_eq!(losses(&outcome), losses(&right), "{pass} {hop:?}");
+        assert_eq!(state(&outcome.checkpoint.unwrap()), state(right.checkpoint.as_ref().unwrap()));
+    }
+}
+
+#[test]
+fn a_fault_ends_all_ranks_in_time_and_says_what_it_was() {
+    let place = Place::new();
+    for (fault, codes) in [(Fault::Die, [13, 13]), (Fault::Drop, [12, 1]), (Fault::Corrupt, [1, 1])]
+    {
+        for (index, (pass, hop)) in PLACES.into_iter().enumerate() {
+            let start = Instant::now();
+            let name = format!("{fault:?}-{index}");
+            let error = faulty(&place, &name, wrap(fault, pass, hop)).unwrap_err();
+            let elapsed = start.elapsed();
+            assert!(elapsed < DEADLINE + Duration::from_secs(2), "{name}: {elapsed:?}");
+            assert!(codes.contains(&error.exit_code()), "{name}: {} {error}", error.exit_code());
+            assert!(error.to_string().contains("rank 1"), "{name}: {error}");
+        }
+    }
+}
+
+/// Turns what rank 1 sends first into something that is no number.
+#[derive(Debug)]
+struct Poison {
+    inner: Arc<dyn Communicator>,
+    done: Arc<AtomicBool>,
+}
+
+impl Communicator for Poison {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+    fn original(&self, rank: usize) -> usize {
+        self.inner.original(rank)
+    }
+    fn exchange(&self, label: Label, mut moves: Vec<Move>) -> CommResult<Pending> {
+        let now = self.inner.rank() == 1 && label.step == 2 && label.layer == 1;
+        if now && !self.done.swap(true, Ordering::Relaxed) {
+            for one in &mut moves {
+                if let Move::Send { tensor, .. } = one {
+                    *tensor = (tensor.ones_like()? * f64::NAN)?;
+                }
+            }
+        }
+        self.inner.exchange(label, moves)
+    }
+    fn all_gather(&self, label: Label, tensor: &Tensor) -> CommResult<Vec<Tensor>> {
+        self.inner.all_gather(label, tensor)
+    }
+    fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> CommResult<Tensor> {
+        self.inner.reduce_scatter(label, parts)
+    }
+    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> CommResult<Vec<Tensor>> {
+        self.inner.all_to_all(label, parts)
+    }
+    fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> CommResult<Tensor> {
+        self.inner.all_reduce(label, tensor, reduce)
+    }
+    fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> CommResult<Tensor> {
+        self.inner.broadcast(label, tensor, root)
+    }
+    fn barrier(&self, label: Label) -> CommResult<()> {
+        self.inner.barrier(label)
+    }
+    fn split(&self, label: Label, color: usize, key: usize) -> CommResult<Arc<dyn Communicator>> {
+        let inner = self.inner.split(label, color, key)?;
+        Ok(Arc::new(Poison { inner, done: self.done.clone() }))
+    }
+    fn progress(&self) -> CommResult<()> {
+        self.inner.progress()
+    }
+}
+
+#[test]
+fn what_is_no_number_is_named_and_nothing_is_updated() {
+    let place = Place::new();
+    let done = Arc::new(AtomicBool::new(false));
+    let flag = done.clone();
+    let poison: Wrap = Arc::new(move |inner| Arc::new(Poison { inner, done: flag.clone() }));
+    let error = faulty(&place, "poisoned", poison).unwrap_err();
+    assert!(done.load(Ordering::Relaxed));
+    assert_eq!(error.exit_code(), 11);
+    let text = error.to_string();
+    // Rank 1 sends to rank 2, in the second layer; the tiny batch is one micro-batch.
+    assert!(text.contains("step 2: `train/loss` is NaN"), "{text}");
+    assert!(text.contains("rank 2"), "{text}");
+    assert!(text.contains("model.layers.1."), "{text}");
+    assert!(text.contains("sequences 0 to 3"), "{text}");
+}
