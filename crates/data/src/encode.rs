@@ -18,10 +18,9 @@
 //! - The tokenizer encodes byte pairs and drops no character. A list of tokens is then the encoding of
 //!   its text if and only if every two neighbours are the encoding of theirs, and neighbours in the
 //!   joined list are neighbours in one of the two.
-//! - The stretch has [`AGREE`] different ids before the token: no proof, but no accident either, as in
-//!   "aaaaaaaa" it might be. This is all that can be had where nothing is split into words before a
-//!   model of another kind; a unigram model even breaks ties by rounding, which depends on all the
-//!   text before.
+//!
+//! Agreement alone would not do: in "aaaaaaaa" it may be an accident, and a unigram model breaks ties
+//! by rounding, which depends on all of the word before.
 //!
 //! Where the pieces do not agree (a long number cut into groups of three, say) the right one is
 //! encoded anew from the beginning of a token of the left one; if that does not help, the left one
@@ -346,8 +345,6 @@ fn agreement(left: &[Token], right: &[Token], exact: bool) -> Option<usize> {
 #[derive(Default)]
 struct Stretch {
     length: usize,
-    /// Different ids, up to [`AGREE`].
-    ids: Vec<u32>,
     /// Where the last token starts.
     last: usize,
     /// Where to join, and the length at that token.
@@ -355,16 +352,14 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// Takes the next token; the place to join at, once there is one with enough tokens around it.
+    /// Takes the next token, at which it is `sure` to join or not; the place to join at, once there is
+    /// one with enough tokens around it.
     fn grow(&mut self, token: &Token, sure: bool) -> Option<usize> {
         self.length += 1;
         // The place must tell which tokens lie before: the one before starts earlier.
         let place = self.length > AGREE / 2 && token.start > self.last;
-        if self.join.is_none() && place && (sure || self.ids.len() == AGREE) {
+        if sure && place && self.join.is_none() {
             self.join = Some((token.start, self.length));
-        }
-        if self.ids.len() < AGREE && !self.ids.contains(&token.id) {
-            self.ids.push(token.id);
         }
         self.last = token.start;
         self.join.filter(|(_, length)| self.length >= length + AGREE / 2).map(|(start, _)| start)
