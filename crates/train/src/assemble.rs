@@ -92,7 +92,8 @@ impl Setup {
         Ok(Attention::new(&setting, comm, kernel)?)
     }
 
-    /// This rank, on the thread that will run it: its share of the cores, its attention, its place in the mesh.
+    /// This rank, on the thread that will run it: its share of the cores, its attention, its place
+    /// in the mesh.
     pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
         let rank = comm.rank();
         memory::enter(rank);

@@ -1,12 +1,14 @@
-//! Forward and backward over the stages of a model: the one place for recompute, for pieces of rows and for the harvest of gradients.
+//! Forward and backward over the stages of a model: the one place for recompute, for pieces of rows
+//! and for the harvest of gradients.
 //!
-//! Every stage is a graph of its own: its input is a leaf, its output is seeded with the gradient that the next stage found for its
-//! input. So nothing outlives its stage, and between two stages one may do whatever one likes: ask whether to stop, later
-//! gather weights and send gradients off.
+//! Every stage is a graph of its own: its input is a leaf, its output is seeded with the gradient
+//! that the next stage found for its input. So nothing outlives its stage, and between two stages
+//! one may do whatever one likes: ask whether to stop, later gather weights and send gradients off.
 //!
-//! With `recompute: layer` the forward pass runs off the tape and keeps inputs (and attention its output); backward runs the stage
-//! once more, on the tape. With `recompute: none` the forward pass runs on the tape. The last stage, the loss, is always on
-//! it: nothing lies between its two passes.
+//! With `recompute: layer` the forward pass runs off the tape and keeps inputs (and attention its
+//! output); backward runs the stage once more, on the tape. With `recompute: none` the forward pass
+//! runs on the tape. The last stage, the loss, is always on it: nothing lies between its two
+//! passes.
 
 use annulus_attention::Kept;
 use annulus_comm::Axis;
@@ -114,7 +116,8 @@ impl Rank {
         Ok((self.joined(stage, outputs, x)?, Trace { shard, pieces }))
     }
 
-    /// The gradient of a stage's input, given that of its output; those of its parameters are added to `gradients`.
+    /// The gradient of a stage's input, given that of its output; those of its parameters are added
+    /// to `gradients`.
     fn run_back(
         &self,
         stage: &dyn Stage,

@@ -1,4 +1,5 @@
-//! TensorBoard: the same tags as `metrics.jsonl`; what every rank has one of is drawn as its largest and, rank by rank, below it.
+//! TensorBoard: the same tags as `metrics.jsonl`; what every rank has one of is drawn as its
+//! largest and, rank by rank, below it.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +20,8 @@ pub(crate) struct Curves {
 }
 
 impl Curves {
-    /// A new event file in `folder`. `resumed`: earlier attempts may have drawn steps after this one.
+    /// A new event file in `folder`. `resumed`: earlier attempts may have drawn steps after this
+    /// one.
     pub(crate) fn create(folder: &Path, resumed: Option<u64>) -> io::Result<Curves> {
         Ok(Curves { writer: Writer::create(folder, resumed)?, flushed: Instant::now() })
     }

@@ -40,7 +40,8 @@ impl HeldOut {
     }
 }
 
-/// Opens what `plan` trains on, tokenising it first where that has not been done. `progress(done, total)` counts bytes.
+/// Opens what `plan` trains on, tokenising it first where that has not been done. `progress(done,
+/// total)` counts bytes.
 pub fn open_data(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
     match plan.experiment.data.format {
         Format::Text => open_text(plan, false, progress),

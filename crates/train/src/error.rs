@@ -74,8 +74,8 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// The exit code of `annulus`: 1 internal, 2 configuration, 3 data or model, 4 checkpoint, 5 does not fit, 11 non-finite,
-    /// 12 deadline, 13 a rank died.
+    /// The exit code of `annulus`: 1 internal, 2 configuration, 3 data or model, 4 checkpoint, 5
+    /// does not fit, 11 non-finite, 12 deadline, 13 a rank died.
     pub fn exit_code(&self) -> u8 {
         match self {
             TrainError::Internal(_) => 1,
@@ -109,7 +109,8 @@ impl TrainError {
         }
     }
 
-    /// Whether it is a request to stop, or the end of a group for a reason that another rank knows: no failure of this rank.
+    /// Whether it is a request to stop, or the end of a group for a reason that another rank knows:
+    /// no failure of this rank.
     pub(crate) fn is_end(&self) -> bool {
         use annulus_comm::Error;
         matches!(self, TrainError::Comm(Error::Stopped | Error::Ended { .. } | Error::Left { .. }))

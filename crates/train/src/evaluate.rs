@@ -21,7 +21,8 @@ pub(crate) struct Evaluation {
 }
 
 impl Trainer {
-    /// Evaluates all held-out sequences, dealt to the replicas in turn. `progress(done, total)` counts this replica's.
+    /// Evaluates all held-out sequences, dealt to the replicas in turn. `progress(done, total)`
+    /// counts this replica's.
     pub(crate) fn evaluate(
         &self,
         held_out: &HeldOut,

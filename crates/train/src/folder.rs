@@ -1,4 +1,5 @@
-//! A run folder: who may write in it, and how, so that a crash leaves the old or the new and never a half.
+//! A run folder: who may write in it, and how, so that a crash leaves the old or the new and never
+//! a half.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -29,7 +30,8 @@ impl RunFolder {
     }
 }
 
-/// The system releases the lock when the process ends, however it ends: a file that a crash left behind bars nobody.
+/// The system releases the lock when the process ends, however it ends: a file that a crash left
+/// behind bars nobody.
 fn lock(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
     let failed = |error| failure("lock", &path, &error);

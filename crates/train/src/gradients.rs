@@ -17,7 +17,8 @@ pub(crate) const PASS: &str = "gradient sum";
 pub(crate) struct Gradients(Weights);
 
 impl Gradients {
-    /// Adds one, in f32. It is taken off the tape: a gradient on it would keep the activations alive.
+    /// Adds one, in f32. It is taken off the tape: a gradient on it would keep the activations
+    /// alive.
     pub(crate) fn add(&mut self, name: &str, gradient: &Tensor) -> Result<()> {
         let gradient = gradient.detach().to_dtype(DType::F32)?.contiguous()?;
         let sum = match self.0.remove(name) {
@@ -28,13 +29,15 @@ impl Gradients {
         Ok(())
     }
 
-    /// Checks that every parameter got a gradient: Candle drops what an operator without a backward cuts off, in silence.
+    /// Checks that every parameter got a gradient: Candle drops what an operator without a backward
+    /// cuts off, in silence.
     pub(crate) fn check(&self, weights: &Weights) -> Result<()> {
         check_gradients(weights.keys().map(String::as_str), |name| self.0.contains_key(name))
             .map_err(|missing| TrainError::Internal(missing.to_string()))
     }
 
-    /// The sum over data and sequence, the same bits on every rank: four bytes an element to the communicator, none on one rank.
+    /// The sum over data and sequence, the same bits on every rank: four bytes an element to the
+    /// communicator, none on one rank.
     pub(crate) fn sum(self, mesh: &Mesh, step: u64) -> Result<Weights> {
         let group = mesh.group(&[Axis::Data, Axis::Sequence]);
         if group.world() == 1 {

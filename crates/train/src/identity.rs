@@ -9,7 +9,8 @@ pub(crate) fn text(plan: &Plan) -> String {
     plan.experiment.to_yaml()
 }
 
-/// The keys, other than those that may, in which `plan` differs from what a checkpoint says of itself, with both values.
+/// The keys, other than those that may, in which `plan` differs from what a checkpoint says of
+/// itself, with both values.
 pub(crate) fn differences(plan: &Plan, saved: &str) -> Result<Vec<String>> {
     let saved = parse("state.json", saved, &[]).map_err(|problems| TrainError::Checkpoint {
         message: format!("the checkpoint's experiment cannot be read:\n{problems}"),

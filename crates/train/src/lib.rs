@@ -1,7 +1,7 @@
 //! The step, the loop, optimizer state, checkpoints and measurements.
 //!
-//! Knows no YAML syntax and no command line: it is given a plan. [`run`] trains, resumes and saves; [`score`] gives loss, logits
-//! and gradients of given sequences.
+//! Knows no YAML syntax and no command line: it is given a plan. [`run`] trains, resumes and saves;
+//! [`score`] gives loss, logits and gradients of given sequences.
 
 mod assemble;
 mod backward;

@@ -1,5 +1,5 @@
-//! `metrics.jsonl`: a line per logged step, floats with 17 significant digits, written at once so that a killed run keeps its
-//! lines.
+//! `metrics.jsonl`: a line per logged step, floats with 17 significant digits, written at once so
+//! that a killed run keeps its lines.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -25,7 +25,8 @@ pub(crate) struct Line {
 }
 
 impl Lines {
-    /// Continues the file in `folder` after step `step`: later lines, and a torn one, are dropped first. Returns what remains.
+    /// Continues the file in `folder` after step `step`: later lines, and a torn one, are dropped
+    /// first. Returns what remains.
     pub(crate) fn resume(folder: &Path, step: u64) -> io::Result<(Lines, Vec<Line>)> {
         let path = folder.join(FILE);
         let text = read(&path)?;

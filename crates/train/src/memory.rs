@@ -1,8 +1,8 @@
 //! Memory per rank: an allocator that counts large blocks to the rank that asked for them.
 //!
-//! Ranks are threads of one process, so the process's size says nothing of one rank. A large block carries, in front, the rank it was
-//! counted to, so that whoever frees it, it is that rank's count which falls. Small blocks are passed through uncounted: tensors
-//! are large.
+//! Ranks are threads of one process, so the process's size says nothing of one rank. A large block
+//! carries, in front, the rank it was counted to, so that whoever frees it, it is that rank's count
+//! which falls. Small blocks are passed through uncounted: tensors are large.
 //!
 //! The counters are statics because an allocator is one.
 
@@ -32,7 +32,8 @@ pub fn enter(rank: usize) {
     OWNER.set(rank.min(NOBODY));
 }
 
-/// Bytes in large blocks that `rank` holds now; 0 where [`Counting`] is not the program's allocator.
+/// Bytes in large blocks that `rank` holds now; 0 where [`Counting`] is not the program's
+/// allocator.
 pub fn current(rank: usize) -> u64 {
     CURRENT[rank.min(NOBODY)].load(Ordering::Relaxed)
 }
@@ -67,8 +68,8 @@ impl<A> Counting<A> {
     }
 }
 
-/// The bytes in front of a counted block, and the layout of both together; `None` where the block is small, or too large to
-/// have a layout.
+/// The bytes in front of a counted block, and the layout of both together; `None` where the block
+/// is small, or too large to have a layout.
 fn counted(layout: Layout) -> Option<(usize, Layout)> {
     if layout.size() < LARGE {
         return None;
@@ -81,7 +82,8 @@ fn counted(layout: Layout) -> Option<(usize, Layout)> {
 /// Writes the owner in front of a new block and counts it; null stays null.
 ///
 /// # Safety
-/// `base` is null or starts a block of at least `front + size` bytes, aligned to `front`, which is at least [`HEADER`].
+/// `base` is null or starts a block of at least `front + size` bytes, aligned to `front`, which is
+/// at least [`HEADER`].
 unsafe fn hand_out(base: *mut u8, front: usize, size: usize) -> *mut u8 {
     if base.is_null() {
         return base;
@@ -95,8 +97,9 @@ unsafe fn hand_out(base: *mut u8, front: usize, size: usize) -> *mut u8 {
     }
 }
 
-// SAFETY: every block comes from `A` and goes back to `A` with the layout it was asked for: whether a block has a header, and how
-// long it is, is a function of the layout that the caller passes at both ends.
+// SAFETY: every block comes from `A` and goes back to `A` with the layout it was asked for: whether
+// a block has a header, and how long it is, is a function of the layout that the caller passes at
+// both ends.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: `whole` has a size above 0; small layouts are passed on as they came.
@@ -121,7 +124,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
             // SAFETY: a small block was passed through.
             return unsafe { self.0.dealloc(block, layout) };
         };
-        // SAFETY: `hand_out` returned `block`, `front` bytes into a block of `whole` that starts with its owner.
+        // SAFETY: `hand_out` returned `block`, `front` bytes into a block of `whole` that starts
+        // with its owner.
         unsafe {
             let base = block.sub(front);
             lose(base.cast::<usize>().read(), layout.size());

@@ -1,6 +1,8 @@
-//! Parameters of one rank: what layers compute with, the f32 masters behind it, and AdamW's moments.
+//! Parameters of one rank: what layers compute with, the f32 masters behind it, and AdamW's
+//! moments.
 //!
-//! Every rank holds all of it, and the same bits: gradients are equal everywhere, and so is what follows from them.
+//! Every rank holds all of it, and the same bits: gradients are equal everywhere, and so is what
+//! follows from them.
 
 use std::collections::BTreeMap;
 
@@ -77,8 +79,8 @@ impl Optimizer {
         Ok(())
     }
 
-    /// One step of every parameter, in name order. `gradients` are multiplied by `factor` on the way. Nothing in here waits or
-    /// asks whether to stop: a step is applied whole or not at all.
+    /// One step of every parameter, in name order. `gradients` are multiplied by `factor` on the
+    /// way. Nothing in here waits or asks whether to stop: a step is applied whole or not at all.
     pub(crate) fn update(
         &self,
         pool: &Pool,

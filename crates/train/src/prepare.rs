@@ -1,5 +1,5 @@
-//! Everything before the first step: checkpoint, data, weights. Done once per process, on a thread of its own, so that a request to
-//! stop need not wait for a long text or large weights.
+//! Everything before the first step: checkpoint, data, weights. Done once per process, on a thread
+//! of its own, so that a request to stop need not wait for a long text or large weights.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +26,8 @@ pub(crate) struct Prepared {
     pub(crate) found: Option<Found>,
 }
 
-/// Runs `work` on its own thread. `None`: `stop` was set first, and the thread is left to itself; what it writes (a token cache) it
-/// writes atomically.
+/// Runs `work` on its own thread. `None`: `stop` was set first, and the thread is left to itself;
+/// what it writes (a token cache) it writes atomically.
 pub(crate) fn interruptible<T: Send + 'static>(
     stop: &AtomicBool,
     console: &mut dyn Sink,
@@ -107,7 +107,8 @@ pub(crate) fn prepare(
     Ok(Prepared { data, start, found })
 }
 
-/// Ready-made batches end; a schedule that goes on longer is a mistake that should not wait until then.
+/// Ready-made batches end; a schedule that goes on longer is a mistake that should not wait until
+/// then.
 fn check_batches(plan: &Plan, data: &Data) -> Result<()> {
     let steps = identity::last_step(plan);
     let ready_made = plan.experiment.data.format == annulus_experiment::Format::Batches;

@@ -81,8 +81,8 @@ impl Recorder<'_> {
         self.console.record(step, values).map_err(failed)
     }
 
-    /// Saves what `trainer` has finished, unless that is on disk. A request to stop does not end it; the peers, who may wait for this
-    /// rank meanwhile, are told that it lives.
+    /// Saves what `trainer` has finished, unless that is on disk. A request to stop does not end
+    /// it; the peers, who may wait for this rank meanwhile, are told that it lives.
     pub(crate) fn save(&mut self, trainer: &Trainer) -> Result<()> {
         let step = trainer.finished;
         if step == self.saved {

@@ -1,8 +1,9 @@
 //! A whole run: from a plan to a run folder, as often as it takes.
 //!
-//! State is replicated, so rank 0 saves its own, without asking the others. When a run is stopped, a rank that was waiting ends at its last
-//! finished step, while rank 0 may already have finished the next: it applies a step only after everybody has contributed to it,
-//! so what it saves is a step that all of them would have finished with the same bits.
+//! State is replicated, so rank 0 saves its own, without asking the others. When a run is stopped,
+//! a rank that was waiting ends at its last finished step, while rank 0 may already have finished
+//! the next: it applies a step only after everybody has contributed to it, so what it saves is a
+//! step that all of them would have finished with the same bits.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

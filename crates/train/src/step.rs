@@ -1,7 +1,8 @@
 //! One optimizer step.
 //!
-//! Backward differentiates the *sum* of losses, because how many targets there are on all ranks is known only after it. What the sum
-//! is divided by goes into the factor that the optimizer multiplies gradients by:
+//! Backward differentiates the *sum* of losses, because how many targets there are on all ranks is
+//! known only after it. What the sum is divided by goes into the factor that the optimizer
+//! multiplies gradients by:
 //!
 //! ```text
 //! G = sum over ranks and micro-batches of d(sum of losses)      N = targets on all ranks
@@ -70,7 +71,8 @@ impl Trainer {
         })
     }
 
-    /// The next step. On an error nothing has changed: parameters and moments are those of the last finished step.
+    /// The next step. On an error nothing has changed: parameters and moments are those of the last
+    /// finished step.
     pub(crate) fn step(&mut self) -> Result<Report> {
         let step = self.finished + 1;
         let batch = self.source.batch(self.finished)?;

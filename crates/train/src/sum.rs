@@ -1,4 +1,5 @@
-//! Loss and targets as sums typed by where they are complete, so that the mean of one rank cannot be written down.
+//! Loss and targets as sums typed by where they are complete, so that the mean of one rank cannot
+//! be written down.
 
 use std::ops::AddAssign;
 
@@ -7,7 +8,8 @@ use candle_core::{Device, Tensor};
 
 use crate::Result;
 
-/// A sum over what this rank has seen. It can be added to, and completed; it cannot be divided, compared or logged.
+/// A sum over what this rank has seen. It can be added to, and completed; it cannot be divided,
+/// compared or logged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Partial {
     sum: f64,

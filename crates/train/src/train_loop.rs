@@ -30,7 +30,8 @@ fn due(every: u64, step: u64, last: u64) -> bool {
 }
 
 impl Course<'_> {
-    /// Trains to the end; on rank 0 with a recorder. All ranks make the same calls: nothing here depends on having one.
+    /// Trains to the end; on rank 0 with a recorder. All ranks make the same calls: nothing here
+    /// depends on having one.
     pub(crate) fn run(
         &self,
         trainer: &mut Trainer,
@@ -69,7 +70,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// The evaluation that an earlier attempt owes: it was stopped between a step and its evaluation.
+    /// The evaluation that an earlier attempt owes: it was stopped between a step and its
+    /// evaluation.
     fn catch_up(
         &self,
         trainer: &Trainer,

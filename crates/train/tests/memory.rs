@@ -36,7 +36,8 @@ fn growing_and_shrinking_keep_what_was_written() {
     on(21, || {
         for align in [1, 8, 16, 64, 128, 4096] {
             let mut layout = Layout::from_size_align(10, align).unwrap();
-            // SAFETY: the layout is not empty, and every block is used within its size and freed with its layout.
+            // SAFETY: the layout is not empty, and every block is used within its size and freed
+            // with its layout.
             unsafe {
                 let mut block = ALLOCATOR.alloc(layout);
                 block.write_bytes(0x5a, 10);

@@ -1,4 +1,5 @@
-//! Stopping and going on changes nothing; what is damaged is refused; what differs is refused by key.
+//! Stopping and going on changes nothing; what is damaged is refused; what differs is refused by
+//! key.
 
 mod common;
 

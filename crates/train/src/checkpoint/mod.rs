@@ -1,10 +1,12 @@
-//! Checkpoints: `step-N/`, a Hugging Face folder with what the optimizer and the loop need beside it.
+//! Checkpoints: `step-N/`, a Hugging Face folder with what the optimizer and the loop need beside
+//! it.
 //!
 //! ```text
 //! step-N.tmp/ files, synced -> hashes.json -> renamed to step-N -> LATEST.tmp -> LATEST
 //! ```
-//! A folder exists whole or not at all, and is believed only if every file has the size and hash that `hashes.json` says. Nothing in it
-//! depends on how many ranks there were or how the sequence was split.
+//! A folder exists whole or not at all, and is believed only if every file has the size and hash
+//! that `hashes.json` says. Nothing in it depends on how many ranks there were or how the sequence
+//! was split.
 
 mod hashes;
 mod read;
@@ -28,7 +30,8 @@ const LATEST: &str = "LATEST";
 /// What this version writes.
 const VERSION: u32 = 1;
 
-/// `state.json`. Random numbers and the data's order are functions of the seed and the step: there is nothing else to keep.
+/// `state.json`. Random numbers and the data's order are functions of the seed and the step: there
+/// is nothing else to keep.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
     /// Of this format.

@@ -20,10 +20,12 @@ pub(crate) struct Found {
     pub(crate) state: State,
 }
 
-/// The newest whole checkpoint in `output`, and a warning for every newer one that is not. `None`: there is no checkpoint.
+/// The newest whole checkpoint in `output`, and a warning for every newer one that is not. `None`:
+/// there is no checkpoint.
 ///
 /// # Errors
-/// When there are checkpoints and none is whole: a run that was not saved must not look like one that never started.
+/// When there are checkpoints and none is whole: a run that was not saved must not look like one
+/// that never started.
 pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
     let mut refused = Vec::new();
     let steps = steps(output).map_err(|error| failure("read", output, &error))?;
