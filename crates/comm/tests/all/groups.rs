@@ -8,7 +8,7 @@ use annulus_comm::{
 };
 use candle_core::DType;
 
-use crate::support::{Comm, PATIENT, hop, on, receive, tensor, within};
+use crate::support::{Comm, PATIENT, hop, on, receive, send, tensor, within};
 
 /// The world's numbers of a group's ranks, asked of each of them.
 fn gathered(group: &dyn Communicator, world_rank: usize) -> annulus_comm::Result<Vec<usize>> {
@@ -57,6 +57,23 @@ fn groups_work_at_the_same_time() {
             comm.barrier(hop(5))
         });
     }
+}
+
+#[test]
+fn groups_of_the_same_ranks_do_not_mix() {
+    on(2, |comm| {
+        let peer = 1 - comm.rank();
+        let groups = [comm.clone(), comm.split(hop(0), 0, 0)?, comm.split(hop(1), 0, 0)?];
+        let post = |index: usize| {
+            let own = tensor(&[index as f64], DType::I64);
+            groups[index].exchange(hop(2), vec![send(&own, peer), receive(peer)])
+        };
+        let pending = [post(0)?, post(1)?, post(2)?];
+        for (index, pending) in pending.into_iter().enumerate().rev() {
+            assert_eq!(pending.wait()?[0].to_vec1::<i64>()?, [index as i64]);
+        }
+        Ok(())
+    });
 }
 
 #[test]

@@ -32,7 +32,8 @@ fn compute(comm: &Comm, time: Duration) -> Result<()> {
     let start = Instant::now();
     while start.elapsed() < time {
         comm.progress()?;
-        sleep(milliseconds(5));
+        // Longer than a wait sleeps between two looks.
+        sleep(milliseconds(50));
     }
     Ok(())
 }
