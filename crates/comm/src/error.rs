@@ -16,7 +16,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A peer made no progress for longer than the deadline.
     #[error(
-        "rank {rank} waited {:.1} s for rank {peer} ({label}): no progress there within the deadline",
+        "rank {rank} waited {:.1} s for rank {peer} ({label}): no progress there within the \
+         deadline",
         waited.as_secs_f64()
     )]
     Deadline {
@@ -45,7 +46,8 @@ pub enum Error {
     },
     /// A peer's program returned while this rank still waited for it.
     #[error(
-        "rank {rank} waits for rank {peer} ({label}), which has finished: ranks made different calls"
+        "rank {rank} waits for rank {peer} ({label}), which has finished: ranks made \
+         different calls"
     )]
     Left {
         /// Who waits.

@@ -164,8 +164,8 @@ impl Group {
         self.ranks[rank].operations.load(Ordering::Acquire)
     }
 
-    /// Whether the wait of `rank` is the one that fails when its peer stands still. A rank that waits
-    /// stands still through no fault of its own: whoever waits for it leaves the failing to it. Of
+    /// Whether the wait of `rank` is the one that fails when its peer stands still. A rank that
+    /// waits stands still through no fault of its own: whoever waits for it leaves the failing to it. Of
     /// several that wait for a rank that does not, and of a circle of waits, that one fails whose
     /// program has come least far: the others are there because it never got what it waits for.
     fn answers(&self, rank: usize) -> bool {
