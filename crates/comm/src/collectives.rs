@@ -37,8 +37,8 @@ pub fn reduce_scatter(comm: &dyn Communicator, label: Label, parts: Vec<Tensor>)
 }
 
 /// See [`Communicator::all_reduce`]: every rank reduces its own slice of the flattened tensors,
-/// then the slices are gathered. What has fewer elements than there are ranks is gathered whole; the
-/// tree, and so the bits, are the same.
+/// then the slices are gathered. What has fewer elements than there are ranks is gathered whole;
+/// the tree, and so the bits, are the same.
 pub fn all_reduce(
     comm: &dyn Communicator,
     label: Label,

@@ -165,9 +165,10 @@ impl Group {
     }
 
     /// Whether the wait of `rank` is the one that fails when its peer stands still. A rank that
-    /// waits stands still through no fault of its own: whoever waits for it leaves the failing to it. Of
-    /// several that wait for a rank that does not, and of a circle of waits, that one fails whose
-    /// program has come least far: the others are there because it never got what it waits for.
+    /// waits stands still through no fault of its own: whoever waits for it leaves the failing to
+    /// it. Of several that wait for a rank that does not, and of a circle of waits, that one fails
+    /// whose program has come least far: the others are there because it never got what it waits
+    /// for.
     fn answers(&self, rank: usize) -> bool {
         let waits = lock(&self.waits);
         let place = |rank: usize| waits[rank].map(|wait| (wait.place, rank));
