@@ -85,11 +85,7 @@ impl Setup {
             gradients: self.returning,
             scale: 1.0 / (self.config.head_dim as f64).sqrt(),
         };
-        let kernel: Arc<dyn AttentionKernel> = match self.kernel {
-            Kernel::Fused => Arc::new(Fused { pool: pool.clone() }),
-            Kernel::Reference => Arc::new(Reference),
-        };
-        Ok(Attention::new(&setting, comm, kernel)?)
+        Ok(Attention::new(&setting, comm, kernel(self.kernel, pool))?)
     }
 
     /// This rank, on the thread that will run it: its share of the cores, its attention, its place
@@ -117,6 +113,14 @@ impl Setup {
             uncounted: comm,
             setup: self.clone(),
         })
+    }
+}
+
+/// The attention kernel of a name.
+pub(crate) fn kernel(name: Kernel, pool: &Pool) -> Arc<dyn AttentionKernel> {
+    match name {
+        Kernel::Fused => Arc::new(Fused { pool: pool.clone() }),
+        Kernel::Reference => Arc::new(Reference),
     }
 }
 

@@ -78,16 +78,15 @@ impl TrainError {
     /// does not fit, 11 non-finite, 12 deadline, 13 a rank died.
     pub fn exit_code(&self) -> u8 {
         match self {
-            TrainError::Internal(_) => 1,
             TrainError::Configuration { .. } | TrainError::Problems(_) => 2,
             TrainError::Data(_) | TrainError::Model(_) => 3,
             TrainError::Checkpoint { .. } => 4,
             TrainError::DoesNotFit { .. } => 5,
             TrainError::NonFinite(_) => 11,
             TrainError::Comm(_) if self.is_deadline() => 12,
-            TrainError::Comm(_) => 1,
             TrainError::RankDied { .. } => 13,
             TrainError::OnRank { source, .. } => source.exit_code(),
+            TrainError::Comm(_) | TrainError::Internal(_) => 1,
         }
     }
 
@@ -147,10 +146,12 @@ impl From<Failure<TrainError>> for TrainError {
     fn from(failure: Failure<TrainError>) -> TrainError {
         match failure.cause {
             Cause::Panic(message) => TrainError::RankDied { rank: failure.rank, message },
-            // These name ranks themselves.
-            Cause::Error(error @ (TrainError::NonFinite(_) | TrainError::Comm(_))) => error,
-            // Rank 0 alone writes: its folder is nobody else's.
-            Cause::Error(error @ TrainError::Checkpoint { .. }) => error,
+            // These name ranks themselves, or are the business of rank 0, which alone writes.
+            Cause::Error(
+                error @ (TrainError::NonFinite(_)
+                | TrainError::Comm(_)
+                | TrainError::Checkpoint { .. }),
+            ) => error,
             Cause::Error(error) => {
                 TrainError::OnRank { rank: failure.rank, source: Box::new(error) }
             }

@@ -44,11 +44,8 @@ impl Trainer {
         }
         let label = |hop| Label { step: self.finished, pass: "evaluate", hop, layer: 0 };
         let loss = loss.total(&rank.mesh, label(0))?;
-        let accuracy = match held_out.exact {
-            true => Some(right.total(&rank.mesh, label(1))?.mean()),
-            false => None,
-        };
-        Ok(Evaluation { loss: Total::mean(loss), accuracy })
+        let right = held_out.exact.then(|| right.total(&rank.mesh, label(1))).transpose()?;
+        Ok(Evaluation { loss: loss.mean(), accuracy: right.map(Total::mean) })
     }
 
     /// How many targets have the largest logit, of how many.

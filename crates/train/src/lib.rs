@@ -15,6 +15,7 @@ mod folder;
 mod gradients;
 mod identity;
 mod lines;
+mod machine;
 mod manifest;
 mod measure;
 pub mod memory;

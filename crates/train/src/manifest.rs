@@ -8,7 +8,7 @@ use annulus_model::Weights;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{failure, write_atomically};
-use crate::{Result, Setup};
+use crate::{Result, Setup, machine};
 
 /// The file's name in a run folder.
 const FILE: &str = "manifest.json";
@@ -73,7 +73,7 @@ impl Manifest {
             data,
             weights,
             machine: Machine {
-                cpu: processor().unwrap_or_else(|| "unknown".into()),
+                cpu: machine::processor().unwrap_or_else(|| "unknown".into()),
                 cores,
                 system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             },
@@ -129,13 +129,6 @@ fn binary() -> Option<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(File::open(std::env::current_exe().ok()?).ok()?).ok()?;
     Some(hasher.finalize().to_hex().to_string())
-}
-
-/// Linux says so in a file; elsewhere it is not worth a dependency.
-fn processor() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("model name"))?;
-    Some(line.split_once(':')?.1.trim().into())
 }
 
 fn now() -> u64 {

@@ -90,11 +90,16 @@ unsafe fn hand_out(base: *mut u8, front: usize, size: usize) -> *mut u8 {
     }
     let owner = OWNER.get();
     gain(owner, size);
-    // SAFETY: the caller says that `front` bytes, aligned for a usize, precede the block.
+    // SAFETY: the caller says that `front` bytes precede the block.
     unsafe {
-        base.cast::<usize>().write(owner);
+        header(base).write(owner);
         base.add(front)
     }
+}
+
+/// Where a counted block's owner is; `counted` aligns it to [`HEADER`] or more.
+fn header(base: *mut u8) -> *mut usize {
+    base.cast()
 }
 
 // SAFETY: every block comes from `A` and goes back to `A` with the layout it was asked for: whether
@@ -102,33 +107,34 @@ unsafe fn hand_out(base: *mut u8, front: usize, size: usize) -> *mut u8 {
 // both ends.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: `whole` has a size above 0; small layouts are passed on as they came.
-        match counted(layout) {
-            Some((front, whole)) => unsafe { hand_out(self.0.alloc(whole), front, layout.size()) },
-            None => unsafe { self.0.alloc(layout) },
+        // SAFETY: a whole is never empty; a small layout is passed on as it came.
+        unsafe {
+            match counted(layout) {
+                Some((front, whole)) => hand_out(self.0.alloc(whole), front, layout.size()),
+                None => self.0.alloc(layout),
+            }
         }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as in `alloc`.
-        match counted(layout) {
-            Some((front, whole)) => unsafe {
-                hand_out(self.0.alloc_zeroed(whole), front, layout.size())
-            },
-            None => unsafe { self.0.alloc_zeroed(layout) },
+        unsafe {
+            match counted(layout) {
+                Some((front, whole)) => hand_out(self.0.alloc_zeroed(whole), front, layout.size()),
+                None => self.0.alloc_zeroed(layout),
+            }
         }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        let Some((front, whole)) = counted(layout) else {
-            // SAFETY: a small block was passed through.
-            return unsafe { self.0.dealloc(block, layout) };
-        };
-        // SAFETY: `hand_out` returned `block`, `front` bytes into a block of `whole` that starts
-        // with its owner.
+        // SAFETY: a small block was passed through; `hand_out` returned any other, `front` bytes
+        // into a `whole` that starts with its owner.
         unsafe {
+            let Some((front, whole)) = counted(layout) else {
+                return self.0.dealloc(block, layout);
+            };
             let base = block.sub(front);
-            lose(base.cast::<usize>().read(), layout.size());
+            lose(header(base).read(), layout.size());
             self.0.dealloc(base, whole);
         }
     }
@@ -139,19 +145,17 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
         match (counted(layout), counted(new)) {
             // SAFETY: a small block stays small.
             (None, None) => unsafe { self.0.realloc(block, layout, size) },
-            (Some((front, whole)), Some((_, larger))) => {
-                // SAFETY: `front` depends on the alignment alone, so the header stays where it is.
-                unsafe {
-                    let base = block.sub(front);
-                    let owner = base.cast::<usize>().read();
-                    let moved = self.0.realloc(base, whole, larger.size());
-                    if !moved.is_null() {
-                        lose(owner, layout.size());
-                        return hand_out(moved, front, size);
-                    }
-                    moved
+            // SAFETY: `front` depends on the alignment alone, so the header stays where it is.
+            (Some((front, whole)), Some((_, larger))) => unsafe {
+                let base = block.sub(front);
+                let owner = header(base).read();
+                let moved = self.0.realloc(base, whole, larger.size());
+                if moved.is_null() {
+                    return moved;
                 }
-            }
+                lose(owner, layout.size());
+                hand_out(moved, front, size)
+            },
             // SAFETY: both blocks hold at least the smaller size, and `block` is not used again.
             _ => unsafe {
                 let moved = self.alloc(new);

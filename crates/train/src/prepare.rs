@@ -7,23 +7,31 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use annulus_experiment::Plan;
+use annulus_experiment::{Format, Plan};
 
 use crate::assemble::initial_weights;
 use crate::checkpoint::{Found, load, newest};
 use crate::sink::{Notice, Sink};
 use crate::start::Start;
-use crate::{Data, Result, Setup, TrainError, identity, open_data};
+use crate::{Data, Result, Setup, TrainError, identity, machine, open_data};
 
 /// How often a request to stop is looked for.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// What an attempt starts with.
+/// What an attempt begins with.
 pub(crate) struct Prepared {
-    pub(crate) data: Data,
-    pub(crate) start: Start,
     /// The checkpoint it goes on from.
     pub(crate) found: Option<Found>,
+    /// About checkpoints that are damaged.
+    pub(crate) warnings: Vec<String>,
+    /// `None`: the run has been finished before.
+    pub(crate) work: Option<Work>,
+}
+
+/// Data and weights.
+pub(crate) struct Work {
+    pub(crate) data: Data,
+    pub(crate) start: Start,
 }
 
 /// Runs `work` on its own thread. `None`: `stop` was set first, and the thread is left to itself;
@@ -35,8 +43,8 @@ pub(crate) fn interruptible<T: Send + 'static>(
 ) -> Result<Option<T>> {
     let (progress, progressed) = channel();
     let thread = thread::spawn(move || {
-        // Nobody listens once the run has stopped.
         work(&mut |done, total| {
+            // Nobody listens once the run has stopped.
             let _ = progress.send((done, total));
         })
     });
@@ -57,61 +65,61 @@ pub(crate) fn interruptible<T: Send + 'static>(
     }
 }
 
-/// The checkpoint to go on from, checked against `plan`; and warnings about those that are damaged.
-pub(crate) fn find(plan: &Plan, output: &Path) -> Result<(Option<Found>, Vec<String>)> {
-    let (found, warnings) = newest(output)?;
-    if let Some(found) = &found {
-        let differing = identity::differences(plan, &found.state.experiment)?;
-        if !differing.is_empty() {
-            return Err(refused(found, &differing));
-        }
-    }
-    Ok((found, warnings))
-}
-
-fn refused(found: &Found, differing: &[String]) -> TrainError {
-    TrainError::Checkpoint {
-        message: format!(
-            "`{}` is of another experiment: {}",
-            found.folder.display(),
-            differing.join("; ")
-        ),
-        hint: Some(
-            "only `mesh`, `attention.strategy`, `memory`, `every`, `output` and `schedule.stop` may differ on \
-             resume: set them back, or set another `output`"
-                .into(),
-        ),
-    }
-}
-
-/// Opens data and weights.
+/// Finds the checkpoint to go on from, if there is one, and opens data and weights.
 pub(crate) fn prepare(
     plan: &Plan,
     setup: &Setup,
-    found: Option<Found>,
+    output: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Prepared> {
+    let (found, warnings) = newest(output)?;
+    if let Some(found) = &found {
+        let differing = identity::differences(plan, &found.state.experiment)?;
+        refuse(found, &differing)?;
+        let state = &found.state;
+        let evaluates = plan.experiment.data.evaluate > 0;
+        if state.step >= identity::last_step(plan) && (state.evaluated == state.step || !evaluates)
+        {
+            return Ok(Prepared { found: Some(found.clone()), warnings, work: None });
+        }
+    }
+    machine::check_memory(plan)?;
     let data = open_data(plan, progress)?;
     check_batches(plan, &data)?;
     let start = match &found {
         Some(found) => {
             let (saved, now) = (&found.state.data, data.train.fingerprint());
             if *saved != now {
-                let differing = format!("the data's fingerprint was `{saved}` and is `{now}`");
-                return Err(refused(found, &[differing]));
+                refuse(found, &[format!("the data's fingerprint was `{saved}` and is `{now}`")])?;
             }
             load(found, &setup.config)?
         }
         None => Start::fresh(initial_weights(plan, &setup.config)?),
     };
-    Ok(Prepared { data, start, found })
+    Ok(Prepared { found, warnings, work: Some(Work { data, start }) })
+}
+
+/// An error, if there is any difference.
+fn refuse(found: &Found, differing: &[String]) -> Result<()> {
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let (folder, differing) = (found.folder.display(), differing.join("; "));
+    Err(TrainError::Checkpoint {
+        message: format!("`{folder}` is of another experiment: {differing}"),
+        hint: Some(
+            "only `mesh`, `attention.strategy`, `memory`, `every`, `output` and `schedule.stop` \
+             may differ on resume: set the rest back, or set another `output`"
+                .into(),
+        ),
+    })
 }
 
 /// Ready-made batches end; a schedule that goes on longer is a mistake that should not wait until
 /// then.
 fn check_batches(plan: &Plan, data: &Data) -> Result<()> {
     let steps = identity::last_step(plan);
-    let ready_made = plan.experiment.data.format == annulus_experiment::Format::Batches;
+    let ready_made = plan.experiment.data.format == Format::Batches;
     match data.train.batches().filter(|_| ready_made) {
         Some(batches) if batches < steps => Err(TrainError::Configuration {
             message: format!("{steps} steps, but the data has {batches} batches"),

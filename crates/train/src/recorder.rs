@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
 use annulus_comm::Communicator;
 use annulus_experiment::Plan;
+use serde_json::Value as Json;
 
 use crate::checkpoint::{Saved, State, prune, save};
 use crate::curves::Curves;
@@ -52,9 +52,8 @@ impl Record {
         let mut record = Record::default();
         for line in lines {
             for (tag, value) in &line.values {
-                let counts = value.as_array().map(|all| all.iter().filter_map(|v| v.as_f64()));
-                let value = match counts {
-                    Some(counts) => counts.reduce(f64::max),
+                let value = match value.as_array() {
+                    Some(counts) => counts.iter().filter_map(Json::as_f64).reduce(f64::max),
                     None => value.as_f64(),
                 };
                 record.note(tag, value.unwrap_or(f64::NAN));
@@ -78,7 +77,9 @@ impl Recorder<'_> {
         let failed = |error| failure("write to", &self.output, &error);
         self.lines.record(step, values).map_err(failed)?;
         self.curves.record(step, values).map_err(failed)?;
-        self.console.record(step, values).map_err(failed)
+        // A terminal that is gone is no reason to stop.
+        let _ = self.console.record(step, values);
+        Ok(())
     }
 
     /// Saves what `trainer` has finished, unless that is on disk. A request to stop does not end
@@ -116,18 +117,15 @@ impl Recorder<'_> {
     pub(crate) fn flush(&mut self) -> Result<()> {
         let failed = |error| failure("write to", &self.output, &error);
         self.lines.flush().map_err(failed)?;
-        self.curves.flush().map_err(failed)?;
-        self.console.flush().map_err(failed)
+        self.curves.flush().map_err(failed)
     }
 }
 
 /// Runs `work`, which waits for nobody, while another thread says that this rank is alive.
 fn alive<T>(comm: &dyn Communicator, work: impl FnOnce() -> T) -> T {
     let (done, ended) = channel::<()>();
-    let ended = Mutex::new(ended);
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let ended = ended.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        scope.spawn(move || {
             while ended.recv_timeout(PULSE) == Err(RecvTimeoutError::Timeout) {
                 // That the run is to stop is no reason to stop writing.
                 let _ = comm.progress();

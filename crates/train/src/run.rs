@@ -13,12 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use annulus_comm::{Communicator, threads};
 use annulus_experiment::Plan;
 
-use crate::checkpoint::Found;
 use crate::curves::Curves;
 use crate::folder::{RunFolder, failure, write_atomically};
 use crate::lines::{Lines, read_lines};
 use crate::manifest::{Manifest, weights_hash};
-use crate::prepare::{Prepared, find, interruptible, prepare};
+use crate::prepare::{Work, interruptible, prepare};
 use crate::recorder::{Record, Recorder};
 use crate::sink::{Notice, Silent, Sink};
 use crate::start::{Handout, Start};
@@ -94,44 +93,43 @@ pub struct Outcome {
 pub fn run(plan: &Plan, mut given: Given) -> Result<Outcome> {
     let setup = Arc::new(Setup::new(plan, given.cores));
     let folder = RunFolder::open(&plan.experiment.output)?;
-    let (found, warnings) = find(plan, &folder.path)?;
-    for warning in &warnings {
+    let mut outcome = Outcome::at(&folder)?;
+    let (its_plan, its_setup, output) = (plan.clone(), setup.clone(), folder.path.clone());
+    let work =
+        move |progress: &mut dyn FnMut(u64, u64)| prepare(&its_plan, &its_setup, &output, progress);
+    let Some(prepared) = interruptible(&given.stop, given.console.as_mut(), work)? else {
+        return Ok(outcome);
+    };
+    for warning in &prepared.warnings {
         given.console.notice(&Notice::Warning(warning));
     }
-    let mut outcome = Outcome::at(&folder, found.as_ref(), warnings)?;
-    let owes_evaluation = |found: &Found| {
-        plan.experiment.data.evaluate > 0 && found.state.evaluated != found.state.step
-    };
-    if found.as_ref().is_some_and(|found| {
-        found.state.step >= identity::last_step(plan) && !owes_evaluation(found)
-    }) {
-        return Ok(outcome);
+    outcome.warnings = prepared.warnings;
+    if let Some(found) = prepared.found {
+        outcome.step = found.state.step;
+        outcome.resumed_from = Some(found.state.step);
+        outcome.checkpoint = Some(found.folder);
     }
-    let (its_plan, its_setup) = (plan.clone(), setup.clone());
-    let work =
-        move |progress: &mut dyn FnMut(u64, u64)| prepare(&its_plan, &its_setup, found, progress);
-    let Some(prepared) = interruptible(&given.stop, given.console.as_mut(), work)? else {
-        outcome.ending = Ending::Preempted;
-        return Ok(outcome);
-    };
-    train(plan, &setup, given, &folder, prepared, outcome)
+    match prepared.work {
+        Some(work) => train(plan, &setup, given, &folder, work, outcome),
+        None => Ok(Outcome { ending: Ending::AlreadyFinished, resumed_from: None, ..outcome }),
+    }
 }
 
 impl Outcome {
-    /// Of a run that goes no further than what is on disk.
-    fn at(folder: &RunFolder, found: Option<&Found>, warnings: Vec<String>) -> Result<Outcome> {
+    /// Of a run that has not got anywhere yet, except in earlier attempts.
+    fn at(folder: &RunFolder) -> Result<Outcome> {
         let lines = read_lines(&folder.path).map_err(|e| failure("read", &folder.path, &e))?;
         let Record { first, last, .. } = Record::of(&lines);
         Ok(Outcome {
-            ending: Ending::AlreadyFinished,
-            step: found.map_or(0, |found| found.state.step),
+            ending: Ending::Preempted,
+            step: 0,
             resumed_from: None,
             losses: Vec::new(),
             first,
             last,
             folder: folder.path.clone(),
-            checkpoint: found.map(|found| found.folder.clone()),
-            warnings,
+            checkpoint: None,
+            warnings: Vec::new(),
         })
     }
 }
@@ -153,16 +151,14 @@ fn train(
     setup: &Arc<Setup>,
     given: Given,
     folder: &RunFolder,
-    prepared: Prepared,
+    work: Work,
     mut outcome: Outcome,
 ) -> Result<Outcome> {
-    let Prepared { data, start, found } = prepared;
-    let resumed_from = found.map(|found| found.state.step);
+    let Work { data, start } = work;
     let (mut manifest, earlier) = manifest(plan, &given, folder, &data, &start)?;
-    manifest.begin(setup, resumed_from);
+    manifest.begin(setup, outcome.resumed_from);
     manifest.write(&folder.path)?;
-    let stop = given.stop.clone();
-    let wrap = given.wrap.clone();
+    let (stop, wrap) = (given.stop.clone(), given.wrap.clone());
     let recorder = recorder(plan, given, folder, &data, &start, &manifest, earlier)?;
     let attempt = Attempt {
         plan,
@@ -180,10 +176,8 @@ fn train(
         Err(error) => error.to_string(),
     });
     manifest.write(&folder.path)?;
-    let (ending, step, record) = ended?;
-    outcome.ending = ending;
-    outcome.step = step;
-    outcome.resumed_from = resumed_from;
+    let record;
+    (outcome.ending, outcome.step, record) = ended?;
     outcome.losses = record.losses;
     (outcome.first, outcome.last) = (record.first, record.last);
     outcome.checkpoint = record.checkpoint.or(outcome.checkpoint);

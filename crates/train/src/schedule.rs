@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! t < warmup   peak (t + 1) / warmup
-//! otherwise    peak (floor + (1 - floor) shape(progress)),   progress = (t - warmup) / (steps - warmup)
+//! otherwise    peak (floor + (1 - floor) shape(progress))
+//!              progress = (t - warmup) / (steps - warmup)
 //! ```
 //! with `shape` 1 for `constant`, `1 - progress` for `linear`, half a cosine for `cosine`; `wsd`
 //! (warm-up, stable, decay) is constant but for the last fifth of the steps, where it falls in a

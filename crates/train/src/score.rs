@@ -65,10 +65,7 @@ pub fn score(
     };
     let program = |comm: Arc<dyn Communicator>| setup.rank(comm)?.score(weights, sequences, want);
     let mut shares = threads::run(&options, program)?;
-    let logits = match want.logits {
-        true => Some(whole(&setup, &shares, sequences.len())?),
-        false => None,
-    };
+    let logits = want.logits.then(|| whole(&setup, &shares, sequences.len())).transpose()?;
     let traffic = shares.iter().map(|share| share.traffic.clone()).collect();
     let Share { loss, gradients, .. } = shares.swap_remove(0);
     Ok(Scored { loss: loss.mean(), targets: loss.count(), logits, gradients, traffic })
@@ -82,18 +79,18 @@ impl Rank {
         let mut micros = Vec::new();
         for part in self.micro_batches(sequences) {
             let micro = self.micro(1, part)?;
-            loss += match want.gradients {
-                true => self.backward(&parameters, &micro, &mut gradients)?.loss,
-                false => self.loss(&parameters, &micro)?,
+            loss += if want.gradients {
+                self.backward(&parameters, &micro, &mut gradients)?.loss
+            } else {
+                self.loss(&parameters, &micro)?
             };
             micros.push(micro);
         }
-        let gradients = match want.gradients {
-            true => {
-                gradients.check(&parameters.off_tape)?;
-                Some(gradients.sum(&self.mesh, 1)?)
-            }
-            false => None,
+        let gradients = if want.gradients {
+            gradients.check(&parameters.off_tape)?;
+            Some(gradients.sum(&self.mesh, 1)?)
+        } else {
+            None
         };
         let loss = loss.total(&self.mesh, Label { step: 1, pass: PASS, ..Label::default() })?;
         let traffic = self.meter.take();

@@ -61,10 +61,10 @@ impl Course<'_> {
                 evaluation.transpose()?;
             }
             self.check_stop()?;
-            if due(self.every.checkpoint, step, self.last) {
-                if let Some(recorder) = recorder {
-                    recorder.save(trainer)?;
-                }
+            if let Some(recorder) = recorder
+                && due(self.every.checkpoint, step, self.last)
+            {
+                recorder.save(trainer)?;
             }
         }
         Ok(())

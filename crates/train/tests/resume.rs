@@ -6,10 +6,11 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use annulus_train::{Ending, Given, Notice, Sink, TrainError, Value, run};
+use annulus_experiment::Plan;
+use annulus_train::{Ending, Given, Notice, Outcome, Sink, TrainError, Value, run};
 use common::{BASE, Place, difference, losses, number, state};
 
 const TEN: (&str, &str) = ("schedule.stop", "10");
@@ -228,39 +229,48 @@ fn a_run_stopped_anywhere_goes_on_as_if_it_had_not_been() {
 #[test]
 fn a_stop_at_any_moment_ends_in_time_and_loses_nothing() {
     let place = Place::new();
-    let setting =
-        [("mesh.sequence", "3"), ("attention.strategy", "ring"), ("every.checkpoint", "2")];
-    let whole = place.run_in("whole", &setting);
-    let mut plan = place.plan(&setting);
-    plan.experiment.output = place.path("stopped");
-    for moment in 0..12_u64 {
-        let mut given = Given::new(BASE, 3);
-        let stop = given.stop.clone();
-        given.stop = stop.clone();
-        let barrier = Arc::new(Barrier::new(2));
-        let theirs = barrier.clone();
-        let stopper = std::thread::spawn(move || {
-            theirs.wait();
-            std::thread::sleep(Duration::from_millis(3 + 17 * moment % 60));
-            stop.store(true, Ordering::Relaxed);
-            Instant::now()
-        });
-        barrier.wait();
-        let outcome = run(&plan, given).unwrap();
-        let ended = Instant::now();
-        let stopped = stopper.join().unwrap();
-        assert!(ended.saturating_duration_since(stopped) < Duration::from_secs(5));
-        assert!(outcome.warnings.is_empty(), "{:?}", outcome.warnings);
+    for setting in [
+        vec![("mesh.sequence", "3"), ("attention.strategy", "ring"), ("every.checkpoint", "2")],
+        vec![("every.evaluate", "1")],
+    ] {
+        let name = format!("{}", setting.len());
+        let whole = place.run_in(&format!("whole-{name}"), &setting);
+        let mut plan = place.plan(&setting);
+        plan.experiment.output = place.path(&format!("stopped-{name}"));
+        let mut preempted = 0;
+        for moment in 0..12 {
+            let after = Duration::from_millis(3 + 17 * moment % 60);
+            let outcome = stopped_after(&plan, after);
+            preempted += u32::from(outcome.ending == Ending::Preempted);
+            assert!(outcome.warnings.is_empty(), "{:?}", outcome.warnings);
+        }
+        assert!(preempted > 0, "no stop came in time: the test shows nothing");
+        let last = run(&plan, Given::new(BASE, 3)).unwrap();
+        assert_ne!(last.ending, Ending::Preempted);
+        assert_eq!(state(&last.checkpoint.unwrap()), state(whole.checkpoint.as_ref().unwrap()));
     }
-    let last = run(&plan, Given::new(BASE, 3)).unwrap();
-    assert_ne!(last.ending, Ending::Preempted);
-    assert_eq!(state(&last.checkpoint.unwrap()), state(whole.checkpoint.as_ref().unwrap()));
+}
+
+/// Runs `plan` and asks it to stop `after` its start; it must end within five seconds.
+fn stopped_after(plan: &Plan, after: Duration) -> Outcome {
+    let given = Given::new(BASE, 3);
+    let stop = given.stop.clone();
+    let stopper = std::thread::spawn(move || {
+        std::thread::sleep(after);
+        stop.store(true, Ordering::Relaxed);
+        Instant::now()
+    });
+    let outcome = run(plan, given).unwrap();
+    let ended = Instant::now();
+    let stopped = stopper.join().unwrap();
+    assert!(ended.saturating_duration_since(stopped) < Duration::from_secs(5));
+    outcome
 }
 
 #[test]
 fn a_live_folder_is_refused() {
     let place = Place::new();
-    struct Second(annulus_experiment::Plan, Arc<std::sync::Mutex<Option<TrainError>>>);
+    struct Second(Plan, Arc<Mutex<Option<TrainError>>>);
     impl Sink for Second {
         fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
             *self.1.lock().unwrap() = run(&self.0, Given::new(BASE, 1)).err();
@@ -268,7 +278,7 @@ fn a_live_folder_is_refused() {
         }
     }
     let plan = place.plan(&[("schedule.stop", "1")]);
-    let refused = Arc::new(std::sync::Mutex::new(None));
+    let refused = Arc::new(Mutex::new(None));
     let mut given = Given::new(BASE, 1);
     given.console = Box::new(Second(plan.clone(), refused.clone()));
     run(&plan, given).unwrap();

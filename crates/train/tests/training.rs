@@ -3,7 +3,7 @@
 mod common;
 
 use annulus_train::{Ending, Given, run};
-use common::{Place, difference, golden, losses, number, plan};
+use common::{Place, difference, golden, losses, number, plan, state};
 
 #[test]
 fn the_loss_falls_and_the_folder_is_complete() {
@@ -108,6 +108,40 @@ fn what_is_kept_changes_nothing() {
 }
 
 #[test]
+fn looking_changes_not_a_bit() {
+    let place = Place::new();
+    let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring"), ("schedule.stop", "6")];
+    let seldom = place.run_in("seldom", &[&ring[..], &[("every.log", "0")]].concat());
+    let often = [("every.evaluate", "1"), ("every.checkpoint", "1"), ("keep", "2")];
+    let often = place.run_in("often", &[&ring[..], &often].concat());
+    assert_eq!(losses(&seldom), losses(&often));
+    let [seldom, often] = [seldom, often].map(|outcome| state(&outcome.checkpoint.unwrap()));
+    assert_eq!(seldom, often);
+}
+
+#[test]
+fn recall_counts_right_answers_alike_on_any_ranks() {
+    let place = Place::new();
+    let recall = "name: recall\nmodel: {hidden_size: 32, intermediate_size: 48, \
+        num_hidden_layers: 1, num_attention_heads: 4}\ndata: {format: recall, tokens: 96, batch: 4, evaluate: 16}\n\
+        optimizer: {learning_rate: 1e-2}\nschedule: {steps: 8}\n";
+    let accuracy = |name: &str, changes: &[(&str, &str)]| {
+        let output = place.path(name);
+        let mut all = vec![("output", output.to_str().unwrap())];
+        all.extend_from_slice(changes);
+        let outcome = run(&plan(recall, &all), Given::new(recall, 4)).unwrap();
+        assert!(!outcome.last.contains_key("evaluate/bigram_entropy"));
+        outcome.last["evaluate/accuracy"]
+    };
+    let one = accuracy("one", &[]);
+    // 16 sequences of 12 answers; of 16 values, a guess gets one in 16.
+    assert!(one > 0.01 && one < 0.5, "{one}");
+    assert!((one * 192.0 - (one * 192.0).round()).abs() < 1e-9);
+    let four = [("mesh.sequence", "2"), ("mesh.data", "2"), ("attention.strategy", "striped")];
+    assert!((accuracy("four", &four) - one).abs() < 1.5 / 192.0);
+}
+
+#[test]
 fn bf16_weights_follow_their_masters() {
     let place = Place::new();
     let wide = losses(&place.run_in("wide", &[]));
@@ -131,9 +165,9 @@ fn losses_are_those_of_pytorch() {
         for (strategy, ranks) in [("local", "1"), ("striped", "4")] {
             let output = tempfile::tempdir().unwrap();
             let text = format!(
-                "name: golden\nmodel: {{path: {0}}}\ndata: {{path: {0}/tokens.safetensors, format: batches, \
-                 tokens: 64, batch: 4}}\noptimizer: {{learning_rate: 0.01, weight_decay: {decay}}}\n\
-                 schedule: {{steps: 20, {schedule}}}\noutput: {1}\nmesh: {{sequence: {ranks}}}\n\
+                "name: golden\nmodel: {{path: {0}}}\ndata: {{path: {0}/tokens.safetensors, \
+                 format: batches, tokens: 64, batch: 4}}\noptimizer: {{learning_rate: 0.01, \
+                 weight_decay: {decay}}}\nschedule: {{steps: 20, {schedule}}}\noutput: {1}\nmesh: {{sequence: {ranks}}}\n\
                  attention: {{strategy: {strategy}}}\n",
                 folder.display(),
                 output.path().display()

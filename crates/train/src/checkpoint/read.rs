@@ -14,7 +14,7 @@ use crate::start::Start;
 use crate::{Result, TrainError};
 
 /// The newest checkpoint that is whole.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) folder: PathBuf,
     pub(crate) state: State,

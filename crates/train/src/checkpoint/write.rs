@@ -17,9 +17,10 @@ use crate::{Result, TrainError};
 
 /// Larger models are cut into several files.
 const SHARD_BYTES: u64 = 5 << 30;
-/// What a tokenizer has beside `tokenizer.json`.
-const TOKENIZER_FILES: [&str; 3] =
-    ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"];
+/// The tokenizer, under the name that `transformers` looks for.
+const TOKENIZER: &str = "tokenizer.json";
+/// What may lie beside it.
+const BESIDE_TOKENIZER: [&str; 2] = ["tokenizer_config.json", "special_tokens_map.json"];
 
 /// What a checkpoint is made of.
 #[derive(Clone, Copy, Debug)]
@@ -99,14 +100,14 @@ fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
     let config = write_config(&saved.plan.shape, experiment.model.dtype);
     fs::write(folder.join("config.json"), config)?;
     fs::write(folder.join("generation_config.json"), "{\n  \"_from_model_config\": true\n}\n")?;
-    if let Some(source) = Path::new(&experiment.data.tokenizer)
-        .parent()
-        .filter(|_| experiment.data.tokenizer.ends_with(".json"))
-    {
-        fs::copy(&experiment.data.tokenizer, folder.join(TOKENIZER_FILES[0]))?;
-        for name in &TOKENIZER_FILES[1..] {
-            if source.join(name).is_file() {
-                fs::copy(source.join(name), folder.join(name))?;
+    let tokenizer = Path::new(&experiment.data.tokenizer);
+    // `bytes` is no file, and needs none.
+    if tokenizer.is_file() {
+        fs::copy(tokenizer, folder.join(TOKENIZER))?;
+        for name in BESIDE_TOKENIZER {
+            let beside = tokenizer.with_file_name(name);
+            if beside.is_file() {
+                fs::copy(beside, folder.join(name))?;
             }
         }
     }
@@ -116,7 +117,9 @@ fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
 /// Deletes the oldest checkpoints but `keep`, and never `verified`, which is known to be good.
 pub(crate) fn prune(output: &Path, keep: usize, verified: u64) -> Result<()> {
     let failed = |error| failure("delete a checkpoint of", output, &error);
-    let steps = steps(output).map_err(failed)?;
+    let mut steps = steps(output).map_err(failed)?;
+    // Later ones were refused at the start: they are no checkpoints.
+    steps.retain(|&step| step <= verified);
     let surplus = steps.len().saturating_sub(keep.max(1));
     for step in steps.into_iter().take(surplus).filter(|&step| step != verified) {
         let folder = output.join(format!("step-{step}"));

@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use annulus_data::{Recall, Source};
 use annulus_experiment::{Format, Override, Plan, parse};
 use annulus_train::{Given, Outcome, TrainError, run};
 
@@ -84,7 +84,11 @@ pub fn plan(text: &str, changes: &[(&str, &str)]) -> Plan {
         .collect();
     let experiment = parse("tiny.yaml", text, &overrides).unwrap_or_else(|e| panic!("{e}"));
     // Bytes have 256 ids and one that begins a document; ready-made batches say nothing.
-    let vocabulary = (experiment.data.format == Format::Text).then_some(257);
+    let vocabulary = match experiment.data.format {
+        Format::Text => Some(257),
+        Format::Recall => Some(Recall::new(96, 1, 0).unwrap().vocabulary()),
+        _ => None,
+    };
     Plan::new(experiment, vocabulary).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -118,5 +122,3 @@ pub fn golden(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/A").join(name);
     path.exists().then_some(path)
 }
-
-pub type Flag = Arc<std::sync::atomic::AtomicBool>;

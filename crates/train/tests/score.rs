@@ -1,0 +1,101 @@
+//! Loss, logits and gradients of a model are those of `transformers`, on any ranks.
+
+mod common;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use annulus_data::Sequence;
+use annulus_experiment::{Dtype, Kernel, Recompute, read_config};
+use annulus_model::{Llama, load};
+use annulus_sequence::{Mask, Return, Strategy};
+use annulus_train::{Setup, Want, model_config, score};
+use candle_core::{DType, Device, Tensor};
+use common::golden;
+
+/// Rows of ids and labels, as the reference outputs have them: labels are not shifted.
+fn sequences(golden: &HashMap<String, Tensor>) -> Vec<Sequence> {
+    let inputs: Vec<Vec<i64>> = golden["input_ids"].to_vec2().unwrap();
+    let labels: Vec<Vec<i64>> = golden["labels"].to_vec2().unwrap();
+    let rows = inputs.into_iter().zip(labels);
+    rows.map(|(inputs, labels)| Sequence {
+        inputs: inputs.into_iter().map(|id| id as u32).collect(),
+        targets: labels[1..].iter().copied().chain([-100]).collect(),
+    })
+    .collect()
+}
+
+fn values(tensor: &Tensor) -> Vec<f64> {
+    tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// max|a - b| / max|b|.
+fn error(a: &Tensor, b: &Tensor) -> f64 {
+    assert_eq!(a.dims(), b.dims());
+    let (a, b) = (values(a), values(b));
+    let largest = b.iter().fold(0.0_f64, |most, b| most.max(b.abs()));
+    a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / largest
+}
+
+/// |a - b| / |b|.
+fn error_l2(a: &Tensor, b: &Tensor) -> f64 {
+    assert_eq!(a.dims(), b.dims());
+    let (a, b) = (values(a), values(b));
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+    norm(&mut a.iter().zip(&b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
+}
+
+fn setup(folder: &std::path::Path, strategy: Strategy, ranks: usize) -> Setup {
+    let shape = read_config(folder).unwrap_or_else(|e| panic!("{e}"));
+    Setup {
+        config: model_config(&shape, Dtype::F32).unwrap(),
+        mask: Mask::causal(),
+        strategy,
+        returning: Return::default(),
+        kernel: Kernel::Fused,
+        tokens: 96,
+        data: 1,
+        sequence: ranks,
+        micro_batch: 1,
+        recompute: Recompute::Layer,
+        loss_chunk: 50,
+        mlp_chunk: Some(40),
+        deadline: Duration::from_secs(20),
+        cores: 4,
+    }
+}
+
+#[test]
+fn models_are_those_of_transformers() {
+    for name in ["llama-gqa", "llama-mha-tied", "llama-mqa", "llama-bias", "llama-sharded"] {
+        let Some(folder) = golden(&format!("models/{name}")) else {
+            eprintln!("skipped: no reference outputs here");
+            return;
+        };
+        let golden =
+            candle_core::safetensors::load(folder.join("golden.safetensors"), &Device::Cpu)
+                .unwrap();
+        let sequences = sequences(&golden);
+        for (strategy, ranks) in
+            [(Strategy::Local, 1), (Strategy::Megatron, 4), (Strategy::Striped, 3)]
+        {
+            let setup = setup(&folder, strategy, ranks);
+            let specification = Llama::specification(&setup.config);
+            let weights = load(&folder, &specification, DType::F32).unwrap();
+            let want = Want { logits: true, gradients: true };
+            let scored = score(&setup, &weights, &sequences, want).unwrap();
+            let loss = f64::from(golden["loss"].to_vec1::<f32>().unwrap()[0]);
+            assert!((scored.loss - loss).abs() < 1e-5 * loss, "{name}: {}", scored.loss);
+            let logits = error(&scored.logits.unwrap(), &golden["logits"]);
+            assert!(logits < 2e-5, "{name}: {logits:e}");
+            let gradients = scored.gradients.unwrap();
+            let wanted = golden.keys().filter(|key| key.starts_with("grad.")).count();
+            assert_eq!(gradients.len(), wanted);
+            for (parameter, gradient) in &gradients {
+                let off = error_l2(gradient, &golden[&format!("grad.{parameter}")]);
+                assert!(off < 1e-4, "{name} {strategy:?} {parameter}: {off:e}");
+            }
+            assert_eq!(scored.traffic.len(), ranks);
+        }
+    }
+}
