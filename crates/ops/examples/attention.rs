@@ -1,6 +1,7 @@
 //! How fast the CPU attention kernel is: `attention [TOKENS [HEADS [DIM [WORKERS [full|causal]]]]]`.
 //!
 //! Operations as papers count them: `4 B H S^2 D` forward, 2.5 times that backward, half of it under a causal mask.
+//! The product of two square matrices on one thread, measured in between, is what the machine has to give just then.
 
 use std::time::Instant;
 
@@ -28,6 +29,8 @@ fn main() -> Result<()> {
     let work = 4.0 * (heads * tokens * tokens * dim) as f64 * if causal { 0.5 } else { 1.0 };
 
     let (mut forward, mut backward) = (f64::INFINITY, f64::INFINITY);
+    let (side, mut product) = (1024, f64::INFINITY);
+    let square = Tensor::randn(0f32, 1.0, (side, side), &Device::Cpu)?;
     for _ in 0..5 {
         let start = Instant::now();
         let mut state = kernel.begin(&q, scale)?;
@@ -41,11 +44,16 @@ fn main() -> Result<()> {
         kernel.backward(tiles, &mut *state, &|| Ok(()))?;
         kernel.finish_backward(state)?;
         backward = backward.min(start.elapsed().as_secs_f64());
+
+        let start = Instant::now();
+        square.matmul(&square)?;
+        product = product.min(start.elapsed().as_secs_f64());
     }
-    println!("tokens heads dim workers forward/s GFLOP/s backward/s GFLOP/s");
+    println!("tokens heads dim workers forward/s GFLOP/s backward/s GFLOP/s product:GFLOP/s");
     let (forward_rate, backward_rate) = (work / forward / 1e9, 2.5 * work / backward / 1e9);
+    let product_rate = 2.0 * (side as f64).powi(3) / product / 1e9;
     println!(
-        "{tokens} {heads} {dim} {workers} {forward:.4} {forward_rate:.0} {backward:.4} {backward_rate:.0}"
+        "{tokens} {heads} {dim} {workers} {forward:.4} {forward_rate:.0} {backward:.4} {backward_rate:.0} {product_rate:.0}"
     );
     Ok(())
 }

@@ -6,7 +6,7 @@
 //! ```
 
 use annulus_sequence::{Mask, Positions};
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::sizes::{Queries, widened, wrong};
 
@@ -44,57 +44,91 @@ pub fn dense(
     scale: f64,
 ) -> Result<Dense> {
     let sizes = Queries::new(q, scale)?;
-    let (batch, kv_heads, columns, dim) = k.dims4()?;
+    let (batch, kv_heads, columns, _) = k.dims4()?;
     check(sizes, q, k, v, gradient)?;
-    if (queries.tokens(), keys.tokens()) != (sizes.rows, columns) {
-        let found = (queries.tokens(), keys.tokens());
+    let positions = (queries.tokens(), keys.tokens());
+    if positions != (sizes.rows, columns) {
         let wanted = (sizes.rows, columns);
-        return wrong(format!("positions of {found:?} queries and keys, wanted {wanted:?}"));
+        return wrong(&format!("positions of {positions:?} queries and keys, wanted {wanted:?}"));
     }
-    let query_positions: Vec<usize> = queries.iter().collect();
-    let key_positions: Vec<usize> = keys.iter().collect();
-    let visible: Vec<Vec<usize>> = query_positions
+    let keys: Vec<usize> = keys.iter().collect();
+    let visible: Vec<Vec<usize>> = queries
         .iter()
-        .map(|&q| (0..columns).filter(|&column| mask.allows(q, key_positions[column])).collect())
+        .map(|query| (0..columns).filter(|&column| mask.allows(query, keys[column])).collect())
         .collect();
 
-    let [q, k, v, gradient] = [values(q)?, values(k)?, values(v)?, values(gradient)?];
-    let mut out = vec![0.0; q.len()];
-    let mut lse = vec![f64::NEG_INFINITY; q.len() / dim];
-    let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; k.len()]);
+    let mut rows = Rows::new(sizes.dim, scale, [q, k, v, gradient])?;
     for head in 0..batch * sizes.heads {
-        let start = head / (sizes.heads / kv_heads) * columns;
+        let keys = head / (sizes.heads / kv_heads) * columns;
         for (row, visible) in visible.iter().enumerate().filter(|(_, seen)| !seen.is_empty()) {
-            let row = head * sizes.rows + row;
-            let key_at = |column: usize| at(start + column, dim);
-            let (query, g) = (&q[at(row, dim)], &gradient[at(row, dim)]);
-            let scores: Vec<f64> =
-                visible.iter().map(|&column| scale * dot(query, &k[key_at(column)])).collect();
-            lse[row] = log_sum_exp(&scores);
-            let p: Vec<f64> = scores.iter().map(|score| (score - lse[row]).exp()).collect();
-            for (&column, p) in visible.iter().zip(&p) {
-                add(&mut out[at(row, dim)], *p, &v[key_at(column)]);
-                add(&mut dv[key_at(column)], *p, g);
-            }
-            let delta = dot(g, &out[at(row, dim)]);
-            for (&column, p) in visible.iter().zip(&p) {
-                let ds = scale * p * (dot(g, &v[key_at(column)]) - delta);
-                add(&mut dq[at(row, dim)], ds, &k[key_at(column)]);
-                add(&mut dk[key_at(column)], ds, query);
-            }
+            rows.attend(head * sizes.rows + row, keys, visible);
         }
     }
-
-    let shape = sizes.shape();
-    let key_shape = (batch, kv_heads, columns, dim);
-    let device = &candle_core::Device::Cpu;
+    let keys = (batch, kv_heads, columns, sizes.dim);
     Ok(Dense {
-        out: Tensor::from_vec(out, shape, device)?,
-        lse: Tensor::from_vec(lse, (batch, sizes.heads, sizes.rows), device)?,
-        dq: Tensor::from_vec(dq, shape, device)?,
-        dk: Tensor::from_vec(dk, key_shape, device)?,
-        dv: Tensor::from_vec(dv, key_shape, device)?,
+        out: Tensor::from_vec(rows.out, sizes.shape(), &Device::Cpu)?,
+        lse: Tensor::from_vec(rows.lse, (batch, sizes.heads, sizes.rows), &Device::Cpu)?,
+        dq: Tensor::from_vec(rows.dq, sizes.shape(), &Device::Cpu)?,
+        dk: Tensor::from_vec(rows.dk, keys, &Device::Cpu)?,
+        dv: Tensor::from_vec(rows.dv, keys, &Device::Cpu)?,
     })
+}
+
+/// Inputs and results as rows of `dim` numbers.
+struct Rows {
+    dim: usize,
+    scale: f64,
+    q: Vec<f64>,
+    k: Vec<f64>,
+    v: Vec<f64>,
+    gradient: Vec<f64>,
+    out: Vec<f64>,
+    lse: Vec<f64>,
+    dq: Vec<f64>,
+    dk: Vec<f64>,
+    dv: Vec<f64>,
+}
+
+impl Rows {
+    fn new(dim: usize, scale: f64, [q, k, v, gradient]: [&Tensor; 4]) -> Result<Rows> {
+        let zeros = |like: &Tensor| vec![0.0; like.elem_count()];
+        Ok(Rows {
+            dim,
+            scale,
+            out: zeros(q),
+            lse: vec![f64::NEG_INFINITY; q.elem_count() / dim],
+            dq: zeros(q),
+            dk: zeros(k),
+            dv: zeros(v),
+            q: values(q)?,
+            k: values(k)?,
+            v: values(v)?,
+            gradient: values(gradient)?,
+        })
+    }
+
+    /// Everything of query row `row`, which sees the `visible` rows of keys from `keys` on.
+    fn attend(&mut self, row: usize, keys: usize, visible: &[usize]) {
+        let at = |row: usize| row * self.dim..(row + 1) * self.dim;
+        let key = |column: usize| at(keys + column);
+        let (query, gradient) = (&self.q[at(row)], &self.gradient[at(row)]);
+        let out = &mut self.out[at(row)];
+
+        let score = |&column: &usize| self.scale * dot(query, &self.k[key(column)]);
+        let scores: Vec<f64> = visible.iter().map(score).collect();
+        self.lse[row] = log_sum_exp(&scores);
+        let p: Vec<f64> = scores.iter().map(|score| (score - self.lse[row]).exp()).collect();
+        for (&column, p) in visible.iter().zip(&p) {
+            add(out, *p, &self.v[key(column)]);
+            add(&mut self.dv[key(column)], *p, gradient);
+        }
+        let delta = dot(gradient, out);
+        for (&column, p) in visible.iter().zip(&p) {
+            let ds = self.scale * p * (dot(gradient, &self.v[key(column)]) - delta);
+            add(&mut self.dq[at(row)], ds, &self.k[key(column)]);
+            add(&mut self.dk[key(column)], ds, query);
+        }
+    }
 }
 
 fn check(sizes: Queries, q: &Tensor, k: &Tensor, v: &Tensor, gradient: &Tensor) -> Result<()> {
@@ -108,22 +142,20 @@ fn check(sizes: Queries, q: &Tensor, k: &Tensor, v: &Tensor, gradient: &Tensor) 
         return Ok(());
     }
     let [q, k, v, g] = [q, k, v, gradient].map(Tensor::dims);
-    wrong(format!("queries {q:?}, keys {k:?}, values {v:?} and output gradient {g:?} do not fit"))
+    wrong(&format!("queries {q:?}, keys {k:?}, values {v:?} and output gradient {g:?} do not fit"))
 }
 
-fn values(tensor: &Tensor) -> Result<Vec<f64>> {
+/// The elements in f64, row-major.
+pub(super) fn values(tensor: &Tensor) -> Result<Vec<f64>> {
     widened(tensor, DType::F64)?.flatten_all()?.to_vec1()
 }
 
-fn at(row: usize, dim: usize) -> std::ops::Range<usize> {
-    row * dim..(row + 1) * dim
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-fn add(to: &mut [f64], factor: f64, values: &[f64]) {
+/// `to += factor * values`.
+pub(super) fn add(to: &mut [f64], factor: f64, values: &[f64]) {
     for (to, value) in to.iter_mut().zip(values) {
         *to += factor * value;
     }

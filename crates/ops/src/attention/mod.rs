@@ -106,7 +106,7 @@ pub type Progress<'a> = &'a dyn Fn() -> Result<()>;
 fn own<S: State>(state: &mut dyn State) -> Result<&mut S> {
     match state.as_any().downcast_mut() {
         Some(state) => Ok(state),
-        None => sizes::wrong(FOREIGN.to_owned()),
+        None => sizes::wrong(FOREIGN),
     }
 }
 
@@ -114,7 +114,7 @@ fn own<S: State>(state: &mut dyn State) -> Result<&mut S> {
 fn taken<S: State>(state: Box<dyn State>) -> Result<S> {
     match state.into_any().downcast() {
         Ok(state) => Ok(*state),
-        Err(_) => sizes::wrong(FOREIGN.to_owned()),
+        Err(_) => sizes::wrong(FOREIGN),
     }
 }
 

@@ -8,7 +8,8 @@ use std::any::Any;
 use annulus_sequence::Spans;
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::sizes::{Keys, Queries, spans, widened};
+use super::dense::{add, dot, values};
+use super::sizes::{Keys, Queries, spans};
 use super::{
     Attended, AttentionKernel, BackwardTile, KeyValueGradients, Progress, State, Tile, own, taken,
 };
@@ -91,7 +92,9 @@ impl AttentionKernel for Reference {
         let Forward { sizes, dtype, mut out, maximum, sum, .. } = taken(state)?;
         let shape = (sizes.batch, sizes.heads, sizes.rows);
         for (out, &sum) in out.chunks_mut(sizes.dim).zip(&sum).filter(|(_, sum)| **sum != 0.0) {
-            out.iter_mut().for_each(|value| *value /= sum);
+            for value in out {
+                *value /= sum;
+            }
         }
         let lse: Vec<f32> =
             maximum.iter().zip(&sum).map(|(maximum, sum)| (maximum + sum.ln()) as f32).collect();
@@ -211,18 +214,4 @@ impl Backward {
 
 fn visible(spans: &Spans) -> impl Iterator<Item = usize> {
     spans.iter().flat_map(|span| span.start as usize..span.end as usize)
-}
-
-fn values(tensor: &Tensor) -> Result<Vec<f64>> {
-    widened(tensor, DType::F64)?.flatten_all()?.to_vec1()
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-fn add(to: &mut [f64], factor: f64, values: &[f64]) {
-    for (to, value) in to.iter_mut().zip(values) {
-        *to += factor * value;
-    }
 }

@@ -26,10 +26,10 @@ impl Queries {
     pub(super) fn new(q: &Tensor, scale: f64) -> Result<Queries> {
         let (batch, heads, rows, dim) = q.dims4()?;
         if q.elem_count() == 0 {
-            return wrong(format!("queries of shape {:?} have no elements", q.dims()));
+            return wrong(&format!("queries of shape {:?} have no elements", q.dims()));
         }
         if !(scale.is_finite() && scale > 0.0) {
-            return wrong(format!(
+            return wrong(&format!(
                 "the scale of scores is {scale}, wanted a finite number above 0"
             ));
         }
@@ -46,13 +46,13 @@ impl Queries {
         let wanted = self.shape();
         for (name, tensor) in [("output", &attended.out), ("output gradient", gradient)] {
             if tensor.dims4()? != wanted {
-                return wrong(format!("{name} of shape {:?}, wanted {wanted:?}", tensor.dims()));
+                return wrong(&format!("{name} of shape {:?}, wanted {wanted:?}", tensor.dims()));
             }
         }
         let wanted = (self.batch, self.heads, self.rows);
         if attended.lse.dims3()? != wanted {
             let found = attended.lse.dims();
-            return wrong(format!("log-sum-exp of shape {found:?}, wanted {wanted:?}"));
+            return wrong(&format!("log-sum-exp of shape {found:?}, wanted {wanted:?}"));
         }
         Ok(())
     }
@@ -62,15 +62,15 @@ impl Queries {
         let (batch, heads, rows, dim) = tile.k.dims4()?;
         if tile.v.dims() != tile.k.dims() {
             let (k, v) = (tile.k.dims(), tile.v.dims());
-            return wrong(format!("keys of shape {k:?} with values of shape {v:?}"));
+            return wrong(&format!("keys of shape {k:?} with values of shape {v:?}"));
         }
         if (batch, dim) != (self.batch, self.dim) || rows == 0 {
             let (k, q) = (tile.k.dims(), self.shape());
-            return wrong(format!("keys of shape {k:?} for queries of shape {q:?}"));
+            return wrong(&format!("keys of shape {k:?} for queries of shape {q:?}"));
         }
         if heads == 0 || !self.heads.is_multiple_of(heads) {
             let found = self.heads;
-            return wrong(format!(
+            return wrong(&format!(
                 "{found} query heads are no multiple of {heads} key/value heads"
             ));
         }
@@ -82,7 +82,7 @@ impl Queries {
     fn check_visibility(self, visibility: &[Visibility], keys: Keys) -> Result<()> {
         let (found, batch) = (visibility.len(), self.batch);
         if found != 1 && found != batch {
-            return wrong(format!(
+            return wrong(&format!(
                 "{found} visibilities for {batch} batch rows, wanted 1 or {batch}"
             ));
         }
@@ -90,13 +90,13 @@ impl Queries {
             let found = (one.queries.len(), one.keys.len());
             let wanted = (self.rows, keys.rows);
             if found != wanted {
-                return wrong(format!(
+                return wrong(&format!(
                     "a visibility of {found:?} rows and columns, wanted {wanted:?}"
                 ));
             }
             let ends = one.queries.iter().flatten().filter(|span| span.start < span.end);
             if let Some(span) = ends.into_iter().find(|span| span.end as usize > keys.rows) {
-                return wrong(format!("a visible key {} of {} keys", span.end - 1, keys.rows));
+                return wrong(&format!("a visible key {} of {} keys", span.end - 1, keys.rows));
             }
         }
         Ok(())
@@ -114,6 +114,6 @@ pub(super) fn widened(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
 }
 
 /// An error of what was handed in.
-pub(super) fn wrong<T>(message: String) -> Result<T> {
-    Err(Error::Msg(format!("attention: {message}")).bt())
+pub(super) fn wrong<T>(message: &str) -> Result<T> {
+    Err(Error::Msg(format!("attention: {message}")))
 }

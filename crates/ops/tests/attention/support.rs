@@ -4,10 +4,11 @@ use annulus_ops::Pool;
 use annulus_ops::attention::{
     Attended, AttentionKernel, BackwardTile, Dense, Fused, KeyValueGradients, Tile, dense,
 };
-use annulus_sequence::{Layout, Mask, Positions, Visibility};
+use annulus_ops::testing::{error, random, to_f64};
+use annulus_sequence::{Mask, Positions, Visibility};
 use candle_core::{DType, Device, Tensor};
 
-/// The error of any tensor in f32: see [`error`].
+/// The largest error of any tensor in f32, as [`error`] measures it.
 pub(crate) const TOLERANCE: f64 = 5e-6;
 
 /// Batch, query heads, key/value heads, length of a head.
@@ -41,34 +42,19 @@ pub(crate) struct Shard {
     pub(crate) visibility: Vec<Visibility>,
 }
 
-/// `2 N(0, 1)`, so that softmax is peaked; the same for the same seed.
-pub(crate) fn normal(shape: impl Into<candle_core::Shape>, seed: u64) -> Tensor {
-    let shape = shape.into();
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
-    let mut uniform = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        ((state >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    };
-    let values: Vec<f32> = (0..shape.elem_count())
-        .map(|_| {
-            let radius = (-2.0 * uniform().ln()).sqrt();
-            (2.0 * radius * (std::f64::consts::TAU * uniform()).cos()) as f32
-        })
-        .collect();
-    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+/// `2 N(0, 1)`, so that softmax is peaked; the same for the same name and shape.
+pub(crate) fn peaked(name: &str, shape: [usize; 4]) -> Tensor {
+    (random(name, &shape).unwrap() * 2.0).unwrap()
 }
 
 impl Case {
     pub(crate) fn random(heads: Heads, queries: usize, keys: usize) -> Case {
         let Heads(batch, query_heads, kv_heads, dim) = heads;
-        let seed = (queries * 1009 + keys * 31 + dim) as u64;
         Case {
-            q: normal((batch, query_heads, queries, dim), seed),
-            k: normal((batch, kv_heads, keys, dim), seed + 1),
-            v: normal((batch, kv_heads, keys, dim), seed + 2),
-            gradient: normal((batch, query_heads, queries, dim), seed + 3),
+            q: peaked("q", [batch, query_heads, queries, dim]),
+            k: peaked("k", [batch, kv_heads, keys, dim]),
+            v: peaked("v", [batch, kv_heads, keys, dim]),
+            gradient: peaked("gradient", [batch, query_heads, queries, dim]),
             scale: 1.0 / (dim as f64).sqrt(),
         }
     }
@@ -83,6 +69,21 @@ impl Case {
         let [q, k, v, gradient] =
             [&self.q, &self.k, &self.v, &self.gradient].map(|t| t.to_dtype(dtype).unwrap());
         Case { q, k, v, gradient, scale: self.scale }
+    }
+
+    /// The queries of one rank, with all keys and values.
+    pub(crate) fn of_rank(&self, positions: &Positions) -> Case {
+        Case {
+            q: rows(&self.q, positions),
+            gradient: rows(&self.gradient, positions),
+            ..self.clone()
+        }
+    }
+
+    /// The keys and values of one rank, as the queries of another see them.
+    pub(crate) fn shard_of(&self, mask: &Mask, queries: &Positions, keys: &Positions) -> Shard {
+        let visibility = vec![Visibility::new(mask, queries, keys)];
+        Shard { k: rows(&self.k, keys), v: rows(&self.v, keys), visibility }
     }
 
     /// The keys and values as one shard.
@@ -128,46 +129,33 @@ impl Results {
         tolerance: f64,
         what: &str,
     ) {
+        // Where nothing is seen the log-sum-exp is -inf exactly; elsewhere it is compared like the others.
+        let [lse, wanted] = [&self.attended.lse, &expected.lse].map(|lse| to_f64(lse).unwrap());
+        let seen: Vec<bool> = wanted.iter().map(|lse| lse.is_finite()).collect();
+        assert!(lse.iter().zip(&seen).all(|(lse, seen)| *seen || *lse == f64::NEG_INFINITY));
+        let [lse, wanted] = [lse, wanted].map(|all| {
+            let all = all.iter().zip(&seen).filter_map(|(lse, seen)| seen.then_some(*lse));
+            Tensor::from_iter(all, &Device::Cpu).unwrap()
+        });
         let pairs = [
             ("out", &self.attended.out, &expected.out),
-            ("lse", &self.attended.lse, &expected.lse),
+            ("lse", &lse, &wanted),
             ("dq", &self.dq, &expected.dq),
             ("dk", dk, &expected.dk),
             ("dv", dv, &expected.dv),
         ];
         for (name, found, wanted) in pairs {
-            let error = error(found, wanted);
+            let error = error(found, wanted).unwrap();
             assert!(error <= tolerance, "{what}: {name} is off by {error:e}");
         }
     }
-}
-
-/// `max|a - b| / max|b|`, or `max|a - b|` where all of `b` is zero; infinities must be in the same places.
-pub(crate) fn error(found: &Tensor, wanted: &Tensor) -> f64 {
-    assert_eq!(found.dims(), wanted.dims());
-    let (found, wanted) = (numbers(found), numbers(wanted));
-    let (mut difference, mut largest) = (0.0_f64, 0.0_f64);
-    for (&found, &wanted) in found.iter().zip(&wanted) {
-        if wanted.is_infinite() || found.is_infinite() {
-            assert!(found == wanted, "found {found}, wanted {wanted}");
-            continue;
-        }
-        assert!(!found.is_nan() && !wanted.is_nan(), "found {found}, wanted {wanted}");
-        difference = difference.max((found - wanted).abs());
-        largest = largest.max(wanted.abs());
-    }
-    if largest == 0.0 { difference } else { difference / largest }
-}
-
-pub(crate) fn numbers(tensor: &Tensor) -> Vec<f64> {
-    tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// The bits of every result.
 pub(crate) fn bits(results: &Results) -> Vec<u64> {
     let mut tensors = vec![&results.attended.out, &results.attended.lse, &results.dq];
     tensors.extend(results.gradients.iter().flat_map(|one| [&one.dk, &one.dv]));
-    tensors.into_iter().flat_map(numbers).map(f64::to_bits).collect()
+    tensors.into_iter().flat_map(|tensor| to_f64(tensor).unwrap()).map(f64::to_bits).collect()
 }
 
 pub(crate) fn fused(workers: usize) -> Fused {
@@ -179,8 +167,4 @@ pub(crate) fn rows(tensor: &Tensor, positions: &Positions) -> Tensor {
     let indices: Vec<u32> = positions.iter().map(|position| position as u32).collect();
     let indices = Tensor::new(indices, &Device::Cpu).unwrap();
     tensor.index_select(&indices, 2).unwrap().contiguous().unwrap()
-}
-
-pub(crate) fn deal(layout: Layout, tokens: usize, world: usize) -> Vec<Positions> {
-    layout.deal(tokens, world).unwrap()
 }

@@ -12,16 +12,15 @@
 use std::any::Any;
 use std::sync::Mutex;
 
-use annulus_sequence::Visibility;
 use candle_core::{DType, Result, Tensor};
-use pulp::Arch;
 
-use super::matrix::{Into, Matrix, multiply};
-use super::pieces::{COLUMNS, Piece, Pieces, ROWS, rows_of};
+use super::inputs::{Inputs, Place, of_batch};
+use super::matrix::{Into, multiply};
+use super::pieces::{COLUMNS, Piece, ROWS};
 use super::scores::{Differentiate, STEP, Scores, hide};
-use super::{Arithmetic, Shelf, heaviest_first, in_waves, lock, locked, widened};
+use super::{Shelf, heaviest_first, in_waves, lock, locked, widened};
 use crate::Pool;
-use crate::attention::sizes::{Keys, Queries, spans, wrong};
+use crate::attention::sizes::{Queries, wrong};
 use crate::attention::{Attended, BackwardTile, KeyValueGradients, Progress, State};
 use crate::rows::{Elements, tensor};
 
@@ -55,18 +54,10 @@ struct Scratch {
 
 /// What the jobs of a tile read.
 struct Context<'a> {
-    sizes: Queries,
-    keys: Keys,
-    arithmetic: Arithmetic,
-    q: &'a [f32],
+    inputs: Inputs<'a>,
     gradient: &'a [f32],
-    k: &'a [f32],
-    v: &'a [f32],
     shift: &'a [f32],
     delta: &'a [f32],
-    /// By batch row, or one for all.
-    pieces: Vec<Pieces>,
-    visibility: &'a [Visibility],
     scratch: &'a Shelf<Scratch>,
 }
 
@@ -75,16 +66,6 @@ struct Outputs<'a> {
     dq: Vec<Mutex<&'a mut [f32]>>,
     dk: Vec<Mutex<&'a mut [f32]>>,
     dv: Vec<Mutex<&'a mut [f32]>>,
-}
-
-/// A piece of one query head.
-#[derive(Clone, Copy)]
-struct Place<'a> {
-    /// Of all batch rows' query heads.
-    head: usize,
-    /// The block of query rows.
-    block: usize,
-    piece: &'a Piece,
 }
 
 impl State for Backward {
@@ -126,42 +107,21 @@ impl Backward {
         BackwardTile { tile, carried }: BackwardTile<'_>,
         progress: Progress<'_>,
     ) -> Result<KeyValueGradients> {
-        let Queries { batch, rows, dim, .. } = self.sizes;
         let keys = self.sizes.keys(&tile)?;
-        let [q, gradient, k, v] =
-            [&self.q, &self.gradient, tile.k, tile.v].map(|input| Elements::of(pool, input));
+        let [q, k, v] = [&self.q, tile.k, tile.v].map(|input| Elements::of(pool, input));
+        let qkv: [&[f32]; 3] = [&q?, &k?, &v?];
         let context = Context {
-            sizes: self.sizes,
-            keys,
-            arithmetic: Arithmetic { instructions: Arch::new(), scale: self.scale },
-            q: &q?,
-            gradient: &gradient?,
-            k: &k?,
-            v: &v?,
+            inputs: Inputs::new(self.sizes, keys, self.scale, qkv, tile.visibility),
+            gradient: &Elements::of(pool, &self.gradient)?,
             shift: &self.shift,
             delta: &self.delta,
-            pieces: Pieces::of_rows(tile.visibility),
-            visibility: tile.visibility,
             scratch: &self.scratch,
         };
-        let shape = (batch, keys.heads, keys.rows, dim);
-        let mut dk = vec![0.0; batch * keys.heads * keys.rows * dim];
-        let mut dv = dk.clone();
-        let outputs = Outputs {
-            dq: locked(&mut self.dq, rows * dim, ROWS * dim),
-            dk: locked(&mut dk, keys.rows * dim, COLUMNS * dim),
-            dv: locked(&mut dv, keys.rows * dim, COLUMNS * dim),
-        };
-        if by_heads_is_cheaper(batch * keys.heads, pool.workers()) {
-            context.by_heads(pool, &outputs, progress)?;
-        } else {
-            context.by_columns(pool, &outputs, progress)?;
-            context.by_rows(pool, &outputs, progress)?;
-        }
-        drop(outputs);
-        if let Some(KeyValueGradients { dk: old_dk, dv: old_dv }) = carried {
-            add(pool, &mut dk, &old_dk, shape)?;
-            add(pool, &mut dv, &old_dv, shape)?;
+        let [mut dk, mut dv] = context.run(pool, &mut self.dq, progress)?;
+        let shape = (self.sizes.batch, keys.heads, keys.rows, self.sizes.dim);
+        if let Some(carried) = carried {
+            add(pool, &mut dk, &carried.dk, shape)?;
+            add(pool, &mut dv, &carried.dv, shape)?;
         }
         let [dk, dv] = [dk, dv].map(|values| tensor(pool, values, shape, DType::F32));
         Ok(KeyValueGradients { dk: dk?, dv: dv? })
@@ -173,19 +133,39 @@ impl Backward {
     }
 }
 
-impl<'a> Context<'a> {
+impl Context<'_> {
+    /// Adds to the gradient of the queries; returns those of keys and values.
+    fn run(&self, pool: &Pool, dq: &mut [f32], progress: Progress<'_>) -> Result<[Vec<f32>; 2]> {
+        let (rows, dim) = (self.inputs.sizes.rows, self.inputs.sizes.dim);
+        let keys = self.inputs.keys.rows;
+        let mut dk = vec![0.0; self.inputs.kv_heads() * keys * dim];
+        let mut dv = dk.clone();
+        let outputs = Outputs {
+            dq: locked(dq, rows * dim, ROWS * dim),
+            dk: locked(&mut dk, keys * dim, COLUMNS * dim),
+            dv: locked(&mut dv, keys * dim, COLUMNS * dim),
+        };
+        if by_heads_is_cheaper(self.inputs.kv_heads(), pool.workers()) {
+            self.by_heads(pool, &outputs, progress)?;
+        } else {
+            self.by_columns(pool, &outputs, progress)?;
+            self.by_rows(pool, &outputs, progress)?;
+        }
+        Ok([dk, dv])
+    }
+
     /// A job is a key/value head: five products per piece.
     fn by_heads(&self, pool: &Pool, outputs: &Outputs<'_>, progress: Progress<'_>) -> Result<()> {
-        let by_columns = self.pieces_by_columns();
-        let columns = self.keys.rows.div_ceil(COLUMNS);
-        let pieces = self.sizes.rows.div_ceil(ROWS) * self.group();
-        let wave = (PIECES_PER_WAVE / pieces).max(1);
+        let by_columns = self.inputs.pieces_by_columns();
+        let columns = self.inputs.column_blocks();
+        let wave = (PIECES_PER_WAVE / (self.inputs.row_blocks() * self.inputs.group())).max(1);
         for start in (0..columns).step_by(wave) {
             progress()?;
-            pool.run(self.sizes.batch * self.keys.heads, |kv_head| {
-                for column in start..columns.min(start + wave) {
-                    let pieces = &self.of_batch(&by_columns, kv_head / self.keys.heads)[column];
-                    self.key_gradients(kv_head, column, pieces, outputs, |place, ds| {
+            pool.run(self.inputs.kv_heads(), |head| {
+                let by_columns = of_batch(&by_columns, head / self.inputs.keys.heads);
+                let wave = &by_columns[start..columns.min(start + wave)];
+                for (column, pieces) in (start..).zip(wave) {
+                    self.key_gradients((head, column), pieces, outputs, |place, ds| {
                         self.add_query_gradient(place, ds, outputs);
                     });
                 }
@@ -196,24 +176,22 @@ impl<'a> Context<'a> {
 
     /// A job is a block of key columns of a key/value head: gradients of keys and values.
     fn by_columns(&self, pool: &Pool, outputs: &Outputs<'_>, progress: Progress<'_>) -> Result<()> {
-        let by_columns = self.pieces_by_columns();
-        let pieces = |kv_head: usize, column: usize| -> &[(usize, &Piece)] {
-            &self.of_batch(&by_columns, kv_head / self.keys.heads)[column]
+        let by_columns = self.inputs.pieces_by_columns();
+        let pieces = |head: usize, column: usize| -> &[(usize, &Piece)] {
+            &of_batch(&by_columns, head / self.inputs.keys.heads)[column]
         };
-        let (heads, columns) =
-            (self.sizes.batch * self.keys.heads, self.keys.rows.div_ceil(COLUMNS));
+        let (heads, columns) = (self.inputs.kv_heads(), self.inputs.column_blocks());
         let jobs = heaviest_first(heads, columns, |head, column| pieces(head, column).len());
         in_waves(pool, jobs.len(), progress, |job| {
-            let (kv_head, column) = jobs[job];
-            self.key_gradients(kv_head, column, pieces(kv_head, column), outputs, |_, _| ());
+            let (head, column) = jobs[job];
+            self.key_gradients((head, column), pieces(head, column), outputs, |_, _| ());
         })
     }
 
     /// A job is a block of query rows of a query head: gradients of queries.
     fn by_rows(&self, pool: &Pool, outputs: &Outputs<'_>, progress: Progress<'_>) -> Result<()> {
-        let pieces =
-            |head: usize, block| self.of_batch(&self.pieces, head / self.sizes.heads).of(block);
-        let (heads, blocks) = (self.sizes.batch * self.sizes.heads, self.sizes.rows.div_ceil(ROWS));
+        let (heads, blocks) = (self.inputs.heads(), self.inputs.row_blocks());
+        let pieces = |head, block| self.inputs.pieces(head, block);
         let jobs = heaviest_first(heads, blocks, |head, block| pieces(head, block).len());
         in_waves(pool, jobs.len(), progress, |job| {
             let (head, block) = jobs[job];
@@ -230,26 +208,26 @@ impl<'a> Context<'a> {
     /// `dv += pT g`, `dk += scale dsT q` over all `pieces` of a block of key columns; `also` gets every piece's `ds`.
     fn key_gradients(
         &self,
-        kv_head: usize,
-        column: usize,
-        pieces: &[(usize, &'a Piece)],
+        (kv_head, column): (usize, usize),
+        pieces: &[(usize, &Piece)],
         outputs: &Outputs<'_>,
         also: impl Fn(Place<'_>, &Scores),
     ) {
-        let (dim, group) = (self.sizes.dim, self.group());
-        let index = kv_head * self.keys.rows.div_ceil(COLUMNS) + column;
+        let (dim, group) = (self.inputs.sizes.dim, self.inputs.group());
+        let index = kv_head * self.inputs.column_blocks() + column;
         let (mut dk, mut dv) = (lock(&outputs.dk[index]), lock(&outputs.dv[index]));
         self.scratch.with(|scratch| {
             for head in kv_head * group..(kv_head + 1) * group {
                 for &(block, piece) in pieces {
                     let place = Place { head, block, piece };
                     self.differentiate(place, scratch);
-                    let start = (piece.columns.start - column * COLUMNS) * dim;
-                    let [q, gradient] = [self.q, self.gradient].map(|all| self.rows(all, place));
+                    let [q, gradient] =
+                        [self.inputs.q, self.gradient].map(|all| self.inputs.rows(all, place));
                     let [p, ds] = [&scratch.p, &scratch.ds]
                         .map(|all| all.matrix(q.rows(), piece.columns.len()).transposed());
+                    let start = (piece.columns.start - column * COLUMNS) * dim;
                     multiply(&mut dv[start..], dim, Into::Add, 1.0, p, gradient);
-                    multiply(&mut dk[start..], dim, Into::Add, self.arithmetic.scale, ds, q);
+                    multiply(&mut dk[start..], dim, Into::Add, self.inputs.scale, ds, q);
                     also(place, &scratch.ds);
                 }
             }
@@ -258,62 +236,29 @@ impl<'a> Context<'a> {
 
     /// `dq += scale ds k`.
     fn add_query_gradient(&self, place: Place<'_>, ds: &Scores, outputs: &Outputs<'_>) {
-        let k = self.columns(self.k, place);
-        let blocks = self.sizes.rows.div_ceil(ROWS);
-        let mut dq = lock(&outputs.dq[place.head * blocks + place.block]);
-        let ds = ds.matrix(rows_of(place.block, self.sizes.rows).len(), k.rows());
-        multiply(&mut dq, self.sizes.dim, Into::Add, self.arithmetic.scale, ds, k);
+        let k = self.inputs.columns(self.inputs.k, place);
+        let ds = ds.matrix(self.inputs.range(place).len(), k.rows());
+        let mut dq = lock(&outputs.dq[place.head * self.inputs.row_blocks() + place.block]);
+        multiply(&mut dq, self.inputs.sizes.dim, Into::Add, self.inputs.scale, ds, k);
     }
 
     /// The probabilities of a piece and the gradients of its scores.
     fn differentiate(&self, place: Place<'_>, Scratch { p, ds }: &mut Scratch) {
-        let [q, gradient] = [self.q, self.gradient].map(|all| self.rows(all, place));
-        let [k, v] = [self.k, self.v].map(|all| self.columns(all, place));
-        let Arithmetic { instructions, scale } = self.arithmetic;
-        multiply(&mut p.0, STEP, Into::Overwrite, scale, q, k.transposed());
+        let inputs = &self.inputs;
+        let [q, gradient] = [inputs.q, self.gradient].map(|all| inputs.rows(all, place));
+        let [k, v] = [inputs.k, inputs.v].map(|all| inputs.columns(all, place));
+        multiply(&mut p.0, STEP, Into::Overwrite, inputs.scale, q, k.transposed());
         multiply(&mut ds.0, STEP, Into::Overwrite, 1.0, gradient, v.transposed());
-        let rows = rows_of(place.block, self.sizes.rows);
         if place.piece.masked {
-            let spans = spans(self.visibility, place.head / self.sizes.heads);
-            hide(&mut p.0, &spans[rows.clone()], &place.piece.columns);
+            hide(&mut p.0, inputs.spans(place), &place.piece.columns);
         }
-        let start = place.head * self.sizes.rows;
-        let rows = start + rows.start..start + rows.end;
-        instructions.dispatch(Differentiate {
+        inputs.instructions.dispatch(Differentiate {
             scores: &mut p.0,
             gradients: &mut ds.0,
             columns: k.rows(),
-            shift: &self.shift[rows.clone()],
-            delta: &self.delta[rows],
+            shift: &self.shift[inputs.range(place)],
+            delta: &self.delta[inputs.range(place)],
         });
-    }
-
-    /// The rows of `all`, laid out as queries, that belong to a block of query rows.
-    fn rows(&self, all: &'a [f32], place: Place<'_>) -> Matrix<'a> {
-        let (rows, dim) = (rows_of(place.block, self.sizes.rows), self.sizes.dim);
-        let start = place.head * self.sizes.rows + rows.start;
-        Matrix::new(&all[start * dim..], rows.len(), dim, dim)
-    }
-
-    /// The rows of `all`, laid out as keys, that belong to the columns of a piece.
-    fn columns(&self, all: &'a [f32], place: Place<'_>) -> Matrix<'a> {
-        let (columns, dim) = (&place.piece.columns, self.sizes.dim);
-        let start = place.head / self.group() * self.keys.rows + columns.start;
-        Matrix::new(&all[start * dim..], columns.len(), dim, dim)
-    }
-
-    /// Query heads per key/value head.
-    fn group(&self) -> usize {
-        self.sizes.heads / self.keys.heads
-    }
-
-    fn pieces_by_columns(&self) -> Vec<Vec<Vec<(usize, &Piece)>>> {
-        self.pieces.iter().map(|pieces| pieces.by_columns(self.keys.rows)).collect()
-    }
-
-    /// What belongs to a batch row, where all may share one.
-    fn of_batch<'b, T>(&self, items: &'b [T], index: usize) -> &'b T {
-        &items[index.min(items.len() - 1)]
     }
 }
 
@@ -346,7 +291,7 @@ fn add(
     shape: (usize, usize, usize, usize),
 ) -> Result<()> {
     if carried.dims4()? != shape {
-        return wrong(format!("carried gradients of {:?}, wanted {shape:?}", carried.dims()));
+        return wrong(&format!("carried gradients of {:?}, wanted {shape:?}", carried.dims()));
     }
     let carried: &[f32] = &Elements::of(pool, carried)?;
     pool.for_chunks(to, CARRIED_CHUNK, |index, to| {

@@ -3,16 +3,15 @@
 use std::any::Any;
 use std::sync::Mutex;
 
-use annulus_sequence::Spans;
 use candle_core::{DType, Result, Tensor};
-use pulp::Arch;
 
-use super::matrix::{Into, Matrix, multiply};
-use super::pieces::{Piece, Pieces, ROWS, rows_of};
+use super::inputs::{Inputs, Place};
+use super::matrix::{Into, multiply};
+use super::pieces::ROWS;
 use super::scores::{Fold, STEP, Scores, hide};
-use super::{Arithmetic, Shelf, blocks, heaviest_first, in_waves, lock, widened};
+use super::{Shelf, blocks, heaviest_first, in_waves, lock, widened};
 use crate::Pool;
-use crate::attention::sizes::{Queries, spans};
+use crate::attention::sizes::Queries;
 use crate::attention::{Attended, Progress, State, Tile};
 use crate::rows::{Elements, tensor};
 
@@ -32,7 +31,7 @@ pub(super) struct Forward {
     scratch: Shelf<Scores>,
 }
 
-/// A block of query rows: what it holds and its part of the state.
+/// The state of a block of query rows.
 #[derive(Debug)]
 struct Rows<'a> {
     out: &'a mut [f32],
@@ -72,37 +71,25 @@ impl Forward {
         tile: &Tile<'_>,
         progress: Progress<'_>,
     ) -> Result<()> {
-        let Queries { heads, rows, dim, .. } = self.sizes;
+        let Queries { rows, dim, .. } = self.sizes;
         let keys = self.sizes.keys(tile)?;
         let [q, k, v] = [&self.q, tile.k, tile.v].map(|input| Elements::of(pool, input));
-        let (q, k, v) = (&*q?, &*k?, &*v?);
-        let pieces = Pieces::of_rows(tile.visibility);
-        let arithmetic = Arithmetic { instructions: Arch::new(), scale: self.scale };
+        let qkv: [&[f32]; 3] = [&q?, &k?, &v?];
+        let inputs = Inputs::new(self.sizes, keys, self.scale, qkv, tile.visibility);
         let state: Vec<Mutex<Rows<'_>>> = blocks(&mut self.out, rows * dim, ROWS * dim)
             .zip(blocks(&mut self.maximum, rows, ROWS))
             .zip(blocks(&mut self.sum, rows, ROWS))
             .map(|((out, maximum), sum)| Mutex::new(Rows { out, maximum, sum }))
             .collect();
-        let blocks = rows.div_ceil(ROWS);
-        let pieces_of = |head: usize, block| pieces[(head / heads).min(pieces.len() - 1)].of(block);
-        let jobs = heaviest_first(self.sizes.batch * heads, blocks, |head, block| {
-            pieces_of(head, block).len()
+        let jobs = heaviest_first(inputs.heads(), inputs.row_blocks(), |head, block| {
+            inputs.pieces(head, block).len()
         });
-
         in_waves(pool, jobs.len(), progress, |job| {
             let (head, block) = jobs[job];
-            let range = rows_of(block, rows);
-            let start = head * rows + range.start;
-            let q = Matrix::new(&q[start * dim..], range.len(), dim, dim);
-            let spans = &spans(tile.visibility, head / heads)[range];
-            let first_key = head / (heads / keys.heads) * keys.rows;
-            let mut state = lock(&state[head * blocks + block]);
+            let mut rows = lock(&state[head * inputs.row_blocks() + block]);
             self.scratch.with(|scores| {
-                for piece in pieces_of(head, block) {
-                    let start = (first_key + piece.columns.start) * dim;
-                    let [k, v] = [k, v]
-                        .map(|values| Matrix::new(&values[start..], piece.columns.len(), dim, dim));
-                    state.attend(arithmetic, q, [k, v], (piece, spans), &mut scores.0);
+                for piece in inputs.pieces(head, block) {
+                    rows.attend(&inputs, Place { head, block, piece }, scores);
                 }
             });
         })
@@ -116,7 +103,9 @@ impl Forward {
             for (out, &sum) in out.chunks_mut(dim).zip(&sums[block * ROWS..]) {
                 // A row that saw nothing has sum 0 and output 0.
                 if sum != 0.0 {
-                    out.iter_mut().for_each(|value| *value /= sum);
+                    for value in out {
+                        *value /= sum;
+                    }
                 }
             }
         });
@@ -130,29 +119,23 @@ impl Forward {
 }
 
 impl Rows<'_> {
-    /// Folds a piece: its keys and values, and which of its columns each row sees.
-    fn attend(
-        &mut self,
-        arithmetic: Arithmetic,
-        q: Matrix<'_>,
-        [k, v]: [Matrix<'_>; 2],
-        (piece, spans): (&Piece, &[Spans]),
-        scores: &mut [f32],
-    ) {
-        let (columns, dim) = (piece.columns.len(), v.columns());
-        multiply(scores, STEP, Into::Overwrite, arithmetic.scale, q, k.transposed());
-        if piece.masked {
-            hide(scores, spans, &piece.columns);
+    /// Folds in what the rows see of a piece.
+    fn attend(&mut self, inputs: &Inputs<'_>, place: Place<'_>, scores: &mut Scores) {
+        let q = inputs.rows(inputs.q, place);
+        let [k, v] = [inputs.k, inputs.v].map(|all| inputs.columns(all, place));
+        multiply(&mut scores.0, STEP, Into::Overwrite, inputs.scale, q, k.transposed());
+        if place.piece.masked {
+            hide(&mut scores.0, inputs.spans(place), &place.piece.columns);
         }
-        arithmetic.instructions.dispatch(Fold {
-            scores,
-            columns,
+        inputs.instructions.dispatch(Fold {
+            scores: &mut scores.0,
+            columns: k.rows(),
             maximum: self.maximum,
             sum: self.sum,
             out: self.out,
-            dim,
+            dim: inputs.sizes.dim,
         });
-        let weights = Matrix::new(scores, q.rows(), columns, STEP);
-        multiply(self.out, dim, Into::Add, 1.0, weights, v);
+        let weights = scores.matrix(q.rows(), k.rows());
+        multiply(self.out, inputs.sizes.dim, Into::Add, 1.0, weights, v);
     }
 }

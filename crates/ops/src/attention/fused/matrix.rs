@@ -36,11 +36,6 @@ impl<'a> Matrix<'a> {
         self.rows
     }
 
-    /// How many columns there are.
-    pub(super) fn columns(self) -> usize {
-        self.columns
-    }
-
     /// The same elements, rows as columns.
     pub(super) fn transposed(self) -> Self {
         Matrix {

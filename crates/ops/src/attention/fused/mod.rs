@@ -6,6 +6,7 @@
 
 mod backward;
 mod forward;
+mod inputs;
 mod matrix;
 mod pieces;
 mod scores;
@@ -14,7 +15,6 @@ use std::cmp::Reverse;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Result, Tensor};
-use pulp::Arch;
 
 use super::{
     Attended, AttentionKernel, BackwardTile, KeyValueGradients, Progress, State, Tile, own, taken,
@@ -73,13 +73,6 @@ impl AttentionKernel for Fused {
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor> {
         taken::<Backward>(state)?.finish(&self.pool)
     }
-}
-
-/// How scores are computed.
-#[derive(Clone, Copy, Debug)]
-struct Arithmetic {
-    instructions: Arch,
-    scale: f32,
 }
 
 /// Jobs per worker between two calls of `progress`: some tenths of a second at most.

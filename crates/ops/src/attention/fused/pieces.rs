@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use annulus_sequence::{Spans, Visibility};
+use annulus_sequence::Spans;
 
 /// Query rows of a block.
 pub(super) const ROWS: usize = 128;
@@ -29,11 +29,6 @@ pub(super) struct Piece {
 pub(super) struct Pieces(Vec<Vec<Piece>>);
 
 impl Pieces {
-    /// The pieces of a tile, by batch row or one for all.
-    pub(super) fn of_rows(visibility: &[Visibility]) -> Vec<Pieces> {
-        visibility.iter().map(|one| Pieces::new(&one.queries)).collect()
-    }
-
     /// The pieces of the tile whose query rows see `spans`.
     pub(super) fn new(spans: &[Spans]) -> Pieces {
         Pieces(spans.chunks(ROWS).map(pieces_of).collect())
@@ -54,11 +49,6 @@ impl Pieces {
         }
         by_columns
     }
-}
-
-/// The rows of block `block` of `rows` rows.
-pub(super) fn rows_of(block: usize, rows: usize) -> Range<usize> {
-    block * ROWS..rows.min((block + 1) * ROWS)
 }
 
 fn pieces_of(rows: &[Spans]) -> Vec<Piece> {

@@ -2,6 +2,10 @@
 //!
 //! A piece's scores lie in rows of [`STEP`] floats; what is past the piece's columns is -inf before the exponential and
 //! 0 after it, up to a whole number of vectors.
+#![expect(
+    clippy::inline_always,
+    reason = "inlined, a loop is compiled for the caller's instructions"
+)]
 
 use std::ops::Range;
 
@@ -81,8 +85,10 @@ impl WithSimd for Fold<'_> {
             let kept = exp(*maximum - shift);
             *sum = *sum * kept + weigh(scores, shift);
             *maximum = highest;
-            if kept != 1.0 {
-                out.iter_mut().for_each(|value| *value *= kept);
+            if kept < 1.0 {
+                for value in out {
+                    *value *= kept;
+                }
             }
         }
     }
