@@ -9,6 +9,10 @@ use annulus_ops::{Pool, Rotary, linear, linear_cross_entropy, rms_norm, rope, sw
 use annulus_sequence::Positions;
 use candle_core::{Device, Result, Tensor, Var};
 
+/// The program's allocator: fresh pages for every output would cost more than the arithmetic.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Repetitions; the fastest counts, since others share the machine.
 const REPETITIONS: usize = 7;
 

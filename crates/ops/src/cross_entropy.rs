@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::Pool;
 use crate::exp::exp;
@@ -107,7 +107,9 @@ impl CrossEntropy {
         multiply(&self.pool, x_matrix, weight.transposed(), logits, Output::Set);
         let mut losses = vec![0.0; kept.len()];
         let tokens = logits.chunks_mut(rows).zip(kept).zip(&mut losses);
-        self.pool.each(tokens, |((logits, (_, target)), loss)| *loss = turn(logits, *target));
+        self.pool.each(tokens, |((logits, &(_, target)), loss)| {
+            *loss = Arch::new().dispatch(Turn { logits, target });
+        });
         let dlogits = Matrix::new(logits, kept.len(), rows);
         if self.tracked.1 {
             let dw = &mut gradients.weight;
@@ -135,24 +137,29 @@ impl CrossEntropy {
 }
 
 /// The loss of one token; its logits become their gradients: softmax, less 1 at the target.
-fn turn(logits: &mut [f32], target: usize) -> f64 {
-    Arch::new().dispatch(
-        #[inline(always)]
-        || {
-            let higher = |a, b| if b > a { b } else { a };
-            let highest = fold_lanes([logits], f32::NEG_INFINITY, |a, [b]| higher(a, b), higher);
-            let shifted = f64::from(logits[target]) - f64::from(highest);
-            for logit in &mut *logits {
-                *logit = exp(*logit - highest);
-            }
-            let sum = sum_lanes([logits], |sum, [x]| sum + x);
-            for probability in &mut *logits {
-                *probability /= sum;
-            }
-            logits[target] -= 1.0;
-            f64::from(sum).ln() - shifted
-        },
-    )
+struct Turn<'a> {
+    logits: &'a mut [f32],
+    target: usize,
+}
+
+impl WithSimd for Turn<'_> {
+    type Output = f64;
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> f64 {
+        let Turn { logits, target } = self;
+        let higher = |a, b| if b > a { b } else { a };
+        let highest = fold_lanes([logits], f32::NEG_INFINITY, |a, [b]| higher(a, b), higher);
+        let shifted = f64::from(logits[target]) - f64::from(highest);
+        for logit in &mut *logits {
+            *logit = exp(*logit - highest);
+        }
+        let sum = sum_lanes([logits], |sum, [x]| sum + x);
+        for probability in &mut *logits {
+            *probability /= sum;
+        }
+        logits[target] -= 1.0;
+        f64::from(sum).ln() - shifted
+    }
 }
 
 impl CustomOp2 for CrossEntropy {

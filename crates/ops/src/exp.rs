@@ -1,8 +1,9 @@
 //! The exponential of f32 as straight-line arithmetic, so that loops over it become vector instructions.
 //!
-//! Call it in a loop inside `pulp::Arch::new().dispatch(#[inline(always)] || …)`, which compiles the loop for the
-//! widest instructions the processor has. Every step is a correctly rounded f32 operation (the
-//! fused multiply-add included), so the bits are the same on every processor.
+//! Call it in a loop inside of a `pulp::WithSimd`, which compiles the loop for the widest instructions
+//! the processor has (a closure will not do: what calls it may not be inlined). Every step is a
+//! correctly rounded f32 operation, the fused multiply-add included, so the bits are the same on
+//! every processor.
 
 /// Beyond these the result is 0 or infinity: 2^-125 and 2^128.
 const LOWEST: f32 = -86.643;

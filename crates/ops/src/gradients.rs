@@ -2,7 +2,6 @@
 
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, InplaceOp1, Layout, Result, Shape, Tensor, bail};
-use pulp::Arch;
 
 use crate::Pool;
 use crate::rows::{CHUNK, Elements, in_place_mut};
@@ -56,21 +55,15 @@ pub fn global_norm_squared<'a>(
 }
 
 fn sum_of_squares(values: &[f32]) -> f64 {
-    const LANES: usize = 16;
-    let (blocks, rest) = values.as_chunks::<LANES>();
-    Arch::new().dispatch(
-        #[inline(always)]
-        || {
-            let mut lanes = [0.0_f64; LANES];
-            for block in blocks {
-                for (sum, x) in lanes.iter_mut().zip(block) {
-                    *sum += f64::from(*x) * f64::from(*x);
-                }
-            }
-            let rest = rest.iter().map(|x| f64::from(*x) * f64::from(*x));
-            lanes.into_iter().sum::<f64>() + rest.sum::<f64>()
-        },
-    )
+    let square = |x: &f32| f64::from(*x) * f64::from(*x);
+    let (blocks, rest) = values.as_chunks::<16>();
+    let mut lanes = [0.0_f64; 16];
+    for block in blocks {
+        for (sum, x) in lanes.iter_mut().zip(block) {
+            *sum += square(x);
+        }
+    }
+    lanes.into_iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
 }
 
 /// Multiplies in place; f32, contiguous. Nothing on the tape may still need the old values.

@@ -2,7 +2,7 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::Pool;
 use crate::rows::{Elements, Rows, elements, narrow, rows_per_chunk, tensor};
@@ -21,47 +21,79 @@ struct RmsNorm {
     epsilon: f64,
 }
 
-impl RmsNorm {
-    /// `1 / sqrt(mean(x²) + epsilon)` of a row. Backward makes it again: that costs less than reading it.
+/// `1 / sqrt(mean(x²) + epsilon)` of a row. Backward makes it again: that costs less than reading it.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "inlined into a dispatched loop, it is vectorised")]
+fn scale(x: &[f32], epsilon: f64) -> f32 {
+    let squares = sum_lanes([x], |sum, [x]| x.mul_add(x, sum));
+    (1.0 / (f64::from(squares) / x.len() as f64 + epsilon).sqrt()) as f32
+}
+
+/// y = x r w with r the row's scale, in place.
+struct Forward<'a> {
+    x: &'a mut [f32],
+    weight: &'a [f32],
+    epsilon: f64,
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "inlined into a dispatched loop, it is vectorised")]
-    fn scale(&self, x: &[f32]) -> f32 {
-        let squares = sum_lanes([x], |sum, [x]| x.mul_add(x, sum));
-        (1.0 / (f64::from(squares) / x.len() as f64 + self.epsilon).sqrt()) as f32
+    fn with_simd<S: Simd>(self, _: S) {
+        for row in self.x.chunks_exact_mut(self.weight.len()) {
+            let r = scale(row, self.epsilon);
+            for (x, w) in row.iter_mut().zip(self.weight) {
+                *x = *x * r * w;
+            }
+        }
     }
-    /// With r the row's scale: dx = r (dy w) - x r³ mean(dy w x).
-    fn of_x(&self, x: &[f32], weight: &[f32], dy: &[f32], dx: &mut [f32]) {
-        let width = weight.len();
-        let rows = x.chunks_exact(width).zip(dy.chunks_exact(width));
-        Arch::new().dispatch(
-            #[inline(always)]
-            || {
-                for (dx, (x, dy)) in dx.chunks_exact_mut(width).zip(rows) {
-                    let r = self.scale(x);
-                    let along =
-                        sum_lanes([x, weight, dy], |sum, [x, w, dy]| (dy * w).mul_add(x, sum));
-                    let back = r * r * r * along / width as f32;
-                    for ((dx, x), (w, dy)) in dx.iter_mut().zip(x).zip(weight.iter().zip(dy)) {
-                        *dx = (r * w).mul_add(*dy, -(back * x));
-                    }
-                }
-            },
-        );
+}
+
+/// dx = r (dy w) - x r³ mean(dy w x).
+struct OfX<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    dy: &'a [f32],
+    dx: &'a mut [f32],
+    epsilon: f64,
+}
+
+impl WithSimd for OfX<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let (weight, width) = (self.weight, self.weight.len());
+        let rows = self.x.chunks_exact(width).zip(self.dy.chunks_exact(width));
+        for (dx, (x, dy)) in self.dx.chunks_exact_mut(width).zip(rows) {
+            let r = scale(x, self.epsilon);
+            let along = sum_lanes([x, weight, dy], |sum, [x, w, dy]| (dy * w).mul_add(x, sum));
+            let back = r * r * r * along / width as f32;
+            for ((dx, x), (w, dy)) in dx.iter_mut().zip(x).zip(weight.iter().zip(dy)) {
+                *dx = (r * w).mul_add(*dy, -(back * x));
+            }
+        }
     }
-    /// dw = sum over rows of dy x r.
-    fn of_weight(&self, x: &[f32], dy: &[f32], sums: &mut [f32]) {
-        let width = sums.len();
-        Arch::new().dispatch(
-            #[inline(always)]
-            || {
-                for (x, dy) in x.chunks_exact(width).zip(dy.chunks_exact(width)) {
-                    let r = self.scale(x);
-                    for (sum, (x, dy)) in sums.iter_mut().zip(x.iter().zip(dy)) {
-                        *sum = (dy * r).mul_add(*x, *sum);
-                    }
-                }
-            },
-        );
+}
+
+/// dw = sum over rows of dy x r.
+struct OfWeight<'a> {
+    x: &'a [f32],
+    dy: &'a [f32],
+    sums: &'a mut [f32],
+    epsilon: f64,
+}
+
+impl WithSimd for OfWeight<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let width = self.sums.len();
+        for (x, dy) in self.x.chunks_exact(width).zip(self.dy.chunks_exact(width)) {
+            let r = scale(x, self.epsilon);
+            for (sum, (x, dy)) in self.sums.iter_mut().zip(x.iter().zip(dy)) {
+                *sum = (dy * r).mul_add(*x, *sum);
+            }
+        }
     }
 }
 
@@ -86,15 +118,7 @@ impl CustomOp2 for RmsNorm {
         let chunk = rows_per_chunk(width);
         self.pool.for_chunks(&mut y, chunk * width.max(1), |index, piece| {
             rows.copy(index * chunk, piece);
-            Arch::new().dispatch(
-                #[inline(always)]
-                || {
-                    for row in piece.chunks_exact_mut(width) {
-                        let r = self.scale(row);
-                        row.iter_mut().zip(&*weight).for_each(|(x, w)| *x = *x * r * w);
-                    }
-                },
-            );
+            Arch::new().dispatch(Forward { x: piece, weight: &weight, epsilon: self.epsilon });
         });
         Ok((narrow(&self.pool, y, x.dtype())?, x_layout.shape().clone()))
     }
@@ -108,15 +132,18 @@ impl CustomOp2 for RmsNorm {
         let pool = &self.pool;
         let (x_values, dy) = (Elements::of(pool, x)?, Elements::of(pool, dy)?);
         let weights = Elements::of(pool, weight)?;
-        let width = weights.len();
+        let (width, epsilon) = (weights.len(), self.epsilon);
         let mut dx = vec![0.0; x_values.len()];
         let chunk = rows_per_chunk(width) * width.max(1);
         let pieces = dx.chunks_mut(chunk).zip(x_values.chunks(chunk)).zip(dy.chunks(chunk));
-        pool.each(pieces, |((dx, x), dy)| self.of_x(x, &weights, dy, dx));
+        pool.each(pieces, |((dx, x), dy)| {
+            Arch::new().dispatch(OfX { x, weight: &weights, dy, dx, epsilon });
+        });
         let rows = x_values.len() / width.max(1);
         let dw = sum_rows(pool, rows, width, |rows, sums| {
-            let elements = rows.start * width..rows.end * width;
-            self.of_weight(&x_values[elements.clone()], &dy[elements], sums);
+            let range = rows.start * width..rows.end * width;
+            let (x, dy) = (&x_values[range.clone()], &dy[range]);
+            Arch::new().dispatch(OfWeight { x, dy, sums, epsilon });
         });
         let dx = tensor(pool, dx, x.shape(), x.dtype())?;
         Ok((Some(dx), Some(tensor(pool, dw, weight.shape(), weight.dtype())?)))

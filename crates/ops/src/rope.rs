@@ -5,7 +5,7 @@ use std::sync::Arc;
 use annulus_sequence::Positions;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::Pool;
 use crate::rows::{Rows, narrow, rows_per_chunk};
@@ -59,22 +59,31 @@ struct Rope {
     direction: f32,
 }
 
-impl Rope {
+/// Rotates rows in place; they are those of the tensor from `first` on.
+struct Rotate<'a> {
+    rows: &'a mut [f32],
+    first: usize,
+    rotary: &'a Rotary,
+    direction: f32,
+}
+
+impl WithSimd for Rotate<'_> {
+    type Output = ();
     /// (a, b) becomes (a cos - b sin, b cos + a sin), for the two halves a, b of a row.
-    fn rotate(&self, row: &mut [f32], position_index: usize) {
-        let half = row.len() / 2;
-        let table = position_index * half..(position_index + 1) * half;
-        let (cos, sin) = (&self.rotary.cos[table.clone()], &self.rotary.sin[table]);
-        let (a, b) = row.split_at_mut(half);
-        Arch::new().dispatch(
-            #[inline(always)]
-            || {
-                for ((a, b), (cos, sin)) in a.iter_mut().zip(b).zip(cos.iter().zip(sin)) {
-                    let sin = self.direction * sin;
-                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
-                }
-            },
-        );
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let half = self.rotary.head_dim / 2;
+        let tokens = self.rotary.cos.len() / half;
+        for (index, row) in self.rows.chunks_exact_mut(2 * half).enumerate() {
+            let token = (self.first + index) % tokens;
+            let table = token * half..(token + 1) * half;
+            let angles = self.rotary.cos[table.clone()].iter().zip(&self.rotary.sin[table]);
+            let (a, b) = row.split_at_mut(half);
+            for ((a, b), (cos, sin)) in a.iter_mut().zip(b).zip(angles) {
+                let sin = self.direction * sin;
+                (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+            }
+        }
     }
 }
 
@@ -94,9 +103,9 @@ impl CustomOp1 for Rope {
         let chunk = rows_per_chunk(width);
         self.pool.for_chunks(&mut y, chunk * width.max(1), |index, piece| {
             rows.copy(index * chunk, piece);
-            for (row_index, row) in piece.chunks_exact_mut(width).enumerate() {
-                self.rotate(row, (index * chunk + row_index) % tokens);
-            }
+            let (rotary, direction) = (&*self.rotary, self.direction);
+            let first = index * chunk;
+            Arch::new().dispatch(Rotate { rows: piece, first, rotary, direction });
         });
         Ok((narrow(&self.pool, y, x.dtype())?, layout.shape().clone()))
     }

@@ -41,15 +41,26 @@ pub(crate) fn fold_lanes<const N: usize>(
     join: impl Fn(f32, f32) -> f32,
 ) -> f32 {
     let mut lanes = [start; LANES];
-    let parts = slices.map(<[f32]>::as_chunks::<LANES>);
-    for block in 0..parts[0].0.len() {
-        let blocks = parts.map(|(blocks, _)| &blocks[block]);
+    let (whole, rest) = slices[0].as_chunks::<LANES>();
+    for block in 0..whole.len() {
+        let mut blocks = [&[0.0; LANES]; N];
+        for (block_of_slice, slice) in blocks.iter_mut().zip(slices) {
+            *block_of_slice = &slice.as_chunks().0[block];
+        }
         for (lane, value) in lanes.iter_mut().enumerate() {
-            *value = fold(*value, blocks.map(|block| block[lane]));
+            let mut elements = [0.0; N];
+            for (element, block) in elements.iter_mut().zip(blocks) {
+                *element = block[lane];
+            }
+            *value = fold(*value, elements);
         }
     }
-    for index in 0..parts[0].1.len() {
-        lanes[index] = fold(lanes[index], parts.map(|(_, rest)| rest[index]));
+    for (lane, value) in lanes[..rest.len()].iter_mut().enumerate() {
+        let mut elements = [0.0; N];
+        for (element, slice) in elements.iter_mut().zip(slices) {
+            *element = slice[whole.len() * LANES + lane];
+        }
+        *value = fold(*value, elements);
     }
     let mut half = LANES / 2;
     while half > 0 {

@@ -2,7 +2,7 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::Pool;
 use crate::exp::exp;
@@ -27,30 +27,42 @@ fn sigmoid(x: f32) -> f32 {
 }
 
 /// y = g s(g) u, with s the logistic function.
-fn forward(gate: &[f32], up: &[f32], y: &mut [f32]) {
-    Arch::new().dispatch(
-        #[inline(always)]
-        || {
-            for ((y, &g), u) in y.iter_mut().zip(gate).zip(up) {
-                *y = g * sigmoid(g) * u;
-            }
-        },
-    );
+struct Forward<'a> {
+    gate: &'a [f32],
+    up: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for ((y, &g), u) in self.y.iter_mut().zip(self.gate).zip(self.up) {
+            *y = g * sigmoid(g) * u;
+        }
+    }
 }
 
 /// dg = dy u s (1 + g (1 - s)) and du = dy g s.
-fn backward(gate: &[f32], up: &[f32], dy: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
-    let arguments = gate.iter().zip(up).zip(dy);
-    Arch::new().dispatch(
-        #[inline(always)]
-        || {
-            for ((dg, du), ((&g, u), dy)) in dgate.iter_mut().zip(dup).zip(arguments) {
-                let s = sigmoid(g);
-                *dg = dy * u * s * g.mul_add(1.0 - s, 1.0);
-                *du = dy * g * s;
-            }
-        },
-    );
+struct Backward<'a> {
+    gate: &'a [f32],
+    up: &'a [f32],
+    dy: &'a [f32],
+    dgate: &'a mut [f32],
+    dup: &'a mut [f32],
+}
+
+impl WithSimd for Backward<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let arguments = self.gate.iter().zip(self.up).zip(self.dy);
+        for ((dg, du), ((&g, u), dy)) in self.dgate.iter_mut().zip(self.dup).zip(arguments) {
+            let s = sigmoid(g);
+            *dg = dy * u * s * g.mul_add(1.0 - s, 1.0);
+            *du = dy * g * s;
+        }
+    }
 }
 
 impl CustomOp2 for SwiGlu {
@@ -72,7 +84,7 @@ impl CustomOp2 for SwiGlu {
         let ups = elements(&self.pool, up, up_layout)?;
         let mut y = vec![0.0; gates.len()];
         let pieces = y.chunks_mut(CHUNK).zip(gates.chunks(CHUNK)).zip(ups.chunks(CHUNK));
-        self.pool.each(pieces, |((y, gate), up)| forward(gate, up, y));
+        self.pool.each(pieces, |((y, gate), up)| Arch::new().dispatch(Forward { gate, up, y }));
         Ok((narrow(&self.pool, y, gate.dtype())?, shape.clone()))
     }
     fn bwd(
@@ -88,7 +100,9 @@ impl CustomOp2 for SwiGlu {
         let (mut dgate, mut dup) = (vec![0.0; gates.len()], vec![0.0; gates.len()]);
         let arguments = gates.chunks(CHUNK).zip(ups.chunks(CHUNK)).zip(dy.chunks(CHUNK));
         let pieces = dgate.chunks_mut(CHUNK).zip(dup.chunks_mut(CHUNK)).zip(arguments);
-        pool.each(pieces, |((dgate, dup), ((gate, up), dy))| backward(gate, up, dy, dgate, dup));
+        pool.each(pieces, |((dgate, dup), ((gate, up), dy))| {
+            Arch::new().dispatch(Backward { gate, up, dy, dgate, dup });
+        });
         let dgate = tensor(pool, dgate, gate.shape(), gate.dtype())?;
         Ok((Some(dgate), Some(tensor(pool, dup, up.shape(), up.dtype())?)))
     }

@@ -138,7 +138,8 @@ fn bits(tensors: &[Tensor]) -> Result<Vec<Vec<u32>>> {
 
 #[test]
 fn agrees_with_candles_slow_forms_in_f64() -> Result<()> {
-    for case in cases()? {
+    // Candle has no gradient for a product of no rows.
+    for case in cases()?.into_iter().filter(|case| case.shapes[0][0] > 0) {
         let inputs = case.inputs()?;
         let found = case.run(2, &inputs)?;
         let wide = inputs.iter().map(|x| x.to_dtype(DType::F64)).collect::<Result<Vec<_>>>()?;
