@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use annulus_sequence::{Mask, Positions, Return, Rule, Run};
+use annulus_sequence::{Mask, Positions, Return, Rule};
 use annulus_train::whole::{Answer, Question, Split, attend, attend_tile};
 use candle_core::{DType, Device, Tensor};
 use safetensors::SafeTensors;
@@ -110,21 +110,11 @@ fn mask(name: &str) -> Result<Mask, String> {
 /// A strictly increasing list as runs.
 fn positions(list: &Tensor, rows: usize) -> Result<Positions, String> {
     let list: Vec<i64> = list.to_vec1().map_err(|error| error.to_string())?;
-    let increasing = list.windows(2).all(|pair| pair[0] < pair[1]);
-    if list.len() != rows || rows == 0 || list[0] < 0 || !increasing {
-        return Err(format!("positions must be {rows} strictly increasing numbers from 0 on"));
+    if list.len() != rows || list.iter().any(|&position| position < 0) {
+        return Err(format!("{rows} positions from 0 on are wanted, there are {}", list.len()));
     }
-    let mut runs: Vec<Run> = Vec::new();
-    for position in list.into_iter().map(|position| position as usize) {
-        match runs.last_mut() {
-            Some(run) if run.len == 1 => {
-                (run.step, run.len) = (position - run.start, 2);
-            }
-            Some(run) if run.start + run.step * run.len == position => run.len += 1,
-            _ => runs.push(Run::contiguous(position, 1)),
-        }
-    }
-    Ok(Positions::new(runs))
+    let list: Vec<usize> = list.into_iter().map(|position| position as usize).collect();
+    Positions::from_list(&list).ok_or_else(|| "positions must be strictly increasing".to_owned())
 }
 
 fn write(answer: &Answer, path: &Path) -> Result<(), Failure> {

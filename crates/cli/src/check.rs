@@ -17,8 +17,8 @@ pub(crate) fn check(file: &File) -> Done {
 pub(crate) fn plan(arguments: &Reading) -> Done {
     let (_, plan) = read(&arguments.file)?;
     match arguments.json {
-        true => print::line(&plan.to_json().to_string()),
-        false => print::line(&plan.to_string()),
+        true => print::line(&plan.to_json()),
+        false => print::line(&plan.to_text()),
     }
     Ok(0)
 }

@@ -97,14 +97,14 @@ impl Sink for Console {
     fn notice(&mut self, notice: &Notice<'_>) {
         match notice {
             Notice::Reading { .. } | Notice::Evaluating { .. } => {}
-            Notice::Start { step, of, ranks, strategy, parameters } => {
+            Notice::Start { step, last, ranks, strategy, parameters } => {
                 let from = if *step > 0 { format!(", from step {step}") } else { String::new() };
                 let ranks = match ranks {
                     1 => "1 rank".to_owned(),
                     more => format!("{more} ranks"),
                 };
                 self.say(&format!("{parameters} parameters, {ranks}, {strategy}{from}"));
-                self.start(*step, *of);
+                self.start(*step, *last);
             }
             Notice::Saved { step, folder } => {
                 self.say(&format!("step {step}  saved {}", folder.display()));

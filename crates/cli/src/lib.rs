@@ -14,13 +14,23 @@ mod verify;
 
 use std::process::ExitCode;
 
+use annulus_train::memory::Counting;
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 use crate::arguments::{Arguments, Command};
 use crate::failure::Failure;
 
-/// Runs the program with this process's arguments.
+#[global_allocator]
+static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
+
+/// Runs the program with this process's arguments. To be called first, from the only thread.
 pub fn main() -> ExitCode {
+    // Candle's own pools stay at one thread: every rank brings its own workers, and pools that spin would starve them.
+    for pool in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
+        // SAFETY: no other thread exists yet.
+        unsafe { std::env::set_var(pool, "1") };
+    }
     let done = match Arguments::parse().command {
         Command::Train(arguments) => train::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),
