@@ -5,10 +5,13 @@ use std::io::{BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use crate::cache::Input;
-use crate::encode::Encoder;
+use crate::encode::{Encoder, encode_texts};
 use crate::files::{Lines, Utf8, blocks};
 use crate::header::{HEADER, Header};
 use crate::{DataError, Tokenizer};
+
+/// Bytes of lines that are encoded together.
+const TOGETHER: usize = 1 << 22;
 
 /// Bytes gathered before they are written.
 const BUFFER: usize = 1 << 20;
@@ -38,7 +41,8 @@ pub(crate) fn build(
             if size > input.size {
                 return Err(DataError::Changed { path: input.path.clone() });
             }
-            utf8.push(block, &mut |text| texts.push(text, &mut ids))?;
+            let mut push = |text: &str| texts.push(text, &mut ids);
+            utf8.push(block, &mut push).map_err(|error| error.in_file(&input.path))?;
             done += block.len() as u64;
             progress(done, total);
             Ok(())
@@ -47,7 +51,7 @@ pub(crate) fn build(
             return Err(DataError::Changed { path: input.path.clone() });
         }
         utf8.finish()?;
-        texts.finish(&mut ids)?;
+        texts.finish(&mut ids).map_err(|error| error.in_file(&input.path))?;
     }
     ids.finish(key)?;
     let write = |source| DataError::Write { path: path.to_owned(), source };
@@ -60,14 +64,14 @@ pub(crate) fn build(
 enum Texts<'a> {
     /// The file is one.
     Whole { encoder: Encoder<'a>, begun: bool },
-    /// Every line is one.
-    Lines { lines: Lines<'a>, tokenizer: &'a Tokenizer },
+    /// Every line is one. Those that wait are encoded together.
+    Lines { lines: Lines<'a>, waiting: Vec<String>, bytes: usize },
 }
 
 impl<'a> Texts<'a> {
     fn new(input: &'a Input, jsonl: bool, tokenizer: &'a Tokenizer) -> Texts<'a> {
         if jsonl {
-            Texts::Lines { lines: Lines::new(&input.path), tokenizer }
+            Texts::Lines { lines: Lines::new(&input.path), waiting: Vec::new(), bytes: 0 }
         } else {
             Texts::Whole { encoder: Encoder::new(tokenizer), begun: false }
         }
@@ -82,9 +86,15 @@ impl<'a> Texts<'a> {
                 }
                 encoder.push(text, &mut |tokens| ids.push(tokens))
             }
-            Texts::Lines { lines, tokenizer } => {
-                lines.push(text, &mut |line| whole(line, tokenizer, ids))
-            }
+            Texts::Lines { lines, waiting, bytes } => lines.push(text, &mut |line| {
+                *bytes += line.len();
+                waiting.push(line.to_owned());
+                if *bytes < TOGETHER {
+                    return Ok(());
+                }
+                *bytes = 0;
+                ids.documents(&std::mem::take(waiting))
+            }),
         }
     }
 
@@ -95,23 +105,15 @@ impl<'a> Texts<'a> {
                 encoder.finish(&mut |tokens| ids.push(tokens))?;
                 ids.end()
             }
-            Texts::Lines { lines, tokenizer } => {
-                lines.finish(&mut |line| whole(line, tokenizer, ids))
+            Texts::Lines { lines, mut waiting, .. } => {
+                lines.finish(&mut |line| {
+                    waiting.push(line.to_owned());
+                    Ok(())
+                })?;
+                ids.documents(&waiting)
             }
         }
     }
-}
-
-/// One document from one text; none from an empty one.
-fn whole(text: &str, tokenizer: &Tokenizer, ids: &mut Ids<'_>) -> Result<(), DataError> {
-    if text.is_empty() {
-        return Ok(());
-    }
-    ids.begin()?;
-    let mut encoder = Encoder::new(tokenizer);
-    encoder.push(text, &mut |tokens| ids.push(tokens))?;
-    encoder.finish(&mut |tokens| ids.push(tokens))?;
-    ids.end()
 }
 
 /// The file of ids under construction.
@@ -140,6 +142,17 @@ impl<'a> Ids<'a> {
         let (bytes, documents) = (Vec::new(), Vec::new());
         let (tokens, largest) = (0, None);
         Ok(Ids { path, file, tokenizer, hasher, bytes, width, tokens, largest, documents })
+    }
+
+    /// A document from each text; none from an empty one.
+    fn documents(&mut self, texts: &[String]) -> Result<(), DataError> {
+        let encoded = encode_texts(texts, self.tokenizer)?;
+        for (_, tokens) in texts.iter().zip(encoded).filter(|(text, _)| !text.is_empty()) {
+            self.begin()?;
+            self.push(&tokens)?;
+            self.end()?;
+        }
+        Ok(())
     }
 
     fn begin(&mut self) -> Result<(), DataError> {

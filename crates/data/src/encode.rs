@@ -10,7 +10,7 @@
 //!                              ^^^^^^^^^^^^^^^^^^^
 //! ```
 //!
-//! and are joined at a token in the middle of a stretch of at least [`AGREE`] tokens where both have the
+//! and are joined at a token in the middle of a stretch of at least eight tokens where both have the
 //! same ids at the same places, if one of these holds:
 //!
 //! - The token begins a word, as the tokenizer's splitter sees it, in both. Splitters read from left to
@@ -26,18 +26,24 @@
 //! encoded anew from the beginning of a token of the left one; if that does not help, the left one
 //! is made longer, up to a limit.
 
-use std::collections::VecDeque;
+mod agreement;
+
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::thread;
 
 use crate::tokenizer::Json;
 use crate::{DataError, Tokenizer};
-
-/// Tokens in a row on which two pieces must agree.
-const AGREE: usize = 8;
+use agreement::{Token, agreement};
 
 /// Ids handed on at a time.
 const HANDED: usize = 1 << 12;
+
+/// Threads that encode at once, if there are as many cores.
+const THREADS: usize = 16;
+
+/// Pieces a thread encodes in a row: tokenizers remember words, each thread its own.
+const IN_A_ROW: usize = 8;
 
 /// What takes the ids.
 pub(crate) type Into<'a> = &'a mut dyn FnMut(&[u32]) -> Result<(), DataError>;
@@ -53,7 +59,7 @@ impl<'a> Encoder<'a> {
     pub(crate) fn new(tokenizer: &'a Tokenizer) -> Encoder<'a> {
         match tokenizer {
             Tokenizer::Bytes => Encoder::Bytes,
-            Tokenizer::Json(json) => Encoder::Pieces(Pieces::new(json, Sizes::LARGE)),
+            Tokenizer::Json(json) => Encoder::Pieces(Pieces::new(json, Sizes::large())),
         }
     }
 
@@ -74,6 +80,18 @@ impl<'a> Encoder<'a> {
     }
 }
 
+/// The ids of several texts, each by itself.
+pub(crate) fn encode_texts(
+    texts: &[String],
+    tokenizer: &Tokenizer,
+) -> Result<Vec<Vec<u32>>, DataError> {
+    in_threads(texts, |text: &String| {
+        let mut ids = Vec::new();
+        tokenizer.encode(text, &mut |part| ids.extend_from_slice(part))?;
+        Ok(ids)
+    })
+}
+
 fn bytes(text: &str, into: Into<'_>) -> Result<(), DataError> {
     let mut ids = [0; HANDED];
     for bytes in text.as_bytes().chunks(HANDED) {
@@ -92,26 +110,15 @@ pub(crate) struct Sizes {
     pub(crate) overlap: usize,
     /// The longest piece tried where shorter ones do not agree.
     pub(crate) limit: usize,
+    /// Pieces encoded at once.
+    pub(crate) batch: usize,
 }
 
 impl Sizes {
     /// Long enough for the overlap to cost little, short enough for all threads to hold one.
-    const LARGE: Sizes = Sizes { piece: 1 << 17, overlap: 1 << 12, limit: 1 << 21 };
-}
-
-/// A token and its place in the document, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Token {
-    id: u32,
-    start: usize,
-    end: usize,
-    /// Whether it is the first of a word.
-    begins: bool,
-}
-
-impl Token {
-    fn same(&self, other: &Token) -> bool {
-        (self.id, self.start, self.end) == (other.id, other.start, other.end)
+    fn large() -> Sizes {
+        let batch = threads() * IN_A_ROW;
+        Sizes { piece: 1 << 17, overlap: 1 << 12, limit: 1 << 21, batch }
     }
 }
 
@@ -130,21 +137,26 @@ pub(crate) struct Pieces<'a> {
     open: Option<Vec<Token>>,
     /// Tokens that start before have been handed on.
     from: usize,
+    /// How many pieces to encode at once next: few after a failure, whose successors are for nothing.
+    at_once: usize,
 }
 
 impl<'a> Pieces<'a> {
     pub(crate) fn new(json: &'a Json, sizes: Sizes) -> Pieces<'a> {
         let end = sizes.piece + sizes.overlap;
-        Pieces { json, sizes, text: String::new(), start: 0, end, open: None, from: 0 }
+        let (text, at_once) = (String::new(), sizes.batch);
+        Pieces { json, sizes, text, start: 0, end, open: None, from: 0, at_once }
     }
 
-    /// Takes the next part of the document, of any length, bit by bit.
+    /// Takes the next part of the document, of any length; hands on what is certain by now.
     pub(crate) fn push(&mut self, mut text: &str, into: Into<'_>) -> Result<(), DataError> {
         while !text.is_empty() {
             let (head, tail) = text.split_at(floor(text, self.sizes.piece));
             self.text.push_str(head);
             text = tail;
-            self.advance(false, into)?;
+            if self.text.len() > (self.sizes.batch + 1) * self.sizes.piece {
+                self.advance(false, into)?;
+            }
         }
         Ok(())
     }
@@ -169,11 +181,12 @@ impl<'a> Pieces<'a> {
             if ranges.is_empty() {
                 return Ok(());
             }
-            let mut pieces = self.encode_all(&ranges)?;
-            for range in ranges {
-                let right = pieces.pop_front().unwrap_or_default();
+            self.at_once = (self.at_once * 2).min(self.sizes.batch);
+            let rights = in_threads(&ranges, |range| self.encode(range.clone()))?;
+            for (range, right) in ranges.into_iter().zip(rights) {
                 if !self.join(range, right, into)? {
                     self.grow()?;
+                    self.at_once = 1;
                     break;
                 }
             }
@@ -194,12 +207,11 @@ impl<'a> Pieces<'a> {
         self.start + floor(&self.text, place - self.start)
     }
 
-    /// The pieces that follow the open one, as many as there is text and are threads.
+    /// The pieces that follow the open one, as many as there is text for.
     fn next_ranges(&self, last: bool) -> Vec<Range<usize>> {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
         let mut ranges = Vec::new();
         let mut end = self.end;
-        while ranges.len() < threads && end < self.start + self.text.len() {
+        while ranges.len() < self.at_once && end < self.start + self.text.len() {
             let start = self.floor(end - self.sizes.overlap.min(end - self.start));
             let Some(next) = self.reach(start + self.sizes.piece + self.sizes.overlap, last) else {
                 break;
@@ -266,24 +278,6 @@ impl<'a> Pieces<'a> {
         DataError::NoCut { offset: self.start as u64, bytes: self.end - self.start }
     }
 
-    /// Several pieces at once, each on a thread.
-    fn encode_all(&self, ranges: &[Range<usize>]) -> Result<VecDeque<Vec<Token>>, DataError> {
-        if let [range] = ranges {
-            return Ok(VecDeque::from([self.encode(range.clone())?]));
-        }
-        thread::scope(|scope| {
-            let start = |range: &Range<usize>| {
-                let range = range.clone();
-                scope.spawn(move || self.encode(range))
-            };
-            let threads: Vec<_> = ranges.iter().map(start).collect();
-            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            threads.into_iter().map(join).collect()
-        })
-    }
-
     fn encode(&self, range: Range<usize>) -> Result<Vec<Token>, DataError> {
         let text = &self.text[range.start - self.start..range.end - self.start];
         let encoding = self.json.inner.encode(text, false).map_err(|error| DataError::Encode {
@@ -302,6 +296,32 @@ impl<'a> Pieces<'a> {
     }
 }
 
+/// What `make` makes of `items`, in order; neighbours are made on the same thread.
+fn in_threads<T: Sync, M: Send>(
+    items: &[T],
+    make: impl Fn(&T) -> Result<M, DataError> + Sync,
+) -> Result<Vec<M>, DataError> {
+    if items.len() < 2 {
+        return items.iter().map(make).collect();
+    }
+    let make = &make;
+    thread::scope(|scope| {
+        let parts = items.chunks(items.len().div_ceil(threads()));
+        let start =
+            |part: &'_ [T]| -> Result<Vec<M>, DataError> { part.iter().map(make).collect() };
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || start(part))).collect();
+        let mut made = Vec::with_capacity(items.len());
+        for thread in threads {
+            made.extend(thread.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+        }
+        Ok(made)
+    })
+}
+
+fn threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(THREADS)
+}
+
 /// The place of a character of `text` at or before `place`, or its end; never 0 but in an empty text.
 fn floor(text: &str, place: usize) -> usize {
     let place = place.min(text.len());
@@ -313,57 +333,6 @@ fn floor(text: &str, place: usize) -> usize {
 fn hand<'t>(tokens: impl Iterator<Item = &'t Token>, into: Into<'_>) -> Result<(), DataError> {
     let ids: Vec<u32> = tokens.map(|token| token.id).collect();
     ids.chunks(HANDED).try_for_each(into)
-}
-
-/// The start of a token in the middle of a stretch on which `left` and `right` agree, if that makes it
-/// sure that the tokens of both before and after it are those of the whole.
-fn agreement(left: &[Token], right: &[Token], exact: bool) -> Option<usize> {
-    let ordered = |tokens: &[Token]| tokens.is_sorted_by_key(|token| token.start);
-    if !ordered(left) || !ordered(right) {
-        return None;
-    }
-    let first = right.first()?.start;
-    let mut left = &left[left.partition_point(|token| token.start < first)..];
-    let mut right = right;
-    let mut stretch = Stretch::default();
-    while let (Some(ours), Some(theirs)) = (left.first(), right.first()) {
-        if ours.same(theirs) {
-            if let Some(place) = stretch.grow(ours, exact || (ours.begins && theirs.begins)) {
-                return Some(place);
-            }
-            (left, right) = (&left[1..], &right[1..]);
-        } else {
-            stretch = Stretch::default();
-            let (a, b) = (ours.start <= theirs.start, theirs.start <= ours.start);
-            (left, right) = (&left[usize::from(a)..], &right[usize::from(b)..]);
-        }
-    }
-    None
-}
-
-/// Tokens in a row on which two pieces agree.
-#[derive(Default)]
-struct Stretch {
-    length: usize,
-    /// Where the last token starts.
-    last: usize,
-    /// Where to join, and the length at that token.
-    join: Option<(usize, usize)>,
-}
-
-impl Stretch {
-    /// Takes the next token, at which it is `sure` to join or not; the place to join at, once there is
-    /// one with enough tokens around it.
-    fn grow(&mut self, token: &Token, sure: bool) -> Option<usize> {
-        self.length += 1;
-        // The place must tell which tokens lie before: the one before starts earlier.
-        let place = self.length > AGREE / 2 && token.start > self.last;
-        if sure && place && self.join.is_none() {
-            self.join = Some((token.start, self.length));
-        }
-        self.last = token.start;
-        self.join.filter(|(_, length)| self.length >= length + AGREE / 2).map(|(start, _)| start)
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What is wrong with data: the file, where in it, what was found, and the way out.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What is wrong with data.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,14 @@ pub enum DataError {
         /// How many bytes were tried.
         bytes: usize,
     },
+    /// A file the tokenizer fails on.
+    #[error("`{path}`: {source}", path = path.display())]
+    In {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: Box<DataError>,
+    },
     /// Fewer tokens than one batch takes.
     #[error("{part}: {found} tokens found, {wanted} needed")]
     TooShort {
@@ -157,6 +165,16 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// Adds the file to what the tokenizer, which knows no files, says.
+    pub(crate) fn in_file(self, path: &Path) -> DataError {
+        match self {
+            DataError::Encode { .. } | DataError::NoCut { .. } => {
+                DataError::In { path: path.to_owned(), source: Box::new(self) }
+            }
+            other => other,
+        }
+    }
+
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
@@ -186,6 +204,7 @@ impl DataError {
                 "break the text into documents, or use a tokenizer that splits at spaces, or \
                  `tokenizer: bytes`"
             }
+            DataError::In { source, .. } => return source.hint(),
             DataError::TooShort { .. } => {
                 "use a longer text, or lower `data.tokens`, `data.batch` or `data.evaluate`"
             }

@@ -18,7 +18,7 @@ use tokenizers::{
 use super::*;
 
 /// Pieces far smaller than any in use, so that short texts have many joins.
-const SMALL: Sizes = Sizes { piece: 96, overlap: 64, limit: 1 << 20 };
+const SMALL: Sizes = Sizes { piece: 96, overlap: 64, limit: 1 << 20, batch: 3 };
 
 /// How Llama 3 splits a text.
 const LLAMA: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -188,7 +188,7 @@ fn a_long_number_is_joined() {
 fn pieces_of_the_size_in_use_are_joined() {
     let text = "It was the best of times, it was the worst of times 1859.\n".repeat(9000);
     let json = llama();
-    assert_eq!(joined(&json, Sizes::LARGE, &text).unwrap(), whole(&json, &text));
+    assert_eq!(joined(&json, Sizes::large(), &text).unwrap(), whole(&json, &text));
 }
 
 /// A word that is unknown as a whole has no token that could tell two pieces' places apart.
