@@ -1,5 +1,5 @@
-//! The last projection and the cross entropy in one, a chunk of tokens at a time: logits never exist
-//! for all tokens.
+//! The last projection and the cross entropy in one, a chunk of tokens at a time: logits never
+//! exist for all tokens.
 
 use std::sync::OnceLock;
 
@@ -19,7 +19,8 @@ pub const IGNORED: i64 = -100;
 ///
 /// `x` [.., D], `weight` [V, D], `targets` i64 [..] with [`IGNORED`] left out, `chunk` tokens of
 /// logits held at once. Where `x` or `weight` is on the tape, gradients are made chunk by chunk in
-/// the forward pass and kept, in f32, until the tape is dropped. Tokens that are left out cost nothing.
+/// the forward pass and kept, in f32, until the tape is dropped. Tokens that are left out cost
+/// nothing.
 ///
 /// # Errors
 /// When shapes do not fit, a target is neither [`IGNORED`] nor below V, or `chunk` is 0.

@@ -1,9 +1,10 @@
-//! The exponential of f32 as straight-line arithmetic, so that loops over it become vector instructions.
+//! The exponential of f32 as straight-line arithmetic, so that loops over it become vector
+//! instructions.
 //!
-//! Call it in a loop inside of a `pulp::WithSimd`, which compiles the loop for the widest instructions
-//! the processor has (a closure will not do: what calls it may not be inlined). Every step is a
-//! correctly rounded f32 operation, the fused multiply-add included, so the bits are the same on
-//! every processor.
+//! Call it in a loop inside of a `pulp::WithSimd`, which compiles the loop for the widest
+//! instructions the processor has (a closure will not do: what calls it may not be inlined). Every
+//! step is a correctly rounded f32 operation, the fused multiply-add included, so the bits are the
+//! same on every processor.
 
 /// Beyond these the result is 0 or infinity: 2^-125 and 2^128.
 const LOWEST: f32 = -86.643;
@@ -15,9 +16,9 @@ const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
 
 /// `e^x` within one unit in the last place; 0 below -86.6, infinity above 88.7, NaN for NaN.
 ///
-/// e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln 2 / 2, where the series up to r^7 / 7! is off by 5e-9.
+/// e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln 2 / 2, where the series up to r^7 / 7! is
+/// off by 5e-9.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "inlined into the loop, it is vectorised with it")]
 pub(crate) fn exp(x: f32) -> f32 {
     // Comparisons, not `clamp`, whose x86 form needs more instructions to keep NaN.
     let inside = if x > HIGHEST { HIGHEST } else { x };

@@ -6,7 +6,8 @@ use candle_core::{CpuStorage, CustomOp1, InplaceOp1, Layout, Result, Shape, Tens
 use crate::Pool;
 use crate::rows::{CHUNK, Elements, in_place_mut};
 
-/// Vector-Jacobian product: the gradients of `sum(y * seed)`; `seed` has the shape and dtype of `y` and is not differentiated.
+/// Vector-Jacobian product: the gradients of `sum(y * seed)`; `seed` has the shape and dtype of `y`
+/// and is not differentiated.
 ///
 /// Take gradients out with `remove(..)`, `detach` them and drop the rest: an undetached gradient
 /// keeps the tape it came from.
@@ -36,7 +37,8 @@ impl CustomOp1 for Seed {
     }
 }
 
-/// The sum of squares of all elements, in f64, in the order given and independent of the number of workers.
+/// The sum of squares of all elements, in f64, in the order given and independent of the number of
+/// workers.
 ///
 /// # Errors
 /// When a tensor is neither f32 nor bf16.
@@ -95,7 +97,11 @@ impl InplaceOp1 for Scale {
 
 /// Parameters that got no gradient: an operator without one cut them off the tape.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} of {parameters} parameters got no gradient: `{}`", .missing.len(), .missing.join("`, `"))]
+#[error(
+    "{} of {parameters} parameters got no gradient: `{}`",
+    .missing.len(),
+    .missing.join("`, `")
+)]
 pub struct NoGradient {
     /// Their names.
     pub missing: Vec<String>,

@@ -1,8 +1,9 @@
-//! Fused operators with gradients, for anybody who uses Candle: each a slow obvious reference, a fast CPU form, later a CUDA
-//! form. Nothing here knows of ranks.
+//! Fused operators with gradients, for anybody who uses Candle: each a slow obvious reference, a
+//! fast CPU form, later a CUDA form. Nothing here knows of ranks.
 //!
-//! Every operator takes the [`Pool`] it may use; none uses a global one. Inputs may be f32 or bf16; sums are f32.
-#![allow(clippy::todo, reason = "skeleton")]
+//! Every operator takes the [`Pool`] it may use; none uses a global one. Inputs may be f32 or bf16;
+//! sums are f32.
+#![expect(clippy::inline_always, reason = "loops become vector code where they are inlined")]
 
 pub mod attention;
 

@@ -8,9 +8,11 @@ use crate::matrix::{Matrix, Output, multiply};
 use crate::rows::{Elements, elements, narrow, rows_per_chunk, tensor};
 use crate::sums::sum_rows;
 
-/// `x` [.., I] times `weight` [O, I] transposed, plus `bias` [O]: [.., O], with gradients for all three.
+/// `x` [.., I] times `weight` [O, I] transposed, plus `bias` `[O]`: [.., O], with gradients for all
+/// three.
 ///
-/// The output has the type of `x`. Products are summed in f32, whatever the types, and rounded once.
+/// The output has the type of `x`. Products are summed in f32, whatever the types, and rounded
+/// once.
 ///
 /// # Errors
 /// When the shapes do not fit, or a tensor is neither f32 nor bf16.

@@ -1,6 +1,7 @@
 //! Products of matrices: the output is cut into tiles of a fixed size, a tile is a job of the pool.
 //!
-//! A tile runs over the whole of the inner dimension, so neither the number of workers nor their timing reaches a bit.
+//! A tile runs over the whole of the inner dimension, so neither the number of workers nor their
+//! timing reaches a bit.
 
 use std::marker::PhantomData;
 
@@ -13,7 +14,14 @@ const COLUMNS: usize = 512;
 /// The most rows of a tile: packing its operands then costs a few percent.
 const MOST_ROWS: usize = 256;
 
-/// Rows of a tile: a sixteenth in steps of 32, so that a few workers have tiles enough. It depends on the shape alone.
+/// With so many rows on the left, turning the right matrix round costs less than every tile's doing
+/// so for its part.
+const FEWEST_ROWS: usize = 64;
+/// Rows that are turned round at a time: a cache line of each column.
+const TURNED_ROWS: usize = 16;
+
+/// Rows of a tile: a sixteenth in steps of 32, so that a few workers have tiles enough. It depends
+/// on the shape alone.
 fn tile_rows(rows: usize) -> usize {
     (rows / 16).next_multiple_of(32).clamp(32, MOST_ROWS)
 }
@@ -48,6 +56,20 @@ impl<'a> Matrix<'a> {
             column_stride: self.row_stride,
         }
     }
+    /// A copy of the elements, row by row.
+    fn row_major(&self, pool: &Pool) -> Vec<f32> {
+        let mut copy = vec![0.0; self.data.len()];
+        pool.for_chunks(&mut copy, TURNED_ROWS * self.columns.max(1), |index, piece| {
+            let rows = piece.len() / self.columns;
+            for column in 0..self.columns {
+                let from = column * self.column_stride + index * TURNED_ROWS * self.row_stride;
+                for row in 0..rows {
+                    piece[row * self.columns + column] = self.data[from + row * self.row_stride];
+                }
+            }
+        });
+        copy
+    }
 }
 
 /// What a product does with what is in its output.
@@ -73,6 +95,8 @@ pub(crate) fn multiply(
         a.rows * b.columns,
         "a product has a row per row, a column per column"
     );
+    let turned = (b.column_stride != 1 && a.rows >= FEWEST_ROWS).then(|| b.row_major(pool));
+    let b = turned.as_deref().map_or(b, |turned| Matrix::new(turned, b.rows, b.columns));
     pool.each(tiles(output, a.rows, b.columns), |tile| tile.multiply(a, b, mode));
 }
 
@@ -113,9 +137,10 @@ fn tiles(output: &mut [f32], rows: usize, columns: usize) -> Vec<Tile<'_>> {
 impl Tile<'_> {
     fn multiply(self, a: Matrix<'_>, b: Matrix<'_>, mode: Output) {
         let alpha = if mode == Output::Add { 1.0 } else { 0.0 };
-        // SAFETY: the tile's elements are its own; rows `row .. row + rows` of `a` and columns `column .. column +
-        // columns` of `b` exist, as do `a.columns == b.rows` elements along each (`multiply` compared the shapes,
-        // `Matrix::new` the lengths), so every address lies inside its slice.
+        // SAFETY: the tile's elements are its own; rows `row .. row + rows` of `a` and columns
+        // `column .. column + columns` of `b` exist, as do `a.columns == b.rows` elements along
+        // each (`multiply` compared the shapes, `Matrix::new` the lengths), so every address lies
+        // inside its slice.
         unsafe {
             gemm::gemm(
                 self.rows,

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The workers of one rank. Nothing that waits for a peer may run inside.
 ///
-/// Which worker takes which job differs from run to run, so what a job computes must depend on the job alone: cut work into
-/// pieces of a fixed size, never into as many pieces as there are workers.
+/// Which worker takes which job differs from run to run, so what a job computes must depend on the
+/// job alone: cut work into pieces of a fixed size, never into as many pieces as there are workers.
 #[derive(Clone)]
 pub struct Pool(Option<Arc<rayon::ThreadPool>>);
 
@@ -17,12 +17,13 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `workers` threads; with one (or none), everything runs in the caller, and so it does where the system
-    /// refuses to start threads.
+    /// A pool of `workers` threads; with one (or none), everything runs in the caller, and so it
+    /// does where the system refuses to start threads.
     pub fn new(workers: usize) -> Pool {
         Pool::starting(workers, || ())
     }
-    /// The same; every worker calls `start` first: for what a thread keeps to itself, such as whom its memory is counted to.
+    /// The same; every worker calls `start` first: for what a thread keeps to itself, such as whom
+    /// its memory is counted to.
     pub fn starting(workers: usize, start: impl Fn() + Send + Sync + 'static) -> Pool {
         if workers < 2 {
             return Pool::serial();
@@ -46,7 +47,8 @@ impl Pool {
     pub fn run(&self, jobs: usize, job: impl Fn(usize) + Send + Sync) {
         self.each(0..jobs, job);
     }
-    /// Cuts `data` into pieces of `chunk` elements (the last may be shorter) and runs `job(index, piece)` for each.
+    /// Cuts `data` into pieces of `chunk` elements (the last may be shorter) and runs `job(index,
+    /// piece)` for each.
     pub fn for_chunks<T: Send>(
         &self,
         data: &mut [T],
@@ -61,8 +63,8 @@ impl Pool {
         self.for_chunks(&mut slots, 1, |index, slot| slot[0] = Some(job(index)));
         slots.into_iter().flatten().collect()
     }
-    /// Runs `job` for every item, taken in order by whichever worker is free, and returns when all are done. A panic in a
-    /// job ends in the caller.
+    /// Runs `job` for every item, taken in order by whichever worker is free, and returns when all
+    /// are done. A panic in a job ends in the caller.
     pub fn each<I>(&self, items: I, job: impl Fn(I::Item) + Send + Sync)
     where
         I: IntoIterator,

@@ -1,7 +1,8 @@
-//! Random numbers as a pure function of what they are for: the same on any number of ranks, nothing to save.
+//! Random numbers as a pure function of what they are for: the same on any number of ranks, nothing
+//! to save.
 //!
-//! The numbers of a key are the stream of a block cipher, ChaCha with 8 rounds, under the hash of the key; any place of
-//! the stream is reached at once.
+//! The numbers of a key are the stream of a block cipher, ChaCha with 8 rounds, under the hash of
+//! the key; any place of the stream is reached at once.
 
 use std::f64::consts::TAU;
 
@@ -20,7 +21,8 @@ pub struct Key<'a> {
 }
 
 impl Key<'_> {
-    /// The stream of this key for one kind of number. Lengths are hashed too, so that no two keys run into one.
+    /// The stream of this key for one kind of number. Lengths are hashed too, so that no two keys
+    /// run into one.
     fn stream(&self, kind: &str) -> ChaCha8Rng {
         let mut hash = blake3::Hasher::new();
         hash.update(&self.seed.to_le_bytes());
@@ -32,9 +34,11 @@ impl Key<'_> {
     }
 }
 
-/// `len` standard normal numbers from index `start` on. Element `i` depends on the key and `i` alone.
+/// `len` standard normal numbers from index `start` on. Element `i` depends on the key and `i`
+/// alone.
 ///
-/// Elements `2 j` and `2 j + 1` are the two that Box and Muller (1958) make of words `2 j` and `2 j + 1` of the stream.
+/// Elements `2 j` and `2 j + 1` are the two that Box and Muller (1958) make of words `2 j` and `2 j
+/// + 1` of the stream.
 pub fn normal(key: Key<'_>, start: u64, len: usize) -> Vec<f32> {
     let mut stream = key.stream("normal");
     stream.set_word_pos(u128::from(start / 2 * 2));
@@ -59,7 +63,8 @@ pub fn uniform(key: Key<'_>, index: u64, below: u64) -> u64 {
     // A stream of its own per index: a draw may be rejected, and drawn again, any number of times.
     stream.set_stream(index);
     loop {
-        // The upper half of a product is uniform but for lower halves under 2^64 mod `below` (Lemire, arXiv 1805.10941).
+        // The upper half of a product is uniform but for lower halves under 2^64 mod `below`
+        // (Lemire, arXiv 1805.10941).
         let product = u128::from(stream.next_u64()) * u128::from(below);
         if product as u64 >= below.wrapping_neg() % below {
             return (product >> 64) as u64;

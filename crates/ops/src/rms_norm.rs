@@ -1,4 +1,5 @@
-//! `x / sqrt(mean(x²) + epsilon) * weight` over the last dimension (Zhang and Sennrich, arXiv 1910.07467).
+//! `x / sqrt(mean(x²) + epsilon) * weight` over the last dimension (Zhang and Sennrich, arXiv
+//! 1910.07467).
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
@@ -8,7 +9,7 @@ use crate::Pool;
 use crate::rows::{Elements, Rows, elements, narrow, rows_per_chunk, tensor};
 use crate::sums::{sum_lanes, sum_rows};
 
-/// `x` [.., D], `weight` [D]: [.., D] in the type of `x`, with gradients for both.
+/// `x` [.., D], `weight` `[D]`: [.., D] in the type of `x`, with gradients for both.
 ///
 /// # Errors
 /// When `weight` is not as long as the rows of `x`, or a tensor is neither f32 nor bf16.
@@ -21,9 +22,9 @@ struct RmsNorm {
     epsilon: f64,
 }
 
-/// `1 / sqrt(mean(x²) + epsilon)` of a row. Backward makes it again: that costs less than reading it.
+/// `1 / sqrt(mean(x²) + epsilon)` of a row. Backward makes it again: that costs less than reading
+/// it.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "inlined into a dispatched loop, it is vectorised")]
 fn scale(x: &[f32], epsilon: f64) -> f32 {
     let squares = sum_lanes([x], |sum, [x]| x.mul_add(x, sum));
     (1.0 / (f64::from(squares) / x.len() as f64 + epsilon).sqrt()) as f32

@@ -1,4 +1,5 @@
-//! Rotary position embedding at the positions of runs (Su et al., arXiv 2104.09864), rotate-half layout.
+//! Rotary position embedding at the positions of runs (Su et al., arXiv 2104.09864), rotate-half
+//! layout.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Tensors as rows of f32, whatever their type and strides; results as tensors of the type that was asked for.
+//! Tensors as rows of f32, whatever their type and strides; results as tensors of the type that was
+//! asked for.
 
 use std::borrow::Cow;
 use std::ops::{Deref, Range};

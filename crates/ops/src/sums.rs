@@ -9,9 +9,11 @@ const ROWS: usize = 128;
 /// Independent partial sums of a row: a vector register's worth or two, whatever the processor.
 const LANES: usize = 32;
 
-/// The sum over `rows` rows of vectors of `width`: `add(rows, sums)` adds some rows, in order, to `sums`.
+/// The sum over `rows` rows of vectors of `width`: `add(rows, sums)` adds some rows, in order, to
+/// `sums`.
 ///
-/// Two levels: 128 rows in f32, then those sums in f64 in order, so that nothing depends on the workers.
+/// Two levels: 128 rows in f32, then those sums in f64 in order, so that nothing depends on the
+/// workers.
 pub(crate) fn sum_rows(
     pool: &Pool,
     rows: usize,
@@ -30,10 +32,10 @@ pub(crate) fn sum_rows(
     totals.into_iter().map(|total| total as f32).collect()
 }
 
-/// Folds slices of one length into 32 interleaved values from `start` by `fold(value, elements)`, and those pairwise by
-/// `join`; so a sum in f32 is near that in f64, and becomes vector instructions.
+/// Folds slices of one length into 32 interleaved values from `start` by `fold(value, elements)`,
+/// and those pairwise by `join`; so a sum in f32 is near that in f64, and becomes vector
+/// instructions.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "inlined into a dispatched loop, it is vectorised")]
 pub(crate) fn fold_lanes<const N: usize>(
     slices: [&[f32]; N],
     start: f32,
@@ -74,7 +76,6 @@ pub(crate) fn fold_lanes<const N: usize>(
 
 /// [`fold_lanes`] of a sum.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "inlined into a dispatched loop, it is vectorised")]
 pub(crate) fn sum_lanes<const N: usize>(
     slices: [&[f32]; N],
     fold: impl Fn(f32, [f32; N]) -> f32,

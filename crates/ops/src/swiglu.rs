@@ -21,7 +21,6 @@ struct SwiGlu {
 }
 
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "inlined into a dispatched loop, it is vectorised")]
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }

@@ -23,7 +23,8 @@ pub fn error_l2(a: &Tensor, b: &Tensor) -> Result<f64> {
     Ok(ratio(norm(&difference), norm(&b)))
 }
 
-/// The gradient of `function` at `point` by central differences of fourth order, for functions in f64: about 10 digits.
+/// The gradient of `function` at `point` by central differences of fourth order, for functions in
+/// f64: about 10 digits.
 pub fn finite_differences(function: impl Fn(&[f64]) -> f64, point: &[f64]) -> Vec<f64> {
     const STEP: f64 = 1e-3;
     let mut moved = point.to_vec();
@@ -76,7 +77,8 @@ pub fn output_and_gradients(
     Ok([vec![y.detach()], of_inputs].concat())
 }
 
-/// Holds an operator to a slow, obvious form of it in f64: output, and gradients by finite differences.
+/// Holds an operator to a slow, obvious form of it in f64: output, and gradients by finite
+/// differences.
 ///
 /// # Panics
 /// When an error, as [`error`] measures it, exceeds `tolerance`.

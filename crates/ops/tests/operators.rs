@@ -1,5 +1,5 @@
-//! Every operator against Candle's slow forms in f64 at sizes of several chunks; its bits for any number of workers, for
-//! strided inputs and for bf16.
+//! Every operator against Candle's slow forms in f64 at sizes of several chunks; its bits for any
+//! number of workers, for strided inputs and for bf16.
 
 use std::sync::Arc;
 
