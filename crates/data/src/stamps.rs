@@ -71,8 +71,9 @@ impl Stamps {
         let error = |source| DataError::Write { path: self.path.clone(), source };
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let text = serde_json::to_vec(&self.stamps).map_err(|source| error(source.into()))?;
-        // A name of its own: another process may save at the same moment.
-        let temporary = folder.join(format!("{}.stamps-partial", std::process::id()));
+        // A name of its own: another process or thread may save at the same moment.
+        let (process, thread) = (std::process::id(), std::thread::current().id());
+        let temporary = folder.join(format!("{process}-{thread:?}.stamps-partial"));
         File::create(&temporary).and_then(|mut file| file.write_all(&text)).map_err(error)?;
         fs::rename(&temporary, &self.path).map_err(error)
     }
