@@ -14,14 +14,29 @@ use crate::sink::{Sink, Value};
 /// The file's name in a run folder.
 pub(crate) const FILE: &str = "metrics.jsonl";
 
-/// Writes lines.
+/// What an evaluated step has.
+pub(crate) const EVALUATION: &str = "evaluate/loss";
+
+/// Writes lines; values of the step that was recorded last join its line.
 #[derive(Debug)]
-pub(crate) struct Lines(File);
+pub(crate) struct Lines {
+    path: PathBuf,
+    file: File,
+    /// The step of the last line; 0: there is none.
+    last: u64,
+}
 
 /// A line that was read.
 pub(crate) struct Line {
     pub(crate) step: u64,
     pub(crate) values: Map<String, Json>,
+}
+
+impl Line {
+    /// Whether the step was evaluated.
+    pub(crate) fn has_evaluation(&self) -> bool {
+        self.values.contains_key(EVALUATION)
+    }
 }
 
 impl Lines {
@@ -43,16 +58,32 @@ impl Lines {
             write_atomically(&path, kept.as_bytes())?;
         }
         let file = OpenOptions::new().create(true).append(true).open(&path)?;
-        Ok((Lines(file), lines))
+        let last = lines.last().map_or(0, |line| line.step);
+        Ok((Lines { path, file, last }, lines))
+    }
+
+    /// Adds values to the last line.
+    fn amend(&mut self, values: &[(&str, Value<'_>)]) -> io::Result<()> {
+        let mut text = read(&self.path)?;
+        text.truncate(text.trim_end().len() - 1);
+        text.push_str(&members(values));
+        text.push_str("}\n");
+        write_atomically(&self.path, text.as_bytes())?;
+        self.file = OpenOptions::new().append(true).open(&self.path)?;
+        Ok(())
     }
 }
 
 impl Sink for Lines {
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
-        self.0.write_all(line(step, values).as_bytes())
+        if step == self.last {
+            return self.amend(values);
+        }
+        self.last = step;
+        self.file.write_all(line(step, values).as_bytes())
     }
     fn flush(&mut self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 }
 
@@ -76,7 +107,11 @@ fn parse(text: &str) -> Option<Line> {
 }
 
 fn line(step: u64, values: &[(&str, Value<'_>)]) -> String {
-    let mut text = format!("{{\"step\": {step}");
+    format!("{{\"step\": {step}{}}}\n", members(values))
+}
+
+fn members(values: &[(&str, Value<'_>)]) -> String {
+    let mut text = String::new();
     for (tag, value) in values {
         let value = match value {
             Value::Number(number) if number.is_finite() => format!("{number:.16e}"),
@@ -87,7 +122,7 @@ fn line(step: u64, values: &[(&str, Value<'_>)]) -> String {
         // Writing to a string cannot fail.
         let _ = write!(text, ", {}: {value}", Json::from(*tag));
     }
-    text + "}\n"
+    text
 }
 
 #[cfg(test)]
@@ -114,7 +149,11 @@ mod tests {
         let (mut lines, kept) = Lines::resume(folder.path(), 2).unwrap();
         assert_eq!(kept.len(), 2);
         lines.record(3, &[]).unwrap();
+        lines.record(3, &[(EVALUATION, Value::Number(2.0))]).unwrap();
+        lines.record(4, &[]).unwrap();
         let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
-        assert_eq!(text, "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 3}\n");
+        let third = "{\"step\": 3, \"evaluate/loss\": 2.0000000000000000e0}";
+        assert_eq!(text, format!("{{\"step\": 1}}\n{{\"step\": 2}}\n{third}\n{{\"step\": 4}}\n"));
+        assert!(read_lines(folder.path()).unwrap()[2].has_evaluation());
     }
 }

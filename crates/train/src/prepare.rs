@@ -11,6 +11,8 @@ use annulus_experiment::{Format, Plan};
 
 use crate::assemble::initial_weights;
 use crate::checkpoint::{Found, load, newest};
+use crate::folder::failure;
+use crate::lines::read_lines;
 use crate::sink::{Notice, Sink};
 use crate::start::Start;
 use crate::{Data, Result, Setup, TrainError, identity, machine, open_data};
@@ -76,9 +78,8 @@ pub(crate) fn prepare(
     if let Some(found) = &found {
         let differing = identity::differences(plan, &found.state.experiment)?;
         refuse(found, &differing)?;
-        let state = &found.state;
-        let evaluates = plan.experiment.data.evaluate > 0;
-        if state.step >= identity::last_step(plan) && (state.evaluated == state.step || !evaluates)
+        if found.state.step >= identity::last_step(plan)
+            && (plan.experiment.data.evaluate == 0 || is_evaluated(output, found.state.step)?)
         {
             return Ok(Prepared { found: Some(found.clone()), warnings, work: None });
         }
@@ -97,6 +98,12 @@ pub(crate) fn prepare(
         None => Start::fresh(initial_weights(plan, &setup.config)?),
     };
     Ok(Prepared { found, warnings, work: Some(Work { data, start }) })
+}
+
+/// Whether `metrics.jsonl` says that step `step` was evaluated.
+fn is_evaluated(output: &Path, step: u64) -> Result<bool> {
+    let lines = read_lines(output).map_err(|error| failure("read", output, &error))?;
+    Ok(lines.iter().any(|line| line.step == step && line.has_evaluation()))
 }
 
 /// An error, if there is any difference.

@@ -42,8 +42,6 @@ pub(crate) struct Recorder<'a> {
     pub(crate) data: String,
     /// The last step that is on disk; 0: none.
     pub(crate) saved: u64,
-    /// The last step that was evaluated; 0: none.
-    pub(crate) evaluated: u64,
 }
 
 impl Record {
@@ -94,7 +92,6 @@ impl Recorder<'_> {
             version: 1,
             step,
             tokens: step * (data.batch * data.tokens) as u64,
-            evaluated: self.evaluated,
             data: self.data.clone(),
             experiment: identity::text(self.plan),
         };

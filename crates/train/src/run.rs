@@ -15,7 +15,7 @@ use annulus_experiment::Plan;
 
 use crate::curves::Curves;
 use crate::folder::{RunFolder, failure, write_atomically};
-use crate::lines::{Lines, read_lines};
+use crate::lines::{Line, Lines, read_lines};
 use crate::manifest::{Manifest, weights_hash};
 use crate::prepare::{Work, interruptible, prepare};
 use crate::recorder::{Record, Recorder};
@@ -142,6 +142,7 @@ struct Attempt<'a> {
     stop: Arc<AtomicBool>,
     wrap: Option<Wrap>,
     start: Handout<Start>,
+    owes: bool,
     recorder: Mutex<Option<Recorder<'a>>>,
 }
 
@@ -159,7 +160,7 @@ fn train(
     manifest.begin(setup, outcome.resumed_from);
     manifest.write(&folder.path)?;
     let (stop, wrap) = (given.stop.clone(), given.wrap.clone());
-    let recorder = recorder(plan, given, folder, &data, &start, &manifest, earlier)?;
+    let (recorder, owes) = recorder(plan, given, folder, &data, &start, &manifest, earlier)?;
     let attempt = Attempt {
         plan,
         setup: setup.clone(),
@@ -167,6 +168,7 @@ fn train(
         stop,
         wrap,
         start: Handout::new(start, setup.world()),
+        owes,
         recorder: Mutex::new(Some(recorder)),
     };
     let ended = attempt.run();
@@ -209,6 +211,7 @@ fn manifest(
     Ok((manifest, was))
 }
 
+/// Rank 0's pen; and whether the step to go on from was not evaluated yet.
 fn recorder<'a>(
     plan: &'a Plan,
     given: Given,
@@ -217,9 +220,11 @@ fn recorder<'a>(
     start: &Start,
     manifest: &Manifest,
     earlier: bool,
-) -> Result<Recorder<'a>> {
+) -> Result<(Recorder<'a>, bool)> {
     let failed = |error| failure("write to", &folder.path, &error);
     let (lines, kept) = Lines::resume(&folder.path, start.step).map_err(failed)?;
+    let is_evaluated = |line: &Line| line.step == start.step && line.has_evaluation();
+    let owes = start.step > 0 && !kept.iter().any(is_evaluated);
     let mut curves = Curves::create(&folder.path, earlier.then_some(start.step)).map_err(failed)?;
     if !earlier {
         curves.text(0, "experiment", &given.yaml).map_err(failed)?;
@@ -234,7 +239,7 @@ fn recorder<'a>(
         strategy: plan.experiment.attention.strategy.name(),
         parameters: start.weights.values().map(|weight| weight.elem_count() as u64).sum(),
     });
-    Ok(Recorder {
+    let recorder = Recorder {
         plan,
         output: folder.path.clone(),
         lines,
@@ -243,8 +248,8 @@ fn recorder<'a>(
         record: Record::of(&kept),
         data: data.train.fingerprint(),
         saved: start.step,
-        evaluated: start.evaluated,
-    })
+    };
+    Ok((recorder, owes))
 }
 
 impl Attempt<'_> {
@@ -270,7 +275,6 @@ impl Attempt<'_> {
             _ => None,
         };
         let first_step = start.step;
-        let evaluated = start.evaluated;
         let trainer = self
             .setup
             .rank(comm)
@@ -284,7 +288,7 @@ impl Attempt<'_> {
             }
         };
         let course = self.course();
-        let ending = match course.run(&mut trainer, &mut recorder, evaluated) {
+        let ending = match course.run(&mut trainer, &mut recorder) {
             Ok(()) => Ending::Finished,
             Err(error) => {
                 self.preempted(error)?;
@@ -305,6 +309,7 @@ impl Attempt<'_> {
             every: experiment.every,
             tokens: experiment.data.batch * experiment.data.tokens,
             held_out: self.data.held_out.as_ref(),
+            owes: self.owes,
             stop: &self.stop,
         }
     }

@@ -15,14 +15,12 @@ pub(crate) struct Start {
     pub(crate) weights: Weights,
     /// Empty: zeros.
     pub(crate) moments: BTreeMap<String, Moments>,
-    /// The step that was evaluated last; 0: none.
-    pub(crate) evaluated: u64,
 }
 
 impl Start {
     /// Nothing trained yet.
     pub(crate) fn fresh(weights: Weights) -> Start {
-        Start { step: 0, weights, moments: BTreeMap::new(), evaluated: 0 }
+        Start { step: 0, weights, moments: BTreeMap::new() }
     }
 }
 

@@ -7,6 +7,7 @@ use annulus_experiment::Every;
 
 use crate::data::HeldOut;
 use crate::evaluate::Evaluation;
+use crate::lines::EVALUATION;
 use crate::measure::{self, Clock, Costs};
 use crate::recorder::Recorder;
 use crate::sink::{Notice, Value};
@@ -21,6 +22,8 @@ pub(crate) struct Course<'a> {
     /// Trained on per step.
     pub(crate) tokens: usize,
     pub(crate) held_out: Option<&'a HeldOut>,
+    /// Whether an earlier attempt was stopped between a step and its evaluation.
+    pub(crate) owes: bool,
     pub(crate) stop: &'a Arc<AtomicBool>,
 }
 
@@ -36,10 +39,9 @@ impl Course<'_> {
         &self,
         trainer: &mut Trainer,
         recorder: &mut Option<Recorder<'_>>,
-        evaluated: u64,
     ) -> Result<()> {
         let mut clock = Clock::default();
-        self.catch_up(trainer, recorder, evaluated)?;
+        self.catch_up(trainer, recorder)?;
         while trainer.finished < self.last {
             self.check_stop()?;
             measure::begin(&trainer.rank);
@@ -70,16 +72,10 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// The evaluation that an earlier attempt owes: it was stopped between a step and its
-    /// evaluation.
-    fn catch_up(
-        &self,
-        trainer: &Trainer,
-        recorder: &mut Option<Recorder<'_>>,
-        evaluated: u64,
-    ) -> Result<()> {
+    /// The evaluation that an earlier attempt owes.
+    fn catch_up(&self, trainer: &Trainer, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
         let step = trainer.finished;
-        let owed = step > 0 && evaluated != step && due(self.every.evaluate, step, self.last);
+        let owed = self.owes && due(self.every.evaluate, step, self.last);
         if let Some(held_out) = self.held_out.filter(|_| owed) {
             let evaluation = evaluate_all(trainer, held_out, recorder)?;
             if let Some(recorder) = recorder {
@@ -107,19 +103,15 @@ fn evaluate_all(
     held_out: &HeldOut,
     recorder: &mut Option<Recorder<'_>>,
 ) -> Result<Evaluation> {
-    let evaluation = trainer.evaluate(held_out, &mut |done, total| {
+    trainer.evaluate(held_out, &mut |done, total| {
         if let Some(recorder) = recorder {
             recorder.console.notice(&Notice::Evaluating { done, total });
         }
-    })?;
-    if let Some(recorder) = recorder {
-        recorder.evaluated = trainer.finished;
-    }
-    Ok(evaluation)
+    })
 }
 
 fn found(held_out: &HeldOut, evaluation: &Evaluation) -> Vec<(&'static str, Value<'static>)> {
-    let mut values = vec![("evaluate/loss", Value::Number(evaluation.loss))];
+    let mut values = vec![(EVALUATION, Value::Number(evaluation.loss))];
     let more = [
         ("evaluate/accuracy", evaluation.accuracy),
         ("evaluate/bigram_entropy", held_out.bigram_entropy),

@@ -23,6 +23,8 @@ fn ten_and_ten_are_twenty_to_the_bit() {
         ("bf16", vec![("model.dtype", "bf16")]),
         ("ring", vec![("mesh.sequence", "3"), ("attention.strategy", "ring")]),
     ] {
+        // The end is evaluated; so is the middle, then, in both.
+        let setting = [&setting[..], &[("every.evaluate", "10")]].concat();
         let halves = format!("{name}-halves");
         let whole = place.run_in(&format!("{name}-whole"), &setting);
         let first = place.run_in(&halves, &[&setting[..], &[TEN]].concat());
@@ -36,12 +38,7 @@ fn ten_and_ten_are_twenty_to_the_bit() {
             state(whole.checkpoint.as_ref().unwrap()),
             "{name}: weights and moments"
         );
-        let (a, b) = (metrics(&second.folder), metrics(&whole.folder));
-        assert_eq!(a.len(), b.len());
-        for (a, b) in a.iter().zip(&b) {
-            assert_eq!(number(a, "train/loss").to_bits(), number(b, "train/loss").to_bits());
-            assert_eq!(number(a, "step").to_bits(), number(b, "step").to_bits());
-        }
+        same_metrics(&second.folder, &whole.folder);
     }
 }
 
@@ -212,17 +209,21 @@ fn a_run_stopped_anywhere_goes_on_as_if_it_had_not_been() {
             attempts += 1;
         };
         assert_eq!(state(&last.checkpoint.unwrap()), state(whole.checkpoint.as_ref().unwrap()));
-        let (all, wanted) = (metrics(&last.folder), metrics(&whole.folder));
-        let losses = |lines: &[String]| -> Vec<u64> {
-            let trained = lines.iter().filter(|line| line.contains("train/loss"));
-            trained.map(|line| number(line, "train/loss").to_bits()).collect()
-        };
-        assert_eq!(losses(&all), losses(&wanted), "no step is missing, none is there twice");
-        let evaluated = |lines: &[String]| -> Vec<u64> {
-            let evaluated = lines.iter().filter(|line| line.contains("evaluate/loss"));
-            evaluated.map(|line| number(line, "evaluate/loss").to_bits()).collect()
-        };
-        assert_eq!(evaluated(&all), evaluated(&wanted), "every evaluation once");
+        same_metrics(&last.folder, &whole.folder);
+    }
+}
+
+/// No step is missing, none is there twice, and what was measured is the same to the bit.
+fn same_metrics(folder: &Path, other: &Path) {
+    let (lines, wanted) = (metrics(folder), metrics(other));
+    assert_eq!(lines.len(), wanted.len());
+    for (line, wanted) in lines.iter().zip(&wanted) {
+        for tag in ["step", "train/loss", "train/grad_norm", "evaluate/loss"] {
+            assert_eq!(line.contains(tag), wanted.contains(tag), "{line}");
+            if line.contains(tag) {
+                assert_eq!(number(line, tag).to_bits(), number(wanted, tag).to_bits(), "{tag}");
+            }
+        }
     }
 }
 
@@ -247,6 +248,8 @@ fn a_stop_at_any_moment_ends_in_time_and_loses_nothing() {
         assert!(preempted > 0, "no stop came in time: the test shows nothing");
         let last = run(&plan, Given::new(BASE, 3)).unwrap();
         assert_ne!(last.ending, Ending::Preempted);
+        same_metrics(&last.folder, &whole.folder);
+        assert_eq!(run(&plan, Given::new(BASE, 3)).unwrap().ending, Ending::AlreadyFinished);
         assert_eq!(state(&last.checkpoint.unwrap()), state(whole.checkpoint.as_ref().unwrap()));
     }
 }

@@ -40,8 +40,6 @@ pub(crate) struct State {
     pub(crate) step: u64,
     /// Tokens trained on.
     pub(crate) tokens: u64,
-    /// The last step that was evaluated; 0: none.
-    pub(crate) evaluated: u64,
     /// The data's fingerprint.
     pub(crate) data: String,
     /// The resolved experiment, as YAML.

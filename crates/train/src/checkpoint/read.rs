@@ -92,7 +92,7 @@ pub(crate) fn load(found: &Found, config: &Config) -> Result<Start> {
         let both = Moments { first: moment("first")?, second: moment("second")? };
         moments.insert(parameter.name.clone(), both);
     }
-    Ok(Start { step: found.state.step, weights, moments, evaluated: found.state.evaluated })
+    Ok(Start { step: found.state.step, weights, moments })
 }
 
 fn taken(
