@@ -111,6 +111,7 @@ fn cases() -> Result<Vec<Case>> {
         rope_case([1, 1, 1, 2])?,
         swiglu_case(&[5, 67, 101]),
         swiglu_case(&[1, 3]),
+        swiglu_case(&[3, 1, 1, 5]),
         embedding_case(1001, 307, 130)?,
         embedding_case(1, 2, 3)?,
         cross_entropy_case(150, 33, 700, 64)?,
