@@ -1,6 +1,6 @@
 //! `annulus check`, `plan`, `schema`: what can be said of an experiment without running it.
 
-use annulus_data::Tokenizer;
+use annulus_data::{Recall, Source, Tokenizer};
 use annulus_experiment::{Format, Plan, load};
 
 use crate::Done;
@@ -38,7 +38,11 @@ pub(crate) fn read(file: &File) -> Result<(String, Plan), Failure> {
         Format::Text | Format::Jsonl => {
             Some(Tokenizer::open(&experiment.data.tokenizer)?.vocabulary())
         }
-        Format::Batches | Format::Recall => None,
+        Format::Recall => {
+            let data = &experiment.data;
+            Some(Recall::new(data.tokens, data.batch, experiment.seed)?.vocabulary())
+        }
+        Format::Batches => None,
     };
     Ok((yaml, Plan::new(experiment, vocabulary)?))
 }
