@@ -39,8 +39,10 @@ impl fmt::Display for NonFinite {
         if let Some(Origin { rank, stage }) = origin {
             write!(f, "first seen on rank {rank} after `{stage}`, ")?;
         }
-        let Range { start, end } = sequences;
-        write!(f, "sequences {start} to {} of the batch", end - 1)
+        match (sequences.start, sequences.end - 1) {
+            (first, last) if first == last => write!(f, "sequence {first} of the batch"),
+            (first, last) => write!(f, "sequences {first} to {last} of the batch"),
+        }
     }
 }
 

@@ -104,7 +104,10 @@ impl Recorder<'_> {
         self.flush()?;
         let folder = alive(trainer.rank.uncounted.as_ref(), || save(&self.output, saved))?;
         self.saved = step;
-        prune(&self.output, self.plan.experiment.keep, step)?;
+        if let Err(error) = prune(&self.output, self.plan.experiment.keep, step) {
+            // Too many checkpoints are no reason to stop.
+            self.console.notice(&Notice::Warning(&error.to_string()));
+        }
         self.console.notice(&Notice::Saved { step, folder: &folder });
         self.record.checkpoint = Some(folder);
         Ok(())

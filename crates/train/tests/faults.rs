@@ -16,14 +16,23 @@ use common::{BASE, Place, losses, state};
 const DEADLINE: Duration = Duration::from_secs(2);
 
 fn faulty(place: &Place, output: &str, wrap: Wrap) -> Result<Outcome, TrainError> {
+    faulty_mesh(place, output, &[("mesh.sequence", "3")], wrap)
+}
+
+fn faulty_mesh(
+    place: &Place,
+    output: &str,
+    mesh: &[(&str, &str)],
+    wrap: Wrap,
+) -> Result<Outcome, TrainError> {
     let output = place.path(output);
-    let plan = place.plan(&[
+    let changes = [
         ("output", output.to_str().unwrap()),
-        ("mesh.sequence", "3"),
         ("attention.strategy", "ring"),
         ("mesh.deadline", "2"),
         ("schedule.stop", "3"),
-    ]);
+    ];
+    let plan = place.plan(&[&changes[..], mesh].concat());
     let mut given = Given::new(BASE, 3);
     given.wrap = Some(wrap);
     run(&plan, given)
@@ -74,10 +83,12 @@ fn a_fault_ends_all_ranks_in_time_and_says_what_it_was() {
     }
 }
 
-/// Turns what rank 1 sends first into something that is no number.
+/// Turns what one rank sends first in the second layer of step 2 into something that is no number.
 #[derive(Debug)]
 struct Poison {
     inner: Arc<dyn Communicator>,
+    /// Of the world.
+    rank: usize,
     done: Arc<AtomicBool>,
 }
 
@@ -92,7 +103,8 @@ impl Communicator for Poison {
         self.inner.original(rank)
     }
     fn exchange(&self, label: Label, mut moves: Vec<Move>) -> CommResult<Pending> {
-        let now = self.inner.rank() == 1 && label.step == 2 && label.layer == 1;
+        let rank = self.inner.original(self.inner.rank());
+        let now = rank == self.rank && label.step == 2 && label.layer == 1;
         if now && !self.done.swap(true, Ordering::Relaxed) {
             for one in &mut moves {
                 if let Move::Send { tensor, .. } = one {
@@ -122,7 +134,7 @@ impl Communicator for Poison {
     }
     fn split(&self, label: Label, color: usize, key: usize) -> CommResult<Arc<dyn Communicator>> {
         let inner = self.inner.split(label, color, key)?;
-        Ok(Arc::new(Poison { inner, done: self.done.clone() }))
+        Ok(Arc::new(Poison { inner, rank: self.rank, done: self.done.clone() }))
     }
     fn progress(&self) -> CommResult<()> {
         self.inner.progress()
@@ -132,16 +144,25 @@ impl Communicator for Poison {
 #[test]
 fn what_is_no_number_is_named_and_nothing_is_updated() {
     let place = Place::new();
-    let done = Arc::new(AtomicBool::new(false));
-    let flag = done.clone();
-    let poison: Wrap = Arc::new(move |inner| Arc::new(Poison { inner, done: flag.clone() }));
-    let error = faulty(&place, "poisoned", poison).unwrap_err();
-    assert!(done.load(Ordering::Relaxed));
-    assert_eq!(error.exit_code(), 11);
-    let text = error.to_string();
-    // Rank 1 sends to rank 2, in the second layer; the tiny batch is one micro-batch.
-    assert!(text.contains("step 2: `train/loss` is NaN"), "{text}");
-    assert!(text.contains("rank 2"), "{text}");
-    assert!(text.contains("model.layers.1."), "{text}");
-    assert!(text.contains("sequences 0 to 3"), "{text}");
+    // The poisoned rank sends to the next one of its ring, which sees its keys. On the grid, both
+    // are of replica 1, whose micro-batches are sequences 2 and 3.
+    let grid = [("mesh.data", "2"), ("mesh.sequence", "2"), ("memory.micro_batch", "1")];
+    let cases: [(&[(&str, &str)], usize, &str, &str); 2] = [
+        (&[("mesh.sequence", "3")], 1, "rank 2", "sequences 0 to 3 of"),
+        (&grid, 2, "rank 3", "sequence 2 of"),
+    ];
+    for (mesh, rank, seen, sequences) in cases {
+        let done = Arc::new(AtomicBool::new(false));
+        let flag = done.clone();
+        let poison: Wrap =
+            Arc::new(move |inner| Arc::new(Poison { inner, rank, done: flag.clone() }));
+        let name = format!("poisoned-{rank}");
+        let error = faulty_mesh(&place, &name, mesh, poison).unwrap_err();
+        assert!(done.load(Ordering::Relaxed));
+        assert_eq!(error.exit_code(), 11);
+        let text = error.to_string();
+        for part in ["step 2: `train/loss` is NaN", seen, "model.layers.1.", sequences] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
 }

@@ -1,7 +1,11 @@
 //! The counting allocator: every edge between small and large, and who is charged.
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::thread;
+
+use common::Place;
 
 use annulus_train::memory::{Counting, LARGE, current, enter, peak, reset_peak};
 
@@ -74,4 +78,22 @@ fn zeroed_blocks_are_zero_and_a_block_that_cannot_be_had_is_null() {
         }
         assert_eq!(current(31), 0);
     });
+}
+
+#[test]
+fn a_run_knows_the_peak_of_every_rank() {
+    let place = Place::new();
+    let split = [("mesh.sequence", "2"), ("attention.strategy", "ring"), ("schedule.stop", "2")];
+    let plan = place.plan(&split);
+    let outcome = place.run(&split).unwrap();
+    let text = std::fs::read_to_string(outcome.folder.join("metrics.jsonl")).unwrap();
+    let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let peaks = line["memory/peak"].as_array().unwrap();
+    assert_eq!(peaks.len(), 2);
+    for (peak, plan) in peaks.iter().zip(&plan.ranks) {
+        // Weights, gradients and moments are there at once, whatever else is.
+        let state = plan.peak.weights + plan.peak.gradients + plan.peak.optimizer;
+        let peak = peak.as_u64().unwrap();
+        assert!(peak > state * 9 / 10 && peak < 50 * state, "{peak} of {state}");
+    }
 }
