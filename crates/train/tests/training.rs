@@ -123,7 +123,8 @@ fn looking_changes_not_a_bit() {
 fn recall_counts_right_answers_alike_on_any_ranks() {
     let place = Place::new();
     let recall = "name: recall\nmodel: {hidden_size: 32, intermediate_size: 48, \
-        num_hidden_layers: 1, num_attention_heads: 4}\ndata: {format: recall, tokens: 96, batch: 4, evaluate: 16}\n\
+        num_hidden_layers: 1, num_attention_heads: 4}\n\
+        data: {format: recall, tokens: 96, batch: 4, evaluate: 16}\n\
         optimizer: {learning_rate: 1e-2}\nschedule: {steps: 8}\n";
     let accuracy = |name: &str, changes: &[(&str, &str)]| {
         let output = place.path(name);
@@ -167,7 +168,8 @@ fn losses_are_those_of_pytorch() {
             let text = format!(
                 "name: golden\nmodel: {{path: {0}}}\ndata: {{path: {0}/tokens.safetensors, \
                  format: batches, tokens: 64, batch: 4}}\noptimizer: {{learning_rate: 0.01, \
-                 weight_decay: {decay}}}\nschedule: {{steps: 20, {schedule}}}\noutput: {1}\nmesh: {{sequence: {ranks}}}\n\
+                 weight_decay: {decay}}}\nschedule: {{steps: 20, {schedule}}}\noutput: {1}\n\
+                 mesh: {{sequence: {ranks}}}\n\
                  attention: {{strategy: {strategy}}}\n",
                 folder.display(),
                 output.path().display()
