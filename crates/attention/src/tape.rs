@@ -33,15 +33,14 @@ impl Attention {
         qkv: &Qkv,
         kept: Option<&Kept>,
     ) -> Result<Tensor> {
-        let done = match kept.and_then(Kept::take) {
-            Some(done) => done,
-            None => {
-                let done = self.forward(place, &detached(&qkv.q, &qkv.k, &qkv.v))?;
-                if let Some(kept) = kept {
-                    kept.fill(done.clone());
-                }
-                done
+        let done = if let Some(done) = kept.and_then(Kept::take) {
+            done
+        } else {
+            let done = self.forward(place, &detached(&qkv.q, &qkv.k, &qkv.v))?;
+            if let Some(kept) = kept {
+                kept.fill(done.clone());
             }
+            done
         };
         if [&qkv.q, &qkv.k, &qkv.v].iter().all(|tensor| !tensor.track_op()) {
             return Ok(done.out);

@@ -2,6 +2,7 @@
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
+mod agree;
 mod arrows;
 mod check;
 mod deny;
@@ -28,6 +29,8 @@ enum Command {
     Check,
     /// `check`, then every test
     Test,
+    /// Trains an experiment under every strategy on 1 to 4 ranks, and prints how far their losses are from one rank's
+    Agree(agree::Arguments),
     /// Installs what some checks need, below `target/`
     Setup {
         #[command(subcommand)]
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Check => check::run(),
         Command::Test => check::run().and_then(|()| test::run()),
+        Command::Agree(arguments) => agree::run(&arguments),
         Command::Setup { what: What::Python } => setup::python(),
     };
     match done {

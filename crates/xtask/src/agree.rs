@@ -1,0 +1,88 @@
+//! The table of strategies and ranks: the same experiment under each, and how far its losses are from one rank's.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::{root, tool};
+
+/// Relative difference of a step's loss, at most.
+const LIMIT: f64 = 1e-5;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The experiment; its `data.tokens` must deal to 1, 2, 3 and 4 ranks in every layout, as 12k does
+    file: PathBuf,
+    /// Values that replace the file's
+    replacements: Vec<String>,
+}
+
+/// Prints a Markdown table; fails where a loss is further off than it may be.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    tool::cargo(&["build", "--release", "--package", "annulus-cli"])?;
+    let local = losses(arguments, "local", 1)?;
+    let (first, last) = (local[0], local[local.len() - 1]);
+    tool::say(&format!("{} steps, loss {first:.6} to {last:.6} on one rank", local.len()));
+    let mut table = String::from(
+        "| strategy | 1 rank | 2 ranks | 3 ranks | 4 ranks |\n| --- | --- | --- | --- | --- |\n",
+    );
+    let mut worst = 0.0f64;
+    for strategy in ["ring", "striped", "megatron", "all-gather"] {
+        table.push_str(&format!("| `{strategy}` |"));
+        for ranks in 1..=4 {
+            let off = difference(&losses(arguments, strategy, ranks)?, &local)?;
+            worst = worst.max(off);
+            table.push_str(&format!(" {off:.1e} |"));
+        }
+        table.push('\n');
+    }
+    tool::say(&table);
+    if !(worst <= LIMIT) {
+        bail!("losses differ by {worst:.1e}, more than {LIMIT:.0e}");
+    }
+    Ok(())
+}
+
+/// Trains anew and reads the losses.
+fn losses(arguments: &Arguments, strategy: &str, ranks: usize) -> Result<Vec<f64>> {
+    let folder = root().join(format!("target/agree/{strategy}-{ranks}"));
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    let mut words = vec!["train".to_owned(), arguments.file.display().to_string()];
+    words.extend(arguments.replacements.iter().cloned());
+    words.push(format!("attention.strategy={strategy}"));
+    words.push(format!("mesh.sequence={ranks}"));
+    words.push(format!("output={}", folder.display()));
+    tool::run(program()?, &words)?;
+    read(&folder.join("metrics.jsonl"))
+}
+
+fn read(path: &Path) -> Result<Vec<f64>> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let lines = text.lines().map(|line| {
+        let line: serde_json::Value = serde_json::from_str(line)?;
+        line["train/loss"].as_f64().context("a line without `train/loss`")
+    });
+    let losses: Vec<f64> = lines.collect::<Result<_>>()?;
+    if losses.is_empty() {
+        bail!("{} is empty", path.display());
+    }
+    Ok(losses)
+}
+
+/// The largest relative difference over all steps.
+fn difference(ours: &[f64], theirs: &[f64]) -> Result<f64> {
+    if ours.len() != theirs.len() {
+        bail!("{} steps against {}", ours.len(), theirs.len());
+    }
+    let off = std::iter::zip(ours, theirs).map(|(a, b)| ((a - b) / b).abs());
+    Ok(off.fold(0.0, |most, off| if off.is_nan() { f64::INFINITY } else { most.max(off) }))
+}
+
+/// The program as cargo has built it, wherever that is.
+fn program() -> Result<PathBuf> {
+    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
+    Ok(metadata.target_directory.join("release/annulus").into())
+}
