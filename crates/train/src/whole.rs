@@ -7,11 +7,12 @@ use annulus_attention::{Attention, Place, Qkv, Setting};
 use annulus_comm::{Communicator, threads};
 use annulus_experiment::Kernel;
 use annulus_ops::Pool;
-use annulus_ops::attention::{AttentionKernel, BackwardTile, Fused, Reference, Tile};
+use annulus_ops::attention::{BackwardTile, Tile};
 use annulus_sequence::{Mask, Positions, Return, Strategy, Visibility};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::TrainError;
+use crate::assemble::kernel;
 
 /// Attention and its gradient, as a question. q, gradient [B, Hq, S, D]; k, v [B, Hkv, S, D].
 #[derive(Clone, Debug)]
@@ -62,14 +63,6 @@ pub struct Split {
     pub cores: usize,
 }
 
-/// The kernel of a rank with its own workers.
-pub(crate) fn kernel(kernel: Kernel, pool: Pool) -> Arc<dyn AttentionKernel> {
-    match kernel {
-        Kernel::Fused => Arc::new(Fused { pool }),
-        Kernel::Reference => Arc::new(Reference),
-    }
-}
-
 /// Deals the rows of `question` to ranks, runs forward and backward, and puts the rows in order again.
 pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer, TrainError> {
     let options =
@@ -88,7 +81,7 @@ pub fn attend_tile(
     cores: usize,
 ) -> std::result::Result<Answer, TrainError> {
     let Question { q, k, v, gradient, mask, scale } = question;
-    let kernel = kernel(which, Pool::new(cores));
+    let kernel = kernel(which, &Pool::new(cores));
     let seen = [Visibility::new(mask, queries, keys)];
     let tile = Tile { k, v, visibility: &seen };
     let mut state = kernel.begin(q, *scale)?;
@@ -121,7 +114,7 @@ fn attend_here(
         gradients: split.returning,
         scale: *scale,
     };
-    let kernel = kernel(split.kernel, Pool::new((split.cores / comm.world()).max(1)));
+    let kernel = kernel(split.kernel, &Pool::new((split.cores / comm.world()).max(1)));
     let attention = Attention::new(&setting, comm, kernel)?;
     let positions = attention.positions().clone();
     let index = index(positions.iter())?;
