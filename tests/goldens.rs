@@ -1,4 +1,5 @@
 //! The program against outputs of `transformers` and PyTorch: models, attention, where the material is there.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::Path;
 
@@ -17,7 +18,8 @@ fn check_model(folder: &Path, split: &[&str]) {
     let scratch = tempfile::tempdir().unwrap();
     let (model, golden) = (folder.to_string_lossy(), folder.join("golden.safetensors"));
     let tokens = golden.to_string_lossy();
-    let arguments = ["score", "--model", &model, "--tokens", &tokens, "--out", "out", "--gradients"];
+    let arguments =
+        ["score", "--model", &model, "--tokens", &tokens, "--out", "out", "--gradients"];
     run(ANNULUS, scratch.path(), &[&arguments, split].concat()).ended(0);
     let (ours, theirs) = (tensors(&scratch.path().join("out")), tensors(&golden));
     let what = format!("{} {split:?}", folder.display());
@@ -62,7 +64,8 @@ fn models_of_a_later_version_are_refused_by_their_key() {
         let tokens = folder.join("golden.safetensors");
         let (folder, tokens) = (folder.to_string_lossy(), tokens.to_string_lossy());
         let arguments = ["score", "--model", &folder, "--tokens", &tokens, "--out", "out"];
-        let ran = run(ANNULUS, scratch.path(), &arguments).ended(3);
+        let ran = run(ANNULUS, scratch.path(), &arguments);
+        ran.ended(3);
         assert!(ran.stderr.contains(key), "{name}: {}", ran.stderr);
         assert!(ran.stderr.contains("config.json"), "{name}: {}", ran.stderr);
     }

@@ -9,6 +9,7 @@ pub fn root() -> PathBuf {
 }
 
 /// Reference material beside the repository, or `None`, said aloud.
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub fn shared(name: &str) -> Option<PathBuf> {
     let path = root().join("../shared").join(name);
     if path.exists() {
@@ -41,7 +42,7 @@ impl Ran {
 
     /// Fails the test unless the program ended with `code`.
     #[track_caller]
-    pub fn ended(self, code: i32) -> Ran {
+    pub fn ended(&self, code: i32) -> &Ran {
         assert_eq!(self.code, Some(code), "{}\n{}", self.stdout, self.stderr);
         self
     }

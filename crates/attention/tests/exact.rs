@@ -1,4 +1,5 @@
 //! Every strategy on every number of ranks equals dense attention in f64, forward and backward.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::sync::Arc;
 use std::time::Duration;

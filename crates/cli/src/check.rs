@@ -16,16 +16,12 @@ pub(crate) fn check(file: &File) -> Done {
 
 pub(crate) fn plan(arguments: &Reading) -> Done {
     let (_, plan) = read(&arguments.file)?;
-    match arguments.json {
-        true => print::line(&plan.to_json()),
-        false => print::line(&plan.to_text()),
-    }
+    print::line(&if arguments.json { plan.to_json() } else { plan.to_text() });
     Ok(0)
 }
 
-pub(crate) fn schema() -> Done {
+pub(crate) fn schema() {
     print::line(&format!("{:#}", annulus_experiment::schema()));
-    Ok(0)
 }
 
 /// The experiment's text and its plan.

@@ -11,7 +11,7 @@ use crate::print;
 pub(crate) fn run(arguments: &Layout) -> Done {
     let Layout { strategy, ranks, tokens, window, hops, json } = *arguments;
     let mask = window.map_or_else(Mask::causal, |width| Mask::causal().and(Rule::Window(width)));
-    let forward = strategy.forward(&mask, tokens, ranks, 1).map_err(failure)?;
+    let forward = strategy.forward(&mask, tokens, ranks, 1).map_err(|error| failure(&error))?;
     if json {
         let ranks = forward.positions.iter().enumerate().map(|(rank, positions)| {
             let runs = positions.runs().iter().map(|run| {
@@ -24,11 +24,11 @@ pub(crate) fn run(arguments: &Layout) -> Done {
         return Ok(0);
     }
     let drawn = draw_layout(forward.layout, &mask, tokens, ranks)
-        .map_err(|error| failure(StrategyError::Deal(error)))?;
+        .map_err(|error| failure(&StrategyError::Deal(error)))?;
     print::line(&drawn);
     if hops {
         let backward = strategy.backward(&mask, tokens, ranks, 1, Return::default());
-        let schedules: [Schedule; 2] = [forward, backward.map_err(failure)?];
+        let schedules: [Schedule; 2] = [forward, backward.map_err(|error| failure(&error))?];
         for schedule in schedules {
             print::line(&draw_schedule(&schedule));
         }
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Layout) -> Done {
     Ok(0)
 }
 
-fn failure(error: StrategyError) -> Failure {
+fn failure(error: &StrategyError) -> Failure {
     let failure = Failure::usage(error.to_string());
     match error.hint() {
         Some(hint) => failure.hint(hint),

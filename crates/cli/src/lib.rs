@@ -40,7 +40,10 @@ pub fn main() -> ExitCode {
         Command::Score(arguments) => score::run(&arguments),
         Command::Attend(arguments) => attend::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),
-        Command::Schema => check::schema(),
+        Command::Schema => {
+            check::schema();
+            Ok(0)
+        }
     };
     match done {
         Ok(code) => ExitCode::from(code),

@@ -16,9 +16,10 @@ pub(crate) fn say(text: &str) {
 
 /// What went wrong, and the way out.
 pub(crate) fn error(failure: &Failure) {
-    match failure.text.starts_with("error: ") {
-        true => say(&failure.text),
-        false => say(&format!("error: {}", failure.text)),
+    if failure.text.starts_with("error: ") {
+        say(&failure.text);
+    } else {
+        say(&format!("error: {}", failure.text));
     }
     if let Some(hint) = &failure.hint {
         say(&format!("hint: {hint}"));

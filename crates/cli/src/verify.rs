@@ -14,18 +14,16 @@ pub(crate) fn run(arguments: &Verify) -> Done {
     let (_, plan) = crate::check::read(&arguments.file)?;
     let cores = crate::train::cores();
     let mut table = Table::default();
-    let lines = verify(&plan, arguments.ranks, cores, &mut |line| match arguments.json {
-        true => print::line(&as_json(line)),
-        false => table.show(line),
+    let lines = verify(&plan, arguments.ranks, cores, &mut |line| {
+        if arguments.json { print::line(&as_json(line)) } else { table.show(line) }
     })?;
     let worst = lines.iter().filter_map(share).fold(0.0, f64::max);
     let ok = lines.iter().filter_map(share).all(|share| share <= 1.0);
-    match arguments.json {
-        true => print::line(&json!({"worst": finite(worst), "limit": 1.0, "ok": ok}).to_string()),
-        false => print::line(&format!(
-            "{}: the worst error is {worst:.2} of its limit",
-            if ok { "exact" } else { "NOT EXACT" }
-        )),
+    if arguments.json {
+        print::line(&json!({"worst": finite(worst), "limit": 1.0, "ok": ok}).to_string());
+    } else {
+        let verdict = if ok { "exact" } else { "NOT EXACT" };
+        print::line(&format!("{verdict}: the worst error is {worst:.2} of its limit"));
     }
     Ok(if ok { 0 } else { EXPECT })
 }

@@ -1,4 +1,5 @@
 //! The counting allocator: every edge between small and large, and who is charged.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Stopping and going on changes nothing; what is damaged is refused; what differs is refused by
 //! key.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 
@@ -270,16 +271,18 @@ fn stopped_after(plan: &Plan, after: Duration) -> Outcome {
     outcome
 }
 
+/// Starts a second run on the same folder as soon as the first has made a step.
+struct Second(Plan, Arc<Mutex<Option<TrainError>>>);
+impl Sink for Second {
+    fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
+        *self.1.lock().unwrap() = run(&self.0, Given::new(BASE, 1)).err();
+        Ok(())
+    }
+}
+
 #[test]
 fn a_live_folder_is_refused() {
     let place = Place::new();
-    struct Second(Plan, Arc<Mutex<Option<TrainError>>>);
-    impl Sink for Second {
-        fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
-            *self.1.lock().unwrap() = run(&self.0, Given::new(BASE, 1)).err();
-            Ok(())
-        }
-    }
     let plan = place.plan(&[("schedule.stop", "1")]);
     let refused = Arc::new(Mutex::new(None));
     let mut given = Given::new(BASE, 1);

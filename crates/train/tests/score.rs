@@ -1,4 +1,5 @@
 //! Loss, logits and gradients of a model are those of `transformers`, on any ranks.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

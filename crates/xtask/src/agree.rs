@@ -24,20 +24,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let local = losses(arguments, "local", 1)?;
     let (first, last) = (local[0], local[local.len() - 1]);
     tool::say(&format!("{} steps, loss {first:.6} to {last:.6} on one rank", local.len()));
-    let mut table = String::from(
-        "| strategy | 1 rank | 2 ranks | 3 ranks | 4 ranks |\n| --- | --- | --- | --- | --- |\n",
-    );
+    let mut table = vec![
+        "| strategy | 1 rank | 2 ranks | 3 ranks | 4 ranks |".to_owned(),
+        "| --- | --- | --- | --- | --- |".to_owned(),
+    ];
     let mut worst = 0.0f64;
     for strategy in ["ring", "striped", "megatron", "all-gather"] {
-        table.push_str(&format!("| `{strategy}` |"));
+        let mut row = vec![format!("| `{strategy}`")];
         for ranks in 1..=4 {
             let off = difference(&losses(arguments, strategy, ranks)?, &local)?;
             worst = worst.max(off);
-            table.push_str(&format!(" {off:.1e} |"));
+            row.push(format!("{off:.1e}"));
         }
-        table.push('\n');
+        table.push(row.join(" | ") + " |");
     }
-    tool::say(&table);
+    tool::say(&table.join("\n"));
     if !(worst <= LIMIT) {
         bail!("losses differ by {worst:.1e}, more than {LIMIT:.0e}");
     }
