@@ -11,9 +11,9 @@ const VERSION: &str = "0.20.2";
 /// Installs cargo-deny below `target/` if it is not there, and runs it.
 pub(crate) fn run() -> Result<()> {
     let program = installed()?;
-    let config = ["check", "--config", ".deny.toml", "--hide-inclusion-graph"];
+    let config = ["--config", ".deny.toml", "check", "--hide-inclusion-graph"];
     tool::run(&program, &[&config[..], &["bans", "licenses", "sources"]].concat())?;
-    if tool::run(&program, &[&["fetch", "--config", ".deny.toml", "db"][..]].concat()).is_err() {
+    if tool::run(&program, &[&["--config", ".deny.toml", "fetch", "db"][..]].concat()).is_err() {
         tool::say("advisories: SKIPPED, the database of advisories cannot be fetched from here");
         return Ok(());
     }
