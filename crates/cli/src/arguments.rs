@@ -19,7 +19,7 @@ pub(crate) enum Command {
     /// Trains what an experiment describes; resumes where it stopped
     Train(Train),
     /// Reads an experiment and says everything that is wrong with it
-    Check(File),
+    Check(Reading),
     /// What an experiment would do: mesh, positions, balance, bytes and memory per rank
     Plan(Reading),
     /// Who holds what, drawn

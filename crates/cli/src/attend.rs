@@ -11,7 +11,7 @@ use safetensors::SafeTensors;
 
 use crate::Done;
 use crate::arguments::Attend;
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -34,7 +34,8 @@ pub(crate) fn run(arguments: &Attend) -> Done {
         if split.ranks != 1 {
             let text =
                 "queries and keys are not one whole sequence: they cannot be split over ranks";
-            return Err(Failure::usage(text).hint("leave `--ranks` out: it runs as one tile"));
+            let hint = "leave `--ranks` out: it runs as one tile".to_owned();
+            return Err(Failure::new(USAGE, text, Some(hint)));
         }
         attend_tile(&case.question, &case.queries, &case.keys, split.kernel.into(), cores)?
     };

@@ -1,17 +1,31 @@
 //! `annulus check`, `plan`, `schema`: what can be said of an experiment without running it.
 
 use annulus_data::{Recall, Source, Tokenizer};
-use annulus_experiment::{Format, Plan, load};
+use annulus_experiment::{Format, Plan, Problem, load};
+use serde_json::json;
 
 use crate::Done;
 use crate::arguments::{File, Reading};
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 use crate::print;
 
-pub(crate) fn check(file: &File) -> Done {
-    let (_, plan) = read(file)?;
-    print::line(&format!("{}: ok", plan.experiment.name));
-    Ok(0)
+pub(crate) fn check(arguments: &Reading) -> Done {
+    let checked = read(&arguments.file);
+    if !arguments.json {
+        let (_, plan) = checked?;
+        print::line(&format!("{}: ok", plan.experiment.name));
+        return Ok(0);
+    }
+    let (code, problems) = match checked {
+        Ok(_) => (0, Vec::new()),
+        Err(Failure { code, problems }) => (code, problems.0),
+    };
+    let problems: Vec<_> = problems
+        .into_iter()
+        .map(|Problem { message, place, hint }| json!({"message": message, "place": place, "hint": hint}))
+        .collect();
+    print::line(&json!({"ok": code == 0, "problems": problems}).to_string());
+    Ok(code)
 }
 
 pub(crate) fn plan(arguments: &Reading) -> Done {
@@ -28,7 +42,7 @@ pub(crate) fn schema() {
 pub(crate) fn read(file: &File) -> Result<(String, Plan), Failure> {
     let experiment = load(&file.file, &file.replacements)?;
     let yaml = std::fs::read_to_string(&file.file).map_err(|error| {
-        Failure::usage(format!("cannot read `{}`: {error}", file.file.display()))
+        Failure::new(USAGE, format!("cannot read `{}`: {error}", file.file.display()), None)
     })?;
     let vocabulary = match experiment.data.format {
         Format::Text | Format::Jsonl => {

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::Done;
 use crate::arguments::Layout;
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 use crate::print;
 
 pub(crate) fn run(arguments: &Layout) -> Done {
@@ -37,9 +37,5 @@ pub(crate) fn run(arguments: &Layout) -> Done {
 }
 
 fn failure(error: &StrategyError) -> Failure {
-    let failure = Failure::usage(error.to_string());
-    match error.hint() {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
+    Failure::new(USAGE, error.to_string(), error.hint())
 }

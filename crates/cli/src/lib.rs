@@ -48,7 +48,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            print::error(&failure);
+            print::say(&failure.problems.to_string());
             ExitCode::from(failure.code)
         }
     }

@@ -20,8 +20,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const IGNORED: i64 = -100;
 
 pub(crate) fn run(arguments: &Score) -> Done {
-    let shape = read_config(&arguments.model)
-        .map_err(|problems| Failure { code: DATA, ..Failure::from(problems) })?;
+    let shape =
+        read_config(&arguments.model).map_err(|problems| Failure { code: DATA, problems })?;
     let sequences = read(&arguments.tokens)?;
     // Whatever the file's dtype: widened, so that the score is the model's and not the format's.
     let config = model_config(&shape, Dtype::F32)?;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use annulus_experiment::Bound;
+use annulus_experiment::{Bound, Problem, Problems};
 use annulus_train::{Ending, Given, Outcome};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::Done;
 use crate::arguments::Train;
 use crate::console::Console;
-use crate::failure::{EXPECT, Failure, PREEMPTED};
+use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
 use crate::print;
 
 pub(crate) fn run(arguments: &Train) -> Done {
@@ -45,10 +45,8 @@ fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
             signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
             signal_hook::flag::register(signal, stop.clone())
         };
-        set().map_err(|error| Failure {
-            code: 1,
-            text: format!("cannot watch signals: {error}"),
-            hint: None,
+        set().map_err(|error| {
+            Failure::new(INTERNAL, format!("cannot watch signals: {error}"), None)
         })?;
     }
     Ok(stop)
@@ -87,20 +85,25 @@ fn expected(expect: &BTreeMap<String, Bound>, outcome: &Outcome) -> Done {
     let mut broken = Vec::new();
     for (tag, bound) in expect {
         let Some(&last) = outcome.last.get(tag) else {
-            broken.push(format!("`{tag}` was never recorded"));
+            broken.push(Problem::new(format!("`{tag}` was never recorded")));
             continue;
         };
         let of_first =
             bound.of_first.zip(outcome.first.get(tag)).map(|(share, first)| share * first);
         let least = bound.min.filter(|&least| !(last >= least));
         let most = [bound.max, of_first].into_iter().flatten().find(|&most| !(last <= most));
-        broken
-            .extend(least.map(|least| format!("`{tag}` is {last}, at least {least} was expected")));
-        broken.extend(most.map(|most| format!("`{tag}` is {last}, at most {most} was expected")));
+        broken.extend(least.map(|least| {
+            Problem::new(format!("`{tag}` is {last}, at least {least} was expected"))
+        }));
+        broken.extend(
+            most.map(|most| {
+                Problem::new(format!("`{tag}` is {last}, at most {most} was expected"))
+            }),
+        );
     }
     if broken.is_empty() {
         print::say(&format!("expectations hold: {}", expect.len()));
         return Ok(0);
     }
-    Err(Failure { code: EXPECT, text: broken.join("\nerror: "), hint: None })
+    Err(Failure { code: EXPECT, problems: Problems(broken) })
 }
