@@ -1,5 +1,7 @@
 //! What the tests of the boundaries share: running the program, scratch folders, the material beside the repository.
 
+pub mod runs;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

@@ -1,0 +1,236 @@
+//! Runs that are killed, stopped, started twice, or cannot write: what is on disk always goes on to
+//! the same bits.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use annulus_tests::Ran;
+use annulus_tests::runs::{
+    Live, Place, Random, assert_same, checkpoints, contents, is_saving, last_logged, last_saved,
+    metrics,
+};
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+
+/// How often each kind of accident happens.
+const ACCIDENTS: u64 = 20;
+/// Steps that no run comes to the end of, however many accidents it has.
+const STEPS_PER_ACCIDENT: u64 = 8;
+/// How long a run may take to stop when it is asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// When an accident happens.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// Before the first step.
+    Loading,
+    /// Somewhere in a step, or in what follows it.
+    Anywhere,
+    /// While a checkpoint is written.
+    Saving,
+}
+
+/// Brings accidents about at random moments.
+struct Accidents {
+    random: Random,
+    /// What a step takes here.
+    pace: Duration,
+}
+
+impl Accidents {
+    /// Waits for `moment`, up to three steps from now; false: the run ended before.
+    fn wait(&mut self, live: &mut Live, moment: Moment) -> bool {
+        let from = last_saved(&live.output);
+        let steps = self.random.below(3);
+        let somewhat = self.pace.mul_f64(self.random.unit());
+        match moment {
+            Moment::Loading => {
+                sleep(somewhat.mul_f64(0.1));
+                true
+            }
+            Moment::Anywhere => {
+                let reached = live.wait_for(|output| last_logged(output) > from + steps);
+                sleep(somewhat);
+                reached
+            }
+            Moment::Saving => {
+                live.wait_for(|output| is_saving(output) && last_saved(output) >= from + steps)
+            }
+        }
+    }
+}
+
+/// Trains in `whole` without an accident, which says how long a step takes.
+fn undisturbed(place: &Place, changes: &[&str], steps: u64) -> Accidents {
+    let began = Instant::now();
+    place.train("whole", changes).ended(0);
+    Accidents { random: Random(7), pace: began.elapsed() / steps as u32 }
+}
+
+/// A run that is killed `count` times ends like one that is not.
+fn kill(count: u64) {
+    let place = Place::new(ANNULUS);
+    let steps = STEPS_PER_ACCIDENT * count;
+    let changes = [format!("schedule.steps={steps}")];
+    let changes: Vec<&str> = changes.iter().map(String::as_str).collect();
+    let mut accidents = undisturbed(&place, &changes, steps);
+    let mut in_save = 0;
+    for accident in 0..count {
+        let moment = [Moment::Saving, Moment::Anywhere, Moment::Loading, Moment::Anywhere];
+        let moment = moment[accident as usize % 4];
+        let mut live = place.start("run", &changes);
+        assert!(accidents.wait(&mut live, moment), "the run ended before accident {accident}");
+        let output = live.output.clone();
+        assert!(live.kill(), "the run ended before accident {accident}");
+        in_save += u64::from(is_saving(&output));
+    }
+    println!("{count} times killed, {in_save} of them in a save");
+    assert!(in_save >= count / 4);
+    place.train("run", &changes).ended(0);
+    assert_same(&place.path("run"), &place.path("whole"));
+    assert_eq!(checkpoints(&place.path("run")).len(), 3);
+}
+
+#[test]
+fn a_killed_run_goes_on_to_the_same_bits() {
+    kill(ACCIDENTS);
+}
+
+/// A run that is stopped `count` times saves what it finished, in time, and ends like one that is
+/// not.
+fn stop(count: u64) {
+    let place = Place::new(ANNULUS);
+    let steps = STEPS_PER_ACCIDENT * count;
+    let steps_change = format!("schedule.steps={steps}");
+    // Evaluation takes most of the time.
+    let changes = [&steps_change, "data.evaluate=64", "every.evaluate=1", "every.checkpoint=2"];
+    let mut accidents = undisturbed(&place, &changes, steps);
+    let (mut slowest, mut found) = (Duration::ZERO, [0; 4]);
+    for accident in 0..count {
+        let moments = [Moment::Saving, Moment::Anywhere, Moment::Loading, Moment::Anywhere];
+        let mut live = place.start("run", &changes);
+        let reached = accidents.wait(&mut live, moments[accident as usize % 4]);
+        assert!(reached, "the run ended before stop {accident}");
+        found[stage(&live.output, accident % 4 == 2)] += 1;
+        let signalled = Instant::now();
+        live.signal(&[["TERM", "INT"][accident as usize / 2 % 2]]);
+        let output = live.output.clone();
+        let ran = live.end().ended(75);
+        slowest = slowest.max(signalled.elapsed());
+        assert_eq!(last_logged(&output), last_saved(&output), "{}", ran.stderr);
+        found[3] += u64::from(evaluation_was_cut(&output));
+    }
+    let [loading, steps, saving, evaluating] = found;
+    println!(
+        "{count} times stopped: {loading} while loading, {steps} in a step or its evaluation \
+         (evaluation cut {evaluating} times), {saving} while saving; at most {slowest:?}"
+    );
+    assert!(slowest < GRACE, "{slowest:?}");
+    assert!(loading > 0 && saving > 0 && evaluating > 0);
+    place.train("run", &changes).ended(0);
+    assert_same(&place.path("run"), &place.path("whole"));
+}
+
+fn stage(output: &Path, loading: bool) -> usize {
+    if loading {
+        0
+    } else if is_saving(output) {
+        2
+    } else {
+        1
+    }
+}
+
+fn evaluation_was_cut(output: &Path) -> bool {
+    metrics(output).last().is_some_and(|line| line.get("evaluate/loss").is_none())
+}
+
+#[test]
+fn a_stopped_run_saves_what_it_finished_and_goes_on_to_the_same_bits() {
+    stop(ACCIDENTS);
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let place = Place::new(ANNULUS);
+    let mut accidents = undisturbed(&place, &[], 20);
+    let mut ended_at_once = 0;
+    for _ in 0..ACCIDENTS {
+        let mut live = place.start("run", &["schedule.steps=20"]);
+        assert!(accidents.wait(&mut live, Moment::Saving), "the run ended before");
+        live.signal(&["TERM", "INT"]);
+        let ran = live.end();
+        // The first signal's save may have been done before the second came.
+        assert!(matches!(ran.code, Some(75 | 130)), "{:?} {}", ran.code, ran.stderr);
+        ended_at_once += u64::from(ran.code == Some(130));
+    }
+    assert!(ended_at_once > 0);
+    place.train("run", &[]).ended(0);
+    assert_same(&place.path("run"), &place.path("whole"));
+}
+
+#[test]
+fn a_second_start_is_refused_until_the_first_one_ends() {
+    let place = Place::new(ANNULUS);
+    let mut live = place.start("run", &["schedule.steps=100000"]);
+    assert!(live.wait_for(|output| last_saved(output) > 1));
+    let refused = place.train("run", &["schedule.steps=100000"]).ended(4);
+    assert!(refused.stderr.contains(&format!("process {}", live.id())), "{}", refused.stderr);
+    let (logged, output) = (last_logged(&live.output), live.output.clone());
+    assert!(live.wait_for(|output| last_logged(output) > logged), "the first one goes on");
+    assert!(live.kill());
+    let stop = format!("schedule.stop={}", last_saved(&output) + 2);
+    let next = place.train("run", &["schedule.steps=100000", &stop]).ended(0);
+    assert!(next.stderr.contains("from step"), "{}", next.stderr);
+}
+
+/// The only thing said of an error, and the way out where there is one.
+#[track_caller]
+fn assert_one_error(ran: &Ran, wanted: &str) {
+    let errors: Vec<_> = ran.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 1, "{}", ran.stderr);
+    assert!(errors[0].contains(wanted), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("panicked"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_written_leaves_the_one_before() {
+    let place = Place::new(ANNULUS);
+    place.train("whole", &[]).ended(0);
+    place.train("run", &["schedule.stop=2"]).ended(0);
+    let (run, before) = (place.path("run"), contents(&place.path("run/step-2")));
+    // The weights fit, the moments do not; without the trap the signal would end the process.
+    let script = r#"trap "" XFSZ; ulimit -f 400; exec "$0" "$@""#;
+    let train = place.command("run", &[]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", script]).arg(train.get_program()).args(train.get_args());
+    limited.current_dir(place.path(""));
+    let ran = Ran::of(&limited.output().expect("a shell")).ended(4);
+    assert_one_error(&ran, "optimizer.safetensors");
+    assert_eq!(contents(&run.join("step-2")), before);
+    assert_eq!(checkpoints(&run), [1, 2]);
+    place.train("run", &[]).ended(0);
+    assert_same(&run, &place.path("whole"));
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_one_error() {
+    let place = Place::new(ANNULUS);
+    assert_one_error(&place.train("text.txt/run", &[]).ended(4), "text.txt/run");
+    place.train("run", &["schedule.stop=2"]).ended(0);
+    let (run, before) = (place.path("run"), contents(&place.path("run")));
+    let writable = fs::metadata(&run).expect("it is there").permissions();
+    let mut read_only = writable.clone();
+    read_only.set_readonly(true);
+    fs::set_permissions(&run, read_only).expect("ours");
+    if fs::write(run.join("probe"), "").is_ok() {
+        println!("SKIPPED: this user may write to folders that are read-only");
+        return;
+    }
+    let ran = place.train("run", &[]).ended(4);
+    fs::set_permissions(&run, writable).expect("ours");
+    assert_one_error(&ran, "run");
+    assert_eq!(contents(&run), before);
+}

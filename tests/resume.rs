@@ -1,0 +1,225 @@
+//! Runs that go on: in parts, with other ranks, from damaged checkpoints; and what is refused.
+
+use std::fs;
+use std::path::Path;
+
+use annulus_experiment::parse;
+use annulus_tests::runs::{
+    Place, assert_same, contents, difference, flip, last_saved, losses, truncate,
+};
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+
+/// How far losses may be off, relatively, when they are summed in another order.
+const REORDERED: f64 = 1e-5;
+
+#[test]
+fn ten_steps_and_ten_are_twenty_to_the_bit() {
+    let place = Place::new(ANNULUS);
+    for (name, changes) in [
+        ("striped", vec![]),
+        ("local", vec!["mesh.sequence=1", "attention.strategy=local"]),
+        ("megatron", vec!["mesh.sequence=4", "attention.strategy=megatron"]),
+        ("mesh", vec!["mesh.data=2", "mesh.sequence=2", "attention.strategy=ring"]),
+        ("bf16", vec!["model.dtype=bf16"]),
+    ] {
+        // The end is evaluated: here so is the middle, in both.
+        let changes = [&changes[..], &["every.evaluate=10"]].concat();
+        let (whole, halves) = (format!("{name}-whole"), format!("{name}-halves"));
+        place.train(&whole, &changes).ended(0);
+        place.train(&halves, &[&changes[..], &["schedule.stop=10"]].concat()).ended(0);
+        assert_eq!(last_saved(&place.path(&halves)), 10);
+        place.train(&halves, &changes).ended(0);
+        assert_same(&place.path(&halves), &place.path(&whole));
+    }
+}
+
+/// Trains in parts, each with its own changes, and compares losses with a run in one part.
+#[track_caller]
+fn check_parts(parts: &[(&str, &[&str])]) {
+    let place = Place::new(ANNULUS);
+    place.train("whole", &["mesh.sequence=1", "attention.strategy=local"]).ended(0);
+    for (stop, changes) in parts {
+        let stop = format!("schedule.stop={stop}");
+        place.train("run", &[&[stop.as_str()], *changes].concat()).ended(0);
+    }
+    let (parts, whole) = (losses(&place.path("run")), losses(&place.path("whole")));
+    let off = difference(&parts, &whole);
+    println!("losses are {off:.1e} off");
+    assert!(off < REORDERED, "{off:e}");
+}
+
+#[test]
+fn a_run_goes_on_with_other_ranks() {
+    check_parts(&[
+        ("7", &["mesh.sequence=4"]),
+        ("14", &["mesh.sequence=3"]),
+        ("20", &["mesh.sequence=1"]),
+    ]);
+}
+
+#[test]
+fn a_run_goes_on_with_another_strategy() {
+    check_parts(&[
+        ("4", &["attention.strategy=ring"]),
+        ("8", &["attention.strategy=striped", "mesh.sequence=2"]),
+        ("12", &["attention.strategy=megatron", "mesh.sequence=4"]),
+        ("16", &["attention.strategy=all-gather"]),
+        ("20", &["attention.strategy=local", "mesh.sequence=1"]),
+    ]);
+}
+
+#[test]
+fn what_only_says_how_it_is_computed_may_differ() {
+    let place = Place::new(ANNULUS);
+    place.train("first", &["schedule.stop=2"]).ended(0);
+    for change in [
+        "mesh.sequence=2",
+        "mesh.data=2",
+        "mesh.deadline=30",
+        "attention.strategy=ring",
+        "memory.recompute=none",
+        "memory.micro_batch=1",
+        "memory.loss_chunk=16",
+        "memory.mlp_chunk=16",
+        "every.log=2",
+        "every.evaluate=0",
+        "every.checkpoint=0",
+    ] {
+        // In another folder, and to another stop, besides.
+        let copy = change.replace('=', "-");
+        place.copy("first", &copy);
+        let ran = place.train(&copy, &[change, "schedule.stop=3"]).ended(0);
+        assert!(ran.stderr.contains("from step 2"), "{}", ran.stderr);
+    }
+}
+
+/// Another value for every key that may not differ on resume.
+const OTHERS: [(&str, &str); 36] = [
+    ("name", "other"),
+    ("seed", "4"),
+    ("model.hidden_size", "64"),
+    ("model.intermediate_size", "64"),
+    ("model.num_hidden_layers", "1"),
+    ("model.num_attention_heads", "2"),
+    ("model.num_key_value_heads", "4"),
+    ("model.head_dim", "16"),
+    ("model.rms_norm_eps", "0.0001"),
+    ("model.rope_theta", "20000.0"),
+    ("model.tie_word_embeddings", "true"),
+    ("model.attention_bias", "true"),
+    ("model.mlp_bias", "true"),
+    ("model.vocab_size", "300"),
+    ("model.max_position_embeddings", "512"),
+    ("model.initializer_range", "0.04"),
+    ("model.dtype", "bf16"),
+    ("data.path", "other.txt"),
+    ("data.format", "jsonl"),
+    ("data.tokenizer", "tokenizer.json"),
+    ("data.tokens", "96"),
+    ("data.batch", "4"),
+    ("data.evaluate", "8"),
+    ("attention.mask", "full"),
+    ("attention.window", "8"),
+    ("attention.kernel", "reference"),
+    ("optimizer.learning_rate", "0.02"),
+    ("optimizer.betas", "[0.9, 0.99]"),
+    ("optimizer.epsilon", "1.0e-6"),
+    ("optimizer.weight_decay", "0.2"),
+    ("optimizer.clip", "2.0"),
+    ("schedule.steps", "30"),
+    ("schedule.warmup", "3"),
+    ("schedule.decay", "linear"),
+    ("schedule.floor", "0.2"),
+    ("keep", "4"),
+];
+
+/// Keys that have one value only, as yet.
+const SINGLE: [&str; 3] = ["model.model_type", "model.hidden_act", "optimizer.name"];
+/// The smallest file that is a tokenizer.
+const TOKENIZER: &str = r#"{"version": "1.0", "added_tokens": [], "model":
+    {"type": "WordLevel", "vocab": {"alpha": 0, "?": 1}, "unk_token": "?"}}"#;
+
+#[test]
+fn any_other_difference_is_refused_by_its_key() {
+    let place = Place::new(ANNULUS);
+    place.write("tokenizer.json", TOKENIZER);
+    place.train("run", &["schedule.stop=2"]).ended(0);
+    let before = contents(&place.path("run"));
+    let plan = fs::read_to_string(place.path("run/plan.yaml")).unwrap();
+    let saved = parse("plan.yaml", &plan, &[]).unwrap().identity();
+    for (key, _) in &saved {
+        let is_tried = OTHERS.iter().any(|(tried, _)| tried == key);
+        assert!(is_tried || SINGLE.contains(&key.as_str()), "`{key}` has no other value here");
+    }
+    for (key, is) in OTHERS {
+        let was = saved.iter().find(|(saved, _)| saved == key);
+        let was = was.map_or("nothing", |(_, value)| value);
+        let ran = place.train("run", &[&format!("{key}={is}")]).ended(4);
+        let wanted = format!("`{key}` was `{was}` and is `{is}`");
+        assert!(ran.stderr.contains(&wanted), "{wanted}: {}", ran.stderr);
+    }
+    place.write("text.txt", &"another text ".repeat(1000));
+    let ran = place.train("run", &[]).ended(4);
+    assert!(ran.stderr.contains("the data's fingerprint was"), "{}", ran.stderr);
+    assert_eq!(contents(&place.path("run")), before);
+}
+
+#[test]
+fn a_finished_run_says_so_and_changes_nothing() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &[]).ended(0);
+    let before = contents(&place.path("run"));
+    for _ in 0..2 {
+        let ran = place.train("run", &[]).ended(0);
+        assert!(ran.stderr.contains("already finished at step 20"), "{}", ran.stderr);
+        assert_eq!(contents(&place.path("run")), before);
+    }
+}
+
+/// What happens to files.
+const DAMAGES: [(&str, fn(&Path)); 3] = [
+    ("flipped", flip),
+    ("truncated", truncate),
+    ("missing", |path| fs::remove_file(path).unwrap()),
+];
+
+#[test]
+fn a_damaged_checkpoint_is_refused_by_file_and_the_one_before_is_used() {
+    let place = Place::new(ANNULUS);
+    place.train("whole", &["schedule.stop=5"]).ended(0);
+    place.train("first", &["schedule.stop=4"]).ended(0);
+    let files = contents(&place.path("first/step-4"));
+    assert_eq!(files.len(), 6);
+    for file in files.keys().map(|path| path.file_name().unwrap().to_str().unwrap()) {
+        for (what, damage) in DAMAGES {
+            let run = format!("{file}-{what}");
+            place.copy("first", &run);
+            damage(&place.path(&run).join("step-4").join(file));
+            let ran = place.train(&run, &["schedule.stop=5"]).ended(0);
+            let warning = ran.stderr.lines().find(|line| line.starts_with("warning: "));
+            let warning = warning.unwrap_or_else(|| panic!("{run}: {}", ran.stderr));
+            for wanted in [&format!("{run}/step-4"), &format!("`{file}`"), "from `step-3`"] {
+                assert!(warning.contains(wanted), "{run}: {warning}");
+            }
+            assert_same(&place.path(&run), &place.path("whole"));
+        }
+    }
+}
+
+#[test]
+fn where_no_checkpoint_is_whole_nothing_is_overwritten() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.stop=3"]).ended(0);
+    let files = ["model.safetensors", "optimizer.safetensors", "state.json"];
+    for (step, file) in std::iter::zip(1.., files) {
+        DAMAGES[step % 3].1(&place.path("run").join(format!("step-{step}")).join(file));
+    }
+    let before = contents(&place.path("run"));
+    let ran = place.train("run", &[]).ended(4);
+    for file in files {
+        assert!(ran.stderr.contains(file), "{}", ran.stderr);
+    }
+    assert!(ran.stderr.contains("hint: no checkpoint in `run` is whole"), "{}", ran.stderr);
+    assert_eq!(contents(&place.path("run")), before);
+}
