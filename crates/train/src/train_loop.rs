@@ -46,29 +46,44 @@ impl Course<'_> {
             self.check_stop()?;
             measure::begin(&trainer.rank);
             let report = clock.time(|| trainer.step())?;
-            let step = report.step;
             if let Some(recorder) = recorder {
-                recorder.record.losses.push((step, report.loss));
+                recorder.record.losses.push((report.step, report.loss));
             }
-            let evaluate = self.held_out.filter(|_| due(self.every.evaluate, step, self.last));
-            if evaluate.is_some() || due(self.every.log, step, self.last) {
-                let costs = measure::costs(&trainer.rank, step)?;
-                let evaluation = evaluate.map(|held_out| evaluate_all(trainer, held_out, recorder));
-                // Interrupted, the step is logged all the same: it is finished.
-                let found = evaluation.as_ref().and_then(|found| found.as_ref().ok());
-                if let Some(recorder) = recorder {
-                    let speed = clock.speed(self.tokens);
-                    recorder.log(step, &values(&report, &costs, speed, self.found(found)))?;
-                }
-                evaluation.transpose()?;
-            }
+            self.log(trainer, recorder, &report, &mut clock)?;
             self.check_stop()?;
             if let Some(recorder) = recorder
-                && due(self.every.checkpoint, step, self.last)
+                && due(self.every.checkpoint, report.step, self.last)
             {
                 recorder.save(trainer)?;
             }
         }
+        Ok(())
+    }
+
+    /// Measures, evaluates and logs a step, as far as that is due. Interrupted, the step is logged
+    /// all the same, with what is known of it: it is finished.
+    fn log(
+        &self,
+        trainer: &Trainer,
+        recorder: &mut Option<Recorder<'_>>,
+        report: &Report,
+        clock: &mut Clock,
+    ) -> Result<()> {
+        let step = report.step;
+        let evaluate = self.held_out.filter(|_| due(self.every.evaluate, step, self.last));
+        if evaluate.is_none() && !due(self.every.log, step, self.last) {
+            return Ok(());
+        }
+        let costs = measure::costs(&trainer.rank, step);
+        let evaluate = evaluate.filter(|_| costs.is_ok());
+        let evaluation = evaluate.map(|held_out| evaluate_all(trainer, held_out, recorder));
+        let found = evaluation.as_ref().and_then(|found| found.as_ref().ok());
+        if let Some(recorder) = recorder {
+            let (costs, speed) = (costs.as_ref().ok(), clock.speed(self.tokens));
+            recorder.log(step, &values(report, costs, speed, self.found(found)))?;
+        }
+        costs?;
+        evaluation.transpose()?;
         Ok(())
     }
 
@@ -122,7 +137,7 @@ fn found(held_out: &HeldOut, evaluation: &Evaluation) -> Vec<(&'static str, Valu
 
 fn values<'a>(
     report: &Report,
-    costs: &'a Costs,
+    costs: Option<&'a Costs>,
     speed: f64,
     evaluation: Vec<(&'static str, Value<'static>)>,
 ) -> Vec<(&'static str, Value<'a>)> {
@@ -131,9 +146,11 @@ fn values<'a>(
         ("train/grad_norm", Value::Number(report.norm)),
         ("train/lr", Value::Number(report.learning_rate)),
         ("speed/tokens_per_second", Value::Number(speed)),
-        ("comm/bytes", Value::PerRank(&costs.bytes)),
-        ("memory/peak", Value::PerRank(&costs.memory)),
     ];
+    if let Some(costs) = costs {
+        values.push(("comm/bytes", Value::PerRank(&costs.bytes)));
+        values.push(("memory/peak", Value::PerRank(&costs.memory)));
+    }
     values.extend(evaluation);
     values
 }

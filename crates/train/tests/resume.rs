@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use annulus_comm::{Fault, Faulty, When};
 use annulus_experiment::Plan;
 use annulus_train::{Ending, Given, Notice, Outcome, Sink, TrainError, Value, run};
 use common::{BASE, Place, difference, losses, number, state};
@@ -242,7 +243,7 @@ fn a_stop_at_any_moment_ends_in_time_and_loses_nothing() {
         let mut preempted = 0;
         for moment in 0..12 {
             let after = Duration::from_millis(3 + 17 * moment % 60);
-            let outcome = stopped_after(&plan, after);
+            let outcome = stopped_after(&plan, Given::new(BASE, 3), after);
             preempted += u32::from(outcome.ending == Ending::Preempted);
             assert!(outcome.warnings.is_empty(), "{:?}", outcome.warnings);
         }
@@ -256,8 +257,7 @@ fn a_stop_at_any_moment_ends_in_time_and_loses_nothing() {
 }
 
 /// Runs `plan` and asks it to stop `after` its start; it must end within five seconds.
-fn stopped_after(plan: &Plan, after: Duration) -> Outcome {
-    let given = Given::new(BASE, 3);
+fn stopped_after(plan: &Plan, given: Given, after: Duration) -> Outcome {
     let stop = given.stop.clone();
     let stopper = std::thread::spawn(move || {
         std::thread::sleep(after);
@@ -278,6 +278,24 @@ impl Sink for Second {
         *self.1.lock().unwrap() = run(&self.0, Given::new(BASE, 1)).err();
         Ok(())
     }
+}
+
+#[test]
+fn a_stop_while_ranks_tell_their_costs_loses_no_line() {
+    let place = Place::new();
+    let setting = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
+    let whole = place.run_in("whole", &setting);
+    let mut plan = place.plan(&setting);
+    plan.experiment.output = place.path("stopped");
+    let mut given = Given::new(BASE, 3);
+    let (when, late) = (When { rank: 1, pass: "measure", hop: None }, Duration::from_millis(600));
+    given.wrap = Some(Arc::new(move |comm| Faulty::new(comm, when, Fault::Delay(late))));
+    let outcome = stopped_after(&plan, given, late / 2);
+    let lines = metrics(&outcome.folder);
+    assert!(!lines.last().unwrap().contains("comm/bytes"), "the stop came at another time");
+    assert_eq!(lines.len() as u64, outcome.step);
+    let last = run(&plan, Given::new(BASE, 3)).unwrap();
+    same_metrics(&last.folder, &whole.folder);
 }
 
 #[test]
