@@ -15,12 +15,10 @@ use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
 use crate::print;
 
 pub(crate) fn run(arguments: &Train) -> Done {
+    // First of all: whatever takes long from here on can be stopped.
+    let stop = stop_flag()?;
     let (yaml, plan) = crate::check::read(&arguments.file)?;
-    let given = Given {
-        stop: stop_flag()?,
-        console: Box::new(Console::new()),
-        ..Given::new(yaml, cores())
-    };
+    let given = Given { stop, console: Box::new(Console::new()), ..Given::new(yaml, cores()) };
     let outcome = annulus_train::run(&plan, given)?;
     summary(&outcome);
     match outcome.ending {
