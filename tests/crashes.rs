@@ -2,7 +2,6 @@
 //! the same bits.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -30,6 +29,12 @@ enum Moment {
     Anywhere,
     /// While a checkpoint is written.
     Saving,
+}
+
+/// The moment of the accident of this number.
+fn moment(number: u64) -> Moment {
+    use Moment::{Anywhere, Loading, Saving};
+    [Saving, Anywhere, Loading, Anywhere, Saving][number as usize % 5]
 }
 
 /// Brings accidents about at random moments.
@@ -69,87 +74,97 @@ fn undisturbed(place: &Place, changes: &[&str], steps: u64) -> Accidents {
     Accidents { random: Random(7), pace: began.elapsed() / steps as u32 }
 }
 
-/// A run that is killed `count` times ends like one that is not.
-fn kill(count: u64) {
+/// A run that is killed `count` times, a quarter of them at least in a save, ends like one that is
+/// not. Returns what happened.
+fn kill(count: u64) -> String {
     let place = Place::new(ANNULUS);
     let steps = STEPS_PER_ACCIDENT * count;
     let change = format!("schedule.steps={steps}");
     let changes = [change.as_str()];
     let mut accidents = undisturbed(&place, &changes, steps);
-    let mut in_save = 0;
-    for accident in 0..count {
-        let moment = [Moment::Saving, Moment::Anywhere, Moment::Loading, Moment::Anywhere];
-        let moment = moment[accident as usize % 4];
+    let (mut kills, mut in_save) = (0, 0);
+    while kills < count || in_save < count / 4 {
         let mut live = place.start("run", &changes);
-        assert!(accidents.wait(&mut live, moment), "the run ended before accident {accident}");
+        assert!(accidents.wait(&mut live, moment(kills)), "the run ended before kill {kills}");
         let output = live.output.clone();
-        assert!(live.kill(), "the run ended before accident {accident}");
+        assert!(live.kill(), "the run ended before kill {kills}");
+        kills += 1;
         in_save += u64::from(is_saving(&output));
     }
-    println!("{count} times killed, {in_save} of them in a save");
-    assert!(in_save >= count / 4);
     place.train("run", &changes).ended(0);
     assert_same(&place.path("run"), &place.path("whole"));
     assert_eq!(checkpoints(&place.path("run")).len(), 3);
+    format!("{kills} times killed, {in_save} of them in a save")
 }
 
 #[test]
 fn a_killed_run_goes_on_to_the_same_bits() {
-    kill(ACCIDENTS);
+    println!("{}", kill(ACCIDENTS));
+}
+
+/// Where stops came.
+#[derive(Debug, Default)]
+struct Stops {
+    loading: u64,
+    saving: u64,
+    evaluating: u64,
+    elsewhere: u64,
+    slowest: Duration,
+}
+
+impl Stops {
+    fn all(&self) -> u64 {
+        self.loading + self.saving + self.evaluating + self.elsewhere
+    }
+
+    /// Stops a run by a signal and holds it to what was promised.
+    fn stop(&mut self, live: Live, signal: &str, moment: Moment) {
+        let (before, is_saving) = (last_logged(&live.output), is_saving(&live.output));
+        let output = live.output.clone();
+        let signalled = Instant::now();
+        live.signal(&[signal]);
+        let ran = live.end();
+        self.slowest = self.slowest.max(signalled.elapsed());
+        ran.ended(75);
+        assert_eq!(last_logged(&output), last_saved(&output), "{}", ran.stderr);
+        let lines = metrics(&output);
+        let last = lines.last().filter(|line| line["step"].as_u64() > Some(before));
+        match moment {
+            Moment::Loading => self.loading += 1,
+            _ if is_saving => self.saving += 1,
+            _ if last.is_some_and(|line| line.get("evaluate/loss").is_none()) => {
+                self.evaluating += 1;
+            }
+            _ => self.elsewhere += 1,
+        }
+    }
 }
 
 /// A run that is stopped `count` times saves what it finished, in time, and ends like one that is
 /// not.
-fn stop(count: u64) {
+fn stop(count: u64) -> Stops {
     let place = Place::new(ANNULUS);
     let steps = STEPS_PER_ACCIDENT * count;
-    let steps_change = format!("schedule.steps={steps}");
+    let change = format!("schedule.steps={steps}");
     // Evaluation takes most of the time.
-    let changes = [&steps_change, "data.evaluate=64", "every.evaluate=1", "every.checkpoint=2"];
+    let changes = [&change, "data.evaluate=160", "every.evaluate=1", "every.checkpoint=4"];
     let mut accidents = undisturbed(&place, &changes, steps);
-    let (mut slowest, mut found) = (Duration::ZERO, [0; 4]);
-    for accident in 0..count {
-        let moments = [Moment::Saving, Moment::Anywhere, Moment::Loading, Moment::Anywhere];
-        let mut live = place.start("run", &changes);
-        let reached = accidents.wait(&mut live, moments[accident as usize % 4]);
-        assert!(reached, "the run ended before stop {accident}");
-        found[stage(&live.output, accident % 4 == 2)] += 1;
-        let signalled = Instant::now();
-        live.signal(&[["TERM", "INT"][accident as usize / 2 % 2]]);
-        let output = live.output.clone();
-        let ran = live.end().ended(75);
-        slowest = slowest.max(signalled.elapsed());
-        assert_eq!(last_logged(&output), last_saved(&output), "{}", ran.stderr);
-        found[3] += u64::from(evaluation_was_cut(&output));
+    let mut stops = Stops::default();
+    while stops.all() < count || stops.saving == 0 || stops.evaluating == 0 {
+        let (number, mut live) = (stops.all(), place.start("run", &changes));
+        let reached = accidents.wait(&mut live, moment(number));
+        assert!(reached, "the run ended before stop {number}: {stops:?}");
+        stops.stop(live, ["TERM", "INT"][number as usize % 2], moment(number));
     }
-    let [loading, steps, saving, evaluating] = found;
-    println!(
-        "{count} times stopped: {loading} while loading, {steps} in a step or its evaluation \
-         (evaluation cut {evaluating} times), {saving} while saving; at most {slowest:?}"
-    );
-    assert!(slowest < GRACE, "{slowest:?}");
-    assert!(loading > 0 && saving > 0 && evaluating > 0);
+    assert!(stops.slowest < GRACE, "{stops:?}");
     place.train("run", &changes).ended(0);
     assert_same(&place.path("run"), &place.path("whole"));
-}
-
-fn stage(output: &Path, loading: bool) -> usize {
-    if loading {
-        0
-    } else if is_saving(output) {
-        2
-    } else {
-        1
-    }
-}
-
-fn evaluation_was_cut(output: &Path) -> bool {
-    metrics(output).last().is_some_and(|line| line.get("evaluate/loss").is_none())
+    stops
 }
 
 #[test]
 fn a_stopped_run_saves_what_it_finished_and_goes_on_to_the_same_bits() {
-    stop(ACCIDENTS);
+    println!("{:?}", stop(ACCIDENTS));
 }
 
 #[test]
@@ -179,13 +194,15 @@ fn a_second_start_is_refused_until_the_first_one_ends() {
     let place = Place::new(ANNULUS);
     let mut live = place.start("run", &["schedule.steps=100000"]);
     assert!(live.wait_for(|output| last_saved(output) > 1));
-    let refused = place.train("run", &["schedule.steps=100000"]).ended(4);
+    let refused = place.train("run", &["schedule.steps=100000"]);
+    refused.ended(4);
     assert!(refused.stderr.contains(&format!("process {}", live.id())), "{}", refused.stderr);
     let (logged, output) = (last_logged(&live.output), live.output.clone());
     assert!(live.wait_for(|output| last_logged(output) > logged), "the first one goes on");
     assert!(live.kill());
     let stop = format!("schedule.stop={}", last_saved(&output) + 2);
-    let next = place.train("run", &["schedule.steps=100000", &stop]).ended(0);
+    let next = place.train("run", &["schedule.steps=100000", &stop]);
+    next.ended(0);
     assert!(next.stderr.contains("from step"), "{}", next.stderr);
 }
 
@@ -211,7 +228,8 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_one_before() {
     let mut limited = Command::new("sh");
     limited.args(["-c", script]).arg(train.get_program()).args(train.get_args());
     limited.current_dir(place.path(""));
-    let ran = Ran::of(&limited.output().expect("a shell")).ended(4);
+    let ran = Ran::of(&limited.output().expect("a shell"));
+    ran.ended(4);
     assert_one_error(&ran, "optimizer.safetensors");
     assert_eq!(contents(&run.join("step-4")), before);
     assert_eq!(checkpoints(&run), [2, 3, 4]);
@@ -222,7 +240,7 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_one_before() {
 #[test]
 fn an_output_that_cannot_be_written_is_one_error() {
     let place = Place::new(ANNULUS);
-    assert_one_error(&place.train("text.txt/run", &[]).ended(4), "text.txt/run");
+    assert_one_error(place.train("text.txt/run", &[]).ended(4), "text.txt/run");
     place.train("run", &["schedule.stop=2"]).ended(0);
     let (run, before) = (place.path("run"), contents(&place.path("run")));
     let writable = fs::metadata(&run).expect("it is there").permissions();
@@ -233,7 +251,8 @@ fn an_output_that_cannot_be_written_is_one_error() {
         println!("SKIPPED: this user may write to folders that are read-only");
         return;
     }
-    let ran = place.train("run", &[]).ended(4);
+    let ran = place.train("run", &[]);
+    ran.ended(4);
     fs::set_permissions(&run, writable).expect("ours");
     assert_one_error(&ran, "run");
     assert_eq!(contents(&run), before);

@@ -45,7 +45,6 @@ fn check_parts(parts: &[(&str, &[&str])]) {
     }
     let (parts, whole) = (losses(&place.path("run")), losses(&place.path("whole")));
     let off = difference(&parts, &whole);
-    println!("losses are {off:.1e} off");
     assert!(off < REORDERED, "{off:e}");
 }
 
@@ -89,7 +88,8 @@ fn what_only_says_how_it_is_computed_may_differ() {
         // In another folder, and to another stop, besides.
         let copy = change.replace('=', "-");
         place.copy("first", &copy);
-        let ran = place.train(&copy, &[change, "schedule.stop=3"]).ended(0);
+        let ran = place.train(&copy, &[change, "schedule.stop=3"]);
+        ran.ended(0);
         assert!(ran.stderr.contains("from step 2"), "{}", ran.stderr);
     }
 }
@@ -155,12 +155,14 @@ fn any_other_difference_is_refused_by_its_key() {
     for (key, is) in OTHERS {
         let was = saved.iter().find(|(saved, _)| saved == key);
         let was = was.map_or("nothing", |(_, value)| value);
-        let ran = place.train("run", &[&format!("{key}={is}")]).ended(4);
+        let ran = place.train("run", &[&format!("{key}={is}")]);
+        ran.ended(4);
         let wanted = format!("`{key}` was `{was}` and is `{is}`");
         assert!(ran.stderr.contains(&wanted), "{wanted}: {}", ran.stderr);
     }
     place.write("text.txt", &"another text ".repeat(1000));
-    let ran = place.train("run", &[]).ended(4);
+    let ran = place.train("run", &[]);
+    ran.ended(4);
     assert!(ran.stderr.contains("the data's fingerprint was"), "{}", ran.stderr);
     assert_eq!(contents(&place.path("run")), before);
 }
@@ -171,7 +173,8 @@ fn a_finished_run_says_so_and_changes_nothing() {
     place.train("run", &[]).ended(0);
     let before = contents(&place.path("run"));
     for _ in 0..2 {
-        let ran = place.train("run", &[]).ended(0);
+        let ran = place.train("run", &[]);
+        ran.ended(0);
         assert!(ran.stderr.contains("already finished at step 20"), "{}", ran.stderr);
         assert_eq!(contents(&place.path("run")), before);
     }
@@ -181,7 +184,7 @@ fn a_finished_run_says_so_and_changes_nothing() {
 const DAMAGES: [(&str, fn(&Path)); 3] = [
     ("flipped", flip),
     ("truncated", truncate),
-    ("missing", |path| fs::remove_file(path).unwrap()),
+    ("missing", |path| fs::remove_file(path).expect("it is there")),
 ];
 
 #[test]
@@ -196,7 +199,8 @@ fn a_damaged_checkpoint_is_refused_by_file_and_the_one_before_is_used() {
             let run = format!("{file}-{what}");
             place.copy("first", &run);
             damage(&place.path(&run).join("step-4").join(file));
-            let ran = place.train(&run, &["schedule.stop=5"]).ended(0);
+            let ran = place.train(&run, &["schedule.stop=5"]);
+            ran.ended(0);
             let warning = ran.stderr.lines().find(|line| line.starts_with("warning: "));
             let warning = warning.unwrap_or_else(|| panic!("{run}: {}", ran.stderr));
             for wanted in [&format!("{run}/step-4"), &format!("`{file}`"), "from `step-3`"] {
@@ -216,7 +220,8 @@ fn where_no_checkpoint_is_whole_nothing_is_overwritten() {
         DAMAGES[step % 3].1(&place.path("run").join(format!("step-{step}")).join(file));
     }
     let before = contents(&place.path("run"));
-    let ran = place.train("run", &[]).ended(4);
+    let ran = place.train("run", &[]);
+    ran.ended(4);
     for file in files {
         assert!(ran.stderr.contains(file), "{}", ran.stderr);
     }

@@ -276,7 +276,9 @@ pub fn assert_same(output: &Path, whole: &Path) {
             assert_eq!(line.get(tag), wanted.get(tag), "{tag} of step {}", line["step"]);
         }
     }
-    let unfinished: Vec<_> = names(output).into_iter().filter(|n| n.ends_with(".tmp")).collect();
+    let paths = names(output).into_iter().map(PathBuf::from);
+    let is_unfinished = |path: &PathBuf| path.extension().is_some_and(|end| end == "tmp");
+    let unfinished: Vec<_> = paths.filter(is_unfinished).collect();
     assert!(unfinished.is_empty(), "{unfinished:?}");
     let newest = fs::read_to_string(output.join("LATEST")).expect("LATEST");
     assert_eq!(newest, format!("step-{last}\n"));
