@@ -23,8 +23,8 @@ pub enum DataError {
         /// Why.
         source: io::Error,
     },
-    /// A device, a socket or a pipe.
-    #[error("`{path}` is neither a file nor a folder", path = path.display())]
+    /// A folder where a file should be; a device, a socket or a pipe.
+    #[error("`{path}` is not a regular file", path = path.display())]
     NotAFile {
         /// Which.
         path: PathBuf,
@@ -88,7 +88,7 @@ pub enum DataError {
         /// How many bytes were tried.
         bytes: usize,
     },
-    /// A file the tokenizer fails on.
+    /// A file the tokenizer fails on, or a text that is too short.
     #[error("`{path}`: {source}", path = path.display())]
     In {
         /// The file.
@@ -165,10 +165,11 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// Adds the file to what the tokenizer, which knows no files, says.
-    pub(crate) fn in_file(self, path: &Path) -> DataError {
+    /// Adds the file, or the folder, to what is said by those who know no files.
+    #[must_use]
+    pub fn in_file(self, path: &Path) -> DataError {
         match self {
-            DataError::Encode { .. } | DataError::NoCut { .. } => {
+            DataError::Encode { .. } | DataError::NoCut { .. } | DataError::TooShort { .. } => {
                 DataError::In { path: path.to_owned(), source: Box::new(self) }
             }
             other => other,
@@ -184,7 +185,7 @@ impl DataError {
                 _ => "name a file or a folder that can be read",
             },
             DataError::Write { .. } => "make the folder of the token cache writable, with space",
-            DataError::NotAFile { .. } => "name a regular file, or a folder of them",
+            DataError::NotAFile { .. } => "name a regular file, or, of texts, a folder of them",
             DataError::NoFiles { .. } => {
                 "name another folder, or a single file, whatever it is called"
             }

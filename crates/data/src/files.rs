@@ -197,8 +197,12 @@ impl Lines<'_> {
         if self.open.trim_ascii().is_empty() {
             return Ok(());
         }
-        let line: Line =
-            serde_json::from_str(&self.open).map_err(|error| self.error(describe(&error)))?;
+        // A list would do for serde: its first element would be the text.
+        if !self.open.trim_start().starts_with('{') {
+            return Err(self.error("it is no object".to_owned()));
+        }
+        let line: Line = serde_json::from_str(self.open.trim_ascii_end())
+            .map_err(|error| self.error(describe(&error)))?;
         each(&line.text)
     }
 

@@ -61,7 +61,7 @@ fn wrong_files_are_named_with_what_was_found_and_wanted() {
     std::fs::write(&path, "").unwrap();
     error(&path);
     assert!(error(&folder.path().join("none")).starts_with("cannot read"));
-    assert_eq!(error(folder.path()), "`…` is neither a file nor a folder");
+    assert_eq!(error(folder.path()), "`…` is not a regular file");
 }
 
 #[test]

@@ -112,8 +112,9 @@ fn wrong_lines_are_named() {
         ("{\"text\": 1}", "invalid type: integer `1`, expected a string at column 10"),
         ("{\"txt\": \"a\"}", "missing field `text` at column 12"),
         ("{\"text\": \"a\"", "EOF while parsing an object at column 12"),
-        ("plain", "expected value at column 1"),
-        ("[\"a\"] x", "trailing characters at column 7"),
+        ("plain", "it is no object"),
+        ("[\"a\"]", "it is no object"),
+        ("{\"text\": \"a\"} x", "trailing characters at column 15"),
     ] {
         let path = scratch.write("a.jsonl", format!("{{\"text\": \"good\"}}\n\n{line}"));
         assert_eq!(scratch.error(&path, true), format!("`…/a.jsonl`, line 3: {message}"));
@@ -148,7 +149,7 @@ fn what_is_not_there_is_named() {
     assert_eq!(scratch.error(&scratch.path("none"), false), message);
     let message = "no file in `…` ends in `.jsonl`";
     assert_eq!(scratch.error(scratch.0.path(), true), message);
-    let message = "`/dev/zero` is neither a file nor a folder";
+    let message = "`/dev/zero` is not a regular file";
     assert_eq!(scratch.error(Path::new("/dev/zero"), false), message);
     scratch.write("cache", "a file in the way");
     let message = "cannot write `…/cache`: File exists (os error 17)";
