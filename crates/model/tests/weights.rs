@@ -154,10 +154,11 @@ fn everything_that_does_not_fit_is_said_at_once() {
     let text = error.to_string().replace(&folder.path().display().to_string(), "FOLDER");
     assert_eq!(
         text,
-        "the weights in `FOLDER` are not those of the model: `lm_head.weight` is missing (wanted [5, 4]); \
-         `model.layers.0.mlp.up_proj.weight` in `model.safetensors` is I64 (wanted F32, BF16, F16 or F64); \
-         `model.norm.weight` in `model.safetensors` is [6] (wanted [4]); \
-         `model.norm.bias` [6] in `model.safetensors` is no parameter of the model"
+        "the weights in `FOLDER` are not those of the model:
+  `lm_head.weight` is missing (wanted [5, 4])
+  `model.layers.0.mlp.up_proj.weight` in `model.safetensors` is I64 (wanted F32, BF16, F16 or F64)
+  `model.norm.weight` in `model.safetensors` is [6] (wanted [4])
+  `model.norm.bias` [6] in `model.safetensors` is no parameter of the model"
     );
     assert!(error.hint().unwrap().contains("config.json"));
 
@@ -175,7 +176,7 @@ fn a_long_list_is_cut() {
     let held = names.iter().map(|name| (name.clone(), tensor(&[1], 0))).collect();
     save(folder.path(), &held, WHOLE).unwrap();
     let error = load(folder.path(), &[], DType::F32).unwrap_err().to_string();
-    assert!(error.ends_with("; and 30 more"), "{error}");
+    assert!(error.ends_with("\n  and 30 more"), "{error}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub enum WeightsError {
         problem: String,
     },
     /// The tensors are not those of the model.
-    #[error("the weights in `{}` are not those of the model: {}", folder.display(), List(flaws))]
+    #[error("the weights in `{}` are not those of the model:{}", folder.display(), List(flaws))]
     Unfit {
         /// Where they are.
         folder: PathBuf,
@@ -224,13 +224,15 @@ struct List<'a>(&'a [Flaw]);
 
 impl fmt::Display for List<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, flaw) in self.0.iter().take(SHOWN).enumerate() {
-            let separator = if index == 0 { "" } else { "; " };
-            write!(f, "{separator}{flaw}")?;
+        if let [only] = self.0 {
+            return write!(f, " {only}");
+        }
+        for flaw in self.0.iter().take(SHOWN) {
+            write!(f, "\n  {flaw}")?;
         }
         match self.0.len().saturating_sub(SHOWN) {
             0 => Ok(()),
-            more => write!(f, "; and {more} more"),
+            more => write!(f, "\n  and {more} more"),
         }
     }
 }
