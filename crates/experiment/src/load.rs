@@ -89,8 +89,15 @@ fn apply(root: &mut Node, report: &mut Report, source: usize, given: &Override) 
 /// The text of a file of reasonable size.
 pub(crate) fn read_text(path: &Path) -> Result<String, Problem> {
     let name = path.display().to_string();
-    let unreadable =
-        |error: std::io::Error| Problem::new(format!("`{name}` cannot be read: {error}"));
+    let unreadable = |error: std::io::Error| {
+        let problem = Problem::new(format!("`{name}` cannot be read: {error}"));
+        match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                problem.hint("check the path; it is relative to the current folder")
+            }
+            _ => problem,
+        }
+    };
     let file = File::open(path).map_err(unreadable)?;
     if file.metadata().map_err(unreadable)?.is_dir() {
         return Err(Problem::new(format!("`{name}` is a folder, not a file")));
