@@ -70,6 +70,7 @@ fn open_text(plan: &Plan, jsonl: bool, progress: &mut dyn FnMut(u64, u64)) -> Re
     let held_out = if data.evaluate == 0 { 0 } else { (data.evaluate * data.tokens + 1) as u64 };
     let windows = |window, batch| {
         Windows::new(cache.clone(), window, held_out, data.tokens, batch, experiment.seed)
+            .map_err(|error| data.path.iter().fold(error, |error, path| error.in_file(path)))
     };
     let train = Arc::new(windows(Window::Train, data.batch)?);
     let held_out = match held_out {

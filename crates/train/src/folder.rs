@@ -102,6 +102,9 @@ pub(crate) fn failure(what: &str, path: &Path, error: &io::Error) -> TrainError 
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             Some("set an `output` that can be written".into())
         }
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            Some("set an `output` that is a folder, or that does not exist yet".into())
+        }
         _ => None,
     };
     TrainError::Checkpoint { message: format!("cannot {what} `{}`: {error}", path.display()), hint }

@@ -15,8 +15,7 @@ pub(crate) fn check_memory(plan: &Plan) -> Result<()> {
     match memory() {
         Some(there) if needed > there => Err(TrainError::DoesNotFit {
             message: format!(
-                "{} ranks need some {} of memory, this machine has {}",
-                plan.ranks.len(),
+                "this needs some {} of memory, the machine has {}",
                 gibibytes(needed),
                 gibibytes(there)
             ),

@@ -87,6 +87,7 @@ pub(crate) fn prepare(
     machine::check_memory(plan)?;
     let data = open_data(plan, progress)?;
     check_batches(plan, &data)?;
+    check_vocabulary(plan, &data)?;
     let start = match &found {
         Some(found) => {
             let (saved, now) = (&found.state.data, data.train.fingerprint());
@@ -134,4 +135,21 @@ fn check_batches(plan: &Plan, data: &Data) -> Result<()> {
         }),
         _ => Ok(()),
     }
+}
+
+/// An id that the model has no row for would end the run at the step that meets it.
+fn check_vocabulary(plan: &Plan, data: &Data) -> Result<()> {
+    let (wanted, rows) = (data.train.vocabulary(), plan.vocabulary());
+    if wanted <= rows {
+        return Ok(());
+    }
+    let path = plan.experiment.data.path.as_deref().unwrap_or(Path::new("the data"));
+    Err(TrainError::Configuration {
+        message: format!(
+            "`{}` holds the id {}, but the model has {rows} tokens",
+            path.display(),
+            wanted - 1
+        ),
+        hint: Some(format!("set `model.vocab_size` to {wanted} or more, or use other data")),
+    })
 }

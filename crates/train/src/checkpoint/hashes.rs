@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::HASHES;
+use super::{HASHES, OPTIMIZER, STATE};
 
 /// `hashes.json`: every other file of the folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,10 +42,17 @@ impl Hashes {
     /// Reads `hashes.json` of `folder` and holds every file to it.
     pub(super) fn verify(folder: &Path) -> Result<(), Damage> {
         let damage = |file: &str, what: String| Damage { file: file.to_owned(), what };
-        let text = std::fs::read(folder.join(HASHES))
-            .map_err(|error| damage(HASHES, error.to_string()))?;
+        let text = std::fs::read(folder.join(HASHES)).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => damage(HASHES, "missing".to_owned()),
+            _ => damage(HASHES, error.to_string()),
+        })?;
         let Hashes(stamps) = serde_json::from_slice(&text)
             .map_err(|error| damage(HASHES, format!("not what was written ({error})")))?;
+        for needed in [STATE, OPTIMIZER] {
+            if !stamps.contains_key(needed) {
+                return Err(damage(HASHES, format!("it does not have `{needed}`")));
+            }
+        }
         for (name, wanted) in &stamps {
             if Path::new(name).file_name().is_none_or(|file| file != name.as_str()) {
                 return Err(damage(HASHES, format!("`{name}` is no plain file name")));
