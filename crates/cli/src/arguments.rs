@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use annulus_experiment::{Kernel, Override};
 use annulus_sequence::Strategy;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Exact long-context training of Llama-style models, the sequence split over many ranks.
@@ -70,13 +71,13 @@ pub(crate) struct Layout {
     #[arg(value_parser = strategy)]
     pub(crate) strategy: Strategy,
     /// How many ranks
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = ranks())]
     pub(crate) ranks: usize,
     /// How many positions
     #[arg(long, default_value_t = 16)]
     pub(crate) tokens: usize,
     /// How many positions back a query sees, itself included
-    #[arg(long)]
+    #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub(crate) window: Option<usize>,
     /// Also what moves, hop by hop
     #[arg(long)]
@@ -91,7 +92,7 @@ pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) file: File,
     /// The most ranks to try
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = ranks())]
     pub(crate) ranks: usize,
     /// For programs
     #[arg(long)]
@@ -132,7 +133,7 @@ pub(crate) struct Attend {
 #[derive(Args, Debug)]
 pub(crate) struct Split {
     /// How many ranks share the sequence
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = ranks())]
     pub(crate) ranks: usize,
     /// local, ring, striped, megatron or all-gather
     #[arg(long, value_parser = strategy, default_value = "local")]
@@ -176,6 +177,11 @@ impl From<Which> for Kernel {
             Which::Reference => Kernel::Reference,
         }
     }
+}
+
+/// As many as an experiment may have.
+fn ranks() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=256)
 }
 
 fn strategy(word: &str) -> Result<Strategy, String> {

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use annulus_sequence::{Mask, Positions, Return, Rule};
 use annulus_train::whole::{Answer, Question, Split, attend, attend_tile};
-use candle_core::{DType, Device, Tensor};
-use safetensors::SafeTensors;
+use candle_core::{DType, Tensor};
 
 use crate::Done;
 use crate::arguments::Attend;
 use crate::failure::{Failure, USAGE};
+use crate::tensors::{TensorFile, save};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -21,6 +21,7 @@ pub(crate) fn run(arguments: &Attend) -> Done {
     let split = &arguments.split;
     let whole = Positions::all(case.queries.tokens());
     let answer = if case.queries == whole && case.keys == whole {
+        crate::layout::check(split, whole.tokens())?;
         let split = Split {
             strategy: split.strategy,
             ranks: split.ranks,
@@ -51,30 +52,30 @@ struct Case {
 
 impl Case {
     fn read(path: &Path) -> Result<Case, Failure> {
-        let bad = |text: String| Failure::data(format!("`{}`: {text}", path.display()));
-        let bytes = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
-        let (_, header) =
-            SafeTensors::read_metadata(&bytes).map_err(|error| bad(error.to_string()))?;
-        let name = header.metadata().as_ref().and_then(|metadata| metadata.get("mask").cloned());
-        let name = name.ok_or_else(|| bad("no `mask` in its metadata".to_owned()))?;
-        let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
-            .map_err(|error| bad(error.to_string()))?;
-        let tensors: BTreeMap<_, _> = tensors.into_iter().collect();
-        let tensor = |name: &str| {
-            tensors.get(name).cloned().ok_or_else(|| bad(format!("no tensor `{name}`")))
+        let file = TensorFile::open(path)?;
+        let bad = |text: String| file.bad(text);
+        let scale = file.tensor("scale")?.flatten_all()?.to_dtype(DType::F64)?.to_vec1()?;
+        let &[scale] = scale.as_slice() else {
+            return Err(bad(format!("`scale` is {} numbers, wanted one", scale.len())));
         };
-        let scale = tensor("scale")?.flatten_all()?.to_dtype(DType::F64)?.get(0)?.to_scalar()?;
+        let number = |name: &str| {
+            let tensor = file.tensor(name)?;
+            match tensor.dtype() {
+                DType::F32 | DType::BF16 => Ok(tensor),
+                other => Err(bad(format!("`{name}` is {other:?}, wanted F32 or BF16"))),
+            }
+        };
         let question = Question {
-            q: tensor("q")?,
-            k: tensor("k")?,
-            v: tensor("v")?,
-            gradient: tensor("dout")?,
-            mask: mask(&name).map_err(bad)?,
+            q: number("q")?,
+            k: number("k")?,
+            v: number("v")?,
+            gradient: number("dout")?,
+            mask: mask(file.metadata("mask")?).map_err(bad)?,
             scale,
         };
         let (rows, columns) = shapes(&question).map_err(bad)?;
-        let queries = positions(&tensor("q_pos")?, rows).map_err(bad)?;
-        let keys = positions(&tensor("k_pos")?, columns).map_err(bad)?;
+        let queries = positions(&file.tensor("q_pos")?, rows).map_err(bad)?;
+        let keys = positions(&file.tensor("k_pos")?, columns).map_err(bad)?;
         Ok(Case { question, queries, keys })
     }
 }
@@ -124,10 +125,4 @@ fn write(answer: &Answer, path: &Path) -> Result<(), Failure> {
     let tensors: BTreeMap<_, _> =
         tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
     save(&tensors, path)
-}
-
-/// Writes tensors to a safetensors file.
-pub(crate) fn save(tensors: &BTreeMap<String, Tensor>, path: &Path) -> Result<(), Failure> {
-    safetensors::serialize_to_file(tensors.iter(), None, path)
-        .map_err(|error| Failure::data(format!("cannot write `{}`: {error}", path.display())))
 }

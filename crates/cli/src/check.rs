@@ -1,12 +1,12 @@
 //! `annulus check`, `plan`, `schema`: what can be said of an experiment without running it.
 
 use annulus_data::{Recall, Source, Tokenizer};
-use annulus_experiment::{Format, Plan, Problem, load};
+use annulus_experiment::{Format, ModelSource, Plan, Problem, load, read_config};
 use serde_json::json;
 
 use crate::Done;
 use crate::arguments::{File, Reading};
-use crate::failure::{Failure, USAGE};
+use crate::failure::{DATA, Failure, USAGE};
 use crate::print;
 
 pub(crate) fn check(arguments: &Reading) -> Done {
@@ -44,6 +44,10 @@ pub(crate) fn read(file: &File) -> Result<(String, Plan), Failure> {
     let yaml = std::fs::read_to_string(&file.file).map_err(|error| {
         Failure::new(USAGE, format!("cannot read `{}`: {error}", file.file.display()), None)
     })?;
+    if let ModelSource::Folder { path, .. } = &experiment.model.source {
+        // Wrong by itself, whatever the experiment says: another exit code.
+        read_config(path).map_err(|problems| Failure { code: DATA, problems })?;
+    }
     let vocabulary = match experiment.data.format {
         Format::Text | Format::Jsonl => {
             Some(Tokenizer::open(&experiment.data.tokenizer)?.vocabulary())

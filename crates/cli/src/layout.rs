@@ -4,7 +4,7 @@ use annulus_sequence::{Mask, Return, Rule, Schedule, StrategyError, draw_layout,
 use serde_json::json;
 
 use crate::Done;
-use crate::arguments::Layout;
+use crate::arguments::{Layout, Split};
 use crate::failure::{Failure, USAGE};
 use crate::print;
 
@@ -34,6 +34,12 @@ pub(crate) fn run(arguments: &Layout) -> Done {
         }
     }
     Ok(0)
+}
+
+/// Whether `tokens` positions can be split so: asked once, before every rank finds out.
+pub(crate) fn check(split: &Split, tokens: usize) -> Result<(), Failure> {
+    let forward = split.strategy.forward(&Mask::causal(), tokens, split.ranks, 1);
+    forward.map(drop).map_err(|error| failure(&error))
 }
 
 fn failure(error: &StrategyError) -> Failure {

@@ -8,6 +8,7 @@ mod failure;
 mod layout;
 mod print;
 mod score;
+mod tensors;
 mod tokenize;
 mod train;
 mod verify;

@@ -14,6 +14,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::Done;
 use crate::arguments::Score;
 use crate::failure::{DATA, Failure};
+use crate::tensors::{TensorFile, save};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// A target that is left out, as in the labels of `transformers`.
@@ -22,9 +23,10 @@ const IGNORED: i64 = -100;
 pub(crate) fn run(arguments: &Score) -> Done {
     let shape =
         read_config(&arguments.model).map_err(|problems| Failure { code: DATA, problems })?;
-    let sequences = read(&arguments.tokens)?;
     // Whatever the file's dtype: widened, so that the score is the model's and not the format's.
     let config = model_config(&shape, Dtype::F32)?;
+    let sequences = read(&arguments.tokens, config.vocab_size)?;
+    crate::layout::check(&arguments.split, sequences[0].inputs.len())?;
     let specification = Llama::specification(&config);
     let weights = annulus_model::load(&arguments.model, &specification, DType::F32)?;
     let setup = Setup {
@@ -51,35 +53,50 @@ pub(crate) fn run(arguments: &Score) -> Done {
     for (name, gradient) in scored.gradients.into_iter().flatten() {
         out.insert(format!("grad.{name}"), gradient);
     }
-    crate::attend::save(&out, &arguments.out)?;
+    save(&out, &arguments.out)?;
     Ok(0)
 }
 
 /// `labels[b, t + 1]` is the target of position `t`; the last position has none.
-fn read(path: &Path) -> Result<Vec<Sequence>, Failure> {
-    let bad = |text: String| Failure::data(format!("`{}`: {text}", path.display()));
-    let file = candle_core::safetensors::load(path, &Device::Cpu)
-        .map_err(|error| bad(error.to_string()))?;
-    let rows = |name: &str| -> Result<Vec<Vec<i64>>, Failure> {
-        let tensor = file.get(name).ok_or_else(|| bad(format!("no tensor `{name}`")))?;
-        let tensor = tensor.to_dtype(DType::I64)?;
-        tensor
-            .to_vec2()
-            .map_err(|_| bad(format!("`{name}` has shape {:?}, [B, S] is wanted", tensor.dims())))
-    };
-    let inputs = rows("input_ids")?;
-    let labels = if file.contains_key("labels") { rows("labels")? } else { inputs.clone() };
+fn read(path: &Path, vocabulary: usize) -> Result<Vec<Sequence>, Failure> {
+    let file = TensorFile::open(path)?;
+    let inputs = rows(&file, "input_ids", &|id| (0..vocabulary as i64).contains(&id))?;
+    let label = |id| id == IGNORED || (0..vocabulary as i64).contains(&id);
+    let labels = if file.has("labels") { rows(&file, "labels", &label)? } else { inputs.clone() };
     if inputs.is_empty() || inputs[0].len() < 2 {
-        return Err(bad("`input_ids` needs at least one row of two ids".to_owned()));
+        return Err(file.bad("`input_ids` needs at least one row of two ids"));
     }
     if labels.len() != inputs.len() || labels[0].len() != inputs[0].len() {
-        return Err(bad("`labels` and `input_ids` differ in shape".to_owned()));
+        let shape = |rows: &[Vec<i64>]| [rows.len(), rows.first().map_or(0, Vec::len)];
+        let (labels, inputs) = (shape(&labels), shape(&inputs));
+        return Err(file.bad(format!("`labels` is {labels:?} and `input_ids` is {inputs:?}")));
     }
-    let sequence = |(inputs, labels): (Vec<i64>, Vec<i64>)| {
-        let ids: Result<Vec<u32>, _> = inputs.into_iter().map(u32::try_from).collect();
-        let inputs = ids.map_err(|_| bad("`input_ids` has an id below 0".to_owned()))?;
-        let targets = labels.into_iter().skip(1).chain([IGNORED]).collect();
-        Ok(Sequence { inputs, targets })
+    let sequence = |(inputs, labels): (Vec<i64>, Vec<i64>)| Sequence {
+        inputs: inputs.into_iter().map(|id| id as u32).collect(),
+        targets: labels.into_iter().skip(1).chain([IGNORED]).collect(),
     };
-    std::iter::zip(inputs, labels).map(sequence).collect()
+    Ok(std::iter::zip(inputs, labels).map(sequence).collect())
+}
+
+/// Rows of ids, every one of which is `known` to the model.
+fn rows(
+    file: &TensorFile,
+    name: &str,
+    known: &dyn Fn(i64) -> bool,
+) -> Result<Vec<Vec<i64>>, Failure> {
+    let tensor = file.tensor(name)?;
+    let (dtype, shape) = (tensor.dtype(), tensor.dims());
+    if dtype.is_float() || shape.len() != 2 {
+        let text = format!("`{name}` is {dtype:?} {shape:?}, wanted whole numbers [B, S]");
+        return Err(file.bad(text));
+    }
+    let rows: Vec<Vec<i64>> = tensor.to_dtype(DType::I64)?.to_vec2()?;
+    for (row, ids) in rows.iter().enumerate() {
+        if let Some(column) = ids.iter().position(|&id| !known(id)) {
+            let id = ids[column];
+            let text = format!("`{name}`[{row}, {column}] is {id}, which the model does not know");
+            return Err(file.bad(text));
+        }
+    }
+    Ok(rows)
 }

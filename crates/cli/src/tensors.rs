@@ -1,0 +1,66 @@
+//! Files of tensors that are given to the program, and that it gives back.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candle_core::{Device, Tensor};
+use safetensors::SafeTensors;
+
+use crate::failure::{DATA, Failure};
+
+/// A safetensors file, read whole.
+pub(crate) struct TensorFile {
+    path: PathBuf,
+    metadata: HashMap<String, String>,
+    tensors: HashMap<String, Tensor>,
+}
+
+impl TensorFile {
+    pub(crate) fn open(path: &Path) -> Result<TensorFile, Failure> {
+        let unread = |error: std::io::Error| {
+            let hint = "check the path; it is relative to the current folder".to_owned();
+            Failure::new(DATA, format!("cannot read `{}`: {error}", path.display()), Some(hint))
+        };
+        if !fs::metadata(path).map_err(unread)?.is_file() {
+            return Err(Failure::data(format!("`{}` is not a regular file", path.display())));
+        }
+        let bytes = fs::read(path).map_err(unread)?;
+        let broken = |error: &dyn std::fmt::Display| {
+            let text = format!("`{}` is no whole safetensors file: {error}", path.display());
+            Failure::new(DATA, text, Some("fetch or save the file again".to_owned()))
+        };
+        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| broken(&error))?;
+        let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
+            .map_err(|error| broken(&error))?;
+        let metadata = header.metadata().clone().unwrap_or_default();
+        Ok(TensorFile { path: path.to_owned(), metadata, tensors })
+    }
+
+    /// What is wrong with this file.
+    pub(crate) fn bad(&self, text: impl std::fmt::Display) -> Failure {
+        Failure::data(format!("`{}`: {text}", self.path.display()))
+    }
+
+    pub(crate) fn metadata(&self, name: &str) -> Result<&str, Failure> {
+        let value = self.metadata.get(name).map(String::as_str);
+        value.ok_or_else(|| self.bad(format!("no `{name}` in its metadata")))
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, Failure> {
+        self.tensors.get(name).cloned().ok_or_else(|| self.bad(format!("no tensor `{name}`")))
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+}
+
+/// Writes tensors to a safetensors file.
+pub(crate) fn save(tensors: &BTreeMap<String, Tensor>, path: &Path) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| {
+        Failure::data(format!("cannot write `{}`: {error}", path.display()))
+    };
+    let bytes = safetensors::serialize(tensors, None).map_err(|error| failed(&error))?;
+    fs::write(path, bytes).map_err(|error| failed(&error))
+}
