@@ -59,7 +59,10 @@ impl Ran {
 
 /// Runs `program` (the test's `env!("CARGO_BIN_EXE_annulus-under-test")`) in `folder`.
 pub fn run(program: &str, folder: &Path, arguments: &[&str]) -> Ran {
-    let output = Command::new(program).args(arguments).current_dir(folder).output();
+    let mut command = Command::new(program);
+    // With it, errors of tensors carry where they were made.
+    command.args(arguments).current_dir(folder).env_remove("RUST_BACKTRACE");
+    let output = command.output();
     Ran::of(&output.expect("the program starts"))
 }
 

@@ -1,0 +1,153 @@
+//! Texts, lines, batches, tokenizers.
+
+use std::fs;
+
+use candle_core::DType;
+
+use crate::scene::{Case, Scene, answers};
+use crate::tensors::ids;
+
+const TRAIN: &str = "train tiny.yaml output=new";
+const LINES: &str = "train tiny.yaml output=new data.format=jsonl data.path=texts.jsonl";
+const BATCHES: &str =
+    "train tiny.yaml output=new data.format=batches data.path=batches.safetensors";
+const TOKENIZER: &str = "train tiny.yaml output=new data.tokenizer=tokenizer.json";
+
+#[test]
+fn wrong_texts() {
+    let cases: &[Case] = &[
+        ("no such text", |s| s.remove("text.txt"), TRAIN),
+        ("no text in it", |s| s.write("text.txt", ""), TRAIN),
+        ("a short text", |s| s.write("text.txt", "short"), TRAIN),
+        ("too short to hold sequences out", |_| (), "train tiny.yaml output=new data.evaluate=100"),
+        ("not UTF-8", |s| s.write("text.txt", b"caf\xe9 au lait ".repeat(100)), TRAIN),
+        (
+            "a folder of something else",
+            |s| {
+                fs::create_dir(s.path("pictures")).unwrap();
+                s.write("pictures/cat.jpg", "");
+            },
+            "train tiny.yaml output=new data.path=pictures",
+        ),
+        ("a device", |_| (), "tokenize /dev/null --out cache"),
+        (
+            "no data, and not this project's folder",
+            |s| s.replace("tiny.yaml", "path: text.txt, ", ""),
+            TRAIN,
+        ),
+        ("bytes beyond the vocabulary", |_| (), "train tiny.yaml output=new model.vocab_size=100"),
+        ("a file for the folder of caches", |_| (), "tokenize text.txt --out tiny.yaml"),
+    ];
+    insta::assert_snapshot!(answers(cases));
+}
+
+#[test]
+fn wrong_lines() {
+    let cases: &[Case] = &[
+        (
+            "no text in a line",
+            |s| s.write("texts.jsonl", "{\"text\": \"good\"}\n{\"txt\": \"bad\"}\n"),
+            LINES,
+        ),
+        (
+            "a number for a text",
+            |s| s.write("texts.jsonl", "{\"text\": \"good\"}\n\n{\"text\": 5}\n"),
+            LINES,
+        ),
+        (
+            "a broken line",
+            |s| s.write("texts.jsonl", "{\"text\": \"good\"}\n{\"text\": \"bad\n"),
+            LINES,
+        ),
+        ("lines that are a list", |s| s.write("texts.jsonl", "[{\"text\": \"bad\"}]"), LINES),
+        ("plain text for lines", |_| (), "train tiny.yaml output=new data.format=jsonl"),
+        ("no lines", |s| s.write("texts.jsonl", "\n\n"), LINES),
+    ];
+    insta::assert_snapshot!(answers(cases));
+}
+
+#[test]
+fn wrong_batches() {
+    let cases: &[Case] = &[
+        (
+            "a text for batches",
+            |_| (),
+            "train tiny.yaml output=new data.format=batches data.path=text.txt",
+        ),
+        ("no tokens in it", |s| s.tensors("batches.safetensors", &[("ids", ids(8, 17))]), BATCHES),
+        (
+            "tokens of two dimensions",
+            |s| s.tensors("batches.safetensors", &[("tokens", ids(8, 17))]),
+            BATCHES,
+        ),
+        (
+            "tokens of another length",
+            |s| {
+                s.tensors(
+                    "batches.safetensors",
+                    &[("tokens", ids(8, 16).reshape((4, 2, 16)).unwrap())],
+                );
+            },
+            BATCHES,
+        ),
+        (
+            "tokens of another type",
+            |s| {
+                let tokens = ids(8, 17).reshape((4, 2, 17)).unwrap().to_dtype(DType::F32).unwrap();
+                s.tensors("batches.safetensors", &[("tokens", tokens)]);
+            },
+            BATCHES,
+        ),
+        (
+            "an id below 0",
+            |s| {
+                let tokens = ids(8, 17).reshape((4, 2, 17)).unwrap().affine(-1.0, 20.0).unwrap();
+                s.tensors("batches.safetensors", &[("tokens", tokens)]);
+            },
+            BATCHES,
+        ),
+        (
+            "an id beyond the vocabulary",
+            |s| {
+                let tokens = ids(8, 17).reshape((4, 2, 17)).unwrap().affine(3.0, 0.0).unwrap();
+                s.tensors("batches.safetensors", &[("tokens", tokens)]);
+            },
+            BATCHES,
+        ),
+        (
+            "fewer batches than steps",
+            |_| (),
+            "train tiny.yaml output=new data.format=batches data.path=batches.safetensors \
+             schedule.steps=5",
+        ),
+        ("batches cut short", |s| s.cut("batches.safetensors", 600), BATCHES),
+    ];
+    insta::assert_snapshot!(answers(cases));
+}
+
+fn write_tokenizer(scene: &Scene, vocabulary: &str, merges: &str) {
+    let model = format!(r#"{{"type": "BPE", "vocab": {vocabulary}, "merges": {merges}}}"#);
+    scene.write("tokenizer.json", format!(r#"{{"version": "1.0", "model": {model}}}"#));
+}
+
+#[test]
+fn wrong_tokenizers() {
+    let cases: &[Case] = &[
+        ("no such tokenizer", |_| (), TOKENIZER),
+        (
+            "a broken tokenizer",
+            |s| s.write("tokenizer.json", "{\"version\": \"1.0\", \"model\": {"),
+            TOKENIZER,
+        ),
+        ("another JSON file", |s| s.write("tokenizer.json", "{\"text\": 1}"), TOKENIZER),
+        ("a tokenizer without tokens", |s| write_tokenizer(s, "{}", "[]"), TOKENIZER),
+        ("a merge of nothing", |s| write_tokenizer(s, r#"{"a": 0}"#, r#"["a b"]"#), TOKENIZER),
+        (
+            "more tokens than the model",
+            |s| write_tokenizer(s, r#"{"a": 0, "b": 5000}"#, "[]"),
+            TOKENIZER,
+        ),
+        ("a folder for a tokenizer", |_| (), "tokenize text.txt --out cache --tokenizer run"),
+    ];
+    insta::assert_snapshot!(answers(cases));
+}

@@ -1,0 +1,17 @@
+//! What the whole program answers to wrong inputs: the tests of the messages are the messages.
+//!
+//! Every case starts from a folder in which everything is right (`scene.rs`), breaks one thing, and
+//! runs one command. The answer must be an error within a second and 200 MB, never a panic.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(
+    clippy::semicolon_if_nothing_returned,
+    reason = "a table of what is broken, one call each"
+)]
+
+mod checkpoints;
+mod data;
+mod models;
+mod scene;
+mod tensors;
+mod usage;

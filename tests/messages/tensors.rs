@@ -1,0 +1,189 @@
+//! Tensors for scoring, for attention, and ready-made batches.
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::scene::{Case, Scene, Tensors, answers};
+
+/// `ids.safetensors`, `case.safetensors` and `batches.safetensors`, all as they should be.
+pub(crate) fn write_right(scene: &Scene) {
+    scene.tensors("ids.safetensors", &[("input_ids", ids(2, 16))]);
+    scene.tensors("batches.safetensors", &[("tokens", ids(8, 17).reshape((4, 2, 17)).unwrap())]);
+    write_case(scene, "causal", |_| ());
+}
+
+/// int64 [rows, columns], within the vocabulary.
+pub(crate) fn ids(rows: usize, columns: usize) -> Tensor {
+    let ids: Vec<i64> = (0..(rows * columns) as i64).map(|id| id % 250).collect();
+    Tensor::from_vec(ids, (rows, columns), &Device::Cpu).unwrap()
+}
+
+/// A case of attention over 16 positions.
+fn write_case(scene: &Scene, mask: &str, change: fn(&mut Tensors)) {
+    let ones = |heads: usize| Tensor::ones((1, heads, 16, 8), DType::F32, &Device::Cpu).unwrap();
+    let positions = Tensor::arange(0i64, 16, &Device::Cpu).unwrap();
+    let mut tensors = Tensors::from([
+        ("q".to_owned(), ones(4)),
+        ("k".to_owned(), ones(2)),
+        ("v".to_owned(), ones(2)),
+        ("dout".to_owned(), ones(4)),
+        ("scale".to_owned(), Tensor::new(&[0.5f64], &Device::Cpu).unwrap()),
+        ("q_pos".to_owned(), positions.clone()),
+        ("k_pos".to_owned(), positions),
+    ]);
+    change(&mut tensors);
+    let metadata = HashMap::from([("mask".to_owned(), mask.to_owned())]);
+    let path = scene.path("case.safetensors");
+    safetensors::serialize_to_file(&tensors, Some(metadata), &path).unwrap();
+}
+
+const ATTEND: &str = "attend --case case.safetensors --out out";
+
+fn positions(list: &[i64]) -> Tensor {
+    Tensor::new(list, &Device::Cpu).unwrap()
+}
+
+#[test]
+fn wrong_cases_of_attention() {
+    let cases: &[Case] = &[
+        ("no such case", |_| (), "attend --case nowhere.safetensors --out out"),
+        ("a text for a case", |_| (), "attend --case text.txt --out out"),
+        ("no mask", |s| s.change("case.safetensors", |_| ()), ATTEND),
+        ("a mask of a later version", |s| write_case(s, "causal+documents", |_| ()), ATTEND),
+        ("a window without a width", |s| write_case(s, "window:wide", |_| ()), ATTEND),
+        ("no values", |s| write_case(s, "full", |t| drop(t.remove("v"))), ATTEND),
+        (
+            "three dimensions",
+            |s| write_case(s, "full", |t| drop(t.insert("q".into(), t["q"].squeeze(0).unwrap()))),
+            ATTEND,
+        ),
+        (
+            "heads that cannot share",
+            |s| {
+                write_case(s, "full", |t| {
+                    drop(t.insert("q".into(), t["q"].narrow(1, 0, 3).unwrap()))
+                })
+            },
+            ATTEND,
+        ),
+        (
+            "whole numbers for queries",
+            |s| {
+                write_case(s, "full", |t| {
+                    drop(t.insert("q".into(), t["q"].to_dtype(DType::I64).unwrap()))
+                })
+            },
+            ATTEND,
+        ),
+        (
+            "no scale inside",
+            |s| {
+                write_case(s, "full", |t| {
+                    drop(t.insert("scale".into(), t["scale"].narrow(0, 0, 0).unwrap()))
+                })
+            },
+            ATTEND,
+        ),
+        (
+            "too few positions",
+            |s| write_case(s, "full", |t| drop(t.insert("q_pos".into(), positions(&[0, 1])))),
+            ATTEND,
+        ),
+        (
+            "positions that go back",
+            |s| {
+                write_case(s, "full", |t| {
+                    drop(t.insert(
+                        "k_pos".into(),
+                        positions(&[1, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
+                    ))
+                })
+            },
+            ATTEND,
+        ),
+        (
+            "a part over several ranks",
+            |s| {
+                write_case(s, "full", |t| {
+                    drop(t.insert(
+                        "q_pos".into(),
+                        positions(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]),
+                    ))
+                })
+            },
+            "attend --case case.safetensors --out out --ranks 4 --strategy ring",
+        ),
+        (
+            "tokens that do not deal",
+            |_| (),
+            "attend --case case.safetensors --out out --ranks 3 --strategy ring",
+        ),
+        ("no folder for the answer", |_| (), "attend --case case.safetensors --out nowhere/out"),
+    ];
+    insta::assert_snapshot!(answers(cases));
+}
+
+const SCORE: &str = "score --model model --tokens ids.safetensors --out out";
+
+fn write_ids(scene: &Scene, tensors: &[(&str, Tensor)]) {
+    scene.tensors("ids.safetensors", tensors);
+}
+
+fn matrix(ids: &[[i64; 4]; 1]) -> Tensor {
+    Tensor::new(ids, &Device::Cpu).unwrap()
+}
+
+#[test]
+fn wrong_ids_to_score() {
+    let cases: &[Case] = &[
+        ("no such ids", |_| (), "score --model model --tokens nowhere --out out"),
+        ("ids cut short", |s| s.cut("ids.safetensors", 100), SCORE),
+        ("ids under another name", |s| write_ids(s, &[("ids", ids(2, 16))]), SCORE),
+        (
+            "one row without a batch",
+            |s| write_ids(s, &[("input_ids", ids(1, 16).squeeze(0).unwrap())]),
+            SCORE,
+        ),
+        ("an id below 0", |s| write_ids(s, &[("input_ids", matrix(&[[1, 2, -3, 4]]))]), SCORE),
+        (
+            "an id beyond the vocabulary",
+            |s| write_ids(s, &[("input_ids", matrix(&[[1, 2, 3, 260]]))]),
+            SCORE,
+        ),
+        ("one id", |s| write_ids(s, &[("input_ids", ids(2, 1))]), SCORE),
+        (
+            "ids with a fraction",
+            |s| {
+                write_ids(s, &[("input_ids", Tensor::new(&[[1.5f32, 2.0]], &Device::Cpu).unwrap())])
+            },
+            SCORE,
+        ),
+        (
+            "labels of another shape",
+            |s| write_ids(s, &[("input_ids", ids(2, 16)), ("labels", ids(2, 15))]),
+            SCORE,
+        ),
+        (
+            "a label beyond the vocabulary",
+            |s| write_ids(s, &[("input_ids", ids(1, 4)), ("labels", matrix(&[[1, 2, 3, 300]]))]),
+            SCORE,
+        ),
+        (
+            "a label that is no label",
+            |s| write_ids(s, &[("input_ids", ids(1, 4)), ("labels", matrix(&[[1, -5, 3, 3]]))]),
+            SCORE,
+        ),
+        (
+            "tokens that do not deal",
+            |_| (),
+            "score --model model --tokens ids.safetensors --out out --ranks 3 --strategy striped",
+        ),
+        (
+            "several ranks, no strategy",
+            |_| (),
+            "score --model model --tokens ids.safetensors --out out --ranks 2",
+        ),
+    ];
+    insta::assert_snapshot!(answers(cases));
+}
