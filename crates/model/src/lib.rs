@@ -16,4 +16,4 @@ pub use config::Config;
 pub use llama::Llama;
 pub use parameters::Specification;
 pub use stage::{Shard, Stage};
-pub use weights::{Flaw, Weights, WeightsError, fingerprint, load, save};
+pub use weights::{Flaw, Weights, WeightsError, fingerprint, load, save, save_file};

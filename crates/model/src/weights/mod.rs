@@ -15,7 +15,7 @@ use candle_core::Tensor;
 
 pub use error::{Flaw, WeightsError};
 pub use load::{fingerprint, load};
-pub use save::save;
+pub use save::{save, save_file};
 
 /// Weights by name. Ordered, so that every rank goes through them alike.
 pub type Weights = BTreeMap<String, Tensor>;

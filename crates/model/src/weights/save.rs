@@ -35,7 +35,7 @@ pub fn save(
             1 => SINGLE.to_owned(),
             all => format!("model-{:05}-of-{all:05}.safetensors", number + 1),
         };
-        write(&folder.join(&name), |file| write_shard(file, shard))?;
+        save_file(&folder.join(&name), shard)?;
         index.extend(shard.iter().map(|(tensor, _)| (*tensor, name.clone())));
         files.push(name);
     }
@@ -46,6 +46,11 @@ pub fn save(
         files.push(INDEX.to_owned());
     }
     Ok(files)
+}
+
+/// Writes these tensors, in this order, into one safetensors file, synced to disk.
+pub fn save_file(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), WeightsError> {
+    write(path, |file| write_shard(file, tensors))
 }
 
 /// Fills shards in the order of names; one is full when the next tensor would exceed `shard_bytes`.
@@ -79,10 +84,10 @@ fn write(
 
 /// Header and data, one tensor at a time. The crate's own writer leaves files that nobody but their
 /// owner may read, and unsynced.
-fn write_shard(file: &mut impl Write, shard: &Shard<'_>) -> io::Result<()> {
+fn write_shard(file: &mut impl Write, tensors: &[(&str, &Tensor)]) -> io::Result<()> {
     let mut entries = Vec::new();
     let mut end = 0;
-    for (name, tensor) in shard {
+    for (name, tensor) in tensors {
         let begin = end;
         end += tensor.data_len();
         let (dtype, shape) = (View::dtype(tensor), tensor.dims().to_vec());
@@ -95,7 +100,7 @@ fn write_shard(file: &mut impl Write, shard: &Shard<'_>) -> io::Result<()> {
     header.resize(header.len().next_multiple_of(8), b' ');
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
-    for (_, tensor) in shard {
+    for (_, tensor) in tensors {
         file.write_all(&tensor.data())?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Plan, write_config};
-use annulus_model::Weights;
+use annulus_model::{Weights, WeightsError};
 use candle_core::{DType, Tensor};
 
 use super::hashes::Hashes;
@@ -63,7 +63,7 @@ fn commit(output: &Path, unfinished: &Path, folder: &Path) -> io::Result<()> {
 }
 
 fn write(folder: &Path, saved: Saved<'_>) -> Result<()> {
-    annulus_model::save(folder, &saved.parameters.off_tape, SHARD_BYTES)?;
+    annulus_model::save(folder, &saved.parameters.off_tape, SHARD_BYTES).map_err(unwritten)?;
     let optimizer = folder.join(OPTIMIZER);
     write_optimizer(&optimizer, saved)?;
     let failed = |error| failure("write", folder, &error);
@@ -84,10 +84,16 @@ fn write_optimizer(path: &Path, saved: Saved<'_>) -> Result<()> {
     for (name, master) in masters(saved.parameters, saved.optimizer) {
         tensors.insert(format!("master.{name}"), master);
     }
-    safetensors::serialize_to_file(tensors, None, path).map_err(|error| TrainError::Checkpoint {
-        message: format!("cannot write `{}`: {error}", path.display()),
-        hint: None,
-    })
+    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), *tensor)).collect();
+    annulus_model::save_file(path, &tensors).map_err(unwritten)
+}
+
+/// Weights that cannot be saved are no fault of the weights.
+fn unwritten(error: WeightsError) -> TrainError {
+    match error {
+        WeightsError::Write { file, source } => failure("write", &file, &source),
+        error => TrainError::Checkpoint { message: error.to_string(), hint: error.hint() },
+    }
 }
 
 fn masters<'a>(parameters: &Parameters, optimizer: &'a Optimizer) -> Vec<(&'a String, &'a Tensor)> {
