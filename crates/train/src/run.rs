@@ -227,7 +227,7 @@ fn recorder<'a>(
     let owes = start.step > 0 && !kept.iter().any(is_evaluated);
     let mut curves = Curves::create(&folder.path, earlier.then_some(start.step)).map_err(failed)?;
     if !earlier {
-        curves.text(0, "experiment", &given.yaml).map_err(failed)?;
+        curves.text(0, "config", &given.yaml).map_err(failed)?;
         curves.text(0, "manifest", &manifest.text()).map_err(failed)?;
     }
     curves.flush().map_err(failed)?;
