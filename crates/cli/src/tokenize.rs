@@ -26,7 +26,8 @@ pub(crate) fn run(arguments: &Tokenize) -> Done {
         print::line(&line.to_string());
     } else {
         let vocabulary = tokenizer.vocabulary();
-        print::line(&format!("{tokens} tokens of {vocabulary} in {documents} documents"));
+        let plural = if documents == 1 { "" } else { "s" };
+        print::line(&format!("{tokens} tokens of {vocabulary} in {documents} document{plural}"));
     }
     Ok(0)
 }
