@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use annulus_tests::{Ran, run};
+use annulus_tests::{Ran, children_peak, run};
 use candle_core::{Device, Tensor};
-use nix::sys::resource::{UsageWho, getrusage};
 use tempfile::TempDir;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
@@ -18,7 +17,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// ... where others keep the machine busy, one of so many times, ...
 const TRIES: usize = 4;
 /// ... and less than so many bytes.
-const SMALL: i64 = 200_000_000;
+const SMALL: u64 = 200_000_000;
 
 const EXPERIMENT: &str = "\
 name: tiny
@@ -159,7 +158,7 @@ fn answer(scene: &Scene, title: &str, arguments: &str) -> Ran {
         let start = Instant::now();
         let ran = scene.run(arguments);
         let took = start.elapsed();
-        let most = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap().max_rss() * MAX_RSS_UNIT;
+        let most = children_peak();
         assert!(most < SMALL, "{title}: {most} bytes");
         if took < SOON {
             return ran;
@@ -168,9 +167,6 @@ fn answer(scene: &Scene, title: &str, arguments: &str) -> Ran {
     }
     unreachable!("the last try returns or fails")
 }
-
-/// In what `getrusage` counts memory.
-const MAX_RSS_UNIT: i64 = if cfg!(target_os = "macos") { 1 } else { 1024 };
 
 fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {

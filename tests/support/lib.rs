@@ -66,6 +66,16 @@ pub fn run(program: &str, folder: &Path, arguments: &[&str]) -> Ran {
     Ran::of(&output.expect("the program starts"))
 }
 
+/// The most memory that any process had which this one started and waited for, bytes.
+#[cfg(unix)]
+pub fn children_peak() -> u64 {
+    use nix::sys::resource::{UsageWho, getrusage};
+
+    let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("the system counts");
+    usage.max_rss() as u64 * unit
+}
+
 /// All tensors of a safetensors file in f64, by name.
 pub fn tensors(path: &Path) -> std::collections::BTreeMap<String, Vec<f64>> {
     let file = candle_core::safetensors::load(path, &candle_core::Device::Cpu);

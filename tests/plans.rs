@@ -1,0 +1,191 @@
+//! What is said before a run is what the run does: bytes to the byte, balance by counting pairs; and what else is printed without running anything.
+
+use std::fs;
+
+use annulus_sequence::Strategy;
+use annulus_tests::runs::Place;
+use annulus_tests::{root, run};
+use serde_json::Value;
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+
+/// Deals to two of each layout's shares per rank.
+fn tokens(ranks: usize) -> usize {
+    8 * ranks
+}
+
+fn ask(place: &Place, command: &str, changes: &[&str]) -> Vec<Value> {
+    let arguments = [&[command, "experiment.yaml", "--json"], changes].concat();
+    run(ANNULUS, &place.path(""), &arguments).ended(0).json()
+}
+
+/// Two steps with evaluation, every one of which hands over what was planned, by rank.
+#[track_caller]
+fn check_bytes(place: &Place, name: &str, changes: &[&str]) {
+    let changes =
+        [&["schedule.steps=2", "schedule.warmup=0", "every.evaluate=1"], changes].concat();
+    let plan = ask(place, "plan", &changes).remove(0);
+    let planned: Vec<u64> = ranks(&plan)
+        .map(|rank| {
+            let bytes = rank["bytes"].as_object().expect("bytes by class");
+            bytes.values().map(|count| count.as_u64().expect("a count")).sum()
+        })
+        .collect();
+    place.train(name, &changes).ended(0);
+    let lines = fs::read_to_string(place.path(name).join("metrics.jsonl")).expect("metrics");
+    let counted: Vec<Vec<u64>> = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("a line of JSON"))
+        .map(|line| serde_json::from_value(line["comm/bytes"].clone()).expect("one per rank"))
+        .collect();
+    assert_eq!(counted, [planned.clone(), planned], "{changes:?}");
+}
+
+fn ranks(plan: &Value) -> impl Iterator<Item = &Value> {
+    plan["ranks"].as_array().expect("ranks").iter()
+}
+
+/// Whether `strategy` runs on so many ranks.
+fn runs_on(strategy: Strategy, ranks: usize) -> bool {
+    ranks == 1 || strategy != Strategy::Local
+}
+
+#[test]
+fn planned_bytes_are_those_handed_over() {
+    let place = Place::new(ANNULUS);
+    for strategy in Strategy::ALL {
+        for ranks in (1..=8).filter(|&ranks| runs_on(strategy, ranks)) {
+            let (name, tokens) = (strategy.name(), tokens(ranks));
+            let changes = [
+                format!("attention.strategy={name}"),
+                format!("mesh.sequence={ranks}"),
+                format!("data.tokens={tokens}"),
+            ];
+            check_bytes(
+                &place,
+                &format!("{name}-{ranks}"),
+                &changes.each_ref().map(String::as_str),
+            );
+        }
+    }
+}
+
+#[test]
+fn planned_bytes_hold_for_meshes_micro_batches_windows_and_bf16() {
+    let place = Place::new(ANNULUS);
+    for strategy in ["ring", "striped", "megatron", "all-gather"] {
+        let chosen = format!("attention.strategy={strategy}");
+        let base = [&chosen, "mesh.sequence=2", "data.batch=4"];
+        for (name, changes) in [
+            ("mesh", &["mesh.data=2"][..]),
+            ("micro", &["memory.micro_batch=1"]),
+            ("both", &["mesh.data=2", "memory.micro_batch=1", "memory.recompute=none"]),
+            ("window", &["attention.window=5"]),
+            ("full", &["attention.mask=full"]),
+            ("bf16", &["model.dtype=bf16"]),
+            ("tied", &["model.tie_word_embeddings=true"]),
+            ("chunks", &["memory.loss_chunk=7", "memory.mlp_chunk=5"]),
+        ] {
+            check_bytes(&place, &format!("{strategy}-{name}"), &[&base[..], changes].concat());
+        }
+    }
+    check_bytes(&place, "replicas", &["mesh.data=4", "mesh.sequence=1", "data.batch=4"]);
+}
+
+/// The positions of a rank, by the words of the strategies' papers.
+fn dealt(strategy: Strategy, tokens: usize, ranks: usize, rank: usize) -> Vec<usize> {
+    let chunk = |index: usize, of: usize| index * tokens / of..(index + 1) * tokens / of;
+    match strategy {
+        Strategy::Local | Strategy::Ring | Strategy::AllGather => chunk(rank, ranks).collect(),
+        Strategy::Striped => (rank..tokens).step_by(ranks).collect(),
+        Strategy::Megatron => {
+            chunk(rank, 2 * ranks).chain(chunk(2 * ranks - 1 - rank, 2 * ranks)).collect()
+        }
+    }
+}
+
+#[test]
+fn planned_pairs_are_those_that_a_count_finds() {
+    let place = Place::new(ANNULUS);
+    let masks: [(&str, fn(usize, usize) -> bool); 3] = [
+        ("mask=causal", |query, key| key <= query),
+        ("mask=full", |_, _| true),
+        ("window=7", |query, key| key <= query && query - key < 7),
+    ];
+    for strategy in Strategy::ALL {
+        for ranks in (1..=8).filter(|&ranks| runs_on(strategy, ranks)) {
+            for (mask, sees) in masks {
+                check_pairs(&place, strategy, ranks, mask, sees);
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn check_pairs(
+    place: &Place,
+    strategy: Strategy,
+    world: usize,
+    mask: &str,
+    sees: fn(usize, usize) -> bool,
+) {
+    const SEQUENCES: usize = 3;
+    let (name, tokens) = (strategy.name(), tokens(world));
+    let changes = [
+        format!("attention.strategy={name}"),
+        format!("attention.{mask}"),
+        format!("mesh.sequence={world}"),
+        format!("data.tokens={tokens}"),
+        format!("data.batch={SEQUENCES}"),
+    ];
+    let plan = ask(place, "plan", &changes.each_ref().map(String::as_str)).remove(0);
+    assert_eq!(ranks(&plan).count(), world);
+    for (index, rank) in ranks(&plan).enumerate() {
+        let own = dealt(strategy, tokens, world, index);
+        let seen = |&query: &usize| (0..tokens).filter(|&key| sees(query, key)).count();
+        let pairs = SEQUENCES * own.iter().map(seen).sum::<usize>();
+        assert_eq!(rank["pairs"], pairs, "{changes:?}, rank {index}");
+        assert_eq!(rank["positions"], serde_json::json!(own), "{changes:?}, rank {index}");
+    }
+}
+
+/// A command and what it prints.
+fn shown(place: &Place, command: &str) -> String {
+    let arguments: Vec<_> = command.split(' ').collect();
+    let ran = run(ANNULUS, &place.path(""), &arguments);
+    format!("$ annulus {command}\n{}\n", ran.ended(0).stdout)
+}
+
+#[test]
+fn layouts_are_drawn() {
+    let place = Place::new(ANNULUS);
+    let commands = [
+        "layout striped",
+        "layout megatron --ranks 2 --tokens 8 --hops",
+        "layout ring --ranks 3 --tokens 6 --window 2",
+        "layout all-gather --ranks 2 --tokens 4 --json",
+    ];
+    insta::assert_snapshot!(commands.map(|command| shown(&place, command)).concat());
+}
+
+#[test]
+fn experiments_are_read_without_running() {
+    let place = Place::new(ANNULUS);
+    let commands = [
+        "check experiment.yaml",
+        "check experiment.yaml --json",
+        "plan experiment.yaml",
+        "plan experiment.yaml --json",
+        "tokenize text.txt --out cache",
+        "tokenize text.txt --out cache --json",
+    ];
+    insta::assert_snapshot!(commands.map(|command| shown(&place, command)).concat());
+    assert!(!place.path("run").exists(), "nothing was trained");
+}
+
+#[test]
+fn the_schema_is_the_one_that_experiments_name() {
+    let ran = run(ANNULUS, &root(), &["schema"]);
+    let kept = fs::read_to_string(root().join("experiments/schema.json")).expect("the schema");
+    assert_eq!(ran.ended(0).stdout, kept);
+}
