@@ -56,7 +56,7 @@ fn losses(arguments: &Arguments, strategy: &str, ranks: usize) -> Result<Vec<f64
     words.push(format!("attention.strategy={strategy}"));
     words.push(format!("mesh.sequence={ranks}"));
     words.push(format!("output={}", folder.display()));
-    tool::run(program()?, &words)?;
+    tool::run(tool::program("release")?, &words)?;
     read(&folder.join("metrics.jsonl"))
 }
 
@@ -80,10 +80,4 @@ fn difference(ours: &[f64], theirs: &[f64]) -> Result<f64> {
     }
     let off = std::iter::zip(ours, theirs).map(|(a, b)| ((a - b) / b).abs());
     Ok(off.fold(0.0, |most, off| if off.is_nan() { f64::INFINITY } else { most.max(off) }))
-}
-
-/// The program as cargo has built it, wherever that is.
-fn program() -> Result<PathBuf> {
-    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
-    Ok(metadata.target_directory.join("release/annulus").into())
 }

@@ -6,6 +6,7 @@ mod agree;
 mod arrows;
 mod check;
 mod deny;
+mod record;
 mod setup;
 mod sizes;
 mod test;
@@ -31,6 +32,8 @@ enum Command {
     Test,
     /// Trains an experiment under every strategy on 1 to 4 ranks, and prints how far their losses are from one rank's
     Agree(agree::Arguments),
+    /// Compares logits with transformers 4 and 5, and keeps them in `tests/fixtures`
+    Record,
     /// Installs what some checks need, below `target/`
     Setup {
         #[command(subcommand)]
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Check => check::run(),
         Command::Test => check::run().and_then(|()| test::run()),
         Command::Agree(arguments) => agree::run(&arguments),
+        Command::Record => record::run(),
         Command::Setup { what: What::Python } => setup::python(),
     };
     match done {

@@ -1,6 +1,7 @@
 //! Running other programs, and saying so.
 
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -31,4 +32,10 @@ pub(crate) fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) 
 /// Runs cargo, the one that runs this.
 pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
     run(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
+}
+
+/// The program as cargo has built it in a profile's folder, wherever that is.
+pub(crate) fn program(folder: &str) -> Result<PathBuf> {
+    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
+    Ok(metadata.target_directory.join(folder).join("annulus").into())
 }
