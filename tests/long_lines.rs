@@ -8,7 +8,7 @@ const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
 /// Bytes of the line.
 const LENGTH: usize = 8 << 20;
-/// Bytes of memory, of the whole process: its tokens alone would be four times the line, its cache is twice.
+/// Bytes of memory, of the whole process: the tokens alone would be four times the line.
 const MOST: u64 = 40 << 20;
 
 #[test]

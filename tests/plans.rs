@@ -1,4 +1,5 @@
-//! What is said before a run is what the run does: bytes to the byte, balance by counting pairs; and what else is printed without running anything.
+//! What is said before a run is what the run does: bytes to the byte, balance by counting pairs;
+//! and what else is printed without running anything.
 
 use std::fs;
 
