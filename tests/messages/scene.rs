@@ -121,18 +121,32 @@ impl Scene {
         run(ANNULUS, self.0.path(), &arguments)
     }
 
-    /// What the program says, without what differs from run to run.
+    /// What the program says, without what differs from place to place and from run to run.
     fn said(&self, ran: &Ran) -> String {
         let folder = self.0.path().canonicalize().unwrap().display().to_string();
         let text = format!("{}{}", ran.stdout, ran.stderr);
-        let text = text.replace(&folder, "[DIR]").replace(&std::process::id().to_string(), "[PID]");
+        let process = format!("process {} ", std::process::id());
+        let text = text.replace(&folder, "[DIR]").replace(&process, "process [PID] ");
         let lines = text.lines().filter(|line| !line.contains("training loss"));
-        let machine = "the machine has ";
-        lines.fold(String::new(), |text, line| match line.split_once(machine) {
-            Some((before, _)) => text + before + machine + "[MEMORY]\n",
-            None => text + line + "\n",
-        })
+        lines.fold(String::new(), |text, line| text + &mask(line) + "\n")
     }
+}
+
+/// Hides sizes of machines and of saved files, and hashes.
+fn mask(line: &str) -> String {
+    let mut masked = line.to_owned();
+    for before in ["the machine has ", "`hashes.json` has "] {
+        if let Some((start, rest)) = masked.split_once(before)
+            && rest.starts_with(|letter: char| letter.is_ascii_digit())
+        {
+            let after = rest.split_once(';').map_or("", |(_, after)| after);
+            let end = if after.is_empty() { String::new() } else { format!(";{after}") };
+            masked = format!("{start}{before}[SIZE]{end}");
+        }
+    }
+    let is_hash = |word: &&str| word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let hashes: Vec<_> = masked.split('`').filter(is_hash).map(str::to_owned).collect();
+    hashes.iter().fold(masked, |masked, hash| masked.replace(hash, "[HASH]"))
 }
 
 pub(crate) type Tensors = std::collections::BTreeMap<String, Tensor>;
