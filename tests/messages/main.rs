@@ -1,7 +1,8 @@
 //! What the whole program answers to wrong inputs: the tests of the messages are the messages.
 //!
 //! Every case starts from a folder in which everything is right (`scene.rs`), breaks one thing, and
-//! runs one command. The answer must be an error within a second and 200 MB, never a panic.
+//! runs one command. What it answers, an error or how it goes on without, comes within a second and
+//! 200 MB, and is never a panic.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 #![expect(
