@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::{
-    Communicator, Error, Hold, Label, Move, Pending, Reduce, Result, Transfer, collectives, payload,
-};
+use crate::{Communicator, Error, Hold, Label, Move, Pending, Result, Transfer, payload};
 
 /// A communicator that notices damage on the way: it fails with [`Error::Corrupt`]. Collectives are
 /// made from its own exchange, so that theirs is noticed too.
@@ -52,24 +50,6 @@ impl Communicator for Checked {
         let inner = self.inner.exchange(label, doubled)?;
         let peers = peers.into_iter();
         Ok(Pending::new(Box::new(Comparing { inner, rank, label, peers })))
-    }
-    fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
-        collectives::all_gather(self, label, tensor)
-    }
-    fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
-        collectives::reduce_scatter(self, label, parts)
-    }
-    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        collectives::all_to_all(self, label, parts)
-    }
-    fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor> {
-        collectives::all_reduce(self, label, tensor, reduce)
-    }
-    fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor> {
-        collectives::broadcast(self, label, tensor, root)
-    }
-    fn barrier(&self, label: Label) -> Result<()> {
-        collectives::barrier(self, label)
     }
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         Ok(Checked::new(self.inner.split(label, color, key)?))

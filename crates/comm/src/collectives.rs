@@ -8,13 +8,17 @@ use candle_core::{DType, Device, Tensor};
 use crate::{Communicator, Error, Hold, Label, Move, Reduce, Result};
 
 /// See [`Communicator::all_gather`].
-pub fn all_gather(comm: &dyn Communicator, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
+pub fn all_gather(
+    comm: &(impl Communicator + ?Sized),
+    label: Label,
+    tensor: &Tensor,
+) -> Result<Vec<Tensor>> {
     all_to_all(comm, label, vec![tensor.clone(); comm.world()])
 }
 
 /// See [`Communicator::all_to_all`]. The own part does not travel.
 pub fn all_to_all(
-    comm: &dyn Communicator,
+    comm: &(impl Communicator + ?Sized),
     label: Label,
     mut parts: Vec<Tensor>,
 ) -> Result<Vec<Tensor>> {
@@ -31,7 +35,11 @@ pub fn all_to_all(
 }
 
 /// See [`Communicator::reduce_scatter`].
-pub fn reduce_scatter(comm: &dyn Communicator, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
+pub fn reduce_scatter(
+    comm: &(impl Communicator + ?Sized),
+    label: Label,
+    parts: Vec<Tensor>,
+) -> Result<Tensor> {
     expect_parts(comm, label, &parts)?;
     tree(all_to_all(comm, label, parts)?, Reduce::Sum)
 }
@@ -40,7 +48,7 @@ pub fn reduce_scatter(comm: &dyn Communicator, label: Label, parts: Vec<Tensor>)
 /// then the slices are gathered. What has fewer elements than there are ranks is gathered whole;
 /// the tree, and so the bits, are the same.
 pub fn all_reduce(
-    comm: &dyn Communicator,
+    comm: &(impl Communicator + ?Sized),
     label: Label,
     tensor: &Tensor,
     reduce: Reduce,
@@ -60,7 +68,7 @@ pub fn all_reduce(
 
 /// See [`Communicator::broadcast`].
 pub fn broadcast(
-    comm: &dyn Communicator,
+    comm: &(impl Communicator + ?Sized),
     label: Label,
     tensor: Option<&Tensor>,
     root: usize,
@@ -77,7 +85,7 @@ pub fn broadcast(
 }
 
 /// See [`Communicator::barrier`].
-pub fn barrier(comm: &dyn Communicator, label: Label) -> Result<()> {
+pub fn barrier(comm: &(impl Communicator + ?Sized), label: Label) -> Result<()> {
     all_gather(comm, label, &Tensor::zeros((), DType::U8, &Device::Cpu)?).map(drop)
 }
 
@@ -109,7 +117,7 @@ fn send(tensor: Tensor, to: usize) -> Move {
     Move::Send { tensor, to, hold: Hold::Lend }
 }
 
-fn expect_parts(comm: &dyn Communicator, label: Label, parts: &[Tensor]) -> Result<()> {
+fn expect_parts(comm: &(impl Communicator + ?Sized), label: Label, parts: &[Tensor]) -> Result<()> {
     if parts.len() == comm.world() {
         return Ok(());
     }
@@ -117,7 +125,7 @@ fn expect_parts(comm: &dyn Communicator, label: Label, parts: &[Tensor]) -> Resu
     Err(misused(comm, label, &found, &format!("one for each of {} ranks", comm.world())))
 }
 
-fn misused(comm: &dyn Communicator, label: Label, found: &str, wanted: &str) -> Error {
+fn misused(comm: &(impl Communicator + ?Sized), label: Label, found: &str, wanted: &str) -> Error {
     let rank = comm.original(comm.rank());
     Error::Call { rank, label, found: found.into(), wanted: wanted.into() }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::Result;
+use crate::{Result, collectives};
 
 /// Where in the program a transfer belongs. Opaque here; printed in every error, compared between
 /// peers.
@@ -70,7 +70,8 @@ pub enum Reduce {
 /// Ranks that run the same program: all of them must make the same calls in the same order.
 ///
 /// What is received never carries a gradient graph. It may share memory with what was sent, so
-/// neither side writes into it in place.
+/// neither side writes into it in place. Collectives are made from `exchange` where an engine has none
+/// of its own.
 pub trait Communicator: Send + Sync + fmt::Debug {
     /// This rank, `0 .. world()`.
     fn rank(&self) -> usize;
@@ -82,17 +83,29 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// Posts sends and receives and returns; a move to oneself is allowed.
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending>;
     /// Everybody's tensor, by rank; shapes may differ.
-    fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>>;
+    fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
+        collectives::all_gather(self, label, tensor)
+    }
     /// `parts[r]` goes to rank `r`; the sum over ranks of what they sent here.
-    fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor>;
+    fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
+        collectives::reduce_scatter(self, label, parts)
+    }
     /// `parts[r]` goes to rank `r`; what every rank sent here, by rank.
-    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>>;
+    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        collectives::all_to_all(self, label, parts)
+    }
     /// The same tensor, bit for bit, on every rank.
-    fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor>;
+    fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor> {
+        collectives::all_reduce(self, label, tensor, reduce)
+    }
     /// The root's tensor, on every rank; the root gives `Some`.
-    fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor>;
+    fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor> {
+        collectives::broadcast(self, label, tensor, root)
+    }
     /// Returns when every rank is here.
-    fn barrier(&self, label: Label) -> Result<()>;
+    fn barrier(&self, label: Label) -> Result<()> {
+        collectives::barrier(self, label)
+    }
     /// The ranks that name the same `color`, ordered by `key`, then rank.
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
     /// Says that this rank is alive: bumped per tile, so that a long hop is not taken for a dead

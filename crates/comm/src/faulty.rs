@@ -4,9 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use candle_core::Tensor;
-
-use crate::{Communicator, Label, Move, Pending, Reduce, Result, collectives, payload};
+use crate::{Communicator, Label, Move, Pending, Result, payload};
 
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,24 +99,6 @@ impl Communicator for Faulty {
     fn exchange(&self, label: Label, mut moves: Vec<Move>) -> Result<Pending> {
         self.strike(label, &mut moves)?;
         self.inner.exchange(label, moves)
-    }
-    fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
-        collectives::all_gather(self, label, tensor)
-    }
-    fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
-        collectives::reduce_scatter(self, label, parts)
-    }
-    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        collectives::all_to_all(self, label, parts)
-    }
-    fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor> {
-        collectives::all_reduce(self, label, tensor, reduce)
-    }
-    fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor> {
-        collectives::broadcast(self, label, tensor, root)
-    }
-    fn barrier(&self, label: Label) -> Result<()> {
-        collectives::barrier(self, label)
     }
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         self.strike(label, &mut Vec::new())?;

@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use annulus_comm::{
-    Checked, Communicator, Fault, Faulty, Label, Move, Pending, Reduce, Result as CommResult, When,
+    Checked, Communicator, Fault, Faulty, Label, Move, Pending, Result as CommResult, When,
 };
 use annulus_train::{Given, Outcome, TrainError, Wrap, run};
-use candle_core::Tensor;
 use common::{BASE, Place, losses, state};
 
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -114,24 +113,6 @@ impl Communicator for Poison {
             }
         }
         self.inner.exchange(label, moves)
-    }
-    fn all_gather(&self, label: Label, tensor: &Tensor) -> CommResult<Vec<Tensor>> {
-        self.inner.all_gather(label, tensor)
-    }
-    fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> CommResult<Tensor> {
-        self.inner.reduce_scatter(label, parts)
-    }
-    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> CommResult<Vec<Tensor>> {
-        self.inner.all_to_all(label, parts)
-    }
-    fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> CommResult<Tensor> {
-        self.inner.all_reduce(label, tensor, reduce)
-    }
-    fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> CommResult<Tensor> {
-        self.inner.broadcast(label, tensor, root)
-    }
-    fn barrier(&self, label: Label) -> CommResult<()> {
-        self.inner.barrier(label)
     }
     fn split(&self, label: Label, color: usize, key: usize) -> CommResult<Arc<dyn Communicator>> {
         let inner = self.inner.split(label, color, key)?;

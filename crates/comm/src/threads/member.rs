@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor};
 
 use super::group::{Due, Group};
 use super::mail::{Parcel, Ticket};
-use crate::{Communicator, Error, Label, Move, Pending, Reduce, Result, Transfer, collectives};
+use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, collectives};
 
 /// A rank in the world or in a group split from it.
 pub(super) struct Member {
@@ -85,24 +85,6 @@ impl Communicator for Member {
             }
         }
         Ok(Pending::new(Box::new(Arrivals { group: self.group.clone(), rank, dues })))
-    }
-    fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
-        collectives::all_gather(self, label, tensor)
-    }
-    fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
-        collectives::reduce_scatter(self, label, parts)
-    }
-    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        collectives::all_to_all(self, label, parts)
-    }
-    fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor> {
-        collectives::all_reduce(self, label, tensor, reduce)
-    }
-    fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor> {
-        collectives::broadcast(self, label, tensor, root)
-    }
-    fn barrier(&self, label: Label) -> Result<()> {
-        collectives::barrier(self, label)
     }
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         // Everybody offers a name; a group takes that of its first rank.
