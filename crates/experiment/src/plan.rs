@@ -10,6 +10,11 @@ use serde::Serialize;
 use crate::cost::{self, Share};
 use crate::{Experiment, MaskKind, ModelSource, Problem, Problems, Shape, read_config, rules};
 
+/// The tokenizer whose ids are the bytes, and one more between documents.
+const BYTES: &str = "bytes";
+/// How many bytes there are.
+const BYTE_VALUES: usize = 256;
+
 /// An experiment that can run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -210,10 +215,11 @@ fn settled_vocabulary(
     shape: &Shape,
     vocabulary: Option<usize>,
 ) -> Result<usize, Problem> {
-    let places = &experiment.places;
+    let (places, tokenizer) = (&experiment.places, &experiment.data.tokenizer);
+    // Only a second document needs more than the bytes: the data says so when it is opened.
+    let spare = |rows| tokenizer == BYTES && rows >= BYTE_VALUES;
     match (shape.vocab_size, vocabulary) {
-        (Some(rows), Some(words)) if rows < words => {
-            let tokenizer = &experiment.data.tokenizer;
+        (Some(rows), Some(words)) if rows < words && !spare(rows) => {
             let message =
                 format!("the model has {rows} tokens, but the tokenizer `{tokenizer}` has {words}");
             let key = if places.contains("model.path") { "model.path" } else { "model.vocab_size" };

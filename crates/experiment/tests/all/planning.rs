@@ -127,6 +127,8 @@ fn vocabularies_must_fit() {
     assert_eq!(answer(&[], Some(300)), Ok(300));
     assert_eq!(answer(&["model.vocab_size=512"], Some(300)), Ok(512));
     assert_eq!(answer(&["model.vocab_size=512"], None), Ok(512));
+    // A row for every byte is enough for one document; several are refused when they are opened.
+    assert_eq!(answer(&["model.vocab_size=256"], Some(257)), Ok(256));
     let mut messages = String::new();
     for problems in [answer(&["model.vocab_size=100"], Some(256)), answer(&[], None)] {
         messages += &problems.expect_err("does not fit").to_string();
