@@ -1,4 +1,4 @@
-//! What must be true of the repository: `cargo xtask check | test | setup`.
+//! What must be true of the repository: `cargo xtask check | test | agree | record | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
