@@ -206,7 +206,9 @@ impl Extraction<'_> {
     }
 
     fn weights_without_folder(&mut self, node: &Node) {
-        if let Some(weights) = node.entry("weights") {
+        if let Some(weights) = node.entry("weights")
+            && !weights.value.value.is_word("random")
+        {
             self.report.at(weights.key_span, || {
                 let hint = "without a folder weights are random: drop the key, or give `path`";
                 let message = "`model.weights` is given without `model.path`";

@@ -82,7 +82,7 @@ fn wrong_models() {
     let inline = "  hidden_size: 128\n";
     let cases = [
         ("a path and a shape", edited(inline, "  path: checkpoints/llama\n  hidden_size: 128\n")),
-        ("weights without a path", edited(inline, "  hidden_size: 128\n  weights: random\n")),
+        ("weights without a path", edited(inline, "  hidden_size: 128\n  weights: pretrained\n")),
         ("half a shape", edited(inline, "")),
         (
             "an empty model",

@@ -41,6 +41,12 @@ fn every_key_means_what_it_says() {
 }
 
 #[test]
+fn an_inline_shape_may_say_that_its_weights_are_random() {
+    let said = with(&["model.weights=random"]);
+    assert_eq!(said.model, with(&[]).model);
+}
+
+#[test]
 fn what_is_left_out_has_its_default() {
     let least = "name: least
 model: { hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2 }
