@@ -57,7 +57,7 @@ fn as_json(line: &Line) -> String {
     .to_string()
 }
 
-/// One row per strategy and number of ranks, printed when the next begins.
+/// One row per strategy and number of ranks, printed when its last line is there.
 #[derive(Default)]
 struct Table {
     started: bool,
@@ -68,22 +68,37 @@ impl Table {
     const COLUMNS: [&str; 8] = ["out", "lse", "dq", "dk", "dv", "visibility", "loss", "gradient"];
 
     fn show(&mut self, line: &Line) {
-        let Line::Error { strategy, ranks, tensor, error, .. } = line else { return };
-        if !self.started {
-            self.started = true;
-            let columns = Self::COLUMNS.map(|column| format!("{column:>10}")).concat();
+        self.begin();
+        match line {
+            Line::Error { strategy, ranks, tensor, error, .. } => {
+                let tensor = tensor.split(' ').next().unwrap_or(tensor);
+                let worst = self.row.entry(tensor.to_owned()).or_default();
+                *worst = worst.max(*error);
+                if tensor == "gradient" {
+                    self.end(strategy.name(), *ranks);
+                }
+            }
+            Line::Skipped { strategy, ranks, reason } => {
+                print::line(&format!("{:<12}{ranks:>6}  skipped: {reason}", strategy.name()));
+            }
+        }
+    }
+
+    /// The heading, once.
+    fn begin(&mut self) {
+        if !std::mem::replace(&mut self.started, true) {
+            let columns = Self::COLUMNS.map(|column| format!("{column:>11}")).concat();
             print::line(&format!("{:<12}{:>6}{columns}", "strategy", "ranks"));
         }
-        let tensor = tensor.split(' ').next().unwrap_or(tensor);
-        let worst = self.row.entry(tensor.to_owned()).or_default();
-        *worst = worst.max(*error);
-        if tensor == "gradient" {
-            let cells = Self::COLUMNS.map(|column| match self.row.get(column) {
-                Some(error) => format!("{error:>10.1e}"),
-                None => format!("{:>10}", "-"),
-            });
-            print::line(&format!("{:<12}{ranks:>6}{}", strategy.name(), cells.concat()));
-            self.row.clear();
-        }
+    }
+
+    /// The row of one strategy on so many ranks.
+    fn end(&mut self, strategy: &str, ranks: usize) {
+        let cells = Self::COLUMNS.map(|column| match self.row.get(column) {
+            Some(error) => format!("{error:>11.1e}"),
+            None => format!("{:>11}", "-"),
+        });
+        print::line(&format!("{strategy:<12}{ranks:>6}{}", cells.concat()));
+        self.row.clear();
     }
 }
