@@ -1,6 +1,6 @@
 //! `annulus check`, `plan`, `schema`: what can be said of an experiment without running it.
 
-use annulus_data::{Recall, Source, Tokenizer};
+use annulus_data::{DataError, Recall, Source, Tokenizer};
 use annulus_experiment::{Format, ModelSource, Plan, Problem, load, read_config};
 use serde_json::json;
 
@@ -10,9 +10,12 @@ use crate::failure::{DATA, Failure, USAGE};
 use crate::print;
 
 pub(crate) fn check(arguments: &Reading) -> Done {
-    let checked = read(&arguments.file);
+    let checked = read(&arguments.file).and_then(|(_, plan)| {
+        data_is_there(&plan)?;
+        Ok(plan)
+    });
     if !arguments.json {
-        let (_, plan) = checked?;
+        let plan = checked?;
         print::line(&format!("{}: ok", plan.experiment.name));
         return Ok(0);
     }
@@ -36,6 +39,13 @@ pub(crate) fn plan(arguments: &Reading) -> Done {
 
 pub(crate) fn schema() {
     print::line(&format!("{:#}", annulus_experiment::schema()));
+}
+
+fn data_is_there(plan: &Plan) -> Result<(), Failure> {
+    let Some(path) = &plan.experiment.data.path else { return Ok(()) };
+    let found = std::fs::metadata(path);
+    found.map_err(|source| DataError::Read { path: path.clone(), source })?;
+    Ok(())
 }
 
 /// The experiment's text and its plan.

@@ -7,8 +7,8 @@ use annulus_sequence::Strategy;
 
 use crate::values::Values;
 use crate::{
-    Attention, Bound, Data, Decay, Dtype, Every, Experiment, Format, Kernel, MaskKind, Memory,
-    Mesh, Model, ModelSource, Optimizer, Places, Recompute, Schedule, Shape, WeightsFrom,
+    Attention, Bound, Data, Decay, Dtype, Every, Exchange, Experiment, Format, Kernel, MaskKind,
+    Memory, Mesh, Model, ModelSource, Optimizer, Places, Recompute, Schedule, Shape, WeightsFrom,
 };
 
 /// The experiment that `values` describe, unless something that it needs was refused.
@@ -74,6 +74,7 @@ pub(crate) fn shape(values: &Values, prefix: &str, rope_theta: Option<f64>) -> O
         attention_bias: values.truth(&key("attention_bias"))?,
         mlp_bias: values.truth(&key("mlp_bias"))?,
         initializer_range: values.real(&key("initializer_range"))?,
+        special_tokens: BTreeMap::new(),
     })
 }
 
@@ -102,8 +103,10 @@ fn mesh(values: &Values) -> Option<Mesh> {
 /// Without a strategy it is `local`, which a later check refuses on more than one rank.
 fn attention(values: &Values) -> Option<Attention> {
     let strategy = values.optional("attention.strategy", Values::text)?;
+    let exchange = values.optional("attention.exchange", Values::text)?;
     Some(Attention {
         strategy: strategy.map_or(Some(Strategy::Local), Strategy::from_name)?,
+        exchange: exchange.and_then(Exchange::from_word),
         mask: values.word("attention.mask", MaskKind::from_word)?,
         window: values.optional("attention.window", Values::size)?,
         kernel: values.word("attention.kernel", Kernel::from_word)?,

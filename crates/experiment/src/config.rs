@@ -1,5 +1,6 @@
 //! config.json under its own names.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::json;
@@ -8,6 +9,8 @@ use crate::problem::Report;
 use crate::source::Source;
 use crate::tree::{Node, Value};
 use crate::{Dtype, Places, Problem, Problems, build, extract, later, load, tree};
+
+const SPECIAL_TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
 /// The shape of a Llama as config.json has it, read strictly.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +43,9 @@ pub struct Shape {
     pub mlp_bias: bool,
     /// `initializer_range`; default 0.02
     pub initializer_range: f64,
+    /// `bos_token_id`, `eos_token_id`, `pad_token_id` where a config.json has them: handed on, so
+    /// that a trained model still knows where to stop.
+    pub special_tokens: BTreeMap<String, serde_json::Value>,
 }
 
 impl Shape {
@@ -87,6 +93,7 @@ pub fn parse_config(name: &str, text: &str) -> Result<Shape, Problems> {
     let places = Places::new(report.sources.clone(), values.spans.clone());
     let shape = build::shape(&values, "", rope_theta).map(|shape| Shape {
         rms_norm_eps: if root.entry("rms_norm_eps").is_some() { shape.rms_norm_eps } else { 1e-6 },
+        special_tokens: special_tokens(text),
         ..shape
     });
     report.extend(shape.iter().flat_map(|shape| consistent(shape, &places, "")));
@@ -94,6 +101,12 @@ pub fn parse_config(name: &str, text: &str) -> Result<Shape, Problems> {
         Some(shape) if report.is_empty() => Ok(shape),
         _ => Err(report.finish()),
     }
+}
+
+fn special_tokens(text: &str) -> BTreeMap<String, serde_json::Value> {
+    let config: serde_json::Map<_, _> = serde_json::from_str(text).unwrap_or_default();
+    let special = |key: &str| SPECIAL_TOKENS.contains(&key);
+    config.into_iter().filter(|(key, value)| special(key) && !value.is_null()).collect()
 }
 
 fn invalid(name: &str, text: &str, error: &serde_json::Error) -> Problem {
@@ -158,7 +171,7 @@ pub fn write_config(shape: &Shape, dtype: Dtype) -> String {
         Dtype::F32 => "float32",
         Dtype::Bf16 => "bfloat16",
     };
-    let config = json!({
+    let mut config = json!({
         "architectures": ["LlamaForCausalLM"],
         "attention_bias": shape.attention_bias,
         "attention_dropout": 0.0,
@@ -186,5 +199,8 @@ pub fn write_config(shape: &Shape, dtype: Dtype) -> String {
         "use_cache": true,
         "vocab_size": shape.vocab_size,
     });
+    for (key, value) in &shape.special_tokens {
+        config[key.as_str()] = value.clone();
+    }
     format!("{config:#}\n")
 }

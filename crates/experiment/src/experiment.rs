@@ -175,6 +175,8 @@ pub struct Attention {
     /// `local | ring | striped | megatron | all-gather`; default `local` on one rank; required on
     /// more.
     pub strategy: Strategy,
+    /// `p2p`, which `ring`, `striped` and `megatron` do anyhow; more later.
+    pub exchange: Option<Exchange>,
     /// `full | causal`; default causal.
     pub mask: MaskKind,
     /// Keys a query sees, itself included.
@@ -182,6 +184,15 @@ pub struct Attention {
     /// `fused | reference`; default fused.
     pub kernel: Kernel,
 }
+
+/// `exchange:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    /// From rank to rank.
+    PointToPoint,
+}
+
+words!(Exchange { PointToPoint = "p2p" });
 
 /// `mask:`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

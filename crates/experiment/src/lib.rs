@@ -22,8 +22,8 @@ mod written;
 
 pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{
-    Attention, Bound, Data, Decay, Dtype, Every, Experiment, Format, Kernel, MaskKind, Memory,
-    Mesh, Model, ModelSource, Optimizer, Recompute, Schedule, WeightsFrom,
+    Attention, Bound, Data, Decay, Dtype, Every, Exchange, Experiment, Format, Kernel, MaskKind,
+    Memory, Mesh, Model, ModelSource, Optimizer, Recompute, Schedule, WeightsFrom,
 };
 pub use load::{Override, load, parse};
 pub use plan::{Peak, Plan, RankPlan};

@@ -11,7 +11,7 @@ const MOST_TOKENS: usize = 1 << 36;
 
 /// Every broken rule of `experiment`.
 pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
-    let rules = [ranks, dealing, batches, schedule, data, expectations, shape];
+    let rules = [ranks, exchange, dealing, batches, schedule, data, expectations, shape];
     rules.iter().flat_map(|rule| rule(experiment)).collect()
 }
 
@@ -45,6 +45,17 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
 }
 
 /// Every rank must hold as many positions as every other.
+fn exchange(experiment: &Experiment) -> Vec<Problem> {
+    let strategy = experiment.attention.strategy;
+    let rings = [Strategy::Ring, Strategy::Striped, Strategy::Megatron];
+    if experiment.attention.exchange.is_none() || rings.contains(&strategy) {
+        return Vec::new();
+    }
+    let message = format!("`{}` has no `exchange` to choose", strategy.name());
+    let problem = experiment.places.problem("attention.exchange", message);
+    vec![problem.hint("drop it, or use `ring`, `striped` or `megatron`")]
+}
+
 fn dealing(experiment: &Experiment) -> Vec<Problem> {
     let (tokens, world) = (experiment.data.tokens, experiment.mesh.sequence);
     let strategy = experiment.attention.strategy;

@@ -1,7 +1,7 @@
 //! Every key of the experiment file: its type, its default, what it means. Reading, the JSON
 //! Schema, the resolved file and the hints of errors all come from here.
 
-use crate::experiment::{Decay, Dtype, Format, Kernel, MaskKind, Recompute, WeightsFrom};
+use crate::experiment::{Decay, Dtype, Exchange, Format, Kernel, MaskKind, Recompute, WeightsFrom};
 
 /// One key.
 pub(crate) struct Key {
@@ -211,6 +211,12 @@ const ATTENTION: &[Key] = &[
         Word(STRATEGIES),
         Means("local, on one rank"),
         "how a sequence is split over ranks",
+    ),
+    key(
+        "exchange",
+        Word(Exchange::WORDS),
+        Means("what the strategy does"),
+        "how keys and values travel; for ring, striped and megatron",
     ),
     key("mask", Word(MaskKind::WORDS), Is("causal"), "which keys a query sees"),
     key(

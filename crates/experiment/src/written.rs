@@ -3,13 +3,21 @@
 
 use std::path::Path;
 
-use crate::{Bound, Experiment, ModelSource, Shape};
+use crate::{Bound, Exchange, Experiment, ModelSource, Shape};
 
 /// A key's path and its value as one writes it.
 type Line = (Vec<String>, String);
 
 /// What may differ when a run goes on: sections as a whole, and single keys.
-const FREE: &[&str] = &["mesh", "attention.strategy", "memory", "every", "output", "schedule.stop"];
+const FREE: &[&str] = &[
+    "mesh",
+    "attention.strategy",
+    "attention.exchange",
+    "memory",
+    "every",
+    "output",
+    "schedule.stop",
+];
 
 impl Experiment {
     /// The experiment with every default written out. Reads back as the same experiment.
@@ -95,6 +103,7 @@ impl Experiment {
     fn attention_and_memory(&self, lines: &mut Lines) {
         let (attention, memory) = (&self.attention, &self.memory);
         lines.push("attention.strategy", &[attention.strategy.name()]);
+        lines.push("attention.exchange", attention.exchange.map(Exchange::word).as_slice());
         lines.push("attention.mask", &[attention.mask.word()]);
         lines.push("attention.window", attention.window.as_slice());
         lines.push("attention.kernel", &[attention.kernel.word()]);

@@ -241,6 +241,7 @@ fn shape() -> Shape {
         attention_bias: true,
         mlp_bias: false,
         initializer_range: 0.2,
+        special_tokens: [("eos_token_id".to_owned(), serde_json::json!([3, 7]))].into(),
     }
 }
 

@@ -19,7 +19,7 @@ model: { hidden_size: 48, intermediate_size: 44, num_hidden_layers: 3, num_atten
 data: { path: "a: b #c", format: jsonl, tokenizer: "t/tokenizer.json",
   tokens: 96, batch: 6, evaluate: 3 }
 mesh: { data: 3, sequence: 4, deadline: 1500ms }
-attention: { strategy: megatron, mask: full, window: 17, kernel: reference }
+attention: { strategy: megatron, exchange: p2p, mask: full, window: 17, kernel: reference }
 memory: { recompute: none, micro_batch: 2, loss_chunk: 7, mlp_chunk: 9 }
 optimizer: { name: adamw, learning_rate: 1.0e-30, betas: [0.1, 0.2], epsilon: 0.1234567890123456789,
   weight_decay: 0, clip: 0 }

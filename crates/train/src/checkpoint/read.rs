@@ -8,7 +8,7 @@ use annulus_ops::Moments;
 use candle_core::{DType, Device, Tensor};
 
 use super::hashes::Hashes;
-use super::{OPTIMIZER, STATE, State, VERSION, steps};
+use super::{LATEST, OPTIMIZER, STATE, State, VERSION, steps};
 use crate::folder::failure;
 use crate::start::Start;
 use crate::{Result, TrainError};
@@ -27,8 +27,14 @@ pub(crate) struct Found {
 /// When there are checkpoints and none is whole: a run that was not saved must not look like one
 /// that never started.
 pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
-    let mut refused = Vec::new();
     let steps = steps(output).map_err(|error| failure("read", output, &error))?;
+    let mut refused = Vec::new();
+    if let Some(step) = named(output).filter(|step| !steps.contains(step)) {
+        refused.push(format!(
+            "`{LATEST}` names `step-{step}`, which is not in `{}`",
+            output.display()
+        ));
+    }
     for &step in steps.iter().rev() {
         let folder = output.join(format!("step-{step}"));
         match open(&folder) {
@@ -51,6 +57,12 @@ pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
             output.display()
         )),
     })
+}
+
+/// The step that `LATEST` names.
+fn named(output: &Path) -> Option<u64> {
+    let name = std::fs::read_to_string(output.join(LATEST)).ok()?;
+    name.trim().strip_prefix("step-")?.parse().ok()
 }
 
 /// Verifies `folder` and reads its state; the error names the file.

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Plan, write_config};
+use annulus_experiment::{ModelSource, Plan, write_config};
 use annulus_model::{Weights, WeightsError};
 use candle_core::{DType, Tensor};
 
@@ -105,7 +105,7 @@ fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
     let experiment = &saved.plan.experiment;
     let config = write_config(&saved.plan.shape, experiment.model.dtype);
     fs::write(folder.join("config.json"), config)?;
-    fs::write(folder.join("generation_config.json"), "{\n  \"_from_model_config\": true\n}\n")?;
+    write_generation(folder, &experiment.model.source)?;
     let tokenizer = Path::new(&experiment.data.tokenizer);
     // `bytes` is no file, and needs none.
     if tokenizer.is_file() {
@@ -118,6 +118,17 @@ fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
         }
     }
     fs::write(folder.join(STATE), serde_json::to_vec_pretty(saved.state)?)
+}
+
+/// How to generate is the business of the model that was trained on, where there is one.
+fn write_generation(folder: &Path, source: &ModelSource) -> io::Result<()> {
+    const NAME: &str = "generation_config.json";
+    match source {
+        ModelSource::Folder { path, .. } if path.join(NAME).is_file() => {
+            fs::copy(path.join(NAME), folder.join(NAME)).map(drop)
+        }
+        _ => fs::write(folder.join(NAME), "{\n  \"_from_model_config\": true\n}\n"),
+    }
 }
 
 /// Deletes the oldest checkpoints but `keep`, and never `verified`, which is known to be good.
