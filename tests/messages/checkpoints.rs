@@ -75,6 +75,13 @@ fn damaged_checkpoints() {
             },
             TRAIN,
         ),
+    ];
+    insta::assert_snapshot!(answers(cases));
+}
+
+#[test]
+fn folders_that_are_no_checkpoints() {
+    let cases: &[Case] = &[
         (
             "not a checkpoint",
             |s| {

@@ -142,6 +142,13 @@ fn wrong_weights() {
             },
             SCORE,
         ),
+    ];
+    insta::assert_snapshot!(answers(cases));
+}
+
+#[test]
+fn wrong_shards() {
+    let cases: &[Case] = &[
         ("an index that leaves the folder", |s| shard(s, "../x.safetensors"), SCORE),
         ("a shard that is not there", |s| shard(s, "2.safetensors"), SCORE),
         ("a shard with more than its index", |s| shard(s, "1.safetensors"), SCORE),
