@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use annulus_comm::{Communicator, Label};
+use annulus_memory::{Class, scope};
 use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, KeyValueGradients, Tile};
+use annulus_ops::charge;
 use annulus_sequence::{
     Buffer, Flaw, Hop, Mask, Part, Positions, Return, Schedule, Strategy, StrategyError, TilePlan,
     Visibility, prove,
@@ -114,19 +116,24 @@ impl Attention {
 
     /// Output [B, Hq, S, D] in the queries' dtype and log-sum-exp f32 [B, Hq, S] of this rank's queries. Off the tape.
     pub fn forward(&self, place: Place, qkv: &Qkv) -> Result<Attended> {
+        let _workspace = scope(Class::Workspace);
         let mut state = self.kernel.begin(&qkv.q, self.scale)?;
         let mut held = self.held(qkv);
         for (index, hop) in self.forward.iter().enumerate() {
             let label = Label { pass: "forward", ..label(place, index) };
-            let travel = Travel::post(&*self.comm, label, hop, &mut held)?;
+            let travel = travelling(|| Travel::post(&*self.comm, label, hop, &mut held))?;
             let seen = self.visibility(&hop.tiles);
             let tiles = tiles(&hop.tiles, &seen, &held)?;
             self.kernel.forward(&tiles, &mut *state, &|| travel.progress())?;
             drop(tiles);
-            travel.arrive(hop, &mut held)?;
-            held.fold_and_free(hop)?;
+            travelling(|| {
+                travel.arrive(hop, &mut held)?;
+                held.fold_and_free(hop)
+            })?;
         }
-        self.kernel.finish(state)
+        let attended = self.kernel.finish(state)?;
+        charge([&attended.out, &attended.lse], Class::Activations);
+        Ok(attended)
     }
 
     /// Gradients of this rank's queries, keys and values, in their dtypes. Off the tape.
@@ -137,11 +144,12 @@ impl Attention {
         attended: &Attended,
         gradient: &Tensor,
     ) -> Result<Qkv> {
+        let _workspace = scope(Class::Workspace);
         let mut state = self.kernel.begin_backward(&qkv.q, attended, gradient, self.scale)?;
         let mut held = self.held(qkv);
         for (index, hop) in self.backward.iter().enumerate() {
             let label = Label { pass: "backward", ..label(place, index) };
-            let travel = Travel::post(&*self.comm, label, hop, &mut held)?;
+            let travel = travelling(|| Travel::post(&*self.comm, label, hop, &mut held))?;
             let seen = self.visibility(&hop.tiles);
             let carried: Vec<_> = hop.tiles.iter().map(|plan| held.carried(plan)).collect();
             let tiles = tiles(&hop.tiles, &seen, &held)?;
@@ -150,14 +158,21 @@ impl Attention {
                 .collect();
             let made = self.kernel.backward(tiles, &mut *state, &|| travel.progress())?;
             for (plan, KeyValueGradients { dk, dv }) in std::iter::zip(&hop.tiles, made) {
+                charge([&dk, &dv], Class::KeyValue);
                 held.put_gradients(plan, Pair(dk, dv))?;
             }
-            travel.arrive(hop, &mut held)?;
-            held.fold_and_free(hop)?;
+            travelling(|| {
+                travel.arrive(hop, &mut held)?;
+                held.fold_and_free(hop)
+            })?;
         }
         let dq = self.kernel.finish_backward(state)?.to_dtype(qkv.q.dtype())?;
         let Pair(dk, dv) = held.gradients(self.comm.rank())?;
-        Ok(Qkv { q: dq, k: dk.to_dtype(qkv.k.dtype())?, v: dv.to_dtype(qkv.v.dtype())? })
+        let gradients =
+            Qkv { q: dq, k: dk.to_dtype(qkv.k.dtype())?, v: dv.to_dtype(qkv.v.dtype())? };
+        let Qkv { q, k, v } = &gradients;
+        charge([q, k, v], Class::Activations);
+        Ok(gradients)
     }
 
     /// What a pass starts with: this rank's own keys and values.
@@ -176,6 +191,12 @@ impl Attention {
             })
             .collect()
     }
+}
+
+/// Runs what makes keys, values or their gradients for the way.
+fn travelling<T>(make: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _key_value = scope(Class::KeyValue);
+    make()
 }
 
 fn tiles<'a>(

@@ -88,6 +88,8 @@ impl Share<'_> {
             optimizer: elements * 2 * F32,
             activations: self.activations(),
             key_value: flight(forward).max(flight(backward)),
+            workspace: 0,
+            data: 0,
         }
     }
 

@@ -74,14 +74,29 @@ pub struct Peak {
     pub activations: u64,
     /// Keys, values and their gradients in flight; a rank's own keys and values are activations.
     pub key_value: u64,
+    /// What attention needs while it runs: its running state, packed operands, who sees whom.
+    pub workspace: u64,
+    /// Token ids.
+    pub data: u64,
 }
 
 impl Peak {
     /// All classes.
     pub fn total(&self) -> u64 {
-        let classes =
-            [self.weights, self.gradients, self.optimizer, self.activations, self.key_value];
-        classes.into_iter().fold(0, u64::saturating_add)
+        self.classes().into_iter().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
+    }
+
+    /// Every class by its name.
+    pub fn classes(&self) -> [(&'static str, u64); 7] {
+        [
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("activations", self.activations),
+            ("key_value", self.key_value),
+            ("workspace", self.workspace),
+            ("data", self.data),
+        ]
     }
 }
 

@@ -83,10 +83,8 @@ impl Plan {
 
     fn memory(&self) -> String {
         let row = |rank: &RankPlan| {
-            let peak = rank.peak;
-            let classes =
-                [peak.weights, peak.gradients, peak.optimizer, peak.activations, peak.key_value];
-            classes.into_iter().chain([peak.total()]).map(size).collect()
+            let classes = rank.peak.classes().map(|(_, bytes)| bytes);
+            classes.into_iter().chain([rank.peak.total()]).map(size).collect()
         };
         let head = [
             "peak memory",
@@ -95,6 +93,8 @@ impl Plan {
             "optimizer",
             "activations",
             "key/value",
+            "workspace",
+            "data",
             "total",
         ];
         table(&head, &self.ranks, row)
@@ -125,8 +125,10 @@ fn table(head: &[&str], ranks: &[RankPlan], row: impl Fn(&RankPlan) -> Vec<Strin
         if first == last { format!("  rank {first}") } else { format!("  ranks {first}-{last}") }
     };
     let (first, columns) = head.split_first().unwrap_or((&"", &[]));
+    let cells = rows.iter().flat_map(|(_, _, cells)| cells.iter().map(String::len));
+    let width = columns.iter().map(|column| column.len()).chain(cells).max().unwrap_or(0) + 2;
     let line = |title: &str, cells: &[String]| {
-        let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>14}")).collect();
+        let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>width$}")).collect();
         format!("{title:<28}{}\n", cells.concat())
     };
     let columns: Vec<String> = columns.iter().map(|&column| column.to_owned()).collect();

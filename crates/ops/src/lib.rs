@@ -8,6 +8,7 @@
 pub mod attention;
 
 mod adamw;
+mod charge;
 mod cross_entropy;
 mod embedding;
 mod exp;
@@ -24,6 +25,7 @@ mod swiglu;
 pub mod testing;
 
 pub use adamw::{AdamW, Moments};
+pub use charge::charge;
 pub use cross_entropy::{IGNORED, linear_cross_entropy};
 pub use embedding::embedding;
 pub use gradients::{NoGradient, check_gradients, global_norm_squared, scale, vjp};

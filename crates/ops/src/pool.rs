@@ -1,7 +1,8 @@
 //! The workers of one rank.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The workers of one rank. Nothing that waits for a peer may run inside.
 ///
@@ -64,7 +65,8 @@ impl Pool {
         slots.into_iter().flatten().collect()
     }
     /// Runs `job` for every item, taken in order by whichever worker is free, and returns when all
-    /// are done. A panic in a job ends in the caller.
+    /// are done. A panic in a job ends in the caller. What a job asks for is for what the caller says
+    /// ([`annulus_memory::scope`]).
     pub fn each<I>(&self, items: I, job: impl Fn(I::Item) + Send + Sync)
     where
         I: IntoIterator,
@@ -79,15 +81,86 @@ impl Pool {
         let items = Mutex::new(items);
         // The lock is held for one step of the iterator, never while a job runs.
         let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let class = annulus_memory::class();
         threads.in_place_scope(|scope| {
             for _ in 0..threads.current_num_threads().min(jobs) {
                 scope.spawn(|_| {
+                    let _same_as_the_caller = annulus_memory::scope(class);
                     while let Some(item) = next() {
                         job(item);
                     }
                 });
             }
         });
+    }
+    /// The same as [`each`](Pool::each), while `progress` is called now and then from the calling thread; its error ends the
+    /// call, and jobs that are not begun by then are left out.
+    pub fn watched<T: Send, E>(
+        &self,
+        items: Vec<T>,
+        progress: &dyn Fn() -> Result<(), E>,
+        job: impl Fn(T) + Send + Sync,
+    ) -> Result<(), E> {
+        progress()?;
+        let Some(threads) = self.0.as_ref() else {
+            return items.into_iter().try_for_each(|item| {
+                job(item);
+                progress()
+            });
+        };
+        let (left, items) = (Left::new(items.len()), Mutex::new(items.into_iter()));
+        let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+        threads.in_place_scope(|scope| {
+            for _ in 0..threads.current_num_threads() {
+                scope.spawn(|_| {
+                    while let Some(item) = next() {
+                        let _one = One(&left);
+                        job(item);
+                    }
+                });
+            }
+            let outcome = left.wait(progress);
+            if outcome.is_err() {
+                while next().is_some() {}
+            }
+            outcome
+        })
+    }
+}
+
+/// How often a call that waits for its workers looks after other things.
+const WATCH: Duration = Duration::from_millis(5);
+
+/// How many jobs are not done.
+struct Left(Mutex<usize>, Condvar);
+
+/// A job that is counted when it ends, however it ends.
+struct One<'a>(&'a Left);
+
+impl Left {
+    fn new(jobs: usize) -> Left {
+        Left(Mutex::new(jobs), Condvar::new())
+    }
+    /// Until all jobs are done, or `progress` fails.
+    fn wait<E>(&self, progress: &dyn Fn() -> Result<(), E>) -> Result<(), E> {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while *left > 0 {
+            left = self.1.wait_timeout(left, WATCH).unwrap_or_else(PoisonError::into_inner).0;
+            drop(left);
+            progress()?;
+            left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for One<'_> {
+    fn drop(&mut self) {
+        let mut left = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *left -= 1;
+        if *left == 0 {
+            self.0.1.notify_all();
+        }
     }
 }
 
@@ -118,6 +191,20 @@ mod tests {
         let mut data = vec![0; 10];
         pool.for_chunks(&mut data, 4, |index, piece| piece.fill(index + 1));
         assert_eq!(data, [1, 1, 1, 1, 2, 2, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn a_watched_call_ends_when_its_watch_fails() {
+        for workers in [1, 3] {
+            let (pool, done) = (Pool::new(workers), AtomicUsize::new(0));
+            let job = |_| {
+                done.fetch_add(1, Ordering::Relaxed);
+            };
+            assert_eq!(pool.watched(vec![(); 50], &|| Ok::<(), ()>(()), job), Ok(()));
+            assert_eq!(done.load(Ordering::Relaxed), 50);
+            assert_eq!(pool.watched(vec![(); 50], &|| Err("enough"), job), Err("enough"));
+            assert_eq!(done.load(Ordering::Relaxed), 50, "it failed before the first job");
+        }
     }
 
     #[test]

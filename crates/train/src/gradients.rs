@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use annulus_comm::{Axis, Label, Mesh, Reduce};
+use annulus_memory::{Class, scope};
 use annulus_model::Weights;
-use annulus_ops::{Pool, check_gradients, global_norm_squared};
+use annulus_ops::{Pool, charge, check_gradients, global_norm_squared};
 use candle_core::{DType, Tensor};
 
 use crate::{Result, TrainError};
@@ -25,6 +26,7 @@ impl Gradients {
             Some(sum) => (sum + gradient)?,
             None => gradient,
         };
+        charge([&sum], Class::Gradients);
         self.0.insert(name.to_owned(), sum);
         Ok(())
     }
@@ -43,6 +45,7 @@ impl Gradients {
         if group.world() == 1 {
             return Ok(self.0);
         }
+        let _gradients = scope(Class::Gradients);
         let mut sums = BTreeMap::new();
         for (hop, (name, gradient)) in self.0.into_iter().enumerate() {
             let label = Label { step, pass: PASS, hop, layer: 0 };

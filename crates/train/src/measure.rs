@@ -3,40 +3,70 @@
 use std::time::{Duration, Instant};
 
 use annulus_comm::Label;
+use annulus_memory::{Class, peaks, reset_peaks};
 use candle_core::{Device, Tensor};
 
+use crate::Result;
 use crate::rank::Rank;
-use crate::{Result, memory};
+use crate::sink::Value;
 
 /// Counts of one step, by rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Costs {
     /// Payload handed to the communicator.
-    pub(crate) bytes: Vec<u64>,
-    /// The most memory in large blocks.
-    pub(crate) memory: Vec<u64>,
+    bytes: Vec<u64>,
+    /// The most memory in large blocks, of all classes at once.
+    together: Vec<u64>,
+    /// The most of every class.
+    classes: [Vec<u64>; Class::ALL.len()],
+}
+
+/// By class, the tag of its peak.
+const TAGS: [&str; Class::ALL.len()] = [
+    "memory/weights",
+    "memory/gradients",
+    "memory/optimizer",
+    "memory/activations",
+    "memory/key_value",
+    "memory/workspace",
+    "memory/data",
+];
+
+impl Costs {
+    /// What is logged, by tag.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&'static str, Value<'_>)> {
+        let all = [("comm/bytes", &self.bytes), ("memory/peak", &self.together)];
+        let classes = TAGS.into_iter().zip(&self.classes);
+        all.into_iter().chain(classes).map(|(tag, counts)| (tag, Value::PerRank(counts)))
+    }
+
+    fn push(&mut self, counts: &[i64]) {
+        let lists = [&mut self.bytes, &mut self.together].into_iter().chain(&mut self.classes);
+        lists.zip(counts).for_each(|(list, count)| list.push(*count as u64));
+    }
 }
 
 /// Starts a step's counts from zero.
 pub(crate) fn begin(rank: &Rank) {
     rank.meter.take();
-    memory::reset_peak(rank.uncounted.rank());
+    reset_peaks(rank.uncounted.rank());
 }
 
 /// The counts of every rank since [`begin`], everywhere; not counted themselves.
 pub(crate) fn costs(rank: &Rank, step: u64) -> Result<Costs> {
     let bytes: u64 = rank.meter.take().bytes.values().sum();
-    let own = [bytes, memory::peak(rank.uncounted.rank())];
+    let memory = peaks(rank.uncounted.rank());
+    let own = [bytes, memory.together].into_iter().chain(Class::ALL.map(|class| memory[class]));
+    let own: Vec<i64> = own.map(|count| count as i64).collect();
+    let mut costs = Costs::default();
     if rank.uncounted.world() == 1 {
-        return Ok(Costs { bytes: vec![own[0]], memory: vec![own[1]] });
+        costs.push(&own);
+        return Ok(costs);
     }
     let label = Label { step, pass: "measure", hop: 0, layer: 0 };
-    let own = Tensor::new(&own.map(|count| count as i64), &Device::Cpu)?;
-    let mut costs = Costs::default();
+    let own = Tensor::new(own, &Device::Cpu)?;
     for all in rank.uncounted.all_gather(label, &own)? {
-        let counts: Vec<i64> = all.to_vec1()?;
-        costs.bytes.push(counts[0] as u64);
-        costs.memory.push(counts[1] as u64);
+        costs.push(&all.to_vec1()?);
     }
     Ok(costs)
 }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use annulus_experiment::Optimizer as Settings;
+use annulus_memory::{Class, scope};
 use annulus_model::Weights;
 use annulus_ops::{AdamW, Moments, Pool};
 use candle_core::{DType, Var};
@@ -26,6 +27,7 @@ pub(crate) struct Parameters {
 impl Parameters {
     /// This rank's own copy of `weights`, in `dtype`.
     pub(crate) fn new(weights: &Weights, dtype: DType) -> Result<Parameters> {
+        let _weights = scope(Class::Weights);
         let mut variables = BTreeMap::new();
         for (name, weight) in weights {
             variables.insert(name.clone(), Var::from_tensor(&weight.to_dtype(dtype)?)?);
@@ -55,6 +57,7 @@ impl Optimizer {
         parameters: &Parameters,
         masters: &Weights,
     ) -> Result<Optimizer> {
+        let masters_of_narrow_weights = scope(Class::Weights);
         let mut own = Weights::new();
         for (name, weight) in &parameters.off_tape {
             let master = match weight.dtype() {
@@ -63,6 +66,8 @@ impl Optimizer {
             };
             own.insert(name.clone(), master);
         }
+        drop(masters_of_narrow_weights);
+        let _moments = scope(Class::Optimizer);
         let moments = own
             .iter()
             .map(|(name, master)| Ok((name.clone(), Moments::zeros(master)?)))
@@ -72,6 +77,7 @@ impl Optimizer {
 
     /// This rank's own copy of moments that were saved.
     pub(crate) fn restore(&mut self, moments: &BTreeMap<String, Moments>) -> Result<()> {
+        let _moments = scope(Class::Optimizer);
         for (name, moments) in moments {
             let own = Moments { first: moments.first.copy()?, second: moments.second.copy()? };
             self.moments.insert(name.clone(), own);

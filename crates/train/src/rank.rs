@@ -6,6 +6,7 @@ use std::sync::Arc;
 use annulus_attention::Attention;
 use annulus_comm::{Communicator, Mesh, Metered};
 use annulus_data::{Sequence, deal};
+use annulus_memory::{Class, scope};
 use annulus_model::{Llama, Shard};
 use annulus_ops::{IGNORED, Pool, Rotary};
 use candle_core::{Device, Tensor};
@@ -58,6 +59,7 @@ impl Rank {
 
     /// What this rank holds of `sequences`, in step `step` (from 1).
     pub(crate) fn micro(&self, step: u64, sequences: &[Sequence]) -> Result<Micro> {
+        let _ids = scope(Class::Data);
         let (inputs, targets) = deal(sequences, self.attention.positions());
         let shape = (sequences.len(), self.attention.positions().tokens());
         let asked = targets.iter().filter(|&&target| target != IGNORED).count();

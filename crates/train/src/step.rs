@@ -14,6 +14,7 @@ use std::sync::Arc;
 use annulus_comm::Label;
 use annulus_data::Source;
 use annulus_experiment::{Plan, Schedule};
+use annulus_memory::{Class, scope};
 
 use crate::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::gradients::{Gradients, PASS, norm};
@@ -75,7 +76,9 @@ impl Trainer {
     /// finished step.
     pub(crate) fn step(&mut self) -> Result<Report> {
         let step = self.finished + 1;
+        let ids = scope(Class::Data);
         let batch = self.source.batch(self.finished)?;
+        drop(ids);
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();
         let mut sightings = Sightings::new();

@@ -148,8 +148,7 @@ fn values<'a>(
         ("speed/tokens_per_second", Value::Number(speed)),
     ];
     if let Some(costs) = costs {
-        values.push(("comm/bytes", Value::PerRank(&costs.bytes)));
-        values.push(("memory/peak", Value::PerRank(&costs.memory)));
+        values.extend(costs.values());
     }
     values.extend(evaluation);
     values

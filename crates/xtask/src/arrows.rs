@@ -18,20 +18,36 @@ const fn rule(name: &'static str, candle: bool, may: &'static [&'static str]) ->
 
 const RULES: &[Rule] = &[
     rule("sequence", false, &[]),
+    rule("memory", false, &[]),
     rule("tensorboard", false, &[]),
     rule("comm", true, &[]),
-    rule("ops", true, &["sequence"]),
-    rule("attention", true, &["comm", "ops", "sequence"]),
+    rule("ops", true, &["memory", "sequence"]),
+    rule("attention", true, &["comm", "memory", "ops", "sequence"]),
     rule("model", true, &["attention", "ops", "sequence"]),
     rule("data", false, &["sequence"]),
     rule("experiment", false, &["sequence"]),
     rule(
         "train",
         true,
-        &["attention", "comm", "data", "experiment", "model", "ops", "sequence", "tensorboard"],
+        &[
+            "attention",
+            "comm",
+            "data",
+            "experiment",
+            "memory",
+            "model",
+            "ops",
+            "sequence",
+            "tensorboard",
+        ],
     ),
     rule(
         "cli",
+        true,
+        &["attention", "comm", "data", "experiment", "model", "ops", "sequence", "train"],
+    ),
+    rule(
+        "bench",
         true,
         &["attention", "comm", "data", "experiment", "model", "ops", "sequence", "train"],
     ),
@@ -39,7 +55,7 @@ const RULES: &[Rule] = &[
 ];
 
 /// Crates that use the standard library alone.
-const STD_ONLY: &[&str] = &["sequence", "tensorboard"];
+const STD_ONLY: &[&str] = &["memory", "sequence", "tensorboard"];
 
 /// Fails with every arrow that points up.
 pub(crate) fn run() -> Result<()> {

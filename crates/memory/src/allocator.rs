@@ -1,60 +1,53 @@
-//! Memory per rank: an allocator that counts large blocks to the rank that asked for them.
-//!
-//! Ranks are threads of one process, so the process's size says nothing of one rank. A large block
-//! carries, in front, the rank it was counted to, so that whoever frees it, it is that rank's count
-//! which falls. Small blocks are passed through uncounted: tensors are large.
-//!
-//! The counters are statics because an allocator is one.
+//! The allocator.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
+use std::hint::black_box;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::Class;
+use crate::account::Account;
 
 /// Blocks of at least so many bytes are counted.
 pub const LARGE: usize = 1024;
-/// Ranks of one process that are told apart.
-pub const RANKS: usize = 256;
-/// Where blocks of other threads are counted.
-const NOBODY: usize = RANKS;
 /// What precedes a counted block: one cache line, so that the block stays aligned to one.
 const HEADER: usize = 64;
 
-static CURRENT: [AtomicU64; RANKS + 1] = [const { AtomicU64::new(0) }; RANKS + 1];
-static PEAK: [AtomicU64; RANKS + 1] = [const { AtomicU64::new(0) }; RANKS + 1];
-
 thread_local! {
-    static OWNER: Cell<usize> = const { Cell::new(NOBODY) };
+    /// The last counted block that this thread was given.
+    static LAST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// From here on, what this thread allocates is counted to `rank`.
-pub fn enter(rank: usize) {
-    OWNER.set(rank.min(NOBODY));
+/// Counts a block to another class of the same owner. Does nothing with small blocks, and where
+/// [`Counting`] is not the program's allocator.
+///
+/// # Safety
+/// The program's allocator gave `block` for this very `layout`, and it is not freed meanwhile.
+pub unsafe fn recharge(block: *const u8, layout: Layout, class: Class) {
+    let Some((front, _)) = counted(layout).filter(|_| is_installed()) else { return };
+    // SAFETY: every counted block of the program's allocator, which is `Counting`, has a header
+    // `front` bytes in front; it is only ever written atomically once the block is handed out.
+    let account = unsafe { &*header(block.cast_mut().sub(front)) };
+    let before = Account::from_number(account.load(Ordering::Relaxed));
+    let after = before.of_class(class);
+    let (from, to) = (before.number(), after.number());
+    // Of two threads that charge the same block anew, one is later.
+    let done = account.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    if done.is_ok() && before != after {
+        before.hand_over(after, layout.size());
+    }
 }
 
-/// Bytes in large blocks that `rank` holds now; 0 where [`Counting`] is not the program's
-/// allocator.
-pub fn current(rank: usize) -> u64 {
-    CURRENT[rank.min(NOBODY)].load(Ordering::Relaxed)
-}
-
-/// The most bytes in large blocks that `rank` has held at once since [`reset_peak`].
-pub fn peak(rank: usize) -> u64 {
-    PEAK[rank.min(NOBODY)].load(Ordering::Relaxed)
-}
-
-/// The peak of `rank` starts again from what it holds now.
-pub fn reset_peak(rank: usize) {
-    PEAK[rank.min(NOBODY)].store(current(rank), Ordering::Relaxed);
-}
-
-fn gain(owner: usize, bytes: usize) {
-    let now = CURRENT[owner].fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-    PEAK[owner].fetch_max(now, Ordering::Relaxed);
-}
-
-fn lose(owner: usize, bytes: usize) {
-    CURRENT[owner].fetch_sub(bytes as u64, Ordering::Relaxed);
+/// Whether the program's allocator is [`Counting`]: whether a block that is asked for of the one is
+/// given by the other.
+fn is_installed() -> bool {
+    static INSTALLED: OnceLock<bool> = OnceLock::new();
+    *INSTALLED.get_or_init(|| {
+        let block: Vec<u8> = black_box(Vec::with_capacity(LARGE));
+        LAST.get() == block.as_ptr() as usize
+    })
 }
 
 /// Any allocator, counting.
@@ -79,27 +72,37 @@ fn counted(layout: Layout) -> Option<(usize, Layout)> {
     Some((front, whole))
 }
 
-/// Writes the owner in front of a new block and counts it; null stays null.
+/// Writes the account in front of a new block and counts it; null stays null.
 ///
 /// # Safety
 /// `base` is null or starts a block of at least `front + size` bytes, aligned to `front`, which is
 /// at least [`HEADER`].
-unsafe fn hand_out(base: *mut u8, front: usize, size: usize) -> *mut u8 {
+unsafe fn hand_out(base: *mut u8, front: usize, size: usize, account: Account) -> *mut u8 {
     if base.is_null() {
         return base;
     }
-    let owner = OWNER.get();
-    gain(owner, size);
+    account.gain(size);
     // SAFETY: the caller says that `front` bytes precede the block.
-    unsafe {
-        header(base).write(owner);
+    let block = unsafe {
+        header(base).write(AtomicUsize::new(account.number()));
         base.add(front)
-    }
+    };
+    LAST.set(block as usize);
+    block
 }
 
-/// Where a counted block's owner is; `counted` aligns it to [`HEADER`] or more.
-fn header(base: *mut u8) -> *mut usize {
+/// Where a counted block's account is; `counted` aligns it to [`HEADER`] or more.
+fn header(base: *mut u8) -> *mut AtomicUsize {
     base.cast()
+}
+
+/// What the block that begins at `base` is counted to.
+///
+/// # Safety
+/// `hand_out` wrote there.
+unsafe fn account(base: *mut u8) -> Account {
+    // SAFETY: the caller says so.
+    Account::from_number(unsafe { &*header(base) }.load(Ordering::Relaxed))
 }
 
 // SAFETY: every block comes from `A` and goes back to `A` with the layout it was asked for: whether
@@ -110,7 +113,9 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
         // SAFETY: a whole is never empty; a small layout is passed on as it came.
         unsafe {
             match counted(layout) {
-                Some((front, whole)) => hand_out(self.0.alloc(whole), front, layout.size()),
+                Some((front, whole)) => {
+                    hand_out(self.0.alloc(whole), front, layout.size(), Account::here())
+                }
                 None => self.0.alloc(layout),
             }
         }
@@ -120,7 +125,9 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
         // SAFETY: as in `alloc`.
         unsafe {
             match counted(layout) {
-                Some((front, whole)) => hand_out(self.0.alloc_zeroed(whole), front, layout.size()),
+                Some((front, whole)) => {
+                    hand_out(self.0.alloc_zeroed(whole), front, layout.size(), Account::here())
+                }
                 None => self.0.alloc_zeroed(layout),
             }
         }
@@ -134,7 +141,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
                 return self.0.dealloc(block, layout);
             };
             let base = block.sub(front);
-            lose(header(base).read(), layout.size());
+            account(base).lose(layout.size());
             self.0.dealloc(base, whole);
         }
     }
@@ -148,13 +155,13 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
             // SAFETY: `front` depends on the alignment alone, so the header stays where it is.
             (Some((front, whole)), Some((_, larger))) => unsafe {
                 let base = block.sub(front);
-                let owner = header(base).read();
+                let was = account(base);
                 let moved = self.0.realloc(base, whole, larger.size());
                 if moved.is_null() {
                     return moved;
                 }
-                lose(owner, layout.size());
-                hand_out(moved, front, size)
+                was.lose(layout.size());
+                hand_out(moved, front, size, was)
             },
             // SAFETY: both blocks hold at least the smaller size, and `block` is not used again.
             _ => unsafe {

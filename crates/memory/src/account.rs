@@ -1,0 +1,131 @@
+//! Counters by owner and class.
+
+use std::cell::Cell;
+use std::ops::Index;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Class, class};
+
+/// Owners of one process that are told apart.
+const OWNERS: usize = 256;
+/// Who owns the blocks of other threads.
+const NOBODY: usize = OWNERS;
+const CLASSES: usize = Class::ALL.len();
+
+/// Bytes held now, and the most since the peaks were reset: of every class, and of all together.
+struct Counter {
+    now: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Counter {
+    const fn new() -> Counter {
+        Counter { now: AtomicU64::new(0), most: AtomicU64::new(0) }
+    }
+    fn gain(&self, bytes: u64) {
+        let now = self.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.most.fetch_max(now, Ordering::Relaxed);
+    }
+    fn lose(&self, bytes: u64) {
+        self.now.fetch_sub(bytes, Ordering::Relaxed);
+    }
+    fn reset(&self) {
+        self.most.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+struct Owner {
+    classes: [Counter; CLASSES],
+    together: Counter,
+}
+
+static OWNED: [Owner; OWNERS + 1] =
+    [const { Owner { classes: [const { Counter::new() }; CLASSES], together: Counter::new() } };
+        OWNERS + 1];
+
+thread_local! {
+    static OWNER: Cell<usize> = const { Cell::new(NOBODY) };
+}
+
+/// From here on, what this thread allocates is counted to `owner`.
+pub fn enter(owner: usize) {
+    OWNER.set(owner.min(NOBODY));
+}
+
+/// Bytes in large blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes {
+    classes: [u64; CLASSES],
+    /// All classes at once: of peaks, less than their sum where they come at different times.
+    pub together: u64,
+}
+
+impl Index<Class> for Bytes {
+    type Output = u64;
+    fn index(&self, class: Class) -> &u64 {
+        &self.classes[class as usize]
+    }
+}
+
+/// What `owner` holds now; nothing where [`crate::Counting`] is not the program's allocator.
+pub fn current(owner: usize) -> Bytes {
+    read(owner, |counter| &counter.now)
+}
+
+/// The most that `owner` has held at once since [`reset_peaks`].
+pub fn peaks(owner: usize) -> Bytes {
+    read(owner, |counter| &counter.most)
+}
+
+/// The peaks of `owner` start again from what it holds now.
+pub fn reset_peaks(owner: usize) {
+    let Owner { classes, together } = &OWNED[owner.min(NOBODY)];
+    classes.iter().for_each(Counter::reset);
+    together.reset();
+}
+
+fn read(owner: usize, of: fn(&Counter) -> &AtomicU64) -> Bytes {
+    let Owner { classes, together } = &OWNED[owner.min(NOBODY)];
+    let read = |counter| of(counter).load(Ordering::Relaxed);
+    Bytes { classes: classes.each_ref().map(read), together: read(together) }
+}
+
+/// An owner and a class: what a block is counted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Account(usize);
+
+impl Account {
+    /// What this thread's blocks are counted to now.
+    pub(crate) fn here() -> Account {
+        Account(OWNER.get() * CLASSES + class() as usize)
+    }
+    /// The same owner's account of another class.
+    pub(crate) fn of_class(self, class: Class) -> Account {
+        Account(self.0 / CLASSES * CLASSES + class as usize)
+    }
+    pub(crate) fn from_number(number: usize) -> Account {
+        Account(number)
+    }
+    pub(crate) fn number(self) -> usize {
+        self.0
+    }
+    fn owner(self) -> &'static Owner {
+        &OWNED[self.0 / CLASSES]
+    }
+    fn counter(self) -> &'static Counter {
+        &self.owner().classes[self.0 % CLASSES]
+    }
+    pub(crate) fn gain(self, bytes: usize) {
+        self.counter().gain(bytes as u64);
+        self.owner().together.gain(bytes as u64);
+    }
+    pub(crate) fn lose(self, bytes: usize) {
+        self.counter().lose(bytes as u64);
+        self.owner().together.lose(bytes as u64);
+    }
+    /// Moves bytes to another account of the same owner.
+    pub(crate) fn hand_over(self, to: Account, bytes: usize) {
+        self.counter().lose(bytes as u64);
+        to.counter().gain(bytes as u64);
+    }
+}

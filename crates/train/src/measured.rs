@@ -1,0 +1,67 @@
+//! What steps of a plan hold, measured beside what was planned.
+
+use std::sync::Arc;
+
+use annulus_comm::{Communicator, threads};
+use annulus_experiment::{Peak, Plan};
+use annulus_memory::{Bytes, Class, peaks, reset_peaks};
+
+use crate::assemble::initial_weights;
+use crate::start::{Handout, Start};
+use crate::step::Trainer;
+use crate::{Result, Setup, open_data};
+
+/// The memory of one rank over a step, bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Its place in the world.
+    pub rank: usize,
+    /// The most of every class, whenever that was.
+    pub measured: Peak,
+    /// The same, as planned.
+    pub planned: Peak,
+    /// The most of all classes at once.
+    pub together: u64,
+}
+
+/// Trains `plan` for `steps` steps on `cores` cores, writing nothing but its token cache, and says
+/// what every rank held in the last of them. All zero where
+/// [`Counting`](annulus_memory::Counting) is not the program's allocator.
+pub fn measure_memory(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Memory>> {
+    let setup = Arc::new(Setup::new(plan, cores));
+    let data = open_data(plan, &mut |_, _| {})?;
+    let start = Start::fresh(initial_weights(plan, &setup.config)?);
+    let start = Handout::new(start, setup.world());
+    let options =
+        threads::Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
+    let rank = |comm: Arc<dyn Communicator>| -> Result<Bytes> {
+        let owner = comm.rank();
+        let start = start.take(owner);
+        let mut trainer = Trainer::new(setup.rank(comm)?, plan, data.train.clone(), &start)?;
+        drop(start);
+        for _ in 0..steps {
+            reset_peaks(owner);
+            trainer.step()?;
+        }
+        Ok(peaks(owner))
+    };
+    let bytes = threads::run(&options, rank)?;
+    Ok(bytes.iter().zip(&plan.ranks).map(|(bytes, plan)| memory(bytes, plan)).collect())
+}
+
+fn memory(bytes: &Bytes, plan: &annulus_experiment::RankPlan) -> Memory {
+    Memory { rank: plan.rank, measured: peak(bytes), planned: plan.peak, together: bytes.together }
+}
+
+/// Counts in the words of a plan.
+fn peak(bytes: &Bytes) -> Peak {
+    Peak {
+        weights: bytes[Class::Weights],
+        gradients: bytes[Class::Gradients],
+        optimizer: bytes[Class::Optimizer],
+        activations: bytes[Class::Activations],
+        key_value: bytes[Class::KeyValue],
+        workspace: bytes[Class::Workspace],
+        data: bytes[Class::Data],
+    }
+}
