@@ -86,7 +86,7 @@ fn options(world: usize) -> threads::Options {
 #[track_caller]
 fn check(case: &Case, dense: &Dense, strategy: Strategy, world: usize, returning: Return) {
     let ran = threads::run(&options(world), |comm| -> Result<()> {
-        let kernel = Arc::new(Fused { pool: Pool::serial() });
+        let kernel = Arc::new(Fused::new(Pool::serial()));
         let attention = attention(case, strategy, returning, comm, kernel);
         let here = attention.positions();
         let Case { qkv: Qkv { q, k, v }, gradient, .. } = case;

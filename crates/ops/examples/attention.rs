@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     let random = || Tensor::randn(0f32, 1.0, (1, heads, tokens, dim), &Device::Cpu);
     let (q, k, v, gradient) = (random()?, random()?, random()?, random()?);
     let tile = Tile { k: &k, v: &v, visibility: &visibility };
-    let kernel = Fused { pool: Pool::new(workers) };
+    let kernel = Fused::new(Pool::new(workers));
     let work = 4.0 * (heads * tokens * tokens * dim) as f64 * if causal { 0.5 } else { 1.0 };
 
     let mut seconds = [f64::INFINITY; 3];

@@ -197,7 +197,7 @@ mod tests {
     fn a_watched_call_ends_when_its_watch_fails() {
         for workers in [1, 3] {
             let (pool, done) = (Pool::new(workers), AtomicUsize::new(0));
-            let job = |_| {
+            let job = |()| {
                 done.fetch_add(1, Ordering::Relaxed);
             };
             assert_eq!(pool.watched(vec![(); 50], &|| Ok::<(), ()>(()), job), Ok(()));

@@ -119,7 +119,7 @@ impl Setup {
 /// The attention kernel of a name.
 pub(crate) fn kernel(name: Kernel, pool: &Pool) -> Arc<dyn AttentionKernel> {
     match name {
-        Kernel::Fused => Arc::new(Fused { pool: pool.clone() }),
+        Kernel::Fused => Arc::new(Fused::new(pool.clone())),
         Kernel::Reference => Arc::new(Reference),
     }
 }

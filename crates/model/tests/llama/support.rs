@@ -33,7 +33,7 @@ pub(crate) fn tiny() -> Config {
 
 /// The fast kernel and the slow one.
 pub(crate) fn kernels() -> [Arc<dyn AttentionKernel>; 2] {
-    [Arc::new(Fused { pool: Pool::serial() }), Arc::new(Reference)]
+    [Arc::new(Fused::new(Pool::serial())), Arc::new(Reference)]
 }
 
 /// Weights of `config` among which no norm is 1 and no bias is 0.

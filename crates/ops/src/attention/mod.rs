@@ -15,7 +15,7 @@ use annulus_sequence::Visibility;
 use candle_core::{Result, Tensor};
 
 pub use dense::{Dense, dense};
-pub use fused::Fused;
+pub use fused::{Fused, Instructions};
 pub use reference::Reference;
 
 /// Keys and values of one shard against the queries of the state: forward.

@@ -2,7 +2,8 @@
 
 use annulus_ops::Pool;
 use annulus_ops::attention::{
-    Attended, AttentionKernel, BackwardTile, Dense, Fused, KeyValueGradients, Tile, dense,
+    Attended, AttentionKernel, BackwardTile, Dense, Fused, Instructions, KeyValueGradients, Tile,
+    dense,
 };
 use annulus_ops::testing::{error, random, to_f64};
 use annulus_sequence::{Mask, Positions, Visibility};
@@ -158,8 +159,16 @@ pub(crate) fn bits(results: &Results) -> Vec<u64> {
     tensors.into_iter().flat_map(|tensor| to_f64(tensor).unwrap()).map(f64::to_bits).collect()
 }
 
+/// The kernel with every set of vector instructions that this processor has.
+pub(crate) fn machines(workers: usize) -> Vec<Fused> {
+    let pool = Pool::new(workers);
+    Instructions::available()
+        .map(|instructions| Fused { pool: pool.clone(), instructions })
+        .collect()
+}
+
 pub(crate) fn fused(workers: usize) -> Fused {
-    Fused { pool: Pool::new(workers) }
+    Fused::new(Pool::new(workers))
 }
 
 /// The rows of `tensor` [B, H, S, D] at `positions`.

@@ -5,67 +5,42 @@
 //! dv += pT g    dk += scale dsT q    dq += scale ds k
 //! ```
 //!
-//! Where there are enough key/value heads for the workers, a job is a head: five products per piece. Otherwise a job is a block
-//! of key columns, then a block of query rows: `p` and `ds` are computed twice, seven products. Either way every sum adds the
-//! same pieces in the same order.
+//! A job is a block of key columns: its keys' and values' gradients are its own, and it adds to those of the queries in turn,
+//! so that every sum adds the same pieces in the same order with any number of workers.
 
 use std::any::Any;
+use std::f64::consts::LOG2_E;
 use std::sync::Mutex;
 
 use candle_core::{DType, Result, Tensor};
 
-use super::inputs::{Inputs, Place, of_batch};
-use super::matrix::{Into, multiply};
+use super::column::{Column, Context};
+use super::inputs::{Held, Inputs, Source, contiguous, of_batch};
+use super::machine::{Choice, Instructions, Machine, PANEL};
 use super::pieces::{COLUMNS, Piece, ROWS};
-use super::scores::{Differentiate, STEP, Scores, hide};
-use super::{Shelf, heaviest_first, in_waves, lock, locked, widened};
+use super::scores::RowProducts;
+use super::turns::Turns;
+use super::{Shelf, locked, narrow};
 use crate::Pool;
 use crate::attention::sizes::{Queries, wrong};
 use crate::attention::{Attended, BackwardTile, KeyValueGradients, Progress, State};
 use crate::rows::{Elements, tensor};
 
-/// Pieces per job between two calls of `progress`: about a tenth of a second.
-const PIECES_PER_WAVE: usize = 1024;
-/// Elements of carried gradients per job.
-const CARRIED_CHUNK: usize = 1 << 16;
-
 /// What is kept while tiles go by.
 #[derive(Debug)]
 pub(super) struct Backward {
     sizes: Queries,
-    scale: f32,
+    instructions: Instructions,
+    scale: f64,
     q: Tensor,
     gradient: Tensor,
-    /// The log-sum-exp, +inf in rows that see nothing, so that their probabilities are 0; [B, Hq, Sq].
+    /// The log-sum-exp to the base 2, +inf in rows that see nothing, so that their probabilities are 0; [B, Hq, Sq].
     shift: Vec<f32>,
     /// The sum over a row of output times its gradient, [B, Hq, Sq].
     delta: Vec<f32>,
     /// The gradient of the queries so far, [B, Hq, Sq, D].
     dq: Vec<f32>,
-    scratch: Shelf<Scratch>,
-}
-
-/// Room for a piece's probabilities and gradients of scores.
-#[derive(Debug, Default)]
-struct Scratch {
-    p: Scores,
-    ds: Scores,
-}
-
-/// What the jobs of a tile read.
-struct Context<'a> {
-    inputs: Inputs<'a>,
-    gradient: &'a [f32],
-    shift: &'a [f32],
-    delta: &'a [f32],
-    scratch: &'a Shelf<Scratch>,
-}
-
-/// What the jobs of a tile write, in blocks.
-struct Outputs<'a> {
-    dq: Vec<Mutex<&'a mut [f32]>>,
-    dk: Vec<Mutex<&'a mut [f32]>>,
-    dv: Vec<Mutex<&'a mut [f32]>>,
+    scratch: Shelf<Column>,
 }
 
 impl State for Backward {
@@ -79,7 +54,7 @@ impl State for Backward {
 
 impl Backward {
     pub(super) fn new(
-        pool: &Pool,
+        (pool, instructions): (&Pool, Instructions),
         q: &Tensor,
         attended: &Attended,
         gradient: &Tensor,
@@ -87,17 +62,17 @@ impl Backward {
     ) -> Result<Backward> {
         let sizes = Queries::new(q, scale)?;
         sizes.check(attended, gradient)?;
-        let gradient = widened(pool, gradient)?;
-        let delta = row_products(pool, &attended.out, &gradient, sizes)?;
+        let (q, gradient) = (contiguous(q)?, contiguous(gradient)?);
+        let delta = delta((pool, instructions), sizes, &contiguous(&attended.out)?, &gradient)?;
         let mut shift = Elements::of(pool, &attended.lse)?.to_vec();
         for shift in &mut shift {
-            if *shift == f32::NEG_INFINITY {
-                *shift = f32::INFINITY;
-            }
+            *shift = match *shift {
+                f32::NEG_INFINITY => f32::INFINITY,
+                lse => (f64::from(lse) * LOG2_E) as f32,
+            };
         }
-        let (q, dq) = (widened(pool, q)?, vec![0.0; q.elem_count()]);
-        let (scale, scratch) = (scale as f32, Shelf::default());
-        Ok(Backward { sizes, scale, q, gradient, shift, delta, dq, scratch })
+        let (dq, scratch) = (vec![0.0; q.elem_count()], Shelf::default());
+        Ok(Backward { sizes, instructions, scale, q, gradient, shift, delta, dq, scratch })
     }
 
     /// Adds one tile to the gradient of the queries; returns that of its keys and values, added to what it carried.
@@ -107,22 +82,42 @@ impl Backward {
         BackwardTile { tile, carried }: BackwardTile<'_>,
         progress: Progress<'_>,
     ) -> Result<KeyValueGradients> {
+        let Queries { batch, rows, dim, .. } = self.sizes;
         let keys = self.sizes.keys(&tile)?;
-        let [q, k, v] = [&self.q, tile.k, tile.v].map(|input| Elements::of(pool, input));
-        let qkv: [&[f32]; 3] = [&q?, &k?, &v?];
-        let context = Context {
-            inputs: Inputs::new(self.sizes, keys, self.scale, qkv, tile.visibility),
-            gradient: &Elements::of(pool, &self.gradient)?,
-            shift: &self.shift,
-            delta: &self.delta,
-            scratch: &self.scratch,
+        let shape = (batch, keys.heads, keys.rows, dim);
+        let start = |carried: Option<&Tensor>| match carried {
+            None => Ok(vec![0.0; batch * keys.heads * keys.rows * dim]),
+            Some(tensor) if tensor.dims4()? == shape => Ok(Elements::of(pool, tensor)?.to_vec()),
+            Some(tensor) => {
+                wrong(&format!("carried gradients of {:?}, wanted {shape:?}", tensor.dims()))
+            }
         };
-        let [mut dk, mut dv] = context.run(pool, &mut self.dq, progress)?;
-        let shape = (self.sizes.batch, keys.heads, keys.rows, self.sizes.dim);
-        if let Some(carried) = carried {
-            add(pool, &mut dk, &carried.dk, shape)?;
-            add(pool, &mut dv, &carried.dv, shape)?;
-        }
+        let mut dk = start(carried.as_ref().map(|carried| &carried.dk))?;
+        let mut dv = start(carried.as_ref().map(|carried| &carried.dv))?;
+        let [k, v] = [contiguous(tile.k)?, contiguous(tile.v)?];
+        let [q, k, v, gradient] = [&self.q, &k, &v, &self.gradient].map(Held::new);
+        let (q, k, v, gradient) = (q?, k?, v?, gradient?);
+        let sources = [q.source(), k.source(), v.source()];
+        let inputs = Inputs::new((self.sizes, keys), sources, tile.visibility);
+        let places = inputs.heads() * inputs.row_blocks();
+        let tile = TileGradients {
+            pool,
+            context: Context {
+                inputs,
+                gradient: gradient.source(),
+                scale: self.scale as f32,
+                exponent: (self.scale * LOG2_E) as f32,
+                shift: &self.shift,
+                delta: &self.delta,
+                dq: locked(&mut self.dq, rows * dim, ROWS * dim),
+                turns: Turns::new(places),
+            },
+            dk: locked(&mut dk, keys.rows * dim, COLUMNS * dim),
+            dv: locked(&mut dv, keys.rows * dim, COLUMNS * dim),
+            scratch: &self.scratch,
+            progress,
+        };
+        self.instructions.with(narrow(&sources), tile)?;
         let [dk, dv] = [dk, dv].map(|values| tensor(pool, values, shape, DType::F32));
         Ok(KeyValueGradients { dk: dk?, dv: dv? })
     }
@@ -133,170 +128,89 @@ impl Backward {
     }
 }
 
-impl Context<'_> {
-    /// Adds to the gradient of the queries; returns those of keys and values.
-    fn run(&self, pool: &Pool, dq: &mut [f32], progress: Progress<'_>) -> Result<[Vec<f32>; 2]> {
-        let (rows, dim) = (self.inputs.sizes.rows, self.inputs.sizes.dim);
-        let keys = self.inputs.keys.rows;
-        let mut dk = vec![0.0; self.inputs.kv_heads() * keys * dim];
-        let mut dv = dk.clone();
-        let outputs = Outputs {
-            dq: locked(dq, rows * dim, ROWS * dim),
-            dk: locked(&mut dk, keys * dim, COLUMNS * dim),
-            dv: locked(&mut dv, keys * dim, COLUMNS * dim),
-        };
-        if by_heads_is_cheaper(self.inputs.kv_heads(), pool.workers()) {
-            self.by_heads(pool, &outputs, progress)?;
-        } else {
-            self.by_columns(pool, &outputs, progress)?;
-            self.by_rows(pool, &outputs, progress)?;
-        }
-        Ok([dk, dv])
-    }
+/// A tile whose gradients are wanted.
+struct TileGradients<'a> {
+    pool: &'a Pool,
+    context: Context<'a>,
+    dk: Vec<Mutex<&'a mut [f32]>>,
+    dv: Vec<Mutex<&'a mut [f32]>>,
+    scratch: &'a Shelf<Column>,
+    progress: Progress<'a>,
+}
 
-    /// A job is a key/value head: five products per piece.
-    fn by_heads(&self, pool: &Pool, outputs: &Outputs<'_>, progress: Progress<'_>) -> Result<()> {
-        let by_columns = self.inputs.pieces_by_columns();
-        let columns = self.inputs.column_blocks();
-        let wave = (PIECES_PER_WAVE / (self.inputs.row_blocks() * self.inputs.group())).max(1);
-        for start in (0..columns).step_by(wave) {
-            progress()?;
-            pool.run(self.inputs.kv_heads(), |head| {
-                let by_columns = of_batch(&by_columns, head / self.inputs.keys.heads);
-                let wave = &by_columns[start..columns.min(start + wave)];
-                for (column, pieces) in (start..).zip(wave) {
-                    self.key_gradients((head, column), pieces, outputs, |place, ds| {
-                        self.add_query_gradient(place, ds, outputs);
-                    });
-                }
-            });
-        }
-        Ok(())
-    }
+impl Choice for TileGradients<'_> {
+    type Output = Result<()>;
 
-    /// A job is a block of key columns of a key/value head: gradients of keys and values.
-    fn by_columns(&self, pool: &Pool, outputs: &Outputs<'_>, progress: Progress<'_>) -> Result<()> {
-        let by_columns = self.inputs.pieces_by_columns();
+    /// A job is a block of key columns of a key/value head. They are taken by columns, so that workers are at different heads
+    /// while there are enough, and nobody waits for a later job.
+    fn with<M: Machine>(self, machine: M) -> Result<()> {
+        let inputs = &self.context.inputs;
+        let by_columns = inputs.pieces_by_columns();
         let pieces = |head: usize, column: usize| -> &[(usize, &Piece)] {
-            &of_batch(&by_columns, head / self.inputs.keys.heads)[column]
+            &of_batch(&by_columns, head / inputs.keys.heads)[column]
         };
-        let (heads, columns) = (self.inputs.kv_heads(), self.inputs.column_blocks());
-        let jobs = heaviest_first(heads, columns, |head, column| pieces(head, column).len());
-        in_waves(pool, jobs.len(), progress, |job| {
-            let (head, column) = jobs[job];
-            self.key_gradients((head, column), pieces(head, column), outputs, |_, _| ());
-        })
-    }
-
-    /// A job is a block of query rows of a query head: gradients of queries.
-    fn by_rows(&self, pool: &Pool, outputs: &Outputs<'_>, progress: Progress<'_>) -> Result<()> {
-        let (heads, blocks) = (self.inputs.heads(), self.inputs.row_blocks());
-        let pieces = |head, block| self.inputs.pieces(head, block);
-        let jobs = heaviest_first(heads, blocks, |head, block| pieces(head, block).len());
-        in_waves(pool, jobs.len(), progress, |job| {
-            let (head, block) = jobs[job];
+        let heads = 0..inputs.kv_heads();
+        let jobs: Vec<(usize, usize)> = (0..inputs.column_blocks())
+            .flat_map(|column| heads.clone().map(move |head| (head, column)))
+            .filter(|&(head, column)| !pieces(head, column).is_empty())
+            .collect();
+        self.pool.watched(jobs, self.progress, |(head, column)| {
+            let block = head * inputs.column_blocks() + column;
             self.scratch.with(|scratch| {
-                for piece in pieces(head, block) {
-                    let place = Place { head, block, piece };
-                    self.differentiate(place, scratch);
-                    self.add_query_gradient(place, &scratch.ds, outputs);
+                scratch.enter(machine, &self.context, (head, column));
+                let taker = self.context.turns.taker();
+                for query_head in head * inputs.group()..(head + 1) * inputs.group() {
+                    for &(rows, piece) in pieces(head, column) {
+                        let place = (query_head, rows, piece);
+                        scratch.add(machine, &self.context, (column, place), &taker);
+                    }
                 }
+                scratch.leave(&self.context, &self.dk[block], &self.dv[block]);
             });
         })
     }
+}
 
-    /// `dv += pT g`, `dk += scale dsT q` over all `pieces` of a block of key columns; `also` gets every piece's `ds`.
-    fn key_gradients(
-        &self,
-        (kv_head, column): (usize, usize),
-        pieces: &[(usize, &Piece)],
-        outputs: &Outputs<'_>,
-        also: impl Fn(Place<'_>, &Scores),
-    ) {
-        let (dim, group) = (self.inputs.sizes.dim, self.inputs.group());
-        let index = kv_head * self.inputs.column_blocks() + column;
-        let (mut dk, mut dv) = (lock(&outputs.dk[index]), lock(&outputs.dv[index]));
-        self.scratch.with(|scratch| {
-            for head in kv_head * group..(kv_head + 1) * group {
-                for &(block, piece) in pieces {
-                    let place = Place { head, block, piece };
-                    self.differentiate(place, scratch);
-                    let [q, gradient] =
-                        [self.inputs.q, self.gradient].map(|all| self.inputs.rows(all, place));
-                    let [p, ds] = [&scratch.p, &scratch.ds]
-                        .map(|all| all.matrix(q.rows(), piece.columns.len()).transposed());
-                    let start = (piece.columns.start - column * COLUMNS) * dim;
-                    multiply(&mut dv[start..], dim, Into::Add, 1.0, p, gradient);
-                    multiply(&mut dk[start..], dim, Into::Add, self.inputs.scale, ds, q);
-                    also(place, &scratch.ds);
-                }
-            }
+/// For every query row the sum of output times gradient.
+fn delta(
+    (pool, instructions): (&Pool, Instructions),
+    sizes: Queries,
+    out: &Tensor,
+    gradient: &Tensor,
+) -> Result<Vec<f32>> {
+    let rows = sizes.batch * sizes.heads * sizes.rows;
+    let (out, gradient) = (Held::new(out)?, Held::new(gradient)?);
+    let job = Delta {
+        pool,
+        dim: sizes.dim,
+        sources: [gradient.source(), out.source()],
+        sums: vec![0.0; rows],
+    };
+    Ok(instructions.with(false, job))
+}
+
+struct Delta<'a> {
+    pool: &'a Pool,
+    dim: usize,
+    sources: [Source<'a>; 2],
+    sums: Vec<f32>,
+}
+
+impl Choice for Delta<'_> {
+    type Output = Vec<f32>;
+
+    fn with<M: Machine>(mut self, machine: M) -> Vec<f32> {
+        let width = self.dim.next_multiple_of(PANEL);
+        self.pool.for_chunks(&mut self.sums, ROWS, |block, to| {
+            let [a, b] = self.sources.map(|source| {
+                let mut rows = vec![0.0; ROWS * width];
+                source.copy(block * ROWS..block * ROWS + to.len(), self.dim, &mut rows);
+                rows
+            });
+            let mut sums = [0.0; ROWS];
+            machine.call(RowProducts { a: &a, b: &b, step: width, sums: &mut sums });
+            to.copy_from_slice(&sums[..to.len()]);
         });
+        self.sums
     }
-
-    /// `dq += scale ds k`.
-    fn add_query_gradient(&self, place: Place<'_>, ds: &Scores, outputs: &Outputs<'_>) {
-        let k = self.inputs.columns(self.inputs.k, place);
-        let ds = ds.matrix(self.inputs.range(place).len(), k.rows());
-        let mut dq = lock(&outputs.dq[place.head * self.inputs.row_blocks() + place.block]);
-        multiply(&mut dq, self.inputs.sizes.dim, Into::Add, self.inputs.scale, ds, k);
-    }
-
-    /// The probabilities of a piece and the gradients of its scores.
-    fn differentiate(&self, place: Place<'_>, Scratch { p, ds }: &mut Scratch) {
-        let inputs = &self.inputs;
-        let [q, gradient] = [inputs.q, self.gradient].map(|all| inputs.rows(all, place));
-        let [k, v] = [inputs.k, inputs.v].map(|all| inputs.columns(all, place));
-        multiply(&mut p.0, STEP, Into::Overwrite, inputs.scale, q, k.transposed());
-        multiply(&mut ds.0, STEP, Into::Overwrite, 1.0, gradient, v.transposed());
-        if place.piece.masked {
-            hide(&mut p.0, inputs.spans(place), &place.piece.columns);
-        }
-        inputs.instructions.dispatch(Differentiate {
-            scores: &mut p.0,
-            gradients: &mut ds.0,
-            columns: k.rows(),
-            shift: &self.shift[inputs.range(place)],
-            delta: &self.delta[inputs.range(place)],
-        });
-    }
-}
-
-/// Whether five products in as many jobs as heads end sooner than seven in any number of jobs.
-fn by_heads_is_cheaper(heads: usize, workers: usize) -> bool {
-    5 * heads.next_multiple_of(workers) <= 7 * heads
-}
-
-/// The sum over every row of `a` times `b`, in f64.
-fn row_products(pool: &Pool, a: &Tensor, b: &Tensor, sizes: Queries) -> Result<Vec<f32>> {
-    let (a, b) = (Elements::of(pool, a)?, Elements::of(pool, b)?);
-    let (a, b): (&[f32], &[f32]) = (&a, &b);
-    let dim = sizes.dim;
-    let mut sums = vec![0.0; a.len() / dim];
-    pool.for_chunks(&mut sums, ROWS, |block, sums| {
-        let start = block * ROWS * dim;
-        let rows = a[start..].chunks(dim).zip(b[start..].chunks(dim));
-        for (sum, (a, b)) in sums.iter_mut().zip(rows) {
-            *sum = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
-        }
-    });
-    Ok(sums)
-}
-
-/// Adds what was carried.
-fn add(
-    pool: &Pool,
-    to: &mut [f32],
-    carried: &Tensor,
-    shape: (usize, usize, usize, usize),
-) -> Result<()> {
-    if carried.dims4()? != shape {
-        return wrong(&format!("carried gradients of {:?}, wanted {shape:?}", carried.dims()));
-    }
-    let carried: &[f32] = &Elements::of(pool, carried)?;
-    pool.for_chunks(to, CARRIED_CHUNK, |index, to| {
-        let carried = &carried[index * CARRIED_CHUNK..];
-        to.iter_mut().zip(carried).for_each(|(to, carried)| *to += carried);
-    });
-    Ok(())
 }

@@ -1,34 +1,40 @@
-//! Forward: for every block of query rows, piece by piece, `scores = scale q kT`, fold, `out += weights v`.
+//! Forward: for every block of query rows, piece by piece, `scores = q kT`, fold, `out = kept out + weights v`.
 
 use std::any::Any;
+use std::borrow::Cow;
+use std::f32::consts::LN_2;
+use std::f64::consts::LOG2_E;
 use std::sync::Mutex;
 
 use candle_core::{DType, Result, Tensor};
 
-use super::inputs::{Inputs, Place};
-use super::matrix::{Into, multiply};
-use super::pieces::ROWS;
-use super::scores::{Fold, STEP, Scores, hide};
-use super::{Shelf, blocks, heaviest_first, in_waves, lock, widened};
+use super::inputs::{Held, Inputs, Place, contiguous};
+use super::machine::{Choice, Instructions, Machine, PANEL};
+use super::pack::{Interleaved, Natural, Panels, units};
+use super::pieces::{COLUMNS, ROWS};
+use super::product::{self, Left, Onto, Product, Right};
+use super::scores::{Fold, STEP, hide};
+use super::{Shelf, blocks, heaviest_first, lock, narrow};
 use crate::Pool;
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, Progress, State, Tile};
-use crate::rows::{Elements, tensor};
+use crate::rows::tensor;
 
 /// What is carried across tiles and hops.
 #[derive(Debug)]
 pub(super) struct Forward {
     sizes: Queries,
-    dtype: DType,
+    instructions: Instructions,
+    /// What scores are multiplied by: `scale log2 e`.
     scale: f32,
     q: Tensor,
     /// Unnormalised output, [B, Hq, Sq, D].
     out: Vec<f32>,
-    /// Running maximum of scaled scores, [B, Hq, Sq]; -inf where nothing was seen.
+    /// Running maximum of multiplied scores, [B, Hq, Sq]; -inf where nothing was seen.
     maximum: Vec<f32>,
     /// Running sum of weights, [B, Hq, Sq].
     sum: Vec<f32>,
-    scratch: Shelf<Scores>,
+    scratch: Shelf<Scratch>,
 }
 
 /// The state of a block of query rows.
@@ -37,6 +43,17 @@ struct Rows<'a> {
     out: &'a mut [f32],
     maximum: &'a mut [f32],
     sum: &'a mut [f32],
+}
+
+/// A worker's copy of a block of query rows and their state, in whole panels.
+#[derive(Debug, Default)]
+struct Scratch {
+    q: Vec<f32>,
+    scores: Vec<f32>,
+    out: Vec<f32>,
+    maximum: Vec<f32>,
+    sum: Vec<f32>,
+    kept: Vec<f32>,
 }
 
 impl State for Forward {
@@ -49,14 +66,14 @@ impl State for Forward {
 }
 
 impl Forward {
-    pub(super) fn new(pool: &Pool, q: &Tensor, scale: f64) -> Result<Forward> {
+    pub(super) fn new(instructions: Instructions, q: &Tensor, scale: f64) -> Result<Forward> {
         let sizes = Queries::new(q, scale)?;
         let rows = sizes.batch * sizes.heads * sizes.rows;
         Ok(Forward {
             sizes,
-            dtype: q.dtype(),
-            scale: scale as f32,
-            q: widened(pool, q)?,
+            instructions,
+            scale: (scale * LOG2_E) as f32,
+            q: contiguous(q)?,
             out: vec![0.0; rows * sizes.dim],
             maximum: vec![f32::NEG_INFINITY; rows],
             sum: vec![0.0; rows],
@@ -73,26 +90,22 @@ impl Forward {
     ) -> Result<()> {
         let Queries { rows, dim, .. } = self.sizes;
         let keys = self.sizes.keys(tile)?;
-        let [q, k, v] = [&self.q, tile.k, tile.v].map(|input| Elements::of(pool, input));
-        let qkv: [&[f32]; 3] = [&q?, &k?, &v?];
-        let inputs = Inputs::new(self.sizes, keys, self.scale, qkv, tile.visibility);
-        let state: Vec<Mutex<Rows<'_>>> = blocks(&mut self.out, rows * dim, ROWS * dim)
+        let [k, v] = [contiguous(tile.k)?, contiguous(tile.v)?];
+        let [q, k, v] = [Held::new(&self.q)?, Held::new(&k)?, Held::new(&v)?];
+        let sources = [q.source(), k.source(), v.source()];
+        let state = blocks(&mut self.out, rows * dim, ROWS * dim)
             .zip(blocks(&mut self.maximum, rows, ROWS))
             .zip(blocks(&mut self.sum, rows, ROWS))
-            .map(|((out, maximum), sum)| Mutex::new(Rows { out, maximum, sum }))
-            .collect();
-        let jobs = heaviest_first(inputs.heads(), inputs.row_blocks(), |head, block| {
-            inputs.pieces(head, block).len()
-        });
-        in_waves(pool, jobs.len(), progress, |job| {
-            let (head, block) = jobs[job];
-            let mut rows = lock(&state[head * inputs.row_blocks() + block]);
-            self.scratch.with(|scores| {
-                for piece in inputs.pieces(head, block) {
-                    rows.attend(&inputs, Place { head, block, piece }, scores);
-                }
-            });
-        })
+            .map(|((out, maximum), sum)| Mutex::new(Rows { out, maximum, sum }));
+        let fold = TileFold {
+            pool,
+            inputs: Inputs::new((self.sizes, keys), sources, tile.visibility),
+            scale: self.scale,
+            state: state.collect(),
+            scratch: &self.scratch,
+            progress,
+        };
+        self.instructions.with(narrow(&sources), fold)
     }
 
     /// Divides by the sums and casts.
@@ -109,33 +122,177 @@ impl Forward {
                 }
             }
         });
-        let lse: Vec<f32> =
-            self.maximum.iter().zip(sums).map(|(maximum, sum)| maximum + sum.ln()).collect();
+        let lse = self.maximum.iter().zip(sums).map(|(maximum, sum)| maximum * LN_2 + sum.ln());
         Ok(Attended {
-            out: tensor(pool, self.out, self.sizes.shape(), self.dtype)?,
-            lse: tensor(pool, lse, (batch, heads, rows), DType::F32)?,
+            lse: tensor(pool, lse.collect(), (batch, heads, rows), DType::F32)?,
+            out: tensor(pool, self.out, self.sizes.shape(), self.q.dtype())?,
         })
     }
 }
 
-impl Rows<'_> {
-    /// Folds in what the rows see of a piece.
-    fn attend(&mut self, inputs: &Inputs<'_>, place: Place<'_>, scores: &mut Scores) {
-        let q = inputs.rows(inputs.q, place);
-        let [k, v] = [inputs.k, inputs.v].map(|all| inputs.columns(all, place));
-        multiply(&mut scores.0, STEP, Into::Overwrite, inputs.scale, q, k.transposed());
-        if place.piece.masked {
-            hide(&mut scores.0, inputs.spans(place), &place.piece.columns);
-        }
-        inputs.instructions.dispatch(Fold {
-            scores: &mut scores.0,
-            columns: k.rows(),
-            maximum: self.maximum,
-            sum: self.sum,
-            out: self.out,
-            dim: inputs.sizes.dim,
+/// A tile to be folded into the state.
+struct TileFold<'a> {
+    pool: &'a Pool,
+    inputs: Inputs<'a>,
+    scale: f32,
+    state: Vec<Mutex<Rows<'a>>>,
+    scratch: &'a Shelf<Scratch>,
+    progress: Progress<'a>,
+}
+
+impl Choice for TileFold<'_> {
+    type Output = Result<()>;
+
+    /// A job is a block of query rows of a head.
+    fn with<M: Machine>(self, machine: M) -> Result<()> {
+        let (inputs, pool) = (&self.inputs, self.pool);
+        let packed = Packed::new(machine, inputs, pool);
+        let jobs = heaviest_first(inputs.heads(), inputs.row_blocks(), |head, block| {
+            inputs.pieces(head, block).len()
         });
-        let weights = scores.matrix(q.rows(), k.rows());
-        multiply(self.out, inputs.sizes.dim, Into::Add, 1.0, weights, v);
+        pool.watched(jobs, self.progress, |(head, block)| {
+            let mut rows = lock(&self.state[head * inputs.row_blocks() + block]);
+            self.scratch.with(|scratch| {
+                scratch.enter(machine, inputs, (head, block), &rows);
+                for piece in inputs.pieces(head, block) {
+                    let place = Place { head, block, piece };
+                    scratch.attend(machine, inputs, (place, self.scale), &packed);
+                }
+                scratch.leave(inputs, &mut rows);
+            });
+        })
+    }
+}
+
+/// Keys and values of a tile as right factors, once for all query rows.
+struct Packed<'a> {
+    /// Panels, by key/value head.
+    k: Vec<f32>,
+    /// Interleaved rows, by key/value head.
+    v: Cow<'a, [f32]>,
+    /// Elements of a key/value head in each.
+    strides: [usize; 2],
+}
+
+impl<'a> Packed<'a> {
+    fn new<M: Machine>(machine: M, inputs: &Inputs<'a>, pool: &Pool) -> Packed<'a> {
+        let (dim, width) = (inputs.sizes.dim, inputs.width());
+        let rows = inputs.column_blocks() * COLUMNS;
+        let borrowed = inputs.v.rows_in_place(dim).filter(|_| M::UNIT == 1);
+        let strides = [
+            rows * units::<M>(dim),
+            if borrowed.is_some() { inputs.keys.rows } else { units::<M>(rows) } * width,
+        ];
+        let mut k = vec![0.0; inputs.kv_heads() * strides[0]];
+        let block = |index| (index / inputs.column_blocks(), index % inputs.column_blocks());
+        pool.for_chunks(&mut k, COLUMNS * units::<M>(dim), |index, to| {
+            let (head, column) = block(index);
+            let mut from = vec![0.0; COLUMNS * width];
+            inputs.k.copy(inputs.columns(head, column), dim, &mut from);
+            machine.call(Panels { from: &from, to, step: width, width: dim });
+        });
+        let v = borrowed.map_or_else(
+            || {
+                let mut v = vec![0.0; inputs.kv_heads() * strides[1]];
+                pool.for_chunks(&mut v, units::<M>(COLUMNS) * width, |index, to| {
+                    let (head, column) = block(index);
+                    let mut from = vec![0.0; COLUMNS * width];
+                    inputs.v.copy(inputs.columns(head, column), dim, &mut from);
+                    machine.call(Interleaved { from: &from, to, step: width });
+                });
+                Cow::Owned(v)
+            },
+            Cow::Borrowed,
+        );
+        Packed { k, v, strides }
+    }
+}
+
+impl Scratch {
+    /// Copies in a block of query rows and its state.
+    fn enter<M: Machine>(
+        &mut self,
+        machine: M,
+        inputs: &Inputs<'_>,
+        (head, block): (usize, usize),
+        state: &Rows<'_>,
+    ) {
+        let (dim, width) = (inputs.sizes.dim, inputs.width());
+        self.q.resize(ROWS * width, 0.0);
+        self.out.resize(ROWS * width, 0.0);
+        self.scores.resize(ROWS * STEP, 0.0);
+        self.kept.resize(ROWS, 0.0);
+        inputs.q.copy(inputs.rows(head, block), dim, &mut self.q);
+        machine.call(Natural { rows: &mut self.q, step: width, width });
+        for (to, from) in self.out.chunks_mut(width).zip(state.out.chunks(dim)) {
+            to[..dim].copy_from_slice(from);
+        }
+        for (to, from, rest) in [
+            (&mut self.maximum, &*state.maximum, f32::NEG_INFINITY),
+            (&mut self.sum, state.sum, 0.0),
+        ] {
+            to.clear();
+            to.extend_from_slice(from);
+            to.resize(ROWS, rest);
+        }
+    }
+
+    /// Copies the state out again.
+    fn leave(&self, inputs: &Inputs<'_>, state: &mut Rows<'_>) {
+        let (dim, width) = (inputs.sizes.dim, inputs.width());
+        for (to, from) in state.out.chunks_mut(dim).zip(self.out.chunks(width)) {
+            to.copy_from_slice(&from[..dim]);
+        }
+        state.maximum.copy_from_slice(&self.maximum[..state.maximum.len()]);
+        state.sum.copy_from_slice(&self.sum[..state.sum.len()]);
+    }
+
+    /// Folds in what the rows see of a piece.
+    fn attend<M: Machine>(
+        &mut self,
+        machine: M,
+        inputs: &Inputs<'_>,
+        (place, scale): (Place<'_>, f32),
+        packed: &Packed<'_>,
+    ) {
+        let (width, columns) = (inputs.width(), &place.piece.columns);
+        let depth = units::<M>(inputs.sizes.dim);
+        let kv_head = place.head / inputs.group();
+        let rows = inputs.block_rows(place.block).len().next_multiple_of(product::ROWS);
+        let k = &packed.k[kv_head * packed.strides[0] + columns.start * depth..];
+        machine.call(Product {
+            a: Left { units: &self.q, row: width, depth: 1 },
+            b: Right { units: k, panel: depth * PANEL, depth: PANEL },
+            c: &mut self.scores,
+            step: STEP,
+            rows,
+            panels: columns.len() / PANEL,
+            depth,
+            onto: Onto::Nothing,
+        });
+        if place.piece.masked {
+            hide(&mut self.scores, inputs.spans(place.head, place.block), columns);
+        }
+        machine.call(Fold {
+            scores: &mut self.scores[..rows * STEP],
+            columns: columns.len(),
+            scale,
+            maximum: &mut self.maximum,
+            sum: &mut self.sum,
+            kept: &mut self.kept,
+        });
+        let weights = &mut self.scores[..rows * STEP];
+        machine.call(Natural { rows: weights, step: STEP, width: columns.len() });
+        let v = &packed.v[kv_head * packed.strides[1] + columns.start / M::UNIT * width..];
+        machine.call(Product {
+            a: Left { units: &self.scores, row: STEP, depth: 1 },
+            b: Right { units: v, panel: PANEL, depth: width },
+            c: &mut self.out,
+            step: width,
+            rows,
+            panels: width / PANEL,
+            depth: units::<M>(columns.end.min(inputs.keys.rows) - columns.start),
+            onto: Onto::Scaled(&self.kept),
+        });
     }
 }

@@ -3,23 +3,101 @@
 use std::ops::Range;
 
 use annulus_sequence::{Spans, Visibility};
-use pulp::Arch;
+use candle_core::{CpuStorage, DType, Result, Storage, StorageRef, Tensor};
+use half::bf16;
+use half::slice::HalfFloatSliceExt;
 
-use super::matrix::Matrix;
+use super::machine::PANEL;
 use super::pieces::{COLUMNS, Piece, Pieces, ROWS};
-use crate::attention::sizes::{Keys, Queries};
+use crate::attention::sizes::{Keys, Queries, wrong};
+
+/// A tensor's elements, contiguous, held against writers.
+pub(super) struct Held<'a> {
+    storage: StorageRef<'a>,
+    range: Range<usize>,
+}
+
+/// Elements in rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [bf16]),
+}
+
+/// The tensor off the tape and contiguous; the same storage where it is that already.
+pub(super) fn contiguous(tensor: &Tensor) -> Result<Tensor> {
+    match tensor.dtype() {
+        DType::F32 | DType::BF16 => tensor.detach().contiguous(),
+        other => wrong(&format!("a tensor of {other:?}, wanted F32 or BF16")),
+    }
+}
+
+impl Held<'_> {
+    /// Refuses what is not contiguous f32 or bf16 on the CPU.
+    pub(super) fn new(tensor: &Tensor) -> Result<Held<'_>> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let known = matches!(&*storage, Storage::Cpu(CpuStorage::F32(_) | CpuStorage::BF16(_)));
+        match layout.contiguous_offsets() {
+            Some((start, end)) if known => Ok(Held { storage, range: start..end }),
+            _ => wrong(&format!(
+                "a tensor of {:?} with strides {:?} on {:?}, wanted contiguous F32 or BF16 on the CPU",
+                tensor.dtype(),
+                layout.stride(),
+                tensor.device().location()
+            )),
+        }
+    }
+
+    pub(super) fn source(&self) -> Source<'_> {
+        match &*self.storage {
+            Storage::Cpu(CpuStorage::F32(all)) => Source::F32(&all[self.range.clone()]),
+            Storage::Cpu(CpuStorage::BF16(all)) => Source::Bf16(&all[self.range.clone()]),
+            _ => unreachable!("`new` saw f32 or bf16 on the CPU"),
+        }
+    }
+}
+
+impl<'a> Source<'a> {
+    /// Fills `into` with rows of `dim` elements, widened and followed by zeros up to whole panels, from row `rows.start` on;
+    /// what follows the last row is 0.
+    pub(super) fn copy(self, rows: Range<usize>, dim: usize, into: &mut [f32]) {
+        let width = dim.next_multiple_of(PANEL);
+        let (filled, rest) = into.split_at_mut(rows.len() * width);
+        rest.fill(0.0);
+        let elements = rows.start * dim..rows.end * dim;
+        if width == dim {
+            return self.widen(elements, filled);
+        }
+        for (row, into) in rows.zip(filled.chunks_exact_mut(width)) {
+            self.widen(row * dim..(row + 1) * dim, &mut into[..dim]);
+            into[dim..].fill(0.0);
+        }
+    }
+
+    /// The f32 elements in place, where rows of `dim` are whole panels.
+    pub(super) fn rows_in_place(self, dim: usize) -> Option<&'a [f32]> {
+        match self {
+            Source::F32(all) if dim.is_multiple_of(PANEL) => Some(all),
+            _ => None,
+        }
+    }
+
+    fn widen(self, elements: Range<usize>, into: &mut [f32]) {
+        match self {
+            Source::F32(all) => into.copy_from_slice(&all[elements]),
+            Source::Bf16(all) => all[elements].convert_to_f32_slice(into),
+        }
+    }
+}
 
 /// What the jobs of a tile read.
 #[derive(Debug)]
 pub(super) struct Inputs<'a> {
     pub(super) sizes: Queries,
     pub(super) keys: Keys,
-    pub(super) scale: f32,
-    /// The vector instructions there are.
-    pub(super) instructions: Arch,
-    pub(super) q: &'a [f32],
-    pub(super) k: &'a [f32],
-    pub(super) v: &'a [f32],
+    pub(super) q: Source<'a>,
+    pub(super) k: Source<'a>,
+    pub(super) v: Source<'a>,
     /// By batch row, or one for all.
     visibility: &'a [Visibility],
     /// Likewise.
@@ -38,14 +116,17 @@ pub(super) struct Place<'a> {
 
 impl<'a> Inputs<'a> {
     pub(super) fn new(
-        sizes: Queries,
-        keys: Keys,
-        scale: f32,
-        [q, k, v]: [&'a [f32]; 3],
+        (sizes, keys): (Queries, Keys),
+        [q, k, v]: [Source<'a>; 3],
         visibility: &'a [Visibility],
     ) -> Inputs<'a> {
         let pieces = visibility.iter().map(|one| Pieces::new(&one.queries)).collect();
-        Inputs { sizes, keys, scale, instructions: Arch::new(), q, k, v, visibility, pieces }
+        Inputs { sizes, keys, q, k, v, visibility, pieces }
+    }
+
+    /// Elements of a row, in whole panels.
+    pub(super) fn width(&self) -> usize {
+        self.sizes.dim.next_multiple_of(PANEL)
     }
 
     /// Query heads of all batch rows.
@@ -83,34 +164,29 @@ impl<'a> Inputs<'a> {
         self.pieces.iter().map(|pieces| pieces.by_columns(self.keys.rows)).collect()
     }
 
-    /// Where a block's query rows lie among all.
-    pub(super) fn range(&self, place: Place<'_>) -> Range<usize> {
-        let rows = self.block_rows(place.block);
-        let start = place.head * self.sizes.rows;
+    /// A block's query rows, of its head's.
+    pub(super) fn block_rows(&self, block: usize) -> Range<usize> {
+        block * ROWS..self.sizes.rows.min((block + 1) * ROWS)
+    }
+
+    /// Where they lie among those of all heads.
+    pub(super) fn rows(&self, head: usize, block: usize) -> Range<usize> {
+        let rows = self.block_rows(block);
+        let start = head * self.sizes.rows;
         start + rows.start..start + rows.end
     }
 
+    /// Where a block's key columns lie among those of all key/value heads.
+    pub(super) fn columns(&self, kv_head: usize, block: usize) -> Range<usize> {
+        let start = kv_head * self.keys.rows;
+        let end = self.keys.rows.min((block + 1) * COLUMNS);
+        start + block * COLUMNS..start + end
+    }
+
     /// What a block's query rows see.
-    pub(super) fn spans(&self, place: Place<'_>) -> &'a [Spans] {
-        let visibility = of_batch(self.visibility, place.head / self.sizes.heads);
-        &visibility.queries[self.block_rows(place.block)]
-    }
-
-    /// A block of query rows of `all`, which is laid out like the queries.
-    pub(super) fn rows(&self, all: &'a [f32], place: Place<'_>) -> Matrix<'a> {
-        let (range, dim) = (self.range(place), self.sizes.dim);
-        Matrix::new(&all[range.start * dim..], range.len(), dim, dim)
-    }
-
-    /// The rows of `all`, which is laid out like the keys, that belong to the columns of a piece.
-    pub(super) fn columns(&self, all: &'a [f32], place: Place<'_>) -> Matrix<'a> {
-        let (columns, dim) = (&place.piece.columns, self.sizes.dim);
-        let start = place.head / self.group() * self.keys.rows + columns.start;
-        Matrix::new(&all[start * dim..], columns.len(), dim, dim)
-    }
-
-    fn block_rows(&self, block: usize) -> Range<usize> {
-        block * ROWS..self.sizes.rows.min((block + 1) * ROWS)
+    pub(super) fn spans(&self, head: usize, block: usize) -> &'a [Spans] {
+        let visibility = of_batch(self.visibility, head / self.sizes.heads);
+        &visibility.queries[self.block_rows(block)]
     }
 }
 

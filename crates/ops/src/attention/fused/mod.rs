@@ -1,39 +1,57 @@
-//! Blockwise attention on the CPU: matrix tiles by `gemm`, online softmax in f32 (FlashAttention, arXiv 2205.14135).
+//! Blockwise attention on the CPU, with online softmax in f32 (FlashAttention, arXiv 2205.14135; FlashAttention-2, 2307.08691).
 //!
-//! A tile is cut into pieces of fixed size ([`pieces`]); a piece is two matrix products forward, five or seven backward, with
-//! row loops between them ([`scores`]). Blocks of rows are jobs for the pool. No sum crosses two jobs, so that results have the
-//! same bits with any number of workers.
+//! A tile is cut into pieces ([`pieces`]): two products forward ([`forward`]), five backward ([`backward`], [`column`]), with
+//! row loops between them ([`scores`]). Products are our own micro-tiles ([`product`]) rather than a library's: they read packed
+//! keys in place, take the rescaling of the output in, and multiply bf16 pairs where the processor can; everything is written
+//! once for all vector instructions ([`machine`]). Results have the same bits with any number of workers.
 
 mod backward;
+mod column;
 mod forward;
 mod inputs;
-mod matrix;
+mod machine;
+mod pack;
 mod pieces;
+mod product;
 mod scores;
+mod turns;
 
 use std::cmp::Reverse;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use super::{
     Attended, AttentionKernel, BackwardTile, KeyValueGradients, Progress, State, Tile, own, taken,
 };
 use crate::Pool;
-use crate::rows::{Elements, tensor};
 use backward::Backward;
 use forward::Forward;
+use inputs::Source;
+pub use machine::Instructions;
 
-/// The fast CPU kernel, for f32 and 16-bit inputs, which it widens to f32 once per call.
+/// The fast CPU kernel, for f32 and bf16.
+///
+/// Sums are f32. Where all inputs are bf16 and the processor multiplies pairs of them, weights and gradients of scores are
+/// rounded to bf16 before they are multiplied, as GPU kernels do; elsewhere bf16 is widened block by block.
 #[derive(Clone, Debug)]
 pub struct Fused {
     /// Its workers.
     pub pool: Pool,
+    /// What they compute with.
+    pub instructions: Instructions,
+}
+
+impl Fused {
+    /// With the best instructions the processor has.
+    pub fn new(pool: Pool) -> Fused {
+        Fused { pool, instructions: Instructions::detect() }
+    }
 }
 
 impl AttentionKernel for Fused {
     fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {
-        Ok(Box::new(Forward::new(&self.pool, q, scale)?))
+        Ok(Box::new(Forward::new(self.instructions, q, scale)?))
     }
 
     fn forward(
@@ -57,7 +75,7 @@ impl AttentionKernel for Fused {
         gradient: &Tensor,
         scale: f64,
     ) -> Result<Box<dyn State>> {
-        Ok(Box::new(Backward::new(&self.pool, q, attended, gradient, scale)?))
+        Ok(Box::new(Backward::new((&self.pool, self.instructions), q, attended, gradient, scale)?))
     }
 
     fn backward(
@@ -73,24 +91,6 @@ impl AttentionKernel for Fused {
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor> {
         taken::<Backward>(state)?.finish(&self.pool)
     }
-}
-
-/// Jobs per worker between two calls of `progress`: some tenths of a second at most.
-const JOBS_PER_WAVE: usize = 16;
-
-/// Runs all jobs, with `progress` between waves of them.
-fn in_waves(
-    pool: &Pool,
-    jobs: usize,
-    progress: Progress<'_>,
-    job: impl Fn(usize) + Send + Sync,
-) -> Result<()> {
-    let wave = pool.workers() * JOBS_PER_WAVE;
-    for start in (0..jobs).step_by(wave) {
-        progress()?;
-        pool.run(wave.min(jobs - start), |index| job(start + index));
-    }
-    Ok(())
 }
 
 /// Buffers that jobs borrow and hand back, so that there are as many as workers, not as many as jobs.
@@ -136,10 +136,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The tensor as contiguous f32 off the tape; the same storage where it is that already.
-fn widened(pool: &Pool, input: &Tensor) -> Result<Tensor> {
-    if input.dtype() == DType::F32 && input.is_contiguous() {
-        return Ok(input.detach());
-    }
-    tensor(pool, Elements::of(pool, input)?.to_vec(), input.shape(), DType::F32)
+/// Whether all inputs have 16 bits.
+fn narrow(sources: &[Source<'_>]) -> bool {
+    sources.iter().all(|source| matches!(source, Source::Bf16(_)))
 }

@@ -8,17 +8,21 @@ use std::ops::Range;
 
 use annulus_sequence::Spans;
 
-/// Query rows of a block.
-pub(super) const ROWS: usize = 128;
+/// Query rows of a block: with a block of columns, what the second cache holds.
+pub(super) const ROWS: usize = 96;
 /// Key columns of a block.
-pub(super) const COLUMNS: usize = 256;
+pub(super) const COLUMNS: usize = 192;
+/// Pieces begin and end at multiples of this, and so of a panel and of the rows of a micro-tile.
+pub(super) const GRAIN: usize = 48;
 
 /// The columns of a block that a block of rows sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     /// Which block of columns it lies in.
     pub(super) block: usize,
-    /// The first and last that are seen by any row, and all between them.
+    /// How many pieces of the same rows come before it.
+    pub(super) turn: usize,
+    /// The first and last that are seen by any row, and all between them, in whole grains: the last may not exist.
     pub(super) columns: Range<usize>,
     /// Whether some row does not see some of them.
     pub(super) masked: bool,
@@ -55,7 +59,8 @@ fn pieces_of(rows: &[Spans]) -> Vec<Piece> {
     let seen = || rows.iter().flatten().filter(|span| span.start < span.end);
     let first = seen().map(|span| span.start as usize).min().unwrap_or(0);
     let end = seen().map(|span| span.end as usize).max().unwrap_or(0);
-    (first / COLUMNS..end.div_ceil(COLUMNS)).filter_map(|block| piece_of(rows, block)).collect()
+    let pieces = (first / COLUMNS..end.div_ceil(COLUMNS)).filter_map(|block| piece_of(rows, block));
+    pieces.enumerate().map(|(turn, piece)| Piece { turn, ..piece }).collect()
 }
 
 fn piece_of(rows: &[Spans], block: usize) -> Option<Piece> {
@@ -68,8 +73,9 @@ fn piece_of(rows: &[Spans], block: usize) -> Option<Piece> {
             (first, end, seen) = (first.min(start), end.max(stop), seen + stop - start);
         }
     }
-    let columns = first..end;
-    (seen > 0).then(|| Piece { block, masked: seen < rows.len() * columns.len(), columns })
+    let columns = first / GRAIN * GRAIN..end.next_multiple_of(GRAIN);
+    let masked = seen < rows.len() * columns.len();
+    (seen > 0).then_some(Piece { block, turn: 0, columns, masked })
 }
 
 #[cfg(test)]
@@ -85,11 +91,11 @@ mod tests {
 
     #[test]
     fn unseen_edges_and_blocks_are_cut_off() {
-        let rows = [sees(&[(3, 10), (600, 700)]), sees(&[(4, 256), (650, 768)]), sees(&[])];
+        let rows = [sees(&[(3, 10), (500, 530)]), sees(&[(50, 150), (520, 540)]), sees(&[])];
         let pieces = Pieces::new(&rows);
         let expected = [
-            Piece { block: 0, columns: 3..256, masked: true },
-            Piece { block: 2, columns: 600..768, masked: true },
+            Piece { block: 0, turn: 0, columns: 0..192, masked: true },
+            Piece { block: 2, turn: 1, columns: 480..576, masked: true },
         ];
         assert_eq!(pieces.of(0), expected);
         let by_columns = pieces.by_columns(800);
@@ -102,7 +108,7 @@ mod tests {
         let touching = sees(&[(0, 100), (100, 300)]);
         let pieces = Pieces::new(&[sees(&[(0, 300)]), touching]);
         let masked: Vec<bool> = pieces.of(0).iter().map(|piece| piece.masked).collect();
-        assert_eq!(masked, [false, false]);
+        assert_eq!(masked, [false, true], "the last columns do not exist");
         let none = Pieces::new(&[sees(&[]), sees(&[(7, 7)])]);
         assert!(none.of(0).is_empty());
     }

@@ -1,7 +1,6 @@
-//! What is done to a piece's scores between the matrix products, row by row.
+//! What is done to a piece's scores between the products, row by row.
 //!
-//! A piece's scores lie in rows of [`STEP`] floats; what is past the piece's columns is -inf before the exponential and
-//! 0 after it, up to a whole number of vectors.
+//! Exponentials are powers of two: scores are multiplied by `scale log2 e`, and the running maximum is that of such products.
 #![expect(
     clippy::inline_always,
     reason = "inlined, a loop is compiled for the caller's instructions"
@@ -10,33 +9,12 @@
 use std::ops::Range;
 
 use annulus_sequence::Spans;
-use pulp::{Simd, WithSimd};
 
-use super::matrix::Matrix;
-use super::pieces::{COLUMNS, ROWS};
-use crate::exp::exp;
+use super::machine::{Leaf, Machine, PANEL};
+use super::pieces::COLUMNS;
 
 /// The distance between rows of scores.
 pub(super) const STEP: usize = COLUMNS;
-/// Floats of the widest vector: sums and maxima are kept in so many parts.
-const LANES: usize = 16;
-
-/// Room for the scores of a piece.
-#[derive(Debug)]
-pub(super) struct Scores(pub(super) Vec<f32>);
-
-impl Default for Scores {
-    fn default() -> Scores {
-        Scores(vec![0.0; ROWS * STEP])
-    }
-}
-
-impl Scores {
-    /// The first rows and columns.
-    pub(super) fn matrix(&self, rows: usize, columns: usize) -> Matrix<'_> {
-        Matrix::new(&self.0, rows, columns, STEP)
-    }
-}
 
 /// Hides what `spans`, one per row, do not cover of `columns`.
 pub(super) fn hide(scores: &mut [f32], spans: &[Spans], columns: &Range<usize>) {
@@ -52,43 +30,48 @@ pub(super) fn hide(scores: &mut [f32], spans: &[Spans], columns: &Range<usize>) 
     }
 }
 
-/// Online softmax: scores become weights against the new running maximum; the running sum takes them in; sum and output so
-/// far are scaled from the old maximum to the new.
+/// Online softmax: scores become weights against the new running maximum; the running sum takes them in; what is kept of sum
+/// and output so far, from the old maximum to the new, is left for the product that adds to the output.
 #[derive(Debug)]
 pub(super) struct Fold<'a> {
-    /// Rows of scores, [`STEP`] apart.
+    /// Rows of scores, [`STEP`] apart, as many as there are running maxima.
     pub(super) scores: &'a mut [f32],
-    /// How many columns of each count.
+    /// How many columns of each count; a multiple of [`PANEL`].
     pub(super) columns: usize,
-    /// The running maximum, by row; -inf where nothing was seen.
+    /// What scores are multiplied by.
+    pub(super) scale: f32,
+    /// The running maximum, by row, a multiple of [`PANEL`] of them; -inf where nothing was seen.
     pub(super) maximum: &'a mut [f32],
     /// The running sum, by row.
     pub(super) sum: &'a mut [f32],
-    /// The unnormalised output, by row.
-    pub(super) out: &'a mut [f32],
-    /// The length of a row of output.
-    pub(super) dim: usize,
+    /// Afterwards what is kept, by row.
+    pub(super) kept: &'a mut [f32],
 }
 
-impl WithSimd for Fold<'_> {
-    type Output = ();
-
+impl Leaf for Fold<'_> {
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let rows = self.scores.chunks_mut(STEP).zip(self.out.chunks_mut(self.dim));
-        let running = self.maximum.iter_mut().zip(self.sum.iter_mut());
-        for ((scores, out), (maximum, sum)) in rows.zip(running) {
-            let scores = padded(scores, self.columns);
-            let highest = larger(*maximum, maximum_of(scores));
-            // Where nothing is seen up to now the maximum is -inf; weights against 0 are 0, and NaN stays NaN.
-            let shift = if highest == f32::NEG_INFINITY { 0.0 } else { highest };
-            let kept = exp(*maximum - shift);
-            *sum = *sum * kept + weigh(scores, shift);
-            *maximum = highest;
-            if kept < 1.0 {
-                for value in out {
-                    *value *= kept;
-                }
+    fn run<M: Machine>(self, machine: M) {
+        let running = self
+            .maximum
+            .as_chunks_mut::<PANEL>()
+            .0
+            .iter_mut()
+            .zip(self.sum.as_chunks_mut::<PANEL>().0);
+        let groups = running.zip(self.kept.as_chunks_mut().0);
+        for (scores, ((maximum, sum), kept)) in self.scores.chunks_mut(PANEL * STEP).zip(groups) {
+            let mut shift = [0.0; PANEL];
+            for (row, scores) in scores.chunks(STEP).enumerate() {
+                let highest =
+                    larger(maximum[row], highest(machine, &scores[..self.columns]) * self.scale);
+                // Where nothing is seen up to now the maximum is -inf; weights against 0 are 0, and NaN stays NaN.
+                shift[row] = if highest == f32::NEG_INFINITY { 0.0 } else { highest };
+                kept[row] = maximum[row] - shift[row];
+                maximum[row] = highest;
+            }
+            machine.store(machine.exp2(machine.load(kept)), kept);
+            for (row, scores) in scores.chunks_mut(STEP).enumerate() {
+                let weight = weigh(machine, &mut scores[..self.columns], self.scale, shift[row]);
+                sum[row] = sum[row] * kept[row] + weight;
             }
         }
     }
@@ -101,67 +84,99 @@ pub(super) struct Differentiate<'a> {
     pub(super) scores: &'a mut [f32],
     /// Rows of gradients of probabilities, [`STEP`] apart; afterwards of gradients of scores.
     pub(super) gradients: &'a mut [f32],
-    /// How many columns of each count.
+    /// How many columns of each count; a multiple of [`PANEL`].
     pub(super) columns: usize,
-    /// What is subtracted from scores, by row: the log-sum-exp, +inf in rows that see nothing.
+    /// What scores are multiplied by.
+    pub(super) scale: f32,
+    /// What is subtracted from scores, by row: the log-sum-exp to the base 2, +inf in rows that see nothing.
     pub(super) shift: &'a [f32],
     /// What is subtracted from gradients, by row.
     pub(super) delta: &'a [f32],
 }
 
-impl WithSimd for Differentiate<'_> {
-    type Output = ();
-
+impl Leaf for Differentiate<'_> {
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run<M: Machine>(self, machine: M) {
         let rows = self.scores.chunks_mut(STEP).zip(self.gradients.chunks_mut(STEP));
+        let scale = machine.splat(self.scale);
         for ((scores, gradients), (shift, delta)) in rows.zip(self.shift.iter().zip(self.delta)) {
-            let scores = &mut scores[..self.columns];
-            for (score, gradient) in scores.iter_mut().zip(gradients) {
-                *score = exp(*score - shift);
-                *gradient = *score * (*gradient - delta);
+            let (shift, delta) = (machine.splat(-shift), machine.splat(*delta));
+            let scores = scores[..self.columns].as_chunks_mut().0;
+            for (score, gradient) in scores.iter_mut().zip(gradients.as_chunks_mut().0) {
+                let p = machine.exp2(machine.multiply_add(machine.load(score), scale, shift));
+                let centred = machine.subtract(machine.load(gradient), delta);
+                machine.store(p, score);
+                machine.store(machine.multiplied(p, centred), gradient);
             }
         }
     }
 }
 
-/// The row up to a whole number of vectors, -inf past `columns`.
-#[inline(always)]
-fn padded(row: &mut [f32], columns: usize) -> &mut [[f32; LANES]] {
-    let end = columns.next_multiple_of(LANES);
-    row[columns..end].fill(f32::NEG_INFINITY);
-    row[..end].as_chunks_mut().0
+/// For every row of two blocks the sum of products, added in the order of [`super::product`]: where one value alone is seen
+/// its probability's gradient and this sum are the same bits, and their difference is 0.
+#[derive(Debug)]
+pub(super) struct RowProducts<'a> {
+    pub(super) a: &'a [f32],
+    pub(super) b: &'a [f32],
+    /// The distance of rows.
+    pub(super) step: usize,
+    /// One for each row, a multiple of [`PANEL`] of them.
+    pub(super) sums: &'a mut [f32],
+}
+
+impl Leaf for RowProducts<'_> {
+    #[inline(always)]
+    fn run<M: Machine>(self, machine: M) {
+        let rows = self.a.chunks(PANEL * self.step).zip(self.b.chunks(PANEL * self.step));
+        for ((a, b), to) in rows.zip(self.sums.as_chunks_mut().0) {
+            let mut sums = machine.splat(0.0);
+            for d in 0..self.step {
+                let column = |rows: &[f32]| -> [f32; PANEL] {
+                    std::array::from_fn(|lane| rows[lane * self.step + d])
+                };
+                sums =
+                    machine.multiply_add(machine.load(&column(a)), machine.load(&column(b)), sums);
+            }
+            machine.store(sums, to);
+        }
+    }
 }
 
 #[inline(always)]
-fn maximum_of(row: &[[f32; LANES]]) -> f32 {
-    let mut maxima = [f32::NEG_INFINITY; LANES];
-    for chunk in row {
-        for (maximum, &value) in maxima.iter_mut().zip(chunk) {
-            *maximum = larger(*maximum, value);
-        }
+fn highest<M: Machine>(machine: M, row: &[f32]) -> f32 {
+    let mut maxima = machine.splat(f32::NEG_INFINITY);
+    for panel in row.as_chunks().0 {
+        maxima = machine.larger(maxima, machine.load(panel));
     }
-    maxima.into_iter().fold(f32::NEG_INFINITY, larger)
+    across(machine, maxima, larger)
 }
 
 /// Turns scores into weights against `shift` and returns their sum.
 #[inline(always)]
-fn weigh(row: &mut [[f32; LANES]], shift: f32) -> f32 {
-    let mut sums = [0.0; LANES];
-    for chunk in row {
-        for (value, sum) in chunk.iter_mut().zip(&mut sums) {
-            *value = exp(*value - shift);
-            *sum += *value;
-        }
+fn weigh<M: Machine>(machine: M, row: &mut [f32], scale: f32, shift: f32) -> f32 {
+    let (scale, shift) = (machine.splat(scale), machine.splat(-shift));
+    let mut sums = machine.splat(0.0);
+    for panel in row.as_chunks_mut().0 {
+        let weight = machine.exp2(machine.multiply_add(machine.load(panel), scale, shift));
+        machine.store(weight, panel);
+        sums = machine.add(sums, weight);
     }
-    let mut width = LANES / 2;
+    across(machine, sums, |a, b| a + b)
+}
+
+/// All floats of a panel in one, halves with halves.
+#[inline(always)]
+fn across<M: Machine>(machine: M, panel: M::Panel, both: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut floats = [0.0; PANEL];
+    machine.store(panel, &mut floats);
+    let mut width = PANEL / 2;
     while width > 0 {
         for index in 0..width {
-            sums[index] += sums[index + width];
+            floats[index] = both(floats[index], floats[index + width]);
         }
         width /= 2;
     }
-    sums[0]
+    floats[0]
 }
 
 /// The larger of two numbers as one instruction; unlike `f32::max` it makes no promise about NaN, which reaches the sum anyway.

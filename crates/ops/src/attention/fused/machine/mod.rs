@@ -1,0 +1,243 @@
+//! Vector instructions, as much of them as attention needs.
+//!
+//! A machine is a token: it exists only where the processor has its instructions, so that using them is sound. Its panel is
+//! always [`PANEL`] floats, in as many registers as it takes, and everything above is written once for all machines. Code
+//! becomes a machine's instructions only inside of [`Machine::call`], hence `inline(always)` on all that runs there.
+#![expect(
+    clippy::inline_always,
+    reason = "inlined, code is compiled for the caller's instructions"
+)]
+
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use super::product::Product;
+
+/// Floats that are worked on at once.
+pub(super) const PANEL: usize = 16;
+
+/// What runs with a machine's instructions.
+pub(super) trait Leaf {
+    /// Must be `inline(always)`, and so must be all it calls.
+    fn run<M: Machine>(self, machine: M);
+}
+
+/// What is written for every machine, and picks its leaves itself.
+pub(super) trait Choice {
+    type Output;
+    fn with<M: Machine>(self, machine: M) -> Self::Output;
+}
+
+/// A set of vector instructions.
+pub(super) trait Machine: Copy + Send + Sync {
+    /// Values of a unit, the 32 bits that a product takes from each factor: one f32, or two bf16 whose products are added.
+    const UNIT: usize;
+    /// Sixteen floats.
+    type Panel: Copy;
+
+    /// Runs `leaf` with these instructions.
+    fn call<L: Leaf>(self, leaf: L);
+    /// The product in micro-tiles that fill this machine's registers.
+    fn multiply(self, product: &mut Product<'_>);
+
+    /// Sixteen times the same.
+    fn splat(self, value: f32) -> Self::Panel;
+    /// Sixteen floats from memory.
+    fn load(self, from: &[f32; PANEL]) -> Self::Panel;
+    /// Sixteen floats to memory.
+    fn store(self, panel: Self::Panel, to: &mut [f32; PANEL]);
+    /// `a + b`.
+    fn add(self, a: Self::Panel, b: Self::Panel) -> Self::Panel;
+    /// `a - b`.
+    fn subtract(self, a: Self::Panel, b: Self::Panel) -> Self::Panel;
+    /// `a b`.
+    fn multiplied(self, a: Self::Panel, b: Self::Panel) -> Self::Panel;
+    /// `a b + c`, rounded once where the machine can.
+    fn multiply_add(self, a: Self::Panel, b: Self::Panel, c: Self::Panel) -> Self::Panel;
+    /// The larger; `b` where either is NaN.
+    fn larger(self, a: Self::Panel, b: Self::Panel) -> Self::Panel;
+    /// `value`, but 0 where `x < limit`.
+    fn zero_below(self, limit: f32, x: Self::Panel, value: Self::Panel) -> Self::Panel;
+    /// The power of two whose biased exponent is in the lowest bits.
+    fn exponent(self, bits: Self::Panel) -> Self::Panel;
+    /// `c + a b` over the values of each unit.
+    fn dot(self, a: Self::Panel, b: Self::Panel, c: Self::Panel) -> Self::Panel {
+        self.multiply_add(a, b, c)
+    }
+    /// Units of the values of two panels each, `first` in the lower halves.
+    fn units(self, first: Self::Panel, second: Self::Panel) -> Self::Panel;
+    /// The units of neighbouring values of two panels that follow each other.
+    fn neighbours(self, low: Self::Panel, high: Self::Panel) -> Self::Panel;
+
+    /// `2^x` to one unit in the last place for x < 128, 0 below 2^-126, NaN for NaN.
+    ///
+    /// x = n + f with n whole and |f| <= 1/2, where the polynomial (relative minimax) is off by 2.6e-9.
+    #[inline(always)]
+    fn exp2(self, x: Self::Panel) -> Self::Panel {
+        let rounded = self.add(x, self.splat(ROUND));
+        let fraction = self.subtract(x, self.subtract(rounded, self.splat(ROUND)));
+        let mut series = self.splat(EXP2[0]);
+        for &term in &EXP2[1..] {
+            series = self.multiply_add(series, fraction, self.splat(term));
+        }
+        self.zero_below(LOWEST, x, self.multiplied(series, self.exponent(rounded)))
+    }
+}
+
+/// Below 2^-126 there is no normal number.
+const LOWEST: f32 = -126.0;
+/// Adding it rounds to an integer n and leaves n + 127 in the lowest bits: 1.5 * 2^23 + 127.
+const ROUND: f32 = 12_583_039.0;
+/// 2^f for |f| <= 1/2, highest power first.
+pub(super) const EXP2: [f32; 7] = [
+    1.559_467_7e-4,
+    1.340_664_3e-3,
+    9.617_693e-3,
+    5.550_310_4e-2,
+    2.402_265_2e-1,
+    6.931_472_4e-1,
+    1.0,
+];
+
+/// Sets of vector instructions by name: those of the processor, or fewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instructions {
+    /// Products of bf16 pairs, for bf16 inputs, and AVX-512.
+    Avx512Bf16,
+    /// Vectors of 16 floats.
+    Avx512,
+    /// Vectors of 8 floats and fused multiply-add.
+    Avx2,
+    /// Vectors of 4 floats.
+    Neon,
+    /// Whatever the compiler makes of plain arithmetic.
+    Portable,
+}
+
+impl Instructions {
+    const ALL: [Instructions; 5] = [
+        Instructions::Avx512Bf16,
+        Instructions::Avx512,
+        Instructions::Avx2,
+        Instructions::Neon,
+        Instructions::Portable,
+    ];
+
+    /// The best that the processor has.
+    pub fn detect() -> Instructions {
+        Instructions::available().next().unwrap_or(Instructions::Portable)
+    }
+
+    /// All that the processor has, best first.
+    pub fn available() -> impl Iterator<Item = Instructions> {
+        Instructions::ALL.into_iter().filter(|one| one.machine().is_some())
+    }
+
+    /// Runs `choice` on the machine for factors of 16 bits (`narrow`) or 32; on the portable one where the processor lacks it.
+    pub(super) fn with<C: Choice>(self, narrow: bool, choice: C) -> C::Output {
+        let wide =
+            if self == Instructions::Avx512Bf16 && !narrow { Instructions::Avx512 } else { self };
+        match wide.machine() {
+            #[cfg(target_arch = "x86_64")]
+            Some(Found::Avx512Bf16(machine)) => choice.with(machine),
+            #[cfg(target_arch = "x86_64")]
+            Some(Found::Avx512(machine)) => choice.with(machine),
+            #[cfg(target_arch = "x86_64")]
+            Some(Found::Avx2(machine)) => choice.with(machine),
+            #[cfg(target_arch = "aarch64")]
+            Some(Found::Neon(machine)) => choice.with(machine),
+            Some(Found::Portable(machine)) => choice.with(machine),
+            None => choice.with(portable::Portable),
+        }
+    }
+
+    fn machine(self) -> Option<Found> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512Bf16 => x86::Avx512Bf16::detect().map(Found::Avx512Bf16),
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => x86::Avx512::detect().map(Found::Avx512),
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => x86::Avx2::detect().map(Found::Avx2),
+            #[cfg(target_arch = "aarch64")]
+            Instructions::Neon => neon::Neon::detect().map(Found::Neon),
+            Instructions::Portable => Some(Found::Portable(portable::Portable)),
+            _ => None,
+        }
+    }
+}
+
+/// A machine whose instructions the processor has.
+enum Found {
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16(x86::Avx512Bf16),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(x86::Avx512),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(x86::Avx2),
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon),
+    Portable(portable::Portable),
+}
+
+/// The polynomial on one float, as every machine evaluates it.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `2^x` of a list of floats.
+    struct Exp2<'a>(&'a mut [[f32; PANEL]]);
+
+    impl Leaf for Exp2<'_> {
+        #[inline(always)]
+        fn run<M: Machine>(self, machine: M) {
+            for panel in self.0 {
+                let result = machine.exp2(machine.load(panel));
+                machine.store(result, panel);
+            }
+        }
+    }
+
+    impl Choice for Exp2<'_> {
+        type Output = ();
+        fn with<M: Machine>(self, machine: M) {
+            machine.call(self);
+        }
+    }
+
+    #[test]
+    fn powers_of_two_agree_with_f64_on_every_machine() {
+        for instructions in Instructions::available() {
+            let mut x = -125.9_f32;
+            while x < 127.5 {
+                let mut panel = [[x; PANEL]];
+                instructions.with(false, Exp2(&mut panel));
+                let exact = f64::from(x).exp2();
+                let error = (f64::from(panel[0][7]) - exact).abs() / exact;
+                assert!(error < 1.7e-7, "{instructions:?}: 2^{x} is off by {error:e}");
+                x += 7.3e-3;
+            }
+        }
+    }
+
+    #[test]
+    fn ends_are_exact_on_every_machine() {
+        for instructions in Instructions::available() {
+            let mut panel = [[0.0; PANEL]];
+            panel[0][..5].copy_from_slice(&[
+                f32::NEG_INFINITY,
+                f32::MIN,
+                -151.0,
+                f32::NAN,
+                -f32::NAN,
+            ]);
+            instructions.with(false, Exp2(&mut panel));
+            assert_eq!(panel[0][..3], [0.0; 3], "{instructions:?}");
+            assert!(panel[0][3].is_nan() && panel[0][4].is_nan(), "{instructions:?}");
+            assert_eq!(panel[0][5..], [1.0; 11], "{instructions:?}");
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! AVX-512 (with and without products of bf16 pairs) and AVX2.
+#![expect(unsafe_code, reason = "vector instructions")]
+#![expect(
+    clippy::inline_always,
+    reason = "inlined, code is compiled for the caller's instructions"
+)]
+
+use std::arch::x86_64::{
+    __m256, __m512, __m512bh, __m512i, _CMP_LT_OQ, _mm256_add_ps, _mm256_andnot_ps,
+    _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_max_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+    _mm256_sub_ps, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
+    _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_mov_ps,
+    _mm512_max_ps, _mm512_mul_ps, _mm512_permutexvar_epi16, _mm512_roundscale_ps, _mm512_scalef_ps,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
+};
+use std::mem::transmute;
+
+use super::super::product::{Product, in_tiles};
+use super::{EXP2, Leaf, Machine, PANEL};
+
+/// Vectors of 16 floats, 32 registers.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Avx512(());
+
+/// The same, for factors that are bf16.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Avx512Bf16(Avx512);
+
+/// Vectors of 8 floats, 16 registers.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Avx2(());
+
+impl Avx512 {
+    /// Where the processor has AVX-512.
+    pub(super) fn detect() -> Option<Avx512> {
+        (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw"))
+            .then_some(Avx512(()))
+    }
+}
+
+impl Avx512Bf16 {
+    /// Where the processor has AVX-512 and its bf16 products.
+    pub(super) fn detect() -> Option<Avx512Bf16> {
+        let wide = Avx512::detect()?;
+        is_x86_feature_detected!("avx512bf16").then_some(Avx512Bf16(wide))
+    }
+}
+
+impl Avx2 {
+    /// Where the processor has AVX2 and fused multiply-add.
+    pub(super) fn detect() -> Option<Avx2> {
+        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Avx2(()))
+    }
+}
+
+/// Instructions that the token proves to be there.
+macro_rules! proven {
+    ($instructions:expr) => {{
+        // SAFETY: a token of this machine is made only where the processor has its instructions; memory is reached through
+        // references to whole panels.
+        unsafe { $instructions }
+    }};
+}
+
+impl Machine for Avx512 {
+    const UNIT: usize = 1;
+    type Panel = __m512;
+
+    fn call<L: Leaf>(self, leaf: L) {
+        #[target_feature(enable = "avx512f,avx512bw")]
+        fn inner<L: Leaf>(machine: Avx512, leaf: L) {
+            leaf.run(machine);
+        }
+        proven!(inner(self, leaf));
+    }
+    #[inline(always)]
+    fn multiply(self, product: &mut Product<'_>) {
+        in_tiles::<Avx512, 12, 2>(self, product);
+    }
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        proven!(_mm512_set1_ps(value))
+    }
+    #[inline(always)]
+    fn load(self, from: &[f32; PANEL]) -> __m512 {
+        proven!(_mm512_loadu_ps(from.as_ptr()))
+    }
+    #[inline(always)]
+    fn store(self, panel: __m512, to: &mut [f32; PANEL]) {
+        proven!(_mm512_storeu_ps(to.as_mut_ptr(), panel));
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        proven!(_mm512_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn subtract(self, a: __m512, b: __m512) -> __m512 {
+        proven!(_mm512_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn multiplied(self, a: __m512, b: __m512) -> __m512 {
+        proven!(_mm512_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn multiply_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        proven!(_mm512_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn larger(self, a: __m512, b: __m512) -> __m512 {
+        proven!(_mm512_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn zero_below(self, limit: f32, x: __m512, value: __m512) -> __m512 {
+        proven!({
+            let below = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, _mm512_set1_ps(limit));
+            _mm512_mask_mov_ps(value, below, _mm512_setzero_ps())
+        })
+    }
+    #[inline(always)]
+    fn exponent(self, bits: __m512) -> __m512 {
+        proven!(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(bits))))
+    }
+    #[inline(always)]
+    fn units(self, first: __m512, _: __m512) -> __m512 {
+        first
+    }
+    #[inline(always)]
+    fn neighbours(self, low: __m512, _: __m512) -> __m512 {
+        low
+    }
+    /// With two instructions that do rounding and scaling.
+    #[inline(always)]
+    fn exp2(self, x: __m512) -> __m512 {
+        proven!({
+            // The second operand comes out where either is NaN. 2^-150 is 0.
+            let x = _mm512_max_ps(_mm512_set1_ps(-150.0), x);
+            let whole = _mm512_roundscale_ps::<8>(x);
+            let fraction = _mm512_sub_ps(x, whole);
+            let mut series = _mm512_set1_ps(EXP2[0]);
+            for term in &EXP2[1..] {
+                series = _mm512_fmadd_ps(series, fraction, _mm512_set1_ps(*term));
+            }
+            _mm512_scalef_ps(series, whole)
+        })
+    }
+}
+
+impl Machine for Avx512Bf16 {
+    const UNIT: usize = 2;
+    type Panel = __m512;
+
+    fn call<L: Leaf>(self, leaf: L) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+        fn inner<L: Leaf>(machine: Avx512Bf16, leaf: L) {
+            leaf.run(machine);
+        }
+        proven!(inner(self, leaf));
+    }
+    #[inline(always)]
+    fn multiply(self, product: &mut Product<'_>) {
+        in_tiles::<Avx512Bf16, 12, 2>(self, product);
+    }
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        self.0.splat(value)
+    }
+    #[inline(always)]
+    fn load(self, from: &[f32; PANEL]) -> __m512 {
+        self.0.load(from)
+    }
+    #[inline(always)]
+    fn store(self, panel: __m512, to: &mut [f32; PANEL]) {
+        self.0.store(panel, to);
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        self.0.add(a, b)
+    }
+    #[inline(always)]
+    fn subtract(self, a: __m512, b: __m512) -> __m512 {
+        self.0.subtract(a, b)
+    }
+    #[inline(always)]
+    fn multiplied(self, a: __m512, b: __m512) -> __m512 {
+        self.0.multiplied(a, b)
+    }
+    #[inline(always)]
+    fn multiply_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        self.0.multiply_add(a, b, c)
+    }
+    #[inline(always)]
+    fn larger(self, a: __m512, b: __m512) -> __m512 {
+        self.0.larger(a, b)
+    }
+    #[inline(always)]
+    fn zero_below(self, limit: f32, x: __m512, value: __m512) -> __m512 {
+        self.0.zero_below(limit, x, value)
+    }
+    #[inline(always)]
+    fn exponent(self, bits: __m512) -> __m512 {
+        self.0.exponent(bits)
+    }
+    #[inline(always)]
+    fn exp2(self, x: __m512) -> __m512 {
+        self.0.exp2(x)
+    }
+    #[inline(always)]
+    fn dot(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        proven!(_mm512_dpbf16_ps(c, pairs(a), pairs(b)))
+    }
+    /// Rounds 32 floats, `second`'s to the upper half of the vector, then interleaves the halves.
+    #[inline(always)]
+    fn units(self, first: __m512, second: __m512) -> __m512 {
+        const ORDER: [i16; 32] = {
+            let mut order = [0; 32];
+            let mut lane = 0;
+            while lane < 32 {
+                order[lane] = (lane / 2 + lane % 2 * 16) as i16;
+                lane += 1;
+            }
+            order
+        };
+        proven!({
+            let halves = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(second, first));
+            let order = transmute::<[i16; 32], __m512i>(ORDER);
+            _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, halves))
+        })
+    }
+    #[inline(always)]
+    fn neighbours(self, low: __m512, high: __m512) -> __m512 {
+        proven!(transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(high, low)))
+    }
+}
+
+/// The same bits as pairs of bf16.
+#[inline(always)]
+fn pairs(units: __m512) -> __m512bh {
+    // SAFETY: both are 64 bytes in which every pattern of bits is a value.
+    unsafe { transmute(units) }
+}
+
+impl Machine for Avx2 {
+    const UNIT: usize = 1;
+    type Panel = [__m256; 2];
+
+    fn call<L: Leaf>(self, leaf: L) {
+        #[target_feature(enable = "avx2,fma")]
+        fn inner<L: Leaf>(machine: Avx2, leaf: L) {
+            leaf.run(machine);
+        }
+        proven!(inner(self, leaf));
+    }
+    #[inline(always)]
+    fn multiply(self, product: &mut Product<'_>) {
+        in_tiles::<Avx2, 6, 1>(self, product);
+    }
+    #[inline(always)]
+    fn splat(self, value: f32) -> [__m256; 2] {
+        proven!([_mm256_set1_ps(value); 2])
+    }
+    #[inline(always)]
+    fn load(self, from: &[f32; PANEL]) -> [__m256; 2] {
+        proven!([_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from[8..].as_ptr())])
+    }
+    #[inline(always)]
+    fn store(self, panel: [__m256; 2], to: &mut [f32; PANEL]) {
+        proven!({
+            _mm256_storeu_ps(to.as_mut_ptr(), panel[0]);
+            _mm256_storeu_ps(to[8..].as_mut_ptr(), panel[1]);
+        });
+    }
+    #[inline(always)]
+    fn add(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        proven!([_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn subtract(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        proven!([_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn multiplied(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        proven!([_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn multiply_add(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        proven!([_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])])
+    }
+    #[inline(always)]
+    fn larger(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        proven!([_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn zero_below(self, limit: f32, x: [__m256; 2], value: [__m256; 2]) -> [__m256; 2] {
+        proven!({
+            let limit = _mm256_set1_ps(limit);
+            [
+                _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x[0], limit), value[0]),
+                _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x[1], limit), value[1]),
+            ]
+        })
+    }
+    #[inline(always)]
+    fn exponent(self, bits: [__m256; 2]) -> [__m256; 2] {
+        proven!([
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(bits[0]))),
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(bits[1]))),
+        ])
+    }
+    #[inline(always)]
+    fn units(self, first: [__m256; 2], _: [__m256; 2]) -> [__m256; 2] {
+        first
+    }
+    #[inline(always)]
+    fn neighbours(self, low: [__m256; 2], _: [__m256; 2]) -> [__m256; 2] {
+        low
+    }
+}

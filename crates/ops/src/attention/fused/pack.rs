@@ -1,0 +1,103 @@
+//! Rows of f32 as units in the orders that products read them.
+//!
+//! ```text
+//! natural      n(x)[row][d]         = (x[row][2d], x[row][2d + 1])      left factor, depth along a row
+//! interleaved  i(x)[d][column]      = (x[2d][column], x[2d + 1][column])  either factor, depth along a column
+//! panels       p(x)[panel][d][lane] = n(x)[panel * 16 + lane][d]        right factor, transposed
+//! ```
+//! Written for units of two values; of one, natural and interleaved are the rows themselves.
+#![expect(
+    clippy::inline_always,
+    reason = "inlined, code is compiled for the caller's instructions"
+)]
+
+use std::array::from_fn;
+
+use super::machine::{Leaf, Machine, PANEL};
+
+/// How many units hold so many values.
+pub(super) fn units<M: Machine>(values: usize) -> usize {
+    values.div_ceil(M::UNIT)
+}
+
+/// Rows of `width` values, a multiple of [`PANEL`], become natural in place: units at the front of each row.
+#[derive(Debug)]
+pub(super) struct Natural<'a> {
+    pub(super) rows: &'a mut [f32],
+    /// The distance of rows.
+    pub(super) step: usize,
+    pub(super) width: usize,
+}
+
+impl Leaf for Natural<'_> {
+    #[inline(always)]
+    fn run<M: Machine>(self, machine: M) {
+        if M::UNIT == 1 {
+            return;
+        }
+        for row in self.rows.chunks_mut(self.step) {
+            let panels = row[..self.width].as_chunks_mut().0;
+            for pair in 0..panels.len().div_ceil(2) {
+                let low = machine.load(&panels[2 * pair]);
+                let high =
+                    panels.get(2 * pair + 1).map_or(machine.splat(0.0), |high| machine.load(high));
+                machine.store(machine.neighbours(low, high), &mut panels[pair]);
+            }
+        }
+    }
+}
+
+/// Rows are interleaved into another place, of as many rows as units hold them.
+#[derive(Debug)]
+pub(super) struct Interleaved<'a> {
+    pub(super) from: &'a [f32],
+    pub(super) to: &'a mut [f32],
+    /// The distance of rows, of both; a multiple of [`PANEL`].
+    pub(super) step: usize,
+}
+
+impl Leaf for Interleaved<'_> {
+    #[inline(always)]
+    fn run<M: Machine>(self, machine: M) {
+        if M::UNIT == 1 {
+            return self.to.copy_from_slice(self.from);
+        }
+        for (from, to) in self.from.chunks(2 * self.step).zip(self.to.chunks_mut(self.step)) {
+            let (first, second) = from.split_at(self.step);
+            let panels = first.as_chunks().0.iter().zip(second.as_chunks().0);
+            for (to, (first, second)) in to.as_chunks_mut().0.iter_mut().zip(panels) {
+                machine.store(machine.units(machine.load(first), machine.load(second)), to);
+            }
+        }
+    }
+}
+
+/// Rows, a multiple of [`PANEL`] of them, become panels.
+#[derive(Debug)]
+pub(super) struct Panels<'a> {
+    pub(super) from: &'a [f32],
+    /// `units(width)` of [`PANEL`] per panel.
+    pub(super) to: &'a mut [f32],
+    /// The distance of rows.
+    pub(super) step: usize,
+    /// The values of each that count; what follows up to a whole unit is 0.
+    pub(super) width: usize,
+}
+
+impl Leaf for Panels<'_> {
+    #[inline(always)]
+    fn run<M: Machine>(self, machine: M) {
+        let depth = self.width.div_ceil(M::UNIT);
+        let rows = self.from.chunks_exact(self.step * PANEL);
+        for (rows, panel) in rows.zip(self.to.chunks_exact_mut(depth * PANEL)) {
+            for (unit, to) in panel.as_chunks_mut().0.iter_mut().enumerate() {
+                let column = |index: usize| -> [f32; PANEL] {
+                    from_fn(|lane| rows[lane * self.step + unit * M::UNIT + index])
+                };
+                let first = machine.load(&column(0));
+                let last = machine.load(&column(M::UNIT - 1));
+                machine.store(machine.units(first, last), to);
+            }
+        }
+    }
+}
