@@ -111,7 +111,7 @@ fn masks() -> [Mask; 5] {
     [
         Mask::full(),
         Mask::causal(),
-        Mask::causal().and(Rule::Window(2)),
+        Mask::causal().and(Rule::Window(1)),
         Mask::causal().and(Rule::Window(50)),
         Mask::full().and(Rule::Window(31)),
     ]

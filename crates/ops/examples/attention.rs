@@ -11,7 +11,7 @@ use annulus_sequence::{Mask, Positions, Visibility};
 use candle_core::{DType, Device, Result, Tensor};
 
 /// The fastest of so many counts.
-const REPETITIONS: usize = 5;
+const REPETITIONS: usize = 9;
 /// Rows and columns of the matrices whose product is measured.
 const SIDE: usize = 1024;
 
@@ -26,7 +26,10 @@ fn main() -> Result<()> {
     let causal = arguments.get(4).is_none_or(|word| word == "causal");
     let mask = if causal { Mask::causal() } else { Mask::full() };
     let visibility = [Visibility::new(&mask, &Positions::all(tokens), &Positions::all(tokens))];
-    let random = || Tensor::randn(0f32, 1.0, (1, heads, tokens, dim), &Device::Cpu);
+    let dtype =
+        if arguments.get(5).is_some_and(|word| word == "bf16") { DType::BF16 } else { DType::F32 };
+    let random =
+        || Tensor::randn(0f32, 1.0, (1, heads, tokens, dim), &Device::Cpu)?.to_dtype(dtype);
     let (q, k, v, gradient) = (random()?, random()?, random()?, random()?);
     let tile = Tile { k: &k, v: &v, visibility: &visibility };
     let kernel = Fused::new(Pool::new(workers));

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::panicking;
 use std::time::Duration;
 
 /// The workers of one rank. Nothing that waits for a peer may run inside.
@@ -110,9 +111,11 @@ impl Pool {
         };
         let (left, items) = (Left::new(items.len()), Mutex::new(items.into_iter()));
         let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let class = annulus_memory::class();
         threads.in_place_scope(|scope| {
             for _ in 0..threads.current_num_threads() {
                 scope.spawn(|_| {
+                    let _same_as_the_caller = annulus_memory::scope(class);
                     while let Some(item) = next() {
                         let _one = One(&left);
                         job(item);
@@ -134,7 +137,7 @@ const WATCH: Duration = Duration::from_millis(5);
 /// How many jobs are not done.
 struct Left(Mutex<usize>, Condvar);
 
-/// A job that is counted when it ends, however it ends.
+/// A job that is counted when it ends; when it panics there is nothing left to wait for.
 struct One<'a>(&'a Left);
 
 impl Left {
@@ -157,7 +160,7 @@ impl Left {
 impl Drop for One<'_> {
     fn drop(&mut self) {
         let mut left = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *left -= 1;
+        *left = if panicking() { 0 } else { left.saturating_sub(1) };
         if *left == 0 {
             self.0.1.notify_all();
         }
@@ -205,6 +208,13 @@ mod tests {
             assert_eq!(pool.watched(vec![(); 50], &|| Err("enough"), job), Err("enough"));
             assert_eq!(done.load(Ordering::Relaxed), 50, "it failed before the first job");
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "every job")]
+    fn a_panic_ends_a_watched_call() {
+        let _: Result<(), ()> =
+            Pool::new(2).watched(vec![(); 8], &|| Ok(()), |()| panic!("every job"));
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl Choice for TileGradients<'_> {
                         scratch.add(machine, &self.context, (column, place), &taker);
                     }
                 }
-                scratch.leave(&self.context, &self.dk[block], &self.dv[block]);
+                scratch.leave(machine, &self.context, [&self.dk[block], &self.dv[block]]);
             });
         })
     }
@@ -204,7 +204,7 @@ impl Choice for Delta<'_> {
         self.pool.for_chunks(&mut self.sums, ROWS, |block, to| {
             let [a, b] = self.sources.map(|source| {
                 let mut rows = vec![0.0; ROWS * width];
-                source.copy(block * ROWS..block * ROWS + to.len(), self.dim, &mut rows);
+                source.copy(machine, block * ROWS..block * ROWS + to.len(), self.dim, &mut rows);
                 rows
             });
             let mut sums = [0.0; ROWS];

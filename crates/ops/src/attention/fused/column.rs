@@ -8,7 +8,7 @@ use super::machine::{Machine, PANEL};
 use super::pack::{Interleaved, Natural, Panels, units};
 use super::pieces::{COLUMNS, Piece, ROWS};
 use super::product::{self, Left, Onto, Product, Right};
-use super::scores::{Differentiate, STEP, hide};
+use super::scores::{AddRows, Differentiate, STEP, hide};
 use super::turns::{Taker, Turns};
 
 /// What the jobs of a tile share.
@@ -70,7 +70,7 @@ impl Factor {
         dim: usize,
     ) {
         let width = dim.next_multiple_of(PANEL);
-        from.copy(rows, dim, &mut self.natural);
+        from.copy(machine, rows, dim, &mut self.natural);
         self.split(machine, width, width);
     }
 
@@ -113,7 +113,7 @@ impl Column {
         self.dq.resize(ROWS * width, 0.0);
         let columns = inputs.columns(head, column);
         for (source, to) in [(inputs.v, &mut self.v_panels), (inputs.k, &mut self.k_panels)] {
-            source.copy(columns.clone(), dim, &mut self.k.natural);
+            source.copy(machine, columns.clone(), dim, &mut self.k.natural);
             machine.call(Panels { from: &self.k.natural, to, step: width, width: dim });
         }
         self.k.split(machine, width, width);
@@ -165,8 +165,8 @@ impl Column {
         });
         let place = head * inputs.row_blocks() + block;
         taker.take(place, piece.turn, || {
-            let mut dq = lock(&context.dq[place]);
-            add(&mut dq, &self.dq, context.scale, dim, width);
+            let to: &mut [f32] = &mut lock(&context.dq[place]);
+            machine.call(AddRows { to, from: &self.dq, scale: context.scale, dim, step: width });
         });
     }
 
@@ -219,23 +219,16 @@ impl Column {
     }
 
     /// Adds what was gathered to the gradients of the block's keys and values.
-    pub(super) fn leave(
+    pub(super) fn leave<M: Machine>(
         &self,
+        machine: M,
         context: &Context<'_>,
-        dk: &Mutex<&mut [f32]>,
-        dv: &Mutex<&mut [f32]>,
+        to: [&Mutex<&mut [f32]>; 2],
     ) {
         let (dim, width) = (context.inputs.sizes.dim, context.inputs.width());
-        add(&mut lock(dk), &self.dk, context.scale, dim, width);
-        add(&mut lock(dv), &self.dv, 1.0, dim, width);
-    }
-}
-
-/// `to += scale from`, rows of `dim` from rows `width` apart.
-fn add(to: &mut [f32], from: &[f32], scale: f32, dim: usize, width: usize) {
-    for (to, from) in to.chunks_mut(dim).zip(from.chunks(width)) {
-        for (to, from) in to.iter_mut().zip(from) {
-            *to += scale * from;
+        let from = [(&self.dk, context.scale), (&self.dv, 1.0)];
+        for (to, (from, scale)) in to.into_iter().zip(from) {
+            machine.call(AddRows { to: &mut lock(to), from, scale, dim, step: width });
         }
     }
 }

@@ -188,7 +188,7 @@ impl<'a> Packed<'a> {
         pool.for_chunks(&mut k, COLUMNS * units::<M>(dim), |index, to| {
             let (head, column) = block(index);
             let mut from = vec![0.0; COLUMNS * width];
-            inputs.k.copy(inputs.columns(head, column), dim, &mut from);
+            inputs.k.copy(machine, inputs.columns(head, column), dim, &mut from);
             machine.call(Panels { from: &from, to, step: width, width: dim });
         });
         let v = borrowed.map_or_else(
@@ -197,7 +197,7 @@ impl<'a> Packed<'a> {
                 pool.for_chunks(&mut v, units::<M>(COLUMNS) * width, |index, to| {
                     let (head, column) = block(index);
                     let mut from = vec![0.0; COLUMNS * width];
-                    inputs.v.copy(inputs.columns(head, column), dim, &mut from);
+                    inputs.v.copy(machine, inputs.columns(head, column), dim, &mut from);
                     machine.call(Interleaved { from: &from, to, step: width });
                 });
                 Cow::Owned(v)
@@ -222,7 +222,7 @@ impl Scratch {
         self.out.resize(ROWS * width, 0.0);
         self.scores.resize(ROWS * STEP, 0.0);
         self.kept.resize(ROWS, 0.0);
-        inputs.q.copy(inputs.rows(head, block), dim, &mut self.q);
+        inputs.q.copy(machine, inputs.rows(head, block), dim, &mut self.q);
         machine.call(Natural { rows: &mut self.q, step: width, width });
         for (to, from) in self.out.chunks_mut(width).zip(state.out.chunks(dim)) {
             to[..dim].copy_from_slice(from);
@@ -258,21 +258,25 @@ impl Scratch {
         let (width, columns) = (inputs.width(), &place.piece.columns);
         let depth = units::<M>(inputs.sizes.dim);
         let kv_head = place.head / inputs.group();
-        let rows = inputs.block_rows(place.block).len().next_multiple_of(product::ROWS);
         let k = &packed.k[kv_head * packed.strides[0] + columns.start * depth..];
-        machine.call(Product {
-            a: Left { units: &self.q, row: width, depth: 1 },
-            b: Right { units: k, panel: depth * PANEL, depth: PANEL },
-            c: &mut self.scores,
-            step: STEP,
-            rows,
-            panels: columns.len() / PANEL,
-            depth,
-            onto: Onto::Nothing,
-        });
-        if place.piece.masked {
-            hide(&mut self.scores, inputs.spans(place.head, place.block), columns);
+        let v = &packed.v[kv_head * packed.strides[1] + columns.start / M::UNIT * width..];
+        let spans = inputs.spans(place.head, place.block);
+        for (rows, seen) in place.piece.extents(spans) {
+            machine.call(Product {
+                a: Left { units: &self.q[rows.start * width..], row: width, depth: 1 },
+                b: Right { units: &k[seen.start * depth..], panel: depth * PANEL, depth: PANEL },
+                c: &mut self.scores[rows.start * STEP + seen.start..],
+                step: STEP,
+                rows: rows.len(),
+                panels: seen.len() / PANEL,
+                depth,
+                onto: Onto::Nothing,
+            });
         }
+        if place.piece.masked {
+            hide(&mut self.scores, spans, columns);
+        }
+        let rows = spans.len().next_multiple_of(product::ROWS);
         machine.call(Fold {
             scores: &mut self.scores[..rows * STEP],
             columns: columns.len(),
@@ -283,16 +287,22 @@ impl Scratch {
         });
         let weights = &mut self.scores[..rows * STEP];
         machine.call(Natural { rows: weights, step: STEP, width: columns.len() });
-        let v = &packed.v[kv_head * packed.strides[1] + columns.start / M::UNIT * width..];
-        machine.call(Product {
-            a: Left { units: &self.scores, row: STEP, depth: 1 },
-            b: Right { units: v, panel: PANEL, depth: width },
-            c: &mut self.out,
-            step: width,
-            rows,
-            panels: width / PANEL,
-            depth: units::<M>(columns.end.min(inputs.keys.rows) - columns.start),
-            onto: Onto::Scaled(&self.kept),
-        });
+        let exist = inputs.keys.rows - columns.start;
+        for (rows, seen) in place.piece.extents(spans) {
+            machine.call(Product {
+                a: Left {
+                    units: &self.scores[rows.start * STEP + seen.start / M::UNIT..],
+                    row: STEP,
+                    depth: 1,
+                },
+                b: Right { units: &v[seen.start / M::UNIT * width..], panel: PANEL, depth: width },
+                c: &mut self.out[rows.start * width..],
+                step: width,
+                rows: rows.len(),
+                panels: width / PANEL,
+                depth: units::<M>(seen.end.min(exist) - seen.start),
+                onto: Onto::Scaled(&self.kept[rows.start..]),
+            });
+        }
     }
 }

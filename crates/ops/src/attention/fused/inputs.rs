@@ -1,13 +1,16 @@
 //! What the jobs of a tile read: queries, keys, values, and which pieces of them meet.
+#![expect(
+    clippy::inline_always,
+    reason = "inlined, a loop is compiled for the caller's instructions"
+)]
 
 use std::ops::Range;
 
 use annulus_sequence::{Spans, Visibility};
 use candle_core::{CpuStorage, DType, Result, Storage, StorageRef, Tensor};
 use half::bf16;
-use half::slice::HalfFloatSliceExt;
 
-use super::machine::PANEL;
+use super::machine::{Leaf, Machine, PANEL};
 use super::pieces::{COLUMNS, Piece, Pieces, ROWS};
 use crate::attention::sizes::{Keys, Queries, wrong};
 
@@ -60,17 +63,24 @@ impl Held<'_> {
 impl<'a> Source<'a> {
     /// Fills `into` with rows of `dim` elements, widened and followed by zeros up to whole panels, from row `rows.start` on;
     /// what follows the last row is 0.
-    pub(super) fn copy(self, rows: Range<usize>, dim: usize, into: &mut [f32]) {
+    pub(super) fn copy<M: Machine>(
+        self,
+        machine: M,
+        rows: Range<usize>,
+        dim: usize,
+        into: &mut [f32],
+    ) {
         let width = dim.next_multiple_of(PANEL);
         let (filled, rest) = into.split_at_mut(rows.len() * width);
         rest.fill(0.0);
         let elements = rows.start * dim..rows.end * dim;
         if width == dim {
-            return self.widen(elements, filled);
+            return machine.call(Widen(self.of(elements), filled));
         }
         for (row, into) in rows.zip(filled.chunks_exact_mut(width)) {
-            self.widen(row * dim..(row + 1) * dim, &mut into[..dim]);
-            into[dim..].fill(0.0);
+            let (values, rest) = into.split_at_mut(dim);
+            machine.call(Widen(self.of(row * dim..(row + 1) * dim), values));
+            rest.fill(0.0);
         }
     }
 
@@ -82,10 +92,27 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn widen(self, elements: Range<usize>, into: &mut [f32]) {
+    fn of(self, elements: Range<usize>) -> Source<'a> {
         match self {
-            Source::F32(all) => into.copy_from_slice(&all[elements]),
-            Source::Bf16(all) => all[elements].convert_to_f32_slice(into),
+            Source::F32(all) => Source::F32(&all[elements]),
+            Source::Bf16(all) => Source::Bf16(&all[elements]),
+        }
+    }
+}
+
+/// Copies elements, as f32.
+struct Widen<'a>(Source<'a>, &'a mut [f32]);
+
+impl Leaf for Widen<'_> {
+    #[inline(always)]
+    fn run<M: Machine>(self, _: M) {
+        match self.0 {
+            Source::F32(from) => self.1.copy_from_slice(from),
+            Source::Bf16(from) => {
+                for (to, from) in self.1.iter_mut().zip(from) {
+                    *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+                }
+            }
         }
     }
 }

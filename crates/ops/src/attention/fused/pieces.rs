@@ -8,6 +8,9 @@ use std::ops::Range;
 
 use annulus_sequence::Spans;
 
+use super::machine::PANEL;
+use super::product;
+
 /// Query rows of a block: with a block of columns, what the second cache holds.
 pub(super) const ROWS: usize = 96;
 /// Key columns of a block.
@@ -26,6 +29,35 @@ pub(super) struct Piece {
     pub(super) columns: Range<usize>,
     /// Whether some row does not see some of them.
     pub(super) masked: bool,
+}
+
+impl Piece {
+    /// Which of its columns rows see, as far as products can leave others out: rows of the block with columns of the piece,
+    /// both from 0. Where every row sees everything that is one product, along the edge of a mask one for every few rows.
+    pub(super) fn extents(
+        &self,
+        spans: &[Spans],
+    ) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+        let together = if self.masked { product::ROWS } else { ROWS };
+        spans.chunks(together).enumerate().map(move |(index, spans)| {
+            let start = index * together;
+            let rows = start..start + spans.len().next_multiple_of(product::ROWS);
+            (rows, if self.masked { self.seen_by(spans) } else { 0..self.columns.len() })
+        })
+    }
+
+    /// From the first that some row sees to the last, in whole panels.
+    fn seen_by(&self, spans: &[Spans]) -> Range<usize> {
+        let Range { start, end } = self.columns;
+        let seen = spans.iter().flatten().map(|span| {
+            (span.start as usize).clamp(start, end)..(span.end as usize).clamp(start, end)
+        });
+        let all = seen
+            .filter(|seen| !seen.is_empty())
+            .reduce(|all, one| all.start.min(one.start)..all.end.max(one.end))
+            .unwrap_or(start..start);
+        (all.start - start) / PANEL * PANEL..(all.end - start).next_multiple_of(PANEL)
+    }
 }
 
 /// The pieces of a tile, by block of query rows, in the order of their columns.
@@ -101,6 +133,20 @@ mod tests {
         let by_columns = pieces.by_columns(800);
         assert_eq!(by_columns[0], [(0, &expected[0])]);
         assert!(by_columns[1].is_empty() && by_columns[3].is_empty());
+    }
+
+    #[test]
+    fn rows_along_an_edge_leave_out_what_they_do_not_see() {
+        let rows: Vec<Spans> = (100..160).map(|row| sees(&[(0, row + 1)])).collect();
+        let pieces = Pieces::new(&rows);
+        let extents: Vec<_> = pieces.of(0)[0].extents(&rows).collect();
+        assert_eq!(extents.len(), 5);
+        assert_eq!(extents[0], (0..12, 0..112));
+        assert_eq!(extents[4], (48..60, 0..160));
+        let window = [sees(&[(70, 100)]), sees(&[])];
+        let pieces = Pieces::new(&window);
+        assert_eq!(pieces.of(0)[0].columns, 48..144);
+        assert_eq!(pieces.of(0)[0].extents(&window).next(), Some((0..12, 16..64)));
     }
 
     #[test]

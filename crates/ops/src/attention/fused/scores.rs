@@ -61,8 +61,9 @@ impl Leaf for Fold<'_> {
         for (scores, ((maximum, sum), kept)) in self.scores.chunks_mut(PANEL * STEP).zip(groups) {
             let mut shift = [0.0; PANEL];
             for (row, scores) in scores.chunks(STEP).enumerate() {
-                let highest =
-                    larger(maximum[row], highest(machine, &scores[..self.columns]) * self.scale);
+                let highest = highest(machine, &scores[..self.columns]) * self.scale;
+                // A comparison, not `max`: NaN reaches the sum anyway.
+                let highest = if highest > maximum[row] { highest } else { maximum[row] };
                 // Where nothing is seen up to now the maximum is -inf; weights against 0 are 0, and NaN stays NaN.
                 shift[row] = if highest == f32::NEG_INFINITY { 0.0 } else { highest };
                 kept[row] = maximum[row] - shift[row];
@@ -142,13 +143,43 @@ impl Leaf for RowProducts<'_> {
     }
 }
 
+/// `to += scale from`.
+#[derive(Debug)]
+pub(super) struct AddRows<'a> {
+    /// Rows of `dim`, without gaps.
+    pub(super) to: &'a mut [f32],
+    pub(super) from: &'a [f32],
+    pub(super) scale: f32,
+    pub(super) dim: usize,
+    /// The distance of rows of `from`.
+    pub(super) step: usize,
+}
+
+impl Leaf for AddRows<'_> {
+    #[inline(always)]
+    fn run<M: Machine>(self, machine: M) {
+        let scale = machine.splat(self.scale);
+        for (to, from) in self.to.chunks_mut(self.dim).zip(self.from.chunks(self.step)) {
+            let (panels, rest) = to.as_chunks_mut();
+            for (to, from) in panels.iter_mut().zip(from.as_chunks().0) {
+                let sum = machine.multiply_add(machine.load(from), scale, machine.load(to));
+                machine.store(sum, to);
+            }
+            let from = &from[self.dim - rest.len()..];
+            for (to, from) in rest.iter_mut().zip(from) {
+                *to += self.scale * from;
+            }
+        }
+    }
+}
+
 #[inline(always)]
 fn highest<M: Machine>(machine: M, row: &[f32]) -> f32 {
     let mut maxima = machine.splat(f32::NEG_INFINITY);
     for panel in row.as_chunks().0 {
         maxima = machine.larger(maxima, machine.load(panel));
     }
-    across(machine, maxima, larger)
+    machine.highest(maxima)
 }
 
 /// Turns scores into weights against `shift` and returns their sum.
@@ -161,26 +192,5 @@ fn weigh<M: Machine>(machine: M, row: &mut [f32], scale: f32, shift: f32) -> f32
         machine.store(weight, panel);
         sums = machine.add(sums, weight);
     }
-    across(machine, sums, |a, b| a + b)
-}
-
-/// All floats of a panel in one, halves with halves.
-#[inline(always)]
-fn across<M: Machine>(machine: M, panel: M::Panel, both: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut floats = [0.0; PANEL];
-    machine.store(panel, &mut floats);
-    let mut width = PANEL / 2;
-    while width > 0 {
-        for index in 0..width {
-            floats[index] = both(floats[index], floats[index + width]);
-        }
-        width /= 2;
-    }
-    floats[0]
-}
-
-/// The larger of two numbers as one instruction; unlike `f32::max` it makes no promise about NaN, which reaches the sum anyway.
-#[inline(always)]
-fn larger(a: f32, b: f32) -> f32 {
-    if a > b { a } else { b }
+    machine.total(sums)
 }

@@ -72,6 +72,17 @@ pub(super) trait Machine: Copy + Send + Sync {
     /// The units of neighbouring values of two panels that follow each other.
     fn neighbours(self, low: Self::Panel, high: Self::Panel) -> Self::Panel;
 
+    /// The largest of its floats; any where one is NaN.
+    #[inline(always)]
+    fn highest(self, panel: Self::Panel) -> f32 {
+        across(self, panel, |a, b| if a > b { a } else { b })
+    }
+    /// The sum of its floats, halves with halves.
+    #[inline(always)]
+    fn total(self, panel: Self::Panel) -> f32 {
+        across(self, panel, |a, b| a + b)
+    }
+
     /// `2^x` to one unit in the last place for x < 128, 0 below 2^-126, NaN for NaN.
     ///
     /// x = n + f with n whole and |f| <= 1/2, where the polynomial (relative minimax) is off by 2.6e-9.
@@ -85,6 +96,21 @@ pub(super) trait Machine: Copy + Send + Sync {
         }
         self.zero_below(LOWEST, x, self.multiplied(series, self.exponent(rounded)))
     }
+}
+
+/// All floats of a panel in one, halves with halves.
+#[inline(always)]
+fn across<M: Machine>(machine: M, panel: M::Panel, both: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut floats = [0.0; PANEL];
+    machine.store(panel, &mut floats);
+    let mut width = PANEL / 2;
+    while width > 0 {
+        for index in 0..width {
+            floats[index] = both(floats[index], floats[index + width]);
+        }
+        width /= 2;
+    }
+    floats[0]
 }
 
 /// Below 2^-126 there is no normal number.

@@ -11,8 +11,9 @@ use std::arch::x86_64::{
     _mm256_max_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
     _mm256_sub_ps, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
     _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_mov_ps,
-    _mm512_max_ps, _mm512_mul_ps, _mm512_permutexvar_epi16, _mm512_roundscale_ps, _mm512_scalef_ps,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
+    _mm512_max_ps, _mm512_mul_ps, _mm512_permutexvar_epi16, _mm512_reduce_add_ps,
+    _mm512_reduce_max_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
 };
 use std::mem::transmute;
 
@@ -129,6 +130,14 @@ impl Machine for Avx512 {
     fn neighbours(self, low: __m512, _: __m512) -> __m512 {
         low
     }
+    #[inline(always)]
+    fn highest(self, panel: __m512) -> f32 {
+        proven!(_mm512_reduce_max_ps(panel))
+    }
+    #[inline(always)]
+    fn total(self, panel: __m512) -> f32 {
+        proven!(_mm512_reduce_add_ps(panel))
+    }
     /// With two instructions that do rounding and scaling.
     #[inline(always)]
     fn exp2(self, x: __m512) -> __m512 {
@@ -204,6 +213,14 @@ impl Machine for Avx512Bf16 {
     #[inline(always)]
     fn exp2(self, x: __m512) -> __m512 {
         self.0.exp2(x)
+    }
+    #[inline(always)]
+    fn highest(self, panel: __m512) -> f32 {
+        self.0.highest(panel)
+    }
+    #[inline(always)]
+    fn total(self, panel: __m512) -> f32 {
+        self.0.total(panel)
     }
     #[inline(always)]
     fn dot(self, a: __m512, b: __m512, c: __m512) -> __m512 {
