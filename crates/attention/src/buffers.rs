@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use annulus_ops::accumulate;
 use annulus_ops::attention::KeyValueGradients;
 use annulus_sequence::{Buffer, Hop, Part, TilePlan};
 use candle_core::{Result, Tensor, bail};
@@ -75,11 +76,13 @@ impl Buffers {
     pub(crate) fn fold_and_free(&mut self, hop: &Hop) -> Result<()> {
         for fold in &hop.folds {
             let from = self.take(fold.from)?;
-            let sum = match self.held.remove(&fold.into) {
-                Some(into) => Pair((into.0 + from.0)?, (into.1 + from.1)?),
-                None => from,
-            };
-            self.put(fold.into, sum);
+            if let Some(into) = self.held.get(&fold.into) {
+                // In place: what was given away is nobody else's any more.
+                accumulate(&into.0, &from.0)?;
+                accumulate(&into.1, &from.1)?;
+            } else {
+                self.put(fold.into, from);
+            }
         }
         for buffer in &hop.frees {
             self.take(*buffer)?;

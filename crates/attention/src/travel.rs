@@ -91,7 +91,8 @@ fn all_gather(comm: &dyn Communicator, label: Label, held: &mut Buffers) -> Resu
 fn reduce_scatter(comm: &dyn Communicator, label: Label, held: &mut Buffers) -> Result<()> {
     let contributions: Vec<Pair> =
         (0..comm.world()).map(|owner| held.contribution(owner)).collect::<Result<_>>()?;
-    let (dk, dv) = contributions.into_iter().map(|Pair(dk, dv)| (dk, dv)).unzip();
+    // All are kept until both sums are made: others read them, and every rank takes as much memory.
+    let (dk, dv) = contributions.iter().map(|Pair(dk, dv)| (dk.clone(), dv.clone())).unzip();
     let own = Pair(comm.reduce_scatter(label, dk)?, comm.reduce_scatter(label, dv)?);
     held.put(Buffer { part: Part::Gradient, owner: comm.rank() }, own);
     Ok(())

@@ -117,7 +117,8 @@ fn memory(values: &Values) -> Option<Memory> {
     Some(Memory {
         recompute: values.word("memory.recompute", Recompute::from_word)?,
         micro_batch: values.optional("memory.micro_batch", Values::size)?,
-        loss_chunk: values.size("memory.loss_chunk")?,
+        budget: values.optional("memory.budget", Values::count)?,
+        loss_chunk: values.optional("memory.loss_chunk", Values::size)?,
         mlp_chunk: values.optional("memory.mlp_chunk", Values::size)?,
     })
 }

@@ -20,7 +20,7 @@
 
 use annulus_sequence::Proof;
 
-use crate::{Dtype, Peak, Plan, Recompute, Shape};
+use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
 
 /// Bytes of an f32.
 pub(crate) const F32: u64 = 4;
@@ -55,6 +55,7 @@ impl Shape {
 /// One rank's share of the work; all ranks of an even deal have the same.
 pub(crate) struct Share<'a> {
     plan: &'a Plan,
+    memory: Settled,
     /// Rows of a micro-batch.
     rows: u64,
     /// Bytes of an element of weights and activations.
@@ -62,10 +63,9 @@ pub(crate) struct Share<'a> {
 }
 
 impl Share<'_> {
-    pub(crate) fn new(plan: &Plan) -> Share<'_> {
-        let tokens = plan.experiment.data.tokens / plan.experiment.mesh.sequence;
-        let rows = (plan.micro_batch * tokens) as u64;
-        Share { plan, rows, element: plan.experiment.model.dtype.bytes() as u64 }
+    pub(crate) fn new(plan: &Plan, memory: Settled) -> Share<'_> {
+        let rows = plan.rows() as u64;
+        Share { plan, memory, rows, element: plan.experiment.model.dtype.bytes() as u64 }
     }
 
     /// What the sum of gradients hands over, where there is more than one rank.
@@ -100,16 +100,18 @@ impl Share<'_> {
     }
 
     fn activations(&self) -> u64 {
-        let (shape, memory) = (&self.plan.shape, &self.plan.experiment.memory);
+        let (shape, memory) = (&self.plan.shape, self.memory);
         let (h, m) = (shape.hidden_size as u64, shape.intermediate_size as u64);
         let (a, k) = (shape.query_width(), shape.key_value_width());
         let statistics = F32 * shape.num_attention_heads as u64;
-        let chunk = memory.mlp_chunk.map_or(self.rows, |chunk| self.rows.min(chunk as u64));
+        let chunk = self.rows.min(memory.mlp_chunk as u64);
         let wide = self.element * (6 * h + 3 * a + 3 * k) + statistics;
         let layer =
             product(&[self.rows, wide]).saturating_add(product(&[chunk, self.element, 3 * m]));
         let kept = match memory.recompute {
-            Recompute::Layer => product(&[self.rows, self.element * (h + a) + statistics]),
+            Recompute::Layer | Recompute::Auto => {
+                product(&[self.rows, self.element * (h + a) + statistics])
+            }
             Recompute::None => layer,
         };
         let chunk = self.rows.min(memory.loss_chunk as u64);

@@ -219,26 +219,30 @@ words!(Kernel { Fused = "fused", Reference = "reference" });
 /// `memory:`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// `none | layer`; default layer.
+    /// `auto | none | layer`; default auto. A [`crate::Plan`] has settled it: never auto.
     pub recompute: Recompute,
+    /// Bytes that all ranks may hold together; default: three quarters of what the machine has.
+    pub budget: Option<u64>,
     /// Sequences per rank at once; default: all of a replica's.
     pub micro_batch: Option<usize>,
-    /// Tokens of logits held at once; default 1024.
-    pub loss_chunk: usize,
-    /// Tokens of the feed-forward held at once; default: all.
+    /// Tokens of logits held at once; default: what the plan chooses.
+    pub loss_chunk: Option<usize>,
+    /// Tokens of the feed-forward held at once; default: what the plan chooses.
     pub mlp_chunk: Option<usize>,
 }
 
 /// `recompute:`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recompute {
+    /// The plan chooses: nothing is recomputed where everything fits into the budget.
+    Auto,
     /// Everything is kept.
     None,
     /// A layer keeps its input and attention's output.
     Layer,
 }
 
-words!(Recompute { None = "none", Layer = "layer" });
+words!(Recompute { Auto = "auto", None = "none", Layer = "layer" });
 
 /// `optimizer:` (`name: adamw`)
 #[derive(Clone, Debug, PartialEq)]

@@ -2,12 +2,14 @@
 //! tensors: a laptop can check an experiment for a cluster.
 
 mod build;
+mod choice;
 mod config;
 mod cost;
 mod experiment;
 mod extract;
 mod later;
 mod load;
+mod machine;
 mod plan;
 mod problem;
 mod report;
@@ -20,12 +22,14 @@ mod typed;
 mod values;
 mod written;
 
+pub use choice::Settled;
 pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{
     Attention, Bound, Data, Decay, Dtype, Every, Exchange, Experiment, Format, Kernel, MaskKind,
     Memory, Mesh, Model, ModelSource, Optimizer, Recompute, Schedule, WeightsFrom,
 };
 pub use load::{Override, load, parse};
+pub use machine::memory as machine_memory;
 pub use plan::{Peak, Plan, RankPlan};
 pub use problem::{Problem, Problems};
 pub use schema::schema;

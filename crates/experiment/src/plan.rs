@@ -8,7 +8,10 @@ use annulus_sequence::{
 use serde::Serialize;
 
 use crate::cost::{self, Share};
-use crate::{Experiment, MaskKind, ModelSource, Problem, Problems, Shape, read_config, rules};
+use crate::{
+    Experiment, MaskKind, ModelSource, Problem, Problems, Recompute, Settled, Shape, read_config,
+    rules,
+};
 
 /// The tokenizer whose ids are the bytes, and one more between documents.
 const BYTES: &str = "bytes";
@@ -18,7 +21,7 @@ const BYTE_VALUES: usize = 256;
 /// An experiment that can run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// As written, with defaults.
+    /// As written, with defaults and with what was chosen.
     pub experiment: Experiment,
     /// The model's shape, with the vocabulary and `rope_theta` settled.
     pub shape: Shape,
@@ -26,6 +29,8 @@ pub struct Plan {
     pub mask: Mask,
     /// Sequences per rank and micro-batch.
     pub micro_batch: usize,
+    /// What is traded for memory. [`Plan::experiment`] says the same.
+    pub memory: Settled,
     /// Micro-batches per optimizer step and rank.
     pub micro_batches: usize,
     /// Visible (query, key) pairs of one sequence, per head and layer, that the slowest rank of
@@ -120,10 +125,13 @@ impl Plan {
             shape,
             mask,
             micro_batch,
+            memory: Settled { recompute: Recompute::Layer, loss_chunk: 1, mlp_chunk: 1 },
             slowest_pairs: 0,
             ranks: Vec::new(),
         };
         let passes = plan.passes()?;
+        plan.memory = plan.settled(&passes);
+        plan.experiment.memory = plan.experiment.memory.with(plan.memory);
         plan.slowest_pairs = pairs_per_hop(&passes.forward.0)
             .iter()
             .filter_map(|ranks| ranks.iter().max())
@@ -162,8 +170,25 @@ impl Plan {
         Ok(Passes { forward: (forward, proofs.0), backward: (backward, proofs.1) })
     }
 
+    /// What is traded for memory: chosen by what the ranks would hold.
+    fn settled(&self, passes: &Passes) -> Settled {
+        let needs = |memory: Settled| {
+            let share = Share::new(self, memory);
+            let sequence = 0..self.experiment.mesh.sequence;
+            let peak = |place| share.peak(place, &passes.forward.1, &passes.backward.1).total();
+            let all = sequence.map(peak).fold(0, u64::saturating_add);
+            all.saturating_mul(self.experiment.mesh.data as u64)
+        };
+        self.experiment.memory.settle(self.rows(), needs)
+    }
+
+    /// Rows of a micro-batch on one rank; all ranks of an even deal have as many.
+    pub fn rows(&self) -> usize {
+        self.micro_batch * (self.experiment.data.tokens / self.experiment.mesh.sequence)
+    }
+
     fn rank_plans(&self, passes: &Passes) -> Vec<RankPlan> {
-        let share = Share::new(self);
+        let share = Share::new(self, self.memory);
         let block = BlockShape {
             batch: self.micro_batch,
             head_dim: self.shape.head_dim,

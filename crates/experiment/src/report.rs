@@ -30,6 +30,8 @@ impl Plan {
             "{name}\n\
              mesh    {world} = {replicas} of {parts} per sequence, strategy {strategy}\n\
              step    {batch} of {tokens} tokens: {micro_batches} of {micro} per rank\n\
+             memory  recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
+             at once\n\
              model   {layers} of {hidden}, {heads} over {groups} of {width}, \
              vocabulary {vocabulary}: {elements} parameters, {dtype}",
             name = experiment.name,
@@ -41,6 +43,9 @@ impl Plan {
             tokens = data.tokens,
             micro_batches = count(self.micro_batches, "micro-batch"),
             micro = count(self.micro_batch, "sequence"),
+            recompute = self.memory.recompute.word(),
+            pieces = count(self.memory.mlp_chunk, "row"),
+            logits = count(self.memory.loss_chunk, "row"),
             layers = count(shape.num_hidden_layers, "layer"),
             hidden = shape.hidden_size,
             heads = count(shape.num_attention_heads, "head"),

@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use crate::table::{Absent, EXPERIMENT, Interval, Key, Kind};
 use crate::typed::Typed;
 
-/// Digits with `_` between them, and what `k` and `M` make of them.
+/// Digits with `_` between them, and what `k`, `M` and `G` make of them.
 const COUNT: &str = "^[0-9][0-9_]*$";
-const TOKENS: &str = "^[0-9][0-9_]*[kM]?$";
+const TOKENS: &str = "^[0-9][0-9_]*[kMG]?$";
 /// Readers of YAML 1.1 take `3e-4` for text.
 const REAL: &str = "^[-+]?[0-9_]*\\.?[0-9_]*([eE][-+]?[0-9]+)?$";
 const SECONDS: &str = "^[0-9][0-9_.]*(ms|s|m)?$";

@@ -98,7 +98,7 @@ pub(crate) const EXPERIMENT: &[Key] = &[
     key(
         "memory",
         Section(&[MEMORY]),
-        Means("a layer is recomputed, the logits come in chunks"),
+        Means("the fastest that fits into the machine"),
         "what is traded for memory; changes no result",
     ),
     key("optimizer", Section(&[OPTIMIZER]), Required, "AdamW on f32 masters"),
@@ -229,18 +229,34 @@ const ATTENTION: &[Key] = &[
 ];
 
 const MEMORY: &[Key] = &[
-    key("recompute", Word(Recompute::WORDS), Is("layer"), "what backward computes again"),
+    key(
+        "recompute",
+        Word(Recompute::WORDS),
+        Is("auto"),
+        "what backward computes again; auto: nothing, where that fits into the budget",
+    ),
+    key(
+        "budget",
+        Tokens(1, 1 << 60),
+        Means("three quarters of the machine's memory"),
+        "bytes that all ranks may hold together",
+    ),
     key(
         "micro_batch",
         Count(1, 1 << 20),
         Means("all of a replica's sequences"),
         "sequences per rank at once",
     ),
-    key("loss_chunk", Tokens(1, MOST_TOKENS), Is("1024"), "tokens of logits held at once"),
+    key(
+        "loss_chunk",
+        Tokens(1, MOST_TOKENS),
+        Means("as many as fit into the budget"),
+        "tokens of logits held at once",
+    ),
     key(
         "mlp_chunk",
         Tokens(1, MOST_TOKENS),
-        Means("all"),
+        Means("as many as fit into the budget"),
         "tokens of the feed-forward layer held at once",
     ),
 ];

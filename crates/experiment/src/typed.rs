@@ -129,9 +129,9 @@ impl Kind {
                 Some(String::from("`zigzag` is a layout: `megatron` is the strategy that uses it"))
             }
             Kind::Word(words) => nearest(text, words).map(|word| format!("did you mean `{word}`?")),
-            Kind::Count(..) if tokens(text).is_some_and(|n| whole(text) != Some(n)) => {
-                Some(String::from("`k` and `M` count tokens: write the number out here"))
-            }
+            Kind::Count(..) if tokens(text).is_some_and(|n| whole(text) != Some(n)) => Some(
+                String::from("`k`, `M` and `G` count tokens and bytes: write the number out here"),
+            ),
             Kind::Name => {
                 Some(String::from("use letters, digits, `-`, `_` and `.`; the folder is `output`"))
             }
@@ -181,11 +181,10 @@ fn whole(text: &str) -> Option<u64> {
 
 fn tokens(text: &str) -> Option<u64> {
     const K: u64 = 1024;
-    let (number, unit) = match text.strip_suffix(['k', 'M']) {
-        Some(number) if text.ends_with('k') => (number, K),
-        Some(number) => (number, K * K),
-        None => (text, 1),
-    };
+    let (number, unit) = [('k', K), ('M', K * K), ('G', K * K * K)]
+        .iter()
+        .find_map(|(unit, count)| Some((text.strip_suffix(*unit)?, *count)))
+        .unwrap_or((text, 1));
     whole(number)?.checked_mul(unit)
 }
 

@@ -108,8 +108,9 @@ impl Experiment {
         lines.push("attention.window", attention.window.as_slice());
         lines.push("attention.kernel", &[attention.kernel.word()]);
         lines.push("memory.recompute", &[memory.recompute.word()]);
+        lines.push("memory.budget", memory.budget.as_slice());
         lines.push("memory.micro_batch", memory.micro_batch.as_slice());
-        lines.push("memory.loss_chunk", &[memory.loss_chunk]);
+        lines.push("memory.loss_chunk", memory.loss_chunk.as_slice());
         lines.push("memory.mlp_chunk", memory.mlp_chunk.as_slice());
     }
 

@@ -7,6 +7,7 @@
 
 pub mod attention;
 
+mod accumulate;
 mod adamw;
 mod charge;
 mod cross_entropy;
@@ -24,6 +25,7 @@ mod sums;
 mod swiglu;
 pub mod testing;
 
+pub use accumulate::accumulate;
 pub use adamw::{AdamW, Moments};
 pub use charge::charge;
 pub use cross_entropy::{IGNORED, linear_cross_entropy};

@@ -24,6 +24,9 @@ pub struct Proof {
     /// The most gradient buffers (travelling and contributions) that are alive at once, by rank:
     /// what is being sent counts until the hop's wait, what is arriving from its start.
     pub gradients: Vec<usize>,
+    /// The most gradient buffers that a rank has made and that are alive anywhere, by rank: what it
+    /// takes where ranks share memory and a buffer that is handed over stays where it is.
+    pub made: Vec<usize>,
     /// Hops in which something moves.
     pub hops: usize,
 }
@@ -38,15 +41,17 @@ pub fn prove(schedule: &Schedule) -> Result<Proof, Flaw> {
     let mut holders: Vec<Holder> =
         (0..schedule.world()).map(|rank| Holder::new(schedule, rank)).collect();
     let mut moving = 0;
+    let mut made = vec![0; schedule.world()];
     for hop in 0..schedule.hops() {
         matching::check(schedule, hop)?;
-        play(schedule, hop, &mut holders)?;
+        play(schedule, hop, &mut holders, &mut made)?;
         moving += usize::from(schedule.ranks.iter().any(|hops| !hops[hop].sends.is_empty()));
     }
     check_end(schedule, &holders)?;
     Ok(Proof {
         key_values: holders.iter().map(|holder| holder.most_key_values).collect(),
         gradients: holders.iter().map(|holder| holder.most_gradients).collect(),
+        made,
         hops: moving,
     })
 }
@@ -69,15 +74,28 @@ fn check_shape(schedule: &Schedule) -> Result<(), Flaw> {
     Ok(())
 }
 
-fn play(schedule: &Schedule, hop: usize, holders: &mut [Holder]) -> Result<(), Flaw> {
+fn play(
+    schedule: &Schedule,
+    hop: usize,
+    holders: &mut [Holder],
+    made: &mut [usize],
+) -> Result<(), Flaw> {
     let mut arriving: Vec<Vec<Arrival>> = vec![Vec::new(); holders.len()];
     for holder in holders.iter_mut() {
         for (to, arrival) in holder.post(hop)? {
             arriving[to].push(arrival);
         }
     }
+    for (holder, arrivals) in holders.iter_mut().zip(&arriving) {
+        holder.compute(hop, arrivals)?;
+    }
+    // Between the tiles and the wait there is most of everything.
+    let mut alive = vec![0; made.len()];
+    let arriving_makers = arriving.iter().flatten().filter_map(Arrival::maker);
+    let makers = holders.iter().flat_map(Holder::makers).chain(arriving_makers);
+    makers.for_each(|maker| alive[maker] += 1);
+    made.iter_mut().zip(alive).for_each(|(most, alive)| *most = alive.max(*most));
     for (holder, arrivals) in holders.iter_mut().zip(arriving) {
-        holder.compute(hop, &arrivals)?;
         match schedule.ranks[holder.rank][hop].collective {
             Some(Collective::ReduceScatter) => holder.sum(hop, arrivals)?,
             Some(Collective::AllGather) | None => holder.arrive(hop, arrivals)?,

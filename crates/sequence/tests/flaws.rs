@@ -30,13 +30,25 @@ fn gradient(owner: usize) -> Buffer {
 #[test]
 fn what_is_proved_of_whole_schedules() {
     let proof = prove(&forward(Strategy::Striped)).unwrap();
-    assert_eq!(proof, Proof { key_values: vec![2; 4], gradients: vec![0; 4], hops: 3 });
+    assert_eq!(
+        proof,
+        Proof { key_values: vec![2; 4], gradients: vec![0; 4], made: vec![0; 4], hops: 3 }
+    );
     let proof = prove(&backward(Strategy::Striped, Return::Travelling)).unwrap();
-    assert_eq!(proof, Proof { key_values: vec![2; 4], gradients: vec![3; 4], hops: 5 });
+    assert_eq!(
+        proof,
+        Proof { key_values: vec![2; 4], gradients: vec![3; 4], made: vec![2; 4], hops: 5 }
+    );
     let proof = prove(&backward(Strategy::Striped, Return::Reversed)).unwrap();
-    assert_eq!(proof, Proof { key_values: vec![2; 4], gradients: vec![4; 4], hops: 5 });
+    assert_eq!(
+        proof,
+        Proof { key_values: vec![2; 4], gradients: vec![4; 4], made: vec![3; 4], hops: 5 }
+    );
     let proof = prove(&backward(Strategy::AllGather, Return::default())).unwrap();
-    assert_eq!(proof, Proof { key_values: vec![3; 4], gradients: vec![5; 4], hops: 2 });
+    assert_eq!(
+        proof,
+        Proof { key_values: vec![3; 4], gradients: vec![5; 4], made: vec![4; 4], hops: 2 }
+    );
 }
 
 #[test]

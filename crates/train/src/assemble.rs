@@ -63,9 +63,9 @@ impl Setup {
             data: experiment.mesh.data,
             sequence: experiment.mesh.sequence,
             micro_batch: plan.micro_batch,
-            recompute: experiment.memory.recompute,
-            loss_chunk: experiment.memory.loss_chunk,
-            mlp_chunk: experiment.memory.mlp_chunk,
+            recompute: plan.memory.recompute,
+            loss_chunk: plan.memory.loss_chunk,
+            mlp_chunk: Some(plan.memory.mlp_chunk).filter(|chunk| *chunk < plan.rows()),
             deadline: experiment.mesh.deadline,
             cores,
         }

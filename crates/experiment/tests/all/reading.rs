@@ -31,7 +31,7 @@ fn every_key_means_what_it_says() {
     assert_eq!((small.mesh.data, small.mesh.sequence), (2, 4));
     assert_eq!(small.mesh.deadline, Duration::from_secs(90));
     assert_eq!(small.attention.strategy, Strategy::Striped);
-    assert_eq!(small.memory.loss_chunk, 1024);
+    assert_eq!(small.memory.loss_chunk, Some(1024));
     assert_eq!(small.memory.micro_batch, Some(1));
     assert_eq!(small.optimizer.learning_rate.to_bits(), 3e-4_f64.to_bits());
     assert_eq!((small.schedule.steps, small.schedule.decay), (1000, Decay::Cosine));
@@ -66,7 +66,7 @@ schedule: { steps: 1 }
     assert_eq!(least.attention.strategy, Strategy::Local);
     assert_eq!(least.attention.mask, MaskKind::Causal);
     assert_eq!(least.attention.kernel, Kernel::Fused);
-    assert_eq!(least.memory.recompute, Recompute::Layer);
+    assert_eq!(least.memory.recompute, Recompute::Auto);
     assert_eq!((least.optimizer.betas, least.optimizer.epsilon), ((0.9, 0.95), 1e-8));
     assert_eq!((least.schedule.decay, least.schedule.floor), (Decay::Constant, 0.1));
     assert_eq!((least.every.log, least.every.evaluate), (1, 0));

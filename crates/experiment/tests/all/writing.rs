@@ -20,7 +20,7 @@ data: { path: "a: b #c", format: jsonl, tokenizer: "t/tokenizer.json",
   tokens: 96, batch: 6, evaluate: 3 }
 mesh: { data: 3, sequence: 4, deadline: 1500ms }
 attention: { strategy: megatron, exchange: p2p, mask: full, window: 17, kernel: reference }
-memory: { recompute: none, micro_batch: 2, loss_chunk: 7, mlp_chunk: 9 }
+memory: { recompute: none, budget: 3G, micro_batch: 2, loss_chunk: 7, mlp_chunk: 9 }
 optimizer: { name: adamw, learning_rate: 1.0e-30, betas: [0.1, 0.2], epsilon: 0.1234567890123456789,
   weight_decay: 0, clip: 0 }
 schedule: { steps: 9, stop: 8, warmup: 7, decay: wsd, floor: 0.5 }

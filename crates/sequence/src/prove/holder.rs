@@ -14,6 +14,8 @@ struct Content {
     rows: Range<usize>,
     /// Gradients: whose contributions are in it.
     contributors: BTreeSet<usize>,
+    /// Gradients: who made the buffer.
+    maker: usize,
 }
 
 /// A buffer on its way in.
@@ -21,6 +23,13 @@ struct Content {
 pub(super) struct Arrival {
     buffer: Buffer,
     content: Content,
+}
+
+impl Arrival {
+    /// Who made the buffer, if gradients are in it.
+    pub(super) fn maker(&self) -> Option<usize> {
+        is_gradient(self.buffer).then_some(self.content.maker)
+    }
 }
 
 /// One rank at play.
@@ -66,6 +75,7 @@ impl<'a> Holder<'a> {
                 heads: sent.heads.clone(),
                 rows: sent.rows.clone(),
                 contributors: content.contributors.clone(),
+                maker: content.maker,
             };
             if is_gradient(sent.buffer) {
                 // Given away: what did not move would be lost.
@@ -122,7 +132,8 @@ impl<'a> Holder<'a> {
             (Pass::Forward, None) => Ok(()),
             (Pass::Backward, Some(written)) if written == into => {
                 let contributors = BTreeSet::from([self.rank]);
-                self.put(hop, into, Content { contributors, ..self.whole(tile.keys) })
+                let maker = self.rank;
+                self.put(hop, into, Content { contributors, maker, ..self.whole(tile.keys) })
             }
             (_, written) => Err(Flaw::Misplaced(self.at(hop, written.unwrap_or(into)))),
         }
@@ -170,6 +181,11 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
+    /// Who made the gradient buffers that are here, one by one.
+    pub(super) fn makers(&self) -> impl Iterator<Item = usize> {
+        self.held.iter().filter(|(buffer, _)| is_gradient(**buffer)).map(|(_, held)| held.maker)
+    }
+
     /// Whether the gradient of the own keys is here with the contribution of `from` in it.
     pub(super) fn has_home(&self, from: usize) -> bool {
         let gradient = self.held.get(&Buffer::gradient(self.rank));
@@ -194,7 +210,8 @@ impl<'a> Holder<'a> {
     }
     fn whole(&self, owner: usize) -> Content {
         let rows = 0..self.schedule.positions[owner].tokens();
-        Content { heads: 0..self.schedule.heads, rows, contributors: BTreeSet::new() }
+        let contributors = BTreeSet::new();
+        Content { heads: 0..self.schedule.heads, rows, contributors, maker: owner }
     }
     fn put(&mut self, hop: usize, buffer: Buffer, content: Content) -> Result<(), Flaw> {
         match self.held.insert(buffer, content) {

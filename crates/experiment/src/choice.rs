@@ -1,0 +1,110 @@
+//! What is traded for memory, where the experiment leaves it open: the first of a list, fastest
+//! first, that fits into the budget.
+//!
+//! Taking rows of the feed-forward layer a few at a time costs next to nothing, and recomputing a
+//! layer about a quarter of its projections; so pieces come first. What the experiment says itself
+//! is not touched.
+
+use crate::machine::memory;
+use crate::{Memory, Recompute};
+
+/// Of the machine's memory, what ranks may take where the experiment does not say.
+const SHARE: (u64, u64) = (3, 4);
+/// Taken for the machine's memory where the system does not say.
+const UNKNOWN: u64 = 8 << 30;
+/// Rows of the feed-forward layer at once, after all of them.
+const ROWS: [usize; 4] = [8192, 4096, 2048, 1024];
+/// Tokens of logits at once: more are no faster.
+const LOGITS: [usize; 2] = [1024, 128];
+
+/// What is traded for memory, with nothing left open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// What backward computes again; never [`Recompute::Auto`].
+    pub recompute: Recompute,
+    /// Tokens of logits held at once.
+    pub loss_chunk: usize,
+    /// Rows of the feed-forward layer held at once; at least all of a micro-batch: all.
+    pub mlp_chunk: usize,
+}
+
+impl Memory {
+    /// What the experiment says, and of what it leaves open the first that `needs` so many bytes
+    /// that they fit; where nothing fits, the smallest. `rows` a rank has in a micro-batch.
+    pub(crate) fn settle(&self, rows: usize, needs: impl Fn(Settled) -> u64) -> Settled {
+        let mut last = None;
+        let budget = self.budget();
+        for choice in self.choices(rows) {
+            if needs(choice) <= budget {
+                return choice;
+            }
+            last = Some(choice);
+        }
+        last.expect("there is always a choice: what is written, or every list's first")
+    }
+
+    /// Bytes that all ranks may hold together.
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget.unwrap_or_else(|| memory().unwrap_or(UNKNOWN) / SHARE.1 * SHARE.0)
+    }
+
+    /// The same experiment with `settled` written out.
+    pub(crate) fn with(&self, settled: Settled) -> Memory {
+        let Settled { recompute, loss_chunk, mlp_chunk } = settled;
+        let (loss_chunk, mlp_chunk) = (Some(loss_chunk), Some(mlp_chunk));
+        Memory { recompute, loss_chunk, mlp_chunk, ..self.clone() }
+    }
+
+    /// Everything that may be chosen, fastest first.
+    fn choices(&self, rows: usize) -> impl Iterator<Item = Settled> {
+        let recompute = match self.recompute {
+            Recompute::Auto => vec![Recompute::None, Recompute::Layer],
+            written => vec![written],
+        };
+        let pieces = [rows].into_iter().chain(ROWS.into_iter().filter(move |piece| *piece < rows));
+        let pieces = self.mlp_chunk.map_or_else(|| pieces.collect(), |written| vec![written]);
+        let logits = self.loss_chunk.map_or_else(|| LOGITS.to_vec(), |written| vec![written]);
+        logits.into_iter().flat_map(move |loss_chunk| {
+            let pieces = pieces.clone();
+            recompute.clone().into_iter().flat_map(move |recompute| {
+                let settled = move |mlp_chunk| Settled { recompute, loss_chunk, mlp_chunk };
+                pieces.clone().into_iter().map(settled)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: Memory = Memory {
+        recompute: Recompute::Auto,
+        budget: Some(1000),
+        micro_batch: None,
+        loss_chunk: None,
+        mlp_chunk: None,
+    };
+
+    #[test]
+    fn the_fastest_that_fits_is_chosen_and_else_the_smallest() {
+        let settled = |needs: &dyn Fn(Settled) -> u64| OPEN.settle(5000, needs);
+        let (auto, layer) = (Recompute::None, Recompute::Layer);
+        let all = Settled { recompute: auto, loss_chunk: 1024, mlp_chunk: 5000 };
+        assert_eq!(settled(&|_| 1000), all);
+        assert_eq!(settled(&|c| (c.mlp_chunk as u64).saturating_sub(3500)), Settled { mlp_chunk: 4096, ..all });
+        let kept = |c: Settled| if c.recompute == layer { 10 } else { 2000 };
+        assert_eq!(settled(&kept), Settled { recompute: layer, ..all });
+        let smallest = Settled { recompute: layer, loss_chunk: 128, mlp_chunk: 1024 };
+        assert_eq!(settled(&|_| 1001), smallest);
+    }
+
+    #[test]
+    fn what_is_written_stays() {
+        let written =
+            Memory { recompute: Recompute::None, loss_chunk: Some(7), mlp_chunk: Some(9), ..OPEN };
+        let settled = written.settle(5000, |_| u64::MAX);
+        assert_eq!(settled, Settled { recompute: Recompute::None, loss_chunk: 7, mlp_chunk: 9 });
+        assert_eq!(written.with(settled), written);
+    }
+}

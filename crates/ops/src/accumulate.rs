@@ -1,0 +1,53 @@
+//! Adding in place, where a sum is one's own.
+
+use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
+
+use crate::rows::in_place_mut;
+
+/// `to += from`, both f32 and without gaps. Whoever shares the storage of `to` sees it change.
+pub fn accumulate(to: &Tensor, from: &Tensor) -> Result<()> {
+    if to.shape() != from.shape() {
+        bail!("accumulate: found {:?}, wanted {:?}", from.shape(), to.shape());
+    }
+    to.inplace_op2(from, &Accumulate)
+}
+
+struct Accumulate;
+
+impl InplaceOp2 for Accumulate {
+    fn name(&self) -> &'static str {
+        "accumulate"
+    }
+    fn cpu_fwd(
+        &self,
+        to: &mut CpuStorage,
+        to_layout: &Layout,
+        from: &CpuStorage,
+        from_layout: &Layout,
+    ) -> Result<()> {
+        let to = in_place_mut(to, to_layout)?;
+        let (CpuStorage::F32(from), Some((start, end))) = (from, from_layout.contiguous_offsets())
+        else {
+            bail!("accumulate: found {:?} with gaps or of another type, wanted F32", from_layout);
+        };
+        to.iter_mut().zip(&from[start..end]).for_each(|(to, from)| *to += from);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, random};
+
+    #[test]
+    fn a_sum_grows_in_place() -> Result<()> {
+        let (to, from) = ((random("to", &[3, 5, 7])? * 1.0)?, random("from", &[3, 5, 7])?);
+        let (wanted, seen) = ((&to + &from)?, to.clone());
+        accumulate(&to, &from)?;
+        assert_eq!((error(&to, &wanted)?, error(&seen, &wanted)?), (0.0, 0.0));
+        assert!(accumulate(&to, &from.t()?).is_err());
+        assert!(accumulate(&to.narrow(2, 0, 2)?, &from.narrow(2, 0, 2)?).is_err());
+        Ok(())
+    }
+}
