@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use annulus_ops::attention::{AttentionKernel, BackwardTile};
 use annulus_sequence::{Mask, Positions, Run};
-use candle_core::Error;
+use candle_core::{DType, Error};
 
 use crate::support::{Case, Heads, Shard, bits, fused};
 
@@ -23,11 +23,13 @@ fn any_number_of_workers() {
     // One key/value head is fewer than two workers, six are enough for two but badly dealt to four.
     for heads in [Heads(1, 1, 1, 32), Heads(1, 4, 1, 16), Heads(2, 6, 3, 8)] {
         let case = Case::random(heads, 500, 600);
-        let shards = shards(&case, 500, 600);
-        let expected = bits(&case.run(&fused(1), &shards));
-        for workers in [1, 2, 3, 4, 4] {
-            let found = bits(&case.run(&fused(workers), &shards));
-            assert!(found == expected, "{heads:?}: {workers} workers differ from one");
+        for case in [case.clone(), case.rounded(DType::BF16)] {
+            let shards = shards(&case, 500, 600);
+            let expected = bits(&case.run(&fused(1), &shards));
+            for workers in [1, 2, 3, 4, 4] {
+                let found = bits(&case.run(&fused(workers), &shards));
+                assert!(found == expected, "{heads:?}: {workers} workers differ from one");
+            }
         }
     }
 }

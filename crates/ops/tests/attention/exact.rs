@@ -37,6 +37,47 @@ fn every_size_and_dimension() {
     one_tile(&Reference, Heads(1, 2, 2, 33), 61);
 }
 
+/// Rows are padded to whole vectors, so no length of a head is computed otherwise than another.
+#[test]
+fn any_length_of_a_head() {
+    for kernel in machines(2) {
+        for dim in (2..=256).step_by(18).chain([256]) {
+            one_tile(&kernel, Heads(1, 2, 1, dim), 50);
+        }
+    }
+}
+
+/// Values and output gradients between the smallest normal numbers and 0, among others that are not.
+#[test]
+fn denormals() {
+    let positions = Positions::all(70);
+    let case = Case::random(Heads(1, 2, 1, 32), 70, 70);
+    let tiny = |tensor: &Tensor| {
+        let mut values: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
+        values.iter_mut().step_by(3).for_each(|value| *value *= 1e-39);
+        Tensor::from_vec(values, tensor.shape(), &Device::Cpu).unwrap()
+    };
+    let case = Case {
+        q: tiny(&case.q),
+        k: tiny(&case.k),
+        v: tiny(&case.v),
+        gradient: tiny(&case.gradient),
+        ..case
+    };
+    for mask in masks() {
+        let expected = case.dense(&mask, &positions, &positions);
+        for kernel in machines(1) {
+            let results = case.run(&kernel, &[case.shard(&mask, &positions, &positions)]);
+            results.check(&expected, TOLERANCE, &format!("{kernel:?} {mask:?}"));
+        }
+    }
+    let zeros = case.q.zeros_like().unwrap();
+    let all = Case { v: (&case.v * 1e-39).unwrap(), q: zeros, ..case };
+    let results = all.run(&fused(1), &[all.shard(&Mask::full(), &positions, &positions)]);
+    let out = largest(&results.attended.out);
+    assert!(out > 0.0 && out < 1e-38, "{out:e}: a mean of denormals is one");
+}
+
 #[test]
 fn grouped_heads_and_batches() {
     for heads in [Heads(2, 6, 2, 16), Heads(1, 4, 1, 64), Heads(3, 3, 3, 8)] {

@@ -15,9 +15,9 @@ use std::sync::Mutex;
 use candle_core::{DType, Result, Tensor};
 
 use super::column::{Column, Context};
-use super::inputs::{Held, Inputs, Source, contiguous, of_batch};
+use super::inputs::{Held, Inputs, Source, contiguous};
 use super::machine::{Choice, Instructions, Machine, PANEL};
-use super::pieces::{COLUMNS, Piece, ROWS};
+use super::pieces::{COLUMNS, ROWS};
 use super::scores::RowProducts;
 use super::turns::Turns;
 use super::{Shelf, locked, narrow};
@@ -145,24 +145,23 @@ impl Choice for TileGradients<'_> {
     /// while there are enough, and nobody waits for a later job.
     fn with<M: Machine>(self, machine: M) -> Result<()> {
         let inputs = &self.context.inputs;
-        let by_columns = inputs.pieces_by_columns();
-        let pieces = |head: usize, column: usize| -> &[(usize, &Piece)] {
-            &of_batch(&by_columns, head / inputs.keys.heads)[column]
+        let reached_by = |head: usize, column: usize| {
+            let blocks = 0..inputs.row_blocks();
+            blocks.filter(move |&block| inputs.reach(head, block).contains(&column))
         };
-        let heads = 0..inputs.kv_heads();
+        let (heads, group) = (0..inputs.kv_heads(), inputs.group());
         let jobs: Vec<(usize, usize)> = (0..inputs.column_blocks())
             .flat_map(|column| heads.clone().map(move |head| (head, column)))
-            .filter(|&(head, column)| !pieces(head, column).is_empty())
+            .filter(|&(head, column)| reached_by(head * group, column).next().is_some())
             .collect();
         self.pool.watched(jobs, self.progress, |(head, column)| {
             let block = head * inputs.column_blocks() + column;
             self.scratch.with(|scratch| {
                 scratch.enter(machine, &self.context, (head, column));
                 let taker = self.context.turns.taker();
-                for query_head in head * inputs.group()..(head + 1) * inputs.group() {
-                    for &(rows, piece) in pieces(head, column) {
-                        let place = (query_head, rows, piece);
-                        scratch.add(machine, &self.context, (column, place), &taker);
+                for head in head * group..(head + 1) * group {
+                    for block in reached_by(head, column) {
+                        scratch.add(machine, &self.context, (head, block, column), &taker);
                     }
                 }
                 scratch.leave(machine, &self.context, [&self.dk[block], &self.dv[block]]);

@@ -6,7 +6,7 @@ use super::inputs::{Inputs, Place, Source};
 use super::lock;
 use super::machine::{Machine, PANEL};
 use super::pack::{Interleaved, Natural, Panels, units};
-use super::pieces::{COLUMNS, Piece, ROWS};
+use super::pieces::{COLUMNS, ROWS};
 use super::product::{self, Left, Onto, Product, Right};
 use super::scores::{AddRows, Differentiate, STEP, hide};
 use super::turns::{Taker, Turns};
@@ -119,22 +119,45 @@ impl Column {
         self.k.split(machine, width, width);
     }
 
-    /// Adds the gradients of a piece: `dv += pT g`, `dk += dsT q`, `dq += scale ds k`, the last in turn.
+    /// Adds the gradients of what a block of query rows sees of the block of columns: `dv += pT g`, `dk += dsT q`,
+    /// `dq += scale ds k`, the last in turn.
     pub(super) fn add<M: Machine>(
         &mut self,
         machine: M,
         context: &Context<'_>,
-        (column, (head, block, piece)): (usize, (usize, usize, &Piece)),
+        (head, block, column): (usize, usize, usize),
         taker: &Taker<'_>,
     ) {
         let inputs = &context.inputs;
+        let index = head * inputs.row_blocks() + block;
+        let turn = column - inputs.reach(head, block).start;
+        let Some(piece) = inputs.piece(head, block, column) else {
+            return taker.take(index, turn, || ());
+        };
+        self.gradients(machine, context, Place { head, block, piece: &piece }, column);
+        let (dim, step) = (inputs.sizes.dim, inputs.width());
+        taker.take(index, turn, || {
+            let to: &mut [f32] = &mut lock(&context.dq[index]);
+            machine.call(AddRows { to, from: &self.dq, scale: context.scale, dim, step });
+        });
+    }
+
+    /// Adds the gradients of a piece's keys and values; leaves those of its queries.
+    fn gradients<M: Machine>(
+        &mut self,
+        machine: M,
+        context: &Context<'_>,
+        place: Place<'_>,
+        column: usize,
+    ) {
+        let (inputs, piece) = (&context.inputs, place.piece);
         let (dim, width) = (inputs.sizes.dim, inputs.width());
         let (count, first) = (piece.columns.len(), piece.columns.start - column * COLUMNS);
-        let range = inputs.rows(head, block);
+        let range = inputs.rows(place.head, place.block);
         let rows = range.len().next_multiple_of(product::ROWS);
         self.q.copy(machine, inputs.q, range.clone(), dim);
         self.gradient.copy(machine, context.gradient, range.clone(), dim);
-        self.differentiate(machine, context, Place { head, block, piece }, (rows, first));
+        self.differentiate(machine, context, place, (rows, first));
         let by_columns = |c, factor: &Factor, b: &Factor| {
             machine.call(Product {
                 a: Left { units: factor.along_columns::<M>(), row: 1, depth: STEP },
@@ -162,11 +185,6 @@ impl Column {
             panels: width / PANEL,
             depth: units::<M>(count),
             onto: Onto::Nothing,
-        });
-        let place = head * inputs.row_blocks() + block;
-        taker.take(place, piece.turn, || {
-            let to: &mut [f32] = &mut lock(&context.dq[place]);
-            machine.call(AddRows { to, from: &self.dq, scale: context.scale, dim, step: width });
         });
     }
 

@@ -148,14 +148,15 @@ impl Choice for TileFold<'_> {
         let (inputs, pool) = (&self.inputs, self.pool);
         let packed = Packed::new(machine, inputs, pool);
         let jobs = heaviest_first(inputs.heads(), inputs.row_blocks(), |head, block| {
-            inputs.pieces(head, block).len()
+            inputs.reach(head, block).len()
         });
         pool.watched(jobs, self.progress, |(head, block)| {
             let mut rows = lock(&self.state[head * inputs.row_blocks() + block]);
             self.scratch.with(|scratch| {
                 scratch.enter(machine, inputs, (head, block), &rows);
-                for piece in inputs.pieces(head, block) {
-                    let place = Place { head, block, piece };
+                let reach = inputs.reach(head, block);
+                for piece in reach.filter_map(|column| inputs.piece(head, block, column)) {
+                    let place = Place { head, block, piece: &piece };
                     scratch.attend(machine, inputs, (place, self.scale), &packed);
                 }
                 scratch.leave(inputs, &mut rows);

@@ -11,7 +11,7 @@ use candle_core::{CpuStorage, DType, Result, Storage, StorageRef, Tensor};
 use half::bf16;
 
 use super::machine::{Leaf, Machine, PANEL};
-use super::pieces::{COLUMNS, Piece, Pieces, ROWS};
+use super::pieces::{COLUMNS, Piece, ROWS, reaches};
 use crate::attention::sizes::{Keys, Queries, wrong};
 
 /// A tensor's elements, contiguous, held against writers.
@@ -127,8 +127,8 @@ pub(super) struct Inputs<'a> {
     pub(super) v: Source<'a>,
     /// By batch row, or one for all.
     visibility: &'a [Visibility],
-    /// Likewise.
-    pieces: Vec<Pieces>,
+    /// Likewise: for every block of query rows, the blocks of key columns it reaches.
+    reaches: Vec<Vec<Range<usize>>>,
 }
 
 /// A piece of one query head's scores.
@@ -147,8 +147,8 @@ impl<'a> Inputs<'a> {
         [q, k, v]: [Source<'a>; 3],
         visibility: &'a [Visibility],
     ) -> Inputs<'a> {
-        let pieces = visibility.iter().map(|one| Pieces::new(&one.queries)).collect();
-        Inputs { sizes, keys, q, k, v, visibility, pieces }
+        let reaches = visibility.iter().map(|one| reaches(&one.queries)).collect();
+        Inputs { sizes, keys, q, k, v, visibility, reaches }
     }
 
     /// Elements of a row, in whole panels.
@@ -181,14 +181,14 @@ impl<'a> Inputs<'a> {
         self.keys.rows.div_ceil(COLUMNS)
     }
 
-    /// The pieces that a block of query rows sees.
-    pub(super) fn pieces(&self, head: usize, block: usize) -> &[Piece] {
-        of_batch(&self.pieces, head / self.sizes.heads).of(block)
+    /// The blocks of key columns from the first that a block of query rows sees to the last.
+    pub(super) fn reach(&self, head: usize, block: usize) -> Range<usize> {
+        of_batch(&self.reaches, head / self.sizes.heads)[block].clone()
     }
 
-    /// The pieces of all blocks of query rows, by batch row or one for all, by block of key columns.
-    pub(super) fn pieces_by_columns(&self) -> Vec<Vec<Vec<(usize, &Piece)>>> {
-        self.pieces.iter().map(|pieces| pieces.by_columns(self.keys.rows)).collect()
+    /// What a block of query rows sees of a block of key columns.
+    pub(super) fn piece(&self, head: usize, block: usize, column: usize) -> Option<Piece> {
+        Piece::new(self.spans(head, block), column)
     }
 
     /// A block's query rows, of its head's.
@@ -218,6 +218,6 @@ impl<'a> Inputs<'a> {
 }
 
 /// What belongs to a batch row, where all may share one.
-pub(super) fn of_batch<T>(items: &[T], index: usize) -> &T {
+fn of_batch<T>(items: &[T], index: usize) -> &T {
     &items[index.min(items.len() - 1)]
 }

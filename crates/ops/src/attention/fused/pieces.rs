@@ -18,13 +18,10 @@ pub(super) const COLUMNS: usize = 192;
 /// Pieces begin and end at multiples of this, and so of a panel and of the rows of a micro-tile.
 pub(super) const GRAIN: usize = 48;
 
-/// The columns of a block that a block of rows sees.
+/// The columns of a block that a block of rows sees. Pieces are made when they are computed: a list of them would grow with
+/// the square of the tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Which block of columns it lies in.
-    pub(super) block: usize,
-    /// How many pieces of the same rows come before it.
-    pub(super) turn: usize,
     /// The first and last that are seen by any row, and all between them, in whole grains: the last may not exist.
     pub(super) columns: Range<usize>,
     /// Whether some row does not see some of them.
@@ -32,6 +29,22 @@ pub(super) struct Piece {
 }
 
 impl Piece {
+    /// What `rows` see of a block of columns.
+    pub(super) fn new(rows: &[Spans], block: usize) -> Option<Piece> {
+        let whole = block * COLUMNS..(block + 1) * COLUMNS;
+        let (mut first, mut end, mut seen) = (whole.end, whole.start, 0);
+        for span in rows.iter().flatten() {
+            let start = whole.start.max(span.start as usize);
+            let stop = whole.end.min(span.end as usize);
+            if start < stop {
+                (first, end, seen) = (first.min(start), end.max(stop), seen + stop - start);
+            }
+        }
+        let columns = first / GRAIN * GRAIN..end.next_multiple_of(GRAIN);
+        let masked = seen < rows.len() * columns.len();
+        (seen > 0).then_some(Piece { columns, masked })
+    }
+
     /// Which of its columns rows see, as far as products can leave others out: rows of the block with columns of the piece,
     /// both from 0. Where every row sees everything that is one product, along the edge of a mask one for every few rows.
     pub(super) fn extents(
@@ -60,54 +73,15 @@ impl Piece {
     }
 }
 
-/// The pieces of a tile, by block of query rows, in the order of their columns.
-#[derive(Debug)]
-pub(super) struct Pieces(Vec<Vec<Piece>>);
-
-impl Pieces {
-    /// The pieces of the tile whose query rows see `spans`.
-    pub(super) fn new(spans: &[Spans]) -> Pieces {
-        Pieces(spans.chunks(ROWS).map(pieces_of).collect())
-    }
-
-    /// Those of a block of query rows.
-    pub(super) fn of(&self, block: usize) -> &[Piece] {
-        &self.0[block]
-    }
-
-    /// The same by block of key columns: the blocks of rows that see some of it, with the piece each sees.
-    pub(super) fn by_columns(&self, columns: usize) -> Vec<Vec<(usize, &Piece)>> {
-        let mut by_columns = vec![Vec::new(); columns.div_ceil(COLUMNS)];
-        for (rows, pieces) in self.0.iter().enumerate() {
-            for piece in pieces {
-                by_columns[piece.block].push((rows, piece));
-            }
-        }
-        by_columns
-    }
-}
-
-fn pieces_of(rows: &[Spans]) -> Vec<Piece> {
-    let seen = || rows.iter().flatten().filter(|span| span.start < span.end);
-    let first = seen().map(|span| span.start as usize).min().unwrap_or(0);
-    let end = seen().map(|span| span.end as usize).max().unwrap_or(0);
-    let pieces = (first / COLUMNS..end.div_ceil(COLUMNS)).filter_map(|block| piece_of(rows, block));
-    pieces.enumerate().map(|(turn, piece)| Piece { turn, ..piece }).collect()
-}
-
-fn piece_of(rows: &[Spans], block: usize) -> Option<Piece> {
-    let whole = block * COLUMNS..(block + 1) * COLUMNS;
-    let (mut first, mut end, mut seen) = (whole.end, whole.start, 0);
-    for span in rows.iter().flatten() {
-        let start = whole.start.max(span.start as usize);
-        let stop = whole.end.min(span.end as usize);
-        if start < stop {
-            (first, end, seen) = (first.min(start), end.max(stop), seen + stop - start);
-        }
-    }
-    let columns = first / GRAIN * GRAIN..end.next_multiple_of(GRAIN);
-    let masked = seen < rows.len() * columns.len();
-    (seen > 0).then_some(Piece { block, turn: 0, columns, masked })
+/// For every block of query rows, the blocks of key columns from the first that it sees to the last.
+pub(super) fn reaches(spans: &[Spans]) -> Vec<Range<usize>> {
+    let reach = |rows: &[Spans]| {
+        let seen = || rows.iter().flatten().filter(|span| span.start < span.end);
+        let first = seen().map(|span| span.start as usize).min().unwrap_or(0);
+        let end = seen().map(|span| span.end as usize).max().unwrap_or(0);
+        first / COLUMNS..end.div_ceil(COLUMNS)
+    };
+    spans.chunks(ROWS).map(reach).collect()
 }
 
 #[cfg(test)]
@@ -124,38 +98,33 @@ mod tests {
     #[test]
     fn unseen_edges_and_blocks_are_cut_off() {
         let rows = [sees(&[(3, 10), (500, 530)]), sees(&[(50, 150), (520, 540)]), sees(&[])];
-        let pieces = Pieces::new(&rows);
-        let expected = [
-            Piece { block: 0, turn: 0, columns: 0..192, masked: true },
-            Piece { block: 2, turn: 1, columns: 480..576, masked: true },
-        ];
-        assert_eq!(pieces.of(0), expected);
-        let by_columns = pieces.by_columns(800);
-        assert_eq!(by_columns[0], [(0, &expected[0])]);
-        assert!(by_columns[1].is_empty() && by_columns[3].is_empty());
+        assert_eq!(reaches(&rows), [0..3]);
+        let pieces: Vec<_> = (0..4).map(|block| Piece::new(&rows, block)).collect();
+        assert_eq!(pieces[0], Some(Piece { columns: 0..192, masked: true }));
+        assert_eq!(pieces[2], Some(Piece { columns: 480..576, masked: true }));
+        assert!(pieces[1].is_none() && pieces[3].is_none());
     }
 
     #[test]
     fn rows_along_an_edge_leave_out_what_they_do_not_see() {
         let rows: Vec<Spans> = (100..160).map(|row| sees(&[(0, row + 1)])).collect();
-        let pieces = Pieces::new(&rows);
-        let extents: Vec<_> = pieces.of(0)[0].extents(&rows).collect();
+        let extents: Vec<_> = Piece::new(&rows, 0).unwrap().extents(&rows).collect();
         assert_eq!(extents.len(), 5);
         assert_eq!(extents[0], (0..12, 0..112));
         assert_eq!(extents[4], (48..60, 0..160));
         let window = [sees(&[(70, 100)]), sees(&[])];
-        let pieces = Pieces::new(&window);
-        assert_eq!(pieces.of(0)[0].columns, 48..144);
-        assert_eq!(pieces.of(0)[0].extents(&window).next(), Some((0..12, 16..64)));
+        let piece = Piece::new(&window, 0).unwrap();
+        assert_eq!(piece.columns, 48..144);
+        assert_eq!(piece.extents(&window).next(), Some((0..12, 16..64)));
     }
 
     #[test]
     fn what_every_row_sees_is_not_masked() {
-        let touching = sees(&[(0, 100), (100, 300)]);
-        let pieces = Pieces::new(&[sees(&[(0, 300)]), touching]);
-        let masked: Vec<bool> = pieces.of(0).iter().map(|piece| piece.masked).collect();
-        assert_eq!(masked, [false, true], "the last columns do not exist");
-        let none = Pieces::new(&[sees(&[]), sees(&[(7, 7)])]);
-        assert!(none.of(0).is_empty());
+        let rows = [sees(&[(0, 300)]), sees(&[(0, 100), (100, 300)])];
+        let masked = |block| Piece::new(&rows, block).map(|piece| piece.masked);
+        assert_eq!(masked(0), Some(false));
+        assert_eq!(masked(1), Some(true), "the last columns do not exist");
+        let none = [sees(&[]), sees(&[(7, 7)])];
+        assert!(reaches(&none)[0].is_empty() && Piece::new(&none, 0).is_none());
     }
 }

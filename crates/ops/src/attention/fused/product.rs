@@ -159,3 +159,100 @@ unsafe fn tile<M: Machine, const R: usize, const P: usize>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::attention::fused::machine::{Choice, Instructions};
+    use crate::attention::fused::pack::{Interleaved, Natural, Panels, units};
+
+    /// `onto + a b` for `a` rows by depth and `b` columns by depth (left as it is, right transposed) or depth by columns.
+    struct Case<'a> {
+        a: &'a [f32],
+        b: &'a [f32],
+        sizes: [usize; 3],
+        onto: Onto<'a>,
+        transposed: bool,
+    }
+
+    impl Choice for Case<'_> {
+        type Output = Vec<f32>;
+
+        /// Packs both factors as attention does; rows of each are `depth` or `columns` apart.
+        fn with<M: Machine>(self, machine: M) -> Vec<f32> {
+            let [rows, columns, depth] = self.sizes;
+            let (mut a, mut c) = (self.a.to_vec(), vec![1.0; rows * columns]);
+            machine.call(Natural { rows: &mut a, step: depth, width: depth });
+            let mut b = vec![0.0; self.b.len()];
+            let panel = if self.transposed {
+                machine.call(Panels { from: self.b, to: &mut b, step: depth, width: depth });
+                Right { units: &b, panel: units::<M>(depth) * PANEL, depth: PANEL }
+            } else {
+                machine.call(Interleaved { from: self.b, to: &mut b, step: columns });
+                Right { units: &b, panel: PANEL, depth: columns }
+            };
+            machine.call(Product {
+                a: Left { units: &a, row: depth, depth: 1 },
+                b: panel,
+                c: &mut c,
+                step: columns,
+                rows,
+                panels: columns / PANEL,
+                depth: units::<M>(depth),
+                onto: self.onto,
+            });
+            c
+        }
+    }
+
+    #[test]
+    fn micro_tiles_agree_with_sums_in_f64_on_every_machine() {
+        let value = |seed: usize, index: usize| {
+            bf16::from_f32(((index * 7919 + seed * 104_729) % 1009) as f32 / 500.0 - 1.0).to_f32()
+        };
+        for (rows, columns, depth) in [(12, 16, 16), (24, 48, 32), (36, 80, 64), (12, 32, 192)] {
+            let a: Vec<f32> = (0..rows * depth).map(|index| value(1, index)).collect();
+            let b: Vec<f32> = (0..columns * depth).map(|index| value(2, index)).collect();
+            let factors: Vec<f32> = (0..rows).map(|index| value(3, index)).collect();
+            for (onto, transposed) in [
+                (Onto::Nothing, true),
+                (Onto::Sum, false),
+                (Onto::Scaled(&factors), true),
+                (Onto::Scaled(&factors), false),
+            ] {
+                for instructions in Instructions::available() {
+                    let narrow = instructions == Instructions::Avx512Bf16;
+                    let sizes = [rows, columns, depth];
+                    let case = Case { a: &a, b: &b, sizes, onto, transposed };
+                    let found = instructions.with(narrow, case);
+                    for (index, found) in found.iter().enumerate() {
+                        let (row, column) = (index / columns, index % columns);
+                        let start = match onto {
+                            Onto::Nothing => 0.0,
+                            Onto::Sum => 1.0,
+                            Onto::Scaled(factors) => f64::from(factors[row]),
+                        };
+                        let right =
+                            |d| if transposed { column * depth + d } else { d * columns + column };
+                        let product = |d| f64::from(a[row * depth + d]) * f64::from(b[right(d)]);
+                        let wanted = start + (0..depth).map(product).sum::<f64>();
+                        let error = (f64::from(*found) - wanted).abs();
+                        let allowed = f64::from(f32::EPSILON) * depth as f64;
+                        assert!(error < allowed, "{instructions:?} {sizes:?} {onto:?}: {error:e}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "inside of its slices")]
+    fn a_product_that_reaches_out_of_a_slice_is_refused() {
+        let (a, b) = (vec![0.0; 12 * 16], vec![0.0; 15 * 16]);
+        let onto = Onto::Nothing;
+        let case = Case { a: &a, b: &b, sizes: [12, 16, 16], onto, transposed: false };
+        Instructions::Portable.with(false, case);
+    }
+}
