@@ -56,7 +56,7 @@ fn losses(arguments: &Arguments, strategy: &str, ranks: usize) -> Result<Vec<f64
     words.push(format!("attention.strategy={strategy}"));
     words.push(format!("mesh.sequence={ranks}"));
     words.push(format!("output={}", folder.display()));
-    tool::run(tool::program("release")?, &words)?;
+    tool::run(tool::program("release", "annulus")?, &words)?;
     read(&folder.join("metrics.jsonl"))
 }
 

@@ -1,11 +1,13 @@
-//! What must be true of the repository: `cargo xtask check | test | agree | record | setup`.
+//! What must be true of the repository: `cargo xtask check | test | bench | agree | exact | record | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
 mod agree;
 mod arrows;
+mod bench;
 mod check;
 mod deny;
+mod exact;
 mod record;
 mod setup;
 mod sizes;
@@ -15,6 +17,7 @@ mod tool;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -30,8 +33,12 @@ enum Command {
     Check,
     /// `check`, then every test
     Test,
+    /// Measures speed and memory, optimised, alone or in turn with another program
+    Bench(bench::Arguments),
     /// Trains an experiment under every strategy on 1 to 4 ranks, and prints how far their losses are from one rank's
     Agree(agree::Arguments),
+    /// Holds a step over a long text against float64, and four ranks against one
+    Exact(exact::Arguments),
     /// Compares logits with transformers 4 and 5, and keeps them in `tests/fixtures`
     Record,
     /// Installs what some checks need, below `target/`
@@ -48,20 +55,26 @@ enum What {
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
-        Command::Check => check::run(),
-        Command::Test => check::run().and_then(|()| test::run()),
-        Command::Agree(arguments) => agree::run(&arguments),
-        Command::Record => record::run(),
-        Command::Setup { what: What::Python } => setup::python(),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
+    match run() {
+        Ok(code) => code,
         Err(error) => {
             tool::say(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+fn run() -> Result<ExitCode> {
+    match Arguments::parse().command {
+        Command::Check => check::run()?,
+        Command::Test => check::run().and_then(|()| test::run())?,
+        Command::Agree(arguments) => agree::run(&arguments)?,
+        Command::Bench(arguments) => return bench::run(&arguments),
+        Command::Exact(arguments) => exact::run(&arguments)?,
+        Command::Record => record::run()?,
+        Command::Setup { what: What::Python } => setup::python()?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The root of the repository.

@@ -67,7 +67,7 @@ fn train(experiment: &Path, changes: &[&str], output: &Path, model: &Path) -> Re
     let mut words = vec!["train".to_owned(), experiment.display().to_string()];
     words.extend(changes.iter().map(|&change| change.to_owned()));
     words.push(format!("output={}", output.display()));
-    tool::run(tool::program("debug")?, &words)?;
+    tool::run(tool::program("debug", "annulus")?, &words)?;
     let latest = fs::read_to_string(output.join("LATEST"))?;
     fs::create_dir_all(model)?;
     for file in FILES {
@@ -86,7 +86,7 @@ fn compare(environment: &str, model: &Path, theirs: &Path) -> Result<()> {
     tool::run(&python, &words(&[&script("logits.py"), model, theirs]))?;
     let mut score = words(&[Path::new("score"), Path::new("--model"), model]);
     score.extend(words(&[Path::new("--tokens"), theirs, Path::new("--out"), &ours]));
-    tool::run(tool::program("debug")?, &score)?;
+    tool::run(tool::program("debug", "annulus")?, &score)?;
     let mut agree = words(&[&script("agree.py"), &ours, theirs]);
     agree.push(LIMIT.into());
     tool::run(&python, &agree)

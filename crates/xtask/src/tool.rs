@@ -34,8 +34,8 @@ pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
     run(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
 }
 
-/// The program as cargo has built it in a profile's folder, wherever that is.
-pub(crate) fn program(folder: &str) -> Result<PathBuf> {
+/// A program as cargo has built it in a profile's folder, wherever that is.
+pub(crate) fn program(folder: &str, name: &str) -> Result<PathBuf> {
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
-    Ok(metadata.target_directory.join(folder).join("annulus").into())
+    Ok(metadata.target_directory.join(folder).join(name).into())
 }

@@ -1,0 +1,269 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use annulus_experiment::Recompute;
+use annulus_sequence::{Mask, Rule, Strategy};
+use candle_core::DType;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::machine;
+
+/// How fast Annulus is, and how much memory it takes, beside anything else that can be measured
+///
+/// Every measurement prints one line of JSON per point. Times leave out setting up; the first run
+/// warms up. Counts may end in `k` (1024) or `M` (1024²).
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask bench")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The attention kernel: speed, and its share of what the processor could do at most
+    Attention(Attention),
+    /// A training step of a small Llama: tokens per second, loss, memory
+    Step(Step),
+}
+
+/// How a measurement is made.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Common {
+    /// Print `{"ready": true}`, then one sample for every line `go` on standard input, until `quit`
+    #[arg(long, conflicts_with_all = ["against", "at_least", "record"])]
+    pub(crate) serve: bool,
+    /// Measure in turn with a program that speaks as `--serve` does; the last line is how many times
+    /// faster we are, with quartiles
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) against: Option<String>,
+    /// Pairs of samples, if there is something to compare with
+    #[arg(long, default_value_t = 15, value_parser = positive)]
+    pub(crate) pairs: usize,
+    /// Samples, if there is nothing to compare with
+    #[arg(long, default_value_t = 5, value_parser = positive)]
+    pub(crate) samples: usize,
+    /// Exit with 10 below this ratio (without a comparison: this share of the processor's peak)
+    #[arg(long, value_name = "RATIO")]
+    pub(crate) at_least: Option<f64>,
+    /// Append the results to `experiments/results/NAME.jsonl`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) record: Option<String>,
+    /// Cores that other programs may keep busy during a pair that counts [default: by threads]
+    #[arg(long, value_name = "CORES")]
+    pub(crate) foreign: Option<f64>,
+}
+
+/// `attention`
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Attention {
+    /// Positions; several with commas
+    #[arg(long, default_value = "4k", value_delimiter = ',', value_parser = count)]
+    pub(crate) tokens: Vec<usize>,
+    #[command(flatten)]
+    pub(crate) shape: Shape,
+    /// Elements' type
+    #[arg(long, default_value = "f32")]
+    pub(crate) dtype: Dtype,
+    /// Which direction is timed
+    #[arg(long, default_value = "forward")]
+    pub(crate) pass: Pass,
+    /// Threads
+    #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
+    pub(crate) threads: usize,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Heads and mask of an attention.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Shape {
+    /// Query heads
+    #[arg(long, default_value_t = 8, value_parser = positive)]
+    pub(crate) heads: usize,
+    /// Key/value heads [default: as many as query heads]
+    #[arg(long, value_parser = positive)]
+    pub(crate) kv_heads: Option<usize>,
+    /// Elements per head
+    #[arg(long, default_value_t = 64, value_parser = positive)]
+    pub(crate) head_dim: usize,
+    /// `causal`, `full`, or `window:N`: causal, each query and the N - 1 before it
+    #[arg(long, default_value = "causal", value_parser = mask)]
+    pub(crate) mask: NamedMask,
+}
+
+impl Shape {
+    /// Key/value heads.
+    pub(crate) fn groups(&self) -> usize {
+        self.kv_heads.unwrap_or(self.heads)
+    }
+}
+
+/// A mask and what it was called.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedMask {
+    pub(crate) name: String,
+    pub(crate) mask: Mask,
+}
+
+/// `step`
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Step {
+    /// Positions of the one sequence; several with commas
+    #[arg(long, default_value = "4k", value_delimiter = ',', value_parser = count)]
+    pub(crate) tokens: Vec<usize>,
+    /// What is computed again in backward: `none` or `layer`
+    #[arg(long, default_value = "none", value_parser = recompute)]
+    pub(crate) recompute: Recompute,
+    /// Threads, over all ranks
+    #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
+    pub(crate) threads: usize,
+    /// Ranks that share the sequence
+    #[arg(long, default_value_t = 1, value_parser = positive)]
+    pub(crate) ranks: usize,
+    /// How they share it
+    #[arg(long, default_value = "striped", value_parser = strategy)]
+    pub(crate) strategy: Strategy,
+    /// Write config.json, weights and tokens here, and measure nothing
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["serve", "against", "transformers"])]
+    pub(crate) export: Option<PathBuf>,
+    /// Measure in turn with transformers, which gets the same weights and tokens; losses must agree
+    #[arg(long = "against-transformers", conflicts_with_all = ["serve", "against"])]
+    pub(crate) transformers: bool,
+    /// The Python that has transformers [default: what `cargo xtask setup python` installs]
+    #[arg(long, value_name = "PATH", requires = "transformers")]
+    pub(crate) python: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// The type of an attention's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dtype {
+    F32,
+    Bf16,
+}
+
+impl Dtype {
+    /// As Candle calls it.
+    pub(crate) fn candle(self) -> DType {
+        match self {
+            Dtype::F32 => DType::F32,
+            Dtype::Bf16 => DType::BF16,
+        }
+    }
+}
+
+/// Which direction of an attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pass {
+    Forward,
+    Backward,
+    Both,
+}
+
+impl Pass {
+    /// Operations in units of a forward pass, as papers count them.
+    pub(crate) fn operations(self) -> f64 {
+        match self {
+            Pass::Forward => 1.0,
+            Pass::Backward => 2.5,
+            Pass::Both => 3.5,
+        }
+    }
+}
+
+/// The word that `value` is on the command line.
+pub(crate) fn word(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("a whole number from 1 on is wanted".to_owned()),
+        Ok(number) => Ok(number),
+    }
+}
+
+/// `4k` is 4096, `1M` is 1048576.
+fn count(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.strip_suffix('k') {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix('M').map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    positive(digits)?
+        .checked_mul(unit)
+        .ok_or_else(|| "no machine has memory for so many".to_owned())
+}
+
+fn mask(text: &str) -> Result<NamedMask, String> {
+    let mask = match text.split_once(':') {
+        None if text == "causal" => Mask::causal(),
+        None if text == "full" => Mask::full(),
+        Some(("window", width)) => Mask::causal().and(Rule::Window(count(width)?)),
+        _ => return Err("`causal`, `full` and `window:N` are known".to_owned()),
+    };
+    Ok(NamedMask { name: text.to_owned(), mask })
+}
+
+fn recompute(text: &str) -> Result<Recompute, String> {
+    let known = [("none", Recompute::None), ("layer", Recompute::Layer)];
+    let found = known.into_iter().find(|(word, _)| *word == text);
+    found.map(|(_, value)| value).ok_or_else(|| "`none` and `layer` are known".to_owned())
+}
+
+fn strategy(text: &str) -> Result<Strategy, String> {
+    Strategy::from_name(text).ok_or_else(|| {
+        let names = Strategy::ALL.map(|strategy| format!("`{}`", strategy.name()));
+        format!("{} are known", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &str) -> Result<Command, String> {
+        let words = ["bench"].into_iter().chain(words.split_whitespace());
+        Arguments::try_parse_from(words).map(|all| all.command).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn counts_have_units() {
+        assert_eq!(["1", "4k", "2M"].map(count), [Ok(1), Ok(4096), Ok(2 << 20)]);
+        for wrong in
+            ["", "0", "k", "-1", "4K", "1.5k", "99999999999999999999", "99999999999999999M"]
+        {
+            assert!(count(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_attention_is_read_with_its_defaults() -> Result<(), String> {
+        let words = "attention --tokens 4k,8k --kv-heads 2 --mask window:1k --pass both";
+        let Command::Attention(read) = parsed(words)? else { return Err("another".into()) };
+        assert_eq!(read.tokens, [4096, 8192]);
+        assert_eq!((read.shape.heads, read.shape.groups(), read.shape.head_dim), (8, 2, 64));
+        assert_eq!(read.shape.mask.mask, Mask::causal().and(Rule::Window(1024)));
+        assert_eq!((read.pass, read.dtype, read.common.pairs), (Pass::Both, Dtype::F32, 15));
+        assert_eq!(word(&read.pass) + &word(&read.dtype), "bothf32");
+        Ok(())
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for wrong in [
+            "attention --mask diagonal",
+            "attention --tokens 0",
+            "attention --serve --against x",
+            "attention --serve --record x",
+            "step --recompute all",
+            "step --strategy round",
+            "step --python x",
+            "step --export a --against-transformers",
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The machine: what it is, and how busy others keep it.
+//!
+//! Everything is read from Linux's files; elsewhere names are short and nobody else is seen.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+/// Ticks per second of the counters in `/proc`: fixed, whatever the kernel's own clock.
+const TICKS: f64 = 100.0;
+
+/// How many cores this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Processor, cores and memory.
+pub(crate) fn describe() -> Value {
+    let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory(&text));
+    json!({ "processor": processor(), "cores": cores(), "memory_gib": memory })
+}
+
+/// The processor's name, where the system says so in a file.
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    line.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+/// GiB, to a tenth.
+fn memory(text: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: f64 = line.split_whitespace().next()?.parse().ok()?;
+    Some((kibibytes / f64::from(1 << 20) * 10.0).round() / 10.0)
+}
+
+/// The commit that was built, and whether files differ from it; empty outside of a repository.
+pub(crate) fn commit() -> String {
+    let describe = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"];
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let said = Command::new("git").args(describe).current_dir(folder).output();
+    let said = said.ok().filter(|said| said.status.success());
+    said.map_or_else(String::new, |said| String::from_utf8_lossy(&said.stdout).trim().to_owned())
+}
+
+/// Today in UTC, as 2026-01-31.
+pub(crate) fn date() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let (year, month, day) = civil(since.map_or(0, |since| since.as_secs() / 86_400));
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+/// Year, month and day of a day since 1970-01-01.
+fn civil(mut day: u64) -> (u64, u64, u64) {
+    let mut year = 1970;
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    while day >= 365 + u64::from(leap(year)) {
+        day -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(leap(year));
+    let mut month = 1;
+    for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if day < days {
+            break;
+        }
+        day -= days;
+        month += 1;
+    }
+    (year, month, day + 1)
+}
+
+/// Seconds of processor time that everybody has taken since the machine started.
+pub(crate) fn busy_seconds() -> Option<f64> {
+    busy(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// user, nice, system, irq and softirq of the first line; neither idle time nor what the machine's
+/// host took.
+fn busy(text: &str) -> Option<f64> {
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let counts: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let busy = [0, 1, 2, 5, 6].map(|index| counts.get(index).copied());
+    Some(busy.into_iter().sum::<Option<f64>>()? / TICKS)
+}
+
+/// Seconds of processor time of a process, without those it started.
+pub(crate) fn processor_seconds(process: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name, in brackets, may hold anything.
+    let after = text.rsplit_once(')').map_or("", |(_, after)| after);
+    let ticks = after.split_whitespace().skip(11).take(2);
+    ticks.filter_map(|word| word.parse::<f64>().ok()).sum::<f64>() / TICKS
+}
+
+/// The same with all processes it started, and theirs.
+pub(crate) fn processor_seconds_of_tree(process: u32) -> f64 {
+    let children = format!("/proc/{process}/task/{process}/children");
+    let children = fs::read_to_string(Path::new(&children)).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|word| word.parse().ok());
+    processor_seconds(process) + children.map(processor_seconds_of_tree).sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_have_dates() {
+        assert_eq!(civil(0), (1970, 1, 1));
+        assert_eq!(civil(789), (1972, 2, 29));
+        assert_eq!(civil(11_016), (2000, 2, 29));
+        assert_eq!(civil(20_453), (2025, 12, 31));
+        assert_eq!(civil(20_454), (2026, 1, 1));
+    }
+
+    #[test]
+    fn counters_are_read_as_the_system_writes_them() {
+        let stat = "cpu  1000 200 300 99999 50 10 20 7 0 0\ncpu0 1 2 3\n";
+        assert_eq!(busy(stat), Some(15.3));
+        assert_eq!(busy("cpu  1 2\n"), None);
+        assert_eq!(memory("MemTotal:       16777216 kB\nMemFree: 1 kB\n"), Some(16.0));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn own_work_is_seen() {
+        let (own, all) = (processor_seconds(std::process::id()), busy_seconds());
+        let start = std::time::Instant::now();
+        while start.elapsed().as_millis() < 60 {
+            std::hint::spin_loop();
+        }
+        assert!(processor_seconds_of_tree(std::process::id()) > own);
+        assert!(busy_seconds() > all);
+    }
+}

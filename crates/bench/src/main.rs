@@ -1,0 +1,69 @@
+//! How fast Annulus is, and how much memory it takes, beside anything else that can be measured.
+//!
+//! Every measurement is a [`subject::Subject`]: something that is set up once and then run sample by
+//! sample. A subject can be sampled alone, on request of another program, or in turn with one.
+
+mod arguments;
+mod attention;
+mod crew;
+mod llama;
+mod machine;
+mod pairs;
+mod peak;
+mod peer;
+mod record;
+mod resident;
+mod serve;
+mod session;
+mod statistics;
+mod step;
+mod subject;
+
+use std::process::ExitCode;
+
+use annulus_train::memory::Counting;
+use anyhow::Result;
+use clap::Parser;
+use mimalloc::MiMalloc;
+
+use crate::arguments::{Arguments, Command};
+use crate::session::Verdict;
+
+/// The program's own: what is measured here is what `annulus` does.
+#[global_allocator]
+static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
+
+/// The exit code of a figure below `--at-least`.
+const BELOW: u8 = 10;
+
+fn main() -> ExitCode {
+    // As in `annulus`: every rank brings its own workers.
+    for pool in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
+        // SAFETY: no other thread exists yet.
+        unsafe { std::env::set_var(pool, "1") };
+    }
+    match run(&Arguments::parse()) {
+        Ok(Verdict::Fine) => ExitCode::SUCCESS,
+        Ok(Verdict::Below { figure, wanted }) => {
+            say(&format!("below --at-least: {figure:.3}, at least {wanted} was wanted"));
+            ExitCode::from(BELOW)
+        }
+        Err(error) => {
+            say(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<Verdict> {
+    match &arguments.command {
+        Command::Attention(arguments) => attention::run(arguments),
+        Command::Step(arguments) => step::run(arguments),
+    }
+}
+
+/// One line for a person; what programs read goes to standard output.
+#[expect(clippy::print_stderr, reason = "the one place that talks")]
+fn say(line: &str) {
+    eprintln!("{line}");
+}

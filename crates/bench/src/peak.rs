@@ -1,0 +1,193 @@
+//! What the processor could do at most: threads that do nothing but multiply and add in registers.
+//!
+//! Sixteen independent sums hide the latency of the units; nothing touches memory.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long every thread works for one measurement.
+const BURST: Duration = Duration::from_millis(15);
+/// Rounds between two looks at the clock.
+const ROUNDS: u32 = 4096;
+/// Independent sums.
+const SUMS: usize = 16;
+
+/// A unit of the processor.
+#[derive(Clone, Copy)]
+pub(crate) struct Unit {
+    /// What it is called.
+    pub(crate) name: &'static str,
+    /// Operations (multiply and add: two) of a sum in a round.
+    operations: u32,
+    /// Runs [`ROUNDS`] rounds of [`SUMS`] sums.
+    rounds: fn(),
+}
+
+impl Unit {
+    /// The widest unit for f32 that this processor has.
+    pub(crate) fn f32() -> Unit {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f") {
+                return Unit { name: "AVX-512 FMA", operations: 32, rounds: x86::avx512 };
+            }
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                return Unit { name: "AVX2 FMA", operations: 16, rounds: x86::avx2 };
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            if std::arch::is_aarch64_feature_detected!("neon") {
+                return Unit { name: "NEON FMA", operations: 8, rounds: neon };
+            }
+        }
+        Unit { name: "portable", operations: 2 * LANES as u32, rounds: portable }
+    }
+
+    /// The unit for dot products of bf16, where the processor has one.
+    pub(crate) fn bf16() -> Option<Unit> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512bf16") {
+            return Some(Unit { name: "AVX512-BF16 dot", operations: 64, rounds: x86::bf16 });
+        }
+        None
+    }
+
+    /// Operations per second of `threads` threads at once, in units of 1e9.
+    pub(crate) fn measure(self, threads: usize) -> f64 {
+        let start = Barrier::new(threads);
+        let speed = || {
+            start.wait();
+            let begin = Instant::now();
+            let mut bursts = 0u32;
+            while begin.elapsed() < BURST {
+                (self.rounds)();
+                bursts += 1;
+            }
+            f64::from(bursts) / begin.elapsed().as_secs_f64()
+        };
+        let speeds = thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(speed)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).sum::<f64>()
+        });
+        speeds * f64::from(ROUNDS * self.operations) * SUMS as f64 / 1e9
+    }
+}
+
+/// Neighbours that a compiler may put into one register.
+const LANES: usize = 4;
+
+/// Whatever the compiler makes of it, multiplied and added in two roundings.
+fn portable() {
+    let (factor, term) = (black_box(0.999_f32), black_box(1e-3_f32));
+    let mut sums = black_box([[1.0_f32; LANES]; SUMS]);
+    for _ in 0..ROUNDS {
+        for sum in sums.as_flattened_mut() {
+            *sum = *sum * factor + term;
+        }
+    }
+    black_box(sums);
+}
+
+#[cfg(target_arch = "aarch64")]
+fn neon() {
+    use std::arch::aarch64::{vdupq_n_f32, vfmaq_f32};
+    // SAFETY: chosen only where the processor has NEON.
+    unsafe {
+        let (factor, term) = (vdupq_n_f32(black_box(0.999)), vdupq_n_f32(black_box(1e-3)));
+        let mut sums = black_box([factor; SUMS]);
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = vfmaq_f32(term, *sum, factor);
+            }
+        }
+        black_box(sums);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{
+        _mm256_fmadd_ps, _mm256_set1_ps, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps,
+        _mm512_set1_ps,
+    };
+    use std::hint::black_box;
+
+    use super::{ROUNDS, SUMS};
+
+    /// Sums of the narrower unit: its sixteen registers hold factor and term too.
+    const FEWER: usize = SUMS - 4;
+
+    pub(super) fn avx512() {
+        // SAFETY: chosen only where the processor has AVX-512.
+        unsafe { avx512_rounds() }
+    }
+
+    pub(super) fn avx2() {
+        // SAFETY: chosen only where the processor has AVX2 and FMA.
+        unsafe { avx2_rounds() }
+    }
+
+    pub(super) fn bf16() {
+        // SAFETY: chosen only where the processor has AVX512-BF16.
+        unsafe { bf16_rounds() }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn avx512_rounds() {
+        let factor = _mm512_set1_ps(black_box(0.999));
+        let term = _mm512_set1_ps(black_box(1e-3));
+        let mut sums = [factor; SUMS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(*sum, factor, term);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    fn avx2_rounds() {
+        let factor = _mm256_set1_ps(black_box(0.999));
+        let term = _mm256_set1_ps(black_box(1e-3));
+        let mut sums = [factor; FEWER];
+        // As many sums in all as the other units do.
+        for _ in 0..ROUNDS as usize * SUMS / FEWER {
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(*sum, factor, term);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn bf16_rounds() {
+        let ones = _mm512_set1_ps(black_box(1e-3));
+        let pairs = _mm512_cvtne2ps_pbh(ones, ones);
+        let mut sums = [ones; SUMS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_dpbf16_ps(*sum, pairs, pairs);
+            }
+        }
+        black_box(sums);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_unit_of_this_processor_runs_on_any_number_of_threads() {
+        let portable = Unit { name: "portable", operations: 2 * LANES as u32, rounds: portable };
+        for unit in [Unit::f32(), portable].into_iter().chain(Unit::bf16()) {
+            for threads in [1, 3] {
+                let speed = unit.measure(threads);
+                assert!(speed.is_finite() && speed > 0.0, "{}: {speed}", unit.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Lines for programs: printed, and kept in `experiments/results/NAME.jsonl` where that is asked.
+
+use std::fs::{File, OpenOptions, create_dir_all};
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::machine;
+use crate::subject::Fields;
+
+/// Where results are kept.
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/results");
+
+/// Prints a line of JSON.
+#[expect(clippy::print_stdout, reason = "standard output is what programs read")]
+pub(crate) fn print(fields: &Fields) {
+    println!("{}", Value::Object(fields.clone()));
+}
+
+/// A file that lines are appended to; or none.
+pub(crate) struct Record(Option<File>);
+
+impl Record {
+    /// Opens the file of `name`, to append.
+    pub(crate) fn open(name: Option<&str>) -> Result<Record> {
+        Record::open_in(Path::new(FOLDER), name)
+    }
+
+    fn open_in(folder: &Path, name: Option<&str>) -> Result<Record> {
+        let Some(name) = name else { return Ok(Record(None)) };
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)) {
+            bail!("`--record {name}`: a name of letters, digits, `-` and `_` is wanted");
+        }
+        create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let path = folder.join(name).with_extension("jsonl");
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        Ok(Record(Some(file.with_context(|| path.display().to_string())?)))
+    }
+
+    /// Appends `fields` with the day, the machine, the commit and the command.
+    pub(crate) fn append(&mut self, fields: &Fields) -> Result<()> {
+        let Some(file) = &mut self.0 else { return Ok(()) };
+        let mut line = Fields::new();
+        line.insert("date".into(), Value::from(machine::date()));
+        line.insert("commit".into(), Value::from(machine::commit()));
+        line.insert("machine".into(), machine::describe());
+        line.insert("command".into(), json!(command()));
+        line.extend(fields.clone());
+        // One call: lines of two processes do not mix.
+        file.write_all(format!("{}\n", Value::Object(line)).as_bytes())?;
+        Ok(())
+    }
+}
+
+/// What was typed after `cargo xtask bench`.
+fn command() -> String {
+    let words: Vec<String> = std::env::args().skip(1).map(|word| quoted(&word)).collect();
+    words.join(" ")
+}
+
+/// A word as a shell reads it.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,:/+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_appended_with_day_machine_commit_and_command() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let results = folder.path().join("results");
+        for ratio in [1.0, 2.0] {
+            let mut record = Record::open_in(&results, Some("points"))?;
+            record.append(&Fields::from_iter([("ratio".to_owned(), json!(ratio))]))?;
+        }
+        let text = std::fs::read_to_string(results.join("points.jsonl"))?;
+        let lines: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+        assert_eq!(lines.iter().map(|line| &line["ratio"]).collect::<Vec<_>>(), [1.0, 2.0]);
+        assert!(lines[0]["machine"]["processor"].as_str().is_some_and(|name| !name.is_empty()));
+        assert!(["date", "commit", "command"].iter().all(|key| lines[0][key].is_string()));
+        Ok(())
+    }
+
+    #[test]
+    fn a_name_is_no_path() {
+        for name in ["", "a/b", "../a", "a.b"] {
+            assert!(Record::open_in(Path::new("/nowhere"), Some(name)).is_err());
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_cut_them() {
+        let words = ["--tokens", "4k,8k", "python a.py", "it's", ""].map(quoted);
+        assert_eq!(words, ["--tokens", "4k,8k", "'python a.py'", "'it'\\''s'", "''"]);
+    }
+}

@@ -1,0 +1,47 @@
+//! Training steps that are asked for one by one, without a folder: for whoever measures them.
+
+use std::sync::Arc;
+
+use annulus_comm::Communicator;
+use annulus_data::Source;
+use annulus_experiment::Plan;
+use annulus_model::Weights;
+
+use crate::start::Start;
+use crate::step::Trainer;
+use crate::{Result, Setup};
+
+/// One rank of a training run that logs, evaluates and saves nothing.
+#[derive(Debug)]
+pub struct Stepper(Trainer);
+
+/// What a step was, the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stepped {
+    /// The mean loss before the step.
+    pub loss: f64,
+    /// The norm of its gradient, before clipping.
+    pub norm: f64,
+}
+
+impl Stepper {
+    /// This rank of `plan`, on the thread that will run it, with `cores` cores for all ranks. Every
+    /// rank copies `weights` f32 and reads its share of `source`.
+    pub fn new(
+        comm: Arc<dyn Communicator>,
+        plan: &Plan,
+        cores: usize,
+        source: Arc<dyn Source>,
+        weights: &Weights,
+    ) -> Result<Stepper> {
+        let rank = Arc::new(Setup::new(plan, cores)).rank(comm)?;
+        let start = Start::fresh(weights.clone());
+        Ok(Stepper(Trainer::new(rank, plan, source, &start)?))
+    }
+
+    /// The next step: forward, backward, the sum over ranks, the optimizer. All ranks must call it.
+    pub fn step(&mut self) -> Result<Stepped> {
+        let report = self.0.step()?;
+        Ok(Stepped { loss: report.loss, norm: report.norm })
+    }
+}
