@@ -1,0 +1,111 @@
+//! A step over a long text, held against float64 and against one rank.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use crate::{root, setup, tool};
+
+/// Relative difference of loss and gradient norm, at most.
+const LIMIT: f64 = 1e-5;
+/// The experiment, whose model and strategy are taken.
+const EXPERIMENT: &str = "experiments/million-tokens.yaml";
+/// What is computed: the loss and the norm of its gradient.
+const TAGS: [&str; 2] = ["train/loss", "train/grad_norm"];
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A text longer than the tokens of either comparison
+    text: PathBuf,
+    /// Tokens of the comparison with float64
+    #[arg(long, default_value_t = 16_384)]
+    reference: usize,
+    /// Tokens of the comparison of one rank with the experiment's four
+    #[arg(long, default_value_t = 131_072)]
+    split: usize,
+}
+
+/// Prints both comparisons; fails where a number is further off than it may be.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    setup::python()?;
+    tool::cargo(&["build", "--release", "--package", "annulus-cli"])?;
+    let bytes = fs::read(&arguments.text).with_context(|| arguments.text.display().to_string())?;
+    let scratch = root().join("target/exact");
+    if scratch.exists() {
+        fs::remove_dir_all(&scratch)?;
+    }
+    fs::create_dir_all(&scratch)?;
+    reference(&scratch, &bytes, arguments.reference)?;
+    let text = window(&scratch, &bytes, arguments.split)?;
+    let four = step(&scratch.join("four"), &text, arguments.split, &[])?;
+    let alone = ["mesh.sequence=1", "attention.strategy=local"].map(str::to_owned);
+    let one = step(&scratch.join("one"), &text, arguments.split, &alone)?;
+    compare(&format!("{} tokens, 4 ranks and 1", arguments.split), four, one)
+}
+
+/// Weights that a step has moved, in both hands.
+fn reference(scratch: &Path, bytes: &[u8], tokens: usize) -> Result<()> {
+    let text = window(scratch, bytes, tokens)?;
+    let first = scratch.join("first");
+    step(&first, &text, tokens, &[])?;
+    let latest = fs::read_to_string(first.join("LATEST"))?;
+    let model = first.join(latest.trim());
+    let theirs = format!("model={{ path: {} }}", model.display());
+    let ours = step(&scratch.join("second"), &text, tokens, &[theirs])?;
+    let python = root().join("target/python/transformers-5/bin/python");
+    let script = root().join("crates/xtask/python/exact.py");
+    let output = Command::new(python).args([&script, &model, &text]).output()?;
+    if !output.status.success() {
+        bail!("exact.py failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let exact: Value = serde_json::from_slice(&output.stdout)?;
+    let number = |key: &str| exact[key].as_f64().with_context(|| format!("exact.py: no `{key}`"));
+    compare(
+        &format!("{tokens} tokens, 4 ranks and float64"),
+        ours,
+        [number("loss")?, number("norm")?],
+    )
+}
+
+/// The first `tokens` of the text, and the one after them: a single window.
+fn window(scratch: &Path, bytes: &[u8], tokens: usize) -> Result<PathBuf> {
+    let path = scratch.join(format!("{tokens}.txt"));
+    let Some(text) = bytes.get(..=tokens) else {
+        bail!("the text has {} bytes, wanted more than {tokens}", bytes.len());
+    };
+    fs::write(&path, text)?;
+    Ok(path)
+}
+
+/// One step in `output`: the loss and the norm of its gradient.
+fn step(output: &Path, text: &Path, tokens: usize, changes: &[String]) -> Result<[f64; 2]> {
+    let mut words = vec!["train".to_owned(), EXPERIMENT.to_owned()];
+    words.extend(changes.iter().cloned());
+    words.push(format!("data.path={}", text.display()));
+    words.push(format!("data.tokens={tokens}"));
+    words.push(format!("output={}", output.display()));
+    tool::run(tool::program("release", "annulus")?, &words)?;
+    let lines = fs::read_to_string(output.join("metrics.jsonl"))?;
+    let line: Value = serde_json::from_str(lines.lines().next().context("no step was logged")?)?;
+    let mut found = [0.0; 2];
+    for (number, tag) in found.iter_mut().zip(TAGS) {
+        *number = line[tag].as_f64().with_context(|| format!("a step without `{tag}`"))?;
+    }
+    Ok(found)
+}
+
+/// Says how far the two are apart, and whether that is too far.
+fn compare(what: &str, ours: [f64; 2], theirs: [f64; 2]) -> Result<()> {
+    for ((tag, ours), theirs) in TAGS.into_iter().zip(ours).zip(theirs) {
+        let off = ((ours - theirs) / theirs).abs();
+        tool::say(&format!("{what}: {tag} {ours:.9} and {theirs:.9}, {off:.1e} apart"));
+        if !(off <= LIMIT) {
+            bail!("`{tag}` is {off:.1e} apart, at most {LIMIT:.0e} is meant");
+        }
+    }
+    Ok(())
+}
