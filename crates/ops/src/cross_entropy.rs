@@ -8,9 +8,12 @@ use pulp::{Arch, Simd, WithSimd};
 
 use crate::Pool;
 use crate::exp::exp;
-use crate::matrix::{Matrix, Output, multiply};
-use crate::rows::{CHUNK, Rows, elements, tensor};
+use crate::matrix::{Matrix, Onto, Product, multiply, multiply_over_tokens};
+use crate::rows::{CHUNK, Elements, Rows, elements, tensor, unwritten, with_rows};
 use crate::sums::{fold_lanes, sum_lanes};
+
+/// Tokens that a job turns from logits to gradients.
+const JOB: usize = 16;
 
 /// A target that is left out.
 pub const IGNORED: i64 = -100;
@@ -31,6 +34,59 @@ pub fn linear_cross_entropy(
     targets: &Tensor,
     chunk: usize,
 ) -> Result<Tensor> {
+    let op = CrossEntropy {
+        pool: pool.clone(),
+        kept: kept(x, weight, targets, chunk)?,
+        chunk,
+        tracked: (x.track_op(), weight.track_op()),
+        gradients: OnceLock::new(),
+    };
+    x.apply_op2(weight, op)
+}
+
+/// [`linear_cross_entropy`] and its gradients.
+#[derive(Debug)]
+pub struct CrossEntropyGradients {
+    /// The sum over tokens.
+    pub loss: f64,
+    /// Of x, in its type.
+    pub x: Tensor,
+    /// Of the weight, f32.
+    pub weight: Tensor,
+}
+
+/// [`linear_cross_entropy`] and its gradients in one pass, off the tape.
+///
+/// # Errors
+/// As there.
+pub fn linear_cross_entropy_gradients(
+    pool: &Pool,
+    x: &Tensor,
+    weight: &Tensor,
+    targets: &Tensor,
+    chunk: usize,
+) -> Result<CrossEntropyGradients> {
+    let kept = kept(x, weight, targets, chunk)?;
+    let (rows, width) = weight.dims2()?;
+    let weights = Elements::of(pool, weight)?;
+    let weights = Matrix::new(&weights, rows, width);
+    let pass = Pass { pool, kept: &kept, chunk, wanted: (true, true) };
+    let (loss, found) =
+        with_rows(x, |rows| pass.run(rows, x.elem_count() / width.max(1), weights))?;
+    Ok(CrossEntropyGradients {
+        loss,
+        x: tensor(pool, found.x, x.shape(), x.dtype())?,
+        weight: tensor(pool, found.weight, weight.shape(), DType::F32)?,
+    })
+}
+
+/// The tokens that count, with their targets.
+fn kept(
+    x: &Tensor,
+    weight: &Tensor,
+    targets: &Tensor,
+    chunk: usize,
+) -> Result<Vec<(usize, usize)>> {
     let (rows, width) = weight.dims2()?;
     let wanted = [targets.dims(), &[width]].concat();
     if x.dims() != wanted {
@@ -39,18 +95,6 @@ pub fn linear_cross_entropy(
     if chunk == 0 {
         bail!("linear-cross-entropy: found chunks of 0 tokens, wanted 1 or more");
     }
-    let op = CrossEntropy {
-        pool: pool.clone(),
-        kept: kept(targets, rows)?,
-        chunk,
-        tracked: (x.track_op(), weight.track_op()),
-        gradients: OnceLock::new(),
-    };
-    x.apply_op2(weight, op)
-}
-
-/// The tokens that count, with their targets.
-fn kept(targets: &Tensor, rows: usize) -> Result<Vec<(usize, usize)>> {
     if targets.dtype() != DType::I64 {
         bail!("linear-cross-entropy: found targets of {:?}, wanted I64", targets.dtype());
     }
@@ -92,7 +136,39 @@ struct Scratch {
     logits: Vec<f32>,
 }
 
-impl CrossEntropy {
+/// One pass over the tokens, chunk by chunk.
+struct Pass<'a> {
+    pool: &'a Pool,
+    kept: &'a [(usize, usize)],
+    chunk: usize,
+    /// Whether gradients of x and of the weight are wanted.
+    wanted: (bool, bool),
+}
+
+impl Pass<'_> {
+    /// The loss, and the gradients that are wanted. `x` has `tokens` rows.
+    fn run(&self, x: &Rows<'_>, tokens: usize, weight: Matrix<'_>) -> (f64, Gradients) {
+        let (rows, width) = weight.shape();
+        let dx = if self.wanted.0 { tokens * width } else { 0 };
+        let dw = if self.wanted.1 { rows * width } else { 0 };
+        // What is left out has no gradient.
+        let mut gradients = Gradients { x: vec![0.0; dx], weight: vec![0.0; dw] };
+        let most = self.chunk.min(self.kept.len());
+        // SAFETY: `fold` writes what it reads.
+        let (x_rows, logits) = unsafe { (unwritten(most * width), unwritten(most * rows)) };
+        let mut scratch = Scratch { x: x_rows, logits };
+        let mut loss = 0.0;
+        for kept in self.kept.chunks(self.chunk) {
+            let rows_of_x = scratch.x.chunks_mut(JOB * width.max(1)).zip(kept.chunks(JOB));
+            self.pool.each(rows_of_x, |(to, kept)| {
+                for (row, (index, _)) in to.chunks_exact_mut(width).zip(kept) {
+                    x.copy(*index, row);
+                }
+            });
+            loss += self.fold(kept, weight, &mut scratch, &mut gradients);
+        }
+        (loss, gradients)
+    }
     /// The loss of the tokens in `kept`, whose rows are in `scratch.x`; adds to the gradients.
     fn fold(
         &self,
@@ -102,30 +178,51 @@ impl CrossEntropy {
         gradients: &mut Gradients,
     ) -> f64 {
         let (rows, width) = weight.shape();
-        let Scratch { x, logits } = scratch;
-        let logits = &mut logits[..kept.len() * rows];
-        let x_matrix = Matrix::new(&x[..kept.len() * width], kept.len(), width);
-        multiply(&self.pool, x_matrix, weight.transposed(), logits, Output::Set);
+        let x = &mut scratch.x[..kept.len() * width];
+        let logits = &mut scratch.logits[..kept.len() * rows];
+        let x_matrix = Matrix::new(x, kept.len(), width);
+        multiply(self.pool, vec![Product::new(x_matrix, weight.transposed(), logits)]);
         let mut losses = vec![0.0; kept.len()];
-        let tokens = logits.chunks_mut(rows).zip(kept).zip(&mut losses);
-        self.pool.each(tokens, |((logits, &(_, target)), loss)| {
-            *loss = Arch::new().dispatch(Turn { logits, target });
+        let tokens =
+            logits.chunks_mut(JOB * rows).zip(kept.chunks(JOB)).zip(losses.chunks_mut(JOB));
+        self.pool.each(tokens, |((logits, kept), losses)| {
+            let tokens = logits.chunks_exact_mut(rows).zip(kept);
+            for ((logits, &(_, target)), loss) in tokens.zip(losses) {
+                *loss = Arch::new().dispatch(Turn { logits, target });
+            }
         });
         let dlogits = Matrix::new(logits, kept.len(), rows);
-        if self.tracked.1 {
-            let dw = &mut gradients.weight;
-            multiply(&self.pool, dlogits.transposed(), x_matrix, dw, Output::Add);
+        if self.wanted.1 {
+            let product = Product::new(dlogits.transposed(), x_matrix, &mut gradients.weight);
+            multiply_over_tokens(self.pool, vec![Product { onto: Onto::Output, ..product }]);
         }
-        if self.tracked.0 {
+        if self.wanted.0 {
             // The tokens' rows are not needed any more: their gradients take the place.
-            let dx = &mut x[..kept.len() * width];
-            multiply(&self.pool, dlogits, weight, dx, Output::Set);
-            for ((index, _), row) in kept.iter().zip(dx.chunks_exact(width)) {
-                gradients.x[index * width..(index + 1) * width].copy_from_slice(row);
-            }
+            multiply(self.pool, vec![Product::new(dlogits, weight, x)]);
+            let mut places = rows_at(&mut gradients.x, width, kept);
+            self.pool.each(places.chunks_mut(JOB).zip(x.chunks(JOB * width)), |(to, from)| {
+                for (to, from) in to.iter_mut().zip(from.chunks_exact(width)) {
+                    to.copy_from_slice(from);
+                }
+            });
         }
         losses.iter().sum()
     }
+}
+
+/// The rows of `data` that `kept` names, in order.
+fn rows_at<'a>(data: &'a mut [f32], width: usize, kept: &[(usize, usize)]) -> Vec<&'a mut [f32]> {
+    let mut rows = data.chunks_exact_mut(width.max(1));
+    let mut next = 0;
+    let of = |&(index, _): &(usize, usize)| {
+        let row = rows.nth(index - next);
+        next = index + 1;
+        row
+    };
+    kept.iter().filter_map(of).collect()
+}
+
+impl CrossEntropy {
     /// A gradient times that of the loss.
     fn times(&self, gradient: &[f32], by: f32, like: &Tensor) -> Result<Tensor> {
         let mut scaled = vec![0.0; gradient.len()];
@@ -176,22 +273,11 @@ impl CustomOp2 for CrossEntropy {
     ) -> Result<(CpuStorage, Shape)> {
         let (rows, width) = weight_layout.shape().dims2()?;
         let weights = elements(&self.pool, weight, weight_layout)?;
-        let x_rows = Rows::new(x, x_layout)?;
-        let zeros = |tracked, len| vec![0.0; if tracked { len } else { 0 }];
-        let mut gradients = Gradients {
-            x: zeros(self.tracked.0, x_layout.shape().elem_count()),
-            weight: zeros(self.tracked.1, rows * width),
-        };
-        let most = self.chunk.min(self.kept.len());
-        let mut scratch = Scratch { x: vec![0.0; most * width], logits: vec![0.0; most * rows] };
-        let mut loss = 0.0;
-        for kept in self.kept.chunks(self.chunk) {
-            for (row, (index, _)) in scratch.x.chunks_mut(width).zip(kept) {
-                x_rows.copy(*index, row);
-            }
-            loss +=
-                self.fold(kept, Matrix::new(&weights, rows, width), &mut scratch, &mut gradients);
-        }
+        let pool = &self.pool;
+        let pass = Pass { pool, kept: &self.kept, chunk: self.chunk, wanted: self.tracked };
+        let tokens = x_layout.shape().elem_count() / width.max(1);
+        let weights = Matrix::new(&weights, rows, width);
+        let (loss, gradients) = pass.run(&Rows::new(x, x_layout)?, tokens, weights);
         self.gradients.get_or_init(|| gradients);
         Ok((CpuStorage::F32(vec![loss as f32]), Shape::from(())))
     }

@@ -4,14 +4,42 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::Pool;
-use crate::rows::{Elements, Rows, narrow, rows_per_chunk, tensor};
+use crate::rows::{Elements, Rows, narrow, rows_per_chunk, tensor, unwritten};
+
+/// Rows of the table whose gradients a job sums.
+const ROWS: usize = 16;
 
 /// `tokens` u32 [B, S], `weight` [V, D]: [B, S, D] in the type of `weight`, with its gradient.
 ///
 /// # Errors
 /// When a token is not below V, or a tensor has another type.
 pub fn embedding(pool: &Pool, tokens: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let rows = weight.dims2()?.0;
+    let ids = ids(tokens, weight.dims2()?.0)?;
+    weight.apply_op1(Embedding { pool: pool.clone(), ids, dims: tokens.dims().to_vec() })
+}
+
+/// The gradient of [`embedding`] by a weight of `rows` rows, f32 [rows, D], given that of its
+/// output, [B, S, D]. Off the tape.
+///
+/// # Errors
+/// When a token is not below `rows`, the shapes differ, or a tensor has another type.
+pub fn embedding_backward(
+    pool: &Pool,
+    tokens: &Tensor,
+    rows: usize,
+    dy: &Tensor,
+) -> Result<Tensor> {
+    let ids = ids(tokens, rows)?;
+    let width = dy.dims().last().copied().unwrap_or(1);
+    let dy = Elements::of(pool, dy)?;
+    if dy.len() != ids.len() * width {
+        bail!("embedding: found {} gradients, wanted {} times {width}", dy.len(), ids.len());
+    }
+    tensor(pool, summed(pool, &ids, rows, width, &dy), (rows, width), DType::F32)
+}
+
+/// The tokens, all below `rows`.
+fn ids(tokens: &Tensor, rows: usize) -> Result<Vec<u32>> {
     if tokens.dtype() != DType::U32 {
         bail!("embedding: found tokens of {:?}, wanted U32", tokens.dtype());
     }
@@ -19,7 +47,7 @@ pub fn embedding(pool: &Pool, tokens: &Tensor, weight: &Tensor) -> Result<Tensor
     if let Some((index, id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= rows) {
         bail!("embedding: found token {id} at index {index}, wanted one below {rows}");
     }
-    weight.apply_op1(Embedding { pool: pool.clone(), ids, dims: tokens.dims().to_vec() })
+    Ok(ids)
 }
 
 struct Embedding {
@@ -29,13 +57,28 @@ struct Embedding {
     dims: Vec<usize>,
 }
 
-impl Embedding {
-    /// Where each token occurs: (token, index) in order, so that a row's gradients are neighbours.
-    fn occurrences(&self) -> Vec<(u32, usize)> {
-        let mut occurrences: Vec<_> = self.ids.iter().copied().zip(0..).collect();
-        occurrences.sort_unstable();
-        occurrences
-    }
+/// A row's gradient is the sum, in f64 and in order, over where its token occurs.
+fn summed(pool: &Pool, ids: &[u32], rows: usize, width: usize, dy: &[f32]) -> Vec<f32> {
+    // (token, index) in order, so that a row's gradients are neighbours.
+    let mut occurrences: Vec<_> = ids.iter().copied().zip(0..).collect();
+    occurrences.sort_unstable();
+    let mut dw = vec![0.0; rows * width];
+    pool.for_chunks(&mut dw, ROWS * width.max(1), |index, piece| {
+        let mut sums = vec![0.0_f64; width];
+        let first = occurrences.partition_point(|(id, _)| (*id as usize) < index * ROWS);
+        let mine = occurrences[first..].chunk_by(|a, b| a.0 == b.0);
+        for same in mine.take_while(|same| (same[0].0 as usize) < (index + 1) * ROWS) {
+            sums.fill(0.0);
+            for (_, at) in same {
+                let row = &dy[at * width..(at + 1) * width];
+                sums.iter_mut().zip(row).for_each(|(sum, dy)| *sum += f64::from(*dy));
+            }
+            let row = (same[0].0 as usize - index * ROWS) * width;
+            let to = piece[row..row + width].iter_mut();
+            to.zip(&sums).for_each(|(to, sum)| *to = *sum as f32);
+        }
+    });
+    dw
 }
 
 impl CustomOp1 for Embedding {
@@ -45,7 +88,8 @@ impl CustomOp1 for Embedding {
     fn cpu_fwd(&self, weight: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let rows = Rows::new(weight, layout)?;
         let width = rows.width;
-        let mut y = vec![0.0; self.ids.len() * width];
+        // SAFETY: every row is written: there are as many as tokens.
+        let mut y = unsafe { unwritten(self.ids.len() * width) };
         let chunk = rows_per_chunk(width);
         let pieces = y.chunks_mut(chunk * width.max(1)).zip(self.ids.chunks(chunk));
         self.pool.each(pieces, |(piece, ids)| {
@@ -56,28 +100,10 @@ impl CustomOp1 for Embedding {
         let dims = [self.dims.as_slice(), &[width]].concat();
         Ok((narrow(&self.pool, y, weight.dtype())?, dims.into()))
     }
-    /// A row's gradient is the sum, in f64 and in order, over where its token occurs.
     fn bwd(&self, weight: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
         let (rows, width) = weight.dims2()?;
         let dy = Elements::of(&self.pool, dy)?;
-        let occurrences = self.occurrences();
-        let mut dw = vec![0.0; rows * width];
-        let chunk = rows_per_chunk(width);
-        self.pool.for_chunks(&mut dw, chunk * width.max(1), |index, piece| {
-            let mut sums = vec![0.0_f64; width];
-            let first = occurrences.partition_point(|(id, _)| (*id as usize) < index * chunk);
-            let mine = occurrences[first..].chunk_by(|a, b| a.0 == b.0);
-            for same in mine.take_while(|same| (same[0].0 as usize) < (index + 1) * chunk) {
-                sums.fill(0.0);
-                for (_, at) in same {
-                    let row = &dy[at * width..(at + 1) * width];
-                    sums.iter_mut().zip(row).for_each(|(sum, dy)| *sum += f64::from(*dy));
-                }
-                let row = (same[0].0 as usize - index * chunk) * width;
-                let to = piece[row..row + width].iter_mut();
-                to.zip(&sums).for_each(|(to, sum)| *to = *sum as f32);
-            }
-        });
+        let dw = summed(&self.pool, &self.ids, rows, width, &dy);
         tensor(&self.pool, dw, weight.shape(), weight.dtype()).map(Some)
     }
 }

@@ -1,6 +1,10 @@
 //! Fused operators with gradients, for anybody who uses Candle: each a slow obvious reference, a
 //! fast CPU form, later a CUDA form. Nothing here knows of ranks.
 //!
+//! An operator `x` is recorded on Candle's tape where its inputs are, and has its gradient there.
+//! `x_backward` is that gradient by hand, for callers who walk backward themselves: the tape makes
+//! zeros and adds for every gradient, and keeps what it need not.
+//!
 //! Every operator takes the [`Pool`] it may use; none uses a global one. Inputs may be f32 or bf16;
 //! sums are f32.
 #![expect(clippy::inline_always, reason = "loops become vector code where they are inlined")]
@@ -17,6 +21,7 @@ mod gradients;
 mod linear;
 mod matrix;
 mod pool;
+mod projections;
 mod random;
 mod rms_norm;
 mod rope;
@@ -28,12 +33,18 @@ pub mod testing;
 pub use accumulate::accumulate;
 pub use adamw::{AdamW, Moments};
 pub use charge::charge;
-pub use cross_entropy::{IGNORED, linear_cross_entropy};
-pub use embedding::embedding;
+pub use cross_entropy::{
+    CrossEntropyGradients, IGNORED, linear_cross_entropy, linear_cross_entropy_gradients,
+};
+pub use embedding::{embedding, embedding_backward};
 pub use gradients::{NoGradient, check_gradients, global_norm_squared, scale, vjp};
 pub use linear::linear;
 pub use pool::Pool;
+pub use projections::{
+    Affine, AffineGradients, input_gradient, parameter_gradients, projected_onto, projections,
+};
 pub use random::{Key, normal, uniform};
-pub use rms_norm::rms_norm;
-pub use rope::{Rotary, rope};
-pub use swiglu::swiglu;
+pub use rms_norm::{rms_norm, rms_norm_backward};
+pub use rope::{Rotary, rope, rope_backward};
+pub use rows::contiguous;
+pub use swiglu::{SwiGluGradients, swiglu, swiglu_backward};

@@ -4,8 +4,8 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
 use crate::Pool;
-use crate::matrix::{Matrix, Output, multiply};
-use crate::rows::{Elements, elements, narrow, rows_per_chunk, tensor};
+use crate::matrix::{Matrix, Onto, Product, multiply, multiply_over_tokens};
+use crate::rows::{Elements, elements, narrow, tensor, unwritten};
 use crate::sums::sum_rows;
 
 /// `x` [.., I] times `weight` [O, I] transposed, plus `bias` `[O]`: [.., O], with gradients for all
@@ -33,14 +33,14 @@ type Argument<'a> = (&'a CpuStorage, &'a Layout);
 
 /// Rows of x, its width, rows of the weight.
 #[derive(Clone, Copy)]
-struct Sizes {
-    tokens: usize,
-    inputs: usize,
-    outputs: usize,
+pub(crate) struct Sizes {
+    pub(crate) tokens: usize,
+    pub(crate) inputs: usize,
+    pub(crate) outputs: usize,
 }
 
 impl Sizes {
-    fn new(x: &Shape, weight: &Shape) -> Result<Sizes> {
+    pub(crate) fn new(x: &Shape, weight: &Shape) -> Result<Sizes> {
         let (outputs, inputs) = weight.dims2()?;
         match x.dims().split_last() {
             Some((&width, leading)) if width == inputs => {
@@ -61,60 +61,54 @@ impl Linear {
         let Sizes { tokens, inputs, outputs } = Sizes::new(x.1.shape(), weight.1.shape())?;
         let x_values = elements(&self.pool, x.0, x.1)?;
         let weight_values = elements(&self.pool, weight.0, weight.1)?;
-        let mut y = vec![0.0; tokens * outputs];
-        let mut mode = Output::Set;
-        if let Some((storage, layout)) = bias {
-            self.repeat(&elements(&self.pool, storage, layout)?, outputs, &mut y)?;
-            mode = Output::Add;
+        let bias =
+            bias.map(|(storage, layout)| elements(&self.pool, storage, layout)).transpose()?;
+        if let Some(bias) = bias.as_ref().filter(|bias| bias.len() != outputs) {
+            bail!("linear: found a bias of {}, wanted {outputs}", bias.len());
         }
+        // SAFETY: a product writes every element of its output.
+        let mut y = unsafe { unwritten(tokens * outputs) };
         let x_matrix = Matrix::new(&x_values, tokens, inputs);
         let weight_matrix = Matrix::new(&weight_values, outputs, inputs);
-        multiply(&self.pool, x_matrix, weight_matrix.transposed(), &mut y, mode);
+        let onto = bias.as_deref().map_or(Onto::Nothing, Onto::Row);
+        let product = Product::new(x_matrix, weight_matrix.transposed(), &mut y);
+        multiply(&self.pool, vec![Product { onto, ..product }]);
         let mut dims = x.1.dims().to_vec();
         dims.splice(dims.len() - 1.., [outputs]);
         Ok((narrow(&self.pool, y, x.0.dtype())?, dims.into()))
-    }
-    /// Writes the bias to every row of the output.
-    fn repeat(&self, bias: &[f32], outputs: usize, y: &mut [f32]) -> Result<()> {
-        if bias.len() != outputs {
-            bail!("linear: found a bias of {}, wanted {outputs}", bias.len());
-        }
-        self.pool.for_chunks(y, rows_per_chunk(outputs) * outputs.max(1), |_, piece| {
-            piece.chunks_exact_mut(outputs).for_each(|row| row.copy_from_slice(bias));
-        });
-        Ok(())
     }
     /// dx = dy w.
     fn of_x(&self, x: &Tensor, weight: &Tensor, dy: &Elements<'_>) -> Result<Tensor> {
         let Sizes { tokens, inputs, outputs } = Sizes::new(x.shape(), weight.shape())?;
         let weight_values = Elements::of(&self.pool, weight)?;
-        let mut dx = vec![0.0; tokens * inputs];
+        // SAFETY: a product writes every element of its output.
+        let mut dx = unsafe { unwritten(tokens * inputs) };
         let dy_matrix = Matrix::new(dy, tokens, outputs);
         let weight_matrix = Matrix::new(&weight_values, outputs, inputs);
-        multiply(&self.pool, dy_matrix, weight_matrix, &mut dx, Output::Set);
+        multiply(&self.pool, vec![Product::new(dy_matrix, weight_matrix, &mut dx)]);
         tensor(&self.pool, dx, x.shape(), x.dtype())
     }
     /// dw = dyᵀ x, the sum over all tokens.
     fn of_weight(&self, x: &Tensor, weight: &Tensor, dy: &Elements<'_>) -> Result<Tensor> {
         let Sizes { tokens, inputs, outputs } = Sizes::new(x.shape(), weight.shape())?;
         let x_values = Elements::of(&self.pool, x)?;
-        let mut dw = vec![0.0; outputs * inputs];
+        // SAFETY: a product writes every element of its output.
+        let mut dw = unsafe { unwritten(outputs * inputs) };
         let dy_matrix = Matrix::new(dy, tokens, outputs);
         let x_matrix = Matrix::new(&x_values, tokens, inputs);
-        multiply(&self.pool, dy_matrix.transposed(), x_matrix, &mut dw, Output::Set);
+        let product = Product::new(dy_matrix.transposed(), x_matrix, &mut dw);
+        multiply_over_tokens(&self.pool, vec![product]);
         tensor(&self.pool, dw, weight.shape(), weight.dtype())
     }
-    /// db = the sum of dy's rows.
-    fn of_bias(&self, bias: &Tensor, dy: &Elements<'_>) -> Result<Tensor> {
-        let outputs = bias.elem_count();
-        let tokens = dy.len() / outputs.max(1);
-        let sums = sum_rows(&self.pool, tokens, outputs, |rows, sums| {
-            for row in dy[rows.start * outputs..rows.end * outputs].chunks_exact(outputs) {
-                sums.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
-            }
-        });
-        tensor(&self.pool, sums, bias.shape(), bias.dtype())
-    }
+}
+
+/// db = the sum of dy's rows.
+pub(crate) fn of_bias(pool: &Pool, dy: &[f32], outputs: usize) -> Vec<f32> {
+    sum_rows(pool, dy.len() / outputs.max(1), outputs, |rows, sums| {
+        for row in dy[rows.start * outputs..rows.end * outputs].chunks_exact(outputs) {
+            sums.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
+        }
+    })
 }
 
 impl CustomOp2 for Linear {
@@ -169,7 +163,9 @@ impl CustomOp3 for Linear {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (dx, dw) = CustomOp2::bwd(self, x, weight, y, dy)?;
         let dy = Elements::of(&self.pool, dy)?;
-        let db = bias.track_op().then(|| self.of_bias(bias, &dy)).transpose()?;
+        let sums = bias.track_op().then(|| of_bias(&self.pool, &dy, bias.elem_count()));
+        let db = sums.map(|sums| tensor(&self.pool, sums, bias.shape(), bias.dtype()));
+        let db = db.transpose()?;
         Ok((dx, dw, db))
     }
 }

@@ -2,12 +2,12 @@
 //! 1910.07467).
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::Pool;
-use crate::rows::{Elements, Rows, elements, narrow, rows_per_chunk, tensor};
-use crate::sums::{sum_lanes, sum_rows};
+use crate::rows::{Elements, Rows, elements, narrow, rows_per_chunk, tensor, unwritten};
+use crate::sums::{sum_lanes, sum_rows_and};
 
 /// `x` [.., D], `weight` `[D]`: [.., D] in the type of `x`, with gradients for both.
 ///
@@ -50,52 +50,73 @@ impl WithSimd for Forward<'_> {
     }
 }
 
-/// dx = r (dy w) - x r³ mean(dy w x).
-struct OfX<'a> {
+/// dx = onto + r (dy w) - x r³ mean(dy w x), and dw += sum over rows of dy x r.
+struct Backward<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     dy: &'a [f32],
+    /// Of the rows, or empty: nothing.
+    onto: &'a [f32],
     dx: &'a mut [f32],
+    dw: &'a mut [f32],
     epsilon: f64,
 }
 
-impl WithSimd for OfX<'_> {
+impl WithSimd for Backward<'_> {
     type Output = ();
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let (weight, width) = (self.weight, self.weight.len());
         let rows = self.x.chunks_exact(width).zip(self.dy.chunks_exact(width));
-        for (dx, (x, dy)) in self.dx.chunks_exact_mut(width).zip(rows) {
+        for (index, (dx, (x, dy))) in self.dx.chunks_exact_mut(width).zip(rows).enumerate() {
             let r = scale(x, self.epsilon);
             let along = sum_lanes([x, weight, dy], |sum, [x, w, dy]| (dy * w).mul_add(x, sum));
             let back = r * r * r * along / width as f32;
-            for ((dx, x), (w, dy)) in dx.iter_mut().zip(x).zip(weight.iter().zip(dy)) {
+            let arguments = x.iter().zip(weight.iter().zip(dy));
+            for ((dx, dw), (x, (w, dy))) in dx.iter_mut().zip(&mut *self.dw).zip(arguments) {
                 *dx = (r * w).mul_add(*dy, -(back * x));
+                *dw = (dy * r).mul_add(*x, *dw);
+            }
+            if let Some(onto) = self.onto.chunks_exact(width).nth(index) {
+                dx.iter_mut().zip(onto).for_each(|(dx, onto)| *dx += onto);
             }
         }
     }
 }
 
-/// dw = sum over rows of dy x r.
-struct OfWeight<'a> {
-    x: &'a [f32],
-    dy: &'a [f32],
-    sums: &'a mut [f32],
+/// The gradients of [`rms_norm`], given that of its output and, for a branch that leaves a residual
+/// stream, that of the stream, which dx is added to: dx in the type of `x`, dw in f32. Off the tape.
+///
+/// # Errors
+/// When the shapes differ, or a tensor is neither f32 nor bf16.
+pub fn rms_norm_backward(
+    pool: &Pool,
+    x: &Tensor,
+    weight: &Tensor,
     epsilon: f64,
-}
-
-impl WithSimd for OfWeight<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let width = self.sums.len();
-        for (x, dy) in self.x.chunks_exact(width).zip(self.dy.chunks_exact(width)) {
-            let r = scale(x, self.epsilon);
-            for (sum, (x, dy)) in self.sums.iter_mut().zip(x.iter().zip(dy)) {
-                *sum = (dy * r).mul_add(*x, *sum);
-            }
+    dy: &Tensor,
+    onto: Option<&Tensor>,
+) -> Result<(Tensor, Tensor)> {
+    for other in [Some(dy), onto].into_iter().flatten() {
+        if other.elem_count() != x.elem_count() {
+            bail!("rms-norm: found a gradient {:?}, wanted {:?}", other.shape(), x.shape());
         }
     }
+    let (x_values, dy) = (Elements::of(pool, x)?, Elements::of(pool, dy)?);
+    let onto = onto.map(|onto| Elements::of(pool, onto)).transpose()?;
+    let onto = onto.as_deref().unwrap_or(&[]);
+    let weights = Elements::of(pool, weight)?;
+    let width = weights.len();
+    // SAFETY: the rows are whole, and backward writes all of each.
+    let mut dx = unsafe { unwritten(x_values.len()) };
+    let dw = sum_rows_and(pool, &mut dx, width, |rows, dx, dw| {
+        let range = rows.start * width..rows.end * width;
+        let (x, dy) = (&x_values[range.clone()], &dy[range.clone()]);
+        let onto = onto.get(range).unwrap_or(&[]);
+        Arch::new().dispatch(Backward { x, weight: &weights, dy, onto, dx, dw, epsilon });
+    });
+    let dx = tensor(pool, dx, x.shape(), x.dtype())?;
+    Ok((dx, tensor(pool, dw, weight.shape(), DType::F32)?))
 }
 
 impl CustomOp2 for RmsNorm {
@@ -115,7 +136,8 @@ impl CustomOp2 for RmsNorm {
             bail!("rms-norm: found x {:?}, wanted [.., {width}]", x_layout.shape());
         }
         let weight = elements(&self.pool, weight, weight_layout)?;
-        let mut y = vec![0.0; x_layout.shape().elem_count()];
+        // SAFETY: the pieces are whole rows and cover the output; `copy` writes all of each.
+        let mut y = unsafe { unwritten(x_layout.shape().elem_count()) };
         let chunk = rows_per_chunk(width);
         self.pool.for_chunks(&mut y, chunk * width.max(1), |index, piece| {
             rows.copy(index * chunk, piece);
@@ -130,24 +152,8 @@ impl CustomOp2 for RmsNorm {
         _y: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let pool = &self.pool;
-        let (x_values, dy) = (Elements::of(pool, x)?, Elements::of(pool, dy)?);
-        let weights = Elements::of(pool, weight)?;
-        let (width, epsilon) = (weights.len(), self.epsilon);
-        let mut dx = vec![0.0; x_values.len()];
-        let chunk = rows_per_chunk(width) * width.max(1);
-        let pieces = dx.chunks_mut(chunk).zip(x_values.chunks(chunk)).zip(dy.chunks(chunk));
-        pool.each(pieces, |((dx, x), dy)| {
-            Arch::new().dispatch(OfX { x, weight: &weights, dy, dx, epsilon });
-        });
-        let rows = x_values.len() / width.max(1);
-        let dw = sum_rows(pool, rows, width, |rows, sums| {
-            let range = rows.start * width..rows.end * width;
-            let (x, dy) = (&x_values[range.clone()], &dy[range]);
-            Arch::new().dispatch(OfWeight { x, dy, sums, epsilon });
-        });
-        let dx = tensor(pool, dx, x.shape(), x.dtype())?;
-        Ok((Some(dx), Some(tensor(pool, dw, weight.shape(), weight.dtype())?)))
+        let (dx, dw) = rms_norm_backward(&self.pool, x, weight, self.epsilon, dy, None)?;
+        Ok((Some(dx), Some(dw.to_dtype(weight.dtype())?)))
     }
 }
 

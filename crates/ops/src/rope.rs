@@ -9,7 +9,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::Pool;
-use crate::rows::{Rows, narrow, rows_per_chunk};
+use crate::rows::{Rows, narrow, rows_per_chunk, unwritten};
 
 /// Cosines and sines at the positions of one shard: angles in f64, from the runs, so that no rank
 /// needs a table of the whole.
@@ -45,12 +45,23 @@ impl Rotary {
     }
 }
 
-/// `x` [B, H, S, D], row `s` rotated by the `s`-th position of `rotary`; with gradient.
+/// `x` [B, H, S, D], row `s` rotated by the `s`-th position of `rotary`; with gradient. `x` may be a
+/// view of [B, S, H, D]: the output has no gaps.
 ///
 /// # Errors
 /// When S or D is not that of `rotary`, or `x` is neither f32 nor bf16.
 pub fn rope(pool: &Pool, x: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
-    x.apply_op1(Rope { pool: pool.clone(), rotary: Arc::clone(rotary), direction: 1.0 })
+    x.apply_op1(Rope { direction: 1.0, ..Rope::back(pool, rotary) })
+}
+
+/// The gradient of [`rope`] of a view of [B, S, H * D], given that of its output, [B, H, S, D]: [B, S,
+/// H * D], without gaps. Off the tape.
+///
+/// # Errors
+/// When S or D is not that of `rotary`, or `dy` is neither f32 nor bf16.
+pub fn rope_backward(pool: &Pool, dy: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
+    let by_token = dy.detach().transpose(1, 2)?;
+    by_token.apply_op1_no_bwd(&Rope { token_axis: 1, ..Rope::back(pool, rotary) })?.flatten_from(2)
 }
 
 struct Rope {
@@ -58,12 +69,22 @@ struct Rope {
     rotary: Arc<Rotary>,
     /// 1, or -1 for the gradient: the angle's sign.
     direction: f32,
+    /// The dimension that counts tokens, 1 or 2.
+    token_axis: usize,
+}
+
+impl Rope {
+    fn back(pool: &Pool, rotary: &Arc<Rotary>) -> Rope {
+        Rope { pool: pool.clone(), rotary: Arc::clone(rotary), direction: -1.0, token_axis: 2 }
+    }
 }
 
 /// Rotates rows in place; they are those of the tensor from `first` on.
 struct Rotate<'a> {
     rows: &'a mut [f32],
     first: usize,
+    /// Neighbouring rows of one token.
+    heads: usize,
     rotary: &'a Rotary,
     direction: f32,
 }
@@ -76,7 +97,7 @@ impl WithSimd for Rotate<'_> {
         let half = self.rotary.head_dim / 2;
         let tokens = self.rotary.cos.len() / half;
         for (index, row) in self.rows.chunks_exact_mut(2 * half).enumerate() {
-            let token = (self.first + index) % tokens;
+            let token = (self.first + index) / self.heads % tokens;
             let table = token * half..(token + 1) * half;
             let angles = self.rotary.cos[table.clone()].iter().zip(&self.rotary.sin[table]);
             let (a, b) = row.split_at_mut(half);
@@ -93,26 +114,27 @@ impl CustomOp1 for Rope {
         "rope"
     }
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (_, _, tokens, width) = layout.shape().dims4()?;
+        let (_, second, third, width) = layout.shape().dims4()?;
+        let (tokens, heads) = if self.token_axis == 1 { (second, third) } else { (third, 1) };
         let head_dim = self.rotary.head_dim;
         if width != head_dim || tokens * head_dim != 2 * self.rotary.cos.len() {
             let positions = 2 * self.rotary.cos.len() / head_dim.max(1);
             bail!("rope: found x {:?}, wanted [.., {positions}, {head_dim}]", layout.shape());
         }
         let rows = Rows::new(x, layout)?;
-        let mut y = vec![0.0; layout.shape().elem_count()];
+        // SAFETY: the pieces are whole rows and cover the output; `copy` writes all of each.
+        let mut y = unsafe { unwritten(layout.shape().elem_count()) };
         let chunk = rows_per_chunk(width);
         self.pool.for_chunks(&mut y, chunk * width.max(1), |index, piece| {
             rows.copy(index * chunk, piece);
             let (rotary, direction) = (&*self.rotary, self.direction);
             let first = index * chunk;
-            Arch::new().dispatch(Rotate { rows: piece, first, rotary, direction });
+            Arch::new().dispatch(Rotate { rows: piece, first, heads, rotary, direction });
         });
         Ok((narrow(&self.pool, y, x.dtype())?, layout.shape().clone()))
     }
     fn bwd(&self, _x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let (pool, rotary) = (self.pool.clone(), Arc::clone(&self.rotary));
-        dy.apply_op1_no_bwd(&Rope { pool, rotary, direction: -self.direction }).map(Some)
+        dy.apply_op1_no_bwd(&Rope::back(&self.pool, &self.rotary)).map(Some)
     }
 }
 

@@ -20,6 +20,19 @@ pub(crate) fn rows_per_chunk(width: usize) -> usize {
     (CHUNK / width.max(1)).max(1)
 }
 
+/// A buffer that nobody has written yet: zeros would cost as much as the arithmetic of many
+/// operators.
+///
+/// # Safety
+/// Every element must be written before it is read.
+#[expect(clippy::uninit_vec, reason = "the caller's promise")]
+pub(crate) unsafe fn unwritten(len: usize) -> Vec<f32> {
+    let mut buffer = Vec::with_capacity(len);
+    // SAFETY: the capacity is there; the caller writes the elements, whose every bit pattern is one.
+    unsafe { buffer.set_len(len) };
+    buffer
+}
+
 /// A tensor's rows (along its last dimension), f32 or bf16, strided or not.
 pub(crate) struct Rows<'a> {
     storage: &'a CpuStorage,
@@ -56,8 +69,8 @@ impl<'a> Rows<'a> {
         element: impl Fn(T) -> f32,
     ) {
         let stride = self.layout.stride().last().copied().unwrap_or(1);
-        for (index, row) in into.chunks_exact_mut(self.width.max(1)).enumerate() {
-            let from = &data[self.offset(first + index)..];
+        for (row, from) in into.chunks_exact_mut(self.width.max(1)).zip(self.offsets(first)) {
+            let from = &data[from..];
             if stride == 1 {
                 piece(&from[..row.len()], row);
             } else {
@@ -65,27 +78,71 @@ impl<'a> Rows<'a> {
             }
         }
     }
-    /// Where a row starts.
-    fn offset(&self, row: usize) -> usize {
+    /// Where rows start, from `first` on.
+    fn offsets(&self, first: usize) -> impl Iterator<Item = usize> {
         let leading = self.layout.dims().len().saturating_sub(1);
+        let (rows, stride) = match leading {
+            0 => (1, 0),
+            _ => (self.layout.dims()[leading - 1], self.layout.stride()[leading - 1]),
+        };
+        // Rows that follow each other along the last but one dimension are `stride` apart.
+        let rows = rows.max(1);
+        let mut row = first % rows;
+        let mut blocks = first / rows..;
+        let mut start = blocks.next().map_or(0, |block| self.offset(block));
+        std::iter::from_fn(move || {
+            if row == rows {
+                row = 0;
+                start = blocks.next().map_or(0, |block| self.offset(block));
+            }
+            row += 1;
+            Some(start + (row - 1) * stride)
+        })
+    }
+    /// Where a block of rows, those along the last but one dimension, starts.
+    fn offset(&self, block: usize) -> usize {
+        let leading = self.layout.dims().len().saturating_sub(2);
         let dims = self.layout.dims()[..leading].iter();
         let strides = self.layout.stride()[..leading].iter();
-        let (offset, _) = dims
-            .zip(strides)
-            .rev()
-            .fold((self.layout.start_offset(), row), |(offset, rest), (dim, stride)| {
-                (offset + rest % dim * stride, rest / dim)
-            });
+        let (offset, _) = dims.zip(strides).rev().fold(
+            (self.layout.start_offset(), block),
+            |(offset, rest), (dim, stride)| {
+                (offset + rest % dim.max(&1) * stride, rest / dim.max(&1))
+            },
+        );
         offset
     }
     fn collect(&self, pool: &Pool) -> Vec<f32> {
-        let mut copy = vec![0.0; self.layout.shape().elem_count()];
+        // SAFETY: the pieces are whole rows and cover the copy, and `copy` writes all of each.
+        let mut copy = unsafe { unwritten(self.layout.shape().elem_count()) };
         let rows = rows_per_chunk(self.width);
         pool.for_chunks(&mut copy, rows * self.width.max(1), |index, piece| {
             self.copy(index * rows, piece);
         });
         copy
     }
+}
+
+/// Calls `use_rows` with the rows of a tensor on the CPU.
+pub(crate) fn with_rows<T>(tensor: &Tensor, use_rows: impl FnOnce(&Rows<'_>) -> T) -> Result<T> {
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(data) => Ok(use_rows(&Rows::new(data, layout)?)),
+        _ => bail!("found a tensor on {:?}, wanted one on the CPU", tensor.device().location()),
+    }
+}
+
+/// A tensor's elements, row-major and without gaps: the tensor itself where they lie like that, else
+/// a copy. Off the tape.
+///
+/// # Errors
+/// When it is not on the CPU, or neither f32 nor bf16.
+pub fn contiguous(pool: &Pool, x: &Tensor) -> Result<Tensor> {
+    if x.is_contiguous() {
+        return Ok(x.detach());
+    }
+    let copy = with_rows(x, |rows| rows.collect(pool))?;
+    tensor(pool, copy, x.shape(), x.dtype())
 }
 
 /// Where the elements lie if they are f32, row-major and without gaps.

@@ -20,14 +20,38 @@ pub(crate) fn sum_rows(
     width: usize,
     add: impl Fn(Range<usize>, &mut [f32]) + Send + Sync,
 ) -> Vec<f32> {
-    let partial_sums = pool.map(rows.div_ceil(ROWS), |index| {
-        let mut sums = vec![0.0; width];
-        add(index * ROWS..rows.min((index + 1) * ROWS), &mut sums);
-        sums
-    });
+    let ranges = (0..rows).step_by(ROWS).map(|first| first..rows.min(first + ROWS));
+    totals(pool, width, ranges, add)
+}
+
+/// The same where every row is also written to its place in `output`, rows of `width`:
+/// `add(rows, output, sums)`.
+pub(crate) fn sum_rows_and(
+    pool: &Pool,
+    output: &mut [f32],
+    width: usize,
+    add: impl Fn(Range<usize>, &mut [f32], &mut [f32]) + Send + Sync,
+) -> Vec<f32> {
+    let pieces = output.chunks_mut(ROWS * width.max(1)).enumerate();
+    totals(pool, width, pieces, |(index, piece), sums| {
+        let first = index * ROWS;
+        add(first..first + piece.len() / width, piece, sums);
+    })
+}
+
+/// The sum of what `add` adds to zeros for every piece.
+fn totals<T: Send>(
+    pool: &Pool,
+    width: usize,
+    pieces: impl ExactSizeIterator<Item = T> + Send,
+    add: impl Fn(T, &mut [f32]) + Send + Sync,
+) -> Vec<f32> {
+    let mut partial_sums = vec![0.0; pieces.len() * width];
+    let jobs = pieces.zip(partial_sums.chunks_mut(width.max(1)));
+    pool.each(jobs, |(piece, sums)| add(piece, sums));
     let mut totals = vec![0.0_f64; width];
-    for sums in partial_sums {
-        totals.iter_mut().zip(sums).for_each(|(total, sum)| *total += f64::from(sum));
+    for sums in partial_sums.chunks_exact(width.max(1)) {
+        totals.iter_mut().zip(sums).for_each(|(total, sum)| *total += f64::from(*sum));
     }
     totals.into_iter().map(|total| total as f32).collect()
 }

@@ -6,7 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use crate::Pool;
 use crate::exp::exp;
-use crate::rows::{CHUNK, Elements, elements, narrow, tensor};
+use crate::rows::{CHUNK, Elements, elements, narrow, tensor, unwritten};
 
 /// `gate` and `up` of one shape: that shape in the type of `gate`, with gradients for both.
 ///
@@ -42,13 +42,14 @@ impl WithSimd for Forward<'_> {
     }
 }
 
-/// dg = dy u s (1 + g (1 - s)) and du = dy g s.
+/// dg = dy u s (1 + g (1 - s)) and du = dy g s; and y = g s u once more.
 struct Backward<'a> {
     gate: &'a [f32],
     up: &'a [f32],
     dy: &'a [f32],
     dgate: &'a mut [f32],
     dup: &'a mut [f32],
+    y: &'a mut [f32],
 }
 
 impl WithSimd for Backward<'_> {
@@ -56,12 +57,54 @@ impl WithSimd for Backward<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let arguments = self.gate.iter().zip(self.up).zip(self.dy);
-        for ((dg, du), ((&g, u), dy)) in self.dgate.iter_mut().zip(self.dup).zip(arguments) {
+        let results = self.dgate.iter_mut().zip(self.dup).zip(self.y);
+        for (((dg, du), y), ((&g, u), dy)) in results.zip(arguments) {
             let s = sigmoid(g);
             *dg = dy * u * s * g.mul_add(1.0 - s, 1.0);
             *du = dy * g * s;
+            *y = g * s * u;
         }
     }
+}
+
+/// What backward of [`swiglu`] finds, in the types of its inputs.
+#[derive(Debug)]
+pub struct SwiGluGradients {
+    /// Of the gate.
+    pub gate: Tensor,
+    /// Of up.
+    pub up: Tensor,
+    /// The output once more, which the gradient of what follows needs: so it need not be kept.
+    pub y: Tensor,
+}
+
+/// The gradients of [`swiglu`], given that of its output. Off the tape.
+///
+/// # Errors
+/// When the shapes differ, or a tensor is neither f32 nor bf16.
+pub fn swiglu_backward(
+    pool: &Pool,
+    gate: &Tensor,
+    up: &Tensor,
+    dy: &Tensor,
+) -> Result<SwiGluGradients> {
+    let (gates, ups) = (Elements::of(pool, gate)?, Elements::of(pool, up)?);
+    let dy = Elements::of(pool, dy)?;
+    if gates.len() != ups.len() || gates.len() != dy.len() {
+        bail!("swiglu: found {} gradients, wanted {:?}", dy.len(), gate.shape());
+    }
+    // SAFETY: every piece is written.
+    let [mut dgate, mut dup, mut y] = [(); 3].map(|()| unsafe { unwritten(gates.len()) });
+    let arguments = gates.chunks(CHUNK).zip(ups.chunks(CHUNK)).zip(dy.chunks(CHUNK));
+    let results = dgate.chunks_mut(CHUNK).zip(dup.chunks_mut(CHUNK)).zip(y.chunks_mut(CHUNK));
+    pool.each(results.zip(arguments), |(((dgate, dup), y), ((gate, up), dy))| {
+        Arch::new().dispatch(Backward { gate, up, dy, dgate, dup, y });
+    });
+    Ok(SwiGluGradients {
+        gate: tensor(pool, dgate, gate.shape(), gate.dtype())?,
+        up: tensor(pool, dup, up.shape(), up.dtype())?,
+        y: tensor(pool, y, gate.shape(), gate.dtype())?,
+    })
 }
 
 impl CustomOp2 for SwiGlu {
@@ -81,7 +124,8 @@ impl CustomOp2 for SwiGlu {
         }
         let gates = elements(&self.pool, gate, gate_layout)?;
         let ups = elements(&self.pool, up, up_layout)?;
-        let mut y = vec![0.0; gates.len()];
+        // SAFETY: every piece is written.
+        let mut y = unsafe { unwritten(gates.len()) };
         let pieces = y.chunks_mut(CHUNK).zip(gates.chunks(CHUNK)).zip(ups.chunks(CHUNK));
         self.pool.each(pieces, |((y, gate), up)| Arch::new().dispatch(Forward { gate, up, y }));
         Ok((narrow(&self.pool, y, gate.dtype())?, shape.clone()))
@@ -93,17 +137,8 @@ impl CustomOp2 for SwiGlu {
         _y: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let pool = &self.pool;
-        let (gates, ups) = (Elements::of(pool, gate)?, Elements::of(pool, up)?);
-        let dy = Elements::of(pool, dy)?;
-        let (mut dgate, mut dup) = (vec![0.0; gates.len()], vec![0.0; gates.len()]);
-        let arguments = gates.chunks(CHUNK).zip(ups.chunks(CHUNK)).zip(dy.chunks(CHUNK));
-        let pieces = dgate.chunks_mut(CHUNK).zip(dup.chunks_mut(CHUNK)).zip(arguments);
-        pool.each(pieces, |((dgate, dup), ((gate, up), dy))| {
-            Arch::new().dispatch(Backward { gate, up, dy, dgate, dup });
-        });
-        let dgate = tensor(pool, dgate, gate.shape(), gate.dtype())?;
-        Ok((Some(dgate), Some(tensor(pool, dup, up.shape(), up.dtype())?)))
+        let found = swiglu_backward(&self.pool, gate, up, dy)?;
+        Ok((Some(found.gate), Some(found.up)))
     }
 }
 

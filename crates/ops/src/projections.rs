@@ -1,0 +1,200 @@
+//! Several projections of one input at once, and their gradients: off the tape, for callers who walk
+//! backward themselves.
+
+use candle_core::{DType, Result, Shape, Tensor, bail};
+
+use crate::Pool;
+use crate::linear::{Sizes, of_bias};
+use crate::matrix::{Matrix, Onto, Product, multiply, multiply_over_tokens};
+use crate::rows::{Elements, rows_per_chunk, tensor, unwritten};
+
+/// A projection: `x wᵀ + bias`.
+#[derive(Clone, Copy, Debug)]
+pub struct Affine<'a> {
+    /// [O, I].
+    pub weight: &'a Tensor,
+    /// `[O]`.
+    pub bias: Option<&'a Tensor>,
+}
+
+/// All `projections` of `x` [.., I]: [.., O] each, in the type of `x`.
+///
+/// # Errors
+/// When the shapes do not fit, or a tensor is neither f32 nor bf16.
+pub fn projections<const N: usize>(
+    pool: &Pool,
+    x: &Tensor,
+    projections: [Affine<'_>; N],
+) -> Result<[Tensor; N]> {
+    let x_values = Elements::of(pool, x)?;
+    let all = read(pool, x.shape(), &projections)?;
+    let mut outputs: Vec<_> = all.iter().map(Read::output).collect();
+    let products = all.iter().zip(&mut outputs).map(|(read, y)| Product {
+        onto: read.bias.as_deref().map_or(Onto::Nothing, Onto::Row),
+        ..Product::new(read.x(&x_values), read.weight().transposed(), y)
+    });
+    multiply(pool, products.collect());
+    let tensors = all.iter().zip(outputs).map(|(read, y)| {
+        let mut dims = x.dims().to_vec();
+        dims.splice(dims.len() - 1.., [read.sizes.outputs]);
+        tensor(pool, y, dims, x.dtype())
+    });
+    array(tensors)
+}
+
+/// `onto + x wᵀ + bias` in the type and shape of `onto`: the end of a residual branch.
+///
+/// # Errors
+/// When the shapes do not fit, or a tensor is neither f32 nor bf16.
+pub fn projected_onto(
+    pool: &Pool,
+    onto: &Tensor,
+    x: &Tensor,
+    projection: Affine<'_>,
+) -> Result<Tensor> {
+    let (x_values, onto_values) = (Elements::of(pool, x)?, Elements::of(pool, onto)?);
+    let [read] = &read(pool, x.shape(), &[projection])?[..] else {
+        unreachable!("one projection was read")
+    };
+    let mut y = read.output();
+    if onto_values.len() != y.len() {
+        bail!("projection: found {:?} to add to, wanted {} elements", onto.shape(), y.len());
+    }
+    let onto_matrix = Onto::Matrix(&onto_values);
+    let product = Product::new(read.x(&x_values), read.weight().transposed(), &mut y);
+    multiply(pool, vec![Product { onto: onto_matrix, ..product }]);
+    if let Some(bias) = &read.bias {
+        let width = bias.len().max(1);
+        pool.for_chunks(&mut y, rows_per_chunk(width) * width, |_, piece| {
+            for row in piece.chunks_exact_mut(width) {
+                row.iter_mut().zip(&**bias).for_each(|(y, bias)| *y += bias);
+            }
+        });
+    }
+    tensor(pool, y, onto.shape(), onto.dtype())
+}
+
+/// The gradient of the input of [`projections`], given those of the outputs, [.., O] each: [.., I], in
+/// their type.
+///
+/// # Errors
+/// When the shapes do not fit, or a tensor is neither f32 nor bf16.
+pub fn input_gradient<const N: usize>(
+    pool: &Pool,
+    projections: [Affine<'_>; N],
+    dy: [&Tensor; N],
+) -> Result<Tensor> {
+    let Some((first, projection)) = dy.first().zip(projections.first()) else {
+        bail!("projection: found no gradient, wanted one per projection");
+    };
+    let mut dims = first.dims().to_vec();
+    let inputs = projection.weight.dims2()?.1;
+    dims.splice(dims.len().saturating_sub(1).., [inputs]);
+    let shape = Shape::from(dims);
+    let all = read(pool, &shape, &projections)?;
+    let values = gradients(pool, &all, &dy)?;
+    // SAFETY: a product writes every element of its output.
+    let mut dx = unsafe { unwritten(shape.elem_count()) };
+    let terms = all.iter().zip(&values).map(|(read, dy)| (read.y(dy), read.weight()));
+    let terms = terms.collect();
+    multiply(pool, vec![Product { terms, onto: Onto::Nothing, output: &mut dx }]);
+    tensor(pool, dx, shape, first.dtype())
+}
+
+/// The gradients of the parameters of one of [`projections`], f32.
+#[derive(Debug)]
+pub struct AffineGradients {
+    /// [O, I].
+    pub weight: Tensor,
+    /// `[O]`, where there is a bias.
+    pub bias: Option<Tensor>,
+}
+
+/// The gradients of the parameters of [`projections`] of `x` [.., I], given those of the outputs,
+/// [.., O] each.
+///
+/// # Errors
+/// When the shapes do not fit, or a tensor is neither f32 nor bf16.
+pub fn parameter_gradients<const N: usize>(
+    pool: &Pool,
+    x: &Tensor,
+    projections: [Affine<'_>; N],
+    dy: [&Tensor; N],
+) -> Result<[AffineGradients; N]> {
+    let x_values = Elements::of(pool, x)?;
+    let all = read(pool, x.shape(), &projections)?;
+    let dy = gradients(pool, &all, &dy)?;
+    // SAFETY: a product writes every element of its output.
+    let mut dw: Vec<_> = all.iter().map(|r| unsafe { unwritten(r.weight.len()) }).collect();
+    let products = all
+        .iter()
+        .zip(&dy)
+        .zip(&mut dw)
+        .map(|((read, dy), dw)| Product::new(read.y(dy).transposed(), read.x(&x_values), dw));
+    multiply_over_tokens(pool, products.collect());
+    array(projections.iter().zip(dw).zip(&dy).map(|((projection, dw), dy)| {
+        let bias = projection.bias.map(|bias| {
+            let outputs = bias.elem_count();
+            tensor(pool, of_bias(pool, dy, outputs), outputs, DType::F32)
+        });
+        let weight = tensor(pool, dw, projection.weight.shape(), DType::F32)?;
+        Ok(AffineGradients { weight, bias: bias.transpose()? })
+    }))
+}
+
+/// The elements of the outputs' gradients.
+fn gradients<'a>(pool: &Pool, all: &[Read<'_>], dy: &[&'a Tensor]) -> Result<Vec<Elements<'a>>> {
+    let one = |(read, dy): (&Read<'_>, &&'a Tensor)| {
+        let Sizes { tokens, outputs, .. } = read.sizes;
+        if dy.elem_count() != tokens * outputs {
+            bail!("projection: found a gradient {:?}, wanted [{tokens}, {outputs}]", dy.shape());
+        }
+        Elements::of(pool, dy)
+    };
+    all.iter().zip(dy).map(one).collect()
+}
+
+/// A projection's elements, as they meet one x.
+struct Read<'a> {
+    sizes: Sizes,
+    weight: Elements<'a>,
+    bias: Option<Elements<'a>>,
+}
+
+fn read<'a>(pool: &Pool, x: &Shape, projections: &[Affine<'a>]) -> Result<Vec<Read<'a>>> {
+    let one = |&Affine { weight, bias }: &Affine<'a>| {
+        let sizes = Sizes::new(x, weight.shape())?;
+        let bias = bias.map(|bias| Elements::of(pool, bias)).transpose()?;
+        if let Some(bias) = bias.as_ref().filter(|bias| bias.len() != sizes.outputs) {
+            bail!("projection: found a bias of {}, wanted {}", bias.len(), sizes.outputs);
+        }
+        Ok(Read { sizes, weight: Elements::of(pool, weight)?, bias })
+    };
+    projections.iter().map(one).collect()
+}
+
+impl Read<'_> {
+    /// [O, I].
+    fn weight(&self) -> Matrix<'_> {
+        Matrix::new(&self.weight, self.sizes.outputs, self.sizes.inputs)
+    }
+    /// [tokens, I].
+    fn x<'a>(&self, values: &'a [f32]) -> Matrix<'a> {
+        Matrix::new(values, self.sizes.tokens, self.sizes.inputs)
+    }
+    /// [tokens, O].
+    fn y<'a>(&self, values: &'a [f32]) -> Matrix<'a> {
+        Matrix::new(values, self.sizes.tokens, self.sizes.outputs)
+    }
+    /// A buffer for the projection.
+    fn output(&self) -> Vec<f32> {
+        // SAFETY: the callers make it the output of a product, which writes every element.
+        unsafe { unwritten(self.sizes.tokens * self.sizes.outputs) }
+    }
+}
+
+/// As many results as there are, or the first error.
+fn array<T, const N: usize>(results: impl Iterator<Item = Result<T>>) -> Result<[T; N]> {
+    let all: Vec<T> = results.collect::<Result<_>>()?;
+    all.try_into().or_else(|all: Vec<T>| bail!("internal: {} results instead of {N}", all.len()))
+}
