@@ -8,4 +8,3 @@ mod tape;
 mod travel;
 
 pub use execute::{Attention, AttentionError, Place, Qkv, Setting};
-pub use tape::Kept;

@@ -3,45 +3,17 @@
 //! Candle records a user's backward only through custom ops. So the schedule runs on detached tensors, and an op whose
 //! forward hands over the finished output is recorded; its backward runs the backward schedule.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use annulus_ops::attention::Attended;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Storage, Tensor, bail};
 
 use crate::{Attention, Place, Qkv};
 
-/// What attention leaves for a recomputed layer: its output and log-sum-exp, so that neither the ring nor the attention's
-/// forward runs twice. Empty: the next call fills it. Filled: the next call takes it instead of computing.
-#[derive(Clone, Debug, Default)]
-pub struct Kept(Arc<Mutex<Option<Attended>>>);
-
-impl Kept {
-    fn take(&self) -> Option<Attended> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn fill(&self, attended: Attended) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(attended);
-    }
-}
-
 impl Attention {
     /// Attention that a later `backward()` runs through: [B, Hq, S, D]. Every rank must call it in the same order.
-    pub fn attend(
-        self: &Arc<Self>,
-        place: Place,
-        qkv: &Qkv,
-        kept: Option<&Kept>,
-    ) -> Result<Tensor> {
-        let done = if let Some(done) = kept.and_then(Kept::take) {
-            done
-        } else {
-            let done = self.forward(place, &detached(&qkv.q, &qkv.k, &qkv.v))?;
-            if let Some(kept) = kept {
-                kept.fill(done.clone());
-            }
-            done
-        };
+    pub fn attend(self: &Arc<Self>, place: Place, qkv: &Qkv) -> Result<Tensor> {
+        let done = self.forward(place, &detached(&qkv.q, &qkv.k, &qkv.v))?;
         if [&qkv.q, &qkv.k, &qkv.v].iter().all(|tensor| !tensor.track_op()) {
             return Ok(done.out);
         }

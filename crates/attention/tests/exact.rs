@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Kept, Place, Qkv, Setting};
+use annulus_attention::{Attention, Place, Qkv, Setting};
 use annulus_comm::{Communicator, threads};
 use annulus_ops::attention::{AttentionKernel, Dense, Fused, Reference, dense};
 use annulus_ops::{Key, Pool, normal};
@@ -155,7 +155,7 @@ fn rows_that_see_nothing_are_zero_and_cost_nothing() {
     }
 }
 
-/// The tape's gradients are the schedule's, and a recomputed layer does not run the ring again.
+/// The tape's gradients are the schedule's; what is off the tape stays there.
 #[test]
 fn the_tape_runs_the_backward_schedule() {
     let case = case(4, 2, 24, 8, Mask::causal());
@@ -165,14 +165,13 @@ fn the_tape_runs_the_backward_schedule() {
             attention(&case, Strategy::Striped, Return::Reversed, comm, Arc::new(Reference));
         let here = attention.positions().clone();
         let [q, k, v] = [&case.qkv.q, &case.qkv.k, &case.qkv.v].map(|tensor| rows(tensor, &here));
-        let kept = Kept::default();
         let off = Qkv { q: q.clone(), k: k.clone(), v: v.clone() };
-        let out = attention.attend(Place::default(), &off, Some(&kept))?;
+        let out = attention.attend(Place::default(), &off)?;
         assert!(!out.track_op());
         let [q, k, v] = [Var::from_tensor(&q)?, Var::from_tensor(&k)?, Var::from_tensor(&v)?];
         let on =
             Qkv { q: q.as_tensor().clone(), k: k.as_tensor().clone(), v: v.as_tensor().clone() };
-        let out = attention.attend(Place::default(), &on, Some(&kept))?;
+        let out = attention.attend(Place::default(), &on)?;
         close("out", &out, &dense.out, &here);
         let loss = (out * rows(&case.gradient, &here))?.sum_all()?;
         let gradients = loss.backward()?;

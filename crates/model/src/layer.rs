@@ -4,11 +4,16 @@
 //! elements per head, f intermediate size, r any rows.
 
 use annulus_attention::{Place, Qkv};
-use annulus_ops::{rope, swiglu};
+use annulus_ops::attention::Attended;
+use annulus_ops::{
+    SwiGluGradients, contiguous, input_gradient, projected_onto, projections, rope, rope_backward,
+    swiglu, swiglu_backward,
+};
 use candle_core::{Result, Tensor};
 
-use crate::parameters::{Norm, Projection, linear, names};
-use crate::{Config, Shard, Specification, Stage, Weights};
+use crate::parameters::{Norm, Projection, names, of, reap};
+use crate::stage::no_way_back;
+use crate::{Config, Harvest, Keep, Pullback, Shard, Specification, Stage, Weights};
 
 /// `x + o(attend(rope(q), rope(k), v))` with q, k, v projected from the norm of x.
 #[derive(Debug)]
@@ -52,30 +57,89 @@ impl AttentionHalf {
         std::iter::once(&self.norm.weight)
             .chain(projections.into_iter().flat_map(Projection::parameters))
     }
-    /// [B, S, heads * H] to [B, heads, S, H], contiguous.
-    fn split_heads(&self, x_bsd: &Tensor) -> Result<Tensor> {
-        let (b, s, d) = x_bsd.dims3()?;
-        x_bsd.reshape((b, s, d / self.head_dim, self.head_dim))?.transpose(1, 2)?.contiguous()
+    /// The norm of x, and queries, keys and values made of it.
+    fn project(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<(Tensor, Qkv)> {
+        let Shard { pool, rotary, .. } = shard;
+        let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
+        let qkv = of([&self.q, &self.k, &self.v], weights)?;
+        let [q_bsd, k_bsd, v_bsd] = projections(pool, &normed_bsd, qkv)?;
+        let qkv = Qkv {
+            q: rope(pool, &self.heads_first(&q_bsd)?, rotary)?,
+            k: rope(pool, &self.heads_first(&k_bsd)?, rotary)?,
+            v: contiguous(pool, &self.heads_first(&v_bsd)?)?,
+        };
+        Ok((normed_bsd, qkv))
     }
+    /// [B, S, heads * H] seen as [B, heads, S, H].
+    fn heads_first(&self, x_bsd: &Tensor) -> Result<Tensor> {
+        let (b, s, d) = x_bsd.dims3()?;
+        x_bsd.reshape((b, s, d / self.head_dim, self.head_dim))?.transpose(1, 2)
+    }
+    fn place(&self, shard: &Shard) -> Place {
+        Place { step: shard.step, layer: self.layer }
+    }
+    /// The gradient of x, given that of the output; `qkv` made again where it was not kept.
+    fn backward(
+        &self,
+        (x_bsd, qkv, attended): (&Tensor, Option<Qkv>, Attended),
+        dy_bsd: &Tensor,
+        (weights, shard): (&Weights, &Shard),
+        harvest: Harvest<'_>,
+    ) -> Result<Tensor> {
+        let Shard { pool, rotary, attention, .. } = shard;
+        let own = (weights, pool);
+        let out_bsd = heads_last(&attended.out, shard)?;
+        reap([&self.o], &out_bsd, [dy_bsd], own, harvest)?;
+        drop(out_bsd);
+        let dout_bsd = input_gradient(pool, [self.o.of(weights)?], [dy_bsd])?;
+        let dout_bnsh = contiguous(pool, &self.heads_first(&dout_bsd)?)?;
+        drop(dout_bsd);
+
+        let (normed_bsd, qkv) = match qkv {
+            Some(qkv) => (self.norm.apply(x_bsd, weights, pool)?, qkv),
+            None => self.project(x_bsd, weights, shard)?,
+        };
+        let found = attention.backward(self.place(shard), &qkv, &attended, &dout_bnsh)?;
+        drop((qkv, attended, dout_bnsh));
+        let dq_bsd = rope_backward(pool, &found.q, rotary)?;
+        let dk_bsd = rope_backward(pool, &found.k, rotary)?;
+        let dv_bsd = heads_last(&found.v, shard)?;
+
+        let (qkv, dqkv) = ([&self.q, &self.k, &self.v], [&dq_bsd, &dk_bsd, &dv_bsd]);
+        reap(qkv, &normed_bsd, dqkv, own, harvest)?;
+        let dnormed_bsd = input_gradient(pool, of(qkv, weights)?, dqkv)?;
+        self.norm.backward(x_bsd, weights, pool, (&dnormed_bsd, Some(dy_bsd)), harvest)
+    }
+}
+
+/// [B, heads, S, H] to [B, S, heads * H].
+fn heads_last(x_bnsh: &Tensor, shard: &Shard) -> Result<Tensor> {
+    contiguous(&shard.pool, &x_bnsh.transpose(1, 2)?)?.flatten_from(2)
 }
 
 impl Stage for AttentionHalf {
     fn parameters(&self) -> &[String] {
         &self.parameters
     }
-    fn forward(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
-        let Shard { pool, rotary, attention, kept, step, .. } = shard;
-        let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
-        let heads = |projection| self.split_heads(&linear(projection, &normed_bsd, weights, pool)?);
-        let q_bnsh = rope(pool, &heads(&self.q)?, rotary)?;
-        let k_bksh = rope(pool, &heads(&self.k)?, rotary)?;
-        let v_bksh = heads(&self.v)?;
-
-        let place = Place { step: *step, layer: self.layer };
-        let qkv = Qkv { q: q_bnsh, k: k_bksh, v: v_bksh };
-        let out_bnsh = attention.attend(place, &qkv, kept.as_ref())?;
-        let out_bsd = out_bnsh.transpose(1, 2)?.contiguous()?.flatten_from(2)?;
-        x_bsd + linear(&self.o, &out_bsd, weights, pool)?
+    fn forward<'a>(
+        &'a self,
+        x_bsd: &Tensor,
+        weights: &'a Weights,
+        shard: &'a Shard,
+    ) -> Result<(Tensor, Pullback<'a>)> {
+        let (_, qkv) = self.project(x_bsd, weights, shard)?;
+        let attended = shard.attention.forward(self.place(shard), &qkv)?;
+        let out_bsd = heads_last(&attended.out, shard)?;
+        let y_bsd = projected_onto(&shard.pool, x_bsd, &out_bsd, self.o.of(weights)?)?;
+        if shard.keep == Keep::Nothing {
+            return Ok((y_bsd, no_way_back()));
+        }
+        let qkv = (shard.keep == Keep::Everything).then_some(qkv);
+        let x_bsd = x_bsd.clone();
+        let back = move |dy_bsd: &Tensor, harvest: Harvest<'_>| {
+            self.backward((&x_bsd, qkv, attended), dy_bsd, (weights, shard), harvest)
+        };
+        Ok((y_bsd, Box::new(back)))
     }
 }
 
@@ -112,6 +176,44 @@ impl FeedForwardHalf {
         std::iter::once(&self.norm.weight)
             .chain(projections.into_iter().flat_map(Projection::parameters))
     }
+    /// The norm of x, and gate and up made of it.
+    fn project(
+        &self,
+        x_rd: &Tensor,
+        weights: &Weights,
+        shard: &Shard,
+    ) -> Result<(Tensor, [Tensor; 2])> {
+        let normed_rd = self.norm.apply(x_rd, weights, &shard.pool)?;
+        let both = of([&self.gate, &self.up], weights)?;
+        let both = projections(&shard.pool, &normed_rd, both)?;
+        Ok((normed_rd, both))
+    }
+    /// The gradient of x, given that of the output; gate and up made again where they were not kept.
+    fn backward(
+        &self,
+        (x_rd, gate_and_up): (&Tensor, Option<[Tensor; 2]>),
+        dy_rd: &Tensor,
+        (weights, shard): (&Weights, &Shard),
+        harvest: Harvest<'_>,
+    ) -> Result<Tensor> {
+        let pool = &shard.pool;
+        let (normed_rd, [gate_rf, up_rf]) = match gate_and_up {
+            Some(both) => (self.norm.apply(x_rd, weights, pool)?, both),
+            None => self.project(x_rd, weights, shard)?,
+        };
+        let dact_rf = input_gradient(pool, [self.down.of(weights)?], [dy_rd])?;
+        let SwiGluGradients { gate: dgate_rf, up: dup_rf, y: act_rf } =
+            swiglu_backward(pool, &gate_rf, &up_rf, &dact_rf)?;
+        drop((gate_rf, up_rf, dact_rf));
+        let own = (weights, pool);
+        reap([&self.down], &act_rf, [dy_rd], own, harvest)?;
+        drop(act_rf);
+
+        let (both, dboth) = ([&self.gate, &self.up], [&dgate_rf, &dup_rf]);
+        reap(both, &normed_rd, dboth, own, harvest)?;
+        let dnormed_rd = input_gradient(pool, of(both, weights)?, dboth)?;
+        self.norm.backward(x_rd, weights, pool, (&dnormed_rd, Some(dy_rd)), harvest)
+    }
 }
 
 impl Stage for FeedForwardHalf {
@@ -121,11 +223,23 @@ impl Stage for FeedForwardHalf {
     fn rowwise(&self) -> bool {
         true
     }
-    fn forward(&self, x_rd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
-        let pool = &shard.pool;
-        let normed_rd = self.norm.apply(x_rd, weights, pool)?;
-        let gate_rf = linear(&self.gate, &normed_rd, weights, pool)?;
-        let up_rf = linear(&self.up, &normed_rd, weights, pool)?;
-        x_rd + linear(&self.down, &swiglu(pool, &gate_rf, &up_rf)?, weights, pool)?
+    fn forward<'a>(
+        &'a self,
+        x_rd: &Tensor,
+        weights: &'a Weights,
+        shard: &'a Shard,
+    ) -> Result<(Tensor, Pullback<'a>)> {
+        let (_, [gate_rf, up_rf]) = self.project(x_rd, weights, shard)?;
+        let act_rf = swiglu(&shard.pool, &gate_rf, &up_rf)?;
+        let y_rd = projected_onto(&shard.pool, x_rd, &act_rf, self.down.of(weights)?)?;
+        if shard.keep == Keep::Nothing {
+            return Ok((y_rd, no_way_back()));
+        }
+        let both = (shard.keep == Keep::Everything).then_some([gate_rf, up_rf]);
+        let x_rd = x_rd.clone();
+        let back = move |dy_rd: &Tensor, harvest: Harvest<'_>| {
+            self.backward((&x_rd, both), dy_rd, (weights, shard), harvest)
+        };
+        Ok((y_rd, Box::new(back)))
     }
 }

@@ -1,11 +1,11 @@
 //! Embedding, layers, loss: the stages of a Llama in order, and what parameters they need.
 
-use annulus_ops::{Key, normal};
+use annulus_ops::{Key, accumulate, normal};
 use candle_core::{Device, Result, Tensor};
 
 use crate::layer::{AttentionHalf, FeedForwardHalf};
 use crate::vocabulary::{Embed, Loss};
-use crate::{Config, Shard, Specification, Stage, Weights};
+use crate::{Config, Keep, Shard, Specification, Stage, Weights};
 
 /// A Llama: its stages, in order.
 #[derive(Debug)]
@@ -57,17 +57,41 @@ impl Llama {
         });
         fresh.collect()
     }
-    /// The scalar f32 sum of losses over `shard.targets`: all stages in order, on the tape where
-    /// `weights` are.
+    /// The scalar f32 sum of losses over `shard.targets`.
     pub fn loss(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
-        run(&self.stages, weights, shard)
+        run(&self.stages, weights, &Shard { keep: Keep::Nothing, ..shard.clone() })
     }
-    /// All logits f32 [B, S, V] of this rank's positions, off the tape.
+    /// [`Llama::loss`], and its gradients by all of `weights`, f32. What is kept on the way is
+    /// `shard.keep`, [`Keep::Nothing`] counting as [`Keep::Attention`].
+    pub fn gradients(&self, weights: &Weights, shard: &Shard) -> Result<(Tensor, Weights)> {
+        let keep = if shard.keep == Keep::Nothing { Keep::Attention } else { shard.keep };
+        let shard = Shard { keep, ..shard.clone() };
+        let mut x = shard.inputs.clone();
+        let mut pullbacks = Vec::with_capacity(self.stages.len());
+        for stage in &self.stages {
+            let (y, pullback) = stage.forward(&x, weights, &shard)?;
+            pullbacks.push(pullback);
+            x = y;
+        }
+        let mut gradients = Weights::new();
+        let mut dx = x.ones_like()?;
+        for pullback in pullbacks.into_iter().rev() {
+            // A tied matrix has two.
+            dx = pullback(&dx, &mut |name, gradient| {
+                match gradients.get(name) {
+                    Some(sum) => accumulate(sum, &gradient)?,
+                    None => drop(gradients.insert(name.to_owned(), gradient)),
+                }
+                Ok(())
+            })?;
+        }
+        Ok((x, gradients))
+    }
+    /// All logits f32 [B, S, V] of this rank's positions.
     pub fn logits(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
-        let detached = weights.iter().map(|(name, weight)| (name.clone(), weight.detach()));
-        let weights = detached.collect();
-        let x_bsd = run(&self.stages[..self.stages.len() - 1], &weights, shard)?;
-        self.head.logits(&x_bsd, &weights, shard)
+        let shard = Shard { keep: Keep::Nothing, ..shard.clone() };
+        let x_bsd = run(&self.stages[..self.stages.len() - 1], weights, &shard)?;
+        self.head.logits(&x_bsd, weights, &shard)
     }
     /// Floating-point operations of one training step over `tokens` tokens whose masks leave
     /// `pairs` pairs visible in total: 6 per weight and token (embedding lookups excluded), 12 ·
@@ -85,9 +109,9 @@ impl Llama {
     }
 }
 
-/// `stages` in order; the first ignores what it is given. Nothing is kept: every layer would need a
-/// place of its own.
+/// `stages` in order; the first ignores what it is given.
 fn run(stages: &[Box<dyn Stage>], weights: &Weights, shard: &Shard) -> Result<Tensor> {
-    let shard = Shard { kept: None, ..shard.clone() };
-    stages.iter().try_fold(shard.inputs.clone(), |x, stage| stage.forward(&x, weights, &shard))
+    stages
+        .iter()
+        .try_fold(shard.inputs.clone(), |x, stage| Ok(stage.forward(&x, weights, shard)?.0))
 }

@@ -1,9 +1,9 @@
 //! Parameters: what they are called, what shape they have, and how activations meet them.
 
-use annulus_ops::{Pool, rms_norm};
+use annulus_ops::{Affine, Pool, parameter_gradients, rms_norm, rms_norm_backward};
 use candle_core::{Result, Tensor};
 
-use crate::Weights;
+use crate::{Harvest, Weights};
 
 /// A parameter as it must be: its name and shape.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +50,20 @@ impl Norm {
     pub(crate) fn apply(&self, x: &Tensor, weights: &Weights, pool: &Pool) -> Result<Tensor> {
         rms_norm(pool, x, self.weight.of(weights)?, self.epsilon)
     }
+    /// The gradient of `x`, given that of the output, plus `onto`.
+    pub(crate) fn backward(
+        &self,
+        x: &Tensor,
+        weights: &Weights,
+        pool: &Pool,
+        (dy, onto): (&Tensor, Option<&Tensor>),
+        harvest: Harvest<'_>,
+    ) -> Result<Tensor> {
+        let weight = self.weight.of(weights)?;
+        let (dx, dw) = rms_norm_backward(pool, x, weight, self.epsilon, dy, onto)?;
+        harvest(&self.weight.name, dw)?;
+        Ok(dx)
+    }
 }
 
 /// A projection: its matrix, and its bias if it has one.
@@ -66,19 +80,41 @@ impl Projection {
         let bias = bias.then(|| Specification::new(format!("{path}.bias"), &shape[..1]));
         Projection { weight, bias }
     }
+    /// Its matrix and bias.
+    pub(crate) fn of<'a>(&self, weights: &'a Weights) -> Result<Affine<'a>> {
+        let bias = self.bias.as_ref().map(|bias| bias.of(weights)).transpose()?;
+        Ok(Affine { weight: self.weight.of(weights)?, bias })
+    }
     /// Its parameters.
     pub(crate) fn parameters(&self) -> impl Iterator<Item = &Specification> {
         std::iter::once(&self.weight).chain(&self.bias)
     }
 }
 
-/// `x` [.., I] to [.., O]: every projection of the model but the one that is fused with the loss.
-pub(crate) fn linear(
-    projection: &Projection,
+/// Several projections' matrices and biases.
+pub(crate) fn of<'a, const N: usize>(
+    projections: [&Projection; N],
+    weights: &'a Weights,
+) -> Result<[Affine<'a>; N]> {
+    let all = projections.iter().map(|projection| projection.of(weights));
+    let all: Vec<_> = all.collect::<Result<_>>()?;
+    all.try_into().or_else(|_| candle_core::bail!("internal: a projection was lost"))
+}
+
+/// Hands over the gradients of the parameters of `projections` of `x`, given those of the outputs.
+pub(crate) fn reap<const N: usize>(
+    projections: [&Projection; N],
     x: &Tensor,
-    weights: &Weights,
-    pool: &Pool,
-) -> Result<Tensor> {
-    let bias = projection.bias.as_ref().map(|bias| bias.of(weights)).transpose()?;
-    annulus_ops::linear(pool, x, projection.weight.of(weights)?, bias)
+    dy: [&Tensor; N],
+    (weights, pool): (&Weights, &Pool),
+    harvest: Harvest<'_>,
+) -> Result<()> {
+    let gradients = parameter_gradients(pool, x, of(projections, weights)?, dy)?;
+    for (projection, gradients) in projections.iter().zip(gradients) {
+        harvest(&projection.weight.name, gradients.weight)?;
+        if let Some((bias, gradient)) = projection.bias.as_ref().zip(gradients.bias) {
+            harvest(&bias.name, gradient)?;
+        }
+    }
+    Ok(())
 }

@@ -2,11 +2,23 @@
 
 use std::sync::Arc;
 
-use annulus_attention::{Attention, Kept};
+use annulus_attention::Attention;
 use annulus_ops::{Pool, Rotary};
 use candle_core::{Result, Tensor};
 
 use crate::Weights;
+
+/// What a forward pass keeps for backward besides the input of every stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// Nothing: there is no backward.
+    #[default]
+    Nothing,
+    /// Attention's output and log-sum-exp; backward makes the rest again.
+    Attention,
+    /// All that would cost a product of matrices: queries, keys, values, gate and up too.
+    Everything,
+}
 
 /// What one rank holds of a micro-batch, and what a stage may use. B sequences, S positions on this
 /// rank.
@@ -24,11 +36,21 @@ pub struct Shard {
     pub pool: Pool,
     /// The optimizer step, for errors.
     pub step: u64,
-    /// Where attention keeps what a recomputation needs; `None`: nothing is recomputed.
-    pub kept: Option<Kept>,
+    /// What the forward pass keeps.
+    pub keep: Keep,
 }
 
-/// A part of the model that is run forward, and recomputed and differentiated, as one.
+/// Where backward hands the gradients of parameters: name, and f32 in the parameter's shape.
+pub type Harvest<'a> = &'a mut dyn FnMut(&str, Tensor) -> Result<()>;
+
+/// The backward pass of a stage: takes the gradient of its output, gives that of its input, and
+/// hands over those of its parameters. It owns what it needs: dropping it frees that.
+pub type Pullback<'a> = Box<dyn FnOnce(&Tensor, Harvest<'_>) -> Result<Tensor> + 'a>;
+
+/// A part of the model that is run forward and backward as one.
+///
+/// Backward is written out instead of recorded: Candle's tape keeps every intermediate until the
+/// end, and makes zeros and adds for every gradient.
 pub trait Stage: Send + Sync + std::fmt::Debug {
     /// The names of its parameters, as in a Hugging Face file.
     fn parameters(&self) -> &[String];
@@ -37,7 +59,17 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
     fn rowwise(&self) -> bool {
         false
     }
-    /// `x` [B, S, D] to [B, S, D]. The first stage ignores `x` and reads `shard.inputs`; the last
-    /// returns the scalar f32 sum of losses over `shard.targets`.
-    fn forward(&self, x: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor>;
+    /// `x` [B, S, D] to [B, S, D], and the way back. The first stage ignores `x` and reads
+    /// `shard.inputs`; the last returns the scalar f32 sum of losses over `shard.targets`.
+    fn forward<'a>(
+        &'a self,
+        x: &Tensor,
+        weights: &'a Weights,
+        shard: &'a Shard,
+    ) -> Result<(Tensor, Pullback<'a>)>;
+}
+
+/// The way back where nothing was kept for it.
+pub(crate) fn no_way_back<'a>() -> Pullback<'a> {
+    Box::new(|_, _| candle_core::bail!("internal: backward, but nothing was kept for it"))
 }

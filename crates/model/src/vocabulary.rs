@@ -2,11 +2,14 @@
 //!
 //! Axes: b sequences, s positions of this rank, d hidden size, v vocabulary.
 
-use annulus_ops::{embedding, linear_cross_entropy};
+use annulus_ops::{
+    embedding, embedding_backward, linear, linear_cross_entropy, linear_cross_entropy_gradients,
+};
 use candle_core::{DType, Result, Tensor};
 
-use crate::parameters::{Norm, Projection, linear, names};
-use crate::{Config, Shard, Specification, Stage, Weights};
+use crate::parameters::{Norm, Projection, names};
+use crate::stage::no_way_back;
+use crate::{Config, Harvest, Keep, Pullback, Shard, Specification, Stage, Weights};
 
 /// Tokens to rows of the embedding.
 #[derive(Debug)]
@@ -30,8 +33,24 @@ impl Stage for Embed {
     fn parameters(&self) -> &[String] {
         &self.parameters
     }
-    fn forward(&self, _: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
-        embedding(&shard.pool, &shard.inputs, self.table.of(weights)?)
+    /// Nothing is kept: the gradient needs the tokens alone.
+    fn forward<'a>(
+        &'a self,
+        x: &Tensor,
+        weights: &'a Weights,
+        shard: &'a Shard,
+    ) -> Result<(Tensor, Pullback<'a>)> {
+        let table_vd = self.table.of(weights)?;
+        let y_bsd = embedding(&shard.pool, &shard.inputs, table_vd)?;
+        let x = x.clone();
+        let back = move |dy_bsd: &Tensor, harvest: Harvest<'_>| {
+            let rows = table_vd.dim(0)?;
+            let dtable_vd = embedding_backward(&shard.pool, &shard.inputs, rows, dy_bsd)?;
+            harvest(&self.table.name, dtable_vd)?;
+            // It reads tokens, not its input.
+            x.zeros_like()
+        };
+        Ok((y_bsd, Box::new(back)))
     }
 }
 
@@ -69,7 +88,7 @@ impl Loss {
         shard: &Shard,
     ) -> Result<Tensor> {
         let normed_bsd = self.norm.apply(x_bsd, weights, &shard.pool)?;
-        linear(&self.head, &normed_bsd, weights, &shard.pool)?.to_dtype(DType::F32)
+        linear(&shard.pool, &normed_bsd, self.head.weight.of(weights)?, None)?.to_dtype(DType::F32)
     }
 }
 
@@ -77,10 +96,32 @@ impl Stage for Loss {
     fn parameters(&self) -> &[String] {
         &self.parameters
     }
-    fn forward(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
-        let normed_bsd = self.norm.apply(x_bsd, weights, &shard.pool)?;
+    /// The gradients are made with the loss, chunk by chunk, and wait.
+    fn forward<'a>(
+        &'a self,
+        x_bsd: &Tensor,
+        weights: &'a Weights,
+        shard: &'a Shard,
+    ) -> Result<(Tensor, Pullback<'a>)> {
+        let Shard { pool, targets, .. } = shard;
+        let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
         let head_vd = self.head.weight.of(weights)?;
-        linear_cross_entropy(&shard.pool, &normed_bsd, head_vd, &shard.targets, self.chunk)
+        if shard.keep == Keep::Nothing {
+            let loss = linear_cross_entropy(pool, &normed_bsd, head_vd, targets, self.chunk)?;
+            return Ok((loss, no_way_back()));
+        }
+        let found =
+            linear_cross_entropy_gradients(pool, &normed_bsd, head_vd, targets, self.chunk)?;
+        let loss = Tensor::new(found.loss as f32, x_bsd.device())?;
+        let x_bsd = x_bsd.clone();
+        let back = move |dloss: &Tensor, harvest: Harvest<'_>| {
+            let by = f64::from(dloss.to_scalar::<f32>()?);
+            let times = |gradient: Tensor| if by == 1.0 { Ok(gradient) } else { gradient * by };
+            harvest(&self.head.weight.name, times(found.weight)?)?;
+            let dnormed_bsd = times(found.x)?;
+            self.norm.backward(&x_bsd, weights, pool, (&dnormed_bsd, None), harvest)
+        };
+        Ok((loss, Box::new(back)))
     }
 }
 

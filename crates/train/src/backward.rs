@@ -1,21 +1,17 @@
-//! Forward and backward over the stages of a model: the one place for recompute, for pieces of rows
-//! and for the harvest of gradients.
+//! Forward and backward over the stages of a model: the one place for pieces of rows and for the
+//! harvest of gradients.
 //!
-//! Every stage is a graph of its own: its input is a leaf, its output is seeded with the gradient
-//! that the next stage found for its input. So nothing outlives its stage, and between two stages
-//! one may do whatever one likes: ask whether to stop, later gather weights and send gradients off.
+//! Every stage gives its own way back, which owns what it needs and is gone when it was taken. So
+//! nothing outlives its stage, and between two stages one may do whatever one likes: ask whether to
+//! stop, later gather weights and send gradients off.
 //!
-//! With `recompute: layer` the forward pass runs off the tape and keeps inputs (and attention its
-//! output); backward runs the stage once more, on the tape. With `recompute: none` the forward pass
-//! runs on the tape. The last stage, the loss, is always on it: nothing lies between its two
-//! passes.
+//! With `recompute: layer` only inputs and attention's results are kept; the ways back make the rest
+//! again. With `recompute: none` they keep what would cost a product of matrices.
 
-use annulus_attention::Kept;
 use annulus_comm::Axis;
 use annulus_experiment::Recompute;
-use annulus_model::{Shard, Stage};
-use annulus_ops::vjp;
-use candle_core::{DType, Device, Tensor, Var};
+use annulus_model::{Keep, Pullback, Shard, Stage, Weights};
+use candle_core::{DType, Device, Tensor};
 
 use crate::Result;
 use crate::finite::is_finite;
@@ -24,19 +20,8 @@ use crate::parameters::Parameters;
 use crate::rank::{Micro, Rank};
 use crate::sum::Partial;
 
-/// What a forward pass leaves of a stage: some of its rows at a time.
-struct Trace {
-    shard: Shard,
-    pieces: Vec<Piece>,
-}
-
-/// Some rows of a stage's input, and what became of them.
-enum Piece {
-    /// Off the tape: it will be run again.
-    Input(Tensor),
-    /// On the tape, from a leaf to an output.
-    Taped(Var, Tensor),
-}
+/// What a forward pass leaves of a stage: for some of its rows at a time, the input and the way back.
+type Trace<'a> = Vec<(Tensor, Pullback<'a>)>;
 
 /// The result of a micro-batch.
 #[derive(Debug)]
@@ -55,65 +40,58 @@ impl Rank {
         micro: &Micro,
         gradients: &mut Gradients,
     ) -> Result<Differentiated> {
+        let keep = match self.setup.recompute {
+            Recompute::None => Keep::Everything,
+            // A plan never leaves it open.
+            Recompute::Layer | Recompute::Auto => Keep::Attention,
+        };
+        let shard = Shard { keep, ..micro.shard.clone() };
         let stages = &self.model.stages;
         let mut traces = Vec::with_capacity(stages.len());
         let mut x = nothing()?;
-        for (index, stage) in stages.iter().enumerate() {
+        for stage in stages {
             self.progress()?;
-            let taped = index + 1 == stages.len() || self.setup.recompute == Recompute::None;
             let trace;
-            (x, trace) = self.run(stage.as_ref(), &x, parameters, &micro.shard, taped)?;
+            (x, trace) = self.run(stage.as_ref(), &x, &parameters.weights, &shard)?;
             traces.push(trace);
         }
         let loss = f64::from(x.to_scalar::<f32>()?);
         let sighting = if loss.is_finite() { None } else { Some(first_sighting(&traces)?) };
 
-        let mut seed = x.ones_like()?;
+        let mut dx = x.ones_like()?;
         for (stage, trace) in stages.iter().zip(traces).rev() {
             self.progress()?;
-            seed = self.run_back(stage.as_ref(), trace, &seed, parameters, gradients)?;
+            dx = self.run_back(stage.as_ref(), trace, &dx, gradients)?;
         }
         Ok(Differentiated { loss: Partial::new(loss, micro.targets), sighting })
     }
 
-    /// The loss of `micro`, off the tape.
+    /// The loss of `micro`, without a way back.
     pub(crate) fn loss(&self, parameters: &Parameters, micro: &Micro) -> Result<Partial> {
         let mut x = nothing()?;
         for stage in &self.model.stages {
             self.progress()?;
-            let mut outputs = Vec::new();
-            for piece in self.pieces(stage.as_ref(), &x)? {
-                outputs.push(stage.forward(&piece, &parameters.off_tape, &micro.shard)?);
-            }
-            x = self.joined(stage.as_ref(), outputs, &x)?;
+            (x, _) = self.run(stage.as_ref(), &x, &parameters.weights, &micro.shard)?;
         }
         Ok(Partial::new(f64::from(x.to_scalar::<f32>()?), micro.targets))
     }
 
-    /// A stage's output, off the tape, and what backward needs.
-    fn run(
+    /// A stage's output and its way back.
+    fn run<'a>(
         &self,
-        stage: &dyn Stage,
+        stage: &'a dyn Stage,
         x: &Tensor,
-        parameters: &Parameters,
-        shard: &Shard,
-        taped: bool,
-    ) -> Result<(Tensor, Trace)> {
-        let kept = (!taped).then(Kept::default);
-        let shard = Shard { kept, ..shard.clone() };
+        weights: &'a Weights,
+        shard: &'a Shard,
+    ) -> Result<(Tensor, Trace<'a>)> {
         let mut outputs = Vec::new();
-        let mut pieces = Vec::new();
+        let mut trace = Trace::new();
         for piece in self.pieces(stage, x)? {
-            if taped {
-                let (leaf, y) = record(stage, &piece, parameters, &shard)?;
-                outputs.push(y.detach());
-                pieces.push(Piece::Taped(leaf, y));
-            } else {
-                outputs.push(stage.forward(&piece, &parameters.off_tape, &shard)?);
-                pieces.push(Piece::Input(piece));
-            }
+            let (y, pullback) = stage.forward(&piece, weights, shard)?;
+            outputs.push(y);
+            trace.push((piece, pullback));
         }
-        Ok((self.joined(stage, outputs, x)?, Trace { shard, pieces }))
+        Ok((self.joined(stage, outputs, x)?, trace))
     }
 
     /// The gradient of a stage's input, given that of its output; those of its parameters are added
@@ -121,28 +99,16 @@ impl Rank {
     fn run_back(
         &self,
         stage: &dyn Stage,
-        trace: Trace,
-        seed: &Tensor,
-        parameters: &Parameters,
+        trace: Trace<'_>,
+        dy: &Tensor,
         gradients: &mut Gradients,
     ) -> Result<Tensor> {
-        let seeds = self.pieces(stage, seed)?;
-        let mut inputs = Vec::with_capacity(seeds.len());
-        for (piece, seed) in trace.pieces.into_iter().zip(seeds) {
-            let (leaf, y) = match piece {
-                Piece::Taped(leaf, y) => (leaf, y),
-                Piece::Input(x) => record(stage, &x, parameters, &trace.shard)?,
-            };
-            let mut found = vjp(&y, &seed)?;
-            for name in stage.parameters() {
-                if let Some(gradient) = found.remove(&parameters.on_tape[name]) {
-                    gradients.add(name, &gradient)?;
-                }
-            }
-            // The first stage reads tokens, not its input.
-            inputs.extend(found.remove(&leaf).map(|gradient| gradient.detach()));
+        let mut inputs = Vec::with_capacity(trace.len());
+        for ((_, pullback), dy) in trace.into_iter().zip(self.pieces(stage, dy)?) {
+            let mut harvest = |name: &str, gradient| gradients.add(name, gradient);
+            inputs.push(pullback(&dy, &mut harvest)?);
         }
-        if inputs.is_empty() { nothing() } else { self.joined(stage, inputs, seed) }
+        self.joined(stage, inputs, dy)
     }
 
     /// How many rows of `stage` are run at a time; `None`: all.
@@ -177,31 +143,15 @@ impl Rank {
     }
 }
 
-/// A stage on the tape: the leaf for its input, its output.
-fn record(
-    stage: &dyn Stage,
-    x: &Tensor,
-    parameters: &Parameters,
-    shard: &Shard,
-) -> Result<(Var, Tensor)> {
-    let leaf = Var::from_tensor(x)?;
-    let y = stage.forward(leaf.as_tensor(), &parameters.on_tape, shard)?;
-    Ok((leaf, y))
-}
-
 /// What the first stage gets for an input: it reads tokens.
 fn nothing() -> Result<Tensor> {
     Ok(Tensor::zeros((), DType::F32, &Device::Cpu)?)
 }
 
 /// The stage before the first whose input is no number; the last where all inputs are finite.
-fn first_sighting(traces: &[Trace]) -> Result<usize> {
+fn first_sighting(traces: &[Trace<'_>]) -> Result<usize> {
     for (index, trace) in traces.iter().enumerate().skip(1) {
-        for piece in &trace.pieces {
-            let input = match piece {
-                Piece::Input(x) => x,
-                Piece::Taped(leaf, _) => &leaf.as_detached_tensor(),
-            };
+        for (input, _) in trace {
             if !is_finite(input)? {
                 return Ok(index - 1);
             }

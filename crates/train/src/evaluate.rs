@@ -51,7 +51,7 @@ impl Trainer {
     /// How many targets have the largest logit, of how many.
     fn right(&self, micro: &Micro) -> Result<Partial> {
         let Rank { model, .. } = &self.rank;
-        let logits = model.logits(&self.parameters.off_tape, &micro.shard)?;
+        let logits = model.logits(&self.parameters.weights, &micro.shard)?;
         let said: Vec<u32> = logits.argmax(D::Minus1)?.flatten_all()?.to_vec1()?;
         let targets: Vec<i64> = micro.shard.targets.flatten_all()?.to_vec1()?;
         let right = said

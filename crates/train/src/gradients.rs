@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use annulus_comm::{Axis, Label, Mesh, Reduce};
 use annulus_memory::{Class, scope};
 use annulus_model::Weights;
-use annulus_ops::{Pool, charge, check_gradients, global_norm_squared};
-use candle_core::{DType, Tensor};
+use annulus_ops::{Pool, accumulate, charge, check_gradients, global_norm_squared};
+use candle_core::Tensor;
 
 use crate::{Result, TrainError};
 
@@ -18,21 +18,19 @@ pub(crate) const PASS: &str = "gradient sum";
 pub(crate) struct Gradients(Weights);
 
 impl Gradients {
-    /// Adds one, in f32. It is taken off the tape: a gradient on it would keep the activations
-    /// alive.
-    pub(crate) fn add(&mut self, name: &str, gradient: &Tensor) -> Result<()> {
-        let gradient = gradient.detach().to_dtype(DType::F32)?.contiguous()?;
-        let sum = match self.0.remove(name) {
-            Some(sum) => (sum + gradient)?,
-            None => gradient,
-        };
-        charge([&sum], Class::Gradients);
-        self.0.insert(name.to_owned(), sum);
+    /// Adds one, f32; in place where there is one already.
+    pub(crate) fn add(&mut self, name: &str, gradient: Tensor) -> candle_core::Result<()> {
+        if let Some(sum) = self.0.get(name) {
+            accumulate(sum, &gradient)?;
+        } else {
+            charge([&gradient], Class::Gradients);
+            self.0.insert(name.to_owned(), gradient);
+        }
         Ok(())
     }
 
-    /// Checks that every parameter got a gradient: Candle drops what an operator without a backward
-    /// cuts off, in silence.
+    /// Checks that every parameter got a gradient: a stage that forgot one would train without it, in
+    /// silence.
     pub(crate) fn check(&self, weights: &Weights) -> Result<()> {
         check_gradients(weights.keys().map(String::as_str), |name| self.0.contains_key(name))
             .map_err(|missing| TrainError::Internal(missing.to_string()))

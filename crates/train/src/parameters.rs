@@ -18,10 +18,8 @@ use crate::Result;
 #[derive(Debug)]
 pub(crate) struct Parameters {
     variables: BTreeMap<String, Var>,
-    /// Recorded by every operation: what backward differentiates by.
-    pub(crate) on_tape: Weights,
     /// The same storage; operations on it record nothing.
-    pub(crate) off_tape: Weights,
+    pub(crate) weights: Weights,
 }
 
 impl Parameters {
@@ -32,12 +30,9 @@ impl Parameters {
         for (name, weight) in weights {
             variables.insert(name.clone(), Var::from_tensor(&weight.to_dtype(dtype)?)?);
         }
-        let of = |tensor: fn(&Var) -> candle_core::Tensor| {
-            variables.iter().map(|(name, variable)| (name.clone(), tensor(variable))).collect()
-        };
-        let on_tape = of(|variable| variable.as_tensor().clone());
-        let off_tape = of(Var::as_detached_tensor);
-        Ok(Parameters { variables, on_tape, off_tape })
+        let weights = variables.iter().map(|(name, own)| (name.clone(), own.as_detached_tensor()));
+        let weights = weights.collect();
+        Ok(Parameters { variables, weights })
     }
 }
 
@@ -59,7 +54,7 @@ impl Optimizer {
     ) -> Result<Optimizer> {
         let masters_of_narrow_weights = scope(Class::Weights);
         let mut own = Weights::new();
-        for (name, weight) in &parameters.off_tape {
+        for (name, weight) in &parameters.weights {
             let master = match weight.dtype() {
                 DType::F32 => weight.clone(),
                 _ => masters[name].to_dtype(DType::F32)?.copy()?,

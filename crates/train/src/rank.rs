@@ -7,7 +7,7 @@ use annulus_attention::Attention;
 use annulus_comm::{Communicator, Mesh, Metered};
 use annulus_data::{Sequence, deal};
 use annulus_memory::{Class, scope};
-use annulus_model::{Llama, Shard};
+use annulus_model::{Keep, Llama, Shard};
 use annulus_ops::{IGNORED, Pool, Rotary};
 use candle_core::{Device, Tensor};
 
@@ -70,7 +70,7 @@ impl Rank {
             rotary: self.rotary.clone(),
             pool: self.pool.clone(),
             step,
-            kept: None,
+            keep: Keep::Nothing,
         };
         Ok(Micro { shard, targets: asked as u64 })
     }

@@ -87,7 +87,7 @@ impl Rank {
             micros.push(micro);
         }
         let gradients = if want.gradients {
-            gradients.check(&parameters.off_tape)?;
+            gradients.check(&parameters.weights)?;
             Some(gradients.sum(&self.mesh, 1)?)
         } else {
             None
@@ -96,7 +96,7 @@ impl Rank {
         let traffic = self.meter.take();
         let mut logits = Vec::new();
         for micro in micros.iter().filter(|_| want.logits) {
-            logits.push(self.model.logits(&parameters.off_tape, &micro.shard)?);
+            logits.push(self.model.logits(&parameters.weights, &micro.shard)?);
         }
         Ok(Share {
             loss,

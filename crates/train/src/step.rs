@@ -88,7 +88,7 @@ impl Trainer {
             loss += found.loss;
             sightings.push(found.sighting);
         }
-        gradients.check(&self.parameters.off_tape)?;
+        gradients.check(&self.parameters.weights)?;
         let gradients = gradients.sum(&self.rank.mesh, step)?;
         let label = Label { step, pass: PASS, hop: gradients.len(), layer: 0 };
         let loss = loss.total(&self.rank.mesh, label)?;

@@ -8,7 +8,7 @@ use annulus_ops::IGNORED;
 use annulus_ops::testing::{error, error_l2};
 use candle_core::{DType, Device, Tensor};
 
-use crate::support::{gradients, kernels, shard, variables};
+use crate::support::{kernels, shard};
 
 const MODELS: [&str; 7] = [
     "llama-gqa",
@@ -64,17 +64,18 @@ fn check(folder: &Path) -> Vec<String> {
     let model = Llama::new(&config, 50);
     for kernel in kernels() {
         let shard = shard(&config, (inputs.clone(), targets.clone()), kernel.clone());
-        let weights = variables(&weights);
         let logits = model.logits(&weights, &shard).unwrap();
         let logits_error = error(&logits, &golden["logits"]).unwrap();
         assert!(logits_error < 2e-5, "{}: logits {logits_error:e}", folder.display());
 
-        let loss = (model.loss(&weights, &shard).unwrap() / count as f64).unwrap();
+        let (loss, gradients) = model.gradients(&weights, &shard).unwrap();
+        let loss = (loss / count as f64).unwrap();
         let loss_error = error(&loss, &golden["loss"].squeeze(0).unwrap()).unwrap();
         assert!(loss_error < 1e-5, "{}: loss {loss_error:e}", folder.display());
 
         let mut worst: f64 = 0.0;
-        for (name, gradient) in gradients(&loss, &weights) {
+        for (name, gradient) in gradients {
+            let gradient = (gradient / count as f64).unwrap();
             let error = error_l2(&gradient, &golden[&format!("grad.{name}")]).unwrap();
             assert!(error < 1e-4, "{}: gradient of {name} {error:e}", folder.display());
             worst = worst.max(error);

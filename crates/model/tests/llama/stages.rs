@@ -2,13 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use annulus_attention::Kept;
-use annulus_model::{Config, Llama, Shard, Stage, Weights};
+use annulus_model::{Config, Keep, Llama, Shard, Stage, Weights};
 use annulus_ops::testing::{error, error_l2, to_f64};
-use annulus_ops::vjp;
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor};
 
-use crate::support::{gradients, kernels, shard, tiny, tokens, uneven, variables};
+use crate::support::{kernels, shard, tiny, tokens, uneven};
 
 /// A model with everything in it.
 fn full() -> Config {
@@ -43,11 +41,12 @@ fn stages_name_exactly_the_parameters_that_they_use() {
         let mut used = BTreeSet::new();
         for stage in &model.stages {
             let own = only(stage.as_ref(), &weights);
-            stage.forward(&x, &own, &shard).expect("its own weights are enough");
+            let (y, _) = stage.forward(&x, &own, &shard).expect("its own weights are enough");
+            assert!(y.elem_count() > 0);
             for name in stage.parameters() {
                 let mut fewer = own.clone();
                 fewer.remove(name);
-                let error = stage.forward(&x, &fewer, &shard).unwrap_err().to_string();
+                let error = stage.forward(&x, &fewer, &shard).err().unwrap().to_string();
                 let said = format!("internal: the weight `{name}` was not handed in");
                 assert!(error.contains(&said), "{error}");
                 used.insert(name.clone());
@@ -67,64 +66,82 @@ fn a_few_rows_at_a_time_are_the_whole() {
     assert_eq!(rowwise, [false, false, true, false, true, false]);
 
     let stage = model.stages[2].as_ref();
-    let weights = variables(&only(stage, &weights));
+    let weights = only(stage, &weights);
     let seed = activations(&config).affine(0.5, 0.1).unwrap();
-    let x = Var::from_tensor(&activations(&config)).unwrap();
-    let whole = stage.forward(&x, &weights, &shard).unwrap();
-    let all = vjp(&whole, &seed).unwrap();
+    let x = activations(&config);
+    let (whole, all) = there_and_back(stage, (&x, &seed), &weights, &shard);
     let rows = |x: &Tensor| x.flatten(0, 1).unwrap();
 
-    for chunk in [1, 4, 18] {
+    for (chunk, keep) in [(1, Keep::Attention), (4, Keep::Everything), (18, Keep::Attention)] {
+        let shard = Shard { keep, ..shard.clone() };
         let mut outputs = Vec::new();
         let mut sums: Weights = Weights::new();
         for begin in (0..18).step_by(chunk) {
-            let len = chunk.min(18 - begin);
-            let x = Var::from_tensor(&rows(&x).narrow(0, begin, len).unwrap()).unwrap();
-            let seed = rows(&seed).narrow(0, begin, len).unwrap().contiguous().unwrap();
-            let y = stage.forward(&x, &weights, &shard).unwrap();
-            let part = vjp(&y, &seed).unwrap();
+            let some = |x| rows(x).narrow(0, begin, chunk.min(18 - begin)).unwrap();
+            let (y, part) = there_and_back(stage, (&some(&x), &some(&seed)), &weights, &shard);
             outputs.push(y);
-            for (name, weight) in &weights {
-                let part = part.get(weight).unwrap();
-                let sum = sums.get(name).map_or_else(|| Ok(part.clone()), |sum| sum + part);
-                sums.insert(name.clone(), sum.unwrap());
+            for (name, part) in part {
+                let sum = sums.get(&name).map_or_else(|| Ok(part.clone()), |sum| sum + &part);
+                sums.insert(name, sum.unwrap());
             }
         }
         let output = Tensor::cat(&outputs, 0).unwrap();
         assert!(error(&output, &rows(&whole)).unwrap() < 1e-6, "chunks of {chunk}");
-        for (name, weight) in &weights {
-            let error = error_l2(&sums[name], all.get(weight).unwrap()).unwrap();
+        for name in weights.keys() {
+            let error = error_l2(&sums[name], &all[name]).unwrap();
             assert!(error < 1e-6, "chunks of {chunk}: {name} {error:e}");
         }
     }
 }
 
-/// Other query weights would give another output, were attention computed again.
-#[test]
-fn attention_that_is_kept_is_not_computed_again() {
-    let config = full();
-    let (model, weights, mut shard) = setup(&config);
-    let x = activations(&config);
-    let stage = model.stages[1].as_ref();
-    let mut others = weights.clone();
-    let name = "model.layers.0.self_attn.q_proj.weight";
-    others.insert(name.to_owned(), weights[name].affine(2.0, 0.1).unwrap());
-    let run = |weights, shard: &Shard| to_f64(&stage.forward(&x, weights, shard).unwrap()).unwrap();
-
-    let once = run(&weights, &shard);
-    assert_ne!(once, run(&others, &shard));
-    shard.kept = Some(Kept::default());
-    assert_eq!(once, run(&weights, &shard), "filling");
-    assert_eq!(once, run(&others, &shard), "taking");
+/// A stage's output for x, and what it hands over for dy.
+fn there_and_back(
+    stage: &dyn Stage,
+    (x, dy): (&Tensor, &Tensor),
+    weights: &Weights,
+    shard: &Shard,
+) -> (Tensor, Weights) {
+    let keep = if shard.keep == Keep::Nothing { Keep::Everything } else { shard.keep };
+    let shard = Shard { keep, ..shard.clone() };
+    let (y, pullback) = stage.forward(x, weights, &shard).unwrap();
+    let mut harvest = Weights::new();
+    let dx = pullback(dy, &mut |name, gradient| {
+        assert!(harvest.insert(name.to_owned(), gradient).is_none(), "{name} twice");
+        Ok(())
+    });
+    assert_eq!(dx.unwrap().dims(), x.dims());
+    (y, harvest)
 }
 
-/// A shard that keeps must not make one layer take the attention of another.
+/// What is kept changes what is made again, not a bit of what is found.
 #[test]
-fn a_run_through_all_layers_keeps_nothing() {
-    let (model, weights, mut shard) = setup(&full());
-    let before = to_f64(&model.logits(&weights, &shard).unwrap()).unwrap();
-    shard.kept = Some(Kept::default());
-    assert_eq!(before, to_f64(&model.logits(&weights, &shard).unwrap()).unwrap());
+fn gradients_are_the_same_bits_whatever_is_kept() {
+    for dtype in [DType::F32, DType::BF16] {
+        let config = full();
+        let (model, weights, shard) = setup(&config);
+        let weights = weights.into_iter().map(|(name, w)| (name, w.to_dtype(dtype).unwrap()));
+        let weights = weights.collect();
+        let found = |keep| {
+            let shard = Shard { keep, ..shard.clone() };
+            let (loss, gradients) = model.gradients(&weights, &shard).unwrap();
+            let gradients = gradients.into_iter().map(|(name, g)| (name, to_f64(&g).unwrap()));
+            (to_f64(&loss).unwrap(), gradients.collect::<Vec<_>>())
+        };
+        assert_eq!(found(Keep::Attention), found(Keep::Everything));
+        assert_eq!(found(Keep::Nothing), found(Keep::Everything));
+    }
+}
+
+#[test]
+fn there_is_no_way_back_where_nothing_was_kept() {
+    let config = full();
+    let (model, weights, shard) = setup(&config);
+    let x = activations(&config);
+    for stage in &model.stages[1..] {
+        let (y, pullback) = stage.forward(&x, &weights, &shard).unwrap();
+        let error = pullback(&y, &mut |_, _| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("nothing was kept"), "{error}");
+    }
 }
 
 #[test]
@@ -135,12 +152,12 @@ fn bf16_weights_give_an_f32_loss_near_that_of_f32() {
     let halved: Weights = halved.collect();
     let widened = halved.iter().map(|(name, w)| (name.clone(), w.to_dtype(DType::F32).unwrap()));
     let exact = model.loss(&widened.collect(), &shard).unwrap();
-    let halved = variables(&halved);
-    let loss = model.loss(&halved, &shard).unwrap();
+    let (loss, gradients) = model.gradients(&halved, &shard).unwrap();
     assert_eq!(loss.dtype(), DType::F32);
     assert!(error(&loss, &exact).unwrap() < 1e-2);
     assert_eq!(model.logits(&halved, &shard).unwrap().dtype(), DType::F32);
-    for (name, gradient) in gradients(&loss, &halved) {
+    for (name, gradient) in gradients {
+        assert_eq!(gradient.dtype(), DType::F32);
         assert!(to_f64(&gradient).unwrap().iter().all(|value| value.is_finite()), "{name}");
     }
 }

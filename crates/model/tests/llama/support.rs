@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use annulus_attention::{Attention, Setting};
-use annulus_model::{Config, Llama, Shard, Weights};
+use annulus_model::{Config, Keep, Llama, Shard, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::{IGNORED, Key, Pool, Rotary, normal, uniform};
 use annulus_sequence::{Mask, Return, Strategy};
@@ -89,7 +89,7 @@ pub(crate) fn shard(
         rotary: Arc::new(rotary),
         pool: Pool::serial(),
         step: 0,
-        kept: None,
+        keep: Keep::Nothing,
     }
 }
 

@@ -63,7 +63,7 @@ fn commit(output: &Path, unfinished: &Path, folder: &Path) -> io::Result<()> {
 }
 
 fn write(folder: &Path, saved: Saved<'_>) -> Result<()> {
-    annulus_model::save(folder, &saved.parameters.off_tape, SHARD_BYTES).map_err(unwritten)?;
+    annulus_model::save(folder, &saved.parameters.weights, SHARD_BYTES).map_err(unwritten)?;
     let optimizer = folder.join(OPTIMIZER);
     write_optimizer(&optimizer, saved)?;
     let failed = |error| failure("write", folder, &error);
@@ -98,7 +98,7 @@ fn unwritten(error: WeightsError) -> TrainError {
 
 fn masters<'a>(parameters: &Parameters, optimizer: &'a Optimizer) -> Vec<(&'a String, &'a Tensor)> {
     let narrow = |weights: &Weights, name| weights[name].dtype() != DType::F32;
-    optimizer.masters.iter().filter(|(name, _)| narrow(&parameters.off_tape, *name)).collect()
+    optimizer.masters.iter().filter(|(name, _)| narrow(&parameters.weights, *name)).collect()
 }
 
 fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
