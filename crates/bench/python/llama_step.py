@@ -33,7 +33,9 @@ dtype = getattr(torch, arguments.dtype)
 model = AutoModelForCausalLM.from_pretrained(arguments.folder, attn_implementation="sdpa", use_cache=False).to(dtype).train()
 if arguments.recompute == "layer":
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-tokens = load_file(os.path.join(arguments.folder, "tokens.safetensors"))["input_ids"]
+tensors = load_file(os.path.join(arguments.folder, "tokens.safetensors"))
+# Shifted already: the last token may have a successor that is no input.
+batch = {"input_ids": tensors["input_ids"], "labels": tensors["targets"], "shift_labels": tensors["targets"]}
 matrices = [weight for weight in model.parameters() if weight.ndim > 1]
 vectors = [weight for weight in model.parameters() if weight.ndim <= 1]
 optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}], lr=1e-4)
@@ -51,7 +53,7 @@ def status(key):
 def step():
     """Takes a step; its time, and the loss before it."""
     start = time.perf_counter()
-    loss = model(input_ids=tokens, labels=tokens).loss
+    loss = model(**batch).loss
     loss.backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -61,7 +63,7 @@ def step():
 
 def norm():
     """The norm of the gradient, which a step leaves no trace of."""
-    model(input_ids=tokens, labels=tokens).loss.backward()
+    model(**batch).loss.backward()
     squares = sum(weight.grad.double().square().sum().item() for weight in model.parameters())
     optimizer.zero_grad(set_to_none=True)
     return squares**0.5

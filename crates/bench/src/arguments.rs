@@ -26,6 +26,14 @@ pub(crate) enum Command {
     Attention(Attention),
     /// A training step of a small Llama: tokens per second, loss, memory
     Step(Step),
+    /// Attention or the step split over ranks, against another strategy or the unsplit step
+    Ring(Ring),
+    /// What every rank holds, by class, beside the plan, while the sequence grows with the ranks
+    Memory(Memory),
+    /// The step of `experiments/million-tokens.yaml`
+    Million(Million),
+    /// Everything above against what others use, one after the other
+    All(All),
 }
 
 /// How a measurement is made.
@@ -44,7 +52,7 @@ pub(crate) struct Common {
     /// Samples, if there is nothing to compare with
     #[arg(long, default_value_t = 5, value_parser = positive)]
     pub(crate) samples: usize,
-    /// Exit with 10 below this ratio (without a comparison: this share of the processor's peak)
+    /// Exit with 10 below this ratio; of attention alone, below this share of the processor's peak
     #[arg(long, value_name = "RATIO")]
     pub(crate) at_least: Option<f64>,
     /// Append the results to `experiments/results/NAME.jsonl`
@@ -136,6 +144,125 @@ pub(crate) struct Step {
     pub(crate) python: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Common,
+}
+
+/// `ring`
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Ring {
+    /// What is split
+    #[arg(long, default_value = "attention")]
+    pub(crate) part: Part,
+    /// Positions of the whole sequence
+    #[arg(long, default_value = "16k", value_parser = count)]
+    pub(crate) tokens: usize,
+    /// Ranks that share it
+    #[arg(long, default_value_t = 4, value_parser = positive)]
+    pub(crate) ranks: usize,
+    /// How they share it
+    #[arg(long, default_value = "striped", value_parser = strategy)]
+    pub(crate) strategy: Strategy,
+    /// What it is compared with: a strategy on as many ranks, or `local`, one rank [default: `ring`
+    /// for attention, `local` for the step]
+    #[arg(long, value_name = "STRATEGY", value_parser = strategy, conflicts_with = "against")]
+    pub(crate) than: Option<Strategy>,
+    #[command(flatten)]
+    pub(crate) shape: Shape,
+    /// Which direction of attention is timed
+    #[arg(long, default_value = "both")]
+    pub(crate) pass: Pass,
+    /// What the step computes again in backward: `none` or `layer`
+    #[arg(long, default_value = "none", value_parser = recompute)]
+    pub(crate) recompute: Recompute,
+    /// Threads, over all ranks
+    #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
+    pub(crate) threads: usize,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// What is split over ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// Attention alone; heads, mask and pass matter
+    Attention,
+    /// The training step of `step`
+    Step,
+}
+
+/// `memory`
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Memory {
+    /// Positions per rank
+    #[arg(long, default_value = "4k", value_parser = count)]
+    pub(crate) tokens: usize,
+    /// Numbers of ranks; several with commas
+    #[arg(long, default_value = "1,2,4,8", value_delimiter = ',', value_parser = positive)]
+    pub(crate) ranks: Vec<usize>,
+    /// How they share the sequence
+    #[arg(long, default_value = "striped", value_parser = strategy)]
+    pub(crate) strategy: Strategy,
+    /// What is computed again in backward: `none` or `layer`
+    #[arg(long, default_value = "layer", value_parser = recompute)]
+    pub(crate) recompute: Recompute,
+    /// Steps; the last is measured
+    #[arg(long, default_value_t = 2, value_parser = positive)]
+    pub(crate) steps: usize,
+    /// Threads, over all ranks
+    #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
+    pub(crate) threads: usize,
+    /// Exit with 10 where activations and keys and values in flight of a rank, from two ranks on,
+    /// differ by more than this share
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) flat: Option<f64>,
+    /// Exit with 10 where a class is further from the plan than this share of it
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) planned: Option<f64>,
+    /// Append the results to `experiments/results/NAME.jsonl`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) record: Option<String>,
+}
+
+/// `million`
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Million {
+    /// The text
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: PathBuf,
+    /// Positions
+    #[arg(long, default_value = "1M", value_parser = count)]
+    pub(crate) tokens: usize,
+    /// Ranks [default: the experiment's]
+    #[arg(long, value_parser = positive)]
+    pub(crate) ranks: Option<usize>,
+    /// Threads, over all ranks
+    #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
+    pub(crate) threads: usize,
+    /// Append the results to `experiments/results/NAME.jsonl`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) record: Option<String>,
+}
+
+/// `all`
+#[derive(Args, Clone, Debug)]
+pub(crate) struct All {
+    /// The folder of the peers' scripts: `bench_sdpa.py`, `bench_train.py` and the others
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) peers: PathBuf,
+    /// The Python that runs them
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: PathBuf,
+    /// Only comparisons whose name contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) only: String,
+    /// Print names and commands, and run nothing
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Pairs of every comparison
+    #[arg(long, default_value_t = 15, value_parser = positive)]
+    pub(crate) pairs: usize,
+    /// Append the results to `experiments/results/NAME.jsonl`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) record: Option<String>,
 }
 
 /// The type of an attention's elements.
@@ -259,6 +386,10 @@ mod tests {
             "attention --serve --against x",
             "attention --serve --record x",
             "step --recompute all",
+            "ring --than ring --against x",
+            "memory --ranks 0",
+            "million",
+            "all --peers x",
             "step --strategy round",
             "step --python x",
             "step --export a --against-transformers",

@@ -1,5 +1,5 @@
-//! The small Llama whose training step is measured, and what another program needs to take the same
-//! step: `config.json`, `model.safetensors`, `tokens.safetensors`.
+//! A training step that can be taken again and again, and what another program needs to take the
+//! same: `config.json`, `model.safetensors`, `tokens.safetensors`.
 
 use std::fs;
 use std::path::Path;
@@ -7,43 +7,52 @@ use std::sync::Arc;
 
 use annulus_comm::Communicator;
 use annulus_data::{DataError, Sequence, Source};
-use annulus_experiment::{Dtype, Plan, parse, write_config};
+use annulus_experiment::{Dtype, Experiment, Plan, parse, write_config};
 use annulus_model::{Llama, Weights, save, save_file};
 use annulus_ops::{IGNORED, Key, uniform};
-use annulus_train::{Setup, Stepped, Stepper};
+use annulus_train::{Setup, Stepped, Stepper, open_data};
 use anyhow::{Context, Result, anyhow};
 use candle_core::{Device, Tensor};
 
 use crate::crew::{Crew, Work};
 
-/// The seed of weights and tokens.
+/// The seed of random tokens.
 const SEED: u64 = 0;
 
-/// A step that can be taken: the plan, its weights, its one sequence.
+/// A step: the plan, fresh weights, and what is read.
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) plan: Plan,
     weights: Weights,
-    sequence: Sequence,
+    source: Arc<dyn Source>,
 }
 
 impl Step {
-    /// Of an experiment's text, with fresh weights and random tokens. Overrides are the text's own.
-    pub(crate) fn new(yaml: &str) -> Result<Step> {
+    /// Of an experiment's text, always on the same random tokens.
+    pub(crate) fn on_random_tokens(yaml: &str) -> Result<Step> {
         let experiment = parse("bench", yaml, &[]).map_err(|problems| anyhow!("{problems}"))?;
-        let plan = Plan::new(experiment, None).map_err(|problems| anyhow!("{problems}"))?;
-        let weights = Llama::random(&Setup::new(&plan, 1).config, SEED)?;
-        let sequence = random(plan.experiment.data.tokens, plan.vocabulary());
-        Ok(Step { plan, weights, sequence })
+        let plan = planned(experiment, None)?;
+        let vocabulary = plan.vocabulary();
+        let sequence = random(plan.experiment.data.tokens, vocabulary);
+        Step::new(plan, Arc::new(Fixed { sequence, vocabulary }))
     }
 
-    /// Ranks on `cores` cores that take the step as often as they are told, always on the same
-    /// tokens.
+    /// Of an experiment on what it says itself, with so many ids.
+    pub(crate) fn on_its_data(experiment: Experiment, vocabulary: usize) -> Result<Step> {
+        let plan = planned(experiment, Some(vocabulary))?;
+        let data = open_data(&plan, &mut |_, _| {})?;
+        Step::new(plan, data.train)
+    }
+
+    fn new(plan: Plan, source: Arc<dyn Source>) -> Result<Step> {
+        let weights = Llama::random(&Setup::new(&plan, 1).config, plan.experiment.seed)?;
+        Ok(Step { plan, weights, source })
+    }
+
+    /// Ranks on `cores` cores that take a step as often as they are told.
     pub(crate) fn crew(&self, cores: usize) -> Result<Crew<Stepped>> {
-        let Step { plan, weights, sequence } = self.clone();
-        let world = plan.ranks.len();
-        let source: Arc<dyn Source> = Arc::new(Fixed { sequence, vocabulary: plan.vocabulary() });
-        Crew::start(world, move |comm: Arc<dyn Communicator>| -> Result<Work<Stepped>> {
+        let Step { plan, weights, source } = self.clone();
+        Crew::start(plan.ranks.len(), move |comm: Arc<dyn Communicator>| -> Result<Work<Stepped>> {
             let mut stepper = Stepper::new(comm, &plan, cores, source.clone(), &weights)?;
             Ok(Box::new(move || Ok(stepper.step()?)))
         })
@@ -56,13 +65,24 @@ impl Step {
             let config = write_config(&self.plan.shape, Dtype::F32);
             fs::write(folder.join("config.json"), config)?;
             save(folder, &self.weights, u64::MAX)?;
-            let ids: Vec<i64> = self.sequence.inputs.iter().map(|&id| i64::from(id)).collect();
-            let ids = Tensor::from_vec(ids, (1, self.sequence.inputs.len()), &Device::Cpu)?;
-            save_file(&folder.join("tokens.safetensors"), &[("input_ids", &ids)])?;
-            Ok(())
+            let batch = self.source.batch(0)?;
+            let shape = (batch.len(), self.plan.experiment.data.tokens);
+            let inputs = batch.iter().flat_map(|sequence| &sequence.inputs);
+            let inputs: Vec<i64> = inputs.map(|&id| i64::from(id)).collect();
+            let targets: Vec<i64> =
+                batch.iter().flat_map(|sequence| &sequence.targets).copied().collect();
+            let inputs = Tensor::from_vec(inputs, shape, &Device::Cpu)?;
+            let targets = Tensor::from_vec(targets, shape, &Device::Cpu)?;
+            let named = [("input_ids", &inputs), ("targets", &targets)];
+            Ok(save_file(&folder.join("tokens.safetensors"), &named)?)
         };
         write().with_context(|| format!("cannot export to `{}`", folder.display()))
     }
+}
+
+/// The plan of an experiment.
+pub(crate) fn planned(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan> {
+    Plan::new(experiment, vocabulary).map_err(|problems| anyhow!("{problems}"))
 }
 
 /// Uniform ids. The last has no successor to ask for.

@@ -3,16 +3,20 @@
 //! Every measurement is a [`subject::Subject`]: something that is set up once and then run sample by
 //! sample. A subject can be sampled alone, on request of another program, or in turn with one.
 
+mod all;
 mod arguments;
 mod attention;
 mod crew;
 mod llama;
 mod machine;
+mod memory;
+mod million;
 mod pairs;
 mod peak;
 mod peer;
 mod record;
 mod resident;
+mod ring;
 mod serve;
 mod session;
 mod statistics;
@@ -33,8 +37,8 @@ use crate::session::Verdict;
 #[global_allocator]
 static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
 
-/// The exit code of a figure below `--at-least`.
-const BELOW: u8 = 10;
+/// The exit code where a figure is not what was asked for.
+const MISSED: u8 = 10;
 
 fn main() -> ExitCode {
     // As in `annulus`: every rank brings its own workers.
@@ -44,9 +48,9 @@ fn main() -> ExitCode {
     }
     match run(&Arguments::parse()) {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
-        Ok(Verdict::Below { figure, wanted }) => {
-            say(&format!("below --at-least: {figure:.3}, at least {wanted} was wanted"));
-            ExitCode::from(BELOW)
+        Ok(Verdict::Missed(why)) => {
+            say(&format!("missed: {why}"));
+            ExitCode::from(MISSED)
         }
         Err(error) => {
             say(&format!("error: {error:#}"));
@@ -59,6 +63,10 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
     match &arguments.command {
         Command::Attention(arguments) => attention::run(arguments),
         Command::Step(arguments) => step::run(arguments),
+        Command::Ring(arguments) => ring::run(arguments),
+        Command::Memory(arguments) => memory::run(arguments),
+        Command::Million(arguments) => million::run(arguments),
+        Command::All(arguments) => all::run(arguments),
     }
 }
 

@@ -14,30 +14,38 @@ use crate::serve::serve;
 use crate::statistics::Quartiles;
 use crate::subject::{Fields, Sample, Subject};
 
-/// Whether the figure is what `--at-least` wants.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Whether a figure is what was asked for.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// It is, or nothing was wanted.
+    /// It is, or nothing was asked for.
     Fine,
-    /// It is not.
-    Below {
-        /// What was measured.
-        figure: f64,
-        /// What was wanted.
-        wanted: f64,
-    },
+    /// It is not, and why.
+    Missed(String),
 }
 
 impl Verdict {
-    /// Of a figure; one that is not a number is below anything.
-    pub(crate) fn of(figure: f64, wanted: Option<f64>) -> Verdict {
-        match wanted {
-            Some(wanted) if !(figure >= wanted) => Verdict::Below { figure, wanted },
+    /// Of a figure that may not be below `least`; one that is not a number is.
+    pub(crate) fn of(figure: f64, least: Option<f64>) -> Verdict {
+        match least {
+            Some(least) if !(figure >= least) => {
+                Verdict::Missed(format!("{figure:.3} is below {least:.3}"))
+            }
             _ => Verdict::Fine,
         }
     }
 
-    /// This one, unless it is fine.
+    /// Of a figure that may not be above `most`.
+    pub(crate) fn at_most(figure: f64, most: Option<f64>) -> Verdict {
+        match most {
+            Some(most) if !(figure <= most) => {
+                Verdict::Missed(format!("{figure:.3} is above {most:.3}"))
+            }
+            _ => Verdict::Fine,
+        }
+    }
+
+    /// The first that is missed.
+    #[must_use]
     pub(crate) fn or(self, other: Verdict) -> Verdict {
         if self == Verdict::Fine { other } else { self }
     }
@@ -54,6 +62,54 @@ pub(crate) fn measure(common: &Common, subject: &mut dyn Subject) -> Result<Verd
         None => alone(common, subject, &mut record),
         Some(command) => against(common, subject, command, &mut record),
     }
+}
+
+/// Measures `subject` in turn with another, here in this process; or with a peer, if there is one.
+/// `figure` says what is held to `--at-least`, of the ratio, and may add to the line.
+pub(crate) fn between(
+    common: &Common,
+    subject: &mut dyn Subject,
+    other: &mut dyn Subject,
+    figure: impl FnOnce(f64, &mut Fields) -> f64,
+) -> Result<Verdict> {
+    if common.serve || common.against.is_some() {
+        return measure(common, subject);
+    }
+    let mut record = Record::open(common.record.as_deref())?;
+    subject.sample()?;
+    other.sample()?;
+    let limit = limit(common, subject);
+    let mut line = subject.describe();
+    line.insert("than".into(), Value::Object(other.describe()));
+    let pairs = pairs::take(&mut Two { subject, other }, common.pairs, limit)?;
+    line.extend(compared(&pairs));
+    line.extend(subject.summary(pairs.seconds()[0], &pairs.history[0]));
+    let figure = figure(pairs.ratio().median, &mut line);
+    conclude(&pairs, line, &mut record)?;
+    Ok(Verdict::of(figure, common.at_least))
+}
+
+/// Two subjects of this process.
+struct Two<'a> {
+    subject: &'a mut dyn Subject,
+    other: &'a mut dyn Subject,
+}
+
+impl Sides for Two<'_> {
+    fn ours(&mut self) -> Result<Sample> {
+        self.subject.sample()
+    }
+    fn theirs(&mut self) -> Result<Sample> {
+        self.other.sample()
+    }
+    fn processor_seconds(&self) -> f64 {
+        machine::processor_seconds(std::process::id())
+    }
+}
+
+/// Cores that others may keep busy.
+fn limit(common: &Common, subject: &dyn Subject) -> f64 {
+    common.foreign.unwrap_or_else(|| pairs::limit(subject.threads(), machine::cores()))
 }
 
 /// Samples one after the other, and what they come to.
@@ -106,9 +162,8 @@ fn against(
     let mut first = [vec![subject.sample()?], Vec::new()];
     let peer = Peer::start(command).context("--against")?;
     first[1].push(peer.ready.clone());
-    let threads = subject.threads();
+    let limit = limit(common, subject);
     let mut both = Both { subject, peer };
-    let limit = common.foreign.unwrap_or_else(|| pairs::limit(threads, machine::cores()));
     let pairs = pairs::take(&mut both, common.pairs, limit)?;
     let Both { subject, peer } = both;
     drop(peer);
@@ -118,11 +173,12 @@ fn against(
     line.extend(compared(&pairs));
     line.extend(subject.summary(pairs.seconds()[0], &ours[1..]));
     line.extend(subject.agreement(&ours, &theirs)?);
-    conclude(common, &pairs, line, record)
+    conclude(&pairs, line, record)?;
+    Ok(Verdict::of(pairs.ratio().median, common.at_least))
 }
 
 /// Both sides' times, and how the pairs came about.
-pub(crate) fn compared(pairs: &Pairs) -> Fields {
+fn compared(pairs: &Pairs) -> Fields {
     let mut line = pairs.describe();
     let [ours, theirs] = pairs.seconds();
     insert_seconds(&mut line, "", ours);
@@ -131,17 +187,11 @@ pub(crate) fn compared(pairs: &Pairs) -> Fields {
 }
 
 /// Prints the line, then the ratio; keeps both as one.
-pub(crate) fn conclude(
-    common: &Common,
-    pairs: &Pairs,
-    mut line: Fields,
-    record: &mut Record,
-) -> Result<Verdict> {
+fn conclude(pairs: &Pairs, mut line: Fields, record: &mut Record) -> Result<()> {
     print(&stamped(&line));
     print(&pairs.line());
     line.extend(pairs.line());
-    record.append(&line)?;
-    Ok(Verdict::of(pairs.ratio().median, common.at_least))
+    record.append(&line)
 }
 
 /// Median and quartiles of a time, under keys that begin with `prefix`.
@@ -152,8 +202,8 @@ fn insert_seconds(line: &mut Fields, prefix: &str, seconds: Quartiles) {
     }
 }
 
-/// With the machine and the commit.
-fn stamped(line: &Fields) -> Fields {
+/// With the processor and the commit.
+pub(crate) fn stamped(line: &Fields) -> Fields {
     let mut line = line.clone();
     line.insert("processor".into(), machine::describe()["processor"].clone());
     line.insert("commit".into(), Value::from(machine::commit()));
@@ -174,7 +224,7 @@ mod tests {
         // After one to warm up, samples take 2, 3 and 4 seconds: the figure is a third.
         let alone = |bound| measure(&common(Some(bound), None), &mut Counter::default());
         assert_eq!(alone(0.3)?, Verdict::Fine);
-        assert_eq!(alone(0.4)?, Verdict::Below { figure: 1.0 / 3.0, wanted: 0.4 });
+        assert_eq!(alone(0.4)?, Verdict::Missed("0.333 is below 0.400".into()));
         Ok(())
     }
 
@@ -186,13 +236,15 @@ mod tests {
             measure(&common(Some(bound), Some(peer)), &mut Counter::default())
         };
         assert_eq!(against(2.0)?, Verdict::Fine);
-        assert_eq!(against(2.1)?, Verdict::Below { figure: 2.0, wanted: 2.1 });
+        assert_eq!(against(2.1)?, Verdict::Missed("2.000 is below 2.100".into()));
         Ok(())
     }
 
     #[test]
     fn what_is_no_number_is_below() {
         assert_ne!(Verdict::of(f64::NAN, Some(1.0)), Verdict::Fine);
+        assert_ne!(Verdict::at_most(f64::NAN, Some(1.0)), Verdict::Fine);
         assert_eq!(Verdict::of(f64::NAN, None), Verdict::Fine);
+        assert_eq!(Verdict::Fine.or(Verdict::at_most(1.0, Some(1.0))), Verdict::Fine);
     }
 }

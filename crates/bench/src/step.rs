@@ -6,6 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use annulus_experiment::Recompute;
+use annulus_sequence::Strategy;
 use annulus_train::Stepped;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
@@ -19,6 +21,15 @@ use crate::session::{Verdict, measure};
 use crate::statistics::Quartiles;
 use crate::subject::{Fields, Sample, Subject};
 
+/// Of the model.
+pub(crate) const LAYERS: usize = 4;
+/// Of queries.
+pub(crate) const HEADS: usize = 8;
+/// Of keys and values.
+pub(crate) const KEY_VALUE_HEADS: usize = 4;
+/// Elements per head.
+pub(crate) const HEAD_DIM: usize = 32;
+
 /// Steps whose losses must agree; later ones drift apart, as AdamW makes much of little gradients.
 const COMPARED: usize = 4;
 /// How far losses may be apart, relative.
@@ -31,7 +42,7 @@ pub(crate) fn run(arguments: &arguments::Step) -> Result<Verdict> {
     }
     let mut verdict = Verdict::Fine;
     for &tokens in &arguments.tokens {
-        let step = Step::new(&experiment(arguments, tokens))?;
+        let step = Step::on_random_tokens(&experiment(arguments, tokens))?;
         if let Some(folder) = &arguments.export {
             step.export(folder)?;
             return Ok(Verdict::Fine);
@@ -51,6 +62,17 @@ pub(crate) fn run(arguments: &arguments::Step) -> Result<Verdict> {
 /// The experiment that is measured.
 fn experiment(arguments: &arguments::Step, tokens: usize) -> String {
     let arguments::Step { recompute, ranks, strategy, .. } = arguments;
+    text(tokens, *ranks, *strategy, *recompute, "text")
+}
+
+/// An experiment of the small Llama, on data of a format.
+pub(crate) fn text(
+    tokens: usize,
+    ranks: usize,
+    strategy: Strategy,
+    recompute: Recompute,
+    format: &str,
+) -> String {
     let (recompute, strategy) = (recompute.word(), strategy.name());
     format!(
         "\
@@ -58,13 +80,13 @@ name: bench
 model:
   hidden_size: 256
   intermediate_size: 688
-  num_hidden_layers: 4
-  num_attention_heads: 8
-  num_key_value_heads: 4
+  num_hidden_layers: {LAYERS}
+  num_attention_heads: {HEADS}
+  num_key_value_heads: {KEY_VALUE_HEADS}
   vocab_size: 258
   rms_norm_eps: 1e-6
   tie_word_embeddings: false
-data: {{ tokens: {tokens}, batch: 1, evaluate: 0 }}
+data: {{ format: {format}, tokens: {tokens}, batch: 1, evaluate: 0 }}
 mesh: {{ sequence: {ranks} }}
 attention: {{ strategy: {strategy} }}
 memory: {{ recompute: {recompute} }}
@@ -85,13 +107,13 @@ fn transformers(arguments: &arguments::Step, folder: &Path) -> String {
 }
 
 /// The root of the repository.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     folder.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default()
 }
 
 /// One size of step.
-struct Point {
+pub(crate) struct Point {
     arguments: arguments::Step,
     tokens: usize,
     parameters: u64,
@@ -100,6 +122,11 @@ struct Point {
 }
 
 impl Point {
+    /// With its ranks set up.
+    pub(crate) fn of(arguments: &arguments::Step, tokens: usize) -> Result<Point> {
+        Point::new(&Step::on_random_tokens(&experiment(arguments, tokens))?, arguments)
+    }
+
     fn new(step: &Step, arguments: &arguments::Step) -> Result<Point> {
         Ok(Point {
             arguments: arguments.clone(),
@@ -137,16 +164,7 @@ impl Subject for Point {
         let start = Instant::now();
         let steps = self.crew.go()?;
         let seconds = start.elapsed().as_secs_f64();
-        let Stepped { loss, norm } = steps[0];
-        let fields = [
-            ("loss", json!(loss)),
-            ("norm", json!(norm)),
-            ("rss_base_mib", json!(watch.base())),
-            ("rss_peak_mib", json!(Watch::peak())),
-            ("rss_above_mib", json!(watch.growth())),
-        ];
-        let fields = fields.map(|(key, value)| (key.to_owned(), value));
-        Ok(Sample { seconds, fields: Fields::from_iter(fields) })
+        Ok(Sample { seconds, fields: found(steps[0], watch) })
     }
 
     fn summary(&self, seconds: Quartiles, samples: &[Sample]) -> Fields {
@@ -162,6 +180,18 @@ impl Subject for Point {
     fn agreement(&self, ours: &[Sample], theirs: &[Sample]) -> Result<Fields> {
         agreement(ours, theirs)
     }
+}
+
+/// Loss, norm, and the memory of all ranks so far.
+pub(crate) fn found(step: Stepped, watch: Watch) -> Fields {
+    let fields = [
+        ("loss", json!(step.loss)),
+        ("norm", json!(step.norm)),
+        ("rss_base_mib", json!(watch.base())),
+        ("rss_peak_mib", json!(Watch::peak())),
+        ("rss_above_mib", json!(watch.growth())),
+    ];
+    Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value)))
 }
 
 /// Losses side by side, where the peer tells them, and its memory.

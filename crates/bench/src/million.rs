@@ -1,0 +1,64 @@
+//! One step over a million tokens of a text, as its experiment says: `million`.
+
+use std::time::Instant;
+
+use annulus_data::Tokenizer;
+use annulus_experiment::{Override, load};
+use anyhow::{Result, anyhow};
+use serde_json::json;
+
+use crate::arguments;
+use crate::llama::Step;
+use crate::record::{Record, print};
+use crate::resident::Watch;
+use crate::session::{Verdict, stamped};
+use crate::step::{found, root};
+use crate::subject::Fields;
+
+/// The experiment.
+const FILE: &str = "experiments/million-tokens.yaml";
+
+/// Takes the step once: nothing warms up, as nothing does in a run.
+pub(crate) fn run(arguments: &arguments::Million) -> Result<Verdict> {
+    let mut record = Record::open(arguments.record.as_deref())?;
+    let experiment = load(&root().join(FILE), &replacements(arguments))
+        .map_err(|problems| anyhow!("{problems}"))?;
+    let vocabulary = Tokenizer::open(&experiment.data.tokenizer)?.vocabulary();
+    let watch = Watch::start();
+    let step = Step::on_its_data(experiment, vocabulary)?;
+    let mut crew = step.crew(arguments.threads)?;
+    let start = Instant::now();
+    let steps = crew.go()?;
+    let seconds = start.elapsed().as_secs_f64();
+    let mut line = describe(arguments, &step);
+    line.insert("time_s".into(), json!(seconds));
+    line.insert("tokens_per_second".into(), json!(arguments.tokens as f64 / seconds));
+    line.extend(found(steps[0], watch));
+    print(&stamped(&line));
+    record.append(&line)?;
+    Ok(Verdict::Fine)
+}
+
+/// What the command line says instead of the file.
+fn replacements(arguments: &arguments::Million) -> Vec<Override> {
+    let mut all = vec![
+        ("data.path", arguments.text.display().to_string()),
+        ("data.tokens", arguments.tokens.to_string()),
+    ];
+    all.extend(arguments.ranks.map(|ranks| ("mesh.sequence", ranks.to_string())));
+    all.into_iter().map(|(key, value)| Override { key: key.to_owned(), value }).collect()
+}
+
+fn describe(arguments: &arguments::Million, step: &Step) -> Fields {
+    let experiment = &step.plan.experiment;
+    let fields = [
+        ("bench", json!("million")),
+        ("tokens", json!(experiment.data.tokens)),
+        ("parameters", json!(step.plan.shape.elements())),
+        ("ranks", json!(step.plan.ranks.len())),
+        ("strategy", json!(experiment.attention.strategy.name())),
+        ("recompute", json!(experiment.memory.recompute.word())),
+        ("threads", json!(arguments.threads)),
+    ];
+    Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value)))
+}

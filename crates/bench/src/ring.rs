@@ -1,0 +1,248 @@
+//! Attention, or the whole step, split over ranks: `ring`.
+//!
+//! Under a causal mask contiguous shards leave ranks waiting: the last has (2 P - 1) / P² of the
+//! work where 1 / P would be its share, so a balanced strategy can be 2 - 1 / P times faster, a core
+//! each. That bound is printed beside what was measured.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use annulus_attention::{Attention, Place, Qkv, Setting};
+use annulus_comm::Communicator;
+use annulus_ops::Pool;
+use annulus_ops::attention::Fused;
+use annulus_sequence::{Layout, Return, Strategy};
+use anyhow::{Result, anyhow};
+use candle_core::DType;
+use serde_json::json;
+
+use crate::arguments::{self, NamedMask, Part, Pass, Shape, word};
+use crate::attention::{Inputs, operations};
+use crate::crew::{Crew, Work};
+use crate::session::{Verdict, between};
+use crate::statistics::Quartiles;
+use crate::step::{self, HEAD_DIM, HEADS, KEY_VALUE_HEADS, LAYERS};
+use crate::subject::{Fields, Sample, Subject};
+
+/// Samples of attention alone, to know its share of a step.
+const SAMPLES: usize = 3;
+
+/// Measures what `--part` says.
+pub(crate) fn run(arguments: &arguments::Ring) -> Result<Verdict> {
+    match arguments.part {
+        Part::Attention => attention(arguments),
+        Part::Step => whole_step(arguments),
+    }
+}
+
+/// Attention alone, against another strategy.
+fn attention(arguments: &arguments::Ring) -> Result<Verdict> {
+    let than = arguments.than.unwrap_or(Strategy::Ring);
+    let mut split = Split::new(arguments, arguments.strategy, arguments.ranks)?;
+    if arguments.common.serve || arguments.common.against.is_some() {
+        return crate::session::measure(&arguments.common, &mut split);
+    }
+    let mut other = Split::new(arguments, than, ranks(than, arguments.ranks))?;
+    let bound = imbalance(arguments, than) / imbalance(arguments, arguments.strategy);
+    between(&arguments.common, &mut split, &mut other, |ratio, line| {
+        line.insert("bound".into(), json!(bound));
+        ratio
+    })
+}
+
+/// The step, against the unsplit one. What is held to `--at-least` is the ratio times the bound of
+/// the cost: 1 is as good as the strategy can be.
+fn whole_step(arguments: &arguments::Ring) -> Result<Verdict> {
+    let than = arguments.than.unwrap_or(Strategy::Local);
+    let point =
+        |strategy, ranks| step::Point::of(&of_step(arguments, strategy, ranks), arguments.tokens);
+    let mut split = point(arguments.strategy, arguments.ranks)?;
+    if arguments.common.serve || arguments.common.against.is_some() {
+        return crate::session::measure(&arguments.common, &mut split);
+    }
+    let mut other = point(than, ranks(than, arguments.ranks))?;
+    let attention = attention_seconds(arguments)?;
+    between(&arguments.common, &mut split, &mut other, |ratio, line| {
+        let seconds = line["their_median_s"].as_f64().unwrap_or(f64::NAN);
+        let share = (LAYERS as f64 * attention / seconds).min(1.0);
+        let bound = 1.0 + share * (imbalance(arguments, arguments.strategy) - 1.0);
+        line.insert("attention_share".into(), json!(share));
+        line.insert("cost".into(), json!(1.0 / ratio));
+        line.insert("bound".into(), json!(bound));
+        line.insert("cost_of_bound".into(), json!(1.0 / (ratio * bound)));
+        ratio * bound
+    })
+}
+
+/// `local` runs on one rank.
+fn ranks(strategy: Strategy, ranks: usize) -> usize {
+    if strategy == Strategy::Local { 1 } else { ranks }
+}
+
+/// How much longer than its share the busiest rank works, with a core or more for each; with fewer,
+/// waiting ranks leave their cores to others, and nothing is said.
+fn imbalance(arguments: &arguments::Ring, strategy: Strategy) -> f64 {
+    let causal = arguments.part == Part::Step || arguments.shape.mask.name == "causal";
+    let ranks = ranks(strategy, arguments.ranks);
+    if strategy.layout() == Layout::Contiguous && causal && ranks <= arguments.threads {
+        2.0 - 1.0 / ranks as f64
+    } else {
+        1.0
+    }
+}
+
+/// The same as arguments of `step`.
+fn of_step(arguments: &arguments::Ring, strategy: Strategy, ranks: usize) -> arguments::Step {
+    arguments::Step {
+        tokens: vec![arguments.tokens],
+        recompute: arguments.recompute,
+        threads: arguments.threads,
+        ranks,
+        strategy,
+        export: None,
+        transformers: false,
+        python: None,
+        common: arguments.common.clone(),
+    }
+}
+
+/// Seconds that a layer's attention takes, unsplit.
+fn attention_seconds(arguments: &arguments::Ring) -> Result<f64> {
+    let mask = NamedMask { name: "causal".to_owned(), mask: annulus_sequence::Mask::causal() };
+    let shape = Shape { heads: HEADS, kv_heads: Some(KEY_VALUE_HEADS), head_dim: HEAD_DIM, mask };
+    let arguments = arguments::Ring { shape, pass: Pass::Both, ..arguments.clone() };
+    let mut alone = Split::new(&arguments, Strategy::Local, 1)?;
+    alone.sample()?;
+    let samples = (0..SAMPLES).map(|_| Ok(alone.sample()?.seconds)).collect::<Result<Vec<_>>>()?;
+    Ok(Quartiles::of(&samples).median)
+}
+
+/// An attention that is shared by ranks.
+struct Split {
+    arguments: arguments::Ring,
+    strategy: Strategy,
+    ranks: usize,
+    crew: Crew<()>,
+}
+
+impl Split {
+    fn new(arguments: &arguments::Ring, strategy: Strategy, ranks: usize) -> Result<Split> {
+        let of_all = arguments.clone();
+        let crew = Crew::start(ranks, move |comm| member(&of_all, strategy, comm))?;
+        Ok(Split { arguments: arguments.clone(), strategy, ranks, crew })
+    }
+}
+
+/// One rank: its share of the threads, its own queries, keys and values.
+fn member(
+    arguments: &arguments::Ring,
+    strategy: Strategy,
+    comm: Arc<dyn Communicator>,
+) -> Result<Work<()>> {
+    let Shape { head_dim, ref mask, .. } = arguments.shape;
+    let setting = Setting {
+        strategy,
+        mask: mask.mask.clone(),
+        tokens: arguments.tokens,
+        key_value_heads: arguments.shape.groups(),
+        gradients: Return::default(),
+        scale: 1.0 / (head_dim as f64).sqrt(),
+    };
+    let workers = (arguments.threads / comm.world()).max(1);
+    let kernel = Arc::new(Fused::new(Pool::new(workers)));
+    let attention = Attention::new(&setting, comm, kernel).map_err(|error| anyhow!("{error}"))?;
+    let own = attention.positions().tokens();
+    let Inputs { q, k, v, gradient } = Inputs::random(&arguments.shape, own, DType::F32)?;
+    let qkv = Qkv { q, k, v };
+    let place = Place::default();
+    let kept = match arguments.pass {
+        Pass::Backward => Some(attention.forward(place, &qkv)?),
+        Pass::Forward | Pass::Both => None,
+    };
+    let pass = arguments.pass;
+    Ok(Box::new(move || {
+        let attended = match &kept {
+            Some(attended) => attended.clone(),
+            None => attention.forward(place, &qkv)?,
+        };
+        if pass != Pass::Forward {
+            attention.backward(place, &qkv, &attended, &gradient)?;
+        }
+        Ok(())
+    }))
+}
+
+impl Subject for Split {
+    fn describe(&self) -> Fields {
+        let arguments::Ring { tokens, shape, pass, threads, .. } = &self.arguments;
+        let fields = [
+            ("bench", json!("ring")),
+            ("part", json!("attention")),
+            ("tokens", json!(tokens)),
+            ("ranks", json!(self.ranks)),
+            ("strategy", json!(self.strategy.name())),
+            ("heads", json!(shape.heads)),
+            ("kv_heads", json!(shape.groups())),
+            ("head_dim", json!(shape.head_dim)),
+            ("mask", json!(shape.mask.name)),
+            ("pass", json!(word(pass))),
+            ("threads", json!(threads)),
+        ];
+        Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value)))
+    }
+
+    fn threads(&self) -> usize {
+        self.arguments.threads
+    }
+
+    fn sample(&mut self) -> Result<Sample> {
+        let start = Instant::now();
+        self.crew.go()?;
+        Ok(Sample { seconds: start.elapsed().as_secs_f64(), ..Sample::default() })
+    }
+
+    fn summary(&self, seconds: Quartiles, _: &[Sample]) -> Fields {
+        let all = operations(&self.arguments.shape, self.arguments.tokens);
+        let speed = all * self.arguments.pass.operations() / seconds.median / 1e9;
+        Fields::from_iter([("gflops".to_owned(), json!(speed))])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    fn ring(words: &str) -> arguments::Ring {
+        let words = ["bench", "ring", "--threads", "4"].into_iter().chain(words.split(' '));
+        match Arguments::try_parse_from(words).map(|all| all.command) {
+            Ok(Command::Ring(ring)) => ring,
+            _ => panic!("no ring"),
+        }
+    }
+
+    #[test]
+    fn contiguous_shards_are_unbalanced_under_a_causal_mask() {
+        let four = ring("--ranks 4");
+        assert_eq!(imbalance(&four, Strategy::Ring), 1.75);
+        assert_eq!(imbalance(&four, Strategy::Striped), 1.0);
+        assert_eq!(imbalance(&four, Strategy::Local), 1.0);
+        assert_eq!(imbalance(&ring("--ranks 8"), Strategy::Ring), 1.0);
+        assert_eq!(imbalance(&ring("--mask full"), Strategy::Ring), 1.0);
+        assert_eq!(imbalance(&ring("--ranks 2 --part step"), Strategy::Ring), 1.5);
+    }
+
+    #[test]
+    fn ranks_share_an_attention_in_both_directions() -> Result<()> {
+        for pass in ["forward", "backward", "both"] {
+            let small = ring(&format!("--tokens 24 --ranks 3 --head-dim 4 --pass {pass}"));
+            for strategy in [Strategy::Megatron, Strategy::Ring] {
+                let mut split = Split::new(&small, strategy, 3)?;
+                assert!(split.sample()?.seconds > 0.0);
+            }
+        }
+        Ok(())
+    }
+}
