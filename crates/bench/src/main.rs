@@ -25,6 +25,7 @@ mod subject;
 
 use std::process::ExitCode;
 
+use annulus_train::keep_freed_pages;
 use annulus_train::memory::Counting;
 use anyhow::Result;
 use clap::Parser;
@@ -41,6 +42,7 @@ static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
 const MISSED: u8 = 10;
 
 fn main() -> ExitCode {
+    keep_freed_pages();
     // As in `annulus`: every rank brings its own workers.
     for pool in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
         // SAFETY: no other thread exists yet.

@@ -15,6 +15,7 @@ mod verify;
 
 use std::process::ExitCode;
 
+use annulus_train::keep_freed_pages;
 use annulus_train::memory::Counting;
 use clap::Parser;
 use mimalloc::MiMalloc;
@@ -27,6 +28,7 @@ static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
 
 /// Runs the program with this process's arguments. To be called first, from the only thread.
 pub fn main() -> ExitCode {
+    keep_freed_pages();
     // Candle's own pools stay at one thread: every rank brings its own workers, and pools that spin would starve them.
     for pool in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
         // SAFETY: no other thread exists yet.
