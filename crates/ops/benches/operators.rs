@@ -1,131 +1,113 @@
-//! Speed of the operators: one CSV line per point. `cargo bench -p annulus-ops -- [WORKERS …]`.
+//! The operators of a training step at the sizes of a small Llama, forward and backward by hand:
+//! `cargo bench -p annulus-ops --bench operators`. Elements per second are floating-point operations
+//! of products, and values read and written of the rest. Four workers.
 
-use std::io::{Result as Written, Write, stdout};
 use std::sync::Arc;
-use std::time::Instant;
 
 use annulus_ops::testing::random;
-use annulus_ops::{Pool, Rotary, linear, linear_cross_entropy, rms_norm, rope, swiglu, vjp};
+use annulus_ops::{
+    AdamW, Affine, Moments, Pool, Rotary, contiguous, embedding, embedding_backward,
+    input_gradient, linear_cross_entropy_gradients, parameter_gradients, projected_onto,
+    projections, rms_norm, rms_norm_backward, rope, rope_backward, swiglu, swiglu_backward,
+};
 use annulus_sequence::Positions;
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{Device, Result, Tensor};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 /// The program's allocator: fresh pages for every output would cost more than the arithmetic.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Repetitions; the fastest counts, since others share the machine.
-const REPETITIONS: usize = 7;
+const WORKERS: usize = 4;
+const TOKENS: usize = 4096;
+const HIDDEN: usize = 256;
+const INTERMEDIATE: usize = 688;
+const HEADS: usize = 8;
+const VOCABULARY: usize = 258;
 
-type Operator = Box<dyn Fn(&Pool, &[Var]) -> Result<Tensor>>;
-
-/// Operators at one size of a small Llama, and what a pass of them is counted as.
-struct Point {
-    name: &'static str,
-    size: String,
-    /// Multiplications and additions of a forward pass, or bytes read and written.
-    work: f64,
-    unit: &'static str,
-    inputs: Vec<Tensor>,
-    operator: Operator,
+/// Times `run`, which does `work` operations or reads and writes so many values.
+fn time<T>(criterion: &mut Criterion, name: &str, work: usize, run: impl Fn() -> Result<T>) {
+    let mut group = criterion.benchmark_group(name);
+    group.sample_size(20).throughput(Throughput::Elements(work as u64));
+    group.bench_function(format!("{TOKENS} tokens"), |bencher| {
+        bencher.iter(|| run().expect("operands that fit"));
+    });
+    group.finish();
 }
 
-fn linear_point(tokens: usize, inputs: usize, outputs: usize) -> Result<Point> {
-    Ok(Point {
-        name: "linear",
-        size: format!("{tokens}x{inputs}x{outputs}"),
-        work: 2.0 * (tokens * inputs * outputs) as f64,
-        unit: "GFLOP/s",
-        inputs: vec![random("x", &[tokens, inputs])?, random("weight", &[outputs, inputs])?],
-        operator: Box::new(|pool, v| linear(pool, &v[0], &v[1], None)),
-    })
-}
-
-fn cross_entropy_point(tokens: usize, width: usize, rows: usize) -> Result<Point> {
-    let targets: Vec<i64> = (0..tokens).map(|i| (i * 7 % rows) as i64).collect();
-    let targets = Tensor::from_vec(targets, tokens, &Device::Cpu)?;
-    Ok(Point {
-        name: "linear-cross-entropy",
-        size: format!("{tokens}x{width}x{rows}"),
-        work: 6.0 * (tokens * width * rows) as f64,
-        unit: "GFLOP/s",
-        inputs: vec![random("x", &[tokens, width])?, random("weight", &[rows, width])?],
-        operator: Box::new(move |pool, v| linear_cross_entropy(pool, &v[0], &v[1], &targets, 1024)),
-    })
-}
-
-fn elementwise_points(tokens: usize, width: usize) -> Result<Vec<Point>> {
-    let point = |name, inputs: Vec<Tensor>, operator| Point {
-        name,
-        size: format!("{tokens}x{width}"),
-        work: 4.0 * (tokens * width * (inputs.len() + 1)) as f64,
-        unit: "GB/s",
-        inputs,
-        operator,
-    };
-    let frequencies = Rotary::frequencies(64, 1e4);
-    let rotary = Arc::new(Rotary::new(&Positions::all(tokens), &frequencies, 1.0));
-    let (x, y) = (random("x", &[tokens, width])?, random("y", &[tokens, width])?);
-    let heads = random("x", &[1, width / 64, tokens, 64])?;
-    Ok(vec![
-        point("swiglu", vec![x.clone(), y], Box::new(|pool, v| swiglu(pool, &v[0], &v[1]))),
-        point(
-            "rms-norm",
-            vec![x, random("weight", &[width])?],
-            Box::new(|pool, v| rms_norm(pool, &v[0], &v[1], 1e-5)),
-        ),
-        point("rope", vec![heads], Box::new(move |pool, v| rope(pool, &v[0], &rotary))),
-    ])
-}
-
-/// Seconds of the fastest forward pass, and of the fastest backward pass.
-fn time(point: &Point, pool: &Pool) -> Result<(f64, f64)> {
-    let vars = point.inputs.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
-    let mut best = (f64::INFINITY, f64::INFINITY);
-    for _ in 0..REPETITIONS {
-        let start = Instant::now();
-        let y = (point.operator)(pool, &vars)?;
-        best.0 = best.0.min(start.elapsed().as_secs_f64());
-        let seed = y.ones_like()?;
-        let start = Instant::now();
-        vjp(&y, &seed)?;
-        best.1 = best.1.min(start.elapsed().as_secs_f64());
+fn products(criterion: &mut Criterion, pool: &Pool) -> Result<()> {
+    for (inputs, outputs) in [(HIDDEN, INTERMEDIATE), (INTERMEDIATE, HIDDEN), (HIDDEN, HIDDEN)] {
+        let (x, dy) = (random("x", &[TOKENS, inputs])?, random("dy", &[TOKENS, outputs])?);
+        let weight = random("weight", &[outputs, inputs])?;
+        let one = Affine { weight: &weight, bias: None };
+        let work = 2 * TOKENS * inputs * outputs;
+        let name = |word: &str| format!("{word} {inputs} to {outputs}");
+        time(criterion, &name("projection"), work, || projections(pool, &x, [one]));
+        time(criterion, &name("projected onto"), work, || projected_onto(pool, &dy, &x, one));
+        time(criterion, &name("input gradient"), work, || input_gradient(pool, [one], [&dy]));
+        time(criterion, &name("parameter gradient"), work, || {
+            parameter_gradients(pool, &x, [one], [&dy])
+        });
     }
-    Ok(best)
-}
-
-fn report(points: &[Point], workers: &[usize]) -> Written<()> {
-    let mut out = stdout().lock();
-    writeln!(out, "operator,size,workers,forward_ms,forward_rate,unit,backward_ms")?;
-    for point in points {
-        for &workers in workers {
-            let (forward, backward) =
-                time(point, &Pool::new(workers)).map_err(std::io::Error::other)?;
-            let rate = point.work / forward / 1e9;
-            let (forward, backward) = (forward * 1e3, backward * 1e3);
-            let Point { name, size, unit, .. } = point;
-            writeln!(out, "{name},{size},{workers},{forward:.3},{rate:.1},{unit},{backward:.3}")?;
-        }
-    }
+    let (x, weight) = (random("x", &[TOKENS, HIDDEN])?, random("weight", &[VOCABULARY, HIDDEN])?);
+    let targets: Vec<i64> = (0..TOKENS).map(|i| (i * 7 % VOCABULARY) as i64).collect();
+    let targets = Tensor::from_vec(targets, TOKENS, &Device::Cpu)?;
+    time(criterion, "linear cross entropy", 6 * TOKENS * HIDDEN * VOCABULARY, || {
+        linear_cross_entropy_gradients(pool, &x, &weight, &targets, 1024)
+    });
     Ok(())
 }
 
-fn main() -> Written<()> {
-    let workers: Vec<usize> =
-        std::env::args().filter_map(|argument| argument.parse().ok()).collect();
-    let workers = if workers.is_empty() { vec![1, 4] } else { workers };
-    let points = || -> Result<Vec<Point>> {
-        let mut points = elementwise_points(4096, 1024)?;
-        for (tokens, inputs, outputs) in [
-            (4096, 256, 688),
-            (4096, 688, 256),
-            (512, 256, 256),
-            (2048, 1024, 2816),
-            (4096, 256, 64),
-        ] {
-            points.push(linear_point(tokens, inputs, outputs)?);
-        }
-        points.push(cross_entropy_point(4096, 256, 8192)?);
-        Ok(points)
-    };
-    report(&points().map_err(std::io::Error::other)?, &workers)
+fn elementwise(criterion: &mut Criterion, pool: &Pool) -> Result<()> {
+    let values = TOKENS * HIDDEN;
+    let (x, dy) = (random("x", &[TOKENS, HIDDEN])?, random("dy", &[TOKENS, HIDDEN])?);
+    let weight = random("weight", &[HIDDEN])?;
+    time(criterion, "rms norm", 2 * values, || rms_norm(pool, &x, &weight, 1e-5));
+    time(criterion, "rms norm backward", 4 * values, || {
+        rms_norm_backward(pool, &x, &weight, 1e-5, &dy, Some(&dy))
+    });
+
+    let wide = TOKENS * INTERMEDIATE;
+    let [gate, up, dact] = ["gate", "up", "dact"].map(|name| random(name, &[TOKENS, INTERMEDIATE]));
+    let (gate, up, dact) = (gate?, up?, dact?);
+    time(criterion, "swiglu", 3 * wide, || swiglu(pool, &gate, &up));
+    time(criterion, "swiglu backward", 6 * wide, || swiglu_backward(pool, &gate, &up, &dact));
+
+    let head_dim = HIDDEN / HEADS;
+    let frequencies = Rotary::frequencies(head_dim, 1e4);
+    let rotary = Arc::new(Rotary::new(&Positions::all(TOKENS), &frequencies, 1.0));
+    let heads_last = x.reshape((1, TOKENS, HEADS, head_dim))?;
+    let heads_first = heads_last.transpose(1, 2)?;
+    let turned = heads_first.contiguous()?;
+    time(criterion, "rope", 2 * values, || rope(pool, &heads_first, &rotary));
+    time(criterion, "rope backward", 2 * values, || rope_backward(pool, &turned, &rotary));
+    time(criterion, "heads first", 2 * values, || contiguous(pool, &heads_first));
+    Ok(())
 }
+
+fn tables(criterion: &mut Criterion, pool: &Pool) -> Result<()> {
+    let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 7 % VOCABULARY) as u32).collect();
+    let ids = Tensor::from_vec(ids, (1, TOKENS), &Device::Cpu)?;
+    let (table, dy) = (random("table", &[VOCABULARY, HIDDEN])?, random("dy", &[TOKENS, HIDDEN])?);
+    time(criterion, "embedding", 2 * TOKENS * HIDDEN, || embedding(pool, &ids, &table));
+    time(criterion, "embedding backward", TOKENS * HIDDEN, || {
+        embedding_backward(pool, &ids, VOCABULARY, &dy)
+    });
+
+    let (parameter, gradient) = (random("p", &[1 << 20])?, random("g", &[1 << 20])?);
+    let (moments, betas) = (Moments::zeros(&parameter)?, (0.9, 0.95));
+    let (learning_rate, epsilon, weight_decay) = (1e-4, 1e-8, 0.1);
+    let adamw = AdamW { learning_rate, betas, epsilon, weight_decay, step: 3 };
+    time(criterion, "adamw", 7 << 20, || adamw.update(pool, &parameter, &gradient, 1.0, &moments));
+    Ok(())
+}
+
+fn all(criterion: &mut Criterion) {
+    let pool = Pool::new(WORKERS);
+    for group in [products, elementwise, tables] {
+        group(criterion, &pool).expect("operands that fit");
+    }
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);
