@@ -94,6 +94,7 @@ impl Comparison {
 /// All of them. Counts are words as one types them.
 fn comparisons(arguments: &arguments::All) -> Vec<Comparison> {
     let mut all = attention(arguments);
+    all.extend(kernel(arguments));
     all.extend(steps(arguments));
     all.extend(rings(arguments));
     let memory = ["memory", "--flat", "0.03", "--planned", "0.10"].map(str::to_owned);
@@ -130,7 +131,7 @@ fn peer(arguments: &arguments::All, script: &str, words: &str) -> String {
     format!("{python} {script} {words} --threads {} --serve", machine::cores())
 }
 
-/// The kernel against PyTorch's, against the processor's peak, and causal against full.
+/// The kernel against PyTorch's.
 fn attention(arguments: &arguments::All) -> Vec<Comparison> {
     let mut all = Vec::new();
     for (dtype, groups, pass, mask, least) in wanted_of_attention() {
@@ -150,6 +151,12 @@ fn attention(arguments: &arguments::All) -> Vec<Comparison> {
             }
         }
     }
+    all
+}
+
+/// The kernel against the processor's peak, and causal against full.
+fn kernel(arguments: &arguments::All) -> Vec<Comparison> {
+    let mut all = Vec::new();
     for (pass, mask) in
         [("forward", "full"), ("forward", "causal"), ("both", "full"), ("both", "causal")]
     {
