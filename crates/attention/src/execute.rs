@@ -3,7 +3,7 @@
 //! Forward and backward are the same five lines per hop: post, compute, wait, fold, free. What a strategy is, is in the
 //! schedule alone.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_comm::{Communicator, Label};
 use annulus_memory::{Class, scope};
@@ -83,6 +83,9 @@ pub struct Attention {
     backward: Vec<Hop>,
     comm: Arc<dyn Communicator>,
     kernel: Arc<dyn AttentionKernel>,
+    /// Own keys and values of the last forward pass, until the next pass of any kind: a slower rank may still read them
+    /// where memory is shared, and what a rank takes should not depend on who is slow.
+    lent: Mutex<Option<Pair>>,
 }
 
 impl Attention {
@@ -106,6 +109,7 @@ impl Attention {
             backward: own(backward),
             comm,
             kernel,
+            lent: Mutex::default(),
         })
     }
 
@@ -133,6 +137,10 @@ impl Attention {
         }
         let attended = self.kernel.finish(state)?;
         charge([&attended.out, &attended.lse], Class::Activations);
+        if self.comm.world() > 1 {
+            *self.lent.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(Pair(qkv.k.clone(), qkv.v.clone()));
+        }
         Ok(attended)
     }
 
@@ -177,6 +185,7 @@ impl Attention {
 
     /// What a pass starts with: this rank's own keys and values.
     fn held(&self, qkv: &Qkv) -> Buffers {
+        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let own = Buffer { part: Part::KeyValue, owner: self.comm.rank() };
         Buffers::new(own, Pair(qkv.k.clone(), qkv.v.clone()))
     }

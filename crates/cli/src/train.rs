@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use annulus_experiment::{Bound, Problem, Problems};
+use annulus_experiment::{Bound, Peak, Plan, Problem, Problems, size};
 use annulus_train::{Ending, Given, Outcome};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -21,6 +21,7 @@ pub(crate) fn run(arguments: &Train) -> Done {
     let given = Given { stop, console: Box::new(Console::new()), ..Given::new(yaml, cores()) };
     let outcome = annulus_train::run(&plan, given)?;
     summary(&outcome);
+    memory(&plan, &outcome);
     match outcome.ending {
         Ending::Preempted => Ok(PREEMPTED),
         Ending::Finished | Ending::AlreadyFinished if arguments.check => {
@@ -75,6 +76,27 @@ fn summary(outcome: &Outcome) {
     print::say(&format!("  {:<32} tensorboard --logdir {folder}", "curve"));
     if let Some(checkpoint) = &outcome.checkpoint {
         print::say(&format!("  {:<32} {}", "checkpoint", checkpoint.display()));
+    }
+}
+
+/// What the fullest rank held of every class in the last step that was measured, beside what was planned.
+fn memory(plan: &Plan, outcome: &Outcome) {
+    let planned = |class: usize| {
+        let of = |peak: &Peak| peak.classes()[class].1;
+        plan.ranks.iter().map(|rank| of(&rank.peak)).max().unwrap_or_default()
+    };
+    let mut lines = Vec::new();
+    for (index, (class, _)) in Peak::default().classes().into_iter().enumerate() {
+        if let Some(measured) = outcome.last.get(&format!("memory/{class}")) {
+            let (measured, planned) = (size(*measured as u64), size(planned(index)));
+            lines.push(format!("    {class:<30} {measured:>10}   {planned:>10} planned"));
+        }
+    }
+    if !lines.is_empty() {
+        print::say("  memory of the fullest rank");
+        for line in lines {
+            print::say(&line);
+        }
     }
 }
 

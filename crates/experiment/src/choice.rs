@@ -92,7 +92,10 @@ mod tests {
         let (auto, layer) = (Recompute::None, Recompute::Layer);
         let all = Settled { recompute: auto, loss_chunk: 1024, mlp_chunk: 5000 };
         assert_eq!(settled(&|_| 1000), all);
-        assert_eq!(settled(&|c| (c.mlp_chunk as u64).saturating_sub(3500)), Settled { mlp_chunk: 4096, ..all });
+        assert_eq!(
+            settled(&|c| (c.mlp_chunk as u64).saturating_sub(3500)),
+            Settled { mlp_chunk: 4096, ..all }
+        );
         let kept = |c: Settled| if c.recompute == layer { 10 } else { 2000 };
         assert_eq!(settled(&kept), Settled { recompute: layer, ..all });
         let smallest = Settled { recompute: layer, loss_chunk: 128, mlp_chunk: 1024 };

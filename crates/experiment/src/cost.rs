@@ -1,24 +1,25 @@
 //! Bytes of memory and of gradient sums, from shapes alone.
 //!
-//! With B sequences of t own tokens each in a micro-batch, n = B t rows; h = `hidden_size`, a and k
-//! the widths of all query and all key/value heads, m = `intermediate_size`, V the vocabulary, L
-//! layers, e bytes per element of the dtype:
+//! What a rank holds at its fullest, by class, for ranks that are threads: a block that is lent is
+//! its owner's, and what is given away stays where it was made. With n rows of a micro-batch (S of
+//! a sequence), h = `hidden_size`, a and k the widths of all query and all key/value heads of D,
+//! f = `intermediate_size`, V the vocabulary, L layers, e bytes of an element:
 //!
 //! ```text
-//! layer       = n e (6 h + 3 a + 3 k) + 4 n heads + c e 3 m     what a layer computes
-//! kept        = L n (e (h + a) + 4 heads)                       recompute: layer
-//!             = L layer                                         recompute: none
-//! head        = 2 n e h + 8 V min(n, loss_chunk)                last norm, a chunk of logits
-//! activations = kept + max(2 layer, head)
-//! key_value   = n 2 k (e buffers + 4 gradient buffers)          the most in either pass, as proved
+//! weights    e per element, and f32 masters of bf16
+//! gradients  f32; summing over P ranks, the largest once more whole and once in P parts
+//! optimizer  two f32 per element
+//! key_value  f32 2 n k, as often as the proof finds gradient buffers of one rank alive
+//! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
+//!            whom, one worker's scratch
+//! data       ids and targets of the whole batch, and of the own part
 //! ```
 //!
-//! with c = min(n, `mlp_chunk`) rows of the feed-forward layer at once. Recomputing, a layer keeps
-//! its input and attention's output and log-sum-exp; logits and their gradient are f32. The factor
-//! 2 is for the gradients of what a layer computes; allocators round up, so this is an estimate.
-//! Weights, gradients and moments are exact.
+//! Activations are what layers keep, and the most that is held beside it at one of four moments of
+//! backward ([`Share::activations`]). Allocators round up; a worker's buffers are counted for one
+//! worker.
 
-use annulus_sequence::Proof;
+use annulus_sequence::{Proof, Schedule, Strategy};
 
 use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
 
@@ -26,6 +27,16 @@ use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
 pub(crate) const F32: u64 = 4;
 /// What is summed beside the gradients: the sum of losses and the count of targets, f64.
 const LOSS_AND_TARGETS: u64 = 2 * 8;
+/// A token's id, u32, and its target, i64.
+const TOKEN: u64 = 4 + 8;
+/// A row of a tile that knows which columns it sees, and a column its rows.
+const VISIBILITY: u64 = 2 * 16;
+/// What matrix products pack into, per worker: a second-level cache.
+const PACKING: u64 = 1 << 20;
+/// Rows and columns of a block of attention.
+const BLOCK: (u64, u64) = (96, 192);
+/// Tokens that one part of a sum over tokens has at least, and how many parts there are at most.
+const PARTS: (u64, u64) = (512, 16);
 
 impl Shape {
     /// Elements of all parameters; tied weights count once.
@@ -39,6 +50,13 @@ impl Shape {
         let layer = 2 * h * (a + k) + attention_bias + 3 * h * m + mlp_bias + 2 * h;
         let embeddings = if self.tie_word_embeddings { 1 } else { 2 };
         layers * layer + embeddings * vocabulary * h + h
+    }
+
+    /// Elements of the largest parameter.
+    fn largest(&self) -> u64 {
+        let [h, m] = [self.hidden_size, self.intermediate_size].map(|size| size as u64);
+        let vocabulary = self.vocab_size.unwrap_or_default() as u64;
+        h * vocabulary.max(m).max(self.query_width())
     }
 
     /// Width of all query heads.
@@ -60,12 +78,24 @@ pub(crate) struct Share<'a> {
     rows: u64,
     /// Bytes of an element of weights and activations.
     element: u64,
+    /// Bytes of an element that operators make of a narrower one to compute with; 0: as it lies.
+    widened: u64,
+    /// The same, before it is narrowed again: what its narrow form takes meanwhile.
+    narrowed: u64,
 }
+
+/// The schedule of a pass, and what is proved of it.
+pub(crate) type Proved = (Schedule, Proof);
 
 impl Share<'_> {
     pub(crate) fn new(plan: &Plan, memory: Settled) -> Share<'_> {
-        let rows = plan.rows() as u64;
-        Share { plan, memory, rows, element: plan.experiment.model.dtype.bytes() as u64 }
+        let dtype = plan.experiment.model.dtype;
+        let element = dtype.bytes() as u64;
+        let (widened, narrowed) = match dtype {
+            Dtype::F32 => (0, 0),
+            Dtype::Bf16 => (F32, element),
+        };
+        Share { plan, memory, rows: plan.rows() as u64, element, widened, narrowed }
     }
 
     /// What the sum of gradients hands over, where there is more than one rank.
@@ -74,52 +104,184 @@ impl Share<'_> {
     }
 
     /// The peak of the rank that is `place` along a sequence.
-    pub(crate) fn peak(&self, place: usize, forward: &Proof, backward: &Proof) -> Peak {
+    pub(crate) fn peak(&self, place: usize, forward: &Proved, backward: &Proved) -> Peak {
         let elements = self.plan.shape.elements();
         let masters = match self.plan.experiment.model.dtype {
             Dtype::F32 => 0,
             Dtype::Bf16 => F32,
         };
-        let flight =
-            |proof: &Proof| self.in_flight(proof.key_values[place], proof.gradients[place]);
         Peak {
             weights: elements * (self.element + masters),
-            gradients: elements * F32,
+            gradients: self.gradients(),
             optimizer: elements * 2 * F32,
             activations: self.activations(),
-            key_value: flight(forward).max(flight(backward)),
-            workspace: 0,
-            data: 0,
+            key_value: self.key_value(backward.1.made[place]),
+            workspace: self.workspace(tiles(forward, place), tiles(backward, place)),
+            data: self.data(),
         }
     }
 
-    fn in_flight(&self, key_values: usize, gradients: usize) -> u64 {
-        let row = 2 * self.plan.shape.key_value_width();
-        let buffers = key_values as u64 * self.element + gradients as u64 * F32;
-        product(&[self.rows, row, buffers])
+    fn gradients(&self) -> u64 {
+        let (all, world) = (F32 * self.plan.shape.elements(), self.plan.world() as u64);
+        let largest = F32 * self.plan.shape.largest();
+        if world == 1 { all } else { all + largest + largest / world }
     }
 
-    fn activations(&self) -> u64 {
-        let (shape, memory) = (&self.plan.shape, self.memory);
-        let (h, m) = (shape.hidden_size as u64, shape.intermediate_size as u64);
-        let (a, k) = (shape.query_width(), shape.key_value_width());
-        let statistics = F32 * shape.num_attention_heads as u64;
-        let chunk = self.rows.min(memory.mlp_chunk as u64);
-        let wide = self.element * (6 * h + 3 * a + 3 * k) + statistics;
-        let layer =
-            product(&[self.rows, wide]).saturating_add(product(&[chunk, self.element, 3 * m]));
-        let kept = match memory.recompute {
-            Recompute::Layer | Recompute::Auto => {
-                product(&[self.rows, self.element * (h + a) + statistics])
-            }
-            Recompute::None => layer,
-        };
-        let chunk = self.rows.min(memory.loss_chunk as u64);
-        let logits = product(&[2 * F32, self.plan.vocabulary() as u64, chunk]);
-        let head = product(&[2, self.rows, self.element, h]).saturating_add(logits);
-        let working = layer.saturating_mul(2).max(head);
-        product(&[shape.num_hidden_layers as u64, kept]).saturating_add(working)
+    /// `made` pairs of gradients; a reduce-scatter adds two levels of its tree, and the first of
+    /// its two sums waits for the second.
+    fn key_value(&self, made: usize) -> u64 {
+        let one = product(&[self.rows, self.plan.shape.key_value_width(), F32]);
+        let (world, gathers) = (
+            self.plan.experiment.mesh.sequence,
+            self.plan.experiment.attention.strategy == Strategy::AllGather,
+        );
+        let sums = if gathers && world > 1 { 1 + world / 2 + world.div_ceil(2) / 2 } else { 0 };
+        one.saturating_mul((2 * made + sums) as u64)
     }
+
+    /// With so many tiles in one hop.
+    fn workspace(&self, forward: u64, backward: u64) -> u64 {
+        let shape = &self.plan.shape;
+        let (heads, dim) = (shape.num_attention_heads as u64, shape.head_dim as u64);
+        let state = product(&[self.rows, heads, dim + 2, F32]);
+        let seen = product(&[self.positions(), VISIBILITY]);
+        let key_values = product(&[self.rows, shape.key_value_width(), F32]);
+        let results = (2 * key_values).saturating_add(seen).saturating_mul(backward);
+        let packed = seen.saturating_mul(forward).saturating_add(key_values);
+        let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
+        state.saturating_add(results.max(packed).max(finished)).saturating_add(self.scratch())
+    }
+
+    /// Of one worker, backward: operands of a block as panels, rows and columns.
+    fn scratch(&self) -> u64 {
+        let (rows, columns) = BLOCK;
+        let dim = self.plan.shape.head_dim as u64;
+        let width = dim.next_multiple_of(16);
+        let (panels, sums) = (2 * columns * dim, 2 * columns * width + rows * width);
+        let factors = columns * width + 2 * rows * width + 2 * rows * columns;
+        match self.plan.experiment.model.dtype {
+            Dtype::F32 => F32 * (panels + sums + factors),
+            // Pairs: panels of half the length, factors along the rows and along the columns.
+            Dtype::Bf16 => F32 * (panels / 2 + sums + factors + factors / 2),
+        }
+    }
+
+    /// The whole batch is read before it is dealt.
+    fn data(&self) -> u64 {
+        let data = &self.plan.experiment.data;
+        let batch = product(&[data.batch as u64, data.tokens as u64, TOKEN]);
+        let reading = product(&[data.tokens as u64 + 1, 4]);
+        batch.saturating_add(reading.max(product(&[self.rows, TOKEN])))
+    }
+
+    /// Own positions of one sequence.
+    fn positions(&self) -> u64 {
+        self.rows / self.plan.micro_batch as u64
+    }
+
+    /// What all layers keep, and the fullest moment of the last layer's way back or of the loss.
+    fn activations(&self) -> u64 {
+        let shape = &self.plan.shape;
+        let Widths { h, a, k, f } = self.widths();
+        let e = self.element;
+        let statistics = F32 * shape.num_attention_heads as u64;
+        let everything = self.memory.recompute == Recompute::None;
+        let kept_qkv = if everything { e * (a + 2 * k) } else { 0 };
+        let kept_pieces = if everything { 2 * e * f } else { 0 };
+        let attention = e * (h + a) + statistics + kept_qkv;
+        let layer = attention + e * h + kept_pieces;
+        let others = product(&[self.rows, layer, (shape.num_hidden_layers - 1) as u64]);
+        let moments = [
+            product(&[self.rows, layer + self.lent()]).saturating_add(self.in_loss()),
+            product(&[self.rows, layer + self.lent()]).saturating_add(self.in_feed_forward()),
+            product(&[self.rows, attention + self.lent() + self.in_attention()]),
+            product(&[self.rows, e * h + self.after_attention()]),
+        ];
+        let rotary = product(&[self.positions(), shape.head_dim as u64, F32]);
+        let most = moments.into_iter().max().unwrap_or_default();
+        others.saturating_add(most).saturating_add(rotary).saturating_add(PACKING)
+    }
+
+    /// Own keys and values that others may still read, where a layer would not keep them.
+    fn lent(&self) -> u64 {
+        let apart = self.plan.experiment.mesh.sequence > 1;
+        let lent = apart && self.memory.recompute != Recompute::None;
+        if lent { 2 * self.element * self.widths().k } else { 0 }
+    }
+
+    /// The last norm's input, output and gradient; a chunk of logits with its input; the gradient
+    /// of the output layer, and its parts; which tokens count.
+    fn in_loss(&self) -> u64 {
+        let Widths { h, .. } = self.widths();
+        let vocabulary = self.plan.vocabulary() as u64;
+        let chunk = self.rows.min(self.memory.loss_chunk as u64);
+        let parts = (chunk / PARTS.0).clamp(1, PARTS.1);
+        let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
+        let logits = product(&[chunk, vocabulary + h, F32]);
+        rows.saturating_add(logits).saturating_add(product(&[vocabulary, h, F32, 1 + parts]))
+    }
+
+    /// The gradient of the output. Then of all rows, or of those of a piece while gradients of the
+    /// others wait: the norm; gate and up, unless they were kept; the gradient of their product;
+    /// and in and out of it three as they are computed with.
+    fn in_feed_forward(&self) -> u64 {
+        let Widths { h, f, .. } = self.widths();
+        let e = self.element;
+        let again = if self.memory.recompute == Recompute::None { 0 } else { 2 };
+        let computed = 3 * (self.widened + F32) + self.narrowed;
+        let piece = e * h + e * f * (again + 1) + f * computed;
+        let rows = self.rows.min(self.memory.mlp_chunk as u64);
+        let waiting = if rows < self.rows { product(&[self.rows, e * h]) } else { 0 };
+        let working = waiting.saturating_add(product(&[rows, piece])).max(2 * waiting);
+        product(&[self.rows, e * h]).saturating_add(working)
+    }
+
+    /// Per row: gradients of the half's output and of attention's; the norm; queries, keys and
+    /// values by token and by head, or by head with their gradients.
+    fn in_attention(&self) -> u64 {
+        let Widths { h, a, k, .. } = self.widths();
+        let e = self.element;
+        let gradients = e * (h + a);
+        match self.memory.recompute {
+            Recompute::None => gradients + e * (h + a + 2 * k),
+            Recompute::Layer | Recompute::Auto => {
+                let by_head = e * (h + 2 * (a + 2 * k));
+                let wide = self.widened * (h + a + 2 * k) + self.narrowed * a;
+                gradients + by_head.max(e * h + wide)
+            }
+        }
+    }
+
+    /// Per row: the same gradient, the norm and its gradient, those of queries, keys and values
+    /// twice; the norm's three inputs as they are computed with, and what comes out.
+    fn after_attention(&self) -> u64 {
+        let Widths { h, a, k, .. } = self.widths();
+        let held = self.element * (3 * h + 2 * (a + 2 * k));
+        held + h * (3 * self.widened + F32 + self.narrowed) + F32 * h / 128
+    }
+
+    fn widths(&self) -> Widths {
+        let shape = &self.plan.shape;
+        Widths {
+            h: shape.hidden_size as u64,
+            a: shape.query_width(),
+            k: shape.key_value_width(),
+            f: shape.intermediate_size as u64,
+        }
+    }
+}
+
+/// Elements of a row.
+struct Widths {
+    h: u64,
+    a: u64,
+    k: u64,
+    f: u64,
+}
+
+/// The most tiles that the rank at `place` computes in one hop.
+fn tiles((schedule, _): &Proved, place: usize) -> u64 {
+    schedule.ranks[place].iter().map(|hop| hop.tiles.len() as u64).max().unwrap_or_default()
 }
 
 /// A product that stops at the largest number instead of wrapping.

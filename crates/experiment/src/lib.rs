@@ -32,6 +32,7 @@ pub use load::{Override, load, parse};
 pub use machine::memory as machine_memory;
 pub use plan::{Peak, Plan, RankPlan};
 pub use problem::{Problem, Problems};
+pub use report::size;
 pub use schema::schema;
 pub use source::Places;
 pub use written::differences;

@@ -175,7 +175,7 @@ impl Plan {
         let needs = |memory: Settled| {
             let share = Share::new(self, memory);
             let sequence = 0..self.experiment.mesh.sequence;
-            let peak = |place| share.peak(place, &passes.forward.1, &passes.backward.1).total();
+            let peak = |place| share.peak(place, &passes.forward, &passes.backward).total();
             let all = sequence.map(peak).fold(0, u64::saturating_add);
             all.saturating_mul(self.experiment.mesh.data as u64)
         };
@@ -212,7 +212,7 @@ impl Plan {
                 forward: forward[place].saturating_mul(times),
                 backward: backward[place].saturating_mul(times),
                 gradients: if self.world() == 1 { 0 } else { share.gradient_sum() },
-                peak: share.peak(place, &passes.forward.1, &passes.backward.1),
+                peak: share.peak(place, &passes.forward, &passes.backward),
             }
         };
         (0..self.world()).map(rank_plan).collect()

@@ -142,7 +142,7 @@ fn table(head: &[&str], ranks: &[RankPlan], row: impl Fn(&RankPlan) -> Vec<Strin
 }
 
 /// Bytes in the largest unit that leaves a number of at least 1.
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
     let mut name = "B";

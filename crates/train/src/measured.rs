@@ -25,7 +25,8 @@ pub struct Memory {
 }
 
 /// Trains `plan` for `steps` steps on `cores` cores, writing nothing but its token cache, and says
-/// what every rank held in the last of them. All zero where
+/// what every rank held in the last of them. Ranks are told apart by their number, so nothing else may
+/// train in this process meanwhile. All zero where
 /// [`Counting`](annulus_memory::Counting) is not the program's allocator.
 pub fn measure_memory(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Memory>> {
     let setup = Arc::new(Setup::new(plan, cores));

@@ -1,30 +1,157 @@
-//! Memory by class: what a step holds is what was planned.
+//! Memory by class: what the ranks of a step hold is what was planned, and as much for any number of
+//! ranks.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 
 use std::alloc::System;
+use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use annulus_experiment::{Peak, Plan};
 use annulus_train::memory::Counting;
+use annulus_train::{Memory, measure_memory};
 use common::Place;
 
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting::new(System);
 
+/// Ranks of one process are told apart by their number alone: one run at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How far a class may be from its plan.
+const LIMIT: f64 = 0.1;
+/// How far activations and what is in flight may differ between numbers of ranks.
+const FLAT: f64 = 0.03;
+/// Rows of a rank.
+const ROWS: usize = 1024;
+
+/// Wide enough that fixed buffers are small beside what grows with rows.
+const BASE: &[(&str, &str)] = &[
+    ("model.hidden_size", "128"),
+    ("model.intermediate_size", "344"),
+    ("model.num_key_value_heads", "1"),
+    ("data.batch", "1"),
+    ("data.evaluate", "0"),
+    ("memory.recompute", "layer"),
+];
+
+/// A text that is long enough for all of it.
+fn place() -> Place {
+    let place = Place::new();
+    let mut text = String::new();
+    (0..20_000).for_each(|number| write!(text, "{} ", number * 7919 % 10_007).unwrap());
+    std::fs::write(place.path("text.txt"), text).unwrap();
+    place
+}
+
+/// `ranks` of [`ROWS`] each, and what changes besides.
+fn plan(place: &Place, ranks: usize, strategy: &str, changes: &[(&str, &str)]) -> Plan {
+    let (tokens, ranks) = ((ROWS * ranks).to_string(), ranks.to_string());
+    let split = [
+        ("data.tokens", tokens.as_str()),
+        ("mesh.sequence", &ranks),
+        ("attention.strategy", strategy),
+    ];
+    place.plan(&[BASE, &split, changes].concat())
+}
+
+/// The second of two steps: whatever is made once is there.
+fn measured(plan: &Plan) -> Vec<Memory> {
+    let _one = alone();
+    measure_memory(plan, 2, 1).unwrap()
+}
+
+/// Every class of every rank within [`LIMIT`] of its plan.
+#[track_caller]
+fn check(place: &Place, ranks: usize, strategy: &str, changes: &[(&str, &str)]) {
+    for rank in measured(&plan(place, ranks, strategy, changes)) {
+        let classes = rank.measured.classes().into_iter().zip(rank.planned.classes());
+        for ((class, measured), (_, planned)) in classes {
+            let off = measured as f64 / planned as f64 - 1.0;
+            let what = format!("{ranks} x {strategy} {changes:?}, rank {}: {class}", rank.rank);
+            assert!(off.abs() < LIMIT, "{what}: {measured} of {planned}");
+        }
+        assert!(rank.together <= rank.measured.total());
+    }
+}
+
 #[test]
-fn a_run_knows_the_peak_of_every_rank() {
+fn one_rank_holds_what_was_planned() {
+    let place = place();
+    let cases: &[&[(&str, &str)]] = &[
+        &[],
+        &[("memory.recompute", "none")],
+        &[("memory.mlp_chunk", "256")],
+        &[("memory.recompute", "none"), ("memory.mlp_chunk", "256")],
+        &[("model.tie_word_embeddings", "true"), ("model.num_hidden_layers", "1")],
+        &[("model.num_key_value_heads", "4"), ("memory.mlp_chunk", "256")],
+        &[("model.dtype", "bf16")],
+        &[("model.dtype", "bf16"), ("memory.recompute", "none")],
+        &[("model.dtype", "bf16"), ("memory.mlp_chunk", "256")],
+        &[("model.vocab_size", "5000"), ("memory.mlp_chunk", "256")],
+        &[("data.batch", "4"), ("memory.micro_batch", "2")],
+    ];
+    for changes in cases {
+        check(&place, 1, "local", changes);
+    }
+}
+
+#[test]
+fn ranks_hold_what_was_planned() {
+    let place = place();
+    for (ranks, strategy) in [(2, "ring"), (2, "striped"), (4, "megatron"), (3, "all-gather")] {
+        for changes in [&[][..], &[("memory.recompute", "none")], &[("memory.mlp_chunk", "256")]] {
+            check(&place, ranks, strategy, changes);
+        }
+    }
+    check(&place, 4, "striped", &[("model.dtype", "bf16"), ("model.num_key_value_heads", "2")]);
+}
+
+/// Activations and what is in flight, of the rank that has most.
+fn fullest(memory: &[Memory]) -> u64 {
+    let both = |peak: &Peak| peak.activations + peak.key_value;
+    memory.iter().map(|rank| both(&rank.measured)).max().unwrap()
+}
+
+#[test]
+fn a_context_that_grows_with_the_ranks_takes_no_more_of_any() {
+    let place = place();
+    for changes in [&[][..], &[("memory.recompute", "none")]] {
+        let held = [1, 2, 4, 8].map(|ranks| {
+            let strategy = if ranks == 1 { "local" } else { "striped" };
+            let memory = measured(&plan(&place, ranks, strategy, changes));
+            (fullest(&memory), memory.iter().map(|rank| rank.together).max().unwrap())
+        });
+        println!("activations and key/value, all at once; 1, 2, 4, 8 ranks, {changes:?}: {held:?}");
+        for split in [held.map(|(both, _)| both), held.map(|(_, together)| together)] {
+            let split = &split[1..];
+            let (least, most) = (*split.iter().min().unwrap(), *split.iter().max().unwrap());
+            assert!(most as f64 <= (1.0 + FLAT) * least as f64, "{changes:?}: {held:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_writes_down_what_every_rank_held() {
+    let _one = alone();
     let place = Place::new();
     let split = [("mesh.sequence", "2"), ("attention.strategy", "ring"), ("schedule.stop", "2")];
     let plan = place.plan(&split);
     let outcome = place.run(&split).unwrap();
     let text = std::fs::read_to_string(outcome.folder.join("metrics.jsonl")).unwrap();
     let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    let peaks = line["memory/peak"].as_array().unwrap();
-    assert_eq!(peaks.len(), 2);
-    for (peak, plan) in peaks.iter().zip(&plan.ranks) {
-        // Weights, gradients and moments are there at once, whatever else is.
-        let state = plan.peak.weights + plan.peak.gradients + plan.peak.optimizer;
-        let peak = peak.as_u64().unwrap();
-        assert!(peak > state * 9 / 10 && peak < 50 * state, "{peak} of {state}");
+    let of = |tag: &str| -> Vec<u64> { serde_json::from_value(line[tag].clone()).unwrap() };
+    for (name, planned) in plan.ranks[0].peak.classes() {
+        let held = of(&format!("memory/{name}"));
+        assert_eq!(held.len(), 2, "{name}");
+        // So few ids are not counted.
+        let counted = name == "data" || held.iter().all(|bytes| *bytes > 0);
+        assert!(counted && planned > 0, "{name}: {held:?}");
     }
+    let state = plan.ranks[0].peak.optimizer;
+    assert!(of("memory/optimizer").iter().all(|bytes| bytes.abs_diff(state) < state / 10));
 }
