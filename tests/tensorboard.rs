@@ -13,11 +13,18 @@ use serde_json::Value;
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
 /// What is recorded at every step, or at every evaluation.
-const TAGS: [&str; 8] = [
+const TAGS: [&str; 15] = [
     "comm/bytes",
     "evaluate/bigram_entropy",
     "evaluate/loss",
+    "memory/activations",
+    "memory/data",
+    "memory/gradients",
+    "memory/key_value",
+    "memory/optimizer",
     "memory/peak",
+    "memory/weights",
+    "memory/workspace",
     "speed/tokens_per_second",
     "train/grad_norm",
     "train/loss",
