@@ -15,11 +15,11 @@ const PURGE_DELAY: c_int = 15;
 /// Milliseconds. By default a tenth of a second: then every step of training is given its memory
 /// anew, page by page, and each page must be zeroed first, which took a fifth of the time. Not
 /// forever, because what is freed in one shape may not serve another.
-const KEPT_FOR: c_long = 10_000;
+const KEPT_FOR: c_long = 60_000;
 /// Whoever sets it knows better.
 const VARIABLE: &str = "MIMALLOC_PURGE_DELAY";
 
-/// Keeps freed pages for ten seconds, so that steps use them again. To be called before the first
+/// Keeps freed pages for a minute, so that steps use them again. To be called before the first
 /// large block is asked for, where mimalloc is the program's allocator.
 pub fn keep_freed_pages() {
     if std::env::var_os(VARIABLE).is_none() {
