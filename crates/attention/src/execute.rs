@@ -144,17 +144,21 @@ impl Attention {
         Ok(attended)
     }
 
-    /// Gradients of this rank's queries, keys and values, in their dtypes. Off the tape.
+    /// Gradients of this rank's queries, keys and values, in their dtypes. Off the tape. What is handed in is freed as soon as
+    /// it is not needed any more.
     pub fn backward(
         &self,
         place: Place,
-        qkv: &Qkv,
-        attended: &Attended,
-        gradient: &Tensor,
+        qkv: Qkv,
+        attended: Attended,
+        gradient: Tensor,
     ) -> Result<Qkv> {
         let _workspace = scope(Class::Workspace);
-        let mut state = self.kernel.begin_backward(&qkv.q, attended, gradient, self.scale)?;
-        let mut held = self.held(qkv);
+        let mut state = self.kernel.begin_backward(&qkv.q, &attended, &gradient, self.scale)?;
+        drop((attended, gradient));
+        let mut held = self.held(&qkv);
+        let types = [&qkv.q, &qkv.k, &qkv.v].map(Tensor::dtype);
+        drop(qkv);
         for (index, hop) in self.backward.iter().enumerate() {
             let label = Label { pass: "backward", ..label(place, index) };
             let travel = travelling(|| Travel::post(&*self.comm, label, hop, &mut held))?;
@@ -174,10 +178,10 @@ impl Attention {
                 held.fold_and_free(hop)
             })?;
         }
-        let dq = self.kernel.finish_backward(state)?.to_dtype(qkv.q.dtype())?;
+        let q = self.kernel.finish_backward(state)?.to_dtype(types[0])?;
         let Pair(dk, dv) = held.gradients(self.comm.rank())?;
-        let gradients =
-            Qkv { q: dq, k: dk.to_dtype(qkv.k.dtype())?, v: dv.to_dtype(qkv.v.dtype())? };
+        drop(held);
+        let gradients = Qkv { q, k: dk.to_dtype(types[1])?, v: dv.to_dtype(types[2])? };
         let Qkv { q, k, v } = &gradients;
         charge([q, k, v], Class::Activations);
         Ok(gradients)

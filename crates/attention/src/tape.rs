@@ -64,7 +64,7 @@ impl CustomOp3 for Attend {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let gradient = gradient.detach().contiguous()?;
         let Qkv { q, k, v } =
-            self.attention.backward(self.place, &detached(q, k, v), &self.done, &gradient)?;
+            self.attention.backward(self.place, detached(q, k, v), self.done.clone(), gradient)?;
         Ok((Some(q), Some(k), Some(v)))
     }
 }

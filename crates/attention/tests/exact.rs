@@ -92,7 +92,7 @@ fn check(case: &Case, dense: &Dense, strategy: Strategy, world: usize, returning
         let Case { qkv: Qkv { q, k, v }, gradient, .. } = case;
         let qkv = Qkv { q: rows(q, here), k: rows(k, here), v: rows(v, here) };
         let done = attention.forward(Place::default(), &qkv)?;
-        let back = attention.backward(Place::default(), &qkv, &done, &rows(gradient, here))?;
+        let back = attention.backward(Place::default(), qkv, done.clone(), rows(gradient, here))?;
         let what =
             |tensor| format!("{} on {world} ranks, {returning:?}, {tensor}", strategy.name());
         close(&what("out"), &done.out, &dense.out, here);

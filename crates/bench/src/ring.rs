@@ -166,7 +166,7 @@ fn member(
             None => attention.forward(place, &qkv)?,
         };
         if pass != Pass::Forward {
-            attention.backward(place, &qkv, &attended, &gradient)?;
+            attention.backward(place, qkv.clone(), attended, gradient.clone())?;
         }
         Ok(())
     }))

@@ -171,7 +171,8 @@ impl Share<'_> {
         let data = &self.plan.experiment.data;
         let batch = product(&[data.batch as u64, data.tokens as u64, TOKEN]);
         let reading = product(&[data.tokens as u64 + 1, 4]);
-        batch.saturating_add(reading.max(product(&[self.rows, TOKEN])))
+        let own = product(&[self.rows, TOKEN, self.plan.micro_batches as u64]);
+        batch.saturating_add(reading.max(own))
     }
 
     /// Own positions of one sequence.
@@ -236,28 +237,34 @@ impl Share<'_> {
         product(&[self.rows, e * h]).saturating_add(working)
     }
 
-    /// Per row: gradients of the half's output and of attention's; the norm; queries, keys and
-    /// values by token and by head, or by head with their gradients.
+    /// Per row, beside what is kept: the gradient of the half's output, and that of attention's by
+    /// token and by head; or the latter by head alone, while queries, keys and values are made
+    /// again: of the norm, then by token and queries also by head.
     fn in_attention(&self) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
-        let e = self.element;
-        let gradients = e * (h + a);
+        let (e, wide) = (self.element, self.widened);
+        let gradients = e * (h + 2 * a) + wide * a;
+        let projected = e * (h + a + 2 * k) + (wide - self.narrowed) * (h + a + 2 * k);
+        let projected = projected + self.narrowed * (h + a);
+        let turned = e * (2 * a + 2 * k) + wide * a;
         match self.memory.recompute {
-            Recompute::None => gradients + e * (h + a + 2 * k),
+            Recompute::None => gradients,
             Recompute::Layer | Recompute::Auto => {
-                let by_head = e * (h + 2 * (a + 2 * k));
-                let wide = self.widened * (h + a + 2 * k) + self.narrowed * a;
-                gradients + by_head.max(e * h + wide)
+                gradients.max(e * (h + a) + projected.max(turned))
             }
         }
     }
 
-    /// Per row: the same gradient, the norm and its gradient, those of queries, keys and values
-    /// twice; the norm's three inputs as they are computed with, and what comes out.
+    /// Per row, beside the half's input: the gradient of its output; those of queries, keys and
+    /// values by head and by token, or by token with the norm and its gradient, and the norm's
+    /// three inputs as they are computed with, and what comes out.
     fn after_attention(&self) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
-        let held = self.element * (3 * h + 2 * (a + 2 * k));
-        held + h * (3 * self.widened + F32 + self.narrowed) + F32 * h / 128
+        let (e, wide) = (self.element, self.widened);
+        let turned = e * (h + 2 * (a + 2 * k));
+        let summed = e * (2 * h + a + 2 * k) + wide * (h + a + 2 * k);
+        let normed = e * (3 * h + a + 2 * k) + h * (3 * wide + F32 + self.narrowed);
+        turned.max(summed).max(normed) + F32 * h / 128
     }
 
     fn widths(&self) -> Widths {

@@ -57,18 +57,18 @@ impl AttentionHalf {
         std::iter::once(&self.norm.weight)
             .chain(projections.into_iter().flat_map(Projection::parameters))
     }
-    /// The norm of x, and queries, keys and values made of it.
-    fn project(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<(Tensor, Qkv)> {
+    /// Queries, keys and values, made of the norm of x.
+    fn project(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Qkv> {
         let Shard { pool, rotary, .. } = shard;
         let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
         let qkv = of([&self.q, &self.k, &self.v], weights)?;
         let [q_bsd, k_bsd, v_bsd] = projections(pool, &normed_bsd, qkv)?;
-        let qkv = Qkv {
-            q: rope(pool, &self.heads_first(&q_bsd)?, rotary)?,
-            k: rope(pool, &self.heads_first(&k_bsd)?, rotary)?,
-            v: contiguous(pool, &self.heads_first(&v_bsd)?)?,
-        };
-        Ok((normed_bsd, qkv))
+        drop(normed_bsd);
+        let q = rope(pool, &self.heads_first(&q_bsd)?, rotary)?;
+        drop(q_bsd);
+        let k = rope(pool, &self.heads_first(&k_bsd)?, rotary)?;
+        drop(k_bsd);
+        Ok(Qkv { q, k, v: contiguous(pool, &self.heads_first(&v_bsd)?)? })
     }
     /// [B, S, heads * H] seen as [B, heads, S, H].
     fn heads_first(&self, x_bsd: &Tensor) -> Result<Tensor> {
@@ -78,7 +78,8 @@ impl AttentionHalf {
     fn place(&self, shard: &Shard) -> Place {
         Place { step: shard.step, layer: self.layer }
     }
-    /// The gradient of x, given that of the output; `qkv` made again where it was not kept.
+    /// The gradient of x, given that of the output; `qkv` made again where it was not kept, the norm always: it would lie
+    /// there while attention works.
     fn backward(
         &self,
         (x_bsd, qkv, attended): (&Tensor, Option<Qkv>, Attended),
@@ -95,16 +96,17 @@ impl AttentionHalf {
         let dout_bnsh = contiguous(pool, &self.heads_first(&dout_bsd)?)?;
         drop(dout_bsd);
 
-        let (normed_bsd, qkv) = match qkv {
-            Some(qkv) => (self.norm.apply(x_bsd, weights, pool)?, qkv),
+        let qkv = match qkv {
+            Some(qkv) => qkv,
             None => self.project(x_bsd, weights, shard)?,
         };
-        let found = attention.backward(self.place(shard), &qkv, &attended, &dout_bnsh)?;
-        drop((qkv, attended, dout_bnsh));
+        let found = attention.backward(self.place(shard), qkv, attended, dout_bnsh)?;
         let dq_bsd = rope_backward(pool, &found.q, rotary)?;
         let dk_bsd = rope_backward(pool, &found.k, rotary)?;
         let dv_bsd = heads_last(&found.v, shard)?;
+        drop(found);
 
+        let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
         let (qkv, dqkv) = ([&self.q, &self.k, &self.v], [&dq_bsd, &dk_bsd, &dv_bsd]);
         reap(qkv, &normed_bsd, dqkv, own, harvest)?;
         let dnormed_bsd = input_gradient(pool, of(qkv, weights)?, dqkv)?;
@@ -127,7 +129,7 @@ impl Stage for AttentionHalf {
         weights: &'a Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
-        let (_, qkv) = self.project(x_bsd, weights, shard)?;
+        let qkv = self.project(x_bsd, weights, shard)?;
         let attended = shard.attention.forward(self.place(shard), &qkv)?;
         let out_bsd = heads_last(&attended.out, shard)?;
         let y_bsd = projected_onto(&shard.pool, x_bsd, &out_bsd, self.o.of(weights)?)?;

@@ -82,8 +82,12 @@ impl Trainer {
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();
         let mut sightings = Sightings::new();
-        for sequences in self.rank.micro_batches(&batch) {
-            let micro = self.rank.micro(step, sequences)?;
+        let micros = self.rank.micro_batches(&batch).map(|part| self.rank.micro(step, part));
+        let micros = micros.collect::<Result<Vec<_>>>()?;
+        let sequences = batch.len();
+        // The ids of whole sequences are on no rank while it computes.
+        drop(batch);
+        for micro in micros {
             let found = self.rank.backward(&self.parameters, &micro, &mut gradients)?;
             loss += found.loss;
             sightings.push(found.sighting);
@@ -93,7 +97,7 @@ impl Trainer {
         let label = Label { step, pass: PASS, hop: gradients.len(), layer: 0 };
         let loss = loss.total(&self.rank.mesh, label)?;
         let norm = norm(&self.rank.pool, &gradients)? / loss.divisor();
-        self.check_finite(step, loss, norm, &sightings, batch.len())?;
+        self.check_finite(step, loss, norm, &sightings, sequences)?;
         let learning_rate = learning_rate(&self.schedule, self.peak, self.finished);
         let update = Update { step, learning_rate, factor: self.factor(loss, norm) };
         self.optimizer.update(&self.rank.pool, &self.parameters, &gradients, update)?;

@@ -121,7 +121,7 @@ fn attend_here(
     let rows = |tensor: &Tensor| tensor.index_select(&index, 2);
     let qkv = Qkv { q: rows(q)?, k: rows(k)?, v: rows(v)? };
     let attended = attention.forward(Place::default(), &qkv)?;
-    let back = attention.backward(Place::default(), &qkv, &attended, &rows(gradient)?)?;
+    let back = attention.backward(Place::default(), qkv, attended.clone(), rows(gradient)?)?;
     let answer =
         Answer { out: attended.out, lse: attended.lse, dq: back.q, dk: back.k, dv: back.v };
     Ok((positions, answer))
