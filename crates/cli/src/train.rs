@@ -92,6 +92,11 @@ fn memory(plan: &Plan, outcome: &Outcome) {
             lines.push(format!("    {class:<30} {measured:>10}   {planned:>10} planned"));
         }
     }
+    if let Some(measured) = outcome.last.get("memory/peak") {
+        let planned = plan.ranks.iter().map(|rank| rank.together).max().unwrap_or_default();
+        let (measured, planned) = (size(*measured as u64), size(planned));
+        lines.push(format!("    {:<30} {measured:>10}   {planned:>10} planned", "all at once"));
+    }
     if !lines.is_empty() {
         print::say("  memory of the fullest rank");
         for line in lines {

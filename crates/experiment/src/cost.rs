@@ -121,6 +121,26 @@ impl Share<'_> {
         }
     }
 
+    /// The most of all classes at once, whose peaks are `peak`: outside of attention, where nothing
+    /// is in flight, or while it runs backward; in the last layer, where there are no gradients yet
+    /// but those of earlier micro-batches, or in the first, where nothing else is kept any more. A
+    /// tile's results are in flight once they are made.
+    pub(crate) fn together(&self, peak: &Peak) -> u64 {
+        let Widths { h, a, k, .. } = self.widths();
+        let computing = product(&[self.rows, self.element * (2 * h + 2 * a + 2 * k)]);
+        let results = product(&[self.rows, 2 * k, F32]);
+        let attending = [self.resident(), computing, peak.key_value, peak.workspace - results];
+        let attending = attending.into_iter().fold(0, u64::saturating_add);
+        let last = peak.activations.max(attending);
+        let elements = F32 * self.plan.shape.elements();
+        let earlier = if self.plan.micro_batches > 1 { elements } else { 0 };
+        let in_layer = self.resident().saturating_add(self.in_layer()).max(attending);
+        let first = in_layer.saturating_sub(self.others()).saturating_add(elements);
+        let most = last.saturating_add(earlier).max(first).max(peak.gradients);
+        let always = [peak.weights, peak.optimizer, peak.data, self.scratch()];
+        always.into_iter().fold(most, u64::saturating_add)
+    }
+
     fn gradients(&self) -> u64 {
         let (all, world) = (F32 * self.plan.shape.elements(), self.plan.world() as u64);
         let largest = F32 * self.plan.shape.largest();
@@ -180,27 +200,45 @@ impl Share<'_> {
         self.rows / self.plan.micro_batch as u64
     }
 
-    /// What all layers keep, and the fullest moment of the last layer's way back or of the loss.
+    /// What all layers keep, and the fullest moment of the loss or of the last layer's way back.
     fn activations(&self) -> u64 {
-        let shape = &self.plan.shape;
-        let Widths { h, a, k, f } = self.widths();
-        let e = self.element;
-        let statistics = F32 * shape.num_attention_heads as u64;
-        let everything = self.memory.recompute == Recompute::None;
-        let kept_qkv = if everything { e * (a + 2 * k) } else { 0 };
-        let kept_pieces = if everything { 2 * e * f } else { 0 };
-        let attention = e * (h + a) + statistics + kept_qkv;
-        let layer = attention + e * h + kept_pieces;
-        let others = product(&[self.rows, layer, (shape.num_hidden_layers - 1) as u64]);
+        let layer = product(&[self.rows, self.kept().1 + self.lent()]);
+        let most = layer.saturating_add(self.in_loss()).max(self.in_layer());
+        self.resident().saturating_add(most)
+    }
+
+    /// The fullest moment of a layer's way back, with what it kept.
+    fn in_layer(&self) -> u64 {
+        let (attention, layer) = self.kept();
+        let input = self.element * self.widths().h;
         let moments = [
-            product(&[self.rows, layer + self.lent()]).saturating_add(self.in_loss()),
             product(&[self.rows, layer + self.lent()]).saturating_add(self.in_feed_forward()),
             product(&[self.rows, attention + self.lent() + self.in_attention()]),
-            product(&[self.rows, e * h + self.after_attention()]),
+            product(&[self.rows, input + self.after_attention()]),
         ];
-        let rotary = product(&[self.positions(), shape.head_dim as u64, F32]);
-        let most = moments.into_iter().max().unwrap_or_default();
-        others.saturating_add(most).saturating_add(rotary).saturating_add(PACKING)
+        moments.into_iter().max().unwrap_or_default()
+    }
+
+    /// Per row, what the first half of a layer keeps, and what all of it does.
+    fn kept(&self) -> (u64, u64) {
+        let Widths { h, a, k, f } = self.widths();
+        let e = self.element;
+        let statistics = F32 * self.plan.shape.num_attention_heads as u64;
+        let everything = self.memory.recompute == Recompute::None;
+        let (qkv, pieces) = if everything { (a + 2 * k, 2 * f) } else { (0, 0) };
+        let attention = e * (h + a + qkv) + statistics;
+        (attention, attention + e * (h + pieces))
+    }
+
+    /// What all layers but the last keep.
+    fn others(&self) -> u64 {
+        product(&[self.rows, self.kept().1, (self.plan.shape.num_hidden_layers - 1) as u64])
+    }
+
+    /// The same, the rotary angles, and what products pack into.
+    fn resident(&self) -> u64 {
+        let rotary = product(&[self.positions(), self.plan.shape.head_dim as u64, F32]);
+        self.others().saturating_add(rotary).saturating_add(PACKING)
     }
 
     /// Own keys and values that others may still read, where a layer would not keep them.

@@ -64,6 +64,9 @@ pub struct RankPlan {
     pub gradients: u64,
     /// Peak memory by class, bytes.
     pub peak: Peak,
+    /// Peak memory of all classes at once, bytes: less than their sum, because they do not peak
+    /// together.
+    pub together: u64,
 }
 
 /// Peak memory of a rank by class, bytes.
@@ -175,7 +178,8 @@ impl Plan {
         let needs = |memory: Settled| {
             let share = Share::new(self, memory);
             let sequence = 0..self.experiment.mesh.sequence;
-            let peak = |place| share.peak(place, &passes.forward, &passes.backward).total();
+            let peak =
+                |place| share.together(&share.peak(place, &passes.forward, &passes.backward));
             let all = sequence.map(peak).fold(0, u64::saturating_add);
             all.saturating_mul(self.experiment.mesh.data as u64)
         };
@@ -205,6 +209,7 @@ impl Plan {
             .collect();
         let rank_plan = |rank: usize| {
             let place = rank % self.experiment.mesh.sequence;
+            let peak = share.peak(place, &passes.forward, &passes.backward);
             RankPlan {
                 rank,
                 positions: passes.forward.0.positions[place].clone(),
@@ -212,7 +217,8 @@ impl Plan {
                 forward: forward[place].saturating_mul(times),
                 backward: backward[place].saturating_mul(times),
                 gradients: if self.world() == 1 { 0 } else { share.gradient_sum() },
-                peak: share.peak(place, &passes.forward, &passes.backward),
+                peak,
+                together: share.together(&peak),
             }
         };
         (0..self.world()).map(rank_plan).collect()

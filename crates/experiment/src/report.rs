@@ -89,7 +89,7 @@ impl Plan {
     fn memory(&self) -> String {
         let row = |rank: &RankPlan| {
             let classes = rank.peak.classes().map(|(_, bytes)| bytes);
-            classes.into_iter().chain([rank.peak.total()]).map(size).collect()
+            classes.into_iter().chain([rank.together]).map(size).collect()
         };
         let head = [
             "peak memory",
@@ -100,7 +100,7 @@ impl Plan {
             "key/value",
             "workspace",
             "data",
-            "total",
+            "at once",
         ];
         table(&head, &self.ranks, row)
     }
@@ -169,6 +169,7 @@ struct Share<'a> {
     pairs: u64,
     bytes: Bytes,
     peak: Peak,
+    together: u64,
 }
 
 #[derive(Serialize)]
@@ -193,6 +194,7 @@ impl<'a> From<&'a RankPlan> for Share<'a> {
             pairs: plan.pairs,
             bytes: Bytes { forward, backward, gradients },
             peak: plan.peak,
+            together: plan.together,
         }
     }
 }

@@ -22,6 +22,8 @@ pub struct Memory {
     pub planned: Peak,
     /// The most of all classes at once.
     pub together: u64,
+    /// The same, as planned.
+    pub planned_together: u64,
 }
 
 /// Trains `plan` for `steps` steps on `cores` cores, writing nothing but its token cache, and says
@@ -51,7 +53,13 @@ pub fn measure_memory(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Memor
 }
 
 fn memory(bytes: &Bytes, plan: &annulus_experiment::RankPlan) -> Memory {
-    Memory { rank: plan.rank, measured: peak(bytes), planned: plan.peak, together: bytes.together }
+    Memory {
+        rank: plan.rank,
+        measured: peak(bytes),
+        planned: plan.peak,
+        together: bytes.together,
+        planned_together: plan.together,
+    }
 }
 
 /// Counts in the words of a plan.
