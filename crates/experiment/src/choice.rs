@@ -44,7 +44,7 @@ impl Memory {
     }
 
     /// Bytes that all ranks may hold together.
-    pub(crate) fn budget(&self) -> u64 {
+    pub fn budget(&self) -> u64 {
         self.budget.unwrap_or_else(|| memory().unwrap_or(UNKNOWN) / SHARE.1 * SHARE.0)
     }
 

@@ -4,9 +4,11 @@ use std::fs;
 
 use annulus_experiment::{Plan, machine_memory};
 
+use crate::pages::return_freed_pages;
 use crate::{Result, TrainError};
 
-/// Refuses a run whose ranks, all of which are on this machine, cannot fit in its memory.
+/// Refuses a run whose ranks, all of which are on this machine, cannot fit in its memory; keeps no freed pages for one that
+/// takes more than half of its budget.
 pub(crate) fn check_memory(plan: &Plan) -> Result<()> {
     let needed = plan.ranks.iter().map(|rank| rank.together).fold(0, u64::saturating_add);
     match machine_memory() {
@@ -22,7 +24,12 @@ pub(crate) fn check_memory(plan: &Plan) -> Result<()> {
                     .into(),
             ),
         }),
-        _ => Ok(()),
+        _ => {
+            if needed > plan.experiment.memory.budget() / 2 {
+                return_freed_pages();
+            }
+            Ok(())
+        }
     }
 }
 

@@ -22,8 +22,17 @@ const VARIABLE: &str = "MIMALLOC_PURGE_DELAY";
 /// Keeps freed pages for a minute, so that steps use them again. To be called before the first
 /// large block is asked for, where mimalloc is the program's allocator.
 pub fn keep_freed_pages() {
+    keep_for(KEPT_FOR);
+}
+
+/// Gives freed pages back at once: where memory is short, those kept would come on top.
+pub(crate) fn return_freed_pages() {
+    keep_for(0);
+}
+
+fn keep_for(milliseconds: c_long) {
     if std::env::var_os(VARIABLE).is_none() {
         // SAFETY: sets a number, atomically.
-        unsafe { mi_option_set(PURGE_DELAY, KEPT_FOR) }
+        unsafe { mi_option_set(PURGE_DELAY, milliseconds) }
     }
 }

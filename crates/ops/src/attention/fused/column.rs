@@ -1,5 +1,6 @@
 //! What a worker does backward with one block of key columns.
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use super::inputs::{Inputs, Place, Source};
@@ -28,63 +29,91 @@ pub(super) struct Context<'a> {
 }
 
 /// Rows as left factor along a row, and as either factor along a column.
+#[derive(Clone, Copy, Debug)]
+struct Factor<'a> {
+    natural: &'a [f32],
+    interleaved: &'a [f32],
+}
+
+/// Room for a factor of rows that are copied or computed.
 #[derive(Debug, Default)]
-struct Factor {
+struct Room {
     natural: Vec<f32>,
     /// Only where a unit has two values.
     interleaved: Vec<f32>,
 }
 
-/// A worker's copies of one block of key columns and of the query rows it is at, in whole panels.
+/// A block of key columns and its gradients.
 #[derive(Debug, Default)]
-pub(super) struct Column {
+struct Block {
     k_panels: Vec<f32>,
     v_panels: Vec<f32>,
-    k: Factor,
+    k: Room,
     dk: Vec<f32>,
     dv: Vec<f32>,
-    q: Factor,
-    gradient: Factor,
+}
+
+/// What is between the products of a piece.
+#[derive(Debug, Default)]
+struct Between {
     /// Scores, then probabilities.
-    p: Factor,
+    p: Room,
     /// Gradients of probabilities, then of scores.
-    ds: Factor,
-    dq: Vec<f32>,
+    ds: Room,
     shift: Vec<f32>,
     delta: Vec<f32>,
 }
 
-impl Factor {
-    /// Room for `rows` of `width`.
+/// A worker's copies of one block of key columns and of the query rows it is at, in whole panels.
+#[derive(Debug, Default)]
+pub(super) struct Column {
+    block: Block,
+    between: Between,
+    q: Room,
+    gradient: Room,
+    dq: Vec<f32>,
+}
+
+impl Room {
+    /// For `rows` of `width`.
     fn resize<M: Machine>(&mut self, rows: usize, width: usize) {
         self.natural.resize(rows * width, 0.0);
         self.interleaved.resize(if M::UNIT == 1 { 0 } else { units::<M>(rows) * width }, 0.0);
     }
 
-    /// Copies rows in as both factors.
-    fn copy<M: Machine>(
-        &mut self,
+    /// Rows as both factors: where they lie if they can be read there, else copied.
+    fn take<'a, M: Machine>(
+        &'a mut self,
         machine: M,
-        from: Source<'_>,
-        rows: std::ops::Range<usize>,
+        from: Source<'a>,
+        rows: Range<usize>,
         dim: usize,
-    ) {
+    ) -> Factor<'a> {
         let width = dim.next_multiple_of(PANEL);
-        from.copy(machine, rows, dim, &mut self.natural);
-        self.split(machine, width, width);
+        match from.rows_in_place(dim) {
+            Some(all) if M::UNIT == 1 && rows.len().is_multiple_of(product::ROWS) => {
+                let rows = &all[rows.start * dim..rows.end * dim];
+                Factor { natural: rows, interleaved: rows }
+            }
+            _ => {
+                from.copy(machine, rows, dim, &mut self.natural);
+                self.split(machine, width, width)
+            }
+        }
     }
 
     /// Makes both factors of the natural rows, of which `width` values count.
-    fn split<M: Machine>(&mut self, machine: M, step: usize, width: usize) {
+    fn split<M: Machine>(&mut self, machine: M, step: usize, width: usize) -> Factor<'_> {
         if M::UNIT > 1 {
             machine.call(Interleaved { from: &self.natural, to: &mut self.interleaved, step });
             machine.call(Natural { rows: &mut self.natural, step, width });
         }
+        self.factor::<M>()
     }
 
-    /// As factor along a column.
-    fn along_columns<M: Machine>(&self) -> &[f32] {
-        if M::UNIT == 1 { &self.natural } else { &self.interleaved }
+    fn factor<M: Machine>(&self) -> Factor<'_> {
+        let natural = &self.natural;
+        Factor { natural, interleaved: if M::UNIT == 1 { natural } else { &self.interleaved } }
     }
 }
 
@@ -98,25 +127,26 @@ impl Column {
     ) {
         let inputs = &context.inputs;
         let (dim, width) = (inputs.sizes.dim, inputs.width());
-        for panels in [&mut self.k_panels, &mut self.v_panels] {
+        let Block { k_panels, v_panels, k, dk, dv } = &mut self.block;
+        for panels in [&mut *k_panels, v_panels] {
             panels.resize(COLUMNS * units::<M>(dim), 0.0);
         }
-        for gradient in [&mut self.dk, &mut self.dv] {
+        for gradient in [dk, dv] {
             gradient.clear();
             gradient.resize(COLUMNS * width, 0.0);
         }
-        self.k.resize::<M>(COLUMNS, width);
+        k.resize::<M>(COLUMNS, width);
         self.q.resize::<M>(ROWS, width);
         self.gradient.resize::<M>(ROWS, width);
-        self.p.resize::<M>(ROWS, STEP);
-        self.ds.resize::<M>(ROWS, STEP);
+        self.between.p.resize::<M>(ROWS, STEP);
+        self.between.ds.resize::<M>(ROWS, STEP);
         self.dq.resize(ROWS * width, 0.0);
         let columns = inputs.columns(head, column);
-        for (source, to) in [(inputs.v, &mut self.v_panels), (inputs.k, &mut self.k_panels)] {
-            source.copy(machine, columns.clone(), dim, &mut self.k.natural);
-            machine.call(Panels { from: &self.k.natural, to, step: width, width: dim });
+        for (source, to) in [(inputs.v, v_panels), (inputs.k, k_panels)] {
+            source.copy(machine, columns.clone(), dim, &mut k.natural);
+            machine.call(Panels { from: &k.natural, to, step: width, width: dim });
         }
-        self.k.split(machine, width, width);
+        k.split(machine, width, width);
     }
 
     /// Adds the gradients of what a block of query rows sees of the block of columns: `dv += pT g`, `dk += dsT q`,
@@ -154,14 +184,15 @@ impl Column {
         let (dim, width) = (inputs.sizes.dim, inputs.width());
         let (count, first) = (piece.columns.len(), piece.columns.start - column * COLUMNS);
         let range = inputs.rows(place.head, place.block);
-        let rows = range.len().next_multiple_of(product::ROWS);
-        self.q.copy(machine, inputs.q, range.clone(), dim);
-        self.gradient.copy(machine, context.gradient, range.clone(), dim);
-        self.differentiate(machine, context, place, (rows, first));
-        let by_columns = |c, factor: &Factor, b: &Factor| {
+        let q = self.q.take(machine, inputs.q, range.clone(), dim);
+        let gradient = self.gradient.take(machine, context.gradient, range.clone(), dim);
+        let Block { k_panels, v_panels, k, dk, dv } = &mut self.block;
+        let panels = [&*k_panels, v_panels].map(|all| &all[first * units::<M>(dim)..]);
+        let [p, ds] = self.between.differentiate(machine, context, place, [q, gradient], panels);
+        let by_columns = |c, a: Factor<'_>, b: Factor<'_>| {
             machine.call(Product {
-                a: Left { units: factor.along_columns::<M>(), row: 1, depth: STEP },
-                b: Right { units: b.along_columns::<M>(), panel: PANEL, depth: width },
+                a: Left { units: a.interleaved, row: 1, depth: STEP },
+                b: Right { units: b.interleaved, panel: PANEL, depth: width },
                 c,
                 step: width,
                 rows: count,
@@ -170,39 +201,55 @@ impl Column {
                 onto: Onto::Sum,
             });
         };
-        by_columns(&mut self.dv[first * width..], &self.p, &self.gradient);
-        by_columns(&mut self.dk[first * width..], &self.ds, &self.q);
+        by_columns(&mut dv[first * width..], p, gradient);
+        by_columns(&mut dk[first * width..], ds, q);
+        let k = &k.factor::<M>().interleaved[first / M::UNIT * width..];
         machine.call(Product {
-            a: Left { units: &self.ds.natural, row: STEP, depth: 1 },
-            b: Right {
-                units: &self.k.along_columns::<M>()[first / M::UNIT * width..],
-                panel: PANEL,
-                depth: width,
-            },
+            a: Left { units: ds.natural, row: STEP, depth: 1 },
+            b: Right { units: k, panel: PANEL, depth: width },
             c: &mut self.dq,
             step: width,
-            rows,
+            rows: range.len().next_multiple_of(product::ROWS),
             panels: width / PANEL,
             depth: units::<M>(count),
             onto: Onto::Nothing,
         });
     }
 
-    /// The probabilities of a piece and the gradients of its scores.
+    /// Adds what was gathered to the gradients of the block's keys and values.
+    pub(super) fn leave<M: Machine>(
+        &self,
+        machine: M,
+        context: &Context<'_>,
+        to: [&Mutex<&mut [f32]>; 2],
+    ) {
+        let (dim, width) = (context.inputs.sizes.dim, context.inputs.width());
+        let from = [(&self.block.dk, context.scale), (&self.block.dv, 1.0)];
+        for (to, (from, scale)) in to.into_iter().zip(from) {
+            machine.call(AddRows { to: &mut lock(to), from, scale, dim, step: width });
+        }
+    }
+}
+
+impl Between {
+    /// The probabilities of a piece and the gradients of its scores, from query rows and output gradients against the panels
+    /// of its keys and values.
     fn differentiate<M: Machine>(
         &mut self,
         machine: M,
         context: &Context<'_>,
         place: Place<'_>,
-        (rows, first): (usize, usize),
-    ) {
-        let inputs = &context.inputs;
-        let (width, columns) = (inputs.width(), &place.piece.columns);
-        let depth = units::<M>(inputs.sizes.dim);
-        let scores = |a: &Factor, panels: &[f32], c: &mut Factor| {
+        [q, gradient]: [Factor<'_>; 2],
+        [k, v]: [&[f32]; 2],
+    ) -> [Factor<'_>; 2] {
+        let (inputs, columns) = (&context.inputs, &place.piece.columns);
+        let (depth, width) = (units::<M>(inputs.sizes.dim), inputs.width());
+        let range = inputs.rows(place.head, place.block);
+        let rows = range.len().next_multiple_of(product::ROWS);
+        let scores = |a: Factor<'_>, panels: &[f32], c: &mut Room| {
             machine.call(Product {
-                a: Left { units: &a.natural, row: width, depth: 1 },
-                b: Right { units: &panels[first * depth..], panel: depth * PANEL, depth: PANEL },
+                a: Left { units: a.natural, row: width, depth: 1 },
+                b: Right { units: panels, panel: depth * PANEL, depth: PANEL },
                 c: &mut c.natural,
                 step: STEP,
                 rows,
@@ -211,12 +258,11 @@ impl Column {
                 onto: Onto::Nothing,
             });
         };
-        scores(&self.q, &self.k_panels, &mut self.p);
-        scores(&self.gradient, &self.v_panels, &mut self.ds);
+        scores(q, k, &mut self.p);
+        scores(gradient, v, &mut self.ds);
         if place.piece.masked {
             hide(&mut self.p.natural, inputs.spans(place.head, place.block), columns);
         }
-        let range = inputs.rows(place.head, place.block);
         for (to, from, rest) in
             [(&mut self.shift, context.shift, f32::INFINITY), (&mut self.delta, context.delta, 0.0)]
         {
@@ -232,21 +278,6 @@ impl Column {
             shift: &self.shift,
             delta: &self.delta,
         });
-        self.p.split(machine, STEP, columns.len());
-        self.ds.split(machine, STEP, columns.len());
-    }
-
-    /// Adds what was gathered to the gradients of the block's keys and values.
-    pub(super) fn leave<M: Machine>(
-        &self,
-        machine: M,
-        context: &Context<'_>,
-        to: [&Mutex<&mut [f32]>; 2],
-    ) {
-        let (dim, width) = (context.inputs.sizes.dim, context.inputs.width());
-        let from = [(&self.dk, context.scale), (&self.dv, 1.0)];
-        for (to, (from, scale)) in to.into_iter().zip(from) {
-            machine.call(AddRows { to: &mut lock(to), from, scale, dim, step: width });
-        }
+        [&mut self.p, &mut self.ds].map(|room| room.split(machine, STEP, columns.len()))
     }
 }

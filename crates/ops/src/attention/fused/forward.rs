@@ -18,7 +18,7 @@ use super::{Shelf, blocks, heaviest_first, lock, narrow};
 use crate::Pool;
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, Progress, State, Tile};
-use crate::rows::tensor;
+use crate::rows::{CHUNK, tensor};
 
 /// What is carried across tiles and hops.
 #[derive(Debug)]
@@ -122,9 +122,13 @@ impl Forward {
                 }
             }
         });
-        let lse = self.maximum.iter().zip(sums).map(|(maximum, sum)| maximum * LN_2 + sum.ln());
+        pool.for_chunks(&mut self.maximum, CHUNK, |index, lse| {
+            for (lse, sum) in lse.iter_mut().zip(&sums[index * CHUNK..]) {
+                *lse = *lse * LN_2 + sum.ln();
+            }
+        });
         Ok(Attended {
-            lse: tensor(pool, lse.collect(), (batch, heads, rows), DType::F32)?,
+            lse: tensor(pool, self.maximum, (batch, heads, rows), DType::F32)?,
             out: tensor(pool, self.out, self.sizes.shape(), self.q.dtype())?,
         })
     }

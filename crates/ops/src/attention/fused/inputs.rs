@@ -11,7 +11,7 @@ use candle_core::{CpuStorage, DType, Result, Storage, StorageRef, Tensor};
 use half::bf16;
 
 use super::machine::{Leaf, Machine, PANEL};
-use super::pieces::{COLUMNS, Piece, ROWS, reaches};
+use super::pieces::{COLUMNS, Piece, ROWS, Reach};
 use crate::attention::sizes::{Keys, Queries, wrong};
 
 /// A tensor's elements, contiguous, held against writers.
@@ -127,8 +127,8 @@ pub(super) struct Inputs<'a> {
     pub(super) v: Source<'a>,
     /// By batch row, or one for all.
     visibility: &'a [Visibility],
-    /// Likewise: for every block of query rows, the blocks of key columns it reaches.
-    reaches: Vec<Vec<Range<usize>>>,
+    /// Likewise, by block of query rows.
+    reaches: Vec<Vec<Reach>>,
 }
 
 /// A piece of one query head's scores.
@@ -147,7 +147,8 @@ impl<'a> Inputs<'a> {
         [q, k, v]: [Source<'a>; 3],
         visibility: &'a [Visibility],
     ) -> Inputs<'a> {
-        let reaches = visibility.iter().map(|one| reaches(&one.queries)).collect();
+        let of = |one: &Visibility| one.queries.chunks(ROWS).map(Reach::new).collect();
+        let reaches = visibility.iter().map(of).collect();
         Inputs { sizes, keys, q, k, v, visibility, reaches }
     }
 
@@ -183,12 +184,16 @@ impl<'a> Inputs<'a> {
 
     /// The blocks of key columns from the first that a block of query rows sees to the last.
     pub(super) fn reach(&self, head: usize, block: usize) -> Range<usize> {
-        of_batch(&self.reaches, head / self.sizes.heads)[block].clone()
+        self.reach_of(head, block).blocks.clone()
     }
 
     /// What a block of query rows sees of a block of key columns.
     pub(super) fn piece(&self, head: usize, block: usize, column: usize) -> Option<Piece> {
-        Piece::new(self.spans(head, block), column)
+        self.reach_of(head, block).piece(self.spans(head, block), column)
+    }
+
+    fn reach_of(&self, head: usize, block: usize) -> &Reach {
+        &of_batch(&self.reaches, head / self.sizes.heads)[block]
     }
 
     /// A block's query rows, of its head's.

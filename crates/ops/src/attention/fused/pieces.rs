@@ -30,7 +30,7 @@ pub(super) struct Piece {
 
 impl Piece {
     /// What `rows` see of a block of columns.
-    pub(super) fn new(rows: &[Spans], block: usize) -> Option<Piece> {
+    fn new(rows: &[Spans], block: usize) -> Option<Piece> {
         let whole = block * COLUMNS..(block + 1) * COLUMNS;
         let (mut first, mut end, mut seen) = (whole.end, whole.start, 0);
         for span in rows.iter().flatten() {
@@ -73,15 +73,34 @@ impl Piece {
     }
 }
 
-/// For every block of query rows, the blocks of key columns from the first that it sees to the last.
-pub(super) fn reaches(spans: &[Spans]) -> Vec<Range<usize>> {
-    let reach = |rows: &[Spans]| {
+/// What a block of query rows sees of a tile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reach {
+    /// The blocks of key columns from the first that some row sees to the last.
+    pub(super) blocks: Range<usize>,
+    /// Columns that every row sees, without a gap.
+    all: Range<usize>,
+}
+
+impl Reach {
+    pub(super) fn new(rows: &[Spans]) -> Reach {
         let seen = || rows.iter().flatten().filter(|span| span.start < span.end);
         let first = seen().map(|span| span.start as usize).min().unwrap_or(0);
         let end = seen().map(|span| span.end as usize).max().unwrap_or(0);
-        first / COLUMNS..end.div_ceil(COLUMNS)
-    };
-    spans.chunks(ROWS).map(reach).collect()
+        let all = rows.iter().fold(first..end, |all, [span, _]| {
+            all.start.max(span.start as usize)..all.end.min(span.end as usize)
+        });
+        Reach { blocks: first / COLUMNS..end.div_ceil(COLUMNS), all }
+    }
+
+    /// What `rows`, whose reach this is, see of a block of columns.
+    pub(super) fn piece(&self, rows: &[Spans], block: usize) -> Option<Piece> {
+        let columns = block * COLUMNS..(block + 1) * COLUMNS;
+        if self.all.start <= columns.start && columns.end <= self.all.end {
+            return Some(Piece { columns, masked: false });
+        }
+        Piece::new(rows, block)
+    }
 }
 
 #[cfg(test)]
@@ -98,8 +117,9 @@ mod tests {
     #[test]
     fn unseen_edges_and_blocks_are_cut_off() {
         let rows = [sees(&[(3, 10), (500, 530)]), sees(&[(50, 150), (520, 540)]), sees(&[])];
-        assert_eq!(reaches(&rows)[0], 0..3);
-        let pieces: Vec<_> = (0..4).map(|block| Piece::new(&rows, block)).collect();
+        let reach = Reach::new(&rows);
+        assert_eq!(reach.blocks, 0..3);
+        let pieces: Vec<_> = (0..4).map(|block| reach.piece(&rows, block)).collect();
         assert_eq!(pieces[0], Some(Piece { columns: 0..192, masked: true }));
         assert_eq!(pieces[2], Some(Piece { columns: 480..576, masked: true }));
         assert!(pieces[1].is_none() && pieces[3].is_none());
@@ -121,10 +141,16 @@ mod tests {
     #[test]
     fn what_every_row_sees_is_not_masked() {
         let rows = [sees(&[(0, 300)]), sees(&[(0, 100), (100, 300)])];
-        let masked = |block| Piece::new(&rows, block).map(|piece| piece.masked);
+        let masked = |block| Reach::new(&rows).piece(&rows, block).map(|piece| piece.masked);
         assert_eq!(masked(0), Some(false));
         assert_eq!(masked(1), Some(true), "the last columns do not exist");
         let none = [sees(&[]), sees(&[(7, 7)])];
-        assert!(reaches(&none)[0].is_empty() && Piece::new(&none, 0).is_none());
+        assert!(Reach::new(&none).blocks.is_empty() && Piece::new(&none, 0).is_none());
+        let alike = [sees(&[(5, 600)]), sees(&[(0, 590)])];
+        let reach = Reach::new(&alike);
+        assert_eq!(reach.all, 5..590);
+        for block in reach.blocks.clone() {
+            assert_eq!(reach.piece(&alike, block), Piece::new(&alike, block));
+        }
     }
 }
