@@ -53,6 +53,7 @@ fn describe(arguments: &arguments::Memory, ranks: usize, memory: &[Memory]) -> F
             "measured": classes(memory.measured),
             "planned": classes(memory.planned),
             "together": memory.together,
+            "planned_together": memory.planned_together,
         })
     });
     let fields = [
@@ -111,7 +112,8 @@ mod tests {
 
     fn memory(activations: u64, key_value: u64, planned: u64) -> Memory {
         let peak = |activations| Peak { activations, key_value, ..Peak::default() };
-        Memory { rank: 0, measured: peak(activations), planned: peak(planned), together: 0 }
+        let (measured, planned) = (peak(activations), peak(planned));
+        Memory { rank: 0, measured, planned, together: 0, planned_together: 0 }
     }
 
     #[test]
