@@ -118,7 +118,7 @@ const LOWEST: f32 = -126.0;
 /// Adding it rounds to an integer n and leaves n + 127 in the lowest bits: 1.5 * 2^23 + 127.
 const ROUND: f32 = 12_583_039.0;
 /// 2^f for |f| <= 1/2, highest power first.
-pub(super) const EXP2: [f32; 7] = [
+const EXP2: [f32; 7] = [
     1.559_467_7e-4,
     1.340_664_3e-3,
     9.617_693e-3,
