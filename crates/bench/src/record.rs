@@ -48,10 +48,26 @@ impl Record {
         line.insert("machine".into(), machine::describe());
         line.insert("command".into(), json!(command()));
         line.extend(fields.clone());
+        for word in ["command", "against"] {
+            if let Some(Value::String(text)) = line.get_mut(word) {
+                *text = without_folders(text);
+            }
+        }
         // One call: lines of two processes do not mix.
         file.write_all(format!("{}\n", Value::Object(line)).as_bytes())?;
         Ok(())
     }
+}
+
+/// The same command with absolute paths cut to their last part: where programs lie on one machine means nothing on another.
+fn without_folders(command: &str) -> String {
+    let last = |word: &str| match (word.find('/'), word.rfind('/')) {
+        (Some(first), Some(end)) if word[..first].trim_matches(['\'', '"']).is_empty() => {
+            format!("{}{}", &word[..first], &word[end + 1..])
+        }
+        _ => word.to_owned(),
+    };
+    command.split(' ').map(last).collect::<Vec<_>>().join(" ")
 }
 
 /// What was typed after `cargo xtask bench`.
@@ -87,6 +103,14 @@ mod tests {
         assert!(lines[0]["machine"]["processor"].as_str().is_some_and(|name| !name.is_empty()));
         assert!(["date", "commit", "command"].iter().all(|key| lines[0][key].is_string()));
         Ok(())
+    }
+
+    #[test]
+    fn recorded_commands_name_no_folder_of_this_machine() {
+        let typed =
+            "step --python /a/b/python --against '/a/python /c/peer.py --n 4' --text some/book.txt";
+        let kept = "step --python python --against 'python peer.py --n 4' --text some/book.txt";
+        assert_eq!(without_folders(typed), kept);
     }
 
     #[test]
