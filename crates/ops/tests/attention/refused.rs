@@ -1,8 +1,9 @@
 //! What does not fit together is refused with its numbers.
 
-use annulus_ops::attention::{AttentionKernel, Reference};
+use annulus_ops::Pool;
+use annulus_ops::attention::{AttentionKernel, Fused, Instructions, Reference};
 use annulus_sequence::{Mask, Positions, Span};
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::support::{Case, Heads, Shard, fused, peaked};
 
@@ -69,4 +70,14 @@ fn inputs_that_make_no_sense() {
     let shard = case.shard(&Mask::full(), &positions, &positions);
     let error = kernel.forward(&[shard.tile()], &mut *foreign, &|| Ok(())).unwrap_err();
     assert_eq!(error.to_string(), "attention: a state of another kernel or of the other pass");
+}
+
+#[test]
+fn instructions_that_the_processor_lacks() {
+    let lacking =
+        if cfg!(target_arch = "x86_64") { Instructions::Neon } else { Instructions::Avx2 };
+    let kernel = Fused { pool: Pool::serial(), instructions: lacking };
+    let q = Tensor::zeros((1, 1, 4, 8), DType::F32, &Device::Cpu).unwrap();
+    let error = kernel.begin(&q, 1.0).unwrap_err().to_string();
+    assert_eq!(error, format!("attention: this processor has no {lacking:?}"));
 }

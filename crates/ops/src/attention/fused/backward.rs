@@ -60,6 +60,7 @@ impl Backward {
         gradient: &Tensor,
         scale: f64,
     ) -> Result<Backward> {
+        instructions.check()?;
         let sizes = Queries::new(q, scale)?;
         sizes.check(attended, gradient)?;
         let (q, gradient) = (contiguous(q)?, contiguous(gradient)?);

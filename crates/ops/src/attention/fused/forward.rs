@@ -67,6 +67,7 @@ impl State for Forward {
 
 impl Forward {
     pub(super) fn new(instructions: Instructions, q: &Tensor, scale: f64) -> Result<Forward> {
+        instructions.check()?;
         let sizes = Queries::new(q, scale)?;
         let rows = sizes.batch * sizes.heads * sizes.rows;
         Ok(Forward {

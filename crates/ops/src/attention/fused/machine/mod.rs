@@ -14,7 +14,10 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use candle_core::Result;
+
 use super::product::Product;
+use crate::attention::sizes::wrong;
 
 /// Floats that are worked on at once.
 pub(super) const PANEL: usize = 16;
@@ -162,7 +165,15 @@ impl Instructions {
         Instructions::ALL.into_iter().filter(|one| one.machine().is_some())
     }
 
-    /// Runs `choice` on the machine for factors of 16 bits (`narrow`) or 32; on the portable one where the processor lacks it.
+    /// Refuses instructions that the processor lacks.
+    pub(super) fn check(self) -> Result<()> {
+        match self.machine() {
+            Some(_) => Ok(()),
+            None => wrong(&format!("this processor has no {self:?}")),
+        }
+    }
+
+    /// Runs `choice` on the machine for factors of 16 bits (`narrow`) or 32. To be checked before.
     pub(super) fn with<C: Choice>(self, narrow: bool, choice: C) -> C::Output {
         let wide =
             if self == Instructions::Avx512Bf16 && !narrow { Instructions::Avx512 } else { self };
@@ -209,7 +220,6 @@ enum Found {
     Portable(portable::Portable),
 }
 
-/// The polynomial on one float, as every machine evaluates it.
 #[cfg(test)]
 mod tests {
     use super::*;
