@@ -92,7 +92,18 @@ DEVICE void add_global(float* pointer, float value) {
 #endif
 }
 
-// Four neighbours at once, 16-byte aligned; one instruction from sm_90 on.
+// Two or four neighbours at once, at a multiple of 8 or 16 bytes; one instruction from sm_90 on.
+DEVICE void add_global(float* pointer, Float2 value) {
+#if ON_GPU && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(pointer), "f"(value.x), "f"(value.y) : "memory");
+#else
+#if !ON_GPU
+  emulator::check_global(pointer, sizeof(Float2));
+#endif
+  add_global(pointer, value.x);
+  add_global(pointer + 1, value.y);
+#endif
+}
 DEVICE void add_global(float* pointer, Float4 value) {
 #if ON_GPU && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"

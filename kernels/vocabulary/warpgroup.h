@@ -79,22 +79,22 @@ DEVICE void named_arrive(int id, int threads) {
 // an earlier launch is seen (PTX ISA, fence.proxy.tensormap). By the thread that starts the copies, once per map and block.
 DEVICE void tensor_map_fence(const TensorMap* map) {
 #if ON_GPU
-  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
 #else
   emulator::tensor_map_fence(map);
 #endif
 }
 
-// Starts the copy of a box of a map's tensor: 64 columns, the box's rows from `row` on, all of its panels, one head, one batch
-// row; rows outside of the tensor come as zeros. It lands as a tile of panels.h, at a multiple of 1024, and counts its bytes at
-// `barrier`. By one thread.
-DEVICE void load_tile(uint32_t shared, const TensorMap* map, uint32_t barrier, int row, int head, int batch) {
+// Starts the copy of one panel of a map's tensor: 64 columns from `column` on, the box's rows from `row` on, of one head of one
+// batch row; what lies outside of the tensor comes as zeros. It lands as a panel of panels.h, at a multiple of 1024, and counts
+// all of its bytes at `barrier`, those outside too. By one thread. Maps are 4-D: columns, rows, heads, batch; boxes 64, rows, 1, 1.
+DEVICE void load_tile(uint32_t shared, const TensorMap* map, uint32_t barrier, int column, int row, int head, int batch) {
 #if ON_GPU
   asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
-      ::"r"(shared), "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(0), "r"(head), "r"(batch) : "memory");
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+      ::"r"(shared), "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
 #else
-  emulator::load_tile(shared, map, barrier, row, head, batch);
+  emulator::load_tile(shared, map, barrier, {column, row, head, batch});
 #endif
 }
 
@@ -163,13 +163,13 @@ template <int Pending> DEVICE void warpgroup_wait() {
 #endif
 }
 
-// Keeps the compiler from moving uses of these registers across a wait or a fence; costs nothing.
-template <int Count> DEVICE void hold_registers(float (&registers)[Count]) {
+// Keeps the compiler from moving uses of these sums across a wait or a fence; costs nothing.
+template <int Count> DEVICE void warpgroup_hold(float (&sums)[Count]) {
 #if ON_GPU
   UNROLL
-  for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+  for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 #else
-  static_cast<void>(registers);
+  static_cast<void>(sums);
 #endif
 }
 
