@@ -1,0 +1,97 @@
+// Sums and products element by element, rounded once. Grid: `ceiling_divide(count, FLAT_ELEMENTS)`. Results may take the place
+// of what they are made of.
+#pragma once
+#include "../operators/groups.h"
+
+// y = a + b, all of one type, without gaps.
+struct AddArguments {
+  const void* a;
+  const void* b;
+  void* y;
+  int64_t count;
+};
+
+// y = x + row for each of the rows of x: a bias. x and y are [count / width, width].
+struct AddRowArguments {
+  const void* x;
+  const void* row;
+  void* y;
+  int64_t count;
+  int64_t width;
+};
+
+// to += from; `to` is f32, `from` of any type.
+struct AccumulateArguments {
+  const void* from;
+  float* to;
+  int64_t count;
+};
+
+// y = x * by, times the number at `factor` where that is not null.
+struct ScaleArguments {
+  const void* x;
+  void* y;
+  const float* factor;
+  int64_t count;
+  float by;
+};
+
+template <typename T> DEVICE void add(const AddArguments& arguments) {
+  const T* a = static_cast<const T*>(arguments.a);
+  const T* b = static_cast<const T*>(arguments.b);
+  T* y = static_cast<T*>(arguments.y);
+  for_flat<GROUP<T>>(arguments.count, aligned(a, b, y), [&](int64_t at, auto lanes) {
+    constexpr int N = decltype(lanes)::COUNT;
+    float sum[N], other[N];
+    read(a + at, sum);
+    read(b + at, other);
+    UNROLL
+    for (int i = 0; i < N; i++) sum[i] += other[i];
+    write(y + at, sum);
+  });
+}
+
+template <typename T> DEVICE void add_row(const AddRowArguments& arguments) {
+  constexpr int Most = GROUP<T>;
+  const T* x = static_cast<const T*>(arguments.x);
+  const T* row = static_cast<const T*>(arguments.row);
+  T* y = static_cast<T*>(arguments.y);
+  const bool grouped = arguments.width % Most == 0 && aligned(x, row, y);
+  for_flat<Most>(arguments.count, grouped, [&](int64_t at, auto lanes) {
+    constexpr int N = decltype(lanes)::COUNT;
+    float sum[N], bias[N];
+    read(x + at, sum);
+    read(row + at % arguments.width, bias);
+    UNROLL
+    for (int i = 0; i < N; i++) sum[i] += bias[i];
+    write(y + at, sum);
+  });
+}
+
+template <typename T> DEVICE void accumulate(const AccumulateArguments& arguments) {
+  const T* from = static_cast<const T*>(arguments.from);
+  float* to = arguments.to;
+  for_flat<4>(arguments.count, aligned(from, to), [&](int64_t at, auto lanes) {
+    constexpr int N = decltype(lanes)::COUNT;
+    float sum[N], more[N];
+    read(to + at, sum);
+    read(from + at, more);
+    UNROLL
+    for (int i = 0; i < N; i++) sum[i] += more[i];
+    write(to + at, sum);
+  });
+}
+
+template <typename T> DEVICE void scale(const ScaleArguments& arguments) {
+  const T* x = static_cast<const T*>(arguments.x);
+  T* y = static_cast<T*>(arguments.y);
+  const float by = arguments.factor ? arguments.by * load_global(arguments.factor) : arguments.by;
+  for_flat<GROUP<T>>(arguments.count, aligned(x, y), [&](int64_t at, auto lanes) {
+    constexpr int N = decltype(lanes)::COUNT;
+    float values[N];
+    read(x + at, values);
+    UNROLL
+    for (int i = 0; i < N; i++) values[i] *= by;
+    write(y + at, values);
+  });
+}
