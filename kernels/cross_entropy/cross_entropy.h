@@ -1,0 +1,84 @@
+// The cross entropy of a chunk of tokens, between two matrix products: logits come in, their gradients go out in their place.
+#pragma once
+#include "../operators/teams.h"
+
+// A target that is left out: no loss, no gradient.
+constexpr int64_t IGNORED_TARGET = -100;
+
+// losses[t] = log(sum of exp(logits)) - logit of the target, natural; logits become softmax less 1 at the target, the gradients
+// of the sum of losses. A target outside of the classes that is not IGNORED_TARGET makes the loss NaN.
+// Grid: tokens. Shared memory: TEAM_SCRATCH.
+struct CrossEntropyArguments {
+  void* logits;             // [tokens, classes], rows `stride` apart: a multiple of 8 is fast
+  const int64_t* targets;   // [tokens]
+  double* losses;           // [tokens]
+  int64_t stride;
+  int classes;
+};
+
+constexpr int CROSS_ENTROPY_THREADS = 512;
+
+// The maximum of some logits, and the sum of the exponentials of what they are above it: at most 0.
+struct Softmax {
+  float highest;
+  float sum;
+};
+
+// exp(x - highest); 0 rather than NaN where all logits are -inf.
+DEVICE float exp_below(float x, float highest) { return exp_exact(x - (highest == -infinity() ? 0.0f : highest)); }
+
+// Of the block's row, in one reading: where a thread meets a higher logit, it corrects its sum.
+template <typename T> DEVICE Softmax softmax_of_row(const T* logits, int classes, bool grouped, uint32_t scratch) {
+  float highest = -infinity(), sum = 0.0f;
+  for_range<GROUP<T>>(0, classes, grouped, [&](int64_t at, auto lanes) {
+    constexpr int N = decltype(lanes)::COUNT;
+    float x[N], top = highest;
+    read(logits + at, x);
+    UNROLL
+    for (int i = 0; i < N; i++) top = max(top, x[i]);
+    sum *= exp_below(highest, top);
+    UNROLL
+    for (int i = 0; i < N; i++) sum += exp_below(x[i], top);
+    highest = top;
+  });
+  const float top = block_max(highest, scratch);
+  return {top, block_sum(sum * exp_below(highest, top), scratch)};
+}
+
+// Logits become gradients.
+template <typename T> DEVICE void softmax_gradient(T* logits, int classes, bool grouped, Softmax row, int64_t target) {
+  const float by = 1.0f / row.sum;
+  for_range<GROUP<T>>(0, classes, grouped, [&](int64_t at, auto lanes) {
+    constexpr int N = decltype(lanes)::COUNT;
+    float x[N];
+    read(logits + at, x);
+    UNROLL
+    for (int i = 0; i < N; i++) x[i] = exp_below(x[i], row.highest) * by - (at + i == target ? 1.0f : 0.0f);
+    write(logits + at, x);
+  });
+}
+
+template <typename T> DEVICE void cross_entropy(const CrossEntropyArguments& arguments) {
+  SHARED_MEMORY(shared);
+  const int64_t token = blockIdx.x, target = load_global(arguments.targets + token);
+  const int classes = arguments.classes;
+  T* logits = static_cast<T*>(arguments.logits) + token * arguments.stride;
+  const bool grouped = aligned(logits);
+  if (target == IGNORED_TARGET) {
+    for_range<GROUP<T>>(0, classes, grouped, [&](int64_t at, auto lanes) {
+      const float zeros[decltype(lanes)::COUNT] = {};
+      write(logits + at, zeros);
+    });
+    if (threadIdx.x == 0) store_global(arguments.losses + token, 0.0);
+    return;
+  }
+  const bool valid = target >= 0 && target < classes;
+  // Read by all threads: it is a gradient soon, after the barriers of the sums.
+  const float at_target = valid ? to_float(load(logits + target)) : -infinity();
+  const Softmax row = softmax_of_row(logits, classes, grouped, shared_address(shared));
+  if (threadIdx.x == 0) {
+    const double loss = log(static_cast<double>(row.sum)) - (static_cast<double>(at_target) - static_cast<double>(row.highest));
+    store_global(arguments.losses + token, valid ? loss : static_cast<double>(bits_as<float>(0x7fc00000u)));
+  }
+  softmax_gradient(logits, classes, grouped, row, target);
+}
