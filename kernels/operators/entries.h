@@ -1,0 +1,11 @@
+// All operators but attention.
+#include "../adamw/entries.h"
+#include "../cross_entropy/entries.h"
+#include "../dropout/entries.h"
+#include "../elementwise/entries.h"
+#include "../embedding/entries.h"
+#include "../norm/entries.h"
+#include "../rms_norm/entries.h"
+#include "../rope/entries.h"
+#include "../sums/entries.h"
+#include "../swiglu/entries.h"
