@@ -49,7 +49,7 @@ template <typename T> DEVICE void store_shared(uint32_t address, T value) {
 
 // Global memory that nobody writes while the kernel runs: 2, 4, 8 or 16 bytes at a multiple of their size.
 template <typename T> DEVICE T load_global(const T* pointer) {
-  constexpr int Count = sizeof(T) / 4;
+  [[maybe_unused]] constexpr int Count = sizeof(T) / 4;
   static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "2, 4, 8 or 16 bytes");
 #if ON_GPU
   if constexpr (Count == 0) {

@@ -1,0 +1,17 @@
+// A CPU that runs GPU kernels, made to find their mistakes. Each file one idea, each building on those before:
+//   fiber       a thread of the GPU: a flow of control with its own stack
+//   numbers     16-bit floats
+//   clocks      who knows of whose deeds
+//   block       whose turn it is; how a mistake ends a launch
+//   shared      shared memory: bounds, alignment, races
+//   warp        what 32 lanes do together: shuffles, votes, matrices
+//   copies      cp.async
+//   barriers    __syncthreads, numbered barriers, barriers in shared memory
+//   bulk_copies the tensor memory unit (sm_90)
+//   operands    matrices that descriptors name (sm_90)
+//   products    asynchronous products of warpgroups (sm_90)
+//   launch      kernels, grids, machines
+// `emulate.cpp` holds the C interface.
+#pragma once
+#include "copies.h"
+#include "launch.h"
