@@ -138,6 +138,7 @@ DEVICE void ring_body(const RingArguments& arguments) {
       const Float2 values = unpack<Bf16>(pair);
       sum += load_shared<float>(scales + 256 * slot + 4 * static_cast<uint32_t>(row)) * (column % 2 != 0 ? values.y : values.x);
     }
+    __syncwarp();
     if (lane_index() == 0) barrier_arrive(empty + 8 * slot);
     if (column < 80) arguments.sums[(i * 2 + group - 1) * 80 + column] = sum;
   }
