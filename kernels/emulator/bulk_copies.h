@@ -63,7 +63,19 @@ class BulkCopies : public Engine {
     }
   }
 
-  bool idle() const { return pending_.empty(); }
+  // All threads have returned: some of them has to know of every copy.
+  void end() const {
+    if (!pending_.empty()) block_->fail("the block ended with copies under way");
+    const Barriers& barriers = *block_->barriers;
+    for (uint32_t i = 0; i < barriers.count; ++i) {
+      const Barrier& barrier = barriers.barrier[i];
+      bool known = barrier.tick == barriers.first_tick;
+      for (uint32_t w = 0; w < block_->warp_count; ++w) {
+        known = known || block_->warps[w].knows.all.tick[barriers.actor(barrier)] >= barrier.tick;
+      }
+      if (!known) block_->fail("nobody waited for the last copies that count at the barrier at %u", barrier.address);
+    }
+  }
 
   void start(const BulkCopy& copy, const char* what) {
     const Knowledge& known = block_->knowledge();

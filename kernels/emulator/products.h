@@ -7,7 +7,7 @@
 
 namespace emulator {
 
-constexpr uint32_t UNDER_WAY = 0x7fd3a5c7;   // a NaN that no arithmetic makes
+constexpr uint32_t UNDER_WAY = 0x7fa3a5c7;   // a signalling NaN: whatever computes with it makes another one
 
 // Sums of one array of registers, while products on it are under way.
 struct Sums {
@@ -64,6 +64,14 @@ struct Start {
   uint32_t columns;
 };
 
+// What a launch that failed left behind; some may have been moved on already.
+template <typename T> void recycle(std::vector<std::unique_ptr<T>>& used, std::vector<std::unique_ptr<T>>& spare) {
+  for (auto& one : used) {
+    if (one != nullptr) spare.push_back(std::move(one));
+  }
+  used.clear();
+}
+
 struct Products {
   WarpProducts warp[MOST_WARPS];
   std::vector<Start> starts[MOST_WARPS / 4];
@@ -73,10 +81,8 @@ struct Products {
     eager = random.below(2) == 0;
     for (auto& starts_of_group : starts) starts_of_group.clear();
     for (WarpProducts& one : warp) {
-      for (auto& product : one.queue) one.spare.push_back(std::move(product));
-      for (auto& sums : one.sums) one.spare_sums.push_back(std::move(sums));
-      one.queue.clear();
-      one.sums.clear();
+      recycle(one.queue, one.spare);
+      recycle(one.sums, one.spare_sums);
       one.commits = one.started = 0;
       one.fenced = false;
     }
@@ -118,19 +124,46 @@ inline void unpack_a(const AsyncProduct& product, float (&a)[16][16]) {
   }
 }
 
-inline void compute(AsyncProduct& product) {
+// Its registers of A were not touched meanwhile.
+inline void check_a(const AsyncProduct& product) {
+  for (uint32_t lane = 0; lane < LANES && product.from_registers; ++lane) {
+    if (std::memcmp(product.a_registers[lane], product.a_values[lane], sizeof product.a_values[lane]) != 0) {
+      running->fail("registers of A were written before warpgroup_wait (lane %u)", lane);
+    }
+  }
+}
+
+struct Operands {
+  alignas(32) float a[16][16];
+  alignas(32) float b[16][MOST_COLUMNS];
+};
+
+// Reads them as of now; that is where a race shows.
+inline void read_operands(const AsyncProduct& product, Operands& operands) {
   Block& block = *running;
   const uint32_t warp = block.current->warp;
   const OperandReader reader{product.known, warp, block.knowledge().all.tick[warp], product.form.is_bf16};
-  alignas(32) float a[16][16], b[16][MOST_COLUMNS];
   if (product.from_registers) {
-    unpack_a(product, a);
+    unpack_a(product, operands.a);
   } else {
-    read_a(reader, product.a, product.form.transposed_a, warp % 4 * 16, a);
+    read_a(reader, product.a, product.form.transposed_a, warp % 4 * 16, operands.a);
   }
-  read_b(reader, product.b, product.form.transposed_b, product.sums->columns, b);
-  accumulate_rows(*product.sums, a, b, product.form.accumulate);
+  read_b(reader, product.b, product.form.transposed_b, product.sums->columns, operands.b);
+}
+
+inline void compute(AsyncProduct& product) {
+  Operands operands;
+  read_operands(product, operands);
+  accumulate_rows(*product.sums, operands.a, operands.b, product.form.accumulate);
   product.computed = true;
+}
+
+// Completes a product. One that was computed at its start may have been reading until now: its operands have to be there still.
+inline void complete(AsyncProduct& product) {
+  check_a(product);
+  if (!product.computed) return compute(product);
+  Operands unused;
+  read_operands(product, unused);
 }
 
 // What a lane hands in.
@@ -198,21 +231,11 @@ inline void start_product(ProductOperand** lanes) {
   if (block.products->eager) compute(*own.queue.back());
 }
 
-// Its registers of A were not touched meanwhile.
-inline void check_a(const AsyncProduct& product) {
-  for (uint32_t lane = 0; lane < LANES && product.from_registers; ++lane) {
-    if (std::memcmp(product.a_registers[lane], product.a_values[lane], sizeof product.a_values[lane]) != 0) {
-      running->fail("registers of A were written before warpgroup_wait (lane %u)", lane);
-    }
-  }
-}
-
 // Completes the groups before `end`; sums that later groups do not touch go back to their owners.
 inline void complete_products(WarpProducts& own, uint32_t end) {
   size_t done = 0;
   for (; done < own.queue.size() && own.queue[done]->group < end; ++done) {
-    check_a(*own.queue[done]);
-    if (!own.queue[done]->computed) compute(*own.queue[done]);
+    complete(*own.queue[done]);
     own.spare.push_back(std::move(own.queue[done]));
   }
   own.queue.erase(own.queue.begin(), own.queue.begin() + static_cast<ptrdiff_t>(done));

@@ -3,11 +3,8 @@
 //   c++ -std=c++17 -O2 -pthread kernels/emulator/self_test.cpp -o self_test && ./self_test [seeds]
 //
 // As a library (EMULATOR_LIBRARY): emulator_self_test says what failed first.
-#include "tests/warps.h"
-#include "tests/warpgroups.h"
-#if __has_include("tests/mistakes.h")
 #include "tests/mistakes.h"
-#endif
+#include "tests/warps.h"
 
 extern "C" int emulator_self_test(uint64_t seeds, char* message, uint64_t bytes) {
   int failures = 0;
@@ -15,10 +12,11 @@ extern "C" int emulator_self_test(uint64_t seeds, char* message, uint64_t bytes)
     std::vector<tests::Case> cases;
     tests::add_warp_cases(cases, seed);
     tests::add_warpgroup_cases(cases, seed);
+    tests::add_mistake_cases(cases, seed);
     for (const tests::Case& one : cases) {
       const std::string wrong = one.run();
       if (wrong.empty()) continue;
-      if (failures++ == 0) std::snprintf(message, bytes, "%s (seed %d): %s", one.name.c_str(), static_cast<int>(seed), wrong.c_str());
+      if (failures++ == 0) std::snprintf(message, bytes, "%s: %s", one.name.c_str(), wrong.c_str());
     }
   }
   return failures;
