@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Attend(Attend),
     /// Text to a token cache
     Tokenize(Tokenize),
+    /// What this machine offers, and what is missing
+    Doctor(Doctor),
     /// The JSON Schema of the experiment file
     Schema,
 }
@@ -51,6 +53,13 @@ pub(crate) struct File {
 pub(crate) struct Reading {
     #[command(flatten)]
     pub(crate) file: File,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
     /// For programs
     #[arg(long)]
     pub(crate) json: bool,

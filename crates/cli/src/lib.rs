@@ -4,6 +4,7 @@ mod arguments;
 mod attend;
 mod check;
 mod console;
+mod doctor;
 mod failure;
 mod layout;
 mod print;
@@ -43,6 +44,7 @@ pub fn main() -> ExitCode {
         Command::Score(arguments) => score::run(&arguments),
         Command::Attend(arguments) => attend::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Schema => {
             check::schema();
             Ok(0)

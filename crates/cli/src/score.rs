@@ -30,6 +30,7 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let specification = Llama::specification(&config);
     let weights = annulus_model::load(&arguments.model, &specification, DType::F32)?;
     let setup = Setup {
+        processor: None,
         config,
         mask: Mask::causal(),
         strategy: arguments.split.strategy,

@@ -7,7 +7,7 @@ use annulus_sequence::Strategy;
 
 use crate::values::Values;
 use crate::{
-    Attention, Bound, Data, Decay, Dtype, Every, Exchange, Experiment, Format, Kernel, MaskKind,
+    Attention, Bound, Data, Decay, Device, Dtype, Every, Exchange, Experiment, Format, Kernel, MaskKind,
     Memory, Mesh, Model, ModelSource, Optimizer, Places, Recompute, Schedule, Shape, WeightsFrom,
 };
 
@@ -17,6 +17,7 @@ pub(crate) fn experiment(values: &Values, places: Places) -> Option<Experiment> 
     let output = values.optional("output", Values::text)?.map(PathBuf::from);
     Some(Experiment {
         seed: values.count("seed")?,
+        device: values.word("device", Device::from_word)?,
         model: model(values)?,
         data: data(values)?,
         mesh: mesh(values)?,

@@ -40,6 +40,8 @@ pub struct Experiment {
     pub name: String,
     /// Everything random is a function of it. Default 0.
     pub seed: u64,
+    /// `device: auto | cpu | cuda | cuda:N`; default auto.
+    pub device: Device,
     /// `model:`
     pub model: Model,
     /// `data:`
@@ -65,6 +67,42 @@ pub struct Experiment {
     pub expect: BTreeMap<String, Bound>,
     /// Where the keys were written; `Places::default()` in an experiment that no file describes.
     pub places: Places,
+}
+
+/// `device:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// The first GPU if there is one that this program can use, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU of this number, from 0.
+    Cuda(usize),
+}
+
+impl Device {
+    /// The word one writes.
+    pub fn word(self) -> String {
+        match self {
+            Device::Auto => "auto".to_owned(),
+            Device::Cpu => "cpu".to_owned(),
+            Device::Cuda(index) => format!("cuda:{index}"),
+        }
+    }
+
+    /// What a word means.
+    pub fn from_word(word: &str) -> Option<Device> {
+        match word {
+            "auto" => Some(Device::Auto),
+            "cpu" => Some(Device::Cpu),
+            "cuda" => Some(Device::Cuda(0)),
+            _ => {
+                let index = word.strip_prefix("cuda:")?;
+                let plain = index.len() <= 3 && index.bytes().all(|digit| digit.is_ascii_digit());
+                index.parse().ok().filter(|_| plain).map(Device::Cuda)
+            }
+        }
+    }
 }
 
 /// `model:`

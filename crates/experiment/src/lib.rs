@@ -25,7 +25,7 @@ mod written;
 pub use choice::Settled;
 pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{
-    Attention, Bound, Data, Decay, Dtype, Every, Exchange, Experiment, Format, Kernel, MaskKind,
+    Attention, Bound, Data, Decay, Device, Dtype, Every, Exchange, Experiment, Format, Kernel, MaskKind,
     Memory, Mesh, Model, ModelSource, Optimizer, Recompute, Schedule, WeightsFrom,
 };
 pub use load::{Override, load, parse};

@@ -11,6 +11,7 @@ const TOKENS: &str = "^[0-9][0-9_]*[kMG]?$";
 /// Readers of YAML 1.1 take `3e-4` for text.
 const REAL: &str = "^[-+]?[0-9_]*\\.?[0-9_]*([eE][-+]?[0-9]+)?$";
 const SECONDS: &str = "^[0-9][0-9_.]*(ms|s|m)?$";
+const DEVICE: &str = "^(auto|cpu|cuda(:[0-9]{1,3})?)$";
 const NAME: &str = "^[^./\\\\ ][^/\\\\]*$";
 
 /// The JSON Schema, as kept at `experiments/schema.json`.
@@ -77,6 +78,7 @@ fn kind(kind: Kind) -> Value {
     match kind {
         Kind::Name => text(NAME),
         Kind::Text => json!({ "type": "string", "minLength": 1 }),
+        Kind::Device => text(DEVICE),
         Kind::Word(words) => json!({ "enum": words }),
         Kind::Truth => json!({ "type": "boolean" }),
         Kind::Count(least, most) => whole(least, most, COUNT),

@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     Name,
     /// Any text.
     Text,
+    /// `auto`, `cpu`, `cuda` or `cuda:N`.
+    Device,
     /// One of these words.
     Word(&'static [&'static str]),
     /// `true` or `false`: config.json's own, nowhere else.
@@ -76,6 +78,7 @@ const MOST_STEPS: u64 = 1 << 40;
 pub(crate) const EXPERIMENT: &[Key] = &[
     key("name", Name, Required, "what the run is called"),
     key("seed", Count(0, u64::MAX), Is("0"), "everything random is a function of it"),
+    key("device", Kind::Device, Is("auto"), "what computes: a GPU if there is one, or say which"),
     key(
         "model",
         Section(&[MODEL, SHAPE]),

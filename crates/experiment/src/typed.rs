@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::Device;
 use crate::table::{Interval, Kind};
 use crate::tree::{Node, Value};
 
@@ -51,6 +52,7 @@ impl Kind {
         match self {
             Kind::Name => String::from("a word that can name a folder"),
             Kind::Text => String::from("text"),
+            Kind::Device => String::from("`auto`, `cpu`, `cuda` or `cuda:N`"),
             Kind::Word([only]) => format!("`{only}`"),
             Kind::Word(words) => format!("one of `{}`", words.join("`, `")),
             Kind::Truth => String::from("`true` or `false`"),
@@ -93,7 +95,7 @@ impl Kind {
     }
 
     fn takes_text(self) -> bool {
-        matches!(self, Kind::Name | Kind::Text | Kind::Word(_))
+        matches!(self, Kind::Name | Kind::Text | Kind::Device | Kind::Word(_))
     }
 
     /// Reads a scalar.
@@ -103,6 +105,7 @@ impl Kind {
             Kind::Text => {
                 (!text.is_empty() && !text.contains('\0')).then(|| Typed::Text(text.to_owned()))
             }
+            Kind::Device => Device::from_word(text).map(|_| Typed::Text(text.to_owned())),
             Kind::Word(words) => words.contains(&text).then(|| Typed::Text(text.to_owned())),
             Kind::Truth => text.parse().ok().map(Typed::Truth),
             Kind::Count(least, most) => {
@@ -129,6 +132,9 @@ impl Kind {
                 Some(String::from("`zigzag` is a layout: `megatron` is the strategy that uses it"))
             }
             Kind::Word(words) => nearest(text, words).map(|word| format!("did you mean `{word}`?")),
+            Kind::Device if text.to_lowercase().contains("gpu") || text == "0" => {
+                Some(String::from("NVIDIA GPUs are `cuda:0`, `cuda:1`, ..."))
+            }
             Kind::Count(..) if tokens(text).is_some_and(|n| whole(text) != Some(n)) => Some(
                 String::from("`k`, `M` and `G` count tokens and bytes: write the number out here"),
             ),

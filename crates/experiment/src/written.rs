@@ -10,6 +10,7 @@ type Line = (Vec<String>, String);
 
 /// What may differ when a run goes on: sections as a whole, and single keys.
 const FREE: &[&str] = &[
+    "device",
     "mesh",
     "attention.strategy",
     "attention.exchange",
@@ -41,7 +42,7 @@ impl Experiment {
     }
 
     /// The keys and values that a run which goes on must share with the run that began: all but
-    /// where and how it is computed (`mesh`, `attention.strategy`, `memory`), how often it reports
+    /// where and how it is computed (`device`, `mesh`, `attention.strategy`, `memory`), how often it reports
     /// (`every`), `output` and `schedule.stop`.
     pub fn identity(&self) -> Vec<(String, String)> {
         let free = |key: &str| {
@@ -58,6 +59,7 @@ impl Experiment {
         let mut lines = Lines(Vec::new());
         lines.push("name", &[quoted(&self.name)]);
         lines.push("seed", &[self.seed]);
+        lines.push("device", &[self.device.word()]);
         self.model(&mut lines);
         self.data_and_mesh(&mut lines);
         self.attention_and_memory(&mut lines);

@@ -17,6 +17,7 @@ mod charge;
 mod cross_entropy;
 mod embedding;
 mod exp;
+pub mod gpu;
 mod gradients;
 mod linear;
 mod matrix;

@@ -9,8 +9,11 @@ use std::time::Duration;
 ///
 /// Which worker takes which job differs from run to run, so what a job computes must depend on the
 /// job alone: cut work into pieces of a fixed size, never into as many pieces as there are workers.
-#[derive(Clone)]
-pub struct Pool(Option<Arc<rayon::ThreadPool>>);
+#[derive(Clone, Default)]
+pub struct Pool {
+    threads: Option<Arc<rayon::ThreadPool>>,
+    processor: Option<Arc<dyn crate::gpu::Processor>>,
+}
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,15 +38,23 @@ impl Pool {
             .thread_name(|index| format!("worker {index}"))
             .start_handler(move |_| start())
             .build();
-        Pool(threads.ok().map(Arc::new))
+        Pool { threads: threads.ok().map(Arc::new), ..Pool::default() }
     }
     /// Everything runs in the caller.
     pub fn serial() -> Pool {
-        Pool(None)
+        Pool::default()
+    }
+    /// Operators run on `processor`; what they leave to the CPU runs in the caller.
+    pub fn on(processor: Arc<dyn crate::gpu::Processor>) -> Pool {
+        Pool { threads: None, processor: Some(processor) }
+    }
+    /// What operators run on, if it is not the CPU.
+    pub fn processor(&self) -> Option<&Arc<dyn crate::gpu::Processor>> {
+        self.processor.as_ref()
     }
     /// How many workers there are.
     pub fn workers(&self) -> usize {
-        self.0.as_ref().map_or(1, |pool| pool.current_num_threads())
+        self.threads.as_ref().map_or(1, |pool| pool.current_num_threads())
     }
     /// Runs `job(0) .. job(jobs - 1)`, in any order, and returns when all are done.
     pub fn run(&self, jobs: usize, job: impl Fn(usize) + Send + Sync) {
@@ -76,7 +87,7 @@ impl Pool {
     {
         let items = items.into_iter();
         let jobs = items.len();
-        let Some(threads) = self.0.as_ref().filter(|_| jobs > 1) else {
+        let Some(threads) = self.threads.as_ref().filter(|_| jobs > 1) else {
             return items.for_each(job);
         };
         let items = Mutex::new(items);
@@ -103,7 +114,7 @@ impl Pool {
         job: impl Fn(T) + Send + Sync,
     ) -> Result<(), E> {
         progress()?;
-        let Some(threads) = self.0.as_ref() else {
+        let Some(threads) = self.threads.as_ref() else {
             return items.into_iter().try_for_each(|item| {
                 job(item);
                 progress()

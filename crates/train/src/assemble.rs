@@ -9,12 +9,14 @@ use annulus_comm::{Axis, Communicator, Mesh, Metered};
 use annulus_experiment::{Dtype, Kernel, ModelSource, Plan, Recompute, Shape, WeightsFrom};
 use annulus_model::{Config, Llama, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
+use annulus_ops::gpu::Processor;
+use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::{Pool, Rotary};
 use annulus_sequence::{Mask, Return, Strategy};
-use candle_core::DType;
+use candle_core::{DType, Device};
 
 use crate::rank::Rank;
-use crate::{Result, TrainError, memory};
+use crate::{Result, TrainError, device, memory};
 
 /// Everything but weights and data that a computation is a function of.
 #[derive(Clone, Debug)]
@@ -47,6 +49,8 @@ pub struct Setup {
     pub deadline: Duration,
     /// Cores of this machine, dealt to the ranks.
     pub cores: usize,
+    /// What runs operators, if it is not the CPU: all ranks of a process share it.
+    pub processor: Option<Arc<dyn Processor>>,
 }
 
 impl Setup {
@@ -68,7 +72,22 @@ impl Setup {
             mlp_chunk: Some(plan.memory.mlp_chunk).filter(|chunk| *chunk < plan.rows()),
             deadline: experiment.mesh.deadline,
             cores,
+            processor: None,
         }
+    }
+
+    /// The same on the device that the experiment names.
+    ///
+    /// # Errors
+    /// When a GPU is named that cannot be used.
+    pub fn on_its_device(plan: &Plan, cores: usize) -> Result<Setup> {
+        let processor = device::open(plan.experiment.device)?;
+        Ok(Setup { processor, ..Setup::new(plan, cores) })
+    }
+
+    /// Where tensors live.
+    pub fn device(&self) -> Device {
+        device::of(self.processor.as_ref())
     }
 
     /// How many ranks there are.
@@ -94,7 +113,10 @@ impl Setup {
         let rank = comm.rank();
         memory::enter(rank);
         let workers = (self.cores / self.world()).max(1);
-        let pool = Pool::starting(workers, move || memory::enter(rank));
+        let pool = match &self.processor {
+            Some(processor) => Pool::on(processor.clone()),
+            None => Pool::starting(workers, move || memory::enter(rank)),
+        };
         let meter = Metered::new(comm.clone());
         let mesh = Mesh::new(meter.clone(), self.data, self.sequence)?;
         let attention = self.attention(&pool, mesh.group(&[Axis::Sequence]).clone())?;
@@ -119,7 +141,10 @@ impl Setup {
 /// The attention kernel of a name.
 pub(crate) fn kernel(name: Kernel, pool: &Pool) -> Arc<dyn AttentionKernel> {
     match name {
-        Kernel::Fused => Arc::new(Fused::new(pool.clone())),
+        Kernel::Fused => match pool.processor() {
+            Some(processor) => Arc::new(Kernels::new(processor.clone(), true)),
+            None => Arc::new(Fused::new(pool.clone())),
+        },
         Kernel::Reference => Arc::new(Reference),
     }
 }

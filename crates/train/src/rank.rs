@@ -9,7 +9,7 @@ use annulus_data::{Sequence, deal};
 use annulus_memory::{Class, scope};
 use annulus_model::{Keep, Llama, Shard};
 use annulus_ops::{IGNORED, Pool, Rotary};
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use crate::{Result, Setup};
 
@@ -62,10 +62,11 @@ impl Rank {
         let _ids = scope(Class::Data);
         let (inputs, targets) = deal(sequences, self.attention.positions());
         let shape = (sequences.len(), self.attention.positions().tokens());
+        let device = self.setup.device();
         let asked = targets.iter().filter(|&&target| target != IGNORED).count();
         let shard = Shard {
-            inputs: Tensor::from_vec(inputs, shape, &Device::Cpu)?,
-            targets: Tensor::from_vec(targets, shape, &Device::Cpu)?,
+            inputs: Tensor::from_vec(inputs, shape, &device)?,
+            targets: Tensor::from_vec(targets, shape, &device)?,
             attention: self.attention.clone(),
             rotary: self.rotary.clone(),
             pool: self.pool.clone(),

@@ -91,7 +91,7 @@ pub struct Outcome {
 
 /// Trains `plan` to its end, from where its folder says it is.
 pub fn run(plan: &Plan, mut given: Given) -> Result<Outcome> {
-    let setup = Arc::new(Setup::new(plan, given.cores));
+    let setup = Arc::new(Setup::on_its_device(plan, given.cores)?);
     let folder = RunFolder::open(&plan.experiment.output)?;
     let mut outcome = Outcome::at(&folder)?;
     let (its_plan, its_setup, output) = (plan.clone(), setup.clone(), folder.path.clone());

@@ -62,6 +62,7 @@ fn setup(folder: &std::path::Path, strategy: Strategy, ranks: usize) -> Setup {
         loss_chunk: 50,
         mlp_chunk: Some(40),
         deadline: Duration::from_secs(20),
+        processor: None,
         cores: 4,
     }
 }

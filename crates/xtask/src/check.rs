@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::{arrows, deny, sizes, tool};
+use crate::{arrows, cuda, deny, sizes, tool};
 
 /// Format, sizes, arrows, lints, documentation, dependencies.
 pub(crate) fn run() -> Result<()> {
@@ -18,5 +18,31 @@ pub(crate) fn run() -> Result<()> {
         "--deny",
         "warnings",
     ])?;
+    with_cuda()?;
     deny::run()
+}
+
+/// Lints what is only there with CUDA, without a CUDA toolkit: its compiler is asked for, but not what it makes.
+fn with_cuda() -> Result<()> {
+    let compiler = cuda::mute_compiler()?;
+    let variables = [
+        ("NVCC", compiler.as_os_str()),
+        ("CUDARC_CUDA_VERSION", "13000".as_ref()),
+        ("CUDA_COMPUTE_CAP", "80".as_ref()),
+    ];
+    let features = "annulus-cli/cuda,annulus-ops/emulator";
+    tool::cargo_with(
+        &variables,
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--features",
+            features,
+            "--quiet",
+            "--",
+            "--deny",
+            "warnings",
+        ],
+    )
 }

@@ -1,4 +1,4 @@
-//! What must be true of the repository: `cargo xtask check | test | bench | agree | exact | record | setup`.
+//! What must be true of the repository: `cargo xtask check | test | bench | agree | exact | cuda | emulate | record | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
@@ -6,7 +6,9 @@ mod agree;
 mod arrows;
 mod bench;
 mod check;
+mod cuda;
 mod deny;
+mod emulate;
 mod exact;
 mod record;
 mod setup;
@@ -39,6 +41,13 @@ enum Command {
     Agree(agree::Arguments),
     /// Holds a step over a long text against float64, and four ranks against one
     Exact(exact::Arguments),
+    /// The CUDA kernels: their compiler, checks, a build of the program
+    Cuda {
+        #[command(subcommand)]
+        command: cuda::Command,
+    },
+    /// The CUDA kernels on the CPU, and whether their tests find planted mistakes
+    Emulate(emulate::Arguments),
     /// Compares logits with transformers 4 and 5, and keeps them in `tests/fixtures`
     Record,
     /// Installs what some checks need, below `target/`
@@ -71,6 +80,8 @@ fn run() -> Result<ExitCode> {
         Command::Agree(arguments) => agree::run(&arguments)?,
         Command::Bench(arguments) => return bench::run(&arguments),
         Command::Exact(arguments) => exact::run(&arguments)?,
+        Command::Emulate(arguments) => emulate::run(&arguments)?,
+        Command::Cuda { command } => cuda::run(&command)?,
         Command::Record => record::run()?,
         Command::Setup { what: What::Python } => setup::python()?,
     }

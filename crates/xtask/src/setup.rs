@@ -1,6 +1,6 @@
 //! Python environments below `target/python`: TensorBoard's own reader, and two generations of transformers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -53,7 +53,11 @@ pub(crate) fn python() -> Result<()> {
 
 /// A virtual environment with the packages of each list installed in one call; made once.
 fn environment(name: &str, packages: &[&[&str]]) -> Result<PathBuf> {
-    let folder = root().join("target/python").join(name);
+    environment_at(&root().join("target/python").join(name), packages)
+}
+
+/// The same in `folder`. Gives its Python.
+pub(crate) fn environment_at(folder: &Path, packages: &[&[&str]]) -> Result<PathBuf> {
     let python = folder.join("bin/python");
     let finished = folder.join("finished");
     if finished.exists() {

@@ -14,12 +14,22 @@ pub(crate) fn say(line: &str) {
 
 /// Runs `program` in the repository's root and fails with its name if it does.
 pub(crate) fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) -> Result<()> {
+    run_with(&[], program, arguments)
+}
+
+/// The same with more in its environment.
+fn run_with<S: AsRef<OsStr>>(
+    variables: &[(&str, &OsStr)],
+    program: impl AsRef<OsStr>,
+    arguments: &[S],
+) -> Result<()> {
     let program = program.as_ref();
     let words: Vec<_> = arguments.iter().map(|word| word.as_ref().to_string_lossy()).collect();
     let shown = format!("{} {}", program.to_string_lossy(), words.join(" "));
     say(&format!("> {shown}"));
     let status = Command::new(program)
         .args(arguments)
+        .envs(variables.iter().copied())
         .current_dir(crate::root())
         .status()
         .with_context(|| format!("cannot start `{shown}`"))?;
@@ -31,7 +41,12 @@ pub(crate) fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) 
 
 /// Runs cargo, the one that runs this.
 pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
-    run(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
+    cargo_with(&[], arguments)
+}
+
+/// The same with more in its environment.
+pub(crate) fn cargo_with(variables: &[(&str, &OsStr)], arguments: &[&str]) -> Result<()> {
+    run_with(variables, std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
 }
 
 /// A program as cargo has built it in a profile's folder, wherever that is.

@@ -6,7 +6,7 @@
 mod dense;
 mod fused;
 mod reference;
-mod sizes;
+pub(crate) mod sizes;
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -17,6 +17,7 @@ use candle_core::{Result, Tensor};
 pub use dense::{Dense, dense};
 pub use fused::{Fused, Instructions};
 pub use reference::Reference;
+pub(crate) use sizes::wrong;
 
 /// Keys and values of one shard against the queries of the state: forward.
 ///
@@ -103,7 +104,7 @@ pub trait AttentionKernel: Send + Sync + Debug {
 pub type Progress<'a> = &'a dyn Fn() -> Result<()>;
 
 /// The state as the kernel's own type.
-fn own<S: State>(state: &mut dyn State) -> Result<&mut S> {
+pub(crate) fn own<S: State>(state: &mut dyn State) -> Result<&mut S> {
     match state.as_any().downcast_mut() {
         Some(state) => Ok(state),
         None => sizes::wrong(FOREIGN),
@@ -111,7 +112,7 @@ fn own<S: State>(state: &mut dyn State) -> Result<&mut S> {
 }
 
 /// The same, taken out of its box.
-fn taken<S: State>(state: Box<dyn State>) -> Result<S> {
+pub(crate) fn taken<S: State>(state: Box<dyn State>) -> Result<S> {
     match state.into_any().downcast() {
         Ok(state) => Ok(*state),
         Err(_) => sizes::wrong(FOREIGN),

@@ -7,23 +7,23 @@ use super::{Attended, Tile};
 
 /// The sizes of a block of queries, [batch, heads, rows, dim]; none is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Queries {
-    pub(super) batch: usize,
-    pub(super) heads: usize,
-    pub(super) rows: usize,
-    pub(super) dim: usize,
+pub(crate) struct Queries {
+    pub(crate) batch: usize,
+    pub(crate) heads: usize,
+    pub(crate) rows: usize,
+    pub(crate) dim: usize,
 }
 
 /// The sizes of keys and values that fit the queries, [batch, heads, rows, dim]; none is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Keys {
-    pub(super) heads: usize,
-    pub(super) rows: usize,
+pub(crate) struct Keys {
+    pub(crate) heads: usize,
+    pub(crate) rows: usize,
 }
 
 impl Queries {
     /// The sizes of `q`, and a check of the scale of its scores.
-    pub(super) fn new(q: &Tensor, scale: f64) -> Result<Queries> {
+    pub(crate) fn new(q: &Tensor, scale: f64) -> Result<Queries> {
         let (batch, heads, rows, dim) = q.dims4()?;
         if q.elem_count() == 0 {
             return wrong(&format!("queries of shape {:?} have no elements", q.dims()));
@@ -37,12 +37,12 @@ impl Queries {
     }
 
     /// The shape of what has a row per query.
-    pub(super) fn shape(self) -> (usize, usize, usize, usize) {
+    pub(crate) fn shape(self) -> (usize, usize, usize, usize) {
         (self.batch, self.heads, self.rows, self.dim)
     }
 
     /// Checks what the forward pass left and the gradient of its output.
-    pub(super) fn check(self, attended: &Attended, gradient: &Tensor) -> Result<()> {
+    pub(crate) fn check(self, attended: &Attended, gradient: &Tensor) -> Result<()> {
         let wanted = self.shape();
         for (name, tensor) in [("output", &attended.out), ("output gradient", gradient)] {
             if tensor.dims4()? != wanted {
@@ -58,7 +58,7 @@ impl Queries {
     }
 
     /// The sizes of the keys of `tile`, and a check that its visibility stays inside of it.
-    pub(super) fn keys(self, tile: &Tile<'_>) -> Result<Keys> {
+    pub(crate) fn keys(self, tile: &Tile<'_>) -> Result<Keys> {
         let (batch, heads, rows, dim) = tile.k.dims4()?;
         if tile.v.dims() != tile.k.dims() {
             let (k, v) = (tile.k.dims(), tile.v.dims());
@@ -104,16 +104,16 @@ impl Queries {
 }
 
 /// The spans of batch row `index`, where all rows may share one visibility.
-pub(super) fn spans(visibility: &[Visibility], index: usize) -> &[Spans] {
+pub(crate) fn spans(visibility: &[Visibility], index: usize) -> &[Spans] {
     &visibility[index.min(visibility.len() - 1)].queries
 }
 
 /// The tensor as contiguous `dtype`; the same storage where it is that already.
-pub(super) fn widened(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+pub(crate) fn widened(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     tensor.detach().to_dtype(dtype)?.contiguous()
 }
 
 /// An error of what was handed in.
-pub(super) fn wrong<T>(message: &str) -> Result<T> {
+pub(crate) fn wrong<T>(message: &str) -> Result<T> {
     Err(Error::Msg(format!("attention: {message}")))
 }

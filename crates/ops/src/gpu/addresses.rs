@@ -1,0 +1,117 @@
+//! Where tensors lie, for as long as a launch takes.
+//!
+//! Candle lends the storage of one tensor to a writer at a time; several are had by asking for the next while the one before is
+//! lent. Tensors that are read are locked meanwhile, so that a kernel never reads what it writes by accident.
+
+use std::cell::RefCell;
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, Tensor};
+
+/// Addresses of first elements: of tensors that are read, and of tensors that are written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Addresses {
+    /// In the order in which they were handed in.
+    pub reads: Vec<u64>,
+    /// Likewise.
+    pub writes: Vec<u64>,
+}
+
+/// Calls `then` with the addresses of all, which hold until it returns.
+///
+/// # Errors
+/// When a tensor is both read and written, or on a device that kernels cannot reach.
+pub(crate) fn addresses(
+    reads: &[&Tensor],
+    writes: &[&Tensor],
+    then: &mut dyn FnMut(&Addresses) -> Result<()>,
+) -> Result<()> {
+    lend_writes(reads, writes, Addresses::default(), then)
+}
+
+fn lend_writes(
+    reads: &[&Tensor],
+    writes: &[&Tensor],
+    lent: Addresses,
+    then: &mut dyn FnMut(&Addresses) -> Result<()>,
+) -> Result<()> {
+    let Some((first, rest)) = writes.split_first() else {
+        return lend_reads(reads, lent, then);
+    };
+    let go_on = RefCell::new(|address: u64| {
+        let mut lent = lent.clone();
+        lent.writes.push(address);
+        lend_writes(reads, rest, lent, then)
+    });
+    first.inplace_op1(&Lend { go_on })
+}
+
+fn lend_reads(
+    reads: &[&Tensor],
+    mut lent: Addresses,
+    then: &mut dyn FnMut(&Addresses) -> Result<()>,
+) -> Result<()> {
+    let Some((first, rest)) = reads.split_first() else {
+        return then(&lent);
+    };
+    let (storage, layout) = first.storage_and_layout();
+    let bytes = (layout.start_offset() * first.dtype().size_in_bytes()) as u64;
+    match &*storage {
+        Storage::Cpu(storage) => {
+            lent.reads.push(cpu(storage)? + bytes);
+            lend_reads(rest, lent, then)
+        }
+        #[cfg(feature = "cuda")]
+        Storage::Cuda(storage) => super::cuda::reading(storage, &mut |address| {
+            let mut lent = lent.clone();
+            lent.reads.push(address + bytes);
+            lend_reads(rest, lent, then)
+        }),
+        _ => Err(Error::Msg(format!("kernels cannot reach {:?}", first.device().location()))),
+    }
+}
+
+/// Lends the storage it is applied to.
+struct Lend<F> {
+    go_on: RefCell<F>,
+}
+
+impl<F: FnMut(u64) -> Result<()>> InplaceOp1 for Lend<F> {
+    fn name(&self) -> &'static str {
+        "kernel"
+    }
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let bytes = (layout.start_offset() * storage.dtype().size_in_bytes()) as u64;
+        let address = cpu_mut(storage)? + bytes;
+        (self.go_on.borrow_mut())(address)
+    }
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &mut candle_core::CudaStorage, layout: &Layout) -> Result<()> {
+        let bytes = (layout.start_offset() * storage.dtype().size_in_bytes()) as u64;
+        super::cuda::writing(storage, &mut |address| (self.go_on.borrow_mut())(address + bytes))
+    }
+}
+
+/// Where CPU storage starts; `$start` is `as_ptr` or `as_mut_ptr`.
+macro_rules! start {
+    ($storage:expr, $start:ident) => {
+        match $storage {
+            CpuStorage::U8(values) => Ok(values.$start() as u64),
+            CpuStorage::U32(values) => Ok(values.$start() as u64),
+            CpuStorage::I64(values) => Ok(values.$start() as u64),
+            CpuStorage::BF16(values) => Ok(values.$start() as u64),
+            CpuStorage::F16(values) => Ok(values.$start() as u64),
+            CpuStorage::F32(values) => Ok(values.$start() as u64),
+            CpuStorage::F64(values) => Ok(values.$start() as u64),
+            other => Err(Error::Msg(format!("kernels cannot take {:?}", other.dtype()))),
+        }
+    };
+}
+
+fn cpu(storage: &CpuStorage) -> Result<u64> {
+    start!(storage, as_ptr)
+}
+
+fn cpu_mut(storage: &mut CpuStorage) -> Result<u64> {
+    start!(storage, as_mut_ptr)
+}

@@ -1,0 +1,205 @@
+//! What attention kernels are told: the structs of `kernels/attention/arguments.h`, byte by byte.
+
+use annulus_sequence::Spans as Pair;
+use bytemuck::NoUninit;
+
+use super::TensorMap;
+
+/// Two intervals of one row: starts, then ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, NoUninit)]
+#[repr(C)]
+pub(super) struct Spans {
+    pub(super) start: [i32; 2],
+    pub(super) end: [i32; 2],
+}
+
+impl From<&Pair> for Spans {
+    fn from(pair: &Pair) -> Spans {
+        Spans { start: pair.map(|span| span.start as i32), end: pair.map(|span| span.end as i32) }
+    }
+}
+
+/// What any row of a block sees lies in `reach`, what all see holds `full`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, NoUninit)]
+#[repr(C)]
+pub(super) struct Reach {
+    pub(super) reach_start: [i32; 2],
+    pub(super) reach_end: [i32; 2],
+    pub(super) full_start: [i32; 2],
+    pub(super) full_end: [i32; 2],
+}
+
+impl Reach {
+    /// Of each block of `block` rows.
+    pub(super) fn of_blocks(rows: &[Pair], block: usize) -> Vec<Reach> {
+        rows.chunks(block).map(Reach::new).collect()
+    }
+
+    fn new(rows: &[Pair]) -> Reach {
+        let mut reach = Reach::default();
+        for index in 0..2 {
+            let spans = || rows.iter().map(|pair| pair[index]);
+            let seen = || spans().filter(|span| span.start < span.end);
+            let [start, end] =
+                [seen().map(|span| span.start).min(), seen().map(|span| span.end).max()];
+            reach.reach_start[index] = start.unwrap_or(0) as i32;
+            reach.reach_end[index] = end.unwrap_or(0) as i32;
+            // A row that sees nothing leaves nothing that all see.
+            if spans().all(|span| span.start < span.end) {
+                let [start, end] =
+                    [seen().map(|span| span.start).max(), seen().map(|span| span.end).min()];
+                reach.full_start[index] = start.unwrap_or(0) as i32;
+                reach.full_end[index] = end.unwrap_or(0) as i32;
+            }
+        }
+        reach
+    }
+}
+
+/// Elements from one batch row, head, row to the next.
+#[derive(Clone, Copy, Debug, Default, NoUninit)]
+#[repr(C)]
+pub(super) struct Strides {
+    pub(super) batch: i64,
+    pub(super) head: i64,
+    pub(super) row: i64,
+}
+
+/// Keys and values of one tile.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C, align(64))]
+pub(super) struct Keys {
+    pub(super) k: u64,
+    pub(super) v: u64,
+    pub(super) strides: Strides,
+    pub(super) rows: i32,
+    pub(super) visibilities: i32,
+    pub(super) queries: u64,
+    pub(super) query_blocks: u64,
+    pub(super) keys: u64,
+    pub(super) key_blocks: u64,
+    pub(super) dk: u64,
+    pub(super) dv: u64,
+    pub(super) _gap: [u64; 4],
+    pub(super) k_map: TensorMap,
+    pub(super) v_map: TensorMap,
+}
+
+/// Forward.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C, align(64))]
+pub(super) struct ForwardArguments {
+    pub(super) q_map: TensorMap,
+    pub(super) q: u64,
+    pub(super) q_strides: Strides,
+    pub(super) batch: i32,
+    pub(super) heads: i32,
+    pub(super) group: i32,
+    pub(super) rows: i32,
+    pub(super) dim: i32,
+    pub(super) scale_log2: f32,
+    pub(super) tile_count: i32,
+    pub(super) _gap: i32,
+    pub(super) tiles: u64,
+    pub(super) out: u64,
+    pub(super) maximum: u64,
+    pub(super) sum: u64,
+    pub(super) _end: [u64; 4],
+}
+
+/// After the last tile of forward.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+pub(super) struct FinishArguments {
+    pub(super) out: u64,
+    pub(super) maximum: u64,
+    pub(super) sum: u64,
+    pub(super) result: u64,
+    pub(super) lse: u64,
+    pub(super) rows: i64,
+    pub(super) dim: i32,
+    pub(super) scale: f32,
+}
+
+/// Before the first tile of backward.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+pub(super) struct PrepareArguments {
+    pub(super) out: u64,
+    pub(super) gradient: u64,
+    pub(super) out_strides: Strides,
+    pub(super) gradient_strides: Strides,
+    pub(super) lse: u64,
+    pub(super) lse_log2: u64,
+    pub(super) delta: u64,
+    pub(super) batch: i32,
+    pub(super) heads: i32,
+    pub(super) rows: i32,
+    pub(super) padded: i32,
+    pub(super) dim: i32,
+    pub(super) _gap: i32,
+}
+
+/// Backward.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C, align(64))]
+pub(super) struct BackwardArguments {
+    pub(super) q_map: TensorMap,
+    pub(super) gradient_map: TensorMap,
+    pub(super) q: u64,
+    pub(super) gradient: u64,
+    pub(super) q_strides: Strides,
+    pub(super) gradient_strides: Strides,
+    pub(super) batch: i32,
+    pub(super) heads: i32,
+    pub(super) group: i32,
+    pub(super) rows: i32,
+    pub(super) padded: i32,
+    pub(super) dim: i32,
+    pub(super) scale: f32,
+    pub(super) scale_log2: f32,
+    pub(super) tile_count: i32,
+    pub(super) _gap: i32,
+    pub(super) tiles: u64,
+    pub(super) lse_log2: u64,
+    pub(super) delta: u64,
+    pub(super) dq: u64,
+    pub(super) _end: [u64; 7],
+}
+
+/// After the last tile of backward.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+pub(super) struct FinishQueriesArguments {
+    pub(super) accumulated: u64,
+    pub(super) dq: u64,
+    pub(super) batch: i32,
+    pub(super) heads: i32,
+    pub(super) rows: i32,
+    pub(super) padded: i32,
+    pub(super) dim: i32,
+    pub(super) scale: f32,
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_sequence::Span;
+
+    use super::*;
+
+    fn row(start: u32, end: u32) -> Pair {
+        [Span { start, end }, Span { start: end, end }]
+    }
+
+    #[test]
+    fn blocks_reach_what_any_row_sees_and_are_full_where_all_do() {
+        let rows = [row(0, 3), row(1, 5), row(2, 6), row(4, 4)];
+        let [seeing, with_empty] = [&rows[..3], &rows[1..]].map(Reach::new);
+        assert_eq!((seeing.reach_start[0], seeing.reach_end[0]), (0, 6));
+        assert_eq!((seeing.full_start[0], seeing.full_end[0]), (2, 3));
+        assert_eq!((with_empty.reach_start[0], with_empty.reach_end[0]), (1, 6));
+        assert_eq!((with_empty.full_start[0], with_empty.full_end[0]), (0, 0));
+        assert_eq!(seeing.reach_end[1], 0);
+        assert_eq!(Reach::of_blocks(&rows, 3).len(), 2);
+    }
+}

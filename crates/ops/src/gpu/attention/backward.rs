@@ -1,0 +1,263 @@
+//! Backward: the gradient of the queries in device memory, those of keys and values in the tensors that travel.
+
+use std::any::Any;
+
+use candle_core::{DType, Result, Tensor};
+
+use super::super::arguments::{BackwardArguments, FinishQueriesArguments, PrepareArguments};
+use super::super::table::{Kernel, Pass, between};
+use super::super::{Addresses, Processor, addresses};
+use super::tiles::{Rows, Uploads, keys, map, strides};
+use super::{Kernels, in_rows};
+use crate::attention::sizes::Queries;
+use crate::attention::{Attended, BackwardTile, KeyValueGradients, State, Tile, wrong};
+
+/// Rows are counted up to a multiple of the largest block, so that kernels need not ask where they end.
+const PADDED: usize = 128;
+
+/// Queries with the gradient of their output, and the gradient of the queries so far.
+#[derive(Debug)]
+pub(super) struct Backward {
+    /// What adds the gradients of keys and values, and that of queries if it is one kernel for all.
+    kernel: &'static Kernel,
+    /// What adds the gradient of queries, where another does.
+    queries: Option<&'static Kernel>,
+    sizes: Queries,
+    padded: usize,
+    scale: f64,
+    q: Tensor,
+    gradient: Tensor,
+    /// Of rows, f32 [B, Hq, padded].
+    lse_log2: Tensor,
+    delta: Tensor,
+    /// f32, [B, Hq, padded, D] elements in the kernel's order.
+    dq: Tensor,
+}
+
+impl State for Backward {
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl Backward {
+    pub(super) fn new(
+        kernels: &Kernels,
+        q: &Tensor,
+        attended: &Attended,
+        gradient: &Tensor,
+        scale: f64,
+    ) -> Result<Backward> {
+        let sizes = Queries::new(q, scale)?;
+        sizes.check(attended, gradient)?;
+        let dtype = q.dtype();
+        let (kernel, queries) = kernels.backward_kernels(dtype, sizes.dim)?;
+        let padded = sizes.rows.next_multiple_of(PADDED);
+        let per_row = (sizes.batch, sizes.heads, padded);
+        let zeros = || Tensor::zeros(per_row, DType::F32, q.device());
+        let state = Backward {
+            kernel,
+            queries,
+            padded,
+            scale,
+            q: in_rows(q, dtype)?,
+            gradient: in_rows(gradient, dtype)?,
+            lse_log2: zeros()?,
+            delta: zeros()?,
+            dq: Tensor::zeros(
+                (sizes.batch, sizes.heads, padded, sizes.dim),
+                DType::F32,
+                q.device(),
+            )?,
+            sizes,
+        };
+        state.prepare(&*kernels.processor, attended)?;
+        Ok(state)
+    }
+
+    /// Per row: the log-sum-exp in base 2, and the sum of output times gradient (FlashAttention-2, arXiv 2307.08691, section 3.1).
+    fn prepare(&self, processor: &dyn Processor, attended: &Attended) -> Result<()> {
+        let Queries { batch, heads, rows, dim } = self.sizes;
+        let out = in_rows(&attended.out, self.q.dtype())?;
+        let lse = attended.lse.to_dtype(DType::F32)?.contiguous()?;
+        let kernel = between("prepare", "rows", self.q.dtype())?;
+        let grid = [(batch * heads * self.padded).div_ceil(kernel.query_block), 1, 1];
+        let reads = [&out, &self.gradient, &lse];
+        addresses(&reads, &[&self.lse_log2, &self.delta], &mut |at| {
+            let arguments = PrepareArguments {
+                out: at.reads[0],
+                gradient: at.reads[1],
+                out_strides: strides(&out),
+                gradient_strides: strides(&self.gradient),
+                lse: at.reads[2],
+                lse_log2: at.writes[0],
+                delta: at.writes[1],
+                batch: batch as i32,
+                heads: heads as i32,
+                rows: rows as i32,
+                padded: self.padded as i32,
+                dim: dim as i32,
+                _gap: 0,
+            };
+            // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
+            unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+        })
+    }
+
+    /// Adds all tiles in one launch, or two where the gradient of queries has its own.
+    pub(super) fn add(
+        &mut self,
+        processor: &dyn Processor,
+        tiles: Vec<BackwardTile<'_>>,
+    ) -> Result<Vec<KeyValueGradients>> {
+        let mut rows = Vec::with_capacity(tiles.len());
+        let mut gradients = Vec::with_capacity(tiles.len());
+        let mut plain = Vec::with_capacity(tiles.len());
+        for BackwardTile { tile, carried } in tiles {
+            self.sizes.keys(&tile)?;
+            rows.push(Rows::new(&tile, self.q.dtype())?);
+            gradients.push(started(&tile, carried)?);
+            plain.push(tile);
+        }
+        if plain.is_empty() {
+            return Ok(gradients);
+        }
+        let reads: Vec<&Tensor> = [&self.q, &self.gradient, &self.lse_log2, &self.delta]
+            .into_iter()
+            .chain(rows.iter().flat_map(|rows| [&rows.k, &rows.v]))
+            .collect();
+        let writes: Vec<&Tensor> = [&self.dq]
+            .into_iter()
+            .chain(gradients.iter().flat_map(|made| [&made.dk, &made.dv]))
+            .collect();
+        addresses(&reads, &writes, &mut |at| {
+            self.launch(processor, self.kernel, &plain, &rows, at)?;
+            match self.queries {
+                Some(kernel) => self.launch(processor, kernel, &plain, &rows, at),
+                None => Ok(()),
+            }
+        })?;
+        Ok(gradients)
+    }
+
+    fn launch(
+        &self,
+        processor: &dyn Processor,
+        kernel: &Kernel,
+        tiles: &[Tile<'_>],
+        rows: &[Rows],
+        at: &Addresses,
+    ) -> Result<()> {
+        let mut uploads = Uploads::default();
+        let mut all = Vec::with_capacity(tiles.len());
+        let lent = at.reads[4..].chunks(2).zip(at.writes[1..].chunks(2));
+        for ((tile, rows), (read, written)) in tiles.iter().zip(rows).zip(lent) {
+            let mut one = keys(rows, [read[0], read[1]], tile.visibility.len());
+            [one.queries, one.query_blocks] =
+                uploads.queries(processor, kernel, tile.visibility)?;
+            [one.keys, one.key_blocks] = uploads.keys(processor, kernel, tile.visibility)?;
+            [one.dk, one.dv] = [written[0], written[1]];
+            one.k_map = map(processor, kernel, &rows.k, read[0], kernel.key_block)?;
+            one.v_map = map(processor, kernel, &rows.v, read[1], kernel.key_block)?;
+            all.push(one);
+        }
+        let heads = rows[0].k.dims()[1];
+        let mut arguments = self.arguments(processor, kernel, at, self.sizes.heads / heads)?;
+        arguments.tile_count = all.len() as i32;
+        arguments.tiles = uploads.put(processor, &all)?;
+        let blocks = |rows: &Rows| rows.k.dims()[2].div_ceil(kernel.key_block);
+        let most = rows.iter().map(blocks).max().unwrap_or(0);
+        let grid = match kernel.task {
+            Some((Pass::Queries, _)) => {
+                let blocks = self.sizes.rows.div_ceil(kernel.query_block);
+                [blocks, self.sizes.heads, self.sizes.batch]
+            }
+            _ => [most, heads, self.sizes.batch * rows.len()],
+        };
+        // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
+        unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+    }
+
+    fn arguments(
+        &self,
+        processor: &dyn Processor,
+        kernel: &Kernel,
+        at: &Addresses,
+        group: usize,
+    ) -> Result<BackwardArguments> {
+        let Queries { batch, heads, rows, dim } = self.sizes;
+        let mapped = |tensor, address| map(processor, kernel, tensor, address, kernel.query_block);
+        Ok(BackwardArguments {
+            q_map: mapped(&self.q, at.reads[0])?,
+            gradient_map: mapped(&self.gradient, at.reads[1])?,
+            q: at.reads[0],
+            gradient: at.reads[1],
+            q_strides: strides(&self.q),
+            gradient_strides: strides(&self.gradient),
+            batch: batch as i32,
+            heads: heads as i32,
+            group: group as i32,
+            rows: rows as i32,
+            padded: self.padded as i32,
+            dim: dim as i32,
+            scale: self.scale as f32,
+            scale_log2: (self.scale * std::f64::consts::LOG2_E) as f32,
+            tile_count: 0,
+            tiles: 0,
+            lse_log2: at.reads[2],
+            delta: at.reads[3],
+            dq: at.writes[0],
+            _gap: 0,
+            _end: [0; 7],
+        })
+    }
+
+    /// The gradient of the queries in rows.
+    pub(super) fn finish(self, processor: &dyn Processor) -> Result<Tensor> {
+        let Queries { batch, heads, rows, dim } = self.sizes;
+        let dq = Tensor::zeros(self.sizes.shape(), DType::F32, self.q.device())?;
+        let writer = self.queries.unwrap_or(self.kernel);
+        let order = writer.order_of_queries();
+        let kernel = between("finish_queries", order, DType::F32)?;
+        let rows_of_order = if order == "rows" { rows } else { self.padded };
+        let grid = [(batch * heads * rows_of_order).div_ceil(kernel.query_block), 1, 1];
+        addresses(&[&self.dq], &[&dq], &mut |at| {
+            let arguments = FinishQueriesArguments {
+                accumulated: at.reads[0],
+                dq: at.writes[0],
+                batch: batch as i32,
+                heads: heads as i32,
+                rows: rows as i32,
+                padded: self.padded as i32,
+                dim: dim as i32,
+                scale: self.scale as f32,
+            };
+            // SAFETY: as above.
+            unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+        })?;
+        Ok(dq)
+    }
+}
+
+/// What the tile's gradients are added to: what it carries, or zeros.
+fn started(tile: &Tile<'_>, carried: Option<KeyValueGradients>) -> Result<KeyValueGradients> {
+    let Some(carried) = carried else {
+        let zeros = || Tensor::zeros(tile.k.dims(), DType::F32, tile.k.device());
+        return Ok(KeyValueGradients { dk: zeros()?, dv: zeros()? });
+    };
+    for tensor in [&carried.dk, &carried.dv] {
+        if tensor.dims() != tile.k.dims() || tensor.dtype() != DType::F32 || !tensor.is_contiguous()
+        {
+            return wrong(&format!(
+                "carried gradients {:?} {:?} for keys {:?}, wanted F32 without gaps",
+                tensor.dtype(),
+                tensor.dims(),
+                tile.k.dims()
+            ));
+        }
+    }
+    Ok(carried)
+}

@@ -1,0 +1,148 @@
+//! Attention by CUDA kernels: the same seam as the CPU's, every tile of a hop in one launch.
+//!
+//! This is the host's half: it allocates the running state, tells kernels who sees whom as intervals by rows and by blocks
+//! ([`tiles`]), and picks kernels from their list. It knows neither masks nor what a kernel does inside.
+
+mod backward;
+mod forward;
+mod tiles;
+
+use std::sync::Arc;
+
+use candle_core::{DType, Result, Tensor};
+
+use super::Processor;
+use super::table::{self, Kernel, Pass, Rung};
+use crate::attention::{
+    Attended, AttentionKernel, BackwardTile, KeyValueGradients, Progress, State, Tile, own, taken,
+    wrong,
+};
+use backward::Backward;
+use forward::Forward;
+
+/// The CUDA kernels on one processor, for f32, bf16 and f16. Sums are f32; weights and gradients of scores are rounded to the
+/// inputs' type before they are multiplied.
+#[derive(Clone, Debug)]
+pub struct Kernels {
+    /// What runs them.
+    pub processor: Arc<dyn Processor>,
+    /// Which kernels; none: the fastest there are for the processor.
+    pub rung: Option<Rung>,
+    /// Whether backward gives the same bits every time: with a second pass for the gradient of the queries instead of atomic
+    /// additions.
+    pub deterministic: bool,
+}
+
+/// A family of kernels: all passes of a rung for a type and a head dimension (0: any).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// How they compute.
+    pub rung: Rung,
+    /// What they take.
+    pub dtype: DType,
+    /// Length of a head; 0: any.
+    pub dim: usize,
+}
+
+impl Kernels {
+    /// All there are.
+    pub fn variants() -> Vec<Variant> {
+        let of = |kernel: &Kernel| match kernel.task {
+            Some((Pass::Forward, rung)) => {
+                Some(Variant { rung, dtype: kernel.dtype, dim: kernel.dim })
+            }
+            _ => None,
+        };
+        table::kernels().iter().filter_map(of).collect()
+    }
+
+    /// The fastest kernels of `processor`.
+    pub fn new(processor: Arc<dyn Processor>, deterministic: bool) -> Kernels {
+        Kernels { processor, rung: None, deterministic }
+    }
+
+    /// What adds the gradients of keys and values, and what adds that of queries where another does: always where bits are to be
+    /// the same, and on rungs that have no kernel for all at once.
+    fn backward_kernels(
+        &self,
+        dtype: DType,
+        dim: usize,
+    ) -> Result<(&'static Kernel, Option<&'static Kernel>)> {
+        let keys = self.kernel(Pass::Keys, dtype, dim)?;
+        let rung = keys.task.map(|(_, rung)| rung);
+        let at_once =
+            table::kernel(Pass::Backward, dtype, dim, self.processor.architecture(), rung);
+        match at_once.filter(|_| !self.deterministic) {
+            Some(all) => Ok((all, None)),
+            None => Ok((keys, Some(self.kernel(Pass::Queries, dtype, dim)?))),
+        }
+    }
+
+    fn kernel(&self, pass: Pass, dtype: DType, dim: usize) -> Result<&'static Kernel> {
+        let architecture = self.processor.architecture();
+        match table::kernel(pass, dtype, dim, architecture, self.rung) {
+            Some(kernel) => Ok(kernel),
+            None => wrong(&format!(
+                "no CUDA kernel for heads of {dim} in {dtype:?} on sm_{architecture} ({pass:?})"
+            )),
+        }
+    }
+}
+
+impl AttentionKernel for Kernels {
+    fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {
+        Ok(Box::new(Forward::new(self, q, scale)?))
+    }
+
+    fn forward(
+        &self,
+        tiles: &[Tile<'_>],
+        state: &mut dyn State,
+        progress: Progress<'_>,
+    ) -> Result<()> {
+        let state: &mut Forward = own(state)?;
+        state.fold(&*self.processor, tiles)?;
+        progress()
+    }
+
+    fn finish(&self, state: Box<dyn State>) -> Result<Attended> {
+        taken::<Forward>(state)?.finish(&*self.processor)
+    }
+
+    fn begin_backward(
+        &self,
+        q: &Tensor,
+        attended: &Attended,
+        gradient: &Tensor,
+        scale: f64,
+    ) -> Result<Box<dyn State>> {
+        Ok(Box::new(Backward::new(self, q, attended, gradient, scale)?))
+    }
+
+    fn backward(
+        &self,
+        tiles: Vec<BackwardTile<'_>>,
+        state: &mut dyn State,
+        progress: Progress<'_>,
+    ) -> Result<Vec<KeyValueGradients>> {
+        let state: &mut Backward = own(state)?;
+        let gradients = state.add(&*self.processor, tiles)?;
+        progress()?;
+        Ok(gradients)
+    }
+
+    fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor> {
+        taken::<Backward>(state)?.finish(&*self.processor)
+    }
+}
+
+/// The tensor in rows that kernels fetch 16 bytes at a time: itself, or a copy without gaps.
+fn in_rows(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+    let tensor = tensor.detach().to_dtype(dtype)?;
+    let elements = 16 / dtype.size_in_bytes();
+    let layout = tensor.layout();
+    let aligned = |count: &usize| count.is_multiple_of(elements);
+    let (last, others) = (layout.stride()[3], &layout.stride()[..3]);
+    let fits = last == 1 && others.iter().all(aligned) && aligned(&layout.start_offset());
+    if fits { Ok(tensor) } else { tensor.force_contiguous() }
+}

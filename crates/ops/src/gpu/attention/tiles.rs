@@ -1,0 +1,123 @@
+//! Tiles as kernels are told of them: addresses, strides, and intervals by rows and by blocks of rows.
+
+use annulus_sequence::{Spans as Pair, Visibility};
+use candle_core::{DType, Result, Tensor};
+
+use super::super::arguments::{Keys, Reach, Spans, Strides};
+use super::super::table::{Kernel, Rung};
+use super::super::{Boxes, Processor, TensorMap, Uploaded};
+use super::in_rows;
+use crate::attention::Tile;
+
+/// Keys and values in rows with the same strides.
+#[derive(Debug)]
+pub(super) struct Rows {
+    pub(super) k: Tensor,
+    pub(super) v: Tensor,
+}
+
+impl Rows {
+    pub(super) fn new(tile: &Tile<'_>, dtype: DType) -> Result<Rows> {
+        let (k, v) = (in_rows(tile.k, dtype)?, in_rows(tile.v, dtype)?);
+        if k.stride() == v.stride() {
+            return Ok(Rows { k, v });
+        }
+        Ok(Rows { k: k.contiguous()?, v: v.contiguous()? })
+    }
+}
+
+/// What keeps uploads of a launch alive until it has started.
+#[derive(Debug, Default)]
+pub(super) struct Uploads(Vec<Uploaded>);
+
+impl Uploads {
+    /// Where the copies of `values` are.
+    pub(super) fn put<T: bytemuck::NoUninit>(
+        &mut self,
+        processor: &dyn Processor,
+        values: &[T],
+    ) -> Result<u64> {
+        let uploaded = processor.upload(bytemuck::cast_slice(values))?;
+        self.0.push(uploaded);
+        Ok(self.0.last().map_or(0, |last| last.address))
+    }
+
+    /// What the queries see of the keys, as `kernel` cuts them into blocks.
+    pub(super) fn queries(
+        &mut self,
+        processor: &dyn Processor,
+        kernel: &Kernel,
+        visibility: &[Visibility],
+    ) -> Result<[u64; 2]> {
+        self.seen(processor, visibility.iter().map(|one| &*one.queries), kernel.query_block)
+    }
+
+    /// The reverse.
+    pub(super) fn keys(
+        &mut self,
+        processor: &dyn Processor,
+        kernel: &Kernel,
+        visibility: &[Visibility],
+    ) -> Result<[u64; 2]> {
+        self.seen(processor, visibility.iter().map(|one| &*one.keys), kernel.key_block)
+    }
+
+    /// Intervals by rows and by blocks of rows, of every batch row that has its own.
+    fn seen<'a>(
+        &mut self,
+        processor: &dyn Processor,
+        rows: impl Iterator<Item = &'a [Pair]> + Clone,
+        block: usize,
+    ) -> Result<[u64; 2]> {
+        let spans: Vec<Spans> = rows.clone().flatten().map(Spans::from).collect();
+        let blocks: Vec<Reach> = rows.flat_map(|rows| Reach::of_blocks(rows, block)).collect();
+        Ok([self.put(processor, &spans)?, self.put(processor, &blocks)?])
+    }
+}
+
+/// A tile as forward is told of it.
+pub(super) fn keys(rows: &Rows, [k, v]: [u64; 2], visibilities: usize) -> Keys {
+    Keys {
+        k,
+        v,
+        strides: strides(&rows.k),
+        rows: rows.k.dims()[2] as i32,
+        visibilities: visibilities as i32,
+        queries: 0,
+        query_blocks: 0,
+        keys: 0,
+        key_blocks: 0,
+        dk: 0,
+        dv: 0,
+        _gap: [0; 4],
+        k_map: TensorMap::NONE,
+        v_map: TensorMap::NONE,
+    }
+}
+
+/// Elements between batch rows, heads and rows.
+pub(super) fn strides(tensor: &Tensor) -> Strides {
+    let stride = tensor.stride();
+    Strides { batch: stride[0] as i64, head: stride[1] as i64, row: stride[2] as i64 }
+}
+
+/// How the tensor memory unit fetches `block` rows of `tensor`, for kernels that use it.
+pub(super) fn map(
+    processor: &dyn Processor,
+    kernel: &Kernel,
+    tensor: &Tensor,
+    address: u64,
+    block: usize,
+) -> Result<TensorMap> {
+    if !matches!(kernel.task, Some((_, Rung::Sm90))) {
+        return Ok(TensorMap::NONE);
+    }
+    let (sizes, stride) = (tensor.dims(), tensor.stride());
+    processor.tensor_map(&Boxes {
+        address,
+        bf16: tensor.dtype() == DType::BF16,
+        sizes: [sizes[0], sizes[1], sizes[2], sizes[3]],
+        strides: [stride[0], stride[1], stride[2]],
+        rows: block,
+    })
+}

@@ -1,0 +1,268 @@
+//! Kernels on an NVIDIA GPU, launched on Candle's stream.
+//!
+//! All kernels are in one image (`kernels/entries.cu`, built by `build.rs`): code for sm_80 and sm_90a, and PTX that the driver
+//! compiles for what comes later.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::cuda_backend::cudarc::driver::sys::{self, CUfunction_attribute_enum};
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr,
+    DriverError, LaunchConfig, PushKernelArg, result,
+};
+use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
+use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
+use candle_core::{CudaDevice, CudaStorage, Device, Error, Result};
+
+use super::find::{Gpu, Missing};
+use super::processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
+
+/// Code of all kernels for all architectures.
+static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
+
+/// The most bytes of one kernel's argument (CUDA C++ programming guide, "Global function argument processing").
+const ARGUMENT: usize = 4096;
+
+/// A GPU with the kernels loaded.
+#[derive(Clone, Debug)]
+pub struct Cuda {
+    device: Device,
+    inner: CudaDevice,
+    architecture: u32,
+    module: Arc<CudaModule>,
+    functions: Arc<Mutex<HashMap<String, CudaFunction>>>,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Argument([u8; ARGUMENT]);
+
+// SAFETY: bytes, which kernels take as their own struct.
+unsafe impl DeviceRepr for Argument {}
+
+impl Owner for CudaSlice<u8> {}
+
+impl Cuda {
+    /// Loads the kernels onto `device`.
+    ///
+    /// # Errors
+    /// When it is no CUDA device, or the driver refuses the image.
+    pub fn new(device: &Device) -> Result<Cuda> {
+        let Device::Cuda(inner) = device else {
+            return Err(Error::Msg(format!("{:?} is no CUDA device", device.location())));
+        };
+        let context = inner.cuda_stream().context().clone();
+        let (major, minor) = context.compute_capability().w()?;
+        let module = context.load_module(Ptx::from_binary(IMAGE.to_vec())).w()?;
+        Ok(Cuda {
+            device: device.clone(),
+            inner: inner.clone(),
+            architecture: (10 * major + minor) as u32,
+            module,
+            functions: Arc::default(),
+        })
+    }
+
+    /// The GPU of number `index` on a stream of its own, which all clones share: never a thread's default stream, which differs
+    /// from thread to thread and is not told of others. Memory that is freed stays with the process.
+    pub(super) fn open(index: usize) -> std::result::Result<Cuda, Missing> {
+        libraries()?;
+        let said = |error: Error| Missing::Driver(error.to_string());
+        let cuda = Cuda::new(&Device::new_cuda_with_stream(index).map_err(said)?).map_err(said)?;
+        keep_freed_memory(&cuda.inner).map_err(said)?;
+        Ok(cuda)
+    }
+
+    fn stream(&self) -> Arc<CudaStream> {
+        self.inner.cuda_stream()
+    }
+
+    /// The function, allowed the shared memory it asks for.
+    fn function(&self, launch: &Launch<'_>) -> Result<CudaFunction> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = functions.get(launch.kernel) {
+            return Ok(function.clone());
+        }
+        let function = self.module.load_function(launch.kernel).w()?;
+        let most = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        function.set_attribute(most, launch.shared as i32).w()?;
+        functions.insert(launch.kernel.to_owned(), function.clone());
+        Ok(function)
+    }
+}
+
+impl Processor for Cuda {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn architecture(&self) -> u32 {
+        self.architecture
+    }
+
+    fn upload(&self, bytes: &[u8]) -> Result<Uploaded> {
+        let stream = self.stream();
+        let slice = stream.clone_htod(bytes).w()?;
+        let (address, guard) = slice.device_ptr(&stream);
+        drop(guard);
+        Ok(Uploaded { address, owner: Box::new(slice) })
+    }
+
+    unsafe fn launch(&self, launch: &Launch<'_>, arguments: &[u8]) -> Result<()> {
+        let mut argument = Argument([0; ARGUMENT]);
+        argument.0[..arguments.len()].copy_from_slice(arguments);
+        let function = self.function(launch)?;
+        let stream = self.stream();
+        let [x, y, z] = launch.grid;
+        let config = LaunchConfig {
+            grid_dim: (x, y, z),
+            block_dim: (launch.threads, 1, 1),
+            shared_mem_bytes: launch.shared,
+        };
+        let mut builder = stream.launch_builder(&function);
+        builder.arg(&argument);
+        // SAFETY: the caller vouches for the arguments; the driver copies as many bytes as the kernel takes.
+        unsafe { builder.launch(config) }.w()?;
+        Ok(())
+    }
+
+    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap> {
+        use sys::{
+            CUtensorMapDataType_enum as Type, CUtensorMapFloatOOBfill_enum as Fill,
+            CUtensorMapInterleave_enum as Interleave, CUtensorMapL2promotion_enum as Promotion,
+            CUtensorMapSwizzle_enum as Swizzle,
+        };
+        let [sizes, strides, box_sizes] = boxes.dimensions();
+        let (box_sizes, steps) = (box_sizes.map(|size| size as u32), [1_u32; 5]);
+        let element = if boxes.bf16 {
+            Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+        } else {
+            Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+        };
+        let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        // SAFETY: four sizes, three strides and four box sizes are read; the map is written.
+        unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &raw mut map,
+                element,
+                4,
+                boxes.address as *mut c_void,
+                sizes.as_ptr(),
+                strides.as_ptr(),
+                box_sizes.as_ptr(),
+                steps.as_ptr(),
+                Interleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                Promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                Fill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        }
+        .result()
+        .w()?;
+        Ok(TensorMap(map.opaque))
+    }
+}
+
+/// All GPUs that the driver lists.
+pub(super) fn gpus() -> std::result::Result<Vec<Gpu>, Missing> {
+    libraries()?;
+    let said = |error: DriverError| Missing::Driver(error.to_string());
+    result::init().map_err(said)?;
+    let count = result::device::get_count().map_err(said)?;
+    (0..count)
+        .map(|index| {
+            let device = result::device::get(index)?;
+            let of = |attribute| {
+                // SAFETY: `device` is one of the driver's.
+                unsafe { result::device::get_attribute(device, attribute) }
+            };
+            use sys::CUdevice_attribute_enum as Attribute;
+            let major = of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+            let minor = of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+            // SAFETY: as above.
+            let memory = unsafe { result::device::total_mem(device) }?;
+            Ok(Gpu {
+                index: index as usize,
+                name: result::device::get_name(device)?,
+                memory: memory as u64,
+                architecture: (10 * major + minor) as u32,
+            })
+        })
+        .collect::<std::result::Result<_, DriverError>>()
+        .map_err(said)
+}
+
+/// Whether all that is called is there: a program that loads libraries itself would panic at the first call.
+fn libraries() -> std::result::Result<(), Missing> {
+    #[cfg(annulus_cuda_loads_itself)]
+    {
+        use candle_core::cuda_backend::cudarc::{cublas, curand};
+        // SAFETY: these look for libraries and call nothing.
+        let found = unsafe {
+            [
+                ("libcuda.so", sys::is_culib_present()),
+                ("libcublas.so", cublas::sys::is_culib_present()),
+                ("libcurand.so", curand::sys::is_culib_present()),
+            ]
+        };
+        if let Some((name, _)) = found.into_iter().find(|(_, found)| !found) {
+            return Err(Missing::Library(name));
+        }
+    }
+    Ok(())
+}
+
+/// The driver's pool gives back all it holds whenever a stream is waited for, unless it is told to keep it.
+fn keep_freed_memory(device: &CudaDevice) -> Result<()> {
+    let context = device.cuda_stream().context().clone();
+    let mut pool = std::ptr::null_mut();
+    let mut threshold = u64::MAX;
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the context is alive; the driver writes one pointer and reads one number.
+    unsafe {
+        sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result().w()?;
+        sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast()).result().w()
+    }
+}
+
+/// Applies `$then` to the typed slice of any storage that kernels take.
+macro_rules! typed {
+    ($storage:expr, $variant:ident, $slice:ident => $then:expr) => {
+        match $storage {
+            $variant::U8($slice) => $then,
+            $variant::U32($slice) => $then,
+            $variant::I64($slice) => $then,
+            $variant::BF16($slice) => $then,
+            $variant::F16($slice) => $then,
+            $variant::F32($slice) => $then,
+            $variant::F64($slice) => $then,
+            _ => Err(Error::Msg("kernels cannot take this type".to_owned())),
+        }
+    };
+}
+
+/// Calls `then` with the address of what is read; the stream waits for what wrote it.
+pub(super) fn reading(
+    storage: &CudaStorage,
+    then: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let stream = storage.device.cuda_stream();
+    typed!(&storage.slice, CudaStorageSlice, slice => {
+        let (address, _until_launched) = slice.device_ptr(&stream);
+        then(address)
+    })
+}
+
+/// The same for what is written; the stream waits for what reads it, too.
+pub(super) fn writing(
+    storage: &mut CudaStorage,
+    then: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let stream = storage.device.cuda_stream();
+    typed!(&mut storage.slice, CudaStorageSlice, slice => {
+        let (address, _until_launched) = slice.device_ptr_mut(&stream);
+        then(address)
+    })
+}

@@ -1,0 +1,172 @@
+//! The emulator of `kernels/emulator`: the CUDA sources, compiled by a C++ compiler and run on the CPU to find their mistakes.
+//!
+//! What a GPU may do in any order it does in an order drawn from a seed; what may arrive late arrives late. A launch that a GPU
+//! would hang or go wrong in is an error that says why.
+
+use std::ffi::{CString, c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use candle_core::{Device, Error, Result};
+use libloading::Library;
+
+use super::processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
+
+type LaunchFunction = unsafe extern "C" fn(
+    kernel: *const c_char,
+    grid: *const u32,
+    shared: u32,
+    arguments: *const c_void,
+    argument_bytes: u64,
+    seed: u64,
+    workers: u32,
+    message: *mut c_char,
+    message_bytes: u64,
+) -> i32;
+
+type MapFunction = unsafe extern "C" fn(
+    map: *mut TensorMap,
+    base: *const c_void,
+    element_bytes: i32,
+    sizes: *const i64,
+    strides: *const i64,
+    boxes: *const i32,
+) -> i32;
+
+/// Runs kernels on the CPU, slowly.
+#[derive(Clone, Debug)]
+pub struct Emulator {
+    library: Arc<Library>,
+    seed: Arc<AtomicU64>,
+    /// Which kernels it is asked for.
+    architecture: u32,
+    /// Threads that share the blocks of a launch.
+    workers: u32,
+}
+
+/// Memory that starts at a multiple of 128 bytes.
+#[derive(Debug)]
+struct Lines(#[expect(dead_code, reason = "held for its address")] Vec<Line>);
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
+struct Line([u8; 128]);
+
+impl Owner for Lines {}
+
+impl Emulator {
+    /// The kernels below `folder` (`kernels/`), compiled for the CPU into `into` with the C++ compiler `CXX` or `c++`.
+    ///
+    /// # Errors
+    /// When there is no compiler, or what it says.
+    pub fn compile(folder: &Path, into: &Path) -> Result<PathBuf> {
+        std::fs::create_dir_all(into)?;
+        let library = into.join("libannulus_emulator.so");
+        // Written beside and renamed: others may be compiling the same.
+        let part = into.join(format!("emulator-{}.part", std::process::id()));
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+        let mut command = Command::new(&compiler);
+        command.args(["-std=c++17", "-O2", "-g1", "-shared", "-fPIC", "-pthread", "-o"]);
+        command.arg(&part).arg(folder.join("emulate.cpp"));
+        let output = command
+            .output()
+            .map_err(|error| Error::Msg(format!("the C++ compiler `{compiler}`: {error}")))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(Error::Msg(format!("`{compiler}` cannot compile the kernels:\n{said}")));
+        }
+        std::fs::rename(&part, &library)?;
+        Ok(library)
+    }
+
+    /// Loads what [`Emulator::compile`] made. Kernels are asked for as on a processor of `architecture`.
+    pub fn open(library: &Path, architecture: u32, workers: u32) -> Result<Emulator> {
+        // SAFETY: the library runs nothing when it is loaded but the registration of its kernels.
+        let opened = unsafe { Library::new(library) };
+        let library =
+            opened.map_err(|error| Error::Msg(format!("{}: {error}", library.display())))?;
+        let seed = Arc::new(AtomicU64::new(1));
+        Ok(Emulator { library: Arc::new(library), seed, architecture, workers })
+    }
+
+    /// The order of what comes next is drawn from `seed`.
+    pub fn reseed(&self, seed: u64) {
+        self.seed.store(seed, Ordering::Relaxed);
+    }
+
+    fn symbol<T: Copy>(&self, name: &str) -> Result<T> {
+        // SAFETY: the types of the two functions are written beside them in `kernels/emulator`.
+        let symbol = unsafe { self.library.get::<T>(name.as_bytes()) };
+        symbol.map(|symbol| *symbol).map_err(|error| Error::Msg(error.to_string()))
+    }
+}
+
+impl Processor for Emulator {
+    fn device(&self) -> &Device {
+        &Device::Cpu
+    }
+
+    fn architecture(&self) -> u32 {
+        self.architecture
+    }
+
+    fn upload(&self, bytes: &[u8]) -> Result<Uploaded> {
+        let lines: Vec<Line> = bytes
+            .chunks(128)
+            .map(|chunk| {
+                let mut line = Line([0; 128]);
+                line.0[..chunk.len()].copy_from_slice(chunk);
+                line
+            })
+            .collect();
+        Ok(Uploaded { address: lines.as_ptr() as u64, owner: Box::new(Lines(lines)) })
+    }
+
+    unsafe fn launch(&self, launch: &Launch<'_>, arguments: &[u8]) -> Result<()> {
+        let function: LaunchFunction = self.symbol("emulator_launch")?;
+        let kernel = CString::new(launch.kernel).map_err(Error::wrap)?;
+        let mut message = vec![0_u8; 1024];
+        // SAFETY: the caller vouches for the arguments; all else outlives the call.
+        let failed = unsafe {
+            function(
+                kernel.as_ptr(),
+                launch.grid.as_ptr(),
+                launch.shared,
+                arguments.as_ptr().cast(),
+                arguments.len() as u64,
+                self.seed.fetch_add(1, Ordering::Relaxed),
+                self.workers,
+                message.as_mut_ptr().cast(),
+                message.len() as u64,
+            )
+        };
+        if failed == 0 {
+            return Ok(());
+        }
+        message.truncate(message.iter().position(|byte| *byte == 0).unwrap_or(message.len()));
+        let said = String::from_utf8_lossy(&message).into_owned();
+        Err(Error::Msg(format!("{}: {said}", launch.kernel)))
+    }
+
+    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap> {
+        let function: MapFunction = self.symbol("emulator_tensor_map")?;
+        let [sizes, strides, box_sizes] = boxes.dimensions();
+        let box_sizes = box_sizes.map(|size| size as i32);
+        let (sizes, strides) = (sizes.map(|size| size as i64), strides.map(|size| size as i64));
+        let mut map = TensorMap::NONE;
+        // SAFETY: reads five sizes, four strides, five box sizes, and writes the map.
+        let failed = unsafe {
+            function(
+                &raw mut map,
+                boxes.address as *const c_void,
+                2,
+                sizes.as_ptr(),
+                strides.as_ptr(),
+                box_sizes.as_ptr(),
+            )
+        };
+        if failed == 0 { Ok(map) } else { Err(Error::Msg(format!("no tensor map of {boxes:?}"))) }
+    }
+}

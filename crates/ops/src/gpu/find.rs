@@ -1,0 +1,105 @@
+//! Which GPUs there are, and why there are none: never a panic, whatever is missing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Processor;
+
+/// An NVIDIA GPU that this program can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its number, from 0.
+    pub index: usize,
+    /// What it calls itself.
+    pub name: String,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// What it can do: 80 for an A100, 90 for an H100.
+    pub architecture: u32,
+}
+
+/// Why no GPU can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The feature `cuda` is off.
+    Built,
+    /// A library is not where libraries are looked for.
+    Library(&'static str),
+    /// The driver says no; its words.
+    Driver(String),
+    /// There is none of this number; how many there are.
+    Number(usize, usize),
+    /// It is older than what kernels need; what it can do.
+    Old(u32),
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Missing::Built => write!(f, "this program was built without CUDA"),
+            Missing::Library(name) => write!(f, "the library `{name}` was not found"),
+            Missing::Driver(said) => write!(f, "the NVIDIA driver says: {said}"),
+            Missing::Number(wanted, found) => {
+                write!(f, "no GPU of number {wanted}: there are {found}, counted from 0")
+            }
+            Missing::Old(found) => write!(f, "the GPU is of sm_{found}, wanted sm_80 or later"),
+        }
+    }
+}
+
+impl Missing {
+    /// The way out.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Missing::Built => {
+                "build with `--features cuda` where there is a CUDA toolkit, or with `cargo xtask cuda build`, which brings its own"
+            }
+            Missing::Library("libcuda.so") => "install NVIDIA's driver, 580 or later",
+            Missing::Library(_) => {
+                "install the CUDA 13 libraries, and name their folder in LD_LIBRARY_PATH"
+            }
+            Missing::Driver(_) => "see what `nvidia-smi` says",
+            Missing::Number(..) => "see `annulus doctor` for those there are",
+            Missing::Old(_) => "use `device: cpu`",
+        }
+    }
+}
+
+/// All GPUs, or why there can be none.
+pub fn gpus() -> Result<Vec<Gpu>, Missing> {
+    #[cfg(feature = "cuda")]
+    return super::cuda::gpus();
+    #[cfg(not(feature = "cuda"))]
+    Err(Missing::Built)
+}
+
+/// The GPU of number `index` with the kernels loaded, on a stream of its own. One per process and GPU: ranks that share it share
+/// what this gives, and so its stream.
+pub fn open(index: usize) -> Result<Arc<dyn Processor>, Missing> {
+    let all = gpus()?;
+    let gpu = all.get(index).ok_or(Missing::Number(index, all.len()))?;
+    if gpu.architecture < 80 {
+        return Err(Missing::Old(gpu.architecture));
+    }
+    #[cfg(feature = "cuda")]
+    return super::Cuda::open(index).map(|cuda| Arc::new(cuda) as Arc<dyn Processor>);
+    #[cfg(not(feature = "cuda"))]
+    Err(Missing::Built)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wherever tests run: an answer, never a panic.
+    #[test]
+    fn what_is_missing_is_said() {
+        match gpus() {
+            Ok(all) => assert!(matches!(open(all.len()), Err(Missing::Number(..)))),
+            Err(missing) => {
+                assert_eq!(open(0).unwrap_err(), missing);
+                assert!(!missing.to_string().is_empty() && !missing.hint().is_empty());
+            }
+        }
+    }
+}

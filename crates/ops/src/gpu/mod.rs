@@ -1,0 +1,24 @@
+//! Operators on a GPU: the host's half of `kernels/`.
+//!
+//! A [`Processor`] runs kernels: [`Cuda`] on an NVIDIA GPU, [`Emulator`] on the CPU, so that all that is not the chip itself is
+//! tested where there is none. Tensors are Candle's on either; [`addresses`] says where they lie while a launch takes place.
+
+mod addresses;
+mod arguments;
+pub mod attention;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "emulator")]
+mod emulator;
+mod find;
+mod processor;
+mod table;
+
+pub(crate) use addresses::{Addresses, addresses};
+#[cfg(feature = "cuda")]
+pub use cuda::Cuda;
+#[cfg(feature = "emulator")]
+pub use emulator::Emulator;
+pub use find::{Gpu, Missing, gpus, open};
+pub use processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
+pub use table::Rung;

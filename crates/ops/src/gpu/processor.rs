@@ -1,0 +1,90 @@
+//! What runs kernels: a GPU, or the emulator that runs the same sources on the CPU.
+
+use std::fmt::Debug;
+
+use bytemuck::NoUninit;
+use candle_core::{Device, Result};
+
+/// Runs kernels of `kernels/` over memory of one device.
+pub trait Processor: Send + Sync + Debug {
+    /// Where its tensors live.
+    fn device(&self) -> &Device;
+
+    /// What it can do, as NVIDIA counts: 80 for an A100, 90 for an H100.
+    fn architecture(&self) -> u32;
+
+    /// Copies `bytes` to where kernels read them, at an address divisible by 128.
+    fn upload(&self, bytes: &[u8]) -> Result<Uploaded>;
+
+    /// Starts a kernel, after all that was started before it; the bytes of its one argument are copied before this returns.
+    ///
+    /// # Safety
+    /// `arguments` must be what the kernel takes, and every address in it must hold what the kernel reads and writes.
+    unsafe fn launch(&self, launch: &Launch<'_>, arguments: &[u8]) -> Result<()>;
+
+    /// How boxes of a tensor are fetched by the hardware (PTX ISA, "Tensors"): only where `architecture` is 90 or more.
+    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap>;
+}
+
+/// A kernel and its extent.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// Its name in `kernels/`.
+    pub kernel: &'a str,
+    /// Thread blocks along x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory of a block.
+    pub shared: u32,
+}
+
+/// Bytes in the memory of a processor, freed once nothing that was started before needs them.
+#[derive(Debug)]
+pub struct Uploaded {
+    /// Where they are.
+    pub address: u64,
+    /// What keeps them there.
+    pub owner: Box<dyn Owner>,
+}
+
+/// What memory is freed with.
+pub trait Owner: Send + Sync + Debug {}
+
+/// A tensor [batch, heads, rows, columns] of 16-bit elements, fetched in boxes of rows by 64 columns, swizzled over 128 bytes;
+/// what lies outside of it reads as zero.
+#[derive(Clone, Copy, Debug)]
+pub struct Boxes {
+    /// Where it starts.
+    pub address: u64,
+    /// Whether the elements are bf16; or f16.
+    pub bf16: bool,
+    /// Its sizes.
+    pub sizes: [usize; 4],
+    /// Elements from one batch row, head, row to the next.
+    pub strides: [usize; 3],
+    /// Rows of a box.
+    pub rows: usize,
+}
+
+impl Boxes {
+    /// Sizes, strides in bytes (of all dimensions but the first; the last is unused) and box sizes of the dimensions that the
+    /// hardware sees, the fastest first: columns, rows, heads, batch rows. A box is one panel of 64 columns: columns past the last
+    /// read as zero.
+    pub fn dimensions(&self) -> [[u64; 5]; 3] {
+        let [batch, heads, rows, columns] = self.sizes.map(|size| size as u64);
+        let [next_batch, next_head, next_row] = self.strides.map(|elements| 2 * elements as u64);
+        let strides = [next_row, next_head, next_batch, 0, 0];
+        [[columns, rows, heads, batch, 1], strides, [64, self.rows as u64, 1, 1, 1]]
+    }
+}
+
+/// Opaque to all but the processor that made it.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C, align(64))]
+pub struct TensorMap(pub [u64; 16]);
+
+impl TensorMap {
+    /// For kernels that fetch without one.
+    pub const NONE: TensorMap = TensorMap([0; 16]);
+}

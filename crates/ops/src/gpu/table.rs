@@ -1,0 +1,212 @@
+//! Which attention kernels there are, from the one list that C++ and Rust read: `kernels/attention/table.h`.
+
+use std::sync::LazyLock;
+
+use candle_core::{DType, Error, Result};
+
+use super::Launch;
+
+/// Steps of the ladder, the slowest and plainest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rung {
+    /// Plain loops, any head dimension: what the others are held to.
+    Reference,
+    /// Blocks in shared memory, f32 products without tensor cores.
+    Simt,
+    /// Tensor cores by `mma.sync`, from sm_80 on.
+    Sm80,
+    /// Tensor cores by `wgmma`, fetched by the tensor memory unit: sm_90a.
+    Sm90,
+}
+
+/// What a kernel of a rung computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Pass {
+    /// Folds tiles into the running state.
+    Forward,
+    /// All three gradients at once; that of the queries by atomic additions.
+    Backward,
+    /// The gradients of keys and values alone.
+    Keys,
+    /// The gradient of the queries alone, in a fixed order.
+    Queries,
+}
+
+/// A kernel of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kernel {
+    pub(super) name: String,
+    /// None: a kernel between passes, found by its name.
+    pub(super) task: Option<(Pass, Rung)>,
+    pub(super) dtype: DType,
+    /// Head dimension; 0: any.
+    pub(super) dim: usize,
+    /// Queries of a block.
+    pub(super) query_block: usize,
+    /// Keys of a block.
+    pub(super) key_block: usize,
+    pub(super) threads: u32,
+    /// Bytes of shared memory of a thread block.
+    pub(super) shared: u32,
+}
+
+static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
+    let lines = include_str!("../../../../kernels/attention/table.h").lines();
+    lines.filter_map(|line| line.trim().strip_prefix("ATTENTION(")).map(Kernel::read).collect()
+});
+
+/// All of the list.
+pub(super) fn kernels() -> &'static [Kernel] {
+    &KERNELS
+}
+
+/// The kernels for heads of `dim` in `dtype`, the fastest that `architecture` runs; or those of `rung`.
+pub(super) fn kernel(
+    pass: Pass,
+    dtype: DType,
+    dim: usize,
+    architecture: u32,
+    rung: Option<Rung>,
+) -> Option<&'static Kernel> {
+    let fits = |kernel: &&Kernel| {
+        kernel.dtype == dtype
+            && (kernel.dim == dim || kernel.dim == 0)
+            && kernel.task.is_some_and(|(own, its)| {
+                own == pass && its.runs_on(architecture) && rung.is_none_or(|rung| rung == its)
+            })
+    };
+    KERNELS.iter().filter(fits).max_by_key(|kernel| kernel.task.map(|(_, rung)| rung))
+}
+
+/// A kernel between passes: `prepare`, `finish` or `finish_queries`, by how it finds its rows.
+pub(super) fn between(step: &str, order: &str, dtype: DType) -> Result<&'static Kernel> {
+    let name = format!("attention_{step}_{order}_{}_any", element_name(dtype)?);
+    let found = KERNELS.iter().find(|kernel| kernel.name == name);
+    found.ok_or_else(|| Error::Msg(format!("no kernel `{name}`")))
+}
+
+impl Kernel {
+    /// How it is started over `grid` thread blocks.
+    pub(super) fn launch(&self, grid: [usize; 3]) -> Launch<'_> {
+        let grid = grid.map(|count| count as u32);
+        Launch { kernel: &self.name, grid, threads: self.threads, shared: self.shared }
+    }
+
+    /// In which order it leaves the gradient of queries.
+    pub(super) fn order_of_queries(&self) -> &'static str {
+        match self.task {
+            Some((_, Rung::Sm80)) => "fragments",
+            _ => "rows",
+        }
+    }
+
+    /// `pass, rung, type, dim, query block, key block, threads, blocks per multiprocessor, shared bytes)`
+    fn read(line: &str) -> Kernel {
+        let inside = line.split(')').next().unwrap_or_default();
+        let words: Vec<&str> = inside.split(',').map(str::trim).collect();
+        let &[pass, rung, element, dim, query_block, key_block, threads, _, shared] = &*words
+        else {
+            panic!("a line of kernels/attention/table.h without nine fields: {line}");
+        };
+        let number = |word: &str| word.parse::<usize>().expect("a literal number in table.h");
+        Kernel {
+            name: format!("attention_{pass}_{rung}_{element}_{dim}"),
+            task: Pass::read(pass).zip(Rung::read(rung)),
+            dtype: element_type(element),
+            dim: dim.strip_prefix('d').map_or(0, number),
+            query_block: number(query_block),
+            key_block: number(key_block),
+            threads: number(threads) as u32,
+            shared: number(shared) as u32,
+        }
+    }
+}
+
+impl Pass {
+    fn read(word: &str) -> Option<Pass> {
+        match word {
+            "forward" => Some(Pass::Forward),
+            "backward" => Some(Pass::Backward),
+            "backward_keys" => Some(Pass::Keys),
+            "backward_queries" => Some(Pass::Queries),
+            _ => None,
+        }
+    }
+}
+
+impl Rung {
+    fn read(word: &str) -> Option<Rung> {
+        match word {
+            "reference" => Some(Rung::Reference),
+            "simt" => Some(Rung::Simt),
+            "sm80" => Some(Rung::Sm80),
+            "sm90" => Some(Rung::Sm90),
+            _ => None,
+        }
+    }
+
+    /// The instructions of sm_90a are of that architecture alone.
+    fn runs_on(self, architecture: u32) -> bool {
+        match self {
+            Rung::Reference | Rung::Simt | Rung::Sm80 => architecture >= 80,
+            Rung::Sm90 => architecture == 90,
+        }
+    }
+}
+
+fn element_type(word: &str) -> DType {
+    match word {
+        "bf16" => DType::BF16,
+        "f16" => DType::F16,
+        "f32" => DType::F32,
+        other => panic!("element `{other}` in kernels/attention/table.h"),
+    }
+}
+
+/// How kernels name a type.
+fn element_name(dtype: DType) -> Result<&'static str> {
+    match dtype {
+        DType::F32 => Ok("f32"),
+        DType::BF16 => Ok("bf16"),
+        DType::F16 => Ok("f16"),
+        other => Err(Error::Msg(format!("no CUDA kernel takes {other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSES: [Pass; 4] = [Pass::Forward, Pass::Backward, Pass::Keys, Pass::Queries];
+
+    #[test]
+    fn every_line_of_the_list_is_read() {
+        let whole = |kernel: &Kernel| kernel.threads.is_multiple_of(32) && kernel.query_block > 0;
+        assert!(KERNELS.iter().all(whole));
+        for dtype in [DType::BF16, DType::F16, DType::F32] {
+            for pass in PASSES {
+                let found = kernel(pass, dtype, 64, 80, None).expect("a kernel for heads of 64");
+                assert!(found.task.is_some_and(|(_, rung)| rung < Rung::Sm90));
+            }
+            for (step, order) in [("prepare", "rows"), ("finish", "rows")] {
+                assert!(between(step, order, dtype).is_ok());
+            }
+        }
+        assert!(between("prepare", "rows", DType::U8).is_err());
+        for kernel in KERNELS.iter().filter(|kernel| kernel.task.is_some()) {
+            assert!(between("finish_queries", kernel.order_of_queries(), DType::F32).is_ok());
+        }
+    }
+
+    #[test]
+    fn the_fastest_that_runs_is_taken() {
+        let rung = |architecture| {
+            let found = kernel(Pass::Forward, DType::BF16, 128, architecture, None);
+            found.and_then(|found| found.task).map(|(_, rung)| rung)
+        };
+        assert_eq!(rung(70), None);
+        assert_eq!(rung(86), Some(Rung::Sm80));
+        assert_eq!(rung(90), Some(Rung::Sm90));
+        assert_eq!(rung(100), Some(Rung::Sm80));
+    }
+}

@@ -1,0 +1,182 @@
+//! Attention: every kernel of the list, with every mask, geometry, and way to launch.
+
+use annulus_ops::attention::{
+    Attended, AttentionKernel, BackwardTile, KeyValueGradients, Reference, Tile,
+};
+use annulus_ops::gpu::Rung;
+use annulus_ops::gpu::attention::{Kernels, Variant};
+use annulus_ops::testing::{error, error_l2, to_f64};
+use annulus_sequence::Layout;
+use candle_core::{DType, Device, Tensor};
+
+use crate::cover;
+use crate::scene::{Heads, Rule, Scene, Shard};
+use crate::support::{all, asked, processor};
+
+const LAYOUTS: [Layout; 4] = [
+    Layout::Contiguous,
+    Layout::Striped { width: 1 },
+    Layout::Zigzag,
+    Layout::Striped { width: 4 },
+];
+const HEADS: [Heads; 3] = [Heads(1, 2, 1), Heads(2, 2, 2), Heads(1, 3, 1)];
+/// Positions per rank: several blocks with an odd rest (and divisible by what layouts ask for), shorter than any block.
+const TOKENS: [usize; 3] = [188, 12, 264];
+
+/// What came of a pass over all shards.
+struct Results {
+    attended: Attended,
+    dq: Tensor,
+    gradients: Vec<KeyValueGradients>,
+}
+
+/// On `device`; what comes of it is brought back.
+fn run(kernel: &dyn AttentionKernel, scene: &Scene, device: &Device, at_once: bool) -> Results {
+    let scene = &scene.on(device);
+    let tiles: Vec<Tile<'_>> = scene.shards.iter().map(Shard::tile).collect();
+    let per_call = if at_once { tiles.len() } else { 1 };
+    let calm = || Ok(());
+    let mut state = kernel.begin(&scene.q, scene.scale).unwrap();
+    for some in tiles.chunks(per_call) {
+        kernel.forward(some, &mut *state, &calm).unwrap();
+    }
+    let attended = kernel.finish(state).unwrap();
+    let mut state =
+        kernel.begin_backward(&scene.q, &attended, &scene.gradient, scene.scale).unwrap();
+    let mut gradients = Vec::new();
+    for some in scene.shards.chunks(per_call) {
+        let tiles = some
+            .iter()
+            .map(|shard| BackwardTile { tile: shard.tile(), carried: Some(shard.carried()) });
+        gradients.extend(kernel.backward(tiles.collect(), &mut *state, &calm).unwrap());
+    }
+    let dq = back(&kernel.finish_backward(state).unwrap());
+    let Attended { out, lse } = &attended;
+    let attended = Attended { out: back(out), lse: back(lse) };
+    let made = gradients.iter();
+    let gradients = made.map(|made| KeyValueGradients { dk: back(&made.dk), dv: back(&made.dv) });
+    Results { attended, dq, gradients: gradients.collect() }
+}
+
+fn back(tensor: &Tensor) -> Tensor {
+    tensor.to_device(&Device::Cpu).unwrap()
+}
+
+impl Shard {
+    fn tile(&self) -> Tile<'_> {
+        Tile { k: &self.k, v: &self.v, visibility: &self.visibility }
+    }
+
+    /// Copies, since they are added to in place.
+    fn carried(&self) -> KeyValueGradients {
+        let [dk, dv] = [0, 1].map(|index| self.carried[index].copy().unwrap());
+        KeyValueGradients { dk, dv }
+    }
+}
+
+impl Results {
+    /// Each tensor's largest error relative to its bound; `shards` say what was carried in.
+    fn check(&self, wanted: &Results, scene: &Scene, dtype: DType, what: &str) {
+        let [out, gradient] = bounds(dtype);
+        let [lse, wanted_lse] =
+            [self, wanted].map(|results| to_f64(&results.attended.lse).unwrap());
+        for (row, (lse, wanted)) in lse.iter().zip(&wanted_lse).enumerate() {
+            let near = (lse - wanted).abs() <= 2e-5 * wanted.abs().max(1.0);
+            assert!(lse == wanted || near, "{what}: lse of row {row} is {lse}, wanted {wanted}");
+        }
+        let near = |name: &str, found: &Tensor, wanted: &Tensor, bound: f64| {
+            let off =
+                if dtype == DType::F32 { error(found, wanted) } else { error_l2(found, wanted) };
+            let off = off.unwrap();
+            assert!(off <= bound, "{what}: {name} is off by {off:e}, wanted at most {bound:e}");
+        };
+        near("out", &self.attended.out, &wanted.attended.out, out);
+        near("dq", &self.dq, &wanted.dq, gradient);
+        let made = self.gradients.iter().zip(&wanted.gradients).zip(&scene.shards);
+        for (index, ((found, wanted), shard)) in made.enumerate() {
+            let [dk, dv] = &shard.carried;
+            let own = |all: &Tensor, carried: &Tensor| (all - carried).unwrap();
+            near(&format!("dk of {index}"), &own(&found.dk, dk), &own(&wanted.dk, dk), gradient);
+            near(&format!("dv of {index}"), &own(&found.dv, dv), &own(&wanted.dv, dv), gradient);
+        }
+    }
+}
+
+/// Of out and of gradients: for 16 bits relative in the 2-norm, as weights and gradients of scores are rounded once; in f32 of the
+/// largest element.
+fn bounds(dtype: DType) -> [f64; 2] {
+    match dtype {
+        DType::BF16 => [4e-3, 8e-3],
+        DType::F16 => [5e-4, 1e-3],
+        _ => [5e-6, 5e-6],
+    }
+}
+
+fn variants() -> Vec<Variant> {
+    Kernels::variants().into_iter().filter(|variant| asked(&named(*variant))).collect()
+}
+
+/// As kernels are named: `sm90_bf16_d128`.
+fn named(Variant { rung, dtype, dim }: Variant) -> String {
+    format!("{rung:?}_{dtype:?}_d{dim}").to_lowercase()
+}
+
+fn architecture(rung: Rung) -> u32 {
+    if rung == Rung::Sm90 { 90 } else { 80 }
+}
+
+fn check(row: &[usize]) {
+    let &[variant, rule, layout, heads, tokens, deterministic, at_once] = row else {
+        panic!("seven factors");
+    };
+    let Variant { rung, dtype, dim } = variants()[variant];
+    let (rule, layout, heads) = (Rule::ALL[rule], LAYOUTS[layout], HEADS[heads]);
+    // The plain kernels are slow: short sequences.
+    let (tokens, rank) = (TOKENS[tokens], row.iter().sum::<usize>() % 3);
+    let dim = if dim == 0 { 40 } else { dim };
+    let scene = Scene::new((rule, layout, rank), heads, dim, tokens, dtype);
+    let seed = row.iter().fold(1, |seed, value| 31 * seed + *value as u64);
+    let Some(processor) = processor(architecture(rung), seed) else { return };
+    let kernels = Kernels { processor, rung: Some(rung), deterministic: deterministic == 1 };
+    let device = kernels.processor.device();
+    let found = run(&kernels, &scene, device, at_once == 1);
+    let what = format!(
+        "{rung:?} {dtype:?} of {dim}, {rule:?} {layout:?} {heads:?}, {tokens} a rank, rank {rank}, deterministic {deterministic}, at once {at_once}"
+    );
+    found.check(&run(&Reference, &scene, &Device::Cpu, true), &scene, dtype, &what);
+}
+
+#[test]
+fn every_kernel_equals_plain_loops() {
+    let counts =
+        [variants().len(), Rule::ALL.len(), LAYOUTS.len(), HEADS.len(), TOKENS.len(), 2, 2];
+    let rows = if all() { cover::all(&counts) } else { cover::pairs(&counts) };
+    rows.iter().for_each(|row| check(row));
+}
+
+/// The gradient of queries by a second pass has the same bits whatever order threads run in; so have all others.
+#[test]
+fn deterministic_kernels_give_the_same_bits() {
+    for Variant { rung, dtype, dim } in variants().into_iter().filter(|one| one.dim == 64) {
+        let scene = Scene::new((Rule::Causal, Layout::Zigzag, 1), Heads(1, 2, 1), dim, 140, dtype);
+        let bits = |seed| {
+            let processor = processor(architecture(rung), seed)?;
+            let kernels = Kernels { processor, rung: Some(rung), deterministic: true };
+            let Results { attended, dq, gradients } =
+                run(&kernels, &scene, kernels.processor.device(), true);
+            let mut all = vec![attended.out, attended.lse, dq];
+            all.extend(gradients.into_iter().flat_map(|made| [made.dk, made.dv]));
+            Some(all.iter().flat_map(|tensor| to_f64(tensor).unwrap()).map(f64::to_bits).collect())
+        };
+        let bits: [Option<Vec<u64>>; 2] = [1, 2].map(bits);
+        assert!(bits[0] == bits[1], "{rung:?} {dtype:?}");
+    }
+}
+
+#[test]
+fn what_has_no_kernel_is_refused() {
+    let kernels = Kernels::new(processor(80, 1).unwrap(), false);
+    let q = Tensor::zeros((1, 1, 4, 64), DType::U8, &Device::Cpu).unwrap();
+    let message = kernels.begin(&q, 1.0).unwrap_err().to_string();
+    assert!(message.contains("no CUDA kernel for heads of 64 in U8 on sm_"), "{message}");
+}

@@ -1,0 +1,138 @@
+//! A sequence on three ranks, seen from one of them.
+
+use annulus_ops::testing::random;
+use annulus_sequence::{Coverage, Layout, Positions, Span, Spans, Visibility};
+use candle_core::{DType, Device, Tensor};
+
+/// Who sees whom, by positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    Full,
+    Causal,
+    /// The last 70 positions, the query's own included.
+    Window,
+    /// Packed documents of 1, 37, 91, 1, 37, ... positions, causal inside.
+    Documents,
+    /// The first 20 positions and a window of 50: two intervals.
+    Sink,
+    /// Only what comes 80 or more before: the first rows see nothing.
+    Distant,
+}
+
+impl Rule {
+    pub(crate) const ALL: [Rule; 6] =
+        [Rule::Causal, Rule::Full, Rule::Window, Rule::Documents, Rule::Sink, Rule::Distant];
+
+    fn allows(self, q: usize, k: usize) -> bool {
+        match self {
+            Rule::Full => true,
+            Rule::Causal => k <= q,
+            Rule::Window => k <= q && q - k < 70,
+            Rule::Documents => k <= q && document(k) == document(q),
+            Rule::Sink => k <= q && (k < 20 || q - k < 50),
+            Rule::Distant => k + 80 <= q,
+        }
+    }
+
+    /// In local indices, pair by pair.
+    pub(crate) fn visibility(self, queries: &Positions, keys: &Positions) -> Visibility {
+        let [q, k]: [Vec<usize>; 2] = [queries.iter().collect(), keys.iter().collect()];
+        let rows: Vec<Spans> =
+            q.iter().map(|&q| spans(k.iter().map(|&k| self.allows(q, k)))).collect();
+        let columns = k.iter().map(|&k| spans(q.iter().map(|&q| self.allows(q, k)))).collect();
+        let seen: usize = rows.iter().flatten().map(|span| span.tokens()).sum();
+        let coverage = match seen {
+            0 => Coverage::Empty,
+            _ if seen == q.len() * k.len() => Coverage::Full,
+            _ => Coverage::Partial,
+        };
+        Visibility { queries: rows, keys: columns, coverage }
+    }
+}
+
+fn document(position: usize) -> usize {
+    let inside = position % 129;
+    3 * (position / 129) + usize::from(inside >= 1) + usize::from(inside >= 38)
+}
+
+/// The intervals in which `seen` holds: two at most.
+fn spans(seen: impl Iterator<Item = bool>) -> Spans {
+    let mut found: Vec<Span> = Vec::new();
+    for (index, _) in (0_u32..).zip(seen).filter(|(_, seen)| *seen) {
+        match found.last_mut() {
+            Some(span) if span.end == index => span.end += 1,
+            _ => found.push(Span { start: index, end: index + 1 }),
+        }
+    }
+    assert!(found.len() <= 2, "a rule of two intervals");
+    found.resize(2, Span { start: 0, end: 0 });
+    [found[0], found[1]]
+}
+
+/// Batch, query heads, key/value heads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heads(pub(crate) usize, pub(crate) usize, pub(crate) usize);
+
+/// Queries of one rank, keys and values of all.
+#[derive(Clone, Debug)]
+pub(crate) struct Scene {
+    pub(crate) q: Tensor,
+    pub(crate) gradient: Tensor,
+    pub(crate) shards: Vec<Shard>,
+    pub(crate) scale: f64,
+}
+
+/// Keys of a rank, as the queries see them, and gradients that others left.
+#[derive(Clone, Debug)]
+pub(crate) struct Shard {
+    pub(crate) k: Tensor,
+    pub(crate) v: Tensor,
+    pub(crate) visibility: Vec<Visibility>,
+    pub(crate) carried: [Tensor; 2],
+}
+
+impl Scene {
+    /// The same on `device`.
+    pub(crate) fn on(&self, device: &Device) -> Scene {
+        let moved = |tensor: &Tensor| tensor.to_device(device).unwrap();
+        let shard = |shard: &Shard| Shard {
+            k: moved(&shard.k),
+            v: moved(&shard.v),
+            visibility: shard.visibility.clone(),
+            carried: [moved(&shard.carried[0]), moved(&shard.carried[1])],
+        };
+        Scene {
+            q: moved(&self.q),
+            gradient: moved(&self.gradient),
+            shards: self.shards.iter().map(shard).collect(),
+            scale: self.scale,
+        }
+    }
+
+    /// `tokens` per rank, as `rank` of three sees them.
+    pub(crate) fn new(
+        (rule, layout, rank): (Rule, Layout, usize),
+        Heads(batch, heads, groups): Heads,
+        dim: usize,
+        tokens: usize,
+        dtype: DType,
+    ) -> Scene {
+        let dealt = layout.deal(3 * tokens, 3).unwrap();
+        let tensor = |name: &str, heads, dtype| {
+            let values = random(name, &[batch, heads, tokens, dim]).unwrap();
+            (values * 1.5).unwrap().to_dtype(dtype).unwrap()
+        };
+        let shard = |(index, keys): (usize, &Positions)| Shard {
+            k: tensor(&format!("k{index}"), groups, dtype),
+            v: tensor(&format!("v{index}"), groups, dtype),
+            visibility: vec![rule.visibility(&dealt[rank], keys)],
+            carried: ["dk", "dv"].map(|name| tensor(&format!("{name}{index}"), groups, DType::F32)),
+        };
+        Scene {
+            q: tensor("q", heads, dtype),
+            gradient: tensor("gradient", heads, dtype),
+            shards: dealt.iter().enumerate().map(shard).collect(),
+            scale: 1.0 / (dim as f64).sqrt(),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What the kernels run on.
+
+use std::sync::Arc;
+
+use annulus_ops::gpu::Processor;
+
+/// A GPU where one is named, else the emulator as a processor of `architecture`, its orders drawn from `seed`. None where a GPU is named
+/// that lacks the architecture.
+pub(crate) fn processor(architecture: u32, seed: u64) -> Option<Arc<dyn Processor>> {
+    match std::env::var("ANNULUS_KERNELS_ON") {
+        Ok(name) => {
+            let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+            let gpu = annulus_ops::gpu::open(index.expect("cuda:N")).unwrap();
+            Some(gpu).filter(|gpu| gpu.architecture() >= architecture)
+        }
+        Err(_) => emulated(architecture, seed),
+    }
+}
+
+#[cfg(feature = "emulator")]
+fn emulated(architecture: u32, seed: u64) -> Option<Arc<dyn Processor>> {
+    use std::path::{Path, PathBuf};
+    use std::sync::OnceLock;
+
+    use annulus_ops::gpu::Emulator;
+
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| match std::env::var_os("ANNULUS_EMULATOR") {
+        Some(library) => library.into(),
+        None => {
+            let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
+            let into = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
+            Emulator::compile(&kernels, &into).unwrap()
+        }
+    });
+    let emulator = Emulator::open(library, architecture, 2).unwrap();
+    emulator.reseed(seed.wrapping_mul(1 + number("ANNULUS_KERNELS_SEED").unwrap_or(0)));
+    Some(Arc::new(emulator))
+}
+
+#[cfg(not(feature = "emulator"))]
+fn emulated(_: u32, _: u64) -> Option<Arc<dyn Processor>> {
+    panic!("ANNULUS_KERNELS_ON=cuda:N is wanted: this was built without the emulator");
+}
+
+/// Whether the full grid is asked for.
+pub(crate) fn all() -> bool {
+    number("ANNULUS_KERNELS_ALL").is_some_and(|number| number > 0)
+}
+
+/// Whether kernels of this name are asked for.
+pub(crate) fn asked(name: &str) -> bool {
+    std::env::var("ANNULUS_KERNELS_ONLY").is_ok_and(|only| name.contains(&only))
+        || std::env::var_os("ANNULUS_KERNELS_ONLY").is_none()
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}

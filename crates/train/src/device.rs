@@ -1,0 +1,54 @@
+//! What computes: the CPU, or a GPU that all ranks of this process share.
+
+use std::sync::Arc;
+
+use annulus_experiment::Device as Wanted;
+use annulus_ops::attention::Instructions;
+use annulus_ops::gpu::{self, Processor};
+use candle_core::Device;
+
+use crate::{Result, TrainError};
+
+/// What runs kernels for `wanted`; none: the CPU.
+///
+/// # Errors
+/// When a GPU is asked for by name and cannot be used. `auto` takes the CPU then.
+pub(crate) fn open(wanted: Wanted) -> Result<Option<Arc<dyn Processor>>> {
+    let index = match wanted {
+        Wanted::Cpu => return Ok(None),
+        Wanted::Auto if gpu::gpus().map_or(true, |all| all.is_empty()) => return Ok(None),
+        Wanted::Auto => 0,
+        Wanted::Cuda(index) => index,
+    };
+    let refused = |missing: gpu::Missing| TrainError::Configuration {
+        message: format!("`device: {}`: {missing}", wanted.word()),
+        hint: Some(missing.hint().to_owned()),
+    };
+    gpu::open(index).map(Some).map_err(refused)
+}
+
+/// Where tensors live.
+pub(crate) fn of(processor: Option<&Arc<dyn Processor>>) -> Device {
+    processor.map_or(Device::Cpu, |processor| processor.device().clone())
+}
+
+/// What this machine offers, as `annulus doctor` lists it: what is asked about, and the answer.
+pub fn described() -> Vec<(String, String)> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let processor = crate::machine::processor().unwrap_or_else(|| "unknown".to_owned());
+    let mut lines = vec![
+        ("processor".to_owned(), format!("{processor}, {cores} cores")),
+        ("attention on it".to_owned(), format!("{:?}", Instructions::detect())),
+    ];
+    match gpu::gpus() {
+        Ok(all) if all.is_empty() => lines.push(("GPUs".to_owned(), "none".to_owned())),
+        Ok(all) => lines.extend(all.into_iter().map(|gpu| {
+            let memory = annulus_experiment::size(gpu.memory);
+            let usable = if gpu.architecture < 80 { "; too old: sm_80 or later is needed" } else { "" };
+            let what = format!("{}, {memory}, sm_{}{usable}", gpu.name, gpu.architecture);
+            (format!("cuda:{}", gpu.index), what)
+        })),
+        Err(missing) => lines.push(("GPUs".to_owned(), format!("none: {missing} ({})", missing.hint()))),
+    }
+    lines
+}

@@ -1,0 +1,112 @@
+//! What the compiler made of the kernels, against what they are meant to be.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::listing::{Function, functions};
+use super::toolkit::Toolkit;
+use crate::{root, tool};
+
+/// Local memory that a thread may take outside of its loops, in bytes: a few registers put aside once.
+const SPILLED: u32 = 64;
+
+/// An architecture and the instructions that a kernel for it must be made of, by a part of its name.
+const WANTED: [(&str, &str, &[&str]); 2] = [
+    ("sm_80", "_sm80_", &["HMMA", "LDSM", "LDGSTS"]),
+    ("sm_90a", "_sm90_", &["HGMMA", "UTMALDG", "SYNCS"]),
+];
+
+/// Compiles all kernels for both architectures, and lists what is not as wanted.
+pub(crate) fn check(toolkit: &Toolkit) -> Result<()> {
+    let mut wrong = Vec::new();
+    for (architecture, part, instructions) in WANTED {
+        let binary = compile(toolkit, architecture)?;
+        let listed = functions(&disassembled(toolkit, &binary)?, &resources(toolkit, &binary)?);
+        if listed.is_empty() {
+            bail!("no kernel in {}", binary.display());
+        }
+        let own =
+            |function: &&Function| function.name.contains(part) || !function.name.contains("_sm");
+        for function in listed.iter().filter(own) {
+            let missing = instructions.iter().filter(|_| function.name.contains(part));
+            let missing: Vec<_> = missing.filter(|word| !function.has(word)).copied().collect();
+            let flaws = flaws(function, &missing);
+            tool::say(&format!("{architecture} {}{}", function.described(), shown(&flaws)));
+            wrong.extend(
+                flaws.into_iter().map(|flaw| format!("{architecture} {}: {flaw}", function.name)),
+            );
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("{} kernels are not as wanted:\n{}", wrong.len(), wrong.join("\n"));
+    }
+    Ok(())
+}
+
+fn flaws(function: &Function, missing: &[&str]) -> Vec<String> {
+    let mut flaws = Vec::new();
+    if function.spilled_in_loops > 0 {
+        let found = function.spilled_in_loops;
+        flaws.push(format!(
+            "{found} accesses of local memory inside a loop of products, wanted none"
+        ));
+    }
+    if function.stack > SPILLED {
+        flaws.push(format!("{} bytes of local memory, wanted at most {SPILLED}", function.stack));
+    }
+    if !missing.is_empty() {
+        flaws.push(format!("no {} in it", missing.join(", ")));
+    }
+    flaws
+}
+
+fn shown(flaws: &[String]) -> String {
+    if flaws.is_empty() { String::new() } else { format!("  <- {}", flaws.join("; ")) }
+}
+
+fn compile(toolkit: &Toolkit, architecture: &str) -> Result<PathBuf> {
+    let binary = root().join(format!("target/cuda/kernels-{architecture}.cubin"));
+    let generate = format!("arch=compute_{0},code=sm_{0}", &architecture[3..]);
+    let output = Command::new(toolkit.program("nvcc"))
+        .args([
+            "-std=c++17",
+            "-O3",
+            "--cubin",
+            "-Xptxas",
+            "-warn-spills",
+            "-gencode",
+            &generate,
+            "-o",
+        ])
+        .arg(&binary)
+        .arg(root().join("kernels/entries.cu"))
+        .output()
+        .context("cannot start nvcc")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("nvcc for {architecture}:\n{said}");
+    }
+    // The assembler gives up asynchronous products (C7510) or the hand-over of registers (C7508) with no more than a remark.
+    if let Some(line) = said.lines().find(|line| line.contains("C7510") || line.contains("C7508")) {
+        bail!("nvcc for {architecture}: {line}");
+    }
+    Ok(binary)
+}
+
+fn disassembled(toolkit: &Toolkit, binary: &Path) -> Result<String> {
+    said_by(toolkit, "-sass", binary)
+}
+
+fn resources(toolkit: &Toolkit, binary: &Path) -> Result<String> {
+    said_by(toolkit, "--dump-resource-usage", binary)
+}
+
+fn said_by(toolkit: &Toolkit, option: &str, binary: &Path) -> Result<String> {
+    let output = Command::new(toolkit.program("cuobjdump")).arg(option).arg(binary).output()?;
+    if !output.status.success() {
+        bail!("cuobjdump {option}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,158 @@
+//! Reads what `cuobjdump` prints: the instructions of each kernel, and what it takes.
+
+use std::collections::BTreeMap;
+
+/// A kernel as the assembler made it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    /// Registers of a thread.
+    pub(crate) registers: u32,
+    /// Bytes of local memory of a thread.
+    pub(crate) stack: u32,
+    /// How often each instruction occurs, by the word before its first dot.
+    pub(crate) instructions: BTreeMap<String, u32>,
+    /// Loads and stores of local memory inside loops that multiply.
+    pub(crate) spilled_in_loops: u32,
+}
+
+impl Function {
+    pub(crate) fn has(&self, word: &str) -> bool {
+        self.instructions.contains_key(word)
+    }
+
+    /// One line.
+    pub(crate) fn described(&self) -> String {
+        let of = |word: &str| self.instructions.get(word).copied().unwrap_or(0);
+        let all: u32 = self.instructions.values().sum();
+        let mut line = format!("{:<44} {:>3} registers", self.name, self.registers);
+        for word in ["HMMA", "HGMMA", "UTMALDG"].into_iter().filter(|word| of(word) > 0) {
+            line.push_str(&format!(" {:>4} {word}", of(word)));
+        }
+        line.push_str(&format!(" {all:>6} instructions"));
+        if self.stack > 0 {
+            line.push_str(&format!(" {} B local", self.stack));
+        }
+        line
+    }
+}
+
+/// All kernels, from the listing of instructions and that of resources.
+pub(crate) fn functions(instructions: &str, resources: &str) -> Vec<Function> {
+    let mut found: Vec<Function> = Vec::new();
+    let mut lines = Vec::new();
+    for line in instructions.lines() {
+        if let Some(name) = line.trim().strip_prefix("Function : ") {
+            close(&mut found, &mut lines);
+            found.push(Function { name: name.to_owned(), ..Function::default() });
+        } else if let Some(instruction) = instruction(line) {
+            lines.push(instruction);
+        }
+    }
+    close(&mut found, &mut lines);
+    let taken = resources_of(resources);
+    for function in &mut found {
+        if let Some(&(registers, stack)) = taken.get(&function.name) {
+            (function.registers, function.stack) = (registers, stack);
+        }
+    }
+    found
+}
+
+/// An instruction: where it is, its word, where it branches to.
+struct Instruction {
+    address: u64,
+    word: String,
+    target: Option<u64>,
+}
+
+/// `        /*0a30*/    @!P0 BRA 0x3f0 ;    /* 0x... */`
+fn instruction(line: &str) -> Option<Instruction> {
+    let (address, rest) = line.trim().strip_prefix("/*")?.split_once("*/")?;
+    let address = u64::from_str_radix(address, 16).ok()?;
+    let text = rest.split(';').next()?.trim();
+    let mut words = text.split_whitespace().skip_while(|word| word.starts_with('@'));
+    let word = words.next()?.split('.').next()?.to_owned();
+    if word.is_empty() || !word.starts_with(|c: char| c.is_ascii_uppercase()) {
+        return None;
+    }
+    let target = words.filter_map(|word| word.trim_matches('`').strip_prefix("0x"));
+    let target = target.filter_map(|word| u64::from_str_radix(word, 16).ok()).last();
+    Some(Instruction { address, target: target.filter(|_| word == "BRA"), word })
+}
+
+/// Counts the last function's instructions, and what its loops of products put aside.
+fn close(found: &mut [Function], lines: &mut Vec<Instruction>) {
+    let Some(function) = found.last_mut() else { return };
+    for line in lines.iter() {
+        *function.instructions.entry(line.word.clone()).or_default() += 1;
+    }
+    let loops = lines.iter().filter_map(|line| {
+        let start = line.target.filter(|target| *target < line.address)?;
+        let inside = |other: &&Instruction| (start..=line.address).contains(&other.address);
+        let multiplies = |other: &Instruction| matches!(&*other.word, "HMMA" | "HGMMA" | "FFMA");
+        let body: Vec<_> = lines.iter().filter(inside).collect();
+        body.iter().any(|other| multiplies(other)).then_some(start..=line.address)
+    });
+    let loops: Vec<_> = loops.collect();
+    let local = |line: &&Instruction| matches!(&*line.word, "LDL" | "STL");
+    let inside = |line: &&Instruction| loops.iter().any(|range| range.contains(&line.address));
+    function.spilled_in_loops = lines.iter().filter(local).filter(inside).count() as u32;
+    lines.clear();
+}
+
+/// Registers and bytes of local memory by name:
+/// ` Function name:` and then `  REG:32 STACK:0 SHARED:0 LOCAL:0 ...`
+fn resources_of(text: &str) -> BTreeMap<String, (u32, u32)> {
+    let mut all = BTreeMap::new();
+    let mut name = None;
+    for line in text.lines().map(str::trim) {
+        if let Some(function) = line.strip_prefix("Function ") {
+            name = Some(function.trim_end_matches(':').to_owned());
+        } else if let (Some(_), true) = (&name, line.starts_with("REG:")) {
+            let of = |key: &str| {
+                let value = line.split_whitespace().find_map(|word| word.strip_prefix(key));
+                value.and_then(|value| value.parse().ok()).unwrap_or(0)
+            };
+            let local = of("STACK:").max(of("LOCAL:"));
+            all.extend(name.take().map(|name| (name, (of("REG:"), local))));
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LISTING: &str = "
+		Function : folds
+	.headerflags	@\"EF_CUDA_SM80\"
+        /*0000*/                   MOV R1, c[0x0][0x28] ;    /* 0x00000a0000017a02 */
+        /*0010*/                   STL [R1], R4 ;            /* 0x0 */
+        /*0020*/                   HMMA.16816.F32 R4, R8, R12, R4 ;
+        /*0030*/                   LDL R5, [R1+0x4] ;
+        /*0040*/              @!P0 BRA 0x20 ;
+        /*0050*/                   EXIT ;
+		Function : copies
+        /*0000*/                   BRA 0x10 ;
+        /*0010*/                   EXIT ;
+";
+    const TAKEN: &str = "
+ Function folds:
+  REG:168 STACK:16 SHARED:0 LOCAL:0 CONSTANT[0]:400
+ Function copies:
+  REG:8 STACK:0 SHARED:0 LOCAL:0
+";
+
+    #[test]
+    fn counts_instructions_and_what_loops_put_aside() {
+        let found = functions(LISTING, TAKEN);
+        assert_eq!(found.len(), 2);
+        let [folds, copies] = [&found[0], &found[1]];
+        assert_eq!((folds.registers, folds.stack, folds.spilled_in_loops), (168, 16, 1));
+        assert!(folds.has("HMMA") && !copies.has("HMMA"));
+        assert_eq!((copies.registers, copies.spilled_in_loops), (8, 0));
+        assert_eq!(folds.instructions.values().sum::<u32>(), 6);
+    }
+}

@@ -1,0 +1,37 @@
+//! `cargo xtask cuda setup | check | build | pack`: the CUDA kernels on a machine that need not have a GPU.
+
+mod build;
+mod image;
+mod listing;
+mod toolkit;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+pub(crate) use toolkit::mute_compiler;
+
+use crate::tool;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Installs the CUDA 13.0 compiler below `target/cuda`
+    Setup,
+    /// Compiles every kernel for sm_80 and sm_90a, and holds registers, spills and instructions to what is wanted
+    Check,
+    /// Builds `annulus` with CUDA so that it starts without a driver, and prints where it is
+    Build,
+}
+
+pub(crate) fn run(command: &Command) -> Result<()> {
+    let toolkit = toolkit::Toolkit::set_up()?;
+    match command {
+        Command::Setup => {
+            tool::say(&format!("CUDA_HOME={}", toolkit.home.display()));
+            Ok(())
+        }
+        Command::Check => image::check(&toolkit),
+        Command::Build => {
+            build::run(&toolkit).map(|program| tool::say(&program.display().to_string()))
+        }
+    }
+}

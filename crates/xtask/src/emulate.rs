@@ -1,0 +1,205 @@
+//! `cargo xtask emulate`: the CUDA kernels on the CPU; and whether their tests would notice a mistake.
+//!
+//! `kernels/mutants.txt` lists mistakes to plant. Each is planted alone into a copy of the sources, the copy is compiled, and the
+//! tests that it concerns must fail with every seed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::{root, tool};
+
+/// Orders of threads that a mistake has to be found in.
+const SEEDS: [&str; 2] = ["0", "1"];
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Every kernel with every mask, geometry, grouping and size, not only a cover of all pairs
+    #[arg(long)]
+    all: bool,
+    /// Plants mistakes instead, and holds the tests to finding them
+    #[arg(long)]
+    mutants: bool,
+    /// With `--mutants`: only those with this in their description
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.mutants {
+        return mutants(&arguments.only);
+    }
+    let all = if arguments.all { "1" } else { "0" };
+    let words = [&TESTS[..], &["--", "--nocapture"]].concat();
+    tool::cargo_with(&[("ANNULUS_KERNELS_ALL", all.as_ref())], &words)
+}
+
+const TESTS: [&str; 7] =
+    ["test", "--package", "annulus-ops", "--features", "emulator", "--test", "kernels"];
+
+/// A mistake to plant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mutant {
+    /// The file, below `kernels/`.
+    file: String,
+    /// Which kernels are run.
+    kernels: String,
+    /// What is wrong then.
+    what: String,
+    /// Whether the emulator can see it.
+    seen: bool,
+    from: String,
+    to: String,
+}
+
+fn mutants(only: &str) -> Result<()> {
+    let list = root().join("kernels/mutants.txt");
+    let text = std::fs::read_to_string(&list).context("kernels/mutants.txt")?;
+    let all = read(&text)?;
+    let tests = test_program()?;
+    let mut missed = Vec::new();
+    let chosen = all.iter().filter(|mutant| mutant.what.contains(only));
+    for mutant in chosen.clone() {
+        let found = mutant.found(&tests).with_context(|| mutant.what.clone())?;
+        let said = match (found, mutant.seen) {
+            (true, true) => "found",
+            (false, false) => "not found, as expected",
+            (true, false) => "found, though it was thought not to be",
+            (false, true) => "MISSED",
+        };
+        tool::say(&format!("{:<60} {said}", mutant.what));
+        missed.extend((!found && mutant.seen).then_some(&*mutant.what));
+    }
+    if !missed.is_empty() {
+        bail!(
+            "{} of {} planted mistakes were missed: {}",
+            missed.len(),
+            chosen.count(),
+            missed.join("; ")
+        );
+    }
+    Ok(())
+}
+
+/// `= FILE | KERNELS | WHAT [| unseen]`, then `- ` the text as it is, and `+ ` as it is planted; `#` starts a remark.
+fn read(text: &str) -> Result<Vec<Mutant>> {
+    let mut all: Vec<Mutant> = Vec::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+        if let Some(header) = line.strip_prefix("= ") {
+            let words: Vec<&str> = header.split('|').map(str::trim).collect();
+            let [file, kernels, what, rest @ ..] = &*words else {
+                bail!("kernels/mutants.txt: `{line}`, wanted `= FILE | KERNELS | WHAT`");
+            };
+            let [file, kernels, what] = [file, kernels, what].map(|word| (*word).to_owned());
+            let (from, to) = (String::new(), String::new());
+            all.push(Mutant { file, kernels, what, seen: rest != ["unseen"], from, to });
+            continue;
+        }
+        let mutant = all.last_mut().context("kernels/mutants.txt: a change before its header")?;
+        match line.split_at_checked(2) {
+            Some(("- ", from)) => from.clone_into(&mut mutant.from),
+            Some(("+ ", to)) => to.clone_into(&mut mutant.to),
+            _ if line == "+" => mutant.to.clear(),
+            _ => bail!("kernels/mutants.txt: `{line}`, wanted `- ` or `+ `"),
+        }
+    }
+    Ok(all)
+}
+
+impl Mutant {
+    /// Whether the tests fail with it, whatever the seed.
+    fn found(&self, tests: &Path) -> Result<bool> {
+        let Some(library) = self.compiled()? else { return Ok(true) };
+        for seed in SEEDS {
+            let status = Command::new(tests)
+                .arg("attention::")
+                .env("ANNULUS_EMULATOR", &library)
+                .env("ANNULUS_KERNELS_ONLY", &self.kernels)
+                .env("ANNULUS_KERNELS_SEED", seed)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()?;
+            if status.success() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The emulator with it; none where the compiler finds it.
+    fn compiled(&self) -> Result<Option<PathBuf>> {
+        let folder = root().join("target/mutants");
+        let kernels = folder.join("kernels");
+        copy(&root().join("kernels"), &kernels)?;
+        let file = kernels.join(&self.file);
+        let text = std::fs::read_to_string(&file).with_context(|| self.file.clone())?;
+        if text.matches(&self.from).count() != 1 {
+            bail!("`{}` is not once in kernels/{}", self.from, self.file);
+        }
+        std::fs::write(&file, text.replace(&self.from, &self.to))?;
+        let library = folder.join("libannulus_emulator.so");
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+        let status = Command::new(compiler)
+            .args(["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-w", "-o"])
+            .arg(&library)
+            .arg(kernels.join("emulate.cpp"))
+            .stderr(Stdio::null())
+            .status()?;
+        Ok(status.success().then_some(library))
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let (path, into) = (entry?.path(), to);
+        let into = into.join(path.file_name().context("an entry without a name")?);
+        if path.is_dir() {
+            copy(&path, &into)?;
+        } else {
+            std::fs::copy(&path, &into)?;
+        }
+    }
+    Ok(())
+}
+
+/// The compiled tests of the kernels.
+fn test_program() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut words = TESTS.to_vec();
+    words.extend(["--no-run", "--message-format", "json"]);
+    let output =
+        Command::new(cargo).args(words).current_dir(root()).stderr(Stdio::inherit()).output()?;
+    let lines = String::from_utf8(output.stdout)?;
+    let messages = lines.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let executables = messages
+        .filter_map(|message: serde_json::Value| message["executable"].as_str().map(PathBuf::from));
+    executables.last().context("cargo named no test program")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read() {
+        let text = "# remark\n= a/b.h | sm80 | a wait dropped\n- wait<0>();\n+\n\n= c.h | sm90 | no fence | unseen\n- x\n+ y\n";
+        let all = read(text).unwrap();
+        assert_eq!(all.len(), 2);
+        assert_eq!((&*all[0].from, &*all[0].to, all[0].seen), ("wait<0>();", "", true));
+        assert_eq!((&*all[1].file, &*all[1].kernels, all[1].seen), ("c.h", "sm90", false));
+        assert!(read("- x").is_err() && read("= a | b").is_err());
+    }
+
+    #[test]
+    fn every_mistake_of_the_list_can_be_planted() {
+        let text = std::fs::read_to_string(root().join("kernels/mutants.txt")).unwrap();
+        for Mutant { file, from, to, what, .. } in read(&text).unwrap() {
+            let source = std::fs::read_to_string(root().join("kernels").join(&file)).unwrap();
+            assert_eq!(source.matches(&from).count(), 1, "{what}: `{from}` in {file}");
+            assert_ne!(from, to, "{what}");
+        }
+    }
+}
