@@ -1,0 +1,332 @@
+// Backward attention for sm_90a. A block of threads keeps a block of keys and visits the blocks of queries that see it, of all query
+// heads that share it. All is transposed, a row being a key: then the mask of a row, its weights and their slopes stay in the
+// registers of one thread, as left operands of what is summed over queries:
+//
+//   scores S^T = K Q^T      slopes of weights dP^T = V dO^T
+//   weights P^T = exp2(scale S^T - lse)       dV += P^T dO
+//   slopes of scores dS^T = P^T (dP^T - delta)       dK += dS^T Q       dQ += dS K
+//
+// Only dQ sums over keys: for it dS^T goes through shared memory, and its sums to global memory, where those of other blocks of
+// keys go as well, in an order that is not fixed. Without `WithQueries` a kernel leaves dQ to sm90_queries.h, and all results are
+// the same bits every time.
+//
+// Of block n the products run beside: scores and slopes of block n + 1 start before dK of block n is awaited, weights are made
+// while slopes are multiplied, slopes while dV is.
+#pragma once
+#include "../vocabulary/reductions.h"
+#include "sm90_fragments.h"
+#include "sm90_pipeline.h"
+
+namespace sm90 {
+
+template <typename Number, int Dim, int QueryBlock, bool WithQueries> struct Backward {
+  using T = Number;
+  static constexpr int dim = Dim, panels = ceiling_divide(Dim, PANEL_COLUMNS);
+  static constexpr int consumers = 2, keys = 64 * consumers, queries = QueryBlock, stages = 2;
+  static constexpr bool with_queries = WithQueries;
+  static constexpr int threads = WARPGROUP * (1 + consumers), warps = 4 * consumers;
+  static constexpr int producer_registers = 24, consumer_registers = 240;
+  // Two warpgroups make 64 x 64 sums of dQ each: of 64 queries and two panels, or of one panel and 128 queries.
+  static constexpr bool by_panels = queries == 64;
+  static_assert(by_panels ? panels == 2 : queries == 128 && panels == 1, "dQ of a block is 64 x 128 or 128 x 64");
+
+  static constexpr int key_bytes = panel_bytes(keys, Dim), query_bytes = panel_bytes(queries, Dim), row_bytes = 4 * queries;
+  static constexpr int slope_bytes = WithQueries ? panel_bytes(keys, queries) : 0;
+  static constexpr int values_at = key_bytes, queries_at = 2 * key_bytes, gradients_at = queries_at + stages * query_bytes;
+  static constexpr int slopes_at = gradients_at + stages * query_bytes, lse_at = slopes_at + 2 * slope_bytes;
+  static constexpr int delta_at = lse_at + stages * row_bytes, steps_at = delta_at + stages * row_bytes;
+  static constexpr int kept_at = steps_at + stages * 16, barriers_at = kept_at + 16;
+  using Rows = Channel<stages, warps>;
+  static constexpr int shared_bytes = barriers_at + 2 * Rows::bytes + 8;
+  static_assert(shared_bytes <= 227 * 1024, "a block's shared memory on sm_90");
+};
+
+// What comes with a block of queries.
+struct alignas(16) QueryStep {
+  float* dq;   // of the block
+  int first;   // query
+  int flags;   // MASKED unless all keys of the block are seen by all of these; LAST if no more come
+};
+constexpr int MASKED = 1, LAST = 2;
+
+// What is kept, for those that look at masks.
+struct alignas(16) KeptSpans {
+  const Spans* spans;
+  int rows;  // that exist from the first of the block on
+  int unused;
+};
+
+template <class Kernel> struct BackwardMemory {
+  uint32_t base;
+  typename Kernel::Rows queries, gradients;
+  uint32_t kept;  // the barrier of what stays
+
+  DEVICE explicit BackwardMemory(uint32_t base)
+      : base(base), queries{base + Kernel::barriers_at}, gradients{queries.barriers + Kernel::Rows::bytes},
+        kept(gradients.barriers + Kernel::Rows::bytes) {}
+
+  DEVICE void prepare() const {
+    queries.prepare();
+    gradients.prepare();
+    barrier_init(kept, 1);
+    barrier_init_fence();
+  }
+
+  DEVICE Tile<Kernel::keys> key_tile() const { return {base}; }
+  DEVICE Tile<Kernel::keys> value_tile() const { return {base + Kernel::values_at}; }
+  DEVICE Tile<Kernel::queries> query_tile(int stage) const { return {base + Kernel::queries_at + stage * Kernel::query_bytes}; }
+  DEVICE Tile<Kernel::queries> gradient_tile(int stage) const { return {base + Kernel::gradients_at + stage * Kernel::query_bytes}; }
+  DEVICE Tile<Kernel::keys> slope_tile(int buffer) const { return {base + Kernel::slopes_at + buffer * Kernel::slope_bytes}; }
+  DEVICE uint32_t lse(int stage) const { return base + Kernel::lse_at + stage * Kernel::row_bytes; }
+  DEVICE uint32_t delta(int stage) const { return base + Kernel::delta_at + stage * Kernel::row_bytes; }
+  DEVICE uint32_t step(int stage) const { return base + Kernel::steps_at + stage * 16; }
+  DEVICE uint32_t kept_spans() const { return base + Kernel::kept_at; }
+};
+
+// The block of keys that a block of threads keeps: grid (most blocks of a tile, heads of keys, batch rows x tiles).
+struct KeyBlock {
+  const Keys& tile;
+  int first, head, batch;
+  const Reach* reach;  // null where the tile has no such block
+  const Spans* spans;  // of its rows
+
+  DEVICE KeyBlock(const BackwardArguments& arguments, int keys)
+      : tile(arguments.tiles[blockIdx.z % arguments.tile_count]), first(static_cast<int>(blockIdx.x) * keys),
+        head(static_cast<int>(blockIdx.y)), batch(static_cast<int>(blockIdx.z) / arguments.tile_count) {
+    const int visibility = tile.visibilities == 1 ? 0 : batch, blocks = ceiling_divide(tile.rows, keys);
+    reach = first < tile.rows ? tile.key_blocks + visibility * blocks + blockIdx.x : nullptr;
+    spans = tile.keys + visibility * tile.rows + first;
+  }
+};
+
+// One thread: brings the keys and values, then queries, gradients and what belongs to their rows.
+template <class Kernel> struct BackwardProducer {
+  const BackwardArguments& arguments;
+  BackwardMemory<Kernel> memory;
+  const KeyBlock& block;
+
+  DEVICE void run() {
+    tensor_map_fence(&block.tile.k_map);
+    tensor_map_fence(&block.tile.v_map);
+    store_shared(memory.kept_spans(), KeptSpans{block.spans, block.tile.rows - block.first, 0});
+    barrier_expect(memory.kept, 2 * Kernel::key_bytes);
+    bring_kept(memory.key_tile().address, block.tile.k_map);
+    bring_kept(memory.value_tile().address, block.tile.v_map);
+    const BlockWalk<Kernel::queries> walk(*block.reach);
+    const int blocks = walk.count(), first_head = block.head * arguments.group;
+    for (int head = first_head; head < first_head + arguments.group; ++head) {
+      for (int index = 0; index < blocks; ++index) {
+        const bool last = head + 1 == first_head + arguments.group && index + 1 == blocks;
+        bring(walk.block(index) * Kernel::queries, head, last);
+      }
+    }
+  }
+
+ private:
+  DEVICE void bring_kept(uint32_t shared, const TensorMap& map) {
+    load_rows<Kernel::keys, Kernel::panels>(shared, map, memory.kept, block.first, block.head, block.batch);
+  }
+
+  DEVICE void bring(int first, int head, bool last) {
+    const bool whole = block.first + Kernel::keys <= block.tile.rows && is_full(*block.reach, first, first + Kernel::queries);
+    const int64_t row = (static_cast<int64_t>(block.batch) * arguments.heads + head) * arguments.padded + first;
+    const int stage = memory.queries.turn.stage;
+    memory.queries.claim();
+    store_shared(memory.step(stage), QueryStep{arguments.dq + row * Kernel::dim, first, (whole ? 0 : MASKED) | (last ? LAST : 0)});
+    bring_rows(memory.queries, memory.query_tile(stage).address, arguments.q_map, first, head);
+    load_bytes(memory.lse(stage), arguments.lse_log2 + row, Kernel::row_bytes, memory.queries.full());
+    memory.queries.turn.next();
+    memory.gradients.claim();
+    bring_rows(memory.gradients, memory.gradient_tile(stage).address, arguments.gradient_map, first, head);
+    load_bytes(memory.delta(stage), arguments.delta + row, Kernel::row_bytes, memory.gradients.full());
+    memory.gradients.turn.next();
+  }
+
+  DEVICE void bring_rows(const typename Kernel::Rows& channel, uint32_t tile, const TensorMap& map, int first, int head) {
+    barrier_expect(channel.full(), Kernel::query_bytes + Kernel::row_bytes);
+    load_rows<Kernel::queries, Kernel::panels>(tile, map, channel.full(), first, head, block.batch);
+  }
+};
+
+// A warpgroup: 64 keys, their dK and dV, and its part of dQ.
+template <class Kernel> struct BackwardConsumer {
+  using T = typename Kernel::T;
+  static constexpr int slopes_barrier = 1;  // both warpgroups have stored their slopes
+  const BackwardArguments& arguments;
+  BackwardMemory<Kernel> memory;
+  int consumer;
+  float dk[Kernel::dim / 2] = {};
+  float dv[Kernel::dim / 2] = {};
+  float scores[Kernel::queries / 2];  // then weights
+  float slopes[Kernel::queries / 2];
+  uint32_t left_of_dv[Kernel::queries / 16][4];
+  uint32_t left_of_dk[Kernel::queries / 16][4];
+
+  DEVICE BackwardConsumer(const BackwardArguments& arguments, const BackwardMemory<Kernel>& memory, int consumer)
+      : arguments(arguments), memory(memory), consumer(consumer) {}
+
+  DEVICE void run() {
+    warpgroup_hold(dk);
+    warpgroup_hold(dv);
+    barrier_wait(memory.kept, 0);
+    start_scores(0, 0);
+    start_slopes(0, 0);
+    for (int n = 0;; ++n) {
+      const int stage = n % 2;
+      const QueryStep step = load_shared<QueryStep>(memory.step(stage));
+      make_weights(step, stage);
+      make_slopes(stage);
+      add_keys(step, stage);
+      if ((step.flags & LAST) != 0) break;
+      start_scores(1 - stage, (n + 1) / 2 % 2);
+      warpgroup_wait<1>();
+      memory.queries.release(stage);
+      start_slopes(1 - stage, (n + 1) / 2 % 2);
+    }
+    warpgroup_wait<0>();
+    warpgroup_hold(dk);
+    warpgroup_hold(dv);
+    const KeyBlock block(arguments, Kernel::keys);
+    store(block, block.tile.dk, dk, arguments.scale);
+    store(block, block.tile.dv, dv, 1.0f);
+  }
+
+ private:
+  DEVICE int first_row() const { return 64 * consumer; }
+
+  DEVICE void start_scores(int stage, uint32_t parity) {
+    memory.queries.wait(stage, parity);
+    warpgroup_fence();
+    multiply_rows<T, Kernel::queries, Kernel::dim>(scores, memory.key_tile(), first_row(), memory.query_tile(stage));
+    warpgroup_commit();
+  }
+
+  DEVICE void start_slopes(int stage, uint32_t parity) {
+    memory.gradients.wait(stage, parity);
+    warpgroup_fence();
+    multiply_rows<T, Kernel::queries, Kernel::dim>(slopes, memory.value_tile(), first_row(), memory.gradient_tile(stage));
+    warpgroup_commit();
+  }
+
+  // Weights from scores, then starts dV.
+  DEVICE void make_weights(const QueryStep& step, int stage) {
+    uint32_t seen[2];
+    const bool masked = (step.flags & MASKED) != 0;
+    if (masked) {
+      const KeptSpans kept = load_shared<KeptSpans>(memory.kept_spans());
+      look(seen, kept.spans, first_row(), kept.rows, step.first);
+    }
+    warpgroup_wait<1>();
+    warpgroup_hold(scores);
+    if (masked) hide<Kernel::queries>(scores, seen);
+    const uint32_t of_columns = afresh(memory.lse(stage) + 4 * sums_column());
+    UNROLL
+    for (int j = 0; j < Kernel::queries / 8; ++j) {
+      const Float2 lse = load_shared<Float2>(of_columns + 32 * j);
+      UNROLL
+      for (int e = 0; e < 4; ++e) {
+        float& score = scores[4 * j + e];
+        score = exp2_fast(multiply_add(score, arguments.scale_log2, -(e % 2 == 0 ? lse.x : lse.y)));
+      }
+    }
+    round_sums<T, Kernel::queries>(left_of_dv, scores);
+    warpgroup_fence();
+    multiply_fragments<T, Kernel::dim>(dv, left_of_dv, memory.gradient_tile(stage));
+    warpgroup_commit();
+  }
+
+  // Slopes of scores from those of weights, in registers, and in shared memory for dQ.
+  DEVICE void make_slopes(int stage) {
+    warpgroup_wait<1>();
+    warpgroup_hold(slopes);
+    const uint32_t of_columns = afresh(memory.delta(stage) + 4 * sums_column());
+    UNROLL
+    for (int j = 0; j < Kernel::queries / 8; ++j) {
+      const Float2 delta = load_shared<Float2>(of_columns + 32 * j);
+      UNROLL
+      for (int e = 0; e < 4; ++e) slopes[4 * j + e] = scores[4 * j + e] * (slopes[4 * j + e] - (e % 2 == 0 ? delta.x : delta.y));
+    }
+    round_sums<T, Kernel::queries>(left_of_dk, slopes);
+    if constexpr (Kernel::with_queries) share_slopes(memory.slope_tile(stage).address);
+  }
+
+  // Two tiles take turns: who stores into one has met all that read it two blocks ago.
+  DEVICE void share_slopes(uint32_t tile) const {
+    const uint32_t at = afresh(tile + panel_address(Kernel::keys, first_row() + sums_row(), 0) + 2 * sums_column());
+    UNROLL
+    for (int k = 0; k < Kernel::queries / 16; ++k) {
+      UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const int chunk = 2 * k + e / 2, panel = chunk / 8 * Kernel::keys * PANEL_ROW_BYTES;
+        store_shared((at ^ (chunk % 8 * 16)) + panel + e % 2 * 8 * PANEL_ROW_BYTES, left_of_dk[k][e]);
+      }
+    }
+    proxy_fence();
+    named_sync(slopes_barrier, Kernel::consumers * WARPGROUP);
+  }
+
+  // Starts dQ and dK, and adds dQ when it is there: dV is by then.
+  DEVICE void add_keys(const QueryStep& step, int stage) {
+    float dq[32];
+    warpgroup_fence();
+    if constexpr (Kernel::with_queries) {
+      multiply_columns<T, 64>(dq, memory.slope_tile(stage), first_panel(false), memory.key_tile(), first_panel(true));
+      warpgroup_commit();
+    }
+    multiply_fragments<T, Kernel::dim>(dk, left_of_dk, memory.query_tile(stage));
+    warpgroup_commit();
+    warpgroup_wait<1>();
+    memory.gradients.release(stage);
+    if constexpr (Kernel::with_queries) {
+      warpgroup_hold(dq);
+      add_queries(step.dq, dq);
+    }
+  }
+
+  // This warpgroup's panel of queries, or of columns of dQ.
+  DEVICE int first_panel(bool of_columns) const { return Kernel::by_panels == of_columns ? consumer : 0; }
+
+  // In the order of sums: by 64 queries, by 8 columns, by threads.
+  DEVICE void add_queries(float* block, const float (&dq)[32]) const {
+    const int panel = first_panel(true);
+    float* to = block + first_panel(false) * 64 * Kernel::dim + panel * 64 * 64 + 4 * sums_thread();
+    UNROLL
+    for (int j = 0; j < 8; ++j) {
+      if (Kernel::dim % 64 != 0 && panel * 64 + 8 * j >= Kernel::dim) break;
+      add_global(to + j * 512, Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
+    }
+  }
+
+  DEVICE void store(const KeyBlock& block, float* rows, const float (&sums)[Kernel::dim / 2], float factor) const {
+    const int64_t head = static_cast<int64_t>(block.batch) * (arguments.heads / arguments.group) + block.head;
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const int row = block.first + first_row() + sums_row() + 8 * r;
+      if (row >= block.tile.rows) continue;
+      float* to = rows + (head * block.tile.rows + row) * Kernel::dim + sums_column();
+      UNROLL
+      for (int j = 0; j < Kernel::dim / 8; ++j) {
+        add_global(to + 8 * j, Float2{factor * sums[4 * j + 2 * r], factor * sums[4 * j + 2 * r + 1]});
+      }
+    }
+  }
+};
+
+template <class Kernel> DEVICE void attention_backward(const BackwardArguments& arguments) {
+  SHARED_MEMORY(shared);
+  const BackwardMemory<Kernel> memory(shared_address(shared));
+  const KeyBlock block(arguments, Kernel::keys);
+  if (block.reach == nullptr || BlockWalk<Kernel::queries>(*block.reach).count() == 0) return;
+  if (threadIdx.x == 0) memory.prepare();
+  __syncthreads();
+  const int warpgroup = warpgroup_index();
+  if (warpgroup == 0) {
+    registers_release<Kernel::producer_registers>();
+    if (threadIdx.x == 0) BackwardProducer<Kernel>{arguments, memory, block}.run();
+  } else {
+    registers_claim<Kernel::consumer_registers>();
+    BackwardConsumer<Kernel>(arguments, memory, warpgroup - 1).run();
+  }
+}
+
+}  // namespace sm90

@@ -1,0 +1,229 @@
+// Forward attention for sm_90a. A block of threads keeps a block of queries and visits the blocks of keys that it sees, in all
+// tiles of a hop:
+//
+//   scores S = Q K^T        both from shared memory
+//   weights P = exp2(scale (S - maximum)), sum += P       in registers, while the previous block's P V runs
+//   out += P V              P from registers
+//
+// The state (out, maximum, sum) starts from what earlier hops left and goes back in place. One warpgroup produces, the others
+// consume 64 queries each, by turns.
+#pragma once
+#include "sm90_fragments.h"
+#include "sm90_rows.h"
+
+namespace sm90 {
+
+// What a forward kernel is compiled for.
+template <typename Number, int Dim, int QueryBlock, int KeyBlock> struct Forward : KeptQueries<Number, Dim, QueryBlock, KeyBlock, 1> {
+  using Arguments = ForwardArguments;
+  static constexpr int producer_registers = 32, consumer_registers = QueryBlock == 128 ? 240 : 160;
+  static DEVICE const TensorMap& kept_map(const ForwardArguments& arguments, int) { return arguments.q_map; }
+};
+
+// A warpgroup: 64 queries of every item, from the state of earlier hops to that of this one.
+template <class Kernel> struct ForwardConsumer {
+  using T = typename Kernel::T;
+  const ForwardArguments& arguments;
+  RowsMemory<Kernel> memory;
+  Turns<Kernel::consumers> turns;
+  float out[Kernel::dim / 2];
+  float maximum[2];
+  float sum[2];  // of the columns of this thread
+  uint32_t weights[Kernel::keys / 16][4];
+
+  DEVICE ForwardConsumer(const ForwardArguments& arguments, const RowsMemory<Kernel>& memory, int consumer)
+      : arguments(arguments), memory(memory), turns{consumer} {}
+
+  DEVICE void run() {
+    turns.begin();
+    for (;;) {
+      memory.kept.wait();
+      const Item item = load_shared<Item>(memory.item());
+      if (item.block < 0) break;
+      fold(item);
+      memory.kept.turn.next();
+    }
+    turns.end();
+  }
+
+ private:
+  DEVICE int first_row() const { return 64 * turns.consumer; }
+
+  // This thread's two rows: their place among the queries of a head, and in the state.
+  DEVICE int row_of(const Item& item, int r) const { return item.block * Kernel::queries + first_row() + sums_row() + 8 * r; }
+  DEVICE int64_t row_index(const Item& item, int row) const {
+    return (static_cast<int64_t>(item.batch) * arguments.heads + item.head) * arguments.rows + row;
+  }
+
+  DEVICE void fold(const Item& item) {
+    Step step = await_step();
+    step = first_block(item, step);
+    while (step.first >= 0) step = next_block(item, step);
+    memory.values.wait();
+    add_values();
+    warpgroup_wait<0>();
+    warpgroup_hold(out);
+    release_values();
+    store_state(item);
+  }
+
+  DEVICE Step await_step() const {
+    memory.keys.wait();
+    return load_shared<Step>(memory.step());
+  }
+
+  DEVICE Step first_block(const Item& item, const Step& step) {
+    float scores[Kernel::keys / 2], factor[2];
+    uint32_t seen[2];
+    turns.take();
+    start_scores(scores);
+    turns.pass();
+    load_state(item);
+    if (step.spans != nullptr) look(seen, step.spans, first_row(), arguments.rows - item.block * Kernel::queries, step.first);
+    warpgroup_wait<0>();
+    warpgroup_hold(scores);
+    release_keys(step);
+    if (step.spans != nullptr) hide<Kernel::keys>(scores, seen);
+    weigh(scores, factor);
+    rescale(factor);
+    round_sums<T, Kernel::keys>(weights, scores);
+    return step_after(step);
+  }
+
+  // Scores of a block, while the weights of the one before multiply its values. That the next step is awaited before these
+  // products are keeps the compiler from waiting for the products before it makes weights: it moves no wait across a loop.
+  DEVICE Step next_block(const Item& item, const Step& step) {
+    float scores[Kernel::keys / 2], factor[2];
+    uint32_t seen[2];
+    turns.take();
+    start_scores(scores);
+    memory.values.wait();
+    add_values();
+    turns.pass();
+    if (step.spans != nullptr) look(seen, step.spans, first_row(), arguments.rows - item.block * Kernel::queries, step.first);
+    warpgroup_wait<1>();
+    warpgroup_hold(scores);
+    release_keys(step);
+    if (step.spans != nullptr) hide<Kernel::keys>(scores, seen);
+    weigh(scores, factor);
+    const Step after = step_after(step);
+    warpgroup_wait<0>();
+    warpgroup_hold(out);
+    release_values();
+    rescale(factor);
+    round_sums<T, Kernel::keys>(weights, scores);
+    return after;
+  }
+
+  // The next one, or one before the first row after the last.
+  DEVICE Step step_after(const Step& step) const {
+    if (step.last != 0) return {nullptr, -1, 1};
+    return await_step();
+  }
+
+  DEVICE void start_scores(float (&scores)[Kernel::keys / 2]) {
+    warpgroup_fence();
+    multiply_rows<T, Kernel::keys, Kernel::dim>(scores, memory.kept_tile(0), first_row(), memory.key_tile());
+    warpgroup_commit();
+  }
+
+  DEVICE void add_values() {
+    warpgroup_fence();
+    multiply_fragments<T, Kernel::dim>(out, weights, memory.value_tile());
+    warpgroup_commit();
+  }
+
+  DEVICE void release_keys(const Step& step) {
+    memory.keys.release();
+    memory.keys.turn.next();
+    if (step.last != 0) memory.kept.release();
+  }
+
+  DEVICE void release_values() {
+    memory.values.release();
+    memory.values.turn.next();
+  }
+
+  // Scores become weights; what earlier ones have to be multiplied by is left in `factor`.
+  DEVICE void weigh(float (&scores)[Kernel::keys / 2], float (&factor)[2]) {
+    const float scale = arguments.scale_log2;
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
+      float highest = maximum[r];
+      UNROLL
+      for (int j = 0; j < Kernel::keys / 8; ++j) highest = max(highest, max(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
+      highest = quad_max(highest);
+      const float shift = highest == -infinity() ? 0.0f : highest * scale;
+      factor[r] = exp2_fast(multiply_add(maximum[r], scale, -shift));
+      maximum[r] = highest;
+      float total[2] = {0.0f, 0.0f};
+      UNROLL
+      for (int j = 0; j < Kernel::keys / 8; ++j) {
+        UNROLL
+        for (int e = 0; e < 2; ++e) {
+          float& score = scores[4 * j + 2 * r + e];
+          score = exp2_fast(multiply_add(score, scale, -shift));
+          total[e] += score;
+        }
+      }
+      sum[r] = multiply_add(sum[r], factor[r], total[0] + total[1]);
+    }
+  }
+
+  // Most blocks leave every maximum of a warp's rows where it was.
+  DEVICE void rescale(const float (&factor)[2]) {
+    if (!warp_any(factor[0] != 1.0f || factor[1] != 1.0f)) return;
+    UNROLL
+    for (int i = 0; i < Kernel::dim / 2; ++i) out[i] *= factor[i / 2 % 2];
+  }
+
+  // Rows past the end repeat the last one; they are not stored.
+  DEVICE void load_state(const Item& item) {
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const int64_t row = row_index(item, min(row_of(item, r), arguments.rows - 1));
+      maximum[r] = arguments.maximum[row];
+      sum[r] = sums_column() == 0 ? arguments.sum[row] : 0.0f;
+      const Float2* from = reinterpret_cast<const Float2*>(arguments.out + row * Kernel::dim + sums_column());
+      UNROLL
+      for (int j = 0; j < Kernel::dim / 8; ++j) {
+        const Float2 pair = from[4 * j];
+        out[4 * j + 2 * r] = pair.x;
+        out[4 * j + 2 * r + 1] = pair.y;
+      }
+    }
+  }
+
+  DEVICE void store_state(const Item& item) {
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const float total = quad_sum(sum[r]);
+      if (row_of(item, r) >= arguments.rows) continue;
+      const int64_t row = row_index(item, row_of(item, r));
+      if (sums_column() == 0) {
+        store_global(arguments.maximum + row, maximum[r]);
+        store_global(arguments.sum + row, total);
+      }
+      Float2* to = reinterpret_cast<Float2*>(arguments.out + row * Kernel::dim + sums_column());
+      UNROLL
+      for (int j = 0; j < Kernel::dim / 8; ++j) store_global(to + 4 * j, Float2{out[4 * j + 2 * r], out[4 * j + 2 * r + 1]});
+    }
+  }
+};
+
+template <class Kernel> DEVICE void attention_forward(const ForwardArguments& arguments) {
+  SHARED_MEMORY(shared);
+  const RowsMemory<Kernel> memory(shared_address(shared));
+  if (threadIdx.x == 0) memory.prepare();
+  __syncthreads();
+  const int warpgroup = warpgroup_index();
+  if (warpgroup == 0) {
+    registers_release<Kernel::producer_registers>();
+    if (threadIdx.x == 0) RowsProducer<Kernel>{arguments, memory}.run();
+  } else {
+    registers_claim<Kernel::consumer_registers>();
+    ForwardConsumer<Kernel>(arguments, memory, warpgroup - 1).run();
+  }
+}
+
+}  // namespace sm90

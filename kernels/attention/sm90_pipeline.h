@@ -1,0 +1,180 @@
+// How the warpgroups of a block hand each other work (sm_90a). One warpgroup, the producer, decides what comes next and has the
+// tensor memory unit bring it; the others, the consumers, multiply. Only the producer knows of tiles, reaches and order: with each
+// buffer it hands over a `Step` that says all that a consumer has to know of it.
+#pragma once
+#include "../vocabulary/panels.h"
+#include "../vocabulary/reductions.h"
+#include "../vocabulary/spans.h"
+#include "../vocabulary/warpgroup.h"
+
+namespace sm90 {
+
+constexpr int WARPGROUP = 128;
+
+// Which of the block's warpgroups this thread is of. The shuffle tells the compiler that all lanes agree: addresses that depend on
+// it then are in registers of the warp instead of every thread's.
+DEVICE int warpgroup_index() { return shuffle_from(static_cast<int>(threadIdx.x) / WARPGROUP, 0); }
+
+// Which of `Stages` buffers comes next, and the parity of how often all of them have been used.
+template <int Stages> struct Turn {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  DEVICE void next() {
+    stage = stage + 1 == Stages ? 0 : stage + 1;
+    parity ^= stage == 0;
+  }
+};
+
+// `Stages` buffers between the producer and `Warps` warps of consumers. Each side keeps its own turn.
+template <int Stages, int Warps> struct Channel {
+  static constexpr int bytes = 16 * Stages;  // of barriers: Stages x full, then Stages x empty
+  uint32_t barriers;
+  Turn<Stages> turn = {};
+
+  DEVICE uint32_t full() const { return barriers + 8 * turn.stage; }
+  DEVICE uint32_t empty(int stage) const { return barriers + 8 * (Stages + stage); }
+
+  // One thread, before anybody uses it.
+  DEVICE void prepare() const {
+    UNROLL
+    for (int stage = 0; stage < Stages; ++stage) {
+      barrier_init(barriers + 8 * stage, 1);
+      barrier_init(empty(stage), Warps);
+    }
+  }
+
+  // The producer: waits until the buffer whose turn it is may be written.
+  DEVICE void claim() const { barrier_wait(empty(turn.stage), turn.parity ^ 1); }
+
+  // A consumer: waits until a buffer holds its data.
+  DEVICE void wait(int stage, uint32_t parity) const { barrier_wait(barriers + 8 * stage, parity); }
+  DEVICE void wait() const { wait(turn.stage, turn.parity); }
+
+  // A consumer: its warp is done with a buffer. A warp arrives by itself: nobody assumes that four finish together.
+  DEVICE void release(int stage) const {
+    if (lane_index() == 0) barrier_arrive(empty(stage));
+  }
+  DEVICE void release() const { release(turn.stage); }
+};
+
+// What comes with a block of rows: keys, where queries stay in place; queries, where keys do.
+struct alignas(16) Step {
+  const Spans* spans;  // of the rows that stay; null where all of them see all of the block
+  int first;           // row of the block
+  int last;            // 1 if it is the last one for the rows that stay
+};
+
+// A block of queries of one head; nothing is left to do where `block` is negative.
+struct alignas(16) Item {
+  int block;
+  int head;
+  int batch;
+  int unused;
+};
+
+// The items of one block of threads: it is one of `width` that go through the list side by side, to and fro, so that a long item
+// is followed by a short one. The list takes head after head, so that blocks at work share keys; and of a head the last queries
+// first, which see most where masks are causal.
+struct Items {
+  int blocks, heads, total;
+  int width, place, start = 0;
+
+  DEVICE Items(int blocks, int heads, int batch) : blocks(blocks), heads(heads), total(blocks * heads * batch) {
+    width = static_cast<int>(gridDim.x * gridDim.y * gridDim.z);
+    place = static_cast<int>(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+  }
+
+  // Whether there is another one; then `item`.
+  DEVICE bool next(Item& item) {
+    while (start < total) {
+      const int index = start + place;
+      start += width;
+      place = width - 1 - place;
+      if (index >= total) continue;
+      item = {blocks - 1 - index % blocks, index / blocks % heads, index / (blocks * heads), 0};
+      return true;
+    }
+    return false;
+  }
+};
+
+// The blocks of `Block` keys, tile after tile, that a block of queries sees. It stands on the next one, or is `done`.
+template <int Block> struct KeyWalk {
+  const Keys* tiles;
+  int tile_count, query_blocks, block, batch;
+  int tile = -1, index = 0;
+  BlockWalk<Block> walk{Reach{}};
+
+  DEVICE KeyWalk(const Keys* tiles, int tile_count, int query_blocks, const Item& item)
+      : tiles(tiles), tile_count(tile_count), query_blocks(query_blocks), block(item.block), batch(item.batch) {
+    next_tile();
+  }
+
+  DEVICE bool done() const { return tile == tile_count; }
+  DEVICE const Keys& keys() const { return tiles[tile]; }
+  DEVICE int row() const { return walk.block(index) * Block; }
+
+  DEVICE void next() {
+    if (++index == walk.count()) next_tile();
+  }
+
+  // The step to this block, for `rows` queries of which the block of `queries` each stays; the caller says whether it is the last.
+  DEVICE Step step(int rows, int queries) const {
+    const bool full = is_full(reach(), row(), row() + Block);
+    const Spans* spans = keys().queries + visibility() * rows + block * queries;
+    return {full ? nullptr : spans, row(), 0};
+  }
+
+ private:
+  DEVICE int visibility() const { return keys().visibilities == 1 ? 0 : batch; }
+  DEVICE const Reach& reach() const { return keys().query_blocks[visibility() * query_blocks + block]; }
+
+  // To the next tile that has a block to visit.
+  DEVICE void next_tile() {
+    index = 0;
+    while (++tile < tile_count) {
+      walk = BlockWalk<Block>(reach());
+      if (walk.count() > 0) return;
+    }
+  }
+};
+
+// The producer, once: the maps of all tiles lie in device memory.
+DEVICE void see_maps(const Keys* tiles, int tile_count) {
+  for (int tile = 0; tile < tile_count; ++tile) {
+    tensor_map_fence(&tiles[tile].k_map);
+    tensor_map_fence(&tiles[tile].v_map);
+  }
+}
+
+// Has `Rows` rows of `Panels` panels brought to shared memory, `Panels * Rows * 128` bytes that count at `barrier`.
+template <int Rows, int Panels>
+DEVICE void load_rows(uint32_t shared, const TensorMap& map, uint32_t barrier, int row, int head, int batch) {
+  UNROLL
+  for (int panel = 0; panel < Panels; ++panel) {
+    load_tile(shared + panel * Rows * PANEL_ROW_BYTES, &map, barrier, panel * PANEL_COLUMNS, row, head, batch);
+  }
+}
+
+// Consumers take turns at starting products, so that one's exponentials run beside the products of another.
+template <int Consumers> struct Turns {
+  static constexpr int first_barrier = 2;  // and one for every consumer
+  int consumer;
+
+  static DEVICE int barrier(int of) { return first_barrier + of; }
+
+  // The first turn is that of consumer 0.
+  DEVICE void begin() const {
+    if (consumer == Consumers - 1) named_arrive(barrier(0), 2 * WARPGROUP);
+  }
+  DEVICE void take() const { named_sync(barrier(consumer), 2 * WARPGROUP); }
+  DEVICE void pass() const { named_arrive(barrier(consumer + 1 == Consumers ? 0 : consumer + 1), 2 * WARPGROUP); }
+
+  // Takes back the turn that nobody will take, so that every arrival is met.
+  DEVICE void end() const {
+    if (consumer == 0) named_sync(barrier(0), 2 * WARPGROUP);
+  }
+};
+
+}  // namespace sm90
