@@ -20,10 +20,10 @@ struct AddRowArguments {
   int64_t width;
 };
 
-// to += from; `to` is f32, `from` of any type.
+// to += from, each of a type of its own, added in f32.
 struct AccumulateArguments {
   const void* from;
-  float* to;
+  void* to;
   int64_t count;
 };
 
@@ -68,10 +68,10 @@ template <typename T> DEVICE void add_row(const AddRowArguments& arguments) {
   });
 }
 
-template <typename T> DEVICE void accumulate(const AccumulateArguments& arguments) {
-  const T* from = static_cast<const T*>(arguments.from);
-  float* to = arguments.to;
-  for_flat<4>(arguments.count, aligned(from, to), [&](int64_t at, auto lanes) {
+template <typename From, typename To> DEVICE void accumulate(const AccumulateArguments& arguments) {
+  const From* from = static_cast<const From*>(arguments.from);
+  To* to = static_cast<To*>(arguments.to);
+  for_flat<GROUP<From, To>>(arguments.count, aligned(from, to), [&](int64_t at, auto lanes) {
     constexpr int N = decltype(lanes)::COUNT;
     float sum[N], more[N];
     read(to + at, sum);

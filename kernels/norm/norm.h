@@ -7,7 +7,7 @@
 #include "../operators/teams.h"
 
 // One gradient, in a table in device memory.
-struct NormTensor {
+struct alignas(16) NormTensor {
   const void* values;   // [count]
   int64_t count;
 };

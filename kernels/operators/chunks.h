@@ -5,7 +5,7 @@
 constexpr int64_t CHUNK_ELEMENTS = 65536;
 
 // Elements `index * CHUNK_ELEMENTS ..` of a table's tensor, as many as there are up to CHUNK_ELEMENTS.
-struct Chunk {
+struct alignas(8) Chunk {
   int tensor;
   int index;
 };
