@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Memory(Memory),
     /// The step of `experiments/million-tokens.yaml`
     Million(Million),
+    /// The attention kernels on a GPU
+    Gpu(Gpu),
     /// Everything above against what others use, one after the other
     All(All),
 }
@@ -237,6 +239,29 @@ pub(crate) struct Million {
     /// Threads, over all ranks
     #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
+    /// Append the results to `experiments/results/NAME.jsonl`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) record: Option<String>,
+}
+
+/// `gpu`
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Gpu {
+    /// Positions of a sequence; several with commas
+    #[arg(long, default_value = "1k,2k,4k,8k,16k,32k", value_delimiter = ',', value_parser = count)]
+    pub(crate) tokens: Vec<usize>,
+    /// Elements per head; several with commas
+    #[arg(long, default_value = "64,128", value_delimiter = ',', value_parser = positive)]
+    pub(crate) head_dim: Vec<usize>,
+    /// Which GPU
+    #[arg(long, default_value_t = 0)]
+    pub(crate) device: usize,
+    /// Samples of every point
+    #[arg(long, default_value_t = 9, value_parser = positive)]
+    pub(crate) samples: usize,
+    /// Lines of another program that measured the same points, to be printed beside
+    #[arg(long, value_name = "FILE")]
+    pub(crate) beside: Option<PathBuf>,
     /// Append the results to `experiments/results/NAME.jsonl`
     #[arg(long, value_name = "NAME")]
     pub(crate) record: Option<String>,

@@ -7,6 +7,7 @@ mod all;
 mod arguments;
 mod attention;
 mod crew;
+mod gpu;
 mod llama;
 mod machine;
 mod memory;
@@ -68,6 +69,7 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
         Command::Ring(arguments) => ring::run(arguments),
         Command::Memory(arguments) => memory::run(arguments),
         Command::Million(arguments) => million::run(arguments),
+        Command::Gpu(arguments) => gpu::run(arguments),
         Command::All(arguments) => all::run(arguments),
     }
 }

@@ -3,6 +3,7 @@
 mod build;
 mod image;
 mod listing;
+mod pack;
 mod toolkit;
 
 use anyhow::Result;
@@ -20,6 +21,8 @@ pub(crate) enum Command {
     Check,
     /// Builds `annulus` with CUDA so that it starts without a driver, and prints where it is
     Build,
+    /// Fills one folder that checks and times the kernels on a machine with a GPU, and prints where it is
+    Pack,
 }
 
 pub(crate) fn run(command: &Command) -> Result<()> {
@@ -30,6 +33,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
             Ok(())
         }
         Command::Check => image::check(&toolkit),
+        Command::Pack => pack::run(&toolkit).map(|folder| tool::say(&folder.display().to_string())),
         Command::Build => {
             build::run(&toolkit).map(|program| tool::say(&program.display().to_string()))
         }

@@ -1,0 +1,59 @@
+//! One folder that runs on a machine with a GPU and neither Rust nor nvcc: the tests of the kernels, their speed beside PyTorch's.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use super::toolkit::Toolkit;
+use crate::{root, tool};
+
+/// What the folder holds besides programs.
+const FILES: [(&str, &str); 2] =
+    [("run.sh", include_str!("../../gpu/run.sh")), ("sdpa.py", include_str!("../../gpu/sdpa.py"))];
+
+/// Builds the programs and fills `target/cuda/pack`.
+pub(crate) fn run(toolkit: &Toolkit) -> Result<PathBuf> {
+    let folder = root().join("target/cuda/pack");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    let tests = ["test", "--no-run", "--package", "annulus-ops", "--test", "kernels"];
+    put(&built(toolkit, &tests)?, &folder.join("kernels"))?;
+    let bench = ["build", "--package", "annulus-bench", "--bin", "annulus-bench"];
+    put(&built(toolkit, &bench)?, &folder.join("annulus-bench"))?;
+    for (name, text) in FILES {
+        std::fs::write(folder.join(name), text)?;
+    }
+    Ok(folder)
+}
+
+/// The program that cargo builds, optimised, with CUDA.
+fn built(toolkit: &Toolkit, words: &[&str]) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(words).args(["--release", "--features", "cuda", "--message-format", "json"]);
+    command.current_dir(root()).stdout(Stdio::piped());
+    toolkit.around(&mut command);
+    tool::say(&format!("> cargo {} --release --features cuda", words.join(" ")));
+    let output = command.spawn()?.wait_with_output()?;
+    if !output.status.success() {
+        bail!("the build with CUDA failed");
+    }
+    let lines = String::from_utf8(output.stdout)?;
+    let messages = lines.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let executables = messages
+        .filter_map(|message: serde_json::Value| message["executable"].as_str().map(PathBuf::from));
+    executables.last().context("cargo named no program")
+}
+
+/// Without symbols, compressed by what the other machine can undo: Python.
+fn put(program: &Path, into: &Path) -> Result<()> {
+    let words: [&OsStr; 3] = ["-o".as_ref(), into.as_os_str(), program.as_os_str()];
+    tool::run("strip", &words)?;
+    let code = "import lzma, os, sys; p = sys.argv[1]; \
+                open(p + '.xz', 'wb').write(lzma.compress(open(p, 'rb').read())); os.remove(p)";
+    tool::run("python3", &["-c".as_ref(), code.as_ref(), into.as_os_str()])
+}
