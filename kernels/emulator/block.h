@@ -85,7 +85,7 @@ inline thread_local Block* running __attribute__((tls_model("initial-exec"))) = 
 struct Block {
   Index3 index{}, size{}, grid{};
   uint32_t thread_count = 0, warp_count = 0, unfinished = 0;
-  std::vector<std::unique_ptr<Thread>> threads;
+  std::vector<Thread> threads;
   Warp warps[MOST_WARPS];
   Thread* current = nullptr;
   uint32_t ready_warps = 0;
@@ -159,7 +159,7 @@ struct Block {
                                      : static_cast<uint32_t>(__builtin_ctz(warp.ready));
     warp.ready &= ~(1u << lane);
     if (warp.ready == 0) ready_warps &= ~(1u << number);
-    return current = threads[number * LANES + lane].get();
+    return current = &threads[number * LANES + lane];
   }
 
   // Ends the launch: says what is wrong and never comes back to this thread.

@@ -53,6 +53,7 @@ class Machine {
     const size_t bytes = STACK_BYTES * MOST_THREADS;
     void* stacks = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     stacks_ = stacks == MAP_FAILED ? nullptr : static_cast<char*>(stacks);
+    block_.threads = std::vector<Thread>(MOST_THREADS);
     block_.shared = &shared_;
     block_.meetings = &meetings_;
     block_.barriers = &barriers_;
@@ -111,7 +112,7 @@ class Machine {
       for (uint32_t tick : warp.knows.all.tick) now = std::max(now, tick);
     }
     for (const Barrier& barrier : barriers_.barrier) now = std::max(now, barrier.tick);
-    for (const auto& thread : block_.threads) now = std::max(now, block_.warps[thread->warp].copy_base + thread->commits + 1);
+    for (const Thread& thread : block_.threads) now = std::max(now, block_.warps[thread.warp].copy_base + thread.commits + 1);
     if (now > MOST_TICKS) {
       shared_.forget();
       now = 0;
@@ -129,8 +130,7 @@ class Machine {
   }
 
   void begin_thread(uint32_t number) {
-    if (number >= block_.threads.size()) block_.threads.push_back(std::make_unique<Thread>());
-    Thread& thread = *block_.threads[number];
+    Thread& thread = block_.threads[number];
     thread.index = {number, 0, 0};
     thread.warp = number / LANES;
     thread.lane = number % LANES;
@@ -144,7 +144,7 @@ class Machine {
   }
 
   void run() {
-    block_.current = block_.threads[0].get();
+    block_.current = &block_.threads[0];
     Thread* first = block_.choose_of(block_.random_warp());
     block_.outside.switch_to(first->fiber);
   }

@@ -17,18 +17,22 @@ struct ProductForm {
   }
 };
 
-// Reads chunks of eight numbers as asynchronous units of a warp that started to read when it knew `known`.
+// Reads chunks of eight numbers as the asynchronous unit of a warp that started to read when it knew `known`; or only notes that
+// it still reads them.
 struct OperandReader {
   const Clock& known;
   uint32_t warp, tick;
-  bool is_bf16;
+  bool is_bf16, only_notes;
 
   void chunk(uint32_t address, float* values) const {
     const uint32_t at = swizzled(address);
-    alignas(16) uint16_t bits[8];
-    std::memcpy(bits, shared().at(at, 16, 16, "operand of a product"), 16);
-    shared().note_read(Shared::word_of(at), 4, warp, tick, known, "operand of a product");
-    for (int i = 0; i < 8; ++i) values[i] = is_bf16 ? float_of_bf16(bits[i]) : float_of_f16(bits[i]);
+    Shared& memory = shared();
+    const unsigned char* bytes = memory.at(at, 16, 16, "operand of a product");
+    memory.note_read(Shared::word_of(at), 4, warp, tick, known, "operand of a product");
+    if (only_notes) return;
+    uint16_t half[8];
+    std::memcpy(half, bytes, sizeof half);
+    widen(half, is_bf16, values);
   }
 };
 

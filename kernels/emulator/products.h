@@ -98,17 +98,12 @@ template <typename T> std::unique_ptr<T> recycled(std::vector<std::unique_ptr<T>
 
 // The warp's rows: c = (accumulate ? c : 0) + a b.
 inline void accumulate_rows(Sums& sums, const float (&a)[16][16], const float (&b)[16][MOST_COLUMNS], bool accumulate) {
-  for (uint32_t row = 0; row < 16; ++row) {
-    for (uint32_t column = 0; column < sums.columns; column += 16) {
-      Float8 first = {}, second = {};
-      for (uint32_t k = 0; k < 16; ++k) {
-        const auto* right = reinterpret_cast<const Float8*>(b[k] + column);
-        first += a[row][k] * right[0];
-        second += a[row][k] * right[1];
-      }
-      auto* value = reinterpret_cast<Float8*>(sums.value[row] + column);
-      value[0] = accumulate ? value[0] + first : first;
-      value[1] = accumulate ? value[1] + second : second;
+  for (uint32_t column = 0; column < sums.columns; column += 8) {
+    float products[16][8];
+    multiply(a, b[0] + column, MOST_COLUMNS, products);
+    for (uint32_t row = 0; row < 16; ++row) {
+      float* value = sums.value[row] + column;
+      for (uint32_t i = 0; i < 8; ++i) value[i] = accumulate ? value[i] + products[row][i] : products[row][i];
     }
   }
 }
@@ -138,11 +133,11 @@ struct Operands {
   alignas(32) float b[16][MOST_COLUMNS];
 };
 
-// Reads them as of now; that is where a race shows.
-inline void read_operands(const AsyncProduct& product, Operands& operands) {
+// Reads them as of now, or only notes that they are still read; that is where a race shows.
+inline void read_operands(const AsyncProduct& product, Operands& operands, bool only_notes) {
   Block& block = *running;
   const uint32_t warp = block.current->warp;
-  const OperandReader reader{product.known, warp, block.knowledge().all.tick[warp], product.form.is_bf16};
+  const OperandReader reader{product.known, warp, block.knowledge().all.tick[warp], product.form.is_bf16, only_notes};
   if (product.from_registers) {
     unpack_a(product, operands.a);
   } else {
@@ -153,7 +148,7 @@ inline void read_operands(const AsyncProduct& product, Operands& operands) {
 
 inline void compute(AsyncProduct& product) {
   Operands operands;
-  read_operands(product, operands);
+  read_operands(product, operands, false);
   accumulate_rows(*product.sums, operands.a, operands.b, product.form.accumulate);
   product.computed = true;
 }
@@ -163,7 +158,7 @@ inline void complete(AsyncProduct& product) {
   check_a(product);
   if (!product.computed) return compute(product);
   Operands unused;
-  read_operands(product, unused);
+  read_operands(product, unused, true);
 }
 
 // What a lane hands in.

@@ -1,5 +1,6 @@
 // What a warp does together: every lane hands in its operands and waits; the last to come works for all 32.
 #pragma once
+#include "arithmetic.h"
 #include "shared.h"
 
 namespace emulator {
@@ -118,67 +119,45 @@ inline void load_matrices(uint32_t (&registers)[4], uint32_t address, bool trans
   together(transposed ? turned : plain, mine, [transposed](MatrixLoad** lanes) { gather_matrices(lanes, transposed); });
 }
 
-// Eight f32 at once, whatever the processor makes of it.
-typedef float Float8 __attribute__((vector_size(32)));
-typedef uint32_t Word8 __attribute__((vector_size(32)));
-
-// `float_of_f16` of eight numbers in the lower halves.
-inline void widen_f16(const Word8& half, Float8& wide) {
-  const Word8 magnitude = (half & 0x7fffu) << 13;
-  const Float8 scaled = reinterpret_cast<Float8>(magnitude) * float_of_bits((127 + 112) << 23);
-  const Word8 special = reinterpret_cast<Word8>(magnitude >= 0x0f800000u) & 0x7f800000u;
-  wide = reinterpret_cast<Float8>(reinterpret_cast<Word8>(scaled) | special | (half & 0x8000u) << 16);
-}
-
-// Pairs of 16-bit numbers, as floats: `low` from the lower halves.
-inline void widen(const Word8& pairs, bool is_bf16, Float8& low, Float8& high) {
-  if (is_bf16) {
-    low = reinterpret_cast<Float8>(pairs << 16);
-    high = reinterpret_cast<Float8>(pairs & 0xffff0000u);
-  } else {
-    widen_f16(pairs & 0xffffu, low);
-    widen_f16(pairs >> 16, high);
-  }
-}
-
 struct Product {
   float* c;
   const uint32_t* a;
   uint32_t b[2];
 };
 
-// Fragments as matrix.h says. A: by rows; B: by rows of the sum, so that a row is eight columns at once.
+// Fragments as matrix.h says. Of each eight along the sum the even ones come first, then the odd ones, in A as in B: so a
+// register's two halves go their own ways by vectors. Words of A by rows (quarters of it), words of B by columns for each pair.
 inline void multiply_fragments(Product** lanes, bool is_bf16) {
-  alignas(32) uint32_t words[24][8];   // per register of A and B (0-3, 4-5) four vectors of eight lanes
+  alignas(16) uint32_t a_words[4][8][4], b_words[2][4][8];
   for (uint32_t lane = 0; lane < LANES; ++lane) {
     const Product& mine = *lanes[lane];
-    for (uint32_t i = 0; i < 4; ++i) words[4 * i + lane / 8][lane % 8] = mine.a[i];
-    for (uint32_t i = 0; i < 2; ++i) words[16 + 4 * i + lane / 8][lane % 8] = mine.b[i];
+    const uint32_t group = lane / 4, member = lane % 4;
+    for (uint32_t i = 0; i < 4; ++i) a_words[i][group][member] = mine.a[i];
+    for (uint32_t i = 0; i < 2; ++i) b_words[i][member][group] = mine.b[i];
   }
-  alignas(32) float a[16][16], b[16][8];
-  for (uint32_t vector = 0; vector < 24; ++vector) {
-    Word8 pairs;
-    std::memcpy(&pairs, words[vector], sizeof pairs);
-    Float8 low, high;
-    widen(pairs, is_bf16, low, high);
-    const uint32_t i = vector / 4 % 4, first = vector % 4 * 8;
-    for (uint32_t k = 0; k < 8; ++k) {
-      const uint32_t group = (first + k) / 4, pair = (first + k) % 4 * 2;
-      if (vector < 16) {
-        a[group + i % 2 * 8][pair + i / 2 * 8] = low[k];
-        a[group + i % 2 * 8][pair + i / 2 * 8 + 1] = high[k];
-      } else {
-        b[pair + i * 8][group] = low[k];
-        b[pair + i * 8 + 1][group] = high[k];
-      }
+  alignas(16) float a[16][16], b[16][8], sums[16][8];
+  for (uint32_t i = 0; i < 4; ++i) {
+    for (uint32_t group = 0; group < 8; ++group) {
+      float* row = &a[group + i % 2 * 8][i / 2 * 8];
+      widen_pairs(a_words[i][group], is_bf16, row, row + 4);
     }
   }
-  for (uint32_t row = 0; row < 16; ++row) {
-    Float8 sums = {};
-    for (uint32_t k = 0; k < 16; ++k) sums += a[row][k] * *reinterpret_cast<const Float8*>(b[k]);
-    for (uint32_t column = 0; column < 8; ++column) {
-      lanes[row % 8 * 4 + column / 2]->c[row / 8 * 2 + column % 2] += sums[column];
+  for (uint32_t i = 0; i < 2; ++i) {
+    for (uint32_t member = 0; member < 4; ++member) {
+      float (*rows)[8] = b + i * 8 + member;
+      widen_pairs(b_words[i][member], is_bf16, rows[0], rows[4]);
+      widen_pairs(b_words[i][member] + 4, is_bf16, rows[0] + 4, rows[4] + 4);
     }
+  }
+  multiply(a, b[0], 8, sums);
+  for (uint32_t lane = 0; lane < LANES; ++lane) {
+    float* c = lanes[lane]->c;
+    const float* above = &sums[lane / 4][lane % 4 * 2];
+    const float* below = &sums[lane / 4 + 8][lane % 4 * 2];
+    c[0] += above[0];
+    c[1] += above[1];
+    c[2] += below[0];
+    c[3] += below[1];
   }
 }
 
