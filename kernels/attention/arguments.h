@@ -1,0 +1,111 @@
+// What attention kernels are told, the same bytes in Rust (`crates/ops/src/gpu/attention.rs`).
+//
+// One launch folds all tiles of a hop. Shapes: q [B, Hq, Sq, D], k and v [B, Hkv, Sk, D]; query head h uses key/value head
+// h / group. The last dimension is contiguous, the others have strides, in elements. No mask is known here: a row sees the keys
+// of up to two intervals.
+#pragma once
+#include "../vocabulary/gpu.h"
+
+// Who sees whom, for one row: `start .. end` twice, each empty where start >= end.
+struct Spans {
+  int start[2];
+  int end[2];
+};
+
+// The spans of a block of rows: what any of them sees lies in `reach`, what all of them see holds `full`; half-open, twice.
+// A block of keys outside of both reaches is empty; inside of one of `full`, it needs no mask.
+struct Reach {
+  int reach_start[2];
+  int reach_end[2];
+  int full_start[2];
+  int full_end[2];
+};
+
+// Rows of 16 or 32 bit elements: where row r of head h of batch row b starts is b * batch + h * head + r * row.
+struct Strides {
+  int64_t batch;
+  int64_t head;
+  int64_t row;
+};
+
+// Keys and values of one shard, and what the queries see of them.
+struct Keys {
+  const void* k;
+  const void* v;
+  Strides strides;           // of both
+  int rows;                  // Sk
+  int visibilities;          // 1: all batch rows share one; or B
+  const Spans* queries;      // [visibilities, Sq]: keys that a query sees
+  const Reach* query_blocks; // [visibilities, ceil(Sq / block)]: the same by blocks of queries of the launched kernel
+  const Spans* keys;         // backward: [visibilities, Sk]: queries that a key is seen by
+  const Reach* key_blocks;   // backward: [visibilities, ceil(Sk / block)]
+  float* dk;                 // backward: f32 [B, Hkv, Sk, D] without gaps, added to
+  float* dv;
+  TensorMap k_map;           // sm_90a: boxes of the kernel's block of keys; see `tensor_map` in the vocabulary
+  TensorMap v_map;
+};
+
+// Forward: folds tiles into the running state.
+struct ForwardArguments {
+  TensorMap q_map;           // sm_90a: boxes of the kernel's block of queries
+  const void* q;
+  Strides q_strides;
+  int batch, heads, group, rows, dim;   // B, Hq, Hq / Hkv, Sq, D
+  float scale_log2;                // scale * log2(e), above 0
+  int tile_count;
+  const Keys* tiles;               // in device memory
+  float* out;                      // [B, Hq, Sq, D]: unnormalised: sum over keys of exp2(scale_log2 * (score - maximum)) v
+  float* maximum;                  // [B, Hq, Sq]: of raw scores q k; -inf where nothing was seen
+  float* sum;                      // [B, Hq, Sq]: of exp2(scale_log2 * (score - maximum))
+};
+
+// After the last tile: out / sum in the queries' type, and lse = maximum * scale + ln(sum); 0 and -inf where nothing was seen.
+struct FinishArguments {
+  const float* out;
+  const float* maximum;
+  const float* sum;
+  void* result;     // [B, Hq, Sq, D] without gaps
+  float* lse;       // [B, Hq, Sq]
+  int64_t rows;     // B * Hq * Sq
+  int dim;
+  float scale;
+};
+
+// Before the first tile of backward: what each query row needs besides q and the gradient of its output.
+struct PrepareArguments {
+  const void* out;        // [B, Hq, Sq, D] as Finish left it
+  const void* gradient;   // of out, the same type
+  Strides out_strides;
+  Strides gradient_strides;
+  const float* lse;       // [B, Hq, Sq]
+  float* lse_log2;        // [B, Hq, padded]: lse * log2(e); 0 where nothing was seen; +inf in rows past Sq, so that their weights are 0
+  float* delta;           // [B, Hq, padded]: sum of out * gradient; 0 past Sq
+  int batch, heads, rows, padded;   // padded: Sq rounded up to a multiple of 128
+  int dim;
+};
+
+// Backward: adds to dq, dk, dv. `dq` is f32 in an order of the kernel's own, zero before the first tile; `FinishQueriesArguments`
+// brings it into rows.
+struct BackwardArguments {
+  TensorMap q_map;          // sm_90a: boxes of the kernel's block of queries
+  TensorMap gradient_map;
+  const void* q;
+  const void* gradient;     // of the output
+  Strides q_strides;
+  Strides gradient_strides;
+  int batch, heads, group, rows, padded, dim;
+  float scale, scale_log2;
+  int tile_count;
+  const Keys* tiles;        // in device memory
+  const float* lse_log2;
+  const float* delta;
+  float* dq;                // [B, Hq, padded, D] elements
+};
+
+// After the last tile of backward: dq by rows, multiplied by the scale where the kernel left that to here.
+struct FinishQueriesArguments {
+  const float* accumulated;  // [B, Hq, padded, D] elements in the order of the backward kernel
+  float* dq;                 // [B, Hq, Sq, D]
+  int batch, heads, rows, padded, dim;
+  float scale;
+};
