@@ -286,14 +286,14 @@ template <class Kernel> struct BackwardConsumer {
   // This warpgroup's panel of queries, or of columns of dQ.
   DEVICE int first_panel(bool of_columns) const { return Kernel::by_panels == of_columns ? consumer : 0; }
 
-  // In the order of sums: by 64 queries, by 8 columns, by threads.
+  // In the order of `lane_order`, whole warps next to each other.
   DEVICE void add_queries(float* block, const float (&dq)[32]) const {
     const int panel = first_panel(true);
-    float* to = block + first_panel(false) * 64 * Kernel::dim + panel * 64 * 64 + 4 * sums_thread();
+    float* to = block + first_panel(false) * 64 * Kernel::dim + lane_order<Kernel::dim>() + panel * 8 * 128;
     UNROLL
     for (int j = 0; j < 8; ++j) {
       if (Kernel::dim % 64 != 0 && panel * 64 + 8 * j >= Kernel::dim) break;
-      add_global(to + j * 512, Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
+      add_global(to + j * 128, Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
     }
   }
 

@@ -17,6 +17,13 @@ DEVICE int sums_row() {
 }
 DEVICE int sums_column() { return sums_thread() % 4 * 2; }
 
+// The order in which sums of 64 rows x `Columns` go to global memory, the four of a lane and the 32 lanes of a warp next to each other:
+// [rows / 16, columns / 8, lane, element]. Where this thread's first four are; eight columns further are 128 numbers.
+template <int Columns> DEVICE int lane_order() {
+  const int thread = sums_thread();
+  return thread / 32 * 16 * Columns + thread % 32 * 4;
+}
+
 // A tile of `Rows` rows in shared memory, in panels, as an operand.
 template <int Rows> struct Tile {
   static constexpr int panel = Rows * PANEL_ROW_BYTES;

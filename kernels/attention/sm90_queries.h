@@ -4,7 +4,7 @@
 //   scores S = Q K^T        slopes of weights dP = dO V^T
 //   weights P = exp2(scale S - lse)       slopes of scores dS = P (dP - delta)       dQ += dS K
 //
-// The sums are in registers, start from those of earlier hops and go back in place, in the order of sm90_backward.h. Scores of a
+// The sums are in registers, start from those of earlier hops and go back in place, in the order of `lane_order`. Scores of a
 // block start before dQ of the one before is awaited.
 #pragma once
 #include "sm90_fragments.h"
@@ -125,10 +125,10 @@ template <class Kernel> struct QueriesConsumer {
       lse[r] = load_global(arguments.lse_log2 + first + sums_row() + 8 * r);
       delta[r] = load_global(arguments.delta + first + sums_row() + 8 * r);
     }
-    const Float4* from = reinterpret_cast<const Float4*>(arguments.dq + first * dim) + sums_thread();
+    const Float4* from = reinterpret_cast<const Float4*>(arguments.dq + first * dim + lane_order<dim>());
     UNROLL
     for (int j = 0; j < dim / 8; ++j) {
-      const Float4 sums = from[j * WARPGROUP];
+      const Float4 sums = from[32 * j];
       dq[4 * j] = sums.x;
       dq[4 * j + 1] = sums.y;
       dq[4 * j + 2] = sums.z;
@@ -138,10 +138,10 @@ template <class Kernel> struct QueriesConsumer {
   }
 
   DEVICE void store_rows_of(const Item& item) const {
-    Float4* to = reinterpret_cast<Float4*>(arguments.dq + row_index(item) * dim) + sums_thread();
+    Float4* to = reinterpret_cast<Float4*>(arguments.dq + row_index(item) * dim + lane_order<dim>());
     UNROLL
     for (int j = 0; j < dim / 8; ++j) {
-      store_global(to + j * WARPGROUP, Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
+      store_global(to + 32 * j, Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
     }
   }
 };
