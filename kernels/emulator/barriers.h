@@ -167,7 +167,7 @@ inline void barrier_arrive(uint32_t address, int bytes) {
   Block& block = *running;
   block.pass();
   Barrier& barrier = block.barriers->at(address, Proxy::Generic);
-  if (barrier.pending == 0) block.fail("more than %u arrivals in one phase of the barrier at shared address %u", barrier.count, address);
+  if (barrier.pending == 0) block.fail("more than %u arrivals in one phase of the barrier at %u", barrier.count, address);
   if (bytes < 0 || bytes >= 1 << 20) block.fail("barrier_expect of %d bytes: below 2^20 is wanted", bytes);
   --barrier.pending;
   barrier.bytes += bytes;

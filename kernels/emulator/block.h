@@ -186,11 +186,11 @@ struct Block {
   // Nobody can go on: says where each warp waits, equal neighbours together.
   [[noreturn]] void stuck() {
     char where[400] = "";
-    size_t used = 0;
-    for (uint32_t w = 0; w < warp_count && used + 120 < sizeof where; ++w) {
+    for (uint32_t w = 0; w < warp_count; ++w) {
+      const size_t used = std::strlen(where);
       char text[120];
-      if (!describe(w, text, sizeof text)) continue;
-      used += static_cast<size_t>(std::snprintf(where + used, sizeof where - used, "%s warp %u %s", used != 0 ? ";" : "", w, text));
+      if (used + sizeof text >= sizeof where || !describe(w, text, sizeof text)) continue;
+      std::snprintf(where + used, sizeof where - used, "%s warp %u %s", used != 0 ? ";" : "", w, text);
     }
     char lacks[400] = "";
     engine->explain(lacks, sizeof lacks);

@@ -167,15 +167,24 @@ inline BulkCopy bulk_copy(uint32_t shared_to, uint32_t bytes, uint32_t barrier_a
   return copy;
 }
 
+// What a map says, if it may be used here.
+inline TensorLayout tensor_at(const TensorMap* map) {
+  Block& block = *running;
+  const void* where = map;
+  if (reinterpret_cast<uintptr_t>(where) % 64 != 0) block.fail("load_tile: the map at %p is not at a multiple of 64", where);
+  TensorLayout tensor;
+  std::memcpy(&tensor, where, sizeof tensor);
+  if (tensor.mark != TENSOR_MARK) block.fail("load_tile: there is no tensor map at %p", where);
+  if (!bulk_copies().may_use(map)) block.fail("load_tile: a map outside of the arguments without tensor_map_fence in this block");
+  const uint32_t row_bytes = tensor.box[0] * tensor.element_bytes;
+  if (row_bytes != 128) block.fail("load_tile: a box row of %u bytes: 128 are wanted", row_bytes);
+  return tensor;
+}
+
 inline void load_tile(uint32_t to, const TensorMap* map, uint32_t barrier, Position start) {
   Block& block = *running;
   block.pass();
-  if (reinterpret_cast<uintptr_t>(map) % 64 != 0) block.fail("load_tile: the map at %p is not at a multiple of 64", static_cast<const void*>(map));
-  TensorLayout tensor;
-  std::memcpy(&tensor, map, sizeof tensor);
-  if (tensor.mark != TENSOR_MARK) block.fail("load_tile: there is no tensor map at %p", static_cast<const void*>(map));
-  if (!bulk_copies().may_use(map)) block.fail("load_tile: a map outside of the arguments is used without tensor_map_fence in this block");
-  if (tensor.box[0] * tensor.element_bytes != 128) block.fail("load_tile: a box row of %u bytes: 128 are wanted", tensor.box[0] * tensor.element_bytes);
+  const TensorLayout tensor = tensor_at(map);
   const uint32_t bytes = 128 * tensor.box[1] * tensor.box[2] * tensor.box[3];
   block.shared->at(to, bytes, 1024, "load_tile");
   BulkCopy copy = bulk_copy(to, bytes, barrier);

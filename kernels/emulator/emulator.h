@@ -2,6 +2,7 @@
 //   fiber       a thread of the GPU: a flow of control with its own stack
 //   numbers     16-bit floats
 //   clocks      who knows of whose deeds
+//   arithmetic  sums of small matrices
 //   block       whose turn it is; how a mistake ends a launch
 //   shared      shared memory: bounds, alignment, races
 //   warp        what 32 lanes do together: shuffles, votes, matrices
@@ -10,6 +11,7 @@
 //   bulk_copies the tensor memory unit (sm_90)
 //   operands    matrices that descriptors name (sm_90)
 //   products    asynchronous products of warpgroups (sm_90)
+//   faults      wild pointers
 //   launch      kernels, grids, machines
 // `emulate.cpp` holds the C interface.
 #pragma once

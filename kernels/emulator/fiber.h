@@ -1,5 +1,5 @@
-// A flow of control with a stack of its own, entered and left by hand: what a GPU thread is here. The switch keeps what the calling
-// convention says a function keeps, and nothing else: a few nanoseconds.
+// A flow of control with a stack of its own, entered and left by hand: what a GPU thread is here. The switch keeps what the
+// calling convention says a function keeps, and nothing else: a few nanoseconds.
 #pragma once
 #include <cstddef>
 #include <cstdint>

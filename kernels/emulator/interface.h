@@ -24,7 +24,7 @@ inline std::string objection(const Registration& kernel, const uint32_t grid[3],
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return "an empty grid";
   if (grid[1] > 65535 || grid[2] > 65535 || grid[0] > 0x7fffffff) return "a grid of more than 2^31 - 1, 65535, 65535 blocks";
   if (shared_bytes > MOST_SHARED) return "more shared memory than " + std::to_string(MOST_SHARED) + " bytes";
-  if (kernel.threads % 32 != 0 || kernel.threads == 0 || kernel.threads > 1024) return "threads that are no whole warps up to 1024";
+  if (kernel.threads % 32 != 0 || kernel.threads == 0 || kernel.threads > MOST_THREADS) return "threads: whole warps up to 1024";
   return "";
 }
 
@@ -66,8 +66,9 @@ int emulator_tensor_map(TensorMap* map, const void* base, int dtype_bytes, const
     layout.box[i] = static_cast<uint32_t>(box[i]);
   }
   for (int i = 0; i < 4; ++i) {
-    fine = fine && (sizes[i + 1] == 1 || (strides_bytes[i] % 16 == 0 && strides_bytes[i] >= 0 && strides_bytes[i] < int64_t{1} << 40));
-    layout.strides[i] = strides_bytes[i];
+    const int64_t stride = strides_bytes[i];
+    fine = fine && (sizes[i + 1] == 1 || (stride % 16 == 0 && stride >= 0 && stride < int64_t{1} << 40));
+    layout.strides[i] = stride;
   }
   if (!fine) return 1;
   std::memset(map, 0, sizeof *map);

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "faults.h"
 #include "products.h"
 
 namespace emulator {
@@ -43,7 +44,8 @@ struct Launch {
   }
 };
 
-constexpr size_t STACK_BYTES = 256 * 1024;
+constexpr size_t STACK_BYTES = 512 * 1024;   // of address space; what is not touched takes no memory
+constexpr size_t GUARD_BYTES = 64 * 1024;    // at its lower end, where nothing may be
 constexpr uint32_t MOST_THREADS = 1024;
 
 // Runs blocks one after the other on one thread of the process.
@@ -53,6 +55,7 @@ class Machine {
     const size_t bytes = STACK_BYTES * MOST_THREADS;
     void* stacks = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     stacks_ = stacks == MAP_FAILED ? nullptr : static_cast<char*>(stacks);
+    for (uint32_t i = 0; i < MOST_THREADS && stacks_ != nullptr; ++i) mprotect(stacks_ + i * STACK_BYTES, GUARD_BYTES, PROT_NONE);
     block_.threads = std::vector<Thread>(MOST_THREADS);
     block_.shared = &shared_;
     block_.meetings = &meetings_;
@@ -68,6 +71,7 @@ class Machine {
   // Takes blocks of the launch until none is left or one has failed.
   void work(Launch& launch) {
     if (stacks_ == nullptr) return launch.report("no memory for stacks");
+    const FaultGuard guard;
     running = &block_;
     block_.outside.adopt();
     kernel_ = launch.kernel;
@@ -76,6 +80,7 @@ class Machine {
     for (uint64_t i; !launch.failed && (i = launch.next_block++) < blocks;) {
       begin(launch, i);
       run();
+      block_.current = nullptr;
       if (!block_.mistake.empty()) launch.report(block_.mistake);
     }
     running = nullptr;
@@ -139,7 +144,7 @@ class Machine {
     thread.open = 0;
     thread.commits = 0;
     const size_t skipped = number * 832 % 4096;   // an odd number of cache lines: all sets in turn
-    thread.fiber.prepare(stacks_ + number * STACK_BYTES, STACK_BYTES, skipped, &Machine::enter);
+    thread.fiber.prepare(stacks_ + number * STACK_BYTES + GUARD_BYTES, STACK_BYTES - GUARD_BYTES, skipped, &Machine::enter);
     block_.make_ready(thread.warp, 1u << thread.lane);
   }
 

@@ -44,7 +44,9 @@ struct OperandLayout {
     leading = static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4;
     stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
     Block& block = *running;
-    if (descriptor >> 62 != 1 || (descriptor >> 46 & 0xffff) != 0) block.fail("descriptor %#llx: not of the 128-byte swizzle", static_cast<unsigned long long>(descriptor));
+    if (descriptor >> 62 != 1 || (descriptor >> 46 & 0xffff) != 0) {
+      block.fail("descriptor %#llx: not of the 128-byte swizzle", static_cast<unsigned long long>(descriptor));
+    }
     if ((start >> 7 & 7) != 0) block.fail("descriptor: address %u is not of the first of eight rows (of 1024 bytes)", start);
     if (stride % 1024 != 0 || stride == 0) block.fail("descriptor: %u stride bytes: groups of eight rows lie 1024 apart", stride);
     if (transposed && start % 128 != 0) block.fail("descriptor: a transposed operand starts at a panel's row, not at %u", start);
@@ -87,7 +89,8 @@ inline void read_a(const OperandReader& reader, uint64_t descriptor, bool transp
 }
 
 // B, by rows of the sum.
-inline void read_b(const OperandReader& reader, uint64_t descriptor, bool transposed, uint32_t columns, float (&b)[16][MOST_COLUMNS]) {
+inline void read_b(const OperandReader& reader, uint64_t descriptor, bool transposed, uint32_t columns,
+                   float (&b)[16][MOST_COLUMNS]) {
   const OperandLayout layout(descriptor, transposed);
   if (transposed) return layout.by_sum(reader, 0, columns, b[0], MOST_COLUMNS);
   float turned[MOST_COLUMNS][16];

@@ -32,7 +32,8 @@ struct Sums {
   void give() const {
     for (uint32_t lane = 0; lane < LANES; ++lane) {
       for (uint32_t i = 0; i < columns / 2; ++i) {
-        if (bits_of_float(registers[lane][i]) != UNDER_WAY) running->fail("sums of a product were written before warpgroup_wait (register %u)", i);
+        const bool kept = bits_of_float(registers[lane][i]) == UNDER_WAY;
+        if (!kept) running->fail("sums of a product were written before warpgroup_wait (register %u)", i);
         registers[lane][i] = value[row(lane, i)][column(lane, i)];
       }
     }
@@ -174,7 +175,8 @@ struct ProductOperand {
 inline Sums* sums_of(WarpProducts& own, ProductOperand** lanes) {
   for (auto& sums : own.sums) {
     if (sums->registers[0] != lanes[0]->c) continue;
-    if (sums->columns != lanes[0]->columns) running->fail("products of %u and %u columns on the same registers", sums->columns, lanes[0]->columns);
+    const uint32_t before = sums->columns, now = lanes[0]->columns;
+    if (before != now) running->fail("products of %u and %u columns on the same registers", before, now);
     return sums.get();
   }
   std::unique_ptr<Sums> sums = recycled(own.spare_sums);
@@ -191,7 +193,8 @@ inline void check_start(WarpProducts& own, ProductOperand** lanes) {
   const ProductOperand& first = *lanes[0];
   for (uint32_t lane = 1; lane < LANES; ++lane) {
     const ProductOperand& other = *lanes[lane];
-    if (other.a != first.a || other.b != first.b || !(other.form == first.form)) block.fail("lanes of one warp start different products");
+    const bool same = other.a == first.a && other.b == first.b && other.form == first.form;
+    if (!same) block.fail("lanes of one warp start different products");
   }
   if (!own.fenced) block.fail("a product without warpgroup_fence since the kernel's start or the last warpgroup_wait");
   std::vector<Start>& starts = block.products->starts[block.current->warp / 4];

@@ -4,12 +4,14 @@
 //
 // As a library (EMULATOR_LIBRARY): emulator_self_test says what failed first.
 #include "tests/mistakes.h"
+#include "tests/tiles.h"
 #include "tests/warps.h"
 
 extern "C" int emulator_self_test(uint64_t seeds, char* message, uint64_t bytes) {
   int failures = 0;
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     std::vector<tests::Case> cases;
+    tests::add_tile_cases(cases, seed);
     tests::add_warp_cases(cases, seed);
     tests::add_warpgroup_cases(cases, seed);
     tests::add_mistake_cases(cases, seed);

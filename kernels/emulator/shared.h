@@ -44,9 +44,9 @@ struct Shared {
   }
 
   unsigned char* at(uint32_t address, uint32_t size, uint32_t alignment, const char* what) {
-    if (address % alignment != 0) running->fail("%s of %u bytes at shared address %u: not a multiple of %u", what, size, address, alignment);
+    if (address % alignment != 0) running->fail("%s of %u bytes at %u: not a multiple of %u", what, size, address, alignment);
     if (address < SHARED_START || address - SHARED_START + uint64_t{size} > bytes) {
-      running->fail("%s of %u bytes at shared address %u: the block has %u bytes from %u on", what, size, address, bytes, SHARED_START);
+      running->fail("%s of %u bytes at %u: the block has %u bytes from %u on", what, size, address, bytes, SHARED_START);
     }
     return memory + (address - SHARED_START);
   }

@@ -119,7 +119,7 @@ DEVICE int lane_index() { return static_cast<int>(threadIdx.x) & 31; }
 // Which of the block's warps this thread is of.
 DEVICE int warp_index() { return static_cast<int>(threadIdx.x) >> 5; }
 
-// The same number, for the compiler a new one: what is computed from it is computed where it is used, in every round of a loop, and
+// The same number, for the compiler a new one: what is computed from it is computed where it is used, in every round, and
 // not kept in registers from before.
 DEVICE int afresh(int value) {
 #if ON_GPU

@@ -46,7 +46,8 @@ DEVICE float to_float(F16 value) {
 #endif
 }
 
-// Two numbers in one register, `low` in the lower half, rounded to nearest even (PTX ISA, cvt: the first source is the upper half).
+// Two numbers in one register, `low` in the lower half, rounded to nearest even (PTX ISA, cvt: the first source becomes the
+// upper half).
 template <typename T> DEVICE uint32_t pack(float low, float high) {
 #if ON_GPU
   uint32_t pair;

@@ -87,7 +87,8 @@ DEVICE void tensor_map_fence(const TensorMap* map) {
 
 // Starts the copy of one panel of a map's tensor: 64 columns from `column` on, the box's rows from `row` on, of one head of one
 // batch row; what lies outside of the tensor comes as zeros. It lands as a panel of panels.h, at a multiple of 1024, and counts
-// all of its bytes at `barrier`, those outside too. By one thread. Maps are 4-D: columns, rows, heads, batch; boxes 64, rows, 1, 1.
+// all of its bytes at `barrier`, those outside too. By one thread. Maps have four dimensions: columns, rows, heads, batch rows;
+// boxes are 64, rows, 1, 1.
 DEVICE void load_tile(uint32_t shared, const TensorMap* map, uint32_t barrier, int column, int row, int head, int batch) {
 #if ON_GPU
   asm volatile(

@@ -23,9 +23,9 @@ template <typename Arguments>
 std::string launch(const char* kernel, const Arguments& arguments, uint32_t shared_bytes, uint64_t seed, uint32_t blocks = 1,
                    uint32_t workers = 1) {
   const uint32_t grid[3] = {blocks, 1, 1};
-  char message[1024] = "";
-  const int wrong = emulator_launch(kernel, grid, shared_bytes, &arguments, sizeof arguments, seed, workers, message, sizeof message);
-  return wrong != 0 ? message : "";
+  char text[1024] = "";
+  const int wrong = emulator_launch(kernel, grid, shared_bytes, &arguments, sizeof arguments, seed, workers, text, sizeof text);
+  return wrong != 0 ? text : "";
 }
 
 // Small numbers with few bits, so that sums of products of either format are exact.

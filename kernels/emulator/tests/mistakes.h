@@ -20,7 +20,15 @@ namespace tests {
   MISTAKE(matrix_unaligned, "ldmatrix of 16 bytes")                                   \
   MISTAKE(copy_unaligned, "not a multiple of 16")                                     \
   MISTAKE(null_pointer, "null pointer")                                               \
-  MISTAKE(foreign_pointer, "not to shared memory")
+  MISTAKE(foreign_pointer, "not to shared memory")                                    \
+  WILD_POINTERS(MISTAKE)
+#if defined(__SANITIZE_ADDRESS__)
+#define WILD_POINTERS(MISTAKE)
+#else
+#define WILD_POINTERS(MISTAKE)                     \
+  MISTAKE(wild_pointer, "fault: nothing may be")   \
+  MISTAKE(stack_too_deep, "fault: nothing may be")
+#endif
 #define MISTAKES_90(MISTAKE)                                                          \
   MISTAKE(right, "")                                                                  \
   MISTAKE(no_init_fence, "without barrier_init_fence")                                \
@@ -47,6 +55,13 @@ namespace tests {
 
 #define MISTAKE_NAME(name, message) name,
 enum class Mistake : int { MISTAKES_80(MISTAKE_NAME) MISTAKES_90(MISTAKE_NAME) };
+
+// Deeper than any stack; what it does with the numbers keeps compilers from turning it into a loop.
+inline int descend(int depth) {
+  volatile int numbers[1024];
+  numbers[depth % 1024] = depth;
+  return depth == 0 ? 0 : descend(depth - 1) + numbers[depth % 1024];
+}
 
 struct PlainArguments {
   const void* values;   // [128, 64] of 16 bits
@@ -87,6 +102,10 @@ DEVICE void plain_body(const PlainArguments& arguments) {
   if (made == Mistake::read_past_the_end) sum += load_shared<float>(tile + 4096);
   if (made == Mistake::read_unaligned) sum += load_shared<Float4>(tile + 8).x;
   if (made == Mistake::null_pointer) sum += load_global(static_cast<const float*>(nullptr));
+#if !defined(__SANITIZE_ADDRESS__)
+  if (made == Mistake::wild_pointer && thread == 5) sum += load_global(reinterpret_cast<const float*>(uint64_t{1} << 45));
+  if (made == Mistake::stack_too_deep && thread == 7) sum += static_cast<float>(descend(1000000));
+#endif
   arguments.result[thread] = sum;
 }
 ENTRY(plain_mistakes, 64, 1, PlainArguments, plain_body)

@@ -16,7 +16,8 @@ template <typename T, int N, bool TransposedA, bool TransposedB, bool Registers>
 DEVICE void product_body(const ProductArguments& arguments) {
   SHARED_MEMORY(memory);
   constexpr int PANELS = (N + 63) / 64, B_ROWS = TransposedB ? 64 : N;
-  const uint32_t a_tile = shared_address(memory), b_tile = a_tile + 8192, barrier = b_tile + (TransposedB ? PANELS * 8192 : N * 128);
+  const uint32_t a_tile = shared_address(memory), b_tile = a_tile + 8192;
+  const uint32_t barrier = b_tile + (TransposedB ? PANELS * 8192 : N * 128);
   const int thread = static_cast<int>(threadIdx.x), lane = lane_index(), warp = warp_index();
   if (thread == 0) {
     barrier_init(barrier, 1);
@@ -148,17 +149,21 @@ ENTRY_90(ring, 384, 1, RingArguments, ring_body)
 
 // The last box hangs over the end of the tensor: zeros, on both sides.
 inline std::string rings(uint64_t seed) {
-  constexpr int rows = 5 * 64 - 23, tiles = 5;
+  constexpr int tiles = 5;
+  constexpr size_t rows = tiles * 64 - 23;
   const auto values = samples<Bf16>(rows * 80, 2);
   std::vector<float> scales(tiles * 64), sums(tiles * 2 * 80, -1), wanted;
   for (size_t i = 0; i < scales.size(); ++i) scales[i] = sample(i + 9);
   RingArguments arguments{{}, scales.data(), sums.data(), tiles};
-  if (map_of(&arguments.map, values, rows, 80, 64) != 0) return "no map";
+  if (map_of(&arguments.map, values, int64_t{rows}, 80, 64) != 0) return "no map";
   const std::string wrong = launch("ring", arguments, 2 * 16384 + 1024, seed);
   if (!wrong.empty()) return wrong;
   for (int tile = 0; tile < tiles; ++tile) {
     const auto scale = [&](size_t, size_t k) { return scales[static_cast<size_t>(tile) * 64 + k]; };
-    const auto value = [&](size_t k, size_t n) { return tile * 64 + static_cast<int>(k) < rows ? to_float(values[(static_cast<size_t>(tile) * 64 + k) * 80 + n]) : 0.0f; };
+    const auto value = [&](size_t k, size_t n) {
+      const size_t row = static_cast<size_t>(tile) * 64 + k;
+      return row < rows ? to_float(values[row * 80 + n]) : 0.0f;
+    };
     const auto one = product(1, 80, 64, scale, value);
     for (int consumer = 0; consumer < 2; ++consumer) wanted.insert(wanted.end(), one.begin(), one.end());
   }
