@@ -3,9 +3,13 @@
 #include "finish.h"
 #include "prepare.h"
 #include "reference.h"
+#include "simt_backward.h"
+#include "simt_forward.h"
 #include "sm80_backward.h"
 #include "sm80_forward.h"
 #include "sm80_queries.h"
+#include "sm90_entries.h"
+#include "sm90_finish.h"
 
 // What the table's words mean.
 namespace table {
@@ -23,8 +27,17 @@ using finish = FinishArguments;
 using finish_queries = FinishQueriesArguments;
 }  // namespace table
 
+// Kernels of sm_90a have no body elsewhere.
+#define ENTRY_OF_rows ENTRY
+#define ENTRY_OF_fragments ENTRY
+#define ENTRY_OF_lanes ENTRY
+#define ENTRY_OF_reference ENTRY
+#define ENTRY_OF_simt ENTRY
+#define ENTRY_OF_sm80 ENTRY
+#define ENTRY_OF_sm90 ENTRY_90
+
 #define ATTENTION(pass, rung, type, dim, query_block, key_block, threads, blocks, shared_bytes)     \
-  ENTRY(attention_##pass##_##rung##_##type##_##dim, threads, blocks, table::pass,                   \
+  ENTRY_OF_##rung(attention_##pass##_##rung##_##type##_##dim, threads, blocks, table::pass,                   \
         pass##_##rung<table::type, table::dim, query_block, key_block, threads, shared_bytes>)
 #include "table.h"
 #undef ATTENTION

@@ -8,10 +8,10 @@
 //   forward, backward_queries   (blocks of queries, Hq, B)
 //   backward, backward_keys     (most blocks of keys of a tile, Hkv, B * tiles), tile = z % tiles: no two tiles share dk and dv
 //   prepare                     blocks of the B * Hq * padded rows
-//   finish, finish_queries      blocks of the B * Hq * Sq rows; of `fragments`: of the B * Hq * padded rows
+//   finish, finish_queries      blocks of the B * Hq * Sq rows; of `fragments`, `lanes`: of the B * Hq * padded rows
 //
 // `backward` adds dk, dv and dq, in an order no run repeats; `backward_keys` and `backward_queries` do the same in a fixed order.
-// dq leaves sm80 in fragments and the other rungs in rows; `finish_queries` of that name takes it.
+// dq leaves sm80 in fragments, sm90 in lanes and the other rungs in rows; `finish_queries` of that name takes it.
 
 ATTENTION(prepare, rows, f32, any, 8, 0, 256, 4, 0)
 ATTENTION(prepare, rows, bf16, any, 8, 0, 256, 4, 0)
@@ -21,6 +21,7 @@ ATTENTION(finish, rows, bf16, any, 8, 0, 256, 4, 0)
 ATTENTION(finish, rows, f16, any, 8, 0, 256, 4, 0)
 ATTENTION(finish_queries, rows, f32, any, 8, 0, 256, 4, 0)
 ATTENTION(finish_queries, fragments, f32, any, 128, 0, 256, 4, 0)
+ATTENTION(finish_queries, lanes, f32, any, 128, 0, 256, 4, 0)
 
 ATTENTION(forward, reference, f32, any, 8, 8, 256, 4, 0)
 ATTENTION(forward, reference, bf16, any, 8, 8, 256, 4, 0)
@@ -31,6 +32,22 @@ ATTENTION(backward_keys, reference, f16, any, 8, 8, 256, 4, 0)
 ATTENTION(backward_queries, reference, f32, any, 8, 8, 256, 4, 0)
 ATTENTION(backward_queries, reference, bf16, any, 8, 8, 256, 4, 0)
 ATTENTION(backward_queries, reference, f16, any, 8, 8, 256, 4, 0)
+
+ATTENTION(forward, simt, f32, d64, 64, 64, 256, 1, 65536)
+ATTENTION(forward, simt, f32, d80, 64, 64, 256, 1, 114688)
+ATTENTION(forward, simt, f32, d96, 64, 64, 256, 1, 114688)
+ATTENTION(forward, simt, f32, d128, 64, 64, 256, 1, 114688)
+ATTENTION(forward, simt, f32, d256, 64, 32, 256, 1, 139264)
+ATTENTION(backward_keys, simt, f32, d64, 64, 64, 256, 1, 98304)
+ATTENTION(backward_keys, simt, f32, d80, 64, 64, 256, 1, 163840)
+ATTENTION(backward_keys, simt, f32, d96, 64, 64, 256, 1, 163840)
+ATTENTION(backward_keys, simt, f32, d128, 64, 64, 256, 1, 163840)
+ATTENTION(backward_keys, simt, f32, d256, 32, 32, 256, 1, 139264)
+ATTENTION(backward_queries, simt, f32, d64, 64, 64, 256, 1, 98304)
+ATTENTION(backward_queries, simt, f32, d80, 64, 64, 256, 1, 163840)
+ATTENTION(backward_queries, simt, f32, d96, 64, 64, 256, 1, 163840)
+ATTENTION(backward_queries, simt, f32, d128, 64, 64, 256, 1, 163840)
+ATTENTION(backward_queries, simt, f32, d256, 32, 32, 256, 1, 139264)
 
 ATTENTION(forward, sm80, bf16, d64, 128, 64, 128, 2, 40960)
 ATTENTION(forward, sm80, bf16, d80, 128, 64, 128, 2, 81920)
@@ -75,3 +92,41 @@ ATTENTION(backward_queries, sm80, f16, d80, 128, 64, 256, 1, 131072)
 ATTENTION(backward_queries, sm80, f16, d96, 128, 64, 256, 1, 131072)
 ATTENTION(backward_queries, sm80, f16, d128, 128, 64, 256, 1, 131072)
 ATTENTION(backward_queries, sm80, f16, d256, 64, 32, 256, 1, 131072)
+
+ATTENTION(forward, sm90, bf16, d64, 192, 128, 512, 1, 90240)
+ATTENTION(forward, sm90, bf16, d80, 128, 128, 384, 1, 163968)
+ATTENTION(forward, sm90, bf16, d96, 128, 128, 384, 1, 163968)
+ATTENTION(forward, sm90, bf16, d128, 128, 128, 384, 1, 163968)
+ATTENTION(forward, sm90, bf16, d256, 128, 80, 384, 1, 229504)
+ATTENTION(forward, sm90, f16, d64, 192, 128, 512, 1, 90240)
+ATTENTION(forward, sm90, f16, d80, 128, 128, 384, 1, 163968)
+ATTENTION(forward, sm90, f16, d96, 128, 128, 384, 1, 163968)
+ATTENTION(forward, sm90, f16, d128, 128, 128, 384, 1, 163968)
+ATTENTION(forward, sm90, f16, d256, 128, 80, 384, 1, 229504)
+
+ATTENTION(backward, sm90, bf16, d64, 128, 128, 384, 1, 166008)
+ATTENTION(backward, sm90, bf16, d80, 64, 128, 384, 1, 164984)
+ATTENTION(backward, sm90, bf16, d96, 64, 128, 384, 1, 164984)
+ATTENTION(backward, sm90, bf16, d128, 64, 128, 384, 1, 164984)
+ATTENTION(backward, sm90, f16, d64, 128, 128, 384, 1, 166008)
+ATTENTION(backward, sm90, f16, d80, 64, 128, 384, 1, 164984)
+ATTENTION(backward, sm90, f16, d96, 64, 128, 384, 1, 164984)
+ATTENTION(backward, sm90, f16, d128, 64, 128, 384, 1, 164984)
+
+ATTENTION(backward_keys, sm90, bf16, d64, 128, 128, 384, 1, 100472)
+ATTENTION(backward_keys, sm90, bf16, d80, 64, 128, 384, 1, 132216)
+ATTENTION(backward_keys, sm90, bf16, d96, 64, 128, 384, 1, 132216)
+ATTENTION(backward_keys, sm90, bf16, d128, 64, 128, 384, 1, 132216)
+ATTENTION(backward_keys, sm90, f16, d64, 128, 128, 384, 1, 100472)
+ATTENTION(backward_keys, sm90, f16, d80, 64, 128, 384, 1, 132216)
+ATTENTION(backward_keys, sm90, f16, d96, 64, 128, 384, 1, 132216)
+ATTENTION(backward_keys, sm90, f16, d128, 64, 128, 384, 1, 132216)
+
+ATTENTION(backward_queries, sm90, bf16, d64, 128, 128, 384, 1, 98432)
+ATTENTION(backward_queries, sm90, bf16, d80, 128, 128, 384, 1, 196736)
+ATTENTION(backward_queries, sm90, bf16, d96, 128, 128, 384, 1, 196736)
+ATTENTION(backward_queries, sm90, bf16, d128, 128, 128, 384, 1, 196736)
+ATTENTION(backward_queries, sm90, f16, d64, 128, 128, 384, 1, 98432)
+ATTENTION(backward_queries, sm90, f16, d80, 128, 128, 384, 1, 196736)
+ATTENTION(backward_queries, sm90, f16, d96, 128, 128, 384, 1, 196736)
+ATTENTION(backward_queries, sm90, f16, d128, 128, 128, 384, 1, 196736)
