@@ -5,34 +5,34 @@
 #include "sm90_queries.h"
 
 // Whether a line says what a kernel has.
-template <class Kernel, int QueryBlock, int KeyBlock, int Threads, int SharedBytes> constexpr bool agrees() {
-  return Kernel::queries == QueryBlock && Kernel::keys == KeyBlock && Kernel::threads == Threads && Kernel::shared_bytes == SharedBytes;
-}
+template <class Kernel, int QueryBlock, int KeyBlock, int Threads, int SharedBytes>
+constexpr bool agrees = Kernel::queries == QueryBlock && Kernel::keys == KeyBlock && Kernel::threads == Threads &&
+                        Kernel::shared_bytes == SharedBytes;
 
 template <typename T, int Dim, int QueryBlock, int KeyBlock, int Threads, int SharedBytes>
 DEVICE void forward_sm90(const ForwardArguments& arguments) {
   using Kernel = sm90::Forward<T, Dim, QueryBlock, KeyBlock>;
-  static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>(), "the line in table.h");
+  static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>, "the line in table.h");
   sm90::attention_forward<Kernel>(arguments);
 }
 
 template <typename T, int Dim, int QueryBlock, int KeyBlock, int Threads, int SharedBytes>
 DEVICE void backward_sm90(const BackwardArguments& arguments) {
   using Kernel = sm90::Backward<T, Dim, QueryBlock, true>;
-  static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>(), "the line in table.h");
+  static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>, "the line in table.h");
   sm90::attention_backward<Kernel>(arguments);
 }
 
 template <typename T, int Dim, int QueryBlock, int KeyBlock, int Threads, int SharedBytes>
 DEVICE void backward_keys_sm90(const BackwardArguments& arguments) {
   using Kernel = sm90::Backward<T, Dim, QueryBlock, false>;
-  static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>(), "the line in table.h");
+  static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>, "the line in table.h");
   sm90::attention_backward<Kernel>(arguments);
 }
 
 template <typename T, int Dim, int QueryBlock, int KeyBlock, int Threads, int SharedBytes>
 DEVICE void backward_queries_sm90(const BackwardArguments& arguments) {
   using Kernel = sm90::BackwardQueries<T, Dim, QueryBlock, KeyBlock>;
-  static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>(), "the line in table.h");
+  static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>, "the line in table.h");
   sm90::attention_backward_queries<Kernel>(arguments);
 }
