@@ -77,6 +77,7 @@ struct Engine {
 
 struct Shared;
 struct Meetings;
+struct Registers;
 struct Barriers;
 struct Products;
 struct Block;
@@ -96,6 +97,7 @@ struct Block {
   Engine* engine = nullptr;
   Shared* shared = nullptr;      // the parts of the machine that later files are about
   Meetings* meetings = nullptr;
+  Registers* registers = nullptr;
   Barriers* barriers = nullptr;
   Products* products = nullptr;
   std::string mistake;

@@ -11,6 +11,7 @@
 //   bulk_copies the tensor memory unit (sm_90)
 //   operands    matrices that descriptors name (sm_90)
 //   products    asynchronous products of warpgroups (sm_90)
+//   registers   what warps hand back and ask for (sm_90)
 //   faults      wild pointers
 //   launch      kernels, grids, machines
 // `emulate.cpp` holds the C interface.

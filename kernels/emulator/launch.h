@@ -8,6 +8,7 @@
 
 #include "faults.h"
 #include "products.h"
+#include "registers.h"
 
 namespace emulator {
 
@@ -15,14 +16,15 @@ namespace emulator {
 struct Registration {
   const char* name;
   uint32_t threads;
+  uint32_t blocks;   // that a multiprocessor is to hold at once
   uint64_t argument_bytes;
   void (*body)(const void* arguments);
   const Registration* next;
 
   static inline const Registration* first = nullptr;
 
-  Registration(const char* name, uint32_t threads, uint64_t argument_bytes, void (*body)(const void*))
-      : name(name), threads(threads), argument_bytes(argument_bytes), body(body), next(first) {
+  Registration(const char* name, uint32_t threads, uint32_t blocks, uint64_t argument_bytes, void (*body)(const void*))
+      : name(name), threads(threads), blocks(blocks), argument_bytes(argument_bytes), body(body), next(first) {
     first = this;
   }
 };
@@ -59,6 +61,7 @@ class Machine {
     block_.threads = std::vector<Thread>(MOST_THREADS);
     block_.shared = &shared_;
     block_.meetings = &meetings_;
+    block_.registers = &registers_;
     block_.barriers = &barriers_;
     block_.products = &products_;
     block_.engine = &copies_;
@@ -100,6 +103,7 @@ class Machine {
     block_.until_switch = block_.switch_interval;
     shared_.begin(launch.shared_bytes);
     meetings_ = Meetings();
+    registers_.begin(launch.kernel->threads, launch.kernel->blocks);
     for (uint32_t i = 0; i < barriers_.count; ++i) shared_.forget(barriers_.barrier[i].address, 8);
     barriers_.count = 0;
     copies_.arguments = static_cast<const unsigned char*>(launch.arguments);
@@ -182,6 +186,7 @@ class Machine {
   Block block_;
   Shared shared_;
   Meetings meetings_;
+  Registers registers_;
   Barriers barriers_;
   BulkCopies copies_;
   Products products_;

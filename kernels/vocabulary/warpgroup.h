@@ -125,7 +125,7 @@ template <int Count> DEVICE void registers_release() {
 #if ON_GPU
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
 #else
-  emulator::synchronize_warp();
+  emulator::release_registers(Count);
 #endif
 }
 template <int Count> DEVICE void registers_claim() {
@@ -133,7 +133,7 @@ template <int Count> DEVICE void registers_claim() {
 #if ON_GPU
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
 #else
-  emulator::synchronize_warp();
+  emulator::claim_registers(Count);
 #endif
 }
 

@@ -51,7 +51,8 @@ namespace tests {
   MISTAKE(map_not_fenced, "without tensor_map_fence")                                 \
   MISTAKE(tile_unaligned, "not a multiple of 1024")                                   \
   MISTAKE(copy_not_awaited, "copies")                                                 \
-  MISTAKE(barrier_overwritten, "a barrier lives there")
+  MISTAKE(barrier_overwritten, "a barrier lives there")                               \
+  MISTAKE(claims_too_much, "waits for registers")
 
 #define MISTAKE_NAME(name, message) name,
 enum class Mistake : int { MISTAKES_80(MISTAKE_NAME) MISTAKES_90(MISTAKE_NAME) };
@@ -176,6 +177,7 @@ DEVICE void store_a(const GroupMemory& at, Mistake made) {
 DEVICE void consume(const GroupArguments& arguments, const GroupMemory& at) {
   const Mistake made = arguments.mistake;
   const int warp = warp_index();
+  if (made == Mistake::claims_too_much) registers_claim<248>();
   store_a(at, made);
   float c[32], more[32] = {};
   uint32_t a[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
@@ -213,7 +215,7 @@ DEVICE void group_body(const GroupArguments& arguments) {
     consume(arguments, at);
   }
 }
-ENTRY_90(group_mistakes, 256, 1, GroupArguments, group_body)
+ENTRY_90(group_mistakes, 256, 2, GroupArguments, group_body)
 
 inline std::string group_mistake(Mistake mistake, uint64_t seed) {
   const auto values = samples<Bf16>(256 * 64, 2);

@@ -10,27 +10,31 @@ struct ProductArguments {
   float* c;   // [64, columns]
 };
 
+// Loads A and B and tells `barrier`; panels of B follow each other at 8192 bytes.
+DEVICE void load_operands(const ProductArguments& arguments, uint32_t a_tile, uint32_t b_tile, uint32_t barrier, int panels,
+                          int rows) {
+  if (threadIdx.x != 0) return;
+  barrier_expect(barrier, 8192 + panels * rows * 128);
+  load_tile(a_tile, &arguments.a_map, barrier, 0, 0, 0, 0);
+  for (int panel = 0; panel < panels; ++panel) {
+    load_tile(b_tile + static_cast<uint32_t>(panel * 8192), &arguments.b_map, barrier, panel * 64, 0, 0, 0);
+  }
+}
+
 // One warpgroup: c = a b over a depth of 64, from tiles as they lie: A [64 rows, 64 deep] or transposed, B [columns, 64 deep] or
 // [64 deep, columns].
 template <typename T, int N, bool TransposedA, bool TransposedB, bool Registers>
 DEVICE void product_body(const ProductArguments& arguments) {
   SHARED_MEMORY(memory);
-  constexpr int PANELS = (N + 63) / 64, B_ROWS = TransposedB ? 64 : N;
-  const uint32_t a_tile = shared_address(memory), b_tile = a_tile + 8192;
-  const uint32_t barrier = b_tile + (TransposedB ? PANELS * 8192 : N * 128);
-  const int thread = static_cast<int>(threadIdx.x), lane = lane_index(), warp = warp_index();
-  if (thread == 0) {
+  constexpr int PANELS = TransposedB ? (N + 63) / 64 : 1, ROWS = TransposedB ? 64 : N;
+  const uint32_t a_tile = shared_address(memory), b_tile = a_tile + 8192, barrier = b_tile + PANELS * ROWS * 128;
+  const int lane = lane_index(), warp = warp_index();
+  if (threadIdx.x == 0) {
     barrier_init(barrier, 1);
     barrier_init_fence();
   }
   __syncthreads();
-  if (thread == 0) {
-    barrier_expect(barrier, 8192 + (TransposedB ? PANELS : 1) * B_ROWS * 128);
-    load_tile(a_tile, &arguments.a_map, barrier, 0, 0, 0, 0);
-    for (int panel = 0; panel < (TransposedB ? PANELS : 1); ++panel) {
-      load_tile(b_tile + static_cast<uint32_t>(panel * 8192), &arguments.b_map, barrier, panel * 64, 0, 0, 0);
-    }
-  }
+  load_operands(arguments, a_tile, b_tile, barrier, PANELS, ROWS);
   barrier_wait(barrier, 0);
   float c[N / 2];
   uint32_t a[4][4];
@@ -97,52 +101,70 @@ struct RingArguments {
   int tiles;
 };
 
+// A ring of two slots: where they are.
+struct Ring {
+  uint32_t tiles, scales, full, empty;
+
+  DEVICE explicit Ring(uint32_t start)
+      : tiles(start), scales(start + 2 * 16384), full(start + 2 * 16384 + 512), empty(start + 2 * 16384 + 528) {}
+};
+
+DEVICE void fill_ring(const RingArguments& arguments, const Ring& ring) {
+  for (int i = 0; i < arguments.tiles; ++i) {
+    const uint32_t slot = static_cast<uint32_t>(i) % 2, parity = static_cast<uint32_t>(i) / 2 % 2;
+    const uint32_t full = ring.full + 8 * slot, tile = ring.tiles + 16384 * slot;
+    barrier_wait(ring.empty + 8 * slot, parity ^ 1);
+    barrier_expect(full, 16384 + 256);
+    load_bytes(ring.scales + 256 * slot, arguments.scales + i * 64, 256, full);
+    load_tile(tile, &arguments.map, full, 0, i * 64, 0, 0);
+    load_tile(tile + 8192, &arguments.map, full, 64, i * 64, 0, 0);
+  }
+}
+
+// Each thread its column, of every tile.
+DEVICE void sum_ring(const RingArguments& arguments, const Ring& ring, int consumer) {
+  const int column = static_cast<int>(threadIdx.x) % 128;
+  for (int i = 0; i < arguments.tiles; ++i) {
+    const uint32_t slot = static_cast<uint32_t>(i) % 2, parity = static_cast<uint32_t>(i) / 2 % 2;
+    barrier_wait(ring.full + 8 * slot, parity);
+    float sum = 0.0f;
+    for (int row = 0; row < 64; ++row) {
+      const uint32_t at = ring.tiles + 16384 * slot + panel_address(64, row, column);
+      const Float2 values = unpack<Bf16>(load_shared<uint32_t>(at & ~3u));
+      const float scale = load_shared<float>(ring.scales + 256 * slot + 4 * static_cast<uint32_t>(row));
+      sum += scale * (column % 2 != 0 ? values.y : values.x);
+    }
+    __syncwarp();
+    if (lane_index() == 0) barrier_arrive(ring.empty + 8 * slot);
+    if (column < 80) arguments.sums[(i * 2 + consumer) * 80 + column] = sum;
+  }
+}
+
 // A producer loads tiles into a ring of two; two consumers, of which one lets the other begin, sum the columns of every tile.
 DEVICE void ring_body(const RingArguments& arguments) {
   SHARED_MEMORY(memory);
-  const uint32_t tiles = shared_address(memory), scales = tiles + 2 * 16384, full = scales + 512, empty = full + 16;
+  const Ring ring(shared_address(memory));
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
   if (thread == 0) {
     for (uint32_t i = 0; i < 2; ++i) {
-      barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, 8);
+      barrier_init(ring.full + 8 * i, 1);
+      barrier_init(ring.empty + 8 * i, 8);
     }
     barrier_init_fence();
   }
   __syncthreads();
   if (group == 0) {
     registers_release<24>();
-    for (int i = 0; i < arguments.tiles && thread == 0; ++i) {
-      const uint32_t slot = static_cast<uint32_t>(i) % 2, parity = static_cast<uint32_t>(i) / 2 % 2;
-      barrier_wait(empty + 8 * slot, parity ^ 1);
-      barrier_expect(full + 8 * slot, 16384 + 256);
-      load_bytes(scales + 256 * slot, arguments.scales + i * 64, 256, full + 8 * slot);
-      load_tile(tiles + 16384 * slot, &arguments.map, full + 8 * slot, 0, i * 64, 0, 0);
-      load_tile(tiles + 16384 * slot + 8192, &arguments.map, full + 8 * slot, 64, i * 64, 0, 0);
-    }
+    if (thread == 0) fill_ring(arguments, ring);
     return;
   }
   registers_claim<240>();
-  const int column = thread % 128;
   if (group == 1) {
     named_sync(1, 256);
   } else {
     named_arrive(1, 256);
   }
-  for (int i = 0; i < arguments.tiles; ++i) {
-    const uint32_t slot = static_cast<uint32_t>(i) % 2, parity = static_cast<uint32_t>(i) / 2 % 2;
-    barrier_wait(full + 8 * slot, parity);
-    float sum = 0.0f;
-    for (int row = 0; row < 64; ++row) {
-      const uint32_t at = tiles + 16384 * slot + panel_address(64, row, column);
-      const uint32_t pair = load_shared<uint32_t>(at & ~3u);
-      const Float2 values = unpack<Bf16>(pair);
-      sum += load_shared<float>(scales + 256 * slot + 4 * static_cast<uint32_t>(row)) * (column % 2 != 0 ? values.y : values.x);
-    }
-    __syncwarp();
-    if (lane_index() == 0) barrier_arrive(empty + 8 * slot);
-    if (column < 80) arguments.sums[(i * 2 + group - 1) * 80 + column] = sum;
-  }
+  sum_ring(arguments, ring, group - 1);
   named_sync(2, 256);
 }
 ENTRY_90(ring, 384, 1, RingArguments, ring_body)
