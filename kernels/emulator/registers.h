@@ -1,7 +1,7 @@
 // Registers that warps hand back and ask for (PTX ISA, setmaxnreg): a claim waits until enough are free, on the GPU for ever if
 // they never are.
 //
-// A block starts with what its launch bounds leave each thread: the multiprocessor's 65536 over all threads of its blocks, by eights.
+// A block starts with what its launch bounds leave each thread: the multiprocessor's 65536 over all threads of its blocks, by 8.
 #pragma once
 #include "warp.h"
 

@@ -71,7 +71,7 @@ struct alignas(64) TensorMap {
 
 #define ENTRY(name, threads, blocks_per_multiprocessor, Arguments, ...)                                          \
   static const emulator::Registration registration_##name{                                                       \
-      #name, threads, blocks_per_multiprocessor, sizeof(Arguments),                                               \
+      #name, threads, blocks_per_multiprocessor, sizeof(Arguments),                                              \
       [](const void* arguments) { __VA_ARGS__(*static_cast<const Arguments*>(arguments)); }};
 #define ENTRY_90(name, threads, blocks_per_multiprocessor, Arguments, ...)                                       \
   ENTRY(name, threads, blocks_per_multiprocessor, Arguments, __VA_ARGS__)
