@@ -25,7 +25,6 @@ template <typename Number, int Dim, int QueryBlock, bool WithQueries> struct Bac
   static constexpr int consumers = 2, keys = 64 * consumers, queries = QueryBlock, stages = 2;
   static constexpr bool with_queries = WithQueries;
   static constexpr int threads = WARPGROUP * (1 + consumers), warps = 4 * consumers;
-  static constexpr int producer_registers = 24, consumer_registers = 240;
   // Two warpgroups make 64 x 64 sums of dQ each: of 64 queries and two panels, or of one panel and 128 queries.
   static constexpr bool by_panels = queries == 64;
   static_assert(by_panels ? panels == 2 : queries == 128 && panels == 1, "dQ of a block is 64 x 128 or 128 x 64");
@@ -321,10 +320,10 @@ template <class Kernel> DEVICE void attention_backward(const BackwardArguments& 
   __syncthreads();
   const int warpgroup = warpgroup_index();
   if (warpgroup == 0) {
-    registers_release<Kernel::producer_registers>();
+    registers_release<Registers<Kernel::consumers>::producer>();
     if (threadIdx.x == 0) BackwardProducer<Kernel>{arguments, memory, block}.run();
   } else {
-    registers_claim<Kernel::consumer_registers>();
+    registers_claim<Registers<Kernel::consumers>::consumer>();
     BackwardConsumer<Kernel>(arguments, memory, warpgroup - 1).run();
   }
 }

@@ -16,7 +16,6 @@ namespace sm90 {
 // What a forward kernel is compiled for.
 template <typename Number, int Dim, int QueryBlock, int KeyBlock> struct Forward : KeptQueries<Number, Dim, QueryBlock, KeyBlock, 1> {
   using Arguments = ForwardArguments;
-  static constexpr int producer_registers = 32, consumer_registers = QueryBlock == 128 ? 240 : 160;
   static DEVICE const TensorMap& kept_map(const ForwardArguments& arguments, int) { return arguments.q_map; }
 };
 
@@ -218,10 +217,10 @@ template <class Kernel> DEVICE void attention_forward(const ForwardArguments& ar
   __syncthreads();
   const int warpgroup = warpgroup_index();
   if (warpgroup == 0) {
-    registers_release<Kernel::producer_registers>();
+    registers_release<Registers<Kernel::consumers>::producer>();
     if (threadIdx.x == 0) RowsProducer<Kernel>{arguments, memory}.run();
   } else {
-    registers_claim<Kernel::consumer_registers>();
+    registers_claim<Registers<Kernel::consumers>::consumer>();
     ForwardConsumer<Kernel>(arguments, memory, warpgroup - 1).run();
   }
 }

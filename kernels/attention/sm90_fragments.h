@@ -10,7 +10,7 @@
 
 namespace sm90 {
 
-DEVICE int sums_thread() { return afresh(static_cast<int>(threadIdx.x)) % 128; }
+DEVICE int sums_thread() { return afresh(static_cast<int>(threadIdx.x)) & 127; }
 DEVICE int sums_row() {
   const int thread = sums_thread();
   return thread / 32 * 16 + thread % 32 / 4;
@@ -97,12 +97,12 @@ DEVICE uint32_t columns_seen(const Spans& spans, int first_column) {
 
 // Of the thread's two rows, `spans` being those of the tile's 64 rows from `first` on, of which `rows` exist.
 DEVICE void look(uint32_t (&seen)[2], const Spans* spans, int first, int rows, int first_column) {
+  const int row = first + sums_row();
+  Int4 of_row[2];
   UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const int row = first + sums_row() + 8 * r;
-    seen[r] = 0;
-    if (row < rows) seen[r] = columns_seen(bits_as<Spans>(load_global(reinterpret_cast<const Int4*>(spans + row))), first_column);
-  }
+  for (int r = 0; r < 2; ++r) of_row[r] = load_global(reinterpret_cast<const Int4*>(spans + min(row + 8 * r, rows - 1)));
+  UNROLL
+  for (int r = 0; r < 2; ++r) seen[r] = row + 8 * r < rows ? columns_seen(bits_as<Spans>(of_row[r]), first_column) : 0;
 }
 
 // What is not seen weighs nothing.

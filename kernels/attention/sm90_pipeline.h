@@ -15,6 +15,14 @@ constexpr int WARPGROUP = 128;
 // it then are in registers of the warp instead of every thread's.
 DEVICE int warpgroup_index() { return shuffle_from(static_cast<int>(threadIdx.x) / WARPGROUP, 0); }
 
+// How the registers of a block are shared out. What a producer gives back is all that consumers can get: a block is launched with as
+// many for every thread as fit a multiprocessor, in eights, and one that asks for more than that waits for ever.
+template <int Consumers> struct Registers {
+  static constexpr int at_launch = 65536 / (WARPGROUP * (1 + Consumers)) / 8 * 8;
+  static constexpr int producer = Consumers == 2 ? 24 : 32, consumer = Consumers == 2 ? 240 : 160;
+  static_assert(producer + Consumers * consumer <= (1 + Consumers) * at_launch, "more registers than were given back");
+};
+
 // Which of `Stages` buffers comes next, and the parity of how often all of them have been used.
 template <int Stages> struct Turn {
   int stage = 0;

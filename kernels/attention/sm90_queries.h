@@ -15,7 +15,6 @@ namespace sm90 {
 template <typename Number, int Dim, int QueryBlock, int KeyBlock>
 struct BackwardQueries : KeptQueries<Number, Dim, QueryBlock, KeyBlock, 2> {
   using Arguments = BackwardArguments;
-  static constexpr int producer_registers = 32, consumer_registers = 240;
   static DEVICE const TensorMap& kept_map(const BackwardArguments& arguments, int which) {
     return which == 0 ? arguments.q_map : arguments.gradient_map;
   }
@@ -153,10 +152,10 @@ template <class Kernel> DEVICE void attention_backward_queries(const BackwardArg
   __syncthreads();
   const int warpgroup = warpgroup_index();
   if (warpgroup == 0) {
-    registers_release<Kernel::producer_registers>();
+    registers_release<Registers<Kernel::consumers>::producer>();
     if (threadIdx.x == 0) RowsProducer<Kernel>{arguments, memory}.run();
   } else {
-    registers_claim<Kernel::consumer_registers>();
+    registers_claim<Registers<Kernel::consumers>::consumer>();
     QueriesConsumer<Kernel>(arguments, memory, warpgroup - 1).run();
   }
 }
