@@ -57,13 +57,19 @@ struct Line([u8; 128]);
 impl Owner for Lines {}
 
 impl Emulator {
-    /// The kernels below `folder` (`kernels/`), compiled for the CPU into `into` with the C++ compiler `CXX` or `c++`.
+    /// The kernels below `folder` (`kernels/`), compiled for the CPU into `into` with the C++ compiler `CXX` or `c++`, unless the same
+    /// sources have been.
     ///
     /// # Errors
     /// When there is no compiler, or what it says.
     pub fn compile(folder: &Path, into: &Path) -> Result<PathBuf> {
         std::fs::create_dir_all(into)?;
-        let library = into.join("libannulus_emulator.so");
+        let mut sources = blake3::Hasher::new();
+        hash(folder, &mut sources)?;
+        let library = into.join(format!("libannulus_emulator-{}.so", sources.finalize().to_hex()));
+        if library.exists() {
+            return Ok(library);
+        }
         // Written beside and renamed: others may be compiling the same.
         let part = into.join(format!("emulator-{}.part", std::process::id()));
         let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
@@ -101,6 +107,22 @@ impl Emulator {
         let symbol = unsafe { self.library.get::<T>(name.as_bytes()) };
         symbol.map(|symbol| *symbol).map_err(|error| Error::Msg(error.to_string()))
     }
+}
+
+/// Adds every file below `folder`, in the order of their names.
+fn hash(folder: &Path, hasher: &mut blake3::Hasher) -> Result<()> {
+    let entries = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
+    let mut paths = entries.collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    for path in paths {
+        hasher.update(path.to_string_lossy().as_bytes());
+        if path.is_dir() {
+            hash(&path, hasher)?;
+        } else {
+            hasher.update(&std::fs::read(&path)?);
+        }
+    }
+    Ok(())
 }
 
 impl Processor for Emulator {

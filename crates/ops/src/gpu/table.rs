@@ -60,7 +60,7 @@ pub(super) fn kernels() -> &'static [Kernel] {
     &KERNELS
 }
 
-/// The kernels for heads of `dim` in `dtype`, the fastest that `architecture` runs; or those of `rung`.
+/// The kernel for heads of `dim` in `dtype`: the fastest that `architecture` runs, of `rung` at most.
 pub(super) fn kernel(
     pass: Pass,
     dtype: DType,
@@ -72,7 +72,9 @@ pub(super) fn kernel(
         kernel.dtype == dtype
             && (kernel.dim == dim || kernel.dim == 0)
             && kernel.task.is_some_and(|(own, its)| {
-                own == pass && its.runs_on(architecture) && rung.is_none_or(|rung| rung == its)
+                own == pass
+                    && its.runs_on(architecture)
+                    && rung.is_none_or(|highest| its <= highest)
             })
     };
     KERNELS.iter().filter(fits).max_by_key(|kernel| kernel.task.map(|(_, rung)| rung))
@@ -96,6 +98,7 @@ impl Kernel {
     pub(super) fn order_of_queries(&self) -> &'static str {
         match self.task {
             Some((_, Rung::Sm80)) => "fragments",
+            Some((_, Rung::Sm90)) => "lanes",
             _ => "rows",
         }
     }

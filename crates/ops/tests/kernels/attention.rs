@@ -154,6 +154,15 @@ fn every_kernel_equals_plain_loops() {
     rows.iter().for_each(|row| check(row));
 }
 
+/// One tile shorter than a block, one of two blocks: what a sanitizer has the patience for.
+#[test]
+fn small() {
+    for variant in 0..variants().len() {
+        check(&[variant, 0, 0, 0, 1, 0, 1]);
+        check(&[variant, 4, 2, 0, 0, 1, 0]);
+    }
+}
+
 /// The gradient of queries by a second pass has the same bits whatever order threads run in; so have all others.
 #[test]
 fn deterministic_kernels_give_the_same_bits() {

@@ -26,7 +26,7 @@ use forward::Forward;
 pub struct Kernels {
     /// What runs them.
     pub processor: Arc<dyn Processor>,
-    /// Which kernels; none: the fastest there are for the processor.
+    /// The highest rung to take, where it has a kernel; none: the fastest there are for the processor.
     pub rung: Option<Rung>,
     /// Whether backward gives the same bits every time: with a second pass for the gradient of the queries instead of atomic
     /// additions.
