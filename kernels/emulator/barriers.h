@@ -158,6 +158,7 @@ inline void settle(Barrier& barrier) {
   barrier.complete = barrier.arriving;
   barrier.arriving = Knowledge();
   for (uint32_t w = 0; w < block.warp_count; ++w) {
+    block.count_meeting(block.warps[w]);   // its lanes may have met here
     block.make_ready(w, barrier.waiting[w]);
     barrier.waiting[w] = 0;
   }

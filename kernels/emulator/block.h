@@ -60,6 +60,7 @@ struct Warp {
   uint32_t ready = 0;      // lanes that can run
   uint32_t arrived = 0;    // lanes that wait in the warp's operation
   uint32_t finished = 0;
+  uint32_t meeting = 0;    // the number of what its lanes did together last, of all warps' and blocks'
   const char* operation = nullptr;
   const char* waits_for = nullptr;   // what its last sleeper waits for: said when nobody can go on
   uint32_t waits_at = 0;             // the address or number that belongs to it
@@ -101,6 +102,10 @@ struct Block {
   Barriers* barriers = nullptr;
   Products* products = nullptr;
   std::string mistake;
+
+  uint32_t meetings_so_far = 0;
+
+  void count_meeting(Warp& warp) { warp.meeting = ++meetings_so_far & (~0u / LANES); }
 
   Warp& warp() { return warps[current->warp]; }
   Knowledge& knowledge() { return warp().knows; }

@@ -130,6 +130,7 @@ class Machine {
     for (uint32_t w = 0; w < MOST_WARPS; ++w) {
       Warp& warp = block_.warps[w];
       warp = Warp();
+      block_.count_meeting(warp);
       warp.copy_base = now;
       std::fill(std::begin(warp.knows.all.tick), std::end(warp.knows.all.tick), now);
       std::fill(std::begin(warp.knows.proxied.tick), std::end(warp.knows.proxied.tick), now);

@@ -2,7 +2,7 @@
 //
 // Races: each 4-byte word remembers who wrote it when (one deed), and when each warp last read it. A read is fine if the reader
 // knows of the write; a write is fine if the writer knows of the last write and of everybody's reads. Threads of one warp are
-// taken as one: what lacks a __syncwarp shows through the random order of lanes alone.
+// taken as one there; what one of its lanes stores, another may touch once the warp has done something together.
 #pragma once
 #include <cstdlib>
 
@@ -21,6 +21,7 @@ struct Shared {
   alignas(1024) unsigned char memory[MOST_SHARED];
   uint32_t wrote[WORDS] = {};
   uint32_t read[MOST_WARPS][WORDS] = {};
+  uint32_t stored[WORDS] = {};   // by which lane since which of its warp's meetings: 32 * Warp::meeting + lane
   uint32_t bytes = 0;
 
   void begin(uint32_t size) {
@@ -83,6 +84,18 @@ struct Shared {
     }
   }
 
+  // Lane `lane` touches these words by itself.
+  void note_lane(uint32_t first, uint32_t count, bool stores, const char* what) {
+    const uint32_t mine = running->warp().meeting * LANES + running->current->lane;
+    for (uint32_t word = first; word < first + count; ++word) {
+      if (stored[word] / LANES == mine / LANES && stored[word] != mine) {
+        running->fail("race: %s at shared address %u, stored by lane %u of the same warp, without __syncwarp since", what,
+                      SHARED_START + 4 * word, stored[word] % LANES);
+      }
+      if (stores) stored[word] = mine;
+    }
+  }
+
   [[noreturn]] __attribute__((cold)) void unseen(uint32_t word, const char* what) {
     const uint32_t actor = actor_of(wrote[word]);
     const uint32_t address = SHARED_START + 4 * word;
@@ -110,6 +123,7 @@ inline void read_shared(void* to, uint32_t address, uint32_t size) {
   const Knowledge& known = block.knowledge();
   const uint32_t warp = block.current->warp;
   shared().note_read(Shared::word_of(address), size / 4, warp, known.all.tick[warp], known.all, "read");
+  shared().note_lane(Shared::word_of(address), size / 4, false, "read");
   std::memcpy(to, from, size);
 }
 
@@ -120,6 +134,7 @@ inline void write_shared(uint32_t address, const void* from, uint32_t size) {
   const Knowledge& known = block.knowledge();
   const uint32_t warp = block.current->warp;
   shared().note_write(Shared::word_of(address), size / 4, deed(warp, known.all.tick[warp]), known.all, known.all, "write");
+  shared().note_lane(Shared::word_of(address), size / 4, true, "write");
   std::memcpy(to, from, size);
 }
 

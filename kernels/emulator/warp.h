@@ -22,6 +22,7 @@ inline bool meet(const char* operation, void* operand) {
     return false;
   }
   warp.arrived = 0;
+  block.count_meeting(warp);
   return true;
 }
 

@@ -10,6 +10,7 @@ namespace tests {
   MISTAKE(copies_not_waited_for, "race: ldmatrix")                                    \
   MISTAKE(no_barrier_before_reuse, "race: ")                                          \
   MISTAKE(no_barrier_after_store, "race: ")                                           \
+  MISTAKE(no_syncwarp, "")                                                              \
   MISTAKE(half_a_warp_meets, "lanes of one warp reached different operations")        \
   MISTAKE(half_a_warp_shuffles, "shuffle_xor")                                        \
   MISTAKE(different_operations, "lanes of one warp reached different operations")     \
@@ -70,6 +71,13 @@ struct PlainArguments {
   Mistake mistake;
 };
 
+// What lane 9 stores, lane 3 reads.
+DEVICE float from_lane_to_lane(uint32_t address, Mistake made) {
+  if (lane_index() == 9) store_shared(address, 2.0f);
+  if (made != Mistake::no_syncwarp) __syncwarp();
+  return lane_index() == 3 ? load_shared<float>(address) : 0.0f;
+}
+
 // Two warps: a tile through ldmatrix and the tensor cores, twice, then a value from the other warp.
 DEVICE void plain_body(const PlainArguments& arguments) {
   SHARED_MEMORY(memory);
@@ -94,6 +102,7 @@ DEVICE void plain_body(const PlainArguments& arguments) {
   store_shared(row, c[0]);
   if (made != Mistake::no_barrier_after_store) __syncthreads();
   float sum = load_shared<float>(tile + 2048 + 4u * static_cast<uint32_t>(thread ^ 32));
+  sum += from_lane_to_lane(tile + 2304 + 4u * static_cast<uint32_t>(warp_index()), made);
   if (made == Mistake::half_a_warp_meets && lane < 16) __syncthreads();
   if (made != Mistake::half_a_warp_shuffles || lane < 16) sum += shuffle_xor(sum, 1);
   if (made == Mistake::different_operations && lane == 5) sum += shuffle_down(sum, 1);
