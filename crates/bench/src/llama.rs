@@ -10,7 +10,7 @@ use annulus_data::{DataError, Sequence, Source};
 use annulus_experiment::{Dtype, Experiment, Plan, parse, write_config};
 use annulus_model::{Llama, Weights, save, save_file};
 use annulus_ops::{IGNORED, Key, uniform};
-use annulus_train::{Setup, Stepped, Stepper, open_data};
+use annulus_train::{Setup, Stepped, Stepper, check_memory, open_data};
 use anyhow::{Context, Result, anyhow};
 use candle_core::{Device, Tensor};
 
@@ -45,6 +45,7 @@ impl Step {
     }
 
     fn new(plan: Plan, source: Arc<dyn Source>) -> Result<Step> {
+        check_memory(&plan)?;
         let weights = Llama::random(&Setup::new(&plan, 1).config, plan.experiment.seed)?;
         Ok(Step { plan, weights, source })
     }

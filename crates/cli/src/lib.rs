@@ -44,7 +44,10 @@ pub fn main() -> ExitCode {
         Command::Score(arguments) => score::run(&arguments),
         Command::Attend(arguments) => attend::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Doctor(arguments) => {
+            doctor::run(&arguments);
+            Ok(0)
+        }
         Command::Schema => {
             check::schema();
             Ok(0)

@@ -44,11 +44,14 @@ pub fn described() -> Vec<(String, String)> {
         Ok(all) if all.is_empty() => lines.push(("GPUs".to_owned(), "none".to_owned())),
         Ok(all) => lines.extend(all.into_iter().map(|gpu| {
             let memory = annulus_experiment::size(gpu.memory);
-            let usable = if gpu.architecture < 80 { "; too old: sm_80 or later is needed" } else { "" };
+            let usable =
+                if gpu.architecture < 80 { "; too old: sm_80 or later is needed" } else { "" };
             let what = format!("{}, {memory}, sm_{}{usable}", gpu.name, gpu.architecture);
             (format!("cuda:{}", gpu.index), what)
         })),
-        Err(missing) => lines.push(("GPUs".to_owned(), format!("none: {missing} ({})", missing.hint()))),
+        Err(missing) => {
+            lines.push(("GPUs".to_owned(), format!("none: {missing} ({})", missing.hint())));
+        }
     }
     lines
 }

@@ -9,7 +9,7 @@ use crate::{Result, TrainError};
 
 /// Refuses a run whose ranks, all of which are on this machine, cannot fit in its memory; keeps no freed pages for one that
 /// takes more than half of its budget.
-pub(crate) fn check_memory(plan: &Plan) -> Result<()> {
+pub fn check_memory(plan: &Plan) -> Result<()> {
     let needed = plan.ranks.iter().map(|rank| rank.together).fold(0, u64::saturating_add);
     match machine_memory() {
         Some(there) if needed > there => Err(TrainError::DoesNotFit {

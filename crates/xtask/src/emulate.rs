@@ -167,16 +167,9 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// The compiled tests of the kernels.
 fn test_program() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut words = TESTS.to_vec();
-    words.extend(["--no-run", "--message-format", "json"]);
-    let output =
-        Command::new(cargo).args(words).current_dir(root()).stderr(Stdio::inherit()).output()?;
-    let lines = String::from_utf8(output.stdout)?;
-    let messages = lines.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let executables = messages
-        .filter_map(|message: serde_json::Value| message["executable"].as_str().map(PathBuf::from));
-    executables.last().context("cargo named no test program")
+    let mut command = tool::cargo_command();
+    command.args(TESTS).arg("--no-run");
+    tool::built_by(command)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -53,4 +53,27 @@ pub(crate) fn cargo_with(variables: &[(&str, &OsStr)], arguments: &[&str]) -> Re
 pub(crate) fn program(folder: &str, name: &str) -> Result<PathBuf> {
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
     Ok(metadata.target_directory.join(folder).join(name).into())
+}
+
+/// The program that a cargo command builds last; the command is told to print messages as JSON.
+pub(crate) fn built_by(mut command: Command) -> Result<PathBuf> {
+    command.args(["--message-format", "json"]).current_dir(crate::root()).stdout(Stdio::piped());
+    let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+    let shown = format!("cargo {}", words.join(" "));
+    say(&format!("> {shown}"));
+    let output =
+        command.spawn().with_context(|| format!("cannot start `{shown}`"))?.wait_with_output()?;
+    if !output.status.success() {
+        bail!("`{shown}` failed with {}", output.status);
+    }
+    let lines = String::from_utf8(output.stdout)?;
+    let messages = lines.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let mut executables = messages
+        .filter_map(|message: serde_json::Value| message["executable"].as_str().map(PathBuf::from));
+    executables.next_back().with_context(|| format!("`{shown}` named no program"))
+}
+
+/// Cargo, the one that runs this, to be given words.
+pub(crate) fn cargo_command() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }

@@ -26,20 +26,19 @@ pub(crate) fn addresses(
     writes: &[&Tensor],
     then: &mut dyn FnMut(&Addresses) -> Result<()>,
 ) -> Result<()> {
-    lend_writes(reads, writes, Addresses::default(), then)
+    lend_writes(reads, writes, &mut Addresses::default(), then)
 }
 
 fn lend_writes(
     reads: &[&Tensor],
     writes: &[&Tensor],
-    lent: Addresses,
+    lent: &mut Addresses,
     then: &mut dyn FnMut(&Addresses) -> Result<()>,
 ) -> Result<()> {
     let Some((first, rest)) = writes.split_first() else {
         return lend_reads(reads, lent, then);
     };
     let go_on = RefCell::new(|address: u64| {
-        let mut lent = lent.clone();
         lent.writes.push(address);
         lend_writes(reads, rest, lent, then)
     });
@@ -48,11 +47,11 @@ fn lend_writes(
 
 fn lend_reads(
     reads: &[&Tensor],
-    mut lent: Addresses,
+    lent: &mut Addresses,
     then: &mut dyn FnMut(&Addresses) -> Result<()>,
 ) -> Result<()> {
     let Some((first, rest)) = reads.split_first() else {
-        return then(&lent);
+        return then(lent);
     };
     let (storage, layout) = first.storage_and_layout();
     let bytes = (layout.start_offset() * first.dtype().size_in_bytes()) as u64;
@@ -63,7 +62,6 @@ fn lend_reads(
         }
         #[cfg(feature = "cuda")]
         Storage::Cuda(storage) => super::cuda::reading(storage, &mut |address| {
-            let mut lent = lent.clone();
             lent.reads.push(address + bytes);
             lend_reads(rest, lent, then)
         }),

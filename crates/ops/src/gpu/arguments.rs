@@ -1,4 +1,5 @@
 //! What attention kernels are told: the structs of `kernels/attention/arguments.h`, byte by byte.
+#![expect(clippy::struct_field_names, reason = "fields are called as in C")]
 
 use annulus_sequence::Spans as Pair;
 use bytemuck::NoUninit;

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::cuda_backend::cudarc::driver::sys::{self, CUfunction_attribute_enum};
+use candle_core::cuda_backend::cudarc::driver::sys::{
+    self, CUdevice_attribute_enum as Attribute, CUfunction_attribute_enum,
+};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr,
     DriverError, LaunchConfig, PushKernelArg, result,
@@ -32,7 +34,8 @@ pub struct Cuda {
     inner: CudaDevice,
     architecture: u32,
     module: Arc<CudaModule>,
-    functions: Arc<Mutex<HashMap<String, CudaFunction>>>,
+    /// With the shared memory that each is allowed.
+    functions: Arc<Mutex<HashMap<String, (CudaFunction, u32)>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -82,13 +85,15 @@ impl Cuda {
     /// The function, allowed the shared memory it asks for.
     fn function(&self, launch: &Launch<'_>) -> Result<CudaFunction> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(launch.kernel) {
+        if let Some((function, allowed)) = functions.get(launch.kernel)
+            && *allowed >= launch.shared
+        {
             return Ok(function.clone());
         }
         let function = self.module.load_function(launch.kernel).w()?;
         let most = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         function.set_attribute(most, launch.shared as i32).w()?;
-        functions.insert(launch.kernel.to_owned(), function.clone());
+        functions.insert(launch.kernel.to_owned(), (function.clone(), launch.shared));
         Ok(function)
     }
 }
@@ -178,7 +183,6 @@ pub(super) fn gpus() -> std::result::Result<Vec<Gpu>, Missing> {
                 // SAFETY: `device` is one of the driver's.
                 unsafe { result::device::get_attribute(device, attribute) }
             };
-            use sys::CUdevice_attribute_enum as Attribute;
             let major = of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
             let minor = of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
             // SAFETY: as above.
@@ -196,22 +200,28 @@ pub(super) fn gpus() -> std::result::Result<Vec<Gpu>, Missing> {
 
 /// Whether all that is called is there: a program that loads libraries itself would panic at the first call.
 fn libraries() -> std::result::Result<(), Missing> {
-    #[cfg(annulus_cuda_loads_itself)]
-    {
-        use candle_core::cuda_backend::cudarc::{cublas, curand};
-        // SAFETY: these look for libraries and call nothing.
-        let found = unsafe {
-            [
-                ("libcuda.so", sys::is_culib_present()),
-                ("libcublas.so", cublas::sys::is_culib_present()),
-                ("libcurand.so", curand::sys::is_culib_present()),
-            ]
-        };
-        if let Some((name, _)) = found.into_iter().find(|(_, found)| !found) {
-            return Err(Missing::Library(name));
-        }
+    let missing = needed().into_iter().find(|(_, found)| !found);
+    missing.map_or(Ok(()), |(name, _)| Err(Missing::Library(name)))
+}
+
+/// What is called, and whether it is there.
+#[cfg(annulus_cuda_loads_itself)]
+fn needed() -> [(&'static str, bool); 3] {
+    use candle_core::cuda_backend::cudarc::{cublas, curand};
+    // SAFETY: these look for libraries and call nothing.
+    unsafe {
+        [
+            ("libcuda.so", sys::is_culib_present()),
+            ("libcublas.so", cublas::sys::is_culib_present()),
+            ("libcurand.so", curand::sys::is_culib_present()),
+        ]
     }
-    Ok(())
+}
+
+/// A program that was linked to all of them would not have started without.
+#[cfg(not(annulus_cuda_loads_itself))]
+fn needed() -> [(&'static str, bool); 0] {
+    []
 }
 
 /// The driver's pool gives back all it holds whenever a stream is waited for, unless it is told to keep it.

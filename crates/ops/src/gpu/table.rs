@@ -167,7 +167,7 @@ fn element_type(word: &str) -> DType {
 }
 
 /// How kernels name a type.
-fn element_name(dtype: DType) -> Result<&'static str> {
+pub(super) fn element_name(dtype: DType) -> Result<&'static str> {
     match dtype {
         DType::F32 => Ok("f32"),
         DType::BF16 => Ok("bf16"),

@@ -22,8 +22,7 @@ pub(crate) fn pairs(counts: &[usize]) -> Vec<Vec<usize>> {
                 let gain = |value: &usize| {
                     let has = |(f, v): (usize, usize)| row[f] == Some(v);
                     let with = |pair: &&[(usize, usize); 2]| {
-                        pair.iter().any(|one| *one == (factor, *value))
-                            && pair.iter().any(|one| has(*one))
+                        pair.contains(&(factor, *value)) && pair.iter().any(|one| has(*one))
                     };
                     (open.iter().filter(with).count(), counts[factor] - value)
                 };

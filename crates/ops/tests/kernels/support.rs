@@ -13,33 +13,32 @@ pub(crate) fn processor(architecture: u32, seed: u64) -> Option<Arc<dyn Processo
             let gpu = annulus_ops::gpu::open(index.expect("cuda:N")).unwrap();
             Some(gpu).filter(|gpu| gpu.architecture() >= architecture)
         }
-        Err(_) => emulated(architecture, seed),
+        Err(_) => Some(emulated(architecture, seed)),
     }
 }
 
 #[cfg(feature = "emulator")]
-fn emulated(architecture: u32, seed: u64) -> Option<Arc<dyn Processor>> {
+fn emulated(architecture: u32, seed: u64) -> Arc<dyn Processor> {
     use std::path::{Path, PathBuf};
     use std::sync::OnceLock;
 
     use annulus_ops::gpu::Emulator;
 
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    let library = LIBRARY.get_or_init(|| match std::env::var_os("ANNULUS_EMULATOR") {
-        Some(library) => library.into(),
-        None => {
-            let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
-            let into = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
-            Emulator::compile(&kernels, &into).unwrap()
-        }
-    });
+    let compiled = || {
+        let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
+        let into = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
+        Emulator::compile(&kernels, &into).unwrap()
+    };
+    let given = || std::env::var_os("ANNULUS_EMULATOR").map(PathBuf::from);
+    let library = LIBRARY.get_or_init(|| given().unwrap_or_else(compiled));
     let emulator = Emulator::open(library, architecture, 2).unwrap();
     emulator.reseed(seed.wrapping_mul(1 + number("ANNULUS_KERNELS_SEED").unwrap_or(0)));
-    Some(Arc::new(emulator))
+    Arc::new(emulator)
 }
 
 #[cfg(not(feature = "emulator"))]
-fn emulated(_: u32, _: u64) -> Option<Arc<dyn Processor>> {
+fn emulated(_: u32, _: u64) -> Arc<dyn Processor> {
     panic!("ANNULUS_KERNELS_ON=cuda:N is wanted: this was built without the emulator");
 }
 

@@ -1,6 +1,7 @@
 //! Reads what `cuobjdump` prints: the instructions of each kernel, and what it takes.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 /// A kernel as the assembler made it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,11 +28,11 @@ impl Function {
         let all: u32 = self.instructions.values().sum();
         let mut line = format!("{:<44} {:>3} registers", self.name, self.registers);
         for word in ["HMMA", "HGMMA", "UTMALDG"].into_iter().filter(|word| of(word) > 0) {
-            line.push_str(&format!(" {:>4} {word}", of(word)));
+            let _ = write!(line, " {:>4} {word}", of(word));
         }
-        line.push_str(&format!(" {all:>6} instructions"));
+        let _ = write!(line, " {all:>6} instructions");
         if self.stack > 0 {
-            line.push_str(&format!(" {} B local", self.stack));
+            let _ = write!(line, " {} B local", self.stack);
         }
         line
     }

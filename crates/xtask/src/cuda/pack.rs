@@ -2,9 +2,8 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
 use super::toolkit::Toolkit;
 use crate::{root, tool};
@@ -32,21 +31,10 @@ pub(crate) fn run(toolkit: &Toolkit) -> Result<PathBuf> {
 
 /// The program that cargo builds, optimised, with CUDA.
 fn built(toolkit: &Toolkit, words: &[&str]) -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(words).args(["--release", "--features", "cuda", "--message-format", "json"]);
-    command.current_dir(root()).stdout(Stdio::piped());
+    let mut command = tool::cargo_command();
+    command.args(words).args(["--release", "--features", "cuda"]);
     toolkit.around(&mut command);
-    tool::say(&format!("> cargo {} --release --features cuda", words.join(" ")));
-    let output = command.spawn()?.wait_with_output()?;
-    if !output.status.success() {
-        bail!("the build with CUDA failed");
-    }
-    let lines = String::from_utf8(output.stdout)?;
-    let messages = lines.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let executables = messages
-        .filter_map(|message: serde_json::Value| message["executable"].as_str().map(PathBuf::from));
-    executables.last().context("cargo named no program")
+    tool::built_by(command)
 }
 
 /// Without symbols, compressed by what the other machine can undo: Python.

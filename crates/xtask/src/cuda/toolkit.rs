@@ -115,7 +115,7 @@ impl Toolkit {
 }
 
 /// Named so that flags reach our crates alone and not their build scripts.
-pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
+const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The compiler that writes nothing.
 pub(crate) fn mute_compiler() -> Result<PathBuf> {

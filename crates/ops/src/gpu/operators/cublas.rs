@@ -1,0 +1,112 @@
+//! Products of matrices by cuBLAS, on Candle's handle and stream.
+
+use std::ffi::c_void;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::cudarc::cublas::{result, sys};
+use candle_core::cuda_backend::{WrapErr, gemm_reduced_precision_f32};
+use candle_core::{CudaStorage, DType, Layout, Result, bail};
+
+use super::super::cuda::{reading, writing};
+use super::product::{Call, Operand, Was};
+
+/// `c = first second`, or added to it: all sums in f32.
+pub(super) fn multiply(
+    call: &Call,
+    (first, first_layout): (&CudaStorage, &Layout),
+    (second, second_layout): (&CudaStorage, &Layout),
+    (c, c_layout): (&mut CudaStorage, &Layout),
+    was: Was,
+) -> Result<()> {
+    let types = [element(first.dtype())?, element(c.dtype())?];
+    let [inputs, output] = [first.dtype(), c.dtype()].map(DType::size_in_bytes);
+    let bytes = |layout: &Layout, size: usize| (layout.start_offset() * size) as u64;
+    let precision = precision(first.dtype());
+    let blas = c.device.cublas_handle();
+    c.device.cuda_stream().context().bind_to_thread().w()?;
+    reading(first, &mut |first| {
+        reading(second, &mut |second| {
+            writing(c, &mut |c| {
+                let at = [
+                    first + bytes(first_layout, inputs),
+                    second + bytes(second_layout, inputs),
+                    c + bytes(c_layout, output),
+                ];
+                // SAFETY: the addresses hold what the layouts reach, which `call` was made of.
+                unsafe { start(*blas.handle(), call, at, types, precision, was) }
+            })
+        })
+    })
+}
+
+/// # Safety
+/// The addresses must hold matrices as `call` says.
+unsafe fn start(
+    handle: sys::cublasHandle_t,
+    call: &Call,
+    [first, second, c]: [u64; 3],
+    [inputs, output]: [sys::cudaDataType; 2],
+    precision: sys::cublasComputeType_t,
+    was: Was,
+) -> Result<()> {
+    let [first_operand, second_operand] = call.operands;
+    let (alpha, beta) = (1.0_f32, if was == Was::Sum { 1.0_f32 } else { 0.0 });
+    // SAFETY: the caller's promise; the two factors are read before this returns.
+    unsafe {
+        result::gemm_ex(
+            handle,
+            order(first_operand),
+            order(second_operand),
+            int(call.m)?,
+            int(call.n)?,
+            int(call.k)?,
+            (&raw const alpha).cast(),
+            first as *const c_void,
+            inputs,
+            int(first_operand.step)?,
+            second as *const c_void,
+            inputs,
+            int(second_operand.step)?,
+            (&raw const beta).cast(),
+            c as *mut c_void,
+            output,
+            int(call.step)?,
+            precision,
+            sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+        )
+    }
+    .w()
+}
+
+fn order(operand: Operand) -> sys::cublasOperation_t {
+    if operand.transposed {
+        sys::cublasOperation_t::CUBLAS_OP_T
+    } else {
+        sys::cublasOperation_t::CUBLAS_OP_N
+    }
+}
+
+fn int(size: usize) -> Result<i32> {
+    match i32::try_from(size) {
+        Ok(size) => Ok(size),
+        Err(_) => bail!("product: found a size of {size}, wanted at most {}", i32::MAX),
+    }
+}
+
+fn element(dtype: DType) -> Result<sys::cudaDataType> {
+    match dtype {
+        DType::F32 => Ok(sys::cudaDataType::CUDA_R_32F),
+        DType::BF16 => Ok(sys::cudaDataType::CUDA_R_16BF),
+        DType::F16 => Ok(sys::cudaDataType::CUDA_R_16F),
+        other => bail!("product: found {other:?}, wanted F32, BF16 or F16"),
+    }
+}
+
+/// Sums are f32; products of f32 are too, unless Candle was told to do with less.
+fn precision(inputs: DType) -> sys::cublasComputeType_t {
+    if inputs == DType::F32 && gemm_reduced_precision_f32() {
+        sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
+    } else {
+        sys::cublasComputeType_t::CUBLAS_COMPUTE_32F
+    }
+}

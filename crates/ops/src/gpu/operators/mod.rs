@@ -1,0 +1,128 @@
+//! All operators but attention by kernels: a file mirrors the arguments of its kernels in `kernels/`, byte by byte, and launches
+//! them.
+//!
+//! Inputs are brought into the order that kernels read: without gaps, of one type. Results are off the tape. Nothing waits for
+//! the processor but what gives the host a number: a loss, a norm.
+
+mod adamw;
+mod chunks;
+mod cross_entropy;
+#[cfg(feature = "cuda")]
+mod cublas;
+mod elementwise;
+mod embedding;
+mod linear;
+mod norm;
+mod product;
+mod rms_norm;
+mod rope;
+mod sums;
+mod swiglu;
+
+use bytemuck::NoUninit;
+use candle_core::{DType, Result, Shape, Tensor, bail};
+
+use super::table::element_name;
+use super::{Launch, Processor, addresses};
+
+pub(crate) use adamw::update_all;
+pub(crate) use cross_entropy::{linear_cross_entropy, linear_cross_entropy_gradients};
+pub(crate) use elementwise::{accumulate, contiguous, scale};
+pub(crate) use embedding::{embedding, embedding_backward};
+pub(crate) use linear::{
+    input_gradient, linear, parameter_gradients, projected_onto, projections,
+};
+pub(crate) use norm::global_norm_squared;
+pub(crate) use rms_norm::{rms_norm, rms_norm_backward};
+pub(crate) use rope::{Placed, rope, rope_backward};
+pub(crate) use swiglu::{swiglu, swiglu_backward};
+
+/// Threads of most blocks: `OPERATOR_THREADS`.
+const THREADS: u32 = 256;
+
+/// Elements of flat memory that a block works on: `FLAT_ELEMENTS`.
+const FLAT: usize = 8192;
+
+/// Shared memory of sums over a row's threads: `TEAM_SCRATCH`.
+const SCRATCH: u32 = 128;
+
+/// A kernel of a block size, and its extent.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    grid: [usize; 3],
+    threads: u32,
+    /// Bytes of shared memory.
+    shared: u32,
+}
+
+impl Extent {
+    /// Over `count` elements of flat memory.
+    fn flat(count: usize) -> Extent {
+        Extent::blocks(count.div_ceil(FLAT))
+    }
+
+    /// Of some blocks without shared memory.
+    fn blocks(blocks: usize) -> Extent {
+        Extent { grid: [blocks, 1, 1], threads: THREADS, shared: 0 }
+    }
+}
+
+/// Launches `kernel`; nothing where there is nothing to do.
+///
+/// # Safety
+/// As [`Processor::launch`].
+unsafe fn launch<A: NoUninit>(
+    processor: &dyn Processor,
+    kernel: &str,
+    Extent { grid, threads, shared }: Extent,
+    arguments: &A,
+) -> Result<()> {
+    if grid.contains(&0) {
+        return Ok(());
+    }
+    let launch = Launch { kernel, grid: grid.map(|count| count as u32), threads, shared };
+    // SAFETY: the caller's promise.
+    unsafe { processor.launch(&launch, bytemuck::bytes_of(arguments)) }
+}
+
+/// A kernel's name for tensors of `dtype`.
+fn of_type(kernel: &str, dtype: DType) -> Result<String> {
+    Ok(format!("{kernel}_{}", element_name(dtype)?))
+}
+
+/// A tensor that nobody has written yet.
+///
+/// # Safety
+/// What is launched next must write all of it.
+unsafe fn unwritten(
+    processor: &dyn Processor,
+    shape: impl Into<Shape>,
+    dtype: DType,
+) -> Result<Tensor> {
+    // SAFETY: the caller's promise.
+    unsafe { Tensor::empty(shape, dtype, processor.device()) }
+}
+
+/// Refuses inputs whose gradients the tape would ask for: there are none here.
+fn off_tape<'a>(operator: &str, inputs: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
+    if inputs.into_iter().any(Tensor::track_op) {
+        bail!(
+            "{operator}: found an input on the tape, wanted detached ones: on a processor of kernels nothing is recorded, \
+             gradients are made by hand"
+        );
+    }
+    Ok(())
+}
+
+/// The elements as kernels read them: row-major without gaps, of `dtype`, off the tape.
+fn plain(processor: &dyn Processor, tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+    let tensor = contiguous(processor, tensor)?;
+    if tensor.dtype() == dtype { Ok(tensor) } else { elementwise::cast(processor, &tensor, dtype) }
+}
+
+/// The shape with another last dimension.
+fn with_last(shape: &Shape, last: usize) -> Shape {
+    let mut dims = shape.dims().to_vec();
+    dims.splice(dims.len().saturating_sub(1).., [last]);
+    dims.into()
+}

@@ -1,0 +1,261 @@
+//! Products of matrices: cuBLAS on a GPU, tiles of the CPU's where the processor is the emulator.
+//!
+//! Candle's product would do but for two things: of 16-bit matrices it has 16 bits, where gradients of weights are to be f32; and
+//! it cannot be added to what is there. Both are what cuBLAS is asked for here, by Candle's handle.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, InplaceOp3, Layout, Result, Tensor, bail};
+use gemm::Parallelism;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+/// What becomes of what a product's place held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Was {
+    /// It goes: `c = a b`.
+    Nothing,
+    /// It is added to: `c += a b`.
+    Sum,
+}
+
+/// `a` [M, K] times `b` [K, N] into `c` [M, N], summed in f32 and rounded once. Rows or columns of each lie in one piece; `a` and
+/// `b` are of one type, `c` of that or f32.
+pub(super) fn multiply(c: &Tensor, a: &Tensor, b: &Tensor, was: Was) -> Result<()> {
+    let ((rows, inner), (other, columns)) = (a.dims2()?, b.dims2()?);
+    if c.dims() != [rows, columns] || inner != other {
+        bail!("product: found {:?} for {:?} times {:?}", c.shape(), a.shape(), b.shape());
+    }
+    if a.dtype() != b.dtype() || !matches!(c.dtype(), t if t == a.dtype() || t == DType::F32) {
+        let types = [a.dtype(), b.dtype(), c.dtype()];
+        bail!("product: found {types:?}, wanted two of one type, and the result of that or F32");
+    }
+    match (c.elem_count(), inner, was) {
+        (0, ..) | (_, 0, Was::Sum) => Ok(()),
+        (_, 0, Was::Nothing) => c.zero_set(),
+        _ => c.inplace_op3(a, b, &Multiply(was)),
+    }
+}
+
+struct Multiply(Was);
+
+impl InplaceOp3 for Multiply {
+    fn name(&self) -> &'static str {
+        "product"
+    }
+    fn cpu_fwd(
+        &self,
+        c: &mut CpuStorage,
+        c_layout: &Layout,
+        a: &CpuStorage,
+        a_layout: &Layout,
+        b: &CpuStorage,
+        b_layout: &Layout,
+    ) -> Result<()> {
+        let call = Call::new(c_layout, a_layout, b_layout)?;
+        let (first, second) = (wide(b, b_layout)?, wide(a, a_layout)?);
+        let start = c_layout.start_offset();
+        let mut sums = wide(c, c_layout)?;
+        call.run(&first, &second, &mut sums, self.0);
+        call.put(&sums, c, start)
+    }
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        c: &mut candle_core::CudaStorage,
+        c_layout: &Layout,
+        a: &candle_core::CudaStorage,
+        a_layout: &Layout,
+        b: &candle_core::CudaStorage,
+        b_layout: &Layout,
+    ) -> Result<()> {
+        let call = Call::new(c_layout, a_layout, b_layout)?;
+        super::cublas::multiply(&call, (b, b_layout), (a, a_layout), (c, c_layout), self.0)
+    }
+}
+
+/// The product as BLAS is told of it, to whom all matrices are columns: c transposed is b transposed times a transposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    /// Columns of c.
+    pub(super) m: usize,
+    /// Rows of c.
+    pub(super) n: usize,
+    /// What is summed over.
+    pub(super) k: usize,
+    /// b, then a.
+    pub(super) operands: [Operand; 2],
+    /// Elements from one row of c to the next.
+    pub(super) step: usize,
+}
+
+/// A matrix in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Operand {
+    /// Whether its columns lie in one piece, not its rows.
+    pub(super) transposed: bool,
+    /// Elements from one piece to the next.
+    pub(super) step: usize,
+}
+
+impl Call {
+    fn new(c: &Layout, a: &Layout, b: &Layout) -> Result<Call> {
+        let ((n, k), (_, m)) = (a.shape().dims2()?, b.shape().dims2()?);
+        let operands = [Operand::new(b)?, Operand::new(a)?];
+        let Operand { transposed: false, step } = Operand::new(c)? else {
+            bail!("product: found a result with gaps in its rows, of strides {:?}", c.stride());
+        };
+        Ok(Call { m, n, k, operands, step })
+    }
+
+    /// By the CPU's tiles.
+    fn run(&self, first: &[f32], second: &[f32], c: &mut [f32], was: Was) {
+        let [[first_column, first_row], [second_column, second_row]] =
+            self.operands.map(Operand::strides);
+        let add = was == Was::Sum;
+        // SAFETY: the slices hold what their layouts reach, from the first element on.
+        unsafe {
+            gemm::gemm(
+                self.m,
+                self.n,
+                self.k,
+                c.as_mut_ptr(),
+                self.step as isize,
+                1,
+                add,
+                first.as_ptr(),
+                first_column,
+                first_row,
+                second.as_ptr(),
+                second_column,
+                second_row,
+                if add { 1.0 } else { 0.0 },
+                1.0,
+                false,
+                false,
+                false,
+                Parallelism::None,
+            );
+        }
+    }
+
+    /// Rounds the rows of a result to where it is from `start` on.
+    fn put(&self, sums: &[f32], c: &mut CpuStorage, start: usize) -> Result<()> {
+        for row in 0..self.n {
+            let from = &sums[row * self.step..][..self.m];
+            let to = start + row * self.step..start + row * self.step + self.m;
+            match c {
+                CpuStorage::F32(c) => c[to].copy_from_slice(from),
+                CpuStorage::BF16(c) => c[to].convert_from_f32_slice(from),
+                CpuStorage::F16(c) => c[to].convert_from_f32_slice(from),
+                other => bail!("product: found {:?}, wanted F32, BF16 or F16", other.dtype()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Operand {
+    fn new(layout: &Layout) -> Result<Operand> {
+        let (rows, columns) = layout.shape().dims2()?;
+        let &[row, column] = layout.stride() else { bail!("product: found no matrix") };
+        // A dimension of one element has any stride.
+        if (column == 1 || columns <= 1) && (row >= columns || rows <= 1) {
+            return Ok(Operand { transposed: false, step: row.max(columns).max(1) });
+        }
+        if (row == 1 || rows <= 1) && (column >= rows || columns <= 1) {
+            return Ok(Operand { transposed: true, step: column.max(rows).max(1) });
+        }
+        bail!("product: found a matrix of strides {row} and {column}, wanted one of them 1")
+    }
+
+    /// From one column to the next, and from one row to the next, of the transposed matrix that BLAS multiplies.
+    fn strides(self) -> [isize; 2] {
+        if self.transposed { [1, self.step as isize] } else { [self.step as isize, 1] }
+    }
+}
+
+/// What a layout reaches, as f32.
+fn wide(storage: &CpuStorage, layout: &Layout) -> Result<Vec<f32>> {
+    let reach = layout.dims().iter().zip(layout.stride()).map(|(size, stride)| (size - 1) * stride);
+    let range = layout.start_offset()..=layout.start_offset() + reach.sum::<usize>();
+    match storage {
+        CpuStorage::F32(values) => Ok(values[range].to_vec()),
+        CpuStorage::BF16(values) => Ok(<[bf16]>::to_f32_vec(&values[range])),
+        CpuStorage::F16(values) => Ok(<[f16]>::to_f32_vec(&values[range])),
+        other => bail!("product: found {:?}, wanted F32, BF16 or F16", other.dtype()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::testing::{error, random};
+
+    /// A view of `rows` by `columns`, contiguous by rows or by columns, inside of something larger.
+    fn view(name: &str, rows: usize, columns: usize, by_columns: bool) -> Result<Tensor> {
+        let [outer, inner] = if by_columns { [columns, rows] } else { [rows, columns] };
+        let view = random(name, &[outer + 2, inner + 3])?.narrow(0, 1, outer)?.narrow(1, 2, inner)?;
+        if by_columns { view.t() } else { Ok(view) }
+    }
+
+    #[test]
+    fn any_order_of_any_matrix_is_multiplied() -> Result<()> {
+        for (m, n, k) in [(5, 7, 3), (1, 4, 6), (4, 1, 6), (4, 6, 1), (1, 1, 1), (33, 65, 17)] {
+            for order in 0..4 {
+                let (a, b) = (view("a", m, k, order & 1 > 0)?, view("b", k, n, order & 2 > 0)?);
+                let wanted = a.contiguous()?.matmul(&b.contiguous()?)?;
+                let c = view("c", m, n, false)?;
+                let before = c.copy()?;
+                multiply(&c, &a, &b, Was::Nothing)?;
+                assert!(error(&c, &wanted)? < 1e-6, "{m} {n} {k} {order}");
+                multiply(&c, &a, &b, Was::Sum)?;
+                assert!(error(&c, &(wanted * 2.0)?)? < 1e-6, "{m} {n} {k} {order}, twice");
+                assert!(error(&c, &before)? > 0.0);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_lies_between_the_rows_of_a_result_stays() -> Result<()> {
+        let whole = Tensor::ones((4, 6), DType::F32, &Device::Cpu)?;
+        let (a, b) = (random("a", &[4, 3])?, random("b", &[3, 5])?);
+        multiply(&whole.narrow(1, 0, 5)?, &a, &b, Was::Nothing)?;
+        assert_eq!(whole.narrow(1, 5, 1)?.flatten_all()?.to_vec1::<f32>()?, [1.0; 4]);
+        assert!(error(&whole.narrow(1, 0, 5)?, &a.matmul(&b)?)? < 1e-6);
+        Ok(())
+    }
+
+    #[test]
+    fn sixteen_bits_are_summed_in_f32_and_rounded_once() -> Result<()> {
+        for dtype in [DType::BF16, DType::F16] {
+            let narrow = |name, shape: &[usize]| random(name, shape)?.to_dtype(dtype);
+            let (a, b) = (narrow("a", &[9, 300])?, narrow("b", &[300, 8])?);
+            let wanted = a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?)?;
+            for to in [DType::F32, dtype] {
+                let c = Tensor::zeros((9, 8), to, &Device::Cpu)?;
+                multiply(&c, &a, &b, Was::Nothing)?;
+                let off = error(&c, &wanted)?;
+                assert!(off < if to == dtype { 1.0 / 512.0 } else { 1e-6 }, "{to:?}: {off:e}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_to_sum_is_zero_and_what_does_not_fit_is_refused() -> Result<()> {
+        let c = random("c", &[2, 3])?.copy()?;
+        let empty = |shape: (usize, usize)| Tensor::zeros(shape, DType::F32, &Device::Cpu);
+        multiply(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Sum)?;
+        assert!(error(&c, &random("c", &[2, 3])?)? == 0.0);
+        multiply(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Nothing)?;
+        assert_eq!(c.flatten_all()?.to_vec1::<f32>()?, [0.0; 6]);
+        let message = multiply(&c, &c, &c, Was::Nothing).unwrap_err().to_string();
+        assert!(message.contains("found [2, 3] for [2, 3] times [2, 3]"), "{message}");
+        let wide = random("a", &[2, 2])?.to_dtype(DType::F64)?;
+        assert!(multiply(&c, &wide, &random("b", &[2, 3])?, Was::Nothing).is_err());
+        Ok(())
+    }
+}
