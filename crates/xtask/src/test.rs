@@ -1,11 +1,17 @@
-//! Every test, after what they need has been set up.
+//! Every test, after what they need has been set up; and what the CUDA compiler makes of the kernels.
 
 use anyhow::Result;
 
-use crate::{setup, tool};
+use crate::{cuda, setup, tool};
 
-/// Runs every test of the workspace, then the examples in its documentation.
+/// Runs every test of the workspace, then the examples in its documentation, then compiles the kernels.
 pub(crate) fn run() -> Result<()> {
     setup::tensorboard()?;
-    tool::cargo(&["test", "--workspace", "--features", "annulus-ops/emulator", "--quiet"])
+    tool::cargo(&["test", "--workspace", "--features", "annulus-ops/emulator", "--quiet"])?;
+    // The wheels are for this system alone.
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return cuda::run(&cuda::Command::Check);
+    }
+    tool::say("the CUDA compiler is not for this system: kernels are not compiled");
+    Ok(())
 }

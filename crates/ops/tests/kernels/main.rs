@@ -9,5 +9,7 @@
 
 mod attention;
 mod cover;
+#[cfg(feature = "emulator")]
+mod emulator;
 mod scene;
 mod support;
