@@ -178,6 +178,8 @@ fn wrong_arguments() {
         ("no number", "data.tokens=64x"),
         ("nothing", "data.tokens="),
         ("no word", "attention.strategy=rings"),
+        ("another word for a device", "device=gpu"),
+        ("a device without a number", "device=cuda:x"),
         ("a list too long", "optimizer.betas=[0.9, 0.99, 0.999]"),
         ("a broken list", "optimizer.betas=[0.9, 0.99"),
         ("no key", "=5"),
