@@ -45,7 +45,7 @@ template <int D, int QueryBlock, int KeyBlock> struct SimtForward {
     for (int i = 0; i < count; ++i) {
       const int first_key = walk.block(i) * KeyBlock;
       copy_wait<0>();
-      __syncthreads();
+      __syncthreads();   // all have their keys there; none reads the values and weights of before
       fill(values, tile.v, tile, walk.block(i));
       copy_commit();
       float scores[DOWN][ACROSS];
@@ -54,7 +54,7 @@ template <int D, int QueryBlock, int KeyBlock> struct SimtForward {
       weigh(scores);
       store_weights(weights, scores);
       copy_wait<0>();
-      __syncthreads();
+      __syncthreads();   // weights and values are there; none reads the keys
       if (i + 1 < count) fill(keys, tile.k, tile, walk.block(i + 1));
       copy_commit();
       add_weighted<WIDTH, KeyBlock>(out, weights, values);

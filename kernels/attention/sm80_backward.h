@@ -60,7 +60,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
     for (Visit here{0, 0}; here.head < arguments.group; here = after(here)) {
       const Visit ahead = after(here);
       copy_wait<0>();
-      __syncthreads();
+      __syncthreads();   // all have their rows there; none reads the stage of before, nor its weights and slopes
       if (Stages > 1 && ahead.head < arguments.group) fill_stage(stage ^ 1, ahead.head, walk().block(ahead.index));
       copy_commit();
       add(stage, here.head, walk().block(here.index));
@@ -68,7 +68,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
         stage ^= 1;
         continue;
       }
-      __syncthreads();
+      __syncthreads();   // none reads the only stage
       if (ahead.head < arguments.group) fill_stage(0, ahead.head, walk().block(ahead.index));
       copy_commit();
     }
@@ -93,7 +93,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
   DEVICE void add(int stage, int group_head, int block) {
     const uint32_t queries = stages + stage * STAGE_BYTES, gradients = queries + QUERY_BYTES;
     weights_and_slopes(queries, gradients, rows_of_stages + stage * 2 * ROW_BYTES, block * QueryBlock);
-    __syncthreads();
+    __syncthreads();   // weights and slopes are whole
     const int warp = afresh(warp_index()), key_piece = warp % 4, dim_piece = warp / 4;
     multiply_tiles<T, QueryBlock>(dv, LeftByColumns<QueryBlock>(weights_tile, key_piece, 4),
                                   RightByColumns<QueryBlock>(gradients, dim_piece, 2));

@@ -66,7 +66,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
     for (int i = 0; i < count; ++i) {
       const int first_key = walk.block(i) * KeyBlock;
       copy_wait<0>();
-      __syncthreads();
+      __syncthreads();   // all have their keys there; none reads the values and the keys of before
       fill_values(tile, walk.block(i));
       copy_commit();
       set_zero(scores);
@@ -79,7 +79,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
       }
       weigh();
       copy_wait<1>();
-      __syncthreads();
+      __syncthreads();   // all have their values there
       multiply_tiles<T, KeyBlock>(out, LeftOfSums<T, DOWN, SCORES>{scores}, RightByColumns<KeyBlock>(values));
     }
     gather_sums();

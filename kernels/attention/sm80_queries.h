@@ -66,7 +66,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock> struct Sm80Queries {
     NO_UNROLL
     for (int i = 0; i < count; ++i) {
       copy_wait<0>();
-      __syncthreads();
+      __syncthreads();   // all have their rows there; none reads the stage of before
       if (i + 1 < count) fill_stage((i + 1) % 2, tile, walk.block(i + 1));
       copy_commit();
       add_block(stages + i % 2 * STAGE_BYTES, tile, walk.block(i) * KeyBlock);
@@ -95,7 +95,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock> struct Sm80Queries {
   // The sums of the second half of the keys are added to those of the first.
   DEVICE void add_shares() {
     const uint32_t mine = stages + warp_index() % GROUPS * (DOWN * OUTPUTS * 512) + lane_index() * 16;
-    __syncthreads();
+    __syncthreads();   // none reads keys and values
     if (share == 1) {
       UNROLL
       for (int i = 0; i < DOWN * OUTPUTS; ++i) {
@@ -104,7 +104,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock> struct Sm80Queries {
       }
       set_zero(dq);
     }
-    __syncthreads();
+    __syncthreads();   // the second half's sums are there
     if (share == 0) {
       UNROLL
       for (int i = 0; i < DOWN * OUTPUTS; ++i) {
@@ -113,7 +113,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock> struct Sm80Queries {
         c[0] += theirs.x, c[1] += theirs.y, c[2] += theirs.z, c[3] += theirs.w;
       }
     }
-    __syncthreads();
+    __syncthreads();   // they were read
   }
 
   // Where the warp's rows begin in arrays of `padded` rows.
