@@ -1,6 +1,6 @@
-// Backward attention for sm_90a. A block of threads keeps a block of keys and visits the blocks of queries that see it, of all query
-// heads that share it. All is transposed, a row being a key: then the mask of a row, its weights and their slopes stay in the
-// registers of one thread, as left operands of what is summed over queries:
+// Backward attention for sm_90a. A block of threads keeps a block of keys and visits the blocks of queries that see it, of all
+// query heads that share it. All is transposed, a row being a key: then the mask of a row, its weights and their slopes stay in
+// the registers of one thread, as left operands of what is summed over queries:
 //
 //   scores S^T = K Q^T      slopes of weights dP^T = V dO^T
 //   weights P^T = exp2(scale S^T - lse)       dV += P^T dO
@@ -74,7 +74,9 @@ template <class Kernel> struct BackwardMemory {
   DEVICE Tile<Kernel::keys> key_tile() const { return {base}; }
   DEVICE Tile<Kernel::keys> value_tile() const { return {base + Kernel::values_at}; }
   DEVICE Tile<Kernel::queries> query_tile(int stage) const { return {base + Kernel::queries_at + stage * Kernel::query_bytes}; }
-  DEVICE Tile<Kernel::queries> gradient_tile(int stage) const { return {base + Kernel::gradients_at + stage * Kernel::query_bytes}; }
+  DEVICE Tile<Kernel::queries> gradient_tile(int stage) const {
+    return {base + Kernel::gradients_at + stage * Kernel::query_bytes};
+  }
   DEVICE Tile<Kernel::keys> slope_tile(int buffer) const { return {base + Kernel::slopes_at + buffer * Kernel::slope_bytes}; }
   DEVICE uint32_t lse(int stage) const { return base + Kernel::lse_at + stage * Kernel::row_bytes; }
   DEVICE uint32_t delta(int stage) const { return base + Kernel::delta_at + stage * Kernel::row_bytes; }
@@ -131,7 +133,8 @@ template <class Kernel> struct BackwardProducer {
     const int64_t row = (static_cast<int64_t>(block.batch) * arguments.heads + head) * arguments.padded + first;
     const int stage = memory.queries.turn.stage;
     memory.queries.claim();
-    store_shared(memory.step(stage), QueryStep{arguments.dq + row * Kernel::dim, first, (whole ? 0 : MASKED) | (last ? LAST : 0)});
+    const int flags = (whole ? 0 : MASKED) | (last ? LAST : 0);
+    store_shared(memory.step(stage), QueryStep{arguments.dq + row * Kernel::dim, first, flags});
     bring_rows(memory.queries, memory.query_tile(stage).address, arguments.q_map, first, head);
     load_bytes(memory.lse(stage), arguments.lse_log2 + row, Kernel::row_bytes, memory.queries.full());
     memory.queries.turn.next();

@@ -12,7 +12,8 @@ template <typename, int...> DEVICE void finish_queries_lanes(const FinishQueries
   float* to = arguments.dq + (head * arguments.rows + row) * arguments.dim + lane_index() % 4 * 2;
   for (int column = 0; column < arguments.dim; column += 8, from += 128) {
     const Float4 sums = load_global(reinterpret_cast<const Float4*>(from));
-    const Float2 upper{sums.x * arguments.scale, sums.y * arguments.scale}, lower{sums.z * arguments.scale, sums.w * arguments.scale};
+    const Float2 upper{sums.x * arguments.scale, sums.y * arguments.scale};
+    const Float2 lower{sums.z * arguments.scale, sums.w * arguments.scale};
     if (row < arguments.rows) store_global(reinterpret_cast<Float2*>(to + column), upper);
     if (row + 8 < arguments.rows) store_global(reinterpret_cast<Float2*>(to + 8 * arguments.dim + column), lower);
   }

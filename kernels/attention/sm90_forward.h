@@ -14,7 +14,8 @@
 namespace sm90 {
 
 // What a forward kernel is compiled for.
-template <typename Number, int Dim, int QueryBlock, int KeyBlock> struct Forward : KeptQueries<Number, Dim, QueryBlock, KeyBlock, 1> {
+template <typename Number, int Dim, int QueryBlock, int KeyBlock>
+struct Forward : KeptQueries<Number, Dim, QueryBlock, KeyBlock, 1> {
   using Arguments = ForwardArguments;
   static DEVICE const TensorMap& kept_map(const ForwardArguments& arguments, int) { return arguments.q_map; }
 };
@@ -73,16 +74,11 @@ template <class Kernel> struct ForwardConsumer {
 
   DEVICE Step first_block(const Item& item, const Step& step) {
     float scores[Kernel::keys / 2], factor[2];
-    uint32_t seen[2];
     turns.take();
     start_scores(scores);
     turns.pass();
     load_state(item);
-    if (step.spans != nullptr) look(seen, step.spans, first_row(), arguments.rows - item.block * Kernel::queries, step.first);
-    warpgroup_wait<0>();
-    warpgroup_hold(scores);
-    release_keys(step);
-    if (step.spans != nullptr) hide<Kernel::keys>(scores, seen);
+    await_scores<0>(scores, step, item);
     weigh(scores, factor);
     rescale(factor);
     round_sums<T, Kernel::keys>(weights, scores);
@@ -93,17 +89,12 @@ template <class Kernel> struct ForwardConsumer {
   // products are keeps the compiler from waiting for the products before it makes weights: it moves no wait across a loop.
   DEVICE Step next_block(const Item& item, const Step& step) {
     float scores[Kernel::keys / 2], factor[2];
-    uint32_t seen[2];
     turns.take();
     start_scores(scores);
     memory.values.wait();
     add_values();
     turns.pass();
-    if (step.spans != nullptr) look(seen, step.spans, first_row(), arguments.rows - item.block * Kernel::queries, step.first);
-    warpgroup_wait<1>();
-    warpgroup_hold(scores);
-    release_keys(step);
-    if (step.spans != nullptr) hide<Kernel::keys>(scores, seen);
+    await_scores<1>(scores, step, item);
     weigh(scores, factor);
     const Step after = step_after(step);
     warpgroup_wait<0>();
@@ -112,6 +103,19 @@ template <class Kernel> struct ForwardConsumer {
     rescale(factor);
     round_sums<T, Kernel::keys>(weights, scores);
     return after;
+  }
+
+  // What a row sees is looked up while the scores are made. `Pending` groups of products started after them.
+  template <int Pending> DEVICE void await_scores(float (&scores)[Kernel::keys / 2], const Step& step, const Item& item) {
+    uint32_t seen[2];
+    const int rows = arguments.rows - item.block * Kernel::queries;
+    if (step.spans != nullptr) look(seen, step.spans, first_row(), rows, step.first);
+    warpgroup_wait<Pending>();
+    warpgroup_hold(scores);
+    memory.keys.release();
+    memory.keys.turn.next();
+    if (step.last != 0) memory.kept.release();
+    if (step.spans != nullptr) hide<Kernel::keys>(scores, seen);
   }
 
   // The next one, or one before the first row after the last.
@@ -130,12 +134,6 @@ template <class Kernel> struct ForwardConsumer {
     warpgroup_fence();
     multiply_fragments<T, Kernel::dim>(out, weights, memory.value_tile());
     warpgroup_commit();
-  }
-
-  DEVICE void release_keys(const Step& step) {
-    memory.keys.release();
-    memory.keys.turn.next();
-    if (step.last != 0) memory.kept.release();
   }
 
   DEVICE void release_values() {

@@ -1,8 +1,8 @@
 // Tiles, sums and fragments of a warpgroup's products (sm_90a), and the mask on sums.
 //
 // The sums of 64 rows x N columns lie in N / 2 registers of each of 128 threads: element 4 * j + 2 * r + e is that of row
-// `sums_row() + 8 * r`, column 8 * j + `sums_column()` + e. Rounded in pairs, the same registers are the left operand of a product
-// whose sum runs along those columns: fragment k has columns 16 * k .. 16 * k + 16.
+// `sums_row() + 8 * r`, column 8 * j + `sums_column()` + e. Rounded in pairs, the same registers are the left operand of a
+// product whose sum runs along those columns: fragment k has columns 16 * k .. 16 * k + 16.
 #pragma once
 #include "../vocabulary/panels.h"
 #include "../vocabulary/spans.h"
@@ -17,8 +17,8 @@ DEVICE int sums_row() {
 }
 DEVICE int sums_column() { return sums_thread() % 4 * 2; }
 
-// The order in which sums of 64 rows x `Columns` go to global memory, the four of a lane and the 32 lanes of a warp next to each other:
-// [rows / 16, columns / 8, lane, element]. Where this thread's first four are; eight columns further are 128 numbers.
+// The order in which sums of 64 rows x `Columns` go to global memory, the four of a lane and the 32 lanes of a warp next to each
+// other: [rows / 16, columns / 8, lane, element]. Where this thread's first four are; eight columns further are 128 numbers.
 template <int Columns> DEVICE int lane_order() {
   const int thread = sums_thread();
   return thread / 32 * 16 * Columns + thread % 32 * 4;
@@ -38,7 +38,8 @@ template <int Rows> struct Tile {
   static DEVICE constexpr uint64_t row_step(int k) { return k * 16 * PANEL_ROW_BYTES >> 4; }
 };
 
-// What the registers hold is not needed: else the compiler keeps the old sums for a product that does not read them. No instruction.
+// What the registers hold is not needed: else the compiler keeps old sums for a product that does not read them. No
+// instruction comes of it.
 template <int Count> DEVICE void forget(float (&sums)[Count]) {
   UNROLL
   for (int i = 0; i < Count; ++i) sums[i] = 0.0f;
@@ -65,7 +66,8 @@ DEVICE void multiply_fragments(float (&sums)[N / 2], const uint32_t (&left)[Rows
 
 // Starts sums = left^T right over all `Rows` rows of both: 64 columns of `left` from a panel on, N of `right` from a panel on.
 template <typename T, int N, int Rows>
-DEVICE void multiply_columns(float (&sums)[N / 2], const Tile<Rows>& left, int left_panel, const Tile<Rows>& right, int right_panel) {
+DEVICE void multiply_columns(float (&sums)[N / 2], const Tile<Rows>& left, int left_panel, const Tile<Rows>& right,
+                             int right_panel) {
   const uint64_t a = left.down_columns(left_panel), b = right.down_columns(right_panel);
   forget(sums);
   UNROLL

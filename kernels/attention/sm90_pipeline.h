@@ -1,6 +1,6 @@
 // How the warpgroups of a block hand each other work (sm_90a). One warpgroup, the producer, decides what comes next and has the
-// tensor memory unit bring it; the others, the consumers, multiply. Only the producer knows of tiles, reaches and order: with each
-// buffer it hands over a `Step` that says all that a consumer has to know of it.
+// tensor memory unit bring it; the others, the consumers, multiply. Only the producer knows of tiles, reaches and order: with
+// each buffer it hands over a `Step` that says all that a consumer has to know of it.
 #pragma once
 #include "../vocabulary/panels.h"
 #include "../vocabulary/reductions.h"
@@ -11,12 +11,12 @@ namespace sm90 {
 
 constexpr int WARPGROUP = 128;
 
-// Which of the block's warpgroups this thread is of. The shuffle tells the compiler that all lanes agree: addresses that depend on
-// it then are in registers of the warp instead of every thread's.
+// Which of the block's warpgroups this thread is of. The shuffle tells the compiler that all lanes agree: addresses that depend
+// on it then are in registers of the warp instead of every thread's.
 DEVICE int warpgroup_index() { return shuffle_from(static_cast<int>(threadIdx.x) / WARPGROUP, 0); }
 
-// How the registers of a block are shared out. What a producer gives back is all that consumers can get: a block is launched with as
-// many for every thread as fit a multiprocessor, in eights, and one that asks for more than that waits for ever.
+// How the registers of a block are shared out. What a producer gives back is all that consumers can get: a block is launched
+// with as many for every thread as fit a multiprocessor, in eights, and one that asks for more than that waits for ever.
 template <int Consumers> struct Registers {
   static constexpr int at_launch = 65536 / (WARPGROUP * (1 + Consumers)) / 8 * 8;
   static constexpr int producer = Consumers == 2 ? 24 : 32, consumer = Consumers == 2 ? 240 : 160;
@@ -127,7 +127,7 @@ template <int Block> struct KeyWalk {
     if (++index == walk.count()) next_tile();
   }
 
-  // The step to this block, for `rows` queries of which the block of `queries` each stays; the caller says whether it is the last.
+  // The step to this block, for `rows` queries of which a block of `queries` stays; the caller says whether it is the last.
   DEVICE Step step(int rows, int queries) const {
     const bool full = is_full(reach(), row(), row() + Block);
     const Spans* spans = keys().queries + visibility() * rows + block * queries;

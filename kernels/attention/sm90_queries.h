@@ -1,5 +1,5 @@
-// Backward attention for sm_90a, the gradient of queries alone: for runs that have to repeat bit by bit. A block of threads keeps a
-// block of queries and of their outputs' gradients, and visits the blocks of keys that they see:
+// Backward attention for sm_90a, the gradient of queries alone: for runs that have to repeat bit by bit. A block of threads keeps
+// a block of queries and of their outputs' gradients, and visits the blocks of keys that they see:
 //
 //   scores S = Q K^T        slopes of weights dP = dO V^T
 //   weights P = exp2(scale S - lse)       slopes of scores dS = P (dP - delta)       dQ += dS K

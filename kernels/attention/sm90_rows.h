@@ -1,5 +1,5 @@
-// What kernels share that keep a block of queries and visit the blocks of keys it sees (sm_90a): the buffers of their shared memory,
-// and the warpgroup that has them filled.
+// What kernels share that keep a block of queries and visit the blocks of keys it sees (sm_90a): the buffers of their shared
+// memory, and the warpgroup that has them filled.
 #pragma once
 #include "sm90_fragments.h"
 #include "sm90_pipeline.h"
