@@ -70,6 +70,7 @@ fn wrong_experiments() {
             "train tiny.yaml model.hidden_size=65536 model.num_hidden_layers=80 output=new",
         ),
         ("a file for a run folder", |_| (), "train tiny.yaml output=text.txt"),
+        ("a GPU without CUDA", |_| (), "train tiny.yaml device=cuda:0 output=new"),
     ];
     insta::assert_snapshot!(answers(cases));
 }
