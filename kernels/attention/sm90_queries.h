@@ -52,6 +52,7 @@ template <class Kernel> struct QueriesConsumer {
   DEVICE int first_row() const { return 64 * consumer; }
 
   DEVICE void add_blocks(const Item& item) {
+    memory.keys.wait();
     Step step = start_scores();
     start_slopes();
     for (;;) {
@@ -71,8 +72,8 @@ template <class Kernel> struct QueriesConsumer {
     memory.kept.release();
   }
 
+  // The keys have been waited for.
   DEVICE Step start_scores() {
-    memory.keys.wait();
     const Step step = load_shared<Step>(memory.step());
     warpgroup_fence();
     multiply_rows<T, keys, dim>(scores, memory.kept_tile(0), first_row(), memory.key_tile());
@@ -87,7 +88,8 @@ template <class Kernel> struct QueriesConsumer {
     warpgroup_commit();
   }
 
-  // Weights from scores, and slopes of scores from those of weights.
+  // Weights from scores, and slopes of scores from those of weights. That the next keys are awaited before the slopes are keeps
+  // the compiler from waiting for the slopes before it makes weights: it moves no wait across a loop.
   DEVICE void make_slopes(const Step& step, int rows) {
     uint32_t seen[2];
     if (step.spans != nullptr) look(seen, step.spans, first_row(), rows, step.first);
@@ -96,6 +98,7 @@ template <class Kernel> struct QueriesConsumer {
     if (step.spans != nullptr) hide<keys>(scores, seen);
     UNROLL
     for (int i = 0; i < keys / 2; ++i) scores[i] = exp2_fast(multiply_add(scores[i], arguments.scale_log2, -lse[i / 2 % 2]));
+    if (step.last == 0) await_next_keys();
     warpgroup_wait<0>();
     warpgroup_hold(slopes);
     memory.values.release();
@@ -103,6 +106,12 @@ template <class Kernel> struct QueriesConsumer {
     UNROLL
     for (int i = 0; i < keys / 2; ++i) slopes[i] = scores[i] * (slopes[i] - delta[i / 2 % 2]);
     round_sums<T, keys>(left_of_dq, slopes);
+  }
+
+  DEVICE void await_next_keys() const {
+    Turn<Kernel::stages> next = memory.keys.turn;
+    next.next();
+    memory.keys.wait(next.stage, next.parity);
   }
 
   DEVICE void add_keys() {
