@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use annulus_ops::accumulate;
-use annulus_ops::attention::KeyValueGradients;
+use annulus_ops::attention::{AttentionKernel, KeyValueGradients};
 use annulus_sequence::{Buffer, Hop, Part, TilePlan};
 use candle_core::{Result, Tensor, bail};
 
@@ -72,14 +71,14 @@ impl Buffers {
         }
     }
 
-    /// The end of a hop.
-    pub(crate) fn fold_and_free(&mut self, hop: &Hop) -> Result<()> {
+    /// The end of a hop; `kernel` adds.
+    pub(crate) fn fold_and_free(&mut self, hop: &Hop, kernel: &dyn AttentionKernel) -> Result<()> {
         for fold in &hop.folds {
             let from = self.take(fold.from)?;
             if let Some(into) = self.held.get(&fold.into) {
                 // In place: what was given away is nobody else's any more.
-                accumulate(&into.0, &from.0)?;
-                accumulate(&into.1, &from.1)?;
+                kernel.accumulate(&into.0, &from.0)?;
+                kernel.accumulate(&into.1, &from.1)?;
             } else {
                 self.put(fold.into, from);
             }

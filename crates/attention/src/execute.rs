@@ -132,7 +132,7 @@ impl Attention {
             drop(tiles);
             travelling(|| {
                 travel.arrive(hop, &mut held)?;
-                held.fold_and_free(hop)
+                held.fold_and_free(hop, &*self.kernel)
             })?;
         }
         let attended = self.kernel.finish(state)?;
@@ -175,7 +175,7 @@ impl Attention {
             }
             travelling(|| {
                 travel.arrive(hop, &mut held)?;
-                held.fold_and_free(hop)
+                held.fold_and_free(hop, &*self.kernel)
             })?;
         }
         let q = self.kernel.finish_backward(state)?.to_dtype(types[0])?;

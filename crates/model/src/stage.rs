@@ -60,7 +60,8 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
         false
     }
     /// `x` [B, S, D] to [B, S, D], and the way back. The first stage ignores `x` and reads
-    /// `shard.inputs`; the last returns the scalar f32 sum of losses over `shard.targets`.
+    /// `shard.inputs`; the last returns the scalar f32 sum of losses over `shard.targets`, which is on
+    /// the host where there is a way back.
     fn forward<'a>(
         &'a self,
         x: &Tensor,

@@ -5,7 +5,7 @@
 use annulus_ops::{
     embedding, embedding_backward, linear, linear_cross_entropy, linear_cross_entropy_gradients,
 };
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use crate::parameters::{Norm, Projection, names};
 use crate::stage::no_way_back;
@@ -112,7 +112,8 @@ impl Stage for Loss {
         }
         let found =
             linear_cross_entropy_gradients(pool, &normed_bsd, head_vd, targets, self.chunk)?;
-        let loss = Tensor::new(found.loss as f32, x_bsd.device())?;
+        // On the host, which has waited for it: nobody else reads it.
+        let loss = Tensor::new(found.loss as f32, &Device::Cpu)?;
         let x_bsd = x_bsd.clone();
         let back = move |dloss: &Tensor, harvest: Harvest<'_>| {
             let by = f64::from(dloss.to_scalar::<f32>()?);

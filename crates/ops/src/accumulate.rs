@@ -2,12 +2,21 @@
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
 
-use crate::rows::in_place_mut;
+use crate::Pool;
+use crate::gpu::operators;
+use crate::rows::{check_place, in_place_mut};
 
-/// `to += from`, both f32 and without gaps. Whoever shares the storage of `to` sees it change.
-pub fn accumulate(to: &Tensor, from: &Tensor) -> Result<()> {
+/// `to += from`, both f32 and without gaps. Whoever shares the storage of `to` sees it change. On the CPU the caller does it.
+///
+/// # Errors
+/// When the shapes differ, or a tensor has another type or gaps.
+pub fn accumulate(pool: &Pool, to: &Tensor, from: &Tensor) -> Result<()> {
     if to.shape() != from.shape() {
         bail!("accumulate: found {:?}, wanted {:?}", from.shape(), to.shape());
+    }
+    if let Some(processor) = pool.processor() {
+        [to, from].map(check_place).into_iter().collect::<Result<()>>()?;
+        return operators::accumulate(&**processor, to, from);
     }
     to.inplace_op2(from, &Accumulate)
 }
@@ -44,10 +53,11 @@ mod tests {
     fn a_sum_grows_in_place() -> Result<()> {
         let (to, from) = ((random("to", &[3, 5, 7])? * 1.0)?, random("from", &[3, 5, 7])?);
         let (wanted, seen) = ((&to + &from)?, to.clone());
-        accumulate(&to, &from)?;
+        let pool = Pool::serial();
+        accumulate(&pool, &to, &from)?;
         assert_eq!((error(&to, &wanted)?, error(&seen, &wanted)?), (0.0, 0.0));
-        assert!(accumulate(&to, &from.t()?).is_err());
-        assert!(accumulate(&to.narrow(2, 0, 2)?, &from.narrow(2, 0, 2)?).is_err());
+        assert!(accumulate(&pool, &to, &from.t()?).is_err());
+        assert!(accumulate(&pool, &to.narrow(2, 0, 2)?, &from.narrow(2, 0, 2)?).is_err());
         Ok(())
     }
 }

@@ -1,9 +1,10 @@
 //! AdamW with decoupled decay (Loshchilov and Hutter, arXiv 1711.05101), in place, on f32 masters.
 
-use candle_core::{CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Result, Tensor, bail};
+use candle_core::{CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Result, Tensor, Var, bail};
 
 use crate::Pool;
-use crate::rows::{CHUNK, elements, in_place_mut};
+use crate::gpu::operators;
+use crate::rows::{CHUNK, check_place, elements, in_place_mut};
 
 /// The settings of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,7 +15,7 @@ pub struct AdamW {
     pub betas: (f64, f64),
     /// Added to the root of the second moment.
     pub epsilon: f64,
-    /// Decoupled weight decay of this parameter (0 for vectors).
+    /// Decoupled weight decay (0 for vectors, which should not decay).
     pub weight_decay: f64,
     /// Steps taken, this one included.
     pub step: u64,
@@ -37,7 +38,60 @@ impl Moments {
     }
 }
 
+/// A parameter, and what changes with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter<'a> {
+    /// f32; changes in place.
+    pub master: &'a Tensor,
+    /// f32 or bf16, in its shape.
+    pub gradient: &'a Tensor,
+    /// Change in place.
+    pub moments: &'a Moments,
+    /// What layers compute with where that is not the master: it becomes the master, rounded to its type.
+    pub copy: Option<&'a Var>,
+    /// Whether its weights decay.
+    pub decays: bool,
+}
+
 impl AdamW {
+    /// One step of all parameters, as [`AdamW::update`] of each; one that does not decay is spared the weight decay. On a
+    /// processor all is one launch.
+    ///
+    /// # Errors
+    /// As there, or when there are copies of several types.
+    pub fn update_all(&self, pool: &Pool, parameters: &[Parameter<'_>], clip: f64) -> Result<()> {
+        if let Some(processor) = pool.processor() {
+            parameters.iter().try_for_each(Parameter::check)?;
+            return operators::update_all(&**processor, self, parameters, clip);
+        }
+        for one in parameters {
+            let Parameter { master, gradient, moments, copy, .. } = *one;
+            self.of(one).update(pool, master, gradient, clip, moments)?;
+            if let Some(copy) = copy {
+                copy.set(&master.to_dtype(copy.dtype())?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The settings of one of several.
+    pub(crate) fn of(&self, parameter: &Parameter<'_>) -> AdamW {
+        AdamW { weight_decay: if parameter.decays { self.weight_decay } else { 0.0 }, ..*self }
+    }
+
+    /// What remains of a parameter beside the step.
+    pub(crate) fn keep(&self) -> f32 {
+        (1.0 - self.learning_rate * self.weight_decay) as f32
+    }
+
+    /// What makes up for moments that began with zeros: the rate that the first is multiplied by, and what the root of the second is
+    /// divided by.
+    pub(crate) fn unbiased(&self) -> (f32, f32) {
+        let unbias = |beta: f64| 1.0 - beta.powf(self.step as f64);
+        let rate = (self.learning_rate / unbias(self.betas.0)) as f32;
+        (rate, unbias(self.betas.1).sqrt() as f32)
+    }
+
     /// One step of one parameter: `parameter` f32 and `moments` change in place. The gradient, f32
     /// or bf16, is multiplied by `clip` on the way.
     ///
@@ -56,14 +110,35 @@ impl AdamW {
         clip: f64,
         moments: &Moments,
     ) -> Result<()> {
-        let shapes = [gradient.shape(), moments.first.shape(), moments.second.shape()];
-        if let Some(found) = shapes.into_iter().find(|shape| *shape != parameter.shape()) {
-            bail!("adamw: found {found:?}, wanted the parameter's {:?}", parameter.shape());
+        let one = Parameter { master: parameter, gradient, moments, copy: None, decays: true };
+        if pool.processor().is_some() {
+            return self.update_all(pool, &[one], clip);
         }
+        one.check_shapes()?;
         let mean = |decay: f64, power| Mean { pool, decay, power, clip: clip as f32 };
         moments.first.inplace_op2(gradient, &mean(self.betas.0, Power::One))?;
         moments.second.inplace_op2(gradient, &mean(self.betas.1, Power::Two))?;
         parameter.inplace_op3(&moments.first, &moments.second, &Move { pool, settings: self })
+    }
+}
+
+impl Parameter<'_> {
+    fn check_shapes(&self) -> Result<()> {
+        let wanted = self.master.shape();
+        let moments = [&self.moments.first, &self.moments.second];
+        let others = [self.gradient].into_iter().chain(moments);
+        let others = others.chain(self.copy.map(Var::as_tensor));
+        match others.map(Tensor::shape).find(|shape| *shape != wanted) {
+            Some(found) => bail!("adamw: found {found:?}, wanted the parameter's {wanted:?}"),
+            None => Ok(()),
+        }
+    }
+
+    /// Shapes, and whether all that changes can change in place.
+    fn check(&self) -> Result<()> {
+        self.check_shapes()?;
+        let changing = [self.master, &self.moments.first, &self.moments.second];
+        changing.into_iter().try_for_each(check_place)
     }
 }
 
@@ -124,11 +199,8 @@ impl InplaceOp3 for Move<'_> {
         second: &CpuStorage,
         second_layout: &Layout,
     ) -> Result<()> {
-        let AdamW { learning_rate, betas, epsilon, weight_decay, step } = *self.settings;
-        let unbias = |beta: f64| 1.0 - beta.powf(step as f64);
-        let keep = (1.0 - learning_rate * weight_decay) as f32;
-        let rate = (learning_rate / unbias(betas.0)) as f32;
-        let (root, epsilon) = (unbias(betas.1).sqrt() as f32, epsilon as f32);
+        let (keep, epsilon) = (self.settings.keep(), self.settings.epsilon as f32);
+        let (rate, root) = self.settings.unbiased();
         let first = elements(self.pool, first, first_layout)?;
         let second = elements(self.pool, second, second_layout)?;
         let moments = first.chunks(CHUNK).zip(second.chunks(CHUNK));

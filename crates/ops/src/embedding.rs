@@ -4,6 +4,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::Pool;
+use crate::gpu::operators;
 use crate::rows::{Elements, Rows, narrow, rows_per_chunk, tensor, unwritten};
 
 /// Rows of the table whose gradients a job sums.
@@ -11,9 +12,14 @@ const ROWS: usize = 16;
 
 /// `tokens` u32 [B, S], `weight` [V, D]: [B, S, D] in the type of `weight`, with its gradient.
 ///
+/// On a processor whose tensors are not the host's, a token that is not below V has zeros: see [`check_tokens`].
+///
 /// # Errors
 /// When a token is not below V, or a tensor has another type.
 pub fn embedding(pool: &Pool, tokens: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    if let Some(processor) = pool.processor() {
+        return operators::embedding(&**processor, tokens, weight);
+    }
     let ids = ids(tokens, weight.dims2()?.0)?;
     weight.apply_op1(Embedding { pool: pool.clone(), ids, dims: tokens.dims().to_vec() })
 }
@@ -29,6 +35,9 @@ pub fn embedding_backward(
     rows: usize,
     dy: &Tensor,
 ) -> Result<Tensor> {
+    if let Some(processor) = pool.processor() {
+        return operators::embedding_backward(&**processor, tokens, rows, dy);
+    }
     let ids = ids(tokens, rows)?;
     let width = dy.dims().last().copied().unwrap_or(1);
     let dy = Elements::of(pool, dy)?;
@@ -44,10 +53,19 @@ fn ids(tokens: &Tensor, rows: usize) -> Result<Vec<u32>> {
         bail!("embedding: found tokens of {:?}, wanted U32", tokens.dtype());
     }
     let ids = tokens.flatten_all()?.to_vec1::<u32>()?;
+    check_tokens(&ids, rows)?;
+    Ok(ids)
+}
+
+/// Holds tokens to a table of `rows` rows: for whoever moves them to a GPU, where operators do not wait to look at them.
+///
+/// # Errors
+/// Names the first that is not below `rows`.
+pub fn check_tokens(ids: &[u32], rows: usize) -> Result<()> {
     if let Some((index, id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= rows) {
         bail!("embedding: found token {id} at index {index}, wanted one below {rows}");
     }
-    Ok(ids)
+    Ok(())
 }
 
 struct Embedding {

@@ -4,7 +4,8 @@ use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, InplaceOp1, Layout, Result, Shape, Tensor, bail};
 
 use crate::Pool;
-use crate::rows::{CHUNK, Elements, in_place_mut};
+use crate::gpu::operators;
+use crate::rows::{CHUNK, Elements, check_place, in_place_mut};
 
 /// Vector-Jacobian product: the gradients of `sum(y * seed)`; `seed` has the shape and dtype of `y`
 /// and is not differentiated.
@@ -46,6 +47,9 @@ pub fn global_norm_squared<'a>(
     pool: &Pool,
     tensors: impl IntoIterator<Item = &'a Tensor>,
 ) -> Result<f64> {
+    if let Some(processor) = pool.processor() {
+        return operators::global_norm_squared(&**processor, tensors);
+    }
     let mut total = 0.0;
     for tensor in tensors {
         let values = Elements::of(pool, tensor)?;
@@ -73,6 +77,10 @@ fn sum_of_squares(values: &[f32]) -> f64 {
 /// # Errors
 /// When the tensor has another type, or gaps.
 pub fn scale(pool: &Pool, tensor: &Tensor, by: f64) -> Result<()> {
+    if let Some(processor) = pool.processor() {
+        check_place(tensor)?;
+        return operators::scale(&**processor, tensor, by);
+    }
     tensor.inplace_op1(&Scale { pool: pool.clone(), by: by as f32 })
 }
 

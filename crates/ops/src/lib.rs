@@ -1,12 +1,13 @@
 //! Fused operators with gradients, for anybody who uses Candle: each a slow obvious reference, a
-//! fast CPU form, later a CUDA form. Nothing here knows of ranks.
+//! fast CPU form, a CUDA form. Nothing here knows of ranks.
 //!
 //! An operator `x` is recorded on Candle's tape where its inputs are, and has its gradient there.
 //! `x_backward` is that gradient by hand, for callers who walk backward themselves: the tape makes
 //! zeros and adds for every gradient, and keeps what it need not.
 //!
-//! Every operator takes the [`Pool`] it may use; none uses a global one. Inputs may be f32 or bf16;
-//! sums are f32.
+//! Every operator takes the [`Pool`] it may use; none uses a global one. A pool on a processor
+//! ([`Pool::on`]) runs kernels over that processor's tensors, and records nothing: there gradients
+//! are made by hand. Inputs may be f32 or bf16; sums are f32.
 #![expect(clippy::inline_always, reason = "loops become vector code where they are inlined")]
 
 pub mod attention;
@@ -32,12 +33,13 @@ mod swiglu;
 pub mod testing;
 
 pub use accumulate::accumulate;
-pub use adamw::{AdamW, Moments};
+pub use adamw::{AdamW, Moments, Parameter};
 pub use charge::charge;
 pub use cross_entropy::{
-    CrossEntropyGradients, IGNORED, linear_cross_entropy, linear_cross_entropy_gradients,
+    CrossEntropyGradients, IGNORED, check_targets, linear_cross_entropy,
+    linear_cross_entropy_gradients,
 };
-pub use embedding::{embedding, embedding_backward};
+pub use embedding::{check_tokens, embedding, embedding_backward};
 pub use gradients::{NoGradient, check_gradients, global_norm_squared, scale, vjp};
 pub use linear::linear;
 pub use pool::Pool;

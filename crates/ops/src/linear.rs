@@ -4,6 +4,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
 use crate::Pool;
+use crate::gpu::operators;
 use crate::matrix::{Matrix, Onto, Product, multiply, multiply_over_tokens};
 use crate::rows::{Elements, elements, narrow, tensor, unwritten};
 use crate::sums::sum_rows;
@@ -17,6 +18,9 @@ use crate::sums::sum_rows;
 /// # Errors
 /// When the shapes do not fit, or a tensor is neither f32 nor bf16.
 pub fn linear(pool: &Pool, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    if let Some(processor) = pool.processor() {
+        return operators::linear(&**processor, x, weight, bias);
+    }
     let op = Linear { pool: pool.clone() };
     match bias {
         None => x.apply_op2(weight, op),

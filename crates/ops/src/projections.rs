@@ -4,6 +4,7 @@
 use candle_core::{DType, Result, Shape, Tensor, bail};
 
 use crate::Pool;
+use crate::gpu::operators;
 use crate::linear::{Sizes, of_bias};
 use crate::matrix::{Matrix, Onto, Product, multiply, multiply_over_tokens};
 use crate::rows::{Elements, rows_per_chunk, tensor, unwritten};
@@ -26,6 +27,9 @@ pub fn projections<const N: usize>(
     x: &Tensor,
     projections: [Affine<'_>; N],
 ) -> Result<[Tensor; N]> {
+    if let Some(processor) = pool.processor() {
+        return operators::projections(&**processor, x, projections);
+    }
     let x_values = Elements::of(pool, x)?;
     let all = read(pool, x.shape(), &projections)?;
     let mut outputs: Vec<_> = all.iter().map(Read::output).collect();
@@ -52,6 +56,9 @@ pub fn projected_onto(
     x: &Tensor,
     projection: Affine<'_>,
 ) -> Result<Tensor> {
+    if let Some(processor) = pool.processor() {
+        return operators::projected_onto(&**processor, onto, x, projection);
+    }
     let (x_values, onto_values) = (Elements::of(pool, x)?, Elements::of(pool, onto)?);
     let [read] = &read(pool, x.shape(), &[projection])?[..] else {
         unreachable!("one projection was read")
@@ -84,6 +91,9 @@ pub fn input_gradient<const N: usize>(
     projections: [Affine<'_>; N],
     dy: [&Tensor; N],
 ) -> Result<Tensor> {
+    if let Some(processor) = pool.processor() {
+        return operators::input_gradient(&**processor, projections, dy);
+    }
     let Some((first, projection)) = dy.first().zip(projections.first()) else {
         bail!("projection: found no gradient, wanted one per projection");
     };
@@ -121,6 +131,9 @@ pub fn parameter_gradients<const N: usize>(
     projections: [Affine<'_>; N],
     dy: [&Tensor; N],
 ) -> Result<[AffineGradients; N]> {
+    if let Some(processor) = pool.processor() {
+        return operators::parameter_gradients(&**processor, x, projections, dy);
+    }
     let x_values = Elements::of(pool, x)?;
     let all = read(pool, x.shape(), &projections)?;
     let dy = gradients(pool, &all, &dy)?;
@@ -194,7 +207,7 @@ impl Read<'_> {
 }
 
 /// As many results as there are, or the first error.
-fn array<T, const N: usize>(results: impl Iterator<Item = Result<T>>) -> Result<[T; N]> {
+pub(crate) fn array<T, const N: usize>(results: impl Iterator<Item = Result<T>>) -> Result<[T; N]> {
     let all: Vec<T> = results.collect::<Result<_>>()?;
     all.try_into().or_else(|all: Vec<T>| bail!("internal: {} results instead of {N}", all.len()))
 }

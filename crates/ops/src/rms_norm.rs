@@ -6,6 +6,7 @@ use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, b
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::Pool;
+use crate::gpu::operators;
 use crate::rows::{Elements, Rows, elements, narrow, rows_per_chunk, tensor, unwritten};
 use crate::sums::{sum_lanes, sum_rows_and};
 
@@ -14,6 +15,9 @@ use crate::sums::{sum_lanes, sum_rows_and};
 /// # Errors
 /// When `weight` is not as long as the rows of `x`, or a tensor is neither f32 nor bf16.
 pub fn rms_norm(pool: &Pool, x: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor> {
+    if let Some(processor) = pool.processor() {
+        return operators::rms_norm(&**processor, x, weight, epsilon);
+    }
     x.apply_op2(weight, RmsNorm { pool: pool.clone(), epsilon })
 }
 
@@ -101,6 +105,9 @@ pub fn rms_norm_backward(
         if other.elem_count() != x.elem_count() {
             bail!("rms-norm: found a gradient {:?}, wanted {:?}", other.shape(), x.shape());
         }
+    }
+    if let Some(processor) = pool.processor() {
+        return operators::rms_norm_backward(&**processor, (x, weight), epsilon, dy, onto);
     }
     let (x_values, dy) = (Elements::of(pool, x)?, Elements::of(pool, dy)?);
     let onto = onto.map(|onto| Elements::of(pool, onto)).transpose()?;

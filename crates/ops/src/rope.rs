@@ -1,26 +1,35 @@
 //! Rotary position embedding at the positions of runs (Su et al., arXiv 2104.09864), rotate-half
 //! layout.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use annulus_sequence::Positions;
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, bail};
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::Pool;
+use crate::gpu::operators::{self, Placed};
 use crate::rows::{Rows, narrow, rows_per_chunk, unwritten};
 
-/// Cosines and sines at the positions of one shard: angles in f64, from the runs, so that no rank
-/// needs a table of the whole.
+/// The angles at the positions of one shard: made in f64 from the runs, so that no rank needs a table
+/// of the whole.
 #[derive(Debug)]
 pub struct Rotary {
-    /// [S, D / 2], row-major.
-    pub cos: Vec<f32>,
-    /// [S, D / 2], row-major.
-    pub sin: Vec<f32>,
-    /// D.
-    pub head_dim: usize,
+    positions: Positions,
+    frequencies: Vec<f32>,
+    factor: f64,
+    /// What the CPU's form reads, made when it first does.
+    tables: OnceLock<Tables>,
+    /// What kernels read, likewise.
+    placed: OnceLock<(Device, Placed)>,
+}
+
+/// Cosines and sines, [S, D / 2] each, row-major.
+#[derive(Debug)]
+struct Tables {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
 }
 
 impl Rotary {
@@ -29,19 +38,67 @@ impl Rotary {
     ///
     /// A position below 2^29 times an f32 frequency is exact in f64.
     pub fn new(positions: &Positions, frequencies: &[f32], factor: f64) -> Rotary {
-        let angles = positions.iter().flat_map(|position| {
-            frequencies.iter().map(move |&frequency| position as f64 * f64::from(frequency))
-        });
-        let (sin, cos) = angles
-            .map(f64::sin_cos)
-            .map(|(sin, cos)| ((sin * factor) as f32, (cos * factor) as f32))
-            .unzip();
-        Rotary { cos, sin, head_dim: 2 * frequencies.len() }
+        Rotary {
+            positions: positions.clone(),
+            frequencies: frequencies.to_vec(),
+            factor,
+            tables: OnceLock::new(),
+            placed: OnceLock::new(),
+        }
     }
     /// `theta ^ (-2 i / D)` for `i` below D / 2, as f32.
     pub fn frequencies(head_dim: usize, theta: f64) -> Vec<f32> {
         let exponents = (0..head_dim / 2).map(|i| -2.0 * i as f64 / head_dim as f64);
         exponents.map(|exponent| theta.powf(exponent) as f32).collect()
+    }
+    /// Cosines and sines, [S, D / 2] each, row-major.
+    pub fn cos_and_sin(&self) -> [&[f32]; 2] {
+        let Tables { cos, sin } = self.tables();
+        [cos, sin]
+    }
+    /// What cosines and sines are multiplied by.
+    pub(crate) fn factor(&self) -> f64 {
+        self.factor
+    }
+    /// D.
+    fn head_dim(&self) -> usize {
+        2 * self.frequencies.len()
+    }
+    /// Refuses `x` unless its dimension `tokens` is S, and its last D.
+    pub(crate) fn check(&self, x: &Shape, tokens: usize) -> Result<()> {
+        x.dims4()?;
+        let (positions, head_dim) = (self.positions.tokens(), self.head_dim());
+        if x.dims()[tokens] != positions || x.dims()[3] != head_dim {
+            bail!("rope: found x {x:?}, wanted [.., {positions}, {head_dim}]");
+        }
+        Ok(())
+    }
+    fn tables(&self) -> &Tables {
+        self.tables.get_or_init(|| {
+            let angles = self.positions.iter().flat_map(|position| {
+                let frequencies = self.frequencies.iter();
+                frequencies.map(move |&frequency| position as f64 * f64::from(frequency))
+            });
+            let (sin, cos) = angles
+                .map(f64::sin_cos)
+                .map(|(sin, cos)| ((sin * self.factor) as f32, (cos * self.factor) as f32))
+                .unzip();
+            Tables { cos, sin }
+        })
+    }
+    /// Runs and frequencies on `device`: of the one that asks first.
+    pub(crate) fn placed(&self, device: &Device) -> Result<&Placed> {
+        let (owner, placed) = if let Some(found) = self.placed.get() {
+            found
+        } else {
+            let placed = Placed::new(&self.positions, &self.frequencies, device)?;
+            self.placed.get_or_init(|| (device.clone(), placed))
+        };
+        if !owner.same_device(device) {
+            let (found, wanted) = (owner.location(), device.location());
+            bail!("rope: found positions on {found:?}, wanted {wanted:?}");
+        }
+        Ok(placed)
     }
 }
 
@@ -51,6 +108,9 @@ impl Rotary {
 /// # Errors
 /// When S or D is not that of `rotary`, or `x` is neither f32 nor bf16.
 pub fn rope(pool: &Pool, x: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
+    if let Some(processor) = pool.processor() {
+        return operators::rope(&**processor, x, rotary);
+    }
     x.apply_op1(Rope { direction: 1.0, ..Rope::back(pool, rotary) })
 }
 
@@ -60,6 +120,9 @@ pub fn rope(pool: &Pool, x: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
 /// # Errors
 /// When S or D is not that of `rotary`, or `dy` is neither f32 nor bf16.
 pub fn rope_backward(pool: &Pool, dy: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
+    if let Some(processor) = pool.processor() {
+        return operators::rope_backward(&**processor, dy, rotary);
+    }
     let by_token = dy.detach().transpose(1, 2)?;
     by_token.apply_op1_no_bwd(&Rope { token_axis: 1, ..Rope::back(pool, rotary) })?.flatten_from(2)
 }
@@ -85,7 +148,9 @@ struct Rotate<'a> {
     first: usize,
     /// Neighbouring rows of one token.
     heads: usize,
-    rotary: &'a Rotary,
+    tables: &'a Tables,
+    /// Half of a row.
+    half: usize,
     direction: f32,
 }
 
@@ -94,12 +159,12 @@ impl WithSimd for Rotate<'_> {
     /// (a, b) becomes (a cos - b sin, b cos + a sin), for the two halves a, b of a row.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let half = self.rotary.head_dim / 2;
-        let tokens = self.rotary.cos.len() / half;
+        let Rotate { tables, half, .. } = self;
+        let tokens = tables.cos.len() / half;
         for (index, row) in self.rows.chunks_exact_mut(2 * half).enumerate() {
             let token = (self.first + index) / self.heads % tokens;
             let table = token * half..(token + 1) * half;
-            let angles = self.rotary.cos[table.clone()].iter().zip(&self.rotary.sin[table]);
+            let angles = tables.cos[table.clone()].iter().zip(&tables.sin[table]);
             let (a, b) = row.split_at_mut(half);
             for ((a, b), (cos, sin)) in a.iter_mut().zip(b).zip(angles) {
                 let sin = self.direction * sin;
@@ -114,22 +179,18 @@ impl CustomOp1 for Rope {
         "rope"
     }
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (_, second, third, width) = layout.shape().dims4()?;
-        let (tokens, heads) = if self.token_axis == 1 { (second, third) } else { (third, 1) };
-        let head_dim = self.rotary.head_dim;
-        if width != head_dim || tokens * head_dim != 2 * self.rotary.cos.len() {
-            let positions = 2 * self.rotary.cos.len() / head_dim.max(1);
-            bail!("rope: found x {:?}, wanted [.., {positions}, {head_dim}]", layout.shape());
-        }
+        let (_, _, heads, width) = layout.shape().dims4()?;
+        self.rotary.check(layout.shape(), self.token_axis)?;
+        let heads = if self.token_axis == 1 { heads } else { 1 };
+        let (tables, half, direction) = (self.rotary.tables(), width / 2, self.direction);
         let rows = Rows::new(x, layout)?;
         // SAFETY: the pieces are whole rows and cover the output; `copy` writes all of each.
         let mut y = unsafe { unwritten(layout.shape().elem_count()) };
         let chunk = rows_per_chunk(width);
         self.pool.for_chunks(&mut y, chunk * width.max(1), |index, piece| {
             rows.copy(index * chunk, piece);
-            let (rotary, direction) = (&*self.rotary, self.direction);
             let first = index * chunk;
-            Arch::new().dispatch(Rotate { rows: piece, first, heads, rotary, direction });
+            Arch::new().dispatch(Rotate { rows: piece, first, heads, tables, half, direction });
         });
         Ok((narrow(&self.pool, y, x.dtype())?, layout.shape().clone()))
     }

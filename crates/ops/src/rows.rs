@@ -11,6 +11,7 @@ use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
 use crate::Pool;
+use crate::gpu::operators;
 
 /// Elements that a job copies, casts or works on at a time: 128 KiB, which a core's cache holds.
 pub(crate) const CHUNK: usize = 1 << 15;
@@ -138,6 +139,9 @@ pub(crate) fn with_rows<T>(tensor: &Tensor, use_rows: impl FnOnce(&Rows<'_>) -> 
 /// # Errors
 /// When it is not on the CPU, or neither f32 nor bf16.
 pub fn contiguous(pool: &Pool, x: &Tensor) -> Result<Tensor> {
+    if let Some(processor) = pool.processor() {
+        return operators::contiguous(&**processor, x);
+    }
     if x.is_contiguous() {
         return Ok(x.detach());
     }
@@ -170,12 +174,21 @@ pub(crate) fn in_place_mut<'a>(
 ) -> Result<&'a mut [f32]> {
     match (in_place(storage, layout), storage) {
         (Some(range), CpuStorage::F32(data)) => Ok(&mut data[range]),
-        (_, storage) => bail!(
-            "found {:?} of strides {:?}, wanted F32 without gaps to change in place",
-            storage.dtype(),
-            layout.stride()
-        ),
+        (_, storage) => no_place(storage.dtype(), layout),
     }
+}
+
+/// Refuses tensors that operators cannot change in place: all but f32, contiguous.
+pub(crate) fn check_place(tensor: &Tensor) -> Result<()> {
+    if tensor.dtype() == DType::F32 && tensor.is_contiguous() {
+        return Ok(());
+    }
+    no_place(tensor.dtype(), tensor.layout())
+}
+
+fn no_place<T>(dtype: DType, layout: &Layout) -> Result<T> {
+    let strides = layout.stride();
+    bail!("found {dtype:?} of strides {strides:?}, wanted F32 without gaps to change in place")
 }
 
 /// The elements of a tensor, which nobody can write meanwhile.

@@ -6,6 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use crate::Pool;
 use crate::exp::exp;
+use crate::gpu::operators;
 use crate::rows::{CHUNK, Elements, elements, narrow, tensor, unwritten};
 
 /// `gate` and `up` of one shape: that shape in the type of `gate`, with gradients for both.
@@ -13,7 +14,18 @@ use crate::rows::{CHUNK, Elements, elements, narrow, tensor, unwritten};
 /// # Errors
 /// When the shapes differ, or a tensor is neither f32 nor bf16.
 pub fn swiglu(pool: &Pool, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    same_shape(gate.shape(), up.shape())?;
+    if let Some(processor) = pool.processor() {
+        return operators::swiglu(&**processor, gate, up);
+    }
     gate.apply_op2(up, SwiGlu { pool: pool.clone() })
+}
+
+fn same_shape(gate: &Shape, up: &Shape) -> Result<()> {
+    if gate != up {
+        bail!("swiglu: found a gate of {gate:?} and an up of {up:?}");
+    }
+    Ok(())
 }
 
 struct SwiGlu {
@@ -88,11 +100,15 @@ pub fn swiglu_backward(
     up: &Tensor,
     dy: &Tensor,
 ) -> Result<SwiGluGradients> {
+    let counts = [gate, up, dy].map(Tensor::elem_count);
+    if counts != [counts[0]; 3] {
+        bail!("swiglu: found {} gradients, wanted {:?}", counts[2], gate.shape());
+    }
+    if let Some(processor) = pool.processor() {
+        return operators::swiglu_backward(&**processor, gate, up, dy);
+    }
     let (gates, ups) = (Elements::of(pool, gate)?, Elements::of(pool, up)?);
     let dy = Elements::of(pool, dy)?;
-    if gates.len() != ups.len() || gates.len() != dy.len() {
-        bail!("swiglu: found {} gradients, wanted {:?}", dy.len(), gate.shape());
-    }
     // SAFETY: every piece is written.
     let [mut dgate, mut dup, mut y] = [(); 3].map(|()| unsafe { unwritten(gates.len()) });
     let arguments = gates.chunks(CHUNK).zip(ups.chunks(CHUNK)).zip(dy.chunks(CHUNK));
@@ -119,9 +135,6 @@ impl CustomOp2 for SwiGlu {
         up_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let shape = gate_layout.shape();
-        if shape != up_layout.shape() {
-            bail!("swiglu: found a gate of {shape:?} and an up of {:?}", up_layout.shape());
-        }
         let gates = elements(&self.pool, gate, gate_layout)?;
         let ups = elements(&self.pool, up, up_layout)?;
         // SAFETY: every piece is written.

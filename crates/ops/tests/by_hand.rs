@@ -1,204 +1,16 @@
 //! Gradients by hand against those of the tape: at odd sizes, for any number of workers, strided,
 //! in bf16, with denormals and with logits of ten thousand.
 
-use std::sync::Arc;
+mod cases;
 
 use annulus_ops::testing::{error, random};
 use annulus_ops::{
-    Affine, Pool, Rotary, SwiGluGradients, contiguous, embedding, embedding_backward,
-    input_gradient, linear, linear_cross_entropy, linear_cross_entropy_gradients,
-    parameter_gradients, projected_onto, projections, rms_norm, rms_norm_backward, rope,
-    rope_backward, swiglu, swiglu_backward, vjp,
+    Affine, Pool, contiguous, embedding_backward, linear_cross_entropy,
+    linear_cross_entropy_gradients, parameter_gradients, projected_onto, rms_norm_backward,
+    swiglu_backward,
 };
-use annulus_sequence::{Positions, Run};
-use candle_core::{DType, Device, Result, Tensor, Var};
-
-type Function = Box<dyn Fn(&Pool, &[Tensor]) -> Result<Vec<Tensor>>>;
-
-/// Inputs by shape, the last ones being gradients of outputs; what is found by hand, and the same
-/// by the tape.
-struct Case {
-    name: &'static str,
-    shapes: Vec<Vec<usize>>,
-    by_hand: Function,
-    by_tape: Function,
-}
-
-fn case(
-    name: &'static str,
-    shapes: &[&[usize]],
-    by_hand: impl Fn(&Pool, &[Tensor]) -> Result<Vec<Tensor>> + 'static,
-    by_tape: impl Fn(&Pool, &[Tensor]) -> Result<Vec<Tensor>> + 'static,
-) -> Case {
-    let shapes = shapes.iter().map(|shape| shape.to_vec()).collect();
-    Case { name, shapes, by_hand: Box::new(by_hand), by_tape: Box::new(by_tape) }
-}
-
-/// Gradients of `inputs` where the output's is `dy`.
-fn tape(
-    inputs: &[Tensor],
-    dy: &Tensor,
-    operator: impl Fn(&[Tensor]) -> Result<Tensor>,
-) -> Result<Vec<Tensor>> {
-    let vars = inputs.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
-    let tracked: Vec<_> = vars.iter().map(|var| var.as_tensor().clone()).collect();
-    let y = operator(&tracked)?;
-    let mut found = vjp(&y, &dy.reshape(y.shape())?)?;
-    let of = |var: &Var| found.remove(var).expect("every input has a gradient").detach();
-    Ok(vars.iter().map(of).collect())
-}
-
-/// The first with a bias, the second without.
-fn affine(v: &[Tensor]) -> [Affine<'_>; 2] {
-    [Affine { weight: &v[1], bias: Some(&v[2]) }, Affine { weight: &v[3], bias: None }]
-}
-
-/// Two projections of one x: outputs, the gradient of x, those of weights and biases.
-fn projections_case(x: &[usize], outputs: [usize; 2]) -> Case {
-    let (inputs, leading) = (x[x.len() - 1], &x[..x.len() - 1]);
-    let y = outputs.map(|outputs| [leading, &[outputs]].concat());
-    case(
-        "projections",
-        &[x, &[outputs[0], inputs], &outputs[..1], &[outputs[1], inputs], &y[0], &y[1]],
-        |pool, v| {
-            let (affine, dy) = (affine(v), [&v[4], &v[5]]);
-            let [first, second] = projections(pool, &v[0], affine)?;
-            let dx = input_gradient(pool, affine, dy)?;
-            let [one, two] = parameter_gradients(pool, &v[0], affine, dy)?;
-            let bias = one.bias.expect("the first has a bias");
-            assert!(two.bias.is_none());
-            Ok(vec![first, second, dx, one.weight, bias, two.weight])
-        },
-        |pool, v| {
-            let one = |v: &[Tensor]| linear(pool, &v[0], &v[1], v.get(2));
-            let first = tape(&v[..3], &v[4], one)?;
-            let second = tape(&[v[0].clone(), v[3].clone()], &v[5], one)?;
-            let (y, z) = (one(&v[..3])?, one(&[v[0].clone(), v[3].clone()])?);
-            let dx = (&first[0] + &second[0])?;
-            Ok(vec![y, z, dx, first[1].clone(), first[2].clone(), second[1].clone()])
-        },
-    )
-}
-
-fn onto_case(x: &[usize], outputs: usize) -> Case {
-    let y = [&x[..x.len() - 1], &[outputs]].concat();
-    case(
-        "projected-onto",
-        &[&y, x, &[outputs, x[x.len() - 1]], &[outputs]],
-        |pool, v| {
-            let projection = Affine { weight: &v[2], bias: Some(&v[3]) };
-            Ok(vec![projected_onto(pool, &v[0], &v[1], projection)?])
-        },
-        |pool, v| Ok(vec![(&v[0] + linear(pool, &v[1], &v[2], Some(&v[3]))?)?]),
-    )
-}
-
-fn rms_norm_case(x: &[usize]) -> Case {
-    case(
-        "rms-norm",
-        &[x, &x[x.len() - 1..], x, x],
-        |pool, v| {
-            let (dx, dw) = rms_norm_backward(pool, &v[0], &v[1], 1e-3, &v[2], Some(&v[3]))?;
-            Ok(vec![dx, dw])
-        },
-        |pool, v| {
-            let found = tape(&v[..2], &v[2], |v| rms_norm(pool, &v[0], &v[1], 1e-3))?;
-            Ok(vec![(&found[0] + &v[3])?, found[1].clone()])
-        },
-    )
-}
-
-fn swiglu_case(x: &[usize]) -> Case {
-    let operator = |pool: &Pool, v: &[Tensor]| swiglu(pool, &v[0], &v[1]);
-    case(
-        "swiglu",
-        &[x, x, x],
-        |pool, v| {
-            let SwiGluGradients { gate, up, y } = swiglu_backward(pool, &v[0], &v[1], &v[2])?;
-            Ok(vec![gate, up, y])
-        },
-        move |pool, v| {
-            let mut found = tape(&v[..2], &v[2], |v| operator(pool, v))?;
-            found.push(operator(pool, &v[..2])?);
-            Ok(found)
-        },
-    )
-}
-
-/// Heads last as projections make them, and back.
-fn rope_case([b, s, heads, dim]: [usize; 4]) -> Case {
-    let runs = vec![Run { start: 3, step: 5, len: s, width: 1 }];
-    let frequencies = Rotary::frequencies(dim, 1e4);
-    let rotary = Arc::new(Rotary::new(&Positions::new(runs), &frequencies, 1.2));
-    let same = rotary.clone();
-    case(
-        "rope",
-        &[&[b, heads, s, dim]],
-        move |pool, v| Ok(vec![rope_backward(pool, &v[0], &rotary)?]),
-        move |pool, v| {
-            let x = Tensor::zeros((b, s, heads * dim), v[0].dtype(), &Device::Cpu)?;
-            let heads_first = |x: &Tensor| x.reshape((b, s, heads, dim))?.transpose(1, 2);
-            tape(&[x], &v[0], |v| rope(pool, &heads_first(&v[0])?, &same))
-        },
-    )
-}
-
-fn embedding_case(tokens: usize, rows: usize, width: usize) -> Result<Case> {
-    let ids: Vec<u32> = (0..tokens).map(|i| (i * i % rows) as u32).collect();
-    let ids = Tensor::from_vec(ids, (1, tokens), &Device::Cpu)?;
-    let same = ids.clone();
-    Ok(case(
-        "embedding",
-        &[&[rows, width], &[1, tokens, width]],
-        move |pool, v| Ok(vec![embedding_backward(pool, &ids, rows, &v[1])?]),
-        move |pool, v| tape(&v[..1], &v[1], |v| embedding(pool, &same, &v[0])),
-    ))
-}
-
-fn cross_entropy_case(tokens: usize, width: usize, rows: usize, chunk: usize) -> Result<Case> {
-    let target = |i: usize| if i % 5 == 3 { -100 } else { (i * 7 % rows) as i64 };
-    let targets = Tensor::from_vec((0..tokens).map(target).collect(), tokens, &Device::Cpu)?;
-    let same = targets.clone();
-    Ok(case(
-        "linear-cross-entropy",
-        &[&[tokens, width], &[rows, width]],
-        move |pool, v| {
-            let found = linear_cross_entropy_gradients(pool, &v[0], &v[1], &targets, chunk)?;
-            Ok(vec![Tensor::new(found.loss as f32, &Device::Cpu)?, found.x, found.weight])
-        },
-        move |pool, v| {
-            let operator = |v: &[Tensor]| linear_cross_entropy(pool, &v[0], &v[1], &same, chunk);
-            let one = Tensor::new(1.0_f32, &Device::Cpu)?;
-            Ok([vec![operator(v)?], tape(v, &one, operator)?].concat())
-        },
-    ))
-}
-
-fn cases() -> Result<Vec<Case>> {
-    Ok(vec![
-        projections_case(&[3, 91, 65], [523, 7]),
-        projections_case(&[1, 33], [1, 2]),
-        projections_case(&[2, 1201, 5], [3, 300]),
-        projections_case(&[0, 4], [2, 3]),
-        onto_case(&[2, 77, 35], 129),
-        rms_norm_case(&[2, 139, 257]),
-        rms_norm_case(&[0, 4]),
-        swiglu_case(&[5, 67, 101]),
-        swiglu_case(&[1]),
-        rope_case([2, 137, 3, 64]),
-        rope_case([1, 1, 1, 2]),
-        embedding_case(1001, 307, 130)?,
-        cross_entropy_case(150, 33, 700, 64)?,
-        cross_entropy_case(1, 3, 2, 1)?,
-    ])
-}
-
-impl Case {
-    fn inputs(&self) -> Result<Vec<Tensor>> {
-        let input = |(index, shape): (usize, &Vec<usize>)| random(&format!("input {index}"), shape);
-        self.shapes.iter().enumerate().map(input).collect()
-    }
-}
+use candle_core::{DType, Device, Result, Tensor};
+use cases::cases;
 
 fn bits(tensors: &[Tensor]) -> Result<Vec<Vec<u32>>> {
     let of = |tensor: &Tensor| {
@@ -316,5 +128,17 @@ fn gradients_of_other_shapes_are_refused() -> Result<()> {
     let ids = Tensor::new(&[[0_u32, 1, 2]], &Device::Cpu)?;
     let wrong = embedding_backward(&pool, &ids, 4, &dy).map(drop);
     assert!(message(wrong).contains("found 10 gradients, wanted 3 times 5"));
+    Ok(())
+}
+
+#[test]
+fn wrong_targets_are_named() -> Result<()> {
+    let (x, weight) = (random("x", &[2, 3])?, random("weight", &[5, 3])?);
+    for (targets, found) in [([1_i64, 5], "target 5 at index 1"), ([-1, 0], "target -1 at")] {
+        let targets = Tensor::new(&targets, &Device::Cpu)?;
+        let result = linear_cross_entropy(&Pool::serial(), &x, &weight, &targets, 2);
+        let message = result.unwrap_err().to_string();
+        assert!(message.contains(found) && message.contains("-100 or one from 0 to 4"));
+    }
     Ok(())
 }

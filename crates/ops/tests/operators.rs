@@ -53,7 +53,8 @@ fn rope_case(x: [usize; 4]) -> Result<Case> {
     let frequencies = Rotary::frequencies(x[3], 1e4);
     let rotary = Arc::new(Rotary::new(&Positions::new(runs), &frequencies, 1.2));
     let table = |values: &[f32]| Tensor::from_slice(values, (x[2], x[3] / 2), &Device::Cpu);
-    let (cos, sin) = (table(&rotary.cos)?, table(&rotary.sin)?);
+    let [cos, sin] = rotary.cos_and_sin().map(table);
+    let (cos, sin) = (cos?, sin?);
     Ok(case(
         "rope",
         &[&x],

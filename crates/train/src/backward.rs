@@ -55,6 +55,7 @@ impl Rank {
             (x, trace) = self.run(stage.as_ref(), &x, &parameters.weights, &shard)?;
             traces.push(trace);
         }
+        // The last stage has waited for it.
         let loss = f64::from(x.to_scalar::<f32>()?);
         let sighting = if loss.is_finite() { None } else { Some(first_sighting(&traces)?) };
 
@@ -105,7 +106,7 @@ impl Rank {
     ) -> Result<Tensor> {
         let mut inputs = Vec::with_capacity(trace.len());
         for ((_, pullback), dy) in trace.into_iter().zip(self.pieces(stage, dy)?) {
-            let mut harvest = |name: &str, gradient| gradients.add(name, gradient);
+            let mut harvest = |name: &str, gradient| gradients.add(&self.pool, name, gradient);
             inputs.push(pullback(&dy, &mut harvest)?);
         }
         self.joined(stage, inputs, dy)

@@ -19,9 +19,14 @@ pub(crate) struct Gradients(Weights);
 
 impl Gradients {
     /// Adds one, f32; in place where there is one already.
-    pub(crate) fn add(&mut self, name: &str, gradient: Tensor) -> candle_core::Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        pool: &Pool,
+        name: &str,
+        gradient: Tensor,
+    ) -> candle_core::Result<()> {
         if let Some(sum) = self.0.get(name) {
-            accumulate(sum, &gradient)?;
+            accumulate(pool, sum, &gradient)?;
         } else {
             charge([&gradient], Class::Gradients);
             self.0.insert(name.to_owned(), gradient);

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use annulus_experiment::Optimizer as Settings;
 use annulus_memory::{Class, scope};
 use annulus_model::Weights;
-use annulus_ops::{AdamW, Moments, Pool};
-use candle_core::{DType, Var};
+use annulus_ops::{AdamW, Moments, Parameter, Pool};
+use candle_core::{DType, Device, Tensor, Var};
 
 use crate::Result;
 
@@ -23,12 +23,13 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// This rank's own copy of `weights`, in `dtype`.
-    pub(crate) fn new(weights: &Weights, dtype: DType) -> Result<Parameters> {
+    /// This rank's own copy of `weights`, in `dtype` on `device`.
+    pub(crate) fn new(weights: &Weights, dtype: DType, device: &Device) -> Result<Parameters> {
         let _weights = scope(Class::Weights);
         let mut variables = BTreeMap::new();
         for (name, weight) in weights {
-            variables.insert(name.clone(), Var::from_tensor(&weight.to_dtype(dtype)?)?);
+            let weight = weight.to_dtype(dtype)?.to_device(device)?;
+            variables.insert(name.clone(), Var::from_tensor(&weight)?);
         }
         let weights = variables.iter().map(|(name, own)| (name.clone(), own.as_detached_tensor()));
         let weights = weights.collect();
@@ -57,7 +58,7 @@ impl Optimizer {
         for (name, weight) in &parameters.weights {
             let master = match weight.dtype() {
                 DType::F32 => weight.clone(),
-                _ => masters[name].to_dtype(DType::F32)?.copy()?,
+                _ => own_copy(&masters[name].to_dtype(DType::F32)?, weight.device())?,
             };
             own.insert(name.clone(), master);
         }
@@ -70,11 +71,13 @@ impl Optimizer {
         Ok(Optimizer { settings: settings.clone(), masters: own, moments })
     }
 
-    /// This rank's own copy of moments that were saved.
+    /// This rank's own copy of moments that were saved, where its masters are.
     pub(crate) fn restore(&mut self, moments: &BTreeMap<String, Moments>) -> Result<()> {
         let _moments = scope(Class::Optimizer);
-        for (name, moments) in moments {
-            let own = Moments { first: moments.first.copy()?, second: moments.second.copy()? };
+        for (name, Moments { first, second }) in moments {
+            let device = self.masters[name].device();
+            let own =
+                Moments { first: own_copy(first, device)?, second: own_copy(second, device)? };
             self.moments.insert(name.clone(), own);
         }
         Ok(())
@@ -89,24 +92,31 @@ impl Optimizer {
         gradients: &Weights,
         update: Update,
     ) -> Result<()> {
-        for (name, variable) in &parameters.variables {
+        let adamw = AdamW {
+            learning_rate: update.learning_rate,
+            betas: self.settings.betas,
+            epsilon: self.settings.epsilon,
+            weight_decay: self.settings.weight_decay,
+            step: update.step,
+        };
+        let parameter = |(name, variable): (&String, _)| {
             let master = &self.masters[name];
-            let matrix = master.rank() == 2;
-            let adamw = AdamW {
-                learning_rate: update.learning_rate,
-                betas: self.settings.betas,
-                epsilon: self.settings.epsilon,
-                weight_decay: if matrix { self.settings.weight_decay } else { 0.0 },
-                step: update.step,
-            };
-            let moments = &self.moments[name];
-            adamw.update(pool, master, &gradients[name], update.factor, moments)?;
-            if variable.dtype() != DType::F32 {
-                variable.set(&master.to_dtype(variable.dtype())?)?;
+            Parameter {
+                master,
+                gradient: &gradients[name],
+                moments: &self.moments[name],
+                copy: Some(variable).filter(|variable: &&Var| variable.dtype() != DType::F32),
+                decays: master.rank() == 2,
             }
-        }
-        Ok(())
+        };
+        let all: Vec<_> = parameters.variables.iter().map(parameter).collect();
+        Ok(adamw.update_all(pool, &all, update.factor)?)
     }
+}
+
+/// A copy on `device` that nobody else has.
+fn own_copy(tensor: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
+    if tensor.device().same_device(device) { tensor.copy() } else { tensor.to_device(device) }
 }
 
 /// What differs from step to step.

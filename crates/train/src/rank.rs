@@ -8,7 +8,7 @@ use annulus_comm::{Communicator, Mesh, Metered};
 use annulus_data::{Sequence, deal};
 use annulus_memory::{Class, scope};
 use annulus_model::{Keep, Llama, Shard};
-use annulus_ops::{IGNORED, Pool, Rotary};
+use annulus_ops::{IGNORED, Pool, Rotary, check_targets, check_tokens};
 use candle_core::Tensor;
 
 use crate::{Result, Setup};
@@ -57,12 +57,15 @@ impl Rank {
         batch[share].chunks(self.setup.micro_batch)
     }
 
-    /// What this rank holds of `sequences`, in step `step` (from 1).
+    /// What this rank holds of `sequences`, in step `step` (from 1). Ids are held to the vocabulary here, where they are on the host
+    /// in any case.
     pub(crate) fn micro(&self, step: u64, sequences: &[Sequence]) -> Result<Micro> {
         let _ids = scope(Class::Data);
         let (inputs, targets) = deal(sequences, self.attention.positions());
         let shape = (sequences.len(), self.attention.positions().tokens());
         let device = self.setup.device();
+        check_tokens(&inputs, self.setup.config.vocab_size)?;
+        check_targets(&targets, self.setup.config.vocab_size)?;
         let asked = targets.iter().filter(|&&target| target != IGNORED).count();
         let shard = Shard {
             inputs: Tensor::from_vec(inputs, shape, &device)?,

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_comm::{Communicator, threads};
 use annulus_experiment::Plan;
+use annulus_ops::gpu::Processor;
 
 use crate::curves::Curves;
 use crate::folder::{RunFolder, failure, write_atomically};
@@ -40,6 +41,8 @@ pub struct Given {
     pub cores: usize,
     /// For tests.
     pub wrap: Option<Wrap>,
+    /// For tests: what runs operators, instead of the device that the plan names.
+    pub processor: Option<Arc<dyn Processor>>,
 }
 
 impl Given {
@@ -51,6 +54,7 @@ impl Given {
             console: Box::new(Silent),
             cores,
             wrap: None,
+            processor: None,
         }
     }
 }
@@ -91,7 +95,10 @@ pub struct Outcome {
 
 /// Trains `plan` to its end, from where its folder says it is.
 pub fn run(plan: &Plan, mut given: Given) -> Result<Outcome> {
-    let setup = Arc::new(Setup::on_its_device(plan, given.cores)?);
+    let setup = Arc::new(match given.processor.take() {
+        Some(processor) => Setup { processor: Some(processor), ..Setup::new(plan, given.cores) },
+        None => Setup::on_its_device(plan, given.cores)?,
+    });
     let folder = RunFolder::open(&plan.experiment.output)?;
     let mut outcome = Outcome::at(&folder)?;
     let (its_plan, its_setup, output) = (plan.clone(), setup.clone(), folder.path.clone());

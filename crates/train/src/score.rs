@@ -73,7 +73,7 @@ pub fn score(
 
 impl Rank {
     fn score(&self, weights: &Weights, sequences: &[Sequence], want: Want) -> Result<Share> {
-        let parameters = Parameters::new(weights, self.setup.config.dtype)?;
+        let parameters = Parameters::new(weights, self.setup.config.dtype, &self.setup.device())?;
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();
         let mut micros = Vec::new();
@@ -108,10 +108,12 @@ impl Rank {
     }
 }
 
-/// Gradients of the mean from those of the sum.
+/// Gradients of the mean from those of the sum, on the host.
 fn mean(gradients: Weights, loss: Total) -> Result<Weights> {
     let by = 1.0 / loss.divisor();
-    let mean = |(name, gradient): (String, Tensor)| Ok((name, gradient.affine(by, 0.0)?));
+    let mean = |(name, gradient): (String, Tensor)| {
+        Ok((name, gradient.affine(by, 0.0)?.to_device(&Device::Cpu)?))
+    };
     gradients.into_iter().map(mean).collect()
 }
 

@@ -57,7 +57,8 @@ impl Trainer {
         start: &Start,
     ) -> Result<Trainer> {
         let experiment = &plan.experiment;
-        let parameters = Parameters::new(&start.weights, rank.setup.config.dtype)?;
+        let (dtype, device) = (rank.setup.config.dtype, rank.setup.device());
+        let parameters = Parameters::new(&start.weights, dtype, &device)?;
         let mut optimizer = Optimizer::new(&experiment.optimizer, &parameters, &start.weights)?;
         optimizer.restore(&start.moments)?;
         Ok(Trainer {

@@ -34,9 +34,19 @@ impl Stepper {
         source: Arc<dyn Source>,
         weights: &Weights,
     ) -> Result<Stepper> {
-        let rank = Arc::new(Setup::new(plan, cores)).rank(comm)?;
+        Stepper::on(&Arc::new(Setup::new(plan, cores)), comm, plan, source, weights)
+    }
+
+    /// The same of a `setup` of `plan`, which may be on another device: all ranks share it.
+    pub fn on(
+        setup: &Arc<Setup>,
+        comm: Arc<dyn Communicator>,
+        plan: &Plan,
+        source: Arc<dyn Source>,
+        weights: &Weights,
+    ) -> Result<Stepper> {
         let start = Start::fresh(weights.clone());
-        Ok(Stepper(Trainer::new(rank, plan, source, &start)?))
+        Ok(Stepper(Trainer::new(setup.rank(comm)?, plan, source, &start)?))
     }
 
     /// The next step: forward, backward, the sum over ranks, the optimizer. All ranks must call it.

@@ -19,6 +19,8 @@ pub use fused::{Fused, Instructions};
 pub use reference::Reference;
 pub(crate) use sizes::wrong;
 
+use crate::{Pool, accumulate};
+
 /// Keys and values of one shard against the queries of the state: forward.
 ///
 /// Shapes: queries [B, Hq, Sq, D], keys and values [B, Hkv, Sk, D], contiguous; query head `h` uses key/value head `h / (Hq / Hkv)`.
@@ -98,6 +100,10 @@ pub trait AttentionKernel: Send + Sync + Debug {
     ) -> Result<Vec<KeyValueGradients>>;
     /// The gradient of the queries, f32 [B, Hq, Sq, D].
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor>;
+    /// `to += from` of gradients of keys and values that were made apart, where this kernel's tensors live.
+    fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
+        accumulate(&Pool::serial(), to, from)
+    }
 }
 
 /// Called now and then while tiles compute.

@@ -11,6 +11,7 @@ mod cuda;
 #[cfg(feature = "emulator")]
 mod emulator;
 mod find;
+pub(crate) mod operators;
 mod processor;
 mod table;
 

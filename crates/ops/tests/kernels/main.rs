@@ -8,8 +8,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
 mod attention;
+#[path = "../cases/mod.rs"]
+mod cases;
 mod cover;
 #[cfg(feature = "emulator")]
 mod emulator;
+mod operators;
 mod scene;
 mod support;

@@ -17,6 +17,7 @@ use crate::attention::{
     Attended, AttentionKernel, BackwardTile, KeyValueGradients, Progress, State, Tile, own, taken,
     wrong,
 };
+use crate::{Pool, accumulate};
 use backward::Backward;
 use forward::Forward;
 
@@ -133,6 +134,10 @@ impl AttentionKernel for Kernels {
 
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor> {
         taken::<Backward>(state)?.finish(&*self.processor)
+    }
+
+    fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
+        accumulate(&Pool::on(self.processor.clone()), to, from)
     }
 }
 

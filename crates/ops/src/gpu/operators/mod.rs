@@ -23,15 +23,13 @@ use bytemuck::NoUninit;
 use candle_core::{DType, Result, Shape, Tensor, bail};
 
 use super::table::element_name;
-use super::{Launch, Processor, addresses};
+use super::{Launch, Processor};
 
 pub(crate) use adamw::update_all;
 pub(crate) use cross_entropy::{linear_cross_entropy, linear_cross_entropy_gradients};
 pub(crate) use elementwise::{accumulate, contiguous, scale};
 pub(crate) use embedding::{embedding, embedding_backward};
-pub(crate) use linear::{
-    input_gradient, linear, parameter_gradients, projected_onto, projections,
-};
+pub(crate) use linear::{input_gradient, linear, parameter_gradients, projected_onto, projections};
 pub(crate) use norm::global_norm_squared;
 pub(crate) use rms_norm::{rms_norm, rms_norm_backward};
 pub(crate) use rope::{Placed, rope, rope_backward};

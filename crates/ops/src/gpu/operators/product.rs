@@ -196,7 +196,8 @@ mod tests {
     /// A view of `rows` by `columns`, contiguous by rows or by columns, inside of something larger.
     fn view(name: &str, rows: usize, columns: usize, by_columns: bool) -> Result<Tensor> {
         let [outer, inner] = if by_columns { [columns, rows] } else { [rows, columns] };
-        let view = random(name, &[outer + 2, inner + 3])?.narrow(0, 1, outer)?.narrow(1, 2, inner)?;
+        let view =
+            random(name, &[outer + 2, inner + 3])?.narrow(0, 1, outer)?.narrow(1, 2, inner)?;
         if by_columns { view.t() } else { Ok(view) }
     }
 
@@ -238,7 +239,8 @@ mod tests {
                 let c = Tensor::zeros((9, 8), to, &Device::Cpu)?;
                 multiply(&c, &a, &b, Was::Nothing)?;
                 let off = error(&c, &wanted)?;
-                assert!(off < if to == dtype { 1.0 / 512.0 } else { 1e-6 }, "{to:?}: {off:e}");
+                let most = if to == dtype { 1.0 / 256.0 } else { 1e-6 };
+                assert!(off <= most, "{to:?}: {off:e}");
             }
         }
         Ok(())

@@ -1,0 +1,150 @@
+//! Copies, casts, sums element by element: `kernels/elementwise/`.
+
+use bytemuck::NoUninit;
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::super::table::element_name;
+use super::super::{Processor, addresses};
+use super::{Extent, launch, of_type, unwritten};
+
+/// `AddRowArguments`.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+struct AddRowArguments {
+    x: u64,
+    row: u64,
+    y: u64,
+    count: i64,
+    width: i64,
+}
+
+/// `AccumulateArguments`, and `CastArguments`.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+struct FromToArguments {
+    from: u64,
+    to: u64,
+    count: i64,
+}
+
+/// `ScaleArguments`.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+struct ScaleArguments {
+    x: u64,
+    y: u64,
+    factor: u64,
+    count: i64,
+    by: f32,
+    _gap: u32,
+}
+
+/// `GatherArguments`.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+struct GatherArguments {
+    from: u64,
+    to: u64,
+    sizes: [i64; 5],
+    strides: [i64; 5],
+}
+
+/// The elements row-major and without gaps: the tensor itself where they lie like that, else a copy.
+pub(crate) fn contiguous(processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
+    if x.is_contiguous() { Ok(x.detach()) } else { copied(processor, x) }
+}
+
+/// The same, always a copy.
+pub(super) fn copied(processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
+    let (sizes, strides) = view(x)?;
+    let kernel = match x.dtype().size_in_bytes() {
+        2 => "gather_16_bits",
+        4 => "gather_32_bits",
+        8 => "gather_64_bits",
+        _ => bail!("contiguous: found a tensor of {:?}, wanted 2, 4 or 8 bytes each", x.dtype()),
+    };
+    // SAFETY: every element is written.
+    let copy = unsafe { unwritten(processor, x.shape(), x.dtype()) }?;
+    addresses(&[x], &[&copy], &mut |at| {
+        let arguments = GatherArguments { from: at.reads[0], to: at.writes[0], sizes, strides };
+        // SAFETY: sizes and strides are the tensor's, whose address holds until the launch is in the stream.
+        unsafe { launch(processor, kernel, Extent::flat(x.elem_count()), &arguments) }
+    })?;
+    Ok(copy)
+}
+
+/// Sizes and strides of five dimensions, those that are missing first, as 1.
+fn view(x: &Tensor) -> Result<([i64; 5], [i64; 5])> {
+    let (mut sizes, mut strides) = ([1; 5], [0; 5]);
+    let Some(missing) = 5_usize.checked_sub(x.rank()) else {
+        bail!("contiguous: found {} dimensions, wanted at most 5", x.rank());
+    };
+    for (dim, (size, stride)) in x.dims().iter().zip(x.stride()).enumerate() {
+        sizes[missing + dim] = *size as i64;
+        strides[missing + dim] = *stride as i64;
+    }
+    Ok((sizes, strides))
+}
+
+/// Elements without gaps, rounded to `dtype`.
+pub(super) fn cast(processor: &dyn Processor, x: &Tensor, dtype: DType) -> Result<Tensor> {
+    let kernel = format!("cast_{}_{}", element_name(x.dtype())?, element_name(dtype)?);
+    // SAFETY: every element is written.
+    let y = unsafe { unwritten(processor, x.shape(), dtype) }?;
+    addresses(&[x], &[&y], &mut |at| {
+        let count = x.elem_count();
+        let arguments =
+            FromToArguments { from: at.reads[0], to: at.writes[0], count: count as i64 };
+        // SAFETY: as above.
+        unsafe { launch(processor, &kernel, Extent::flat(count), &arguments) }
+    })?;
+    Ok(y)
+}
+
+/// `to += from`; both f32 and without gaps, which was checked.
+pub(crate) fn accumulate(processor: &dyn Processor, to: &Tensor, from: &Tensor) -> Result<()> {
+    addresses(&[from], &[to], &mut |at| {
+        let count = to.elem_count();
+        let arguments =
+            FromToArguments { from: at.reads[0], to: at.writes[0], count: count as i64 };
+        // SAFETY: as above.
+        unsafe { launch(processor, "accumulate_f32_f32", Extent::flat(count), &arguments) }
+    })
+}
+
+/// Multiplies in place; f32 and without gaps, which was checked.
+pub(crate) fn scale(processor: &dyn Processor, tensor: &Tensor, by: f64) -> Result<()> {
+    addresses(&[], &[tensor], &mut |at| {
+        let count = tensor.elem_count();
+        let arguments = ScaleArguments {
+            x: at.writes[0],
+            y: at.writes[0],
+            factor: 0,
+            count: count as i64,
+            by: by as f32,
+            _gap: 0,
+        };
+        // SAFETY: as above; the kernel may write what it reads.
+        unsafe { launch(processor, "scale_f32", Extent::flat(count), &arguments) }
+    })
+}
+
+/// `x + row` for every row of `x` [.., width], plain and of one type.
+pub(super) fn add_row(processor: &dyn Processor, x: &Tensor, row: &Tensor) -> Result<Tensor> {
+    // SAFETY: every element is written.
+    let y = unsafe { unwritten(processor, x.shape(), x.dtype()) }?;
+    let kernel = of_type("add_row", x.dtype())?;
+    addresses(&[x, row], &[&y], &mut |at| {
+        let count = x.elem_count();
+        let arguments = AddRowArguments {
+            x: at.reads[0],
+            row: at.reads[1],
+            y: at.writes[0],
+            count: count as i64,
+            width: row.elem_count() as i64,
+        };
+        // SAFETY: as above.
+        unsafe { launch(processor, &kernel, Extent::flat(count), &arguments) }
+    })?;
+    Ok(y)
+}

@@ -1,0 +1,261 @@
+//! All operators but attention: on a processor they are what they are on the CPU.
+
+use annulus_ops::testing::{error, random};
+use annulus_ops::{
+    AdamW, Moments, Parameter, Pool, accumulate, contiguous, global_norm_squared, scale,
+};
+use candle_core::{DType, Device, Result, Tensor, Var};
+
+use crate::cases::{Case, cases};
+use crate::support::{all, asked, processor};
+
+/// What operators are held to: of the largest element.
+fn bound(dtype: DType) -> f64 {
+    if dtype == DType::F32 { 1e-6 } else { 1.0 / 256.0 }
+}
+
+/// Pools on a processor, each with another order of threads.
+fn pools() -> impl Iterator<Item = Pool> {
+    let seeds = if all() { 1..=8 } else { 1..=2 };
+    seeds.filter_map(|seed| processor(80, seed)).map(Pool::on)
+}
+
+fn device(pool: &Pool) -> &Device {
+    pool.processor().unwrap().device()
+}
+
+fn there(pool: &Pool, tensors: &[Tensor]) -> Result<Vec<Tensor>> {
+    tensors.iter().map(|tensor| tensor.to_device(device(pool))).collect()
+}
+
+fn back(tensor: &Tensor) -> Result<Tensor> {
+    tensor.to_device(&Device::Cpu)
+}
+
+/// The cases that are asked for. A GPU has no tensors without elements.
+fn chosen(pool: &Pool) -> Result<Vec<Case>> {
+    let on_host = device(pool).is_cpu();
+    let whole = |case: &Case| on_host || case.shapes.iter().flatten().all(|size| *size > 0);
+    Ok(cases()?.into_iter().filter(|case| asked(case.name) && whole(case)).collect())
+}
+
+/// Results in `dtype` near those of the CPU for the same numbers in f32.
+fn check(pool: &Pool, case: &Case, inputs: &[Tensor], dtype: DType) -> Result<()> {
+    let wide = inputs.iter().map(|x| back(x)?.to_dtype(DType::F32)).collect::<Result<Vec<_>>>()?;
+    let wanted = (case.by_hand)(&Pool::new(2), &wide)?;
+    let found = (case.by_hand)(pool, inputs)?;
+    assert_eq!(found.len(), wanted.len());
+    for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+        let off = error(&back(found)?, wanted)?;
+        let what = format!("{} {:?} {dtype:?}: {index}", case.name, case.shapes);
+        assert!(off <= bound(dtype), "{what} is off by {off:e}");
+    }
+    Ok(())
+}
+
+#[test]
+fn operators_are_those_of_the_cpu() -> Result<()> {
+    let flip = |x: &Tensor| x.transpose(0, x.dims().len() - 1);
+    for pool in pools() {
+        for case in chosen(&pool)? {
+            for dtype in [DType::F32, DType::BF16] {
+                let inputs = case.inputs()?;
+                let inputs =
+                    inputs.iter().map(|x| x.to_dtype(dtype)).collect::<Result<Vec<_>>>()?;
+                let inputs = there(&pool, &inputs)?;
+                check(&pool, &case, &inputs, dtype)?;
+                let views = inputs.iter().map(|x| flip(&flip(x)?.contiguous()?));
+                check(&pool, &case, &views.collect::<Result<Vec<_>>>()?, dtype)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn operators_give_the_same_bits_whatever_the_order_of_threads() -> Result<()> {
+    for case in cases()?.into_iter().filter(|case| case.name != "projections") {
+        let bits = |seed| {
+            let pool = Pool::on(processor(80, seed).unwrap());
+            let found = (case.by_hand)(&pool, &there(&pool, &case.inputs()?)?)?;
+            let bits = found.iter().map(|x| back(x)?.flatten_all()?.to_vec1::<f32>());
+            let bits = bits.collect::<Result<Vec<_>>>()?.concat();
+            Ok::<_, candle_core::Error>(bits.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+        };
+        if chosen(&Pool::on(processor(80, 1).unwrap()))?.iter().any(|one| one.name == case.name) {
+            assert!(bits(11)? == bits(12)?, "{} {:?}", case.name, case.shapes);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn inputs_on_the_tape_are_refused() -> Result<()> {
+    let pool = pools().next().unwrap();
+    for case in chosen(&pool)? {
+        let inputs = there(&pool, &case.inputs()?)?;
+        let result = (case.by_tape)(&pool, &inputs);
+        if case.name == "projected-onto" {
+            assert_eq!(result?.len(), 1);
+            continue;
+        }
+        let message = result.unwrap_err().to_string();
+        assert!(message.contains("found an input on the tape"), "{}: {message}", case.name);
+    }
+    Ok(())
+}
+
+#[test]
+fn views_of_any_order_are_copied() -> Result<()> {
+    for pool in pools() {
+        for dtype in [DType::BF16, DType::F32, DType::I64] {
+            let x = (random("x", &[3, 4, 5, 16])? * 100.0)?.to_dtype(dtype)?;
+            let x = x.to_device(device(&pool))?;
+            let views = [
+                x.transpose(0, 2)?,
+                x.transpose(1, 2)?,
+                x.narrow(3, 3, 9)?.transpose(0, 1)?,
+                x.narrow(0, 1, 1)?.narrow(2, 2, 2)?,
+                x.get(1)?.get(2)?.get(0)?.broadcast_as((6, 16))?,
+                x.unsqueeze(1)?.broadcast_as((3, 7, 4, 5, 16))?,
+            ];
+            for view in views {
+                let copy = contiguous(&pool, &view)?;
+                assert!(copy.is_contiguous());
+                assert!(
+                    error(&back(&copy)?, &back(&view)?)? == 0.0,
+                    "{dtype:?} {:?}",
+                    view.shape()
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn sums_and_products_are_made_in_place() -> Result<()> {
+    for pool in pools() {
+        for shape in [&[3, 5, 7][..], &[70_001], &[1]] {
+            let (to, from) = (random("to", shape)?, random("from", shape)?);
+            let wanted = ((&to + &from)? * 0.3)?;
+            let [to, from] = [&to, &from].map(|tensor| tensor.copy()?.to_device(device(&pool)));
+            let (to, from) = (to?, from?);
+            accumulate(&pool, &to, &from)?;
+            scale(&pool, &to, 0.3)?;
+            assert!(error(&back(&to)?, &wanted)? < 1e-7);
+        }
+        let square = random("x", &[3, 3])?.copy()?.to_device(device(&pool))?;
+        assert!(scale(&pool, &square.t()?, 2.0).is_err());
+        assert!(accumulate(&pool, &square, &square.t()?.copy()?).is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn the_norm_is_that_of_the_cpu() -> Result<()> {
+    let tensors = [random("a", &[301, 257])?, random("b", &[1])?, random("c", &[65_537])?];
+    for pool in pools() {
+        for dtype in [DType::F32, DType::BF16] {
+            let narrow = tensors.iter().map(|x| x.to_dtype(dtype)).collect::<Result<Vec<_>>>()?;
+            let wanted = global_norm_squared(&Pool::new(2), &narrow)?;
+            let found = global_norm_squared(&pool, &there(&pool, &narrow)?)?;
+            assert!((found / wanted - 1.0).abs() < 1e-12, "{found} {wanted}");
+        }
+        assert_eq!(global_norm_squared(&pool, [])?, 0.0);
+        let nan = Tensor::new(&[1.0, f32::NAN], device(&pool))?;
+        assert!(global_norm_squared(&pool, [&nan])?.is_nan());
+    }
+    Ok(())
+}
+
+/// Parameters of several shapes, more than a chunk among them, with what they are updated from and what follows them.
+struct State {
+    masters: Vec<Tensor>,
+    moments: Vec<Moments>,
+    copies: Vec<Var>,
+}
+
+const SHAPES: [&[usize]; 4] = [&[257, 300], &[3], &[65_536], &[1, 1]];
+
+impl State {
+    fn new(device: &Device, dtype: DType) -> Result<State> {
+        let named = |index: usize, shape: &&[usize]| random(&format!("master {index}"), shape);
+        let masters = SHAPES.iter().enumerate().map(|(index, shape)| named(index, shape)?.copy());
+        let masters =
+            masters.map(|master| master?.to_device(device)).collect::<Result<Vec<_>>>()?;
+        let copy = |master: &Tensor| Var::from_tensor(&master.to_dtype(dtype)?);
+        Ok(State {
+            moments: masters.iter().map(Moments::zeros).collect::<Result<_>>()?,
+            copies: masters.iter().map(copy).collect::<Result<_>>()?,
+            masters,
+        })
+    }
+
+    fn step(&self, pool: &Pool, step: u64) -> Result<()> {
+        let gradient =
+            |(index, shape): (usize, &&[usize])| random(&format!("{step} {index}"), shape);
+        let gradients = SHAPES.iter().enumerate().map(gradient).collect::<Result<Vec<_>>>()?;
+        let gradients = gradients.iter().map(|one| one.to_device(self.masters[0].device()));
+        let gradients = gradients.collect::<Result<Vec<_>>>()?;
+        let parameter = |index: usize| Parameter {
+            master: &self.masters[index],
+            gradient: &gradients[index],
+            moments: &self.moments[index],
+            copy: (self.copies[0].dtype() != DType::F32).then(|| &self.copies[index]),
+            decays: index.is_multiple_of(2),
+        };
+        let parameters: Vec<_> = (0..SHAPES.len()).map(parameter).collect();
+        let (learning_rate, betas, epsilon) = (0.01, (0.9, 0.95), 1e-8);
+        let settings = AdamW { learning_rate, betas, epsilon, weight_decay: 0.1, step };
+        settings.update_all(pool, &parameters, 0.7)
+    }
+
+    fn all(&self) -> Result<Vec<Tensor>> {
+        let moments = self.moments.iter().flat_map(|both| [&both.first, &both.second]);
+        let copies = self.copies.iter().map(Var::as_tensor);
+        self.masters.iter().chain(moments).chain(copies).map(back).collect()
+    }
+}
+
+#[test]
+fn all_parameters_are_updated_in_one_launch_as_each_by_itself() -> Result<()> {
+    for pool in pools() {
+        for dtype in [DType::F32, DType::BF16] {
+            let wanted = State::new(&Device::Cpu, dtype)?;
+            let found = State::new(device(&pool), dtype)?;
+            for step in 1..=3 {
+                wanted.step(&Pool::new(2), step)?;
+                found.step(&pool, step)?;
+            }
+            for (index, (found, wanted)) in found.all()?.iter().zip(wanted.all()?).enumerate() {
+                let off = error(found, &wanted)?;
+                let most = if found.dtype() == DType::F32 { 1e-6 } else { 1.0 / 256.0 };
+                assert!(off <= most, "{index} {dtype:?} is off by {off:e}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_does_not_fit_is_refused_as_on_the_cpu() -> Result<()> {
+    let pool = pools().next().unwrap();
+    let state = State::new(device(&pool), DType::F32)?;
+    let (learning_rate, betas, epsilon, weight_decay) = (0.1, (0.9, 0.9), 1e-8, 0.0);
+    let settings = AdamW { learning_rate, betas, epsilon, weight_decay, step: 1 };
+    let [square, row] = [&state.masters[0], &state.masters[1]];
+    let wrong = settings.update(&pool, square, row, 1.0, &state.moments[0]).unwrap_err();
+    assert!(wrong.to_string().contains("found [3], wanted the parameter's [257, 300]"), "{wrong}");
+    let whole = |case: &&Case| case.shapes.iter().flatten().all(|size| *size > 0);
+    for case in chosen(&pool)?.iter().filter(whole) {
+        let mut inputs = there(&pool, &case.inputs()?)?;
+        let last = inputs.pop().unwrap().flatten_all()?;
+        inputs.push(Tensor::cat(&[&last, &last, &last], 0)?.reshape((3, ()))?);
+        let both = [&pool, &Pool::serial()].map(|pool| (case.by_hand)(pool, &inputs));
+        let [found, wanted] = both.map(|result| result.unwrap_err().to_string());
+        let first = |message: &str| message.lines().next().unwrap().to_owned();
+        assert_eq!(first(&found), first(&wanted), "{}", case.name);
+    }
+    Ok(())
+}

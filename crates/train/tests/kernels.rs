@@ -1,0 +1,121 @@
+//! Training by kernels is training on the CPU: steps, evaluation, checkpoints; on the emulator, or on the GPU that
+//! `ANNULUS_KERNELS_ON=cuda:0` names.
+#![cfg(any(feature = "cuda", feature = "emulator"))]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::sync::Arc;
+
+use annulus_ops::gpu::Processor;
+use annulus_train::{Ending, Given, Outcome, run};
+use common::{BASE, Place, difference, losses, state};
+
+/// Heads that kernels have, and rows of a rank that are more than a block of any.
+const SHAPE: [(&str, &str); 9] = [
+    ("model.hidden_size", "64"),
+    ("model.intermediate_size", "96"),
+    ("model.num_attention_heads", "2"),
+    ("model.num_key_value_heads", "1"),
+    ("model.head_dim", "64"),
+    ("data.tokens", "160"),
+    ("data.batch", "2"),
+    ("data.evaluate", "1"),
+    ("schedule.stop", "3"),
+];
+
+fn processor() -> Arc<dyn Processor> {
+    match std::env::var("ANNULUS_KERNELS_ON") {
+        Ok(name) => {
+            let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+            annulus_ops::gpu::open(index.expect("cuda:N")).unwrap()
+        }
+        Err(_) => emulated(),
+    }
+}
+
+#[cfg(feature = "emulator")]
+fn emulated() -> Arc<dyn Processor> {
+    use std::path::{Path, PathBuf};
+
+    use annulus_ops::gpu::Emulator;
+
+    let library = std::env::var_os("ANNULUS_EMULATOR").map_or_else(
+        || {
+            let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
+            let into = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
+            Emulator::compile(&kernels, &into).unwrap()
+        },
+        PathBuf::from,
+    );
+    Arc::new(Emulator::open(&library, 80, 2).unwrap())
+}
+
+#[cfg(not(feature = "emulator"))]
+fn emulated() -> Arc<dyn Processor> {
+    panic!("ANNULUS_KERNELS_ON=cuda:N is wanted: this was built without the emulator");
+}
+
+/// Trains into the folder `output`, by kernels or not.
+fn train(place: &Place, output: &str, by_kernels: bool, changes: &[(&str, &str)]) -> Outcome {
+    let output = place.path(output);
+    let own = [("output", output.to_str().unwrap())];
+    let plan = place.plan(&[&SHAPE[..], &own, changes].concat());
+    let mut given = Given::new(BASE, 2);
+    given.processor = by_kernels.then(processor);
+    run(&plan, given).unwrap()
+}
+
+/// Losses of steps and of an evaluation, and norms: those by kernels are as near as `bound` to the CPU's.
+fn check(bound: f64, changes: &[(&str, &str)]) {
+    let place = Place::new();
+    let [wanted, found] = [("cpu", false), ("kernels", true)]
+        .map(|(name, by_kernels)| train(&place, name, by_kernels, changes));
+    assert_eq!((found.ending, found.step), (Ending::Finished, 3));
+    let off = difference(&losses(&found), &losses(&wanted));
+    assert!(off <= bound, "{changes:?}: losses are off by {off:e}");
+    for tag in ["evaluate/loss", "train/grad_norm"] {
+        let off = (found.last[tag] / wanted.last[tag] - 1.0).abs();
+        assert!(off <= bound, "{changes:?}: {tag} is off by {off:e}");
+    }
+    // Nobody computes the same bits by other sums.
+    let [found, wanted] = [found, wanted].map(|outcome| state(&outcome.checkpoint.unwrap()));
+    assert!(found != wanted);
+}
+
+#[test]
+fn losses_are_those_of_the_cpu_in_f32() {
+    let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
+    check(1e-5, &[]);
+    check(1e-5, &ring);
+    let all =
+        [("memory.recompute", "none"), ("memory.mlp_chunk", "37"), ("memory.loss_chunk", "50")];
+    let parts = [
+        ("memory.micro_batch", "1"),
+        ("model.attention_bias", "true"),
+        ("model.tie_word_embeddings", "true"),
+    ];
+    let striped = [("mesh.sequence", "2"), ("attention.strategy", "striped")];
+    check(1e-5, &[&all[..], &parts, &striped].concat());
+}
+
+#[test]
+fn losses_are_those_of_the_cpu_in_bf16() {
+    let bf16 = [("model.dtype", "bf16")];
+    let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
+    check(1e-2, &[&bf16[..], &ring].concat());
+    check(1e-2, &[&bf16[..], &[("memory.recompute", "none")]].concat());
+}
+
+#[test]
+fn a_run_by_kernels_goes_on_to_the_bit() {
+    let place = Place::new();
+    let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring"), ("model.dtype", "bf16")];
+    let whole = train(&place, "whole", true, &ring);
+    let first = train(&place, "parts", true, &[&ring[..], &[("schedule.stop", "1")]].concat());
+    assert_eq!(first.step, 1);
+    let rest = train(&place, "parts", true, &ring);
+    assert_eq!(rest.resumed_from, Some(1));
+    assert_eq!(losses(&rest), losses(&whole)[1..]);
+    assert_eq!(state(&rest.checkpoint.unwrap()), state(&whole.checkpoint.unwrap()));
+}
