@@ -7,8 +7,9 @@ use annulus_sequence::Strategy;
 
 use crate::values::Values;
 use crate::{
-    Attention, Bound, Data, Decay, Device, Dtype, Every, Exchange, Experiment, Format, Kernel, MaskKind,
-    Memory, Mesh, Model, ModelSource, Optimizer, Places, Recompute, Schedule, Shape, WeightsFrom,
+    Attention, Bound, Data, Decay, Device, Dtype, Every, Exchange, Experiment, Format, Kernel,
+    MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Places, Recompute, Schedule, Shape,
+    WeightsFrom,
 };
 
 /// The experiment that `values` describe, unless something that it needs was refused.

@@ -25,8 +25,8 @@ mod written;
 pub use choice::Settled;
 pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{
-    Attention, Bound, Data, Decay, Device, Dtype, Every, Exchange, Experiment, Format, Kernel, MaskKind,
-    Memory, Mesh, Model, ModelSource, Optimizer, Recompute, Schedule, WeightsFrom,
+    Attention, Bound, Data, Decay, Device, Dtype, Every, Exchange, Experiment, Format, Kernel,
+    MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Recompute, Schedule, WeightsFrom,
 };
 pub use load::{Override, load, parse};
 pub use machine::memory as machine_memory;

@@ -33,6 +33,7 @@ pub struct Cuda {
     device: Device,
     inner: CudaDevice,
     architecture: u32,
+    shared_memory: u32,
     module: Arc<CudaModule>,
     /// With the shared memory that each is allowed.
     functions: Arc<Mutex<HashMap<String, (CudaFunction, u32)>>>,
@@ -58,11 +59,14 @@ impl Cuda {
         };
         let context = inner.cuda_stream().context().clone();
         let (major, minor) = context.compute_capability().w()?;
+        let shared = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let shared_memory = context.attribute(shared).w()? as u32;
         let module = context.load_module(Ptx::from_binary(IMAGE.to_vec())).w()?;
         Ok(Cuda {
             device: device.clone(),
             inner: inner.clone(),
             architecture: (10 * major + minor) as u32,
+            shared_memory,
             module,
             functions: Arc::default(),
         })
@@ -90,6 +94,7 @@ impl Cuda {
         {
             return Ok(function.clone());
         }
+        self.stream().context().bind_to_thread().w()?;
         let function = self.module.load_function(launch.kernel).w()?;
         let most = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         function.set_attribute(most, launch.shared as i32).w()?;
@@ -105,6 +110,10 @@ impl Processor for Cuda {
 
     fn architecture(&self) -> u32 {
         self.architecture
+    }
+
+    fn shared_memory(&self) -> u32 {
+        self.shared_memory
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<Uploaded> {
@@ -146,6 +155,7 @@ impl Processor for Cuda {
         } else {
             Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16
         };
+        self.stream().context().bind_to_thread().w()?;
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         // SAFETY: four sizes, three strides and four box sizes are read; the map is written.
         unsafe {

@@ -14,6 +14,9 @@ use libloading::Library;
 
 use super::processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
 
+/// Of an H100 (CUDA C++ programming guide, "Technical specifications per compute capability").
+const LARGEST_SHARED: u32 = 227 << 10;
+
 type LaunchFunction = unsafe extern "C" fn(
     kernel: *const c_char,
     grid: *const u32,
@@ -132,6 +135,10 @@ impl Processor for Emulator {
 
     fn architecture(&self) -> u32 {
         self.architecture
+    }
+
+    fn shared_memory(&self) -> u32 {
+        LARGEST_SHARED
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<Uploaded> {

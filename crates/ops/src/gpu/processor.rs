@@ -13,6 +13,9 @@ pub trait Processor: Send + Sync + Debug {
     /// What it can do, as NVIDIA counts: 80 for an A100, 90 for an H100.
     fn architecture(&self) -> u32;
 
+    /// Bytes of shared memory that a thread block may have.
+    fn shared_memory(&self) -> u32;
+
     /// Copies `bytes` to where kernels read them, at an address divisible by 128.
     fn upload(&self, bytes: &[u8]) -> Result<Uploaded>;
 

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use candle_core::{DType, Error, Result};
 
-use super::Launch;
+use super::{Launch, Processor};
 
 /// Steps of the ladder, the slowest and plainest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,24 +60,40 @@ pub(super) fn kernels() -> &'static [Kernel] {
     &KERNELS
 }
 
-/// The kernel for heads of `dim` in `dtype`: the fastest that `architecture` runs, of `rung` at most.
+/// The kernel for heads of `dim` in `dtype`: the fastest that the processor runs, of `rung` at most.
 pub(super) fn kernel(
     pass: Pass,
     dtype: DType,
     dim: usize,
-    architecture: u32,
+    on: Room,
     rung: Option<Rung>,
 ) -> Option<&'static Kernel> {
     let fits = |kernel: &&Kernel| {
         kernel.dtype == dtype
             && (kernel.dim == dim || kernel.dim == 0)
+            && kernel.shared <= on.shared
             && kernel.task.is_some_and(|(own, its)| {
                 own == pass
-                    && its.runs_on(architecture)
+                    && its.runs_on(on.architecture)
                     && rung.is_none_or(|highest| its <= highest)
             })
     };
     KERNELS.iter().filter(fits).max_by_key(|kernel| kernel.task.map(|(_, rung)| rung))
+}
+
+/// What a processor can run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// As [`Processor::architecture`] says.
+    pub(super) architecture: u32,
+    /// Bytes of shared memory of a thread block.
+    pub(super) shared: u32,
+}
+
+impl Room {
+    pub(super) fn of(processor: &dyn Processor) -> Room {
+        Room { architecture: processor.architecture(), shared: processor.shared_memory() }
+    }
 }
 
 /// A kernel between passes: `prepare`, `finish` or `finish_queries`, by how it finds its rows.
@@ -182,13 +198,18 @@ mod tests {
 
     const PASSES: [Pass; 4] = [Pass::Forward, Pass::Backward, Pass::Keys, Pass::Queries];
 
+    fn room(architecture: u32) -> Room {
+        Room { architecture, shared: 227 << 10 }
+    }
+
     #[test]
     fn every_line_of_the_list_is_read() {
         let whole = |kernel: &Kernel| kernel.threads.is_multiple_of(32) && kernel.query_block > 0;
         assert!(KERNELS.iter().all(whole));
         for dtype in [DType::BF16, DType::F16, DType::F32] {
             for pass in PASSES {
-                let found = kernel(pass, dtype, 64, 80, None).expect("a kernel for heads of 64");
+                let found =
+                    kernel(pass, dtype, 64, room(80), None).expect("a kernel for heads of 64");
                 assert!(found.task.is_some_and(|(_, rung)| rung < Rung::Sm90));
             }
             for (step, order) in [("prepare", "rows"), ("finish", "rows")] {
@@ -203,13 +224,17 @@ mod tests {
 
     #[test]
     fn the_fastest_that_runs_is_taken() {
-        let rung = |architecture| {
-            let found = kernel(Pass::Forward, DType::BF16, 128, architecture, None);
+        let rung = |pass, on| {
+            let found = kernel(pass, DType::BF16, 128, on, None);
             found.and_then(|found| found.task).map(|(_, rung)| rung)
         };
-        assert_eq!(rung(70), None);
-        assert_eq!(rung(86), Some(Rung::Sm80));
-        assert_eq!(rung(90), Some(Rung::Sm90));
-        assert_eq!(rung(100), Some(Rung::Sm80));
+        assert_eq!(rung(Pass::Forward, room(70)), None);
+        assert_eq!(rung(Pass::Forward, room(80)), Some(Rung::Sm80));
+        assert_eq!(rung(Pass::Forward, room(90)), Some(Rung::Sm90));
+        assert_eq!(rung(Pass::Forward, room(100)), Some(Rung::Sm80));
+        // A block of an RTX has 99 KiB.
+        let small = Room { architecture: 86, shared: 99 << 10 };
+        assert_eq!(rung(Pass::Forward, small), Some(Rung::Sm80));
+        assert_eq!(rung(Pass::Keys, small), Some(Rung::Reference));
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use candle_core::{DType, Result, Tensor};
 
 use super::Processor;
-use super::table::{self, Kernel, Pass, Rung};
+use super::table::{self, Kernel, Pass, Room, Rung};
 use crate::attention::{
     Attended, AttentionKernel, BackwardTile, KeyValueGradients, Progress, State, Tile, own, taken,
     wrong,
@@ -71,8 +71,7 @@ impl Kernels {
     ) -> Result<(&'static Kernel, Option<&'static Kernel>)> {
         let keys = self.kernel(Pass::Keys, dtype, dim)?;
         let rung = keys.task.map(|(_, rung)| rung);
-        let at_once =
-            table::kernel(Pass::Backward, dtype, dim, self.processor.architecture(), rung);
+        let at_once = table::kernel(Pass::Backward, dtype, dim, Room::of(&*self.processor), rung);
         match at_once.filter(|_| !self.deterministic) {
             Some(all) => Ok((all, None)),
             None => Ok((keys, Some(self.kernel(Pass::Queries, dtype, dim)?))),
@@ -80,11 +79,12 @@ impl Kernels {
     }
 
     fn kernel(&self, pass: Pass, dtype: DType, dim: usize) -> Result<&'static Kernel> {
-        let architecture = self.processor.architecture();
-        match table::kernel(pass, dtype, dim, architecture, self.rung) {
+        let on = Room::of(&*self.processor);
+        match table::kernel(pass, dtype, dim, on, self.rung) {
             Some(kernel) => Ok(kernel),
             None => wrong(&format!(
-                "no CUDA kernel for heads of {dim} in {dtype:?} on sm_{architecture} ({pass:?})"
+                "no CUDA kernel for heads of {dim} in {dtype:?} on sm_{} ({pass:?})",
+                on.architecture
             )),
         }
     }
