@@ -26,7 +26,23 @@ pub(crate) fn addresses(
     writes: &[&Tensor],
     then: &mut dyn FnMut(&Addresses) -> Result<()>,
 ) -> Result<()> {
+    let read: Vec<usize> = reads.iter().map(|tensor| storage_of(tensor)).collect();
+    let written: Vec<usize> = writes.iter().map(|tensor| storage_of(tensor)).collect();
+    for (index, storage) in written.iter().enumerate() {
+        if read.contains(storage) || written[..index].contains(storage) {
+            let shape = writes[index].dims();
+            return Err(Error::Msg(format!(
+                "a kernel cannot write {shape:?} where it reads or writes something else"
+            )));
+        }
+    }
     lend_writes(reads, writes, &mut Addresses::default(), then)
+}
+
+/// Which storage a tensor is in: one that is asked for twice would be waited for for ever.
+fn storage_of(tensor: &Tensor) -> usize {
+    let (storage, _) = tensor.storage_and_layout();
+    std::ptr::from_ref::<Storage>(&storage) as usize
 }
 
 fn lend_writes(
@@ -112,4 +128,38 @@ fn cpu(storage: &CpuStorage) -> Result<u64> {
 
 fn cpu_mut(storage: &mut CpuStorage) -> Result<u64> {
     start!(storage, as_mut_ptr)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_those_of_first_elements() -> Result<()> {
+        let all = Tensor::zeros((2, 4), DType::F32, &Device::Cpu)?;
+        let second = all.narrow(0, 1, 1)?;
+        let out = Tensor::zeros(3, DType::BF16, &Device::Cpu)?;
+        let mut seen = Addresses::default();
+        addresses(&[&all, &second, &all], &[&out], &mut |at| {
+            seen = at.clone();
+            Ok(())
+        })?;
+        assert_eq!(seen.reads[1], seen.reads[0] + 16);
+        assert_eq!(seen.reads[2], seen.reads[0]);
+        assert_eq!(seen.writes.len(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_written_may_be_nothing_else() -> Result<()> {
+        let x = Tensor::zeros((2, 4), DType::F32, &Device::Cpu)?;
+        let part = x.narrow(0, 1, 1)?;
+        for (reads, writes) in [(vec![&part], vec![&x]), (vec![], vec![&x, &part])] {
+            let found = addresses(&reads, &writes, &mut |_| Ok(())).unwrap_err().to_string();
+            assert!(found.contains("reads or writes something else"), "{found}");
+        }
+        Ok(())
+    }
 }

@@ -196,7 +196,8 @@ pub(super) fn element_name(dtype: DType) -> Result<&'static str> {
 mod tests {
     use super::*;
 
-    const PASSES: [Pass; 4] = [Pass::Forward, Pass::Backward, Pass::Keys, Pass::Queries];
+    /// Those that every type has: all gradients at once is for types that tensor cores take.
+    const PASSES: [Pass; 3] = [Pass::Forward, Pass::Keys, Pass::Queries];
 
     fn room(architecture: u32) -> Room {
         Room { architecture, shared: 227 << 10 }
