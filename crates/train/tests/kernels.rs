@@ -7,8 +7,11 @@ mod common;
 
 use std::sync::Arc;
 
+use annulus_data::Sequence;
+use annulus_model::Llama;
 use annulus_ops::gpu::Processor;
-use annulus_train::{Ending, Given, Outcome, run};
+use annulus_ops::testing::error;
+use annulus_train::{Ending, Given, Outcome, Setup, Want, run, score};
 use common::{BASE, Place, difference, losses, state};
 
 /// Heads that kernels have, and rows of a rank that are more than a block of any.
@@ -105,6 +108,35 @@ fn losses_are_those_of_the_cpu_in_bf16() {
     let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
     check(1e-2, &[&bf16[..], &ring].concat());
     check(1e-2, &[&bf16[..], &[("memory.recompute", "none")]].concat());
+}
+
+#[test]
+fn logits_and_gradients_are_those_of_the_cpu() {
+    let place = Place::new();
+    let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
+    let cpu = Setup::new(&place.plan(&[&SHAPE[..], &ring].concat()), 2);
+    let kernels = Setup { processor: Some(processor()), ..cpu.clone() };
+    let weights = Llama::random(&cpu.config, 5).unwrap();
+    let id = |index: usize| (index * index % 257) as u32;
+    let target = |index: usize| if index % 7 == 4 { -100 } else { i64::from(id(index + 1)) };
+    let sequence = |first: usize| Sequence {
+        inputs: (first..first + 160).map(id).collect(),
+        targets: (first..first + 160).map(target).collect(),
+    };
+    let want = Want { logits: true, gradients: true };
+    let [wanted, found] = [&cpu, &kernels]
+        .map(|setup| score(setup, &weights, &[sequence(0), sequence(1000)], want).unwrap());
+    assert!((found.loss / wanted.loss - 1.0).abs() < 1e-6);
+    assert!(error(&found.logits.unwrap(), &wanted.logits.unwrap()).unwrap() < 5e-6);
+    let (found, wanted) = (found.gradients.unwrap(), wanted.gradients.unwrap());
+    assert!(found.keys().eq(wanted.keys()));
+    for (name, wanted) in &wanted {
+        let off = error(&found[name], wanted).unwrap();
+        assert!(off < 5e-6, "{name} is off by {off:e}");
+    }
+    let beyond = Sequence { inputs: vec![400; 160], ..sequence(0) };
+    let message = score(&kernels, &weights, &[beyond], want).unwrap_err().to_string();
+    assert!(message.contains("found token 400 at index 0, wanted one below 257"), "{message}");
 }
 
 #[test]

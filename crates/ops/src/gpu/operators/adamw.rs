@@ -5,7 +5,7 @@ use candle_core::{DType, Result, Tensor, Var, bail};
 
 use super::super::{Processor, addresses};
 use super::chunks::{self, Tables};
-use super::{Extent, launch, of_type, plain};
+use super::{Extent, here, launch, of_type, plain};
 use crate::adamw::{AdamW, Parameter};
 
 /// `AdamwTensor`.
@@ -55,6 +55,7 @@ pub(crate) fn update_all(
     }
     let copies = parameters.iter().filter_map(|one| one.copy);
     writes.extend(copies.map(Var::as_tensor));
+    writes.iter().try_for_each(|tensor| here(processor, tensor))?;
     let kernel = of_type("adamw", copied_type(parameters)?)?;
     let sizes = || parameters.iter().map(|one| one.master.elem_count());
     let extent = Extent::blocks(chunks::count(sizes()));

@@ -19,7 +19,7 @@ pub(super) fn multiply(
     was: Was,
 ) -> Result<()> {
     let types = [element(first.dtype())?, element(c.dtype())?];
-    let [inputs, output] = [first.dtype(), c.dtype()].map(DType::size_in_bytes);
+    let [inputs, output] = [first.dtype(), c.dtype()].map(|dtype| dtype.size_in_bytes());
     let bytes = |layout: &Layout, size: usize| (layout.start_offset() * size) as u64;
     let precision = precision(first.dtype());
     let blas = c.device.cublas_handle();

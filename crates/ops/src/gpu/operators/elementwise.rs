@@ -5,7 +5,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::super::table::element_name;
 use super::super::{Processor, addresses};
-use super::{Extent, launch, of_type, unwritten};
+use super::{Extent, here, launch, of_type, unwritten};
 
 /// `AddRowArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
@@ -51,6 +51,7 @@ struct GatherArguments {
 
 /// The elements row-major and without gaps: the tensor itself where they lie like that, else a copy.
 pub(crate) fn contiguous(processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
+    here(processor, x)?;
     if x.is_contiguous() { Ok(x.detach()) } else { copied(processor, x) }
 }
 
@@ -103,6 +104,8 @@ pub(super) fn cast(processor: &dyn Processor, x: &Tensor, dtype: DType) -> Resul
 
 /// `to += from`; both f32 and without gaps, which was checked.
 pub(crate) fn accumulate(processor: &dyn Processor, to: &Tensor, from: &Tensor) -> Result<()> {
+    here(processor, to)?;
+    here(processor, from)?;
     addresses(&[from], &[to], &mut |at| {
         let count = to.elem_count();
         let arguments =
@@ -114,6 +117,7 @@ pub(crate) fn accumulate(processor: &dyn Processor, to: &Tensor, from: &Tensor) 
 
 /// Multiplies in place; f32 and without gaps, which was checked.
 pub(crate) fn scale(processor: &dyn Processor, tensor: &Tensor, by: f64) -> Result<()> {
+    here(processor, tensor)?;
     addresses(&[], &[tensor], &mut |at| {
         let count = tensor.elem_count();
         let arguments = ScaleArguments {

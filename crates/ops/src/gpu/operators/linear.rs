@@ -17,7 +17,7 @@ pub(crate) fn linear(
     bias: Option<&Tensor>,
 ) -> Result<Tensor> {
     off_tape("linear", [x, weight].into_iter().chain(bias))?;
-    let rows = Rows::new(processor, x, weight)?;
+    let rows = Rows::new("linear", processor, x, weight)?;
     rows.projected(processor, bias, x.shape())
 }
 
@@ -29,7 +29,8 @@ pub(crate) fn projections<const N: usize>(
 ) -> Result<[Tensor; N]> {
     let x = plain(processor, x, x.dtype())?;
     array(projections.iter().map(|Affine { weight, bias }| {
-        Rows::new(processor, &x, weight)?.projected(processor, *bias, x.shape())
+        let rows = Rows::new("projection", processor, &x, weight)?;
+        rows.projected(processor, *bias, x.shape())
     }))
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn projected_onto(
     x: &Tensor,
     Affine { weight, bias }: Affine<'_>,
 ) -> Result<Tensor> {
-    let rows = Rows::new(processor, x, weight)?;
+    let rows = Rows::new("projection", processor, x, weight)?;
     let Sizes { tokens, outputs, .. } = rows.sizes;
     if onto.elem_count() != tokens * outputs {
         let wanted = tokens * outputs;
@@ -114,6 +115,8 @@ fn gradient(
 
 /// An input as it meets a weight: plain, of one type.
 struct Rows {
+    /// Who says what is wrong.
+    operator: &'static str,
     sizes: Sizes,
     /// [tokens, I].
     x: Tensor,
@@ -122,17 +125,22 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(processor: &dyn Processor, x: &Tensor, weight: &Tensor) -> Result<Rows> {
+    fn new(
+        operator: &'static str,
+        processor: &dyn Processor,
+        x: &Tensor,
+        weight: &Tensor,
+    ) -> Result<Rows> {
         let sizes = Sizes::new(x.shape(), weight.shape())?;
         let weight = plain(processor, weight, x.dtype())?;
         let x = plain(processor, x, x.dtype())?.reshape((sizes.tokens, sizes.inputs))?;
-        Ok(Rows { sizes, x, weight })
+        Ok(Rows { operator, sizes, x, weight })
     }
 
     fn bias(&self, processor: &dyn Processor, bias: &Tensor) -> Result<Tensor> {
         if bias.elem_count() != self.sizes.outputs {
             let (found, wanted) = (bias.elem_count(), self.sizes.outputs);
-            bail!("linear: found a bias of {found}, wanted {wanted}");
+            bail!("{}: found a bias of {found}, wanted {wanted}", self.operator);
         }
         plain(processor, bias, self.x.dtype())
     }

@@ -6,7 +6,7 @@ use candle_core::{Device, Result, Tensor};
 
 use super::super::arguments::Strides;
 use super::super::{Processor, addresses};
-use super::{Extent, THREADS, contiguous, launch, of_type, off_tape, unwritten};
+use super::{Extent, THREADS, contiguous, here, launch, of_type, off_tape, unwritten};
 use crate::rope::Rotary;
 
 /// Pairs of columns of a block, in groups of four.
@@ -95,6 +95,7 @@ fn rotated(
     direction: f32,
     by_token: bool,
 ) -> Result<Tensor> {
+    here(processor, x)?;
     let placed = rotary.placed(processor.device())?;
     let x = if x.stride()[3] == 1 { x.detach() } else { contiguous(processor, x)? };
     let (batch, heads, rows, dim) = x.dims4()?;
