@@ -27,18 +27,19 @@ const SHAPE: [(&str, &str); 9] = [
     ("schedule.stop", "3"),
 ];
 
-fn processor() -> Arc<dyn Processor> {
+/// The GPU that is named, or the emulator as a processor of `architecture`.
+fn processor(architecture: u32) -> Arc<dyn Processor> {
     match std::env::var("ANNULUS_KERNELS_ON") {
         Ok(name) => {
             let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
             annulus_ops::gpu::open(index.expect("cuda:N")).unwrap()
         }
-        Err(_) => emulated(),
+        Err(_) => emulated(architecture),
     }
 }
 
 #[cfg(feature = "emulator")]
-fn emulated() -> Arc<dyn Processor> {
+fn emulated(architecture: u32) -> Arc<dyn Processor> {
     use std::path::{Path, PathBuf};
 
     use annulus_ops::gpu::Emulator;
@@ -51,29 +52,34 @@ fn emulated() -> Arc<dyn Processor> {
         },
         PathBuf::from,
     );
-    Arc::new(Emulator::open(&library, 80, 2).unwrap())
+    Arc::new(Emulator::open(&library, architecture, 2).unwrap())
 }
 
 #[cfg(not(feature = "emulator"))]
-fn emulated() -> Arc<dyn Processor> {
+fn emulated(_: u32) -> Arc<dyn Processor> {
     panic!("ANNULUS_KERNELS_ON=cuda:N is wanted: this was built without the emulator");
 }
 
-/// Trains into the folder `output`, by kernels or not.
-fn train(place: &Place, output: &str, by_kernels: bool, changes: &[(&str, &str)]) -> Outcome {
+/// Trains into the folder `output`, by kernels of a processor or not.
+fn train(
+    place: &Place,
+    output: &str,
+    processor: Option<Arc<dyn Processor>>,
+    changes: &[(&str, &str)],
+) -> Outcome {
     let output = place.path(output);
     let own = [("output", output.to_str().unwrap())];
     let plan = place.plan(&[&SHAPE[..], &own, changes].concat());
     let mut given = Given::new(BASE, 2);
-    given.processor = by_kernels.then(processor);
+    given.processor = processor;
     run(&plan, given).unwrap()
 }
 
 /// Losses of steps and of an evaluation, and norms: those by kernels are as near as `bound` to the CPU's.
-fn check(bound: f64, changes: &[(&str, &str)]) {
+fn check(architecture: u32, bound: f64, changes: &[(&str, &str)]) {
     let place = Place::new();
-    let [wanted, found] = [("cpu", false), ("kernels", true)]
-        .map(|(name, by_kernels)| train(&place, name, by_kernels, changes));
+    let wanted = train(&place, "cpu", None, changes);
+    let found = train(&place, "kernels", Some(processor(architecture)), changes);
     assert_eq!((found.ending, found.step), (Ending::Finished, 3));
     let off = difference(&losses(&found), &losses(&wanted));
     assert!(off <= bound, "{changes:?}: losses are off by {off:e}");
@@ -89,8 +95,8 @@ fn check(bound: f64, changes: &[(&str, &str)]) {
 #[test]
 fn losses_are_those_of_the_cpu_in_f32() {
     let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
-    check(1e-5, &[]);
-    check(1e-5, &ring);
+    check(80, 1e-5, &[]);
+    check(80, 1e-5, &ring);
     let all =
         [("memory.recompute", "none"), ("memory.mlp_chunk", "37"), ("memory.loss_chunk", "50")];
     let parts = [
@@ -99,15 +105,15 @@ fn losses_are_those_of_the_cpu_in_f32() {
         ("model.tie_word_embeddings", "true"),
     ];
     let striped = [("mesh.sequence", "2"), ("attention.strategy", "striped")];
-    check(1e-5, &[&all[..], &parts, &striped].concat());
+    check(80, 1e-5, &[&all[..], &parts, &striped].concat());
 }
 
 #[test]
 fn losses_are_those_of_the_cpu_in_bf16() {
     let bf16 = [("model.dtype", "bf16")];
     let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
-    check(1e-2, &[&bf16[..], &ring].concat());
-    check(1e-2, &[&bf16[..], &[("memory.recompute", "none")]].concat());
+    check(80, 1e-2, &[&bf16[..], &ring].concat());
+    check(90, 1e-2, &[&bf16[..], &ring, &[("memory.recompute", "none")]].concat());
 }
 
 #[test]
@@ -115,7 +121,7 @@ fn logits_and_gradients_are_those_of_the_cpu() {
     let place = Place::new();
     let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
     let cpu = Setup::new(&place.plan(&[&SHAPE[..], &ring].concat()), 2);
-    let kernels = Setup { processor: Some(processor()), ..cpu.clone() };
+    let kernels = Setup { processor: Some(processor(80)), ..cpu.clone() };
     let weights = Llama::random(&cpu.config, 5).unwrap();
     let id = |index: usize| (index * index % 257) as u32;
     let target = |index: usize| if index % 7 == 4 { -100 } else { i64::from(id(index + 1)) };
@@ -143,10 +149,15 @@ fn logits_and_gradients_are_those_of_the_cpu() {
 fn a_run_by_kernels_goes_on_to_the_bit() {
     let place = Place::new();
     let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring"), ("model.dtype", "bf16")];
-    let whole = train(&place, "whole", true, &ring);
-    let first = train(&place, "parts", true, &[&ring[..], &[("schedule.stop", "1")]].concat());
+    let whole = train(&place, "whole", Some(processor(80)), &ring);
+    let first = train(
+        &place,
+        "parts",
+        Some(processor(80)),
+        &[&ring[..], &[("schedule.stop", "1")]].concat(),
+    );
     assert_eq!(first.step, 1);
-    let rest = train(&place, "parts", true, &ring);
+    let rest = train(&place, "parts", Some(processor(80)), &ring);
     assert_eq!(rest.resumed_from, Some(1));
     assert_eq!(losses(&rest), losses(&whole)[1..]);
     assert_eq!(state(&rest.checkpoint.unwrap()), state(&whole.checkpoint.unwrap()));

@@ -102,22 +102,14 @@ fn rotated(
     let shape = if by_token { (batch, rows, heads, dim) } else { (batch, heads, rows, dim) };
     // SAFETY: every row is written.
     let y = unsafe { unwritten(processor, shape, x.dtype()) }?;
-    let whole = if by_token { y.transpose(1, 2)? } else { y.clone() };
+    let by_head = if by_token { y.transpose(1, 2)? } else { y.clone() };
     let blocks = (rows * dim / 2).div_ceil(PAIRS);
     let sharing = BLOCKS.div_ceil(blocks.max(1)).clamp(1, (batch * heads).max(1));
     let extent = Extent { grid: [blocks, sharing, 1], ..Extent::blocks(0) };
     let kernel = of_type("rope", x.dtype())?;
     addresses(&[&x, &placed.runs, &placed.frequencies], &[&y], &mut |at| {
-        let tensor = Rotated {
-            x: at.reads[0],
-            y: at.writes[0],
-            x_strides: strides(&x),
-            y_strides: strides(&whole),
-            heads: heads as i32,
-            _gap: 0,
-        };
         let arguments = Arguments {
-            tensor,
+            tensor: Rotated::new([at.reads[0], at.writes[0]], &x, &by_head),
             another: Rotated::default(),
             runs: at.reads[1],
             frequencies: at.reads[2],
@@ -133,7 +125,14 @@ fn rotated(
     Ok(y)
 }
 
-fn strides(x: &Tensor) -> Strides {
-    let stride = x.stride();
-    Strides { batch: stride[0] as i64, head: stride[1] as i64, row: stride[2] as i64 }
+impl Rotated {
+    /// Of [B, H, S, D] to the same.
+    fn new([x, y]: [u64; 2], from: &Tensor, to: &Tensor) -> Rotated {
+        let strides = |tensor: &Tensor| {
+            let stride = tensor.stride();
+            Strides { batch: stride[0] as i64, head: stride[1] as i64, row: stride[2] as i64 }
+        };
+        let (x_strides, y_strides) = (strides(from), strides(to));
+        Rotated { x, y, x_strides, y_strides, heads: from.dims()[1] as i32, _gap: 0 }
+    }
 }
