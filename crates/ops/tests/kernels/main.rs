@@ -13,6 +13,7 @@ mod cases;
 mod cover;
 #[cfg(feature = "emulator")]
 mod emulator;
+mod handover;
 mod operators;
 mod scene;
 mod support;
