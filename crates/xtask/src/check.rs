@@ -30,7 +30,8 @@ fn with_cuda() -> Result<()> {
         ("CUDARC_CUDA_VERSION", "13000".as_ref()),
         ("CUDA_COMPUTE_CAP", "80".as_ref()),
     ];
-    let features = "annulus-cli/cuda,annulus-bench/cuda,annulus-ops/emulator,annulus-train/emulator";
+    let features =
+        "annulus-cli/cuda,annulus-bench/cuda,annulus-ops/emulator,annulus-train/emulator";
     tool::cargo_with(
         &variables,
         &[
