@@ -47,7 +47,8 @@ pub(crate) fn check(toolkit: &Toolkit) -> Result<()> {
 
 fn flaws(function: &Function, missing: &[&str]) -> Vec<String> {
     let mut flaws = Vec::new();
-    if function.spilled_in_loops > 0 {
+    // Plain loops are not there for speed, and look intervals up by an index that registers cannot take.
+    if function.spilled_in_loops > 0 && !function.name.contains("_reference_") {
         let found = function.spilled_in_loops;
         flaws.push(format!(
             "{found} accesses of local memory inside a loop of products, wanted none"
