@@ -23,6 +23,7 @@ mod session;
 mod statistics;
 mod step;
 mod subject;
+mod values;
 
 use std::process::ExitCode;
 

@@ -9,8 +9,8 @@ use annulus_comm::{Axis, Communicator, Mesh, Metered};
 use annulus_experiment::{Dtype, Kernel, ModelSource, Plan, Recompute, Shape, WeightsFrom};
 use annulus_model::{Config, Llama, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
-use annulus_ops::gpu::Processor;
 use annulus_ops::gpu::attention::Kernels;
+use annulus_ops::gpu::{Processor, Rung};
 use annulus_ops::{Pool, Rotary};
 use annulus_sequence::{Mask, Return, Strategy};
 use candle_core::{DType, Device};
@@ -140,12 +140,13 @@ impl Setup {
 
 /// The attention kernel of a name.
 pub(crate) fn kernel(name: Kernel, pool: &Pool) -> Arc<dyn AttentionKernel> {
-    match name {
-        Kernel::Fused => match pool.processor() {
-            Some(processor) => Arc::new(Kernels::new(processor.clone(), true)),
-            None => Arc::new(Fused::new(pool.clone())),
-        },
-        Kernel::Reference => Arc::new(Reference),
+    match (name, pool.processor()) {
+        (Kernel::Fused, None) => Arc::new(Fused::new(pool.clone())),
+        (Kernel::Reference, None) => Arc::new(Reference),
+        (_, Some(processor)) => {
+            let rung = (name == Kernel::Reference).then_some(Rung::Reference);
+            Arc::new(Kernels { rung, ..Kernels::new(processor.clone(), true) })
+        }
     }
 }
 

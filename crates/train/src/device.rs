@@ -12,7 +12,7 @@ use crate::{Result, TrainError};
 /// What runs kernels for `wanted`; none: the CPU.
 ///
 /// # Errors
-/// When a GPU is asked for by name and cannot be used. `auto` takes the CPU then.
+/// When a GPU is asked for by name and cannot be used. `auto` takes the CPU then, and [`warning`] says so.
 pub(crate) fn open(wanted: Wanted) -> Result<Option<Arc<dyn Processor>>> {
     let index = match wanted {
         Wanted::Cpu => return Ok(None),
@@ -25,6 +25,16 @@ pub(crate) fn open(wanted: Wanted) -> Result<Option<Arc<dyn Processor>>> {
         hint: Some(missing.hint().to_owned()),
     };
     gpu::open(index).map(Some).map_err(refused)
+}
+
+/// What to say where `auto` takes the CPU though this program could use a GPU.
+pub(crate) fn warning(wanted: Wanted) -> Option<String> {
+    let why = match gpu::gpus() {
+        Ok(all) if all.is_empty() => "the NVIDIA driver lists none".to_owned(),
+        Ok(_) | Err(gpu::Missing::Built) => return None,
+        Err(missing) => missing.to_string(),
+    };
+    (wanted == Wanted::Auto).then(|| format!("no GPU is used: {why}"))
 }
 
 /// Where tensors live.

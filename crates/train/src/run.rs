@@ -24,7 +24,7 @@ use crate::sink::{Notice, Silent, Sink};
 use crate::start::{Handout, Start};
 use crate::step::Trainer;
 use crate::train_loop::Course;
-use crate::{Data, Result, Setup, TrainError, identity};
+use crate::{Data, Result, Setup, TrainError, device, identity};
 
 /// Put around every rank's communicator: faults and checks, for tests.
 pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;
@@ -107,10 +107,11 @@ pub fn run(plan: &Plan, mut given: Given) -> Result<Outcome> {
     let Some(prepared) = interruptible(&given.stop, given.console.as_mut(), work)? else {
         return Ok(outcome);
     };
-    for warning in &prepared.warnings {
+    let of_device = device::warning(plan.experiment.device).filter(|_| setup.processor.is_none());
+    outcome.warnings = of_device.into_iter().chain(prepared.warnings).collect();
+    for warning in &outcome.warnings {
         given.console.notice(&Notice::Warning(warning));
     }
-    outcome.warnings = prepared.warnings;
     if let Some(found) = prepared.found {
         outcome.step = found.state.step;
         outcome.resumed_from = Some(found.state.step);
