@@ -1,0 +1,62 @@
+//! Words of the command line as values.
+
+use annulus_experiment::Recompute;
+use annulus_sequence::{Mask, Rule, Strategy};
+
+use crate::arguments::NamedMask;
+
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("a whole number from 1 on is wanted".to_owned()),
+        Ok(number) => Ok(number),
+    }
+}
+
+/// `4k` is 4096, `1M` is 1048576.
+pub(crate) fn count(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.strip_suffix('k') {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix('M').map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    positive(digits)?
+        .checked_mul(unit)
+        .ok_or_else(|| "no machine has memory for so many".to_owned())
+}
+
+pub(crate) fn mask(text: &str) -> Result<NamedMask, String> {
+    let mask = match text.split_once(':') {
+        None if text == "causal" => Mask::causal(),
+        None if text == "full" => Mask::full(),
+        Some(("window", width)) => Mask::causal().and(Rule::Window(count(width)?)),
+        _ => return Err("`causal`, `full` and `window:N` are known".to_owned()),
+    };
+    Ok(NamedMask { name: text.to_owned(), mask })
+}
+
+pub(crate) fn recompute(text: &str) -> Result<Recompute, String> {
+    let known = [("none", Recompute::None), ("layer", Recompute::Layer)];
+    let found = known.into_iter().find(|(word, _)| *word == text);
+    found.map(|(_, value)| value).ok_or_else(|| "`none` and `layer` are known".to_owned())
+}
+
+pub(crate) fn strategy(text: &str) -> Result<Strategy, String> {
+    Strategy::from_name(text).ok_or_else(|| {
+        let names = Strategy::ALL.map(|strategy| format!("`{}`", strategy.name()));
+        format!("{} are known", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_units() {
+        assert_eq!(["1", "4k", "2M"].map(count), [Ok(1), Ok(4096), Ok(2 << 20)]);
+        for wrong in
+            ["", "0", "k", "-1", "4K", "1.5k", "99999999999999999999", "99999999999999999M"]
+        {
+            assert!(count(wrong).is_err(), "{wrong}");
+        }
+    }
+}
