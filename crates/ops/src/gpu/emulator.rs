@@ -6,8 +6,8 @@
 use std::ffi::{CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Device, Error, Result};
 use libloading::Library;
@@ -59,6 +59,9 @@ struct Line([u8; 128]);
 
 impl Owner for Lines {}
 
+/// One thread of a process compiles, the others wait for it.
+static COMPILING: Mutex<()> = Mutex::new(());
+
 impl Emulator {
     /// The kernels below `folder` (`kernels/`), compiled for the CPU into `into` with the C++ compiler `CXX` or `c++`, unless the same
     /// sources have been.
@@ -70,6 +73,7 @@ impl Emulator {
         let mut sources = blake3::Hasher::new();
         hash(folder, &mut sources)?;
         let library = into.join(format!("libannulus_emulator-{}.so", sources.finalize().to_hex()));
+        let _one = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
         if library.exists() {
             return Ok(library);
         }
