@@ -5,7 +5,9 @@
 //! `floor((slope * i + offset) / modulus)`, which Euclid's algorithm does in logarithmic time
 //! (Graham, Knuth, Patashnik: Concrete Mathematics, section 3.5).
 
-use crate::Run;
+use std::ops::Range;
+
+use crate::{Positions, Run};
 
 /// The pairs with `q - behind <= k <= q + ahead`; without a bound, all on that side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,37 +22,39 @@ impl Band {
         let nearest = |a: Option<i64>, b: Option<i64>| a.into_iter().chain(b).min();
         Band { behind: nearest(self.behind, other.behind), ahead: nearest(self.ahead, other.ahead) }
     }
-    /// Whether every pair of `q` by `k` is inside.
-    pub(crate) fn holds_all(self, q: Run, k: Run) -> bool {
-        self.behind.is_none_or(|behind| distance(k.start, q.last()) <= behind)
-            && self.ahead.is_none_or(|ahead| distance(q.start, k.last()) <= ahead)
-    }
-    /// Whether any pair of `q` by `k` is inside.
-    ///
-    /// Two blocks touch the band exactly when their first positions lie in the band made wider by
-    /// what follows them in the block: so the blocks' starts, two plain progressions, decide.
-    pub(crate) fn holds_any(self, q: Run, k: Run) -> bool {
-        if self.is_nowhere() {
-            return false;
-        }
-        let wider = |bound: i64, width: usize| bound.saturating_add(width as i64 - 1);
-        let starts = Band {
-            behind: self.behind.map(|behind| wider(behind, k.width)),
-            ahead: self.ahead.map(|ahead| wider(ahead, q.width)),
-        };
-        starts.pairs(Run { width: 1, ..q }, Run { width: 1, ..k }) > 0
-    }
     /// How many pairs of `q` by `k` are inside.
-    pub(crate) fn pairs(self, q: Run, k: Run) -> u64 {
+    pub(crate) fn pairs(self, q: &Positions, k: &Positions) -> u64 {
         if self.is_nowhere() {
             return 0;
         }
         let all = q.tokens() as u64 * k.tokens() as u64;
-        let not_past = self.ahead.map_or(all, |ahead| below(q, k, ahead.saturating_add(1)));
-        let too_early = self.behind.map_or(0, |behind| below(q, k, -behind));
+        let below = |shift: i64| q.runs().iter().map(|q| below(*q, k, shift)).sum::<u64>();
+        let not_past = self.ahead.map_or(all, |ahead| below(ahead.saturating_add(1)));
+        let too_early = self.behind.map_or(0, |behind| below(-behind));
         not_past - too_early
     }
+    /// The keys from `keys` that a query at `q` sees.
+    pub(crate) fn seen_from(self, q: usize, keys: &Range<usize>) -> Range<usize> {
+        self.around(q, keys)
+    }
+    /// The queries from `queries` that see the key at `k`.
+    pub(crate) fn seeing(self, k: usize, queries: &Range<usize>) -> Range<usize> {
+        Band { behind: self.ahead, ahead: self.behind }.around(k, queries)
+    }
+    /// Whether any pair of neighbouring positions `queries` by `keys`, none of them empty, may be
+    /// inside.
+    pub(crate) fn touches(self, queries: &Range<usize>, keys: &Range<usize>) -> bool {
+        !self.is_nowhere()
+            && self.behind.is_none_or(|behind| distance(keys.end - 1, queries.start) <= behind)
+            && self.ahead.is_none_or(|ahead| distance(queries.end - 1, keys.start) <= ahead)
+    }
 
+    fn around(self, position: usize, others: &Range<usize>) -> Range<usize> {
+        let at = |shift: i64| shifted(position, shift).clamp(others.start, others.end);
+        let start = self.behind.map_or(others.start, |behind| at(-behind));
+        let end = self.ahead.map_or(others.end, |ahead| at(ahead.saturating_add(1)));
+        start..end.max(start)
+    }
     fn is_nowhere(self) -> bool {
         matches!((self.behind, self.ahead), (Some(behind), Some(ahead)) if behind < -ahead)
     }
@@ -61,14 +65,30 @@ fn distance(from: usize, to: usize) -> i64 {
     to as i64 - from as i64
 }
 
-/// The pairs with `k < q + shift`.
-fn below(q: Run, k: Run, shift: i64) -> u64 {
+/// The position that is `shift` after `position`; those before the first are the first.
+fn shifted(position: usize, shift: i64) -> usize {
+    usize::try_from((position as i64).saturating_add(shift)).unwrap_or(0)
+}
+
+/// The pairs with `k < q + shift`: all of the keys' runs that end below, none of those that begin
+/// past all thresholds, and some of those between.
+fn below(q: Run, k: &Positions, shift: i64) -> u64 {
+    let [least, most] = [q.start, q.last()].map(|q| shifted(q, shift));
+    let runs = k.runs();
+    let first = runs.partition_point(|run| run.last() < least);
+    let past = runs.partition_point(|run| run.start < most);
+    let whole = runs.get(first).map_or(k.tokens(), |run| k.rank_of(run.start));
+    let between = runs.get(first..past).unwrap_or_default();
+    let some: u64 = between.iter().map(|k| below_of_run(q, *k, shift)).sum();
+    whole as u64 * q.tokens() as u64 + some
+}
+
+fn below_of_run(q: Run, k: Run, shift: i64) -> u64 {
     /// About how many rows are counted one by one in the time of one closed form.
     const ROWS_PER_SUM: usize = 16;
     let sums = q.width * k.width;
-    if sums.saturating_mul(ROWS_PER_SUM) > q.tokens() && sums > 1 {
-        let threshold = |q: usize| usize::try_from((q as i64).saturating_add(shift)).unwrap_or(0);
-        return q.iter().map(|q| k.rank_of(threshold(q)) as u64).sum();
+    if sums.saturating_mul(ROWS_PER_SUM) > q.tokens() {
+        return q.iter().map(|q| k.rank_of(shifted(q, shift)) as u64).sum();
     }
     // A run of blocks is as many interleaved progressions as a block is wide.
     let offsets = (0..q.width).flat_map(|x| (0..k.width).map(move |y| distance(y, x)));

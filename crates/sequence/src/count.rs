@@ -1,6 +1,6 @@
 //! What a schedule costs: bytes and visible pairs, from the list alone.
 
-use crate::{Buffer, Collective, Hop, Mask, Part, Positions, Schedule};
+use crate::{Buffer, Collective, Hop, Part, Schedule, pairs_between};
 
 /// What a row of a buffer weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,13 +63,6 @@ impl BlockShape {
             .iter()
             .product()
     }
-}
-
-/// How many (query, key) pairs are visible between two shards: exact, from the runs.
-pub fn pairs_between(mask: &Mask, q: &Positions, k: &Positions) -> u64 {
-    let band = mask.band();
-    let of_run = |q| k.runs().iter().map(|k| band.pairs(q, *k)).sum::<u64>();
-    q.runs().iter().map(|q| of_run(*q)).sum()
 }
 
 /// Visible pairs per hop (outer) and rank (inner) of a schedule.
