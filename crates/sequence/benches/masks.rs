@@ -1,6 +1,9 @@
 //! How long masks take to classify and count: a million positions over 64 ranks, all pairs of
 //! shards, and the views of one tile.
 
+#![expect(clippy::print_stdout, reason = "what a bench is for")]
+#![expect(clippy::single_range_in_vec_init, reason = "global positions are ranges")]
+
 use std::hint::black_box;
 use std::time::Instant;
 

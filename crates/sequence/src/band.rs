@@ -87,12 +87,33 @@ fn below_of_run(q: Run, k: Run, shift: i64) -> u64 {
     /// About how many rows are counted one by one in the time of one closed form.
     const ROWS_PER_SUM: usize = 16;
     let sums = q.width * k.width;
+    if sums > 1 && q.step == k.step {
+        return blocks_below(q, k, shift);
+    }
     if sums.saturating_mul(ROWS_PER_SUM) > q.tokens() {
         return q.iter().map(|q| k.rank_of(shifted(q, shift)) as u64).sum();
     }
     // A run of blocks is as many interleaved progressions as a block is wide.
     let offsets = (0..q.width).flat_map(|x| (0..k.width).map(move |y| distance(y, x)));
     offsets.map(|offset| progressions_below(q, k, shift.saturating_add(offset))).sum()
+}
+
+/// The same for blocks of equal steps: pairs of blocks that are as far apart are alike, and all but
+/// a few of them are visible as a whole or not at all.
+fn blocks_below(q: Run, k: Run, shift: i64) -> u64 {
+    let [step, q_width, k_width] = [q.step, q.width, k.width].map(|n| n as i64);
+    // Of the first positions, where both are the first blocks.
+    let apart = distance(q.start, k.start) - shift;
+    let whole = (-apart - k_width).div_euclid(step);
+    let some = (q_width - 2 - apart).div_euclid(step);
+    let numbered = |len: usize| Run::contiguous(0, len);
+    let blocks = |ahead: i64| progressions_below(numbered(q.len), numbered(k.len), ahead + 1);
+    let inside = |ahead: i64| {
+        let shift = -(apart + ahead * step);
+        progressions_below(numbered(q.width), numbered(k.width), shift)
+    };
+    let partial = (whole + 1..=some).map(|by| (blocks(by) - blocks(by - 1)) * inside(by));
+    blocks(whole) * (q.width * k.width) as u64 + partial.sum::<u64>()
 }
 
 /// The same for the first positions of the blocks alone: for each of the queries, how many keys
