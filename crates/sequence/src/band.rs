@@ -33,6 +33,17 @@ impl Band {
         let too_early = self.behind.map_or(0, |behind| below(-behind));
         not_past - too_early
     }
+    /// How many pairs of `q` by `k` are inside and leave the same residue modulo `modulus`. Both
+    /// are neighbours.
+    pub(crate) fn pairs_alike(self, q: Run, k: Run, modulus: usize) -> u64 {
+        if self.is_nowhere() {
+            return 0;
+        }
+        let beyond = distance(q.start, k.last() + 1).max(0);
+        let not_past = self.ahead.map_or(beyond, |ahead| ahead.saturating_add(1).min(beyond));
+        let too_early = self.behind.map_or(0, |behind| alike_below(q, k, -behind, modulus));
+        alike_below(q, k, not_past, modulus) - too_early
+    }
     /// The keys from `keys` that a query at `q` sees.
     pub(crate) fn seen_from(self, q: usize, keys: &Range<usize>) -> Range<usize> {
         self.around(q, keys)
@@ -137,6 +148,27 @@ fn progressions_below(q: Run, k: Run, shift: i64) -> u64 {
         },
     );
     (rising as i128 + (all - some) + (q.len as i128 - all) * k.len as i128) as u64
+}
+
+/// The pairs of neighbours with `k < q + shift` that leave the same residue.
+fn alike_below(q: Run, k: Run, shift: i64, modulus: usize) -> u64 {
+    let range = |run: Run| (run.start as i128, run.start as i128 + run.len as i128);
+    let ((first, past), (k_first, k_past)) = (range(q), range(k));
+    let (shift, modulus) = (i128::from(shift), modulus as i128);
+    // Queries that see the first key, and those that see the last.
+    let some = (k_first - shift + 1).clamp(first, past);
+    let all = (k_past - shift).clamp(first, past);
+    // Of a query's residue there are floor((end - 1 - q) / modulus) keys up to an end, from some
+    // beginning on.
+    let up_to = |end: i128, queries: (i128, i128)| {
+        let (len, least) = (queries.1 - queries.0, end - queries.1);
+        let turns = least.div_euclid(modulus);
+        let offset = least.rem_euclid(modulus) as u128;
+        let line = Line { slope: 1, offset, modulus: modulus as u128 };
+        floor_sum(len as u128, line) as i128 + turns * len
+    };
+    let seen = (all - some) * (shift - 1).div_euclid(modulus) + up_to(k_past, (all, past));
+    (seen - up_to(k_first, (some, past))) as u64
 }
 
 /// `floor((slope * i + offset) / modulus)`.

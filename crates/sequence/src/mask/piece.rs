@@ -118,6 +118,11 @@ impl Piece {
         if self.alike == 1 && self.class == Class::ALL {
             return gather(&mut std::iter::once(self.band.pairs(&q, &k)));
         }
+        let neighbours = |positions: &Positions| positions.runs().iter().all(|run| run.step == 1);
+        if self.class == Class::ALL && neighbours(&q) && neighbours(&k) {
+            let runs = q.runs().iter().flat_map(|q| k.runs().iter().map(move |k| (*q, *k)));
+            return gather(&mut runs.map(|(q, k)| self.band.pairs_alike(q, k, self.alike)));
+        }
         let of_group = |(residue, q): (usize, Positions)| self.pairs_of_class(residue, &q, &k);
         gather(&mut self.groups(&q).map(of_group))
     }
