@@ -95,8 +95,9 @@ impl Extraction<'_> {
                     self.values.typed.insert(path, typed);
                 }
                 Err(mismatch) => {
-                    self.report.at(entry.value.span, || {
-                        let found = entry.value.value.found();
+                    let whole = || (entry.value.span, entry.value.value.found());
+                    let (span, found) = mismatch.item.unwrap_or_else(whole);
+                    self.report.at(span, || {
                         (
                             format!("`{path}` must be {}, found {found}", mismatch.wanted),
                             mismatch.hint,

@@ -10,6 +10,7 @@ mod extract;
 mod later;
 mod load;
 mod machine;
+mod mask;
 mod plan;
 mod problem;
 mod report;
@@ -26,7 +27,8 @@ pub use choice::Settled;
 pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{
     Attention, Bound, Data, Decay, Device, Dtype, Every, Exchange, Experiment, Format, Kernel,
-    MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Recompute, Schedule, WeightsFrom,
+    MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Packed, Pattern, Recompute, Schedule,
+    WeightsFrom,
 };
 pub use load::{Override, load, parse};
 pub use machine::memory as machine_memory;

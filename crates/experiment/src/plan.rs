@@ -1,16 +1,16 @@
 //! What an experiment means: every cross-check made, every number derived, nothing optional.
 
 use annulus_sequence::{
-    BlockShape, Bytes, Mask, Positions, Proof, Return, Rule, Schedule, pairs_between,
-    pairs_per_hop, prove,
+    BlockShape, Bytes, Mask, Positions, Proof, Return, Schedule, pairs_between, pairs_per_hop,
+    prove,
 };
 
 use serde::Serialize;
 
 use crate::cost::{self, Share};
+use crate::mask::mask_of;
 use crate::{
-    Experiment, MaskKind, ModelSource, Problem, Problems, Recompute, Settled, Shape, read_config,
-    rules,
+    Experiment, ModelSource, Problem, Problems, Recompute, Settled, Shape, read_config, rules,
 };
 
 /// The tokenizer whose ids are the bytes, and one more between documents.
@@ -119,7 +119,7 @@ impl Plan {
             return Err(Problems(broken));
         }
         let shape = settled_shape(&experiment, vocabulary)?;
-        let mask = mask_of(&experiment);
+        let mask = mask_of(&experiment.attention);
         let per_replica = experiment.data.batch / experiment.mesh.data;
         let micro_batch = experiment.memory.micro_batch.unwrap_or(per_replica);
         let mut plan = Plan {
@@ -229,17 +229,6 @@ impl Plan {
 struct Passes {
     forward: (Schedule, Proof),
     backward: (Schedule, Proof),
-}
-
-fn mask_of(experiment: &Experiment) -> Mask {
-    let mask = match experiment.attention.mask {
-        MaskKind::Full => Mask::full(),
-        MaskKind::Causal => Mask::causal(),
-    };
-    match experiment.attention.window {
-        Some(width) => mask.and(Rule::Window(width)),
-        None => mask,
-    }
 }
 
 /// The shape with nothing left open.

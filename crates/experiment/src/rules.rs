@@ -2,7 +2,7 @@
 
 use annulus_sequence::Strategy;
 
-use crate::{Experiment, Format, ModelSource, Problem, config};
+use crate::{Experiment, Format, ModelSource, Problem, config, mask};
 
 /// Ranks of one run: one process holds them all.
 const MOST_RANKS: usize = 1 << 12;
@@ -11,7 +11,20 @@ const MOST_TOKENS: usize = 1 << 36;
 
 /// Every broken rule of `experiment`.
 pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
-    let rules = [ranks, exchange, dealing, batches, schedule, data, expectations, shape];
+    let rules = [
+        ranks,
+        mask::weights,
+        exchange,
+        dealing,
+        mask::alone,
+        mask::numbers,
+        mask::by_data,
+        batches,
+        schedule,
+        data,
+        expectations,
+        shape,
+    ];
     rules.iter().flat_map(|rule| rule(experiment)).collect()
 }
 

@@ -1,7 +1,9 @@
 //! Every key of the experiment file: its type, its default, what it means. Reading, the JSON
 //! Schema, the resolved file and the hints of errors all come from here.
 
-use crate::experiment::{Decay, Dtype, Exchange, Format, Kernel, MaskKind, Recompute, WeightsFrom};
+use crate::experiment::{
+    Decay, Dtype, Exchange, Format, Kernel, MaskKind, Pattern, Recompute, WeightsFrom,
+};
 
 /// One key.
 pub(crate) struct Key {
@@ -32,6 +34,12 @@ pub(crate) enum Kind {
     Real(Interval),
     /// Two numbers.
     Pair(Interval),
+    /// A list of whole numbers between two bounds.
+    Counts(u64, u64),
+    /// A list of counts of tokens up to a bound, or the word `data`.
+    Lengths(u64),
+    /// A list of positions up to a bound, and of ranges of them.
+    Ranges(u64),
     /// `60`, `60s`, `500ms` or `5m`.
     Seconds,
     /// Keys of their own. Of two groups, the second is required where the first key of the first is
@@ -62,7 +70,10 @@ pub(crate) enum Absent {
 }
 
 use Absent::{Is, Means, Required};
-use Kind::{Count, Each, Name, Pair, Real, Seconds, Section, Text, Tokens, Truth, Word};
+use Kind::{
+    Count, Counts, Each, Lengths, Name, Pair, Ranges, Real, Seconds, Section, Text, Tokens, Truth,
+    Word,
+};
 
 const fn key(name: &'static str, kind: Kind, default: Absent, about: &'static str) -> Key {
     Key { name, kind, default, about }
@@ -205,6 +216,12 @@ const DATA: &[Key] = &[
 const MESH: &[Key] = &[
     key("data", Count(1, 1 << 12), Is("1"), "replicas"),
     key("sequence", Count(1, 1 << 8), Is("1"), "ranks that share one sequence"),
+    key(
+        "weights",
+        Counts(0, 1 << 16),
+        Means("all ranks alike"),
+        "what the ranks of a sequence hold of it, in proportion: one number for each",
+    ),
     key("deadline", Seconds, Is("60s"), "how long a rank waits for one that shows no progress"),
 ];
 
@@ -221,12 +238,66 @@ const ATTENTION: &[Key] = &[
         Means("what the strategy does"),
         "how keys and values travel; for ring, striped and megatron",
     ),
+    key(
+        "stripe",
+        Tokens(1, MOST_TOKENS),
+        Means("1"),
+        "neighbouring positions that stay together; for striped",
+    ),
     key("mask", Word(MaskKind::WORDS), Is("causal"), "which keys a query sees"),
+    key(
+        "prefix",
+        Tokens(1, MOST_TOKENS),
+        Means("no prefix"),
+        "first keys of a document that every query of it sees, beside those before it",
+    ),
+    key(
+        "documents",
+        Lengths(MOST_TOKENS),
+        Means("a sequence is one"),
+        "lengths of the documents packed into every sequence, or `data`: a query sees its own",
+    ),
+    key(
+        "padding",
+        Tokens(1, MOST_TOKENS),
+        Means("no padding"),
+        "the first position that is padding: nobody sees keys from there on",
+    ),
     key(
         "window",
         Tokens(1, MOST_TOKENS),
         Means("no window"),
-        "keys a query sees at most, itself included",
+        "keys a query sees at most, itself included; without `mask: causal`, on either side",
+    ),
+    key(
+        "pattern",
+        Word(Pattern::WORDS),
+        Means("no pattern"),
+        "of Sparse Transformers: keys near and every `stride` away, or of the block and its last columns",
+    ),
+    key(
+        "stride",
+        Tokens(1, MOST_TOKENS),
+        Means("none; required by `pattern`"),
+        "how far apart the keys of a strided pattern are, how long the blocks of a fixed one",
+    ),
+    key(
+        "columns",
+        Tokens(1, MOST_TOKENS),
+        Means("1"),
+        "last keys of every block that everybody sees; for `pattern: fixed`",
+    ),
+    key(
+        "sinks",
+        Tokens(1, MOST_TOKENS),
+        Means("no sinks"),
+        "first keys of a document that neither window nor pattern hides",
+    ),
+    key(
+        "global",
+        Ranges(MOST_TOKENS),
+        Means("no global positions"),
+        "positions that see all, and all see, whatever the window and the pattern",
     ),
     key("kernel", Word(Kernel::WORDS), Is("fused"), "blockwise, or plain loops in f64"),
 ];
