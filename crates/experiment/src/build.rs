@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use annulus_sequence::Strategy;
 
+use crate::table::AUTO;
 use crate::values::Values;
 use crate::{
     Attention, Bound, Data, Decay, Device, Dtype, Every, Exchange, Experiment, Format, Kernel,
@@ -100,16 +101,20 @@ fn mesh(values: &Values) -> Option<Mesh> {
         sequence: values.size("mesh.sequence")?,
         weights: values.optional("mesh.weights", Values::sizes)?,
         deadline: values.seconds("mesh.deadline")?,
+        cluster: values.optional("mesh.cluster", Values::text)?.map(PathBuf::from),
     })
 }
 
 /// Without a strategy it is `local`, which a later check refuses on more than one rank.
 fn attention(values: &Values) -> Option<Attention> {
     let strategy = values.optional("attention.strategy", Values::text)?;
+    let automatic = strategy == Some(AUTO);
+    let strategy = strategy.filter(|_| !automatic);
     let exchange = values.optional("attention.exchange", Values::text)?;
     let pattern = values.optional("attention.pattern", Values::text)?;
     Some(Attention {
         strategy: strategy.map_or(Some(Strategy::Local), Strategy::from_name)?,
+        automatic,
         exchange: exchange.and_then(Exchange::from_word),
         stripe: values.optional("attention.stripe", Values::size)?,
         mask: values.word("attention.mask", MaskKind::from_word)?,

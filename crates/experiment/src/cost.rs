@@ -60,12 +60,12 @@ impl Shape {
     }
 
     /// Width of all query heads.
-    fn query_width(&self) -> u64 {
+    pub(crate) fn query_width(&self) -> u64 {
         (self.num_attention_heads * self.head_dim) as u64
     }
 
     /// Width of all key heads, and of all value heads.
-    fn key_value_width(&self) -> u64 {
+    pub(crate) fn key_value_width(&self) -> u64 {
         (self.num_key_value_heads * self.head_dim) as u64
     }
 }
@@ -157,6 +157,14 @@ impl Share<'_> {
         );
         let sums = if gathers && world > 1 { 1 + world / 2 + world.div_ceil(2) / 2 } else { 0 };
         one.saturating_mul((2 * made + sums) as u64)
+    }
+
+    /// Blocks of keys and values that others own, and gradients, where what arrives takes memory of
+    /// its own; a reduce-scatter is not counted apart.
+    pub(crate) fn received(&self, key_values: usize, gradients: usize) -> u64 {
+        let block = product(&[self.rows, 2 * self.plan.shape.key_value_width()]);
+        let bytes = self.element * key_values as u64 + F32 * gradients as u64;
+        block.saturating_mul(bytes)
     }
 
     /// With so many tiles in one hop.

@@ -208,14 +208,19 @@ pub struct Mesh {
     pub weights: Option<Vec<usize>>,
     /// How long a rank waits for one that shows no progress; `60` or `60s`; default 60 s.
     pub deadline: Duration,
+    /// The file of the [`crate::Cluster`] that `strategy: auto` chooses for; default: the threads of
+    /// this machine.
+    pub cluster: Option<PathBuf>,
 }
 
 /// `attention:`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
-    /// `local | ring | striped | megatron | all-gather`; default `local` on one rank; required on
-    /// more.
+    /// `auto | local | ring | striped | megatron | all-gather`; default `local` on one rank; required
+    /// on more.
     pub strategy: Strategy,
+    /// `auto` was written: `strategy` is open. A [`crate::Plan`] has chosen it: never true there.
+    pub automatic: bool,
     /// `p2p`, which `ring`, `striped` and `megatron` do anyhow; more later.
     pub exchange: Option<Exchange>,
     /// Neighbouring positions of a stripe; default 1.

@@ -39,7 +39,8 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
         );
         problems.push(places.problem("mesh", message));
     }
-    if experiment.attention.strategy == Strategy::Local && mesh.sequence > 1 {
+    let (strategy, automatic) = (experiment.attention.strategy, experiment.attention.automatic);
+    if strategy == Strategy::Local && mesh.sequence > 1 && !automatic {
         let names: Vec<&str> = Strategy::ALL.iter().skip(1).map(|s| s.name()).collect();
         let hint = format!("use one of `{}`", names.join("`, `"));
         let problem = if places.contains("attention.strategy") {
@@ -60,6 +61,11 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
 /// Every rank must hold as many positions as every other.
 fn exchange(experiment: &Experiment) -> Vec<Problem> {
     let strategy = experiment.attention.strategy;
+    if experiment.attention.automatic && experiment.attention.exchange.is_some() {
+        let message = "`strategy: auto` chooses the `exchange` too";
+        let problem = experiment.places.problem("attention.exchange", message);
+        return vec![problem.hint("drop it, or name the strategy")];
+    }
     let rings = [Strategy::Ring, Strategy::Striped, Strategy::Megatron];
     if experiment.attention.exchange.is_none() || rings.contains(&strategy) {
         return Vec::new();
@@ -73,7 +79,7 @@ fn dealing(experiment: &Experiment) -> Vec<Problem> {
     let (tokens, world) = (experiment.data.tokens, experiment.mesh.sequence);
     let strategy = experiment.attention.strategy;
     let multiple = strategy.layout().multiple(world);
-    if tokens.is_multiple_of(multiple) {
+    if experiment.attention.automatic || tokens.is_multiple_of(multiple) {
         return Vec::new();
     }
     let message = format!(

@@ -96,6 +96,7 @@ fn kind(kind: Kind) -> Value {
         }
         Kind::Ranges(most) => list(&whole(0, most, RANGE)),
         Kind::Seconds => json!({ "anyOf": [number(Interval::AboveZero), text(SECONDS)] }),
+        Kind::Quantity(_) => json!({ "type": ["number", "string"] }),
         Kind::Section(groups) => section(groups),
         Kind::Each(keys) => {
             json!({ "type": "object", "additionalProperties": section(&[keys]) })

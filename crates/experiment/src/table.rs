@@ -4,6 +4,7 @@
 use crate::experiment::{
     Decay, Dtype, Exchange, Format, Kernel, MaskKind, Pattern, Recompute, WeightsFrom,
 };
+use crate::quantity::Unit;
 
 /// One key.
 pub(crate) struct Key {
@@ -42,6 +43,8 @@ pub(crate) enum Kind {
     Ranges(u64),
     /// `60`, `60s`, `500ms` or `5m`.
     Seconds,
+    /// A number with a unit.
+    Quantity(Unit),
     /// Keys of their own. Of two groups, the second is required where the first key of the first is
     /// absent, and refused where it is there.
     Section(&'static [&'static [Key]]),
@@ -75,12 +78,20 @@ use Kind::{
     Word,
 };
 
-const fn key(name: &'static str, kind: Kind, default: Absent, about: &'static str) -> Key {
+pub(crate) const fn key(
+    name: &'static str,
+    kind: Kind,
+    default: Absent,
+    about: &'static str,
+) -> Key {
     Key { name, kind, default, about }
 }
 
-/// The words of [`annulus_sequence::Strategy`].
-pub(crate) const STRATEGIES: &[&str] = &["local", "ring", "striped", "megatron", "all-gather"];
+/// The strategy that is chosen.
+pub(crate) const AUTO: &str = "auto";
+/// It, and the words of [`annulus_sequence::Strategy`].
+pub(crate) const STRATEGIES: &[&str] =
+    &[AUTO, "local", "ring", "striped", "megatron", "all-gather"];
 
 /// More tokens than any sequence has; keeps products of sizes within 64 bits.
 const MOST_TOKENS: u64 = 1 << 31;
@@ -223,6 +234,12 @@ const MESH: &[Key] = &[
         "what the ranks of a sequence hold of it, in proportion: one number for each",
     ),
     key("deadline", Seconds, Is("60s"), "how long a rank waits for one that shows no progress"),
+    key(
+        "cluster",
+        Text,
+        Means("the threads of this machine"),
+        "the file of the cluster that `strategy: auto` chooses for",
+    ),
 ];
 
 const ATTENTION: &[Key] = &[
@@ -230,7 +247,7 @@ const ATTENTION: &[Key] = &[
         "strategy",
         Word(STRATEGIES),
         Means("local, on one rank"),
-        "how a sequence is split over ranks",
+        "how a sequence is split over ranks; auto: the fastest that fits",
     ),
     key(
         "exchange",
@@ -383,10 +400,11 @@ const BOUND: &[Key] = &[
 mod tests {
     use annulus_sequence::Strategy;
 
-    use super::STRATEGIES;
+    use super::{AUTO, STRATEGIES};
 
     #[test]
     fn strategies_are_those_there_are() {
-        assert_eq!(STRATEGIES, Strategy::ALL.map(Strategy::name));
+        assert_eq!(STRATEGIES[0], AUTO);
+        assert_eq!(STRATEGIES[1..], Strategy::ALL.map(Strategy::name));
     }
 }

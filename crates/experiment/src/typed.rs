@@ -78,6 +78,7 @@ impl Kind {
             Kind::Lengths(_) => String::from("a list of lengths such as `[1000, 4k]`, or `data`"),
             Kind::Ranges(_) => String::from("a list of positions such as `[0-63, 1000]`"),
             Kind::Seconds => String::from("a time such as `60s`, above 0"),
+            Kind::Quantity(unit) => String::from(unit.wanted()),
             Kind::Section(_) | Kind::Each(_) => String::from("a mapping of keys"),
         }
     }
@@ -143,6 +144,7 @@ impl Kind {
                 real(text).filter(|&value| interval.contains(value)).map(Typed::Real)
             }
             Kind::Seconds => seconds(text).map(Typed::Seconds),
+            Kind::Quantity(unit) => unit.parse(text).map(Typed::Real),
             Kind::Pair(_)
             | Kind::Counts(..)
             | Kind::Ranges(_)
@@ -180,6 +182,7 @@ impl Kind {
             Kind::Count(..) if tokens(text).is_some_and(|n| whole(text) != Some(n)) => Some(
                 String::from("`k`, `M` and `G` count tokens and bytes: write the number out here"),
             ),
+            Kind::Quantity(unit) => unit.hint(text),
             Kind::Name => {
                 Some(String::from("use letters, digits, `-`, `_` and `.`; the folder is `output`"))
             }
@@ -243,7 +246,8 @@ fn whole(text: &str) -> Option<u64> {
     digits(text)?.parse().ok()
 }
 
-fn tokens(text: &str) -> Option<u64> {
+/// A count as in `64k`: `k`, `M` and `G` are 1024, 1024² and 1024³.
+pub fn tokens(text: &str) -> Option<u64> {
     const K: u64 = 1024;
     let (number, unit) = [('k', K), ('M', K * K), ('G', K * K * K)]
         .iter()
@@ -252,7 +256,7 @@ fn tokens(text: &str) -> Option<u64> {
     whole(number)?.checked_mul(unit)
 }
 
-fn real(text: &str) -> Option<f64> {
+pub(crate) fn real(text: &str) -> Option<f64> {
     let number = |letter: char| letter.is_ascii_digit() || "+-.eE_".contains(letter);
     let edges = text.starts_with('_') || text.ends_with('_');
     if edges || !text.chars().all(number) {

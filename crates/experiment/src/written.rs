@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::path::Path;
 
+use crate::table::AUTO;
 use crate::typed::DATA;
 use crate::{Attention, Bound, Exchange, Experiment, ModelSource, Packed, Pattern, Shape};
 
@@ -106,11 +107,13 @@ impl Experiment {
         let (seconds, rest) = (mesh.deadline.as_secs(), mesh.deadline.subsec_nanos());
         let fraction = if rest == 0 { String::new() } else { format!(".{rest:09}") };
         lines.push("mesh.deadline", &[format!("{seconds}{fraction}s")]);
+        lines.push("mesh.cluster", mesh.cluster.as_deref().map(path_text).as_slice());
     }
 
     fn attention_and_memory(&self, lines: &mut Lines) {
         let (attention, memory) = (&self.attention, &self.memory);
-        lines.push("attention.strategy", &[attention.strategy.name()]);
+        let strategy = if attention.automatic { AUTO } else { attention.strategy.name() };
+        lines.push("attention.strategy", &[strategy]);
         lines.push("attention.exchange", attention.exchange.map(Exchange::word).as_slice());
         lines.push("attention.stripe", attention.stripe.as_slice());
         lines.mask(attention);

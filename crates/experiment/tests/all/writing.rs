@@ -18,7 +18,7 @@ model: { hidden_size: 48, intermediate_size: 44, num_hidden_layers: 3, num_atten
   mlp_bias: true, initializer_range: 0.3, dtype: bf16, model_type: llama, hidden_act: silu }
 data: { path: "a: b #c", format: jsonl, tokenizer: "t/tokenizer.json",
   tokens: 96, batch: 6, evaluate: 3 }
-mesh: { data: 3, sequence: 4, weights: [4, 3, 2, 0], deadline: 1500ms }
+mesh: { data: 3, sequence: 4, weights: [4, 3, 2, 0], deadline: 1500ms, cluster: clusters/a.yaml }
 attention: { strategy: striped, exchange: p2p, stripe: 3, mask: causal, prefix: 5,
   documents: [90, 6], padding: 95, window: 17, pattern: fixed, stride: 8, columns: 2, sinks: 3,
   global: [0-3, 9], kernel: reference }
