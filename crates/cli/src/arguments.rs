@@ -61,7 +61,7 @@ pub(crate) struct Reading {
 #[derive(Args, Debug)]
 pub(crate) struct Plan {
     /// The experiment
-    #[arg(required_unless_present = "compare", conflicts_with = "compare")]
+    #[arg(required_unless_present = "compare")]
     pub(crate) file: Option<PathBuf>,
     /// Values that replace the file's, as in `data.tokens=64k`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]

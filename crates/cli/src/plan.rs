@@ -10,9 +10,8 @@ use crate::failure::{Failure, USAGE};
 use crate::{Done, check, print};
 
 pub(crate) fn run(arguments: &arguments::Plan) -> Done {
-    let Some(file) = &arguments.file else {
-        compare(arguments);
-        return Ok(0);
+    let Some(file) = arguments.file.as_ref().filter(|_| !arguments.compare) else {
+        return compare(arguments);
     };
     let file = File { file: file.clone(), replacements: arguments.replacements.clone() };
     let Some(cluster) = &arguments.cluster else {
@@ -52,7 +51,11 @@ fn on_cluster(
     Ok(0)
 }
 
-fn compare(arguments: &arguments::Plan) {
+fn compare(arguments: &arguments::Plan) -> Done {
+    if let Some(file) = &arguments.file {
+        let message = format!("`--compare` is about no experiment, but `{}` is given", file.display());
+        return Err(Failure::new(USAGE, message, Some(String::from("drop one of them"))));
+    }
     let given = &arguments.comparison;
     let heads = (given.hidden / given.head_dim).max(1);
     let comparison = Comparison {
@@ -68,6 +71,7 @@ fn compare(arguments: &arguments::Plan) {
     let shown =
         if arguments.json { comparison.to_json().to_string() } else { comparison.to_text() };
     print::line(&shown);
+    Ok(0)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

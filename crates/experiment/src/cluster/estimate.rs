@@ -79,8 +79,9 @@ impl Estimate {
             step,
             forward: walk(&loads.forward, cluster, 0, &idle).end(),
             backward: walk(&loads.backward, cluster, 0, &idle).end(),
-            exposed: step - unlinked,
-            uneven: unlinked - computing,
+            exposed: (step - unlinked).max(0.0),
+            // Sums in another order may differ by a rounding.
+            uneven: (unlinked - computing).max(0.0),
             balance: balance(&loads),
             bytes: bytes(plan, &loads),
             gradient_sum: gradient_sum(plan, cluster),
