@@ -53,7 +53,8 @@ fn on_cluster(
 
 fn compare(arguments: &arguments::Plan) -> Done {
     if let Some(file) = &arguments.file {
-        let message = format!("`--compare` is about no experiment, but `{}` is given", file.display());
+        let message =
+            format!("`--compare` is about no experiment, but `{}` is given", file.display());
         return Err(Failure::new(USAGE, message, Some(String::from("drop one of them"))));
     }
     let given = &arguments.comparison;

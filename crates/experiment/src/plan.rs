@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::cost::{self, Share};
 use crate::mask::mask_of;
 use crate::{
-    Attention, Choice, Cluster, Experiment, ModelSource, Problem, Problems, Recompute, Settled, Shape,
-    machine, read_config, rules,
+    Attention, Choice, Cluster, Experiment, ModelSource, Problem, Problems, Recompute, Settled,
+    Shape, machine, read_config, rules,
 };
 
 /// The tokenizer whose ids are the bytes, and one more between documents.

@@ -127,6 +127,7 @@ pub(super) fn under(experiment: &Experiment, strategy: Strategy, cluster: &Clust
     let mut experiment = experiment.clone();
     if experiment.attention.strategy != strategy {
         experiment.attention.exchange = None;
+        experiment.attention.stripe = None;
     }
     experiment.attention.strategy = strategy;
     experiment.attention.automatic = false;
