@@ -9,7 +9,7 @@
 //! weights    e per element, and f32 masters of bf16
 //! gradients  f32; summing over P ranks, the largest once more whole and once in P parts
 //! optimizer  two f32 per element
-//! key_value  f32 2 n k, as often as the proof finds gradient buffers of one rank alive
+//! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made
 //! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
 //!            whom, one worker's scratch
 //! data       ids and targets of the whole batch, and of the own part
@@ -19,7 +19,7 @@
 //! backward ([`Share::activations`]). Allocators round up; a worker's buffers are counted for one
 //! worker.
 
-use annulus_sequence::{Proof, Schedule, Strategy};
+use annulus_sequence::{Proof, Schedule};
 
 use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
 
@@ -147,16 +147,10 @@ impl Share<'_> {
         if world == 1 { all } else { all + largest + largest / world }
     }
 
-    /// `made` pairs of gradients; a reduce-scatter adds two levels of its tree, and the first of
-    /// its two sums waits for the second.
+    /// Gradients of keys and values, of so many rows of heads.
     fn key_value(&self, made: usize) -> u64 {
-        let one = product(&[self.rows, self.plan.shape.key_value_width(), F32]);
-        let (world, gathers) = (
-            self.plan.experiment.mesh.sequence,
-            self.plan.experiment.attention.strategy == Strategy::AllGather,
-        );
-        let sums = if gathers && world > 1 { 1 + world / 2 + world.div_ceil(2) / 2 } else { 0 };
-        one.saturating_mul((2 * made + sums) as u64)
+        let (batch, dim) = (self.plan.micro_batch as u64, self.plan.shape.head_dim as u64);
+        product(&[2, batch, made as u64, dim, F32])
     }
 
     /// With so many tiles in one hop.

@@ -47,7 +47,7 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
 /// Every rank must hold as many positions as every other.
 fn exchange(experiment: &Experiment) -> Vec<Problem> {
     let strategy = experiment.attention.strategy;
-    let rings = [Strategy::Ring, Strategy::Striped, Strategy::Megatron];
+    let rings = [Strategy::Ring, Strategy::STRIPED, Strategy::MEGATRON];
     if experiment.attention.exchange.is_none() || rings.contains(&strategy) {
         return Vec::new();
     }

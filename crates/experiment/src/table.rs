@@ -69,7 +69,18 @@ const fn key(name: &'static str, kind: Kind, default: Absent, about: &'static st
 }
 
 /// The words of [`annulus_sequence::Strategy`].
-pub(crate) const STRATEGIES: &[&str] = &["local", "ring", "striped", "megatron", "all-gather"];
+pub(crate) const STRATEGIES: &[&str] = &[
+    "local",
+    "ring",
+    "striped",
+    "megatron",
+    "ulysses",
+    "usp",
+    "double-ring",
+    "all-gather",
+    "broadcast",
+    "halo",
+];
 
 /// More tokens than any sequence has; keeps products of sizes within 64 bits.
 const MOST_TOKENS: u64 = 1 << 31;
