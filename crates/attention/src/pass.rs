@@ -159,7 +159,7 @@ impl<'a> Running<'a> {
 
     fn visibility(&self, tile: &TilePlan) -> Visibility {
         let [q, k] = [tile.queries, tile.keys]
-            .map(|block| self.attention.positions[block.owner].rows(block.rows.start..block.rows.end));
+            .map(|block| self.attention.positions[block.owner].rows(block.rows.range()));
         Visibility::new(&self.attention.mask, &q, &k)
     }
 

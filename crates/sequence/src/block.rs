@@ -57,6 +57,10 @@ impl Extent {
     pub fn all(len: usize) -> Extent {
         Extent { start: 0, end: len }
     }
+    /// The same as the standard library's.
+    pub fn range(self) -> Range<usize> {
+        self.start..self.end
+    }
     /// How many indices there are.
     pub fn len(self) -> usize {
         self.end.saturating_sub(self.start)

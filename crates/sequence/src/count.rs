@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::slice::rows_of;
 use crate::{Block, Extent, Hop, Mask, Part, Pass, Positions, Schedule, TilePlan};
 
 /// What a row of a head weighs.
@@ -71,7 +70,7 @@ pub fn pairs_per_hop(schedule: &Schedule) -> Vec<Vec<u64>> {
     let mut of_tile = |tile: &TilePlan| {
         let sides = [tile.queries, tile.keys].map(|block| (block.owner, block.rows));
         let pairs = known.entry(sides).or_insert_with(|| {
-            let [q, k] = sides.map(|(owner, rows)| rows_of(&schedule.positions[owner], rows));
+            let [q, k] = sides.map(|(owner, rows)| schedule.positions[owner].rows(rows.range()));
             pairs_between(&schedule.mask, &q, &k)
         });
         *pairs * tile.queries.heads.len() as u64

@@ -2,8 +2,14 @@
 
 use crate::{Extent, Positions, Run};
 
-/// The positions of local rows `rows`.
-pub(crate) fn rows_of(positions: &Positions, rows: Extent) -> Positions {
+impl Positions {
+    /// The positions of local rows `rows`.
+    pub fn rows(&self, rows: std::ops::Range<usize>) -> Positions {
+        rows_of(self, rows.into())
+    }
+}
+
+fn rows_of(positions: &Positions, rows: Extent) -> Positions {
     let mut kept = Vec::new();
     let mut before = 0;
     for run in positions.runs() {

@@ -1,7 +1,6 @@
 //! Hop by hop, what every rank computes and moves.
 
 use super::{glyph, ranks, row};
-use crate::slice::rows_of;
 use crate::{Block, Collective, Hop, Part, Pass, Schedule, TilePlan};
 
 /// The most ranks drawn side by side, and how wide each is.
@@ -67,7 +66,7 @@ fn draw_hop(schedule: &Schedule, hop: usize, shown: usize) -> Vec<String> {
 /// `■2` with the keys of rank 2, `■1:2` where the queries are rank 1's and not the rank's own.
 fn tiles(schedule: &Schedule, rank: usize, plan: &Hop) -> String {
     let tile = |TilePlan { queries, keys }: &TilePlan| {
-        let positions = |block: &Block| rows_of(&schedule.positions[block.owner], block.rows);
+        let positions = |block: &Block| schedule.positions[block.owner].rows(block.rows.range());
         let glyph = glyph(schedule.mask.coverage_of(&positions(queries), &positions(keys)));
         if queries.owner == rank {
             format!("{glyph}{}", keys.owner)

@@ -2,7 +2,6 @@
 //! rows, from which every tile takes its own.
 
 use super::{At, Flaw};
-use crate::slice::rows_of;
 use crate::{Block, Coverage, Extent, Part, Schedule, TilePlan};
 
 /// What is not computed yet, by owner of the queries, then of the keys.
@@ -59,8 +58,8 @@ fn check_left(
     [rank, owner]: [usize; 2],
     &[_, rows, columns]: &Cuboid,
 ) -> Result<(), Flaw> {
-    let queries = rows_of(&schedule.positions[rank], rows);
-    let keys = rows_of(&schedule.positions[owner], columns);
+    let queries = schedule.positions[rank].rows(rows.range());
+    let keys = schedule.positions[owner].rows(columns.range());
     if schedule.mask.coverage_of(&queries, &keys) == Coverage::Empty {
         return Ok(());
     }

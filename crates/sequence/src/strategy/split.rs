@@ -1,6 +1,5 @@
 //! What every generator starts from: who holds what, and who needs whose keys.
 
-use crate::slice::rows_of;
 use crate::{Block, Coverage, Extent, Heads, Layout, Mask, Part, Positions};
 
 /// A sequence dealt to ranks under a mask: what schedules are made for.
@@ -59,9 +58,7 @@ impl Split {
         if !self.needs(rank, owner) {
             return Extent::all(0);
         }
-        let empty = |start, end| {
-            self.mask.coverage_of(q, &rows_of(k, Extent { start, end })) == Coverage::Empty
-        };
+        let empty = |start, end| self.mask.coverage_of(q, &k.rows(start..end)) == Coverage::Empty;
         let start = last_where(rows, |start| empty(0, start));
         let end = rows - last_where(rows, |left| empty(rows - left, rows));
         Extent { start, end }

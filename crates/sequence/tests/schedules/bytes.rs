@@ -23,13 +23,13 @@ struct Case {
 
 impl Case {
     fn split(&self, strategy: Strategy) -> Split {
-        strategy.split(&self.mask, TOKENS, self.world, self.heads).unwrap()
+        strategy.split(&self.mask, TOKENS, self.world, self.heads).expect("1680 positions deal")
     }
     fn forward(&self, strategy: Strategy) -> Schedule {
-        strategy.forward(&self.split(strategy)).unwrap()
+        strategy.forward(&self.split(strategy)).expect("it runs")
     }
     fn backward(&self, strategy: Strategy, how: Return) -> Schedule {
-        strategy.backward(&self.split(strategy), how).unwrap()
+        strategy.backward(&self.split(strategy), how).expect("it runs")
     }
     #[track_caller]
     fn check(&self, schedule: &Schedule, each: u64) {

@@ -10,11 +10,11 @@ const HEADS: Heads = Heads { query: 6, key_value: 3 };
 const RINGS: [Strategy; 3] = [Strategy::Ring, Strategy::STRIPED, Strategy::MEGATRON];
 
 fn split(strategy: Strategy, mask: &Mask, tokens: usize, world: usize) -> Split {
-    strategy.split(mask, tokens, world, HEADS).unwrap()
+    strategy.split(mask, tokens, world, HEADS).expect("it deals")
 }
 
 fn all<const N: usize>(strategy: Strategy, split: &Split) -> [Schedule; N] {
-    schedules(strategy, split).try_into().unwrap()
+    schedules(strategy, split).try_into().expect("so many ways")
 }
 
 #[test]
