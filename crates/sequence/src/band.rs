@@ -5,7 +5,9 @@
 //! `floor((slope * i + offset) / modulus)`, which Euclid's algorithm does in logarithmic time
 //! (Graham, Knuth, Patashnik: Concrete Mathematics, section 3.5).
 
-use crate::Run;
+use std::ops::Range;
+
+use crate::{Positions, Run};
 
 /// The pairs with `q - behind <= k <= q + ahead`; without a bound, all on that side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,37 +22,50 @@ impl Band {
         let nearest = |a: Option<i64>, b: Option<i64>| a.into_iter().chain(b).min();
         Band { behind: nearest(self.behind, other.behind), ahead: nearest(self.ahead, other.ahead) }
     }
-    /// Whether every pair of `q` by `k` is inside.
-    pub(crate) fn holds_all(self, q: Run, k: Run) -> bool {
-        self.behind.is_none_or(|behind| distance(k.start, q.last()) <= behind)
-            && self.ahead.is_none_or(|ahead| distance(q.start, k.last()) <= ahead)
-    }
-    /// Whether any pair of `q` by `k` is inside.
-    ///
-    /// Two blocks touch the band exactly when their first positions lie in the band made wider by
-    /// what follows them in the block: so the blocks' starts, two plain progressions, decide.
-    pub(crate) fn holds_any(self, q: Run, k: Run) -> bool {
-        if self.is_nowhere() {
-            return false;
-        }
-        let wider = |bound: i64, width: usize| bound.saturating_add(width as i64 - 1);
-        let starts = Band {
-            behind: self.behind.map(|behind| wider(behind, k.width)),
-            ahead: self.ahead.map(|ahead| wider(ahead, q.width)),
-        };
-        starts.pairs(Run { width: 1, ..q }, Run { width: 1, ..k }) > 0
-    }
     /// How many pairs of `q` by `k` are inside.
-    pub(crate) fn pairs(self, q: Run, k: Run) -> u64 {
+    pub(crate) fn pairs(self, q: &Positions, k: &Positions) -> u64 {
         if self.is_nowhere() {
             return 0;
         }
         let all = q.tokens() as u64 * k.tokens() as u64;
-        let not_past = self.ahead.map_or(all, |ahead| below(q, k, ahead.saturating_add(1)));
-        let too_early = self.behind.map_or(0, |behind| below(q, k, -behind));
+        let below = |shift: i64| q.runs().iter().map(|q| below(*q, k, shift)).sum::<u64>();
+        let not_past = self.ahead.map_or(all, |ahead| below(ahead.saturating_add(1)));
+        let too_early = self.behind.map_or(0, |behind| below(-behind));
         not_past - too_early
     }
+    /// How many pairs of `q` by `k` are inside and leave the same residue modulo `modulus`. Both
+    /// are neighbours.
+    pub(crate) fn pairs_alike(self, q: Run, k: Run, modulus: usize) -> u64 {
+        if self.is_nowhere() {
+            return 0;
+        }
+        let beyond = distance(q.start, k.last() + 1).max(0);
+        let not_past = self.ahead.map_or(beyond, |ahead| ahead.saturating_add(1).min(beyond));
+        let too_early = self.behind.map_or(0, |behind| alike_below(q, k, -behind, modulus));
+        alike_below(q, k, not_past, modulus) - too_early
+    }
+    /// The keys from `keys` that a query at `q` sees.
+    pub(crate) fn seen_from(self, q: usize, keys: &Range<usize>) -> Range<usize> {
+        self.around(q, keys)
+    }
+    /// The queries from `queries` that see the key at `k`.
+    pub(crate) fn seeing(self, k: usize, queries: &Range<usize>) -> Range<usize> {
+        Band { behind: self.ahead, ahead: self.behind }.around(k, queries)
+    }
+    /// Whether any pair of neighbouring positions `queries` by `keys`, none of them empty, may be
+    /// inside.
+    pub(crate) fn touches(self, queries: &Range<usize>, keys: &Range<usize>) -> bool {
+        !self.is_nowhere()
+            && self.behind.is_none_or(|behind| distance(keys.end - 1, queries.start) <= behind)
+            && self.ahead.is_none_or(|ahead| distance(queries.end - 1, keys.start) <= ahead)
+    }
 
+    fn around(self, position: usize, others: &Range<usize>) -> Range<usize> {
+        let at = |shift: i64| shifted(position, shift).clamp(others.start, others.end);
+        let start = self.behind.map_or(others.start, |behind| at(-behind));
+        let end = self.ahead.map_or(others.end, |ahead| at(ahead.saturating_add(1)));
+        start..end.max(start)
+    }
     fn is_nowhere(self) -> bool {
         matches!((self.behind, self.ahead), (Some(behind), Some(ahead)) if behind < -ahead)
     }
@@ -61,18 +76,55 @@ fn distance(from: usize, to: usize) -> i64 {
     to as i64 - from as i64
 }
 
-/// The pairs with `k < q + shift`.
-fn below(q: Run, k: Run, shift: i64) -> u64 {
+/// The position that is `shift` after `position`; those before the first are the first.
+fn shifted(position: usize, shift: i64) -> usize {
+    usize::try_from((position as i64).saturating_add(shift)).unwrap_or(0)
+}
+
+/// The pairs with `k < q + shift`: all of the keys' runs that end below, none of those that begin
+/// past all thresholds, and some of those between.
+fn below(q: Run, k: &Positions, shift: i64) -> u64 {
+    let [least, most] = [q.start, q.last()].map(|q| shifted(q, shift));
+    let runs = k.runs();
+    let first = runs.partition_point(|run| run.last() < least);
+    let past = runs.partition_point(|run| run.start < most);
+    let whole = runs.get(first).map_or(k.tokens(), |run| k.rank_of(run.start));
+    let between = runs.get(first..past).unwrap_or_default();
+    let some: u64 = between.iter().map(|k| below_of_run(q, *k, shift)).sum();
+    whole as u64 * q.tokens() as u64 + some
+}
+
+fn below_of_run(q: Run, k: Run, shift: i64) -> u64 {
     /// About how many rows are counted one by one in the time of one closed form.
     const ROWS_PER_SUM: usize = 16;
     let sums = q.width * k.width;
-    if sums.saturating_mul(ROWS_PER_SUM) > q.tokens() && sums > 1 {
-        let threshold = |q: usize| usize::try_from((q as i64).saturating_add(shift)).unwrap_or(0);
-        return q.iter().map(|q| k.rank_of(threshold(q)) as u64).sum();
+    if sums > 1 && q.step == k.step {
+        return blocks_below(q, k, shift);
+    }
+    if sums.saturating_mul(ROWS_PER_SUM) > q.tokens() {
+        return q.iter().map(|q| k.rank_of(shifted(q, shift)) as u64).sum();
     }
     // A run of blocks is as many interleaved progressions as a block is wide.
     let offsets = (0..q.width).flat_map(|x| (0..k.width).map(move |y| distance(y, x)));
     offsets.map(|offset| progressions_below(q, k, shift.saturating_add(offset))).sum()
+}
+
+/// The same for blocks of equal steps: pairs of blocks that are as far apart are alike, and all but
+/// a few of them are visible as a whole or not at all.
+fn blocks_below(q: Run, k: Run, shift: i64) -> u64 {
+    let [step, q_width, k_width] = [q.step, q.width, k.width].map(|n| n as i64);
+    // Of the first positions, where both are the first blocks.
+    let apart = distance(q.start, k.start) - shift;
+    let whole = (-apart - k_width).div_euclid(step);
+    let some = (q_width - 2 - apart).div_euclid(step);
+    let numbered = |len: usize| Run::contiguous(0, len);
+    let blocks = |ahead: i64| progressions_below(numbered(q.len), numbered(k.len), ahead + 1);
+    let inside = |ahead: i64| {
+        let shift = -(apart + ahead * step);
+        progressions_below(numbered(q.width), numbered(k.width), shift)
+    };
+    let partial = (whole + 1..=some).map(|by| (blocks(by) - blocks(by - 1)) * inside(by));
+    blocks(whole) * (q.width * k.width) as u64 + partial.sum::<u64>()
 }
 
 /// The same for the first positions of the blocks alone: for each of the queries, how many keys
@@ -96,6 +148,27 @@ fn progressions_below(q: Run, k: Run, shift: i64) -> u64 {
         },
     );
     (rising as i128 + (all - some) + (q.len as i128 - all) * k.len as i128) as u64
+}
+
+/// The pairs of neighbours with `k < q + shift` that leave the same residue.
+fn alike_below(q: Run, k: Run, shift: i64, modulus: usize) -> u64 {
+    let range = |run: Run| (run.start as i128, run.start as i128 + run.len as i128);
+    let ((first, past), (k_first, k_past)) = (range(q), range(k));
+    let (shift, modulus) = (i128::from(shift), modulus as i128);
+    // Queries that see the first key, and those that see the last.
+    let some = (k_first - shift + 1).clamp(first, past);
+    let all = (k_past - shift).clamp(first, past);
+    // Of a query's residue there are floor((end - 1 - q) / modulus) keys up to an end, from some
+    // beginning on.
+    let up_to = |end: i128, queries: (i128, i128)| {
+        let (len, least) = (queries.1 - queries.0, end - queries.1);
+        let turns = least.div_euclid(modulus);
+        let offset = least.rem_euclid(modulus) as u128;
+        let line = Line { slope: 1, offset, modulus: modulus as u128 };
+        floor_sum(len as u128, line) as i128 + turns * len
+    };
+    let seen = (all - some) * (shift - 1).div_euclid(modulus) + up_to(k_past, (all, past));
+    (seen - up_to(k_first, (some, past))) as u64
 }
 
 /// `floor((slope * i + offset) / modulus)`.

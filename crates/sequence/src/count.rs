@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Block, Extent, Hop, Mask, Part, Pass, Positions, Schedule, TilePlan};
+use crate::{Block, Extent, Hop, Part, Pass, Schedule, TilePlan, pairs_between};
 
 /// What a row of a head weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +53,6 @@ impl BlockShape {
         };
         [batch, block.volume(), row].map(|n| n as u64).iter().product()
     }
-}
-
-/// How many (query, key) pairs are visible between two shards: exact, from the runs.
-pub fn pairs_between(mask: &Mask, q: &Positions, k: &Positions) -> u64 {
-    let band = mask.band();
-    let of_run = |q| k.runs().iter().map(|k| band.pairs(q, *k)).sum::<u64>();
-    q.runs().iter().map(|q| of_run(*q)).sum()
 }
 
 /// Visible pairs per hop (outer) and rank (inner) of a schedule, each counted once for every query

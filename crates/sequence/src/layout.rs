@@ -1,8 +1,12 @@
-//! How the positions of a sequence are dealt to ranks.
+//! How the positions of a sequence are dealt to ranks: any number of positions, in proportion to
+//! what the ranks can do.
+
+mod balanced;
 
 use std::fmt;
 
-use crate::{Positions, Run};
+use crate::positions::common_divisor;
+use crate::{Mask, Positions, Run};
 
 /// How the positions of a sequence are dealt to ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,7 +14,7 @@ pub enum Layout {
     /// Rank `r` holds the `r`-th contiguous chunk (Ring Attention, arXiv 2310.01889).
     Contiguous,
     /// Rank `r` holds every `world`-th block of `width` positions (Striped Attention, arXiv
-    /// 2311.09431).
+    /// 2311.09431); where ranks weigh differently, its blocks are as many times as wide.
     Striped {
         /// Neighbouring positions per stripe, 1 in the paper.
         width: usize,
@@ -18,67 +22,141 @@ pub enum Layout {
     /// Rank `r` holds chunks `r` and `2 * world - 1 - r` of `2 * world` (Megatron context
     /// parallelism).
     Zigzag,
+    /// Blocks of `width` positions go to ranks such that all see as many keys: what documents and
+    /// sparse masks ask for.
+    Balanced {
+        /// Neighbouring positions per block, at least 1.
+        width: usize,
+    },
 }
 
-/// A sequence that cannot be dealt out evenly.
+/// A sequence that cannot be dealt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DealError {
-    /// How it was to be dealt.
-    pub layout: Layout,
-    /// How many positions there are.
-    pub tokens: usize,
-    /// To how many ranks.
-    pub world: usize,
-    /// What `tokens` would have to be a multiple of.
-    pub multiple: usize,
+pub enum DealError {
+    /// There are no positions.
+    NoTokens {
+        /// How they were to be dealt.
+        layout: Layout,
+        /// To how many ranks.
+        world: usize,
+    },
+    /// No rank weighs anything.
+    NoWeights {
+        /// How many ranks there are.
+        world: usize,
+    },
 }
 
 impl Layout {
-    /// What the number of positions must be a multiple of, over `world` ranks.
+    /// What the number of positions is a multiple of where `world` ranks of equal weight hold
+    /// shards alike. Other numbers are dealt as evenly as they can be.
     pub fn multiple(self, world: usize) -> usize {
         match self {
             Layout::Contiguous => world,
-            Layout::Striped { width } => world * width,
+            Layout::Striped { width } | Layout::Balanced { width } => world * width,
             // One rank holds both halves of everything: nothing has to be halved.
             Layout::Zigzag if world == 1 => 1,
             Layout::Zigzag => 2 * world,
         }
     }
-    /// The positions of every rank, by rank.
+    /// The positions of every rank, by rank, of ranks that weigh alike under a causal mask.
     ///
     /// # Errors
-    /// When `tokens` is zero or no multiple of [`Layout::multiple`].
+    /// When there are no positions.
     ///
     /// # Panics
     /// Without ranks, or when stripes have no width.
     pub fn deal(self, tokens: usize, world: usize) -> Result<Vec<Positions>, DealError> {
-        let multiple = self.multiple(world);
-        assert!(multiple > 0, "positions are dealt to at least one rank, at least one at a time");
-        if tokens == 0 || !tokens.is_multiple_of(multiple) {
-            return Err(DealError { layout: self, tokens, world, multiple });
+        self.deal_weighted(&Mask::causal(), tokens, &vec![1; world])
+    }
+    /// The positions of every rank, by rank, in proportion to `weights`: shards differ in length,
+    /// and one may be empty. The mask matters to [`Layout::Balanced`] alone.
+    ///
+    /// # Errors
+    /// When there are no positions, or no rank weighs anything.
+    ///
+    /// # Panics
+    /// Without ranks, or when stripes have no width.
+    pub fn deal_weighted(
+        self,
+        mask: &Mask,
+        tokens: usize,
+        weights: &[usize],
+    ) -> Result<Vec<Positions>, DealError> {
+        let world = weights.len();
+        assert!(self.multiple(world) > 0, "positions are dealt to at least one rank and place");
+        if tokens == 0 {
+            return Err(DealError::NoTokens { layout: self, world });
         }
-        Ok((0..world).map(|rank| self.shard(tokens, world, rank)).collect())
+        if weights.iter().all(|weight| *weight == 0) {
+            return Err(DealError::NoWeights { world });
+        }
+        Ok(match self {
+            _ if world == 1 => vec![Positions::all(tokens)],
+            Layout::Contiguous => contiguous(tokens, weights),
+            Layout::Striped { width } => striped(tokens, weights, width),
+            Layout::Zigzag => zigzag(tokens, weights),
+            Layout::Balanced { width } => balanced::deal(mask, tokens, weights, width),
+        })
     }
+}
 
-    fn shard(self, tokens: usize, world: usize, rank: usize) -> Positions {
-        let runs = match self {
-            _ if world == 1 => vec![Run::contiguous(0, tokens)],
-            Layout::Contiguous => {
-                let chunk = tokens / world;
-                vec![Run::contiguous(rank * chunk, chunk)]
-            }
-            Layout::Striped { width } => {
-                let step = world * width;
-                vec![Run { start: rank * width, step, len: tokens / step, width }]
-            }
-            Layout::Zigzag => {
-                let chunk = tokens / (2 * world);
-                let mirrored = 2 * world - 1 - rank;
-                vec![Run::contiguous(rank * chunk, chunk), Run::contiguous(mirrored * chunk, chunk)]
-            }
-        };
-        Positions::new(runs)
-    }
+/// So many things in proportion to weights, as close as whole numbers come.
+fn shares(things: usize, weights: &[usize]) -> Vec<usize> {
+    let all: u128 = weights.iter().map(|weight| *weight as u128).sum();
+    let (mut weighed, mut before) = (0, 0);
+    let share = |weight: &usize| {
+        weighed += *weight as u128;
+        let up_to = (things as u128 * weighed / all) as usize;
+        up_to - std::mem::replace(&mut before, up_to)
+    };
+    weights.iter().map(share).collect()
+}
+
+fn contiguous(tokens: usize, weights: &[usize]) -> Vec<Positions> {
+    let mut start = 0;
+    let next = |share| {
+        start += share;
+        joined(chunk(start - share, share))
+    };
+    shares(tokens, weights).into_iter().map(next).collect()
+}
+
+/// Rounds of stripes; a rank that weighs twice as much takes twice as wide ones.
+fn striped(tokens: usize, weights: &[usize], width: usize) -> Vec<Positions> {
+    let unit = weights.iter().copied().reduce(common_divisor).unwrap_or(1);
+    let step = weights.iter().map(|weight| weight / unit * width).sum();
+    let mut past = 0;
+    let stripes = |weight: &usize| {
+        let width = weight / unit * width;
+        past += width;
+        let run = Run { start: past - width, step, len: tokens.div_ceil(step), width };
+        let all = (width > 0).then(|| Positions::new(vec![run]));
+        all.unwrap_or_default().within(0..tokens)
+    };
+    weights.iter().map(stripes).collect()
+}
+
+/// Half of a rank's share from the front, the other half from the back.
+fn zigzag(tokens: usize, weights: &[usize]) -> Vec<Positions> {
+    let (mut front, mut back) = (0, tokens);
+    let halves = |share: usize| {
+        let first = share.div_ceil(2);
+        front += first;
+        back -= share - first;
+        let [one, other] = [chunk(front - first, first), chunk(back, share - first)];
+        joined(one.into_iter().chain(other))
+    };
+    shares(tokens, weights).into_iter().map(halves).collect()
+}
+
+/// A run, unless it is empty.
+fn chunk(start: usize, len: usize) -> Option<Run> {
+    (len > 0).then(|| Run::contiguous(start, len))
+}
+
+fn joined(runs: impl IntoIterator<Item = Run>) -> Positions {
+    Positions::new(runs.into_iter().collect())
 }
 
 impl fmt::Display for Layout {
@@ -88,36 +166,31 @@ impl fmt::Display for Layout {
             Layout::Striped { width: 1 } => write!(f, "stripes"),
             Layout::Striped { width } => write!(f, "stripes of {width}"),
             Layout::Zigzag => write!(f, "zigzag chunks"),
+            Layout::Balanced { width } => write!(f, "balanced blocks of {width}"),
         }
     }
 }
 
 impl DealError {
-    /// The nearest numbers of positions that can be dealt: below, if there is one, and above.
-    pub fn nearest(&self) -> (Option<usize>, usize) {
-        let below = self.tokens / self.multiple * self.multiple;
-        ((below > 0).then_some(below), below + self.multiple)
-    }
     /// The way out.
     pub fn hint(&self) -> String {
-        match self.nearest() {
-            (Some(below), above) => {
-                format!("the nearest that can be dealt are {below} and {above}")
-            }
-            (None, above) => format!("the fewest that can be dealt are {above}"),
+        match self {
+            DealError::NoTokens { .. } => "a sequence has at least one position".to_owned(),
+            DealError::NoWeights { .. } => "give one rank at least a weight above 0".to_owned(),
         }
     }
 }
 
 impl fmt::Display for DealError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DealError { layout, tokens, world, multiple } = self;
-        let ranks = if *world == 1 { "rank" } else { "ranks" };
-        write!(f, "{tokens} tokens cannot be dealt to {world} {ranks} as {layout}: ")?;
-        if *tokens == 0 {
-            write!(f, "there are none")
-        } else {
-            write!(f, "not a multiple of {multiple}")
+        match self {
+            DealError::NoTokens { layout, world } => {
+                let ranks = if *world == 1 { "rank" } else { "ranks" };
+                write!(f, "0 tokens cannot be dealt to {world} {ranks} as {layout}")
+            }
+            DealError::NoWeights { world } => {
+                write!(f, "no position can be dealt to {world} ranks that all weigh 0")
+            }
         }
     }
 }
@@ -128,26 +201,55 @@ impl std::error::Error for DealError {}
 mod tests {
     use super::*;
 
+    fn lists(shards: &[Positions]) -> Vec<Vec<usize>> {
+        shards.iter().map(|shard| shard.iter().collect()).collect()
+    }
+
     #[test]
     fn four_ranks_of_every_layout() {
-        let dealt = |layout: Layout| -> Vec<Vec<usize>> {
-            layout.deal(16, 4).unwrap().iter().map(|shard| shard.iter().collect()).collect()
-        };
+        let dealt = |layout: Layout| lists(&layout.deal(16, 4).unwrap());
         assert_eq!(dealt(Layout::Contiguous)[1], [4, 5, 6, 7]);
         assert_eq!(dealt(Layout::Striped { width: 1 })[1], [1, 5, 9, 13]);
         assert_eq!(dealt(Layout::Striped { width: 2 })[1], [2, 3, 10, 11]);
         assert_eq!(dealt(Layout::Zigzag)[1], [2, 3, 12, 13]);
         assert_eq!(dealt(Layout::Zigzag)[3], [6, 7, 8, 9]);
+        assert_eq!(dealt(Layout::Balanced { width: 2 })[3], [6, 7, 8, 9]);
     }
 
     #[test]
-    fn what_does_not_deal_says_what_would() {
-        let error = Layout::Zigzag.deal(262_150, 8).unwrap_err();
-        let message = "262150 tokens cannot be dealt to 8 ranks as zigzag chunks: \
-                       not a multiple of 16";
-        assert_eq!(error.to_string(), message);
-        assert_eq!(error.hint(), "the nearest that can be dealt are 262144 and 262160");
-        let error = Layout::Striped { width: 2 }.deal(5, 4).unwrap_err();
-        assert_eq!(error.hint(), "the fewest that can be dealt are 8");
+    fn lengths_that_do_not_divide_are_dealt_unevenly() {
+        let dealt = |layout: Layout| lists(&layout.deal(7, 3).unwrap());
+        assert_eq!(dealt(Layout::Contiguous), [vec![0, 1], vec![2, 3], vec![4, 5, 6]]);
+        let stripes = dealt(Layout::Striped { width: 2 });
+        assert_eq!(stripes, [vec![0, 1, 6], vec![2, 3], vec![4, 5]]);
+        assert_eq!(dealt(Layout::Zigzag), [vec![0, 6], vec![1, 5], vec![2, 3, 4]]);
+        let few = Layout::Zigzag.deal(2, 4).unwrap();
+        assert_eq!(lists(&few), [vec![], vec![0], vec![], vec![1]]);
+    }
+
+    #[test]
+    fn heavier_ranks_hold_more() {
+        let dealt =
+            |layout: Layout| lists(&layout.deal_weighted(&Mask::causal(), 12, &[4, 0, 2]).unwrap());
+        assert_eq!(
+            dealt(Layout::Contiguous),
+            [vec![0, 1, 2, 3, 4, 5, 6, 7], vec![], vec![8, 9, 10, 11]]
+        );
+        let stripes = dealt(Layout::Striped { width: 1 });
+        assert_eq!(stripes, [vec![0, 1, 3, 4, 6, 7, 9, 10], vec![], vec![2, 5, 8, 11]]);
+        assert_eq!(
+            dealt(Layout::Zigzag),
+            [vec![0, 1, 2, 3, 8, 9, 10, 11], vec![], vec![4, 5, 6, 7]]
+        );
+        assert_eq!(dealt(Layout::Balanced { width: 1 })[0].len(), 8);
+    }
+
+    #[test]
+    fn what_cannot_be_dealt_says_why() {
+        let error = Layout::Zigzag.deal(0, 8).unwrap_err();
+        assert_eq!(error.to_string(), "0 tokens cannot be dealt to 8 ranks as zigzag chunks");
+        assert_eq!(error.hint(), "a sequence has at least one position");
+        let error = Layout::Contiguous.deal_weighted(&Mask::full(), 5, &[0, 0]).unwrap_err();
+        assert_eq!(error.to_string(), "no position can be dealt to 2 ranks that all weigh 0");
     }
 }

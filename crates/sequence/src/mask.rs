@@ -1,25 +1,70 @@
 //! Which keys a query may see.
 //!
-//! Every rule gives each query one interval of positions whose ends never fall from a query to the
-//! next; a mask is the intersection. The one idea: everything else, spans for kernels and coverage
-//! for schedules, is read off these intervals, so a new rule is a variant, its interval and its
-//! band.
+//! [`Mask::allows`] is what a mask means. The one idea behind everything else: what a mask leaves
+//! visible is a union of disjoint pieces, each a rectangle of positions cut by two diagonals and
+//! thinned by residues, and pieces are counted, classified and handed to kernels by arithmetic on
+//! runs.
 
+mod coverage;
+mod documents;
+mod piece;
+mod sight;
+
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::band::Band;
-use crate::{Positions, Run, Span, Spans};
+pub use coverage::pairs_between;
+pub use documents::Documents;
+pub(crate) use piece::{Class, Piece, Shards};
+pub(crate) use sight::Sight;
 
-/// One condition on (query, key); a [`Mask`] is a list of them that must all hold.
+/// One condition on (query, key).
+///
+/// A rule that differs from one batch row to the next lists its values by batch row, or one value
+/// for all of them. Positions are those of the whole sequence.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// Keys at or before the query.
     Causal,
+    /// Keys at or before the query, and the first so many of its document, or of the sequence where
+    /// there are no documents: a prefix that sees all of itself (prefix language models, arXiv
+    /// 1910.10683, section 3.2.1).
+    Prefix(usize),
+    /// Keys of the query's document.
+    Documents(Vec<Documents>),
+    /// Keys before this position: what follows is padding.
+    KeyPadding(Vec<usize>),
     /// Keys less than this many positions away; with `Causal`, the query and the `n - 1` before it.
     Window(usize),
+    /// Keys less than `stride` positions away, and those a multiple of it away (Sparse
+    /// Transformers, arXiv 1904.10509, strided attention, both of its parts).
+    Strided {
+        /// The distance, at least 1.
+        stride: usize,
+    },
+    /// Keys of the query's block of `block` positions, and the last `columns` of every block (the
+    /// same paper's fixed attention, both parts).
+    Fixed {
+        /// The length of a block, at least 1.
+        block: usize,
+        /// How many positions at its end everybody sees, at most `block`.
+        columns: usize,
+    },
+    /// Whatever the window and the sparse patterns hide: the first so many keys of the query's
+    /// document, or of the sequence (attention sinks, arXiv 2309.17453).
+    Sinks(usize),
+    /// Whatever the window and the sparse patterns hide: every key from these positions, and every
+    /// key to a query at them (Longformer's global attention, arXiv 2004.05150).
+    Global(Vec<Range<usize>>),
 }
 
-/// Which keys a query may see: those that every rule allows. No rule: all of them.
+/// Which keys a query may see. No rule: all of them.
+///
+/// Of three kinds of rules, `Causal`, `Prefix`, `Documents` and `KeyPadding` hold always; `Window`,
+/// `Strided` and `Fixed` hold together, or any of `Sinks` and `Global` excuses from all three.
+///
+/// Where batch rows differ, a question that names no batch row is about all of them: a pair is
+/// visible when it is in any, and pairs are counted in each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mask(Vec<Rule>);
 
@@ -35,28 +80,25 @@ pub enum Coverage {
 }
 
 impl Rule {
-    /// Whether the query at position `q` may see the key at position `k`: what the rule means.
-    fn allows(&self, q: usize, k: usize) -> bool {
-        match *self {
-            Rule::Causal => k <= q,
-            Rule::Window(width) => q.abs_diff(k) < width,
+    /// Documents of these lengths, in every batch row.
+    pub fn documents(lengths: &[usize]) -> Rule {
+        Rule::Documents(vec![Documents::of_lengths(lengths)])
+    }
+
+    /// For how many batch rows there are values.
+    fn rows(&self) -> usize {
+        match self {
+            Rule::Documents(rows) => rows.len(),
+            Rule::KeyPadding(rows) => rows.len(),
+            _ => 1,
         }
     }
-    /// The keys that the query at `q` may see, in positions.
-    fn interval(&self, q: usize) -> Range<usize> {
-        match *self {
-            Rule::Causal => 0..q + 1,
-            Rule::Window(width) => (q + 1).saturating_sub(width)..q.saturating_add(width),
-        }
-    }
-    /// The same as distances.
-    fn band(&self) -> Band {
-        match *self {
-            Rule::Causal => Band { behind: None, ahead: Some(0) },
-            Rule::Window(width) => {
-                let reach = i64::try_from(width).unwrap_or(i64::MAX) - 1;
-                Band { behind: Some(reach), ahead: Some(reach) }
-            }
+    /// Whether the numbers mean anything.
+    fn is_sound(&self) -> bool {
+        match self {
+            Rule::Strided { stride } => *stride > 0,
+            Rule::Fixed { block, columns } => *block > 0 && columns <= block,
+            _ => self.rows() > 0,
         }
     }
 }
@@ -71,8 +113,15 @@ impl Mask {
         Mask(vec![Rule::Causal])
     }
     /// This mask and one more rule.
+    ///
+    /// # Panics
+    /// When the rule's numbers mean nothing, or it has another number of batch rows than the mask.
     #[must_use]
     pub fn and(mut self, rule: Rule) -> Mask {
+        assert!(rule.is_sound(), "a rule has numbers that mean something: {rule:?}");
+        let rows = [self.rows(), rule.rows()];
+        let fit = rows[0] == rows[1] || rows.contains(&1);
+        assert!(fit, "a rule for {} batch rows in a mask for {}", rows[1], rows[0]);
         self.0.push(rule);
         self
     }
@@ -80,44 +129,78 @@ impl Mask {
     pub fn rules(&self) -> &[Rule] {
         &self.0
     }
-    /// Whether the query at position `q` may see the key at position `k`: what the mask means.
+    /// How many batch rows the mask tells apart; 1: all are alike.
+    pub fn rows(&self) -> usize {
+        self.0.iter().map(Rule::rows).max().unwrap_or(1)
+    }
+    /// The mask of one batch row.
+    #[must_use]
+    pub fn of_row(&self, row: usize) -> Mask {
+        let of_row = |rule: &Rule| match rule {
+            Rule::Documents(rows) => Rule::Documents(vec![of(rows, row).clone()]),
+            Rule::KeyPadding(rows) => Rule::KeyPadding(vec![*of(rows, row)]),
+            rule => rule.clone(),
+        };
+        Mask(self.0.iter().map(of_row).collect())
+    }
+    /// Whether the query at position `q` may see the key at position `k`, in any batch row.
     pub fn allows(&self, q: usize, k: usize) -> bool {
-        self.0.iter().all(|rule| rule.allows(q, k))
+        (0..self.rows()).any(|row| self.allows_in(row, q, k))
     }
-    /// The global positions that the query at `q` may see, as spans of positions. A mask that is
-    /// open at the end ends at `u32::MAX`: it does not know how long the sequence is.
-    pub fn visible(&self, q: usize) -> Spans {
-        let interval = self.interval(q);
-        Span::alone(interval.start, interval.end)
-    }
-    /// What a block of queries `q` by keys `k` leaves visible, from the runs alone.
-    pub fn coverage(&self, q: Run, k: Run) -> Coverage {
-        let band = self.band();
-        if band.holds_all(q, k) {
-            Coverage::Full
-        } else if band.holds_any(q, k) {
-            Coverage::Partial
-        } else {
-            Coverage::Empty
-        }
-    }
-    /// The same for whole shards. Of no queries, or no keys, nothing is visible.
-    pub fn coverage_of(&self, q: &Positions, k: &Positions) -> Coverage {
-        let mut blocks = q.runs().iter().flat_map(|q| k.runs().iter().map(|k| (*q, *k)));
-        let Some((first_q, first_k)) = blocks.next() else { return Coverage::Empty };
-        let first = self.coverage(first_q, first_k);
-        let alike = first != Coverage::Partial && blocks.all(|(q, k)| self.coverage(q, k) == first);
-        if alike { first } else { Coverage::Partial }
+    /// Whether the query at position `q` may see the key at position `k` in batch row `row`: what
+    /// the mask means.
+    pub fn allows_in(&self, row: usize, q: usize, k: usize) -> bool {
+        let offset = k - self.document_of(row, k);
+        let always = self.0.iter().all(|rule| match rule {
+            Rule::Causal => k <= q,
+            Rule::Prefix(prefix) => k <= q || offset < *prefix,
+            Rule::Documents(rows) => of(rows, row).around(q) == of(rows, row).around(k),
+            Rule::KeyPadding(rows) => k < *of(rows, row),
+            _ => true,
+        });
+        let near = self.0.iter().all(|rule| match *rule {
+            Rule::Window(width) => q.abs_diff(k) < width,
+            Rule::Strided { stride } => {
+                q.abs_diff(k) < stride || q.abs_diff(k).is_multiple_of(stride)
+            }
+            Rule::Fixed { block, columns } => {
+                q / block == k / block || k % block >= block - columns
+            }
+            _ => true,
+        });
+        let excused = self.0.iter().any(|rule| match rule {
+            Rule::Sinks(sinks) => offset < *sinks,
+            Rule::Global(ranges) => ranges.iter().any(|r| r.contains(&q) || r.contains(&k)),
+            _ => false,
+        });
+        always && (near || excused)
     }
 
-    /// The keys that the query at `q` may see; neither end falls when `q` rises.
-    pub(crate) fn interval(&self, q: usize) -> Range<usize> {
-        let intervals = self.0.iter().map(|rule| rule.interval(q));
-        let both = intervals.fold(0..usize::MAX, |a, b| a.start.max(b.start)..a.end.min(b.end));
-        both.start..both.end.max(both.start)
+    /// The moduli of which queries and keys may leave the same residue: 1 first, for all pairs.
+    pub(crate) fn moduli(&self) -> BTreeSet<usize> {
+        let mut moduli = BTreeSet::from([1]);
+        for rule in &self.0 {
+            if let Rule::Strided { stride } = rule {
+                let more: Vec<usize> = moduli
+                    .iter()
+                    .map(|modulus| sight::common_multiple(*modulus, *stride))
+                    .collect();
+                moduli.extend(more);
+            }
+        }
+        moduli
     }
-    /// The mask as distances from a query.
-    pub(crate) fn band(&self) -> Band {
-        self.0.iter().map(Rule::band).fold(Band::default(), Band::and)
+    /// Where the document of the key at `k` begins.
+    fn document_of(&self, row: usize, k: usize) -> usize {
+        let start = |rule: &Rule| match rule {
+            Rule::Documents(rows) => of(rows, row).around(k).start,
+            _ => 0,
+        };
+        self.0.iter().map(start).max().unwrap_or(0)
     }
+}
+
+/// The value for batch row `row`, where one may stand for all.
+fn of<T>(rows: &[T], row: usize) -> &T {
+    &rows[row.min(rows.len() - 1)]
 }

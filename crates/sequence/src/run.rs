@@ -1,5 +1,6 @@
-//! Positions as arithmetic: a shard is a strictly increasing list of runs, never a table of
-//! positions.
+//! Positions as arithmetic: blocks of neighbours at equal distances.
+
+use std::ops::Range;
 
 /// `len` blocks of `width` neighbours, `step` apart: `start + step * (i / width) + i % width`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +26,9 @@ impl Run {
     }
     /// The position of local index `index`.
     pub fn at(self, index: usize) -> usize {
+        if self.width == 1 {
+            return self.start + self.step * index;
+        }
         self.start + self.step * (index / self.width) + index % self.width
     }
     /// The largest position.
@@ -34,6 +38,9 @@ impl Run {
     /// How many of the positions are below `position`.
     pub fn rank_of(self, position: usize) -> usize {
         let offset = position.saturating_sub(self.start);
+        if self.step == 1 {
+            return offset.min(self.len);
+        }
         let block = offset / self.step;
         if block < self.len {
             block * self.width + (offset % self.step).min(self.width)
@@ -43,91 +50,38 @@ impl Run {
     }
     /// The positions, in order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..self.tokens()).map(move |index| self.at(index))
+        let blocks = (0..self.len).map(move |block| self.start + self.step * block);
+        blocks.flat_map(move |start| start..start + self.width)
     }
 
     /// The same positions written the one way that comparing runs relies on.
-    fn canonical(self) -> Run {
+    pub(crate) fn canonical(self) -> Run {
         if self.len == 1 || self.width == self.step {
             Run::contiguous(self.start, self.tokens())
         } else {
             self
         }
     }
-}
+    /// The positions of local indices `rows`, in order: the rest of a block, whole blocks, the
+    /// beginning of a block.
+    pub(crate) fn rows(self, rows: Range<usize>) -> impl Iterator<Item = Run> {
+        let Range { start, end } = rows;
+        let whole = start.div_ceil(self.width)..end / self.width;
+        let pieces = if whole.is_empty() {
+            // Within one block, or across one edge.
+            let edge = (whole.start * self.width).clamp(start, end);
+            [self.neighbours(start, edge), None, self.neighbours(edge, end)]
+        } else {
+            let [first, past] = [whole.start, whole.end].map(|block| block * self.width);
+            let blocks = Run { start: self.at(first), len: whole.len(), ..self };
+            [self.neighbours(start, first), Some(blocks), self.neighbours(past, end)]
+        };
+        pieces.into_iter().flatten()
+    }
 
-/// The positions of a shard: a strictly increasing list of runs.
-///
-/// Runs without gaps are written as [`Run::contiguous`] and neighbours among them are joined, so
-/// that shards of equal positions dealt by a layout are equal.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Positions {
-    runs: Vec<Run>,
-}
-
-impl Positions {
-    /// Checks that the runs are non-empty and strictly increasing. No runs at all is an empty
-    /// shard.
-    ///
-    /// # Panics
-    /// When they are not: a shard that is not increasing is a bug of the layout.
-    pub fn new(runs: Vec<Run>) -> Positions {
-        let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
-        for run in runs {
-            assert!(run.len > 0 && run.width > 0, "a run holds at least one position: {run:?}");
-            assert!(run.step >= run.width, "the blocks of a run do not overlap: {run:?}");
-            let run = run.canonical();
-            match joined.last_mut() {
-                Some(before) if before.last() >= run.start => {
-                    panic!("runs are strictly increasing: {before:?}, then {run:?}")
-                }
-                Some(before)
-                    if before.step == 1 && run.step == 1 && before.last() + 1 == run.start =>
-                {
-                    before.len += run.len;
-                }
-                _ => joined.push(run),
-            }
-        }
-        Positions { runs: joined }
-    }
-    /// The positions `0 .. tokens`, in order.
-    pub fn all(tokens: usize) -> Positions {
-        Positions::new((tokens > 0).then(|| Run::contiguous(0, tokens)).into_iter().collect())
-    }
-    /// The runs of a list of positions; none when the list is not strictly increasing.
-    pub fn from_list(positions: &[usize]) -> Option<Positions> {
-        if !positions.is_sorted_by(|a, b| a < b) {
-            return None;
-        }
-        let mut runs: Vec<Run> = Vec::new();
-        for &position in positions {
-            match runs.last_mut() {
-                Some(run) if run.len == 1 => {
-                    *run = Run { step: position - run.start, len: 2, ..*run };
-                }
-                Some(run) if run.last() + run.step == position => run.len += 1,
-                _ => runs.push(Run::contiguous(position, 1)),
-            }
-        }
-        Some(Positions::new(runs))
-    }
-    /// The runs, in local order.
-    pub fn runs(&self) -> &[Run] {
-        &self.runs
-    }
-    /// How many positions there are.
-    pub fn tokens(&self) -> usize {
-        self.runs.iter().map(|run| run.tokens()).sum()
-    }
-    /// The positions, in local order.
-    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.runs.iter().flat_map(|run| run.iter())
-    }
-    /// How many of the positions are below `position`: the local index where it is, or would be
-    /// inserted.
-    pub fn rank_of(&self, position: usize) -> usize {
-        self.runs.iter().map(|run| run.rank_of(position)).sum()
+    /// Local indices `start .. end` of one block.
+    fn neighbours(self, start: usize, end: usize) -> Option<Run> {
+        (start < end).then(|| Run::contiguous(self.at(start), end - start))
     }
 }
 
@@ -136,31 +90,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_have_one_way_of_writing() {
-        let halves = vec![Run::contiguous(0, 3), Run { start: 3, step: 2, len: 2, width: 2 }];
-        assert_eq!(Positions::new(halves), Positions::all(7));
-        assert_eq!(Positions::all(0).tokens(), 0);
-    }
-
-    #[test]
-    #[should_panic(expected = "strictly increasing")]
-    fn runs_that_interleave_are_a_bug() {
-        let even = Run { start: 0, step: 2, len: 4, width: 1 };
-        Positions::new(vec![even, Run { start: 1, ..even }]);
-    }
-
-    #[test]
-    #[should_panic(expected = "do not overlap")]
-    fn blocks_that_overlap_are_a_bug() {
-        Positions::new(vec![Run { start: 0, step: 2, len: 4, width: 3 }]);
-    }
-
-    #[test]
-    fn lists_are_read_back() {
-        for list in [&[][..], &[5], &[0, 3, 6, 7, 8, 20], &[0, 1, 4, 5, 8, 9], &[2, 9]] {
-            let positions = Positions::from_list(list).unwrap();
-            assert_eq!(positions.iter().collect::<Vec<_>>(), list);
+    fn parts_of_a_run_are_its_positions() {
+        for (step, len, width) in [(1, 9, 1), (3, 5, 1), (4, 4, 3), (2, 3, 2), (7, 1, 4)] {
+            let run = Run { start: 5, step, len, width };
+            let all: Vec<usize> = run.iter().collect();
+            assert_eq!(all, (0..run.tokens()).map(|index| run.at(index)).collect::<Vec<_>>());
+            for start in 0..=all.len() {
+                for end in start..=all.len() {
+                    let part: Vec<usize> = run.rows(start..end).flat_map(Run::iter).collect();
+                    assert_eq!(part, all[start..end], "{run:?} {start}..{end}");
+                }
+            }
         }
-        assert_eq!(Positions::from_list(&[1, 1]), None);
     }
 }

@@ -1,7 +1,10 @@
 //! What a kernel is told of a mask: for every query row the key columns it sees, and the reverse,
 //! as local intervals.
 
-use crate::{Coverage, Mask, Positions};
+use std::ops::Range;
+
+use crate::mask::Piece;
+use crate::{Coverage, Mask, Positions, View};
 
 /// A half-open interval `start .. end`; empty when `start >= end`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -12,7 +15,7 @@ pub struct Span {
     pub end: u32,
 }
 
-/// Up to two disjoint increasing intervals; an unused one is empty.
+/// Up to two disjoint increasing intervals; an unused one is empty, and the first is used first.
 pub type Spans = [Span; 2];
 
 impl Span {
@@ -21,17 +24,14 @@ impl Span {
         self.end.saturating_sub(self.start) as usize
     }
 
-    /// The interval `start .. end`, and an empty one where it ends.
-    pub(crate) fn alone(start: usize, end: usize) -> Spans {
-        let [start, end] = [start, end].map(|index| u32::try_from(index).unwrap_or(u32::MAX));
-        [Span { start, end }, Span { start: end, end }]
+    fn is_empty(self) -> bool {
+        self.start >= self.end
     }
 }
 
 /// Who sees whom in a tile of `queries` rows by `keys` columns, in local indices.
 ///
-/// A row that sees nothing has an empty span where a key would be inserted for it; likewise a
-/// column that nobody sees. The second span of a row is empty until a mask needs it.
+/// The spans of a row that sees nothing are empty; likewise those of a column that nobody sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visibility {
     /// For every query row, the key columns it sees.
@@ -43,44 +43,93 @@ pub struct Visibility {
 }
 
 impl Visibility {
-    /// The visibility of `k` from `q` under `mask`: linear in the rows and columns.
+    /// The visibility of `k` from `q` under a mask that takes one view and tells no batch rows
+    /// apart: linear in the rows and columns. [`View::all`] is for every mask.
     ///
     /// # Panics
-    /// When a side has more rows than a [`Span`] can number.
+    /// When the mask needs several views, or a side has more rows than a [`Span`] can number.
     pub fn new(mask: &Mask, q: &Positions, k: &Positions) -> Visibility {
-        let (rows, columns) = (q.tokens(), k.tokens());
+        assert_eq!(mask.rows(), 1, "one visibility is for batch rows that are alike");
+        let mut views = View::all(mask, q, k);
+        let whole = |view: &View| {
+            view.queries.rows.are_all_of(q.tokens()) && view.keys.rows.are_all_of(k.tokens())
+        };
+        assert!(views.len() <= 1 && views.iter().all(whole), "{mask:?} takes several views");
+        let only = views.pop().and_then(|mut view| view.visibility.pop());
+        only.unwrap_or_else(|| Visibility::nothing(q.tokens(), k.tokens()))
+    }
+
+    /// Nothing is visible.
+    pub(crate) fn nothing(rows: usize, columns: usize) -> Visibility {
         assert!(rows.max(columns) < u32::MAX as usize, "rows of a tile are numbered in 32 bits");
-        let queries: Vec<Spans> = q
-            .iter()
-            .map(|position| {
-                let seen = mask.interval(position);
-                Span::alone(k.rank_of(seen.start), k.rank_of(seen.end))
-            })
-            .collect();
-        let visible: usize = queries.iter().map(|[span, _]| span.tokens()).sum();
-        let coverage = match visible {
+        Visibility {
+            queries: vec![Spans::default(); rows],
+            keys: vec![Spans::default(); columns],
+            coverage: Coverage::Empty,
+        }
+    }
+    /// Adds the pairs of a piece between these shards, which are none of those that are there;
+    /// whether there is room for them: if not, nothing changes.
+    pub(crate) fn add(&mut self, piece: &Piece, q: &Positions, k: &Positions) -> bool {
+        let rows = q.rows_within(piece.queries.clone());
+        let columns = k.rows_within(piece.keys.clone());
+        let seen = |query| local(k, &piece.band.seen_from(query, &piece.keys));
+        let seeing = |key| local(q, &piece.band.seeing(key, &piece.queries));
+        let queries: Option<Vec<Spans>> =
+            with_more(&self.queries[rows.clone()], q.rows(rows.clone()).iter().map(seen));
+        let keys: Option<Vec<Spans>> =
+            with_more(&self.keys[columns.clone()], k.rows(columns.clone()).iter().map(seeing));
+        let (Some(queries), Some(keys)) = (queries, keys) else { return false };
+        self.queries[rows].copy_from_slice(&queries);
+        self.keys[columns].copy_from_slice(&keys);
+        true
+    }
+    /// Says what is visible of the whole, once everything is added.
+    pub(crate) fn settle(&mut self) {
+        let visible: usize = self.queries.iter().flatten().map(|span| span.tokens()).sum();
+        self.coverage = match visible {
             0 => Coverage::Empty,
-            _ if visible == rows * columns => Coverage::Full,
+            _ if visible == self.queries.len() * self.keys.len() => Coverage::Full,
             _ => Coverage::Partial,
         };
-        Visibility { keys: seen_by(&queries, columns), queries, coverage }
     }
 }
 
-/// The reverse. Neither end of a row's span falls from row to row, so the rows that see a column
-/// are those between the first whose span ends past it and the first whose span starts past it.
-fn seen_by(queries: &[Spans], columns: usize) -> Vec<Spans> {
-    let (mut first, mut past) = (0, 0);
-    (0..columns)
-        .map(|column| {
-            let column = column as u32;
-            while first < queries.len() && queries[first][0].end <= column {
-                first += 1;
-            }
-            while past < queries.len() && queries[past][0].start <= column {
-                past += 1;
-            }
-            Span::alone(first, past)
-        })
-        .collect()
+/// The local indices of the positions in `range`.
+fn local(positions: &Positions, range: &Range<usize>) -> Span {
+    let rows = positions.rows_within(range.clone());
+    Span { start: rows.start as u32, end: rows.end as u32 }
+}
+
+/// Each row's spans with one more; none when one has no room.
+fn with_more(rows: &[Spans], more: impl Iterator<Item = Span>) -> Option<Vec<Spans>> {
+    std::iter::zip(rows, more).map(|(spans, span)| inserted(*spans, span)).collect()
+}
+
+/// Spans and one that is disjoint from them, joined where they touch.
+fn inserted([first, second]: Spans, more: Span) -> Option<Spans> {
+    let none = |at: Span| Span { start: at.end, end: at.end };
+    let touching = |a: Span, b: Span| a.end == b.start;
+    let join = |a: Span, b: Span| Span { start: a.start, end: b.end };
+    if more.is_empty() {
+        return Some([first, second]);
+    }
+    if first.is_empty() {
+        return Some([more, none(more)]);
+    }
+    let all = if second.is_empty() { vec![first, more] } else { vec![first, second, more] };
+    let mut sorted = all;
+    sorted.sort_unstable_by_key(|span| span.start);
+    sorted.dedup_by(|later, earlier| {
+        let joins = touching(*earlier, *later);
+        if joins {
+            *earlier = join(*earlier, *later);
+        }
+        joins
+    });
+    match sorted[..] {
+        [one] => Some([one, none(one)]),
+        [one, two] => Some([one, two]),
+        _ => None,
+    }
 }

@@ -44,6 +44,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
         Just(Layout::Contiguous),
         Just(Layout::Zigzag),
         (1_usize..5).prop_map(|width| Layout::Striped { width }),
+        (1_usize..5).prop_map(|width| Layout::Balanced { width }),
     ]
 }
 
@@ -123,32 +124,43 @@ proptest! {
     }
 
     #[test]
-    fn spans_of_positions_are_exact(mask in masks(), q in 0_usize..100) {
-        let seen: Vec<usize> = (0..200).filter(|k| mask.allows(q, *k)).collect();
-        let [span, second] = mask.visible(q);
-        prop_assert_eq!(second.tokens(), 0);
-        let inside = |k: &usize| (span.start as usize..span.end as usize).contains(k);
-        prop_assert_eq!((0..200).filter(inside).collect::<Vec<_>>(), seen);
-    }
-
-    #[test]
     fn ranks_of_positions_are_exact(shard in shards(), position in 0_usize..300) {
         prop_assert_eq!(shard.rank_of(position), shard.iter().filter(|p| *p < position).count());
     }
 
     #[test]
+    fn parts_of_shards_are_exact(shard in shards(), start in 0_usize..300, len in 0_usize..200) {
+        let list: Vec<usize> = shard.iter().collect();
+        let range = start..start + len;
+        let inside: Vec<usize> = list.iter().copied().filter(|at| range.contains(at)).collect();
+        prop_assert_eq!(shard.within(range).iter().collect::<Vec<_>>(), inside);
+        let rows = start.min(list.len())..(start + len).min(list.len());
+        prop_assert_eq!(shard.rows(start..start + len).iter().collect::<Vec<_>>(), &list[rows]);
+        prop_assert_eq!(shard.at(start), list.get(start).copied());
+    }
+
+    #[test]
     fn every_position_is_dealt_once(
-        layout in layouts(), world in 1_usize..=64, times in 1_usize..5,
+        layout in layouts(), tokens in 1_usize..200,
+        weights in proptest::collection::vec(0_usize..5, 1..=16), more in 0_usize..3,
     ) {
-        let tokens = layout.multiple(world) * times;
-        let shards = layout.deal(tokens, world).unwrap();
-        prop_assert_eq!(shards.len(), world);
+        let weights: Vec<usize> = weights.into_iter().map(|weight| weight + more).collect();
+        let all: usize = weights.iter().sum();
+        prop_assume!(all > 0);
+        let mask = Mask::causal().and(Rule::documents(&[30, 50]));
+        let shards = layout.deal_weighted(&mask, tokens, &weights).unwrap();
+        prop_assert_eq!(shards.len(), weights.len());
         let mut dealt: Vec<usize> = shards.iter().flat_map(Positions::iter).collect();
         dealt.sort_unstable();
         prop_assert_eq!(dealt, (0..tokens).collect::<Vec<_>>());
-        for shard in &shards {
-            prop_assert_eq!(shard.tokens(), tokens / world);
-            prop_assert!(shard.runs().len() <= 2);
+        for (shard, weight) in shards.iter().zip(&weights) {
+            let off = shard.tokens().abs_diff(tokens * weight / all);
+            let most = match layout {
+                Layout::Contiguous | Layout::Zigzag => 1,
+                Layout::Striped { width } => width * weight,
+                Layout::Balanced { width } => 2 * width,
+            };
+            prop_assert!(off <= most, "{} of {tokens} for a weight of {weight}", shard.tokens());
         }
     }
 
@@ -187,21 +199,47 @@ fn small_runs_are_classified_and_counted_exactly_at_every_edge() {
 
 #[test]
 fn one_rank_holds_the_natural_order() {
-    for layout in [Layout::Contiguous, Layout::Zigzag, Layout::Striped { width: 3 }] {
+    for layout in [
+        Layout::Contiguous,
+        Layout::Zigzag,
+        Layout::Striped { width: 3 },
+        Layout::Balanced { width: 3 },
+    ] {
         assert_eq!(layout.deal(12, 1).unwrap(), [Positions::all(12)]);
     }
 }
 
 #[test]
-fn rows_that_see_nothing_are_empty_where_a_key_would_be_inserted() {
+fn rows_that_see_nothing_have_empty_spans() {
     let q = Positions::from_list(&[0, 5, 20]).unwrap();
     let k = Positions::from_list(&[4, 5, 30]).unwrap();
     let visibility = Visibility::new(&Mask::causal().and(Rule::Window(3)), &q, &k);
-    let first = |spans: &Vec<[Span; 2]>| -> Vec<(u32, u32)> {
-        spans.iter().map(|[span, _]| (span.start, span.end)).collect()
+    let first = |spans: &Vec<[Span; 2]>| -> Vec<usize> {
+        spans.iter().map(|[span, _]| span.tokens()).collect()
     };
-    assert_eq!(first(&visibility.queries), [(0, 0), (0, 2), (2, 2)]);
-    assert_eq!(first(&visibility.keys), [(1, 2), (1, 2), (3, 3)]);
+    assert_eq!(first(&visibility.queries), [0, 2, 0]);
+    assert_eq!(first(&visibility.keys), [1, 1, 0]);
+}
+
+#[test]
+fn documents_are_dealt_such_that_all_see_as_much() {
+    let lengths: Vec<usize> = (0..200_usize).map(|i| i * i * 31 % 1009 + 1).collect();
+    let tokens = lengths.iter().sum::<usize>() / 16 * 16;
+    let mask = Mask::causal().and(Rule::documents(&lengths));
+    let all = Positions::all(tokens);
+    let busiest = |layout: Layout, weights: &[usize]| {
+        let shards = layout.deal_weighted(&mask, tokens, weights).unwrap();
+        let pairs = shards.iter().map(|shard| pairs_between(&mask, shard, &all));
+        let work = pairs.zip(weights).map(|(pairs, weight)| pairs as f64 / *weight as f64);
+        let share = pairs_between(&mask, &all, &all) as f64 / weights.iter().sum::<usize>() as f64;
+        work.fold(0.0, f64::max) / share
+    };
+    for weights in [&[1; 8][..], &[1; 5], &[3, 2, 2, 1]] {
+        let balanced = busiest(Layout::Balanced { width: 128 }, weights);
+        let zigzag = busiest(Layout::Zigzag, weights);
+        println!("busiest rank of {weights:?}: balanced {balanced:.3}, zigzag {zigzag:.3}");
+        assert!(balanced < 1.02 && balanced < zigzag);
+    }
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! How much of a block is visible: counted from the runs, never pair by pair.
+
+use std::ops::Range;
+
+use super::sight::merged;
+use super::{Coverage, Mask, Shards, Sight};
+use crate::{Positions, Run};
+
+/// How many (query, key) pairs are visible between two shards: exact, from the runs. Where batch
+/// rows differ, those of all of them.
+pub fn pairs_between(mask: &Mask, q: &Positions, k: &Positions) -> u64 {
+    (0..mask.rows()).map(|row| pairs_in(mask, row, q, k)).sum()
+}
+
+fn pairs_in(mask: &Mask, row: usize, q: &Positions, k: &Positions) -> u64 {
+    let shards = Shards { q, k };
+    let pieces = Sight::new(mask, row).pieces(shards);
+    pieces.iter().map(|piece| piece.pairs(shards)).sum()
+}
+
+impl Mask {
+    /// What a block of queries `q` by keys `k` leaves visible.
+    pub fn coverage(&self, q: Run, k: Run) -> Coverage {
+        let [q, k] = [q, k].map(|run| Positions::new(vec![run]));
+        self.coverage_of(&q, &k)
+    }
+    /// The same for whole shards. Of no queries, or no keys, nothing is visible.
+    pub fn coverage_of(&self, q: &Positions, k: &Positions) -> Coverage {
+        let mut rows = (0..self.rows()).map(|row| self.coverage_in(row, q, k));
+        let first = rows.next().unwrap_or(Coverage::Full);
+        let alike = first != Coverage::Partial && rows.all(|row| row == first);
+        if alike { first } else { Coverage::Partial }
+    }
+    /// The keys that the query at `q` may see in batch row `row`, of `tokens` positions: intervals
+    /// with gaps between them.
+    pub fn visible_in(&self, row: usize, q: usize, tokens: usize) -> Vec<Range<usize>> {
+        let query = Positions::new(vec![Run::contiguous(q, 1)]);
+        let shards = Shards { q: &query, k: &Positions::all(tokens) };
+        let pieces = Sight::new(self, row).pieces(shards);
+        let seen = pieces.iter().flat_map(|piece| {
+            let keys = piece.band.seen_from(q, &piece.keys);
+            let thinned = piece.keys_for(q).map(|class| class.of(keys));
+            thinned.unwrap_or_default()
+        });
+        merged(seen.collect())
+    }
+
+    fn coverage_in(&self, row: usize, q: &Positions, k: &Positions) -> Coverage {
+        let all = q.tokens() as u64 * k.tokens() as u64;
+        let (seen, hidden) = if all > 0 { self.glance(row, q, k) } else { (false, true) };
+        let shards = Shards { q, k };
+        let is_seen = || {
+            let pieces = Sight::new(self, row).pieces(shards);
+            pieces.iter().any(|piece| piece.is_seen(shards))
+        };
+        if hidden {
+            return if seen || is_seen() { Coverage::Partial } else { Coverage::Empty };
+        }
+        if pairs_in(self, row, q, k) == all { Coverage::Full } else { Coverage::Partial }
+    }
+    /// Whether any of a few pairs is visible, and whether any is not: the first and the last query
+    /// with the first key, the last, and those next to it. Most blocks need no more.
+    fn glance(&self, row: usize, q: &Positions, k: &Positions) -> (bool, bool) {
+        let (mut seen, mut hidden) = (false, false);
+        for query in [0, q.tokens() - 1].into_iter().filter_map(|index| q.at(index)) {
+            let next = k.rank_of(query);
+            let keys = [0, next.saturating_sub(1), next, k.tokens() - 1];
+            for key in keys.into_iter().filter_map(|index| k.at(index)) {
+                let allowed = self.allows_in(row, query, key);
+                (seen, hidden) = (seen || allowed, hidden || !allowed);
+            }
+        }
+        (seen, hidden)
+    }
+}

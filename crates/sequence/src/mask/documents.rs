@@ -1,0 +1,54 @@
+//! Documents packed one after the other into one sequence.
+
+use std::ops::Range;
+
+/// Where the documents of a packed sequence end. What follows the last one is a document more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Documents {
+    /// One past the last position of every document, strictly increasing.
+    ends: Vec<usize>,
+}
+
+impl Documents {
+    /// Documents of these lengths, one after the other; empty ones are none.
+    pub fn of_lengths(lengths: &[usize]) -> Documents {
+        let mut end = 0;
+        let ends = lengths.iter().filter(|length| **length > 0).map(|length| {
+            end += length;
+            end
+        });
+        Documents { ends: ends.collect() }
+    }
+    /// The positions of the document that `position` is in.
+    pub fn around(&self, position: usize) -> Range<usize> {
+        let index = self.ends.partition_point(|end| *end <= position);
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        start..self.ends.get(index).copied().unwrap_or(usize::MAX)
+    }
+
+    /// Documents that end where any of these or of `other` does.
+    pub(super) fn cut_by(mut self, other: &Documents) -> Documents {
+        if self.ends.is_empty() {
+            return other.clone();
+        }
+        self.ends.extend(&other.ends);
+        self.ends.sort_unstable();
+        self.ends.dedup();
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_follow_each_other() {
+        let documents = Documents::of_lengths(&[3, 0, 1]);
+        let around: Vec<_> = (0..6).map(|position| documents.around(position)).collect();
+        assert_eq!(around, [0..3, 0..3, 0..3, 3..4, 4..usize::MAX, 4..usize::MAX]);
+        let both = documents.cut_by(&Documents::of_lengths(&[2, 2, 4]));
+        assert_eq!(both, Documents::of_lengths(&[2, 1, 1, 4]));
+        assert_eq!(Documents::default().around(7), 0..usize::MAX);
+    }
+}

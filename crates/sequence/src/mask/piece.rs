@@ -1,0 +1,172 @@
+//! Disjoint pieces of what a mask leaves visible.
+
+use std::ops::Range;
+
+use crate::Positions;
+use crate::band::Band;
+use crate::positions::solve;
+
+/// Pairs of a rectangle of positions, between two diagonals, thinned by residues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) queries: Range<usize>,
+    pub(crate) keys: Range<usize>,
+    pub(crate) band: Band,
+    /// Query and key leave the same residue modulo this; 1: any do.
+    pub(crate) alike: usize,
+    /// Which keys.
+    pub(crate) class: Class,
+}
+
+/// Queries and keys of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shards<'a> {
+    pub(crate) q: &'a Positions,
+    pub(crate) k: &'a Positions,
+}
+
+impl Shards<'_> {
+    /// Those intervals of a partition, which `around` gives for a position of each, that hold a
+    /// query and a key of `piece`. Leaps over those that hold only one of the two.
+    pub(super) fn meeting(
+        self,
+        piece: &Piece,
+        around: impl Fn(usize) -> Range<usize>,
+    ) -> Vec<Range<usize>> {
+        let next = |positions: &Positions, range: &Range<usize>, from: usize| {
+            let first = positions.rank_of(range.start.max(from));
+            positions.at(first).filter(|position| *position < range.end)
+        };
+        let mut found = Vec::new();
+        let mut from = 0;
+        while let Some(query) = next(self.q, &piece.queries, from) {
+            let interval = around(query);
+            let Some(key) = next(self.k, &piece.keys, interval.start) else { break };
+            from = if key < interval.end { interval.end } else { around(key).start };
+            if key < interval.end {
+                found.push(interval);
+            }
+        }
+        found
+    }
+}
+
+/// The positions that leave `residue` when divided by `modulus`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Class {
+    pub(crate) modulus: usize,
+    pub(crate) residue: usize,
+}
+
+impl Class {
+    /// Every position.
+    pub(crate) const ALL: Class = Class { modulus: 1, residue: 0 };
+
+    /// The positions in both, if there are any (the Chinese remainder theorem).
+    pub(crate) fn and(self, other: Class) -> Option<Class> {
+        let gap = (other.residue % other.modulus + other.modulus - self.residue % other.modulus)
+            % other.modulus;
+        let (steps, period) = solve(self.modulus % other.modulus, gap, other.modulus)?;
+        let modulus = self.modulus * period;
+        Some(Class { modulus, residue: self.residue + self.modulus * steps })
+    }
+    /// Those of its positions that lie in `range`, as intervals.
+    pub(super) fn of(self, range: Range<usize>) -> Vec<Range<usize>> {
+        if self.modulus == 1 {
+            return vec![range];
+        }
+        let turn = range.start / self.modulus * self.modulus + self.residue;
+        let first = if turn < range.start { turn + self.modulus } else { turn };
+        (first..range.end).step_by(self.modulus).map(|position| position..position + 1).collect()
+    }
+}
+
+impl Piece {
+    /// The part of a piece in a smaller rectangle, if there is any.
+    pub(super) fn inside(
+        &self,
+        queries: &Range<usize>,
+        keys: &Range<usize>,
+        band: Band,
+    ) -> Option<Piece> {
+        let queries = both(&self.queries, queries);
+        let keys = both(&self.keys, keys);
+        let band = self.band.and(band);
+        let any = !queries.is_empty() && !keys.is_empty() && band.touches(&queries, &keys);
+        any.then_some(Piece { queries, keys, band, ..*self })
+    }
+    /// The keys it takes of queries that leave `residue` modulo a multiple of [`Piece::alike`].
+    pub(crate) fn keys_for(&self, residue: usize) -> Option<Class> {
+        self.class.and(Class { modulus: self.alike, residue: residue % self.alike })
+    }
+    /// How many of its pairs are between these shards.
+    pub(super) fn pairs(&self, shards: Shards<'_>) -> u64 {
+        self.parts(shards, |parts| parts.sum())
+    }
+    /// Whether any is.
+    pub(super) fn is_seen(&self, shards: Shards<'_>) -> bool {
+        self.parts(shards, |mut parts| Iterator::any(&mut parts, |pairs| pairs > 0))
+    }
+
+    /// The pairs by residue.
+    fn parts<T>(
+        &self,
+        Shards { q, k }: Shards<'_>,
+        gather: impl FnOnce(&mut dyn Iterator<Item = u64>) -> T,
+    ) -> T {
+        let (q, k) = (q.within(self.queries.clone()), k.within(self.keys.clone()));
+        if self.alike == 1 && self.class == Class::ALL {
+            return gather(&mut std::iter::once(self.band.pairs(&q, &k)));
+        }
+        let neighbours = |positions: &Positions| positions.runs().iter().all(|run| run.step == 1);
+        if self.class == Class::ALL && neighbours(&q) && neighbours(&k) {
+            let runs = q.runs().iter().flat_map(|q| k.runs().iter().map(move |k| (*q, *k)));
+            return gather(&mut runs.map(|(q, k)| self.band.pairs_alike(q, k, self.alike)));
+        }
+        let of_group = |(residue, q): (usize, Positions)| self.pairs_of_class(residue, &q, &k);
+        gather(&mut self.groups(&q).map(of_group))
+    }
+
+    /// The queries by residue modulo [`Piece::alike`].
+    fn groups<'a>(&self, q: &'a Positions) -> Box<dyn Iterator<Item = (usize, Positions)> + 'a> {
+        let alike = self.alike;
+        if alike == 1 {
+            return Box::new(std::iter::once((0, q.clone())));
+        }
+        if alike > q.tokens() {
+            return Box::new((0..q.tokens()).map(|row| {
+                let one = q.rows(row..row + 1);
+                (one.extent().start, one)
+            }));
+        }
+        Box::new((0..alike).flat_map(move |residue| {
+            q.of_residue(alike, residue).into_iter().map(move |(_, part)| (residue, part))
+        }))
+    }
+    fn pairs_of_class(&self, residue: usize, q: &Positions, k: &Positions) -> u64 {
+        let Some(Class { modulus, residue }) = self.keys_for(residue) else { return 0 };
+        k.of_residue(modulus, residue).iter().map(|(_, k)| self.band.pairs(q, k)).sum()
+    }
+}
+
+/// What two ranges share; an empty one where they share nothing.
+pub(super) fn both(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
+    let (start, end) = (a.start.max(b.start), a.end.min(b.end));
+    start..end.max(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_meet_where_residues_agree() {
+        let classes = (1..7).flat_map(|m| (0..m).map(move |r| Class { modulus: m, residue: r }));
+        for (a, b) in classes.clone().flat_map(|a| classes.clone().map(move |b| (a, b))) {
+            let holds = |c: Class, n: usize| n % c.modulus == c.residue;
+            let slow: Vec<usize> = (0..60).filter(|n| holds(a, *n) && holds(b, *n)).collect();
+            let fast = a.and(b).map(|both| (0..60).filter(|n| holds(both, *n)).collect());
+            assert_eq!(fast.unwrap_or_else(Vec::new), slow, "{a:?} {b:?}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What a mask leaves visible in one batch row, as pieces.
+
+use std::ops::Range;
+
+use super::piece::both;
+use super::{Class, Documents, Mask, Piece, Rule, Shards, of};
+use crate::band::Band;
+use crate::positions::common_divisor;
+
+/// The rules of a mask in one batch row, those of a kind taken together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sight {
+    documents: Documents,
+    /// Keys from here on are padding.
+    end: Option<usize>,
+    /// Causal, but for so many first keys of a document.
+    prefix: Option<usize>,
+    window: Option<Band>,
+    strides: Vec<usize>,
+    fixed: Vec<Fixed>,
+    sinks: usize,
+    /// Sorted, disjoint and not empty.
+    global: Vec<Range<usize>>,
+}
+
+/// The numbers of [`Rule::Fixed`].
+#[derive(Clone, Copy, Debug)]
+struct Fixed {
+    block: usize,
+    columns: usize,
+}
+
+impl Sight {
+    /// The rules of batch row `row`.
+    pub(crate) fn new(mask: &Mask, row: usize) -> Sight {
+        let mut sight = Sight::default();
+        for rule in mask.rules() {
+            sight.add(rule, row);
+        }
+        sight.global = merged(std::mem::take(&mut sight.global));
+        sight
+    }
+
+    fn add(&mut self, rule: &Rule, row: usize) {
+        let least = |a: Option<usize>, b: usize| Some(a.map_or(b, |a| a.min(b)));
+        match rule {
+            Rule::Causal => self.prefix = Some(0),
+            Rule::Prefix(prefix) => self.prefix = least(self.prefix, *prefix),
+            Rule::Documents(rows) => {
+                self.documents = std::mem::take(&mut self.documents).cut_by(of(rows, row));
+            }
+            Rule::KeyPadding(rows) => self.end = least(self.end, *of(rows, row)),
+            Rule::Window(width) => {
+                let reach = i64::try_from(*width).unwrap_or(i64::MAX) - 1;
+                let band = Band { behind: Some(reach), ahead: Some(reach) };
+                self.window = Some(self.window.map_or(band, |window| window.and(band)));
+            }
+            Rule::Strided { stride } => self.strides.push(*stride),
+            Rule::Fixed { block, columns } => {
+                self.fixed.push(Fixed { block: *block, columns: *columns });
+            }
+            Rule::Sinks(sinks) => self.sinks = self.sinks.max(*sinks),
+            Rule::Global(ranges) => self.global.extend_from_slice(ranges),
+        }
+    }
+
+    /// What is visible between two shards: disjoint pieces.
+    pub(crate) fn pieces(&self, shards: Shards<'_>) -> Vec<Piece> {
+        let all = Piece {
+            queries: shards.q.extent(),
+            keys: both(&shards.k.extent(), &(0..self.end.unwrap_or(usize::MAX))),
+            band: Band::default(),
+            alike: 1,
+            class: Class::ALL,
+        };
+        let mut pieces = Vec::new();
+        for document in shards.meeting(&all, |at| self.documents.around(at)) {
+            self.pieces_of(&document, shards, &all, &mut pieces);
+        }
+        pieces
+    }
+
+    /// The pieces of one document: a causal one may begin with a prefix.
+    fn pieces_of(
+        &self,
+        document: &Range<usize>,
+        shards: Shards<'_>,
+        all: &Piece,
+        pieces: &mut Vec<Piece>,
+    ) {
+        let prefix = self.prefix.map_or(usize::MAX, |prefix| document.start.saturating_add(prefix));
+        let (before, after) = (document.start..prefix.min(document.end), prefix..document.end);
+        let causal = Band { behind: None, ahead: Some(0) };
+        for (keys, band) in [(before, Band::default()), (after, causal)] {
+            if let Some(part) = all.inside(document, &keys, band) {
+                self.cells(document, shards, part, pieces);
+            }
+        }
+    }
+
+    /// A piece cut where the window and the patterns begin or cease to matter.
+    fn cells(
+        &self,
+        document: &Range<usize>,
+        shards: Shards<'_>,
+        piece: Piece,
+        pieces: &mut Vec<Piece>,
+    ) {
+        if self.window.is_none() && self.strides.is_empty() && self.fixed.is_empty() {
+            pieces.push(piece);
+            return;
+        }
+        let mut open = self.global.clone();
+        open.push(document.start..document.start.saturating_add(self.sinks));
+        let open = merged(open);
+        for (queries, asks_all) in segments(&piece.queries, &self.global) {
+            for (keys, seen_by_all) in segments(&piece.keys, &open) {
+                let Some(cell) = piece.inside(&queries, &keys, Band::default()) else { continue };
+                if asks_all || seen_by_all {
+                    pieces.push(cell);
+                } else {
+                    self.near(shards, &cell, pieces);
+                }
+            }
+        }
+    }
+
+    /// What the window and the patterns leave of a piece.
+    fn near(&self, shards: Shards<'_>, piece: &Piece, pieces: &mut Vec<Piece>) {
+        let band = self.window.unwrap_or_default();
+        let mut left = Vec::from_iter(piece.inside(&piece.queries, &piece.keys, band));
+        for stride in &self.strides {
+            left = left.iter().flat_map(|piece| strided(piece, *stride)).collect();
+        }
+        for fixed in &self.fixed {
+            left = left.iter().flat_map(|piece| fixed.parts(shards, piece)).collect();
+        }
+        pieces.extend(left);
+    }
+}
+
+/// The keys nearer than `stride`; and those as far or farther, before and after the query, that
+/// leave its residue.
+fn strided(piece: &Piece, stride: usize) -> impl Iterator<Item = Piece> {
+    let far = i64::try_from(stride).unwrap_or(i64::MAX);
+    let near = Band { behind: Some(far - 1), ahead: Some(far - 1) };
+    let before = Band { behind: None, ahead: Some(-far) };
+    let after = Band { behind: Some(-far), ahead: None };
+    let inside = |band| piece.inside(&piece.queries, &piece.keys, band);
+    let alike = common_multiple(piece.alike, stride);
+    let thinned = [before, after].map(inside).into_iter().flatten();
+    inside(near).into_iter().chain(thinned.map(move |piece| Piece { alike, ..piece }))
+}
+
+impl Fixed {
+    /// The columns that everybody sees, by residue; and what a block sees of the rest of itself.
+    fn parts(self, shards: Shards<'_>, piece: &Piece) -> Vec<Piece> {
+        let Fixed { block, columns } = self;
+        let classes = (block - columns..block).map(|residue| Class { modulus: block, residue });
+        let seen_by_all = classes.filter_map(|class| {
+            let class = piece.class.and(class)?;
+            Some(Piece { class, ..piece.clone() })
+        });
+        let blocks = shards.meeting(piece, |at| at / block * block..at / block * block + block);
+        let own = blocks.into_iter().filter_map(|block| {
+            let keys = block.start..block.end - columns;
+            piece.inside(&block, &keys, Band::default())
+        });
+        seen_by_all.chain(own).collect()
+    }
+}
+
+/// The parts of `whole` inside and outside of `marked`, in order; marked ones are sorted and
+/// disjoint.
+fn segments(whole: &Range<usize>, marked: &[Range<usize>]) -> Vec<(Range<usize>, bool)> {
+    let mut at = whole.start;
+    let mut parts = Vec::new();
+    for marked in marked.iter().map(|marked| both(whole, marked)).filter(|m| !m.is_empty()) {
+        parts.push((at..marked.start, false));
+        at = marked.end;
+        parts.push((marked, true));
+    }
+    parts.push((at..whole.end, false));
+    parts.retain(|(part, _)| !part.is_empty());
+    parts
+}
+
+/// The same positions as sorted ranges with gaps between them.
+pub(super) fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// The least common multiple.
+pub(super) fn common_multiple(a: usize, b: usize) -> usize {
+    a / common_divisor(a, b) * b
+}
