@@ -70,9 +70,10 @@ impl Buffers {
 
     fn around(&self, block: Block) -> Option<(&Block, &Tensors)> {
         let least = Block { heads: Extent::all(0), rows: Extent::all(0), ..block };
-        let mut of_owner = self.0.range(least..).take_while(|(held, _)| {
-            (held.part, held.owner) == (block.part, block.owner)
-        });
+        let mut of_owner = self
+            .0
+            .range(least..)
+            .take_while(|(held, _)| (held.part, held.owner) == (block.part, block.owner));
         of_owner.find(|(held, _)| held.contains(block))
     }
 }
@@ -95,11 +96,10 @@ fn slice(tensor: &Tensor, held: Block, block: Block) -> Result<Tensor> {
 
 /// `to += from`, where the rows of one head lie together and those of several may not.
 fn add(kernel: &dyn AttentionKernel, to: &Tensor, from: &Tensor) -> Result<()> {
-    let from = from.contiguous()?;
     for batch in 0..to.dim(0)? {
         for head in 0..to.dim(1)? {
-            let rows = |tensor: &Tensor| tensor.get(batch)?.get(head);
-            kernel.accumulate(&rows(to)?, &rows(&from)?)?;
+            let rows = |tensor: &Tensor| tensor.narrow(0, batch, 1)?.narrow(1, head, 1);
+            kernel.accumulate(&rows(to)?, &rows(from)?)?;
         }
     }
     Ok(())

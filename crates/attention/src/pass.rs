@@ -86,7 +86,9 @@ impl<'a> Running<'a> {
             // Made anew for every block of queries: kept for all of them they would grow with the whole sequence.
             let seen: Vec<Visibility> = tiles.iter().map(|tile| self.visibility(tile)).collect();
             let plain = zip(tiles, &seen).map(|(tile, seen)| {
-                let [k, v] = &keys[&tile.keys][..] else { bail!("attention: {tile:?} has no keys") };
+                let [k, v] = &keys[&tile.keys][..] else {
+                    bail!("attention: {tile:?} has no keys")
+                };
                 Ok(Tile { k, v, visibility: from_ref(seen) })
             });
             let plain = plain.collect::<Result<Vec<_>>>()?;

@@ -71,7 +71,8 @@ impl<'a> Travels<'a> {
         held: &mut Buffers,
         kernel: &dyn AttentionKernel,
     ) -> Result<()> {
-        let now = self.under_way.borrow_mut().extract_if(.., |travel| travel.awaited == hop).collect();
+        let now =
+            self.under_way.borrow_mut().extract_if(.., |travel| travel.awaited == hop).collect();
         let now: Vec<Travel> = now;
         for Travel { pending, receives, .. } in now {
             let mut came = pending.wait()?.into_iter();
@@ -88,12 +89,7 @@ impl<'a> Travels<'a> {
     }
 
     /// A block travels as its tensors. What is lent the sender still reads, the rest is gone.
-    fn send(
-        &self,
-        send: &sequence::Move,
-        held: &mut Buffers,
-        moves: &mut Vec<Move>,
-    ) -> Result<()> {
+    fn send(&self, send: &sequence::Move, held: &mut Buffers, moves: &mut Vec<Move>) -> Result<()> {
         let (tensors, hold) = if send.block.part.is_lent() {
             (held.lend(send.block)?, Hold::Lend)
         } else {
