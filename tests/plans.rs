@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use annulus_sequence::Strategy;
+use annulus_sequence::{Heads, Layout, Strategy};
 use annulus_tests::runs::Place;
 use annulus_tests::{root, run};
 use serde_json::Value;
@@ -46,9 +46,9 @@ fn ranks(plan: &Value) -> impl Iterator<Item = &Value> {
     plan["ranks"].as_array().expect("ranks").iter()
 }
 
-/// Whether `strategy` runs on so many ranks.
+/// Whether `strategy` runs on so many ranks with the heads of the place's experiment.
 fn runs_on(strategy: Strategy, ranks: usize) -> bool {
-    ranks == 1 || strategy != Strategy::Local
+    strategy.check(ranks, Heads { query: 4, key_value: 2 }).is_ok()
 }
 
 #[test]
@@ -96,12 +96,10 @@ fn planned_bytes_hold_for_meshes_micro_batches_windows_and_bf16() {
 /// The positions of a rank, by the words of the strategies' papers.
 fn dealt(strategy: Strategy, tokens: usize, ranks: usize, rank: usize) -> Vec<usize> {
     let chunk = |index: usize, of: usize| index * tokens / of..(index + 1) * tokens / of;
-    match strategy {
-        Strategy::Local | Strategy::Ring | Strategy::AllGather => chunk(rank, ranks).collect(),
-        Strategy::Striped => (rank..tokens).step_by(ranks).collect(),
-        Strategy::Megatron => {
-            chunk(rank, 2 * ranks).chain(chunk(2 * ranks - 1 - rank, 2 * ranks)).collect()
-        }
+    match strategy.layout() {
+        Layout::Contiguous => chunk(rank, ranks).collect(),
+        Layout::Striped { .. } => (rank..tokens).step_by(ranks).collect(),
+        _ => chunk(rank, 2 * ranks).chain(chunk(2 * ranks - 1 - rank, 2 * ranks)).collect(),
     }
 }
 

@@ -1,97 +1,123 @@
-//! What lies on a rank during a pass, by what it holds.
+//! What lies on a rank during a pass, by block.
 
 use std::collections::BTreeMap;
+use std::iter::zip;
 
-use annulus_ops::attention::{AttentionKernel, KeyValueGradients};
-use annulus_sequence::{Buffer, Hop, Part, TilePlan};
+use annulus_ops::attention::AttentionKernel;
+use annulus_sequence::{Block, Extent, Part, TilePlan};
 use candle_core::{Result, Tensor, bail};
 
-/// Keys and values, or their gradients.
-#[derive(Clone, Debug)]
-pub(crate) struct Pair(pub(crate) Tensor, pub(crate) Tensor);
+/// The tensors of a block, with heads and rows along dimensions 1 and 2.
+///
+/// Queries forward: q. Backward: q, the gradient of the output, and what the kernel prepared per row. Outputs: out and
+/// log-sum-exp. Keys and values, and their gradients: two. Gradients of queries: one.
+pub(crate) type Tensors = Vec<Tensor>;
 
 /// The buffers of one rank in one pass.
-#[derive(Debug)]
-pub(crate) struct Buffers {
-    held: BTreeMap<Buffer, Pair>,
-    /// The own keys and values: of the shape that absent gradients have.
-    own: Pair,
-}
+#[derive(Debug, Default)]
+pub(crate) struct Buffers(BTreeMap<Block, Tensors>);
 
 impl Buffers {
-    pub(crate) fn new(buffer: Buffer, own: Pair) -> Buffers {
-        Buffers { held: BTreeMap::from([(buffer, own.clone())]), own }
+    /// What is lent: the block, as a part of the buffer that contains it.
+    pub(crate) fn lend(&self, block: Block) -> Result<Tensors> {
+        let Some((held, tensors)) = self.around(block) else { return missing(block) };
+        tensors.iter().map(|tensor| slice(tensor, *held, block)?.contiguous()).collect()
     }
 
-    pub(crate) fn get(&self, buffer: Buffer) -> Result<&Pair> {
-        match self.held.get(&buffer) {
-            Some(pair) => Ok(pair),
-            None => bail!("attention: {buffer:?} is not here"),
+    /// The keys and values of tiles, each once.
+    pub(crate) fn keys(&self, tiles: &[TilePlan]) -> Result<BTreeMap<Block, Tensors>> {
+        tiles.iter().map(|tile| Ok((tile.keys, self.lend(tile.keys)?))).collect()
+    }
+
+    /// What is given away, or done with.
+    pub(crate) fn take(&mut self, block: Block) -> Result<Tensors> {
+        self.0.remove(&block).map_or_else(|| missing(block), Ok)
+    }
+
+    /// The same where it is here.
+    pub(crate) fn taken(&mut self, block: Block) -> Option<Tensors> {
+        self.0.remove(&block)
+    }
+
+    /// Holds what was made here or has come; `kernel` adds a sum to one that contains it, and the same to it. In place: what
+    /// was given away is nobody else's any more.
+    pub(crate) fn put(
+        &mut self,
+        block: Block,
+        tensors: Tensors,
+        kernel: &dyn AttentionKernel,
+    ) -> Result<()> {
+        if let (true, Some(same)) = (block.part.is_sum(), self.0.get(&block)) {
+            zip(&tensors, same).try_for_each(|(to, from)| kernel.accumulate(to, from))?;
+        } else if let (true, Some((held, sums))) = (block.part.is_sum(), self.around(block)) {
+            let mut pairs = zip(sums, &tensors);
+            return pairs.try_for_each(|(to, from)| add(kernel, &slice(to, *held, block)?, from));
         }
-    }
-
-    pub(crate) fn take(&mut self, buffer: Buffer) -> Result<Pair> {
-        match self.held.remove(&buffer) {
-            Some(pair) => Ok(pair),
-            None => bail!("attention: {buffer:?} is not here"),
-        }
-    }
-
-    pub(crate) fn put(&mut self, buffer: Buffer, pair: Pair) {
-        self.held.insert(buffer, pair);
-    }
-
-    /// What a tile adds to: a travelling gradient that is here, or nothing.
-    pub(crate) fn carried(&mut self, plan: &TilePlan) -> Option<KeyValueGradients> {
-        let Pair(dk, dv) = self.held.remove(&plan.into?)?;
-        Some(KeyValueGradients { dk, dv })
-    }
-
-    pub(crate) fn put_gradients(&mut self, plan: &TilePlan, pair: Pair) -> Result<()> {
-        let Some(into) = plan.into else {
-            bail!("attention: a backward tile has nowhere to put its gradients");
-        };
-        self.put(into, pair);
+        self.0.insert(block, tensors);
         Ok(())
     }
 
-    /// Takes the gradients of `owner`'s keys and values: what was summed, or zeros where nobody saw them.
-    pub(crate) fn gradients(&mut self, owner: usize) -> Result<Pair> {
-        match self.held.remove(&Buffer { part: Part::Gradient, owner }) {
-            Some(pair) => Ok(pair),
-            None => self.zeros(),
+    /// Takes all that is here of `whole`: its pieces put together.
+    pub(crate) fn assemble(&mut self, whole: Block) -> Result<Option<Tensors>> {
+        let pieces: Vec<Block> = self.0.keys().copied().filter(|b| whole.contains(*b)).collect();
+        let mut of_heads: Vec<Tensors> = Vec::new();
+        for pieces in pieces.chunk_by(|a, b| a.heads == b.heads) {
+            let taken = pieces.iter().map(|piece| self.take(*piece)).collect::<Result<_>>()?;
+            of_heads.push(joined(taken, 2)?);
         }
+        if of_heads.is_empty() { Ok(None) } else { joined(of_heads, 1).map(Some) }
     }
 
-    /// Takes this rank's contribution to `owner`'s gradients, or zeros.
-    pub(crate) fn contribution(&mut self, owner: usize) -> Result<Pair> {
-        match self.held.remove(&Buffer { part: Part::Contribution, owner }) {
-            Some(pair) => Ok(pair),
-            None => self.zeros(),
-        }
+    fn around(&self, block: Block) -> Option<(&Block, &Tensors)> {
+        let least = Block { heads: Extent::all(0), rows: Extent::all(0), ..block };
+        let mut of_owner = self
+            .0
+            .range(least..)
+            .take_while(|(held, _)| (held.part, held.owner) == (block.part, block.owner));
+        of_owner.find(|(held, _)| held.contains(block))
     }
+}
 
-    /// The end of a hop; `kernel` adds.
-    pub(crate) fn fold_and_free(&mut self, hop: &Hop, kernel: &dyn AttentionKernel) -> Result<()> {
-        for fold in &hop.folds {
-            let from = self.take(fold.from)?;
-            if let Some(into) = self.held.get(&fold.into) {
-                // In place: what was given away is nobody else's any more.
-                kernel.accumulate(&into.0, &from.0)?;
-                kernel.accumulate(&into.1, &from.1)?;
-            } else {
-                self.put(fold.into, from);
-            }
-        }
-        for buffer in &hop.frees {
-            self.take(*buffer)?;
-        }
-        Ok(())
+/// How many tensors a block is.
+pub(crate) fn tensors(part: Part, backward: bool) -> usize {
+    match part {
+        Part::Query if backward => 4,
+        Part::Query | Part::QueryGradient => 1,
+        Part::KeyValue | Part::Output | Part::Gradient => 2,
     }
+}
 
-    fn zeros(&self) -> Result<Pair> {
-        let zeros =
-            |like: &Tensor| Tensor::zeros(like.shape(), candle_core::DType::F32, like.device());
-        Ok(Pair(zeros(&self.own.0)?, zeros(&self.own.1)?))
+/// The heads and rows of `block` in the tensor of `held`, which contains it.
+fn slice(tensor: &Tensor, held: Block, block: Block) -> Result<Tensor> {
+    let (heads, rows) = (block.heads, block.rows);
+    let tensor = tensor.narrow(1, heads.start - held.heads.start, heads.len())?;
+    tensor.narrow(2, rows.start - held.rows.start, rows.len())
+}
+
+/// `to += from`, where the rows of one head lie together and those of several may not.
+fn add(kernel: &dyn AttentionKernel, to: &Tensor, from: &Tensor) -> Result<()> {
+    for batch in 0..to.dim(0)? {
+        for head in 0..to.dim(1)? {
+            let rows = |tensor: &Tensor| tensor.narrow(0, batch, 1)?.narrow(1, head, 1);
+            kernel.accumulate(&rows(to)?, &rows(from)?)?;
+        }
     }
+    Ok(())
+}
+
+/// The first tensors of all one after another along a dimension, then the second ones.
+fn joined(mut pieces: Vec<Tensors>, dimension: usize) -> Result<Tensors> {
+    if pieces.len() == 1 {
+        return Ok(pieces.remove(0));
+    }
+    let tensors = pieces[0].len();
+    let join = |index| {
+        let column: Vec<&Tensor> = pieces.iter().map(|piece: &Tensors| &piece[index]).collect();
+        Tensor::cat(&column, dimension)
+    };
+    (0..tensors).map(join).collect()
+}
+
+fn missing<T>(block: Block) -> Result<T> {
+    bail!("attention: {block} are not here")
 }

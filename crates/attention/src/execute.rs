@@ -1,22 +1,19 @@
-//! Runs any schedule over a communicator and a block kernel.
-//!
-//! Forward and backward are the same five lines per hop: post, compute, wait, fold, free. What a strategy is, is in the
-//! schedule alone.
+//! Sets up an attention on one rank, and runs its two passes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use annulus_comm::{Communicator, Label};
+use annulus_comm::Communicator;
 use annulus_memory::{Class, scope};
-use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, KeyValueGradients, Tile};
+use annulus_ops::attention::{Attended, AttentionKernel, Prepared};
 use annulus_ops::charge;
 use annulus_sequence::{
-    Buffer, Flaw, Hop, Mask, Part, Positions, Return, Schedule, Strategy, StrategyError, TilePlan,
-    Visibility, prove,
+    Block, Extent, Flaw, Heads, Hop, Mask, Part, Pass, Positions, Return, Schedule, Strategy,
+    StrategyError, prove,
 };
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
-use crate::buffers::{Buffers, Pair};
-use crate::travel::Travel;
+use crate::buffers::Tensors;
+use crate::pass::Running;
 
 /// Queries [B, Hq, S, D], keys and values [B, Hkv, S, D] of the positions on this rank.
 #[derive(Clone, Debug)]
@@ -47,9 +44,9 @@ pub struct Setting {
     pub mask: Mask,
     /// Positions of the whole sequence.
     pub tokens: usize,
-    /// Key/value heads.
-    pub key_value_heads: usize,
-    /// How gradients of keys and values come home.
+    /// Query heads, and the key/value heads that they share.
+    pub heads: Heads,
+    /// What travels backward in a ring, and how gradients come home.
     pub gradients: Return,
     /// Scores are multiplied by this; `1 / sqrt(head_dim)` as a rule.
     pub scale: f64,
@@ -74,18 +71,19 @@ pub enum AttentionError {
 /// Exact attention over a split sequence, on one rank of those that share it.
 #[derive(Debug)]
 pub struct Attention {
-    mask: Mask,
-    scale: f64,
+    pub(crate) mask: Mask,
+    pub(crate) scale: f64,
+    pub(crate) heads: Heads,
     /// What every rank holds.
-    positions: Vec<Positions>,
+    pub(crate) positions: Vec<Positions>,
     /// What this rank does.
     forward: Vec<Hop>,
     backward: Vec<Hop>,
-    comm: Arc<dyn Communicator>,
-    kernel: Arc<dyn AttentionKernel>,
+    pub(crate) comm: Arc<dyn Communicator>,
+    pub(crate) kernel: Arc<dyn AttentionKernel>,
     /// Own keys and values of the last forward pass, until the next pass of any kind: a slower rank may still read them
     /// where memory is shared, and what a rank takes should not depend on who is slow.
-    lent: Mutex<Option<Pair>>,
+    lent: Mutex<Option<[Tensor; 2]>>,
 }
 
 impl Attention {
@@ -95,16 +93,17 @@ impl Attention {
         comm: Arc<dyn Communicator>,
         kernel: Arc<dyn AttentionKernel>,
     ) -> std::result::Result<Attention, AttentionError> {
-        let Setting { strategy, ref mask, tokens, key_value_heads: heads, gradients, scale } =
-            *setting;
-        let (world, rank) = (comm.world(), comm.rank());
-        let forward = proved(strategy.forward(mask, tokens, world, heads))?;
-        let backward = proved(strategy.backward(mask, tokens, world, heads, gradients))?;
-        let own = |mut schedule: Schedule| schedule.ranks.swap_remove(rank);
+        let Setting { strategy, ref mask, tokens, heads, gradients, scale } = *setting;
+        let split = strategy.split(mask, tokens, comm.world(), heads);
+        let split = split.map_err(AttentionError::Strategy)?;
+        let forward = proved(strategy.forward(&split))?;
+        let backward = proved(strategy.backward(&split, gradients))?;
+        let own = |mut schedule: Schedule| schedule.ranks.swap_remove(comm.rank());
         Ok(Attention {
             mask: mask.clone(),
             scale,
-            positions: forward.positions.clone(),
+            heads,
+            positions: split.positions,
             forward: own(forward),
             backward: own(backward),
             comm,
@@ -121,27 +120,25 @@ impl Attention {
     /// Output [B, Hq, S, D] in the queries' dtype and log-sum-exp f32 [B, Hq, S] of this rank's queries. Off the tape.
     pub fn forward(&self, place: Place, qkv: &Qkv) -> Result<Attended> {
         let _workspace = scope(Class::Workspace);
-        let mut state = self.kernel.begin(&qkv.q, self.scale)?;
-        let mut held = self.held(qkv);
-        for (index, hop) in self.forward.iter().enumerate() {
-            let label = Label { pass: "forward", ..label(place, index) };
-            let travel = travelling(|| Travel::post(&*self.comm, label, hop, &mut held))?;
-            let seen = self.visibility(&hop.tiles);
-            let tiles = tiles(&hop.tiles, &seen, &held)?;
-            self.kernel.forward(&tiles, &mut *state, &|| travel.progress())?;
-            drop(tiles);
-            travelling(|| {
-                travel.arrive(hop, &mut held)?;
-                held.fold_and_free(hop, &*self.kernel)
-            })?;
-        }
-        let attended = self.kernel.finish(state)?;
-        charge([&attended.out, &attended.lse], Class::Activations);
+        self.keep(None);
+        let (batch, heads, rows, dim) = qkv.q.dims4()?;
+        let mut running = Running::new(self, Pass::Forward, &qkv.q)?;
+        running.hold(self.own(Part::Query), vec![qkv.q.clone()])?;
+        running.hold(self.own(Part::KeyValue), vec![qkv.k.clone(), qkv.v.clone()])?;
+        running.run(place, &self.forward)?;
+        let zeros = |dtype, shape: &[usize]| Tensor::zeros(shape, dtype, qkv.q.device());
+        let [out, lse] = two(match running.result(self.own(Part::Output))? {
+            Some(tensors) => tensors,
+            None => vec![
+                zeros(qkv.q.dtype(), &[batch, heads, rows, dim])?,
+                zeros(DType::F32, &[batch, heads, rows])?,
+            ],
+        });
+        charge([&out, &lse], Class::Activations);
         if self.comm.world() > 1 {
-            *self.lent.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some(Pair(qkv.k.clone(), qkv.v.clone()));
+            self.keep(Some([qkv.k.clone(), qkv.v.clone()]));
         }
-        Ok(attended)
+        Ok(Attended { out, lse })
     }
 
     /// Gradients of this rank's queries, keys and values, in their dtypes. Off the tape. What is handed in is freed as soon as
@@ -154,79 +151,43 @@ impl Attention {
         gradient: Tensor,
     ) -> Result<Qkv> {
         let _workspace = scope(Class::Workspace);
-        let mut state = self.kernel.begin_backward(&qkv.q, &attended, &gradient, self.scale)?;
-        drop((attended, gradient));
-        let mut held = self.held(&qkv);
-        let types = [&qkv.q, &qkv.k, &qkv.v].map(Tensor::dtype);
-        drop(qkv);
-        for (index, hop) in self.backward.iter().enumerate() {
-            let label = Label { pass: "backward", ..label(place, index) };
-            let travel = travelling(|| Travel::post(&*self.comm, label, hop, &mut held))?;
-            let seen = self.visibility(&hop.tiles);
-            let carried: Vec<_> = hop.tiles.iter().map(|plan| held.carried(plan)).collect();
-            let tiles = tiles(&hop.tiles, &seen, &held)?;
-            let tiles = std::iter::zip(tiles, carried)
-                .map(|(tile, carried)| BackwardTile { tile, carried })
-                .collect();
-            let made = self.kernel.backward(tiles, &mut *state, &|| travel.progress())?;
-            for (plan, KeyValueGradients { dk, dv }) in std::iter::zip(&hop.tiles, made) {
-                charge([&dk, &dv], Class::KeyValue);
-                held.put_gradients(plan, Pair(dk, dv))?;
-            }
-            travelling(|| {
-                travel.arrive(hop, &mut held)?;
-                held.fold_and_free(hop, &*self.kernel)
-            })?;
+        self.keep(None);
+        let mut running = Running::new(self, Pass::Backward, &qkv.q)?;
+        if !self.own(Part::Query).is_empty() {
+            let Prepared { gradient, lse, delta } = self.kernel.prepare(&attended, &gradient)?;
+            let queries = vec![qkv.q.clone(), gradient, lse, delta];
+            running.hold(self.own(Part::Query), queries)?;
         }
-        let q = self.kernel.finish_backward(state)?.to_dtype(types[0])?;
-        let Pair(dk, dv) = held.gradients(self.comm.rank())?;
-        drop(held);
-        let gradients = Qkv { q, k: dk.to_dtype(types[1])?, v: dv.to_dtype(types[2])? };
+        drop((attended, gradient));
+        running.hold(self.own(Part::KeyValue), vec![qkv.k.clone(), qkv.v.clone()])?;
+        let like = [&qkv.q, &qkv.k, &qkv.v].map(|tensor| (tensor.dtype(), tensor.shape().clone()));
+        drop(qkv);
+        running.run(place, &self.backward)?;
+        let queries = running.result(self.own(Part::QueryGradient))?;
+        let keys = running.result(self.own(Part::Gradient))?;
+        let device = running.finish();
+        let all = queries.into_iter().chain(keys).flatten();
+        let mut all = all.collect::<Tensors>().into_iter();
+        let gradients = like.map(|(dtype, shape)| match all.next() {
+            Some(gradient) => gradient.to_dtype(dtype),
+            None => Tensor::zeros(shape, dtype, &device),
+        });
+        let [q, k, v] = gradients;
+        let gradients = Qkv { q: q?, k: k?, v: v? };
         let Qkv { q, k, v } = &gradients;
         charge([q, k, v], Class::Activations);
         Ok(gradients)
     }
 
-    /// What a pass starts with: this rank's own keys and values.
-    fn held(&self, qkv: &Qkv) -> Buffers {
-        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let own = Buffer { part: Part::KeyValue, owner: self.comm.rank() };
-        Buffers::new(own, Pair(qkv.k.clone(), qkv.v.clone()))
+    /// All heads and rows of a part on this rank.
+    fn own(&self, part: Part) -> Block {
+        let rows = Extent::all(self.positions().tokens());
+        Block { part, owner: self.comm.rank(), heads: self.heads.of(part), rows }
     }
 
-    /// Made anew for every hop: kept for all of them they would grow with the whole sequence.
-    fn visibility(&self, plans: &[TilePlan]) -> Vec<Visibility> {
-        plans
-            .iter()
-            .map(|plan| {
-                let (queries, keys) = (&self.positions[plan.queries], &self.positions[plan.keys]);
-                Visibility::new(&self.mask, queries, keys)
-            })
-            .collect()
+    fn keep(&self, own: Option<[Tensor; 2]>) {
+        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = own;
     }
-}
-
-/// Runs what makes keys, values or their gradients for the way.
-fn travelling<T>(make: impl FnOnce() -> Result<T>) -> Result<T> {
-    let _key_value = scope(Class::KeyValue);
-    make()
-}
-
-fn tiles<'a>(
-    plans: &[TilePlan],
-    seen: &'a [Visibility],
-    held: &'a Buffers,
-) -> Result<Vec<Tile<'a>>> {
-    std::iter::zip(plans, seen)
-        .map(|(plan, seen)| {
-            let Pair(k, v) = held.get(Buffer { part: Part::KeyValue, owner: plan.keys })?;
-            Ok(Tile { k, v, visibility: std::slice::from_ref(seen) })
-        })
-        .collect()
-}
-
-fn label(Place { step, layer }: Place, hop: usize) -> Label {
-    Label { step, layer, hop, pass: "" }
 }
 
 fn proved(
@@ -236,4 +197,8 @@ fn proved(
     let strategy = schedule.strategy;
     prove(&schedule).map_err(|flaw| AttentionError::Flaw { strategy, flaw })?;
     Ok(schedule)
+}
+
+fn two(tensors: Tensors) -> [Tensor; 2] {
+    tensors.try_into().expect("an output is two tensors: it was made of a kernel's two")
 }

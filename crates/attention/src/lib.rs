@@ -4,6 +4,7 @@
 
 mod buffers;
 mod execute;
+mod pass;
 mod tape;
 mod travel;
 

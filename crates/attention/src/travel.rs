@@ -1,99 +1,101 @@
-//! The moves of one hop, under way.
+//! Moves, under way.
 
 use std::cell::RefCell;
 
 use annulus_comm::{Communicator, Hold, Label, Move, Pending};
-use annulus_sequence::{self as sequence, Buffer, Collective, Hop, Part};
-use candle_core::{Result, Tensor, bail};
+use annulus_ops::attention::AttentionKernel;
+use annulus_sequence::{self as sequence, Block, Hop};
+use candle_core::{Result, bail};
 
-use crate::buffers::{Buffers, Pair};
+use crate::buffers::{Buffers, tensors};
 
-/// The moves of one hop, under way.
-pub(crate) struct Travel<'a> {
+/// What was posted and not awaited yet.
+pub(crate) struct Travels<'a> {
     comm: &'a dyn Communicator,
-    pending: RefCell<Option<Pending>>,
+    backward: bool,
+    under_way: RefCell<Vec<Travel>>,
 }
 
-impl<'a> Travel<'a> {
-    /// Posts all sends and receives of `hop`; an engine's collective is done here and now.
-    pub(crate) fn post(
-        comm: &'a dyn Communicator,
-        label: Label,
-        hop: &Hop,
-        held: &mut Buffers,
-    ) -> Result<Travel<'a>> {
-        let pending = match hop.collective {
-            Some(Collective::AllGather) => all_gather(comm, label, held).map(|()| None)?,
-            Some(Collective::ReduceScatter) => reduce_scatter(comm, label, held).map(|()| None)?,
-            None if hop.sends.is_empty() && hop.receives.is_empty() => None,
-            None => Some(comm.exchange(label, moves(hop, held)?)?),
-        };
-        Ok(Travel { comm, pending: RefCell::new(pending) })
+/// Moves that are awaited together.
+struct Travel {
+    /// The hop at whose end.
+    awaited: usize,
+    pending: Pending,
+    receives: Vec<Block>,
+}
+
+impl<'a> Travels<'a> {
+    pub(crate) fn new(comm: &'a dyn Communicator, backward: bool) -> Travels<'a> {
+        Travels { comm, backward, under_way: RefCell::default() }
+    }
+
+    /// Posts all sends and receives of `hop`, those first that are awaited first.
+    pub(crate) fn post(&self, label: Label, hop: &Hop, held: &mut Buffers) -> Result<()> {
+        let moves = hop.sends.iter().chain(&hop.receives);
+        let mut waits: Vec<usize> = moves.map(|moved| moved.hops).collect();
+        waits.sort_unstable();
+        waits.dedup();
+        for hops in waits {
+            let same = |moved: &&sequence::Move| moved.hops == hops;
+            let receives: Vec<_> = hop.receives.iter().filter(same).collect();
+            let mut moves = Vec::new();
+            for send in hop.sends.iter().filter(same) {
+                self.send(send, held, &mut moves)?;
+            }
+            for receive in &receives {
+                let tensors = tensors(receive.block.part, self.backward);
+                let receive = Move::Receive { from: receive.from };
+                moves.extend(std::iter::repeat_n(receive, tensors));
+            }
+            let pending = self.comm.exchange(label, moves)?;
+            let receives = receives.into_iter().map(|receive| receive.block).collect();
+            let awaited = label.hop + hops - 1;
+            self.under_way.borrow_mut().push(Travel { awaited, pending, receives });
+        }
+        Ok(())
     }
 
     /// Called between tiles: shows that this rank is alive, and lets the engine work.
     pub(crate) fn progress(&self) -> Result<()> {
         self.comm.progress()?;
-        if let Some(pending) = &mut *self.pending.borrow_mut() {
-            pending.poll()?;
+        for travel in &mut *self.under_way.borrow_mut() {
+            travel.pending.poll()?;
         }
         Ok(())
     }
 
-    /// Waits; what has come is held.
-    pub(crate) fn arrive(self, hop: &Hop, held: &mut Buffers) -> Result<()> {
-        let Some(pending) = self.pending.into_inner() else { return Ok(()) };
-        let mut tensors = pending.wait()?.into_iter();
-        for receive in &hop.receives {
-            let (Some(first), Some(second)) = (tensors.next(), tensors.next()) else {
-                bail!("attention: fewer tensors came than were awaited");
-            };
-            held.put(receive.buffer, Pair(first, second));
+    /// Waits for what is awaited at the end of hop `hop`; what has come is held.
+    pub(crate) fn arrive(
+        &self,
+        hop: usize,
+        held: &mut Buffers,
+        kernel: &dyn AttentionKernel,
+    ) -> Result<()> {
+        let now =
+            self.under_way.borrow_mut().extract_if(.., |travel| travel.awaited == hop).collect();
+        let now: Vec<Travel> = now;
+        for Travel { pending, receives, .. } in now {
+            let mut came = pending.wait()?.into_iter();
+            for block in receives {
+                let wanted = tensors(block.part, self.backward);
+                let tensors: Vec<_> = came.by_ref().take(wanted).collect();
+                if tensors.len() < wanted {
+                    bail!("attention: fewer tensors came than were awaited");
+                }
+                held.put(block, tensors, kernel)?;
+            }
         }
         Ok(())
     }
-}
 
-/// A pair travels as two tensors. Keys and values are lent: the sender still reads them. Gradients are gone.
-fn moves(hop: &Hop, held: &mut Buffers) -> Result<Vec<Move>> {
-    let mut moves = Vec::with_capacity(2 * (hop.sends.len() + hop.receives.len()));
-    for send in &hop.sends {
-        let (Pair(first, second), hold) = match send.buffer.part {
-            Part::KeyValue | Part::Query => (held.get(send.buffer)?.clone(), Hold::Lend),
-            Part::Gradient | Part::Contribution => (held.take(send.buffer)?, Hold::Give),
+    /// A block travels as its tensors. What is lent the sender still reads, the rest is gone.
+    fn send(&self, send: &sequence::Move, held: &mut Buffers, moves: &mut Vec<Move>) -> Result<()> {
+        let (tensors, hold) = if send.block.part.is_lent() {
+            (held.lend(send.block)?, Hold::Lend)
+        } else {
+            (held.take(send.block)?, Hold::Give)
         };
-        for tensor in [first, second] {
-            moves.push(Move::Send { tensor: part(&tensor, send)?, to: send.to, hold });
-        }
+        moves.extend(tensors.into_iter().map(|tensor| Move::Send { tensor, to: send.to, hold }));
+        Ok(())
     }
-    for receive in &hop.receives {
-        moves.extend(std::iter::repeat_n(Move::Receive { from: receive.from }, 2));
-    }
-    Ok(moves)
-}
-
-/// The heads and rows of a buffer [B, H, S, D] that move.
-fn part(tensor: &Tensor, moved: &sequence::Move) -> Result<Tensor> {
-    let (heads, rows) = (&moved.heads, &moved.rows);
-    tensor.narrow(1, heads.start, heads.len())?.narrow(2, rows.start, rows.len())?.contiguous()
-}
-
-fn all_gather(comm: &dyn Communicator, label: Label, held: &mut Buffers) -> Result<()> {
-    let buffer = |owner| Buffer { part: Part::KeyValue, owner };
-    let Pair(k, v) = held.get(buffer(comm.rank()))?.clone();
-    let all = std::iter::zip(comm.all_gather(label, &k)?, comm.all_gather(label, &v)?);
-    for (owner, (k, v)) in all.enumerate().filter(|(owner, _)| *owner != comm.rank()) {
-        held.put(buffer(owner), Pair(k, v));
-    }
-    Ok(())
-}
-
-fn reduce_scatter(comm: &dyn Communicator, label: Label, held: &mut Buffers) -> Result<()> {
-    let contributions: Vec<Pair> =
-        (0..comm.world()).map(|owner| held.contribution(owner)).collect::<Result<_>>()?;
-    // All are kept until both sums are made: others read them, and every rank takes as much memory.
-    let (dk, dv) = contributions.iter().map(|Pair(dk, dv)| (dk.clone(), dv.clone())).unzip();
-    let own = Pair(comm.reduce_scatter(label, dk)?, comm.reduce_scatter(label, dv)?);
-    held.put(Buffer { part: Part::Gradient, owner: comm.rank() }, own);
-    Ok(())
 }

@@ -11,7 +11,7 @@ use annulus_attention::{Attention, Place, Qkv, Setting};
 use annulus_comm::Communicator;
 use annulus_ops::Pool;
 use annulus_ops::attention::Fused;
-use annulus_sequence::{Layout, Return, Strategy};
+use annulus_sequence::{Heads, Layout, Return, Strategy};
 use anyhow::{Result, anyhow};
 use candle_core::DType;
 use serde_json::json;
@@ -144,7 +144,7 @@ fn member(
         strategy,
         mask: mask.mask.clone(),
         tokens: arguments.tokens,
-        key_value_heads: arguments.shape.groups(),
+        heads: Heads { query: arguments.shape.heads, key_value: arguments.shape.groups() },
         gradients: Return::default(),
         scale: 1.0 / (head_dim as f64).sqrt(),
     };
@@ -227,7 +227,7 @@ mod tests {
     fn contiguous_shards_are_unbalanced_under_a_causal_mask() {
         let four = ring("--ranks 4");
         assert_eq!(imbalance(&four, Strategy::Ring), 1.75);
-        assert_eq!(imbalance(&four, Strategy::Striped), 1.0);
+        assert_eq!(imbalance(&four, Strategy::STRIPED), 1.0);
         assert_eq!(imbalance(&four, Strategy::Local), 1.0);
         assert_eq!(imbalance(&ring("--ranks 8"), Strategy::Ring), 1.0);
         assert_eq!(imbalance(&ring("--mask full"), Strategy::Ring), 1.0);
@@ -238,7 +238,7 @@ mod tests {
     fn ranks_share_an_attention_in_both_directions() -> Result<()> {
         for pass in ["forward", "backward", "both"] {
             let small = ring(&format!("--tokens 24 --ranks 3 --head-dim 4 --pass {pass}"));
-            for strategy in [Strategy::Megatron, Strategy::Ring] {
+            for strategy in [Strategy::MEGATRON, Strategy::Ring] {
                 let mut split = Split::new(&small, strategy, 3)?;
                 assert!(split.sample()?.seconds > 0.0);
             }

@@ -129,7 +129,7 @@ pub(crate) struct Train {
 
 #[derive(Args, Debug)]
 pub(crate) struct Layout {
-    /// local, ring, striped, megatron or all-gather
+    /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast or halo
     #[arg(value_parser = strategy)]
     pub(crate) strategy: Strategy,
     /// How many ranks
@@ -197,7 +197,7 @@ pub(crate) struct Split {
     /// How many ranks share the sequence
     #[arg(long, default_value_t = 1, value_parser = ranks())]
     pub(crate) ranks: usize,
-    /// local, ring, striped, megatron or all-gather
+    /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast or halo
     #[arg(long, value_parser = strategy, default_value = "local")]
     pub(crate) strategy: Strategy,
     /// The block kernel

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use annulus_sequence::{Mask, Positions, Return, Rule};
+use annulus_sequence::{Heads, Mask, Positions, Return, Rule};
 use annulus_train::whole::{Answer, Question, Split, attend, attend_tile};
 use candle_core::{DType, Tensor};
 
@@ -21,7 +21,8 @@ pub(crate) fn run(arguments: &Attend) -> Done {
     let split = &arguments.split;
     let whole = Positions::all(case.queries.tokens());
     let answer = if case.queries == whole && case.keys == whole {
-        crate::layout::check(split, whole.tokens())?;
+        let [query, key_value] = [&case.question.q, &case.question.k].map(|heads| heads.dims()[1]);
+        crate::layout::check(split, whole.tokens(), Heads { query, key_value })?;
         let split = Split {
             strategy: split.strategy,
             ranks: split.ranks,

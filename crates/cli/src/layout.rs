@@ -1,6 +1,8 @@
 //! `annulus layout`: who holds what, drawn.
 
-use annulus_sequence::{Mask, Return, Rule, Schedule, StrategyError, draw_layout, draw_schedule};
+use annulus_sequence::{
+    Heads, Mask, Return, Rule, Schedule, StrategyError, draw_layout, draw_schedule,
+};
 use serde_json::json;
 
 use crate::Done;
@@ -11,7 +13,10 @@ use crate::print;
 pub(crate) fn run(arguments: &Layout) -> Done {
     let Layout { strategy, ranks, tokens, window, hops, json } = *arguments;
     let mask = window.map_or_else(Mask::causal, |width| Mask::causal().and(Rule::Window(width)));
-    let forward = strategy.forward(&mask, tokens, ranks, 1).map_err(|error| failure(&error))?;
+    // Who holds what does not depend on heads; with one for each rank all strategies are to be seen.
+    let split = strategy.split(&mask, tokens, ranks, Heads::equal(ranks));
+    let split = split.map_err(|error| failure(&error))?;
+    let forward = strategy.forward(&split).map_err(|error| failure(&error))?;
     if json {
         let ranks = forward.positions.iter().enumerate().map(|(rank, positions)| {
             let runs = positions.runs().iter().map(|run| {
@@ -27,7 +32,7 @@ pub(crate) fn run(arguments: &Layout) -> Done {
         .map_err(|error| failure(&StrategyError::Deal(error)))?;
     print::line(&drawn);
     if hops {
-        let backward = strategy.backward(&mask, tokens, ranks, 1, Return::default());
+        let backward = strategy.backward(&split, Return::default());
         let schedules: [Schedule; 2] = [forward, backward.map_err(|error| failure(&error))?];
         for schedule in schedules {
             print::line(&draw_schedule(&schedule));
@@ -36,10 +41,10 @@ pub(crate) fn run(arguments: &Layout) -> Done {
     Ok(0)
 }
 
-/// Whether `tokens` positions can be split so: asked once, before every rank finds out.
-pub(crate) fn check(split: &Split, tokens: usize) -> Result<(), Failure> {
-    let forward = split.strategy.forward(&Mask::causal(), tokens, split.ranks, 1);
-    forward.map(drop).map_err(|error| failure(&error))
+/// Whether `tokens` positions of so many heads can be split so: asked once, before every rank finds out.
+pub(crate) fn check(split: &Split, tokens: usize, heads: Heads) -> Result<(), Failure> {
+    let split = split.strategy.split(&Mask::causal(), tokens, split.ranks, heads);
+    split.map(drop).map_err(|error| failure(&error))
 }
 
 fn failure(error: &StrategyError) -> Failure {

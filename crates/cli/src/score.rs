@@ -7,7 +7,7 @@ use std::time::Duration;
 use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Recompute, read_config};
 use annulus_model::Llama;
-use annulus_sequence::{Mask, Return};
+use annulus_sequence::{Heads, Mask, Return};
 use annulus_train::{Setup, Want, model_config, score};
 use candle_core::{DType, Device, Tensor};
 
@@ -26,7 +26,8 @@ pub(crate) fn run(arguments: &Score) -> Done {
     // Whatever the file's dtype: widened, so that the score is the model's and not the format's.
     let config = model_config(&shape, Dtype::F32)?;
     let sequences = read(&arguments.tokens, config.vocab_size)?;
-    crate::layout::check(&arguments.split, sequences[0].inputs.len())?;
+    let heads = Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads };
+    crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
     let specification = Llama::specification(&config);
     let weights = annulus_model::load(&arguments.model, &specification, DType::F32)?;
     let setup = Setup {

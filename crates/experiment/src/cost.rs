@@ -9,7 +9,7 @@
 //! weights    e per element, and f32 masters of bf16
 //! gradients  f32; summing over P ranks, the largest once more whole and once in P parts
 //! optimizer  two f32 per element
-//! key_value  f32 2 n k, as often as the proof finds gradient buffers of one rank alive
+//! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made
 //! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
 //!            whom, one worker's scratch
 //! data       ids and targets of the whole batch, and of the own part
@@ -19,7 +19,7 @@
 //! backward ([`Share::activations`]). Allocators round up; a worker's buffers are counted for one
 //! worker.
 
-use annulus_sequence::{Proof, Schedule, Strategy};
+use annulus_sequence::{Alive, Pass, Proof, Schedule};
 
 use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
 
@@ -147,24 +147,33 @@ impl Share<'_> {
         if world == 1 { all } else { all + largest + largest / world }
     }
 
-    /// `made` pairs of gradients; a reduce-scatter adds two levels of its tree, and the first of
-    /// its two sums waits for the second.
+    /// Gradients of keys and values, of so many rows of heads.
     fn key_value(&self, made: usize) -> u64 {
-        let one = product(&[self.rows, self.plan.shape.key_value_width(), F32]);
-        let (world, gathers) = (
-            self.plan.experiment.mesh.sequence,
-            self.plan.experiment.attention.strategy == Strategy::AllGather,
-        );
-        let sums = if gathers && world > 1 { 1 + world / 2 + world.div_ceil(2) / 2 } else { 0 };
-        one.saturating_mul((2 * made + sums) as u64)
+        let (batch, dim) = (self.plan.micro_batch as u64, self.plan.shape.head_dim as u64);
+        product(&[2, batch, made as u64, dim, F32])
     }
 
-    /// Blocks of keys and values that others own, and gradients, where what arrives takes memory of
-    /// its own; a reduce-scatter is not counted apart.
-    pub(crate) fn received(&self, key_values: usize, gradients: usize) -> u64 {
-        let block = product(&[self.rows, 2 * self.plan.shape.key_value_width()]);
-        let bytes = self.element * key_values as u64 + F32 * gradients as u64;
-        block.saturating_mul(bytes)
+    /// What a pass holds beside the own queries, keys, values and outputs, where what arrives takes
+    /// memory of its own. `alive` is in rows of heads.
+    pub(crate) fn received(&self, pass: Pass, alive: Alive) -> u64 {
+        let dim = self.plan.shape.head_dim as u64;
+        let e = self.element;
+        let own = self.positions() * self.plan.shape.num_attention_heads as u64;
+        let query = match pass {
+            Pass::Forward => dim * e,
+            Pass::Backward => 2 * dim * e + 2 * F32,
+        };
+        let others = |rows: usize| (rows as u64).saturating_sub(own);
+        let parts = [
+            (alive.queries as u64, query),
+            (alive.key_values as u64, 2 * dim * e),
+            (others(alive.outputs), dim * e + F32),
+            (others(alive.query_gradients), dim * F32),
+            (alive.gradients as u64, 2 * dim * F32),
+        ];
+        let rows = parts.map(|(rows, bytes)| rows.saturating_mul(bytes));
+        let all = rows.into_iter().fold(0, u64::saturating_add);
+        all.saturating_mul(self.plan.micro_batch as u64)
     }
 
     /// With so many tiles in one hop.

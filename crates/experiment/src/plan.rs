@@ -1,8 +1,8 @@
 //! What an experiment means: every cross-check made, every number derived, nothing optional.
 
 use annulus_sequence::{
-    BlockShape, Bytes, Mask, Positions, Proof, Return, Schedule, pairs_between, pairs_per_hop,
-    prove,
+    BlockShape, Bytes, Heads, Mask, Positions, Proof, Return, Schedule, pairs_between,
+    pairs_per_hop, prove,
 };
 
 use serde::Serialize;
@@ -173,7 +173,8 @@ impl Plan {
         plan.slowest_pairs = pairs_per_hop(&passes.forward.0)
             .iter()
             .filter_map(|ranks| ranks.iter().max())
-            .fold(0, |sum: u64, pairs| sum.saturating_add(*pairs));
+            .fold(0, |sum: u64, pairs| sum.saturating_add(*pairs))
+            .div_ceil(plan.shape.num_attention_heads as u64);
         plan.ranks = plan.rank_plans(&passes);
         Ok(plan)
     }
@@ -193,16 +194,17 @@ impl Plan {
     pub(crate) fn passes(&self) -> Result<Passes, Problems> {
         let strategy = self.experiment.attention.strategy;
         let (tokens, world) = (self.experiment.data.tokens, self.experiment.mesh.sequence);
-        let heads = self.shape.num_key_value_heads;
+        let heads = Heads {
+            query: self.shape.num_attention_heads,
+            key_value: self.shape.num_key_value_heads,
+        };
         let refused = |error: &dyn std::fmt::Display| {
             let places = &self.experiment.places;
             Problems::from(places.problem("attention.strategy", error.to_string()))
         };
-        let forward =
-            strategy.forward(&self.mask, tokens, world, heads).map_err(|e| refused(&e))?;
-        let backward = strategy
-            .backward(&self.mask, tokens, world, heads, Return::Reversed)
-            .map_err(|e| refused(&e))?;
+        let split = strategy.split(&self.mask, tokens, world, heads).map_err(|e| refused(&e))?;
+        let forward = strategy.forward(&split).map_err(|e| refused(&e))?;
+        let backward = strategy.backward(&split, Return::Reversed).map_err(|e| refused(&e))?;
         let proof = |schedule: &Schedule| prove(schedule).map_err(|flaw| refused(&flaw));
         let proofs = (proof(&forward)?, proof(&backward)?);
         Ok(Passes { forward: (forward, proofs.0), backward: (backward, proofs.1) })

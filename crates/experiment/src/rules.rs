@@ -66,7 +66,7 @@ fn exchange(experiment: &Experiment) -> Vec<Problem> {
         let problem = experiment.places.problem("attention.exchange", message);
         return vec![problem.hint("drop it, or name the strategy")];
     }
-    let rings = [Strategy::Ring, Strategy::Striped, Strategy::Megatron];
+    let rings = [Strategy::Ring, Strategy::STRIPED, Strategy::MEGATRON];
     if experiment.attention.exchange.is_none() || rings.contains(&strategy) {
         return Vec::new();
     }

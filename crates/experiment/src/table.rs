@@ -90,8 +90,19 @@ pub(crate) const fn key(
 /// The strategy that is chosen.
 pub(crate) const AUTO: &str = "auto";
 /// It, and the words of [`annulus_sequence::Strategy`].
-pub(crate) const STRATEGIES: &[&str] =
-    &[AUTO, "local", "ring", "striped", "megatron", "all-gather"];
+pub(crate) const STRATEGIES: &[&str] = &[
+    AUTO,
+    "local",
+    "ring",
+    "striped",
+    "megatron",
+    "ulysses",
+    "usp",
+    "double-ring",
+    "all-gather",
+    "broadcast",
+    "halo",
+];
 
 /// More tokens than any sequence has; keeps products of sizes within 64 bits.
 const MOST_TOKENS: u64 = 1 << 31;

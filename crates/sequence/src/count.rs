@@ -1,79 +1,74 @@
 //! What a schedule costs: bytes and visible pairs, from the list alone.
 
-use crate::{Buffer, Collective, Hop, Part, Schedule, pairs_between};
+use std::collections::BTreeMap;
 
-/// What a row of a buffer weighs.
+use crate::{Block, Extent, Hop, Part, Pass, Schedule, TilePlan, pairs_between};
+
+/// What a row of a head weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockShape {
     /// Sequences in the batch.
     pub batch: usize,
     /// Elements per head.
     pub head_dim: usize,
-    /// Bytes per element of keys and values on the wire.
+    /// Bytes per element of queries, keys, values, outputs and their gradient on the wire.
     pub wire: usize,
-    /// Bytes per element of gradients on the wire.
+    /// Bytes per element of the gradients of queries, keys and values on the wire.
     pub gradient_wire: usize,
 }
 
-/// Payload handed to the communicator, by rank. A collective counts its input once.
+/// Payload handed to the communicator, by rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bytes(pub Vec<u64>);
 
 impl Bytes {
-    /// The bytes that one run of `schedule` hands over, by rank.
+    /// The bytes that one run of `schedule` hands over, by rank: every move counts once, at its
+    /// sender.
     ///
-    /// A move of keys and values, or of their gradients, is `2 * batch * heads * rows * head_dim`
-    /// elements. The input of an all-gather is the rank's own block, that of a reduce-scatter its
-    /// contributions to all blocks, the own one too.
+    /// A row of a head has `head_dim` elements of keys and as many of values, or of their
+    /// gradients; of a query, or its gradient; of an output, and an f32 of log-sum-exp. Backward a
+    /// query's has twice that, itself and the gradient of its output, and two f32: log-sum-exp and
+    /// delta.
     pub fn of(schedule: &Schedule, shape: BlockShape) -> Bytes {
-        let of_rank = |(rank, hops): (usize, &Vec<Hop>)| {
-            hops.iter().map(|hop| bytes_of_hop(schedule, rank, hop, shape)).sum()
+        let of_hop = |hop: &Hop| -> u64 {
+            hop.sends.iter().map(|sent| shape.bytes(sent.block, schedule.pass)).sum()
         };
-        Bytes(schedule.ranks.iter().enumerate().map(of_rank).collect())
-    }
-}
-
-fn bytes_of_hop(schedule: &Schedule, rank: usize, hop: &Hop, shape: BlockShape) -> u64 {
-    let block = |buffer: Buffer| {
-        let rows = schedule.positions[buffer.owner].tokens();
-        shape.bytes(buffer.part, schedule.heads, rows)
-    };
-    match hop.collective {
-        None => {
-            let sends = hop.sends.iter();
-            sends.map(|sent| shape.bytes(sent.buffer.part, sent.heads.len(), sent.rows.len())).sum()
-        }
-        Some(Collective::AllGather) => block(Buffer::key_value(rank)),
-        Some(Collective::ReduceScatter) => {
-            (0..schedule.world()).map(|owner| block(Buffer::contribution(owner))).sum()
-        }
+        let of_rank = |hops: &Vec<Hop>| hops.iter().map(of_hop).sum();
+        Bytes(schedule.ranks.iter().map(of_rank).collect())
     }
 }
 
 impl BlockShape {
-    /// The bytes of `rows` rows of `heads` heads of a buffer on the wire.
-    fn bytes(self, part: Part, heads: usize, rows: usize) -> u64 {
-        let (tensors, element) = match part {
-            Part::Query => (1, self.wire),
-            Part::KeyValue => (2, self.wire),
-            Part::Gradient | Part::Contribution => (2, self.gradient_wire),
+    /// Bytes of a block on the wire.
+    pub fn bytes(self, block: Block, pass: Pass) -> u64 {
+        const F32: usize = 4;
+        let BlockShape { batch, head_dim, wire, gradient_wire } = self;
+        let row = match (block.part, pass) {
+            (Part::Query, Pass::Forward) => head_dim * wire,
+            (Part::Query, Pass::Backward) => 2 * head_dim * wire + 2 * F32,
+            (Part::KeyValue, _) => 2 * head_dim * wire,
+            (Part::Output, _) => head_dim * wire + F32,
+            (Part::QueryGradient, _) => head_dim * gradient_wire,
+            (Part::Gradient, _) => 2 * head_dim * gradient_wire,
         };
-        [tensors, self.batch, heads, rows, self.head_dim, element]
-            .map(|n| n as u64)
-            .iter()
-            .product()
+        [batch, block.volume(), row].map(|n| n as u64).iter().product()
     }
 }
 
-/// Visible pairs per hop (outer) and rank (inner) of a schedule.
+/// Visible pairs per hop (outer) and rank (inner) of a schedule, each counted once for every query
+/// head.
 pub fn pairs_per_hop(schedule: &Schedule) -> Vec<Vec<u64>> {
-    let of_hop = |hop: &Hop| {
-        let pairs = |tile: &crate::TilePlan| {
-            let [q, k] = [tile.queries, tile.keys].map(|rank| &schedule.positions[rank]);
-            pairs_between(&schedule.mask, q, k)
-        };
-        hop.tiles.iter().map(pairs).sum()
+    // Tiles of other heads see the same.
+    let mut known: BTreeMap<[(usize, Extent); 2], u64> = BTreeMap::new();
+    let mut of_tile = |tile: &TilePlan| {
+        let sides = [tile.queries, tile.keys].map(|block| (block.owner, block.rows));
+        let pairs = known.entry(sides).or_insert_with(|| {
+            let [q, k] = sides.map(|(owner, rows)| schedule.positions[owner].rows(rows.range()));
+            pairs_between(&schedule.mask, &q, &k)
+        });
+        *pairs * tile.queries.heads.len() as u64
     };
-    let of_ranks = |hop: usize| schedule.ranks.iter().map(|hops| of_hop(&hops[hop])).collect();
-    (0..schedule.hops()).map(of_ranks).collect()
+    let mut of_hop = |hop: &Hop| hop.tiles.iter().map(&mut of_tile).sum();
+    let mut of_ranks = |hop: usize| schedule.ranks.iter().map(|hops| of_hop(&hops[hop])).collect();
+    (0..schedule.hops()).map(&mut of_ranks).collect()
 }

@@ -2,10 +2,11 @@
 //!
 //! A strategy of attention over a split sequence is data: a [`Layout`] deals positions to ranks as
 //! lists of arithmetic [`Run`]s, a [`Mask`] says which query sees which key, and a [`Schedule`]
-//! lists, hop by hop, what every rank sends, computes, adds and frees. Executing, proving, counting
-//! and drawing are readers of that one list.
+//! lists, hop by hop, what every rank sends, computes, finishes and frees. Executing, proving,
+//! counting and drawing are readers of that one list.
 
 mod band;
+mod block;
 mod count;
 mod draw;
 mod layout;
@@ -19,15 +20,16 @@ mod strategy;
 mod view;
 mod visibility;
 
+pub use block::{Block, Extent, Heads, Part};
 pub use count::{BlockShape, Bytes, pairs_per_hop};
 pub use draw::{draw_layout, draw_schedule};
 pub use layout::{DealError, Layout};
 pub use mask::{Coverage, Documents, Mask, Rule, pairs_between};
 pub use positions::Positions;
-pub use prove::{At, Flaw, Proof, prove};
+pub use prove::{Alive, At, Flaw, Proof, prove};
 pub use rows::Rows;
 pub use run::Run;
-pub use schedule::{Buffer, Collective, Fold, Hop, Move, Part, Pass, Schedule, TilePlan};
-pub use strategy::{Return, Strategy, StrategyError};
+pub use schedule::{Collective, Hop, Move, Pass, Schedule, TilePlan};
+pub use strategy::{Exchange, Return, Split, Strategy, StrategyError};
 pub use view::{Side, View};
 pub use visibility::{Span, Spans, Visibility};

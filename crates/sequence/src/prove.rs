@@ -1,68 +1,86 @@
-//! Checks a schedule before anything runs, by playing it: every rank, hop by hop, with buffers that
-//! remember only what is in them.
+//! Checks a schedule before anything runs, by playing it: every rank, hop by hop, with blocks that
+//! remember only what they are.
 //!
 //! No deadlock: all ranks make the same number of hops, in a hop everything is posted before
 //! anything is awaited, and within a hop the sends from one rank to another are the receives of
 //! that other from the first, in the same order. Then no wait depends on a later hop, and by
 //! induction every hop ends.
+//!
+//! Exactness: tiles are boxes of query heads by query rows by key rows, and no two meet; what they
+//! leave of every pair of shards is invisible ([`cover`]). A sum is never copied, never dropped,
+//! only handed on and added to what contains it, so when nothing is left in the end but what is at
+//! home, every tile's part is in it, once. The same holds for outputs, which are never added.
 
+mod cover;
 mod flaw;
 mod holder;
 mod matching;
 
-use crate::{Buffer, Collective, Coverage, Pass, Schedule};
+use crate::{Block, Move, Part, Pass, Positions, Schedule};
+use cover::Cover;
 pub use flaw::{At, Flaw};
 use holder::{Arrival, Holder};
 
-/// What was proved of a schedule.
+/// What was proved of a schedule. What is alive is counted in rows of heads ([`Block::volume`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The most received [`crate::Part::KeyValue`] buffers that are alive at once, by rank: those
-    /// at hand and those arriving. The own one is not counted, it is the caller's and outlives the
-    /// pass.
-    pub key_values: Vec<usize>,
-    /// The most gradient buffers (travelling and contributions) that are alive at once, by rank:
-    /// what is being sent counts until the hop's wait, what is arriving from its start.
-    pub gradients: Vec<usize>,
-    /// The most gradient buffers that a rank has made and that are alive anywhere, by rank: what it
-    /// takes where ranks share memory and a buffer that is handed over stays where it is.
+    /// The most of every part that is alive at once, by rank: what is at hand, and what arrives or
+    /// leaves, from its post to its wait. The caller's own queries, keys and values are not
+    /// counted.
+    pub alive: Vec<Alive>,
+    /// The most [`Part::Gradient`] that a rank has made and that is alive anywhere, by rank: what
+    /// it takes where ranks share memory and a buffer that is handed over stays where it is.
     pub made: Vec<usize>,
     /// Hops in which something moves.
     pub hops: usize,
 }
 
-/// No deadlock, every needed tile exactly once, every gradient home with every contribution, every
-/// buffer freed.
+/// Rows of heads by part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Alive {
+    /// Others' queries, and backward what belongs to them.
+    pub queries: usize,
+    /// Others' keys and values.
+    pub key_values: usize,
+    /// Outputs, own and others'.
+    pub outputs: usize,
+    /// Gradients of queries, own and others'.
+    pub query_gradients: usize,
+    /// Gradients of keys and values, own and others'.
+    pub gradients: usize,
+}
+
+/// No deadlock, every visible pair of every head exactly once, every result home with every part of
+/// it, every buffer freed.
 ///
 /// # Errors
 /// The first [`Flaw`] that is met.
 pub fn prove(schedule: &Schedule) -> Result<Proof, Flaw> {
     check_shape(schedule)?;
-    let mut holders: Vec<Holder> =
-        (0..schedule.world()).map(|rank| Holder::new(schedule, rank)).collect();
+    let world = schedule.world();
+    let mut play = Play {
+        schedule,
+        holders: (0..world).map(|rank| Holder::new(schedule, rank)).collect(),
+        cover: Cover::new(schedule),
+        flying: Vec::new(),
+        alive: vec![Alive::default(); world],
+        made: vec![0; world],
+    };
     let mut moving = 0;
-    let mut made = vec![0; schedule.world()];
     for hop in 0..schedule.hops() {
         matching::check(schedule, hop)?;
-        play(schedule, hop, &mut holders, &mut made)?;
+        play.hop(hop)?;
         moving += usize::from(schedule.ranks.iter().any(|hops| !hops[hop].sends.is_empty()));
     }
-    check_end(schedule, &holders)?;
-    Ok(Proof {
-        key_values: holders.iter().map(|holder| holder.most_key_values).collect(),
-        gradients: holders.iter().map(|holder| holder.most_gradients).collect(),
-        made,
-        hops: moving,
-    })
+    play.check_end()?;
+    Ok(Proof { alive: play.alive, made: play.made, hops: moving })
 }
 
-/// Everybody deals as the layout says, and makes the same number of hops.
+/// Every position is one rank's, and everybody makes the same number of hops.
 fn check_shape(schedule: &Schedule) -> Result<(), Flaw> {
     let (world, wanted) = (schedule.world(), schedule.hops());
-    let tokens = schedule.positions.iter().map(crate::Positions::tokens).sum();
-    if schedule.layout.multiple(world) == 0
-        || schedule.layout.deal(tokens, world).as_ref() != Ok(&schedule.positions)
-    {
+    let tokens = schedule.positions.iter().map(Positions::tokens).sum();
+    if world == 0 || world != schedule.positions.len() || !is_dealt(&schedule.positions, tokens) {
         return Err(Flaw::NotDealt { tokens, world });
     }
     let lengths = schedule.ranks.iter().map(Vec::len).enumerate();
@@ -74,59 +92,107 @@ fn check_shape(schedule: &Schedule) -> Result<(), Flaw> {
     Ok(())
 }
 
-fn play(
-    schedule: &Schedule,
-    hop: usize,
-    holders: &mut [Holder],
-    made: &mut [usize],
-) -> Result<(), Flaw> {
-    let mut arriving: Vec<Vec<Arrival>> = vec![Vec::new(); holders.len()];
-    for holder in holders.iter_mut() {
-        for (to, arrival) in holder.post(hop)? {
-            arriving[to].push(arrival);
-        }
-    }
-    for (holder, arrivals) in holders.iter_mut().zip(&arriving) {
-        holder.compute(hop, arrivals)?;
-    }
-    // Between the tiles and the wait there is most of everything.
-    let mut alive = vec![0; made.len()];
-    let arriving_makers = arriving.iter().flatten().filter_map(Arrival::maker);
-    let makers = holders.iter().flat_map(Holder::makers).chain(arriving_makers);
-    makers.for_each(|maker| alive[maker] += 1);
-    made.iter_mut().zip(alive).for_each(|(most, alive)| *most = alive.max(*most));
-    for (holder, arrivals) in holders.iter_mut().zip(arriving) {
-        match schedule.ranks[holder.rank][hop].collective {
-            Some(Collective::ReduceScatter) => holder.sum(hop, arrivals)?,
-            Some(Collective::AllGather) | None => holder.arrive(hop, arrivals)?,
-        }
-        holder.fold(hop)?;
-        holder.free(hop)?;
-    }
-    Ok(())
+/// Whether the shards together are `0 .. tokens`: as many as there are, and none twice.
+fn is_dealt(shards: &[Positions], tokens: usize) -> bool {
+    let mut dealt = vec![false; tokens];
+    let mut deal = |position: usize| {
+        dealt.get_mut(position).is_some_and(|dealt| !std::mem::replace(dealt, true))
+    };
+    shards.iter().all(|shard| shard.iter().all(&mut deal))
 }
 
-/// All that had to be computed was, all gradients are whole and at home, and nothing else is left.
-fn check_end(schedule: &Schedule, holders: &[Holder]) -> Result<(), Flaw> {
-    let hop = schedule.hops();
-    for holder in holders {
-        for (owner, positions) in schedule.positions.iter().enumerate() {
-            let own = &schedule.positions[holder.rank];
-            let needed = schedule.mask.coverage_of(own, positions) != Coverage::Empty;
-            if needed && !holder.computed[owner] {
-                let buffer = Buffer::key_value(owner);
-                return Err(Flaw::NotComputed(At { rank: holder.rank, hop, buffer }));
+/// A schedule at play.
+struct Play<'a> {
+    schedule: &'a Schedule,
+    holders: Vec<Holder<'a>>,
+    cover: Cover,
+    /// What is on its way, in the order in which it was posted.
+    flying: Vec<Arrival>,
+    alive: Vec<Alive>,
+    made: Vec<usize>,
+}
+
+impl Play<'_> {
+    fn hop(&mut self, hop: usize) -> Result<(), Flaw> {
+        for holder in &mut self.holders {
+            holder.post(hop, &mut self.flying)?;
+        }
+        for holder in &mut self.holders {
+            holder.compute(hop, &mut self.cover)?;
+        }
+        // Between the tiles and the wait there is most of everything.
+        self.count();
+        let flying = std::mem::take(&mut self.flying);
+        for arrival in flying {
+            if arrival.awaited > hop {
+                self.flying.push(arrival);
+                continue;
+            }
+            let Arrival { moved: Move { block, from, to, .. }, maker, .. } = arrival;
+            if block.part.is_lent() {
+                self.holders[from].check_kept(hop, block)?;
+            }
+            self.holders[to].land(hop, block, maker)?;
+        }
+        self.holders.iter_mut().try_for_each(|holder| holder.free(hop))
+    }
+
+    fn count(&mut self) {
+        let mut alive: Vec<Alive> = self.holders.iter().map(Holder::alive).collect();
+        let mut made = vec![0; alive.len()];
+        for (block, maker) in self.holders.iter().flat_map(Holder::gradients) {
+            made[maker] += block.volume();
+        }
+        for Arrival { moved: Move { block, from, to, .. }, maker, .. } in &self.flying {
+            alive[*to].add(*block);
+            if !block.part.is_lent() {
+                alive[*from].add(*block);
+            }
+            if block.part == Part::Gradient {
+                made[*maker] += block.volume();
             }
         }
+        self.alive.iter_mut().zip(alive).for_each(|(most, now)| *most = most.or(now));
+        self.made.iter_mut().zip(made).for_each(|(most, now)| *most = now.max(*most));
     }
-    if schedule.pass == Pass::Backward {
-        for home in holders {
-            let at = At { rank: home.rank, hop, buffer: Buffer::gradient(home.rank) };
-            let contributors = holders.iter().filter(|holder| holder.computed[home.rank]);
-            if let Some(missing) = contributors.map(|h| h.rank).find(|from| !home.has_home(*from)) {
-                return Err(Flaw::NotHome { at, from: missing });
-            }
+
+    /// All that is visible was computed, all results are whole and at home, and nothing else is
+    /// left.
+    fn check_end(&self) -> Result<(), Flaw> {
+        let hop = self.schedule.hops();
+        if let Some(Arrival { moved, .. }) = self.flying.first() {
+            return Err(Flaw::Leaked(At { rank: moved.from, hop, block: moved.block }));
+        }
+        self.cover.check(self.schedule)?;
+        let results: &[Part] = match self.schedule.pass {
+            Pass::Forward => &[Part::Output],
+            Pass::Backward => &[Part::QueryGradient, Part::Gradient],
+        };
+        for holder in &self.holders {
+            results.iter().try_for_each(|part| holder.check_home(*part))?;
+        }
+        self.holders.iter().try_for_each(|holder| holder.check_left(results))
+    }
+}
+
+impl Alive {
+    fn add(&mut self, block: Block) {
+        *match block.part {
+            Part::Query => &mut self.queries,
+            Part::KeyValue => &mut self.key_values,
+            Part::Output => &mut self.outputs,
+            Part::QueryGradient => &mut self.query_gradients,
+            Part::Gradient => &mut self.gradients,
+        } += block.volume();
+    }
+    /// The more of each.
+    fn or(self, other: Alive) -> Alive {
+        Alive {
+            queries: self.queries.max(other.queries),
+            key_values: self.key_values.max(other.key_values),
+            outputs: self.outputs.max(other.outputs),
+            query_gradients: self.query_gradients.max(other.query_gradients),
+            gradients: self.gradients.max(other.gradients),
         }
     }
-    holders.iter().try_for_each(Holder::check_left)
 }

@@ -1,9 +1,6 @@
 //! What moves when, and what is computed meanwhile: one explicit list per rank.
 
-use std::fmt;
-use std::ops::Range;
-
-use crate::{Layout, Mask, Positions};
+use crate::{Block, Extent, Heads, Layout, Mask, Part, Positions};
 
 /// Which way a schedule goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,113 +11,73 @@ pub enum Pass {
     Backward,
 }
 
-/// What a buffer holds: two tensors [batch, heads, rows, head_dim], of keys and of values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Part {
-    /// Queries (and in backward: output gradient, log-sum-exp, delta), resident on their rank.
-    /// Here the heads are those of the queries, and there is one tensor forward.
-    Query,
-    /// Keys and values. A rank's own are resident: they belong to the caller and are never freed.
-    KeyValue,
-    /// Gradients of keys and values, summed so far: what travels home. f32.
-    Gradient,
-    /// Gradients of keys and values from this rank's queries alone, before they are folded into a
-    /// [`Part::Gradient`]. f32.
-    Contribution,
-}
-
-/// A buffer by what it holds: `part` of the positions of rank `owner`. On one rank it exists at
-/// most once at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Buffer {
-    /// What it holds.
-    pub part: Part,
-    /// Whose positions.
-    pub owner: usize,
-}
-
-/// One buffer on its way from one rank to another. It appears in the sender's hop and in the
-/// receiver's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One block on its way from one rank to another. It appears in the sender's hop and in the
+/// receiver's: posted by both at the start of that hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Move {
-    /// What moves.
-    pub buffer: Buffer,
-    /// The key/value heads that move (of all of them: `0 .. heads`).
-    pub heads: Range<usize>,
-    /// The rows of the buffer that move.
-    pub rows: Range<usize>,
+    /// What moves: contained in what the sender holds where it is lent, exactly that where it is
+    /// given away. A sum that arrives where a block is that contains it is added to that.
+    pub block: Block,
     /// Who sends.
     pub from: usize,
     /// Who receives.
     pub to: usize,
+    /// How many hops it may take: awaited at the end of the hop it is posted in where it is 1.
+    pub hops: usize,
 }
 
-/// A set of moves that an engine may do as one call of its own. Every rank takes part.
+/// A set of moves that has a name of its own. Every rank takes part, alone or in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Collective {
-    /// Everybody's keys and values to everybody.
+    /// Everybody's blocks to everybody.
     AllGather,
-    /// Everybody's contributions to all blocks, summed in rank order at the blocks' owners.
-    ///
-    /// Takes a [`Part::Contribution`] of every owner, the own one too; leaves [`Part::Gradient`] of
-    /// the own block. A contribution that no pair is visible in is there too, as zeros: see
-    /// [`TilePlan`].
+    /// One rank's blocks to everybody.
+    Broadcast,
+    /// Everybody's sums to the blocks' owners.
     ReduceScatter,
+    /// Everybody's blocks to everybody, other heads to each.
+    AllToAll,
 }
 
 /// Queries of one rank against keys of another: one tile of the global attention matrix.
 ///
-/// Forward it folds into the running state of `queries`. Backward it adds to the query gradient and
-/// writes `into`, a fresh [`Part::Contribution`] of the keys' owner.
-///
-/// A tile in which nothing is visible computes nothing, and its contribution is zeros. Such tiles
-/// are planned, at most once each and backward only, where the zeros are needed: to bring a
-/// [`Part::Gradient`] into being that others will add to, or to take part in a reduce-scatter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// It adds to the running state of `queries`, which its first tile begins. Backward it adds to the
+/// [`Part::Gradient`] of `keys` too, which comes to be where it is not there yet. Never planned
+/// where nothing is visible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TilePlan {
-    /// The rank whose queries these are.
-    pub queries: usize,
-    /// The rank whose keys and values these are.
-    pub keys: usize,
-    /// Backward: where the gradients of keys and values go.
-    pub into: Option<Buffer>,
+    /// A [`Part::Query`], contained in one that is held.
+    pub queries: Block,
+    /// A [`Part::KeyValue`], contained in one that is held: of the heads that the queries use.
+    pub keys: Block,
 }
 
-/// `into += from`; `from` is freed. When `into` is not there yet, `from` becomes it.
-///
-/// Both are always there, or about to be: a contribution that is folded was written by a tile, if
-/// only as zeros, so a gradient always comes home, as zeros when nobody sees its keys. Absence
-/// never stands for zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fold {
-    /// What is added to: a [`Part::Gradient`].
-    pub into: Buffer,
-    /// What is added, and gone: the [`Part::Contribution`] of the same owner.
-    pub from: Buffer,
-}
-
-/// What one rank does in one hop, in this order: post sends and receives, compute tiles, wait,
-/// fold, free.
+/// What one rank does in one hop, in this order: post, compute, finish, wait, free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hop {
-    /// Posted together, before any tile. A [`Part::KeyValue`] is lent, gradients are given away.
+    /// Posted together, before anything is computed.
     pub sends: Vec<Move>,
-    /// Arrived after the wait.
+    /// Posted with the sends.
     pub receives: Vec<Move>,
     /// What the moves of all ranks are together, where they have a name.
     pub collective: Option<Collective>,
+    /// Sums that begin here as zeros, because no tile of the hop makes them: a sum that is sent or
+    /// comes home is always there, and absence never stands for zero.
+    pub zeros: Vec<Block>,
     /// Computed, in order, while the moves are under way.
     pub tiles: Vec<TilePlan>,
-    /// Done after the wait, in order.
-    pub folds: Vec<Fold>,
+    /// Queries that have seen all they see here. Forward their running state becomes their
+    /// [`Part::Output`], backward their [`Part::QueryGradient`]; of no tile it is that of no keys.
+    pub finishes: Vec<Block>,
     /// Dropped at the end.
-    pub frees: Vec<Buffer>,
+    pub frees: Vec<Block>,
 }
 
 /// What all ranks do in one pass of one attention.
 ///
-/// It begins with [`Part::Query`] and [`Part::KeyValue`] of the own positions on every rank. It
-/// ends with the same and, backward, with [`Part::Gradient`] of the own positions.
+/// It begins with [`Part::Query`] and [`Part::KeyValue`] of the own positions on every rank, which
+/// are the caller's and outlive it. It ends with the same and with the own [`Part::Output`], or,
+/// backward, [`Part::QueryGradient`] and [`Part::Gradient`]: in one block or in several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// The strategy's name, as one writes it.
@@ -131,8 +88,8 @@ pub struct Schedule {
     pub layout: Layout,
     /// Which keys a query sees.
     pub mask: Mask,
-    /// Key/value heads.
-    pub heads: usize,
+    /// How many heads there are.
+    pub heads: Heads,
     /// What every rank holds, by rank.
     pub positions: Vec<Positions>,
     /// What every rank does, by rank; all have the same number of hops.
@@ -148,31 +105,54 @@ impl Schedule {
     pub fn hops(&self) -> usize {
         self.ranks.first().map_or(0, Vec::len)
     }
-}
-
-impl Buffer {
-    /// Keys and values of rank `owner`.
-    pub fn key_value(owner: usize) -> Buffer {
-        Buffer { part: Part::KeyValue, owner }
-    }
-    /// Summed gradients of the keys and values of rank `owner`.
-    pub fn gradient(owner: usize) -> Buffer {
-        Buffer { part: Part::Gradient, owner }
-    }
-    /// A rank's contribution to the gradients of the keys and values of rank `owner`.
-    pub fn contribution(owner: usize) -> Buffer {
-        Buffer { part: Part::Contribution, owner }
+    /// All heads and rows of a part.
+    pub fn whole(&self, part: Part, owner: usize) -> Block {
+        let rows = Extent::all(self.positions[owner].tokens());
+        Block { part, owner, heads: self.heads.of(part), rows }
     }
 }
 
-impl fmt::Display for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let part = match self.part {
-            Part::Query => "queries",
-            Part::KeyValue => "keys and values",
-            Part::Gradient => "gradients",
-            Part::Contribution => "contributions to the gradients",
-        };
-        write!(f, "{part} of rank {}", self.owner)
+/// How generators write hops. Blocks with nothing in them, of ranks without positions, are left
+/// out.
+impl Hop {
+    pub(crate) fn send(&mut self, block: Block, from: usize, to: usize) {
+        self.send_all([block], from, to);
     }
+    pub(crate) fn receive(&mut self, block: Block, from: usize, to: usize) {
+        self.receive_all([block], from, to);
+    }
+    pub(crate) fn send_all<I>(&mut self, blocks: I, from: usize, to: usize)
+    where
+        I: IntoIterator<Item = Block>,
+    {
+        for block in blocks {
+            push(&mut self.sends, Move { block, from, to, hops: 1 });
+        }
+    }
+    pub(crate) fn receive_all<I>(&mut self, blocks: I, from: usize, to: usize)
+    where
+        I: IntoIterator<Item = Block>,
+    {
+        for block in blocks {
+            push(&mut self.receives, Move { block, from, to, hops: 1 });
+        }
+    }
+    pub(crate) fn tile(&mut self, queries: Block, keys: Block) {
+        if !queries.is_empty() && !keys.is_empty() {
+            self.tiles.push(TilePlan { queries, keys });
+        }
+    }
+    pub(crate) fn finish(&mut self, queries: Block) {
+        self.finishes.extend(Some(queries).filter(|block| !block.is_empty()));
+    }
+    pub(crate) fn zeros(&mut self, sum: Block) {
+        self.zeros.extend(Some(sum).filter(|block| !block.is_empty()));
+    }
+    pub(crate) fn free(&mut self, block: Block) {
+        self.frees.extend(Some(block).filter(|block| !block.is_empty()));
+    }
+}
+
+pub(crate) fn push(moves: &mut Vec<Move>, moved: Move) {
+    moves.extend(Some(moved).filter(|moved| !moved.block.is_empty()));
 }

@@ -1,16 +1,21 @@
 //! The strategies one can name, and the schedules they mean.
 
 mod all_gather;
-mod local;
+mod broadcast;
+mod double_ring;
+mod error;
+mod halo;
 mod ring;
 mod split;
+mod torus;
+mod ways;
 
-use std::fmt;
+use crate::{Heads, Hop, Layout, Mask, Pass, Schedule};
+pub use error::StrategyError;
+pub use split::Split;
+pub use ways::{Exchange, Return};
 
-use crate::{DealError, Hop, Layout, Mask, Pass, Schedule};
-use split::Split;
-
-/// A way to split attention over ranks, by the word one writes in the experiment.
+/// A way to split attention over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
     /// One rank: the reference.
@@ -18,164 +23,267 @@ pub enum Strategy {
     /// Ring Attention: contiguous chunks, keys and values go round.
     Ring,
     /// Striped Attention: the same ring over stripes.
-    Striped,
-    /// Megatron context parallelism: the same ring over zigzag chunks.
-    Megatron,
-    /// Contiguous chunks, keys and values gathered: the naive baseline.
-    AllGather,
-}
-
-/// How the gradients of keys and values come home in a ring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Return {
-    /// They travel with their keys and values all the way round: as many moves as ranks.
-    Travelling,
-    /// The own part never leaves, and the ring runs against the forward one: a move less.
-    #[default]
-    Reversed,
-}
-
-/// Why a strategy cannot run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StrategyError {
-    /// `local` on more than one rank.
-    TooManyRanks {
-        /// How many there are.
-        world: usize,
+    Striped {
+        /// Neighbouring positions per stripe, 1 in the paper.
+        width: usize,
     },
-    /// The positions do not deal out.
-    Deal(DealError),
+    /// Megatron context parallelism: zigzag chunks, exchanged in one of four ways.
+    Megatron {
+        /// Which.
+        exchange: Exchange,
+    },
+    /// DeepSpeed-Ulysses: contiguous chunks, heads for positions and back.
+    Ulysses,
+    /// Heads for positions among some ranks, a ring of zigzag chunks among those.
+    Usp {
+        /// Ranks that exchange heads, and how many such sets there are; none: as many as the
+        /// key/value heads can be dealt to.
+        shape: Option<[usize; 2]>,
+    },
+    /// A ring inside of every node and one of nodes, over zigzag chunks.
+    DoubleRing {
+        /// Nodes, and ranks of a node; none: about as many as there are nodes, or more.
+        shape: Option<[usize; 2]>,
+    },
+    /// Contiguous chunks, keys and values gathered.
+    AllGather {
+        /// Into how many groups the key/value heads are cut, to gather one after another.
+        groups: usize,
+    },
+    /// Contiguous chunks, one rank's keys and values after another's to everybody: the naive
+    /// baseline.
+    Broadcast,
+    /// Contiguous chunks, of which only the rows that others see travel: for windows.
+    Halo,
 }
 
 impl Strategy {
-    /// All of them, in the order of the documentation.
-    pub const ALL: [Strategy; 5] = [
+    /// All of them, each as its bare name means it, in the order of the documentation.
+    pub const ALL: [Strategy; 10] = [
         Strategy::Local,
         Strategy::Ring,
-        Strategy::Striped,
-        Strategy::Megatron,
-        Strategy::AllGather,
+        Strategy::STRIPED,
+        Strategy::MEGATRON,
+        Strategy::Ulysses,
+        Strategy::USP,
+        Strategy::DOUBLE_RING,
+        Strategy::ALL_GATHER,
+        Strategy::Broadcast,
+        Strategy::Halo,
     ];
-    /// The word one writes: `local`, `ring`, `striped`, `megatron`, `all-gather`.
+    /// `striped`: stripes of one position.
+    pub const STRIPED: Strategy = Strategy::Striped { width: 1 };
+    /// `megatron`: a ring.
+    pub const MEGATRON: Strategy = Strategy::Megatron { exchange: Exchange::PointToPoint };
+    /// `usp`, in the shape that its heads suggest.
+    pub const USP: Strategy = Strategy::Usp { shape: None };
+    /// `double-ring`, about as many nodes as ranks of a node.
+    pub const DOUBLE_RING: Strategy = Strategy::DoubleRing { shape: None };
+    /// `all-gather`: all heads at once.
+    pub const ALL_GATHER: Strategy = Strategy::AllGather { groups: 1 };
+
+    /// The word one writes: `local`, `ring`, `striped`, `megatron`, `ulysses`, `usp`,
+    /// `double-ring`, `all-gather`, `broadcast`, `halo`.
     pub fn name(self) -> &'static str {
         match self {
             Strategy::Local => "local",
             Strategy::Ring => "ring",
-            Strategy::Striped => "striped",
-            Strategy::Megatron => "megatron",
-            Strategy::AllGather => "all-gather",
+            Strategy::Striped { .. } => "striped",
+            Strategy::Megatron { .. } => "megatron",
+            Strategy::Ulysses => "ulysses",
+            Strategy::Usp { .. } => "usp",
+            Strategy::DoubleRing { .. } => "double-ring",
+            Strategy::AllGather { .. } => "all-gather",
+            Strategy::Broadcast => "broadcast",
+            Strategy::Halo => "halo",
         }
     }
-    /// The reverse of [`Strategy::name`].
+    /// The reverse of [`Strategy::name`], as of [`Strategy::ALL`].
     pub fn from_name(name: &str) -> Option<Strategy> {
         Strategy::ALL.into_iter().find(|strategy| strategy.name() == name)
     }
-    /// How positions are dealt.
+    /// How positions are dealt, unless one says otherwise: every schedule takes every layout.
     pub fn layout(self) -> Layout {
         match self {
-            Strategy::Local | Strategy::Ring | Strategy::AllGather => Layout::Contiguous,
-            Strategy::Striped => Layout::Striped { width: 1 },
-            Strategy::Megatron => Layout::Zigzag,
+            Strategy::Striped { width } => Layout::Striped { width },
+            Strategy::Megatron { .. } | Strategy::Usp { .. } | Strategy::DoubleRing { .. } => {
+                Layout::Zigzag
+            }
+            Strategy::Local
+            | Strategy::Ring
+            | Strategy::Ulysses
+            | Strategy::AllGather { .. }
+            | Strategy::Broadcast
+            | Strategy::Halo => Layout::Contiguous,
         }
     }
-    /// The forward schedule of `tokens` positions over `world` ranks with `heads` key/value heads.
+    /// The ways back that differ: one where there is no ring.
+    pub fn returns(self) -> &'static [Return] {
+        match self {
+            Strategy::Local
+            | Strategy::AllGather { .. }
+            | Strategy::Megatron { exchange: Exchange::AllGather }
+            | Strategy::Broadcast
+            | Strategy::Halo => &[Return::Reversed],
+            Strategy::DoubleRing { .. } => &[Return::Travelling, Return::Reversed],
+            Strategy::Ring
+            | Strategy::Striped { .. }
+            | Strategy::Megatron { .. }
+            | Strategy::Ulysses
+            | Strategy::Usp { .. } => &Return::ALL,
+        }
+    }
+    /// `tokens` positions dealt to `world` ranks in the strategy's own layout.
     ///
     /// # Errors
-    /// When the strategy does not run on so many ranks, or the positions cannot be dealt to them.
+    /// When they cannot be dealt, or the strategy does not run on so many ranks or heads.
     ///
     /// # Panics
-    /// Without ranks.
-    pub fn forward(
+    /// Without ranks, or when query heads are no multiple of key/value heads.
+    pub fn split(
         self,
         mask: &Mask,
         tokens: usize,
         world: usize,
-        heads: usize,
-    ) -> Result<Schedule, StrategyError> {
-        let split = self.split(mask, tokens, world, heads)?;
-        let ranks = match self {
-            Strategy::Local => local::forward(),
-            Strategy::Ring | Strategy::Striped | Strategy::Megatron => ring::forward(&split),
-            Strategy::AllGather => all_gather::forward(&split),
+        heads: Heads,
+    ) -> Result<Split, StrategyError> {
+        self.check(world, heads)?;
+        let layout = self.layout();
+        let positions = layout.deal(tokens, world).map_err(StrategyError::Deal)?;
+        Ok(Split::new(mask, layout, positions, heads))
+    }
+    /// Whether it runs on so many ranks and heads.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn check(self, world: usize, heads: Heads) -> Result<(), StrategyError> {
+        self.path(world, heads).map(drop)
+    }
+    /// The forward schedule.
+    ///
+    /// # Errors
+    /// When the strategy does not run on so many ranks or heads.
+    pub fn forward(self, split: &Split) -> Result<Schedule, StrategyError> {
+        let ranks = match self.path(split.world(), split.heads)? {
+            Path::Ring { lanes } => ring::forward(split, lanes),
+            Path::Rings { inside } => {
+                double_ring::double_ring(split, inside, Pass::Forward, Return::default())
+            }
+            Path::Gather { groups } => all_gather::all_gather(split, Pass::Forward, groups),
+            Path::Broadcast => broadcast::broadcast(split, Pass::Forward),
+            Path::Halo => halo::halo(split, Pass::Forward),
         };
-        Ok(self.schedule(Pass::Forward, mask, split, ranks))
+        Ok(self.schedule(Pass::Forward, split, ranks))
     }
     /// The backward schedule; `how` matters to rings alone.
     ///
     /// # Errors
-    /// As [`Strategy::forward`].
-    ///
-    /// # Panics
-    /// As [`Strategy::forward`].
-    pub fn backward(
-        self,
-        mask: &Mask,
-        tokens: usize,
-        world: usize,
-        heads: usize,
-        how: Return,
-    ) -> Result<Schedule, StrategyError> {
-        let split = self.split(mask, tokens, world, heads)?;
-        let ranks = match self {
-            Strategy::Local => local::backward(),
-            Strategy::Ring | Strategy::Striped | Strategy::Megatron => ring::backward(&split, how),
-            Strategy::AllGather => all_gather::backward(&split),
-        };
-        Ok(self.schedule(Pass::Backward, mask, split, ranks))
-    }
-
-    fn split(
-        self,
-        mask: &Mask,
-        tokens: usize,
-        world: usize,
-        heads: usize,
-    ) -> Result<Split, StrategyError> {
-        if self == Strategy::Local && world > 1 {
-            return Err(StrategyError::TooManyRanks { world });
+    /// As [`Strategy::forward`], and when queries are to travel where there is no ring of ranks.
+    pub fn backward(self, split: &Split, how: Return) -> Result<Schedule, StrategyError> {
+        let path = self.path(split.world(), split.heads)?;
+        if how == Return::Queries && !self.returns().contains(&how) {
+            return Err(StrategyError::Queries { strategy: self });
         }
-        let positions = self.layout().deal(tokens, world).map_err(StrategyError::Deal)?;
-        Ok(Split::new(mask, positions, heads))
+        let ranks = match path {
+            Path::Ring { lanes } => ring::backward(split, lanes, how),
+            Path::Rings { inside } => double_ring::double_ring(split, inside, Pass::Backward, how),
+            Path::Gather { groups } => all_gather::all_gather(split, Pass::Backward, groups),
+            Path::Broadcast => broadcast::broadcast(split, Pass::Backward),
+            Path::Halo => halo::halo(split, Pass::Backward),
+        };
+        Ok(self.schedule(Pass::Backward, split, ranks))
     }
 
-    fn schedule(self, pass: Pass, mask: &Mask, split: Split, ranks: Vec<Vec<Hop>>) -> Schedule {
+    /// What generates the schedules of so many ranks and heads.
+    fn path(self, world: usize, heads: Heads) -> Result<Path, StrategyError> {
+        let path = match self {
+            Strategy::Local if world > 1 => return Err(StrategyError::TooManyRanks { world }),
+            Strategy::Local
+            | Strategy::Ring
+            | Strategy::Striped { .. }
+            | Strategy::Megatron { exchange: Exchange::PointToPoint } => Path::Ring { lanes: 1 },
+            Strategy::Ulysses | Strategy::Megatron { exchange: Exchange::AllToAll } => {
+                self.lanes(world, heads)?
+            }
+            Strategy::Usp { shape } | Strategy::Megatron { exchange: Exchange::Both { shape } } => {
+                let suggested = gcd(world, heads.key_value);
+                let [lanes, _] = self.shaped(shape, [suggested, world / suggested], world)?;
+                self.lanes(lanes, heads)?
+            }
+            Strategy::DoubleRing { shape } => {
+                let suggested = (1..=world)
+                    .find(|inside| world.is_multiple_of(*inside) && inside * inside >= world);
+                let inside = suggested.unwrap_or(world);
+                let [nodes, inside] = self.shaped(shape, [world / inside, inside], world)?;
+                // One of the two rings is none: what is left is a ring.
+                if nodes == 1 || inside == 1 {
+                    Path::Ring { lanes: 1 }
+                } else {
+                    Path::Rings { inside }
+                }
+            }
+            Strategy::AllGather { groups } => gather(heads, groups)?,
+            Strategy::Megatron { exchange: Exchange::AllGather } => gather(heads, 1)?,
+            Strategy::Broadcast => Path::Broadcast,
+            Strategy::Halo => Path::Halo,
+        };
+        // On one rank there is nothing to bring together.
+        Ok(if world == 1 { Path::Ring { lanes: 1 } } else { path })
+    }
+
+    fn lanes(self, lanes: usize, heads: Heads) -> Result<Path, StrategyError> {
+        if heads.query.is_multiple_of(lanes) {
+            Ok(Path::Ring { lanes })
+        } else {
+            Err(StrategyError::Heads { strategy: self, heads: heads.query, ranks: lanes })
+        }
+    }
+
+    fn shaped(
+        self,
+        shape: Option<[usize; 2]>,
+        suggested: [usize; 2],
+        world: usize,
+    ) -> Result<[usize; 2], StrategyError> {
+        let shape = shape.unwrap_or(suggested);
+        if shape[0].checked_mul(shape[1]) == Some(world) {
+            Ok(shape)
+        } else {
+            Err(StrategyError::Shape { strategy: self, shape, world })
+        }
+    }
+
+    fn schedule(self, pass: Pass, split: &Split, ranks: Vec<Vec<Hop>>) -> Schedule {
         Schedule {
             strategy: self.name(),
             pass,
-            layout: self.layout(),
-            mask: mask.clone(),
+            layout: split.layout,
+            mask: split.mask.clone(),
             heads: split.heads,
-            positions: split.positions,
+            positions: split.positions.clone(),
             ranks,
         }
     }
 }
 
-impl StrategyError {
-    /// The way out, where there is one.
-    pub fn hint(&self) -> Option<String> {
-        Some(match self {
-            StrategyError::TooManyRanks { .. } => {
-                let others =
-                    Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Local);
-                let names: Vec<String> =
-                    others.map(|other| format!("`{}`", other.name())).collect();
-                format!("use one rank, or one of {}", names.join(", "))
-            }
-            StrategyError::Deal(error) => error.hint(),
-        })
+/// The generators.
+#[derive(Clone, Copy, Debug)]
+enum Path {
+    Ring { lanes: usize },
+    Rings { inside: usize },
+    Gather { groups: usize },
+    Broadcast,
+    Halo,
+}
+
+fn gather(heads: Heads, groups: usize) -> Result<Path, StrategyError> {
+    if groups > 0 && heads.key_value.is_multiple_of(groups) {
+        Ok(Path::Gather { groups })
+    } else {
+        Err(StrategyError::Groups { groups, heads: heads.key_value })
     }
 }
 
-impl fmt::Display for StrategyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StrategyError::TooManyRanks { world } => {
-                write!(f, "`local` runs on 1 rank and cannot share a sequence among {world}")
-            }
-            StrategyError::Deal(error) => error.fmt(f),
-        }
-    }
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
-
-impl std::error::Error for StrategyError {}

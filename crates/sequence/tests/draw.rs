@@ -1,6 +1,6 @@
 //! Drawings, as they look.
 
-use annulus_sequence::{Layout, Mask, Return, Rule, Strategy, draw_layout, draw_schedule};
+use annulus_sequence::{Heads, Layout, Mask, Return, Rule, Strategy, draw_layout, draw_schedule};
 
 #[test]
 fn zigzag_over_four_ranks() {
@@ -30,38 +30,51 @@ fn stripes_list_the_first_and_the_last() {
     assert!(drawn.contains("rank 3   ■ 256    ■ 256    ■ 256    ■ 256      x 1.00\n"), "{drawn}");
 }
 
+fn schedules(strategy: Strategy, tokens: usize, world: usize, heads: Heads) -> [String; 2] {
+    let split = strategy.split(&Mask::causal(), tokens, world, heads).expect("it deals");
+    let backward = strategy.backward(&split, Return::Reversed).expect("it runs");
+    [strategy.forward(&split).expect("it runs"), backward].map(|schedule| draw_schedule(&schedule))
+}
+
 #[test]
 fn a_ring_against_the_forward_one() {
-    let mask = Mask::causal();
-    let schedule = Strategy::Ring.backward(&mask, 12, 3, 1, Return::Reversed).unwrap();
+    let [_, drawn] = schedules(Strategy::Ring, 12, 3, Heads::equal(1));
     let expected = "\
 ring backward over 3 ranks, hop by hop
-tile with the keys of a rank: ■ all visible, ◪ some, · none
-k keys and values, g gradients, > sent to, + added to the gradients of a rank
+tile with the keys of a rank: ■ all visible, ◪ some, · none; of others' queries as q:k
+k keys and values, q queries, o outputs, gk gq their gradients, > sent to, + comes and is added
 
          rank 0      rank 1      rank 2
 hop 0    ◪0          ◪1          ◪2
          k0 > 2      k1 > 0      k2 > 1
-hop 1    ·1          ·2          ■0
+hop 1                            ■0
          k1 > 2      k2 > 0      k0 > 1
-         +g1         +g2         +g0
 hop 2                ■0          ■1
-         g1 > 2      g2 > 0      g0 > 1
-                     +g0         +g1
-hop 3    g2 > 2      g0 > 0      g1 > 1
-         +g0         +g1         +g2";
-    assert_eq!(draw_schedule(&schedule), expected);
+         gk1 > 2     gk2 > 0     gk0 > 1
+         +gk2        +gk0        +gk1
+hop 3    gk2 > 2     gk0 > 0     gk1 > 1
+         +gk0        +gk1        +gk2";
+    assert_eq!(drawn, expected);
 }
 
 #[test]
 fn everything_gathered() {
-    let schedule =
-        Strategy::AllGather.backward(&Mask::causal(), 12, 3, 1, Return::default()).unwrap();
-    let drawn = draw_schedule(&schedule);
+    let [_, drawn] = schedules(Strategy::ALL_GATHER, 12, 3, Heads::equal(1));
     assert!(drawn.contains("\n         all-gather of k\n"), "{drawn}");
-    assert!(
-        drawn.ends_with("hop 1    ·1 ·2       ■0 ·2       ■0 ■1\nhop 2    reduce-scatter of g")
-    );
+    let end = "hop 1                ■0          ■0 ■1\nhop 2    reduce-scatter of gk";
+    assert!(drawn.ends_with(end), "{drawn}");
+}
+
+#[test]
+fn heads_for_positions() {
+    let [forward, backward] = schedules(Strategy::Ulysses, 8, 2, Heads::equal(2));
+    let expected = "\
+         rank 0      rank 1
+hop 0    all-to-all of q k
+hop 1    3 tiles     ◪0:0 ■0 ◪1
+hop 2    all-to-all of o";
+    assert!(forward.ends_with(expected), "{forward}");
+    assert!(backward.ends_with("all-to-all of gq gk"), "{backward}");
 }
 
 #[test]
@@ -72,9 +85,9 @@ fn drawings_fit_a_hundred_columns_and_a_few_screens() {
         let mut drawings = Vec::new();
         for strategy in Strategy::ALL.into_iter().skip(usize::from(world > 1)) {
             drawings.push(draw_layout(strategy.layout(), &window, tokens, world).unwrap());
+            let split = strategy.split(&window, tokens, world, Heads::equal(2 * world)).unwrap();
             for how in [Return::Travelling, Return::Reversed] {
-                let backward = strategy.backward(&window, tokens, world, 8, how).unwrap();
-                drawings.push(draw_schedule(&backward));
+                drawings.push(draw_schedule(&strategy.backward(&split, how).unwrap()));
             }
         }
         for drawn in drawings {

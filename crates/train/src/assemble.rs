@@ -12,7 +12,7 @@ use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
 use annulus_ops::{Pool, Rotary};
-use annulus_sequence::{Mask, Return, Strategy};
+use annulus_sequence::{Heads, Mask, Return, Strategy};
 use candle_core::{DType, Device};
 
 use crate::rank::Rank;
@@ -100,7 +100,10 @@ impl Setup {
             strategy: self.strategy,
             mask: self.mask.clone(),
             tokens: self.tokens,
-            key_value_heads: self.config.num_key_value_heads,
+            heads: Heads {
+                query: self.config.num_attention_heads,
+                key_value: self.config.num_key_value_heads,
+            },
             gradients: self.returning,
             scale: 1.0 / (self.config.head_dim as f64).sqrt(),
         };

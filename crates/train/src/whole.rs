@@ -8,7 +8,7 @@ use annulus_comm::{Communicator, threads};
 use annulus_experiment::Kernel;
 use annulus_ops::Pool;
 use annulus_ops::attention::{BackwardTile, Tile};
-use annulus_sequence::{Mask, Positions, Return, Strategy, Visibility};
+use annulus_sequence::{Heads, Mask, Positions, Return, Strategy, Visibility};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::TrainError;
@@ -110,7 +110,7 @@ fn attend_here(
         strategy: split.strategy,
         mask: mask.clone(),
         tokens: q.dim(2)?,
-        key_value_heads: k.dim(1)?,
+        heads: Heads { query: q.dim(1)?, key_value: k.dim(1)? },
         gradients: split.returning,
         scale: *scale,
     };

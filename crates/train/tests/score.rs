@@ -79,7 +79,7 @@ fn models_are_those_of_transformers() {
                 .unwrap();
         let sequences = sequences(&golden);
         for (strategy, ranks) in
-            [(Strategy::Local, 1), (Strategy::Megatron, 4), (Strategy::Striped, 3)]
+            [(Strategy::Local, 1), (Strategy::MEGATRON, 4), (Strategy::STRIPED, 3)]
         {
             let setup = setup(&folder, strategy, ranks);
             let specification = Llama::specification(&setup.config);

@@ -2,6 +2,7 @@
 
 use annulus_sequence::Strategy;
 
+use super::families::{families, label};
 use super::{Cluster, Estimate, Hiding};
 use crate::{Experiment, Plan, Problem, Problems};
 
@@ -9,7 +10,7 @@ use crate::{Experiment, Plan, Problem, Problems};
 /// memory is taken, if the fastest needs more than so many times as much.
 const CLOSE: f64 = 1.01;
 
-/// One strategy, and what it would take.
+/// One strategy in its best shape, and what it would take.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The strategy.
@@ -25,7 +26,7 @@ pub struct Choice {
     pub title: String,
     /// What it is chosen for.
     pub cluster: Cluster,
-    /// Every strategy, in the order of [`Strategy::ALL`].
+    /// Every strategy, in the order of [`Strategy::ALL`], and every exchange of its.
     pub candidates: Vec<Candidate>,
     /// What `strategy: auto` takes; `None`: none can run.
     pub chosen: Option<Strategy>,
@@ -46,16 +47,21 @@ impl Choice {
     ) -> Result<Choice, Problems> {
         enough_devices(experiment, cluster)?;
         let mut hiding = Vec::new();
-        let mut estimate = |strategy| {
-            let plan = Plan::of(under(experiment, strategy, cluster), vocabulary)?;
-            hiding = cluster.hiding(&plan);
-            Estimate::of(&plan, cluster)
-        };
-        let candidate = |strategy| {
-            let outcome = estimate(strategy).map_err(|problems: Problems| reason(&problems));
+        let mut candidate = |strategy| {
+            let outcome = Plan::of(under(experiment, strategy, cluster), vocabulary)
+                .inspect(|plan| hiding = cluster.hiding(plan))
+                .and_then(|plan| Estimate::of(&plan, cluster))
+                .map_err(|problems| reason(&problems));
             Candidate { strategy, outcome }
         };
-        let candidates: Vec<Candidate> = Strategy::ALL.into_iter().map(candidate).collect();
+        let mut best = |shapes: Vec<Strategy>| {
+            let candidates: Vec<Candidate> = shapes.into_iter().map(&mut candidate).collect();
+            let chosen = choose(&candidates, cluster);
+            let first = candidates.iter().position(|c| chosen.is_none_or(|s| s == c.strategy));
+            candidates.into_iter().nth(first.unwrap_or_default())
+        };
+        let families = families(experiment.mesh.sequence);
+        let candidates: Vec<Candidate> = families.into_iter().filter_map(&mut best).collect();
         let chosen = choose(&candidates, cluster);
         let title = title(experiment);
         Ok(Choice { title, cluster: cluster.clone(), candidates, chosen, hiding })
@@ -77,7 +83,7 @@ impl Choice {
     pub(crate) fn none(&self, experiment: &Experiment) -> Problem {
         let reasons = self.candidates.iter().filter_map(|candidate| {
             let why = candidate.outcome.as_ref().err()?;
-            Some(format!("`{}`: {why}", candidate.strategy.name()))
+            Some(format!("`{}`: {why}", label(candidate.strategy)))
         });
         let reasons: Vec<String> = reasons.collect();
         let message = "no strategy can run";
@@ -92,7 +98,7 @@ impl Choice {
         };
         let mut lines = vec![format!(
             "auto takes `{}`: {}",
-            chosen.name(),
+            label(chosen),
             if self.fits(best) {
                 "the fastest that fits; where steps are within 1 %, memory decides"
             } else {
@@ -118,7 +124,7 @@ impl Choice {
         let equal = if larger { "as good, but it needs more memory" } else { "about as good" };
         let cause = most.filter(|_| ratio > CLOSE).map_or(equal, |(_, cause)| cause);
         let cause = if self.fits(estimate) { cause } else { "it does not fit" };
-        format!("  `{}` takes {ratio:.2} times as long: {cause}", strategy.name())
+        format!("  `{}` takes {ratio:.2} times as long: {cause}", label(strategy))
     }
 }
 

@@ -17,12 +17,12 @@
 //! keys, then of values, makes every rank hold its rows of the whole matrix of scores. Ring
 //! Attention: arXiv 2310.01889. Bytes are in powers of 1024 here, like tokens.
 
-use annulus_sequence::{Mask, Schedule, Strategy, pairs_per_hop, prove};
+use annulus_sequence::{BlockShape, Heads, Mask, Schedule, Strategy, pairs_per_hop, prove};
 use serde_json::{Value, json};
 
+use super::Load;
 use super::grid::count;
 use super::show::{aligned, duration};
-use super::{Load, Sizes};
 use crate::report::size;
 
 /// What is compared.
@@ -132,23 +132,20 @@ impl Comparison {
     /// A strategy's own schedule, counted. `None` where it cannot split the sequence.
     fn counted(&self, strategy: Strategy) -> Option<Method> {
         let mask = Mask::causal();
-        let schedule =
-            strategy.forward(&mask, self.tokens, self.ranks, self.key_value_heads).ok()?;
+        let heads = Heads { query: self.query_heads(), key_value: self.key_value_heads };
+        let split = strategy.split(&mask, self.tokens, self.ranks, heads).ok()?;
+        let schedule = strategy.forward(&split).ok()?;
         let proof = prove(&schedule).ok()?;
-        let sizes = Sizes {
-            batch: 1,
-            query_heads: self.query_heads(),
-            head_dim: self.head_dim,
-            wire: self.element,
-            gradient_wire: self.element,
-            tile: 1,
-        };
-        let load = Load::of(&schedule, sizes);
-        let rows = |rank: usize| schedule.positions[rank].tokens() as f64;
-        let most = (0..self.ranks).map(rows).fold(0.0, f64::max);
+        let (wire, gradient_wire) = (self.element, self.element);
+        let shape = BlockShape { batch: 1, head_dim: self.head_dim, wire, gradient_wire };
+        let load = Load::of(&schedule, shape, 1);
         let (d, k) = (self.hidden as f64, self.key_value_width());
-        let received = |rank: usize| proof.key_values[rank] as f64 * 2.0 * most * k;
-        let memory = |rank: usize| 2.0 * rows(rank) * (d + k) + received(rank);
+        let memory = |rank: usize| {
+            let (own, alive) = (schedule.positions[rank].tokens(), proof.alive[rank]);
+            let outputs = alive.outputs.saturating_sub(own * heads.query);
+            let others = alive.queries + 2 * alive.key_values + outputs;
+            2.0 * own as f64 * (d + k) + (others * self.head_dim) as f64
+        };
         let sent = (0..self.ranks).map(|rank| load.bytes(rank)).max().unwrap_or_default();
         Some(Method {
             name: format!("`{}`", strategy.name()),
@@ -181,7 +178,7 @@ impl Comparison {
         format!(
             "one layer forward: n = {} tokens, d = {}, P = {} ranks, {}/s, {} bytes an element \
              (k, M and GB are powers of 1024)\n\n{}\n\
-             P n d elements, one tensor broadcast to every rank: {}, {}\n",
+             P n d elements, one tensor broadcast to every rank: {}, {:.2} s\n",
             count(self.tokens),
             self.hidden,
             self.ranks,
@@ -189,7 +186,7 @@ impl Comparison {
             self.element,
             aligned(&rows),
             binary(broadcast),
-            duration(self.seconds(broadcast)),
+            self.seconds(broadcast),
         )
     }
 

@@ -20,11 +20,11 @@
 //! What faster links would save is *exposed*; what remains between the mean rank's computing and
 //! the step is *uneven*: ranks that wait for slower ones.
 
-use annulus_sequence::{Proof, Schedule};
+use annulus_sequence::{BlockShape, Pass, Proof, Schedule};
 
 use super::choose::enough_devices;
 use super::walk::{latest, walk};
-use super::{Cluster, Load, Sizes};
+use super::{Cluster, Load};
 use crate::cost::{F32, Share};
 use crate::{Peak, Plan, Problems, Recompute};
 
@@ -67,11 +67,8 @@ impl Estimate {
     pub fn of(plan: &Plan, cluster: &Cluster) -> Result<Estimate, Problems> {
         enough_devices(&plan.experiment, cluster)?;
         let passes = plan.passes()?;
-        let sizes = sizes(plan, cluster);
-        let loads = Loads {
-            forward: Load::of(&passes.forward.0, sizes),
-            backward: Load::of(&passes.backward.0, sizes),
-        };
+        let load = |schedule| Load::of(schedule, shape(plan), cluster.rates.tile);
+        let loads = Loads { forward: load(&passes.forward.0), backward: load(&passes.backward.0) };
         let (step, computing) = slowest_replica(plan, cluster, &loads);
         let (unlinked, _) = slowest_replica(plan, &cluster.without_links(), &loads);
         let idle = vec![0.0; loads.forward.world()];
@@ -100,14 +97,12 @@ impl Estimate {
     }
 }
 
-fn sizes(plan: &Plan, cluster: &Cluster) -> Sizes {
-    Sizes {
+fn shape(plan: &Plan) -> BlockShape {
+    BlockShape {
         batch: plan.micro_batch,
-        query_heads: plan.shape.num_attention_heads,
         head_dim: plan.shape.head_dim,
         wire: plan.experiment.model.dtype.bytes(),
         gradient_wire: F32 as usize,
-        tile: cluster.rates.tile,
     }
 }
 
@@ -148,9 +143,9 @@ fn peaks(plan: &Plan, forward: &(Schedule, Proof), backward: &(Schedule, Proof))
     let share = Share::new(plan, plan.memory);
     let peak = |rank: usize| {
         let there = share.peak(rank, forward, backward);
-        let received =
-            |proof: &Proof| share.received(proof.key_values[rank], proof.gradients[rank]);
-        let key_value = received(&forward.1).max(received(&backward.1));
+        let ahead = share.received(Pass::Forward, forward.1.alive[rank]);
+        let back = share.received(Pass::Backward, backward.1.alive[rank]);
+        let key_value = ahead.max(back);
         share.together(&Peak { key_value, ..there })
     };
     (0..forward.0.world()).map(peak).collect()

@@ -6,6 +6,7 @@
 use annulus_sequence::Strategy;
 
 use super::choose::under;
+use super::families::label;
 use super::show::{aligned, duration};
 use super::{Cluster, Estimate};
 use crate::{Experiment, Plan};
@@ -102,7 +103,7 @@ impl Grid {
         format!(
             "sweet spot of `{}`, one sequence per step: per cent of the time that devices compute\n\
              (* at least {:.0} % and it fits, ! does not fit, . cannot run)\n{}{}",
-            self.strategy.name(),
+            label(self.strategy),
             100.0 * SWEET,
             aligned(&rows),
             ranges.collect::<String>()

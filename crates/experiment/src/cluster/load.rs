@@ -2,27 +2,12 @@
 //!
 //! The one place of the cost model that reads a schedule's moves and tiles.
 
-use annulus_sequence::{
-    Coverage, Hop, Mask, Move, Part, Pass, Positions, Schedule, TilePlan, pairs_between,
-};
+use std::collections::BTreeMap;
 
-/// What a row of attention weighs and costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    /// Sequences at once.
-    pub batch: usize,
-    /// Query heads.
-    pub query_heads: usize,
-    /// Elements per head.
-    pub head_dim: usize,
-    /// Bytes of an element of queries, keys and values on the wire.
-    pub wire: usize,
-    /// Bytes of an element of gradients on the wire.
-    pub gradient_wire: usize,
-    /// Rows and columns that attention computes whole or skips whole, see
-    /// [`Rates::tile`](super::Rates).
-    pub tile: usize,
-}
+use annulus_sequence::{
+    BlockShape, Coverage, Extent, Hop, Mask, Move, Pass, Positions, Schedule, TilePlan,
+    pairs_between,
+};
 
 /// What all ranks do in one pass, by rank, then by hop.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,24 +21,33 @@ pub struct Load {
 /// What one rank does in one hop.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// The receiving rank and bytes of every message that is posted.
-    pub sends: Vec<(usize, u64)>,
+    /// What is posted.
+    pub sends: Vec<Message>,
     /// Floating-point operations, computed while messages travel.
     pub operations: f64,
 }
 
+/// What one rank sends another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The receiving rank.
+    pub to: usize,
+    /// Bytes on the wire.
+    pub bytes: u64,
+    /// How many hops it may take, from the one that posts it: 1 where that hop waits for it.
+    pub hops: usize,
+}
+
 impl Load {
-    /// What `schedule` makes the ranks do, with blocks of `sizes`.
+    /// What `schedule` makes the ranks do, with blocks of `shape` and tiles of `tile` rows and
+    /// columns (see [`Rates::tile`](super::Rates)).
     ///
     /// A visible pair of a query head is `4 · head_dim` operations forward (two products) and
     /// `10 · head_dim` backward (five). A collective is the moves it consists of.
-    pub fn of(schedule: &Schedule, sizes: Sizes) -> Load {
-        let step = |hop: &Hop| Step {
-            sends: hop.sends.iter().map(|sent| (sent.to, sizes.bytes(sent))).collect(),
-            operations: hop.tiles.iter().map(|tile| sizes.operations(schedule, tile)).sum(),
-        };
-        let steps = |hops: &Vec<Hop>| hops.iter().map(step).collect();
-        Load { pass: schedule.pass, ranks: schedule.ranks.iter().map(steps).collect() }
+    pub fn of(schedule: &Schedule, shape: BlockShape, tile: usize) -> Load {
+        let mut counted = Counted { schedule, shape, tile, known: BTreeMap::new() };
+        let mut steps = |hops: &Vec<Hop>| hops.iter().map(|hop| counted.step(hop)).collect();
+        Load { pass: schedule.pass, ranks: schedule.ranks.iter().map(&mut steps).collect() }
     }
 
     /// Ranks.
@@ -74,30 +68,45 @@ impl Load {
     /// Bytes that a rank puts on the wire in all hops.
     pub fn bytes(&self, rank: usize) -> u64 {
         let sends = self.ranks[rank].iter().flat_map(|step| &step.sends);
-        sends.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
+        sends.fold(0, |sum: u64, sent| sum.saturating_add(sent.bytes))
     }
 }
 
-impl Sizes {
-    fn bytes(self, sent: &Move) -> u64 {
-        let (tensors, element) = match sent.buffer.part {
-            Part::Query => (1, self.wire),
-            Part::KeyValue => (2, self.wire),
-            Part::Gradient | Part::Contribution => (2, self.gradient_wire),
+/// Whose rows, and which.
+type Rows = (usize, Extent);
+
+struct Counted<'a> {
+    schedule: &'a Schedule,
+    shape: BlockShape,
+    tile: usize,
+    /// Pairs by rows of queries and of keys: tiles of other heads compute the same.
+    known: BTreeMap<[Rows; 2], f64>,
+}
+
+impl Counted<'_> {
+    fn step(&mut self, hop: &Hop) -> Step {
+        let message = |sent: &Move| Message {
+            to: sent.to,
+            bytes: self.shape.bytes(sent.block, self.schedule.pass),
+            hops: sent.hops,
         };
-        let factors = [tensors, self.batch, sent.heads.len(), sent.rows.len(), self.head_dim];
-        let elements = factors.iter().fold(1, |product: u64, n| product.saturating_mul(*n as u64));
-        elements.saturating_mul(element as u64)
+        let sends = hop.sends.iter().map(message).collect();
+        Step { sends, operations: hop.tiles.iter().map(|tile| self.operations(tile)).sum() }
     }
 
-    fn operations(self, schedule: &Schedule, tile: &TilePlan) -> f64 {
-        let [queries, keys] = [tile.queries, tile.keys].map(|rank| &schedule.positions[rank]);
+    fn operations(&mut self, tile: &TilePlan) -> f64 {
+        let Counted { schedule, shape, tile: length, ref mut known } = *self;
+        let sides = [tile.queries, tile.keys].map(|block| (block.owner, block.rows));
+        let pairs = *known.entry(sides).or_insert_with(|| {
+            let [q, k] = sides.map(|(owner, rows)| schedule.positions[owner].rows(rows.range()));
+            computed(&schedule.mask, &q, &k, length)
+        });
         let products = match schedule.pass {
             Pass::Forward => 2,
             Pass::Backward => 5,
         };
-        let pairs = computed(&schedule.mask, queries, keys, self.tile);
-        pairs * (2 * products * self.head_dim * self.query_heads * self.batch) as f64
+        let heads = tile.queries.heads.len() * shape.batch;
+        pairs * (2 * products * shape.head_dim * heads) as f64
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::families::label;
 use super::{Candidate, Choice, Cluster, Estimate, Hiding, Link};
 use crate::report::size;
 
@@ -24,8 +25,8 @@ impl Choice {
         let mut notes = Vec::new();
         for Candidate { strategy, outcome } in &self.candidates {
             match outcome {
-                Ok(estimate) => rows.push(self.row(strategy.name(), estimate)),
-                Err(why) => notes.push(format!("  `{}` cannot run: {why}", strategy.name())),
+                Ok(estimate) => rows.push(self.row(label(*strategy), estimate)),
+                Err(why) => notes.push(format!("  `{}` cannot run: {why}", label(*strategy))),
             }
         }
         notes.extend(self.hiding.iter().map(|hiding| {
@@ -45,11 +46,11 @@ impl Choice {
         format!("{title}\n{}\n\n{}\n{}\n", cluster.to_text(), aligned(&rows), notes.join("\n"))
     }
 
-    fn row(&self, name: &str, estimate: &Estimate) -> Vec<String> {
+    fn row(&self, name: String, estimate: &Estimate) -> Vec<String> {
         let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / estimate.step);
         let over = if self.fits(estimate) { "" } else { " does not fit" };
         vec![
-            name.to_owned(),
+            name,
             duration(estimate.step),
             duration(estimate.forward),
             duration(estimate.backward),
@@ -64,7 +65,7 @@ impl Choice {
     /// The same for programs. Seconds and bytes; `why` is text.
     pub fn to_json(&self) -> Value {
         let strategy = |candidate: &Candidate| {
-            let name = candidate.strategy.name();
+            let name = label(candidate.strategy);
             match &candidate.outcome {
                 Ok(estimate) => json!({
                     "strategy": name,
@@ -86,7 +87,7 @@ impl Choice {
         json!({
             "cluster": self.cluster.name,
             "strategies": self.candidates.iter().map(strategy).collect::<Vec<_>>(),
-            "auto": self.chosen.map(annulus_sequence::Strategy::name),
+            "auto": self.chosen.map(label),
             "why": self.why(),
             "hidden_from": self.hiding.iter().map(hiding).collect::<Vec<_>>(),
         })
@@ -137,10 +138,10 @@ pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Seconds in a unit that leaves a number of about 1 at least.
+/// Seconds in a unit that leaves a number of at least 1.
 pub(super) fn duration(seconds: f64) -> String {
     let (scale, unit) = match seconds {
-        s if s >= 0.1 || s == 0.0 => (1.0, "s"),
+        s if s >= 1.0 || s == 0.0 => (1.0, "s"),
         s if s >= 1e-3 => (1e3, "ms"),
         _ => (1e6, "us"),
     };

@@ -3,15 +3,16 @@
 //! A hop begins on a rank when its last one has ended. Its messages set out once both ends have
 //! posted them; a device sends one after the other, and so it receives. Messages are served in the
 //! order in which they set out, equal ones by ranks, at the sender's end and at the receiver's end
-//! apart: what an ideal switch between them achieves. A rank's hop ends when it has computed, has
-//! sent everything and has received everything. All is arithmetic on given numbers in a fixed
+//! apart: what an ideal switch between them achieves; of equal
+//! times those that are due first. A rank's hop ends when it has computed and what
+//! is due in it is sent and received: a message may take more hops than the one that posts it. All is arithmetic on given numbers in a fixed
 //! order, so the same walk always takes the same time.
 
 use std::collections::BTreeMap;
 
 use annulus_sequence::Pass;
 
-use super::{Cluster, Link, Load};
+use super::{Cluster, Link, Load, Message};
 
 /// When every rank is done, and with what it spent its time. Seconds, by rank.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,13 +48,15 @@ pub fn walk(load: &Load, cluster: &Cluster, first: usize, start: &[f64]) -> Walk
         Pass::Forward => cluster.rates.forward,
         Pass::Backward => cluster.rates.backward,
     };
+    // By hop and rank, when the last message that is due then is there.
+    let mut due = vec![vec![0.0_f64; world]; load.hops()];
     for hop in 0..load.hops() {
-        let arrived = ports.hop(load, hop, &walk.finish);
-        for (rank, arrived) in arrived.into_iter().enumerate() {
+        ports.hop(load, hop, &walk.finish, &mut due);
+        for (rank, arrived) in due[hop].iter().enumerate() {
             let operations = load.ranks[rank][hop].operations;
             let computing = operations / speed * cluster.slowdown_of(first + rank);
             let computed = walk.finish[rank] + computing;
-            let end = computed.max(arrived);
+            let end = computed.max(*arrived);
             walk.computing[rank] += computing;
             walk.waiting[rank] += end - computed;
             walk.finish[rank] = end;
@@ -78,10 +81,9 @@ struct Port {
 }
 
 /// A message that is under way.
-struct Message {
+struct Flight {
     from: usize,
-    to: usize,
-    bytes: f64,
+    sent: Message,
     /// When both ends have posted it.
     posted: f64,
 }
@@ -95,44 +97,37 @@ struct Ports<'a> {
 }
 
 impl Ports<'_> {
-    /// When every rank has sent and received all of a hop that ranks begin at `begin`.
-    fn hop(&mut self, load: &Load, hop: usize, begin: &[f64]) -> Vec<f64> {
-        let mut messages: Vec<Message> = Vec::new();
+    /// Posts the messages of a hop that ranks begin at `begin`, and says when they are there.
+    fn hop(&mut self, load: &Load, hop: usize, begin: &[f64], due: &mut [Vec<f64>]) {
+        let mut flights: Vec<Flight> = Vec::new();
         for (from, hops) in load.ranks.iter().enumerate() {
-            for &(to, bytes) in &hops[hop].sends {
-                let posted = begin[from].max(begin[to]);
-                messages.push(Message { from, to, bytes: bytes as f64, posted });
+            let posted = |sent: &Message| begin[from].max(begin[sent.to]);
+            let flight = |sent: &Message| Flight { from, sent: *sent, posted: posted(sent) };
+            flights.extend(hops[hop].sends.iter().map(flight));
+        }
+        // Stable: of equal times and haste, they stay in the order of ranks.
+        let haste = |a: &Flight, b: &Flight| a.sent.hops.cmp(&b.sent.hops);
+        flights.sort_by(|a, b| a.posted.total_cmp(&b.posted).then_with(|| haste(a, b)));
+        for flight in &flights {
+            let Flight { from, sent: Message { to, hops, .. }, .. } = *flight;
+            let link = self.cluster.link(self.first + from, self.first + to);
+            let served = self.serve(flight, link, true).max(self.serve(flight, link, false));
+            let last = (hop + hops).clamp(1, due.len()) - 1;
+            for rank in [from, to] {
+                due[last][rank] = due[last][rank].max(served + link.latency);
             }
         }
-        // Stable: equal times stay in the order of ranks.
-        messages.sort_by(|a, b| a.posted.total_cmp(&b.posted));
-        let mut done = begin.to_vec();
-        for message in &messages {
-            let Message { from, to, .. } = *message;
-            let link = self.cluster.link(self.first + from, self.first + to);
-            let served = self.serve(message, link, true).max(self.serve(message, link, false));
-            let arrived = served + link.latency;
-            done[from] = done[from].max(arrived);
-            done[to] = done[to].max(arrived);
-        }
-        done
     }
 
     /// When the port at one end of a message has done with it.
-    fn serve(&mut self, message: &Message, link: Link, out: bool) -> f64 {
+    fn serve(&mut self, flight: &Flight, link: Link, out: bool) -> f64 {
         let node = |rank: usize| self.cluster.node_of(self.first + rank);
-        let (end, inside) = (if out { message.from } else { message.to }, message.is_inside(node));
+        let Flight { from, sent: Message { to, bytes, .. }, posted } = *flight;
+        let (end, inside) = (if out { from } else { to }, node(from) == node(to));
         let place = if self.cluster.shared && !inside { node(end) } else { end };
         let free = self.free.entry(Port { place, inside, out }).or_insert(0.0);
-        let begun = free.max(message.posted);
-        *free = begun + message.bytes / link.bandwidth;
+        *free = free.max(posted) + bytes as f64 / link.bandwidth;
         *free
-    }
-}
-
-impl Message {
-    fn is_inside(&self, node: impl Fn(usize) -> usize) -> bool {
-        node(self.from) == node(self.to)
     }
 }
 
@@ -155,7 +150,7 @@ mod tests {
     fn ring(operations: &[f64], bytes: u64) -> Vec<Step> {
         let world = operations.len();
         let step = |(rank, operations): (usize, &f64)| Step {
-            sends: vec![((rank + 1) % world, bytes)],
+            sends: vec![Message { to: (rank + 1) % world, bytes, hops: 1 }],
             operations: *operations,
         };
         operations.iter().enumerate().map(step).collect()
@@ -198,11 +193,26 @@ mod tests {
     }
 
     #[test]
+    fn a_message_may_take_several_hops() {
+        let mut hops = [ring(&[5.0; 2], 12), ring(&[5.0; 2], 0), ring(&[5.0; 2], 0)];
+        hops[1..].iter_mut().flatten().for_each(|step| step.sends.clear());
+        assert_eq!(walked(&load(&hops), &plain(1, 2)).finish, [22.0; 2]);
+        hops[0].iter_mut().for_each(|step| step.sends[0].hops = 2);
+        let patient = walked(&load(&hops), &plain(1, 2));
+        assert_eq!((patient.finish, patient.waiting), (vec![17.0; 2], vec![2.0; 2]));
+        hops[0].iter_mut().for_each(|step| step.sends[0].hops = 3);
+        assert_eq!(walked(&load(&hops), &plain(1, 2)).finish, [15.0; 2]);
+    }
+
+    #[test]
     fn a_device_sends_one_after_the_other() {
         let mut everybody = Vec::new();
         for rank in 0..4 {
             let others = (0..4).filter(|other| *other != rank);
-            everybody.push(Step { sends: others.map(|to| (to, 2)).collect(), operations: 1.0 });
+            everybody.push(Step {
+                sends: others.map(|to| Message { to, bytes: 2, hops: 1 }).collect(),
+                operations: 1.0,
+            });
         }
         let all = load(&[everybody]);
         assert_eq!(walked(&all, &plain(1, 4)).finish, [6.0; 4]);

@@ -30,7 +30,7 @@ fn every_key_means_what_it_says() {
     assert_eq!((small.data.tokens, small.data.batch), (12 * 1024, 4));
     assert_eq!((small.mesh.data, small.mesh.sequence), (2, 4));
     assert_eq!(small.mesh.deadline, Duration::from_secs(90));
-    assert_eq!(small.attention.strategy, Strategy::Striped);
+    assert_eq!(small.attention.strategy, Strategy::STRIPED);
     assert_eq!(small.memory.loss_chunk, Some(1024));
     assert_eq!(small.memory.micro_batch, Some(1));
     assert_eq!(small.optimizer.learning_rate.to_bits(), 3e-4_f64.to_bits());

@@ -1,9 +1,9 @@
 //! Figures of the papers, from the model and from the walk.
 
 use annulus_experiment::{
-    Cluster, Comparison, Link, Load, Overlap, Sizes, binary_bandwidth, minimal_block, walk,
+    Cluster, Comparison, Link, Load, Overlap, binary_bandwidth, minimal_block, walk,
 };
-use annulus_sequence::{Mask, Pass, Schedule, Strategy, pairs_per_hop};
+use annulus_sequence::{BlockShape, Heads, Mask, Pass, Schedule, Strategy, pairs_per_hop};
 
 use crate::support::plain;
 
@@ -40,10 +40,14 @@ fn ring_attentions_minimal_blocks() {
 
 /// Full attention of 32 heads of 128, keys and values in bf16, `block` tokens on each of 8 ranks.
 fn ring_load(block: usize) -> Load {
-    let sizes =
-        Sizes { batch: 1, query_heads: 32, head_dim: 128, wire: 2, gradient_wire: 2, tile: 1 };
-    let schedule = Strategy::Ring.forward(&Mask::full(), 8 * block, 8, 32).expect("deals");
-    Load::of(&schedule, sizes)
+    let shape = BlockShape { batch: 1, head_dim: 128, wire: 2, gradient_wire: 2 };
+    let schedule = forward(Strategy::Ring, &Mask::full(), 8 * block, 8, 32);
+    Load::of(&schedule, shape, 1)
+}
+
+fn forward(strategy: Strategy, mask: &Mask, tokens: usize, ranks: usize, heads: usize) -> Schedule {
+    let split = strategy.split(mask, tokens, ranks, Heads::equal(heads)).expect("deals");
+    strategy.forward(&split).expect("runs")
 }
 
 #[test]
@@ -93,7 +97,7 @@ fn slowest(schedule: &Schedule) -> f64 {
 
 /// What a causal layer's attention takes on `ranks` ranks under a strategy, in pairs.
 fn attention(strategy: Strategy, tokens: usize, ranks: usize) -> f64 {
-    slowest(&strategy.forward(&Mask::causal(), tokens, ranks, 1).expect("deals"))
+    slowest(&forward(strategy, &Mask::causal(), tokens, ranks, 1))
 }
 
 /// Striped Attention (arXiv 2311.09431), Tables 3 and 4: theoretical speed-ups of a step over Ring
@@ -124,12 +128,12 @@ const STRIPED: [(&str, usize, &[(usize, f64)]); 5] = [
 
 /// What a token costs outside of attention, in pairs, so that the first speed-up of a row is met.
 fn beside(ranks: usize, tokens: usize, speed_up: f64) -> f64 {
-    let [ring, striped] = [Strategy::Ring, Strategy::Striped].map(|s| attention(s, tokens, ranks));
+    let [ring, striped] = [Strategy::Ring, Strategy::STRIPED].map(|s| attention(s, tokens, ranks));
     (ring - speed_up * striped) / (speed_up - 1.0) * ranks as f64 / tokens as f64
 }
 
 fn speed_up(ranks: usize, tokens: usize, beside: f64) -> f64 {
-    let [ring, striped] = [Strategy::Ring, Strategy::Striped].map(|s| attention(s, tokens, ranks));
+    let [ring, striped] = [Strategy::Ring, Strategy::STRIPED].map(|s| attention(s, tokens, ranks));
     let rest = beside * tokens as f64 / ranks as f64;
     (rest + ring) / (rest + striped)
 }
@@ -166,7 +170,7 @@ fn even_deals_gain_what_they_can() {
         let tokens = ranks * 4096;
         let ring = attention(Strategy::Ring, tokens, ranks);
         let limit = 2.0 - 1.0 / ranks as f64;
-        for even in [Strategy::Striped, Strategy::Megatron] {
+        for even in [Strategy::STRIPED, Strategy::MEGATRON] {
             let gain = ring / attention(even, tokens, ranks);
             assert!((gain / limit - 1.0).abs() < 1e-3, "{} on {ranks}: {gain}", even.name());
         }

@@ -7,7 +7,7 @@ use annulus_attention::{Attention, Setting};
 use annulus_model::{Config, Keep, Llama, Shard, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::{IGNORED, Key, Pool, Rotary, normal, uniform};
-use annulus_sequence::{Mask, Return, Strategy};
+use annulus_sequence::{Heads, Mask, Return, Strategy};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 /// Groups of three query heads, elements per head unequal to hidden size by heads, untied, no
@@ -74,7 +74,10 @@ pub(crate) fn shard(
         strategy: Strategy::Local,
         mask: Mask::causal(),
         tokens: inputs.dims()[1],
-        key_value_heads: config.num_key_value_heads,
+        heads: Heads {
+            query: config.num_attention_heads,
+            key_value: config.num_key_value_heads,
+        },
         gradients: Return::default(),
         scale: 1.0 / (config.head_dim as f64).sqrt(),
     };

@@ -61,6 +61,17 @@ pub struct Attended {
     pub lse: Tensor,
 }
 
+/// What backward needs of a block of queries besides q, k, v: what travels with queries whose keys stay.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// The gradient of the output, [B, Hq, Sq, D] in the queries' dtype.
+    pub gradient: Tensor,
+    /// The log-sum-exp, f32 [B, Hq, Sq], in the units of the kernel that made it.
+    pub lse: Tensor,
+    /// The sum over a row of output times its gradient, f32 [B, Hq, Sq].
+    pub delta: Tensor,
+}
+
 /// A kernel's running state, opaque outside of it.
 pub trait State: Send + Any + Debug {
     /// For the kernel to find its own type again.
@@ -83,6 +94,15 @@ pub trait AttentionKernel: Send + Sync + Debug {
     ) -> Result<()>;
     /// Divides once, casts once.
     fn finish(&self, state: Box<dyn State>) -> Result<Attended>;
+    /// What a backward pass needs of what the forward pass left; `gradient` is that of the output.
+    fn prepare(&self, attended: &Attended, gradient: &Tensor) -> Result<Prepared>;
+    /// Starts a backward pass with heads and rows of what was prepared.
+    fn begin_prepared(
+        &self,
+        q: &Tensor,
+        prepared: &Prepared,
+        scale: f64,
+    ) -> Result<Box<dyn State>>;
     /// Starts a backward pass: `gradient` is that of the output.
     fn begin_backward(
         &self,
@@ -90,7 +110,9 @@ pub trait AttentionKernel: Send + Sync + Debug {
         attended: &Attended,
         gradient: &Tensor,
         scale: f64,
-    ) -> Result<Box<dyn State>>;
+    ) -> Result<Box<dyn State>> {
+        self.begin_prepared(q, &self.prepare(attended, gradient)?, scale)
+    }
     /// Adds the tiles to the query gradient; returns each tile's gradients of keys and values, added to what it carried.
     fn backward(
         &self,

@@ -11,7 +11,8 @@ use candle_core::{DType, Device, Result, Tensor};
 use super::dense::{add, dot, values};
 use super::sizes::{Keys, Queries, spans};
 use super::{
-    Attended, AttentionKernel, BackwardTile, KeyValueGradients, Progress, State, Tile, own, taken,
+    Attended, AttentionKernel, BackwardTile, KeyValueGradients, Prepared, Progress, State, Tile,
+    own, taken,
 };
 
 /// The kernel of plain loops, in f64 inside. It takes any float dtype.
@@ -104,19 +105,26 @@ impl AttentionKernel for Reference {
         })
     }
 
-    fn begin_backward(
+    fn prepare(&self, attended: &Attended, gradient: &Tensor) -> Result<Prepared> {
+        let sizes = Queries::of(attended, gradient)?;
+        let (out, gradients) = (values(&attended.out)?, values(gradient)?);
+        let rows = out.chunks(sizes.dim).zip(gradients.chunks(sizes.dim));
+        let delta: Vec<f32> = rows.map(|(out, gradient)| dot(out, gradient) as f32).collect();
+        let delta = Tensor::from_vec(delta, (sizes.batch, sizes.heads, sizes.rows), &Device::Cpu)?;
+        Ok(Prepared { gradient: gradient.detach(), lse: attended.lse.detach(), delta })
+    }
+
+    fn begin_prepared(
         &self,
         q: &Tensor,
-        attended: &Attended,
-        gradient: &Tensor,
+        prepared: &Prepared,
         scale: f64,
     ) -> Result<Box<dyn State>> {
         let sizes = Queries::new(q, scale)?;
-        sizes.check(attended, gradient)?;
-        let (q, gradient, lse) = (values(q)?, values(gradient)?, values(&attended.lse)?);
-        let out = values(&attended.out)?;
-        let delta =
-            out.chunks(sizes.dim).zip(gradient.chunks(sizes.dim)).map(|(o, g)| dot(o, g)).collect();
+        sizes.check(prepared)?;
+        let Prepared { gradient, lse, delta } = prepared;
+        let (q, gradient) = (values(q)?, values(gradient)?);
+        let (lse, delta) = (values(lse)?, values(delta)?);
         let dq = vec![0.0; q.len()];
         Ok(Box::new(Backward { sizes, scale, q, gradient, lse, delta, dq }))
     }

@@ -3,7 +3,7 @@
 use annulus_sequence::{Spans, Visibility};
 use candle_core::{DType, Error, Result, Tensor};
 
-use super::{Attended, Tile};
+use super::{Attended, Prepared, Tile};
 
 /// The sizes of a block of queries, [batch, heads, rows, dim]; none is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,18 +41,34 @@ impl Queries {
         (self.batch, self.heads, self.rows, self.dim)
     }
 
-    /// Checks what the forward pass left and the gradient of its output.
-    pub(crate) fn check(self, attended: &Attended, gradient: &Tensor) -> Result<()> {
+    /// The sizes of what the forward pass left, and a check that the gradient of its output has them.
+    pub(crate) fn of(attended: &Attended, gradient: &Tensor) -> Result<Queries> {
+        let (batch, heads, rows, dim) = attended.out.dims4()?;
+        let sizes = Queries { batch, heads, rows, dim };
+        sizes.check_rows("output gradient", gradient)?;
+        sizes.check_statistic("log-sum-exp", &attended.lse)?;
+        Ok(sizes)
+    }
+
+    /// Checks what was prepared for these queries.
+    pub(crate) fn check(self, prepared: &Prepared) -> Result<()> {
+        self.check_rows("output gradient", &prepared.gradient)?;
+        self.check_statistic("log-sum-exp", &prepared.lse)?;
+        self.check_statistic("delta", &prepared.delta)
+    }
+
+    fn check_rows(self, name: &str, tensor: &Tensor) -> Result<()> {
         let wanted = self.shape();
-        for (name, tensor) in [("output", &attended.out), ("output gradient", gradient)] {
-            if tensor.dims4()? != wanted {
-                return wrong(&format!("{name} of shape {:?}, wanted {wanted:?}", tensor.dims()));
-            }
+        if tensor.dims4()? != wanted {
+            return wrong(&format!("{name} of shape {:?}, wanted {wanted:?}", tensor.dims()));
         }
+        Ok(())
+    }
+
+    fn check_statistic(self, name: &str, tensor: &Tensor) -> Result<()> {
         let wanted = (self.batch, self.heads, self.rows);
-        if attended.lse.dims3()? != wanted {
-            let found = attended.lse.dims();
-            return wrong(&format!("log-sum-exp of shape {found:?}, wanted {wanted:?}"));
+        if tensor.dims3()? != wanted {
+            return wrong(&format!("{name} of shape {:?}, wanted {wanted:?}", tensor.dims()));
         }
         Ok(())
     }

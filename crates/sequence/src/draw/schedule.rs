@@ -1,7 +1,7 @@
-//! Hop by hop, what every rank computes and sends.
+//! Hop by hop, what every rank computes and moves.
 
 use super::{glyph, ranks, row};
-use crate::{Buffer, Collective, Hop, Part, Pass, Schedule};
+use crate::{Block, Collective, Hop, Part, Pass, Schedule, TilePlan};
 
 /// The most ranks drawn side by side, and how wide each is.
 const RANKS: usize = 7;
@@ -11,7 +11,7 @@ const HOPS: usize = 12;
 const FIRST: usize = 5;
 const LAST: usize = 3;
 
-/// Hop by hop: what every rank computes and sends. Of many ranks or hops, the first and last.
+/// Hop by hop: what every rank computes, sends and adds. Of many ranks or hops, the first and last.
 pub fn draw_schedule(schedule: &Schedule) -> String {
     let (world, hops) = (schedule.world(), schedule.hops());
     let shown = world.min(RANKS);
@@ -21,8 +21,11 @@ pub fn draw_schedule(schedule: &Schedule) -> String {
     };
     let mut lines = vec![
         format!("{} {pass} over {}, hop by hop", schedule.strategy, ranks(world)),
-        "tile with the keys of a rank: ■ all visible, ◪ some, · none".to_owned(),
-        "k keys and values, g gradients, > sent to, + added to the gradients of a rank".to_owned(),
+        "tile with the keys of a rank: ■ all visible, ◪ some, · none; of others' queries as q:k"
+            .to_owned(),
+        "k keys and values, q queries, o outputs, gk gq their gradients, > sent to, + comes and is \
+         added"
+            .to_owned(),
         String::new(),
     ];
     let more = if world > shown { format!("+ {}", world - shown) } else { String::new() };
@@ -40,8 +43,8 @@ pub fn draw_schedule(schedule: &Schedule) -> String {
 
 /// A line each of what is computed, sent and added, where anything is.
 fn draw_hop(schedule: &Schedule, hop: usize, shown: usize) -> Vec<String> {
-    let plans: Vec<&Hop> = schedule.ranks[..shown].iter().map(|hops| &hops[hop]).collect();
-    let collective = plans.first().and_then(|plan| plan.collective);
+    let plans: Vec<(usize, &Hop)> =
+        schedule.ranks[..shown].iter().map(|hops| &hops[hop]).enumerate().collect();
     let mut heads = [format!("hop {hop}")].into_iter();
     let mut lines = Vec::new();
     let mut push = |cells: Vec<String>| {
@@ -49,48 +52,82 @@ fn draw_hop(schedule: &Schedule, hop: usize, shown: usize) -> Vec<String> {
             lines.push(row(&heads.next().unwrap_or_default(), cells, WIDTH));
         }
     };
-    push(plans.iter().map(|plan| tiles(schedule, plan)).collect());
-    match collective {
-        Some(Collective::AllGather) => push(vec!["all-gather of k".into()]),
-        Some(Collective::ReduceScatter) => push(vec!["reduce-scatter of g".into()]),
-        None => {
-            push(plans.iter().map(|plan| sends(plan, Part::KeyValue)).collect());
-            push(plans.iter().map(|plan| sends(plan, Part::Gradient)).collect());
-        }
+    push(plans.iter().map(|(rank, plan)| tiles(schedule, *rank, plan)).collect());
+    if let Some(collective) = plans.first().and_then(|(_, plan)| plan.collective) {
+        push(vec![said(collective, &schedule.ranks, hop)]);
+    } else {
+        push(plans.iter().map(|(_, plan)| sends(plan, Part::is_lent)).collect());
+        push(plans.iter().map(|(_, plan)| sends(plan, |part| !part.is_lent())).collect());
+        push(plans.iter().map(|(_, plan)| sums(plan)).collect());
     }
-    push(plans.iter().map(|plan| folds(plan)).collect());
     lines
 }
 
-fn tiles(schedule: &Schedule, plan: &Hop) -> String {
-    let tile = |tile: &crate::TilePlan| {
-        let [q, k] = [tile.queries, tile.keys].map(|rank| &schedule.positions[rank]);
-        format!("{}{}", glyph(schedule.mask.coverage_of(q, k)), tile.keys)
+/// `■2` with the keys of rank 2, `■1:2` where the queries are rank 1's and not the rank's own.
+fn tiles(schedule: &Schedule, rank: usize, plan: &Hop) -> String {
+    let tile = |TilePlan { queries, keys }: &TilePlan| {
+        let positions = |block: &Block| schedule.positions[block.owner].rows(block.rows.range());
+        let glyph = glyph(schedule.mask.coverage_of(&positions(queries), &positions(keys)));
+        if queries.owner == rank {
+            format!("{glyph}{}", keys.owner)
+        } else {
+            format!("{glyph}{}:{}", queries.owner, keys.owner)
+        }
     };
-    fitting(plan.tiles.iter().map(tile), "tiles")
+    fitting(plan.tiles.len(), plan.tiles.iter().map(tile), "tiles")
 }
 
-fn sends(plan: &Hop, part: Part) -> String {
-    let sent = plan.sends.iter().filter(|sent| sent.buffer.part == part);
-    fitting(sent.map(|sent| format!("{} > {}", name(sent.buffer), sent.to)), "sends")
+fn sends(plan: &Hop, of: fn(Part) -> bool) -> String {
+    let sent: Vec<_> = plan.sends.iter().filter(|sent| of(sent.block.part)).collect();
+    let names = sent.iter().map(|sent| format!("{} > {}", name(sent.block), sent.to));
+    fitting(sent.len(), names, "sends")
 }
 
-fn folds(plan: &Hop) -> String {
-    fitting(plan.folds.iter().map(|fold| format!("+{}", name(fold.into))), "folds")
+/// Sums that come: none is there twice, so they join what is.
+fn sums(plan: &Hop) -> String {
+    let come = plan.receives.iter().filter(|received| received.block.part.is_sum());
+    let names = come.clone().map(|received| format!("+{}", name(received.block)));
+    fitting(come.count(), names, "sums")
 }
 
-fn name(buffer: Buffer) -> String {
-    let letter = match buffer.part {
-        Part::Query => 'q',
-        Part::KeyValue => 'k',
-        Part::Gradient | Part::Contribution => 'g',
+/// `all-to-all of q k`.
+fn said(collective: Collective, ranks: &[Vec<Hop>], hop: usize) -> String {
+    let collective = match collective {
+        Collective::AllGather => "all-gather",
+        Collective::Broadcast => "broadcast",
+        Collective::ReduceScatter => "reduce-scatter",
+        Collective::AllToAll => "all-to-all",
     };
-    format!("{letter}{}", buffer.owner)
+    let sent = ranks.iter().flat_map(|hops| &hops[hop].sends);
+    let mut parts: Vec<Part> = sent.map(|sent| sent.block.part).collect();
+    parts.sort_unstable();
+    parts.dedup();
+    let parts: Vec<&str> = parts.into_iter().map(letter).collect();
+    format!("{collective} of {}", parts.join(" "))
+}
+
+fn name(block: Block) -> String {
+    format!("{}{}", letter(block.part), block.owner)
+}
+
+fn letter(part: Part) -> &'static str {
+    match part {
+        Part::Query => "q",
+        Part::KeyValue => "k",
+        Part::Output => "o",
+        Part::QueryGradient => "gq",
+        Part::Gradient => "gk",
+    }
 }
 
 /// All of them where they fit into a cell, else how many.
-fn fitting(names: impl Iterator<Item = String>, what: &str) -> String {
-    let names: Vec<String> = names.collect();
-    let all = names.join(" ");
-    if all.chars().count() < WIDTH { all } else { format!("{} {what}", names.len()) }
+fn fitting(count: usize, names: impl Iterator<Item = String>, what: &str) -> String {
+    // No name is shorter than two characters.
+    if 2 * count < WIDTH {
+        let all = names.collect::<Vec<_>>().join(" ");
+        if all.chars().count() < WIDTH {
+            return all;
+        }
+    }
+    format!("{count} {what}")
 }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::Buffer;
+use crate::Block;
 
-/// Where a flaw is: a rank, a hop (the number of hops stands for the end) and a buffer.
+/// Where a flaw is: a rank, a hop (the number of hops stands for the end) and a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     /// Whose list of hops.
@@ -12,14 +12,14 @@ pub struct At {
     /// Which of them, from 0; their number when it shows at the end only.
     pub hop: usize,
     /// What it is about.
-    pub buffer: Buffer,
+    pub block: Block,
 }
 
-/// What is wrong with a schedule; every variant that is about a buffer names rank, hop and buffer.
+/// What is wrong with a schedule; every variant that is about a block names rank, hop and block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Flaw {
-    /// The positions are not what the layout deals.
+    /// The shards are not the positions `0 .. tokens`, each on one rank.
     NotDealt {
         /// How many positions all ranks hold together.
         tokens: usize,
@@ -37,7 +37,7 @@ pub enum Flaw {
     },
     /// A move names a peer that is the rank itself, or no rank, or it is another rank's move.
     WrongPeer(At),
-    /// A move of rows or heads that the buffer does not have, or of none.
+    /// Rows, heads or an owner that there are not, none at all, or an arrival after the end.
     OutOfRange(At),
     /// Sent, but the receiver does not receive it in this hop.
     SendUnmatched {
@@ -60,38 +60,34 @@ pub enum Flaw {
         /// The receiver.
         to: usize,
     },
-    /// A collective that not all ranks join, or whose moves are not the collective's.
+    /// A collective that not all ranks join.
     NotCollective(At),
-    /// Sent, computed with, folded or freed, but not there.
+    /// Sent, computed with or freed, but not there.
     Absent(At),
     /// Needed whole, but only a part of it is there.
     Incomplete(At),
-    /// It arrives, or is computed, where there is one already.
+    /// It comes to be where there is one already, and is no sum that the other contains.
     Occupied(At),
-    /// A tile of other queries than the rank's own, or a tile or fold that writes what it must not.
+    /// Not what a tile or a sum is made of: of the wrong part, or keys of other heads than the
+    /// queries use.
     Misplaced(At),
-    /// The tile with these keys is computed a second time.
+    /// Some of the tile with these keys is computed a second time.
     ComputedTwice(At),
-    /// The tile with these keys is needed and never computed.
+    /// Queries of the rank see some of these keys, and no rank computes it for every head.
     NotComputed(At),
-    /// A gradient, or a contribution to one, is freed instead of added or sent.
+    /// A result, or a part of one, is freed instead of sent home.
     Lost(At),
     /// The caller's own buffer is freed.
     FreedResident(At),
-    /// A gradient is not at home in the end, or lacks a contribution.
-    NotHome {
-        /// At the owner.
-        at: At,
-        /// Whose contribution is not there.
-        from: usize,
-    },
-    /// Still there in the end, and nobody's result.
+    /// A result is not at home in the end, or only some of its heads and rows.
+    NotHome(At),
+    /// Still there in the end, under way or unfinished, and nobody's result.
     Leaked(At),
 }
 
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {}, hop {}: {}", self.rank, self.hop, self.buffer)
+        write!(f, "rank {}, hop {}: {}", self.rank, self.hop, self.block)
     }
 }
 
@@ -99,13 +95,13 @@ impl fmt::Display for Flaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Flaw::NotDealt { tokens, world } => {
-                write!(f, "{tokens} positions on {world} ranks are not as the layout deals them")
+                write!(f, "{tokens} positions are not dealt to {world} ranks once each")
             }
             Flaw::UnevenHops { rank, found, wanted } => {
                 write!(f, "rank {rank} makes {found} hops, rank 0 makes {wanted}")
             }
             Flaw::WrongPeer(at) => write!(f, "{at} move between the wrong ranks"),
-            Flaw::OutOfRange(at) => write!(f, "{at} have no such rows and heads to move"),
+            Flaw::OutOfRange(at) => write!(f, "{at} are of heads, rows or hops that there are not"),
             Flaw::SendUnmatched { at, to } => {
                 write!(f, "{at} are sent to rank {to}, which does not receive them")
             }
@@ -119,14 +115,12 @@ impl fmt::Display for Flaw {
             Flaw::Absent(at) => write!(f, "{at} are used but not there"),
             Flaw::Incomplete(at) => write!(f, "{at} are used whole but are there only in part"),
             Flaw::Occupied(at) => write!(f, "{at} come to be where they are already"),
-            Flaw::Misplaced(at) => write!(f, "{at} are not for this tile or fold"),
+            Flaw::Misplaced(at) => write!(f, "{at} are not for this tile or sum"),
             Flaw::ComputedTwice(at) => write!(f, "{at} are computed with a second time"),
             Flaw::NotComputed(at) => write!(f, "{at} are needed and never computed with"),
             Flaw::Lost(at) => write!(f, "{at} are freed before they are home"),
             Flaw::FreedResident(at) => write!(f, "{at} are the caller's and freed"),
-            Flaw::NotHome { at, from } => {
-                write!(f, "{at} are not home with the contribution of rank {from}")
-            }
+            Flaw::NotHome(at) => write!(f, "{at} are not all at home in the end"),
             Flaw::Leaked(at) => write!(f, "{at} are left in the end"),
         }
     }

@@ -1,203 +1,172 @@
-//! One rank at play: what it holds and what it has computed.
+//! One rank at play: what it holds.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
-use super::{At, Flaw};
-use crate::{Buffer, Collective, Hop, Part, Pass, Schedule, TilePlan};
+use super::cover::Cover;
+use super::{Alive, At, Flaw};
+use crate::{Block, Extent, Heads, Hop, Move, Part, Pass, Schedule, TilePlan};
 
-/// What is in a buffer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Content {
-    heads: Range<usize>,
-    rows: Range<usize>,
-    /// Gradients: whose contributions are in it.
-    contributors: BTreeSet<usize>,
-    /// Gradients: who made the buffer.
-    maker: usize,
-}
-
-/// A buffer on its way in.
-#[derive(Clone, Debug)]
+/// A block on its way.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
-    buffer: Buffer,
-    content: Content,
-}
-
-impl Arrival {
-    /// Who made the buffer, if gradients are in it.
-    pub(super) fn maker(&self) -> Option<usize> {
-        is_gradient(self.buffer).then_some(self.content.maker)
-    }
+    pub(super) moved: Move,
+    /// The hop at whose end it is awaited.
+    pub(super) awaited: usize,
+    /// Who made the buffer.
+    pub(super) maker: usize,
 }
 
 /// One rank at play.
 #[derive(Debug)]
 pub(super) struct Holder<'a> {
     schedule: &'a Schedule,
-    pub(super) rank: usize,
-    held: BTreeMap<Buffer, Content>,
-    /// By owner of the keys.
-    pub(super) computed: Vec<bool>,
-    pub(super) most_key_values: usize,
-    pub(super) most_gradients: usize,
-    /// Gradients on their way out, alive until the wait.
-    leaving: usize,
+    rank: usize,
+    /// What is here, and who made it. No two overlap.
+    held: BTreeMap<Block, usize>,
+    /// Queries with a running state.
+    running: BTreeSet<Block>,
 }
 
 impl<'a> Holder<'a> {
     pub(super) fn new(schedule: &'a Schedule, rank: usize) -> Holder<'a> {
-        let mut holder = Holder {
-            schedule,
-            rank,
-            held: BTreeMap::new(),
-            computed: vec![false; schedule.world()],
-            most_key_values: 0,
-            most_gradients: 0,
-            leaving: 0,
-        };
-        for part in [Part::Query, Part::KeyValue] {
-            holder.held.insert(Buffer { part, owner: rank }, holder.whole(rank));
-        }
-        holder
+        let own = [Part::Query, Part::KeyValue].map(|part| schedule.whole(part, rank));
+        let held = own.into_iter().filter(|block| !block.is_empty());
+        let held = held.map(|block| (block, rank)).collect();
+        Holder { schedule, rank, held, running: BTreeSet::new() }
     }
 
-    /// Posts the sends of a hop: to whom, and what will arrive there.
-    pub(super) fn post(&mut self, hop: usize) -> Result<Vec<(usize, Arrival)>, Flaw> {
-        let plan = self.plan(hop);
-        self.leaving = 0;
-        let mut posted = Vec::with_capacity(plan.sends.len());
-        for sent in &plan.sends {
-            let at = self.at(hop, sent.buffer);
-            let content = self.held.get(&sent.buffer).ok_or(Flaw::Absent(at))?;
-            let moved = Content {
-                heads: sent.heads.clone(),
-                rows: sent.rows.clone(),
-                contributors: content.contributors.clone(),
-                maker: content.maker,
-            };
-            if is_gradient(sent.buffer) {
+    /// Posts the sends of a hop.
+    pub(super) fn post(&mut self, hop: usize, flying: &mut Vec<Arrival>) -> Result<(), Flaw> {
+        for &moved in &self.plan(hop).sends {
+            let maker = if moved.block.part.is_lent() {
+                self.check_kept(hop, moved.block)?;
+                self.rank
+            } else {
                 // Given away: what did not move would be lost.
-                if moved != *content {
-                    return Err(Flaw::Incomplete(at));
-                }
-                self.held.remove(&sent.buffer);
-                self.leaving += 1;
-            } else if !contains(&content.heads, &moved.heads)
-                || !contains(&content.rows, &moved.rows)
-            {
-                return Err(Flaw::Incomplete(at));
-            }
-            posted.push((sent.to, Arrival { buffer: sent.buffer, content: moved }));
+                self.take(hop, moved.block)?
+            };
+            flying.push(Arrival { moved, awaited: hop + moved.hops - 1, maker });
         }
-        Ok(posted)
+        Ok(())
     }
 
-    /// Computes the tiles of a hop while `arrivals` are under way.
-    pub(super) fn compute(&mut self, hop: usize, arrivals: &[Arrival]) -> Result<(), Flaw> {
+    /// Begins sums, computes tiles, finishes queries.
+    pub(super) fn compute(&mut self, hop: usize, cover: &mut Cover) -> Result<(), Flaw> {
         let plan = self.plan(hop);
-        for tile in &plan.tiles {
-            self.compute_tile(hop, tile)?;
+        for &sum in &plan.zeros {
+            if sum.part != Part::Gradient || self.schedule.pass == Pass::Forward {
+                return Err(Flaw::Misplaced(self.at(hop, sum)));
+            }
+            self.check_within(hop, sum)?;
+            self.land(hop, sum, self.rank)?;
         }
-        let arriving = |gradients: bool| match plan.collective {
-            // Where the sum of a reduce-scatter is made is the engine's; one buffer takes it.
-            Some(Collective::ReduceScatter) => usize::from(gradients),
-            _ => arrivals.iter().filter(|a| is_gradient(a.buffer) == gradients).count(),
+        for tiles in plan.tiles.chunk_by(|a, b| a.queries == b.queries) {
+            self.check_operand(hop, tiles[0].queries, Part::Query)?;
+            self.running.insert(tiles[0].queries);
+            tiles.iter().try_for_each(|tile| self.tile(hop, *tile, cover))?;
+        }
+        plan.finishes.iter().try_for_each(|queries| self.finish(hop, *queries))
+    }
+
+    fn tile(&mut self, hop: usize, tile: TilePlan, cover: &mut Cover) -> Result<(), Flaw> {
+        self.check_operand(hop, tile.keys, Part::KeyValue)?;
+        if !fit(self.schedule.heads, tile.queries.heads, tile.keys.heads) {
+            return Err(Flaw::Misplaced(self.at(hop, tile.keys)));
+        }
+        if !cover.take(tile) {
+            return Err(Flaw::ComputedTwice(self.at(hop, tile.keys)));
+        }
+        let sum = tile.keys.of(Part::Gradient);
+        if self.schedule.pass == Pass::Backward && !self.held.contains_key(&sum) {
+            self.land(hop, sum, self.rank)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, hop: usize, queries: Block) -> Result<(), Flaw> {
+        if !self.running.remove(&queries) {
+            self.check_operand(hop, queries, Part::Query)?;
+        }
+        let result = match self.schedule.pass {
+            Pass::Forward => queries.of(Part::Output),
+            Pass::Backward => queries.of(Part::QueryGradient),
         };
-        let gradients = self.held.keys().filter(|buffer| is_gradient(**buffer)).count();
-        let foreign = |buffer: &&Buffer| buffer.part == Part::KeyValue && buffer.owner != self.rank;
-        let key_values = self.held.keys().filter(foreign).count();
-        self.most_key_values = self.most_key_values.max(key_values + arriving(false));
-        self.most_gradients = self.most_gradients.max(gradients + self.leaving + arriving(true));
-        Ok(())
+        self.land(hop, result, self.rank)
     }
 
-    fn compute_tile(&mut self, hop: usize, tile: &TilePlan) -> Result<(), Flaw> {
-        let keys = Buffer::key_value(tile.keys);
-        let at = self.at(hop, keys);
-        if tile.queries != self.rank {
-            let buffer = Buffer { part: Part::Query, owner: tile.queries };
-            return Err(Flaw::Misplaced(self.at(hop, buffer)));
-        }
-        let content = self.held.get(&keys).ok_or(Flaw::Absent(at))?;
-        if *content != self.whole(tile.keys) {
-            return Err(Flaw::Incomplete(at));
-        }
-        if std::mem::replace(&mut self.computed[tile.keys], true) {
-            return Err(Flaw::ComputedTwice(at));
-        }
-        let into = Buffer::contribution(tile.keys);
-        match (self.schedule.pass, tile.into) {
-            (Pass::Forward, None) => Ok(()),
-            (Pass::Backward, Some(written)) if written == into => {
-                let contributors = BTreeSet::from([self.rank]);
-                let maker = self.rank;
-                self.put(hop, into, Content { contributors, maker, ..self.whole(tile.keys) })
+    /// A block comes to be here: a sum joins one that contains it, and takes up one that is the
+    /// same, so that what travels stays where it was made.
+    pub(super) fn land(&mut self, hop: usize, block: Block, maker: usize) -> Result<(), Flaw> {
+        let near = self.kin(block).find(|held| held.overlaps(block));
+        match near {
+            Some(held) if block.part.is_sum() && held == block => {
+                self.held.insert(block, maker);
             }
-            (_, written) => Err(Flaw::Misplaced(self.at(hop, written.unwrap_or(into)))),
-        }
-    }
-
-    /// The wait: what was under way is here.
-    pub(super) fn arrive(&mut self, hop: usize, arrivals: Vec<Arrival>) -> Result<(), Flaw> {
-        arrivals.into_iter().try_for_each(|arrival| self.put(hop, arrival.buffer, arrival.content))
-    }
-
-    /// The wait of a reduce-scatter: what has come and the own contribution are one gradient.
-    pub(super) fn sum(&mut self, hop: usize, arrivals: Vec<Arrival>) -> Result<(), Flaw> {
-        let contribution = Buffer::contribution(self.rank);
-        let own = self.take(hop, contribution)?;
-        self.put(hop, Buffer::gradient(self.rank), own)?;
-        for arrival in arrivals {
-            self.add(self.rank, arrival.content);
-        }
-        Ok(())
-    }
-
-    pub(super) fn fold(&mut self, hop: usize) -> Result<(), Flaw> {
-        for fold in &self.plan(hop).folds {
-            let owner = fold.into.owner;
-            if fold.into != Buffer::gradient(owner) || fold.from != Buffer::contribution(owner) {
-                return Err(Flaw::Misplaced(self.at(hop, fold.into)));
+            Some(held) if block.part.is_sum() && held.contains(block) => {}
+            Some(_) => return Err(Flaw::Occupied(self.at(hop, block))),
+            None => {
+                self.held.insert(block, maker);
             }
-            let from = self.take(hop, fold.from)?;
-            self.add(owner, from);
         }
         Ok(())
     }
 
     pub(super) fn free(&mut self, hop: usize) -> Result<(), Flaw> {
-        for &buffer in &self.plan(hop).frees {
-            let at = self.at(hop, buffer);
-            self.take(hop, buffer)?;
-            if is_gradient(buffer) {
-                return Err(Flaw::Lost(at));
+        for &block in &self.plan(hop).frees {
+            self.take(hop, block)?;
+            if !block.part.is_lent() {
+                return Err(Flaw::Lost(self.at(hop, block)));
             }
-            if buffer.owner == self.rank {
-                return Err(Flaw::FreedResident(at));
+            if block.owner == self.rank {
+                return Err(Flaw::FreedResident(self.at(hop, block)));
             }
         }
         Ok(())
     }
 
-    /// Who made the gradient buffers that are here, one by one.
-    pub(super) fn makers(&self) -> impl Iterator<Item = usize> {
-        self.held.iter().filter(|(buffer, _)| is_gradient(**buffer)).map(|(_, held)| held.maker)
+    /// It is here, alone or as a part of something.
+    pub(super) fn check_kept(&self, hop: usize, block: Block) -> Result<(), Flaw> {
+        if self.kin(block).any(|held| held.contains(block)) {
+            return Ok(());
+        }
+        Err(self.missing(hop, block))
     }
 
-    /// Whether the gradient of the own keys is here with the contribution of `from` in it.
-    pub(super) fn has_home(&self, from: usize) -> bool {
-        let gradient = self.held.get(&Buffer::gradient(self.rank));
-        gradient.is_some_and(|gradient| gradient.contributors.contains(&from))
+    /// How much is here of what is not the caller's.
+    pub(super) fn alive(&self) -> Alive {
+        let mut alive = Alive::default();
+        let foreign = |block: &Block| !block.part.is_lent() || block.owner != self.rank;
+        let held = self.held.keys().copied().filter(foreign);
+        held.for_each(|block| alive.add(block));
+        alive
+    }
+
+    /// The gradients of keys and values that are here, and who made them.
+    pub(super) fn gradients(&self) -> impl Iterator<Item = (Block, usize)> {
+        let held = self.held.iter().map(|(block, maker)| (*block, *maker));
+        held.filter(|(block, _)| block.part == Part::Gradient)
+    }
+
+    /// The own result is here, whole.
+    pub(super) fn check_home(&self, part: Part) -> Result<(), Flaw> {
+        let whole = self.schedule.whole(part, self.rank);
+        // No two overlap: as much as there is, is all of it.
+        let here: usize = self.kin(whole).map(Block::volume).sum();
+        if here == whole.volume() {
+            return Ok(());
+        }
+        Err(Flaw::NotHome(self.at(self.schedule.hops(), whole)))
     }
 
     /// Nothing is left but what the caller brought and what the pass is for.
-    pub(super) fn check_left(&self) -> Result<(), Flaw> {
-        let expected =
-            |buffer: &Buffer| buffer.owner == self.rank && buffer.part != Part::Contribution;
-        match self.held.keys().find(|buffer| !expected(buffer)) {
-            Some(buffer) => Err(Flaw::Leaked(self.at(self.schedule.hops(), *buffer))),
+    pub(super) fn check_left(&self, results: &[Part]) -> Result<(), Flaw> {
+        let expected = |block: &&Block| {
+            let part = block.part;
+            block.owner == self.rank && (part.is_lent() || results.contains(&part))
+        };
+        let left = self.held.keys().find(|block| !expected(block));
+        match left.or(self.running.first()) {
+            Some(block) => Err(Flaw::Leaked(self.at(self.schedule.hops(), *block))),
             None => Ok(()),
         }
     }
@@ -205,39 +174,42 @@ impl<'a> Holder<'a> {
     fn plan(&self, hop: usize) -> &'a Hop {
         &self.schedule.ranks[self.rank][hop]
     }
-    fn at(&self, hop: usize, buffer: Buffer) -> At {
-        At { rank: self.rank, hop, buffer }
+    fn at(&self, hop: usize, block: Block) -> At {
+        At { rank: self.rank, hop, block }
     }
-    fn whole(&self, owner: usize) -> Content {
-        let rows = 0..self.schedule.positions[owner].tokens();
-        let contributors = BTreeSet::new();
-        Content { heads: 0..self.schedule.heads, rows, contributors, maker: owner }
+    fn take(&mut self, hop: usize, block: Block) -> Result<usize, Flaw> {
+        self.held.remove(&block).ok_or_else(|| self.missing(hop, block))
     }
-    fn put(&mut self, hop: usize, buffer: Buffer, content: Content) -> Result<(), Flaw> {
-        match self.held.insert(buffer, content) {
-            Some(_) => Err(Flaw::Occupied(self.at(hop, buffer))),
-            None => Ok(()),
+    /// What is here of the same part and owner.
+    fn kin(&self, block: Block) -> impl Iterator<Item = Block> {
+        let (none, past) = (Extent::all(0), Extent { start: usize::MAX, end: usize::MAX });
+        let least = Block { heads: none, rows: none, ..block };
+        self.held.range(least..Block { heads: past, rows: past, ..block }).map(|(held, _)| *held)
+    }
+    fn missing(&self, hop: usize, block: Block) -> Flaw {
+        let at = self.at(hop, block);
+        let part = self.kin(block).any(|held| held.overlaps(block));
+        if part { Flaw::Incomplete(at) } else { Flaw::Absent(at) }
+    }
+    fn check_operand(&self, hop: usize, block: Block, part: Part) -> Result<(), Flaw> {
+        if block.part != part || block.is_empty() {
+            return Err(Flaw::Misplaced(self.at(hop, block)));
         }
+        self.check_kept(hop, block)
     }
-    fn take(&mut self, hop: usize, buffer: Buffer) -> Result<Content, Flaw> {
-        let at = self.at(hop, buffer);
-        self.held.remove(&buffer).ok_or(Flaw::Absent(at))
-    }
-    /// No contribution can be added twice: it is computed once, and adding takes it away.
-    fn add(&mut self, owner: usize, from: Content) {
-        match self.held.entry(Buffer::gradient(owner)) {
-            Entry::Vacant(absent) => {
-                absent.insert(from);
-            }
-            Entry::Occupied(mut sum) => sum.get_mut().contributors.extend(from.contributors),
+    fn check_within(&self, hop: usize, block: Block) -> Result<(), Flaw> {
+        let exists = block.owner < self.schedule.world() && !block.is_empty();
+        if exists && self.schedule.whole(block.part, block.owner).contains(block) {
+            return Ok(());
         }
+        Err(Flaw::OutOfRange(self.at(hop, block)))
     }
 }
 
-fn is_gradient(buffer: Buffer) -> bool {
-    matches!(buffer.part, Part::Gradient | Part::Contribution)
-}
-
-fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
-    outer.start <= inner.start && inner.end <= outer.end
+/// Whether these are the key/value heads that the query heads use, and a kernel finds them by
+/// counting: whole groups, or a part of one.
+fn fit(heads: Heads, queries: Extent, keys: Extent) -> bool {
+    let group = heads.group();
+    let shared = Extent { start: keys.start * group, end: keys.end * group };
+    queries == shared || (keys.len() == 1 && shared.contains(queries))
 }

@@ -1,7 +1,7 @@
 //! Every send of a hop is received in that hop, once, in order.
 
 use super::{At, Flaw};
-use crate::{Buffer, Collective, Hop, Move, Part, Schedule};
+use crate::{Block, Move, Part, Schedule};
 
 pub(super) fn check(schedule: &Schedule, hop: usize) -> Result<(), Flaw> {
     let hops = || schedule.ranks.iter().map(|hops| &hops[hop]).enumerate();
@@ -9,12 +9,16 @@ pub(super) fn check(schedule: &Schedule, hop: usize) -> Result<(), Flaw> {
         let sends = plan.sends.iter().map(|sent| (sent, sent.from, sent.to));
         let receives = plan.receives.iter().map(|received| (received, received.to, received.from));
         for (moved, here, peer) in sends.chain(receives) {
-            check_move(schedule, moved, At { rank, hop, buffer: moved.buffer }, [here, peer])?;
+            check_move(schedule, moved, At { rank, hop, block: moved.block }, [here, peer])?;
         }
-        check_collective(schedule, plan, rank, hop)?;
+        if plan.collective != schedule.ranks[0][hop].collective {
+            let sent = plan.sends.first().map(|sent| sent.block);
+            let block = sent.unwrap_or_else(|| schedule.whole(Part::KeyValue, rank));
+            return Err(Flaw::NotCollective(At { rank, hop, block }));
+        }
     }
-    let mut sends: Vec<&Move> = hops().flat_map(|(_, plan)| &plan.sends).collect();
-    let mut receives: Vec<&Move> = hops().flat_map(|(_, plan)| &plan.receives).collect();
+    let mut sends: Vec<Move> = hops().flat_map(|(_, plan)| plan.sends.clone()).collect();
+    let mut receives: Vec<Move> = hops().flat_map(|(_, plan)| plan.receives.clone()).collect();
     // Stable: what moves between the same two ranks stays in its order.
     sends.sort_by_key(|sent| (sent.from, sent.to));
     receives.sort_by_key(|received| (received.from, received.to));
@@ -27,9 +31,10 @@ fn check_move(schedule: &Schedule, moved: &Move, at: At, ranks: [usize; 2]) -> R
     if here != at.rank || peer == here || peer >= schedule.world() {
         return Err(Flaw::WrongPeer(at));
     }
-    let rows = schedule.positions.get(moved.buffer.owner).map_or(0, crate::Positions::tokens);
-    let within = |range: &std::ops::Range<usize>, all| !range.is_empty() && range.end <= all;
-    if within(&moved.rows, rows) && within(&moved.heads, schedule.heads) {
+    let Block { part, owner, .. } = moved.block;
+    let exists = owner < schedule.world() && !moved.block.is_empty();
+    let in_time = moved.hops > 0 && at.hop + moved.hops <= schedule.hops();
+    if exists && schedule.whole(part, owner).contains(moved.block) && in_time {
         Ok(())
     } else {
         Err(Flaw::OutOfRange(at))
@@ -37,9 +42,9 @@ fn check_move(schedule: &Schedule, moved: &Move, at: At, ranks: [usize; 2]) -> R
 }
 
 /// What differs first, where the lists before were the same.
-fn mismatch(hop: usize, sends: &[&Move], receives: &[&Move]) -> Flaw {
-    let sent_at = |sent: &Move| At { rank: sent.from, hop, buffer: sent.buffer };
-    let received_at = |received: &Move| At { rank: received.to, hop, buffer: received.buffer };
+fn mismatch(hop: usize, sends: &[Move], receives: &[Move]) -> Flaw {
+    let sent_at = |sent: &Move| At { rank: sent.from, hop, block: sent.block };
+    let received_at = |received: &Move| At { rank: received.to, hop, block: received.block };
     match (sends.first(), receives.first()) {
         (Some(sent), Some(received)) if receives.contains(sent) && sends.contains(received) => {
             Flaw::OutOfOrder { at: sent_at(sent), to: sent.to }
@@ -52,31 +57,4 @@ fn mismatch(hop: usize, sends: &[&Move], receives: &[&Move]) -> Flaw {
         }
         (_, None) => unreachable!("lists of equal length that do not differ"),
     }
-}
-
-/// A named collective is joined by all, and its moves are all of those that the name stands for.
-fn check_collective(schedule: &Schedule, plan: &Hop, rank: usize, hop: usize) -> Result<(), Flaw> {
-    let same = plan.collective == schedule.ranks[0][hop].collective;
-    let whole = plan.collective.is_none_or(|collective| {
-        let [sends, receives] = moves_of(schedule, collective, rank);
-        plan.sends == sends && plan.receives == receives
-    });
-    if same && whole {
-        return Ok(());
-    }
-    let buffer = plan.sends.first().map_or(Buffer::key_value(rank), |sent| sent.buffer);
-    Err(Flaw::NotCollective(At { rank, hop, buffer }))
-}
-
-fn moves_of(schedule: &Schedule, collective: Collective, rank: usize) -> [Vec<Move>; 2] {
-    let whole = |from: usize, to: usize| {
-        let (part, owner) = match collective {
-            Collective::AllGather => (Part::KeyValue, from),
-            Collective::ReduceScatter => (Part::Contribution, to),
-        };
-        let rows = 0..schedule.positions[owner].tokens();
-        Move { buffer: Buffer { part, owner }, heads: 0..schedule.heads, rows, from, to }
-    };
-    let others = || (0..schedule.world()).filter(|other| *other != rank);
-    [others().map(|to| whole(rank, to)).collect(), others().map(|from| whole(from, rank)).collect()]
 }

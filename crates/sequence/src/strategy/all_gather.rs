@@ -1,6 +1,7 @@
-//! Every rank gathers all keys and values: the naive baseline.
+//! Every rank gathers all keys and values, some heads at a time.
 //!
-//! What Llama 3 does (arXiv 2407.21783, section 3.3.2), over plain contiguous chunks. Four ranks:
+//! What Llama 3 does (arXiv 2407.21783, section 3.3.2); ring-flash-attention gathers few heads at a
+//! time to bound the memory. Four ranks, one group of heads:
 //!
 //! ```text
 //!          rank 0      rank 1      rank 2      rank 3
@@ -9,66 +10,88 @@
 //! hop 2    gradients of every block are summed at its owner (backward)
 //! ```
 //!
-//! No gathered block is freed before the last tile, so memory grows with the number of ranks.
+//! With more groups, a hop gathers the next group while it computes with the last and sends home
+//! the gradients of the one before. No gathered block is freed before the last tile of its group,
+//! so memory grows with the number of ranks.
 
-use super::local;
-use super::split::{Split, backward_tile, forward_tile};
-use crate::{Buffer, Collective, Hop, Move};
+use super::split::Split;
+use crate::{Block, Collective, Extent, Hop, Part, Pass};
 
-pub(super) fn forward(split: &Split) -> Vec<Vec<Hop>> {
-    if split.world() == 1 {
-        return local::forward();
-    }
-    let hops = |rank| {
-        let [mut own, mut rest] = gathered(split, rank);
-        let needed = |owner: &usize| split.needs(rank, *owner);
-        own.tiles = [rank].into_iter().filter(needed).map(|own| forward_tile(rank, own)).collect();
-        rest.tiles =
-            others(split, rank).filter(needed).map(|owner| forward_tile(rank, owner)).collect();
-        vec![own, rest]
-    };
+/// `groups` divides the key/value heads.
+pub(super) fn all_gather(split: &Split, pass: Pass, groups: usize) -> Vec<Vec<Hop>> {
+    let gather = Gather { split, pass, groups };
+    let hops = |rank| (0..=gather.last()).map(|hop| gather.hop(rank, hop)).collect();
     (0..split.world()).map(hops).collect()
 }
 
-/// Every rank contributes to every block, zeros if need be: all take part in the sum.
-pub(super) fn backward(split: &Split) -> Vec<Vec<Hop>> {
-    if split.world() == 1 {
-        return local::backward();
+#[derive(Clone, Copy, Debug)]
+struct Gather<'a> {
+    split: &'a Split,
+    pass: Pass,
+    groups: usize,
+}
+
+impl Gather<'_> {
+    fn last(&self) -> usize {
+        match self.pass {
+            Pass::Forward => self.groups,
+            Pass::Backward => self.groups + 1,
+        }
     }
-    let hops = |rank| {
-        let [mut own, mut rest] = gathered(split, rank);
-        own.tiles = vec![backward_tile(rank, rank)];
-        rest.tiles = others(split, rank).map(|owner| backward_tile(rank, owner)).collect();
-        let contribution = |block: usize, from: usize, to: usize| -> Move {
-            split.move_whole(Buffer::contribution(block), from, to)
-        };
-        let sum = Hop {
-            sends: others(split, rank).map(|owner| contribution(owner, rank, owner)).collect(),
-            receives: others(split, rank).map(|from| contribution(rank, from, rank)).collect(),
-            collective: Some(Collective::ReduceScatter),
-            ..Hop::default()
-        };
-        vec![own, rest, sum]
-    };
-    (0..split.world()).map(hops).collect()
-}
 
-/// The two hops that gather and free, without tiles.
-fn gathered(split: &Split, rank: usize) -> [Hop; 2] {
-    let block = |owner: usize, from: usize, to: usize| -> Move {
-        split.move_whole(Buffer::key_value(owner), from, to)
-    };
-    let gather = Hop {
-        sends: others(split, rank).map(|to| block(rank, rank, to)).collect(),
-        receives: others(split, rank).map(|from| block(from, from, rank)).collect(),
-        collective: Some(Collective::AllGather),
-        ..Hop::default()
-    };
-    let frees = others(split, rank).map(Buffer::key_value).collect();
-    [gather, Hop { frees, ..Hop::default() }]
-}
+    fn hop(&self, rank: usize, hop: usize) -> Hop {
+        let mut plan = Hop::default();
+        if hop < self.groups {
+            self.gather(&mut plan, rank, hop);
+            self.tile(&mut plan, rank, hop, rank);
+        }
+        if let Some(group) = hop.checked_sub(1).filter(|group| *group < self.groups) {
+            for owner in self.split.others(rank) {
+                self.tile(&mut plan, rank, group, owner);
+                plan.free(self.keys(Part::KeyValue, owner, group));
+            }
+            plan.finish(self.queries(rank, group));
+        }
+        if let Some(group) = hop.checked_sub(2).filter(|_| self.pass == Pass::Backward) {
+            self.reduce(&mut plan, rank, group);
+        }
+        plan
+    }
 
-/// All ranks but this one, in order.
-fn others(split: &Split, rank: usize) -> impl Iterator<Item = usize> {
-    (0..split.world()).filter(move |other| *other != rank)
+    fn gather(&self, plan: &mut Hop, rank: usize, group: usize) {
+        plan.collective = Some(Collective::AllGather);
+        for peer in self.split.others(rank) {
+            plan.send(self.keys(Part::KeyValue, rank, group), rank, peer);
+            plan.receive(self.keys(Part::KeyValue, peer, group), peer, rank);
+        }
+    }
+
+    /// Every rank contributes to every block, zeros if need be: all take part in the sum.
+    fn reduce(&self, plan: &mut Hop, rank: usize, group: usize) {
+        // While groups are gathered it is more than this.
+        plan.collective = plan.collective.or(Some(Collective::ReduceScatter));
+        for peer in self.split.others(rank) {
+            plan.send(self.keys(Part::Gradient, peer, group), rank, peer);
+            plan.receive(self.keys(Part::Gradient, rank, group), peer, rank);
+        }
+    }
+
+    fn tile(&self, plan: &mut Hop, rank: usize, group: usize, owner: usize) {
+        if self.split.needs(rank, owner) {
+            plan.tile(self.queries(rank, group), self.keys(Part::KeyValue, owner, group));
+        } else if self.pass == Pass::Backward {
+            plan.zeros(self.keys(Part::Gradient, owner, group));
+        }
+    }
+
+    fn keys(&self, part: Part, owner: usize, group: usize) -> Block {
+        self.split.heads_of(part, owner, self.heads(self.split.heads.key_value, group))
+    }
+    fn queries(&self, rank: usize, group: usize) -> Block {
+        self.split.heads_of(Part::Query, rank, self.heads(self.split.heads.query, group))
+    }
+    fn heads(&self, all: usize, group: usize) -> Extent {
+        let heads = all / self.groups;
+        Extent { start: group * heads, end: (group + 1) * heads }
+    }
 }

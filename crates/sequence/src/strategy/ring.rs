@@ -14,120 +14,165 @@
 //! ```
 //!
 //! Backward, the gradient of a block visits the same ranks one hop behind its keys and values:
-//! while a rank computes its contribution, the sum so far arrives; after the wait the two are
-//! folded. The last visitor sends it straight home. `Travelling`, with the own contribution first:
+//! while a rank computes its own part, the sum so far arrives, and the two are added. The last
+//! visitor sends it straight home. `Travelling`, with the owner's part first:
 //!
 //! ```text
 //! gradient of block 0:  rank 0 ─► rank 1 ─► rank 2 ─► rank 3 ─► rank 0      4 moves
 //! ```
 //!
-//! `Reversed`, where the own contribution waits at home, so the first visitor begins the sum:
+//! `Reversed`, where the owner's part waits at home, so the first visitor begins the sum:
 //!
 //! ```text
 //! gradient of block 0:            rank 3 ─► rank 2 ─► rank 1 ─► rank 0      3 moves
 //! ```
 //!
+//! `Queries` (BurstAttention, arXiv 2403.09347) is `Reversed` with the roles exchanged: keys,
+//! values and their gradients stay, and queries travel with the gradient of their output, their
+//! own gradient in the wake.
+//!
 //! A ring stops at the farthest rank that any rank needs, the same for all: under a sliding window
-//! over contiguous chunks that is a hop or two. `Reversed` then keeps the direction in which it is
-//! nearer.
+//! over contiguous chunks that is a hop or two. `Reversed` and `Queries` keep the direction in which
+//! it is nearer.
+//!
+//! A rank stands here for a station of a [`Torus`], which is several ranks side by side.
 
 use super::Return;
-use super::split::{Split, backward_tile, fold, forward_tile};
-use crate::{Buffer, Hop};
+use super::split::Split;
+use super::torus::{Piece, Torus};
+use crate::{Block, Hop, Part, Pass};
 
-/// Every rank, by rank, computes with its own block only, then with that of the rank before it, and
-/// so on up to `reach` ranks before it.
-pub(super) fn forward(split: &Split) -> Vec<Vec<Hop>> {
-    let ring = Ring::upwards(split);
-    let hops = |rank| (0..=ring.reach).map(|hop| ring.forward_hop(rank, hop)).collect();
-    (0..split.world()).map(hops).collect()
+/// Every station computes with its own blocks only, then with those of the station before it, and
+/// so on.
+pub(super) fn forward(split: &Split, lanes: usize) -> Vec<Vec<Hop>> {
+    let torus = Torus::new(split, lanes);
+    let ring = Ring::new(torus, Guest::Keys, 1);
+    let round = Round { ring, pass: Pass::Forward, begins: 0 };
+    let hops = |rank| (0..=ring.reach).map(|hop| round.hop(rank, hop)).collect();
+    let all = (0..split.world()).map(|rank| torus.exchanged(rank, Pass::Forward, hops(rank)));
+    all.collect()
 }
 
-pub(super) fn backward(split: &Split, how: Return) -> Vec<Vec<Hop>> {
+/// The same backward, gradients in the wake of what travels.
+pub(super) fn backward(split: &Split, lanes: usize, how: Return) -> Vec<Vec<Hop>> {
+    let torus = Torus::new(split, lanes);
     let (ring, begins) = match how {
-        Return::Travelling => (Ring::upwards(split), 0),
-        Return::Reversed => (Ring::nearer(split), 1),
+        Return::Travelling => (Ring::new(torus, Guest::Keys, 1), 0),
+        Return::Reversed => (Ring::nearer(torus, Guest::Keys), 1),
+        Return::Queries => (Ring::nearer(torus, Guest::Queries), 1),
     };
-    let round = Round { ring, begins };
+    let round = Round { ring, pass: Pass::Backward, begins };
     let hops = |rank| (0..=round.last()).map(|hop| round.hop(rank, hop)).collect();
-    (0..split.world()).map(hops).collect()
+    let all = (0..split.world()).map(|rank| torus.exchanged(rank, Pass::Backward, hops(rank)));
+    all.collect()
+}
+
+/// What travels; the other stays, and is host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guest {
+    Keys,
+    Queries,
 }
 
 /// One way round.
 #[derive(Clone, Copy, Debug)]
 struct Ring<'a> {
-    split: &'a Split,
-    /// From a rank to the next: 1 upwards, `world - 1` downwards.
+    torus: Torus<'a>,
+    guest: Guest,
+    /// From a station to the next: 1 upwards, `stations - 1` downwards.
     step: usize,
-    /// How many times keys and values move.
+    /// How many times guests move.
     reach: usize,
 }
 
 impl<'a> Ring<'a> {
-    fn new(split: &'a Split, step: usize) -> Ring<'a> {
-        let ring = Ring { split, step, reach: 0 };
-        let needed = |hop: &usize| (0..split.world()).any(|r| split.needs(r, ring.owner(r, *hop)));
-        let reach = (0..split.world()).rev().find(needed).unwrap_or(0);
-        Ring { reach, ..ring }
-    }
-    fn upwards(split: &'a Split) -> Ring<'a> {
-        Ring::new(split, 1)
+    fn new(torus: Torus<'a>, guest: Guest, step: usize) -> Ring<'a> {
+        let ring = Ring { torus, guest, step, reach: 0 };
+        let meet = |host: usize, guests: usize| match guest {
+            Guest::Keys => torus.needs(host, guests),
+            Guest::Queries => torus.needs(guests, host),
+        };
+        let stations = torus.stations();
+        let needed = |hop: &usize| (0..stations).any(|host| meet(host, ring.guests(host, *hop)));
+        Ring { reach: (0..stations).rev().find(needed).unwrap_or(0), ..ring }
     }
     /// Downwards, against the forward ring, unless that is the longer way.
-    fn nearer(split: &'a Split) -> Ring<'a> {
-        let (up, down) = (Ring::upwards(split), Ring::new(split, split.world() - 1));
+    fn nearer(torus: Torus<'a>, guest: Guest) -> Ring<'a> {
+        let [up, down] = [1, torus.stations() - 1].map(|step| Ring::new(torus, guest, step));
         if up.reach < down.reach { up } else { down }
     }
 
-    fn shifted(&self, rank: usize, hops: usize) -> usize {
-        (rank + self.step * hops) % self.split.world()
+    fn shifted(&self, station: usize, hops: usize) -> usize {
+        (station + self.step * hops) % self.torus.stations()
     }
-    fn next(&self, rank: usize) -> usize {
-        self.shifted(rank, 1)
+    /// Whose guests are at a station at `hop`.
+    fn guests(&self, station: usize, hop: usize) -> usize {
+        self.shifted(station, self.torus.stations() - hop)
     }
-    fn previous(&self, rank: usize) -> usize {
-        self.owner(rank, 1)
+    /// `hops` stations further, in the same lane.
+    fn ahead(&self, rank: usize, hops: usize) -> usize {
+        self.torus.beside(rank, self.shifted(self.torus.station(rank), hops))
     }
-    /// Whose block is on `rank` at `hop`.
-    fn owner(&self, rank: usize, hop: usize) -> usize {
-        self.shifted(rank, self.split.world() - hop)
-    }
-    /// Where the block of `owner` is at `hop`.
-    fn visitor(&self, owner: usize, hop: usize) -> usize {
-        self.shifted(owner, hop)
+    /// `hops` stations back, in the same lane.
+    fn behind(&self, rank: usize, hops: usize) -> usize {
+        self.torus.beside(rank, self.guests(self.torus.station(rank), hops))
     }
 
-    /// The keys and values of a hop: the block at hand goes on while the one before it comes.
-    fn key_values(&self, rank: usize, hop: usize) -> Hop {
-        let mut plan = Hop::default();
-        let block = |hop| Buffer::key_value(self.owner(rank, hop));
+    /// What is lent of the positions of a station, in the lane of `rank`.
+    fn lent(&self, what: Guest, rank: usize, station: usize) -> Vec<Block> {
+        let (part, heads) = match what {
+            Guest::Keys => (Part::KeyValue, self.torus.key_heads(rank)),
+            Guest::Queries => (Part::Query, self.torus.query_heads(rank)),
+        };
+        let block = |owner| self.torus.split.heads_of(part, owner, heads);
+        self.torus.members(station).map(block).collect()
+    }
+    /// The gradients of the same.
+    fn sums(&self, what: Guest, rank: usize, station: usize) -> Vec<Block> {
+        let part = |piece: Piece| match what {
+            Guest::Keys => (Part::Gradient, piece.keys),
+            Guest::Queries => (Part::QueryGradient, piece.queries),
+        };
+        let of_owner = |owner| {
+            let block = move |(part, heads)| self.torus.split.heads_of(part, owner, heads);
+            self.torus.pieces(rank).map(part).map(block)
+        };
+        self.torus.members(station).flat_map(of_owner).collect()
+    }
+
+    /// The guests at hand go on while those before them come.
+    fn travel(&self, plan: &mut Hop, rank: usize, hop: usize) {
+        let (next, previous) = (self.ahead(rank, 1), self.behind(rank, 1));
+        let lent = |hop| self.lent(self.guest, rank, self.guests(self.torus.station(rank), hop));
         if hop < self.reach {
-            let (next, previous) = (self.next(rank), self.previous(rank));
-            plan.sends.push(self.split.move_whole(block(hop), rank, next));
-            plan.receives.push(self.split.move_whole(block(hop + 1), previous, rank));
+            plan.send_all(lent(hop), rank, next);
+            plan.receive_all(lent(hop + 1), previous, rank);
         }
-        // The own block is the caller's.
-        if (1..=self.reach).contains(&hop) {
-            plan.frees.push(block(hop));
-        }
-        plan
+        // The own blocks are the caller's.
+        lent(hop).into_iter().filter(|lent| lent.owner != rank).for_each(|lent| plan.free(lent));
     }
 
-    fn forward_hop(&self, rank: usize, hop: usize) -> Hop {
-        let mut plan = self.key_values(rank, hop);
-        let owner = self.owner(rank, hop);
-        if self.split.needs(rank, owner) {
-            plan.tiles.push(forward_tile(rank, owner));
+    /// Queries of one station against keys of another, query by query.
+    fn tiles(&self, plan: &mut Hop, rank: usize, [queries, keys]: [usize; 2]) {
+        let Torus { split, .. } = self.torus;
+        for q in self.torus.members(queries) {
+            for piece in self.torus.pieces(rank) {
+                for k in self.torus.members(keys).filter(|k| split.needs(q, *k)) {
+                    let queries = split.heads_of(Part::Query, q, piece.queries);
+                    plan.tile(queries, split.heads_of(Part::KeyValue, k, piece.keys));
+                }
+            }
         }
-        plan
     }
 }
 
-/// A ring with gradients in its wake.
+/// A ring, and what is left of every visit.
 #[derive(Clone, Copy, Debug)]
 struct Round<'a> {
     ring: Ring<'a>,
-    /// The hop after which the travelling sum of a block exists: 0 at home, 1 on its first visitor.
+    pass: Pass,
+    /// Backward: the hop after which the travelling sum of a guest exists, 0 at home, 1 on its
+    /// first visitor.
     begins: usize,
 }
 
@@ -138,43 +183,79 @@ impl Round<'_> {
     }
 
     fn hop(&self, rank: usize, hop: usize) -> Hop {
-        let mut plan = self.ring.key_values(rank, hop);
-        self.gradients(&mut plan, rank, hop);
+        let mut plan = Hop::default();
         if hop <= self.ring.reach {
+            self.ring.travel(&mut plan, rank, hop);
             self.visit(&mut plan, rank, hop);
         }
-        // What never left joins what did.
-        if self.begins > 0 && hop == self.last() {
-            plan.folds.push(fold(rank));
+        if self.pass == Pass::Backward {
+            self.sums(&mut plan, rank, hop);
         }
         plan
     }
 
-    /// The contribution to the block at hand. The own one, and the one that a travelling sum begins
-    /// with, are there even as zeros.
+    /// Guests and hosts meet.
     fn visit(&self, plan: &mut Hop, rank: usize, hop: usize) {
-        let owner = self.ring.owner(rank, hop);
-        if hop <= self.begins || self.ring.split.needs(rank, owner) {
-            plan.tiles.push(backward_tile(rank, owner));
-            if hop >= self.begins {
-                plan.folds.push(fold(owner));
+        let Ring { guest, torus, reach, .. } = self.ring;
+        let host = torus.station(rank);
+        let guests = self.ring.guests(host, hop);
+        let (sides, other) = match guest {
+            Guest::Keys => ([host, guests], Guest::Queries),
+            Guest::Queries => ([guests, host], Guest::Keys),
+        };
+        self.ring.tiles(plan, rank, sides);
+        if self.pass == Pass::Backward {
+            self.begin(plan, rank, hop, sides);
+        }
+        if guest == Guest::Queries {
+            self.finish_guests(plan, rank, hop, sides);
+        }
+        if hop == reach {
+            if guest == Guest::Keys {
+                for sum in self.ring.sums(Guest::Queries, rank, host) {
+                    plan.finish(sum.of(Part::Query));
+                }
             }
+            let hosts = self.ring.lent(other, rank, host).into_iter();
+            hosts.filter(|lent| lent.owner != rank).for_each(|lent| plan.free(lent));
         }
     }
 
+    /// Gradients of keys that are to exist and that no tile makes are zeros.
+    fn begin(&self, plan: &mut Hop, rank: usize, hop: usize, [queries, keys]: [usize; 2]) {
+        let Ring { guest, torus, .. } = self.ring;
+        let begins = if guest == Guest::Keys { self.begins } else { 0 };
+        if hop <= begins {
+            let seen = |k: usize| torus.members(queries).any(|q| torus.split.needs(q, k));
+            let sums = self.ring.sums(Guest::Keys, rank, keys).into_iter();
+            sums.filter(|sum| !seen(sum.owner)).for_each(|sum| plan.zeros(sum));
+        }
+    }
+
+    /// Queries that travel have a gradient of every visit; of the first one also where they see
+    /// nothing.
+    fn finish_guests(&self, plan: &mut Hop, rank: usize, hop: usize, [queries, keys]: [usize; 2]) {
+        let torus = self.ring.torus;
+        let sees = |q: usize| torus.members(keys).any(|k| torus.split.needs(q, k));
+        let sums = self.ring.sums(Guest::Queries, rank, queries).into_iter();
+        let finished = sums.filter(|sum| hop <= self.begins || sees(sum.owner));
+        finished.for_each(|sum| plan.finish(sum.of(Part::Query)));
+    }
+
     /// The sums that travel in a hop: on to the next visitor, and in the end home.
-    fn gradients(&self, plan: &mut Hop, rank: usize, hop: usize) {
-        let Ring { split, reach, .. } = self.ring;
+    fn sums(&self, plan: &mut Hop, rank: usize, hop: usize) {
+        let Ring { torus, guest, reach, .. } = self.ring;
         if hop <= self.begins || reach == 0 {
             return;
         }
-        let done = self.ring.owner(rank, hop - 1);
+        let here = torus.station(rank);
+        let sums = |hop| self.ring.sums(guest, rank, self.ring.guests(here, hop));
         let (arriving, from, to) = if hop <= reach {
-            (self.ring.owner(rank, hop), self.ring.previous(rank), self.ring.next(rank))
+            (sums(hop), self.ring.behind(rank, 1), self.ring.ahead(rank, 1))
         } else {
-            (rank, self.ring.visitor(rank, reach), done)
+            (sums(0), self.ring.ahead(rank, reach), self.ring.behind(rank, reach))
         };
-        plan.sends.push(split.move_whole(Buffer::gradient(done), rank, to));
-        plan.receives.push(split.move_whole(Buffer::gradient(arriving), from, rank));
+        plan.send_all(sums(hop - 1), rank, to);
+        plan.receive_all(arriving, from, rank);
     }
 }

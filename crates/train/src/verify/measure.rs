@@ -3,7 +3,7 @@
 use annulus_data::Sequence;
 use annulus_experiment::Plan;
 use annulus_ops::{Key, normal, uniform};
-use annulus_sequence::Mask;
+use annulus_sequence::{Heads, Mask};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::whole::Question;
@@ -36,19 +36,25 @@ pub(super) fn sequence(plan: &Plan, vocabulary: usize) -> Sequence {
     Sequence::shifted(&ids)
 }
 
-/// q = k = 0, so that every visible key weighs alike; v marks the positions `first .. first + width`.
-pub(super) fn one_hot(tokens: usize, width: usize, first: usize, mask: &Mask) -> Result<Question> {
-    let mut marks = vec![0f32; tokens * width];
-    for column in 0..width.min(tokens - first) {
-        marks[(first + column) * width + column] = 1.0;
+/// q = k = 0, so that every visible key weighs alike; v marks positions from `first` on, every key/value head as many as it is
+/// wide.
+pub(super) fn one_hot(
+    tokens: usize,
+    (heads, width): (Heads, usize),
+    first: usize,
+    mask: &Mask,
+) -> Result<Question> {
+    let mut marks = vec![0f32; heads.key_value * tokens * width];
+    for (mark, position) in (first..tokens).take(heads.key_value * width).enumerate() {
+        let (head, column) = (mark / width, mark % width);
+        marks[(head * tokens + position) * width + column] = 1.0;
     }
-    let size = (1, 1, tokens, width);
-    let zeros = Tensor::zeros(size, DType::F32, &Device::Cpu)?;
+    let zeros = |heads| Tensor::zeros((1, heads, tokens, width), DType::F32, &Device::Cpu);
     Ok(Question {
-        q: zeros.clone(),
-        k: zeros.clone(),
-        v: Tensor::from_vec(marks, size, &Device::Cpu)?,
-        gradient: zeros,
+        q: zeros(heads.query)?,
+        k: zeros(heads.key_value)?,
+        v: Tensor::from_vec(marks, (1, heads.key_value, tokens, width), &Device::Cpu)?,
+        gradient: zeros(heads.query)?,
         mask: mask.clone(),
         scale: 1.0,
     })

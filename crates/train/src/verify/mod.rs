@@ -9,7 +9,7 @@ use annulus_data::Sequence;
 use annulus_experiment::{Kernel, Plan};
 use annulus_model::{Llama, Weights};
 use annulus_ops::attention::{Dense, dense};
-use annulus_sequence::{Positions, Return, Strategy};
+use annulus_sequence::{Heads, Positions, Return, Strategy};
 use candle_core::{Result, Tensor};
 
 use self::measure::{distance, error, one_hot, question, sequence, values, visibility_error};
@@ -108,14 +108,13 @@ impl<'a> Bench<'a> {
 
     fn pair(&self, strategy: Strategy, ranks: usize) -> std::result::Result<Vec<Line>, TrainError> {
         let (mask, tokens) = (&self.plan.mask, self.plan.experiment.data.tokens);
-        if let Err(error) =
-            strategy.forward(mask, tokens, ranks, self.plan.shape.num_key_value_heads)
-        {
+        if let Err(error) = strategy.split(mask, tokens, ranks, heads(self.plan)) {
             return Ok(vec![Line::Skipped { strategy, ranks, reason: error.to_string() }]);
         }
-        let [reversed, travelling] = [Return::Reversed, Return::Travelling]
-            .map(|returning| self.attention(&self.split(strategy, ranks, returning)));
-        let mut lines = worse(reversed?, travelling?);
+        let ways = strategy.returns().iter();
+        let ways = ways.map(|how| self.attention(&self.split(strategy, ranks, *how)));
+        let ways = ways.collect::<std::result::Result<Vec<_>, _>>()?;
+        let mut lines = ways.into_iter().reduce(worse).unwrap_or_default();
         lines.push(self.visibility(strategy, ranks)?);
         lines.extend(self.model(strategy, ranks)?);
         Ok(lines)
@@ -144,20 +143,25 @@ impl<'a> Bench<'a> {
         Ok(pairs.into_iter().map(compare).collect::<Result<_>>()?)
     }
 
-    /// q = k = 0 and v = one-hot of the position, D positions at a time: out[i, j] is 1 / count(i) where i sees j, else 0.
+    /// q = k = 0 and v = one-hot of the position, as many positions at a time as all values are wide: out[i, j] is 1 / count(i) where i sees j, else 0.
     fn visibility(
         &self,
         strategy: Strategy,
         ranks: usize,
     ) -> std::result::Result<Line, TrainError> {
         let tokens = self.plan.experiment.data.tokens;
-        let width = self.plan.shape.head_dim;
+        let (heads, width) = (heads(self.plan), self.plan.shape.head_dim);
         let split = self.split(strategy, ranks, Return::Reversed);
         let mut worst = 0.0f64;
-        for first in (0..tokens).step_by(width) {
-            let question = one_hot(tokens, width, first, &self.plan.mask)?;
+        for first in (0..tokens).step_by(heads.key_value * width) {
+            let question = one_hot(tokens, (heads, width), first, &self.plan.mask)?;
             let out = values(&attend(&question, &split)?.out)?;
-            worst = worst.max(visibility_error(&out, &self.plan.mask, tokens, first));
+            for (head, out) in out.chunks_exact(tokens * width).enumerate() {
+                let first = first + head / heads.group() * width;
+                if first < tokens {
+                    worst = worst.max(visibility_error(out, &self.plan.mask, tokens, first));
+                }
+            }
         }
         Ok(line(strategy, ranks, "visibility", worst, Limits::VISIBILITY))
     }
@@ -189,6 +193,11 @@ impl<'a> Bench<'a> {
             line(strategy, ranks, &format!("gradient {name}"), gradient, Limits::GRADIENT),
         ])
     }
+}
+
+fn heads(plan: &Plan) -> Heads {
+    let shape = &plan.shape;
+    Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads }
 }
 
 fn line(strategy: Strategy, ranks: usize, tensor: &str, error: f64, limit: f64) -> Line {

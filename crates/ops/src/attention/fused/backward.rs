@@ -23,7 +23,7 @@ use super::turns::Turns;
 use super::{Shelf, locked, narrow};
 use crate::Pool;
 use crate::attention::sizes::{Queries, wrong};
-use crate::attention::{Attended, BackwardTile, KeyValueGradients, Progress, State};
+use crate::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, Progress, State};
 use crate::rows::{Elements, tensor};
 
 /// What is kept while tiles go by.
@@ -56,23 +56,17 @@ impl Backward {
     pub(super) fn new(
         (pool, instructions): (&Pool, Instructions),
         q: &Tensor,
-        attended: &Attended,
-        gradient: &Tensor,
+        prepared: &Prepared,
         scale: f64,
     ) -> Result<Backward> {
         instructions.check()?;
         let sizes = Queries::new(q, scale)?;
-        sizes.check(attended, gradient)?;
-        let (q, gradient) = (contiguous(q)?, contiguous(gradient)?);
-        let delta = delta((pool, instructions), sizes, &contiguous(&attended.out)?, &gradient)?;
-        let mut shift = Elements::of(pool, &attended.lse)?.to_vec();
-        for shift in &mut shift {
-            *shift = match *shift {
-                f32::NEG_INFINITY => f32::INFINITY,
-                lse => (f64::from(lse) * LOG2_E) as f32,
-            };
-        }
+        sizes.check(prepared)?;
+        let (q, gradient) = (contiguous(q)?, contiguous(&prepared.gradient)?);
+        let [shift, delta] = [&prepared.lse, &prepared.delta]
+            .map(|statistic| Ok::<_, candle_core::Error>(Elements::of(pool, statistic)?.to_vec()));
         let (dq, scratch) = (vec![0.0; q.elem_count()], Shelf::default());
+        let (shift, delta) = (shift?, delta?);
         Ok(Backward { sizes, instructions, scale, q, gradient, shift, delta, dq, scratch })
     }
 
@@ -171,22 +165,31 @@ impl Choice for TileGradients<'_> {
     }
 }
 
-/// For every query row the sum of output times gradient.
-fn delta(
+/// For every query row the sum of output times gradient, and its log-sum-exp as a shift.
+pub(super) fn prepare(
     (pool, instructions): (&Pool, Instructions),
-    sizes: Queries,
-    out: &Tensor,
+    attended: &Attended,
     gradient: &Tensor,
-) -> Result<Vec<f32>> {
-    let rows = sizes.batch * sizes.heads * sizes.rows;
-    let (out, gradient) = (Held::new(out)?, Held::new(gradient)?);
-    let job = Delta {
-        pool,
-        dim: sizes.dim,
-        sources: [gradient.source(), out.source()],
-        sums: vec![0.0; rows],
-    };
-    Ok(instructions.with(false, job))
+) -> Result<Prepared> {
+    instructions.check()?;
+    let Queries { batch, heads, rows, dim } = Queries::of(attended, gradient)?;
+    let shape = (batch, heads, rows);
+    let (out, gradient) = (contiguous(&attended.out)?, contiguous(gradient)?);
+    let [held, held_gradient] = [&out, &gradient].map(Held::new);
+    let (held, held_gradient) = (held?, held_gradient?);
+    let sources = [held_gradient.source(), held.source()];
+    let job = Delta { pool, dim, sources, sums: vec![0.0; batch * heads * rows] };
+    let delta = tensor(pool, instructions.with(false, job), shape, DType::F32)?;
+    let mut shift = Elements::of(pool, &attended.lse)?.to_vec();
+    for shift in &mut shift {
+        *shift = match *shift {
+            f32::NEG_INFINITY => f32::INFINITY,
+            lse => (f64::from(lse) * LOG2_E) as f32,
+        };
+    }
+    let lse = tensor(pool, shift, shape, DType::F32)?;
+    drop((held, held_gradient));
+    Ok(Prepared { gradient, lse, delta })
 }
 
 struct Delta<'a> {

@@ -22,7 +22,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use candle_core::{Result, Tensor};
 
 use super::{
-    Attended, AttentionKernel, BackwardTile, KeyValueGradients, Progress, State, Tile, own, taken,
+    Attended, AttentionKernel, BackwardTile, KeyValueGradients, Prepared, Progress, State, Tile,
+    own, taken,
 };
 use crate::Pool;
 use backward::Backward;
@@ -68,14 +69,17 @@ impl AttentionKernel for Fused {
         taken::<Forward>(state)?.finish(&self.pool)
     }
 
-    fn begin_backward(
+    fn prepare(&self, attended: &Attended, gradient: &Tensor) -> Result<Prepared> {
+        backward::prepare((&self.pool, self.instructions), attended, gradient)
+    }
+
+    fn begin_prepared(
         &self,
         q: &Tensor,
-        attended: &Attended,
-        gradient: &Tensor,
+        prepared: &Prepared,
         scale: f64,
     ) -> Result<Box<dyn State>> {
-        Ok(Box::new(Backward::new((&self.pool, self.instructions), q, attended, gradient, scale)?))
+        Ok(Box::new(Backward::new((&self.pool, self.instructions), q, prepared, scale)?))
     }
 
     fn backward(

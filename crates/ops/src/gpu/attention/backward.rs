@@ -10,7 +10,9 @@ use super::super::{Addresses, Processor, addresses};
 use super::tiles::{Rows, Uploads, keys, map, strides};
 use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
-use crate::attention::{Attended, BackwardTile, KeyValueGradients, State, Tile, wrong};
+use crate::attention::{
+    Attended, BackwardTile, KeyValueGradients, Prepared, State, Tile, wrong,
+};
 
 /// Rows are counted up to a multiple of the largest block, so that kernels need not ask where they end.
 const PADDED: usize = 128;
@@ -47,63 +49,35 @@ impl Backward {
     pub(super) fn new(
         kernels: &Kernels,
         q: &Tensor,
-        attended: &Attended,
-        gradient: &Tensor,
+        prepared: &Prepared,
         scale: f64,
     ) -> Result<Backward> {
         let sizes = Queries::new(q, scale)?;
-        sizes.check(attended, gradient)?;
+        sizes.check(prepared)?;
         let dtype = q.dtype();
         let (kernel, queries) = kernels.backward_kernels(dtype, sizes.dim)?;
         let padded = sizes.rows.next_multiple_of(PADDED);
-        let per_row = (sizes.batch, sizes.heads, padded);
-        let zeros = || Tensor::zeros(per_row, DType::F32, q.device());
-        let state = Backward {
+        let (batch, heads, rows) = (sizes.batch, sizes.heads, sizes.rows);
+        // Past the last row no weight is left of exp2(score - infinity).
+        let padding = |statistic: &Tensor, value: f32| {
+            let statistic = statistic.detach().contiguous()?;
+            if padded == rows {
+                return Ok(statistic);
+            }
+            let rest = Tensor::full(value, (batch, heads, padded - rows), q.device())?;
+            Tensor::cat(&[&statistic, &rest], 2)
+        };
+        Ok(Backward {
             kernel,
             queries,
             padded,
             scale,
             q: in_rows(q, dtype)?,
-            gradient: in_rows(gradient, dtype)?,
-            lse_log2: zeros()?,
-            delta: zeros()?,
-            dq: Tensor::zeros(
-                (sizes.batch, sizes.heads, padded, sizes.dim),
-                DType::F32,
-                q.device(),
-            )?,
+            gradient: in_rows(&prepared.gradient, dtype)?,
+            lse_log2: padding(&prepared.lse, f32::INFINITY)?,
+            delta: padding(&prepared.delta, 0.0)?,
+            dq: Tensor::zeros((batch, heads, padded, sizes.dim), DType::F32, q.device())?,
             sizes,
-        };
-        state.prepare(&*kernels.processor, attended)?;
-        Ok(state)
-    }
-
-    /// Per row: the log-sum-exp in base 2, and the sum of output times gradient (FlashAttention-2, arXiv 2307.08691, section 3.1).
-    fn prepare(&self, processor: &dyn Processor, attended: &Attended) -> Result<()> {
-        let Queries { batch, heads, rows, dim } = self.sizes;
-        let out = in_rows(&attended.out, self.q.dtype())?;
-        let lse = attended.lse.to_dtype(DType::F32)?.contiguous()?;
-        let kernel = between("prepare", "rows", self.q.dtype())?;
-        let grid = [(batch * heads * self.padded).div_ceil(kernel.query_block), 1, 1];
-        let reads = [&out, &self.gradient, &lse];
-        addresses(&reads, &[&self.lse_log2, &self.delta], &mut |at| {
-            let arguments = PrepareArguments {
-                out: at.reads[0],
-                gradient: at.reads[1],
-                out_strides: strides(&out),
-                gradient_strides: strides(&self.gradient),
-                lse: at.reads[2],
-                lse_log2: at.writes[0],
-                delta: at.writes[1],
-                batch: batch as i32,
-                heads: heads as i32,
-                rows: rows as i32,
-                padded: self.padded as i32,
-                dim: dim as i32,
-                _gap: 0,
-            };
-            // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
-            unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
         })
     }
 
@@ -240,6 +214,42 @@ impl Backward {
         })?;
         Ok(dq)
     }
+}
+
+/// Per row: the log-sum-exp in base 2, and the sum of output times gradient (FlashAttention-2, arXiv 2307.08691, section 3.1).
+pub(super) fn prepare(
+    processor: &dyn Processor,
+    attended: &Attended,
+    gradient: &Tensor,
+) -> Result<Prepared> {
+    let Queries { batch, heads, rows, dim } = Queries::of(attended, gradient)?;
+    let dtype = attended.out.dtype();
+    let (out, gradient) = (in_rows(&attended.out, dtype)?, in_rows(gradient, dtype)?);
+    let lse = attended.lse.to_dtype(DType::F32)?.contiguous()?;
+    let statistic = || Tensor::zeros((batch, heads, rows), DType::F32, out.device());
+    let (lse_log2, delta) = (statistic()?, statistic()?);
+    let kernel = between("prepare", "rows", dtype)?;
+    let grid = [(batch * heads * rows).div_ceil(kernel.query_block), 1, 1];
+    addresses(&[&out, &gradient, &lse], &[&lse_log2, &delta], &mut |at| {
+        let arguments = PrepareArguments {
+            out: at.reads[0],
+            gradient: at.reads[1],
+            out_strides: strides(&out),
+            gradient_strides: strides(&gradient),
+            lse: at.reads[2],
+            lse_log2: at.writes[0],
+            delta: at.writes[1],
+            batch: batch as i32,
+            heads: heads as i32,
+            rows: rows as i32,
+            padded: rows as i32,
+            dim: dim as i32,
+            _gap: 0,
+        };
+        // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
+        unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+    })?;
+    Ok(Prepared { gradient, lse: lse_log2, delta })
 }
 
 /// What the tile's gradients are added to: what it carries, or zeros.

@@ -14,8 +14,8 @@ use candle_core::{DType, Result, Tensor};
 use super::Processor;
 use super::table::{self, Kernel, Pass, Room, Rung};
 use crate::attention::{
-    Attended, AttentionKernel, BackwardTile, KeyValueGradients, Progress, State, Tile, own, taken,
-    wrong,
+    Attended, AttentionKernel, BackwardTile, KeyValueGradients, Prepared, Progress, State, Tile,
+    own, taken, wrong,
 };
 use crate::{Pool, accumulate};
 use backward::Backward;
@@ -110,14 +110,17 @@ impl AttentionKernel for Kernels {
         taken::<Forward>(state)?.finish(&*self.processor)
     }
 
-    fn begin_backward(
+    fn prepare(&self, attended: &Attended, gradient: &Tensor) -> Result<Prepared> {
+        backward::prepare(&*self.processor, attended, gradient)
+    }
+
+    fn begin_prepared(
         &self,
         q: &Tensor,
-        attended: &Attended,
-        gradient: &Tensor,
+        prepared: &Prepared,
         scale: f64,
     ) -> Result<Box<dyn State>> {
-        Ok(Box::new(Backward::new(self, q, attended, gradient, scale)?))
+        Ok(Box::new(Backward::new(self, q, prepared, scale)?))
     }
 
     fn backward(

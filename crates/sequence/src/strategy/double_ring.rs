@@ -1,0 +1,162 @@
+//! Rings inside of nodes, and a ring of nodes around them.
+//!
+//! LoongTrain (arXiv 2406.18485) and BurstAttention (arXiv 2403.09347): links inside of a node are
+//! fast, those between nodes slow, so a block goes once to every node and then round inside of it.
+//! The slow move is posted with the first hop of a node's round and awaited with its last. Four
+//! ranks, two nodes of two:
+//!
+//! ```text
+//!          rank 0    rank 1    rank 2    rank 3
+//! hop 0    tile 0 ─► tile 1 ─► tile 2 ─► tile 3 ─►    inside; 0 1 set out for 2 3 and 2 3 for 0 1
+//! hop 1    tile 1    tile 0    tile 3    tile 2       and arrive
+//! hop 2    tile 2 ─► tile 3 ─► tile 0 ─► tile 1 ─►    inside
+//! hop 3    tile 3    tile 2    tile 1    tile 0
+//! ```
+//!
+//! Backward, every node makes a sum of its own: it goes round inside one hop behind its block and
+//! comes back to where the block had entered the node. There it meets the sum of the nodes before,
+//! which has had a whole round to arrive, and the two go on to the next node, in the end home.
+//! `Travelling` sums begin with the part of the rank where the block is first; `Reversed` ones wait
+//! for it there, inside of a node as at home, which saves a hop each.
+
+use super::Return;
+use super::split::Split;
+use crate::schedule::push;
+use crate::{Block, Hop, Move, Part, Pass};
+
+/// Both passes: backward `how` its sums travel, forward it says nothing.
+pub(super) fn double_ring(split: &Split, inside: usize, pass: Pass, how: Return) -> Vec<Vec<Hop>> {
+    let rings = Rings::new(split, inside, pass, usize::from(how != Return::Travelling));
+    let hops = |rank| (0..rings.hops()).map(|hop| rings.hop(rank, hop)).collect();
+    (0..split.world()).map(hops).collect()
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rings<'a> {
+    split: &'a Split,
+    pass: Pass,
+    /// Ranks of a node, at least two.
+    inside: usize,
+    /// How many nodes a block visits, its own one too.
+    visits: usize,
+    /// Backward: which visit begins a travelling sum, 0 the own rank's and node's, 1 the next one.
+    begins: usize,
+}
+
+impl<'a> Rings<'a> {
+    fn new(split: &'a Split, inside: usize, pass: Pass, begins: usize) -> Rings<'a> {
+        let rings = Rings { split, pass, inside, visits: 1, begins };
+        let nodes = split.world() / inside;
+        let needed = |visit: &usize| {
+            let sees =
+                |rank| (0..inside).any(|hop| split.needs(rank, rings.owner(rank, *visit, hop)));
+            (0..split.world()).any(sees)
+        };
+        let visits = (0..nodes).rev().find(needed).unwrap_or(0) + 1;
+        Rings { visits, ..rings }
+    }
+    fn hops(&self) -> usize {
+        let rounds = self.visits * self.inside;
+        match self.pass {
+            Pass::Forward => rounds,
+            Pass::Backward => rounds + 1 + usize::from(self.visits > 1),
+        }
+    }
+
+    /// The rank `nodes` nodes and `ranks` ranks further.
+    fn shifted(&self, rank: usize, nodes: usize, ranks: usize) -> usize {
+        let (node, place) = (rank / self.inside, rank % self.inside);
+        let all = self.split.world() / self.inside;
+        (node + nodes) % all * self.inside + (place + ranks) % self.inside
+    }
+    /// The rank as much behind.
+    fn owner(&self, rank: usize, nodes: usize, ranks: usize) -> usize {
+        let all = self.split.world() / self.inside;
+        self.shifted(rank, all - nodes % all, self.inside - ranks % self.inside)
+    }
+
+    fn hop(&self, rank: usize, hop: usize) -> Hop {
+        let (mut plan, visit, round) = (Hop::default(), hop / self.inside, hop % self.inside);
+        if visit < self.visits {
+            self.travel(&mut plan, rank, visit, round);
+            self.tile(&mut plan, rank, visit, round);
+        }
+        if hop + 1 == self.visits * self.inside {
+            plan.finish(self.split.whole(Part::Query, rank));
+        }
+        if self.pass == Pass::Backward && hop > 0 {
+            self.inner_sums(&mut plan, rank, hop);
+            self.outer_sums(&mut plan, rank, hop);
+        }
+        plan
+    }
+
+    /// Keys and values, inside of a node in every hop, between nodes once per visit.
+    fn travel(&self, plan: &mut Hop, rank: usize, visit: usize, round: usize) {
+        let block = |visit, round| self.split.whole(Part::KeyValue, self.owner(rank, visit, round));
+        if round + 1 < self.inside {
+            plan.send(block(visit, round), rank, self.shifted(rank, 0, 1));
+            plan.receive(block(visit, round + 1), self.owner(rank, 0, 1), rank);
+        }
+        let goes_on = visit + 1 < self.visits;
+        if round == 0 && goes_on {
+            let (to, from) = (self.shifted(rank, 1, 0), self.owner(rank, 1, 0));
+            let outer = |block, from, to| Move { block, from, to, hops: self.inside };
+            push(&mut plan.sends, outer(block(visit, 0), rank, to));
+            push(&mut plan.receives, outer(block(visit + 1, 0), from, rank));
+        }
+        // What goes on to the next node stays until it is there.
+        let entered = block(visit, 0);
+        if round > 0 {
+            plan.free(block(visit, round));
+        }
+        let done = if goes_on { round + 1 == self.inside } else { round == 0 };
+        if done && entered.owner != rank {
+            plan.free(entered);
+        }
+    }
+
+    fn tile(&self, plan: &mut Hop, rank: usize, visit: usize, round: usize) {
+        let owner = self.owner(rank, visit, round);
+        if self.split.needs(rank, owner) {
+            plan.tile(self.split.whole(Part::Query, rank), self.split.whole(Part::KeyValue, owner));
+        } else if self.pass == Pass::Backward && round <= self.begins {
+            plan.zeros(self.gradient(owner));
+        }
+    }
+
+    /// The sum of a node, on to the next rank of it and back to where its block came in.
+    fn inner_sums(&self, plan: &mut Hop, rank: usize, hop: usize) {
+        let (visit, done) = ((hop - 1) / self.inside, (hop - 1) % self.inside);
+        if visit >= self.visits || done < self.begins {
+            return;
+        }
+        let next = (done + 1) % self.inside;
+        plan.send(self.gradient(self.owner(rank, visit, done)), rank, self.shifted(rank, 0, 1));
+        let arriving = self.gradient(self.owner(rank, visit, next));
+        plan.receive(arriving, self.owner(rank, 0, 1), rank);
+    }
+
+    /// The sum of all nodes so far, once a node's own has come back.
+    fn outer_sums(&self, plan: &mut Hop, rank: usize, hop: usize) {
+        let Some(since) = hop.checked_sub(self.inside + 1) else { return };
+        let (visit, round) = (since / self.inside, since % self.inside);
+        if round > 0 || visit < self.begins || visit >= self.visits || self.visits == 1 {
+            return;
+        }
+        let sum = self.gradient(self.owner(rank, visit, 0));
+        let (to, from, arriving, hops) = if visit + 1 < self.visits {
+            let arriving = self.gradient(self.owner(rank, visit + 1, 0));
+            (self.shifted(rank, 1, 0), self.owner(rank, 1, 0), arriving, self.inside)
+        } else {
+            let from = self.shifted(rank, visit, 0);
+            (sum.owner, from, self.gradient(rank), 1)
+        };
+        push(&mut plan.sends, Move { block: sum, from: rank, to, hops });
+        push(&mut plan.receives, Move { block: arriving, from, to: rank, hops });
+    }
+
+    fn gradient(&self, owner: usize) -> Block {
+        self.split.whole(Part::Gradient, owner)
+    }
+}

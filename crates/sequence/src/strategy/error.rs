@@ -1,0 +1,117 @@
+//! Why a strategy cannot run, and what could.
+
+use std::fmt;
+
+use super::{Return, Strategy};
+use crate::DealError;
+
+/// Why a strategy cannot run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StrategyError {
+    /// `local` on more than one rank.
+    TooManyRanks {
+        /// How many there are.
+        world: usize,
+    },
+    /// The positions do not deal out.
+    Deal(DealError),
+    /// Query heads cannot be dealt to the ranks that exchange them.
+    Heads {
+        /// Whose exchange.
+        strategy: Strategy,
+        /// Query heads.
+        heads: usize,
+        /// Ranks that exchange them.
+        ranks: usize,
+    },
+    /// A shape that is not of all ranks.
+    Shape {
+        /// Whose shape.
+        strategy: Strategy,
+        /// What it is.
+        shape: [usize; 2],
+        /// How many ranks there are.
+        world: usize,
+    },
+    /// Key/value heads cannot be cut into so many groups.
+    Groups {
+        /// How many groups.
+        groups: usize,
+        /// Key/value heads.
+        heads: usize,
+    },
+    /// Queries are to travel where there is no ring.
+    Queries {
+        /// Whose backward pass.
+        strategy: Strategy,
+    },
+}
+
+impl StrategyError {
+    /// The way out, where there is one.
+    pub fn hint(&self) -> Option<String> {
+        Some(match *self {
+            StrategyError::TooManyRanks { .. } => {
+                format!("use one rank, or one of {}", names(|other| other != Strategy::Local))
+            }
+            StrategyError::Deal(ref error) => error.hint(),
+            StrategyError::Heads { strategy: Strategy::Ulysses, heads, .. } => {
+                let ranks = list((1..=heads).filter(|ranks| heads.is_multiple_of(*ranks)));
+                format!("use {ranks} ranks, or `usp` with one of those as its first number")
+            }
+            StrategyError::Heads { heads, .. } => {
+                let ranks = (1..=heads).filter(|ranks| heads.is_multiple_of(*ranks));
+                format!("heads can be exchanged among {} ranks", list(ranks))
+            }
+            StrategyError::Shape { world, .. } => {
+                let divisors = (1..=world).filter(|first| world.is_multiple_of(*first));
+                let shapes = divisors.map(|first| format!("[{first}, {}]", world / first));
+                format!("use one of {}", list(shapes))
+            }
+            StrategyError::Groups { heads, .. } => {
+                let divisors = (1..=heads).filter(|groups| heads.is_multiple_of(*groups));
+                format!("use {}", list(divisors))
+            }
+            StrategyError::Queries { .. } => {
+                let ring = |other: Strategy| other.returns().contains(&Return::Queries);
+                format!("let keys and values travel, or use one of {}", names(ring))
+            }
+        })
+    }
+}
+
+fn names(of: impl Fn(Strategy) -> bool) -> String {
+    let names = Strategy::ALL.into_iter().filter(|strategy| of(*strategy));
+    list(names.map(|strategy| format!("`{}`", strategy.name())))
+}
+
+fn list<T: fmt::Display>(items: impl Iterator<Item = T>) -> String {
+    items.map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+impl fmt::Display for StrategyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StrategyError::TooManyRanks { world } => {
+                write!(f, "`local` runs on 1 rank and cannot share a sequence among {world}")
+            }
+            StrategyError::Deal(error) => error.fmt(f),
+            StrategyError::Heads { strategy, heads, ranks } => {
+                let name = strategy.name();
+                write!(f, "`{name}` cannot deal {heads} query heads to {ranks} ranks")
+            }
+            StrategyError::Shape { strategy, shape: [first, second], world } => {
+                let name = strategy.name();
+                write!(f, "`{name}` of shape [{first}, {second}] is not of {world} ranks")
+            }
+            StrategyError::Groups { groups, heads } => {
+                write!(f, "{heads} key/value heads cannot be gathered in {groups} equal groups")
+            }
+            StrategyError::Queries { strategy } => {
+                write!(f, "queries cannot travel in `{}`: it has no ring", strategy.name())
+            }
+        }
+    }
+}
+
+impl std::error::Error for StrategyError {}

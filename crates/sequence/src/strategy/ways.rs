@@ -1,0 +1,60 @@
+//! The ways that a strategy can go: exchanges of Megatron's, and ways back.
+
+/// How Megatron context parallelism brings queries and keys together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Exchange {
+    /// A ring: `p2p`.
+    #[default]
+    PointToPoint,
+    /// Keys and values gathered: `all-gather`.
+    AllGather,
+    /// Heads for positions: `a2a`.
+    AllToAll,
+    /// Heads for positions among some ranks, a ring among those: `a2a+p2p`.
+    Both {
+        /// As of [`Strategy::Usp`].
+        shape: Option<[usize; 2]>,
+    },
+}
+
+/// What travels backward in a ring, and how gradients come home.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Return {
+    /// Gradients travel with their keys and values all the way round: as many moves as ranks.
+    Travelling,
+    /// The own part never leaves, and the ring runs against the forward one: a move less.
+    #[default]
+    Reversed,
+    /// Keys, values and their gradients stay; queries travel with the gradient of their output,
+    /// and their own gradient in the wake. Fewer bytes where there are few query heads to a
+    /// key/value head.
+    Queries,
+}
+
+impl Return {
+    /// All of them.
+    pub const ALL: [Return; 3] = [Return::Travelling, Return::Reversed, Return::Queries];
+}
+
+impl Exchange {
+    /// All of them, as one writes them first.
+    pub const ALL: [Exchange; 4] = [
+        Exchange::PointToPoint,
+        Exchange::AllGather,
+        Exchange::AllToAll,
+        Exchange::Both { shape: None },
+    ];
+    /// The word one writes: `p2p`, `all-gather`, `a2a`, `a2a+p2p`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Exchange::PointToPoint => "p2p",
+            Exchange::AllGather => "all-gather",
+            Exchange::AllToAll => "a2a",
+            Exchange::Both { .. } => "a2a+p2p",
+        }
+    }
+    /// The reverse of [`Exchange::name`].
+    pub fn from_name(name: &str) -> Option<Exchange> {
+        Exchange::ALL.into_iter().find(|exchange| exchange.name() == name)
+    }
+}

@@ -1,0 +1,55 @@
+//! Every strategy, mask, layout and number of ranks: proved, and as heavy as its closed form says.
+
+mod bytes;
+mod every;
+mod shapes;
+
+use annulus_sequence::{
+    Block, Exchange, Heads, Hop, Mask, Part, Return, Rule, Schedule, Split, Strategy,
+};
+
+/// All that is different on `world` ranks of so many heads: every width, exchange, shape and group.
+pub(crate) fn variants(world: usize, heads: Heads) -> Vec<Strategy> {
+    let divisors = |number: usize| (1..=number).filter(move |d| number.is_multiple_of(*d));
+    let shapes = || divisors(world).map(|first| Some([first, world / first]));
+    let mut all = vec![
+        Strategy::Local,
+        Strategy::Ring,
+        Strategy::Striped { width: 1 },
+        Strategy::Striped { width: 3 },
+        Strategy::Ulysses,
+        Strategy::Broadcast,
+        Strategy::Halo,
+    ];
+    all.extend(Exchange::ALL.map(|exchange| Strategy::Megatron { exchange }));
+    all.extend(shapes().map(|shape| Strategy::Megatron { exchange: Exchange::Both { shape } }));
+    all.extend(shapes().map(|shape| Strategy::Usp { shape }));
+    all.extend(shapes().map(|shape| Strategy::DoubleRing { shape }));
+    all.extend(divisors(heads.key_value).map(|groups| Strategy::AllGather { groups }));
+    all.retain(|strategy| strategy.check(world, heads).is_ok());
+    all
+}
+
+/// The forward schedule and the backward ones that there are.
+pub(crate) fn schedules(strategy: Strategy, split: &Split) -> Vec<Schedule> {
+    let backward = |how: &Return| strategy.backward(split, *how);
+    let all = [strategy.forward(split)].into_iter().chain(strategy.returns().iter().map(backward));
+    all.collect::<Result<_, _>>().expect("variants run")
+}
+
+pub(crate) fn window(width: usize) -> Mask {
+    Mask::causal().and(Rule::Window(width))
+}
+
+/// How often every rank sends a part; the same on all.
+pub(crate) fn moves(schedule: &Schedule, part: Part) -> usize {
+    let of_rank = |hops: &Vec<Hop>| blocks(hops).filter(|block| block.part == part).count();
+    let counts: Vec<usize> = schedule.ranks.iter().map(of_rank).collect();
+    assert!(counts.iter().all(|count| *count == counts[0]), "ranks differ: {counts:?}");
+    counts[0]
+}
+
+/// What is sent.
+pub(crate) fn blocks(hops: &[Hop]) -> impl Iterator<Item = Block> {
+    hops.iter().flat_map(|hop| &hop.sends).map(|sent| sent.block)
+}
