@@ -22,7 +22,7 @@ pub(crate) enum Command {
     /// Reads an experiment and says everything that is wrong with it
     Check(Reading),
     /// What an experiment would do: mesh, positions, balance, bytes and memory per rank
-    Plan(Reading),
+    Plan(Plan),
     /// Who holds what, drawn
     Layout(Layout),
     /// Holds every strategy to dense attention on an experiment's shape and mask
@@ -56,6 +56,59 @@ pub(crate) struct Reading {
     /// For programs
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Plan {
+    /// The experiment
+    #[arg(required_unless_present = "compare")]
+    pub(crate) file: Option<PathBuf>,
+    /// Values that replace the file's, as in `data.tokens=64k`
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    pub(crate) replacements: Vec<Override>,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Every strategy on this described cluster: step, waiting, memory, and what `auto` would take
+    #[arg(long, value_name = "FILE", conflicts_with = "compare")]
+    pub(crate) cluster: Option<PathBuf>,
+    /// Where to write the sweet spot of length against devices as a picture
+    #[arg(long, value_name = "PATH", requires = "cluster")]
+    pub(crate) svg: Option<PathBuf>,
+    /// The classic table of ways to split attention; needs no experiment
+    #[arg(long)]
+    pub(crate) compare: bool,
+    #[command(flatten)]
+    pub(crate) comparison: Comparison,
+}
+
+/// What `plan --compare` compares at.
+#[derive(Args, Debug)]
+pub(crate) struct Comparison {
+    /// Tokens of the sequence
+    #[arg(long, value_parser = tokens, default_value = "1M", requires = "compare")]
+    pub(crate) tokens: usize,
+    /// Elements of a token's queries
+    #[arg(long, value_parser = elements(), default_value_t = 4096, requires = "compare")]
+    pub(crate) hidden: usize,
+    /// Elements of a head
+    #[arg(long, value_parser = elements(), default_value_t = 128, requires = "compare")]
+    pub(crate) head_dim: usize,
+    /// Key/value heads [default: as many as query heads]
+    #[arg(long, value_parser = elements(), requires = "compare")]
+    pub(crate) key_value_heads: Option<usize>,
+    /// How many ranks
+    #[arg(long, default_value_t = 8, value_parser = ranks(), requires = "compare")]
+    pub(crate) ranks: usize,
+    /// A rank's link, in powers of 1024
+    #[arg(long, value_parser = bandwidth, default_value = "200GB/s", requires = "compare")]
+    pub(crate) bandwidth: f64,
+    /// Bytes of an element
+    #[arg(long, value_parser = elements(), default_value_t = 2, requires = "compare")]
+    pub(crate) element: usize,
+    /// Keys that a query sees in the sliding window
+    #[arg(long, value_parser = tokens, default_value = "4k", requires = "compare")]
+    pub(crate) window: usize,
 }
 
 #[derive(Args, Debug)]
@@ -191,6 +244,23 @@ impl From<Which> for Kernel {
 /// As many as an experiment may have.
 fn ranks() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=256)
+}
+
+/// As many as a model may have of anything.
+fn elements() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1 << 20)
+}
+
+fn tokens(word: &str) -> Result<usize, String> {
+    const MOST: u64 = 1 << 40;
+    let count = annulus_experiment::tokens(word).filter(|count| (1..=MOST).contains(count));
+    let count = count.and_then(|count| usize::try_from(count).ok());
+    count.ok_or_else(|| "a count such as 4096, 64k or 1M is wanted".to_owned())
+}
+
+fn bandwidth(word: &str) -> Result<f64, String> {
+    let read = annulus_experiment::binary_bandwidth(word);
+    read.ok_or_else(|| "bytes per second such as 200GB/s are wanted".to_owned())
 }
 
 fn strategy(word: &str) -> Result<Strategy, String> {

@@ -1,7 +1,7 @@
-//! `annulus check`, `plan`, `schema`: what can be said of an experiment without running it.
+//! `annulus check`, `schema`: what can be said of an experiment without running it.
 
 use annulus_data::{DataError, Recall, Source, Tokenizer};
-use annulus_experiment::{Format, ModelSource, Plan, Problem, load, read_config};
+use annulus_experiment::{Experiment, Format, ModelSource, Plan, Problem, load, read_config};
 use serde_json::json;
 
 use crate::Done;
@@ -31,12 +31,6 @@ pub(crate) fn check(arguments: &Reading) -> Done {
     Ok(code)
 }
 
-pub(crate) fn plan(arguments: &Reading) -> Done {
-    let (_, plan) = read(&arguments.file)?;
-    print::line(&if arguments.json { plan.to_json() } else { plan.to_text() });
-    Ok(0)
-}
-
 pub(crate) fn schema() {
     print::line(&format!("{:#}", annulus_experiment::schema()));
 }
@@ -50,10 +44,16 @@ fn data_is_there(plan: &Plan) -> Result<(), Failure> {
 
 /// The experiment's text and its plan.
 pub(crate) fn read(file: &File) -> Result<(String, Plan), Failure> {
-    let experiment = load(&file.file, &file.replacements)?;
+    let (experiment, vocabulary) = experiment(file)?;
     let yaml = std::fs::read_to_string(&file.file).map_err(|error| {
         Failure::new(USAGE, format!("cannot read `{}`: {error}", file.file.display()), None)
     })?;
+    Ok((yaml, Plan::new(experiment, vocabulary)?))
+}
+
+/// The experiment, and what its tokenizer has, where it has one.
+pub(crate) fn experiment(file: &File) -> Result<(Experiment, Option<usize>), Failure> {
+    let experiment = load(&file.file, &file.replacements)?;
     if let ModelSource::Folder { path, .. } = &experiment.model.source {
         // Wrong by itself, whatever the experiment says: another exit code.
         read_config(path).map_err(|problems| Failure { code: DATA, problems })?;
@@ -68,5 +68,5 @@ pub(crate) fn read(file: &File) -> Result<(String, Plan), Failure> {
         }
         Format::Batches => None,
     };
-    Ok((yaml, Plan::new(experiment, vocabulary)?))
+    Ok((experiment, vocabulary))
 }

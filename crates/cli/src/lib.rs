@@ -7,6 +7,7 @@ mod console;
 mod doctor;
 mod failure;
 mod layout;
+mod plan;
 mod print;
 mod score;
 mod tensors;
@@ -38,7 +39,7 @@ pub fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Train(arguments) => train::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),
-        Command::Plan(arguments) => check::plan(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
         Command::Layout(arguments) => layout::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),

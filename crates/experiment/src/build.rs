@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use annulus_sequence::Strategy;
 
+use crate::table::AUTO;
 use crate::values::Values;
 use crate::{
     Attention, Bound, Data, Decay, Device, Dtype, Every, Exchange, Experiment, Format, Kernel,
-    MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Places, Recompute, Schedule, Shape,
-    WeightsFrom,
+    MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Packed, Pattern, Places, Recompute,
+    Schedule, Shape, WeightsFrom,
 };
 
 /// The experiment that `values` describe, unless something that it needs was refused.
@@ -98,21 +99,42 @@ fn mesh(values: &Values) -> Option<Mesh> {
     Some(Mesh {
         data: values.size("mesh.data")?,
         sequence: values.size("mesh.sequence")?,
+        weights: values.optional("mesh.weights", Values::sizes)?,
         deadline: values.seconds("mesh.deadline")?,
+        cluster: values.optional("mesh.cluster", Values::text)?.map(PathBuf::from),
     })
 }
 
 /// Without a strategy it is `local`, which a later check refuses on more than one rank.
 fn attention(values: &Values) -> Option<Attention> {
     let strategy = values.optional("attention.strategy", Values::text)?;
+    let automatic = strategy == Some(AUTO);
+    let strategy = strategy.filter(|_| !automatic);
     let exchange = values.optional("attention.exchange", Values::text)?;
+    let pattern = values.optional("attention.pattern", Values::text)?;
     Some(Attention {
         strategy: strategy.map_or(Some(Strategy::Local), Strategy::from_name)?,
+        automatic,
         exchange: exchange.and_then(Exchange::from_word),
+        stripe: values.optional("attention.stripe", Values::size)?,
         mask: values.word("attention.mask", MaskKind::from_word)?,
+        prefix: values.optional("attention.prefix", Values::size)?,
+        documents: values.optional("attention.documents", packed)?,
+        padding: values.optional("attention.padding", Values::size)?,
         window: values.optional("attention.window", Values::size)?,
+        pattern: pattern.and_then(Pattern::from_word),
+        stride: values.optional("attention.stride", Values::size)?,
+        columns: values.optional("attention.columns", Values::size)?,
+        sinks: values.optional("attention.sinks", Values::size)?,
+        global: values.optional("attention.global", Values::ranges)?,
         kernel: values.word("attention.kernel", Kernel::from_word)?,
     })
+}
+
+/// A word is the only one there is.
+fn packed(values: &Values, key: &str) -> Option<Packed> {
+    let by_data = values.text(key).map(|_| Packed::ByData);
+    by_data.or_else(|| values.sizes(key).map(Packed::Lengths))
 }
 
 fn memory(values: &Values) -> Option<Memory> {

@@ -19,7 +19,7 @@
 //! backward ([`Share::activations`]). Allocators round up; a worker's buffers are counted for one
 //! worker.
 
-use annulus_sequence::{Proof, Schedule};
+use annulus_sequence::{Alive, Proof, Schedule};
 
 use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
 
@@ -60,12 +60,12 @@ impl Shape {
     }
 
     /// Width of all query heads.
-    fn query_width(&self) -> u64 {
+    pub(crate) fn query_width(&self) -> u64 {
         (self.num_attention_heads * self.head_dim) as u64
     }
 
     /// Width of all key heads, and of all value heads.
-    fn key_value_width(&self) -> u64 {
+    pub(crate) fn key_value_width(&self) -> u64 {
         (self.num_key_value_heads * self.head_dim) as u64
     }
 }
@@ -151,6 +151,14 @@ impl Share<'_> {
     fn key_value(&self, made: usize) -> u64 {
         let (batch, dim) = (self.plan.micro_batch as u64, self.plan.shape.head_dim as u64);
         product(&[2, batch, made as u64, dim, F32])
+    }
+
+    /// Blocks that others own, and gradients, where what arrives takes memory of its own.
+    pub(crate) fn received(&self, alive: Alive) -> u64 {
+        let (batch, dim) = (self.plan.micro_batch as u64, self.plan.shape.head_dim as u64);
+        let Alive { queries, key_values, gradients, .. } = alive;
+        let narrow = self.element * (2 * queries + 2 * key_values) as u64;
+        product(&[batch, dim, narrow.saturating_add(F32 * 2 * gradients as u64)])
     }
 
     /// With so many tiles in one hop.

@@ -1,6 +1,7 @@
 //! The experiment as it is written: every field is one key of the file, every default is here.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -203,22 +204,47 @@ pub struct Mesh {
     pub data: usize,
     /// Ranks that share a sequence; default 1.
     pub sequence: usize,
+    /// What they hold of it, in proportion: one for each; none: all alike.
+    pub weights: Option<Vec<usize>>,
     /// How long a rank waits for one that shows no progress; `60` or `60s`; default 60 s.
     pub deadline: Duration,
+    /// The file of the [`crate::Cluster`] that `strategy: auto` chooses for; default: the threads of
+    /// this machine.
+    pub cluster: Option<PathBuf>,
 }
 
 /// `attention:`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
-    /// `local | ring | striped | megatron | all-gather`; default `local` on one rank; required on
-    /// more.
+    /// `auto | local | ring | striped | megatron | all-gather`; default `local` on one rank; required
+    /// on more.
     pub strategy: Strategy,
+    /// `auto` was written: `strategy` is open. A [`crate::Plan`] has chosen it: never true there.
+    pub automatic: bool,
     /// `p2p`, which `ring`, `striped` and `megatron` do anyhow; more later.
     pub exchange: Option<Exchange>,
+    /// Neighbouring positions of a stripe; default 1.
+    pub stripe: Option<usize>,
     /// `full | causal`; default causal.
     pub mask: MaskKind,
+    /// First keys of a document that all its queries see.
+    pub prefix: Option<usize>,
+    /// The documents packed into a sequence.
+    pub documents: Option<Packed>,
+    /// Keys from here on are padding.
+    pub padding: Option<usize>,
     /// Keys a query sees, itself included.
     pub window: Option<usize>,
+    /// `strided | fixed`.
+    pub pattern: Option<Pattern>,
+    /// The pattern's distance.
+    pub stride: Option<usize>,
+    /// What a block of a fixed pattern shows everybody; default 1.
+    pub columns: Option<usize>,
+    /// First keys of a document that no window and no pattern hides.
+    pub sinks: Option<usize>,
+    /// Positions that see all and that all see.
+    pub global: Option<Vec<Range<usize>>>,
     /// `fused | reference`; default fused.
     pub kernel: Kernel,
 }
@@ -242,6 +268,26 @@ pub enum MaskKind {
 }
 
 words!(MaskKind { Full = "full", Causal = "causal" });
+
+/// `pattern:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Keys nearer than the stride, and those a multiple of it away.
+    Strided,
+    /// Keys of the query's block, and the last ones of every block.
+    Fixed,
+}
+
+words!(Pattern { Strided = "strided", Fixed = "fixed" });
+
+/// `documents:`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Packed {
+    /// The same in every sequence: their lengths.
+    Lengths(Vec<usize>),
+    /// `data`: where the data's documents end.
+    ByData,
+}
 
 /// `kernel:`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

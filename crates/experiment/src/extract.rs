@@ -20,16 +20,27 @@ pub(crate) enum Strictness {
 
 /// Types the whole experiment.
 pub(crate) fn experiment(root: &Node, report: &mut Report) -> Values {
-    let mut extraction =
-        Extraction { report, values: Values::default(), strictness: Strictness::Experiment };
-    extraction.section("", root, &[EXPERIMENT]);
+    file(root, report, EXPERIMENT, "an experiment")
+}
+
+/// Types a whole file of `keys`; `title` is what it is.
+pub(crate) fn file(
+    root: &Node,
+    report: &mut Report,
+    keys: &'static [Key],
+    title: &'static str,
+) -> Values {
+    let (values, strictness) = (Values::default(), Strictness::Experiment);
+    let mut extraction = Extraction { report, values, strictness, keys, title };
+    extraction.section("", root, &[keys]);
     extraction.values
 }
 
 /// Types the keys of a config.json.
 pub(crate) fn shape(root: &Node, report: &mut Report) -> Values {
-    let mut extraction =
-        Extraction { report, values: Values::default(), strictness: Strictness::Config };
+    let (values, strictness) = (Values::default(), Strictness::Config);
+    let title = "a config.json";
+    let mut extraction = Extraction { report, values, strictness, keys: SHAPE, title };
     extraction.section("", root, &[SHAPE]);
     extraction.values
 }
@@ -38,13 +49,17 @@ struct Extraction<'a> {
     report: &'a mut Report,
     values: Values,
     strictness: Strictness,
+    /// The keys of the file.
+    keys: &'static [Key],
+    /// What the file is.
+    title: &'static str,
 }
 
 impl Extraction<'_> {
     /// Types the keys of one mapping, which is the section `path`.
     fn section(&mut self, path: &str, node: &Node, groups: &[&[Key]]) {
         let Value::Mapping(entries) = &node.value else {
-            let (title, found) = (titled(path), node.value.found());
+            let (title, found) = (self.titled(path), node.value.found());
             self.report.at(node.span, || {
                 let keys = key_names(groups).join("`, `");
                 (
@@ -95,8 +110,9 @@ impl Extraction<'_> {
                     self.values.typed.insert(path, typed);
                 }
                 Err(mismatch) => {
-                    self.report.at(entry.value.span, || {
-                        let found = entry.value.value.found();
+                    let whole = || (entry.value.span, entry.value.value.found());
+                    let (span, found) = mismatch.item.unwrap_or_else(whole);
+                    self.report.at(span, || {
                         (
                             format!("`{path}` must be {}, found {found}", mismatch.wanted),
                             mismatch.hint,
@@ -133,13 +149,13 @@ impl Extraction<'_> {
     }
 
     fn unknown(&mut self, path: &str, entry: &Entry, groups: &[&[Key]]) {
-        let names = key_names(groups);
+        let (names, keys) = (key_names(groups), self.keys);
         let meant = if self.report.is_full() { None } else { nearest(&entry.key, &names) };
         // A key that is there under a wrong name is not missing besides.
         self.values.refused.extend(meant.map(|name| join(path, name)));
         self.report.at(entry.key_span, || {
             let place = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
-            let guess = match (meant, home_of(&entry.key)) {
+            let guess = match (meant, home_of(keys, &entry.key)) {
                 (Some(name), _) => format!("did you mean `{name}`? "),
                 (None, Some(section)) => format!("`{}` is a key of `{section}`; ", entry.key),
                 (None, None) => String::new(),
@@ -177,6 +193,11 @@ impl Extraction<'_> {
                 self.values.refused.insert(below);
             }
         }
+    }
+
+    /// What a section is called.
+    fn titled(&self, path: &str) -> String {
+        if path.is_empty() { self.title.to_owned() } else { format!("`{}`", printable(path)) }
     }
 
     /// Which keys a `model:` section must have: a folder's, or a shape's.
@@ -232,10 +253,6 @@ fn missing(path: &str, key: &Key, below: &str) -> (String, Option<String>) {
     )
 }
 
-fn titled(path: &str) -> String {
-    if path.is_empty() { String::from("an experiment") } else { format!("`{}`", printable(path)) }
-}
-
 fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
@@ -244,9 +261,9 @@ fn key_names(groups: &[&[Key]]) -> Vec<&'static str> {
     groups.iter().copied().flatten().map(|key| key.name).collect()
 }
 
-/// The section that has a key of this name.
-fn home_of(name: &str) -> Option<&'static str> {
-    EXPERIMENT.iter().find_map(|section| match section.kind {
+/// The section of a file that has a key of this name.
+fn home_of(keys: &[Key], name: &str) -> Option<&'static str> {
+    keys.iter().find_map(|section| match section.kind {
         Kind::Section(groups) => key_names(groups).contains(&name).then_some(section.name),
         _ => None,
     })

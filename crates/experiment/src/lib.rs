@@ -3,6 +3,7 @@
 
 mod build;
 mod choice;
+mod cluster;
 mod config;
 mod cost;
 mod experiment;
@@ -10,8 +11,10 @@ mod extract;
 mod later;
 mod load;
 mod machine;
+mod mask;
 mod plan;
 mod problem;
+mod quantity;
 mod report;
 mod rules;
 mod schema;
@@ -23,16 +26,23 @@ mod values;
 mod written;
 
 pub use choice::Settled;
+pub use cluster::{
+    Candidate, Cell, Choice, Cluster, Comparison, Estimate, Grid, Hiding, Link, Load, Method,
+    Overlap, Rates, Sizes, Step, Walk, minimal_block, walk,
+};
 pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{
     Attention, Bound, Data, Decay, Device, Dtype, Every, Exchange, Experiment, Format, Kernel,
-    MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Recompute, Schedule, WeightsFrom,
+    MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Packed, Pattern, Recompute, Schedule,
+    WeightsFrom,
 };
 pub use load::{Override, load, parse};
 pub use machine::memory as machine_memory;
 pub use plan::{Peak, Plan, RankPlan};
 pub use problem::{Problem, Problems};
+pub use quantity::{bandwidth, binary_bandwidth};
 pub use report::size;
 pub use schema::schema;
 pub use source::Places;
+pub use typed::tokens;
 pub use written::differences;

@@ -27,7 +27,7 @@ impl Override {
 }
 
 /// Bytes of a file that is still an experiment, or a config.json.
-const LARGEST: u64 = 1 << 20;
+pub(crate) const LARGEST: u64 = 1 << 20;
 
 /// Reads and checks the file at `path` with `overrides`.
 pub fn load(path: &Path, overrides: &[Override]) -> Result<Experiment, Problems> {
@@ -110,7 +110,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Problem> {
     String::from_utf8(bytes).map_err(|error| not_text(&name, &error))
 }
 
-fn too_large(name: &str) -> Problem {
+pub(crate) fn too_large(name: &str) -> Problem {
     Problem::new(format!("`{}` is larger than {LARGEST} bytes", printable(name)))
         .hint("is it the right file? an experiment has some forty lines")
 }

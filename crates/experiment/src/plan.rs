@@ -1,16 +1,17 @@
 //! What an experiment means: every cross-check made, every number derived, nothing optional.
 
 use annulus_sequence::{
-    BlockShape, Bytes, Heads, Mask, Positions, Proof, Return, Rule, Schedule, pairs_between,
+    BlockShape, Bytes, Heads, Mask, Positions, Proof, Return, Schedule, pairs_between,
     pairs_per_hop, prove,
 };
 
 use serde::Serialize;
 
 use crate::cost::{self, Share};
+use crate::mask::mask_of;
 use crate::{
-    Experiment, MaskKind, ModelSource, Problem, Problems, Recompute, Settled, Shape, read_config,
-    rules,
+    Attention, Choice, Cluster, Experiment, ModelSource, Problem, Problems, Recompute, Settled,
+    Shape, machine, read_config, rules,
 };
 
 /// The tokenizer whose ids are the bytes, and one more between documents.
@@ -39,6 +40,8 @@ pub struct Plan {
     pub slowest_pairs: u64,
     /// By rank of the world.
     pub ranks: Vec<RankPlan>,
+    /// What `strategy: auto` chose from; `None` where the strategy was written.
+    pub choice: Option<Choice>,
 }
 
 /// What one rank will hold and hand over, per optimizer step.
@@ -111,15 +114,46 @@ impl Peak {
 impl Plan {
     /// Checks what spans sections. `vocabulary` is what the tokenizer has, where it is known.
     ///
-    /// Reads the model's config.json where `model.path` is given; allocates nothing of the model's
-    /// size.
+    /// Reads the model's config.json where `model.path` is given, and the cluster's file where a
+    /// strategy is chosen for one; allocates nothing of the model's size. Where a strategy is chosen
+    /// for this machine, its typical rates decide: [`Plan::measured`] takes others.
     pub fn new(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan, Problems> {
+        Plan::measured(experiment, vocabulary, |ranks| Cluster::threads(ranks, machine::cores()))
+    }
+
+    /// The same. `measure` is told how many ranks there are and says what this machine achieves with
+    /// them; it is asked only where `strategy: auto` needs it, and no cluster is described.
+    pub fn measured(
+        experiment: Experiment,
+        vocabulary: Option<usize>,
+        measure: impl FnOnce(usize) -> Cluster,
+    ) -> Result<Plan, Problems> {
+        if !experiment.attention.automatic {
+            return Plan::of(experiment, vocabulary);
+        }
+        let broken = rules::check(&experiment);
+        if !broken.is_empty() {
+            return Err(Problems(broken));
+        }
+        let cluster = match &experiment.mesh.cluster {
+            Some(path) => Cluster::load(path)?,
+            None => this_machine(&experiment, measure),
+        };
+        let choice = Choice::among(&experiment, vocabulary, &cluster)?;
+        let Some(strategy) = choice.chosen else { return Err(choice.none(&experiment).into()) };
+        let attention = Attention { strategy, automatic: false, ..experiment.attention.clone() };
+        let plan = Plan::of(Experiment { attention, ..experiment }, vocabulary)?;
+        Ok(Plan { choice: Some(choice), ..plan })
+    }
+
+    /// The plan of an experiment that names its strategy.
+    pub(crate) fn of(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan, Problems> {
         let broken = rules::check(&experiment);
         if !broken.is_empty() {
             return Err(Problems(broken));
         }
         let shape = settled_shape(&experiment, vocabulary)?;
-        let mask = mask_of(&experiment);
+        let mask = mask_of(&experiment.attention);
         let per_replica = experiment.data.batch / experiment.mesh.data;
         let micro_batch = experiment.memory.micro_batch.unwrap_or(per_replica);
         let mut plan = Plan {
@@ -131,6 +165,7 @@ impl Plan {
             memory: Settled { recompute: Recompute::Layer, loss_chunk: 1, mlp_chunk: 1 },
             slowest_pairs: 0,
             ranks: Vec::new(),
+            choice: None,
         };
         let passes = plan.passes()?;
         plan.memory = plan.settled(&passes);
@@ -156,7 +191,7 @@ impl Plan {
     }
 
     /// The schedules of both passes, proved.
-    fn passes(&self) -> Result<Passes, Problems> {
+    pub(crate) fn passes(&self) -> Result<Passes, Problems> {
         let strategy = self.experiment.attention.strategy;
         let (tokens, world) = (self.experiment.data.tokens, self.experiment.mesh.sequence);
         let heads = Heads {
@@ -228,20 +263,16 @@ impl Plan {
 }
 
 /// A schedule and what is proved of it, for each pass.
-struct Passes {
-    forward: (Schedule, Proof),
-    backward: (Schedule, Proof),
+pub(crate) struct Passes {
+    pub(crate) forward: (Schedule, Proof),
+    pub(crate) backward: (Schedule, Proof),
 }
 
-fn mask_of(experiment: &Experiment) -> Mask {
-    let mask = match experiment.attention.mask {
-        MaskKind::Full => Mask::full(),
-        MaskKind::Causal => Mask::causal(),
-    };
-    match experiment.attention.window {
-        Some(width) => mask.and(Rule::Window(width)),
-        None => mask,
-    }
+/// What `measure` says of this machine, its budget shared evenly by the ranks.
+fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster) -> Cluster {
+    let ranks = experiment.mesh.data * experiment.mesh.sequence;
+    let memory = Some(experiment.memory.budget() / ranks as u64);
+    Cluster { memory, ..measure(ranks) }
 }
 
 /// The shape with nothing left open.

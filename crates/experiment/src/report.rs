@@ -3,7 +3,7 @@
 use annulus_sequence::{Positions, draw_layout};
 use serde::{Serialize, Serializer};
 
-use crate::{Peak, Plan, RankPlan};
+use crate::{Choice, Peak, Plan, RankPlan};
 
 impl Plan {
     /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and
@@ -13,13 +13,17 @@ impl Plan {
         let view = View {
             ranks: self.ranks.iter().map(Share::from).collect(),
             rope: Rope { inv_freq, attention_factor: 1.0 },
+            choice: self.choice.as_ref().map(Choice::to_json),
         };
         serde_json::to_string(&view).expect("numbers and lists of them are always JSON")
     }
 
-    /// The plan as text: mesh, positions, balance, bytes per step and peak memory per rank.
+    /// The plan as text: mesh, positions, balance, bytes per step and peak memory per rank; and what
+    /// `strategy: auto` chose from.
     pub fn to_text(&self) -> String {
+        let chosen = self.choice.as_ref().map(Choice::to_text);
         let parts = [self.summary(), self.layout(), self.balance(), self.bytes(), self.memory()];
+        let parts: Vec<String> = parts.into_iter().chain(chosen).collect();
         parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n") + "\n"
     }
 
@@ -160,6 +164,9 @@ pub fn size(bytes: u64) -> String {
 struct View<'a> {
     ranks: Vec<Share<'a>>,
     rope: Rope,
+    /// Where the strategy was left open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    choice: Option<serde_json::Value>,
 }
 
 #[derive(Serialize)]

@@ -2,7 +2,7 @@
 
 use annulus_sequence::Strategy;
 
-use crate::{Experiment, Format, ModelSource, Problem, config};
+use crate::{Experiment, Format, ModelSource, Problem, config, mask};
 
 /// Ranks of one run: one process holds them all.
 const MOST_RANKS: usize = 1 << 12;
@@ -11,7 +11,20 @@ const MOST_TOKENS: usize = 1 << 36;
 
 /// Every broken rule of `experiment`.
 pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
-    let rules = [ranks, exchange, dealing, batches, schedule, data, expectations, shape];
+    let rules = [
+        ranks,
+        mask::weights,
+        exchange,
+        dealing,
+        mask::alone,
+        mask::numbers,
+        mask::by_data,
+        batches,
+        schedule,
+        data,
+        expectations,
+        shape,
+    ];
     rules.iter().flat_map(|rule| rule(experiment)).collect()
 }
 
@@ -26,7 +39,8 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
         );
         problems.push(places.problem("mesh", message));
     }
-    if experiment.attention.strategy == Strategy::Local && mesh.sequence > 1 {
+    let (strategy, automatic) = (experiment.attention.strategy, experiment.attention.automatic);
+    if strategy == Strategy::Local && mesh.sequence > 1 && !automatic {
         let names: Vec<&str> = Strategy::ALL.iter().skip(1).map(|s| s.name()).collect();
         let hint = format!("use one of `{}`", names.join("`, `"));
         let problem = if places.contains("attention.strategy") {
@@ -47,6 +61,11 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
 /// Every rank must hold as many positions as every other.
 fn exchange(experiment: &Experiment) -> Vec<Problem> {
     let strategy = experiment.attention.strategy;
+    if experiment.attention.automatic && experiment.attention.exchange.is_some() {
+        let message = "`strategy: auto` chooses the `exchange` too";
+        let problem = experiment.places.problem("attention.exchange", message);
+        return vec![problem.hint("drop it, or name the strategy")];
+    }
     let rings = [Strategy::Ring, Strategy::STRIPED, Strategy::MEGATRON];
     if experiment.attention.exchange.is_none() || rings.contains(&strategy) {
         return Vec::new();
@@ -60,7 +79,7 @@ fn dealing(experiment: &Experiment) -> Vec<Problem> {
     let (tokens, world) = (experiment.data.tokens, experiment.mesh.sequence);
     let strategy = experiment.attention.strategy;
     let multiple = strategy.layout().multiple(world);
-    if tokens.is_multiple_of(multiple) {
+    if experiment.attention.automatic || tokens.is_multiple_of(multiple) {
         return Vec::new();
     }
     let message = format!(

@@ -3,11 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use crate::table::{Absent, EXPERIMENT, Interval, Key, Kind};
-use crate::typed::Typed;
+use crate::typed::{DATA, Typed};
 
 /// Digits with `_` between them, and what `k`, `M` and `G` make of them.
 const COUNT: &str = "^[0-9][0-9_]*$";
 const TOKENS: &str = "^[0-9][0-9_]*[kMG]?$";
+const RANGE: &str = "^[0-9][0-9_]*(-[0-9][0-9_]*)?$";
 /// Readers of YAML 1.1 take `3e-4` for text.
 const REAL: &str = "^[-+]?[0-9_]*\\.?[0-9_]*([eE][-+]?[0-9]+)?$";
 const SECONDS: &str = "^[0-9][0-9_.]*(ms|s|m)?$";
@@ -65,7 +66,8 @@ fn default(kind: Kind, text: &str) -> Value {
         Some(Typed::Real(real)) => json!(real),
         Some(Typed::Truth(truth)) => json!(truth),
         Some(Typed::Pair(first, second)) => json!([first, second]),
-        Some(Typed::Text(_) | Typed::Seconds(_)) | None => json!(text),
+        Some(Typed::Counts(counts)) => json!(counts),
+        Some(Typed::Text(_) | Typed::Ranges(_) | Typed::Seconds(_)) | None => json!(text),
     }
 }
 
@@ -88,12 +90,22 @@ fn kind(kind: Kind) -> Value {
             let item = json!({ "anyOf": [number(interval), text(REAL)] });
             json!({ "type": "array", "items": item, "minItems": 2, "maxItems": 2 })
         }
+        Kind::Counts(least, most) => list(&whole(least, most, COUNT)),
+        Kind::Lengths(most) => {
+            json!({ "anyOf": [list(&whole(1, most, TOKENS)), { "const": DATA }] })
+        }
+        Kind::Ranges(most) => list(&whole(0, most, RANGE)),
         Kind::Seconds => json!({ "anyOf": [number(Interval::AboveZero), text(SECONDS)] }),
+        Kind::Quantity(_) => json!({ "type": ["number", "string"] }),
         Kind::Section(groups) => section(groups),
         Kind::Each(keys) => {
             json!({ "type": "object", "additionalProperties": section(&[keys]) })
         }
     }
+}
+
+fn list(item: &Value) -> Value {
+    json!({ "type": "array", "items": item })
 }
 
 fn number(interval: Interval) -> Value {

@@ -1,7 +1,10 @@
 //! Every key of the experiment file: its type, its default, what it means. Reading, the JSON
 //! Schema, the resolved file and the hints of errors all come from here.
 
-use crate::experiment::{Decay, Dtype, Exchange, Format, Kernel, MaskKind, Recompute, WeightsFrom};
+use crate::experiment::{
+    Decay, Dtype, Exchange, Format, Kernel, MaskKind, Pattern, Recompute, WeightsFrom,
+};
+use crate::quantity::Unit;
 
 /// One key.
 pub(crate) struct Key {
@@ -32,8 +35,16 @@ pub(crate) enum Kind {
     Real(Interval),
     /// Two numbers.
     Pair(Interval),
+    /// A list of whole numbers between two bounds.
+    Counts(u64, u64),
+    /// A list of counts of tokens up to a bound, or the word `data`.
+    Lengths(u64),
+    /// A list of positions up to a bound, and of ranges of them.
+    Ranges(u64),
     /// `60`, `60s`, `500ms` or `5m`.
     Seconds,
+    /// A number with a unit.
+    Quantity(Unit),
     /// Keys of their own. Of two groups, the second is required where the first key of the first is
     /// absent, and refused where it is there.
     Section(&'static [&'static [Key]]),
@@ -62,14 +73,25 @@ pub(crate) enum Absent {
 }
 
 use Absent::{Is, Means, Required};
-use Kind::{Count, Each, Name, Pair, Real, Seconds, Section, Text, Tokens, Truth, Word};
+use Kind::{
+    Count, Counts, Each, Lengths, Name, Pair, Ranges, Real, Seconds, Section, Text, Tokens, Truth,
+    Word,
+};
 
-const fn key(name: &'static str, kind: Kind, default: Absent, about: &'static str) -> Key {
+pub(crate) const fn key(
+    name: &'static str,
+    kind: Kind,
+    default: Absent,
+    about: &'static str,
+) -> Key {
     Key { name, kind, default, about }
 }
 
-/// The words of [`annulus_sequence::Strategy`].
+/// The strategy that is chosen.
+pub(crate) const AUTO: &str = "auto";
+/// It, and the words of [`annulus_sequence::Strategy`].
 pub(crate) const STRATEGIES: &[&str] = &[
+    AUTO,
     "local",
     "ring",
     "striped",
@@ -216,7 +238,19 @@ const DATA: &[Key] = &[
 const MESH: &[Key] = &[
     key("data", Count(1, 1 << 12), Is("1"), "replicas"),
     key("sequence", Count(1, 1 << 8), Is("1"), "ranks that share one sequence"),
+    key(
+        "weights",
+        Counts(0, 1 << 16),
+        Means("all ranks alike"),
+        "what the ranks of a sequence hold of it, in proportion: one number for each",
+    ),
     key("deadline", Seconds, Is("60s"), "how long a rank waits for one that shows no progress"),
+    key(
+        "cluster",
+        Text,
+        Means("the threads of this machine"),
+        "the file of the cluster that `strategy: auto` chooses for",
+    ),
 ];
 
 const ATTENTION: &[Key] = &[
@@ -224,7 +258,7 @@ const ATTENTION: &[Key] = &[
         "strategy",
         Word(STRATEGIES),
         Means("local, on one rank"),
-        "how a sequence is split over ranks",
+        "how a sequence is split over ranks; auto: the fastest that fits",
     ),
     key(
         "exchange",
@@ -232,12 +266,66 @@ const ATTENTION: &[Key] = &[
         Means("what the strategy does"),
         "how keys and values travel; for ring, striped and megatron",
     ),
+    key(
+        "stripe",
+        Tokens(1, MOST_TOKENS),
+        Means("1"),
+        "neighbouring positions that stay together; for striped",
+    ),
     key("mask", Word(MaskKind::WORDS), Is("causal"), "which keys a query sees"),
+    key(
+        "prefix",
+        Tokens(1, MOST_TOKENS),
+        Means("no prefix"),
+        "first keys of a document that every query of it sees, beside those before it",
+    ),
+    key(
+        "documents",
+        Lengths(MOST_TOKENS),
+        Means("a sequence is one"),
+        "lengths of the documents packed into every sequence, or `data`: a query sees its own",
+    ),
+    key(
+        "padding",
+        Tokens(1, MOST_TOKENS),
+        Means("no padding"),
+        "the first position that is padding: nobody sees keys from there on",
+    ),
     key(
         "window",
         Tokens(1, MOST_TOKENS),
         Means("no window"),
-        "keys a query sees at most, itself included",
+        "keys a query sees at most, itself included; without `mask: causal`, on either side",
+    ),
+    key(
+        "pattern",
+        Word(Pattern::WORDS),
+        Means("no pattern"),
+        "of Sparse Transformers: keys near and every `stride` away, or of the block and its last columns",
+    ),
+    key(
+        "stride",
+        Tokens(1, MOST_TOKENS),
+        Means("none; required by `pattern`"),
+        "how far apart the keys of a strided pattern are, how long the blocks of a fixed one",
+    ),
+    key(
+        "columns",
+        Tokens(1, MOST_TOKENS),
+        Means("1"),
+        "last keys of every block that everybody sees; for `pattern: fixed`",
+    ),
+    key(
+        "sinks",
+        Tokens(1, MOST_TOKENS),
+        Means("no sinks"),
+        "first keys of a document that neither window nor pattern hides",
+    ),
+    key(
+        "global",
+        Ranges(MOST_TOKENS),
+        Means("no global positions"),
+        "positions that see all, and all see, whatever the window and the pattern",
     ),
     key("kernel", Word(Kernel::WORDS), Is("fused"), "blockwise, or plain loops in f64"),
 ];
@@ -323,10 +411,11 @@ const BOUND: &[Key] = &[
 mod tests {
     use annulus_sequence::Strategy;
 
-    use super::STRATEGIES;
+    use super::{AUTO, STRATEGIES};
 
     #[test]
     fn strategies_are_those_there_are() {
-        assert_eq!(STRATEGIES, Strategy::ALL.map(Strategy::name));
+        assert_eq!(STRATEGIES[0], AUTO);
+        assert_eq!(STRATEGIES[1..], Strategy::ALL.map(Strategy::name));
     }
 }

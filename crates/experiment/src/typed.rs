@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use crate::Device;
+use crate::source::Span;
 use crate::table::{Interval, Kind};
 use crate::tree::{Node, Value};
+
+/// The word for what the data says.
+pub(crate) const DATA: &str = "data";
 
 /// A value of the type that its key takes.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +18,9 @@ pub(crate) enum Typed {
     Count(u64),
     Real(f64),
     Pair(f64, f64),
+    Counts(Vec<u64>),
+    /// From the first to the last, both included.
+    Ranges(Vec<(u64, u64)>),
     Seconds(Duration),
 }
 
@@ -22,6 +29,8 @@ pub(crate) struct Mismatch {
     /// What the key takes.
     pub(crate) wanted: String,
     pub(crate) hint: Option<String>,
+    /// The item of a list that is wrong, if one is.
+    pub(crate) item: Option<(Span, String)>,
 }
 
 impl Interval {
@@ -63,17 +72,38 @@ impl Kind {
             }
             Kind::Real(interval) => format!("a number{}", interval.words()),
             Kind::Pair(interval) => format!("a list of two numbers{}", interval.words()),
+            Kind::Counts(least, most) => {
+                format!("a list of whole numbers from {least} to {most}")
+            }
+            Kind::Lengths(_) => String::from("a list of lengths such as `[1000, 4k]`, or `data`"),
+            Kind::Ranges(_) => String::from("a list of positions such as `[0-63, 1000]`"),
             Kind::Seconds => String::from("a time such as `60s`, above 0"),
+            Kind::Quantity(unit) => String::from(unit.wanted()),
             Kind::Section(_) | Kind::Each(_) => String::from("a mapping of keys"),
         }
     }
 
     /// Reads `node` as this kind.
     pub(crate) fn read(self, node: &Node) -> Result<Typed, Mismatch> {
-        let mismatch = |hint: Option<String>| Mismatch { wanted: self.wanted(), hint };
+        let mismatch = |hint: Option<String>| Mismatch { wanted: self.wanted(), hint, item: None };
+        let wrong = |item: &Node| {
+            let item = Some((item.span, item.value.found()));
+            Mismatch { item, ..mismatch(None) }
+        };
         match (self, &node.value) {
             (Kind::Pair(interval), Value::Sequence(items)) => {
                 pair(items, interval).ok_or_else(|| mismatch(None))
+            }
+            (Kind::Counts(least, most), Value::Sequence(items)) => {
+                let count = |text: &str| Kind::Count(least, most).count(text);
+                scalars(items, count).map(Typed::Counts).map_err(wrong)
+            }
+            (Kind::Lengths(most), Value::Sequence(items)) => {
+                let count = |text: &str| Kind::Tokens(1, most).count(text);
+                scalars(items, count).map(Typed::Counts).map_err(wrong)
+            }
+            (Kind::Ranges(most), Value::Sequence(items)) => {
+                scalars(items, |text| range(text, most)).map(Typed::Ranges).map_err(wrong)
             }
             (_, Value::Scalar { text, quoted }) => {
                 let typed = if *quoted && !self.takes_text() { None } else { self.parse(text) };
@@ -95,7 +125,7 @@ impl Kind {
     }
 
     fn takes_text(self) -> bool {
-        matches!(self, Kind::Name | Kind::Text | Kind::Device | Kind::Word(_))
+        matches!(self, Kind::Name | Kind::Text | Kind::Device | Kind::Word(_) | Kind::Lengths(_))
     }
 
     /// Reads a scalar.
@@ -108,18 +138,29 @@ impl Kind {
             Kind::Device => Device::from_word(text).map(|_| Typed::Text(text.to_owned())),
             Kind::Word(words) => words.contains(&text).then(|| Typed::Text(text.to_owned())),
             Kind::Truth => text.parse().ok().map(Typed::Truth),
-            Kind::Count(least, most) => {
-                whole(text).filter(|n| (least..=most).contains(n)).map(Typed::Count)
-            }
-            Kind::Tokens(least, most) => {
-                tokens(text).filter(|n| (least..=most).contains(n)).map(Typed::Count)
-            }
+            Kind::Count(..) | Kind::Tokens(..) => self.count(text).map(Typed::Count),
+            Kind::Lengths(_) => (text == DATA).then(|| Typed::Text(text.to_owned())),
             Kind::Real(interval) => {
                 real(text).filter(|&value| interval.contains(value)).map(Typed::Real)
             }
             Kind::Seconds => seconds(text).map(Typed::Seconds),
-            Kind::Pair(_) | Kind::Section(_) | Kind::Each(_) => None,
+            Kind::Quantity(unit) => unit.parse(text).map(Typed::Real),
+            Kind::Pair(_)
+            | Kind::Counts(..)
+            | Kind::Ranges(_)
+            | Kind::Section(_)
+            | Kind::Each(_) => None,
         }
+    }
+
+    /// Reads a number of the kinds that count.
+    fn count(self, text: &str) -> Option<u64> {
+        let (number, least, most) = match self {
+            Kind::Count(least, most) => (whole(text), least, most),
+            Kind::Tokens(least, most) => (tokens(text), least, most),
+            _ => return None,
+        };
+        number.filter(|number| (least..=most).contains(number))
     }
 
     /// The way out of a value that is nearly right.
@@ -131,6 +172,9 @@ impl Kind {
             Kind::Word(words) if words.contains(&"megatron") && text == "zigzag" => {
                 Some(String::from("`zigzag` is a layout: `megatron` is the strategy that uses it"))
             }
+            Kind::Lengths(_) => {
+                nearest(text, &[DATA]).map(|word| format!("did you mean `{word}`?"))
+            }
             Kind::Word(words) => nearest(text, words).map(|word| format!("did you mean `{word}`?")),
             Kind::Device if text.to_lowercase().contains("gpu") || text == "0" => {
                 Some(String::from("NVIDIA GPUs are `cuda:0`, `cuda:1`, ..."))
@@ -138,6 +182,7 @@ impl Kind {
             Kind::Count(..) if tokens(text).is_some_and(|n| whole(text) != Some(n)) => Some(
                 String::from("`k`, `M` and `G` count tokens and bytes: write the number out here"),
             ),
+            Kind::Quantity(unit) => unit.hint(text),
             Kind::Name => {
                 Some(String::from("use letters, digits, `-`, `_` and `.`; the folder is `output`"))
             }
@@ -174,6 +219,22 @@ fn pair(items: &[Node], interval: Interval) -> Option<Typed> {
     }
 }
 
+/// A list of what is read alike, or the first item that is not.
+fn scalars<'a, T>(items: &'a [Node], read: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, &'a Node> {
+    let one = |item: &'a Node| match &item.value {
+        Value::Scalar { text, quoted: false } => read(text).ok_or(item),
+        _ => Err(item),
+    };
+    items.iter().map(one).collect()
+}
+
+/// `5` or `0-63`: the first and the last.
+fn range(text: &str, most: u64) -> Option<(u64, u64)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (whole(first)?, whole(last)?);
+    (first <= last && last <= most).then_some((first, last))
+}
+
 /// Digits with `_` between them.
 fn digits(text: &str) -> Option<String> {
     let inside = text.starts_with(|c: char| c.is_ascii_digit()) && !text.ends_with('_');
@@ -185,7 +246,8 @@ fn whole(text: &str) -> Option<u64> {
     digits(text)?.parse().ok()
 }
 
-fn tokens(text: &str) -> Option<u64> {
+/// A count as in `64k`: `k`, `M` and `G` are 1024, 1024² and 1024³.
+pub fn tokens(text: &str) -> Option<u64> {
     const K: u64 = 1024;
     let (number, unit) = [('k', K), ('M', K * K), ('G', K * K * K)]
         .iter()
@@ -194,7 +256,7 @@ fn tokens(text: &str) -> Option<u64> {
     whole(number)?.checked_mul(unit)
 }
 
-fn real(text: &str) -> Option<f64> {
+pub(crate) fn real(text: &str) -> Option<f64> {
     let number = |letter: char| letter.is_ascii_digit() || "+-.eE_".contains(letter);
     let edges = text.starts_with('_') || text.ends_with('_');
     if edges || !text.chars().all(number) {

@@ -4,6 +4,7 @@
 //! built is not built.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::source::Span;
@@ -61,6 +62,27 @@ impl Values {
     pub(crate) fn pair(&self, key: &str) -> Option<(f64, f64)> {
         match self.typed.get(key)? {
             Typed::Pair(first, second) => Some((*first, *second)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn sizes(&self, key: &str) -> Option<Vec<usize>> {
+        match self.typed.get(key)? {
+            Typed::Counts(counts) => {
+                counts.iter().map(|count| usize::try_from(*count).ok()).collect()
+            }
+            _ => None,
+        }
+    }
+
+    /// Half-open.
+    pub(crate) fn ranges(&self, key: &str) -> Option<Vec<Range<usize>>> {
+        let size = |number: u64| usize::try_from(number).ok();
+        match self.typed.get(key)? {
+            Typed::Ranges(ranges) => ranges
+                .iter()
+                .map(|(first, last)| Some(size(*first)?..size(last.checked_add(1)?)?))
+                .collect(),
             _ => None,
         }
     }

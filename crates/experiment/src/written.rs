@@ -1,9 +1,12 @@
 //! An experiment as text again: one line per key, in the order of the table. The resolved file, and
 //! what must not change when a run goes on, come from this list.
 
+use std::ops::Range;
 use std::path::Path;
 
-use crate::{Bound, Exchange, Experiment, ModelSource, Shape};
+use crate::table::AUTO;
+use crate::typed::DATA;
+use crate::{Attention, Bound, Exchange, Experiment, ModelSource, Packed, Pattern, Shape};
 
 /// A key's path and its value as one writes it.
 type Line = (Vec<String>, String);
@@ -14,6 +17,7 @@ const FREE: &[&str] = &[
     "mesh",
     "attention.strategy",
     "attention.exchange",
+    "attention.stripe",
     "memory",
     "every",
     "output",
@@ -97,17 +101,22 @@ impl Experiment {
         lines.push("data.evaluate", &[data.evaluate]);
         lines.push("mesh.data", &[mesh.data]);
         lines.push("mesh.sequence", &[mesh.sequence]);
+        let weights = mesh.weights.as_ref();
+        let weights = weights.map(|weights| list(weights.iter().map(usize::to_string)));
+        lines.push("mesh.weights", weights.as_slice());
         let (seconds, rest) = (mesh.deadline.as_secs(), mesh.deadline.subsec_nanos());
         let fraction = if rest == 0 { String::new() } else { format!(".{rest:09}") };
         lines.push("mesh.deadline", &[format!("{seconds}{fraction}s")]);
+        lines.push("mesh.cluster", mesh.cluster.as_deref().map(path_text).as_slice());
     }
 
     fn attention_and_memory(&self, lines: &mut Lines) {
         let (attention, memory) = (&self.attention, &self.memory);
-        lines.push("attention.strategy", &[attention.strategy.name()]);
+        let strategy = if attention.automatic { AUTO } else { attention.strategy.name() };
+        lines.push("attention.strategy", &[strategy]);
         lines.push("attention.exchange", attention.exchange.map(Exchange::word).as_slice());
-        lines.push("attention.mask", &[attention.mask.word()]);
-        lines.push("attention.window", attention.window.as_slice());
+        lines.push("attention.stripe", attention.stripe.as_slice());
+        lines.mask(attention);
         lines.push("attention.kernel", &[attention.kernel.word()]);
         lines.push("memory.recompute", &[memory.recompute.word()]);
         lines.push("memory.budget", memory.budget.as_slice());
@@ -158,6 +167,28 @@ impl Lines {
         }
     }
 
+    fn mask(&mut self, attention: &Attention) {
+        self.push("attention.mask", &[attention.mask.word()]);
+        self.push("attention.prefix", attention.prefix.as_slice());
+        let documents = attention.documents.as_ref().map(|packed| match packed {
+            Packed::Lengths(lengths) => list(lengths.iter().map(usize::to_string)),
+            Packed::ByData => String::from(DATA),
+        });
+        self.push("attention.documents", documents.as_slice());
+        self.push("attention.padding", attention.padding.as_slice());
+        self.push("attention.window", attention.window.as_slice());
+        self.push("attention.pattern", attention.pattern.map(Pattern::word).as_slice());
+        self.push("attention.stride", attention.stride.as_slice());
+        self.push("attention.columns", attention.columns.as_slice());
+        self.push("attention.sinks", attention.sinks.as_slice());
+        let range = |range: &Range<usize>| match range.len() {
+            1 => range.start.to_string(),
+            _ => format!("{}-{}", range.start, range.end - 1),
+        };
+        let global = attention.global.as_ref().map(|ranges| list(ranges.iter().map(range)));
+        self.push("attention.global", global.as_slice());
+    }
+
     fn shape(&mut self, shape: &Shape) {
         self.push("model.model_type", &["llama"]);
         self.push("model.hidden_size", &[shape.hidden_size]);
@@ -196,6 +227,11 @@ fn real(value: f64) -> String {
     let point = if digits.contains('.') { "" } else { ".0" };
     let sign = if exponent.starts_with('-') { "" } else { "+" };
     format!("{digits}{point}e{sign}{exponent}")
+}
+
+/// A list on one line.
+fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(", "))
 }
 
 fn path_text(path: &Path) -> String {

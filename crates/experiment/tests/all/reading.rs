@@ -96,6 +96,7 @@ fn arguments_win_over_the_file() {
         "expect.train/loss.max=3",
         "model.vocab_size=1k",
         "mesh.deadline=500ms",
+        "mesh.cluster=a.yaml",
         "output=runs/other",
         "data.tokens=32k",
     ]);
@@ -105,6 +106,7 @@ fn arguments_win_over_the_file() {
     assert_eq!((run.schedule.steps, run.schedule.warmup), (5, 0));
     assert_eq!(run.expect["train/loss"].max, Some(3.0));
     assert_eq!(run.mesh.deadline, Duration::from_millis(500));
+    assert_eq!(run.mesh.cluster, Some(PathBuf::from("a.yaml")));
     assert_eq!(run.output, PathBuf::from("runs/other"));
     let ModelSource::Inline(shape) = run.model.source else { panic!("the shape is inline") };
     assert_eq!(shape.vocab_size, Some(1024));

@@ -18,8 +18,10 @@ model: { hidden_size: 48, intermediate_size: 44, num_hidden_layers: 3, num_atten
   mlp_bias: true, initializer_range: 0.3, dtype: bf16, model_type: llama, hidden_act: silu }
 data: { path: "a: b #c", format: jsonl, tokenizer: "t/tokenizer.json",
   tokens: 96, batch: 6, evaluate: 3 }
-mesh: { data: 3, sequence: 4, deadline: 1500ms }
-attention: { strategy: megatron, exchange: p2p, mask: full, window: 17, kernel: reference }
+mesh: { data: 3, sequence: 4, weights: [4, 3, 2, 0], deadline: 1500ms, cluster: clusters/a.yaml }
+attention: { strategy: striped, exchange: p2p, stripe: 3, mask: causal, prefix: 5,
+  documents: [90, 6], padding: 95, window: 17, pattern: fixed, stride: 8, columns: 2, sinks: 3,
+  global: [0-3, 9], kernel: reference }
 memory: { recompute: none, budget: 3G, micro_batch: 2, loss_chunk: 7, mlp_chunk: 9 }
 optimizer: { name: adamw, learning_rate: 1.0e-30, betas: [0.1, 0.2], epsilon: 0.1234567890123456789,
   weight_decay: 0, clip: 0 }
@@ -35,6 +37,7 @@ expect:
 const FOLDER: &str = "name: folder
 model: { path: checkpoints/llama, weights: random, rope_theta: 8.0e6 }
 data: { tokens: 8 }
+attention: { mask: full, documents: data, pattern: strided, stride: 4 }
 optimizer: { learning_rate: 1 }
 schedule: { steps: 1 }
 ";

@@ -1,0 +1,82 @@
+//! `annulus plan`: what an experiment would do here, or on a described cluster; and the classic table.
+
+use std::path::Path;
+
+use annulus_experiment::{Choice, Cluster, Comparison, Experiment, Grid};
+use serde_json::json;
+
+use crate::arguments::{self, File};
+use crate::failure::{Failure, USAGE};
+use crate::{Done, check, print};
+
+pub(crate) fn run(arguments: &arguments::Plan) -> Done {
+    let Some(file) = arguments.file.as_ref().filter(|_| !arguments.compare) else {
+        return compare(arguments);
+    };
+    let file = File { file: file.clone(), replacements: arguments.replacements.clone() };
+    let Some(cluster) = &arguments.cluster else {
+        let (_, plan) = check::read(&file)?;
+        print::line(&if arguments.json { plan.to_json() } else { plan.to_text() });
+        return Ok(0);
+    };
+    let cluster = Cluster::load(cluster)?;
+    let (experiment, vocabulary) = check::experiment(&file)?;
+    on_cluster(arguments, &experiment, vocabulary, &cluster)
+}
+
+/// All strategies beside each other, and the sweet spot of the experiment's, or of the chosen one.
+fn on_cluster(
+    arguments: &arguments::Plan,
+    experiment: &Experiment,
+    vocabulary: Option<usize>,
+    cluster: &Cluster,
+) -> Done {
+    let choice = Choice::among(experiment, vocabulary, cluster)?;
+    let written = Some(experiment.attention.strategy);
+    let strategy = if experiment.attention.automatic { choice.chosen } else { written };
+    let grid = strategy.map(|strategy| Grid::of(experiment, vocabulary, strategy, cluster));
+    if let (Some(path), Some(grid)) = (&arguments.svg, &grid) {
+        write(path, &grid.to_svg(&experiment.name))?;
+    }
+    if arguments.json {
+        let mut shown = choice.to_json();
+        shown["sweet_spot"] = json!(grid.as_ref().map(Grid::to_json));
+        print::line(&shown.to_string());
+        return Ok(0);
+    }
+    print::line(&choice.to_text());
+    if let Some(grid) = grid {
+        print::line(&grid.to_text());
+    }
+    Ok(0)
+}
+
+fn compare(arguments: &arguments::Plan) -> Done {
+    if let Some(file) = &arguments.file {
+        let message =
+            format!("`--compare` is about no experiment, but `{}` is given", file.display());
+        return Err(Failure::new(USAGE, message, Some(String::from("drop one of them"))));
+    }
+    let given = &arguments.comparison;
+    let heads = (given.hidden / given.head_dim).max(1);
+    let comparison = Comparison {
+        tokens: given.tokens,
+        hidden: given.hidden,
+        head_dim: given.head_dim.min(given.hidden),
+        key_value_heads: given.key_value_heads.unwrap_or(heads).min(heads),
+        ranks: given.ranks,
+        bandwidth: given.bandwidth,
+        element: given.element,
+        window: given.window,
+    };
+    let shown =
+        if arguments.json { comparison.to_json().to_string() } else { comparison.to_text() };
+    print::line(&shown);
+    Ok(0)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| {
+        Failure::new(USAGE, format!("cannot write `{}`: {error}", path.display()), None)
+    })
+}

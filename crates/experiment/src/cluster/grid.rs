@@ -1,0 +1,181 @@
+//! The sweet spot of a strategy: lengths of a sequence against devices.
+//!
+//! A sequence too short leaves devices waiting for links; one too long does not fit into their
+//! memory. Between the two it is both exact and nearly free to split it.
+
+use annulus_sequence::Strategy;
+
+use super::choose::under;
+use super::show::{aligned, duration};
+use super::{Cluster, Estimate};
+use crate::{Experiment, Plan};
+
+/// What a sweet spot computes at least, of the time.
+pub(super) const SWEET: f64 = 0.9;
+
+/// Steps of one sequence each, by its length and by how many devices share it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grid {
+    /// How the sequence is split.
+    pub strategy: Strategy,
+    /// Devices, rising.
+    pub devices: Vec<usize>,
+    /// Tokens of the sequence, rising.
+    pub tokens: Vec<usize>,
+    /// By tokens, then by devices; `None`: it cannot run so.
+    pub cells: Vec<Vec<Option<Cell>>>,
+}
+
+/// One step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    /// Seconds.
+    pub step: f64,
+    /// The share of them in which the mean device computes.
+    pub efficiency: f64,
+    /// Whether every device has the memory.
+    pub fits: bool,
+}
+
+/// Tokens of the first row, and how many rows there are, each of twice as many as the one before.
+const ROWS: (usize, u32) = (4096, 11);
+/// Ranks that a sequence can have.
+const MOST_RANKS: usize = 256;
+
+impl Cell {
+    /// Fits, and hardly waits.
+    pub fn is_sweet(&self) -> bool {
+        self.fits && self.efficiency >= SWEET
+    }
+}
+
+impl Grid {
+    /// The experiment's model under `strategy` on `cluster`: 4k to 4M tokens on 1, 2, 4, … devices.
+    /// `vocabulary` is what the tokenizer has, where it is known.
+    pub fn of(
+        experiment: &Experiment,
+        vocabulary: Option<usize>,
+        strategy: Strategy,
+        cluster: &Cluster,
+    ) -> Grid {
+        let experiment = one_sequence(under(experiment, strategy, cluster));
+        let most = cluster.devices().min(MOST_RANKS);
+        let devices: Vec<usize> = (0..=most.ilog2()).map(|power| 1 << power).collect();
+        let tokens: Vec<usize> = (0..ROWS.1).map(|row| ROWS.0 << row).collect();
+        let row = |tokens: &usize| {
+            let cell = |devices: &usize| {
+                let mut experiment = experiment.clone();
+                experiment.data.tokens = *tokens;
+                experiment.mesh.sequence = *devices;
+                cell(experiment, vocabulary, cluster)
+            };
+            devices.iter().map(cell).collect()
+        };
+        let cells = tokens.iter().map(row).collect();
+        Grid { strategy, devices, tokens, cells }
+    }
+
+    /// For so many devices, the shortest and the longest sweet sequence.
+    pub fn sweet(&self, column: usize) -> Option<(usize, usize)> {
+        let sweet = |row: &usize| self.cells[*row][column].is_some_and(|cell| cell.is_sweet());
+        let mut rows = (0..self.tokens.len()).filter(sweet);
+        let first = rows.next()?;
+        Some((self.tokens[first], self.tokens[rows.next_back().unwrap_or(first)]))
+    }
+
+    /// The grid as text, and the sweet lengths of every number of devices.
+    pub fn to_text(&self) -> String {
+        let head = self.devices.iter().map(ToString::to_string);
+        let mut rows = vec![[String::from("tokens \\ devices")].into_iter().chain(head).collect()];
+        for (tokens, cells) in self.tokens.iter().zip(&self.cells) {
+            let shown = cells.iter().map(|cell| shown(cell.as_ref()));
+            rows.push([count(*tokens)].into_iter().chain(shown).collect());
+        }
+        let ranges = self.devices.iter().enumerate().map(|(column, devices)| {
+            let noun = if *devices == 1 { "device" } else { "devices" };
+            let range = self.sweet(column).map_or_else(
+                || String::from("none of these lengths"),
+                |(least, most)| format!("{} to {} tokens", count(least), count(most)),
+            );
+            format!("{devices:>4} {noun}: {range}\n")
+        });
+        format!(
+            "sweet spot of `{}`, one sequence per step: per cent of the time that devices compute\n\
+             (* at least {:.0} % and it fits, ! does not fit, . cannot run)\n{}{}",
+            self.strategy.name(),
+            100.0 * SWEET,
+            aligned(&rows),
+            ranges.collect::<String>()
+        )
+    }
+
+    /// The same for programs: a row per length and number of devices.
+    pub fn to_json(&self) -> serde_json::Value {
+        let rows = self.tokens.iter().zip(&self.cells).flat_map(|(tokens, cells)| {
+            self.devices.iter().zip(cells).map(move |(devices, cell)| {
+                serde_json::json!({
+                    "tokens": tokens,
+                    "devices": devices,
+                    "step": cell.map(|cell| cell.step),
+                    "efficiency": cell.map(|cell| cell.efficiency),
+                    "fits": cell.map(|cell| cell.fits),
+                    "sweet": cell.is_some_and(|cell| cell.is_sweet()),
+                })
+            })
+        });
+        serde_json::Value::Array(rows.collect())
+    }
+}
+
+/// One sequence per step, and all replicas' devices for it.
+fn one_sequence(mut experiment: Experiment) -> Experiment {
+    experiment.mesh.data = 1;
+    experiment.data.batch = 1;
+    experiment.memory.micro_batch = None;
+    experiment
+}
+
+fn cell(mut experiment: Experiment, vocabulary: Option<usize>, cluster: &Cluster) -> Option<Cell> {
+    let there = |bytes: u64| bytes.saturating_mul(experiment.mesh.sequence as u64);
+    experiment.memory.budget = cluster.memory.map(there);
+    let plan = Plan::of(experiment, vocabulary).ok()?;
+    let estimate = Estimate::of(&plan, cluster).ok()?;
+    let fits = cluster.memory.is_none_or(|memory| estimate.fullest() <= memory);
+    Some(Cell { step: estimate.step, efficiency: estimate.efficiency(), fits })
+}
+
+fn shown(cell: Option<&Cell>) -> String {
+    match cell {
+        None => String::from("."),
+        Some(cell) => {
+            let mark = match (cell.is_sweet(), cell.fits) {
+                (true, _) => "*",
+                (_, false) => "!",
+                _ => " ",
+            };
+            format!("{:.0}{mark}", 100.0 * cell.efficiency)
+        }
+    }
+}
+
+/// `64k`, `1M`.
+pub(super) fn count(tokens: usize) -> String {
+    const K: usize = 1024;
+    match tokens {
+        n if n >= K * K && n.is_multiple_of(K * K) => format!("{}M", n / (K * K)),
+        n if n >= K && n.is_multiple_of(K) => format!("{}k", n / K),
+        n => n.to_string(),
+    }
+}
+
+/// What a pointer over a cell is told.
+pub(super) fn told(cell: Option<&Cell>) -> String {
+    match cell {
+        None => String::from("cannot run"),
+        Some(cell) => {
+            let fits = if cell.fits { "" } else { ", does not fit" };
+            let step = duration(cell.step);
+            format!("{step} a step, {:.1} % computing{fits}", 100.0 * cell.efficiency)
+        }
+    }
+}

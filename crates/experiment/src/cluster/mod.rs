@@ -1,0 +1,27 @@
+//! What a step takes on a described cluster: devices, links, the walk of a schedule over them, and
+//! what follows for the choice of a strategy.
+//!
+//! The one idea: a strategy is a list of hops, so its time is a walk over that list. Nothing here
+//! knows a strategy by name.
+
+mod choose;
+mod compare;
+mod described;
+mod estimate;
+mod grid;
+mod keys;
+mod load;
+mod overlap;
+mod read;
+mod show;
+mod svg;
+mod walk;
+
+pub use choose::{Candidate, Choice};
+pub use compare::{Comparison, Method};
+pub use described::{Cluster, Link, Rates};
+pub use estimate::Estimate;
+pub use grid::{Cell, Grid};
+pub use load::{Load, Sizes, Step};
+pub use overlap::{Hiding, Overlap, minimal_block};
+pub use walk::{Walk, walk};

@@ -1,0 +1,162 @@
+//! Strategies beside each other, as text for people and as JSON for programs.
+
+use serde_json::{Value, json};
+
+use super::{Candidate, Choice, Cluster, Estimate, Hiding, Link};
+use crate::report::size;
+
+const HEAD: [&str; 9] = [
+    "strategy",
+    "step",
+    "attention",
+    "backward",
+    "exposed",
+    "uneven",
+    "balance",
+    "sent",
+    "peak memory",
+];
+
+impl Choice {
+    /// The table of all strategies and what `strategy: auto` takes of it.
+    pub fn to_text(&self) -> String {
+        let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
+        let mut notes = Vec::new();
+        for Candidate { strategy, outcome } in &self.candidates {
+            match outcome {
+                Ok(estimate) => rows.push(self.row(strategy.name(), estimate)),
+                Err(why) => notes.push(format!("  `{}` cannot run: {why}", strategy.name())),
+            }
+        }
+        notes.extend(self.hiding.iter().map(|hiding| {
+            let Hiding { place, .. } = hiding;
+            let [forward, backward] = [hiding.forward, hiding.backward].map(f64::ceil);
+            format!(
+                "  from {forward} tokens per rank a ring hides its messages {place}, {backward} \
+                 backward"
+            )
+        }));
+        notes.extend(self.ranking().first().map(|(_, estimate)| {
+            let summed = duration(estimate.gradient_sum);
+            format!("  {summed} of each step sum gradients, which is exposed")
+        }));
+        notes.extend(self.why());
+        let Choice { title, cluster, .. } = self;
+        format!("{title}\n{}\n\n{}\n{}\n", cluster.to_text(), aligned(&rows), notes.join("\n"))
+    }
+
+    fn row(&self, name: &str, estimate: &Estimate) -> Vec<String> {
+        let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / estimate.step);
+        let over = if self.fits(estimate) { "" } else { " does not fit" };
+        vec![
+            name.to_owned(),
+            duration(estimate.step),
+            duration(estimate.forward),
+            duration(estimate.backward),
+            share(estimate.exposed),
+            share(estimate.uneven),
+            format!("{:.2}", estimate.balance),
+            size(estimate.bytes),
+            size(estimate.fullest()) + over,
+        ]
+    }
+
+    /// The same for programs. Seconds and bytes; `why` is text.
+    pub fn to_json(&self) -> Value {
+        let strategy = |candidate: &Candidate| {
+            let name = candidate.strategy.name();
+            match &candidate.outcome {
+                Ok(estimate) => json!({
+                    "strategy": name,
+                    "step": estimate.step,
+                    "forward": estimate.forward,
+                    "backward": estimate.backward,
+                    "exposed": estimate.exposed,
+                    "uneven": estimate.uneven,
+                    "balance": estimate.balance,
+                    "bytes": estimate.bytes,
+                    "gradient_sum": estimate.gradient_sum,
+                    "peak": estimate.peak,
+                    "fits": self.fits(estimate),
+                }),
+                Err(why) => json!({ "strategy": name, "refused": why }),
+            }
+        };
+        let hiding = |Hiding { place, forward, backward }: &Hiding| json!({ "link": place, "forward": forward, "backward": backward });
+        json!({
+            "cluster": self.cluster.name,
+            "strategies": self.candidates.iter().map(strategy).collect::<Vec<_>>(),
+            "auto": self.chosen.map(annulus_sequence::Strategy::name),
+            "why": self.why(),
+            "hidden_from": self.hiding.iter().map(hiding).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Cluster {
+    /// Devices, links and speeds, a line each.
+    pub fn to_text(&self) -> String {
+        let memory = self.memory.map_or_else(String::new, |bytes| format!(" of {}", size(bytes)));
+        let whose = if self.shared { "node" } else { "device" };
+        let between = match self.nodes {
+            1 => String::new(),
+            _ => format!(", {} between nodes per {whose}", link(self.between)),
+        };
+        let slower = self.slowdown.iter().map(|(device, times)| {
+            format!("\nslower   device {device} takes {times} times as long")
+        });
+        format!(
+            "cluster  {}: {} x {} devices{memory}\n\
+             compute  attention {} forward, {} backward, products {}\n\
+             links    {} inside a node{between}{}",
+            self.name,
+            self.nodes,
+            self.devices_per_node,
+            speed(self.rates.forward),
+            speed(self.rates.backward),
+            speed(self.rates.products),
+            link(self.inside),
+            slower.collect::<String>(),
+        )
+    }
+}
+
+/// Columns: the first to the left, the others to the right.
+pub(super) fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..columns).filter_map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if column == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") }
+        });
+        cells.collect::<String>().trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Seconds in a unit that leaves a number of about 1 at least.
+pub(super) fn duration(seconds: f64) -> String {
+    let (scale, unit) = match seconds {
+        s if s >= 0.1 || s == 0.0 => (1.0, "s"),
+        s if s >= 1e-3 => (1e3, "ms"),
+        _ => (1e6, "us"),
+    };
+    format!("{:.2} {unit}", seconds * scale)
+}
+
+fn speed(operations: f64) -> String {
+    let (scale, unit) = if operations >= 1e12 { (1e12, "T") } else { (1e9, "G") };
+    format!("{:.0} {unit}FLOP/s", operations / scale)
+}
+
+fn link(link: Link) -> String {
+    let latency = if link.latency > 0.0 {
+        format!(" after {}", duration(link.latency))
+    } else {
+        String::new()
+    };
+    format!("{:.1} GB/s{latency}", link.bandwidth / 1e9)
+}

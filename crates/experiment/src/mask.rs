@@ -1,0 +1,144 @@
+//! Who sees whom: the mask that the keys of `attention:` mean together, and what they must be to
+//! each other.
+
+use annulus_sequence::{Mask, Rule};
+
+use crate::{Attention, Experiment, Format, MaskKind, Packed, Pattern, Problem};
+
+/// The mask of every sequence. Documents that the data tells apart are in no plan.
+pub(crate) fn mask_of(attention: &Attention) -> Mask {
+    let mask = match (attention.mask, attention.prefix) {
+        (MaskKind::Full, _) => Mask::full(),
+        (MaskKind::Causal, None) => Mask::causal(),
+        (MaskKind::Causal, Some(prefix)) => Mask::full().and(Rule::Prefix(prefix)),
+    };
+    let documents = match &attention.documents {
+        Some(Packed::Lengths(lengths)) => Some(Rule::documents(lengths)),
+        Some(Packed::ByData) | None => None,
+    };
+    let pattern = attention.pattern.zip(attention.stride).map(|(pattern, stride)| match pattern {
+        Pattern::Strided => Rule::Strided { stride },
+        Pattern::Fixed => Rule::Fixed { block: stride, columns: attention.columns.unwrap_or(1) },
+    });
+    let rules = [
+        documents,
+        attention.padding.map(|padding| Rule::KeyPadding(vec![padding])),
+        attention.window.map(Rule::Window),
+        pattern,
+        attention.sinks.map(Rule::Sinks),
+        attention.global.clone().map(Rule::Global),
+    ];
+    rules.into_iter().flatten().fold(mask, Mask::and)
+}
+
+/// Keys that mean nothing without another one.
+pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
+    let attention = &experiment.attention;
+    let hides = attention.window.is_some() || attention.pattern.is_some();
+    let causal = attention.mask == MaskKind::Causal;
+    let fixed = attention.pattern == Some(Pattern::Fixed);
+    let striped = experiment.attention.strategy.name() == "striped";
+    let cases = [
+        ("prefix", attention.prefix.is_some() && !causal, "all see all without `mask: causal`"),
+        ("sinks", attention.sinks.is_some() && !hides, "no `window` and no `pattern` hides a key"),
+        (
+            "global",
+            attention.global.is_some() && !hides,
+            "no `window` and no `pattern` hides a key",
+        ),
+        (
+            "stride",
+            attention.stride.is_some() && attention.pattern.is_none(),
+            "there is no `pattern`",
+        ),
+        ("columns", attention.columns.is_some() && !fixed, "there is no `pattern: fixed`"),
+        ("stripe", attention.stripe.is_some() && !striped, "the strategy is not `striped`"),
+    ];
+    let problem = |(key, wrong, why): (&str, bool, &str)| {
+        let path = format!("attention.{key}");
+        let message = format!("`{path}` means nothing here: {why}");
+        wrong.then(|| experiment.places.problem(&path, message).hint(format!("drop `{key}`")))
+    };
+    let mut problems: Vec<Problem> = cases.into_iter().filter_map(problem).collect();
+    if let (Some(pattern), None) = (attention.pattern, attention.stride) {
+        let message = format!("`pattern: {}` needs a `stride`", pattern.word());
+        let hint = "add `stride:` under `attention:`, about the root of `data.tokens`";
+        problems.push(experiment.places.problem("attention.pattern", message).hint(hint));
+    }
+    problems
+}
+
+/// Numbers that do not fit the sequence, or each other.
+pub(crate) fn numbers(experiment: &Experiment) -> Vec<Problem> {
+    let (attention, places) = (&experiment.attention, &experiment.places);
+    let tokens = experiment.data.tokens;
+    let mut problems = Vec::new();
+    let mut problem = |key: &str, message: String, hint: String| {
+        problems.push(places.problem(key, message).hint(hint));
+    };
+    if let Some(Packed::Lengths(lengths)) = &attention.documents {
+        let all = lengths.iter().fold(0, |sum: usize, length| sum.saturating_add(*length));
+        if all != tokens {
+            let message = format!("documents of {all} tokens in sequences of {tokens}");
+            problem("attention.documents", message, fitting_documents(lengths, tokens));
+        }
+    }
+    if let Some(padding) = attention.padding.filter(|padding| *padding > tokens) {
+        let message = format!("padding begins at {padding}, behind the {tokens} tokens");
+        problem("attention.padding", message, format!("at most {tokens}, or drop it"));
+    }
+    let global = attention.global.iter().flatten().find(|range| range.end > tokens);
+    if let Some(range) = global {
+        let message = format!("position {} is global, of {tokens}", range.end - 1);
+        problem("attention.global", message, format!("positions are 0 to {}", tokens - 1));
+    }
+    match (attention.stride, attention.columns) {
+        (Some(stride), Some(columns)) if columns > stride => {
+            let message = format!("{columns} columns in blocks of {stride}");
+            problem("attention.columns", message, format!("at most {stride}"));
+        }
+        _ => {}
+    }
+    problems
+}
+
+/// Lengths that fill a sequence, made from those that do not.
+fn fitting_documents(lengths: &[usize], tokens: usize) -> String {
+    let but_last: usize = lengths.iter().rev().skip(1).sum();
+    match tokens.checked_sub(but_last) {
+        Some(last) if last > 0 && !lengths.is_empty() => {
+            format!("with a last one of {last} they fill a sequence")
+        }
+        _ => format!("lengths that add up to {tokens}"),
+    }
+}
+
+/// Documents that the data is to tell apart, where it has none.
+pub(crate) fn by_data(experiment: &Experiment) -> Vec<Problem> {
+    let format = experiment.data.format;
+    let texts = [Format::Text, Format::Jsonl].contains(&format);
+    if experiment.attention.documents != Some(Packed::ByData) || texts {
+        return Vec::new();
+    }
+    let message = format!("`format: {}` does not say where documents end", format.word());
+    let problem = experiment.places.problem("attention.documents", message);
+    vec![problem.hint("list their lengths, or read `text` or `jsonl`")]
+}
+
+/// One weight for each rank of a sequence, and one above 0.
+pub(crate) fn weights(experiment: &Experiment) -> Vec<Problem> {
+    let Some(weights) = &experiment.mesh.weights else { return Vec::new() };
+    let (found, wanted) = (weights.len(), experiment.mesh.sequence);
+    let problem = |message: String, hint: String| {
+        vec![experiment.places.problem("mesh.weights", message).hint(hint)]
+    };
+    if found != wanted {
+        let ranks = if wanted == 1 { "rank shares" } else { "ranks share" };
+        let message = format!("{found} weights, but {wanted} {ranks} a sequence");
+        return problem(message, String::from("one number for each of `mesh.sequence`"));
+    }
+    if weights.iter().all(|weight| *weight == 0) {
+        return problem(String::from("no rank weighs anything"), String::from("1 at least once"));
+    }
+    Vec::new()
+}

@@ -1,0 +1,7 @@
+//! What steps take on described clusters, held to arithmetic by hand and to the papers.
+
+mod choices;
+mod clusters;
+mod papers;
+mod steps;
+mod support;
