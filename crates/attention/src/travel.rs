@@ -40,7 +40,7 @@ impl<'a> Travels<'a> {
             let receives: Vec<_> = hop.receives.iter().filter(same).collect();
             let mut moves = Vec::new();
             for send in hop.sends.iter().filter(same) {
-                self.send(send, held, &mut moves)?;
+                post(send, held, &mut moves)?;
             }
             for receive in &receives {
                 let tensors = tensors(receive.block.part, self.backward);
@@ -87,15 +87,15 @@ impl<'a> Travels<'a> {
         }
         Ok(())
     }
+}
 
-    /// A block travels as its tensors. What is lent the sender still reads, the rest is gone.
-    fn send(&self, send: &sequence::Move, held: &mut Buffers, moves: &mut Vec<Move>) -> Result<()> {
-        let (tensors, hold) = if send.block.part.is_lent() {
-            (held.lend(send.block)?, Hold::Lend)
-        } else {
-            (held.take(send.block)?, Hold::Give)
-        };
-        moves.extend(tensors.into_iter().map(|tensor| Move::Send { tensor, to: send.to, hold }));
-        Ok(())
-    }
+/// A block travels as its tensors. What is lent the sender still reads, the rest is gone.
+fn post(send: &sequence::Move, held: &mut Buffers, moves: &mut Vec<Move>) -> Result<()> {
+    let (tensors, hold) = if send.block.part.is_lent() {
+        (held.lend(send.block)?, Hold::Lend)
+    } else {
+        (held.take(send.block)?, Hold::Give)
+    };
+    moves.extend(tensors.into_iter().map(|tensor| Move::Send { tensor, to: send.to, hold }));
+    Ok(())
 }

@@ -30,8 +30,8 @@ fn bytes_are_the_closed_forms() {
     let (layers, heads, width) = SHAPE;
     for ranks in 1..=8 {
         for strategy in Strategy::ALL {
-            let heads = Heads { query: 4, key_value: 2 };
-            if strategy.check(ranks, heads).is_err() || !travels_in_a_ring(strategy) {
+            let of_small = Heads { query: 4, key_value: 2 };
+            if strategy.check(ranks, of_small).is_err() || !travels_in_a_ring(strategy) {
                 continue;
             }
             let tokens = 1680;

@@ -74,10 +74,7 @@ pub(crate) fn shard(
         strategy: Strategy::Local,
         mask: Mask::causal(),
         tokens: inputs.dims()[1],
-        heads: Heads {
-            query: config.num_attention_heads,
-            key_value: config.num_key_value_heads,
-        },
+        heads: Heads { query: config.num_attention_heads, key_value: config.num_key_value_heads },
         gradients: Return::default(),
         scale: 1.0 / (config.head_dim as f64).sqrt(),
     };

@@ -97,12 +97,8 @@ pub trait AttentionKernel: Send + Sync + Debug {
     /// What a backward pass needs of what the forward pass left; `gradient` is that of the output.
     fn prepare(&self, attended: &Attended, gradient: &Tensor) -> Result<Prepared>;
     /// Starts a backward pass with heads and rows of what was prepared.
-    fn begin_prepared(
-        &self,
-        q: &Tensor,
-        prepared: &Prepared,
-        scale: f64,
-    ) -> Result<Box<dyn State>>;
+    fn begin_prepared(&self, q: &Tensor, prepared: &Prepared, scale: f64)
+    -> Result<Box<dyn State>>;
     /// Starts a backward pass: `gradient` is that of the output.
     fn begin_backward(
         &self,

@@ -10,9 +10,7 @@ use super::super::{Addresses, Processor, addresses};
 use super::tiles::{Rows, Uploads, keys, map, strides};
 use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
-use crate::attention::{
-    Attended, BackwardTile, KeyValueGradients, Prepared, State, Tile, wrong,
-};
+use crate::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, State, Tile, wrong};
 
 /// Rows are counted up to a multiple of the largest block, so that kernels need not ask where they end.
 const PADDED: usize = 128;
