@@ -19,7 +19,7 @@
 //! backward ([`Share::activations`]). Allocators round up; a worker's buffers are counted for one
 //! worker.
 
-use annulus_sequence::{Alive, Pass, Proof, Schedule};
+use annulus_sequence::{Alive, Pass, Positions, Proof, Schedule};
 
 use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
 
@@ -70,12 +70,14 @@ impl Shape {
     }
 }
 
-/// One rank's share of the work; all ranks of an even deal have the same.
+/// One rank's share of the work.
 pub(crate) struct Share<'a> {
     plan: &'a Plan,
     memory: Settled,
     /// Rows of a micro-batch.
     rows: u64,
+    /// The same of the rank that has most.
+    most: u64,
     /// Bytes of an element of weights and activations.
     element: u64,
     /// Bytes of an element that operators make of a narrower one to compute with; 0: as it lies.
@@ -88,14 +90,23 @@ pub(crate) struct Share<'a> {
 pub(crate) type Proved = (Schedule, Proof);
 
 impl Share<'_> {
-    pub(crate) fn new(plan: &Plan, memory: Settled) -> Share<'_> {
+    /// The share of a rank of `schedule`, by its place along the sequence.
+    pub(crate) fn new<'a>(
+        plan: &'a Plan,
+        memory: Settled,
+        schedule: &Schedule,
+        place: usize,
+    ) -> Share<'a> {
+        let rows = |positions: &Positions| (plan.micro_batch * positions.tokens()) as u64;
+        let most = schedule.positions.iter().map(rows).max().unwrap_or_default();
+        let rows = rows(&schedule.positions[place]);
         let dtype = plan.experiment.model.dtype;
         let element = dtype.bytes() as u64;
         let (widened, narrowed) = match dtype {
             Dtype::F32 => (0, 0),
             Dtype::Bf16 => (F32, element),
         };
-        Share { plan, memory, rows: plan.rows() as u64, element, widened, narrowed }
+        Share { plan, memory, rows, most, element, widened, narrowed }
     }
 
     /// What the sum of gradients hands over, where there is more than one rank.
@@ -128,7 +139,7 @@ impl Share<'_> {
     pub(crate) fn together(&self, peak: &Peak) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
         let computing = product(&[self.rows, self.element * (2 * h + 2 * a + 2 * k)]);
-        let results = product(&[self.rows, 2 * k, F32]);
+        let results = product(&[self.most, 2 * k, F32]);
         let attending = [self.resident(), computing, peak.key_value, peak.workspace - results];
         let attending = attending.into_iter().fold(0, u64::saturating_add);
         let last = peak.activations.max(attending);
@@ -182,7 +193,7 @@ impl Share<'_> {
         let (heads, dim) = (shape.num_attention_heads as u64, shape.head_dim as u64);
         let state = product(&[self.rows, heads, dim + 2, F32]);
         let seen = product(&[self.positions(), VISIBILITY]);
-        let key_values = product(&[self.rows, shape.key_value_width(), F32]);
+        let key_values = product(&[self.most, shape.key_value_width(), F32]);
         let results = (2 * key_values).saturating_add(seen).saturating_mul(backward);
         let packed = seen.saturating_mul(forward).saturating_add(key_values);
         let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);

@@ -1,7 +1,7 @@
 //! What an experiment means: every cross-check made, every number derived, nothing optional.
 
 use annulus_sequence::{
-    BlockShape, Bytes, Heads, Mask, Positions, Proof, Return, Schedule, pairs_between,
+    BlockShape, Bytes, Heads, Mask, Positions, Proof, Return, Schedule, Split, pairs_between,
     pairs_per_hop, prove,
 };
 
@@ -202,7 +202,11 @@ impl Plan {
             let places = &self.experiment.places;
             Problems::from(places.problem("attention.strategy", error.to_string()))
         };
-        let split = strategy.split(&self.mask, tokens, world, heads).map_err(|e| refused(&e))?;
+        strategy.check(world, heads).map_err(|e| refused(&e))?;
+        let (layout, weights) = (strategy.layout(), self.experiment.mesh.weights.clone());
+        let weights = weights.unwrap_or_else(|| vec![1; world]);
+        let dealt = layout.deal_weighted(&self.mask, tokens, &weights).map_err(|e| refused(&e))?;
+        let split = Split::new(&self.mask, layout, dealt, heads);
         let forward = strategy.forward(&split).map_err(|e| refused(&e))?;
         let backward = strategy.backward(&split, Return::Reversed).map_err(|e| refused(&e))?;
         let proof = |schedule: &Schedule| prove(schedule).map_err(|flaw| refused(&flaw));
@@ -213,23 +217,24 @@ impl Plan {
     /// What is traded for memory: chosen by what the ranks would hold.
     fn settled(&self, passes: &Passes) -> Settled {
         let needs = |memory: Settled| {
-            let share = Share::new(self, memory);
-            let sequence = 0..self.experiment.mesh.sequence;
-            let peak =
-                |place| share.together(&share.peak(place, &passes.forward, &passes.backward));
-            let all = sequence.map(peak).fold(0, u64::saturating_add);
+            let peak = |place| {
+                let share = Share::new(self, memory, &passes.forward.0, place);
+                share.together(&share.peak(place, &passes.forward, &passes.backward))
+            };
+            let all = (0..self.experiment.mesh.sequence).map(peak).fold(0, u64::saturating_add);
             all.saturating_mul(self.experiment.mesh.data as u64)
         };
-        self.experiment.memory.settle(self.rows(), needs)
+        let longest = passes.forward.0.positions.iter().map(Positions::tokens).max();
+        self.experiment.memory.settle(self.micro_batch * longest.unwrap_or_default(), needs)
     }
 
-    /// Rows of a micro-batch on one rank; all ranks of an even deal have as many.
+    /// Rows of a micro-batch on the rank that has most; all ranks of an even deal have as many.
     pub fn rows(&self) -> usize {
-        self.micro_batch * (self.experiment.data.tokens / self.experiment.mesh.sequence)
+        let longest = self.ranks.iter().map(|rank| rank.positions.tokens()).max();
+        self.micro_batch * longest.unwrap_or_default()
     }
 
     fn rank_plans(&self, passes: &Passes) -> Vec<RankPlan> {
-        let share = Share::new(self, self.memory);
         let block = BlockShape {
             batch: self.micro_batch,
             head_dim: self.shape.head_dim,
@@ -246,6 +251,7 @@ impl Plan {
             .collect();
         let rank_plan = |rank: usize| {
             let place = rank % self.experiment.mesh.sequence;
+            let share = Share::new(self, self.memory, &passes.forward.0, place);
             let peak = share.peak(place, &passes.forward, &passes.backward);
             RankPlan {
                 rank,

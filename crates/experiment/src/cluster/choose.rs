@@ -3,7 +3,7 @@
 use annulus_sequence::Strategy;
 
 use super::families::{families, label};
-use super::{Cluster, Estimate, Hiding};
+use super::{Cluster, Estimate, Hiding, Weighing};
 use crate::{Experiment, Plan, Problem, Problems};
 
 /// Of strategies that take at most so many times the fastest one's step, the one with the least
@@ -30,6 +30,8 @@ pub struct Choice {
     pub candidates: Vec<Candidate>,
     /// What `strategy: auto` takes; `None`: none can run.
     pub chosen: Option<Strategy>,
+    /// What unequal shares gain, where devices are unequal or shares are.
+    pub weighing: Option<Weighing>,
     /// From how many tokens per rank messages hide behind attention, by kind of link.
     pub hiding: Vec<Hiding>,
 }
@@ -64,7 +66,10 @@ impl Choice {
         let candidates: Vec<Candidate> = families.into_iter().filter_map(&mut best).collect();
         let chosen = choose(&candidates, cluster);
         let title = title(experiment);
-        Ok(Choice { title, cluster: cluster.clone(), candidates, chosen, hiding })
+        let cluster = cluster.clone();
+        let mut choice = Choice { title, cluster, candidates, chosen, weighing: None, hiding };
+        choice.weighing = Weighing::of(&choice, experiment, vocabulary);
+        Ok(choice)
     }
 
     /// The estimates of those that can run, the fastest first.
@@ -105,6 +110,7 @@ impl Choice {
                 "none fits, and it needs the least memory"
             }
         )];
+        lines.extend(self.weighing.as_ref().map(Weighing::to_text));
         let others = self.ranking().into_iter().filter(|(strategy, _)| *strategy != chosen);
         lines.extend(others.map(|(strategy, estimate)| self.against(strategy, estimate, best)));
         lines

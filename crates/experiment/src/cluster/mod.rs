@@ -17,6 +17,7 @@ mod read;
 mod show;
 mod svg;
 mod walk;
+mod weigh;
 
 pub use choose::{Candidate, Choice};
 pub use compare::{Comparison, Method};
@@ -26,3 +27,4 @@ pub use grid::{Cell, Grid};
 pub use load::{Load, Message, Step};
 pub use overlap::{Hiding, Overlap, minimal_block};
 pub use walk::{Walk, walk};
+pub use weigh::Weighing;

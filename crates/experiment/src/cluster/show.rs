@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::families::label;
-use super::{Candidate, Choice, Cluster, Estimate, Hiding, Link};
+use super::{Candidate, Choice, Cluster, Estimate, Hiding, Link, Weighing};
 use crate::report::size;
 
 const HEAD: [&str; 9] = [
@@ -83,12 +83,17 @@ impl Choice {
                 Err(why) => json!({ "strategy": name, "refused": why }),
             }
         };
+        let weighing = |weighing: &Weighing| {
+            let Weighing { weights, written, equal, weighed, .. } = weighing;
+            json!({ "weights": weights, "written": written, "equal": equal, "weighed": weighed })
+        };
         let hiding = |Hiding { place, forward, backward }: &Hiding| json!({ "link": place, "forward": forward, "backward": backward });
         json!({
             "cluster": self.cluster.name,
             "strategies": self.candidates.iter().map(strategy).collect::<Vec<_>>(),
             "auto": self.chosen.map(label),
             "why": self.why(),
+            "weights": self.weighing.as_ref().map(weighing),
             "hidden_from": self.hiding.iter().map(hiding).collect::<Vec<_>>(),
         })
     }

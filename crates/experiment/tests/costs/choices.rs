@@ -116,6 +116,29 @@ fn a_table_reads_well() {
     insta::assert_snapshot!(among(&["data.tokens=64k"], &cluster()).to_text());
 }
 
+#[test]
+fn shares_by_speed_are_the_stragglers_remedy() {
+    let mut slow = cluster();
+    slow.slowdown.insert(2, 2.0);
+    let named = |weights: &[&str]| {
+        let strategy = ["attention.strategy=megatron", "data.tokens=128k"];
+        let experiment = experiment(&[&strategy[..], weights].concat());
+        Choice::among(&experiment, None, &slow).unwrap_or_else(|p| panic!("{p}"))
+    };
+    let weighing = named(&[]).weighing.expect("devices differ");
+    assert_eq!(
+        (weighing.weights.as_slice(), weighing.written),
+        (&[2, 2, 1, 2, 2, 2, 2, 2][..], false)
+    );
+    // At best seven and a half devices work where four did.
+    assert!(weighing.gain() > 1.4 && weighing.gain() <= 1.875, "{weighing:?}");
+    let line = named(&[]).why()[1].clone();
+    assert!(line.contains("`mesh.weights: [2, 2, 1, 2, 2, 2, 2, 2]` would make"), "{line}");
+    let written = named(&["mesh.weights=[2, 2, 1, 2, 2, 2, 2, 2]"]).weighing.expect("written");
+    assert_eq!((written.written, written.weighed), (true, weighing.weighed));
+    assert_eq!(among(&[], &cluster()).weighing, None);
+}
+
 fn grid(cluster: &Cluster) -> Grid {
     Grid::of(&experiment(&["model.num_hidden_layers=2"]), None, Strategy::STRIPED, cluster)
 }

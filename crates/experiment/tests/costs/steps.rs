@@ -98,6 +98,25 @@ fn nodes_cost_what_their_link_costs() {
 }
 
 #[test]
+fn shares_by_weight_take_time_and_memory_by_weight() {
+    let fast = plain(4, 1e12, 1e15);
+    let shared = |weights: &str| {
+        let full = ["mesh.sequence=4", "attention.mask=full", "attention.strategy=striped"];
+        estimate(&[&full[..], &[weights, "data.tokens=64k"]].concat(), &fast)
+    };
+    let (even, uneven) = (shared("mesh.weights=[1, 1, 1, 1]"), shared("mesh.weights=[5, 1, 1, 1]"));
+    assert_eq!(even, estimate_of_four(&fast));
+    assert!((uneven.balance - 2.5).abs() < 0.01, "{uneven:?}");
+    assert!((uneven.step / even.step - 2.5).abs() < 0.01, "{uneven:?} {even:?}");
+    assert!(uneven.peak[0] > even.peak[0] && uneven.peak[0] > uneven.peak[1], "{uneven:?}");
+}
+
+fn estimate_of_four(cluster: &Cluster) -> Estimate {
+    let full = ["mesh.sequence=4", "attention.mask=full", "attention.strategy=striped"];
+    estimate(&[&full[..], &["data.tokens=64k"]].concat(), cluster)
+}
+
+#[test]
 fn the_same_question_has_the_same_answer() {
     let ask = || estimate(&["attention.strategy=megatron"], &cluster());
     assert_eq!(ask(), ask());
