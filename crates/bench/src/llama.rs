@@ -93,7 +93,7 @@ fn random(tokens: usize, vocabulary: usize) -> Sequence {
     let inputs: Vec<u32> = (0..tokens).map(id).collect();
     let next = inputs.iter().skip(1).map(|&id| i64::from(id));
     let targets = next.chain([IGNORED]).collect();
-    Sequence { inputs, targets }
+    Sequence { inputs, targets, documents: Vec::new() }
 }
 
 /// The same sequence in every step.

@@ -76,6 +76,7 @@ fn read(path: &Path, vocabulary: usize) -> Result<Vec<Sequence>, Failure> {
     let sequence = |(inputs, labels): (Vec<i64>, Vec<i64>)| Sequence {
         inputs: inputs.into_iter().map(|id| id as u32).collect(),
         targets: labels.into_iter().skip(1).chain([IGNORED]).collect(),
+        documents: Vec::new(),
     };
     Ok(std::iter::zip(inputs, labels).map(sequence).collect())
 }

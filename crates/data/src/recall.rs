@@ -85,7 +85,7 @@ impl Recall {
             inputs[place] = (QUESTIONS + key) as u32;
             targets[place] = (ANSWERS + values[key]) as i64;
         }
-        Sequence { inputs, targets }
+        Sequence { inputs, targets, documents: Vec::new() }
     }
 }
 

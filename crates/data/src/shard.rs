@@ -9,6 +9,8 @@ pub struct Sequence {
     pub inputs: Vec<u32>,
     /// The id that follows, or -100 where none is asked for.
     pub targets: Vec<i64>,
+    /// The lengths of the documents in it, where they are told apart; none: it is one.
+    pub documents: Vec<usize>,
 }
 
 impl Sequence {
@@ -16,7 +18,7 @@ impl Sequence {
     pub fn shifted(ids: &[u32]) -> Sequence {
         let inputs = ids[..ids.len().saturating_sub(1)].to_vec();
         let targets = ids.iter().skip(1).map(|&id| i64::from(id)).collect();
-        Sequence { inputs, targets }
+        Sequence { inputs, targets, documents: Vec::new() }
     }
 }
 
@@ -53,7 +55,8 @@ mod tests {
     #[test]
     fn fewer_than_two_ids_are_no_sequence() {
         for ids in [&[][..], &[7]] {
-            assert_eq!(Sequence::shifted(ids), Sequence { inputs: vec![], targets: vec![] });
+            let sequence = Sequence::shifted(ids);
+            assert!(sequence.inputs.is_empty() && sequence.targets.is_empty());
         }
     }
 }

@@ -94,6 +94,16 @@ impl Windows {
             }
         }
     }
+
+    /// The lengths of the documents, or parts of them, in the window that begins at `start`.
+    fn documents(&self, start: u64) -> Vec<usize> {
+        let (starts, end) = (self.cache.documents(), start + self.tokens);
+        let inside =
+            starts.partition_point(|at| *at <= start)..starts.partition_point(|at| *at < end);
+        let mut before = start;
+        let ends = starts[inside].iter().copied().chain([end]);
+        ends.map(|end| (end - std::mem::replace(&mut before, end)) as usize).collect()
+    }
 }
 
 impl Source for Windows {
@@ -104,8 +114,9 @@ impl Source for Windows {
         let first = u128::from(step) * u128::from(self.batch);
         let mut ids = vec![0; self.tokens as usize + 1];
         let sequences = (0..self.batch).map(|row| {
-            self.cache.read(self.first(first + u128::from(row)), &mut ids);
-            Sequence::shifted(&ids)
+            let start = self.first(first + u128::from(row));
+            self.cache.read(start, &mut ids);
+            Sequence { documents: self.documents(start), ..Sequence::shifted(&ids) }
         });
         Ok(sequences.collect())
     }

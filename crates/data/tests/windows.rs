@@ -108,3 +108,31 @@ fn a_fingerprint_tells_sources_apart() {
         assert_ne!(one, other);
     }
 }
+
+#[test]
+fn a_window_says_where_documents_begin_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    let lines = ["abc", "", "defgh", "i", "jklmnopq"].map(|text| format!("{{\"text\": {text:?}}}"));
+    fs::write(&path, lines.join("\n")).unwrap();
+    let cache = folder.path().join("cache");
+    let cache = Cache::open(&[path], true, &Tokenizer::Bytes, &cache, &mut |_, _| {}).unwrap();
+    let (starts, all) = (cache.documents().to_vec(), cache.tokens());
+    assert!(starts.len() >= 4, "{starts:?}");
+    let mut ids = vec![0; all as usize];
+    cache.read(0, &mut ids);
+    let windows = Windows::new(Arc::new(cache), Window::HeldOut, all, 5, 1, 0).unwrap();
+    for step in 0..windows.batches().unwrap() {
+        let sequence = windows.batch(step).unwrap().remove(0);
+        let first = step * 5;
+        assert_eq!(sequence.inputs, ids[first as usize..][..5]);
+        let mut begins = first;
+        for length in &sequence.documents {
+            assert!(*length > 0 && (begins == first || starts.contains(&begins)));
+            begins += *length as u64;
+        }
+        assert_eq!(begins, first + 5);
+        let inside = starts.iter().filter(|at| (first + 1..first + 5).contains(at)).count();
+        assert_eq!(sequence.documents.len(), inside + 1, "step {step} of {starts:?}");
+    }
+}

@@ -128,6 +128,7 @@ fn logits_and_gradients_are_those_of_the_cpu() {
     let sequence = |first: usize| Sequence {
         inputs: (first..first + 160).map(id).collect(),
         targets: (first..first + 160).map(target).collect(),
+        documents: Vec::new(),
     };
     let want = Want { logits: true, gradients: true };
     let [wanted, found] = [&cpu, &kernels]

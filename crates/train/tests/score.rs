@@ -22,6 +22,7 @@ fn sequences(golden: &HashMap<String, Tensor>) -> Vec<Sequence> {
     rows.map(|(inputs, labels)| Sequence {
         inputs: inputs.into_iter().map(|id| id as u32).collect(),
         targets: labels[1..].iter().copied().chain([-100]).collect(),
+        documents: Vec::new(),
     })
     .collect()
 }
