@@ -34,6 +34,14 @@ fn wrong_command_lines() {
             |_| (),
             "score --model model --tokens ids.safetensors --out out --kernel fast",
         ),
+        ("a comparison of an experiment", |_| (), "plan tiny.yaml --compare"),
+        ("a bandwidth without a unit", |_| (), "plan --compare --bandwidth fast"),
+        ("a picture of nothing", |_| (), "plan tiny.yaml --svg spot.svg"),
+        (
+            "a cluster of another kind",
+            |s| s.write("cluster.yaml", "name: a\ndevices: 8\n"),
+            "plan tiny.yaml --cluster cluster.yaml",
+        ),
     ];
     insta::assert_snapshot!(answers(cases));
 }

@@ -18,6 +18,9 @@ pub(crate) fn run(arguments: &Train) -> Done {
     // First of all: whatever takes long from here on can be stopped.
     let stop = stop_flag()?;
     let (yaml, plan) = crate::check::read(&arguments.file)?;
+    if let Some(choice) = &plan.choice {
+        print::say(&choice.to_text());
+    }
     let given = Given { stop, console: Box::new(Console::new()), ..Given::new(yaml, cores()) };
     let outcome = annulus_train::run(&plan, given)?;
     summary(&outcome);

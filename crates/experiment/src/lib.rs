@@ -28,7 +28,7 @@ mod written;
 pub use choice::Settled;
 pub use cluster::{
     Candidate, Cell, Choice, Cluster, Comparison, Estimate, Grid, Hiding, Link, Load, Message,
-    Method, Overlap, Rates, Step, Walk, Weighing, minimal_block, walk,
+    Method, Overlap, Rates, Step, Walk, Way, Weighing, minimal_block, walk,
 };
 pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{

@@ -1,8 +1,8 @@
 //! What an experiment means: every cross-check made, every number derived, nothing optional.
 
 use annulus_sequence::{
-    BlockShape, Bytes, Heads, Mask, Positions, Proof, Return, Schedule, Split, pairs_between,
-    pairs_per_hop, prove,
+    BlockShape, Bytes, DealError, Heads, Mask, Positions, Proof, Return, Schedule, Split,
+    pairs_between, pairs_per_hop, prove,
 };
 
 use serde::Serialize;
@@ -193,25 +193,32 @@ impl Plan {
     /// The schedules of both passes, proved.
     pub(crate) fn passes(&self) -> Result<Passes, Problems> {
         let strategy = self.experiment.attention.strategy;
-        let (tokens, world) = (self.experiment.data.tokens, self.experiment.mesh.sequence);
-        let heads = Heads {
-            query: self.shape.num_attention_heads,
-            key_value: self.shape.num_key_value_heads,
-        };
+        let (world, heads) = (self.experiment.mesh.sequence, self.heads());
         let refused = |error: &dyn std::fmt::Display| {
             let places = &self.experiment.places;
             Problems::from(places.problem("attention.strategy", error.to_string()))
         };
         strategy.check(world, heads).map_err(|e| refused(&e))?;
-        let (layout, weights) = (strategy.layout(), self.experiment.mesh.weights.clone());
-        let weights = weights.unwrap_or_else(|| vec![1; world]);
-        let dealt = layout.deal_weighted(&self.mask, tokens, &weights).map_err(|e| refused(&e))?;
-        let split = Split::new(&self.mask, layout, dealt, heads);
+        let split = self.split().map_err(|e| refused(&e))?;
         let forward = strategy.forward(&split).map_err(|e| refused(&e))?;
         let backward = strategy.backward(&split, Return::Reversed).map_err(|e| refused(&e))?;
         let proof = |schedule: &Schedule| prove(schedule).map_err(|flaw| refused(&flaw));
         let proofs = (proof(&forward)?, proof(&backward)?);
         Ok(Passes { forward: (forward, proofs.0), backward: (backward, proofs.1) })
+    }
+
+    fn heads(&self) -> Heads {
+        let (query, key_value) = (self.shape.num_attention_heads, self.shape.num_key_value_heads);
+        Heads { query, key_value }
+    }
+
+    /// The sequence, dealt to the ranks in proportion to their weights.
+    pub(crate) fn split(&self) -> Result<Split, DealError> {
+        let Experiment { mesh, data, attention, .. } = &self.experiment;
+        let layout = attention.strategy.layout();
+        let weights = mesh.weights.clone().unwrap_or_else(|| vec![1; mesh.sequence]);
+        let dealt = layout.deal_weighted(&self.mask, data.tokens, &weights)?;
+        Ok(Split::new(&self.mask, layout, dealt, self.heads()))
     }
 
     /// What is traded for memory: chosen by what the ranks would hold.

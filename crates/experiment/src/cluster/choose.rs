@@ -3,7 +3,7 @@
 use annulus_sequence::Strategy;
 
 use super::families::{families, label};
-use super::{Cluster, Estimate, Hiding, Weighing};
+use super::{Cluster, Estimate, Hiding, Way, Weighing};
 use crate::{Experiment, Plan, Problem, Problems};
 
 /// Of strategies that take at most so many times the fastest one's step, the one with the least
@@ -30,6 +30,8 @@ pub struct Choice {
     pub candidates: Vec<Candidate>,
     /// What `strategy: auto` takes; `None`: none can run.
     pub chosen: Option<Strategy>,
+    /// The ways back of what is taken, those of the fewest bytes first.
+    pub ways: Vec<Way>,
     /// What unequal shares gain, where devices are unequal or shares are.
     pub weighing: Option<Weighing>,
     /// From how many tokens per rank messages hide behind attention, by kind of link.
@@ -67,9 +69,17 @@ impl Choice {
         let chosen = choose(&candidates, cluster);
         let title = title(experiment);
         let cluster = cluster.clone();
-        let mut choice = Choice { title, cluster, candidates, chosen, weighing: None, hiding };
+        let (weighing, ways) = (None, Vec::new());
+        let mut choice = Choice { title, cluster, candidates, chosen, ways, weighing, hiding };
         choice.weighing = Weighing::of(&choice, experiment, vocabulary);
+        choice.ways = choice.ways_back(experiment, vocabulary);
         Ok(choice)
+    }
+
+    fn ways_back(&self, experiment: &Experiment, vocabulary: Option<usize>) -> Vec<Way> {
+        let under = |strategy| under(experiment, strategy, &self.cluster);
+        let plan = self.chosen.map(under).and_then(|chosen| Plan::of(chosen, vocabulary).ok());
+        plan.map_or_else(Vec::new, |plan| Way::all(&plan, &self.cluster))
     }
 
     /// The estimates of those that can run, the fastest first.
@@ -110,6 +120,7 @@ impl Choice {
                 "none fits, and it needs the least memory"
             }
         )];
+        lines.extend(self.ways.iter().map(|way| way.to_text()));
         lines.extend(self.weighing.as_ref().map(Weighing::to_text));
         let others = self.ranking().into_iter().filter(|(strategy, _)| *strategy != chosen);
         lines.extend(others.map(|(strategy, estimate)| self.against(strategy, estimate, best)));

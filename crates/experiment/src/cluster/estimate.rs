@@ -97,7 +97,7 @@ impl Estimate {
     }
 }
 
-fn shape(plan: &Plan) -> BlockShape {
+pub(super) fn shape(plan: &Plan) -> BlockShape {
     BlockShape {
         batch: plan.micro_batch,
         head_dim: plan.shape.head_dim,

@@ -16,7 +16,8 @@ pub(super) fn families(world: usize) -> Vec<Vec<Strategy>> {
     families
 }
 
-fn shapes(strategy: Strategy, world: usize) -> Vec<Strategy> {
+/// A strategy in all shapes that it can have on `world` ranks.
+pub(super) fn shapes(strategy: Strategy, world: usize) -> Vec<Strategy> {
     let divisors = (2..world).filter(|first| world.is_multiple_of(*first));
     let shapes = divisors.map(|first| Some([first, world / first]));
     let shaped: Vec<Strategy> = match strategy {
@@ -28,7 +29,20 @@ fn shapes(strategy: Strategy, world: usize) -> Vec<Strategy> {
         }
         _ => Vec::new(),
     };
-    if shaped.is_empty() { vec![strategy] } else { shaped }
+    if shaped.is_empty() { vec![bare(strategy)] } else { shaped }
+}
+
+/// A strategy whose shape is open.
+pub(super) fn bare(strategy: Strategy) -> Strategy {
+    let shape = None;
+    match strategy {
+        Strategy::Usp { .. } => Strategy::Usp { shape },
+        Strategy::DoubleRing { .. } => Strategy::DoubleRing { shape },
+        Strategy::Megatron { exchange: Exchange::Both { .. } } => {
+            Strategy::Megatron { exchange: Exchange::Both { shape } }
+        }
+        shaped => shaped,
+    }
 }
 
 /// What a strategy is called in its shape: `usp 4 x 2`, `megatron a2a`.

@@ -3,10 +3,12 @@
 //! A sequence too short leaves devices waiting for links; one too long does not fit into their
 //! memory. Between the two it is both exact and nearly free to split it.
 
+use std::cmp::Ordering::Equal;
+
 use annulus_sequence::Strategy;
 
 use super::choose::under;
-use super::families::label;
+use super::families::{bare, label, shapes};
 use super::show::{aligned, duration};
 use super::{Cluster, Estimate};
 use crate::{Experiment, Plan};
@@ -17,7 +19,7 @@ pub(super) const SWEET: f64 = 0.9;
 /// Steps of one sequence each, by its length and by how many devices share it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grid {
-    /// How the sequence is split.
+    /// How the sequence is split, whatever its shape.
     pub strategy: Strategy,
     /// Devices, rising.
     pub devices: Vec<usize>,
@@ -51,7 +53,8 @@ impl Cell {
 }
 
 impl Grid {
-    /// The experiment's model under `strategy` on `cluster`: 4k to 4M tokens on 1, 2, 4, … devices.
+    /// The experiment's model under `strategy` on `cluster`: 4k to 4M tokens on 1, 2, 4, … devices,
+    /// on each in the best shape of the strategy, with equal shares.
     /// `vocabulary` is what the tokenizer has, where it is known.
     pub fn of(
         experiment: &Experiment,
@@ -59,7 +62,7 @@ impl Grid {
         strategy: Strategy,
         cluster: &Cluster,
     ) -> Grid {
-        let experiment = one_sequence(under(experiment, strategy, cluster));
+        let (experiment, strategy) = (one_sequence(experiment.clone()), bare(strategy));
         let most = cluster.devices().min(MOST_RANKS);
         let devices: Vec<usize> = (0..=most.ilog2()).map(|power| 1 << power).collect();
         let tokens: Vec<usize> = (0..ROWS.1).map(|row| ROWS.0 << row).collect();
@@ -68,7 +71,12 @@ impl Grid {
                 let mut experiment = experiment.clone();
                 experiment.data.tokens = *tokens;
                 experiment.mesh.sequence = *devices;
-                cell(experiment, vocabulary, cluster)
+                let shapes = shapes(strategy, *devices).into_iter();
+                let cells = shapes.filter_map(|shape| {
+                    cell(under(&experiment, shape, cluster), vocabulary, cluster)
+                });
+                cells
+                    .min_by(|a, b| (b.fits, a.step).partial_cmp(&(a.fits, b.step)).unwrap_or(Equal))
             };
             devices.iter().map(cell).collect()
         };
@@ -133,6 +141,7 @@ fn one_sequence(mut experiment: Experiment) -> Experiment {
     experiment.mesh.data = 1;
     experiment.data.batch = 1;
     experiment.memory.micro_batch = None;
+    experiment.mesh.weights = None;
     experiment
 }
 

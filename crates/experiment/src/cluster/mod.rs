@@ -17,6 +17,7 @@ mod read;
 mod show;
 mod svg;
 mod walk;
+mod ways;
 mod weigh;
 
 pub use choose::{Candidate, Choice};
@@ -27,4 +28,5 @@ pub use grid::{Cell, Grid};
 pub use load::{Load, Message, Step};
 pub use overlap::{Hiding, Overlap, minimal_block};
 pub use walk::{Walk, walk};
+pub use ways::Way;
 pub use weigh::Weighing;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::families::label;
-use super::{Candidate, Choice, Cluster, Estimate, Hiding, Link, Weighing};
+use super::{Candidate, Choice, Cluster, Estimate, Hiding, Link, Way, Weighing};
 use crate::report::size;
 
 const HEAD: [&str; 9] = [
@@ -83,6 +83,8 @@ impl Choice {
                 Err(why) => json!({ "strategy": name, "refused": why }),
             }
         };
+        let way =
+            |way: &Way| json!({ "what": way.word(), "seconds": way.seconds, "bytes": way.bytes });
         let weighing = |weighing: &Weighing| {
             let Weighing { weights, written, equal, weighed, .. } = weighing;
             json!({ "weights": weights, "written": written, "equal": equal, "weighed": weighed })
@@ -93,6 +95,7 @@ impl Choice {
             "strategies": self.candidates.iter().map(strategy).collect::<Vec<_>>(),
             "auto": self.chosen.map(label),
             "why": self.why(),
+            "ways_back": self.ways.iter().map(way).collect::<Vec<_>>(),
             "weights": self.weighing.as_ref().map(weighing),
             "hidden_from": self.hiding.iter().map(hiding).collect::<Vec<_>>(),
         })

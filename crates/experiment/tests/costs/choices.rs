@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use annulus_experiment::{Choice, Cluster, Experiment, Grid, Plan};
-use annulus_sequence::Strategy;
+use annulus_sequence::{Return, Strategy};
 
 use crate::support::{cluster, experiment, plain};
 
@@ -132,11 +132,34 @@ fn shares_by_speed_are_the_stragglers_remedy() {
     );
     // At best seven and a half devices work where four did.
     assert!(weighing.gain() > 1.4 && weighing.gain() <= 1.875, "{weighing:?}");
-    let line = named(&[]).why()[1].clone();
-    assert!(line.contains("`mesh.weights: [2, 2, 1, 2, 2, 2, 2, 2]` would make"), "{line}");
+    let lines = named(&[]).why().join("\n");
+    assert!(lines.contains("`mesh.weights: [2, 2, 1, 2, 2, 2, 2, 2]` would make"), "{lines}");
     let written = named(&["mesh.weights=[2, 2, 1, 2, 2, 2, 2, 2]"]).weighing.expect("written");
     assert_eq!((written.written, written.weighed), (true, weighing.weighed));
     assert_eq!(among(&[], &cluster()).weighing, None);
+}
+
+/// In bf16 with f32 gradients queries weigh 8 units a head and keys with values 12.
+#[test]
+fn queries_travel_back_where_few_share_a_key() {
+    let lightest = |heads: &str| {
+        let choice = among(&[heads], &cluster());
+        assert!(choice.ways.is_sorted_by_key(|way| way.bytes), "{:?}", choice.ways);
+        let chosen = choice.chosen.expect("some can run");
+        assert_eq!(choice.ways.len(), chosen.returns().len());
+        choice.ways[0].how
+    };
+    assert_eq!(lightest("model.num_key_value_heads=32"), Return::Queries);
+    assert_eq!(lightest("model.num_key_value_heads=16"), Return::Reversed);
+    assert_eq!(lightest("model.num_key_value_heads=8"), Return::Reversed);
+}
+
+#[test]
+fn a_grid_takes_the_best_shape_for_every_number_of_devices() {
+    let experiment = experiment(&["model.num_hidden_layers=2"]);
+    let usp = Grid::of(&experiment, None, Strategy::Usp { shape: Some([4, 2]) }, &cluster());
+    assert_eq!(usp.strategy, Strategy::USP);
+    assert!(usp.cells.iter().flatten().all(Option::is_some), "{}", usp.to_text());
 }
 
 fn grid(cluster: &Cluster) -> Grid {

@@ -1,0 +1,59 @@
+//! The ways back of a strategy beside each other: what travels backward, and what it takes.
+//!
+//! Keys and values travel with their gradients, or queries with the gradient of their output and
+//! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
+//! heads share a key/value head, and on the types on the wire.
+
+use annulus_sequence::Return;
+
+use super::estimate::shape;
+use super::show::duration;
+use super::walk::walk;
+use super::{Cluster, Load};
+use crate::Plan;
+use crate::report::size;
+
+/// One way back of one attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Way {
+    /// Which.
+    pub how: Return,
+    /// Seconds until the last rank is done.
+    pub seconds: f64,
+    /// Bytes that the busiest rank puts on the wire.
+    pub bytes: u64,
+}
+
+impl Way {
+    /// All ways back of a plan's attention on `cluster` that differ, those of the fewest bytes
+    /// first.
+    pub fn all(plan: &Plan, cluster: &Cluster) -> Vec<Way> {
+        let strategy = plan.experiment.attention.strategy;
+        let Ok(split) = plan.split() else { return Vec::new() };
+        let way = |how: &Return| {
+            let schedule = strategy.backward(&split, *how).ok()?;
+            let load = Load::of(&schedule, shape(plan), cluster.rates.tile);
+            let bytes = (0..load.world()).map(|rank| load.bytes(rank)).max().unwrap_or_default();
+            let seconds = walk(&load, cluster, 0, &vec![0.0; load.world()]).end();
+            Some(Way { how: *how, seconds, bytes })
+        };
+        let mut ways: Vec<Way> = strategy.returns().iter().filter_map(way).collect();
+        ways.sort_by_key(|way| way.bytes);
+        ways
+    }
+
+    /// The way in words.
+    pub fn word(self) -> &'static str {
+        match self.how {
+            Return::Travelling => "keys and values travel all the way round",
+            Return::Reversed => "keys and values travel against the forward ring",
+            Return::Queries => "queries travel",
+        }
+    }
+
+    /// The way in a line.
+    pub(super) fn to_text(self) -> String {
+        let (seconds, bytes) = (duration(self.seconds), size(self.bytes));
+        format!("  {seconds} backward, {bytes} sent, where {}", self.word())
+    }
+}

@@ -1,0 +1,68 @@
+//! What a step takes elsewhere, and how methods compare: asked of the whole program.
+
+use std::fs;
+
+use annulus_sequence::Strategy;
+use annulus_tests::runs::Place;
+use annulus_tests::{root, run};
+use serde_json::Value;
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+
+fn ask(place: &Place, arguments: &[&str]) -> Value {
+    run(ANNULUS, &place.path(""), arguments).ended(0).json().remove(0)
+}
+
+fn shipped(name: &str) -> String {
+    root().join("experiments/clusters").join(name).display().to_string()
+}
+
+#[test]
+fn every_strategy_is_estimated_on_a_described_cluster() {
+    let place = Place::new(ANNULUS);
+    let cluster = shipped("h100.yaml");
+    let base = ["plan", "experiment.yaml", "--cluster", &cluster, "mesh.sequence=4"];
+    let arguments = [&base[..], &["--json", "--svg", "spot.svg"]].concat();
+    let shown = ask(&place, &arguments);
+    let strategies = shown["strategies"].as_array().expect("strategies");
+    for strategy in Strategy::ALL {
+        let of = |shown: &&Value| {
+            shown["strategy"].as_str().is_some_and(|name| name.starts_with(strategy.name()))
+        };
+        let found = strategies.iter().find(of).expect("a line for each");
+        let runs = found["step"].as_f64().is_some_and(|seconds| seconds > 0.0);
+        assert_eq!(runs, strategy != Strategy::Local, "{found}");
+        assert_eq!(found["refused"].is_string(), !runs, "{found}");
+    }
+    assert!(shown["auto"].is_string() && shown["sweet_spot"].as_array().is_some(), "{shown}");
+    let svg = fs::read_to_string(place.path("spot.svg")).expect("written");
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    assert!(!place.path("run").exists(), "nothing was trained");
+}
+
+#[test]
+fn the_textbooks_case_needs_no_experiment() {
+    let place = Place::new(ANNULUS);
+    let text = run(ANNULUS, &place.path(""), &["plan", "--compare"]).ended(0).stdout.clone();
+    assert!(text.contains("64 GB, 0.32 s"), "{text}");
+    let asked = ["plan", "--compare", "--tokens", "64k", "--ranks", "4", "--json"];
+    let shown = ask(&place, &asked);
+    let methods = shown["methods"].as_array().expect("methods");
+    let names: Vec<&str> = methods.iter().filter_map(|method| method["name"].as_str()).collect();
+    for name in ["single device", "naive broadcast", "sliding window", "Li et al.'s ring", "ring"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+}
+
+/// A run whose strategy is left open trains under the one that its plan chose.
+#[test]
+fn a_strategy_that_is_left_open_is_chosen() {
+    let place = Place::new(ANNULUS);
+    let open = ["attention.strategy=auto", "schedule.steps=2", "schedule.warmup=0"];
+    let planned = ask(&place, &[&["plan", "experiment.yaml", "--json"], &open[..]].concat());
+    let chosen = planned["choice"]["auto"].as_str().expect("a choice").to_owned();
+    place.train("open", &open).ended(0);
+    let plan = fs::read_to_string(place.path("open/plan.yaml")).expect("the resolved plan");
+    let strategy = chosen.split(' ').next().expect("a word");
+    assert!(plan.contains(&format!("strategy: {strategy}\n")), "{chosen}: {plan}");
+}
