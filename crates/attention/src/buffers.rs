@@ -68,6 +68,11 @@ impl Buffers {
         if of_heads.is_empty() { Ok(None) } else { joined(of_heads, 1).map(Some) }
     }
 
+    /// Whether the block, or one that contains it, is here.
+    pub(crate) fn has(&self, block: Block) -> bool {
+        self.around(block).is_some()
+    }
+
     fn around(&self, block: Block) -> Option<(&Block, &Tensors)> {
         let least = Block { heads: Extent::all(0), rows: Extent::all(0), ..block };
         let mut of_owner = self

@@ -5,16 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::iter::zip;
-use std::slice::from_ref;
 
 use annulus_comm::Label;
 use annulus_memory::{Class, scope};
 use annulus_ops::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, State, Tile};
 use annulus_ops::charge;
-use annulus_sequence::{Block, Hop, Part, Pass, TilePlan, Visibility};
+use annulus_sequence::{Block, Hop, Part, Pass, Rows, TilePlan, View};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::buffers::{Buffers, Tensors};
+use crate::seen::{Seen, added, joined, rows};
 use crate::travel::Travels;
 use crate::{Attention, Place};
 
@@ -24,7 +24,7 @@ pub(crate) struct Running<'a> {
     pass: Pass,
     held: Buffers,
     /// Of queries that have seen some of their keys.
-    states: BTreeMap<Block, Box<dyn State>>,
+    states: BTreeMap<Block, BTreeMap<Rows, Box<dyn State>>>,
     travels: Travels<'a>,
     batch: usize,
     head_dim: usize,
@@ -79,54 +79,103 @@ impl<'a> Running<'a> {
         }
         let keys = self.held.keys(&hop.tiles)?;
         for tiles in hop.tiles.chunk_by(|a, b| a.queries == b.queries) {
-            let mut state = match self.states.remove(&tiles[0].queries) {
-                Some(state) => state,
-                None => self.begin(tiles[0].queries)?,
-            };
             // Made anew for every block of queries: kept for all of them they would grow with the whole sequence.
-            let seen: Vec<Visibility> = tiles.iter().map(|tile| self.visibility(tile)).collect();
-            let plain = zip(tiles, &seen).map(|(tile, seen)| {
+            let mut seen: BTreeMap<Rows, Vec<Seen>> = BTreeMap::new();
+            for tile in tiles {
                 let [k, v] = &keys[&tile.keys][..] else {
                     bail!("attention: {tile:?} has no keys")
                 };
-                Ok(Tile { k, v, visibility: from_ref(seen) })
-            });
-            let plain = plain.collect::<Result<Vec<_>>>()?;
-            match self.pass {
-                Pass::Forward => {
-                    let progress = || self.travels.progress();
-                    self.attention.kernel.forward(&plain, &mut *state, &progress)?;
+                for view in self.views(tile) {
+                    let one = Seen::new(tile.keys, view, k, v)?;
+                    seen.entry(one.queries()).or_default().push(one);
                 }
-                Pass::Backward => self.backward(tiles, plain, &mut *state)?,
             }
-            self.states.insert(tiles[0].queries, state);
+            for (rows, seen) in &seen {
+                let mut state = self.state(tiles[0].queries, *rows)?;
+                match self.pass {
+                    Pass::Forward => {
+                        let progress = || self.travels.progress();
+                        let tiles: Vec<Tile<'_>> = seen.iter().map(Seen::tile).collect();
+                        self.attention.kernel.forward(&tiles, &mut *state, &progress)?;
+                    }
+                    Pass::Backward => self.backward(seen, &mut *state)?,
+                }
+                self.states.entry(tiles[0].queries).or_default().insert(*rows, state);
+            }
+            if self.pass == Pass::Backward {
+                tiles
+                    .iter()
+                    .try_for_each(|tile| self.zeros_if_none(tile.keys.of(Part::Gradient)))?;
+            }
         }
         Ok(())
     }
 
-    /// Adds tiles to the gradients of their keys and values, which come to be where they are not here yet.
-    fn backward(
-        &mut self,
-        plans: &[TilePlan],
-        tiles: Vec<Tile<'_>>,
+    /// Adds views to the gradients of their keys and values, which come to be where they are not here yet. Of one block's views
+    /// of all keys every one carries the sums of the one before it.
+    fn backward(&mut self, seen: &[Seen], state: &mut dyn State) -> Result<()> {
+        let (mut whole, thinned): (Vec<&Seen>, Vec<&Seen>) =
+            seen.iter().partition(|one| one.is_of_all_keys());
+        while !whole.is_empty() {
+            let mut round: Vec<&Seen> = Vec::new();
+            whole.retain(|one| {
+                let first = round.iter().all(|other| other.of != one.of);
+                if first {
+                    round.push(one);
+                }
+                !first
+            });
+            let carry =
+                |one: &&Seen| self.held.taken(one.of.of(Part::Gradient)).and_then(gradients);
+            let carried = round.iter().map(carry).collect();
+            let made = self.kernel_backward(&round, carried, state)?;
+            for (one, KeyValueGradients { dk, dv }) in zip(round, made) {
+                self.held.put(one.of.of(Part::Gradient), vec![dk, dv], &*self.attention.kernel)?;
+            }
+        }
+        let nothing = thinned.iter().map(|_| None).collect();
+        let made = self.kernel_backward(&thinned, nothing, state)?;
+        let made: Vec<(&Seen, KeyValueGradients)> = zip(thinned, made).collect();
+        for of_block in made.chunk_by(|a, b| a.0.of == b.0.of) {
+            let sum = of_block[0].0.of.of(Part::Gradient);
+            let parts = |of: fn(&KeyValueGradients) -> &Tensor| -> Vec<(Rows, Tensor)> {
+                of_block.iter().map(|(one, made)| (one.keys(), of(made).clone())).collect()
+            };
+            let zeros = travelling(|| self.zeros(sum))?;
+            let [dk, dv] = [parts(|made| &made.dk), parts(|made| &made.dv)];
+            let sums = vec![added(&zeros[0], &dk)?, added(&zeros[1], &dv)?];
+            self.held.put(sum, sums, &*self.attention.kernel)?;
+        }
+        Ok(())
+    }
+
+    fn kernel_backward(
+        &self,
+        seen: &[&Seen],
+        carried: Vec<Option<KeyValueGradients>>,
         state: &mut dyn State,
-    ) -> Result<()> {
-        let sums = plans.iter().map(|plan| plan.keys.of(Part::Gradient));
-        let carried = sums.clone().map(|sum| self.held.taken(sum).and_then(gradients));
-        let tiles = zip(tiles, carried).map(|(tile, carried)| BackwardTile { tile, carried });
-        let tiles = tiles.collect();
+    ) -> Result<Vec<KeyValueGradients>> {
+        let tiles =
+            zip(seen, carried).map(|(one, carried)| BackwardTile { tile: one.tile(), carried });
         let progress = || self.travels.progress();
-        let made = self.attention.kernel.backward(tiles, state, &progress)?;
-        for (sum, KeyValueGradients { dk, dv }) in zip(sums, made) {
-            charge([&dk, &dv], Class::KeyValue);
-            self.held.put(sum, vec![dk, dv], &*self.attention.kernel)?;
+        let made = self.attention.kernel.backward(tiles.collect(), state, &progress)?;
+        for KeyValueGradients { dk, dv } in &made {
+            charge([dk, dv], Class::KeyValue);
         }
-        Ok(())
+        Ok(made)
     }
 
-    fn begin(&self, queries: Block) -> Result<Box<dyn State>> {
+    /// The running state of some rows of a block of queries, to be put back.
+    fn state(&mut self, queries: Block, which: Rows) -> Result<Box<dyn State>> {
+        let running = self.states.get_mut(&queries).and_then(|states| states.remove(&which));
+        running.map_or_else(|| self.begin(queries, which), Ok)
+    }
+
+    fn begin(&self, queries: Block, which: Rows) -> Result<Box<dyn State>> {
         let (kernel, scale) = (&self.attention.kernel, self.attention.scale);
-        match (self.pass, &self.held.lend(queries)?[..]) {
+        let held = self.held.lend(queries)?;
+        let held = held.iter().map(|tensor| rows(tensor, which)).collect::<Result<Tensors>>()?;
+        match (self.pass, &held[..]) {
             (Pass::Forward, [q]) => kernel.begin(q, scale),
             (Pass::Backward, [q, gradient, lse, delta]) => {
                 let [gradient, lse, delta] = [gradient, lse, delta].map(Clone::clone);
@@ -138,18 +187,33 @@ impl<'a> Running<'a> {
 
     fn finish_queries(&mut self, queries: Block) -> Result<()> {
         let kernel = &*self.attention.kernel;
-        let state = match self.states.remove(&queries) {
-            Some(state) => state,
-            None => self.begin(queries)?,
-        };
+        let all = Rows { offset: 0, stride: 1, count: queries.rows.len() };
+        let whole = self.state(queries, all)?;
+        let parts = self.states.remove(&queries).unwrap_or_default().into_iter();
         let (part, tensors) = match self.pass {
             Pass::Forward => {
-                let Attended { out, lse } = kernel.finish(state)?;
+                let parts = parts.map(|(rows, state)| Ok((rows, kernel.finish(state)?)));
+                let whole = kernel.finish(whole)?;
+                let Attended { out, lse } = joined(whole, &parts.collect::<Result<Vec<_>>>()?)?;
                 (Part::Output, vec![out, lse])
             }
-            Pass::Backward => (Part::QueryGradient, vec![kernel.finish_backward(state)?]),
+            Pass::Backward => {
+                let parts = parts.map(|(rows, state)| Ok((rows, kernel.finish_backward(state)?)));
+                let whole = kernel.finish_backward(whole)?;
+                let dq = added(&whole, &parts.collect::<Result<Vec<_>>>()?)?;
+                (Part::QueryGradient, vec![dq])
+            }
         };
         self.held.put(queries.of(part), tensors, kernel)
+    }
+
+    /// Under the mask of a batch a tile may show nothing that the schedule's mask does: its sums are to be there all the same.
+    fn zeros_if_none(&mut self, sum: Block) -> Result<()> {
+        if self.held.has(sum) {
+            return Ok(());
+        }
+        let zeros = travelling(|| self.zeros(sum))?;
+        self.held.put(sum, zeros, &*self.attention.kernel)
     }
 
     /// Gradients of keys and values that nobody has added to.
@@ -159,10 +223,10 @@ impl<'a> Running<'a> {
         Ok(vec![zeros()?, zeros()?])
     }
 
-    fn visibility(&self, tile: &TilePlan) -> Visibility {
+    fn views(&self, tile: &TilePlan) -> Vec<View> {
         let [q, k] = [tile.queries, tile.keys]
             .map(|block| self.attention.positions[block.owner].rows(block.rows.range()));
-        Visibility::new(&self.attention.mask, &q, &k)
+        View::all(&self.attention.mask, &q, &k)
     }
 
     fn label(&self, Place { step, layer }: Place, hop: usize) -> Label {

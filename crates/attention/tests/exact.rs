@@ -10,7 +10,7 @@ use annulus_comm::{Communicator, Metered, threads};
 use annulus_ops::attention::{AttentionKernel, Dense, Fused, Reference, dense};
 use annulus_ops::{Key, Pool, normal};
 use annulus_sequence::{
-    BlockShape, Bytes, Exchange, Heads, Mask, Positions, Return, Rule, Strategy,
+    BlockShape, Bytes, Documents, Exchange, Heads, Mask, Positions, Return, Rule, Strategy,
 };
 use candle_core::{DType, Device, Result, Tensor, Var};
 
@@ -143,6 +143,24 @@ fn masks() -> [Mask; 5] {
     ]
 }
 
+/// Masks that differ by batch row, show a row more than two intervals, or thin rows out.
+fn patterns() -> Vec<Mask> {
+    let lengths: [&[usize]; BATCH] = [&[5, 1, 20, 9], &[17, 13]];
+    let documents = Rule::Documents(lengths.map(Documents::of_lengths).to_vec());
+    let window = Mask::causal().and(Rule::Window(6));
+    vec![
+        Mask::full().and(Rule::Prefix(11)).and(documents.clone()),
+        Mask::full().and(Rule::KeyPadding(vec![0, 29])),
+        window.clone().and(Rule::Sinks(3)).and(documents),
+        window.and(Rule::Global(vec![2..3, 9..11, 20..22])),
+        Mask::full().and(Rule::Window(3)).and(Rule::Global(vec![0..2, 12..14, 25..26])),
+        Mask::causal().and(Rule::Strided { stride: 5 }),
+        Mask::full().and(Rule::Strided { stride: 4 }).and(Rule::Sinks(1)),
+        Mask::full().and(Rule::Strided { stride: 3 }).and(Rule::Strided { stride: 4 }),
+        Mask::causal().and(Rule::Fixed { block: 7, columns: 2 }),
+    ]
+}
+
 /// Every strategy, exchange, shape and group that runs on so many ranks and heads, each way back.
 fn variants(world: usize, heads: Heads) -> Vec<(Strategy, Return)> {
     let divisors = |number: usize| (1..=number).filter(move |d| number.is_multiple_of(*d));
@@ -185,6 +203,23 @@ fn every_strategy_equals_dense_attention() {
                     check(&case, &dense, how, world);
                     cases += 1;
                 }
+            }
+        }
+    }
+    println!("{cases} cases, at most {:.1e} off", f64::from_bits(WORST.load(Ordering::Relaxed)));
+}
+
+#[test]
+fn every_strategy_computes_every_mask() {
+    let mut cases = 0;
+    for mask in patterns() {
+        for (heads, world) in [(HEADS[1], 1), (HEADS[2], 3), (HEADS[1], 4), (HEADS[3], 6)] {
+            // 37 deals evenly to nobody.
+            let case = case(heads, 37, 8, mask.clone());
+            let dense = case.dense();
+            for how in variants(world, heads) {
+                check(&case, &dense, how, world);
+                cases += 1;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Rows of a shard that a kernel can be told of: an offset and a stride.
 
 /// Every `stride`-th row of a shard from `offset` on, `count` of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rows {
     /// The first row.
     pub offset: usize,

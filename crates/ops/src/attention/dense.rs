@@ -25,7 +25,7 @@ pub struct Dense {
     pub dv: Tensor,
 }
 
-/// A block of queries against a block of keys, in f64, by `mask.allows` on every pair of positions.
+/// A block of queries against a block of keys, in f64, by `mask.allows_in` on every pair of positions.
 ///
 /// `q` and `gradient` are [B, Hq, Sq, D], `k` and `v` [B, Hkv, Sk, D], of any float dtype; `gradient` is that of the output.
 /// A row that sees nothing has output 0, log-sum-exp -inf, and adds nothing to any gradient.
@@ -52,14 +52,18 @@ pub fn dense(
         return wrong(&format!("positions of {positions:?} queries and keys, wanted {wanted:?}"));
     }
     let keys: Vec<usize> = keys.iter().collect();
-    let visible: Vec<Vec<usize>> = queries
-        .iter()
-        .map(|query| (0..columns).filter(|&column| mask.allows(query, keys[column])).collect())
+    let seen_by = |row: usize, query: usize| -> Vec<usize> {
+        (0..columns).filter(|&column| mask.allows_in(row, query, keys[column])).collect()
+    };
+    // By batch row, as far as the mask tells them apart.
+    let visible: Vec<Vec<Vec<usize>>> = (0..mask.rows())
+        .map(|row| queries.iter().map(|query| seen_by(row, query)).collect())
         .collect();
 
     let mut rows = Rows::new(sizes.dim, scale, [q, k, v, gradient])?;
     for head in 0..batch * sizes.heads {
         let keys = head / (sizes.heads / kv_heads) * columns;
+        let visible = &visible[(head / sizes.heads).min(visible.len() - 1)];
         for (row, visible) in visible.iter().enumerate().filter(|(_, seen)| !seen.is_empty()) {
             rows.attend(head * sizes.rows + row, keys, visible);
         }

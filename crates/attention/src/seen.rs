@@ -1,0 +1,126 @@
+//! What of a tile queries see, and what comes of queries that see it in parts.
+//!
+//! A kernel takes at most two intervals for every row. A mask that shows more is cut into views of all rows or of the rows of
+//! one residue class; a class of queries has a running state of its own, and in the end all of a row's results are one softmax.
+
+use annulus_ops::attention::{Attended, Tile};
+use annulus_sequence::{Block, Rows, View};
+use candle_core::{DType, Device, Result, Tensor};
+
+/// A view of the keys of a block, with the rows it is of.
+pub(crate) struct Seen {
+    /// The block of the keys.
+    pub(crate) of: Block,
+    view: View,
+    k: Tensor,
+    v: Tensor,
+}
+
+impl Seen {
+    /// Of keys and values [B, H, S, D].
+    pub(crate) fn new(of: Block, view: View, k: &Tensor, v: &Tensor) -> Result<Seen> {
+        let [k, v] = [rows(k, view.keys.rows)?, rows(v, view.keys.rows)?];
+        Ok(Seen { of, view, k, v })
+    }
+    /// The query rows.
+    pub(crate) fn queries(&self) -> Rows {
+        self.view.queries.rows
+    }
+    /// The key rows.
+    pub(crate) fn keys(&self) -> Rows {
+        self.view.keys.rows
+    }
+    /// Whether these are all keys of the block.
+    pub(crate) fn is_of_all_keys(&self) -> bool {
+        self.keys().are_all_of(self.of.rows.len())
+    }
+    pub(crate) fn tile(&self) -> Tile<'_> {
+        Tile { k: &self.k, v: &self.v, visibility: &self.view.visibility }
+    }
+}
+
+/// Some rows of [B, H, S, ..]: the same storage where they are all.
+pub(crate) fn rows(tensor: &Tensor, which: Rows) -> Result<Tensor> {
+    if which.are_all_of(tensor.dim(2)?) {
+        return Ok(tensor.clone());
+    }
+    tensor.index_select(&indices(which.iter(), tensor.device())?, 2)
+}
+
+/// `to` and, at the rows they are of, all of `parts`.
+pub(crate) fn added(to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
+    if parts.is_empty() {
+        return Ok(to.clone());
+    }
+    let all: Vec<&Tensor> = parts.iter().map(|(_, part)| part).collect();
+    let index = indices(parts.iter().flat_map(|(rows, _)| rows.iter()), to.device())?;
+    to.index_add(&index, &Tensor::cat(&all, 2)?, 2)
+}
+
+/// The results of all rows and those of some, which are of other keys: one softmax.
+pub(crate) fn joined(whole: Attended, parts: &[(Rows, Attended)]) -> Result<Attended> {
+    let mut all = whole;
+    for layer in layers(parts, all.out.dim(2)?) {
+        all = one_softmax(&all, &spread(&layer, parts, &all)?)?;
+    }
+    Ok(all)
+}
+
+/// By row, which of the parts it is in and where; as many times as rows are in several parts.
+fn layers(parts: &[(Rows, Attended)], rows: usize) -> Vec<Vec<Option<usize>>> {
+    let mut layers: Vec<Vec<Option<usize>>> = Vec::new();
+    let mut before = 0;
+    for (part, _) in parts {
+        let free = |layer: &Vec<Option<usize>>| part.iter().all(|row| layer[row].is_none());
+        let index = layers.iter().position(free).unwrap_or(layers.len());
+        if index == layers.len() {
+            layers.push(vec![None; rows]);
+        }
+        part.iter().enumerate().for_each(|(at, row)| layers[index][row] = Some(before + at));
+        before += part.count;
+    }
+    layers
+}
+
+/// A layer as results of all rows: nothing where it has none.
+fn spread(
+    layer: &[Option<usize>],
+    parts: &[(Rows, Attended)],
+    like: &Attended,
+) -> Result<Attended> {
+    let nothing = |tensor: &Tensor, value: f64| {
+        let one = tensor.narrow(2, 0, 1)?;
+        Tensor::full(value, one.dims(), one.device())?.to_dtype(one.dtype())
+    };
+    let (out, lse) = (nothing(&like.out, 0.0)?, nothing(&like.lse, f64::NEG_INFINITY)?);
+    let last: usize = parts.iter().map(|(rows, _)| rows.count).sum();
+    let index = layer.iter().map(|at| at.unwrap_or(last));
+    let index = indices(index, like.out.device())?;
+    let all = |of: fn(&Attended) -> &Tensor, nothing: &Tensor| {
+        let tensors = parts.iter().map(|(_, part)| of(part)).chain([nothing]);
+        Tensor::cat(&tensors.collect::<Vec<_>>(), 2)?.index_select(&index, 2)
+    };
+    Ok(Attended { out: all(|part| &part.out, &out)?, lse: all(|part| &part.lse, &lse)? })
+}
+
+/// Results over disjoint keys, weighted by their sums of exponentials.
+fn one_softmax(a: &Attended, b: &Attended) -> Result<Attended> {
+    // Of rows that see nothing both are -inf: a finite stand-in leaves them weights of 0.
+    let most = a.lse.maximum(&b.lse)?.maximum(f64::from(f32::MIN))?;
+    let [of_a, of_b] = [&a.lse, &b.lse].map(|lse| (lse - &most)?.exp());
+    let (of_a, of_b) = (of_a?, of_b?);
+    let sum = (&of_a + &of_b)?;
+    let some = sum.maximum(f64::from(f32::MIN_POSITIVE))?;
+    let weighed = |of: &Attended, weight: Tensor| {
+        let weight = (weight / &some)?.unsqueeze(3)?;
+        of.out.to_dtype(DType::F32)?.broadcast_mul(&weight)
+    };
+    let out = (weighed(a, of_a)? + weighed(b, of_b)?)?.to_dtype(a.out.dtype())?;
+    Ok(Attended { out, lse: (most + sum.log()?)? })
+}
+
+fn indices(rows: impl Iterator<Item = usize>, device: &Device) -> Result<Tensor> {
+    let rows: Vec<u32> = rows.map(|row| row as u32).collect();
+    let len = rows.len();
+    Tensor::from_vec(rows, len, device)
+}
