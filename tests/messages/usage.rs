@@ -68,8 +68,8 @@ fn wrong_experiments() {
             "plan tiny.yaml",
         ),
         (
-            "a strategy of a later version",
-            |s| s.replace("tiny.yaml", "output: run", "attention: { strategy: ulysses }"),
+            "a strategy that there is not",
+            |s| s.replace("tiny.yaml", "output: run", "attention: { strategy: tree }"),
             "verify tiny.yaml",
         ),
         (
