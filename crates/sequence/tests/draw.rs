@@ -24,6 +24,12 @@ rank 3   ◪ 8      ◪ 8      ◪ 8      ◪ 10       x 1.00
 }
 
 #[test]
+fn shards_of_different_lengths_say_so() {
+    let drawn = draw_layout(Layout::Contiguous, &Mask::full(), 7, 3).unwrap();
+    assert!(drawn.starts_with("7 positions over 3 ranks as contiguous chunks, 2 to 3 each\n"));
+}
+
+#[test]
 fn stripes_list_the_first_and_the_last() {
     let drawn = draw_layout(Layout::Striped { width: 2 }, &Mask::full(), 64, 4).unwrap();
     assert!(drawn.contains("  2-3, 10-11, .. 58-59\n"), "{drawn}");

@@ -21,13 +21,22 @@ pub fn draw_layout(
 ) -> Result<String, DealError> {
     let shards = layout.deal(tokens, world)?;
     let mut lines = vec![
-        format!("{tokens} positions over {} as {layout}, {} each", ranks(world), tokens / world),
+        format!("{tokens} positions over {} as {layout}, {}", ranks(world), each(&shards)),
         String::new(),
     ];
     lines.extend(draw_shards(&shards, tokens));
     lines.push(String::new());
     lines.extend(draw_pairs(&shards, mask));
     Ok(lines.join("\n"))
+}
+
+/// How many positions a rank holds: `4 each`, or `3 to 5 each`.
+fn each(shards: &[Positions]) -> String {
+    let tokens = || shards.iter().map(Positions::tokens);
+    match (tokens().min().unwrap_or(0), tokens().max().unwrap_or(0)) {
+        (fewest, most) if fewest == most => format!("{most} each"),
+        (fewest, most) => format!("{fewest} to {most} each"),
+    }
 }
 
 /// A line per rank: a column is dark where the rank holds its positions, and lists them.
