@@ -128,13 +128,12 @@ fn all_small_worlds_are_proved() {
 #[test]
 fn a_million_positions_over_64_ranks_are_generated_and_proved_at_once() {
     let heads = Heads { query: 64, key_value: 8 };
-    let split = |strategy: Strategy, mask| strategy.split(mask, 1 << 20, 64, heads).unwrap();
     let mut worst = Duration::ZERO;
     for mask in [Mask::causal(), window(300_000)] {
         for strategy in Strategy::ALL.into_iter().skip(1) {
             let at_once = |how: Option<Return>| {
                 let started = Instant::now();
-                let split = split(strategy, &mask);
+                let split = strategy.split(&mask, 1 << 20, 64, heads).unwrap();
                 let schedule = match how {
                     None => strategy.forward(&split),
                     Some(how) => strategy.backward(&split, how),
