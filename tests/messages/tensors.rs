@@ -114,11 +114,6 @@ fn wrong_cases_of_attention() {
             },
             "attend --case case.safetensors --out out --ranks 4 --strategy ring",
         ),
-        (
-            "tokens that do not deal",
-            |_| (),
-            "attend --case case.safetensors --out out --ranks 3 --strategy ring",
-        ),
         ("no folder for the answer", |_| (), "attend --case case.safetensors --out nowhere/out"),
     ];
     insta::assert_snapshot!(answers(cases));
@@ -173,11 +168,6 @@ fn wrong_ids_to_score() {
             "a label that is no label",
             |s| write_ids(s, &[("input_ids", ids(1, 4)), ("labels", matrix(&[[1, -5, 3, 3]]))]),
             SCORE,
-        ),
-        (
-            "tokens that do not deal",
-            |_| (),
-            "score --model model --tokens ids.safetensors --out out --ranks 3 --strategy striped",
         ),
         (
             "several ranks, no strategy",

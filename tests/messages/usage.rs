@@ -14,7 +14,6 @@ fn wrong_command_lines() {
         ("no ranks", |_| (), "layout ring --ranks 0"),
         ("no tokens", |_| (), "layout ring --tokens 0"),
         ("nothing visible", |_| (), "layout ring --window 0"),
-        ("tokens that do not deal", |_| (), "layout megatron --ranks 4 --tokens 20"),
         ("one rank's strategy on four", |_| (), "layout local --ranks 4"),
         (
             "more ranks than there can be",

@@ -7,8 +7,8 @@ use annulus_memory::{Class, scope};
 use annulus_ops::attention::{Attended, AttentionKernel, Prepared};
 use annulus_ops::charge;
 use annulus_sequence::{
-    Block, Extent, Flaw, Heads, Hop, Mask, Part, Pass, Positions, Return, Schedule, Strategy,
-    StrategyError, prove,
+    Block, Documents, Extent, Flaw, Heads, Hop, Mask, Part, Pass, Positions, Return, Rule,
+    Schedule, Split, Strategy, StrategyError, prove,
 };
 use candle_core::{DType, Result, Tensor};
 
@@ -69,33 +69,46 @@ pub enum AttentionError {
 }
 
 /// Exact attention over a split sequence, on one rank of those that share it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Attention {
     pub(crate) mask: Mask,
     pub(crate) scale: f64,
     pub(crate) heads: Heads,
     /// What every rank holds.
-    pub(crate) positions: Vec<Positions>,
+    pub(crate) positions: Arc<[Positions]>,
     /// What this rank does.
-    forward: Vec<Hop>,
-    backward: Vec<Hop>,
+    forward: Arc<[Hop]>,
+    backward: Arc<[Hop]>,
     pub(crate) comm: Arc<dyn Communicator>,
     pub(crate) kernel: Arc<dyn AttentionKernel>,
     /// Own keys and values of the last forward pass, until the next pass of any kind: a slower rank may still read them
     /// where memory is shared, and what a rank takes should not depend on who is slow.
-    lent: Mutex<Option<[Tensor; 2]>>,
+    lent: Arc<Mutex<Option<[Tensor; 2]>>>,
 }
 
 impl Attention {
-    /// Generates and proves the schedules of `setting` over the ranks of `comm`.
+    /// Generates and proves the schedules of `setting` over the ranks of `comm`, which hold alike.
     pub fn new(
         setting: &Setting,
         comm: Arc<dyn Communicator>,
         kernel: Arc<dyn AttentionKernel>,
     ) -> std::result::Result<Attention, AttentionError> {
+        let alike = vec![1; comm.world()];
+        Attention::weighted(setting, &alike, comm, kernel)
+    }
+
+    /// The same where ranks hold positions in proportion to `weights`, one for each.
+    pub fn weighted(
+        setting: &Setting,
+        weights: &[usize],
+        comm: Arc<dyn Communicator>,
+        kernel: Arc<dyn AttentionKernel>,
+    ) -> std::result::Result<Attention, AttentionError> {
         let Setting { strategy, ref mask, tokens, heads, gradients, scale } = *setting;
-        let split = strategy.split(mask, tokens, comm.world(), heads);
-        let split = split.map_err(AttentionError::Strategy)?;
+        strategy.check(comm.world(), heads).map_err(AttentionError::Strategy)?;
+        let dealt = strategy.layout().deal_weighted(mask, tokens, weights);
+        let dealt = dealt.map_err(|error| AttentionError::Strategy(StrategyError::Deal(error)))?;
+        let split = Split::new(mask, strategy.layout(), dealt, heads);
         let forward = proved(strategy.forward(&split))?;
         let backward = proved(strategy.backward(&split, gradients))?;
         let own = |mut schedule: Schedule| schedule.ranks.swap_remove(comm.rank());
@@ -103,13 +116,21 @@ impl Attention {
             mask: mask.clone(),
             scale,
             heads,
-            positions: split.positions,
-            forward: own(forward),
-            backward: own(backward),
+            positions: split.positions.into(),
+            forward: own(forward).into(),
+            backward: own(backward).into(),
             comm,
             kernel,
-            lent: Mutex::default(),
+            lent: Arc::default(),
         })
+    }
+
+    /// The same schedules for a batch in which a query sees its own document alone: one list of documents for all batch rows,
+    /// or one for each. A schedule's mask that knows no documents shows no less.
+    #[must_use]
+    pub fn packed(&self, documents: Vec<Documents>) -> Attention {
+        let mask = self.mask.clone().and(Rule::Documents(documents));
+        Attention { mask, ..self.clone() }
     }
 
     /// The positions on this rank.

@@ -15,7 +15,6 @@ pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
         ranks,
         mask::weights,
         exchange,
-        dealing,
         mask::alone,
         mask::numbers,
         mask::by_data,
@@ -58,7 +57,6 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
-/// Every rank must hold as many positions as every other.
 fn exchange(experiment: &Experiment) -> Vec<Problem> {
     let strategy = experiment.attention.strategy;
     if experiment.attention.automatic && experiment.attention.exchange.is_some() {
@@ -73,25 +71,6 @@ fn exchange(experiment: &Experiment) -> Vec<Problem> {
     let message = format!("`{}` has no `exchange` to choose", strategy.name());
     let problem = experiment.places.problem("attention.exchange", message);
     vec![problem.hint("drop it, or use `ring`, `striped` or `megatron`")]
-}
-
-fn dealing(experiment: &Experiment) -> Vec<Problem> {
-    let (tokens, world) = (experiment.data.tokens, experiment.mesh.sequence);
-    let strategy = experiment.attention.strategy;
-    let multiple = strategy.layout().multiple(world);
-    if experiment.attention.automatic || tokens.is_multiple_of(multiple) {
-        return Vec::new();
-    }
-    let message = format!(
-        "{tokens} tokens cannot be dealt to {world} ranks by `{}`: not a multiple of {multiple}",
-        strategy.name()
-    );
-    let (below, above) = (tokens / multiple * multiple, tokens.div_ceil(multiple) * multiple);
-    let hint = match below {
-        0 => format!("set `data.tokens` to {above}"),
-        below => format!("set `data.tokens` to {below} or {above}"),
-    };
-    vec![experiment.places.problem("data.tokens", message).hint(hint)]
 }
 
 fn batches(experiment: &Experiment) -> Vec<Problem> {

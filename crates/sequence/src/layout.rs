@@ -48,17 +48,6 @@ pub enum DealError {
 }
 
 impl Layout {
-    /// What the number of positions is a multiple of where `world` ranks of equal weight hold
-    /// shards alike. Other numbers are dealt as evenly as they can be.
-    pub fn multiple(self, world: usize) -> usize {
-        match self {
-            Layout::Contiguous => world,
-            Layout::Striped { width } | Layout::Balanced { width } => world * width,
-            // One rank holds both halves of everything: nothing has to be halved.
-            Layout::Zigzag if world == 1 => 1,
-            Layout::Zigzag => 2 * world,
-        }
-    }
     /// The positions of every rank, by rank, of ranks that weigh alike under a causal mask.
     ///
     /// # Errors
@@ -84,7 +73,11 @@ impl Layout {
         weights: &[usize],
     ) -> Result<Vec<Positions>, DealError> {
         let world = weights.len();
-        assert!(self.multiple(world) > 0, "positions are dealt to at least one rank and place");
+        let width = match self {
+            Layout::Striped { width } | Layout::Balanced { width } => width,
+            Layout::Contiguous | Layout::Zigzag => 1,
+        };
+        assert!(width > 0 && world > 0, "positions are dealt one at a time at least, to somebody");
         if tokens == 0 {
             return Err(DealError::NoTokens { layout: self, world });
         }

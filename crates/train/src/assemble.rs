@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use annulus_attention::{Attention, Setting};
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
-use annulus_experiment::{Dtype, Kernel, ModelSource, Plan, Recompute, Shape, WeightsFrom};
+use annulus_experiment::{Dtype, Kernel, ModelSource, Packed, Plan, Recompute, Shape, WeightsFrom};
 use annulus_model::{Config, Llama, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
@@ -25,6 +25,8 @@ pub struct Setup {
     pub config: Config,
     /// Which key a query sees.
     pub mask: Mask,
+    /// Whether it sees those of its document alone, where sequences say which documents are in them.
+    pub packed: bool,
     /// How the sequence is split.
     pub strategy: Strategy,
     /// How gradients of keys and values come home.
@@ -37,6 +39,8 @@ pub struct Setup {
     pub data: usize,
     /// Ranks that share a sequence.
     pub sequence: usize,
+    /// What they hold of it, in proportion: one for each; `None`: all alike.
+    pub weights: Option<Vec<usize>>,
     /// Sequences per rank at once.
     pub micro_batch: usize,
     /// What is kept for backward.
@@ -60,12 +64,14 @@ impl Setup {
         Setup {
             config: config_of(&plan.shape, plan.vocabulary(), experiment.model.dtype),
             mask: plan.mask.clone(),
+            packed: experiment.attention.documents == Some(Packed::ByData),
             strategy: experiment.attention.strategy,
             returning: Return::default(),
             kernel: experiment.attention.kernel,
             tokens: experiment.data.tokens,
             data: experiment.mesh.data,
             sequence: experiment.mesh.sequence,
+            weights: experiment.mesh.weights.clone(),
             micro_batch: plan.micro_batch,
             recompute: plan.memory.recompute,
             loss_chunk: plan.memory.loss_chunk,
@@ -107,7 +113,8 @@ impl Setup {
             gradients: self.returning,
             scale: 1.0 / (self.config.head_dim as f64).sqrt(),
         };
-        Ok(Attention::new(&setting, comm, kernel(self.kernel, pool))?)
+        let weights = self.weights.clone().unwrap_or_else(|| vec![1; self.sequence]);
+        Ok(Attention::weighted(&setting, &weights, comm, kernel(self.kernel, pool))?)
     }
 
     /// This rank, on the thread that will run it: its share of the cores, its attention, its place

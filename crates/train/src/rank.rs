@@ -9,6 +9,7 @@ use annulus_data::{Sequence, deal};
 use annulus_memory::{Class, scope};
 use annulus_model::{Keep, Llama, Shard};
 use annulus_ops::{IGNORED, Pool, Rotary, check_targets, check_tokens};
+use annulus_sequence::Documents;
 use candle_core::Tensor;
 
 use crate::{Result, Setup};
@@ -70,12 +71,21 @@ impl Rank {
         let shard = Shard {
             inputs: Tensor::from_vec(inputs, shape, &device)?,
             targets: Tensor::from_vec(targets, shape, &device)?,
-            attention: self.attention.clone(),
+            attention: self.attention_of(sequences),
             rotary: self.rotary.clone(),
             pool: self.pool.clone(),
             step,
             keep: Keep::Nothing,
         };
         Ok(Micro { shard, targets: asked as u64 })
+    }
+
+    /// Attention under the mask of these sequences.
+    fn attention_of(&self, sequences: &[Sequence]) -> Arc<Attention> {
+        if !self.setup.packed {
+            return self.attention.clone();
+        }
+        let documents = sequences.iter().map(|one| Documents::of_lengths(&one.documents));
+        Arc::new(self.attention.packed(documents.collect()))
     }
 }
