@@ -84,7 +84,8 @@ impl Backward {
         let out = in_rows(&attended.out, self.q.dtype())?;
         let lse = attended.lse.to_dtype(DType::F32)?.contiguous()?;
         let kernel = between("prepare", "rows", self.q.dtype())?;
-        let grid = [(batch * heads * self.padded).div_ceil(kernel.query_block), 1, 1];
+        let blocks = (batch * heads * self.padded).div_ceil(kernel.query_block);
+        let launch = kernel.launch([blocks, 1, 1])?;
         let reads = [&out, &self.gradient, &lse];
         addresses(&reads, &[&self.lse_log2, &self.delta], &mut |at| {
             let arguments = PrepareArguments {
@@ -103,7 +104,7 @@ impl Backward {
                 _gap: 0,
             };
             // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
-            unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+            unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
         })
     }
 
@@ -173,12 +174,13 @@ impl Backward {
         let grid = match kernel.task {
             Some((Pass::Queries, _)) => {
                 let blocks = self.sizes.rows.div_ceil(kernel.query_block);
-                [blocks, self.sizes.heads, self.sizes.batch]
+                kernel.blocks_for([blocks, self.sizes.heads, self.sizes.batch], processor)
             }
             _ => [most, heads, self.sizes.batch * rows.len()],
         };
+        let launch = kernel.launch(grid)?;
         // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
-        unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+        unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
     }
 
     fn arguments(
@@ -223,7 +225,8 @@ impl Backward {
         let order = writer.order_of_queries();
         let kernel = between("finish_queries", order, DType::F32)?;
         let rows_of_order = if order == "rows" { rows } else { self.padded };
-        let grid = [(batch * heads * rows_of_order).div_ceil(kernel.query_block), 1, 1];
+        let blocks = (batch * heads * rows_of_order).div_ceil(kernel.query_block);
+        let launch = kernel.launch([blocks, 1, 1])?;
         addresses(&[&self.dq], &[&dq], &mut |at| {
             let arguments = FinishQueriesArguments {
                 accumulated: at.reads[0],
@@ -236,7 +239,7 @@ impl Backward {
                 scale: self.scale as f32,
             };
             // SAFETY: as above.
-            unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+            unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
         })?;
         Ok(dq)
     }
