@@ -29,7 +29,6 @@ pub use experiment::{
     MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Recompute, Schedule, WeightsFrom,
 };
 pub use load::{Override, load, parse};
-pub use machine::memory as machine_memory;
 pub use plan::{Peak, Plan, RankPlan};
 pub use problem::{Problem, Problems};
 pub use report::size;

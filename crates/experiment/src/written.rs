@@ -14,6 +14,7 @@ const FREE: &[&str] = &[
     "mesh",
     "attention.strategy",
     "attention.exchange",
+    "attention.deterministic",
     "memory",
     "every",
     "output",
@@ -109,6 +110,7 @@ impl Experiment {
         lines.push("attention.mask", &[attention.mask.word()]);
         lines.push("attention.window", attention.window.as_slice());
         lines.push("attention.kernel", &[attention.kernel.word()]);
+        lines.push("attention.deterministic", &[attention.deterministic]);
         lines.push("memory.recompute", &[memory.recompute.word()]);
         lines.push("memory.budget", memory.budget.as_slice());
         lines.push("memory.micro_batch", memory.micro_batch.as_slice());
