@@ -2,7 +2,7 @@
 # Holds every kernel to plain loops on a GPU, then times kernels beside PyTorch's attention and training steps beside transformers'.
 # Needs glibc 2.35 or later, NVIDIA's driver, and a Python with PyTorch, whose CUDA libraries are used; says so where transformers is
 # missing. Results go to the folder $OUT, or here: a file or two of a task, and log.txt.
-#   run.sh [check | sanitize | time | ring | step | longest]...    all of them if none is named, none over ten minutes
+#   run.sh [check | rule | sanitize | time | ring | step | longest]...    all of them if none is named, none over ten minutes
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=${OUT:-$here}
@@ -36,6 +36,15 @@ trouble() {
 check() {
   timeout "$(limit 240)" "$work/kernels" --test-threads=1 >"$out/check.txt" 2>&1 || failed=1
   tail -n 15 "$out/check.txt"
+}
+
+# Errors beside those of PyTorch in the same type.
+rule() {
+  timeout "$(limit 400)" python3 "$here/rule.py" "$work/annulus" cuda:0 >"$work/rule.jsonl" 2>>"$out/log.txt" ||
+    { trouble rule.py $?; failed=1; }
+  grep '"fine": false' "$work/rule.jsonl" | head -n 5
+  tail -n 1 "$work/rule.jsonl"
+  cat "$work/rule.jsonl" >>"$out/log.txt"
 }
 
 # Small sizes of one kernel of every rung; says so where the tool is not there or may not run.
@@ -114,11 +123,11 @@ longest() {
   python3 "$here/tables.py" longest "$out/longest.jsonl"
 }
 
-for task in "${@:-check sanitize time ring step longest}"; do
+for task in "${@:-check rule sanitize time ring step longest}"; do
   for one in $task; do
     ends=$((SECONDS + 560))
     case $one in
-      check | sanitize | ring | step | longest) $one;;
+      check | rule | sanitize | ring | step | longest) $one;;
       time) time_all;;
       *) echo "unknown: $one"; failed=1;;
     esac

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use annulus_ops::attention::{AttentionKernel, BackwardTile};
-use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::Processor;
+use annulus_ops::gpu::attention::Kernels;
 use annulus_sequence::{Layout, Mask};
 use anyhow::Result;
 use serde_json::json;

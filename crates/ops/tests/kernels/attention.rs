@@ -98,12 +98,31 @@ impl Results {
         near("dq", &self.dq, &wanted.dq, gradient);
         let made = self.gradients.iter().zip(&wanted.gradients).zip(&scene.shards);
         for (index, ((found, wanted), shard)) in made.enumerate() {
-            let [dk, dv] = &shard.carried;
-            let own = |all: &Tensor, carried: &Tensor| (all - carried).unwrap();
-            near(&format!("dk of {index}"), &own(&found.dk, dk), &own(&wanted.dk, dk), gradient);
-            near(&format!("dv of {index}"), &own(&found.dv, dv), &own(&wanted.dv, dv), gradient);
+            let pairs = [(&found.dk, &wanted.dk), (&found.dv, &wanted.dv)];
+            for (((found, wanted), carried), name) in
+                pairs.into_iter().zip(&shard.carried).zip(["dk", "dv"])
+            {
+                let [found, wanted] = [found, wanted].map(|all| less(all, carried));
+                let rounded = rounding(&wanted, carried);
+                near(&format!("{name} of {index}"), &found, &wanted, gradient + rounded);
+            }
         }
     }
+}
+
+/// What was added to `carried`, in f64.
+fn less(all: &Tensor, carried: &Tensor) -> Tensor {
+    let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap();
+    (wide(all) - wide(carried)).unwrap()
+}
+
+/// How far adding little to much in f32 may put the little off: an element of `carried` is rounded to its last place.
+fn rounding(added: &Tensor, carried: &Tensor) -> f64 {
+    let highest = |tensor: &Tensor| {
+        to_f64(tensor).unwrap().into_iter().fold(0.0, |most: f64, value| most.max(value.abs()))
+    };
+    let added = highest(added);
+    if added > 0.0 { f64::from(f32::EPSILON) * highest(carried) / added } else { 0.0 }
 }
 
 /// Of out and of gradients: for 16 bits relative in the 2-norm, as weights and gradients of scores are rounded once; in f32 of the
