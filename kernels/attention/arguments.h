@@ -1,4 +1,4 @@
-// What attention kernels are told, the same bytes in Rust (`crates/ops/src/gpu/attention.rs`).
+// What attention kernels are told, the same bytes in Rust (`crates/ops/src/gpu/arguments.rs`).
 //
 // One launch folds all tiles of a hop. Shapes: q [B, Hq, Sq, D], k and v [B, Hkv, Sk, D]; query head h uses key/value head
 // h / group. The last dimension is contiguous, the others have strides, in elements. No mask is known here: a row sees the keys
@@ -44,6 +44,9 @@ struct Keys {
   TensorMap k_map;           // sm_90a: boxes of the kernel's block of keys; see `tensor_map` in the vocabulary
   TensorMap v_map;
 };
+// A fence for a map in device memory takes whole lines of 128 bytes (PTX ISA, fence.proxy.tensormap).
+static_assert(__builtin_offsetof(Keys, k_map) % 128 == 0 && __builtin_offsetof(Keys, v_map) % 128 == 0, "maps on lines");
+static_assert(sizeof(Keys) % 128 == 0, "every tile's maps on lines");
 
 // Forward: folds tiles into the running state.
 struct ForwardArguments {

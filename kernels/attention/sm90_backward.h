@@ -182,6 +182,7 @@ template <class Kernel> struct BackwardConsumer {
       if ((step.flags & LAST) != 0) break;
       start_scores(1 - stage, (n + 1) / 2 % 2);
       warpgroup_wait<1>();
+      warpgroup_hold(left_of_dk);
       memory.queries.release(stage);
       start_slopes(1 - stage, (n + 1) / 2 % 2);
     }
@@ -198,14 +199,12 @@ template <class Kernel> struct BackwardConsumer {
 
   DEVICE void start_scores(int stage, uint32_t parity) {
     memory.queries.wait(stage, parity);
-    warpgroup_fence();
     multiply_rows<T, Kernel::queries, Kernel::dim>(scores, memory.key_tile(), first_row(), memory.query_tile(stage));
     warpgroup_commit();
   }
 
   DEVICE void start_slopes(int stage, uint32_t parity) {
     memory.gradients.wait(stage, parity);
-    warpgroup_fence();
     multiply_rows<T, Kernel::queries, Kernel::dim>(slopes, memory.value_tile(), first_row(), memory.gradient_tile(stage));
     warpgroup_commit();
   }
@@ -232,7 +231,6 @@ template <class Kernel> struct BackwardConsumer {
       }
     }
     round_sums<T, Kernel::queries>(left_of_dv, scores);
-    warpgroup_fence();
     multiply_fragments<T, Kernel::dim>(dv, left_of_dv, memory.gradient_tile(stage));
     warpgroup_commit();
   }
@@ -270,7 +268,6 @@ template <class Kernel> struct BackwardConsumer {
   // Starts dQ and dK, and adds dQ when it is there: dV is by then.
   DEVICE void add_keys(const QueryStep& step, int stage) {
     float dq[32];
-    warpgroup_fence();
     if constexpr (Kernel::with_queries) {
       multiply_columns<T, 64>(dq, memory.slope_tile(stage), first_panel(false), memory.key_tile(), first_panel(true));
       warpgroup_commit();
@@ -278,6 +275,7 @@ template <class Kernel> struct BackwardConsumer {
     multiply_fragments<T, Kernel::dim>(dk, left_of_dk, memory.query_tile(stage));
     warpgroup_commit();
     warpgroup_wait<1>();
+    warpgroup_hold(left_of_dv);
     memory.gradients.release(stage);
     if constexpr (Kernel::with_queries) {
       warpgroup_hold(dq);

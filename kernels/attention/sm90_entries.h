@@ -13,7 +13,7 @@ template <typename T, int Dim, int QueryBlock, int KeyBlock, int Threads, int Sh
 DEVICE void forward_sm90(const ForwardArguments& arguments) {
   using Kernel = sm90::Forward<T, Dim, QueryBlock, KeyBlock>;
   static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>, "the line in table.h");
-  sm90::attention_forward<Kernel>(arguments);
+  sm90::attend_rows<Kernel, sm90::ForwardConsumer>(arguments);
 }
 
 template <typename T, int Dim, int QueryBlock, int KeyBlock, int Threads, int SharedBytes>
@@ -34,5 +34,5 @@ template <typename T, int Dim, int QueryBlock, int KeyBlock, int Threads, int Sh
 DEVICE void backward_queries_sm90(const BackwardArguments& arguments) {
   using Kernel = sm90::BackwardQueries<T, Dim, QueryBlock, KeyBlock>;
   static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>, "the line in table.h");
-  sm90::attention_backward_queries<Kernel>(arguments);
+  sm90::attend_rows<Kernel, sm90::QueriesConsumer>(arguments);
 }

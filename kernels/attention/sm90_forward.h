@@ -61,9 +61,7 @@ template <class Kernel> struct ForwardConsumer {
     while (step.first >= 0) step = next_block(item, step);
     memory.values.wait();
     add_values();
-    warpgroup_wait<0>();
-    warpgroup_hold(out);
-    release_values();
+    await_values();
     store_state(item);
   }
 
@@ -97,9 +95,7 @@ template <class Kernel> struct ForwardConsumer {
     await_scores<1>(scores, step, item);
     weigh(scores, factor);
     const Step after = step_after(step);
-    warpgroup_wait<0>();
-    warpgroup_hold(out);
-    release_values();
+    await_values();
     rescale(factor);
     round_sums<T, Kernel::keys>(weights, scores);
     return after;
@@ -125,18 +121,19 @@ template <class Kernel> struct ForwardConsumer {
   }
 
   DEVICE void start_scores(float (&scores)[Kernel::keys / 2]) {
-    warpgroup_fence();
     multiply_rows<T, Kernel::keys, Kernel::dim>(scores, memory.kept_tile(0), first_row(), memory.key_tile());
     warpgroup_commit();
   }
 
   DEVICE void add_values() {
-    warpgroup_fence();
     multiply_fragments<T, Kernel::dim>(out, weights, memory.value_tile());
     warpgroup_commit();
   }
 
-  DEVICE void release_values() {
+  DEVICE void await_values() {
+    warpgroup_wait<0>();
+    warpgroup_hold(out);
+    warpgroup_hold(weights);
     memory.values.release();
     memory.values.turn.next();
   }
@@ -207,20 +204,5 @@ template <class Kernel> struct ForwardConsumer {
     }
   }
 };
-
-template <class Kernel> DEVICE void attention_forward(const ForwardArguments& arguments) {
-  SHARED_MEMORY(shared);
-  const RowsMemory<Kernel> memory(shared_address(shared));
-  if (threadIdx.x == 0) memory.prepare();
-  __syncthreads();
-  const int warpgroup = warpgroup_index();
-  if (warpgroup == 0) {
-    registers_release<Registers<Kernel::consumers>::producer>();
-    if (threadIdx.x == 0) RowsProducer<Kernel>{arguments, memory}.run();
-  } else {
-    registers_claim<Registers<Kernel::consumers>::consumer>();
-    ForwardConsumer<Kernel>(arguments, memory, warpgroup - 1).run();
-  }
-}
 
 }  // namespace sm90

@@ -45,21 +45,28 @@ template <int Count> DEVICE void forget(float (&sums)[Count]) {
   for (int i = 0; i < Count; ++i) sums[i] = 0.0f;
 }
 
+// Products write registers when they like: what was written to them before is ordered by a fence, in each of the following
+// (PTX ISA, wgmma.fence).
+
 // Starts sums = left right^T over `Depth` columns of both; N rows of `right`.
 template <typename T, int N, int Depth, int LeftRows, int RightRows>
 DEVICE void multiply_rows(float (&sums)[N / 2], const Tile<LeftRows>& left, int left_first, const Tile<RightRows>& right) {
   const uint64_t a = left.along_rows(left_first), b = right.along_rows();
   forget(sums);
+  warpgroup_fence();
   UNROLL
   for (int k = 0; k < Depth / 16; ++k) {
     multiply_shared<T, N, false, false>(sums, a + left.column_step(k), b + right.column_step(k), k > 0);
   }
 }
 
-// Starts sums += left right, left from registers, over all `Rows` rows of `right`; N columns.
+// Starts sums += left right, left from registers, over all `Rows` rows of `right`; N columns. Who awaits it holds both.
 template <typename T, int N, int Rows>
-DEVICE void multiply_fragments(float (&sums)[N / 2], const uint32_t (&left)[Rows / 16][4], const Tile<Rows>& right) {
+DEVICE void multiply_fragments(float (&sums)[N / 2], uint32_t (&left)[Rows / 16][4], const Tile<Rows>& right) {
   const uint64_t b = right.down_columns();
+  warpgroup_hold(sums);
+  warpgroup_hold(left);
+  warpgroup_fence();
   UNROLL
   for (int k = 0; k < Rows / 16; ++k) multiply_registers<T, N, true>(sums, left[k], b + right.row_step(k));
 }
@@ -70,6 +77,7 @@ DEVICE void multiply_columns(float (&sums)[N / 2], const Tile<Rows>& left, int l
                              int right_panel) {
   const uint64_t a = left.down_columns(left_panel), b = right.down_columns(right_panel);
   forget(sums);
+  warpgroup_fence();
   UNROLL
   for (int k = 0; k < Rows / 16; ++k) {
     multiply_shared<T, N, true, true>(sums, a + left.row_step(k), b + right.row_step(k), k > 0);

@@ -63,6 +63,7 @@ template <class Kernel> struct QueriesConsumer {
       if (step.last != 0) break;
       step = start_scores();
       warpgroup_wait<1>();
+      warpgroup_hold(left_of_dq);
       memory.keys.release(stage);
       start_slopes();
     }
@@ -75,7 +76,6 @@ template <class Kernel> struct QueriesConsumer {
   // The keys have been waited for.
   DEVICE Step start_scores() {
     const Step step = load_shared<Step>(memory.step());
-    warpgroup_fence();
     multiply_rows<T, keys, dim>(scores, memory.kept_tile(0), first_row(), memory.key_tile());
     warpgroup_commit();
     return step;
@@ -83,7 +83,6 @@ template <class Kernel> struct QueriesConsumer {
 
   DEVICE void start_slopes() {
     memory.values.wait();
-    warpgroup_fence();
     multiply_rows<T, keys, dim>(slopes, memory.kept_tile(1), first_row(), memory.value_tile());
     warpgroup_commit();
   }
@@ -115,7 +114,6 @@ template <class Kernel> struct QueriesConsumer {
   }
 
   DEVICE void add_keys() {
-    warpgroup_fence();
     multiply_fragments<T, dim>(dq, left_of_dq, memory.key_tile());
     warpgroup_commit();
   }
@@ -153,20 +151,5 @@ template <class Kernel> struct QueriesConsumer {
     }
   }
 };
-
-template <class Kernel> DEVICE void attention_backward_queries(const BackwardArguments& arguments) {
-  SHARED_MEMORY(shared);
-  const RowsMemory<Kernel> memory(shared_address(shared));
-  if (threadIdx.x == 0) memory.prepare();
-  __syncthreads();
-  const int warpgroup = warpgroup_index();
-  if (warpgroup == 0) {
-    registers_release<Registers<Kernel::consumers>::producer>();
-    if (threadIdx.x == 0) RowsProducer<Kernel>{arguments, memory}.run();
-  } else {
-    registers_claim<Registers<Kernel::consumers>::consumer>();
-    QueriesConsumer<Kernel>(arguments, memory, warpgroup - 1).run();
-  }
-}
 
 }  // namespace sm90

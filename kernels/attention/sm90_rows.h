@@ -103,4 +103,21 @@ template <class Kernel> struct RowsProducer {
   }
 };
 
+// A block of threads: one warpgroup produces, each of the others is a `Consumer`.
+template <class Kernel, template <class> class Consumer>
+DEVICE void attend_rows(const typename Kernel::Arguments& arguments) {
+  SHARED_MEMORY(shared);
+  const RowsMemory<Kernel> memory(shared_address(shared));
+  if (threadIdx.x == 0) memory.prepare();
+  __syncthreads();
+  const int warpgroup = warpgroup_index();
+  if (warpgroup == 0) {
+    registers_release<Registers<Kernel::consumers>::producer>();
+    if (threadIdx.x == 0) RowsProducer<Kernel>{arguments, memory}.run();
+  } else {
+    registers_claim<Registers<Kernel::consumers>::consumer>();
+    Consumer<Kernel>(arguments, memory, warpgroup - 1).run();
+  }
+}
+
 }  // namespace sm90

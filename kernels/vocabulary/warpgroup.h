@@ -174,4 +174,17 @@ template <int Count> DEVICE void warpgroup_hold(float (&sums)[Count]) {
 #endif
 }
 
+// The same for left operands: made before a fence, and not made anew before the products that read them are awaited.
+template <int Count> DEVICE void warpgroup_hold(uint32_t (&fragments)[Count][4]) {
+#if ON_GPU
+  UNROLL
+  for (int i = 0; i < Count; ++i) {
+    UNROLL
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(fragments[i][e])::"memory");
+  }
+#else
+  static_cast<void>(fragments);
+#endif
+}
+
 #include "warpgroup_products.h"

@@ -8,6 +8,7 @@ use candle_core::DType;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::machine;
+use crate::model::Model;
 use crate::values::{count, mask, positive, recompute, strategy};
 
 /// How fast Annulus is, and how much memory it takes, beside anything else that can be measured
@@ -25,7 +26,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// The attention kernel: speed, and its share of what the processor could do at most
     Attention(Attention),
-    /// A training step of a small Llama: tokens per second, loss, memory
+    /// A training step of a Llama: tokens per second, FLOP/s, loss, memory
     Step(Step),
     /// Attention or the step split over ranks, against another strategy or the unsplit step
     Ring(Ring),
@@ -124,6 +125,8 @@ pub(crate) struct Step {
     /// Positions of the one sequence; several with commas
     #[arg(long, default_value = "4k", value_delimiter = ',', value_parser = count)]
     pub(crate) tokens: Vec<usize>,
+    #[command(flatten)]
+    pub(crate) model: Model,
     /// What is computed again in backward: `none` or `layer`
     #[arg(long, default_value = "none", value_parser = recompute)]
     pub(crate) recompute: Recompute,
@@ -145,6 +148,13 @@ pub(crate) struct Step {
     /// The Python that has transformers [default: what `cargo xtask setup python` installs]
     #[arg(long, value_name = "PATH", requires = "transformers")]
     pub(crate) python: Option<PathBuf>,
+    /// Instead find the longest sequence that fits, to a multiple of so many positions: from `--tokens` on, a program a trial
+    #[arg(long, value_name = "TOKENS", value_parser = count)]
+    #[arg(conflicts_with_all = ["serve", "against", "transformers", "export", "at_least"])]
+    pub(crate) longest: Option<usize>,
+    /// What the model's FLOP/s are given as shares of, in TFLOP/s; several with commas
+    #[arg(long, value_name = "TFLOPS", value_delimiter = ',')]
+    pub(crate) peak: Vec<f64>,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -155,6 +165,8 @@ pub(crate) struct Ring {
     /// What is split
     #[arg(long, default_value = "attention")]
     pub(crate) part: Part,
+    #[command(flatten)]
+    pub(crate) model: Model,
     /// Positions of the whole sequence
     #[arg(long, default_value = "16k", value_parser = count)]
     pub(crate) tokens: usize,
@@ -186,9 +198,9 @@ pub(crate) struct Ring {
 /// What is split over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
-    /// Attention alone; heads, mask and pass matter
+    /// Attention alone on the CPU; heads, mask, pass and type matter
     Attention,
-    /// The training step of `step`
+    /// The training step of `step`, where model and device matter
     Step,
 }
 
@@ -370,6 +382,9 @@ mod tests {
             "step --strategy round",
             "step --python x",
             "step --export a --against-transformers",
+            "step --longest 8k --serve",
+            "step --model 7b",
+            "ring --device gpu",
         ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }

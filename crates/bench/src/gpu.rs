@@ -2,7 +2,9 @@
 //!
 //! Every size of the usual tables (FlashAttention-2, arXiv 2307.08691, section 4.1): 16k positions in all, 2048 columns in all, so
 //! that a row differs from the next in the length of its sequences alone. A time is that of a whole call as training makes it: the
-//! state made, folded and finished.
+//! state made, folded and finished. Then the tiles that the hops of a ring are made of ([`hops`]).
+
+mod hops;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, Tile};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
 use annulus_ops::{Key, normal};
-use annulus_sequence::{Mask, Positions, Visibility};
+use annulus_sequence::{Mask, Positions, Visibility, pairs_between};
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::{DType, Tensor};
 use serde_json::{Value, json};
@@ -39,25 +41,21 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
     for &dim in &arguments.head_dim {
         for mask in ["full", "causal"] {
             for &tokens in &arguments.tokens {
-                let point = Point::new(&processor, tokens, dim, mask)?;
-                for rung in [Rung::Sm80, Rung::Sm90] {
-                    for (pass, deterministic) in PASSES {
-                        let kernels = Kernels {
-                            processor: processor.clone(),
-                            rung: Some(rung),
-                            deterministic,
-                        };
-                        let Some(speed) = point.measure(&kernels, pass, arguments.samples)? else {
-                            continue;
-                        };
-                        let mut line = point.line(rung, pass, deterministic, speed);
-                        beside(&mut line, &peers);
-                        print(&line);
-                        record.append(&line)?;
-                    }
+                let point = Point::whole(&processor, tokens, dim, mask)?;
+                for (rung, pass, deterministic) in ways() {
+                    let kernels =
+                        Kernels { processor: processor.clone(), rung: Some(rung), deterministic };
+                    let Some(speed) = point.measure(&kernels, pass, arguments.samples)? else {
+                        continue;
+                    };
+                    let mut line = point.line(rung, pass, deterministic, speed);
+                    beside(&mut line, &peers);
+                    print(&line);
+                    record.append(&line)?;
                 }
             }
         }
+        hops::run(&processor, dim, arguments.samples, &mut record)?;
     }
     Ok(Verdict::Fine)
 }
@@ -65,11 +63,21 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
 /// Passes, and whether their bits are the same every time.
 const PASSES: [(&str, bool); 3] = [("forward", false), ("backward", false), ("backward", true)];
 
+/// Rungs by passes.
+fn ways() -> impl Iterator<Item = (Rung, &'static str, bool)> {
+    [Rung::Sm80, Rung::Sm90]
+        .into_iter()
+        .flat_map(|rung| PASSES.map(|(pass, deterministic)| (rung, pass, deterministic)))
+}
+
 /// A size, and tensors of it on the GPU.
 struct Point {
     tokens: usize,
     dim: usize,
-    mask: &'static str,
+    /// Of the mask, or of the hop.
+    name: &'static str,
+    /// Of queries and keys, that see each other.
+    pairs: f64,
     visibility: [Visibility; 1],
     q: Tensor,
     k: Tensor,
@@ -79,12 +87,29 @@ struct Point {
 }
 
 impl Point {
-    fn new(
+    /// A whole sequence; half of all pairs count as seen under a causal mask, as the peers count.
+    fn whole(
         processor: &Arc<dyn Processor>,
         tokens: usize,
         dim: usize,
-        mask: &'static str,
+        name: &'static str,
     ) -> Result<Point> {
+        let all = Positions::all(tokens);
+        let rule = if name == "full" { Mask::full() } else { Mask::causal() };
+        let share = if name == "full" { 1.0 } else { 0.5 };
+        let point = Point::new(processor, dim, name, &rule, [&all, &all])?;
+        Ok(Point { pairs: share * (tokens * tokens) as f64, ..point })
+    }
+
+    /// As many queries as keys.
+    fn new(
+        processor: &Arc<dyn Processor>,
+        dim: usize,
+        name: &'static str,
+        rule: &Mask,
+        [queries, keys]: [&Positions; 2],
+    ) -> Result<Point> {
+        let tokens = queries.tokens();
         let shape = (TOKENS.div_ceil(tokens), COLUMNS / dim, tokens, dim);
         let random = |name| {
             let len = shape.0 * shape.1 * shape.2 * shape.3;
@@ -92,13 +117,12 @@ impl Point {
             let tensor = Tensor::from_vec(numbers, shape, &candle_core::Device::Cpu)?;
             tensor.to_dtype(DType::BF16)?.to_device(processor.device())
         };
-        let all = Positions::all(tokens);
-        let rule = if mask == "full" { Mask::full() } else { Mask::causal() };
         Ok(Point {
             tokens,
             dim,
-            mask,
-            visibility: [Visibility::new(&rule, &all, &all)],
+            name,
+            pairs: pairs_between(rule, queries, keys) as f64,
+            visibility: [Visibility::new(rule, queries, keys)],
             q: random("q")?,
             k: random("k")?,
             v: random("v")?,
@@ -123,21 +147,29 @@ impl Point {
                 _ => self.backward(kernels, &attended),
             }
         };
-        run()?;
-        let once = self.seconds(1, run)?;
-        let repeats = (SECONDS / once).ceil().max(1.0) as usize;
-        let pairs = if self.mask == "full" { 1.0 } else { 0.5 };
-        let (batch, heads, ..) = self.q.dims4()?;
-        let forward =
-            4.0 * pairs * (self.tokens * self.tokens) as f64 * (batch * heads * self.dim) as f64;
-        let operations = if pass == "forward" { forward } else { 2.5 * forward };
-        let speeds = (0..samples)
-            .map(|_| Ok(operations / self.seconds(repeats, run)? / 1e12))
-            .collect::<Result<Vec<_>>>()?;
-        Ok(Some(Quartiles::of(&speeds)))
+        Ok(Some(self.speed(pass, samples, run)?))
     }
 
-    fn seconds(&self, repeats: usize, run: impl Fn() -> Result<()>) -> Result<f64> {
+    /// TFLOP/s of what runs a pass once.
+    fn speed(
+        &self,
+        pass: &str,
+        samples: usize,
+        mut run: impl FnMut() -> Result<()>,
+    ) -> Result<Quartiles> {
+        run()?;
+        let once = self.seconds(1, &mut run)?;
+        let repeats = (SECONDS / once).ceil().max(1.0) as usize;
+        let (batch, heads, ..) = self.q.dims4()?;
+        let forward = 4.0 * self.pairs * (batch * heads * self.dim) as f64;
+        let operations = if pass == "forward" { forward } else { 2.5 * forward };
+        let speeds = (0..samples)
+            .map(|_| Ok(operations / self.seconds(repeats, &mut run)? / 1e12))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Quartiles::of(&speeds))
+    }
+
+    fn seconds(&self, repeats: usize, run: &mut impl FnMut() -> Result<()>) -> Result<f64> {
         self.processor.device().synchronize()?;
         let start = Instant::now();
         (0..repeats).try_for_each(|_| run())?;
@@ -168,7 +200,7 @@ impl Point {
             ("bench", json!("gpu")),
             ("tokens", json!(self.tokens)),
             ("head_dim", json!(self.dim)),
-            ("mask", json!(self.mask)),
+            ("mask", json!(self.name)),
             ("pass", json!(pass)),
             ("rung", json!(format!("{rung:?}").to_lowercase())),
             ("deterministic", json!(deterministic)),

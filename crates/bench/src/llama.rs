@@ -8,11 +8,11 @@ use std::sync::Arc;
 use annulus_comm::Communicator;
 use annulus_data::{DataError, Sequence, Source};
 use annulus_experiment::{Dtype, Experiment, Plan, parse, write_config};
-use annulus_model::{Llama, Weights, save, save_file};
+use annulus_model::{Config, Llama, Weights, save, save_file};
 use annulus_ops::{IGNORED, Key, uniform};
-use annulus_train::{Setup, Stepped, Stepper, check_memory, open_data};
+use annulus_train::{Setup, Stepped, Stepper, TrainError, check_memory, device_memory, open_data};
 use anyhow::{Context, Result, anyhow};
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::crew::{Crew, Work};
 
@@ -45,16 +45,31 @@ impl Step {
     }
 
     fn new(plan: Plan, source: Arc<dyn Source>) -> Result<Step> {
-        check_memory(&plan)?;
-        let weights = Llama::random(&Setup::new(&plan, 1).config, plan.experiment.seed)?;
+        // Masters, whatever layers compute with.
+        let config = Config { dtype: DType::F32, ..Setup::new(&plan, 1).config };
+        let weights = Llama::random(&config, plan.experiment.seed)?;
         Ok(Step { plan, weights, source })
     }
 
-    /// Ranks on `cores` cores that take a step as often as they are told.
-    pub(crate) fn crew(&self, cores: usize) -> Result<Crew<Stepped>> {
-        let Step { plan, weights, source } = self.clone();
+    /// Where it runs: on the device that the experiment names, or on `cores` cores.
+    pub(crate) fn setup(&self, cores: usize) -> Result<Arc<Setup>> {
+        let hinted = |error: TrainError| match error.hint() {
+            Some(hint) => anyhow!("{error}; {hint}"),
+            None => error.into(),
+        };
+        let setup = Setup::on_its_device(&self.plan, cores).map_err(hinted)?;
+        // A plan counts what a CPU holds; a GPU says itself when it is full.
+        if setup.processor.is_none() {
+            check_memory(&self.plan).map_err(hinted)?;
+        }
+        Ok(Arc::new(setup))
+    }
+
+    /// Ranks that take a step as often as they are told.
+    pub(crate) fn crew(&self, setup: &Arc<Setup>) -> Result<Crew<Stepped>> {
+        let (Step { plan, weights, source }, setup) = (self.clone(), setup.clone());
         Crew::start(plan.ranks.len(), move |comm: Arc<dyn Communicator>| -> Result<Work<Stepped>> {
-            let mut stepper = Stepper::new(comm, &plan, cores, source.clone(), &weights)?;
+            let mut stepper = Stepper::new(&setup, comm, &plan, source.clone(), &weights)?;
             Ok(Box::new(move || Ok(stepper.step()?)))
         })
     }
@@ -82,7 +97,8 @@ impl Step {
 }
 
 /// The plan of an experiment.
-pub(crate) fn planned(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan> {
+pub(crate) fn planned(mut experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan> {
+    experiment.memory.device = device_memory(experiment.device);
     Plan::new(experiment, vocabulary).map_err(|problems| anyhow!("{problems}"))
 }
 

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::arguments;
 use crate::llama::planned;
+use crate::model::Model;
 use crate::record::{Record, print};
 use crate::session::{Verdict, stamped};
-use crate::step;
 use crate::subject::Fields;
 
 /// A line for every number of ranks, and one that says how flat it is and how near to the plan.
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &arguments::Memory) -> Result<Verdict> {
 /// The experiment on made-up sequences, as long as the ranks are many.
 fn plan(arguments: &arguments::Memory, ranks: usize) -> Result<Plan> {
     let arguments::Memory { tokens, strategy, recompute, .. } = arguments;
-    let yaml = step::text(ranks * tokens, ranks, *strategy, *recompute, "recall");
+    let yaml = Model::SMALL.experiment(ranks * tokens, ranks, *strategy, *recompute, "recall");
     let experiment = parse("bench", &yaml, &[]).map_err(|problems| anyhow!("{problems}"))?;
     planned(experiment, None)
 }

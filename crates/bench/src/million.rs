@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &arguments::Million) -> Result<Verdict> {
     let vocabulary = Tokenizer::open(&experiment.data.tokenizer)?.vocabulary();
     let watch = Watch::start();
     let step = Step::on_its_data(experiment, vocabulary)?;
-    let mut crew = step.crew(arguments.threads)?;
+    let mut crew = step.crew(&step.setup(arguments.threads)?)?;
     let start = Instant::now();
     let steps = crew.go()?;
     let seconds = start.elapsed().as_secs_f64();

@@ -9,19 +9,19 @@ use std::time::Instant;
 
 use annulus_attention::{Attention, Place, Qkv, Setting};
 use annulus_comm::Communicator;
+use annulus_experiment::Device;
 use annulus_ops::Pool;
 use annulus_ops::attention::Fused;
 use annulus_sequence::{Heads, Layout, Return, Strategy};
-use anyhow::{Result, anyhow};
-use candle_core::DType;
+use anyhow::{Result, anyhow, bail};
 use serde_json::json;
 
 use crate::arguments::{self, NamedMask, Part, Pass, Shape, word};
 use crate::attention::{Inputs, operations};
 use crate::crew::{Crew, Work};
-use crate::session::{Verdict, between};
+use crate::session::{Compared, Verdict, between};
 use crate::statistics::Quartiles;
-use crate::step::{self, HEAD_DIM, HEADS, KEY_VALUE_HEADS, LAYERS};
+use crate::step;
 use crate::subject::{Fields, Sample, Subject};
 
 /// Samples of attention alone, to know its share of a step.
@@ -37,6 +37,9 @@ pub(crate) fn run(arguments: &arguments::Ring) -> Result<Verdict> {
 
 /// Attention alone, against another strategy.
 fn attention(arguments: &arguments::Ring) -> Result<Verdict> {
+    if arguments.model.device != Device::Cpu {
+        bail!("`--part attention` runs on the CPU; `--part step` on a GPU too");
+    }
     let than = arguments.than.unwrap_or(Strategy::Ring);
     let mut split = Split::new(arguments, arguments.strategy, arguments.ranks)?;
     if arguments.common.serve || arguments.common.against.is_some() {
@@ -44,14 +47,14 @@ fn attention(arguments: &arguments::Ring) -> Result<Verdict> {
     }
     let mut other = Split::new(arguments, than, ranks(than, arguments.ranks))?;
     let bound = imbalance(arguments, than) / imbalance(arguments, arguments.strategy);
-    between(&arguments.common, &mut split, &mut other, |ratio, line| {
+    between(&arguments.common, &mut split, &mut other, |compared, line| {
         line.insert("bound".into(), json!(bound));
-        ratio
+        compared.ratio
     })
 }
 
-/// The step, against the unsplit one. What is held to `--at-least` is the ratio times the bound of
-/// the cost: 1 is as good as the strategy can be.
+/// The step, against the unsplit one, whose losses must agree. What is held to `--at-least` is the ratio times the bound of the
+/// cost: 1 is as good as the strategy can be.
 fn whole_step(arguments: &arguments::Ring) -> Result<Verdict> {
     let than = arguments.than.unwrap_or(Strategy::Local);
     let point =
@@ -61,17 +64,29 @@ fn whole_step(arguments: &arguments::Ring) -> Result<Verdict> {
         return crate::session::measure(&arguments.common, &mut split);
     }
     let mut other = point(than, ranks(than, arguments.ranks))?;
-    let attention = attention_seconds(arguments)?;
-    between(&arguments.common, &mut split, &mut other, |ratio, line| {
-        let seconds = line["their_median_s"].as_f64().unwrap_or(f64::NAN);
-        let share = (LAYERS as f64 * attention / seconds).min(1.0);
-        let bound = 1.0 + share * (imbalance(arguments, arguments.strategy) - 1.0);
-        line.insert("attention_share".into(), json!(share));
+    // Ranks on one GPU wait for nobody: what one leaves of it another takes.
+    let attention = if split.is_on_gpu() { None } else { Some(attention_seconds(arguments)?) };
+    let mut agreed = Verdict::Fine;
+    let fast = between(&arguments.common, &mut split, &mut other, |compared, line| {
+        let Compared { ratio, ours, theirs } = compared;
+        let (losses, verdict) = step::losses(arguments.model.dtype, ours, theirs);
+        line.extend(losses);
+        agreed = verdict;
+        let bound = attention.map_or(1.0, |seconds| bound(arguments, seconds, line));
         line.insert("cost".into(), json!(1.0 / ratio));
         line.insert("bound".into(), json!(bound));
         line.insert("cost_of_bound".into(), json!(1.0 / (ratio * bound)));
         ratio * bound
-    })
+    })?;
+    Ok(agreed.or(fast))
+}
+
+/// How many times the unsplit step's time the strategy's imbalance makes of it, where a layer's attention takes so many seconds.
+fn bound(arguments: &arguments::Ring, attention: f64, line: &mut Fields) -> f64 {
+    let seconds = line["their_median_s"].as_f64().unwrap_or(f64::NAN);
+    let share = (arguments.model.layers() as f64 * attention / seconds).min(1.0);
+    line.insert("attention_share".into(), json!(share));
+    1.0 + share * (imbalance(arguments, arguments.strategy) - 1.0)
 }
 
 /// `local` runs on one rank.
@@ -95,6 +110,7 @@ fn imbalance(arguments: &arguments::Ring, strategy: Strategy) -> f64 {
 fn of_step(arguments: &arguments::Ring, strategy: Strategy, ranks: usize) -> arguments::Step {
     arguments::Step {
         tokens: vec![arguments.tokens],
+        model: arguments.model.clone(),
         recompute: arguments.recompute,
         threads: arguments.threads,
         ranks,
@@ -102,6 +118,8 @@ fn of_step(arguments: &arguments::Ring, strategy: Strategy, ranks: usize) -> arg
         export: None,
         transformers: false,
         python: None,
+        longest: None,
+        peak: Vec::new(),
         common: arguments.common.clone(),
     }
 }
@@ -109,7 +127,8 @@ fn of_step(arguments: &arguments::Ring, strategy: Strategy, ranks: usize) -> arg
 /// Seconds that a layer's attention takes, unsplit.
 fn attention_seconds(arguments: &arguments::Ring) -> Result<f64> {
     let mask = NamedMask { name: "causal".to_owned(), mask: annulus_sequence::Mask::causal() };
-    let shape = Shape { heads: HEADS, kv_heads: Some(KEY_VALUE_HEADS), head_dim: HEAD_DIM, mask };
+    let [heads, key_value_heads, head_dim] = arguments.model.heads();
+    let shape = Shape { heads, kv_heads: Some(key_value_heads), head_dim, mask };
     let arguments = arguments::Ring { shape, pass: Pass::Both, ..arguments.clone() };
     let mut alone = Split::new(&arguments, Strategy::Local, 1)?;
     alone.sample()?;
@@ -151,8 +170,8 @@ fn member(
     let workers = (arguments.threads / comm.world()).max(1);
     let kernel = Arc::new(Fused::new(Pool::new(workers)));
     let attention = Attention::new(&setting, comm, kernel).map_err(|error| anyhow!("{error}"))?;
-    let own = attention.positions().tokens();
-    let Inputs { q, k, v, gradient } = Inputs::random(&arguments.shape, own, DType::F32)?;
+    let (own, dtype) = (attention.positions().tokens(), arguments.model.dtype.candle());
+    let Inputs { q, k, v, gradient } = Inputs::random(&arguments.shape, own, dtype)?;
     let qkv = Qkv { q, k, v };
     let place = Place::default();
     let kept = match arguments.pass {
@@ -174,7 +193,7 @@ fn member(
 
 impl Subject for Split {
     fn describe(&self) -> Fields {
-        let arguments::Ring { tokens, shape, pass, threads, .. } = &self.arguments;
+        let arguments::Ring { tokens, model, shape, pass, threads, .. } = &self.arguments;
         let fields = [
             ("bench", json!("ring")),
             ("part", json!("attention")),
@@ -185,6 +204,7 @@ impl Subject for Split {
             ("kv_heads", json!(shape.groups())),
             ("head_dim", json!(shape.head_dim)),
             ("mask", json!(shape.mask.name)),
+            ("dtype", json!(word(&model.dtype))),
             ("pass", json!(word(pass))),
             ("threads", json!(threads)),
         ];

@@ -65,28 +65,39 @@ pub(crate) fn measure(common: &Common, subject: &mut dyn Subject) -> Result<Verd
 }
 
 /// Measures `subject` in turn with another, here in this process; or with a peer, if there is one.
-/// `figure` says what is held to `--at-least`, of the ratio, and may add to the line.
+/// `figure` says what is held to `--at-least`, of what was compared, and may add to the line.
 pub(crate) fn between(
     common: &Common,
     subject: &mut dyn Subject,
     other: &mut dyn Subject,
-    figure: impl FnOnce(f64, &mut Fields) -> f64,
+    figure: impl FnOnce(&Compared, &mut Fields) -> f64,
 ) -> Result<Verdict> {
     if common.serve || common.against.is_some() {
         return measure(common, subject);
     }
     let mut record = Record::open(common.record.as_deref())?;
-    subject.sample()?;
-    other.sample()?;
+    let first = [subject.sample()?, other.sample()?];
     let limit = limit(common, subject);
     let mut line = subject.describe();
     line.insert("than".into(), Value::Object(other.describe()));
     let pairs = pairs::take(&mut Two { subject, other }, common.pairs, limit)?;
     line.extend(compared(&pairs));
     line.extend(subject.summary(pairs.seconds()[0], &pairs.history[0]));
-    let figure = figure(pairs.ratio().median, &mut line);
+    let [ours, theirs] = [0, 1].map(|side| [&first[side..=side], &pairs.history[side]].concat());
+    let compared = Compared { ratio: pairs.ratio().median, ours, theirs };
+    let figure = figure(&compared, &mut line);
     conclude(&pairs, line, &mut record)?;
     Ok(Verdict::of(figure, common.at_least))
+}
+
+/// What two subjects came to.
+pub(crate) struct Compared {
+    /// How many times faster the first is.
+    pub(crate) ratio: f64,
+    /// Its samples, the one to warm up first.
+    pub(crate) ours: Vec<Sample>,
+    /// Those of the other.
+    pub(crate) theirs: Vec<Sample>,
 }
 
 /// Two subjects of this process.

@@ -1,44 +1,51 @@
-//! A training step of a small Llama: `step`.
+//! A training step of a Llama: `step`.
 //!
-//! 3 million parameters, one sequence of random bytes, AdamW: what anybody would write first with
-//! transformers, which `python/llama_step.py` does with the same weights and tokens.
+//! One sequence of random tokens, AdamW: what anybody would write first with transformers, which `python/llama_step.py` does with
+//! the weights and tokens of the small model on a CPU.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use annulus_experiment::Recompute;
-use annulus_sequence::Strategy;
+use annulus_experiment::Device;
 use annulus_train::Stepped;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use crate::arguments;
+use crate::arguments::{self, Dtype, word};
 use crate::crew::Crew;
+use crate::device;
 use crate::llama::Step;
+use crate::longest;
+use crate::model::operations;
 use crate::record::quoted;
 use crate::resident::Watch;
 use crate::session::{Verdict, measure};
 use crate::statistics::Quartiles;
 use crate::subject::{Fields, Sample, Subject};
 
-/// Of the model.
-pub(crate) const LAYERS: usize = 4;
-/// Of queries.
-pub(crate) const HEADS: usize = 8;
-/// Of keys and values.
-pub(crate) const KEY_VALUE_HEADS: usize = 4;
-/// Elements per head.
-pub(crate) const HEAD_DIM: usize = 32;
-
 /// Steps whose losses must agree; later ones drift apart, as AdamW makes much of little gradients.
 const COMPARED: usize = 4;
-/// How far losses may be apart, relative.
-const TOLERANCE: f64 = 1e-5;
+
+/// How far losses of the same step may be apart, relative, where they are summed in another order.
+fn tolerance(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F32 => 1e-5,
+        Dtype::Bf16 => 1e-3,
+    }
+}
 
 /// One point after the other.
 pub(crate) fn run(arguments: &arguments::Step) -> Result<Verdict> {
-    if (arguments.common.serve || arguments.export.is_some()) && arguments.tokens.len() > 1 {
-        bail!("`--serve` and `--export` take one number of `--tokens`");
+    let arguments::Step { model, common, export, longest, .. } = arguments;
+    let once = common.serve || export.is_some() || longest.is_some();
+    if once && arguments.tokens.len() > 1 {
+        bail!("`--serve`, `--export` and `--longest` take one number of `--tokens`");
+    }
+    if arguments.transformers && (model.dtype, model.device) != (Dtype::F32, Device::Cpu) {
+        bail!("`--against-transformers` compares steps in f32 on the CPU");
+    }
+    if let Some(nearest) = *longest {
+        return longest::run(arguments, nearest);
     }
     let mut verdict = Verdict::Fine;
     for &tokens in &arguments.tokens {
@@ -61,39 +68,8 @@ pub(crate) fn run(arguments: &arguments::Step) -> Result<Verdict> {
 
 /// The experiment that is measured.
 fn experiment(arguments: &arguments::Step, tokens: usize) -> String {
-    let arguments::Step { recompute, ranks, strategy, .. } = arguments;
-    text(tokens, *ranks, *strategy, *recompute, "text")
-}
-
-/// An experiment of the small Llama, on data of a format.
-pub(crate) fn text(
-    tokens: usize,
-    ranks: usize,
-    strategy: Strategy,
-    recompute: Recompute,
-    format: &str,
-) -> String {
-    let (recompute, strategy) = (recompute.word(), strategy.name());
-    format!(
-        "\
-name: bench
-model:
-  hidden_size: 256
-  intermediate_size: 688
-  num_hidden_layers: {LAYERS}
-  num_attention_heads: {HEADS}
-  num_key_value_heads: {KEY_VALUE_HEADS}
-  vocab_size: 258
-  rms_norm_eps: 1e-6
-  tie_word_embeddings: false
-data: {{ format: {format}, tokens: {tokens}, batch: 1, evaluate: 0 }}
-mesh: {{ sequence: {ranks} }}
-attention: {{ strategy: {strategy} }}
-memory: {{ recompute: {recompute} }}
-optimizer: {{ learning_rate: 1e-4, betas: [0.9, 0.999], weight_decay: 0.01, clip: 0 }}
-schedule: {{ steps: 1000 }}
-"
-    )
+    let arguments::Step { model, recompute, ranks, strategy, .. } = arguments;
+    model.experiment(tokens, *ranks, *strategy, *recompute, "text")
 }
 
 /// The command that takes the same step with transformers.
@@ -117,6 +93,9 @@ pub(crate) struct Point {
     arguments: arguments::Step,
     tokens: usize,
     parameters: u64,
+    /// Of the model, in a step.
+    operations: f64,
+    device: candle_core::Device,
     crew: Crew<Stepped>,
     watch: Option<Watch>,
 }
@@ -128,31 +107,41 @@ impl Point {
     }
 
     fn new(step: &Step, arguments: &arguments::Step) -> Result<Point> {
+        let (setup, tokens) = (step.setup(arguments.threads)?, step.plan.experiment.data.tokens);
         Ok(Point {
             arguments: arguments.clone(),
-            tokens: step.plan.experiment.data.tokens,
+            tokens,
             parameters: step.plan.shape.elements(),
-            crew: step.crew(arguments.threads)?,
+            operations: operations(&step.plan.shape, tokens),
+            device: setup.device(),
+            crew: step.crew(&setup)?,
             watch: None,
         })
+    }
+
+    /// Whether a GPU takes it.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        !self.device.is_cpu()
     }
 }
 
 impl Subject for Point {
     fn describe(&self) -> Fields {
-        let arguments::Step { recompute, ranks, strategy, threads, .. } = &self.arguments;
-        Fields::from_iter(
-            [
-                ("bench", json!("step")),
-                ("tokens", json!(self.tokens)),
-                ("parameters", json!(self.parameters)),
-                ("recompute", json!(recompute.word())),
-                ("ranks", json!(ranks)),
-                ("strategy", json!(strategy.name())),
-                ("threads", json!(threads)),
-            ]
-            .map(|(key, value)| (key.to_owned(), value)),
-        )
+        let arguments::Step { model, recompute, ranks, strategy, threads, .. } = &self.arguments;
+        let fields = [
+            ("bench", json!("step")),
+            ("tokens", json!(self.tokens)),
+            ("model", json!(word(&model.size))),
+            ("parameters", json!(self.parameters)),
+            ("dtype", json!(word(&model.dtype))),
+            ("deterministic", json!(model.deterministic || !self.is_on_gpu())),
+            ("recompute", json!(recompute.word())),
+            ("ranks", json!(ranks)),
+            ("strategy", json!(strategy.name())),
+            ("threads", json!(threads)),
+        ];
+        let fields = fields.map(|(key, value)| (key.to_owned(), value));
+        fields.into_iter().chain(device::describe(&self.device)).collect()
     }
 
     fn threads(&self) -> usize {
@@ -164,13 +153,16 @@ impl Subject for Point {
         let start = Instant::now();
         let steps = self.crew.go()?;
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Sample { seconds, fields: found(steps[0], watch) })
+        let mut fields = found(steps[0], watch);
+        fields.extend(device::memory(&self.device));
+        Ok(Sample { seconds, fields })
     }
 
     fn summary(&self, seconds: Quartiles, samples: &[Sample]) -> Fields {
         let mut fields = Fields::new();
         let speed = self.tokens as f64 / seconds.median;
         fields.insert("tokens_per_second".into(), json!(speed));
+        fields.extend(utilisation(self.operations / seconds.median / 1e12, &self.arguments.peak));
         if let Some(last) = samples.last() {
             fields.extend(last.fields.clone());
         }
@@ -178,8 +170,19 @@ impl Subject for Point {
     }
 
     fn agreement(&self, ours: &[Sample], theirs: &[Sample]) -> Result<Fields> {
-        agreement(ours, theirs)
+        agreement(self.arguments.model.dtype, ours, theirs)
     }
+}
+
+/// The model's TFLOP/s, and their share of peaks.
+fn utilisation(tflops: f64, peaks: &[f64]) -> Fields {
+    let mut fields = Fields::from_iter([("tflops".to_owned(), json!(tflops))]);
+    if !peaks.is_empty() {
+        let shares: Vec<f64> = peaks.iter().map(|peak| tflops / peak).collect();
+        fields.insert("peak_tflops".into(), json!(peaks));
+        fields.insert("mfu".into(), json!(shares));
+    }
+    fields
 }
 
 /// Loss, norm, and the memory of all ranks so far.
@@ -194,22 +197,34 @@ pub(crate) fn found(step: Stepped, watch: Watch) -> Fields {
     Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value)))
 }
 
-/// Losses side by side, where the peer tells them, and its memory.
-fn agreement(ours: &[Sample], theirs: &[Sample]) -> Result<Fields> {
+/// Losses of the first steps of both sides, from the same weights, as fields; and whether they are near enough.
+pub(crate) fn losses(dtype: Dtype, ours: &[Sample], theirs: &[Sample]) -> (Fields, Verdict) {
     // What is no number is written as null, and must not pass for silence.
     let loss = |sample: &Sample| Some(sample.fields.get("loss")?.as_f64().unwrap_or(f64::NAN));
     let losses = |samples: &[Sample]| samples.iter().map_while(loss).collect::<Vec<f64>>();
-    let (own, other) = (losses(ours), losses(theirs));
+    let pairs: Vec<_> = std::iter::zip(losses(ours), losses(theirs)).take(COMPARED).collect();
+    let apart = pairs.iter().map(|(a, b)| ((a - b) / b).abs());
+    let apart = apart.max_by(f64::total_cmp).unwrap_or(f64::NAN);
+    let limit = tolerance(dtype);
+    let verdict = if apart <= limit {
+        Verdict::Fine
+    } else {
+        let message = format!("losses differ by {apart:.1e}, more than {limit:.0e}: {pairs:?}");
+        Verdict::Missed(message)
+    };
+    let fields = [("losses", json!(pairs)), ("losses_apart", json!(apart))];
+    (Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value))), verdict)
+}
+
+/// Losses side by side, where the peer tells them, and its memory.
+fn agreement(dtype: Dtype, ours: &[Sample], theirs: &[Sample]) -> Result<Fields> {
     let mut fields = Fields::new();
-    if !other.is_empty() {
-        let pairs: Vec<_> = std::iter::zip(own, other).take(COMPARED).collect();
-        let apart = pairs.iter().map(|(a, b)| ((a - b) / b).abs());
-        let apart = apart.max_by(f64::total_cmp).unwrap_or(f64::NAN);
-        if !(apart <= TOLERANCE) {
-            bail!("losses differ by {apart:.1e}, more than {TOLERANCE:.0e}: {pairs:?}");
+    if theirs.first().is_some_and(|sample| sample.fields.contains_key("loss")) {
+        let (losses, verdict) = losses(dtype, ours, theirs);
+        if let Verdict::Missed(why) = verdict {
+            bail!(why);
         }
-        fields.insert("losses".into(), json!(pairs));
-        fields.insert("losses_apart".into(), json!(apart));
+        fields.extend(losses);
     }
     let last = theirs.last().into_iter().flat_map(|sample| &sample.fields);
     let memory = last.filter(|(key, _)| key.starts_with("rss_"));
@@ -237,20 +252,33 @@ mod tests {
     #[test]
     fn losses_of_the_first_steps_must_agree() -> Result<()> {
         let ours = samples(&[5.0, 4.0, 3.0, 2.0, 1.0]);
-        let fields = agreement(&ours, &samples(&[5.0, 4.000_01, 3.0, 2.0, 9.0]))?;
+        let fields = agreement(Dtype::F32, &ours, &samples(&[5.0, 4.000_01, 3.0, 2.0, 9.0]))?;
         assert_eq!(fields["their_rss_above_mib"], 7);
         assert!(fields["losses_apart"].as_f64().is_some_and(|apart| apart > 2e-6));
-        let error = agreement(&ours, &samples(&[5.0, 4.1, 3.0, 2.0, 1.0])).err();
+        let error = agreement(Dtype::F32, &ours, &samples(&[5.0, 4.1, 3.0, 2.0, 1.0])).err();
         let said = error.map(|error| error.to_string()).unwrap_or_default();
         assert!(said.starts_with("losses differ by 2.4e-2, more than 1e-5"), "{said}");
-        assert!(agreement(&ours, &samples(&[f64::NAN; 5])).is_err());
+        assert!(agreement(Dtype::F32, &ours, &samples(&[f64::NAN; 5])).is_err());
+        assert!(agreement(Dtype::Bf16, &ours, &samples(&[5.004; 1])).is_ok());
         Ok(())
+    }
+
+    #[test]
+    fn no_losses_at_all_are_not_near() {
+        assert_ne!(losses(Dtype::F32, &samples(&[]), &samples(&[1.0])).1, Verdict::Fine);
+    }
+
+    #[test]
+    fn shares_of_peaks_are_told_where_peaks_are_given() {
+        assert_eq!(json!(utilisation(2.0, &[])), json!({ "tflops": 2.0 }));
+        let wanted = json!({ "tflops": 2.0, "peak_tflops": [8.0, 4.0], "mfu": [0.25, 0.5] });
+        assert_eq!(json!(utilisation(2.0, &[8.0, 4.0])), wanted);
     }
 
     #[test]
     fn a_peer_that_tells_no_losses_is_only_timed() -> Result<()> {
         let theirs = vec![Sample { seconds: 1.0, ..Sample::default() }; 5];
-        assert!(agreement(&samples(&[1.0; 5]), &theirs)?.is_empty());
+        assert!(agreement(Dtype::F32, &samples(&[1.0; 5]), &theirs)?.is_empty());
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Words of the command line as values.
 
-use annulus_experiment::Recompute;
+use annulus_experiment::{Device, Recompute};
 use annulus_sequence::{Mask, Rule, Strategy};
 
 use crate::arguments::NamedMask;
@@ -37,6 +37,10 @@ pub(crate) fn recompute(text: &str) -> Result<Recompute, String> {
     let known = [("none", Recompute::None), ("layer", Recompute::Layer)];
     let found = known.into_iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| value).ok_or_else(|| "`none` and `layer` are known".to_owned())
+}
+
+pub(crate) fn device(text: &str) -> Result<Device, String> {
+    Device::from_word(text).ok_or_else(|| "`auto`, `cpu`, `cuda` and `cuda:N` are known".to_owned())
 }
 
 pub(crate) fn strategy(text: &str) -> Result<Strategy, String> {

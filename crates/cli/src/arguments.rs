@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use annulus_experiment::{Kernel, Override};
+use annulus_experiment::{Device, Kernel, Override};
 use annulus_sequence::Strategy;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -203,6 +203,12 @@ pub(crate) struct Split {
     /// The block kernel
     #[arg(long, value_enum, default_value_t = Which::Fused)]
     pub(crate) kernel: Which,
+    /// auto, cpu, cuda or cuda:N
+    #[arg(long, value_parser = device, default_value = "auto")]
+    pub(crate) device: Device,
+    /// Whether backward gives the same bits every time on a GPU too
+    #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
+    pub(crate) deterministic: bool,
 }
 
 #[derive(Args, Debug)]
@@ -261,6 +267,10 @@ fn tokens(word: &str) -> Result<usize, String> {
 fn bandwidth(word: &str) -> Result<f64, String> {
     let read = annulus_experiment::binary_bandwidth(word);
     read.ok_or_else(|| "bytes per second such as 200GB/s are wanted".to_owned())
+}
+
+fn device(word: &str) -> Result<Device, String> {
+    Device::from_word(word).ok_or_else(|| "auto, cpu, cuda or cuda:N is wanted".to_owned())
 }
 
 fn strategy(word: &str) -> Result<Strategy, String> {

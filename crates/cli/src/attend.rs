@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use annulus_sequence::{Heads, Mask, Positions, Return, Rule};
+use annulus_train::open_device;
 use annulus_train::whole::{Answer, Question, Split, attend, attend_tile};
 use candle_core::{DType, Tensor};
 
@@ -17,20 +18,20 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(arguments: &Attend) -> Done {
     let case = Case::read(&arguments.case)?;
-    let cores = crate::train::cores();
-    let split = &arguments.split;
+    let split = Split {
+        strategy: arguments.split.strategy,
+        ranks: arguments.split.ranks,
+        returning: Return::default(),
+        kernel: arguments.split.kernel.into(),
+        deterministic: arguments.split.deterministic,
+        deadline: DEADLINE,
+        cores: crate::train::cores(),
+        processor: open_device(arguments.split.device)?,
+    };
     let whole = Positions::all(case.queries.tokens());
     let answer = if case.queries == whole && case.keys == whole {
         let [query, key_value] = [&case.question.q, &case.question.k].map(|heads| heads.dims()[1]);
-        crate::layout::check(split, whole.tokens(), Heads { query, key_value })?;
-        let split = Split {
-            strategy: split.strategy,
-            ranks: split.ranks,
-            returning: Return::default(),
-            kernel: split.kernel.into(),
-            deadline: DEADLINE,
-            cores,
-        };
+        crate::layout::check(&arguments.split, whole.tokens(), Heads { query, key_value })?;
         attend(&case.question, &split)?
     } else {
         if split.ranks != 1 {
@@ -39,7 +40,7 @@ pub(crate) fn run(arguments: &Attend) -> Done {
             let hint = "leave `--ranks` out: it runs as one tile".to_owned();
             return Err(Failure::new(USAGE, text, Some(hint)));
         }
-        attend_tile(&case.question, &case.queries, &case.keys, split.kernel.into(), cores)?
+        attend_tile(&case.question, &case.queries, &case.keys, &split)?
     };
     write(&answer, &arguments.out)?;
     Ok(0)
@@ -62,8 +63,8 @@ impl Case {
         let number = |name: &str| {
             let tensor = file.tensor(name)?;
             match tensor.dtype() {
-                DType::F32 | DType::BF16 => Ok(tensor),
-                other => Err(bad(format!("`{name}` is {other:?}, wanted F32 or BF16"))),
+                DType::F32 | DType::BF16 | DType::F16 => Ok(tensor),
+                other => Err(bad(format!("`{name}` is {other:?}, wanted F32, BF16 or F16"))),
             }
         };
         let question = Question {

@@ -2,6 +2,7 @@
 
 use annulus_data::{DataError, Recall, Source, Tokenizer};
 use annulus_experiment::{Experiment, Format, ModelSource, Plan, Problem, load, read_config};
+use annulus_train::device_memory;
 use serde_json::json;
 
 use crate::Done;
@@ -44,7 +45,8 @@ fn data_is_there(plan: &Plan) -> Result<(), Failure> {
 
 /// The experiment's text and its plan.
 pub(crate) fn read(file: &File) -> Result<(String, Plan), Failure> {
-    let (experiment, vocabulary) = experiment(file)?;
+    let (mut experiment, vocabulary) = experiment(file)?;
+    experiment.memory.device = device_memory(experiment.device);
     let yaml = std::fs::read_to_string(&file.file).map_err(|error| {
         Failure::new(USAGE, format!("cannot read `{}`: {error}", file.file.display()), None)
     })?;

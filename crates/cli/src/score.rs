@@ -8,7 +8,7 @@ use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Recompute, read_config};
 use annulus_model::Llama;
 use annulus_sequence::{Heads, Mask, Return};
-use annulus_train::{Setup, Want, model_config, score};
+use annulus_train::{Setup, Want, model_config, open_device, score};
 use candle_core::{DType, Device, Tensor};
 
 use crate::Done;
@@ -31,13 +31,14 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let specification = Llama::specification(&config);
     let weights = annulus_model::load(&arguments.model, &specification, DType::F32)?;
     let setup = Setup {
-        processor: None,
+        processor: open_device(arguments.split.device)?,
         config,
         mask: Mask::causal(),
         packed: false,
         strategy: arguments.split.strategy,
         returning: Return::default(),
         kernel: arguments.split.kernel.into(),
+        deterministic: arguments.split.deterministic,
         tokens: sequences[0].inputs.len(),
         data: 1,
         sequence: arguments.split.ranks,

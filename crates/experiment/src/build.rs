@@ -128,6 +128,7 @@ fn attention(values: &Values) -> Option<Attention> {
         sinks: values.optional("attention.sinks", Values::size)?,
         global: values.optional("attention.global", Values::ranges)?,
         kernel: values.word("attention.kernel", Kernel::from_word)?,
+        deterministic: values.truth("attention.deterministic")?,
     })
 }
 
@@ -142,6 +143,7 @@ fn memory(values: &Values) -> Option<Memory> {
         recompute: values.word("memory.recompute", Recompute::from_word)?,
         micro_batch: values.optional("memory.micro_batch", Values::size)?,
         budget: values.optional("memory.budget", Values::count)?,
+        device: None,
         loss_chunk: values.optional("memory.loss_chunk", Values::size)?,
         mlp_chunk: values.optional("memory.mlp_chunk", Values::size)?,
     })

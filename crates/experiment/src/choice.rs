@@ -45,7 +45,12 @@ impl Memory {
 
     /// Bytes that all ranks may hold together.
     pub fn budget(&self) -> u64 {
-        self.budget.unwrap_or_else(|| memory().unwrap_or(UNKNOWN) / SHARE.1 * SHARE.0)
+        self.budget.unwrap_or_else(|| self.there().unwrap_or(UNKNOWN) / SHARE.1 * SHARE.0)
+    }
+
+    /// Bytes that there are: of the device, or of this machine, if the system says.
+    pub fn there(&self) -> Option<u64> {
+        self.device.or_else(memory)
     }
 
     /// The same experiment with `settled` written out.
@@ -81,6 +86,7 @@ mod tests {
     const OPEN: Memory = Memory {
         recompute: Recompute::Auto,
         budget: Some(1000),
+        device: None,
         micro_batch: None,
         loss_chunk: None,
         mlp_chunk: None,
@@ -100,6 +106,13 @@ mod tests {
         assert_eq!(settled(&kept), Settled { recompute: layer, ..all });
         let smallest = Settled { recompute: layer, loss_chunk: 128, mlp_chunk: 1024 };
         assert_eq!(settled(&|_| 1001), smallest);
+    }
+
+    #[test]
+    fn a_budget_is_a_share_of_the_device_unless_it_is_written() {
+        let gpu = Memory { budget: None, device: Some(80 << 30), ..OPEN };
+        assert_eq!((gpu.budget(), gpu.there()), (60 << 30, Some(80 << 30)));
+        assert_eq!(Memory { device: gpu.device, ..OPEN }.budget(), 1000);
     }
 
     #[test]

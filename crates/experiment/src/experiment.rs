@@ -247,6 +247,8 @@ pub struct Attention {
     pub global: Option<Vec<Range<usize>>>,
     /// `fused | reference`; default fused.
     pub kernel: Kernel,
+    /// Whether backward gives the same bits every time on a GPU too, at the price of a second pass; default true.
+    pub deterministic: bool,
 }
 
 /// `exchange:`
@@ -305,8 +307,10 @@ words!(Kernel { Fused = "fused", Reference = "reference" });
 pub struct Memory {
     /// `auto | none | layer`; default auto. A [`crate::Plan`] has settled it: never auto.
     pub recompute: Recompute,
-    /// Bytes that all ranks may hold together; default: three quarters of what the machine has.
+    /// Bytes that all ranks may hold together; default: three quarters of what there is.
     pub budget: Option<u64>,
+    /// No key: bytes of the device that computes, where it has a memory of its own.
+    pub device: Option<u64>,
     /// Sequences per rank at once; default: all of a replica's.
     pub micro_batch: Option<usize>,
     /// Tokens of logits held at once; default: what the plan chooses.

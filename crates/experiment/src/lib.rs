@@ -37,7 +37,6 @@ pub use experiment::{
     WeightsFrom,
 };
 pub use load::{Override, load, parse};
-pub use machine::memory as machine_memory;
 pub use plan::{Peak, Plan, RankPlan};
 pub use problem::{Problem, Problems};
 pub use quantity::{bandwidth, binary_bandwidth};

@@ -13,7 +13,7 @@ pub(crate) fn cores() -> usize {
 
 /// The memory of this machine or of the container, bytes; `None` where the system does not say so
 /// in a file.
-pub fn memory() -> Option<u64> {
+pub(crate) fn memory() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
     let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;

@@ -328,6 +328,12 @@ const ATTENTION: &[Key] = &[
         "positions that see all, and all see, whatever the window and the pattern",
     ),
     key("kernel", Word(Kernel::WORDS), Is("fused"), "blockwise, or plain loops in f64"),
+    key(
+        "deterministic",
+        Truth,
+        Is("true"),
+        "the same bits every time; false: a faster backward on a GPU, with atomic additions",
+    ),
 ];
 
 const MEMORY: &[Key] = &[
@@ -340,7 +346,7 @@ const MEMORY: &[Key] = &[
     key(
         "budget",
         Tokens(1, 1 << 60),
-        Means("three quarters of the machine's memory"),
+        Means("three quarters of the machine's memory, or of the GPU's"),
         "bytes that all ranks may hold together",
     ),
     key(

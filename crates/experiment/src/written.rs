@@ -18,6 +18,7 @@ const FREE: &[&str] = &[
     "attention.strategy",
     "attention.exchange",
     "attention.stripe",
+    "attention.deterministic",
     "memory",
     "every",
     "output",
@@ -118,6 +119,7 @@ impl Experiment {
         lines.push("attention.stripe", attention.stripe.as_slice());
         lines.mask(attention);
         lines.push("attention.kernel", &[attention.kernel.word()]);
+        lines.push("attention.deterministic", &[attention.deterministic]);
         lines.push("memory.recompute", &[memory.recompute.word()]);
         lines.push("memory.budget", memory.budget.as_slice());
         lines.push("memory.micro_batch", memory.micro_batch.as_slice());

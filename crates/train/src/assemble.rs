@@ -33,6 +33,8 @@ pub struct Setup {
     pub returning: Return,
     /// Which attention kernel.
     pub kernel: Kernel,
+    /// Whether it gives the same bits every time on a GPU too.
+    pub deterministic: bool,
     /// Inputs per sequence.
     pub tokens: usize,
     /// Replicas.
@@ -68,6 +70,7 @@ impl Setup {
             strategy: experiment.attention.strategy,
             returning: Return::default(),
             kernel: experiment.attention.kernel,
+            deterministic: experiment.attention.deterministic,
             tokens: experiment.data.tokens,
             data: experiment.mesh.data,
             sequence: experiment.mesh.sequence,
@@ -114,7 +117,8 @@ impl Setup {
             scale: 1.0 / (self.config.head_dim as f64).sqrt(),
         };
         let weights = self.weights.clone().unwrap_or_else(|| vec![1; self.sequence]);
-        Ok(Attention::weighted(&setting, &weights, comm, kernel(self.kernel, pool))?)
+        let kernel = kernel(self.kernel, self.deterministic, pool);
+        Ok(Attention::weighted(&setting, &weights, comm, kernel)?)
     }
 
     /// This rank, on the thread that will run it: its share of the cores, its attention, its place
@@ -148,14 +152,14 @@ impl Setup {
     }
 }
 
-/// The attention kernel of a name.
-pub(crate) fn kernel(name: Kernel, pool: &Pool) -> Arc<dyn AttentionKernel> {
+/// The attention kernel of a name; those of the CPU are always deterministic.
+pub(crate) fn kernel(name: Kernel, deterministic: bool, pool: &Pool) -> Arc<dyn AttentionKernel> {
     match (name, pool.processor()) {
         (Kernel::Fused, None) => Arc::new(Fused::new(pool.clone())),
         (Kernel::Reference, None) => Arc::new(Reference),
         (_, Some(processor)) => {
             let rung = (name == Kernel::Reference).then_some(Rung::Reference);
-            Arc::new(Kernels { rung, ..Kernels::new(processor.clone(), true) })
+            Arc::new(Kernels { rung, ..Kernels::new(processor.clone(), deterministic) })
         }
     }
 }

@@ -13,10 +13,10 @@ use crate::{Result, TrainError};
 ///
 /// # Errors
 /// When a GPU is asked for by name and cannot be used. `auto` takes the CPU then, and [`warning`] says so.
-pub(crate) fn open(wanted: Wanted) -> Result<Option<Arc<dyn Processor>>> {
+pub fn open(wanted: Wanted) -> Result<Option<Arc<dyn Processor>>> {
     let index = match wanted {
         Wanted::Cpu => return Ok(None),
-        Wanted::Auto if gpu::gpus().map_or(true, |all| all.is_empty()) => return Ok(None),
+        Wanted::Auto if memory(wanted).is_none() => return Ok(None),
         Wanted::Auto => 0,
         Wanted::Cuda(index) => index,
     };
@@ -25,6 +25,16 @@ pub(crate) fn open(wanted: Wanted) -> Result<Option<Arc<dyn Processor>>> {
         hint: Some(missing.hint().to_owned()),
     };
     gpu::open(index).map(Some).map_err(refused)
+}
+
+/// Bytes of the GPU that `wanted` means; none: the CPU, or there is no such GPU.
+pub fn memory(wanted: Wanted) -> Option<u64> {
+    let index = match wanted {
+        Wanted::Cpu => return None,
+        Wanted::Auto => 0,
+        Wanted::Cuda(index) => index,
+    };
+    gpu::gpus().ok()?.get(index).map(|gpu| gpu.memory)
 }
 
 /// What to say where `auto` takes the CPU though this program could use a GPU.

@@ -40,7 +40,7 @@ pub mod whole;
 pub use annulus_memory as memory;
 pub use assemble::{Setup, model_config};
 pub use data::{Data, HeldOut, cache_folder, open_data};
-pub use device::described as described_machine;
+pub use device::{described as described_machine, memory as device_memory, open as open_device};
 pub use error::{Result, TrainError};
 pub use finite::{NonFinite, Origin};
 pub use machine::check_memory;

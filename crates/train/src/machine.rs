@@ -2,20 +2,22 @@
 
 use std::fs;
 
-use annulus_experiment::{Plan, machine_memory};
+use annulus_experiment::Plan;
 
 use crate::pages::return_freed_pages;
 use crate::{Result, TrainError};
 
-/// Refuses a run whose ranks, all of which are on this machine, cannot fit in its memory; keeps no freed pages for one that
-/// takes more than half of its budget.
+/// Refuses a run whose ranks, all of which are on this machine or its GPU, cannot fit in its memory; keeps no freed pages for one
+/// that takes more than half of its budget.
 pub fn check_memory(plan: &Plan) -> Result<()> {
     let needed = plan.ranks.iter().map(|rank| rank.together).fold(0, u64::saturating_add);
-    match machine_memory() {
+    let memory = &plan.experiment.memory;
+    match memory.there() {
         Some(there) if needed > there => Err(TrainError::DoesNotFit {
             message: format!(
-                "this needs some {} of memory, the machine has {}",
+                "this needs some {} of memory, the {} has {}",
                 gibibytes(needed),
+                if memory.device.is_some() { "GPU" } else { "machine" },
                 gibibytes(there)
             ),
             hint: Some(
@@ -25,7 +27,7 @@ pub fn check_memory(plan: &Plan) -> Result<()> {
             ),
         }),
         _ => {
-            if needed > plan.experiment.memory.budget() / 2 {
+            if memory.device.is_none() && needed > memory.budget() / 2 {
                 return_freed_pages();
             }
             Ok(())

@@ -116,8 +116,8 @@ fn refuse(found: &Found, differing: &[String]) -> Result<()> {
     Err(TrainError::Checkpoint {
         message: format!("`{folder}` is of another experiment: {differing}"),
         hint: Some(
-            "only `mesh`, `attention.strategy`, `memory`, `every`, `output` and `schedule.stop` \
-             may differ on resume: set the rest back, or set another `output`"
+            "only `device`, `mesh`, `attention.strategy`, `attention.deterministic`, `memory`, \
+             `every`, `output` and `schedule.stop` may differ on resume: set the rest back, or set another `output`"
                 .into(),
         ),
     })

@@ -6,6 +6,7 @@ use annulus_comm::Communicator;
 use annulus_data::Source;
 use annulus_experiment::Plan;
 use annulus_model::Weights;
+use candle_core::Device;
 
 use crate::start::Start;
 use crate::step::Trainer;
@@ -13,7 +14,10 @@ use crate::{Result, Setup};
 
 /// One rank of a training run that logs, evaluates and saves nothing.
 #[derive(Debug)]
-pub struct Stepper(Trainer);
+pub struct Stepper {
+    trainer: Trainer,
+    device: Device,
+}
 
 /// What a step was, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,20 +29,9 @@ pub struct Stepped {
 }
 
 impl Stepper {
-    /// This rank of `plan`, on the thread that will run it, with `cores` cores for all ranks. Every
-    /// rank copies `weights` f32 and reads its share of `source`.
+    /// This rank of `plan`, on the thread that will run it and where its `setup` is, which all ranks share. Every rank copies
+    /// `weights` f32 and reads its share of `source`.
     pub fn new(
-        comm: Arc<dyn Communicator>,
-        plan: &Plan,
-        cores: usize,
-        source: Arc<dyn Source>,
-        weights: &Weights,
-    ) -> Result<Stepper> {
-        Stepper::on(&Arc::new(Setup::new(plan, cores)), comm, plan, source, weights)
-    }
-
-    /// The same of a `setup` of `plan`, which may be on another device: all ranks share it.
-    pub fn on(
         setup: &Arc<Setup>,
         comm: Arc<dyn Communicator>,
         plan: &Plan,
@@ -46,12 +39,14 @@ impl Stepper {
         weights: &Weights,
     ) -> Result<Stepper> {
         let start = Start::fresh(weights.clone());
-        Ok(Stepper(Trainer::new(setup.rank(comm)?, plan, source, &start)?))
+        let trainer = Trainer::new(setup.rank(comm)?, plan, source, &start)?;
+        Ok(Stepper { trainer, device: setup.device() })
     }
 
-    /// The next step: forward, backward, the sum over ranks, the optimizer. All ranks must call it.
+    /// The next step: forward, backward, the sum over ranks, the optimizer; over when the device is done. All ranks must call it.
     pub fn step(&mut self) -> Result<Stepped> {
-        let report = self.0.step()?;
+        let report = self.trainer.step()?;
+        self.device.synchronize()?;
         Ok(Stepped { loss: report.loss, norm: report.norm })
     }
 }

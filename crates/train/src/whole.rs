@@ -7,12 +7,13 @@ use annulus_attention::{Attention, Place, Qkv, Setting};
 use annulus_comm::{Communicator, threads};
 use annulus_experiment::Kernel;
 use annulus_ops::Pool;
-use annulus_ops::attention::{BackwardTile, Tile};
+use annulus_ops::attention::{AttentionKernel, BackwardTile, Tile};
+use annulus_ops::gpu::Processor;
 use annulus_sequence::{Heads, Mask, Positions, Return, Strategy, Visibility};
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::TrainError;
 use crate::assemble::kernel;
+use crate::{TrainError, device};
 
 /// Attention and its gradient, as a question. q, gradient [B, Hq, S, D]; k, v [B, Hkv, S, D].
 #[derive(Clone, Debug)]
@@ -46,8 +47,25 @@ pub struct Answer {
     pub dv: Tensor,
 }
 
+impl Question {
+    fn on(&self, device: &Device) -> Result<Question> {
+        let [q, k, v, gradient] =
+            [&self.q, &self.k, &self.v, &self.gradient].map(|tensor| tensor.to_device(device));
+        Ok(Question { q: q?, k: k?, v: v?, gradient: gradient?, ..self.clone() })
+    }
+}
+
+impl Answer {
+    /// Each tensor, changed.
+    fn map(&self, change: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Answer> {
+        let Answer { out, lse, dq, dk, dv } = self;
+        let [out, lse, dq, dk, dv] = [out, lse, dq, dk, dv].map(change);
+        Ok(Answer { out: out?, lse: lse?, dq: dq?, dk: dk?, dv: dv? })
+    }
+}
+
 /// How a question is split over thread ranks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Split {
     /// How the sequence is split.
     pub strategy: Strategy,
@@ -57,31 +75,49 @@ pub struct Split {
     pub returning: Return,
     /// The block kernel.
     pub kernel: Kernel,
+    /// Whether it gives the same bits every time on a GPU too.
+    pub deterministic: bool,
     /// How long a rank waits for one that shows no progress.
     pub deadline: Duration,
     /// Cores shared by the ranks.
     pub cores: usize,
+    /// What all ranks share instead, if it is not the CPU.
+    pub processor: Option<Arc<dyn Processor>>,
+}
+
+impl Split {
+    fn device(&self) -> Device {
+        device::of(self.processor.as_ref())
+    }
+
+    fn kernel(&self) -> Arc<dyn AttentionKernel> {
+        let pool = match &self.processor {
+            Some(processor) => Pool::on(processor.clone()),
+            None => Pool::new((self.cores / self.ranks).max(1)),
+        };
+        kernel(self.kernel, self.deterministic, &pool)
+    }
 }
 
 /// Deals the rows of `question` to ranks, runs forward and backward, and puts the rows in order again.
 pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer, TrainError> {
     let options =
         threads::Options { world: split.ranks, deadline: split.deadline, stop: Arc::default() };
-    let parts = threads::run(&options, |comm| attend_here(question, split, comm))?;
+    let question = question.on(&split.device())?;
+    let parts = threads::run(&options, |comm| attend_here(&question, split, comm))?;
     let (positions, parts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
     Ok(join(&positions, &parts)?)
 }
 
-/// One block of queries against one block of keys, at any positions: no ranks, one tile.
+/// One block of queries against one block of keys, at any positions: one rank, one tile.
 pub fn attend_tile(
     question: &Question,
     queries: &Positions,
     keys: &Positions,
-    which: Kernel,
-    cores: usize,
+    split: &Split,
 ) -> std::result::Result<Answer, TrainError> {
-    let Question { q, k, v, gradient, mask, scale } = question;
-    let kernel = kernel(which, &Pool::new(cores));
+    let Question { q, k, v, gradient, mask, scale } = &question.on(&split.device())?;
+    let kernel = split.kernel();
     let seen = [Visibility::new(mask, queries, keys)];
     let tile = Tile { k, v, visibility: &seen };
     let mut state = kernel.begin(q, *scale)?;
@@ -91,13 +127,14 @@ pub fn attend_tile(
     let tile = BackwardTile { tile, carried: None };
     let mut made = kernel.backward(vec![tile], &mut *state, &|| Ok(()))?;
     let gradients = made.swap_remove(0);
-    Ok(Answer {
+    let answer = Answer {
         out: attended.out,
         lse: attended.lse,
         dq: kernel.finish_backward(state)?,
         dk: gradients.dk,
         dv: gradients.dv,
-    })
+    };
+    Ok(answer.map(|tensor| tensor.to_device(&Device::Cpu))?)
 }
 
 fn attend_here(
@@ -114,17 +151,16 @@ fn attend_here(
         gradients: split.returning,
         scale: *scale,
     };
-    let kernel = kernel(split.kernel, &Pool::new((split.cores / comm.world()).max(1)));
-    let attention = Attention::new(&setting, comm, kernel)?;
+    let attention = Attention::new(&setting, comm, split.kernel())?;
     let positions = attention.positions().clone();
-    let index = index(positions.iter())?;
+    let index = index(positions.iter())?.to_device(q.device())?;
     let rows = |tensor: &Tensor| tensor.index_select(&index, 2);
     let qkv = Qkv { q: rows(q)?, k: rows(k)?, v: rows(v)? };
     let attended = attention.forward(Place::default(), &qkv)?;
     let back = attention.backward(Place::default(), qkv, attended.clone(), rows(gradient)?)?;
     let answer =
         Answer { out: attended.out, lse: attended.lse, dq: back.q, dk: back.k, dv: back.v };
-    Ok((positions, answer))
+    Ok((positions, answer.map(|tensor| tensor.to_device(&Device::Cpu))?))
 }
 
 /// Rows by rank to rows by position.

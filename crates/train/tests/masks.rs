@@ -1,5 +1,5 @@
 //! Packed documents, sparse masks and uneven shards through a whole model.
-#![expect(clippy::unwrap_used, clippy::float_cmp, reason = "a test may panic; zero is zero")]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

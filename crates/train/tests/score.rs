@@ -56,6 +56,7 @@ fn setup(folder: &std::path::Path, strategy: Strategy, ranks: usize) -> Setup {
         strategy,
         returning: Return::default(),
         kernel: Kernel::Fused,
+        deterministic: true,
         tokens: 96,
         data: 1,
         sequence: ranks,

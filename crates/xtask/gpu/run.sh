@@ -1,7 +1,8 @@
 #!/bin/bash
-# Holds every kernel to plain loops on a GPU, then times them beside PyTorch's attention. Needs glibc 2.35 or later, NVIDIA's driver,
-# and a Python with PyTorch, whose CUDA libraries are used. Results go to the folder $OUT, or here.
-#   run.sh [check | sanitize | time]...    all of them if none is named
+# Holds every kernel to plain loops on a GPU, then times kernels beside PyTorch's attention and training steps beside transformers'.
+# Needs glibc 2.35 or later, NVIDIA's driver, and a Python with PyTorch, whose CUDA libraries are used; says so where transformers is
+# missing. Results go to the folder $OUT, or here: a file or two of a task, and log.txt.
+#   run.sh [check | rule | sanitize | time | ring | step | longest]...    all of them if none is named, none over ten minutes
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=${OUT:-$here}
@@ -16,12 +17,34 @@ for packed in "$here"/*.xz; do
   python3 -c 'import lzma, os, sys; p = sys.argv[2]; open(p, "wb").write(lzma.open(sys.argv[1]).read()); os.chmod(p, 0o755)' \
     "$packed" "$work/$(basename "${packed%.xz}")"
 done
-nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,power.limit --format=csv,noheader | tee "$out/gpu.txt"
+nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,power.limit --format=csv,noheader | tee "$out/log.txt"
 failed=0
+ends=0
+
+# Seconds that a command may take: so many, or what is left of its task's time.
+limit() {
+  local left=$((ends - SECONDS))
+  echo $((left < 1 ? 1 : $1 < left ? $1 : left))
+}
+
+# What was said last.
+trouble() {
+  echo "$1 ended with $2:"
+  tail -n 3 "$out/log.txt"
+}
 
 check() {
-  timeout 240 "$work/kernels" --test-threads=1 >"$out/check.txt" 2>&1 || failed=1
+  timeout "$(limit 240)" "$work/kernels" --test-threads=1 >"$out/check.txt" 2>&1 || failed=1
   tail -n 15 "$out/check.txt"
+}
+
+# Errors beside those of PyTorch in the same type.
+rule() {
+  timeout "$(limit 400)" python3 "$here/rule.py" "$work/annulus" cuda:0 >"$work/rule.jsonl" 2>>"$out/log.txt" ||
+    { trouble rule.py $?; failed=1; }
+  grep '"fine": false' "$work/rule.jsonl" | head -n 5
+  tail -n 1 "$work/rule.jsonl"
+  cat "$work/rule.jsonl" >>"$out/log.txt"
 }
 
 # Small sizes of one kernel of every rung; says so where the tool is not there or may not run.
@@ -29,18 +52,21 @@ sanitize() {
   if ! command -v compute-sanitizer >/dev/null; then echo "compute-sanitizer: not on this machine"; return; fi
   for tool in memcheck racecheck synccheck initcheck; do
     for only in sm80_bf16_d64 sm90_bf16_d64 sm90_bf16_d128; do
-      ANNULUS_KERNELS_ONLY=$only timeout 120 compute-sanitizer --tool $tool --error-exitcode 9 "$work/kernels" small \
-        --test-threads=1 >"$out/$tool-$only.txt" 2>&1
+      ANNULUS_KERNELS_ONLY=$only timeout "$(limit 120)" compute-sanitizer --tool $tool --error-exitcode 9 "$work/kernels" small \
+        --test-threads=1 >"$work/said.txt" 2>&1
       code=$?
       [ $code -eq 0 ] || failed=1
-      echo "compute-sanitizer $tool $only: exit $code: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|not supported' "$out/$tool-$only.txt" | tail -1)"
+      echo "compute-sanitizer $tool $only: exit $code: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|not supported' "$work/said.txt" | tail -1)" |
+        tee -a "$out/log.txt"
+      tail -c 100000 "$work/said.txt" >>"$out/log.txt"
     done
   done
 }
 
 time_all() {
-  timeout 240 python3 "$here/sdpa.py" >"$out/peers.jsonl" 2>"$out/peers.txt" || tail -3 "$out/peers.txt"
-  timeout 300 "$work/annulus-bench" gpu --beside "$out/peers.jsonl" >"$out/gpu.jsonl" 2>"$out/bench.txt" || { failed=1; tail -3 "$out/bench.txt"; }
+  timeout "$(limit 240)" python3 "$here/sdpa.py" >"$out/peers.jsonl" 2>>"$out/log.txt" || trouble sdpa.py $?
+  timeout "$(limit 300)" "$work/annulus-bench" gpu --beside "$out/peers.jsonl" >"$out/gpu.jsonl" 2>>"$out/log.txt" ||
+    { trouble "annulus-bench gpu" $?; failed=1; }
   python3 - "$out/gpu.jsonl" <<'PYTHON'
 import json, sys
 print(f"{'tokens':>7} {'dim':>4} {'mask':<7} {'pass':<14} {'rung':<5} {'TFLOP/s':>8} {'peer':>8} {'ratio':>6}  best peer")
@@ -51,9 +77,60 @@ for line in open(sys.argv[1]):
 PYTHON
 }
 
-for task in "${@:-check sanitize time}"; do
+# A step that four ranks share on one GPU against one rank's: losses must agree, and it may take 1.10 times the time.
+ring() {
+  : >"$out/ring.jsonl"
+  for numbers in "bf16 64k" "f32 16k"; do
+    set -- $numbers
+    timeout "$(limit 270)" "$work/annulus-bench" ring --part step --device cuda --model 1b --layers 4 --dtype "$1" --tokens "$2" --ranks 4 \
+      --strategy striped --recompute layer --pairs 5 --foreign 4 --at-least 0.909 >>"$out/ring.jsonl" 2>>"$out/log.txt" ||
+      { trouble "annulus-bench ring, $1" $?; failed=1; }
+  done
+  python3 "$here/tables.py" ring "$out/ring.jsonl"
+}
+
+# TFLOP/s that shares are given of: what the data sheet of an H100 or H200 says, and what a product of matrices reaches here.
+peaks() {
+  local reached
+  reached=$(timeout "$(limit 60)" python3 "$here/sdpa.py" matmul 2>>"$out/log.txt" | python3 "$here/tables.py" tflops /dev/stdin)
+  echo "989${reached:+,$reached}"
+}
+
+llama="--model 1b --dtype bf16 --recompute layer"
+
+# A step of Llama 3.2 1B's shape over 64k tokens, beside transformers'.
+step() {
+  local peak
+  peak=$(peaks)
+  : >"$out/step.jsonl"
+  for order in "" --deterministic; do
+    timeout "$(limit 150)" "$work/annulus-bench" step --device cuda $llama $order --tokens 64k --samples 3 --peak "$peak" \
+      >>"$out/step.jsonl" 2>>"$out/log.txt" || { trouble "annulus-bench step $order" $?; failed=1; }
+  done
+  for logits in whole chunks; do
+    timeout "$(limit 120)" python3 "$here/llama.py" $llama --loss $logits --tokens 65536 --samples 3 --peak "$peak" \
+      >>"$out/step.jsonl" 2>>"$out/log.txt" || trouble "llama.py, logits $logits" $?
+  done
+  python3 "$here/tables.py" step "$out/step.jsonl"
+}
+
+# The longest sequence of which one step succeeds, beside transformers'; where time runs out, between what.
+longest() {
+  timeout "$(limit 330)" "$work/annulus-bench" step --device cuda $llama --tokens 256k --longest 32k >"$out/longest.jsonl" 2>>"$out/log.txt" ||
+    trouble "annulus-bench step --longest" $?
+  timeout "$(limit 220)" python3 "$here/llama.py" $llama --loss chunks --tokens 131072 --longest 32768 >>"$out/longest.jsonl" 2>>"$out/log.txt" ||
+    trouble "llama.py --longest" $?
+  python3 "$here/tables.py" longest "$out/longest.jsonl"
+}
+
+for task in "${@:-check rule sanitize time ring step longest}"; do
   for one in $task; do
-    case $one in check) check;; sanitize) sanitize;; time) time_all;; *) echo "unknown: $one"; failed=1;; esac
+    ends=$((SECONDS + 560))
+    case $one in
+      check | rule | sanitize | ring | step | longest) $one;;
+      time) time_all;;
+      *) echo "unknown: $one"; failed=1;;
+    esac
   done
 done
 rm -rf "$work"

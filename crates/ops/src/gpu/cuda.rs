@@ -34,6 +34,7 @@ pub struct Cuda {
     inner: CudaDevice,
     architecture: u32,
     shared_memory: u32,
+    multiprocessors: usize,
     module: Arc<CudaModule>,
     /// With the shared memory that each is allowed.
     functions: Arc<Mutex<HashMap<String, (CudaFunction, u32)>>>,
@@ -61,12 +62,15 @@ impl Cuda {
         let (major, minor) = context.compute_capability().w()?;
         let shared = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
         let shared_memory = context.attribute(shared).w()? as u32;
+        let count = Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        let multiprocessors = context.attribute(count).w()? as usize;
         let module = context.load_module(Ptx::from_binary(IMAGE.to_vec())).w()?;
         Ok(Cuda {
             device: device.clone(),
             inner: inner.clone(),
             architecture: (10 * major + minor) as u32,
             shared_memory,
+            multiprocessors,
             module,
             functions: Arc::default(),
         })
@@ -114,6 +118,10 @@ impl Processor for Cuda {
 
     fn shared_memory(&self) -> u32 {
         self.shared_memory
+    }
+
+    fn multiprocessors(&self) -> usize {
+        self.multiprocessors
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<Uploaded> {

@@ -17,6 +17,9 @@ use super::processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
 /// Of an H100 (CUDA C++ programming guide, "Technical specifications per compute capability").
 const LARGEST_SHARED: u32 = 227 << 10;
 
+/// Fewer than a GPU's, so that small inputs too have blocks of threads go from item to item.
+const MULTIPROCESSORS: usize = 3;
+
 type LaunchFunction = unsafe extern "C" fn(
     kernel: *const c_char,
     grid: *const u32,
@@ -143,6 +146,10 @@ impl Processor for Emulator {
 
     fn shared_memory(&self) -> u32 {
         LARGEST_SHARED
+    }
+
+    fn multiprocessors(&self) -> usize {
+        MULTIPROCESSORS
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<Uploaded> {

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use bytemuck::NoUninit;
-use candle_core::{Device, Result};
+use candle_core::{Device, Result, bail};
 
 /// Runs kernels of `kernels/` over memory of one device.
 pub trait Processor: Send + Sync + Debug {
@@ -15,6 +15,9 @@ pub trait Processor: Send + Sync + Debug {
 
     /// Bytes of shared memory that a thread block may have.
     fn shared_memory(&self) -> u32;
+
+    /// How many thread blocks run side by side where each takes all of a multiprocessor.
+    fn multiprocessors(&self) -> usize;
 
     /// Copies `bytes` to where kernels read them, at an address divisible by 128.
     fn upload(&self, bytes: &[u8]) -> Result<Uploaded>;
@@ -40,6 +43,24 @@ pub struct Launch<'a> {
     pub threads: u32,
     /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
+}
+
+/// Thread blocks along x, y, z (CUDA C++ programming guide, "Technical specifications per compute capability").
+const MOST_BLOCKS: [usize; 3] = [i32::MAX as usize, 65_535, 65_535];
+
+impl<'a> Launch<'a> {
+    /// Of `grid` thread blocks.
+    ///
+    /// # Errors
+    /// When they are more than a GPU counts.
+    pub fn new(kernel: &'a str, grid: [usize; 3], threads: u32, shared: u32) -> Result<Launch<'a>> {
+        if std::iter::zip(grid, MOST_BLOCKS).any(|(count, most)| count > most) {
+            bail!(
+                "{kernel} over {grid:?} thread blocks, wanted at most {MOST_BLOCKS:?}: fewer heads or batch rows at a time"
+            );
+        }
+        Ok(Launch { kernel, grid: grid.map(|count| count as u32), threads, shared })
+    }
 }
 
 /// Bytes in the memory of a processor, freed once nothing that was started before needs them.

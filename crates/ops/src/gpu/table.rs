@@ -105,9 +105,20 @@ pub(super) fn between(step: &str, order: &str, dtype: DType) -> Result<&'static 
 
 impl Kernel {
     /// How it is started over `grid` thread blocks.
-    pub(super) fn launch(&self, grid: [usize; 3]) -> Launch<'_> {
-        let grid = grid.map(|count| count as u32);
-        Launch { kernel: &self.name, grid, threads: self.threads, shared: self.shared }
+    pub(super) fn launch(&self, grid: [usize; 3]) -> Result<Launch<'_>> {
+        Launch::new(&self.name, grid, self.threads, self.shared)
+    }
+
+    /// The thread blocks for `items`, blocks of queries by heads by batch rows: one for each, or as many as run side by side where
+    /// they go from item to item, so that one item's first loads run beside the last products of another.
+    pub(super) fn blocks_for(&self, items: [usize; 3], processor: &dyn Processor) -> [usize; 3] {
+        match self.task {
+            Some((Pass::Forward | Pass::Queries, Rung::Sm90)) => {
+                let count = items.into_iter().product::<usize>();
+                [count.min(processor.multiprocessors()), 1, 1]
+            }
+            _ => items,
+        }
     }
 
     /// In which order it leaves the gradient of queries.

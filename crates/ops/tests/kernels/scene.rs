@@ -126,7 +126,10 @@ impl Scene {
             k: tensor(&format!("k{index}"), groups, dtype),
             v: tensor(&format!("v{index}"), groups, dtype),
             visibility: vec![rule.visibility(&dealt[rank], keys)],
-            carried: ["dk", "dv"].map(|name| tensor(&format!("{name}{index}"), groups, DType::F32)),
+            // About as large as what is added: neither hides in the rounding of the other.
+            carried: ["dk", "dv"].map(|name| {
+                (tensor(&format!("{name}{index}"), groups, DType::F32) / 32.0).unwrap()
+            }),
         };
         Scene {
             q: tensor("q", heads, dtype),

@@ -47,6 +47,12 @@ pub(crate) fn all() -> bool {
     number("ANNULUS_KERNELS_ALL").is_some_and(|number| number > 0)
 }
 
+/// How many choices of the full grid run at a time: on a GPU one.
+pub(crate) fn threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if std::env::var_os("ANNULUS_KERNELS_ON").is_some() { 1 } else { cores }
+}
+
 /// Whether kernels of this name are asked for.
 pub(crate) fn asked(name: &str) -> bool {
     std::env::var("ANNULUS_KERNELS_ONLY").is_ok_and(|only| name.contains(&only))

@@ -123,7 +123,8 @@ impl<'a> Bench<'a> {
     fn split(&self, strategy: Strategy, ranks: usize, returning: Return) -> Split {
         let experiment = &self.plan.experiment;
         let (kernel, deadline) = (experiment.attention.kernel, experiment.mesh.deadline);
-        Split { strategy, ranks, returning, kernel, deadline, cores: self.cores }
+        let (cores, deterministic, processor) = (self.cores, true, None);
+        Split { strategy, ranks, returning, kernel, deterministic, deadline, cores, processor }
     }
 
     fn attention(&self, split: &Split) -> std::result::Result<Vec<Line>, TrainError> {

@@ -1,4 +1,5 @@
-//! One folder that runs on a machine with a GPU and neither Rust nor nvcc: the tests of the kernels, their speed beside PyTorch's.
+//! One folder that runs on a machine with a GPU and neither Rust nor nvcc: the tests of the kernels, their speed
+//! beside PyTorch's, and training steps beside transformers'.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,13 @@ use super::toolkit::Toolkit;
 use crate::{root, tool};
 
 /// What the folder holds besides programs.
-const FILES: [(&str, &str); 2] =
-    [("run.sh", include_str!("../../gpu/run.sh")), ("sdpa.py", include_str!("../../gpu/sdpa.py"))];
+const FILES: [(&str, &str); 5] = [
+    ("run.sh", include_str!("../../gpu/run.sh")),
+    ("sdpa.py", include_str!("../../gpu/sdpa.py")),
+    ("rule.py", include_str!("../../gpu/rule.py")),
+    ("llama.py", include_str!("../../gpu/llama.py")),
+    ("tables.py", include_str!("../../gpu/tables.py")),
+];
 
 /// Builds the programs and fills `target/cuda/pack`.
 pub(crate) fn run(toolkit: &Toolkit) -> Result<PathBuf> {
@@ -23,6 +29,8 @@ pub(crate) fn run(toolkit: &Toolkit) -> Result<PathBuf> {
     put(&built(toolkit, &tests)?, &folder.join("kernels"))?;
     let bench = ["build", "--package", "annulus-bench", "--bin", "annulus-bench"];
     put(&built(toolkit, &bench)?, &folder.join("annulus-bench"))?;
+    let program = ["build", "--package", "annulus-cli", "--bin", "annulus"];
+    put(&built(toolkit, &program)?, &folder.join("annulus"))?;
     for (name, text) in FILES {
         std::fs::write(folder.join(name), text)?;
     }

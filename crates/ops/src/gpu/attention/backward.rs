@@ -145,12 +145,13 @@ impl Backward {
         let grid = match kernel.task {
             Some((Pass::Queries, _)) => {
                 let blocks = self.sizes.rows.div_ceil(kernel.query_block);
-                [blocks, self.sizes.heads, self.sizes.batch]
+                kernel.blocks_for([blocks, self.sizes.heads, self.sizes.batch], processor)
             }
             _ => [most, heads, self.sizes.batch * rows.len()],
         };
+        let launch = kernel.launch(grid)?;
         // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
-        unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+        unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
     }
 
     fn arguments(
@@ -195,7 +196,8 @@ impl Backward {
         let order = writer.order_of_queries();
         let kernel = between("finish_queries", order, DType::F32)?;
         let rows_of_order = if order == "rows" { rows } else { self.padded };
-        let grid = [(batch * heads * rows_of_order).div_ceil(kernel.query_block), 1, 1];
+        let blocks = (batch * heads * rows_of_order).div_ceil(kernel.query_block);
+        let launch = kernel.launch([blocks, 1, 1])?;
         addresses(&[&self.dq], &[&dq], &mut |at| {
             let arguments = FinishQueriesArguments {
                 accumulated: at.reads[0],
@@ -208,7 +210,7 @@ impl Backward {
                 scale: self.scale as f32,
             };
             // SAFETY: as above.
-            unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+            unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
         })?;
         Ok(dq)
     }
@@ -227,7 +229,7 @@ pub(super) fn prepare(
     let statistic = || Tensor::zeros((batch, heads, rows), DType::F32, out.device());
     let (lse_log2, delta) = (statistic()?, statistic()?);
     let kernel = between("prepare", "rows", dtype)?;
-    let grid = [(batch * heads * rows).div_ceil(kernel.query_block), 1, 1];
+    let launch = kernel.launch([(batch * heads * rows).div_ceil(kernel.query_block), 1, 1])?;
     addresses(&[&out, &gradient, &lse], &[&lse_log2, &delta], &mut |at| {
         let arguments = PrepareArguments {
             out: at.reads[0],
@@ -245,7 +247,7 @@ pub(super) fn prepare(
             _gap: 0,
         };
         // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
-        unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+        unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
     })?;
     Ok(Prepared { gradient, lse: lse_log2, delta })
 }

@@ -82,9 +82,10 @@ impl Forward {
             [arguments.out, arguments.maximum, arguments.sum] =
                 [at.writes[0], at.writes[1], at.writes[2]];
             let blocks = self.sizes.rows.div_ceil(self.kernel.query_block);
-            let grid = [blocks, self.sizes.heads, self.sizes.batch];
+            let items = [blocks, self.sizes.heads, self.sizes.batch];
+            let launch = self.kernel.launch(self.kernel.blocks_for(items, processor))?;
             // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
-            unsafe { processor.launch(&self.kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+            unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
         })
     }
 
@@ -123,7 +124,7 @@ impl Forward {
         let lse = Tensor::zeros((batch, heads, rows), DType::F32, device)?;
         let rows = batch * heads * rows;
         let kernel = between("finish", "rows", self.q.dtype())?;
-        let grid = [rows.div_ceil(kernel.query_block), 1, 1];
+        let launch = kernel.launch([rows.div_ceil(kernel.query_block), 1, 1])?;
         addresses(&[&self.out, &self.maximum, &self.sum], &[&result, &lse], &mut |at| {
             let arguments = FinishArguments {
                 out: at.reads[0],
@@ -136,7 +137,7 @@ impl Forward {
                 scale: self.scale as f32,
             };
             // SAFETY: as above.
-            unsafe { processor.launch(&kernel.launch(grid), bytemuck::bytes_of(&arguments)) }
+            unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
         })?;
         Ok(Attended { out: result, lse })
     }

@@ -151,6 +151,8 @@ fn in_rows(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     let layout = tensor.layout();
     let aligned = |count: &usize| count.is_multiple_of(elements);
     let (last, others) = (layout.stride()[3], &layout.stride()[..3]);
-    let fits = last == 1 && others.iter().all(aligned) && aligned(&layout.start_offset());
+    let moves =
+        std::iter::zip(others, layout.dims()).all(|(stride, size)| *stride > 0 || *size == 1);
+    let fits = last == 1 && moves && others.iter().all(aligned) && aligned(&layout.start_offset());
     if fits { Ok(tensor) } else { tensor.force_contiguous() }
 }

@@ -78,7 +78,7 @@ unsafe fn launch<A: NoUninit>(
     if grid.contains(&0) {
         return Ok(());
     }
-    let launch = Launch { kernel, grid: grid.map(|count| count as u32), threads, shared };
+    let launch = Launch::new(kernel, grid, threads, shared)?;
     // SAFETY: the caller's promise.
     unsafe { processor.launch(&launch, bytemuck::bytes_of(arguments)) }
 }

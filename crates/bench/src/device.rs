@@ -1,0 +1,52 @@
+//! The GPU that a step runs on, as its lines have it.
+
+use candle_core::{Device, DeviceLocation};
+use serde_json::json;
+
+use crate::subject::Fields;
+
+/// Which device, and what a GPU calls itself.
+pub(crate) fn describe(device: &Device) -> Fields {
+    let mut fields = Fields::new();
+    let DeviceLocation::Cuda { gpu_id } = device.location() else {
+        fields.insert("device".into(), json!("cpu"));
+        return fields;
+    };
+    fields.insert("device".into(), json!(format!("cuda:{gpu_id}")));
+    let gpus = annulus_ops::gpu::gpus().unwrap_or_default();
+    fields.extend(gpus.get(gpu_id).map(|gpu| ("gpu".to_owned(), json!(gpu.name))));
+    fields
+}
+
+/// What is taken of a GPU's memory, by whomever. What a program frees stays with it, so this is the most it ever held, if nobody
+/// else is there.
+pub(crate) fn memory(device: &Device) -> Fields {
+    let taken = taken(device).map(|bytes| (bytes as f64 / f64::from(1 << 20)).round());
+    Fields::from_iter(taken.map(|mebibytes| ("gpu_mib".to_owned(), json!(mebibytes))))
+}
+
+#[cfg(feature = "cuda")]
+fn taken(device: &Device) -> Option<usize> {
+    use candle_core::cuda_backend::cudarc::driver::result::mem_get_info;
+
+    let Device::Cuda(device) = device else { return None };
+    device.cuda_stream().context().bind_to_thread().ok()?;
+    let (free, all) = mem_get_info().ok()?;
+    Some(all - free)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn taken(_: &Device) -> Option<usize> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_is_named_and_holds_nothing_of_a_gpu() {
+        assert_eq!(describe(&Device::Cpu)["device"], "cpu");
+        assert!(memory(&Device::Cpu).is_empty());
+    }
+}

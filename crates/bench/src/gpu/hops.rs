@@ -1,0 +1,76 @@
+//! The tiles of a ring's hops, folded into a state that earlier hops have left, beside a whole call.
+//!
+//! Of contiguous shards a hop is all of a tile; of zigzag ones half of the keys or half of the queries; of striped ones what lies
+//! below the diagonal, with or without it.
+
+use std::sync::Arc;
+
+use annulus_ops::attention::{AttentionKernel, BackwardTile};
+use annulus_ops::gpu::Processor;
+use annulus_ops::gpu::attention::Kernels;
+use annulus_sequence::{Layout, Mask};
+use anyhow::Result;
+use serde_json::json;
+
+use super::{Point, ways};
+use crate::record::{Record, print};
+use crate::statistics::Quartiles;
+
+/// Positions on a rank.
+const TOKENS: usize = 8 << 10;
+const WORLD: usize = 4;
+
+/// What a hop is called, of which layout, which rank's queries, which rank's keys, and the whole call it is held against.
+const HOPS: [(&str, Layout, usize, usize, &str); 5] = [
+    ("all", Layout::Contiguous, 2, 1, "full"),
+    ("half of the keys", Layout::Zigzag, 2, 1, "full"),
+    ("half of the queries", Layout::Zigzag, 1, 2, "full"),
+    ("diagonal", Layout::Striped { width: 1 }, 2, 1, "causal"),
+    ("below the diagonal", Layout::Striped { width: 1 }, 1, 2, "causal"),
+];
+
+/// A line for every hop, rung and pass, with `of_whole`: its speed over that of the whole call.
+pub(super) fn run(
+    processor: &Arc<dyn Processor>,
+    dim: usize,
+    samples: usize,
+    record: &mut Record,
+) -> Result<()> {
+    for (name, layout, queries, keys, whole) in HOPS {
+        let dealt = layout.deal(WORLD * TOKENS, WORLD)?;
+        let mask = Mask::causal();
+        let hop = Point::new(processor, dim, name, &mask, [&dealt[queries], &dealt[keys]])?;
+        let whole = Point::whole(processor, TOKENS, dim, whole)?;
+        for (rung, pass, deterministic) in ways() {
+            let kernels = Kernels { processor: processor.clone(), rung: Some(rung), deterministic };
+            let Some(plain) = whole.measure(&kernels, pass, samples)? else { continue };
+            let speed = hop.carried(&kernels, pass, samples)?;
+            let mut line = hop.line(rung, pass, deterministic, speed);
+            line.insert("bench".into(), json!("gpu hops"));
+            line.insert("of_whole".into(), json!(speed.median / plain.median));
+            print(&line);
+            record.append(&line)?;
+        }
+    }
+    Ok(())
+}
+
+impl Point {
+    /// TFLOP/s of this tile alone, its state and its gradients being carried from call to call.
+    fn carried(&self, kernels: &Kernels, pass: &str, samples: usize) -> Result<Quartiles> {
+        if pass == "forward" {
+            let mut state = kernels.begin(&self.q, self.scale())?;
+            let run = || Ok(kernels.forward(&[self.tile()], &mut *state, &|| Ok(()))?);
+            return self.speed(pass, samples, run);
+        }
+        let attended = self.forward(kernels)?;
+        let mut state = kernels.begin_backward(&self.q, &attended, &self.gradient, self.scale())?;
+        let mut carried = None;
+        let run = || {
+            let tile = BackwardTile { tile: self.tile(), carried: carried.take() };
+            carried = kernels.backward(vec![tile], &mut *state, &|| Ok(()))?.pop();
+            Ok(())
+        };
+        self.speed(pass, samples, run)
+    }
+}

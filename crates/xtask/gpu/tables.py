@@ -1,0 +1,60 @@
+"""What lines of JSON come to, for a person: `tables.py ring | step | longest | tflops FILE`."""
+
+import json
+import sys
+
+
+def name(line):
+    if "peer" in line:
+        return f"{line['peer']}, logits {line['logits']}"
+    return "annulus" + (", same bits" if line.get("deterministic") else "")
+
+
+def percent(line, index):
+    shares = line.get("mfu", [])
+    return f"{100 * shares[index]:.1f} %" if index < len(shares) else ""
+
+
+def ring(lines):
+    print(f"{'dtype':<6} {'tokens':>7} {'ranks':>5} {'seconds':>8} {'of one':>8} {'times':>6} {'losses apart':>12}  losses")
+    for line in (line for line in lines if "cost" in line):
+        print(f"{line['dtype']:<6} {line['tokens']:>7} {line['ranks']:>5} {line['median_s']:>8.3f} {line['their_median_s']:>8.3f} "
+              f"{line['cost']:>6.3f} {line['losses_apart']:>12.1e}  {line['losses']}")
+
+
+def step(lines):
+    peaks = next((line["peak_tflops"] for line in lines if "peak_tflops" in line), [])
+    heads = [f"of {peak:.0f}" for peak in peaks]
+    print(f"{'':<36} {'tokens':>7} {'seconds':>8} {'tokens/s':>9} {'TFLOP/s':>8} " + " ".join(f"{head:>8}" for head in heads) + " GPU MiB")
+    for line in lines:
+        if "median_s" not in line:
+            print(f"{name(line):<36} {line['tokens']:>7} no step: {line.get('why', '')}")
+            continue
+        shares = " ".join(f"{percent(line, index):>8}" for index in range(len(peaks)))
+        print(f"{name(line):<36} {line['tokens']:>7} {line['median_s']:>8.3f} {line['tokens_per_second']:>9.0f} {line['tflops']:>8.1f} {shares} "
+              f"{line.get('gpu_mib', 0):>7.0f}")
+
+
+def longest(lines):
+    trials = {}
+    for line in (line for line in lines if "trial_s" in line):
+        trials.setdefault("transformers" if "peer" in line else "annulus", []).append(line)
+    for who, tried in trials.items():
+        fit = max((line["tokens"] for line in tried if line["fits"]), default=0)
+        beyond = min((line for line in tried if not line["fits"]), key=lambda line: line["tokens"], default=None)
+        bound = f"{beyond['tokens']} do not: {beyond['why']}" if beyond else "nothing longer was tried"
+        print(f"{who:<13} {fit} tokens fit; {bound}")
+
+
+def tflops(lines):
+    print(lines[0]["tflops"] if lines else "")
+
+
+def main():
+    table, path = sys.argv[1:]
+    with open(path) as file:
+        lines = [json.loads(line) for line in file if line.startswith("{")]
+    {"ring": ring, "step": step, "longest": longest, "tflops": tflops}[table](lines)
+
+
+main()
