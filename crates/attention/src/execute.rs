@@ -7,7 +7,7 @@ use annulus_memory::{Class, scope};
 use annulus_ops::attention::{Attended, AttentionKernel, Prepared};
 use annulus_ops::charge;
 use annulus_sequence::{
-    Block, Documents, Extent, Flaw, Heads, Hop, Mask, Part, Pass, Positions, Return, Rule,
+    Block, Documents, Extent, Flaw, Heads, Hop, Layout, Mask, Part, Pass, Positions, Return, Rule,
     Schedule, Split, Strategy, StrategyError, prove,
 };
 use candle_core::{DType, Result, Tensor};
@@ -104,11 +104,22 @@ impl Attention {
         comm: Arc<dyn Communicator>,
         kernel: Arc<dyn AttentionKernel>,
     ) -> std::result::Result<Attention, AttentionError> {
+        Attention::dealt(setting, setting.strategy.layout(), weights, comm, kernel)
+    }
+
+    /// The same where positions are dealt as `layout` says, and not in the strategy's own way.
+    pub fn dealt(
+        setting: &Setting,
+        layout: Layout,
+        weights: &[usize],
+        comm: Arc<dyn Communicator>,
+        kernel: Arc<dyn AttentionKernel>,
+    ) -> std::result::Result<Attention, AttentionError> {
         let Setting { strategy, ref mask, tokens, heads, gradients, scale } = *setting;
         strategy.check(comm.world(), heads).map_err(AttentionError::Strategy)?;
-        let dealt = strategy.layout().deal_weighted(mask, tokens, weights);
+        let dealt = layout.deal_weighted(mask, tokens, weights);
         let dealt = dealt.map_err(|error| AttentionError::Strategy(StrategyError::Deal(error)))?;
-        let split = Split::new(mask, strategy.layout(), dealt, heads);
+        let split = Split::new(mask, layout, dealt, heads);
         let forward = proved(strategy.forward(&split))?;
         let backward = proved(strategy.backward(&split, gradients))?;
         let own = |mut schedule: Schedule| schedule.ranks.swap_remove(comm.rank());
