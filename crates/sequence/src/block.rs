@@ -23,9 +23,10 @@ pub enum Part {
     KeyValue,
     /// Forward: output and log-sum-exp (f32). Given away, never summed.
     Output,
-    /// Backward: the gradient of queries so far, f32. Given away; what meets is added.
+    /// Backward: the gradient of queries so far, at least f32 where it is. Given away; what meets is added.
     QueryGradient,
-    /// Backward: the gradients of keys and of values so far, f32. Given away; what meets is added.
+    /// Backward: the gradients of keys and of values so far, at least f32 where they are. Given
+    /// away; what meets is added.
     Gradient,
 }
 

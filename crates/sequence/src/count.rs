@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Block, Extent, Hop, Part, Pass, Schedule, TilePlan, pairs_between};
+use crate::{Block, Extent, Hop, Part, Pass, Schedule, TilePlan, Wire, pairs_between};
 
 /// What a row of a head weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,10 +11,8 @@ pub struct BlockShape {
     pub batch: usize,
     /// Elements per head.
     pub head_dim: usize,
-    /// Bytes per element of queries, keys, values, outputs and their gradient on the wire.
-    pub wire: usize,
-    /// Bytes per element of the gradients of queries, keys and values on the wire.
-    pub gradient_wire: usize,
+    /// Bytes per element on the wire.
+    pub wire: Wire<usize>,
 }
 
 /// Payload handed to the communicator, by rank.
@@ -42,14 +40,13 @@ impl BlockShape {
     /// Bytes of a block on the wire.
     pub fn bytes(self, block: Block, pass: Pass) -> u64 {
         const F32: usize = 4;
-        let BlockShape { batch, head_dim, wire, gradient_wire } = self;
+        let BlockShape { batch, head_dim, wire } = self;
+        let elements = head_dim * wire.of(block.part);
         let row = match (block.part, pass) {
-            (Part::Query, Pass::Forward) => head_dim * wire,
-            (Part::Query, Pass::Backward) => 2 * head_dim * wire + 2 * F32,
-            (Part::KeyValue, _) => 2 * head_dim * wire,
-            (Part::Output, _) => head_dim * wire + F32,
-            (Part::QueryGradient, _) => head_dim * gradient_wire,
-            (Part::Gradient, _) => 2 * head_dim * gradient_wire,
+            (Part::Query, Pass::Forward) | (Part::QueryGradient, _) => elements,
+            (Part::Query, Pass::Backward) => 2 * elements + 2 * F32,
+            (Part::KeyValue | Part::Gradient, _) => 2 * elements,
+            (Part::Output, _) => elements + F32,
         };
         [batch, block.volume(), row].map(|n| n as u64).iter().product()
     }

@@ -19,6 +19,7 @@ mod schedule;
 mod strategy;
 mod view;
 mod visibility;
+mod wire;
 
 pub use block::{Block, Extent, Heads, Part};
 pub use count::{BlockShape, Bytes, pairs_per_hop};
@@ -33,3 +34,4 @@ pub use schedule::{Collective, Hop, Move, Pass, Schedule, TilePlan};
 pub use strategy::{Exchange, Return, Split, Strategy, StrategyError};
 pub use view::{Side, View};
 pub use visibility::{Span, Spans, Visibility};
+pub use wire::Wire;

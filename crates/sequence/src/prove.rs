@@ -12,12 +12,14 @@
 //! home, every tile's part is in it, once. The same holds for outputs, which are never added.
 
 mod cover;
+mod dealt;
 mod flaw;
 mod holder;
 mod matching;
 
 use crate::{Block, Move, Part, Pass, Positions, Schedule};
 use cover::Cover;
+use dealt::is_dealt;
 pub use flaw::{At, Flaw};
 use holder::{Arrival, Holder};
 
@@ -90,15 +92,6 @@ fn check_shape(schedule: &Schedule) -> Result<(), Flaw> {
         }
     }
     Ok(())
-}
-
-/// Whether the shards together are `0 .. tokens`: as many as there are, and none twice.
-fn is_dealt(shards: &[Positions], tokens: usize) -> bool {
-    let mut dealt = vec![false; tokens];
-    let mut deal = |position: usize| {
-        dealt.get_mut(position).is_some_and(|dealt| !std::mem::replace(dealt, true))
-    };
-    shards.iter().all(|shard| shard.iter().all(&mut deal))
 }
 
 /// A schedule at play.

@@ -1,19 +1,21 @@
 //! What every rank hands over, by formulas written down here from the papers' algorithms.
 
 use annulus_sequence::{
-    BlockShape, Bytes, Exchange, Heads, Mask, Return, Schedule, Split, Strategy,
+    BlockShape, Bytes, Exchange, Heads, Mask, Return, Schedule, Split, Strategy, Wire,
 };
 
 use crate::window;
 
-const SHAPE: BlockShape = BlockShape { batch: 2, head_dim: 8, wire: 2, gradient_wire: 4 };
+const SHAPE: BlockShape = BlockShape { batch: 2, head_dim: 8, wire: WIRE };
+const WIRE: Wire<usize> =
+    Wire { query: 2, key_value: 2, output: 2, query_gradient: 4, gradient: 4 };
 const TOKENS: usize = 1680;
 
 /// B, d, e and the gradients' e.
 const B: u64 = SHAPE.batch as u64;
 const D: u64 = SHAPE.head_dim as u64;
-const E: u64 = SHAPE.wire as u64;
-const G: u64 = SHAPE.gradient_wire as u64;
+const E: u64 = WIRE.query as u64;
+const G: u64 = WIRE.gradient as u64;
 
 struct Case {
     mask: Mask,
@@ -81,7 +83,7 @@ fn rings() {
 fn queries_travel_lighter_where_the_formula_says() {
     for wire in [2, 4] {
         for group in 1..=4 {
-            let shape = BlockShape { wire, ..SHAPE };
+            let shape = BlockShape { wire: Wire::new(wire, WIRE.gradient), ..SHAPE };
             let heads = Heads { query: 2 * group, key_value: 2 };
             let case = Case { mask: Mask::causal(), world: 4, heads };
             let bytes = |how| Bytes::of(&case.backward(Strategy::Ring, how), shape).0[0];

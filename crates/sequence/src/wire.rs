@@ -1,0 +1,52 @@
+//! Something for every part that travels: a type, or how many bytes it takes.
+
+use crate::Part;
+
+/// One `T` for every [`Part`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wire<T> {
+    /// Queries, and backward the gradient of their output.
+    pub query: T,
+    /// Keys and values.
+    pub key_value: T,
+    /// Outputs.
+    pub output: T,
+    /// Gradients of queries.
+    pub query_gradient: T,
+    /// Gradients of keys and values.
+    pub gradient: T,
+}
+
+impl<T: Copy> Wire<T> {
+    /// `values` for what is computed with, `sums` for what is added up.
+    pub fn new(values: T, sums: T) -> Wire<T> {
+        Wire {
+            query: values,
+            key_value: values,
+            output: values,
+            query_gradient: sums,
+            gradient: sums,
+        }
+    }
+    /// That of a part.
+    pub fn of(self, part: Part) -> T {
+        match part {
+            Part::Query => self.query,
+            Part::KeyValue => self.key_value,
+            Part::Output => self.output,
+            Part::QueryGradient => self.query_gradient,
+            Part::Gradient => self.gradient,
+        }
+    }
+    /// What `change` makes of each, told which part it is of.
+    pub fn map<U>(self, change: impl Fn(Part, T) -> U) -> Wire<U> {
+        let of = |part| change(part, self.of(part));
+        Wire {
+            query: of(Part::Query),
+            key_value: of(Part::KeyValue),
+            output: of(Part::Output),
+            query_gradient: of(Part::QueryGradient),
+            gradient: of(Part::Gradient),
+        }
+    }
+}
