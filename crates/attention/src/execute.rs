@@ -8,7 +8,7 @@ use annulus_ops::attention::{Attended, AttentionKernel, Prepared};
 use annulus_ops::charge;
 use annulus_sequence::{
     Block, Documents, Extent, Flaw, Heads, Hop, Layout, Mask, Part, Pass, Positions, Return, Rule,
-    Schedule, Split, Strategy, StrategyError, prove,
+    Schedule, Split, Strategy, StrategyError, Wire, prove,
 };
 use candle_core::{DType, Result, Tensor};
 
@@ -79,11 +79,13 @@ pub struct Attention {
     /// What this rank does.
     forward: Arc<[Hop]>,
     backward: Arc<[Hop]>,
+    /// What travels is of this type; `None`: values as they are computed with, sums in f32.
+    pub(crate) wire: Wire<Option<DType>>,
     pub(crate) comm: Arc<dyn Communicator>,
     pub(crate) kernel: Arc<dyn AttentionKernel>,
     /// Own keys and values of the last forward pass, until the next pass of any kind: a slower rank may still read them
     /// where memory is shared, and what a rank takes should not depend on who is slow.
-    lent: Arc<Mutex<Option<[Tensor; 2]>>>,
+    kept: Arc<Mutex<Option<[Tensor; 2]>>>,
 }
 
 impl Attention {
@@ -130,9 +132,10 @@ impl Attention {
             positions: split.positions.into(),
             forward: own(forward).into(),
             backward: own(backward).into(),
+            wire: Wire::default(),
             comm,
             kernel,
-            lent: Arc::default(),
+            kept: Arc::default(),
         })
     }
 
@@ -142,6 +145,17 @@ impl Attention {
     pub fn packed(&self, documents: Vec<Documents>) -> Attention {
         let mask = self.mask.clone().and(Rule::Documents(documents));
         Attention { mask, ..self.clone() }
+    }
+
+    /// The same where what travels is of these types; `None`: values as they are computed with, sums in f32.
+    ///
+    /// Values (queries and the gradient of their output, keys, values, outputs) are rounded to their type once, by the rank that
+    /// has them, before anybody computes with them, the own ones too and on one rank too: what is computed is attention of the
+    /// rounded values, whatever the strategy and the number of ranks. Sums (gradients) are rounded only while they travel, once per
+    /// move, and are f32 wherever they are added to.
+    #[must_use]
+    pub fn wired(&self, wire: Wire<Option<DType>>) -> Attention {
+        Attention { wire, ..self.clone() }
     }
 
     /// The positions on this rank.
@@ -155,8 +169,9 @@ impl Attention {
         self.keep(None);
         let (batch, heads, rows, dim) = qkv.q.dims4()?;
         let mut running = Running::new(self, Pass::Forward, &qkv.q)?;
-        running.hold(self.own(Part::Query), vec![qkv.q.clone()])?;
-        running.hold(self.own(Part::KeyValue), vec![qkv.k.clone(), qkv.v.clone()])?;
+        running.hold(self.own(Part::Query), vec![self.rounded(Part::Query, &qkv.q)?])?;
+        let lent = self.lent(qkv)?;
+        running.hold(self.own(Part::KeyValue), lent.to_vec())?;
         running.run(place, &self.forward)?;
         let zeros = |dtype, shape: &[usize]| Tensor::zeros(shape, dtype, qkv.q.device());
         let [out, lse] = two(match running.result(self.own(Part::Output))? {
@@ -166,9 +181,10 @@ impl Attention {
                 zeros(DType::F32, &[batch, heads, rows])?,
             ],
         });
+        let out = out.to_dtype(qkv.q.dtype())?;
         charge([&out, &lse], Class::Activations);
         if self.comm.world() > 1 {
-            self.keep(Some([qkv.k.clone(), qkv.v.clone()]));
+            self.keep(Some(lent));
         }
         Ok(Attended { out, lse })
     }
@@ -186,12 +202,13 @@ impl Attention {
         self.keep(None);
         let mut running = Running::new(self, Pass::Backward, &qkv.q)?;
         if !self.own(Part::Query).is_empty() {
+            let gradient = self.rounded(Part::Query, &gradient)?;
             let Prepared { gradient, lse, delta } = self.kernel.prepare(&attended, &gradient)?;
-            let queries = vec![qkv.q.clone(), gradient, lse, delta];
+            let queries = vec![self.rounded(Part::Query, &qkv.q)?, gradient, lse, delta];
             running.hold(self.own(Part::Query), queries)?;
         }
         drop((attended, gradient));
-        running.hold(self.own(Part::KeyValue), vec![qkv.k.clone(), qkv.v.clone()])?;
+        running.hold(self.own(Part::KeyValue), self.lent(&qkv)?.to_vec())?;
         let like = [&qkv.q, &qkv.k, &qkv.v].map(|tensor| (tensor.dtype(), tensor.shape().clone()));
         drop(qkv);
         running.run(place, &self.backward)?;
@@ -217,8 +234,20 @@ impl Attention {
         Block { part, owner: self.comm.rank(), heads: self.heads.of(part), rows }
     }
 
+    /// Keys and values as they are lent.
+    fn lent(&self, qkv: &Qkv) -> Result<[Tensor; 2]> {
+        let rounded = |tensor| self.rounded(Part::KeyValue, tensor);
+        Ok([rounded(&qkv.k)?, rounded(&qkv.v)?])
+    }
+
+    /// A tensor in the type in which its part travels: the same storage where it is that already.
+    pub(crate) fn rounded(&self, part: Part, tensor: &Tensor) -> Result<Tensor> {
+        let _key_value = scope(Class::KeyValue);
+        self.wire.of(part).map_or_else(|| Ok(tensor.clone()), |dtype| tensor.to_dtype(dtype))
+    }
+
     fn keep(&self, own: Option<[Tensor; 2]>) {
-        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = own;
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = own;
     }
 }
 

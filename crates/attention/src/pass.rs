@@ -28,6 +28,8 @@ pub(crate) struct Running<'a> {
     travels: Travels<'a>,
     batch: usize,
     head_dim: usize,
+    /// What queries are computed with.
+    dtype: DType,
     device: Device,
 }
 
@@ -35,9 +37,10 @@ impl<'a> Running<'a> {
     /// Of queries like these: [B, Hq, S, D].
     pub(crate) fn new(attention: &'a Attention, pass: Pass, q: &Tensor) -> Result<Running<'a>> {
         let (batch, _, _, head_dim) = q.dims4()?;
-        let travels = Travels::new(&*attention.comm, pass == Pass::Backward);
-        let (held, states, device) = (Buffers::default(), BTreeMap::new(), q.device().clone());
-        Ok(Running { attention, pass, held, states, travels, batch, head_dim, device })
+        let travels = Travels::new(attention, pass == Pass::Backward);
+        let (held, states) = (Buffers::default(), BTreeMap::new());
+        let (dtype, device) = (q.dtype(), q.device().clone());
+        Ok(Running { attention, pass, held, states, travels, batch, head_dim, dtype, device })
     }
 
     /// What the pass starts with.
@@ -55,7 +58,7 @@ impl<'a> Running<'a> {
             self.compute(hop)?;
             hop.finishes.iter().try_for_each(|queries| self.finish_queries(*queries))?;
             travelling(|| {
-                self.travels.arrive(index, &mut self.held, &*self.attention.kernel)?;
+                self.travels.arrive(index, &mut self.held)?;
                 hop.frees.iter().try_for_each(|block| self.held.take(*block).map(drop))
             })?;
         }
@@ -175,11 +178,13 @@ impl<'a> Running<'a> {
         let (kernel, scale) = (&self.attention.kernel, self.attention.scale);
         let held = self.held.lend(queries)?;
         let held = held.iter().map(|tensor| rows(tensor, which)).collect::<Result<Tensors>>()?;
+        // A kernel computes as its queries are; keys and values it widens by itself.
+        let wide = |tensor: &Tensor| tensor.to_dtype(self.dtype);
         match (self.pass, &held[..]) {
-            (Pass::Forward, [q]) => kernel.begin(q, scale),
+            (Pass::Forward, [q]) => kernel.begin(&wide(q)?, scale),
             (Pass::Backward, [q, gradient, lse, delta]) => {
-                let [gradient, lse, delta] = [gradient, lse, delta].map(Clone::clone);
-                kernel.begin_prepared(q, &Prepared { gradient, lse, delta }, scale)
+                let (gradient, lse, delta) = (wide(gradient)?, lse.clone(), delta.clone());
+                kernel.begin_prepared(&wide(q)?, &Prepared { gradient, lse, delta }, scale)
             }
             _ => bail!("attention: {queries} are not what this pass begins with"),
         }
@@ -195,7 +200,7 @@ impl<'a> Running<'a> {
                 let parts = parts.map(|(rows, state)| Ok((rows, kernel.finish(state)?)));
                 let whole = kernel.finish(whole)?;
                 let Attended { out, lse } = joined(whole, &parts.collect::<Result<Vec<_>>>()?)?;
-                (Part::Output, vec![out, lse])
+                (Part::Output, vec![self.attention.rounded(Part::Output, &out)?, lse])
             }
             Pass::Backward => {
                 let parts = parts.map(|(rows, state)| Ok((rows, kernel.finish_backward(state)?)));

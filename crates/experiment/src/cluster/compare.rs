@@ -17,7 +17,7 @@
 //! keys, then of values, makes every rank hold its rows of the whole matrix of scores. Ring
 //! Attention: arXiv 2310.01889. Bytes are in powers of 1024 here, like tokens.
 
-use annulus_sequence::{BlockShape, Heads, Mask, Schedule, Strategy, pairs_per_hop, prove};
+use annulus_sequence::{BlockShape, Heads, Mask, Schedule, Strategy, Wire, pairs_per_hop, prove};
 use serde_json::{Value, json};
 
 use super::Load;
@@ -136,8 +136,8 @@ impl Comparison {
         let split = strategy.split(&mask, self.tokens, self.ranks, heads).ok()?;
         let schedule = strategy.forward(&split).ok()?;
         let proof = prove(&schedule).ok()?;
-        let (wire, gradient_wire) = (self.element, self.element);
-        let shape = BlockShape { batch: 1, head_dim: self.head_dim, wire, gradient_wire };
+        let wire = Wire::new(self.element, self.element);
+        let shape = BlockShape { batch: 1, head_dim: self.head_dim, wire };
         let load = Load::of(&schedule, shape, 1);
         let (d, k) = (self.hidden as f64, self.key_value_width());
         let memory = |rank: usize| {

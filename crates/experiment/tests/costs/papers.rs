@@ -3,7 +3,7 @@
 use annulus_experiment::{
     Cluster, Comparison, Link, Load, Overlap, binary_bandwidth, minimal_block, walk,
 };
-use annulus_sequence::{BlockShape, Heads, Mask, Pass, Schedule, Strategy, pairs_per_hop};
+use annulus_sequence::{BlockShape, Heads, Mask, Pass, Schedule, Strategy, Wire, pairs_per_hop};
 
 use crate::support::plain;
 
@@ -40,7 +40,7 @@ fn ring_attentions_minimal_blocks() {
 
 /// Full attention of 32 heads of 128, keys and values in bf16, `block` tokens on each of 8 ranks.
 fn ring_load(block: usize) -> Load {
-    let shape = BlockShape { batch: 1, head_dim: 128, wire: 2, gradient_wire: 2 };
+    let shape = BlockShape { batch: 1, head_dim: 128, wire: Wire::new(2, 2) };
     let schedule = forward(Strategy::Ring, &Mask::full(), 8 * block, 8, 32);
     Load::of(&schedule, shape, 1)
 }

@@ -23,7 +23,8 @@ use crate::{Pool, accumulate};
 
 /// Keys and values of one shard against the queries of the state: forward.
 ///
-/// Shapes: queries [B, Hq, Sq, D], keys and values [B, Hkv, Sk, D], contiguous; query head `h` uses key/value head `h / (Hq / Hkv)`.
+/// Shapes: queries [B, Hq, Sq, D], keys and values [B, Hkv, Sk, D], contiguous, in any float dtype: the queries' says what is
+/// computed with; query head `h` uses key/value head `h / (Hq / Hkv)`.
 #[derive(Clone, Debug)]
 pub struct Tile<'a> {
     /// Keys [B, Hkv, Sk, D].

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use candle_core::{DType, Result, Tensor};
 
 use super::column::{Column, Context};
-use super::inputs::{Held, Inputs, Source, contiguous};
+use super::inputs::{Held, Inputs, Source, contiguous, guests};
 use super::machine::{Choice, Instructions, Machine, PANEL};
 use super::pieces::{COLUMNS, ROWS};
 use super::scores::RowProducts;
@@ -89,7 +89,7 @@ impl Backward {
         };
         let mut dk = start(carried.as_ref().map(|carried| &carried.dk))?;
         let mut dv = start(carried.as_ref().map(|carried| &carried.dv))?;
-        let [k, v] = [contiguous(tile.k)?, contiguous(tile.v)?];
+        let [k, v] = [guests(tile.k)?, guests(tile.v)?];
         let [q, k, v, gradient] = [&self.q, &k, &v, &self.gradient].map(Held::new);
         let (q, k, v, gradient) = (q?, k?, v?, gradient?);
         let sources = [q.source(), k.source(), v.source()];

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use candle_core::{DType, Result, Tensor};
 
-use super::inputs::{Held, Inputs, Place, contiguous};
+use super::inputs::{Held, Inputs, Place, contiguous, guests};
 use super::machine::{Choice, Instructions, Machine, PANEL};
 use super::pack::{Interleaved, Natural, Panels, units};
 use super::pieces::{COLUMNS, ROWS};
@@ -91,7 +91,7 @@ impl Forward {
     ) -> Result<()> {
         let Queries { rows, dim, .. } = self.sizes;
         let keys = self.sizes.keys(tile)?;
-        let [k, v] = [contiguous(tile.k)?, contiguous(tile.v)?];
+        let [k, v] = [guests(tile.k)?, guests(tile.v)?];
         let [q, k, v] = [Held::new(&self.q)?, Held::new(&k)?, Held::new(&v)?];
         let sources = [q.source(), k.source(), v.source()];
         let state = blocks(&mut self.out, rows * dim, ROWS * dim)

@@ -27,6 +27,14 @@ pub(super) enum Source<'a> {
     Bf16(&'a [bf16]),
 }
 
+/// Keys or values, which may be f16 though nothing is computed with that: as [`contiguous`] has them.
+pub(super) fn guests(tensor: &Tensor) -> Result<Tensor> {
+    match tensor.dtype() {
+        DType::F16 => contiguous(&tensor.to_dtype(DType::F32)?),
+        _ => contiguous(tensor),
+    }
+}
+
 /// The tensor off the tape and contiguous; the same storage where it is that already.
 pub(super) fn contiguous(tensor: &Tensor) -> Result<Tensor> {
     match tensor.dtype() {
