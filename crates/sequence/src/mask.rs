@@ -143,6 +143,18 @@ impl Mask {
         };
         Mask(self.0.iter().map(of_row).collect())
     }
+    /// What this mask shows at most once documents are added to it, whatever they are: a schedule
+    /// for all of them. Prefixes and sinks are those of documents, which may begin anywhere.
+    #[must_use]
+    pub fn of_any_documents(&self) -> Mask {
+        let sinks = self.0.iter().any(|rule| matches!(rule, Rule::Sinks(_)));
+        let stays = |rule: &&Rule| match rule {
+            Rule::Prefix(_) => false,
+            Rule::Window(_) | Rule::Strided { .. } | Rule::Fixed { .. } => !sinks,
+            _ => true,
+        };
+        Mask(self.0.iter().filter(stays).cloned().collect())
+    }
     /// Whether the query at position `q` may see the key at position `k`, in any batch row.
     pub fn allows(&self, q: usize, k: usize) -> bool {
         (0..self.rows()).any(|row| self.allows_in(row, q, k))

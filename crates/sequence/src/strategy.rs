@@ -10,6 +10,7 @@ mod split;
 mod torus;
 mod ways;
 
+use crate::positions::common_divisor;
 use crate::{Heads, Hop, Layout, Mask, Pass, Schedule};
 pub use error::StrategyError;
 pub use split::Split;
@@ -206,7 +207,7 @@ impl Strategy {
                 self.lanes(world, heads)?
             }
             Strategy::Usp { shape } | Strategy::Megatron { exchange: Exchange::Both { shape } } => {
-                let suggested = gcd(world, heads.key_value);
+                let suggested = common_divisor(world, heads.key_value);
                 let [lanes, _] = self.shaped(shape, [suggested, world / suggested], world)?;
                 self.lanes(lanes, heads)?
             }
@@ -282,8 +283,4 @@ fn gather(heads: Heads, groups: usize) -> Result<Path, StrategyError> {
     } else {
         Err(StrategyError::Groups { groups, heads: heads.key_value })
     }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }

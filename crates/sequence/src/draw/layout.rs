@@ -19,15 +19,20 @@ pub fn draw_layout(
     tokens: usize,
     world: usize,
 ) -> Result<String, DealError> {
-    let shards = layout.deal(tokens, world)?;
+    Ok(draw_dealt(layout, mask, &layout.deal(tokens, world)?))
+}
+
+/// The same of positions that are dealt already, in proportion to weights for example.
+pub fn draw_dealt(layout: Layout, mask: &Mask, shards: &[Positions]) -> String {
+    let tokens = shards.iter().map(Positions::tokens).sum();
     let mut lines = vec![
-        format!("{tokens} positions over {} as {layout}, {}", ranks(world), each(&shards)),
+        format!("{tokens} positions over {} as {layout}, {}", ranks(shards.len()), each(shards)),
         String::new(),
     ];
-    lines.extend(draw_shards(&shards, tokens));
+    lines.extend(draw_shards(shards, tokens));
     lines.push(String::new());
-    lines.extend(draw_pairs(&shards, mask));
-    Ok(lines.join("\n"))
+    lines.extend(draw_pairs(shards, mask));
+    lines.join("\n")
 }
 
 /// How many positions a rank holds: `4 each`, or `3 to 5 each`.

@@ -77,11 +77,8 @@ impl Gather<'_> {
     }
 
     fn tile(&self, plan: &mut Hop, rank: usize, group: usize, owner: usize) {
-        if self.split.needs(rank, owner) {
-            plan.tile(self.queries(rank, group), self.keys(Part::KeyValue, owner, group));
-        } else if self.pass == Pass::Backward {
-            plan.zeros(self.keys(Part::Gradient, owner, group));
-        }
+        let keys = self.keys(Part::KeyValue, owner, group);
+        self.split.meet(plan, self.pass, self.queries(rank, group), keys);
     }
 
     fn keys(&self, part: Part, owner: usize, group: usize) -> Block {

@@ -1,8 +1,8 @@
 //! One rank after another sends its keys and values to everybody: the naive baseline.
 //!
-//! What one would write first, and what textbooks compare rings with. A rank hands over as many
-//! bytes as in a ring, but all at once while the others hand over none, so that its link is the
-//! slowest. Four ranks:
+//! What one would write first, and what textbooks compare rings with; of matrix products it is
+//! SUMMA (van de Geijn and Watts, 1997). A rank hands over as many bytes as in a ring, but all at
+//! once while the others hand over none, so that its link is the slowest. Four ranks:
 //!
 //! ```text
 //!          rank 0    rank 1    rank 2    rank 3
@@ -33,7 +33,7 @@ fn plan(split: &Split, pass: Pass, rank: usize, hop: usize) -> Hop {
     }
     if hop < world {
         plan.collective = Some(Collective::Broadcast);
-        bring(&mut plan, split, Part::KeyValue, hop, rank);
+        bring(&mut plan, split, hop, rank);
     }
     if let Some(owner) = hop.checked_sub(1).filter(|owner| *owner < world && *owner != rank) {
         tile(&mut plan, split, pass, [rank, owner]);
@@ -49,8 +49,8 @@ fn plan(split: &Split, pass: Pass, rank: usize, hop: usize) -> Hop {
     plan
 }
 
-fn bring(plan: &mut Hop, split: &Split, part: Part, owner: usize, rank: usize) {
-    let block = split.whole(part, owner);
+fn bring(plan: &mut Hop, split: &Split, owner: usize, rank: usize) {
+    let block = split.whole(Part::KeyValue, owner);
     if rank == owner {
         split.others(rank).for_each(|to| plan.send(block, rank, to));
     } else {
@@ -69,9 +69,6 @@ fn take_home(plan: &mut Hop, split: &Split, owner: usize, rank: usize) {
 
 /// Every rank contributes to every block, zeros if need be.
 fn tile(plan: &mut Hop, split: &Split, pass: Pass, [rank, owner]: [usize; 2]) {
-    if split.needs(rank, owner) {
-        plan.tile(split.whole(Part::Query, rank), split.whole(Part::KeyValue, owner));
-    } else if pass == Pass::Backward {
-        plan.zeros(split.whole(Part::Gradient, owner));
-    }
+    let keys = split.whole(Part::KeyValue, owner);
+    split.meet(plan, pass, split.whole(Part::Query, rank), keys);
 }

@@ -118,10 +118,11 @@ impl<'a> Rings<'a> {
 
     fn tile(&self, plan: &mut Hop, rank: usize, visit: usize, round: usize) {
         let owner = self.owner(rank, visit, round);
-        if self.split.needs(rank, owner) {
-            plan.tile(self.split.whole(Part::Query, rank), self.split.whole(Part::KeyValue, owner));
-        } else if self.pass == Pass::Backward && round <= self.begins {
-            plan.zeros(self.gradient(owner));
+        // A sum that is on its way already needs no zeros.
+        if self.split.needs(rank, owner) || round <= self.begins {
+            let [queries, keys] = [(Part::Query, rank), (Part::KeyValue, owner)]
+                .map(|(part, owner)| self.split.whole(part, owner));
+            self.split.meet(plan, self.pass, queries, keys);
         }
     }
 

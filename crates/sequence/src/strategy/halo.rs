@@ -1,8 +1,9 @@
 //! Owners send exactly the rows that others see, straight to them: for windows.
 //!
-//! Under a sliding window a rank of contiguous chunks sees the end of the chunk before its own, one
-//! of zigzag chunks also the beginning of the one after (the halo exchange that Megatron calls
-//! `swa_p2p`). Four ranks, contiguous chunks, a window shorter than a chunk:
+//! Under a sliding window (Longformer, arXiv 2004.05150; Mistral 7B, arXiv 2310.06825) a rank of
+//! contiguous chunks sees the end of the chunk before its own, one of zigzag chunks also the
+//! beginning of the one after (the halo exchange that Megatron calls `swa_p2p`). Four ranks,
+//! contiguous chunks, a window shorter than a chunk:
 //!
 //! ```text
 //!          rank 0        rank 1        rank 2        rank 3
@@ -60,7 +61,8 @@ impl Halo<'_> {
             plan.receive(self.rows(Part::KeyValue, owner, hop), owner, rank);
         }
         if hop == 0 {
-            self.own(&mut plan, rank);
+            let [queries, keys] = [Part::Query, Part::KeyValue].map(|p| self.split.whole(p, rank));
+            self.split.meet(&mut plan, self.pass, queries, keys);
         }
         if let Some((owner, _)) = self.peers(rank, hop.checked_sub(1)) {
             let keys = self.rows(Part::KeyValue, owner, hop - 1);
@@ -76,14 +78,6 @@ impl Halo<'_> {
             plan.receive(self.rows(Part::Gradient, rank, hop - 2), visitor, rank);
         }
         plan
-    }
-
-    fn own(&self, plan: &mut Hop, rank: usize) {
-        if self.split.needs(rank, rank) {
-            plan.tile(self.split.whole(Part::Query, rank), self.split.whole(Part::KeyValue, rank));
-        } else if self.pass == Pass::Backward {
-            plan.zeros(self.split.whole(Part::Gradient, rank));
-        }
     }
 
     /// Whose keys come to `rank` in a hop, and where its own go, if the hop serves a distance.

@@ -1,6 +1,6 @@
 //! What every generator starts from: who holds what, and who needs whose keys.
 
-use crate::{Block, Coverage, Extent, Heads, Layout, Mask, Part, Positions};
+use crate::{Block, Coverage, Extent, Heads, Hop, Layout, Mask, Part, Pass, Positions};
 
 /// A sequence dealt to ranks under a mask: what schedules are made for.
 #[derive(Clone, Debug)]
@@ -50,6 +50,15 @@ impl Split {
     /// Some heads of all rows.
     pub(super) fn heads_of(&self, part: Part, owner: usize, heads: Extent) -> Block {
         Block { part, owner, heads, rows: Extent::all(self.positions[owner].tokens()) }
+    }
+    /// A tile, where any query of the one owner sees any key of the other; backward, where none
+    /// does, the gradient that is waited for is zeros.
+    pub(super) fn meet(&self, plan: &mut Hop, pass: Pass, queries: Block, keys: Block) {
+        if self.needs(queries.owner, keys.owner) {
+            plan.tile(queries, keys);
+        } else if pass == Pass::Backward {
+            plan.zeros(keys.of(Part::Gradient));
+        }
     }
     /// The fewest neighbouring rows of `owner` that hold all keys that queries of `rank` see.
     pub(super) fn seen(&self, rank: usize, owner: usize) -> Extent {
