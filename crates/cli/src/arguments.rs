@@ -7,6 +7,8 @@ use annulus_sequence::Strategy;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::words::{Words, strategy};
+
 /// Exact long-context training of Llama-style models, the sequence split over many ranks.
 #[derive(Debug, Parser)]
 #[command(name = "annulus", version, about)]
@@ -132,6 +134,8 @@ pub(crate) struct Layout {
     /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast or halo
     #[arg(value_parser = strategy)]
     pub(crate) strategy: Strategy,
+    #[command(flatten)]
+    pub(crate) words: Words,
     /// How many ranks
     #[arg(long, default_value_t = 4, value_parser = ranks())]
     pub(crate) ranks: usize,
@@ -200,6 +204,8 @@ pub(crate) struct Split {
     /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast or halo
     #[arg(long, value_parser = strategy, default_value = "local")]
     pub(crate) strategy: Strategy,
+    #[command(flatten)]
+    pub(crate) words: Words,
     /// The block kernel
     #[arg(long, value_enum, default_value_t = Which::Fused)]
     pub(crate) kernel: Which,
@@ -271,11 +277,6 @@ fn bandwidth(word: &str) -> Result<f64, String> {
 
 fn device(word: &str) -> Result<Device, String> {
     Device::from_word(word).ok_or_else(|| "auto, cpu, cuda or cuda:N is wanted".to_owned())
-}
-
-fn strategy(word: &str) -> Result<Strategy, String> {
-    let names: Vec<_> = Strategy::ALL.iter().map(|strategy| strategy.name()).collect();
-    Strategy::from_name(word).ok_or_else(|| format!("one of {} is wanted", names.join(", ")))
 }
 
 fn replacement(word: &str) -> Result<Override, String> {

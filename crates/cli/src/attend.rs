@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use annulus_sequence::{Heads, Mask, Positions, Return, Rule};
+use annulus_sequence::{Heads, Mask, Positions, Rule};
 use annulus_train::open_device;
 use annulus_train::whole::{Answer, Question, Split, attend, attend_tile};
 use candle_core::{DType, Tensor};
 
 use crate::Done;
-use crate::arguments::Attend;
+use crate::arguments::{Attend, Split as Arguments};
 use crate::failure::{Failure, USAGE};
 use crate::tensors::{TensorFile, save};
 
@@ -18,10 +18,13 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(arguments: &Attend) -> Done {
     let case = Case::read(&arguments.case)?;
+    let Arguments { strategy, ref words, ranks, .. } = arguments.split;
+    let meant = words.meant(strategy, case.queries.tokens(), ranks)?;
     let split = Split {
-        strategy: arguments.split.strategy,
-        ranks: arguments.split.ranks,
-        returning: Return::default(),
+        strategy: meant.strategy,
+        layout: Some(meant.layout),
+        ranks,
+        returning: meant.backward,
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,
         deadline: DEADLINE,

@@ -1,21 +1,21 @@
 //! `annulus layout`: who holds what, drawn.
 
-use annulus_sequence::{
-    Heads, Mask, Return, Rule, Schedule, StrategyError, draw_layout, draw_schedule,
-};
+use annulus_sequence::{Heads, Mask, Rule, Schedule, StrategyError, draw_dealt, draw_schedule};
 use serde_json::json;
 
 use crate::Done;
 use crate::arguments::{Layout, Split};
 use crate::failure::{Failure, USAGE};
 use crate::print;
+use crate::words::Meant;
 
 pub(crate) fn run(arguments: &Layout) -> Done {
-    let Layout { strategy, ranks, tokens, window, hops, json } = *arguments;
+    let Layout { strategy, ref words, ranks, tokens, window, hops, json } = *arguments;
     let mask = window.map_or_else(Mask::causal, |width| Mask::causal().and(Rule::Window(width)));
+    let meant = words.meant(strategy, tokens, ranks)?;
     // Who holds what does not depend on heads; with one for each rank all strategies are to be seen.
-    let split = strategy.split(&mask, tokens, ranks, Heads::equal(ranks));
-    let split = split.map_err(|error| failure(&error))?;
+    let split = dealt(&meant, &mask, tokens, ranks, Heads::equal(ranks))?;
+    let Meant { strategy, backward, .. } = meant;
     let forward = strategy.forward(&split).map_err(|error| failure(&error))?;
     if json {
         let ranks = forward.positions.iter().enumerate().map(|(rank, positions)| {
@@ -28,11 +28,9 @@ pub(crate) fn run(arguments: &Layout) -> Done {
         print::line(&json!({"strategy": strategy.name(), "ranks": ranks}).to_string());
         return Ok(0);
     }
-    let drawn = draw_layout(forward.layout, &mask, tokens, ranks)
-        .map_err(|error| failure(&StrategyError::Deal(error)))?;
-    print::line(&drawn);
+    print::line(&draw_dealt(forward.layout, &mask, &forward.positions));
     if hops {
-        let backward = strategy.backward(&split, Return::default());
+        let backward = strategy.backward(&split, backward);
         let schedules: [Schedule; 2] = [forward, backward.map_err(|error| failure(&error))?];
         for schedule in schedules {
             print::line(&draw_schedule(&schedule));
@@ -41,10 +39,23 @@ pub(crate) fn run(arguments: &Layout) -> Done {
     Ok(0)
 }
 
-/// Whether `tokens` positions of so many heads can be split so: asked once, before every rank finds out.
-pub(crate) fn check(split: &Split, tokens: usize, heads: Heads) -> Result<(), Failure> {
-    let split = split.strategy.split(&Mask::causal(), tokens, split.ranks, heads);
-    split.map(drop).map_err(|error| failure(&error))
+/// Whether `tokens` positions of so many heads can be split so, and what the words mean: asked once, before every rank finds out.
+pub(crate) fn check(split: &Split, tokens: usize, heads: Heads) -> Result<Meant, Failure> {
+    let meant = split.words.meant(split.strategy, tokens, split.ranks)?;
+    dealt(&meant, &Mask::causal(), tokens, split.ranks, heads).map(|_| meant)
+}
+
+fn dealt(
+    meant: &Meant,
+    mask: &Mask,
+    tokens: usize,
+    ranks: usize,
+    heads: Heads,
+) -> Result<annulus_sequence::Split, Failure> {
+    meant.strategy.check(ranks, heads).map_err(|error| failure(&error))?;
+    let positions = meant.layout.deal_weighted(mask, tokens, &vec![1; ranks]);
+    let positions = positions.map_err(|error| failure(&StrategyError::Deal(error)))?;
+    Ok(annulus_sequence::Split::new(mask, meant.layout, positions, heads))
 }
 
 fn failure(error: &StrategyError) -> Failure {

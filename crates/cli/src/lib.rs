@@ -14,6 +14,7 @@ mod tensors;
 mod tokenize;
 mod train;
 mod verify;
+mod words;
 
 use std::process::ExitCode;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Recompute, read_config};
 use annulus_model::Llama;
-use annulus_sequence::{Heads, Mask, Return};
+use annulus_sequence::{Heads, Mask};
 use annulus_train::{Setup, Want, model_config, open_device, score};
 use candle_core::{DType, Device, Tensor};
 
@@ -15,6 +15,7 @@ use crate::Done;
 use crate::arguments::Score;
 use crate::failure::{DATA, Failure};
 use crate::tensors::{TensorFile, save};
+use crate::words::Meant;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// A target that is left out, as in the labels of `transformers`.
@@ -27,7 +28,8 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let config = model_config(&shape, Dtype::F32)?;
     let sequences = read(&arguments.tokens, config.vocab_size)?;
     let heads = Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads };
-    crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
+    let Meant { strategy, layout, backward } =
+        crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
     let specification = Llama::specification(&config);
     let weights = annulus_model::load(&arguments.model, &specification, DType::F32)?;
     let setup = Setup {
@@ -35,8 +37,9 @@ pub(crate) fn run(arguments: &Score) -> Done {
         config,
         mask: Mask::causal(),
         packed: false,
-        strategy: arguments.split.strategy,
-        returning: Return::default(),
+        strategy,
+        layout: Some(layout),
+        returning: backward,
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,
         tokens: sequences[0].inputs.len(),

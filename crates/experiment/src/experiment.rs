@@ -1,13 +1,12 @@
 //! The experiment as it is written: every field is one key of the file, every default is here.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use annulus_sequence::Strategy;
+use annulus_sequence::Layout;
 
-use crate::{Places, Shape};
+use crate::{Attention, Places, Shape};
 
 /// The words of an enum, as one writes them in the file.
 macro_rules! words {
@@ -33,6 +32,8 @@ macro_rules! words {
         }
     };
 }
+
+pub(crate) use words;
 
 /// One experiment: one file, one run.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +69,13 @@ pub struct Experiment {
     pub expect: BTreeMap<String, Bound>,
     /// Where the keys were written; `Places::default()` in an experiment that no file describes.
     pub places: Places,
+}
+
+impl Experiment {
+    /// How positions are dealt to the ranks of a sequence.
+    pub fn layout(&self) -> Layout {
+        self.attention.layout(self.data.tokens, self.mesh.sequence)
+    }
 }
 
 /// `device:`
@@ -212,95 +220,6 @@ pub struct Mesh {
     /// this machine.
     pub cluster: Option<PathBuf>,
 }
-
-/// `attention:`
-#[derive(Clone, Debug, PartialEq)]
-pub struct Attention {
-    /// `auto | local | ring | striped | megatron | all-gather`; default `local` on one rank; required
-    /// on more.
-    pub strategy: Strategy,
-    /// `auto` was written: `strategy` is open. A [`crate::Plan`] has chosen it: never true there.
-    pub automatic: bool,
-    /// `p2p`, which `ring`, `striped` and `megatron` do anyhow; more later.
-    pub exchange: Option<Exchange>,
-    /// Neighbouring positions of a stripe; default 1.
-    pub stripe: Option<usize>,
-    /// `full | causal`; default causal.
-    pub mask: MaskKind,
-    /// First keys of a document that all its queries see.
-    pub prefix: Option<usize>,
-    /// The documents packed into a sequence.
-    pub documents: Option<Packed>,
-    /// Keys from here on are padding.
-    pub padding: Option<usize>,
-    /// Keys a query sees, itself included.
-    pub window: Option<usize>,
-    /// `strided | fixed`.
-    pub pattern: Option<Pattern>,
-    /// The pattern's distance.
-    pub stride: Option<usize>,
-    /// What a block of a fixed pattern shows everybody; default 1.
-    pub columns: Option<usize>,
-    /// First keys of a document that no window and no pattern hides.
-    pub sinks: Option<usize>,
-    /// Positions that see all and that all see.
-    pub global: Option<Vec<Range<usize>>>,
-    /// `fused | reference`; default fused.
-    pub kernel: Kernel,
-    /// Whether backward gives the same bits every time on a GPU too, at the price of a second pass; default true.
-    pub deterministic: bool,
-}
-
-/// `exchange:`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exchange {
-    /// From rank to rank.
-    PointToPoint,
-}
-
-words!(Exchange { PointToPoint = "p2p" });
-
-/// `mask:`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MaskKind {
-    /// Every key.
-    Full,
-    /// Keys at or before the query.
-    Causal,
-}
-
-words!(MaskKind { Full = "full", Causal = "causal" });
-
-/// `pattern:`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
-    /// Keys nearer than the stride, and those a multiple of it away.
-    Strided,
-    /// Keys of the query's block, and the last ones of every block.
-    Fixed,
-}
-
-words!(Pattern { Strided = "strided", Fixed = "fixed" });
-
-/// `documents:`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Packed {
-    /// The same in every sequence: their lengths.
-    Lengths(Vec<usize>),
-    /// `data`: where the data's documents end.
-    ByData,
-}
-
-/// `kernel:`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernel {
-    /// Blockwise, fast.
-    Fused,
-    /// Plain loops, f64.
-    Reference,
-}
-
-words!(Kernel { Fused = "fused", Reference = "reference" });
 
 /// `memory:`
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,8 @@
 //! The experiment file and config.json as types; every cross-check; the plan it means. Needs no
 //! tensors: a laptop can check an experiment for a cluster.
 
+mod attention;
+mod back;
 mod build;
 mod choice;
 mod cluster;
@@ -19,22 +21,26 @@ mod report;
 mod rules;
 mod schema;
 mod source;
+mod split;
 mod table;
 mod tree;
 mod typed;
 mod values;
 mod written;
 
+pub use attention::{
+    Attention, Dealt, Kernel, MaskKind, Packed, Pattern, return_from_word, return_word,
+};
+pub use back::Back;
 pub use choice::Settled;
 pub use cluster::{
     Candidate, Cell, Choice, Cluster, Comparison, Estimate, Grid, Hiding, Link, Load, Message,
-    Method, Overlap, Rates, Step, Walk, Way, Weighing, minimal_block, walk,
+    Method, Overlap, Rates, Step, Walk, Way, Weighing, label, minimal_block, walk,
 };
 pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{
-    Attention, Bound, Data, Decay, Device, Dtype, Every, Exchange, Experiment, Format, Kernel,
-    MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Packed, Pattern, Recompute, Schedule,
-    WeightsFrom,
+    Bound, Data, Decay, Device, Dtype, Every, Experiment, Format, Memory, Mesh, Model, ModelSource,
+    Optimizer, Recompute, Schedule, WeightsFrom,
 };
 pub use load::{Override, load, parse};
 pub use plan::{Peak, Plan, RankPlan};
@@ -43,5 +49,6 @@ pub use quantity::{bandwidth, binary_bandwidth};
 pub use report::size;
 pub use schema::schema;
 pub use source::Places;
+pub use split::{Contradiction, Wording};
 pub use typed::tokens;
 pub use written::differences;

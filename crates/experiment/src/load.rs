@@ -53,6 +53,7 @@ pub fn parse(name: &str, text: &str, overrides: &[Override]) -> Result<Experimen
     }
     let values = extract::experiment(&root, &mut report);
     let places = Places::new(report.sources.clone(), values.spans.clone());
+    report.extend(build::contradictions(&values, &places));
     let experiment = build::experiment(&values, places);
     report.extend(experiment.iter().flat_map(rules::check));
     match experiment {

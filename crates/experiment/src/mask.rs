@@ -37,7 +37,6 @@ pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
     let hides = attention.window.is_some() || attention.pattern.is_some();
     let causal = attention.mask == MaskKind::Causal;
     let fixed = attention.pattern == Some(Pattern::Fixed);
-    let striped = experiment.attention.strategy.name() == "striped";
     let cases = [
         ("prefix", attention.prefix.is_some() && !causal, "all see all without `mask: causal`"),
         ("sinks", attention.sinks.is_some() && !hides, "no `window` and no `pattern` hides a key"),
@@ -52,7 +51,6 @@ pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
             "there is no `pattern`",
         ),
         ("columns", attention.columns.is_some() && !fixed, "there is no `pattern: fixed`"),
-        ("stripe", attention.stripe.is_some() && !striped, "the strategy is not `striped`"),
     ];
     let problem = |(key, wrong, why): (&str, bool, &str)| {
         let path = format!("attention.{key}");

@@ -1,17 +1,17 @@
 //! What an experiment means: every cross-check made, every number derived, nothing optional.
 
 use annulus_sequence::{
-    BlockShape, Bytes, DealError, Heads, Mask, Positions, Proof, Return, Schedule, Split,
-    pairs_between, pairs_per_hop, prove,
+    Bytes, Heads, Mask, Positions, Proof, Schedule, Split, StrategyError, pairs_between,
+    pairs_per_hop, prove,
 };
 
 use serde::Serialize;
 
-use crate::cost::{self, Share};
+use crate::cost::Share;
 use crate::mask::mask_of;
 use crate::{
-    Attention, Choice, Cluster, Experiment, ModelSource, Problem, Problems, Recompute, Settled,
-    Shape, machine, read_config, rules,
+    Attention, Back, Choice, Cluster, Experiment, ModelSource, Packed, Problem, Problems,
+    Recompute, Settled, Shape, machine, read_config, rules,
 };
 
 /// The tokenizer whose ids are the bytes, and one more between documents.
@@ -40,6 +40,8 @@ pub struct Plan {
     pub slowest_pairs: u64,
     /// By rank of the world.
     pub ranks: Vec<RankPlan>,
+    /// What travels backward. [`Plan::experiment`] says the same.
+    pub back: Back,
     /// What `strategy: auto` chose from; `None` where the strategy was written.
     pub choice: Option<Choice>,
 }
@@ -58,8 +60,8 @@ pub struct RankPlan {
     /// Attention's forward bytes of all layers and micro-batches: keys and values in the model's
     /// dtype. With `recompute` attention is not run again, so this is all.
     pub forward: u64,
-    /// Attention's backward bytes, of the reversed ring: keys and values in the model's dtype,
-    /// their gradients in f32.
+    /// Attention's backward bytes, the way [`Plan::back`] says: queries, keys and values in the
+    /// model's dtype, gradients in f32.
     pub backward: u64,
     /// Bytes of the gradient sum. The trainer hands to `comm` one `all_reduce` over data and
     /// sequence per parameter in name order, f32, and one of an f64 tensor of 2 elements, the sum
@@ -148,6 +150,24 @@ impl Plan {
 
     /// The plan of an experiment that names its strategy.
     pub(crate) fn of(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan, Problems> {
+        let mut plan = Plan::outline(experiment, vocabulary)?;
+        let passes = plan.passes()?;
+        plan.memory = plan.settled(&passes);
+        plan.experiment.memory = plan.experiment.memory.with(plan.memory);
+        plan.slowest_pairs = pairs_per_hop(&passes.forward.0)
+            .iter()
+            .filter_map(|ranks| ranks.iter().max())
+            .fold(0, |sum: u64, pairs| sum.saturating_add(*pairs))
+            .div_ceil(plan.shape.num_attention_heads as u64);
+        plan.ranks = plan.rank_plans(&passes);
+        Ok(plan)
+    }
+
+    /// What follows from the experiment without a proof: no rank has numbers yet.
+    pub(crate) fn outline(
+        experiment: Experiment,
+        vocabulary: Option<usize>,
+    ) -> Result<Plan, Problems> {
         let broken = rules::check(&experiment);
         if !broken.is_empty() {
             return Err(Problems(broken));
@@ -165,17 +185,11 @@ impl Plan {
             memory: Settled { recompute: Recompute::Layer, loss_chunk: 1, mlp_chunk: 1 },
             slowest_pairs: 0,
             ranks: Vec::new(),
+            back: Back::default(),
             choice: None,
         };
-        let passes = plan.passes()?;
-        plan.memory = plan.settled(&passes);
-        plan.experiment.memory = plan.experiment.memory.with(plan.memory);
-        plan.slowest_pairs = pairs_per_hop(&passes.forward.0)
-            .iter()
-            .filter_map(|ranks| ranks.iter().max())
-            .fold(0, |sum: u64, pairs| sum.saturating_add(*pairs))
-            .div_ceil(plan.shape.num_attention_heads as u64);
-        plan.ranks = plan.rank_plans(&passes);
+        plan.back = plan.ways_back()?;
+        plan.experiment.attention.backward = Some(plan.back.how);
         Ok(plan)
     }
 
@@ -190,35 +204,63 @@ impl Plan {
         self.shape.vocab_size.unwrap_or_default()
     }
 
+    /// The schedules of both passes, forward first, not proved.
+    pub(crate) fn schedules(&self) -> Result<[Schedule; 2], Problems> {
+        let strategy = self.experiment.attention.strategy;
+        let split = self.split()?;
+        let forward = strategy.forward(&split).map_err(|error| self.refused(&error))?;
+        let backward = strategy.backward(&split, self.back.how);
+        Ok([forward, backward.map_err(|error| self.refused(&error))?])
+    }
+
     /// The schedules of both passes, proved.
     pub(crate) fn passes(&self) -> Result<Passes, Problems> {
-        let strategy = self.experiment.attention.strategy;
-        let (world, heads) = (self.experiment.mesh.sequence, self.heads());
-        let refused = |error: &dyn std::fmt::Display| {
-            let places = &self.experiment.places;
-            Problems::from(places.problem("attention.strategy", error.to_string()))
+        let [forward, backward] = self.schedules()?;
+        let proof = |schedule: &Schedule| {
+            prove(schedule).map_err(|flaw| {
+                let strategy = schedule.strategy;
+                let message = format!("the schedule of `{strategy}` is wrong: {flaw}");
+                Problems::from(self.experiment.places.problem("attention.strategy", message))
+            })
         };
-        strategy.check(world, heads).map_err(|e| refused(&e))?;
-        let split = self.split().map_err(|e| refused(&e))?;
-        let forward = strategy.forward(&split).map_err(|e| refused(&e))?;
-        let backward = strategy.backward(&split, Return::Reversed).map_err(|e| refused(&e))?;
-        let proof = |schedule: &Schedule| prove(schedule).map_err(|flaw| refused(&flaw));
         let proofs = (proof(&forward)?, proof(&backward)?);
         Ok(Passes { forward: (forward, proofs.0), backward: (backward, proofs.1) })
     }
 
-    fn heads(&self) -> Heads {
+    /// That the strategy cannot run so, at the key that asks for it.
+    pub(crate) fn refused(&self, error: &StrategyError) -> Problems {
+        let places = &self.experiment.places;
+        let key = match error {
+            StrategyError::Shape { .. } => "attention.shape",
+            StrategyError::Groups { .. } => "attention.groups",
+            _ => "attention.strategy",
+        };
+        let key = if places.contains(key) { key } else { "attention.strategy" };
+        let problem = places.problem(key, error.to_string());
+        match error.hint() {
+            Some(hint) => problem.hint(hint).into(),
+            None => problem.into(),
+        }
+    }
+
+    pub(crate) fn heads(&self) -> Heads {
         let (query, key_value) = (self.shape.num_attention_heads, self.shape.num_key_value_heads);
         Heads { query, key_value }
     }
 
     /// The sequence, dealt to the ranks in proportion to their weights.
-    pub(crate) fn split(&self) -> Result<Split, DealError> {
+    pub(crate) fn split(&self) -> Result<Split, Problems> {
         let Experiment { mesh, data, attention, .. } = &self.experiment;
-        let layout = attention.strategy.layout();
+        let refused = |error: &StrategyError| self.refused(error);
+        attention.strategy.check(mesh.sequence, self.heads()).map_err(|e| refused(&e))?;
+        let layout = self.experiment.layout();
         let weights = mesh.weights.clone().unwrap_or_else(|| vec![1; mesh.sequence]);
-        let dealt = layout.deal_weighted(&self.mask, data.tokens, &weights)?;
-        Ok(Split::new(&self.mask, layout, dealt, self.heads()))
+        // Of documents that only the data knows, what is made must hold for all.
+        let by_data = attention.documents == Some(Packed::ByData);
+        let mask = if by_data { self.mask.of_any_documents() } else { self.mask.clone() };
+        let dealt = layout.deal_weighted(&mask, data.tokens, &weights);
+        let dealt = dealt.map_err(|error| refused(&StrategyError::Deal(error)))?;
+        Ok(Split::new(&mask, layout, dealt, self.heads()))
     }
 
     /// What is traded for memory: chosen by what the ranks would hold.
@@ -242,12 +284,7 @@ impl Plan {
     }
 
     fn rank_plans(&self, passes: &Passes) -> Vec<RankPlan> {
-        let block = BlockShape {
-            batch: self.micro_batch,
-            head_dim: self.shape.head_dim,
-            wire: self.experiment.model.dtype.bytes(),
-            gradient_wire: cost::F32 as usize,
-        };
+        let block = self.block();
         let times = (self.shape.num_hidden_layers * self.micro_batches) as u64;
         let (forward, backward) =
             (Bytes::of(&passes.forward.0, block).0, Bytes::of(&passes.backward.0, block).0);

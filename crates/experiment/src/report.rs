@@ -1,8 +1,9 @@
 //! A plan as text for people, and as JSON for programs.
 
-use annulus_sequence::{Positions, draw_layout};
+use annulus_sequence::{Positions, draw_dealt};
 use serde::{Serialize, Serializer};
 
+use crate::cluster::label;
 use crate::{Choice, Peak, Plan, RankPlan};
 
 impl Plan {
@@ -33,6 +34,7 @@ impl Plan {
         format!(
             "{name}\n\
              mesh    {world} = {replicas} of {parts} per sequence, strategy {strategy}\n\
+             back    {back}\n\
              step    {batch} of {tokens} tokens: {micro_batches} of {micro} per rank\n\
              memory  recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
              at once\n\
@@ -42,7 +44,8 @@ impl Plan {
             world = count(self.world(), "rank"),
             replicas = count(mesh.data, "replica"),
             parts = count(mesh.sequence, "rank"),
-            strategy = experiment.attention.strategy.name(),
+            strategy = label(experiment.attention.strategy),
+            back = self.back.to_text(),
             batch = count(data.batch, "sequence"),
             tokens = data.tokens,
             micro_batches = count(self.micro_batches, "micro-batch"),
@@ -62,10 +65,9 @@ impl Plan {
     }
 
     fn layout(&self) -> String {
-        let (tokens, world) = (self.experiment.data.tokens, self.experiment.mesh.sequence);
-        let layout = self.experiment.attention.strategy.layout();
-        // `Plan::new` has dealt them.
-        draw_layout(layout, &self.mask, tokens, world).unwrap_or_default()
+        let sequence = &self.ranks[..self.experiment.mesh.sequence];
+        let shards: Vec<Positions> = sequence.iter().map(|rank| rank.positions.clone()).collect();
+        draw_dealt(self.experiment.layout(), &self.mask, &shards)
     }
 
     /// How far the slowest ranks are from an even share.

@@ -2,7 +2,7 @@
 
 use annulus_sequence::Strategy;
 
-use crate::{Experiment, Format, ModelSource, Problem, config, mask};
+use crate::{Attention, Experiment, Format, ModelSource, Problem, config, mask, return_word};
 
 /// Ranks of one run: one process holds them all.
 const MOST_RANKS: usize = 1 << 12;
@@ -14,7 +14,7 @@ pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
     let rules = [
         ranks,
         mask::weights,
-        exchange,
+        backward,
         mask::alone,
         mask::numbers,
         mask::by_data,
@@ -57,20 +57,24 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
-fn exchange(experiment: &Experiment) -> Vec<Problem> {
-    let strategy = experiment.attention.strategy;
-    if experiment.attention.automatic && experiment.attention.exchange.is_some() {
-        let message = "`strategy: auto` chooses the `exchange` too";
-        let problem = experiment.places.problem("attention.exchange", message);
-        return vec![problem.hint("drop it, or name the strategy")];
+/// A way back that there is not. One that is `auto` is found by the plan.
+fn backward(experiment: &Experiment) -> Vec<Problem> {
+    let Attention { strategy, automatic, backward, .. } = experiment.attention;
+    let Some(how) = backward else { return Vec::new() };
+    let problem = |message: String, hint: String| {
+        vec![experiment.places.problem("attention.backward", message).hint(hint)]
+    };
+    let ways = strategy.returns();
+    if automatic {
+        let message = String::from("`strategy: auto` chooses the way `backward` too");
+        return problem(message, String::from("drop it, or name the strategy"));
     }
-    let rings = [Strategy::Ring, Strategy::STRIPED, Strategy::MEGATRON];
-    if experiment.attention.exchange.is_none() || rings.contains(&strategy) {
+    if ways.contains(&how) {
         return Vec::new();
     }
-    let message = format!("`{}` has no `exchange` to choose", strategy.name());
-    let problem = experiment.places.problem("attention.exchange", message);
-    vec![problem.hint("drop it, or use `ring`, `striped` or `megatron`")]
+    let words: Vec<&str> = ways.iter().map(|way| return_word(*way)).collect();
+    let message = format!("`{}` cannot go back as `{}`", strategy.name(), return_word(how));
+    problem(message, format!("drop it, or use `{}`", words.join("` or `")))
 }
 
 fn batches(experiment: &Experiment) -> Vec<Problem> {

@@ -1,10 +1,12 @@
 //! Every key of the experiment file: its type, its default, what it means. Reading, the JSON
 //! Schema, the resolved file and the hints of errors all come from here.
 
-use crate::experiment::{
-    Decay, Dtype, Exchange, Format, Kernel, MaskKind, Pattern, Recompute, WeightsFrom,
-};
+mod attention;
+
+use crate::experiment::{Decay, Dtype, Format, Recompute, WeightsFrom};
 use crate::quantity::Unit;
+use attention::ATTENTION;
+pub(crate) use attention::AUTO;
 
 /// One key.
 pub(crate) struct Key {
@@ -73,10 +75,7 @@ pub(crate) enum Absent {
 }
 
 use Absent::{Is, Means, Required};
-use Kind::{
-    Count, Counts, Each, Lengths, Name, Pair, Ranges, Real, Seconds, Section, Text, Tokens, Truth,
-    Word,
-};
+use Kind::{Count, Counts, Each, Name, Pair, Real, Seconds, Section, Text, Tokens, Truth, Word};
 
 pub(crate) const fn key(
     name: &'static str,
@@ -86,23 +85,6 @@ pub(crate) const fn key(
 ) -> Key {
     Key { name, kind, default, about }
 }
-
-/// The strategy that is chosen.
-pub(crate) const AUTO: &str = "auto";
-/// It, and the words of [`annulus_sequence::Strategy`].
-pub(crate) const STRATEGIES: &[&str] = &[
-    AUTO,
-    "local",
-    "ring",
-    "striped",
-    "megatron",
-    "ulysses",
-    "usp",
-    "double-ring",
-    "all-gather",
-    "broadcast",
-    "halo",
-];
 
 /// More tokens than any sequence has; keeps products of sizes within 64 bits.
 const MOST_TOKENS: u64 = 1 << 31;
@@ -253,89 +235,6 @@ const MESH: &[Key] = &[
     ),
 ];
 
-const ATTENTION: &[Key] = &[
-    key(
-        "strategy",
-        Word(STRATEGIES),
-        Means("local, on one rank"),
-        "how a sequence is split over ranks; auto: the fastest that fits",
-    ),
-    key(
-        "exchange",
-        Word(Exchange::WORDS),
-        Means("what the strategy does"),
-        "how keys and values travel; for ring, striped and megatron",
-    ),
-    key(
-        "stripe",
-        Tokens(1, MOST_TOKENS),
-        Means("1"),
-        "neighbouring positions that stay together; for striped",
-    ),
-    key("mask", Word(MaskKind::WORDS), Is("causal"), "which keys a query sees"),
-    key(
-        "prefix",
-        Tokens(1, MOST_TOKENS),
-        Means("no prefix"),
-        "first keys of a document that every query of it sees, beside those before it",
-    ),
-    key(
-        "documents",
-        Lengths(MOST_TOKENS),
-        Means("a sequence is one"),
-        "lengths of the documents packed into every sequence, or `data`: a query sees its own",
-    ),
-    key(
-        "padding",
-        Tokens(1, MOST_TOKENS),
-        Means("no padding"),
-        "the first position that is padding: nobody sees keys from there on",
-    ),
-    key(
-        "window",
-        Tokens(1, MOST_TOKENS),
-        Means("no window"),
-        "keys a query sees at most, itself included; without `mask: causal`, on either side",
-    ),
-    key(
-        "pattern",
-        Word(Pattern::WORDS),
-        Means("no pattern"),
-        "of Sparse Transformers: keys near and every `stride` away, or of the block and its last columns",
-    ),
-    key(
-        "stride",
-        Tokens(1, MOST_TOKENS),
-        Means("none; required by `pattern`"),
-        "how far apart the keys of a strided pattern are, how long the blocks of a fixed one",
-    ),
-    key(
-        "columns",
-        Tokens(1, MOST_TOKENS),
-        Means("1"),
-        "last keys of every block that everybody sees; for `pattern: fixed`",
-    ),
-    key(
-        "sinks",
-        Tokens(1, MOST_TOKENS),
-        Means("no sinks"),
-        "first keys of a document that neither window nor pattern hides",
-    ),
-    key(
-        "global",
-        Ranges(MOST_TOKENS),
-        Means("no global positions"),
-        "positions that see all, and all see, whatever the window and the pattern",
-    ),
-    key("kernel", Word(Kernel::WORDS), Is("fused"), "blockwise, or plain loops in f64"),
-    key(
-        "deterministic",
-        Truth,
-        Is("true"),
-        "the same bits every time; false: a faster backward on a GPU, with atomic additions",
-    ),
-];
-
 const MEMORY: &[Key] = &[
     key(
         "recompute",
@@ -412,16 +311,3 @@ const BOUND: &[Key] = &[
         "the last value is at most this share of the first",
     ),
 ];
-
-#[cfg(test)]
-mod tests {
-    use annulus_sequence::Strategy;
-
-    use super::{AUTO, STRATEGIES};
-
-    #[test]
-    fn strategies_are_those_there_are() {
-        assert_eq!(STRATEGIES[0], AUTO);
-        assert_eq!(STRATEGIES[1..], Strategy::ALL.map(Strategy::name));
-    }
-}

@@ -4,9 +4,14 @@
 use std::ops::Range;
 use std::path::Path;
 
+use annulus_sequence::{Exchange, Strategy};
+
+use crate::attention::AUTOMATIC;
 use crate::table::AUTO;
 use crate::typed::DATA;
-use crate::{Attention, Bound, Exchange, Experiment, ModelSource, Packed, Pattern, Shape};
+use crate::{
+    Attention, Bound, Dealt, Experiment, ModelSource, Packed, Pattern, Shape, return_word,
+};
 
 /// A key's path and its value as one writes it.
 type Line = (Vec<String>, String);
@@ -17,7 +22,11 @@ const FREE: &[&str] = &[
     "mesh",
     "attention.strategy",
     "attention.exchange",
+    "attention.shape",
+    "attention.groups",
+    "attention.layout",
     "attention.stripe",
+    "attention.backward",
     "attention.deterministic",
     "memory",
     "every",
@@ -115,8 +124,7 @@ impl Experiment {
         let (attention, memory) = (&self.attention, &self.memory);
         let strategy = if attention.automatic { AUTO } else { attention.strategy.name() };
         lines.push("attention.strategy", &[strategy]);
-        lines.push("attention.exchange", attention.exchange.map(Exchange::word).as_slice());
-        lines.push("attention.stripe", attention.stripe.as_slice());
+        lines.split(attention);
         lines.mask(attention);
         lines.push("attention.kernel", &[attention.kernel.word()]);
         lines.push("attention.deterministic", &[attention.deterministic]);
@@ -167,6 +175,34 @@ impl Lines {
         if let [value] = value {
             self.0.push((key.split('.').map(str::to_owned).collect(), value.to_string()));
         }
+    }
+
+    /// What is written beside a strategy.
+    fn split(&mut self, attention: &Attention) {
+        let Attention { strategy, layout, backward, .. } = *attention;
+        let (mut exchange, mut shape, mut groups) = (None, None, None);
+        let mut stripe = layout.and_then(Dealt::stripe);
+        match strategy {
+            Strategy::Megatron { exchange: way } => {
+                exchange = Some(way.name());
+                if let Exchange::Both { shape: written } = way {
+                    shape = written;
+                }
+            }
+            Strategy::Usp { shape: written } | Strategy::DoubleRing { shape: written } => {
+                shape = written;
+            }
+            Strategy::Striped { width } if !attention.automatic => stripe = Some(width),
+            Strategy::AllGather { groups: written } => groups = Some(written),
+            _ => {}
+        }
+        self.push("attention.exchange", exchange.as_slice());
+        let shape = shape.map(|[first, second]| format!("[{first}, {second}]"));
+        self.push("attention.shape", shape.as_slice());
+        self.push("attention.groups", groups.as_slice());
+        self.push("attention.layout", layout.map(Dealt::word).as_slice());
+        self.push("attention.stripe", stripe.as_slice());
+        self.push("attention.backward", &[backward.map_or(AUTOMATIC, return_word)]);
     }
 
     fn mask(&mut self, attention: &Attention) {

@@ -12,7 +12,7 @@ use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
 use annulus_ops::{Pool, Rotary};
-use annulus_sequence::{Heads, Mask, Return, Strategy};
+use annulus_sequence::{Heads, Layout, Mask, Return, Strategy};
 use candle_core::{DType, Device};
 
 use crate::rank::Rank;
@@ -29,7 +29,9 @@ pub struct Setup {
     pub packed: bool,
     /// How the sequence is split.
     pub strategy: Strategy,
-    /// How gradients of keys and values come home.
+    /// How positions are dealt; `None`: in the strategy's own way.
+    pub layout: Option<Layout>,
+    /// What travels backward, and how gradients come home.
     pub returning: Return,
     /// Which attention kernel.
     pub kernel: Kernel,
@@ -68,7 +70,8 @@ impl Setup {
             mask: plan.mask.clone(),
             packed: experiment.attention.documents == Some(Packed::ByData),
             strategy: experiment.attention.strategy,
-            returning: Return::default(),
+            layout: experiment.attention.layout.map(|_| experiment.layout()),
+            returning: plan.back.how,
             kernel: experiment.attention.kernel,
             deterministic: experiment.attention.deterministic,
             tokens: experiment.data.tokens,
@@ -107,7 +110,7 @@ impl Setup {
     fn attention(&self, pool: &Pool, comm: Arc<dyn Communicator>) -> Result<Attention> {
         let setting = Setting {
             strategy: self.strategy,
-            mask: self.mask.clone(),
+            mask: if self.packed { self.mask.of_any_documents() } else { self.mask.clone() },
             tokens: self.tokens,
             heads: Heads {
                 query: self.config.num_attention_heads,
@@ -118,7 +121,8 @@ impl Setup {
         };
         let weights = self.weights.clone().unwrap_or_else(|| vec![1; self.sequence]);
         let kernel = kernel(self.kernel, self.deterministic, pool);
-        Ok(Attention::weighted(&setting, &weights, comm, kernel)?)
+        let layout = self.layout.unwrap_or_else(|| self.strategy.layout());
+        Ok(Attention::dealt(&setting, layout, &weights, comm, kernel)?)
     }
 
     /// This rank, on the thread that will run it: its share of the cores, its attention, its place

@@ -9,7 +9,7 @@ use annulus_data::{Sequence, deal};
 use annulus_memory::{Class, scope};
 use annulus_model::{Keep, Llama, Shard};
 use annulus_ops::{IGNORED, Pool, Rotary, check_targets, check_tokens};
-use annulus_sequence::Documents;
+use annulus_sequence::{Documents, Rule};
 use candle_core::Tensor;
 
 use crate::{Result, Setup};
@@ -86,6 +86,7 @@ impl Rank {
             return self.attention.clone();
         }
         let documents = sequences.iter().map(|one| Documents::of_lengths(&one.documents));
-        Arc::new(self.attention.packed(documents.collect()))
+        let mask = self.setup.mask.clone().and(Rule::Documents(documents.collect()));
+        Arc::new(self.attention.seeing(mask))
     }
 }

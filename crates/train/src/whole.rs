@@ -9,7 +9,7 @@ use annulus_experiment::Kernel;
 use annulus_ops::Pool;
 use annulus_ops::attention::{AttentionKernel, BackwardTile, Tile};
 use annulus_ops::gpu::Processor;
-use annulus_sequence::{Heads, Mask, Positions, Return, Strategy, Visibility};
+use annulus_sequence::{Heads, Layout, Mask, Positions, Return, Strategy, Visibility};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::assemble::kernel;
@@ -69,6 +69,8 @@ impl Answer {
 pub struct Split {
     /// How the sequence is split.
     pub strategy: Strategy,
+    /// How positions are dealt; `None`: in the strategy's own way.
+    pub layout: Option<Layout>,
     /// Over how many ranks.
     pub ranks: usize,
     /// How gradients of keys and values come home.
@@ -151,7 +153,9 @@ fn attend_here(
         gradients: split.returning,
         scale: *scale,
     };
-    let attention = Attention::new(&setting, comm, split.kernel())?;
+    let layout = split.layout.unwrap_or_else(|| split.strategy.layout());
+    let alike = vec![1; split.ranks];
+    let attention = Attention::dealt(&setting, layout, &alike, comm, split.kernel())?;
     let positions = attention.positions().clone();
     let index = index(positions.iter())?.to_device(q.device())?;
     let rows = |tensor: &Tensor| tensor.index_select(&index, 2);

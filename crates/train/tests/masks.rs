@@ -5,7 +5,7 @@ mod common;
 
 use annulus_data::Sequence;
 use annulus_model::{Llama, Weights};
-use annulus_sequence::Strategy;
+use annulus_sequence::{Return, Strategy};
 use annulus_train::{Scored, Setup, Want, score};
 use candle_core::{DType, Tensor};
 
@@ -36,7 +36,7 @@ fn scored(setup: &Setup, weights: &Weights, sequences: &[Sequence]) -> Scored {
 /// The same on one rank.
 fn alone(setup: &Setup) -> Setup {
     let one = Setup { strategy: Strategy::Local, sequence: 1, ..setup.clone() };
-    Setup { weights: None, ..one }
+    Setup { weights: None, layout: None, returning: Return::default(), ..one }
 }
 
 #[test]

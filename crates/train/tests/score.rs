@@ -54,6 +54,7 @@ fn setup(folder: &std::path::Path, strategy: Strategy, ranks: usize) -> Setup {
         mask: Mask::causal(),
         packed: false,
         strategy,
+        layout: None,
         returning: Return::default(),
         kernel: Kernel::Fused,
         deterministic: true,

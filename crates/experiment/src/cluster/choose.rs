@@ -148,10 +148,6 @@ impl Choice {
 /// The experiment under one strategy, with the cluster's memory for a budget unless it has one.
 pub(super) fn under(experiment: &Experiment, strategy: Strategy, cluster: &Cluster) -> Experiment {
     let mut experiment = experiment.clone();
-    if experiment.attention.strategy != strategy {
-        experiment.attention.exchange = None;
-        experiment.attention.stripe = None;
-    }
     experiment.attention.strategy = strategy;
     experiment.attention.automatic = false;
     let world = experiment.mesh.data.saturating_mul(experiment.mesh.sequence) as u64;

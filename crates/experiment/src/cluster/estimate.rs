@@ -20,7 +20,7 @@
 //! What faster links would save is *exposed*; what remains between the mean rank's computing and
 //! the step is *uneven*: ranks that wait for slower ones.
 
-use annulus_sequence::{BlockShape, Pass, Proof, Schedule};
+use annulus_sequence::{Pass, Proof, Schedule};
 
 use super::choose::enough_devices;
 use super::walk::{latest, walk};
@@ -67,7 +67,7 @@ impl Estimate {
     pub fn of(plan: &Plan, cluster: &Cluster) -> Result<Estimate, Problems> {
         enough_devices(&plan.experiment, cluster)?;
         let passes = plan.passes()?;
-        let load = |schedule| Load::of(schedule, shape(plan), cluster.rates.tile);
+        let load = |schedule| Load::of(schedule, plan.block(), cluster.rates.tile);
         let loads = Loads { forward: load(&passes.forward.0), backward: load(&passes.backward.0) };
         let (step, computing) = slowest_replica(plan, cluster, &loads);
         let (unlinked, _) = slowest_replica(plan, &cluster.without_links(), &loads);
@@ -94,15 +94,6 @@ impl Estimate {
     /// Peak memory of the fullest rank, bytes.
     pub fn fullest(&self) -> u64 {
         self.peak.iter().copied().max().unwrap_or_default()
-    }
-}
-
-pub(super) fn shape(plan: &Plan) -> BlockShape {
-    BlockShape {
-        batch: plan.micro_batch,
-        head_dim: plan.shape.head_dim,
-        wire: plan.experiment.model.dtype.bytes(),
-        gradient_wire: F32 as usize,
     }
 }
 

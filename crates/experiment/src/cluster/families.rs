@@ -46,7 +46,7 @@ pub(super) fn bare(strategy: Strategy) -> Strategy {
 }
 
 /// What a strategy is called in its shape: `usp 4 x 2`, `megatron a2a`.
-pub(super) fn label(strategy: Strategy) -> String {
+pub fn label(strategy: Strategy) -> String {
     let name = strategy.name();
     let shaped = |shape: Option<[usize; 2]>, name: &str| match shape {
         Some([first, second]) => format!("{name} {first} x {second}"),

@@ -24,6 +24,7 @@ pub use choose::{Candidate, Choice};
 pub use compare::{Comparison, Method};
 pub use described::{Cluster, Link, Rates};
 pub use estimate::Estimate;
+pub use families::label;
 pub use grid::{Cell, Grid};
 pub use load::{Load, Message, Step};
 pub use overlap::{Hiding, Overlap, minimal_block};

@@ -6,7 +6,6 @@
 
 use annulus_sequence::Return;
 
-use super::estimate::shape;
 use super::show::duration;
 use super::walk::walk;
 use super::{Cluster, Load};
@@ -32,7 +31,7 @@ impl Way {
         let Ok(split) = plan.split() else { return Vec::new() };
         let way = |how: &Return| {
             let schedule = strategy.backward(&split, *how).ok()?;
-            let load = Load::of(&schedule, shape(plan), cluster.rates.tile);
+            let load = Load::of(&schedule, plan.block(), cluster.rates.tile);
             let bytes = (0..load.world()).map(|rank| load.bytes(rank)).max().unwrap_or_default();
             let seconds = walk(&load, cluster, 0, &vec![0.0; load.world()]).end();
             Some(Way { how: *how, seconds, bytes })

@@ -6,4 +6,5 @@ mod messages;
 mod planning;
 mod reading;
 mod small;
+mod splits;
 mod writing;

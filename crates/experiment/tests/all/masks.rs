@@ -1,7 +1,7 @@
 //! The keys of `attention:` and `mesh:` that say who sees whom and who holds what.
 
 use annulus_experiment::{Override, Plan, Problems, parse};
-use annulus_sequence::{Mask, Rule};
+use annulus_sequence::{Mask, Rule, Strategy};
 
 use crate::small::edited;
 
@@ -58,7 +58,7 @@ fn what_is_written_reads_back() {
         .replace("sequence: 4", "sequence: 4, weights: [4, 4, 3, 0]");
     let experiment = parse("small.yaml", &text, &[]).unwrap_or_else(|p| panic!("{p}"));
     assert_eq!(experiment.mesh.weights, Some(vec![4, 4, 3, 0]));
-    assert_eq!(experiment.attention.stripe, Some(128));
+    assert_eq!(experiment.attention.strategy, Strategy::Striped { width: 128 });
     let written = experiment.to_yaml();
     let mut again = parse("again.yaml", &written, &[]).unwrap_or_else(|p| panic!("{p}\n{written}"));
     again.places = experiment.places.clone();

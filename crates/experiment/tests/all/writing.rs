@@ -19,7 +19,8 @@ model: { hidden_size: 48, intermediate_size: 44, num_hidden_layers: 3, num_atten
 data: { path: "a: b #c", format: jsonl, tokenizer: "t/tokenizer.json",
   tokens: 96, batch: 6, evaluate: 3 }
 mesh: { data: 3, sequence: 4, weights: [4, 3, 2, 0], deadline: 1500ms, cluster: clusters/a.yaml }
-attention: { strategy: striped, exchange: p2p, stripe: 3, mask: causal, prefix: 5,
+attention: { strategy: megatron, exchange: a2a+p2p, shape: [2, 2], layout: balanced, stripe: 3,
+  backward: queries, mask: causal, prefix: 5,
   documents: [90, 6], padding: 95, window: 17, pattern: fixed, stride: 8, columns: 2, sinks: 3,
   global: [0-3, 9], kernel: reference }
 memory: { recompute: none, budget: 3G, micro_batch: 2, loss_chunk: 7, mlp_chunk: 9 }
@@ -37,7 +38,7 @@ expect:
 const FOLDER: &str = "name: folder
 model: { path: checkpoints/llama, weights: random, rope_theta: 8.0e6 }
 data: { tokens: 8 }
-attention: { mask: full, documents: data, pattern: strided, stride: 4 }
+attention: { strategy: all-gather, groups: 1, mask: full, documents: data, pattern: strided, stride: 4 }
 optimizer: { learning_rate: 1 }
 schedule: { steps: 1 }
 ";

@@ -99,6 +99,7 @@ impl<'a> Bench<'a> {
         let dense = dense(q, k, v, gradient, mask, &all, &all, *scale)?;
         let mut setup = Setup::new(plan, cores);
         (setup.strategy, setup.data, setup.sequence) = (Strategy::Local, 1, 1);
+        (setup.layout, setup.returning) = (None, Return::default());
         setup.kernel = Kernel::Reference;
         let weights = Llama::random(&setup.config, plan.experiment.seed)?;
         let sequences = vec![sequence(plan, setup.config.vocab_size)];
@@ -123,8 +124,18 @@ impl<'a> Bench<'a> {
     fn split(&self, strategy: Strategy, ranks: usize, returning: Return) -> Split {
         let experiment = &self.plan.experiment;
         let (kernel, deadline) = (experiment.attention.kernel, experiment.mesh.deadline);
-        let (cores, deterministic, processor) = (self.cores, true, None);
-        Split { strategy, ranks, returning, kernel, deterministic, deadline, cores, processor }
+        let (cores, deterministic, processor, layout) = (self.cores, true, None, None);
+        Split {
+            strategy,
+            layout,
+            ranks,
+            returning,
+            kernel,
+            deterministic,
+            deadline,
+            cores,
+            processor,
+        }
     }
 
     fn attention(&self, split: &Split) -> std::result::Result<Vec<Line>, TrainError> {
@@ -174,6 +185,7 @@ impl<'a> Bench<'a> {
     ) -> std::result::Result<Vec<Line>, TrainError> {
         let mut setup = Setup::new(self.plan, self.cores);
         (setup.strategy, setup.data, setup.sequence) = (strategy, 1, ranks);
+        (setup.layout, setup.returning) = (None, Return::default());
         let ours = score(&setup, &self.weights, &self.sequences, WANT)?;
         let loss = (ours.loss - self.reference.loss).abs() / self.reference.loss.abs();
         let (mut name, mut gradient) = (String::new(), 0.0f64);

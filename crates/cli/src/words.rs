@@ -1,0 +1,104 @@
+//! How a sequence is split, in words: the flags of every command that names a strategy, read by what
+//! reads the file's `attention:`.
+
+use annulus_experiment::{Contradiction, Dealt, Wording, return_from_word, return_word};
+use annulus_sequence::{Exchange, Layout, Return, Strategy};
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+
+use crate::failure::{Failure, USAGE};
+
+/// What is said beside a strategy.
+#[derive(Args, Debug)]
+pub(crate) struct Words {
+    /// How megatron brings queries and keys together: p2p, all-gather, a2a or a2a+p2p
+    #[arg(long, value_parser = exchange)]
+    exchange: Option<Exchange>,
+    /// Of usp and of a2a+p2p: ranks that exchange heads, and rings of such; of double-ring: nodes, and ranks of a node
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = count())]
+    shape: Option<Vec<usize>>,
+    /// Groups of key/value heads that all-gather takes one after another
+    #[arg(long, value_parser = count())]
+    groups: Option<usize>,
+    /// contiguous, striped, zigzag or balanced [default: the strategy's own]
+    #[arg(long, value_parser = layout)]
+    layout: Option<&'static str>,
+    /// Neighbouring positions of a stripe, or of a balanced block
+    #[arg(long, value_parser = count())]
+    stripe: Option<usize>,
+    /// What travels backward: reversed, travelling (keys and values, against the forward ring or all the way round) or queries
+    #[arg(long, value_parser = backward, default_value = "reversed")]
+    backward: Return,
+}
+
+/// What the words mean.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Meant {
+    /// How the sequence is split.
+    pub(crate) strategy: Strategy,
+    /// How positions are dealt.
+    pub(crate) layout: Layout,
+    /// What travels backward.
+    pub(crate) backward: Return,
+}
+
+impl Words {
+    /// What they mean beside `strategy` for so many positions and ranks.
+    pub(crate) fn meant(
+        &self,
+        strategy: Strategy,
+        tokens: usize,
+        ranks: usize,
+    ) -> Result<Meant, Failure> {
+        let Words { exchange, ref shape, groups, layout, stripe, backward } = *self;
+        let shape = shape.as_deref();
+        let wording = Wording { strategy, exchange, shape, groups, layout, stripe };
+        let refused =
+            |Contradiction { message, hint, .. }| Failure::new(USAGE, message, Some(hint));
+        let (strategy, layout) = wording.settled().map_err(refused)?;
+        if !strategy.returns().contains(&backward) {
+            let (name, word) = (strategy.name(), return_word(backward));
+            let ways = strategy.returns().iter().map(|way| return_word(*way));
+            let hint = format!("leave `--backward` out, or use {}", list(ways));
+            return Err(Failure::new(
+                USAGE,
+                format!("`{name}` cannot go back as `{word}`"),
+                Some(hint),
+            ));
+        }
+        let layout =
+            layout.map_or_else(|| strategy.layout(), |dealt: Dealt| dealt.layout(tokens, ranks));
+        Ok(Meant { strategy, layout, backward })
+    }
+}
+
+/// A strategy's bare name.
+pub(crate) fn strategy(word: &str) -> Result<Strategy, String> {
+    let names = Strategy::ALL.map(Strategy::name);
+    Strategy::from_name(word).ok_or_else(|| wanted(names))
+}
+
+fn exchange(word: &str) -> Result<Exchange, String> {
+    Exchange::from_name(word).ok_or_else(|| wanted(Exchange::ALL.map(Exchange::name)))
+}
+
+fn layout(word: &str) -> Result<&'static str, String> {
+    let known = Dealt::WORDS.iter().copied().find(|known| *known == word);
+    known.ok_or_else(|| wanted(Dealt::WORDS.iter().copied()))
+}
+
+fn backward(word: &str) -> Result<Return, String> {
+    return_from_word(word).ok_or_else(|| wanted(Return::ALL.map(return_word)))
+}
+
+fn wanted<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    format!("one of {} is wanted", list(words))
+}
+
+fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    words.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+fn count() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1 << 20)
+}

@@ -1,0 +1,186 @@
+//! `attention:` as it is written: who sees whom, and how a sequence is split over ranks.
+
+use std::ops::Range;
+
+use annulus_sequence::{Layout, Return, Strategy};
+
+use crate::experiment::words;
+
+/// Blocks that every rank gets of a balanced deal whose `stripe:` is not written.
+const BLOCKS: usize = 16;
+
+/// `attention:`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// `strategy:` with what `exchange:`, `shape:`, `groups:` and `stripe:` make of it; default `local`
+    /// on one rank; required on more.
+    pub strategy: Strategy,
+    /// `auto` was written: `strategy` is open. A [`crate::Plan`] has chosen it: never true there.
+    pub automatic: bool,
+    /// `layout:` and its `stripe:`; `None`: the strategy's own.
+    pub layout: Option<Dealt>,
+    /// `auto | reversed | travelling | queries`; `None`: auto. A [`crate::Plan`] has settled it: never
+    /// `None` there.
+    pub backward: Option<Return>,
+    /// `full | causal`; default causal.
+    pub mask: MaskKind,
+    /// First keys of a document that all its queries see.
+    pub prefix: Option<usize>,
+    /// The documents packed into a sequence.
+    pub documents: Option<Packed>,
+    /// Keys from here on are padding.
+    pub padding: Option<usize>,
+    /// Keys a query sees, itself included.
+    pub window: Option<usize>,
+    /// `strided | fixed`.
+    pub pattern: Option<Pattern>,
+    /// The pattern's distance.
+    pub stride: Option<usize>,
+    /// What a block of a fixed pattern shows everybody; default 1.
+    pub columns: Option<usize>,
+    /// First keys of a document that no window and no pattern hides.
+    pub sinks: Option<usize>,
+    /// Positions that see all and that all see.
+    pub global: Option<Vec<Range<usize>>>,
+    /// `fused | reference`; default fused.
+    pub kernel: Kernel,
+    /// Whether backward gives the same bits every time on a GPU too, at the price of a second pass; default true.
+    pub deterministic: bool,
+}
+
+/// `mask:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaskKind {
+    /// Every key.
+    Full,
+    /// Keys at or before the query.
+    Causal,
+}
+
+words!(MaskKind { Full = "full", Causal = "causal" });
+
+/// `pattern:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Keys nearer than the stride, and those a multiple of it away.
+    Strided,
+    /// Keys of the query's block, and the last ones of every block.
+    Fixed,
+}
+
+words!(Pattern { Strided = "strided", Fixed = "fixed" });
+
+/// `documents:`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Packed {
+    /// The same in every sequence: their lengths.
+    Lengths(Vec<usize>),
+    /// `data`: where the data's documents end.
+    ByData,
+}
+
+/// `kernel:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// Blockwise, fast.
+    Fused,
+    /// Plain loops, f64.
+    Reference,
+}
+
+words!(Kernel { Fused = "fused", Reference = "reference" });
+
+/// `layout:`, and the `stripe:` of those that have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dealt {
+    /// Chunks.
+    Contiguous,
+    /// Every so many positions in turn.
+    Striped {
+        /// Neighbouring positions that stay together.
+        width: usize,
+    },
+    /// A chunk from the front and one from the back.
+    Zigzag,
+    /// Blocks, such that all ranks see as many keys.
+    Balanced {
+        /// Neighbouring positions that stay together; `None`: a sixteenth of a rank's share.
+        width: Option<usize>,
+    },
+}
+
+impl Dealt {
+    /// The words one can write.
+    pub const WORDS: &'static [&'static str] = &["contiguous", "striped", "zigzag", "balanced"];
+
+    /// The word one writes.
+    pub fn word(self) -> &'static str {
+        match self {
+            Dealt::Contiguous => "contiguous",
+            Dealt::Striped { .. } => "striped",
+            Dealt::Zigzag => "zigzag",
+            Dealt::Balanced { .. } => "balanced",
+        }
+    }
+
+    /// What a word means, with the stripe beside it.
+    pub fn from_word(word: &str, stripe: Option<usize>) -> Option<Dealt> {
+        Some(match word {
+            "contiguous" => Dealt::Contiguous,
+            "striped" => Dealt::Striped { width: stripe.unwrap_or(1) },
+            "zigzag" => Dealt::Zigzag,
+            "balanced" => Dealt::Balanced { width: stripe },
+            _ => return None,
+        })
+    }
+
+    /// The stripe that is written beside the word.
+    pub fn stripe(self) -> Option<usize> {
+        match self {
+            Dealt::Striped { width } => Some(width),
+            Dealt::Balanced { width } => width,
+            Dealt::Contiguous | Dealt::Zigzag => None,
+        }
+    }
+
+    /// As it deals `tokens` positions to `ranks`.
+    pub fn layout(self, tokens: usize, ranks: usize) -> Layout {
+        match self {
+            Dealt::Contiguous => Layout::Contiguous,
+            Dealt::Striped { width } => Layout::Striped { width },
+            Dealt::Zigzag => Layout::Zigzag,
+            Dealt::Balanced { width } => {
+                let blocks = ranks.max(1).saturating_mul(BLOCKS);
+                Layout::Balanced { width: width.unwrap_or(tokens.div_ceil(blocks).max(1)) }
+            }
+        }
+    }
+}
+
+impl Attention {
+    /// How positions are dealt.
+    pub(crate) fn layout(&self, tokens: usize, ranks: usize) -> Layout {
+        let own = || self.strategy.layout();
+        self.layout.map_or_else(own, |dealt| dealt.layout(tokens, ranks))
+    }
+}
+
+/// Of `backward:`, what is chosen by what it sends.
+pub(crate) const AUTOMATIC: &str = "auto";
+
+/// The words of `backward:`.
+pub(crate) const BACKWARD: &[&str] = &[AUTOMATIC, "reversed", "travelling", "queries"];
+
+/// The word of a way back.
+pub fn return_word(how: Return) -> &'static str {
+    match how {
+        Return::Reversed => "reversed",
+        Return::Travelling => "travelling",
+        Return::Queries => "queries",
+    }
+}
+
+/// What a word means.
+pub fn return_from_word(word: &str) -> Option<Return> {
+    Return::ALL.into_iter().find(|how| return_word(*how) == word)
+}

@@ -1,0 +1,74 @@
+//! What travels backward: keys and values, or queries, whatever sends less.
+//!
+//! Keys and values travel with their gradients, or queries with the gradient of their output and
+//! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
+//! heads share a key/value head, on the mask, and on the types on the wire; it is counted from the
+//! schedules.
+
+use annulus_sequence::{BlockShape, Bytes, Return, Wire};
+
+use crate::cost::F32;
+use crate::report::size;
+use crate::{Attention, Plan, Problems, return_word};
+
+/// What travels backward, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Back {
+    /// Which way.
+    pub how: Return,
+    /// Whether it was left open, and chosen because it sends least.
+    pub automatic: bool,
+    /// Every way that the strategy has, and the bytes that the busiest rank sends in one attention
+    /// of a micro-batch.
+    pub sent: Vec<(Return, u64)>,
+}
+
+impl Plan {
+    /// What a row of a head weighs on the wire.
+    pub(crate) fn block(&self) -> BlockShape {
+        BlockShape {
+            batch: self.micro_batch,
+            head_dim: self.shape.head_dim,
+            wire: Wire::new(self.experiment.model.dtype.bytes(), F32 as usize),
+        }
+    }
+
+    /// The way back that is written, or the one that sends least; and what all ways send.
+    pub(crate) fn ways_back(&self) -> Result<Back, Problems> {
+        let Attention { strategy, backward, .. } = self.experiment.attention;
+        let split = self.split()?;
+        let mut sent = Vec::new();
+        // Of equals the first is taken.
+        for how in [Return::Reversed, Return::Queries, Return::Travelling] {
+            if strategy.returns().contains(&how) {
+                let schedule = strategy.backward(&split, how);
+                let schedule = schedule.map_err(|error| self.refused(&error))?;
+                let bytes = Bytes::of(&schedule, self.block()).0.into_iter().max();
+                sent.push((how, bytes.unwrap_or_default()));
+            }
+        }
+        let least = sent.iter().min_by_key(|(_, bytes)| *bytes).map(|(how, _)| *how);
+        let how = backward.or(least).unwrap_or_default();
+        Ok(Back { how, automatic: backward.is_none(), sent })
+    }
+}
+
+impl Back {
+    /// Which way, and why, in a line.
+    pub(crate) fn to_text(&self) -> String {
+        let word = return_word(self.how);
+        if self.sent.iter().all(|(_, bytes)| *bytes == 0) {
+            return String::from("nothing travels");
+        }
+        let [only] = self.sent.as_slice() else {
+            let mut sent = self.sent.clone();
+            sent.sort_by_key(|(_, bytes)| *bytes);
+            let ways =
+                sent.iter().map(|(how, bytes)| format!("{} {}", return_word(*how), size(*bytes)));
+            let ways = ways.collect::<Vec<_>>().join(", ");
+            let why = if self.automatic { "sends least" } else { "as written" };
+            return format!("{word}: {why} of {ways} per attention and rank");
+        };
+        format!("{word}: the only way, {} per attention and rank", size(only.1))
+    }
+}

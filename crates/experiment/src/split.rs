@@ -1,0 +1,179 @@
+//! How a sequence is split, as one says it in words: under `attention:` in a file, or on a command
+//! line. The one place that knows which words go together.
+
+use annulus_sequence::{Exchange, Strategy};
+
+use crate::Dealt;
+
+/// A strategy and what is written beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wording<'a> {
+    /// `strategy:`, as its bare name means it.
+    pub strategy: Strategy,
+    /// `exchange:`
+    pub exchange: Option<Exchange>,
+    /// `shape:`
+    pub shape: Option<&'a [usize]>,
+    /// `groups:`
+    pub groups: Option<usize>,
+    /// `layout:`
+    pub layout: Option<&'a str>,
+    /// `stripe:`
+    pub stripe: Option<usize>,
+}
+
+/// Words that do not go together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contradiction {
+    /// The word that is one too many.
+    pub key: &'static str,
+    /// What was found.
+    pub message: String,
+    /// The way out.
+    pub hint: String,
+}
+
+impl Wording<'_> {
+    /// The words of a strategy alone.
+    pub fn bare(strategy: Strategy) -> Self {
+        let (exchange, shape, groups, layout, stripe) = (None, None, None, None, None);
+        Wording { strategy, exchange, shape, groups, layout, stripe }
+    }
+
+    /// The strategy and the layout, if it is not the strategy's own, that the words mean together.
+    ///
+    /// # Errors
+    /// The first two that contradict each other.
+    pub fn settled(self) -> Result<(Strategy, Option<Dealt>), Contradiction> {
+        let shape = self.pair()?;
+        let strategy = self.with_exchange()?;
+        let layout = self.layout.and_then(|word| Dealt::from_word(word, self.stripe));
+        let striped = matches!(strategy, Strategy::Striped { .. });
+        let takes_stripe =
+            layout.map_or(striped, |dealt| !matches!(dealt, Dealt::Contiguous | Dealt::Zigzag));
+        if self.stripe.is_some() && !takes_stripe {
+            let why = "neither stripes nor balanced blocks are dealt";
+            return Err(nothing("stripe", why, "drop it, or use `striped`"));
+        }
+        if self.groups.is_some() && !matches!(strategy, Strategy::AllGather { .. }) {
+            let why = "the strategy is not `all-gather`";
+            return Err(nothing("groups", why, "drop it, or use `all-gather`"));
+        }
+        let strategy = match strategy {
+            Strategy::Striped { .. } => Strategy::Striped { width: self.stripe.unwrap_or(1) },
+            Strategy::AllGather { groups } => {
+                Strategy::AllGather { groups: self.groups.unwrap_or(groups) }
+            }
+            Strategy::Usp { .. } => Strategy::Usp { shape },
+            Strategy::DoubleRing { .. } => Strategy::DoubleRing { shape },
+            Strategy::Megatron { exchange: Exchange::Both { .. } } => {
+                Strategy::Megatron { exchange: Exchange::Both { shape } }
+            }
+            other if shape.is_none() => other,
+            other => return Err(shapeless(other)),
+        };
+        match layout {
+            Some(Dealt::Striped { .. }) if striped => Ok((strategy, None)),
+            Some(other) if striped => Err(Contradiction {
+                key: "layout",
+                message: format!("`striped` deals stripes, but `layout` is `{}`", other.word()),
+                hint: "use `ring`: it is the same over any layout".to_owned(),
+            }),
+            layout => Ok((strategy, layout)),
+        }
+    }
+
+    /// Both numbers of the shape.
+    fn pair(self) -> Result<Option<[usize; 2]>, Contradiction> {
+        let Some(shape) = self.shape else { return Ok(None) };
+        let pair = <[usize; 2]>::try_from(shape);
+        pair.map(Some).map_err(|_| Contradiction {
+            key: "shape",
+            message: format!("a `shape` of {}, wanted two numbers", shape.len()),
+            hint: "two numbers whose product is the number of ranks, such as `[2, 4]`".to_owned(),
+        })
+    }
+
+    fn with_exchange(self) -> Result<Strategy, Contradiction> {
+        let Some(exchange) = self.exchange else { return Ok(self.strategy) };
+        match self.strategy {
+            Strategy::Megatron { .. } => Ok(Strategy::Megatron { exchange }),
+            // What they do anyhow.
+            ring @ (Strategy::Ring | Strategy::Striped { .. })
+                if exchange == Exchange::PointToPoint =>
+            {
+                Ok(ring)
+            }
+            other => Err(Contradiction {
+                key: "exchange",
+                message: format!(
+                    "`{}` has no `exchange: {}` to choose",
+                    other.name(),
+                    exchange.name()
+                ),
+                hint: "drop it, or use `megatron`, which has all four".to_owned(),
+            }),
+        }
+    }
+}
+
+fn nothing(key: &'static str, why: &str, hint: &str) -> Contradiction {
+    let message = format!("`{key}` means nothing here: {why}");
+    Contradiction { key, message, hint: hint.to_owned() }
+}
+
+fn shapeless(strategy: Strategy) -> Contradiction {
+    let message = format!("`{}` has no `shape`", strategy.name());
+    let hint = "drop it, or use `usp`, `double-ring`, or `megatron` with `exchange: a2a+p2p`";
+    Contradiction { key: "shape", message, hint: hint.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(
+        change: impl Fn(&mut Wording<'static>),
+    ) -> Result<(Strategy, Option<Dealt>), &'static str> {
+        let mut words = Wording::bare(Strategy::MEGATRON);
+        change(&mut words);
+        words.settled().map_err(|contradiction| contradiction.key)
+    }
+
+    #[test]
+    fn words_are_strategies() {
+        let both = Exchange::Both { shape: None };
+        let shaped = Exchange::Both { shape: Some([2, 4]) };
+        let megatron =
+            settled(|words| (words.exchange, words.shape) = (Some(both), Some(&[2, 4][..])));
+        assert_eq!(megatron, Ok((Strategy::Megatron { exchange: shaped }, None)));
+        let stripes = |words: &mut Wording<'static>| {
+            (words.strategy, words.stripe) = (Strategy::STRIPED, Some(3));
+        };
+        assert_eq!(settled(stripes), Ok((Strategy::Striped { width: 3 }, None)));
+        let balanced = Some(Dealt::Balanced { width: None });
+        let ring = settled(|w| (w.strategy, w.layout) = (Strategy::Ring, Some("balanced")));
+        assert_eq!(ring, Ok((Strategy::Ring, balanced)));
+        for strategy in Strategy::ALL {
+            assert_eq!(Wording::bare(strategy).settled(), Ok((strategy, None)));
+        }
+    }
+
+    #[test]
+    fn words_that_do_not_go_together_are_named() {
+        let ring = |change: fn(&mut Wording<'static>)| {
+            settled(move |words| {
+                words.strategy = Strategy::Ring;
+                change(words);
+            })
+        };
+        assert_eq!(ring(|words| words.exchange = Some(Exchange::AllToAll)), Err("exchange"));
+        assert_eq!(ring(|words| words.shape = Some(&[2, 2])), Err("shape"));
+        assert_eq!(settled(|words| words.shape = Some(&[2, 2])), Err("shape"));
+        assert_eq!(ring(|words| words.shape = Some(&[2])), Err("shape"));
+        assert_eq!(ring(|words| words.groups = Some(2)), Err("groups"));
+        assert_eq!(ring(|words| words.stripe = Some(2)), Err("stripe"));
+        let zigzag = settled(|w| (w.strategy, w.layout) = (Strategy::STRIPED, Some("zigzag")));
+        assert_eq!(zigzag, Err("layout"));
+    }
+}
