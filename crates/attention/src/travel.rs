@@ -77,7 +77,7 @@ impl<'a> Travels<'a> {
                 if tensors.len() < wanted {
                     bail!("attention: fewer tensors came than were awaited");
                 }
-                held.put(block, self.landed(block, tensors)?, &*self.attention.kernel)?;
+                held.put(block, landed(block, tensors)?, &*self.attention.kernel)?;
             }
         }
         Ok(())
@@ -93,17 +93,18 @@ impl<'a> Travels<'a> {
         };
         for tensor in tensors {
             // Values were rounded where they were made.
-            let tensor = if part.is_sum() { self.attention.rounded(part, &tensor)? } else { tensor };
+            let tensor =
+                if part.is_sum() { self.attention.rounded(part, &tensor)? } else { tensor };
             moves.push(Move::Send { tensor, to: send.to, hold });
         }
         Ok(())
     }
+}
 
-    /// What came, as it is held: sums are f32 wherever they are added to.
-    fn landed(&self, block: Block, tensors: Tensors) -> Result<Tensors> {
-        if !block.part.is_sum() {
-            return Ok(tensors);
-        }
-        tensors.iter().map(|tensor| tensor.to_dtype(DType::F32)).collect()
+/// What came, as it is held: sums are f32 wherever they are added to.
+fn landed(block: Block, tensors: Tensors) -> Result<Tensors> {
+    if !block.part.is_sum() {
+        return Ok(tensors);
     }
+    tensors.iter().map(|tensor| tensor.to_dtype(DType::F32)).collect()
 }
