@@ -7,8 +7,8 @@ use annulus_memory::{Class, scope};
 use annulus_ops::attention::{Attended, AttentionKernel, Prepared};
 use annulus_ops::charge;
 use annulus_sequence::{
-    Block, Documents, Extent, Flaw, Heads, Hop, Layout, Mask, Part, Pass, Positions, Return, Rule,
-    Schedule, Split, Strategy, StrategyError, Wire, prove,
+    Block, Extent, Flaw, Heads, Hop, Layout, Mask, Part, Pass, Positions, Return, Schedule, Split,
+    Strategy, StrategyError, Wire, prove,
 };
 use candle_core::{DType, Result, Tensor};
 
@@ -139,11 +139,10 @@ impl Attention {
         })
     }
 
-    /// The same schedules for a batch in which a query sees its own document alone: one list of documents for all batch rows,
-    /// or one for each. A schedule's mask that knows no documents shows no less.
+    /// The same schedules for a batch under a mask of its own, which shows nothing that the mask they were made for does not:
+    /// documents of a batch under schedules for [`Mask::of_any_documents`].
     #[must_use]
-    pub fn packed(&self, documents: Vec<Documents>) -> Attention {
-        let mask = self.mask.clone().and(Rule::Documents(documents));
+    pub fn seeing(&self, mask: Mask) -> Attention {
         Attention { mask, ..self.clone() }
     }
 

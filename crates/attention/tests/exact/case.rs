@@ -1,0 +1,310 @@
+//! One case: what it is, and how far it is off.
+
+use std::iter::zip;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use annulus_attention::{Attention, AttentionError, Place, Qkv, Setting};
+use annulus_comm::{Cause, Communicator, Metered, threads};
+use annulus_ops::attention::{Attended, AttentionKernel, Dense, Fused, Reference, dense};
+use annulus_ops::{Key, Pool, normal};
+use annulus_sequence::{
+    BlockShape, Bytes, Documents, Heads, Layout, Mask, Positions, Return, Rule, Split, Strategy,
+    StrategyError, Wire,
+};
+use candle_core::{DType, Device, Tensor};
+
+/// max|a - b| / max|b|, or max|a - b| where b is all zero: as `annulus verify` has it. Stated once.
+pub(crate) const LIMIT: f64 = 5e-6;
+/// Tokens from which on inputs are peaked.
+const FEW: usize = 16;
+/// Units in the last place of one over the number of visible keys, where a row is of several softmaxes.
+const JOINED_UNITS: f64 = 8.0;
+/// What is compared with dense attention.
+pub(crate) const TENSORS: [&str; 5] = ["out", "lse", "dq", "dk", "dv"];
+
+/// Everything that a case is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Case {
+    pub(crate) strategy: Strategy,
+    pub(crate) back: Return,
+    pub(crate) layout: Layout,
+    /// One for each rank.
+    pub(crate) weights: Vec<usize>,
+    pub(crate) tokens: usize,
+    pub(crate) rules: Vec<Rule>,
+    /// Lengths of documents: none, of all batch rows, or by batch row.
+    pub(crate) documents: Vec<Vec<usize>>,
+    /// Whether the schedule does not know the documents: they are those of a batch.
+    pub(crate) packed: bool,
+    pub(crate) heads: Heads,
+    pub(crate) batch: usize,
+    pub(crate) dim: usize,
+    /// Plain loops instead of the fused kernel.
+    pub(crate) plain: bool,
+}
+
+/// Queries, keys, values and the gradient of the output, of the whole sequence.
+#[derive(Clone, Debug)]
+pub(crate) struct Inputs {
+    pub(crate) qkv: Qkv,
+    pub(crate) gradient: Tensor,
+}
+
+/// What comes of a case that does not fail.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Outcome {
+    /// How far each of [`TENSORS`] is off: at most [`LIMIT`].
+    Exact([f64; 5]),
+    /// Why it cannot run, said before anything ran.
+    Refused(StrategyError),
+}
+
+/// What one rank made.
+struct Made {
+    positions: Positions,
+    attended: Attended,
+    /// Of the backward pass, where there was one.
+    gradients: Option<Qkv>,
+    /// Sent forward and backward.
+    bytes: [u64; 2],
+}
+
+/// Why a rank ended.
+pub(crate) enum End {
+    Refused(StrategyError),
+    Failed(String),
+}
+
+impl Case {
+    pub(crate) fn mask(&self) -> Mask {
+        let mask = self.rules.iter().cloned().fold(Mask::full(), Mask::and);
+        let rows = self.documents.iter().map(|lengths| Documents::of_lengths(lengths)).collect();
+        if self.documents.is_empty() { mask } else { mask.and(Rule::Documents(rows)) }
+    }
+    /// Not flat: peaked, so that the running maximum moves and the running sum is rescaled. Less so where there are few keys, of
+    /// which one would take it all and gradients be nothing but what rounding leaves.
+    pub(crate) fn random(&self) -> Inputs {
+        let Case { batch, tokens, dim, heads, .. } = *self;
+        let random = |name: &str, heads: usize| {
+            let key = Key { seed: 7, purpose: "test", name };
+            let values = normal(key, 0, batch * heads * tokens * dim);
+            let shape = (batch, heads, tokens, dim);
+            let normal = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
+            (normal * if tokens < FEW { 1.0 } else { 2.0 }).unwrap()
+        };
+        let [q, k, v] = [("q", heads.query), ("k", heads.key_value), ("v", heads.key_value)]
+            .map(|(name, heads)| random(name, heads));
+        Inputs { qkv: Qkv { q, k, v }, gradient: random("gradient", heads.query) }
+    }
+    pub(crate) fn dense(&self, inputs: &Inputs) -> Dense {
+        let Inputs { qkv: Qkv { q, k, v }, gradient } = inputs;
+        let all = Positions::all(self.tokens);
+        dense(q, k, v, gradient, &self.mask(), &all, &all, self.scale()).unwrap()
+    }
+    /// Forward and backward against dense attention, and the bytes against those of the schedules.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(crate) fn check(&self, inputs: &Inputs, dense: &Dense) -> Result<Outcome, String> {
+        let made = match self.run(inputs, true) {
+            Ok(made) => made,
+            Err(End::Refused(why)) => return Ok(Outcome::Refused(why)),
+            Err(End::Failed(why)) => return Err(why),
+        };
+        let mut off = [0.0f64; 5];
+        for Made { positions, attended: Attended { out, lse }, gradients, .. } in &made {
+            let Qkv { q, k, v } = gradients.as_ref().unwrap();
+            let Dense { out: o, lse: l, dq, dk, dv } = dense;
+            let pairs = [(out, o), (lse, l), (q, dq), (k, dk), (v, dv)];
+            for (worst, (ours, dense)) in zip(&mut off, pairs) {
+                *worst = worst.max(error(ours, dense, positions));
+            }
+        }
+        let wrong = zip(TENSORS, off).find(|(_, off)| !(*off <= LIMIT));
+        if let Some((name, off)) = wrong {
+            return Err(format!("{name} is {off:.1e} off"));
+        }
+        let sent: Vec<[u64; 2]> = made.iter().map(|made| made.bytes).collect();
+        let planned = self.planned().map_err(|error| error.to_string())?;
+        if sent == planned {
+            Ok(Outcome::Exact(off))
+        } else {
+            Err(format!("sent {sent:?} bytes, planned {planned:?}"))
+        }
+    }
+    /// With queries and keys of zero, and values that mark positions, the output is the mask: 1 over the number of visible keys to
+    /// a unit in the last place at every visible key, 0 everywhere else. Under strided patterns a row is of several softmaxes in
+    /// one, each with a rounded log-sum-exp: some units more.
+    ///
+    /// # Errors
+    /// What is seen that may not be, or not seen that must.
+    pub(crate) fn check_visibility(&self) -> Result<(), String> {
+        let Case { batch, tokens, heads, .. } = *self;
+        let dim = tokens.div_ceil(heads.key_value);
+        let case = Case { dim, ..self.clone() };
+        let made = case.run(&case.marks(), false).map_err(|end| match end {
+            End::Refused(why) => why.to_string(),
+            End::Failed(why) => why,
+        })?;
+        let mask = self.mask();
+        let is_joined = self.rules.iter().any(|rule| matches!(rule, Rule::Strided { .. }));
+        let units = if is_joined { JOINED_UNITS } else { 1.0 };
+        let seen = |row: usize, q: usize| -> Vec<bool> {
+            (0..tokens).map(|k| mask.allows_in(row, q, k)).collect()
+        };
+        for Made { positions, attended, .. } in made {
+            let out = flat(&attended.out);
+            let mut rows = out.chunks_exact(dim);
+            for row in 0..batch {
+                let seen: Vec<_> = positions.iter().map(|q| (q, seen(row, q))).collect();
+                for head in 0..heads.query {
+                    let first = head / heads.group() * dim;
+                    for (q, seen) in &seen {
+                        let out = rows.next().unwrap();
+                        let wrong = |why| format!("row {row} head {head} query {q}: {why}");
+                        is_mask(out, seen, first..tokens, units).map_err(wrong)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Why the case cannot run, if every rank says so.
+    pub(crate) fn refused(&self) -> Option<StrategyError> {
+        let setup = |comm| self.attention(comm).map(drop);
+        match threads::run(&self.options(), setup).map_err(|failure| failure.cause) {
+            Err(Cause::Error(End::Refused(why))) => Some(why),
+            _ => None,
+        }
+    }
+
+    fn scale(&self) -> f64 {
+        1.0 / (self.dim as f64).sqrt()
+    }
+    /// Queries and keys of zero; the values of every key/value head mark as many positions as it is wide.
+    fn marks(&self) -> Inputs {
+        let Case { batch, tokens, dim, heads: Heads { query, key_value }, .. } = *self;
+        let mark = |index: usize| {
+            let (column, position) = (index % dim, index / dim % tokens);
+            let head = index / dim / tokens % key_value;
+            if head * dim + column == position { 1.0 } else { 0.0 }
+        };
+        let marks: Vec<f32> = (0..batch * key_value * tokens * dim).map(mark).collect();
+        let v = Tensor::from_vec(marks, (batch, key_value, tokens, dim), &Device::Cpu).unwrap();
+        let q = Tensor::zeros((batch, query, tokens, dim), DType::F32, &Device::Cpu).unwrap();
+        Inputs { qkv: Qkv { q: q.clone(), k: v.zeros_like().unwrap(), v }, gradient: q }
+    }
+    /// Bytes sent by rank, forward and backward, as the schedules say.
+    fn planned(&self) -> Result<Vec<[u64; 2]>, StrategyError> {
+        let wire = Wire::new(size_of::<f32>(), size_of::<f32>());
+        let shape = BlockShape { batch: self.batch, head_dim: self.dim, wire };
+        let mask = self.scheduled();
+        let dealt = self.layout.deal_weighted(&mask, self.tokens, &self.weights);
+        let dealt = dealt.map_err(StrategyError::Deal)?;
+        let split = Split::new(&mask, self.layout, dealt, self.heads);
+        let forward = Bytes::of(&self.strategy.forward(&split)?, shape).0;
+        let backward = Bytes::of(&self.strategy.backward(&split, self.back)?, shape).0;
+        Ok(zip(forward, backward).map(|(forward, backward)| [forward, backward]).collect())
+    }
+    /// The mask that the schedules know.
+    fn scheduled(&self) -> Mask {
+        if !self.packed {
+            return self.mask();
+        }
+        let rules = self.rules.iter().cloned().fold(Mask::full(), Mask::and);
+        rules.of_any_documents()
+    }
+    pub(crate) fn options(&self) -> threads::Options {
+        let deadline = Duration::from_secs(60);
+        threads::Options { world: self.weights.len(), deadline, stop: Arc::default() }
+    }
+    fn run(&self, inputs: &Inputs, backward: bool) -> Result<Vec<Made>, End> {
+        threads::run(&self.options(), |comm| self.rank(inputs, backward, comm)).map_err(|failure| {
+            match failure.cause {
+                Cause::Error(end) => end,
+                Cause::Panic(why) => End::Failed(format!("rank {} panicked: {why}", failure.rank)),
+            }
+        })
+    }
+    fn rank(
+        &self,
+        inputs: &Inputs,
+        backward: bool,
+        comm: Arc<dyn Communicator>,
+    ) -> Result<Made, End> {
+        let meter = Metered::new(comm);
+        let attention = self.attention(meter.clone())?;
+        let failed = |error: candle_core::Error| End::Failed(error.to_string());
+        let positions = attention.positions().clone();
+        let Inputs { qkv: Qkv { q, k, v }, gradient } = inputs;
+        let [q, k, v, gradient] = [q, k, v, gradient].map(|tensor| rows(tensor, &positions));
+        let qkv = Qkv { q, k, v };
+        let attended = attention.forward(Place::default(), &qkv).map_err(failed)?;
+        let back = || attention.backward(Place::default(), qkv, attended.clone(), gradient);
+        let gradients = backward.then(back).transpose().map_err(failed)?;
+        let sent = meter.take().bytes;
+        let bytes = ["forward", "backward"].map(|pass| sent.get(pass).copied().unwrap_or_default());
+        Ok(Made { positions, attended, gradients, bytes })
+    }
+    pub(crate) fn attention(&self, comm: Arc<dyn Communicator>) -> Result<Attention, End> {
+        let setting = Setting {
+            strategy: self.strategy,
+            mask: self.scheduled(),
+            tokens: self.tokens,
+            heads: self.heads,
+            gradients: self.back,
+            scale: self.scale(),
+        };
+        let kernel: Arc<dyn AttentionKernel> =
+            if self.plain { Arc::new(Reference) } else { Arc::new(Fused::new(Pool::serial())) };
+        let attention = Attention::dealt(&setting, self.layout, &self.weights, comm, kernel);
+        let attention = attention.map_err(|error| match error {
+            AttentionError::Strategy(error) => End::Refused(error),
+            flaw @ AttentionError::Flaw { .. } => End::Failed(flaw.to_string()),
+        })?;
+        Ok(if self.packed { attention.seeing(self.mask()) } else { attention })
+    }
+}
+
+/// Whether a row of output shows the positions `marked` of what is `seen`, to so many units in the last place.
+fn is_mask(out: &[f64], seen: &[bool], marked: Range<usize>, units: f64) -> Result<(), String> {
+    let visible = seen.iter().filter(|seen| **seen).count();
+    let wanted = 1.0 / visible as f32;
+    let unit = f64::from(wanted.next_up()) - f64::from(wanted);
+    for (found, key) in zip(out, marked) {
+        let right = if seen[key] {
+            (found - f64::from(wanted)).abs() <= units * unit && *found > 0.0
+        } else {
+            *found == 0.0
+        };
+        if !right {
+            let sees = if seen[key] { "sees" } else { "does not see" };
+            return Err(format!("it {sees} key {key} of {visible}, but {found} is its output"));
+        }
+    }
+    Ok(())
+}
+
+/// How far the rows at `positions` are from those of dense attention; infinite values must be equal, what is no number is
+/// infinitely wrong.
+pub(crate) fn error(ours: &Tensor, dense: &Tensor, positions: &Positions) -> f64 {
+    let (ours, whole, dense) = (flat(ours), flat(dense), flat(&rows(dense, positions)));
+    assert_eq!(ours.len(), dense.len());
+    let largest = whole.iter().filter(|x| x.is_finite()).fold(0.0f64, |most, x| most.max(x.abs()));
+    let off = zip(ours, dense).map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() });
+    let off = off.fold(0.0f64, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x) });
+    if largest > 0.0 { off / largest } else { off }
+}
+
+pub(crate) fn rows(tensor: &Tensor, positions: &Positions) -> Tensor {
+    let index: Vec<u32> = positions.iter().map(|position| position as u32).collect();
+    let len = index.len();
+    tensor.index_select(&Tensor::from_vec(index, len, &Device::Cpu).unwrap(), 2).unwrap()
+}
+
+fn flat(tensor: &Tensor) -> Vec<f64> {
+    tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}

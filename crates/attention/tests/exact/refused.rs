@@ -1,0 +1,126 @@
+//! What cannot run is refused before anything runs, and what is named instead can.
+
+use annulus_sequence::{Exchange, Heads, Layout, Return, Rule, Strategy, StrategyError};
+
+use crate::case::Case;
+use crate::columns::{RANKS, heads, strategies};
+
+fn case(strategy: Strategy, world: usize, heads: Heads) -> Case {
+    Case {
+        strategy,
+        back: Return::Reversed,
+        layout: strategy.layout(),
+        weights: vec![1; world],
+        tokens: 24,
+        rules: vec![Rule::Causal],
+        documents: Vec::new(),
+        packed: false,
+        heads,
+        batch: 1,
+        dim: 4,
+        plain: false,
+    }
+}
+
+/// Why the case is refused, by every rank alike.
+#[track_caller]
+fn refusal(case: &Case) -> StrategyError {
+    match case.refused() {
+        Some(why) => why,
+        None => panic!("not refused: {case:?}"),
+    }
+}
+
+/// The numbers in a text.
+fn numbers(text: &str) -> Vec<usize> {
+    let words = text.split(|letter: char| !letter.is_ascii_digit());
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The strategies that a text names.
+fn named(text: &str) -> Vec<Strategy> {
+    text.split('`').filter_map(Strategy::from_name).collect()
+}
+
+/// Every alternative in the hint of a refusal of `strategy` is one.
+#[track_caller]
+fn check_alternatives(why: &StrategyError, strategy: Strategy, heads: Heads) {
+    let hint = why.hint().unwrap_or_default();
+    let runs = |strategy: Strategy, world: usize| strategy.check(world, heads).is_ok();
+    let ranks = |lanes: usize| match strategy {
+        Strategy::Usp { .. } => runs(Strategy::Usp { shape: Some([lanes, 1]) }, lanes),
+        Strategy::Megatron { exchange: Exchange::Both { .. } } => {
+            let exchange = Exchange::Both { shape: Some([lanes, 1]) };
+            runs(Strategy::Megatron { exchange }, lanes)
+        }
+        _ => runs(strategy, lanes),
+    };
+    let right = match *why {
+        StrategyError::TooManyRanks { world } => {
+            let others = named(&hint);
+            others.len() == Strategy::ALL.len() - 1
+                && others.iter().all(|other| other.check(world, Heads::equal(world)).is_ok())
+        }
+        StrategyError::Heads { .. } => {
+            !numbers(&hint).is_empty() && numbers(&hint).into_iter().all(ranks)
+        }
+        StrategyError::Shape { world, .. } => {
+            let shapes = numbers(&hint);
+            !shapes.is_empty() && shapes.chunks(2).all(|shape| shape[0] * shape[1] == world)
+        }
+        StrategyError::Groups { .. } => {
+            let groups = numbers(&hint);
+            !groups.is_empty()
+                && groups.into_iter().all(|groups| runs(Strategy::AllGather { groups }, 2))
+        }
+        StrategyError::Queries { .. } => {
+            let others = named(&hint);
+            !others.is_empty()
+                && others.iter().all(|other| other.returns().contains(&Return::Queries))
+        }
+        StrategyError::Deal(_) => !hint.is_empty(),
+    };
+    assert!(right, "{why}; hint: {hint}");
+}
+
+#[test]
+fn what_does_not_run_is_refused_with_what_does() {
+    let mut refused = 0;
+    for world in 1..=RANKS {
+        let odd = [Heads { query: 5, key_value: 1 }, Heads { query: 6, key_value: 2 }];
+        for heads in heads(world).into_iter().chain(odd) {
+            let mut all = strategies(world, heads);
+            let shape = Some([world, 2]);
+            all.extend([Strategy::Usp { shape }, Strategy::DoubleRing { shape }]);
+            all.extend([0, heads.key_value + 1].map(|groups| Strategy::AllGather { groups }));
+            for strategy in all.into_iter().filter(|one| one.check(world, heads).is_err()) {
+                check_alternatives(&refusal(&case(strategy, world, heads)), strategy, heads);
+                refused += 1;
+            }
+        }
+    }
+    println!("{refused} strategies on ranks and heads that they do not run on");
+}
+
+#[test]
+fn queries_travel_in_rings_alone() {
+    let heads = Heads::equal(4);
+    for strategy in Strategy::ALL {
+        if strategy != Strategy::Local && !strategy.returns().contains(&Return::Queries) {
+            let case = Case { back: Return::Queries, ..case(strategy, 4, heads) };
+            check_alternatives(&refusal(&case), strategy, heads);
+        }
+    }
+}
+
+#[test]
+fn nothing_to_deal_is_refused() {
+    let heads = Heads::equal(2);
+    for layout in [Layout::Contiguous, Layout::Zigzag, Layout::Balanced { width: 2 }] {
+        let none = Case { tokens: 0, layout, ..case(Strategy::Ring, 2, heads) };
+        let nobody = Case { weights: vec![0; 3], layout, ..case(Strategy::Ring, 3, heads) };
+        for case in [none, nobody] {
+            check_alternatives(&refusal(&case), Strategy::Ring, heads);
+        }
+    }
+}

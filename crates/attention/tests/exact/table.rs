@@ -1,0 +1,176 @@
+//! The one table: strategy and exchange × way back × layout × mask × heads × ranks × length, against dense attention in f64.
+//!
+//! The whole product is a million cases and more. What runs by default is a part of it that leaves out no strategy in no layout under no
+//! mask, and so on for other columns taken together ([`Row::shows`]); `ANNULUS_TABLE=whole` runs all, `ANNULUS_TABLE=40` every
+//! fortieth besides.
+
+use std::collections::{BTreeMap, HashSet};
+use std::iter::zip;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+
+use annulus_ops::attention::Dense;
+use annulus_sequence::{Heads, Return, Strategy};
+
+use crate::case::{Case, Inputs, Outcome, TENSORS};
+use crate::columns::{BATCH, LAYOUTS, Length, RANKS, Seen, heads, masks, name, ways};
+
+/// A case by its places in the columns.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    world: usize,
+    strategy: Strategy,
+    back: Return,
+    layout: usize,
+    mask: usize,
+    heads: usize,
+    length: Length,
+}
+
+/// Values of columns that are to be seen together.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Together {
+    LayoutUnderMask(String, usize, usize),
+    Mask(usize, Strategy, usize),
+    HeadsAndBack(usize, Strategy, usize, Return),
+    LengthAndBack(usize, Strategy, Length, Return),
+    BackUnderMask(String, Return, usize),
+}
+
+impl Row {
+    fn all(masks: usize) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for world in 1..=RANKS {
+            for (heads, ratio) in heads(world).into_iter().enumerate() {
+                for (strategy, back) in ways(world, ratio) {
+                    for layout in 0..LAYOUTS.len() {
+                        for mask in 0..masks {
+                            rows.extend(Length::ALL.map(|length| Row {
+                                world,
+                                strategy,
+                                back,
+                                layout,
+                                mask,
+                                heads,
+                                length,
+                            }));
+                        }
+                    }
+                }
+            }
+        }
+        rows
+    }
+    fn shows(self) -> [Together; 5] {
+        let Row { world, strategy, back, layout, mask, heads, length } = self;
+        [
+            Together::LayoutUnderMask(name(strategy), layout, mask),
+            Together::Mask(world, strategy, mask),
+            Together::HeadsAndBack(world, strategy, heads, back),
+            Together::LengthAndBack(world, strategy, length, back),
+            Together::BackUnderMask(name(strategy), back, mask),
+        ]
+    }
+    fn case(self, masks: &[Seen], plain: bool) -> Case {
+        let Seen { rules, documents, packed } = masks[self.mask].clone();
+        Case {
+            strategy: self.strategy,
+            back: self.back,
+            layout: LAYOUTS[self.layout],
+            weights: self.length.weights(self.world),
+            tokens: self.length.tokens(self.world),
+            rules,
+            documents,
+            packed,
+            heads: heads(self.world)[self.heads],
+            batch: BATCH,
+            dim: 8,
+            plain,
+        }
+    }
+}
+
+/// In an order that mixes all columns, those that show something together for the first time, and every `nth`; with each, whether it is
+/// the first of its strategy in its layout under its mask.
+fn chosen(rows: &[Row], nth: Option<usize>) -> Vec<(Row, bool)> {
+    // A prime: every row comes once.
+    const STRIDE: usize = 982_451_653;
+    assert!(!rows.len().is_multiple_of(STRIDE));
+    let mut shown = HashSet::new();
+    let mut chosen = Vec::new();
+    for index in 0..rows.len() {
+        let row = rows[index * STRIDE % rows.len()];
+        let new = row.shows().map(|together| shown.insert(together));
+        let due = nth.is_some_and(|nth| index.is_multiple_of(nth));
+        if new.contains(&true) || due {
+            chosen.push((row, new[0]));
+        }
+    }
+    chosen
+}
+
+/// Inputs and what dense attention makes of them, by mask, heads and tokens.
+#[derive(Default)]
+struct References(Mutex<BTreeMap<(usize, usize, usize, usize), Arc<OnceLock<(Inputs, Dense)>>>>);
+
+impl References {
+    fn of(&self, mask: usize, case: &Case) -> Arc<OnceLock<(Inputs, Dense)>> {
+        let Heads { query, key_value } = case.heads;
+        let key = (mask, query, key_value, case.tokens);
+        let one = self.0.lock().unwrap().entry(key).or_default().clone();
+        one.get_or_init(|| {
+            let inputs = case.random();
+            let dense = case.dense(&inputs);
+            (inputs, dense)
+        });
+        one
+    }
+}
+
+/// Every how manieth case of the whole runs.
+fn asked() -> Option<usize> {
+    let asked = std::env::var("ANNULUS_TABLE").ok()?;
+    Some(if asked == "whole" { 1 } else { asked.parse().expect("`whole` or a number") })
+}
+
+#[test]
+fn every_strategy_is_exact_in_every_layout_under_every_mask() {
+    let masks = masks();
+    let all = Row::all(masks.len());
+    let chosen = chosen(&all, asked());
+    let (references, next) = (References::default(), AtomicUsize::new(0));
+    let worst = Mutex::new([const { (0.0f64, None) }; 5]);
+    let work = || {
+        while let Some((row, first)) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let case = row.case(&masks, (row.mask + row.layout + row.heads).is_multiple_of(7));
+            let reference = references.of(row.mask, &case);
+            let (inputs, dense) = reference.get().unwrap();
+            let seen = if *first { case.check_visibility() } else { Ok(()) };
+            match seen.and_then(|()| case.check(inputs, dense)) {
+                Ok(Outcome::Exact(off)) => {
+                    let mut worst = worst.lock().unwrap();
+                    for (worst, off) in zip(&mut *worst, off) {
+                        if off >= worst.0 {
+                            *worst = (off, Some(case.clone()));
+                        }
+                    }
+                }
+                Ok(Outcome::Refused(why)) => panic!("{why}: {case:?}"),
+                Err(why) => panic!("{why}: {case:?}"),
+            }
+        }
+    };
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+    let pairs = chosen.iter().filter(|(_, first)| *first).count();
+    println!("{} cases of {}, {pairs} of them with visibility", chosen.len(), all.len());
+    for (name, (off, case)) in zip(TENSORS, worst.into_inner().unwrap()) {
+        println!("{name}: {off:.1e} at most, of {case:?}");
+    }
+    assert!(chosen.len() > 2000);
+}

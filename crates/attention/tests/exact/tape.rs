@@ -1,0 +1,51 @@
+//! On Candle's tape the gradients are those of the backward schedule.
+
+use std::sync::Arc;
+
+use annulus_attention::{Place, Qkv};
+use annulus_comm::threads;
+use annulus_sequence::{Heads, Layout, Return, Rule, Strategy};
+use candle_core::{Result, Var};
+
+use crate::case::{Case, LIMIT, error, rows};
+
+/// What is off the tape stays there.
+#[test]
+fn the_tape_runs_the_backward_schedule() {
+    let case = Case {
+        strategy: Strategy::STRIPED,
+        back: Return::Reversed,
+        layout: Layout::Striped { width: 1 },
+        weights: vec![1; 3],
+        tokens: 24,
+        rules: vec![Rule::Causal],
+        documents: Vec::new(),
+        packed: false,
+        heads: Heads { query: 4, key_value: 2 },
+        batch: 2,
+        dim: 8,
+        plain: true,
+    };
+    let inputs = case.random();
+    let dense = case.dense(&inputs);
+    let ran = threads::run(&case.options(), |comm| -> Result<()> {
+        let attention = Arc::new(case.attention(comm).ok().unwrap());
+        let here = attention.positions().clone();
+        let [q, k, v] = [&inputs.qkv.q, &inputs.qkv.k, &inputs.qkv.v].map(|all| rows(all, &here));
+        let off = Qkv { q: q.clone(), k: k.clone(), v: v.clone() };
+        assert!(!attention.attend(Place::default(), &off)?.track_op());
+        let vars = [Var::from_tensor(&q)?, Var::from_tensor(&k)?, Var::from_tensor(&v)?];
+        let [q, k, v] = vars.each_ref().map(|var| var.as_tensor().clone());
+        let out = attention.attend(Place::default(), &Qkv { q, k, v })?;
+        assert!(error(&out, &dense.out, &here) <= LIMIT);
+        let gradients = (out * rows(&inputs.gradient, &here))?.sum_all()?.backward()?;
+        for (var, dense) in std::iter::zip(&vars, [&dense.dq, &dense.dk, &dense.dv]) {
+            let gradient = gradients.get(var.as_tensor()).expect("on the tape");
+            assert!(error(gradient, dense, &here) <= LIMIT);
+        }
+        Ok(())
+    });
+    if let Err(failure) = ran {
+        panic!("{failure}");
+    }
+}
