@@ -7,13 +7,14 @@ use annulus_memory::{Class, scope};
 use annulus_ops::attention::{Attended, AttentionKernel, Prepared};
 use annulus_ops::charge;
 use annulus_sequence::{
-    Block, Extent, Flaw, Heads, Hop, Layout, Mask, Part, Pass, Positions, Return, Schedule, Split,
-    Strategy, StrategyError, Wire, prove,
+    Block, Extent, Flaw, Heads, Hop, Layout, Mask, Part, Pass, Positions, Return, Schedule,
+    Strategy, StrategyError, Wire,
 };
 use candle_core::{DType, Result, Tensor};
 
 use crate::buffers::Tensors;
 use crate::pass::Running;
+use crate::schedules::{Asked, Schedules, schedules};
 
 /// Queries [B, Hq, S, D], keys and values [B, Hkv, S, D] of the positions on this rank.
 #[derive(Clone, Debug)]
@@ -76,9 +77,8 @@ pub struct Attention {
     pub(crate) heads: Heads,
     /// What every rank holds.
     pub(crate) positions: Arc<[Positions]>,
-    /// What this rank does.
-    forward: Arc<[Hop]>,
-    backward: Arc<[Hop]>,
+    /// What all ranks do, shared by those of this process.
+    schedules: Arc<Schedules>,
     /// What travels is of this type; `None`: values as they are computed with, sums in f32.
     pub(crate) wire: Wire<Option<DType>>,
     pub(crate) comm: Arc<dyn Communicator>,
@@ -118,20 +118,15 @@ impl Attention {
         kernel: Arc<dyn AttentionKernel>,
     ) -> std::result::Result<Attention, AttentionError> {
         let Setting { strategy, ref mask, tokens, heads, gradients, scale } = *setting;
-        strategy.check(comm.world(), heads).map_err(AttentionError::Strategy)?;
-        let dealt = layout.deal_weighted(mask, tokens, weights);
-        let dealt = dealt.map_err(|error| AttentionError::Strategy(StrategyError::Deal(error)))?;
-        let split = Split::new(mask, layout, dealt, heads);
-        let forward = proved(strategy.forward(&split))?;
-        let backward = proved(strategy.backward(&split, gradients))?;
-        let own = |mut schedule: Schedule| schedule.ranks.swap_remove(comm.rank());
+        let (mask, weights) = (mask.clone(), weights.to_vec());
+        let asked = Asked { strategy, layout, mask, tokens, heads, gradients, weights };
+        let schedules = schedules(asked.clone())?;
         Ok(Attention {
-            mask: mask.clone(),
+            mask: asked.mask,
             scale,
             heads,
-            positions: split.positions.into(),
-            forward: own(forward).into(),
-            backward: own(backward).into(),
+            positions: schedules.positions.clone(),
+            schedules,
             wire: Wire::default(),
             comm,
             kernel,
@@ -171,7 +166,7 @@ impl Attention {
         running.hold(self.own(Part::Query), vec![self.rounded(Part::Query, &qkv.q)?])?;
         let lent = self.lent(qkv)?;
         running.hold(self.own(Part::KeyValue), lent.to_vec())?;
-        running.run(place, &self.forward)?;
+        running.run(place, self.hops(&self.schedules.forward))?;
         let zeros = |dtype, shape: &[usize]| Tensor::zeros(shape, dtype, qkv.q.device());
         let [out, lse] = two(match running.result(self.own(Part::Output))? {
             Some(tensors) => tensors,
@@ -201,16 +196,17 @@ impl Attention {
         self.keep(None);
         let mut running = Running::new(self, Pass::Backward, &qkv.q)?;
         if !self.own(Part::Query).is_empty() {
-            let gradient = self.rounded(Part::Query, &gradient)?;
+            let rounded = |tensor| self.rounded(Part::Query, tensor);
+            let gradient = rounded(&gradient)?.to_dtype(qkv.q.dtype())?;
             let Prepared { gradient, lse, delta } = self.kernel.prepare(&attended, &gradient)?;
-            let queries = vec![self.rounded(Part::Query, &qkv.q)?, gradient, lse, delta];
+            let queries = vec![rounded(&qkv.q)?, rounded(&gradient)?, lse, delta];
             running.hold(self.own(Part::Query), queries)?;
         }
         drop((attended, gradient));
         running.hold(self.own(Part::KeyValue), self.lent(&qkv)?.to_vec())?;
         let like = [&qkv.q, &qkv.k, &qkv.v].map(|tensor| (tensor.dtype(), tensor.shape().clone()));
         drop(qkv);
-        running.run(place, &self.backward)?;
+        running.run(place, self.hops(&self.schedules.backward))?;
         let queries = running.result(self.own(Part::QueryGradient))?;
         let keys = running.result(self.own(Part::Gradient))?;
         let device = running.finish();
@@ -225,6 +221,11 @@ impl Attention {
         let Qkv { q, k, v } = &gradients;
         charge([q, k, v], Class::Activations);
         Ok(gradients)
+    }
+
+    /// What this rank does of a schedule.
+    fn hops<'a>(&self, schedule: &'a Schedule) -> &'a [Hop] {
+        &schedule.ranks[self.comm.rank()]
     }
 
     /// All heads and rows of a part on this rank.
@@ -248,15 +249,6 @@ impl Attention {
     fn keep(&self, own: Option<[Tensor; 2]>) {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = own;
     }
-}
-
-fn proved(
-    schedule: std::result::Result<Schedule, StrategyError>,
-) -> std::result::Result<Schedule, AttentionError> {
-    let schedule = schedule.map_err(AttentionError::Strategy)?;
-    let strategy = schedule.strategy;
-    prove(&schedule).map_err(|flaw| AttentionError::Flaw { strategy, flaw })?;
-    Ok(schedule)
 }
 
 fn two(tensors: Tensors) -> [Tensor; 2] {

@@ -5,6 +5,7 @@
 mod buffers;
 mod execute;
 mod pass;
+mod schedules;
 mod seen;
 mod tape;
 mod travel;
