@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use annulus_sequence::{Layout, Return, Strategy};
+use annulus_sequence::{Layout, Return, Strategy, Wire};
 
+use crate::Element;
 use crate::experiment::words;
 
 /// Blocks that every rank gets of a balanced deal whose `stripe:` is not written.
@@ -46,6 +47,11 @@ pub struct Attention {
     pub kernel: Kernel,
     /// Whether backward gives the same bits every time on a GPU too, at the price of a second pass; default true.
     pub deterministic: bool,
+    /// `wire: {query, key_value, output, query_gradient, gradient}`, each `f32 | bf16 | f16`; default:
+    /// values in the model's dtype, gradients in f32.
+    pub wire: Wire<Option<Element>>,
+    /// The probability that a weight is left out while training; default 0.
+    pub dropout: f64,
 }
 
 /// `mask:`

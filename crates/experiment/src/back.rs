@@ -5,9 +5,8 @@
 //! heads share a key/value head, on the mask, and on the types on the wire; it is counted from the
 //! schedules.
 
-use annulus_sequence::{BlockShape, Bytes, Return, Wire};
+use annulus_sequence::{Bytes, Return};
 
-use crate::cost::F32;
 use crate::report::size;
 use crate::{Attention, Plan, Problems, return_word};
 
@@ -24,15 +23,6 @@ pub struct Back {
 }
 
 impl Plan {
-    /// What a row of a head weighs on the wire.
-    pub(crate) fn block(&self) -> BlockShape {
-        BlockShape {
-            batch: self.micro_batch,
-            head_dim: self.shape.head_dim,
-            wire: Wire::new(self.experiment.model.dtype.bytes(), F32 as usize),
-        }
-    }
-
     /// The way back that is written, or the one that sends least; and what all ways send.
     pub(crate) fn ways_back(&self) -> Result<Back, Problems> {
         let Attention { strategy, backward, .. } = self.experiment.attention;

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use annulus_sequence::{Exchange, Strategy};
+use annulus_sequence::{Exchange, Part, Strategy, Wire};
 
 use crate::table::AUTO;
 use crate::values::Values;
+use crate::wire::wire_key;
 use crate::{
-    Attention, Bound, Contradiction, Data, Dealt, Decay, Device, Dtype, Every, Experiment, Format,
-    Kernel, MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Packed, Pattern, Places,
+    Attention, Bound, Contradiction, Data, Dealt, Decay, Device, Dtype, Element, Every, Experiment,
+    Format, Kernel, MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Packed, Pattern, Places,
     Problem, Recompute, Schedule, Shape, WeightsFrom, Wording, return_from_word,
 };
 
@@ -180,6 +181,23 @@ fn attention(values: &Values) -> Option<Attention> {
         global: values.optional("attention.global", Values::ranges)?,
         kernel: values.word("attention.kernel", Kernel::from_word)?,
         deterministic: values.truth("attention.deterministic")?,
+        wire: wire(values)?,
+        dropout: values.real("attention.dropout")?,
+    })
+}
+
+fn wire(values: &Values) -> Option<Wire<Option<Element>>> {
+    let of = |part| {
+        let key = format!("attention.wire.{}", wire_key(part));
+        let word = values.optional(&key, Values::text)?;
+        Some(word.and_then(Element::from_word))
+    };
+    Some(Wire {
+        query: of(Part::Query)?,
+        key_value: of(Part::KeyValue)?,
+        output: of(Part::Output)?,
+        query_gradient: of(Part::QueryGradient)?,
+        gradient: of(Part::Gradient)?,
     })
 }
 

@@ -9,7 +9,8 @@
 //! weights    e per element, and f32 masters of bf16
 //! gradients  f32; summing over P ranks, the largest once more whole and once in P parts
 //! optimizer  two f32 per element
-//! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made
+//! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made; what the
+//!            wire narrows of the own queries (2 a) and keys and values (2 k)
 //! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
 //!            whom, one worker's scratch
 //! data       ids and targets of the whole batch, and of the own part
@@ -19,7 +20,7 @@
 //! backward ([`Share::activations`]). Allocators round up; a worker's buffers are counted for one
 //! worker.
 
-use annulus_sequence::{Alive, Pass, Positions, Proof, Schedule};
+use annulus_sequence::{Alive, Part, Pass, Positions, Proof, Schedule};
 
 use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
 
@@ -158,27 +159,35 @@ impl Share<'_> {
         if world == 1 { all } else { all + largest + largest / world }
     }
 
-    /// Gradients of keys and values, of so many rows of heads.
+    /// Gradients of keys and values, of so many rows of heads; and own values as they travel.
     fn key_value(&self, made: usize) -> u64 {
         let (batch, dim) = (self.plan.micro_batch as u64, self.plan.shape.head_dim as u64);
-        product(&[2, batch, made as u64, dim, F32])
+        let Widths { a, k, .. } = self.widths();
+        let own = 2 * (a * self.copied(Part::Query) + k * self.copied(Part::KeyValue));
+        product(&[2, batch, made as u64, dim, F32]).saturating_add(product(&[self.rows, own]))
+    }
+
+    /// Bytes of an element of own values that are copied for the way: 0 where they travel as they are.
+    fn copied(&self, part: Part) -> u64 {
+        let wire = self.plan.block().wire.of(part) as u64;
+        if wire < self.element { wire } else { 0 }
     }
 
     /// What a pass holds beside the own queries, keys, values and outputs, where what arrives takes
     /// memory of its own. `alive` is in rows of heads.
     pub(crate) fn received(&self, pass: Pass, alive: Alive) -> u64 {
         let dim = self.plan.shape.head_dim as u64;
-        let e = self.element;
+        let wire = self.plan.block().wire.map(|_, bytes| bytes as u64);
         let own = self.positions() * self.plan.shape.num_attention_heads as u64;
         let query = match pass {
-            Pass::Forward => dim * e,
-            Pass::Backward => 2 * dim * e + 2 * F32,
+            Pass::Forward => dim * wire.query,
+            Pass::Backward => 2 * dim * wire.query + 2 * F32,
         };
         let others = |rows: usize| (rows as u64).saturating_sub(own);
         let parts = [
             (alive.queries as u64, query),
-            (alive.key_values as u64, 2 * dim * e),
-            (others(alive.outputs), dim * e + F32),
+            (alive.key_values as u64, 2 * dim * wire.key_value),
+            (others(alive.outputs), dim * wire.output + F32),
             (others(alive.query_gradients), dim * F32),
             (alive.gradients as u64, 2 * dim * F32),
         ];
@@ -272,7 +281,8 @@ impl Share<'_> {
     /// Own keys and values that others may still read, where a layer would not keep them.
     fn lent(&self) -> u64 {
         let apart = self.plan.experiment.mesh.sequence > 1;
-        let lent = apart && self.memory.recompute != Recompute::None;
+        let kept = self.memory.recompute == Recompute::None || self.copied(Part::KeyValue) > 0;
+        let lent = apart && !kept;
         if lent { 2 * self.element * self.widths().k } else { 0 }
     }
 

@@ -26,6 +26,7 @@ mod table;
 mod tree;
 mod typed;
 mod values;
+mod wire;
 mod written;
 
 pub use attention::{
@@ -51,4 +52,5 @@ pub use schema::schema;
 pub use source::Places;
 pub use split::{Contradiction, Wording};
 pub use typed::tokens;
+pub use wire::Element;
 pub use written::differences;

@@ -42,6 +42,8 @@ pub struct Plan {
     pub ranks: Vec<RankPlan>,
     /// What travels backward. [`Plan::experiment`] says the same.
     pub back: Back,
+    /// What one should know before it runs.
+    pub doubts: Vec<String>,
     /// What `strategy: auto` chose from; `None` where the strategy was written.
     pub choice: Option<Choice>,
 }
@@ -160,6 +162,7 @@ impl Plan {
             .fold(0, |sum: u64, pairs| sum.saturating_add(*pairs))
             .div_ceil(plan.shape.num_attention_heads as u64);
         plan.ranks = plan.rank_plans(&passes);
+        plan.doubts = plan.doubts([&passes.forward.0, &passes.backward.0]);
         Ok(plan)
     }
 
@@ -186,6 +189,7 @@ impl Plan {
             slowest_pairs: 0,
             ranks: Vec::new(),
             back: Back::default(),
+            doubts: Vec::new(),
             choice: None,
         };
         plan.back = plan.ways_back()?;

@@ -24,7 +24,8 @@ impl Plan {
     pub fn to_text(&self) -> String {
         let chosen = self.choice.as_ref().map(Choice::to_text);
         let parts = [self.summary(), self.layout(), self.balance(), self.bytes(), self.memory()];
-        let parts: Vec<String> = parts.into_iter().chain(chosen).collect();
+        let doubts = self.doubts.iter().map(|doubt| format!("warning {doubt}"));
+        let parts: Vec<String> = parts.into_iter().chain(doubts).chain(chosen).collect();
         parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n") + "\n"
     }
 

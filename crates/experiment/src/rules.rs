@@ -2,7 +2,7 @@
 
 use annulus_sequence::Strategy;
 
-use crate::{Attention, Experiment, Format, ModelSource, Problem, config, mask, return_word};
+use crate::{Attention, Experiment, Format, ModelSource, Problem, config, mask, return_word, wire};
 
 /// Ranks of one run: one process holds them all.
 const MOST_RANKS: usize = 1 << 12;
@@ -18,6 +18,7 @@ pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
         mask::alone,
         mask::numbers,
         mask::by_data,
+        wire::gains,
         batches,
         schedule,
         data,

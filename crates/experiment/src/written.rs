@@ -4,13 +4,14 @@
 use std::ops::Range;
 use std::path::Path;
 
-use annulus_sequence::{Exchange, Strategy};
+use annulus_sequence::{Exchange, Strategy, Wire};
 
 use crate::attention::AUTOMATIC;
 use crate::table::AUTO;
 use crate::typed::DATA;
+use crate::wire::wire_key;
 use crate::{
-    Attention, Bound, Dealt, Experiment, ModelSource, Packed, Pattern, Shape, return_word,
+    Attention, Bound, Dealt, Element, Experiment, ModelSource, Packed, Pattern, Shape, return_word,
 };
 
 /// A key's path and its value as one writes it.
@@ -128,6 +129,8 @@ impl Experiment {
         lines.mask(attention);
         lines.push("attention.kernel", &[attention.kernel.word()]);
         lines.push("attention.deterministic", &[attention.deterministic]);
+        lines.push("attention.dropout", &[real(attention.dropout)]);
+        lines.wire(attention.wire);
         lines.push("memory.recompute", &[memory.recompute.word()]);
         lines.push("memory.budget", memory.budget.as_slice());
         lines.push("memory.micro_batch", memory.micro_batch.as_slice());
@@ -225,6 +228,13 @@ impl Lines {
         };
         let global = attention.global.as_ref().map(|ranges| list(ranges.iter().map(range)));
         self.push("attention.global", global.as_slice());
+    }
+
+    fn wire(&mut self, wire: Wire<Option<Element>>) {
+        let lines = wire.map(|part, element| (wire_key(part), element.map(Element::word)));
+        for (key, word) in lines.all() {
+            self.push(&format!("attention.wire.{key}"), word.as_slice());
+        }
     }
 
     fn shape(&mut self, shape: &Shape) {

@@ -38,6 +38,10 @@ impl<T: Copy> Wire<T> {
             Part::Gradient => self.gradient,
         }
     }
+    /// All of them, in the order of the parts.
+    pub fn all(self) -> [T; 5] {
+        [self.query, self.key_value, self.output, self.query_gradient, self.gradient]
+    }
     /// What `change` makes of each, told which part it is of.
     pub fn map<U>(self, change: impl Fn(Part, T) -> U) -> Wire<U> {
         let of = |part| change(part, self.of(part));

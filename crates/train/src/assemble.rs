@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use annulus_attention::{Attention, Setting};
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
-use annulus_experiment::{Dtype, Kernel, ModelSource, Packed, Plan, Recompute, Shape, WeightsFrom};
+use annulus_experiment::{
+    Dtype, Element, Kernel, ModelSource, Packed, Plan, Recompute, Shape, WeightsFrom,
+};
 use annulus_model::{Config, Llama, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
 use annulus_ops::{Pool, Rotary};
-use annulus_sequence::{Heads, Layout, Mask, Return, Strategy};
+use annulus_sequence::{Heads, Layout, Mask, Return, Strategy, Wire};
 use candle_core::{DType, Device};
 
 use crate::rank::Rank;
@@ -37,6 +39,8 @@ pub struct Setup {
     pub kernel: Kernel,
     /// Whether it gives the same bits every time on a GPU too.
     pub deterministic: bool,
+    /// The types of what travels between ranks; `None`: values as they are computed with, sums in f32.
+    pub wire: Wire<Option<DType>>,
     /// Inputs per sequence.
     pub tokens: usize,
     /// Replicas.
@@ -74,6 +78,7 @@ impl Setup {
             returning: plan.back.how,
             kernel: experiment.attention.kernel,
             deterministic: experiment.attention.deterministic,
+            wire: experiment.attention.wire.map(|_, element| element.map(element_type)),
             tokens: experiment.data.tokens,
             data: experiment.mesh.data,
             sequence: experiment.mesh.sequence,
@@ -122,7 +127,7 @@ impl Setup {
         let weights = self.weights.clone().unwrap_or_else(|| vec![1; self.sequence]);
         let kernel = kernel(self.kernel, self.deterministic, pool);
         let layout = self.layout.unwrap_or_else(|| self.strategy.layout());
-        Ok(Attention::dealt(&setting, layout, &weights, comm, kernel)?)
+        Ok(Attention::dealt(&setting, layout, &weights, comm, kernel)?.wired(self.wire))
     }
 
     /// This rank, on the thread that will run it: its share of the cores, its attention, its place
@@ -175,6 +180,14 @@ pub fn model_config(shape: &Shape, dtype: Dtype) -> Result<Config> {
         hint: Some("set `model.vocab_size`, or `data.tokenizer`".into()),
     })?;
     Ok(config_of(shape, vocab_size, dtype))
+}
+
+fn element_type(element: Element) -> DType {
+    match element {
+        Element::F32 => DType::F32,
+        Element::Bf16 => DType::BF16,
+        Element::F16 => DType::F16,
+    }
 }
 
 fn config_of(shape: &Shape, vocab_size: usize, dtype: Dtype) -> Config {

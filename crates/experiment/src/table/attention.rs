@@ -1,10 +1,10 @@
 //! The keys of `attention:`.
 
 use super::Absent::{Is, Means};
-use super::Kind::{Count, Counts, Lengths, Ranges, Tokens, Truth, Word};
-use super::{Key, MOST_TOKENS, key};
+use super::Kind::{Count, Counts, Lengths, Ranges, Real, Section, Tokens, Truth, Word};
+use super::{Absent, Interval, Key, MOST_TOKENS, key};
 use crate::attention::{AUTOMATIC, BACKWARD};
-use crate::{Dealt, Kernel, MaskKind, Pattern};
+use crate::{Dealt, Element, Kernel, MaskKind, Pattern};
 
 /// The strategy that is chosen.
 pub(crate) const AUTO: &str = "auto";
@@ -133,7 +133,29 @@ pub(super) const ATTENTION: &[Key] = &[
         Is("true"),
         "the same bits every time; false: a faster backward on a GPU, with atomic additions",
     ),
+    key(
+        "dropout",
+        Real(Interval::ZeroToBelowOne),
+        Is("0.0"),
+        "share of the weights that are left out while training; which ones depends on no rank",
+    ),
+    key(
+        "wire",
+        Section(&[WIRE]),
+        Means("values as the model computes, gradients in f32"),
+        "the types of what travels between ranks",
+    ),
 ];
+
+const WIRE: &[Key] = &[
+    key("query", Word(Element::WORDS), VALUES, "queries, and the gradient of their output"),
+    key("key_value", Word(Element::WORDS), VALUES, "keys and values"),
+    key("output", Word(Element::WORDS), VALUES, "outputs"),
+    key("query_gradient", Word(Element::WORDS), SUMS, "gradients of queries"),
+    key("gradient", Word(Element::WORDS), SUMS, "gradients of keys and values"),
+];
+const VALUES: Absent = Means("model.dtype; what is narrower is rounded so on any number of ranks");
+const SUMS: Absent = Means("f32; what is narrower is rounded at every move");
 
 #[cfg(test)]
 mod tests {

@@ -7,4 +7,5 @@ mod planning;
 mod reading;
 mod small;
 mod splits;
+mod wire;
 mod writing;

@@ -22,7 +22,8 @@ mesh: { data: 3, sequence: 4, weights: [4, 3, 2, 0], deadline: 1500ms, cluster: 
 attention: { strategy: megatron, exchange: a2a+p2p, shape: [2, 2], layout: balanced, stripe: 3,
   backward: queries, mask: causal, prefix: 5,
   documents: [90, 6], padding: 95, window: 17, pattern: fixed, stride: 8, columns: 2, sinks: 3,
-  global: [0-3, 9], kernel: reference }
+  global: [0-3, 9], kernel: reference, dropout: 0.125, wire: { query: bf16, key_value: bf16,
+  output: bf16, query_gradient: f16, gradient: bf16 } }
 memory: { recompute: none, budget: 3G, micro_batch: 2, loss_chunk: 7, mlp_chunk: 9 }
 optimizer: { name: adamw, learning_rate: 1.0e-30, betas: [0.1, 0.2], epsilon: 0.1234567890123456789,
   weight_decay: 0, clip: 0 }

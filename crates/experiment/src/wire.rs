@@ -1,0 +1,116 @@
+//! `attention.wire:`: the types of what travels.
+//!
+//! Values are rounded to theirs by the rank that has them, travelling or not, so that a file means
+//! the same on any number of ranks; sums are rounded once per move, and are f32 where they are
+//! added to.
+
+use annulus_sequence::{BlockShape, Hop, Part, Schedule, Wire};
+
+use crate::experiment::words;
+use crate::{Dtype, Experiment, Plan, Problem};
+
+/// The type of an element that travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// 32 bits.
+    F32,
+    /// 16 bits, of which 8 are the fraction's and 8 the exponent's.
+    Bf16,
+    /// 16 bits, of which 11 are the fraction's and 5 the exponent's: beyond 65504 is infinity.
+    F16,
+}
+
+words!(Element { F32 = "f32", Bf16 = "bf16", F16 = "f16" });
+
+impl Element {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Element::F32 => 4,
+            Element::Bf16 | Element::F16 => 2,
+        }
+    }
+}
+
+impl From<Dtype> for Element {
+    fn from(dtype: Dtype) -> Element {
+        match dtype {
+            Dtype::F32 => Element::F32,
+            Dtype::Bf16 => Element::Bf16,
+        }
+    }
+}
+
+/// The key of a part under `attention.wire`.
+pub(crate) fn wire_key(part: Part) -> &'static str {
+    match part {
+        Part::Query => "query",
+        Part::KeyValue => "key_value",
+        Part::Output => "output",
+        Part::QueryGradient => "query_gradient",
+        Part::Gradient => "gradient",
+    }
+}
+
+impl Experiment {
+    /// The type that every part travels in: as written, or values in the model's and sums in f32.
+    pub fn wire(&self) -> Wire<Element> {
+        let values = Element::from(self.model.dtype);
+        self.attention.wire.map(|part, written| {
+            written.unwrap_or(if part.is_sum() { Element::F32 } else { values })
+        })
+    }
+}
+
+impl Plan {
+    /// What a row of a head weighs on the wire.
+    pub(crate) fn block(&self) -> BlockShape {
+        let wire = self.experiment.wire().map(|_, element| element.bytes());
+        BlockShape { batch: self.micro_batch, head_dim: self.shape.head_dim, wire }
+    }
+
+    /// What one should know of the types of what travels in these schedules.
+    pub(crate) fn doubts(&self, schedules: [&Schedule; 2]) -> Vec<String> {
+        let ranks = self.experiment.mesh.sequence;
+        let wire = self.experiment.wire();
+        let sums = [
+            (Part::Gradient, "gradients of keys and values"),
+            (Part::QueryGradient, "gradients of queries"),
+        ];
+        let narrow = sums.into_iter().filter(|(part, _)| wire.of(*part).bytes() < 4);
+        let sent = narrow.filter(|(part, _)| schedules.iter().any(|one| sends(one, *part)));
+        let doubt = |(part, what): (Part, &str)| {
+            let (word, key) = (wire.of(part).word(), wire_key(part));
+            let times = (ranks as f64 / 2.0).sqrt();
+            format!(
+                "{what} travel in {word}: rounded at every move, their error grows with the \
+                 square root of the ranks, to about {times:.1} times that of 2 ranks on {ranks}; \
+                 `attention.wire.{key}: f32` keeps it"
+            )
+        };
+        sent.map(doubt).collect()
+    }
+}
+
+fn sends(schedule: &Schedule, part: Part) -> bool {
+    let of_hop = |hop: &Hop| hop.sends.iter().any(|sent| sent.block.part == part);
+    schedule.ranks.iter().flatten().any(of_hop)
+}
+
+/// Values that travel in more than they are computed with, or in as much of another type, would
+/// gain nothing.
+pub(crate) fn gains(experiment: &Experiment) -> Vec<Problem> {
+    let dtype = Element::from(experiment.model.dtype);
+    let problem = |part: Part| {
+        let element = experiment.attention.wire.of(part)?;
+        if part.is_sum() || element == dtype || element.bytes() < dtype.bytes() {
+            return None;
+        }
+        let key = format!("attention.wire.{}", wire_key(part));
+        let (word, own) = (element.word(), dtype.word());
+        let message = format!("`{key}` is {word}, but the model computes in {own}");
+        let hint = format!("drop it: {own} travels as it is");
+        Some(experiment.places.problem(&key, message).hint(hint))
+    };
+    [Part::Query, Part::KeyValue, Part::Output].into_iter().filter_map(problem).collect()
+}
