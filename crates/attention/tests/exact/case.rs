@@ -17,8 +17,8 @@ use candle_core::{DType, Device, Tensor};
 
 /// max|a - b| / max|b|, or max|a - b| where b is all zero: as `annulus verify` has it. Stated once.
 pub(crate) const LIMIT: f64 = 5e-6;
-/// Tokens from which on inputs are peaked.
-const FEW: usize = 16;
+/// Keys that some query sees where inputs are peaked.
+const MANY: usize = 16;
 /// Units in the last place of one over the number of visible keys, where a row is of several softmaxes.
 const JOINED_UNITS: f64 = 8.0;
 /// What is compared with dense attention.
@@ -83,16 +83,17 @@ impl Case {
         let rows = self.documents.iter().map(|lengths| Documents::of_lengths(lengths)).collect();
         if self.documents.is_empty() { mask } else { mask.and(Rule::Documents(rows)) }
     }
-    /// Not flat: peaked, so that the running maximum moves and the running sum is rescaled. Less so where there are few keys, of
-    /// which one would take it all and gradients be nothing but what rounding leaves.
+    /// Not flat: peaked, so that the running maximum moves and the running sum is rescaled. Not so where queries see few keys, of
+    /// which one would take it all, and gradients be nothing but what rounding leaves.
     pub(crate) fn random(&self) -> Inputs {
         let Case { batch, tokens, dim, heads, .. } = *self;
+        let wide = if self.sees_many() { 2.0 } else { 0.5 };
         let random = |name: &str, heads: usize| {
             let key = Key { seed: 7, purpose: "test", name };
             let values = normal(key, 0, batch * heads * tokens * dim);
             let shape = (batch, heads, tokens, dim);
             let normal = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
-            (normal * if tokens < FEW { 1.0 } else { 2.0 }).unwrap()
+            (normal * wide).unwrap()
         };
         let [q, k, v] = [("q", heads.query), ("k", heads.key_value), ("v", heads.key_value)]
             .map(|(name, heads)| random(name, heads));
@@ -181,6 +182,12 @@ impl Case {
         }
     }
 
+    /// Whether there is a query that sees many keys.
+    fn sees_many(&self) -> bool {
+        let (mask, all) = (self.mask(), 0..self.tokens);
+        let seen = |row, q| all.clone().filter(|k| mask.allows_in(row, q, *k)).count();
+        (0..self.batch).any(|row| all.clone().any(|q| seen(row, q) >= MANY))
+    }
     fn scale(&self) -> f64 {
         1.0 / (self.dim as f64).sqrt()
     }

@@ -139,7 +139,11 @@ pub(crate) fn masks() -> Vec<Seen> {
         (vec![Causal, Window(6), Sinks(3)], by_row(), false),
         (vec![Causal, Window(6), Sinks(3)], alike(), true),
         (vec![Window(4), Global(vec![6..8, 30..31]), ends()], by_row(), false),
-        (vec![Causal, Strided { stride: 3 }, Window(9), Global(vec![1..2])], alike(), false),
+        (
+            vec![Causal, Strided { stride: 3 }, Window(9), Global(vec![1..2, 33..34])],
+            alike(),
+            false,
+        ),
         (vec![Causal, Fixed { block: 6, columns: 1 }, ends()], by_row(), true),
     ];
     let documents = packed.map(|(rules, documents, packed)| Seen { rules, documents, packed });

@@ -165,7 +165,9 @@ fn every_strategy_is_exact_in_every_layout_under_every_mask() {
     let workers = thread::available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        for worker in workers {
+            worker.join().unwrap();
+        }
     });
     let pairs = chosen.iter().filter(|(_, first)| *first).count();
     println!("{} cases of {}, {pairs} of them with visibility", chosen.len(), all.len());
