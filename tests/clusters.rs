@@ -54,15 +54,29 @@ fn the_textbooks_case_needs_no_experiment() {
     }
 }
 
-/// A run whose strategy is left open trains under the one that its plan chose.
+/// A run whose strategy is left open says what it chose from, trains under that, writes it down, and goes on with it.
 #[test]
-fn a_strategy_that_is_left_open_is_chosen() {
+fn a_strategy_that_is_left_open_is_chosen_once() {
     let place = Place::new(ANNULUS);
-    let open = ["attention.strategy=auto", "schedule.steps=2", "schedule.warmup=0"];
-    let planned = ask(&place, &[&["plan", "experiment.yaml", "--json"], &open[..]].concat());
-    let chosen = planned["choice"]["auto"].as_str().expect("a choice").to_owned();
-    place.train("open", &open).ended(0);
-    let plan = fs::read_to_string(place.path("open/plan.yaml")).expect("the resolved plan");
-    let strategy = chosen.split(' ').next().expect("a word");
-    assert!(plan.contains(&format!("strategy: {strategy}\n")), "{chosen}: {plan}");
+    let open = ["attention.strategy=auto", "mesh.sequence=2", "schedule.warmup=0"];
+    let train =
+        |steps: &str| place.train("open", &[&open[..], &["schedule.steps=4", steps]].concat());
+    let said = train("schedule.stop=2").ended(0).stderr.clone();
+    let chosen = said.split_once("auto takes `").expect("a table").1.split('`').next();
+    let word = chosen.and_then(|label| label.split(' ').next()).expect("a strategy");
+    let plan = || fs::read_to_string(place.path("open/plan.yaml")).expect("the resolved plan");
+    let written = plan();
+    assert!(written.contains(&format!("strategy: {word}\n")), "{word}: {written}");
+    assert!(said.contains("GFLOP/s") && said.contains("`ring` takes "), "{said}");
+    let text = fs::read_to_string(place.path("open/manifest.json")).expect("a manifest");
+    let manifest: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(manifest["choice"]["auto"].as_str(), chosen, "{text}");
+    let said = train("schedule.stop=4").ended(0).stderr.clone();
+    assert!(!said.contains("auto takes") && said.contains("from step 2"), "{said}");
+    let split = |plan: &str| plan[plan.find("attention:").expect("a section")..].to_owned();
+    assert_eq!(split(&plan()).split("\n\n").next(), split(&written).split("\n\n").next());
+    let other = [&open[..1], &["mesh.sequence=3", "schedule.steps=4"]].concat();
+    let planned =
+        ask(&place, &[&["plan", "experiment.yaml", "--json", "output=open"], &other[..]].concat());
+    assert!(planned["choice"]["auto"].is_string(), "other ranks, another choice");
 }

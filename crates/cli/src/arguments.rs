@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Check(Reading),
     /// What an experiment would do: mesh, positions, balance, bytes and memory per rank
     Plan(Plan),
+    /// Proves the schedules of an experiment: exit code 10 if one does not hold
+    Prove(Reading),
     /// Who holds what, drawn
     Layout(Layout),
     /// Holds every strategy to dense attention on an experiment's shape and mask
@@ -186,6 +188,10 @@ pub(crate) struct Score {
 #[derive(Args, Debug)]
 pub(crate) struct Attend {
     /// A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata
+    ///
+    /// The name joins rules by `+`: full, causal, prefix:N, documents, padding, padding:N, window:N,
+    /// strided:N, fixed:N:COLUMNS, sinks:N, global:0-3,17. `documents` are of the tensor `doc_ids`
+    /// [S] or [B, S], `padding` is of `padding` [B]. A tensor `allowed` is held to the mask.
     #[arg(long)]
     pub(crate) case: PathBuf,
     /// The safetensors file to write: `out lse dq dk dv`

@@ -11,7 +11,7 @@ use crate::failure::{DATA, Failure, USAGE};
 use crate::print;
 
 pub(crate) fn check(arguments: &Reading) -> Done {
-    let checked = read(&arguments.file).and_then(|(_, plan)| {
+    let checked = read(&arguments.file).and_then(|plan| {
         data_is_there(&plan)?;
         Ok(plan)
     });
@@ -43,14 +43,29 @@ fn data_is_there(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The experiment's text and its plan.
-pub(crate) fn read(file: &File) -> Result<(String, Plan), Failure> {
+/// The experiment's plan; a strategy that is left open is chosen by what machines like this one achieve.
+pub(crate) fn read(file: &File) -> Result<Plan, Failure> {
+    let (experiment, vocabulary) = on_its_device(file)?;
+    Ok(Plan::new(experiment, vocabulary)?)
+}
+
+/// The same where a strategy that is left open is chosen by what this machine achieves now, or as before in the run's folder.
+pub(crate) fn measured(file: &File) -> Result<Plan, Failure> {
+    let (experiment, vocabulary) = on_its_device(file)?;
+    Ok(annulus_train::plan(experiment, vocabulary, crate::train::cores())?)
+}
+
+fn on_its_device(file: &File) -> Result<(Experiment, Option<usize>), Failure> {
     let (mut experiment, vocabulary) = experiment(file)?;
     experiment.memory.device = device_memory(experiment.device);
-    let yaml = std::fs::read_to_string(&file.file).map_err(|error| {
+    Ok((experiment, vocabulary))
+}
+
+/// The experiment's text.
+pub(crate) fn text(file: &File) -> Result<String, Failure> {
+    std::fs::read_to_string(&file.file).map_err(|error| {
         Failure::new(USAGE, format!("cannot read `{}`: {error}", file.file.display()), None)
-    })?;
-    Ok((yaml, Plan::new(experiment, vocabulary)?))
+    })
 }
 
 /// The experiment, and what its tokenizer has, where it has one.

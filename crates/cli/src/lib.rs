@@ -9,6 +9,7 @@ mod failure;
 mod layout;
 mod plan;
 mod print;
+mod prove;
 mod score;
 mod tensors;
 mod tokenize;
@@ -41,6 +42,7 @@ pub fn main() -> ExitCode {
         Command::Train(arguments) => train::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
+        Command::Prove(arguments) => prove::run(&arguments),
         Command::Layout(arguments) => layout::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),

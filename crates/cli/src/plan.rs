@@ -15,7 +15,7 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
     };
     let file = File { file: file.clone(), replacements: arguments.replacements.clone() };
     let Some(cluster) = &arguments.cluster else {
-        let (_, plan) = check::read(&file)?;
+        let plan = check::measured(&file)?;
         print::line(&if arguments.json { plan.to_json() } else { plan.to_text() });
         return Ok(0);
     };

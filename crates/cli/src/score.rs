@@ -7,7 +7,7 @@ use std::time::Duration;
 use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Recompute, read_config};
 use annulus_model::Llama;
-use annulus_sequence::{Heads, Mask};
+use annulus_sequence::{Heads, Mask, Wire};
 use annulus_train::{Setup, Want, model_config, open_device, score};
 use candle_core::{DType, Device, Tensor};
 
@@ -42,6 +42,7 @@ pub(crate) fn run(arguments: &Score) -> Done {
         returning: backward,
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,
+        wire: Wire::default(),
         tokens: sequences[0].inputs.len(),
         data: 1,
         sequence: arguments.split.ranks,

@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::Done;
 use crate::arguments::Train;
+use crate::check;
 use crate::console::Console;
 use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
 use crate::print;
@@ -17,7 +18,7 @@ use crate::print;
 pub(crate) fn run(arguments: &Train) -> Done {
     // First of all: whatever takes long from here on can be stopped.
     let stop = stop_flag()?;
-    let (yaml, plan) = crate::check::read(&arguments.file)?;
+    let (yaml, plan) = (check::text(&arguments.file)?, check::measured(&arguments.file)?);
     if let Some(choice) = &plan.choice {
         print::say(&choice.to_text());
     }

@@ -11,7 +11,7 @@ use crate::failure::EXPECT;
 use crate::print;
 
 pub(crate) fn run(arguments: &Verify) -> Done {
-    let (_, plan) = crate::check::read(&arguments.file)?;
+    let plan = crate::check::read(&arguments.file)?;
     let cores = crate::train::cores();
     let mut table = Table::default();
     let lines = verify(&plan, arguments.ranks, cores, &mut |line| {

@@ -16,6 +16,7 @@ mod machine;
 mod mask;
 mod plan;
 mod problem;
+mod proving;
 mod quantity;
 mod report;
 mod rules;
@@ -46,6 +47,7 @@ pub use experiment::{
 pub use load::{Override, load, parse};
 pub use plan::{Peak, Plan, RankPlan};
 pub use problem::{Problem, Problems};
+pub use proving::{Proved, Proving};
 pub use quantity::{bandwidth, binary_bandwidth};
 pub use report::size;
 pub use schema::schema;

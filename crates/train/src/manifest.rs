@@ -30,6 +30,9 @@ pub(crate) struct Manifest {
     pub(crate) weights: String,
     /// Where it runs.
     pub(crate) machine: Machine,
+    /// What `strategy: auto` chose from, and why, when it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) choice: Option<serde_json::Value>,
     /// Every start, in order.
     pub(crate) attempts: Vec<Attempt>,
 }
@@ -77,6 +80,7 @@ impl Manifest {
                 cores,
                 system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             },
+            choice: None,
             attempts: Vec::new(),
         }
     }

@@ -211,7 +211,11 @@ fn manifest(
     };
     let mut manifest = Manifest::new(given.cores, &given.yaml, fingerprint, weights);
     let was = earlier.is_some();
-    manifest.attempts = earlier.map_or_else(Vec::new, |earlier| earlier.attempts);
+    manifest.choice = plan.choice.as_ref().map(annulus_experiment::Choice::to_json);
+    if let Some(earlier) = earlier {
+        manifest.choice = manifest.choice.or(earlier.choice);
+        manifest.attempts = earlier.attempts;
+    }
     for (name, text) in [("experiment.yaml", &given.yaml), ("plan.yaml", &identity::text(plan))] {
         let path = folder.path.join(name);
         write_atomically(&path, text.as_bytes()).map_err(|e| failure("write", &path, &e))?;

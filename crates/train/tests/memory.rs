@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use annulus_experiment::{Peak, Plan};
 use annulus_train::memory::Counting;
-use annulus_train::{Memory, measure_memory};
+use annulus_train::{Memory, measure, measure_memory};
 use common::Place;
 
 #[global_allocator]
@@ -114,6 +114,26 @@ fn ranks_hold_what_was_planned() {
         }
     }
     check(&place, 4, "striped", &[("model.dtype", "bf16"), ("model.num_key_value_heads", "2")]);
+}
+
+/// The strategies that every long run chooses among, on four ranks: bytes to the byte, memory of all
+/// classes at once within a tenth.
+#[test]
+fn four_ranks_hand_over_and_hold_what_was_planned() {
+    let place = place();
+    for strategy in ["ring", "striped", "megatron", "all-gather", "ulysses"] {
+        for heads in ["1", "4"] {
+            let plan = plan(&place, 4, strategy, &[("model.num_key_value_heads", heads)]);
+            let _one = alone();
+            for rank in measure(&plan, 2, 1).unwrap() {
+                let (memory, what) = (rank.memory, format!("{strategy}, {heads}"));
+                assert_eq!(rank.bytes, rank.planned_bytes, "{what}: bytes of rank {}", memory.rank);
+                let off = memory.together as f64 / memory.planned_together as f64 - 1.0;
+                println!("{what}: rank {} holds {:+.1} % of its plan", memory.rank, 100.0 * off);
+                assert!(off.abs() < LIMIT, "{what}: {memory:?}");
+            }
+        }
+    }
 }
 
 /// Activations and what is in flight, of the rank that has most.

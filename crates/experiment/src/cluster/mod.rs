@@ -28,6 +28,7 @@ pub use families::label;
 pub use grid::{Cell, Grid};
 pub use load::{Load, Message, Step};
 pub use overlap::{Hiding, Overlap, minimal_block};
+pub(crate) use show::duration;
 pub use walk::{Walk, walk};
 pub use ways::Way;
 pub use weigh::Weighing;

@@ -147,7 +147,7 @@ pub(super) fn aligned(rows: &[Vec<String>]) -> String {
 }
 
 /// Seconds in a unit that leaves a number of at least 1.
-pub(super) fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     let (scale, unit) = match seconds {
         s if s >= 1.0 || s == 0.0 => (1.0, "s"),
         s if s >= 1e-3 => (1e3, "ms"),

@@ -1,0 +1,15 @@
+//! `annulus prove`: the schedules of an experiment, checked before anything runs.
+
+use annulus_experiment::Proving;
+
+use crate::arguments::Reading;
+use crate::failure::EXPECT;
+use crate::{Done, check, print};
+
+pub(crate) fn run(arguments: &Reading) -> Done {
+    let (experiment, vocabulary) = check::experiment(&arguments.file)?;
+    let proving = Proving::of(experiment, vocabulary)?;
+    let shown = if arguments.json { proving.to_json().to_string() } else { proving.to_text() };
+    print::line(&shown);
+    Ok(if proving.holds() { 0 } else { EXPECT })
+}

@@ -1,0 +1,161 @@
+//! Both schedules of an experiment, proved in front of the user: what holds, how much there was to
+//! prove, how long it took.
+
+use std::time::Instant;
+
+use annulus_sequence::{Flaw, Hop, Pass, Proof, Schedule, pairs_per_hop, prove};
+use serde_json::{Value, json};
+
+use crate::cluster::{duration, label};
+use crate::{Experiment, Plan, Problems};
+
+/// What a proof holds.
+const HOLDS: &str = "nothing deadlocks, every visible pair of every head is computed exactly once, \
+                     every result comes home whole, every buffer is freed";
+
+/// One schedule, and what was found.
+#[derive(Clone, Debug)]
+pub struct Proved {
+    /// Forward or backward.
+    pub pass: Pass,
+    /// Hops of every rank.
+    pub hops: usize,
+    /// Blocks that are sent, of all ranks.
+    pub moves: usize,
+    /// Tiles that are computed, of all ranks.
+    pub tiles: usize,
+    /// Visible (query, key) pairs that they cover, each once for every query head.
+    pub pairs: u64,
+    /// Seconds that the proof took.
+    pub seconds: f64,
+    /// The proof, or the first flaw.
+    pub outcome: Result<Proof, Flaw>,
+}
+
+/// All schedules of an experiment.
+#[derive(Clone, Debug)]
+pub struct Proving {
+    /// What they are of.
+    title: String,
+    /// Forward, then backward.
+    pub schedules: Vec<Proved>,
+}
+
+impl Proving {
+    /// Makes and proves the schedules of `experiment`; one whose strategy is left open is planned
+    /// first. `vocabulary` is what the tokenizer has, where it is known.
+    ///
+    /// # Errors
+    /// What is wrong with the experiment. A flaw is no error: it is what was found.
+    pub fn of(experiment: Experiment, vocabulary: Option<usize>) -> Result<Proving, Problems> {
+        let experiment = match experiment.attention.automatic {
+            true => Plan::new(experiment, vocabulary)?.experiment,
+            false => experiment,
+        };
+        let plan = Plan::outline(experiment, vocabulary)?;
+        let (attention, mesh) = (&plan.experiment.attention, &plan.experiment.mesh);
+        let title = format!(
+            "{}: {} of {} tokens as {} over {} ranks",
+            plan.experiment.name,
+            label(attention.strategy),
+            plan.experiment.data.tokens,
+            plan.experiment.layout(),
+            mesh.sequence,
+        );
+        Ok(Proving { title, schedules: plan.schedules()?.iter().map(Proved::of).collect() })
+    }
+
+    /// Whether all hold.
+    pub fn holds(&self) -> bool {
+        self.schedules.iter().all(|proved| proved.outcome.is_ok())
+    }
+
+    /// A line for each, and what was proved.
+    pub fn to_text(&self) -> String {
+        let lines = self.schedules.iter().map(|proved| proved.to_text() + "\n");
+        let verdict = if self.holds() { format!("proved: {HOLDS}") } else { "NOT PROVED".into() };
+        format!("{}\n{}{verdict}", self.title, lines.collect::<String>())
+    }
+
+    /// The same for programs.
+    pub fn to_json(&self) -> Value {
+        let proved = |proved: &Proved| {
+            json!({
+                "pass": word(proved.pass),
+                "hops": proved.hops,
+                "moves": proved.moves,
+                "tiles": proved.tiles,
+                "pairs": proved.pairs,
+                "seconds": proved.seconds,
+                "flaw": proved.outcome.as_ref().err().map(Flaw::to_string),
+            })
+        };
+        let schedules: Vec<Value> = self.schedules.iter().map(proved).collect();
+        json!({ "proved": self.holds(), "schedules": schedules })
+    }
+}
+
+impl Proved {
+    /// Of one schedule.
+    pub fn of(schedule: &Schedule) -> Proved {
+        let hops = || schedule.ranks.iter().flatten();
+        let start = Instant::now();
+        let outcome = prove(schedule);
+        let seconds = start.elapsed().as_secs_f64();
+        let sum = |count: fn(&Hop) -> usize| hops().map(count).sum();
+        Proved {
+            pass: schedule.pass,
+            hops: schedule.hops(),
+            moves: sum(|hop| hop.sends.len()),
+            tiles: sum(|hop| hop.tiles.len()),
+            pairs: match outcome {
+                Ok(_) => pairs_per_hop(schedule).iter().flatten().sum(),
+                // What it lists need not be there.
+                Err(_) => 0,
+            },
+            seconds,
+            outcome,
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let Proved { hops, moves, tiles, pairs, seconds, .. } = *self;
+        let pass = word(self.pass);
+        let found = match &self.outcome {
+            Ok(_) => format!("{pairs} pairs, proved in {}", duration(seconds)),
+            Err(flaw) => format!("flaw: {flaw}"),
+        };
+        format!("  {pass:<9} {hops} hops, {moves} moves, {tiles} tiles, {found}")
+    }
+}
+
+fn word(pass: Pass) -> &'static str {
+    match pass {
+        Pass::Forward => "forward",
+        Pass::Backward => "backward",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_sequence::{Heads, Mask, Strategy};
+
+    use super::*;
+
+    #[test]
+    fn a_lost_message_is_named_and_nothing_is_called_proved() {
+        let heads = Heads { query: 2, key_value: 1 };
+        let split = Strategy::Ring.split(&Mask::causal(), 12, 3, heads).expect("deals");
+        let mut schedule = Strategy::Ring.forward(&split).expect("runs");
+        let whole = Proved::of(&schedule);
+        assert_eq!((whole.hops, whole.pairs), (3, 2 * 12 * 13 / 2));
+        schedule.ranks[0][0].sends.clear();
+        let proving =
+            Proving { title: "a ring".into(), schedules: vec![whole, Proved::of(&schedule)] };
+        assert!(!proving.holds());
+        let text = proving.to_text();
+        assert!(text.contains("flaw: rank 1, hop 0: ") && text.ends_with("NOT PROVED"), "{text}");
+        let flaw = &proving.to_json()["schedules"][1]["flaw"];
+        assert!(flaw.as_str().is_some_and(|flaw| flaw.contains("awaited from rank 0")), "{flaw}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The plan of an experiment whose strategy may be left open. It is chosen once: what an earlier
+//! attempt chose is kept in its run's folder, and a later one goes on with that.
+
+use annulus_experiment::{
+    Attention, Cluster, Dtype, Experiment, ModelSource, Plan, differences, parse, read_config,
+};
+use candle_core::DType;
+
+use crate::rates::Sample;
+use crate::{Result, TrainError, device};
+
+/// The plan of `experiment` on a machine with so many cores. With `strategy: auto`, and unless it has
+/// been chosen before or a cluster is described, the machine is measured: a fraction of a second.
+///
+/// # Errors
+/// What is wrong with the experiment, or a device that cannot be used.
+pub fn plan(experiment: Experiment, vocabulary: Option<usize>, cores: usize) -> Result<Plan> {
+    if !experiment.attention.automatic {
+        return Ok(Plan::new(experiment, vocabulary)?);
+    }
+    if let Some(attention) = earlier(&experiment) {
+        return Ok(Plan::new(Experiment { attention, ..experiment }, vocabulary)?);
+    }
+    let sample = sample(&experiment, cores)?;
+    let mut failed = None;
+    let plan = Plan::measured(experiment, vocabulary, |ranks| {
+        sample.measure(ranks).unwrap_or_else(|error| {
+            failed = Some(error);
+            Cluster::threads(ranks, cores)
+        })
+    })?;
+    failed.map_or(Ok(plan), Err)
+}
+
+fn sample(experiment: &Experiment, cores: usize) -> Result<Sample> {
+    let shape = match &experiment.model.source {
+        ModelSource::Folder { path, .. } => read_config(path).map_err(TrainError::from)?,
+        ModelSource::Inline(shape) => shape.clone(),
+    };
+    Ok(Sample {
+        head_dim: shape.head_dim,
+        dtype: match experiment.model.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::Bf16 => DType::BF16,
+        },
+        kernel: experiment.attention.kernel,
+        deterministic: experiment.attention.deterministic,
+        cores,
+        processor: device::open(experiment.device)?,
+    })
+}
+
+/// What an earlier attempt at the same run chose on the same ranks.
+fn earlier(experiment: &Experiment) -> Option<Attention> {
+    let text = std::fs::read_to_string(experiment.output.join("plan.yaml")).ok()?;
+    let before = parse("plan.yaml", &text, &[]).ok()?;
+    let (then, now) = (&before.mesh, &experiment.mesh);
+    let same_ranks = (then.data, then.sequence, &then.weights)
+        == (now.data, now.sequence, &now.weights)
+        && then.cluster == now.cluster;
+    let same = || differences(&before, experiment).is_empty();
+    let Attention { strategy, layout, backward, automatic, .. } = before.attention;
+    (same_ranks && !automatic && same()).then(|| Attention {
+        strategy,
+        layout,
+        backward,
+        automatic: false,
+        ..experiment.attention.clone()
+    })
+}

@@ -1,0 +1,192 @@
+//! What this machine achieves, measured in a moment: what `strategy: auto` chooses by where no
+//! cluster is described.
+//!
+//! All ranks compute at once, each with its share of the cores, as they will; the fastest of a few
+//! tries counts, because what disturbs only ever slows down. Threads hand tensors over without
+//! copying them, so a link's time is that of waking up.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use annulus_attention::{Attention, Place, Qkv, Setting};
+use annulus_comm::{Communicator, Hold, Label, Move, threads};
+use annulus_experiment::{Cluster, Link, Rates};
+use annulus_ops::gpu::Processor;
+use annulus_ops::{Key, Pool, linear, normal};
+use annulus_sequence::{Heads, Mask, Return, Strategy};
+use candle_core::{DType, Device, Tensor};
+
+use crate::assemble::kernel;
+use crate::{Result, device};
+
+/// Rows of queries and of keys, and rows and columns of a product.
+const ROWS: usize = 512;
+/// Heads of the sample.
+const HEADS: usize = 2;
+/// Tries, after one that does not count.
+const TRIES: usize = 5;
+/// Messages that are timed together.
+const MESSAGES: usize = 32;
+/// Bytes of a large message.
+const LARGE: usize = 4 << 20;
+/// How long ranks wait for each other.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Of activations.
+    pub dtype: DType,
+    /// The attention kernel.
+    pub kernel: annulus_experiment::Kernel,
+    /// Whether it gives the same bits every time on a GPU too.
+    pub deterministic: bool,
+    /// Cores, dealt to the ranks.
+    pub cores: usize,
+    /// What computes instead of them.
+    pub processor: Option<Arc<dyn Processor>>,
+}
+
+/// Seconds of one rank.
+#[derive(Clone, Copy)]
+struct Seconds {
+    forward: f64,
+    backward: f64,
+    product: f64,
+    small: f64,
+    large: f64,
+}
+
+impl Sample {
+    /// This machine with `ranks` ranks on it.
+    ///
+    /// # Errors
+    /// When the kernel cannot run the sample.
+    pub fn measure(&self, ranks: usize) -> Result<Cluster> {
+        let options = threads::Options { world: ranks, deadline: DEADLINE, stop: Arc::default() };
+        let all = threads::run(&options, |comm| self.rank(&comm))?;
+        let mean = |of: fn(&Seconds) -> f64| all.iter().map(of).sum::<f64>() / ranks as f64;
+        let pairs = (ROWS * ROWS * HEADS * self.head_dim) as f64;
+        let typical = Cluster::threads(ranks, self.cores);
+        let rates = Rates {
+            forward: 4.0 * pairs / mean(|all| all.forward),
+            backward: 10.0 * pairs / mean(|all| all.backward),
+            products: 2.0 * (ROWS * ROWS * ROWS) as f64 / mean(|all| all.product),
+            ..typical.rates
+        };
+        if ranks == 1 {
+            return Ok(typical.clone().with_rates(rates, typical.inside));
+        }
+        let (latency, large) = (mean(|all| all.small), mean(|all| all.large));
+        // Never faster than a clock can tell.
+        let moving = (large - latency).max(latency / MESSAGES as f64);
+        let link = Link { bandwidth: LARGE as f64 / moving, latency };
+        Ok(Cluster { between: link, ..typical.with_rates(rates, link) })
+    }
+
+    fn rank(&self, comm: &Arc<dyn Communicator>) -> Result<Seconds> {
+        let pool = match &self.processor {
+            Some(processor) => Pool::on(processor.clone()),
+            None => Pool::new((self.cores / comm.world()).max(1)),
+        };
+        let device = device::of(self.processor.as_ref());
+        let random = |name: &str, shape: &[usize]| -> Result<Tensor> {
+            let key = Key { seed: 0, purpose: "measuring", name };
+            let values = normal(key, 0, shape.iter().product());
+            let tensor = Tensor::from_vec(values, shape, &Device::Cpu)?;
+            Ok(tensor.to_dtype(self.dtype)?.to_device(&device)?)
+        };
+        let shape = [1, HEADS, ROWS, self.head_dim];
+        let qkv = Qkv { q: random("q", &shape)?, k: random("k", &shape)?, v: random("v", &shape)? };
+        let gradient = random("dout", &shape)?;
+        let alone = comm.split(label(0), comm.rank(), 0)?;
+        let setting = Setting {
+            strategy: Strategy::Local,
+            mask: Mask::full(),
+            tokens: ROWS,
+            heads: Heads::equal(HEADS),
+            gradients: Return::default(),
+            scale: 1.0 / (self.head_dim as f64).sqrt(),
+        };
+        let attention =
+            Attention::new(&setting, alone, kernel(self.kernel, self.deterministic, &pool))?;
+        let attended = attention.forward(Place::default(), &qkv)?;
+        let (x, weight) = (random("x", &[ROWS, ROWS])?, random("w", &[ROWS, ROWS])?);
+        let timed = |work: &dyn Fn() -> Result<()>| fastest(comm.as_ref(), &device, work);
+        Ok(Seconds {
+            forward: timed(&|| Ok(attention.forward(Place::default(), &qkv).map(drop)?))?,
+            backward: timed(&|| {
+                let (qkv, attended) = (qkv.clone(), attended.clone());
+                let back = attention.backward(Place::default(), qkv, attended, gradient.clone());
+                Ok(back.map(drop)?)
+            })?,
+            product: timed(&|| Ok(linear(&pool, &x, &weight, None).map(drop)?))?,
+            small: messages(comm.as_ref(), 1)?,
+            large: messages(comm.as_ref(), LARGE)?,
+        })
+    }
+}
+
+/// Seconds of the fastest try that all ranks make at once.
+fn fastest(comm: &dyn Communicator, device: &Device, work: &dyn Fn() -> Result<()>) -> Result<f64> {
+    let mut best = f64::INFINITY;
+    for attempt in 0..=TRIES {
+        comm.barrier(label(attempt))?;
+        let start = Instant::now();
+        work()?;
+        device.synchronize()?;
+        if attempt > 0 {
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(best)
+}
+
+/// Seconds of one message of so many bytes around the ring, the fastest of a few rounds.
+fn messages(comm: &dyn Communicator, bytes: usize) -> Result<f64> {
+    let (rank, world) = (comm.rank(), comm.world());
+    if world == 1 {
+        return Ok(0.0);
+    }
+    let tensor = Tensor::zeros(bytes, DType::U8, &Device::Cpu)?;
+    let round = || -> Result<()> {
+        for hop in 0..MESSAGES {
+            let to = (rank + 1) % world;
+            let send = Move::Send { tensor: tensor.clone(), to, hold: Hold::Lend };
+            let receive = Move::Receive { from: (rank + world - 1) % world };
+            comm.exchange(label(hop), vec![send, receive])?.wait()?;
+        }
+        Ok(())
+    };
+    Ok(fastest(comm, &Device::Cpu, &round)? / MESSAGES as f64)
+}
+
+fn label(hop: usize) -> Label {
+    Label { step: 0, layer: 0, pass: "measuring", hop }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_measured_can_be_divided_by() {
+        let sample = Sample {
+            head_dim: 16,
+            dtype: DType::F32,
+            kernel: annulus_experiment::Kernel::Fused,
+            deterministic: true,
+            cores: 2,
+            processor: None,
+        };
+        for ranks in [1, 3] {
+            let Cluster { rates, inside, between, .. } = sample.measure(ranks).unwrap();
+            let speeds = [rates.forward, rates.backward, rates.products];
+            let links = [inside.bandwidth, inside.latency, between.bandwidth];
+            let fine = |value: &f64| value.is_finite() && *value > 0.0;
+            assert!(speeds.iter().chain(&links).all(fine), "{rates:?} {inside:?} {between:?}");
+        }
+    }
+}
