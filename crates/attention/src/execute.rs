@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_comm::Communicator;
 use annulus_memory::{Class, scope};
-use annulus_ops::attention::{Attended, AttentionKernel, Prepared};
+use annulus_ops::attention::{Attended, AttentionKernel, Dropout, Prepared};
 use annulus_ops::charge;
 use annulus_sequence::{
     Block, Extent, Flaw, Heads, Hop, Layout, Mask, Part, Pass, Positions, Return, Schedule,
@@ -81,6 +81,8 @@ pub struct Attention {
     schedules: Arc<Schedules>,
     /// What travels is of this type; `None`: values as they are computed with, sums in f32.
     pub(crate) wire: Wire<Option<DType>>,
+    /// Which weights are left out; step and layer are those of a call.
+    dropout: Option<Dropout>,
     pub(crate) comm: Arc<dyn Communicator>,
     pub(crate) kernel: Arc<dyn AttentionKernel>,
     /// Own keys and values of the last forward pass, until the next pass of any kind: a slower rank may still read them
@@ -128,6 +130,7 @@ impl Attention {
             positions: schedules.positions.clone(),
             schedules,
             wire: Wire::default(),
+            dropout: None,
             comm,
             kernel,
             kept: Arc::default(),
@@ -152,6 +155,18 @@ impl Attention {
         Attention { wire, ..self.clone() }
     }
 
+    /// The same where weights are left out, for a batch whose first row is sequence [`Dropout::sequence`] of its step. Which ones
+    /// depends on positions in the whole sequence, and on the step and the layer of a call, which take the place of its own.
+    #[must_use]
+    pub fn dropping(&self, dropout: Dropout) -> Attention {
+        Attention { dropout: Some(dropout), ..self.clone() }
+    }
+
+    /// The weights that are left out in a call.
+    pub(crate) fn dropped(&self, Place { step, layer }: Place) -> Option<Dropout> {
+        self.dropout.map(|dropout| Dropout { step, layer, ..dropout })
+    }
+
     /// The positions on this rank.
     pub fn positions(&self) -> &Positions {
         &self.positions[self.comm.rank()]
@@ -162,11 +177,11 @@ impl Attention {
         let _workspace = scope(Class::Workspace);
         self.keep(None);
         let (batch, heads, rows, dim) = qkv.q.dims4()?;
-        let mut running = Running::new(self, Pass::Forward, &qkv.q)?;
+        let mut running = Running::new(self, (Pass::Forward, place), &qkv.q)?;
         running.hold(self.own(Part::Query), vec![self.rounded(Part::Query, &qkv.q)?])?;
         let lent = self.lent(qkv)?;
         running.hold(self.own(Part::KeyValue), lent.to_vec())?;
-        running.run(place, self.hops(&self.schedules.forward))?;
+        running.run(self.hops(&self.schedules.forward))?;
         let zeros = |dtype, shape: &[usize]| Tensor::zeros(shape, dtype, qkv.q.device());
         let [out, lse] = two(match running.result(self.own(Part::Output))? {
             Some(tensors) => tensors,
@@ -194,7 +209,7 @@ impl Attention {
     ) -> Result<Qkv> {
         let _workspace = scope(Class::Workspace);
         self.keep(None);
-        let mut running = Running::new(self, Pass::Backward, &qkv.q)?;
+        let mut running = Running::new(self, (Pass::Backward, place), &qkv.q)?;
         if !self.own(Part::Query).is_empty() {
             let rounded = |tensor| self.rounded(Part::Query, tensor);
             let gradient = rounded(&gradient)?.to_dtype(qkv.q.dtype())?;
@@ -206,7 +221,7 @@ impl Attention {
         running.hold(self.own(Part::KeyValue), self.lent(&qkv)?.to_vec())?;
         let like = [&qkv.q, &qkv.k, &qkv.v].map(|tensor| (tensor.dtype(), tensor.shape().clone()));
         drop(qkv);
-        running.run(place, self.hops(&self.schedules.backward))?;
+        running.run(self.hops(&self.schedules.backward))?;
         let queries = running.result(self.own(Part::QueryGradient))?;
         let keys = running.result(self.own(Part::Gradient))?;
         let device = running.finish();

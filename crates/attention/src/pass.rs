@@ -22,6 +22,7 @@ use crate::{Attention, Place};
 pub(crate) struct Running<'a> {
     attention: &'a Attention,
     pass: Pass,
+    place: Place,
     held: Buffers,
     /// Of queries that have seen some of their keys.
     states: BTreeMap<Block, BTreeMap<Rows, Box<dyn State>>>,
@@ -35,12 +36,27 @@ pub(crate) struct Running<'a> {
 
 impl<'a> Running<'a> {
     /// Of queries like these: [B, Hq, S, D].
-    pub(crate) fn new(attention: &'a Attention, pass: Pass, q: &Tensor) -> Result<Running<'a>> {
+    pub(crate) fn new(
+        attention: &'a Attention,
+        (pass, place): (Pass, Place),
+        q: &Tensor,
+    ) -> Result<Running<'a>> {
         let (batch, _, _, head_dim) = q.dims4()?;
         let travels = Travels::new(attention, pass == Pass::Backward);
         let (held, states) = (Buffers::default(), BTreeMap::new());
         let (dtype, device) = (q.dtype(), q.device().clone());
-        Ok(Running { attention, pass, held, states, travels, batch, head_dim, dtype, device })
+        Ok(Running {
+            attention,
+            pass,
+            place,
+            held,
+            states,
+            travels,
+            batch,
+            head_dim,
+            dtype,
+            device,
+        })
     }
 
     /// What the pass starts with.
@@ -51,9 +67,9 @@ impl<'a> Running<'a> {
         self.held.put(block, tensors, &*self.attention.kernel)
     }
 
-    pub(crate) fn run(&mut self, place: Place, hops: &[Hop]) -> Result<()> {
+    pub(crate) fn run(&mut self, hops: &[Hop]) -> Result<()> {
         for (index, hop) in hops.iter().enumerate() {
-            let label = self.label(place, index);
+            let label = self.label(index);
             travelling(|| self.travels.post(label, hop, &mut self.held))?;
             self.compute(hop)?;
             hop.finishes.iter().try_for_each(|queries| self.finish_queries(*queries))?;
@@ -81,6 +97,7 @@ impl<'a> Running<'a> {
             self.held.put(*sum, zeros, &*self.attention.kernel)?;
         }
         let keys = self.held.keys(&hop.tiles)?;
+        let dropout = self.attention.dropped(self.place);
         for tiles in hop.tiles.chunk_by(|a, b| a.queries == b.queries) {
             // Made anew for every block of queries: kept for all of them they would grow with the whole sequence.
             let mut seen: BTreeMap<Rows, Vec<Seen>> = BTreeMap::new();
@@ -89,7 +106,7 @@ impl<'a> Running<'a> {
                     bail!("attention: {tile:?} has no keys")
                 };
                 for view in self.views(tile) {
-                    let one = Seen::new(tile.keys, view, k, v)?;
+                    let one = Seen::new(tile, view, [k, v], dropout)?;
                     seen.entry(one.queries()).or_default().push(one);
                 }
             }
@@ -234,7 +251,8 @@ impl<'a> Running<'a> {
         View::all(&self.attention.mask, &q, &k)
     }
 
-    fn label(&self, Place { step, layer }: Place, hop: usize) -> Label {
+    fn label(&self, hop: usize) -> Label {
+        let Place { step, layer } = self.place;
         let pass = match self.pass {
             Pass::Forward => "forward",
             Pass::Backward => "backward",

@@ -3,8 +3,8 @@
 //! A kernel takes at most two intervals for every row. A mask that shows more is cut into views of all rows or of the rows of
 //! one residue class; a class of queries has a running state of its own, and in the end all of a row's results are one softmax.
 
-use annulus_ops::attention::{Attended, Tile};
-use annulus_sequence::{Block, Rows, View};
+use annulus_ops::attention::{Attended, Dropout, Dropped, Tile};
+use annulus_sequence::{Block, Rows, TilePlan, View};
 use candle_core::{DType, Device, Result, Tensor};
 
 /// A view of the keys of a block, with the rows it is of.
@@ -14,13 +14,21 @@ pub(crate) struct Seen {
     view: View,
     k: Tensor,
     v: Tensor,
+    /// The weights that are left out, and the first query head.
+    dropped: Option<(Dropout, usize)>,
 }
 
 impl Seen {
-    /// Of keys and values [B, H, S, D].
-    pub(crate) fn new(of: Block, view: View, k: &Tensor, v: &Tensor) -> Result<Seen> {
+    /// A view of a tile with keys and values [B, H, S, D].
+    pub(crate) fn new(
+        tile: &TilePlan,
+        view: View,
+        [k, v]: [&Tensor; 2],
+        dropout: Option<Dropout>,
+    ) -> Result<Seen> {
         let [k, v] = [rows(k, view.keys.rows)?, rows(v, view.keys.rows)?];
-        Ok(Seen { of, view, k, v })
+        let dropped = dropout.map(|dropout| (dropout, tile.queries.heads.start));
+        Ok(Seen { of: tile.keys, view, k, v, dropped })
     }
     /// The query rows.
     pub(crate) fn queries(&self) -> Rows {
@@ -35,7 +43,10 @@ impl Seen {
         self.keys().are_all_of(self.of.rows.len())
     }
     pub(crate) fn tile(&self) -> Tile<'_> {
-        Tile { k: &self.k, v: &self.v, visibility: &self.view.visibility }
+        let View { queries, keys, visibility } = &self.view;
+        let (queries, keys) = (&queries.positions, &keys.positions);
+        let dropped = self.dropped.map(|(dropout, head)| Dropped { dropout, head, queries, keys });
+        Tile { dropped, ..Tile::new(&self.k, &self.v, visibility) }
     }
 }
 

@@ -117,7 +117,7 @@ impl Point {
         let Inputs { q, k, v, .. } = &self.inputs;
         let visibility = self.visibility();
         let mut state = self.kernel.begin(q, self.scale())?;
-        let tile = Tile { k, v, visibility: &visibility };
+        let tile = Tile::new(k, v, &visibility);
         self.kernel.forward(&[tile], &mut *state, &|| Ok(()))?;
         Ok(self.kernel.finish(state)?)
     }
@@ -126,7 +126,7 @@ impl Point {
         let Inputs { q, k, v, gradient } = &self.inputs;
         let visibility = self.visibility();
         let mut state = self.kernel.begin_backward(q, attended, gradient, self.scale())?;
-        let tile = BackwardTile { tile: Tile { k, v, visibility: &visibility }, carried: None };
+        let tile = BackwardTile { tile: Tile::new(k, v, &visibility), carried: None };
         self.kernel.backward(vec![tile], &mut *state, &|| Ok(()))?;
         self.kernel.finish_backward(state)?;
         Ok(())

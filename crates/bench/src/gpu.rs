@@ -192,7 +192,7 @@ impl Point {
     }
 
     fn tile(&self) -> Tile<'_> {
-        Tile { k: &self.k, v: &self.v, visibility: &self.visibility }
+        Tile::new(&self.k, &self.v, &self.visibility)
     }
 
     fn line(&self, rung: Rung, pass: &str, deterministic: bool, speed: Quartiles) -> Fields {

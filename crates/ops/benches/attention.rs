@@ -33,7 +33,7 @@ impl Inputs {
 
     fn tile(&self) -> Tile<'_> {
         let [_, k, v, _] = &self.tensors;
-        Tile { k, v, visibility: &self.visibility }
+        Tile::new(k, v, &self.visibility)
     }
 
     fn forward(&self, kernel: &Fused) -> Result<Attended> {

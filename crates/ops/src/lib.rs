@@ -22,6 +22,7 @@ pub mod gpu;
 mod gradients;
 mod linear;
 mod matrix;
+mod philox;
 mod pool;
 mod projections;
 mod random;

@@ -121,7 +121,7 @@ pub fn attend_tile(
     let Question { q, k, v, gradient, mask, scale } = &question.on(&split.device())?;
     let kernel = split.kernel();
     let seen = [Visibility::new(mask, queries, keys)];
-    let tile = Tile { k, v, visibility: &seen };
+    let tile = Tile::new(k, v, &seen);
     let mut state = kernel.begin(q, *scale)?;
     kernel.forward(std::slice::from_ref(&tile), &mut *state, &|| Ok(()))?;
     let attended = kernel.finish(state)?;

@@ -9,6 +9,7 @@ use annulus_sequence::{Mask, Positions};
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::sizes::{Queries, widened, wrong};
+use super::{Dropout, Dropped};
 
 /// What dense attention gives, all f64.
 #[derive(Clone, Debug)]
@@ -43,6 +44,20 @@ pub fn dense(
     keys: &Positions,
     scale: f64,
 ) -> Result<Dense> {
+    dense_dropped([q, k, v, gradient], mask, [queries, keys], scale, None)
+}
+
+/// The same of q, k, v and the output's gradient where some weights are left out, of all query heads there are.
+///
+/// # Errors
+/// As [`dense`].
+pub fn dense_dropped(
+    [q, k, v, gradient]: [&Tensor; 4],
+    mask: &Mask,
+    [queries, keys]: [&Positions; 2],
+    scale: f64,
+    dropout: Option<Dropout>,
+) -> Result<Dense> {
     let sizes = Queries::new(q, scale)?;
     let (batch, kv_heads, columns, _) = k.dims4()?;
     check(sizes, q, k, v, gradient)?;
@@ -51,21 +66,29 @@ pub fn dense(
         let wanted = (sizes.rows, columns);
         return wrong(&format!("positions of {positions:?} queries and keys, wanted {wanted:?}"));
     }
-    let keys: Vec<usize> = keys.iter().collect();
+    let at: Vec<usize> = keys.iter().collect();
     let seen_by = |row: usize, query: usize| -> Vec<usize> {
-        (0..columns).filter(|&column| mask.allows_in(row, query, keys[column])).collect()
+        (0..columns).filter(|&column| mask.allows_in(row, query, at[column])).collect()
     };
     // By batch row, as far as the mask tells them apart.
     let visible: Vec<Vec<Vec<usize>>> = (0..mask.rows())
         .map(|row| queries.iter().map(|query| seen_by(row, query)).collect())
         .collect();
 
+    let dropped = dropout.map(|dropout| Dropped { dropout, head: 0, queries, keys });
+    let factor = |head: usize, row, column| {
+        let (batch, head) = (head / sizes.heads, head % sizes.heads);
+        let factor = dropped.map(|dropped| dropped.factor(batch, head, row, column));
+        factor.map_or(1.0, f64::from)
+    };
     let mut rows = Rows::new(sizes.dim, scale, [q, k, v, gradient])?;
     for head in 0..batch * sizes.heads {
         let keys = head / (sizes.heads / kv_heads) * columns;
         let visible = &visible[(head / sizes.heads).min(visible.len() - 1)];
         for (row, visible) in visible.iter().enumerate().filter(|(_, seen)| !seen.is_empty()) {
-            rows.attend(head * sizes.rows + row, keys, visible);
+            let factors: Vec<f64> =
+                visible.iter().map(|column| factor(head, row, *column)).collect();
+            rows.attend(head * sizes.rows + row, keys, visible, &factors);
         }
     }
     let keys = (batch, kv_heads, columns, sizes.dim);
@@ -111,8 +134,8 @@ impl Rows {
         })
     }
 
-    /// Everything of query row `row`, which sees the `visible` rows of keys from `keys` on.
-    fn attend(&mut self, row: usize, keys: usize, visible: &[usize]) {
+    /// Everything of query row `row`, which sees the `visible` rows of keys from `keys` on, their weights multiplied by `factors`.
+    fn attend(&mut self, row: usize, keys: usize, visible: &[usize], factors: &[f64]) {
         let at = |row: usize| row * self.dim..(row + 1) * self.dim;
         let key = |column: usize| at(keys + column);
         let (query, gradient) = (&self.q[at(row)], &self.gradient[at(row)]);
@@ -122,13 +145,13 @@ impl Rows {
         let scores: Vec<f64> = visible.iter().map(score).collect();
         self.lse[row] = log_sum_exp(&scores);
         let p: Vec<f64> = scores.iter().map(|score| (score - self.lse[row]).exp()).collect();
-        for (&column, p) in visible.iter().zip(&p) {
-            add(out, *p, &self.v[key(column)]);
-            add(&mut self.dv[key(column)], *p, gradient);
+        for ((&column, p), factor) in visible.iter().zip(&p).zip(factors) {
+            add(out, p * factor, &self.v[key(column)]);
+            add(&mut self.dv[key(column)], p * factor, gradient);
         }
         let delta = dot(gradient, out);
-        for (&column, p) in visible.iter().zip(&p) {
-            let ds = self.scale * p * (dot(gradient, &self.v[key(column)]) - delta);
+        for ((&column, p), factor) in visible.iter().zip(&p).zip(factors) {
+            let ds = self.scale * p * (factor * dot(gradient, &self.v[key(column)]) - delta);
             add(&mut self.dq[at(row)], ds, &self.k[key(column)]);
             add(&mut self.dk[key(column)], ds, query);
         }

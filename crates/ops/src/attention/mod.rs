@@ -4,6 +4,7 @@
 //! sum) is f32, its own, and carried across tiles and hops, so that hop boundaries are invisible and nothing is merged.
 
 mod dense;
+mod dropout;
 mod fused;
 mod reference;
 pub(crate) mod sizes;
@@ -14,7 +15,8 @@ use std::fmt::Debug;
 use annulus_sequence::Visibility;
 use candle_core::{Result, Tensor};
 
-pub use dense::{Dense, dense};
+pub use dense::{Dense, dense, dense_dropped};
+pub use dropout::{Dropout, Dropped};
 pub use fused::{Fused, Instructions};
 pub use reference::Reference;
 pub(crate) use sizes::wrong;
@@ -33,6 +35,15 @@ pub struct Tile<'a> {
     pub v: &'a Tensor,
     /// Who sees whom: one for all batch rows, or one per batch row.
     pub visibility: &'a [Visibility],
+    /// Which weights are left out; none: none.
+    pub dropped: Option<Dropped<'a>>,
+}
+
+impl<'a> Tile<'a> {
+    /// Where no weight is left out.
+    pub fn new(k: &'a Tensor, v: &'a Tensor, visibility: &'a [Visibility]) -> Tile<'a> {
+        Tile { k, v, visibility, dropped: None }
+    }
 }
 
 /// The same for backward: with the gradients of keys and values so far.

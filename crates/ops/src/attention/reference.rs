@@ -82,7 +82,7 @@ impl AttentionKernel for Reference {
                 progress()?;
                 let spans = spans(tile.visibility, head / state.sizes.heads);
                 for (row, spans) in spans.iter().enumerate() {
-                    state.fold(head, row, spans, keys, &k, &v);
+                    state.fold(head, row, spans, (keys, tile), [&k, &v]);
                 }
             }
         }
@@ -147,7 +147,15 @@ impl AttentionKernel for Reference {
 
 impl Forward {
     /// Folds the keys that one row sees into its running output, maximum and sum.
-    fn fold(&mut self, head: usize, row: usize, spans: &Spans, keys: Keys, k: &[f64], v: &[f64]) {
+    fn fold(
+        &mut self,
+        head: usize,
+        row: usize,
+        spans: &Spans,
+        (keys, tile): (Keys, &Tile<'_>),
+        [k, v]: [&[f64]; 2],
+    ) {
+        let factor = factors(tile, self.sizes.heads, head, row);
         let dim = self.sizes.dim;
         let row = head * self.sizes.rows + row;
         let start = head / (self.sizes.heads / keys.heads) * keys.rows;
@@ -159,8 +167,9 @@ impl Forward {
             let maximum = self.maximum[row].max(score);
             // Nothing was seen yet where the maximum is -inf: the factor is 0, and no difference of infinities is taken.
             let (kept, weight) = ((self.maximum[row] - maximum).exp(), (score - maximum).exp());
+            let left = weight * factor(column);
             for (out, value) in out.iter_mut().zip(&v[key]) {
-                *out = *out * kept + weight * value;
+                *out = *out * kept + left * value;
             }
             self.sum[row] = self.sum[row] * kept + weight;
             self.maximum[row] = maximum;
@@ -180,7 +189,7 @@ impl Backward {
         for head in 0..self.sizes.batch * self.sizes.heads {
             progress()?;
             for (row, spans) in spans(tile.visibility, head / self.sizes.heads).iter().enumerate() {
-                self.row(head, row, spans, keys, [&k, &v], [&mut dk, &mut dv]);
+                self.row(head, row, spans, (keys, &tile), [&k, &v], [&mut dk, &mut dv]);
             }
         }
         let shape = (self.sizes.batch, keys.heads, keys.rows, self.sizes.dim);
@@ -199,10 +208,11 @@ impl Backward {
         head: usize,
         row: usize,
         spans: &Spans,
-        keys: Keys,
+        (keys, tile): (Keys, &Tile<'_>),
         [k, v]: [&[f64]; 2],
         [dk, dv]: [&mut [f64]; 2],
     ) {
+        let factor = factors(tile, self.sizes.heads, head, row);
         let dim = self.sizes.dim;
         let row = head * self.sizes.rows + row;
         let start = head / (self.sizes.heads / keys.heads) * keys.rows;
@@ -212,11 +222,22 @@ impl Backward {
             let key = (start + column) * dim..(start + column + 1) * dim;
             let (key_row, value_row) = (&k[key.clone()], &v[key.clone()]);
             let p = (self.scale * dot(query, key_row) - self.lse[row]).exp();
-            let ds = self.scale * p * (dot(gradient, value_row) - self.delta[row]);
-            add(&mut dv[key.clone()], p, gradient);
+            let factor = factor(column);
+            let ds = self.scale * p * (factor * dot(gradient, value_row) - self.delta[row]);
+            add(&mut dv[key.clone()], p * factor, gradient);
             add(&mut dk[key], ds, query);
             add(&mut self.dq[at.clone()], ds, key_row);
         }
+    }
+}
+
+/// What the weights of a query row are multiplied by, by key column.
+fn factors(tile: &Tile<'_>, heads: usize, head: usize, row: usize) -> impl Fn(usize) -> f64 {
+    let (batch, head) = (head / heads, head % heads);
+    let dropped = tile.dropped;
+    move |column| {
+        let factor = dropped.map(|dropped| dropped.factor(batch, head, row, column));
+        factor.map_or(1.0, f64::from)
     }
 }
 

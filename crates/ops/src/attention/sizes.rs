@@ -3,7 +3,7 @@
 use annulus_sequence::{Spans, Visibility};
 use candle_core::{DType, Error, Result, Tensor};
 
-use super::{Attended, Prepared, Tile};
+use super::{Attended, Dropped, Prepared, Tile};
 
 /// The sizes of a block of queries, [batch, heads, rows, dim]; none is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,13 @@ impl Queries {
         }
         let keys = Keys { heads, rows };
         self.check_visibility(tile.visibility, keys)?;
+        if let Some(Dropped { queries, keys: columns, .. }) = tile.dropped {
+            let found = (queries.tokens(), columns.tokens());
+            if found != (self.rows, rows) {
+                let wanted = (self.rows, rows);
+                return wrong(&format!("weights left out of {found:?}, wanted {wanted:?}"));
+            }
+        }
         Ok(keys)
     }
 

@@ -3,6 +3,7 @@
 
 mod bits;
 mod carried;
+mod dropped;
 mod exact;
 mod golden;
 mod refused;

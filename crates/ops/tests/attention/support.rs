@@ -111,7 +111,7 @@ impl Case {
 
 impl Shard {
     pub(crate) fn tile(&self) -> Tile<'_> {
-        Tile { k: &self.k, v: &self.v, visibility: &self.visibility }
+        Tile::new(&self.k, &self.v, &self.visibility)
     }
 }
 

@@ -73,7 +73,7 @@ fn back(tensor: &Tensor) -> Tensor {
 
 impl Shard {
     fn tile(&self) -> Tile<'_> {
-        Tile { k: &self.k, v: &self.v, visibility: &self.visibility }
+        Tile::new(&self.k, &self.v, &self.visibility)
     }
 
     /// Copies, since they are added to in place.

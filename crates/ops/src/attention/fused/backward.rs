@@ -93,7 +93,7 @@ impl Backward {
         let [q, k, v, gradient] = [&self.q, &k, &v, &self.gradient].map(Held::new);
         let (q, k, v, gradient) = (q?, k?, v?, gradient?);
         let sources = [q.source(), k.source(), v.source()];
-        let inputs = Inputs::new((self.sizes, keys), sources, tile.visibility);
+        let inputs = Inputs::new((self.sizes, keys), sources, &tile);
         let places = inputs.heads() * inputs.row_blocks();
         let tile = TileGradients {
             pool,

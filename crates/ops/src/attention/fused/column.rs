@@ -270,6 +270,10 @@ impl Between {
             to.extend_from_slice(&from[range.clone()]);
             to.resize(rows, rest);
         }
+        let drop = inputs.drop(place);
+        if let Some(drop) = &drop {
+            machine.call(drop.of(&mut self.ds.natural));
+        }
         machine.call(Differentiate {
             scores: &mut self.p.natural,
             gradients: &mut self.ds.natural,
@@ -278,6 +282,9 @@ impl Between {
             shift: &self.shift,
             delta: &self.delta,
         });
+        if let Some(drop) = &drop {
+            machine.call(drop.of(&mut self.p.natural));
+        }
         [&mut self.p, &mut self.ds].map(|room| room.split(machine, STEP, columns.len()))
     }
 }

@@ -100,7 +100,7 @@ impl Forward {
             .map(|((out, maximum), sum)| Mutex::new(Rows { out, maximum, sum }));
         let fold = TileFold {
             pool,
-            inputs: Inputs::new((self.sizes, keys), sources, tile.visibility),
+            inputs: Inputs::new((self.sizes, keys), sources, tile),
             scale: self.scale,
             state: state.collect(),
             scratch: &self.scratch,
@@ -292,6 +292,9 @@ impl Scratch {
             kept: &mut self.kept,
         });
         let weights = &mut self.scores[..rows * STEP];
+        if let Some(drop) = inputs.drop(place) {
+            machine.call(drop.of(weights));
+        }
         machine.call(Natural { rows: weights, step: STEP, width: columns.len() });
         let exist = inputs.keys.rows - columns.start;
         for (rows, seen) in place.piece.extents(spans) {

@@ -10,9 +10,11 @@ use annulus_sequence::{Spans, Visibility};
 use candle_core::{CpuStorage, DType, Result, Storage, StorageRef, Tensor};
 use half::bf16;
 
+use super::drop::Drop;
 use super::machine::{Leaf, Machine, PANEL};
 use super::pieces::{COLUMNS, Piece, ROWS, Reach};
 use crate::attention::sizes::{Keys, Queries, wrong};
+use crate::attention::{Dropped, Tile};
 
 /// A tensor's elements, contiguous, held against writers.
 pub(super) struct Held<'a> {
@@ -137,6 +139,8 @@ pub(super) struct Inputs<'a> {
     visibility: &'a [Visibility],
     /// Likewise, by block of query rows.
     reaches: Vec<Vec<Reach>>,
+    /// Which weights are left out.
+    dropped: Option<Dropped<'a>>,
 }
 
 /// A piece of one query head's scores.
@@ -153,11 +157,11 @@ impl<'a> Inputs<'a> {
     pub(super) fn new(
         (sizes, keys): (Queries, Keys),
         [q, k, v]: [Source<'a>; 3],
-        visibility: &'a [Visibility],
+        &Tile { visibility, dropped, .. }: &Tile<'a>,
     ) -> Inputs<'a> {
         let of = |one: &Visibility| one.queries.chunks(ROWS).map(Reach::new).collect();
         let reaches = visibility.iter().map(of).collect();
-        Inputs { sizes, keys, q, k, v, visibility, reaches }
+        Inputs { sizes, keys, q, k, v, visibility, reaches, dropped }
     }
 
     /// Elements of a row, in whole panels.
@@ -221,6 +225,14 @@ impl<'a> Inputs<'a> {
         let start = kv_head * self.keys.rows;
         let end = self.keys.rows.min((block + 1) * COLUMNS);
         start + block * COLUMNS..start + end
+    }
+
+    /// What leaves weights of a piece out; none where nothing does.
+    pub(super) fn drop(&self, place: Place<'_>) -> Option<Drop> {
+        let Place { head, block, piece } = place;
+        let (batch, head) = (head / self.sizes.heads, head % self.sizes.heads);
+        let dropped = self.dropped?;
+        Some(Drop::new(&dropped, (batch, head), self.block_rows(block), piece.columns.clone()))
     }
 
     /// What a block's query rows see.

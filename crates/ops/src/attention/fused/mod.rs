@@ -7,6 +7,7 @@
 
 mod backward;
 mod column;
+mod drop;
 mod forward;
 mod inputs;
 mod machine;

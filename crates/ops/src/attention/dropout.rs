@@ -1,0 +1,226 @@
+//! Dropout of attention's weights (Srivastava et al., JMLR 15, 2014), by where queries and keys are in the whole sequence.
+//!
+//! Whether a weight is left out is a pure function of seed, step, layer, sequence, query head and the two positions: neither
+//! ranks nor layout, strategy, tiles or recomputation change it, and there is nothing to keep for backward. With p the weights,
+//! m what they are multiplied by (0, or 1 / (1 - probability)):
+//!
+//! ```text
+//! out = (m p) v    dv = (m p)T g    ds = p (m (g vT) - sum(g out))
+//! ```
+
+use annulus_sequence::Positions;
+
+use crate::philox::philox;
+
+/// The weights that are left out of one layer's attention in one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dropout {
+    /// The experiment's seed.
+    pub seed: u64,
+    /// The share of weights that are left out, from 0 to below 1.
+    pub probability: f64,
+    /// The optimizer step.
+    pub step: u64,
+    /// The layer, below 2^16.
+    pub layer: usize,
+    /// The number of the batch's first row among the sequences of the step, below 2^32.
+    pub sequence: usize,
+}
+
+/// The same for a tile.
+#[derive(Clone, Copy, Debug)]
+pub struct Dropped<'a> {
+    /// Of the layer and the step.
+    pub dropout: Dropout,
+    /// The number of the tile's first query head among all, below 2^16 with those that follow.
+    pub head: usize,
+    /// Where the queries are in the whole sequence, below 2^32.
+    pub queries: &'a Positions,
+    /// Where the keys are.
+    pub keys: &'a Positions,
+}
+
+/// Keys that one call draws for.
+const TOGETHER: u32 = 4;
+
+/// What draws need, worked out once: which of 2^32 equally likely words leave a weight out, and what the others make of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draws {
+    key: [u32; 2],
+    threshold: u32,
+    scale: f32,
+    layer: u32,
+}
+
+/// A row of weights: a sequence, a query head and a query.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) sequence: u32,
+    pub(crate) head: u32,
+    pub(crate) query: u32,
+}
+
+impl Dropout {
+    /// What the weight of `key` for `query` is multiplied by, in sequence `sequence` of the step and query head `head`.
+    pub fn factor(&self, sequence: usize, head: usize, query: usize, key: usize) -> f32 {
+        let [sequence, head, query, key] = [sequence, head, query, key].map(|n| n as u32);
+        let draws = self.draws();
+        let row = Row { sequence, head, query };
+        let words = draws.words(row, [key / TOGETHER]);
+        draws.factor(words[(key % TOGETHER) as usize][0])
+    }
+
+    pub(crate) fn draws(&self) -> Draws {
+        let step = [self.step as u32, (self.step >> 32) as u32, 0, 0];
+        let seed = [self.seed as u32, (self.seed >> 32) as u32];
+        let [[first], [second], ..] = philox(step.map(|word| [word]), seed);
+        Draws {
+            key: [first, second],
+            threshold: (self.probability * 4_294_967_296.0) as u32,
+            scale: (1.0 / (1.0 - self.probability)) as f32,
+            layer: self.layer as u32,
+        }
+    }
+}
+
+impl Draws {
+    /// The words of every four keys of a row, by `key / 4`.
+    #[inline(always)]
+    pub(crate) fn words<const N: usize>(&self, row: Row, keys: [u32; N]) -> [[u32; N]; 4] {
+        let Row { sequence, head, query } = row;
+        philox([keys, [query; N], [sequence; N], [self.layer << 16 | head; N]], self.key)
+    }
+
+    /// What a weight with these bits is multiplied by.
+    #[inline(always)]
+    pub(crate) fn factor(&self, word: u32) -> f32 {
+        if word < self.threshold { 0.0 } else { self.scale }
+    }
+}
+
+/// The keys of a block by their draws.
+#[derive(Debug, Default)]
+pub(crate) struct Drawn {
+    /// `key / 4`, without neighbours that are equal.
+    pub(crate) groups: Vec<u32>,
+    /// By key: the place of its group, and its word.
+    pub(crate) words: Vec<(u32, u32)>,
+}
+
+impl Drawn {
+    pub(crate) fn new(keys: impl Iterator<Item = usize>) -> Drawn {
+        let mut drawn = Drawn::default();
+        for key in keys {
+            let (group, word) = (key as u32 / TOGETHER, key as u32 % TOGETHER);
+            if drawn.groups.last() != Some(&group) {
+                drawn.groups.push(group);
+            }
+            drawn.words.push((drawn.groups.len() as u32 - 1, word));
+        }
+        drawn
+    }
+}
+
+impl Dropped<'_> {
+    /// What a weight is multiplied by, by batch row and query head of the tile, query row and key column.
+    pub(crate) fn factor(&self, batch: usize, head: usize, row: usize, column: usize) -> f32 {
+        let [query, key] = [(self.queries, row), (self.keys, column)]
+            .map(|(positions, index)| positions.at(index).unwrap_or_default());
+        let Dropped { dropout, head: first, .. } = *self;
+        dropout.factor(dropout.sequence + batch, first + head, query, key)
+    }
+    /// A row of the batch, a query head and a query of the tile as the row that is drawn for.
+    pub(crate) fn row(&self, batch: usize, head: usize, query: usize) -> Row {
+        let Dropped { dropout, head: first, .. } = *self;
+        let (sequence, head) = (dropout.sequence + batch, first + head);
+        Row { sequence: sequence as u32, head: head as u32, query: query as u32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DROPOUT: Dropout = Dropout { seed: 3, probability: 0.3, step: 5, layer: 2, sequence: 0 };
+
+    /// Every weight of some rows as 1 where it is left out.
+    fn gone(dropout: Dropout, sequence: usize, head: usize) -> Vec<Vec<f64>> {
+        let left_out = |query, key| f64::from(dropout.factor(sequence, head, query, key) == 0.0);
+        (0..200).map(|query| (0..200).map(|key| left_out(query, key)).collect()).collect()
+    }
+
+    fn mean(values: impl Iterator<Item = f64>) -> f64 {
+        let values: Vec<f64> = values.collect();
+        values.iter().sum::<f64>() / values.len() as f64
+    }
+
+    /// Five standard errors of a share of 40,000.
+    fn near(found: f64, wanted: f64) {
+        let error = (wanted * (1.0 - wanted) / 40_000.0).sqrt();
+        assert!((found - wanted).abs() <= 5.0 * error, "{found}, wanted {wanted}");
+    }
+
+    #[test]
+    fn as_many_are_left_out_as_are_to_be() {
+        for probability in [0.0, 0.1, 0.3, 0.9] {
+            let dropout = Dropout { probability, ..DROPOUT };
+            near(mean(gone(dropout, 0, 0).into_iter().flatten()), probability);
+            let kept = (1.0 / (1.0 - probability)) as f32;
+            let factors = (0..64).map(|key| dropout.factor(0, 0, 9, key));
+            assert!(factors.into_iter().all(|factor| factor == 0.0 || factor == kept));
+        }
+    }
+
+    #[test]
+    fn neighbours_of_all_kinds_are_independent() {
+        let here = gone(DROPOUT, 0, 0);
+        let both = |a: &[Vec<f64>], b: &[Vec<f64>]| {
+            let pairs = std::iter::zip(a.iter().flatten(), b.iter().flatten());
+            near(mean(pairs.map(|(a, b)| a * b)), 0.09);
+        };
+        let others = [
+            gone(Dropout { seed: 4, ..DROPOUT }, 0, 0),
+            gone(Dropout { seed: 3 | 1 << 32, ..DROPOUT }, 0, 0),
+            gone(Dropout { step: 6, ..DROPOUT }, 0, 0),
+            gone(Dropout { step: 5 | 1 << 32, ..DROPOUT }, 0, 0),
+            gone(Dropout { layer: 3, ..DROPOUT }, 0, 0),
+            gone(DROPOUT, 1, 0),
+            gone(DROPOUT, 0, 1),
+        ];
+        for other in &others {
+            both(&here, other);
+        }
+        let transposed: Vec<Vec<f64>> =
+            (0..200).map(|key| here.iter().map(|row| row[key]).collect()).collect();
+        let off = |a: &[Vec<f64>], b: &[Vec<f64>]| {
+            let pairs = a.iter().flatten().zip(b.iter().flatten()).enumerate();
+            let pairs = pairs.filter(|(index, _)| index / 200 != index % 200);
+            near(mean(pairs.map(|(_, (a, b))| a * b)), 0.09);
+        };
+        off(&here, &transposed);
+        for distance in [1, 2, 3, 4] {
+            let rows = here.iter().flat_map(|row| row.windows(distance + 1));
+            near(mean(rows.map(|window| window[0] * window[distance])), 0.09);
+            let rows = here
+                .windows(distance + 1)
+                .flat_map(|rows| std::iter::zip(&rows[0], &rows[distance]).map(|(a, b)| a * b));
+            near(mean(rows), 0.09);
+        }
+    }
+
+    #[test]
+    fn keys_share_draws_wherever_they_are() {
+        for step in [1, 2, 3, 5, 8] {
+            let keys: Vec<usize> = (1..).step_by(step).take(40).collect();
+            let drawn = Drawn::new(keys.iter().copied());
+            let draws = DROPOUT.draws();
+            let row = Row { sequence: 7, head: 1, query: 30 };
+            for (key, (group, word)) in keys.iter().zip(&drawn.words) {
+                let words = draws.words(row, [drawn.groups[*group as usize]; 3]);
+                let found = draws.factor(words[*word as usize][2]);
+                assert_eq!(found, DROPOUT.factor(7, 1, 30, *key));
+            }
+            assert!(drawn.groups.len() <= 40.min(40 * step / 4 + 2));
+        }
+    }
+}
