@@ -189,6 +189,33 @@ fn double_rings() {
     }
 }
 
+/// One layer of Llama 3 8B over 8 ranks of 16k positions in bf16, in MiB. Queries that travel take
+/// 256 less than in BurstAttention's way, where their gradients go all the way round.
+#[test]
+fn a_layer_of_llama_3() {
+    let case = Case {
+        mask: Mask::causal(),
+        world: 8,
+        heads: Heads { query: 32, key_value: 8 },
+    };
+    let split = |s: Strategy| s.split(&case.mask, 8 * 16_384, 8, case.heads).expect("it deals");
+    let sent = |schedule: &Schedule, sums| {
+        let shape = BlockShape { batch: 1, head_dim: 128, wire: Wire::new(2, sums) };
+        Bytes::of(schedule, shape).0[3] as f64 / f64::from(1 << 20)
+    };
+    let forward = |s: Strategy| sent(&s.forward(&split(s)).expect("it runs"), 4);
+    let back = |s: Strategy, how, sums| sent(&s.backward(&split(s), how).expect("it runs"), sums);
+    let (ring, gather) = (Strategy::MEGATRON, Strategy::ALL_GATHER);
+    assert_eq!([forward(ring), forward(gather)], [448.0; 2]);
+    assert_eq!(back(ring, Return::Travelling, 4), 1472.0);
+    assert_eq!(back(ring, Return::Reversed, 2), 896.0);
+    assert_eq!(back(gather, Return::Reversed, 2), 896.0);
+    assert_eq!(back(ring, Return::Queries, 4), 3868.0 - 256.0);
+    // And an f32 of log-sum-exp for every output.
+    assert_eq!(forward(Strategy::Ulysses), 280.0 + 1.75);
+    assert_eq!(forward(Strategy::Usp { shape: Some([4, 2]) }), 240.0 + 1.5 + 64.0);
+}
+
 /// A window of W over contiguous chunks of n: of the t-th chunk before its own, a rank sees the
 /// last W - 1 - (t - 1) n rows.
 #[test]
