@@ -20,7 +20,7 @@ pub(crate) fn ids(rows: usize, columns: usize) -> Tensor {
 }
 
 /// A case of attention over 16 positions.
-fn write_case(scene: &Scene, mask: &str, change: fn(&mut Tensors)) {
+fn write_case(scene: &Scene, mask: &str, change: impl FnOnce(&mut Tensors)) {
     let ones = |heads: usize| Tensor::ones((1, heads, 16, 8), DType::F32, &Device::Cpu).unwrap();
     let positions = Tensor::arange(0i64, 16, &Device::Cpu).unwrap();
     let mut tensors = Tensors::from([
@@ -44,14 +44,21 @@ fn positions(list: &[i64]) -> Tensor {
     Tensor::new(list, &Device::Cpu).unwrap()
 }
 
+fn zero() -> Tensor {
+    Tensor::new(&[0.0f64], &Device::Cpu).unwrap()
+}
+
 #[test]
 fn wrong_cases_of_attention() {
     let cases: &[Case] = &[
         ("no such case", |_| (), "attend --case nowhere.safetensors --out out"),
         ("a text for a case", |_| (), "attend --case text.txt --out out"),
         ("no mask", |s| s.change("case.safetensors", |_| ()), ATTEND),
-        ("a mask of a later version", |s| write_case(s, "causal+documents", |_| ()), ATTEND),
+        ("no mask of this name", |s| write_case(s, "causal+diagonal", |_| ()), ATTEND),
         ("a window without a width", |s| write_case(s, "window:wide", |_| ()), ATTEND),
+        ("a sparse mask without a stride", |s| write_case(s, "causal+strided:0", |_| ()), ATTEND),
+        ("more columns than a block has", |s| write_case(s, "fixed:4:5", |_| ()), ATTEND),
+        ("global positions backwards", |s| write_case(s, "window:2+global:7-3", |_| ()), ATTEND),
         ("no values", |s| write_case(s, "full", |t| drop(t.remove("v"))), ATTEND),
         (
             "three dimensions",
@@ -86,6 +93,31 @@ fn wrong_cases_of_attention() {
             ATTEND,
         ),
         (
+            "a scale of 0",
+            |s| write_case(s, "full", |t| drop(t.insert("scale".into(), zero()))),
+            ATTEND,
+        ),
+        (
+            "values of another type",
+            |s| {
+                write_case(s, "full", |t| {
+                    drop(t.insert("v".into(), t["v"].to_dtype(DType::BF16).unwrap()))
+                })
+            },
+            ATTEND,
+        ),
+        (
+            "no rows",
+            |s| {
+                write_case(s, "full", |t| {
+                    for name in ["q", "k", "v", "dout"] {
+                        t.insert(name.into(), t[name].narrow(2, 0, 0).unwrap());
+                    }
+                })
+            },
+            ATTEND,
+        ),
+        (
             "too few positions",
             |s| write_case(s, "full", |t| drop(t.insert("q_pos".into(), positions(&[0, 1])))),
             ATTEND,
@@ -115,6 +147,49 @@ fn wrong_cases_of_attention() {
             "attend --case case.safetensors --out out --ranks 4 --strategy ring",
         ),
         ("no folder for the answer", |_| (), "attend --case case.safetensors --out nowhere/out"),
+    ];
+    insta::assert_snapshot!(answers(cases));
+}
+
+const IDS: [i64; 16] = [0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2];
+const BACK: [i64; 16] = [0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+const LATER: [i64; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+
+/// A tensor of whole numbers more.
+fn with(scene: &Scene, mask: &str, name: &str, list: &[i64]) {
+    write_case(scene, mask, |tensors| drop(tensors.insert(name.to_owned(), positions(list))));
+}
+
+#[test]
+fn masks_that_need_a_tensor() {
+    let cases: &[Case] = &[
+        ("documents without ids", |s| write_case(s, "causal+documents", |_| ()), ATTEND),
+        ("too few ids", |s| with(s, "documents", "doc_ids", &[0, 0, 1]), ATTEND),
+        ("a document in two places", |s| with(s, "documents", "doc_ids", &BACK), ATTEND),
+        ("padding that is not there", |s| write_case(s, "causal+padding", |_| ()), ATTEND),
+        ("padding of more rows", |s| with(s, "padding", "padding", &[3, 4]), ATTEND),
+        ("padding from below 0", |s| with(s, "padding", "padding", &[-3]), ATTEND),
+        ("another mask spelled out", |s| with(s, "causal", "allowed", &[1; 256]), ATTEND),
+        ("half a mask spelled out", |s| with(s, "causal", "allowed", &[1; 128]), ATTEND),
+        (
+            "documents of a part",
+            |s| {
+                write_case(s, "documents", |t| {
+                    t.insert("doc_ids".into(), positions(&IDS));
+                    t.insert("q_pos".into(), positions(&LATER));
+                })
+            },
+            ATTEND,
+        ),
+        (
+            "a strided mask of a part",
+            |s| {
+                write_case(s, "causal+strided:3", |t| {
+                    drop(t.insert("q_pos".into(), positions(&LATER)))
+                })
+            },
+            ATTEND,
+        ),
     ];
     insta::assert_snapshot!(answers(cases));
 }

@@ -26,7 +26,7 @@ fn wrong_command_lines() {
         (
             "replacements that contradict",
             |_| (),
-            "train tiny.yaml attention.strategy=ring mesh.sequence=3",
+            "train tiny.yaml attention.strategy=ring mesh.sequence=3 mesh.weights=[1,2]",
         ),
         (
             "no kernel of this name",

@@ -1,6 +1,6 @@
 //! Files of tensors that are given to the program, and that it gives back.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -42,13 +42,29 @@ impl TensorFile {
         Failure::data(format!("`{}`: {text}", self.path.display()))
     }
 
+    /// The same with the way out.
+    pub(crate) fn bad_with(&self, text: impl std::fmt::Display, hint: String) -> Failure {
+        Failure::new(DATA, format!("`{}`: {text}", self.path.display()), Some(hint))
+    }
+
     pub(crate) fn metadata(&self, name: &str) -> Result<&str, Failure> {
         let value = self.metadata.get(name).map(String::as_str);
-        value.ok_or_else(|| self.bad(format!("no `{name}` in its metadata")))
+        value.ok_or_else(|| {
+            let hint = format!("save it with metadata: a text under `{name}`");
+            self.bad_with(format!("no `{name}` in its metadata"), hint)
+        })
     }
 
     pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, Failure> {
-        self.tensors.get(name).cloned().ok_or_else(|| self.bad(format!("no tensor `{name}`")))
+        self.tensors.get(name).cloned().ok_or_else(|| {
+            let names: BTreeSet<&String> = self.tensors.keys().collect();
+            let names: Vec<_> = names.into_iter().map(|name| format!("`{name}`")).collect();
+            let hint = match &names[..] {
+                [] => "there is none at all".to_owned(),
+                names => format!("there are {}", names.join(", ")),
+            };
+            self.bad_with(format!("no tensor `{name}`"), hint)
+        })
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {

@@ -7,9 +7,9 @@ use annulus_attention::{Attention, Place, Qkv, Setting};
 use annulus_comm::{Communicator, threads};
 use annulus_experiment::Kernel;
 use annulus_ops::Pool;
-use annulus_ops::attention::{AttentionKernel, BackwardTile, Tile};
+use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, KeyValueGradients, Tile};
 use annulus_ops::gpu::Processor;
-use annulus_sequence::{Heads, Layout, Mask, Positions, Return, Strategy, Visibility};
+use annulus_sequence::{Heads, Layout, Mask, Positions, Return, Strategy, View};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::assemble::kernel;
@@ -112,6 +112,9 @@ pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer,
 }
 
 /// One block of queries against one block of keys, at any positions: one rank, one tile.
+///
+/// # Errors
+/// Those of the kernel, and a mask that needs more than one softmax for a query.
 pub fn attend_tile(
     question: &Question,
     queries: &Positions,
@@ -120,23 +123,43 @@ pub fn attend_tile(
 ) -> std::result::Result<Answer, TrainError> {
     let Question { q, k, v, gradient, mask, scale } = &question.on(&split.device())?;
     let kernel = split.kernel();
-    let seen = [Visibility::new(mask, queries, keys)];
-    let tile = Tile::new(k, v, &seen);
+    let views = views(mask, queries, keys)?;
+    let tiles: Vec<Tile<'_>> = views.iter().map(|view| Tile::new(k, v, &view.visibility)).collect();
     let mut state = kernel.begin(q, *scale)?;
-    kernel.forward(std::slice::from_ref(&tile), &mut *state, &|| Ok(()))?;
+    kernel.forward(&tiles, &mut *state, &|| Ok(()))?;
     let attended = kernel.finish(state)?;
     let mut state = kernel.begin_backward(q, &attended, gradient, *scale)?;
-    let tile = BackwardTile { tile, carried: None };
-    let mut made = kernel.backward(vec![tile], &mut *state, &|| Ok(()))?;
-    let gradients = made.swap_remove(0);
-    let answer = Answer {
-        out: attended.out,
-        lse: attended.lse,
-        dq: kernel.finish_backward(state)?,
-        dk: gradients.dk,
-        dv: gradients.dv,
-    };
+    let zeros = || Tensor::zeros(k.shape(), DType::F32, k.device());
+    let mut gradients = KeyValueGradients { dk: zeros()?, dv: zeros()? };
+    for tile in tiles {
+        let tile = BackwardTile { tile, carried: Some(gradients) };
+        gradients = kernel.backward(vec![tile], &mut *state, &|| Ok(()))?.swap_remove(0);
+    }
+    let Attended { out, lse } = attended;
+    let KeyValueGradients { dk, dv } = gradients;
+    let answer = Answer { out, lse, dq: kernel.finish_backward(state)?, dk, dv };
     Ok(answer.map(|tensor| tensor.to_device(&Device::Cpu))?)
+}
+
+/// A tile's views, all of which are of all its rows and columns.
+fn views(
+    mask: &Mask,
+    queries: &Positions,
+    keys: &Positions,
+) -> std::result::Result<Vec<View>, TrainError> {
+    let views = View::all(mask, queries, keys);
+    let is_whole = |view: &View| {
+        let [rows, columns] = [view.queries.rows, view.keys.rows];
+        rows.are_all_of(queries.tokens()) && columns.are_all_of(keys.tokens())
+    };
+    if views.iter().all(is_whole) {
+        return Ok(views);
+    }
+    Err(TrainError::Configuration {
+        message: "a strided mask is not computed on a block of queries against a block of keys"
+            .to_owned(),
+        hint: Some("give the whole sequence: positions 0, 1, .. of queries and of keys".to_owned()),
+    })
 }
 
 fn attend_here(
