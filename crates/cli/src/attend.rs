@@ -27,6 +27,7 @@ pub(crate) fn run(arguments: &Attend) -> Done {
         strategy: meant.strategy,
         layout: Some(meant.layout),
         ranks,
+        weights: None,
         returning: meant.backward,
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,

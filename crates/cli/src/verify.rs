@@ -43,18 +43,24 @@ fn finite(number: f64) -> f64 {
 
 fn as_json(line: &Line) -> String {
     match line {
-        Line::Error { strategy, ranks, tensor, error, limit } => json!({
+        Line::Error { strategy, ranks, own, tensor, error, limit } => json!({
             "strategy": strategy.name(),
             "ranks": ranks,
+            "own": own,
             "tensor": tensor,
             "error": finite(*error),
             "limit": limit,
         }),
-        Line::Skipped { strategy, ranks, reason } => {
-            json!({"strategy": strategy.name(), "ranks": ranks, "skipped": reason})
+        Line::Skipped { strategy, ranks, own, reason } => {
+            json!({"strategy": strategy.name(), "ranks": ranks, "own": own, "skipped": reason})
         }
     }
     .to_string()
+}
+
+/// A star marks the way that the file splits.
+fn named(strategy: &str, own: bool) -> String {
+    format!("{strategy}{}", if own { "*" } else { "" })
 }
 
 /// One row per strategy and number of ranks, printed when its last line is there.
@@ -70,16 +76,17 @@ impl Table {
     fn show(&mut self, line: &Line) {
         self.begin();
         match line {
-            Line::Error { strategy, ranks, tensor, error, .. } => {
+            Line::Error { strategy, ranks, own, tensor, error, .. } => {
                 let tensor = tensor.split(' ').next().unwrap_or(tensor);
                 let worst = self.row.entry(tensor.to_owned()).or_default();
                 *worst = worst.max(*error);
                 if tensor == "gradient" {
-                    self.end(strategy.name(), *ranks);
+                    self.end(&named(strategy.name(), *own), *ranks);
                 }
             }
-            Line::Skipped { strategy, ranks, reason } => {
-                print::line(&format!("{:<12}{ranks:>6}  skipped: {reason}", strategy.name()));
+            Line::Skipped { strategy, ranks, own, reason } => {
+                let name = named(strategy.name(), *own);
+                print::line(&format!("{name:<12}{ranks:>6}  skipped: {reason}"));
             }
         }
     }

@@ -73,6 +73,8 @@ pub struct Split {
     pub layout: Option<Layout>,
     /// Over how many ranks.
     pub ranks: usize,
+    /// What ranks hold in proportion, one number for each; `None`: all alike.
+    pub weights: Option<Vec<usize>>,
     /// How gradients of keys and values come home.
     pub returning: Return,
     /// The block kernel.
@@ -177,8 +179,8 @@ fn attend_here(
         scale: *scale,
     };
     let layout = split.layout.unwrap_or_else(|| split.strategy.layout());
-    let alike = vec![1; split.ranks];
-    let attention = Attention::dealt(&setting, layout, &alike, comm, split.kernel())?;
+    let weights = split.weights.clone().unwrap_or_else(|| vec![1; split.ranks]);
+    let attention = Attention::dealt(&setting, layout, &weights, comm, split.kernel())?;
     let positions = attention.positions().clone();
     let index = index(positions.iter())?.to_device(q.device())?;
     let rows = |tensor: &Tensor| tensor.index_select(&index, 2);

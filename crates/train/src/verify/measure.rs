@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::whole::Question;
 
 /// 2 N(0, 1) everywhere, so that the softmax is peaked and its rescaling is exercised.
-pub(super) fn question(plan: &Plan) -> Result<Question> {
+pub(super) fn question(plan: &Plan, mask: Mask) -> Result<Question> {
     let (shape, tokens) = (&plan.shape, plan.experiment.data.tokens);
     let random = |name: &str, heads: usize| {
         let size = (1, heads, tokens, shape.head_dim);
@@ -23,17 +23,28 @@ pub(super) fn question(plan: &Plan) -> Result<Question> {
         k: random("k", key_value_heads)?,
         v: random("v", key_value_heads)?,
         gradient: random("gradient", heads)?,
-        mask: plan.mask.clone(),
+        mask,
         scale: 1.0 / (shape.head_dim as f64).sqrt(),
     })
 }
 
-/// Random ids: what the text says does not matter here.
-pub(super) fn sequence(plan: &Plan, vocabulary: usize) -> Sequence {
-    let key = Key { seed: plan.experiment.seed, purpose: "verify", name: "tokens" };
-    let id = |index| uniform(key, index, vocabulary as u64) as u32;
-    let ids: Vec<u32> = (0..=plan.experiment.data.tokens as u64).map(id).collect();
-    Sequence::shifted(&ids)
+/// Random ids: what the text says does not matter here. Random documents where they are told apart.
+pub(super) fn sequence(plan: &Plan, vocabulary: usize, packed: bool) -> Sequence {
+    let tokens = plan.experiment.data.tokens;
+    let random = |name, index, below: usize| {
+        let key = Key { seed: plan.experiment.seed, purpose: "verify", name };
+        uniform(key, index, below as u64)
+    };
+    let ids: Vec<u32> =
+        (0..=tokens as u64).map(|index| random("tokens", index, vocabulary) as u32).collect();
+    let mut documents = Vec::new();
+    let mut left = if packed { tokens } else { 0 };
+    while left > 0 {
+        let length = 1 + random("documents", documents.len() as u64, left) as usize;
+        documents.push(length);
+        left -= length;
+    }
+    Sequence { documents, ..Sequence::shifted(&ids) }
 }
 
 /// q = k = 0, so that every visible key weighs alike; v marks positions from `first` on, every key/value head as many as it is
