@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Tokenize(Tokenize),
     /// What this machine offers, and what is missing
     Doctor(Doctor),
+    /// What goes together: every strategy by mask, layout, heads and way back, as Markdown
+    Strategies,
     /// The JSON Schema of the experiment file
     Schema,
 }

@@ -52,6 +52,10 @@ pub fn main() -> ExitCode {
             doctor::run(&arguments);
             Ok(0)
         }
+        Command::Strategies => {
+            print::line(&annulus_experiment::support());
+            Ok(0)
+        }
         Command::Schema => {
             check::schema();
             Ok(0)

@@ -64,6 +64,8 @@ pub struct Hiding {
     pub forward: f64,
     /// Tokens, backward.
     pub backward: f64,
+    /// Ring Attention's [`minimal_block`] of this link.
+    pub block: f64,
 }
 
 impl Cluster {
@@ -87,6 +89,7 @@ impl Cluster {
             place,
             forward: tokens(link, self.rates.forward, Pass::Forward),
             backward: tokens(link, self.rates.backward, Pass::Backward),
+            block: minimal_block(self.rates.forward, link.bandwidth),
         };
         let mut links = vec![hiding("inside a node", self.inside)];
         if self.nodes > 1 {

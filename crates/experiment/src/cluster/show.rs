@@ -32,9 +32,12 @@ impl Choice {
         notes.extend(self.hiding.iter().map(|hiding| {
             let Hiding { place, .. } = hiding;
             let [forward, backward] = [hiding.forward, hiding.backward].map(f64::ceil);
+            let [block, sequence] = [hiding.block, 6.0 * hiding.block].map(f64::ceil);
             format!(
                 "  from {forward} tokens per rank a ring hides its messages {place}, {backward} \
-                 backward"
+                 backward\n  \
+                 Ring Attention's least block {place} is {block} tokens per device, its least \
+                 sequence {sequence}"
             )
         }));
         notes.extend(self.ranking().first().map(|(_, estimate)| {
@@ -89,7 +92,10 @@ impl Choice {
             let Weighing { weights, written, equal, weighed, .. } = weighing;
             json!({ "weights": weights, "written": written, "equal": equal, "weighed": weighed })
         };
-        let hiding = |Hiding { place, forward, backward }: &Hiding| json!({ "link": place, "forward": forward, "backward": backward });
+        let hiding = |Hiding { place, forward, backward, block }: &Hiding| {
+            let table = json!({ "block": block, "sequence": 6.0 * block });
+            json!({ "link": place, "forward": forward, "backward": backward, "table_2": table })
+        };
         json!({
             "cluster": self.cluster.name,
             "strategies": self.candidates.iter().map(strategy).collect::<Vec<_>>(),

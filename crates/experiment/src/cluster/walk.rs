@@ -2,11 +2,11 @@
 //!
 //! A hop begins on a rank when its last one has ended. Its messages set out once both ends have
 //! posted them; a device sends one after the other, and so it receives. Messages are served in the
-//! order in which they set out, equal ones by ranks, at the sender's end and at the receiver's end
-//! apart: what an ideal switch between them achieves; of equal
-//! times those that are due first. A rank's hop ends when it has computed and what
-//! is due in it is sent and received: a message may take more hops than the one that posts it. All is arithmetic on given numbers in a fixed
-//! order, so the same walk always takes the same time.
+//! order in which they set out, at the sender's end and at the receiver's end apart: what an ideal
+//! switch between them achieves. Of those that set out together the ones that are due first go
+//! first, then the lower ranks'. A rank's hop ends when it has computed and what is due in it is
+//! sent and received; a message may take more hops than the one that posts it. All is arithmetic
+//! on given numbers in a fixed order, so the same walk always takes the same time.
 
 use std::collections::BTreeMap;
 

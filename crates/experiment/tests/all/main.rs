@@ -6,6 +6,7 @@ mod messages;
 mod planning;
 mod reading;
 mod small;
+mod support;
 mod splits;
 mod wire;
 mod writing;

@@ -1,6 +1,7 @@
 //! The time of steps, by hand.
 
-use annulus_experiment::{Cluster, Estimate, Plan};
+use annulus_experiment::{Cluster, Estimate, Link, Load, Plan, walk};
+use annulus_sequence::{BlockShape, Heads, Mask, Strategy, Wire};
 
 use crate::support::{cluster, experiment, plain, plan};
 
@@ -95,6 +96,31 @@ fn nodes_cost_what_their_link_costs() {
     (one.nodes, one.devices_per_node) = (1, 16);
     let (two, one) = (estimate(&arguments, &two), estimate(&arguments, &one));
     assert!(two.exposed > 2.0 * one.exposed, "{two:?} {one:?}");
+}
+
+/// Two nodes of four: a block has a node's whole round, four hops, to reach the next node.
+#[test]
+fn a_double_ring_hides_slow_links_behind_a_round() {
+    let block = BlockShape { batch: 1, head_dim: 64, wire: Wire::new(2, 2) };
+    let (tokens, heads) = (512, Heads::equal(4));
+    let walked = |strategy: Strategy, hops: f64| {
+        let split = strategy.split(&Mask::full(), 8 * tokens, 8, heads).expect("it deals");
+        let load = Load::of(&strategy.forward(&split).expect("it runs"), block, 1);
+        let hop = load.ranks[0][0].operations / 1e12;
+        let bytes = load.ranks[0][0].sends[0].bytes as f64;
+        let mut cluster = plain(4, 1e12, 1e15);
+        cluster.nodes = 2;
+        cluster.between = Link { bandwidth: bytes / (hops * hop), latency: 0.0 };
+        walk(&load, &cluster, 0, &[0.0; 8]).end() / hop
+    };
+    let nodes = Strategy::DoubleRing { shape: Some([2, 4]) };
+    for (link, took) in [(0.5, 8.0), (3.9, 8.0), (5.0, 9.0), (7.0, 11.0)] {
+        let found = walked(nodes, link);
+        assert!((found - took).abs() < 1e-6, "{link} hops between nodes: {found} and not {took}");
+    }
+    // A ring of all waits for that link in every one of its seven moves.
+    let ring = walked(Strategy::Ring, 3.9);
+    assert!((ring - (7.0 * 3.9 + 1.0)).abs() < 1e-6, "{ring}");
 }
 
 #[test]
