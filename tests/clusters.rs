@@ -80,3 +80,23 @@ fn a_strategy_that_is_left_open_is_chosen_once() {
         ask(&place, &[&["plan", "experiment.yaml", "--json", "output=open"], &other[..]].concat());
     assert!(planned["choice"]["auto"].is_string(), "other ranks, another choice");
 }
+
+#[test]
+fn schedules_are_proved_without_running() {
+    let place = Place::new(ANNULUS);
+    for strategy in ["striped", "usp", "megatron"] {
+        let split = [&format!("attention.strategy={strategy}"), "mesh.sequence=4"];
+        let shown = ask(&place, &[&["prove", "experiment.yaml", "--json"], &split[..]].concat());
+        assert_eq!(shown["proved"], true, "{shown}");
+        let schedules = shown["schedules"].as_array().expect("both");
+        let passes: Vec<&Value> = schedules.iter().map(|schedule| &schedule["pass"]).collect();
+        assert_eq!(passes, ["forward", "backward"]);
+        assert_eq!(schedules[0]["pairs"], schedules[1]["pairs"]);
+    }
+    let text = run(ANNULUS, &place.path(""), &["prove", "experiment.yaml"]).ended(0).stdout.clone();
+    assert!(text.contains("proved: nothing deadlocks"), "{text}");
+    let wrong = ["prove", "experiment.yaml", "attention.strategy=usp", "attention.shape=[3, 5]"];
+    let said = run(ANNULUS, &place.path(""), &wrong).ended(2).stderr.clone();
+    assert!(said.contains("`usp` of shape [3, 5] is not of "), "{said}");
+    assert!(!place.path("run").exists(), "nothing was trained");
+}

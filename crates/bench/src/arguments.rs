@@ -32,6 +32,10 @@ pub(crate) enum Command {
     Ring(Ring),
     /// What every rank holds, by class, beside the plan, while the sequence grows with the ranks
     Memory(Memory),
+    /// Bytes, peak memory and the order of step times of strategies, as planned and as they are
+    Plan(crate::plan::Arguments),
+    /// Errors and bytes by the types of what travels and the number of ranks
+    Wire(crate::wire::Arguments),
     /// The step of `experiments/million-tokens.yaml`
     Million(Million),
     /// The attention kernels on a GPU

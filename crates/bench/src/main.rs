@@ -18,6 +18,7 @@ mod model;
 mod pairs;
 mod peak;
 mod peer;
+mod plan;
 mod record;
 mod resident;
 mod ring;
@@ -27,6 +28,7 @@ mod statistics;
 mod step;
 mod subject;
 mod values;
+mod wire;
 
 use std::process::ExitCode;
 
@@ -72,6 +74,8 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
         Command::Step(arguments) => step::run(arguments),
         Command::Ring(arguments) => ring::run(arguments),
         Command::Memory(arguments) => memory::run(arguments),
+        Command::Plan(arguments) => plan::run(arguments),
+        Command::Wire(arguments) => wire::run(arguments),
         Command::Million(arguments) => million::run(arguments),
         Command::Gpu(arguments) => gpu::run(arguments),
         Command::All(arguments) => all::run(arguments),

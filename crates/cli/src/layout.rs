@@ -25,7 +25,9 @@ pub(crate) fn run(arguments: &Layout) -> Done {
             json!({"rank": rank, "runs": runs.collect::<Vec<_>>()})
         });
         let ranks: Vec<_> = ranks.collect();
-        print::line(&json!({"strategy": strategy.name(), "ranks": ranks}).to_string());
+        let layout = forward.layout.to_string();
+        let drawn = json!({"strategy": strategy.name(), "layout": layout, "ranks": ranks});
+        print::line(&drawn.to_string());
         return Ok(0);
     }
     print::line(&draw_dealt(forward.layout, &mask, &forward.positions));

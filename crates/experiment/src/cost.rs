@@ -20,7 +20,7 @@
 //! backward ([`Share::activations`]). Allocators round up; a worker's buffers are counted for one
 //! worker.
 
-use annulus_sequence::{Alive, Part, Pass, Positions, Proof, Schedule};
+use annulus_sequence::{Alive, Hop, Part, Pass, Positions, Proof, Schedule};
 
 use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
 
@@ -141,7 +141,8 @@ impl Share<'_> {
         let Widths { h, a, k, .. } = self.widths();
         let computing = product(&[self.rows, self.element * (2 * h + 2 * a + 2 * k)]);
         let results = product(&[self.most, 2 * k, F32]);
-        let attending = [self.resident(), computing, peak.key_value, peak.workspace - results];
+        let attending =
+            [self.resident(), computing, peak.key_value, peak.workspace.saturating_sub(results)];
         let attending = attending.into_iter().fold(0, u64::saturating_add);
         let last = peak.activations.max(attending);
         let elements = F32 * self.plan.shape.elements();
@@ -197,14 +198,16 @@ impl Share<'_> {
     }
 
     /// With so many tiles in one hop.
-    fn workspace(&self, forward: u64, backward: u64) -> u64 {
+    fn workspace(&self, forward: Tiles, backward: Tiles) -> u64 {
         let shape = &self.plan.shape;
         let (heads, dim) = (shape.num_attention_heads as u64, shape.head_dim as u64);
         let state = product(&[self.rows, heads, dim + 2, F32]);
         let seen = product(&[self.positions(), VISIBILITY]);
         let key_values = product(&[self.most, shape.key_value_width(), F32]);
-        let results = (2 * key_values).saturating_add(seen).saturating_mul(backward);
-        let packed = seen.saturating_mul(forward).saturating_add(key_values);
+        let batch = self.plan.micro_batch as u64;
+        let made = product(&[2, batch, backward.keys, dim, F32]);
+        let results = made.saturating_add(seen.saturating_mul(backward.count));
+        let packed = seen.saturating_mul(forward.count).saturating_add(key_values);
         let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
         state.saturating_add(results.max(packed).max(finished)).saturating_add(self.scratch())
     }
@@ -362,9 +365,23 @@ struct Widths {
     f: u64,
 }
 
-/// The most tiles that the rank at `place` computes in one hop.
-fn tiles((schedule, _): &Proved, place: usize) -> u64 {
-    schedule.ranks[place].iter().map(|hop| hop.tiles.len() as u64).max().unwrap_or_default()
+/// What a rank computes in one hop.
+#[derive(Clone, Copy)]
+struct Tiles {
+    /// How many tiles.
+    count: u64,
+    /// Rows of heads of their keys.
+    keys: u64,
+}
+
+/// The most of each that the rank at `place` computes in one hop.
+fn tiles((schedule, _): &Proved, place: usize) -> Tiles {
+    let keys = |hop: &Hop| hop.tiles.iter().map(|tile| tile.keys.volume() as u64).sum::<u64>();
+    let most = |of: &dyn Fn(&Hop) -> u64| schedule.ranks[place].iter().map(of).max();
+    Tiles {
+        count: most(&|hop| hop.tiles.len() as u64).unwrap_or_default(),
+        keys: most(&keys).unwrap_or_default(),
+    }
 }
 
 /// A product that stops at the largest number instead of wrapping.

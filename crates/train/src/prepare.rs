@@ -116,7 +116,7 @@ fn refuse(found: &Found, differing: &[String]) -> Result<()> {
     Err(TrainError::Checkpoint {
         message: format!("`{folder}` is of another experiment: {differing}"),
         hint: Some(
-            "only `device`, `mesh`, `attention.strategy`, `attention.deterministic`, `memory`, \
+            "only `device`, `mesh`, how attention is split, `attention.deterministic`, `memory`, \
              `every`, `output` and `schedule.stop` may differ on resume: set the rest back, or set another `output`"
                 .into(),
         ),

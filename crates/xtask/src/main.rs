@@ -1,4 +1,4 @@
-//! What must be true of the repository: `cargo xtask check | test | bench | agree | exact | cuda | emulate | record | setup`.
+//! What must be true of the repository: `cargo xtask check | test | bench | agree | exact | cuda | emulate | record | notebooks | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
@@ -10,6 +10,7 @@ mod cuda;
 mod deny;
 mod emulate;
 mod exact;
+mod notebooks;
 mod record;
 mod setup;
 mod sizes;
@@ -50,6 +51,8 @@ enum Command {
     Emulate(emulate::Arguments),
     /// Compares logits with transformers 4 and 5, and keeps them in `tests/fixtures`
     Record,
+    /// Runs the notebooks from top to bottom
+    Notebooks,
     /// Installs what some checks need, below `target/`
     Setup {
         #[command(subcommand)]
@@ -83,6 +86,7 @@ fn run() -> Result<ExitCode> {
         Command::Emulate(arguments) => emulate::run(&arguments)?,
         Command::Cuda { command } => cuda::run(&command)?,
         Command::Record => record::run()?,
+        Command::Notebooks => notebooks::run()?,
         Command::Setup { what: What::Python } => setup::python()?,
     }
     Ok(ExitCode::SUCCESS)

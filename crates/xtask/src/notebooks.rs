@@ -1,0 +1,32 @@
+//! The notebooks, run from top to bottom: what they read is there, and what they assert holds.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::{root, setup, tool};
+
+/// What runs them, and what they draw with.
+const PACKAGES: &[&str] =
+    &["nbclient==0.11.0", "nbformat==5.11.1", "ipykernel==7.4.0", "matplotlib==3.11.2"];
+
+/// Runs every notebook; says so where there is no Python to run it with.
+pub(crate) fn run() -> Result<()> {
+    let python = Command::new("python3").arg("--version").output();
+    if !python.is_ok_and(|output| output.status.success()) {
+        tool::say("SKIPPED: no `python3`: the notebooks are not run");
+        return Ok(());
+    }
+    let folder = root().join("target/python/notebooks");
+    setup::environment_at(&folder, &[PACKAGES])?;
+    let mut notebooks = Vec::new();
+    for entry in std::fs::read_dir(root().join("notebooks"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "ipynb") {
+            notebooks.push(path);
+        }
+    }
+    notebooks.sort();
+    // Nothing is written back: a notebook is kept without what it prints.
+    tool::run(folder.join("bin/jupyter-execute"), &notebooks)
+}
