@@ -2,7 +2,9 @@
 
 use annulus_sequence::Strategy;
 
-use crate::{Attention, Device, Experiment, Format, ModelSource, Problem, config, mask, return_word, wire};
+use crate::{
+    Attention, Device, Experiment, Format, ModelSource, Problem, config, mask, return_word, wire,
+};
 
 /// Ranks of one run: one process holds them all.
 const MOST_RANKS: usize = 1 << 12;
@@ -84,7 +86,8 @@ fn dropout(experiment: &Experiment) -> Vec<Problem> {
     if dropout == 0.0 || !matches!(device, Device::Cuda(_)) {
         return Vec::new();
     }
-    let message = format!("`attention.dropout` is {dropout}, but no kernel of a GPU leaves weights out");
+    let message =
+        format!("`attention.dropout` is {dropout}, but no kernel of a GPU leaves weights out");
     let problem = experiment.places.problem("attention.dropout", message);
     vec![problem.hint("set `device: cpu`, or drop it")]
 }
