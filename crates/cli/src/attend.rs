@@ -12,12 +12,14 @@ use candle_core::{DType, Tensor};
 use crate::Done;
 use crate::arguments::Attend;
 use crate::failure::{Failure, USAGE};
+use crate::print;
 use crate::tensors::{TensorFile, save};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(arguments: &Attend) -> Done {
     let case = Case::read(&arguments.case)?;
+    print::warn_of_device(arguments.split.device);
     let split = Split {
         strategy: arguments.split.strategy,
         ranks: arguments.split.ranks,
