@@ -82,13 +82,14 @@ template <int D, int QueryBlock, int KeyBlock> struct SimtForward {
       UNROLL
       for (int j = 0; j < ACROSS; ++j) highest = max(highest, scores[i][j]);
       highest = row_max(highest);
-      const float shift = highest == -infinity() ? 0.0f : highest * arguments.scale_log2;
-      const float shrink = exp2_fast(multiply_add(maximum[i], arguments.scale_log2, -shift));
+      const float zero = highest == -infinity() ? 0.0f : highest;
+      // 1 where the maximum stays: any other factor would be multiplied into the sums with every block of keys.
+      const float shrink = exp2_fast((maximum[i] - zero) * arguments.scale_log2);
       maximum[i] = highest;
       float added = 0.0f;
       UNROLL
       for (int j = 0; j < ACROSS; ++j) {
-        scores[i][j] = exp2_fast(multiply_add(scores[i][j], arguments.scale_log2, -shift));
+        scores[i][j] = exp2_fast((scores[i][j] - zero) * arguments.scale_log2);
         added += scores[i][j];
       }
       sum[i] = multiply_add(sum[i], shrink, row_sum(added));

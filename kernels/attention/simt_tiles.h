@@ -28,28 +28,39 @@ DEVICE void fill_floats(uint32_t tile, const float* source, int64_t stride, int 
   }
 }
 
-// scores = rows that stay times rows that visit, over `Columns`.
+// scores += rows that stay times rows that visit, over the four columns of `chunk`.
+template <int Width, int Down, int Across>
+DEVICE void add_products(float (&scores)[Down][Across], uint32_t stays, uint32_t visits, int chunk) {
+  Float4 left[Down];
+  UNROLL
+  for (int i = 0; i < Down; ++i) left[i] = load_shared<Float4>(chunk_address<Width>(stays, simt_row() * Down + i, chunk));
+  UNROLL
+  for (int j = 0; j < Across; ++j) {
+    const Float4 right = load_shared<Float4>(chunk_address<Width>(visits, simt_column() + SIMT_SIDE * j, chunk));
+    UNROLL
+    for (int i = 0; i < Down; ++i) {
+      float& score = scores[i][j];
+      score = multiply_add(left[i].x, right.x, score);
+      score = multiply_add(left[i].y, right.y, score);
+      score = multiply_add(left[i].z, right.z, score);
+      score = multiply_add(left[i].w, right.w, score);
+    }
+  }
+}
+
+// scores = rows that stay times rows that visit, over `Columns`: the sum of sums over 16 each, which rounds less than one long sum.
 template <int Width, int Columns, int Down, int Across>
 DEVICE void multiply_rows(float (&scores)[Down][Across], uint32_t stays, uint32_t visits) {
+  static_assert(Columns % 16 == 0, "pieces of 16 columns");
   UNROLL
   for (int i = 0; i < Down * Across; ++i) scores[i / Across][i % Across] = 0.0f;
   NO_UNROLL
-  for (int chunk = 0; chunk < Columns / 4; ++chunk) {
-    Float4 left[Down];
+  for (int first = 0; first < Columns / 4; first += 4) {
+    float piece[Down][Across] = {};
+    NO_UNROLL
+    for (int chunk = first; chunk < first + 4; ++chunk) add_products<Width>(piece, stays, visits, chunk);
     UNROLL
-    for (int i = 0; i < Down; ++i) left[i] = load_shared<Float4>(chunk_address<Width>(stays, simt_row() * Down + i, chunk));
-    UNROLL
-    for (int j = 0; j < Across; ++j) {
-      const Float4 right = load_shared<Float4>(chunk_address<Width>(visits, simt_column() + SIMT_SIDE * j, chunk));
-      UNROLL
-      for (int i = 0; i < Down; ++i) {
-        float& score = scores[i][j];
-        score = multiply_add(left[i].x, right.x, score);
-        score = multiply_add(left[i].y, right.y, score);
-        score = multiply_add(left[i].z, right.z, score);
-        score = multiply_add(left[i].w, right.w, score);
-      }
-    }
+    for (int i = 0; i < Down * Across; ++i) scores[i / Across][i % Across] += piece[i / Across][i % Across];
   }
 }
 

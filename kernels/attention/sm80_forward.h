@@ -95,8 +95,9 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
         UNROLL
         for (int n = 0; n < SCORES; ++n) highest = max(highest, max(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
         highest = quad_max(highest);
-        const float shift = highest == -infinity() ? 0.0f : highest * arguments.scale_log2;
-        const float shrink = exp2_fast(multiply_add(maximum[m][half], arguments.scale_log2, -shift));
+        const float zero = highest == -infinity() ? 0.0f : highest, shift = zero * arguments.scale_log2;
+        // 1 where the maximum stays: any other factor would be multiplied into the sums with every block of keys.
+        const float shrink = exp2_fast((maximum[m][half] - zero) * arguments.scale_log2);
         maximum[m][half] = highest;
         float added = 0.0f;
         UNROLL

@@ -147,8 +147,9 @@ template <class Kernel> struct ForwardConsumer {
       UNROLL
       for (int j = 0; j < Kernel::keys / 8; ++j) highest = max(highest, max(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
       highest = quad_max(highest);
-      const float shift = highest == -infinity() ? 0.0f : highest * scale;
-      factor[r] = exp2_fast(multiply_add(maximum[r], scale, -shift));
+      const float zero = highest == -infinity() ? 0.0f : highest, shift = zero * scale;
+      // 1 where the maximum stays: any other factor would be multiplied into the sums with every block of keys.
+      factor[r] = exp2_fast((maximum[r] - zero) * scale);
       maximum[r] = highest;
       float total[2] = {0.0f, 0.0f};
       UNROLL

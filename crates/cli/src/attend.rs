@@ -15,6 +15,7 @@ use self::case::Case;
 use crate::Done;
 use crate::arguments::{Attend, Split as Arguments};
 use crate::failure::{Failure, USAGE};
+use crate::print;
 use crate::tensors::save;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -23,6 +24,7 @@ pub(crate) fn run(arguments: &Attend) -> Done {
     let case = Case::read(&arguments.case)?;
     let Arguments { strategy, ref words, ranks, .. } = arguments.split;
     let meant = words.meant(strategy, case.queries.tokens(), ranks)?;
+    print::warn_of_device(arguments.split.device);
     let split = Split {
         strategy: meant.strategy,
         layout: Some(meant.layout),

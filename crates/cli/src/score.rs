@@ -14,6 +14,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::Done;
 use crate::arguments::Score;
 use crate::failure::{DATA, Failure};
+use crate::print;
 use crate::tensors::{TensorFile, save};
 use crate::words::Meant;
 
@@ -32,6 +33,7 @@ pub(crate) fn run(arguments: &Score) -> Done {
         crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
     let specification = Llama::specification(&config);
     let weights = annulus_model::load(&arguments.model, &specification, DType::F32)?;
+    print::warn_of_device(arguments.split.device);
     let setup = Setup {
         processor: open_device(arguments.split.device)?,
         config,

@@ -14,12 +14,8 @@ use crate::{Result, TrainError};
 /// # Errors
 /// When a GPU is asked for by name and cannot be used. `auto` takes the CPU then, and [`warning`] says so.
 pub fn open(wanted: Wanted) -> Result<Option<Arc<dyn Processor>>> {
-    let index = match wanted {
-        Wanted::Cpu => return Ok(None),
-        Wanted::Auto if memory(wanted).is_none() => return Ok(None),
-        Wanted::Auto => 0,
-        Wanted::Cuda(index) => index,
-    };
+    let usable = wanted != Wanted::Auto || memory(wanted).is_some();
+    let Some(index) = index(wanted).filter(|_| usable) else { return Ok(None) };
     let refused = |missing: gpu::Missing| TrainError::Configuration {
         message: format!("`device: {}`: {missing}", wanted.word()),
         hint: Some(missing.hint().to_owned()),
@@ -29,16 +25,20 @@ pub fn open(wanted: Wanted) -> Result<Option<Arc<dyn Processor>>> {
 
 /// Bytes of the GPU that `wanted` means; none: the CPU, or there is no such GPU.
 pub fn memory(wanted: Wanted) -> Option<u64> {
-    let index = match wanted {
-        Wanted::Cpu => return None,
-        Wanted::Auto => 0,
-        Wanted::Cuda(index) => index,
-    };
-    gpu::gpus().ok()?.get(index).map(|gpu| gpu.memory)
+    gpu::gpus().ok()?.get(index(wanted)?).map(|gpu| gpu.memory)
+}
+
+/// The number of the GPU that `wanted` means; none: the CPU.
+fn index(wanted: Wanted) -> Option<usize> {
+    match wanted {
+        Wanted::Cpu => None,
+        Wanted::Auto => Some(0),
+        Wanted::Cuda(index) => Some(index),
+    }
 }
 
 /// What to say where `auto` takes the CPU though this program could use a GPU.
-pub(crate) fn warning(wanted: Wanted) -> Option<String> {
+pub fn warning(wanted: Wanted) -> Option<String> {
     let why = match gpu::gpus() {
         Ok(all) if all.is_empty() => "the NVIDIA driver lists none".to_owned(),
         Ok(_) | Err(gpu::Missing::Built) => return None,

@@ -42,7 +42,10 @@ pub mod whole;
 pub use annulus_memory as memory;
 pub use assemble::{Setup, model_config};
 pub use data::{Data, HeldOut, cache_folder, open_data};
-pub use device::{described as described_machine, memory as device_memory, open as open_device};
+pub use device::{
+    described as described_machine, memory as device_memory, open as open_device,
+    warning as device_warning,
+};
 pub use error::{Result, TrainError};
 pub use finite::{NonFinite, Origin};
 pub use machine::check_memory;

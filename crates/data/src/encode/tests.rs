@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
-use tokenizers::models::unigram::{Unigram, UnigramTrainer};
+use tokenizers::models::unigram::Unigram;
 use tokenizers::normalizers::{Lowercase, NFKC, Prepend, Replace, Sequence};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
@@ -51,7 +51,8 @@ const FRAGMENTS: [&str; 24] = [
     ",",
 ];
 
-fn tokenizer(
+/// Of a model that learns `FRAGMENTS` from `trainer`.
+fn trained(
     normalizer: Option<NormalizerWrapper>,
     splitter: Option<PreTokenizerWrapper>,
     model: impl core::convert::Into<ModelWrapper>,
@@ -62,6 +63,10 @@ fn tokenizer(
     inner.with_pre_tokenizer(splitter);
     let corpus = FRAGMENTS.map(|fragment| fragment.repeat(7)).join("the crab of 1984 and a ");
     inner.train(&mut trainer, [&corpus, &corpus].into_iter()).unwrap();
+    finished(inner)
+}
+
+fn finished(mut inner: tokenizers::Tokenizer) -> Json {
     inner.add_special_tokens([AddedToken::from("<|end|>", true).lstrip(true)]).unwrap();
     Json::new(inner.to_string(false).unwrap().as_bytes()).unwrap()
 }
@@ -70,7 +75,7 @@ fn bpe(normalizer: Option<NormalizerWrapper>, splitter: Option<PreTokenizerWrapp
     let alphabet = ByteLevel::alphabet().into_iter().collect();
     let trainer =
         BpeTrainer::builder().vocab_size(400).show_progress(false).initial_alphabet(alphabet);
-    tokenizer(normalizer, splitter, BPE::default(), trainer.build().into())
+    trained(normalizer, splitter, BPE::default(), trainer.build().into())
 }
 
 fn llama() -> Json {
@@ -92,19 +97,23 @@ fn unknown() -> Json {
     let model = BPE::builder().unk_token("?".into()).build().unwrap();
     let trainer = BpeTrainer::builder().vocab_size(200).show_progress(false).limit_alphabet(20);
     let trainer = trainer.special_tokens(vec![AddedToken::from("?", true)]).build();
-    tokenizer(None, None, model, trainer.into())
+    trained(None, None, model, trainer.into())
 }
 
+/// What a unigram model knows of `FRAGMENTS`; other letters are unknown.
+const TOKENS: [&str; 31] = [
+    "<unk>", "▁", "▁t", "▁th", "the", "he", "t", "h", "e", "▁o", "of", "o", "f", "▁an", "and",
+    "nd", "n", "d", "a", "aa", "aaa", "▁do", "don", "n'", "'t", "1", "2", "04", "48", "3.1", "éa",
+];
+
+/// The fewest tokens are best. Cuts into as many are as good but for rounding, which depends on all of the word before.
 fn unigram() -> Json {
-    let trainer = UnigramTrainer::builder()
-        .vocab_size(120)
-        .show_progress(false)
-        .unk_token(Some("<unk>".into()))
-        .special_tokens(vec![AddedToken::from("<unk>", true)])
-        .build()
-        .unwrap();
-    let spaces = Metaspace::new('▁', PrependScheme::Always, true);
-    tokenizer(None, Some(spaces.into()), Unigram::default(), trainer.into())
+    let score = |token: &str| -0.1 - 0.7 * token.chars().count() as f64;
+    let vocabulary = TOKENS.map(|token| (token.to_owned(), score(token))).to_vec();
+    let model = Unigram::from(vocabulary, Some(0), false).unwrap();
+    let mut inner = tokenizers::Tokenizer::new(model);
+    inner.with_pre_tokenizer(Some(Metaspace::new('▁', PrependScheme::Always, true)));
+    finished(inner)
 }
 
 fn whole(json: &Json, text: &str) -> Vec<u32> {

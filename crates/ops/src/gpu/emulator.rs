@@ -62,37 +62,34 @@ struct Line([u8; 128]);
 
 impl Owner for Lines {}
 
+/// For this processor, whose instructions round once where the kernels do; each operation is rounded as it is written.
+const OPTIONS: [&str; 4] = ["-std=c++17", "-O3", "-march=native", "-ffp-contract=off"];
+
 /// One thread of a process compiles, the others wait for it.
 static COMPILING: Mutex<()> = Mutex::new(());
 
 impl Emulator {
     /// The kernels below `folder` (`kernels/`), compiled for the CPU into `into` with the C++ compiler `CXX` or `c++`, unless the same
-    /// sources have been.
+    /// compiler has made the same sources into one for the same processor.
     ///
     /// # Errors
     /// When there is no compiler, or what it says.
     pub fn compile(folder: &Path, into: &Path) -> Result<PathBuf> {
         std::fs::create_dir_all(into)?;
-        let mut sources = blake3::Hasher::new();
-        hash(folder, &mut sources)?;
-        let library = into.join(format!("libannulus_emulator-{}.so", sources.finalize().to_hex()));
+        let mut made_of = blake3::Hasher::new();
+        hash(folder, &mut made_of)?;
+        // Its predefined macros name its version and the processor's instructions.
+        made_of.update(&said(compiler().args(["-dM", "-E", "-x", "c++", "/dev/null"]))?);
+        let library = into.join(format!("libannulus_emulator-{}.so", made_of.finalize().to_hex()));
         let _one = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
         if library.exists() {
             return Ok(library);
         }
         // Written beside and renamed: others may be compiling the same.
         let part = into.join(format!("emulator-{}.part", std::process::id()));
-        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-        let mut command = Command::new(&compiler);
-        command.args(["-std=c++17", "-O2", "-g1", "-shared", "-fPIC", "-pthread", "-o"]);
-        command.arg(&part).arg(folder.join("emulate.cpp"));
-        let output = command
-            .output()
-            .map_err(|error| Error::Msg(format!("the C++ compiler `{compiler}`: {error}")))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(Error::Msg(format!("`{compiler}` cannot compile the kernels:\n{said}")));
-        }
+        let mut compiler = compiler();
+        compiler.args(["-g1", "-shared", "-fPIC", "-pthread", "-o"]);
+        said(compiler.arg(&part).arg(folder.join("emulate.cpp")))?;
         std::fs::rename(&part, &library)?;
         Ok(library)
     }
@@ -117,6 +114,24 @@ impl Emulator {
         let symbol = unsafe { self.library.get::<T>(name.as_bytes()) };
         symbol.map(|symbol| *symbol).map_err(|error| Error::Msg(error.to_string()))
     }
+}
+
+fn compiler() -> Command {
+    let mut command = Command::new(std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()));
+    command.args(OPTIONS);
+    command
+}
+
+fn said(compiler: &mut Command) -> Result<Vec<u8>> {
+    let name = compiler.get_program().to_string_lossy().into_owned();
+    let output = compiler
+        .output()
+        .map_err(|error| Error::Msg(format!("the C++ compiler `{name}`: {error}")))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(Error::Msg(format!("`{name}` cannot compile the kernels:\n{said}")));
+    }
+    Ok(output.stdout)
 }
 
 /// Adds every file below `folder`, in the order of their names.
