@@ -18,7 +18,8 @@ use crate::print;
 pub(crate) fn run(arguments: &Train) -> Done {
     // First of all: whatever takes long from here on can be stopped.
     let stop = stop_flag()?;
-    let (yaml, plan) = (check::text(&arguments.file)?, check::measured(&arguments.file)?);
+    let plan = check::measured(&arguments.file)?;
+    let yaml = check::text(&arguments.file)?;
     if let Some(choice) = &plan.choice {
         print::say(&choice.to_text());
     }

@@ -48,10 +48,9 @@ impl Proving {
     /// # Errors
     /// What is wrong with the experiment. A flaw is no error: it is what was found.
     pub fn of(experiment: Experiment, vocabulary: Option<usize>) -> Result<Proving, Problems> {
-        let experiment = match experiment.attention.automatic {
-            true => Plan::new(experiment, vocabulary)?.experiment,
-            false => experiment,
-        };
+        let open = experiment.attention.automatic;
+        let experiment =
+            if open { Plan::new(experiment, vocabulary)?.experiment } else { experiment };
         let plan = Plan::outline(experiment, vocabulary)?;
         let (attention, mesh) = (&plan.experiment.attention, &plan.experiment.mesh);
         let title = format!(

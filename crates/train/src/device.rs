@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use annulus_experiment::Device as Wanted;
+use annulus_experiment::{Device as Wanted, Plan};
 use annulus_ops::attention::Instructions;
 use annulus_ops::gpu::{self, Processor};
 use candle_core::Device;
@@ -21,6 +21,20 @@ pub fn open(wanted: Wanted) -> Result<Option<Arc<dyn Processor>>> {
         hint: Some(missing.hint().to_owned()),
     };
     gpu::open(index).map(Some).map_err(refused)
+}
+
+/// Refuses what kernels of a GPU do not compute.
+pub(crate) fn check(plan: &Plan, processor: Option<&Arc<dyn Processor>>) -> Result<()> {
+    let dropout = plan.experiment.attention.dropout;
+    if processor.is_none() || dropout == 0.0 {
+        return Ok(());
+    }
+    Err(TrainError::Configuration {
+        message: format!(
+            "`attention.dropout` is {dropout}, but no kernel of a GPU leaves weights out"
+        ),
+        hint: Some("set `device: cpu`, or drop `attention.dropout`".to_owned()),
+    })
 }
 
 /// Bytes of the GPU that `wanted` means; none: the CPU, or there is no such GPU.

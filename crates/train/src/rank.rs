@@ -8,6 +8,7 @@ use annulus_comm::{Communicator, Mesh, Metered};
 use annulus_data::{Sequence, deal};
 use annulus_memory::{Class, scope};
 use annulus_model::{Keep, Llama, Shard};
+use annulus_ops::attention::Dropout;
 use annulus_ops::{IGNORED, Pool, Rotary, check_targets, check_tokens};
 use annulus_sequence::{Documents, Rule};
 use candle_core::Tensor;
@@ -88,5 +89,16 @@ impl Rank {
         let documents = sequences.iter().map(|one| Documents::of_lengths(&one.documents));
         let mask = self.setup.mask.clone().and(Rule::Documents(documents.collect()));
         Arc::new(self.attention.seeing(mask))
+    }
+}
+
+impl Micro {
+    /// The same where attention leaves weights out, if it is to; `first` is the number of the first sequence in its step.
+    pub(crate) fn dropping(mut self, dropout: Option<Dropout>, first: usize) -> Micro {
+        if let Some(dropout) = dropout {
+            let dropout = Dropout { sequence: first, ..dropout };
+            self.shard.attention = Arc::new(self.shard.attention.dropping(dropout));
+        }
+        self
     }
 }

@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use annulus_comm::Label;
 use annulus_data::Source;
-use annulus_experiment::{Plan, Schedule};
+use annulus_experiment::{Experiment, Plan, Schedule};
 use annulus_memory::{Class, scope};
+use annulus_ops::attention::Dropout;
 
 use crate::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::gradients::{Gradients, PASS, norm};
@@ -35,6 +36,8 @@ pub(crate) struct Trainer {
     schedule: Schedule,
     peak: f64,
     clip: f64,
+    /// What is left out of attention, of the first sequence of a step; `None`: nothing.
+    dropout: Option<Dropout>,
     /// Steps finished.
     pub(crate) finished: u64,
 }
@@ -69,6 +72,7 @@ impl Trainer {
             schedule: experiment.schedule.clone(),
             peak: experiment.optimizer.learning_rate,
             clip: experiment.optimizer.clip,
+            dropout: dropout(experiment),
             finished: start.step,
         })
     }
@@ -83,7 +87,12 @@ impl Trainer {
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();
         let mut sightings = Sightings::new();
-        let micros = self.rank.micro_batches(&batch).map(|part| self.rank.micro(step, part));
+        let mut first = self.rank.share_of(self.rank.replica(), batch.len()).start;
+        let micros = self.rank.micro_batches(&batch).map(|part| {
+            let micro = self.rank.micro(step, part)?.dropping(self.dropout, first);
+            first += part.len();
+            Ok(micro)
+        });
         let micros = micros.collect::<Result<Vec<_>>>()?;
         let sequences = batch.len();
         // The ids of whole sequences are on no rank while it computes.
@@ -140,4 +149,11 @@ impl Trainer {
         };
         Err(TrainError::NonFinite(NonFinite { step, tag, value, origin, sequences }))
     }
+}
+
+/// The weights of attention that a run leaves out. Steps and layers say which ones they are by themselves.
+fn dropout(experiment: &Experiment) -> Option<Dropout> {
+    let (seed, probability) = (experiment.seed, experiment.attention.dropout);
+    let none = Dropout { seed, probability, step: 0, layer: 0, sequence: 0 };
+    Some(none).filter(|_| probability > 0.0)
 }

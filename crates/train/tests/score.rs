@@ -9,7 +9,7 @@ use std::time::Duration;
 use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Kernel, Recompute, read_config};
 use annulus_model::{Llama, load};
-use annulus_sequence::{Mask, Return, Strategy};
+use annulus_sequence::{Mask, Return, Strategy, Wire};
 use annulus_train::{Setup, Want, model_config, score};
 use candle_core::{DType, Device, Tensor};
 use common::golden;
@@ -58,6 +58,7 @@ fn setup(folder: &std::path::Path, strategy: Strategy, ranks: usize) -> Setup {
         returning: Return::default(),
         kernel: Kernel::Fused,
         deterministic: true,
+        wire: Wire::default(),
         tokens: 96,
         data: 1,
         sequence: ranks,
