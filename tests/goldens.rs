@@ -1,6 +1,5 @@
 //! The program against outputs of `transformers` and PyTorch: models, attention, where the material is there; a little of it always is.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
-#![expect(clippy::print_stdout, reason = "how many cases ran")]
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

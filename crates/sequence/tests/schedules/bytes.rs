@@ -193,11 +193,7 @@ fn double_rings() {
 /// 256 less than in BurstAttention's way, where their gradients go all the way round.
 #[test]
 fn a_layer_of_llama_3() {
-    let case = Case {
-        mask: Mask::causal(),
-        world: 8,
-        heads: Heads { query: 32, key_value: 8 },
-    };
+    let case = Case { mask: Mask::causal(), world: 8, heads: Heads { query: 32, key_value: 8 } };
     let split = |s: Strategy| s.split(&case.mask, 8 * 16_384, 8, case.heads).expect("it deals");
     let sent = |schedule: &Schedule, sums| {
         let shape = BlockShape { batch: 1, head_dim: 128, wire: Wire::new(2, sums) };
