@@ -6,7 +6,7 @@ mod messages;
 mod planning;
 mod reading;
 mod small;
-mod support;
 mod splits;
+mod support;
 mod wire;
 mod writing;
