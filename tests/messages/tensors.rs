@@ -44,8 +44,12 @@ fn positions(list: &[i64]) -> Tensor {
     Tensor::new(list, &Device::Cpu).unwrap()
 }
 
-fn zero() -> Tensor {
-    Tensor::new(&[0.0f64], &Device::Cpu).unwrap()
+/// One tensor of a case made another.
+fn altered(scene: &Scene, name: &str, alter: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>) {
+    write_case(scene, "full", |tensors| {
+        let other = alter(&tensors[name]).unwrap();
+        tensors.insert(name.to_owned(), other);
+    });
 }
 
 #[test]
@@ -60,52 +64,12 @@ fn wrong_cases_of_attention() {
         ("more columns than a block has", |s| write_case(s, "fixed:4:5", |_| ()), ATTEND),
         ("global positions backwards", |s| write_case(s, "window:2+global:7-3", |_| ()), ATTEND),
         ("no values", |s| write_case(s, "full", |t| drop(t.remove("v"))), ATTEND),
-        (
-            "three dimensions",
-            |s| write_case(s, "full", |t| drop(t.insert("q".into(), t["q"].squeeze(0).unwrap()))),
-            ATTEND,
-        ),
-        (
-            "heads that cannot share",
-            |s| {
-                write_case(s, "full", |t| {
-                    drop(t.insert("q".into(), t["q"].narrow(1, 0, 3).unwrap()))
-                })
-            },
-            ATTEND,
-        ),
-        (
-            "whole numbers for queries",
-            |s| {
-                write_case(s, "full", |t| {
-                    drop(t.insert("q".into(), t["q"].to_dtype(DType::I64).unwrap()))
-                })
-            },
-            ATTEND,
-        ),
-        (
-            "no scale inside",
-            |s| {
-                write_case(s, "full", |t| {
-                    drop(t.insert("scale".into(), t["scale"].narrow(0, 0, 0).unwrap()))
-                })
-            },
-            ATTEND,
-        ),
-        (
-            "a scale of 0",
-            |s| write_case(s, "full", |t| drop(t.insert("scale".into(), zero()))),
-            ATTEND,
-        ),
-        (
-            "values of another type",
-            |s| {
-                write_case(s, "full", |t| {
-                    drop(t.insert("v".into(), t["v"].to_dtype(DType::BF16).unwrap()))
-                })
-            },
-            ATTEND,
-        ),
+        ("three dimensions", |s| altered(s, "q", |q| q.squeeze(0)), ATTEND),
+        ("heads that cannot share", |s| altered(s, "q", |q| q.narrow(1, 0, 3)), ATTEND),
+        ("whole numbers for queries", |s| altered(s, "q", |q| q.to_dtype(DType::I64)), ATTEND),
+        ("no scale inside", |s| altered(s, "scale", |scale| scale.narrow(0, 0, 0)), ATTEND),
+        ("a scale of 0", |s| altered(s, "scale", Tensor::zeros_like), ATTEND),
+        ("values of another type", |s| altered(s, "v", |v| v.to_dtype(DType::BF16)), ATTEND),
         (
             "no rows",
             |s| {
@@ -117,33 +81,11 @@ fn wrong_cases_of_attention() {
             },
             ATTEND,
         ),
-        (
-            "too few positions",
-            |s| write_case(s, "full", |t| drop(t.insert("q_pos".into(), positions(&[0, 1])))),
-            ATTEND,
-        ),
-        (
-            "positions that go back",
-            |s| {
-                write_case(s, "full", |t| {
-                    drop(t.insert(
-                        "k_pos".into(),
-                        positions(&[1, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
-                    ))
-                })
-            },
-            ATTEND,
-        ),
+        ("too few positions", |s| with(s, "full", "q_pos", &[0, 1]), ATTEND),
+        ("positions that go back", |s| with(s, "full", "k_pos", &SWAPPED), ATTEND),
         (
             "a part over several ranks",
-            |s| {
-                write_case(s, "full", |t| {
-                    drop(t.insert(
-                        "q_pos".into(),
-                        positions(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]),
-                    ))
-                })
-            },
+            |s| with(s, "full", "q_pos", &LATER),
             "attend --case case.safetensors --out out --ranks 4 --strategy ring",
         ),
         ("no folder for the answer", |_| (), "attend --case case.safetensors --out nowhere/out"),
@@ -152,6 +94,7 @@ fn wrong_cases_of_attention() {
 }
 
 const IDS: [i64; 16] = [0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2];
+const SWAPPED: [i64; 16] = [1, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 const BACK: [i64; 16] = [0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0];
 const LATER: [i64; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
