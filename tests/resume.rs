@@ -95,7 +95,7 @@ fn what_only_says_how_it_is_computed_may_differ() {
 }
 
 /// Another value for every key that may not differ on resume.
-const OTHERS: [(&str, &str); 36] = [
+const OTHERS: [(&str, &str); 38] = [
     ("name", "other"),
     ("seed", "4"),
     ("model.hidden_size", "64"),
@@ -122,6 +122,8 @@ const OTHERS: [(&str, &str); 36] = [
     ("attention.mask", "full"),
     ("attention.window", "8"),
     ("attention.kernel", "reference"),
+    ("attention.dropout", "0.1"),
+    ("attention.wire.key_value", "bf16"),
     ("optimizer.learning_rate", "0.02"),
     ("optimizer.betas", "[0.9, 0.99]"),
     ("optimizer.epsilon", "1.0e-6"),
