@@ -1,6 +1,5 @@
-//! Bytes of attention, three times over: closed forms written down here from the papers'
-//! algorithms, what a plan says, and what a meter counts while threads run. Equal to the byte, rank
-//! by rank.
+//! Bytes of attention, three times over: closed forms written down here from the papers' algorithms, what a plan says,
+//! and what a meter counts while threads run. Equal to the byte, rank by rank.
 //!
 //! With e bytes of an element, e' of gradients, and d elements of a head, a row of one head is
 //!
