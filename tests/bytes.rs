@@ -108,7 +108,7 @@ impl Case {
     /// Stations of some lanes that deal heads among them, and a ring of those. A rank sends its
     /// positions to the lanes of its station, rows of others' results home, and every block that
     /// comes round but the one that came last; of gradients every block but its own, or, where they
-    /// travel from home all the way, every block.
+    /// travel from home all the way, every block. Keys, then values are as many bytes as both at once.
     fn torus(&self, n: &[u64], rank: usize) -> [u64; 2] {
         let (row, lanes) = (self.rows(), self.lanes());
         let (stations, station) = (self.ranks / lanes, rank / lanes);

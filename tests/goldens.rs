@@ -77,7 +77,7 @@ fn models_of_a_later_version_are_refused_by_their_key() {
 }
 
 /// How a sequence is split over four ranks: every strategy with every exchange, each way back where there are several.
-const SPLITS: [&str; 19] = [
+const SPLITS: [&str; 21] = [
     "ring",
     "ring --backward travelling",
     "ring --backward queries",
@@ -97,6 +97,8 @@ const SPLITS: [&str; 19] = [
     "all-gather --groups 2",
     "broadcast",
     "halo",
+    "li-ring",
+    "li-ring --backward travelling",
 ];
 
 #[test]

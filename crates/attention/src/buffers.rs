@@ -10,7 +10,7 @@ use candle_core::{Result, Tensor, bail};
 /// The tensors of a block, with heads and rows along dimensions 1 and 2.
 ///
 /// Queries forward: q. Backward: q, the gradient of the output, and what the kernel prepared per row. Outputs: out and
-/// log-sum-exp. Keys and values, and their gradients: two. Gradients of queries: one.
+/// log-sum-exp. Keys and values, and their gradients: two. Keys or values alone, gradients of queries: one.
 pub(crate) type Tensors = Vec<Tensor>;
 
 /// The buffers of one rank in one pass.
@@ -21,10 +21,15 @@ impl Buffers {
     /// What is lent: the block, as a part of the buffer that contains it.
     pub(crate) fn lend(&self, block: Block) -> Result<Tensors> {
         let Some((held, tensors)) = self.around(block) else { return missing(block) };
+        let tensors = match block.part {
+            Part::Key if held.part == Part::KeyValue => &tensors[..1],
+            Part::Value if held.part == Part::KeyValue => &tensors[1..],
+            _ => &tensors[..],
+        };
         tensors.iter().map(|tensor| slice(tensor, *held, block)?.contiguous()).collect()
     }
 
-    /// The keys and values of tiles, each once.
+    /// The keys and values of tiles, or what they are of, each once.
     pub(crate) fn keys(&self, tiles: &[TilePlan]) -> Result<BTreeMap<Block, Tensors>> {
         tiles.iter().map(|tile| Ok((tile.keys, self.lend(tile.keys)?))).collect()
     }
@@ -73,13 +78,15 @@ impl Buffers {
         self.around(block).is_some()
     }
 
+    /// The same part, or the whole that it is one half of.
     fn around(&self, block: Block) -> Option<(&Block, &Tensors)> {
-        let least = Block { heads: Extent::all(0), rows: Extent::all(0), ..block };
-        let mut of_owner = self
-            .0
-            .range(least..)
-            .take_while(|(held, _)| (held.part, held.owner) == (block.part, block.owner));
-        of_owner.find(|(held, _)| held.contains(block))
+        let of_part = |part: Part| {
+            let least = Block { part, heads: Extent::all(0), rows: Extent::all(0), ..block };
+            let alike = move |held: &Block| (held.part, held.owner) == (part, block.owner);
+            let mut of_owner = self.0.range(least..).take_while(move |(held, _)| alike(held));
+            of_owner.find(|(held, _)| held.contains(block))
+        };
+        of_part(block.part).or_else(|| of_part(block.part.whole()))
     }
 }
 
@@ -87,7 +94,7 @@ impl Buffers {
 pub(crate) fn tensors(part: Part, backward: bool) -> usize {
     match part {
         Part::Query if backward => 4,
-        Part::Query | Part::QueryGradient => 1,
+        Part::Query | Part::Key | Part::Value | Part::QueryGradient => 1,
         Part::KeyValue | Part::Output | Part::Gradient => 2,
     }
 }

@@ -6,6 +6,7 @@ mod buffers;
 mod execute;
 mod pass;
 mod schedules;
+mod scores;
 mod seen;
 mod tape;
 mod travel;

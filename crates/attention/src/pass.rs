@@ -8,12 +8,15 @@ use std::iter::zip;
 
 use annulus_comm::Label;
 use annulus_memory::{Class, scope};
-use annulus_ops::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, State, Tile};
+use annulus_ops::attention::{
+    Attended, BackwardTile, Dropout, Dropped, KeyValueGradients, Prepared, State, Tile,
+};
 use annulus_ops::charge;
-use annulus_sequence::{Block, Hop, Part, Pass, Rows, TilePlan, View};
+use annulus_sequence::{Block, Hop, Part, Pass, Positions, Rows, TilePlan, View};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::buffers::{Buffers, Tensors};
+use crate::scores::Scores;
 use crate::seen::{Seen, added, joined, rows};
 use crate::travel::Travels;
 use crate::{Attention, Place};
@@ -26,6 +29,8 @@ pub(crate) struct Running<'a> {
     held: Buffers,
     /// Of queries that have seen some of their keys.
     states: BTreeMap<Block, BTreeMap<Rows, Box<dyn State>>>,
+    /// Of queries whose keys and values come apart.
+    scores: BTreeMap<Block, Scores>,
     travels: Travels<'a>,
     batch: usize,
     head_dim: usize,
@@ -43,7 +48,7 @@ impl<'a> Running<'a> {
     ) -> Result<Running<'a>> {
         let (batch, _, _, head_dim) = q.dims4()?;
         let travels = Travels::new(attention, pass == Pass::Backward);
-        let (held, states) = (Buffers::default(), BTreeMap::new());
+        let (held, states, scores) = (Buffers::default(), BTreeMap::new(), BTreeMap::new());
         let (dtype, device) = (q.dtype(), q.device().clone());
         Ok(Running {
             attention,
@@ -51,6 +56,7 @@ impl<'a> Running<'a> {
             place,
             held,
             states,
+            scores,
             travels,
             batch,
             head_dim,
@@ -98,36 +104,64 @@ impl<'a> Running<'a> {
         }
         let keys = self.held.keys(&hop.tiles)?;
         let dropout = self.attention.dropped(self.place);
-        for tiles in hop.tiles.chunk_by(|a, b| a.queries == b.queries) {
-            // Made anew for every block of queries: kept for all of them they would grow with the whole sequence.
-            let mut seen: BTreeMap<Rows, Vec<Seen>> = BTreeMap::new();
-            for tile in tiles {
-                let [k, v] = &keys[&tile.keys][..] else {
-                    bail!("attention: {tile:?} has no keys")
-                };
-                for view in self.views(tile) {
-                    let one = Seen::new(tile, view, [k, v], dropout)?;
-                    seen.entry(one.queries()).or_default().push(one);
-                }
-            }
-            for (rows, seen) in &seen {
-                let mut state = self.state(tiles[0].queries, *rows)?;
-                match self.pass {
-                    Pass::Forward => {
-                        let progress = || self.travels.progress();
-                        let tiles: Vec<Tile<'_>> = seen.iter().map(Seen::tile).collect();
-                        self.attention.kernel.forward(&tiles, &mut *state, &progress)?;
-                    }
-                    Pass::Backward => self.backward(seen, &mut *state)?,
-                }
-                self.states.entry(tiles[0].queries).or_default().insert(*rows, state);
-            }
-            if self.pass == Pass::Backward {
-                tiles
-                    .iter()
-                    .try_for_each(|tile| self.zeros_if_none(tile.keys.of(Part::Gradient)))?;
+        let (together, apart): (Vec<TilePlan>, Vec<TilePlan>) =
+            hop.tiles.iter().partition(|tile| tile.keys.part == Part::KeyValue);
+        apart.iter().try_for_each(|tile| self.apart(tile, &keys[&tile.keys], dropout))?;
+        for tiles in together.chunk_by(|a, b| a.queries == b.queries) {
+            self.together(tiles, &keys, dropout)?;
+        }
+        Ok(())
+    }
+
+    /// Computes a block of queries with keys and values.
+    fn together(
+        &mut self,
+        tiles: &[TilePlan],
+        keys: &BTreeMap<Block, Tensors>,
+        dropout: Option<Dropout>,
+    ) -> Result<()> {
+        // Made anew for every block of queries: kept for all of them they would grow with the whole sequence.
+        let mut seen: BTreeMap<Rows, Vec<Seen>> = BTreeMap::new();
+        for tile in tiles {
+            let [k, v] = &keys[&tile.keys][..] else { bail!("attention: {tile:?} has no keys") };
+            for view in self.views(tile) {
+                let one = Seen::new(tile, view, [k, v], dropout)?;
+                seen.entry(one.queries()).or_default().push(one);
             }
         }
+        for (rows, seen) in &seen {
+            let mut state = self.state(tiles[0].queries, *rows)?;
+            match self.pass {
+                Pass::Forward => {
+                    let progress = || self.travels.progress();
+                    let tiles: Vec<Tile<'_>> = seen.iter().map(Seen::tile).collect();
+                    self.attention.kernel.forward(&tiles, &mut *state, &progress)?;
+                }
+                Pass::Backward => self.backward(seen, &mut *state)?,
+            }
+            self.states.entry(tiles[0].queries).or_default().insert(*rows, state);
+        }
+        if self.pass == Pass::Backward {
+            tiles.iter().try_for_each(|tile| self.zeros_if_none(tile.keys.of(Part::Gradient)))?;
+        }
+        Ok(())
+    }
+
+    /// Scores keys that come without their values, or has their scores weigh those.
+    fn apart(&mut self, tile: &TilePlan, half: &Tensors, dropout: Option<Dropout>) -> Result<()> {
+        let TilePlan { queries, keys } = *tile;
+        let [half] = &half[..] else { bail!("attention: {keys} are not one tensor") };
+        let mut scores = self.scores_of(queries)?;
+        let progress = || self.travels.progress();
+        if keys.part == Part::Key {
+            scores.score(keys, half, &self.views(tile), &progress)?;
+        } else {
+            let [q, k] = self.sides(tile);
+            let head = queries.heads.start;
+            let dropped = dropout.map(|dropout| Dropped { dropout, head, queries: &q, keys: &k });
+            scores.weigh(keys.of(Part::Key), half, dropped, &progress)?;
+        }
+        self.scores.insert(queries, scores);
         Ok(())
     }
 
@@ -191,6 +225,15 @@ impl<'a> Running<'a> {
         running.map_or_else(|| self.begin(queries, which), Ok)
     }
 
+    /// The scores of a block of queries, to be put back.
+    fn scores_of(&mut self, queries: Block) -> Result<Scores> {
+        let begin = || {
+            let q = self.held.lend(queries)?.remove(0);
+            Scores::begin(&q, self.dtype, self.attention.scale)
+        };
+        self.scores.remove(&queries).map_or_else(begin, Ok)
+    }
+
     fn begin(&self, queries: Block, which: Rows) -> Result<Box<dyn State>> {
         let (kernel, scale) = (&self.attention.kernel, self.attention.scale);
         let held = self.held.lend(queries)?;
@@ -209,6 +252,11 @@ impl<'a> Running<'a> {
 
     fn finish_queries(&mut self, queries: Block) -> Result<()> {
         let kernel = &*self.attention.kernel;
+        if let Some(scores) = self.scores.remove(&queries) {
+            let Attended { out, lse } = scores.finish()?;
+            let output = vec![self.attention.rounded(Part::Output, &out)?, lse];
+            return self.held.put(queries.of(Part::Output), output, kernel);
+        }
         let all = Rows { offset: 0, stride: 1, count: queries.rows.len() };
         let whole = self.state(queries, all)?;
         let parts = self.states.remove(&queries).unwrap_or_default().into_iter();
@@ -246,9 +294,14 @@ impl<'a> Running<'a> {
     }
 
     fn views(&self, tile: &TilePlan) -> Vec<View> {
-        let [q, k] = [tile.queries, tile.keys]
-            .map(|block| self.attention.positions[block.owner].rows(block.rows.range()));
+        let [q, k] = self.sides(tile);
         View::all(&self.attention.mask, &q, &k)
+    }
+
+    /// The positions of the queries and of the keys.
+    fn sides(&self, tile: &TilePlan) -> [Positions; 2] {
+        [tile.queries, tile.keys]
+            .map(|block| self.attention.positions[block.owner].rows(block.rows.range()))
     }
 
     fn label(&self, hop: usize) -> Label {

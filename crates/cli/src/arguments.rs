@@ -135,7 +135,8 @@ pub(crate) struct Train {
 
 #[derive(Args, Debug)]
 pub(crate) struct Layout {
-    /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast or halo
+    /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast, halo or
+    /// li-ring
     #[arg(value_parser = strategy)]
     pub(crate) strategy: Strategy,
     #[command(flatten)]
@@ -209,7 +210,8 @@ pub(crate) struct Split {
     /// How many ranks share the sequence
     #[arg(long, default_value_t = 1, value_parser = ranks())]
     pub(crate) ranks: usize,
-    /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast or halo
+    /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast, halo or
+    /// li-ring
     #[arg(long, value_parser = strategy, default_value = "local")]
     pub(crate) strategy: Strategy,
     #[command(flatten)]

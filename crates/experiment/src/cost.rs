@@ -20,7 +20,10 @@
 //! backward ([`Share::activations`]). Allocators round up; a worker's buffers are counted for one
 //! worker.
 
-use annulus_sequence::{Alive, Hop, Part, Pass, Positions, Proof, Schedule};
+mod workspace;
+
+use annulus_sequence::{Alive, Part, Pass, Positions, Proof, Schedule};
+use workspace::{Tiles, tiles};
 
 use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
 
@@ -85,29 +88,38 @@ pub(crate) struct Share<'a> {
     widened: u64,
     /// The same, before it is narrowed again: what its narrow form takes meanwhile.
     narrowed: u64,
+    /// The most tiles in a hop, forward and backward.
+    tiles: [Tiles; 2],
+    /// Gradients of keys and values that are its, in rows of heads.
+    made: usize,
+    /// Scores that are kept, of one sequence.
+    scores: u64,
 }
 
 /// The schedule of a pass, and what is proved of it.
 pub(crate) type Proved = (Schedule, Proof);
 
 impl Share<'_> {
-    /// The share of a rank of `schedule`, by its place along the sequence.
+    /// The share of a rank of both schedules, by its place along the sequence.
     pub(crate) fn new<'a>(
         plan: &'a Plan,
         memory: Settled,
-        schedule: &Schedule,
+        [forward, backward]: [&Proved; 2],
         place: usize,
     ) -> Share<'a> {
+        let positions = &forward.0.positions;
         let rows = |positions: &Positions| (plan.micro_batch * positions.tokens()) as u64;
-        let most = schedule.positions.iter().map(rows).max().unwrap_or_default();
-        let rows = rows(&schedule.positions[place]);
+        let most = positions.iter().map(rows).max().unwrap_or_default();
+        let rows = rows(&positions[place]);
         let dtype = plan.experiment.model.dtype;
         let element = dtype.bytes() as u64;
         let (widened, narrowed) = match dtype {
             Dtype::F32 => (0, 0),
             Dtype::Bf16 => (F32, element),
         };
-        Share { plan, memory, rows, most, element, widened, narrowed }
+        let tiles = [forward, backward].map(|pass| tiles(pass, place));
+        let (made, scores) = (backward.1.made[place], forward.1.alive[place].scores as u64);
+        Share { plan, memory, rows, most, element, widened, narrowed, tiles, made, scores }
     }
 
     /// What the sum of gradients hands over, where there is more than one rank.
@@ -115,8 +127,8 @@ impl Share<'_> {
         F32 * self.plan.shape.elements() + LOSS_AND_TARGETS
     }
 
-    /// The peak of the rank that is `place` along a sequence.
-    pub(crate) fn peak(&self, place: usize, forward: &Proved, backward: &Proved) -> Peak {
+    /// The peak of the rank.
+    pub(crate) fn peak(&self) -> Peak {
         let elements = self.plan.shape.elements();
         let masters = match self.plan.experiment.model.dtype {
             Dtype::F32 => 0,
@@ -127,24 +139,27 @@ impl Share<'_> {
             gradients: self.gradients(),
             optimizer: elements * 2 * F32,
             activations: self.activations(),
-            key_value: self.key_value(backward.1.made[place]),
-            workspace: self.workspace(tiles(forward, place), tiles(backward, place)),
+            key_value: self.key_value(),
+            workspace: self.workspace().max(self.scored()),
             data: self.data(),
         }
     }
 
     /// The most of all classes at once, whose peaks are `peak`: outside of attention, where nothing
-    /// is in flight, or while it runs backward; in the last layer, where there are no gradients yet
-    /// but those of earlier micro-batches, or in the first, where nothing else is kept any more. A
-    /// tile's results are in flight once they are made.
+    /// is in flight, or while it runs backward, or forward with its scores; in the last layer, where
+    /// there are no gradients yet but those of earlier micro-batches, or in the first, where nothing
+    /// else is kept any more. A tile's results are in flight once they are made.
     pub(crate) fn together(&self, peak: &Peak) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
         let computing = product(&[self.rows, self.element * (2 * h + 2 * a + 2 * k)]);
         let results = product(&[self.most, 2 * k, F32]);
-        let attending =
-            [self.resident(), computing, peak.key_value, peak.workspace.saturating_sub(results)];
-        let attending = attending.into_iter().fold(0, u64::saturating_add);
-        let last = peak.activations.max(attending);
+        let attending = |workspace: u64| {
+            let all = [self.resident(), computing, peak.key_value, workspace];
+            all.into_iter().fold(0, u64::saturating_add)
+        };
+        let scoring = attending(self.scored());
+        let attending = attending(self.workspace().saturating_sub(results));
+        let last = peak.activations.max(attending).max(scoring);
         let elements = F32 * self.plan.shape.elements();
         let earlier = if self.plan.micro_batches > 1 { elements } else { 0 };
         let in_layer = self.resident().saturating_add(self.in_layer()).max(attending);
@@ -160,12 +175,12 @@ impl Share<'_> {
         if world == 1 { all } else { all + largest + largest / world }
     }
 
-    /// Gradients of keys and values, of so many rows of heads; and own values as they travel.
-    fn key_value(&self, made: usize) -> u64 {
+    /// Gradients of keys and values, and own values as they travel.
+    fn key_value(&self) -> u64 {
         let (batch, dim) = (self.plan.micro_batch as u64, self.plan.shape.head_dim as u64);
         let Widths { a, k, .. } = self.widths();
         let own = 2 * (a * self.copied(Part::Query) + k * self.copied(Part::KeyValue));
-        product(&[2, batch, made as u64, dim, F32]).saturating_add(product(&[self.rows, own]))
+        product(&[2, batch, self.made as u64, dim, F32]).saturating_add(product(&[self.rows, own]))
     }
 
     /// Bytes of an element of own values that are copied for the way: 0 where they travel as they are.
@@ -188,6 +203,7 @@ impl Share<'_> {
         let parts = [
             (alive.queries as u64, query),
             (alive.key_values as u64, 2 * dim * wire.key_value),
+            (alive.halves as u64, dim * wire.key_value),
             (others(alive.outputs), dim * wire.output + F32),
             (others(alive.query_gradients), dim * F32),
             (alive.gradients as u64, 2 * dim * F32),
@@ -195,21 +211,6 @@ impl Share<'_> {
         let rows = parts.map(|(rows, bytes)| rows.saturating_mul(bytes));
         let all = rows.into_iter().fold(0, u64::saturating_add);
         all.saturating_mul(self.plan.micro_batch as u64)
-    }
-
-    /// With so many tiles in one hop.
-    fn workspace(&self, forward: Tiles, backward: Tiles) -> u64 {
-        let shape = &self.plan.shape;
-        let (heads, dim) = (shape.num_attention_heads as u64, shape.head_dim as u64);
-        let state = product(&[self.rows, heads, dim + 2, F32]);
-        let seen = product(&[self.positions(), VISIBILITY]);
-        let key_values = product(&[self.most, shape.key_value_width(), F32]);
-        let batch = self.plan.micro_batch as u64;
-        let made = product(&[2, batch, backward.keys, dim, F32]);
-        let results = made.saturating_add(seen.saturating_mul(backward.count));
-        let packed = seen.saturating_mul(forward.count).saturating_add(key_values);
-        let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
-        state.saturating_add(results.max(packed).max(finished)).saturating_add(self.scratch())
     }
 
     /// Of one worker, backward: operands of a block as panels, rows and columns.
@@ -363,25 +364,6 @@ struct Widths {
     a: u64,
     k: u64,
     f: u64,
-}
-
-/// What a rank computes in one hop.
-#[derive(Clone, Copy)]
-struct Tiles {
-    /// How many tiles.
-    count: u64,
-    /// Rows of heads of their keys.
-    keys: u64,
-}
-
-/// The most of each that the rank at `place` computes in one hop.
-fn tiles((schedule, _): &Proved, place: usize) -> Tiles {
-    let keys = |hop: &Hop| hop.tiles.iter().map(|tile| tile.keys.volume() as u64).sum::<u64>();
-    let most = |of: &dyn Fn(&Hop) -> u64| schedule.ranks[place].iter().map(of).max();
-    Tiles {
-        count: most(&|hop| hop.tiles.len() as u64).unwrap_or_default(),
-        keys: most(&keys).unwrap_or_default(),
-    }
 }
 
 /// A product that stops at the largest number instead of wrapping.

@@ -271,8 +271,8 @@ impl Plan {
     fn settled(&self, passes: &Passes) -> Settled {
         let needs = |memory: Settled| {
             let peak = |place| {
-                let share = Share::new(self, memory, &passes.forward.0, place);
-                share.together(&share.peak(place, &passes.forward, &passes.backward))
+                let share = Share::new(self, memory, [&passes.forward, &passes.backward], place);
+                share.together(&share.peak())
             };
             let all = (0..self.experiment.mesh.sequence).map(peak).fold(0, u64::saturating_add);
             all.saturating_mul(self.experiment.mesh.data as u64)
@@ -299,8 +299,8 @@ impl Plan {
             .collect();
         let rank_plan = |rank: usize| {
             let place = rank % self.experiment.mesh.sequence;
-            let share = Share::new(self, self.memory, &passes.forward.0, place);
-            let peak = share.peak(place, &passes.forward, &passes.backward);
+            let share = Share::new(self, self.memory, [&passes.forward, &passes.backward], place);
+            let peak = share.peak();
             RankPlan {
                 rank,
                 positions: passes.forward.0.positions[place].clone(),

@@ -22,6 +22,7 @@ pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
         mask::by_data,
         wire::gains,
         dropout,
+        scores,
         batches,
         schedule,
         data,
@@ -90,6 +91,17 @@ fn dropout(experiment: &Experiment) -> Vec<Problem> {
         format!("`attention.dropout` is {dropout}, but no kernel of a GPU leaves weights out");
     let problem = experiment.places.problem("attention.dropout", message);
     vec![problem.hint("set `device: cpu`, or drop it")]
+}
+
+fn scores(experiment: &Experiment) -> Vec<Problem> {
+    let Attention { strategy, automatic, .. } = experiment.attention;
+    let is_cuda = matches!(experiment.device, Device::Cuda(_));
+    if strategy != Strategy::LiRing || automatic || !is_cuda {
+        return Vec::new();
+    }
+    let message = "`li-ring` keeps scores, which no kernel of a GPU does";
+    let problem = experiment.places.problem("attention.strategy", message);
+    vec![problem.hint("set `device: cpu`, or use `ring`")]
 }
 
 fn batches(experiment: &Experiment) -> Vec<Problem> {

@@ -22,7 +22,7 @@ schedule: { steps: 1 }
 ";
 
 /// What is written for a strategy.
-const STRATEGIES: [(&str, &[&str]); 13] = [
+const STRATEGIES: [(&str, &[&str]); 14] = [
     ("local", &["attention.strategy=local", "mesh.sequence=1"]),
     ("ring", &["attention.strategy=ring"]),
     ("striped", &["attention.strategy=striped"]),
@@ -36,6 +36,7 @@ const STRATEGIES: [(&str, &[&str]); 13] = [
     ("all-gather", &["attention.strategy=all-gather"]),
     ("broadcast", &["attention.strategy=broadcast"]),
     ("halo", &["attention.strategy=halo"]),
+    ("li-ring", &["attention.strategy=li-ring"]),
 ];
 
 /// A column: its head, and what is written for it.

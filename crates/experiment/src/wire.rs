@@ -45,7 +45,7 @@ impl From<Dtype> for Element {
 pub(crate) fn wire_key(part: Part) -> &'static str {
     match part {
         Part::Query => "query",
-        Part::KeyValue => "key_value",
+        Part::KeyValue | Part::Key | Part::Value => "key_value",
         Part::Output => "output",
         Part::QueryGradient => "query_gradient",
         Part::Gradient => "gradient",

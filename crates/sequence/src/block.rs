@@ -21,6 +21,10 @@ pub enum Part {
     Query,
     /// Keys and values. Lent.
     KeyValue,
+    /// The keys of those alone. Lent.
+    Key,
+    /// The values alone. Lent.
+    Value,
     /// Forward: output and log-sum-exp (f32). Given away, never summed.
     Output,
     /// Backward: the gradient of queries so far, at least f32 where it is. Given away; what meets is added.
@@ -94,7 +98,19 @@ impl Part {
     }
     /// Whether the sender of a block keeps it. What is not lent is given away.
     pub fn is_lent(self) -> bool {
-        matches!(self, Part::Query | Part::KeyValue)
+        matches!(self, Part::Query | Part::KeyValue | Part::Key | Part::Value)
+    }
+    /// What it is one half of: keys and values, of either alone; itself where it is whole.
+    #[must_use]
+    pub fn whole(self) -> Part {
+        match self {
+            Part::Key | Part::Value => Part::KeyValue,
+            whole => whole,
+        }
+    }
+    /// Whether a block of this part has the same of the other in it.
+    pub fn contains(self, other: Part) -> bool {
+        self == other || self == other.whole()
     }
     /// Whether two of the same block are added where they meet.
     pub fn is_sum(self) -> bool {
@@ -119,15 +135,16 @@ impl Block {
     }
     /// Whether all of `other` is in this one.
     pub fn contains(self, other: Block) -> bool {
-        self.is_kin(other) && self.heads.contains(other.heads) && self.rows.contains(other.rows)
+        self.owner == other.owner
+            && self.part.contains(other.part)
+            && self.heads.contains(other.heads)
+            && self.rows.contains(other.rows)
     }
     /// Whether anything is in both.
     pub fn overlaps(self, other: Block) -> bool {
         let apart = self.heads.and(other.heads).is_empty() || self.rows.and(other.rows).is_empty();
-        self.is_kin(other) && !apart
-    }
-    fn is_kin(self, other: Block) -> bool {
-        (self.part, self.owner) == (other.part, other.owner)
+        let kin = self.part.contains(other.part) || other.part.contains(self.part);
+        self.owner == other.owner && kin && !apart
     }
 }
 
@@ -151,6 +168,8 @@ impl fmt::Display for Block {
         let part = match self.part {
             Part::Query => "queries",
             Part::KeyValue => "keys and values",
+            Part::Key => "keys",
+            Part::Value => "values",
             Part::Output => "outputs",
             Part::QueryGradient => "gradients of queries",
             Part::Gradient => "gradients of keys and values",

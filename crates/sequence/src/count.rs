@@ -43,7 +43,9 @@ impl BlockShape {
         let BlockShape { batch, head_dim, wire } = self;
         let elements = head_dim * wire.of(block.part);
         let row = match (block.part, pass) {
-            (Part::Query, Pass::Forward) | (Part::QueryGradient, _) => elements,
+            (Part::Query, Pass::Forward) | (Part::Key | Part::Value | Part::QueryGradient, _) => {
+                elements
+            }
             (Part::Query, Pass::Backward) => 2 * elements + 2 * F32,
             (Part::KeyValue | Part::Gradient, _) => 2 * elements,
             (Part::Output, _) => elements + F32,
@@ -53,7 +55,7 @@ impl BlockShape {
 }
 
 /// Visible pairs per hop (outer) and rank (inner) of a schedule, each counted once for every query
-/// head.
+/// head, where it is scored.
 pub fn pairs_per_hop(schedule: &Schedule) -> Vec<Vec<u64>> {
     // Tiles of other heads see the same.
     let mut known: BTreeMap<[(usize, Extent); 2], u64> = BTreeMap::new();
@@ -65,7 +67,8 @@ pub fn pairs_per_hop(schedule: &Schedule) -> Vec<Vec<u64>> {
         });
         *pairs * tile.queries.heads.len() as u64
     };
-    let mut of_hop = |hop: &Hop| hop.tiles.iter().map(&mut of_tile).sum();
+    let is_scored = |tile: &&TilePlan| tile.keys.part != Part::Value;
+    let mut of_hop = |hop: &Hop| hop.tiles.iter().filter(is_scored).map(&mut of_tile).sum();
     let mut of_ranks = |hop: usize| schedule.ranks.iter().map(|hops| of_hop(&hops[hop])).collect();
     (0..schedule.hops()).map(&mut of_ranks).collect()
 }

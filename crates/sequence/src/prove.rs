@@ -10,12 +10,17 @@
 //! leave of every pair of shards is invisible ([`cover`]). A sum is never copied, never dropped,
 //! only handed on and added to what contains it, so when nothing is left in the end but what is at
 //! home, every tile's part is in it, once. The same holds for outputs, which are never added.
+//!
+//! A tile in two products is one where its scores are made; the tile of its values must find those
+//! scores, of all keys that its queries are scored with, and uses them up; what is left of them when
+//! the queries are finished is a flaw. So pairs are weighed as often as they are scored: once.
 
 mod cover;
 mod dealt;
 mod flaw;
 mod holder;
 mod matching;
+mod running;
 
 use crate::{Block, Move, Part, Pass, Positions, Schedule};
 use cover::Cover;
@@ -37,13 +42,17 @@ pub struct Proof {
     pub hops: usize,
 }
 
-/// Rows of heads by part.
+/// Rows of heads by part, and scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Alive {
     /// Others' queries, and backward what belongs to them.
     pub queries: usize,
     /// Others' keys and values.
     pub key_values: usize,
+    /// Others' keys without values, and values without keys.
+    pub halves: usize,
+    /// Scores that are kept: rows of heads times keys.
+    pub scores: usize,
     /// Outputs, own and others'.
     pub outputs: usize,
     /// Gradients of queries, own and others'.
@@ -173,6 +182,7 @@ impl Alive {
         *match block.part {
             Part::Query => &mut self.queries,
             Part::KeyValue => &mut self.key_values,
+            Part::Key | Part::Value => &mut self.halves,
             Part::Output => &mut self.outputs,
             Part::QueryGradient => &mut self.query_gradients,
             Part::Gradient => &mut self.gradients,
@@ -183,6 +193,8 @@ impl Alive {
         Alive {
             queries: self.queries.max(other.queries),
             key_values: self.key_values.max(other.key_values),
+            halves: self.halves.max(other.halves),
+            scores: self.scores.max(other.scores),
             outputs: self.outputs.max(other.outputs),
             query_gradients: self.query_gradients.max(other.query_gradients),
             gradients: self.gradients.max(other.gradients),

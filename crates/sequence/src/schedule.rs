@@ -44,11 +44,17 @@ pub enum Collective {
 /// It adds to the running state of `queries`, which its first tile begins. Backward it adds to the
 /// [`Part::Gradient`] of `keys` too, which comes to be where it is not there yet. Never planned
 /// where nothing is visible.
+///
+/// Forward the two products of a tile can be apart: one of [`Part::Key`] makes scores and keeps them,
+/// a later one of [`Part::Value`], the same heads and rows on the same rank, has them weigh the
+/// values and drops them. As a softmax is of whole rows, all keys of a block of queries come before
+/// the first of its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TilePlan {
     /// A [`Part::Query`], contained in one that is held.
     pub queries: Block,
-    /// A [`Part::KeyValue`], contained in one that is held: of the heads that the queries use.
+    /// A [`Part::KeyValue`], [`Part::Key`] or [`Part::Value`], contained in what is held: of the heads
+    /// that the queries use.
     pub keys: Block,
 }
 

@@ -5,6 +5,7 @@ mod broadcast;
 mod double_ring;
 mod error;
 mod halo;
+mod li_ring;
 mod ring;
 mod split;
 mod torus;
@@ -56,11 +57,13 @@ pub enum Strategy {
     Broadcast,
     /// Contiguous chunks, of which only the rows that others see travel: for windows.
     Halo,
+    /// Contiguous chunks, keys go round, then values, while scores are kept: Li et al.'s baseline.
+    LiRing,
 }
 
 impl Strategy {
     /// All of them, each as its bare name means it, in the order of the documentation.
-    pub const ALL: [Strategy; 10] = [
+    pub const ALL: [Strategy; 11] = [
         Strategy::Local,
         Strategy::Ring,
         Strategy::STRIPED,
@@ -71,6 +74,7 @@ impl Strategy {
         Strategy::ALL_GATHER,
         Strategy::Broadcast,
         Strategy::Halo,
+        Strategy::LiRing,
     ];
     /// `striped`: stripes of one position.
     pub const STRIPED: Strategy = Strategy::Striped { width: 1 };
@@ -84,7 +88,7 @@ impl Strategy {
     pub const ALL_GATHER: Strategy = Strategy::AllGather { groups: 1 };
 
     /// The word one writes: `local`, `ring`, `striped`, `megatron`, `ulysses`, `usp`,
-    /// `double-ring`, `all-gather`, `broadcast`, `halo`.
+    /// `double-ring`, `all-gather`, `broadcast`, `halo`, `li-ring`.
     pub fn name(self) -> &'static str {
         match self {
             Strategy::Local => "local",
@@ -97,6 +101,7 @@ impl Strategy {
             Strategy::AllGather { .. } => "all-gather",
             Strategy::Broadcast => "broadcast",
             Strategy::Halo => "halo",
+            Strategy::LiRing => "li-ring",
         }
     }
     /// The reverse of [`Strategy::name`], as of [`Strategy::ALL`].
@@ -115,7 +120,8 @@ impl Strategy {
             | Strategy::Ulysses
             | Strategy::AllGather { .. }
             | Strategy::Broadcast
-            | Strategy::Halo => Layout::Contiguous,
+            | Strategy::Halo
+            | Strategy::LiRing => Layout::Contiguous,
         }
     }
     /// The ways back that differ: one where there is no ring.
@@ -126,7 +132,9 @@ impl Strategy {
             | Strategy::Megatron { exchange: Exchange::AllGather }
             | Strategy::Broadcast
             | Strategy::Halo => &[Return::Reversed],
-            Strategy::DoubleRing { .. } => &[Return::Travelling, Return::Reversed],
+            Strategy::DoubleRing { .. } | Strategy::LiRing => {
+                &[Return::Travelling, Return::Reversed]
+            }
             Strategy::Ring
             | Strategy::Striped { .. }
             | Strategy::Megatron { .. }
@@ -173,6 +181,7 @@ impl Strategy {
             Path::Gather { groups } => all_gather::all_gather(split, Pass::Forward, groups),
             Path::Broadcast => broadcast::broadcast(split, Pass::Forward),
             Path::Halo => halo::halo(split, Pass::Forward),
+            Path::Scores => li_ring::forward(split),
         };
         Ok(self.schedule(Pass::Forward, split, ranks))
     }
@@ -187,6 +196,7 @@ impl Strategy {
         }
         let ranks = match path {
             Path::Ring { lanes } => ring::backward(split, lanes, how),
+            Path::Scores => ring::backward(split, 1, how),
             Path::Rings { inside } => double_ring::double_ring(split, inside, Pass::Backward, how),
             Path::Gather { groups } => all_gather::all_gather(split, Pass::Backward, groups),
             Path::Broadcast => broadcast::broadcast(split, Pass::Backward),
@@ -227,6 +237,8 @@ impl Strategy {
             Strategy::Megatron { exchange: Exchange::AllGather } => gather(heads, 1)?,
             Strategy::Broadcast => Path::Broadcast,
             Strategy::Halo => Path::Halo,
+            // On one rank, too, scores are kept.
+            Strategy::LiRing => return Ok(Path::Scores),
         };
         // On one rank there is nothing to bring together.
         Ok(if world == 1 { Path::Ring { lanes: 1 } } else { path })
@@ -275,6 +287,7 @@ enum Path {
     Gather { groups: usize },
     Broadcast,
     Halo,
+    Scores,
 }
 
 fn gather(heads: Heads, groups: usize) -> Result<Path, StrategyError> {

@@ -7,7 +7,7 @@ use crate::Part;
 pub struct Wire<T> {
     /// Queries, and backward the gradient of their output.
     pub query: T,
-    /// Keys and values.
+    /// Keys and values, together or alone.
     pub key_value: T,
     /// Outputs.
     pub output: T,
@@ -32,7 +32,7 @@ impl<T: Copy> Wire<T> {
     pub fn of(self, part: Part) -> T {
         match part {
             Part::Query => self.query,
-            Part::KeyValue => self.key_value,
+            Part::KeyValue | Part::Key | Part::Value => self.key_value,
             Part::Output => self.output,
             Part::QueryGradient => self.query_gradient,
             Part::Gradient => self.gradient,

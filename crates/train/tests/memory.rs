@@ -116,12 +116,23 @@ fn ranks_hold_what_was_planned() {
     check(&place, 4, "striped", &[("model.dtype", "bf16"), ("model.num_key_value_heads", "2")]);
 }
 
-/// The strategies that every long run chooses among, on four ranks: bytes to the byte, memory of all
+/// All scores of a rank's queries, however few of a tile are seen.
+#[test]
+fn kept_scores_are_planned() {
+    let place = place();
+    check(&place, 1, "li-ring", &[]);
+    check(&place, 4, "li-ring", &[("attention.mask", "full")]);
+    check(&place, 4, "li-ring", &[("attention.layout", "striped")]);
+    check(&place, 3, "li-ring", &[("attention.mask", "full"), ("memory.recompute", "none")]);
+    check(&place, 2, "li-ring", &[("model.dtype", "bf16"), ("model.num_key_value_heads", "2")]);
+}
+
+/// The strategies that every long run chooses among and the one that keeps scores, on four ranks: bytes to the byte, memory of all
 /// classes at once within a tenth.
 #[test]
 fn four_ranks_hand_over_and_hold_what_was_planned() {
     let place = place();
-    for strategy in ["ring", "striped", "megatron", "all-gather", "ulysses"] {
+    for strategy in ["ring", "striped", "megatron", "all-gather", "ulysses", "li-ring"] {
         let heads: &[&str] = if strategy == "ulysses" { &["1", "4"] } else { &["1"] };
         for heads in heads {
             let plan = plan(&place, 4, strategy, &[("model.num_key_value_heads", *heads)]);

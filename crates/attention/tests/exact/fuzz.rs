@@ -76,6 +76,7 @@ fn strategies() -> BoxedStrategy<Strategy> {
         3 => prop_oneof![3 => Just(1), 1 => 0_usize..5].prop_map(|groups| Strategy::AllGather { groups }),
         3 => Just(Strategy::Broadcast),
         3 => Just(Strategy::Halo),
+        3 => Just(Strategy::LiRing),
     ]
     .boxed()
 }

@@ -196,7 +196,8 @@ fn fits(estimate: &Estimate, cluster: &Cluster) -> bool {
 /// Of the strategies that fit the fastest, or the one with the least memory of those that are as
 /// good; where none fits, the one with the least of all.
 fn choose(candidates: &[Candidate], cluster: &Cluster) -> Option<Strategy> {
-    let able = || runnable(candidates);
+    // One that keeps scores is there to be compared with: never taken, not even of equals.
+    let able = || runnable(candidates).filter(|(strategy, _)| *strategy != Strategy::LiRing);
     let fitting = || able().filter(|(_, estimate)| fits(estimate, cluster));
     // The first of equals is taken.
     let least = |candidates: &mut dyn Iterator<Item = (Strategy, &Estimate)>| {

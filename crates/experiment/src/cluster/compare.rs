@@ -143,8 +143,8 @@ impl Comparison {
         let memory = |rank: usize| {
             let (own, alive) = (schedule.positions[rank].tokens(), proof.alive[rank]);
             let outputs = alive.outputs.saturating_sub(own * heads.query);
-            let others = alive.queries + 2 * alive.key_values + outputs;
-            2.0 * own as f64 * (d + k) + (others * self.head_dim) as f64
+            let others = alive.queries + 2 * alive.key_values + alive.halves + outputs;
+            2.0 * own as f64 * (d + k) + (others * self.head_dim) as f64 + alive.scores as f64
         };
         let sent = (0..self.ranks).map(|rank| load.bytes(rank)).max().unwrap_or_default();
         Some(Method {

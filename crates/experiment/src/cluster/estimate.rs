@@ -132,8 +132,8 @@ fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
 /// By rank, where what arrives takes memory of its own. Blocks in flight are those of the proofs.
 fn peaks(plan: &Plan, forward: &(Schedule, Proof), backward: &(Schedule, Proof)) -> Vec<u64> {
     let peak = |rank: usize| {
-        let share = Share::new(plan, plan.memory, &forward.0, rank);
-        let there = share.peak(rank, forward, backward);
+        let share = Share::new(plan, plan.memory, [forward, backward], rank);
+        let there = share.peak();
         let ahead = share.received(Pass::Forward, forward.1.alive[rank]);
         let back = share.received(Pass::Backward, backward.1.alive[rank]);
         let key_value = ahead.max(back);

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use annulus_sequence::{
-    BlockShape, Coverage, Extent, Hop, Mask, Move, Pass, Positions, Schedule, TilePlan,
+    BlockShape, Coverage, Extent, Hop, Mask, Move, Part, Pass, Positions, Schedule, TilePlan,
     pairs_between,
 };
 
@@ -43,7 +43,9 @@ impl Load {
     /// columns (see [`Rates::tile`](super::Rates)).
     ///
     /// A visible pair of a query head is `4 · head_dim` operations forward (two products) and
-    /// `10 · head_dim` backward (five). A collective is the moves it consists of.
+    /// `10 · head_dim` backward (five). Where scores are kept nothing of a tile is left out: all its
+    /// pairs, in one product with its keys and one with its values. A collective is the moves it
+    /// consists of.
     pub fn of(schedule: &Schedule, shape: BlockShape, tile: usize) -> Load {
         let mut counted = Counted { schedule, shape, tile, known: BTreeMap::new() };
         let mut steps = |hops: &Vec<Hop>| hops.iter().map(|hop| counted.step(hop)).collect();
@@ -79,7 +81,8 @@ struct Counted<'a> {
     schedule: &'a Schedule,
     shape: BlockShape,
     tile: usize,
-    /// Pairs by rows of queries and of keys: tiles of other heads compute the same.
+    /// Pairs by rows of queries and of keys: tiles of other heads compute the same. In a schedule scores
+    /// are kept of all tiles or of none.
     known: BTreeMap<[Rows; 2], f64>,
 }
 
@@ -97,11 +100,17 @@ impl Counted<'_> {
     fn operations(&mut self, tile: &TilePlan) -> f64 {
         let Counted { schedule, shape, tile: length, ref mut known } = *self;
         let sides = [tile.queries, tile.keys].map(|block| (block.owner, block.rows));
+        let is_kept = tile.keys.part != Part::KeyValue;
         let pairs = *known.entry(sides).or_insert_with(|| {
             let [q, k] = sides.map(|(owner, rows)| schedule.positions[owner].rows(rows.range()));
-            computed(&schedule.mask, &q, &k, length)
+            if is_kept {
+                q.tokens() as f64 * k.tokens() as f64
+            } else {
+                computed(&schedule.mask, &q, &k, length)
+            }
         });
         let products = match schedule.pass {
+            Pass::Forward if is_kept => 1,
             Pass::Forward => 2,
             Pass::Backward => 5,
         };

@@ -21,6 +21,7 @@ const STRATEGIES: &[&str] = &[
     "all-gather",
     "broadcast",
     "halo",
+    "li-ring",
 ];
 
 /// The words of [`annulus_sequence::Exchange`].

@@ -210,6 +210,8 @@ fn closed_forms_are_what_schedules_do() {
     };
     let (formula, ring) = (find("Ring Attention"), find("`ring`"));
     assert_eq!((formula.memory, formula.sent), (ring.memory, ring.sent));
+    let (formula, kept) = (find("Li et al.'s ring"), find("`li-ring`"));
+    assert_eq!((formula.memory, formula.sent), (kept.memory, kept.sent));
     let (formula, gathered) = (find("naive broadcast"), find("`all-gather`"));
     assert_eq!((formula.memory, formula.sent), (gathered.memory, gathered.sent));
     assert_eq!(find("`striped`").causal, "even");

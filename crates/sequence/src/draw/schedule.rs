@@ -23,9 +23,7 @@ pub fn draw_schedule(schedule: &Schedule) -> String {
         format!("{} {pass} over {}, hop by hop", schedule.strategy, ranks(world)),
         "tile with the keys of a rank: ■ all visible, ◪ some, · none; of others' queries as q:k"
             .to_owned(),
-        "k keys and values, q queries, o outputs, gk gq their gradients, > sent to, + comes and is \
-         added"
-            .to_owned(),
+        letters(schedule),
         String::new(),
     ];
     let more = if world > shown { format!("+ {}", world - shown) } else { String::new() };
@@ -39,6 +37,14 @@ pub fn draw_schedule(schedule: &Schedule) -> String {
         lines.extend(draw_hop(schedule, hop, shown));
     }
     lines.join("\n")
+}
+
+/// What letters stand for: where keys and values go apart, for each alone.
+fn letters(schedule: &Schedule) -> String {
+    let mut tiles = schedule.ranks.iter().flatten().flat_map(|hop| &hop.tiles);
+    let apart = tiles.any(|tile| tile.keys.part != Part::KeyValue);
+    let keys = if apart { "k keys, v values" } else { "k keys and values" };
+    format!("{keys}, q queries, o outputs, gk gq their gradients, > sent to, + comes and is added")
 }
 
 /// A line each of what is computed, sent and added, where anything is.
@@ -113,7 +119,8 @@ fn name(block: Block) -> String {
 fn letter(part: Part) -> &'static str {
     match part {
         Part::Query => "q",
-        Part::KeyValue => "k",
+        Part::KeyValue | Part::Key => "k",
+        Part::Value => "v",
         Part::Output => "o",
         Part::QueryGradient => "gq",
         Part::Gradient => "gk",

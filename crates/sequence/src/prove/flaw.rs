@@ -73,6 +73,12 @@ pub enum Flaw {
     Misplaced(At),
     /// Some of the tile with these keys is computed a second time.
     ComputedTwice(At),
+    /// Keys are scored after values were weighed: the softmax was not of whole rows.
+    ScoredLate(At),
+    /// Values whose keys the same rank has not scored, or whose scores are used up.
+    NotScored(At),
+    /// Keys are scored, and their values are never weighed.
+    NotWeighed(At),
     /// Queries of the rank see some of these keys, and no rank computes it for every head.
     NotComputed(At),
     /// A result, or a part of one, is freed instead of sent home.
@@ -117,6 +123,9 @@ impl fmt::Display for Flaw {
             Flaw::Occupied(at) => write!(f, "{at} come to be where they are already"),
             Flaw::Misplaced(at) => write!(f, "{at} are not for this tile or sum"),
             Flaw::ComputedTwice(at) => write!(f, "{at} are computed with a second time"),
+            Flaw::ScoredLate(at) => write!(f, "{at} are scored after values were weighed"),
+            Flaw::NotScored(at) => write!(f, "{at} are weighed without their scores"),
+            Flaw::NotWeighed(at) => write!(f, "{at} are scored and their values never weighed"),
             Flaw::NotComputed(at) => write!(f, "{at} are needed and never computed with"),
             Flaw::Lost(at) => write!(f, "{at} are freed before they are home"),
             Flaw::FreedResident(at) => write!(f, "{at} are the caller's and freed"),

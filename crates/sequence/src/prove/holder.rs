@@ -1,8 +1,9 @@
 //! One rank at play: what it holds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::cover::Cover;
+use super::running::Running;
 use super::{Alive, At, Flaw};
 use crate::{Block, Extent, Heads, Hop, Move, Part, Pass, Schedule, TilePlan};
 
@@ -24,7 +25,7 @@ pub(super) struct Holder<'a> {
     /// What is here, and who made it. No two overlap.
     held: BTreeMap<Block, usize>,
     /// Queries with a running state.
-    running: BTreeSet<Block>,
+    running: BTreeMap<Block, Running>,
 }
 
 impl<'a> Holder<'a> {
@@ -32,7 +33,7 @@ impl<'a> Holder<'a> {
         let own = [Part::Query, Part::KeyValue].map(|part| schedule.whole(part, rank));
         let held = own.into_iter().filter(|block| !block.is_empty());
         let held = held.map(|block| (block, rank)).collect();
-        Holder { schedule, rank, held, running: BTreeSet::new() }
+        Holder { schedule, rank, held, running: BTreeMap::new() }
     }
 
     /// Posts the sends of a hop.
@@ -62,7 +63,7 @@ impl<'a> Holder<'a> {
         }
         for tiles in plan.tiles.chunk_by(|a, b| a.queries == b.queries) {
             self.check_operand(hop, tiles[0].queries, Part::Query)?;
-            self.running.insert(tiles[0].queries);
+            self.running.entry(tiles[0].queries).or_default();
             tiles.iter().try_for_each(|tile| self.tile(hop, *tile, cover))?;
         }
         plan.finishes.iter().try_for_each(|queries| self.finish(hop, *queries))
@@ -70,12 +71,17 @@ impl<'a> Holder<'a> {
 
     fn tile(&mut self, hop: usize, tile: TilePlan, cover: &mut Cover) -> Result<(), Flaw> {
         self.check_operand(hop, tile.keys, Part::KeyValue)?;
+        let at = self.at(hop, tile.keys);
         if !fit(self.schedule.heads, tile.queries.heads, tile.keys.heads) {
-            return Err(Flaw::Misplaced(self.at(hop, tile.keys)));
+            return Err(Flaw::Misplaced(at));
         }
-        if !cover.take(tile) {
-            return Err(Flaw::ComputedTwice(self.at(hop, tile.keys)));
+        if tile.keys.part != Part::Value && !cover.take(tile) {
+            return Err(Flaw::ComputedTwice(at));
         }
+        if self.schedule.pass == Pass::Backward && tile.keys.part != Part::KeyValue {
+            return Err(Flaw::Misplaced(at));
+        }
+        self.running.entry(tile.queries).or_default().meet(tile, at)?;
         let sum = tile.keys.of(Part::Gradient);
         if self.schedule.pass == Pass::Backward && !self.held.contains_key(&sum) {
             self.land(hop, sum, self.rank)?;
@@ -84,8 +90,9 @@ impl<'a> Holder<'a> {
     }
 
     fn finish(&mut self, hop: usize, queries: Block) -> Result<(), Flaw> {
-        if !self.running.remove(&queries) {
-            self.check_operand(hop, queries, Part::Query)?;
+        match self.running.remove(&queries) {
+            Some(running) => running.finish(|block| self.at(hop, block))?,
+            None => self.check_operand(hop, queries, Part::Query)?,
         }
         let result = match self.schedule.pass {
             Pass::Forward => queries.of(Part::Output),
@@ -138,6 +145,7 @@ impl<'a> Holder<'a> {
         let foreign = |block: &Block| !block.part.is_lent() || block.owner != self.rank;
         let held = self.held.keys().copied().filter(foreign);
         held.for_each(|block| alive.add(block));
+        alive.scores = self.running.values().map(Running::scores).sum();
         alive
     }
 
@@ -165,7 +173,7 @@ impl<'a> Holder<'a> {
             block.owner == self.rank && (part.is_lent() || results.contains(&part))
         };
         let left = self.held.keys().find(|block| !expected(block));
-        match left.or(self.running.first()) {
+        match left.or(self.running.keys().next()) {
             Some(block) => Err(Flaw::Leaked(self.at(self.schedule.hops(), *block))),
             None => Ok(()),
         }
@@ -180,11 +188,18 @@ impl<'a> Holder<'a> {
     fn take(&mut self, hop: usize, block: Block) -> Result<usize, Flaw> {
         self.held.remove(&block).ok_or_else(|| self.missing(hop, block))
     }
-    /// What is here of the same part and owner.
+    /// What is here of the same owner and the same part, or one that has it in it or is in it.
     fn kin(&self, block: Block) -> impl Iterator<Item = Block> {
+        const KEYS: [Part; 3] = [Part::KeyValue, Part::Key, Part::Value];
         let (none, past) = (Extent::all(0), Extent { start: usize::MAX, end: usize::MAX });
-        let least = Block { heads: none, rows: none, ..block };
-        self.held.range(least..Block { heads: past, rows: past, ..block }).map(|(held, _)| *held)
+        let kin = move |part: &Part| part.contains(block.part) || block.part.contains(*part);
+        let others = KEYS.into_iter().filter(kin).filter(move |part| *part != block.part);
+        let of_part = move |part: Part| {
+            let least = Block { part, heads: none, rows: none, ..block };
+            let most = Block { heads: past, rows: past, ..least };
+            self.held.range(least..most).map(|(held, _)| *held)
+        };
+        [block.part].into_iter().chain(others).flat_map(of_part)
     }
     fn missing(&self, hop: usize, block: Block) -> Flaw {
         let at = self.at(hop, block);
@@ -192,7 +207,7 @@ impl<'a> Holder<'a> {
         if part { Flaw::Incomplete(at) } else { Flaw::Absent(at) }
     }
     fn check_operand(&self, hop: usize, block: Block, part: Part) -> Result<(), Flaw> {
-        if block.part != part || block.is_empty() {
+        if block.part.whole() != part || block.is_empty() {
             return Err(Flaw::Misplaced(self.at(hop, block)));
         }
         self.check_kept(hop, block)

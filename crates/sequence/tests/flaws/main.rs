@@ -1,6 +1,7 @@
 //! Broken schedules are caught: each test breaks a proved one in one way.
 
 mod anything;
+mod apart;
 
 use annulus_sequence::{
     Alive, Block, Collective, Extent, Flaw, Heads, Hop, Mask, Move, Part, Positions, Proof, Return,

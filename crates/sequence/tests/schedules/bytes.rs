@@ -1,10 +1,10 @@
 //! What every rank hands over, by formulas written down here from the papers' algorithms.
 
 use annulus_sequence::{
-    BlockShape, Bytes, Exchange, Heads, Mask, Return, Schedule, Split, Strategy, Wire,
+    BlockShape, Bytes, Exchange, Heads, Mask, Part, Return, Schedule, Split, Strategy, Wire, prove,
 };
 
-use crate::window;
+use crate::{moves, window};
 
 const SHAPE: BlockShape = BlockShape { batch: 2, head_dim: 8, wire: WIRE };
 const WIRE: Wire<usize> =
@@ -73,6 +73,31 @@ fn rings() {
             case.check(&travelling, hops * keys + home * gradients);
             case.check(&case.backward(strategy, Return::Reversed), hops * (keys + gradients));
             case.check(&case.backward(strategy, Return::Queries), hops * queries);
+        }
+    }
+}
+
+/// Keys, then values: as many bytes as together; in memory, all scores of a rank's queries.
+#[test]
+fn keys_and_values_apart() {
+    for case in cases() {
+        let (hops, ranks) = (case.world as u64 - 1, case.world as u64);
+        let [keys, gradients] = case.keys();
+        let home = if ranks == 1 { 0 } else { ranks };
+        let forward = case.forward(Strategy::LiRing);
+        case.check(&forward, hops * keys);
+        for part in [Part::Key, Part::Value] {
+            assert_eq!(moves(&forward, part) as u64, hops);
+        }
+        let reversed = case.backward(Strategy::LiRing, Return::Reversed);
+        case.check(&reversed, hops * (keys + gradients));
+        let travelling = case.backward(Strategy::LiRing, Return::Travelling);
+        case.check(&travelling, hops * keys + home * gradients);
+        let alive = prove(&forward).unwrap().alive;
+        for (rank, alive) in alive.iter().enumerate() {
+            let (own, full) = (TOKENS / case.world, case.mask == Mask::full());
+            let seen = own * if full { case.world } else { rank + 1 };
+            assert_eq!(alive.scores, case.heads.query * own * seen, "{rank} of {}", case.world);
         }
     }
 }

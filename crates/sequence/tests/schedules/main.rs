@@ -20,6 +20,7 @@ pub(crate) fn variants(world: usize, heads: Heads) -> Vec<Strategy> {
         Strategy::Ulysses,
         Strategy::Broadcast,
         Strategy::Halo,
+        Strategy::LiRing,
     ];
     all.extend(Exchange::ALL.map(|exchange| Strategy::Megatron { exchange }));
     all.extend(shapes().map(|shape| Strategy::Megatron { exchange: Exchange::Both { shape } }));

@@ -203,7 +203,7 @@ fn what_cannot_run_says_why_and_what_would() {
         said(
             "`local` runs on 1 rank and cannot share a sequence among 4",
             "use one rank, or one of `ring`, `striped`, `megatron`, `ulysses`, `usp`, \
-             `double-ring`, `all-gather`, `broadcast`, `halo`"
+             `double-ring`, `all-gather`, `broadcast`, `halo`, `li-ring`"
         )
     );
     assert_eq!(

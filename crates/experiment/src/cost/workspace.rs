@@ -1,0 +1,63 @@
+//! What attention takes while it runs, beside its inputs and results.
+//!
+//! Where scores are kept, forward also, in f32 whatever the model computes in:
+//!
+//! ```text
+//! scores     of all own queries, as many as the proof finds
+//! meanwhile  one head's of one tile twice more; own queries and sums of values, 2 n a
+//! in the end sums, and the output whole and in parts: 5 n a
+//! ```
+
+use annulus_sequence::Hop;
+
+use super::{F32, Proved, Share, VISIBILITY, product};
+
+impl Share<'_> {
+    /// Where scores do not outlive a tile.
+    pub(super) fn workspace(&self) -> u64 {
+        let [forward, backward] = self.tiles;
+        let shape = &self.plan.shape;
+        let (heads, dim) = (shape.num_attention_heads as u64, shape.head_dim as u64);
+        let state = product(&[self.rows, heads, dim + 2, F32]);
+        let seen = product(&[self.positions(), VISIBILITY]);
+        let key_values = product(&[self.most, shape.key_value_width(), F32]);
+        let batch = self.plan.micro_batch as u64;
+        let made = product(&[2, batch, backward.keys, dim, F32]);
+        let results = made.saturating_add(seen.saturating_mul(backward.count));
+        let packed = seen.saturating_mul(forward.count).saturating_add(key_values);
+        let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
+        state.saturating_add(results.max(packed).max(finished)).saturating_add(self.scratch())
+    }
+
+    /// The workspace of forward: nothing where no scores are kept.
+    pub(super) fn scored(&self) -> u64 {
+        if self.scores == 0 {
+            return 0;
+        }
+        let batch = self.plan.micro_batch as u64;
+        let queries = product(&[self.rows, self.plan.shape.query_width(), F32]);
+        let kept = product(&[batch, self.scores, F32]);
+        let of_head = product(&[self.positions(), self.most / batch, F32]);
+        let scoring = [kept, 2 * of_head, 2 * queries].into_iter().fold(0, u64::saturating_add);
+        scoring.max(5 * queries)
+    }
+}
+
+/// What a rank computes in one hop.
+#[derive(Clone, Copy)]
+pub(super) struct Tiles {
+    /// How many tiles.
+    count: u64,
+    /// Rows of heads of their keys.
+    keys: u64,
+}
+
+/// The most of each that the rank at `place` computes in one hop.
+pub(super) fn tiles((schedule, _): &Proved, place: usize) -> Tiles {
+    let keys = |hop: &Hop| hop.tiles.iter().map(|tile| tile.keys.volume() as u64).sum::<u64>();
+    let most = |of: &dyn Fn(&Hop) -> u64| schedule.ranks[place].iter().map(of).max();
+    Tiles {
+        count: most(&|hop| hop.tiles.len() as u64).unwrap_or_default(),
+        keys: most(&keys).unwrap_or_default(),
+    }
+}

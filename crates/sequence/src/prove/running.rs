@@ -1,0 +1,51 @@
+//! Queries on their way through their keys: what of them was scored, and is still to be weighed.
+
+use std::collections::BTreeMap;
+
+use super::{At, Flaw};
+use crate::{Block, Part, TilePlan};
+
+/// The running state of a block of queries.
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    /// Whether a tile was of keys and values together.
+    whole: bool,
+    /// Whether values were weighed.
+    weighed: bool,
+    /// Keys whose scores are kept, and how many scores those are.
+    scored: BTreeMap<Block, usize>,
+}
+
+impl Running {
+    /// Queries meet keys, values, or both.
+    pub(super) fn meet(&mut self, tile: TilePlan, at: At) -> Result<(), Flaw> {
+        let TilePlan { queries, keys } = tile;
+        match keys.part {
+            // A state is of one kind: running, or with its scores.
+            Part::Key | Part::Value if self.whole => return Err(Flaw::Misplaced(at)),
+            Part::Key if self.weighed => return Err(Flaw::ScoredLate(at)),
+            Part::Key => {
+                self.scored.insert(keys, queries.volume() * keys.rows.len());
+            }
+            Part::Value => {
+                self.weighed = true;
+                let scores = self.scored.remove(&keys.of(Part::Key));
+                scores.ok_or(Flaw::NotScored(at))?;
+            }
+            _ if self.weighed || !self.scored.is_empty() => return Err(Flaw::Misplaced(at)),
+            _ => self.whole = true,
+        }
+        Ok(())
+    }
+
+    /// How many scores are kept.
+    pub(super) fn scores(&self) -> usize {
+        self.scored.values().sum()
+    }
+
+    /// Nothing is left to be weighed.
+    pub(super) fn finish(self, at: impl Fn(Block) -> At) -> Result<(), Flaw> {
+        let left = self.scored.keys().next();
+        left.map_or(Ok(()), |keys| Err(Flaw::NotWeighed(at(*keys))))
+    }
+}
