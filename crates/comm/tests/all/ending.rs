@@ -10,7 +10,7 @@ use annulus_comm::threads::run;
 use annulus_comm::{Cause, Error, Failure, Reduce};
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
 
-use crate::support::{Comm, PATIENT, hop, on, options, receive, tensor, within};
+use crate::support::{Comm, PATIENT, SOON, hop, on, options, receive, tensor, within};
 
 /// What a user's program may fail with.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ fn break_one(world: usize, broken: usize, act: Act) -> Failure<Wrong> {
         }
         ended
     });
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     let told = told.into_inner().expect("nobody panics here");
     assert_eq!(told, vec![format!("ended because rank {broken} failed"); world - 1]);
     failure.expect_err("one rank is broken")
@@ -107,7 +107,7 @@ fn a_rank_that_computes_is_told_of_the_end() {
         Ok(())
     });
     assert_eq!(failure.expect_err("rank 1 fails").to_string(), "rank 1: a bad batch");
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < SOON);
 }
 
 #[test]

@@ -16,6 +16,9 @@ pub(crate) type Outcome<T> = std::result::Result<Vec<T>, Failure<annulus_comm::E
 /// Long enough for a loaded machine where nothing is to go wrong.
 pub(crate) const PATIENT: Duration = Duration::from_secs(60);
 
+/// What is told and not waited for takes less, on a machine that is busy too.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
 pub(crate) fn options(world: usize, deadline: Duration) -> Options {
     Options { world, deadline, stop: Arc::default() }
 }

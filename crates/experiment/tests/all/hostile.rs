@@ -21,7 +21,7 @@ fn survive(text: &str) {
         assert!(!problems.0.is_empty(), "refused for no reason");
         assert!(problems.to_string().len() < 100_000, "the answer is longer than the question");
     }
-    assert!(start.elapsed() < Duration::from_secs(2), "took {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "took {:?}", start.elapsed());
 }
 
 #[test]

@@ -148,7 +148,7 @@ fn a_large_plan_is_soon_made() {
         let plan = plan(&["data.tokens=1M", "mesh.sequence=64", "mesh.data=1", &strategy]);
         assert_eq!(plan.ranks.len(), 64);
     }
-    assert!(start.elapsed() < Duration::from_secs(4), "took {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "took {:?}", start.elapsed());
 }
 
 #[test]
