@@ -9,6 +9,7 @@ mod li_ring;
 mod ring;
 mod split;
 mod torus;
+mod variants;
 mod ways;
 
 use crate::positions::common_divisor;

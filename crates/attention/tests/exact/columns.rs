@@ -1,6 +1,6 @@
 //! What a case can be, column by column: strategies with their exchanges and shapes, layouts, masks, heads, lengths.
 
-use annulus_sequence::{Exchange, Heads, Layout, Return, Rule, Strategy};
+use annulus_sequence::{Heads, Layout, Return, Rule, Strategy};
 
 /// Most ranks.
 pub(crate) const RANKS: usize = 8;
@@ -9,23 +9,8 @@ pub(crate) const BATCH: usize = 2;
 
 /// Every strategy with every exchange, shape and group that so many ranks and heads leave, runnable or not.
 pub(crate) fn strategies(world: usize, heads: Heads) -> Vec<Strategy> {
-    let divisors = |number: usize| (1..=number).filter(move |d| number.is_multiple_of(*d));
-    let shapes = || divisors(world).map(|first| Some([first, world / first]));
-    let mut all = vec![
-        Strategy::Local,
-        Strategy::Ring,
-        Strategy::STRIPED,
-        Strategy::Striped { width: 3 },
-        Strategy::Ulysses,
-        Strategy::Broadcast,
-        Strategy::Halo,
-        Strategy::LiRing,
-    ];
-    all.extend(Exchange::ALL.map(|exchange| Strategy::Megatron { exchange }));
-    all.extend(shapes().map(|shape| Strategy::Megatron { exchange: Exchange::Both { shape } }));
-    all.extend(shapes().chain([None]).map(|shape| Strategy::Usp { shape }));
-    all.extend(shapes().chain([None]).map(|shape| Strategy::DoubleRing { shape }));
-    all.extend(divisors(heads.key_value).map(|groups| Strategy::AllGather { groups }));
+    let mut all = Strategy::variants(world, heads);
+    all.push(Strategy::Striped { width: 3 });
     all
 }
 

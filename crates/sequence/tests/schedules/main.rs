@@ -4,29 +4,12 @@ mod bytes;
 mod every;
 mod shapes;
 
-use annulus_sequence::{
-    Block, Exchange, Heads, Hop, Mask, Part, Return, Rule, Schedule, Split, Strategy,
-};
+use annulus_sequence::{Block, Heads, Hop, Mask, Part, Return, Rule, Schedule, Split, Strategy};
 
 /// All that is different on `world` ranks of so many heads: every width, exchange, shape and group.
 pub(crate) fn variants(world: usize, heads: Heads) -> Vec<Strategy> {
-    let divisors = |number: usize| (1..=number).filter(move |d| number.is_multiple_of(*d));
-    let shapes = || divisors(world).map(|first| Some([first, world / first]));
-    let mut all = vec![
-        Strategy::Local,
-        Strategy::Ring,
-        Strategy::Striped { width: 1 },
-        Strategy::Striped { width: 3 },
-        Strategy::Ulysses,
-        Strategy::Broadcast,
-        Strategy::Halo,
-        Strategy::LiRing,
-    ];
-    all.extend(Exchange::ALL.map(|exchange| Strategy::Megatron { exchange }));
-    all.extend(shapes().map(|shape| Strategy::Megatron { exchange: Exchange::Both { shape } }));
-    all.extend(shapes().map(|shape| Strategy::Usp { shape }));
-    all.extend(shapes().map(|shape| Strategy::DoubleRing { shape }));
-    all.extend(divisors(heads.key_value).map(|groups| Strategy::AllGather { groups }));
+    let mut all = Strategy::variants(world, heads);
+    all.push(Strategy::Striped { width: 3 });
     all.retain(|strategy| strategy.check(world, heads).is_ok());
     all
 }

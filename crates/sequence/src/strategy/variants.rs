@@ -1,0 +1,64 @@
+//! All that a strategy's name can mean on so many ranks and heads.
+
+use crate::{Exchange, Heads, Strategy};
+
+impl Strategy {
+    /// Every strategy with every exchange, shape and group that so many ranks and heads leave, with
+    /// stripes of one position; runnable or not.
+    pub fn variants(world: usize, heads: Heads) -> Vec<Strategy> {
+        let exchanges = Strategy::ALL.into_iter().flat_map(Strategy::exchanges);
+        let shaped = exchanges.flat_map(|strategy| strategy.shapes(world));
+        shaped.flat_map(|strategy| strategy.groupings(heads)).collect()
+    }
+
+    /// The strategy with every exchange it has; itself where it has none.
+    pub fn exchanges(self) -> Vec<Strategy> {
+        match self {
+            Strategy::Megatron { .. } => {
+                Exchange::ALL.map(|exchange| Strategy::Megatron { exchange }).to_vec()
+            }
+            plain => vec![plain],
+        }
+    }
+
+    /// The strategy with its shape left open, then in every shape of `world` ranks; itself where it
+    /// has none.
+    pub fn shapes(self, world: usize) -> Vec<Strategy> {
+        let with = |shape| match self {
+            Strategy::Usp { .. } => Some(Strategy::Usp { shape }),
+            Strategy::DoubleRing { .. } => Some(Strategy::DoubleRing { shape }),
+            Strategy::Megatron { exchange: Exchange::Both { .. } } => {
+                Some(Strategy::Megatron { exchange: Exchange::Both { shape } })
+            }
+            _ => None,
+        };
+        let Some(open) = with(None) else { return vec![self] };
+        let shapes = divisors(world).map(|first| Some([first, world / first]));
+        [open].into_iter().chain(shapes.filter_map(with)).collect()
+    }
+
+    /// The two numbers of its shape, where it has one that is not open.
+    pub fn shape(self) -> Option<[usize; 2]> {
+        match self {
+            Strategy::Usp { shape }
+            | Strategy::DoubleRing { shape }
+            | Strategy::Megatron { exchange: Exchange::Both { shape } } => shape,
+            _ => None,
+        }
+    }
+
+    /// The strategy with every number of groups its heads can be gathered in; itself where it has
+    /// none.
+    fn groupings(self, heads: Heads) -> Vec<Strategy> {
+        match self {
+            Strategy::AllGather { .. } => {
+                divisors(heads.key_value).map(|groups| Strategy::AllGather { groups }).collect()
+            }
+            plain => vec![plain],
+        }
+    }
+}
+
+fn divisors(number: usize) -> impl Iterator<Item = usize> {
+    (1..=number).filter(move |divisor| number.is_multiple_of(*divisor))
+}
