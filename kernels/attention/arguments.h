@@ -4,6 +4,7 @@
 // h / group. The last dimension is contiguous, the others have strides, in elements. No mask is known here: a row sees the keys
 // of up to two intervals.
 #pragma once
+#include "../operators/positions.h"
 #include "../vocabulary/gpu.h"
 
 // Who sees whom, for one row: `start .. end` twice, each empty where start >= end.
@@ -28,6 +29,17 @@ struct Strides {
   int64_t row;
 };
 
+// The weights of a tile that are left out; see `dropout.h`.
+struct Dropped {
+  const ShortRun* queries;   // where they are in the whole sequence
+  const ShortRun* keys;
+  uint64_t key;         // of Philox: from seed and step
+  uint32_t threshold;   // words below it leave a weight out: probability * 2^32
+  float scale;          // 1 / (1 - probability)
+  uint32_t stream;      // layer * 2^16 + the number of the tile's first query head
+  uint32_t sequence;    // the number of the first batch row
+};
+
 // Keys and values of one shard, and what the queries see of them.
 struct Keys {
   const void* k;
@@ -41,6 +53,7 @@ struct Keys {
   const Reach* key_blocks;   // backward: [visibilities, ceil(Sk / block)]
   float* dk;                 // backward: f32 [B, Hkv, Sk, D] without gaps, added to
   float* dv;
+  const Dropped* dropped;    // null: every weight is kept; sm90 keeps all
   TensorMap k_map;           // sm_90a: boxes of the kernel's block of keys; see `tensor_map` in the vocabulary
   TensorMap v_map;
 };

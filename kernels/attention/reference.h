@@ -2,6 +2,7 @@
 // Everything is f32 and nothing but the lanes' parts of a sum is parallel. What the faster rungs are held to.
 #pragma once
 #include "../vocabulary/reductions.h"
+#include "dropout.h"
 #include "rows.h"
 
 // The product of two rows, in every lane.
@@ -28,6 +29,11 @@ template <typename Visit> DEVICE void for_each_seen(const Spans& spans, Visit vi
   }
 }
 
+// What dropout makes of the weight of one pair.
+DEVICE float factor_of(const Keys& tile, int batch, int head, int rows, int query, int key) {
+  return weight_factor(tile, kept_bits(tile, batch, head, rows, query, 1, [&](int) { return key; }), 0);
+}
+
 // Folds all tiles into the state: each key in turn raises the maximum, or adds its weight below it.
 template <typename T, int...> DEVICE void forward_reference(const ForwardArguments& arguments) {
   const int row = own_row(), head = blockIdx.y, batch = blockIdx.z, dim = arguments.dim;
@@ -48,7 +54,8 @@ template <typename T, int...> DEVICE void forward_reference(const ForwardArgumen
       }
       const float weight = exp2_fast((score - maximum) * arguments.scale_log2);
       sum += weight;
-      add_row(out, weight, row_start<T>(tile.v, tile.strides, batch, head / arguments.group, key), dim);
+      const float kept = weight * factor_of(tile, batch, head, arguments.rows, row, key);
+      add_row(out, kept, row_start<T>(tile.v, tile.strides, batch, head / arguments.group, key), dim);
     });
   }
   if (lane_index() != 0) return;
@@ -62,10 +69,10 @@ struct Pair {
 };
 template <typename T>
 DEVICE Pair pair_of(const BackwardArguments& arguments, const T* q, const T* gradient, const T* k, const T* v,
-                    int64_t padded_row) {
+                    int64_t padded_row, float factor) {
   const float score = dot(q, k, arguments.dim), product = dot(gradient, v, arguments.dim);
   const float weight = exp2_fast(multiply_add(score, arguments.scale_log2, -arguments.lse_log2[padded_row]));
-  return {weight, weight * (product - arguments.delta[padded_row])};
+  return {weight * factor, weight * (product * factor - arguments.delta[padded_row])};
 }
 
 // dk and dv of one key: from all queries of its group's heads that see it.
@@ -83,7 +90,8 @@ template <typename T, int...> DEVICE void backward_keys_reference(const Backward
     for_each_seen(seen_by, [&](int query) {
       const T* q = row_start<T>(arguments.q, arguments.q_strides, batch, head, query);
       const T* gradient = row_start<T>(arguments.gradient, arguments.gradient_strides, batch, head, query);
-      const Pair pair = pair_of(arguments, q, gradient, k, v, padded + query);
+      const float factor = factor_of(tile, batch, head, arguments.rows, query, row);
+      const Pair pair = pair_of(arguments, q, gradient, k, v, padded + query, factor);
       add_row(tile.dv + own, pair.weight, gradient, dim);
       add_row(tile.dk + own, pair.slope * arguments.scale, q, dim);
     });
@@ -102,7 +110,8 @@ template <typename T, int...> DEVICE void backward_queries_reference(const Backw
     for_each_seen(spans_of(tile.queries, tile.visibilities, arguments.rows, batch, row), [&](int key) {
       const T* k = row_start<T>(tile.k, tile.strides, batch, head / arguments.group, key);
       const T* v = row_start<T>(tile.v, tile.strides, batch, head / arguments.group, key);
-      add_row(arguments.dq + own * dim, pair_of(arguments, q, gradient, k, v, own).slope, k, dim);
+      const float factor = factor_of(tile, batch, head, arguments.rows, row, key);
+      add_row(arguments.dq + own * dim, pair_of(arguments, q, gradient, k, v, own, factor).slope, k, dim);
     });
   }
 }

@@ -1,9 +1,10 @@
 // Backward in f32, in a fixed order: one kernel whose blocks own keys, one whose blocks own queries. Both are the same work with
 // the sides exchanged: a block of rows stays, blocks of the other side visit, and of each pair of rows
 //
-//   weight = exp2(scale_log2 * first . first - lse_log2), slope = weight * (second . second - delta)
+//   weight = exp2(scale_log2 * first . first - lse_log2), slope = weight * (factor * second . second - delta)
 //
-// where the first are queries and keys, the second gradients of the output and values.
+// where the first are queries and keys, the second gradients of the output and values. Values meet weight * factor: 1, or what
+// dropout makes of the pair.
 #pragma once
 #include "simt_tiles.h"
 
@@ -18,6 +19,7 @@ template <int D, int Stay, int Visit> struct SimtPairs {
   struct Numbers {
     float lse_log2[DOWN][ACROSS], delta[DOWN][ACROSS];
   };
+  using Factors = float[DOWN][ACROSS];
 
   const uint32_t stay_first, stay_second, visit_first, visit_second, weights_tile, slopes_tile;   // shared memory
   float weights[DOWN][ACROSS], slopes[DOWN][ACROSS];
@@ -51,13 +53,14 @@ template <int D, int Stay, int Visit> struct SimtPairs {
     }
   }
 
-  DEVICE void weigh(float scale_log2, const Numbers& numbers) {
+  DEVICE void weigh(float scale_log2, const Numbers& numbers, const Factors& factors) {
     UNROLL
     for (int i = 0; i < DOWN; ++i) {
       UNROLL
       for (int j = 0; j < ACROSS; ++j) {
-        weights[i][j] = exp2_fast(multiply_add(weights[i][j], scale_log2, -numbers.lse_log2[i][j]));
-        slopes[i][j] = weights[i][j] * (slopes[i][j] - numbers.delta[i][j]);
+        const float weight = exp2_fast(multiply_add(weights[i][j], scale_log2, -numbers.lse_log2[i][j]));
+        slopes[i][j] = weight * (slopes[i][j] * factors[i][j] - numbers.delta[i][j]);
+        weights[i][j] = weight * factors[i][j];
       }
     }
     store_weights(weights_tile, weights);
@@ -139,9 +142,22 @@ template <int D, int QueryBlock, int KeyBlock> struct SimtKeys {
       numbers.lse_log2[down][across] = load_global(arguments.lse_log2 + row + SIMT_SIDE * across);
       numbers.delta[down][across] = load_global(arguments.delta + row + SIMT_SIDE * across);
     }
-    pairs.weigh(arguments.scale_log2, numbers);
+    typename Pairs::Factors factors;
+    find_factors(factors, query_head, first);
+    pairs.weigh(arguments.scale_log2, numbers, factors);
     add_weighted<Pairs::WIDTH, QueryBlock>(dv, pairs.weights_tile, pairs.visit_second);
     add_weighted<Pairs::WIDTH, QueryBlock>(dk, pairs.slopes_tile, pairs.visit_first);
+  }
+
+  DEVICE void find_factors(typename Pairs::Factors& factors, int query_head, int first) const {
+    const auto key_of = [&](int i) { return first_key + simt_row() * Pairs::DOWN + i; };
+    UNROLL
+    for (int j = 0; j < Pairs::ACROSS; ++j) {
+      const int query = first + simt_column() + SIMT_SIDE * j;
+      const uint32_t kept = kept_bits(tile, batch, query_head, arguments.rows, query, Pairs::DOWN, key_of);
+      UNROLL
+      for (int i = 0; i < Pairs::DOWN; ++i) factors[i][j] = weight_factor(tile, kept, i);
+    }
   }
 };
 
@@ -196,9 +212,22 @@ template <int D, int QueryBlock, int KeyBlock> struct SimtQueries {
       if (!is_full(reach, first, first + KeyBlock)) {
         pairs.hide(tile.queries, tile.visibilities, arguments.rows, batch, first_query, first);
       }
-      pairs.weigh(arguments.scale_log2, numbers);
+      typename Pairs::Factors factors;
+      find_factors(factors, tile, first);
+      pairs.weigh(arguments.scale_log2, numbers, factors);
       add_weighted<Pairs::WIDTH, KeyBlock>(dq, pairs.slopes_tile, pairs.visit_first);
       __syncthreads();
+    }
+  }
+
+  DEVICE void find_factors(typename Pairs::Factors& factors, const Keys& tile, int first) const {
+    const auto key_of = [&](int j) { return first + simt_column() + SIMT_SIDE * j; };
+    UNROLL
+    for (int i = 0; i < Pairs::DOWN; ++i) {
+      const int query = first_query + simt_row() * Pairs::DOWN + i;
+      const uint32_t kept = kept_bits(tile, batch, head, arguments.rows, query, Pairs::ACROSS, key_of);
+      UNROLL
+      for (int j = 0; j < Pairs::ACROSS; ++j) factors[i][j] = weight_factor(tile, kept, j);
     }
   }
 };

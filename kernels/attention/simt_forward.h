@@ -52,6 +52,7 @@ template <int D, int QueryBlock, int KeyBlock> struct SimtForward {
       multiply_rows<WIDTH, D>(scores, queries, keys);
       if (!is_full(reach, first_key, first_key + KeyBlock)) hide(scores, tile, first_key);
       weigh(scores);
+      if (tile.dropped != nullptr) drop(scores, tile, first_key);
       store_weights(weights, scores);
       copy_wait<0>();
       __syncthreads();   // weights and values are there; none reads the keys
@@ -71,6 +72,17 @@ template <int D, int QueryBlock, int KeyBlock> struct SimtForward {
     UNROLL
     for (int i = 0; i < DOWN; ++i) {
       hide_unseen(scores[i], spans_of(tile.queries, tile.visibilities, arguments.rows, batch, first_row + i), first_key);
+    }
+  }
+
+  // Weights that are left out add to no output, but stay in the sum that divides.
+  DEVICE void drop(float (&weights)[DOWN][ACROSS], const Keys& tile, int first_key) const {
+    const auto key_of = [&](int j) { return first_key + simt_column() + SIMT_SIDE * j; };
+    UNROLL
+    for (int i = 0; i < DOWN; ++i) {
+      const uint32_t kept = kept_bits(tile, batch, head, arguments.rows, first_row + i, ACROSS, key_of);
+      UNROLL
+      for (int j = 0; j < ACROSS; ++j) weights[i][j] *= weight_factor(tile, kept, j);
     }
   }
 

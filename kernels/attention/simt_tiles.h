@@ -6,6 +6,7 @@
 // each. The 16-byte chunks of row r lie at index XOR (r & 7), so eight threads read eight different groups of banks.
 #pragma once
 #include "../vocabulary/reductions.h"
+#include "dropout.h"
 #include "rows.h"
 
 constexpr int SIMT_THREADS = 256, SIMT_SIDE = 16;

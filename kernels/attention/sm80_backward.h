@@ -23,6 +23,8 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
   static constexpr int STAGE_BYTES = 2 * QUERY_BYTES;
   static constexpr int SHARED_BYTES = 2 * KEY_BYTES + Stages * STAGE_BYTES + 2 * SCORE_BYTES + Stages * 2 * ROW_BYTES;
 
+  using Scores = float[SCORE_DOWN][SCORE_ACROSS][4];
+
   // One block of queries of one head of the group.
   struct Visit {
     int head, index;
@@ -92,7 +94,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
   // What one block of queries adds.
   DEVICE void add(int stage, int group_head, int block) {
     const uint32_t queries = stages + stage * STAGE_BYTES, gradients = queries + QUERY_BYTES;
-    weights_and_slopes(queries, gradients, rows_of_stages + stage * 2 * ROW_BYTES, block * QueryBlock);
+    weights_and_slopes(queries, gradients, rows_of_stages + stage * 2 * ROW_BYTES, group_head, block * QueryBlock);
     __syncthreads();   // weights and slopes are whole
     const int warp = afresh(warp_index()), key_piece = warp % 4, dim_piece = warp / 4;
     multiply_tiles<T, QueryBlock>(dv, LeftByColumns<QueryBlock>(weights_tile, key_piece, 4),
@@ -102,20 +104,37 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
                                   RightByColumns<QueryBlock>(queries, dim_piece, 2));
   }
 
-  DEVICE void weights_and_slopes(uint32_t queries, uint32_t gradients, uint32_t rows, int first_query) {
+  DEVICE void weights_and_slopes(uint32_t queries, uint32_t gradients, uint32_t rows, int group_head, int first_query) {
     const int row = warp_index() % 2 * 16 * SCORE_DOWN, column = warp_index() / 2 * 8 * SCORE_ACROSS;
-    float weights[SCORE_DOWN][SCORE_ACROSS][4];
+    Scores weights;
     set_zero(weights);
     multiply_tiles<T, D>(weights, LeftByRows<QueryBlock>(queries, row), RightByRows<KeyBlock>(keys, column));
     const bool full = is_full(reach(), first_query, first_query + QueryBlock) && first_key() + KeyBlock <= tile.rows;
     if (!full) hide_unseen(weights, tile, arguments.rows, batch, first_query + row, first_key() + column);
     weigh(weights, arguments.scale_log2, load_rows<SCORE_DOWN>(rows + 4 * row));
-    store_tile<T, QueryBlock>(weights_tile, row, column, weights);
-    float slopes[SCORE_DOWN][SCORE_ACROSS][4];
+    store_weights(weights, group_head, first_query, row, column);
+    Scores slopes;
     set_zero(slopes);
     multiply_tiles<T, D>(slopes, LeftByRows<QueryBlock>(gradients, row), RightByRows<KeyBlock>(values, column));
+    if (tile.dropped != nullptr) drop_some(slopes, group_head, first_query + row, column);
     slope(slopes, weights, load_rows<SCORE_DOWN>(rows + ROW_BYTES + 4 * row));
     store_tile<T, QueryBlock>(slopes_tile, row, column, slopes);
+  }
+
+  // Those that are not left out: slopes are made of all.
+  DEVICE void store_weights(const Scores& weights, int group_head, int first_query, int row, int column) const {
+    if (tile.dropped == nullptr) return store_tile<T, QueryBlock>(weights_tile, row, column, weights);
+    Scores left;
+    UNROLL
+    for (int i = 0; i < SCORE_DOWN * SCORE_ACROSS * 4; ++i) {
+      left[i / 4 / SCORE_ACROSS][i / 4 % SCORE_ACROSS][i % 4] = weights[i / 4 / SCORE_ACROSS][i / 4 % SCORE_ACROSS][i % 4];
+    }
+    drop_some(left, group_head, first_query + row, column);
+    store_tile<T, QueryBlock>(weights_tile, row, column, left);
+  }
+
+  DEVICE void drop_some(Scores& weights, int group_head, int query, int column) const {
+    drop(weights, tile, arguments.rows, batch, head * arguments.group + group_head, query, first_key() + column);
   }
 
   DEVICE void add_queries(int group_head, int block) const {

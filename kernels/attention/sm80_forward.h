@@ -78,6 +78,9 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
         hide_unseen(scores, tile, arguments.rows, batch, query_block() * QueryBlock + warp_row, first_key);
       }
       weigh();
+      if (tile.dropped != nullptr) {
+        drop(scores, tile, arguments.rows, batch, head, query_block() * QueryBlock + warp_row, first_key);
+      }
       copy_wait<1>();
       __syncthreads();   // all have their values there
       multiply_tiles<T, KeyBlock>(out, LeftOfSums<T, DOWN, SCORES>{scores}, RightByColumns<KeyBlock>(values));

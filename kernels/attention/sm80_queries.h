@@ -87,6 +87,9 @@ template <typename T, int D, int QueryBlock, int KeyBlock> struct Sm80Queries {
     float slopes[DOWN][SCORES][4];
     set_zero(slopes);
     multiply_tiles<T, D>(slopes, LeftByRows<QueryBlock>(gradients, group_row), RightByRows<KeyBlock>(values, key));
+    if (tile.dropped != nullptr) {
+      drop(slopes, tile, arguments.rows, batch, head, query_block * QueryBlock + group_row, first_key + key);
+    }
     slope(slopes, weights, delta);
     multiply_tiles<T, KeyBlock / SHARES>(dq, LeftOfSums<T, DOWN, SCORES>{slopes},
                                          RightByColumns<KeyBlock>(keys + key * PANEL_ROW_BYTES));

@@ -2,6 +2,7 @@
 //
 // A warp holds `Down` fragments of 16 queries and `Across` of 8 keys; a lane has of each fragment two rows (`half`) of two keys.
 #pragma once
+#include "dropout.h"
 #include "rows.h"
 #include "sm80_tiles.h"
 
@@ -37,6 +38,22 @@ DEVICE void hide_unseen(float (&scores)[Down][Across][4], const Keys& tile, int 
           if ((bits >> (n % 4 * 8 + e) & 1) == 0) scores[m][n][2 * half + e] = -infinity();
         }
       }
+    }
+  }
+}
+
+// Multiplies weights, or what slopes are made of, by what dropout makes of them; they begin at `query` and `key`.
+template <int Down, int Across>
+DEVICE void drop(float (&weights)[Down][Across][4], const Keys& tile, int rows, int batch, int head, int query, int key) {
+  static_assert(2 * Across <= 32, "a bit for each weight of a row");
+  const auto key_of = [&](int i) { return key + i / 2 * 8 + fragment_column() + i % 2; };
+  UNROLL
+  for (int m = 0; m < Down; ++m) {
+    UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t kept = kept_bits(tile, batch, head, rows, query + 16 * m + fragment_row(half), 2 * Across, key_of);
+      UNROLL
+      for (int i = 0; i < 2 * Across; ++i) weights[m][i / 2][2 * half + i % 2] *= weight_factor(tile, kept, i);
     }
   }
 }

@@ -44,6 +44,7 @@ pub(crate) fn run(arguments: &Score) -> Done {
         returning: backward,
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,
+        dropout: false,
         wire: Wire::default(),
         tokens: sequences[0].inputs.len(),
         data: 1,

@@ -21,7 +21,6 @@ pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
         mask::numbers,
         mask::by_data,
         wire::gains,
-        dropout,
         scores,
         batches,
         schedule,
@@ -80,17 +79,6 @@ fn backward(experiment: &Experiment) -> Vec<Problem> {
     let words: Vec<&str> = ways.iter().map(|way| return_word(*way)).collect();
     let message = format!("`{}` cannot go back as `{}`", strategy.name(), return_word(how));
     problem(message, format!("drop it, or use `{}`", words.join("` or `")))
-}
-
-fn dropout(experiment: &Experiment) -> Vec<Problem> {
-    let (device, dropout) = (experiment.device, experiment.attention.dropout);
-    if dropout == 0.0 || !matches!(device, Device::Cuda(_)) {
-        return Vec::new();
-    }
-    let message =
-        format!("`attention.dropout` is {dropout}, but no kernel of a GPU leaves weights out");
-    let problem = experiment.places.problem("attention.dropout", message);
-    vec![problem.hint("set `device: cpu`, or drop it")]
 }
 
 fn scores(experiment: &Experiment) -> Vec<Problem> {

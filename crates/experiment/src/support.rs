@@ -77,15 +77,14 @@ const HEADS: [Column; 6] = [
     ("5 query heads", &["model.num_attention_heads=5", "model.head_dim=8"]),
 ];
 
-const PASSES: [Column; 8] = [
+const PASSES: [Column; 7] = [
     ("reversed", &["attention.backward=reversed"]),
     ("travelling", &["attention.backward=travelling"]),
     ("queries", &["attention.backward=queries"]),
     ("narrow wire", &["attention.wire.gradient=bf16"]),
     ("cpu", &["device=cpu"]),
     ("cuda", &["device=cuda"]),
-    ("dropout, cpu", &["attention.dropout=0.1", "device=cpu"]),
-    ("dropout, cuda", &["attention.dropout=0.1", "device=cuda"]),
+    ("dropout", &["attention.dropout=0.1"]),
 ];
 
 /// What goes with every strategy, as Markdown: tables without a blank cell, and for every `no` what

@@ -39,6 +39,8 @@ pub struct Setup {
     pub kernel: Kernel,
     /// Whether it gives the same bits every time on a GPU too.
     pub deterministic: bool,
+    /// Whether it can leave weights out.
+    pub dropout: bool,
     /// The types of what travels between ranks; `None`: values as they are computed with, sums in f32.
     pub wire: Wire<Option<DType>>,
     /// Inputs per sequence.
@@ -78,6 +80,7 @@ impl Setup {
             returning: plan.back.how,
             kernel: experiment.attention.kernel,
             deterministic: experiment.attention.deterministic,
+            dropout: experiment.attention.dropout > 0.0,
             wire: experiment.attention.wire.map(|_, element| element.map(element_type)),
             tokens: experiment.data.tokens,
             data: experiment.mesh.data,
@@ -125,7 +128,7 @@ impl Setup {
             scale: 1.0 / (self.config.head_dim as f64).sqrt(),
         };
         let weights = self.weights.clone().unwrap_or_else(|| vec![1; self.sequence]);
-        let kernel = kernel(self.kernel, self.deterministic, pool);
+        let kernel = kernel(self.kernel, self.deterministic, self.dropout, pool);
         let layout = self.layout.unwrap_or_else(|| self.strategy.layout());
         Ok(Attention::dealt(&setting, layout, &weights, comm, kernel)?.wired(self.wire))
     }
@@ -161,13 +164,22 @@ impl Setup {
     }
 }
 
-/// The attention kernel of a name; those of the CPU are always deterministic.
-pub(crate) fn kernel(name: Kernel, deterministic: bool, pool: &Pool) -> Arc<dyn AttentionKernel> {
+/// The attention kernel of a name; those of the CPU are always deterministic. Of a GPU's the fastest, and where weights are to be
+/// left out the fastest that can.
+pub(crate) fn kernel(
+    name: Kernel,
+    deterministic: bool,
+    dropout: bool,
+    pool: &Pool,
+) -> Arc<dyn AttentionKernel> {
     match (name, pool.processor()) {
         (Kernel::Fused, None) => Arc::new(Fused::new(pool.clone())),
         (Kernel::Reference, None) => Arc::new(Reference),
         (_, Some(processor)) => {
-            let rung = (name == Kernel::Reference).then_some(Rung::Reference);
+            let rung = match name {
+                Kernel::Reference => Some(Rung::Reference),
+                Kernel::Fused => dropout.then_some(Rung::Sm80),
+            };
             Arc::new(Kernels { rung, ..Kernels::new(processor.clone(), deterministic) })
         }
     }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use annulus_experiment::{Device as Wanted, Plan};
+use annulus_experiment::Device as Wanted;
 use annulus_ops::attention::Instructions;
 use annulus_ops::gpu::{self, Processor};
+use annulus_sequence::Strategy;
 use candle_core::Device;
 
 use crate::{Result, TrainError};
@@ -24,16 +25,13 @@ pub fn open(wanted: Wanted) -> Result<Option<Arc<dyn Processor>>> {
 }
 
 /// Refuses what kernels of a GPU do not compute.
-pub(crate) fn check(plan: &Plan, processor: Option<&Arc<dyn Processor>>) -> Result<()> {
-    let dropout = plan.experiment.attention.dropout;
-    if processor.is_none() || dropout == 0.0 {
+pub(crate) fn check(strategy: Strategy, processor: Option<&Arc<dyn Processor>>) -> Result<()> {
+    if processor.is_none() || strategy != Strategy::LiRing {
         return Ok(());
     }
     Err(TrainError::Configuration {
-        message: format!(
-            "`attention.dropout` is {dropout}, but no kernel of a GPU leaves weights out"
-        ),
-        hint: Some("set `device: cpu`, or drop `attention.dropout`".to_owned()),
+        message: "`li-ring` keeps scores, which no kernel of a GPU does".to_owned(),
+        hint: Some("set `device: cpu`, or `attention.strategy: ring`".to_owned()),
     })
 }
 

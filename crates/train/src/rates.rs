@@ -111,7 +111,7 @@ impl Sample {
             scale: 1.0 / (self.head_dim as f64).sqrt(),
         };
         let attention =
-            Attention::new(&setting, alone, kernel(self.kernel, self.deterministic, &pool))?;
+            Attention::new(&setting, alone, kernel(self.kernel, self.deterministic, false, &pool))?;
         let attended = attention.forward(Place::default(), &qkv)?;
         let (x, weight) = (random("x", &[ROWS, ROWS])?, random("w", &[ROWS, ROWS])?);
         let timed = |work: &dyn Fn() -> Result<()>| fastest(comm.as_ref(), &device, work);

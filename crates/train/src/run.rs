@@ -99,7 +99,7 @@ pub fn run(plan: &Plan, mut given: Given) -> Result<Outcome> {
         Some(processor) => Setup { processor: Some(processor), ..Setup::new(plan, given.cores) },
         None => Setup::on_its_device(plan, given.cores)?,
     });
-    device::check(plan, setup.processor.as_ref())?;
+    device::check(setup.strategy, setup.processor.as_ref())?;
     let folder = RunFolder::open(&plan.experiment.output)?;
     let mut outcome = Outcome::at(&folder)?;
     let (its_plan, its_setup, output) = (plan.clone(), setup.clone(), folder.path.clone());

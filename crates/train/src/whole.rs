@@ -99,7 +99,7 @@ impl Split {
             Some(processor) => Pool::on(processor.clone()),
             None => Pool::new((self.cores / self.ranks).max(1)),
         };
-        kernel(self.kernel, self.deterministic, &pool)
+        kernel(self.kernel, self.deterministic, false, &pool)
     }
 }
 
@@ -107,6 +107,7 @@ impl Split {
 pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer, TrainError> {
     let options =
         threads::Options { world: split.ranks, deadline: split.deadline, stop: Arc::default() };
+    device::check(split.strategy, split.processor.as_ref())?;
     let question = question.on(&split.device())?;
     let parts = threads::run(&options, |comm| attend_here(&question, split, comm))?;
     let (positions, parts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();

@@ -3,9 +3,8 @@
 
 mod common;
 
-use annulus_experiment::{Override, parse};
 use annulus_train::Outcome;
-use common::{BASE, Place, difference, losses, state};
+use common::{Place, difference, losses, state};
 
 const DROPOUT: (&str, &str) = ("attention.dropout", "0.3");
 /// Without rules that hide what is wrong: a few steps, evaluated at the end.
@@ -76,15 +75,4 @@ fn evaluations_leave_nothing_out() {
     let (dropped, plain) = (evaluated("dropped", "0.5"), evaluated("plain", "0"));
     assert!((dropped.0 - plain.0).abs() > 1e-6);
     assert!((dropped.1 - plain.1).abs() < 1e-9, "{} {}", dropped.1, plain.1);
-}
-
-#[test]
-fn a_gpu_refuses_it_with_the_way_out() {
-    let set = |key: &str, value: &str| Override { key: key.into(), value: value.into() };
-    let changes = [set("device", "cuda"), set(DROPOUT.0, DROPOUT.1)];
-    let problem = parse("tiny.yaml", BASE, &changes).unwrap_err().to_string();
-    assert!(
-        problem.contains("`attention.dropout` is 0.3, but no kernel of a GPU leaves weights out")
-    );
-    assert!(problem.contains("set `device: cpu`, or drop it"), "{problem}");
 }

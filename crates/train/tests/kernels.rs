@@ -108,6 +108,27 @@ fn losses_are_those_of_the_cpu_in_f32() {
     check(80, 1e-5, &[&all[..], &parts, &striped].concat());
 }
 
+/// Which weights are left out is no matter of who computes, nor of which rung; an evaluation leaves out none.
+#[test]
+fn kernels_leave_out_what_the_cpu_does() {
+    let dropout = ("attention.dropout", "0.3");
+    let striped = [("mesh.sequence", "2"), ("attention.strategy", "striped"), dropout];
+    check(80, 1e-5, &striped);
+    check(90, 1e-2, &[&striped[..], &[("model.dtype", "bf16")]].concat());
+    let atomic = [("model.dtype", "bf16"), ("attention.deterministic", "false")];
+    check(80, 1e-2, &[&striped[..], &atomic].concat());
+}
+
+#[test]
+fn scores_that_no_kernel_keeps_are_refused() {
+    let place = Place::new();
+    let changes = [("mesh.sequence", "2"), ("attention.strategy", "li-ring")];
+    let plan = place.plan(&[&SHAPE[..], &changes].concat());
+    let given = Given { processor: Some(processor(80)), ..Given::new(BASE, 2) };
+    let error = run(&plan, given).unwrap_err();
+    assert!(error.to_string().contains("`li-ring` keeps scores"), "{error}");
+}
+
 #[test]
 fn losses_are_those_of_the_cpu_in_bf16() {
     let bf16 = [("model.dtype", "bf16")];

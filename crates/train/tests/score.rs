@@ -58,6 +58,7 @@ fn setup(folder: &std::path::Path, strategy: Strategy, ranks: usize) -> Setup {
         returning: Return::default(),
         kernel: Kernel::Fused,
         deterministic: true,
+        dropout: false,
         wire: Wire::default(),
         tokens: 96,
         data: 1,

@@ -46,10 +46,10 @@ const TOGETHER: u32 = 4;
 /// What draws need, worked out once: which of 2^32 equally likely words leave a weight out, and what the others make of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draws {
-    key: [u32; 2],
-    threshold: u32,
-    scale: f32,
-    layer: u32,
+    pub(crate) key: [u32; 2],
+    pub(crate) threshold: u32,
+    pub(crate) scale: f32,
+    pub(crate) layer: u32,
 }
 
 /// A row of weights: a sequence, a query head and a query.

@@ -1,7 +1,7 @@
 //! What attention kernels are told: the structs of `kernels/attention/arguments.h`, byte by byte.
 #![expect(clippy::struct_field_names, reason = "fields are called as in C")]
 
-use annulus_sequence::Spans as Pair;
+use annulus_sequence::{Run, Spans as Pair};
 use bytemuck::NoUninit;
 
 use super::TensorMap;
@@ -66,6 +66,37 @@ pub(super) struct Strides {
     pub(super) row: i64,
 }
 
+/// A run of positions below 2^32: of `kernels/operators/positions.h`.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+pub(super) struct ShortRun {
+    pub(super) start: u32,
+    pub(super) step: u32,
+    pub(super) len: u32,
+    pub(super) width: u32,
+}
+
+impl From<&Run> for ShortRun {
+    fn from(run: &Run) -> ShortRun {
+        let [start, step, len, width] =
+            [run.start, run.step, run.len, run.width].map(|number| number as u32);
+        ShortRun { start, step, len, width }
+    }
+}
+
+/// The weights of a tile that are left out.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+pub(super) struct Dropped {
+    pub(super) queries: u64,
+    pub(super) keys: u64,
+    pub(super) key: [u32; 2],
+    pub(super) threshold: u32,
+    pub(super) scale: f32,
+    pub(super) stream: u32,
+    pub(super) sequence: u32,
+}
+
 /// Keys and values of one tile.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C, align(64))]
@@ -81,7 +112,8 @@ pub(super) struct Keys {
     pub(super) key_blocks: u64,
     pub(super) dk: u64,
     pub(super) dv: u64,
-    pub(super) _gap: [u64; 4],
+    pub(super) dropped: u64,
+    pub(super) _gap: [u64; 3],
     pub(super) k_map: TensorMap,
     pub(super) v_map: TensorMap,
 }

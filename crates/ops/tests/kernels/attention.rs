@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use annulus_ops::attention::{
-    Attended, AttentionKernel, BackwardTile, KeyValueGradients, Reference, Tile,
+    Attended, AttentionKernel, BackwardTile, Dropout, KeyValueGradients, Reference, Tile,
 };
 use annulus_ops::gpu::Rung;
 use annulus_ops::gpu::attention::{Kernels, Variant};
@@ -22,6 +22,9 @@ const LAYOUTS: [Layout; 4] = [
     Layout::Zigzag,
     Layout::Striped { width: 4 },
 ];
+/// Of a later layer and sequence, in a run with a long history.
+const DROPOUT: Dropout =
+    Dropout { seed: 5 << 40 | 7, probability: 0.3, step: 1 << 33 | 9, layer: 2, sequence: 4 };
 const HEADS: [Heads; 3] = [Heads(1, 2, 1), Heads(2, 2, 2), Heads(1, 3, 1)];
 /// Positions per rank: several blocks with an odd rest (and divisible by what layouts ask for), shorter than any block.
 fn positions(rung: Rung) -> [usize; 3] {
@@ -42,7 +45,7 @@ struct Results {
 /// On `device`; what comes of it is brought back.
 fn run(kernel: &dyn AttentionKernel, scene: &Scene, device: &Device, at_once: bool) -> Results {
     let scene = &scene.on(device);
-    let tiles: Vec<Tile<'_>> = scene.shards.iter().map(Shard::tile).collect();
+    let tiles: Vec<Tile<'_>> = scene.shards.iter().map(|shard| scene.tile(shard)).collect();
     let per_call = if at_once { tiles.len() } else { 1 };
     let calm = || Ok(());
     let mut state = kernel.begin(&scene.q, scene.scale).unwrap();
@@ -56,7 +59,7 @@ fn run(kernel: &dyn AttentionKernel, scene: &Scene, device: &Device, at_once: bo
     for some in scene.shards.chunks(per_call) {
         let tiles = some
             .iter()
-            .map(|shard| BackwardTile { tile: shard.tile(), carried: Some(shard.carried()) });
+            .map(|shard| BackwardTile { tile: scene.tile(shard), carried: Some(shard.carried()) });
         gradients.extend(kernel.backward(tiles.collect(), &mut *state, &calm).unwrap());
     }
     let dq = back(&kernel.finish_backward(state).unwrap());
@@ -72,10 +75,6 @@ fn back(tensor: &Tensor) -> Tensor {
 }
 
 impl Shard {
-    fn tile(&self) -> Tile<'_> {
-        Tile::new(&self.k, &self.v, &self.visibility)
-    }
-
     /// Copies, since they are added to in place.
     fn carried(&self) -> KeyValueGradients {
         let [dk, dv] = [0, 1].map(|index| self.carried[index].copy().unwrap());
@@ -149,8 +148,8 @@ fn architecture(rung: Rung) -> u32 {
 
 /// The largest share that an error has of its bound; 0 where the kernel cannot run.
 fn check(row: &[usize]) -> f64 {
-    let &[variant, rule, layout, heads, tokens, deterministic, at_once] = row else {
-        panic!("seven factors");
+    let &[variant, rule, layout, heads, tokens, deterministic, at_once, dropped] = row else {
+        panic!("eight factors");
     };
     let Variant { rung, dtype, dim } = variants()[variant];
     let (rule, layout, heads) = (Rule::ALL[rule], LAYOUTS[layout], HEADS[heads]);
@@ -158,20 +157,23 @@ fn check(row: &[usize]) -> f64 {
     let rank = row.iter().sum::<usize>() % 3;
     let dim = if dim == 0 { 40 } else { dim };
     let scene = Scene::new((rule, layout, rank), heads, dim, tokens, dtype);
+    // The fastest rung leaves no weights out: `weights_that_no_kernel_leaves_out_are_refused`.
+    let dropout = (dropped == 1 && rung != Rung::Sm90).then_some(DROPOUT);
+    let scene = Scene { dropout, ..scene };
     let seed = row.iter().fold(1, |seed, value| 31 * seed + *value as u64);
     let Some(processor) = processor(architecture(rung), seed) else { return 0.0 };
     let kernels = Kernels { processor, rung: Some(rung), deterministic: deterministic == 1 };
     let device = kernels.processor.device();
     let found = run(&kernels, &scene, device, at_once == 1);
     let what = format!(
-        "{rung:?} {dtype:?} of {dim}, {rule:?} {layout:?} {heads:?}, {tokens} a rank, rank {rank}, deterministic {deterministic}, at once {at_once}"
+        "{rung:?} {dtype:?} of {dim}, {rule:?} {layout:?} {heads:?}, {tokens} a rank, rank {rank}, deterministic {deterministic}, at once {at_once}, dropout {dropout:?}"
     );
     found.check(&run(&Reference, &scene, &Device::Cpu, true), &scene, dtype, &what)
 }
 
 #[test]
 fn every_kernel_equals_plain_loops() {
-    let counts = [variants().len(), Rule::ALL.len(), LAYOUTS.len(), HEADS.len(), 3, 2, 2];
+    let counts = [variants().len(), Rule::ALL.len(), LAYOUTS.len(), HEADS.len(), 3, 2, 2, 2];
     let rows = if all() { cover::all(&counts) } else { cover::pairs(&counts) };
     let worst = Mutex::new(vec![0.0_f64; variants().len()]);
     let next = AtomicUsize::new(0);
@@ -198,8 +200,8 @@ fn every_kernel_equals_plain_loops() {
 #[test]
 fn small() {
     for variant in 0..variants().len() {
-        check(&[variant, 0, 0, 0, 1, 0, 1]);
-        check(&[variant, 4, 2, 0, 0, 1, 0]);
+        check(&[variant, 0, 0, 0, 1, 0, 1, 0]);
+        check(&[variant, 4, 2, 0, 0, 1, 0, 1]);
     }
 }
 
@@ -231,7 +233,7 @@ fn long_sums_do_not_drift() {
         let lse = |kernel: &dyn AttentionKernel, device| {
             let scene = scene.on(device);
             let tiles: Vec<Tile<'_>> =
-                scene.shards.iter().map(Shard::tile).cycle().take(600).collect();
+                scene.shards.iter().map(|shard| scene.tile(shard)).cycle().take(600).collect();
             let mut state = kernel.begin(&scene.q, scene.scale).unwrap();
             kernel.forward(&tiles, &mut *state, &|| Ok(())).unwrap();
             back(&kernel.finish(state).unwrap().lse)
@@ -241,6 +243,19 @@ fn long_sums_do_not_drift() {
         let off = error(&found, &lse(&Reference, &Device::Cpu)).unwrap();
         assert!(off <= 3e-6, "{rung:?} {dtype:?}: lse is off by {off:e}");
     }
+}
+
+#[test]
+fn weights_that_no_kernel_leaves_out_are_refused() {
+    let Some(processor) = processor(90, 1) else { return };
+    let rule = (Rule::Causal, Layout::Contiguous, 0);
+    let scene = Scene::new(rule, Heads(1, 1, 1), 64, 12, DType::BF16);
+    let scene = Scene { dropout: Some(DROPOUT), ..scene }.on(processor.device());
+    let kernels = Kernels::new(processor, true);
+    let mut state = kernels.begin(&scene.q, scene.scale).unwrap();
+    let tiles = [scene.tile(&scene.shards[0])];
+    let refused = kernels.forward(&tiles, &mut *state, &|| Ok(())).unwrap_err().to_string();
+    assert!(refused.contains("the kernels of sm_90a leave no weights out"), "{refused}");
 }
 
 #[test]

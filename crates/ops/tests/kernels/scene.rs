@@ -1,5 +1,6 @@
 //! A sequence on three ranks, seen from one of them.
 
+use annulus_ops::attention::{Dropout, Dropped, Tile};
 use annulus_ops::testing::random;
 use annulus_sequence::{Coverage, Layout, Positions, Span, Spans, Visibility};
 use candle_core::{DType, Device, Tensor};
@@ -80,6 +81,10 @@ pub(crate) struct Scene {
     pub(crate) gradient: Tensor,
     pub(crate) shards: Vec<Shard>,
     pub(crate) scale: f64,
+    /// Where the queries are.
+    pub(crate) positions: Positions,
+    /// Which weights are left out.
+    pub(crate) dropout: Option<Dropout>,
 }
 
 /// Keys of a rank, as the queries see them, and gradients that others left.
@@ -89,6 +94,7 @@ pub(crate) struct Shard {
     pub(crate) v: Tensor,
     pub(crate) visibility: Vec<Visibility>,
     pub(crate) carried: [Tensor; 2],
+    pub(crate) positions: Positions,
 }
 
 impl Scene {
@@ -100,13 +106,24 @@ impl Scene {
             v: moved(&shard.v),
             visibility: shard.visibility.clone(),
             carried: [moved(&shard.carried[0]), moved(&shard.carried[1])],
+            positions: shard.positions.clone(),
         };
         Scene {
             q: moved(&self.q),
             gradient: moved(&self.gradient),
             shards: self.shards.iter().map(shard).collect(),
             scale: self.scale,
+            positions: self.positions.clone(),
+            dropout: self.dropout,
         }
+    }
+
+    /// A shard as a kernel is given it.
+    pub(crate) fn tile<'a>(&'a self, shard: &'a Shard) -> Tile<'a> {
+        let [queries, keys] = [&self.positions, &shard.positions];
+        let dropped = |dropout| Dropped { dropout, head: 3, queries, keys };
+        let tile = Tile::new(&shard.k, &shard.v, &shard.visibility);
+        Tile { dropped: self.dropout.map(dropped), ..tile }
     }
 
     /// `tokens` per rank, as `rank` of three sees them.
@@ -130,12 +147,15 @@ impl Scene {
             carried: ["dk", "dv"].map(|name| {
                 (tensor(&format!("{name}{index}"), groups, DType::F32) / 32.0).unwrap()
             }),
+            positions: keys.clone(),
         };
         Scene {
             q: tensor("q", heads, dtype),
             gradient: tensor("gradient", heads, dtype),
             shards: dealt.iter().enumerate().map(shard).collect(),
             scale: 1.0 / (dim as f64).sqrt(),
+            positions: dealt[rank].clone(),
+            dropout: None,
         }
     }
 }

@@ -132,6 +132,7 @@ impl Backward {
                 uploads.queries(processor, kernel, tile.visibility)?;
             [one.keys, one.key_blocks] = uploads.keys(processor, kernel, tile.visibility)?;
             [one.dk, one.dv] = [written[0], written[1]];
+            one.dropped = uploads.dropped(processor, kernel, tile.dropped.as_ref())?;
             one.k_map = map(processor, kernel, &rows.k, read[0], kernel.key_block)?;
             one.v_map = map(processor, kernel, &rows.v, read[1], kernel.key_block)?;
             all.push(one);

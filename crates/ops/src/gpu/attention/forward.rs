@@ -72,6 +72,7 @@ impl Forward {
                 let mut one = keys(rows, [at[0], at[1]], tile.visibility.len());
                 [one.queries, one.query_blocks] =
                     uploads.queries(processor, self.kernel, tile.visibility)?;
+                one.dropped = uploads.dropped(processor, self.kernel, tile.dropped.as_ref())?;
                 one.k_map = map(processor, self.kernel, &rows.k, at[0], self.kernel.key_block)?;
                 one.v_map = map(processor, self.kernel, &rows.v, at[1], self.kernel.key_block)?;
                 all.push(one);

@@ -102,7 +102,6 @@ impl AttentionKernel for Kernels {
         progress: Progress<'_>,
     ) -> Result<()> {
         let state: &mut Forward = own(state)?;
-        refuse_dropped(tiles.iter())?;
         state.fold(&*self.processor, tiles)?;
         progress()
     }
@@ -131,7 +130,6 @@ impl AttentionKernel for Kernels {
         progress: Progress<'_>,
     ) -> Result<Vec<KeyValueGradients>> {
         let state: &mut Backward = own(state)?;
-        refuse_dropped(tiles.iter().map(|one| &one.tile))?;
         let gradients = state.add(&*self.processor, tiles)?;
         progress()?;
         Ok(gradients)
@@ -144,14 +142,6 @@ impl AttentionKernel for Kernels {
     fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
         accumulate(&Pool::on(self.processor.clone()), to, from)
     }
-}
-
-/// No kernel leaves weights out.
-fn refuse_dropped<'a>(mut tiles: impl Iterator<Item = &'a Tile<'a>>) -> Result<()> {
-    if tiles.any(|tile| tile.dropped.is_some()) {
-        return wrong("no CUDA kernel has dropout: use the CPU's");
-    }
-    Ok(())
 }
 
 /// The tensor in rows that kernels fetch 16 bytes at a time: itself, or a copy without gaps.

@@ -1,13 +1,13 @@
 //! Tiles as kernels are told of them: addresses, strides, and intervals by rows and by blocks of rows.
 
-use annulus_sequence::{Spans as Pair, Visibility};
+use annulus_sequence::{Positions, Spans as Pair, Visibility};
 use candle_core::{DType, Result, Tensor};
 
-use super::super::arguments::{Keys, Reach, Spans, Strides};
+use super::super::arguments::{self, Keys, Reach, ShortRun, Spans, Strides};
 use super::super::table::{Kernel, Rung};
 use super::super::{Boxes, Processor, TensorMap, Uploaded};
 use super::in_rows;
-use crate::attention::Tile;
+use crate::attention::{Dropped, Tile, wrong};
 
 /// Keys and values in rows with the same strides.
 #[derive(Debug)]
@@ -62,6 +62,35 @@ impl Uploads {
         self.seen(processor, visibility.iter().map(|one| &*one.keys), kernel.key_block)
     }
 
+    /// Which weights `kernel` leaves out; 0: none.
+    pub(super) fn dropped(
+        &mut self,
+        processor: &dyn Processor,
+        kernel: &Kernel,
+        dropped: Option<&Dropped<'_>>,
+    ) -> Result<u64> {
+        let Some(dropped) = dropped else { return Ok(0) };
+        if matches!(kernel.task, Some((_, Rung::Sm90))) {
+            return wrong("the kernels of sm_90a leave no weights out: take the rung below them");
+        }
+        let mut runs = |positions: &Positions| {
+            self.put(processor, &positions.runs().iter().map(ShortRun::from).collect::<Vec<_>>())
+        };
+        let (queries, keys) = (runs(dropped.queries)?, runs(dropped.keys)?);
+        let draws = dropped.dropout.draws();
+        let row = dropped.row(0, 0, 0);
+        let one = arguments::Dropped {
+            queries,
+            keys,
+            key: draws.key,
+            threshold: draws.threshold,
+            scale: draws.scale,
+            stream: draws.layer << 16 | row.head,
+            sequence: row.sequence,
+        };
+        self.put(processor, &[one])
+    }
+
     /// Intervals by rows and by blocks of rows, of every batch row that has its own.
     fn seen<'a>(
         &mut self,
@@ -89,7 +118,8 @@ pub(super) fn keys(rows: &Rows, [k, v]: [u64; 2], visibilities: usize) -> Keys {
         key_blocks: 0,
         dk: 0,
         dv: 0,
-        _gap: [0; 4],
+        dropped: 0,
+        _gap: [0; 3],
         k_map: TensorMap::NONE,
         v_map: TensorMap::NONE,
     }
