@@ -94,10 +94,9 @@ struct PrepareArguments {
   Strides out_strides;
   Strides gradient_strides;
   const float* lse;       // [B, Hq, Sq]
-  float* lse_log2;        // [B, Hq, padded]: lse * log2(e); 0 where nothing was seen; +inf in rows past Sq, so that their weights are 0
-  float* delta;           // [B, Hq, padded]: sum of out * gradient; 0 past Sq
-  int batch, heads, rows, padded;   // padded: Sq rounded up to a multiple of 128
-  int dim;
+  float* lse_log2;        // [B, Hq, Sq]: lse * log2(e); 0 where nothing was seen
+  float* delta;           // [B, Hq, Sq]: sum of out * gradient
+  int batch, heads, rows, dim;
 };
 
 // Backward: adds to dq, dk, dv. `dq` is f32 in an order of the kernel's own, zero before the first tile; `FinishQueriesArguments`
@@ -109,12 +108,12 @@ struct BackwardArguments {
   const void* gradient;     // of the output
   Strides q_strides;
   Strides gradient_strides;
-  int batch, heads, group, rows, padded, dim;
+  int batch, heads, group, rows, padded, dim;   // padded: Sq rounded up to a multiple of 128
   float scale, scale_log2;
   int tile_count;
   const Keys* tiles;        // in device memory
-  const float* lse_log2;
-  const float* delta;
+  const float* lse_log2;    // [B, Hq, padded]: as prepared; +inf past Sq, so that no weight is left there
+  const float* delta;       // [B, Hq, padded]: as prepared; 0 past Sq
   float* dq;                // [B, Hq, padded, D] elements
 };
 

@@ -10,8 +10,8 @@ DEVICE uint32_t word_of(const Counter& counter, uint32_t index) {
   return index < 2 ? first : index % 2 == 0 ? counter.word[2] : counter.word[3];
 }
 
-// Bit i: whether query `query` keeps its weight of key `key_of(i)`, for i below `count`; all where none is left out. Rows past the last of a shard, which have
-// no weights, are taken for the last. Keys that are neighbours in the whole sequence share their draw.
+// Bit i: whether query `query` keeps its weight of key `key_of(i)`, for i below `count`; all where none is left out. Rows past the
+// last of a shard, which have no weights, are taken for the last. Keys that are neighbours in the whole sequence share their draw.
 template <typename KeyOf>
 DEVICE uint32_t kept_bits(const Keys& tile, int batch, int head, int rows, int query, int count, KeyOf key_of) {
   if (tile.dropped == nullptr) return ~0u;

@@ -7,8 +7,8 @@
 //
 //   forward, backward_queries   (blocks of queries, Hq, B)
 //   backward, backward_keys     (most blocks of keys of a tile, Hkv, B * tiles), tile = z % tiles: no two tiles share dk and dv
-//   prepare                     blocks of the B * Hq * padded rows
-//   finish, finish_queries      blocks of the B * Hq * Sq rows; of `fragments`, `lanes`: of the B * Hq * padded rows
+//   prepare, finish             blocks of the B * Hq * Sq rows
+//   finish_queries              blocks of the B * Hq * Sq rows; of `fragments`, `lanes`: of the B * Hq * padded rows
 //
 // `backward` adds dk, dv and dq, in an order no run repeats; `backward_keys` and `backward_queries` do the same in a fixed order.
 // dq leaves sm80 in fragments, sm90 in lanes and the other rungs in rows; `finish_queries` of that name takes it.

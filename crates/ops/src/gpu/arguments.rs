@@ -168,9 +168,7 @@ pub(super) struct PrepareArguments {
     pub(super) batch: i32,
     pub(super) heads: i32,
     pub(super) rows: i32,
-    pub(super) padded: i32,
     pub(super) dim: i32,
-    pub(super) _gap: i32,
 }
 
 /// Backward.

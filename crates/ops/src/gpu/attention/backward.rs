@@ -243,9 +243,7 @@ pub(super) fn prepare(
             batch: batch as i32,
             heads: heads as i32,
             rows: rows as i32,
-            padded: rows as i32,
             dim: dim as i32,
-            _gap: 0,
         };
         // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
         unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
