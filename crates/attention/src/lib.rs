@@ -9,6 +9,7 @@ mod schedules;
 mod scores;
 mod seen;
 mod tape;
+mod traced;
 mod travel;
 
 pub use execute::{Attention, AttentionError, Place, Qkv, Setting};

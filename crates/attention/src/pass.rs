@@ -13,11 +13,13 @@ use annulus_ops::attention::{
 };
 use annulus_ops::charge;
 use annulus_sequence::{Block, Hop, Part, Pass, Positions, Rows, TilePlan, View};
+use annulus_trace::{Begun, Doing, begin};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::buffers::{Buffers, Tensors};
 use crate::scores::Scores;
 use crate::seen::{Seen, added, joined, rows};
+use crate::traced::{Scene, settle};
 use crate::travel::Travels;
 use crate::{Attention, Place};
 
@@ -47,7 +49,7 @@ impl<'a> Running<'a> {
         q: &Tensor,
     ) -> Result<Running<'a>> {
         let (batch, _, _, head_dim) = q.dims4()?;
-        let travels = Travels::new(attention, pass == Pass::Backward);
+        let travels = Travels::new(Scene::new(attention, (pass, place), q)?);
         let (held, states, scores) = (Buffers::default(), BTreeMap::new(), BTreeMap::new());
         let (dtype, device) = (q.dtype(), q.device().clone());
         Ok(Running {
@@ -77,8 +79,12 @@ impl<'a> Running<'a> {
         for (index, hop) in hops.iter().enumerate() {
             let label = self.label(index);
             travelling(|| self.travels.post(label, hop, &mut self.held))?;
+            let computing = begin();
             self.compute(hop)?;
+            self.record(computing, !hop.tiles.is_empty(), |scene| scene.computed(index, hop))?;
+            let finishing = begin();
             hop.finishes.iter().try_for_each(|queries| self.finish_queries(*queries))?;
+            self.record(finishing, !hop.finishes.is_empty(), |scene| scene.finished(index, hop))?;
             travelling(|| {
                 self.travels.arrive(index, &mut self.held)?;
                 hop.frees.iter().try_for_each(|block| self.held.take(*block).map(drop))
@@ -95,6 +101,20 @@ impl<'a> Running<'a> {
     /// Frees what is left; says where it was.
     pub(crate) fn finish(self) -> Device {
         self.device
+    }
+
+    /// A span, where there was anything to do.
+    fn record(
+        &self,
+        begun: Begun,
+        any: bool,
+        doing: impl FnOnce(Scene<'_>) -> Doing,
+    ) -> Result<()> {
+        if any {
+            settle(begun, &self.device)?;
+            begun.end(|| doing(self.travels.scene));
+        }
+        Ok(())
     }
 
     fn compute(&mut self, hop: &Hop) -> Result<()> {

@@ -4,29 +4,33 @@ use std::cell::RefCell;
 
 use annulus_comm::{Hold, Label, Move, Pending};
 use annulus_sequence::{self as sequence, Block, Hop};
-use candle_core::{DType, Result, bail};
+use annulus_trace::{Begun, Doing, begin};
+use candle_core::{DType, Result, Tensor, bail};
 
-use crate::Attention;
 use crate::buffers::{Buffers, Tensors, tensors};
+use crate::traced::{Scene, settle, size};
 
 /// What was posted and not awaited yet.
 pub(crate) struct Travels<'a> {
-    attention: &'a Attention,
-    backward: bool,
+    pub(crate) scene: Scene<'a>,
     under_way: RefCell<Vec<Travel>>,
 }
 
 /// Moves that are awaited together.
 struct Travel {
-    /// The hop at whose end.
-    awaited: usize,
+    /// The hop that posted them, and how many they may take.
+    hop: usize,
+    hops: usize,
     pending: Pending,
-    receives: Vec<Block>,
+    receives: Vec<sequence::Move>,
+    /// How many tensors leave.
+    sends: usize,
+    posted: Begun,
 }
 
 impl<'a> Travels<'a> {
-    pub(crate) fn new(attention: &'a Attention, backward: bool) -> Travels<'a> {
-        Travels { attention, backward, under_way: RefCell::default() }
+    pub(crate) fn new(scene: Scene<'a>) -> Travels<'a> {
+        Travels { scene, under_way: RefCell::default() }
     }
 
     /// Posts all sends and receives of `hop`, those first that are awaited first.
@@ -37,27 +41,31 @@ impl<'a> Travels<'a> {
         waits.dedup();
         for hops in waits {
             let same = |moved: &&sequence::Move| moved.hops == hops;
-            let receives: Vec<_> = hop.receives.iter().filter(same).collect();
+            let receives: Vec<_> = hop.receives.iter().copied().filter(|m| same(&m)).collect();
+            let posting = begin();
             let mut moves = Vec::new();
             for send in hop.sends.iter().filter(same) {
-                self.send(send, held, &mut moves)?;
+                self.send(label, send, held, &mut moves)?;
             }
+            let bytes = if posting.is_recorded() { size(sent(&moves)) } else { 0 };
+            let sends = moves.len();
             for receive in &receives {
-                let tensors = tensors(receive.block.part, self.backward);
+                let tensors = tensors(receive.block.part, self.scene.is_backward());
                 let receive = Move::Receive { from: receive.from };
                 moves.extend(std::iter::repeat_n(receive, tensors));
             }
-            let pending = self.attention.comm.exchange(label, moves)?;
-            let receives = receives.into_iter().map(|receive| receive.block).collect();
-            let awaited = label.hop + hops - 1;
-            self.under_way.borrow_mut().push(Travel { awaited, pending, receives });
+            let pending = self.scene.attention.comm.exchange(label, moves)?;
+            let place = self.scene.place(label.hop);
+            posting.end(|| Doing::Post { place, bytes, receives: receives.len() });
+            let travel = Travel { hop: label.hop, hops, pending, receives, sends, posted: begin() };
+            self.under_way.borrow_mut().push(travel);
         }
         Ok(())
     }
 
     /// Called between tiles: shows that this rank is alive, and lets the engine work.
     pub(crate) fn progress(&self) -> Result<()> {
-        self.attention.comm.progress()?;
+        self.scene.attention.comm.progress()?;
         for travel in &mut *self.under_way.borrow_mut() {
             travel.pending.poll()?;
         }
@@ -66,25 +74,34 @@ impl<'a> Travels<'a> {
 
     /// Waits for what is awaited at the end of hop `hop`; what has come is held.
     pub(crate) fn arrive(&self, hop: usize, held: &mut Buffers) -> Result<()> {
-        let now =
-            self.under_way.borrow_mut().extract_if(.., |travel| travel.awaited == hop).collect();
-        let now: Vec<Travel> = now;
-        for Travel { pending, receives, .. } in now {
-            let mut came = pending.wait()?.into_iter();
-            for block in receives {
-                let wanted = tensors(block.part, self.backward);
-                let tensors: Vec<_> = came.by_ref().take(wanted).collect();
-                if tensors.len() < wanted {
-                    bail!("attention: fewer tensors came than were awaited");
+        let mut under_way = self.under_way.borrow_mut();
+        let now: Vec<_> = under_way.extract_if(.., |travel| travel.awaited() == hop).collect();
+        drop(under_way);
+        for travel in now {
+            for (block, tensors) in travel.wait(self.scene)? {
+                let adding = begin();
+                let tensors = landed(block, tensors)?;
+                let device = tensors[0].device().clone();
+                held.put(block, tensors, &*self.scene.attention.kernel)?;
+                if block.part.is_sum() {
+                    settle(adding, &device)?;
+                    adding
+                        .end(|| Doing::Fold { place: self.scene.place(hop), block: block.into() });
                 }
-                held.put(block, landed(block, tensors)?, &*self.attention.kernel)?;
             }
         }
         Ok(())
     }
 
     /// A block travels as its tensors. What is lent the sender still reads, the rest is gone.
-    fn send(&self, send: &sequence::Move, held: &mut Buffers, moves: &mut Vec<Move>) -> Result<()> {
+    fn send(
+        &self,
+        label: Label,
+        send: &sequence::Move,
+        held: &mut Buffers,
+        moves: &mut Vec<Move>,
+    ) -> Result<()> {
+        let (sending, before) = (begin(), moves.len());
         let part = send.block.part;
         let (tensors, hold) = if part.is_lent() {
             (held.lend(send.block)?, Hold::Lend)
@@ -94,11 +111,57 @@ impl<'a> Travels<'a> {
         for tensor in tensors {
             // Values were rounded where they were made.
             let tensor =
-                if part.is_sum() { self.attention.rounded(part, &tensor)? } else { tensor };
+                if part.is_sum() { self.scene.attention.rounded(part, &tensor)? } else { tensor };
             moves.push(Move::Send { tensor, to: send.to, hold });
         }
+        let place = self.scene.place(label.hop);
+        let moved = || self.scene.moved(send, size(sent(&moves[before..])));
+        sending.end(|| Doing::Send { place, moved: moved() });
         Ok(())
     }
+}
+
+impl Travel {
+    /// The hop at whose end it is awaited.
+    fn awaited(&self) -> usize {
+        self.hop + self.hops - 1
+    }
+
+    /// Blocks until all is here and all that was sent has left.
+    fn wait(mut self, scene: Scene<'_>) -> Result<Vec<(Block, Tensors)>> {
+        let place = scene.place(self.hop);
+        let mut came = Vec::with_capacity(self.receives.len());
+        for receive in &self.receives {
+            let (waiting, wanted) = (begin(), tensors(receive.block.part, scene.is_backward()));
+            let mut tensors = Tensors::with_capacity(wanted);
+            for _ in 0..wanted {
+                let Some(tensor) = self.pending.receive()? else {
+                    bail!("attention: fewer tensors came than were awaited")
+                };
+                tensors.push(tensor);
+            }
+            waiting.end(|| Doing::Wait {
+                place,
+                moved: scene.moved(receive, size(&tensors)),
+                flight: self.posted.age(),
+            });
+            came.push((receive.block, tensors));
+        }
+        let leaving = begin();
+        self.pending.wait()?;
+        if self.sends > 0 {
+            leaving.end(|| Doing::Drain { place });
+        }
+        Ok(came)
+    }
+}
+
+/// The tensors that are sent.
+fn sent(moves: &[Move]) -> impl Iterator<Item = &Tensor> {
+    moves.iter().filter_map(|step| match step {
+        Move::Send { tensor, .. } => Some(tensor),
+        Move::Receive { .. } => None,
+    })
 }
 
 /// What came, as it is held: sums are f32 wherever they are added to.

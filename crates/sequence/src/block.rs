@@ -96,6 +96,17 @@ impl Part {
     pub fn of_queries(self) -> bool {
         matches!(self, Part::Query | Part::Output | Part::QueryGradient)
     }
+    /// What it is called where there is little room.
+    pub fn letter(self) -> &'static str {
+        match self {
+            Part::Query => "q",
+            Part::KeyValue | Part::Key => "k",
+            Part::Value => "v",
+            Part::Output => "o",
+            Part::QueryGradient => "gq",
+            Part::Gradient => "gk",
+        }
+    }
     /// Whether the sender of a block keeps it. What is not lent is given away.
     pub fn is_lent(self) -> bool {
         matches!(self, Part::Query | Part::KeyValue | Part::Key | Part::Value)

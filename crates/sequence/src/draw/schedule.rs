@@ -108,23 +108,12 @@ fn said(collective: Collective, ranks: &[Vec<Hop>], hop: usize) -> String {
     let mut parts: Vec<Part> = sent.map(|sent| sent.block.part).collect();
     parts.sort_unstable();
     parts.dedup();
-    let parts: Vec<&str> = parts.into_iter().map(letter).collect();
+    let parts: Vec<&str> = parts.into_iter().map(Part::letter).collect();
     format!("{collective} of {}", parts.join(" "))
 }
 
 fn name(block: Block) -> String {
-    format!("{}{}", letter(block.part), block.owner)
-}
-
-fn letter(part: Part) -> &'static str {
-    match part {
-        Part::Query => "q",
-        Part::KeyValue | Part::Key => "k",
-        Part::Value => "v",
-        Part::Output => "o",
-        Part::QueryGradient => "gq",
-        Part::Gradient => "gk",
-    }
+    format!("{}{}", block.part.letter(), block.owner)
 }
 
 /// All of them where they fit into a cell, else how many.

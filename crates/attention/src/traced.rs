@@ -1,0 +1,80 @@
+//! What a pass says of itself where it is recorded: the schedule's words for what the rank just did.
+
+use annulus_sequence::{BlockShape, Hop, Move, Part, Pass, pairs_between};
+use annulus_trace::{self as trace, Begun, Doing, Moved};
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::{Attention, Place};
+
+/// Where a pass is, and what its blocks weigh.
+#[derive(Clone, Copy)]
+pub(crate) struct Scene<'a> {
+    pub(crate) attention: &'a Attention,
+    pub(crate) pass: Pass,
+    layer: usize,
+    shape: BlockShape,
+}
+
+impl<'a> Scene<'a> {
+    /// Of queries like these: [B, Hq, S, D].
+    pub(crate) fn new(
+        attention: &'a Attention,
+        (pass, place): (Pass, Place),
+        q: &Tensor,
+    ) -> Result<Scene<'a>> {
+        let (batch, _, _, head_dim) = q.dims4()?;
+        let wire = attention.wire.map(|part, dtype| {
+            let own = if part.is_sum() { DType::F32 } else { q.dtype() };
+            dtype.unwrap_or(own).size_in_bytes()
+        });
+        let shape = BlockShape { batch, head_dim, wire };
+        Ok(Scene { attention, pass, layer: place.layer, shape })
+    }
+
+    pub(crate) fn is_backward(&self) -> bool {
+        self.pass == Pass::Backward
+    }
+
+    pub(crate) fn place(&self, hop: usize) -> trace::Place {
+        trace::Place { layer: self.layer, pass: self.pass.into(), hop }
+    }
+
+    /// A block that travels as so many bytes.
+    pub(crate) fn moved(&self, moved: &Move, bytes: u64) -> Moved {
+        let Move { block, from, to, .. } = *moved;
+        let [from, to] = [from, to].map(|rank| self.attention.comm.original(rank));
+        let planned_bytes = self.shape.bytes(block, self.pass);
+        Moved { block: block.into(), from, to, bytes, planned_bytes }
+    }
+
+    /// The tiles of a hop, with the pairs that its batch shows.
+    pub(crate) fn computed(&self, index: usize, hop: &Hop) -> Doing {
+        let Attention { mask, positions, .. } = self.attention;
+        // Where rows of the batch differ, their pairs are counted together.
+        let sequences = if mask.rows() == 1 { self.shape.batch } else { 1 };
+        let scored = hop.tiles.iter().filter(|tile| tile.keys.part != Part::Value);
+        let pairs = scored.map(|tile| {
+            let [q, k] = [tile.queries, tile.keys]
+                .map(|block| positions[block.owner].rows(block.rows.range()));
+            pairs_between(mask, &q, &k) * (tile.queries.heads.len() * sequences) as u64
+        });
+        let tiles = hop.tiles.iter().map(|tile| (*tile).into()).collect();
+        Doing::Compute { place: self.place(index), tiles, pairs: pairs.sum() }
+    }
+
+    pub(crate) fn finished(&self, index: usize, hop: &Hop) -> Doing {
+        let queries = hop.finishes.iter().map(|block| (*block).into()).collect();
+        Doing::Finish { place: self.place(index), queries }
+    }
+}
+
+/// Payload of some tensors.
+pub(crate) fn size<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> u64 {
+    let size = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
+    tensors.into_iter().map(size).sum()
+}
+
+/// A GPU works behind the program's back: what is recorded waits for it.
+pub(crate) fn settle(begun: Begun, device: &Device) -> Result<()> {
+    if begun.is_recorded() { device.synchronize() } else { Ok(()) }
+}

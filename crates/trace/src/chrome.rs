@@ -1,0 +1,99 @@
+//! A trace as a file of Chrome's Trace Event Format, which Perfetto (ui.perfetto.dev) and
+//! `chrome://tracing` open: a process for every rank, a thread for every track, and an arrow for
+//! every block from its send to the end of the wait for it.
+
+use serde_json::{Value, json};
+
+use crate::{Doing, Span, Trace, Track, links};
+
+/// What says that a file is ours, and how it is to be read.
+pub(crate) const VERSION: u64 = 1;
+
+impl Trace {
+    /// The file. Its clock starts with the first span.
+    pub fn to_json(&self) -> String {
+        let start = self.ranks.iter().flatten().map(|span| span.begin).min().unwrap_or_default();
+        let mut events: Vec<String> = Vec::new();
+        for (rank, spans) in self.ranks.iter().enumerate() {
+            events.extend(names(rank).iter().map(Value::to_string));
+            let mut spans: Vec<&Span> = spans.iter().collect();
+            // What holds others comes before them.
+            spans.sort_by_key(|span| (span.doing.track(), span.begin, std::cmp::Reverse(span.end)));
+            events.extend(spans.iter().map(|span| complete(rank, span, start).to_string()));
+        }
+        for (id, link) in links(self).iter().enumerate() {
+            let moved = link.moved;
+            // An arrow is tied to the span around its end: the last instant of a span is in it.
+            let came = link.came.end.saturating_sub(1).max(link.came.begin);
+            let arrow = |ph: &str, rank: usize, at: u64| {
+                json!({
+                    "ph": ph, "id": id, "name": moved.block.to_string(), "cat": "block",
+                    "pid": rank, "tid": Track::Communication as usize, "ts": microseconds(at - start),
+                })
+            };
+            let mut end = arrow("f", moved.to, came);
+            end["bp"] = json!("e");
+            events.extend(
+                [arrow("s", moved.from, link.sent.begin), end].iter().map(Value::to_string),
+            );
+        }
+        let about = json!({
+            "version": VERSION, "title": self.title, "step": self.step, "planned": self.planned,
+            "ranks": self.ranks.len(),
+        });
+        let events = events.join(",\n");
+        format!(
+            "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {{\"annulus\": {about}}},\n\
+             \"traceEvents\": [\n{events}\n]}}\n"
+        )
+    }
+}
+
+/// What a rank and its tracks are called, and their order.
+fn names(rank: usize) -> Vec<Value> {
+    let named = |name: &str, track: usize, arguments: Value| json!({"ph": "M", "name": name, "pid": rank, "tid": track, "args": arguments});
+    let mut names = vec![
+        named("process_name", 0, json!({"name": format!("rank {rank}")})),
+        named("process_sort_index", 0, json!({"sort_index": rank})),
+    ];
+    for track in Track::ALL {
+        let index = track as usize;
+        names.push(named("thread_name", index, json!({"name": track.name()})));
+        names.push(named("thread_sort_index", index, json!({"sort_index": index})));
+    }
+    names
+}
+
+fn complete(rank: usize, span: &Span, start: u64) -> Value {
+    let (name, category) = title(&span.doing);
+    json!({
+        "ph": "X", "name": name, "cat": category, "pid": rank,
+        "tid": span.doing.track() as usize,
+        "ts": microseconds(span.begin - start),
+        "dur": microseconds(span.length()),
+        "args": span.doing,
+    })
+}
+
+/// What is written on a span, and the category by which it is found.
+fn title(doing: &Doing) -> (String, &'static str) {
+    match doing {
+        Doing::Stage { name } => (name.clone(), "stage"),
+        Doing::Compute { tiles, .. } => {
+            let tiles: Vec<String> = tiles.iter().take(4).map(ToString::to_string).collect();
+            (tiles.join(" "), "compute")
+        }
+        Doing::Finish { .. } => (String::from("finish"), "compute"),
+        Doing::Fold { block, .. } => (format!("add {block}"), "compute"),
+        Doing::Post { place, .. } => (format!("post hop {}", place.hop), "communication"),
+        Doing::Send { moved, .. } => (format!("{} > {}", moved.block, moved.to), "communication"),
+        Doing::Wait { moved, .. } => (format!("{} < {}", moved.block, moved.from), "waiting"),
+        Doing::Drain { .. } => (String::from("sent?"), "waiting"),
+        Doing::Sum { name, .. } => (format!("sum {name}"), "waiting"),
+    }
+}
+
+/// With three decimals: no nanosecond is lost.
+fn microseconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e3
+}

@@ -1,0 +1,141 @@
+//! One attention of a trace as a picture: plain SVG, a lane for what a rank computes and one below it
+//! for what it waits for, an arrow for every block.
+
+use std::fmt::Write as _;
+
+use crate::{Doing, Link, Pass, Piece, Span, Trace, links};
+
+/// Pixels: what the time of a pass is drawn on, the margin for names, a lane, between ranks, above a pass.
+const WIDTH: f64 = 1040.0;
+const MARGIN: f64 = 72.0;
+const LANE: f64 = 16.0;
+const GAP: f64 = 12.0;
+const TITLE: f64 = 44.0;
+
+/// Fills of computing, of making sums and results, of posts, of waits; ink of arrows.
+const TILES: &str = "#3b6fb5";
+const RESULTS: &str = "#8fb0da";
+const POSTS: &str = "#777777";
+const WAITS: &str = "#e8590c";
+const ARROWS: &str = "#2b8a3e";
+
+/// One pass, and where it is drawn.
+struct Panel<'a> {
+    ranks: Vec<Vec<&'a Span>>,
+    start: u64,
+    end: u64,
+    top: f64,
+}
+
+impl Trace {
+    /// Both passes of `layer`, as an SVG file.
+    pub fn to_svg(&self, layer: usize) -> String {
+        let links = links(self);
+        let mut body = String::new();
+        let mut top = 30.0;
+        for pass in Pass::ALL {
+            let ranks: Vec<Vec<&Span>> =
+                (0..self.ranks.len()).map(|rank| self.first_time(rank, layer, pass)).collect();
+            let all = || ranks.iter().flatten();
+            let Some(start) = all().map(|span| span.begin).min() else { continue };
+            let end = all().map(|span| span.end).max().unwrap_or(start).max(start + 1);
+            let panel = Panel { ranks, start, end, top: top + TITLE };
+            let took = (end - start) as f64 / 1e6;
+            let title = format!("{} of layer {layer}: {took:.3} ms", pass.name());
+            text(&mut body, [MARGIN, top + TITLE - 14.0], &title);
+            panel.draw(&mut body, &links);
+            top = panel.top + panel.height();
+        }
+        let legend =
+            "blue: tiles; light: results and sums; grey: posts; orange: waits; green: blocks";
+        text(&mut body, [MARGIN, top + 22.0], legend);
+        let (width, height) = (MARGIN + WIDTH + 24.0, top + 36.0);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+             width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
+        );
+        text(&mut svg, [12.0, 20.0], &self.heading());
+        svg + &body + "</svg>\n"
+    }
+}
+
+impl Panel<'_> {
+    fn height(&self) -> f64 {
+        self.ranks.len() as f64 * (2.0 * LANE + GAP)
+    }
+
+    fn x(&self, at: u64) -> f64 {
+        let share = at.saturating_sub(self.start) as f64 / (self.end - self.start) as f64;
+        MARGIN + WIDTH * share
+    }
+
+    /// The upper edge of a rank's lane: 0 computes, 1 communicates.
+    fn y(&self, rank: usize, lane: usize) -> f64 {
+        self.top + rank as f64 * (2.0 * LANE + GAP) + lane as f64 * LANE
+    }
+
+    fn draw(&self, svg: &mut String, links: &[Link<'_>]) {
+        for (rank, spans) in self.ranks.iter().enumerate() {
+            text(svg, [12.0, self.y(rank, 0) + 20.0], &format!("rank {rank}"));
+            for span in spans {
+                self.bar(svg, rank, span);
+            }
+        }
+        let within = |span: &Span| span.begin >= self.start && span.end <= self.end;
+        let drawn = |span: &Span, rank: usize| {
+            within(span) && self.ranks[rank].iter().any(|own| std::ptr::eq(*own, span))
+        };
+        for Link { moved, sent, came, .. } in links {
+            if drawn(sent, moved.from) && drawn(came, moved.to) {
+                let [x1, x2] = [sent.begin, came.end].map(|at| self.x(at));
+                let [y1, y2] = [moved.from, moved.to].map(|rank| self.y(rank, 1) + LANE / 2.0);
+                let _ = writeln!(
+                    svg,
+                    "<line x1=\"{x1:.2}\" y1=\"{y1:.2}\" x2=\"{x2:.2}\" y2=\"{y2:.2}\" \
+                     stroke=\"{ARROWS}\" stroke-opacity=\"0.6\"><title>{} from {} to {}, {} bytes</title>\
+                     </line><circle cx=\"{x2:.2}\" cy=\"{y2:.2}\" r=\"2.5\" fill=\"{ARROWS}\"/>",
+                    moved.block, moved.from, moved.to, moved.bytes
+                );
+            }
+        }
+    }
+
+    fn bar(&self, svg: &mut String, rank: usize, span: &Span) {
+        let (lane, fill, name) = match &span.doing {
+            Doing::Compute { tiles, pairs, .. } => {
+                let tiles: Vec<String> = tiles.iter().map(ToString::to_string).collect();
+                (0, TILES, format!("{}, {pairs} pairs", tiles.join(" ")))
+            }
+            Doing::Finish { queries, .. } => {
+                (0, RESULTS, format!("results of {}", listed(queries)))
+            }
+            Doing::Fold { block, .. } => (0, RESULTS, format!("{block} is added")),
+            Doing::Post { bytes, .. } => (1, POSTS, format!("posts {bytes} bytes")),
+            Doing::Wait { moved, .. } => {
+                (1, WAITS, format!("waits for {} of rank {}", moved.block, moved.from))
+            }
+            Doing::Drain { .. } => (1, WAITS, String::from("waits until its blocks have left")),
+            Doing::Send { .. } | Doing::Stage { .. } | Doing::Sum { .. } => return,
+        };
+        let hop = span.doing.place().map_or(0, |place| place.hop);
+        let (x, y) = (self.x(span.begin), self.y(rank, lane));
+        let width = (self.x(span.end) - x).max(0.5);
+        let took = span.length() as f64 / 1e6;
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" height=\"{:.2}\" fill=\"{fill}\">\
+             <title>hop {hop}: {name}, {took:.3} ms</title></rect>",
+            LANE - 2.0
+        );
+    }
+}
+
+fn listed(pieces: &[Piece]) -> String {
+    pieces.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn text(svg: &mut String, [x, y]: [f64; 2], words: &str) {
+    let words = words.replace('&', "&amp;").replace('<', "&lt;");
+    let _ = writeln!(svg, "<text x=\"{x:.2}\" y=\"{y:.2}\" fill=\"#222222\">{words}</text>");
+}

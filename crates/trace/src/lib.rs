@@ -1,0 +1,23 @@
+//! What ranks do when: a schedule laid over time, as it was measured or as it is planned.
+//!
+//! The one idea: a trace is a list of spans for every rank, each of which says what was done in the
+//! words of the schedule: hop, blocks, tiles, bytes. Threads record spans while they work
+//! ([`start`]), a model of costs makes them up, and every reader takes either: the file that
+//! Perfetto opens, the sums, the list of what moves when, the picture.
+
+mod chrome;
+mod draw;
+mod links;
+mod moves;
+mod read;
+mod record;
+mod span;
+mod sums;
+mod words;
+
+pub use links::{Link, links};
+pub use read::Unreadable;
+pub use record::{Begun, begin, is_recording, start, stop};
+pub use span::{Doing, Moved, Pass, Piece, Place, Span, Tile, Trace, Track};
+pub use sums::{Exposed, Share, Sums};
+pub use words::table;

@@ -1,0 +1,95 @@
+//! Reads what [`Trace::to_json`] wrote.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::chrome::VERSION;
+use crate::{Doing, Span, Trace};
+
+/// More ranks than a run has.
+const MOST_RANKS: usize = 1 << 12;
+
+/// Why a file is no trace of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable(String);
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(rename = "otherData")]
+    other: Other,
+    #[serde(rename = "traceEvents")]
+    events: Vec<Event>,
+}
+
+#[derive(Deserialize)]
+struct Other {
+    annulus: About,
+}
+
+#[derive(Deserialize)]
+struct About {
+    version: u64,
+    title: String,
+    step: Option<u64>,
+    planned: Option<String>,
+    ranks: usize,
+}
+
+/// What all events have; only complete ones have the rest.
+#[derive(Deserialize)]
+struct Event {
+    ph: String,
+    pid: usize,
+    #[serde(default)]
+    ts: f64,
+    #[serde(default)]
+    dur: f64,
+    #[serde(default)]
+    args: Value,
+}
+
+impl Trace {
+    /// The trace that `text` is.
+    ///
+    /// # Errors
+    /// What is not as it was written.
+    pub fn from_json(text: &str) -> Result<Trace, Unreadable> {
+        let file: File = serde_json::from_str(text)
+            .map_err(|error| Unreadable(format!("not a trace that this program wrote: {error}")))?;
+        let About { version, title, step, planned, ranks } = file.other.annulus;
+        if version != VERSION || ranks > MOST_RANKS {
+            let message = format!(
+                "a trace of {ranks} ranks in version {version}, wanted at most {MOST_RANKS} in {VERSION}"
+            );
+            return Err(Unreadable(message));
+        }
+        let mut trace = Trace { title, step, planned, ranks: vec![Vec::new(); ranks] };
+        for event in file.events.into_iter().filter(|event| event.ph == "X") {
+            let rank = event.pid;
+            let spans = trace.ranks.get_mut(rank).ok_or_else(|| {
+                Unreadable(format!("a span of rank {rank}, but there are {ranks} ranks"))
+            })?;
+            spans.push(span(event)?);
+        }
+        Ok(trace)
+    }
+}
+
+fn span(event: Event) -> Result<Span, Unreadable> {
+    let doing: Doing = serde_json::from_value(event.args).map_err(|error| {
+        Unreadable(format!("a span at {} µs is not as it was written: {error}", event.ts))
+    })?;
+    let nanoseconds = |microseconds: f64| (microseconds * 1e3).round() as u64;
+    let begin = nanoseconds(event.ts);
+    Ok(Span { begin, end: begin.saturating_add(nanoseconds(event.dur)), doing })
+}

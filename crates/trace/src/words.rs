@@ -1,0 +1,128 @@
+//! Sums as tables for people: a trace alone, or a measured one beside a planned one.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use crate::{Pass, Share, Sums, Trace};
+
+/// How many of the longest waits are told.
+const WAITS: usize = 5;
+
+impl Trace {
+    /// What it is, in a line.
+    pub fn heading(&self) -> String {
+        let step = self.step.map_or_else(String::new, |step| format!(", step {step}"));
+        let how = match &self.planned {
+            Some(cluster) => format!("planned on {cluster}"),
+            None => String::from("measured"),
+        };
+        format!("{}{step}: {how}", self.title)
+    }
+}
+
+impl Sums {
+    /// By rank and by layer, each pass apart, and the longest waits. `planned` numbers stand in brackets
+    /// behind.
+    pub fn to_text(&self, planned: Option<&Sums>) -> String {
+        let mut rows = vec![head("all layers, by rank", planned.is_some())];
+        for pass in Pass::ALL {
+            for rank in 0..self.lengths.len() {
+                let of =
+                    |_: usize, of_pass: Pass, of_rank: usize| (of_pass, of_rank) == (pass, rank);
+                let name = format!("{} rank {rank}", pass.name());
+                rows.extend(self.row(name, planned, of));
+            }
+        }
+        let mut tables = table(&rows);
+        let mut rows = vec![head("all ranks, by layer", planned.is_some())];
+        let layers: BTreeSet<usize> = self.shares.keys().map(|(layer, ..)| *layer).collect();
+        for pass in Pass::ALL {
+            for &layer in &layers {
+                let of = |of: usize, of_pass: Pass, _: usize| (of, of_pass) == (layer, pass);
+                rows.extend(self.row(format!("{} layer {layer}", pass.name()), planned, of));
+            }
+        }
+        tables.push('\n');
+        tables.push_str(&table(&rows));
+        tables + &self.waits()
+    }
+
+    fn row(
+        &self,
+        name: String,
+        planned: Option<&Sums>,
+        of: impl Fn(usize, Pass, usize) -> bool,
+    ) -> Option<Vec<String>> {
+        let own = self.total(&of);
+        if own == Share::default() {
+            return None;
+        }
+        let planned = planned.map(|planned| planned.total(&of));
+        let beside = |show: &dyn Fn(&Share) -> String| {
+            let planned = planned.as_ref().map(|share| format!(" [{}]", show(share)));
+            show(&own) + &planned.unwrap_or_default()
+        };
+        Some(vec![
+            name,
+            beside(&|share| milliseconds(share.computing)),
+            beside(&|share| milliseconds(share.waiting)),
+            beside(&|share| milliseconds(share.late)),
+            beside(&|share| milliseconds(share.flight)),
+            beside(&|share| {
+                share.overlap().map_or_else(|| "-".into(), |part| format!("{:.0} %", 100.0 * part))
+            }),
+            beside(&|share| share.bytes.to_string()),
+        ])
+    }
+
+    /// Which hops were exposed, and by whom.
+    fn waits(&self) -> String {
+        let mut text = String::new();
+        for exposed in self.exposed.iter().filter(|one| one.waiting > 0).take(WAITS) {
+            let (place, moved) = (exposed.place, &exposed.moved);
+            let why = if 2 * exposed.late > exposed.waiting {
+                format!("rank {} had not sent it for {} ms", moved.from, milliseconds(exposed.late))
+            } else {
+                String::from("it was on its way")
+            };
+            let _ = writeln!(
+                text,
+                "{} layer {}, hop {}: rank {} waited {} ms for {} of rank {}: {why}",
+                place.pass.name(),
+                place.layer,
+                place.hop,
+                moved.to,
+                milliseconds(exposed.waiting),
+                moved.block,
+                moved.from,
+            );
+        }
+        if text.is_empty() { text } else { format!("\nthe longest waits\n{text}") }
+    }
+}
+
+fn head(first: &str, beside: bool) -> Vec<String> {
+    let first = if beside { format!("{first} [planned]") } else { first.to_owned() };
+    let columns = ["computes, ms", "waits", "for late ranks", "under way", "overlap", "bytes sent"];
+    std::iter::once(first).chain(columns.map(str::to_owned)).collect()
+}
+
+pub(crate) fn milliseconds(nanoseconds: u64) -> String {
+    format!("{:.3}", nanoseconds as f64 / 1e6)
+}
+
+/// Columns: the first to the left, the others to the right.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..columns).filter_map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if column == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") }
+        });
+        cells.collect::<String>().trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
