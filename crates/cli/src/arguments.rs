@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Prove(Reading),
     /// Who holds what, drawn
     Layout(Layout),
+    /// What moves when: as an experiment is planned, or as a run was measured
+    Trace(Trace),
     /// Holds every strategy to dense attention on an experiment's shape and mask
     Verify(Verify),
     /// Loss, logits and gradients of a Hugging Face model on given tokens
@@ -153,6 +155,30 @@ pub(crate) struct Layout {
     /// Also what moves, hop by hop
     #[arg(long)]
     pub(crate) hops: bool,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Trace {
+    /// An experiment, a run's folder, or a `trace-STEP.json` in one
+    pub(crate) path: PathBuf,
+    /// Values that replace an experiment's, as in `data.tokens=64k`
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    pub(crate) replacements: Vec<Override>,
+    /// The cluster that is planned on [default: the one that the experiment names, or this machine, measured]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster: Option<PathBuf>,
+    /// The layer whose hops are shown and drawn
+    #[arg(long, default_value_t = 0)]
+    pub(crate) layer: usize,
+    /// Where to write its hops as a picture
+    #[arg(long, value_name = "PATH")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Where to write what is planned, to be opened by Perfetto beside what a run wrote
+    #[arg(long, value_name = "PATH")]
+    pub(crate) out: Option<PathBuf>,
     /// For programs
     #[arg(long)]
     pub(crate) json: bool,

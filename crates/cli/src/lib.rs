@@ -13,6 +13,7 @@ mod prove;
 mod score;
 mod tensors;
 mod tokenize;
+mod trace;
 mod train;
 mod verify;
 mod words;
@@ -44,6 +45,7 @@ pub fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Prove(arguments) => prove::run(&arguments),
         Command::Layout(arguments) => layout::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),
         Command::Attend(arguments) => attend::run(&arguments),

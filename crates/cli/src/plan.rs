@@ -75,7 +75,7 @@ fn compare(arguments: &arguments::Plan) -> Done {
     Ok(0)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     std::fs::write(path, text).map_err(|error| {
         Failure::new(USAGE, format!("cannot write `{}`: {error}", path.display()), None)
     })

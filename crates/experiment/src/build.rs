@@ -11,7 +11,7 @@ use crate::wire::wire_key;
 use crate::{
     Attention, Bound, Contradiction, Data, Dealt, Decay, Device, Dtype, Element, Every, Experiment,
     Format, Kernel, MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Packed, Pattern, Places,
-    Problem, Recompute, Schedule, Shape, WeightsFrom, Wording, return_from_word,
+    Problem, Recompute, Schedule, Shape, Traced, WeightsFrom, Wording, return_from_word,
 };
 
 /// The experiment that `values` describe, unless something that it needs was refused.
@@ -32,6 +32,9 @@ pub(crate) fn experiment(values: &Values, places: Places) -> Option<Experiment> 
             log: values.count("every.log")?,
             evaluate: values.count("every.evaluate")?,
             checkpoint: values.count("every.checkpoint")?,
+        },
+        trace: Traced {
+            steps: values.optional("trace.steps", Values::ranges)?.unwrap_or_default(),
         },
         keep: values.size("keep")?,
         output: output.unwrap_or_else(|| PathBuf::from("runs").join(&name)),

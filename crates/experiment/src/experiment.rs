@@ -1,6 +1,7 @@
 //! The experiment as it is written: every field is one key of the file, every default is here.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -60,6 +61,8 @@ pub struct Experiment {
     pub schedule: Schedule,
     /// `every: {log, evaluate, checkpoint}` in steps.
     pub every: Every,
+    /// `trace: {steps}`
+    pub trace: Traced,
     /// Checkpoints kept; default 2.
     pub keep: usize,
     /// The run's folder; default `runs/NAME`.
@@ -305,6 +308,20 @@ pub struct Every {
     pub evaluate: u64,
     /// Default 0: only at the end.
     pub checkpoint: u64,
+}
+
+/// `trace:`
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traced {
+    /// Steps (from 1) of which every rank records what it does when; default none.
+    pub steps: Vec<Range<usize>>,
+}
+
+impl Traced {
+    /// Whether `step` is one of them.
+    pub fn contains(&self, step: u64) -> bool {
+        self.steps.iter().any(|steps| steps.contains(&(step as usize)))
+    }
 }
 
 /// What is asserted of the last value of a tag.

@@ -24,6 +24,7 @@ pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
         scores,
         batches,
         schedule,
+        trace,
         data,
         expectations,
         shape,
@@ -138,6 +139,23 @@ fn schedule(experiment: &Experiment) -> Vec<Problem> {
         problems.push(beyond("schedule.stop", stop));
     }
     problems
+}
+
+fn trace(experiment: &Experiment) -> Vec<Problem> {
+    let steps = experiment.schedule.steps;
+    let first = experiment.trace.steps.iter().map(|range| range.start).min();
+    let last = experiment.trace.steps.iter().map(|range| range.end - 1).max();
+    let problem = |message: String| {
+        let hint = format!("steps are counted from 1 to {steps}");
+        vec![experiment.places.problem("trace.steps", message).hint(hint)]
+    };
+    match (first, last) {
+        (Some(0), _) => problem(String::from("`trace.steps` has step 0")),
+        (_, Some(last)) if last as u64 > steps => problem(format!(
+            "`trace.steps` has step {last}, beyond the {steps} of `schedule.steps`"
+        )),
+        _ => Vec::new(),
+    }
 }
 
 fn data(experiment: &Experiment) -> Vec<Problem> {

@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     Counts(u64, u64),
     /// A list of counts of tokens up to a bound, or the word `data`.
     Lengths(u64),
-    /// A list of positions up to a bound, and of ranges of them.
+    /// A list of whole numbers up to a bound, and of ranges of them.
     Ranges(u64),
     /// `60`, `60s`, `500ms` or `5m`.
     Seconds,
@@ -126,6 +126,12 @@ pub(crate) const EXPERIMENT: &[Key] = &[
         Section(&[EVERY]),
         Means("log each step, evaluate and save at the end"),
         "how often something happens, in steps",
+    ),
+    key(
+        "trace",
+        Section(&[TRACE]),
+        Means("nothing is recorded"),
+        "steps of which every rank records what it does when",
     ),
     key("keep", Count(1, 1 << 20), Is("2"), "checkpoints kept"),
     key("output", Text, Means("runs/NAME"), "the folder of the run"),
@@ -300,6 +306,13 @@ const EVERY: &[Key] = &[
     key("evaluate", Count(0, MOST_STEPS), Is("0"), "steps between evaluations; 0: at the end"),
     key("checkpoint", Count(0, MOST_STEPS), Is("0"), "steps between checkpoints; 0: at the end"),
 ];
+
+const TRACE: &[Key] = &[key(
+    "steps",
+    Kind::Ranges(MOST_STEPS),
+    Means("none"),
+    "optimizer steps, from 1, and ranges of them; each becomes `trace-STEP.json` in the run's folder",
+)];
 
 const BOUND: &[Key] = &[
     key("min", Real(Interval::Any), Means("none"), "the last value is at least this"),

@@ -76,7 +76,7 @@ impl Kind {
                 format!("a list of whole numbers from {least} to {most}")
             }
             Kind::Lengths(_) => String::from("a list of lengths such as `[1000, 4k]`, or `data`"),
-            Kind::Ranges(_) => String::from("a list of positions such as `[0-63, 1000]`"),
+            Kind::Ranges(_) => String::from("a list of numbers and ranges such as `[1-63, 1000]`"),
             Kind::Seconds => String::from("a time such as `60s`, above 0"),
             Kind::Quantity(unit) => String::from(unit.wanted()),
             Kind::Section(_) | Kind::Each(_) => String::from("a mapping of keys"),

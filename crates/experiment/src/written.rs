@@ -31,6 +31,7 @@ const FREE: &[&str] = &[
     "attention.deterministic",
     "memory",
     "every",
+    "trace",
     "output",
     "schedule.stop",
 ];
@@ -58,7 +59,7 @@ impl Experiment {
 
     /// The keys and values that a run which goes on must share with the run that began: all but
     /// where and how it is computed (`device`, `mesh`, `attention.strategy`, `memory`), how often it reports
-    /// (`every`), `output` and `schedule.stop`.
+    /// (`every`, `trace`), `output` and `schedule.stop`.
     pub fn identity(&self) -> Vec<(String, String)> {
         let free = |key: &str| {
             FREE.iter().any(|free| {
@@ -82,6 +83,8 @@ impl Experiment {
         lines.push("every.log", &[self.every.log]);
         lines.push("every.evaluate", &[self.every.evaluate]);
         lines.push("every.checkpoint", &[self.every.checkpoint]);
+        let traced = Some(&self.trace.steps).filter(|steps| !steps.is_empty());
+        lines.push("trace.steps", traced.map(|steps| ranges(steps)).as_slice());
         lines.push("keep", &[self.keep]);
         lines.push("output", &[path_text(&self.output)]);
         for (tag, bound) in &self.expect {
@@ -222,11 +225,7 @@ impl Lines {
         self.push("attention.stride", attention.stride.as_slice());
         self.push("attention.columns", attention.columns.as_slice());
         self.push("attention.sinks", attention.sinks.as_slice());
-        let range = |range: &Range<usize>| match range.len() {
-            1 => range.start.to_string(),
-            _ => format!("{}-{}", range.start, range.end - 1),
-        };
-        let global = attention.global.as_ref().map(|ranges| list(ranges.iter().map(range)));
+        let global = attention.global.as_deref().map(ranges);
         self.push("attention.global", global.as_slice());
     }
 
@@ -275,6 +274,15 @@ fn real(value: f64) -> String {
     let point = if digits.contains('.') { "" } else { ".0" };
     let sign = if exponent.starts_with('-') { "" } else { "+" };
     format!("{digits}{point}e{sign}{exponent}")
+}
+
+/// Half-open ranges as one writes them.
+fn ranges(ranges: &[Range<usize>]) -> String {
+    let range = |range: &Range<usize>| match range.len() {
+        1 => range.start.to_string(),
+        _ => format!("{}-{}", range.start, range.end - 1),
+    };
+    list(ranges.iter().map(range))
 }
 
 /// A list on one line.

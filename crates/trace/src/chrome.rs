@@ -17,8 +17,11 @@ impl Trace {
         for (rank, spans) in self.ranks.iter().enumerate() {
             events.extend(names(rank).iter().map(Value::to_string));
             let mut spans: Vec<&Span> = spans.iter().collect();
-            // What holds others comes before them.
-            spans.sort_by_key(|span| (span.doing.track(), span.begin, std::cmp::Reverse(span.end)));
+            // What holds others comes before them, though it be no longer.
+            spans.sort_by_key(|span| {
+                let inner = matches!(span.doing, Doing::Send { .. });
+                (span.doing.track(), span.begin, std::cmp::Reverse(span.end), inner)
+            });
             events.extend(spans.iter().map(|span| complete(rank, span, start).to_string()));
         }
         for (id, link) in links(self).iter().enumerate() {

@@ -11,6 +11,7 @@
 use annulus_comm::Axis;
 use annulus_experiment::Recompute;
 use annulus_model::{Keep, Pullback, Shard, Stage, Weights};
+use annulus_trace::begin;
 use candle_core::{DType, Device, Tensor};
 
 use crate::Result;
@@ -19,6 +20,7 @@ use crate::gradients::Gradients;
 use crate::parameters::Parameters;
 use crate::rank::{Micro, Rank};
 use crate::sum::Partial;
+use crate::traced::name;
 
 /// What a forward pass leaves of a stage: for some of its rows at a time, the input and the way back.
 type Trace<'a> = Vec<(Tensor, Pullback<'a>)>;
@@ -51,8 +53,10 @@ impl Rank {
         let mut x = nothing()?;
         for stage in stages {
             self.progress()?;
+            let begun = begin();
             let trace;
             (x, trace) = self.run(stage.as_ref(), &x, &parameters.weights, &shard)?;
+            self.stage(begun, || name(stage.as_ref(), "forward"))?;
             traces.push(trace);
         }
         // The last stage has waited for it.
@@ -62,7 +66,9 @@ impl Rank {
         let mut dx = x.ones_like()?;
         for (stage, trace) in stages.iter().zip(traces).rev() {
             self.progress()?;
+            let begun = begin();
             dx = self.run_back(stage.as_ref(), trace, &dx, gradients)?;
+            self.stage(begun, || name(stage.as_ref(), "backward"))?;
         }
         Ok(Differentiated { loss: Partial::new(loss, micro.targets), sighting })
     }

@@ -6,12 +6,16 @@ use annulus_comm::{Axis, Label, Mesh, Reduce};
 use annulus_memory::{Class, scope};
 use annulus_model::Weights;
 use annulus_ops::{Pool, accumulate, charge, check_gradients, global_norm_squared};
+use annulus_trace::{Doing, begin};
 use candle_core::Tensor;
 
 use crate::{Result, TrainError};
 
 /// What travels under this pass is counted as gradient bytes.
 pub(crate) const PASS: &str = "gradient sum";
+
+/// Bytes of an element.
+const F32: usize = 4;
 
 /// Gradients of a sum of losses, accumulated over what this rank has seen.
 #[derive(Debug, Default)]
@@ -52,7 +56,10 @@ impl Gradients {
         let mut sums = BTreeMap::new();
         for (hop, (name, gradient)) in self.0.into_iter().enumerate() {
             let label = Label { step, pass: PASS, hop, layer: 0 };
-            sums.insert(name, group.all_reduce(label, &gradient, Reduce::Sum)?);
+            let (summing, bytes) = (begin(), (F32 * gradient.elem_count()) as u64);
+            let sum = group.all_reduce(label, &gradient, Reduce::Sum)?;
+            summing.end(|| Doing::Sum { name: name.clone(), bytes });
+            sums.insert(name, sum);
         }
         Ok(sums)
     }

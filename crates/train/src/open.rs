@@ -32,6 +32,14 @@ pub fn plan(experiment: Experiment, vocabulary: Option<usize>, cores: usize) -> 
     failed.map_or(Ok(plan), Err)
 }
 
+/// What this machine achieves with the ranks of a plan, measured: a fraction of a second.
+///
+/// # Errors
+/// A device that cannot be used.
+pub fn rates(plan: &Plan, cores: usize) -> Result<Cluster> {
+    sample(&plan.experiment, cores)?.measure(plan.world())
+}
+
 fn sample(experiment: &Experiment, cores: usize) -> Result<Sample> {
     let shape = match &experiment.model.source {
         ModelSource::Folder { path, .. } => read_config(path).map_err(TrainError::from)?,

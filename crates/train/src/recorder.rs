@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use annulus_comm::Communicator;
 use annulus_experiment::Plan;
+use annulus_trace::{Span, Sums};
 use serde_json::Value as Json;
 
 use crate::checkpoint::{Saved, State, prune, save};
 use crate::curves::Curves;
-use crate::folder::failure;
+use crate::folder::{failure, write_atomically};
 use crate::lines::{Line, Lines};
 use crate::sink::{Notice, Sink, Value};
 use crate::step::Trainer;
-use crate::{Result, identity};
+use crate::{Result, identity, traced};
 
 /// How often a rank that writes says that it is alive.
 const PULSE: Duration = Duration::from_secs(1);
@@ -111,6 +112,16 @@ impl Recorder<'_> {
         self.console.notice(&Notice::Saved { step, folder: &folder });
         self.record.checkpoint = Some(folder);
         Ok(())
+    }
+
+    /// Writes what all ranks did in a step, and how much of what travelled was hidden.
+    pub(crate) fn trace(&mut self, step: u64, ranks: Vec<Vec<Span>>) -> Result<()> {
+        let trace = traced::trace(self.plan, step, ranks);
+        let path = self.output.join(format!("trace-{step}.json"));
+        write_atomically(&path, trace.to_json().as_bytes())
+            .map_err(|error| failure("write", &path, &error))?;
+        let overlap = Sums::of(&trace).total(|_, _, _| true).overlap();
+        overlap.map_or(Ok(()), |part| self.log(step, &[("comm/overlap", Value::Number(part))]))
     }
 
     /// What was recorded survives from here on.

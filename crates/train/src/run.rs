@@ -320,6 +320,7 @@ impl Attempt<'_> {
         Course {
             last: identity::last_step(self.plan),
             every: experiment.every,
+            trace: &experiment.trace,
             tokens: experiment.data.batch * experiment.data.tokens,
             held_out: self.data.held_out.as_ref(),
             owes: self.owes,

@@ -16,6 +16,7 @@ use annulus_data::Source;
 use annulus_experiment::{Experiment, Plan, Schedule};
 use annulus_memory::{Class, scope};
 use annulus_ops::attention::Dropout;
+use annulus_trace::begin;
 
 use crate::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::gradients::{Gradients, PASS, norm};
@@ -81,6 +82,7 @@ impl Trainer {
     /// finished step.
     pub(crate) fn step(&mut self) -> Result<Report> {
         let step = self.finished + 1;
+        let reading = begin();
         let ids = scope(Class::Data);
         let batch = self.source.batch(self.finished)?;
         drop(ids);
@@ -97,20 +99,25 @@ impl Trainer {
         let sequences = batch.len();
         // The ids of whole sequences are on no rank while it computes.
         drop(batch);
+        self.rank.stage(reading, || String::from("batch"))?;
         for micro in micros {
             let found = self.rank.backward(&self.parameters, &micro, &mut gradients)?;
             loss += found.loss;
             sightings.push(found.sighting);
         }
         gradients.check(&self.parameters.weights)?;
+        let summing = begin();
         let gradients = gradients.sum(&self.rank.mesh, step)?;
         let label = Label { step, pass: PASS, hop: gradients.len(), layer: 0 };
         let loss = loss.total(&self.rank.mesh, label)?;
+        self.rank.stage(summing, || String::from("sum of gradients"))?;
+        let updating = begin();
         let norm = norm(&self.rank.pool, &gradients)? / loss.divisor();
         self.check_finite(step, loss, norm, &sightings, sequences)?;
         let learning_rate = learning_rate(&self.schedule, self.peak, self.finished);
         let update = Update { step, learning_rate, factor: self.factor(loss, norm) };
         self.optimizer.update(&self.rank.pool, &self.parameters, &gradients, update)?;
+        self.rank.stage(updating, || String::from("optimizer"))?;
         self.finished = step;
         Ok(Report { step, loss: loss.mean(), norm, learning_rate })
     }

@@ -4,6 +4,7 @@
 use std::ops::AddAssign;
 
 use annulus_comm::{Axis, Label, Mesh, Reduce};
+use annulus_trace::{Doing, begin};
 use candle_core::{Device, Tensor};
 
 use crate::Result;
@@ -37,7 +38,10 @@ impl Partial {
             return Ok(Total { sum: own[0], count: own[1] });
         }
         let own = Tensor::new(&own, &Device::Cpu)?;
+        let summing = begin();
         let all: Vec<f64> = group.all_reduce(label, &own, Reduce::Sum)?.to_vec1()?;
+        summing
+            .end(|| Doing::Sum { name: String::from("loss"), bytes: size_of_val(&all[..]) as u64 });
         Ok(Total { sum: all[0], count: all[1] })
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annulus_experiment::Every;
+use annulus_experiment::{Every, Traced};
+use annulus_trace::Span;
 
 use crate::data::HeldOut;
 use crate::evaluate::Evaluation;
@@ -12,6 +13,7 @@ use crate::measure::{self, Clock, Costs};
 use crate::recorder::Recorder;
 use crate::sink::{Notice, Value};
 use crate::step::{Report, Trainer};
+use crate::traced::{gathered, recorded};
 use crate::{Result, TrainError};
 
 /// What a loop is told.
@@ -19,6 +21,8 @@ pub(crate) struct Course<'a> {
     /// The step after which it ends.
     pub(crate) last: u64,
     pub(crate) every: Every,
+    /// Steps of which is recorded what ranks do when.
+    pub(crate) trace: &'a Traced,
     /// Trained on per step.
     pub(crate) tokens: usize,
     pub(crate) held_out: Option<&'a HeldOut>,
@@ -45,11 +49,16 @@ impl Course<'_> {
         while trainer.finished < self.last {
             self.check_stop()?;
             measure::begin(&trainer.rank);
-            let report = clock.time(|| trainer.step())?;
+            let traced = self.trace.contains(trainer.finished + 1);
+            let (report, spans) = clock.time(|| recorded(traced, || trainer.step()));
+            let report = report?;
             if let Some(recorder) = recorder {
                 recorder.record.losses.push((report.step, report.loss));
             }
             self.log(trainer, recorder, &report, &mut clock)?;
+            if let Some(spans) = spans {
+                keep(trainer, recorder, report.step, spans)?;
+            }
             self.check_stop()?;
             if let Some(recorder) = recorder
                 && due(self.every.checkpoint, report.step, self.last)
@@ -110,6 +119,20 @@ impl Course<'_> {
     fn found(&self, evaluation: Option<&Evaluation>) -> Vec<(&'static str, Value<'static>)> {
         let both = self.held_out.zip(evaluation);
         both.map_or_else(Vec::new, |(held_out, evaluation)| found(held_out, evaluation))
+    }
+}
+
+/// What all ranks did in a step, to the run's folder.
+fn keep(
+    trainer: &Trainer,
+    recorder: &mut Option<Recorder<'_>>,
+    step: u64,
+    spans: Vec<Span>,
+) -> Result<()> {
+    let ranks = gathered(&trainer.rank, step, spans)?;
+    match (recorder, ranks) {
+        (Some(recorder), Some(ranks)) => recorder.trace(step, ranks),
+        _ => Ok(()),
     }
 }
 

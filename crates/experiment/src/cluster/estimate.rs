@@ -54,9 +54,9 @@ pub struct Estimate {
 }
 
 /// Both passes of one attention.
-struct Loads {
-    forward: Load,
-    backward: Load,
+pub(super) struct Loads {
+    pub(super) forward: Load,
+    pub(super) backward: Load,
 }
 
 impl Estimate {
@@ -122,7 +122,7 @@ fn bytes(plan: &Plan, loads: &Loads) -> u64 {
 }
 
 /// Seconds of the sum of gradients over all ranks, in a ring.
-fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
+pub(super) fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
     let (world, link) = (plan.world(), cluster.ring_link(plan.world()));
     let messages = 2.0 * (world as f64 - 1.0);
     let bytes = messages / world as f64 * (F32 * plan.shape.elements()) as f64;
@@ -158,12 +158,12 @@ fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &Loads) -> (f64, f64) 
 
 /// The time of a replica's step.
 #[derive(Clone, Copy)]
-struct Timing<'a> {
-    plan: &'a Plan,
-    cluster: &'a Cluster,
-    loads: &'a Loads,
+pub(super) struct Timing<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) cluster: &'a Cluster,
+    pub(super) loads: &'a Loads,
     /// The device of the replica's first rank.
-    first: usize,
+    pub(super) first: usize,
 }
 
 impl Timing<'_> {
@@ -181,7 +181,7 @@ impl Timing<'_> {
 
     /// Operations of products with weights, per row: of a layer forward and backward, and of the
     /// loss.
-    fn products(self) -> [f64; 3] {
+    pub(super) fn products(self) -> [f64; 3] {
         let shape = &self.plan.shape;
         let [h, f] = [shape.hidden_size, shape.intermediate_size].map(|size| size as f64);
         let [a, k] = [shape.query_width(), shape.key_value_width()].map(|size| size as f64);
@@ -194,7 +194,7 @@ impl Timing<'_> {
     }
 
     /// The seconds that so many operations per row take every rank.
-    fn by_rank(self, operations: f64) -> Vec<f64> {
+    pub(super) fn by_rank(self, operations: f64) -> Vec<f64> {
         let second = |rank: usize| {
             let positions = self.plan.ranks[rank].positions.tokens();
             let rows = (positions * self.plan.micro_batch) as f64;

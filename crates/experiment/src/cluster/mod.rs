@@ -16,6 +16,7 @@ mod overlap;
 mod read;
 mod show;
 mod svg;
+mod timeline;
 mod walk;
 mod ways;
 mod weigh;

@@ -38,6 +38,32 @@ impl Walk {
 /// # Panics
 /// When there are fewer devices, or starts, than ranks.
 pub fn walk(load: &Load, cluster: &Cluster, first: usize, start: &[f64]) -> Walk {
+    watched(load, cluster, first, start, &mut |_| {})
+}
+
+/// What happens on a walk. Seconds on its clock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Event {
+    /// Message number `index` of those that `from` posts in hop `hop` is at its receiver.
+    Arrived {
+        /// The hop that posts it.
+        hop: usize,
+        from: usize,
+        index: usize,
+        at: f64,
+    },
+    /// A rank has done a hop.
+    Done { hop: usize, rank: usize, begin: f64, computed: f64, end: f64 },
+}
+
+/// The walk, told of as it goes: of the messages of a hop before those who do it.
+pub(super) fn watched(
+    load: &Load,
+    cluster: &Cluster,
+    first: usize,
+    start: &[f64],
+    watch: &mut dyn FnMut(Event),
+) -> Walk {
     let world = load.world();
     assert!(first + world <= cluster.devices(), "a rank needs a device");
     assert_eq!(start.len(), world, "every rank has a start");
@@ -51,12 +77,14 @@ pub fn walk(load: &Load, cluster: &Cluster, first: usize, start: &[f64]) -> Walk
     // By hop and rank, when the last message that is due then is there.
     let mut due = vec![vec![0.0_f64; world]; load.hops()];
     for hop in 0..load.hops() {
-        ports.hop(load, hop, &walk.finish, &mut due);
+        ports.hop(load, hop, &walk.finish, &mut due, watch);
         for (rank, arrived) in due[hop].iter().enumerate() {
             let operations = load.ranks[rank][hop].operations;
             let computing = operations / speed * cluster.slowdown_of(first + rank);
-            let computed = walk.finish[rank] + computing;
+            let begin = walk.finish[rank];
+            let computed = begin + computing;
             let end = computed.max(*arrived);
+            watch(Event::Done { hop, rank, begin, computed, end });
             walk.computing[rank] += computing;
             walk.waiting[rank] += end - computed;
             walk.finish[rank] = end;
@@ -83,6 +111,8 @@ struct Port {
 /// A message that is under way.
 struct Flight {
     from: usize,
+    /// Of those that its sender posts with it.
+    index: usize,
     sent: Message,
     /// When both ends have posted it.
     posted: f64,
@@ -98,20 +128,33 @@ struct Ports<'a> {
 
 impl Ports<'_> {
     /// Posts the messages of a hop that ranks begin at `begin`, and says when they are there.
-    fn hop(&mut self, load: &Load, hop: usize, begin: &[f64], due: &mut [Vec<f64>]) {
+    fn hop(
+        &mut self,
+        load: &Load,
+        hop: usize,
+        begin: &[f64],
+        due: &mut [Vec<f64>],
+        watch: &mut dyn FnMut(Event),
+    ) {
         let mut flights: Vec<Flight> = Vec::new();
         for (from, hops) in load.ranks.iter().enumerate() {
             let posted = |sent: &Message| begin[from].max(begin[sent.to]);
-            let flight = |sent: &Message| Flight { from, sent: *sent, posted: posted(sent) };
-            flights.extend(hops[hop].sends.iter().map(flight));
+            let flight = |(index, sent): (usize, &Message)| Flight {
+                from,
+                index,
+                sent: *sent,
+                posted: posted(sent),
+            };
+            flights.extend(hops[hop].sends.iter().enumerate().map(flight));
         }
         // Stable: of equal times and haste, they stay in the order of ranks.
         let haste = |a: &Flight, b: &Flight| a.sent.hops.cmp(&b.sent.hops);
         flights.sort_by(|a, b| a.posted.total_cmp(&b.posted).then_with(|| haste(a, b)));
         for flight in &flights {
-            let Flight { from, sent: Message { to, hops, .. }, .. } = *flight;
+            let Flight { from, index, sent: Message { to, hops, .. }, .. } = *flight;
             let link = self.cluster.link(self.first + from, self.first + to);
             let served = self.serve(flight, link, true).max(self.serve(flight, link, false));
+            watch(Event::Arrived { hop, from, index, at: served + link.latency });
             let last = (hop + hops).clamp(1, due.len()) - 1;
             for rank in [from, to] {
                 due[last][rank] = due[last][rank].max(served + link.latency);
@@ -122,7 +165,7 @@ impl Ports<'_> {
     /// When the port at one end of a message has done with it.
     fn serve(&mut self, flight: &Flight, link: Link, out: bool) -> f64 {
         let node = |rank: usize| self.cluster.node_of(self.first + rank);
-        let Flight { from, sent: Message { to, bytes, .. }, posted } = *flight;
+        let Flight { from, sent: Message { to, bytes, .. }, posted, .. } = *flight;
         let (end, inside) = (if out { from } else { to }, node(from) == node(to));
         let place = if self.cluster.shared && !inside { node(end) } else { end };
         let free = self.free.entry(Port { place, inside, out }).or_insert(0.0);

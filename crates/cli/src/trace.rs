@@ -1,0 +1,142 @@
+//! `annulus trace`: what moves when, as it is planned or as it was measured.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use annulus_experiment::{Cluster, Plan};
+use annulus_trace::{Sums, Trace};
+use serde_json::json;
+
+use crate::arguments::{self, File};
+use crate::failure::{DATA, Failure, USAGE};
+use crate::plan::write;
+use crate::{Done, check, print};
+
+pub(crate) fn run(arguments: &arguments::Trace) -> Done {
+    let path = &arguments.path;
+    if path.is_dir() {
+        return measured(arguments, &latest(path)?);
+    }
+    if path.extension().is_some_and(|extension| extension == "json") {
+        return measured(arguments, path);
+    }
+    let file = File { file: path.clone(), replacements: arguments.replacements.clone() };
+    let trace = planned(arguments, &check::measured(&file)?)?;
+    draw(arguments, &trace)?;
+    let sums = Sums::of(&trace);
+    if arguments.json {
+        let moves = trace.moves_json(arguments.layer);
+        let shown = json!({"title": trace.title, "planned": sums.to_json(), "moves": moves});
+        print::line(&shown.to_string());
+        return Ok(0);
+    }
+    let moves = trace.moves(arguments.layer);
+    print::line(&format!("{}\n\n{moves}{}", trace.heading(), sums.to_text(None)));
+    Ok(0)
+}
+
+/// A written trace, beside what its run was planned to do.
+fn measured(arguments: &arguments::Trace, path: &Path) -> Done {
+    if let Some(given) = arguments.replacements.first() {
+        let message = format!("`{}` replaces a value of an experiment", given.key);
+        let hint = format!("drop it: `{}` was measured", path.display());
+        return Err(Failure::new(USAGE, message, Some(hint)));
+    }
+    let trace = read(path)?;
+    draw(arguments, &trace)?;
+    let planned = beside(arguments, path, &trace)?;
+    let (sums, planned) = (Sums::of(&trace), planned.as_ref().map(Sums::of));
+    if arguments.json {
+        let planned = planned.as_ref().map(Sums::to_json);
+        let (title, step) = (&trace.title, trace.step);
+        let shown =
+            json!({"title": title, "step": step, "measured": sums.to_json(), "planned": planned});
+        print::line(&shown.to_string());
+        return Ok(0);
+    }
+    print::line(&format!("{}\n\n{}", trace.heading(), sums.to_text(planned.as_ref())));
+    Ok(0)
+}
+
+/// What the run of a trace was planned to do, where its folder still says what it was.
+fn beside(
+    arguments: &arguments::Trace,
+    path: &Path,
+    trace: &Trace,
+) -> Result<Option<Trace>, Failure> {
+    let file = path.with_file_name("plan.yaml");
+    if !file.is_file() {
+        print::say(&format!("nothing planned is shown: there is no `{}`", file.display()));
+        return Ok(None);
+    }
+    let plan = check::read(&File { file, replacements: Vec::new() })?;
+    let timeline = planned(arguments, &plan)?;
+    if (&timeline.title, timeline.ranks.len()) == (&trace.title, trace.ranks.len()) {
+        return Ok(Some(timeline));
+    }
+    let now = format!("{} on {} ranks", timeline.title, timeline.ranks.len());
+    print::say(&format!("nothing planned is shown: the run has become {now}"));
+    Ok(None)
+}
+
+/// What is planned, on the cluster that is given, or named, or on this machine.
+fn planned(arguments: &arguments::Trace, plan: &Plan) -> Result<Trace, Failure> {
+    let named = arguments.cluster.as_ref().or(plan.experiment.mesh.cluster.as_ref());
+    let cluster = match named {
+        Some(path) => Cluster::load(path)?,
+        None => annulus_train::rates(plan, crate::train::cores())?,
+    };
+    let trace = plan.timeline(&cluster)?;
+    if let Some(path) = &arguments.out {
+        write(path, &trace.to_json())?;
+    }
+    Ok(trace)
+}
+
+fn draw(arguments: &arguments::Trace, trace: &Trace) -> Result<(), Failure> {
+    let layer = arguments.layer;
+    let spans = || trace.ranks.iter().flatten().filter_map(|span| span.doing.place());
+    if let Some(last) = spans().map(|place| place.layer).max().filter(|last| layer > *last) {
+        let message = format!("there is no layer {layer}");
+        return Err(Failure::new(USAGE, message, Some(format!("use one of 0 to {last}"))));
+    }
+    arguments.svg.as_ref().map_or(Ok(()), |path| write(path, &trace.to_svg(layer)))
+}
+
+/// The trace of the last step in a run's folder that has one.
+fn latest(folder: &Path) -> Result<PathBuf, Failure> {
+    let unreadable = |error: std::io::Error| {
+        let message = format!("cannot read `{}`: {error}", folder.display());
+        Failure::new(DATA, message, None)
+    };
+    let mut steps = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let name = entry.map_err(unreadable)?.file_name();
+        let step = name.to_str().and_then(|name| name.strip_prefix("trace-"));
+        steps.extend(step.and_then(|step| step.strip_suffix(".json")?.parse::<u64>().ok()));
+    }
+    steps.sort_unstable();
+    let Some((last, others)) = steps.split_last() else {
+        let message = format!("`{}` holds no `trace-STEP.json`", folder.display());
+        let hint = "a run writes one for every step of `trace.steps`, as in `annulus train FILE \
+                    'trace.steps=[2]'`; or give the experiment itself";
+        return Err(Failure::new(DATA, message, Some(hint.to_owned())));
+    };
+    if !others.is_empty() {
+        print::say(&format!("the last of {} traces; name a file to see another", steps.len()));
+    }
+    Ok(folder.join(format!("trace-{last}.json")))
+}
+
+fn read(path: &Path) -> Result<Trace, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| {
+        let hint = "give an experiment, a run's folder, or a `trace-STEP.json` in one";
+        let message = format!("cannot read `{}`: {error}", path.display());
+        Failure::new(DATA, message, Some(hint.to_owned()))
+    })?;
+    Trace::from_json(&text).map_err(|error| {
+        let hint =
+            "such files are written by `trace.steps`, and by `annulus trace FILE --out PATH`";
+        Failure::new(DATA, format!("`{}`: {error}", path.display()), Some(hint.to_owned()))
+    })
+}

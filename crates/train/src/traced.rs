@@ -1,0 +1,68 @@
+//! A step that is recorded: what every rank did when, brought together on rank 0.
+
+use annulus_comm::{Hold, Label, Move};
+use annulus_experiment::{Plan, label};
+use annulus_model::Stage;
+use annulus_trace::{Begun, Doing, Span, Trace, start, stop};
+use candle_core::{Device, Tensor};
+
+use crate::rank::Rank;
+use crate::{Result, TrainError};
+
+/// Runs `step`; where it is `traced`, with what this thread did meanwhile.
+pub(crate) fn recorded<T>(traced: bool, step: impl FnOnce() -> T) -> (T, Option<Vec<Span>>) {
+    if traced {
+        start();
+    }
+    let result = step();
+    (result, traced.then(stop))
+}
+
+/// The spans of all ranks, by rank, on rank 0; nothing elsewhere. Not counted as a step's traffic.
+pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Option<Vec<Vec<Span>>>> {
+    let (comm, label) = (&rank.uncounted, Label { step, pass: "trace", hop: 0, layer: 0 });
+    if comm.rank() > 0 {
+        let text = serde_json::to_vec(&spans).map_err(|error| unreadable(&error))?;
+        let tensor = Tensor::from_slice(&text, text.len(), &Device::Cpu)?;
+        let sent = comm.exchange(label, vec![Move::Send { tensor, to: 0, hold: Hold::Give }])?;
+        sent.wait()?;
+        return Ok(None);
+    }
+    let others = (1..comm.world()).map(|from| Move::Receive { from }).collect();
+    let mut ranks = vec![spans];
+    for text in comm.exchange(label, others)?.wait()? {
+        ranks.push(
+            serde_json::from_slice(&text.to_vec1::<u8>()?).map_err(|error| unreadable(&error))?,
+        );
+    }
+    Ok(Some(ranks))
+}
+
+/// What ranks did, under the name of what they did it for.
+pub(crate) fn trace(plan: &Plan, step: u64, ranks: Vec<Vec<Span>>) -> Trace {
+    let experiment = &plan.experiment;
+    let title = format!("{}, {}", experiment.name, label(experiment.attention.strategy));
+    Trace { title, step: Some(step), planned: None, ranks }
+}
+
+/// A stage is called by its first parameter, as in errors: `forward layers.0.input_layernorm`.
+pub(crate) fn name(stage: &dyn Stage, pass: &str) -> String {
+    let parameter = stage.parameters().first().map_or("", String::as_str);
+    let short = parameter.strip_prefix("model.").unwrap_or(parameter);
+    format!("{pass} {}", short.strip_suffix(".weight").unwrap_or(short))
+}
+
+impl Rank {
+    /// A stage ends here. What is recorded of a GPU waits for it.
+    pub(crate) fn stage(&self, begun: Begun, name: impl FnOnce() -> String) -> Result<()> {
+        if begun.is_recorded() {
+            self.setup.device().synchronize()?;
+            begun.end(|| Doing::Stage { name: name() });
+        }
+        Ok(())
+    }
+}
+
+fn unreadable(error: &serde_json::Error) -> TrainError {
+    TrainError::Internal(format!("spans that are no JSON: {error}"))
+}
