@@ -128,6 +128,19 @@ impl Panel<'_> {
              <title>hop {hop}: {name}, {took:.3} ms</title></rect>",
             LANE - 2.0
         );
+        // Written where it has room: some six pixels a letter.
+        if let Doing::Compute { tiles, .. } = &span.doing
+            && let [tile] = &tiles[..]
+            && width > 7.0 * tile.to_string().len() as f64
+        {
+            let _ = writeln!(
+                svg,
+                "<text x=\"{:.2}\" y=\"{:.2}\" font-size=\"10\" text-anchor=\"middle\" \
+                 fill=\"#ffffff\">{tile}</text>",
+                x + width / 2.0,
+                y + LANE - 5.0
+            );
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod read;
 mod record;
 mod span;
 mod sums;
+pub mod testing;
 mod words;
 
 pub use links::{Link, links};
@@ -20,4 +21,3 @@ pub use read::Unreadable;
 pub use record::{Begun, begin, is_recording, start, stop};
 pub use span::{Doing, Moved, Pass, Piece, Place, Span, Tile, Trace, Track};
 pub use sums::{Exposed, Share, Sums};
-pub use words::table;

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::words::milliseconds;
-use crate::{Doing, Pass, Span, Trace, table};
+use crate::words::{milliseconds, table};
+use crate::{Doing, Pass, Span, Trace};
 
 impl Trace {
     /// The spans of the first time that a rank goes through `pass` of `layer`, in order: those within the

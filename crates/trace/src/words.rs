@@ -80,8 +80,9 @@ impl Sums {
         let mut text = String::new();
         for exposed in self.exposed.iter().filter(|one| one.waiting > 0).take(WAITS) {
             let (place, moved) = (exposed.place, &exposed.moved);
+            // Of the sender.
             let why = if 2 * exposed.late > exposed.waiting {
-                format!("rank {} had not sent it for {} ms", moved.from, milliseconds(exposed.late))
+                format!("for {} ms it had not sent it", milliseconds(exposed.late))
             } else {
                 String::from("it was on its way")
             };
@@ -112,7 +113,7 @@ pub(crate) fn milliseconds(nanoseconds: u64) -> String {
 }
 
 /// Columns: the first to the left, the others to the right.
-pub fn table(rows: &[Vec<String>]) -> String {
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()

@@ -5,3 +5,4 @@ mod clusters;
 mod papers;
 mod steps;
 mod support;
+mod timelines;

@@ -1,0 +1,149 @@
+//! A small trace by hand: what is written is read, is what the format asks for, and comes to what a
+//! person adds up.
+
+use annulus_trace::testing::check;
+use annulus_trace::{Doing, Moved, Pass, Piece, Place, Share, Span, Sums, Tile, Trace, links};
+
+fn piece(part: &str, owner: usize) -> Piece {
+    Piece { part: part.to_owned(), owner, heads: [0, 2], rows: [0, 8] }
+}
+
+fn place(hop: usize) -> Place {
+    Place { layer: 0, pass: Pass::Forward, hop }
+}
+
+fn moved(from: usize, to: usize) -> Moved {
+    Moved { block: piece("k", from), from, to, bytes: 100, planned_bytes: 100 }
+}
+
+/// A rank of two in one micro-batch, from `at` on: posts 10, computes 90 or 190, waits.
+fn rank(rank: usize, at: u64, computes: u64, waits_until: u64) -> Vec<Span> {
+    let other = 1 - rank;
+    let span =
+        |begin: u64, end: u64, doing: Doing| Span { begin: at + begin, end: at + end, doing };
+    let tile = Tile { queries: piece("q", rank), keys: piece("k", rank) };
+    let (sent, came) = (moved(rank, other), moved(other, rank));
+    let computed = 10 + computes;
+    vec![
+        span(2, 8, Doing::Send { place: place(0), moved: sent }),
+        span(0, 10, Doing::Post { place: place(0), bytes: 100, receives: 1 }),
+        span(10, computed, Doing::Compute { place: place(0), tiles: vec![tile], pairs: 36 }),
+        span(
+            computed,
+            waits_until,
+            Doing::Wait { place: place(0), moved: came, flight: waits_until - 10 },
+        ),
+        span(0, waits_until, Doing::Stage { name: String::from("layers.0") }),
+    ]
+}
+
+/// Rank 1 begins 150 later: rank 0 waits for it. Then all the same again, together.
+fn small() -> Trace {
+    let first = [rank(0, 1000, 90, 190), rank(1, 1150, 190, 201)];
+    let second = [rank(0, 2000, 90, 101), rank(1, 2000, 190, 201)];
+    let ranks = first.into_iter().zip(second).map(|(first, second)| [first, second].concat());
+    Trace {
+        title: String::from("small, ring"),
+        step: Some(7),
+        planned: None,
+        ranks: ranks.collect(),
+    }
+}
+
+#[test]
+fn what_is_written_is_read_and_is_a_trace() {
+    let trace = small();
+    let text = trace.to_json();
+    assert_eq!(check(&text), Ok(4));
+    let read = Trace::from_json(&text).expect("ours");
+    // The clock of a file starts with its first span, and in a file what holds others comes first.
+    assert_eq!((&read.title, read.step, &read.planned), (&trace.title, trace.step, &None));
+    assert_eq!(read.to_json(), text);
+    let sorted = |spans: &[Span], start: u64| {
+        let mut spans: Vec<String> = spans
+            .iter()
+            .map(|span| format!("{} {} {:?}", span.begin - start, span.end - start, span.doing))
+            .collect();
+        spans.sort();
+        spans
+    };
+    for (read, written) in read.ranks.iter().zip(&trace.ranks) {
+        assert_eq!(sorted(read, 0), sorted(written, 1000));
+    }
+    assert_eq!(Sums::of(&read), Sums::of(&trace));
+}
+
+#[test]
+fn sums_are_those_of_a_person() {
+    let sums = Sums::of(&small());
+    let share = |rank: usize| sums.shares[&(0, Pass::Forward, rank)];
+    // Rank 0 waits 90 and 1; of the former rank 1 takes until 1158 to send: 58.
+    assert_eq!(
+        share(0),
+        Share { computing: 180, waiting: 91, late: 58, flight: 180 + 91, bytes: 200 }
+    );
+    assert_eq!(share(1), Share { computing: 380, waiting: 2, late: 0, flight: 382, bytes: 200 });
+    assert_eq!(share(0).overlap(), Some(1.0 - 91.0 / 271.0));
+    assert_eq!(Share::default().overlap(), None);
+    assert_eq!(sums.lengths, [1101, 1051]);
+    let worst = &sums.exposed[0];
+    assert_eq!((worst.moved.from, worst.moved.to, worst.waiting, worst.late), (1, 0, 90, 58));
+    let text = sums.to_text(None);
+    assert!(text.contains("rank 0 waited 0.000 ms for k1 of rank 1"), "{text}");
+}
+
+#[test]
+fn the_first_send_is_the_first_arrival() {
+    let trace = small();
+    let ways: Vec<(usize, u64, u64)> =
+        links(&trace).iter().map(|l| (l.moved.from, l.sent.begin, l.came.end)).collect();
+    assert_eq!(ways, [(0, 1002, 1351), (0, 2002, 2201), (1, 1152, 1190), (1, 2002, 2101)]);
+}
+
+#[test]
+fn hops_and_pictures_are_of_the_first_micro_batch() {
+    let trace = small();
+    let moves = trace.moves(0);
+    assert!(moves.starts_with("forward of layer 0, 1 hops\n"), "{moves}");
+    assert_eq!(moves.matches("q0xk0").count(), 1, "{moves}");
+    let svg = trace.to_svg(0);
+    assert_eq!((svg.matches("#3b6fb5").count(), svg.matches("<circle").count()), (2, 2), "{svg}");
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    assert_eq!(trace.moves(1), "");
+}
+
+#[test]
+fn planted_mistakes_are_found() {
+    type Spoil = fn(&mut Trace);
+    let cases: [(&str, Spoil); 4] = [
+        ("outlives", |trace| trace.ranks[0][3].end = 2005),
+        ("goes back", |trace| trace.ranks[1][0].begin = 1189),
+        ("no span", |trace| {
+            let text = |span: &mut Span| span.end = span.begin;
+            text(&mut trace.ranks[1][3]);
+        }),
+        ("outlives", |trace| trace.ranks[0][0].end = 1020),
+    ];
+    for (wanted, spoil) in cases {
+        let mut trace = small();
+        spoil(&mut trace);
+        let found = check(&trace.to_json()).expect_err(wanted);
+        assert!(found.contains(wanted), "{found}");
+    }
+}
+
+#[test]
+fn other_files_are_refused() {
+    let good = small().to_json();
+    for (wanted, text) in [
+        ("not a trace", String::from("{}")),
+        ("not a trace", String::from("[1, 2")),
+        ("version 9", good.replace("\"version\":1", "\"version\":9")),
+        ("at most 4096", good.replace("\"ranks\":2", "\"ranks\":99999999999")),
+        ("of rank 1", good.replace("\"ranks\":2", "\"ranks\":1")),
+        ("not as it was written", good.replace("\"doing\":\"wait\"", "\"doing\":\"dance\"")),
+    ] {
+        let error = Trace::from_json(&text).expect_err(wanted).to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+}
