@@ -117,10 +117,13 @@ fn planted_mistakes_are_found() {
     type Spoil = fn(&mut Trace);
     let cases: [(&str, Spoil); 4] = [
         ("outlives", |trace| trace.ranks[0][3].end = 2005),
-        ("goes back", |trace| trace.ranks[1][0].begin = 1189),
+        ("goes back", |trace| {
+            let sent = &mut trace.ranks[1][0];
+            (sent.begin, sent.end) = (1195, 1199);
+        }),
         ("no span", |trace| {
-            let text = |span: &mut Span| span.end = span.begin;
-            text(&mut trace.ranks[1][3]);
+            let waits = &mut trace.ranks[1][3];
+            waits.end = waits.begin;
         }),
         ("outlives", |trace| trace.ranks[0][0].end = 1020),
     ];

@@ -112,6 +112,11 @@ fn keys_that_contradict() {
         ),
         ("a warm-up beyond the end", edited("warmup: 20", "warmup: 2000")),
         ("a stop beyond the end", edited("warmup: 20", "stop: 1001")),
+        (
+            "a trace of what is not run",
+            edited("expect:", "trace: { steps: [3, 999-1001] }\nexpect:"),
+        ),
+        ("a trace of step 0", edited("expect:", "trace: { steps: [0-2] }\nexpect:")),
         ("lines without a file", edited("batch: 4", "format: jsonl")),
         ("recall from a file", edited("batch: 4", "format: recall\n  path: a.txt\n  batch: 2")),
         (
