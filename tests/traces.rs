@@ -16,7 +16,8 @@ fn cluster() -> String {
 fn what_is_planned_is_listed_drawn_and_written() {
     let place = Place::new(ANNULUS);
     let cluster = cluster();
-    let asked = ["trace", "experiment.yaml", "--cluster", &cluster, "mesh.sequence=3"];
+    let asked =
+        ["trace", "experiment.yaml", "--cluster", &cluster, "mesh.sequence=3", "data.tokens=48k"];
     let text = run(ANNULUS, &place.path(""), &asked);
     insta::assert_snapshot!(text.ended(0).stdout);
 

@@ -128,20 +128,25 @@ impl Panel<'_> {
              <title>hop {hop}: {name}, {took:.3} ms</title></rect>",
             LANE - 2.0
         );
-        // Written where it has room: some six pixels a letter.
         if let Doing::Compute { tiles, .. } = &span.doing
             && let [tile] = &tiles[..]
-            && width > 7.0 * tile.to_string().len() as f64
         {
-            let _ = writeln!(
-                svg,
-                "<text x=\"{:.2}\" y=\"{:.2}\" font-size=\"10\" text-anchor=\"middle\" \
-                 fill=\"#ffffff\">{tile}</text>",
-                x + width / 2.0,
-                y + LANE - 5.0
-            );
+            label(svg, [x, y], width, &tile.to_string());
         }
     }
+}
+
+/// Written in a bar where it has room: some six pixels a letter.
+fn label(svg: &mut String, [x, y]: [f64; 2], width: f64, name: &str) {
+    if width < 7.0 * name.len() as f64 {
+        return;
+    }
+    let (x, y) = (x + width / 2.0, y + LANE - 5.0);
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x:.2}\" y=\"{y:.2}\" font-size=\"10\" text-anchor=\"middle\" \
+         fill=\"#ffffff\">{name}</text>"
+    );
 }
 
 fn listed(pieces: &[Piece]) -> String {

@@ -35,7 +35,8 @@ impl Trace {
             let Some(start) = ranks.iter().flatten().map(|span| span.begin).min() else { continue };
             let last = ranks.iter().flatten().filter_map(|span| span.doing.place());
             let hops = 1 + last.map(|place| place.hop).max().unwrap_or_default();
-            let _ = writeln!(text, "{} of layer {layer}, {hops} hops", pass.name());
+            let noun = if hops == 1 { "hop" } else { "hops" };
+            let _ = writeln!(text, "{} of layer {layer}, {hops} {noun}", pass.name());
             let head =
                 ["", "at, ms", "computes", "pairs", "ms", "sends", "bytes", "waits for", "ms"];
             let mut rows = vec![head.map(str::to_owned).to_vec()];

@@ -104,7 +104,7 @@ fn the_first_send_is_the_first_arrival() {
 fn hops_and_pictures_are_of_the_first_micro_batch() {
     let trace = small();
     let moves = trace.moves(0);
-    assert!(moves.starts_with("forward of layer 0, 1 hops\n"), "{moves}");
+    assert!(moves.starts_with("forward of layer 0, 1 hop\n"), "{moves}");
     assert_eq!(moves.matches("q0xk0").count(), 1, "{moves}");
     let svg = trace.to_svg(0);
     assert_eq!((svg.matches("#3b6fb5").count(), svg.matches("<circle").count()), (2, 2), "{svg}");

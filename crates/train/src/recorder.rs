@@ -114,11 +114,13 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// Writes what all ranks did in a step, and how much of what travelled was hidden.
-    pub(crate) fn trace(&mut self, step: u64, ranks: Vec<Vec<Span>>) -> Result<()> {
+    /// Writes what all ranks did in the last step, and how much of what travelled was hidden.
+    pub(crate) fn trace(&mut self, trainer: &Trainer, ranks: Vec<Vec<Span>>) -> Result<()> {
+        let step = trainer.finished;
         let trace = traced::trace(self.plan, step, ranks);
         let path = self.output.join(format!("trace-{step}.json"));
-        write_atomically(&path, trace.to_json().as_bytes())
+        let write = || write_atomically(&path, trace.to_json().as_bytes());
+        alive(trainer.rank.uncounted.as_ref(), write)
             .map_err(|error| failure("write", &path, &error))?;
         let overlap = Sums::of(&trace).total(|_, _, _| true).overlap();
         overlap.map_or(Ok(()), |part| self.log(step, &[("comm/overlap", Value::Number(part))]))

@@ -21,7 +21,7 @@ use annulus_trace::begin;
 use crate::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::gradients::{Gradients, PASS, norm};
 use crate::parameters::{Optimizer, Parameters, Update};
-use crate::rank::Rank;
+use crate::rank::{Micro, Rank};
 use crate::schedule::learning_rate;
 use crate::start::Start;
 use crate::sum::{Partial, Total};
@@ -83,23 +83,11 @@ impl Trainer {
     pub(crate) fn step(&mut self) -> Result<Report> {
         let step = self.finished + 1;
         let reading = begin();
-        let ids = scope(Class::Data);
-        let batch = self.source.batch(self.finished)?;
-        drop(ids);
+        let (micros, sequences) = self.read(step)?;
+        self.rank.stage(reading, || String::from("batch"))?;
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();
         let mut sightings = Sightings::new();
-        let mut first = self.rank.share_of(self.rank.replica(), batch.len()).start;
-        let micros = self.rank.micro_batches(&batch).map(|part| {
-            let micro = self.rank.micro(step, part)?.dropping(self.dropout, first);
-            first += part.len();
-            Ok(micro)
-        });
-        let micros = micros.collect::<Result<Vec<_>>>()?;
-        let sequences = batch.len();
-        // The ids of whole sequences are on no rank while it computes.
-        drop(batch);
-        self.rank.stage(reading, || String::from("batch"))?;
         for micro in micros {
             let found = self.rank.backward(&self.parameters, &micro, &mut gradients)?;
             loss += found.loss;
@@ -117,9 +105,24 @@ impl Trainer {
         let learning_rate = learning_rate(&self.schedule, self.peak, self.finished);
         let update = Update { step, learning_rate, factor: self.factor(loss, norm) };
         self.optimizer.update(&self.rank.pool, &self.parameters, &gradients, update)?;
-        self.rank.stage(updating, || String::from("optimizer"))?;
         self.finished = step;
+        self.rank.stage(updating, || String::from("optimizer"))?;
         Ok(Report { step, loss: loss.mean(), norm, learning_rate })
+    }
+
+    /// This rank's micro-batches of the next step, and how many sequences the step has on all ranks. The ids of whole sequences
+    /// are on no rank while it computes.
+    fn read(&self, step: u64) -> Result<(Vec<Micro>, usize)> {
+        let ids = scope(Class::Data);
+        let batch = self.source.batch(self.finished)?;
+        drop(ids);
+        let mut first = self.rank.share_of(self.rank.replica(), batch.len()).start;
+        let micros = self.rank.micro_batches(&batch).map(|part| {
+            let micro = self.rank.micro(step, part)?.dropping(self.dropout, first);
+            first += part.len();
+            Ok(micro)
+        });
+        Ok((micros.collect::<Result<_>>()?, batch.len()))
     }
 
     fn factor(&self, loss: Total, norm: f64) -> f64 {

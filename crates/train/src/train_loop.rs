@@ -57,7 +57,7 @@ impl Course<'_> {
             }
             self.log(trainer, recorder, &report, &mut clock)?;
             if let Some(spans) = spans {
-                keep(trainer, recorder, report.step, spans)?;
+                keep(trainer, recorder, spans)?;
             }
             self.check_stop()?;
             if let Some(recorder) = recorder
@@ -122,16 +122,11 @@ impl Course<'_> {
     }
 }
 
-/// What all ranks did in a step, to the run's folder.
-fn keep(
-    trainer: &Trainer,
-    recorder: &mut Option<Recorder<'_>>,
-    step: u64,
-    spans: Vec<Span>,
-) -> Result<()> {
-    let ranks = gathered(&trainer.rank, step, spans)?;
+/// What all ranks did in the last step, to the run's folder.
+fn keep(trainer: &Trainer, recorder: &mut Option<Recorder<'_>>, spans: Vec<Span>) -> Result<()> {
+    let ranks = gathered(&trainer.rank, trainer.finished, spans)?;
     match (recorder, ranks) {
-        (Some(recorder), Some(ranks)) => recorder.trace(step, ranks),
+        (Some(recorder), Some(ranks)) => recorder.trace(trainer, ranks),
         _ => Ok(()),
     }
 }

@@ -293,15 +293,21 @@ fn every_stage_and_sum_of_a_step_is_there() {
         let sum = |span: &&&Span| matches!(span.doing, Doing::Sum { .. });
         // Every parameter, and the loss.
         assert_eq!(spans.iter().filter(sum).count(), 3 + LAYERS * 9 + 1);
-        // An attention lies within its stage.
-        let stage = spans.iter().find(|span| of(span).is_some_and(|name| name.contains("0.input")));
-        let hops = spans.iter().filter(|span| {
-            span.doing.place().is_some_and(|at| (at.layer, at.pass) == (0, Pass::Forward))
-        });
-        let stage = stage.unwrap();
-        assert!(hops.clone().count() > 0);
-        assert!(hops.into_iter().all(|hop| stage.begin <= hop.begin && hop.end <= stage.end));
+        check_within(&spans);
     }
+}
+
+/// The hops of an attention lie within its stage.
+fn check_within(spans: &[&Span]) {
+    let named =
+        |span: &&&Span| matches!(&span.doing, Doing::Stage { name } if name.contains("0.input"));
+    let stage = spans.iter().find(named).unwrap();
+    let of_layer = |span: &&&Span| {
+        span.doing.place().is_some_and(|at| (at.layer, at.pass) == (0, Pass::Forward))
+    };
+    let mut hops = spans.iter().filter(of_layer).peekable();
+    assert!(hops.peek().is_some());
+    assert!(hops.all(|hop| stage.begin <= hop.begin && hop.end <= stage.end));
 }
 
 #[test]
