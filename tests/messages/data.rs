@@ -151,3 +151,69 @@ fn wrong_tokenizers() {
     ];
     insta::assert_snapshot!(answers(cases));
 }
+
+const CHATS: &str = "train tiny.yaml output=new data.format=chat data.path=chats.jsonl data.tokenizer=t/tokenizer.json \
+     model.vocab_size=280 data.tokens=64";
+
+/// A tokenizer with a template, and a conversation.
+fn write_chat(scene: &Scene, record: &str) {
+    fs::create_dir(scene.path("t")).unwrap();
+    scene.run("tokenizer train text.txt --vocab 280 --out t/tokenizer.json").ended(0);
+    let template = "{% for message in messages %}{% if message.role == 'tool' %}\
+        {{ raise_exception('no tools here') }}{% endif %}{{ message.content }}{% endfor %}";
+    scene.write("t/chat_template.jinja", template);
+    let good = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
+    scene.write("chats.jsonl", format!("{good}\n{record}\n"));
+}
+
+#[test]
+fn wrong_chats() {
+    let cases: &[Case] = &[
+        (
+            "bytes for conversations",
+            |s| write_chat(s, ""),
+            "train tiny.yaml output=new data.format=chat data.path=chats.jsonl",
+        ),
+        (
+            "no template beside the tokenizer",
+            |s| {
+                write_chat(s, "");
+                s.remove("t/chat_template.jinja");
+            },
+            CHATS,
+        ),
+        ("a broken conversation", |s| write_chat(s, "{\"messages\": ["), CHATS),
+        ("no messages", |s| write_chat(s, "{\"text\": \"a\"}"), CHATS),
+        (
+            "a wrong role",
+            |s| write_chat(s, r#"{"messages": [{"role": "bot", "content": "a"}]}"#),
+            CHATS,
+        ),
+        (
+            "a template that refuses",
+            |s| {
+                let turns =
+                    r#"{"role": "tool", "content": "a"}, {"role": "assistant", "content": "b"}"#;
+                write_chat(s, &format!(r#"{{"messages": [{turns}]}}"#));
+            },
+            CHATS,
+        ),
+        (
+            "a conversation longer than a sequence",
+            |s| {
+                let text = "all happy families ".repeat(200);
+                let turns = format!(r#"{{"role": "assistant", "content": "{text}"}}"#);
+                write_chat(s, &format!(r#"{{"messages": [{turns}]}}"#));
+            },
+            CHATS,
+        ),
+        (
+            "conversations as a stream",
+            |s| write_chat(s, ""),
+            "check tiny.yaml data.format=chat data.pack=stream",
+        ),
+        ("fewer tokens than bytes", |_| (), "tokenizer train text.txt --vocab 100 --out t.json"),
+        ("a text for a cache", |s| s.write("a.tokens", "a"), "data show a.tokens"),
+    ];
+    insta::assert_snapshot!(answers(cases));
+}

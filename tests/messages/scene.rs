@@ -116,7 +116,7 @@ impl Scene {
         safetensors::serialize_to_file(&tensors, None, &self.path(name)).unwrap();
     }
 
-    fn run(&self, arguments: &str) -> Ran {
+    pub(crate) fn run(&self, arguments: &str) -> Ran {
         let arguments: Vec<_> = arguments.split(' ').collect();
         run(ANNULUS, self.0.path(), &arguments)
     }

@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Wire(crate::wire::Arguments),
     /// The step of `experiments/million-tokens.yaml`
     Million(Million),
+    /// A text of one line, and one ten times as long: time per byte, and memory
+    Tokenize(crate::tokenize::Arguments),
     /// The attention kernels on a GPU
     Gpu(Gpu),
     /// Everything above against what others use, one after the other

@@ -27,6 +27,7 @@ mod session;
 mod statistics;
 mod step;
 mod subject;
+mod tokenize;
 mod values;
 mod wire;
 
@@ -77,6 +78,7 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Wire(arguments) => wire::run(arguments),
         Command::Million(arguments) => million::run(arguments),
+        Command::Tokenize(arguments) => tokenize::run(arguments),
         Command::Gpu(arguments) => gpu::run(arguments),
         Command::All(arguments) => all::run(arguments),
     }

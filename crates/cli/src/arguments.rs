@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use annulus_data::Records;
 use annulus_experiment::{Device, Kernel, Override};
 use annulus_sequence::Strategy;
 use clap::builder::RangedU64ValueParser;
@@ -39,6 +40,12 @@ pub(crate) enum Command {
     Attend(Attend),
     /// Text to a token cache
     Tokenize(Tokenize),
+    /// A tokenizer of one's own
+    #[command(subcommand)]
+    Tokenizer(Tokenizer),
+    /// What is in data
+    #[command(subcommand)]
+    Data(Data),
     /// What this machine offers, and what is missing
     Doctor(Doctor),
     /// What goes together: every strategy by mask, layout, heads and way back, as Markdown
@@ -261,15 +268,80 @@ pub(crate) struct Tokenize {
     /// `bytes`, or a tokenizer.json
     #[arg(long, default_value = "bytes")]
     pub(crate) tokenizer: String,
-    /// The inputs are lines of JSON with a field `text`
-    #[arg(long)]
-    pub(crate) jsonl: bool,
+    #[command(flatten)]
+    pub(crate) form: Form,
     /// The folder of caches
     #[arg(long)]
     pub(crate) out: PathBuf,
     /// For programs
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What the inputs are made of.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Form {
+    /// The inputs are lines of JSON with a field `text`
+    #[arg(long)]
+    jsonl: bool,
+    /// The inputs are lines of JSON with a field `messages`, for the tokenizer's chat template
+    #[arg(long, conflicts_with = "jsonl")]
+    chat: bool,
+}
+
+impl Form {
+    pub(crate) fn records(self) -> Records {
+        match (self.jsonl, self.chat) {
+            (_, true) => Records::Chats,
+            (true, _) => Records::Lines,
+            _ => Records::Text,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Tokenizer {
+    /// Learns byte pairs from texts; the same file every time
+    Train(TrainTokenizer),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TrainTokenizer {
+    /// Files and folders
+    #[arg(required = true)]
+    pub(crate) inputs: Vec<PathBuf>,
+    /// How many tokens, the 256 bytes and the end of a document among them
+    #[arg(long)]
+    pub(crate) vocab: usize,
+    /// The inputs are lines of JSON with a field `text`
+    #[arg(long)]
+    pub(crate) jsonl: bool,
+    /// The tokenizer.json to write
+    #[arg(long)]
+    pub(crate) out: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Data {
+    /// Documents, tokens, and the first tokens as text, with what of them is learned
+    Show(Show),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// A text, a folder of texts, a cache (`.tokens`), or an experiment (`.yaml`)
+    pub(crate) file: PathBuf,
+    /// Of an experiment: values that replace the file's, as in `data.tokens=64k`
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    pub(crate) replacements: Vec<Override>,
+    /// `bytes`, or a tokenizer.json; an experiment names its own
+    #[arg(long, default_value = "bytes")]
+    pub(crate) tokenizer: String,
+    #[command(flatten)]
+    pub(crate) form: Form,
+    /// How many tokens are shown
+    #[arg(long, default_value_t = 64)]
+    pub(crate) tokens: usize,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

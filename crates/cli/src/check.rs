@@ -76,8 +76,14 @@ pub(crate) fn experiment(file: &File) -> Result<(Experiment, Option<usize>), Fai
         read_config(path).map_err(|problems| Failure { code: DATA, problems })?;
     }
     let vocabulary = match experiment.data.format {
-        Format::Text | Format::Jsonl => {
-            Some(Tokenizer::open(&experiment.data.tokenizer)?.vocabulary())
+        Format::Text | Format::Jsonl | Format::Chat => {
+            let tokenizer = Tokenizer::open(&experiment.data.tokenizer)?;
+            if let ModelSource::Folder { path, .. } = &experiment.model.source {
+                let special = read_config(path)?.special_tokens;
+                let ids = |name| special.get(name).map(ids).unwrap_or_default();
+                tokenizer.check_special(&ids("bos_token_id"), &ids("eos_token_id"))?;
+            }
+            Some(tokenizer.vocabulary())
         }
         Format::Recall => {
             let data = &experiment.data;
@@ -86,4 +92,11 @@ pub(crate) fn experiment(file: &File) -> Result<(Experiment, Option<usize>), Fai
         Format::Batches => None,
     };
     Ok((experiment, vocabulary))
+}
+
+/// One id, or a list of them.
+fn ids(value: &serde_json::Value) -> Vec<u32> {
+    let all = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    let id = |value: &serde_json::Value| u32::try_from(value.as_u64()?).ok();
+    all.iter().filter_map(id).collect()
 }

@@ -4,6 +4,7 @@ mod arguments;
 mod attend;
 mod check;
 mod console;
+mod data;
 mod doctor;
 mod failure;
 mod layout;
@@ -25,7 +26,7 @@ use annulus_train::memory::Counting;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-use crate::arguments::{Arguments, Command};
+use crate::arguments::{Arguments, Command, Data, Tokenizer};
 use crate::failure::Failure;
 
 #[global_allocator]
@@ -50,6 +51,8 @@ pub fn main() -> ExitCode {
         Command::Score(arguments) => score::run(&arguments),
         Command::Attend(arguments) => attend::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),
+        Command::Tokenizer(Tokenizer::Train(arguments)) => tokenize::train(&arguments),
+        Command::Data(Data::Show(arguments)) => data::show(&arguments),
         Command::Doctor(arguments) => {
             doctor::run(&arguments);
             Ok(0)

@@ -1,19 +1,20 @@
-//! `annulus tokenize`: text to a token cache.
+//! `annulus tokenize`, `tokenizer train`: text to a token cache, and to a tokenizer.
 
-use annulus_data::{Cache, Tokenizer};
+use annulus_data::{Cache, Records, Tokenizer, train_tokenizer};
 use serde_json::json;
 
 use crate::Done;
-use crate::arguments::Tokenize;
+use crate::arguments::{Tokenize, TrainTokenizer};
 use crate::console::Bar;
 use crate::print;
 
 pub(crate) fn run(arguments: &Tokenize) -> Done {
-    let Tokenize { inputs, tokenizer, jsonl, out, json } = arguments;
+    let Tokenize { inputs, tokenizer, form, out, json } = arguments;
+    let records = form.records();
     let tokenizer = Tokenizer::open(tokenizer)?;
     let mut bar = Bar::new("reading");
     let cache =
-        Cache::open(inputs, *jsonl, &tokenizer, out, &mut |done, total| bar.show(done, total))?;
+        Cache::open(inputs, records, &tokenizer, out, &mut |done, total| bar.show(done, total))?;
     bar.finish();
     let (tokens, documents) = (cache.tokens(), cache.documents().len());
     if *json {
@@ -28,6 +29,17 @@ pub(crate) fn run(arguments: &Tokenize) -> Done {
         let vocabulary = tokenizer.vocabulary();
         let plural = if documents == 1 { "" } else { "s" };
         print::line(&format!("{tokens} tokens of {vocabulary} in {documents} document{plural}"));
+    }
+    Ok(0)
+}
+
+pub(crate) fn train(arguments: &TrainTokenizer) -> Done {
+    let TrainTokenizer { inputs, vocab, jsonl, out } = arguments;
+    let records = if *jsonl { Records::Lines } else { Records::Text };
+    let found = train_tokenizer(inputs, records, *vocab, out)?.vocabulary;
+    print::line(&format!("{found} tokens in {}", out.display()));
+    if found < *vocab {
+        print::say(&format!("{found} of {vocab} tokens: the text has no more pairs to merge"));
     }
     Ok(0)
 }

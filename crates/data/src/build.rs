@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use crate::cache::Input;
-use crate::encode::{Encoder, encode_texts};
-use crate::files::{Lines, Utf8, blocks};
+use crate::cache::{Input, Maker};
+use crate::encode::{Encoder, in_threads};
+use crate::files::{Lines, Utf8, blocks, text_of};
 use crate::header::{HEADER, Header};
-use crate::{DataError, Tokenizer};
+use crate::{DataError, Records, Rendered, Tokenizer};
 
 /// Bytes of lines that are encoded together.
 const TOGETHER: usize = 1 << 22;
@@ -19,22 +19,21 @@ const BUFFER: usize = 1 << 20;
 /// Builds the cache `path` of `inputs`. Whoever calls holds the lock of `path`: nobody else builds it.
 pub(crate) fn build(
     inputs: &[Input],
-    jsonl: bool,
-    tokenizer: &Tokenizer,
+    maker: &Maker<'_>,
     path: &Path,
     key: blake3::Hash,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), DataError> {
     // What a crash leaves behind has the same name and is overwritten.
     let partial = path.with_extension("partial");
-    let mut ids = Ids::create(partial.clone(), tokenizer)?;
+    let mut ids = Ids::create(partial.clone(), maker.tokenizer)?;
     let total = inputs.iter().map(|input| input.size).sum();
     let mut done = 0;
     for input in inputs {
         let mut hasher = blake3::Hasher::new();
         let mut size = 0;
         let mut utf8 = Utf8::new(&input.path);
-        let mut texts = Texts::new(input, jsonl, tokenizer);
+        let mut texts = Texts::new(input, maker);
         blocks(&input.path, &mut |block| {
             hasher.update(block);
             size += block.len() as u64;
@@ -64,17 +63,17 @@ pub(crate) fn build(
 enum Texts<'a> {
     /// The file is one.
     Whole { encoder: Encoder<'a>, begun: bool },
-    /// Every line is one. Those that wait are encoded together.
-    Lines { lines: Lines<'a>, waiting: Vec<String>, bytes: usize },
+    /// Every line is one.
+    Lines { lines: Lines<'a>, waiting: Waiting<'a> },
 }
 
 impl<'a> Texts<'a> {
-    fn new(input: &'a Input, jsonl: bool, tokenizer: &'a Tokenizer) -> Texts<'a> {
-        if jsonl {
-            Texts::Lines { lines: Lines::new(&input.path), waiting: Vec::new(), bytes: 0 }
-        } else {
-            Texts::Whole { encoder: Encoder::new(tokenizer), begun: false }
+    fn new(input: &'a Input, maker: &'a Maker<'a>) -> Texts<'a> {
+        if maker.records == Records::Text {
+            return Texts::Whole { encoder: Encoder::new(maker.tokenizer), begun: false };
         }
+        let waiting = Waiting { path: &input.path, maker, lines: Vec::new(), bytes: 0 };
+        Texts::Lines { lines: Lines::new(&input.path), waiting }
     }
 
     fn push(&mut self, text: &str, ids: &mut Ids<'_>) -> Result<(), DataError> {
@@ -86,15 +85,9 @@ impl<'a> Texts<'a> {
                 }
                 encoder.push(text, &mut |tokens| ids.push(tokens))
             }
-            Texts::Lines { lines, waiting, bytes } => lines.push(text, &mut |line| {
-                *bytes += line.len();
-                waiting.push(line.to_owned());
-                if *bytes < TOGETHER {
-                    return Ok(());
-                }
-                *bytes = 0;
-                ids.documents(&std::mem::take(waiting))
-            }),
+            Texts::Lines { lines, waiting } => {
+                lines.push(text, &mut |number, line| waiting.push(number, line, ids))
+            }
         }
     }
 
@@ -105,15 +98,74 @@ impl<'a> Texts<'a> {
                 encoder.finish(&mut |tokens| ids.push(tokens))?;
                 ids.end()
             }
-            Texts::Lines { lines, mut waiting, .. } => {
-                lines.finish(&mut |line| {
-                    waiting.push(line.to_owned());
-                    Ok(())
-                })?;
-                ids.documents(&waiting)
+            Texts::Lines { lines, mut waiting } => {
+                lines.finish(&mut |number, line| waiting.push(number, line, ids))?;
+                waiting.flush(ids)
             }
         }
     }
+}
+
+/// Lines that wait to be encoded together.
+struct Waiting<'a> {
+    path: &'a Path,
+    maker: &'a Maker<'a>,
+    /// With their numbers.
+    lines: Vec<(u64, String)>,
+    bytes: usize,
+}
+
+impl Waiting<'_> {
+    fn push(&mut self, number: u64, line: &str, ids: &mut Ids<'_>) -> Result<(), DataError> {
+        self.bytes += line.len();
+        self.lines.push((number, line.to_owned()));
+        if self.bytes < TOGETHER { Ok(()) } else { self.flush(ids) }
+    }
+
+    /// A document from each line; none from an empty text.
+    fn flush(&mut self, ids: &mut Ids<'_>) -> Result<(), DataError> {
+        let lines = std::mem::take(&mut self.lines);
+        self.bytes = 0;
+        for document in in_threads(&lines, |(number, line)| self.document(*number, line))? {
+            match document {
+                Document::Text(tokens) if tokens.is_empty() => {}
+                Document::Text(tokens) => {
+                    ids.begin()?;
+                    ids.push(&tokens)?;
+                    ids.end()?;
+                }
+                Document::Chat(tokens) => ids.conversation(&tokens)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn document(&self, number: u64, line: &str) -> Result<Document, DataError> {
+        let chat = self.maker.chat.is_some();
+        let path = self.path;
+        let wrong =
+            |message| DataError::Line { path: path.to_owned(), line: number, message, chat };
+        let tokenizer = self.maker.tokenizer;
+        if let Some(chat) = self.maker.chat {
+            let Rendered { text, learned } = chat.render(line).map_err(wrong)?;
+            let tokens = tokenizer.encode_marked(&text, &learned).map_err(wrong)?;
+            if !tokens.iter().any(|(_, learned)| *learned) {
+                return Err(wrong("the messages of the assistant have no tokens".to_owned()));
+            }
+            return Ok(Document::Chat(tokens));
+        }
+        let mut ids = Vec::new();
+        let text = text_of(line).map_err(wrong)?;
+        tokenizer.encode(&text, &mut |part| ids.extend_from_slice(part))?;
+        Ok(Document::Text(ids))
+    }
+}
+
+/// A line's tokens.
+enum Document {
+    Text(Vec<u32>),
+    /// Each with whether it is learned.
+    Chat(Vec<(u32, bool)>),
 }
 
 /// The file of ids under construction.
@@ -127,6 +179,8 @@ struct Ids<'a> {
     tokens: u64,
     largest: Option<u32>,
     documents: Vec<u64>,
+    /// Where what is learned begins and ends, in turn.
+    learned: Vec<u64>,
 }
 
 impl<'a> Ids<'a> {
@@ -139,19 +193,24 @@ impl<'a> Ids<'a> {
         let file = create().map_err(|source| DataError::Write { path: path.clone(), source })?;
         let width = if tokenizer.vocabulary() <= 1 << 16 { 2 } else { 4 };
         let hasher = blake3::Hasher::new();
-        let (bytes, documents) = (Vec::new(), Vec::new());
+        let (bytes, documents, learned) = (Vec::new(), Vec::new(), Vec::new());
         let (tokens, largest) = (0, None);
-        Ok(Ids { path, file, tokenizer, hasher, bytes, width, tokens, largest, documents })
+        Ok(Ids { path, file, tokenizer, hasher, bytes, width, tokens, largest, documents, learned })
     }
 
-    /// A document from each text; none from an empty one.
-    fn documents(&mut self, texts: &[String]) -> Result<(), DataError> {
-        let encoded = encode_texts(texts, self.tokenizer)?;
-        for (_, tokens) in texts.iter().zip(encoded).filter(|(text, _)| !text.is_empty()) {
-            self.begin()?;
-            self.push(&tokens)?;
-            self.end()?;
+    /// A document as it is, with nothing before or after it: the template has said all.
+    fn conversation(&mut self, tokens: &[(u32, bool)]) -> Result<(), DataError> {
+        let start = self.tokens;
+        self.documents.push(start);
+        let ids: Vec<u32> = tokens.iter().map(|(id, _)| *id).collect();
+        self.push(&ids)?;
+        let mut before = false;
+        for (at, &(_, learned)) in (start..).zip(tokens) {
+            if learned != std::mem::replace(&mut before, learned) {
+                self.learned.push(at);
+            }
         }
+        self.learned.extend(before.then_some(self.tokens));
         Ok(())
     }
 
@@ -188,12 +247,14 @@ impl<'a> Ids<'a> {
     fn finish(mut self, key: blake3::Hash) -> Result<(), DataError> {
         let odd = self.tokens as usize * self.width;
         self.bytes = vec![0; odd.next_multiple_of(8) - odd];
-        self.bytes.extend(self.documents.iter().flat_map(|start| start.to_le_bytes()));
+        let numbers = self.documents.iter().chain(&self.learned);
+        self.bytes.extend(numbers.flat_map(|number| number.to_le_bytes()));
         self.write()?;
         let header = Header {
             width: self.width as u32,
             tokens: self.tokens,
             documents: self.documents.len() as u64,
+            learned: self.learned.len() as u64 / 2,
             vocabulary: self.largest.map_or(0, |largest| u64::from(largest) + 1),
             content: self.hasher.finalize(),
             key,

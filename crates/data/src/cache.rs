@@ -6,6 +6,7 @@
 //! ids         `tokens` numbers of 2 bytes (vocabularies up to 65536) or 4, little endian
 //! padding     to a multiple of 8
 //! documents   `documents` numbers of 8 bytes: where each begins, in tokens
+//! learned     `learned` pairs of such numbers: stretches of tokens that are learned, where not all are
 //! ```
 
 use std::fs::{self, File};
@@ -17,7 +18,7 @@ use crate::build::build;
 use crate::files::{list, read_error};
 use crate::header::{HEADER, Header};
 use crate::stamps::Stamps;
-use crate::{DataError, Tokenizer};
+use crate::{Chat, DataError, Tokenizer};
 
 /// The tokens of a text or a folder of texts, on disk and mapped. 64-bit offsets; nothing is loaded whole.
 #[derive(Debug)]
@@ -26,6 +27,26 @@ pub struct Cache {
     header: Header,
     path: PathBuf,
     fingerprint: String,
+}
+
+/// What a file is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Records {
+    /// One text: a document.
+    Text,
+    /// Lines of JSON; a line's `text` is a document.
+    Lines,
+    /// Lines of JSON; a line's `messages` are a conversation, of which what the assistant says is learned.
+    Chats,
+}
+
+/// What makes tokens of files.
+#[derive(Debug)]
+pub(crate) struct Maker<'a> {
+    pub(crate) records: Records,
+    pub(crate) tokenizer: &'a Tokenizer,
+    /// Of conversations.
+    pub(crate) chat: Option<&'a Chat>,
 }
 
 /// A cache's inputs, as they were when their hashes were taken.
@@ -38,25 +59,27 @@ pub(crate) struct Input {
 
 impl Cache {
     /// Opens the cache of `inputs` under `folder`, or builds it first: atomically, in linear time and
-    /// bounded memory, so that a second process or a crash never sees half of one. `jsonl` takes the
-    /// field `text` of every line. Folders are walked in name order. `progress(done, total)` counts
+    /// bounded memory, so that a second process or a crash never sees half of one. Folders are walked
+    /// in name order. `progress(done, total)` counts
     /// bytes and is called only while the cache is built.
     ///
     /// A cache that is truncated or altered is built anew. A process that finds another building
     /// waits for it and opens what it built.
     pub fn open(
         inputs: &[PathBuf],
-        jsonl: bool,
+        records: Records,
         tokenizer: &Tokenizer,
         folder: &Path,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Cache, DataError> {
-        let files = list(inputs, jsonl)?;
+        let files = list(inputs, records)?;
         let write = |path: &Path, source| DataError::Write { path: path.to_owned(), source };
         fs::create_dir_all(folder).map_err(|source| write(folder, source))?;
         let mut stamps = Stamps::open(folder.join(format!("{}.stamps", name(&files))));
         let inputs = hash_all(files, &mut stamps)?;
-        let key = key(&inputs, jsonl, tokenizer);
+        let chat = (records == Records::Chats).then(|| Chat::open(tokenizer)).transpose()?;
+        let maker = Maker { records, tokenizer, chat: chat.as_ref() };
+        let key = key(&inputs, &maker);
         let path = folder.join(format!("{}.tokens", key.to_hex()));
         let mut cache = Cache::load(&path, key, &mut stamps)?;
         if cache.is_none() {
@@ -65,12 +88,24 @@ impl Cache {
             lock_file.lock().map_err(|source| write(&lock, source))?;
             cache = Cache::load(&path, key, &mut stamps)?;
             if cache.is_none() {
-                build(&inputs, jsonl, tokenizer, &path, key, progress)?;
+                build(&inputs, &maker, &path, key, progress)?;
                 cache = Cache::load(&path, key, &mut stamps)?;
             }
         }
         stamps.save()?;
         cache.ok_or(DataError::Changed { path })
+    }
+
+    /// Opens a cache's file by its path, whatever it was made of.
+    pub fn open_file(path: &Path) -> Result<Cache, DataError> {
+        let broken = || DataError::NoCache { path: path.to_owned() };
+        let about = path.metadata().map_err(|source| read_error(path, source))?;
+        if !about.is_file() {
+            return Err(DataError::NotAFile { path: path.to_owned() });
+        }
+        let key = Header::key_of(path)?.ok_or_else(broken)?;
+        let mut stamps = Stamps::open(PathBuf::new());
+        Cache::load(path, key, &mut stamps)?.ok_or_else(broken)
     }
 
     /// How many tokens there are.
@@ -115,12 +150,29 @@ impl Cache {
 
     /// Where documents start, in order.
     pub fn documents(&self) -> &[u64] {
-        const { assert!(cfg!(target_endian = "little"), "documents are mapped as they lie") };
+        &self.numbers()[..self.header.documents as usize]
+    }
+
+    /// Whether only some tokens are to be learned.
+    pub fn is_marked(&self) -> bool {
+        self.header.learned > 0
+    }
+
+    /// Whether token `place` is to be learned.
+    pub fn learns(&self, place: u64) -> bool {
+        let ends = &self.numbers()[self.header.documents as usize..];
+        // Behind an odd number of ends: within a stretch.
+        ends.is_empty() || ends.partition_point(|end| *end <= place) % 2 == 1
+    }
+
+    /// The numbers behind the ids.
+    fn numbers(&self) -> &[u64] {
+        const { assert!(cfg!(target_endian = "little"), "numbers are mapped as they lie") };
         let bytes = &self.map[self.header.documents_at()..];
         // SAFETY: every value of the 8 bytes of a u64 is valid, and `align_to` minds alignment.
-        let (before, documents, _) = unsafe { bytes.align_to::<u64>() };
+        let (before, numbers, _) = unsafe { bytes.align_to::<u64>() };
         assert!(before.is_empty(), "maps begin at pages, documents at multiples of 8");
-        documents
+        numbers
     }
 
     /// The cache in `path`, if it is there, whole and unaltered.
@@ -163,11 +215,18 @@ fn name(files: &[PathBuf]) -> blake3::Hash {
 }
 
 /// The hash of all that the tokens are a function of. Names of files are not: a folder may move.
-fn key(inputs: &[Input], jsonl: bool, tokenizer: &Tokenizer) -> blake3::Hash {
+fn key(inputs: &[Input], maker: &Maker<'_>) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_derive_key("annulus tokens of a text");
     hasher.update(&Header::VERSION.to_le_bytes());
-    hasher.update(&tokenizer.fingerprint());
-    hasher.update(if jsonl { b"lines" } else { b"texts" });
+    hasher.update(&maker.tokenizer.fingerprint());
+    hasher.update(match maker.records {
+        Records::Text => b"texts",
+        Records::Lines => b"lines",
+        Records::Chats => b"chats",
+    });
+    if let Some(chat) = maker.chat {
+        hasher.update(chat.hash().as_bytes());
+    }
     for input in inputs {
         hasher.update(input.hash.as_bytes());
     }

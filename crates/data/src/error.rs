@@ -54,6 +54,8 @@ pub enum DataError {
         line: u64,
         /// What is wrong with it.
         message: String,
+        /// Whether it should be a conversation.
+        chat: bool,
     },
     /// A file that was written to while it was read.
     #[error("`{path}` changed while it was read", path = path.display())]
@@ -68,6 +70,52 @@ pub enum DataError {
         path: PathBuf,
         /// What is wrong with it.
         message: String,
+    },
+    /// A file that is no cache of tokens, or not as it was written.
+    #[error("`{path}` is no whole cache of tokens", path = path.display())]
+    NoCache {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Special tokens that the tokenizer and the model do not agree on.
+    #[error("the tokenizer {found}, but {name} of the model is {wanted}")]
+    Special {
+        /// What the tokenizer does.
+        found: String,
+        /// The key of the model's config.json.
+        name: &'static str,
+        /// What it says.
+        wanted: String,
+    },
+    /// A chat template that cannot be used.
+    #[error("the chat template in `{path}` is not usable: {message}", path = path.display())]
+    Template {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// Conversations, but no template to render them by.
+    #[error(
+        "{} to render conversations by",
+        path.as_ref().map_or_else(
+            || "`tokenizer: bytes` has no chat template".to_owned(),
+            |path| format!("no `chat_template` in `{}`", path.display()),
+        )
+    )]
+    NoTemplate {
+        /// Where it was looked for; `None`: bytes have none.
+        path: Option<PathBuf>,
+    },
+    /// A document that does not fit into a sequence.
+    #[error("document {document} has {found} tokens, more than the {wanted} that fit a sequence")]
+    TooLong {
+        /// Which, from 1.
+        document: usize,
+        /// How many tokens it has.
+        found: u64,
+        /// How many fit: `data.tokens` inputs and the last target.
+        wanted: u64,
     },
     /// A text the tokenizer fails on.
     #[error("the tokenizer failed near byte {offset} of a document: {message}")]
@@ -88,6 +136,17 @@ pub enum DataError {
         /// How many bytes were tried.
         bytes: usize,
     },
+    /// A document too long to be encoded whole by a tokenizer for which it is not known how to cut.
+    #[error(
+        "a document of more than {limit} bytes, and {step} of the tokenizer may give other tokens \
+         where a text is cut"
+    )]
+    Whole {
+        /// The step of the tokenizer that is not known.
+        step: String,
+        /// How many bytes are encoded at once at most.
+        limit: usize,
+    },
     /// A file the tokenizer fails on, or a text that is too short.
     #[error("`{path}`: {source}", path = path.display())]
     In {
@@ -102,6 +161,14 @@ pub enum DataError {
         /// Which part of the data.
         part: &'static str,
         /// How many tokens there are.
+        found: u64,
+        /// How many are needed.
+        wanted: u64,
+    },
+    /// Fewer packed sequences than are held out and trained on.
+    #[error("sequences that the documents fill: {found} found, {wanted} needed")]
+    FewSequences {
+        /// How many there are.
         found: u64,
         /// How many are needed.
         wanted: u64,
@@ -169,7 +236,12 @@ impl DataError {
     #[must_use]
     pub fn in_file(self, path: &Path) -> DataError {
         match self {
-            DataError::Encode { .. } | DataError::NoCut { .. } | DataError::TooShort { .. } => {
+            DataError::Encode { .. }
+            | DataError::NoCut { .. }
+            | DataError::Whole { .. }
+            | DataError::TooLong { .. }
+            | DataError::FewSequences { .. }
+            | DataError::TooShort { .. } => {
                 DataError::In { path: path.to_owned(), source: Box::new(self) }
             }
             other => other,
@@ -192,7 +264,20 @@ impl DataError {
             DataError::Utf8 { .. } => {
                 "decompress it or convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`"
             }
-            DataError::Line { .. } => "each line is one object like {\"text\": \"…\"}",
+            DataError::Line { message, chat, .. } => {
+                return Some(of_line(message, *chat).to_owned());
+            }
+            DataError::NoCache { .. } => "make it anew with `annulus tokenize`",
+            DataError::Special { .. } => "use the tokenizer that came with the model",
+            DataError::Template { .. } => "give the template that came with the tokenizer",
+            DataError::NoTemplate { .. } => {
+                "set `data.tokenizer` to a `tokenizer.json` with a `tokenizer_config.json` or a \
+                 `chat_template.jinja` beside it"
+            }
+            DataError::TooLong { .. } => {
+                "raise `data.tokens`, or set `data.longer` to `cut` (what is beyond) or `drop` \
+                 (the document)"
+            }
             DataError::Changed { .. } => "wait until nothing writes to it, then start again",
             DataError::Tokenizer { .. } => {
                 "give a `tokenizer.json` as the Hugging Face library `tokenizers` saves it, or \
@@ -205,9 +290,18 @@ impl DataError {
                 "break the text into documents, or use a tokenizer that splits at spaces, or \
                  `tokenizer: bytes`"
             }
+            DataError::Whole { limit, .. } => {
+                return Some(format!(
+                    "break the text into documents of up to {limit} bytes (lines of a jsonl file), \
+                     or use a tokenizer that splits as GPT-2's or Llama's do"
+                ));
+            }
             DataError::In { source, .. } => return source.hint(),
             DataError::TooShort { .. } => {
                 "use a longer text, or lower `data.tokens`, `data.batch` or `data.evaluate`"
+            }
+            DataError::FewSequences { .. } => {
+                "give more documents, or lower `data.tokens` or `data.evaluate`"
             }
             DataError::End { batches, .. } => {
                 return Some(format!("set `schedule.steps` to at most {batches}"));
@@ -224,5 +318,19 @@ impl DataError {
             }
         };
         Some(hint.to_owned())
+    }
+}
+
+/// The way out of a line that is not as wanted.
+fn of_line(message: &str, chat: bool) -> &'static str {
+    if message.contains("`chat_template`") {
+        "mend the record, or the template beside the tokenizer"
+    } else if message.contains("generation") {
+        "put `{% generation %}` and `{% endgeneration %}` around what the assistant says in the template"
+    } else if chat {
+        "each line is one object like {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, \
+         {\"role\": \"assistant\", \"content\": \"…\"}]}"
+    } else {
+        "each line is one object like {\"text\": \"…\"}"
     }
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::DataError;
+use crate::{DataError, Records};
 
 /// What files of text end in; a file that is named itself may end in anything.
 const TEXT: [&str; 8] = ["txt", "md", "rs", "py", "cu", "cuh", "yaml", "toml"];
@@ -23,8 +23,8 @@ const LONGEST_LINE: usize = 1 << 28;
 
 /// The files of `inputs`: files as they are, folders walked in name order. Hidden entries, links to
 /// folders and folders marked as caches are passed over.
-pub(crate) fn list(inputs: &[PathBuf], jsonl: bool) -> Result<Vec<PathBuf>, DataError> {
-    let endings: &[&str] = if jsonl { &LINES } else { &TEXT };
+pub(crate) fn list(inputs: &[PathBuf], records: Records) -> Result<Vec<PathBuf>, DataError> {
+    let endings: &[&str] = if records == Records::Text { &TEXT } else { &LINES };
     let mut files = Vec::new();
     for input in inputs {
         let kind = input.metadata().map_err(|source| read_error(input, source))?;
@@ -147,7 +147,7 @@ impl Utf8<'_> {
     }
 }
 
-/// Joins text that comes in blocks to the texts of its lines, each a JSON object.
+/// Joins text that comes in blocks to its lines; empty ones are passed over.
 #[derive(Debug)]
 pub(crate) struct Lines<'a> {
     path: &'a Path,
@@ -157,28 +157,21 @@ pub(crate) struct Lines<'a> {
     line: u64,
 }
 
-/// A line of a jsonl file; other fields are not read.
-#[derive(serde::Deserialize)]
-struct Line {
-    text: String,
-}
+/// What takes lines, with their numbers from 1.
+type Each<'a> = &'a mut dyn FnMut(u64, &str) -> Result<(), DataError>;
 
 impl Lines<'_> {
     pub(crate) fn new(path: &Path) -> Lines<'_> {
         Lines { path, open: String::new(), line: 1 }
     }
 
-    /// Hands the texts of the lines that end in `block` to `each`.
-    pub(crate) fn push(
-        &mut self,
-        block: &str,
-        each: &mut dyn FnMut(&str) -> Result<(), DataError>,
-    ) -> Result<(), DataError> {
+    /// Hands the lines that end in `block` to `each`.
+    pub(crate) fn push(&mut self, block: &str, each: Each<'_>) -> Result<(), DataError> {
         for part in block.split_inclusive('\n') {
             self.open.push_str(part);
             if self.open.len() > LONGEST_LINE {
-                let found = format!("over {LONGEST_LINE} bytes long, the limit of a line");
-                return Err(self.error(found));
+                let message = format!("over {LONGEST_LINE} bytes long, the limit of a line");
+                return Err(line_error(self.path, self.line, message));
             }
             if part.ends_with('\n') {
                 self.finish(each)?;
@@ -189,36 +182,44 @@ impl Lines<'_> {
         Ok(())
     }
 
-    /// Hands the text of the last line to `each`, where no line break ends it.
-    pub(crate) fn finish(
-        &self,
-        each: &mut dyn FnMut(&str) -> Result<(), DataError>,
-    ) -> Result<(), DataError> {
-        if self.open.trim_ascii().is_empty() {
-            return Ok(());
-        }
-        // A list would do for serde: its first element would be the text.
-        if !self.open.trim_start().starts_with('{') {
-            return Err(self.error("it is no object".to_owned()));
-        }
-        let line: Line = serde_json::from_str(self.open.trim_ascii_end())
-            .map_err(|error| self.error(describe(&error)))?;
-        each(&line.text)
-    }
-
-    fn error(&self, message: String) -> DataError {
-        DataError::Line { path: self.path.to_owned(), line: self.line, message }
+    /// Hands the last line to `each`, where no line break ends it.
+    pub(crate) fn finish(&self, each: Each<'_>) -> Result<(), DataError> {
+        let line = self.open.trim_ascii_end();
+        if line.trim_ascii().is_empty() { Ok(()) } else { each(self.line, line) }
     }
 }
 
+/// A line of a jsonl file; other fields are not read.
+#[derive(serde::Deserialize)]
+struct Line {
+    text: String,
+}
+
+/// The text of a line; else what is wrong with it.
+pub(crate) fn text_of(line: &str) -> Result<String, String> {
+    object(line)?;
+    let line: Line = serde_json::from_str(line).map_err(|error| described(&error))?;
+    Ok(line.text)
+}
+
+/// A list would do for serde: its first element would be the first field.
+pub(crate) fn object(line: &str) -> Result<(), String> {
+    let object = line.trim_start().starts_with('{');
+    if object { Ok(()) } else { Err("it is no object".to_owned()) }
+}
+
 /// What serde says, with the place in the line instead of the place in "the file".
-fn describe(error: &serde_json::Error) -> String {
+pub(crate) fn described(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     match message.strip_suffix(&place) {
         Some(message) => format!("{message} at column {}", error.column()),
         None => message,
     }
+}
+
+pub(crate) fn line_error(path: &Path, line: u64, message: String) -> DataError {
+    DataError::Line { path: path.to_owned(), line, message, chat: false }
 }
 
 pub(crate) fn read_error(path: &Path, source: std::io::Error) -> DataError {

@@ -1,5 +1,12 @@
 //! The first bytes of a cache: what it is, how much there is, and the hashes that say it is whole.
 
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use crate::DataError;
+use crate::files::read_error;
+
 /// Bytes of a header, and where the ids begin: a multiple of 8.
 pub(crate) const HEADER: usize = 256;
 
@@ -19,6 +26,8 @@ pub(crate) struct Header {
     pub(crate) documents: u64,
     /// One past the largest id.
     pub(crate) vocabulary: u64,
+    /// How many stretches of tokens are learned; 0: all are.
+    pub(crate) learned: u64,
     /// The hash of everything after the header.
     pub(crate) content: blake3::Hash,
     /// The hash of everything the content depends on.
@@ -49,12 +58,24 @@ impl Header {
         put(&self.tokens.to_le_bytes());
         put(&self.documents.to_le_bytes());
         put(&self.vocabulary.to_le_bytes());
-        put(&[0; 8]);
+        put(&self.learned.to_le_bytes());
         put(self.content.as_bytes());
         put(self.key.as_bytes());
         let hash = blake3::hash(&bytes[..OWN_HASH]);
         bytes[OWN_HASH..][..32].copy_from_slice(hash.as_bytes());
         bytes
+    }
+
+    /// The key that the file at `path` says it has; `None`: it is no cache.
+    pub(crate) fn key_of(path: &Path) -> Result<Option<blake3::Hash>, DataError> {
+        let mut bytes = [0; HEADER];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+        match read {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+            read => read.map_err(|source| read_error(path, source))?,
+        }
+        let key = bytes[80..112].try_into().map(blake3::Hash::from_bytes).ok();
+        Ok(key.filter(|_| bytes.starts_with(&MAGIC)))
     }
 
     /// The header of `file`, a whole cache; `None` unless it is one of `key`, of the right size.
@@ -67,6 +88,7 @@ impl Header {
             tokens: number(16)?,
             documents: number(24)?,
             vocabulary: number(32)?,
+            learned: number(40)?,
             content: hash(48)?,
             key: hash(80)?,
         };
@@ -76,7 +98,10 @@ impl Header {
         }
         // Wide enough for whatever the counts say.
         let ids = u128::from(header.tokens) * u128::from(header.width);
-        let size = HEADER as u128 + ids.next_multiple_of(8) + 8 * u128::from(header.documents);
+        let size = HEADER as u128
+            + ids.next_multiple_of(8)
+            + 8 * u128::from(header.documents)
+            + 16 * u128::from(header.learned);
         (size == file.len() as u128).then_some(header)
     }
 }

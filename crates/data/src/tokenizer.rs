@@ -1,12 +1,13 @@
 //! Text to tokens: bytes, or a `tokenizer.json`.
 
 use std::fs;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use crate::DataError;
-use crate::encode::Encoder;
+use crate::encode::{Cuts, Encoder, WHOLE};
 use crate::files::read_error;
 
 /// The id that stands between documents of bytes.
@@ -31,6 +32,10 @@ pub struct Json {
     pub(crate) inner: tokenizers::Tokenizer,
     /// Whether it encodes byte pairs and has a token for every character: none is dropped.
     pub(crate) exact: bool,
+    /// Where texts can be cut; else the step of which it is not known.
+    pub(crate) cuts: Result<Cuts, String>,
+    /// Where its file lies, with others that belong to it.
+    pub(crate) folder: PathBuf,
     hash: [u8; 32],
     vocabulary: usize,
     before: Vec<u32>,
@@ -53,7 +58,8 @@ impl Tokenizer {
             return Err(broken(format!("{} bytes, wanted at most {LARGEST_FILE}", about.len())));
         }
         let bytes = fs::read(path).map_err(|source| read_error(path, source))?;
-        let json = Json::new(&bytes).map_err(|error| broken(error.to_string()))?;
+        let mut json = Json::new(&bytes).map_err(|error| broken(error.to_string()))?;
+        path.parent().unwrap_or(Path::new("")).clone_into(&mut json.folder);
         Ok(Tokenizer::Json(Box::new(json)))
     }
 
@@ -76,7 +82,8 @@ impl Tokenizer {
     /// The ids of `text`, handed on piece by piece, without those that begin or end a document.
     ///
     /// The text is cut where the ids are those of the whole (see [`Tokenizer::Json`] and `encode.rs`),
-    /// so that time is linear in the text and memory bounded.
+    /// so that time is linear in the text and memory bounded; where it is not
+    /// known how to cut for a tokenizer, long texts are an error.
     pub fn encode(&self, text: &str, into: &mut dyn FnMut(&[u32])) -> Result<(), DataError> {
         let mut into = |ids: &[u32]| -> Result<(), DataError> {
             into(ids);
@@ -85,6 +92,73 @@ impl Tokenizer {
         let mut encoder = Encoder::new(self);
         encoder.push(text, &mut into)?;
         encoder.finish(&mut into)
+    }
+
+    /// The ids of a short `text`, and of each whether it has a part in `learned`, which are ranges of
+    /// bytes in order.
+    pub(crate) fn encode_marked(
+        &self,
+        text: &str,
+        learned: &[Range<usize>],
+    ) -> Result<Vec<(u32, bool)>, String> {
+        let has = |start: usize, end: usize| {
+            let next = learned.partition_point(|part| part.end <= start);
+            learned.get(next).is_some_and(|part| part.start < end)
+        };
+        match self {
+            Tokenizer::Bytes => {
+                let bytes = text.bytes().enumerate();
+                Ok(bytes.map(|(at, byte)| (byte.into(), has(at, at + 1))).collect())
+            }
+            Tokenizer::Json(json) => {
+                if text.len() > WHOLE {
+                    return Err(format!("{} bytes of text, wanted at most {WHOLE}", text.len()));
+                }
+                let encoding = json.inner.encode(text, false).map_err(|error| error.to_string())?;
+                let ids = encoding.get_ids().iter().zip(encoding.get_offsets());
+                Ok(ids.map(|(&id, &(start, end))| (id, has(start, end))).collect())
+            }
+        }
+    }
+
+    /// The text of `ids`, with what stands for itself (the end of a document, say) written out.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        match self {
+            Tokenizer::Bytes => {
+                let mut bytes = Vec::with_capacity(ids.len());
+                for &id in ids {
+                    match u8::try_from(id) {
+                        Ok(byte) => bytes.push(byte),
+                        Err(_) => bytes.extend(format!("<{id}>").bytes()),
+                    }
+                }
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+            Tokenizer::Json(json) => json.inner.decode(ids, false).unwrap_or_default(),
+        }
+    }
+
+    /// Holds the tokens that begin and end a document to those of a model: `begin` and `end` are its
+    /// `bos_token_id` and `eos_token_id`, of which there may be several; none: it does not say.
+    pub fn check_special(&self, begin: &[u32], end: &[u32]) -> Result<(), DataError> {
+        let Tokenizer::Json(json) = self else { return Ok(()) };
+        let sides = [
+            ("begins", "bos_token_id", json.before.last(), begin),
+            ("ends", "eos_token_id", json.after.first(), end),
+        ];
+        for (what, name, own, model) in sides {
+            let list = || model.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            if let Some(beyond) = model.iter().find(|id| **id as usize >= json.vocabulary) {
+                let found = format!("has {} tokens", json.vocabulary);
+                return Err(DataError::Special { found, name, wanted: beyond.to_string() });
+            }
+            if let Some(own) = own.filter(|own| !model.is_empty() && !model.contains(own)) {
+                let token = json.inner.id_to_token(*own).unwrap_or_default();
+                let found = format!("{what} documents with {own} (`{token}`)");
+                return Err(DataError::Special { found, name, wanted: list() });
+            }
+        }
+        Ok(())
     }
 
     /// What precedes a document, the first or another.
@@ -125,7 +199,18 @@ impl Json {
         inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         let hash = *blake3::hash(bytes).as_bytes();
         let exact = exact(&inner)?;
-        Ok(Json { inner, exact, hash, vocabulary: largest as usize + 1, before, after })
+        let cuts = Cuts::new(&inner)?;
+        let folder = PathBuf::new();
+        Ok(Json {
+            inner,
+            exact,
+            cuts,
+            folder,
+            hash,
+            vocabulary: largest as usize + 1,
+            before,
+            after,
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use annulus_data::{Cache, DataError, Tokenizer, bigram_entropy};
+use annulus_data::{Cache, DataError, Records, Tokenizer, bigram_entropy};
 use tempfile::TempDir;
 
 /// A scratch folder with the inputs of a test and its caches.
@@ -27,15 +27,17 @@ impl Scratch {
         path
     }
     fn open(&self, input: &Path, jsonl: bool) -> Result<Cache, DataError> {
+        let records = if jsonl { Records::Lines } else { Records::Text };
         let inputs = [input.to_owned()];
-        Cache::open(&inputs, jsonl, &Tokenizer::Bytes, &self.path("cache"), &mut |_, _| {})
+        Cache::open(&inputs, records, &Tokenizer::Bytes, &self.path("cache"), &mut |_, _| {})
     }
     /// Whether opening builds the cache.
     fn builds(&self, input: &Path) -> bool {
         let mut built = false;
         let inputs = [input.to_owned()];
         let mut progress = |_, _| built = true;
-        Cache::open(&inputs, false, &Tokenizer::Bytes, &self.path("cache"), &mut progress).unwrap();
+        Cache::open(&inputs, Records::Text, &Tokenizer::Bytes, &self.path("cache"), &mut progress)
+            .unwrap();
         built
     }
     fn error(&self, input: &Path, jsonl: bool) -> String {

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use annulus_data::{Cache, Tokenizer};
+use annulus_data::{Cache, Records, Tokenizer};
 
 /// Words and single letters; text is cut off after 2 tokens, padded to 9, begun with 7, ended with 8.
 const JSON: &str = r#"{
@@ -54,7 +54,7 @@ fn texts_are_whole_and_documents_are_framed() {
     let path = folder.path().join("a.jsonl");
     fs::write(&path, "{\"text\": \"ab b\"}\n{\"text\": \"a\"}\n").unwrap();
     let cache = folder.path().join("cache");
-    let cache = Cache::open(&[path], true, &tokenizer, &cache, &mut |_, _| {}).unwrap();
+    let cache = Cache::open(&[path], Records::Lines, &tokenizer, &cache, &mut |_, _| {}).unwrap();
     let mut ids = vec![0; cache.tokens() as usize];
     cache.read(0, &mut ids);
     assert_eq!(ids, [7, 300, 1, 8, 7, 0, 8]);
@@ -67,7 +67,8 @@ fn wide_vocabularies_are_kept_whole() {
     let tokenizer = tokenizer.unwrap();
     let path = folder.path().join("a.txt");
     fs::write(&path, "ab a").unwrap();
-    let cache = Cache::open(&[path], false, &tokenizer, folder.path(), &mut |_, _| {}).unwrap();
+    let cache =
+        Cache::open(&[path], Records::Text, &tokenizer, folder.path(), &mut |_, _| {}).unwrap();
     let mut ids = [0; 4];
     cache.read(0, &mut ids);
     assert_eq!((ids, cache.vocabulary()), ([7, 70000, 0, 8], 70001));

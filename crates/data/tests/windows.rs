@@ -5,7 +5,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use annulus_data::{Cache, Source, Tokenizer, Window, Windows};
+use annulus_data::{Cache, Records, Source, Tokenizer, Window, Windows};
 
 /// A cache whose token at place `p` is `p`, up to 128.
 fn counting(tokens: usize) -> Arc<Cache> {
@@ -14,7 +14,9 @@ fn counting(tokens: usize) -> Arc<Cache> {
     let path = folder.path().join("a.txt");
     fs::write(&path, (0..tokens as u8).collect::<Vec<_>>()).unwrap();
     let cache = folder.path().join("cache");
-    Arc::new(Cache::open(&[path], false, &Tokenizer::Bytes, &cache, &mut |_, _| {}).unwrap())
+    Arc::new(
+        Cache::open(&[path], Records::Text, &Tokenizer::Bytes, &cache, &mut |_, _| {}).unwrap(),
+    )
 }
 
 fn starts(windows: &Windows, steps: std::ops::Range<u64>) -> Vec<u32> {
@@ -116,7 +118,8 @@ fn a_window_says_where_documents_begin_in_it() {
     let lines = ["abc", "", "defgh", "i", "jklmnopq"].map(|text| format!("{{\"text\": {text:?}}}"));
     fs::write(&path, lines.join("\n")).unwrap();
     let cache = folder.path().join("cache");
-    let cache = Cache::open(&[path], true, &Tokenizer::Bytes, &cache, &mut |_, _| {}).unwrap();
+    let cache =
+        Cache::open(&[path], Records::Lines, &Tokenizer::Bytes, &cache, &mut |_, _| {}).unwrap();
     let (starts, all) = (cache.documents().to_vec(), cache.tokens());
     assert!(starts.len() >= 4, "{starts:?}");
     let mut ids = vec![0; all as usize];

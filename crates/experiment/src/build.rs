@@ -10,8 +10,9 @@ use crate::values::Values;
 use crate::wire::wire_key;
 use crate::{
     Attention, Bound, Contradiction, Data, Dealt, Decay, Device, Dtype, Element, Every, Experiment,
-    Format, Kernel, MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Packed, Pattern, Places,
-    Problem, Recompute, Schedule, Shape, Traced, WeightsFrom, Wording, return_from_word,
+    Format, Kernel, Longer, MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Pack, Packed,
+    Pattern, Places, Problem, Recompute, Schedule, Shape, Traced, WeightsFrom, Wording,
+    return_from_word,
 };
 
 /// The experiment that `values` describe, unless something that it needs was refused.
@@ -89,6 +90,7 @@ fn data(values: &Values) -> Option<Data> {
     const HELD_OUT: usize = 8;
     let format = values.word("data.format", Format::from_word)?;
     let held_out = if format == Format::Batches { 0 } else { HELD_OUT };
+    let pack = if format == Format::Chat { Pack::Documents } else { Pack::Stream };
     Some(Data {
         path: values.optional("data.path", Values::text)?.map(PathBuf::from),
         format,
@@ -96,6 +98,10 @@ fn data(values: &Values) -> Option<Data> {
         tokens: values.size("data.tokens")?,
         batch: values.size("data.batch")?,
         evaluate: values.optional("data.evaluate", Values::size)?.unwrap_or(held_out),
+        pack: values
+            .optional("data.pack", |values, key| values.word(key, Pack::from_word))?
+            .unwrap_or(pack),
+        longer: values.word("data.longer", Longer::from_word)?,
     })
 }
 

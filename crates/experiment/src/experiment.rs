@@ -180,7 +180,7 @@ pub struct Data {
     /// A file or folder; none: the recall task if `format: recall`, else the project's own
     /// documents.
     pub path: Option<PathBuf>,
-    /// `text | jsonl | batches | recall`; default text.
+    /// `text | jsonl | chat | batches | recall`; default text.
     pub format: Format,
     /// `bytes` or a tokenizer.json; default `bytes`.
     pub tokenizer: String,
@@ -191,7 +191,35 @@ pub struct Data {
     /// Sequences held out at the end of the data, and evaluated; default 8, 0 for
     /// `format: batches` (0: none).
     pub evaluate: usize,
+    /// `stream | documents`; default documents for `format: chat`, else stream.
+    pub pack: Pack,
+    /// `refuse | cut | drop`; default refuse. Of documents that are packed whole.
+    pub longer: Longer,
 }
+
+/// `pack:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pack {
+    /// Documents one after the other, cut wherever a sequence ends.
+    Stream,
+    /// As many whole documents as fit, and padding.
+    Documents,
+}
+
+words!(Pack { Stream = "stream", Documents = "documents" });
+
+/// `longer:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Longer {
+    /// A document longer than a sequence is an error.
+    Refuse,
+    /// What is beyond is left out.
+    Cut,
+    /// All of it is left out.
+    Drop,
+}
+
+words!(Longer { Refuse = "refuse", Cut = "cut", Drop = "drop" });
 
 /// `format:`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,13 +228,21 @@ pub enum Format {
     Text,
     /// A line, a JSON object with `text`.
     Jsonl,
+    /// A line, a JSON object with `messages`, of which the assistant's are learned.
+    Chat,
     /// A safetensors file of ready-made batches.
     Batches,
     /// The synthetic recall task.
     Recall,
 }
 
-words!(Format { Text = "text", Jsonl = "jsonl", Batches = "batches", Recall = "recall" });
+words!(Format {
+    Text = "text",
+    Jsonl = "jsonl",
+    Chat = "chat",
+    Batches = "batches",
+    Recall = "recall",
+});
 
 /// `mesh:`
 #[derive(Clone, Debug, PartialEq)]

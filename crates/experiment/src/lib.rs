@@ -42,8 +42,8 @@ pub use cluster::{
 };
 pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{
-    Bound, Data, Decay, Device, Dtype, Every, Experiment, Format, Memory, Mesh, Model, ModelSource,
-    Optimizer, Recompute, Schedule, Traced, WeightsFrom,
+    Bound, Data, Decay, Device, Dtype, Every, Experiment, Format, Longer, Memory, Mesh, Model,
+    ModelSource, Optimizer, Pack, Recompute, Schedule, Traced, WeightsFrom,
 };
 pub use load::{Override, load, parse};
 pub use plan::{Peak, Plan, RankPlan};

@@ -114,13 +114,13 @@ fn fitting_documents(lengths: &[usize], tokens: usize) -> String {
 /// Documents that the data is to tell apart, where it has none.
 pub(crate) fn by_data(experiment: &Experiment) -> Vec<Problem> {
     let format = experiment.data.format;
-    let texts = [Format::Text, Format::Jsonl].contains(&format);
+    let texts = [Format::Text, Format::Jsonl, Format::Chat].contains(&format);
     if experiment.attention.documents != Some(Packed::ByData) || texts {
         return Vec::new();
     }
     let message = format!("`format: {}` does not say where documents end", format.word());
     let problem = experiment.places.problem("attention.documents", message);
-    vec![problem.hint("list their lengths, or read `text` or `jsonl`")]
+    vec![problem.hint("list their lengths, or read `text`, `jsonl` or `chat`")]
 }
 
 /// One weight for each rank of a sequence, and one above 0.

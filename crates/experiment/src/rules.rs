@@ -3,7 +3,8 @@
 use annulus_sequence::Strategy;
 
 use crate::{
-    Attention, Device, Experiment, Format, ModelSource, Problem, config, mask, return_word, wire,
+    Attention, Device, Experiment, Format, ModelSource, Pack, Problem, config, mask, return_word,
+    wire,
 };
 
 /// Ranks of one run: one process holds them all.
@@ -163,7 +164,7 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
     let mut problems = Vec::new();
     let word = data.format.word();
     match (&data.path, data.format) {
-        (None, Format::Jsonl | Format::Batches) => {
+        (None, Format::Jsonl | Format::Chat | Format::Batches) => {
             let message = format!("`format: {word}` needs `data.path`");
             problems.push(places.problem("data.format", message).hint("add `path:` under `data:`"));
         }
@@ -172,6 +173,13 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
             problems.push(places.problem("data.path", message).hint("drop one of them"));
         }
         _ => {}
+    }
+    let made = [Format::Batches, Format::Recall].contains(&data.format);
+    if data.format == Format::Chat && data.pack == Pack::Stream
+        || made && data.pack == Pack::Documents
+    {
+        let message = format!("`format: {word}` cannot be packed as `{}`", data.pack.word());
+        problems.push(places.problem("data.pack", message).hint("drop `data.pack`"));
     }
     if data.format == Format::Batches && data.evaluate > 0 {
         let message = format!(

@@ -3,7 +3,7 @@
 
 mod attention;
 
-use crate::experiment::{Decay, Dtype, Format, Recompute, WeightsFrom};
+use crate::experiment::{Decay, Dtype, Format, Longer, Pack, Recompute, WeightsFrom};
 use crate::quantity::Unit;
 use attention::ATTENTION;
 pub(crate) use attention::AUTO;
@@ -210,7 +210,7 @@ const DATA: &[Key] = &[
         "format",
         Word(Format::WORDS),
         Is("text"),
-        "plain text, a JSON object per line, ready-made batches, or the recall task",
+        "plain text, a JSON object per line, conversations, ready-made batches, or the recall task",
     ),
     key("tokenizer", Text, Is("bytes"), "`bytes` or a tokenizer.json"),
     key("tokens", Tokens(1, MOST_TOKENS), Required, "inputs per sequence"),
@@ -220,6 +220,18 @@ const DATA: &[Key] = &[
         Count(0, 1 << 30),
         Means("8, or 0 where `format` is batches"),
         "sequences held out at the end of the data",
+    ),
+    key(
+        "pack",
+        Word(Pack::WORDS),
+        Means("`documents` for conversations, else `stream`"),
+        "documents one after the other, cut where a sequence ends, or whole ones and padding",
+    ),
+    key(
+        "longer",
+        Word(Longer::WORDS),
+        Is("refuse"),
+        "what becomes of a document longer than a sequence, where they are packed whole",
     ),
 ];
 

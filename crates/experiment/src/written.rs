@@ -11,7 +11,8 @@ use crate::table::AUTO;
 use crate::typed::DATA;
 use crate::wire::wire_key;
 use crate::{
-    Attention, Bound, Dealt, Element, Experiment, ModelSource, Packed, Pattern, Shape, return_word,
+    Attention, Bound, Dealt, Element, Experiment, ModelSource, Pack, Packed, Pattern, Shape,
+    return_word,
 };
 
 /// A key's path and its value as one writes it.
@@ -113,6 +114,10 @@ impl Experiment {
         lines.push("data.tokens", &[data.tokens]);
         lines.push("data.batch", &[data.batch]);
         lines.push("data.evaluate", &[data.evaluate]);
+        if data.pack == Pack::Documents {
+            lines.push("data.pack", &[data.pack.word()]);
+            lines.push("data.longer", &[data.longer.word()]);
+        }
         lines.push("mesh.data", &[mesh.data]);
         lines.push("mesh.sequence", &[mesh.sequence]);
         let weights = mesh.weights.as_ref();

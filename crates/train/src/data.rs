@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::{
-    Batches, Cache, Recall, Sequence, Source, Tokenizer, Window, Windows, bigram_entropy,
+    Batches, Cache, DataError, Fit, Longer, Packed, Packing, Recall, Records, Sequence, Source,
+    Tokenizer, Window, Windows, bigram_entropy,
 };
-use annulus_experiment::{Format, Plan};
+use annulus_experiment::{Experiment, Format, Pack, Plan};
 
 use crate::{Result, TrainError};
 
@@ -17,6 +18,8 @@ pub struct Data {
     pub train: Arc<dyn Source>,
     /// What is evaluated; `None`: nothing.
     pub held_out: Option<HeldOut>,
+    /// What was left out, said.
+    pub notes: Vec<String>,
 }
 
 /// Sequences that are not trained on.
@@ -44,8 +47,9 @@ impl HeldOut {
 /// total)` counts bytes.
 pub fn open_data(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
     match plan.experiment.data.format {
-        Format::Text => open_text(plan, false, progress),
-        Format::Jsonl => open_text(plan, true, progress),
+        Format::Text => open_text(plan, Records::Text, progress),
+        Format::Jsonl => open_text(plan, Records::Lines, progress),
+        Format::Chat => open_text(plan, Records::Chats, progress),
         Format::Batches => open_batches(plan),
         Format::Recall => open_recall(plan),
     }
@@ -56,7 +60,7 @@ pub fn cache_folder(output: &Path) -> PathBuf {
     output.parent().unwrap_or(Path::new("")).join("cache")
 }
 
-fn open_text(plan: &Plan, jsonl: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
+fn open_text(plan: &Plan, records: Records, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
     let experiment = &plan.experiment;
     let data = &experiment.data;
     let inputs = match &data.path {
@@ -65,7 +69,10 @@ fn open_text(plan: &Plan, jsonl: bool, progress: &mut dyn FnMut(u64, u64)) -> Re
     };
     let tokenizer = Tokenizer::open(&data.tokenizer)?;
     let folder = cache_folder(&experiment.output);
-    let cache = Arc::new(Cache::open(&inputs, jsonl, &tokenizer, &folder, progress)?);
+    let cache = Arc::new(Cache::open(&inputs, records, &tokenizer, &folder, progress)?);
+    if data.pack == Pack::Documents {
+        return packed(plan, cache);
+    }
     // Windows overlap by one token: the target of a window's last input.
     let held_out = if data.evaluate == 0 { 0 } else { (data.evaluate * data.tokens + 1) as u64 };
     let windows = |window, batch| {
@@ -82,7 +89,47 @@ fn open_text(plan: &Plan, jsonl: bool, progress: &mut dyn FnMut(u64, u64)) -> Re
             exact: false,
         }),
     };
-    Ok(Data { train, held_out })
+    Ok(Data { train, held_out, notes: Vec::new() })
+}
+
+/// Whole documents; what of them is left out is said.
+fn packed(plan: &Plan, cache: Arc<Cache>) -> Result<Data> {
+    let Experiment { data, seed, .. } = &plan.experiment;
+    let in_file =
+        |error: DataError| data.path.iter().fold(error, |error, path| error.in_file(path));
+    let longer = match data.longer {
+        annulus_experiment::Longer::Refuse => Longer::Refuse,
+        annulus_experiment::Longer::Cut => Longer::Cut,
+        annulus_experiment::Longer::Drop => Longer::Drop,
+    };
+    let packing = Arc::new(Packing::new(cache, data.tokens, longer).map_err(in_file)?);
+    let part = |window, batch| {
+        let held_out = data.evaluate as u64;
+        Packed::new(packing.clone(), window, held_out, batch, *seed).map(Arc::new).map_err(in_file)
+    };
+    let train = part(Window::Train, data.batch)?;
+    let held_out = match data.evaluate {
+        0 => None,
+        sequences => Some(HeldOut {
+            source: part(Window::HeldOut, 1)?,
+            sequences,
+            bigram_entropy: None,
+            exact: false,
+        }),
+    };
+    let Fit { cut, dropped, documents, .. } = packing.fit();
+    let mut notes = Vec::new();
+    if cut > 0 {
+        let tokens = data.tokens;
+        notes.push(format!("{cut} of {documents} documents are cut to {tokens} tokens"));
+    }
+    if dropped > 0 {
+        let all = documents + dropped;
+        notes.push(format!(
+            "{dropped} of {all} documents are left out: too long, or nothing to learn"
+        ));
+    }
+    Ok(Data { train, held_out, notes })
 }
 
 fn open_batches(plan: &Plan) -> Result<Data> {
@@ -92,7 +139,7 @@ fn open_batches(plan: &Plan) -> Result<Data> {
         hint: Some("set `data.path`".into()),
     })?;
     let train = Arc::new(Batches::open(path, data.batch, data.tokens)?);
-    Ok(Data { train, held_out: None })
+    Ok(Data { train, held_out: None, notes: Vec::new() })
 }
 
 fn open_recall(plan: &Plan) -> Result<Data> {
@@ -107,7 +154,7 @@ fn open_recall(plan: &Plan) -> Result<Data> {
         bigram_entropy: None,
         exact: true,
     });
-    Ok(Data { train, held_out })
+    Ok(Data { train, held_out, notes: Vec::new() })
 }
 
 /// The project's own documents and sources, where the current folder is the project's.

@@ -74,7 +74,7 @@ pub(crate) fn prepare(
     output: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Prepared> {
-    let (found, warnings) = newest(output)?;
+    let (found, mut warnings) = newest(output)?;
     if let Some(found) = &found {
         let differing = identity::differences(plan, &found.state.experiment)?;
         refuse(found, &differing)?;
@@ -86,6 +86,7 @@ pub(crate) fn prepare(
     }
     machine::check_memory(plan)?;
     let data = open_data(plan, progress)?;
+    warnings.extend(data.notes.iter().cloned());
     check_batches(plan, &data)?;
     check_vocabulary(plan, &data)?;
     let start = match &found {

@@ -19,10 +19,14 @@ impl Token {
     }
 }
 
-/// The start of a token in the middle of a stretch on which `left` and `right` agree, if that makes it
-/// sure that the tokens of the left before it and of the right after it are those of the whole. `exact`: every
-/// place is as good as one where a word begins.
-pub(super) fn agreement(left: &[Token], right: &[Token], exact: bool) -> Option<usize> {
+/// The start of a token in the middle of a stretch on which `left` and `right` agree, if it is `sure`,
+/// given the place and whether a word begins there in both, that the tokens of the left before it and
+/// of the right after it are those of the whole.
+pub(super) fn agreement(
+    left: &[Token],
+    right: &[Token],
+    sure: &dyn Fn(usize, bool) -> bool,
+) -> Option<usize> {
     let ordered = |tokens: &[Token]| tokens.is_sorted_by_key(|token| token.start);
     if !ordered(left) || !ordered(right) {
         return None;
@@ -33,7 +37,8 @@ pub(super) fn agreement(left: &[Token], right: &[Token], exact: bool) -> Option<
     let mut stretch = Stretch::default();
     while let (Some(ours), Some(theirs)) = (left.first(), right.first()) {
         if ours.same(theirs) {
-            if let Some(place) = stretch.grow(ours, exact || (ours.begins && theirs.begins)) {
+            let begins = ours.begins && theirs.begins;
+            if let Some(place) = stretch.grow(ours, &|place| sure(place, begins)) {
                 return Some(place);
             }
             (left, right) = (&left[1..], &right[1..]);
@@ -59,11 +64,11 @@ struct Stretch {
 impl Stretch {
     /// Takes the next token, at which it is `sure` to join or not; the place to join at, once there is
     /// one with enough tokens around it.
-    fn grow(&mut self, token: &Token, sure: bool) -> Option<usize> {
+    fn grow(&mut self, token: &Token, sure: &dyn Fn(usize) -> bool) -> Option<usize> {
         self.length += 1;
         // The place must tell which tokens lie before: the one before starts earlier.
         let place = self.length > AGREE / 2 && token.start > self.last;
-        if sure && place && self.join.is_none() {
+        if place && self.join.is_none() && sure(token.start) {
             self.join = Some((token.start, self.length));
         }
         self.last = token.start;

@@ -16,15 +16,19 @@ use tokenizers::{
 };
 
 use super::*;
+use crate::tokenizer::Json;
 
 /// Pieces far smaller than any in use, so that short texts have many joins.
-const SMALL: Sizes = Sizes { piece: 96, overlap: 64, limit: 1 << 20, batch: 3 };
+const SMALL: Sizes = Sizes { piece: 128, overlap: 112, limit: 1 << 20, batch: 3 };
 
 /// How Llama 3 splits a text.
 const LLAMA: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// How GPT-4o splits a text.
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 /// Fragments that texts are made of.
-const FRAGMENTS: [&str; 24] = [
+const FRAGMENTS: [&str; 30] = [
     "the ",
     " of",
     "and",
@@ -49,6 +53,12 @@ const FRAGMENTS: [&str; 24] = [
     "<|",
     " THE",
     ",",
+    "\r\n",
+    "!\n",
+    "\u{323}",
+    "ｘ＝１",
+    "слово ",
+    "\u{1100}\u{1161}",
 ];
 
 /// Of a model that learns `FRAGMENTS` from `trainer`.
@@ -79,7 +89,11 @@ fn bpe(normalizer: Option<NormalizerWrapper>, splitter: Option<PreTokenizerWrapp
 }
 
 fn llama() -> Json {
-    let regex = SplitPattern::Regex(LLAMA.into());
+    split(LLAMA)
+}
+
+fn split(pattern: &str) -> Json {
+    let regex = SplitPattern::Regex(pattern.into());
     let split = Split::new(regex, SplitDelimiterBehavior::Isolated, false).unwrap();
     let bytes = ByteLevel::new(false, true, false);
     bpe(None, Some(Steps::new(vec![split.into(), bytes.into()]).into()))
@@ -159,6 +173,7 @@ fn check(json: &Json) {
 fn joined_byte_pairs_are_the_whole() {
     check(&bpe(None, Some(ByteLevel::default().into())));
     check(&llama());
+    check(&split(GPT4O));
     check(&bpe(None, Some(Whitespace {}.into())));
     let spaces = Metaspace::new('▁', PrependScheme::First, true);
     check(&bpe(None, Some(spaces.into())));
@@ -185,12 +200,61 @@ fn joined_unigrams_are_the_whole() {
     check(&unigram());
 }
 
-/// Groups of three digits begin where the number begins, however far away that is.
+/// What has no anchor, or seems to agree by accident, for longer than an overlap.
 #[test]
-fn a_long_number_is_joined() {
-    let json = llama();
-    let text = format!("x{}", "1234567890".repeat(500));
+fn long_runs_are_joined() {
+    let runs = [
+        // Groups of three digits begin where the number begins, however far away that is, ...
+        format!("x{}", "1234567890".repeat(500)),
+        // ... also where single digits look alike in every group: only later do pairs tell.
+        format!("x{}{}", "1".repeat(1001), "1984".repeat(200)),
+        format!("{} x {}", "20".repeat(700), "4".repeat(700)),
+        // What follows a mark takes the line breaks with it, but not the space after them.
+        format!("and!{}   \n the", "\n".repeat(900)),
+        format!("and{}<|end|>the{}of", " ".repeat(900), " ".repeat(900)),
+        format!("and <|end|>{}<|end|>", "\r\n".repeat(900)),
+        format!("{} THE {}", "a".repeat(3001), "THE".repeat(999)),
+        format!("e{}", "\u{301}\u{323}".repeat(500)),
+        "中文".repeat(700),
+        "🦀👩‍🚀".repeat(300),
+        "<|end|>".repeat(300),
+        "don't".repeat(500),
+        "aGVsbG8gd29ybGQ+/".repeat(300),
+    ];
+    let bytes = || Some(ByteLevel::default().into());
+    let spaces = Metaspace::new('▁', PrependScheme::First, true);
+    let steps: Vec<NormalizerWrapper> = vec![NFKC.into(), Lowercase.into()];
+    let rewritten = bpe(Some(Sequence::new(steps).into()), bytes());
+    let tokenizers = [
+        llama(),
+        split(GPT4O),
+        bpe(None, bytes()),
+        bpe(None, Some(spaces.into())),
+        unsplit(),
+        unknown(),
+        rewritten,
+    ];
+    for (which, json) in tokenizers.iter().enumerate() {
+        assert!(json.cuts.is_ok());
+        for text in &runs {
+            let found = joined(json, SMALL, text).unwrap();
+            assert_eq!(found, whole(json, text), "tokenizer {which}, {text:.20}");
+        }
+    }
+}
+
+/// Nothing is known of other patterns: documents are encoded whole, up to a limit.
+#[test]
+fn what_is_not_known_is_not_cut() {
+    let json = split(r"\p{L}{1,20}|\s+|.");
+    let step = json.cuts.as_ref().unwrap_err();
+    assert_eq!(step, r#"the splitter `Split` of {"Regex":"\\p{L}{1,20}|\\s+|."}"#);
+    let text = "and ".repeat(500);
     assert_eq!(joined(&json, SMALL, &text).unwrap(), whole(&json, &text));
+    let sizes = Sizes { limit: 1000, ..SMALL };
+    let error = joined(&json, sizes, &text).unwrap_err();
+    assert!(matches!(error, DataError::Whole { limit: 1000, .. }), "{error}");
+    assert!(error.hint().unwrap().contains("up to 1000 bytes"));
 }
 
 #[test]
@@ -212,5 +276,5 @@ fn a_text_that_cannot_be_cut_is_refused() {
     let json = Json::new(inner.to_string(false).unwrap().as_bytes()).unwrap();
     let sizes = Sizes { limit: 1000, ..SMALL };
     let error = joined(&json, sizes, &format!("a a {}", "a".repeat(100_000))).unwrap_err();
-    assert!(matches!(error, DataError::NoCut { offset: 0, bytes: 1280 }), "{error}");
+    assert!(matches!(error, DataError::NoCut { offset: 0, bytes: 1920 }), "{error}");
 }

@@ -1,0 +1,163 @@
+//! Whether the time of a byte depends on how many come without a line break: `tokenize`.
+//!
+//! A line of ten times as many bytes is tokenised in turn with the shorter one, each into a cache of its
+//! own; nothing is kept between them.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use annulus_data::{Cache, Records, Tokenizer, train_tokenizer};
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::json;
+
+use crate::record::{Record, print};
+use crate::resident::Watch;
+use crate::session::{Verdict, stamped};
+use crate::statistics::Quartiles;
+use crate::step::root;
+use crate::subject::Fields;
+use crate::values::positive;
+
+/// How much longer the longer line is.
+const LONGER: usize = 10;
+
+/// A million bytes.
+const MEGABYTE: usize = 1_000_000;
+
+/// Tokens of the tokenizer that is trained where none is given.
+const VOCABULARY: usize = 8192;
+
+/// What the line is made of where no text is given, below the repository's root.
+const TEXTS: [&str; 3] = ["README.md", "crates/README.md", "experiments/README.md"];
+
+/// The command line.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Arguments {
+    /// A million bytes so many times: the shorter line
+    #[arg(long, default_value_t = 10, value_parser = positive)]
+    pub(crate) megabytes: usize,
+    /// `bytes` or a tokenizer.json [default: one that is trained on the text]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tokenizer: Option<String>,
+    /// What the lines are made of [default: this project's pages]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: Option<PathBuf>,
+    /// Samples of each
+    #[arg(long, default_value_t = 3, value_parser = positive)]
+    pub(crate) samples: usize,
+    /// Exit with 10 where a byte of the longer line takes more than so many times as long
+    #[arg(long, value_name = "RATIO")]
+    pub(crate) at_most: Option<f64>,
+    /// Exit with 10 where the process took more memory, in MiB
+    #[arg(long, value_name = "MIB")]
+    pub(crate) memory: Option<f64>,
+    /// Append the result to `experiments/results/NAME.jsonl`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) record: Option<String>,
+}
+
+/// Times both lines in turn, and compares medians.
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    let mut record = Record::open(arguments.record.as_deref())?;
+    let scratch = Scratch::new()?;
+    let texts = match &arguments.text {
+        Some(path) => vec![path.clone()],
+        None => TEXTS.iter().map(|path| root().join(path)).collect(),
+    };
+    let tokenizer = match &arguments.tokenizer {
+        Some(name) => Tokenizer::open(name)?,
+        None => trained(&texts, &scratch.0.join("tokenizer.json"))?,
+    };
+    let sizes = [arguments.megabytes * MEGABYTE, arguments.megabytes * MEGABYTE * LONGER];
+    let lines = [scratch.0.join("short.txt"), scratch.0.join("long.txt")];
+    for (path, bytes) in lines.iter().zip(sizes) {
+        write_line(path, &texts, bytes)?;
+    }
+    Watch::start();
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..arguments.samples {
+        for (which, path) in lines.iter().enumerate() {
+            let (seconds, tokens) = time(path, &tokenizer, &scratch.0.join("cache"))?;
+            let per_byte = seconds * 1e9 / sizes[which] as f64;
+            times[which].push(per_byte);
+            let line = fields(&[
+                ("bench", json!("tokenize")),
+                ("bytes", json!(sizes[which])),
+                ("tokens", json!(tokens)),
+                ("time_s", json!(seconds)),
+            ]);
+            print(&line);
+        }
+    }
+    let [short, long] = times.map(|times| Quartiles::of(&times).median);
+    let peak = Watch::peak();
+    let line = fields(&[
+        ("bench", json!("tokenize")),
+        ("bytes", json!(sizes)),
+        ("ns_per_byte", json!([short, long])),
+        ("ratio", json!(long / short)),
+        ("peak_mib", json!(peak)),
+    ]);
+    print(&stamped(&line));
+    record.append(&line)?;
+    let time = Verdict::at_most(long / short, arguments.at_most);
+    Ok(time.or(Verdict::at_most(peak, arguments.memory)))
+}
+
+fn fields(pairs: &[(&str, serde_json::Value)]) -> Fields {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+}
+
+fn trained(texts: &[PathBuf], out: &Path) -> Result<Tokenizer> {
+    train_tokenizer(texts, Records::Text, VOCABULARY, out)?;
+    Ok(Tokenizer::open(&out.display().to_string())?)
+}
+
+/// Seconds and tokens.
+fn time(path: &Path, tokenizer: &Tokenizer, cache: &Path) -> Result<(f64, u64)> {
+    let start = Instant::now();
+    let inputs = [path.to_owned()];
+    let tokens = Cache::open(&inputs, Records::Text, tokenizer, cache, &mut |_, _| {})?.tokens();
+    let seconds = start.elapsed().as_secs_f64();
+    fs::remove_dir_all(cache)?;
+    Ok((seconds, tokens))
+}
+
+/// `texts` without line breaks, again and again, cut off at `bytes` or at the character before.
+fn write_line(path: &Path, texts: &[PathBuf], bytes: usize) -> Result<()> {
+    let mut words = String::new();
+    for text in texts {
+        let text = fs::read_to_string(text).with_context(|| text.display().to_string())?;
+        words.extend(text.split_whitespace().flat_map(|word| [word, " "]));
+    }
+    let mut file = BufWriter::new(File::create(path)?);
+    let mut left = bytes;
+    while left > 0 && !words.is_empty() {
+        let part = (0..=left.min(words.len())).rev().find(|&end| words.is_char_boundary(end));
+        let part = part.unwrap_or_default();
+        file.write_all(&words.as_bytes()[..part])?;
+        left = if part < words.len() { 0 } else { left - part };
+    }
+    Ok(file.flush()?)
+}
+
+/// A folder that is removed afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Scratch> {
+        let folder = std::env::temp_dir().join(format!("annulus-tokenize-{}", std::process::id()));
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        Ok(Scratch(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing to be said of a folder below the temporary one that stays.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

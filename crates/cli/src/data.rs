@@ -1,0 +1,126 @@
+//! `annulus data show`: what is in data, and what of it is learned.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use annulus_data::{
+    Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Tokenizer, Window, Windows,
+    counted, show as lines,
+};
+use annulus_experiment::Plan;
+use annulus_train::open_data;
+
+use crate::Done;
+use crate::arguments::{File, Show};
+use crate::check;
+use crate::console::Bar;
+use crate::failure::Failure;
+use crate::print;
+
+pub(crate) fn show(arguments: &Show) -> Done {
+    let ending = arguments.file.extension().and_then(|ending| ending.to_str());
+    match ending {
+        Some("yaml" | "yml") => experiment(arguments)?,
+        Some("tokens") => {
+            let tokenizer = Tokenizer::open(&arguments.tokenizer)?;
+            cache(Cache::open_file(&arguments.file)?, &tokenizer, arguments.tokens)?;
+        }
+        _ => text(arguments)?,
+    }
+    Ok(0)
+}
+
+/// The batch of an experiment's first step, as it is trained on.
+fn experiment(arguments: &Show) -> Result<(), Failure> {
+    let Show { file, replacements, tokens, .. } = arguments;
+    let file = File { file: file.clone(), replacements: replacements.clone() };
+    let plan: Plan = check::read(&file)?;
+    let mut bar = Bar::new("reading");
+    let data = open_data(&plan, &mut |done, total| bar.show(done, total))?;
+    bar.finish();
+    for note in &data.notes {
+        print::say(&format!("warning: {note}"));
+    }
+    let tokenizer = Tokenizer::open(&plan.experiment.data.tokenizer)?;
+    for (row, sequence) in data.train.batch(0)?.iter().enumerate() {
+        let documents = sequence.documents.len().max(1);
+        print::line(&format!("sequence {}: {}", row + 1, described(sequence, documents)));
+        print(sequence, &tokenizer, *tokens);
+    }
+    Ok(())
+}
+
+/// Files and folders, tokenised into a folder that is gone afterwards.
+fn text(arguments: &Show) -> Result<(), Failure> {
+    let Show { file, tokenizer, form, tokens, .. } = arguments;
+    let (tokenizer, records) = (Tokenizer::open(tokenizer)?, form.records());
+    if records == Records::Chats {
+        let way = if Chat::open(&tokenizer)?.is_marked() {
+            "its `{% generation %}`"
+        } else {
+            "rendering it turn by turn: it has no `{% generation %}`"
+        };
+        print::line(&format!("what the assistant says is told by the template: {way}"));
+    }
+    let folder = std::env::temp_dir().join(format!("annulus-show-{}", std::process::id()));
+    let mut bar = Bar::new("reading");
+    let opened = Cache::open(
+        std::slice::from_ref(file),
+        records,
+        &tokenizer,
+        &folder,
+        &mut |done, total| {
+            bar.show(done, total);
+        },
+    );
+    bar.finish();
+    let shown = opened.map_err(Failure::from).and_then(|made| cache(made, &tokenizer, *tokens));
+    remove(&folder);
+    shown
+}
+
+fn remove(folder: &Path) {
+    // A folder below the temporary one that stays harms nobody.
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+fn cache(cache: Cache, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure> {
+    let (tokens, documents) = (cache.tokens(), cache.documents().len());
+    let plural = if documents == 1 { "" } else { "s" };
+    print::line(&format!("{tokens} tokens in {documents} document{plural}"));
+    if cache.vocabulary() > tokenizer.vocabulary() {
+        let (found, wanted) = (cache.vocabulary() - 1, tokenizer.vocabulary());
+        let hint = "name the tokenizer that made it: `--tokenizer FILE`".to_owned();
+        let message = format!("the cache has token {found}, the tokenizer {wanted} tokens");
+        return Err(Failure::new(crate::failure::DATA, message, Some(hint)));
+    }
+    let shown = (most as u64).min(tokens.saturating_sub(1)) as usize;
+    if shown == 0 {
+        return Ok(());
+    }
+    let cache = Arc::new(cache);
+    let sequence = if cache.is_marked() {
+        // The first record, whole.
+        let most = tokens as usize;
+        let packing = Arc::new(Packing::new(cache, most, Longer::Refuse)?);
+        Packed::new(packing, Window::Train, 0, 1, 0)?.batch(0)?
+    } else {
+        Windows::new(cache, Window::HeldOut, tokens, shown, 1, 0)?.batch(0)?
+    };
+    for sequence in &sequence {
+        print(sequence, tokenizer, most);
+    }
+    Ok(())
+}
+
+fn described(sequence: &Sequence, documents: usize) -> String {
+    let plural = if documents == 1 { "" } else { "s" };
+    let inputs = sequence.inputs.len();
+    let learned = counted(sequence);
+    format!("{inputs} tokens in {documents} document{plural}, {learned} learned")
+}
+
+fn print(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) {
+    print::line("  place   doc      id input                learned");
+    print::line(lines(sequence, tokenizer, most).trim_end());
+}

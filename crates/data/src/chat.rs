@@ -1,0 +1,277 @@
+//! Conversations to text, by the tokenizer's own chat template, with the parts that the assistant says.
+//!
+//! Which parts those are is told by the template, if it has `{% generation %}` as transformers wants it
+//! (`return_assistant_tokens_mask`). One that has not is rendered turn by turn: what comes on top of the
+//! conversation so far, with its invitation to answer, is the assistant's. That holds only where the
+//! beginning of a conversation is rendered the same whatever follows, which is checked.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use minijinja::{Environment, ErrorKind, Value, context};
+use serde_json::Value as Json;
+
+use crate::files::{described, object, read_error};
+use crate::{DataError, Tokenizer};
+
+/// Who may speak.
+const ROLES: [&str; 7] =
+    ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
+
+/// Whose words are learned.
+const ASSISTANT: &str = "assistant";
+
+/// What stands around the assistant's words in a rendered text: no characters, by Unicode's own rule.
+const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
+
+/// What the template is called in messages about it.
+const NAME: &str = "chat_template";
+
+/// A chat template, ready to render.
+#[derive(Debug)]
+pub struct Chat {
+    environment: Environment<'static>,
+    /// `bos_token` and its like.
+    special: BTreeMap<String, String>,
+    /// Whether the template says itself what the assistant says.
+    marked: bool,
+    hash: blake3::Hash,
+}
+
+/// A conversation as text, and where in it, in bytes, the assistant speaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    /// The text, with everything that the template adds.
+    pub text: String,
+    /// The assistant's parts, in order.
+    pub learned: Vec<Range<usize>>,
+}
+
+impl Chat {
+    /// The template beside the tokenizer's file: `chat_template.jinja`, or `chat_template` in
+    /// `tokenizer_config.json`.
+    pub fn open(tokenizer: &Tokenizer) -> Result<Chat, DataError> {
+        let Tokenizer::Json(json) = tokenizer else {
+            return Err(DataError::NoTemplate { path: None });
+        };
+        let config = json.folder.join("tokenizer_config.json");
+        let about: Json = match read(&config)? {
+            Some(text) => serde_json::from_str(&text).map_err(|error| DataError::Template {
+                path: config.clone(),
+                message: error.to_string(),
+            })?,
+            None => Json::Null,
+        };
+        let alone = json.folder.join("chat_template.jinja");
+        let (path, template) = match (read(&alone)?, template(&about)) {
+            (Some(text), _) => (alone, text),
+            (None, Some(text)) => (config, text.to_owned()),
+            (None, None) => return Err(DataError::NoTemplate { path: Some(config) }),
+        };
+        Chat::new(&template, specials(&about))
+            .map_err(|error| DataError::Template { path, message: described_template(&error) })
+    }
+
+    /// Of the template's text.
+    fn new(template: &str, special: BTreeMap<String, String>) -> Result<Chat, minijinja::Error> {
+        let (template, marked) = filtered(template);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(template.as_bytes());
+        for (name, token) in &special {
+            hasher.update(format!("\0{name}\0{token}").as_bytes());
+        }
+        let mut environment = Environment::new();
+        // As transformers sets it.
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment
+            .add_filter("generation", |text: String| format!("{}{text}{}", MARKS[0], MARKS[1]));
+        environment.add_filter("tojson", |value: Value| -> Result<String, minijinja::Error> {
+            let text = serde_json::to_string(&value);
+            text.map_err(|error| {
+                minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string())
+            })
+        });
+        environment.add_function("raise_exception", |message: String| -> Result<Value, _> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_template_owned(NAME, template)?;
+        Ok(Chat { environment, special, marked, hash: hasher.finalize() })
+    }
+
+    /// Whether the template itself says what the assistant says, by `{% generation %}`; else it is
+    /// rendered turn by turn.
+    pub fn is_marked(&self) -> bool {
+        self.marked
+    }
+
+    /// What rendered texts are a function of.
+    pub(crate) fn hash(&self) -> &blake3::Hash {
+        &self.hash
+    }
+
+    /// Renders `line`, `{"messages": [{"role": …, "content": …}, …]}`; else what is wrong with it.
+    pub(crate) fn render(&self, line: &str) -> Result<Rendered, String> {
+        object(line)?;
+        let record: Json = serde_json::from_str(line).map_err(|error| described(&error))?;
+        let messages = messages(&record)?;
+        if messages.iter().any(|message| message.to_string().contains(MARKS)) {
+            return Err(format!(
+                "it holds {:?} or {:?}, which are no characters",
+                MARKS[0], MARKS[1]
+            ));
+        }
+        if self.marked {
+            return marked(&self.text(&record, messages, false)?);
+        }
+        let text = self.text(&record, messages, false)?;
+        let mut learned: Vec<Range<usize>> = Vec::new();
+        for (turn, _) in messages.iter().enumerate().filter(|(_, message)| says(message)) {
+            let before = self.text(&record, &messages[..turn], true)?;
+            let after = self.text(&record, &messages[..=turn], false)?;
+            if !(after.starts_with(&before) && text.starts_with(&after)) {
+                return Err(format!(
+                    "the template renders turn {} otherwise than what comes before and after it, \
+                     and has no `{{% generation %}}`",
+                    turn + 1
+                ));
+            }
+            learned.push(before.len()..after.len());
+        }
+        Ok(Rendered { text, learned })
+    }
+
+    fn text(&self, record: &Json, messages: &[Json], invite: bool) -> Result<String, String> {
+        let tools = Value::from_serialize(&record["tools"]);
+        let given = context! { messages, tools, add_generation_prompt => invite };
+        let all = context! { ..given, ..Value::from_serialize(&self.special) };
+        let template = self.environment.get_template(NAME);
+        let text = template.and_then(|template| template.render(all));
+        text.map_err(|error| format!("`{NAME}`: {}", described_template(&error)))
+    }
+}
+
+/// The record's messages, each of a known role, one at least the assistant's.
+fn messages(record: &Json) -> Result<&[Json], String> {
+    let Some(messages) = record.get("messages") else {
+        return Err("missing field `messages`".into());
+    };
+    let Some(messages) = messages.as_array().filter(|messages| !messages.is_empty()) else {
+        return Err("`messages` is no list of messages".into());
+    };
+    for (index, message) in messages.iter().enumerate() {
+        let turn = index + 1;
+        let role = match &message["role"] {
+            Json::String(role) => role,
+            Json::Null => return Err(format!("message {turn} has no `role`")),
+            other => return Err(format!("the role of message {turn} is {other}, wanted a text")),
+        };
+        if !ROLES.contains(&role.as_str()) {
+            let known = ROLES.map(|role| format!("`{role}`")).join(", ");
+            return Err(format!("the role of message {turn} is `{role}`, wanted one of {known}"));
+        }
+        let called = message.get("tool_calls").is_some();
+        match &message["content"] {
+            Json::String(_) => {}
+            Json::Null if called => {}
+            Json::Null => return Err(format!("message {turn} has no `content`")),
+            other => {
+                let kind = kind(other);
+                return Err(format!("the content of message {turn} is {kind}, wanted a text"));
+            }
+        }
+    }
+    if !messages.iter().any(says) {
+        return Err("no message is the `assistant`'s: there is nothing to learn".into());
+    }
+    Ok(messages)
+}
+
+fn says(message: &Json) -> bool {
+    message["role"] == ASSISTANT
+}
+
+fn kind(value: &Json) -> &'static str {
+    match value {
+        Json::Array(_) => "a list",
+        Json::Object(_) => "an object",
+        Json::Bool(_) => "true or false",
+        _ => "a number",
+    }
+}
+
+/// Takes the marks out of a text.
+fn marked(text: &str) -> Result<Rendered, String> {
+    let mut rendered = Rendered { text: String::with_capacity(text.len()), learned: Vec::new() };
+    for (index, part) in text.split(MARKS).enumerate() {
+        let start = rendered.text.len();
+        rendered.text.push_str(part);
+        if index % 2 == 1 && !part.is_empty() {
+            rendered.learned.push(start..rendered.text.len());
+        }
+    }
+    if rendered.learned.is_empty() {
+        return Err("the template renders nothing between its `{% generation %}` and \
+                    `{% endgeneration %}`"
+            .into());
+    }
+    Ok(rendered)
+}
+
+/// `{% generation %}` as a filter's block, which is trimmed as any block is; and whether there is one.
+fn filtered(template: &str) -> (String, bool) {
+    let mut out = String::with_capacity(template.len());
+    let (mut rest, mut found) = (template, false);
+    while let Some((before, tag)) = rest.split_once("{%") {
+        let end = tag.find("%}").unwrap_or(tag.len());
+        let (tag, after) = tag.split_at(end);
+        let word = tag.trim_matches(['-', '+', ' ', '\t', '\n']);
+        let tag = match word {
+            "generation" => tag.replace(word, "filter generation"),
+            "endgeneration" => tag.replace(word, "endfilter"),
+            _ => tag.to_owned(),
+        };
+        found |= word == "generation";
+        out.extend([before, "{%", &tag]);
+        rest = after;
+    }
+    out.push_str(rest);
+    (out, found)
+}
+
+/// The template in a `tokenizer_config.json`: a text, or of several the one called `default`.
+fn template(config: &Json) -> Option<&str> {
+    let found = &config[NAME];
+    found.as_str().or_else(|| {
+        let named = found.as_array()?.iter().find(|template| template["name"] == "default")?;
+        named["template"].as_str()
+    })
+}
+
+/// `bos_token` and its like: texts, or objects with `content`.
+fn specials(config: &Json) -> BTreeMap<String, String> {
+    let fields = config.as_object().into_iter().flatten();
+    let tokens = fields.filter(|(name, _)| name.ends_with("_token"));
+    let text = |value: &Json| value.as_str().or(value["content"].as_str()).map(str::to_owned);
+    tokens.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect()
+}
+
+fn read(path: &Path) -> Result<Option<String>, DataError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(read_error(path, source)),
+    }
+}
+
+fn described_template(error: &minijinja::Error) -> String {
+    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    match error.line() {
+        Some(line) => format!("{what} (line {line})"),
+        None => what,
+    }
+}

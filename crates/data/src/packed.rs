@@ -1,0 +1,224 @@
+//! Whole documents packed into sequences: none is cut, but where that is asked for.
+//!
+//! Documents are taken in order, and as many as fit make a sequence (`next fit`), so that what a sequence
+//! holds is known without a search; what is left is padding. No token is asked to foretell the next
+//! document's first, and none the padding. Which sequences a step reads is a function of (seed, step).
+
+use std::sync::Arc;
+
+use crate::random::Key;
+use crate::windows::Window;
+use crate::{Cache, DataError, Sequence, Source};
+
+/// What is no target.
+const IGNORED: i64 = -100;
+
+/// What becomes of a document that is longer than a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Longer {
+    /// It is an error.
+    Refuse,
+    /// What is beyond is left out.
+    Cut,
+    /// All of it is left out.
+    Drop,
+}
+
+/// How documents fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fit {
+    /// Sequences made.
+    pub sequences: u64,
+    /// Documents in them.
+    pub documents: u64,
+    /// Inputs in them that are no padding.
+    pub tokens: u64,
+    /// Documents whose end was left out.
+    pub cut: u64,
+    /// Documents left out: too long, or without a token to learn.
+    pub dropped: u64,
+}
+
+/// Documents packed into sequences: the plan alone, shared by what is trained on and what is held out.
+#[derive(Debug)]
+pub struct Packing {
+    cache: Arc<Cache>,
+    tokens: u64,
+    longer: Longer,
+    /// The documents that are kept.
+    kept: Vec<u64>,
+    /// Where in `kept` each sequence begins.
+    begins: Vec<usize>,
+    fit: Fit,
+}
+
+impl Packing {
+    /// Packs the documents of `cache` into sequences of `tokens` inputs.
+    pub fn new(cache: Arc<Cache>, tokens: usize, longer: Longer) -> Result<Packing, DataError> {
+        if tokens == 0 {
+            return Err(DataError::TooFew { what: "data.tokens", found: 0, wanted: 1 });
+        }
+        let (kept, begins, fit) = (Vec::new(), Vec::new(), Fit::default());
+        let mut packing = Packing { cache, tokens: tokens as u64, longer, kept, begins, fit };
+        let mut free = 0;
+        for document in 0..packing.cache.documents().len() as u64 {
+            let Some(inputs) = packing.admit(document)? else {
+                packing.fit.dropped += 1;
+                continue;
+            };
+            if inputs > free {
+                packing.begins.push(packing.kept.len());
+                free = packing.tokens;
+            }
+            free -= inputs;
+            packing.kept.push(document);
+            packing.fit.tokens += inputs;
+        }
+        packing.fit.documents = packing.kept.len() as u64;
+        packing.fit.sequences = packing.begins.len() as u64;
+        Ok(packing)
+    }
+
+    /// How documents fit.
+    pub fn fit(&self) -> Fit {
+        self.fit
+    }
+
+    /// The inputs of a document that is kept.
+    fn admit(&mut self, document: u64) -> Result<Option<u64>, DataError> {
+        let (start, length) = self.place(document);
+        let wanted = self.tokens + 1;
+        if length > wanted {
+            match self.longer {
+                Longer::Refuse => {
+                    let document = document as usize + 1;
+                    return Err(DataError::TooLong { document, found: length, wanted });
+                }
+                Longer::Drop => return Ok(None),
+                Longer::Cut => {}
+            }
+        }
+        let inputs = length.min(wanted).saturating_sub(1);
+        let taught = (start + 1..=start + inputs).any(|place| self.cache.learns(place));
+        if taught && length > wanted {
+            self.fit.cut += 1;
+        }
+        Ok(taught.then_some(inputs))
+    }
+
+    /// Where a document begins, and how many tokens it has.
+    fn place(&self, document: u64) -> (u64, u64) {
+        let starts = &self.cache.documents()[document as usize..];
+        let end = starts.get(1).copied().unwrap_or(self.cache.tokens());
+        (starts[0], end - starts[0])
+    }
+
+    fn sequence(&self, index: u64) -> Sequence {
+        let end = self.begins.get(index as usize + 1).copied().unwrap_or(self.kept.len());
+        let room = self.tokens as usize;
+        let mut inputs = Vec::with_capacity(room);
+        let mut targets = Vec::with_capacity(room);
+        let mut documents = Vec::new();
+        for &document in &self.kept[self.begins[index as usize]..end] {
+            let (start, length) = self.place(document);
+            let mut ids = vec![0; length.min(self.tokens + 1) as usize];
+            self.cache.read(start, &mut ids);
+            let shifted = Sequence::shifted(&ids);
+            documents.push(shifted.inputs.len());
+            inputs.extend(shifted.inputs);
+            let learned = (start + 1..).zip(shifted.targets);
+            targets.extend(learned.map(
+                |(place, target)| {
+                    if self.cache.learns(place) { target } else { IGNORED }
+                },
+            ));
+        }
+        let padding = room - inputs.len();
+        documents.extend((padding > 0).then_some(padding));
+        inputs.resize(room, 0);
+        targets.resize(room, IGNORED);
+        Sequence { inputs, targets, documents }
+    }
+}
+
+/// Packed sequences: those that are trained on, or the last ones, which are not.
+#[derive(Debug)]
+pub struct Packed {
+    packing: Arc<Packing>,
+    window: Window,
+    /// The first sequence of the part, and how many it has.
+    start: u64,
+    count: u64,
+    batch: u64,
+    seed: u64,
+}
+
+impl Packed {
+    /// The part `window` of `packing`, of which the last `held_out` sequences are held out. Training
+    /// goes on for ever, in an order shuffled anew each epoch; what is held out comes in order.
+    pub fn new(
+        packing: Arc<Packing>,
+        window: Window,
+        held_out: u64,
+        batch: usize,
+        seed: u64,
+    ) -> Result<Packed, DataError> {
+        if batch == 0 {
+            return Err(DataError::TooFew { what: "data.batch", found: 0, wanted: 1 });
+        }
+        let all = packing.fit.sequences;
+        let (start, count, wanted) = match window {
+            Window::Train => (0, all.saturating_sub(held_out), held_out + 1),
+            Window::HeldOut => (all.saturating_sub(held_out), held_out.min(all), held_out),
+        };
+        if all < wanted {
+            return Err(DataError::FewSequences { found: all, wanted });
+        }
+        Ok(Packed { packing, window, start, count, batch: batch as u64, seed })
+    }
+
+    fn index(&self, index: u128) -> u64 {
+        match self.window {
+            Window::HeldOut => self.start + index as u64,
+            Window::Train => {
+                let count = u128::from(self.count);
+                let (epoch, index) = ((index / count) as u64, (index % count) as u64);
+                let key = Key::new("annulus packed sequences of an epoch", &[self.seed, epoch]);
+                self.start + key.permute(index, self.count)
+            }
+        }
+    }
+}
+
+impl Source for Packed {
+    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
+        if let Some(batches) = self.batches().filter(|&batches| step >= batches) {
+            return Err(DataError::End { step, batches });
+        }
+        let first = u128::from(step) * u128::from(self.batch);
+        let rows = (0..self.batch).map(|row| self.index(first + u128::from(row)));
+        Ok(rows.map(|index| self.packing.sequence(index)).collect())
+    }
+
+    fn batches(&self) -> Option<u64> {
+        match self.window {
+            Window::Train => None,
+            Window::HeldOut => Some(self.count / self.batch),
+        }
+    }
+
+    fn fingerprint(&self) -> String {
+        let Packing { cache, tokens, longer, .. } = &*self.packing;
+        let mut hasher = blake3::Hasher::new();
+        let what = format!("packed {:?} {longer:?} of {}", self.window, cache.fingerprint());
+        hasher.update(what.as_bytes());
+        for number in [self.start, self.count, *tokens, self.batch, self.seed] {
+            hasher.update(&number.to_le_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.packing.cache.vocabulary()
+    }
+}

@@ -1,0 +1,133 @@
+//! A tokenizer of one's own: byte pairs learned from texts, the same every time.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+
+use tokenizers::decoders::byte_level::ByteLevel as Decoder;
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::processors::template::TemplateProcessing;
+use tokenizers::{AddedToken, SplitDelimiterBehavior};
+
+use crate::files::{Lines, Utf8, blocks, line_error, list, text_of};
+use crate::{DataError, Records};
+
+/// What follows every document.
+const END: &str = "<|endoftext|>";
+
+/// How texts are split into words: as GPT-4 and Llama 3 do.
+const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// The bytes and the end of a document: the fewest tokens.
+const FEWEST: usize = 257;
+
+/// Blocks of text that are read ahead.
+const AHEAD: usize = 4;
+
+/// A block without white space is torn from here on, in bytes.
+const LONGEST: usize = 1 << 22;
+
+/// What training found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trained {
+    /// How many tokens there are: fewer than asked for where no pair of neighbours is left to merge.
+    pub vocabulary: usize,
+}
+
+/// Learns a byte-level tokenizer of `vocabulary` tokens from `inputs` (files, and folders walked in name
+/// order; of `records`), and writes it to `out` as a `tokenizer.json`.
+///
+/// Memory grows with the number of different words. Equal inputs give equal files.
+pub fn train_tokenizer(
+    inputs: &[PathBuf],
+    records: Records,
+    vocabulary: usize,
+    out: &Path,
+) -> Result<Trained, DataError> {
+    if vocabulary < FEWEST {
+        return Err(DataError::TooFew { what: "--vocab", found: vocabulary, wanted: FEWEST });
+    }
+    let files = list(inputs, records)?;
+    let broken = |error: Box<dyn std::error::Error + Send + Sync>| DataError::Tokenizer {
+        path: out.to_owned(),
+        message: error.to_string(),
+    };
+    let (send, texts) = sync_channel(AHEAD);
+    let (read, trained) = thread::scope(|scope| {
+        let reader =
+            scope.spawn(move || files.iter().try_for_each(|file| read(file, records, &send)));
+        let trained = learn(texts.into_iter(), vocabulary);
+        (reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), trained)
+    });
+    read?;
+    let tokenizer = trained.map_err(broken)?;
+    let found = tokenizer.get_vocab_size(true);
+    let text = tokenizer.to_string(true).map_err(broken)?;
+    let written = std::fs::write(out, text + "\n");
+    written.map_err(|source| DataError::Write { path: out.to_owned(), source })?;
+    Ok(Trained { vocabulary: found })
+}
+
+fn learn(
+    texts: impl Iterator<Item = String> + Send,
+    vocabulary: usize,
+) -> tokenizers::Result<tokenizers::Tokenizer> {
+    let words = SplitPattern::Regex(WORDS.to_owned());
+    let words = Split::new(words, SplitDelimiterBehavior::Isolated, false)?;
+    let bytes = ByteLevel::new(false, true, false);
+    let mut tokenizer = tokenizers::Tokenizer::new(BPE::default());
+    tokenizer
+        .with_pre_tokenizer(Some(Sequence::new(vec![words.into(), bytes.into()])))
+        .with_decoder(Some(Decoder::default()));
+    let end = AddedToken::from(END, true);
+    let mut trainer: TrainerWrapper = BpeTrainer::builder()
+        .vocab_size(vocabulary)
+        .show_progress(false)
+        .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+        .special_tokens(vec![end])
+        .build()
+        .into();
+    tokenizer.train(&mut trainer, texts)?;
+    let id = tokenizer.token_to_id(END).ok_or("the end of a document has no id")?;
+    let framed = TemplateProcessing::builder()
+        .try_single(vec!["$A", END])?
+        .special_tokens(vec![(END, id)])
+        .build()?;
+    tokenizer.with_post_processor(Some(framed));
+    Ok(tokenizer)
+}
+
+/// Sends the texts of `file`, in blocks that end with white space. A receiver that is gone has failed,
+/// and says why.
+fn read(file: &Path, records: Records, send: &SyncSender<String>) -> Result<(), DataError> {
+    let mut utf8 = Utf8::new(file);
+    let mut lines = Lines::new(file);
+    let mut open = String::new();
+    let whole = |text: &str| {
+        let _ = send.send(text.to_owned());
+        Ok(())
+    };
+    let mut of_line = |number, line: &str| {
+        whole(&text_of(line).map_err(|message| line_error(file, number, message))?)
+    };
+    blocks(file, &mut |block| {
+        utf8.push(block, &mut |text| {
+            if records == Records::Lines {
+                return lines.push(text, &mut of_line);
+            }
+            open.push_str(text);
+            let words =
+                open.rfind(char::is_whitespace).or((open.len() > LONGEST).then_some(open.len()));
+            let Some(end) = words else { return Ok(()) };
+            let rest = open.split_off(end);
+            whole(&std::mem::replace(&mut open, rest))
+        })
+    })?;
+    utf8.finish()?;
+    lines.finish(&mut of_line)?;
+    whole(&open)
+}

@@ -1,0 +1,70 @@
+//! Tokenizers of one's own: the same every time, of every byte, with an end to every document.
+
+use std::fs;
+
+use annulus_data::{Records, Tokenizer, train_tokenizer};
+
+#[test]
+fn a_tokenizer_is_trained_and_reads_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let text = "Call me Ishmael. Some years ago—never mind how long precisely. ";
+    fs::write(path("a.txt"), text.repeat(30)).unwrap();
+    let inputs = [path("a.txt")];
+    let train = |vocabulary, out: &str| {
+        train_tokenizer(&inputs, Records::Text, vocabulary, &path(out)).unwrap().vocabulary
+    };
+    assert_eq!(train(290, "one.json"), 290);
+    train(290, "two.json");
+    assert_eq!(fs::read(path("one.json")).unwrap(), fs::read(path("two.json")).unwrap());
+    let tokenizer = Tokenizer::open(path("one.json").to_str().unwrap()).unwrap();
+    assert_eq!(
+        (tokenizer.vocabulary(), tokenizer.before(true), tokenizer.after()),
+        (290, &[][..], &[0][..])
+    );
+    for text in [text, "中文 🦀\r\n\0 e\u{301}", ""] {
+        let mut ids = Vec::new();
+        tokenizer.encode(text, &mut |part| ids.extend_from_slice(part)).unwrap();
+        assert_eq!(tokenizer.decode(&ids), text);
+    }
+    // No pair is left long before: said, not filled up.
+    assert!(train(100_000, "three.json") < 1000);
+    // Lines of JSON with the same texts.
+    let lines = format!("{{\"text\": {text:?}}}\n").repeat(30);
+    fs::write(path("a.jsonl"), lines).unwrap();
+    let found = train_tokenizer(&[path("a.jsonl")], Records::Lines, 290, &path("four.json"));
+    assert_eq!(found.unwrap().vocabulary, 290);
+}
+
+#[test]
+fn what_cannot_be_trained_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, out) = (folder.path().join("a.txt"), folder.path().join("out.json"));
+    fs::write(&input, "a").unwrap();
+    let error =
+        train_tokenizer(std::slice::from_ref(&input), Records::Text, 256, &out).unwrap_err();
+    assert_eq!(error.to_string(), "--vocab is 256, wanted at least 257");
+    fs::write(&input, b"caf\xe9 ").unwrap();
+    let error = train_tokenizer(&[input], Records::Text, 300, &out).unwrap_err();
+    assert!(error.to_string().ends_with("is not UTF-8 at byte 3"), "{error}");
+    assert!(!out.exists());
+}
+
+/// A model's `bos_token_id` and `eos_token_id` are held to the tokenizer's.
+#[test]
+fn special_tokens_are_held_to_the_models() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, out) = (folder.path().join("a.txt"), folder.path().join("out.json"));
+    fs::write(&input, "a").unwrap();
+    train_tokenizer(&[input], Records::Text, 257, &out).unwrap();
+    let tokenizer = Tokenizer::open(out.to_str().unwrap()).unwrap();
+    let said =
+        |begin: &[u32], end: &[u32]| tokenizer.check_special(begin, end).unwrap_err().to_string();
+    for end in [&[][..], &[0], &[7, 0]] {
+        tokenizer.check_special(&[1], end).unwrap();
+    }
+    let ends = "the tokenizer ends documents with 0 (`<|endoftext|>`), but eos_token_id of the model is 2, 3";
+    assert_eq!(said(&[], &[2, 3]), ends);
+    let beyond = "the tokenizer has 257 tokens, but bos_token_id of the model is 128000";
+    assert_eq!(said(&[128_000], &[]), beyond);
+}

@@ -1,0 +1,85 @@
+//! Conversations: only what the assistant says is learned, the same on any number of ranks.
+
+use std::fmt::Write as _;
+
+use annulus_data::{Records, train_tokenizer};
+use annulus_tests::runs::{Place, difference, losses};
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+
+const TEMPLATE: &str = "{% for message in messages %}<{{ message.role }}>{% if message.role == \
+'assistant' %}{% generation %}{{ message.content }}</s>{% endgeneration %}{% else %}\
+{{ message.content }}{% endif %}{% endfor %}";
+
+const CHAT: [&str; 6] = [
+    "data.format=chat",
+    "data.path=chats.jsonl",
+    "data.tokenizer=tokenizer.json",
+    "data.tokens=96",
+    "attention.documents=data",
+    "data.evaluate=3",
+];
+
+/// How far losses may be off, relatively, when they are summed in another order.
+const REORDERED: f64 = 1e-5;
+
+fn place() -> Place {
+    let place = Place::new(ANNULUS);
+    let (input, out) = ([place.path("text.txt")], place.path("tokenizer.json"));
+    train_tokenizer(&input, Records::Text, 300, &out).expect("a tokenizer");
+    place.write("chat_template.jinja", TEMPLATE);
+    let words = ["alpha", "beta", "gamma", "delta"];
+    let mut lines = String::new();
+    for n in 0..40 {
+        let (asked, answer) = (words[n % 4].repeat(n % 3 + 1), words[(n + 1) % 4]);
+        let turns = format!(
+            r#"{{"role": "user", "content": "{asked} {n}"}}, {{"role": "assistant", "content": "{answer}"}}"#
+        );
+        writeln!(lines, r#"{{"messages": [{turns}]}}"#).expect("a text");
+    }
+    place.write("chats.jsonl", &lines);
+    place
+}
+
+#[test]
+fn losses_of_one_rank_are_those_of_four() {
+    let place = place();
+    let train = |output: &str, changes: &[&str]| {
+        place.train(output, &[&CHAT[..], changes].concat()).ended(0);
+        losses(&place.path(output))
+    };
+    let one = train("one", &["mesh.sequence=1", "attention.strategy=local"]);
+    assert!(!one.is_empty());
+    let splits = [
+        ("striped", ["mesh.sequence=4", "attention.strategy=striped"]),
+        // Contiguous: the last rank has little but padding, and often no target.
+        ("ring", ["mesh.sequence=4", "attention.strategy=ring"]),
+        ("megatron", ["mesh.sequence=4", "attention.strategy=megatron"]),
+    ];
+    for (output, changes) in splits {
+        let off = difference(&train(output, &changes), &one);
+        assert!(off < REORDERED, "{output}: {off:e}");
+    }
+}
+
+/// What is left out is said.
+#[test]
+fn what_is_too_long_is_warned_of() {
+    let place = place();
+    let long = format!(
+        r#"{{"messages": [{{"role": "assistant", "content": "{}"}}]}}"#,
+        "alpha 1 ".repeat(99)
+    );
+    let lines = std::fs::read_to_string(place.path("chats.jsonl")).expect("it was written");
+    place.write("chats.jsonl", &format!("{lines}{long}\n"));
+    let one = ["mesh.sequence=1", "attention.strategy=local", "schedule.steps=3"];
+    for (longer, code, said) in [
+        ("data.longer=drop", 0, "warning: 1 of 41 documents are left out: too long"),
+        ("data.longer=cut", 0, "warning: 1 of 41 documents are cut to 96 tokens"),
+        ("data.longer=refuse", 3, "more than the 97 that fit a sequence"),
+    ] {
+        let ran = place.train(longer, &[&CHAT[..], &one[..], &[longer]].concat());
+        ran.ended(code);
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
+}
