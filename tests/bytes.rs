@@ -246,7 +246,7 @@ impl Case {
         let meter = Metered::new(comm);
         let setting = Setting {
             strategy: self.strategy,
-            mask: plan.mask.clone(),
+            mask: plan.kinds[0].mask.clone(),
             tokens: self.tokens,
             heads: self.heads,
             gradients: self.back,
@@ -392,7 +392,7 @@ fn queries_travel_exactly_where_they_are_lighter() {
             let plan = Plan::new(open, None).unwrap_or_else(|problems| panic!("{problems}"));
             let (e, g) = (dtype.bytes(), 4);
             let lighter = group * (2 * dim * e + 8 + dim * g) < 2 * dim * (e + g);
-            assert_eq!(plan.back.how == Return::Queries, lighter, "{case:?} of {dim}");
+            assert_eq!(plan.kinds[0].back.how == Return::Queries, lighter, "{case:?} of {dim}");
             chosen[usize::from(lighter)] += 1;
         }
     }

@@ -90,6 +90,14 @@ fn planned_bytes_hold_for_meshes_micro_batches_windows_and_bf16() {
             check_bytes(&place, &format!("{strategy}-{name}"), &[&base[..], changes].concat());
         }
     }
+    let sliding = [
+        "attention.strategy=megatron",
+        "mesh.sequence=3",
+        "attention.sliding.layers=[0]",
+        "attention.sliding.window=6",
+        "attention.sliding.strategy=halo",
+    ];
+    check_bytes(&place, "sliding", &sliding);
     check_bytes(&place, "replicas", &["mesh.data=4", "mesh.sequence=1", "data.batch=4"]);
 }
 
@@ -175,6 +183,7 @@ fn experiments_are_read_without_running() {
         "check experiment.yaml --json",
         "plan experiment.yaml",
         "plan experiment.yaml --json",
+        "plan experiment.yaml attention.sliding.layers=[0] attention.sliding.window=6 attention.sliding.strategy=ring",
         "tokenize text.txt --out cache",
         "tokenize text.txt --out cache --json",
     ];

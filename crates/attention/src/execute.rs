@@ -14,7 +14,7 @@ use candle_core::{DType, Result, Tensor};
 
 use crate::buffers::Tensors;
 use crate::pass::Running;
-use crate::schedules::{Asked, Schedules, schedules};
+use crate::schedules::{Asked, Dealing, Schedules, schedules};
 
 /// Queries [B, Hq, S, D], keys and values [B, Hkv, S, D] of the positions on this rank.
 #[derive(Clone, Debug)]
@@ -120,8 +120,8 @@ impl Attention {
         kernel: Arc<dyn AttentionKernel>,
     ) -> std::result::Result<Attention, AttentionError> {
         let Setting { strategy, ref mask, tokens, heads, gradients, scale } = *setting;
-        let (mask, weights) = (mask.clone(), weights.to_vec());
-        let asked = Asked { strategy, layout, mask, tokens, heads, gradients, weights };
+        let (mask, dealing) = (mask.clone(), Dealing::Weighted(weights.to_vec()));
+        let asked = Asked { strategy, layout, mask, tokens, heads, gradients, dealing };
         let schedules = schedules(asked.clone())?;
         Ok(Attention {
             mask: asked.mask,
@@ -135,6 +135,17 @@ impl Attention {
             kernel,
             kept: Arc::default(),
         })
+    }
+
+    /// Another attention on the same rank, over positions that are dealt as they are for this one: layers may differ, but what a rank
+    /// holds of the residual stream is the same in all. The two run one after the other, never at once.
+    pub fn beside(&self, setting: &Setting) -> std::result::Result<Attention, AttentionError> {
+        let Setting { strategy, ref mask, tokens, heads, gradients, scale } = *setting;
+        let (mask, dealing) = (mask.clone(), Dealing::Dealt(self.positions.clone()));
+        let layout = self.schedules.forward.layout;
+        let asked = Asked { strategy, layout, mask, tokens, heads, gradients, dealing };
+        let schedules = schedules(asked.clone())?;
+        Ok(Attention { mask: asked.mask, scale, heads, schedules, ..self.clone() })
     }
 
     /// The same schedules for a batch under a mask of its own, which shows nothing that the mask they were made for does not:

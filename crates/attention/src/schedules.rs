@@ -17,8 +17,16 @@ pub(crate) struct Asked {
     pub(crate) tokens: usize,
     pub(crate) heads: Heads,
     pub(crate) gradients: Return,
-    /// Of the ranks, one for each.
-    pub(crate) weights: Vec<usize>,
+    pub(crate) dealing: Dealing,
+}
+
+/// Who holds what.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Dealing {
+    /// In proportion to the weights of the ranks, one for each.
+    Weighted(Vec<usize>),
+    /// As it is dealt already.
+    Dealt(Arc<[Positions]>),
 }
 
 /// Both schedules of all ranks, proved.
@@ -49,9 +57,16 @@ pub(crate) fn schedules(asked: Asked) -> Result<Arc<Schedules>, AttentionError> 
 
 impl Asked {
     fn made(&self) -> Result<Schedules, AttentionError> {
-        let Asked { strategy, layout, ref mask, tokens, heads, gradients, ref weights } = *self;
-        strategy.check(weights.len(), heads).map_err(AttentionError::Strategy)?;
-        let dealt = layout.deal_weighted(mask, tokens, weights);
+        let Asked { strategy, layout, ref mask, tokens, heads, gradients, ref dealing } = *self;
+        let world = match dealing {
+            Dealing::Weighted(weights) => weights.len(),
+            Dealing::Dealt(positions) => positions.len(),
+        };
+        strategy.check(world, heads).map_err(AttentionError::Strategy)?;
+        let dealt = match dealing {
+            Dealing::Weighted(weights) => layout.deal_weighted(mask, tokens, weights),
+            Dealing::Dealt(positions) => Ok(positions.to_vec()),
+        };
         let dealt = dealt.map_err(|error| AttentionError::Strategy(StrategyError::Deal(error)))?;
         let split = Split::new(mask, layout, dealt, heads);
         let forward = proved(strategy.forward(&split))?;
@@ -80,7 +95,7 @@ mod tests {
             tokens,
             heads: Heads { query: 2, key_value: 1 },
             gradients: Return::Reversed,
-            weights: vec![1; 3],
+            dealing: Dealing::Weighted(vec![1; 3]),
         };
         let first = schedules(asked(97)).expect("a ring runs on three ranks");
         let same = schedules(asked(97)).expect("the same");

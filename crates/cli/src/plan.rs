@@ -32,9 +32,9 @@ fn on_cluster(
     cluster: &Cluster,
 ) -> Done {
     let choice = Choice::among(experiment, vocabulary, cluster)?;
-    let written = Some(experiment.attention.strategy);
-    let strategy = if experiment.attention.automatic { choice.chosen } else { written };
-    let grid = strategy.map(|strategy| Grid::of(experiment, vocabulary, strategy, cluster));
+    let open = experiment.attention.is_open();
+    let split = if open { choice.settled(experiment) } else { Some(experiment.clone()) };
+    let grid = split.map(|split| Grid::of(&split, vocabulary, split.attention.strategy, cluster));
     if let (Some(path), Some(grid)) = (&arguments.svg, &grid) {
         write(path, &grid.to_svg(&experiment.name))?;
     }

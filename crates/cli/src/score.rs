@@ -8,7 +8,7 @@ use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Recompute, read_config};
 use annulus_model::Llama;
 use annulus_sequence::{Heads, Mask, Wire};
-use annulus_train::{Setup, Want, model_config, open_device, score};
+use annulus_train::{Attending, Setup, Want, model_config, open_device, score};
 use candle_core::{DType, Device, Tensor};
 
 use crate::Done;
@@ -34,14 +34,13 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let specification = Llama::specification(&config);
     let weights = annulus_model::load(&arguments.model, &specification, DType::F32)?;
     print::warn_of_device(arguments.split.device);
+    let layers = (0..config.num_hidden_layers).collect();
     let setup = Setup {
         processor: open_device(arguments.split.device)?,
         config,
-        mask: Mask::causal(),
+        kinds: vec![Attending { layers, mask: Mask::causal(), strategy, returning: backward }],
         packed: false,
-        strategy,
         layout: Some(layout),
-        returning: backward,
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,
         dropout: false,

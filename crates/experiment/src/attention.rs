@@ -52,6 +52,24 @@ pub struct Attention {
     pub wire: Wire<Option<Element>>,
     /// The probability that a weight is left out while training; default 0.
     pub dropout: f64,
+    /// `sliding:` layers that see a window.
+    pub sliding: Option<Sliding>,
+}
+
+/// `sliding:` what differs in some layers. Who holds which positions is the same in all: the residual
+/// stream stays where it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sliding {
+    /// Which layers, rising.
+    pub layers: Vec<Range<usize>>,
+    /// Keys a query sees there, itself included.
+    pub window: usize,
+    /// `strategy:` with `exchange:`, `shape:` and `groups:`; default: the other layers'.
+    pub strategy: Strategy,
+    /// As [`Attention::automatic`].
+    pub automatic: bool,
+    /// As [`Attention::backward`]; default: the other layers', where the strategy is theirs.
+    pub backward: Option<Return>,
 }
 
 /// `mask:`
@@ -140,6 +158,16 @@ impl Dealt {
         })
     }
 
+    /// A layout as one writes it.
+    pub(crate) fn of(layout: Layout) -> Dealt {
+        match layout {
+            Layout::Contiguous => Dealt::Contiguous,
+            Layout::Striped { width } => Dealt::Striped { width },
+            Layout::Zigzag => Dealt::Zigzag,
+            Layout::Balanced { width } => Dealt::Balanced { width: Some(width) },
+        }
+    }
+
     /// The stripe that is written beside the word.
     pub fn stripe(self) -> Option<usize> {
         match self {
@@ -164,6 +192,11 @@ impl Dealt {
 }
 
 impl Attention {
+    /// Whether the strategy of any layer is to be chosen.
+    pub fn is_open(&self) -> bool {
+        self.automatic || self.sliding.as_ref().is_some_and(|sliding| sliding.automatic)
+    }
+
     /// How positions are dealt.
     pub(crate) fn layout(&self, tokens: usize, ranks: usize) -> Layout {
         let own = || self.strategy.layout();

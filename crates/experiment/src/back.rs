@@ -8,7 +8,7 @@
 use annulus_sequence::{Bytes, Return};
 
 use crate::report::size;
-use crate::{Attention, Plan, Problems, return_word};
+use crate::{LayerKind, Plan, Problems, return_word};
 
 /// What travels backward, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,16 +23,17 @@ pub struct Back {
 }
 
 impl Plan {
-    /// The way back that is written, or the one that sends least; and what all ways send.
-    pub(crate) fn ways_back(&self) -> Result<Back, Problems> {
-        let Attention { strategy, backward, .. } = self.experiment.attention;
-        let split = self.split()?;
+    /// The way back that is written for some layers, or the one that sends least; and what all ways
+    /// send.
+    pub(crate) fn ways_back(&self, kind: &LayerKind) -> Result<Back, Problems> {
+        let (strategy, backward) = (kind.strategy, kind.written);
+        let split = self.split(kind)?;
         let mut sent = Vec::new();
         // Of equals the first is taken.
         for how in [Return::Reversed, Return::Queries, Return::Travelling] {
             if strategy.returns().contains(&how) {
                 let schedule = strategy.backward(&split, how);
-                let schedule = schedule.map_err(|error| self.refused(&error))?;
+                let schedule = schedule.map_err(|error| self.refused(kind, &error))?;
                 let bytes = Bytes::of(&schedule, self.block()).0.into_iter().max();
                 sent.push((how, bytes.unwrap_or_default()));
             }

@@ -1,18 +1,17 @@
 //! From typed values to the experiment: one line per key.
 
+mod attention;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use annulus_sequence::{Exchange, Part, Strategy, Wire};
+use attention::attention;
+pub(crate) use attention::contradictions;
 
-use crate::table::AUTO;
 use crate::values::Values;
-use crate::wire::wire_key;
 use crate::{
-    Attention, Bound, Contradiction, Data, Dealt, Decay, Device, Dtype, Element, Every, Experiment,
-    Format, Kernel, Longer, MaskKind, Memory, Mesh, Model, ModelSource, Optimizer, Pack, Packed,
-    Pattern, Places, Problem, Recompute, Schedule, Shape, Traced, WeightsFrom, Wording,
-    return_from_word,
+    Bound, Data, Decay, Device, Dtype, Every, Experiment, Format, Longer, Memory, Mesh, Model,
+    ModelSource, Optimizer, Pack, Places, Recompute, Schedule, Shape, Traced, WeightsFrom,
 };
 
 /// The experiment that `values` describe, unless something that it needs was refused.
@@ -113,107 +112,6 @@ fn mesh(values: &Values) -> Option<Mesh> {
         deadline: values.seconds("mesh.deadline")?,
         cluster: values.optional("mesh.cluster", Values::text)?.map(PathBuf::from),
     })
-}
-
-/// The words that say how a sequence is split, and whether `auto` is one of them. Without a strategy it
-/// is `local`, which a later check refuses on more than one rank.
-fn wording<'a>(values: &Values, shape: Option<&'a [usize]>) -> Option<(Wording<'a>, bool)> {
-    let strategy = values.optional("attention.strategy", Values::text)?;
-    let automatic = strategy == Some(AUTO);
-    let strategy = strategy.filter(|_| !automatic);
-    let layout = values.optional("attention.layout", Values::text)?;
-    // Borrowed from the table, which outlives the file.
-    let layout = layout.and_then(|word| Dealt::WORDS.iter().copied().find(|known| *known == word));
-    let exchange = values.optional("attention.exchange", Values::text)?;
-    let words = Wording {
-        strategy: strategy.map_or(Some(Strategy::Local), Strategy::from_name)?,
-        exchange: exchange.and_then(Exchange::from_name),
-        shape,
-        groups: values.optional("attention.groups", Values::size)?,
-        layout,
-        stripe: values.optional("attention.stripe", Values::size)?,
-    };
-    Some((words, automatic))
-}
-
-/// Words that do not go together.
-pub(crate) fn contradictions(values: &Values, places: &Places) -> Vec<Problem> {
-    let shape = values.sizes("attention.shape");
-    let Some((words, automatic)) = wording(values, shape.as_deref()) else { return Vec::new() };
-    let problem = |key: &str, message: String, hint: &str| {
-        places.problem(&format!("attention.{key}"), message).hint(hint)
-    };
-    if !automatic {
-        let refused = words
-            .settled()
-            .err()
-            .map(|Contradiction { key, message, hint }| problem(key, message, &hint));
-        return refused.into_iter().collect();
-    }
-    let chosen = [
-        ("exchange", words.exchange.is_some()),
-        ("shape", words.shape.is_some()),
-        ("groups", words.groups.is_some()),
-        ("stripe", words.stripe.is_some() && words.layout.is_none()),
-    ];
-    let problem = |(key, written): (&str, bool)| {
-        let message = format!("`strategy: auto` chooses the `{key}` too");
-        written.then(|| problem(key, message, "drop it, or name the strategy"))
-    };
-    chosen.into_iter().filter_map(problem).collect()
-}
-
-fn attention(values: &Values) -> Option<Attention> {
-    let shape = values.optional("attention.shape", Values::sizes)?;
-    let (words, automatic) = wording(values, shape.as_deref())?;
-    let (strategy, layout) = match words.settled() {
-        Ok((strategy, layout)) if !automatic => (strategy, layout),
-        // Open, or refused by [`contradictions`].
-        _ => (words.strategy, words.layout.and_then(|word| Dealt::from_word(word, words.stripe))),
-    };
-    let backward = values.text("attention.backward")?;
-    let pattern = values.optional("attention.pattern", Values::text)?;
-    Some(Attention {
-        strategy,
-        automatic,
-        layout,
-        backward: return_from_word(backward),
-        mask: values.word("attention.mask", MaskKind::from_word)?,
-        prefix: values.optional("attention.prefix", Values::size)?,
-        documents: values.optional("attention.documents", packed)?,
-        padding: values.optional("attention.padding", Values::size)?,
-        window: values.optional("attention.window", Values::size)?,
-        pattern: pattern.and_then(Pattern::from_word),
-        stride: values.optional("attention.stride", Values::size)?,
-        columns: values.optional("attention.columns", Values::size)?,
-        sinks: values.optional("attention.sinks", Values::size)?,
-        global: values.optional("attention.global", Values::ranges)?,
-        kernel: values.word("attention.kernel", Kernel::from_word)?,
-        deterministic: values.truth("attention.deterministic")?,
-        wire: wire(values)?,
-        dropout: values.real("attention.dropout")?,
-    })
-}
-
-fn wire(values: &Values) -> Option<Wire<Option<Element>>> {
-    let of = |part| {
-        let key = format!("attention.wire.{}", wire_key(part));
-        let word = values.optional(&key, Values::text)?;
-        Some(word.and_then(Element::from_word))
-    };
-    Some(Wire {
-        query: of(Part::Query)?,
-        key_value: of(Part::KeyValue)?,
-        output: of(Part::Output)?,
-        query_gradient: of(Part::QueryGradient)?,
-        gradient: of(Part::Gradient)?,
-    })
-}
-
-/// A word is the only one there is.
-fn packed(values: &Values, key: &str) -> Option<Packed> {
-    let by_data = values.text(key).map(|_| Packed::ByData);
-    by_data.or_else(|| values.sizes(key).map(Packed::Lengths))
 }
 
 fn memory(values: &Values) -> Option<Memory> {

@@ -25,6 +25,7 @@ mod workspace;
 use annulus_sequence::{Alive, Part, Pass, Positions, Proof, Schedule};
 use workspace::{Tiles, tiles};
 
+use crate::passes::Passes;
 use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
 
 /// Bytes of an f32.
@@ -54,6 +55,11 @@ impl Shape {
         let layer = 2 * h * (a + k) + attention_bias + 3 * h * m + mlp_bias + 2 * h;
         let embeddings = if self.tie_word_embeddings { 1 } else { 2 };
         layers * layer + embeddings * vocabulary * h + h
+    }
+
+    /// What the sum of gradients hands over, where there is more than one rank.
+    pub(crate) fn gradient_sum(&self) -> u64 {
+        F32 * self.elements() + LOSS_AND_TARGETS
     }
 
     /// Elements of the largest parameter.
@@ -100,11 +106,11 @@ pub(crate) struct Share<'a> {
 pub(crate) type Proved = (Schedule, Proof);
 
 impl Share<'_> {
-    /// The share of a rank of both schedules, by its place along the sequence.
+    /// The share of a rank while layers of these schedules run, by its place along the sequence.
     pub(crate) fn new<'a>(
         plan: &'a Plan,
         memory: Settled,
-        [forward, backward]: [&Proved; 2],
+        Passes { forward, backward }: &Passes,
         place: usize,
     ) -> Share<'a> {
         let positions = &forward.0.positions;
@@ -120,11 +126,6 @@ impl Share<'_> {
         let tiles = [forward, backward].map(|pass| tiles(pass, place));
         let (made, scores) = (backward.1.made[place], forward.1.alive[place].scores as u64);
         Share { plan, memory, rows, most, element, widened, narrowed, tiles, made, scores }
-    }
-
-    /// What the sum of gradients hands over, where there is more than one rank.
-    pub(crate) fn gradient_sum(&self) -> u64 {
-        F32 * self.plan.shape.elements() + LOSS_AND_TARGETS
     }
 
     /// The peak of the rank.

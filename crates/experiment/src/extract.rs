@@ -181,8 +181,8 @@ impl Extraction<'_> {
                     self.values.typed.insert(below, typed);
                 }
             }
-            // Sections that are left out have their keys' defaults.
-            (Absent::Means(_), Kind::Section(groups)) => {
+            // Sections that are left out have their keys' defaults; those that need some are not there.
+            (Absent::Means(_), Kind::Section(groups)) if !needs(groups) => {
                 let empty = Node { value: Value::Mapping(Vec::new()), span: section.span };
                 self.section(&below, &empty, groups);
             }
@@ -237,6 +237,11 @@ impl Extraction<'_> {
             });
         }
     }
+}
+
+/// Whether a section of these keys must have one of them.
+fn needs(groups: &[&[Key]]) -> bool {
+    groups.iter().copied().flatten().any(|key| matches!(key.default, Absent::Required))
 }
 
 fn missing(path: &str, key: &Key, below: &str) -> (String, Option<String>) {

@@ -14,6 +14,7 @@ mod later;
 mod load;
 mod machine;
 mod mask;
+mod passes;
 mod plan;
 mod problem;
 mod proving;
@@ -21,6 +22,7 @@ mod quantity;
 mod report;
 mod rules;
 mod schema;
+mod sliding;
 mod source;
 mod split;
 mod support;
@@ -32,13 +34,13 @@ mod wire;
 mod written;
 
 pub use attention::{
-    Attention, Dealt, Kernel, MaskKind, Packed, Pattern, return_from_word, return_word,
+    Attention, Dealt, Kernel, MaskKind, Packed, Pattern, Sliding, return_from_word, return_word,
 };
 pub use back::Back;
 pub use choice::Settled;
 pub use cluster::{
     Candidate, Cell, Choice, Cluster, Comparison, Estimate, Grid, Hiding, Link, Load, Message,
-    Method, Overlap, Rates, Step, Walk, Way, Weighing, label, minimal_block, walk,
+    Method, Overlap, Rates, Shared, Step, Table, Walk, Way, Weighing, label, minimal_block, walk,
 };
 pub use config::{Shape, parse_config, read_config, write_config};
 pub use experiment::{
@@ -52,6 +54,7 @@ pub use proving::{Proved, Proving};
 pub use quantity::{bandwidth, binary_bandwidth};
 pub use report::size;
 pub use schema::schema;
+pub use sliding::LayerKind;
 pub use source::Places;
 pub use split::{Contradiction, Wording};
 pub use support::support;

@@ -5,8 +5,8 @@ use annulus_sequence::{Mask, Rule};
 
 use crate::{Attention, Experiment, Format, MaskKind, Packed, Pattern, Problem};
 
-/// The mask of every sequence. Documents that the data tells apart are in no plan.
-pub(crate) fn mask_of(attention: &Attention) -> Mask {
+/// The mask of every sequence in layers that see `window` keys. Documents that the data tells apart are in no plan.
+pub(crate) fn mask_of(attention: &Attention, window: Option<usize>) -> Mask {
     let mask = match (attention.mask, attention.prefix) {
         (MaskKind::Full, _) => Mask::full(),
         (MaskKind::Causal, None) => Mask::causal(),
@@ -20,13 +20,15 @@ pub(crate) fn mask_of(attention: &Attention) -> Mask {
         Pattern::Strided => Rule::Strided { stride },
         Pattern::Fixed => Rule::Fixed { block: stride, columns: attention.columns.unwrap_or(1) },
     });
+    // Where nothing hides a key, none is shown in spite of it.
+    let hides = window.is_some() || pattern.is_some();
     let rules = [
         documents,
         attention.padding.map(|padding| Rule::KeyPadding(vec![padding])),
-        attention.window.map(Rule::Window),
+        window.map(Rule::Window),
         pattern,
-        attention.sinks.map(Rule::Sinks),
-        attention.global.clone().map(Rule::Global),
+        attention.sinks.filter(|_| hides).map(Rule::Sinks),
+        attention.global.clone().filter(|_| hides).map(Rule::Global),
     ];
     rules.into_iter().flatten().fold(mask, Mask::and)
 }
@@ -34,7 +36,8 @@ pub(crate) fn mask_of(attention: &Attention) -> Mask {
 /// Keys that mean nothing without another one.
 pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
     let attention = &experiment.attention;
-    let hides = attention.window.is_some() || attention.pattern.is_some();
+    let windows = attention.window.is_some() || attention.sliding.is_some();
+    let hides = windows || attention.pattern.is_some();
     let causal = attention.mask == MaskKind::Causal;
     let fixed = attention.pattern == Some(Pattern::Fixed);
     let cases = [

@@ -1,17 +1,17 @@
 //! What an experiment means: every cross-check made, every number derived, nothing optional.
 
-use annulus_sequence::{
-    Bytes, Heads, Mask, Positions, Proof, Schedule, Split, StrategyError, pairs_between,
-    pairs_per_hop, prove,
-};
+use std::sync::Arc;
 
+use annulus_sequence::{Bytes, Positions, pairs_between, pairs_per_hop};
 use serde::Serialize;
 
+use crate::cluster::label;
 use crate::cost::Share;
-use crate::mask::mask_of;
+use crate::passes::Passes;
+use crate::sliding::kinds;
 use crate::{
-    Attention, Back, Choice, Cluster, Experiment, ModelSource, Packed, Problem, Problems,
-    Recompute, Settled, Shape, machine, read_config, rules,
+    Choice, Cluster, Experiment, LayerKind, ModelSource, Problem, Problems, Recompute, Settled,
+    Shape, machine, read_config, rules,
 };
 
 /// The tokenizer whose ids are the bytes, and one more between documents.
@@ -26,26 +26,22 @@ pub struct Plan {
     pub experiment: Experiment,
     /// The model's shape, with the vocabulary and `rope_theta` settled.
     pub shape: Shape,
-    /// The mask.
-    pub mask: Mask,
+    /// The kinds of layers, those of most keys first: one, unless some layers slide.
+    pub kinds: Vec<LayerKind>,
     /// Sequences per rank and micro-batch.
     pub micro_batch: usize,
     /// What is traded for memory. [`Plan::experiment`] says the same.
     pub memory: Settled,
     /// Micro-batches per optimizer step and rank.
     pub micro_batches: usize,
-    /// Visible (query, key) pairs of one sequence, per head and layer, that the slowest rank of
-    /// every hop computes, summed over the hops: what a forward pass takes when ranks wait for each
-    /// other.
-    pub slowest_pairs: u64,
     /// By rank of the world.
     pub ranks: Vec<RankPlan>,
-    /// What travels backward. [`Plan::experiment`] says the same.
-    pub back: Back,
     /// What one should know before it runs.
     pub doubts: Vec<String>,
     /// What `strategy: auto` chose from; `None` where the strategy was written.
     pub choice: Option<Choice>,
+    /// The schedules of every kind; none before they are proved.
+    pub(crate) passes: Vec<Arc<Passes>>,
 }
 
 /// What one rank will hold and hand over, per optimizer step.
@@ -56,13 +52,13 @@ pub struct RankPlan {
     pub rank: usize,
     /// The positions it holds of each of its sequences.
     pub positions: Positions,
-    /// Visible (query, key) pairs of its queries, for one head of one layer, over all its sequences
-    /// of the step.
-    pub pairs: u64,
+    /// Visible (query, key) pairs of its queries, for one head of one layer of every kind, over all
+    /// its sequences of the step.
+    pub pairs: Vec<u64>,
     /// Attention's forward bytes of all layers and micro-batches: keys and values in the model's
     /// dtype. With `recompute` attention is not run again, so this is all.
     pub forward: u64,
-    /// Attention's backward bytes, the way [`Plan::back`] says: queries, keys and values in the
+    /// Attention's backward bytes, the way [`LayerKind::back`] says: queries, keys and values in the
     /// model's dtype, gradients in f32.
     pub backward: u64,
     /// Bytes of the gradient sum. The trainer hands to `comm` one `all_reduce` over data and
@@ -101,6 +97,19 @@ impl Peak {
         self.classes().into_iter().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
     }
 
+    /// The larger of both, class by class.
+    pub(crate) fn most(self, other: Peak) -> Peak {
+        Peak {
+            weights: self.weights.max(other.weights),
+            gradients: self.gradients.max(other.gradients),
+            optimizer: self.optimizer.max(other.optimizer),
+            activations: self.activations.max(other.activations),
+            key_value: self.key_value.max(other.key_value),
+            workspace: self.workspace.max(other.workspace),
+            data: self.data.max(other.data),
+        }
+    }
+
     /// Every class by its name.
     pub fn classes(&self) -> [(&'static str, u64); 7] {
         [
@@ -132,7 +141,7 @@ impl Plan {
         vocabulary: Option<usize>,
         measure: impl FnOnce(usize) -> Cluster,
     ) -> Result<Plan, Problems> {
-        if !experiment.attention.automatic {
+        if !experiment.attention.is_open() {
             return Plan::of(experiment, vocabulary);
         }
         let broken = rules::check(&experiment);
@@ -144,56 +153,90 @@ impl Plan {
             None => this_machine(&experiment, measure),
         };
         let choice = Choice::among(&experiment, vocabulary, &cluster)?;
-        let Some(strategy) = choice.chosen else { return Err(choice.none(&experiment).into()) };
-        let attention = Attention { strategy, automatic: false, ..experiment.attention.clone() };
-        let plan = Plan::of(Experiment { attention, ..experiment }, vocabulary)?;
+        let Some(chosen) = choice.settled(&experiment) else {
+            return Err(choice.none(&experiment).into());
+        };
+        let plan = Plan::of(chosen, vocabulary)?;
         Ok(Plan { choice: Some(choice), ..plan })
     }
 
-    /// The plan of an experiment that names its strategy.
+    /// The plan of an experiment that names its strategies.
     pub(crate) fn of(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan, Problems> {
-        let mut plan = Plan::outline(experiment, vocabulary)?;
-        let passes = plan.passes()?;
-        plan.memory = plan.settled(&passes);
-        plan.experiment.memory = plan.experiment.memory.with(plan.memory);
-        plan.slowest_pairs = pairs_per_hop(&passes.forward.0)
-            .iter()
-            .filter_map(|ranks| ranks.iter().max())
-            .fold(0, |sum: u64, pairs| sum.saturating_add(*pairs))
-            .div_ceil(plan.shape.num_attention_heads as u64);
-        plan.ranks = plan.rank_plans(&passes);
-        plan.doubts = plan.doubts([&passes.forward.0, &passes.backward.0]);
-        Ok(plan)
+        Plan::outline(experiment, vocabulary, None)?.proved()
     }
 
-    /// What follows from the experiment without a proof: no rank has numbers yet.
+    /// The plan as if there were no layers but those of the kind of this number.
+    pub(crate) fn part(
+        experiment: Experiment,
+        vocabulary: Option<usize>,
+        kind: usize,
+    ) -> Result<Plan, Problems> {
+        Plan::outline(experiment, vocabulary, Some(kind))?.proved()
+    }
+
+    /// What the kinds of layers of an experiment are called.
+    pub(crate) fn titles(
+        experiment: &Experiment,
+        vocabulary: Option<usize>,
+    ) -> Result<Vec<String>, Problems> {
+        let shape = settled_shape(experiment, vocabulary)?;
+        Ok(kinds(experiment, &shape)?.iter().map(LayerKind::title).collect())
+    }
+
+    /// An outline with its numbers.
+    fn proved(mut self) -> Result<Plan, Problems> {
+        let passes = self.kinds.iter().map(|kind| Ok(Arc::new(self.passes_of(kind)?)));
+        self.passes = passes.collect::<Result<_, Problems>>()?;
+        self.memory = self.settled();
+        self.experiment.memory = self.experiment.memory.with(self.memory);
+        let heads = self.shape.num_attention_heads as u64;
+        for (kind, passes) in self.kinds.iter_mut().zip(&self.passes) {
+            kind.slowest_pairs = pairs_per_hop(&passes.forward.0)
+                .iter()
+                .filter_map(|ranks| ranks.iter().max())
+                .fold(0, |sum: u64, pairs| sum.saturating_add(*pairs))
+                .div_ceil(heads);
+        }
+        self.ranks = self.rank_plans();
+        self.doubts = self.doubts();
+        Ok(self)
+    }
+
+    /// What follows from the experiment without a proof, of all kinds of layers or of one: no rank has
+    /// numbers yet.
     pub(crate) fn outline(
         experiment: Experiment,
         vocabulary: Option<usize>,
+        only: Option<usize>,
     ) -> Result<Plan, Problems> {
         let broken = rules::check(&experiment);
         if !broken.is_empty() {
             return Err(Problems(broken));
         }
         let shape = settled_shape(&experiment, vocabulary)?;
-        let mask = mask_of(&experiment.attention);
+        let mut kinds = kinds(&experiment, &shape)?;
+        if let Some(only) = only {
+            kinds = vec![kinds.swap_remove(only)];
+        }
         let per_replica = experiment.data.batch / experiment.mesh.data;
         let micro_batch = experiment.memory.micro_batch.unwrap_or(per_replica);
         let mut plan = Plan {
             micro_batches: per_replica / micro_batch,
             experiment,
             shape,
-            mask,
+            kinds: Vec::new(),
             micro_batch,
             memory: Settled { recompute: Recompute::Layer, loss_chunk: 1, mlp_chunk: 1 },
-            slowest_pairs: 0,
             ranks: Vec::new(),
-            back: Back::default(),
             doubts: Vec::new(),
             choice: None,
+            passes: Vec::new(),
         };
-        plan.back = plan.ways_back()?;
-        plan.experiment.attention.backward = Some(plan.back.how);
+        for mut kind in kinds {
+            kind.back = plan.ways_back(&kind)?;
+            *plan.experiment.attention.backward_of(&kind) = Some(kind.back.how);
+            plan.kinds.push(kind);
+        }
         Ok(plan)
     }
 
@@ -202,83 +245,40 @@ impl Plan {
         self.experiment.mesh.data * self.experiment.mesh.sequence
     }
 
+    /// How its layers are split, in words: `ring`, or `megatron and halo`.
+    pub fn strategies(&self) -> String {
+        let mut labels: Vec<String> = self.kinds.iter().map(|kind| label(kind.strategy)).collect();
+        labels.dedup();
+        labels.join(" and ")
+    }
+
     /// Tokens of the vocabulary.
     pub fn vocabulary(&self) -> usize {
         // Settled in `new`.
         self.shape.vocab_size.unwrap_or_default()
     }
 
-    /// The schedules of both passes, forward first, not proved.
-    pub(crate) fn schedules(&self) -> Result<[Schedule; 2], Problems> {
-        let strategy = self.experiment.attention.strategy;
-        let split = self.split()?;
-        let forward = strategy.forward(&split).map_err(|error| self.refused(&error))?;
-        let backward = strategy.backward(&split, self.back.how);
-        Ok([forward, backward.map_err(|error| self.refused(&error))?])
-    }
-
-    /// The schedules of both passes, proved.
-    pub(crate) fn passes(&self) -> Result<Passes, Problems> {
-        let [forward, backward] = self.schedules()?;
-        let proof = |schedule: &Schedule| {
-            prove(schedule).map_err(|flaw| {
-                let strategy = schedule.strategy;
-                let message = format!("the schedule of `{strategy}` is wrong: {flaw}");
-                Problems::from(self.experiment.places.problem("attention.strategy", message))
-            })
-        };
-        let proofs = (proof(&forward)?, proof(&backward)?);
-        Ok(Passes { forward: (forward, proofs.0), backward: (backward, proofs.1) })
-    }
-
-    /// That the strategy cannot run so, at the key that asks for it.
-    pub(crate) fn refused(&self, error: &StrategyError) -> Problems {
-        let places = &self.experiment.places;
-        let key = match error {
-            StrategyError::Shape { .. } => "attention.shape",
-            StrategyError::Groups { .. } => "attention.groups",
-            _ => "attention.strategy",
-        };
-        let key = if places.contains(key) { key } else { "attention.strategy" };
-        let problem = places.problem(key, error.to_string());
-        match error.hint() {
-            Some(hint) => problem.hint(hint).into(),
-            None => problem.into(),
-        }
-    }
-
-    pub(crate) fn heads(&self) -> Heads {
-        let (query, key_value) = (self.shape.num_attention_heads, self.shape.num_key_value_heads);
-        Heads { query, key_value }
-    }
-
-    /// The sequence, dealt to the ranks in proportion to their weights.
-    pub(crate) fn split(&self) -> Result<Split, Problems> {
-        let Experiment { mesh, data, attention, .. } = &self.experiment;
-        let refused = |error: &StrategyError| self.refused(error);
-        attention.strategy.check(mesh.sequence, self.heads()).map_err(|e| refused(&e))?;
-        let layout = self.experiment.layout();
-        let weights = mesh.weights.clone().unwrap_or_else(|| vec![1; mesh.sequence]);
-        // Of documents that only the data knows, what is made must hold for all.
-        let by_data = attention.documents == Some(Packed::ByData);
-        let mask = if by_data { self.mask.of_any_documents() } else { self.mask.clone() };
-        let dealt = layout.deal_weighted(&mask, data.tokens, &weights);
-        let dealt = dealt.map_err(|error| refused(&StrategyError::Deal(error)))?;
-        Ok(Split::new(&mask, layout, dealt, self.heads()))
-    }
-
     /// What is traded for memory: chosen by what the ranks would hold.
-    fn settled(&self, passes: &Passes) -> Settled {
+    fn settled(&self) -> Settled {
         let needs = |memory: Settled| {
-            let peak = |place| {
-                let share = Share::new(self, memory, [&passes.forward, &passes.backward], place);
-                share.together(&share.peak())
-            };
-            let all = (0..self.experiment.mesh.sequence).map(peak).fold(0, u64::saturating_add);
+            let together = |place| self.held(memory, place).1;
+            let all = (0..self.experiment.mesh.sequence).map(together).fold(0, u64::saturating_add);
             all.saturating_mul(self.experiment.mesh.data as u64)
         };
-        let longest = passes.forward.0.positions.iter().map(Positions::tokens).max();
+        let longest = self.positions().iter().map(Positions::tokens).max();
         self.experiment.memory.settle(self.micro_batch * longest.unwrap_or_default(), needs)
+    }
+
+    /// Peak memory of the rank at `place` of a sequence: by class, and of all classes at once. What is
+    /// held while attention runs is the most of any kind of layers.
+    fn held(&self, memory: Settled, place: usize) -> (Peak, u64) {
+        let of_kind = |passes: &Arc<Passes>| {
+            let share = Share::new(self, memory, passes, place);
+            let peak = share.peak();
+            (peak, share.together(&peak))
+        };
+        let most = |(a, x): (Peak, u64), (b, y): (Peak, u64)| (a.most(b), x.max(y));
+        self.passes.iter().map(of_kind).reduce(most).unwrap_or_default()
     }
 
     /// Rows of a micro-batch on the rank that has most; all ranks of an even deal have as many.
@@ -287,39 +287,45 @@ impl Plan {
         self.micro_batch * longest.unwrap_or_default()
     }
 
-    fn rank_plans(&self, passes: &Passes) -> Vec<RankPlan> {
-        let block = self.block();
-        let times = (self.shape.num_hidden_layers * self.micro_batches) as u64;
-        let (forward, backward) =
-            (Bytes::of(&passes.forward.0, block).0, Bytes::of(&passes.backward.0, block).0);
+    fn rank_plans(&self) -> Vec<RankPlan> {
         let everything = Positions::all(self.experiment.data.tokens);
         let sequences = (self.micro_batch * self.micro_batches) as u64;
-        let pairs: Vec<u64> = (passes.forward.0.positions.iter())
-            .map(|own| pairs_between(&self.mask, own, &everything).saturating_mul(sequences))
-            .collect();
-        let rank_plan = |rank: usize| {
-            let place = rank % self.experiment.mesh.sequence;
-            let share = Share::new(self, self.memory, [&passes.forward, &passes.backward], place);
-            let peak = share.peak();
+        let pairs = |own: &Positions| -> Vec<u64> {
+            let of_kind = |kind: &LayerKind| pairs_between(&kind.mask, own, &everything);
+            self.kinds.iter().map(|kind| of_kind(kind).saturating_mul(sequences)).collect()
+        };
+        let of_place = |(place, positions): (usize, &Positions)| {
+            let (peak, together) = self.held(self.memory, place);
             RankPlan {
-                rank,
-                positions: passes.forward.0.positions[place].clone(),
-                pairs: pairs[place],
-                forward: forward[place].saturating_mul(times),
-                backward: backward[place].saturating_mul(times),
-                gradients: if self.world() == 1 { 0 } else { share.gradient_sum() },
+                rank: place,
+                positions: positions.clone(),
+                pairs: pairs(positions),
+                forward: 0,
+                backward: 0,
+                gradients: if self.world() == 1 { 0 } else { self.shape.gradient_sum() },
                 peak,
-                together: share.together(&peak),
+                together,
             }
         };
-        (0..self.world()).map(rank_plan).collect()
+        let mut places: Vec<RankPlan> = self.positions().iter().enumerate().map(of_place).collect();
+        for (kind, passes) in self.kinds.iter().zip(&self.passes) {
+            let times = (kind.layers.len() * self.micro_batches) as u64;
+            let bytes = |schedule| Bytes::of(schedule, self.block()).0;
+            let (forward, backward) = (bytes(&passes.forward.0), bytes(&passes.backward.0));
+            for (place, (forward, backward)) in places.iter_mut().zip(forward.iter().zip(backward))
+            {
+                place.forward = place.forward.saturating_add(forward.saturating_mul(times));
+                place.backward = place.backward.saturating_add(backward.saturating_mul(times));
+            }
+        }
+        let of_rank = |rank: usize| RankPlan { rank, ..places[rank % places.len()].clone() };
+        (0..self.world()).map(of_rank).collect()
     }
-}
 
-/// A schedule and what is proved of it, for each pass.
-pub(crate) struct Passes {
-    pub(crate) forward: (Schedule, Proof),
-    pub(crate) backward: (Schedule, Proof),
+    /// Who holds what of a sequence, the same in all layers.
+    fn positions(&self) -> &[Positions] {
+        self.passes.first().map_or(&[], |passes| &passes.forward.0.positions)
+    }
 }
 
 /// What `measure` says of this machine, its budget shared evenly by the ranks.

@@ -16,6 +16,8 @@ const HOLDS: &str = "nothing deadlocks, every visible pair of every head is comp
 /// One schedule, and what was found.
 #[derive(Clone, Debug)]
 pub struct Proved {
+    /// The layers that it is of, and how they are split; `None`: all layers are alike.
+    pub layers: Option<String>,
     /// Forward or backward.
     pub pass: Pass,
     /// Hops of every rank.
@@ -37,7 +39,7 @@ pub struct Proved {
 pub struct Proving {
     /// What they are of.
     title: String,
-    /// Forward, then backward.
+    /// Forward, then backward, of every kind of layers.
     pub schedules: Vec<Proved>,
 }
 
@@ -48,20 +50,26 @@ impl Proving {
     /// # Errors
     /// What is wrong with the experiment. A flaw is no error: it is what was found.
     pub fn of(experiment: Experiment, vocabulary: Option<usize>) -> Result<Proving, Problems> {
-        let open = experiment.attention.automatic;
+        let open = experiment.attention.is_open();
         let experiment =
             if open { Plan::new(experiment, vocabulary)?.experiment } else { experiment };
-        let plan = Plan::outline(experiment, vocabulary)?;
-        let (attention, mesh) = (&plan.experiment.attention, &plan.experiment.mesh);
+        let plan = Plan::outline(experiment, vocabulary, None)?;
         let title = format!(
             "{}: {} of {} tokens as {} over {} ranks",
             plan.experiment.name,
-            label(attention.strategy),
+            plan.strategies(),
             plan.experiment.data.tokens,
             plan.experiment.layout(),
-            mesh.sequence,
+            plan.experiment.mesh.sequence,
         );
-        Ok(Proving { title, schedules: plan.schedules()?.iter().map(Proved::of).collect() })
+        let several = plan.kinds.len() > 1;
+        let mut schedules = Vec::new();
+        for kind in &plan.kinds {
+            let layers = several.then(|| format!("{}: {}", kind.title(), label(kind.strategy)));
+            let of_kind = |schedule| Proved { layers: layers.clone(), ..Proved::of(schedule) };
+            schedules.extend(plan.schedules(kind)?.iter().map(of_kind));
+        }
+        Ok(Proving { title, schedules })
     }
 
     /// Whether all hold.
@@ -71,7 +79,13 @@ impl Proving {
 
     /// A line for each, and what was proved.
     pub fn to_text(&self) -> String {
-        let lines = self.schedules.iter().map(|proved| proved.to_text() + "\n");
+        let mut above = &None;
+        let lines = self.schedules.iter().map(|proved| {
+            let layers = proved.layers.as_ref().filter(|_| *above != proved.layers);
+            above = &proved.layers;
+            let head = layers.map_or_else(String::new, |layers| format!(" {layers}\n"));
+            head + &proved.to_text() + "\n"
+        });
         let verdict = if self.holds() { format!("proved: {HOLDS}") } else { "NOT PROVED".into() };
         format!("{}\n{}{verdict}", self.title, lines.collect::<String>())
     }
@@ -79,7 +93,7 @@ impl Proving {
     /// The same for programs.
     pub fn to_json(&self) -> Value {
         let proved = |proved: &Proved| {
-            json!({
+            let mut shown = json!({
                 "pass": word(proved.pass),
                 "hops": proved.hops,
                 "moves": proved.moves,
@@ -87,7 +101,11 @@ impl Proving {
                 "pairs": proved.pairs,
                 "seconds": proved.seconds,
                 "flaw": proved.outcome.as_ref().err().map(Flaw::to_string),
-            })
+            });
+            if let Some(layers) = &proved.layers {
+                shown["layers"] = json!(layers);
+            }
+            shown
         };
         let schedules: Vec<Value> = self.schedules.iter().map(proved).collect();
         json!({ "proved": self.holds(), "schedules": schedules })
@@ -103,6 +121,7 @@ impl Proved {
         let seconds = start.elapsed().as_secs_f64();
         let sum = |count: fn(&Hop) -> usize| hops().map(count).sum();
         Proved {
+            layers: None,
             pass: schedule.pass,
             hops: schedule.hops(),
             moves: sum(|hop| hop.sends.len()),

@@ -1,10 +1,10 @@
 //! A plan as text for people, and as JSON for programs.
 
-use annulus_sequence::{Positions, draw_dealt};
+use annulus_sequence::{Positions, draw_dealt, draw_layers};
 use serde::{Serialize, Serializer};
 
 use crate::cluster::label;
-use crate::{Choice, Peak, Plan, RankPlan};
+use crate::{Choice, LayerKind, Peak, Plan, RankPlan, return_word};
 
 impl Plan {
     /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and
@@ -13,6 +13,7 @@ impl Plan {
         let inv_freq = self.shape.inverse_frequencies().into_iter().map(f64::from).collect();
         let view = View {
             ranks: self.ranks.iter().map(Share::from).collect(),
+            layers: (self.kinds.len() > 1).then(|| self.layers()),
             rope: Rope { inv_freq, attention_factor: 1.0 },
             choice: self.choice.as_ref().map(Choice::to_json),
         };
@@ -29,13 +30,27 @@ impl Plan {
         parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n") + "\n"
     }
 
+    /// What differs between kinds of layers, for programs.
+    fn layers(&self) -> Vec<Layers<'_>> {
+        let of_kind = |(number, kind)| {
+            let LayerKind { layers, strategy, back, slowest_pairs, .. }: &LayerKind = kind;
+            Layers {
+                numbers: layers,
+                strategy: label(*strategy),
+                backward: return_word(back.how),
+                slowest_pairs: *slowest_pairs,
+                pairs: self.ranks.iter().map(|rank| rank.pairs[number]).collect(),
+            }
+        };
+        self.kinds.iter().enumerate().map(of_kind).collect()
+    }
+
     fn summary(&self) -> String {
         let (experiment, shape) = (&self.experiment, &self.shape);
         let (data, mesh) = (&experiment.data, &experiment.mesh);
         format!(
             "{name}\n\
-             mesh    {world} = {replicas} of {parts} per sequence, strategy {strategy}\n\
-             back    {back}\n\
+             mesh    {world} = {replicas} of {parts} per sequence{split}\n\
              step    {batch} of {tokens} tokens: {micro_batches} of {micro} per rank\n\
              memory  recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
              at once\n\
@@ -45,8 +60,7 @@ impl Plan {
             world = count(self.world(), "rank"),
             replicas = count(mesh.data, "replica"),
             parts = count(mesh.sequence, "rank"),
-            strategy = label(experiment.attention.strategy),
-            back = self.back.to_text(),
+            split = self.split_text(),
             batch = count(data.batch, "sequence"),
             tokens = data.tokens,
             micro_batches = count(self.micro_batches, "micro-batch"),
@@ -65,24 +79,48 @@ impl Plan {
         )
     }
 
+    /// How layers are split, and what travels backward.
+    fn split_text(&self) -> String {
+        let several = self.kinds.len() > 1;
+        let of_kind = |kind: &LayerKind| {
+            let (strategy, back) = (label(kind.strategy), kind.back.to_text());
+            let layers =
+                if several { format!("\nsplit   {}: ", kind.title()) } else { ", ".into() };
+            format!("{layers}strategy {strategy}\nback    {back}")
+        };
+        self.kinds.iter().map(of_kind).collect()
+    }
+
     fn layout(&self) -> String {
         let sequence = &self.ranks[..self.experiment.mesh.sequence];
         let shards: Vec<Positions> = sequence.iter().map(|rank| rank.positions.clone()).collect();
-        draw_dealt(self.experiment.layout(), &self.mask, &shards)
+        match self.kinds.as_slice() {
+            [only] => draw_dealt(self.experiment.layout(), &only.mask, &shards),
+            kinds => {
+                let seen = |kind: &LayerKind| (kind.title(), kind.mask.clone());
+                let seen: Vec<_> = kinds.iter().map(seen).collect();
+                draw_layers(self.experiment.layout(), &seen, &shards)
+            }
+        }
     }
 
     /// How far the slowest ranks are from an even share.
     fn balance(&self) -> String {
         let sequence = &self.ranks[..self.experiment.mesh.sequence];
         let per_sequence = (self.micro_batch * self.micro_batches) as f64;
-        let all: f64 = sequence.iter().map(|rank| rank.pairs as f64 / per_sequence).sum();
-        let even = all / sequence.len() as f64;
-        let slowest = self.slowest_pairs;
-        format!(
-            "balance {slowest} visible pairs on the slowest rank of every hop, \
-             {even:.1} if it were even: {:.2} times",
-            slowest as f64 / even
-        )
+        let of_kind = |(number, kind): (usize, &LayerKind)| {
+            let pairs = sequence.iter().map(|rank| rank.pairs[number] as f64 / per_sequence);
+            let even = pairs.sum::<f64>() / sequence.len() as f64;
+            let slowest = kind.slowest_pairs;
+            let layers = if self.kinds.len() > 1 { kind.title() + ": " } else { String::new() };
+            format!(
+                "balance {layers}{slowest} visible pairs on the slowest rank of every hop, \
+                 {even:.1} if it were even: {:.2} times",
+                slowest as f64 / even
+            )
+        };
+        let lines: Vec<String> = self.kinds.iter().enumerate().map(of_kind).collect();
+        lines.join("\n")
     }
 
     fn bytes(&self) -> String {
@@ -166,6 +204,9 @@ pub fn size(bytes: u64) -> String {
 #[derive(Serialize)]
 struct View<'a> {
     ranks: Vec<Share<'a>>,
+    /// Where they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layers: Option<Vec<Layers<'a>>>,
     rope: Rope,
     /// Where the strategy was left open.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,10 +214,23 @@ struct View<'a> {
 }
 
 #[derive(Serialize)]
+struct Layers<'a> {
+    #[serde(rename = "layers")]
+    numbers: &'a [usize],
+    strategy: String,
+    backward: &'static str,
+    slowest_pairs: u64,
+    /// By rank.
+    pairs: Vec<u64>,
+}
+
+#[derive(Serialize)]
 struct Share<'a> {
     rank: usize,
     positions: Every<'a>,
-    pairs: u64,
+    /// Of every layer, where all are alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pairs: Option<u64>,
     bytes: Bytes,
     peak: Peak,
     together: u64,
@@ -201,7 +255,7 @@ impl<'a> From<&'a RankPlan> for Share<'a> {
         Share {
             rank: plan.rank,
             positions: Every(&plan.positions),
-            pairs: plan.pairs,
+            pairs: <[u64; 1]>::try_from(plan.pairs.as_slice()).ok().map(|[pairs]| pairs),
             bytes: Bytes { forward, backward, gradients },
             peak: plan.peak,
             together: plan.together,

@@ -1,10 +1,10 @@
 //! What keys must be to each other. Every rule names the key that it is shown at.
 
-use annulus_sequence::Strategy;
+use annulus_sequence::{Return, Strategy};
 
 use crate::{
-    Attention, Device, Experiment, Format, ModelSource, Pack, Problem, config, mask, return_word,
-    wire,
+    Attention, Device, Experiment, Format, ModelSource, Pack, Problem, Sliding, config, mask,
+    return_word, sliding, wire,
 };
 
 /// Ranks of one run: one process holds them all.
@@ -18,6 +18,8 @@ pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
         ranks,
         mask::weights,
         backward,
+        sliding::layers,
+        sliding::striped,
         mask::alone,
         mask::numbers,
         mask::by_data,
@@ -44,13 +46,18 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
         );
         problems.push(places.problem("mesh", message));
     }
-    let (strategy, automatic) = (experiment.attention.strategy, experiment.attention.automatic);
-    if strategy == Strategy::Local && mesh.sequence > 1 && !automatic {
+    for (section, Ways { strategy, automatic, .. }) in sections(experiment) {
+        let key = format!("{section}.strategy");
+        let (all, written) = (section == ALL, places.contains(&key));
+        // What is not written for some layers is said of all.
+        if strategy != Strategy::Local || mesh.sequence == 1 || automatic || !(all || written) {
+            continue;
+        }
         let names: Vec<&str> = Strategy::ALL.iter().skip(1).map(|s| s.name()).collect();
         let hint = format!("use one of `{}`", names.join("`, `"));
-        let problem = if places.contains("attention.strategy") {
+        let problem = if written {
             let message = format!("`local` runs on 1 rank, found {}", mesh.sequence);
-            places.problem("attention.strategy", message)
+            places.problem(&key, message)
         } else {
             let message = format!(
                 "`attention.strategy` is missing: it splits a sequence over {} ranks",
@@ -63,35 +70,62 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
+/// The section of what holds in all layers, unless another says otherwise.
+const ALL: &str = "attention";
+
+/// How a section splits.
+struct Ways {
+    strategy: Strategy,
+    automatic: bool,
+    backward: Option<Return>,
+}
+
+/// The sections that say how layers are split.
+fn sections(experiment: &Experiment) -> impl Iterator<Item = (&'static str, Ways)> {
+    let Attention { strategy, automatic, backward, ref sliding, .. } = experiment.attention;
+    let sliding = sliding.as_ref().map(|sliding| {
+        let Sliding { strategy, automatic, backward, .. } = *sliding;
+        (sliding::SECTION, Ways { strategy, automatic, backward })
+    });
+    [(ALL, Ways { strategy, automatic, backward })].into_iter().chain(sliding)
+}
+
 /// A way back that there is not. One that is `auto` is found by the plan.
 fn backward(experiment: &Experiment) -> Vec<Problem> {
-    let Attention { strategy, automatic, backward, .. } = experiment.attention;
-    let Some(how) = backward else { return Vec::new() };
-    let problem = |message: String, hint: String| {
-        vec![experiment.places.problem("attention.backward", message).hint(hint)]
+    let wrong = |(section, ways): (&str, Ways)| {
+        let Ways { strategy, automatic, backward } = ways;
+        let how = backward?;
+        let key = format!("{section}.backward");
+        let problem = |message: String, hint: String| {
+            // One of all layers is said where it is written.
+            let of_all = section != ALL && !experiment.places.contains(&key);
+            (!of_all).then(|| experiment.places.problem(&key, message).hint(hint))
+        };
+        let ways = strategy.returns();
+        if automatic {
+            let message = String::from("`strategy: auto` chooses the way `backward` too");
+            return problem(message, String::from("drop it, or name the strategy"));
+        }
+        if ways.contains(&how) {
+            return None;
+        }
+        let words: Vec<&str> = ways.iter().map(|way| return_word(*way)).collect();
+        let message = format!("`{}` cannot go back as `{}`", strategy.name(), return_word(how));
+        problem(message, format!("drop it, or use `{}`", words.join("` or `")))
     };
-    let ways = strategy.returns();
-    if automatic {
-        let message = String::from("`strategy: auto` chooses the way `backward` too");
-        return problem(message, String::from("drop it, or name the strategy"));
-    }
-    if ways.contains(&how) {
-        return Vec::new();
-    }
-    let words: Vec<&str> = ways.iter().map(|way| return_word(*way)).collect();
-    let message = format!("`{}` cannot go back as `{}`", strategy.name(), return_word(how));
-    problem(message, format!("drop it, or use `{}`", words.join("` or `")))
+    sections(experiment).filter_map(wrong).collect()
 }
 
 fn scores(experiment: &Experiment) -> Vec<Problem> {
-    let Attention { strategy, automatic, .. } = experiment.attention;
     let is_cuda = matches!(experiment.device, Device::Cuda(_));
-    if strategy != Strategy::LiRing || automatic || !is_cuda {
-        return Vec::new();
-    }
-    let message = "`li-ring` keeps scores, which no kernel of a GPU does";
-    let problem = experiment.places.problem("attention.strategy", message);
-    vec![problem.hint("set `device: cpu`, or use `ring`")]
+    let keeping = sections(experiment)
+        .find(|(_, ways)| ways.strategy == Strategy::LiRing && !ways.automatic && is_cuda);
+    let problem = |(section, _): (&str, Ways)| {
+        let message = "`li-ring` keeps scores, which no kernel of a GPU does";
+        let problem = experiment.places.problem(&format!("{section}.strategy"), message);
+        problem.hint("set `device: cpu`, or use `ring`")
+    };
+    keeping.map(problem).into_iter().collect()
 }
 
 fn batches(experiment: &Experiment) -> Vec<Problem> {

@@ -88,6 +88,8 @@ pub(crate) const fn key(
 
 /// More tokens than any sequence has; keeps products of sizes within 64 bits.
 const MOST_TOKENS: u64 = 1 << 31;
+/// More layers than any model has.
+const MOST_LAYERS: u64 = 1 << 12;
 const MOST_STEPS: u64 = 1 << 40;
 
 pub(crate) const EXPERIMENT: &[Key] = &[
@@ -170,7 +172,7 @@ pub(crate) const SHAPE: &[Key] = &[
     key("model_type", Word(&["llama"]), Is("llama"), "the family"),
     key("hidden_size", Count(1, 1 << 20), Required, "width of the residual stream"),
     key("intermediate_size", Count(1, 1 << 22), Required, "width of the feed-forward layer"),
-    key("num_hidden_layers", Count(1, 1 << 12), Required, "layers"),
+    key("num_hidden_layers", Count(1, MOST_LAYERS), Required, "layers"),
     key("num_attention_heads", Count(1, 1 << 12), Required, "query heads"),
     key("num_key_value_heads", Count(1, 1 << 12), Means("num_attention_heads"), "key/value heads"),
     key(

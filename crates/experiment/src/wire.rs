@@ -4,9 +4,12 @@
 //! the same on any number of ranks; sums are rounded once per move, and are f32 where they are
 //! added to.
 
+use std::sync::Arc;
+
 use annulus_sequence::{BlockShape, Hop, Part, Schedule, Wire};
 
 use crate::experiment::words;
+use crate::passes::Passes;
 use crate::{Dtype, Experiment, Plan, Problem};
 
 /// The type of an element that travels.
@@ -69,8 +72,11 @@ impl Plan {
         BlockShape { batch: self.micro_batch, head_dim: self.shape.head_dim, wire }
     }
 
-    /// What one should know of the types of what travels in these schedules.
-    pub(crate) fn doubts(&self, schedules: [&Schedule; 2]) -> Vec<String> {
+    /// What one should know of the types of what travels in its schedules.
+    pub(crate) fn doubts(&self) -> Vec<String> {
+        fn both(passes: &Arc<Passes>) -> [&Schedule; 2] {
+            [&passes.forward.0, &passes.backward.0]
+        }
         let ranks = self.experiment.mesh.sequence;
         let wire = self.experiment.wire();
         let sums = [
@@ -78,7 +84,8 @@ impl Plan {
             (Part::QueryGradient, "gradients of queries"),
         ];
         let narrow = sums.into_iter().filter(|(part, _)| wire.of(*part).bytes() < 4);
-        let sent = narrow.filter(|(part, _)| schedules.iter().any(|one| sends(one, *part)));
+        let schedules = || self.passes.iter().flat_map(both);
+        let sent = narrow.filter(|(part, _)| schedules().any(|one| sends(one, *part)));
         let doubt = |(part, what): (Part, &str)| {
             let (word, key) = (wire.of(part).word(), wire_key(part));
             let times = (ranks as f64 / 2.0).sqrt();

@@ -7,12 +7,13 @@ use std::path::Path;
 use annulus_sequence::{Exchange, Strategy, Wire};
 
 use crate::attention::AUTOMATIC;
+use crate::sliding::listed;
 use crate::table::AUTO;
 use crate::typed::DATA;
 use crate::wire::wire_key;
 use crate::{
     Attention, Bound, Dealt, Element, Experiment, ModelSource, Pack, Packed, Pattern, Shape,
-    return_word,
+    Sliding, return_word,
 };
 
 /// A key's path and its value as one writes it.
@@ -29,6 +30,11 @@ const FREE: &[&str] = &[
     "attention.layout",
     "attention.stripe",
     "attention.backward",
+    "attention.sliding.strategy",
+    "attention.sliding.exchange",
+    "attention.sliding.shape",
+    "attention.sliding.groups",
+    "attention.sliding.backward",
     "attention.deterministic",
     "memory",
     "every",
@@ -131,14 +137,21 @@ impl Experiment {
 
     fn attention_and_memory(&self, lines: &mut Lines) {
         let (attention, memory) = (&self.attention, &self.memory);
-        let strategy = if attention.automatic { AUTO } else { attention.strategy.name() };
-        lines.push("attention.strategy", &[strategy]);
-        lines.split(attention);
+        lines.strategy("attention", attention.strategy, attention.automatic);
+        let layout = attention.layout;
+        let stripes = match attention.strategy {
+            Strategy::Striped { width } if !attention.automatic => Some(width),
+            _ => layout.and_then(Dealt::stripe),
+        };
+        lines.push("attention.layout", layout.map(Dealt::word).as_slice());
+        lines.push("attention.stripe", stripes.as_slice());
+        lines.push("attention.backward", &[attention.backward.map_or(AUTOMATIC, return_word)]);
         lines.mask(attention);
         lines.push("attention.kernel", &[attention.kernel.word()]);
         lines.push("attention.deterministic", &[attention.deterministic]);
         lines.push("attention.dropout", &[real(attention.dropout)]);
         lines.wire(attention.wire);
+        attention.sliding.iter().for_each(|sliding| lines.sliding(sliding));
         lines.push("memory.recompute", &[memory.recompute.word()]);
         lines.push("memory.budget", memory.budget.as_slice());
         lines.push("memory.micro_batch", memory.micro_batch.as_slice());
@@ -188,11 +201,9 @@ impl Lines {
         }
     }
 
-    /// What is written beside a strategy.
-    fn split(&mut self, attention: &Attention) {
-        let Attention { strategy, layout, backward, .. } = *attention;
+    /// A strategy, and what is written beside it.
+    fn strategy(&mut self, section: &str, strategy: Strategy, automatic: bool) {
         let (mut exchange, mut shape, mut groups) = (None, None, None);
-        let mut stripe = layout.and_then(Dealt::stripe);
         match strategy {
             Strategy::Megatron { exchange: way } => {
                 exchange = Some(way.name());
@@ -203,17 +214,25 @@ impl Lines {
             Strategy::Usp { shape: written } | Strategy::DoubleRing { shape: written } => {
                 shape = written;
             }
-            Strategy::Striped { width } if !attention.automatic => stripe = Some(width),
             Strategy::AllGather { groups: written } => groups = Some(written),
             _ => {}
         }
-        self.push("attention.exchange", exchange.as_slice());
-        let shape = shape.map(|[first, second]| format!("[{first}, {second}]"));
-        self.push("attention.shape", shape.as_slice());
-        self.push("attention.groups", groups.as_slice());
-        self.push("attention.layout", layout.map(Dealt::word).as_slice());
-        self.push("attention.stripe", stripe.as_slice());
-        self.push("attention.backward", &[backward.map_or(AUTOMATIC, return_word)]);
+        let mut push = |key: &str, value: Option<String>| {
+            self.push(&format!("{section}.{key}"), value.as_slice());
+        };
+        let name = if automatic { AUTO } else { strategy.name() };
+        push("strategy", Some(name.to_owned()));
+        push("exchange", exchange.map(str::to_owned));
+        push("shape", shape.map(|[first, second]| format!("[{first}, {second}]")));
+        push("groups", groups.map(|groups: usize| groups.to_string()));
+    }
+
+    fn sliding(&mut self, sliding: &Sliding) {
+        let Sliding { ref layers, window, strategy, automatic, backward } = *sliding;
+        self.push("attention.sliding.layers", &[ranges(layers)]);
+        self.push("attention.sliding.window", &[window]);
+        self.strategy("attention.sliding", strategy, automatic);
+        self.push("attention.sliding.backward", &[backward.map_or(AUTOMATIC, return_word)]);
     }
 
     fn mask(&mut self, attention: &Attention) {
@@ -281,13 +300,9 @@ fn real(value: f64) -> String {
     format!("{digits}{point}e{sign}{exponent}")
 }
 
-/// Half-open ranges as one writes them.
+/// Numbers and ranges of them: `[0-63, 1000]`.
 fn ranges(ranges: &[Range<usize>]) -> String {
-    let range = |range: &Range<usize>| match range.len() {
-        1 => range.start.to_string(),
-        _ => format!("{}-{}", range.start, range.end - 1),
-    };
-    list(ranges.iter().map(range))
+    format!("[{}]", listed(ranges))
 }
 
 /// A list on one line.

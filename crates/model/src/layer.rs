@@ -87,7 +87,8 @@ impl AttentionHalf {
         (weights, shard): (&Weights, &Shard),
         harvest: Harvest<'_>,
     ) -> Result<Tensor> {
-        let Shard { pool, rotary, attention, .. } = shard;
+        let Shard { pool, rotary, .. } = shard;
+        let attention = shard.attention.of(self.layer);
         let own = (weights, pool);
         let out_bsd = heads_last(&attended.out, shard)?;
         reap([&self.o], &out_bsd, [dy_bsd], own, harvest)?;
@@ -130,7 +131,7 @@ impl Stage for AttentionHalf {
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
         let qkv = self.project(x_bsd, weights, shard)?;
-        let attended = shard.attention.forward(self.place(shard), &qkv)?;
+        let attended = shard.attention.of(self.layer).forward(self.place(shard), &qkv)?;
         let out_bsd = heads_last(&attended.out, shard)?;
         let y_bsd = projected_onto(&shard.pool, x_bsd, &out_bsd, self.o.of(weights)?)?;
         if shard.keep == Keep::Nothing {

@@ -15,5 +15,5 @@ mod weights;
 pub use config::Config;
 pub use llama::Llama;
 pub use parameters::Specification;
-pub use stage::{Harvest, Keep, Pullback, Shard, Stage};
+pub use stage::{Attentions, Harvest, Keep, Pullback, Shard, Stage};
 pub use weights::{Flaw, Weights, WeightsError, fingerprint, load, save, save_file};

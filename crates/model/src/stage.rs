@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use annulus_attention::Attention;
 use annulus_ops::{Pool, Rotary};
+use annulus_sequence::Positions;
 use candle_core::{Result, Tensor};
 
 use crate::Weights;
@@ -28,8 +29,8 @@ pub struct Shard {
     pub inputs: Tensor,
     /// i64 [B, S]; [`annulus_ops::IGNORED`] where there is none. Shifted before dealing.
     pub targets: Tensor,
-    /// Attention over the ranks that share the sequence.
-    pub attention: Arc<Attention>,
+    /// Attention over the ranks that share the sequence, of every layer.
+    pub attention: Attentions,
     /// Cosines and sines at this rank's positions.
     pub rotary: Arc<Rotary>,
     /// This rank's workers.
@@ -38,6 +39,50 @@ pub struct Shard {
     pub step: u64,
     /// What the forward pass keeps.
     pub keep: Keep,
+}
+
+/// The attention of every layer: layers that see alike and are split alike share one.
+#[derive(Clone, Debug)]
+pub struct Attentions {
+    kinds: Vec<Attention>,
+    /// By layer, which of them it has.
+    layers: Arc<[usize]>,
+}
+
+impl Attentions {
+    /// One attention for the layers whose numbers stand beside it; every one of `layers` stands beside one.
+    ///
+    /// # Panics
+    /// When there is no attention, or a layer beyond `layers`.
+    pub fn new(
+        layers: usize,
+        kinds: impl IntoIterator<Item = (Attention, Vec<usize>)>,
+    ) -> Attentions {
+        let mut of_layer = vec![0; layers];
+        let mut all = Vec::new();
+        for (attention, own) in kinds {
+            for layer in own {
+                of_layer[layer] = all.len();
+            }
+            all.push(attention);
+        }
+        assert!(!all.is_empty(), "a layer has an attention");
+        Attentions { kinds: all, layers: of_layer.into() }
+    }
+    /// The attention of a layer.
+    pub fn of(&self, layer: usize) -> &Attention {
+        &self.kinds[self.layers[layer]]
+    }
+    /// This rank's positions: the same in all layers.
+    pub fn positions(&self) -> &Positions {
+        self.kinds[0].positions()
+    }
+    /// Every attention changed, told by its number.
+    #[must_use]
+    pub fn map(&self, change: impl Fn(usize, &Attention) -> Attention) -> Attentions {
+        let kinds = self.kinds.iter().enumerate().map(|(kind, one)| change(kind, one)).collect();
+        Attentions { kinds, layers: self.layers.clone() }
+    }
 }
 
 /// Where backward hands the gradients of parameters: name, and f32 in the parameter's shape.

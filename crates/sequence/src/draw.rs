@@ -4,7 +4,7 @@ mod layout;
 mod schedule;
 
 use crate::Coverage;
-pub use layout::{draw_dealt, draw_layout};
+pub use layout::{draw_dealt, draw_layers, draw_layout};
 pub use schedule::draw_schedule;
 
 /// How a tile is drawn.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use annulus_attention::{Attention, Setting};
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
 use annulus_experiment::{
-    Dtype, Element, Kernel, ModelSource, Packed, Plan, Recompute, Shape, WeightsFrom,
+    Dtype, Element, Kernel, LayerKind, ModelSource, Packed, Plan, Recompute, Shape, WeightsFrom,
 };
-use annulus_model::{Config, Llama, Weights};
+use annulus_model::{Attentions, Config, Llama, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
@@ -20,21 +20,30 @@ use candle_core::{DType, Device};
 use crate::rank::Rank;
 use crate::{Result, TrainError, device, memory};
 
+/// What attention is in some layers.
+#[derive(Clone, Debug)]
+pub struct Attending {
+    /// Which layers.
+    pub layers: Vec<usize>,
+    /// Which key a query sees.
+    pub mask: Mask,
+    /// How the sequence is split.
+    pub strategy: Strategy,
+    /// What travels backward, and how gradients come home.
+    pub returning: Return,
+}
+
 /// Everything but weights and data that a computation is a function of.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The model.
     pub config: Config,
-    /// Which key a query sees.
-    pub mask: Mask,
-    /// Whether it sees those of its document alone, where sequences say which documents are in them.
+    /// What attention is in the layers of the model, those that share one together.
+    pub kinds: Vec<Attending>,
+    /// Whether queries see the keys of their document alone, where sequences say which documents are in them.
     pub packed: bool,
-    /// How the sequence is split.
-    pub strategy: Strategy,
-    /// How positions are dealt; `None`: in the strategy's own way.
+    /// How positions are dealt, in all layers alike; `None`: in the own way of the first kind's strategy.
     pub layout: Option<Layout>,
-    /// What travels backward, and how gradients come home.
-    pub returning: Return,
     /// Which attention kernel.
     pub kernel: Kernel,
     /// Whether it gives the same bits every time on a GPU too.
@@ -67,17 +76,23 @@ pub struct Setup {
     pub processor: Option<Arc<dyn Processor>>,
 }
 
+impl Attending {
+    fn of(kind: &LayerKind) -> Attending {
+        let LayerKind { layers, mask, strategy, back, .. } = kind;
+        let (layers, mask) = (layers.clone(), mask.clone());
+        Attending { layers, mask, strategy: *strategy, returning: back.how }
+    }
+}
+
 impl Setup {
     /// What `plan` means, on a machine with `cores` cores.
     pub fn new(plan: &Plan, cores: usize) -> Setup {
         let experiment = &plan.experiment;
         Setup {
             config: config_of(&plan.shape, plan.vocabulary(), experiment.model.dtype),
-            mask: plan.mask.clone(),
+            kinds: plan.kinds.iter().map(Attending::of).collect(),
             packed: experiment.attention.documents == Some(Packed::ByData),
-            strategy: experiment.attention.strategy,
             layout: experiment.attention.layout.map(|_| experiment.layout()),
-            returning: plan.back.how,
             kernel: experiment.attention.kernel,
             deterministic: experiment.attention.deterministic,
             dropout: experiment.attention.dropout > 0.0,
@@ -115,22 +130,51 @@ impl Setup {
         self.data * self.sequence
     }
 
-    fn attention(&self, pool: &Pool, comm: Arc<dyn Communicator>) -> Result<Attention> {
-        let setting = Setting {
-            strategy: self.strategy,
-            mask: if self.packed { self.mask.of_any_documents() } else { self.mask.clone() },
+    /// The names of the strategies of its layers: `ring`, or `megatron and halo`.
+    pub(crate) fn strategies(&self) -> String {
+        let mut names: Vec<&str> = self.kinds.iter().map(|kind| kind.strategy.name()).collect();
+        names.dedup();
+        names.join(" and ")
+    }
+
+    /// The same split in one way: all layers by one strategy, in the strategy's own layout and between ranks that weigh alike.
+    #[must_use]
+    pub fn split(&self, strategy: Strategy, ranks: usize, returning: Return) -> Setup {
+        let kind = |kind: &Attending| Attending { strategy, returning, ..kind.clone() };
+        let kinds = self.kinds.iter().map(kind).collect();
+        Setup { kinds, layout: None, weights: None, sequence: ranks, ..self.clone() }
+    }
+
+    /// How positions are dealt.
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout.unwrap_or_else(|| self.kinds[0].strategy.layout())
+    }
+
+    fn setting(&self, Attending { mask, strategy, returning, .. }: &Attending) -> Setting {
+        Setting {
+            strategy: *strategy,
+            mask: if self.packed { mask.of_any_documents() } else { mask.clone() },
             tokens: self.tokens,
             heads: Heads {
                 query: self.config.num_attention_heads,
                 key_value: self.config.num_key_value_heads,
             },
-            gradients: self.returning,
+            gradients: *returning,
             scale: 1.0 / (self.config.head_dim as f64).sqrt(),
-        };
+        }
+    }
+
+    /// The attention of every layer: positions are dealt as the first kind has it.
+    fn attention(&self, pool: &Pool, comm: Arc<dyn Communicator>) -> Result<Attentions> {
         let weights = self.weights.clone().unwrap_or_else(|| vec![1; self.sequence]);
         let kernel = kernel(self.kernel, self.deterministic, self.dropout, pool);
-        let layout = self.layout.unwrap_or_else(|| self.strategy.layout());
-        Ok(Attention::dealt(&setting, layout, &weights, comm, kernel)?.wired(self.wire))
+        let (layout, setting) = (self.layout(), self.setting(&self.kinds[0]));
+        let first = Attention::dealt(&setting, layout, &weights, comm, kernel)?.wired(self.wire);
+        let mut kinds = vec![(first.clone(), self.kinds[0].layers.clone())];
+        for kind in &self.kinds[1..] {
+            kinds.push((first.beside(&self.setting(kind))?, kind.layers.clone()));
+        }
+        Ok(Attentions::new(self.config.num_hidden_layers, kinds))
     }
 
     /// This rank, on the thread that will run it: its share of the cores, its attention, its place
@@ -153,7 +197,7 @@ impl Setup {
         meter.take();
         Ok(Rank {
             model: Llama::new(&self.config, self.loss_chunk),
-            attention: Arc::new(attention),
+            attention,
             rotary: Arc::new(rotary),
             pool,
             mesh,

@@ -41,7 +41,7 @@ pub mod verify;
 pub mod whole;
 
 pub use annulus_memory as memory;
-pub use assemble::{Setup, model_config};
+pub use assemble::{Attending, Setup, model_config};
 pub use data::{Data, HeldOut, cache_folder, open_data};
 pub use device::{
     described as described_machine, memory as device_memory, open as open_device,

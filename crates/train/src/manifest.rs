@@ -93,8 +93,13 @@ impl Manifest {
             ending: None,
             resumed_from,
             ranks: setup.world(),
-            strategy: setup.strategy.name().into(),
+            strategy: setup.strategies(),
         });
+    }
+
+    /// How sequences are split since the last start.
+    pub(crate) fn strategy(&self) -> &str {
+        self.attempts.last().map_or("", |attempt| &attempt.strategy)
     }
 
     /// The end of the last start.

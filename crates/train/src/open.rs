@@ -15,7 +15,7 @@ use crate::{Result, TrainError, device};
 /// # Errors
 /// What is wrong with the experiment, or a device that cannot be used.
 pub fn plan(experiment: Experiment, vocabulary: Option<usize>, cores: usize) -> Result<Plan> {
-    if !experiment.attention.automatic {
+    if !experiment.attention.is_open() {
         return Ok(Plan::new(experiment, vocabulary)?);
     }
     if let Some(attention) = earlier(&experiment) {
@@ -67,11 +67,13 @@ fn earlier(experiment: &Experiment) -> Option<Attention> {
         == (now.data, now.sequence, &now.weights)
         && then.cluster == now.cluster;
     let same = || differences(&before, experiment).is_empty();
-    let Attention { strategy, layout, backward, automatic, .. } = before.attention;
-    (same_ranks && !automatic && same()).then(|| Attention {
+    let settled = same_ranks && !before.attention.is_open() && same();
+    let Attention { strategy, layout, backward, sliding, .. } = before.attention;
+    settled.then(|| Attention {
         strategy,
         layout,
         backward,
+        sliding,
         automatic: false,
         ..experiment.attention.clone()
     })

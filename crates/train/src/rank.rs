@@ -3,11 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use annulus_attention::Attention;
 use annulus_comm::{Communicator, Mesh, Metered};
 use annulus_data::{Sequence, deal};
 use annulus_memory::{Class, scope};
-use annulus_model::{Keep, Llama, Shard};
+use annulus_model::{Attentions, Keep, Llama, Shard};
 use annulus_ops::attention::Dropout;
 use annulus_ops::{IGNORED, Pool, Rotary, check_targets, check_tokens};
 use annulus_sequence::{Documents, Rule};
@@ -20,7 +19,7 @@ use crate::{Result, Setup};
 pub(crate) struct Rank {
     pub(crate) setup: Arc<Setup>,
     pub(crate) model: Llama,
-    pub(crate) attention: Arc<Attention>,
+    pub(crate) attention: Attentions,
     pub(crate) rotary: Arc<Rotary>,
     pub(crate) pool: Pool,
     pub(crate) mesh: Mesh,
@@ -82,13 +81,15 @@ impl Rank {
     }
 
     /// Attention under the mask of these sequences.
-    fn attention_of(&self, sequences: &[Sequence]) -> Arc<Attention> {
+    fn attention_of(&self, sequences: &[Sequence]) -> Attentions {
         if !self.setup.packed {
             return self.attention.clone();
         }
         let documents = sequences.iter().map(|one| Documents::of_lengths(&one.documents));
-        let mask = self.setup.mask.clone().and(Rule::Documents(documents.collect()));
-        Arc::new(self.attention.seeing(mask))
+        let documents = Rule::Documents(documents.collect());
+        self.attention.map(|kind, attention| {
+            attention.seeing(self.setup.kinds[kind].mask.clone().and(documents.clone()))
+        })
     }
 }
 
@@ -97,7 +98,7 @@ impl Micro {
     pub(crate) fn dropping(mut self, dropout: Option<Dropout>, first: usize) -> Micro {
         if let Some(dropout) = dropout {
             let dropout = Dropout { sequence: first, ..dropout };
-            self.shard.attention = Arc::new(self.shard.attention.dropping(dropout));
+            self.shard.attention = self.shard.attention.map(|_, one| one.dropping(dropout));
         }
         self
     }

@@ -99,7 +99,9 @@ pub fn run(plan: &Plan, mut given: Given) -> Result<Outcome> {
         Some(processor) => Setup { processor: Some(processor), ..Setup::new(plan, given.cores) },
         None => Setup::on_its_device(plan, given.cores)?,
     });
-    device::check(setup.strategy, setup.processor.as_ref())?;
+    for kind in &setup.kinds {
+        device::check(kind.strategy, setup.processor.as_ref())?;
+    }
     let folder = RunFolder::open(&plan.experiment.output)?;
     let mut outcome = Outcome::at(&folder)?;
     let (its_plan, its_setup, output) = (plan.clone(), setup.clone(), folder.path.clone());
@@ -249,7 +251,7 @@ fn recorder<'a>(
         step: start.step,
         last: identity::last_step(plan),
         ranks: plan.ranks.len(),
-        strategy: plan.experiment.attention.strategy.name(),
+        strategy: manifest.strategy(),
         parameters: start.weights.values().map(|weight| weight.elem_count() as u64).sum(),
     });
     let recorder = Recorder {

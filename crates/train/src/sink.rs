@@ -54,7 +54,7 @@ pub enum Notice<'a> {
         last: u64,
         /// How many ranks there are.
         ranks: usize,
-        /// The strategy's name.
+        /// The name of the strategy, or of those that layers have.
         strategy: &'a str,
         /// Elements of all parameters.
         parameters: u64,

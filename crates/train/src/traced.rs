@@ -1,7 +1,7 @@
 //! A step that is recorded: what every rank did when, brought together on rank 0.
 
 use annulus_comm::{Hold, Label, Move};
-use annulus_experiment::{Plan, label};
+use annulus_experiment::Plan;
 use annulus_model::Stage;
 use annulus_trace::{Begun, Doing, Span, Trace, start, stop};
 use candle_core::{Device, Tensor};
@@ -40,8 +40,7 @@ pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Optio
 
 /// What ranks did, under the name of what they did it for.
 pub(crate) fn trace(plan: &Plan, step: u64, ranks: Vec<Vec<Span>>) -> Trace {
-    let experiment = &plan.experiment;
-    let title = format!("{}, {}", experiment.name, label(experiment.attention.strategy));
+    let title = format!("{}, {}", plan.experiment.name, plan.strategies());
     Trace { title, step: Some(step), planned: None, ranks }
 }
 

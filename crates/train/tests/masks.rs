@@ -35,8 +35,7 @@ fn scored(setup: &Setup, weights: &Weights, sequences: &[Sequence]) -> Scored {
 
 /// The same on one rank.
 fn alone(setup: &Setup) -> Setup {
-    let one = Setup { strategy: Strategy::Local, sequence: 1, ..setup.clone() };
-    Setup { weights: None, layout: None, returning: Return::default(), ..one }
+    setup.split(Strategy::Local, 1, Return::default())
 }
 
 #[test]
@@ -109,6 +108,56 @@ fn uneven_shards_and_sparse_masks_compute_the_same_step() {
                 let off = error(&found[name], wanted);
                 assert!(off < 2e-5, "{mask:?} {strategy} {name}: {off:e}");
             }
+        }
+    }
+}
+
+/// Two layers, one of which slides: on 1, 3 and 4 ranks, whatever splits them, the same step; and another one than if both
+/// slid, or none.
+#[test]
+fn layers_that_differ_compute_the_same_step_however_they_are_split() {
+    let place = Place::new();
+    let plan = |more: &[(&str, &str)]| {
+        let sliding = [("attention.sliding.layers", "[1]"), ("attention.sliding.window", "7")];
+        place.plan(&[&[("data.tokens", "47")], &sliding[..], more].concat())
+    };
+    let sequences = [sequence(3, &[47]), sequence(4, &[47])];
+    let one = alone(&Setup::new(&plan(&[]), 1));
+    let model = Llama::random(&one.config, 5).unwrap();
+    let wanted = scored(&one, &model, &sequences);
+    let logits = wanted.logits.unwrap();
+    for mask in 0..2 {
+        let mut same = one.clone();
+        let mask = same.kinds[mask].mask.clone();
+        same.kinds.iter_mut().for_each(|kind| kind.mask = mask.clone());
+        let off = error(&scored(&same, &model, &sequences).logits.unwrap(), &logits);
+        assert!(off > 1e-3, "layers are alike: {off:e}");
+    }
+    for (ranks, strategy, sliding, layout) in [
+        ("4", "megatron", "halo", "zigzag"),
+        ("4", "ring", "ulysses", "contiguous"),
+        ("4", "ulysses", "ring", "striped"),
+        ("3", "double-ring", "halo", "contiguous"),
+        ("3", "ring", "all-gather", "balanced"),
+        ("1", "ring", "halo", "contiguous"),
+    ] {
+        let setup = Setup::new(
+            &plan(&[
+                ("mesh.sequence", ranks),
+                ("attention.strategy", strategy),
+                ("attention.sliding.strategy", sliding),
+                ("attention.layout", layout),
+            ]),
+            4,
+        );
+        let what = format!("{strategy} and {sliding} on {ranks}");
+        let found = scored(&setup, &model, &sequences);
+        let off = error(&found.logits.unwrap(), &logits);
+        assert!(off < 1e-5, "{what}: {off:e}");
+        let (found, wanted) = (found.gradients.unwrap(), wanted.gradients.as_ref().unwrap());
+        for (name, wanted) in wanted {
+            let off = error(&found[name], wanted);
+            assert!(off < 2e-5, "{what} {name}: {off:e}");
         }
     }
 }

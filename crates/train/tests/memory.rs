@@ -148,6 +148,36 @@ fn four_ranks_hand_over_and_hold_what_was_planned() {
     }
 }
 
+/// Layers that slide beside others: bytes to the byte, memory within a tenth, whatever layers come first and last.
+#[test]
+fn layers_that_differ_hand_over_and_hold_what_was_planned() {
+    let place = place();
+    for (strategy, sliding, layers, recompute) in [
+        ("megatron", "halo", "[0-1, 3]", "layer"),
+        ("ring", "ulysses", "[1]", "none"),
+        ("all-gather", "ring", "[0]", "layer"),
+        ("ulysses", "all-gather", "[3]", "none"),
+    ] {
+        let changes = [
+            ("model.num_hidden_layers", "4"),
+            ("model.num_key_value_heads", "4"),
+            ("attention.sliding.layers", layers),
+            ("attention.sliding.window", "300"),
+            ("attention.sliding.strategy", sliding),
+            ("memory.recompute", recompute),
+        ];
+        let plan = plan(&place, 4, strategy, &changes);
+        let _one = alone();
+        for rank in measure(&plan, 2, 1).unwrap() {
+            let (memory, what) = (rank.memory, format!("{strategy} and {sliding}, {recompute}"));
+            assert_eq!(rank.bytes, rank.planned_bytes, "{what}: bytes of rank {}", memory.rank);
+            let off = memory.together as f64 / memory.planned_together as f64 - 1.0;
+            println!("{what}: rank {} holds {:+.1} % of its plan", memory.rank, 100.0 * off);
+            assert!(off.abs() < LIMIT, "{what}: {memory:?}");
+        }
+    }
+}
+
 /// Activations and what is in flight, of the rank that has most.
 fn fullest(memory: &[Memory]) -> u64 {
     let both = |peak: &Peak| peak.activations + peak.key_value;

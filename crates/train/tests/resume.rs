@@ -72,6 +72,31 @@ fn going_on_with_other_ranks_or_another_strategy_is_the_same_run() {
 }
 
 #[test]
+fn layers_that_slide_may_be_split_anew_but_not_slide_anew() {
+    let place = Place::new();
+    let slide = [("attention.sliding.layers", "[1]"), ("attention.sliding.window", "9")];
+    let run = |name: &str, more: &[(&str, &str)]| {
+        let output = place.path(name);
+        let output = [("output", output.to_str().unwrap())];
+        place.run(&[&slide[..], &output, more].concat())
+    };
+    let whole = losses(&run("whole", &[]).unwrap());
+    let first = run("split", &[TEN]).unwrap();
+    let open = [("attention.strategy", "auto"), ("mesh.sequence", "3")];
+    let second = run("split", &open).unwrap();
+    let error = difference(&[losses(&first), losses(&second)].concat(), &whole);
+    assert!(error < 1e-5, "{error:e}");
+    let settled = fs::read_to_string(second.folder.join("plan.yaml")).unwrap();
+    assert!(!settled.contains("strategy: auto"), "{settled}");
+    assert!(settled.contains("  sliding:\n    layers: [1]\n    window: 9\n"), "{settled}");
+    for (key, value) in [("attention.sliding.layers", "[0]"), ("attention.sliding.window", "8")] {
+        let error = run("split", &[(key, value)]).unwrap_err();
+        assert_eq!(error.exit_code(), 4);
+        assert!(error.to_string().contains(&format!("`{key}`")), "{error}");
+    }
+}
+
+#[test]
 fn a_finished_run_says_so_and_other_experiments_are_refused_by_key() {
     let place = Place::new();
     let first = place.run(&[("schedule.stop", "3")]).unwrap();

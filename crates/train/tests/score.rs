@@ -10,7 +10,7 @@ use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Kernel, Recompute, read_config};
 use annulus_model::{Llama, load};
 use annulus_sequence::{Mask, Return, Strategy, Wire};
-use annulus_train::{Setup, Want, model_config, score};
+use annulus_train::{Attending, Setup, Want, model_config, score};
 use candle_core::{DType, Device, Tensor};
 use common::golden;
 
@@ -49,13 +49,13 @@ fn error_l2(a: &Tensor, b: &Tensor) -> f64 {
 
 fn setup(folder: &std::path::Path, strategy: Strategy, ranks: usize) -> Setup {
     let shape = read_config(folder).unwrap_or_else(|e| panic!("{e}"));
+    let layers = (0..shape.num_hidden_layers).collect();
+    let (mask, returning) = (Mask::causal(), Return::default());
     Setup {
         config: model_config(&shape, Dtype::F32).unwrap(),
-        mask: Mask::causal(),
+        kinds: vec![Attending { layers, mask, strategy, returning }],
         packed: false,
-        strategy,
         layout: None,
-        returning: Return::default(),
         kernel: Kernel::Fused,
         deterministic: true,
         dropout: false,

@@ -51,6 +51,47 @@ fn sparse_masks_packed_documents_and_weights_are_exact() {
     }
 }
 
+/// Every kind of layers by its own strategy, and all of them in the model.
+#[test]
+fn layers_that_slide_beside_others_are_exact() {
+    let place = Place::new();
+    let size = [("data.tokens", "31"), ("attention.sliding.layers", "[0]")];
+    let window = [("attention.sliding.window", "6"), ("attention.sinks", "2")];
+    let pairs: [&[(&str, &str)]; 4] = [
+        &[
+            ("attention.strategy", "megatron"),
+            ("attention.sliding.strategy", "halo"),
+            ("mesh.sequence", "3"),
+        ],
+        &[
+            ("attention.strategy", "ring"),
+            ("attention.layout", "striped"),
+            ("attention.stripe", "2"),
+            ("attention.sliding.strategy", "ulysses"),
+            ("mesh.sequence", "2"),
+            ("mesh.weights", "[2, 1]"),
+        ],
+        &[
+            ("attention.strategy", "ulysses"),
+            ("attention.sliding.strategy", "ring"),
+            ("attention.sliding.backward", "queries"),
+            ("attention.documents", "data"),
+            ("mesh.sequence", "2"),
+        ],
+        &[
+            ("attention.strategy", "double-ring"),
+            ("attention.sliding.strategy", "all-gather"),
+            ("attention.layout", "balanced"),
+            ("attention.stripe", "3"),
+            ("mesh.sequence", "3"),
+        ],
+    ];
+    for pair in pairs {
+        let [own, all] = check(&place.plan(&[&size, &window, pair].concat()));
+        assert!(own >= 8 && all > 8 * 20, "{pair:?}: {own} of {all}");
+    }
+}
+
 /// What is travelling narrow is verified wide; a way that is the bare name's is not verified twice.
 #[test]
 fn the_split_is_verified_not_the_wire() {

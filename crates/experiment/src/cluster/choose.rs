@@ -1,23 +1,16 @@
 //! `strategy: auto`: every strategy estimated, the fastest that fits taken, and why.
+//!
+//! Where layers differ, every kind of them has a table of its own, and the layout is shared: for each
+//! layout the best strategy of every kind, and of these the layout whose step is the shortest. What
+//! kinds take adds up, so the best of each are the best together.
 
 use annulus_sequence::Strategy;
 
-use super::families::{families, label};
-use super::{Cluster, Estimate, Hiding, Way, Weighing};
-use crate::{Experiment, Plan, Problem, Problems};
-
-/// Of strategies that take at most so many times the fastest one's step, the one with the least
-/// memory is taken, if the fastest needs more than so many times as much.
-const CLOSE: f64 = 1.01;
-
-/// One strategy in its best shape, and what it would take.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
-    /// The strategy.
-    pub strategy: Strategy,
-    /// Its step, or why it cannot run.
-    pub outcome: Result<Estimate, String>,
-}
+use super::families::label;
+use super::show::duration;
+use super::table::{Asked, fits, reason};
+use super::{Cluster, Estimate, Hiding, Table, Weighing};
+use crate::{Dealt, Experiment, Plan, Problem, Problems};
 
 /// All strategies beside each other.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,16 +19,27 @@ pub struct Choice {
     pub title: String,
     /// What it is chosen for.
     pub cluster: Cluster,
-    /// Every strategy, in the order of [`Strategy::ALL`], and every exchange of its.
-    pub candidates: Vec<Candidate>,
-    /// What `strategy: auto` takes; `None`: none can run.
-    pub chosen: Option<Strategy>,
-    /// The ways back of what is taken, those of the fewest bytes first.
-    pub ways: Vec<Way>,
+    /// All strategies for every kind of layers.
+    pub tables: Vec<Table>,
+    /// Where layers differ: the layouts that they may share, each with the best strategies over it.
+    pub layouts: Vec<Shared>,
+    /// Which of [`Choice::layouts`] is taken: [`Choice::tables`] are over it.
+    pub taken: usize,
     /// What unequal shares gain, where devices are unequal or shares are.
     pub weighing: Option<Weighing>,
     /// From how many tokens per rank messages hide behind attention, by kind of link.
     pub hiding: Vec<Hiding>,
+}
+
+/// A layout that all layers share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shared {
+    /// Who holds which positions.
+    pub dealt: Dealt,
+    /// The best strategy over it, by kind of layers; none where a kind has none.
+    pub strategies: Vec<Strategy>,
+    /// A step of all layers, or why it cannot run.
+    pub outcome: Result<Estimate, String>,
 }
 
 impl Choice {
@@ -43,50 +47,76 @@ impl Choice {
     /// has, where it is known.
     ///
     /// # Errors
-    /// When there are fewer devices than ranks: then no strategy can run.
+    /// When there are fewer devices than ranks, or other layers are to slide than there are: then no
+    /// strategy can run.
     pub fn among(
         experiment: &Experiment,
         vocabulary: Option<usize>,
         cluster: &Cluster,
     ) -> Result<Choice, Problems> {
         enough_devices(experiment, cluster)?;
-        let mut hiding = Vec::new();
-        let mut candidate = |strategy| {
-            let outcome = Plan::of(under(experiment, strategy, cluster), vocabulary)
-                .inspect(|plan| hiding = cluster.hiding(plan))
-                .and_then(|plan| Estimate::of(&plan, cluster))
-                .map_err(|problems| reason(&problems));
-            Candidate { strategy, outcome }
+        let asked = Asked { experiment, vocabulary, cluster };
+        let mut choice = Choice {
+            title: title(experiment),
+            cluster: cluster.clone(),
+            tables: Vec::new(),
+            layouts: Vec::new(),
+            taken: 0,
+            weighing: None,
+            hiding: Vec::new(),
         };
-        let mut best = |shapes: Vec<Strategy>| {
-            let candidates: Vec<Candidate> = shapes.into_iter().map(&mut candidate).collect();
-            let chosen = choose(&candidates, cluster);
-            let first = candidates.iter().position(|c| chosen.is_none_or(|s| s == c.strategy));
-            candidates.into_iter().nth(first.unwrap_or_default())
-        };
-        let families = families(experiment.mesh.sequence);
-        let candidates: Vec<Candidate> = families.into_iter().filter_map(&mut best).collect();
-        let chosen = choose(&candidates, cluster);
-        let title = title(experiment);
-        let cluster = cluster.clone();
-        let (weighing, ways) = (None, Vec::new());
-        let mut choice = Choice { title, cluster, candidates, chosen, ways, weighing, hiding };
+        if experiment.attention.sliding.is_some() {
+            choice.share_a_layout(asked)?;
+        } else {
+            let (table, hiding) = asked.table(0, None);
+            (choice.tables, choice.hiding) = (vec![table], hiding);
+        }
         choice.weighing = Weighing::of(&choice, experiment, vocabulary);
-        choice.ways = choice.ways_back(experiment, vocabulary);
         Ok(choice)
     }
 
-    fn ways_back(&self, experiment: &Experiment, vocabulary: Option<usize>) -> Vec<Way> {
-        let under = |strategy| under(experiment, strategy, &self.cluster);
-        let plan = self.chosen.map(under).and_then(|chosen| Plan::of(chosen, vocabulary).ok());
-        plan.map_or_else(Vec::new, |plan| Way::all(&plan, &self.cluster))
+    /// The best of all layouts that may be shared.
+    fn share_a_layout(&mut self, asked: Asked<'_>) -> Result<(), Problems> {
+        let titles = Plan::titles(asked.experiment, asked.vocabulary)?;
+        let mut tables = Vec::new();
+        for dealt in layouts(asked.experiment) {
+            let mut experiment = asked.experiment.clone();
+            experiment.attention.layout = Some(dealt);
+            let asked = Asked { experiment: &experiment, ..asked };
+            let of_kind = |(kind, title): (usize, &String)| asked.table(kind, Some(title.clone()));
+            let (of_layout, hiding): (Vec<Table>, Vec<_>) =
+                titles.iter().enumerate().map(of_kind).unzip();
+            let strategies: Vec<Strategy> = of_layout.iter().filter_map(|t| t.chosen).collect();
+            let outcome = together(asked, dealt, &strategies, titles.len());
+            self.layouts.push(Shared { dealt, strategies, outcome });
+            self.hiding = hiding.into_iter().find(|one| !one.is_empty()).unwrap_or_default();
+            tables.push(of_layout);
+        }
+        self.taken = self.best_layout().unwrap_or_default();
+        self.tables = tables.swap_remove(self.taken);
+        Ok(())
     }
 
-    /// The estimates of those that can run, the fastest first.
-    pub fn ranking(&self) -> Vec<(Strategy, &Estimate)> {
-        let mut able: Vec<_> = runnable(&self.candidates).collect();
-        able.sort_by(|a, b| a.1.step.total_cmp(&b.1.step));
-        able
+    /// The layout of the shortest step that fits, or of the one that needs the least memory.
+    fn best_layout(&self) -> Option<usize> {
+        let able = || {
+            let estimates = self.layouts.iter().enumerate();
+            estimates.filter_map(|(number, shared)| Some((number, shared.outcome.as_ref().ok()?)))
+        };
+        let fitting = able().filter(|(_, estimate)| self.fits(estimate));
+        let fastest = fitting.min_by(|a, b| a.1.step.total_cmp(&b.1.step));
+        let least = || able().min_by_key(|(_, estimate)| estimate.fullest());
+        fastest.or_else(least).map(|(number, _)| number)
+    }
+
+    /// The experiment with what was chosen; `None`: some layers cannot run.
+    pub fn settled(&self, experiment: &Experiment) -> Option<Experiment> {
+        let chosen: Option<Vec<Strategy>> = self.tables.iter().map(|table| table.chosen).collect();
+        match self.layouts.get(self.taken) {
+            Some(Shared { outcome: Err(_), .. }) => None,
+            Some(Shared { dealt, .. }) => Some(split(experiment.clone(), *dealt, &chosen?)),
+            None => Some(named(experiment.clone(), 0, *chosen?.first()?)),
+        }
     }
 
     /// Whether a strategy fits into every device's memory.
@@ -96,60 +126,125 @@ impl Choice {
 
     /// That none can run.
     pub(crate) fn none(&self, experiment: &Experiment) -> Problem {
-        let reasons = self.candidates.iter().filter_map(|candidate| {
-            let why = candidate.outcome.as_ref().err()?;
-            Some(format!("`{}`: {why}", label(candidate.strategy)))
-        });
-        let reasons: Vec<String> = reasons.collect();
+        let shared = self.layouts.get(self.taken).and_then(|shared| shared.outcome.as_ref().err());
+        let unable = self.tables.iter().filter(|table| table.chosen.is_none());
+        let reasons: Vec<String> = unable.flat_map(Table::reasons).chain(shared.cloned()).collect();
         let message = "no strategy can run";
         experiment.places.problem("attention.strategy", message).hint(reasons.join("; "))
     }
 
-    /// Why the chosen one and none of the others, a line each.
-    pub fn why(&self) -> Vec<String> {
-        let find = |chosen| self.ranking().into_iter().find(|(strategy, _)| *strategy == chosen);
-        let Some((chosen, best)) = self.chosen.and_then(find) else {
-            return vec![String::from("no strategy can run")];
-        };
-        let mut lines = vec![format!(
-            "auto takes `{}`: {}",
-            label(chosen),
-            if self.fits(best) {
-                "the fastest that fits; where steps are within 1 %, memory decides"
-            } else {
-                "none fits, and it needs the least memory"
+    /// What a step takes over each layout, the one that is taken first.
+    fn layouts_to_text(&self) -> Vec<String> {
+        let mut layouts: Vec<(usize, &Shared)> = self.layouts.iter().enumerate().collect();
+        layouts.sort_by_key(|(number, _)| *number != self.taken);
+        let line = |(number, shared): (usize, &Shared)| {
+            let word = shared.dealt.word();
+            let names: Vec<String> = shared.strategies.iter().map(|one| label(*one)).collect();
+            let names = names.join("` and `");
+            match &shared.outcome {
+                Err(why) => format!("  `layout: {word}` cannot run: {why}"),
+                Ok(estimate) => {
+                    let step = duration(estimate.step);
+                    let over = if self.fits(estimate) { "" } else { ", and does not fit" };
+                    let takes = if number == self.taken { "auto takes" } else { " " };
+                    format!(
+                        "{takes} `layout: {word}` for all layers: `{names}` take {step} a step{over}"
+                    )
+                }
             }
-        )];
-        lines.extend(self.ways.iter().map(|way| way.to_text()));
-        lines.extend(self.weighing.as_ref().map(Weighing::to_text));
-        let others = self.ranking().into_iter().filter(|(strategy, _)| *strategy != chosen);
-        lines.extend(others.map(|(strategy, estimate)| self.against(strategy, estimate, best)));
-        lines
+        };
+        layouts.into_iter().map(line).collect()
     }
 
-    /// What speaks against a strategy.
-    fn against(&self, strategy: Strategy, estimate: &Estimate, best: &Estimate) -> String {
-        let ratio = estimate.step / best.step;
-        let computing = |e: &Estimate| e.step - e.exposed - e.uneven;
-        let causes = [
-            (estimate.uneven - best.uneven, "ranks wait for the slowest"),
-            (estimate.exposed - best.exposed, "links are waited for"),
-            (computing(estimate) - computing(best), "more is computed"),
-        ];
-        let most = causes.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
-        let larger = estimate.fullest() as f64 > CLOSE * best.fullest() as f64;
-        let equal = if larger { "as good, but it needs more memory" } else { "about as good" };
-        let cause = most.filter(|_| ratio > CLOSE).map_or(equal, |(_, cause)| cause);
-        let cause = if self.fits(estimate) { cause } else { "it does not fit" };
-        format!("  `{}` takes {ratio:.2} times as long: {cause}", label(strategy))
+    /// Why the chosen one and none of the others, a line each.
+    pub fn why(&self) -> Vec<String> {
+        let weighing = || self.weighing.as_ref().map(Weighing::to_text);
+        if let [table] = self.tables.as_slice() {
+            let weighing = || weighing().filter(|_| table.chosen.is_some());
+            let taken = table.taken(&self.cluster).into_iter().chain(weighing());
+            return taken.chain(table.others(&self.cluster)).collect();
+        }
+        let of_table = |table: &Table| {
+            let taken = table.taken(&self.cluster).into_iter();
+            taken.chain(table.others(&self.cluster)).collect::<Vec<_>>()
+        };
+        let tables = self.tables.iter().flat_map(of_table);
+        tables.chain(self.layouts_to_text()).chain(weighing()).collect()
     }
 }
 
-/// The experiment under one strategy, with the cluster's memory for a budget unless it has one.
-pub(super) fn under(experiment: &Experiment, strategy: Strategy, cluster: &Cluster) -> Experiment {
-    let mut experiment = experiment.clone();
-    experiment.attention.strategy = strategy;
-    experiment.attention.automatic = false;
+/// The layouts that all layers may share: the one that is written, that of the only strategy that is
+/// not open, or those that strategies have.
+fn layouts(experiment: &Experiment) -> Vec<Dealt> {
+    let attention = &experiment.attention;
+    match attention.layout {
+        Some(written) => vec![written],
+        None if attention.is_open() && !attention.automatic => {
+            vec![Dealt::of(attention.strategy.layout())]
+        }
+        None => {
+            let mut layouts = Vec::new();
+            for strategy in Strategy::ALL {
+                let dealt = Dealt::of(strategy.layout());
+                if !layouts.contains(&dealt) {
+                    layouts.push(dealt);
+                }
+            }
+            layouts
+        }
+    }
+}
+
+/// A step of all layers.
+fn together(
+    asked: Asked<'_>,
+    dealt: Dealt,
+    strategies: &[Strategy],
+    kinds: usize,
+) -> Result<Estimate, String> {
+    if strategies.len() < kinds {
+        return Err(String::from("not all layers can run so"));
+    }
+    let Asked { experiment, vocabulary, cluster } = asked;
+    let experiment = within(split(experiment.clone(), dealt, strategies), cluster);
+    let plan = Plan::of(experiment, vocabulary).map_err(|problems| reason(&problems))?;
+    Estimate::of(&plan, cluster).map_err(|problems| reason(&problems))
+}
+
+/// The experiment over a layout, with a strategy for every kind of layers.
+fn split(mut experiment: Experiment, dealt: Dealt, strategies: &[Strategy]) -> Experiment {
+    for (kind, strategy) in strategies.iter().enumerate() {
+        experiment = named(experiment, kind, *strategy);
+    }
+    // Its strategy's own layout is not written.
+    let own = dealt == Dealt::of(experiment.attention.strategy.layout());
+    experiment.attention.layout = Some(dealt).filter(|_| !own);
+    experiment
+}
+
+/// The experiment with a strategy for a kind of layers.
+fn named(mut experiment: Experiment, kind: usize, strategy: Strategy) -> Experiment {
+    let attention = &mut experiment.attention;
+    match &mut attention.sliding {
+        Some(sliding) if kind > 0 => (sliding.strategy, sliding.automatic) = (strategy, false),
+        _ => (attention.strategy, attention.automatic) = (strategy, false),
+    }
+    experiment
+}
+
+/// The experiment under one strategy for a kind of layers, with the cluster's memory for a budget
+/// unless it has one.
+pub(super) fn under(
+    experiment: &Experiment,
+    kind: usize,
+    strategy: Strategy,
+    cluster: &Cluster,
+) -> Experiment {
+    within(named(experiment.clone(), kind, strategy), cluster)
+}
+
+/// The experiment with the cluster's memory for a budget unless it has one.
+pub(super) fn within(mut experiment: Experiment, cluster: &Cluster) -> Experiment {
     let world = experiment.mesh.data.saturating_mul(experiment.mesh.sequence) as u64;
     let there = cluster.memory.map(|bytes| bytes.saturating_mul(world));
     experiment.memory.budget = experiment.memory.budget.or(there);
@@ -176,37 +271,4 @@ fn title(experiment: &Experiment) -> String {
         "{}: a batch of {}, {} tokens each, on {} {replicas} of {} {ranks}",
         experiment.name, data.batch, data.tokens, mesh.data, mesh.sequence
     )
-}
-
-/// The first problem: what a line of a table has room for.
-fn reason(problems: &Problems) -> String {
-    problems.0.first().map_or_else(String::new, |problem| problem.message.clone())
-}
-
-fn runnable(candidates: &[Candidate]) -> impl Iterator<Item = (Strategy, &Estimate)> {
-    candidates.iter().filter_map(|candidate| {
-        candidate.outcome.as_ref().ok().map(|estimate| (candidate.strategy, estimate))
-    })
-}
-
-fn fits(estimate: &Estimate, cluster: &Cluster) -> bool {
-    cluster.memory.is_none_or(|memory| estimate.fullest() <= memory)
-}
-
-/// Of the strategies that fit the fastest, or the one with the least memory of those that are as
-/// good; where none fits, the one with the least of all.
-fn choose(candidates: &[Candidate], cluster: &Cluster) -> Option<Strategy> {
-    // One that keeps scores is there to be compared with: never taken, not even of equals.
-    let able = || runnable(candidates).filter(|(strategy, _)| *strategy != Strategy::LiRing);
-    let fitting = || able().filter(|(_, estimate)| fits(estimate, cluster));
-    // The first of equals is taken.
-    let least = |candidates: &mut dyn Iterator<Item = (Strategy, &Estimate)>| {
-        candidates.min_by_key(|(_, estimate)| estimate.fullest()).map(|(strategy, _)| strategy)
-    };
-    let Some((fastest, best)) = fitting().min_by(|a, b| a.1.step.total_cmp(&b.1.step)) else {
-        return least(&mut able());
-    };
-    let smaller = |estimate: &Estimate| estimate.fullest() as f64 * CLOSE < best.fullest() as f64;
-    let good = |estimate: &Estimate| estimate.step <= CLOSE * best.step && smaller(estimate);
-    least(&mut fitting().filter(|(_, estimate)| good(estimate))).or(Some(fastest))
 }

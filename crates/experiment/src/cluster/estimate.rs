@@ -12,21 +12,24 @@
 //! ```
 //!
 //! In a layer every rank computes its products, then all walk the schedule; who is done first begins
-//! the next layer. The first layer and the period of those behind it make a pass. After the last
-//! micro-batch the gradients are summed over all ranks, a ring: `2 (W - 1) / W` times their bytes.
-//! Norms, rotations, the optimizer and reading data are left out: they are the same for all
+//! the next layer. The first layer and the period of those behind it make a pass, of every kind of
+//! layers apart: kinds add up. After the last micro-batch the gradients are summed over all ranks, a
+//! ring: `2 (W - 1) / W` times their bytes. Norms, rotations, the optimizer and reading data are left out: they are the same for all
 //! strategies, and small.
 //!
 //! What faster links would save is *exposed*; what remains between the mean rank's computing and
 //! the step is *uneven*: ranks that wait for slower ones.
 
-use annulus_sequence::{Pass, Proof, Schedule};
+use std::sync::Arc;
+
+use annulus_sequence::{Pass, Schedule};
 
 use super::choose::enough_devices;
 use super::walk::{latest, walk};
 use super::{Cluster, Load};
 use crate::cost::{F32, Share};
-use crate::{Peak, Plan, Problems, Recompute};
+use crate::passes::Passes;
+use crate::{LayerKind, Peak, Plan, Problems, Recompute};
 
 /// What a step takes.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,10 +56,13 @@ pub struct Estimate {
     pub peak: Vec<u64>,
 }
 
-/// Both passes of one attention.
+/// Both passes of one attention, and the layers that have it.
 pub(super) struct Loads {
     pub(super) forward: Load,
     pub(super) backward: Load,
+    pub(super) layers: usize,
+    /// Whether forward and backward begin with such a layer.
+    pub(super) begins: [bool; 2],
 }
 
 impl Estimate {
@@ -66,23 +72,24 @@ impl Estimate {
     /// When there are fewer devices than ranks.
     pub fn of(plan: &Plan, cluster: &Cluster) -> Result<Estimate, Problems> {
         enough_devices(&plan.experiment, cluster)?;
-        let passes = plan.passes()?;
-        let load = |schedule| Load::of(schedule, plan.block(), cluster.rates.tile);
-        let loads = Loads { forward: load(&passes.forward.0), backward: load(&passes.backward.0) };
+        let loads = loads(plan, cluster);
         let (step, computing) = slowest_replica(plan, cluster, &loads);
         let (unlinked, _) = slowest_replica(plan, &cluster.without_links(), &loads);
-        let idle = vec![0.0; loads.forward.world()];
+        let idle = vec![0.0; plan.experiment.mesh.sequence];
+        let alone = |of: fn(&Loads) -> &Load| {
+            mean_layer(&loads, |one| walk(of(one), cluster, 0, &idle).end())
+        };
         Ok(Estimate {
             step,
-            forward: walk(&loads.forward, cluster, 0, &idle).end(),
-            backward: walk(&loads.backward, cluster, 0, &idle).end(),
+            forward: alone(|one| &one.forward),
+            backward: alone(|one| &one.backward),
             exposed: (step - unlinked).max(0.0),
             // Sums in another order may differ by a rounding.
             uneven: (unlinked - computing).max(0.0),
             balance: balance(&loads),
             bytes: bytes(plan, &loads),
             gradient_sum: gradient_sum(plan, cluster),
-            peak: peaks(plan, &passes.forward, &passes.backward),
+            peak: peaks(plan),
         })
     }
 
@@ -97,28 +104,56 @@ impl Estimate {
     }
 }
 
+/// The loads of every kind of layers.
+pub(super) fn loads(plan: &Plan, cluster: &Cluster) -> Vec<Loads> {
+    let load = |schedule: &Schedule| Load::of(schedule, plan.block(), cluster.rates.tile);
+    let last = plan.shape.num_hidden_layers - 1;
+    let of_kind = |(kind, passes): (&LayerKind, &Arc<Passes>)| Loads {
+        forward: load(&passes.forward.0),
+        backward: load(&passes.backward.0),
+        layers: kind.layers.len(),
+        begins: [0, last].map(|layer| kind.layers.contains(&layer)),
+    };
+    plan.kinds.iter().zip(&plan.passes).map(of_kind).collect()
+}
+
+/// How many layers of each kind there are to one of the first kind.
+fn shares(loads: &[Loads]) -> impl Iterator<Item = (f64, &Loads)> {
+    loads.iter().map(|one| (one.layers as f64 / loads[0].layers as f64, one))
+}
+
+/// The mean over all layers of what is known of every kind.
+fn mean_layer(loads: &[Loads], of: impl Fn(&Loads) -> f64) -> f64 {
+    let all: f64 = shares(loads).map(|(share, _)| share).sum();
+    shares(loads).map(|(share, one)| share * of(one)).sum::<f64>() / all
+}
+
 /// The slowest rank of every hop, as a multiple of an even share.
-fn balance(loads: &Loads) -> f64 {
+fn balance(loads: &[Loads]) -> f64 {
     let (mut slowest, mut all) = (0.0, 0.0);
-    for load in [&loads.forward, &loads.backward] {
+    let passes =
+        shares(loads).flat_map(|(share, one)| [(share, &one.forward), (share, &one.backward)]);
+    let mut world = 1;
+    for (share, load) in passes {
+        world = load.world();
         for hop in 0..load.hops() {
             let operations: Vec<f64> =
-                load.ranks.iter().map(|steps| steps[hop].operations).collect();
+                load.ranks.iter().map(|steps| share * steps[hop].operations).collect();
             slowest += latest(&operations);
             all += operations.iter().sum::<f64>();
         }
     }
-    let even = all / loads.forward.world() as f64;
+    let even = all / world as f64;
     if even > 0.0 { slowest / even } else { 1.0 }
 }
 
-fn bytes(plan: &Plan, loads: &Loads) -> u64 {
-    let times = (plan.shape.num_hidden_layers * plan.micro_batches) as u64;
-    let of_rank = |rank| {
-        let both = loads.forward.bytes(rank).saturating_add(loads.backward.bytes(rank));
-        both.saturating_mul(times)
+fn bytes(plan: &Plan, loads: &[Loads]) -> u64 {
+    let of_kind = |one: &Loads, rank: usize| {
+        let both = one.forward.bytes(rank).saturating_add(one.backward.bytes(rank));
+        both.saturating_mul((one.layers * plan.micro_batches) as u64)
     };
-    (0..loads.forward.world()).map(of_rank).max().unwrap_or_default()
+    let of_rank = |rank| loads.iter().map(|one| of_kind(one, rank)).fold(0, u64::saturating_add);
+    (0..plan.experiment.mesh.sequence).map(of_rank).max().unwrap_or_default()
 }
 
 /// Seconds of the sum of gradients over all ranks, in a ring.
@@ -129,22 +164,24 @@ pub(super) fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
     bytes / link.bandwidth + messages * link.latency
 }
 
-/// By rank, where what arrives takes memory of its own. Blocks in flight are those of the proofs.
-fn peaks(plan: &Plan, forward: &(Schedule, Proof), backward: &(Schedule, Proof)) -> Vec<u64> {
-    let peak = |rank: usize| {
-        let share = Share::new(plan, plan.memory, [forward, backward], rank);
+/// By rank, where what arrives takes memory of its own. Blocks in flight are those of the proofs; of
+/// kinds of layers the one that takes most counts.
+fn peaks(plan: &Plan) -> Vec<u64> {
+    let of_kind = |passes: &Passes, rank: usize| {
+        let share = Share::new(plan, plan.memory, passes, rank);
         let there = share.peak();
-        let ahead = share.received(Pass::Forward, forward.1.alive[rank]);
-        let back = share.received(Pass::Backward, backward.1.alive[rank]);
+        let ahead = share.received(Pass::Forward, passes.forward.1.alive[rank]);
+        let back = share.received(Pass::Backward, passes.backward.1.alive[rank]);
         let key_value = ahead.max(back);
         share.together(&Peak { key_value, ..there })
     };
-    (0..forward.0.world()).map(peak).collect()
+    let peak = |rank| plan.passes.iter().map(|passes| of_kind(passes, rank)).max();
+    (0..plan.experiment.mesh.sequence).filter_map(peak).collect()
 }
 
 /// Seconds of the step of the slowest replica, and what the mean rank of all computes.
-fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &Loads) -> (f64, f64) {
-    let world = loads.forward.world();
+fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> (f64, f64) {
+    let world = plan.experiment.mesh.sequence;
     let within = cluster.devices_per_node.is_multiple_of(world);
     let aligned = within || world.is_multiple_of(cluster.devices_per_node);
     let alike = aligned && cluster.slowdown.is_empty();
@@ -161,7 +198,7 @@ fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &Loads) -> (f64, f64) 
 pub(super) struct Timing<'a> {
     pub(super) plan: &'a Plan,
     pub(super) cluster: &'a Cluster,
-    pub(super) loads: &'a Loads,
+    pub(super) loads: &'a [Loads],
     /// The device of the replica's first rank.
     pub(super) first: usize,
 }
@@ -170,8 +207,8 @@ impl Timing<'_> {
     /// Seconds of a step, and of it what the mean rank computes.
     fn step(self) -> (f64, f64) {
         let [forward, backward, loss] = self.products();
-        let (ahead, computed_ahead) = self.pass(&self.loads.forward, forward);
-        let (back, computed_back) = self.pass(&self.loads.backward, backward);
+        let (ahead, computed_ahead) = self.pass(|one| (&one.forward, one.begins[0]), forward);
+        let (back, computed_back) = self.pass(|one| (&one.backward, one.begins[1]), backward);
         let loss = self.by_rank(loss);
         let (most, mean) = (latest(&loss), mean(&loss));
         let times = self.plan.micro_batches as f64;
@@ -201,23 +238,37 @@ impl Timing<'_> {
             rows * operations / self.cluster.rates.products
                 * self.cluster.slowdown_of(self.first + rank)
         };
-        (0..self.loads.forward.world()).map(second).collect()
+        (0..self.plan.experiment.mesh.sequence).map(second).collect()
     }
 
-    /// All layers of a pass: its seconds, and the mean rank's of computing.
-    fn pass(self, load: &Load, products: f64) -> (f64, f64) {
-        let (layers, products) = (self.plan.shape.num_hidden_layers as f64, self.by_rank(products));
+    /// All layers of a pass: its seconds, and the mean rank's of computing. `of` says what of a kind
+    /// the pass is, and whether it begins with such a layer.
+    fn pass(self, of: impl Fn(&Loads) -> (&Load, bool), products: f64) -> (f64, f64) {
+        let products = self.by_rank(products);
+        let of_kind = |one| {
+            let (load, begins) = of(one);
+            self.layers(load, one.layers as f64, begins, &products)
+        };
+        let add = |(a, b): (f64, f64), (c, d): (f64, f64)| (a + c, b + d);
+        self.loads.iter().map(of_kind).reduce(add).unwrap_or_default()
+    }
+
+    /// The same of so many layers that are alike. What a rank is ahead of another where kinds of layers meet is lost:
+    /// their times add up.
+    fn layers(self, load: &Load, layers: f64, begins: bool, products: &[f64]) -> (f64, f64) {
         let mut clocks = vec![0.0; load.world()];
         let mut ends = [0.0; 2];
         let mut computing = 0.0;
         for end in &mut ends {
-            let started: Vec<f64> = clocks.iter().zip(&products).map(|(a, b)| a + b).collect();
+            let started: Vec<f64> = clocks.iter().zip(products).map(|(a, b)| a + b).collect();
             let walked = walk(load, self.cluster, self.first, &started);
             *end = walked.end();
-            computing = mean(&walked.computing) + mean(&products);
+            computing = mean(&walked.computing) + mean(products);
             clocks = walked.finish;
         }
-        (ends[0] + (layers - 1.0) * (ends[1] - ends[0]), layers * computing)
+        let period = ends[1] - ends[0];
+        let seconds = if begins { ends[0] + (layers - 1.0) * period } else { layers * period };
+        (seconds, layers * computing)
     }
 }
 

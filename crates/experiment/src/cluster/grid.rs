@@ -25,6 +25,8 @@ pub struct Grid {
     pub devices: Vec<usize>,
     /// Tokens of the sequence, rising.
     pub tokens: Vec<usize>,
+    /// How it is split in layers that slide, if some do.
+    pub sliding: Option<Strategy>,
     /// By tokens, then by devices; `None`: it cannot run so.
     pub cells: Vec<Vec<Option<Cell>>>,
 }
@@ -53,7 +55,7 @@ impl Cell {
 }
 
 impl Grid {
-    /// The experiment's model under `strategy` on `cluster`: 4k to 4M tokens on 1, 2, 4, … devices,
+    /// The experiment's model under `strategy` on `cluster`, layers that slide under theirs: 4k to 4M tokens on 1, 2, 4, … devices,
     /// on each in the best shape of the strategy, with equal shares.
     /// `vocabulary` is what the tokenizer has, where it is known.
     pub fn of(
@@ -73,7 +75,7 @@ impl Grid {
                 experiment.mesh.sequence = *devices;
                 let shapes = shapes(strategy, *devices).into_iter();
                 let cells = shapes.filter_map(|shape| {
-                    cell(under(&experiment, shape, cluster), vocabulary, cluster)
+                    cell(under(&experiment, 0, shape, cluster), vocabulary, cluster)
                 });
                 cells
                     .min_by(|a, b| (b.fits, a.step).partial_cmp(&(a.fits, b.step)).unwrap_or(Equal))
@@ -81,7 +83,8 @@ impl Grid {
             devices.iter().map(cell).collect()
         };
         let cells = tokens.iter().map(row).collect();
-        Grid { strategy, devices, tokens, cells }
+        let sliding = experiment.attention.sliding.map(|sliding| sliding.strategy);
+        Grid { strategy, devices, tokens, sliding, cells }
     }
 
     /// For so many devices, the shortest and the longest sweet sequence.
@@ -90,6 +93,13 @@ impl Grid {
         let mut rows = (0..self.tokens.len()).filter(sweet);
         let first = rows.next()?;
         Some((self.tokens[first], self.tokens[rows.next_back().unwrap_or(first)]))
+    }
+
+    /// The strategies, each in backquotes.
+    pub(super) fn named(&self) -> String {
+        let sliding =
+            self.sliding.map(|sliding| format!(" and `{}` where layers slide", label(sliding)));
+        format!("`{}`{}", label(self.strategy), sliding.unwrap_or_default())
     }
 
     /// The grid as text, and the sweet lengths of every number of devices.
@@ -109,9 +119,9 @@ impl Grid {
             format!("{devices:>4} {noun}: {range}\n")
         });
         format!(
-            "sweet spot of `{}`, one sequence per step: per cent of the time that devices compute\n\
+            "sweet spot of {}, one sequence per step: per cent of the time that devices compute\n\
              (* at least {:.0} % and it fits, ! does not fit, . cannot run)\n{}{}",
-            label(self.strategy),
+            self.named(),
             100.0 * SWEET,
             aligned(&rows),
             ranges.collect::<String>()
@@ -142,6 +152,9 @@ fn one_sequence(mut experiment: Experiment) -> Experiment {
     experiment.data.batch = 1;
     experiment.memory.micro_batch = None;
     experiment.mesh.weights = None;
+    if let Some(sliding) = &mut experiment.attention.sliding {
+        sliding.strategy = bare(sliding.strategy);
+    }
     experiment
 }
 

@@ -1,9 +1,9 @@
-//! Strategies beside each other, as text for people and as JSON for programs.
+//! Strategies beside each other, as text for people.
 
-use serde_json::{Value, json};
+use annulus_sequence::Strategy;
 
 use super::families::label;
-use super::{Candidate, Choice, Cluster, Estimate, Hiding, Link, Way, Weighing};
+use super::{Candidate, Choice, Cluster, Estimate, Hiding, Link, Table};
 use crate::report::size;
 
 const HEAD: [&str; 9] = [
@@ -19,16 +19,10 @@ const HEAD: [&str; 9] = [
 ];
 
 impl Choice {
-    /// The table of all strategies and what `strategy: auto` takes of it.
+    /// The tables of all strategies and what `strategy: auto` takes of them.
     pub fn to_text(&self) -> String {
-        let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
-        let mut notes = Vec::new();
-        for Candidate { strategy, outcome } in &self.candidates {
-            match outcome {
-                Ok(estimate) => rows.push(self.row(label(*strategy), estimate)),
-                Err(why) => notes.push(format!("  `{}` cannot run: {why}", label(*strategy))),
-            }
-        }
+        let tables: String = self.tables.iter().map(|table| self.table(table) + "\n").collect();
+        let mut notes = self.refused();
         notes.extend(self.hiding.iter().map(|hiding| {
             let Hiding { place, .. } = hiding;
             let [forward, backward] = [hiding.forward, hiding.backward].map(f64::ceil);
@@ -40,13 +34,40 @@ impl Choice {
                  sequence {sequence}"
             )
         }));
-        notes.extend(self.ranking().first().map(|(_, estimate)| {
-            let summed = duration(estimate.gradient_sum);
-            format!("  {summed} of each step sum gradients, which is exposed")
-        }));
+        notes.extend(self.tables.iter().find_map(|table| table.ranking().first().copied()).map(
+            |(_, estimate)| {
+                let summed = duration(estimate.gradient_sum);
+                format!("  {summed} of each step sum gradients, which is exposed")
+            },
+        ));
         notes.extend(self.why());
         let Choice { title, cluster, .. } = self;
-        format!("{title}\n{}\n\n{}\n{}\n", cluster.to_text(), aligned(&rows), notes.join("\n"))
+        format!("{title}\n{}\n\n{tables}{}\n", cluster.to_text(), notes.join("\n"))
+    }
+
+    /// A table, under the layers that it is of.
+    fn table(&self, table: &Table) -> String {
+        let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
+        for Candidate { strategy, outcome } in &table.candidates {
+            rows.extend(outcome.iter().map(|estimate| self.row(label(*strategy), estimate)));
+        }
+        let over = self.layouts.get(self.taken).zip(table.layers.as_ref());
+        let head = over.map_or_else(String::new, |(shared, layers)| {
+            let word = shared.dealt.word();
+            format!("{layers}; over `layout: {word}`, a model of these layers alone\n")
+        });
+        head + &aligned(&rows)
+    }
+
+    /// Why some cannot run, each said once whatever the layers.
+    fn refused(&self) -> Vec<String> {
+        let mut refused: Vec<(Strategy, &String)> = Vec::new();
+        for Candidate { strategy, outcome } in self.tables.iter().flat_map(|t| &t.candidates) {
+            let said = refused.iter().any(|(other, _)| other == strategy);
+            refused.extend(outcome.as_ref().err().filter(|_| !said).map(|why| (*strategy, why)));
+        }
+        let line = |(one, why)| format!("  `{}` cannot run: {why}", label(one));
+        refused.into_iter().map(line).collect()
     }
 
     fn row(&self, name: String, estimate: &Estimate) -> Vec<String> {
@@ -63,48 +84,6 @@ impl Choice {
             size(estimate.bytes),
             size(estimate.fullest()) + over,
         ]
-    }
-
-    /// The same for programs. Seconds and bytes; `why` is text.
-    pub fn to_json(&self) -> Value {
-        let strategy = |candidate: &Candidate| {
-            let name = label(candidate.strategy);
-            match &candidate.outcome {
-                Ok(estimate) => json!({
-                    "strategy": name,
-                    "step": estimate.step,
-                    "forward": estimate.forward,
-                    "backward": estimate.backward,
-                    "exposed": estimate.exposed,
-                    "uneven": estimate.uneven,
-                    "balance": estimate.balance,
-                    "bytes": estimate.bytes,
-                    "gradient_sum": estimate.gradient_sum,
-                    "peak": estimate.peak,
-                    "fits": self.fits(estimate),
-                }),
-                Err(why) => json!({ "strategy": name, "refused": why }),
-            }
-        };
-        let way =
-            |way: &Way| json!({ "what": way.word(), "seconds": way.seconds, "bytes": way.bytes });
-        let weighing = |weighing: &Weighing| {
-            let Weighing { weights, written, equal, weighed, .. } = weighing;
-            json!({ "weights": weights, "written": written, "equal": equal, "weighed": weighed })
-        };
-        let hiding = |Hiding { place, forward, backward, block }: &Hiding| {
-            let table = json!({ "block": block, "sequence": 6.0 * block });
-            json!({ "link": place, "forward": forward, "backward": backward, "table_2": table })
-        };
-        json!({
-            "cluster": self.cluster.name,
-            "strategies": self.candidates.iter().map(strategy).collect::<Vec<_>>(),
-            "auto": self.chosen.map(label),
-            "why": self.why(),
-            "ways_back": self.ways.iter().map(way).collect::<Vec<_>>(),
-            "weights": self.weighing.as_ref().map(weighing),
-            "hidden_from": self.hiding.iter().map(hiding).collect::<Vec<_>>(),
-        })
     }
 }
 

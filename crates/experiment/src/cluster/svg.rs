@@ -1,6 +1,5 @@
 //! The sweet spot as a picture: a heat map in plain SVG, readable in light and in dark.
 
-use super::families::label;
 use super::grid::{SWEET, count, told};
 use super::{Cell, Grid};
 
@@ -21,7 +20,7 @@ impl Grid {
              width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
         )];
-        svg.push(text(12, 20, "start", &format!("{title}: `{}`", label(self.strategy))));
+        svg.push(text(12, 20, "start", &format!("{title}: {}", self.named())));
         svg.push(text(12, 42, "start", "tokens of a sequence against devices that share it"));
         for (column, devices) in self.devices.iter().enumerate() {
             let x = MARGIN.0 + CELL.0 * column + CELL.0 / 2;

@@ -1,19 +1,21 @@
 //! A step as the model of costs expects it: the trace that a run would leave, before it runs.
 //!
 //! The same walks as an [`Estimate`](super::Estimate) makes, of every layer one after the other, so
-//! that the trace ends when the estimate says. A rank posts a hop when it begins it; a block that
+//! that the trace ends when the estimate says, and where layers differ about then: the estimate adds their times up. A rank posts a hop when it begins it; a block that
 //! comes while the rank computes is waited for no time. Instants take a nanosecond: what has no
 //! length cannot be seen.
+
+use std::sync::Arc;
 
 use annulus_sequence::{Hop, Move, Schedule, pairs_per_hop};
 use annulus_trace::{self as trace, Doing, Moved, Span, Trace};
 
 use super::choose::enough_devices;
-use super::estimate::{Loads, Timing, gradient_sum};
-use super::families::label;
+use super::estimate::{Timing, gradient_sum, loads};
 use super::walk::{Event, latest, watched};
 use super::{Cluster, Load};
-use crate::{Plan, Problems};
+use crate::passes::Passes;
+use crate::{LayerKind, Plan, Problems};
 
 impl Plan {
     /// What every rank does when in a step on `cluster`.
@@ -22,21 +24,19 @@ impl Plan {
     /// When there are fewer devices than ranks.
     pub fn timeline(&self, cluster: &Cluster) -> Result<Trace, Problems> {
         enough_devices(&self.experiment, cluster)?;
-        let schedules = self.schedules()?;
-        let load = |schedule| Load::of(schedule, self.block(), cluster.rates.tile);
-        let loads = Loads { forward: load(&schedules[0]), backward: load(&schedules[1]) };
-        let pairs = schedules.each_ref().map(pairs_per_hop);
+        let loads = loads(self, cluster);
+        let pairs =
+            |passes: &Arc<Passes>| [&passes.forward.0, &passes.backward.0].map(pairs_per_hop);
+        let pairs: Vec<_> = self.passes.iter().map(pairs).collect();
         let mut writer = Writer { plan: self, cluster, spans: vec![Vec::new(); self.world()] };
-        let world = loads.forward.world();
         let mut ends = Vec::new();
-        for first in (0..self.world()).step_by(world) {
+        for first in (0..self.world()).step_by(self.experiment.mesh.sequence) {
             let timing = Timing { plan: self, cluster, loads: &loads, first };
-            ends.push(writer.replica(timing, &schedules, &pairs));
+            ends.push(writer.replica(timing, &pairs));
         }
         writer.gradient_sum(latest(&ends));
-        let strategy = label(self.experiment.attention.strategy);
         Ok(Trace {
-            title: format!("{}, {strategy}", self.experiment.name),
+            title: format!("{}, {}", self.experiment.name, self.strategies()),
             step: None,
             planned: Some(cluster.name.clone()),
             ranks: writer.spans,
@@ -64,20 +64,21 @@ struct Walked<'a> {
 
 impl Writer<'_> {
     /// All micro-batches of a replica: when the last rank has done the last.
-    fn replica(
-        &mut self,
-        timing: Timing<'_>,
-        [forward, backward]: &[Schedule; 2],
-        [pairs_forward, pairs_backward]: &[Vec<Vec<u64>>; 2],
-    ) -> f64 {
-        let (first, loads) = (timing.first, timing.loads);
+    fn replica(&mut self, timing: Timing<'_>, pairs: &[[Vec<Vec<u64>>; 2]]) -> f64 {
+        let (first, plan) = (timing.first, self.plan);
+        let kind_of = |layer: usize| {
+            let has = |kind: &LayerKind| kind.layers.contains(&layer);
+            plan.kinds.iter().position(has).unwrap_or_default()
+        };
         let [ahead, back, loss] = timing.products().map(|each| timing.by_rank(each));
         let layers = self.plan.shape.num_hidden_layers;
         let mut clock = 0.0;
         for _ in 0..self.plan.micro_batches {
             let mut clocks = vec![clock; ahead.len()];
             for layer in 0..layers {
-                let (schedule, pairs, load) = (forward, pairs_forward.as_slice(), &loads.forward);
+                let kind = kind_of(layer);
+                let (schedule, load) = (&plan.passes[kind].forward.0, &timing.loads[kind].forward);
+                let pairs = pairs[kind][0].as_slice();
                 let walked = Walked { layer, first, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &ahead);
             }
@@ -88,8 +89,10 @@ impl Writer<'_> {
             clock += latest(&loss);
             let mut clocks = vec![clock; back.len()];
             for layer in (0..layers).rev() {
-                let (schedule, pairs, load) =
-                    (backward, pairs_backward.as_slice(), &loads.backward);
+                let kind = kind_of(layer);
+                let (schedule, load) =
+                    (&plan.passes[kind].backward.0, &timing.loads[kind].backward);
+                let pairs = pairs[kind][1].as_slice();
                 let walked = Walked { layer, first, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &back);
             }

@@ -9,8 +9,8 @@ use annulus_sequence::Return;
 use super::show::duration;
 use super::walk::walk;
 use super::{Cluster, Load};
-use crate::Plan;
 use crate::report::size;
+use crate::{LayerKind, Plan};
 
 /// One way back of one attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,11 +24,11 @@ pub struct Way {
 }
 
 impl Way {
-    /// All ways back of a plan's attention on `cluster` that differ, those of the fewest bytes
+    /// All ways back of the attention of a plan's first kind of layers on `cluster` that differ, those of the fewest bytes
     /// first.
     pub fn all(plan: &Plan, cluster: &Cluster) -> Vec<Way> {
-        let strategy = plan.experiment.attention.strategy;
-        let Ok(split) = plan.split() else { return Vec::new() };
+        let Some(LayerKind { strategy, .. }) = plan.kinds.first() else { return Vec::new() };
+        let Ok(split) = plan.split(&plan.kinds[0]) else { return Vec::new() };
         let way = |how: &Return| {
             let schedule = strategy.backward(&split, *how).ok()?;
             let load = Load::of(&schedule, plan.block(), cluster.rates.tile);

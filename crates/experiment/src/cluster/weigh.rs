@@ -1,17 +1,14 @@
 //! Shares in proportion to speed: the remedy against a slow device.
 
-use annulus_sequence::Strategy;
-
-use super::choose::under;
-use super::families::label;
+use super::choose::within;
 use super::{Choice, Cluster, Estimate};
-use crate::{Attention, Experiment, Plan};
+use crate::{Experiment, Plan};
 
 /// What unequal shares gain over equal ones, or would.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weighing {
-    /// How the sequence is split.
-    pub strategy: Strategy,
+    /// How the sequence is split, in words.
+    pub split: String,
     /// `mesh.weights`, by rank of a sequence.
     pub weights: Vec<usize>,
     /// Whether the experiment has them already.
@@ -26,27 +23,27 @@ pub struct Weighing {
 const PARTS: f64 = 60.0;
 
 impl Weighing {
-    /// Of the experiment's strategy, or the chosen one: of the weights that the experiment has, or of those that the speeds of
+    /// Of the experiment's strategies, or the chosen ones: of the weights that the experiment has, or of those that the speeds of
     /// the devices suggest; `None` where all are alike.
     pub(super) fn of(
         choice: &Choice,
         experiment: &Experiment,
         vocabulary: Option<usize>,
     ) -> Option<Weighing> {
-        let Choice { cluster, chosen, .. } = choice;
-        let Attention { strategy, automatic, .. } = experiment.attention;
-        let strategy = if automatic { (*chosen)? } else { strategy };
+        let cluster = &choice.cluster;
+        let open = experiment.attention.is_open();
+        let split = if open { choice.settled(experiment)? } else { experiment.clone() };
         let written = experiment.mesh.weights.is_some();
         let suggested = || by_speed(experiment, cluster);
         let weights = experiment.mesh.weights.clone().or_else(suggested)?;
         let step = |weights: Option<Vec<usize>>| {
-            let mut experiment = under(experiment, strategy, cluster);
+            let mut experiment = within(split.clone(), cluster);
             experiment.mesh.weights = weights;
             let plan = Plan::of(experiment, vocabulary).ok()?;
-            Some(Estimate::of(&plan, cluster).ok()?.step)
+            Some((plan.strategies(), Estimate::of(&plan, cluster).ok()?.step))
         };
-        let (equal, weighed) = (step(None)?, step(Some(weights.clone()))?);
-        Some(Weighing { strategy, weights, written, equal, weighed })
+        let ((_, equal), (split, weighed)) = (step(None)?, step(Some(weights.clone()))?);
+        Some(Weighing { split, weights, written, equal, weighed })
     }
 
     /// How many times as fast a step is as with equal shares.
@@ -56,7 +53,7 @@ impl Weighing {
 
     /// The gain in a line.
     pub(super) fn to_text(&self) -> String {
-        let (weights, gain, name) = (&self.weights, self.gain(), label(self.strategy));
+        let (weights, gain, name) = (&self.weights, self.gain(), &self.split);
         if self.written {
             format!("  its `mesh.weights` make steps of `{name}` {gain:.2} times as fast")
         } else {

@@ -1,8 +1,8 @@
 //! The keys of `attention:`.
 
-use super::Absent::{Is, Means};
+use super::Absent::{Is, Means, Required};
 use super::Kind::{Count, Counts, Lengths, Ranges, Real, Section, Tokens, Truth, Word};
-use super::{Absent, Interval, Key, MOST_TOKENS, key};
+use super::{Absent, Interval, Key, MOST_LAYERS, MOST_TOKENS, key};
 use crate::attention::{AUTOMATIC, BACKWARD};
 use crate::{Dealt, Element, Kernel, MaskKind, Pattern};
 
@@ -146,7 +146,40 @@ pub(super) const ATTENTION: &[Key] = &[
         Means("values as the model computes, gradients in f32"),
         "the types of what travels between ranks",
     ),
+    key(
+        "sliding",
+        Section(&[SLIDING]),
+        Means("all layers are alike"),
+        "layers that see a window, and how those are split; what is not written is as in the others, \
+         and who holds which positions is the same in all",
+    ),
 ];
+
+const SLIDING: &[Key] = &[
+    key("layers", Ranges(MOST_LAYERS - 1), Required, "which layers, from 0"),
+    key(
+        "window",
+        Tokens(1, MOST_TOKENS),
+        Required,
+        "keys a query sees there at most, itself included",
+    ),
+    key(
+        "strategy",
+        Word(STRATEGIES),
+        Means("the other layers'"),
+        "how a sequence is split there; auto: the fastest that fits",
+    ),
+    key("exchange", Word(EXCHANGES), OTHERS, "as in `attention`"),
+    key("shape", Counts(1, 1 << 8), OTHERS, "as in `attention`"),
+    key("groups", Count(1, 1 << 12), OTHERS, "as in `attention`"),
+    key(
+        "backward",
+        Word(BACKWARD),
+        Means("the other layers', where the strategy is theirs, else auto"),
+        "as in `attention`",
+    ),
+];
+const OTHERS: Absent = Means("the other layers', where the strategy is theirs");
 
 const WIRE: &[Key] = &[
     key("query", Word(Element::WORDS), VALUES, "queries, and the gradient of their output"),

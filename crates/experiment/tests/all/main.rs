@@ -5,6 +5,7 @@ mod masks;
 mod messages;
 mod planning;
 mod reading;
+mod sliding;
 mod small;
 mod splits;
 mod support;

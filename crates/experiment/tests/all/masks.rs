@@ -12,7 +12,9 @@ fn with(lines: &str) -> String {
 
 fn mask(lines: &str) -> Mask {
     let experiment = parse("small.yaml", &with(lines), &[]).unwrap_or_else(|p| panic!("{p}"));
-    Plan::new(experiment, Some(256)).unwrap_or_else(|problems| panic!("{problems}")).mask
+    Plan::new(experiment, Some(256)).unwrap_or_else(|problems| panic!("{problems}")).kinds[0]
+        .mask
+        .clone()
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn a_layout_is_dealt_by() {
 fn the_way_back_sends_least_unless_it_is_written() {
     // Two query heads to a key/value head: 16 · 32 bytes of a row of keys, values and gradients
     // against 2 · (12 · 32 + 8) of queries.
-    let back = |lines: &str| plan(lines).back;
+    let back = |lines: &str| plan(lines).kinds[0].back.clone();
     assert_eq!((back("ring").how, back("ring").automatic), (Return::Reversed, true));
     assert_eq!(back("ring; backward: queries").how, Return::Queries);
     assert!(!back("ring; backward: queries").automatic);
@@ -82,7 +82,7 @@ fn the_way_back_sends_least_unless_it_is_written() {
     let text = with("ring").replace("num_key_value_heads: 2", "num_key_value_heads: 4");
     let experiment = parse("small.yaml", &text, &[]).unwrap_or_else(|p| panic!("{p}"));
     let plan = Plan::new(experiment, Some(256)).unwrap_or_else(|p| panic!("{p}"));
-    assert_eq!(plan.back.how, Return::Queries);
+    assert_eq!(plan.kinds[0].back.how, Return::Queries);
     assert_eq!(plan.experiment.attention.backward, Some(Return::Queries));
 }
 

@@ -23,7 +23,9 @@ attention: { strategy: megatron, exchange: a2a+p2p, shape: [2, 2], layout: balan
   backward: queries, mask: causal, prefix: 5,
   documents: [90, 6], padding: 95, window: 17, pattern: fixed, stride: 8, columns: 2, sinks: 3,
   global: [0-3, 9], kernel: reference, dropout: 0.125, wire: { query: bf16, key_value: bf16,
-  output: bf16, query_gradient: f16, gradient: bf16 } }
+  output: bf16, query_gradient: f16, gradient: bf16 },
+  sliding: { layers: [0, 2], window: 11, strategy: megatron, exchange: a2a+p2p, shape: [4, 1],
+    backward: travelling } }
 memory: { recompute: none, budget: 3G, micro_batch: 2, loss_chunk: 7, mlp_chunk: 9 }
 optimizer: { name: adamw, learning_rate: 1.0e-30, betas: [0.1, 0.2], epsilon: 0.1234567890123456789,
   weight_decay: 0, clip: 0 }
@@ -40,7 +42,8 @@ expect:
 const FOLDER: &str = "name: folder
 model: { path: checkpoints/llama, weights: random, rope_theta: 8.0e6 }
 data: { tokens: 8 }
-attention: { strategy: all-gather, groups: 1, mask: full, documents: data, pattern: strided, stride: 4 }
+attention: { strategy: all-gather, groups: 1, mask: full, documents: data, pattern: strided, stride: 4,
+  sliding: { layers: [1-3], window: 2, strategy: all-gather, groups: 1 } }
 optimizer: { learning_rate: 1 }
 schedule: { steps: 1 }
 ";

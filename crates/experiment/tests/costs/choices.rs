@@ -18,22 +18,24 @@ fn among(arguments: &[&str], cluster: &Cluster) -> Choice {
 #[test]
 fn every_strategy_is_in_the_table() {
     let choice = among(&[], &cluster());
-    let strategies: Vec<Strategy> = choice.candidates.iter().map(|c| c.strategy).collect();
+    let strategies: Vec<Strategy> =
+        choice.tables[0].candidates.iter().map(|c| c.strategy).collect();
     let missing = Strategy::ALL
         .into_iter()
         .map(Strategy::name)
         .find(|name| strategies.iter().all(|strategy| strategy.name() != *name));
     assert_eq!(missing, None);
-    let local = &choice.candidates[0].outcome;
+    let local = &choice.tables[0].candidates[0].outcome;
     assert_eq!(local, &Err(String::from("`local` runs on 1 rank, found 8")));
-    let steps: Vec<f64> = choice.ranking().iter().map(|(_, estimate)| estimate.step).collect();
+    let steps: Vec<f64> =
+        choice.tables[0].ranking().iter().map(|(_, estimate)| estimate.step).collect();
     assert!(steps.len() > 3 && steps.is_sorted(), "{steps:?}");
 }
 
 #[test]
 fn under_a_causal_mask_an_even_deal_is_taken() {
     let choice = among(&[], &cluster());
-    let chosen = choice.chosen.expect("some can run");
+    let chosen = choice.tables[0].chosen.expect("some can run");
     assert!(["striped", "megatron", "usp"].contains(&chosen.name()), "{}", choice.to_text());
     assert!(choice.why()[0].starts_with(&format!("auto takes `{}`", chosen.name())));
     let ring = choice.why().into_iter().find(|line| line.contains("`ring`")).expect("a line");
@@ -43,7 +45,7 @@ fn under_a_causal_mask_an_even_deal_is_taken() {
 #[test]
 fn on_one_rank_nothing_is_split() {
     let choice = among(&["mesh.sequence=1", "data.tokens=8k"], &cluster());
-    assert_eq!(choice.chosen, Some(Strategy::Local), "{}", choice.to_text());
+    assert_eq!(choice.tables[0].chosen, Some(Strategy::Local), "{}", choice.to_text());
 }
 
 #[test]
@@ -51,7 +53,7 @@ fn what_does_not_fit_is_not_taken() {
     let tokens = ["data.tokens=1M"];
     let roomy = among(&tokens, &cluster());
     let fullest = |choice: &Choice, strategy| {
-        let found = choice.ranking().into_iter().find(|(of, _)| *of == strategy);
+        let found = choice.tables[0].ranking().into_iter().find(|(of, _)| *of == strategy);
         found.map(|(_, estimate)| estimate.fullest()).expect("it can run")
     };
     let [gathered, ring] =
@@ -61,8 +63,8 @@ fn what_does_not_fit_is_not_taken() {
     let tight = among(&tokens, &tight);
     assert!(tight.why().iter().any(|line| line.contains("`all-gather`") && line.ends_with("fit")));
     let tiny = among(&tokens, &Cluster { memory: Some(1 << 30), ..cluster() });
-    let least = tiny.ranking().iter().map(|(_, estimate)| estimate.fullest()).min();
-    assert_eq!(tiny.chosen.map(|chosen| fullest(&tiny, chosen)), least);
+    let least = tiny.tables[0].ranking().iter().map(|(_, estimate)| estimate.fullest()).min();
+    assert_eq!(tiny.tables[0].chosen.map(|chosen| fullest(&tiny, chosen)), least);
     assert!(tiny.why()[0].contains("none fits"), "{:?}", tiny.why());
 }
 
@@ -75,7 +77,7 @@ fn a_plan_settles_what_is_left_open() {
     };
     let plan = Plan::measured(automatic(&[]), None, measure).unwrap_or_else(|p| panic!("{p}"));
     assert_eq!(asked.get(), 8);
-    let chosen = plan.choice.as_ref().and_then(|choice| choice.chosen).expect("chosen");
+    let chosen = plan.choice.as_ref().and_then(|choice| choice.tables[0].chosen).expect("chosen");
     let attention = &plan.experiment.attention;
     assert_eq!((attention.strategy, attention.automatic), (chosen, false));
     assert!(plan.to_text().contains(&format!("auto takes `{}`", chosen.name())));
@@ -144,10 +146,14 @@ fn shares_by_speed_are_the_stragglers_remedy() {
 fn queries_travel_back_where_few_share_a_key() {
     let lightest = |heads: &str| {
         let choice = among(&[heads], &cluster());
-        assert!(choice.ways.is_sorted_by_key(|way| way.bytes), "{:?}", choice.ways);
-        let chosen = choice.chosen.expect("some can run");
-        assert_eq!(choice.ways.len(), chosen.returns().len());
-        choice.ways[0].how
+        assert!(
+            choice.tables[0].ways.is_sorted_by_key(|way| way.bytes),
+            "{:?}",
+            choice.tables[0].ways
+        );
+        let chosen = choice.tables[0].chosen.expect("some can run");
+        assert_eq!(choice.tables[0].ways.len(), chosen.returns().len());
+        choice.tables[0].ways[0].how
     };
     assert_eq!(lightest("model.num_key_value_heads=32"), Return::Queries);
     assert_eq!(lightest("model.num_key_value_heads=16"), Return::Reversed);

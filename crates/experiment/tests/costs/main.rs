@@ -2,6 +2,7 @@
 
 mod choices;
 mod clusters;
+mod kinds;
 mod papers;
 mod steps;
 mod support;

@@ -43,6 +43,27 @@ fn a_planned_trace_ends_when_the_estimate_says() {
     }
 }
 
+/// Every layer by its own kind's schedule.
+#[test]
+fn a_planned_trace_of_layers_that_differ_has_all_of_them() {
+    let arguments = [
+        "data.tokens=32k",
+        "attention.strategy=megatron",
+        "attention.sliding.layers=[0, 2]",
+        "attention.sliding.window=1k",
+        "attention.sliding.strategy=halo",
+    ];
+    let (cluster, plan) = (cluster(), plan(&arguments));
+    let trace = timeline(&arguments, &cluster);
+    let wanted = Estimate::of(&plan, &cluster).expect("it runs").step;
+    assert!((end(&trace) / wanted - 1.0).abs() < 0.02, "{} {wanted}", end(&trace));
+    check(&trace.to_json()).unwrap_or_else(|wrong| panic!("{wrong}"));
+    for (spans, rank) in trace.ranks.iter().zip(&plan.ranks) {
+        let bytes: u64 = spans.iter().map(|span| span.doing.bytes()).sum();
+        assert_eq!(bytes, rank.forward + rank.backward + rank.gradients);
+    }
+}
+
 #[test]
 fn waits_are_those_that_links_make() {
     let slow = timeline(&["attention.mask=full"], &plain(8, 1e14, 1e8));

@@ -6,11 +6,13 @@ use annulus_ops::IGNORED;
 use annulus_ops::testing::{error, error_l2};
 use candle_core::{D, DType, Device, Result, Tensor};
 
-use crate::support::{gradients, kernels, shard, tiny, tokens, uneven, variables};
+use crate::support::{gradients, kernels, sliding, tiny, tokens, uneven, variables};
 
 struct Dense<'a> {
     config: &'a Config,
     weights: &'a Weights,
+    /// By layer, how many keys a query sees; none: all before it.
+    windows: [Option<usize>; 2],
 }
 
 impl Dense<'_> {
@@ -54,15 +56,16 @@ impl Dense<'_> {
         let wide = x.unsqueeze(2)?.broadcast_as((b, heads, group, s, dim))?.contiguous()?;
         wide.reshape((b, heads * group, s, dim))
     }
-    fn attention(&self, layer: &str, x: &Tensor) -> Result<Tensor> {
+    fn attention(&self, layer: &str, window: Option<usize>, x: &Tensor) -> Result<Tensor> {
         let (b, s, _) = x.dims3()?;
         let Config { num_attention_heads: queries, num_key_value_heads: keys, .. } = *self.config;
         let path = |word: &str| format!("{layer}.self_attn.{word}_proj");
         let q = self.rope(&self.heads(&path("q"), x, queries)?)?;
         let k = self.repeat(&self.rope(&self.heads(&path("k"), x, keys)?)?)?;
         let v = self.repeat(&self.heads(&path("v"), x, keys)?)?;
-        let hidden: Vec<f64> =
-            (0..s * s).map(|i| if i % s > i / s { f64::NEG_INFINITY } else { 0.0 }).collect();
+        let seen = |query, key| key <= query && query - key < window.unwrap_or(s);
+        let hidden = |i| if seen(i / s, i % s) { 0.0 } else { f64::NEG_INFINITY };
+        let hidden: Vec<f64> = (0..s * s).map(hidden).collect();
         let hidden = Tensor::from_vec(hidden, (s, s), &Device::Cpu)?;
         let scores = (q.matmul(&k.t()?.contiguous()?)? / (self.config.head_dim as f64).sqrt())?;
         let weights = softmax(&scores.broadcast_add(&hidden)?)?;
@@ -79,10 +82,10 @@ impl Dense<'_> {
         let (b, s) = inputs.dims2()?;
         let table = &self.weights["model.embed_tokens.weight"];
         let mut x = table.index_select(&inputs.flatten_all()?, 0)?.reshape((b, s, ()))?;
-        for layer in 0..self.config.num_hidden_layers {
+        for (layer, window) in self.windows.into_iter().enumerate() {
             let layer = format!("model.layers.{layer}");
             let normed = self.norm(&format!("{layer}.input_layernorm"), &x)?;
-            x = (&x + self.attention(&layer, &normed)?)?;
+            x = (&x + self.attention(&layer, window, &normed)?)?;
             let normed = self.norm(&format!("{layer}.post_attention_layernorm"), &x)?;
             x = (&x + self.feed_forward(&layer, &normed)?)?;
         }
@@ -108,18 +111,27 @@ fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
 fn loss_logits_and_every_gradient_are_those_of_the_dense_model() {
     let biased = Config { attention_bias: true, mlp_bias: true, ..tiny() };
     let tied = Config { tie_word_embeddings: true, num_key_value_heads: 1, ..tiny() };
-    for config in [tiny(), biased, tied] {
+    let all = [None; 2];
+    let cases = [
+        (tiny(), all),
+        (biased, all),
+        (tied, all),
+        (tiny(), [Some(3), None]),
+        (tiny(), [Some(5), Some(2)]),
+    ];
+    for (config, windows) in cases {
         let weights = uneven(&config);
         let tokens = tokens(&config, 2, 13);
         let wide = weights.iter().map(|(name, w)| (name.clone(), w.to_dtype(DType::F64).unwrap()));
         let wide = variables(&wide.collect());
-        let dense_logits = Dense { config: &config, weights: &wide }.logits(&tokens.0).unwrap();
+        let dense_logits =
+            Dense { config: &config, weights: &wide, windows }.logits(&tokens.0).unwrap();
         let dense_loss = cross_entropy(&dense_logits, &tokens.1).unwrap();
         let dense_gradients = gradients(&dense_loss, &wide);
 
         let model = Llama::new(&config, 5);
         for kernel in kernels() {
-            let shard = shard(&config, tokens.clone(), kernel);
+            let shard = sliding(&config, tokens.clone(), kernel, &windows);
             let logits = model.logits(&weights, &shard).unwrap();
             assert!(error(&logits, &dense_logits).unwrap() < 5e-6);
             for keep in [Keep::Attention, Keep::Everything] {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use annulus_attention::{Attention, Setting};
-use annulus_model::{Config, Keep, Llama, Shard, Weights};
+use annulus_model::{Attentions, Config, Keep, Llama, Shard, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::{IGNORED, Key, Pool, Rotary, normal, uniform};
-use annulus_sequence::{Heads, Mask, Return, Strategy};
+use annulus_sequence::{Heads, Mask, Return, Rule, Strategy};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 /// Groups of three query heads, elements per head unequal to hidden size by heads, untied, no
@@ -70,22 +70,35 @@ pub(crate) fn shard(
     (inputs, targets): (Tensor, Tensor),
     kernel: Arc<dyn AttentionKernel>,
 ) -> Shard {
-    let setting = Setting {
+    sliding(config, (inputs, targets), kernel, &[None; 2])
+}
+
+/// The same where a query of a layer sees so many keys.
+pub(crate) fn sliding(
+    config: &Config,
+    (inputs, targets): (Tensor, Tensor),
+    kernel: Arc<dyn AttentionKernel>,
+    windows: &[Option<usize>; 2],
+) -> Shard {
+    let setting = |window: Option<usize>| Setting {
         strategy: Strategy::Local,
-        mask: Mask::causal(),
+        mask: window
+            .into_iter()
+            .fold(Mask::causal(), |mask, window| mask.and(Rule::Window(window))),
         tokens: inputs.dims()[1],
         heads: Heads { query: config.num_attention_heads, key_value: config.num_key_value_heads },
         gradients: Return::default(),
         scale: 1.0 / (config.head_dim as f64).sqrt(),
     };
     let comm = annulus_comm::threads::solo();
-    let attention = Attention::new(&setting, comm, kernel).unwrap();
+    let attention = Attention::new(&setting(windows[0]), comm, kernel).unwrap();
+    let second = attention.beside(&setting(windows[1])).unwrap();
     let frequencies = Rotary::frequencies(config.head_dim, config.rope_theta);
     let rotary = Rotary::new(attention.positions(), &frequencies, 1.0);
     Shard {
         inputs,
         targets,
-        attention: Arc::new(attention),
+        attention: Attentions::new(2, [(attention, vec![0]), (second, vec![1])]),
         rotary: Arc::new(rotary),
         pool: Pool::serial(),
         step: 0,

@@ -24,6 +24,24 @@ pub fn draw_layout(
 
 /// The same of positions that are dealt already, in proportion to weights for example.
 pub fn draw_dealt(layout: Layout, mask: &Mask, shards: &[Positions]) -> String {
+    let mut lines = draw_held(layout, shards);
+    lines.extend(draw_pairs(shards, mask));
+    lines.join("\n")
+}
+
+/// The same where layers differ in what they see: what they are called, and their masks.
+pub fn draw_layers(layout: Layout, layers: &[(String, Mask)], shards: &[Positions]) -> String {
+    let mut lines = draw_held(layout, shards);
+    for (number, (name, mask)) in layers.iter().enumerate() {
+        lines.extend((number > 0).then(String::new));
+        lines.push(name.clone());
+        lines.extend(draw_pairs(shards, mask));
+    }
+    lines.join("\n")
+}
+
+/// Who holds what.
+fn draw_held(layout: Layout, shards: &[Positions]) -> Vec<String> {
     let tokens = shards.iter().map(Positions::tokens).sum();
     let mut lines = vec![
         format!("{tokens} positions over {} as {layout}, {}", ranks(shards.len()), each(shards)),
@@ -31,8 +49,7 @@ pub fn draw_dealt(layout: Layout, mask: &Mask, shards: &[Positions]) -> String {
     ];
     lines.extend(draw_shards(shards, tokens));
     lines.push(String::new());
-    lines.extend(draw_pairs(shards, mask));
-    lines.join("\n")
+    lines
 }
 
 /// How many positions a rank holds: `4 each`, or `3 to 5 each`.

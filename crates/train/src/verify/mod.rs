@@ -14,7 +14,7 @@ use candle_core::{Result, Tensor};
 
 use self::measure::{distance, error, one_hot, question, sequence, values, visibility_error};
 use crate::whole::{Answer, Question, Split, attend};
-use crate::{Scored, Setup, TrainError, Want, score};
+use crate::{Attending, Scored, Setup, TrainError, Want, score};
 
 /// How far a tensor may be from its reference.
 pub struct Limits;
@@ -115,7 +115,8 @@ fn fits(plan: &Plan) -> std::result::Result<(), TrainError> {
 
 /// A way to split, and where it comes from.
 struct Way {
-    split: Split,
+    /// On one replica, everything travelling as it is computed with.
+    setup: Setup,
     /// The experiment's, to the last word.
     own: bool,
 }
@@ -124,8 +125,8 @@ struct Way {
 struct Bench<'a> {
     plan: &'a Plan,
     cores: usize,
-    random: Question,
-    dense: Dense,
+    /// One for each kind of layers, which differ in their mask, and the answers.
+    questions: Vec<(Question, Dense)>,
     weights: Weights,
     sequences: Vec<Sequence>,
     reference: Scored,
@@ -133,91 +134,76 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(plan: &'a Plan, cores: usize) -> std::result::Result<Bench<'a>, TrainError> {
-        let mut setup = Setup::new(plan, cores);
-        (setup.strategy, setup.data, setup.sequence) = (Strategy::Local, 1, 1);
-        (setup.layout, setup.weights, setup.returning) = (None, None, Return::default());
-        (setup.kernel, setup.wire) = (Kernel::Reference, Wire::default());
+        let setup = wide(plan, cores).split(Strategy::Local, 1, Return::default());
+        let setup = Setup { kernel: Kernel::Reference, ..setup };
         let weights = Llama::random(&setup.config, plan.experiment.seed)?;
         let sequences = vec![sequence(plan, setup.config.vocab_size, setup.packed)];
         let reference = score(&setup, &weights, &sequences, WANT)?;
 
         let documents = Documents::of_lengths(&sequences[0].documents);
         let packed = setup.packed.then(|| Rule::Documents(vec![documents]));
-        let random = question(plan, packed.into_iter().fold(plan.mask.clone(), Mask::and))?;
         let all = Positions::all(plan.experiment.data.tokens);
-        let Question { q, k, v, gradient, mask, scale } = &random;
-        let dense = dense(q, k, v, gradient, mask, &all, &all, *scale)?;
-        Ok(Bench { plan, cores, random, dense, weights, sequences, reference })
+        let answered = |kind: &Attending| {
+            let mask = packed.iter().cloned().fold(kind.mask.clone(), Mask::and);
+            let question = question(plan, mask)?;
+            let Question { q, k, v, gradient, mask, scale } = &question;
+            let dense = dense(q, k, v, gradient, mask, &all, &all, *scale)?;
+            Ok((question, dense))
+        };
+        let questions = setup.kinds.iter().map(answered).collect::<Result<_>>()?;
+        Ok(Bench { plan, cores, questions, weights, sequences, reference })
     }
 
     /// The experiment's own way, if it is not the bare name's.
     fn own(&self, most: usize) -> Option<Way> {
-        let setup = Setup::new(self.plan, self.cores);
-        let way = self.bare(setup.strategy, setup.sequence);
-        let Setup { strategy, layout, weights, returning, sequence, .. } = setup;
-        let bare = Strategy::ALL.contains(&strategy) && layout.is_none() && weights.is_none();
-        let split = Split { layout, weights, returning, ..way.split };
-        (!bare && sequence <= most).then_some(Way { split, own: true })
+        let setup = wide(self.plan, self.cores);
+        let strategy = setup.kinds[0].strategy;
+        let alike = setup.kinds.iter().all(|kind| kind.strategy == strategy);
+        let own = setup.layout.is_none() && setup.weights.is_none();
+        let bare = alike && own && Strategy::ALL.contains(&strategy);
+        (!bare && setup.sequence <= most).then_some(Way { setup, own: true })
     }
 
     /// What the strategy's name means.
     fn bare(&self, strategy: Strategy, ranks: usize) -> Way {
-        let experiment = &self.plan.experiment;
-        let split = Split {
-            strategy,
-            layout: None,
-            ranks,
-            weights: None,
-            returning: Return::default(),
-            kernel: experiment.attention.kernel,
-            deterministic: true,
-            deadline: experiment.mesh.deadline,
-            cores: self.cores,
-            processor: None,
-        };
-        Way { split, own: false }
+        let setup = wide(self.plan, self.cores).split(strategy, ranks, Return::default());
+        Way { setup, own: false }
     }
 
+    /// Of what all kinds of layers show of a tensor, the worst.
     fn way(&self, way: &Way) -> std::result::Result<Vec<Line>, TrainError> {
-        let Way { split: Split { strategy, ranks, .. }, own } = *way;
-        let (mask, tokens) = (&self.random.mask, self.plan.experiment.data.tokens);
-        if let Err(error) = strategy.split(mask, tokens, ranks, heads(self.plan)) {
-            return Ok(vec![Line::Skipped { strategy, ranks, own, reason: error.to_string() }]);
+        let (tokens, heads) = (self.plan.experiment.data.tokens, heads(self.plan));
+        let mut lines: Option<Vec<Line>> = None;
+        for (kind, (question, dense)) in way.setup.kinds.iter().zip(&self.questions) {
+            let (strategy, ranks, own) = (kind.strategy, way.setup.sequence, way.own);
+            if let Err(error) = strategy.split(&question.mask, tokens, ranks, heads) {
+                return Ok(vec![Line::Skipped { strategy, ranks, own, reason: error.to_string() }]);
+            }
+            let attention = |how: &Return| way.attention(kind, *how, (question, dense));
+            let ways = strategy.returns().iter().map(attention);
+            let ways = ways.collect::<std::result::Result<Vec<_>, _>>()?;
+            let mut of_kind = ways.into_iter().reduce(worse).unwrap_or_default();
+            of_kind.push(self.visibility(way, kind, &question.mask)?);
+            lines = Some(lines.into_iter().fold(of_kind, worse));
         }
-        let ways = strategy.returns().iter().map(|how| self.attention(way, *how));
-        let ways = ways.collect::<std::result::Result<Vec<_>, _>>()?;
-        let mut lines = ways.into_iter().reduce(worse).unwrap_or_default();
-        lines.push(self.visibility(way)?);
+        let mut lines = lines.unwrap_or_default();
         lines.extend(self.model(way)?);
         Ok(lines)
     }
 
-    fn attention(&self, way: &Way, how: Return) -> std::result::Result<Vec<Line>, TrainError> {
-        let split = Split { returning: how, ..way.split.clone() };
-        let Answer { out, lse, dq, dk, dv } = attend(&self.random, &split)?;
-        let dense = &self.dense;
-        let pairs = [
-            ("out", out, &dense.out),
-            ("lse", lse, &dense.lse),
-            ("dq", dq, &dense.dq),
-            ("dk", dk, &dense.dk),
-            ("dv", dv, &dense.dv),
-        ];
-        let compare = |(name, ours, theirs): (&str, Tensor, &Tensor)| {
-            let error = error(&values(&ours)?, &values(theirs)?);
-            Ok(way.line(name, error, Limits::ATTENTION))
-        };
-        Ok(pairs.into_iter().map(compare).collect::<Result<_>>()?)
-    }
-
     /// q = k = 0 and v = one-hot of the position, as many positions at a time as all values are wide: out[i, j] is 1 / count(i) where i sees j, else 0.
-    fn visibility(&self, way: &Way) -> std::result::Result<Line, TrainError> {
-        let (tokens, mask) = (self.plan.experiment.data.tokens, &self.random.mask);
+    fn visibility(
+        &self,
+        way: &Way,
+        kind: &Attending,
+        mask: &Mask,
+    ) -> std::result::Result<Line, TrainError> {
+        let tokens = self.plan.experiment.data.tokens;
         let (heads, width) = (heads(self.plan), self.plan.shape.head_dim);
         let mut worst = 0.0f64;
         for first in (0..tokens).step_by(heads.key_value * width) {
             let question = one_hot(tokens, (heads, width), first, mask)?;
-            let out = values(&attend(&question, &way.split)?.out)?;
+            let out = values(&attend(&question, &way.split(kind))?.out)?;
             for (head, out) in out.chunks_exact(tokens * width).enumerate() {
                 let first = first + head / heads.group() * width;
                 if first < tokens {
@@ -231,12 +217,7 @@ impl<'a> Bench<'a> {
     }
 
     fn model(&self, way: &Way) -> std::result::Result<Vec<Line>, TrainError> {
-        let Split { strategy, layout, ranks, ref weights, returning, .. } = way.split;
-        let mut setup = Setup::new(self.plan, self.cores);
-        (setup.strategy, setup.data, setup.sequence) = (strategy, 1, ranks);
-        (setup.layout, setup.weights, setup.returning) = (layout, weights.clone(), returning);
-        setup.wire = Wire::default();
-        let ours = score(&setup, &self.weights, &self.sequences, WANT)?;
+        let ours = score(&way.setup, &self.weights, &self.sequences, WANT)?;
         let loss = (ours.loss - self.reference.loss).abs() / self.reference.loss.abs();
         let (mut name, mut gradient) = (String::new(), 0.0f64);
         let (Some(a), Some(b)) = (&ours.gradients, &self.reference.gradients) else {
@@ -259,10 +240,55 @@ impl<'a> Bench<'a> {
 }
 
 impl Way {
+    /// Attention of some layers, brought home in one way, against its answer.
+    fn attention(
+        &self,
+        kind: &Attending,
+        how: Return,
+        (question, dense): (&Question, &Dense),
+    ) -> std::result::Result<Vec<Line>, TrainError> {
+        let split = Split { returning: how, ..self.split(kind) };
+        let Answer { out, lse, dq, dk, dv } = attend(question, &split)?;
+        let pairs = [
+            ("out", out, &dense.out),
+            ("lse", lse, &dense.lse),
+            ("dq", dq, &dense.dq),
+            ("dk", dk, &dense.dk),
+            ("dv", dv, &dense.dv),
+        ];
+        let compare = |(name, ours, theirs): (&str, Tensor, &Tensor)| {
+            let error = error(&values(&ours)?, &values(theirs)?);
+            Ok(self.line(name, error, Limits::ATTENTION))
+        };
+        Ok(pairs.into_iter().map(compare).collect::<Result<_>>()?)
+    }
+
+    /// How attention of some layers is split.
+    fn split(&self, Attending { strategy, returning, .. }: &Attending) -> Split {
+        let setup = &self.setup;
+        Split {
+            strategy: *strategy,
+            layout: Some(setup.layout()),
+            ranks: setup.sequence,
+            weights: setup.weights.clone(),
+            returning: *returning,
+            kernel: setup.kernel,
+            deterministic: true,
+            deadline: setup.deadline,
+            cores: setup.cores,
+            processor: None,
+        }
+    }
+
     fn line(&self, tensor: &str, error: f64, limit: f64) -> Line {
-        let Way { split: Split { strategy, ranks, .. }, own } = *self;
+        let (strategy, ranks, own) = (self.setup.kinds[0].strategy, self.setup.sequence, self.own);
         Line::Error { strategy, ranks, own, tensor: tensor.to_owned(), error, limit }
     }
+}
+
+/// What is verified of a plan: one replica, nothing rounded on its way.
+fn wide(plan: &Plan, cores: usize) -> Setup {
+    Setup { data: 1, wire: Wire::default(), ..Setup::new(plan, cores) }
 }
 
 fn heads(plan: &Plan) -> Heads {

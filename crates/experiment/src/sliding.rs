@@ -1,0 +1,166 @@
+//! `attention.sliding`: layers that see a window, what they must be, and which kinds of layers there
+//! are.
+//!
+//! A model's layers differ in whom they see, and what is best for a whole mask is not for a window: so
+//! every kind of layers has its own mask, strategy and way back. Positions are dealt once: the
+//! residual stream goes through all of them.
+
+use std::ops::Range;
+
+use annulus_sequence::{Layout, Mask, Return, Strategy};
+
+use crate::mask::mask_of;
+use crate::{Attention, Back, Experiment, Problem, Shape, Sliding};
+
+/// Where it is written.
+pub(crate) const SECTION: &str = "attention.sliding";
+
+/// Layers that see alike, and how their attention is split.
+#[derive(Clone, Debug)]
+pub struct LayerKind {
+    /// Which layers, rising.
+    pub layers: Vec<usize>,
+    /// Which key a query sees.
+    pub mask: Mask,
+    /// How the sequence is split.
+    pub strategy: Strategy,
+    /// What travels backward. [`crate::Plan::experiment`] says the same.
+    pub back: Back,
+    /// Visible (query, key) pairs of one sequence, per head and layer, that the slowest rank of
+    /// every hop computes, summed over the hops: what a forward pass takes when ranks wait for each
+    /// other.
+    pub slowest_pairs: u64,
+    /// The way back that is written.
+    pub(crate) written: Option<Return>,
+    /// The keys that a query sees, where this kind is `sliding`.
+    window: Option<usize>,
+}
+
+impl LayerKind {
+    /// The section that says how they are split.
+    pub(crate) fn section(&self) -> &'static str {
+        if self.window.is_some() { SECTION } else { "attention" }
+    }
+
+    /// The layers, in words: `layers 0-2, 4`, and over how many keys they slide.
+    pub(crate) fn title(&self) -> String {
+        let noun = if self.layers.len() == 1 { "layer" } else { "layers" };
+        let window =
+            self.window.map_or_else(String::new, |window| format!(", sliding over {window}"));
+        format!("{noun} {}{window}", numbers(&self.layers))
+    }
+}
+
+impl Attention {
+    /// What is said of the way back of these layers.
+    pub(crate) fn backward_of(&mut self, kind: &LayerKind) -> &mut Option<Return> {
+        match &mut self.sliding {
+            Some(sliding) if kind.window.is_some() => &mut sliding.backward,
+            _ => &mut self.backward,
+        }
+    }
+}
+
+/// The kinds of layers of a model: those that do not slide first. Nothing is known yet of their way
+/// back.
+///
+/// # Errors
+/// When other layers are to slide than some of those that there are.
+pub(crate) fn kinds(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerKind>, Problem> {
+    let attention = &experiment.attention;
+    let all = 0..shape.num_hidden_layers;
+    let of_all = |layers| LayerKind {
+        layers,
+        mask: mask_of(attention, attention.window),
+        strategy: attention.strategy,
+        back: Back::default(),
+        slowest_pairs: 0,
+        written: attention.backward,
+        window: None,
+    };
+    let Some(sliding) = &attention.sliding else { return Ok(vec![of_all(all.collect())]) };
+    let slides = |layer: &usize| sliding.layers.iter().any(|range| range.contains(layer));
+    let (slide, others): (Vec<usize>, Vec<usize>) = all.clone().partition(slides);
+    let problem = |message: String, hint: String| {
+        Err(experiment.places.problem("attention.sliding.layers", message).hint(hint))
+    };
+    let last = sliding.layers.last().map_or(0, |range| range.end - 1);
+    if last >= all.end {
+        let message = format!("layer {last} is to slide, of {}", all.end);
+        return problem(message, format!("layers are 0 to {}", all.end - 1));
+    }
+    if others.is_empty() {
+        let message = format!("all {} layers are to slide", all.end);
+        let hint = format!("set `attention.window: {}`, and drop `sliding`", sliding.window);
+        return problem(message, hint);
+    }
+    let window = Some(sliding.window);
+    let sliding = LayerKind {
+        mask: mask_of(attention, window),
+        strategy: sliding.strategy,
+        written: sliding.backward,
+        window,
+        ..of_all(slide)
+    };
+    Ok(vec![of_all(others), sliding])
+}
+
+/// Numbers that rise, in short: `0-2, 4`.
+fn numbers(layers: &[usize]) -> String {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for &layer in layers {
+        match ranges.last_mut() {
+            Some(range) if range.end == layer => range.end += 1,
+            _ => ranges.push(layer..layer + 1),
+        }
+    }
+    listed(&ranges)
+}
+
+/// Ranges as one writes them, both ends included.
+pub(crate) fn listed(ranges: &[Range<usize>]) -> String {
+    let range = |range: &Range<usize>| match range.len() {
+        1 => range.start.to_string(),
+        _ => format!("{}-{}", range.start, range.end - 1),
+    };
+    ranges.iter().map(range).collect::<Vec<_>>().join(", ")
+}
+
+/// Layers rise, so that none is there twice, and there is one.
+pub(crate) fn layers(experiment: &Experiment) -> Vec<Problem> {
+    let Some(Sliding { layers, .. }) = &experiment.attention.sliding else { return Vec::new() };
+    let problem = |message: String, hint: &str| {
+        vec![experiment.places.problem("attention.sliding.layers", message).hint(hint)]
+    };
+    if layers.is_empty() {
+        return problem("no layer is to slide".to_owned(), "list some, or drop `sliding`");
+    }
+    let falls = layers.windows(2).find(|pair| pair[1].start < pair[0].end);
+    falls.map_or_else(Vec::new, |pair| {
+        let message = format!("layer {} is listed behind layer {}", pair[1].start, pair[0].end - 1);
+        problem(message, "list every layer once, from the first to the last")
+    })
+}
+
+/// Stripes that are to be dealt in some layers, where other layers deal otherwise.
+pub(crate) fn striped(experiment: &Experiment) -> Vec<Problem> {
+    let attention = &experiment.attention;
+    let Some(sliding) = &attention.sliding else { return Vec::new() };
+    let open = attention.automatic && attention.layout.is_none();
+    let layout = experiment.layout();
+    if open || matches!(layout, Layout::Striped { .. }) {
+        return Vec::new();
+    }
+    let deals =
+        |strategy, automatic: bool| matches!(strategy, Strategy::Striped { .. }) && !automatic;
+    let problem = |key: &str| {
+        let message = format!("`striped` deals stripes, but all layers share one layout: {layout}");
+        let hint = "use `ring`, which is the same over any layout, or `attention.layout: striped`";
+        experiment.places.problem(key, message).hint(hint)
+    };
+    let cases = [
+        ("attention.strategy", deals(attention.strategy, attention.automatic)),
+        ("attention.sliding.strategy", deals(sliding.strategy, sliding.automatic)),
+    ];
+    cases.into_iter().filter(|(_, deals)| *deals).map(|(key, _)| problem(key)).collect()
+}
