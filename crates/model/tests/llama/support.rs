@@ -70,15 +70,15 @@ pub(crate) fn shard(
     (inputs, targets): (Tensor, Tensor),
     kernel: Arc<dyn AttentionKernel>,
 ) -> Shard {
-    sliding(config, (inputs, targets), kernel, &[None; 2])
+    sliding(config, (inputs, targets), kernel, &vec![None; config.num_hidden_layers])
 }
 
-/// The same where a query of a layer sees so many keys.
+/// The same where a query of each layer sees so many keys.
 pub(crate) fn sliding(
     config: &Config,
     (inputs, targets): (Tensor, Tensor),
     kernel: Arc<dyn AttentionKernel>,
-    windows: &[Option<usize>; 2],
+    windows: &[Option<usize>],
 ) -> Shard {
     let setting = |window: Option<usize>| Setting {
         strategy: Strategy::Local,
@@ -92,13 +92,17 @@ pub(crate) fn sliding(
     };
     let comm = annulus_comm::threads::solo();
     let attention = Attention::new(&setting(windows[0]), comm, kernel).unwrap();
-    let second = attention.beside(&setting(windows[1])).unwrap();
+    let kinds = windows
+        .iter()
+        .enumerate()
+        .map(|(layer, window)| (attention.beside(&setting(*window)).unwrap(), vec![layer]));
+    let attentions = Attentions::new(windows.len(), kinds);
     let frequencies = Rotary::frequencies(config.head_dim, config.rope_theta);
     let rotary = Rotary::new(attention.positions(), &frequencies, 1.0);
     Shard {
         inputs,
         targets,
-        attention: Attentions::new(2, [(attention, vec![0]), (second, vec![1])]),
+        attention: attentions,
         rotary: Arc::new(rotary),
         pool: Pool::serial(),
         step: 0,
