@@ -6,9 +6,8 @@ use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use memmap2::Mmap;
-use serde::Deserialize;
 
-use super::header::{LONGEST, Unique, check_length};
+use super::header::{Room, Short, parse_index};
 use super::{Flaw, WeightsError};
 
 pub(super) const SINGLE: &str = "model.safetensors";
@@ -23,30 +22,25 @@ pub(super) struct Listing {
     pub(super) index: Option<BTreeMap<String, String>>,
 }
 
-/// What is read of an index.
-#[derive(Deserialize)]
-struct Index {
-    weight_map: Unique<String>,
-}
-
-/// The files in `folder` that hold the weights: `model.safetensors`, or else what the index names.
-pub(super) fn list(folder: &Path) -> Result<Listing, WeightsError> {
+/// The files in `folder` that hold the weights: `model.safetensors`, or else what the index names, for
+/// which there is `room`.
+pub(super) fn list(folder: &Path, room: Room) -> Result<Listing, WeightsError> {
     fs::read_dir(folder).map_err(|source| unread(folder, source))?;
     if exists(&folder.join(SINGLE))? {
         Ok(Listing { files: vec![SINGLE.to_owned()], index: None })
     } else if exists(&folder.join(INDEX))? {
-        list_shards(folder)
+        list_shards(folder, room)
     } else {
         Err(WeightsError::Absent { folder: folder.to_owned() })
     }
 }
 
-fn list_shards(folder: &Path) -> Result<Listing, WeightsError> {
+fn list_shards(folder: &Path, mut room: Room) -> Result<Listing, WeightsError> {
     let path = folder.join(INDEX);
     let bytes = map(folder, INDEX)?;
-    check_length(&path, bytes.len() as u64, LONGEST)?;
-    let Index { weight_map: Unique(index) } = serde_json::from_slice(&bytes)
-        .map_err(|problem| WeightsError::malformed(&path, &problem))?;
+    let index = parse_index(&path, &bytes, &mut room)?.into_iter();
+    let owned = index.map(|(tensor, Short(file))| (tensor.into_owned(), file.into_owned()));
+    let index: BTreeMap<String, String> = owned.collect();
     if index.is_empty() {
         return Err(WeightsError::malformed(&path, &"its `weight_map` is empty"));
     }

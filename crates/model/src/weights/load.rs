@@ -1,15 +1,17 @@
 //! From files to weights.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use candle_core::safetensors::Load;
 use candle_core::{DType, Device, Result, Tensor};
+use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
 
 use super::folder::{Listing, list, map};
-use super::{Flaw, Weights, WeightsError, header};
+use super::header::{self, Room};
+use super::{Flaw, Weights, WeightsError};
 use crate::Specification;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -17,6 +19,9 @@ pub(super) const LAST_PROJECTION: &str = "lm_head.weight";
 /// Older checkpoints hold the rotary frequencies, which follow from config.json and are no
 /// parameters.
 const ROTARY_BUFFER: &str = ".self_attn.rotary_emb.inv_freq";
+
+/// What an index is read for where no model is known: more than any has.
+const MOST_PARAMETERS: usize = 1 << 14;
 
 /// A tensor in a file.
 struct Found<'a> {
@@ -35,13 +40,13 @@ pub fn load(
     specification: &[Specification],
     dtype: DType,
 ) -> std::result::Result<Weights, WeightsError> {
-    let listing = list(folder)?;
+    let mut room = Room::of(specification.len());
+    let listing = list(folder, room)?;
     let mut maps = Vec::new();
     for file in &listing.files {
         maps.push((file.as_str(), map(folder, file)?));
     }
     let mut files = Vec::new();
-    let mut room = header::LONGEST;
     for (file, bytes) in &maps {
         files.push((*file, header::parse(&folder.join(file), bytes, &mut room)?));
     }
@@ -68,7 +73,7 @@ pub fn load(
 /// A hash (BLAKE3, hexadecimal) of the names and contents of the files that [`load`] would read.
 pub fn fingerprint(folder: &Path) -> std::result::Result<String, WeightsError> {
     let mut whole = blake3::Hasher::new();
-    for file in list(folder)?.files {
+    for file in list(folder, Room::of(MOST_PARAMETERS))?.files {
         let content = blake3::hash(&map(folder, &file)?);
         whole.update(blake3::hash(file.as_bytes()).as_bytes());
         whole.update(content.as_bytes());
@@ -79,16 +84,17 @@ pub fn fingerprint(folder: &Path) -> std::result::Result<String, WeightsError> {
 /// Every tensor of every file by name, and where index and shards disagree.
 fn collect<'a>(
     listing: &'a Listing,
-    files: &'a [(&'a str, SafeTensors<'a>)],
+    files: &'a [(&'a str, BTreeMap<Cow<'a, str>, TensorView<'a>>)],
     flaws: &mut Vec<Flaw>,
 ) -> BTreeMap<&'a str, Found<'a>> {
     let mut found = BTreeMap::new();
     let mut stray = BTreeSet::new();
     for (file, tensors) in files {
-        for (name, view) in tensors.iter() {
+        for (name, view) in tensors {
+            let name: &str = name;
             let listed = listing.index.as_ref().map(|index| index.get(name));
             if listed.is_none_or(|shard| shard.is_some_and(|shard| shard == file)) {
-                found.insert(name, Found { file, view });
+                found.insert(name, Found { file, view: view.clone() });
             } else {
                 stray.insert((name, *file));
             }
