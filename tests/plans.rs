@@ -5,7 +5,7 @@ use std::fs;
 
 use annulus_sequence::{Heads, Layout, Strategy};
 use annulus_tests::runs::Place;
-use annulus_tests::{root, run};
+use annulus_tests::{root, run, shared};
 use serde_json::Value;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
@@ -49,6 +49,48 @@ fn ranks(plan: &Value) -> impl Iterator<Item = &Value> {
 /// Whether `strategy` runs on so many ranks with the heads of the place's experiment.
 fn runs_on(strategy: Strategy, ranks: usize) -> bool {
     strategy.check(ranks, Heads { query: 4, key_value: 2 }).is_ok()
+}
+
+/// Relative: both are rounded to f32.
+const FREQUENCY: f64 = 3e-7;
+
+#[test]
+fn frequencies_are_those_of_transformers() {
+    let Some(folder) = shared("golden/A/rope") else { return };
+    let place = Place::new(ANNULUS);
+    let mut cases = 0;
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let case: Value = serde_json::from_str(&fs::read_to_string(&path).expect("a file"))
+            .expect("a case is JSON");
+        let tokens = case["seq_len"].as_u64().unwrap_or(64);
+        let changes = [
+            format!("model.head_dim={}", case["head_dim"]),
+            format!("model.max_position_embeddings={}", case["max_position_embeddings"]),
+            format!("model.rope_parameters={}", case["rope_parameters"]),
+            format!("data.tokens={tokens}"),
+        ];
+        let plan = ask(&place, "plan", &changes.each_ref().map(String::as_str)).remove(0);
+        let found = numbers(&plan["rope"]["inv_freq"]);
+        let wanted = numbers(&case["inv_freq"]);
+        assert_eq!(found.len(), wanted.len(), "{}", path.display());
+        let factor = [&plan["rope"]["attention_factor"], &case["attention_factor"]];
+        let [factor, wanted_factor] = factor.map(|factor| factor.as_f64().expect("a number"));
+        let pairs = found.iter().zip(&wanted).chain([(&factor, &wanted_factor)]);
+        for (found, wanted) in pairs {
+            let off = (found / wanted - 1.0).abs();
+            assert!(off < FREQUENCY, "{}: {found} is {off:.1e} off", path.display());
+        }
+        cases += 1;
+    }
+    assert_eq!(cases, 12);
+}
+
+fn numbers(list: &Value) -> Vec<f64> {
+    serde_json::from_value(list.clone()).expect("a list of numbers")
 }
 
 #[test]

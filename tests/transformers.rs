@@ -15,7 +15,7 @@ const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 /// Relative to the largest logit.
 const LOGITS: f64 = 1e-5;
 
-const NAMES: [&str; 2] = ["tied", "untied"];
+const NAMES: [&str; 6] = ["dynamic", "mistral", "qwen2", "qwen3", "tied", "untied"];
 
 fn fixture(name: &str) -> PathBuf {
     root().join("tests/fixtures").join(name)

@@ -45,7 +45,7 @@ fn wrong_configs() {
         ("no such folder", |_| (), "score --model nowhere --tokens ids.safetensors --out out"),
         ("no config.json", |s| s.remove(CONFIG), SCORE),
         ("no JSON", |s| s.cut(CONFIG, 100), SCORE),
-        ("another family", |s| s.replace(CONFIG, "\"llama\"", "\"qwen3\""), SCORE),
+        ("another family", |s| s.replace(CONFIG, "\"llama\"", "\"gemma3\""), SCORE),
         ("scaled frequencies", |s| s.replace(CONFIG, "\"default\"", "\"llama3\""), SCORE),
         (
             "a width in words",

@@ -172,7 +172,7 @@ mod tests {
         let yaml = model.experiment(4096, 2, Strategy::STRIPED, Recompute::Layer, "text");
         let experiment = parse("bench", &yaml, &[]).map_err(|problems| anyhow!("{problems}"))?;
         let ModelSource::Inline(shape) = experiment.model.source.clone() else { bail!("{yaml}") };
-        Ok((experiment, shape))
+        Ok((experiment, *shape))
     }
 
     #[test]

@@ -75,6 +75,7 @@ pub(crate) fn experiment(file: &File) -> Result<(Experiment, Option<usize>), Fai
         // Wrong by itself, whatever the experiment says: another exit code.
         read_config(path).map_err(|problems| Failure { code: DATA, problems })?;
     }
+    let experiment = experiment.of_model()?;
     let vocabulary = match experiment.data.format {
         Format::Text | Format::Jsonl | Format::Chat => {
             let tokenizer = Tokenizer::open(&experiment.data.tokenizer)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Recompute, read_config};
 use annulus_model::Llama;
-use annulus_sequence::{Heads, Mask, Wire};
+use annulus_sequence::{Heads, Mask, Rule, Wire};
 use annulus_train::{Attending, Setup, Want, model_config, open_device, score};
 use candle_core::{DType, Device, Tensor};
 
@@ -34,18 +34,23 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let specification = Llama::specification(&config);
     let weights = annulus_model::load(&arguments.model, &specification, DType::F32)?;
     print::warn_of_device(arguments.split.device);
-    let layers = (0..config.num_hidden_layers).collect();
+    let tokens = sequences[0].inputs.len();
+    let attending = |(window, layers): (Option<usize>, Vec<usize>)| {
+        let mask = window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and);
+        Attending { layers, mask, strategy, returning: backward }
+    };
     let setup = Setup {
         processor: open_device(arguments.split.device)?,
         config,
-        kinds: vec![Attending { layers, mask: Mask::causal(), strategy, returning: backward }],
+        kinds: shape.windows(tokens).into_iter().map(attending).collect(),
+        frequencies: shape.frequencies(tokens),
         packed: false,
         layout: Some(layout),
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,
         dropout: false,
         wire: Wire::default(),
-        tokens: sequences[0].inputs.len(),
+        tokens,
         data: 1,
         sequence: arguments.split.ranks,
         weights: None,

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use attention::attention;
-pub(crate) use attention::contradictions;
 
 use crate::values::Values;
 use crate::{
     Bound, Data, Decay, Device, Dtype, Every, Experiment, Format, Longer, Memory, Mesh, Model,
-    ModelSource, Optimizer, Pack, Places, Recompute, Schedule, Shape, Traced, WeightsFrom,
+    ModelSource, Optimizer, Pack, Places, Problem, Recompute, Schedule, Traced, WeightsFrom,
+    extend, shape,
 };
 
 /// The experiment that `values` describe, unless something that it needs was refused.
@@ -21,7 +21,8 @@ pub(crate) fn experiment(values: &Values, places: Places) -> Option<Experiment> 
     Some(Experiment {
         seed: values.count("seed")?,
         device: values.word("device", Device::from_word)?,
-        model: model(values)?,
+        model: model(values, &places)?,
+        extend: extend::read(values, &places)?,
         data: data(values)?,
         mesh: mesh(values)?,
         attention: attention(values)?,
@@ -44,45 +45,21 @@ pub(crate) fn experiment(values: &Values, places: Places) -> Option<Experiment> 
     })
 }
 
-fn model(values: &Values) -> Option<Model> {
+fn model(values: &Values, places: &Places) -> Option<Model> {
     let dtype = values.word("model.dtype", Dtype::from_word)?;
     let rope_theta = values.optional("model.rope_theta", Values::real)?;
     let weights = values.optional("model.weights", Values::text)?;
     let Some(path) = values.optional("model.path", Values::text)? else {
-        let shape = shape(values, "model.", rope_theta)?;
-        return Some(Model { source: ModelSource::Inline(shape), dtype, rope_theta: None });
+        let shape = shape::shape(values, "model.", places)?;
+        return Some(Model {
+            source: ModelSource::Inline(Box::new(shape)),
+            dtype,
+            rope_theta: None,
+        });
     };
     let weights = weights.map_or(Some(WeightsFrom::Pretrained), WeightsFrom::from_word)?;
     let source = ModelSource::Folder { path: PathBuf::from(path), weights };
     Some(Model { source, dtype, rope_theta })
-}
-
-/// The shape whose keys stand under `prefix`.
-pub(crate) fn shape(values: &Values, prefix: &str, rope_theta: Option<f64>) -> Option<Shape> {
-    let key = |name: &str| format!("{prefix}{name}");
-    let hidden_size = values.size(&key("hidden_size"))?;
-    let num_attention_heads = values.size(&key("num_attention_heads"))?;
-    Some(Shape {
-        hidden_size,
-        intermediate_size: values.size(&key("intermediate_size"))?,
-        num_hidden_layers: values.size(&key("num_hidden_layers"))?,
-        num_attention_heads,
-        num_key_value_heads: values
-            .optional(&key("num_key_value_heads"), Values::size)?
-            .unwrap_or(num_attention_heads),
-        head_dim: values
-            .optional(&key("head_dim"), Values::size)?
-            .unwrap_or(hidden_size / num_attention_heads),
-        vocab_size: values.optional(&key("vocab_size"), Values::size)?,
-        max_position_embeddings: values.optional(&key("max_position_embeddings"), Values::size)?,
-        rms_norm_eps: values.real(&key("rms_norm_eps"))?,
-        rope_theta: rope_theta.unwrap_or(Shape::ROPE_THETA),
-        tie_word_embeddings: values.truth(&key("tie_word_embeddings"))?,
-        attention_bias: values.truth(&key("attention_bias"))?,
-        mlp_bias: values.truth(&key("mlp_bias"))?,
-        initializer_range: values.real(&key("initializer_range"))?,
-        special_tokens: BTreeMap::new(),
-    })
 }
 
 fn data(values: &Values) -> Option<Data> {
@@ -112,6 +89,13 @@ fn mesh(values: &Values) -> Option<Mesh> {
         deadline: values.seconds("mesh.deadline")?,
         cluster: values.optional("mesh.cluster", Values::text)?.map(PathBuf::from),
     })
+}
+
+/// Words that do not go together.
+pub(crate) fn contradictions(values: &Values, places: &Places) -> Vec<Problem> {
+    let inline = values.text("model.path").is_none();
+    let model = inline.then(|| shape::contradictions(values, "model.", places));
+    model.into_iter().flatten().chain(attention::contradictions(values, places)).collect()
 }
 
 fn memory(values: &Values) -> Option<Memory> {
@@ -146,7 +130,7 @@ fn schedule(values: &Values) -> Option<Schedule> {
 }
 
 fn expect(values: &Values) -> BTreeMap<String, Bound> {
-    let tags = values.words.get("expect").map_or(&[][..], Vec::as_slice);
+    let tags = values.free.get("expect").map_or(&[][..], Vec::as_slice);
     let bound = |tag: &String| {
         let read = |name: &str| values.real(&format!("expect.{tag}.{name}"));
         let bound = Bound { min: read("min"), max: read("max"), of_first: read("of_first") };

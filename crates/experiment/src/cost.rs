@@ -50,9 +50,11 @@ impl Shape {
         let (a, k) = (self.query_width(), self.key_value_width());
         let [h, m, layers] = [h, m, layers].map(|size| size as u64);
         let vocabulary = self.vocab_size.unwrap_or_default() as u64;
-        let attention_bias = if self.attention_bias { a + 2 * k + h } else { 0 };
+        let biased = if self.has_query_key_value_bias() { a + 2 * k } else { 0 };
+        let attention_bias = biased + if self.attention_bias { h } else { 0 };
+        let norms = if self.has_query_key_norm() { 2 * self.head_dim as u64 } else { 0 };
         let mlp_bias = if self.mlp_bias { 2 * m + h } else { 0 };
-        let layer = 2 * h * (a + k) + attention_bias + 3 * h * m + mlp_bias + 2 * h;
+        let layer = 2 * h * (a + k) + attention_bias + 3 * h * m + mlp_bias + 2 * h + norms;
         let embeddings = if self.tie_word_embeddings { 1 } else { 2 };
         layers * layer + embeddings * vocabulary * h + h
     }
@@ -152,7 +154,8 @@ impl Share<'_> {
     /// else is kept any more. A tile's results are in flight once they are made.
     pub(crate) fn together(&self, peak: &Peak) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
-        let computing = product(&[self.rows, self.element * (2 * h + 2 * a + 2 * k)]);
+        let elements = 2 * h + 2 * a + 2 * k + self.before_norms();
+        let computing = product(&[self.rows, self.element * elements]);
         let results = product(&[self.most, 2 * k, F32]);
         let attending = |workspace: u64| {
             let all = [self.resident(), computing, peak.key_value, workspace];
@@ -267,9 +270,17 @@ impl Share<'_> {
         let e = self.element;
         let statistics = F32 * self.plan.shape.num_attention_heads as u64;
         let everything = self.memory.recompute == Recompute::None;
-        let (qkv, pieces) = if everything { (a + 2 * k, 2 * f) } else { (0, 0) };
+        let (qkv, pieces) =
+            if everything { (a + 2 * k + self.before_norms(), 2 * f) } else { (0, 0) };
         let attention = e * (h + a + qkv) + statistics;
         (attention, attention + e * (h + pieces))
+    }
+
+    /// Elements of a row of queries and keys that lie there as they were projected, too, for the way
+    /// back through their norms.
+    fn before_norms(&self) -> u64 {
+        let Widths { a, k, .. } = self.widths();
+        if self.plan.shape.has_query_key_norm() { a + k } else { 0 }
     }
 
     /// What all layers but the last keep.
@@ -327,7 +338,7 @@ impl Share<'_> {
         let gradients = e * (h + 2 * a) + wide * a;
         let projected = e * (h + a + 2 * k) + (wide - self.narrowed) * (h + a + 2 * k);
         let projected = projected + self.narrowed * (h + a);
-        let turned = e * (2 * a + 2 * k) + wide * a;
+        let turned = e * (2 * a + 2 * k + self.before_norms()) + wide * a;
         match self.memory.recompute {
             Recompute::None => gradients,
             Recompute::Layer | Recompute::Auto => {
@@ -345,7 +356,7 @@ impl Share<'_> {
         let turned = e * (h + 2 * (a + 2 * k));
         let summed = e * (2 * h + a + 2 * k) + wide * (h + a + 2 * k);
         let normed = e * (3 * h + a + 2 * k) + h * (3 * wide + F32 + self.narrowed);
-        turned.max(summed).max(normed) + F32 * h / 128
+        turned.max(summed).max(normed) + e * self.before_norms() + F32 * h / 128
     }
 
     fn widths(&self) -> Widths {

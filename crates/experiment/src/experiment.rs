@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use annulus_sequence::Layout;
 
-use crate::{Attention, Places, Shape};
+use crate::{Attention, Extension, Places, Shape};
 
 /// The words of an enum, as one writes them in the file.
 macro_rules! words {
@@ -47,6 +47,8 @@ pub struct Experiment {
     pub device: Device,
     /// `model:`
     pub model: Model,
+    /// `extend:`; none: the model as it is.
+    pub extend: Option<Extension>,
     /// `data:`
     pub data: Data,
     /// `mesh:`
@@ -139,7 +141,7 @@ pub enum ModelSource {
         weights: WeightsFrom,
     },
     /// config.json's own keys inline; weights are random.
-    Inline(Shape),
+    Inline(Box<Shape>),
 }
 
 /// `weights:`

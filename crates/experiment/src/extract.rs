@@ -3,7 +3,7 @@
 
 use crate::problem::Report;
 use crate::source::printable;
-use crate::table::{Absent, EXPERIMENT, Key, Kind, MODEL, SHAPE};
+use crate::table::{Absent, CONFIG, EXPERIMENT, Key, Kind, MODEL, SHAPE};
 use crate::tree::{Entry, Node, Value};
 use crate::typed::nearest;
 use crate::values::Values;
@@ -13,8 +13,8 @@ use crate::values::Values;
 pub(crate) enum Strictness {
     /// An experiment: an unknown key is a mistake, and so is a key without a value.
     Experiment,
-    /// A config.json, as other programs write it: more keys than we know; `null` is as good as
-    /// absent.
+    /// A config.json, as other programs write it: more keys than we know, but not in its sections;
+    /// `null` is as good as absent.
     Config,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn shape(root: &Node, report: &mut Report) -> Values {
     let (values, strictness) = (Values::default(), Strictness::Config);
     let title = "a config.json";
     let mut extraction = Extraction { report, values, strictness, keys: SHAPE, title };
-    extraction.section("", root, &[SHAPE]);
+    extraction.section("", root, &[SHAPE, CONFIG]);
     extraction.values
 }
 
@@ -73,7 +73,7 @@ impl Extraction<'_> {
         for entry in entries {
             match groups.iter().copied().flatten().find(|key| key.name == entry.key) {
                 Some(key) => self.entry(path, key, entry),
-                None if self.strictness == Strictness::Experiment => {
+                None if self.strictness == Strictness::Experiment || !path.is_empty() => {
                     self.unknown(path, entry, groups);
                 }
                 None => {}
@@ -143,7 +143,7 @@ impl Extraction<'_> {
         for entry in entries {
             let below = join(path, &entry.key);
             self.values.spans.insert(below.clone(), entry.key_span);
-            self.values.words.entry(path.to_owned()).or_default().push(entry.key.clone());
+            self.values.free.entry(path.to_owned()).or_default().push(entry.key.clone());
             self.section(&below, &entry.value, &[keys]);
         }
     }

@@ -9,6 +9,7 @@ mod cluster;
 mod config;
 mod cost;
 mod experiment;
+mod extend;
 mod extract;
 mod later;
 mod load;
@@ -20,8 +21,10 @@ mod problem;
 mod proving;
 mod quantity;
 mod report;
+mod rope;
 mod rules;
 mod schema;
+mod shape;
 mod sliding;
 mod source;
 mod split;
@@ -42,18 +45,21 @@ pub use cluster::{
     Candidate, Cell, Choice, Cluster, Comparison, Estimate, Grid, Hiding, Link, Load, Message,
     Method, Overlap, Rates, Shared, Step, Table, Walk, Way, Weighing, label, minimal_block, walk,
 };
-pub use config::{Shape, parse_config, read_config, write_config};
+pub use config::{parse_config, read_config, write_config};
 pub use experiment::{
     Bound, Data, Decay, Device, Dtype, Every, Experiment, Format, Longer, Memory, Mesh, Model,
     ModelSource, Optimizer, Pack, Recompute, Schedule, Traced, WeightsFrom,
 };
+pub use extend::{Extension, Stretch};
 pub use load::{Override, load, parse};
 pub use plan::{Peak, Plan, RankPlan};
 pub use problem::{Problem, Problems};
 pub use proving::{Proved, Proving};
 pub use quantity::{bandwidth, binary_bandwidth};
 pub use report::size;
+pub use rope::{Frequencies, Parameters, Rope, Scaling, Yarn};
 pub use schema::schema;
+pub use shape::{Family, LayerType, Shape};
 pub use sliding::LayerKind;
 pub use source::Places;
 pub use split::{Contradiction, Wording};

@@ -8,10 +8,11 @@ use serde::Serialize;
 use crate::cluster::label;
 use crate::cost::Share;
 use crate::passes::Passes;
+use crate::shape::turning;
 use crate::sliding::kinds;
 use crate::{
-    Choice, Cluster, Experiment, LayerKind, ModelSource, Problem, Problems, Recompute, Settled,
-    Shape, machine, read_config, rules,
+    Choice, Cluster, Experiment, LayerKind, Problem, Problems, Recompute, Settled, Shape, machine,
+    rules,
 };
 
 /// The tokenizer whose ids are the bytes, and one more between documents.
@@ -24,7 +25,7 @@ const BYTE_VALUES: usize = 256;
 pub struct Plan {
     /// As written, with defaults and with what was chosen.
     pub experiment: Experiment,
-    /// The model's shape, with the vocabulary and `rope_theta` settled.
+    /// The model's shape, with the vocabulary and the rotary embedding settled: extended, where it is.
     pub shape: Shape,
     /// The kinds of layers, those of most keys first: one, unless some layers slide.
     pub kinds: Vec<LayerKind>,
@@ -141,6 +142,7 @@ impl Plan {
         vocabulary: Option<usize>,
         measure: impl FnOnce(usize) -> Cluster,
     ) -> Result<Plan, Problems> {
+        let experiment = experiment.of_model()?;
         if !experiment.attention.is_open() {
             return Plan::of(experiment, vocabulary);
         }
@@ -337,14 +339,15 @@ fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster)
 
 /// The shape with nothing left open.
 fn settled_shape(experiment: &Experiment, vocabulary: Option<usize>) -> Result<Shape, Problems> {
-    let mut shape = match &experiment.model.source {
-        ModelSource::Folder { path, .. } => read_config(path)?,
-        ModelSource::Inline(shape) => shape.clone(),
-    };
-    shape.rope_theta = experiment.model.rope_theta.unwrap_or(shape.rope_theta);
-    let tokens = experiment.data.tokens;
-    let longest = shape.max_position_embeddings.map_or(tokens, |longest| longest.max(tokens));
-    shape.max_position_embeddings = Some(longest);
+    let mut shape = experiment.model.source.shape()?;
+    shape.rope.theta = experiment.model.rope_theta.unwrap_or(shape.rope.theta);
+    if let Some(extension) = &experiment.extend {
+        shape = extension.apply(shape, &experiment.places)?;
+        if let Some(broken) = turning(&shape, &experiment.places, "extend") {
+            return Err(broken.into());
+        }
+    }
+    shape.max_position_embeddings = Some(shape.longest(experiment.data.tokens));
     shape.vocab_size = Some(settled_vocabulary(experiment, &shape, vocabulary)?);
     Ok(shape)
 }

@@ -4,17 +4,18 @@ use annulus_sequence::{Positions, draw_dealt, draw_layers};
 use serde::{Serialize, Serializer};
 
 use crate::cluster::label;
-use crate::{Choice, LayerKind, Peak, Plan, RankPlan, return_word};
+use crate::{Choice, Frequencies, LayerKind, Peak, Plan, RankPlan, return_word};
 
 impl Plan {
     /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and
     /// the frequencies of the rotary embedding.
     pub fn to_json(&self) -> String {
-        let inv_freq = self.shape.inverse_frequencies().into_iter().map(f64::from).collect();
+        let Frequencies { inverse, factor } = self.shape.frequencies(self.experiment.data.tokens);
+        let inv_freq = inverse.into_iter().map(f64::from).collect();
         let view = View {
             ranks: self.ranks.iter().map(Share::from).collect(),
             layers: (self.kinds.len() > 1).then(|| self.layers()),
-            rope: Rope { inv_freq, attention_factor: 1.0 },
+            rope: Rope { inv_freq, attention_factor: factor },
             choice: self.choice.as_ref().map(Choice::to_json),
         };
         serde_json::to_string(&view).expect("numbers and lists of them are always JSON")

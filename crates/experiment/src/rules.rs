@@ -3,8 +3,8 @@
 use annulus_sequence::{Return, Strategy};
 
 use crate::{
-    Attention, Device, Experiment, Format, ModelSource, Pack, Problem, Sliding, config, mask,
-    return_word, sliding, wire,
+    Attention, Device, Experiment, Format, ModelSource, Pack, Problem, Sliding, extend, mask,
+    return_word, shape, sliding, wire,
 };
 
 /// Ranks of one run: one process holds them all.
@@ -30,7 +30,8 @@ pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
         trace,
         data,
         expectations,
-        shape,
+        extend::rules,
+        inline,
     ];
     rules.iter().flat_map(|rule| rule(experiment)).collect()
 }
@@ -253,9 +254,9 @@ fn expectations(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
-fn shape(experiment: &Experiment) -> Vec<Problem> {
+fn inline(experiment: &Experiment) -> Vec<Problem> {
     match &experiment.model.source {
-        ModelSource::Inline(shape) => config::consistent(shape, &experiment.places, "model."),
+        ModelSource::Inline(shape) => shape::consistent(shape, &experiment.places, "model."),
         ModelSource::Folder { .. } => Vec::new(),
     }
 }

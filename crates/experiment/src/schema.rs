@@ -67,6 +67,8 @@ fn default(kind: Kind, text: &str) -> Value {
         Some(Typed::Truth(truth)) => json!(truth),
         Some(Typed::Pair(first, second)) => json!([first, second]),
         Some(Typed::Counts(counts)) => json!(counts),
+        Some(Typed::Reals(reals)) => json!(reals),
+        Some(Typed::Words(words)) => json!(words),
         Some(Typed::Text(_) | Typed::Ranges(_) | Typed::Seconds(_)) | None => json!(text),
     }
 }
@@ -90,6 +92,8 @@ fn kind(kind: Kind) -> Value {
             let item = json!({ "anyOf": [number(interval), text(REAL)] });
             json!({ "type": "array", "items": item, "minItems": 2, "maxItems": 2 })
         }
+        Kind::Reals(interval) => list(&json!({ "anyOf": [number(interval), text(REAL)] })),
+        Kind::Words(words) => list(&json!({ "enum": words })),
         Kind::Counts(least, most) => list(&whole(least, most, COUNT)),
         Kind::Lengths(most) => {
             json!({ "anyOf": [list(&whole(1, most, TOKENS)), { "const": DATA }] })

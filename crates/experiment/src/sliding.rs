@@ -10,7 +10,7 @@ use std::ops::Range;
 use annulus_sequence::{Layout, Mask, Return, Strategy};
 
 use crate::mask::mask_of;
-use crate::{Attention, Back, Experiment, Problem, Shape, Sliding};
+use crate::{Attention, Back, Experiment, Problem, Problems, Shape, Sliding};
 
 /// Where it is written.
 pub(crate) const SECTION: &str = "attention.sliding";
@@ -61,6 +61,50 @@ impl Attention {
     }
 }
 
+impl Experiment {
+    /// The same with the windows of the model's own layers written out as if it had them, which changes
+    /// nothing where it has.
+    ///
+    /// # Errors
+    /// When it says otherwise, or the model cannot be read.
+    pub fn of_model(mut self) -> Result<Experiment, Problems> {
+        let shape = self.model.source.shape()?;
+        let mut windows = shape.windows(self.data.tokens);
+        let others = windows.remove(&None).is_some();
+        let Some((Some(window), layers)) = windows.pop_first() else { return Ok(self) };
+        let attention = &mut self.attention;
+        let own = Sliding {
+            layers: ranges(&layers),
+            window,
+            strategy: attention.strategy,
+            automatic: attention.automatic,
+            backward: attention.backward,
+        };
+        let same = |written: &Sliding| {
+            written.window == window && written.layers.iter().cloned().flatten().eq(layers.clone())
+        };
+        let wrong = match (&attention.sliding, attention.window) {
+            (None, None) if others => {
+                attention.sliding = Some(own);
+                None
+            }
+            (None, None) => {
+                attention.window = Some(window);
+                None
+            }
+            (Some(written), _) if !(others && same(written)) => Some(SECTION),
+            (_, Some(written)) if others || written != window => Some("attention.window"),
+            _ => None,
+        };
+        let Some(key) = wrong else { return Ok(self) };
+        let noun =
+            if others { format!("layers {} of", numbers(&layers)) } else { "all layers of".into() };
+        let message =
+            format!("`{key}` says otherwise, but {noun} the model slide over {window} keys");
+        Err(self.places.problem(key, message).hint("drop it").into())
+    }
+}
+
 /// The kinds of layers of a model: those that do not slide first. Nothing is known yet of their way
 /// back.
 ///
@@ -107,6 +151,11 @@ pub(crate) fn kinds(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerK
 
 /// Numbers that rise, in short: `0-2, 4`.
 fn numbers(layers: &[usize]) -> String {
+    listed(&ranges(layers))
+}
+
+/// Numbers that rise, as ranges.
+fn ranges(layers: &[usize]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for &layer in layers {
         match ranges.last_mut() {
@@ -114,7 +163,7 @@ fn numbers(layers: &[usize]) -> String {
             _ => ranges.push(layer..layer + 1),
         }
     }
-    listed(&ranges)
+    ranges
 }
 
 /// Ranges as one writes them, both ends included.

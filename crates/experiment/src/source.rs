@@ -136,11 +136,11 @@ impl Places {
         self.0.spans.contains_key(key)
     }
 
-    /// A problem with the key `key`, such as `data.tokens`, shown where it is written: there, at
-    /// its section, or at the file.
+    /// A problem with the key `key`, such as `data.tokens`, shown where it is written: there, at the
+    /// nearest section around it, or at the file.
     pub fn problem(&self, key: &str, message: impl Into<String>) -> Problem {
-        let section = key.split('.').next().unwrap_or(key);
-        let span = self.0.spans.get(key).or_else(|| self.0.spans.get(section));
+        let mut keys = std::iter::successors(Some(key), |key| Some(key.rsplit_once('.')?.0));
+        let span = keys.find_map(|key| self.0.spans.get(key));
         let place = match span {
             Some(span) => self.0.sources.get(span.source).map(|source| source.show(*span)),
             None => self.0.sources.first().map(|source| source.header(1, 1)),

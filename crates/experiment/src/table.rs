@@ -2,11 +2,15 @@
 //! Schema, the resolved file and the hints of errors all come from here.
 
 mod attention;
+mod rope;
 
 use crate::experiment::{Decay, Dtype, Format, Longer, Pack, Recompute, WeightsFrom};
 use crate::quantity::Unit;
+use crate::{Family, LayerType};
 use attention::ATTENTION;
 pub(crate) use attention::AUTO;
+use rope::EXTEND;
+pub(crate) use rope::ROPE;
 
 /// One key.
 pub(crate) struct Key {
@@ -37,6 +41,10 @@ pub(crate) enum Kind {
     Real(Interval),
     /// Two numbers.
     Pair(Interval),
+    /// A list of numbers.
+    Reals(Interval),
+    /// A list of some of these words.
+    Words(&'static [&'static str]),
     /// A list of whole numbers between two bounds.
     Counts(u64, u64),
     /// A list of counts of tokens up to a bound, or the word `data`.
@@ -75,7 +83,9 @@ pub(crate) enum Absent {
 }
 
 use Absent::{Is, Means, Required};
-use Kind::{Count, Counts, Each, Name, Pair, Real, Seconds, Section, Text, Tokens, Truth, Word};
+use Kind::{
+    Count, Counts, Each, Name, Pair, Real, Seconds, Section, Text, Tokens, Truth, Word, Words,
+};
 
 pub(crate) const fn key(
     name: &'static str,
@@ -91,6 +101,8 @@ const MOST_TOKENS: u64 = 1 << 31;
 /// More layers than any model has.
 const MOST_LAYERS: u64 = 1 << 12;
 const MOST_STEPS: u64 = 1 << 40;
+/// More positions than a model is ever said to have.
+const MOST_POSITIONS: u64 = 1 << 40;
 
 pub(crate) const EXPERIMENT: &[Key] = &[
     key("name", Name, Required, "what the run is called"),
@@ -101,6 +113,12 @@ pub(crate) const EXPERIMENT: &[Key] = &[
         Section(&[MODEL, SHAPE]),
         Required,
         "a Hugging Face folder, or the keys of a config.json",
+    ),
+    key(
+        "extend",
+        Section(&[EXTEND]),
+        Means("the model as it is"),
+        "longer sequences than the model was trained for",
     ),
     key("data", Section(&[DATA]), Required, "what is read, and how much of it per step"),
     key(
@@ -167,9 +185,9 @@ pub(crate) const MODEL: &[Key] = &[
     ),
 ];
 
-/// The keys of a config.json that make a Llama, inline or in the file itself.
+/// The keys of a config.json that make a model, inline or in the file itself.
 pub(crate) const SHAPE: &[Key] = &[
-    key("model_type", Word(&["llama"]), Is("llama"), "the family"),
+    key("model_type", Word(Family::WORDS), Is("llama"), "the family"),
     key("hidden_size", Count(1, 1 << 20), Required, "width of the residual stream"),
     key("intermediate_size", Count(1, 1 << 22), Required, "width of the feed-forward layer"),
     key("num_hidden_layers", Count(1, MOST_LAYERS), Required, "layers"),
@@ -189,9 +207,40 @@ pub(crate) const SHAPE: &[Key] = &[
     ),
     key(
         "max_position_embeddings",
-        Tokens(1, 1 << 40),
+        Tokens(1, MOST_POSITIONS),
         Means("data.tokens"),
-        "longest sequence, as a note to other programs",
+        "longest sequence: what frequencies are stretched from, else a note to other programs",
+    ),
+    key(
+        "rope_parameters",
+        Section(&[ROPE]),
+        Means("frequencies as they are"),
+        "how frequencies are stretched",
+    ),
+    key(
+        "rope_scaling",
+        Section(&[ROPE]),
+        Means("rope_parameters"),
+        "its name in transformers 4, beside rope_theta",
+    ),
+    key(
+        "sliding_window",
+        Count(1, MOST_POSITIONS),
+        Means("no layer slides"),
+        "keys that a query of a sliding layer sees: mistral, qwen2, qwen3",
+    ),
+    key("use_sliding_window", Truth, Means("false"), "whether layers slide: qwen2, qwen3"),
+    key(
+        "max_window_layers",
+        Count(0, 1 << 12),
+        Means("28"),
+        "layers before the first that slides: qwen2, qwen3",
+    ),
+    key(
+        "layer_types",
+        Words(LayerType::WORDS),
+        Means("what the window's keys say"),
+        "which layers slide, one word for each",
     ),
     key("rms_norm_eps", Real(Interval::AboveZero), Is("1e-5"), "added under the root of RMSNorm"),
     key("tie_word_embeddings", Truth, Is("false"), "whether the output layer is the embedding"),
@@ -203,6 +252,22 @@ pub(crate) const SHAPE: &[Key] = &[
         Real(Interval::AboveZero),
         Is("0.02"),
         "standard deviation of fresh weights",
+    ),
+];
+
+/// The keys of a config.json beside a shape's.
+pub(crate) const CONFIG: &[Key] = &[
+    key(
+        "rope_theta",
+        Real(Interval::AboveZero),
+        Means("rope_parameters.rope_theta"),
+        "base of the frequencies",
+    ),
+    key(
+        "original_max_position_embeddings",
+        Tokens(2, MOST_POSITIONS),
+        Means("rope_parameters.original_max_position_embeddings"),
+        "the length before it was stretched",
     ),
 ];
 

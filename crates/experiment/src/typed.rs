@@ -1,5 +1,6 @@
 //! Words and numbers as one writes them: `64k`, `3e-4`, `1_000`, `60s`.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::Device;
@@ -19,6 +20,8 @@ pub(crate) enum Typed {
     Real(f64),
     Pair(f64, f64),
     Counts(Vec<u64>),
+    Reals(Vec<f64>),
+    Words(Vec<String>),
     /// From the first to the last, both included.
     Ranges(Vec<(u64, u64)>),
     Seconds(Duration),
@@ -31,6 +34,23 @@ pub(crate) struct Mismatch {
     pub(crate) hint: Option<String>,
     /// The item of a list that is wrong, if one is.
     pub(crate) item: Option<(Span, String)>,
+}
+
+impl fmt::Display for Typed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Typed::Text(text) => write!(f, "`{text}`"),
+            Typed::Truth(truth) => write!(f, "{truth}"),
+            Typed::Count(count) => write!(f, "{count}"),
+            Typed::Real(real) => write!(f, "{real}"),
+            Typed::Pair(first, second) => write!(f, "[{first}, {second}]"),
+            Typed::Counts(counts) => write!(f, "{counts:?}"),
+            Typed::Reals(reals) => write!(f, "{reals:?}"),
+            Typed::Words(words) => write!(f, "[{}]", words.join(", ")),
+            Typed::Ranges(ranges) => write!(f, "{ranges:?}"),
+            Typed::Seconds(seconds) => write!(f, "{seconds:?}"),
+        }
+    }
 }
 
 impl Interval {
@@ -77,6 +97,8 @@ impl Kind {
             }
             Kind::Lengths(_) => String::from("a list of lengths such as `[1000, 4k]`, or `data`"),
             Kind::Ranges(_) => String::from("a list of numbers and ranges such as `[1-63, 1000]`"),
+            Kind::Reals(interval) => format!("a list of numbers{}", interval.words()),
+            Kind::Words(words) => format!("a list of `{}`", words.join("`, `")),
             Kind::Seconds => String::from("a time such as `60s`, above 0"),
             Kind::Quantity(unit) => String::from(unit.wanted()),
             Kind::Section(_) | Kind::Each(_) => String::from("a mapping of keys"),
@@ -101,6 +123,16 @@ impl Kind {
             (Kind::Lengths(most), Value::Sequence(items)) => {
                 let count = |text: &str| Kind::Tokens(1, most).count(text);
                 scalars(items, count).map(Typed::Counts).map_err(wrong)
+            }
+            (Kind::Reals(interval), Value::Sequence(items)) => {
+                let number = |text: &str| real(text).filter(|&value| interval.contains(value));
+                scalars(items, number).map(Typed::Reals).map_err(wrong)
+            }
+            (Kind::Words(words), Value::Sequence(items)) => {
+                let word = |item: &'_ Node| words.iter().find(|word| item.value.is_word(word));
+                let found = items.iter().map(|item| word(item).ok_or(item));
+                let found = found.map(|word| word.map(|word| String::from(*word)));
+                found.collect::<Result<_, _>>().map(Typed::Words).map_err(wrong)
             }
             (Kind::Ranges(most), Value::Sequence(items)) => {
                 scalars(items, |text| range(text, most)).map(Typed::Ranges).map_err(wrong)
@@ -146,6 +178,8 @@ impl Kind {
             Kind::Seconds => seconds(text).map(Typed::Seconds),
             Kind::Quantity(unit) => unit.parse(text).map(Typed::Real),
             Kind::Pair(_)
+            | Kind::Reals(_)
+            | Kind::Words(_)
             | Kind::Counts(..)
             | Kind::Ranges(_)
             | Kind::Section(_)

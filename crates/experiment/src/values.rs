@@ -19,7 +19,7 @@ pub(crate) struct Values {
     /// Keys whose value was missing or wrong.
     pub(crate) refused: BTreeSet<String>,
     /// The free words under a section, by its path.
-    pub(crate) words: BTreeMap<String, Vec<String>>,
+    pub(crate) free: BTreeMap<String, Vec<String>>,
 }
 
 impl Values {
@@ -62,6 +62,25 @@ impl Values {
     pub(crate) fn pair(&self, key: &str) -> Option<(f64, f64)> {
         match self.typed.get(key)? {
             Typed::Pair(first, second) => Some((*first, *second)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn reals(&self, key: &str) -> Option<Vec<f64>> {
+        match self.typed.get(key)? {
+            Typed::Reals(reals) => Some(reals.clone()),
+            _ => None,
+        }
+    }
+
+    /// A list of words, each of which means something.
+    pub(crate) fn words<T>(
+        &self,
+        key: &str,
+        from_word: impl Fn(&str) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        match self.typed.get(key)? {
+            Typed::Words(words) => words.iter().map(|word| from_word(word)).collect(),
             _ => None,
         }
     }

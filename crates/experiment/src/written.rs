@@ -9,11 +9,11 @@ use annulus_sequence::{Exchange, Strategy, Wire};
 use crate::attention::AUTOMATIC;
 use crate::sliding::listed;
 use crate::table::AUTO;
-use crate::typed::DATA;
+use crate::typed::{DATA, Typed};
 use crate::wire::wire_key;
 use crate::{
-    Attention, Bound, Dealt, Element, Experiment, ModelSource, Pack, Packed, Pattern, Shape,
-    Sliding, return_word,
+    Attention, Bound, Dealt, Element, Experiment, Extension, ModelSource, Pack, Packed, Parameters,
+    Pattern, Scaling, Shape, Sliding, return_word,
 };
 
 /// A key's path and its value as one writes it.
@@ -84,6 +84,7 @@ impl Experiment {
         lines.push("seed", &[self.seed]);
         lines.push("device", &[self.device.word()]);
         self.model(&mut lines);
+        lines.extend(self.extend.as_ref());
         self.data_and_mesh(&mut lines);
         self.attention_and_memory(&mut lines);
         self.optimizer_and_schedule(&mut lines);
@@ -261,7 +262,8 @@ impl Lines {
     }
 
     fn shape(&mut self, shape: &Shape) {
-        self.push("model.model_type", &["llama"]);
+        let family = shape.model_type;
+        self.push("model.model_type", &[family.word()]);
         self.push("model.hidden_size", &[shape.hidden_size]);
         self.push("model.intermediate_size", &[shape.intermediate_size]);
         self.push("model.num_hidden_layers", &[shape.num_hidden_layers]);
@@ -271,12 +273,47 @@ impl Lines {
         self.push("model.vocab_size", shape.vocab_size.as_slice());
         self.push("model.max_position_embeddings", shape.max_position_embeddings.as_slice());
         self.push("model.rms_norm_eps", &[real(shape.rms_norm_eps)]);
-        self.push("model.rope_theta", &[real(shape.rope_theta)]);
+        self.push("model.rope_theta", &[real(shape.rope.theta)]);
+        if shape.rope.scaling != Scaling::Default {
+            let kind = [shape.rope.scaling.word()];
+            self.push("model.rope_parameters.rope_type", &kind);
+            self.parameters("model.rope_parameters", &shape.rope.scaling.parameters());
+        }
+        self.push("model.sliding_window", shape.sliding_window.as_slice());
+        if shape.sliding_window.is_some() && family.has_layer_types() {
+            let words = shape.layer_types.iter().map(|kind| kind.word().to_owned());
+            self.push("model.use_sliding_window", &[true]);
+            self.push("model.layer_types", &[list(words)]);
+        }
         self.push("model.tie_word_embeddings", &[shape.tie_word_embeddings]);
-        self.push("model.attention_bias", &[shape.attention_bias]);
-        self.push("model.mlp_bias", &[shape.mlp_bias]);
+        if family.has_attention_bias() {
+            self.push("model.attention_bias", &[shape.attention_bias]);
+        }
+        if family.has_mlp_bias() {
+            self.push("model.mlp_bias", &[shape.mlp_bias]);
+        }
         self.push("model.hidden_act", &["silu"]);
         self.push("model.initializer_range", &[real(shape.initializer_range)]);
+    }
+
+    fn extend(&mut self, extension: Option<&Extension>) {
+        let Some(Extension { way, tokens, theta, parameters }) = extension else { return };
+        self.push("extend.rope", &[way.word()]);
+        self.push("extend.tokens", &[tokens]);
+        self.push("extend.theta", theta.map(real).as_slice());
+        self.parameters("extend", parameters);
+    }
+
+    /// What is written beside a kind of rotary embedding.
+    fn parameters(&mut self, section: &str, parameters: &Parameters) {
+        for (key, value) in parameters.entries() {
+            let value = match value {
+                Typed::Real(value) => real(value),
+                Typed::Reals(values) => list(values.into_iter().map(real)),
+                other => other.to_string(),
+            };
+            self.push(&format!("{section}.{key}"), &[value]);
+        }
     }
 
     fn bound(&mut self, tag: &str, bound: &Bound) {

@@ -1,9 +1,13 @@
-//! The shape of a Llama, as plain numbers under Hugging Face's names.
+//! The shape of a model, as plain numbers. What families call their differences is resolved: they are flags here.
 
 use candle_core::DType;
 
-/// The shape of a Llama.
+/// The shape of a model of the Llama family.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "what families do or do not have, each by itself"
+)]
 pub struct Config {
     /// Width of the residual stream.
     pub hidden_size: usize,
@@ -21,12 +25,14 @@ pub struct Config {
     pub vocab_size: usize,
     /// Added under the root of RMSNorm.
     pub rms_norm_eps: f64,
-    /// The base of the rotary frequencies.
-    pub rope_theta: f64,
     /// Whether the embedding is also the last projection.
     pub tie_word_embeddings: bool,
-    /// Whether q, k, v, o have biases.
-    pub attention_bias: bool,
+    /// Whether q, k, v have biases.
+    pub query_key_value_bias: bool,
+    /// Whether o has a bias.
+    pub output_bias: bool,
+    /// Whether queries and keys go through a norm of their own, head by head, before they are rotated.
+    pub query_key_norm: bool,
     /// Whether gate, up, down have biases.
     pub mlp_bias: bool,
     /// The standard deviation of fresh matrices.

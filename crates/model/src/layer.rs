@@ -6,8 +6,8 @@
 use annulus_attention::{Place, Qkv};
 use annulus_ops::attention::Attended;
 use annulus_ops::{
-    SwiGluGradients, contiguous, input_gradient, projected_onto, projections, rope, rope_backward,
-    swiglu, swiglu_backward,
+    Pool, SwiGluGradients, contiguous, input_gradient, projected_onto, projections, rope,
+    rope_backward, swiglu, swiglu_backward,
 };
 use candle_core::{Result, Tensor};
 
@@ -15,7 +15,8 @@ use crate::parameters::{Norm, Projection, names, of, reap};
 use crate::stage::no_way_back;
 use crate::{Config, Harvest, Keep, Pullback, Shard, Specification, Stage, Weights};
 
-/// `x + o(attend(rope(q), rope(k), v))` with q, k, v projected from the norm of x.
+/// `x + o(attend(rope(q), rope(k), v))` with q, k, v projected from the norm of x; in some families the heads of q and k go
+/// through norms of their own before they are rotated (Henry et al., arXiv 2010.04245).
 #[derive(Debug)]
 pub(crate) struct AttentionHalf {
     layer: usize,
@@ -25,27 +26,32 @@ pub(crate) struct AttentionHalf {
     k: Projection,
     v: Projection,
     o: Projection,
+    /// Of every head of queries and of keys, where there are such.
+    head_norms: Option<[Norm; 2]>,
     parameters: Vec<String>,
 }
 
+/// Queries and keys by token as they were projected, where norms need them on the way back.
+type Projected = Option<[Tensor; 2]>;
+
 impl AttentionHalf {
     pub(crate) fn new(config: &Config, layer: usize) -> AttentionHalf {
-        let Config { hidden_size, head_dim, attention_bias, .. } = *config;
+        let Config { hidden_size, head_dim, query_key_value_bias, output_bias, .. } = *config;
         let queries = config.num_attention_heads * head_dim;
         let keys = config.num_key_value_heads * head_dim;
-        let projection = |word, shape| {
-            let path = format!("model.layers.{layer}.self_attn.{word}");
-            Projection::new(&path, shape, attention_bias)
-        };
+        let within = |word| format!("model.layers.{layer}.self_attn.{word}");
+        let projection = |word, shape, bias| Projection::new(&within(word), shape, bias);
+        let head_norm = |word| Norm::new(&within(word), head_dim, config.rms_norm_eps);
         let path = format!("model.layers.{layer}.input_layernorm");
         let mut half = AttentionHalf {
             layer,
             head_dim,
             norm: Norm::new(&path, hidden_size, config.rms_norm_eps),
-            q: projection("q_proj", [queries, hidden_size]),
-            k: projection("k_proj", [keys, hidden_size]),
-            v: projection("v_proj", [keys, hidden_size]),
-            o: projection("o_proj", [hidden_size, queries]),
+            q: projection("q_proj", [queries, hidden_size], query_key_value_bias),
+            k: projection("k_proj", [keys, hidden_size], query_key_value_bias),
+            v: projection("v_proj", [keys, hidden_size], query_key_value_bias),
+            o: projection("o_proj", [hidden_size, queries], output_bias),
+            head_norms: config.query_key_norm.then(|| ["q_norm", "k_norm"].map(head_norm)),
             parameters: Vec::new(),
         };
         half.parameters = names(half.specification());
@@ -56,33 +62,68 @@ impl AttentionHalf {
         let projections = [&self.q, &self.k, &self.v, &self.o];
         std::iter::once(&self.norm.weight)
             .chain(projections.into_iter().flat_map(Projection::parameters))
+            .chain(self.head_norms.iter().flatten().map(|norm| &norm.weight))
     }
     /// Queries, keys and values, made of the norm of x.
-    fn project(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Qkv> {
+    fn project(
+        &self,
+        x_bsd: &Tensor,
+        weights: &Weights,
+        shard: &Shard,
+    ) -> Result<(Qkv, Projected)> {
         let Shard { pool, rotary, .. } = shard;
         let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
         let qkv = of([&self.q, &self.k, &self.v], weights)?;
         let [q_bsd, k_bsd, v_bsd] = projections(pool, &normed_bsd, qkv)?;
         drop(normed_bsd);
-        let q = rope(pool, &self.heads_first(&q_bsd)?, rotary)?;
-        drop(q_bsd);
-        let k = rope(pool, &self.heads_first(&k_bsd)?, rotary)?;
-        drop(k_bsd);
-        Ok(Qkv { q, k, v: contiguous(pool, &self.heads_first(&v_bsd)?)? })
+        let projected = self.head_norms.is_some().then(|| [q_bsd.clone(), k_bsd.clone()]);
+        let turned = |x_bsd: Tensor, which: usize| {
+            let x_bsd = match &self.head_norms {
+                Some(norms) => {
+                    norms[which].apply(&self.by_head(&x_bsd)?, weights, pool)?.flatten_from(2)?
+                }
+                None => x_bsd,
+            };
+            rope(pool, &self.heads_first(&x_bsd)?, rotary)
+        };
+        let (q, k) = (turned(q_bsd, 0)?, turned(k_bsd, 1)?);
+        Ok((Qkv { q, k, v: contiguous(pool, &self.heads_first(&v_bsd)?)? }, projected))
+    }
+    /// The gradients of queries and keys as they were projected, given those of what their norms
+    /// made of them.
+    fn before_norms(
+        &self,
+        [dq_bsd, dk_bsd]: [Tensor; 2],
+        projected: Projected,
+        (weights, pool): (&Weights, &Pool),
+        harvest: Harvest<'_>,
+    ) -> Result<[Tensor; 2]> {
+        let Some((norms, [q_bsd, k_bsd])) = self.head_norms.as_ref().zip(projected) else {
+            return Ok([dq_bsd, dk_bsd]);
+        };
+        let mut before = |norm: &Norm, x_bsd: Tensor, dy_bsd: Tensor| {
+            let (x, dy) = (self.by_head(&x_bsd)?, self.by_head(&dy_bsd)?);
+            norm.backward(&x, weights, pool, (&dy, None), harvest)?.flatten_from(2)
+        };
+        Ok([before(&norms[0], q_bsd, dq_bsd)?, before(&norms[1], k_bsd, dk_bsd)?])
+    }
+    /// [B, S, heads * H] as [B, S, heads, H].
+    fn by_head(&self, x_bsd: &Tensor) -> Result<Tensor> {
+        let (b, s, d) = x_bsd.dims3()?;
+        x_bsd.reshape((b, s, d / self.head_dim, self.head_dim))
     }
     /// [B, S, heads * H] seen as [B, heads, S, H].
     fn heads_first(&self, x_bsd: &Tensor) -> Result<Tensor> {
-        let (b, s, d) = x_bsd.dims3()?;
-        x_bsd.reshape((b, s, d / self.head_dim, self.head_dim))?.transpose(1, 2)
+        self.by_head(x_bsd)?.transpose(1, 2)
     }
     fn place(&self, shard: &Shard) -> Place {
         Place { step: shard.step, layer: self.layer }
     }
-    /// The gradient of x, given that of the output; `qkv` made again where it was not kept, the norm always: it would lie
-    /// there while attention works.
+    /// The gradient of x, given that of the output; queries, keys and values made again where they were not kept, the norm of x
+    /// always: it would lie there while attention works.
     fn backward(
         &self,
-        (x_bsd, qkv, attended): (&Tensor, Option<Qkv>, Attended),
+        (x_bsd, made, attended): (&Tensor, Option<(Qkv, Projected)>, Attended),
         dy_bsd: &Tensor,
         (weights, shard): (&Weights, &Shard),
         harvest: Harvest<'_>,
@@ -97,8 +138,8 @@ impl AttentionHalf {
         let dout_bnsh = contiguous(pool, &self.heads_first(&dout_bsd)?)?;
         drop(dout_bsd);
 
-        let qkv = match qkv {
-            Some(qkv) => qkv,
+        let (qkv, projected) = match made {
+            Some(made) => made,
             None => self.project(x_bsd, weights, shard)?,
         };
         let found = attention.backward(self.place(shard), qkv, attended, dout_bnsh)?;
@@ -106,6 +147,7 @@ impl AttentionHalf {
         let dk_bsd = rope_backward(pool, &found.k, rotary)?;
         let dv_bsd = heads_last(&found.v, shard)?;
         drop(found);
+        let [dq_bsd, dk_bsd] = self.before_norms([dq_bsd, dk_bsd], projected, own, harvest)?;
 
         let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
         let (qkv, dqkv) = ([&self.q, &self.k, &self.v], [&dq_bsd, &dk_bsd, &dv_bsd]);
@@ -130,17 +172,17 @@ impl Stage for AttentionHalf {
         weights: &'a Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
-        let qkv = self.project(x_bsd, weights, shard)?;
-        let attended = shard.attention.of(self.layer).forward(self.place(shard), &qkv)?;
+        let made = self.project(x_bsd, weights, shard)?;
+        let attended = shard.attention.of(self.layer).forward(self.place(shard), &made.0)?;
         let out_bsd = heads_last(&attended.out, shard)?;
         let y_bsd = projected_onto(&shard.pool, x_bsd, &out_bsd, self.o.of(weights)?)?;
         if shard.keep == Keep::Nothing {
             return Ok((y_bsd, no_way_back()));
         }
-        let qkv = (shard.keep == Keep::Everything).then_some(qkv);
+        let made = (shard.keep == Keep::Everything).then_some(made);
         let x_bsd = x_bsd.clone();
         let back = move |dy_bsd: &Tensor, harvest: Harvest<'_>| {
-            self.backward((&x_bsd, qkv, attended), dy_bsd, (weights, shard), harvest)
+            self.backward((&x_bsd, made, attended), dy_bsd, (weights, shard), harvest)
         };
         Ok((y_bsd, Box::new(back)))
     }

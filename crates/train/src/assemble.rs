@@ -7,7 +7,8 @@ use std::time::Duration;
 use annulus_attention::{Attention, Setting};
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
 use annulus_experiment::{
-    Dtype, Element, Kernel, LayerKind, ModelSource, Packed, Plan, Recompute, Shape, WeightsFrom,
+    Dtype, Element, Frequencies, Kernel, LayerKind, ModelSource, Packed, Plan, Recompute, Shape,
+    WeightsFrom,
 };
 use annulus_model::{Attentions, Config, Llama, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
@@ -40,6 +41,8 @@ pub struct Setup {
     pub config: Config,
     /// What attention is in the layers of the model, those that share one together.
     pub kinds: Vec<Attending>,
+    /// What queries and keys are turned by.
+    pub frequencies: Frequencies,
     /// Whether queries see the keys of their document alone, where sequences say which documents are in them.
     pub packed: bool,
     /// How positions are dealt, in all layers alike; `None`: in the own way of the first kind's strategy.
@@ -91,6 +94,7 @@ impl Setup {
         Setup {
             config: config_of(&plan.shape, plan.vocabulary(), experiment.model.dtype),
             kinds: plan.kinds.iter().map(Attending::of).collect(),
+            frequencies: plan.shape.frequencies(experiment.data.tokens),
             packed: experiment.attention.documents == Some(Packed::ByData),
             layout: experiment.attention.layout.map(|_| experiment.layout()),
             kernel: experiment.attention.kernel,
@@ -190,9 +194,8 @@ impl Setup {
         let meter = Metered::new(comm.clone());
         let mesh = Mesh::new(meter.clone(), self.data, self.sequence)?;
         let attention = self.attention(&pool, mesh.group(&[Axis::Sequence]).clone())?;
-        let Config { head_dim, rope_theta, .. } = self.config;
-        let frequencies = Rotary::frequencies(head_dim, rope_theta);
-        let rotary = Rotary::new(attention.positions(), &frequencies, 1.0);
+        let Frequencies { inverse, factor } = &self.frequencies;
+        let rotary = Rotary::new(attention.positions(), inverse, *factor);
         // What setting up the mesh cost is no step's.
         meter.take();
         Ok(Rank {
@@ -256,9 +259,10 @@ fn config_of(shape: &Shape, vocab_size: usize, dtype: Dtype) -> Config {
         head_dim: shape.head_dim,
         vocab_size,
         rms_norm_eps: shape.rms_norm_eps,
-        rope_theta: shape.rope_theta,
         tie_word_embeddings: shape.tie_word_embeddings,
-        attention_bias: shape.attention_bias,
+        query_key_value_bias: shape.has_query_key_value_bias(),
+        output_bias: shape.attention_bias,
+        query_key_norm: shape.has_query_key_norm(),
         mlp_bias: shape.mlp_bias,
         initializer_range: shape.initializer_range,
         dtype: match dtype {

@@ -1,13 +1,11 @@
 //! The plan of an experiment whose strategy may be left open. It is chosen once: what an earlier
 //! attempt chose is kept in its run's folder, and a later one goes on with that.
 
-use annulus_experiment::{
-    Attention, Cluster, Dtype, Experiment, ModelSource, Plan, differences, parse, read_config,
-};
+use annulus_experiment::{Attention, Cluster, Dtype, Experiment, Plan, differences, parse};
 use candle_core::DType;
 
 use crate::rates::Sample;
-use crate::{Result, TrainError, device};
+use crate::{Result, device};
 
 /// The plan of `experiment` on a machine with so many cores. With `strategy: auto`, and unless it has
 /// been chosen before or a cluster is described, the machine is measured: a fraction of a second.
@@ -15,6 +13,7 @@ use crate::{Result, TrainError, device};
 /// # Errors
 /// What is wrong with the experiment, or a device that cannot be used.
 pub fn plan(experiment: Experiment, vocabulary: Option<usize>, cores: usize) -> Result<Plan> {
+    let experiment = experiment.of_model()?;
     if !experiment.attention.is_open() {
         return Ok(Plan::new(experiment, vocabulary)?);
     }
@@ -41,10 +40,7 @@ pub fn rates(plan: &Plan, cores: usize) -> Result<Cluster> {
 }
 
 fn sample(experiment: &Experiment, cores: usize) -> Result<Sample> {
-    let shape = match &experiment.model.source {
-        ModelSource::Folder { path, .. } => read_config(path).map_err(TrainError::from)?,
-        ModelSource::Inline(shape) => shape.clone(),
-    };
+    let shape = experiment.model.source.shape()?;
     Ok(Sample {
         head_dim: shape.head_dim,
         dtype: match experiment.model.dtype {

@@ -27,6 +27,10 @@ const SHAPE: [(&str, &str); 9] = [
     ("schedule.stop", "3"),
 ];
 
+/// A temperature besides frequencies.
+const YARN: &str =
+    "{ rope_type: yarn, factor: 4, original_max_position_embeddings: 64, attention_factor: 1.25 }";
+
 /// The GPU that is named, or the emulator as a processor of `architecture`.
 fn processor(architecture: u32) -> Arc<dyn Processor> {
     match std::env::var("ANNULUS_KERNELS_ON") {
@@ -106,6 +110,8 @@ fn losses_are_those_of_the_cpu_in_f32() {
     ];
     let striped = [("mesh.sequence", "2"), ("attention.strategy", "striped")];
     check(80, 1e-5, &[&all[..], &parts, &striped].concat());
+    let normed = [("model.model_type", "qwen3"), ("model.rope_parameters", YARN)];
+    check(80, 1e-5, &[&normed[..], &striped].concat());
 }
 
 /// Which weights are left out is no matter of who computes, nor of which rung; an evaluation leaves out none.

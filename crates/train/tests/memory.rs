@@ -94,6 +94,8 @@ fn one_rank_holds_what_was_planned() {
         &[("memory.recompute", "none"), ("memory.mlp_chunk", "256")],
         &[("model.tie_word_embeddings", "true"), ("model.num_hidden_layers", "1")],
         &[("model.num_key_value_heads", "4"), ("memory.mlp_chunk", "256")],
+        &[("model.model_type", "qwen3")],
+        &[("model.model_type", "qwen3"), ("memory.recompute", "none")],
         &[("model.dtype", "bf16")],
         &[("model.dtype", "bf16"), ("memory.recompute", "none")],
         &[("model.dtype", "bf16"), ("memory.mlp_chunk", "256")],
@@ -114,6 +116,10 @@ fn ranks_hold_what_was_planned() {
         }
     }
     check(&place, 4, "striped", &[("model.dtype", "bf16"), ("model.num_key_value_heads", "2")]);
+    let normed = [("model.model_type", "qwen3")];
+    check(&place, 2, "ring", &normed);
+    check(&place, 2, "ring", &[&normed[..], &[("memory.recompute", "none")]].concat());
+    check(&place, 2, "ring", &[&normed[..], &[("model.dtype", "bf16")]].concat());
 }
 
 /// All scores of a rank's queries, however few of a tile are seen.

@@ -9,10 +9,13 @@ use std::time::Duration;
 use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Kernel, Recompute, read_config};
 use annulus_model::{Llama, load};
-use annulus_sequence::{Mask, Return, Strategy, Wire};
+use annulus_sequence::{Mask, Return, Rule, Strategy, Wire};
 use annulus_train::{Attending, Setup, Want, model_config, score};
 use candle_core::{DType, Device, Tensor};
 use common::golden;
+
+/// Of every sequence of the reference outputs.
+const TOKENS: usize = 96;
 
 /// Rows of ids and labels, as the reference outputs have them: labels are not shifted.
 fn sequences(golden: &HashMap<String, Tensor>) -> Vec<Sequence> {
@@ -49,18 +52,21 @@ fn error_l2(a: &Tensor, b: &Tensor) -> f64 {
 
 fn setup(folder: &std::path::Path, strategy: Strategy, ranks: usize) -> Setup {
     let shape = read_config(folder).unwrap_or_else(|e| panic!("{e}"));
-    let layers = (0..shape.num_hidden_layers).collect();
-    let (mask, returning) = (Mask::causal(), Return::default());
+    let attending = |(window, layers): (Option<usize>, Vec<usize>)| {
+        let mask = window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and);
+        Attending { layers, mask, strategy, returning: Return::default() }
+    };
     Setup {
         config: model_config(&shape, Dtype::F32).unwrap(),
-        kinds: vec![Attending { layers, mask, strategy, returning }],
+        kinds: shape.windows(TOKENS).into_iter().map(attending).collect(),
+        frequencies: shape.frequencies(TOKENS),
         packed: false,
         layout: None,
         kernel: Kernel::Fused,
         deterministic: true,
         dropout: false,
         wire: Wire::default(),
-        tokens: 96,
+        tokens: TOKENS,
         data: 1,
         sequence: ranks,
         weights: None,
@@ -76,7 +82,7 @@ fn setup(folder: &std::path::Path, strategy: Strategy, ranks: usize) -> Setup {
 
 #[test]
 fn models_are_those_of_transformers() {
-    for name in ["llama-gqa", "llama-mha-tied", "llama-mqa", "llama-bias", "llama-sharded"] {
+    for name in ["llama-gqa", "llama-rope-yarn", "mistral-window", "qwen2", "qwen3"] {
         let Some(folder) = golden(&format!("models/{name}")) else {
             eprintln!("skipped: no reference outputs here");
             return;

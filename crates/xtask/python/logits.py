@@ -12,7 +12,7 @@ loaded, report = transformers.AutoModelForCausalLM.from_pretrained(model, output
 assert not any(report.values()), report
 loaded = loaded.to(torch.float32).eval()
 torch.manual_seed(0)
-ids = torch.randint(0, loaded.config.vocab_size, (2, 12))
+ids = torch.randint(0, loaded.config.vocab_size, (2, 32))
 with torch.no_grad():
     logits = loaded(input_ids=ids, use_cache=False).logits
 versions = {"transformers": transformers.__version__, "torch": torch.__version__}

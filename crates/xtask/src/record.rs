@@ -31,8 +31,42 @@ schedule: { steps: 40 }
 ";
 
 /// What is recorded: a folder's name, and how its experiment differs.
-const FIXTURES: [(&str, &[&str]); 2] =
-    [("untied", &["model.attention_bias=true"]), ("tied", &["model.tie_word_embeddings=true"])];
+const FIXTURES: [(&str, &[&str]); 6] = [
+    ("untied", &["model.attention_bias=true"]),
+    ("tied", &["model.tie_word_embeddings=true"]),
+    (
+        "dynamic",
+        &["model.max_position_embeddings=24", "extend={ rope: dynamic, tokens: 64, factor: 2 }"],
+    ),
+    (
+        "mistral",
+        &[
+            "model.model_type=mistral",
+            "model.sliding_window=20",
+            "model.max_position_embeddings=16",
+            "extend={ rope: llama3, tokens: 64 }",
+        ],
+    ),
+    (
+        "qwen2",
+        &[
+            "model.model_type=qwen2",
+            "model.sliding_window=20",
+            "model.use_sliding_window=true",
+            "model.max_window_layers=1",
+            "model.max_position_embeddings=16",
+            "extend={ rope: longrope, tokens: 64, long_factor: [1, 1.75] }",
+        ],
+    ),
+    (
+        "qwen3",
+        &[
+            "model.model_type=qwen3",
+            "model.max_position_embeddings=16",
+            "extend={ rope: yarn, tokens: 64 }",
+        ],
+    ),
+];
 
 /// The files of a checkpoint that transformers reads.
 const FILES: [&str; 3] = ["config.json", "generation_config.json", "model.safetensors"];

@@ -84,7 +84,7 @@ fn slowdown(values: &Values) -> BTreeMap<usize, f64> {
 }
 
 fn words(values: &Values) -> &[String] {
-    values.words.get("devices").map_or(&[], Vec::as_slice)
+    values.free.get("devices").map_or(&[], Vec::as_slice)
 }
 
 /// What keys must be to each other.

@@ -3,8 +3,10 @@
 mod hostile;
 mod masks;
 mod messages;
+mod models;
 mod planning;
 mod reading;
+mod ropes;
 mod sliding;
 mod small;
 mod splits;

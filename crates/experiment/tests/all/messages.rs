@@ -90,11 +90,35 @@ fn wrong_models() {
              schedule: { steps: 1 }\n"
                 .to_owned(),
         ),
-        ("another family", edited(inline, "  hidden_size: 128\n  model_type: qwen3\n")),
+        ("another family", edited(inline, "  hidden_size: 128\n  model_type: mixtral\n")),
         ("heads that do not divide", edited("num_attention_heads: 4", "num_attention_heads: 6")),
         ("heads that cannot share", edited("num_key_value_heads: 2", "num_key_value_heads: 3")),
         ("an odd head", edited(inline, "  hidden_size: 128\n  head_dim: 7\n")),
         ("absurdly many layers", edited("num_hidden_layers: 2", "num_hidden_layers: 1000000000")),
+        ("a window for a llama", edited(inline, "  hidden_size: 128\n  sliding_window: 64\n")),
+        (
+            "no window that slides",
+            edited(inline, "  hidden_size: 128\n  model_type: qwen3\n  use_sliding_window: true\n"),
+        ),
+        (
+            "types of too few layers",
+            edited(
+                inline,
+                "  hidden_size: 128\n  model_type: qwen3\n  layer_types: [full_attention]\n",
+            ),
+        ),
+        (
+            "types that are none",
+            edited(inline, "  hidden_size: 128\n  layer_types: [full_attention, chunked]\n"),
+        ),
+        (
+            "a bias that the family has not",
+            edited(inline, "  hidden_size: 128\n  model_type: mistral\n  mlp_bias: true\n"),
+        ),
+        (
+            "frequencies of no kind",
+            edited(inline, "  hidden_size: 128\n  rope_parameters: { factor: 2 }\n"),
+        ),
         ("a bias that is a word", edited(inline, "  hidden_size: 128\n  mlp_bias: yes\n")),
     ];
     insta::assert_snapshot!(answers(&cases, |text| read(text)));
@@ -225,26 +249,21 @@ fn config(from: &str, to: &str) -> String {
 
 #[test]
 fn wrong_configs() {
-    let rope = r#""rope_parameters": { "rope_theta": 10000.0, "rope_type": "default" }"#;
     let cases = [
-        ("another family", config("\"llama\"", "\"qwen3\"")),
+        ("another family", config("\"llama\"", "\"gemma3\"")),
         ("no family", config("  \"model_type\": \"llama\",\n", "")),
         ("another activation", config("silu", "gelu")),
         ("a window", config("\"sliding_window\": null", "\"sliding_window\": 24")),
         ("dropout", config("\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1")),
         ("split matrices", config("\"pretraining_tp\": 1", "\"pretraining_tp\": 2")),
-        ("scaled frequencies", config("\"default\"", "\"llama3\"")),
         (
-            "scaled frequencies of version 4",
-            config(
-                rope,
-                r#""rope_theta": 500000.0, "rope_scaling": { "type": "linear", "factor": 4.0 }"#,
-            ),
+            "a window that nothing says",
+            config("\"llama\"", "\"mistral\"").replace("  \"sliding_window\": null,\n", ""),
         ),
-        ("two bases", config(rope, &format!("\"rope_theta\": 500000.0, {rope}"))),
-        ("a base in words", config("10000.0", "\"many\"")),
-        ("a factor without a kind", config("\"rope_type\": \"default\"", "\"factor\": 4.0")),
-        ("a list of frequencies", config(rope, "\"rope_parameters\": [1, 2]")),
+        (
+            "heads that nothing says",
+            config("\"llama\"", "\"qwen3\"").replace("  \"num_key_value_heads\": 2,\n", ""),
+        ),
         (
             "half of a head turned",
             config("\"hidden_act\"", "\"partial_rotary_factor\": 0.5, \"hidden_act\""),
@@ -286,6 +305,49 @@ fn wrong_configs() {
         ("a list", "[]".to_owned()),
         ("nothing", String::new()),
         ("nested without end", "[".repeat(1_000_000)),
+    ];
+    insta::assert_snapshot!(answers(&cases, |text| parse_config("config.json", text).map(|_| ())));
+}
+
+#[test]
+fn wrong_frequencies_in_configs() {
+    let rope = r#""rope_parameters": { "rope_theta": 10000.0, "rope_type": "default" }"#;
+    let cases = [
+        ("an unknown kind of frequencies", config("\"default\"", "\"mrope\"")),
+        ("a kind without what belongs to it", config("\"default\"", "\"llama3\"")),
+        (
+            "two kinds",
+            config(
+                rope,
+                &format!(r#""rope_scaling": {{ "type": "linear", "factor": 4.0 }}, {rope}"#),
+            ),
+        ),
+        ("a key that no kind has", config("\"default\"", "\"default\", \"sections\": [1, 2]")),
+        (
+            "too few factors",
+            config(
+                "\"default\"",
+                "\"longrope\", \"original_max_position_embeddings\": 64, \"short_factor\": [1], \"long_factor\": [1, 2, 3, 4]",
+            ),
+        ),
+        (
+            "frequencies the wrong way round",
+            config(
+                "\"default\"",
+                "\"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 1",
+            ),
+        ),
+        (
+            "a base that gives no numbers",
+            config(
+                "10000.0, \"rope_type\": \"default\"",
+                "1, \"rope_type\": \"yarn\", \"factor\": 8",
+            ),
+        ),
+        ("two bases", config(rope, &format!("\"rope_theta\": 500000.0, {rope}"))),
+        ("a base in words", config("10000.0", "\"many\"")),
+        ("a factor without a kind", config("\"rope_type\": \"default\"", "\"factor\": 4.0")),
+        ("a list of frequencies", config(rope, "\"rope_parameters\": [1, 2]")),
     ];
     insta::assert_snapshot!(answers(&cases, |text| parse_config("config.json", text).map(|_| ())));
 }

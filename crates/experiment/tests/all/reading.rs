@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use annulus_experiment::{
     Bound, Decay, Dtype, Experiment, Format, Kernel, MaskKind, ModelSource, Override, Recompute,
-    Shape, WeightsFrom, load, parse, parse_config, read_config, write_config,
+    WeightsFrom, load, parse,
 };
 use annulus_sequence::Strategy;
 
@@ -57,7 +57,7 @@ schedule: { steps: 1 }
     let least = read(least);
     let ModelSource::Inline(shape) = &least.model.source else { panic!("the shape is inline") };
     assert_eq!((shape.num_key_value_heads, shape.head_dim, shape.vocab_size), (2, 4, None));
-    assert_eq!((shape.rms_norm_eps, shape.rope_theta), (1e-5, 10_000.0));
+    assert_eq!((shape.rms_norm_eps, shape.rope.theta), (1e-5, 10_000.0));
     assert_eq!((least.seed, least.keep, least.model.dtype), (0, 2, Dtype::F32));
     assert_eq!(least.output, PathBuf::from("runs/least"));
     assert_eq!((least.data.format, least.data.evaluate), (Format::Text, 8));
@@ -162,114 +162,4 @@ fn files_that_are_no_experiments() {
         messages += "\n\n";
     }
     insta::assert_snapshot!(messages);
-}
-
-/// The reference folder that some checkouts have beside them.
-#[expect(clippy::print_stderr, reason = "what is skipped is said")]
-fn golden() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/A");
-    if root.is_dir() {
-        return Some(root);
-    }
-    eprintln!("skipped: {} is not there", root.display());
-    None
-}
-
-#[test]
-fn reference_models_are_read_or_refused_by_key() {
-    let Some(golden) = golden() else { return };
-    let mut answers = Vec::new();
-    let folders = ["models", "training"].map(|name| fs::read_dir(golden.join(name)));
-    let mut folders: Vec<PathBuf> = folders
-        .into_iter()
-        .flat_map(|entries| entries.expect("a folder"))
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
-    folders.sort();
-    for folder in folders {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        for file in ["config.json", "config.v4.json"] {
-            let Ok(text) = fs::read_to_string(folder.join(file)) else { continue };
-            match parse_config(file, &text) {
-                Ok(shape) => answers.push(format!("{name}: read, head_dim {}", shape.head_dim)),
-                Err(problems) => {
-                    for problem in problems.0 {
-                        answers.push(format!("{name}/{file}: {}", problem.message));
-                    }
-                }
-            }
-        }
-    }
-    insta::assert_snapshot!(answers.join("\n"));
-}
-
-#[test]
-fn reference_frequencies_are_ours() {
-    let Some(golden) = golden() else { return };
-    for name in ["default", "default-theta-500000-d128"] {
-        let path = golden.join("rope").join(name).with_extension("json");
-        let text = fs::read_to_string(path).expect("readable");
-        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        let expected: Vec<f64> =
-            serde_json::from_value(json["inv_freq"].clone()).expect("a list of numbers");
-        let shape = Shape {
-            head_dim: 2 * expected.len(),
-            rope_theta: if name == "default" { 1e4 } else { 5e5 },
-            ..shape()
-        };
-        let found = shape.inverse_frequencies();
-        assert_eq!(found.len(), expected.len());
-        for (found, expected) in found.into_iter().zip(expected) {
-            let error = (f64::from(found) - expected).abs() / expected;
-            assert!(error < 2.0 * f64::from(f32::EPSILON), "{name}: {found} is not {expected}");
-        }
-    }
-}
-
-/// A shape in which no key has its default.
-fn shape() -> Shape {
-    Shape {
-        hidden_size: 48,
-        intermediate_size: 44,
-        num_hidden_layers: 2,
-        num_attention_heads: 4,
-        num_key_value_heads: 2,
-        head_dim: 16,
-        vocab_size: Some(261),
-        max_position_embeddings: Some(12 * 1024),
-        rms_norm_eps: 1e-6,
-        rope_theta: 5e5,
-        tie_word_embeddings: true,
-        attention_bias: true,
-        mlp_bias: false,
-        initializer_range: 0.2,
-        special_tokens: [("eos_token_id".to_owned(), serde_json::json!([3, 7]))].into(),
-    }
-}
-
-#[test]
-fn a_config_survives_writing_and_reading() {
-    let shape = shape();
-    let folder = tempfile::tempdir().expect("a scratch folder");
-    let text = write_config(&shape, Dtype::Bf16);
-    fs::write(folder.path().join("config.json"), &text).expect("writable");
-    assert_eq!(read_config(folder.path()).expect("what we write, we read"), shape);
-    // Indentation by tabs is JSON too.
-    let tabs = text.replace("  ", "\t");
-    assert_eq!(parse_config("config.json", &tabs).expect("tabs are JSON"), shape);
-    insta::assert_snapshot!(text);
-}
-
-#[test]
-fn a_config_of_version_4_means_the_same() {
-    let five = r#"{ "model_type": "llama", "hidden_size": 8, "intermediate_size": 8,
-        "vocab_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": null,
-        "rope_parameters": { "rope_theta": 5e5, "rope_type": "default" } }"#;
-    let four = five.replace("rope_parameters", "rope_scaling").replace(
-        r#"{ "rope_theta": 5e5, "rope_type": "default" }"#,
-        r#"null, "rope_theta": 500000, "torch_dtype": "float16", "use_cache": true"#,
-    );
-    let shape = parse_config("config.json", five).expect("version 5");
-    assert_eq!(parse_config("config.json", &four).expect("version 4"), shape);
-    assert_eq!((shape.rope_theta, shape.rms_norm_eps), (5e5, 1e-6));
 }

@@ -58,6 +58,55 @@ fn what_is_not_written_is_as_in_the_other_layers() {
     assert!(!read("auto", "strategy: halo").automatic);
 }
 
+/// A model that slides by itself is as if the experiment said so; saying it again changes nothing.
+#[test]
+fn layers_of_a_model_slide_by_themselves() {
+    let model = |keys: &str| {
+        SMALL
+            .replace("num_hidden_layers: 2", &format!("{LAYERS}\n  {}", keys.replace("; ", "\n  ")))
+            .replace("strategy: striped", "strategy: ring")
+    };
+    let plan = |text: &str, changes: &[&str]| {
+        let changes: Vec<Override> = changes.iter().filter_map(|c| Override::split(c)).collect();
+        let experiment =
+            parse("model.yaml", text, &changes).unwrap_or_else(|p| panic!("{p}\n{text}"));
+        Plan::new(experiment, Some(256))
+    };
+    let mixed = model(
+        "model_type: qwen3; sliding_window: 512; use_sliding_window: true; max_window_layers: 1",
+    );
+    let found = plan(&mixed, &[]).unwrap_or_else(|problems| panic!("{problems}"));
+    let [others, sliding] = found.kinds.as_slice() else { panic!("{:?}", found.kinds) };
+    assert_eq!((others.layers.as_slice(), sliding.layers.as_slice()), (&[0][..], &[1, 2, 3][..]));
+    assert!(sliding.mask.rules().contains(&Rule::Window(512)));
+    assert!(!others.mask.rules().iter().any(|rule| matches!(rule, Rule::Window(_))));
+    let again =
+        parse("plan.yaml", &found.experiment.to_yaml(), &[]).expect("what is resolved reads");
+    assert_eq!(again, found.experiment);
+    assert_eq!(again.clone().of_model().expect("it says so already"), again);
+    let halo =
+        plan(&mixed, &["attention.sliding={ layers: [1, 2, 3], window: 512, strategy: halo }"]);
+    assert_eq!(halo.expect("right").kinds[1].strategy, Strategy::Halo);
+
+    let all = model("model_type: mistral; sliding_window: 512");
+    let found = plan(&all, &[]).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!((found.kinds.len(), found.experiment.attention.window), (1, Some(512)));
+    assert!(found.kinds[0].mask.rules().contains(&Rule::Window(512)));
+    let short = plan(&all, &["data.tokens=512"]).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(short.experiment.attention.window, None, "it hides nothing");
+
+    for (text, change) in [
+        (&mixed, "attention.window=512"),
+        (&mixed, "attention.sliding={ layers: [0-2], window: 512 }"),
+        (&mixed, "attention.sliding={ layers: [1-3], window: 256 }"),
+        (&all, "attention.window=256"),
+        (&all, "attention.sliding={ layers: [1-3], window: 512 }"),
+    ] {
+        let problems = plan(text, &[change]).expect_err(change).to_string();
+        assert!(problems.contains("says otherwise, but "), "{problems}");
+    }
+}
+
 #[test]
 fn kinds_of_layers_have_their_own_masks_and_strategies() {
     let plan = plan("megatron; sinks: 4", &format!("{SLIDING}; strategy: halo"));

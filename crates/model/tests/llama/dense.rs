@@ -6,7 +6,7 @@ use annulus_ops::IGNORED;
 use annulus_ops::testing::{error, error_l2};
 use candle_core::{D, DType, Device, Result, Tensor};
 
-use crate::support::{gradients, kernels, sliding, tiny, tokens, uneven, variables};
+use crate::support::{THETA, gradients, kernels, sliding, tiny, tokens, uneven, variables};
 
 struct Dense<'a> {
     config: &'a Config,
@@ -29,16 +29,20 @@ impl Dense<'_> {
     }
     fn heads(&self, path: &str, x: &Tensor, heads: usize) -> Result<Tensor> {
         let (b, s, _) = x.dims3()?;
-        let y = self.linear(path, x)?.reshape((b, s, heads, self.config.head_dim))?;
+        let y = self.linear(&format!("{path}_proj"), x)?;
+        let mut y = y.reshape((b, s, heads, self.config.head_dim))?;
+        if self.config.query_key_norm && !path.ends_with('v') {
+            y = self.norm(&format!("{path}_norm"), &y)?;
+        }
         y.transpose(1, 2)?.contiguous()
     }
     /// Element `i` turns with element `i + D / 2`.
-    fn rope(&self, x: &Tensor) -> Result<Tensor> {
+    fn rope(x: &Tensor) -> Result<Tensor> {
         let (_, _, s, dim) = x.dims4()?;
         let half = dim / 2;
         let angle = |index: usize| {
             let exponent = -2.0 * (index % half) as f64 / dim as f64;
-            (index / half) as f64 * self.config.rope_theta.powf(exponent)
+            (index / half) as f64 * THETA.powf(exponent)
         };
         let table = |function: fn(f64) -> f64| {
             let values: Vec<f64> = (0..s * half).map(|index| function(angle(index))).collect();
@@ -59,9 +63,9 @@ impl Dense<'_> {
     fn attention(&self, layer: &str, window: Option<usize>, x: &Tensor) -> Result<Tensor> {
         let (b, s, _) = x.dims3()?;
         let Config { num_attention_heads: queries, num_key_value_heads: keys, .. } = *self.config;
-        let path = |word: &str| format!("{layer}.self_attn.{word}_proj");
-        let q = self.rope(&self.heads(&path("q"), x, queries)?)?;
-        let k = self.repeat(&self.rope(&self.heads(&path("k"), x, keys)?)?)?;
+        let path = |word: &str| format!("{layer}.self_attn.{word}");
+        let q = Self::rope(&self.heads(&path("q"), x, queries)?)?;
+        let k = self.repeat(&Self::rope(&self.heads(&path("k"), x, keys)?)?)?;
         let v = self.repeat(&self.heads(&path("v"), x, keys)?)?;
         let seen = |query, key| key <= query && query - key < window.unwrap_or(s);
         let hidden = |i| if seen(i / s, i % s) { 0.0 } else { f64::NEG_INFINITY };
@@ -70,7 +74,7 @@ impl Dense<'_> {
         let scores = (q.matmul(&k.t()?.contiguous()?)? / (self.config.head_dim as f64).sqrt())?;
         let weights = softmax(&scores.broadcast_add(&hidden)?)?;
         let out = weights.matmul(&v)?.transpose(1, 2)?.contiguous()?.reshape((b, s, ()))?;
-        self.linear(&path("o"), &out)
+        self.linear(&path("o_proj"), &out)
     }
     fn feed_forward(&self, layer: &str, x: &Tensor) -> Result<Tensor> {
         let gate = self.linear(&format!("{layer}.mlp.gate_proj"), x)?;
@@ -109,13 +113,15 @@ fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
 
 #[test]
 fn loss_logits_and_every_gradient_are_those_of_the_dense_model() {
-    let biased = Config { attention_bias: true, mlp_bias: true, ..tiny() };
+    let biased = Config { query_key_value_bias: true, output_bias: true, mlp_bias: true, ..tiny() };
     let tied = Config { tie_word_embeddings: true, num_key_value_heads: 1, ..tiny() };
+    let normed = Config { query_key_norm: true, query_key_value_bias: true, ..tiny() };
     let all = [None; 2];
     let cases = [
         (tiny(), all),
         (biased, all),
         (tied, all),
+        (normed, [Some(4), None]),
         (tiny(), [Some(3), None]),
         (tiny(), [Some(5), Some(2)]),
     ];

@@ -8,9 +8,9 @@ use annulus_ops::IGNORED;
 use annulus_ops::testing::{error, error_l2};
 use candle_core::{DType, Device, Tensor};
 
-use crate::support::{kernels, shard};
+use crate::support::{kernels, shard, turned};
 
-const MODELS: [&str; 7] = [
+const MODELS: [&str; 9] = [
     "llama-gqa",
     "llama-mha-tied",
     "llama-mqa",
@@ -18,29 +18,37 @@ const MODELS: [&str; 7] = [
     "llama-head-dim",
     "llama-bias",
     "llama-bf16",
+    "qwen2",
+    "qwen3",
 ];
 
-/// The numbers of config.json.
-fn config(folder: &Path) -> Config {
+/// The numbers of config.json, and the base of its frequencies.
+fn config(folder: &Path) -> (Config, f64) {
     let text = fs::read_to_string(folder.join("config.json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let size = |key: &str| json[key].as_u64().unwrap() as usize;
-    Config {
+    let flag = |key: &str| json[key].as_bool().unwrap_or_default();
+    let family = json["model_type"].as_str().unwrap();
+    let config = Config {
         hidden_size: size("hidden_size"),
         intermediate_size: size("intermediate_size"),
         num_hidden_layers: size("num_hidden_layers"),
         num_attention_heads: size("num_attention_heads"),
         num_key_value_heads: size("num_key_value_heads"),
-        head_dim: size("head_dim"),
+        head_dim: json["head_dim"]
+            .as_u64()
+            .map_or(size("hidden_size") / size("num_attention_heads"), |size| size as usize),
         vocab_size: size("vocab_size"),
         rms_norm_eps: json["rms_norm_eps"].as_f64().unwrap(),
-        rope_theta: json["rope_parameters"]["rope_theta"].as_f64().unwrap(),
-        tie_word_embeddings: json["tie_word_embeddings"].as_bool().unwrap(),
-        attention_bias: json["attention_bias"].as_bool().unwrap(),
-        mlp_bias: json["mlp_bias"].as_bool().unwrap(),
+        tie_word_embeddings: flag("tie_word_embeddings"),
+        query_key_value_bias: flag("attention_bias") || family == "qwen2",
+        output_bias: flag("attention_bias"),
+        query_key_norm: family == "qwen3",
+        mlp_bias: flag("mlp_bias"),
         initializer_range: json["initializer_range"].as_f64().unwrap(),
         dtype: DType::F32,
-    }
+    };
+    (config, json["rope_parameters"]["rope_theta"].as_f64().unwrap())
 }
 
 /// `labels` i64 [b, s] one to the left, with no target at the end; and how many targets there are.
@@ -57,13 +65,14 @@ fn check(folder: &Path) -> Vec<String> {
     let mut said = Vec::new();
     let golden =
         candle_core::safetensors::load(folder.join("golden.safetensors"), &Device::Cpu).unwrap();
-    let config = config(folder);
+    let (config, theta) = config(folder);
     let weights = load(folder, &Llama::specification(&config), DType::F32).unwrap();
     let inputs = golden["input_ids"].to_dtype(DType::U32).unwrap();
     let (targets, count) = shifted(&golden["labels"]);
     let model = Llama::new(&config, 50);
     for kernel in kernels() {
-        let shard = shard(&config, (inputs.clone(), targets.clone()), kernel.clone());
+        let shard =
+            turned(shard(&config, (inputs.clone(), targets.clone()), kernel.clone()), theta);
         let logits = model.logits(&weights, &shard).unwrap();
         let logits_error = error(&logits, &golden["logits"]).unwrap();
         assert!(logits_error < 2e-5, "{}: logits {logits_error:e}", folder.display());

@@ -10,7 +10,13 @@ use crate::support::{kernels, shard, tiny, tokens, uneven};
 
 /// A model with everything in it.
 fn full() -> Config {
-    Config { attention_bias: true, mlp_bias: true, ..tiny() }
+    Config {
+        query_key_value_bias: true,
+        output_bias: true,
+        query_key_norm: true,
+        mlp_bias: true,
+        ..tiny()
+    }
 }
 
 fn setup(config: &Config) -> (Llama, Weights, Shard) {
@@ -164,7 +170,13 @@ fn bf16_weights_give_an_f32_loss_near_that_of_f32() {
 
 #[test]
 fn fresh_weights_follow_from_seed_and_name() {
-    let config = Config { hidden_size: 64, vocab_size: 512, attention_bias: true, ..tiny() };
+    let config = Config {
+        hidden_size: 64,
+        vocab_size: 512,
+        query_key_value_bias: true,
+        query_key_norm: true,
+        ..tiny()
+    };
     let weights = Llama::random(&config, 1).unwrap();
     let shapes: Vec<_> =
         weights.iter().map(|(name, w)| (name.clone(), w.dims().to_vec())).collect();
@@ -180,6 +192,7 @@ fn fresh_weights_follow_from_seed_and_name() {
     assert!(mean.abs() < 0.2 * 5.0 / len.sqrt(), "{mean}");
     assert!((deviation / 0.2 - 1.0).abs() < 5.0 / (2.0 * len).sqrt(), "{deviation}");
     assert_eq!(values(&weights, "model.norm.weight"), [1.0; 64]);
+    assert_eq!(values(&weights, "model.layers.0.self_attn.q_norm.weight"), [1.0; 8]);
     assert_eq!(values(&weights, "model.layers.1.self_attn.k_proj.bias"), [0.0; 16]);
 
     assert_eq!(embedding, values(&Llama::random(&config, 1).unwrap(), "model.embed_tokens.weight"));

@@ -10,6 +10,9 @@ use annulus_ops::{IGNORED, Key, Pool, Rotary, normal, uniform};
 use annulus_sequence::{Heads, Mask, Return, Rule, Strategy};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
+/// The base of the rotary frequencies.
+pub(crate) const THETA: f64 = 10_000.0;
+
 /// Groups of three query heads, elements per head unequal to hidden size by heads, untied, no
 /// biases.
 pub(crate) fn tiny() -> Config {
@@ -22,9 +25,10 @@ pub(crate) fn tiny() -> Config {
         head_dim: 8,
         vocab_size: 37,
         rms_norm_eps: 1e-5,
-        rope_theta: 10000.0,
         tie_word_embeddings: false,
-        attention_bias: false,
+        query_key_value_bias: false,
+        output_bias: false,
+        query_key_norm: false,
         mlp_bias: false,
         initializer_range: 0.2,
         dtype: DType::F32,
@@ -97,7 +101,7 @@ pub(crate) fn sliding(
         .enumerate()
         .map(|(layer, window)| (attention.beside(&setting(*window)).unwrap(), vec![layer]));
     let attentions = Attentions::new(windows.len(), kinds);
-    let frequencies = Rotary::frequencies(config.head_dim, config.rope_theta);
+    let frequencies = Rotary::frequencies(config.head_dim, THETA);
     let rotary = Rotary::new(attention.positions(), &frequencies, 1.0);
     Shard {
         inputs,
@@ -108,6 +112,15 @@ pub(crate) fn sliding(
         step: 0,
         keep: Keep::Nothing,
     }
+}
+
+/// The same with frequencies of another base.
+pub(crate) fn turned(shard: Shard, theta: f64) -> Shard {
+    let positions = shard.attention.positions();
+    let [cos, _] = shard.rotary.cos_and_sin();
+    let frequencies = Rotary::frequencies(2 * cos.len() / positions.tokens(), theta);
+    let rotary = Arc::new(Rotary::new(positions, &frequencies, 1.0));
+    Shard { rotary, ..shard }
 }
 
 /// The same weights, on the tape.

@@ -1,0 +1,179 @@
+//! `extend:` a model to longer sequences: its rotary embedding is rewritten for the new length, the
+//! length that it was trained for is kept, and checkpoints say both.
+
+use crate::experiment::words;
+use crate::rope::{Parameters, Rope, Scaling, grown, takes};
+use crate::source::Places;
+use crate::values::Values;
+use crate::{Experiment, Problem, Shape};
+
+/// `extend:`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Extension {
+    /// `rope:`
+    pub way: Stretch,
+    /// `tokens:` the longest sequence from now on.
+    pub tokens: usize,
+    /// `theta:` the new base: `rope: abf`.
+    pub theta: Option<f64>,
+    /// What is written beside it.
+    pub parameters: Parameters,
+}
+
+/// `rope:` how a model is stretched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stretch {
+    /// [`Scaling::Linear`]
+    Linear,
+    /// [`Scaling::Dynamic`]
+    Dynamic,
+    /// The base at which the slowest pair turns as many times slower as sequences are longer.
+    Ntk,
+    /// Another base, given.
+    Abf,
+    /// [`Scaling::Yarn`]
+    Yarn,
+    /// [`Scaling::Llama3`]
+    Llama3,
+    /// [`Scaling::LongRope`]
+    LongRope,
+}
+
+words!(Stretch {
+    Linear = "linear",
+    Dynamic = "dynamic",
+    Ntk = "ntk",
+    Abf = "abf",
+    Yarn = "yarn",
+    Llama3 = "llama3",
+    LongRope = "longrope",
+});
+
+/// What `values` say under `extend:`, if anything.
+#[expect(clippy::option_option, reason = "refused and absent are two things")]
+pub(crate) fn read(values: &Values, places: &Places) -> Option<Option<Extension>> {
+    if !places.contains("extend") {
+        return Some(None);
+    }
+    Some(Some(Extension {
+        way: values.word("extend.rope", Stretch::from_word)?,
+        tokens: values.size("extend.tokens")?,
+        theta: values.optional("extend.theta", Values::real)?,
+        parameters: Parameters::read(values, &[String::from("extend.")]),
+    }))
+}
+
+impl Extension {
+    /// `shape` for the new length.
+    ///
+    /// # Errors
+    /// When it is not that of a longer model, or something is missing.
+    pub(crate) fn apply(&self, shape: Shape, places: &Places) -> Result<Shape, Problem> {
+        let way = self.way.word();
+        let problem =
+            |key: &str, message: String| places.problem(&format!("extend.{key}"), message);
+        let kind = shape.rope.scaling.word();
+        let plain = shape.rope.scaling == Scaling::Default;
+        if !plain && !self.replaces(&shape.rope.scaling) {
+            let message = format!("`rope: {way}` cannot stretch a model of `rope_type: {kind}`");
+            return Err(problem("rope", message).hint(self.instead(&shape.rope.scaling)));
+        }
+        let own = self.parameters.original_max_position_embeddings;
+        let original = own.or(shape.rope.original()).or(shape.max_position_embeddings);
+        let Some(original) = original else {
+            let message =
+                "`model.max_position_embeddings` is missing: what is it that is extended?";
+            return Err(places.problem("model", message));
+        };
+        if self.tokens <= original {
+            let message =
+                format!("{} tokens are no more than the {original} of the model", self.tokens);
+            return Err(problem("tokens", message).hint(format!("more than {original}")));
+        }
+        let rope = self.rope(&shape, original).map_err(|key| {
+            problem(key, format!("`extend.{key}` is missing, which `rope: {way}` needs"))
+        })?;
+        // What is dynamic begins where the model's own length ends: that is what it is told by.
+        let longest = if self.way == Stretch::Dynamic { original } else { self.tokens };
+        Ok(Shape { rope, max_position_embeddings: Some(longest), ..shape })
+    }
+
+    /// Whether what was done to a model's frequencies can be done again from the original length.
+    fn replaces(&self, scaling: &Scaling) -> bool {
+        let known = !matches!(scaling, Scaling::Linear { .. } | Scaling::Dynamic { .. });
+        match self.way {
+            Stretch::Abf => true,
+            Stretch::Yarn | Stretch::Llama3 | Stretch::LongRope => known,
+            Stretch::Dynamic => matches!(scaling, Scaling::Dynamic { .. }),
+            Stretch::Linear | Stretch::Ntk => false,
+        }
+    }
+
+    fn instead(&self, scaling: &Scaling) -> String {
+        let ways = Stretch::WORDS.iter().filter_map(|word| Stretch::from_word(word));
+        let others = ways.filter(|way| Extension { way: *way, ..self.clone() }.replaces(scaling));
+        let words: Vec<&str> = others.map(Stretch::word).collect();
+        format!("use `{}`", words.join("` or `"))
+    }
+
+    fn rope(&self, shape: &Shape, original: usize) -> Result<Rope, &'static str> {
+        let Rope { theta, scaling } = shape.rope.clone();
+        let stretch = self.tokens as f64 / original as f64;
+        let mut given = self.parameters.clone();
+        given.original_max_position_embeddings = Some(original);
+        match self.way {
+            Stretch::Abf => return Ok(Rope { theta: self.theta.ok_or("theta")?, scaling }),
+            Stretch::Ntk => {
+                let by = given.factor.unwrap_or(stretch);
+                return Ok(Rope { theta: grown(theta, by, shape.head_dim as f64), scaling });
+            }
+            // As in the paper: the base follows the length by itself.
+            Stretch::Dynamic => given.factor = given.factor.or(Some(1.0)),
+            Stretch::Llama3 => {
+                given.factor = given.factor.or(Some(stretch));
+                given.low_freq_factor = given.low_freq_factor.or(Some(1.0));
+                given.high_freq_factor = given.high_freq_factor.or(Some(4.0));
+            }
+            Stretch::LongRope => {
+                given.factor = given.factor.or(Some(stretch));
+                let ones = || vec![1.0; shape.head_dim / 2];
+                given.short_factor = Some(given.short_factor.unwrap_or_else(ones));
+            }
+            Stretch::Linear | Stretch::Yarn => given.factor = given.factor.or(Some(stretch)),
+        }
+        Ok(Rope { theta, scaling: given.scaling(self.way.word(), Some(original))? })
+    }
+}
+
+/// What an extension must be by itself, and to the sequences.
+pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
+    let Some(extension) = &experiment.extend else { return Vec::new() };
+    let (places, tokens) = (&experiment.places, experiment.data.tokens);
+    let way = extension.way;
+    let own: &[&str] = match way {
+        Stretch::Abf => &["original_max_position_embeddings"],
+        // The length that the model was trained for is what theirs is counted from, too.
+        Stretch::Ntk | Stretch::Linear | Stretch::Dynamic => {
+            &["factor", "original_max_position_embeddings"]
+        }
+        _ => takes(way.word()),
+    };
+    let written = extension.parameters.entries().into_iter().map(|(key, _)| key);
+    let theta = extension.theta.map(|_| "theta").filter(|_| way != Stretch::Abf);
+    let strays = written.filter(|key| !own.contains(key)).chain(theta);
+    let mut problems: Vec<Problem> = strays
+        .map(|key| {
+            let message = format!("`extend.{key}` means nothing beside `rope: {}`", way.word());
+            places.problem(&format!("extend.{key}"), message).hint(format!("drop `{key}`"))
+        })
+        .collect();
+    if tokens > extension.tokens {
+        let message = format!(
+            "sequences of {tokens} tokens are longer than the {} of `extend`",
+            extension.tokens
+        );
+        let hint = format!("at most {} in `data.tokens`, or more here", extension.tokens);
+        problems.push(places.problem("extend.tokens", message).hint(hint));
+    }
+    problems
+}
