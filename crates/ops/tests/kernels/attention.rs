@@ -174,7 +174,14 @@ fn check(row: &[usize]) -> f64 {
 #[test]
 fn every_kernel_equals_plain_loops() {
     let counts = [variants().len(), Rule::ALL.len(), LAYOUTS.len(), HEADS.len(), 3, 2, 2, 2];
-    let rows = if all() { cover::all(&counts) } else { cover::pairs(&counts) };
+    let rows = if all() {
+        let mut rows = cover::all(&counts);
+        // Dropout is no choice where no weights are left out.
+        rows.retain(|row| row[7] == 0 || variants()[row[0]].rung != Rung::Sm90);
+        rows
+    } else {
+        cover::pairs(&counts)
+    };
     let worst = Mutex::new(vec![0.0_f64; variants().len()]);
     let next = AtomicUsize::new(0);
     let work = || {
