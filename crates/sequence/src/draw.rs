@@ -2,10 +2,12 @@
 
 mod layout;
 mod schedule;
+mod table;
 
 use crate::Coverage;
 pub use layout::{draw_dealt, draw_layers, draw_layout};
 pub use schedule::draw_schedule;
+pub use table::aligned;
 
 /// How a tile is drawn.
 fn glyph(coverage: Coverage) -> char {

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use annulus_sequence::aligned;
 use serde_json::{Value, json};
 
-use crate::words::{milliseconds, table};
+use crate::words::milliseconds;
 use crate::{Doing, Pass, Span, Trace};
 
 impl Trace {
@@ -45,7 +46,7 @@ impl Trace {
                     rows.push(Row::of(spans, hop).cells(&format!("hop {hop} rank {rank}"), start));
                 }
             }
-            text.push_str(&table(&rows));
+            text.push_str(&aligned(&rows));
             text.push('\n');
         }
         text

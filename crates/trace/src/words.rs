@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use annulus_sequence::aligned;
+
 use crate::{Pass, Share, Sums, Trace};
 
 /// How many of the longest waits are told.
@@ -33,7 +35,7 @@ impl Sums {
                 rows.extend(self.row(name, planned, of));
             }
         }
-        let mut tables = table(&rows);
+        let mut tables = aligned(&rows);
         let mut rows = vec![head("all ranks, by layer", planned.is_some())];
         let layers: BTreeSet<usize> = self.shares.keys().map(|(layer, ..)| *layer).collect();
         for pass in Pass::ALL {
@@ -43,7 +45,7 @@ impl Sums {
             }
         }
         tables.push('\n');
-        tables.push_str(&table(&rows));
+        tables.push_str(&aligned(&rows));
         tables + &self.waits()
     }
 
@@ -110,20 +112,4 @@ fn head(first: &str, beside: bool) -> Vec<String> {
 
 pub(crate) fn milliseconds(nanoseconds: u64) -> String {
     format!("{:.3}", nanoseconds as f64 / 1e6)
-}
-
-/// Columns: the first to the left, the others to the right.
-pub(crate) fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..columns).filter_map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-            if column == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") }
-        });
-        cells.collect::<String>().trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
 }

@@ -17,12 +17,14 @@
 //! keys, then of values, makes every rank hold its rows of the whole matrix of scores. Ring
 //! Attention: arXiv 2310.01889. Bytes are in powers of 1024 here, like tokens.
 
-use annulus_sequence::{BlockShape, Heads, Mask, Schedule, Strategy, Wire, pairs_per_hop, prove};
+use annulus_sequence::{
+    BlockShape, Heads, Mask, Schedule, Strategy, Wire, aligned, pairs_per_hop, prove,
+};
 use serde_json::{Value, json};
 
 use super::Load;
 use super::grid::count;
-use super::show::{aligned, duration};
+use super::show::duration;
 use crate::report::size;
 
 /// What is compared.

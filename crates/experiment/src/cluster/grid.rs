@@ -5,11 +5,11 @@
 
 use std::cmp::Ordering::Equal;
 
-use annulus_sequence::Strategy;
+use annulus_sequence::{Strategy, aligned};
 
 use super::choose::under;
 use super::families::{bare, label, shapes};
-use super::show::{aligned, duration};
+use super::show::duration;
 use super::{Cluster, Estimate};
 use crate::{Experiment, Plan};
 

@@ -1,6 +1,6 @@
 //! Strategies beside each other, as text for people.
 
-use annulus_sequence::Strategy;
+use annulus_sequence::{Strategy, aligned};
 
 use super::families::label;
 use super::{Candidate, Choice, Cluster, Estimate, Hiding, Link, Table};
@@ -113,22 +113,6 @@ impl Cluster {
             slower.collect::<String>(),
         )
     }
-}
-
-/// Columns: the first to the left, the others to the right.
-pub(super) fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..columns).filter_map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-            if column == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") }
-        });
-        cells.collect::<String>().trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
 }
 
 /// Seconds in a unit that leaves a number of at least 1.
