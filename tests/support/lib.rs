@@ -1,5 +1,6 @@
 //! What the tests of the boundaries share: running the program, scratch folders, the material beside the repository.
 
+pub mod hub;
 pub mod runs;
 
 use std::path::{Path, PathBuf};

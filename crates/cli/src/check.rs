@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::Done;
 use crate::arguments::{File, Reading};
 use crate::failure::{DATA, Failure, USAGE};
-use crate::print;
+use crate::{hub, print};
 
 pub(crate) fn check(arguments: &Reading) -> Done {
     let checked = read(&arguments.file).and_then(|plan| {
@@ -70,7 +70,7 @@ pub(crate) fn text(file: &File) -> Result<String, Failure> {
 
 /// The experiment, and what its tokenizer has, where it has one.
 pub(crate) fn experiment(file: &File) -> Result<(Experiment, Option<usize>), Failure> {
-    let experiment = load(&file.file, &file.replacements)?;
+    let experiment = hub::described(load(&file.file, &file.replacements)?)?;
     if let ModelSource::Folder { path, .. } = &experiment.model.source {
         // Wrong by itself, whatever the experiment says: another exit code.
         read_config(path).map_err(|problems| Failure { code: DATA, problems })?;

@@ -15,14 +15,14 @@ use crate::arguments::{File, Show};
 use crate::check;
 use crate::console::Bar;
 use crate::failure::Failure;
-use crate::print;
+use crate::{hub, print};
 
 pub(crate) fn show(arguments: &Show) -> Done {
     let ending = arguments.file.extension().and_then(|ending| ending.to_str());
     match ending {
         Some("yaml" | "yml") => experiment(arguments)?,
         Some("tokens") => {
-            let tokenizer = Tokenizer::open(&arguments.tokenizer)?;
+            let tokenizer = Tokenizer::open(&hub::tokenizer(&arguments.tokenizer)?)?;
             cache(Cache::open_file(&arguments.file)?, &tokenizer, arguments.tokens)?;
         }
         _ => text(arguments)?,
@@ -53,7 +53,7 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
 /// Files and folders, tokenised into a folder that is gone afterwards.
 fn text(arguments: &Show) -> Result<(), Failure> {
     let Show { file, tokenizer, form, tokens, .. } = arguments;
-    let (tokenizer, records) = (Tokenizer::open(tokenizer)?, form.records());
+    let (tokenizer, records) = (Tokenizer::open(&hub::tokenizer(tokenizer)?)?, form.records());
     if records == Records::Chats {
         let way = if Chat::open(&tokenizer)?.is_marked() {
             "its `{% generation %}`"

@@ -7,6 +7,7 @@ mod console;
 mod data;
 mod doctor;
 mod failure;
+mod hub;
 mod layout;
 mod plan;
 mod print;

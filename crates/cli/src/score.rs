@@ -14,17 +14,17 @@ use candle_core::{DType, Device, Tensor};
 use crate::Done;
 use crate::arguments::Score;
 use crate::failure::{DATA, Failure};
-use crate::print;
 use crate::tensors::{TensorFile, save};
 use crate::words::Meant;
+use crate::{hub, print};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// A target that is left out, as in the labels of `transformers`.
 const IGNORED: i64 = -100;
 
 pub(crate) fn run(arguments: &Score) -> Done {
-    let shape =
-        read_config(&arguments.model).map_err(|problems| Failure { code: DATA, problems })?;
+    let model = hub::folder(&arguments.model)?;
+    let shape = read_config(&model).map_err(|problems| Failure { code: DATA, problems })?;
     // Whatever the file's dtype: widened, so that the score is the model's and not the format's.
     let config = model_config(&shape, Dtype::F32)?;
     let sequences = read(&arguments.tokens, config.vocab_size)?;
@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let Meant { strategy, layout, backward } =
         crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
     let specification = Llama::specification(&config);
-    let weights = annulus_model::load(&arguments.model, &specification, DType::F32)?;
+    let weights = annulus_model::load(&model, &specification, DType::F32)?;
     print::warn_of_device(arguments.split.device);
     let tokens = sequences[0].inputs.len();
     let attending = |(window, layers): (Option<usize>, Vec<usize>)| {

@@ -6,12 +6,12 @@ use serde_json::json;
 use crate::Done;
 use crate::arguments::{Tokenize, TrainTokenizer};
 use crate::console::Bar;
-use crate::print;
+use crate::{hub, print};
 
 pub(crate) fn run(arguments: &Tokenize) -> Done {
     let Tokenize { inputs, tokenizer, form, out, json } = arguments;
     let records = form.records();
-    let tokenizer = Tokenizer::open(tokenizer)?;
+    let tokenizer = Tokenizer::open(&hub::tokenizer(tokenizer)?)?;
     let mut bar = Bar::new("reading");
     let cache =
         Cache::open(inputs, records, &tokenizer, out, &mut |done, total| bar.show(done, total))?;

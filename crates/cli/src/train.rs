@@ -13,7 +13,7 @@ use crate::arguments::Train;
 use crate::check;
 use crate::console::Console;
 use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
-use crate::print;
+use crate::{hub, print};
 
 pub(crate) fn run(arguments: &Train) -> Done {
     // First of all: whatever takes long from here on can be stopped.
@@ -23,6 +23,7 @@ pub(crate) fn run(arguments: &Train) -> Done {
     if let Some(choice) = &plan.choice {
         print::say(&choice.to_text());
     }
+    hub::weights(&plan.experiment, &stop)?;
     let given = Given { stop, console: Box::new(Console::new()), ..Given::new(yaml, cores()) };
     let outcome = annulus_train::run(&plan, given)?;
     summary(&outcome);

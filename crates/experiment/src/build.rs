@@ -58,8 +58,12 @@ fn model(values: &Values, places: &Places) -> Option<Model> {
         });
     };
     let weights = weights.map_or(Some(WeightsFrom::Pretrained), WeightsFrom::from_word)?;
-    let source = ModelSource::Folder { path: PathBuf::from(path), weights };
+    let source = ModelSource::Folder { path: PathBuf::from(path), hub: of_hub(path), weights };
     Some(Model { source, dtype, rope_theta })
+}
+
+fn of_hub(path: &str) -> Option<String> {
+    ModelSource::is_of_hub(path).then(|| path.to_owned())
 }
 
 fn data(values: &Values) -> Option<Data> {
@@ -71,6 +75,7 @@ fn data(values: &Values) -> Option<Data> {
         path: values.optional("data.path", Values::text)?.map(PathBuf::from),
         format,
         tokenizer: values.text("data.tokenizer")?.to_owned(),
+        tokenizer_hub: values.text("data.tokenizer").and_then(of_hub),
         tokens: values.size("data.tokens")?,
         batch: values.size("data.batch")?,
         evaluate: values.optional("data.evaluate", Values::size)?.unwrap_or(held_out),

@@ -133,15 +133,24 @@ pub struct Model {
 /// Where the shape and the weights come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelSource {
-    /// `path:` a Hugging Face folder, and `weights: pretrained | random` (default pretrained).
+    /// `path:` a Hugging Face folder or a model of the hub, and `weights: pretrained | random` (default pretrained).
     Folder {
-        /// The folder.
+        /// The folder. Of a model of the hub, `hf://…` until it is there.
         path: PathBuf,
+        /// `hf://owner/name@revision`, of a model of the hub.
+        hub: Option<String>,
         /// Whether its weights are read.
         weights: WeightsFrom,
     },
     /// config.json's own keys inline; weights are random.
     Inline(Box<Shape>),
+}
+
+impl ModelSource {
+    /// Whether a path names a model of the hub.
+    pub fn is_of_hub(path: &str) -> bool {
+        path.starts_with("hf://")
+    }
 }
 
 /// `weights:`
@@ -184,8 +193,10 @@ pub struct Data {
     pub path: Option<PathBuf>,
     /// `text | jsonl | chat | batches | recall`; default text.
     pub format: Format,
-    /// `bytes` or a tokenizer.json; default `bytes`.
+    /// `bytes` or a tokenizer.json; default `bytes`. Of a model of the hub, `hf://…` until it is there.
     pub tokenizer: String,
+    /// `hf://owner/name@revision`, where the tokenizer is a model's of the hub.
+    pub tokenizer_hub: Option<String>,
     /// Inputs per sequence. Required.
     pub tokens: usize,
     /// Sequences per optimizer step, whatever the ranks; default 1.

@@ -170,7 +170,12 @@ const DATA: &[Key] = &[
         Is("text"),
         "plain text, a JSON object per line, conversations, ready-made batches, or the recall task",
     ),
-    key("tokenizer", Text, Is("bytes"), "`bytes` or a tokenizer.json"),
+    key(
+        "tokenizer",
+        Text,
+        Is("bytes"),
+        "`bytes`, a tokenizer.json, or the tokenizer of a model of the hub: `hf://owner/name@revision`",
+    ),
     key("tokens", Tokens(1, MOST_TOKENS), Required, "inputs per sequence"),
     key("batch", Count(1, 1 << 20), Is("1"), "sequences per optimizer step, whatever the ranks"),
     key(

@@ -103,8 +103,9 @@ impl Experiment {
 
     fn model(&self, lines: &mut Lines) {
         match &self.model.source {
-            ModelSource::Folder { path, weights } => {
-                lines.push("model.path", &[path_text(path)]);
+            ModelSource::Folder { path, hub, weights } => {
+                let path = hub.as_ref().map_or_else(|| path_text(path), |hub| quoted(hub));
+                lines.push("model.path", &[path]);
                 lines.push("model.weights", &[weights.word()]);
                 lines.push("model.rope_theta", self.model.rope_theta.map(real).as_slice());
             }
@@ -117,7 +118,8 @@ impl Experiment {
         let (data, mesh) = (&self.data, &self.mesh);
         lines.push("data.path", data.path.as_deref().map(path_text).as_slice());
         lines.push("data.format", &[data.format.word()]);
-        lines.push("data.tokenizer", &[quoted(&data.tokenizer)]);
+        let tokenizer = data.tokenizer_hub.as_ref().unwrap_or(&data.tokenizer);
+        lines.push("data.tokenizer", &[quoted(tokenizer)]);
         lines.push("data.tokens", &[data.tokens]);
         lines.push("data.batch", &[data.batch]);
         lines.push("data.evaluate", &[data.evaluate]);

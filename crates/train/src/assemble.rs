@@ -288,7 +288,7 @@ pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<Weights> {
 /// The folder whose weights a run starts from.
 pub(crate) fn pretrained(plan: &Plan) -> Option<&PathBuf> {
     match &plan.experiment.model.source {
-        ModelSource::Folder { path, weights: WeightsFrom::Pretrained } => Some(path),
+        ModelSource::Folder { path, weights: WeightsFrom::Pretrained, .. } => Some(path),
         ModelSource::Folder { weights: WeightsFrom::Random, .. } | ModelSource::Inline(_) => None,
     }
 }

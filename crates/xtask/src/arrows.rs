@@ -27,6 +27,7 @@ const RULES: &[Rule] = &[
     rule("model", true, &["attention", "ops", "sequence"]),
     rule("data", false, &["sequence"]),
     rule("experiment", false, &["sequence", "trace"]),
+    rule("hub", false, &[]),
     rule(
         "train",
         true,
@@ -46,7 +47,18 @@ const RULES: &[Rule] = &[
     rule(
         "cli",
         true,
-        &["attention", "comm", "data", "experiment", "model", "ops", "sequence", "trace", "train"],
+        &[
+            "attention",
+            "comm",
+            "data",
+            "experiment",
+            "hub",
+            "model",
+            "ops",
+            "sequence",
+            "trace",
+            "train",
+        ],
     ),
     rule(
         "bench",

@@ -11,7 +11,7 @@ pub(crate) const MODEL: &[Key] = &[
         "path",
         Text,
         Means("config.json's keys stand here"),
-        "a Hugging Face folder: config.json, *.safetensors",
+        "a Hugging Face folder (config.json, *.safetensors), or a model of the hub: `hf://owner/name@revision`",
     ),
     key(
         "weights",

@@ -80,7 +80,10 @@ fn a_model_can_be_a_folder() {
     let text = format!("{}{folder}{}", &SMALL[..at], &SMALL[to..]);
     let model = read(&text).model;
     let path = PathBuf::from("checkpoints/llama");
-    assert_eq!(model.source, ModelSource::Folder { path, weights: WeightsFrom::Pretrained });
+    assert_eq!(
+        model.source,
+        ModelSource::Folder { path, hub: None, weights: WeightsFrom::Pretrained }
+    );
     assert_eq!((model.dtype, model.rope_theta), (Dtype::Bf16, Some(8.0e6)));
     let random = read(&text.replace("llama,", "llama, weights: random,")).model;
     assert!(matches!(random.source, ModelSource::Folder { weights: WeightsFrom::Random, .. }));

@@ -1,0 +1,137 @@
+//! What can go wrong between a name and files: said with the way out.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What went wrong between a name and files.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HubError {
+    /// 401 or 403.
+    #[error("the hub does not let {who} read `{name}` ({status})", who = if *token { "this token" } else { "everybody" })]
+    Refused {
+        /// What was asked for.
+        name: String,
+        /// HTTP's.
+        status: u16,
+        /// Whether a token was sent.
+        token: bool,
+    },
+    /// 404, or a file that a listing has not.
+    #[error("{what} is not on the hub")]
+    NotFound {
+        /// What was asked for.
+        what: String,
+    },
+    /// Any other status.
+    #[error("`{url}` answered {status}")]
+    Status {
+        /// Who.
+        url: String,
+        /// HTTP's.
+        status: u16,
+    },
+    /// Nobody answered, or stopped answering.
+    #[error("cannot read `{url}`: {message}")]
+    Network {
+        /// Where.
+        url: String,
+        /// What happened.
+        message: String,
+        /// Whether the cache has an earlier state of what was asked for.
+        cached: bool,
+    },
+    /// An answer that is not what a hub says.
+    #[error("`{url}` answered what a hub does not: {message}")]
+    Answer {
+        /// Who.
+        url: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// The cache lacks something and nobody may be asked.
+    #[error("`HF_HUB_OFFLINE` is set, and `{name}` is not whole in `{}`: {missing}", cache.display())]
+    Offline {
+        /// What was asked for.
+        name: String,
+        /// Where the cache is.
+        cache: PathBuf,
+        /// What it lacks.
+        missing: String,
+    },
+    /// A repository without safetensors.
+    #[error("`{name}` holds neither `model.safetensors` nor `model.safetensors.index.json`")]
+    NoWeights {
+        /// Which.
+        name: String,
+    },
+    /// What arrived is not what the hub has.
+    #[error("`{file}` of `{name}` arrived as {found}, but the hub says {wanted}")]
+    Damaged {
+        /// Of which model.
+        name: String,
+        /// Which file.
+        file: String,
+        /// Its hash or length.
+        found: String,
+        /// The hub's.
+        wanted: String,
+    },
+    /// The cache cannot be written or read.
+    #[error("cannot use `{}` in the cache: {source}", path.display())]
+    Store {
+        /// Which file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It was asked to stop; what has arrived is kept.
+    #[error("stopped; what has arrived is kept, and the same command goes on from there")]
+    Stopped,
+}
+
+impl HubError {
+    /// The way out, where there is one.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            HubError::Refused { token: false, .. } => {
+                "check the name; for a private or gated model set `HF_TOKEN`, or log in with \
+                 `hf auth login`"
+            }
+            HubError::Refused { token: true, .. } => {
+                "check the name, and that the token's owner may read it: gated models ask for \
+                 consent on their page"
+            }
+            HubError::NotFound { .. } => {
+                "`hf://owner/name@revision` is read as the page's address is"
+            }
+            HubError::Network { cached: true, .. } => {
+                "an earlier state is in the cache: `HF_HUB_OFFLINE=1` takes it without asking"
+            }
+            HubError::Network { cached: false, .. } | HubError::Status { .. } => {
+                "check the network and `HF_ENDPOINT`; the same command goes on from what has arrived"
+            }
+            HubError::Answer { .. } => "check `HF_ENDPOINT`",
+            HubError::Offline { .. } => "unset it and run once with a network, or give a folder",
+            HubError::NoWeights { .. } => {
+                "save them as safetensors with transformers' `save_pretrained`, and give the folder"
+            }
+            HubError::Damaged { .. } => {
+                "nothing of it was kept: try again; if it stays so, something between here and the \
+                 hub changes files"
+            }
+            HubError::Store { .. } => "`HF_HOME` or `HF_HUB_CACHE` puts the cache elsewhere",
+            HubError::Stopped => return None,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// Whether asking again may help.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            HubError::Network { .. } => true,
+            HubError::Status { status, .. } => *status >= 500 || [408, 429].contains(status),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! Models of the hub, from one of the tests' own: what arrives is whole or not there, whatever
+//! happens on the way, and lies where Hugging Face's programs look for it.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use annulus_hub::{Fetched, HubError, Name, Options, Want, fetch};
+use annulus_tests::hub::{Asked, COMMIT, File, Hub};
+use annulus_tests::runs::{Place, losses};
+use annulus_tests::{Ran, root};
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+const NAME: &str = "owner/model";
+const WEIGHTS: &str = "model.safetensors";
+const LARGE: usize = 3_000_000;
+
+/// Bytes that are not alike.
+fn noise(length: usize) -> Vec<u8> {
+    (0..length as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn hub() -> Hub {
+    let files = [
+        ("config.json", File::small("{}")),
+        ("README.md", File::small("read me")),
+        (WEIGHTS, File::large(noise(LARGE))),
+    ];
+    Hub::new(NAME, files)
+}
+
+struct Client {
+    folder: tempfile::TempDir,
+    options: Options,
+}
+
+impl Client {
+    fn new(hub: &Hub) -> Client {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let options = Options {
+            endpoint: hub.endpoint(),
+            cache: folder.path().join("hub"),
+            token: None,
+            offline: false,
+            patience: Duration::from_secs(20),
+        };
+        Client { folder, options }
+    }
+
+    fn fetch(&self, revision: &str, want: Want) -> Result<Fetched, HubError> {
+        self.watched(revision, want, &mut |_, _| true)
+    }
+
+    fn watched(
+        &self,
+        revision: &str,
+        want: Want,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Fetched, HubError> {
+        let name: Name = format!("hf://{NAME}@{revision}").parse().expect("a name");
+        fetch(&name, want, &self.options, progress)
+    }
+
+    /// Everything, of main.
+    fn whole(&self) -> Result<Fetched, HubError> {
+        self.fetch("main", Want::Weights)
+    }
+
+    fn repository(&self) -> PathBuf {
+        self.options.cache.join("models--owner--model")
+    }
+
+    /// The names of what lies among the blobs.
+    fn blobs(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.repository().join("blobs")).into_iter().flatten();
+        let name = |entry: std::io::Result<fs::DirEntry>| {
+            entry.expect("readable").file_name().to_string_lossy().into_owned()
+        };
+        let mut names: Vec<_> = entries.map(name).collect();
+        names.sort();
+        names
+    }
+}
+
+#[track_caller]
+fn weights_are_whole(fetched: &Fetched) {
+    assert!(fs::read(fetched.folder.join(WEIGHTS)).expect("weights") == noise(LARGE));
+}
+
+/// Where the requests for the weights began.
+fn begins(asked: &[Asked]) -> Vec<usize> {
+    asked.iter().filter(|asked| asked.elsewhere).map(|asked| asked.from).collect()
+}
+
+#[test]
+fn a_model_lies_where_other_programs_look_for_it() {
+    let hub = hub();
+    let client = Client::new(&hub);
+    let mut seen = (0, 0);
+    let fetched = client.watched("main", Want::Weights, &mut |done, total| {
+        seen = (done, total);
+        true
+    });
+    let fetched = fetched.expect("it is there");
+    assert_eq!(seen, (LARGE as u64, LARGE as u64));
+    assert_eq!(fetched.name.to_string(), format!("hf://{NAME}@{COMMIT}"));
+    let repository = client.repository();
+    assert_eq!(fetched.folder, repository.join("snapshots").join(COMMIT));
+    weights_are_whole(&fetched);
+    assert_eq!(fs::read_to_string(repository.join("refs/main")).expect("a ref"), COMMIT);
+    let hash = File::large(noise(LARGE)).hash();
+    let link = fs::read_link(fetched.folder.join(WEIGHTS)).expect("a link");
+    assert_eq!(link, Path::new("../../blobs").join(&hash));
+    let mut blobs = vec![hash, File::small("{}").hash()];
+    blobs.sort();
+    assert_eq!(client.blobs(), blobs, "nothing else was fetched, and nothing is unfinished");
+}
+
+#[test]
+fn what_is_there_is_not_asked_for_again() {
+    let hub = hub();
+    let client = Client::new(&hub);
+    let paths = || hub.asked().into_iter().map(|asked| asked.path).collect::<Vec<_>>();
+    client.fetch("main", Want::Description).expect("it is there");
+    let listing = format!("/api/models/{NAME}/revision/main?blobs=true");
+    let file = |name: &str| format!("/{NAME}/resolve/{COMMIT}/{name}");
+    assert_eq!(paths(), [listing.clone(), file("config.json")]);
+    client.whole().expect("it is there");
+    let asked = paths();
+    assert_eq!(asked[..2], [listing.clone(), file(WEIGHTS)]);
+    client.whole().expect("it is there");
+    assert_eq!(paths(), [listing], "a branch may have moved");
+    client.fetch(COMMIT, Want::Weights).expect("it is there");
+    assert_eq!(paths(), [""; 0], "a commit never moves");
+}
+
+#[test]
+fn a_token_goes_to_the_hub_alone() {
+    let hub = hub();
+    hub.manners(|manners| manners.token = Some("hf_secret".to_owned()));
+    let mut client = Client::new(&hub);
+    for (token, said) in [(None, "everybody"), (Some("hf_other".to_owned()), "this token")] {
+        client.options.token = token;
+        let error = client.whole().expect_err("it is private");
+        assert!(matches!(error, HubError::Refused { status: 401, .. }), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    assert!(!format!("{:?}", client.options).contains("hf_other"));
+    hub.asked();
+    client.options.token = Some("hf_secret".to_owned());
+    weights_are_whole(&client.whole().expect("it may be read"));
+    for asked in hub.asked() {
+        assert_eq!(asked.token, !asked.elsewhere, "{asked:?}");
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_is_gone_on_with() {
+    let hub = hub();
+    hub.file(WEIGHTS, |file| file.cuts = vec![1_000_000, 1_000_000, 2_500_000]);
+    hub.manners(|manners| manners.busy = 2);
+    let client = Client::new(&hub);
+    weights_are_whole(&client.whole().expect("it arrives in the end"));
+    assert_eq!(begins(&hub.asked()), [0, 1_000_000, 1_000_000, 2_500_000]);
+}
+
+#[test]
+fn a_connection_that_brings_nothing_is_given_up() {
+    let hub = hub();
+    hub.file(WEIGHTS, |file| file.cuts = vec![1_000_000; 7]);
+    let client = Client::new(&hub);
+    let error = client.whole().expect_err("it never arrives");
+    assert!(matches!(error, HubError::Network { .. }), "{error}");
+    // One brings something, five do not; the rest comes with the next call.
+    assert_eq!(begins(&hub.asked()).len(), 6);
+    weights_are_whole(&client.whole().expect("it arrives"));
+    assert_eq!(begins(&hub.asked()), [1_000_000, 1_000_000]);
+}
+
+#[test]
+fn what_was_stopped_goes_on() {
+    let hub = hub();
+    let client = Client::new(&hub);
+    let error = client.watched("main", Want::Weights, &mut |done, _| done < 1_000_000);
+    assert!(matches!(error, Err(HubError::Stopped)));
+    hub.asked();
+    weights_are_whole(&client.whole().expect("it arrives"));
+    let begins = begins(&hub.asked());
+    assert!(matches!(begins[..], [from] if (1_000_000..LARGE).contains(&from)), "{begins:?}");
+}
+
+#[test]
+fn a_server_without_ranges_sends_the_file_again() {
+    let hub = hub();
+    hub.file(WEIGHTS, |file| {
+        file.cuts = vec![1_000_000];
+        file.whole = true;
+    });
+    let client = Client::new(&hub);
+    weights_are_whole(&client.whole().expect("it arrives"));
+}
+
+#[test]
+fn what_is_not_what_the_hub_says_is_not_kept() {
+    let hub = hub();
+    let client = Client::new(&hub);
+    let config = File::small("{}").hash();
+    let mends: [fn(&mut File); 2] = [|file| file.damaged ^= true, |file| file.longer ^= true];
+    for mend in mends {
+        hub.file(WEIGHTS, mend);
+        let error = client.whole().expect_err("it is damaged");
+        assert!(matches!(error, HubError::Damaged { .. }), "{error}");
+        assert_eq!(client.blobs(), [config.as_str()]);
+        assert!(!client.repository().join("snapshots").join(COMMIT).join(WEIGHTS).exists());
+        hub.file(WEIGHTS, mend);
+    }
+    // A small one is held to git's hash.
+    hub.file("tokenizer.json", |file| *file = File { damaged: true, ..File::small("{ }") });
+    let error = client.whole().expect_err("it is damaged");
+    assert!(error.to_string().contains("git blob"), "{error}");
+    hub.file("tokenizer.json", |file| file.damaged = false);
+    weights_are_whole(&client.whole().expect("it is mended"));
+}
+
+#[test]
+fn the_rest_of_another_day_does_no_harm() {
+    for rest in [vec![9; 1000], vec![9; LARGE], vec![9; LARGE + 5]] {
+        let hub = hub();
+        let client = Client::new(&hub);
+        client.fetch("main", Want::Description).expect("it is there");
+        let hash = File::large(noise(LARGE)).hash();
+        fs::write(client.repository().join("blobs").join(format!("{hash}.incomplete")), rest)
+            .expect("a file");
+        weights_are_whole(&client.whole().expect("it arrives"));
+    }
+}
+
+#[test]
+fn a_hub_that_says_little_is_asked_beside_the_file() {
+    let hub = hub();
+    hub.manners(|manners| manners.terse = true);
+    let client = Client::new(&hub);
+    hub.file(WEIGHTS, |file| file.cuts = vec![0, 1_000_000]);
+    weights_are_whole(&client.whole().expect("it arrives"));
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let hub = hub();
+    let client = Client::new(&hub);
+    let error = client.fetch("v2", Want::Weights).expect_err("there is no such revision");
+    assert_eq!(error.to_string(), "the revision of `hf://owner/model@v2` is not on the hub");
+    let options = &client.options;
+    let other: Name = "hf://owner/other".parse().expect("a name");
+    let error =
+        fetch(&other, Want::Weights, options, &mut |_, _| true).expect_err("nor such a model");
+    assert_eq!(error.to_string(), "`hf://owner/other@main` is not on the hub");
+    let hub = Hub::new(NAME, [("config.json", File::small("{}"))]);
+    let client = Client::new(&hub);
+    assert!(matches!(client.whole(), Err(HubError::NoWeights { .. })));
+    let hub = Hub::new(NAME, [("README.md", File::small("read me"))]);
+    let error = Client::new(&hub).whole().expect_err("no config.json");
+    assert_eq!(error.to_string(), "`config.json` of `hf://owner/model@main` is not on the hub");
+}
+
+#[test]
+fn shards_are_those_that_the_index_names() {
+    const INDEX: &str = "model.safetensors.index.json";
+    const SHARD: &str = "model-00001-of-00001.safetensors";
+    let index = |file: &str| format!(r#"{{"weight_map": {{"a": "{file}"}}}}"#);
+    let files = [
+        ("config.json", File::small("{}")),
+        (INDEX, File::small(index(SHARD))),
+        (SHARD, File::large(noise(1000))),
+        ("model-00009-of-00001.safetensors", File::large(noise(999))),
+    ];
+    let hub = Hub::new(NAME, files);
+    let client = Client::new(&hub);
+    let fetched = client.whole().expect("it is there");
+    assert_eq!(fs::read(fetched.folder.join(SHARD)).expect("a shard"), noise(1000));
+    assert_eq!(client.blobs().len(), 3);
+    for (file, wanted) in [
+        ("../../../../x", "is no plain file name"),
+        ("/etc/passwd", "is no plain file name"),
+        ("absent.safetensors", "`absent.safetensors` of `hf://owner/model@main` is not on the hub"),
+    ] {
+        hub.file(INDEX, |found| found.bytes = index(file).into());
+        let error = Client::new(&hub).whole().expect_err("it names what it must not");
+        assert!(error.to_string().contains(wanted), "{error}");
+    }
+}
+
+#[test]
+fn offline_nobody_is_asked() {
+    let hub = hub();
+    let mut client = Client::new(&hub);
+    client.options.offline = true;
+    let error = client.whole().expect_err("nothing is there");
+    assert!(error.to_string().contains("it was never fetched"), "{error}");
+    client.options.offline = false;
+    client.fetch("main", Want::Description).expect("it is there");
+    hub.asked();
+    client.options.offline = true;
+    client.fetch("main", Want::Description).expect("it is there");
+    let error = client.whole().expect_err("weights are not");
+    assert!(error.to_string().contains("`model.safetensors` is missing"), "{error}");
+    client.options.offline = false;
+    let fetched = client.whole().expect("it arrives");
+    hub.asked();
+    client.options.offline = true;
+    for revision in ["main", COMMIT] {
+        assert_eq!(client.fetch(revision, Want::Weights).expect("it is there"), fetched);
+    }
+    assert!(hub.asked().is_empty());
+}
+
+#[test]
+fn no_network_is_said() {
+    let mut client = Client::new(&hub());
+    // A port that nobody listens at any more.
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|at| at.local_addr()).expect("a port");
+    client.options.endpoint = format!("http://{nobody}");
+    let error = client.whole().expect_err("nobody is there");
+    assert!(matches!(error, HubError::Network { cached: false, .. }), "{error}");
+    assert!(error.to_string().contains(&nobody.to_string()), "{error}");
+    let hub = hub();
+    client.options.endpoint = hub.endpoint();
+    client.whole().expect("it arrives");
+    client.options.endpoint = format!("http://{nobody}");
+    let error = client.whole().expect_err("nobody is there");
+    assert!(matches!(error, HubError::Network { cached: true, .. }), "{error}");
+    assert!(error.hint().expect("a hint").contains("HF_HUB_OFFLINE=1"));
+}
+
+/// A fixture as a model of the hub.
+fn fixture(name: &str) -> (PathBuf, Hub) {
+    let folder = root().join("tests/fixtures").join(name);
+    let files = ["config.json", "generation_config.json", WEIGHTS];
+    let hub = Hub::new(NAME, files.map(|file| (file, File::read(&folder.join(file)))));
+    (folder, hub)
+}
+
+/// Trains two steps of the model at `path` in `output`.
+fn train(place: &Place, hub: &Hub, output: &str, path: &str, offline: &str) -> Ran {
+    let tokenizer = if path.starts_with("hf://") { path } else { "tokenizer.json" };
+    place.write(
+        "experiment.yaml",
+        &format!(
+            "name: hub\nmodel: {{ path: '{path}' }}\n\
+             data: {{ path: text.txt, tokenizer: '{tokenizer}', tokens: 32, batch: 2, evaluate: 0 }}\n\
+             mesh: {{ sequence: 2 }}\nattention: {{ strategy: ring }}\n\
+             optimizer: {{ learning_rate: 1e-3 }}\nschedule: {{ steps: 2 }}\n",
+        ),
+    );
+    with_hub(place.command(output, &[]), place, hub, offline)
+}
+
+fn with_hub(mut command: Command, place: &Place, hub: &Hub, offline: &str) -> Ran {
+    command.env("HF_ENDPOINT", hub.endpoint()).env("HF_HOME", place.path("home"));
+    command.env("HF_HUB_OFFLINE", offline).env("NO_PROXY", "127.0.0.1");
+    for name in ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE"] {
+        command.env_remove(name);
+    }
+    Ran::of(&command.output().expect("the program starts"))
+}
+
+#[test]
+fn a_model_of_the_hub_is_trained_like_a_folder() {
+    let place = Place::new(ANNULUS);
+    let (folder, hub) = fixture("untied");
+    let tokenizer = place.path("tokenizer.json");
+    annulus_data::train_tokenizer(
+        &[place.path("text.txt")],
+        annulus_data::Records::Text,
+        257,
+        &tokenizer,
+    )
+    .expect("a tokenizer");
+    hub.file("tokenizer.json", |file| *file = File::read(&tokenizer));
+    let model = format!("hf://{NAME}");
+    train(&place, &hub, "folder", &folder.display().to_string(), "").ended(0);
+    assert!(hub.asked().is_empty());
+    let ran = train(&place, &hub, "hub", &model, "");
+    assert!(ran.ended(0).stderr.contains(&format!("fetching {model}@")), "{}", ran.stderr);
+    assert_eq!(losses(&place.path("hub")), losses(&place.path("folder")));
+    // What a run was made of is written down, and does not move with the branch.
+    let plan = fs::read_to_string(place.path("hub/plan.yaml")).expect("the plan");
+    assert!(plan.contains(&format!("path: \"{model}@{COMMIT}\"")), "{plan}");
+    assert!(plan.contains(&format!("tokenizer: \"{model}@{COMMIT}\"")), "{plan}");
+    assert!(place.path("hub/step-2/tokenizer.json").is_file());
+    hub.asked();
+    let ran = train(&place, &hub, "hub", &model, "1");
+    assert!(ran.ended(0).stderr.contains("already finished"), "{}", ran.stderr);
+    train(&place, &hub, "offline", &model, "1").ended(0);
+    assert_eq!(losses(&place.path("offline")), losses(&place.path("folder")));
+    assert!(hub.asked().is_empty());
+}
+
+#[test]
+fn an_experiment_is_checked_without_its_weights() {
+    let place = Place::new(ANNULUS);
+    let (_, hub) = fixture("untied");
+    let ask = |command: &str, path: &str| {
+        place.write(
+            "experiment.yaml",
+            &format!(
+                "name: hub\nmodel:\n  path: {path}\ndata: {{ path: text.txt, tokens: 32 }}\n\
+                 optimizer: {{ learning_rate: 1e-3 }}\nschedule: {{ steps: 2 }}\n",
+            ),
+        );
+        let mut program = Command::new(ANNULUS);
+        program.args([command, "experiment.yaml"]).current_dir(place.path(""));
+        with_hub(program, &place, &hub, "")
+    };
+    for command in ["check", "plan", "prove"] {
+        ask(command, &format!("hf://{NAME}")).ended(0);
+    }
+    assert!(hub.asked().iter().all(|asked| !asked.path.contains(WEIGHTS)));
+    let ran = ask("check", "hf://owner");
+    assert!(ran.ended(2).stderr.contains("`owner/name` is wanted"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("experiment.yaml:3:9"), "{}", ran.stderr);
+    let ran = ask("check", "hf://owner/nothing");
+    assert!(ran.ended(3).stderr.contains("is not on the hub\nhint: "), "{}", ran.stderr);
+}
