@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use annulus_hub::{Fetched, HubError, Name, Options, Want, fetch};
-use annulus_tests::hub::{Asked, COMMIT, File, Hub};
+use annulus_tests::hub::{Asked, COMMIT, Fault, File, Hub};
 use annulus_tests::runs::{Place, losses};
 use annulus_tests::{Ran, root};
 
@@ -32,7 +32,8 @@ fn hub() -> Hub {
 }
 
 struct Client {
-    folder: tempfile::TempDir,
+    /// Gone when this is.
+    _folder: tempfile::TempDir,
     options: Options,
 }
 
@@ -46,7 +47,7 @@ impl Client {
             offline: false,
             patience: Duration::from_secs(20),
         };
-        Client { folder, options }
+        Client { _folder: folder, options }
     }
 
     fn fetch(&self, revision: &str, want: Want) -> Result<Fetched, HubError> {
@@ -196,7 +197,7 @@ fn a_server_without_ranges_sends_the_file_again() {
     let hub = hub();
     hub.file(WEIGHTS, |file| {
         file.cuts = vec![1_000_000];
-        file.whole = true;
+        file.fault = Some(Fault::NoRanges);
     });
     let client = Client::new(&hub);
     weights_are_whole(&client.whole().expect("it arrives"));
@@ -207,20 +208,21 @@ fn what_is_not_what_the_hub_says_is_not_kept() {
     let hub = hub();
     let client = Client::new(&hub);
     let config = File::small("{}").hash();
-    let mends: [fn(&mut File); 2] = [|file| file.damaged ^= true, |file| file.longer ^= true];
-    for mend in mends {
-        hub.file(WEIGHTS, mend);
+    for fault in [Fault::Damaged, Fault::Longer] {
+        hub.file(WEIGHTS, |file| file.fault = Some(fault));
         let error = client.whole().expect_err("it is damaged");
         assert!(matches!(error, HubError::Damaged { .. }), "{error}");
         assert_eq!(client.blobs(), [config.as_str()]);
         assert!(!client.repository().join("snapshots").join(COMMIT).join(WEIGHTS).exists());
-        hub.file(WEIGHTS, mend);
     }
+    hub.file(WEIGHTS, |file| file.fault = None);
     // A small one is held to git's hash.
-    hub.file("tokenizer.json", |file| *file = File { damaged: true, ..File::small("{ }") });
+    hub.file("tokenizer.json", |file| {
+        *file = File { fault: Some(Fault::Damaged), ..File::small("{ }") };
+    });
     let error = client.whole().expect_err("it is damaged");
     assert!(error.to_string().contains("git blob"), "{error}");
-    hub.file("tokenizer.json", |file| file.damaged = false);
+    hub.file("tokenizer.json", |file| file.fault = None);
     weights_are_whole(&client.whole().expect("it is mended"));
 }
 

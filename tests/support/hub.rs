@@ -24,12 +24,19 @@ pub struct File {
     pub large: bool,
     /// After so many bytes the connection is cut, once each.
     pub cuts: Vec<usize>,
+    /// What else goes wrong.
+    pub fault: Option<Fault>,
+}
+
+/// What goes wrong with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
     /// Ranges are not understood: the whole file comes.
-    pub whole: bool,
+    NoRanges,
     /// Other bytes come than the hub says.
-    pub damaged: bool,
+    Damaged,
     /// More bytes come than the hub says.
-    pub longer: bool,
+    Longer,
 }
 
 /// How the hub itself answers.
@@ -69,7 +76,7 @@ struct State {
 pub struct Hub {
     state: Arc<Mutex<State>>,
     end: Arc<AtomicBool>,
-    hub: SocketAddr,
+    itself: SocketAddr,
     elsewhere: SocketAddr,
     threads: Vec<JoinHandle<()>>,
 }
@@ -83,7 +90,8 @@ impl Hub {
         // Another host, as far as a program can see.
         let listeners =
             ["127.0.0.1:0", "127.0.0.1:0"].map(|at| TcpListener::bind(at).expect("a port"));
-        let [hub, elsewhere] = listeners.each_ref().map(|at| at.local_addr().expect("it is bound"));
+        let [itself, elsewhere] =
+            listeners.each_ref().map(|at| at.local_addr().expect("it is bound"));
         let serve = |(index, listener): (usize, TcpListener)| {
             let (state, end) = (state.clone(), end.clone());
             thread::spawn(move || {
@@ -92,17 +100,18 @@ impl Hub {
                         return;
                     }
                     // A client that hangs up is his own business.
-                    let _ = stream.and_then(|stream| answer(stream, &state, index == 1, elsewhere));
+                    let _ =
+                        stream.and_then(|stream| answer(&stream, &state, index == 1, elsewhere));
                 }
             })
         };
         let threads = listeners.into_iter().enumerate().map(serve).collect();
-        Hub { state, end, hub, elsewhere, threads }
+        Hub { state, end, itself, elsewhere, threads }
     }
 
     /// For `HF_ENDPOINT`.
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.hub)
+        format!("http://{}", self.itself)
     }
 
     /// Changes a file.
@@ -128,7 +137,7 @@ impl Hub {
 impl Drop for Hub {
     fn drop(&mut self) {
         self.end.store(true, Ordering::SeqCst);
-        for at in [self.hub, self.elsewhere] {
+        for at in [self.itself, self.elsewhere] {
             // Wakes it up.
             let _ = TcpStream::connect(at);
         }
@@ -195,16 +204,16 @@ fn request(stream: &TcpStream, elsewhere: bool) -> std::io::Result<(Asked, Optio
 }
 
 fn answer(
-    stream: TcpStream,
+    stream: &TcpStream,
     state: &Mutex<State>,
     elsewhere: bool,
     other: SocketAddr,
 ) -> std::io::Result<()> {
-    let (asked, token) = request(&stream, elsewhere)?;
+    let (asked, token) = request(stream, elsewhere)?;
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     state.asked.push(asked.clone());
     let bare = |status: &str, headers: &str| {
-        send(&stream, &format!("HTTP/1.1 {status}\r\n{headers}Content-Length: 0\r\n"), b"")
+        send(stream, &format!("HTTP/1.1 {status}\r\n{headers}Content-Length: 0\r\n"), b"")
     };
     if state.manners.busy > 0 && !asked.path.starts_with("/api/") {
         state.manners.busy -= 1;
@@ -220,7 +229,7 @@ fn answer(
         let Some(file) = state.files.values_mut().find(|file| file.hash() == hash) else {
             return bare("404 Not Found", "");
         };
-        return serve(&stream, file, asked.from, "");
+        return serve(stream, file, asked.from, "");
     }
     if let Some(rest) = asked.path.strip_prefix(&listing) {
         let revision = rest.split('?').next().unwrap_or_default();
@@ -229,7 +238,7 @@ fn answer(
         }
         let body = described(&state).to_string();
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", body.len());
-        return send(&stream, &head, body.as_bytes());
+        return send(stream, &head, body.as_bytes());
     }
     let Some(file) = asked.path.strip_prefix(&resolve).and_then(|name| state.files.get_mut(name))
     else {
@@ -240,7 +249,7 @@ fn answer(
         let headers = format!("X-Linked-Etag: \"{hash}\"\r\nLocation: http://{other}/{hash}\r\n");
         return bare("302 Found", &headers);
     }
-    serve(&stream, file, asked.from, &format!("ETag: \"{hash}\"\r\n"))
+    serve(stream, file, asked.from, &format!("ETag: \"{hash}\"\r\n"))
 }
 
 fn described(state: &State) -> serde_json::Value {
@@ -261,15 +270,15 @@ fn described(state: &State) -> serde_json::Value {
 /// The file from byte `from` on, with its faults.
 fn serve(stream: &TcpStream, file: &mut File, from: usize, headers: &str) -> std::io::Result<()> {
     let mut bytes = file.bytes.clone();
-    if file.damaged {
+    if file.fault == Some(Fault::Damaged) {
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
     }
-    if file.longer {
+    if file.fault == Some(Fault::Longer) {
         bytes.extend([7; 100]);
     }
     let all = bytes.len();
-    let from = if file.whole { 0 } else { from };
+    let from = if file.fault == Some(Fault::NoRanges) { 0 } else { from };
     if from >= all && from > 0 {
         let head =
             format!("HTTP/1.1 416 No\r\nContent-Range: bytes */{all}\r\nContent-Length: 0\r\n");
