@@ -1,4 +1,4 @@
-"""Prints, as JSON, the scalars and the text of a folder of event files as TensorBoard's own reader sees them."""
+"""Prints, as JSON, the scalars, the text and the sizes of pictures of a folder of event files as TensorBoard's own reader sees them."""
 
 import json
 import sys
@@ -15,4 +15,5 @@ for tag in tags["tensors"]:
     assert plugin == "text", f"{tag} is of {plugin}"
     values = accumulator.Tensors(tag)
     texts[tag] = [[e.step, e.tensor_proto.string_val[0].decode()] for e in values]
-print(json.dumps({"scalars": scalars, "texts": texts}))
+images = {tag: [[e.step, e.width, e.height] for e in accumulator.Images(tag)] for tag in tags["images"]}
+print(json.dumps({"scalars": scalars, "texts": texts, "images": images}))

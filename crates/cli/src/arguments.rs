@@ -1,5 +1,7 @@
 //! The command line. No flag changes a run: what a run is, is in its file.
 
+mod asking;
+
 use std::path::PathBuf;
 
 use annulus_data::Records;
@@ -7,6 +9,8 @@ use annulus_experiment::{Device, Kernel, Override};
 use annulus_sequence::Strategy;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use asking::Evaluate;
 
 use crate::words::{Words, strategy};
 
@@ -34,6 +38,8 @@ pub(crate) enum Command {
     Trace(Trace),
     /// Holds every strategy to dense attention on an experiment's shape and mask
     Verify(Verify),
+    /// What a model makes of long texts: loss by length and by position
+    Evaluate(Evaluate),
     /// Loss, logits and gradients of a Hugging Face model on given tokens
     Score(Score),
     /// Attention and its gradients on given tensors

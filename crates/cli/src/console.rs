@@ -34,6 +34,33 @@ impl Bar {
     }
 }
 
+/// How much is done of one thing after another: a bar on a terminal, elsewhere nothing.
+pub(crate) struct Count(Option<ProgressBar>);
+
+impl Count {
+    pub(crate) fn new() -> Count {
+        Count(io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{msg:32} {bar:30} {pos}/{len} {eta}");
+            let bar = ProgressBar::new(0);
+            if let Ok(style) = style { bar.with_style(style) } else { bar }
+        }))
+    }
+
+    pub(crate) fn show(&self, what: &str, done: usize, total: usize) {
+        if let Some(bar) = &self.0 {
+            bar.set_message(what.to_owned());
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        }
+    }
+
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 /// What a training run says while it runs.
 pub(crate) struct Console {
     terminal: bool,

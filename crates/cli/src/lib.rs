@@ -6,6 +6,7 @@ mod check;
 mod console;
 mod data;
 mod doctor;
+mod evaluate;
 mod failure;
 mod hub;
 mod layout;
@@ -49,6 +50,7 @@ pub fn main() -> ExitCode {
         Command::Layout(arguments) => layout::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
+        Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),
         Command::Attend(arguments) => attend::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),

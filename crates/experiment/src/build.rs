@@ -1,11 +1,13 @@
 //! From typed values to the experiment: one line per key.
 
 mod attention;
+mod evaluation;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use attention::attention;
+use evaluation::evaluation;
 
 use crate::values::Values;
 use crate::{
@@ -34,6 +36,7 @@ pub(crate) fn experiment(values: &Values, places: Places) -> Option<Experiment> 
             evaluate: values.count("every.evaluate")?,
             checkpoint: values.count("every.checkpoint")?,
         },
+        evaluation: evaluation(values)?,
         trace: Traced {
             steps: values.optional("trace.steps", Values::ranges)?.unwrap_or_default(),
         },

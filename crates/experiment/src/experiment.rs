@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use annulus_sequence::Layout;
 
-use crate::{Attention, Extension, Places, Shape};
+use crate::{Attention, Evaluation, Extension, Places, Shape};
 
 /// The words of an enum, as one writes them in the file.
 macro_rules! words {
@@ -63,6 +63,8 @@ pub struct Experiment {
     pub schedule: Schedule,
     /// `every: {log, evaluate, checkpoint}` in steps.
     pub every: Every,
+    /// `evaluation:`
+    pub evaluation: Evaluation,
     /// `trace: {steps}`
     pub trace: Traced,
     /// Checkpoints kept; default 2.

@@ -8,6 +8,7 @@ mod choice;
 mod cluster;
 mod config;
 mod cost;
+mod evaluation;
 mod experiment;
 mod extend;
 mod extract;
@@ -46,6 +47,7 @@ pub use cluster::{
     Method, Overlap, Rates, Shared, Step, Table, Walk, Way, Weighing, label, minimal_block, walk,
 };
 pub use config::{parse_config, read_config, write_config};
+pub use evaluation::Evaluation;
 pub use experiment::{
     Bound, Data, Decay, Device, Dtype, Every, Experiment, Format, Longer, Memory, Mesh, Model,
     ModelSource, Optimizer, Pack, Recompute, Schedule, Traced, WeightsFrom,

@@ -3,8 +3,8 @@
 use annulus_sequence::{Return, Strategy};
 
 use crate::{
-    Attention, Device, Experiment, Format, ModelSource, Pack, Problem, Sliding, extend, mask,
-    return_word, shape, sliding, wire,
+    Attention, Device, Experiment, Format, ModelSource, Pack, Problem, Sliding, evaluation, extend,
+    mask, return_word, shape, sliding, wire,
 };
 
 /// Ranks of one run: one process holds them all.
@@ -31,6 +31,7 @@ pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
         data,
         expectations,
         extend::rules,
+        evaluation::rules,
         inline,
     ];
     rules.iter().flat_map(|rule| rule(experiment)).collect()

@@ -95,6 +95,7 @@ fn kind(kind: Kind) -> Value {
         Kind::Reals(interval) => list(&json!({ "anyOf": [number(interval), text(REAL)] })),
         Kind::Words(words) => list(&json!({ "enum": words })),
         Kind::Counts(least, most) => list(&whole(least, most, COUNT)),
+        Kind::Sizes(most) => list(&whole(1, most, TOKENS)),
         Kind::Lengths(most) => {
             json!({ "anyOf": [list(&whole(1, most, TOKENS)), { "const": DATA }] })
         }

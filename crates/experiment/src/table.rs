@@ -2,6 +2,7 @@
 //! Schema, the resolved file and the hints of errors all come from here.
 
 mod attention;
+mod evaluation;
 mod model;
 mod rope;
 
@@ -9,6 +10,7 @@ use crate::experiment::{Decay, Format, Longer, Pack, Recompute};
 use crate::quantity::Unit;
 use attention::ATTENTION;
 pub(crate) use attention::AUTO;
+use evaluation::EVALUATION;
 pub(crate) use model::{CONFIG, MODEL, SHAPE};
 use rope::EXTEND;
 pub(crate) use rope::ROPE;
@@ -48,6 +50,8 @@ pub(crate) enum Kind {
     Words(&'static [&'static str]),
     /// A list of whole numbers between two bounds.
     Counts(u64, u64),
+    /// A list of counts of tokens up to a bound.
+    Sizes(u64),
     /// A list of counts of tokens up to a bound, or the word `data`.
     Lengths(u64),
     /// A list of whole numbers up to a bound, and of ranges of them.
@@ -145,6 +149,12 @@ pub(crate) const EXPERIMENT: &[Key] = &[
         Section(&[EVERY]),
         Means("log each step, evaluate and save at the end"),
         "how often something happens, in steps",
+    ),
+    key(
+        "evaluation",
+        Section(&[EVALUATION]),
+        Means("as below"),
+        "what `annulus evaluate` asks of the model; changes no run",
     ),
     key(
         "trace",

@@ -95,6 +95,7 @@ impl Kind {
             Kind::Counts(least, most) => {
                 format!("a list of whole numbers from {least} to {most}")
             }
+            Kind::Sizes(_) => String::from("a list of lengths such as `[1000, 4k]`"),
             Kind::Lengths(_) => String::from("a list of lengths such as `[1000, 4k]`, or `data`"),
             Kind::Ranges(_) => String::from("a list of numbers and ranges such as `[1-63, 1000]`"),
             Kind::Reals(interval) => format!("a list of numbers{}", interval.words()),
@@ -120,7 +121,7 @@ impl Kind {
                 let count = |text: &str| Kind::Count(least, most).count(text);
                 scalars(items, count).map(Typed::Counts).map_err(wrong)
             }
-            (Kind::Lengths(most), Value::Sequence(items)) => {
+            (Kind::Sizes(most) | Kind::Lengths(most), Value::Sequence(items)) => {
                 let count = |text: &str| Kind::Tokens(1, most).count(text);
                 scalars(items, count).map(Typed::Counts).map_err(wrong)
             }
@@ -181,6 +182,7 @@ impl Kind {
             | Kind::Reals(_)
             | Kind::Words(_)
             | Kind::Counts(..)
+            | Kind::Sizes(_)
             | Kind::Ranges(_)
             | Kind::Section(_)
             | Kind::Each(_) => None,

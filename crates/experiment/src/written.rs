@@ -12,8 +12,8 @@ use crate::table::AUTO;
 use crate::typed::{DATA, Typed};
 use crate::wire::wire_key;
 use crate::{
-    Attention, Bound, Dealt, Element, Experiment, Extension, ModelSource, Pack, Packed, Parameters,
-    Pattern, Scaling, Shape, Sliding, return_word,
+    Attention, Bound, Dealt, Element, Evaluation, Experiment, Extension, ModelSource, Pack, Packed,
+    Parameters, Pattern, Scaling, Shape, Sliding, return_word,
 };
 
 /// A key's path and its value as one writes it.
@@ -38,6 +38,7 @@ const FREE: &[&str] = &[
     "attention.deterministic",
     "memory",
     "every",
+    "evaluation",
     "trace",
     "output",
     "schedule.stop",
@@ -66,7 +67,7 @@ impl Experiment {
 
     /// The keys and values that a run which goes on must share with the run that began: all but
     /// where and how it is computed (`device`, `mesh`, `attention.strategy`, `memory`), how often it reports
-    /// (`every`, `trace`), `output` and `schedule.stop`.
+    /// (`every`, `trace`, `evaluation`), `output` and `schedule.stop`.
     pub fn identity(&self) -> Vec<(String, String)> {
         let free = |key: &str| {
             FREE.iter().any(|free| {
@@ -91,6 +92,7 @@ impl Experiment {
         lines.push("every.log", &[self.every.log]);
         lines.push("every.evaluate", &[self.every.evaluate]);
         lines.push("every.checkpoint", &[self.every.checkpoint]);
+        lines.evaluation(&self.evaluation);
         let traced = Some(&self.trace.steps).filter(|steps| !steps.is_empty());
         lines.push("trace.steps", traced.map(|steps| ranges(steps)).as_slice());
         lines.push("keep", &[self.keep]);
@@ -316,6 +318,16 @@ impl Lines {
             };
             self.push(&format!("{section}.{key}"), &[value]);
         }
+    }
+
+    fn evaluation(&mut self, evaluation: &Evaluation) {
+        let Evaluation { path, lengths, windows, targets, against } = evaluation;
+        let lengths = lengths.as_ref().map(|all| list(all.iter().map(usize::to_string)));
+        self.push("evaluation.path", path.as_deref().map(path_text).as_slice());
+        self.push("evaluation.lengths", lengths.as_slice());
+        self.push("evaluation.windows", &[windows]);
+        self.push("evaluation.targets", targets.as_slice());
+        self.push("evaluation.against", against.as_slice());
     }
 
     fn bound(&mut self, tag: &str, bound: &Bound) {

@@ -16,4 +16,5 @@ pub use config::Config;
 pub use llama::Llama;
 pub use parameters::Specification;
 pub use stage::{Attentions, Harvest, Keep, Pullback, Shard, Stage};
+pub use vocabulary::Judged;
 pub use weights::{Flaw, Weights, WeightsError, fingerprint, load, save, save_file};

@@ -4,7 +4,7 @@ use annulus_ops::{Key, accumulate, normal};
 use candle_core::{Device, Result, Tensor};
 
 use crate::layer::{AttentionHalf, FeedForwardHalf};
-use crate::vocabulary::{Embed, Loss};
+use crate::vocabulary::{Embed, Judged, Loss};
 use crate::{Config, Keep, Shard, Specification, Stage, Weights};
 
 /// A Llama: its stages, in order.
@@ -92,6 +92,11 @@ impl Llama {
         let shard = Shard { keep: Keep::Nothing, ..shard.clone() };
         let x_bsd = run(&self.stages[..self.stages.len() - 1], weights, &shard)?;
         self.head.logits(&x_bsd, weights, &shard)
+    }
+    /// What is said at every target of `shard`, in the order of its rows; `x` [B, S, D] is the output of the stage before the
+    /// last. Logits of a few rows are held at once.
+    pub fn judge(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Vec<Judged>> {
+        self.head.judge(x_bsd, weights, shard)
     }
     /// Floating-point operations of one training step over `tokens` tokens whose masks leave
     /// `pairs` pairs visible in total: 6 per weight and token (embedding lookups excluded), 12 ·

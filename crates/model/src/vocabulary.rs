@@ -3,7 +3,8 @@
 //! Axes: b sequences, s positions of this rank, d hidden size, v vocabulary.
 
 use annulus_ops::{
-    embedding, embedding_backward, linear, linear_cross_entropy, linear_cross_entropy_gradients,
+    IGNORED, embedding, embedding_backward, linear, linear_cross_entropy,
+    linear_cross_entropy_gradients,
 };
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -90,6 +91,57 @@ impl Loss {
         let normed_bsd = self.norm.apply(x_bsd, weights, &shard.pool)?;
         linear(&shard.pool, &normed_bsd, self.head.weight.of(weights)?, None)?.to_dtype(DType::F32)
     }
+}
+
+/// What a model says where a target is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Judged {
+    /// The row of the shard, sequence by sequence.
+    pub row: usize,
+    /// `-log softmax(logits)[target]`, natural log.
+    pub loss: f64,
+    /// The id of the largest logit; of equal ones the smallest.
+    pub said: u32,
+}
+
+impl Loss {
+    /// Every target of `x` [B, S, D]: `chunk` rows of logits at a time.
+    pub(crate) fn judge(
+        &self,
+        x_bsd: &Tensor,
+        weights: &Weights,
+        shard: &Shard,
+    ) -> Result<Vec<Judged>> {
+        let targets: Vec<i64> = shard.targets.flatten_all()?.to_vec1()?;
+        let asked = targets.iter().enumerate().filter(|(_, target)| **target != IGNORED);
+        let asked: Vec<u32> = asked.map(|(row, _)| row as u32).collect();
+        let x_rd = x_bsd.flatten_to(x_bsd.rank() - 2)?;
+        let mut all = Vec::with_capacity(asked.len());
+        for rows in asked.chunks(self.chunk) {
+            let index = Tensor::new(rows, x_rd.device())?;
+            let some_rd = x_rd.index_select(&index, 0)?.unsqueeze(0)?;
+            let logits_rv = self.logits(&some_rd, weights, shard)?.flatten_all()?;
+            let logits: Vec<f32> = logits_rv.to_device(&Device::Cpu)?.to_vec1()?;
+            let vocabulary = logits.len() / rows.len();
+            all.extend(shard.pool.map(rows.len(), |index| {
+                let row = rows[index] as usize;
+                judged(row, &logits[index * vocabulary..][..vocabulary], targets[row] as usize)
+            }));
+        }
+        Ok(all)
+    }
+}
+
+/// One row of logits.
+fn judged(row: usize, logits: &[f32], target: usize) -> Judged {
+    let (mut most, mut said) = (f32::NEG_INFINITY, 0);
+    for (id, &logit) in logits.iter().enumerate() {
+        if logit > most {
+            (most, said) = (logit, id as u32);
+        }
+    }
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
+    Judged { row, loss: sum.ln() - f64::from(logits[target] - most), said }
 }
 
 impl Stage for Loss {

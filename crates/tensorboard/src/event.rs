@@ -34,12 +34,26 @@ pub enum What {
         /// The Markdown.
         text: String,
     },
+    /// A picture under a tag.
+    Image {
+        /// Its name.
+        tag: String,
+        /// Pixels.
+        width: u32,
+        /// Pixels.
+        height: u32,
+        /// The file, as PNG.
+        png: Vec<u8>,
+    },
     /// Something this crate does not write.
     Other,
 }
 
 /// `SessionLog.SessionStatus.START`.
 const START: u64 = 1;
+
+/// `Summary.Image.colorspace` of red, green and blue.
+const RGB: u64 = 3;
 
 /// `DataType.DT_STRING`.
 const STRING: u64 = 7;
@@ -59,6 +73,9 @@ impl Event {
                 event.message(5, &Message::default().message(1, &value))
             }
             What::Text { tag, text } => event.message(5, &text_summary(tag, text)),
+            What::Image { tag, width, height, png } => {
+                event.message(5, &image_summary(tag, [*width, *height], png))
+            }
             What::Other => event,
         }
         .0
@@ -96,12 +113,36 @@ fn text_summary(tag: &str, text: &str) -> Message {
     Message::default().message(1, &value)
 }
 
+/// `Summary { value { tag, image { height, width, colorspace, encoded_image_string } } }`.
+fn image_summary(tag: &str, [width, height]: [u32; 2], png: &[u8]) -> Message {
+    let image = Message::default()
+        .number(1, height.into())
+        .number(2, width.into())
+        .number(3, RGB)
+        .bytes(4, png);
+    let value = Message::default().bytes(1, tag.as_bytes()).message(4, &image);
+    Message::default().message(1, &value)
+}
+
+fn decode_image(tag: String, image: &[u8]) -> Option<What> {
+    let pixels = |field| match find(image, field)? {
+        Some(Value::Number(pixels)) => u32::try_from(pixels).ok(),
+        _ => None,
+    };
+    let (height, width) = (pixels(1)?, pixels(2)?);
+    let Some(Value::Bytes(png)) = find(image, 4)? else { return Some(What::Other) };
+    Some(What::Image { tag, width, height, png: png.to_vec() })
+}
+
 fn decode_summary(summary: &[u8]) -> Option<What> {
     let Some(Value::Bytes(value)) = find(summary, 1)? else { return Some(What::Other) };
     let Some(Value::Bytes(tag)) = find(value, 1)? else { return Some(What::Other) };
     let tag = string(tag)?;
     if let Some(Value::Fixed32(bits)) = find(value, 2)? {
         return Some(What::Scalar { tag, value: f32::from_bits(bits) });
+    }
+    if let Some(Value::Bytes(image)) = find(value, 4)? {
+        return decode_image(tag, image);
     }
     let Some(Value::Bytes(tensor)) = find(value, 8)? else { return Some(What::Other) };
     match find(tensor, 8)? {
@@ -240,6 +281,7 @@ mod tests {
             What::Start,
             What::Scalar { tag: "train/loss".into(), value: -0.25 },
             What::Text { tag: "config".into(), text: "# ünï\n\nlong ".repeat(40) },
+            What::Image { tag: "map".into(), width: 300, height: 2, png: vec![0x89; 200] },
         ];
         for what in whats {
             let event = Event { wall_time: 1e9, step: u64::from(u32::MAX) + 7, what };

@@ -1,4 +1,4 @@
-//! TensorBoard event files, nothing else: scalars and text, records with checksums, a flush that
+//! TensorBoard event files, nothing else: scalars, text and pictures, records with checksums, a flush that
 //! flushes.
 //!
 //! A file is a list of records (`record`), each of them one protocol buffer message `Event`

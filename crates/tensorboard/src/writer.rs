@@ -60,6 +60,17 @@ impl Writer {
         self.write(step, What::Text { tag: tag.to_owned(), text: text.to_owned() })
     }
 
+    /// A picture of so many pixels, as a PNG file has it.
+    pub fn image(
+        &mut self,
+        step: u64,
+        tag: &str,
+        [width, height]: [u32; 2],
+        png: Vec<u8>,
+    ) -> io::Result<()> {
+        self.write(step, What::Image { tag: tag.to_owned(), width, height, png })
+    }
+
     /// Everything so far is on disk.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.flush()?;

@@ -275,7 +275,7 @@ fn config_of(shape: &Shape, vocab_size: usize, dtype: Dtype) -> Config {
 /// The weights a run starts from, f32: read once per process, whatever the ranks.
 pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<Weights> {
     // Masters are f32: a pretrained weight of 32 bits is not narrowed on the way.
-    let wide = Config { dtype: DType::F32, ..config.clone() };
+    let wide = wide(config);
     match pretrained(plan) {
         Some(folder) => {
             let specification = Llama::specification(&wide);
@@ -283,6 +283,11 @@ pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<Weights> {
         }
         None => Ok(Llama::random(&wide, plan.experiment.seed)?),
     }
+}
+
+/// The same model in f32.
+pub(crate) fn wide(config: &Config) -> Config {
+    Config { dtype: DType::F32, ..config.clone() }
 }
 
 /// The folder whose weights a run starts from.

@@ -84,7 +84,7 @@ impl Rank {
     }
 
     /// A stage's output and its way back.
-    fn run<'a>(
+    pub(crate) fn run<'a>(
         &self,
         stage: &'a dyn Stage,
         x: &Tensor,
@@ -145,13 +145,13 @@ impl Rank {
     }
 
     /// Says that this rank is alive, and ends where the run is to stop.
-    fn progress(&self) -> Result<()> {
+    pub(crate) fn progress(&self) -> Result<()> {
         Ok(self.mesh.group(&[Axis::Data, Axis::Sequence]).progress()?)
     }
 }
 
 /// What the first stage gets for an input: it reads tokens.
-fn nothing() -> Result<Tensor> {
+pub(crate) fn nothing() -> Result<Tensor> {
     Ok(Tensor::zeros((), DType::F32, &Device::Cpu)?)
 }
 

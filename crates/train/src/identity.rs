@@ -23,6 +23,13 @@ pub(crate) fn differences(plan: &Plan, saved: &str) -> Result<Vec<String>> {
         .collect())
 }
 
+/// The keys in which the model of `plan` differs from that of a checkpoint.
+pub(crate) fn of_model(plan: &Plan, saved: &str) -> Result<Vec<String>> {
+    let mut differing = differences(plan, saved)?;
+    differing.retain(|text| text.starts_with("`model.") || text.starts_with("`extend."));
+    Ok(differing)
+}
+
 /// The step after which a run ends.
 pub(crate) fn last_step(plan: &Plan) -> u64 {
     let schedule = &plan.experiment.schedule;

@@ -15,6 +15,7 @@ mod finite;
 mod folder;
 mod gradients;
 mod identity;
+mod judge;
 mod lines;
 mod machine;
 mod manifest;
@@ -37,6 +38,7 @@ mod stepwise;
 mod sum;
 mod traced;
 mod train_loop;
+mod trained;
 pub mod verify;
 pub mod whole;
 
@@ -49,6 +51,7 @@ pub use device::{
 };
 pub use error::{Result, TrainError};
 pub use finite::{NonFinite, Origin};
+pub use judge::{Sequences, Verdict, judge};
 pub use machine::check_memory;
 pub use measured::{Measured, Memory, measure, measure_memory};
 pub use open::{plan, rates};
@@ -60,3 +63,4 @@ pub use score::{Scored, Want, score};
 pub use sink::{Notice, Silent, Sink, Value};
 pub use stepwise::{Stepped, Stepper};
 pub use sum::{Partial, Total};
+pub use trained::Trained;

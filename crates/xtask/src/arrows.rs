@@ -20,6 +20,7 @@ const RULES: &[Rule] = &[
     rule("sequence", false, &[]),
     rule("memory", false, &[]),
     rule("tensorboard", false, &[]),
+    rule("figure", false, &[]),
     rule("trace", false, &["sequence"]),
     rule("comm", true, &[]),
     rule("ops", true, &["memory", "sequence"]),
@@ -44,6 +45,7 @@ const RULES: &[Rule] = &[
             "trace",
         ],
     ),
+    rule("evaluation", true, &["data", "experiment", "figure", "model", "tensorboard", "train"]),
     rule(
         "cli",
         true,
@@ -51,6 +53,7 @@ const RULES: &[Rule] = &[
             "attention",
             "comm",
             "data",
+            "evaluation",
             "experiment",
             "hub",
             "model",

@@ -1,0 +1,74 @@
+//! `annulus evaluate`: what a model makes of long sequences.
+
+use std::path::{Path, PathBuf};
+
+use annulus_evaluation::{Files, Perplexity, Subject, perplexity};
+use annulus_experiment::{Override, Plan};
+
+use crate::Done;
+use crate::arguments::{Evaluate, File};
+use crate::check;
+use crate::console::Count;
+use crate::failure::Failure;
+use crate::print;
+
+/// The resolved experiment in a run's folder.
+const RESOLVED: &str = "plan.yaml";
+
+pub(crate) fn run(arguments: &Evaluate) -> Done {
+    let (plan, run) = opened(&arguments.path, &arguments.replacements)?;
+    print::warn_of_device(plan.experiment.device);
+    let subject = Subject::open(&plan, run.as_deref(), crate::train::cores())?;
+    for warning in &subject.warnings {
+        print::say(&format!("warning: {warning}"));
+    }
+    let count = Count::new();
+    let told = |what: &str, done, total| count.show(what, done, total);
+    let found = perplexity(&subject, &told)?;
+    count.finish();
+    let out = arguments.out.clone();
+    let out = out.unwrap_or_else(|| plan.experiment.output.join("evaluation"));
+    let mut files = Files::create(&out, subject.step)?;
+    files.perplexity(&found)?;
+    if arguments.json {
+        print::line(&serde_json::json!(found).to_string());
+    } else {
+        print::line(&table(&found));
+    }
+    for path in &files.written {
+        print::say(&format!("  {}", path.display()));
+    }
+    Ok(0)
+}
+
+/// What a folder of a run, or an experiment, means; and the folder.
+fn opened(path: &Path, replacements: &[Override]) -> Result<(Plan, Option<PathBuf>), Failure> {
+    let (mut file, mut replacements) = (path.to_owned(), replacements.to_vec());
+    let run = path.is_dir().then(|| path.to_owned());
+    if run.is_some() {
+        file = path.join(RESOLVED);
+        // It may have been moved since.
+        let value = path.display().to_string();
+        replacements.push(Override { key: String::from("output"), value });
+    }
+    Ok((check::measured(&File { file, replacements })?, run))
+}
+
+/// By length: loss, and what it gains.
+fn table(found: &Perplexity) -> String {
+    let mut lines =
+        vec![format!("{:>9} {:>9} {:>9} {:>11}  against", "tokens", "loss", "error", "perplexity")];
+    for length in &found.lengths {
+        let (loss, error) = (length.loss.mean, length.loss.standard_error);
+        let difference = length.difference.map_or_else(String::new, |difference| {
+            let (by, error) = (difference.loss.mean, difference.loss.standard_error);
+            format!("{:>7} {by:+.4} ± {error:.4}", difference.against)
+        });
+        let line = format!(
+            "{:>9} {loss:>9.4} {error:>9.4} {:>11.3}  {difference}",
+            length.tokens, length.perplexity
+        );
+        lines.push(line.trim_end().to_owned());
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,117 @@
+//! The folder of an evaluation: JSON, pictures of it, and both again for TensorBoard.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use annulus_figure::{Axis, Curves, Picture, Point, Series};
+use annulus_tensorboard::Writer;
+use annulus_train::{Result, TrainError};
+use serde::Serialize;
+
+use crate::Perplexity;
+use crate::statistics::Mean;
+
+/// A folder that an evaluation is written to, and the names of what was written.
+#[derive(Debug)]
+pub struct Files {
+    folder: PathBuf,
+    events: Writer,
+    step: u64,
+    /// What was written, in order.
+    pub written: Vec<PathBuf>,
+}
+
+impl Files {
+    /// The folder, made where it is missing; `step` is what TensorBoard shows it at.
+    ///
+    /// # Errors
+    /// When it cannot be written to.
+    pub fn create(folder: &Path, step: u64) -> Result<Files> {
+        let events = Writer::create(folder, None).map_err(|error| failed(folder, &error))?;
+        Ok(Files { folder: folder.to_owned(), events, step, written: Vec::new() })
+    }
+
+    /// `perplexity.json`, its curves by length and by position, and scalars.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn perplexity(&mut self, found: &Perplexity) -> Result<()> {
+        self.json("perplexity.json", found)?;
+        for length in &found.lengths {
+            let tag = format!("evaluation/loss/{}", length.tokens);
+            self.scalar(&tag, length.loss.mean)?;
+        }
+        let title = format!(
+            "{}: {} windows, their last {} tokens",
+            found.name, found.windows, found.targets
+        );
+        let points = found.lengths.iter().map(|length| point(length.tokens as f64, length.loss));
+        let y = "loss in nats, with standard errors";
+        self.curves("loss-by-length", &title, Axis::logarithmic("tokens read"), y, points)?;
+        let longest = found.positions.last().map_or(0, |bucket| bucket.to);
+        let title = format!("{}: {} windows of {longest} tokens", found.name, found.windows);
+        let points = found
+            .positions
+            .iter()
+            .map(|bucket| point(f64::midpoint(bucket.from as f64, bucket.to as f64), bucket.loss));
+        self.curves("loss-by-position", &title, Axis::plain("position"), y, points)?;
+        self.flush()
+    }
+
+    fn curves(
+        &mut self,
+        name: &str,
+        title: &str,
+        x: Axis,
+        y: &str,
+        points: impl Iterator<Item = Point>,
+    ) -> Result<()> {
+        let series = vec![Series { name: String::new(), points: points.collect() }];
+        let curves = Curves { title: title.to_owned(), x, y: Axis::plain(y), series };
+        self.picture(name, &curves.picture())
+    }
+
+    /// As SVG, as PNG and in TensorBoard.
+    fn picture(&mut self, name: &str, picture: &Picture) -> Result<()> {
+        let png = picture.to_png().map_err(|error| failed(&self.folder, &error))?;
+        self.write(&format!("{name}.svg"), picture.to_svg().as_bytes())?;
+        self.write(&format!("{name}.png"), &png)?;
+        let (tag, size) = (format!("evaluation/{name}"), [picture.width, picture.height]);
+        let drawn = self.events.image(self.step, &tag, size, png);
+        drawn.map_err(|error| failed(&self.folder, &error))
+    }
+
+    fn scalar(&mut self, tag: &str, value: f64) -> Result<()> {
+        let drawn = self.events.scalar(self.step, tag, value);
+        drawn.map_err(|error| failed(&self.folder, &error))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.events.flush().map_err(|error| failed(&self.folder, &error))
+    }
+
+    fn json(&mut self, name: &str, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string_pretty(value)
+            .map_err(|error| TrainError::Internal(error.to_string()))?;
+        self.write(name, format!("{text}\n").as_bytes())
+    }
+
+    fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.folder.join(name);
+        fs::write(&path, bytes).map_err(|error| failed(&path, &error))?;
+        self.written.push(path);
+        Ok(())
+    }
+}
+
+fn point(x: f64, Mean { mean, standard_error }: Mean) -> Point {
+    Point { x, y: mean, error: standard_error }
+}
+
+fn failed(path: &Path, error: &io::Error) -> TrainError {
+    TrainError::Checkpoint {
+        message: format!("cannot write `{}`: {error}", path.display()),
+        hint: Some("set another folder: `--out FOLDER`".into()),
+    }
+}

@@ -1,0 +1,66 @@
+//! Who is asked: a model's weights, and how its sequences are split.
+
+use std::path::{Path, PathBuf};
+
+use annulus_data::Tokenizer;
+use annulus_experiment::Plan;
+use annulus_model::Weights;
+use annulus_train::{Result, Setup, Trained};
+
+/// Told of what is done, how much of it, of how much.
+pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
+
+/// A model that can be asked at any length.
+#[derive(Debug)]
+pub struct Subject {
+    /// What it is, and what is asked.
+    pub plan: Plan,
+    /// As its layers take them, on the device that computes.
+    pub weights: Weights,
+    /// Where they were read from.
+    pub folder: PathBuf,
+    /// Steps they were trained for in their run.
+    pub step: u64,
+    /// What was wrong with the folder but did not keep it from being read.
+    pub warnings: Vec<String>,
+    /// What texts are read by.
+    pub tokenizer: Tokenizer,
+    /// At the length that is trained on.
+    setup: Setup,
+}
+
+impl Subject {
+    /// The model of `plan` with the newest weights of the folder `run`, or with those that `model.path` names.
+    ///
+    /// # Errors
+    /// When there are no weights, or they are of another model.
+    pub fn open(plan: &Plan, run: Option<&Path>, cores: usize) -> Result<Subject> {
+        let setup = Setup::on_its_device(plan, cores)?;
+        let Trained { weights, folder, step, warnings } = match run {
+            Some(run) => Trained::of_run(plan, &setup, run)?,
+            None => Trained::of_folder(plan, &setup)?,
+        };
+        Ok(Subject {
+            weights: setup.placed(&weights)?,
+            folder,
+            step,
+            warnings,
+            tokenizer: Tokenizer::open(&plan.experiment.data.tokenizer)?,
+            plan: plan.clone(),
+            setup,
+        })
+    }
+
+    /// The same model and the same way to split, for sequences of so many tokens, one at a time.
+    ///
+    /// # Errors
+    /// When sequences of this length cannot be split so.
+    pub fn setup(&self, tokens: usize) -> Result<Setup> {
+        let mut experiment = self.plan.experiment.clone();
+        experiment.data.tokens = tokens;
+        let plan = Plan::new(experiment, Some(self.plan.vocabulary()))?;
+        let Setup { cores, ref processor, .. } = self.setup;
+        let processor = processor.clone();
+        Ok(Setup { processor, micro_batch: 1, dropout: false, ..Setup::new(&plan, cores) })
+    }
+}

@@ -1,0 +1,107 @@
+//! Stretches of a text that all end where they end, however long they are.
+
+use std::sync::Arc;
+
+use annulus_data::{Cache, Records, Sequence};
+use annulus_experiment::{Experiment, Format};
+use annulus_train::{Result, TrainError, cache_folder};
+
+use crate::{Progress, Subject};
+
+/// A target that is left out.
+const IGNORED: i64 = -100;
+
+/// Windows over a text: the last `targets` tokens of each are in no other's.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    cache: Arc<Cache>,
+    /// Where each ends: one past its last target.
+    pub(crate) ends: Vec<u64>,
+    pub(crate) targets: usize,
+}
+
+impl Windows {
+    /// Those that the experiment asks for, spread evenly.
+    pub(crate) fn open(subject: &Subject, progress: Progress<'_>) -> Result<Windows> {
+        let experiment = &subject.plan.experiment;
+        let mut told = |done: u64, total: u64| progress("reading", done as usize, total as usize);
+        let (path, records) = text(experiment)?;
+        let folder = cache_folder(&experiment.output);
+        let cache = Cache::open(&[path], records, &subject.tokenizer, &folder, &mut told)?;
+        let start = first_target(experiment, cache.tokens())?;
+        let (count, targets) = (experiment.evaluation.windows, experiment.evaluated_targets());
+        let longest = *experiment.evaluated_lengths().last().unwrap_or(&experiment.data.tokens);
+        // An input more than the targets: what precedes the first of them.
+        let first = (start + targets as u64).max(longest as u64 + 1);
+        let (needed, last) = (first + ((count - 1) * targets) as u64, cache.tokens());
+        if last < needed {
+            let held_out = if experiment.evaluation.path.is_some() { "" } else { " held out" };
+            let (found, wanted) = (last - start, needed - start);
+            return Err(TrainError::Configuration {
+                message: format!(
+                    "{found} tokens{held_out}: {count} windows of {targets} targets each behind {longest} \
+                     tokens need {wanted}"
+                ),
+                hint: Some(
+                    "give a longer text in `evaluation.path`, or lower `evaluation.windows` or \
+                     `evaluation.targets`"
+                        .into(),
+                ),
+            });
+        }
+        let steps = count as u64 - 1;
+        let ends = (0..count as u64).map(|index| first + (last - first) * index / steps);
+        Ok(Windows { cache: Arc::new(cache), ends: ends.collect(), targets })
+    }
+
+    /// Window `index` as a sequence of `tokens` inputs; all that follow are targets, or the last ones.
+    pub(crate) fn sequence(&self, index: usize, tokens: usize, all: bool) -> Sequence {
+        let mut ids = vec![0; tokens + 1];
+        self.cache.read(self.ends[index] - tokens as u64 - 1, &mut ids);
+        let mut sequence = Sequence::shifted(&ids);
+        if !all {
+            sequence.targets[..tokens - self.targets].fill(IGNORED);
+        }
+        sequence
+    }
+}
+
+/// The text, and what it is made of.
+fn text(experiment: &Experiment) -> Result<(std::path::PathBuf, Records)> {
+    if let Some(path) = &experiment.evaluation.path {
+        let lines = path.extension().is_some_and(|ending| ending == "jsonl");
+        return Ok((path.clone(), if lines { Records::Lines } else { Records::Text }));
+    }
+    let records = match experiment.data.format {
+        Format::Text => Records::Text,
+        Format::Jsonl => Records::Lines,
+        other => {
+            return Err(TrainError::Configuration {
+                message: format!("data of format `{}` is no text to read on in", other.word()),
+                hint: Some("give a text in `evaluation.path`".into()),
+            });
+        }
+    };
+    match &experiment.data.path {
+        Some(path) => Ok((path.clone(), records)),
+        None => Err(TrainError::Configuration {
+            message: "there is no text: neither `evaluation.path` nor `data.path` is given".into(),
+            hint: Some("give a text in `evaluation.path`".into()),
+        }),
+    }
+}
+
+/// The first token that may be a target: of the data of training only what is held out.
+fn first_target(experiment: &Experiment, tokens: u64) -> Result<u64> {
+    let data = &experiment.data;
+    if experiment.evaluation.path.is_some() {
+        return Ok(0);
+    }
+    if data.evaluate == 0 {
+        return Err(TrainError::Configuration {
+            message: "`data.evaluate` is 0: all of `data.path` is trained on".into(),
+            hint: Some("give another text in `evaluation.path`".into()),
+        });
+    }
+    Ok(tokens.saturating_sub((data.evaluate * data.tokens) as u64))
+}

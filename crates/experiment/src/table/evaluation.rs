@@ -1,0 +1,28 @@
+//! The keys under `evaluation`.
+
+use super::Absent::{Is, Means};
+use super::Kind::{Count, Sizes, Text, Tokens};
+use super::{Key, MOST_TOKENS, key};
+
+pub(crate) const EVALUATION: &[Key] = &[
+    key("path", Text, Means("`data.path`"), "a file or folder of texts that were not trained on"),
+    key("lengths", Sizes(MOST_TOKENS), Means("`data.tokens` alone"), "inputs per sequence"),
+    key(
+        "windows",
+        Count(2, 1 << 20),
+        Is("32"),
+        "stretches of the text that are read at every length, each to the same end",
+    ),
+    key(
+        "targets",
+        Tokens(1, MOST_TOKENS),
+        Means("512, or half of the shortest length"),
+        "tokens at the end of a window that are asked for, the same at every length",
+    ),
+    key(
+        "against",
+        Tokens(1, MOST_TOKENS),
+        Means("the shortest length"),
+        "the length that others are compared with, window by window",
+    ),
+];

@@ -1,0 +1,114 @@
+//! Curves with their errors.
+
+use crate::picture::{Align, BLACK, Color, GREY, LETTER};
+use crate::scale::{Scale, number};
+use crate::{Axis, Picture};
+
+const SIZE: [u32; 2] = [960, 600];
+/// Around the field: left, top, right, bottom.
+const EDGES: [f64; 4] = [90.0, 80.0, 30.0, 70.0];
+/// Half of the width of a mark at a point, and of the line at an end of its error.
+const MARK: f64 = 3.0;
+/// Told apart by those who see red and green alike too (Okabe and Ito).
+const COLORS: [Color; 6] = [
+    [0x00, 0x72, 0xb2],
+    [0xd5, 0x5e, 0x00],
+    [0x00, 0x9e, 0x73],
+    [0xcc, 0x79, 0xa7],
+    [0xe6, 0x9f, 0x00],
+    [0x56, 0xb4, 0xe9],
+];
+
+/// A value at a place, and how sure it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Where.
+    pub x: f64,
+    /// What.
+    pub y: f64,
+    /// Half of the line that is drawn through it; 0: none.
+    pub error: f64,
+}
+
+/// A curve.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// What it is called.
+    pub name: String,
+    /// From left to right.
+    pub points: Vec<Point>,
+}
+
+/// Curves over one field.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curves {
+    /// Above the field.
+    pub title: String,
+    /// Below it.
+    pub x: Axis,
+    /// At its left.
+    pub y: Axis,
+    /// The curves.
+    pub series: Vec<Series>,
+}
+
+impl Curves {
+    /// Drawn.
+    pub fn picture(&self) -> Picture {
+        let mut picture = Picture::new(SIZE[0], SIZE[1]);
+        let [left, top, right, bottom] = EDGES;
+        let [width, height] = SIZE.map(f64::from);
+        let (right, bottom) = (width - right, height - bottom);
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let xs = points().map(|point| point.x);
+        let x = Scale::of(xs, self.x.logarithmic, [left, right], 0.03);
+        let ys = points().flat_map(|point| [point.y - point.error, point.y + point.error]);
+        let y = Scale::of(ys, self.y.logarithmic, [bottom, top], 0.08);
+
+        for tick in x.ticks() {
+            let at = x.at(tick);
+            picture.line([at, top], [at, bottom], 1.0, GREY);
+            picture.text([at, bottom + LETTER[1]], &number(tick), Align::Middle);
+        }
+        for tick in y.ticks() {
+            let at = y.at(tick);
+            picture.line([left, at], [right, at], 1.0, GREY);
+            picture.text([left - LETTER[0], at], &number(tick), Align::Right);
+        }
+        picture.line([left, top], [left, bottom], 1.0, BLACK);
+        picture.line([left, bottom], [right, bottom], 1.0, BLACK);
+        picture.text([width / 2.0, LETTER[1]], &self.title, Align::Middle);
+        picture.text([left, top - LETTER[1]], &self.y.label, Align::Left);
+        let below = [f64::midpoint(left, right), height - LETTER[1]];
+        picture.text(below, &self.x.label, Align::Middle);
+        for (index, series) in self.series.iter().enumerate() {
+            let color = COLORS[index % COLORS.len()];
+            draw(&mut picture, series, [x, y], color);
+            if self.series.len() > 1 {
+                let line = top + LETTER[1] * (index as f64 + 1.0);
+                let name = [right - 3.0 * LETTER[0], line];
+                picture.colored(name, &series.name, Align::Right, color);
+                picture.line([right - 2.0 * LETTER[0], line], [right, line], 3.0, color);
+            }
+        }
+        picture
+    }
+}
+
+fn draw(picture: &mut Picture, series: &Series, [x, y]: [Scale; 2], color: Color) {
+    let place = |point: &Point| [x.at(point.x), y.at(point.y)];
+    for pair in series.points.windows(2) {
+        picture.line(place(&pair[0]), place(&pair[1]), 2.0, color);
+    }
+    for point in &series.points {
+        let [u, v] = place(point);
+        picture.fill([u - MARK, v - MARK], [2.0 * MARK, 2.0 * MARK], color);
+        if point.error > 0.0 {
+            let [low, high] = [point.y - point.error, point.y + point.error].map(|end| y.at(end));
+            picture.line([u, low], [u, high], 1.0, color);
+            for end in [low, high] {
+                picture.line([u - MARK, end], [u + MARK, end], 1.0, color);
+            }
+        }
+    }
+}

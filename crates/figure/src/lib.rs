@@ -1,0 +1,15 @@
+//! Curves and heatmaps as pictures: SVG for people who print, PNG for TensorBoard.
+//!
+//! A figure becomes a [`Picture`], a list of shapes; both formats are drawn from that list, so that they cannot differ.
+
+mod canvas;
+mod curves;
+mod heatmap;
+mod picture;
+mod scale;
+mod svg;
+
+pub use curves::{Curves, Point, Series};
+pub use heatmap::Heatmap;
+pub use picture::Picture;
+pub use scale::Axis;

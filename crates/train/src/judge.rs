@@ -1,0 +1,95 @@
+//! What a model says at every target of given sequences, over the ranks that would train on them.
+
+use std::sync::Arc;
+
+use annulus_comm::{Communicator, threads};
+use annulus_data::Sequence;
+use annulus_model::{Judged, Weights};
+
+use crate::backward::nothing;
+use crate::rank::{Micro, Rank};
+use crate::{Result, Setup};
+
+/// What is said at one target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// Where in the sequence: the target follows the input here.
+    pub position: usize,
+    /// Negative log-likelihood of the target, in nats.
+    pub loss: f64,
+    /// The id that is most likely.
+    pub said: u32,
+}
+
+/// The sequences to judge, each as long as the setup says, made when its turn comes.
+pub type Sequences<'a> = &'a (dyn Fn(usize) -> Result<Sequence> + Sync);
+
+/// Every target of `count` sequences, one sequence at a time on every replica: verdicts by sequence, in the order of positions.
+/// `weights` are those of [`Setup::placed`]; `progress` is called once for each sequence.
+///
+/// No logits are held but those of `setup.loss_chunk` targets.
+///
+/// # Errors
+/// Those of the ranks, and of making a sequence.
+pub fn judge(
+    setup: &Setup,
+    weights: &Weights,
+    count: usize,
+    sequences: Sequences<'_>,
+    progress: &(dyn Fn() + Sync),
+) -> Result<Vec<Vec<Verdict>>> {
+    let setup = Arc::new(setup.clone());
+    let options =
+        threads::Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
+    let program = |comm: Arc<dyn Communicator>| -> Result<Vec<(usize, Vec<Verdict>)>> {
+        let rank = setup.rank(comm)?;
+        let leads = rank.uncounted.rank() % setup.sequence == 0;
+        let mut found = Vec::new();
+        for index in (rank.replica()..count).step_by(setup.data) {
+            let micro = rank.micro(0, &[sequences(index)?])?;
+            found.push((index, rank.verdicts(weights, &micro)?));
+            if leads {
+                progress();
+            }
+        }
+        Ok(found)
+    };
+    let mut all = vec![Vec::new(); count];
+    for (index, verdicts) in threads::run(&options, program)?.into_iter().flatten() {
+        all[index].extend(verdicts);
+    }
+    for verdicts in &mut all {
+        verdicts.sort_by_key(|verdict: &Verdict| verdict.position);
+    }
+    Ok(all)
+}
+
+impl Setup {
+    /// `weights` in the type that layers compute in, on the device of this setup: once for all ranks.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn placed(&self, weights: &Weights) -> Result<Weights> {
+        let device = self.device();
+        let placed = weights.iter().map(|(name, weight)| {
+            Ok((name.clone(), weight.to_dtype(self.config.dtype)?.to_device(&device)?))
+        });
+        placed.collect()
+    }
+}
+
+impl Rank {
+    fn verdicts(&self, weights: &Weights, micro: &Micro) -> Result<Vec<Verdict>> {
+        let stages = &self.model.stages;
+        let mut x = nothing()?;
+        // All but the loss.
+        for stage in &stages[..stages.len() - 1] {
+            self.progress()?;
+            (x, _) = self.run(stage.as_ref(), &x, weights, &micro.shard)?;
+        }
+        let positions: Vec<usize> = self.attention.positions().iter().collect();
+        let judged = self.model.judge(&x, weights, &micro.shard)?.into_iter();
+        let verdict = |Judged { row, loss, said }| Verdict { position: positions[row], loss, said };
+        Ok(judged.map(verdict).collect())
+    }
+}

@@ -1,0 +1,81 @@
+//! A run that has trained, asked how long texts go.
+
+use std::path::Path;
+use std::process::Command;
+
+use annulus_tests::runs::Place;
+use annulus_tests::{Ran, root, run};
+use serde_json::Value;
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+
+/// Behind 40 and 96 tokens of the text that was trained on.
+const ASKED: [&str; 4] = [
+    "evaluation.path=text.txt",
+    "evaluation.lengths=[40, 96]",
+    "evaluation.windows=6",
+    "evaluation.targets=16",
+];
+
+fn evaluate(place: &Place, arguments: &[&str]) -> Ran {
+    run(ANNULUS, &place.path(""), &[&["evaluate"], arguments].concat())
+}
+
+fn losses(json: &Value) -> Vec<f64> {
+    let lengths = json["lengths"].as_array().expect("lengths");
+    lengths.iter().map(|length| length["loss"]["mean"].as_f64().expect("a loss")).collect()
+}
+
+#[test]
+fn a_run_and_its_checkpoint_as_a_folder_are_the_same_model_on_any_ranks() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=12", "mesh.sequence=2"]).ended(0);
+    let of_run = evaluate(&place, &[&["run", "--json"], &ASKED[..]].concat());
+    let of_run = losses(&of_run.ended(0).json()[0]);
+    let found = std::fs::read_to_string(place.path("run/evaluation/perplexity.json"));
+    let found: Value = serde_json::from_str(&found.expect("it is there")).expect("JSON");
+    assert_eq!(
+        (losses(&found), &found["ranks"], &found["step"]),
+        (of_run.clone(), &2.into(), &12.into())
+    );
+
+    let model = ["experiment.yaml", "model={path: run/step-12}", "mesh.sequence=3", "--json"];
+    let of_folder = evaluate(&place, &[&model[..], &ASKED[..], &["--out", "elsewhere"]].concat());
+    for (a, b) in losses(&of_folder.ended(0).json()[0]).iter().zip(&of_run) {
+        assert!((a - b).abs() < 1e-5 * b, "{a} {b}");
+    }
+    assert!(place.path("elsewhere/loss-by-length.svg").is_file());
+    let table = evaluate(&place, &[&["run"], &ASKED[..]].concat());
+    assert_eq!(table.ended(0).stdout.lines().count(), 3, "{}", table.stdout);
+    seen_by_tensorboard(&place.path("run/evaluation"));
+}
+
+/// TensorBoard's own reader finds the pictures, at the step of the weights.
+fn seen_by_tensorboard(folder: &Path) {
+    let python = root().join("target/python/tensorboard/bin/python");
+    if !python.exists() {
+        println!("SKIPPED: no {}; `cargo xtask setup python` installs it", python.display());
+        return;
+    }
+    let script = root().join("tests/python/read_events.py");
+    let output = Command::new(python).arg(script).arg(folder).output().expect("python starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let seen: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    // Two evaluations wrote there.
+    let wanted = serde_json::json!([[12, 960, 600], [12, 960, 600]]);
+    assert_eq!(seen["images"]["evaluation/loss-by-length"], wanted);
+}
+
+#[test]
+fn what_has_not_trained_is_not_asked() {
+    let place = Place::new(ANNULUS);
+    let fresh = evaluate(&place, &[&["experiment.yaml"], &ASKED[..]].concat());
+    assert!(fresh.ended(2).stderr.contains("weights are random"), "{}", fresh.stderr);
+    place.train("run", &["schedule.steps=2"]).ended(0);
+    let other = evaluate(&place, &["run", "model.num_hidden_layers=1"]);
+    assert!(other.ended(4).stderr.contains("is of another model"), "{}", other.stderr);
+    let trained_on = evaluate(&place, &["run"]);
+    assert!(trained_on.ended(2).stderr.contains("tokens held out"), "{}", trained_on.stderr);
+    let shorter = evaluate(&place, &[&["run"], &ASKED[..], &["evaluation.targets=41"]].concat());
+    assert!(shorter.ended(2).stderr.contains("at most 40"), "{}", shorter.stderr);
+}
