@@ -51,6 +51,7 @@ fn a_run_and_its_checkpoint_as_a_folder_are_the_same_model_on_any_ranks() {
 }
 
 /// TensorBoard's own reader finds the pictures, at the step of the weights.
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 fn seen_by_tensorboard(folder: &Path) {
     let python = root().join("target/python/tensorboard/bin/python");
     if !python.exists() {
