@@ -1,6 +1,7 @@
 //! `annulus evaluate`: what a model makes of long sequences.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use annulus_evaluation::{Files, Perplexity, Subject, perplexity};
 use annulus_experiment::{Override, Plan};
@@ -10,7 +11,7 @@ use crate::arguments::{Evaluate, File};
 use crate::check;
 use crate::console::Count;
 use crate::failure::Failure;
-use crate::print;
+use crate::{hub, print};
 
 /// The resolved experiment in a run's folder.
 const RESOLVED: &str = "plan.yaml";
@@ -18,6 +19,9 @@ const RESOLVED: &str = "plan.yaml";
 pub(crate) fn run(arguments: &Evaluate) -> Done {
     let (plan, run) = opened(&arguments.path, &arguments.replacements)?;
     print::warn_of_device(plan.experiment.device);
+    if run.is_none() {
+        hub::weights(&plan.experiment, &AtomicBool::new(false))?;
+    }
     let subject = Subject::open(&plan, run.as_deref(), crate::train::cores())?;
     for warning in &subject.warnings {
         print::say(&format!("warning: {warning}"));
