@@ -4,6 +4,7 @@
 use std::fs;
 
 use annulus_sequence::{Heads, Layout, Strategy};
+use annulus_tests::hub::{File, Hub};
 use annulus_tests::runs::Place;
 use annulus_tests::{root, run, shared};
 use serde_json::Value;
@@ -231,6 +232,21 @@ fn experiments_are_read_without_running() {
     ];
     insta::assert_snapshot!(commands.map(|command| shown(&place, command)).concat());
     assert!(!place.path("run").exists(), "nothing was trained");
+}
+
+/// The description of the model comes from the tests' own hub; its tokenizer is not ours to keep.
+#[test]
+fn the_plan_of_a_model_of_the_hub_is_the_one_beside_it() {
+    let model = root().join("tests/fixtures/llama-3.2-1b/config.json");
+    let hub = Hub::new("meta-llama/Llama-3.2-1B", [("config.json", File::read(&model))]);
+    let home = tempfile::tempdir().expect("a scratch folder");
+    let mut command = std::process::Command::new(ANNULUS);
+    let experiment = "experiments/llama-3.2-1b-128k.yaml";
+    command.args(["plan", experiment, "data.tokenizer=bytes"]).current_dir(root());
+    command.env_remove("HF_HUB_OFFLINE");
+    let ran = hub.to(&mut command, home.path());
+    let kept = root().join("experiments/plans/llama-3.2-1b-128k.txt");
+    assert_eq!(ran.ended(0).stdout, fs::read_to_string(kept).expect("the plan"));
 }
 
 #[test]

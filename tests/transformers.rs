@@ -4,7 +4,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use annulus_data::{Cache, Longer, Packed, Packing, Records, Source as _, Tokenizer, Window};
 use annulus_tests::runs::{Place, losses};
 use annulus_tests::{error, root, run, tensors};
 use safetensors::SafeTensors;
@@ -37,6 +39,45 @@ fn logits_are_those_of_transformers() {
             assert!(off < LOGITS, "{name} {split:?}: {off:.1e}");
         }
     }
+}
+
+/// As `apply_chat_template(return_assistant_tokens_mask=True)` says it.
+#[test]
+fn what_is_learned_of_conversations_is_what_transformers_says() {
+    let folder = root().join("tests/fixtures/chat");
+    let tokenizer = folder.join("tokenizer.json");
+    let tokenizer = Tokenizer::open(&tokenizer.to_string_lossy()).expect("a tokenizer");
+    let chats = fs::read_to_string(folder.join("chats.jsonl")).expect("conversations");
+    for environment in ["transformers-4", "transformers-5"] {
+        let theirs = json(&folder.join(format!("{environment}.json")));
+        let theirs = theirs.as_array().expect("a list");
+        assert_eq!(theirs.len(), chats.lines().count());
+        for (line, theirs) in std::iter::zip(chats.lines(), theirs) {
+            let list = |key: &str| serde_json::from_value::<Vec<u32>>(theirs[key].clone());
+            let (ids, mask) = (list("ids").expect("ids"), list("mask").expect("a mask"));
+            let (ours, learned) = learned(&tokenizer, line);
+            assert_eq!(ours, ids, "{environment}: {line}");
+            let learned: Vec<u32> = learned.into_iter().map(u32::from).collect();
+            // What comes first has nothing before it to be learned from.
+            assert_eq!(learned[1..], mask[1..], "{environment}: {line}");
+        }
+    }
+}
+
+/// A conversation's ids, and which of them are targets.
+fn learned(tokenizer: &Tokenizer, line: &str) -> (Vec<u32>, Vec<bool>) {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let file = scratch.path().join("chat.jsonl");
+    fs::write(&file, format!("{line}\n")).expect("a file");
+    let cache = scratch.path().join("cache");
+    let cache = Cache::open(&[file], Records::Chats, tokenizer, &cache, &mut |_, _| ());
+    let cache = Arc::new(cache.expect("a cache"));
+    let tokens = cache.tokens() as usize;
+    let packing = Packing::new(cache, tokens, Longer::Refuse).expect("it fits");
+    let packed = Packed::new(Arc::new(packing), Window::Train, 0, 1, 0).expect("one sequence");
+    let sequence = packed.batch(0).expect("the first").remove(0);
+    let targets = sequence.targets[..tokens - 1].iter().map(|target| *target >= 0);
+    (sequence.inputs, [false].into_iter().chain(targets).collect())
 }
 
 #[test]

@@ -5,12 +5,15 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use serde_json::json;
 use sha1::Digest as _;
+
+use crate::Ran;
 
 /// The commit of everything here.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -112,6 +115,16 @@ impl Hub {
     /// For `HF_ENDPOINT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.itself)
+    }
+
+    /// Runs a command that knows no other hub, and has its home in `home`.
+    pub fn to(&self, command: &mut Command, home: &Path) -> Ran {
+        command.env("HF_ENDPOINT", self.endpoint()).env("HF_HOME", home);
+        command.env("NO_PROXY", "127.0.0.1");
+        for name in ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE"] {
+            command.env_remove(name);
+        }
+        Ran::of(&command.output().expect("the program starts"))
     }
 
     /// Changes a file.

@@ -52,6 +52,8 @@ pub(crate) enum Command {
     /// What is in data
     #[command(subcommand)]
     Data(Data),
+    /// A run's model as a folder of its own, which Hugging Face's programs load
+    Export(crate::export::Export),
     /// What this machine offers, and what is missing
     Doctor(Doctor),
     /// What goes together: every strategy by mask, layout, heads and way back, as Markdown
@@ -377,7 +379,7 @@ fn elements() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1 << 20)
 }
 
-fn tokens(word: &str) -> Result<usize, String> {
+pub(crate) fn tokens(word: &str) -> Result<usize, String> {
     const MOST: u64 = 1 << 40;
     let count = annulus_experiment::tokens(word).filter(|count| (1..=MOST).contains(count));
     let count = count.and_then(|count| usize::try_from(count).ok());

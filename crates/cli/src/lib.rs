@@ -7,6 +7,7 @@ mod console;
 mod data;
 mod doctor;
 mod evaluate;
+mod export;
 mod failure;
 mod hub;
 mod layout;
@@ -56,6 +57,7 @@ pub fn main() -> ExitCode {
         Command::Tokenize(arguments) => tokenize::run(&arguments),
         Command::Tokenizer(Tokenizer::Train(arguments)) => tokenize::train(&arguments),
         Command::Data(Data::Show(arguments)) => data::show(&arguments),
+        Command::Export(arguments) => export::run(&arguments),
         Command::Doctor(arguments) => {
             doctor::run(&arguments);
             Ok(0)

@@ -8,6 +8,7 @@ use crate::cache::{Input, Maker};
 use crate::encode::{Encoder, in_threads};
 use crate::files::{Lines, Utf8, blocks, text_of};
 use crate::header::{HEADER, Header};
+use crate::parquet::{is_parquet, rows};
 use crate::{DataError, Records, Rendered, Tokenizer};
 
 /// Bytes of lines that are encoded together.
@@ -34,14 +35,17 @@ pub(crate) fn build(
         let mut size = 0;
         let mut utf8 = Utf8::new(&input.path);
         let mut texts = Texts::new(input, maker);
+        let rows = maker.records != Records::Text && is_parquet(&input.path);
         blocks(&input.path, &mut |block| {
             hasher.update(block);
             size += block.len() as u64;
             if size > input.size {
                 return Err(DataError::Changed { path: input.path.clone() });
             }
-            let mut push = |text: &str| texts.push(text, &mut ids);
-            utf8.push(block, &mut push).map_err(|error| error.in_file(&input.path))?;
+            if !rows {
+                let mut push = |text: &str| texts.push(text, &mut ids);
+                utf8.push(block, &mut push).map_err(|error| error.in_file(&input.path))?;
+            }
             done += block.len() as u64;
             progress(done, total);
             Ok(())
@@ -50,6 +54,9 @@ pub(crate) fn build(
             return Err(DataError::Changed { path: input.path.clone() });
         }
         utf8.finish()?;
+        if rows {
+            texts.rows(input, maker.records, &mut ids)?;
+        }
         texts.finish(&mut ids).map_err(|error| error.in_file(&input.path))?;
     }
     ids.finish(key)?;
@@ -87,6 +94,21 @@ impl<'a> Texts<'a> {
             }
             Texts::Lines { lines, waiting } => {
                 lines.push(text, &mut |number, line| waiting.push(number, line, ids))
+            }
+        }
+    }
+
+    /// What `push` is for a file of columns, whose rows do not come one after the other.
+    fn rows(
+        &mut self,
+        input: &Input,
+        records: Records,
+        ids: &mut Ids<'_>,
+    ) -> Result<(), DataError> {
+        match self {
+            Texts::Whole { .. } => Ok(()),
+            Texts::Lines { waiting, .. } => {
+                rows(&input.path, records, &mut |number, row| waiting.push(number, row, ids))
             }
         }
     }

@@ -57,6 +57,14 @@ pub enum DataError {
         /// Whether it should be a conversation.
         chat: bool,
     },
+    /// A file that is no parquet file, or has no column that is wanted.
+    #[error("`{path}` is no usable parquet file: {message}", path = path.display())]
+    Parquet {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
     /// A file that was written to while it was read.
     #[error("`{path}` changed while it was read", path = path.display())]
     Changed {
@@ -266,6 +274,9 @@ impl DataError {
             }
             DataError::Line { message, chat, .. } => {
                 return Some(of_line(message, *chat).to_owned());
+            }
+            DataError::Parquet { .. } => {
+                "texts are read from a column `text`, conversations from a column `messages`"
             }
             DataError::NoCache { .. } => "make it anew with `annulus tokenize`",
             DataError::Special { .. } => "use the tokenizer that came with the model",

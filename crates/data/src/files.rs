@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::{DataError, Records};
+use crate::{DataError, Records, parquet};
 
 /// What files of text end in; a file that is named itself may end in anything.
 const TEXT: [&str; 8] = ["txt", "md", "rs", "py", "cu", "cuh", "yaml", "toml"];
 
-/// What files of lines end in.
-const LINES: [&str; 1] = ["jsonl"];
+/// What files of lines end in, and of rows that are read as such.
+const LINES: [&str; 2] = ["jsonl", parquet::ENDING];
 
 /// A file that marks a folder of things that can be made again (bford.info/cachedir).
 const CACHE_MARK: &str = "CACHEDIR.TAG";

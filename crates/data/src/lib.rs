@@ -2,6 +2,7 @@
 
 mod batches;
 mod build;
+mod bytes;
 mod cache;
 mod chat;
 mod encode;
@@ -9,6 +10,7 @@ mod error;
 mod files;
 mod header;
 mod packed;
+mod parquet;
 mod random;
 mod recall;
 mod shard;
@@ -21,6 +23,7 @@ mod train;
 mod windows;
 
 pub use batches::Batches;
+pub use bytes::{ByteTokenizer, byte_tokenizer};
 pub use cache::{Cache, Records};
 pub use chat::{Chat, Rendered};
 pub use error::DataError;

@@ -161,6 +161,13 @@ impl Tokenizer {
         Ok(())
     }
 
+    /// The tokens that begin and end a document, as text, where a `tokenizer.json` has them.
+    pub fn special(&self) -> (Option<String>, Option<String>) {
+        let Tokenizer::Json(json) = self else { return (None, None) };
+        let text = |id: Option<&u32>| json.inner.id_to_token(*id?);
+        (text(json.before.last()), text(json.after.first()))
+    }
+
     /// What precedes a document, the first or another.
     pub fn before(&self, first: bool) -> &[u32] {
         match self {

@@ -14,6 +14,7 @@ use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
 use crate::files::{Lines, Utf8, blocks, line_error, list, text_of};
+use crate::parquet::{is_parquet, rows};
 use crate::{DataError, Records};
 
 /// What follows every document.
@@ -114,6 +115,9 @@ fn read(file: &Path, records: Records, send: &SyncSender<String>) -> Result<(), 
     let mut of_line = |number, line: &str| {
         whole(&text_of(line).map_err(|message| line_error(file, number, message))?)
     };
+    if records == Records::Lines && is_parquet(file) {
+        return rows(file, records, &mut of_line);
+    }
     blocks(file, &mut |block| {
         utf8.push(block, &mut |text| {
             if records == Records::Lines {

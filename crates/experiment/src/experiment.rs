@@ -241,7 +241,7 @@ words!(Longer { Refuse = "refuse", Cut = "cut", Drop = "drop" });
 pub enum Format {
     /// Plain text.
     Text,
-    /// A line, a JSON object with `text`.
+    /// A line, a JSON object with `text`; or a parquet file's row.
     Jsonl,
     /// A line, a JSON object with `messages`, of which the assistant's are learned.
     Chat,

@@ -11,6 +11,7 @@ mod data;
 mod device;
 mod error;
 mod evaluate;
+mod export;
 mod finite;
 mod folder;
 mod gradients;
@@ -50,6 +51,7 @@ pub use device::{
     warning as device_warning,
 };
 pub use error::{Result, TrainError};
+pub use export::Checkpoint;
 pub use finite::{NonFinite, Origin};
 pub use judge::{Sequences, Verdict, judge};
 pub use machine::check_memory;

@@ -2,6 +2,8 @@
 //! the same logits. What they computed is kept in `tests/fixtures`, so that tests compare with it
 //! without Python.
 
+mod round;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +70,9 @@ const FIXTURES: [(&str, &[&str]); 6] = [
     ),
 ];
 
+/// Where transformers is, in two generations.
+const ENVIRONMENTS: [&str; 2] = ["transformers-4", "transformers-5"];
+
 /// The files of a checkpoint that transformers reads.
 const FILES: [&str; 3] = ["config.json", "generation_config.json", "model.safetensors"];
 
@@ -85,15 +90,23 @@ pub(crate) fn run() -> Result<()> {
     for (name, changes) in FIXTURES {
         let model = root().join("tests/fixtures").join(name);
         train(&experiment, changes, &scratch.join(name), &model)?;
-        for environment in ["transformers-4", "transformers-5"] {
+        let exported = round::export(&scratch.join(name))?;
+        for environment in ENVIRONMENTS {
             let theirs = scratch.join(format!("{name}-{environment}.safetensors"));
-            compare(environment, &model, &theirs)?;
+            let saved = round::saved(environment, &exported)?;
+            let beside =
+                |folder: &Path| folder.with_extension(format!("{environment}.safetensors"));
+            let models = [&exported, &saved].map(|folder| (folder.clone(), beside(folder)));
+            let mut pairs = vec![(&*model, &*theirs)];
+            pairs.extend(models.iter().map(|(folder, out)| (&**folder, &**out)));
+            compare(environment, &pairs)?;
             // The newest is the one that is kept.
             let golden = model.join("golden.safetensors");
             fs::copy(&theirs, &golden).with_context(|| golden.display().to_string())?;
         }
     }
-    Ok(())
+    ENVIRONMENTS.iter().try_for_each(|environment| round::chats(environment))?;
+    round::versions(&ENVIRONMENTS)
 }
 
 /// Trains in `output` and copies the last checkpoint's model to `model`.
@@ -111,17 +124,32 @@ fn train(experiment: &Path, changes: &[&str], output: &Path, model: &Path) -> Re
     Ok(())
 }
 
-/// Fails where the logits of transformers, which go to `theirs`, are not the program's.
-fn compare(environment: &str, model: &Path, theirs: &Path) -> Result<()> {
-    let python = root().join("target/python").join(environment).join("bin/python");
-    let script = |name: &str| root().join("crates/xtask/python").join(name);
-    let ours = theirs.with_extension("ours");
-    let words = |paths: &[&Path]| paths.iter().map(PathBuf::from).collect::<Vec<PathBuf>>();
-    tool::run(&python, &words(&[&script("logits.py"), model, theirs]))?;
-    let mut score = words(&[Path::new("score"), Path::new("--model"), model]);
-    score.extend(words(&[Path::new("--tokens"), theirs, Path::new("--out"), &ours]));
-    tool::run(tool::program("debug", "annulus")?, &score)?;
-    let mut agree = words(&[&script("agree.py"), &ours, theirs]);
-    agree.push(LIMIT.into());
+/// Fails where the logits of transformers, which go to the second path of each pair, are not the program's of
+/// the model in the first.
+fn compare(environment: &str, models: &[(&Path, &Path)]) -> Result<()> {
+    let python = python(environment);
+    let mut logits = vec![script("logits.py")];
+    let mut agree = vec![script("agree.py"), LIMIT.into()];
+    for (model, theirs) in models {
+        let ours = theirs.with_extension("ours");
+        logits.extend([model.to_path_buf(), theirs.to_path_buf()]);
+        agree.extend([ours, theirs.to_path_buf()]);
+    }
+    tool::run(&python, &logits)?;
+    for (model, theirs) in models {
+        let ours = theirs.with_extension("ours");
+        let named = [("--model", *model), ("--tokens", *theirs), ("--out", &*ours)];
+        let named = named.map(|(name, path)| [PathBuf::from(name), path.to_path_buf()]);
+        let words = [&[PathBuf::from("score")][..], &named.concat()].concat();
+        tool::run(tool::program("debug", "annulus")?, &words)?;
+    }
     tool::run(&python, &agree)
+}
+
+fn python(environment: &str) -> PathBuf {
+    root().join("target/python").join(environment).join("bin/python")
+}
+
+fn script(name: &str) -> PathBuf {
+    root().join("crates/xtask/python").join(name)
 }

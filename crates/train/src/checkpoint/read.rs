@@ -59,6 +59,12 @@ pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
     })
 }
 
+/// The checkpoint in `folder`, which must be whole.
+pub(crate) fn opened(folder: &Path) -> Result<Found> {
+    let refused = |message| TrainError::Checkpoint { message, hint: None };
+    Ok(Found { folder: folder.to_owned(), state: open(folder).map_err(refused)? })
+}
+
 /// The step that `LATEST` names.
 fn named(output: &Path) -> Option<u64> {
     let name = std::fs::read_to_string(output.join(LATEST)).ok()?;

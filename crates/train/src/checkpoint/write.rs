@@ -20,7 +20,8 @@ const SHARD_BYTES: u64 = 5 << 30;
 /// The tokenizer, under the name that `transformers` looks for.
 const TOKENIZER: &str = "tokenizer.json";
 /// What may lie beside it.
-const BESIDE_TOKENIZER: [&str; 2] = ["tokenizer_config.json", "special_tokens_map.json"];
+const BESIDE_TOKENIZER: [&str; 3] =
+    ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
 
 /// What a checkpoint is made of.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,34 @@
+//! `annulus export`: a run's model as a folder of its own.
+
+use std::path::PathBuf;
+
+use annulus_train::Checkpoint;
+use clap::Args;
+
+use crate::arguments::tokens;
+use crate::{Done, print};
+
+#[derive(Args, Debug)]
+pub(crate) struct Export {
+    /// A run's folder, or the `step-N` in it
+    run: PathBuf,
+    /// The folder to make; it must not exist
+    #[arg(long)]
+    out: PathBuf,
+    /// The most bytes of a file of weights, as in 5G
+    #[arg(long, value_parser = tokens, default_value = "5G")]
+    shard: usize,
+}
+
+pub(crate) fn run(arguments: &Export) -> Done {
+    let Export { run, out, shard } = arguments;
+    let checkpoint = Checkpoint::open(run)?;
+    for warning in checkpoint.warnings() {
+        print::say(&format!("warning: {warning}"));
+    }
+    let weights = checkpoint.weights()?;
+    let files = checkpoint.export(&weights, out, *shard as u64)?;
+    let (from, to) = (checkpoint.folder().display(), out.display());
+    print::say(&format!("{from} is in {to}: {}", files.join(", ")));
+    Ok(0)
+}

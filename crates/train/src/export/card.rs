@@ -1,0 +1,119 @@
+//! The model card: what the model is, how it was made, and how to make it again, all of it from what the
+//! run wrote down.
+
+use std::fmt::Write as _;
+
+use annulus_experiment::ModelSource;
+use annulus_model::Weights;
+use candle_core::DType;
+
+use super::Checkpoint;
+
+pub(super) const NAME: &str = "README.md";
+
+/// What is said of a run's values, by tag.
+const VALUES: [(&str, &str); 4] = [
+    ("train/loss", "training loss (nats per token)"),
+    ("evaluate/loss", "validation loss (nats per token)"),
+    ("evaluate/bigram_entropy", "bigram entropy of the same text"),
+    ("evaluate/accuracy", "recall accuracy"),
+];
+
+/// The text of the card.
+pub(super) fn card(checkpoint: &Checkpoint, weights: &Weights) -> String {
+    let mut text = front(checkpoint);
+    let name = &checkpoint.experiment.name;
+    let _ = write!(text, "# {name}\n\n{}\n\n", lead(checkpoint));
+    table(&mut text, &facts(checkpoint, weights));
+    text.push_str(
+        "\n```python\nfrom transformers import AutoModelForCausalLM\n\
+         model = AutoModelForCausalLM.from_pretrained(\"FOLDER\")\n```\n\n\
+         ## How it was made\n\n`annulus train` of this experiment, all defaults written out:\n\n",
+    );
+    fenced(&mut text, "yaml", &checkpoint.experiment.to_yaml());
+    if let Some(manifest) = &checkpoint.manifest {
+        text.push_str("\n## Manifest\n\nHashes are BLAKE3, times seconds since 1970.\n\n");
+        fenced(&mut text, "json", &manifest.text());
+    }
+    text
+}
+
+/// What the hub reads.
+fn front(checkpoint: &Checkpoint) -> String {
+    let mut text = String::from("---\nlibrary_name: transformers\npipeline_tag: text-generation\n");
+    if let Some((repository, revision)) = checkpoint.base() {
+        let _ = writeln!(text, "base_model: {repository}\nbase_model_revision: {revision}");
+    }
+    text.push_str("tags:\n- annulus\n- long-context\n---\n\n");
+    text
+}
+
+fn lead(checkpoint: &Checkpoint) -> String {
+    let (experiment, shape) = (&checkpoint.experiment, &checkpoint.shape);
+    let (tokens, ranks) = (experiment.data.tokens, experiment.mesh.sequence);
+    let family = shape.model_type.word();
+    let split = match ranks {
+        1 => "on one rank".to_owned(),
+        _ => format!(
+            "each split over {ranks} ranks ({}), attention exact",
+            experiment.attention.strategy.name()
+        ),
+    };
+    format!("A `{family}` trained on sequences of {tokens} tokens, {split}.")
+}
+
+fn facts(checkpoint: &Checkpoint, weights: &Weights) -> Vec<(String, String)> {
+    let (experiment, shape) = (&checkpoint.experiment, &checkpoint.shape);
+    let parameters: usize = weights.values().map(candle_core::Tensor::elem_count).sum();
+    let dtype = if checkpoint.dtype() == DType::BF16 { "bfloat16" } else { "float32" };
+    let mut facts = vec![
+        ("parameters".to_owned(), format!("{parameters}, {dtype}")),
+        (
+            "layers".to_owned(),
+            format!("{} of width {}", shape.num_hidden_layers, shape.hidden_size),
+        ),
+        (
+            "heads".to_owned(),
+            format!(
+                "{} over {} of {}",
+                shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim
+            ),
+        ),
+        ("rotary frequencies".to_owned(), shape.rope.scaling.word().to_owned()),
+        ("started from".to_owned(), start(checkpoint)),
+        ("trained".to_owned(), format!("{} steps, {} tokens", checkpoint.step, checkpoint.tokens)),
+    ];
+    if let Some(positions) = shape.max_position_embeddings {
+        facts.insert(3, ("positions".to_owned(), positions.to_string()));
+    }
+    if let Some(path) = &experiment.data.path {
+        facts.push(("data".to_owned(), format!("`{}`", path.display())));
+    }
+    let last = &checkpoint.record.last;
+    let values = VALUES.iter().filter_map(|(tag, what)| Some((what, last.get(*tag)?)));
+    facts.extend(values.map(|(what, value)| ((*what).to_owned(), format!("{value:.4}"))));
+    facts
+}
+
+fn start(checkpoint: &Checkpoint) -> String {
+    match &checkpoint.experiment.model.source {
+        ModelSource::Folder { path, hub, .. } => {
+            format!("`{}`", hub.clone().unwrap_or_else(|| path.display().to_string()))
+        }
+        ModelSource::Inline(_) => format!("fresh weights, seed {}", checkpoint.experiment.seed),
+    }
+}
+
+fn table(text: &mut String, rows: &[(String, String)]) {
+    text.push_str("| | |\n| --- | --- |\n");
+    for (key, value) in rows {
+        let _ = writeln!(text, "| {key} | {} |", value.replace('|', "\\|"));
+    }
+}
+
+/// A block of code, whatever it holds.
+fn fenced(text: &mut String, language: &str, code: &str) {
+    let longest = code.split(|letter| letter != '`').map(str::len).max().unwrap_or_default();
+    let fence = "`".repeat(longest.max(2) + 1);
+    let _ = writeln!(text, "{fence}{language}\n{}\n{fence}", code.trim_end());
+}

@@ -1,0 +1,167 @@
+//! A run's model as a folder of its own, which `transformers` and whatever reads its format loads:
+//! made aside, and there only when it is whole.
+
+mod card;
+mod tokenizer;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use annulus_experiment::{Experiment, ModelSource, Shape, parse, read_config};
+use annulus_model::{Llama, Weights};
+use candle_core::DType;
+
+use crate::checkpoint::{Found, newest, opened};
+use crate::folder::{failure, sync_folder, write_atomically};
+use crate::lines::read_lines;
+use crate::manifest::Manifest;
+use crate::recorder::Record;
+use crate::{Result, TrainError, model_config};
+
+/// What is copied as it is, where a checkpoint has it.
+const COPIED: [&str; 6] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+];
+
+/// A checkpoint that is whole, and what its run says of itself.
+#[derive(Debug)]
+pub struct Checkpoint {
+    folder: PathBuf,
+    step: u64,
+    tokens: u64,
+    experiment: Experiment,
+    shape: Shape,
+    manifest: Option<Manifest>,
+    record: Record,
+    warnings: Vec<String>,
+}
+
+impl Checkpoint {
+    /// Of a run's folder the newest one that is whole; or the folder of one.
+    ///
+    /// # Errors
+    /// No checkpoint there, or none that is whole.
+    pub fn open(path: &Path) -> Result<Checkpoint> {
+        let (found, warnings) = if path.join(crate::checkpoint::STATE).is_file() {
+            (Some(opened(path)?), Vec::new())
+        } else {
+            newest(path)?
+        };
+        let Some(Found { folder, state }) = found else {
+            return Err(TrainError::Checkpoint {
+                message: format!("no checkpoint in `{}`", path.display()),
+                hint: Some("give a run's folder, or the `step-N` in it".into()),
+            });
+        };
+        let shape = read_config(&folder)?;
+        let experiment = parse("state.json", &state.experiment, &[])?;
+        let run = folder.parent().unwrap_or(Path::new("")).to_owned();
+        let lines = read_lines(&run).map_err(|error| failure("read", &run, &error))?;
+        let lines: Vec<_> = lines.into_iter().filter(|line| line.step <= state.step).collect();
+        Ok(Checkpoint {
+            step: state.step,
+            tokens: state.tokens,
+            manifest: Manifest::read(&run),
+            record: Record::of(&lines),
+            folder,
+            experiment,
+            shape,
+            warnings,
+        })
+    }
+
+    /// The folder it is in.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The experiment of its run, as it was resolved.
+    pub fn experiment(&self) -> &Experiment {
+        &self.experiment
+    }
+
+    /// Newer ones that are not whole.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Its weights, as they are stored.
+    ///
+    /// # Errors
+    /// Weights that are not config.json's model's.
+    pub fn weights(&self) -> Result<Weights> {
+        let config = model_config(&self.shape, self.experiment.model.dtype)?;
+        Ok(annulus_model::load(&self.folder, &Llama::specification(&config), config.dtype)?)
+    }
+
+    /// Makes `out`, a folder with these weights, cut into files of at most `shard_bytes`.
+    ///
+    /// # Errors
+    /// `out` exists, or cannot be written: then nothing of it is left.
+    pub fn export(&self, weights: &Weights, out: &Path, shard_bytes: u64) -> Result<Vec<String>> {
+        let name = out.file_name().filter(|_| fs::symlink_metadata(out).is_err());
+        let Some(name) = name else {
+            return Err(TrainError::Checkpoint {
+                message: format!("`{}` exists already", out.display()),
+                hint: Some("give a folder that does not exist yet".into()),
+            });
+        };
+        let parent = match out.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let aside = parent.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+        let failed = |error| failure("write", out, &error);
+        let write = || {
+            fs::create_dir(&aside).map_err(failed)?;
+            let mut files = annulus_model::save(&aside, weights, shard_bytes)?;
+            files.extend(self.write_texts(&aside, weights).map_err(failed)?);
+            sync_folder(&aside).map_err(failed)?;
+            fs::rename(&aside, out).map_err(failed)?;
+            sync_folder(parent).map_err(failed)?;
+            Ok(files)
+        };
+        write().inspect_err(|_| {
+            // The first error says what is wrong.
+            let _ = fs::remove_dir_all(&aside);
+        })
+    }
+
+    /// Everything but weights; their names.
+    fn write_texts(&self, folder: &Path, weights: &Weights) -> std::io::Result<Vec<String>> {
+        let mut files = Vec::new();
+        let has = |name: &&str| self.folder.join(name).is_file();
+        for name in COPIED.iter().copied().filter(has) {
+            fs::copy(self.folder.join(name), folder.join(name))?;
+            files.push(name.to_owned());
+        }
+        for (name, text) in tokenizer::missing(folder, &self.experiment, &self.shape)? {
+            write_atomically(&folder.join(name), text.as_bytes())?;
+            files.push(name.to_owned());
+        }
+        let card = card::card(self, weights);
+        write_atomically(&folder.join(card::NAME), card.as_bytes())?;
+        files.push(card::NAME.to_owned());
+        Ok(files)
+    }
+
+    /// What the model was before, where it was one of the hub: `owner/name` and a revision.
+    fn base(&self) -> Option<(&str, &str)> {
+        let ModelSource::Folder { hub: Some(hub), .. } = &self.experiment.model.source else {
+            return None;
+        };
+        hub.strip_prefix("hf://")?.split_once('@')
+    }
+
+    fn dtype(&self) -> DType {
+        match self.experiment.model.dtype {
+            annulus_experiment::Dtype::F32 => DType::F32,
+            annulus_experiment::Dtype::Bf16 => DType::BF16,
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The tokenizer's files that a run need not have had: those of bytes, and the one that says how to read
+//! a `tokenizer.json`.
+
+use std::io;
+use std::path::Path;
+
+use annulus_data::{Tokenizer, byte_tokenizer};
+use annulus_experiment::{Experiment, Format, Shape};
+use serde_json::json;
+
+const TOKENIZER: &str = "tokenizer.json";
+const CONFIG: &str = "tokenizer_config.json";
+
+/// What `folder` lacks: names and texts.
+pub(super) fn missing(
+    folder: &Path,
+    experiment: &Experiment,
+    shape: &Shape,
+) -> io::Result<Vec<(&'static str, String)>> {
+    let text = matches!(experiment.data.format, Format::Text | Format::Jsonl | Format::Chat);
+    if !text || folder.join(CONFIG).is_file() {
+        return Ok(Vec::new());
+    }
+    let mut files = Vec::new();
+    let (begin, end);
+    if folder.join(TOKENIZER).is_file() {
+        let path = folder.join(TOKENIZER);
+        let tokenizer = Tokenizer::open(&path.to_string_lossy()).map_err(io::Error::other)?;
+        (begin, end) = tokenizer.special();
+    } else if let Some(bytes) = byte_tokenizer(shape.vocab_size.unwrap_or_default()) {
+        files.push((TOKENIZER, bytes.text));
+        (begin, end) = (None, bytes.end);
+    } else {
+        return Ok(files);
+    }
+    let mut config = json!({
+        // Any other class brings steps of its own.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": false,
+    });
+    for (key, token) in [("bos_token", begin), ("eos_token", end)] {
+        if let Some(token) = token {
+            config[key] = json!(token);
+        }
+    }
+    if let Some(positions) = shape.max_position_embeddings {
+        config["model_max_length"] = json!(positions);
+    }
+    files.push((CONFIG, format!("{config:#}\n")));
+    Ok(files)
+}

@@ -1,0 +1,149 @@
+//! A run's model as a folder of its own: complete, whole or not there, and the same model.
+
+use std::fs;
+use std::path::Path;
+
+use annulus_data::{Records, Tokenizer, train_tokenizer};
+use annulus_tests::runs::{Place, contents, flip};
+use annulus_tests::{Ran, run, tensors};
+use serde_json::Value;
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+
+fn export(place: &Place, arguments: &[&str]) -> Ran {
+    run(ANNULUS, &place.path(""), &[&["export"], arguments].concat())
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable"));
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("a file")).expect("JSON")
+}
+
+/// Ids for the model to score.
+fn ids(place: &Place) {
+    let ids = candle_core::Tensor::arange(0i64, 32, &candle_core::Device::Cpu)
+        .and_then(|ids| ids.reshape((1, 32)))
+        .expect("on the CPU");
+    safetensors::serialize_to_file([("input_ids", &ids)], None, &place.path("ids"))
+        .expect("a file");
+}
+
+/// The logits of the model in `folder`.
+fn logits(place: &Place, folder: &str) -> Vec<f64> {
+    let arguments = ["score", "--model", folder, "--tokens", "ids", "--out", "out"];
+    run(ANNULUS, &place.path(""), &arguments).ended(0);
+    tensors(&place.path("out"))["logits"].clone()
+}
+
+#[test]
+fn a_run_of_bytes_becomes_a_folder_that_says_how_it_was_made() {
+    let place = Place::new(ANNULUS);
+    ids(&place);
+    place.train("run", &["schedule.steps=4"]).ended(0);
+    export(&place, &["run", "--out", "model"]).ended(0);
+    let files = [
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
+    assert_eq!(names(&place.path("model")), files);
+    assert_eq!(logits(&place, "model"), logits(&place, "run/step-4"));
+    let card = fs::read_to_string(place.path("model/README.md")).expect("a card");
+    let plan = fs::read_to_string(place.path("run/plan.yaml")).expect("the plan");
+    let manifest = fs::read_to_string(place.path("run/manifest.json")).expect("the manifest");
+    for part in [
+        "---\nlibrary_name: transformers\n",
+        "# tiny\n\nA `llama` trained on sequences of 48 tokens, each split over 3 ranks (striped)",
+        "| trained | 4 steps, 384 tokens |",
+        "| started from | fresh weights, seed 3 |",
+        "| validation loss (nats per token) | ",
+        &plan,
+        &manifest,
+    ] {
+        assert!(card.contains(part), "{part}\nis not in\n{card}");
+    }
+    let tokenizer = place.path("model/tokenizer.json");
+    let tokenizer = Tokenizer::open(&tokenizer.to_string_lossy()).expect("a tokenizer");
+    let mut found = Vec::new();
+    tokenizer.encode("alpha;\n", &mut |ids| found.extend_from_slice(ids)).expect("a text");
+    assert_eq!(found, b"alpha;\n".map(u32::from));
+    let config = json(&place.path("model/tokenizer_config.json"));
+    assert_eq!(
+        (&config["eos_token"], &config["model_max_length"]),
+        (&"<|endoftext|>".into(), &48.into())
+    );
+}
+
+#[test]
+fn weights_are_cut_and_any_checkpoint_is_exported() {
+    let place = Place::new(ANNULUS);
+    ids(&place);
+    let tokenizer = place.path("tokenizer.json");
+    train_tokenizer(&[place.path("text.txt")], Records::Text, 300, &tokenizer)
+        .expect("a tokenizer");
+    place.write("chat_template.jinja", "{{ messages }}");
+    let changes =
+        ["schedule.steps=3", "data.tokenizer=tokenizer.json", "model.dtype=bf16", "data.tokens=24"];
+    place.train("run", &changes).ended(0);
+    export(&place, &["run/step-2", "--out", "model", "--shard", "8k"]).ended(0);
+    let files = names(&place.path("model"));
+    let shards: Vec<_> = files.iter().filter(|name| name.ends_with(".safetensors")).collect();
+    assert!(shards.len() > 3, "{files:?}");
+    assert_eq!(*shards[0], format!("model-00001-of-{:05}.safetensors", shards.len()));
+    for name in ["model.safetensors.index.json", "chat_template.jinja", "tokenizer.json"] {
+        assert!(files.iter().any(|file| file == name), "{files:?}");
+    }
+    assert_eq!(logits(&place, "model"), logits(&place, "run/step-2"));
+    assert_ne!(logits(&place, "model"), logits(&place, "run/step-3"));
+    assert_eq!(json(&place.path("model/config.json"))["dtype"], "bfloat16");
+    let card = fs::read_to_string(place.path("model/README.md")).expect("a card");
+    assert!(
+        card.contains(", bfloat16 |") && card.contains("| trained | 2 steps, 96 tokens |"),
+        "{card}"
+    );
+    // What was exported is trained on like any other folder.
+    let again = [
+        "model={ path: model }",
+        "schedule.steps=2",
+        "data.tokenizer=model/tokenizer.json",
+        "data.tokens=24",
+    ];
+    place.train("again", &again).ended(0);
+}
+
+#[test]
+fn nothing_is_written_over_and_nothing_half() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=2"]).ended(0);
+    let before = contents(&place.path("run"));
+    let ran = export(&place, &["run", "--out", "run"]);
+    assert!(ran.ended(4).stderr.contains("`run` exists already\nhint: "), "{}", ran.stderr);
+    let ran = export(&place, &["nowhere", "--out", "model"]);
+    assert!(ran.ended(4).stderr.contains("nowhere"), "{}", ran.stderr);
+    let ran = export(&place, &["run", "--out", "nowhere/model"]);
+    assert!(ran.ended(4).stderr.contains("nowhere/model"), "{}", ran.stderr);
+    assert!(contents(&place.path("run")) == before);
+    // The newest is damaged: the one before is taken, and that is said.
+    flip(&place.path("run/step-2/model.safetensors"));
+    let ran = export(&place, &["run", "--out", "model"]);
+    assert!(
+        ran.ended(0).stderr.contains("warning: checkpoint `run/step-2` is refused"),
+        "{}",
+        ran.stderr
+    );
+    let ran = export(&place, &["run/step-2", "--out", "other"]);
+    assert!(ran.ended(4).stderr.contains("`model.safetensors`: its hash"), "{}", ran.stderr);
+    assert!(
+        !names(&place.path("")).iter().any(|name| name.starts_with(".other") || name == "other")
+    );
+}
