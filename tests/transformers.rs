@@ -55,17 +55,20 @@ fn what_is_learned_of_conversations_is_what_transformers_says() {
         for (line, theirs) in std::iter::zip(chats.lines(), theirs) {
             let list = |key: &str| serde_json::from_value::<Vec<u32>>(theirs[key].clone());
             let (ids, mask) = (list("ids").expect("ids"), list("mask").expect("a mask"));
-            let (ours, learned) = learned(&tokenizer, line);
-            assert_eq!(ours, ids, "{environment}: {line}");
-            let learned: Vec<u32> = learned.into_iter().map(u32::from).collect();
+            let (ours, targets) = sequence(&tokenizer, line);
+            let last = ids.len() - 1;
+            assert_eq!((ours.len(), &ours[..last]), (ids.len(), &ids[..last]), "{line}");
             // What comes first has nothing before it to be learned from.
-            assert_eq!(learned[1..], mask[1..], "{environment}: {line}");
+            for (at, target) in targets[..last].iter().enumerate() {
+                let wanted = if mask[at + 1] == 1 { i64::from(ids[at + 1]) } else { -100 };
+                assert_eq!(*target, wanted, "{environment}: {line}: token {}", at + 1);
+            }
         }
     }
 }
 
-/// A conversation's ids, and which of them are targets.
-fn learned(tokenizer: &Tokenizer, line: &str) -> (Vec<u32>, Vec<bool>) {
+/// A conversation's inputs and targets, of which the last ones are padding.
+fn sequence(tokenizer: &Tokenizer, line: &str) -> (Vec<u32>, Vec<i64>) {
     let scratch = tempfile::tempdir().expect("a scratch folder");
     let file = scratch.path().join("chat.jsonl");
     fs::write(&file, format!("{line}\n")).expect("a file");
@@ -76,8 +79,7 @@ fn learned(tokenizer: &Tokenizer, line: &str) -> (Vec<u32>, Vec<bool>) {
     let packing = Packing::new(cache, tokens, Longer::Refuse).expect("it fits");
     let packed = Packed::new(Arc::new(packing), Window::Train, 0, 1, 0).expect("one sequence");
     let sequence = packed.batch(0).expect("the first").remove(0);
-    let targets = sequence.targets[..tokens - 1].iter().map(|target| *target >= 0);
-    (sequence.inputs, [false].into_iter().chain(targets).collect())
+    (sequence.inputs, sequence.targets)
 }
 
 #[test]

@@ -44,8 +44,8 @@ pub(crate) fn rows(
     guarded(&mut || {
         let file = file.try_clone().map_err(|source| read_error(path, source))?;
         let reader = SerializedFileReader::new(file).map_err(|error| broken(error.to_string()))?;
-        let columns = columns(reader.metadata().file_metadata().schema(), records)
-            .map_err(|message| broken(message))?;
+        let columns =
+            columns(reader.metadata().file_metadata().schema(), records).map_err(&broken)?;
         let rows = RowIter::from_file_into(Box::new(reader)).project(Some(columns));
         opened = Some(rows.map_err(|error| broken(error.to_string()))?);
         Ok(true)

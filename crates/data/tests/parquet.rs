@@ -15,7 +15,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn open(file: &Path, records: Records, tokenizer: &Tokenizer) -> Result<Cache, DataError> {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a scratch folder");
     Cache::open(&[file.to_owned()], records, tokenizer, folder.path(), &mut |_, _| ())
 }
 
@@ -23,14 +23,14 @@ fn open(file: &Path, records: Records, tokenizer: &Tokenizer) -> Result<Cache, D
 fn contents(cache: Cache) -> (usize, Vec<u32>, Vec<i64>) {
     let (documents, tokens) = (cache.documents().len(), cache.tokens() as usize);
     let cache = Arc::new(cache);
-    let mut batch = if cache.is_marked() {
-        let packing = Arc::new(Packing::new(cache, tokens, Longer::Refuse).unwrap());
-        Packed::new(packing, Window::Train, 0, 1, 0).unwrap().batch(0).unwrap()
+    let batch = if cache.is_marked() {
+        let packing = Arc::new(Packing::new(cache, tokens, Longer::Refuse).expect("it fits"));
+        Packed::new(packing, Window::Train, 0, 1, 0).expect("one sequence").batch(0)
     } else {
         let windows = Windows::new(cache, Window::HeldOut, tokens as u64, tokens - 1, 1, 0);
-        windows.unwrap().batch(0).unwrap()
+        windows.expect("one window").batch(0)
     };
-    let sequence = batch.pop().unwrap();
+    let sequence = batch.expect("the first").remove(0);
     (documents, sequence.inputs, sequence.targets)
 }
 
