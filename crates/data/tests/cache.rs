@@ -149,7 +149,7 @@ fn what_is_not_there_is_named() {
     let scratch = Scratch::new();
     let message = "cannot read `…/none`: No such file or directory (os error 2)";
     assert_eq!(scratch.error(&scratch.path("none"), false), message);
-    let message = "no file in `…` ends in `.jsonl`";
+    let message = "no file in `…` ends in `.jsonl`, `.parquet`";
     assert_eq!(scratch.error(scratch.0.path(), true), message);
     let message = "`/dev/zero` is not a regular file";
     assert_eq!(scratch.error(Path::new("/dev/zero"), false), message);

@@ -18,6 +18,9 @@ const MOST_FAILURES: u32 = 5;
 /// The pause after the first of them; it doubles.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Bytes read at a time.
+const BLOCK: usize = 1 << 17;
+
 /// Is told (bytes that arrived, bytes in all as far as the hub says); false: stop.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
@@ -258,18 +261,15 @@ impl Fetching<'_> {
             }
         }
         let mut body = response.into_body().into_reader();
-        let mut block = vec![0; 1 << 17];
-        loop {
+        let mut block = vec![0; BLOCK];
+        // More than there should be is enough to know.
+        while bytes.is_none_or(|bytes| held <= bytes) {
             let length = body.read(&mut block).map_err(|error| unread(url, &error))?;
             if length == 0 {
                 break;
             }
             out.write_all(&block[..length]).map_err(failed)?;
             held += length as u64;
-            if bytes.is_some_and(|bytes| held > bytes) {
-                // Its length says enough.
-                return Ok(());
-            }
             if !progress(held) {
                 return Err(HubError::Stopped);
             }
