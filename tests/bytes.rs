@@ -88,7 +88,7 @@ impl Case {
             Strategy::DoubleRing { shape: Some([nodes, inside]) } if nodes > 1 && inside > 1 => {
                 self.double_ring(n, inside, rank)
             }
-            Strategy::Ring if self.window.is_some() => self.windowed(n[rank]),
+            Strategy::Ring if self.window.is_some() => self.windowed(n[rank], rank as u64),
             _ => self.torus(n, rank),
         };
         let both: Vec<[u64; 2]> = (0..self.ranks).map(both).collect();
@@ -133,6 +133,14 @@ impl Case {
                 ring(next) + round * heads * row.gradients
             }
             Return::Reversed => ring(previous) + (all - of(station)) * heads * row.gradients,
+            Return::Direct => {
+                // Over contiguous chunks nobody sees the later ones.
+                let seen = match self.strategy {
+                    Strategy::Ring => n[..rank].iter().sum(),
+                    _ => all - of(station),
+                };
+                ring(previous) + seen * heads * row.gradients
+            }
             Return::Queries => {
                 let queries = (all - previous) * row.queries_back;
                 query * (queries + (all - of(station)) * row.query_gradients)
@@ -177,7 +185,7 @@ impl Case {
 
     /// A ring of contiguous chunks of `n` under a causal window W stops after
     /// `min(P - 1, ceil((W - 1) / n))` hops.
-    fn windowed(&self, n: u64) -> [u64; 2] {
+    fn windowed(&self, n: u64, rank: u64) -> [u64; 2] {
         let (row, heads) = (self.rows(), self.heads.key_value as u64);
         let reach = self.window.map_or(0, |window| (window as u64 - 1).div_ceil(n));
         let hops = reach.min(self.ranks as u64 - 1);
@@ -187,6 +195,7 @@ impl Case {
                 heads * (hops * row.keys + (hops + home) * row.gradients)
             }
             Return::Reversed => heads * hops * (row.keys + row.gradients),
+            Return::Direct => heads * (hops * row.keys + rank.min(hops) * row.gradients),
             Return::Queries => {
                 self.heads.query as u64 * hops * (row.queries_back + row.query_gradients)
             }
@@ -353,7 +362,7 @@ fn windows_cost_what_they_reach() {
             }
         }
     }
-    assert_eq!(checked, 8 * 7 * (3 + 1 + 1));
+    assert_eq!(checked, 8 * 7 * (4 + 1 + 1));
 }
 
 /// Travelling all the way round costs a block of gradients more than waiting at home.

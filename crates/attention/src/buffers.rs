@@ -14,10 +14,18 @@ use candle_core::{Result, Tensor, bail};
 pub(crate) type Tensors = Vec<Tensor>;
 
 /// The buffers of one rank in one pass.
-#[derive(Debug, Default)]
-pub(crate) struct Buffers(BTreeMap<Block, Tensors>);
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    rank: usize,
+    held: BTreeMap<Block, Tensors>,
+}
 
 impl Buffers {
+    /// Nothing yet.
+    pub(crate) fn of(rank: usize) -> Buffers {
+        Buffers { rank, held: BTreeMap::new() }
+    }
+
     /// What is lent: the block, as a part of the buffer that contains it.
     pub(crate) fn lend(&self, block: Block) -> Result<Tensors> {
         let Some((held, tensors)) = self.around(block) else { return missing(block) };
@@ -36,35 +44,39 @@ impl Buffers {
 
     /// What is given away, or done with.
     pub(crate) fn take(&mut self, block: Block) -> Result<Tensors> {
-        self.0.remove(&block).map_or_else(|| missing(block), Ok)
+        self.held.remove(&block).map_or_else(|| missing(block), Ok)
     }
 
     /// The same where it is here.
     pub(crate) fn taken(&mut self, block: Block) -> Option<Tensors> {
-        self.0.remove(&block)
+        self.held.remove(&block)
     }
 
-    /// Holds what was made here or has come; `kernel` adds a sum to one that contains it, and the same to it. In place: what
-    /// was given away is nobody else's any more.
+    /// Holds what was made here or has come; `kernel` adds a sum to one that contains it, and the same to it, so that a
+    /// sum on its way stays where it began, and one at home there. In place: what was given away is nobody else's any more.
     pub(crate) fn put(
         &mut self,
         block: Block,
         tensors: Tensors,
         kernel: &dyn AttentionKernel,
     ) -> Result<()> {
-        if let (true, Some(same)) = (block.part.is_sum(), self.0.get(&block)) {
-            zip(&tensors, same).try_for_each(|(to, from)| kernel.accumulate(to, from))?;
+        if let (true, Some(same)) = (block.part.is_sum(), self.held.get(&block)) {
+            let add = |(to, from): (&Tensor, &Tensor)| kernel.accumulate(to, from);
+            if block.owner == self.rank {
+                return zip(same, &tensors).try_for_each(add);
+            }
+            zip(&tensors, same).try_for_each(add)?;
         } else if let (true, Some((held, sums))) = (block.part.is_sum(), self.around(block)) {
             let mut pairs = zip(sums, &tensors);
             return pairs.try_for_each(|(to, from)| add(kernel, &slice(to, *held, block)?, from));
         }
-        self.0.insert(block, tensors);
+        self.held.insert(block, tensors);
         Ok(())
     }
 
     /// Takes all that is here of `whole`: its pieces put together.
     pub(crate) fn assemble(&mut self, whole: Block) -> Result<Option<Tensors>> {
-        let pieces: Vec<Block> = self.0.keys().copied().filter(|b| whole.contains(*b)).collect();
+        let pieces: Vec<Block> = self.held.keys().copied().filter(|b| whole.contains(*b)).collect();
         let mut of_heads: Vec<Tensors> = Vec::new();
         for pieces in pieces.chunk_by(|a, b| a.heads == b.heads) {
             let taken = pieces.iter().map(|piece| self.take(*piece)).collect::<Result<_>>()?;
@@ -83,7 +95,7 @@ impl Buffers {
         let of_part = |part: Part| {
             let least = Block { part, heads: Extent::all(0), rows: Extent::all(0), ..block };
             let alike = move |held: &Block| (held.part, held.owner) == (part, block.owner);
-            let mut of_owner = self.0.range(least..).take_while(move |(held, _)| alike(held));
+            let mut of_owner = self.held.range(least..).take_while(move |(held, _)| alike(held));
             of_owner.find(|(held, _)| held.contains(block))
         };
         of_part(block.part).or_else(|| of_part(block.part.whole()))

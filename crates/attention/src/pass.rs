@@ -50,7 +50,8 @@ impl<'a> Running<'a> {
     ) -> Result<Running<'a>> {
         let (batch, _, _, head_dim) = q.dims4()?;
         let travels = Travels::new(Scene::new(attention, (pass, place), q)?);
-        let (held, states, scores) = (Buffers::default(), BTreeMap::new(), BTreeMap::new());
+        let held = Buffers::of(attention.comm.rank());
+        let (states, scores) = (BTreeMap::new(), BTreeMap::new());
         let (dtype, device) = (q.dtype(), q.device().clone());
         Ok(Running {
             attention,

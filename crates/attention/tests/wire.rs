@@ -175,6 +175,7 @@ fn narrow_gradients_err_by_the_root_of_the_moves() {
         for strategy in RINGS {
             let classic = case.gradients((strategy, Return::Travelling), wire);
             let reversed = case.gradients((strategy, Return::Reversed), wire);
+            let direct = case.gradients((strategy, Return::Direct), wire);
             for (index, ranks) in [2.0, 4.0, 8.0, 16.0_f64].into_iter().enumerate() {
                 for tensor in 0..2 {
                     let most = (ranks / 2.0).sqrt() * classic[0][tensor];
@@ -186,10 +187,17 @@ fn narrow_gradients_err_by_the_root_of_the_moves() {
                     );
                     let most = 1.1 * (ranks - 1.0).sqrt() * reversed[0][tensor];
                     assert!(found[1] <= most, "{strategy:?} on {ranks} ranks: {found:?}, {most}");
+                    let (found, most) =
+                        (direct[index][tensor], (ranks / 2.0).sqrt() * direct[0][tensor]);
+                    assert!(
+                        found <= most,
+                        "{strategy:?} on {ranks} ranks: {found:.2e}, {most:.2e}"
+                    );
                 }
             }
         }
-        let [two, .., sixteen] = case.gradients((Strategy::ALL_GATHER, Return::Reversed), wire);
+        let gathers = case.gradients((Strategy::ALL_GATHER, Return::Reversed), wire);
+        let [two, .., sixteen] = gathers;
         assert!(sixteen[0] <= 1.65 * two[0] && sixteen[1] <= 1.65 * two[1], "{two:?} {sixteen:?}");
     }
 }
@@ -199,7 +207,7 @@ fn narrow_gradients_err_by_the_root_of_the_moves() {
 fn all_in_bf16_the_error_grows_by_the_root_of_the_ranks() {
     let case = Case { dtype: DType::BF16, ..Case::new(256, Mask::causal()) };
     for strategy in RINGS {
-        for how in [Return::Travelling, Return::Reversed] {
+        for how in [Return::Travelling, Return::Reversed, Return::Direct] {
             let wide = case.gradients((strategy, how), Types::default());
             let narrow =
                 case.gradients((strategy, how), Wire { gradient: NARROW, ..Types::default() });

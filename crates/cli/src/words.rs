@@ -26,7 +26,7 @@ pub(crate) struct Words {
     /// Neighbouring positions of a stripe, or of a balanced block
     #[arg(long, value_parser = count())]
     stripe: Option<usize>,
-    /// What travels backward: reversed, travelling (keys and values, against the forward ring or all the way round) or queries
+    /// What travels backward: reversed, travelling, direct (keys and values; their gradients against the forward ring, all the way round, or straight home) or queries
     #[arg(long, value_parser = backward, default_value = "reversed")]
     backward: Return,
 }

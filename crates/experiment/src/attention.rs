@@ -20,7 +20,7 @@ pub struct Attention {
     pub automatic: bool,
     /// `layout:` and its `stripe:`; `None`: the strategy's own.
     pub layout: Option<Dealt>,
-    /// `auto | reversed | travelling | queries`; `None`: auto. A [`crate::Plan`] has settled it: never
+    /// `auto | reversed | travelling | direct | queries`; `None`: auto. A [`crate::Plan`] has settled it: never
     /// `None` there.
     pub backward: Option<Return>,
     /// `full | causal`; default causal.
@@ -208,13 +208,14 @@ impl Attention {
 pub(crate) const AUTOMATIC: &str = "auto";
 
 /// The words of `backward:`.
-pub(crate) const BACKWARD: &[&str] = &[AUTOMATIC, "reversed", "travelling", "queries"];
+pub(crate) const BACKWARD: &[&str] = &[AUTOMATIC, "reversed", "travelling", "direct", "queries"];
 
 /// The word of a way back.
 pub fn return_word(how: Return) -> &'static str {
     match how {
         Return::Reversed => "reversed",
         Return::Travelling => "travelling",
+        Return::Direct => "direct",
         Return::Queries => "queries",
     }
 }

@@ -77,9 +77,10 @@ const HEADS: [Column; 6] = [
     ("5 query heads", &["model.num_attention_heads=5", "model.head_dim=8"]),
 ];
 
-const PASSES: [Column; 7] = [
+const PASSES: [Column; 8] = [
     ("reversed", &["attention.backward=reversed"]),
     ("travelling", &["attention.backward=travelling"]),
+    ("direct", &["attention.backward=direct"]),
     ("queries", &["attention.backward=queries"]),
     ("narrow wire", &["attention.wire.gradient=bf16"]),
     ("cpu", &["device=cpu"]),

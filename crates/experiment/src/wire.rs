@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use annulus_sequence::{BlockShape, Hop, Part, Schedule, Wire};
+use annulus_sequence::{BlockShape, Hop, Part, Return, Schedule, Wire};
 
 use crate::experiment::words;
 use crate::passes::Passes;
@@ -88,11 +88,18 @@ impl Plan {
         let sent = narrow.filter(|(part, _)| schedules().any(|one| sends(one, *part)));
         let doubt = |(part, what): (Part, &str)| {
             let (word, key) = (wire.of(part).word(), wire_key(part));
-            let times = (ranks as f64 / 2.0).sqrt();
+            let once = part == Part::Gradient
+                && self.kinds.iter().all(|kind| kind.back.how == Return::Direct);
+            let (grows, times) = if once {
+                ("by every rank, their error grows", 2.0 * (ranks as f64 - 1.0) / ranks as f64)
+            } else {
+                let grows = "at every move, their error grows with the square root of the ranks,";
+                (grows, ranks as f64 / 2.0)
+            };
             format!(
-                "{what} travel in {word}: rounded at every move, their error grows with the \
-                 square root of the ranks, to about {times:.1} times that of 2 ranks on {ranks}; \
-                 `attention.wire.{key}: f32` keeps it"
+                "{what} travel in {word}: rounded {grows} to about {:.1} times that of 2 ranks on \
+                 {ranks}; `attention.wire.{key}: f32` keeps it",
+                times.sqrt()
             )
         };
         sent.map(doubt).collect()

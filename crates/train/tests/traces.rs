@@ -53,6 +53,7 @@ impl Case {
         let back = match self.back {
             Return::Reversed => "reversed",
             Return::Travelling => "travelling",
+            Return::Direct => "direct",
             Return::Queries => "queries",
         };
         let mut changes = vec![

@@ -109,6 +109,7 @@ fn cases() -> impl Draw<Value = Case> {
     let back = prop_oneof![
         3 => Just(Return::Reversed),
         1 => Just(Return::Travelling),
+        1 => Just(Return::Direct),
         1 => Just(Return::Queries),
     ];
     let weights = prop_oneof![

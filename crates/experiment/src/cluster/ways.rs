@@ -46,6 +46,9 @@ impl Way {
         match self.how {
             Return::Travelling => "keys and values travel all the way round",
             Return::Reversed => "keys and values travel against the forward ring",
+            Return::Direct => {
+                "keys and values travel against the forward ring, and every gradient straight home"
+            }
             Return::Queries => "queries travel",
         }
     }

@@ -102,12 +102,14 @@ impl<'a> Holder<'a> {
     }
 
     /// A block comes to be here: a sum joins one that contains it, and takes up one that is the
-    /// same, so that what travels stays where it was made.
+    /// same, so that what travels stays where it was made; at home it is taken up.
     pub(super) fn land(&mut self, hop: usize, block: Block, maker: usize) -> Result<(), Flaw> {
         let near = self.kin(block).find(|held| held.overlaps(block));
         match near {
             Some(held) if block.part.is_sum() && held == block => {
-                self.held.insert(block, maker);
+                if block.owner != self.rank {
+                    self.held.insert(block, maker);
+                }
             }
             Some(held) if block.part.is_sum() && held.contains(block) => {}
             Some(_) => return Err(Flaw::Occupied(self.at(hop, block))),

@@ -27,13 +27,19 @@
 //! gradient of block 0:            rank 3 ─► rank 2 ─► rank 1 ─► rank 0      3 moves
 //! ```
 //!
+//! `Direct`, where every visitor's part goes home by itself, if it has one:
+//!
+//! ```text
+//! gradient of block 0:  rank 3 ─► rank 0,   rank 2 ─► rank 0,   rank 1 ─► rank 0      3 moves
+//! ```
+//!
 //! `Queries` (BurstAttention, arXiv 2403.09347) is `Reversed` with the roles exchanged: keys,
 //! values and their gradients stay, and queries travel with the gradient of their output, their
 //! own gradient in the wake.
 //!
 //! A ring stops at the farthest rank that any rank needs, the same for all: under a sliding window
-//! over contiguous chunks that is a hop or two. `Reversed` and `Queries` keep the direction in which
-//! it is nearer.
+//! over contiguous chunks that is a hop or two. All but `Travelling` keep the direction in which it
+//! is nearer.
 //!
 //! A rank stands here for a station of a [`Torus`], which is several ranks side by side.
 
@@ -47,7 +53,7 @@ use crate::{Block, Hop, Part, Pass};
 pub(super) fn forward(split: &Split, lanes: usize) -> Vec<Vec<Hop>> {
     let torus = Torus::new(split, lanes);
     let ring = Ring::new(torus, Guest::Keys, 1);
-    let round = Round { ring, pass: Pass::Forward, begins: 0 };
+    let round = Round { ring, pass: Pass::Forward, begins: 0, direct: false };
     let hops = |rank| (0..=ring.reach).map(|hop| round.hop(rank, hop)).collect();
     let all = (0..split.world()).map(|rank| torus.exchanged(rank, Pass::Forward, hops(rank)));
     all.collect()
@@ -58,10 +64,10 @@ pub(super) fn backward(split: &Split, lanes: usize, how: Return) -> Vec<Vec<Hop>
     let torus = Torus::new(split, lanes);
     let (ring, begins) = match how {
         Return::Travelling => (Ring::new(torus, Guest::Keys, 1), 0),
-        Return::Reversed => (Ring::nearer(torus, Guest::Keys), 1),
+        Return::Reversed | Return::Direct => (Ring::nearer(torus, Guest::Keys), 1),
         Return::Queries => (Ring::nearer(torus, Guest::Queries), 1),
     };
-    let round = Round { ring, pass: Pass::Backward, begins };
+    let round = Round { ring, pass: Pass::Backward, begins, direct: how == Return::Direct };
     let hops = |rank| (0..=round.last()).map(|hop| round.hop(rank, hop)).collect();
     let all = (0..split.world()).map(|rank| torus.exchanged(rank, Pass::Backward, hops(rank)));
     all.collect()
@@ -174,6 +180,8 @@ struct Round<'a> {
     /// Backward: the hop after which the travelling sum of a guest exists, 0 at home, 1 on its
     /// first visitor.
     begins: usize,
+    /// Backward: whether nothing is summed on the way.
+    direct: bool,
 }
 
 impl Round<'_> {
@@ -224,11 +232,11 @@ impl Round<'_> {
     /// Gradients of keys that are to exist and that no tile makes are zeros.
     fn begin(&self, plan: &mut Hop, rank: usize, hop: usize, [queries, keys]: [usize; 2]) {
         let Ring { guest, torus, .. } = self.ring;
-        let begins = if guest == Guest::Keys { self.begins } else { 0 };
+        let begins = if guest == Guest::Keys && !self.direct { self.begins } else { 0 };
         if hop <= begins {
-            let seen = |k: usize| torus.members(queries).any(|q| torus.split.needs(q, k));
             let sums = self.ring.sums(Guest::Keys, rank, keys).into_iter();
-            sums.filter(|sum| !seen(sum.owner)).for_each(|sum| plan.zeros(sum));
+            let unseen = sums.filter(|sum| !torus.sees(queries, sum.owner));
+            unseen.for_each(|sum| plan.zeros(sum));
         }
     }
 
@@ -250,12 +258,16 @@ impl Round<'_> {
         }
         let here = torus.station(rank);
         let sums = |hop| self.ring.sums(guest, rank, self.ring.guests(here, hop));
-        let (arriving, from, to) = if hop <= reach {
-            (sums(hop), self.ring.behind(rank, 1), self.ring.ahead(rank, 1))
+        if self.direct || hop > reach {
+            let (visitor, owner) =
+                (self.ring.ahead(rank, hop - 1), self.ring.behind(rank, hop - 1));
+            let made = |host: usize| move |sum: &Block| !self.direct || torus.sees(host, sum.owner);
+            plan.send_all(sums(hop - 1).into_iter().filter(made(here)), rank, owner);
+            let parts = sums(0).into_iter().filter(made(torus.station(visitor)));
+            plan.receive_all(parts, visitor, rank);
         } else {
-            (sums(0), self.ring.ahead(rank, reach), self.ring.behind(rank, reach))
-        };
-        plan.send_all(sums(hop - 1), rank, to);
-        plan.receive_all(arriving, from, rank);
+            plan.send_all(sums(hop - 1), rank, self.ring.ahead(rank, 1));
+            plan.receive_all(sums(hop), self.ring.behind(rank, 1), rank);
+        }
     }
 }

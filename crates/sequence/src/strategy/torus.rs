@@ -59,8 +59,11 @@ impl<'a> Torus<'a> {
     }
     /// Whether any query of a station sees any key of another.
     pub(super) fn needs(&self, station: usize, keys: usize) -> bool {
-        let sees = |q| self.members(keys).any(|k| self.split.needs(q, k));
-        self.members(station).any(sees)
+        self.members(keys).any(|k| self.sees(station, k))
+    }
+    /// Whether any query of a station sees any key of a rank.
+    pub(super) fn sees(&self, station: usize, rank: usize) -> bool {
+        self.members(station).any(|q| self.split.needs(q, rank))
     }
     pub(super) fn query_heads(&self, rank: usize) -> Extent {
         let heads = self.split.heads.query / self.lanes;

@@ -25,6 +25,9 @@ pub enum Return {
     /// The own part never leaves, and the ring runs against the forward one: a move less.
     #[default]
     Reversed,
+    /// As before, but every visitor's part goes straight home and is added there: no more bytes, and
+    /// in a narrow type a part is rounded once, not once per move of the sum.
+    Direct,
     /// Keys, values and their gradients stay; queries travel with the gradient of their output,
     /// and their own gradient in the wake. Fewer bytes where there are few query heads to a
     /// key/value head.
@@ -33,7 +36,8 @@ pub enum Return {
 
 impl Return {
     /// All of them.
-    pub const ALL: [Return; 3] = [Return::Travelling, Return::Reversed, Return::Queries];
+    pub const ALL: [Return; 4] =
+        [Return::Travelling, Return::Reversed, Return::Direct, Return::Queries];
 }
 
 impl Exchange {

@@ -189,7 +189,7 @@ fn heads_that_do_not_belong_together() {
 
 #[test]
 fn a_missing_return() {
-    for how in [Return::Travelling, Return::Reversed, Return::Queries] {
+    for how in Return::ALL {
         let flaw = broken(backward(Strategy::STRIPED, how), |s| {
             for hop in s.ranks.iter_mut().filter_map(|hops| hops.last_mut()) {
                 hop.sends.clear();

@@ -72,6 +72,13 @@ fn rings() {
             let travelling = case.backward(strategy, Return::Travelling);
             case.check(&travelling, hops * keys + home * gradients);
             case.check(&case.backward(strategy, Return::Reversed), hops * (keys + gradients));
+            // Directly go the parts of those that are seen: under a causal mask over contiguous
+            // chunks, of those before.
+            let direct = case.backward(strategy, Return::Direct);
+            let before = strategy == Strategy::Ring && case.mask == Mask::causal();
+            let parts = |rank: u64| if before { rank } else { hops };
+            let wanted = (0..ranks).map(|rank| hops * keys + parts(rank) * gradients);
+            assert_eq!(Bytes::of(&direct, SHAPE).0, wanted.collect::<Vec<_>>());
             case.check(&case.backward(strategy, Return::Queries), hops * queries);
         }
     }
@@ -183,8 +190,10 @@ fn heads_for_positions_and_a_ring() {
                 case.check(&case.forward(strategy), forward + keys);
                 let travelling = case.backward(strategy, Return::Travelling);
                 case.check(&travelling, backward + keys + home * gradients);
-                let reversed = case.backward(strategy, Return::Reversed);
-                case.check(&reversed, backward + keys + hops * gradients);
+                for how in [Return::Reversed, Return::Direct] {
+                    let back = case.backward(strategy, how);
+                    case.check(&back, backward + keys + hops * gradients);
+                }
                 let queries = case.rows() * case.heads.query as u64 * (2 * D * E + 8 + D * G);
                 let travel = case.backward(strategy, Return::Queries);
                 case.check(&travel, backward + hops * queries);

@@ -22,12 +22,21 @@ fn rings_make_as_many_moves_as_it_takes() {
     for strategy in RINGS {
         for world in 2..=8 {
             let split = split(strategy, &Mask::causal(), 16 * world, world);
-            let [forward, travelling, reversed, queries] = all(strategy, &split);
+            let [forward, travelling, reversed, direct, queries] = all(strategy, &split);
             assert_eq!(moves(&forward, Part::KeyValue), world - 1);
             assert_eq!(prove(&forward).unwrap().hops, world - 1);
             for (schedule, returns) in [(&travelling, world), (&reversed, world - 1)] {
                 assert_eq!(moves(schedule, Part::KeyValue), world - 1);
                 assert_eq!(moves(schedule, Part::Gradient), returns);
+            }
+            assert_eq!(moves(&direct, Part::KeyValue), world - 1);
+            // Nobody takes up another's part on the way.
+            for (rank, hops) in direct.ranks.iter().enumerate() {
+                let mut sums = hops
+                    .iter()
+                    .flat_map(|hop| &hop.sends)
+                    .filter(|sent| sent.block.part == Part::Gradient);
+                assert!(sums.all(|sent| sent.from == rank && sent.to == sent.block.owner));
             }
             assert_eq!(moves(&queries, Part::Query), world - 1);
             assert_eq!(moves(&queries, Part::QueryGradient), world - 1);
@@ -52,7 +61,7 @@ fn rings_take_as_much_memory_on_any_number_of_ranks() {
                     assert!(alive.key_values <= 2 * keys && alive.gradients <= 4 * keys);
                     assert!(alive.queries <= 2 * queries && alive.query_gradients <= 4 * queries);
                 }
-                assert!(made.iter().all(|made| *made <= 3 * keys));
+                assert!(made.iter().all(|made| *made <= 3 * keys), "{world} {made:?} {keys}");
             }
         }
     }
@@ -74,13 +83,14 @@ fn windows_shorten_the_ring_in_the_direction_that_is_near() {
     let (tokens, world) = (80, 8);
     for (width, reach) in [(1, 0), (2, 1), (11, 1), (12, 2), (21, 2), (22, 3), (81, 7)] {
         let split = split(Strategy::Ring, &window(width), tokens, world);
-        let [forward, travelling, reversed, queries] = all(Strategy::Ring, &split);
+        let [forward, travelling, reversed, direct, queries] = all(Strategy::Ring, &split);
         assert_eq!(forward.hops(), reach + 1, "window {width}");
         assert_eq!(moves(&forward, Part::KeyValue), reach);
         let home = usize::from(reach > 0);
         assert_eq!(moves(&travelling, Part::Gradient), reach + home);
         assert_eq!(moves(&reversed, Part::KeyValue), reach);
         assert_eq!(moves(&reversed, Part::Gradient), reach);
+        assert_eq!(moves(&direct, Part::KeyValue), reach);
         assert_eq!(moves(&queries, Part::QueryGradient), reach);
     }
 }
