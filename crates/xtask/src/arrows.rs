@@ -68,7 +68,7 @@ const RULES: &[Rule] = &[
         true,
         &["attention", "comm", "data", "experiment", "model", "ops", "sequence", "train"],
     ),
-    rule("xtask", false, &[]),
+    rule("xtask", false, &["figure"]),
 ];
 
 /// Crates that use the standard library alone.

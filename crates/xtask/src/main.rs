@@ -1,4 +1,4 @@
-//! What must be true of the repository: `cargo xtask check | test | bench | agree | exact | cuda | emulate | record | notebooks | setup`.
+//! What must be true of the repository: `cargo xtask check | test | bench | agree | exact | cuda | emulate | record | notebooks | story | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
@@ -14,6 +14,7 @@ mod notebooks;
 mod record;
 mod setup;
 mod sizes;
+mod story;
 mod test;
 mod tool;
 
@@ -53,6 +54,11 @@ enum Command {
     Record,
     /// Runs the notebooks from top to bottom
     Notebooks,
+    /// What the project is for, from the beginning to the end
+    Story {
+        #[command(subcommand)]
+        story: story::Story,
+    },
     /// Installs what some checks need, below `target/`
     Setup {
         #[command(subcommand)]
@@ -87,6 +93,7 @@ fn run() -> Result<ExitCode> {
         Command::Cuda { command } => cuda::run(&command)?,
         Command::Record => record::run()?,
         Command::Notebooks => notebooks::run()?,
+        Command::Story { story } => story::run(&story)?,
         Command::Setup { what: What::Python } => setup::python()?,
     }
     Ok(ExitCode::SUCCESS)

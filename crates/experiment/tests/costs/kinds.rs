@@ -41,7 +41,6 @@ fn kinds_take_different_strategies_and_beat_any_single_one() {
     let [full, slides] = [&choice.tables[0], &choice.tables[1]].map(|table| table.chosen);
     assert_eq!(taken.strategies, [full, slides].map(|chosen| chosen.expect("both can run")));
     assert_ne!(full, slides);
-    assert_eq!(slides, Some(Strategy::Halo));
     let best = taken.outcome.as_ref().expect("it runs").step;
     let exchanges = Exchange::ALL.map(|exchange| Strategy::Megatron { exchange });
     let mut singles = 0;

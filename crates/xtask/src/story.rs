@@ -1,0 +1,230 @@
+//! Stories: what the project is for, told from the beginning to the end with one command.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use annulus_figure::{Axis, Curves, Point, Series};
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use crate::{root, tool};
+
+/// What is trained on, and what is only asked about.
+const BOOKS: [&str; 3] = ["anna-karenina.txt", "middlemarch.txt", "war-and-peace.txt"];
+const HELD_OUT: &str = "moby-dick.txt";
+/// Tokens of the tokenizer.
+const VOCABULARY: &str = "1024";
+/// What the model is trained at, and what it is extended to.
+const SHORT: u64 = 1024;
+const LONG: u64 = 8192;
+/// What an unextended model loses beyond its length, in nats, at least.
+const LOST: f64 = 0.5;
+/// By how many standard errors a longer context has to help, at least.
+const SURE: f64 = 2.0;
+
+#[derive(Subcommand)]
+pub(crate) enum Story {
+    /// A small model learns three books at 1k, is extended to 8k over four ranks, and reads a fourth book
+    Extend(Extend),
+}
+
+#[derive(Args)]
+pub(crate) struct Extend {
+    /// A folder with anna-karenina.txt, middlemarch.txt, war-and-peace.txt and moby-dick.txt (Project Gutenberg 1399, 145, 2600 and 2701)
+    #[arg(long)]
+    books: PathBuf,
+    /// Where it happens; what is there already goes on
+    #[arg(long, default_value = "target/story/extend")]
+    out: PathBuf,
+    /// Stretches of the fourth book, of each of which the last 512 tokens are asked about
+    #[arg(long, default_value_t = 64)]
+    windows: usize,
+    /// Keep what was found in `experiments/results/extension`
+    #[arg(long)]
+    record: bool,
+}
+
+/// Tells it; fails where it does not end as it should.
+pub(crate) fn run(Story::Extend(arguments): &Story) -> Result<()> {
+    let start = Instant::now();
+    tool::cargo(&["build", "--release", "--package", "annulus-cli"])?;
+    let told = Told::new(arguments)?;
+    told.learn()?;
+    told.extend()?;
+    let found = told.ask()?;
+    report(&found, start)?;
+    if arguments.record {
+        record(&found)?;
+    }
+    judge(&found)
+}
+
+/// One telling: its folder and its books.
+struct Told<'a> {
+    arguments: &'a Extend,
+    annulus: PathBuf,
+    out: PathBuf,
+}
+
+/// What the model says of the fourth book before and after it was extended.
+struct Found {
+    before: Value,
+    after: Value,
+}
+
+impl<'a> Told<'a> {
+    fn new(arguments: &'a Extend) -> Result<Told<'a>> {
+        for book in BOOKS.iter().chain([&HELD_OUT]) {
+            let path = arguments.books.join(book);
+            ensure!(path.is_file(), "`{}` is not there: see `--books`", path.display());
+        }
+        let out = root().join(&arguments.out);
+        fs::create_dir_all(out.join("books"))?;
+        for book in BOOKS {
+            let (from, to) = (arguments.books.join(book), out.join("books").join(book));
+            if !to.exists() {
+                fs::copy(&from, &to).with_context(|| from.display().to_string())?;
+            }
+        }
+        Ok(Told { arguments, annulus: tool::program("release", "annulus")?, out })
+    }
+
+    fn annulus(&self, words: &[&str]) -> Result<()> {
+        tool::run(&self.annulus, words)
+    }
+    fn path(&self, name: &str) -> String {
+        self.out.join(name).display().to_string()
+    }
+    /// `KEY=PATH` of a path below the folder.
+    fn set(&self, key: &str, name: &str) -> String {
+        format!("{key}={}", self.path(name))
+    }
+
+    /// Byte pairs, then the model, at 1k; handed over as a Hugging Face folder.
+    fn learn(&self) -> Result<()> {
+        let (books, tokenizer) = (self.path("books"), self.path("tokenizer.json"));
+        if !Path::new(&tokenizer).exists() {
+            let words = ["tokenizer", "train", &books, "--vocab", VOCABULARY, "--out", &tokenizer];
+            self.annulus(&words)?;
+        }
+        self.train("pretrain-small", "pretrained", &[])?;
+        let (run, model) = (self.path("pretrained"), self.path("model"));
+        if !Path::new(&model).exists() {
+            self.annulus(&["export", &run, "--out", &model])?;
+        }
+        Ok(())
+    }
+
+    /// The same weights at 8k by YaRN, on four ranks.
+    fn extend(&self) -> Result<()> {
+        let longer = [format!("extend.tokens={LONG}"), format!("data.tokens={LONG}")];
+        let [extended, tokens] = longer.each_ref().map(String::as_str);
+        let model = self.set("model.path", "model");
+        self.train("extend-yarn", "extended", &[&model, extended, tokens])
+    }
+
+    fn train(&self, experiment: &str, run: &str, changes: &[&str]) -> Result<()> {
+        let experiment = format!("experiments/{experiment}.yaml");
+        let (books, tokenizer) =
+            (self.set("data.path", "books"), self.set("data.tokenizer", "tokenizer.json"));
+        let output = self.set("output", run);
+        let words = [&["train", &experiment, &books, &tokenizer, &output], changes].concat();
+        self.annulus(&words)
+    }
+
+    /// Both, about the same tokens of the fourth book with more and more before them.
+    fn ask(&self) -> Result<Found> {
+        let [before, after] = ["pretrained", "extended"].map(|run| self.evaluate(run));
+        Ok(Found { before: before?, after: after? })
+    }
+    fn evaluate(&self, run: &str) -> Result<Value> {
+        let book = self.arguments.books.canonicalize()?.join(HELD_OUT);
+        let out = format!("{run}-asked");
+        self.annulus(&[
+            "evaluate",
+            &self.path(run),
+            &format!("evaluation.path={}", book.display()),
+            "evaluation.lengths=[1k, 2k, 4k, 8k]",
+            "evaluation.targets=512",
+            &format!("evaluation.windows={}", self.arguments.windows),
+            "--out",
+            &self.path(&out),
+        ])?;
+        let text = fs::read_to_string(self.out.join(out).join("perplexity.json"))?;
+        Ok(serde_json::from_str(&text)?)
+    }
+}
+
+/// A number of the answers of one model at a length.
+fn number(answers: &Value, tokens: u64, pointer: &str) -> Result<f64> {
+    let lengths = answers["lengths"].as_array().context("answers by length")?;
+    let length = lengths.iter().find(|length| length["tokens"] == tokens);
+    let found = length.and_then(|length| length.pointer(pointer)).and_then(Value::as_f64);
+    found.with_context(|| format!("no `{pointer}` at {tokens} tokens"))
+}
+
+fn report(found: &Found, start: Instant) -> Result<()> {
+    tool::say("| tokens read | before | after | after, against 1k |");
+    tool::say("| --- | --- | --- | --- |");
+    for tokens in [SHORT, 2 * SHORT, 4 * SHORT, LONG] {
+        let [before, after] =
+            [&found.before, &found.after].map(|answers| number(answers, tokens, "/loss/mean"));
+        let against = if tokens == SHORT {
+            "–".to_owned()
+        } else {
+            let [mean, error] = ["mean", "standard_error"]
+                .map(|what| number(&found.after, tokens, &format!("/difference/loss/{what}")));
+            format!("{:+.4} ± {:.4}", mean?, error?)
+        };
+        tool::say(&format!("| {tokens} | {:.4} | {:.4} | {against} |", before?, after?));
+    }
+    tool::say(&format!("{:.0} minutes", start.elapsed().as_secs_f64() / 60.0));
+    Ok(())
+}
+
+/// Whether a longer context breaks the model that was not extended, and helps the one that was.
+fn judge(found: &Found) -> Result<()> {
+    let lost = number(&found.before, LONG, "/difference/loss/mean")?;
+    let [gained, error] = ["mean", "standard_error"]
+        .map(|what| number(&found.after, LONG, &format!("/difference/loss/{what}")));
+    let (gained, error) = (-gained?, error?);
+    if !(lost >= LOST) {
+        bail!(
+            "before, {LONG} tokens cost {lost:.3} nats more than {SHORT}, at least {LOST} is meant"
+        );
+    }
+    if !(gained > SURE * error) {
+        bail!(
+            "after, {LONG} tokens gain {gained:.4} nats against {SHORT}, more than {SURE} times {error:.4} is meant"
+        );
+    }
+    Ok(())
+}
+
+/// The answers, and the figure of the README.
+fn record(found: &Found) -> Result<()> {
+    let folder = root().join("experiments/results/extension");
+    fs::create_dir_all(&folder)?;
+    let mut series = Vec::new();
+    for (name, answers) in [("before", &found.before), ("after", &found.after)] {
+        let text = serde_json::to_string_pretty(answers)?;
+        fs::write(folder.join(format!("{name}.json")), text + "\n")?;
+        let mut points = Vec::new();
+        for tokens in [SHORT, 2 * SHORT, 4 * SHORT, LONG] {
+            let y = number(answers, tokens, "/loss/mean")?;
+            let error = number(answers, tokens, "/loss/standard_error")?;
+            points.push(Point { x: tokens as f64, y, error });
+        }
+        series.push(Series { name: format!("{name} the extension"), points });
+    }
+    let curves = Curves {
+        title: "a book that was not trained on".to_owned(),
+        x: Axis::logarithmic("tokens read"),
+        y: Axis::plain("loss in nats, with standard errors"),
+        series,
+    };
+    fs::write(folder.join("loss-by-length.svg"), curves.picture().to_svg())?;
+    Ok(())
+}
