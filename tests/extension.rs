@@ -53,7 +53,10 @@ fn a_small_model_goes_on_at_sixteen_times_its_length() {
     let model = format!("model.path={}", pretrained.display());
     let longer = [model.as_str(), "extend.tokens=256", "data.tokens=256"];
     for (rope, wanted) in [
-        ("yarn", json!({"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16})),
+        (
+            "yarn",
+            json!({"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16}),
+        ),
         ("linear", json!({"rope_type": "linear", "factor": 16.0})),
         ("abf", json!({"rope_type": "default", "rope_theta": 500_000.0})),
     ] {
