@@ -38,7 +38,7 @@ pub(crate) enum Command {
     Trace(Trace),
     /// Holds every strategy to dense attention on an experiment's shape and mask
     Verify(Verify),
-    /// What a model makes of long texts: loss by length and by position
+    /// What a model makes of long texts: loss by length and by position, needles by depth, tasks
     Evaluate(Evaluate),
     /// Loss, logits and gradients of a Hugging Face model on given tokens
     Score(Score),

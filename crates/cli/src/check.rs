@@ -1,6 +1,6 @@
 //! `annulus check`, `schema`: what can be said of an experiment without running it.
 
-use annulus_data::{DataError, Recall, Source, Tokenizer};
+use annulus_data::{DataError, Needles, Recall, Source, Tokenizer};
 use annulus_experiment::{Experiment, Format, ModelSource, Plan, Problem, load, read_config};
 use annulus_train::device_memory;
 use serde_json::json;
@@ -89,6 +89,10 @@ pub(crate) fn experiment(file: &File) -> Result<(Experiment, Option<usize>), Fai
         Format::Recall => {
             let data = &experiment.data;
             Some(Recall::new(data.tokens, data.batch, experiment.seed)?.vocabulary())
+        }
+        Format::Needles => {
+            let data = &experiment.data;
+            Some(Needles::new(data.tokens, data.batch, experiment.seed)?.vocabulary())
         }
         Format::Batches => None,
     };

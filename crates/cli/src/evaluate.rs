@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use annulus_evaluation::{Files, Perplexity, Subject, perplexity};
-use annulus_experiment::{Override, Plan};
+use annulus_evaluation::{Files, Found, Perplexity, Subject, perplexity, tasks};
+use annulus_experiment::{Asked, Override, Plan};
+use serde_json::json;
 
 use crate::Done;
 use crate::arguments::{Evaluate, File};
@@ -28,16 +29,24 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
     }
     let count = Count::new();
     let told = |what: &str, done, total| count.show(what, done, total);
-    let found = perplexity(&subject, &told)?;
+    let reads = plan.experiment.asked().contains(&Asked::Perplexity);
+    let read = reads.then(|| perplexity(&subject, &told)).transpose()?;
+    let asked = tasks(&subject, &told)?;
     count.finish();
     let out = arguments.out.clone();
     let out = out.unwrap_or_else(|| plan.experiment.output.join("evaluation"));
     let mut files = Files::create(&out, subject.step)?;
-    files.perplexity(&found)?;
+    if let Some(found) = &read {
+        files.perplexity(found)?;
+    }
+    if let Some(found) = &asked {
+        files.tasks(found)?;
+    }
     if arguments.json {
-        print::line(&serde_json::json!(found).to_string());
+        print::line(&json!({ "perplexity": read, "tasks": asked }).to_string());
     } else {
-        print::line(&table(&found));
+        let tables = read.iter().map(table).chain(asked.iter().map(shares));
+        print::line(&tables.collect::<Vec<_>>().join("\n\n"));
     }
     for path in &files.written {
         print::say(&format!("  {}", path.display()));
@@ -56,6 +65,21 @@ fn opened(path: &Path, replacements: &[Override]) -> Result<(Plan, Option<PathBu
         replacements.push(Override { key: String::from("output"), value });
     }
     Ok((check::measured(&File { file, replacements })?, run))
+}
+
+/// By task and length: answers that are right.
+fn shares(found: &Found) -> String {
+    let lengths = found.lengths();
+    let mut lines = vec![format!("{:<16}", "right answers")];
+    lines[0].extend(lengths.iter().map(|tokens| format!("{tokens:>12}")));
+    for task in found.tasks() {
+        let share = |&tokens: &usize| {
+            let share = found.at(task, tokens);
+            format!("{:>12}", format!("{}/{}", share.right, share.of))
+        };
+        lines.push(format!("{task:<16}{}", lengths.iter().map(share).collect::<String>()));
+    }
+    lines.join("\n")
 }
 
 /// By length: loss, and what it gains.

@@ -15,6 +15,16 @@ pub enum DataError {
         /// Why.
         source: io::Error,
     },
+    /// A question that is longer than the sequence it is to be asked in.
+    #[error("a question of `{task}` takes {wanted} tokens at least, found room for {found}")]
+    TaskTooLong {
+        /// The task's name.
+        task: &'static str,
+        /// Tokens there are.
+        found: usize,
+        /// Tokens it takes.
+        wanted: usize,
+    },
     /// A file of the token cache cannot be written.
     #[error("cannot write `{path}`: {source}", path = path.display())]
     Write {
@@ -264,6 +274,7 @@ impl DataError {
                 io::ErrorKind::PermissionDenied => "make it readable for this user",
                 _ => "name a file or a folder that can be read",
             },
+            DataError::TaskTooLong { .. } => "questions are never cut: raise `evaluation.lengths`",
             DataError::Write { .. } => "make the folder of the token cache writable, with space",
             DataError::NotAFile { .. } => "name a regular file, or, of texts, a folder of them",
             DataError::NoFiles { .. } => {

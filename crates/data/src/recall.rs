@@ -23,15 +23,15 @@ use crate::random::Key;
 use crate::{DataError, Sequence, Source};
 
 /// Keys, all told and asked in every sequence.
-const KEYS: usize = 4;
+pub(crate) const KEYS: usize = 4;
 
 /// Values a key can have.
-const VALUES: usize = 16;
+pub(crate) const VALUES: usize = 16;
 
 /// Ids of facts are `key * VALUES + value`, followed by those of questions, answers and the filler.
-const QUESTIONS: usize = KEYS * VALUES;
-const ANSWERS: usize = QUESTIONS + KEYS;
-const FILLER: usize = ANSWERS + VALUES;
+pub(crate) const QUESTIONS: usize = KEYS * VALUES;
+pub(crate) const ANSWERS: usize = QUESTIONS + KEYS;
+pub(crate) const FILLER: usize = ANSWERS + VALUES;
 
 /// A sequence has this many parts; one holds facts, one questions.
 const PARTS: usize = 8;

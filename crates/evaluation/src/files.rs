@@ -4,13 +4,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use annulus_figure::{Axis, Curves, Picture, Point, Series};
+use annulus_figure::{Axis, Curves, Heatmap, Picture, Point, Series};
 use annulus_tensorboard::Writer;
 use annulus_train::{Result, TrainError};
 use serde::Serialize;
 
-use crate::Perplexity;
 use crate::statistics::Mean;
+use crate::{Found, Perplexity};
 
 /// A folder that an evaluation is written to, and the names of what was written.
 #[derive(Debug)]
@@ -59,6 +59,33 @@ impl Files {
         self.flush()
     }
 
+    /// `tasks.json`, a heatmap of every task that is asked by depth, the shares of right answers by length, and scalars.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn tasks(&mut self, found: &Found) -> Result<()> {
+        self.json("tasks.json", found)?;
+        let mut series = Vec::new();
+        for task in found.tasks() {
+            let share = |tokens| {
+                let share = found.at(task, tokens);
+                Point { x: tokens as f64, y: share.share(), error: 0.0 }
+            };
+            let points: Vec<Point> = found.lengths().into_iter().map(share).collect();
+            for point in &points {
+                self.scalar(&format!("evaluation/{task}/{}", point.x), point.y)?;
+            }
+            series.push(Series { name: task.to_owned(), points });
+            if let Some(map) = heatmap(found, task) {
+                self.picture(task, &map.picture())?;
+            }
+        }
+        let (x, y) = (Axis::logarithmic("tokens"), Axis::plain("share of answers that are right"));
+        let title = format!("{}: {} ranks", found.name, found.ranks);
+        self.picture("tasks-by-length", &Curves { title, x, y, series }.picture())?;
+        self.flush()
+    }
+
     fn curves(
         &mut self,
         name: &str,
@@ -103,6 +130,28 @@ impl Files {
         self.written.push(path);
         Ok(())
     }
+}
+
+/// The cells of a task by depth and length; none where it has no depths.
+fn heatmap(found: &Found, task: &str) -> Option<Heatmap> {
+    let cells = || found.cells.iter().filter(|cell| cell.task == task);
+    let lengths = found.lengths();
+    let of_first = cells().filter(|cell| cell.tokens == lengths[0]);
+    let depths: Vec<f64> = of_first.map(|cell| cell.depth).collect::<Option<_>>()?;
+    let share = |depth: f64, tokens: usize| {
+        let mut cells = cells().filter(|cell| cell.depth == Some(depth));
+        cells.find(|cell| cell.tokens == tokens).map(|cell| cell.right.share())
+    };
+    let row = |&depth: &f64| lengths.iter().map(|&tokens| share(depth, tokens)).collect();
+    let samples = cells().next().map_or(0, |cell| cell.right.of);
+    Some(Heatmap {
+        title: format!("{}: {task}, % of {samples} answers that are right", found.name),
+        x: "tokens".to_owned(),
+        y: "depth in %".to_owned(),
+        columns: lengths.iter().map(usize::to_string).collect(),
+        rows: depths.iter().map(|depth| format!("{:.0}", 100.0 * depth)).collect(),
+        cells: depths.iter().map(row).collect(),
+    })
 }
 
 fn point(x: f64, Mean { mean, standard_error }: Mean) -> Point {

@@ -1,15 +1,17 @@
 //! What a model can do with long sequences, asked over the ranks and with the strategy that train it.
 //!
-//! [`perplexity`] reads the same targets with more and more of what comes before them; what is found is a table with errors, in
-//! JSON, and pictures of it ([`Files`]).
+//! [`perplexity`] reads the same targets with more and more of what comes before them; [`tasks`] asks for what a made-up text says,
+//! at every depth. What is found are tables with errors, in JSON, and pictures of them ([`Files`]).
 
 mod files;
 mod perplexity;
 mod statistics;
 mod subject;
+mod tasks;
 mod windows;
 
 pub use files::Files;
 pub use perplexity::{Bucket, Difference, Length, Perplexity, perplexity};
-pub use statistics::Mean;
+pub use statistics::{Mean, Share};
 pub use subject::{Progress, Subject};
+pub use tasks::{Answer, Cell, Found, tasks};

@@ -24,9 +24,50 @@ impl Mean {
     }
 }
 
+/// How many of how many, and where the share may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Share {
+    /// So many.
+    pub right: usize,
+    /// Of so many.
+    pub of: usize,
+    /// Wilson's interval of 95 %.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
+}
+
+impl Share {
+    /// Of at least one.
+    pub(crate) fn of(right: usize, of: usize) -> Share {
+        /// Standard deviations on either side.
+        const WIDE: f64 = 1.96;
+        let (count, share) = (of as f64, right as f64 / of as f64);
+        let by = 1.0 + WIDE * WIDE / count;
+        let middle = (share + WIDE * WIDE / (2.0 * count)) / by;
+        let spread = (share * (1.0 - share) / count + (WIDE / (2.0 * count)).powi(2)).sqrt();
+        let half = WIDE * spread / by;
+        Share { right, of, low: (middle - half).max(0.0), high: (middle + half).min(1.0) }
+    }
+
+    /// From 0 to 1.
+    pub fn share(self) -> f64 {
+        self.right as f64 / self.of as f64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn intervals_are_wilson_s() {
+        let Share { low, high, .. } = Share::of(8, 10);
+        // Newcombe (1998): 0.4902 to 0.9433.
+        assert!((low - 0.4902).abs() < 1e-4 && (high - 0.9433).abs() < 1e-4, "{low} {high}");
+        assert_eq!(Share::of(0, 5).low, 0.0);
+        assert!(Share::of(5, 5).high > 0.999 && Share::of(5, 5).low < 0.6);
+    }
 
     #[test]
     fn errors_are_those_of_the_mean() {

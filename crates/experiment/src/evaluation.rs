@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::{Experiment, Problem};
+use crate::experiment::words;
+use crate::{Experiment, Format, Problem};
 
 /// Targets of a window where the file does not say.
 const TARGETS: usize = 512;
@@ -12,6 +13,12 @@ const TARGETS: usize = 512;
 pub struct Evaluation {
     /// A file or folder of texts; none: `data.path`.
     pub path: Option<PathBuf>,
+    /// What is asked; none: what suits the data.
+    pub tasks: Option<Vec<Asked>>,
+    /// Depths of what is looked for; default 11.
+    pub depths: usize,
+    /// Questions of a kind; default 8.
+    pub samples: usize,
     /// Inputs per sequence; none: `data.tokens` alone.
     pub lengths: Option<Vec<usize>>,
     /// Stretches of the text; default 32.
@@ -22,7 +29,58 @@ pub struct Evaluation {
     pub against: Option<usize>,
 }
 
+/// A word under `tasks:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The loss of a text.
+    Perplexity,
+    /// A number in a text about other things, by depth.
+    Needle,
+    /// The pass key of a text, by depth.
+    Passkey,
+    /// What one of many lines says, by depth.
+    Lines,
+    /// A number somewhere.
+    Single,
+    /// One of several numbers.
+    MultiKey,
+    /// All of several numbers.
+    MultiValue,
+    /// Variables that are set to each other.
+    Variables,
+    /// Words that come often.
+    CommonWords,
+    /// The most frequent words.
+    FrequentWords,
+}
+
+words!(Asked {
+    Perplexity = "perplexity",
+    Needle = "needle",
+    Passkey = "passkey",
+    Lines = "lines",
+    Single = "single",
+    MultiKey = "multi-key",
+    MultiValue = "multi-value",
+    Variables = "variables",
+    CommonWords = "common-words",
+    FrequentWords = "frequent-words",
+});
+
 impl Experiment {
+    /// What is asked, each once, in the order of the file.
+    pub fn asked(&self) -> Vec<Asked> {
+        let suits =
+            if self.data.format == Format::Needles { Asked::Needle } else { Asked::Perplexity };
+        let mut asked: Vec<Asked> = Vec::new();
+        for &task in self.evaluation.tasks.as_deref().unwrap_or(&[suits]) {
+            if !asked.contains(&task) {
+                asked.push(task);
+            }
+        }
+        asked
+    }
+
     /// The lengths that are evaluated, rising, each once.
     pub fn evaluated_lengths(&self) -> Vec<usize> {
         let mut lengths = self.evaluation.lengths.clone().unwrap_or_default();
@@ -46,6 +104,18 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let (places, lengths) = (&experiment.places, experiment.evaluated_lengths());
     let (shortest, targets) = (lengths[0], experiment.evaluated_targets());
     let mut problems = Vec::new();
+    let asked = experiment.asked();
+    if asked.is_empty() {
+        let message = "nothing is asked";
+        let hint = "list some, or drop `tasks`";
+        problems.push(places.problem("evaluation.tasks", message).hint(hint));
+    }
+    let needles = experiment.data.format == Format::Needles;
+    if let Some(other) = asked.iter().find(|task| needles && **task != Asked::Needle) {
+        let message = format!("`{}` is of texts, but `format: needles` has none", other.word());
+        let hint = "ask `needle` alone";
+        problems.push(places.problem("evaluation.tasks", message).hint(hint));
+    }
     if targets > shortest {
         let message = format!("{targets} targets, but the shortest length is {shortest} tokens");
         let hint = format!("at most {shortest}, or longer `evaluation.lengths`");

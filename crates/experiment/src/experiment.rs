@@ -190,10 +190,10 @@ words!(Dtype { F32 = "f32", Bf16 = "bf16" });
 /// `data:`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Data {
-    /// A file or folder; none: the recall task if `format: recall`, else the project's own
+    /// A file or folder; none: made up if `format: recall` or `needles`, else the project's own
     /// documents.
     pub path: Option<PathBuf>,
-    /// `text | jsonl | chat | batches | recall`; default text.
+    /// `text | jsonl | chat | batches | recall | needles`; default text.
     pub format: Format,
     /// `bytes` or a tokenizer.json; default `bytes`. Of a model of the hub, `hf://…` until it is there.
     pub tokenizer: String,
@@ -249,6 +249,8 @@ pub enum Format {
     Batches,
     /// The synthetic recall task.
     Recall,
+    /// Recall with few facts, at any place.
+    Needles,
 }
 
 words!(Format {
@@ -257,6 +259,7 @@ words!(Format {
     Chat = "chat",
     Batches = "batches",
     Recall = "recall",
+    Needles = "needles",
 });
 
 /// `mesh:`

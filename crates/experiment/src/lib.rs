@@ -47,7 +47,7 @@ pub use cluster::{
     Method, Overlap, Rates, Shared, Step, Table, Walk, Way, Weighing, label, minimal_block, walk,
 };
 pub use config::{parse_config, read_config, write_config};
-pub use evaluation::Evaluation;
+pub use evaluation::{Asked, Evaluation};
 pub use experiment::{
     Bound, Data, Decay, Device, Dtype, Every, Experiment, Format, Longer, Memory, Mesh, Model,
     ModelSource, Optimizer, Pack, Recompute, Schedule, Traced, WeightsFrom,

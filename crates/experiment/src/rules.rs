@@ -204,13 +204,13 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
             let message = format!("`format: {word}` needs `data.path`");
             problems.push(places.problem("data.format", message).hint("add `path:` under `data:`"));
         }
-        (Some(_), Format::Recall) => {
-            let message = "`format: recall` makes its own data, but `data.path` is given";
+        (Some(_), Format::Recall | Format::Needles) => {
+            let message = format!("`format: {word}` makes its own data, but `data.path` is given");
             problems.push(places.problem("data.path", message).hint("drop one of them"));
         }
         _ => {}
     }
-    let made = [Format::Batches, Format::Recall].contains(&data.format);
+    let made = [Format::Batches, Format::Recall, Format::Needles].contains(&data.format);
     if data.format == Format::Chat && data.pack == Pack::Stream
         || made && data.pack == Pack::Documents
     {

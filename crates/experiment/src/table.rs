@@ -178,7 +178,7 @@ const DATA: &[Key] = &[
         "format",
         Word(Format::WORDS),
         Is("text"),
-        "plain text, a JSON object per line, conversations, ready-made batches, or the recall task",
+        "plain text, a JSON object per line, conversations, ready-made batches, or tasks of recall",
     ),
     key(
         "tokenizer",

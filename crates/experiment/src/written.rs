@@ -321,9 +321,15 @@ impl Lines {
     }
 
     fn evaluation(&mut self, evaluation: &Evaluation) {
-        let Evaluation { path, lengths, windows, targets, against } = evaluation;
+        let Evaluation { path, tasks, depths, samples, lengths, windows, targets, against } =
+            evaluation;
+        let tasks = tasks.as_ref();
+        let tasks = tasks.map(|all| list(all.iter().map(|task| task.word().to_owned())));
         let lengths = lengths.as_ref().map(|all| list(all.iter().map(usize::to_string)));
         self.push("evaluation.path", path.as_deref().map(path_text).as_slice());
+        self.push("evaluation.tasks", tasks.as_slice());
+        self.push("evaluation.depths", &[depths]);
+        self.push("evaluation.samples", &[samples]);
         self.push("evaluation.lengths", lengths.as_slice());
         self.push("evaluation.windows", &[windows]);
         self.push("evaluation.targets", targets.as_slice());

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::{
-    Batches, Cache, DataError, Fit, Longer, Packed, Packing, Recall, Records, Sequence, Source,
-    Tokenizer, Window, Windows, bigram_entropy,
+    Batches, Cache, DataError, Fit, Longer, Needles, Packed, Packing, Recall, Records, Sequence,
+    Source, Tokenizer, Window, Windows, bigram_entropy,
 };
 use annulus_experiment::{Experiment, Format, Pack, Plan};
 
@@ -51,7 +51,7 @@ pub fn open_data(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Data
         Format::Jsonl => open_text(plan, Records::Lines, progress),
         Format::Chat => open_text(plan, Records::Chats, progress),
         Format::Batches => open_batches(plan),
-        Format::Recall => open_recall(plan),
+        Format::Recall | Format::Needles => open_recall(plan),
     }
 }
 
@@ -145,11 +145,17 @@ fn open_batches(plan: &Plan) -> Result<Data> {
 fn open_recall(plan: &Plan) -> Result<Data> {
     let experiment = &plan.experiment;
     let data = &experiment.data;
-    let train = Arc::new(Recall::new(data.tokens, data.batch, experiment.seed)?);
+    let source = |batch, seed| -> Result<Arc<dyn Source>> {
+        Ok(match data.format {
+            Format::Needles => Arc::new(Needles::new(data.tokens, batch, seed)?),
+            _ => Arc::new(Recall::new(data.tokens, batch, seed)?),
+        })
+    };
+    let train = source(data.batch, experiment.seed)?;
     // Another seed: sequences that training does not see.
-    let held_out = Recall::new(data.tokens, 1, !experiment.seed)?;
+    let held_out = source(1, !experiment.seed)?;
     let held_out = (data.evaluate > 0).then(|| HeldOut {
-        source: Arc::new(held_out),
+        source: held_out,
         sequences: data.evaluate,
         bigram_entropy: None,
         exact: true,

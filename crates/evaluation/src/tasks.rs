@@ -1,0 +1,196 @@
+//! Questions behind long texts: how likely the right answer is, and whether it is what the model would say.
+//!
+//! An answer is handed in word by word: a token of it is right where it is the most likely one behind the right tokens before it.
+//! All tokens are right exactly where the model, always saying what is most likely, says the answer by itself.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use annulus_data::{Needles, Question, Task};
+use annulus_experiment::{Asked, Format};
+use annulus_train::{Result, TrainError, Verdict, judge};
+use serde::Serialize;
+
+use crate::statistics::{Mean, Share};
+use crate::{Progress, Subject};
+
+/// What was found of all tasks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Found {
+    /// The experiment.
+    pub name: String,
+    /// Where the weights are from.
+    pub weights: String,
+    /// Steps they were trained for in their run.
+    pub step: u64,
+    /// How many ranks shared a sequence.
+    pub ranks: usize,
+    /// By task, length and depth.
+    pub cells: Vec<Cell>,
+}
+
+/// Questions of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    /// The task.
+    pub task: String,
+    /// Inputs of the sequences.
+    pub tokens: usize,
+    /// Where it lies that is asked for, from 0, the beginning, to 1; none: anywhere.
+    pub depth: Option<f64>,
+    /// How many answers are right, all tokens of them.
+    pub right: Share,
+    /// Negative log-likelihood of an answer's token in nats, mean and error over questions.
+    pub loss: Mean,
+    /// Question by question.
+    pub answers: Vec<Answer>,
+}
+
+/// The answer to one question.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    /// Inputs that prompt and answer took.
+    pub tokens: usize,
+    /// What should be said.
+    pub wanted: String,
+    /// What is most likely, token by token behind the right ones.
+    pub said: String,
+    /// Whether all tokens are the same.
+    pub right: bool,
+    /// Negative log-likelihood of its tokens in nats, their mean.
+    pub loss: f64,
+}
+
+/// Asks `subject` all tasks of its experiment's `evaluation` but the perplexity, at every length and depth; nothing without any.
+///
+/// # Errors
+/// A question that does not fit into a length, a length that cannot be split.
+pub fn tasks(subject: &Subject, progress: Progress<'_>) -> Result<Option<Found>> {
+    let experiment = &subject.plan.experiment;
+    let mut cells = Vec::new();
+    for asked in experiment.asked() {
+        let Some(task) = Task::from_name(asked.word()) else {
+            debug_assert_eq!(asked, Asked::Perplexity);
+            continue;
+        };
+        for &tokens in &experiment.evaluated_lengths() {
+            cells.extend(ask(subject, task, tokens, progress)?);
+        }
+    }
+    Ok(Some(Found {
+        name: experiment.name.clone(),
+        weights: subject.folder.display().to_string(),
+        step: subject.step,
+        ranks: experiment.mesh.sequence,
+        cells,
+    })
+    .filter(|found| !found.cells.is_empty()))
+}
+
+/// One task at one length.
+fn ask(subject: &Subject, task: Task, tokens: usize, progress: Progress<'_>) -> Result<Vec<Cell>> {
+    let asked = &subject.plan.experiment.evaluation;
+    let depths = depths(task, asked.depths);
+    let all = depths.iter().flat_map(|&depth| (0..asked.samples as u64).map(move |s| (depth, s)));
+    let questions: Vec<Question> = all
+        .map(|(depth, sample)| question(subject, task, tokens, depth.unwrap_or(0.5), sample))
+        .collect::<Result<_>>()?;
+    let (what, done) = (format!("{} in {tokens} tokens", task.name()), AtomicUsize::new(0));
+    let told = || progress(&what, done.fetch_add(1, Ordering::Relaxed) + 1, questions.len());
+    let sequence = |index: usize| Ok(questions[index].sequence(tokens));
+    let verdicts =
+        judge(&subject.setup(tokens)?, &subject.weights, questions.len(), &sequence, &told)?;
+    let answers: Vec<Answer> = questions
+        .iter()
+        .zip(&verdicts)
+        .map(|(question, verdicts)| answer(subject, question, verdicts))
+        .collect();
+    let cells = answers.chunks(asked.samples).zip(depths);
+    Ok(cells.map(|(answers, depth)| cell(task, tokens, depth, answers)).collect())
+}
+
+/// None: anywhere.
+fn depths(task: Task, count: usize) -> Vec<Option<f64>> {
+    if !task.has_depth() {
+        return vec![None];
+    }
+    let last = (count - 1).max(1) as f64;
+    (0..count).map(|index| Some(index as f64 / last)).collect()
+}
+
+fn question(
+    subject: &Subject,
+    task: Task,
+    tokens: usize,
+    depth: f64,
+    sample: u64,
+) -> Result<Question> {
+    let experiment = &subject.plan.experiment;
+    let question = match experiment.data.format {
+        Format::Needles => Needles::question(tokens, depth, sample, experiment.seed)?,
+        _ => task.question(tokens, depth, (sample, experiment.seed), &subject.tokenizer)?,
+    };
+    let begin = subject.tokenizer.before(true);
+    let begins = question.prompt.iter().filter(|id| begin.contains(id)).count();
+    if begins != begin.len() && experiment.data.format != Format::Needles {
+        return Err(TrainError::Configuration {
+            message: format!("a text has {begins} tokens that begin one, wanted {}", begin.len()),
+            hint: Some("use the tokenizer that came with the model".into()),
+        });
+    }
+    Ok(question)
+}
+
+fn answer(subject: &Subject, question: &Question, verdicts: &[Verdict]) -> Answer {
+    let said: Vec<u32> = verdicts.iter().map(|verdict| verdict.said).collect();
+    let loss = verdicts.iter().map(|verdict| verdict.loss).sum::<f64>() / verdicts.len() as f64;
+    let text = |ids: &[u32]| match subject.plan.experiment.data.format {
+        // These ids are no text.
+        Format::Needles => format!("{ids:?}"),
+        _ => subject.tokenizer.decode(ids),
+    };
+    Answer {
+        tokens: question.tokens(),
+        wanted: text(&question.answer),
+        said: text(&said),
+        right: said == question.answer,
+        loss,
+    }
+}
+
+fn cell(task: Task, tokens: usize, depth: Option<f64>, answers: &[Answer]) -> Cell {
+    let right = answers.iter().filter(|answer| answer.right).count();
+    let losses: Vec<f64> = answers.iter().map(|answer| answer.loss).collect();
+    Cell {
+        task: task.name().to_owned(),
+        tokens,
+        depth,
+        right: Share::of(right, answers.len()),
+        loss: Mean::of(&losses),
+        answers: answers.to_vec(),
+    }
+}
+
+impl Found {
+    /// The tasks that were asked, in order.
+    pub fn tasks(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.cells.iter().map(|cell| cell.task.as_str()).collect();
+        names.dedup();
+        names
+    }
+
+    /// The lengths that were asked, rising.
+    pub fn lengths(&self) -> Vec<usize> {
+        let mut lengths: Vec<usize> = self.cells.iter().map(|cell| cell.tokens).collect();
+        lengths.sort_unstable();
+        lengths.dedup();
+        lengths
+    }
+
+    /// Of all depths together.
+    pub fn at(&self, task: &str, tokens: usize) -> Share {
+        let cells = self.cells.iter().filter(|cell| cell.task == task && cell.tokens == tokens);
+        let (right, of) =
+            cells.fold((0, 0), |(right, of), cell| (right + cell.right.right, of + cell.right.of));
+        Share::of(right, of)
+    }
+}
