@@ -13,6 +13,7 @@ use annulus_sequence::{
 use candle_core::{DType, Result, Tensor};
 
 use crate::buffers::Tensors;
+use crate::cache::{Cache, Growing};
 use crate::pass::Running;
 use crate::schedules::{Asked, Dealing, Schedules, schedules};
 
@@ -81,6 +82,8 @@ pub struct Attention {
     schedules: Arc<Schedules>,
     /// What travels is of this type; `None`: values as they are computed with, sums in f32.
     pub(crate) wire: Wire<Option<DType>>,
+    /// Whether keys and values are kept for tokens to come.
+    pub(crate) growing: Option<Growing>,
     /// Which weights are left out; step and layer are those of a call.
     dropout: Option<Dropout>,
     pub(crate) comm: Arc<dyn Communicator>,
@@ -130,6 +133,7 @@ impl Attention {
             positions: schedules.positions.clone(),
             schedules,
             wire: Wire::default(),
+            growing: None,
             dropout: None,
             comm,
             kernel,
@@ -173,6 +177,19 @@ impl Attention {
         Attention { dropout: Some(dropout), ..self.clone() }
     }
 
+    /// The same for a prompt whose keys and values are kept in `cache`.
+    #[must_use]
+    pub fn filling(&self, cache: &Arc<Cache>) -> Attention {
+        Attention { growing: Some(Growing::Prompt(cache.clone())), ..self.clone() }
+    }
+
+    /// The same for one more token, at `position` behind all that `cache` has, which all ranks hand in alike: queries, keys and
+    /// values are of one row, and so is the output, on every rank the same. Its mask must show as much in one view.
+    #[must_use]
+    pub fn adding(&self, cache: &Arc<Cache>, position: usize) -> Attention {
+        Attention { growing: Some(Growing::Token(cache.clone(), position)), ..self.clone() }
+    }
+
     /// The weights that are left out in a call.
     pub(crate) fn dropped(&self, Place { step, layer }: Place) -> Option<Dropout> {
         self.dropout.map(|dropout| Dropout { step, layer, ..dropout })
@@ -185,6 +202,10 @@ impl Attention {
 
     /// Output [B, Hq, S, D] in the queries' dtype and log-sum-exp f32 [B, Hq, S] of this rank's queries. Off the tape.
     pub fn forward(&self, place: Place, qkv: &Qkv) -> Result<Attended> {
+        if let Some(Growing::Token(cache, position)) = &self.growing {
+            return self.add(place, (cache, *position), qkv);
+        }
+        self.remember(place, qkv)?;
         let _workspace = scope(Class::Workspace);
         self.keep(None);
         let (batch, heads, rows, dim) = qkv.q.dims4()?;
@@ -261,7 +282,7 @@ impl Attention {
     }
 
     /// Keys and values as they are lent.
-    fn lent(&self, qkv: &Qkv) -> Result<[Tensor; 2]> {
+    pub(crate) fn lent(&self, qkv: &Qkv) -> Result<[Tensor; 2]> {
         let rounded = |tensor| self.rounded(Part::KeyValue, tensor);
         Ok([rounded(&qkv.k)?, rounded(&qkv.v)?])
     }

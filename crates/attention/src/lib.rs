@@ -3,6 +3,7 @@
 //! Knows ranks and schedules; does not know models, files or YAML.
 
 mod buffers;
+mod cache;
 mod execute;
 mod pass;
 mod schedules;
@@ -12,4 +13,5 @@ mod tape;
 mod traced;
 mod travel;
 
+pub use cache::Cache;
 pub use execute::{Attention, AttentionError, Place, Qkv, Setting};

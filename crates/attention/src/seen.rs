@@ -115,7 +115,7 @@ fn spread(
 }
 
 /// Results over disjoint keys, weighted by their sums of exponentials.
-fn one_softmax(a: &Attended, b: &Attended) -> Result<Attended> {
+pub(crate) fn one_softmax(a: &Attended, b: &Attended) -> Result<Attended> {
     // Of rows that see nothing both are -inf: a finite stand-in leaves them weights of 0.
     let most = a.lse.maximum(&b.lse)?.maximum(f64::from(f32::MIN))?;
     let [of_a, of_b] = [&a.lse, &b.lse].map(|lse| (lse - &most)?.exp());

@@ -10,7 +10,7 @@ use annulus_sequence::Strategy;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use asking::Evaluate;
+pub(crate) use asking::{Evaluate, Generate};
 
 use crate::words::{Words, strategy};
 
@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Verify(Verify),
     /// What a model makes of long texts: loss by length and by position, needles by depth, tasks
     Evaluate(Evaluate),
+    /// Goes on with a text
+    Generate(Generate),
     /// Loss, logits and gradients of a Hugging Face model on given tokens
     Score(Score),
     /// Attention and its gradients on given tensors

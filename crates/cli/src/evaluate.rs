@@ -55,7 +55,10 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
 }
 
 /// What a folder of a run, or an experiment, means; and the folder.
-fn opened(path: &Path, replacements: &[Override]) -> Result<(Plan, Option<PathBuf>), Failure> {
+pub(crate) fn opened(
+    path: &Path,
+    replacements: &[Override],
+) -> Result<(Plan, Option<PathBuf>), Failure> {
     let (mut file, mut replacements) = (path.to_owned(), replacements.to_vec());
     let run = path.is_dir().then(|| path.to_owned());
     if run.is_some() {

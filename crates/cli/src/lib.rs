@@ -9,6 +9,7 @@ mod doctor;
 mod evaluate;
 mod export;
 mod failure;
+mod generate;
 mod hub;
 mod layout;
 mod plan;
@@ -52,6 +53,7 @@ pub fn main() -> ExitCode {
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),
+        Command::Generate(arguments) => generate::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),
         Command::Attend(arguments) => attend::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),

@@ -93,6 +93,10 @@ impl Llama {
         let x_bsd = run(&self.stages[..self.stages.len() - 1], weights, &shard)?;
         self.head.logits(&x_bsd, weights, &shard)
     }
+    /// The logits f32 [B, S, V] of `x` [B, S, D], some rows of the output of the stage before the last.
+    pub fn project(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
+        self.head.logits(x_bsd, weights, shard)
+    }
     /// What is said at every target of `shard`, in the order of its rows; `x` [B, S, D] is the output of the stage before the
     /// last. Logits of a few rows are held at once.
     pub fn judge(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Vec<Judged>> {

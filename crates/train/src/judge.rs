@@ -6,7 +6,6 @@ use annulus_comm::{Communicator, threads};
 use annulus_data::Sequence;
 use annulus_model::{Judged, Weights};
 
-use crate::backward::nothing;
 use crate::rank::{Micro, Rank};
 use crate::{Result, Setup};
 
@@ -80,13 +79,7 @@ impl Setup {
 
 impl Rank {
     fn verdicts(&self, weights: &Weights, micro: &Micro) -> Result<Vec<Verdict>> {
-        let stages = &self.model.stages;
-        let mut x = nothing()?;
-        // All but the loss.
-        for stage in &stages[..stages.len() - 1] {
-            self.progress()?;
-            (x, _) = self.run(stage.as_ref(), &x, weights, &micro.shard)?;
-        }
+        let x = self.before_loss(weights, &micro.shard)?;
         let positions: Vec<usize> = self.attention.positions().iter().collect();
         let judged = self.model.judge(&x, weights, &micro.shard)?.into_iter();
         let verdict = |Judged { row, loss, said }| Verdict { position: positions[row], loss, said };

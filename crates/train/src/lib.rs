@@ -14,6 +14,7 @@ mod evaluate;
 mod export;
 mod finite;
 mod folder;
+mod generate;
 mod gradients;
 mod identity;
 mod judge;
@@ -53,6 +54,7 @@ pub use device::{
 pub use error::{Result, TrainError};
 pub use export::Checkpoint;
 pub use finite::{NonFinite, Origin};
+pub use generate::{Sampling, Wanted, generate};
 pub use judge::{Sequences, Verdict, judge};
 pub use machine::check_memory;
 pub use measured::{Measured, Memory, measure, measure_memory};

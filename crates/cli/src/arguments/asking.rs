@@ -21,3 +21,46 @@ pub(crate) struct Evaluate {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+#[derive(Args, Debug)]
+pub(crate) struct Generate {
+    /// A run's folder, or an experiment whose `model.path` is a Hugging Face folder
+    pub(crate) path: PathBuf,
+    /// Values that replace those of the run or the experiment, as in `mesh.sequence=2`
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    pub(crate) replacements: Vec<Override>,
+    /// The text to go on with
+    #[arg(long, required_unless_present = "file")]
+    pub(crate) prompt: Option<String>,
+    /// A file with it
+    #[arg(long, value_name = "PATH", conflicts_with = "prompt")]
+    pub(crate) file: Option<PathBuf>,
+    /// The most tokens to add
+    #[arg(long, default_value_t = 128)]
+    pub(crate) tokens: usize,
+    /// What logits are divided by; 0: always the most likely token
+    #[arg(long, default_value_t = 0.0, value_parser = at_least_zero)]
+    pub(crate) temperature: f64,
+    /// Draw from so many of the most likely tokens
+    #[arg(long, value_name = "N")]
+    pub(crate) top_k: Option<usize>,
+    /// Draw from the most likely tokens that together have this probability
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
+    pub(crate) top_p: f64,
+    /// What draws are a function of
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn at_least_zero(word: &str) -> Result<f64, String> {
+    let number = word.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "a number of at least 0 is wanted".to_owned())
+}
+
+fn probability(word: &str) -> Result<f64, String> {
+    let number = word.parse().ok().filter(|number| (0.0..=1.0).contains(number));
+    number.ok_or_else(|| "a number from 0 to 1 is wanted".to_owned())
+}

@@ -1,0 +1,58 @@
+//! `annulus generate`: a text goes on.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use annulus_evaluation::Subject;
+use annulus_train::{Sampling, Setup, Wanted, generate};
+use serde_json::json;
+
+use crate::Done;
+use crate::arguments::Generate;
+use crate::failure::{Failure, USAGE};
+use crate::{evaluate, hub, print};
+
+pub(crate) fn run(arguments: &Generate) -> Done {
+    let (plan, run) = evaluate::opened(&arguments.path, &arguments.replacements)?;
+    print::warn_of_device(plan.experiment.device);
+    if run.is_none() {
+        hub::weights(&plan.experiment, &AtomicBool::new(false))?;
+    }
+    let subject = Subject::open(&plan, run.as_deref(), crate::train::cores())?;
+    for warning in &subject.warnings {
+        print::say(&format!("warning: {warning}"));
+    }
+    let text = match &arguments.file {
+        Some(path) => read(path)?,
+        None => arguments.prompt.clone().unwrap_or_default(),
+    };
+    let mut prompt = subject.tokenizer.before(true).to_vec();
+    subject.tokenizer.encode(&text, &mut |ids| prompt.extend_from_slice(ids))?;
+    // What depends on the length is that of all there will be.
+    let all = subject.setup(prompt.len() + arguments.tokens)?;
+    let setup = Setup { frequencies: all.frequencies, ..subject.setup(prompt.len().max(1))? };
+    let sampling = Sampling {
+        temperature: arguments.temperature,
+        top_k: arguments.top_k,
+        top_p: arguments.top_p,
+        seed: arguments.seed,
+    };
+    let ends = subject.tokenizer.after().to_vec();
+    let wanted = Wanted { tokens: arguments.tokens, ends, sampling };
+    let ids = generate(&setup, &subject.weights, &prompt, &wanted)?;
+    let answer = subject.tokenizer.decode(&ids);
+    if arguments.json {
+        let shown = json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
+        print::line(&shown.to_string());
+    } else {
+        print::line(&format!("{text}{answer}"));
+    }
+    Ok(0)
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    fs::read_to_string(path).map_err(|error| {
+        Failure::new(USAGE, format!("cannot read `{}`: {error}", path.display()), None)
+    })
+}

@@ -1,0 +1,221 @@
+//! A text goes on, token by token, over the ranks that read it.
+//!
+//! The prompt is read as the strategy says, and its keys and values stay where they are. What follows is computed by every rank
+//! alike but for attention, where each looks through its own keys and values; so all find the same logits, to the bit, and draw the
+//! same token without a word.
+
+use std::sync::Arc;
+
+use annulus_attention::Cache;
+use annulus_comm::{Axis, Communicator, Label, Reduce, threads};
+use annulus_data::Sequence;
+use annulus_model::{Attentions, Keep, Shard, Weights};
+use annulus_ops::{IGNORED, Key, Rotary, check_tokens, uniform};
+use annulus_sequence::{Positions, Run};
+use candle_core::{Device, Tensor};
+
+use crate::backward::nothing;
+use crate::rank::Rank;
+use crate::{Result, Setup, TrainError};
+
+/// Numbers that a share is drawn from.
+const STEPS: u64 = 1 << 53;
+
+/// How the next token is drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// What logits are divided by; 0: the most likely token is taken.
+    pub temperature: f64,
+    /// Only so many of the most likely tokens.
+    pub top_k: Option<usize>,
+    /// Only the most likely tokens that together have this probability.
+    pub top_p: f64,
+    /// What draws are a function of, with the position.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Sampling {
+        Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 0 }
+    }
+}
+
+/// What is to be generated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// At most so many tokens.
+    pub tokens: usize,
+    /// Tokens that end it; they are returned, too.
+    pub ends: Vec<u32>,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+}
+
+/// What follows `prompt`, of which `setup` is to have as many tokens; `weights` are those of [`Setup::placed`].
+///
+/// # Errors
+/// An empty prompt, ids that the model does not know, those of the ranks.
+pub fn generate(
+    setup: &Setup,
+    weights: &Weights,
+    prompt: &[u32],
+    wanted: &Wanted,
+) -> Result<Vec<u32>> {
+    if prompt.is_empty() || prompt.len() != setup.tokens {
+        return Err(TrainError::Configuration {
+            message: format!("a prompt of {} tokens, wanted {}", prompt.len(), setup.tokens),
+            hint: Some("give a text to go on from".into()),
+        });
+    }
+    let setup = Arc::new(Setup { data: 1, micro_batch: 1, ..setup.clone() });
+    let options =
+        threads::Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
+    let program = |comm: Arc<dyn Communicator>| setup.rank(comm)?.go_on(weights, prompt, wanted);
+    Ok(threads::run(&options, program)?.swap_remove(0))
+}
+
+impl Rank {
+    fn go_on(&self, weights: &Weights, prompt: &[u32], wanted: &Wanted) -> Result<Vec<u32>> {
+        if wanted.tokens == 0 {
+            return Ok(Vec::new());
+        }
+        let cache = Arc::new(Cache::default());
+        let mut generated = vec![self.read(weights, prompt, (&cache, wanted))?];
+        while let (Some(&last), true) = (generated.last(), generated.len() < wanted.tokens) {
+            if wanted.ends.contains(&last) {
+                break;
+            }
+            let position = prompt.len() + generated.len() - 1;
+            let attention = self.attention.map(|_, one| one.adding(&cache, position));
+            let shard = self.one(last, position, attention)?;
+            let x_bsd = self.before_loss(weights, &shard)?;
+            let logits = self.logits(&x_bsd, weights, &shard)?;
+            generated.push(wanted.sampling.draw(&logits, position));
+        }
+        Ok(generated)
+    }
+
+    /// Reads the prompt; what follows it, drawn by the rank that has its last position.
+    fn read(
+        &self,
+        weights: &Weights,
+        prompt: &[u32],
+        (cache, wanted): (&Arc<Cache>, &Wanted),
+    ) -> Result<u32> {
+        let targets = vec![IGNORED; prompt.len()];
+        let sequence = Sequence { inputs: prompt.to_vec(), targets, documents: Vec::new() };
+        let mut shard = self.micro(0, &[sequence])?.shard;
+        shard.attention = shard.attention.map(|_, one| one.filling(cache));
+        let x_bsd = self.before_loss(weights, &shard)?;
+        let last = prompt.len() - 1;
+        let row = self.attention.positions().iter().position(|position| position == last);
+        let mut next = 0.0;
+        if let Some(row) = row {
+            let logits = self.logits(&x_bsd.narrow(1, row, 1)?, weights, &shard)?;
+            next = f64::from(wanted.sampling.draw(&logits, last));
+        }
+        let label = Label { step: 0, pass: "drawn", hop: 0, layer: 0 };
+        let drawn = Tensor::new(&[next], &Device::Cpu)?;
+        let group = self.mesh.group(&[Axis::Sequence]);
+        let all: Vec<f64> = group.all_reduce(label, &drawn, Reduce::Sum)?.to_vec1()?;
+        Ok(all[0] as u32)
+    }
+
+    /// A token at a position, the same on every rank.
+    fn one(&self, token: u32, position: usize, attention: Attentions) -> Result<Shard> {
+        check_tokens(&[token], self.setup.config.vocab_size)?;
+        let device = self.setup.device();
+        let positions = Positions::new(vec![Run::contiguous(position, 1)]);
+        let frequencies = &self.setup.frequencies;
+        Ok(Shard {
+            inputs: Tensor::from_vec(vec![token], (1, 1), &device)?,
+            targets: Tensor::from_vec(vec![IGNORED], (1, 1), &device)?,
+            attention,
+            rotary: Arc::new(Rotary::new(&positions, &frequencies.inverse, frequencies.factor)),
+            pool: self.pool.clone(),
+            step: 0,
+            keep: Keep::Nothing,
+        })
+    }
+
+    /// The output of all stages but the loss.
+    pub(crate) fn before_loss(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
+        let stages = &self.model.stages;
+        let mut x = nothing()?;
+        for stage in &stages[..stages.len() - 1] {
+            self.progress()?;
+            (x, _) = self.run(stage.as_ref(), &x, weights, shard)?;
+        }
+        Ok(x)
+    }
+
+    /// Of one row.
+    fn logits(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Vec<f32>> {
+        let logits = self.model.project(x_bsd, weights, shard)?;
+        Ok(logits.flatten_all()?.to_device(&Device::Cpu)?.to_vec1()?)
+    }
+}
+
+impl Sampling {
+    /// What follows `position`.
+    fn draw(&self, logits: &[f32], position: usize) -> u32 {
+        let mut ranked: Vec<usize> = (0..logits.len()).collect();
+        // Of equal ones the smallest id first.
+        ranked.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+        if self.temperature == 0.0 {
+            return ranked[0] as u32;
+        }
+        ranked.truncate(self.top_k.unwrap_or(logits.len()).max(1));
+        let most = f64::from(logits[ranked[0]]);
+        let weigh = |&id: &usize| ((f64::from(logits[id]) - most) / self.temperature).exp();
+        let mut weights: Vec<f64> = ranked.iter().map(weigh).collect();
+        let all: f64 = weights.iter().sum();
+        let mut sum = 0.0;
+        let enough = weights.iter().position(|weight| {
+            sum += weight;
+            sum >= self.top_p * all
+        });
+        weights.truncate(enough.map_or(weights.len(), |last| last + 1));
+        let key = Key { seed: self.seed, purpose: "generate", name: "" };
+        let share = uniform(key, position as u64, STEPS) as f64 / STEPS as f64;
+        let mut left = share * weights.iter().sum::<f64>();
+        for (id, weight) in ranked.iter().zip(&weights) {
+            left -= weight;
+            if left < 0.0 {
+                return *id as u32;
+            }
+        }
+        ranked[weights.len() - 1] as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(sampling: Sampling) -> Vec<usize> {
+        let logits = [0.0, 3.0_f32.ln(), 4.0_f32.ln(), f32::NEG_INFINITY];
+        let mut counts = vec![0; 4];
+        for position in 0..8000 {
+            counts[sampling.draw(&logits, position) as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn tokens_come_as_often_as_they_are_likely() {
+        let sampled = Sampling { temperature: 1.0, ..Sampling::default() };
+        // 1 : 3 : 4, then their squares, then only the first ones.
+        let near = |found: Vec<usize>, wanted: [usize; 4]| {
+            found.iter().zip(wanted).all(|(found, wanted)| found.abs_diff(wanted) < 160)
+        };
+        assert!(near(drawn(sampled), [1000, 3000, 4000, 0]));
+        assert!(near(drawn(Sampling { temperature: 0.5, ..sampled }), [308, 2769, 4923, 0]));
+        assert!(near(drawn(Sampling { top_k: Some(2), ..sampled }), [0, 3429, 4571, 0]));
+        assert!(near(drawn(Sampling { top_p: 0.8, ..sampled }), [0, 3429, 4571, 0]));
+        assert_eq!(drawn(Sampling { top_p: 0.5, ..sampled }), [0, 0, 8000, 0]);
+        assert_eq!(drawn(Sampling::default()), [0, 0, 8000, 0]);
+        assert_eq!(drawn(sampled), drawn(sampled));
+        assert_ne!(drawn(sampled), drawn(Sampling { seed: 1, ..sampled }));
+    }
+}
