@@ -80,3 +80,43 @@ fn what_has_not_trained_is_not_asked() {
     let shorter = evaluate(&place, &[&["run"], &ASKED[..], &["evaluation.targets=41"]].concat());
     assert!(shorter.ended(2).stderr.contains("at most 40"), "{}", shorter.stderr);
 }
+
+#[test]
+fn needles_are_learned_and_the_map_is_the_same_from_one_rank() {
+    let place = Place::new(ANNULUS);
+    let file = root().join("experiments/needle.yaml");
+    let file = file.to_str().expect("a path");
+    let small = ["output=run", "data.tokens=128", "mesh.sequence=2", "every.evaluate=0"];
+    run(ANNULUS, &place.path(""), &[&["train", file], &small[..]].concat()).ended(0);
+    let asked = ["evaluation.lengths=[128, 200]", "evaluation.samples=6", "evaluation.depths=4"];
+    let four = ["run", "--out", "four", "mesh.sequence=4"];
+    evaluate(&place, &[&four[..], &asked[..]].concat()).ended(0);
+    let one = ["run", "--out", "one", "mesh.sequence=1"];
+    evaluate(&place, &[&one[..], &asked[..]].concat()).ended(0);
+    let bytes = |name: &str| std::fs::read(place.path(name)).expect("it is there");
+    assert_eq!(bytes("four/needle.png"), bytes("one/needle.png"));
+    let found: Value = serde_json::from_slice(&bytes("four/tasks.json")).expect("JSON");
+    let cells = found["cells"].as_array().expect("cells");
+    assert_eq!(cells.len(), 2 * 4);
+    let right: u64 =
+        cells.iter().map(|cell| cell["right"]["right"].as_u64().expect("a number")).sum();
+    // 48 questions, of which a guess answers three.
+    assert!(right >= 40, "{right} of 48");
+}
+
+#[test]
+fn a_run_goes_on_with_a_text() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=12", "mesh.sequence=2"]).ended(0);
+    let generate = |more: &[&str]| {
+        let asked = ["generate", "run", "--prompt", "alpha 0 al", "--tokens", "9", "--json"];
+        let ran = run(ANNULUS, &place.path(""), &[&asked[..], more].concat());
+        ran.ended(0).json()[0].clone()
+    };
+    let found = generate(&[]);
+    assert_eq!(found["ids"].as_array().map(Vec::len), Some(9));
+    assert_eq!(found, generate(&["mesh.sequence=3"]));
+    let sampled = ["--temperature", "1.5", "--seed", "1"];
+    assert_eq!(generate(&sampled), generate(&[&sampled[..], &["mesh.sequence=1"]].concat()));
+    assert_ne!(generate(&sampled), generate(&["--temperature", "1.5", "--seed", "2"]));
+}
