@@ -22,7 +22,7 @@ fn evaluate(place: &Place, arguments: &[&str]) -> Ran {
 }
 
 fn losses(json: &Value) -> Vec<f64> {
-    let lengths = json["lengths"].as_array().expect("lengths");
+    let lengths = json["perplexity"]["lengths"].as_array().expect("lengths");
     lengths.iter().map(|length| length["loss"]["mean"].as_f64().expect("a loss")).collect()
 }
 
