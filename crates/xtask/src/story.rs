@@ -39,7 +39,7 @@ pub(crate) struct Extend {
     #[arg(long, default_value = "target/story/extend")]
     out: PathBuf,
     /// Stretches of the fourth book, of each of which the last 512 tokens are asked about
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 128)]
     windows: usize,
     /// Keep what was found in `experiments/results/extension`
     #[arg(long)]
