@@ -2,6 +2,8 @@
 
 use candle_core::DType;
 
+use crate::Lora;
+
 /// The shape of a model of the Llama family.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(
@@ -39,4 +41,6 @@ pub struct Config {
     pub initializer_range: f64,
     /// What weights are computed in: f32 or bf16.
     pub dtype: DType,
+    /// What is trained; `None`: everything.
+    pub lora: Option<Lora>,
 }

@@ -6,12 +6,12 @@
 use annulus_attention::{Place, Qkv};
 use annulus_ops::attention::Attended;
 use annulus_ops::{
-    Pool, SwiGluGradients, contiguous, input_gradient, projected_onto, projections, rope,
-    rope_backward, swiglu, swiglu_backward,
+    Pool, SwiGluGradients, contiguous, rope, rope_backward, swiglu, swiglu_backward,
 };
 use candle_core::{Result, Tensor};
 
-use crate::parameters::{Norm, Projection, names, of, reap};
+use crate::lora::Site;
+use crate::parameters::{Norm, Projection, names, project, project_back, reap};
 use crate::stage::no_way_back;
 use crate::{Config, Harvest, Keep, Pullback, Shard, Specification, Stage, Weights};
 
@@ -40,13 +40,14 @@ impl AttentionHalf {
         let queries = config.num_attention_heads * head_dim;
         let keys = config.num_key_value_heads * head_dim;
         let within = |word| format!("model.layers.{layer}.self_attn.{word}");
-        let projection = |word, shape, bias| Projection::new(&within(word), shape, bias);
-        let head_norm = |word| Norm::new(&within(word), head_dim, config.rms_norm_eps);
+        let projection =
+            |word, shape, bias| Projection::new(config, layer, &within(word), shape, bias);
+        let head_norm = |word| Norm::new(&within(word), head_dim, config);
         let path = format!("model.layers.{layer}.input_layernorm");
         let mut half = AttentionHalf {
             layer,
             head_dim,
-            norm: Norm::new(&path, hidden_size, config.rms_norm_eps),
+            norm: Norm::new(&path, hidden_size, config),
             q: projection("q_proj", [queries, hidden_size], query_key_value_bias),
             k: projection("k_proj", [keys, hidden_size], query_key_value_bias),
             v: projection("v_proj", [keys, hidden_size], query_key_value_bias),
@@ -73,8 +74,8 @@ impl AttentionHalf {
     ) -> Result<(Qkv, Projected)> {
         let Shard { pool, rotary, .. } = shard;
         let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
-        let qkv = of([&self.q, &self.k, &self.v], weights)?;
-        let [q_bsd, k_bsd, v_bsd] = projections(pool, &normed_bsd, qkv)?;
+        let qkv = [&self.q, &self.k, &self.v];
+        let [q_bsd, k_bsd, v_bsd] = project(qkv, &normed_bsd, Site { weights, shard, first: 0 })?;
         drop(normed_bsd);
         let projected = self.head_norms.is_some().then(|| [q_bsd.clone(), k_bsd.clone()]);
         let turned = |x_bsd: Tensor, which: usize| {
@@ -130,11 +131,11 @@ impl AttentionHalf {
     ) -> Result<Tensor> {
         let Shard { pool, rotary, .. } = shard;
         let attention = shard.attention.of(self.layer);
-        let own = (weights, pool);
+        let site = Site { weights, shard, first: 0 };
         let out_bsd = heads_last(&attended.out, shard)?;
-        reap([&self.o], &out_bsd, [dy_bsd], own, harvest)?;
+        reap([&self.o], &out_bsd, [dy_bsd], site, harvest)?;
         drop(out_bsd);
-        let dout_bsd = input_gradient(pool, [self.o.of(weights)?], [dy_bsd])?;
+        let dout_bsd = project_back([&self.o], [dy_bsd], site)?;
         let dout_bnsh = contiguous(pool, &self.heads_first(&dout_bsd)?)?;
         drop(dout_bsd);
 
@@ -147,12 +148,13 @@ impl AttentionHalf {
         let dk_bsd = rope_backward(pool, &found.k, rotary)?;
         let dv_bsd = heads_last(&found.v, shard)?;
         drop(found);
-        let [dq_bsd, dk_bsd] = self.before_norms([dq_bsd, dk_bsd], projected, own, harvest)?;
+        let [dq_bsd, dk_bsd] = self.before_norms([dq_bsd, dk_bsd], projected, (weights, pool), harvest)?;
 
         let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
         let (qkv, dqkv) = ([&self.q, &self.k, &self.v], [&dq_bsd, &dk_bsd, &dv_bsd]);
-        reap(qkv, &normed_bsd, dqkv, own, harvest)?;
-        let dnormed_bsd = input_gradient(pool, of(qkv, weights)?, dqkv)?;
+        reap(qkv, &normed_bsd, dqkv, site, harvest)?;
+        drop(normed_bsd);
+        let dnormed_bsd = project_back(qkv, dqkv, site)?;
         self.norm.backward(x_bsd, weights, pool, (&dnormed_bsd, Some(dy_bsd)), harvest)
     }
 }
@@ -175,7 +177,7 @@ impl Stage for AttentionHalf {
         let made = self.project(x_bsd, weights, shard)?;
         let attended = shard.attention.of(self.layer).forward(self.place(shard), &made.0)?;
         let out_bsd = heads_last(&attended.out, shard)?;
-        let y_bsd = projected_onto(&shard.pool, x_bsd, &out_bsd, self.o.of(weights)?)?;
+        let y_bsd = self.o.onto(x_bsd, &out_bsd, Site { weights, shard, first: 0 })?;
         if shard.keep == Keep::Nothing {
             return Ok((y_bsd, no_way_back()));
         }
@@ -202,11 +204,12 @@ impl FeedForwardHalf {
     pub(crate) fn new(config: &Config, layer: usize) -> FeedForwardHalf {
         let Config { hidden_size, intermediate_size, mlp_bias, .. } = *config;
         let projection = |word, shape| {
-            Projection::new(&format!("model.layers.{layer}.mlp.{word}"), shape, mlp_bias)
+            let path = format!("model.layers.{layer}.mlp.{word}");
+            Projection::new(config, layer, &path, shape, mlp_bias)
         };
         let path = format!("model.layers.{layer}.post_attention_layernorm");
         let mut half = FeedForwardHalf {
-            norm: Norm::new(&path, hidden_size, config.rms_norm_eps),
+            norm: Norm::new(&path, hidden_size, config),
             gate: projection("gate_proj", [intermediate_size, hidden_size]),
             up: projection("up_proj", [intermediate_size, hidden_size]),
             down: projection("down_proj", [hidden_size, intermediate_size]),
@@ -222,15 +225,9 @@ impl FeedForwardHalf {
             .chain(projections.into_iter().flat_map(Projection::parameters))
     }
     /// The norm of x, and gate and up made of it.
-    fn project(
-        &self,
-        x_rd: &Tensor,
-        weights: &Weights,
-        shard: &Shard,
-    ) -> Result<(Tensor, [Tensor; 2])> {
-        let normed_rd = self.norm.apply(x_rd, weights, &shard.pool)?;
-        let both = of([&self.gate, &self.up], weights)?;
-        let both = projections(&shard.pool, &normed_rd, both)?;
+    fn project(&self, x_rd: &Tensor, site: Site<'_>) -> Result<(Tensor, [Tensor; 2])> {
+        let normed_rd = self.norm.apply(x_rd, site.weights, site.pool())?;
+        let both = project([&self.gate, &self.up], &normed_rd, site)?;
         Ok((normed_rd, both))
     }
     /// The gradient of x, given that of the output; gate and up made again where they were not kept.
@@ -238,25 +235,24 @@ impl FeedForwardHalf {
         &self,
         (x_rd, gate_and_up): (&Tensor, Option<[Tensor; 2]>),
         dy_rd: &Tensor,
-        (weights, shard): (&Weights, &Shard),
+        site: Site<'_>,
         harvest: Harvest<'_>,
     ) -> Result<Tensor> {
-        let pool = &shard.pool;
+        let (weights, pool) = (site.weights, site.pool());
         let (normed_rd, [gate_rf, up_rf]) = match gate_and_up {
             Some(both) => (self.norm.apply(x_rd, weights, pool)?, both),
-            None => self.project(x_rd, weights, shard)?,
+            None => self.project(x_rd, site)?,
         };
-        let dact_rf = input_gradient(pool, [self.down.of(weights)?], [dy_rd])?;
+        let dact_rf = project_back([&self.down], [dy_rd], site)?;
         let SwiGluGradients { gate: dgate_rf, up: dup_rf, y: act_rf } =
             swiglu_backward(pool, &gate_rf, &up_rf, &dact_rf)?;
         drop((gate_rf, up_rf, dact_rf));
-        let own = (weights, pool);
-        reap([&self.down], &act_rf, [dy_rd], own, harvest)?;
+        reap([&self.down], &act_rf, [dy_rd], site, harvest)?;
         drop(act_rf);
 
         let (both, dboth) = ([&self.gate, &self.up], [&dgate_rf, &dup_rf]);
-        reap(both, &normed_rd, dboth, own, harvest)?;
-        let dnormed_rd = input_gradient(pool, of(both, weights)?, dboth)?;
+        reap(both, &normed_rd, dboth, site, harvest)?;
+        let dnormed_rd = project_back(both, dboth, site)?;
         self.norm.backward(x_rd, weights, pool, (&dnormed_rd, Some(dy_rd)), harvest)
     }
 }
@@ -274,16 +270,26 @@ impl Stage for FeedForwardHalf {
         weights: &'a Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
-        let (_, [gate_rf, up_rf]) = self.project(x_rd, weights, shard)?;
+        self.forward_from(0, x_rd, weights, shard)
+    }
+    fn forward_from<'a>(
+        &'a self,
+        first: usize,
+        x_rd: &Tensor,
+        weights: &'a Weights,
+        shard: &'a Shard,
+    ) -> Result<(Tensor, Pullback<'a>)> {
+        let site = Site { weights, shard, first };
+        let (_, [gate_rf, up_rf]) = self.project(x_rd, site)?;
         let act_rf = swiglu(&shard.pool, &gate_rf, &up_rf)?;
-        let y_rd = projected_onto(&shard.pool, x_rd, &act_rf, self.down.of(weights)?)?;
+        let y_rd = self.down.onto(x_rd, &act_rf, site)?;
         if shard.keep == Keep::Nothing {
             return Ok((y_rd, no_way_back()));
         }
         let both = (shard.keep == Keep::Everything).then_some([gate_rf, up_rf]);
         let x_rd = x_rd.clone();
         let back = move |dy_rd: &Tensor, harvest: Harvest<'_>| {
-            self.backward((&x_rd, both), dy_rd, (weights, shard), harvest)
+            self.backward((&x_rd, both), dy_rd, site, harvest)
         };
         Ok((y_rd, Box::new(back)))
     }

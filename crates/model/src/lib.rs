@@ -7,6 +7,7 @@
 mod config;
 mod layer;
 mod llama;
+mod lora;
 mod parameters;
 mod stage;
 mod vocabulary;
@@ -14,7 +15,10 @@ mod weights;
 
 pub use config::Config;
 pub use llama::Llama;
+pub use lora::Lora;
 pub use parameters::Specification;
-pub use stage::{Attentions, Harvest, Keep, Pullback, Shard, Stage};
+pub use stage::{Attentions, Dropping, Harvest, Keep, Pullback, Shard, Stage};
 pub use vocabulary::Judged;
-pub use weights::{Flaw, Weights, WeightsError, fingerprint, load, save, save_file};
+pub use weights::{
+    Flaw, Weights, WeightsError, fingerprint, load, load_adapter, save, save_adapter, save_file,
+};

@@ -1,11 +1,11 @@
 //! Embedding, layers, loss: the stages of a Llama in order, and what parameters they need.
 
 use annulus_ops::{Key, accumulate, normal};
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use crate::layer::{AttentionHalf, FeedForwardHalf};
 use crate::vocabulary::{Embed, Judged, Loss};
-use crate::{Config, Keep, Shard, Specification, Stage, Weights};
+use crate::{Config, Keep, Lora, Shard, Specification, Stage, Weights};
 
 /// A Llama: its stages, in order.
 #[derive(Debug)]
@@ -40,15 +40,16 @@ impl Llama {
         all.dedup();
         all
     }
-    /// Fresh weights in `config.dtype`: matrices N(0, initializer_range), norms 1, biases 0, by
-    /// counter from (seed, name).
+    /// Fresh weights in `config.dtype`: matrices N(0, initializer_range), norms 1, biases 0; of adapters a as wide as PEFT
+    /// makes it, and b 0; by counter from (seed, name).
     pub fn random(config: &Config, seed: u64) -> Result<Weights> {
         let parameters = Llama::specification(config).into_iter();
-        let fresh = parameters.map(|Specification { name, shape }| {
+        let fresh = parameters.map(|Specification { name, shape, .. }| {
             let len = shape.iter().product();
             let values = if shape.len() == 2 {
                 let fresh = normal(Key { seed, purpose: "init", name: &name }, 0, len).into_iter();
-                fresh.map(|value| value * config.initializer_range as f32).collect()
+                let deviation = deviation(config, &name, &shape);
+                fresh.map(|value| value * deviation).collect()
             } else {
                 vec![if name.ends_with("norm.weight") { 1.0 } else { 0.0 }; len]
             };
@@ -56,6 +57,28 @@ impl Llama {
             Ok((name, weight))
         });
         fresh.collect()
+    }
+    /// The weights, f32, of the model without adapters that computes what `config` computes with `weights`: adapters are added to what
+    /// they lie beside.
+    pub fn merged(config: &Config, weights: Weights) -> Result<Weights> {
+        let Some(lora) = &config.lora else { return Ok(weights) };
+        let is_adapter = |name: &String| name.ends_with(Lora::A) || name.ends_with(Lora::B);
+        let (adapters, base): (Weights, Weights) =
+            weights.into_iter().partition(|(name, _)| is_adapter(name));
+        let part = |path: &str, end| {
+            let part = adapters.get(&format!("{path}{end}"));
+            part.map(|part| part.to_dtype(DType::F32)).transpose()
+        };
+        let merged = base.into_iter().map(|(name, weight)| {
+            let path = name.trim_end_matches(".weight");
+            let weight = weight.to_dtype(DType::F32)?;
+            let merged = match (part(path, Lora::A)?, part(path, Lora::B)?) {
+                (Some(a), Some(b)) => (weight + (b.matmul(&a)? * lora.scale)?)?,
+                _ => weight,
+            };
+            Ok((name, merged))
+        });
+        merged.collect()
     }
     /// The scalar f32 sum of losses over `shard.targets`.
     pub fn loss(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
@@ -103,19 +126,35 @@ impl Llama {
         self.head.judge(x_bsd, weights, shard)
     }
     /// Floating-point operations of one training step over `tokens` tokens whose masks leave
-    /// `pairs` pairs visible in total: 6 per weight and token (embedding lookups excluded), 12 ·
+    /// `pairs` pairs visible in total: 6 per weight and token, or 4 where it is not trained (embedding lookups excluded), 12 ·
     /// head_dim · heads per pair and layer (the counting of PaLM, arXiv 2204.02311, appendix B,
     /// with the pairs that are really computed).
     pub fn flops(config: &Config, tokens: u64, pairs: u64) -> f64 {
-        let parameters = Llama::specification(config).into_iter();
-        let elements = |parameter: Specification| parameter.shape.iter().product::<usize>() as f64;
-        let all: f64 = parameters.map(elements).sum();
-        let looked_up = config.vocab_size as f64 * config.hidden_size as f64;
-        let multiplied = if config.tie_word_embeddings { all } else { all - looked_up };
+        let embedding = Embed::new(config).specification().clone();
+        let looked_up = !config.tie_word_embeddings;
+        let mut per_token = 0.0;
+        for parameter in Llama::specification(config) {
+            let each = if parameter.trained { 6.0 } else { 4.0 };
+            if !(looked_up && parameter == embedding) {
+                per_token += each * parameter.shape.iter().product::<usize>() as f64;
+            }
+        }
         let heads = config.head_dim as f64 * config.num_attention_heads as f64;
         let per_pair = 12.0 * heads * config.num_hidden_layers as f64;
-        6.0 * multiplied * tokens as f64 + per_pair * pairs as f64
+        per_token * tokens as f64 + per_pair * pairs as f64
     }
+}
+
+/// The standard deviation of a fresh matrix. That of an adapter's a is of what Kaiming He's uniform distribution with a slope of √5
+/// has, ±1/√I, as in PEFT; b begins with 0, so that nothing changes at first.
+fn deviation(config: &Config, name: &str, shape: &[usize]) -> f32 {
+    if name.ends_with(Lora::B) {
+        return 0.0;
+    }
+    if name.ends_with(Lora::A) {
+        return (1.0 / (3.0 * shape[1] as f64)).sqrt() as f32;
+    }
+    config.initializer_range as f32
 }
 
 /// `stages` in order; the first ignores what it is given.

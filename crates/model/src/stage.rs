@@ -39,6 +39,17 @@ pub struct Shard {
     pub step: u64,
     /// What the forward pass keeps.
     pub keep: Keep,
+    /// What adapters leave out of their inputs, where they do so.
+    pub dropping: Option<Dropping>,
+}
+
+/// What draws of what is left out are functions of, besides step, module and place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dropping {
+    /// The experiment's seed.
+    pub seed: u64,
+    /// The number of the first sequence among those of the step.
+    pub sequence: usize,
 }
 
 /// The attention of every layer: layers that see alike and are split alike share one.
@@ -113,6 +124,19 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
         weights: &'a Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)>;
+    /// The same of some rows, the first of which is number `first` of all, where the stage is [`Stage::rowwise`].
+    fn forward_from<'a>(
+        &'a self,
+        first: usize,
+        x: &Tensor,
+        weights: &'a Weights,
+        shard: &'a Shard,
+    ) -> Result<(Tensor, Pullback<'a>)> {
+        if first > 0 {
+            candle_core::bail!("internal: this stage is not run on some rows at a time");
+        }
+        self.forward(x, weights, shard)
+    }
 }
 
 /// The way back where nothing was kept for it.

@@ -3,8 +3,8 @@
 //! Axes: b sequences, s positions of this rank, d hidden size, v vocabulary.
 
 use annulus_ops::{
-    IGNORED, embedding, embedding_backward, linear, linear_cross_entropy,
-    linear_cross_entropy_gradients,
+    IGNORED, embedding, embedding_backward, linear, linear_cross_entropy, linear_cross_entropy_gradients,
+    linear_cross_entropy_input_gradient,
 };
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -45,9 +45,11 @@ impl Stage for Embed {
         let y_bsd = embedding(&shard.pool, &shard.inputs, table_vd)?;
         let x = x.clone();
         let back = move |dy_bsd: &Tensor, harvest: Harvest<'_>| {
-            let rows = table_vd.dim(0)?;
-            let dtable_vd = embedding_backward(&shard.pool, &shard.inputs, rows, dy_bsd)?;
-            harvest(&self.table.name, dtable_vd)?;
+            if self.table.trained {
+                let rows = table_vd.dim(0)?;
+                let dtable_vd = embedding_backward(&shard.pool, &shard.inputs, rows, dy_bsd)?;
+                harvest(&self.table.name, dtable_vd)?;
+            }
             // It reads tokens, not its input.
             x.zeros_like()
         };
@@ -68,12 +70,15 @@ pub(crate) struct Loss {
 impl Loss {
     /// `chunk` tokens of logits are held at once.
     pub(crate) fn new(config: &Config, chunk: usize) -> Loss {
-        let norm = Norm::new("model.norm", config.hidden_size, config.rms_norm_eps);
+        let norm = Norm::new("model.norm", config.hidden_size, config);
         let head = if config.tie_word_embeddings {
-            Projection { weight: embedding_table(config), bias: None }
+            embedding_table(config)
         } else {
-            Projection::new("lm_head", [config.vocab_size, config.hidden_size], false)
+            let shape = [config.vocab_size, config.hidden_size];
+            let trained = config.lora.as_ref().is_none_or(|lora| lora.head);
+            Specification::new("lm_head.weight".to_owned(), &shape).trained(trained)
         };
+        let head = Projection::bare(head);
         let parameters = names(std::iter::once(&norm.weight).chain(head.parameters()));
         Loss { chunk, norm, head, parameters }
     }
@@ -162,16 +167,26 @@ impl Stage for Loss {
             let loss = linear_cross_entropy(pool, &normed_bsd, head_vd, targets, self.chunk)?;
             return Ok((loss, no_way_back()));
         }
-        let found =
-            linear_cross_entropy_gradients(pool, &normed_bsd, head_vd, targets, self.chunk)?;
+        let (loss, dx_bsd, dhead_vd) = if self.head.weight.trained {
+            let found =
+                linear_cross_entropy_gradients(pool, &normed_bsd, head_vd, targets, self.chunk)?;
+            (found.loss, found.x, Some(found.weight))
+        } else {
+            let (pool, chunk) = (pool, self.chunk);
+            let (loss, dx_bsd) =
+                linear_cross_entropy_input_gradient(pool, &normed_bsd, head_vd, targets, chunk)?;
+            (loss, dx_bsd, None)
+        };
         // On the host, which has waited for it: nobody else reads it.
-        let loss = Tensor::new(found.loss as f32, &Device::Cpu)?;
+        let loss = Tensor::new(loss as f32, &Device::Cpu)?;
         let x_bsd = x_bsd.clone();
         let back = move |dloss: &Tensor, harvest: Harvest<'_>| {
             let by = f64::from(dloss.to_scalar::<f32>()?);
             let times = |gradient: Tensor| if by == 1.0 { Ok(gradient) } else { gradient * by };
-            harvest(&self.head.weight.name, times(found.weight)?)?;
-            let dnormed_bsd = times(found.x)?;
+            if let Some(dhead_vd) = dhead_vd {
+                harvest(&self.head.weight.name, times(dhead_vd)?)?;
+            }
+            let dnormed_bsd = times(dx_bsd)?;
             self.norm.backward(&x_bsd, weights, pool, (&dnormed_bsd, None), harvest)
         };
         Ok((loss, Box::new(back)))
@@ -180,5 +195,6 @@ impl Stage for Loss {
 
 fn embedding_table(config: &Config) -> Specification {
     let shape = [config.vocab_size, config.hidden_size];
-    Specification::new("model.embed_tokens.weight".to_owned(), &shape)
+    let trained = config.lora.as_ref().is_none_or(|lora| lora.embeddings);
+    Specification::new("model.embed_tokens.weight".to_owned(), &shape).trained(trained)
 }

@@ -77,7 +77,7 @@ fn headers() -> Vec<(&'static str, String)> {
 /// One test: what others hold meanwhile would be counted.
 #[test]
 fn a_file_takes_less_than_twice_its_size() {
-    let wanted = [Specification { name: "a".to_owned(), shape: vec![2] }];
+    let wanted = [Specification { name: "a".to_owned(), shape: vec![2], trained: true }];
     let mut cases: Vec<(String, &str, Vec<u8>)> = Vec::new();
     for (title, header) in headers() {
         let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();

@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Tensor};
 
 /// A model of one parameter `a` [2].
 fn wanted() -> [Specification; 1] {
-    [Specification { name: "a".to_owned(), shape: vec![2] }]
+    [Specification { name: "a".to_owned(), shape: vec![2], trained: true }]
 }
 
 /// A file whose header is `header` and whose data are `data` bytes.

@@ -72,21 +72,47 @@ pub fn linear_cross_entropy_gradients(
     targets: &Tensor,
     chunk: usize,
 ) -> Result<CrossEntropyGradients> {
+    let (loss, x, of_weight) = gradients(pool, x, weight, (targets, chunk), true)?;
+    let Some(weight) = of_weight else { bail!("internal: the weight's gradient was not made") };
+    Ok(CrossEntropyGradients { loss, x, weight })
+}
+
+/// [`linear_cross_entropy`] and the gradient of x alone, off the tape: for a weight that is not trained.
+///
+/// # Errors
+/// As there.
+pub fn linear_cross_entropy_input_gradient(
+    pool: &Pool,
+    x: &Tensor,
+    weight: &Tensor,
+    targets: &Tensor,
+    chunk: usize,
+) -> Result<(f64, Tensor)> {
+    let (loss, x, _) = gradients(pool, x, weight, (targets, chunk), false)?;
+    Ok((loss, x))
+}
+
+/// The loss, the gradient of x, and that of the weight where it is `trained`.
+fn gradients(
+    pool: &Pool,
+    x: &Tensor,
+    weight: &Tensor,
+    (targets, chunk): (&Tensor, usize),
+    trained: bool,
+) -> Result<(f64, Tensor, Option<Tensor>)> {
     if let Some(processor) = pool.processor() {
-        return operators::linear_cross_entropy_gradients(&**processor, x, weight, targets, chunk);
+        let tokens = (targets, chunk);
+        return operators::linear_cross_entropy_gradients(&**processor, x, weight, tokens, trained);
     }
     let kept = kept(x, weight, targets, chunk)?;
     let (rows, width) = weight.dims2()?;
     let weights = Elements::of(pool, weight)?;
     let weights = Matrix::new(&weights, rows, width);
-    let pass = Pass { pool, kept: &kept, chunk, wanted: (true, true) };
+    let pass = Pass { pool, kept: &kept, chunk, wanted: (true, trained) };
     let (loss, found) =
         with_rows(x, |rows| pass.run(rows, x.elem_count() / width.max(1), weights))?;
-    Ok(CrossEntropyGradients {
-        loss,
-        x: tensor(pool, found.x, x.shape(), x.dtype())?,
-        weight: tensor(pool, found.weight, weight.shape(), DType::F32)?,
-    })
+    let of_weight = trained.then(|| tensor(pool, found.weight, weight.shape(), DType::F32));
+    Ok((loss, tensor(pool, found.x, x.shape(), x.dtype())?, of_weight.transpose()?))
 }
 
 /// The tokens that count, with their targets.

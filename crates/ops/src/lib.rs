@@ -16,6 +16,7 @@ mod accumulate;
 mod adamw;
 mod charge;
 mod cross_entropy;
+mod dropout;
 mod embedding;
 mod exp;
 pub mod gpu;
@@ -38,8 +39,9 @@ pub use adamw::{AdamW, Moments, Parameter};
 pub use charge::charge;
 pub use cross_entropy::{
     CrossEntropyGradients, IGNORED, check_targets, linear_cross_entropy,
-    linear_cross_entropy_gradients,
+    linear_cross_entropy_gradients, linear_cross_entropy_input_gradient,
 };
+pub use dropout::{InputDropout, RowPlace};
 pub use embedding::{check_tokens, embedding, embedding_backward};
 pub use gradients::{NoGradient, check_gradients, global_norm_squared, scale, vjp};
 pub use linear::linear;

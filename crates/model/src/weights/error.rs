@@ -24,6 +24,12 @@ pub enum WeightsError {
         /// Which.
         folder: PathBuf,
     },
+    /// There is no adapter.
+    #[error("no `adapter_model.safetensors` in `{}`", folder.display())]
+    NoAdapter {
+        /// Which folder.
+        folder: PathBuf,
+    },
     /// A file or folder cannot be read.
     #[error("cannot read `{}`: {source}", file.display())]
     Read {
@@ -177,6 +183,12 @@ impl WeightsError {
         let hint = match self {
             WeightsError::Absent { folder } if folder.join("pytorch_model.bin").exists() => {
                 "save `pytorch_model.bin` as safetensors with transformers' `save_pretrained` first"
+            }
+            WeightsError::NoAdapter { folder } if folder.join("adapter_model.bin").exists() => {
+                "save `adapter_model.bin` as safetensors with PEFT's `save_pretrained` first"
+            }
+            WeightsError::NoAdapter { .. } => {
+                "give the folder that holds adapter_config.json and adapter_model.safetensors"
             }
             WeightsError::Absent { .. } => "give the folder that holds config.json and safetensors",
             WeightsError::Irregular { .. } | WeightsError::Outside { .. } => {

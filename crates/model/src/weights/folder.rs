@@ -35,6 +35,14 @@ pub(super) fn list(folder: &Path, room: Room) -> Result<Listing, WeightsError> {
     }
 }
 
+/// The one file `name`, which must be there.
+pub(super) fn list_one(folder: &Path, name: &str) -> Result<Listing, WeightsError> {
+    if exists(&folder.join(name))? {
+        return Ok(Listing { files: vec![name.to_owned()], index: None });
+    }
+    Err(WeightsError::NoAdapter { folder: folder.to_owned() })
+}
+
 fn list_shards(folder: &Path, mut room: Room) -> Result<Listing, WeightsError> {
     let path = folder.join(INDEX);
     let bytes = map(folder, INDEX)?;

@@ -40,8 +40,18 @@ pub fn load(
     specification: &[Specification],
     dtype: DType,
 ) -> std::result::Result<Weights, WeightsError> {
+    let listing = list(folder, Room::of(specification.len()))?;
+    load_listed(folder, &listing, specification, dtype)
+}
+
+/// The same of what `listing` names.
+pub(super) fn load_listed(
+    folder: &Path,
+    listing: &Listing,
+    specification: &[Specification],
+    dtype: DType,
+) -> std::result::Result<Weights, WeightsError> {
     let mut room = Room::of(specification.len());
-    let listing = list(folder, room)?;
     let mut maps = Vec::new();
     for file in &listing.files {
         maps.push((file.as_str(), map(folder, file)?));
@@ -51,8 +61,8 @@ pub fn load(
         files.push((*file, header::parse(&folder.join(file), bytes, &mut room)?));
     }
     let mut flaws = Vec::new();
-    let found = collect(&listing, &files, &mut flaws);
-    flaws.extend(specification.iter().filter_map(|wanted| unfit(wanted, &found, &listing)));
+    let found = collect(listing, &files, &mut flaws);
+    flaws.extend(specification.iter().filter_map(|wanted| unfit(wanted, &found, listing)));
     flaws.extend(surplus(specification, &found));
     if !flaws.is_empty() {
         return Err(WeightsError::Unfit { folder: folder.to_owned(), flaws });
@@ -117,7 +127,7 @@ fn unfit(
     found: &BTreeMap<&str, Found<'_>>,
     listing: &Listing,
 ) -> Option<Flaw> {
-    let Specification { name, shape } = wanted;
+    let Specification { name, shape, .. } = wanted;
     let tensor = name.clone();
     let Some(Found { file, view }) = found.get(name.as_str()) else {
         // One that the index has is reported already.

@@ -3,6 +3,7 @@
 //! Files are not trusted: what a header claims is checked against the file's size before anything
 //! is made of it, and what does not fit the model is an error, all of it at once.
 
+mod adapter;
 mod error;
 mod folder;
 mod header;
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 
+pub use adapter::{load_adapter, save_adapter};
 pub use error::{Flaw, WeightsError};
 pub use load::{fingerprint, load};
 pub use save::{save, save_file};

@@ -47,6 +47,7 @@ fn config(folder: &Path) -> (Config, f64) {
         mlp_bias: flag("mlp_bias"),
         initializer_range: json["initializer_range"].as_f64().unwrap(),
         dtype: DType::F32,
+        lora: None,
     };
     (config, json["rope_parameters"]["rope_theta"].as_f64().unwrap())
 }

@@ -4,5 +4,6 @@
 
 mod dense;
 mod golden;
+mod lora;
 mod stages;
 mod support;

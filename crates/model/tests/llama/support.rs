@@ -32,6 +32,7 @@ pub(crate) fn tiny() -> Config {
         mlp_bias: false,
         initializer_range: 0.2,
         dtype: DType::F32,
+        lora: None,
     }
 }
 
@@ -111,6 +112,7 @@ pub(crate) fn sliding(
         pool: Pool::serial(),
         step: 0,
         keep: Keep::Nothing,
+        dropping: None,
     }
 }
 

@@ -7,7 +7,7 @@ use candle_core::{DType, Result, Tensor};
 use super::super::{Processor, addresses};
 use super::product::{Was, multiply};
 use super::{Extent, SCRATCH, launch, of_type, off_tape, plain, sums, unwritten};
-use crate::cross_entropy::{CrossEntropyGradients, check_shapes, check_targets};
+use crate::cross_entropy::{check_shapes, check_targets};
 
 /// `CROSS_ENTROPY_THREADS`.
 const THREADS: u32 = 512;
@@ -45,32 +45,32 @@ pub(crate) fn linear_cross_entropy(
     sums::total(processor, &pass.losses)?.to_dtype(DType::F32)
 }
 
-/// See [`crate::linear_cross_entropy_gradients`]. The host waits for the loss.
+/// See [`crate::linear_cross_entropy_gradients`]: the loss, for which the host waits, the gradient of x, and that of the weight where
+/// it is `trained`.
 pub(crate) fn linear_cross_entropy_gradients(
     processor: &dyn Processor,
     x: &Tensor,
     weight: &Tensor,
-    targets: &Tensor,
-    chunk: usize,
-) -> Result<CrossEntropyGradients> {
+    (targets, chunk): (&Tensor, usize),
+    trained: bool,
+) -> Result<(f64, Tensor, Option<Tensor>)> {
     let pass = Pass::new(processor, x, weight, targets, chunk)?;
     let (tokens, width) = pass.x.dims2()?;
     // SAFETY: the products of all chunks write all of it.
     let dx = unsafe { unwritten(processor, (tokens, width), x.dtype()) }?;
-    let dw = Tensor::zeros(weight.shape(), DType::F32, processor.device())?;
+    let zeros = || Tensor::zeros(weight.shape(), DType::F32, processor.device());
+    let dw = trained.then(zeros).transpose()?;
     let gradients = pass.gradients()?;
     for start in pass.starts() {
         let x_chunk = pass.logits(start)?;
         let dlogits = pass.turn(start, Some(&gradients))?;
-        multiply(&dw, &dlogits.t()?, &x_chunk, Was::Sum)?;
+        if let Some(dw) = &dw {
+            multiply(dw, &dlogits.t()?, &x_chunk, Was::Sum)?;
+        }
         let dx_chunk = dx.narrow(0, start, x_chunk.dim(0)?)?;
         multiply(&dx_chunk, &dlogits, &pass.weight, Was::Nothing)?;
     }
-    Ok(CrossEntropyGradients {
-        loss: sums::total(processor, &pass.losses)?.to_scalar()?,
-        x: dx.reshape(x.shape())?,
-        weight: dw,
-    })
+    Ok((sums::total(processor, &pass.losses)?.to_scalar()?, dx.reshape(x.shape())?, dw))
 }
 
 /// What all chunks share.

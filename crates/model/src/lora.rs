@@ -1,0 +1,153 @@
+//! LoRA (Hu et al., arXiv 2106.09685): weights stay as they are, and beside some projections two narrow matrices learn.
+//!
+//! ```text
+//! y = x wᵀ + bias + scale · (dropped(x) aᵀ) bᵀ        a [rank, I] random, b [O, rank] 0
+//! ```
+//! Names are those of PEFT without its prefix, so that adapters are parameters like all others.
+
+use annulus_ops::{
+    Affine, InputDropout, Pool, contiguous, input_gradient, parameter_gradients, projected_onto,
+    projections,
+};
+use candle_core::{Result, Tensor};
+
+use crate::{Harvest, Shard, Specification, Weights};
+
+/// What is trained where not everything is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lora {
+    /// Rows of a, columns of b.
+    pub rank: usize,
+    /// What the product is multiplied by.
+    pub scale: f64,
+    /// The share of a projection's inputs that the adapter does not see.
+    pub dropout: f64,
+    /// The projections, as in [`Lora::TARGETS`].
+    pub targets: Vec<String>,
+    /// Whether the embedding is trained.
+    pub embeddings: bool,
+    /// Whether all norms are trained (Chen et al., arXiv 2309.12307).
+    pub norms: bool,
+    /// Whether the last projection is trained, where it is not the embedding.
+    pub head: bool,
+}
+
+impl Lora {
+    /// The last words of the paths of a layer's projections.
+    pub const TARGETS: [&str; 7] =
+        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+    /// How the name of an adapter's a ends.
+    pub const A: &str = ".lora_A.weight";
+    /// How that of its b does.
+    pub const B: &str = ".lora_B.weight";
+}
+
+/// The two matrices beside a projection.
+#[derive(Clone, Debug)]
+pub(crate) struct Adapter {
+    pub(crate) a: Specification,
+    pub(crate) b: Specification,
+    scale: f64,
+    dropout: f64,
+    /// Tells its draws from those of others.
+    module: u32,
+}
+
+/// Where a projection is computed: with which weights, of which of this rank's rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Site<'a> {
+    pub(crate) weights: &'a Weights,
+    pub(crate) shard: &'a Shard,
+    /// The first row, among those of all sequences.
+    pub(crate) first: usize,
+}
+
+impl Site<'_> {
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.shard.pool
+    }
+}
+
+impl Adapter {
+    /// That of the projection at `path`, the last word of which `lora` may name, of `shape` [O, I] in layer `layer`.
+    pub(crate) fn new(
+        lora: &Lora,
+        layer: usize,
+        path: &str,
+        [outputs, inputs]: [usize; 2],
+    ) -> Option<Adapter> {
+        let word = path.rsplit('.').next().unwrap_or(path);
+        lora.targets.iter().find(|target| *target == word)?;
+        let place = Lora::TARGETS.iter().position(|target| *target == word)?;
+        Some(Adapter {
+            a: Specification::new(format!("{path}{}", Lora::A), &[lora.rank, inputs]),
+            b: Specification::new(format!("{path}{}", Lora::B), &[outputs, lora.rank]),
+            scale: lora.scale,
+            dropout: lora.dropout,
+            module: (layer * Lora::TARGETS.len() + place) as u32,
+        })
+    }
+    fn matrices<'a>(&self, weights: &'a Weights) -> Result<[Affine<'a>; 2]> {
+        let bare = |weight| Affine { weight, bias: None };
+        Ok([bare(self.a.of(weights)?), bare(self.b.of(weights)?)])
+    }
+    /// `x`, some of it left out where this is training.
+    fn dropped(&self, x: &Tensor, site: Site<'_>) -> Result<Tensor> {
+        let Some(draws) = site.shard.dropping.filter(|_| self.dropout > 0.0) else {
+            return Ok(x.clone());
+        };
+        let dropout = InputDropout {
+            seed: draws.seed,
+            probability: self.dropout,
+            step: site.shard.step,
+            module: self.module,
+        };
+        let positions = site.shard.attention.positions();
+        let tokens = positions.tokens().max(1);
+        dropout.apply(site.pool(), x, |row| {
+            let row = site.first + row;
+            let position = positions.at(row % tokens).unwrap_or_default();
+            [(draws.sequence + row / tokens) as u32, position as u32]
+        })
+    }
+    /// `scale · (x aᵀ)` [.., rank] of an `x` that is dropped from already.
+    fn narrow(&self, x: &Tensor, a: Affine<'_>, pool: &Pool) -> Result<Tensor> {
+        let [narrow] = projections(pool, x, [a])?;
+        narrow * self.scale
+    }
+    /// What it adds to `y`, the output of its projection for `x`.
+    pub(crate) fn onto(&self, y: &Tensor, x: &Tensor, site: Site<'_>) -> Result<Tensor> {
+        let [a, b] = self.matrices(site.weights)?;
+        let narrow = self.narrow(&self.dropped(x, site)?, a, site.pool())?;
+        projected_onto(site.pool(), y, &narrow, b)
+    }
+    /// The gradient of `x aᵀ`, given that of the output.
+    fn narrowed(&self, dy: &Tensor, b: Affine<'_>, pool: &Pool) -> Result<Tensor> {
+        input_gradient(pool, [b], [dy])? * self.scale
+    }
+    /// Hands over the gradients of a and b, given the input and the gradient of the output.
+    pub(crate) fn reap(
+        &self,
+        x: &Tensor,
+        dy: &Tensor,
+        site: Site<'_>,
+        harvest: Harvest<'_>,
+    ) -> Result<()> {
+        let ([a, b], pool) = (self.matrices(site.weights)?, site.pool());
+        let x = self.dropped(x, site)?;
+        let [of_b] = parameter_gradients(pool, &self.narrow(&x, a, pool)?, [b], [dy])?;
+        harvest(&self.b.name, of_b.weight)?;
+        let [of_a] = parameter_gradients(pool, &x, [a], [&self.narrowed(dy, b, pool)?])?;
+        harvest(&self.a.name, of_a.weight)
+    }
+    /// What its input's gradient is besides `dx`, given the output's.
+    pub(crate) fn back_onto(&self, dx: &Tensor, dy: &Tensor, site: Site<'_>) -> Result<Tensor> {
+        let ([a, b], pool) = (self.matrices(site.weights)?, site.pool());
+        let narrowed = self.narrowed(dy, b, pool)?;
+        if self.dropout > 0.0 && site.shard.dropping.is_some() {
+            return dx + self.dropped(&input_gradient(pool, [a], [&narrowed])?, site)?;
+        }
+        let turned = contiguous(pool, &a.weight.t()?)?;
+        projected_onto(pool, dx, &narrowed, Affine { weight: &turned, bias: None })
+    }
+}

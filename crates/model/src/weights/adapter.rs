@@ -1,0 +1,46 @@
+//! Adapters as PEFT has them: what is trained, under its own names behind a prefix, in one file.
+
+use std::path::Path;
+
+use candle_core::{DType, Tensor};
+
+use super::folder::list_one;
+use super::load::load_listed;
+use super::{Weights, WeightsError, save_file};
+use crate::Specification;
+
+/// The file of an adapter's weights.
+const FILE: &str = "adapter_model.safetensors";
+/// What PEFT's wrapping of a model puts before every name.
+const PREFIX: &str = "base_model.model.";
+
+/// Reads exactly the trained ones of `specification` from `adapter_model.safetensors`, widened or narrowed to `dtype`.
+///
+/// # Errors
+/// As of [`super::load`].
+pub fn load_adapter(
+    folder: &Path,
+    specification: &[Specification],
+    dtype: DType,
+) -> Result<Weights, WeightsError> {
+    let trained = specification.iter().filter(|parameter| parameter.trained);
+    let prefixed = trained.map(|parameter| {
+        let name = format!("{PREFIX}{}", parameter.name);
+        Specification { name, ..parameter.clone() }
+    });
+    let prefixed: Vec<_> = prefixed.collect();
+    let listing = list_one(folder, FILE)?;
+    let weights = load_listed(folder, &listing, &prefixed, dtype)?.into_iter();
+    Ok(weights.map(|(name, weight)| (name[PREFIX.len()..].to_owned(), weight)).collect())
+}
+
+/// Writes `trained`, the trained ones of a model's weights, into `folder`, synced to disk.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn save_adapter(folder: &Path, trained: &Weights) -> Result<(), WeightsError> {
+    let prefixed = trained.iter().map(|(name, weight)| (format!("{PREFIX}{name}"), weight));
+    let prefixed: Vec<(String, &Tensor)> = prefixed.collect();
+    let tensors: Vec<_> = prefixed.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
+    save_file(&folder.join(FILE), &tensors)
+}
