@@ -13,7 +13,7 @@ use crate::values::Values;
 use crate::{
     Bound, Data, Decay, Device, Dtype, Every, Experiment, Format, Longer, Memory, Mesh, Model,
     ModelSource, Optimizer, Pack, Places, Problem, Recompute, Schedule, Traced, WeightsFrom,
-    extend, shape,
+    extend, lora, shape,
 };
 
 /// The experiment that `values` describe, unless something that it needs was refused.
@@ -25,6 +25,7 @@ pub(crate) fn experiment(values: &Values, places: Places) -> Option<Experiment> 
         device: values.word("device", Device::from_word)?,
         model: model(values, &places)?,
         extend: extend::read(values, &places)?,
+        lora: lora::read(values, &places)?,
         data: data(values)?,
         mesh: mesh(values)?,
         attention: attention(values)?,

@@ -6,9 +6,9 @@
 //! f = `intermediate_size`, V the vocabulary, L layers, e bytes of an element:
 //!
 //! ```text
-//! weights    e per element, and f32 masters of bf16
-//! gradients  f32; summing over P ranks, the largest once more whole and once in P parts
-//! optimizer  two f32 per element
+//! weights    e per element, and f32 masters of bf16, of what is trained
+//! gradients  f32, of what is trained; summing over P ranks, the largest once more whole and once in P parts
+//! optimizer  two f32 per element that is trained
 //! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made; what the
 //!            wire narrows of the own queries (2 a) and keys and values (2 k)
 //! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
@@ -20,18 +20,18 @@
 //! backward ([`Share::activations`]). Allocators round up; a worker's buffers are counted for one
 //! worker.
 
+mod counts;
 mod workspace;
 
 use annulus_sequence::{Alive, Part, Pass, Positions, Proof, Schedule};
+use counts::Counts;
 use workspace::{Tiles, tiles};
 
 use crate::passes::Passes;
-use crate::{Dtype, Peak, Plan, Recompute, Settled, Shape};
+use crate::{Dtype, Peak, Plan, Recompute, Settled};
 
 /// Bytes of an f32.
 pub(crate) const F32: u64 = 4;
-/// What is summed beside the gradients: the sum of losses and the count of targets, f64.
-const LOSS_AND_TARGETS: u64 = 2 * 8;
 /// A token's id, u32, and its target, i64.
 const TOKEN: u64 = 4 + 8;
 /// A row of a tile that knows which columns it sees, and a column its rows.
@@ -42,45 +42,6 @@ const PACKING: u64 = 1 << 20;
 const BLOCK: (u64, u64) = (96, 192);
 /// Tokens that one part of a sum over tokens has at least, and how many parts there are at most.
 const PARTS: (u64, u64) = (512, 16);
-
-impl Shape {
-    /// Elements of all parameters; tied weights count once.
-    pub fn elements(&self) -> u64 {
-        let [h, m, layers] = [self.hidden_size, self.intermediate_size, self.num_hidden_layers];
-        let (a, k) = (self.query_width(), self.key_value_width());
-        let [h, m, layers] = [h, m, layers].map(|size| size as u64);
-        let vocabulary = self.vocab_size.unwrap_or_default() as u64;
-        let biased = if self.has_query_key_value_bias() { a + 2 * k } else { 0 };
-        let attention_bias = biased + if self.attention_bias { h } else { 0 };
-        let norms = if self.has_query_key_norm() { 2 * self.head_dim as u64 } else { 0 };
-        let mlp_bias = if self.mlp_bias { 2 * m + h } else { 0 };
-        let layer = 2 * h * (a + k) + attention_bias + 3 * h * m + mlp_bias + 2 * h + norms;
-        let embeddings = if self.tie_word_embeddings { 1 } else { 2 };
-        layers * layer + embeddings * vocabulary * h + h
-    }
-
-    /// What the sum of gradients hands over, where there is more than one rank.
-    pub(crate) fn gradient_sum(&self) -> u64 {
-        F32 * self.elements() + LOSS_AND_TARGETS
-    }
-
-    /// Elements of the largest parameter.
-    fn largest(&self) -> u64 {
-        let [h, m] = [self.hidden_size, self.intermediate_size].map(|size| size as u64);
-        let vocabulary = self.vocab_size.unwrap_or_default() as u64;
-        h * vocabulary.max(m).max(self.query_width())
-    }
-
-    /// Width of all query heads.
-    pub(crate) fn query_width(&self) -> u64 {
-        (self.num_attention_heads * self.head_dim) as u64
-    }
-
-    /// Width of all key heads, and of all value heads.
-    pub(crate) fn key_value_width(&self) -> u64 {
-        (self.num_key_value_heads * self.head_dim) as u64
-    }
-}
 
 /// One rank's share of the work.
 pub(crate) struct Share<'a> {
@@ -132,15 +93,15 @@ impl Share<'_> {
 
     /// The peak of the rank.
     pub(crate) fn peak(&self) -> Peak {
-        let elements = self.plan.shape.elements();
+        let Counts { all, trained, .. } = self.plan.counts();
         let masters = match self.plan.experiment.model.dtype {
             Dtype::F32 => 0,
             Dtype::Bf16 => F32,
         };
         Peak {
-            weights: elements * (self.element + masters),
+            weights: all * self.element + trained * masters,
             gradients: self.gradients(),
-            optimizer: elements * 2 * F32,
+            optimizer: trained * 2 * F32,
             activations: self.activations(),
             key_value: self.key_value(),
             workspace: self.workspace().max(self.scored()),
@@ -164,7 +125,7 @@ impl Share<'_> {
         let scoring = attending(self.scored());
         let attending = attending(self.workspace().saturating_sub(results));
         let last = peak.activations.max(attending).max(scoring);
-        let elements = F32 * self.plan.shape.elements();
+        let elements = F32 * self.plan.counts().trained;
         let earlier = if self.plan.micro_batches > 1 { elements } else { 0 };
         let in_layer = self.resident().saturating_add(self.in_layer()).max(attending);
         let first = in_layer.saturating_sub(self.others()).saturating_add(elements);
@@ -174,8 +135,8 @@ impl Share<'_> {
     }
 
     fn gradients(&self) -> u64 {
-        let (all, world) = (F32 * self.plan.shape.elements(), self.plan.world() as u64);
-        let largest = F32 * self.plan.shape.largest();
+        let (counts, world) = (self.plan.counts(), self.plan.world() as u64);
+        let [all, largest] = [counts.trained, counts.largest].map(|elements| F32 * elements);
         if world == 1 { all } else { all + largest + largest / world }
     }
 
@@ -311,7 +272,8 @@ impl Share<'_> {
         let parts = (chunk / PARTS.0).clamp(1, PARTS.1);
         let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
         let logits = product(&[chunk, vocabulary + h, F32]);
-        rows.saturating_add(logits).saturating_add(product(&[vocabulary, h, F32, 1 + parts]))
+        let learned = if self.plan.counts().head { 1 + parts } else { 0 };
+        rows.saturating_add(logits).saturating_add(product(&[vocabulary, h, F32, learned]))
     }
 
     /// The gradient of the output. Then of all rows, or of those of a piece while gradients of the

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use annulus_sequence::Layout;
 
-use crate::{Attention, Evaluation, Extension, Places, Shape};
+use crate::{Attention, Evaluation, Extension, Lora, Places, Shape};
 
 /// The words of an enum, as one writes them in the file.
 macro_rules! words {
@@ -49,6 +49,8 @@ pub struct Experiment {
     pub model: Model,
     /// `extend:`; none: the model as it is.
     pub extend: Option<Extension>,
+    /// `lora:`; none: everything is trained.
+    pub lora: Option<Lora>,
     /// `data:`
     pub data: Data,
     /// `mesh:`

@@ -14,6 +14,7 @@ mod extend;
 mod extract;
 mod later;
 mod load;
+mod lora;
 mod machine;
 mod mask;
 mod passes;
@@ -54,6 +55,7 @@ pub use experiment::{
 };
 pub use extend::{Extension, Stretch};
 pub use load::{Override, load, parse};
+pub use lora::{Besides, Lora, Target, read_adapter, write_adapter};
 pub use plan::{Peak, Plan, RankPlan};
 pub use problem::{Problem, Problems};
 pub use proving::{Proved, Proving};

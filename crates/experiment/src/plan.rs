@@ -304,7 +304,7 @@ impl Plan {
                 pairs: pairs(positions),
                 forward: 0,
                 backward: 0,
-                gradients: if self.world() == 1 { 0 } else { self.shape.gradient_sum() },
+                gradients: if self.world() == 1 { 0 } else { self.gradient_sum() },
                 peak,
                 together,
             }

@@ -56,7 +56,7 @@ impl Plan {
              memory  recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
              at once\n\
              model   {layers} of {hidden}, {heads} over {groups} of {width}, \
-             vocabulary {vocabulary}: {elements} parameters, {dtype}",
+             vocabulary {vocabulary}: {elements} parameters, {dtype}{lora}",
             name = experiment.name,
             world = count(self.world(), "rank"),
             replicas = count(mesh.data, "replica"),
@@ -77,6 +77,21 @@ impl Plan {
             vocabulary = self.vocabulary(),
             elements = shape.elements(),
             dtype = experiment.model.dtype.word(),
+            lora = self.lora_text(),
+        )
+    }
+
+    /// What is trained, where that is not everything.
+    fn lora_text(&self) -> String {
+        let Some(lora) = &self.experiment.lora else { return String::new() };
+        let targets = lora.targets.iter().map(|target| target.word());
+        let trained: Vec<&str> = targets.chain(lora.train.iter().map(|what| what.word())).collect();
+        format!(
+            "\nlora    rank {}, alpha {}: {} parameters are trained, of {}",
+            lora.rank,
+            lora.alpha,
+            self.counts().trained,
+            trained.join(", ")
         )
     }
 

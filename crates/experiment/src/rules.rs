@@ -4,7 +4,7 @@ use annulus_sequence::{Return, Strategy};
 
 use crate::{
     Attention, Device, Experiment, Format, ModelSource, Pack, Problem, Sliding, evaluation, extend,
-    mask, return_word, shape, sliding, wire,
+    lora, mask, return_word, shape, sliding, wire,
 };
 
 /// Ranks of one run: one process holds them all.
@@ -32,6 +32,7 @@ pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
         expectations,
         extend::rules,
         evaluation::rules,
+        lora::rules,
         inline,
     ];
     rules.iter().flat_map(|rule| rule(experiment)).collect()

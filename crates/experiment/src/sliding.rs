@@ -10,7 +10,7 @@ use std::ops::Range;
 use annulus_sequence::{Layout, Mask, Return, Strategy};
 
 use crate::mask::mask_of;
-use crate::{Attention, Back, Experiment, Problem, Problems, Shape, Sliding};
+use crate::{Attention, Back, Experiment, Problem, Problems, Shape, Sliding, lora};
 
 /// Where it is written.
 pub(crate) const SECTION: &str = "attention.sliding";
@@ -66,9 +66,10 @@ impl Experiment {
     /// nothing where it has.
     ///
     /// # Errors
-    /// When it says otherwise, or the model cannot be read.
+    /// When it says otherwise, the model cannot be read, or its adapters do not fit it.
     pub fn of_model(mut self) -> Result<Experiment, Problems> {
         let shape = self.model.source.shape()?;
+        lora::fits(&self, &shape)?;
         let mut windows = shape.windows(self.data.tokens);
         let others = windows.remove(&None).is_some();
         let Some((Some(window), layers)) = windows.pop_first() else { return Ok(self) };

@@ -3,12 +3,14 @@
 
 mod attention;
 mod evaluation;
+mod lora;
 mod model;
 mod rope;
 
 use crate::experiment::{Decay, Format, Longer, Pack, Recompute};
 use crate::quantity::Unit;
 use attention::ATTENTION;
+use lora::LORA;
 pub(crate) use attention::AUTO;
 use evaluation::EVALUATION;
 pub(crate) use model::{CONFIG, MODEL, SHAPE};
@@ -122,6 +124,12 @@ pub(crate) const EXPERIMENT: &[Key] = &[
         Section(&[EXTEND]),
         Means("the model as it is"),
         "longer sequences than the model was trained for",
+    ),
+    key(
+        "lora",
+        Section(&[LORA]),
+        Means("everything is trained"),
+        "adapters that learn beside weights that do not",
     ),
     key("data", Section(&[DATA]), Required, "what is read, and how much of it per step"),
     key(

@@ -12,7 +12,7 @@ use crate::table::AUTO;
 use crate::typed::{DATA, Typed};
 use crate::wire::wire_key;
 use crate::{
-    Attention, Bound, Dealt, Element, Evaluation, Experiment, Extension, ModelSource, Pack, Packed,
+    Attention, Bound, Dealt, Element, Evaluation, Experiment, Extension, Lora, ModelSource, Pack, Packed,
     Parameters, Pattern, Scaling, Shape, Sliding, return_word,
 };
 
@@ -86,6 +86,7 @@ impl Experiment {
         lines.push("device", &[self.device.word()]);
         self.model(&mut lines);
         lines.extend(self.extend.as_ref());
+        self.lora.iter().for_each(|lora| lines.lora(lora));
         self.data_and_mesh(&mut lines);
         self.attention_and_memory(&mut lines);
         self.optimizer_and_schedule(&mut lines);
@@ -306,6 +307,19 @@ impl Lines {
         self.push("extend.tokens", &[tokens]);
         self.push("extend.theta", theta.map(real).as_slice());
         self.parameters("extend", parameters);
+    }
+
+    fn lora(&mut self, lora: &Lora) {
+        let listed = |words: Vec<&str>| list(words.into_iter().map(str::to_owned));
+        self.push("lora.rank", &[lora.rank]);
+        self.push("lora.alpha", &[real(lora.alpha)]);
+        self.push("lora.rslora", &[lora.rslora]);
+        self.push("lora.dropout", &[real(lora.dropout)]);
+        let targets = lora.targets.iter().map(|target| target.word()).collect();
+        self.push("lora.targets", &[listed(targets)]);
+        let train = lora.train.iter().map(|what| what.word()).collect();
+        self.push("lora.train", &[listed(train)]);
+        self.push("lora.path", lora.path.as_deref().map(path_text).as_slice());
     }
 
     /// What is written beside a kind of rotary embedding.

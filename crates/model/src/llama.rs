@@ -43,8 +43,15 @@ impl Llama {
     /// Fresh weights in `config.dtype`: matrices N(0, initializer_range), norms 1, biases 0; of adapters a as wide as PEFT
     /// makes it, and b 0; by counter from (seed, name).
     pub fn random(config: &Config, seed: u64) -> Result<Weights> {
-        let parameters = Llama::specification(config).into_iter();
-        let fresh = parameters.map(|Specification { name, shape, .. }| {
+        Llama::fresh(config, &Llama::specification(config), seed)
+    }
+    /// [`Llama::random`] of some of its parameters.
+    pub fn fresh(
+        config: &Config,
+        parameters: &[Specification],
+        seed: u64,
+    ) -> Result<Weights> {
+        let fresh = parameters.iter().cloned().map(|Specification { name, shape, .. }| {
             let len = shape.iter().product();
             let values = if shape.len() == 2 {
                 let fresh = normal(Key { seed, purpose: "init", name: &name }, 0, len).into_iter();
@@ -62,9 +69,8 @@ impl Llama {
     /// they lie beside.
     pub fn merged(config: &Config, weights: Weights) -> Result<Weights> {
         let Some(lora) = &config.lora else { return Ok(weights) };
-        let is_adapter = |name: &String| name.ends_with(Lora::A) || name.ends_with(Lora::B);
         let (adapters, base): (Weights, Weights) =
-            weights.into_iter().partition(|(name, _)| is_adapter(name));
+            weights.into_iter().partition(|(name, _)| Lora::is_adapter(name));
         let part = |path: &str, end| {
             let part = adapters.get(&format!("{path}{end}"));
             part.map(|part| part.to_dtype(DType::F32)).transpose()

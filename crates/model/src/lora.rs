@@ -40,6 +40,11 @@ impl Lora {
     pub const A: &str = ".lora_A.weight";
     /// How that of its b does.
     pub const B: &str = ".lora_B.weight";
+
+    /// Whether a parameter of this name is an adapter's.
+    pub fn is_adapter(name: &str) -> bool {
+        name.ends_with(Lora::A) || name.ends_with(Lora::B)
+    }
 }
 
 /// The two matrices beside a projection.

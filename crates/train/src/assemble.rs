@@ -1,16 +1,14 @@
 //! From the words of an experiment to objects: the one place that matches on names.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_attention::{Attention, Setting};
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
 use annulus_experiment::{
-    Dtype, Element, Frequencies, Kernel, LayerKind, ModelSource, Packed, Plan, Recompute, Shape,
-    WeightsFrom,
+    Besides, Dtype, Element, Frequencies, Kernel, LayerKind, Packed, Plan, Recompute, Shape,
 };
-use annulus_model::{Attentions, Config, Llama, Weights};
+use annulus_model::{Attentions, Config, Llama, Lora};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
@@ -92,7 +90,10 @@ impl Setup {
     pub fn new(plan: &Plan, cores: usize) -> Setup {
         let experiment = &plan.experiment;
         Setup {
-            config: config_of(&plan.shape, plan.vocabulary(), experiment.model.dtype),
+            config: Config {
+                lora: experiment.lora.as_ref().map(adapters),
+                ..config_of(&plan.shape, plan.vocabulary(), experiment.model.dtype)
+            },
             kinds: plan.kinds.iter().map(Attending::of).collect(),
             frequencies: plan.shape.frequencies(experiment.data.tokens),
             packed: experiment.attention.documents == Some(Packed::ByData),
@@ -269,31 +270,19 @@ fn config_of(shape: &Shape, vocab_size: usize, dtype: Dtype) -> Config {
             Dtype::F32 => DType::F32,
             Dtype::Bf16 => DType::BF16,
         },
+        lora: None,
     }
 }
 
-/// The weights a run starts from, f32: read once per process, whatever the ranks.
-pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<Weights> {
-    // Masters are f32: a pretrained weight of 32 bits is not narrowed on the way.
-    let wide = wide(config);
-    match pretrained(plan) {
-        Some(folder) => {
-            let specification = Llama::specification(&wide);
-            Ok(annulus_model::load(folder, &specification, DType::F32)?)
-        }
-        None => Ok(Llama::random(&wide, plan.experiment.seed)?),
-    }
-}
-
-/// The same model in f32.
-pub(crate) fn wide(config: &Config) -> Config {
-    Config { dtype: DType::F32, ..config.clone() }
-}
-
-/// The folder whose weights a run starts from.
-pub(crate) fn pretrained(plan: &Plan) -> Option<&PathBuf> {
-    match &plan.experiment.model.source {
-        ModelSource::Folder { path, weights: WeightsFrom::Pretrained, .. } => Some(path),
-        ModelSource::Folder { weights: WeightsFrom::Random, .. } | ModelSource::Inline(_) => None,
+/// Adapters as the model takes them.
+pub fn adapters(lora: &annulus_experiment::Lora) -> Lora {
+    Lora {
+        rank: lora.rank,
+        scale: lora.scale(),
+        dropout: lora.dropout,
+        targets: lora.targets.iter().map(|target| target.word().to_owned()).collect(),
+        embeddings: lora.trains(Besides::Embeddings),
+        norms: lora.trains(Besides::Norms),
+        head: lora.trains(Besides::Head),
     }
 }

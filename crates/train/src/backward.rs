@@ -93,8 +93,9 @@ impl Rank {
     ) -> Result<(Tensor, Trace<'a>)> {
         let mut outputs = Vec::new();
         let mut trace = Trace::new();
-        for piece in self.pieces(stage, x)? {
-            let (y, pullback) = stage.forward(&piece, weights, shard)?;
+        let rows = self.rows(stage).unwrap_or_default();
+        for (index, piece) in self.pieces(stage, x)?.into_iter().enumerate() {
+            let (y, pullback) = stage.forward_from(index * rows, &piece, weights, shard)?;
             outputs.push(y);
             trace.push((piece, pullback));
         }

@@ -38,10 +38,10 @@ impl Gradients {
         Ok(())
     }
 
-    /// Checks that every parameter got a gradient: a stage that forgot one would train without it, in
+    /// Checks that every parameter that is `trained` got a gradient: a stage that forgot one would train without it, in
     /// silence.
-    pub(crate) fn check(&self, weights: &Weights) -> Result<()> {
-        check_gradients(weights.keys().map(String::as_str), |name| self.0.contains_key(name))
+    pub(crate) fn check<'a>(&self, trained: impl Iterator<Item = &'a str>) -> Result<()> {
+        check_gradients(trained, |name| self.0.contains_key(name))
             .map_err(|missing| TrainError::Internal(missing.to_string()))
     }
 

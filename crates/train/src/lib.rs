@@ -17,6 +17,7 @@ mod folder;
 mod generate;
 mod gradients;
 mod identity;
+mod initial;
 mod judge;
 mod lines;
 mod machine;
@@ -45,7 +46,7 @@ pub mod verify;
 pub mod whole;
 
 pub use annulus_memory as memory;
-pub use assemble::{Attending, Setup, model_config};
+pub use assemble::{Attending, Setup, adapters, model_config};
 pub use data::{Data, HeldOut, cache_folder, open_data};
 pub use device::{
     described as described_machine, memory as device_memory, open as open_device,

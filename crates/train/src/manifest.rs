@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use annulus_model::Weights;
+use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{failure, write_atomically};
@@ -122,12 +123,12 @@ impl Manifest {
     }
 }
 
-/// blake3 of names, shapes and f32 elements, in name order.
+/// blake3 of names, shapes and elements as f32, in name order.
 pub(crate) fn weights_hash(weights: &Weights) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     for (name, weight) in weights {
         hasher.update(format!("{name} {:?}\n", weight.dims()).as_bytes());
-        for value in weight.flatten_all()?.to_vec1::<f32>()? {
+        for value in weight.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()? {
             hasher.update(&value.to_le_bytes());
         }
     }

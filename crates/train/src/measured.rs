@@ -7,7 +7,7 @@ use annulus_comm::{Communicator, threads};
 use annulus_experiment::{Peak, Plan, RankPlan};
 use annulus_memory::{Bytes, Class, peaks, reset_peaks};
 
-use crate::assemble::initial_weights;
+use crate::initial::initial_weights;
 use crate::start::{Handout, Start};
 use crate::step::Trainer;
 use crate::{Result, Setup, open_data};

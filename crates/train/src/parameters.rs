@@ -4,11 +4,11 @@
 //! Every rank holds all of it, and the same bits: gradients are equal everywhere, and so is what
 //! follows from them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use annulus_experiment::Optimizer as Settings;
 use annulus_memory::{Class, scope};
-use annulus_model::Weights;
+use annulus_model::{Config, Llama, Weights};
 use annulus_ops::{AdamW, Moments, Parameter, Pool};
 use candle_core::{DType, Device, Tensor, Var};
 
@@ -17,23 +17,45 @@ use crate::Result;
 /// Weights as layers take them.
 #[derive(Debug)]
 pub(crate) struct Parameters {
+    /// Those that are trained.
     variables: BTreeMap<String, Var>,
-    /// The same storage; operations on it record nothing.
+    /// All; of those that are trained the same storage, and operations on it record nothing.
     pub(crate) weights: Weights,
+}
+
+/// The names of what is trained of a model.
+pub(crate) fn trained(config: &Config) -> BTreeSet<String> {
+    let all = Llama::specification(config).into_iter();
+    all.filter(|parameter| parameter.trained).map(|parameter| parameter.name).collect()
 }
 
 impl Parameters {
     /// This rank's own copy of `weights`, in `dtype` on `device`.
-    pub(crate) fn new(weights: &Weights, dtype: DType, device: &Device) -> Result<Parameters> {
+    pub(crate) fn new(
+        weights: &Weights,
+        trained: &BTreeSet<String>,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Parameters> {
         let _weights = scope(Class::Weights);
         let mut variables = BTreeMap::new();
+        let mut own = Weights::new();
         for (name, weight) in weights {
-            let weight = weight.to_dtype(dtype)?.to_device(device)?;
-            variables.insert(name.clone(), Var::from_tensor(&weight)?);
+            let narrow = weight.to_dtype(dtype)?;
+            if trained.contains(name) {
+                let variable = Var::from_tensor(&narrow.to_device(device)?)?;
+                own.insert(name.clone(), variable.as_detached_tensor());
+                variables.insert(name.clone(), variable);
+            } else {
+                own.insert(name.clone(), own_copy(&narrow, device)?);
+            }
         }
-        let weights = variables.iter().map(|(name, own)| (name.clone(), own.as_detached_tensor()));
-        let weights = weights.collect();
-        Ok(Parameters { variables, weights })
+        Ok(Parameters { variables, weights: own })
+    }
+
+    /// The names of what is trained, in order.
+    pub(crate) fn trained(&self) -> impl Iterator<Item = &str> {
+        self.variables.keys().map(String::as_str)
     }
 }
 
@@ -55,7 +77,8 @@ impl Optimizer {
     ) -> Result<Optimizer> {
         let masters_of_narrow_weights = scope(Class::Weights);
         let mut own = Weights::new();
-        for (name, weight) in &parameters.weights {
+        for name in parameters.variables.keys() {
+            let weight = &parameters.weights[name];
             let master = match weight.dtype() {
                 DType::F32 => weight.clone(),
                 _ => own_copy(&masters[name].to_dtype(DType::F32)?, weight.device())?,

@@ -1,7 +1,7 @@
 //! Everything before the first step: checkpoint, data, weights. Done once per process, on a thread
 //! of its own, so that a request to stop need not wait for a long text or large weights.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use annulus_experiment::{Format, Plan};
 
-use crate::assemble::initial_weights;
+use crate::initial::{initial_weights, pretrained};
 use crate::checkpoint::{Found, load, newest};
 use crate::folder::failure;
 use crate::lines::read_lines;
@@ -95,7 +95,10 @@ pub(crate) fn prepare(
             if *saved != now {
                 refuse(found, &[format!("the data's fingerprint was `{saved}` and is `{now}`")])?;
             }
-            load(found, &setup.config)?
+            let lora = plan.experiment.lora.as_ref();
+            let base = lora.and(pretrained(plan)).map(PathBuf::as_path);
+            check_base(found, base)?;
+            load(found, base, &setup.config)?
         }
         None => Start::fresh(initial_weights(plan, &setup.config)?),
     };
@@ -122,6 +125,17 @@ fn refuse(found: &Found, differing: &[String]) -> Result<()> {
                 .into(),
         ),
     })
+}
+
+/// Adapters mean nothing beside other weights than those that they were trained beside.
+fn check_base(found: &Found, base: Option<&Path>) -> Result<()> {
+    let Some((saved, folder)) = found.state.base.as_ref().zip(base) else { return Ok(()) };
+    let now = annulus_model::fingerprint(folder)?;
+    if *saved == now {
+        return Ok(());
+    }
+    let folder = folder.display();
+    refuse(found, &[format!("the hash of the weights in `{folder}` was `{saved}` and is `{now}`")])
 }
 
 /// Ready-made batches end; a schedule that goes on longer is a mistake that should not wait until

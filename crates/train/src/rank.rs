@@ -6,7 +6,7 @@ use std::sync::Arc;
 use annulus_comm::{Communicator, Mesh, Metered};
 use annulus_data::{Sequence, deal};
 use annulus_memory::{Class, scope};
-use annulus_model::{Attentions, Keep, Llama, Shard};
+use annulus_model::{Attentions, Dropping, Keep, Llama, Shard};
 use annulus_ops::attention::Dropout;
 use annulus_ops::{IGNORED, Pool, Rotary, check_targets, check_tokens};
 use annulus_sequence::{Documents, Rule};
@@ -76,6 +76,7 @@ impl Rank {
             pool: self.pool.clone(),
             step,
             keep: Keep::Nothing,
+            dropping: None,
         };
         Ok(Micro { shard, targets: asked as u64 })
     }
@@ -94,8 +95,10 @@ impl Rank {
 }
 
 impl Micro {
-    /// The same where attention leaves weights out, if it is to; `first` is the number of the first sequence in its step.
-    pub(crate) fn dropping(mut self, dropout: Option<Dropout>, first: usize) -> Micro {
+    /// The same where attention leaves weights out, if it is to, and adapters inputs; `first` is the number of the first sequence in
+    /// its step, `seed` the experiment's.
+    pub(crate) fn dropping(mut self, dropout: Option<Dropout>, seed: u64, first: usize) -> Micro {
+        self.shard.dropping = Some(Dropping { seed, sequence: first });
         if let Some(dropout) = dropout {
             let dropout = Dropout { sequence: first, ..dropout };
             self.shard.attention = self.shard.attention.map(|_, one| one.dropping(dropout));

@@ -41,6 +41,8 @@ pub(crate) struct Recorder<'a> {
     pub(crate) record: Record,
     /// The data's fingerprint.
     pub(crate) data: String,
+    /// The hash of the weights beside which adapters lie.
+    pub(crate) base: Option<String>,
     /// The last step that is on disk; 0: none.
     pub(crate) saved: u64,
 }
@@ -95,6 +97,7 @@ impl Recorder<'_> {
             tokens: step * (data.batch * data.tokens) as u64,
             data: self.data.clone(),
             experiment: identity::text(self.plan),
+            base: self.base.clone(),
         };
         let saved = Saved {
             plan: self.plan,

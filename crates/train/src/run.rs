@@ -16,6 +16,7 @@ use annulus_ops::gpu::Processor;
 
 use crate::curves::Curves;
 use crate::folder::{RunFolder, failure, write_atomically};
+use crate::initial::pretrained;
 use crate::lines::{Line, Lines, read_lines};
 use crate::manifest::{Manifest, weights_hash};
 use crate::prepare::{Work, interruptible, prepare};
@@ -262,9 +263,16 @@ fn recorder<'a>(
         console,
         record: Record::of(&kept),
         data: data.train.fingerprint(),
+        base: base_hash(plan)?,
         saved: start.step,
     };
     Ok((recorder, owes))
+}
+
+/// The hash of the weights beside which adapters lie, where they do.
+fn base_hash(plan: &Plan) -> Result<Option<String>> {
+    let base = plan.experiment.lora.as_ref().and(pretrained(plan));
+    Ok(base.map(|folder| annulus_model::fingerprint(folder)).transpose()?)
 }
 
 impl Attempt<'_> {

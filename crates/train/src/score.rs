@@ -11,7 +11,7 @@ use annulus_sequence::Positions;
 use candle_core::{Device, Tensor};
 
 use crate::gradients::{Gradients, PASS};
-use crate::parameters::Parameters;
+use crate::parameters::{Parameters, trained};
 use crate::rank::Rank;
 use crate::sum::{Partial, Total};
 use crate::{Result, Setup};
@@ -73,7 +73,9 @@ pub fn score(
 
 impl Rank {
     fn score(&self, weights: &Weights, sequences: &[Sequence], want: Want) -> Result<Share> {
-        let parameters = Parameters::new(weights, self.setup.config.dtype, &self.setup.device())?;
+        let config = &self.setup.config;
+        let parameters =
+            Parameters::new(weights, &trained(config), config.dtype, &self.setup.device())?;
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();
         let mut micros = Vec::new();
@@ -87,7 +89,7 @@ impl Rank {
             micros.push(micro);
         }
         let gradients = if want.gradients {
-            gradients.check(&parameters.weights)?;
+            gradients.check(parameters.trained())?;
             Some(gradients.sum(&self.mesh, 1)?)
         } else {
             None

@@ -20,7 +20,7 @@ use annulus_trace::begin;
 
 use crate::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::gradients::{Gradients, PASS, norm};
-use crate::parameters::{Optimizer, Parameters, Update};
+use crate::parameters::{Optimizer, Parameters, Update, trained};
 use crate::rank::{Micro, Rank};
 use crate::schedule::learning_rate;
 use crate::start::Start;
@@ -39,6 +39,8 @@ pub(crate) struct Trainer {
     clip: f64,
     /// What is left out of attention, of the first sequence of a step; `None`: nothing.
     dropout: Option<Dropout>,
+    /// The experiment's.
+    seed: u64,
     /// Steps finished.
     pub(crate) finished: u64,
 }
@@ -62,7 +64,8 @@ impl Trainer {
     ) -> Result<Trainer> {
         let experiment = &plan.experiment;
         let (dtype, device) = (rank.setup.config.dtype, rank.setup.device());
-        let parameters = Parameters::new(&start.weights, dtype, &device)?;
+        let trained = trained(&rank.setup.config);
+        let parameters = Parameters::new(&start.weights, &trained, dtype, &device)?;
         let mut optimizer = Optimizer::new(&experiment.optimizer, &parameters, &start.weights)?;
         optimizer.restore(&start.moments)?;
         Ok(Trainer {
@@ -74,6 +77,7 @@ impl Trainer {
             peak: experiment.optimizer.learning_rate,
             clip: experiment.optimizer.clip,
             dropout: dropout(experiment),
+            seed: experiment.seed,
             finished: start.step,
         })
     }
@@ -93,7 +97,7 @@ impl Trainer {
             loss += found.loss;
             sightings.push(found.sighting);
         }
-        gradients.check(&self.parameters.weights)?;
+        gradients.check(self.parameters.trained())?;
         let summing = begin();
         let gradients = gradients.sum(&self.rank.mesh, step)?;
         let label = Label { step, pass: PASS, hop: gradients.len(), layer: 0 };
@@ -118,7 +122,7 @@ impl Trainer {
         drop(ids);
         let mut first = self.rank.share_of(self.rank.replica(), batch.len()).start;
         let micros = self.rank.micro_batches(&batch).map(|part| {
-            let micro = self.rank.micro(step, part)?.dropping(self.dropout, first);
+            let micro = self.rank.micro(step, part)?.dropping(self.dropout, self.seed, first);
             first += part.len();
             Ok(micro)
         });

@@ -50,13 +50,24 @@ fn place() -> Place {
 
 /// `ranks` of [`ROWS`] each, and what changes besides.
 fn plan(place: &Place, ranks: usize, strategy: &str, changes: &[(&str, &str)]) -> Plan {
+    plan_with(place, BASE, ranks, strategy, changes)
+}
+
+/// The same on another base.
+fn plan_with(
+    place: &Place,
+    base: &[(&str, &str)],
+    ranks: usize,
+    strategy: &str,
+    changes: &[(&str, &str)],
+) -> Plan {
     let (tokens, ranks) = ((ROWS * ranks).to_string(), ranks.to_string());
     let split = [
         ("data.tokens", tokens.as_str()),
         ("mesh.sequence", &ranks),
         ("attention.strategy", strategy),
     ];
-    place.plan(&[BASE, &split, changes].concat())
+    place.plan(&[base, &split, changes].concat())
 }
 
 /// The second of two steps: whatever is made once is there.
@@ -69,7 +80,19 @@ fn measured(plan: &Plan) -> Vec<Memory> {
 /// much on the fullest rank; one that all others have overtaken may hold a pair less.
 #[track_caller]
 fn check(place: &Place, ranks: usize, strategy: &str, changes: &[(&str, &str)]) {
-    let memory = measured(&plan(place, ranks, strategy, changes));
+    check_with(place, BASE, ranks, strategy, changes);
+}
+
+/// The same on another base.
+#[track_caller]
+fn check_with(
+    place: &Place,
+    base: &[(&str, &str)],
+    ranks: usize,
+    strategy: &str,
+    changes: &[(&str, &str)],
+) {
+    let memory = measured(&plan_with(place, base, ranks, strategy, changes));
     let flight = memory.iter().map(|rank| rank.measured.key_value).max().unwrap();
     for rank in &memory {
         let measured = Peak { key_value: flight, ..rank.measured };
@@ -104,6 +127,33 @@ fn one_rank_holds_what_was_planned() {
     ];
     for changes in cases {
         check(&place, 1, "local", changes);
+    }
+}
+
+/// Beside frozen weights there are no gradients, no moments and, in 16 bits, no masters.
+#[test]
+fn adapters_hold_what_was_planned() {
+    let place = place();
+    for dtype in ["f32", "bf16"] {
+        let steps = [("schedule.stop", "1"), ("schedule.warmup", "0"), ("data.tokens", "64")];
+        let own = [BASE, &steps, &[("model.dtype", dtype)]].concat();
+        let base = {
+            let _one = alone();
+            place.run_in(&format!("base-{dtype}"), &own).checkpoint.unwrap()
+        };
+        let model = format!("{{ path: {}, dtype: {dtype} }}", base.display());
+        let lora = "{ rank: 8, targets: [q_proj, v_proj, down_proj] }";
+        let besides = "{ rank: 8, dropout: 0.1, train: [norms, embeddings, head] }";
+        for lora in [lora, besides] {
+            for (ranks, strategy) in [(1, "local"), (2, "striped")] {
+                for more in [("memory.recompute", "none"), ("memory.mlp_chunk", "256")] {
+                    let model = [("model", model.as_str()), ("lora", lora), more];
+                    let base = BASE.iter().filter(|(key, _)| !key.starts_with("model."));
+                    let base: Vec<_> = base.copied().collect();
+                    check_with(&place, &base, ranks, strategy, &model);
+                }
+            }
+        }
     }
 }
 

@@ -160,7 +160,7 @@ fn bytes(plan: &Plan, loads: &[Loads]) -> u64 {
 pub(super) fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
     let (world, link) = (plan.world(), cluster.ring_link(plan.world()));
     let messages = 2.0 * (world as f64 - 1.0);
-    let bytes = messages / world as f64 * (F32 * plan.shape.elements()) as f64;
+    let bytes = messages / world as f64 * (F32 * plan.counts().trained) as f64;
     bytes / link.bandwidth + messages * link.latency
 }
 

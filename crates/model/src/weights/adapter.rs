@@ -30,7 +30,7 @@ pub fn load_adapter(
     });
     let prefixed: Vec<_> = prefixed.collect();
     let listing = list_one(folder, FILE)?;
-    let weights = load_listed(folder, &listing, &prefixed, dtype)?.into_iter();
+    let weights = load_listed(folder, &listing, &prefixed, &|_| dtype)?.into_iter();
     Ok(weights.map(|(name, weight)| (name[PREFIX.len()..].to_owned(), weight)).collect())
 }
 

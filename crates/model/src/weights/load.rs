@@ -40,6 +40,18 @@ pub fn load(
     specification: &[Specification],
     dtype: DType,
 ) -> std::result::Result<Weights, WeightsError> {
+    load_typed(folder, specification, &|_| dtype)
+}
+
+/// [`load`] where `dtype` says the type of each.
+///
+/// # Errors
+/// As there.
+pub fn load_typed(
+    folder: &Path,
+    specification: &[Specification],
+    dtype: &dyn Fn(&Specification) -> DType,
+) -> std::result::Result<Weights, WeightsError> {
     let listing = list(folder, Room::of(specification.len()))?;
     load_listed(folder, &listing, specification, dtype)
 }
@@ -49,7 +61,7 @@ pub(super) fn load_listed(
     folder: &Path,
     listing: &Listing,
     specification: &[Specification],
-    dtype: DType,
+    dtype: &dyn Fn(&Specification) -> DType,
 ) -> std::result::Result<Weights, WeightsError> {
     let mut room = Room::of(specification.len());
     let mut maps = Vec::new();
@@ -68,9 +80,10 @@ pub(super) fn load_listed(
         return Err(WeightsError::Unfit { folder: folder.to_owned(), flaws });
     }
     let mut weights = Weights::new();
-    for Specification { name, .. } in specification {
+    for wanted in specification {
+        let name = &wanted.name;
         let Found { file, view } = &found[name.as_str()];
-        let weight = widen_or_narrow(view, dtype).map_err(|source| WeightsError::Tensor {
+        let weight = widen_or_narrow(view, dtype(wanted)).map_err(|source| WeightsError::Tensor {
             file: folder.join(file),
             tensor: name.clone(),
             source: Box::new(source),

@@ -16,7 +16,7 @@ use candle_core::Tensor;
 
 pub use adapter::{load_adapter, save_adapter};
 pub use error::{Flaw, WeightsError};
-pub use load::{fingerprint, load};
+pub use load::{fingerprint, load, load_typed};
 pub use save::{save, save_file};
 
 /// Weights by name. Ordered, so that every rank goes through them alike.

@@ -1,4 +1,4 @@
-//! Checkpoints: `step-N/`, a Hugging Face folder with what the optimizer and the loop need beside
+//! Checkpoints: `step-N/`, a Hugging Face folder, or PEFT's with adapters alone, with what the optimizer and the loop need beside
 //! it.
 //!
 //! ```text
@@ -44,6 +44,9 @@ pub(crate) struct State {
     pub(crate) data: String,
     /// The resolved experiment, as YAML.
     pub(crate) experiment: String,
+    /// The hash of the weights beside which adapters lie; they are not in the checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) base: Option<String>,
 }
 
 /// The step of a folder named `step-N`.

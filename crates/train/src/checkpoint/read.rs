@@ -89,15 +89,27 @@ fn open(folder: &Path) -> std::result::Result<State, String> {
     Ok(state)
 }
 
-/// Parameters and optimizer of a checkpoint.
-pub(crate) fn load(found: &Found, config: &Config) -> Result<Start> {
+/// The weights that a checkpoint stands for, in f32 but for those of `base` that are not trained: as they were computed with, not
+/// their masters.
+pub(crate) fn weights(folder: &Path, base: Option<&Path>, config: &Config) -> Result<Weights> {
     let specification = Llama::specification(config);
+    let Some(base) = base else {
+        return Ok(annulus_model::load(folder, &specification, DType::F32)?);
+    };
+    let mut weights = crate::initial::base(base, config)?;
+    weights.extend(annulus_model::load_adapter(folder, &specification, DType::F32)?);
+    Ok(weights)
+}
+
+/// Parameters and optimizer of a checkpoint, which may hold adapters of `base` alone.
+pub(crate) fn load(found: &Found, base: Option<&Path>, config: &Config) -> Result<Start> {
+    let mut specification = Llama::specification(config);
     let path = found.folder.join(OPTIMIZER);
     let mut tensors = candle_core::safetensors::load(&path, &Device::Cpu)
         .map_err(|error| unusable(&path, &error.to_string()))?;
-    let mut weights = annulus_model::load(&found.folder, &specification, DType::F32)?;
+    let mut weights = weights(&found.folder, base, config)?;
+    specification.retain(|parameter| parameter.trained);
     if config.dtype != DType::F32 {
-        weights = Weights::new();
         for parameter in &specification {
             let master = taken(&mut tensors, &path, "master", &parameter.name, &parameter.shape)?;
             weights.insert(parameter.name.clone(), master);

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{ModelSource, Plan, write_config};
+use annulus_experiment::{ModelSource, Plan, write_adapter, write_config};
 use annulus_model::{Weights, WeightsError};
 use candle_core::{DType, Tensor};
 
@@ -64,7 +64,14 @@ fn commit(output: &Path, unfinished: &Path, folder: &Path) -> io::Result<()> {
 }
 
 fn write(folder: &Path, saved: Saved<'_>) -> Result<()> {
-    annulus_model::save(folder, &saved.parameters.weights, SHARD_BYTES).map_err(unwritten)?;
+    let weights = &saved.parameters.weights;
+    if saved.plan.experiment.lora.is_some() {
+        let trained = |name: &str| Some((name.to_owned(), weights.get(name)?.clone()));
+        let trained = saved.parameters.trained().filter_map(trained).collect();
+        annulus_model::save_adapter(folder, &trained).map_err(unwritten)?;
+    } else {
+        annulus_model::save(folder, weights, SHARD_BYTES).map_err(unwritten)?;
+    }
     let optimizer = folder.join(OPTIMIZER);
     write_optimizer(&optimizer, saved)?;
     let failed = |error| failure("write", folder, &error);
@@ -106,6 +113,11 @@ fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
     let experiment = &saved.plan.experiment;
     let config = write_config(&saved.plan.shape, experiment.model.dtype);
     fs::write(folder.join("config.json"), config)?;
+    if let Some(lora) = &experiment.lora {
+        let (base, revision) = name_of(&experiment.model.source)?;
+        let adapter = write_adapter(lora, &base, revision.as_deref(), &saved.plan.shape);
+        fs::write(folder.join("adapter_config.json"), adapter)?;
+    }
     write_generation(folder, &experiment.model.source)?;
     let tokenizer = Path::new(&experiment.data.tokenizer);
     // `bytes` is no file, and needs none.
@@ -119,6 +131,21 @@ fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
         }
     }
     fs::write(folder.join(STATE), serde_json::to_vec_pretty(saved.state)?)
+}
+
+/// What PEFT finds a model by: its name and revision on the hub, or its folder from anywhere on this machine.
+fn name_of(source: &ModelSource) -> io::Result<(String, Option<String>)> {
+    match source {
+        ModelSource::Folder { hub: Some(hub), .. } => {
+            let name = hub.strip_prefix("hf://").unwrap_or(hub);
+            let (name, revision) = name.split_once('@').unwrap_or((name, "main"));
+            Ok((name.to_owned(), Some(revision.to_owned())))
+        }
+        ModelSource::Folder { path, .. } => {
+            Ok((std::path::absolute(path)?.display().to_string(), None))
+        }
+        ModelSource::Inline(_) => Ok((String::new(), None)),
+    }
 }
 
 /// How to generate is the business of the model that was trained on, where there is one.

@@ -1,0 +1,49 @@
+//! The weights that a run starts from: read once per process, whatever the ranks.
+
+use std::path::{Path, PathBuf};
+
+use annulus_experiment::{ModelSource, Plan, WeightsFrom};
+use annulus_model::{
+    Config, Llama, Lora, Specification, Weights, load, load_adapter, load_typed,
+};
+use candle_core::DType;
+
+use crate::Result;
+
+/// All of them: what is trained f32, since masters are and a pretrained weight of 32 bits is not narrowed on the way; what is not in
+/// the type that it is computed with.
+pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<Weights> {
+    let wide = Config { dtype: DType::F32, ..config.clone() };
+    let Some(folder) = pretrained(plan) else {
+        return Ok(Llama::random(&wide, plan.experiment.seed)?);
+    };
+    let Some(lora) = &plan.experiment.lora else {
+        return Ok(load(folder, &Llama::specification(&wide), DType::F32)?);
+    };
+    let mut weights = base(folder, config)?;
+    weights.extend(match &lora.path {
+        Some(path) => load_adapter(path, &Llama::specification(&wide), DType::F32)?,
+        None => {
+            let adapters = Llama::specification(&wide).into_iter();
+            let adapters: Vec<_> = adapters.filter(|own| Lora::is_adapter(&own.name)).collect();
+            Llama::fresh(&wide, &adapters, plan.experiment.seed)?
+        }
+    });
+    Ok(weights)
+}
+
+/// The weights beside which adapters lie.
+pub(crate) fn base(folder: &Path, config: &Config) -> Result<Weights> {
+    let own = Llama::specification(config).into_iter();
+    let own: Vec<_> = own.filter(|own| !Lora::is_adapter(&own.name)).collect();
+    let dtype = |of: &Specification| if of.trained { DType::F32 } else { config.dtype };
+    Ok(load_typed(folder, &own, &dtype)?)
+}
+
+/// The folder whose weights a run starts from.
+pub(crate) fn pretrained(plan: &Plan) -> Option<&PathBuf> {
+    match &plan.experiment.model.source {
+        ModelSource::Folder { path, weights: WeightsFrom::Pretrained, .. } => Some(path),
+        ModelSource::Folder { weights: WeightsFrom::Random, .. } | ModelSource::Inline(_) => None,
+    }
+}
