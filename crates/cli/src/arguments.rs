@@ -218,6 +218,9 @@ pub(crate) struct Score {
     /// A Hugging Face folder
     #[arg(long)]
     pub(crate) model: PathBuf,
+    /// A folder of PEFT's with adapters of the model
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) adapter: Option<PathBuf>,
     /// A safetensors file with `input_ids` [B, S] and optional `labels`
     #[arg(long)]
     pub(crate) tokens: PathBuf,

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use annulus_data::Sequence;
-use annulus_experiment::{Dtype, Recompute, read_config};
-use annulus_model::Llama;
+use annulus_experiment::{Dtype, Recompute, Shape, read_adapter, read_config};
+use annulus_model::{Config, Llama, Weights};
 use annulus_sequence::{Heads, Mask, Rule, Wire};
-use annulus_train::{Attending, Setup, Want, model_config, open_device, score};
+use annulus_train::{Attending, Setup, Want, adapters, model_config, open_device, score};
 use candle_core::{DType, Device, Tensor};
 
 use crate::Done;
@@ -31,8 +31,7 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let heads = Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads };
     let Meant { strategy, layout, backward } =
         crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
-    let specification = Llama::specification(&config);
-    let weights = annulus_model::load(&model, &specification, DType::F32)?;
+    let (config, weights) = weights(arguments, &model, &shape, config)?;
     print::warn_of_device(arguments.split.device);
     let tokens = sequences[0].inputs.len();
     let attending = |(window, layers): (Option<usize>, Vec<usize>)| {
@@ -71,6 +70,24 @@ pub(crate) fn run(arguments: &Score) -> Done {
     }
     save(&out, &arguments.out)?;
     Ok(0)
+}
+
+/// The model's weights, with adapters if they are given: then the model has them too.
+fn weights(
+    arguments: &Score,
+    model: &Path,
+    shape: &Shape,
+    config: Config,
+) -> Result<(Config, Weights), Failure> {
+    let mut weights = annulus_model::load(model, &Llama::specification(&config), DType::F32)?;
+    let Some(adapter) = &arguments.adapter else { return Ok((config, weights)) };
+    let failure = |problems| Failure { code: DATA, problems };
+    let lora = read_adapter(adapter).map_err(failure)?;
+    lora.suits(shape).map_err(|problem| failure(problem.into()))?;
+    let config = Config { lora: Some(adapters(&lora)), ..config };
+    let specification = Llama::specification(&config);
+    weights.extend(annulus_model::load_adapter(adapter, &specification, DType::F32)?);
+    Ok((config, weights))
 }
 
 /// `labels[b, t + 1]` is the target of position `t`; the last position has none.

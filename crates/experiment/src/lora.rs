@@ -82,6 +82,18 @@ impl Lora {
         self.alpha / if self.rslora { rank.sqrt() } else { rank }
     }
 
+    /// Refuses what a model of `shape` does not have.
+    ///
+    /// # Errors
+    /// Where the last projection is to be trained, and is the embedding.
+    pub fn suits(&self, shape: &Shape) -> Result<(), Problem> {
+        if self.trains(Besides::Head) && shape.tie_word_embeddings {
+            let message = "the last projection is to be trained, but the model's is its embedding";
+            return Err(Problem::new(message).hint("name the embedding instead"));
+        }
+        Ok(())
+    }
+
     /// Whether this is trained itself.
     pub fn trains(&self, what: Besides) -> bool {
         self.train.contains(&what)
@@ -91,8 +103,7 @@ impl Lora {
 impl Target {
     /// Outputs and inputs of the projection.
     pub(crate) fn sizes(self, shape: &Shape) -> [u64; 2] {
-        let [hidden, width] =
-            [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
+        let [hidden, width] = [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
         let (queries, keys) = (shape.query_width(), shape.key_value_width());
         match self {
             Target::Query => [queries, hidden],
@@ -136,8 +147,10 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let Some(lora) = &experiment.lora else { return Vec::new() };
     let places = &experiment.places;
     let mut problems = Vec::new();
-    let pretrained =
-        matches!(experiment.model.source, ModelSource::Folder { weights: WeightsFrom::Pretrained, .. });
+    let pretrained = matches!(
+        experiment.model.source,
+        ModelSource::Folder { weights: WeightsFrom::Pretrained, .. }
+    );
     if !pretrained {
         let message = "`lora` learns beside weights that there are, but the model's are random";
         let hint = "give `model.path`, a Hugging Face folder, or drop `lora`";
@@ -155,8 +168,7 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
 pub(crate) fn fits(experiment: &Experiment, shape: &Shape) -> Result<(), Problems> {
     let Some(lora) = &experiment.lora else { return Ok(()) };
     let places = &experiment.places;
-    if lora.trains(Besides::Head) && shape.tie_word_embeddings {
-        let message = "`lora.train` has `head`, but the model's last projection is its embedding";
+    if let Err(Problem { message, .. }) = lora.suits(shape) {
         return Err(places.problem("lora.train", message).hint("write `embeddings`").into());
     }
     let Some(path) = &lora.path else { return Ok(()) };

@@ -148,7 +148,8 @@ impl AttentionHalf {
         let dk_bsd = rope_backward(pool, &found.k, rotary)?;
         let dv_bsd = heads_last(&found.v, shard)?;
         drop(found);
-        let [dq_bsd, dk_bsd] = self.before_norms([dq_bsd, dk_bsd], projected, (weights, pool), harvest)?;
+        let [dq_bsd, dk_bsd] =
+            self.before_norms([dq_bsd, dk_bsd], projected, (weights, pool), harvest)?;
 
         let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
         let (qkv, dqkv) = ([&self.q, &self.k, &self.v], [&dq_bsd, &dk_bsd, &dv_bsd]);

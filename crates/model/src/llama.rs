@@ -46,11 +46,7 @@ impl Llama {
         Llama::fresh(config, &Llama::specification(config), seed)
     }
     /// [`Llama::random`] of some of its parameters.
-    pub fn fresh(
-        config: &Config,
-        parameters: &[Specification],
-        seed: u64,
-    ) -> Result<Weights> {
+    pub fn fresh(config: &Config, parameters: &[Specification], seed: u64) -> Result<Weights> {
         let fresh = parameters.iter().cloned().map(|Specification { name, shape, .. }| {
             let len = shape.iter().product();
             let values = if shape.len() == 2 {

@@ -38,7 +38,12 @@ fn cast(weights: &Weights, dtype: DType) -> Weights {
 
 fn specification(weights: &Weights) -> Vec<Specification> {
     let all = weights.iter();
-    all.map(|(name, w)| Specification { name: name.clone(), shape: w.dims().to_vec(), trained: true }).collect()
+    all.map(|(name, w)| Specification {
+        name: name.clone(),
+        shape: w.dims().to_vec(),
+        trained: true,
+    })
+    .collect()
 }
 
 /// The bits of every tensor, whatever its dtype.

@@ -1,17 +1,18 @@
 //! The last projection and the cross entropy in one, a chunk of tokens at a time: logits never
 //! exist for all tokens.
 
+mod turn;
+
 use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::Arch;
+use turn::Turn;
 
 use crate::Pool;
-use crate::exp::exp;
 use crate::gpu::operators;
 use crate::matrix::{Matrix, Onto, Product, multiply, multiply_over_tokens};
 use crate::rows::{CHUNK, Elements, Rows, elements, tensor, unwritten, with_rows};
-use crate::sums::{fold_lanes, sum_lanes};
 
 /// Tokens that a job turns from logits to gradients.
 const JOB: usize = 16;
@@ -287,32 +288,6 @@ impl CrossEntropy {
             to.iter_mut().zip(from).for_each(|(to, from)| *to = by * from);
         });
         tensor(&self.pool, scaled, like.shape(), like.dtype())
-    }
-}
-
-/// The loss of one token; its logits become their gradients: softmax, less 1 at the target.
-struct Turn<'a> {
-    logits: &'a mut [f32],
-    target: usize,
-}
-
-impl WithSimd for Turn<'_> {
-    type Output = f64;
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> f64 {
-        let Turn { logits, target } = self;
-        let higher = |a, b| if b > a { b } else { a };
-        let highest = fold_lanes([logits], f32::NEG_INFINITY, |a, [b]| higher(a, b), higher);
-        let shifted = f64::from(logits[target]) - f64::from(highest);
-        for logit in &mut *logits {
-            *logit = exp(*logit - highest);
-        }
-        let sum = sum_lanes([logits], |sum, [x]| sum + x);
-        for probability in &mut *logits {
-            *probability /= sum;
-        }
-        logits[target] -= 1.0;
-        f64::from(sum).ln() - shifted
     }
 }
 

@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{ModelSource, Plan, WeightsFrom};
-use annulus_model::{
-    Config, Llama, Lora, Specification, Weights, load, load_adapter, load_typed,
-};
+use annulus_model::{Config, Llama, Lora, Specification, Weights, load, load_adapter, load_typed};
 use candle_core::DType;
 
 use crate::Result;
@@ -38,6 +36,11 @@ pub(crate) fn base(folder: &Path, config: &Config) -> Result<Weights> {
     let own: Vec<_> = own.filter(|own| !Lora::is_adapter(&own.name)).collect();
     let dtype = |of: &Specification| if of.trained { DType::F32 } else { config.dtype };
     Ok(load_typed(folder, &own, &dtype)?)
+}
+
+/// The folder of the weights beside which a run's adapters lie; `None`: it has none.
+pub(crate) fn base_of(plan: &Plan) -> Option<&Path> {
+    plan.experiment.lora.as_ref().and(pretrained(plan)).map(PathBuf::as_path)
 }
 
 /// The folder whose weights a run starts from.

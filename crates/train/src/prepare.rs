@@ -1,7 +1,7 @@
 //! Everything before the first step: checkpoint, data, weights. Done once per process, on a thread
 //! of its own, so that a request to stop need not wait for a long text or large weights.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use annulus_experiment::{Format, Plan};
 
-use crate::initial::{initial_weights, pretrained};
 use crate::checkpoint::{Found, load, newest};
 use crate::folder::failure;
+use crate::initial::{base_of, initial_weights};
 use crate::lines::read_lines;
 use crate::sink::{Notice, Sink};
 use crate::start::Start;
@@ -95,8 +95,7 @@ pub(crate) fn prepare(
             if *saved != now {
                 refuse(found, &[format!("the data's fingerprint was `{saved}` and is `{now}`")])?;
             }
-            let lora = plan.experiment.lora.as_ref();
-            let base = lora.and(pretrained(plan)).map(PathBuf::as_path);
+            let base = base_of(plan);
             check_base(found, base)?;
             load(found, base, &setup.config)?
         }

@@ -16,7 +16,7 @@ use annulus_ops::gpu::Processor;
 
 use crate::curves::Curves;
 use crate::folder::{RunFolder, failure, write_atomically};
-use crate::initial::pretrained;
+use crate::initial::base_of;
 use crate::lines::{Line, Lines, read_lines};
 use crate::manifest::{Manifest, weights_hash};
 use crate::prepare::{Work, interruptible, prepare};
@@ -271,8 +271,7 @@ fn recorder<'a>(
 
 /// The hash of the weights beside which adapters lie, where they do.
 fn base_hash(plan: &Plan) -> Result<Option<String>> {
-    let base = plan.experiment.lora.as_ref().and(pretrained(plan));
-    Ok(base.map(|folder| annulus_model::fingerprint(folder)).transpose()?)
+    Ok(base_of(plan).map(annulus_model::fingerprint).transpose()?)
 }
 
 impl Attempt<'_> {

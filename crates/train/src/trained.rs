@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Plan, WeightsFrom};
-use annulus_model::{Llama, Weights};
-use candle_core::DType;
+use annulus_model::Weights;
 
-use crate::assemble::{pretrained, wide};
-use crate::checkpoint::newest;
+use crate::checkpoint::{newest, weights};
+use crate::initial::{base_of, initial_weights, pretrained};
 use crate::{Result, Setup, TrainError, identity};
 
-/// Weights, f32 on the host, and where they were read from.
+/// Weights on the host, f32 but for those beside which adapters lie, and where they were read from.
 #[derive(Debug)]
 pub struct Trained {
     /// By name.
@@ -42,7 +41,7 @@ impl Trained {
                 hint: Some("set them back, or name the folder under `model.path` of a file".into()),
             });
         }
-        let weights = read(&found.folder, setup)?;
+        let weights = weights(&found.folder, base_of(plan), &setup.config)?;
         Ok(Trained { weights, folder: found.folder, step: found.state.step, warnings })
     }
 
@@ -61,12 +60,7 @@ impl Trained {
                 )),
             });
         };
-        let weights = read(folder, setup)?;
+        let weights = initial_weights(plan, &setup.config)?;
         Ok(Trained { weights, folder: folder.clone(), step: 0, warnings: Vec::new() })
     }
-}
-
-fn read(folder: &Path, setup: &Setup) -> Result<Weights> {
-    let specification = Llama::specification(&wide(&setup.config));
-    Ok(annulus_model::load(folder, &specification, DType::F32)?)
 }

@@ -40,8 +40,7 @@ impl Beside {
     ) -> Result<Outcome, TrainError> {
         let output = self.place.path(output);
         let model = format!("{{ path: {} }}", self.base.display());
-        let own =
-            [("output", output.to_str().unwrap()), ("model", model.as_str()), ("lora", lora)];
+        let own = [("output", output.to_str().unwrap()), ("model", model.as_str()), ("lora", lora)];
         run(&self.place.plan(&[&own[..], more].concat()), Given::new(BASE, 4))
     }
 }
@@ -76,7 +75,8 @@ fn what_is_left_out_matters_in_training_alone() {
     let beside = Beside::new("f32");
     let lora = |dropout: &str| format!("{{ rank: 4, dropout: {dropout} }}");
     let stop = [("schedule.stop", "2"), ("optimizer.learning_rate", "1e-12")];
-    let [still, dropped] = ["0", "0.5"].map(|dropout| beside.run_in(dropout, &lora(dropout), &stop));
+    let [still, dropped] =
+        ["0", "0.5"].map(|dropout| beside.run_in(dropout, &lora(dropout), &stop));
     // Fresh adapters change nothing, whatever they do not see.
     assert_eq!(losses(&still)[0].to_bits(), losses(&dropped)[0].to_bits());
     assert!(difference(&[still.last["evaluate/loss"]], &[dropped.last["evaluate/loss"]]) < 1e-6);

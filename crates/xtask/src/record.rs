@@ -1,7 +1,8 @@
 //! Checkpoints of the program in the hands of transformers: both generations load them and compute
-//! the same logits. What they computed is kept in `tests/fixtures`, so that tests compare with it
+//! the same logits, and so does PEFT with adapters. What they computed is kept in `tests/fixtures`, so that tests compare with it
 //! without Python.
 
+mod adapters;
 mod round;
 
 use std::fs;
@@ -106,6 +107,7 @@ pub(crate) fn run() -> Result<()> {
         }
     }
     ENVIRONMENTS.iter().try_for_each(|environment| round::chats(environment))?;
+    adapters::run(&experiment, &scratch)?;
     round::versions(&ENVIRONMENTS)
 }
 

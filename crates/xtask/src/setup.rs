@@ -1,4 +1,4 @@
-//! Python environments below `target/python`: TensorBoard's own reader, and two generations of transformers.
+//! Python environments below `target/python`: TensorBoard's own reader, and two generations of transformers with PEFT.
 
 use std::path::{Path, PathBuf};
 
@@ -36,6 +36,8 @@ pub(crate) fn python() -> Result<()> {
                 &["nvidia-cuda-runtime==13.0.96", "safetensors", transformers],
                 // The registry's wheel asks for gigabytes of CUDA packages that a CPU never calls.
                 &["--no-deps", "torch==2.13.0"],
+                // What it asks for besides is there.
+                &["--no-deps", "peft==0.21.2", "accelerate", "psutil"],
             ],
         )?;
         let script = root().join("crates/xtask/python/stub_cuda.py");
@@ -44,7 +46,8 @@ pub(crate) fn python() -> Result<()> {
             &python,
             &[
                 "-c",
-                "import torch, transformers; print(torch.__version__, transformers.__version__)",
+                "import torch, transformers, peft; \
+                 print(torch.__version__, transformers.__version__, peft.__version__)",
             ],
         )?;
     }

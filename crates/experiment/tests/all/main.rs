@@ -1,6 +1,7 @@
 //! What the experiment file means, and what is said of what it does not.
 
 mod hostile;
+mod lora;
 mod masks;
 mod messages;
 mod models;

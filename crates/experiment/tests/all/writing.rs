@@ -84,9 +84,17 @@ fn with_extension(extension: &str) -> String {
     FOLDER.replace("data:", &format!("extend: {{ {extension} }}\ndata:"))
 }
 
+fn with_adapters() -> String {
+    let lora =
+        "lora: { rank: 4, alpha: 6.5, rslora: true, dropout: 0.25, targets: [down_proj, q_proj],
+  train: [norms, embeddings], path: adapters/a }";
+    FOLDER.replace("weights: random, ", "").replace("data:", &format!("{lora}\ndata:"))
+}
+
 fn texts() -> Vec<String> {
     let given = [SMALL, FULL, FOLDER].map(str::to_owned).into_iter();
-    given.chain(MODELS.map(with_model)).chain(EXTENSIONS.map(with_extension)).collect()
+    let models = given.chain(MODELS.map(with_model)).chain(EXTENSIONS.map(with_extension));
+    models.chain([with_adapters()]).collect()
 }
 
 fn with_model(model: &str) -> String {

@@ -83,11 +83,12 @@ pub(super) fn load_listed(
     for wanted in specification {
         let name = &wanted.name;
         let Found { file, view } = &found[name.as_str()];
-        let weight = widen_or_narrow(view, dtype(wanted)).map_err(|source| WeightsError::Tensor {
-            file: folder.join(file),
-            tensor: name.clone(),
-            source: Box::new(source),
-        })?;
+        let weight =
+            widen_or_narrow(view, dtype(wanted)).map_err(|source| WeightsError::Tensor {
+                file: folder.join(file),
+                tensor: name.clone(),
+                source: Box::new(source),
+            })?;
         weights.insert(name.clone(), weight);
     }
     Ok(weights)

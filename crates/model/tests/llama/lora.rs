@@ -118,10 +118,7 @@ fn fresh_adapters_change_nothing() {
     let plain = Config { lora: None, ..config.clone() };
     let theirs = Llama::random(&plain, 7).unwrap();
     let theirs = Llama::new(&plain, 5).logits(&theirs, &shard).unwrap();
-    assert_eq!(
-        to_f64(&model.logits(&weights, &shard).unwrap()).unwrap(),
-        to_f64(&theirs).unwrap()
-    );
+    assert_eq!(to_f64(&model.logits(&weights, &shard).unwrap()).unwrap(), to_f64(&theirs).unwrap());
     let a = to_f64(&weights["model.layers.0.mlp.down_proj.lora_A.weight"]).unwrap();
     let variance = a.iter().map(|a| a * a).sum::<f64>() / a.len() as f64;
     let wanted = 1.0 / (3.0 * config.intermediate_size as f64);
