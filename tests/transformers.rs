@@ -19,6 +19,10 @@ const LOGITS: f64 = 1e-5;
 
 const NAMES: [&str; 6] = ["dynamic", "mistral", "qwen2", "qwen3", "tied", "untied"];
 
+/// Adapters, and the models that they lie beside.
+const ADAPTERS: [(&str, &str); 3] =
+    [("adapter", "untied"), ("adapter-tied", "tied"), ("adapter-qwen3", "qwen3")];
+
 fn fixture(name: &str) -> PathBuf {
     root().join("tests/fixtures").join(name)
 }
@@ -82,14 +86,38 @@ fn sequence(tokenizer: &Tokenizer, line: &str) -> (Vec<u32>, Vec<i64>) {
     (sequence.inputs, sequence.targets)
 }
 
+/// Adapters of the program as PEFT has read them, by what PEFT has written about them: merged and beside.
+#[test]
+fn logits_with_adapters_are_those_of_peft() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    for (name, base) in ADAPTERS {
+        let golden = fixture(name).join("golden.safetensors");
+        let theirs = tensors(&golden);
+        let [model, adapter] = [base, name].map(|name| fixture(name).display().to_string());
+        let golden = golden.to_string_lossy();
+        for split in [&[][..], &["--ranks", "2", "--strategy", "striped"]] {
+            let arguments =
+                ["score", "--model", &model, "--adapter", &adapter, "--tokens", &golden];
+            run(ANNULUS, scratch.path(), &[&arguments[..], &["--out", "out"], split].concat())
+                .ended(0);
+            let ours = tensors(&scratch.path().join("out"));
+            let off = error(&ours["logits"], &theirs["logits"]);
+            assert!(off < LOGITS, "{name} {split:?}: {off:.1e}");
+            let changed = error(&ours["logits"], &theirs["plain"]);
+            assert!(changed > 0.1, "{name}: without the adapter it is {changed:.1e}");
+        }
+    }
+}
+
 #[test]
 fn the_record_says_by_which_versions() {
-    for name in NAMES {
+    for name in NAMES.into_iter().chain(ADAPTERS.map(|(name, _)| name)) {
         let bytes = fs::read(fixture(name).join("golden.safetensors")).expect("the record");
         let (_, header) = SafeTensors::read_metadata(&bytes).expect("a safetensors file");
         let versions = header.metadata().as_ref().expect("metadata");
         assert!(versions["transformers"].starts_with("5."), "{versions:?}");
         assert!(versions.contains_key("torch"), "{versions:?}");
+        assert_eq!(versions.contains_key("peft"), name.starts_with("adapter"), "{versions:?}");
     }
 }
 

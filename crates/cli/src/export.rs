@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use annulus_experiment::ModelSource;
 use annulus_train::Checkpoint;
 use clap::Args;
 
 use crate::arguments::tokens;
-use crate::{Done, print};
+use crate::{Done, hub, print};
 
 #[derive(Args, Debug)]
 pub(crate) struct Export {
@@ -18,15 +19,25 @@ pub(crate) struct Export {
     /// The most bytes of a file of weights, as in 5G
     #[arg(long, value_parser = tokens, default_value = "5G")]
     shard: usize,
+    /// Adapters are added to the weights beside which they were trained: a whole model
+    #[arg(long)]
+    merge: bool,
 }
 
 pub(crate) fn run(arguments: &Export) -> Done {
-    let Export { run, out, shard } = arguments;
+    let Export { run, out, shard, merge } = arguments;
     let checkpoint = Checkpoint::open(run)?;
     for warning in checkpoint.warnings() {
         print::say(&format!("warning: {warning}"));
     }
-    let weights = checkpoint.weights()?;
+    let weights = match &checkpoint.experiment().model.source {
+        ModelSource::Folder { path, hub, .. } if *merge => {
+            let name = hub.as_ref().map_or(path.clone(), PathBuf::from);
+            checkpoint.merged(&hub::folder(&name)?)?
+        }
+        ModelSource::Inline(_) if *merge => checkpoint.merged(&PathBuf::new())?,
+        _ => checkpoint.weights()?,
+    };
     let files = checkpoint.export(&weights, out, *shard as u64)?;
     let (from, to) = (checkpoint.folder().display(), out.display());
     print::say(&format!("{from} is in {to}: {}", files.join(", ")));

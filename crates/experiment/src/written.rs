@@ -12,8 +12,8 @@ use crate::table::AUTO;
 use crate::typed::{DATA, Typed};
 use crate::wire::wire_key;
 use crate::{
-    Attention, Bound, Dealt, Element, Evaluation, Experiment, Extension, Lora, ModelSource, Pack, Packed,
-    Parameters, Pattern, Scaling, Shape, Sliding, return_word,
+    Attention, Bound, Dealt, Element, Evaluation, Experiment, Extension, Lora, ModelSource, Pack,
+    Packed, Parameters, Pattern, Scaling, Shape, Sliding, return_word,
 };
 
 /// A key's path and its value as one writes it.

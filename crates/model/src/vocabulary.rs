@@ -3,8 +3,8 @@
 //! Axes: b sequences, s positions of this rank, d hidden size, v vocabulary.
 
 use annulus_ops::{
-    IGNORED, embedding, embedding_backward, linear, linear_cross_entropy, linear_cross_entropy_gradients,
-    linear_cross_entropy_input_gradient,
+    IGNORED, embedding, embedding_backward, linear, linear_cross_entropy,
+    linear_cross_entropy_gradients, linear_cross_entropy_input_gradient,
 };
 use candle_core::{DType, Device, Result, Tensor};
 

@@ -26,7 +26,8 @@ pub(crate) fn differences(plan: &Plan, saved: &str) -> Result<Vec<String>> {
 /// The keys in which the model of `plan` differs from that of a checkpoint.
 pub(crate) fn of_model(plan: &Plan, saved: &str) -> Result<Vec<String>> {
     let mut differing = differences(plan, saved)?;
-    differing.retain(|text| text.starts_with("`model.") || text.starts_with("`extend."));
+    let sections = ["`model.", "`extend.", "`lora."];
+    differing.retain(|text| sections.iter().any(|section| text.starts_with(section)));
     Ok(differing)
 }
 

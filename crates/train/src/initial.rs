@@ -19,13 +19,12 @@ pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<Weights> {
         return Ok(load(folder, &Llama::specification(&wide), DType::F32)?);
     };
     let mut weights = base(folder, config)?;
-    weights.extend(match &lora.path {
-        Some(path) => load_adapter(path, &Llama::specification(&wide), DType::F32)?,
-        None => {
-            let adapters = Llama::specification(&wide).into_iter();
-            let adapters: Vec<_> = adapters.filter(|own| Lora::is_adapter(&own.name)).collect();
-            Llama::fresh(&wide, &adapters, plan.experiment.seed)?
-        }
+    weights.extend(if let Some(path) = &lora.path {
+        load_adapter(path, &Llama::specification(&wide), DType::F32)?
+    } else {
+        let adapters = Llama::specification(&wide).into_iter();
+        let adapters: Vec<_> = adapters.filter(|own| Lora::is_adapter(&own.name)).collect();
+        Llama::fresh(&wide, &adapters, plan.experiment.seed)?
     });
     Ok(weights)
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use annulus_train::{Given, Outcome, TrainError, measure, run};
+use annulus_train::{Checkpoint, Given, Outcome, TrainError, measure, run};
 use common::{BASE, Place, difference, losses};
 
 /// All projections, both kinds of tensors besides, and something left out.
@@ -148,6 +148,27 @@ fn a_run_goes_on_from_an_adapter() {
     let second = beside.run_in("second", &from, &still);
     let [was, is] = [&first, &second].map(|run| run.last["evaluate/loss"]);
     assert!(difference(&[is], &[was]) < 1e-6, "{was} {is}");
+}
+
+/// Merged and exported, a model is whole, and computes what it did with its adapters.
+#[test]
+fn merged_adapters_are_a_model() {
+    for (dtype, limit) in [("f32", 1e-5), ("bf16", 2e-2)] {
+        let beside = Beside::new(dtype);
+        let narrow = [("model.dtype", dtype), ("schedule.stop", "6")];
+        let learned = beside.run_in("learned", ALL, &narrow);
+        let checkpoint = Checkpoint::open(&learned.folder).unwrap();
+        assert!(checkpoint.weights().unwrap_err().to_string().contains("adapters alone"));
+        let weights = checkpoint.merged(&beside.base).unwrap();
+        let out = beside.place.path("merged");
+        checkpoint.export(&weights, &out, 1 << 30).unwrap();
+        let model = format!("{{ path: {}, dtype: {dtype} }}", out.display());
+        let still = [("schedule.stop", "1"), ("optimizer.learning_rate", "1e-12")];
+        let changes = [&[("model", model.as_str())], &still[..]].concat();
+        let whole = beside.place.run_in("whole", &changes);
+        let [was, is] = [&learned, &whole].map(|run| run.last["evaluate/loss"]);
+        assert!(difference(&[is], &[was]) < limit, "{dtype}: {was} {is}");
+    }
 }
 
 #[test]

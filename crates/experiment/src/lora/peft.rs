@@ -8,22 +8,29 @@ use super::{Besides, Lora, Target, sorted};
 use crate::{Problem, Problems, Shape, load};
 
 /// Keys that mean something else than a plain adapter, unless they are absent, `null`, `false` or empty.
-const NEUTRAL: [&str; 15] = [
+const NEUTRAL: [&str; 22] = [
     "alora_invocation_tokens",
     "alpha_pattern",
     "arrow_config",
+    "corda_config",
+    "eva_config",
     "exclude_modules",
     "fan_in_fan_out",
+    "kasa_config",
     "layer_replication",
     "layers_pattern",
     "layers_to_transform",
-    "lora_bias",
     "loftq_config",
+    "lora_bias",
+    "lora_ga_config",
+    "monteclora_config",
     "rank_pattern",
     "target_parameters",
     "trainable_token_indices",
+    "use_bdlora",
     "use_dora",
     "use_qalora",
+    "velora_config",
 ];
 
 /// The norms of a layer, and the last.
@@ -125,7 +132,8 @@ impl Reading {
         let mut train = Vec::new();
         let mut norms = Vec::new();
         for item in list {
-            match item.as_str().unwrap_or_default() {
+            let word = item.as_str().unwrap_or_default();
+            match word.strip_prefix("model.").unwrap_or(word) {
                 "embed_tokens" => train.push(Besides::Embeddings),
                 "lm_head" => train.push(Besides::Head),
                 word if NORMS.contains(&word) || HEAD_NORMS.contains(&word) => norms.push(word),

@@ -5,7 +5,7 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 
 use super::folder::list_one;
-use super::load::load_listed;
+use super::load::{EMBEDDING, LAST_PROJECTION, load_listed};
 use super::{Weights, WeightsError, save_file};
 use crate::Specification;
 
@@ -34,13 +34,16 @@ pub fn load_adapter(
     Ok(weights.map(|(name, weight)| (name[PREFIX.len()..].to_owned(), weight)).collect())
 }
 
-/// Writes `trained`, the trained ones of a model's weights, into `folder`, synced to disk.
+/// Writes `trained`, the trained ones of a model's weights, into `folder`, synced to disk. Where the last projection is `tied` to the
+/// embedding, PEFT looks for it too.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn save_adapter(folder: &Path, trained: &Weights) -> Result<(), WeightsError> {
+pub fn save_adapter(folder: &Path, trained: &Weights, tied: bool) -> Result<(), WeightsError> {
+    let head = trained.get(EMBEDDING).filter(|_| tied);
+    let head = head.map(|embedding| (format!("{PREFIX}{LAST_PROJECTION}"), embedding));
     let prefixed = trained.iter().map(|(name, weight)| (format!("{PREFIX}{name}"), weight));
-    let prefixed: Vec<(String, &Tensor)> = prefixed.collect();
+    let prefixed: Vec<(String, &Tensor)> = head.into_iter().chain(prefixed).collect();
     let tensors: Vec<_> = prefixed.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
     save_file(&folder.join(FILE), &tensors)
 }

@@ -14,7 +14,7 @@ use super::header::{self, Room};
 use super::{Flaw, Weights, WeightsError};
 use crate::Specification;
 
-const EMBEDDING: &str = "model.embed_tokens.weight";
+pub(super) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(super) const LAST_PROJECTION: &str = "lm_head.weight";
 /// Older checkpoints hold the rotary frequencies, which follow from config.json and are no
 /// parameters.
@@ -167,11 +167,13 @@ fn surplus(specification: &[Specification], found: &BTreeMap<&str, Found<'_>>) -
     let unwanted = found.iter().filter(|(name, _)| !wanted.contains(*name));
     let flaw = |(&name, Found { file, view }): (&&str, &Found<'_>)| {
         let (tensor, file) = (name.to_owned(), (*file).to_owned());
-        match found.get(EMBEDDING) {
+        // What wraps a model puts the same before both names.
+        let prefix = name.strip_suffix(LAST_PROJECTION);
+        let embedding =
+            prefix.and_then(|prefix| found.get(format!("{prefix}{EMBEDDING}").as_str()));
+        match embedding {
             _ if name.ends_with(ROTARY_BUFFER) => None,
-            Some(embedding) if name == LAST_PROJECTION => {
-                (embedding.view != *view).then_some(Flaw::Untied { tensor, file })
-            }
+            Some(embedding) => (embedding.view != *view).then_some(Flaw::Untied { tensor, file }),
             _ => Some(Flaw::Surplus { tensor, file, found: view.shape().to_vec() }),
         }
     };

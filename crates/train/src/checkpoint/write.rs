@@ -68,7 +68,8 @@ fn write(folder: &Path, saved: Saved<'_>) -> Result<()> {
     if saved.plan.experiment.lora.is_some() {
         let trained = |name: &str| Some((name.to_owned(), weights.get(name)?.clone()));
         let trained = saved.parameters.trained().filter_map(trained).collect();
-        annulus_model::save_adapter(folder, &trained).map_err(unwritten)?;
+        let tied = saved.plan.shape.tie_word_embeddings;
+        annulus_model::save_adapter(folder, &trained, tied).map_err(unwritten)?;
     } else {
         annulus_model::save(folder, weights, SHARD_BYTES).map_err(unwritten)?;
     }

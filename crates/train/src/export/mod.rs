@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Experiment, ModelSource, Shape, parse, read_config};
-use annulus_model::{Llama, Weights};
+use annulus_model::{Config, Llama, Weights};
 use candle_core::DType;
 
 use crate::checkpoint::{Found, newest, opened};
@@ -16,7 +16,7 @@ use crate::folder::{failure, sync_folder, write_atomically};
 use crate::lines::read_lines;
 use crate::manifest::Manifest;
 use crate::recorder::Record;
-use crate::{Result, TrainError, model_config};
+use crate::{Result, TrainError, adapters, model_config};
 
 /// What is copied as it is, where a checkpoint has it.
 const COPIED: [&str; 6] = [
@@ -37,6 +37,8 @@ pub struct Checkpoint {
     experiment: Experiment,
     shape: Shape,
     manifest: Option<Manifest>,
+    /// The hash of the weights beside which its adapters lie.
+    beside: Option<String>,
     record: Record,
     warnings: Vec<String>,
 }
@@ -67,6 +69,7 @@ impl Checkpoint {
             step: state.step,
             tokens: state.tokens,
             manifest: Manifest::read(&run),
+            beside: state.base,
             record: Record::of(&lines),
             folder,
             experiment,
@@ -93,10 +96,46 @@ impl Checkpoint {
     /// Its weights, as they are stored.
     ///
     /// # Errors
-    /// Weights that are not config.json's model's.
+    /// Weights that are not config.json's model's, or adapters alone.
     pub fn weights(&self) -> Result<Weights> {
+        if self.experiment.lora.is_some() {
+            return Err(TrainError::Checkpoint {
+                message: format!("`{}` holds adapters alone", self.folder.display()),
+                hint: Some(
+                    "add `--merge` for a whole model; PEFT reads the folder as it is".into(),
+                ),
+            });
+        }
         let config = model_config(&self.shape, self.experiment.model.dtype)?;
         Ok(annulus_model::load(&self.folder, &Llama::specification(&config), config.dtype)?)
+    }
+
+    /// The weights of the folder `base` with its adapters added, in the model's type.
+    ///
+    /// # Errors
+    /// Where it has no adapters, or they were trained beside other weights.
+    pub fn merged(&self, base: &Path) -> Result<Weights> {
+        let failure = |message: String, hint: &str| TrainError::Checkpoint {
+            message,
+            hint: Some(hint.to_owned()),
+        };
+        let Some(lora) = &self.experiment.lora else {
+            let message = format!("`{}` has no adapters to merge", self.folder.display());
+            return Err(failure(message, "drop `--merge`: the model is whole"));
+        };
+        let found = annulus_model::fingerprint(base)?;
+        if self.beside.as_ref().is_some_and(|wanted| *wanted != found) {
+            let message =
+                format!("`{}` holds other weights than adapters learned beside", base.display());
+            return Err(failure(message, "bring the folder back as it was"));
+        }
+        let plain = model_config(&self.shape, self.experiment.model.dtype)?;
+        let config = Config { lora: Some(adapters(lora)), ..plain };
+        let weights = crate::checkpoint::weights(&self.folder, Some(base), &config)?;
+        let merged = Llama::merged(&config, weights)?.into_iter();
+        Ok(merged
+            .map(|(name, weight)| Ok((name, weight.to_dtype(config.dtype)?)))
+            .collect::<candle_core::Result<_>>()?)
     }
 
     /// Makes `out`, a folder with these weights, cut into files of at most `shard_bytes`.

@@ -39,10 +39,18 @@ pub(super) fn run(experiment: &Path, scratch: &Path) -> Result<()> {
             compare(environment, &base, &adapter, &theirs)?;
             // The newest is the one that is kept: weights of the program, PEFT's words about them.
             copy(&adapter.join(FILES[1]), &kept.join(FILES[1]))?;
-            copy(&theirs.join(FILES[0]), &kept.join(FILES[0]))?;
+            describe(&theirs.join(FILES[0]), &kept.join(FILES[0]))?;
             copy(&theirs.join("golden.safetensors"), &kept.join("golden.safetensors"))?;
         }
     }
+    Ok(())
+}
+
+/// Without the folder that the base model has on this machine.
+fn describe(from: &Path, to: &Path) -> Result<()> {
+    let mut config: serde_json::Value = serde_json::from_str(&fs::read_to_string(from)?)?;
+    config["base_model_name_or_path"] = "base".into();
+    fs::write(to, serde_json::to_string_pretty(&config)? + "\n")?;
     Ok(())
 }
 
