@@ -43,7 +43,7 @@ pub(crate) enum Command {
     /// Goes on with a text
     Generate(Generate),
     /// Loss, logits and gradients of a Hugging Face model on given tokens
-    Score(Score),
+    Score(crate::score::Score),
     /// Attention and its gradients on given tensors
     Attend(Attend),
     /// Text to a token cache
@@ -211,27 +211,6 @@ pub(crate) struct Verify {
     /// For programs
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct Score {
-    /// A Hugging Face folder
-    #[arg(long)]
-    pub(crate) model: PathBuf,
-    /// A folder of PEFT's with adapters of the model
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) adapter: Option<PathBuf>,
-    /// A safetensors file with `input_ids` [B, S] and optional `labels`
-    #[arg(long)]
-    pub(crate) tokens: PathBuf,
-    /// The safetensors file to write
-    #[arg(long)]
-    pub(crate) out: PathBuf,
-    /// Also every parameter's gradient
-    #[arg(long)]
-    pub(crate) gradients: bool,
-    #[command(flatten)]
-    pub(crate) split: Split,
 }
 
 #[derive(Args, Debug)]

@@ -1,7 +1,7 @@
 //! `annulus score`: loss, logits and gradients of a Hugging Face model on given tokens.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use annulus_data::Sequence;
@@ -10,9 +10,10 @@ use annulus_model::{Config, Llama, Weights};
 use annulus_sequence::{Heads, Mask, Rule, Wire};
 use annulus_train::{Attending, Setup, Want, adapters, model_config, open_device, score};
 use candle_core::{DType, Device, Tensor};
+use clap::Args;
 
 use crate::Done;
-use crate::arguments::Score;
+use crate::arguments::Split;
 use crate::failure::{DATA, Failure};
 use crate::tensors::{TensorFile, save};
 use crate::words::Meant;
@@ -21,6 +22,27 @@ use crate::{hub, print};
 const DEADLINE: Duration = Duration::from_secs(60);
 /// A target that is left out, as in the labels of `transformers`.
 const IGNORED: i64 = -100;
+
+#[derive(Args, Debug)]
+pub(crate) struct Score {
+    /// A Hugging Face folder
+    #[arg(long)]
+    model: PathBuf,
+    /// A folder of PEFT's with adapters of the model
+    #[arg(long, value_name = "FOLDER")]
+    adapter: Option<PathBuf>,
+    /// A safetensors file with `input_ids` [B, S] and optional `labels`
+    #[arg(long)]
+    tokens: PathBuf,
+    /// The safetensors file to write
+    #[arg(long)]
+    out: PathBuf,
+    /// Also every parameter's gradient
+    #[arg(long)]
+    gradients: bool,
+    #[command(flatten)]
+    split: Split,
+}
 
 pub(crate) fn run(arguments: &Score) -> Done {
     let model = hub::folder(&arguments.model)?;

@@ -135,6 +135,7 @@ impl Rank {
             pool: self.pool.clone(),
             step: 0,
             keep: Keep::Nothing,
+            dropping: None,
         })
     }
 
