@@ -58,7 +58,7 @@ impl Curves {
         let mut picture = Picture::new(SIZE[0], SIZE[1]);
         let [left, top, right, bottom] = EDGES;
         let [width, height] = SIZE.map(f64::from);
-        let (right, bottom) = (width - right, height - bottom);
+        let (right, bottom) = (width - right - self.legend(), height - bottom);
         let points = || self.series.iter().flat_map(|series| &series.points);
         let xs = points().map(|point| point.x);
         let x = Scale::of(xs, self.x.logarithmic, [left, right], 0.03);
@@ -86,12 +86,19 @@ impl Curves {
             draw(&mut picture, series, [x, y], color);
             if self.series.len() > 1 {
                 let line = top + LETTER[1] * (index as f64 + 1.0);
-                let name = [right - 3.0 * LETTER[0], line];
-                picture.colored(name, &series.name, Align::Right, color);
-                picture.line([right - 2.0 * LETTER[0], line], [right, line], 3.0, color);
+                let [from, to, name] = [1.0, 3.0, 4.0].map(|letters| right + letters * LETTER[0]);
+                picture.line([from, line], [to, line], 3.0, color);
+                picture.colored([name, line], &series.name, Align::Left, color);
             }
         }
         picture
+    }
+
+    /// How wide the names beside the field are, with their lines; one curve needs none.
+    fn legend(&self) -> f64 {
+        let names = self.series.iter().map(|series| series.name.chars().count());
+        let longest = names.max().filter(|_| self.series.len() > 1);
+        longest.map_or(0.0, |letters| LETTER[0] * (letters as f64 + 2.0))
     }
 }
 
