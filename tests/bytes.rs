@@ -296,22 +296,11 @@ impl Case {
     }
 }
 
-/// Every strategy in every exchange, shape and group that so many ranks and heads allow.
+/// Every strategy in every exchange, shape and group that so many ranks and heads allow; shapes written out.
 fn strategies(ranks: usize, heads: Heads) -> Vec<Strategy> {
-    let divisors = |number: usize| (1..=number).filter(move |d| number.is_multiple_of(*d));
-    let shapes = || divisors(ranks).map(|first| Some([first, ranks / first]));
-    let is_bare = |strategy: &Strategy| {
-        !matches!(strategy, Strategy::Usp { .. } | Strategy::DoubleRing { .. })
-    };
-    let mut all: Vec<Strategy> = Strategy::ALL.into_iter().filter(is_bare).collect();
-    let exchanges = [Exchange::AllGather, Exchange::AllToAll];
-    all.extend(exchanges.map(|exchange| Strategy::Megatron { exchange }));
-    all.extend(shapes().map(|shape| Strategy::Megatron { exchange: Exchange::Both { shape } }));
-    all.extend(shapes().map(|shape| Strategy::Usp { shape }));
-    all.extend(shapes().map(|shape| Strategy::DoubleRing { shape }));
-    let groups = divisors(heads.key_value).skip(1);
-    all.extend(groups.map(|groups| Strategy::AllGather { groups }));
-    all.retain(|strategy| strategy.check(ranks, heads).is_ok());
+    let is_open = |one: &Strategy| one.shape().is_none() && one.shapes(ranks).len() > 1;
+    let mut all = Strategy::variants(ranks, heads);
+    all.retain(|strategy| !is_open(strategy) && strategy.check(ranks, heads).is_ok());
     all
 }
 

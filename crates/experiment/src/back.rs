@@ -3,7 +3,8 @@
 //! Keys and values travel with their gradients, or queries with the gradient of their output and
 //! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
 //! heads share a key/value head, on the mask, and on the types on the wire; it is counted from the
-//! schedules. Of ways that send as much, gradients in 16 bits take the one that rounds them least often.
+//! schedules. Of ways that send as much, gradients in 16 bits take the one that rounds them least
+//! often.
 
 use annulus_sequence::{Bytes, Return};
 
@@ -41,9 +42,7 @@ impl Plan {
         let how = backward.or(least).unwrap_or_default();
         Ok(Back { how, automatic: backward.is_none(), sent })
     }
-}
 
-impl Plan {
     /// All ways; of some that send as much the first is taken.
     fn by_preference(&self) -> [Return; 4] {
         let [first, second] = if self.experiment.wire().gradient.bytes() < 4 {

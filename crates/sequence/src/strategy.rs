@@ -186,7 +186,8 @@ impl Strategy {
         };
         Ok(self.schedule(Pass::Forward, split, ranks))
     }
-    /// The backward schedule; `how` matters to rings alone.
+    /// The backward schedule; `how` matters to rings alone; a double ring takes
+    /// [`Return::Direct`] as [`Return::Reversed`].
     ///
     /// # Errors
     /// As [`Strategy::forward`], and when queries are to travel where there is no ring of ranks.

@@ -16,9 +16,10 @@ const BOOKS: [&str; 3] = ["anna-karenina.txt", "middlemarch.txt", "war-and-peace
 const HELD_OUT: &str = "moby-dick.txt";
 /// Tokens of the tokenizer.
 const VOCABULARY: &str = "1024";
-/// What the model is trained at, and what it is extended to.
-const SHORT: u64 = 1024;
-const LONG: u64 = 8192;
+/// What is asked with: from what the model is trained at to what it is extended to.
+const LENGTHS: [u64; 4] = [1024, 2048, 4096, 8192];
+const SHORT: u64 = LENGTHS[0];
+const LONG: u64 = LENGTHS[LENGTHS.len() - 1];
 /// What an unextended model loses beyond its length, in nats, at least.
 const LOST: f64 = 0.5;
 /// By how many standard errors a longer context has to help, at least.
@@ -146,7 +147,7 @@ impl<'a> Told<'a> {
             "evaluate",
             &self.path(run),
             &format!("evaluation.path={}", book.display()),
-            "evaluation.lengths=[1k, 2k, 4k, 8k]",
+            &format!("evaluation.lengths={LENGTHS:?}"),
             "evaluation.targets=512",
             &format!("evaluation.windows={}", self.arguments.windows),
             "--out",
@@ -168,7 +169,7 @@ fn number(answers: &Value, tokens: u64, pointer: &str) -> Result<f64> {
 fn report(found: &Found, start: Instant) -> Result<()> {
     tool::say("| tokens read | before | after | after, against 1k |");
     tool::say("| --- | --- | --- | --- |");
-    for tokens in [SHORT, 2 * SHORT, 4 * SHORT, LONG] {
+    for tokens in LENGTHS {
         let [before, after] =
             [&found.before, &found.after].map(|answers| number(answers, tokens, "/loss/mean"));
         let against = if tokens == SHORT {
@@ -212,7 +213,7 @@ fn record(found: &Found) -> Result<()> {
         let text = serde_json::to_string_pretty(answers)?;
         fs::write(folder.join(format!("{name}.json")), text + "\n")?;
         let mut points = Vec::new();
-        for tokens in [SHORT, 2 * SHORT, 4 * SHORT, LONG] {
+        for tokens in LENGTHS {
             let y = number(answers, tokens, "/loss/mean")?;
             let error = number(answers, tokens, "/loss/standard_error")?;
             points.push(Point { x: tokens as f64, y, error });
