@@ -1,6 +1,6 @@
-//! Models in the hands of transformers, as `cargo xtask record` has recorded: it loaded these
-//! checkpoints of the program, and these are its logits. And the way back: a Hugging Face folder is
-//! trained.
+//! Models and adapters in the hands of transformers and PEFT, as `cargo xtask record` has recorded: they loaded these
+//! checkpoints of the program and their exports, these are their logits, and these are the folders that they saved
+//! of them. And the way back: a Hugging Face folder is trained.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,24 +23,41 @@ const NAMES: [&str; 6] = ["dynamic", "mistral", "qwen2", "qwen3", "tied", "untie
 const ADAPTERS: [(&str, &str); 3] =
     [("adapter", "untied"), ("adapter-tied", "tied"), ("adapter-qwen3", "qwen3")];
 
+/// Who scored and saved, and of which generation it is.
+const ENVIRONMENTS: [(&str, &str); 2] = [("transformers-4", "4."), ("transformers-5", "5.")];
+
+const SPLIT: [&str; 4] = ["--ranks", "2", "--strategy", "striped"];
+
 fn fixture(name: &str) -> PathBuf {
     root().join("tests/fixtures").join(name)
 }
 
-#[test]
-fn logits_are_those_of_transformers() {
+/// Fails unless the program's logits of what these words name are those in `golden`; gives them.
+#[track_caller]
+fn scored(words: &[&str], golden: &Path) -> Vec<f64> {
     let scratch = tempfile::tempdir().expect("a scratch folder");
+    let tokens = golden.to_string_lossy();
+    let arguments = [&["score", "--tokens", &tokens, "--out", "out"], words].concat();
+    run(ANNULUS, scratch.path(), &arguments).ended(0);
+    let ours = tensors(&scratch.path().join("out")).remove("logits").expect("logits");
+    let off = error(&ours, &tensors(golden)["logits"]);
+    assert!(off < LOGITS, "{words:?}: {off:.1e}");
+    ours
+}
+
+/// The folder of a fixture, and those that were saved of it.
+fn folders(name: &str) -> Vec<String> {
+    let saved = ENVIRONMENTS.map(|(environment, _)| fixture(name).join(environment));
+    [fixture(name)].iter().chain(&saved).map(|folder| folder.display().to_string()).collect()
+}
+
+#[test]
+fn logits_are_those_of_transformers_and_of_what_it_saves() {
     for name in NAMES {
         let golden = fixture(name).join("golden.safetensors");
-        let theirs = tensors(&golden);
-        let (model, golden) = (fixture(name), golden.to_string_lossy());
-        for split in [&[][..], &["--ranks", "2", "--strategy", "striped"]] {
-            let arguments = ["score", "--model", &model.to_string_lossy(), "--tokens", &golden];
-            let arguments = [&arguments[..], &["--out", "out"], split].concat();
-            run(ANNULUS, scratch.path(), &arguments).ended(0);
-            let ours = tensors(&scratch.path().join("out"));
-            let off = error(&ours["logits"], &theirs["logits"]);
-            assert!(off < LOGITS, "{name} {split:?}: {off:.1e}");
+        for model in folders(name) {
+            scored(&["--model", &model], &golden);
+            scored(&[&["--model", &*model][..], &SPLIT].concat(), &golden);
         }
     }
 }
@@ -86,39 +103,51 @@ fn sequence(tokenizer: &Tokenizer, line: &str) -> (Vec<u32>, Vec<i64>) {
     (sequence.inputs, sequence.targets)
 }
 
-/// Adapters of the program as PEFT has read them, by what PEFT has written about them: merged and beside.
+/// Beside the model, as PEFT scored them, which it did merged too.
 #[test]
-fn logits_with_adapters_are_those_of_peft() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+fn logits_with_adapters_are_those_of_peft_and_of_what_it_saves() {
     for (name, base) in ADAPTERS {
-        let golden = fixture(name).join("golden.safetensors");
-        let theirs = tensors(&golden);
-        let [model, adapter] = [base, name].map(|name| fixture(name).display().to_string());
-        let golden = golden.to_string_lossy();
-        for split in [&[][..], &["--ranks", "2", "--strategy", "striped"]] {
-            let arguments =
-                ["score", "--model", &model, "--adapter", &adapter, "--tokens", &golden];
-            run(ANNULUS, scratch.path(), &[&arguments[..], &["--out", "out"], split].concat())
-                .ended(0);
-            let ours = tensors(&scratch.path().join("out"));
-            let off = error(&ours["logits"], &theirs["logits"]);
-            assert!(off < LOGITS, "{name} {split:?}: {off:.1e}");
-            let changed = error(&ours["logits"], &theirs["plain"]);
+        let (golden, model) = (fixture(name).join("golden.safetensors"), fixture(base));
+        let model = model.to_string_lossy();
+        for adapter in folders(name) {
+            let words = ["--model", &model, "--adapter", &adapter];
+            let ours = scored(&words, &golden);
+            scored(&[&words[..], &SPLIT].concat(), &golden);
+            let changed = error(&ours, &tensors(&golden)["plain"]);
             assert!(changed > 0.1, "{name}: without the adapter it is {changed:.1e}");
         }
     }
 }
 
+/// What was measured when transformers and PEFT were there: nothing is left out, and nothing is too far apart.
 #[test]
-fn the_record_says_by_which_versions() {
-    for name in NAMES.into_iter().chain(ADAPTERS.map(|(name, _)| name)) {
-        let bytes = fs::read(fixture(name).join("golden.safetensors")).expect("the record");
-        let (_, header) = SafeTensors::read_metadata(&bytes).expect("a safetensors file");
-        let versions = header.metadata().as_ref().expect("metadata");
-        assert!(versions["transformers"].starts_with("5."), "{versions:?}");
-        assert!(versions.contains_key("torch"), "{versions:?}");
-        assert_eq!(versions.contains_key("peft"), name.starts_with("adapter"), "{versions:?}");
+fn every_fixture_went_the_whole_way_round_with_two_generations() {
+    let record = json(&fixture("record.json"));
+    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    let adapters = ADAPTERS.map(|(name, _)| name);
+    for (environment, generation) in ENVIRONMENTS {
+        let versions = &record["versions"][environment];
+        let version = |module: &str| versions[module].as_str().expect(module);
+        assert!(version("transformers").starts_with(generation), "{versions}");
+        assert!(!version("torch").is_empty());
+        for module in ["transformers", "peft"] {
+            assert!(readme.contains(version(module)), "the README: {module} {}", version(module));
+        }
+        for name in NAMES.into_iter().chain(adapters) {
+            let merged = adapters.contains(&name).then_some("merged");
+            for what in ["ours", "exported", "saved"].into_iter().chain(merged) {
+                let off = record["errors"][name][environment][what].as_f64();
+                assert!(
+                    off.is_some_and(|off| off <= LOGITS),
+                    "{name} {environment} {what}: {off:?}"
+                );
+            }
+        }
     }
+    let entries =
+        fs::read_dir(fixture("")).expect("fixtures").map(|entry| entry.expect("readable"));
+    let with_goldens = entries.filter(|entry| entry.path().join("golden.safetensors").exists());
+    assert_eq!(with_goldens.count(), NAMES.len() + ADAPTERS.len());
 }
 
 /// Trains two steps from the fixture's folder.

@@ -1,4 +1,4 @@
-//! Parquet files of pyarrow (`crates/xtask/python/parquet.py`): the same tokens as the same records in
+//! Parquet files of pyarrow (`crates/xtask/python/tables.py`): the same tokens as the same records in
 //! lines of JSON, and nothing but an error from what is no such file.
 
 use std::fs;

@@ -50,8 +50,8 @@ enum Command {
     },
     /// The CUDA kernels on the CPU, and whether their tests find planted mistakes
     Emulate(emulate::Arguments),
-    /// Compares logits with transformers 4 and 5, and keeps them in `tests/fixtures`
-    Record,
+    /// Lets transformers 4 and 5 and PEFT load, score and save models, compares, and keeps what they found in `tests/fixtures`
+    Record(record::Arguments),
     /// Runs the notebooks from top to bottom
     Notebooks,
     /// What the project is for, from the beginning to the end
@@ -68,7 +68,7 @@ enum Command {
 
 #[derive(Subcommand)]
 enum What {
-    /// TensorBoard's reader, and transformers 5 and 4 with their PyTorch
+    /// TensorBoard's reader, transformers 5 and 4 with their PyTorch, and pyarrow
     Python,
 }
 
@@ -91,7 +91,7 @@ fn run() -> Result<ExitCode> {
         Command::Exact(arguments) => exact::run(&arguments)?,
         Command::Emulate(arguments) => emulate::run(&arguments)?,
         Command::Cuda { command } => cuda::run(&command)?,
-        Command::Record => record::run()?,
+        Command::Record(arguments) => record::run(&arguments)?,
         Command::Notebooks => notebooks::run()?,
         Command::Story { story } => story::run(&story)?,
         Command::Setup { what: What::Python } => setup::python()?,

@@ -1,19 +1,22 @@
-//! Checkpoints of the program in the hands of transformers: both generations load them and compute
-//! the same logits, and so does PEFT with adapters. What they computed is kept in `tests/fixtures`, so that tests compare with it
-//! without Python.
+//! Models and adapters of the program in the hands of transformers and PEFT, and theirs in the program's: what each scores, and
+//! what comes back of what it saves again. What they computed, and how far it was apart, is kept in `tests/fixtures`, so
+//! that tests compare with it without Python.
 
 mod adapters;
-mod round;
+mod models;
+mod others;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
 
 use crate::{root, setup, tool};
 
 /// How far logits may be off, relative to the largest.
-const LIMIT: &str = "1e-5";
+const LIMIT: f64 = 1e-5;
 
 /// Small enough to be kept: grouped queries, two layers, trained until its logits are not flat.
 const EXPERIMENT: &str = "\
@@ -33,52 +36,22 @@ optimizer: { learning_rate: 1e-2 }
 schedule: { steps: 40 }
 ";
 
-/// What is recorded: a folder's name, and how its experiment differs.
-const FIXTURES: [(&str, &[&str]); 6] = [
-    ("untied", &["model.attention_bias=true"]),
-    ("tied", &["model.tie_word_embeddings=true"]),
-    (
-        "dynamic",
-        &["model.max_position_embeddings=24", "extend={ rope: dynamic, tokens: 64, factor: 2 }"],
-    ),
-    (
-        "mistral",
-        &[
-            "model.model_type=mistral",
-            "model.sliding_window=20",
-            "model.max_position_embeddings=16",
-            "extend={ rope: llama3, tokens: 64 }",
-        ],
-    ),
-    (
-        "qwen2",
-        &[
-            "model.model_type=qwen2",
-            "model.sliding_window=20",
-            "model.use_sliding_window=true",
-            "model.max_window_layers=1",
-            "model.max_position_embeddings=16",
-            "extend={ rope: longrope, tokens: 64, long_factor: [1, 1.75] }",
-        ],
-    ),
-    (
-        "qwen3",
-        &[
-            "model.model_type=qwen3",
-            "model.max_position_embeddings=16",
-            "extend={ rope: yarn, tokens: 64 }",
-        ],
-    ),
-];
+/// What is read is written again by a run that learns nothing: its one step is too small to change a bit.
+const AGAIN: [&str; 3] =
+    ["schedule.steps=1", "optimizer.learning_rate=1e-30", "optimizer.weight_decay=0"];
 
-/// Where transformers is, in two generations.
+/// Where transformers and PEFT are, in two generations. Of goldens the last one's are kept.
 const ENVIRONMENTS: [&str; 2] = ["transformers-4", "transformers-5"];
 
-/// The files of a checkpoint that transformers reads.
-const FILES: [&str; 3] = ["config.json", "generation_config.json", "model.safetensors"];
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Trains the models and adapters anew that are there already: where kernels are others, to other bits
+    #[arg(long)]
+    retrain: bool,
+}
 
-/// Trains, lets transformers score, compares, and keeps model and logits.
-pub(crate) fn run() -> Result<()> {
+/// Lets transformers and PEFT load, score and save every fixture, compares, and keeps what was found.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::python()?;
     tool::cargo(&["build", "--package", "annulus-cli"])?;
     let scratch = root().join("target/record");
@@ -86,66 +59,89 @@ pub(crate) fn run() -> Result<()> {
         fs::remove_dir_all(&scratch)?;
     }
     fs::create_dir_all(&scratch)?;
-    let experiment = scratch.join("experiment.yaml");
-    fs::write(&experiment, EXPERIMENT)?;
-    for (name, changes) in FIXTURES {
-        let model = root().join("tests/fixtures").join(name);
-        train(&experiment, changes, &scratch.join(name), &model)?;
-        let exported = round::export(&scratch.join(name))?;
-        for environment in ENVIRONMENTS {
-            let theirs = scratch.join(format!("{name}-{environment}.safetensors"));
-            let saved = round::saved(environment, &exported)?;
-            let beside =
-                |folder: &Path| folder.with_extension(format!("{environment}.safetensors"));
-            let models = [&exported, &saved].map(|folder| (folder.clone(), beside(folder)));
-            let mut pairs = vec![(&*model, &*theirs)];
-            pairs.extend(models.iter().map(|(folder, out)| (&**folder, &**out)));
-            compare(environment, &pairs)?;
-            // The newest is the one that is kept.
-            let golden = model.join("golden.safetensors");
-            fs::copy(&theirs, &golden).with_context(|| golden.display().to_string())?;
-        }
+    fs::write(scratch.join("experiment.yaml"), EXPERIMENT)?;
+    let mut record = json!({ "versions": {}, "errors": {} });
+    for environment in ENVIRONMENTS {
+        record["versions"][environment] = others::versions(environment)?;
     }
-    ENVIRONMENTS.iter().try_for_each(|environment| round::chats(environment))?;
-    adapters::run(&experiment, &scratch)?;
-    round::versions(&ENVIRONMENTS)
+    models::record(&scratch, arguments.retrain, &mut record["errors"])?;
+    adapters::record(&scratch, arguments.retrain, &mut record["errors"])?;
+    others::chats(arguments.retrain)?;
+    others::tables()?;
+    write(&record, &fixture("record.json"))
 }
 
-/// Trains in `output` and copies the last checkpoint's model to `model`.
-fn train(experiment: &Path, changes: &[&str], output: &Path, model: &Path) -> Result<()> {
-    let mut words = vec!["train".to_owned(), experiment.display().to_string()];
-    words.extend(changes.iter().map(|&change| change.to_owned()));
+fn fixture(name: &str) -> PathBuf {
+    root().join("tests/fixtures").join(name)
+}
+
+fn write(value: &Value, path: &Path) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to.parent().unwrap_or(to))?;
+    fs::copy(from, to).map(drop).with_context(|| from.display().to_string())
+}
+
+/// Trains in `output`; gives the last checkpoint.
+fn train(output: &Path, changes: &[String]) -> Result<PathBuf> {
+    let mut words = vec!["train".to_owned(), "target/record/experiment.yaml".to_owned()];
+    words.extend_from_slice(changes);
     words.push(format!("output={}", output.display()));
     tool::run(tool::program("debug", "annulus")?, &words)?;
-    let latest = fs::read_to_string(output.join("LATEST"))?;
-    fs::create_dir_all(model)?;
-    for file in FILES {
-        let from = output.join(latest.trim()).join(file);
-        fs::copy(&from, model.join(file)).with_context(|| from.display().to_string())?;
-    }
-    Ok(())
+    Ok(output.join(fs::read_to_string(output.join("LATEST"))?.trim()))
 }
 
-/// Fails where the logits of transformers, which go to the second path of each pair, are not the program's of
-/// the model in the first.
-fn compare(environment: &str, models: &[(&Path, &Path)]) -> Result<()> {
-    let python = python(environment);
-    let mut logits = vec![script("logits.py")];
-    let mut agree = vec![script("agree.py"), LIMIT.into()];
-    for (model, theirs) in models {
-        let ours = theirs.with_extension("ours");
-        logits.extend([model.to_path_buf(), theirs.to_path_buf()]);
-        agree.extend([ours, theirs.to_path_buf()]);
+/// Exports the last checkpoint of `run`, in files so small that there are several.
+fn export(run: &Path, merge: bool) -> Result<PathBuf> {
+    let out = run.with_extension("export");
+    let mut words = vec![Path::new("export"), run, Path::new("--out"), &out];
+    words.extend(["--shard", "2k"].map(Path::new));
+    words.extend(merge.then_some(Path::new("--merge")));
+    tool::run(tool::program("debug", "annulus")?, &words)?;
+    ensure!(out.join("model.safetensors.index.json").exists(), "the export is not cut");
+    Ok(out)
+}
+
+/// How far the program's logits are from a golden's, of a model with an adapter, if any, in `folders`.
+fn ours(folders: &[&Path], golden: &Path, out: &Path) -> Result<f64> {
+    let mut words = vec![Path::new("score")];
+    for (name, folder) in ["--model", "--adapter"].iter().zip(folders) {
+        words.extend([Path::new(name), folder]);
     }
-    tool::run(&python, &logits)?;
-    for (model, theirs) in models {
-        let ours = theirs.with_extension("ours");
-        let named = [("--model", *model), ("--tokens", *theirs), ("--out", &*ours)];
-        let named = named.map(|(name, path)| [PathBuf::from(name), path.to_path_buf()]);
-        let words = [&[PathBuf::from("score")][..], &named.concat()].concat();
-        tool::run(tool::program("debug", "annulus")?, &words)?;
+    words.extend([Path::new("--tokens"), golden, Path::new("--out"), out]);
+    tool::run(tool::program("debug", "annulus")?, &words)?;
+    apart(out, golden)
+}
+
+/// max|a - b| / max|b| of the logits in two files.
+fn apart(ours: &Path, golden: &Path) -> Result<f64> {
+    let (a, b) = (logits(ours)?, logits(golden)?);
+    ensure!(a.len() == b.len(), "{} and {} logits", a.len(), b.len());
+    let most = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, |most: f32, x| most.max(x));
+    ensure!(a.iter().chain(&b).all(|x| x.is_finite()), "{}: not all are finite", ours.display());
+    let off = most(&mut a.iter().zip(&b).map(|(a, b)| (a - b).abs()));
+    Ok(f64::from(off / most(&mut b.iter().map(|b| b.abs()))))
+}
+
+fn logits(path: &Path) -> Result<Vec<f32>> {
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    let file = SafeTensors::deserialize(&bytes)?;
+    let (numbers, rest) = file.tensor("logits")?.data().as_chunks();
+    ensure!(rest.is_empty(), "logits are not f32");
+    Ok(numbers.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
+}
+
+/// Says what was found of `name` by `environment`, keeps it, and fails where it is too much.
+fn keep(errors: &mut Value, [name, environment]: [&str; 2], found: &[(&str, f64)]) -> Result<()> {
+    for &(what, error) in found {
+        tool::say(&format!("{name}, {environment}, {what}: {error:.1e}"));
+        ensure!(error <= LIMIT, "logits are {error:.1e} apart, at most {LIMIT:.0e} is meant");
+        errors[name][environment][what] = format!("{error:.1e}").parse::<f64>()?.into();
     }
-    tool::run(&python, &agree)
+    Ok(())
 }
 
 fn python(environment: &str) -> PathBuf {

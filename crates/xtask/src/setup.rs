@@ -1,4 +1,4 @@
-//! Python environments below `target/python`: TensorBoard's own reader, and two generations of transformers with PEFT.
+//! Python environments below `target/python`: TensorBoard's own reader, pyarrow, and two generations of transformers with PEFT.
 
 use std::path::{Path, PathBuf};
 
@@ -9,14 +9,23 @@ use crate::{root, tool};
 /// What the tests of event files read with.
 const TENSORBOARD: &[&str] = &["tensorboard==2.21.0"];
 
+/// What the tests of tables read was written with.
+const TABLES: &[&str] = &["pyarrow==26.0.1"];
+
 /// TensorBoard's reader alone: small, and wanted by the tests.
 pub(crate) fn tensorboard() -> Result<()> {
     environment("tensorboard", &[TENSORBOARD]).map(drop)
 }
 
+/// What writes tables. Gives its Python.
+pub(crate) fn tables() -> Result<PathBuf> {
+    environment("tables", &[TABLES])
+}
+
 /// All environments.
 pub(crate) fn python() -> Result<()> {
     tensorboard()?;
+    tables()?;
     for (name, transformers) in
         [("transformers-5", "transformers>=5,<6"), ("transformers-4", "transformers>=4,<5")]
     {

@@ -1,91 +1,96 @@
-//! Adapters of the program in PEFT's hands, and PEFT's in the program's.
+//! Adapters: PEFT scores the program's, merges them and saves them, and the program reads what it saved; transformers reads
+//! what the program has merged.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use serde_json::Value;
 
-use super::LIMIT;
-use crate::{root, tool};
+use super::{
+    AGAIN, ENVIRONMENTS, apart, copy, export, fixture, keep, ours, python, script, train, write,
+};
+use crate::tool;
 
 /// A folder's name, the recorded model beside which adapters are trained, and which.
 const FIXTURES: [(&str, &str, &str); 3] = [
     (
         "adapter",
         "untied",
-        "{ rank: 4, alpha: 6, targets: [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj], \
-         train: [embeddings, norms, head] }",
+        "rank: 4, alpha: 6, targets: [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj], \
+         train: [embeddings, norms, head]",
     ),
-    ("adapter-tied", "tied", "{ rank: 2, rslora: true, targets: [v_proj], train: [embeddings] }"),
-    (
-        "adapter-qwen3",
-        "qwen3",
-        "{ rank: 3, alpha: 5, targets: [q_proj, down_proj], train: [norms] }",
-    ),
+    ("adapter-tied", "tied", "rank: 2, rslora: true, targets: [v_proj], train: [embeddings]"),
+    ("adapter-qwen3", "qwen3", "rank: 3, alpha: 5, targets: [q_proj, down_proj], train: [norms]"),
 ];
 
-/// What is kept: the program's, but for what is of a machine, and what PEFT wrote of it.
+/// The files of an adapter.
 const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
-/// Trains adapters beside recorded models, lets PEFT score and save them, and compares.
-pub(super) fn run(experiment: &Path, scratch: &Path) -> Result<()> {
+/// Goes the whole way round with every adapter and environment.
+pub(super) fn record(scratch: &Path, retrain: bool, errors: &mut Value) -> Result<()> {
     for (name, base, lora) in FIXTURES {
-        let base = root().join("tests/fixtures").join(base);
-        let kept = root().join("tests/fixtures").join(name);
-        let adapter = train(experiment, &scratch.join(name), &base, lora)?;
-        fs::create_dir_all(&kept)?;
-        for environment in ["transformers-4", "transformers-5"] {
-            let theirs = scratch.join(format!("{name}-{environment}"));
-            compare(environment, &base, &adapter, &theirs)?;
-            // The newest is the one that is kept: weights of the program, PEFT's words about them.
-            copy(&adapter.join(FILES[1]), &kept.join(FILES[1]))?;
-            describe(&theirs.join(FILES[0]), &kept.join(FILES[0]))?;
-            copy(&theirs.join("golden.safetensors"), &kept.join("golden.safetensors"))?;
+        let kept = fixture(name);
+        let mut changes = vec![
+            format!("model={{ path: {} }}", fixture(base).display()),
+            "data.path=LICENSE-APACHE".to_owned(),
+            format!("lora={{ {lora} }}"),
+        ];
+        if retrain || !kept.join(FILES[1]).exists() {
+            let trained = train(&scratch.join(format!("{name}-trained")), &changes)?;
+            FILES.iter().try_for_each(|file| copy(&trained.join(file), &kept.join(file)))?;
         }
+        changes.extend(AGAIN.map(str::to_owned));
+        changes.push(format!("lora.path={}", kept.display()));
+        let again = train(&scratch.join(name), &changes)?;
+        describe(&again.join(FILES[0]), &kept.join(FILES[0]))?;
+        copy(&again.join(FILES[1]), &kept.join(FILES[1]))?;
+        export(&scratch.join(name), true)?;
+    }
+    for environment in ENVIRONMENTS {
+        compare(environment, scratch, errors)?;
     }
     Ok(())
 }
 
-/// Without the folder that the base model has on this machine.
+fn compare(environment: &str, scratch: &Path, errors: &mut Value) -> Result<()> {
+    let theirs = |name: &str| scratch.join(environment).join(name);
+    let mut words = vec![script("adapters.py")];
+    for (name, base, _) in FIXTURES {
+        let run = scratch.join(name);
+        words.extend([
+            fixture(base),
+            run.join("step-1"),
+            run.with_extension("export"),
+            theirs(name),
+        ]);
+    }
+    tool::run(python(environment), &words)?;
+    for (name, base, _) in FIXTURES {
+        let (theirs, base, kept) = (theirs(name), fixture(base), fixture(name));
+        let golden = theirs.join("golden.safetensors");
+        let scored =
+            |adapter: &Path| ours(&[&base, adapter], &golden, &theirs.join("ours.safetensors"));
+        let found = [
+            ("ours", scored(&kept)?),
+            ("merged", apart(&theirs.join("merged.safetensors"), &golden)?),
+            ("exported", apart(&theirs.join("exported.safetensors"), &golden)?),
+            ("saved", scored(&theirs)?),
+        ];
+        keep(errors, [name, environment], &found)?;
+        copy(&golden, &kept.join("golden.safetensors"))?;
+        copy(&theirs.join(FILES[1]), &kept.join(environment).join(FILES[1]))?;
+        describe(&theirs.join(FILES[0]), &kept.join(environment).join(FILES[0]))?;
+    }
+    Ok(())
+}
+
+/// Without the folder that the base model has on this machine, and with names in an order.
 fn describe(from: &Path, to: &Path) -> Result<()> {
-    let mut config: serde_json::Value = serde_json::from_str(&fs::read_to_string(from)?)?;
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(from)?)?;
     config["base_model_name_or_path"] = "base".into();
-    fs::write(to, serde_json::to_string_pretty(&config)? + "\n")?;
-    Ok(())
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::copy(from, to).map(drop).with_context(|| from.display().to_string())
-}
-
-/// Trains in `output`; gives the last checkpoint.
-fn train(experiment: &Path, output: &Path, base: &Path, lora: &str) -> Result<PathBuf> {
-    let words = [
-        "train".to_owned(),
-        experiment.display().to_string(),
-        format!("model={{ path: {} }}", base.display()),
-        format!("lora={lora}"),
-        "data.path=LICENSE-APACHE".to_owned(),
-        format!("output={}", output.display()),
-    ];
-    tool::run(tool::program("debug", "annulus")?, &words)?;
-    Ok(output.join(fs::read_to_string(output.join("LATEST"))?.trim()))
-}
-
-/// Fails where PEFT's logits are not the program's: of the program's adapter, and of what PEFT saved of it.
-fn compare(environment: &str, base: &Path, adapter: &Path, theirs: &Path) -> Result<()> {
-    let python = root().join("target/python").join(environment).join("bin/python");
-    let script = |name: &str| root().join("crates/xtask/python").join(name);
-    let words = |paths: &[&Path]| paths.iter().map(PathBuf::from).collect::<Vec<PathBuf>>();
-    tool::run(&python, &words(&[&script("adapter.py"), base, adapter, theirs, Path::new(LIMIT)]))?;
-    let golden = theirs.join("golden.safetensors");
-    for adapter in [adapter, theirs] {
-        let ours = theirs.join("ours.safetensors");
-        let mut score = words(&[Path::new("score"), Path::new("--model"), base]);
-        score.extend(words(&[Path::new("--adapter"), adapter, Path::new("--tokens"), &golden]));
-        score.extend(words(&[Path::new("--out"), &ours]));
-        tool::run(tool::program("debug", "annulus")?, &score)?;
-        tool::run(&python, &words(&[&script("agree.py"), &ours, &golden, Path::new(LIMIT)]))?;
+    if let Some(targets) = config["target_modules"].as_array_mut() {
+        targets.sort_by_key(ToString::to_string);
     }
-    Ok(())
+    write(&config, to)
 }

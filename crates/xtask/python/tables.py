@@ -1,6 +1,6 @@
 """Writes the same records as parquet and as lines of JSON, with pyarrow: several row groups, other columns, every way of packing.
 
-    python parquet.py FOLDER
+    python tables.py FOLDER
 """
 
 import json
@@ -21,10 +21,15 @@ chats = [
 def write(name, column, values, compression, **options):
     table = pa.table({"id": list(range(len(values))), column: values, "weight": [0.5] * len(values)})
     pq.write_table(table, folder / f"{name}.parquet", compression=compression, row_group_size=10, **options)
-    lines = [json.dumps({column: value}, ensure_ascii=False) for value in values]
-    (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
+def lines(name, column, values):
+    records = [json.dumps({column: value}, ensure_ascii=False) for value in values]
+    (folder / f"{name}.jsonl").write_text("\n".join(records) + "\n")
+
+
+lines("texts", "text", texts)
+lines("chats", "messages", chats)
 write("plain", "text", texts, "none", use_dictionary=False)
 write("snappy", "text", texts, "snappy")
 write("gzip", "text", texts, "gzip", data_page_version="2.0")
