@@ -152,6 +152,33 @@ fn wrong_tokenizers() {
     insta::assert_snapshot!(answers(cases));
 }
 
+const MODEL: &str = "check model.yaml";
+
+/// A model that ends with what is written, and a tokenizer that ends documents with 0.
+fn write_model(scene: &Scene, begin: &str, end: &str) {
+    scene.run("tokenizer train text.txt --vocab 260 --out tokenizer.json").ended(0);
+    for (key, id) in [("bos", begin), ("eos", end)] {
+        let key = format!("\"{key}_token_id\": ");
+        scene.replace("model/config.json", &format!("{key}null"), &format!("{key}{id}"));
+    }
+    let text = fs::read_to_string(scene.path("tiny.yaml")).unwrap();
+    let (_, rest) = text.split_once("data: {").unwrap();
+    let model = "name: tiny\nmodel: { path: model }\ndata: { tokenizer: tokenizer.json,";
+    scene.write("model.yaml", format!("{model}{rest}"));
+}
+
+#[test]
+fn tokenizers_of_other_models() {
+    let cases: &[Case] = &[
+        ("another end than the model's", |s| write_model(s, "null", "7"), MODEL),
+        ("none of the model's ends", |s| write_model(s, "null", "[7, 8]"), MODEL),
+        ("a beginning that it does not have", |s| write_model(s, "1000", "0"), MODEL),
+        ("the model's", |s| write_model(s, "5", "[7, 0]"), MODEL),
+        ("a model that does not say", |s| write_model(s, "null", "null"), MODEL),
+    ];
+    insta::assert_snapshot!(answers(cases));
+}
+
 const CHATS: &str = "train tiny.yaml output=new data.format=chat data.path=chats.jsonl data.tokenizer=t/tokenizer.json \
      model.vocab_size=280 data.tokens=64";
 

@@ -82,7 +82,8 @@ pub(crate) fn experiment(file: &File) -> Result<(Experiment, Option<usize>), Fai
             if let ModelSource::Folder { path, .. } = &experiment.model.source {
                 let special = read_config(path)?.special_tokens;
                 let ids = |name| special.get(name).map(ids).unwrap_or_default();
-                tokenizer.check_special(&ids("bos_token_id"), &ids("eos_token_id"))?;
+                let [begin, end] = [ids("bos_token_id"), ids("eos_token_id")];
+                tokenizer.check_special(&path.join("config.json"), &begin, &end)?;
             }
             Some(tokenizer.vocabulary())
         }

@@ -56,7 +56,7 @@ impl Chat {
         let Tokenizer::Json(json) = tokenizer else {
             return Err(DataError::NoTemplate { path: None });
         };
-        let config = json.folder.join("tokenizer_config.json");
+        let config = json.path.with_file_name("tokenizer_config.json");
         let about: Json = match read(&config)? {
             Some(text) => serde_json::from_str(&text).map_err(|error| DataError::Template {
                 path: config.clone(),
@@ -64,7 +64,7 @@ impl Chat {
             })?,
             None => Json::Null,
         };
-        let alone = json.folder.join("chat_template.jinja");
+        let alone = json.path.with_file_name("chat_template.jinja");
         let (path, template) = match (read(&alone)?, template(&about)) {
             (Some(text), _) => (alone, text),
             (None, Some(text)) => (config, text.to_owned()),

@@ -96,11 +96,19 @@ pub enum DataError {
         path: PathBuf,
     },
     /// Special tokens that the tokenizer and the model do not agree on.
-    #[error("the tokenizer {found}, but {name} of the model is {wanted}")]
+    #[error(
+        "`{tokenizer}` {found}, but `{name}` in `{config}` is {wanted}",
+        tokenizer = tokenizer.display(),
+        config = config.display()
+    )]
     Special {
+        /// The tokenizer's file.
+        tokenizer: PathBuf,
         /// What the tokenizer does.
         found: String,
-        /// The key of the model's config.json.
+        /// The model's config.json.
+        config: PathBuf,
+        /// The key in it.
         name: &'static str,
         /// What it says.
         wanted: String,
@@ -290,7 +298,9 @@ impl DataError {
                 "texts are read from a column `text`, conversations from a column `messages`"
             }
             DataError::NoCache { .. } => "make it anew with `annulus tokenize`",
-            DataError::Special { .. } => "use the tokenizer that came with the model",
+            DataError::Special { .. } => {
+                "set `data.tokenizer` to the one that came with the model, or correct its config.json"
+            }
             DataError::Template { .. } => "give the template that came with the tokenizer",
             DataError::NoTemplate { .. } => {
                 "set `data.tokenizer` to a `tokenizer.json` with a `tokenizer_config.json` or a \

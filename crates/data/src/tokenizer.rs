@@ -34,8 +34,8 @@ pub struct Json {
     pub(crate) exact: bool,
     /// Where texts can be cut; else the step of which it is not known.
     pub(crate) cuts: Result<Cuts, String>,
-    /// Where its file lies, with others that belong to it.
-    pub(crate) folder: PathBuf,
+    /// Its file, beside which others lie that belong to it.
+    pub(crate) path: PathBuf,
     hash: [u8; 32],
     vocabulary: usize,
     before: Vec<u32>,
@@ -59,7 +59,7 @@ impl Tokenizer {
         }
         let bytes = fs::read(path).map_err(|source| read_error(path, source))?;
         let mut json = Json::new(&bytes).map_err(|error| broken(error.to_string()))?;
-        path.parent().unwrap_or(Path::new("")).clone_into(&mut json.folder);
+        path.clone_into(&mut json.path);
         Ok(Tokenizer::Json(Box::new(json)))
     }
 
@@ -138,10 +138,19 @@ impl Tokenizer {
         }
     }
 
-    /// Holds the tokens that begin and end a document to those of a model: `begin` and `end` are its
-    /// `bos_token_id` and `eos_token_id`, of which there may be several; none: it does not say.
-    pub fn check_special(&self, begin: &[u32], end: &[u32]) -> Result<(), DataError> {
+    /// Holds the tokens that begin and end a document to those of a model: `begin` and `end` are
+    /// `bos_token_id` and `eos_token_id` in its `config`, of which there may be several; none: it does not say.
+    pub fn check_special(
+        &self,
+        config: &Path,
+        begin: &[u32],
+        end: &[u32],
+    ) -> Result<(), DataError> {
         let Tokenizer::Json(json) = self else { return Ok(()) };
+        let differ = |found, name, wanted| {
+            let [tokenizer, config] = [&json.path, config].map(Path::to_owned);
+            Err(DataError::Special { tokenizer, found, config, name, wanted })
+        };
         let sides = [
             ("begins", "bos_token_id", json.before.last(), begin),
             ("ends", "eos_token_id", json.after.first(), end),
@@ -150,12 +159,12 @@ impl Tokenizer {
             let list = || model.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
             if let Some(beyond) = model.iter().find(|id| **id as usize >= json.vocabulary) {
                 let found = format!("has {} tokens", json.vocabulary);
-                return Err(DataError::Special { found, name, wanted: beyond.to_string() });
+                return differ(found, name, beyond.to_string());
             }
             if let Some(own) = own.filter(|own| !model.is_empty() && !model.contains(own)) {
                 let token = json.inner.id_to_token(*own).unwrap_or_default();
                 let found = format!("{what} documents with {own} (`{token}`)");
-                return Err(DataError::Special { found, name, wanted: list() });
+                return differ(found, name, list());
             }
         }
         Ok(())
@@ -207,12 +216,11 @@ impl Json {
         let hash = *blake3::hash(bytes).as_bytes();
         let exact = exact(&inner)?;
         let cuts = Cuts::new(&inner)?;
-        let folder = PathBuf::new();
         Ok(Json {
             inner,
             exact,
             cuts,
-            folder,
+            path: PathBuf::new(),
             hash,
             vocabulary: largest as usize + 1,
             before,

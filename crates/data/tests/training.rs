@@ -1,6 +1,7 @@
 //! Tokenizers of one's own: the same every time, of every byte, with an end to every document.
 
 use std::fs;
+use std::path::Path;
 
 use annulus_data::{Records, Tokenizer, train_tokenizer};
 
@@ -58,13 +59,19 @@ fn special_tokens_are_held_to_the_models() {
     fs::write(&input, "a").unwrap();
     train_tokenizer(&[input], Records::Text, 257, &out).unwrap();
     let tokenizer = Tokenizer::open(out.to_str().unwrap()).unwrap();
-    let said =
-        |begin: &[u32], end: &[u32]| tokenizer.check_special(begin, end).unwrap_err().to_string();
+    let config = Path::new("model/config.json");
+    let check = |begin: &[u32], end: &[u32]| tokenizer.check_special(config, begin, end);
+    let said = |begin: &[u32], end: &[u32]| {
+        let error = check(begin, end).unwrap_err().to_string();
+        error.replace(&out.display().to_string(), "tokenizer.json")
+    };
     for end in [&[][..], &[0], &[7, 0]] {
-        tokenizer.check_special(&[1], end).unwrap();
+        check(&[1], end).unwrap();
     }
-    let ends = "the tokenizer ends documents with 0 (`<|endoftext|>`), but eos_token_id of the model is 2, 3";
+    let ends = "`tokenizer.json` ends documents with 0 (`<|endoftext|>`), but `eos_token_id` in \
+                `model/config.json` is 2, 3";
     assert_eq!(said(&[], &[2, 3]), ends);
-    let beyond = "the tokenizer has 257 tokens, but bos_token_id of the model is 128000";
+    let beyond =
+        "`tokenizer.json` has 257 tokens, but `bos_token_id` in `model/config.json` is 128000";
     assert_eq!(said(&[128_000], &[]), beyond);
 }
