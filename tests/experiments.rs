@@ -1,0 +1,70 @@
+//! Experiments of the repository that have to do with others' models, small: what each file says is done.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use annulus_tests::runs::Place;
+use annulus_tests::{root, run};
+use serde_json::Value;
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+
+/// What keeps any of them small.
+const SMALL: [&str; 5] = [
+    "data.path=text.txt",
+    "data.tokens=48",
+    "data.evaluate=2",
+    "every.evaluate=0",
+    "every.checkpoint=0",
+];
+
+/// A model of any of them.
+const NARROW: [&str; 3] =
+    ["model.hidden_size=32", "model.intermediate_size=48", "model.num_hidden_layers=1"];
+
+/// Trains an experiment of the repository in `NAME`, and holds it to its `expect:` if it is to be checked.
+fn train(place: &Place, name: &str, changes: &[&str]) {
+    let file = root().join(format!("experiments/{name}.yaml")).display().to_string();
+    let output = format!("output={name}");
+    let words = [&["train", &file, &output], &SMALL[..], changes].concat();
+    run(ANNULUS, &place.path(""), &words).ended(0);
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("a file")).expect("JSON")
+}
+
+fn words(list: &Value) -> BTreeSet<&str> {
+    list.as_array().expect("a list").iter().map(|word| word.as_str().expect("a word")).collect()
+}
+
+#[test]
+fn adapters_and_norms_learn_beside_the_quickstart() {
+    let place = Place::new(ANNULUS);
+    train(&place, "quickstart", &[&NARROW[..], &["schedule.steps=25"]].concat());
+    train(&place, "lora", &["model.path=quickstart/step-25", "--check"]);
+    let adapter = json(&place.path("lora/step-100/adapter_config.json"));
+    assert_eq!((&adapter["r"], &adapter["lora_alpha"]), (&8.into(), &16.0.into()));
+    assert_eq!(adapter["lora_dropout"], 0.05);
+    let targets =
+        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"].into();
+    assert_eq!(words(&adapter["target_modules"]), targets);
+    let norms = ["input_layernorm", "post_attention_layernorm", "norm"].into();
+    assert_eq!(words(&adapter["modules_to_save"]), norms);
+}
+
+#[test]
+fn six_tasks_are_asked() {
+    let place = Place::new(ANNULUS);
+    train(&place, "ruler", &[&NARROW[..], &["--check"]].concat());
+    let asked = ["evaluate", "ruler", "evaluation.lengths=[1k]", "evaluation.samples=1"];
+    run(ANNULUS, &place.path(""), &asked).ended(0);
+    let found = json(&place.path("ruler/evaluation/tasks.json"));
+    let cells = found["cells"].as_array().expect("cells");
+    let asked: BTreeSet<_> =
+        cells.iter().map(|cell| cell["task"].as_str().expect("a name")).collect();
+    let tasks =
+        ["single", "multi-key", "multi-value", "variables", "common-words", "frequent-words"];
+    assert_eq!(asked, tasks.into());
+}
