@@ -1,5 +1,7 @@
 //! `annulus check`, `schema`: what can be said of an experiment without running it.
 
+use std::path::Path;
+
 use annulus_data::{DataError, Needles, Recall, Source, Tokenizer};
 use annulus_experiment::{Experiment, Format, ModelSource, Plan, Problem, load, read_config};
 use annulus_train::device_memory;
@@ -11,13 +13,15 @@ use crate::failure::{DATA, Failure, USAGE};
 use crate::{hub, print};
 
 pub(crate) fn check(arguments: &Reading) -> Done {
-    let checked = read(&arguments.file).and_then(|plan| {
-        data_is_there(&plan)?;
-        Ok(plan)
+    let checked = on_its_device(&arguments.file).and_then(|(experiment, vocabulary)| {
+        for part in experiment.parts() {
+            Plan::new(part, vocabulary)?;
+        }
+        data_is_there(&experiment)?;
+        Ok(experiment)
     });
     if !arguments.json {
-        let plan = checked?;
-        print::line(&format!("{}: ok", plan.experiment.name));
+        print::line(&format!("{}: ok", checked?.name));
         return Ok(0);
     }
     let (code, problems) = match checked {
@@ -36,14 +40,14 @@ pub(crate) fn schema() {
     print::line(&format!("{:#}", annulus_experiment::schema()));
 }
 
-fn data_is_there(plan: &Plan) -> Result<(), Failure> {
-    let Some(path) = &plan.experiment.data.path else { return Ok(()) };
+fn data_is_there(experiment: &Experiment) -> Result<(), Failure> {
+    let Some(path) = &experiment.data.path else { return Ok(()) };
     let found = std::fs::metadata(path);
     found.map_err(|source| DataError::Read { path: path.clone(), source })?;
     Ok(())
 }
 
-/// The experiment's plan; a strategy that is left open is chosen by what machines like this one achieve.
+/// The experiment's plan, of several stages the last's; a strategy that is left open is chosen by what machines like this one achieve.
 pub(crate) fn read(file: &File) -> Result<Plan, Failure> {
     let (experiment, vocabulary) = on_its_device(file)?;
     Ok(Plan::new(experiment, vocabulary)?)
@@ -53,6 +57,20 @@ pub(crate) fn read(file: &File) -> Result<Plan, Failure> {
 pub(crate) fn measured(file: &File) -> Result<Plan, Failure> {
     let (experiment, vocabulary) = on_its_device(file)?;
     Ok(annulus_train::plan(experiment, vocabulary, crate::train::cores())?)
+}
+
+/// The same of every stage.
+pub(crate) fn stages(file: &File) -> Result<Vec<Plan>, Failure> {
+    let (experiment, vocabulary) = on_its_device(file)?;
+    Ok(annulus_train::plans(experiment, vocabulary, crate::train::cores())?)
+}
+
+/// The same of the stage that a run's last checkpoint is of.
+pub(crate) fn reached(file: &File, run: &Path) -> Result<Plan, Failure> {
+    let (experiment, vocabulary) = on_its_device(file)?;
+    let step = annulus_train::last_saved(run).unwrap_or_default();
+    let part = experiment.part_at(step);
+    Ok(annulus_train::plan(part, vocabulary, crate::train::cores())?)
 }
 
 fn on_its_device(file: &File) -> Result<(Experiment, Option<usize>), Failure> {

@@ -124,13 +124,16 @@ impl Sink for Console {
     fn notice(&mut self, notice: &Notice<'_>) {
         match notice {
             Notice::Reading { .. } | Notice::Evaluating { .. } => {}
-            Notice::Start { step, last, ranks, strategy, parameters } => {
+            Notice::Start { step, stage, last, ranks, strategy, parameters } => {
                 let from = if *step > 0 { format!(", from step {step}") } else { String::new() };
                 let ranks = match ranks {
                     1 => "1 rank".to_owned(),
                     more => format!("{more} ranks"),
                 };
-                self.say(&format!("{parameters} parameters, {ranks}, {strategy}{from}"));
+                let stage = stage.map_or_else(String::new, |(name, tokens)| {
+                    format!("stage `{name}`, {tokens} tokens: ")
+                });
+                self.say(&format!("{stage}{parameters} parameters, {ranks}, {strategy}{from}"));
                 self.start(*step, *last);
             }
             Notice::Saved { step, folder } => {

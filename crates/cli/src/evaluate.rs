@@ -60,14 +60,14 @@ pub(crate) fn opened(
     replacements: &[Override],
 ) -> Result<(Plan, Option<PathBuf>), Failure> {
     let (mut file, mut replacements) = (path.to_owned(), replacements.to_vec());
-    let run = path.is_dir().then(|| path.to_owned());
-    if run.is_some() {
-        file = path.join(RESOLVED);
-        // It may have been moved since.
-        let value = path.display().to_string();
-        replacements.push(Override { key: String::from("output"), value });
+    if !path.is_dir() {
+        return Ok((check::measured(&File { file, replacements })?, None));
     }
-    Ok((check::measured(&File { file, replacements })?, run))
+    file = path.join(RESOLVED);
+    // It may have been moved since.
+    let value = path.display().to_string();
+    replacements.push(Override { key: String::from("output"), value });
+    Ok((check::reached(&File { file, replacements }, path)?, Some(path.to_owned())))
 }
 
 /// By task and length: answers that are right.

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use annulus_experiment::{Choice, Cluster, Comparison, Experiment, Grid};
-use serde_json::json;
+use annulus_experiment::{Choice, Cluster, Comparison, Experiment, Grid, Plan, Stage};
+use serde_json::{Value, json};
 
 use crate::arguments::{self, File};
 use crate::failure::{Failure, USAGE};
@@ -15,13 +15,36 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
     };
     let file = File { file: file.clone(), replacements: arguments.replacements.clone() };
     let Some(cluster) = &arguments.cluster else {
-        let plan = check::measured(&file)?;
-        print::line(&if arguments.json { plan.to_json() } else { plan.to_text() });
+        print::line(&planned(&check::stages(&file)?, arguments.json));
         return Ok(0);
     };
     let cluster = Cluster::load(cluster)?;
     let (experiment, vocabulary) = check::experiment(&file)?;
+    let experiment = experiment.part_at(u64::MAX);
     on_cluster(arguments, &experiment, vocabulary, &cluster)
+}
+
+/// A plan; of several stages all, each under its name.
+fn planned(plans: &[Plan], json: bool) -> String {
+    if let [plan] = plans {
+        return if json { plan.to_json() } else { plan.to_text() };
+    }
+    let titled = plans.iter().filter_map(|plan| Some((plan, plan.experiment.stage()?)));
+    if json {
+        let parsed = |plan: &Plan| serde_json::from_str::<Value>(&plan.to_json());
+        let stage = |(plan, stage): (&Plan, &Stage)| {
+            let steps = plan.experiment.part().steps;
+            let steps = [steps.start + 1, steps.end];
+            json!({ "stage": stage.name, "steps": steps, "plan": parsed(plan).ok() })
+        };
+        return json!(titled.map(stage).collect::<Vec<_>>()).to_string();
+    }
+    let text = |(plan, stage): (&Plan, &Stage)| {
+        let steps = plan.experiment.part().steps;
+        let (name, first, last) = (&stage.name, steps.start + 1, steps.end);
+        format!("stage {name}, steps {first} to {last}\n\n{}", plan.to_text())
+    };
+    titled.map(text).collect::<Vec<_>>().join("\n\n")
 }
 
 /// All strategies beside each other, and the sweet spot of the experiment's, or of the chosen one.

@@ -18,21 +18,22 @@ use crate::{hub, print};
 pub(crate) fn run(arguments: &Train) -> Done {
     // First of all: whatever takes long from here on can be stopped.
     let stop = stop_flag()?;
-    let plan = check::measured(&arguments.file)?;
+    let plans = check::stages(&arguments.file)?;
     let yaml = check::text(&arguments.file)?;
-    if let Some(choice) = &plan.choice {
+    let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
+    if let Some(choice) = &first.choice {
         print::say(&choice.to_text());
     }
-    hub::weights(&plan.experiment, &stop)?;
+    let expect = &first.experiment.expect;
+    hub::weights(&first.experiment, &stop)?;
     let given = Given { stop, console: Box::new(Console::new()), ..Given::new(yaml, cores()) };
-    let outcome = annulus_train::run(&plan, given)?;
+    let outcome = annulus_train::run_stages(&plans, given)?;
     summary(&outcome);
-    memory(&plan, &outcome);
+    let reached = plans.iter().find(|plan| outcome.step <= plan.experiment.part().steps.end);
+    memory(reached.unwrap_or(first), &outcome);
     match outcome.ending {
         Ending::Preempted => Ok(PREEMPTED),
-        Ending::Finished | Ending::AlreadyFinished if arguments.check => {
-            expected(&plan.experiment.expect, &outcome)
-        }
+        Ending::Finished | Ending::AlreadyFinished if arguments.check => expected(expect, &outcome),
         Ending::Finished | Ending::AlreadyFinished => Ok(0),
     }
 }

@@ -84,6 +84,23 @@ impl Packing {
         self.fit
     }
 
+    /// The first document of the last `sequences`; behind all documents where there are none.
+    pub fn first_of_last(&self, sequences: u64) -> u64 {
+        let first = self.begins.len().saturating_sub(sequences as usize);
+        let document = self.begins.get(first).and_then(|&begin| self.kept.get(begin));
+        document.copied().unwrap_or(u64::MAX)
+    }
+
+    /// How many sequences, the last ones, hold `document` or one behind it.
+    pub fn sequences_from(&self, document: u64) -> u64 {
+        let first = self.kept.partition_point(|&kept| kept < document);
+        if first == self.kept.len() {
+            return 0;
+        }
+        let before = self.begins.partition_point(|&begin| begin <= first) - 1;
+        (self.begins.len() - before) as u64
+    }
+
     /// The inputs of a document that is kept.
     fn admit(&mut self, document: u64) -> Result<Option<u64>, DataError> {
         let (start, length) = self.place(document);

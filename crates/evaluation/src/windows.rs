@@ -93,15 +93,14 @@ fn text(experiment: &Experiment) -> Result<(std::path::PathBuf, Records)> {
 
 /// The first token that may be a target: of the data of training only what is held out.
 fn first_target(experiment: &Experiment, tokens: u64) -> Result<u64> {
-    let data = &experiment.data;
     if experiment.evaluation.path.is_some() {
         return Ok(0);
     }
-    if data.evaluate == 0 {
+    if experiment.data.evaluate == 0 {
         return Err(TrainError::Configuration {
             message: "`data.evaluate` is 0: all of `data.path` is trained on".into(),
             hint: Some("give another text in `evaluation.path`".into()),
         });
     }
-    Ok(tokens.saturating_sub((data.evaluate * data.tokens) as u64))
+    Ok(tokens.saturating_sub(experiment.held_out() as u64 - 1))
 }

@@ -12,26 +12,29 @@ use evaluation::evaluation;
 use crate::values::Values;
 use crate::{
     Bound, Data, Decay, Device, Dtype, Every, Experiment, Format, Longer, Memory, Mesh, Model,
-    ModelSource, Optimizer, Pack, Places, Problem, Recompute, Schedule, Traced, WeightsFrom,
-    extend, lora, shape,
+    ModelSource, Optimizer, Pack, Places, Problem, Recompute, Schedule, Stage, Traced, WeightsFrom,
+    extend, lora, shape, stages,
 };
 
 /// The experiment that `values` describe, unless something that it needs was refused.
 pub(crate) fn experiment(values: &Values, places: Places) -> Option<Experiment> {
     let name = values.text("name")?.to_owned();
     let output = values.optional("output", Values::text)?.map(PathBuf::from);
+    let stages = stages::read(values, &places)?;
     Some(Experiment {
         seed: values.count("seed")?,
         device: values.word("device", Device::from_word)?,
         model: model(values, &places)?,
-        extend: extend::read(values, &places)?,
+        extend: extend::read(values, &places, "extend")?,
         lora: lora::read(values, &places)?,
-        data: data(values)?,
+        data: data(values, &stages)?,
         mesh: mesh(values)?,
         attention: attention(values)?,
         memory: memory(values)?,
         optimizer: optimizer(values)?,
-        schedule: schedule(values)?,
+        schedule: schedule(values, &stages)?,
+        stages,
+        staged: None,
         every: Every {
             log: values.count("every.log")?,
             evaluate: values.count("every.evaluate")?,
@@ -70,7 +73,7 @@ fn of_hub(path: &str) -> Option<String> {
     ModelSource::is_of_hub(path).then(|| path.to_owned())
 }
 
-fn data(values: &Values) -> Option<Data> {
+fn data(values: &Values, stages: &[Stage]) -> Option<Data> {
     const HELD_OUT: usize = 8;
     let format = values.word("data.format", Format::from_word)?;
     let held_out = if format == Format::Batches { 0 } else { HELD_OUT };
@@ -80,7 +83,10 @@ fn data(values: &Values) -> Option<Data> {
         format,
         tokenizer: values.text("data.tokenizer")?.to_owned(),
         tokenizer_hub: values.text("data.tokenizer").and_then(of_hub),
-        tokens: values.size("data.tokens")?,
+        tokens: match stages.iter().map(|stage| stage.tokens).max() {
+            Some(longest) => longest,
+            None => values.size("data.tokens")?,
+        },
         batch: values.size("data.batch")?,
         evaluate: values.optional("data.evaluate", Values::size)?.unwrap_or(held_out),
         pack: values
@@ -128,9 +134,12 @@ fn optimizer(values: &Values) -> Option<Optimizer> {
     })
 }
 
-fn schedule(values: &Values) -> Option<Schedule> {
+fn schedule(values: &Values, stages: &[Stage]) -> Option<Schedule> {
     Some(Schedule {
-        steps: values.count("schedule.steps")?,
+        steps: match stages {
+            [] => values.count("schedule.steps")?,
+            stages => stages::total(stages),
+        },
         stop: values.optional("schedule.stop", Values::count)?,
         warmup: values.count("schedule.warmup")?,
         decay: values.word("schedule.decay", Decay::from_word)?,

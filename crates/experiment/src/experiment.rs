@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use annulus_sequence::Layout;
 
-use crate::{Attention, Evaluation, Extension, Lora, Places, Shape};
+use crate::{Attention, Evaluation, Extension, Lora, Places, Shape, Stage, Staged};
 
 /// The words of an enum, as one writes them in the file.
 macro_rules! words {
@@ -63,6 +63,11 @@ pub struct Experiment {
     pub optimizer: Optimizer,
     /// `schedule:`
     pub schedule: Schedule,
+    /// `stages:` in order; empty: the file is the only one. Beside them `data.tokens` and `schedule.steps` are those of the longest,
+    /// and of all.
+    pub stages: Vec<Stage>,
+    /// No key: which of several stages it is; none: it is no stage.
+    pub staged: Option<Box<Staged>>,
     /// `every: {log, evaluate, checkpoint}` in steps.
     pub every: Every,
     /// `evaluation:`

@@ -49,17 +49,18 @@ words!(Stretch {
     LongRope = "longrope",
 });
 
-/// What `values` say under `extend:`, if anything.
+/// What `values` say under `section`, if anything.
 #[expect(clippy::option_option, reason = "refused and absent are two things")]
-pub(crate) fn read(values: &Values, places: &Places) -> Option<Option<Extension>> {
-    if !places.contains("extend") {
+pub(crate) fn read(values: &Values, places: &Places, section: &str) -> Option<Option<Extension>> {
+    if !places.contains(section) {
         return Some(None);
     }
+    let key = |name: &str| format!("{section}.{name}");
     Some(Some(Extension {
-        way: values.word("extend.rope", Stretch::from_word)?,
-        tokens: values.size("extend.tokens")?,
-        theta: values.optional("extend.theta", Values::real)?,
-        parameters: Parameters::read(values, &[String::from("extend.")]),
+        way: values.word(&key("rope"), Stretch::from_word)?,
+        tokens: values.size(&key("tokens"))?,
+        theta: values.optional(&key("theta"), Values::real)?,
+        parameters: Parameters::read(values, &[format!("{section}.")]),
     }))
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn file(
     title: &'static str,
 ) -> Values {
     let (values, strictness) = (Values::default(), Strictness::Experiment);
-    let mut extraction = Extraction { report, values, strictness, keys, title };
+    let mut extraction = Extraction { report, values, strictness, keys, title, root };
     extraction.section("", root, &[keys]);
     extraction.values
 }
@@ -40,7 +40,7 @@ pub(crate) fn file(
 pub(crate) fn shape(root: &Node, report: &mut Report) -> Values {
     let (values, strictness) = (Values::default(), Strictness::Config);
     let title = "a config.json";
-    let mut extraction = Extraction { report, values, strictness, keys: SHAPE, title };
+    let mut extraction = Extraction { report, values, strictness, keys: SHAPE, title, root };
     extraction.section("", root, &[SHAPE, CONFIG]);
     extraction.values
 }
@@ -53,6 +53,7 @@ struct Extraction<'a> {
     keys: &'static [Key],
     /// What the file is.
     title: &'static str,
+    root: &'a Node,
 }
 
 impl Extraction<'_> {
@@ -127,7 +128,9 @@ impl Extraction<'_> {
     fn valueless(&mut self, path: String, key: &Key, entry: &Entry) {
         self.report.at(entry.key_span, || {
             let hint = match key.default {
-                Absent::Required => format!("it takes {}: {}", key.kind.wanted(), key.about),
+                Absent::Required | Absent::RequiredWithout(_) => {
+                    format!("it takes {}: {}", key.kind.wanted(), key.about)
+                }
                 Absent::Is(_) | Absent::Means(_) => "leave the key out for its default".to_owned(),
             };
             (format!("`{path}` has no value"), Some(hint))
@@ -187,12 +190,28 @@ impl Extraction<'_> {
                 self.section(&below, &empty, groups);
             }
             (Absent::Means(_), _) => {}
-            (Absent::Required, _) => {
+            (Absent::RequiredWithout(other), kind) if self.says(other) => {
+                if let Kind::Section(groups) = kind {
+                    let empty = Node { value: Value::Mapping(Vec::new()), span: section.span };
+                    self.section(&below, &empty, groups);
+                }
+            }
+            (Absent::Required | Absent::RequiredWithout(_), _) => {
                 let at = self.values.spans.get(path).copied().unwrap_or(section.span);
                 self.report.at(at, || missing(path, key, &below));
                 self.values.refused.insert(below);
             }
         }
+    }
+
+    /// Whether the file has a section of this name, in which something is written.
+    fn says(&self, section: &str) -> bool {
+        let entry = self.root.entry(section);
+        entry.is_some_and(|entry| match &entry.value.value {
+            Value::Mapping(entries) => !entries.is_empty(),
+            Value::Nothing => false,
+            _ => true,
+        })
     }
 
     /// What a section is called.

@@ -4,7 +4,7 @@ use annulus_sequence::{Return, Strategy};
 
 use crate::{
     Attention, Device, Experiment, Format, ModelSource, Pack, Problem, Sliding, evaluation, extend,
-    lora, mask, return_word, shape, sliding, wire,
+    lora, mask, return_word, shape, sliding, stages, wire,
 };
 
 /// Ranks of one run: one process holds them all.
@@ -14,6 +14,21 @@ const MOST_TOKENS: usize = 1 << 36;
 
 /// Every broken rule of `experiment`.
 pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
+    if experiment.stages.is_empty() {
+        return alone(experiment);
+    }
+    let mut problems = stages::rules(experiment);
+    for problem in experiment.parts().iter().flat_map(alone) {
+        // What is wrong with what stages share is said once.
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
+    }
+    problems
+}
+
+/// Those of an experiment without stages, or of one of several.
+fn alone(experiment: &Experiment) -> Vec<Problem> {
     let rules = [
         ranks,
         mask::weights,
@@ -163,24 +178,25 @@ fn batches(experiment: &Experiment) -> Vec<Problem> {
 
 fn schedule(experiment: &Experiment) -> Vec<Problem> {
     let schedule = &experiment.schedule;
-    let beyond = |key: &str, found: u64| {
-        let message =
-            format!("`{key}` is {found}, beyond the {} of `schedule.steps`", schedule.steps);
-        let hint = format!("at most {}", schedule.steps);
+    let beyond = |key: &str, found: u64, steps: u64| {
+        let all = if experiment.staged.is_some() { "stages" } else { "`schedule.steps`" };
+        let message = format!("`{key}` is {found}, beyond the {steps} of {all}");
+        let hint = format!("at most {steps}");
         experiment.places.problem(key, message).hint(hint)
     };
     let mut problems = Vec::new();
     if schedule.warmup > schedule.steps {
-        problems.push(beyond("schedule.warmup", schedule.warmup));
+        problems.push(beyond("schedule.warmup", schedule.warmup, schedule.steps));
     }
-    if let Some(stop) = schedule.stop.filter(|&stop| stop > schedule.steps) {
-        problems.push(beyond("schedule.stop", stop));
+    let all = experiment.all_steps();
+    if let Some(stop) = schedule.stop.filter(|&stop| stop > all) {
+        problems.push(beyond("schedule.stop", stop, all));
     }
     problems
 }
 
 fn trace(experiment: &Experiment) -> Vec<Problem> {
-    let steps = experiment.schedule.steps;
+    let steps = experiment.all_steps();
     let first = experiment.trace.steps.iter().map(|range| range.start).min();
     let last = experiment.trace.steps.iter().map(|range| range.end - 1).max();
     let problem = |message: String| {
@@ -190,7 +206,7 @@ fn trace(experiment: &Experiment) -> Vec<Problem> {
     match (first, last) {
         (Some(0), _) => problem(String::from("`trace.steps` has step 0")),
         (_, Some(last)) if last as u64 > steps => problem(format!(
-            "`trace.steps` has step {last}, beyond the {steps} of `schedule.steps`"
+            "`trace.steps` has step {last}, beyond the last, {steps}"
         )),
         _ => Vec::new(),
     }

@@ -50,6 +50,7 @@ fn required(groups: &[&[Key]]) -> Vec<&'static str> {
 fn property(key: &Key) -> Value {
     let description = match key.default {
         Absent::Means(meaning) => format!("{} (default: {meaning})", key.about),
+        Absent::RequiredWithout(other) => format!("{} (required without `{other}`)", key.about),
         Absent::Is(_) | Absent::Required => key.about.to_owned(),
     };
     let mut property = json!({ "description": description });

@@ -136,6 +136,26 @@ impl Places {
         self.0.spans.contains_key(key)
     }
 
+    /// Those of a stage, whose keys begin with `section`: what it says stands for what the file says.
+    pub(crate) fn in_stage(&self, section: &str) -> Places {
+        let Written { sources, spans } = &*self.0;
+        let own = |key: &str| -> Option<String> {
+            Some(match key.strip_prefix(section)? {
+                key @ ("tokens" | "batch") => format!("data.{key}"),
+                "steps" => String::from("schedule.steps"),
+                "learning_rate" => String::from("optimizer.learning_rate"),
+                key => key.to_owned(),
+            })
+        };
+        let own: BTreeMap<String, Span> =
+            spans.iter().filter_map(|(key, span)| Some((own(key)?, *span))).collect();
+        let extends = own.contains_key("extend");
+        let mut spans = spans.clone();
+        spans.retain(|key, _| !(extends && (key == "extend" || key.starts_with("extend."))));
+        spans.extend(own);
+        Places::new(sources.clone(), spans)
+    }
+
     /// A problem with the key `key`, such as `data.tokens`, shown where it is written: there, at the
     /// nearest section around it, or at the file.
     pub fn problem(&self, key: &str, message: impl Into<String>) -> Problem {

@@ -6,9 +6,11 @@ mod evaluation;
 mod lora;
 mod model;
 mod rope;
+mod stages;
 
 use crate::experiment::{Decay, Format, Longer, Pack, Recompute};
 use crate::quantity::Unit;
+use crate::stages::SECTION as STAGES;
 use attention::ATTENTION;
 pub(crate) use attention::AUTO;
 use evaluation::EVALUATION;
@@ -16,6 +18,7 @@ use lora::LORA;
 pub(crate) use model::{CONFIG, MODEL, SHAPE};
 use rope::EXTEND;
 pub(crate) use rope::ROPE;
+use stages::STAGE;
 
 /// One key.
 pub(crate) struct Key {
@@ -83,13 +86,15 @@ pub(crate) enum Interval {
 #[derive(Clone, Copy)]
 pub(crate) enum Absent {
     Required,
+    /// Required where the file has no section of this name.
+    RequiredWithout(&'static str),
     /// As if this were written.
     Is(&'static str),
     /// Something that follows from other keys, in words.
     Means(&'static str),
 }
 
-use Absent::{Is, Means, Required};
+use Absent::{Is, Means, Required, RequiredWithout};
 use Kind::{Count, Counts, Each, Name, Pair, Real, Seconds, Section, Text, Tokens, Word};
 
 pub(crate) const fn key(
@@ -151,7 +156,18 @@ pub(crate) const EXPERIMENT: &[Key] = &[
         "what is traded for memory; changes no result",
     ),
     key("optimizer", Section(&[OPTIMIZER]), Required, "AdamW on f32 masters"),
-    key("schedule", Section(&[SCHEDULE]), Required, "how long, and the learning rate over it"),
+    key(
+        "schedule",
+        Section(&[SCHEDULE]),
+        RequiredWithout(STAGES),
+        "how long, and the learning rate over it",
+    ),
+    key(
+        "stages",
+        Each(STAGE),
+        Means("the file is the only one"),
+        "lengths one after another, by names of one's own: each goes on where the one before ended",
+    ),
     key(
         "every",
         Section(&[EVERY]),
@@ -194,7 +210,7 @@ const DATA: &[Key] = &[
         Is("bytes"),
         "`bytes`, a tokenizer.json, or the tokenizer of a model of the hub: `hf://owner/name@revision`",
     ),
-    key("tokens", Tokens(1, MOST_TOKENS), Required, "inputs per sequence"),
+    key("tokens", Tokens(1, MOST_TOKENS), RequiredWithout(STAGES), "inputs per sequence"),
     key("batch", Count(1, 1 << 20), Is("1"), "sequences per optimizer step, whatever the ranks"),
     key(
         "evaluate",
@@ -282,7 +298,7 @@ const OPTIMIZER: &[Key] = &[
 ];
 
 const SCHEDULE: &[Key] = &[
-    key("steps", Count(1, MOST_STEPS), Required, "optimizer steps"),
+    key("steps", Count(1, MOST_STEPS), RequiredWithout(STAGES), "optimizer steps"),
     key(
         "stop",
         Count(1, MOST_STEPS),

@@ -71,10 +71,10 @@ fn open_text(plan: &Plan, records: Records, progress: &mut dyn FnMut(u64, u64)) 
     let folder = cache_folder(&experiment.output);
     let cache = Arc::new(Cache::open(&inputs, records, &tokenizer, &folder, progress)?);
     if data.pack == Pack::Documents {
-        return packed(plan, cache);
+        return packed(plan, &cache);
     }
     // Windows overlap by one token: the target of a window's last input.
-    let held_out = if data.evaluate == 0 { 0 } else { (data.evaluate * data.tokens + 1) as u64 };
+    let held_out = experiment.held_out() as u64;
     let windows = |window, batch| {
         Windows::new(cache.clone(), window, held_out, data.tokens, batch, experiment.seed)
             .map_err(|error| data.path.iter().fold(error, |error, path| error.in_file(path)))
@@ -84,7 +84,7 @@ fn open_text(plan: &Plan, records: Records, progress: &mut dyn FnMut(u64, u64)) 
         0 => None,
         tokens => Some(HeldOut {
             source: Arc::new(windows(Window::HeldOut, 1)?),
-            sequences: data.evaluate,
+            sequences: (tokens as usize - 1) / data.tokens,
             bigram_entropy: Some(bigram_entropy(&cache, cache.tokens() - tokens, cache.tokens())),
             exact: false,
         }),
@@ -93,7 +93,7 @@ fn open_text(plan: &Plan, records: Records, progress: &mut dyn FnMut(u64, u64)) 
 }
 
 /// Whole documents; what of them is left out is said.
-fn packed(plan: &Plan, cache: Arc<Cache>) -> Result<Data> {
+fn packed(plan: &Plan, cache: &Arc<Cache>) -> Result<Data> {
     let Experiment { data, seed, .. } = &plan.experiment;
     let in_file =
         |error: DataError| data.path.iter().fold(error, |error, path| error.in_file(path));
@@ -102,17 +102,24 @@ fn packed(plan: &Plan, cache: Arc<Cache>) -> Result<Data> {
         annulus_experiment::Longer::Cut => Longer::Cut,
         annulus_experiment::Longer::Drop => Longer::Drop,
     };
-    let packing = Arc::new(Packing::new(cache, data.tokens, longer).map_err(in_file)?);
+    let pack = |tokens| Packing::new(cache.clone(), tokens, longer).map_err(in_file);
+    let packing = Arc::new(pack(data.tokens)?);
+    // Documents that the longest sequences hold out are in no other sequence, either.
+    let held_out = match plan.experiment.longest() {
+        longest if longest > data.tokens => {
+            packing.sequences_from(pack(longest)?.first_of_last(data.evaluate as u64))
+        }
+        _ => data.evaluate as u64,
+    };
     let part = |window, batch| {
-        let held_out = data.evaluate as u64;
         Packed::new(packing.clone(), window, held_out, batch, *seed).map(Arc::new).map_err(in_file)
     };
     let train = part(Window::Train, data.batch)?;
-    let held_out = match data.evaluate {
+    let held_out = match held_out {
         0 => None,
         sequences => Some(HeldOut {
             source: part(Window::HeldOut, 1)?,
-            sequences,
+            sequences: sequences as usize,
             bigram_entropy: None,
             exact: false,
         }),

@@ -4,9 +4,9 @@ use annulus_experiment::{Plan, parse};
 
 use crate::{Result, TrainError};
 
-/// The resolved experiment, as YAML that can be read back.
+/// The resolved experiment, as YAML that can be read back; of a stage, with all of them.
 pub(crate) fn text(plan: &Plan) -> String {
-    plan.experiment.to_yaml()
+    plan.experiment.written().to_yaml()
 }
 
 /// The keys, other than those that may, in which `plan` differs from what a checkpoint says of
@@ -16,7 +16,7 @@ pub(crate) fn differences(plan: &Plan, saved: &str) -> Result<Vec<String>> {
         message: format!("the checkpoint's experiment cannot be read:\n{problems}"),
         hint: Some("it was written by another version: set another `output`".into()),
     })?;
-    let differing = annulus_experiment::differences(&saved, &plan.experiment);
+    let differing = annulus_experiment::differences(&saved, plan.experiment.written());
     Ok(differing
         .into_iter()
         .map(|(key, was, is)| format!("`{key}` was `{was}` and is `{is}`"))
@@ -27,12 +27,8 @@ pub(crate) fn differences(plan: &Plan, saved: &str) -> Result<Vec<String>> {
 pub(crate) fn of_model(plan: &Plan, saved: &str) -> Result<Vec<String>> {
     let mut differing = differences(plan, saved)?;
     let sections = ["`model.", "`extend.", "`lora."];
-    differing.retain(|text| sections.iter().any(|section| text.starts_with(section)));
+    let of_stage = |text: &str| text.starts_with("`stages.") && text.contains(".extend.");
+    differing
+        .retain(|text| of_stage(text) || sections.iter().any(|section| text.starts_with(section)));
     Ok(differing)
-}
-
-/// The step after which a run ends.
-pub(crate) fn last_step(plan: &Plan) -> u64 {
-    let schedule = &plan.experiment.schedule;
-    schedule.stop.map_or(schedule.steps, |stop| stop.min(schedule.steps))
 }

@@ -57,6 +57,9 @@ pub(crate) struct Attempt {
     pub(crate) ending: Option<String>,
     /// The step it went on from.
     pub(crate) resumed_from: Option<u64>,
+    /// Of a run of several: which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stage: Option<String>,
     pub(crate) ranks: usize,
     pub(crate) strategy: String,
 }
@@ -87,12 +90,18 @@ impl Manifest {
     }
 
     /// Another start.
-    pub(crate) fn begin(&mut self, setup: &Setup, resumed_from: Option<u64>) {
+    pub(crate) fn begin(
+        &mut self,
+        setup: &Setup,
+        stage: Option<String>,
+        resumed_from: Option<u64>,
+    ) {
         self.attempts.push(Attempt {
             start: now(),
             end: None,
             ending: None,
             resumed_from,
+            stage,
             ranks: setup.world(),
             strategy: setup.strategies(),
         });

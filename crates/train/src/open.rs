@@ -31,6 +31,32 @@ pub fn plan(experiment: Experiment, vocabulary: Option<usize>, cores: usize) -> 
     failed.map_or(Ok(plan), Err)
 }
 
+/// The plans of all stages of `experiment`, as [`plan`] makes them; of one without stages its own. A strategy that is left open is
+/// chosen for the longest sequences.
+///
+/// # Errors
+/// As those of [`plan`].
+pub fn plans(experiment: Experiment, vocabulary: Option<usize>, cores: usize) -> Result<Vec<Plan>> {
+    let mut experiment = experiment.of_model()?;
+    if experiment.stages.is_empty() {
+        return Ok(vec![plan(experiment, vocabulary, cores)?]);
+    }
+    let mut choice = None;
+    if experiment.attention.is_open() {
+        let longest = experiment.parts().into_iter().max_by_key(|part| part.data.tokens);
+        let chosen = plan(longest.unwrap_or(experiment.clone()), vocabulary, cores)?;
+        experiment.attention = chosen.experiment.attention;
+        choice = chosen.choice;
+    }
+    let mut plans = Vec::new();
+    for part in experiment.parts() {
+        let mut plan = Plan::new(part, vocabulary)?;
+        plan.choice.clone_from(&choice);
+        plans.push(plan);
+    }
+    Ok(plans)
+}
+
 /// What this machine achieves with the ranks of a plan, measured: a fraction of a second.
 ///
 /// # Errors
@@ -62,7 +88,7 @@ fn earlier(experiment: &Experiment) -> Option<Attention> {
     let same_ranks = (then.data, then.sequence, &then.weights)
         == (now.data, now.sequence, &now.weights)
         && then.cluster == now.cluster;
-    let same = || differences(&before, experiment).is_empty();
+    let same = || differences(&before, experiment.written()).is_empty();
     let settled = same_ranks && !before.attention.is_open() && same();
     let Attention { strategy, layout, backward, sliding, .. } = before.attention;
     settled.then(|| Attention {

@@ -33,6 +33,8 @@ pub(crate) struct Prepared {
 /// Data and weights.
 pub(crate) struct Work {
     pub(crate) data: Data,
+    /// Of the data, in all stages.
+    pub(crate) fingerprint: String,
     pub(crate) start: Start,
 }
 
@@ -67,41 +69,51 @@ pub(crate) fn interruptible<T: Send + 'static>(
     }
 }
 
-/// Finds the checkpoint to go on from, if there is one, and opens data and weights.
+/// Finds the checkpoint to go on from, if there is one, and opens data and weights. `stages` is the fingerprint of the data of all
+/// stages, where there are several.
 pub(crate) fn prepare(
     plan: &Plan,
     setup: &Setup,
-    output: &Path,
+    stages: Option<String>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Prepared> {
+    let output = &plan.experiment.output;
     let (found, mut warnings) = newest(output)?;
     if let Some(found) = &found {
         let differing = identity::differences(plan, &found.state.experiment)?;
         refuse(found, &differing)?;
-        if found.state.step >= identity::last_step(plan)
+        if found.state.step >= plan.experiment.last_step()
             && (plan.experiment.data.evaluate == 0 || is_evaluated(output, found.state.step)?)
         {
             return Ok(Prepared { found: Some(found.clone()), warnings, work: None });
         }
     }
-    machine::check_memory(plan)?;
-    let data = open_data(plan, progress)?;
+    let data = examined(plan, progress)?;
     warnings.extend(data.notes.iter().cloned());
-    check_batches(plan, &data)?;
-    check_vocabulary(plan, &data)?;
+    let fingerprint = stages.unwrap_or_else(|| data.train.fingerprint());
     let start = match &found {
         Some(found) => {
-            let (saved, now) = (&found.state.data, data.train.fingerprint());
-            if *saved != now {
+            let (saved, now) = (&found.state.data, &fingerprint);
+            if saved != now {
                 refuse(found, &[format!("the data's fingerprint was `{saved}` and is `{now}`")])?;
             }
             let base = base_of(plan);
             check_base(found, base)?;
-            load(found, base, &setup.config)?
+            let start = load(found, base, &setup.config)?;
+            if start.step == plan.experiment.part().moments { start.anew() } else { start }
         }
         None => Start::fresh(initial_weights(plan, &setup.config)?),
     };
-    Ok(Prepared { found, warnings, work: Some(Work { data, start }) })
+    Ok(Prepared { found, warnings, work: Some(Work { data, fingerprint, start }) })
+}
+
+/// The data of `plan`, which fits into the machine, and to which its data fits.
+pub(crate) fn examined(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
+    machine::check_memory(plan)?;
+    let data = open_data(plan, progress)?;
+    check_batches(plan, &data)?;
+    check_vocabulary(plan, &data)?;
+    Ok(data)
 }
 
 /// Whether `metrics.jsonl` says that step `step` was evaluated.
@@ -140,11 +152,12 @@ fn check_base(found: &Found, base: Option<&Path>) -> Result<()> {
 /// Ready-made batches end; a schedule that goes on longer is a mistake that should not wait until
 /// then.
 fn check_batches(plan: &Plan, data: &Data) -> Result<()> {
-    let steps = identity::last_step(plan);
+    let part = plan.experiment.part();
+    let steps = plan.experiment.last_step().saturating_sub(part.steps.start);
     let ready_made = plan.experiment.data.format == Format::Batches;
     match data.train.batches().filter(|_| ready_made) {
-        Some(batches) if batches < steps => Err(TrainError::Configuration {
-            message: format!("{steps} steps, but the data has {batches} batches"),
+        Some(batches) if batches < part.batch + steps => Err(TrainError::Configuration {
+            message: format!("{} steps, but the data has {batches} batches", part.batch + steps),
             hint: Some(format!("set `schedule.stop` to {batches} or less")),
         }),
         _ => Ok(()),

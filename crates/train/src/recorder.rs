@@ -90,11 +90,12 @@ impl Recorder<'_> {
         if step == self.saved {
             return Ok(());
         }
-        let data = &self.plan.experiment.data;
+        let (data, part) = (&self.plan.experiment.data, self.plan.experiment.part());
+        let tokens = (step - part.steps.start) * (data.batch * data.tokens) as u64;
         let state = State {
             version: 1,
             step,
-            tokens: step * (data.batch * data.tokens) as u64,
+            tokens: part.tokens + tokens,
             data: self.data.clone(),
             experiment: identity::text(self.plan),
             base: self.base.clone(),

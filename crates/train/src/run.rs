@@ -95,7 +95,12 @@ pub struct Outcome {
 }
 
 /// Trains `plan` to its end, from where its folder says it is.
-pub fn run(plan: &Plan, mut given: Given) -> Result<Outcome> {
+pub fn run(plan: &Plan, given: Given) -> Result<Outcome> {
+    run_part(plan, given, None)
+}
+
+/// The same of one of several stages, whose data have this fingerprint together.
+pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: Option<String>) -> Result<Outcome> {
     let setup = Arc::new(match given.processor.take() {
         Some(processor) => Setup { processor: Some(processor), ..Setup::new(plan, given.cores) },
         None => Setup::on_its_device(plan, given.cores)?,
@@ -105,9 +110,9 @@ pub fn run(plan: &Plan, mut given: Given) -> Result<Outcome> {
     }
     let folder = RunFolder::open(&plan.experiment.output)?;
     let mut outcome = Outcome::at(&folder)?;
-    let (its_plan, its_setup, output) = (plan.clone(), setup.clone(), folder.path.clone());
+    let (its_plan, its_setup) = (plan.clone(), setup.clone());
     let work =
-        move |progress: &mut dyn FnMut(u64, u64)| prepare(&its_plan, &its_setup, &output, progress);
+        move |progress: &mut dyn FnMut(u64, u64)| prepare(&its_plan, &its_setup, stages, progress);
     let Some(prepared) = interruptible(&given.stop, given.console.as_mut(), work)? else {
         return Ok(outcome);
     };
@@ -167,12 +172,13 @@ fn train(
     work: Work,
     mut outcome: Outcome,
 ) -> Result<Outcome> {
-    let Work { data, start } = work;
-    let (mut manifest, earlier) = manifest(plan, &given, folder, &data, &start)?;
-    manifest.begin(setup, outcome.resumed_from);
+    let Work { data, fingerprint, start } = work;
+    let (mut manifest, earlier) = manifest(plan, &given, folder, &fingerprint, &start)?;
+    let stage = plan.experiment.stage().map(|stage| stage.name.clone());
+    manifest.begin(setup, stage, outcome.resumed_from);
     manifest.write(&folder.path)?;
     let (stop, wrap) = (given.stop.clone(), given.wrap.clone());
-    let (recorder, owes) = recorder(plan, given, folder, &data, &start, &manifest, earlier)?;
+    let (recorder, owes) = recorder(plan, given, folder, &start, &manifest, earlier)?;
     let attempt = Attempt {
         plan,
         setup: setup.clone(),
@@ -203,17 +209,16 @@ fn manifest(
     plan: &Plan,
     given: &Given,
     folder: &RunFolder,
-    data: &Data,
+    fingerprint: &str,
     start: &Start,
 ) -> Result<(Manifest, bool)> {
     let earlier = Manifest::read(&folder.path);
-    let fingerprint = data.train.fingerprint();
     let weights = match &earlier {
         // Resumed: what is in hand is no longer what it began with.
         Some(earlier) if start.step > 0 => earlier.weights.clone(),
         _ => weights_hash(&start.weights)?,
     };
-    let mut manifest = Manifest::new(given.cores, &given.yaml, fingerprint, weights);
+    let mut manifest = Manifest::new(given.cores, &given.yaml, fingerprint.to_owned(), weights);
     let was = earlier.is_some();
     manifest.choice = plan.choice.as_ref().map(annulus_experiment::Choice::to_json);
     if let Some(earlier) = earlier {
@@ -232,7 +237,6 @@ fn recorder<'a>(
     plan: &'a Plan,
     given: Given,
     folder: &RunFolder,
-    data: &Data,
     start: &Start,
     manifest: &Manifest,
     earlier: bool,
@@ -250,7 +254,8 @@ fn recorder<'a>(
     let mut console = given.console;
     console.notice(&Notice::Start {
         step: start.step,
-        last: identity::last_step(plan),
+        stage: plan.experiment.stage().map(|stage| (stage.name.as_str(), stage.tokens)),
+        last: plan.experiment.last_step(),
         ranks: plan.ranks.len(),
         strategy: manifest.strategy(),
         parameters: start.weights.values().map(|weight| weight.elem_count() as u64).sum(),
@@ -262,7 +267,7 @@ fn recorder<'a>(
         curves,
         console,
         record: Record::of(&kept),
-        data: data.train.fingerprint(),
+        data: manifest.data.clone(),
         base: base_hash(plan)?,
         saved: start.step,
     };
@@ -327,7 +332,7 @@ impl Attempt<'_> {
     fn course(&self) -> Course<'_> {
         let experiment = &self.plan.experiment;
         Course {
-            last: identity::last_step(self.plan),
+            last: experiment.last_step(),
             every: experiment.every,
             trace: &experiment.trace,
             tokens: experiment.data.batch * experiment.data.tokens,

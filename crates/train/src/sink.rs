@@ -50,6 +50,8 @@ pub enum Notice<'a> {
     Start {
         /// Steps finished earlier.
         step: u64,
+        /// The name of a stage, and tokens of its sequences; none: the run has no stages.
+        stage: Option<(&'a str, usize)>,
         /// The last step.
         last: u64,
         /// How many ranks there are.

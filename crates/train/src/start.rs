@@ -22,6 +22,11 @@ impl Start {
     pub(crate) fn fresh(weights: Weights) -> Start {
         Start { step: 0, weights, moments: BTreeMap::new() }
     }
+
+    /// The same weights, and an optimizer that has seen nothing.
+    pub(crate) fn anew(self) -> Start {
+        Start { moments: BTreeMap::new(), ..self }
+    }
 }
 
 /// One thing for every rank to take once: when the last has taken it, it is gone.

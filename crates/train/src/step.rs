@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use annulus_comm::Label;
 use annulus_data::Source;
-use annulus_experiment::{Experiment, Plan, Schedule};
+use annulus_experiment::{Experiment, Part, Plan, Schedule};
 use annulus_memory::{Class, scope};
 use annulus_ops::attention::Dropout;
 use annulus_trace::begin;
@@ -35,6 +35,8 @@ pub(crate) struct Trainer {
     pub(crate) optimizer: Optimizer,
     source: Arc<dyn Source>,
     schedule: Schedule,
+    /// Where in the run schedule, moments and data begin.
+    part: Part,
     peak: f64,
     clip: f64,
     /// What is left out of attention, of the first sequence of a step; `None`: nothing.
@@ -74,6 +76,7 @@ impl Trainer {
             optimizer,
             source,
             schedule: experiment.schedule.clone(),
+            part: experiment.part(),
             peak: experiment.optimizer.learning_rate,
             clip: experiment.optimizer.clip,
             dropout: dropout(experiment),
@@ -106,8 +109,10 @@ impl Trainer {
         let updating = begin();
         let norm = norm(&self.rank.pool, &gradients)? / loss.divisor();
         self.check_finite(step, loss, norm, &sightings, sequences)?;
-        let learning_rate = learning_rate(&self.schedule, self.peak, self.finished);
-        let update = Update { step, learning_rate, factor: self.factor(loss, norm) };
+        let scheduled = self.finished - self.part.schedule;
+        let learning_rate = learning_rate(&self.schedule, self.peak, scheduled);
+        let factor = self.factor(loss, norm);
+        let update = Update { step: step - self.part.moments, learning_rate, factor };
         self.optimizer.update(&self.rank.pool, &self.parameters, &gradients, update)?;
         self.finished = step;
         self.rank.stage(updating, || String::from("optimizer"))?;
@@ -118,7 +123,8 @@ impl Trainer {
     /// are on no rank while it computes.
     fn read(&self, step: u64) -> Result<(Vec<Micro>, usize)> {
         let ids = scope(Class::Data);
-        let batch = self.source.batch(self.finished)?;
+        let batch = self.finished - self.part.steps.start + self.part.batch;
+        let batch = self.source.batch(batch)?;
         drop(ids);
         let mut first = self.rank.share_of(self.rank.replica(), batch.len()).start;
         let micros = self.rank.micro_batches(&batch).map(|part| {

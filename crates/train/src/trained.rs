@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use annulus_experiment::{Plan, WeightsFrom};
 use annulus_model::Weights;
 
-use crate::checkpoint::{newest, weights};
+use crate::checkpoint::{newest, steps, weights};
 use crate::initial::{base_of, initial_weights, pretrained};
 use crate::{Result, Setup, TrainError, identity};
 
@@ -20,6 +20,11 @@ pub struct Trained {
     pub step: u64,
     /// What was wrong but did not keep them from being read.
     pub warnings: Vec<String>,
+}
+
+/// The step of the last checkpoint in `run`, whole or not; none: there is none.
+pub fn last_saved(run: &Path) -> Option<u64> {
+    steps(run).ok()?.last().copied()
 }
 
 impl Trained {

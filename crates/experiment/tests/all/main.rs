@@ -11,6 +11,7 @@ mod ropes;
 mod sliding;
 mod small;
 mod splits;
+mod stages;
 mod support;
 mod wire;
 mod writing;

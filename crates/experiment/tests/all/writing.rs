@@ -6,7 +6,7 @@ use std::path::Path;
 use annulus_experiment::{Override, differences, parse, schema};
 use serde_json::Value;
 
-use crate::small::{SMALL, edited};
+use crate::small::{SMALL, edited, small_staged};
 
 /// Every key there is, none at its default.
 const FULL: &str = r#"
@@ -94,7 +94,7 @@ fn with_adapters() -> String {
 fn texts() -> Vec<String> {
     let given = [SMALL, FULL, FOLDER].map(str::to_owned).into_iter();
     let models = given.chain(MODELS.map(with_model)).chain(EXTENSIONS.map(with_extension));
-    models.chain([with_adapters()]).collect()
+    models.chain([with_adapters(), small_staged()]).collect()
 }
 
 fn with_model(model: &str) -> String {

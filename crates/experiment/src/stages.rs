@@ -1,0 +1,253 @@
+//! `stages:` lengths one after another in one run. Each is an experiment of its own, whose model, optimizer and data go on where
+//! those of the one before ended, but for what is said to begin anew.
+
+use std::ops::Range;
+
+use crate::experiment::words;
+use crate::source::{Places, printable};
+use crate::values::Values;
+use crate::{Experiment, Extension, Problem, extend};
+
+/// One of `stages:`; what it does not say is as in the one before, and in the first as in the file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stage {
+    /// The word before it.
+    pub name: String,
+    /// `tokens:` inputs per sequence. Required.
+    pub tokens: usize,
+    /// `steps:` optimizer steps. Required.
+    pub steps: u64,
+    /// `batch:` sequences per step.
+    pub batch: Option<usize>,
+    /// `learning_rate:` the peak.
+    pub learning_rate: Option<f64>,
+    /// `extend:`
+    pub extend: Option<Extension>,
+    /// `reset:` what begins anew. Required but in the first, where everything does.
+    pub reset: Vec<Reset>,
+}
+
+/// What may begin anew with a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reset {
+    /// The optimizer's moments, and the count of steps that corrects them.
+    Moments,
+    /// The learning rate: warm-up and decay, over the steps up to the next stage that says so.
+    Schedule,
+    /// The data: from its first batch on. Otherwise from the first batch beyond the tokens that were read.
+    Data,
+}
+
+words!(Reset { Moments = "moments", Schedule = "schedule", Data = "data" });
+
+/// Where in a run an experiment is. Steps are counted from 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its steps.
+    pub steps: Range<u64>,
+    /// Tokens trained on before.
+    pub tokens: u64,
+    /// The first step of its schedule.
+    pub schedule: u64,
+    /// The step since which moments are summed.
+    pub moments: u64,
+    /// The number of the data's batch that its first step reads.
+    pub batch: u64,
+}
+
+/// One of several stages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Staged {
+    /// All of them, as written.
+    pub whole: Experiment,
+    /// Its number in them, from 0.
+    pub number: usize,
+    /// Where in the run it is.
+    pub part: Part,
+}
+
+/// What `values` say under `stages:`.
+pub(crate) fn read(values: &Values, places: &Places) -> Option<Vec<Stage>> {
+    let names = values.free.get(SECTION).map_or(&[][..], Vec::as_slice);
+    names.iter().map(|name| stage(values, places, name)).collect()
+}
+
+/// The key.
+pub(crate) const SECTION: &str = "stages";
+
+fn stage(values: &Values, places: &Places, name: &str) -> Option<Stage> {
+    let key = |key: &str| format!("{SECTION}.{name}.{key}");
+    let (batch, rate, reset) = (key("batch"), key("learning_rate"), key("reset"));
+    let words = |values: &Values, key: &str| values.words(key, Reset::from_word);
+    let mut reset = values.optional(&reset, words)?.unwrap_or_default();
+    reset.sort();
+    reset.dedup();
+    Some(Stage {
+        name: name.to_owned(),
+        tokens: values.size(&key("tokens"))?,
+        steps: values.count(&key("steps"))?,
+        batch: values.optional(&batch, Values::size)?,
+        learning_rate: values.optional(&rate, Values::real)?,
+        extend: extend::read(values, places, &key("extend"))?,
+        reset,
+    })
+}
+
+impl Experiment {
+    /// The experiments of its stages, in order; of one without stages that itself.
+    pub fn parts(&self) -> Vec<Experiment> {
+        if self.stages.is_empty() {
+            return vec![self.clone()];
+        }
+        let mut before = Experiment { stages: Vec::new(), ..self.clone() };
+        let mut parts = Vec::new();
+        for number in 0..self.stages.len() {
+            let part = self.part_of(number, &parts);
+            before = self.stages[number].on(&before);
+            before.schedule.steps = self.scheduled(number);
+            let staged = Staged { whole: self.clone(), number, part };
+            before.staged = Some(Box::new(staged));
+            parts.push(before.clone());
+        }
+        parts
+    }
+
+    /// The stage whose weights a run has after `step` steps, the last beyond its end; of one without stages itself.
+    #[must_use]
+    pub fn part_at(&self, step: u64) -> Experiment {
+        let mut parts = self.parts();
+        let ended = parts.iter().take_while(|part| part.part().steps.end < step).count();
+        parts.swap_remove(ended.min(parts.len() - 1))
+    }
+
+    /// The experiment as it was written: of a stage, with all of them.
+    pub fn written(&self) -> &Experiment {
+        self.staged.as_ref().map_or(self, |staged| &staged.whole)
+    }
+
+    /// Where in its run it is.
+    pub fn part(&self) -> Part {
+        let whole =
+            || Part { steps: 0..self.schedule.steps, tokens: 0, schedule: 0, moments: 0, batch: 0 };
+        self.staged.as_ref().map_or_else(whole, |staged| staged.part.clone())
+    }
+
+    /// Which of several stages it is.
+    pub fn stage(&self) -> Option<&Stage> {
+        let staged = self.staged.as_ref()?;
+        staged.whole.stages.get(staged.number)
+    }
+
+    /// The step after which it ends, the run's first being number 1.
+    pub fn last_step(&self) -> u64 {
+        let end = self.part().steps.end;
+        self.schedule.stop.map_or(end, |stop| stop.min(end))
+    }
+
+    /// Steps of the whole run.
+    pub fn all_steps(&self) -> u64 {
+        let Experiment { stages, schedule, .. } = self.written();
+        if stages.is_empty() { schedule.steps } else { total(stages) }
+    }
+
+    /// Tokens at the end of a text that are held out: as many in all stages, so that none learns what another is asked.
+    pub fn held_out(&self) -> usize {
+        match self.data.evaluate {
+            0 => 0,
+            sequences => sequences * self.longest() + 1,
+        }
+    }
+
+    /// Tokens of the longest of its run's sequences.
+    pub fn longest(&self) -> usize {
+        let stages = self.written().stages.iter().map(|stage| stage.tokens);
+        stages.max().unwrap_or(self.data.tokens)
+    }
+
+    /// Where in the run stage `number` is, behind the stages `before` it.
+    fn part_of(&self, number: usize, before: &[Experiment]) -> Part {
+        let Stage { tokens, batch, steps, reset, .. } = &self.stages[number];
+        let Some(last) = before.last() else {
+            return Part { steps: 0..*steps, tokens: 0, schedule: 0, moments: 0, batch: 0 };
+        };
+        let per_step = |batch: usize, tokens: usize| (batch as u64).saturating_mul(tokens as u64);
+        let Part { steps: ended, tokens: learned, schedule, moments, batch: first } = last.part();
+        let done = ended.end - ended.start;
+        let then = per_step(last.data.batch, last.data.tokens);
+        let now = per_step(batch.unwrap_or(last.data.batch), *tokens);
+        let read = (first + done).saturating_mul(then);
+        let anew = |what: Reset, otherwise: u64| {
+            if reset.contains(&what) { ended.end } else { otherwise }
+        };
+        Part {
+            steps: ended.end..ended.end.saturating_add(*steps),
+            tokens: learned.saturating_add(done.saturating_mul(then)),
+            schedule: anew(Reset::Schedule, schedule),
+            moments: anew(Reset::Moments, moments),
+            batch: if reset.contains(&Reset::Data) { 0 } else { read.div_ceil(now) },
+        }
+    }
+
+    /// Steps of the schedule that stage `number` is in.
+    fn scheduled(&self, number: usize) -> u64 {
+        let anew = |stage: &Stage| stage.reset.contains(&Reset::Schedule);
+        let begins = |number: usize| number == 0 || anew(&self.stages[number]);
+        let first = (0..=number).rev().find(|&number| begins(number)).unwrap_or_default();
+        let next = (number + 1..self.stages.len()).find(|&number| begins(number));
+        total(&self.stages[first..next.unwrap_or(self.stages.len())])
+    }
+}
+
+impl Stage {
+    /// `before` as this stage says it.
+    fn on(&self, before: &Experiment) -> Experiment {
+        let mut own = before.clone();
+        own.data.tokens = self.tokens;
+        own.data.batch = self.batch.unwrap_or(own.data.batch);
+        own.optimizer.learning_rate = self.learning_rate.unwrap_or(own.optimizer.learning_rate);
+        own.extend = self.extend.clone().or(own.extend);
+        own.places = own.places.in_stage(&format!("{SECTION}.{}.", self.name));
+        own
+    }
+}
+
+/// Steps of `stages` together.
+pub(crate) fn total(stages: &[Stage]) -> u64 {
+    stages.iter().fold(0, |steps, stage| steps.saturating_add(stage.steps))
+}
+
+/// What stages must be to each other and to the file. They are checked as experiments besides.
+pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
+    let Experiment { stages, places, .. } = experiment;
+    let mut problems = Vec::new();
+    if stages.is_empty() {
+        return problems;
+    }
+    for key in ["data.tokens", "schedule.steps"] {
+        if places.contains(key) {
+            let message =
+                format!("`{key}` is given beside `{SECTION}`, each of which says its own");
+            problems.push(places.problem(key, message).hint("drop one of them"));
+        }
+    }
+    for (number, Stage { name, reset, .. }) in stages.iter().enumerate() {
+        let plain = |letter: char| letter.is_alphanumeric() || "-_".contains(letter);
+        if name.is_empty() || !name.chars().all(plain) {
+            let message = format!("`{}` cannot name a stage", printable(name));
+            let problem = places.problem(SECTION, message);
+            problems.push(problem.hint("use letters, digits, `-` and `_`"));
+        }
+        let (section, key) = (format!("{SECTION}.{name}"), format!("{SECTION}.{name}.reset"));
+        if number == 0 && !reset.is_empty() {
+            let message = "`reset` in the first of `stages`, where everything begins";
+            problems.push(places.problem(&key, message).hint("drop it"));
+        }
+        if number > 0 && !places.contains(&key) {
+            let message = format!("`{key}` is missing: what begins anew with this stage?");
+            let words = Reset::WORDS.join("`, `");
+            let hint = format!("write `reset: []`, or a list of some of `{words}`");
+            problems.push(places.problem(&section, message).hint(hint));
+        }
+    }
+    problems
+}

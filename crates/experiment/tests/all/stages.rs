@@ -1,0 +1,57 @@
+//! Stages: what each of them is, and what is said of those that cannot be.
+
+use annulus_experiment::{Experiment, Part, Plan, Reset, differences, parse};
+
+use crate::small::small_staged;
+
+fn read(text: &str) -> Experiment {
+    parse("staged.yaml", text, &[]).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+#[test]
+fn a_stage_is_an_experiment_that_goes_on_where_the_one_before_ended() {
+    let whole = read(&small_staged());
+    let parts = whole.parts();
+    let sizes = |part: &Experiment| (part.data.tokens, part.data.batch, part.data.evaluate);
+    assert_eq!(parts.iter().map(sizes).collect::<Vec<_>>(), [(64, 6, 2), (96, 6, 2), (256, 1, 2)]);
+    // 10 steps of 384 tokens are 7 batches of 576 but for a piece; with 4 more of those 6336 tokens, 25 batches of 256.
+    let places = [
+        Part { steps: 0..10, tokens: 0, schedule: 0, moments: 0, batch: 0 },
+        Part { steps: 10..14, tokens: 3840, schedule: 10, moments: 0, batch: 7 },
+        Part { steps: 14..17, tokens: 6144, schedule: 10, moments: 14, batch: 25 },
+    ];
+    assert_eq!(parts.iter().map(Experiment::part).collect::<Vec<_>>(), places);
+    let steps: Vec<u64> = parts.iter().map(|part| part.schedule.steps).collect();
+    assert_eq!(steps, [10, 7, 7], "of each one's schedule");
+    let rates: Vec<f64> = parts.iter().map(|part| part.optimizer.learning_rate).collect();
+    assert_eq!(rates, [1e-2, 1e-3, 1e-3], "what is not said is as before");
+    let extended: Vec<_> =
+        parts.iter().map(|part| part.extend.as_ref().map(|e| e.tokens)).collect();
+    assert_eq!(extended, [None, Some(96), Some(256)]);
+    // What is held out is the same, whatever the length.
+    assert!(parts.iter().all(|part| part.held_out() == 2 * 256 + 1));
+    assert_eq!(whole.stages[2].reset, [Reset::Moments], "said twice");
+    assert_eq!((whole.data.tokens, whole.all_steps()), (256, 17));
+}
+
+#[test]
+fn a_step_is_of_the_stage_that_ends_with_it() {
+    let whole = read(&small_staged());
+    let tokens = |step| whole.part_at(step).data.tokens;
+    assert_eq!([0, 10, 11, 14, 15, 17, u64::MAX].map(tokens), [64, 64, 96, 96, 256, 256, 256]);
+    let plan = Plan::new(whole.clone(), Some(257)).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(plan.experiment.data.tokens, 256);
+    assert_eq!(plan.shape.max_position_embeddings, Some(256));
+}
+
+#[test]
+fn stages_read_back_as_they_are_written() {
+    let whole = read(&small_staged());
+    let again = read(&whole.to_yaml());
+    assert_eq!(again, whole);
+    assert!(whole.parts().iter().all(|part| *part.written() == whole));
+    let longer = read(&small_staged().replace("steps: 4", "steps: 5"));
+    let said = ["stages.middle.steps", "4", "5"].map(str::to_owned);
+    let [key, was, is] = said;
+    assert_eq!(differences(&whole, &longer), [(key, was, is)]);
+}
