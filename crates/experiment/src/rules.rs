@@ -205,9 +205,9 @@ fn trace(experiment: &Experiment) -> Vec<Problem> {
     };
     match (first, last) {
         (Some(0), _) => problem(String::from("`trace.steps` has step 0")),
-        (_, Some(last)) if last as u64 > steps => problem(format!(
-            "`trace.steps` has step {last}, beyond the last, {steps}"
-        )),
+        (_, Some(last)) if last as u64 > steps => {
+            problem(format!("`trace.steps` has step {last}, beyond the last, {steps}"))
+        }
         _ => Vec::new(),
     }
 }
