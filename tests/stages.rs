@@ -1,0 +1,84 @@
+//! `experiments/staged.yaml`, made small: one run over longer and longer sequences, and what is asked of it on the way.
+
+use std::fs;
+use std::path::Path;
+
+use annulus_tests::runs::Place;
+use annulus_tests::{Ran, root, run};
+use serde_json::Value;
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+
+const SMALL: [&str; 17] = [
+    "data.path=text.txt",
+    "output=run",
+    "model.hidden_size=32",
+    "model.intermediate_size=48",
+    "model.max_position_embeddings=16",
+    "schedule.warmup=1",
+    "every.checkpoint=0",
+    "keep=5",
+    "stages.short.tokens=16",
+    "stages.short.steps=3",
+    "stages.middle.tokens=32",
+    "stages.middle.steps=2",
+    "stages.middle.extend.tokens=32",
+    "stages.long.tokens=64",
+    "stages.long.steps=2",
+    "stages.long.extend.tokens=64",
+    "expect={}",
+];
+
+fn annulus(place: &Place, words: &[&str], more: &[&str]) -> Ran {
+    let file = root().join("experiments/staged.yaml").display().to_string();
+    let words: Vec<&str> =
+        words.iter().map(|&word| if word == "FILE" { file.as_str() } else { word }).collect();
+    run(ANNULUS, &place.path(""), &[&words[..], more].concat())
+}
+
+fn rope(checkpoint: &Path) -> (u64, f64) {
+    let text = fs::read_to_string(checkpoint.join("config.json")).expect("a configuration");
+    let config: Value = serde_json::from_str(&text).expect("it is JSON");
+    let longest = config["max_position_embeddings"].as_u64().expect("a length");
+    (longest, config["rope_parameters"]["factor"].as_f64().unwrap_or(1.0))
+}
+
+#[test]
+fn a_run_of_three_stages_is_planned_trained_asked_and_exported() {
+    let place = Place::new(ANNULUS);
+    let plan = annulus(&place, &["plan", "FILE"], &SMALL).ended(0).stdout.clone();
+    for title in
+        ["stage short, steps 1 to 3", "stage middle, steps 4 to 5", "stage long, steps 6 to 7"]
+    {
+        assert!(plan.contains(title), "{plan}");
+    }
+    let json = annulus(&place, &["plan", "FILE", "--json"], &SMALL).ended(0).json().remove(0);
+    let steps: Vec<&Value> =
+        json.as_array().expect("stages").iter().map(|one| &one["steps"]).collect();
+    assert_eq!(
+        steps,
+        [&serde_json::json!([1, 3]), &serde_json::json!([4, 5]), &serde_json::json!([6, 7])]
+    );
+
+    // Stopped in the middle of the second.
+    let stopped = annulus(&place, &["train", "FILE", "schedule.stop=4"], &SMALL);
+    assert!(stopped.ended(0).stderr.contains("stage `middle`, 32 tokens"), "{}", stopped.stderr);
+    let asked = ["evaluation.windows=2", "evaluation.targets=8", "evaluation.lengths=[16, 32]"];
+    let evaluate = |more: &[&str]| annulus(&place, &["evaluate", "run"], &[&asked, more].concat());
+    evaluate(&[]).ended(0);
+    let longer = evaluate(&["evaluation.lengths=[64]"]);
+    assert!(longer.ended(2).stderr.contains("64"), "the model is one of 32: {}", longer.stderr);
+
+    let whole = annulus(&place, &["train", "FILE"], &SMALL);
+    assert!(whole.ended(0).stderr.contains("stage `long`, 64 tokens"), "{}", whole.stderr);
+    let run_folder = place.path("run");
+    let ropes = ["step-3", "step-5", "step-7"].map(|step| rope(&run_folder.join(step)));
+    assert_eq!(ropes, [(16, 1.0), (32, 2.0), (64, 4.0)]);
+    evaluate(&["evaluation.lengths=[16, 64]"]).ended(0);
+    annulus(&place, &["export", "run", "--out", "model"], &[]).ended(0);
+    assert_eq!(rope(&place.path("model")), (64, 4.0));
+
+    let other = [&SMALL[..], &["stages.short.steps=4"]].concat();
+    let other = annulus(&place, &["train", "FILE"], &other);
+    assert!(other.ended(4).stderr.contains("`stages.short.steps`"), "{}", other.stderr);
+}
