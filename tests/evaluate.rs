@@ -86,7 +86,8 @@ fn needles_are_learned_and_the_map_is_the_same_from_one_rank() {
     let place = Place::new(ANNULUS);
     let file = root().join("experiments/needle.yaml");
     let file = file.to_str().expect("a path");
-    let small = ["output=run", "data.tokens=128", "mesh.sequence=2", "every.evaluate=0"];
+    let stages = "stages={ only: { tokens: 128, steps: 150 } }";
+    let small = ["output=run", stages, "mesh.sequence=2", "every.evaluate=0"];
     run(ANNULUS, &place.path(""), &[&["train", file], &small[..]].concat()).ended(0);
     let asked = ["evaluation.lengths=[128, 200]", "evaluation.samples=6", "evaluation.depths=4"];
     let four = ["run", "--out", "four", "mesh.sequence=4"];

@@ -84,7 +84,7 @@ fn what_is_no_trace_is_said() {
         (3, "not a trace that this program wrote", &["trace", "other.json"]),
         (2, "`seed` replaces a value", &["trace", "other.json", "seed=2"]),
         (2, "there is no layer 2", &["trace", "experiment.yaml", "--layer", "2"]),
-        (2, "step 21, beyond the 20", &["check", "experiment.yaml", "trace.steps=[21]"]),
+        (2, "step 21, beyond the last, 20", &["check", "experiment.yaml", "trace.steps=[21]"]),
     ] {
         let ran = run(ANNULUS, &place.path(""), arguments);
         ran.ended(code);
