@@ -81,4 +81,11 @@ fn a_run_of_three_stages_is_planned_trained_asked_and_exported() {
     let other = [&SMALL[..], &["stages.short.steps=4"]].concat();
     let other = annulus(&place, &["train", "FILE"], &other);
     assert!(other.ended(4).stderr.contains("`stages.short.steps`"), "{}", other.stderr);
+
+    // The newest is damaged: the one before it is of another stage, whose model is shorter.
+    fs::write(run_folder.join("step-7/config.json"), "{}").expect("it can be written");
+    let refused = evaluate(&["evaluation.lengths=[64]"]);
+    assert!(refused.ended(2).stderr.contains("longer than the 32"), "{}", refused.stderr);
+    let other = evaluate(&["stages.short.steps=6"]);
+    assert!(other.ended(4).stderr.contains("`stages.short.steps`"), "{}", other.stderr);
 }

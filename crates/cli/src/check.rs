@@ -14,14 +14,13 @@ use crate::{hub, print};
 
 pub(crate) fn check(arguments: &Reading) -> Done {
     let checked = on_its_device(&arguments.file).and_then(|(experiment, vocabulary)| {
-        for part in experiment.parts() {
-            Plan::new(part, vocabulary)?;
-        }
         data_is_there(&experiment)?;
-        Ok(experiment)
+        let name = experiment.name.clone();
+        Plan::all(experiment, vocabulary)?;
+        Ok(name)
     });
     if !arguments.json {
-        print::line(&format!("{}: ok", checked?.name));
+        print::line(&format!("{}: ok", checked?));
         return Ok(0);
     }
     let (code, problems) = match checked {
@@ -68,9 +67,17 @@ pub(crate) fn stages(file: &File) -> Result<Vec<Plan>, Failure> {
 /// The same of the stage that a run's last checkpoint is of.
 pub(crate) fn reached(file: &File, run: &Path) -> Result<Plan, Failure> {
     let (experiment, vocabulary) = on_its_device(file)?;
-    let step = annulus_train::last_saved(run).unwrap_or_default();
-    let part = experiment.part_at(step);
-    Ok(annulus_train::plan(part, vocabulary, crate::train::cores())?)
+    let plans = annulus_train::plans(experiment, vocabulary, crate::train::cores())?;
+    // Reads every checkpoint whole: only where it matters.
+    let step = if plans.len() > 1 { annulus_train::last_saved(run)? } else { None };
+    Ok(stage_of(plans, step.unwrap_or(u64::MAX)))
+}
+
+/// Of all stages the one whose weights a run has after `step` steps.
+pub(crate) fn stage_of(mut plans: Vec<Plan>, step: u64) -> Plan {
+    let ends = |plan: &Plan| plan.experiment.part().steps.end;
+    let ended = plans.iter().take_while(|plan| ends(plan) < step).count();
+    plans.swap_remove(ended.min(plans.len() - 1))
 }
 
 fn on_its_device(file: &File) -> Result<(Experiment, Option<usize>), Failure> {

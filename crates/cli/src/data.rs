@@ -34,7 +34,7 @@ pub(crate) fn show(arguments: &Show) -> Done {
 fn experiment(arguments: &Show) -> Result<(), Failure> {
     let Show { file, replacements, tokens, .. } = arguments;
     let file = File { file: file.clone(), replacements: replacements.clone() };
-    let plan: Plan = check::read(&file)?;
+    let plan: Plan = check::stages(&file)?.swap_remove(0);
     let mut bar = Bar::new("reading");
     let data = open_data(&plan, &mut |done, total| bar.show(done, total))?;
     bar.finish();

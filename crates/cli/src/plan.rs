@@ -20,8 +20,12 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
     };
     let cluster = Cluster::load(cluster)?;
     let (experiment, vocabulary) = check::experiment(&file)?;
-    let experiment = experiment.part_at(u64::MAX);
-    on_cluster(arguments, &experiment, vocabulary, &cluster)
+    let parts = experiment.parts().into_iter();
+    let longest = parts.max_by_key(|part| part.data.tokens).unwrap_or(experiment);
+    if let Some(stage) = longest.stage() {
+        print::say(&format!("stage `{}`, the longest: strategies are chosen for it", stage.name));
+    }
+    on_cluster(arguments, &longest, vocabulary, &cluster)
 }
 
 /// A plan; of several stages all, each under its name.

@@ -1,6 +1,6 @@
 //! `annulus prove`: the schedules of an experiment, checked before anything runs.
 
-use annulus_experiment::Proving;
+use annulus_experiment::{Plan, Proving};
 
 use crate::arguments::Reading;
 use crate::failure::EXPECT;
@@ -9,7 +9,12 @@ use crate::{Done, check, print};
 pub(crate) fn run(arguments: &Reading) -> Done {
     let (experiment, vocabulary) = check::experiment(&arguments.file)?;
     let mut holds = true;
-    for part in experiment.parts() {
+    let parts = if experiment.stages.is_empty() {
+        vec![experiment]
+    } else {
+        Plan::all(experiment, vocabulary)?.into_iter().map(|plan| plan.experiment).collect()
+    };
+    for part in parts {
         let proving = Proving::of(part, vocabulary)?;
         let shown = if arguments.json { proving.to_json().to_string() } else { proving.to_text() };
         print::line(&shown);

@@ -69,7 +69,8 @@ fn beside(
         print::say(&format!("nothing planned is shown: there is no `{}`", file.display()));
         return Ok(None);
     }
-    let plan = check::read(&File { file, replacements: Vec::new() })?;
+    let plans = check::stages(&File { file, replacements: Vec::new() })?;
+    let plan = check::stage_of(plans, step_of(path).unwrap_or(u64::MAX));
     let timeline = planned(arguments, &plan)?;
     if (&timeline.title, timeline.ranks.len()) == (&trace.title, trace.ranks.len()) {
         return Ok(Some(timeline));
@@ -111,9 +112,7 @@ fn latest(folder: &Path) -> Result<PathBuf, Failure> {
     };
     let mut steps = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
-        let name = entry.map_err(unreadable)?.file_name();
-        let step = name.to_str().and_then(|name| name.strip_prefix("trace-"));
-        steps.extend(step.and_then(|step| step.strip_suffix(".json")?.parse::<u64>().ok()));
+        steps.extend(step_of(&entry.map_err(unreadable)?.path()));
     }
     steps.sort_unstable();
     let Some((last, others)) = steps.split_last() else {
@@ -126,6 +125,12 @@ fn latest(folder: &Path) -> Result<PathBuf, Failure> {
         print::say(&format!("the last of {} traces; name a file to see another", steps.len()));
     }
     Ok(folder.join(format!("trace-{last}.json")))
+}
+
+/// The step of a `trace-STEP.json`.
+fn step_of(path: &Path) -> Option<u64> {
+    let step = path.file_name()?.to_str()?.strip_prefix("trace-")?;
+    step.strip_suffix(".json")?.parse().ok()
 }
 
 fn read(path: &Path) -> Result<Trace, Failure> {

@@ -29,11 +29,13 @@ pub(crate) fn run(arguments: &Train) -> Done {
     let given = Given { stop, console: Box::new(Console::new()), ..Given::new(yaml, cores()) };
     let outcome = annulus_train::run_stages(&plans, given)?;
     summary(&outcome);
-    let reached = plans.iter().find(|plan| outcome.step <= plan.experiment.part().steps.end);
-    memory(reached.unwrap_or(first), &outcome);
+    let expect = expect.clone();
+    memory(&check::stage_of(plans, outcome.step), &outcome);
     match outcome.ending {
         Ending::Preempted => Ok(PREEMPTED),
-        Ending::Finished | Ending::AlreadyFinished if arguments.check => expected(expect, &outcome),
+        Ending::Finished | Ending::AlreadyFinished if arguments.check => {
+            expected(&expect, &outcome)
+        }
         Ending::Finished | Ending::AlreadyFinished => Ok(0),
     }
 }

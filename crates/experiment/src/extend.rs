@@ -173,7 +173,7 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
             "sequences of {tokens} tokens are longer than the {} of `extend`",
             extension.tokens
         );
-        let hint = format!("at most {} in `data.tokens`, or more here", extension.tokens);
+        let hint = format!("sequences of at most {}, or more here", extension.tokens);
         problems.push(places.problem("extend.tokens", message).hint(hint));
     }
     problems

@@ -130,8 +130,8 @@ impl Plan {
     ///
     /// Reads the model's config.json where `model.path` is given, and the cluster's file where a
     /// strategy is chosen for one; allocates nothing of the model's size. Where a strategy is chosen
-    /// for this machine, its typical rates decide: [`Plan::measured`] takes others. Of several stages it is the last that is planned:
-    /// [`Experiment::parts`] has all.
+    /// for this machine, its typical rates decide: [`Plan::measured`] takes others. Of several stages it gives the last:
+    /// [`Plan::all`] has all.
     pub fn new(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan, Problems> {
         Plan::measured(experiment, vocabulary, |ranks| Cluster::threads(ranks, machine::cores()))
     }
@@ -143,7 +143,11 @@ impl Plan {
         vocabulary: Option<usize>,
         measure: impl FnOnce(usize) -> Cluster,
     ) -> Result<Plan, Problems> {
-        let experiment = experiment.of_model()?.part_at(u64::MAX);
+        if !experiment.stages.is_empty() {
+            let mut plans = Plan::all_measured(experiment, vocabulary, measure)?;
+            return Ok(plans.swap_remove(plans.len() - 1));
+        }
+        let experiment = experiment.of_model()?;
         if !experiment.attention.is_open() {
             return Plan::of(experiment, vocabulary);
         }

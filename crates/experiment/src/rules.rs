@@ -18,10 +18,18 @@ pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
         return alone(experiment);
     }
     let mut problems = stages::rules(experiment);
-    for problem in experiment.parts().iter().flat_map(alone) {
-        // What is wrong with what stages share is said once.
-        if !problems.contains(&problem) {
-            problems.push(problem);
+    let of_each: Vec<Vec<Problem>> = experiment.parts().iter().map(alone).collect();
+    for (stage, own) in experiment.stages.iter().zip(&of_each) {
+        for problem in own {
+            // What is wrong with what stages share is said once.
+            let shared = of_each.iter().all(|other| other.contains(problem));
+            let mut problem = problem.clone();
+            if !shared {
+                problem.message = format!("{}, in stage `{}`", problem.message, stage.name);
+            }
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
         }
     }
     problems
@@ -159,7 +167,7 @@ fn batches(experiment: &Experiment) -> Vec<Problem> {
     if !batch.is_multiple_of(replicas) {
         let message = format!("a batch of {batch} cannot be dealt to {replicas} replicas");
         let hint = format!(
-            "set `data.batch` to a multiple of {replicas}, such as {}",
+            "set `batch` to a multiple of {replicas}, such as {}",
             batch.div_ceil(replicas) * replicas
         );
         return vec![places.problem("data.batch", message).hint(hint)];

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::experiment::words;
 use crate::source::{Places, printable};
 use crate::values::Values;
-use crate::{Experiment, Extension, Problem, extend};
+use crate::{Cluster, Experiment, Extension, Plan, Problem, Problems, extend, machine};
 
 /// One of `stages:`; what it does not say is as in the one before, and in the first as in the file.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +72,8 @@ pub(crate) fn read(values: &Values, places: &Places) -> Option<Vec<Stage>> {
     names.iter().map(|name| stage(values, places, name)).collect()
 }
 
+/// Tokens of a whole run: keeps what is counted within 64 bits.
+const MOST_READ: u64 = 1 << 60;
 /// The key.
 pub(crate) const SECTION: &str = "stages";
 
@@ -175,7 +177,7 @@ impl Experiment {
         let done = ended.end - ended.start;
         let then = per_step(last.data.batch, last.data.tokens);
         let now = per_step(batch.unwrap_or(last.data.batch), *tokens);
-        let read = (first + done).saturating_mul(then);
+        let read = first.saturating_add(done).saturating_mul(then);
         let anew = |what: Reset, otherwise: u64| {
             if reset.contains(&what) { ended.end } else { otherwise }
         };
@@ -195,6 +197,42 @@ impl Experiment {
         let first = (0..=number).rev().find(|&number| begins(number)).unwrap_or_default();
         let next = (number + 1..self.stages.len()).find(|&number| begins(number));
         total(&self.stages[first..next.unwrap_or(self.stages.len())])
+    }
+}
+
+impl Plan {
+    /// The plans of all stages of `experiment`, as [`Plan::new`] makes them; of one without stages its own. A strategy that is left
+    /// open is chosen for the longest sequences, and the same in all.
+    ///
+    /// # Errors
+    /// What is wrong with any of them.
+    pub fn all(experiment: Experiment, vocabulary: Option<usize>) -> Result<Vec<Plan>, Problems> {
+        let typical = |ranks| Cluster::threads(ranks, machine::cores());
+        Plan::all_measured(experiment, vocabulary, typical)
+    }
+
+    /// The same, where `measure` says what this machine achieves, as for [`Plan::measured`].
+    ///
+    /// # Errors
+    /// What is wrong with any of them.
+    pub fn all_measured(
+        experiment: Experiment,
+        vocabulary: Option<usize>,
+        measure: impl FnOnce(usize) -> Cluster,
+    ) -> Result<Vec<Plan>, Problems> {
+        if experiment.stages.is_empty() {
+            return Ok(vec![Plan::measured(experiment, vocabulary, measure)?]);
+        }
+        let mut experiment = experiment.of_model()?;
+        let longest = experiment.parts().into_iter().max_by_key(|part| part.data.tokens);
+        let mut choice = None;
+        if let Some(longest) = longest.filter(|longest| longest.attention.is_open()) {
+            let chosen = Plan::measured(longest, vocabulary, measure)?;
+            experiment.attention = chosen.experiment.attention;
+            choice = chosen.choice;
+        }
+        let plan = |part| Ok(Plan { choice: choice.clone(), ..Plan::of(part, vocabulary)? });
+        experiment.parts().into_iter().map(plan).collect()
     }
 }
 
@@ -229,6 +267,15 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
                 format!("`{key}` is given beside `{SECTION}`, each of which says its own");
             problems.push(places.problem(key, message).hint("drop one of them"));
         }
+    }
+    let read = experiment.parts().last().map_or(0, |part| {
+        let Part { steps, batch, .. } = part.part();
+        let batches = batch.saturating_add(steps.end - steps.start);
+        batches.saturating_mul((part.data.batch as u64).saturating_mul(part.data.tokens as u64))
+    });
+    if read > MOST_READ {
+        let message = format!("`{SECTION}` read more than {MOST_READ} tokens");
+        problems.push(places.problem(SECTION, message).hint("fewer `steps`"));
     }
     for (number, Stage { name, reset, .. }) in stages.iter().enumerate() {
         let plain = |letter: char| letter.is_alphanumeric() || "-_".contains(letter);

@@ -11,6 +11,7 @@ use annulus_sequence::Strategy;
 use self::lines::Lines;
 use crate::attention::AUTOMATIC;
 use crate::sliding::listed;
+use crate::stages::SECTION;
 use crate::{Dealt, Experiment, ModelSource, Pack, return_word};
 
 /// A key's path and its value as one writes it.
@@ -72,7 +73,9 @@ impl Experiment {
             })
         };
         let lines = self.lines().into_iter().map(|(path, value)| (path.join("."), value));
-        lines.filter(|(key, _)| !free(key)).collect()
+        let order = list(self.stages.iter().map(|stage| stage.name.clone()));
+        let order = Some((String::from(SECTION), order)).filter(|_| !self.stages.is_empty());
+        order.into_iter().chain(lines.filter(|(key, _)| !free(key))).collect()
     }
 
     /// Every key and its value, in the order of the documentation.

@@ -111,6 +111,14 @@ fn packed(plan: &Plan, cache: &Arc<Cache>) -> Result<Data> {
         }
         _ => data.evaluate as u64,
     };
+    if data.evaluate > 0 && held_out == 0 {
+        let message = format!(
+            "all documents that are held out are longer than sequences of {} tokens",
+            data.tokens
+        );
+        let hint = Some("set `data.longer: cut`, or more of `data.evaluate`, or 0".into());
+        return Err(TrainError::Configuration { message, hint });
+    }
     let part = |window, batch| {
         Packed::new(packing.clone(), window, held_out, batch, *seed).map(Arc::new).map_err(in_file)
     };

@@ -26,9 +26,8 @@ pub(crate) fn differences(plan: &Plan, saved: &str) -> Result<Vec<String>> {
 /// The keys in which the model of `plan` differs from that of a checkpoint.
 pub(crate) fn of_model(plan: &Plan, saved: &str) -> Result<Vec<String>> {
     let mut differing = differences(plan, saved)?;
-    let sections = ["`model.", "`extend.", "`lora."];
-    let of_stage = |text: &str| text.starts_with("`stages.") && text.contains(".extend.");
-    differing
-        .retain(|text| of_stage(text) || sections.iter().any(|section| text.starts_with(section)));
+    // Which stage weights are of says how they are stretched.
+    let sections = ["`model.", "`extend.", "`lora.", "`stages"];
+    differing.retain(|text| sections.iter().any(|section| text.starts_with(section)));
     Ok(differing)
 }

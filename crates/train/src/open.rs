@@ -7,54 +7,37 @@ use candle_core::DType;
 use crate::rates::Sample;
 use crate::{Result, device};
 
-/// The plan of `experiment` on a machine with so many cores. With `strategy: auto`, and unless it has
+/// The plan of `experiment` on a machine with so many cores; of several stages the last's. With `strategy: auto`, and unless it has
 /// been chosen before or a cluster is described, the machine is measured: a fraction of a second.
 ///
 /// # Errors
 /// What is wrong with the experiment, or a device that cannot be used.
 pub fn plan(experiment: Experiment, vocabulary: Option<usize>, cores: usize) -> Result<Plan> {
+    let mut plans = plans(experiment, vocabulary, cores)?;
+    Ok(plans.swap_remove(plans.len() - 1))
+}
+
+/// The plans of all its stages.
+///
+/// # Errors
+/// As those of [`plan`].
+pub fn plans(experiment: Experiment, vocabulary: Option<usize>, cores: usize) -> Result<Vec<Plan>> {
     let experiment = experiment.of_model()?;
     if !experiment.attention.is_open() {
-        return Ok(Plan::new(experiment, vocabulary)?);
+        return Ok(Plan::all(experiment, vocabulary)?);
     }
     if let Some(attention) = earlier(&experiment) {
-        return Ok(Plan::new(Experiment { attention, ..experiment }, vocabulary)?);
+        return Ok(Plan::all(Experiment { attention, ..experiment }, vocabulary)?);
     }
     let sample = sample(&experiment, cores)?;
     let mut failed = None;
-    let plan = Plan::measured(experiment, vocabulary, |ranks| {
+    let plans = Plan::all_measured(experiment, vocabulary, |ranks| {
         sample.measure(ranks).unwrap_or_else(|error| {
             failed = Some(error);
             Cluster::threads(ranks, cores)
         })
     })?;
-    failed.map_or(Ok(plan), Err)
-}
-
-/// The plans of all stages of `experiment`, as [`plan`] makes them; of one without stages its own. A strategy that is left open is
-/// chosen for the longest sequences.
-///
-/// # Errors
-/// As those of [`plan`].
-pub fn plans(experiment: Experiment, vocabulary: Option<usize>, cores: usize) -> Result<Vec<Plan>> {
-    let mut experiment = experiment.of_model()?;
-    if experiment.stages.is_empty() {
-        return Ok(vec![plan(experiment, vocabulary, cores)?]);
-    }
-    let mut choice = None;
-    if experiment.attention.is_open() {
-        let longest = experiment.parts().into_iter().max_by_key(|part| part.data.tokens);
-        let chosen = plan(longest.unwrap_or(experiment.clone()), vocabulary, cores)?;
-        experiment.attention = chosen.experiment.attention;
-        choice = chosen.choice;
-    }
-    let mut plans = Vec::new();
-    for part in experiment.parts() {
-        let mut plan = Plan::new(part, vocabulary)?;
-        plan.choice.clone_from(&choice);
-        plans.push(plan);
-    }
-    Ok(plans)
+    failed.map_or(Ok(plans), Err)
 }
 
 /// What this machine achieves with the ranks of a plan, measured: a fraction of a second.
@@ -88,7 +71,7 @@ fn earlier(experiment: &Experiment) -> Option<Attention> {
     let same_ranks = (then.data, then.sequence, &then.weights)
         == (now.data, now.sequence, &now.weights)
         && then.cluster == now.cluster;
-    let same = || differences(&before, experiment.written()).is_empty();
+    let same = || differences(&before, experiment).is_empty();
     let settled = same_ranks && !before.attention.is_open() && same();
     let Attention { strategy, layout, backward, sliding, .. } = before.attention;
     settled.then(|| Attention {

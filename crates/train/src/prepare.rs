@@ -69,12 +69,12 @@ pub(crate) fn interruptible<T: Send + 'static>(
     }
 }
 
-/// Finds the checkpoint to go on from, if there is one, and opens data and weights. `stages` is the fingerprint of the data of all
-/// stages, where there are several.
+/// Finds the checkpoint to go on from, if there is one, and opens data and weights, and first the data of all `stages`, if it is one
+/// of several.
 pub(crate) fn prepare(
     plan: &Plan,
     setup: &Setup,
-    stages: Option<String>,
+    stages: &[Plan],
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Prepared> {
     let output = &plan.experiment.output;
@@ -88,9 +88,10 @@ pub(crate) fn prepare(
             return Ok(Prepared { found: Some(found.clone()), warnings, work: None });
         }
     }
+    let of_all = fingerprint_of(stages, progress)?;
     let data = examined(plan, progress)?;
     warnings.extend(data.notes.iter().cloned());
-    let fingerprint = stages.unwrap_or_else(|| data.train.fingerprint());
+    let fingerprint = of_all.unwrap_or_else(|| data.train.fingerprint());
     let start = match &found {
         Some(found) => {
             let (saved, now) = (&found.state.data, &fingerprint);
@@ -107,8 +108,17 @@ pub(crate) fn prepare(
     Ok(Prepared { found, warnings, work: Some(Work { data, fingerprint, start }) })
 }
 
+/// Of the data of several stages together; each is held to its data and to the machine.
+fn fingerprint_of(stages: &[Plan], progress: &mut dyn FnMut(u64, u64)) -> Result<Option<String>> {
+    let mut hasher = blake3::Hasher::new();
+    for plan in stages {
+        hasher.update(examined(plan, progress)?.train.fingerprint().as_bytes());
+    }
+    Ok((!stages.is_empty()).then(|| hasher.finalize().to_hex().to_string()))
+}
+
 /// The data of `plan`, which fits into the machine, and to which its data fits.
-pub(crate) fn examined(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
+fn examined(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
     machine::check_memory(plan)?;
     let data = open_data(plan, progress)?;
     check_batches(plan, &data)?;
@@ -154,11 +164,15 @@ fn check_base(found: &Found, base: Option<&Path>) -> Result<()> {
 fn check_batches(plan: &Plan, data: &Data) -> Result<()> {
     let part = plan.experiment.part();
     let steps = plan.experiment.last_step().saturating_sub(part.steps.start);
+    let (first, wanted) = (part.steps.start, part.batch + steps);
     let ready_made = plan.experiment.data.format == Format::Batches;
-    match data.train.batches().filter(|_| ready_made) {
-        Some(batches) if batches < part.batch + steps => Err(TrainError::Configuration {
-            message: format!("{} steps, but the data has {batches} batches", part.batch + steps),
-            hint: Some(format!("set `schedule.stop` to {batches} or less")),
+    match data.train.batches().filter(|_| ready_made && steps > 0) {
+        Some(batches) if batches < wanted => Err(TrainError::Configuration {
+            message: format!("{wanted} steps, but the data has {batches} batches"),
+            hint: Some(format!(
+                "set `schedule.stop` to {} or less",
+                first + batches.saturating_sub(part.batch)
+            )),
         }),
         _ => Ok(()),
     }

@@ -96,11 +96,11 @@ pub struct Outcome {
 
 /// Trains `plan` to its end, from where its folder says it is.
 pub fn run(plan: &Plan, given: Given) -> Result<Outcome> {
-    run_part(plan, given, None)
+    run_part(plan, given, &[])
 }
 
-/// The same of one of several stages, whose data have this fingerprint together.
-pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: Option<String>) -> Result<Outcome> {
+/// The same of one of several `stages`.
+pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<Outcome> {
     let setup = Arc::new(match given.processor.take() {
         Some(processor) => Setup { processor: Some(processor), ..Setup::new(plan, given.cores) },
         None => Setup::on_its_device(plan, given.cores)?,
@@ -110,9 +110,9 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: Option<String>) ->
     }
     let folder = RunFolder::open(&plan.experiment.output)?;
     let mut outcome = Outcome::at(&folder)?;
-    let (its_plan, its_setup) = (plan.clone(), setup.clone());
+    let (its_plan, its_setup, stages) = (plan.clone(), setup.clone(), stages.to_vec());
     let work =
-        move |progress: &mut dyn FnMut(u64, u64)| prepare(&its_plan, &its_setup, stages, progress);
+        move |progress: &mut dyn FnMut(u64, u64)| prepare(&its_plan, &its_setup, &stages, progress);
     let Some(prepared) = interruptible(&given.stop, given.console.as_mut(), work)? else {
         return Ok(outcome);
     };

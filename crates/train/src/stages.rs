@@ -1,13 +1,13 @@
 //! A run of several stages: one run after another in the same folder, each going on from the checkpoint that the one before ended
 //! with.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annulus_experiment::Plan;
 
 use crate::checkpoint::newest;
-use crate::prepare::{examined, interruptible};
 use crate::run::run_part;
 use crate::sink::{Notice, Sink, Value};
 use crate::{Ending, Given, Outcome, Result, TrainError, run};
@@ -23,14 +23,11 @@ pub fn run_stages(plans: &[Plan], given: Given) -> Result<Outcome> {
 }
 
 fn several(plans: &[Plan], given: Given) -> Result<Outcome> {
-    let Given { yaml, stop, mut console, cores, wrap, processor } = given;
-    let all = plans.to_vec();
-    let work = move |progress: &mut dyn FnMut(u64, u64)| data_of_all(&all, progress);
-    // Stopped meanwhile, there is none, and the first run says so.
-    let fingerprint = interruptible(&stop, console.as_mut(), work)?;
-    let console = Arc::new(Mutex::new(console));
+    let Given { yaml, stop, console, cores, wrap, processor } = given;
+    let console = Arc::new(Mutex::new(Said { console, warnings: BTreeSet::new() }));
     let mut whole: Option<Outcome> = None;
-    for plan in open(plans)? {
+    let mut open = open(plans)?.iter().peekable();
+    while let Some(plan) = open.next() {
         let given = Given {
             yaml: yaml.clone(),
             stop: stop.clone(),
@@ -39,13 +36,18 @@ fn several(plans: &[Plan], given: Given) -> Result<Outcome> {
             wrap: wrap.clone(),
             processor: processor.clone(),
         };
-        let outcome = run_part(plan, given, fingerprint.clone())?;
-        let ended = outcome.ending == Ending::Preempted || stop.load(Ordering::Relaxed);
+        let mut outcome = run_part(plan, given, plans)?;
+        let is_cut = plan.experiment.last_step() < plan.experiment.part().steps.end;
+        // A stage that is over does not end a run that was asked to stop meanwhile.
+        if stop.load(Ordering::Relaxed) && !is_cut && open.peek().is_some() {
+            outcome.ending = Ending::Preempted;
+        }
+        let ending = outcome.ending;
         whole = Some(match whole {
             None => outcome,
             Some(before) => before.followed_by(outcome),
         });
-        if ended || plan.experiment.last_step() < plan.experiment.part().steps.end {
+        if ending == Ending::Preempted || is_cut {
             break;
         }
     }
@@ -60,15 +62,6 @@ fn open(plans: &[Plan]) -> Result<&[Plan]> {
     let finished = found.map_or(0, |found| found.state.step);
     let ended = plans.iter().take_while(|plan| plan.experiment.part().steps.end < finished);
     Ok(&plans[ended.count().min(plans.len() - 1)..])
-}
-
-/// Opens the data of every stage; gives their fingerprint together.
-fn data_of_all(plans: &[Plan], progress: &mut dyn FnMut(u64, u64)) -> Result<String> {
-    let mut hasher = blake3::Hasher::new();
-    for plan in plans {
-        hasher.update(examined(plan, progress)?.train.fingerprint().as_bytes());
-    }
-    Ok(hasher.finalize().to_hex().to_string())
 }
 
 impl Outcome {
@@ -89,21 +82,41 @@ impl Outcome {
                 warnings.push(warning);
             }
         }
-        Outcome { ending, resumed_from, losses, warnings, ..after }
+        let step = after.step.max(self.step);
+        let checkpoint = after.checkpoint.or(self.checkpoint);
+        Outcome { ending, step, resumed_from, losses, checkpoint, warnings, ..after }
     }
 }
 
-/// One console for all stages.
-struct Shared(Arc<Mutex<Box<dyn Sink + Send>>>);
+/// One console for all stages, which says no warning twice.
+struct Said {
+    console: Box<dyn Sink + Send>,
+    warnings: BTreeSet<String>,
+}
+
+struct Shared(Arc<Mutex<Said>>);
+
+impl Shared {
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Sink for Shared {
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).record(step, values)
+        self.said().console.record(step, values)
     }
     fn notice(&mut self, notice: &Notice<'_>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).notice(notice);
+        let mut said = self.said();
+        let is_new = match notice {
+            Notice::Warning(text) => said.warnings.insert((*text).to_owned()),
+            _ => true,
+        };
+        if is_new {
+            said.console.notice(notice);
+        }
     }
     fn flush(&mut self) -> std::io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
+        self.said().console.flush()
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use annulus_experiment::{Plan, WeightsFrom};
 use annulus_model::Weights;
 
-use crate::checkpoint::{newest, steps, weights};
+use crate::checkpoint::{newest, weights};
 use crate::initial::{base_of, initial_weights, pretrained};
 use crate::{Result, Setup, TrainError, identity};
 
@@ -22,9 +22,12 @@ pub struct Trained {
     pub warnings: Vec<String>,
 }
 
-/// The step of the last checkpoint in `run`, whole or not; none: there is none.
-pub fn last_saved(run: &Path) -> Option<u64> {
-    steps(run).ok()?.last().copied()
+/// The step of the newest whole checkpoint in `run`; none: there is none.
+///
+/// # Errors
+/// When there are some and none is whole.
+pub fn last_saved(run: &Path) -> Result<Option<u64>> {
+    Ok(newest(run)?.0.map(|found| found.state.step))
 }
 
 impl Trained {

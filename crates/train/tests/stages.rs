@@ -5,9 +5,13 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use annulus_experiment::{Override, Plan, parse};
-use annulus_train::{Checkpoint, Ending, Given, Outcome, TrainError, plans, run_stages};
+use annulus_train::{
+    Checkpoint, Ending, Given, Notice, Outcome, Sink, TrainError, Value, plans, run_stages,
+};
 use common::{Place, losses, number, state};
 
 /// The tiny experiment, whose length and steps its stages say.
@@ -186,4 +190,66 @@ fn a_later_stage_that_cannot_be_is_refused_before_the_first_step() {
     let error = trained(&plans).unwrap_err().to_string();
     assert!(error.contains("4001"), "{error}");
     assert!(!place.path("run").join("metrics.jsonl").exists());
+}
+
+#[test]
+fn stages_in_another_order_are_other_stages() {
+    let place = Place::new();
+    let [a, b, c] = [
+        "a: { tokens: 48, steps: 3 }",
+        "b: { tokens: 48, steps: 3, learning_rate: 1e-3, reset: [] }",
+        "c: { tokens: 48, steps: 3, learning_rate: 1e-4, reset: [] }",
+    ];
+    let stages = |list: [&str; 3]| format!("{{ {} }}", list.join(", "));
+    let stop = [("schedule.stop", "2")];
+    trained(&staged(&place, "run", &stages([a, b, c]), &stop)).unwrap();
+    let error = trained(&staged(&place, "run", &stages([a, c, b]), &[])).unwrap_err().to_string();
+    assert!(error.contains("`stages` was `[a, b, c]` and is `[a, c, b]`"), "{error}");
+}
+
+/// Asks to stop as soon as the first checkpoint is there.
+struct Stopping(Arc<AtomicBool>);
+
+impl Sink for Stopping {
+    fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn notice(&mut self, notice: &Notice<'_>) {
+        if let Notice::Saved { .. } = notice {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_stopped_between_stages_is_not_finished() {
+    let place = Place::new();
+    let plans = staged(&place, "run", LONGER, &[("model.max_position_embeddings", "48")]);
+    let given = Given::new(STAGED, 4);
+    let console = Box::new(Stopping(given.stop.clone()));
+    let stopped = run_stages(&plans, Given { console, ..given }).unwrap();
+    assert_eq!((stopped.ending, stopped.step), (Ending::Preempted, 8));
+    assert!(stopped.checkpoint.unwrap().ends_with("step-8"));
+    let rest = trained(&plans).unwrap();
+    assert_eq!((rest.ending, rest.resumed_from, rest.step), (Ending::Finished, Some(8), 17));
+}
+
+#[test]
+fn what_is_finished_does_not_ask_for_its_data() {
+    let place = Place::new();
+    let plans = staged(&place, "run", LONGER, &[("model.max_position_embeddings", "48")]);
+    trained(&plans).unwrap();
+    fs::remove_file(place.path("text.txt")).unwrap();
+    assert_eq!(trained(&plans).unwrap().ending, Ending::AlreadyFinished);
+}
+
+#[test]
+fn what_is_left_open_is_chosen_once_for_all_stages() {
+    let place = Place::new();
+    let stages = "{ a: { tokens: 512, steps: 1 }, b: { tokens: 8, steps: 1, reset: [] } }";
+    let open = [("attention.strategy", "auto"), ("mesh.sequence", "4"), ("data.evaluate", "0")];
+    let plans = staged(&place, "run", stages, &open);
+    assert_eq!(plans[0].kinds[0].strategy, plans[1].kinds[0].strategy);
+    assert!(plans.iter().all(|plan| plan.choice.is_some()));
+    assert_eq!(trained(&plans).unwrap().step, 2);
 }

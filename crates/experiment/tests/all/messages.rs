@@ -391,6 +391,10 @@ fn wrong_stages() {
             changed("optimizer:", "mesh: { sequence: 2 }\noptimizer:"),
         ),
         ("lengths in a list", list.expect("stages are there")),
+        (
+            "more than can be counted",
+            changed("tokens: 64, steps: 10", "tokens: 1G, batch: 64, steps: 1000000000"),
+        ),
         ("no stage at all", changed("stages:", "stages: {}\nother:")),
     ];
     insta::assert_snapshot!(answers(&cases, |text| read(text)));

@@ -30,7 +30,7 @@ pub(super) fn card(checkpoint: &Checkpoint, weights: &Weights) -> String {
          model = AutoModelForCausalLM.from_pretrained(\"FOLDER\")\n```\n\n\
          ## How it was made\n\n`annulus train` of this experiment, all defaults written out:\n\n",
     );
-    fenced(&mut text, "yaml", &checkpoint.experiment.to_yaml());
+    fenced(&mut text, "yaml", &checkpoint.experiment.written().to_yaml());
     if let Some(manifest) = &checkpoint.manifest {
         text.push_str("\n## Manifest\n\nHashes are BLAKE3, times seconds since 1970.\n\n");
         fenced(&mut text, "json", &manifest.text());
@@ -50,7 +50,13 @@ fn front(checkpoint: &Checkpoint) -> String {
 
 fn lead(checkpoint: &Checkpoint) -> String {
     let (experiment, shape) = (&checkpoint.experiment, &checkpoint.shape);
-    let (tokens, ranks) = (experiment.data.tokens, experiment.mesh.sequence);
+    let ranks = experiment.mesh.sequence;
+    let lengths = experiment.staged.as_ref().map_or_else(
+        || vec![experiment.data.tokens],
+        |staged| staged.whole.stages[..=staged.number].iter().map(|stage| stage.tokens).collect(),
+    );
+    let lengths: Vec<String> = lengths.iter().map(usize::to_string).collect();
+    let tokens = lengths.join(", then ");
     let family = shape.model_type.word();
     let split = match ranks {
         1 => "on one rank".to_owned(),
