@@ -12,7 +12,7 @@
 //! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made; what the
 //!            wire narrows of the own queries (2 a) and keys and values (2 k)
 //! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
-//!            whom, one worker's scratch
+//!            whom, one worker's scratch; f32 of others' queries' gradients, as many as the proof finds
 //! data       ids and targets of the whole batch, and of the own part
 //! ```
 //!
@@ -23,7 +23,7 @@
 mod counts;
 mod workspace;
 
-use annulus_sequence::{Alive, Part, Pass, Positions, Proof, Schedule};
+use annulus_sequence::{Alive, Made, Part, Pass, Positions, Proof, Schedule};
 use counts::Counts;
 use workspace::{Tiles, tiles};
 
@@ -59,8 +59,8 @@ pub(crate) struct Share<'a> {
     narrowed: u64,
     /// The most tiles in a hop, forward and backward.
     tiles: [Tiles; 2],
-    /// Gradients of keys and values that are its, in rows of heads.
-    made: usize,
+    /// Gradients that are its, in rows of heads.
+    made: Made,
     /// Scores that are kept, of one sequence.
     scores: u64,
 }
@@ -145,7 +145,8 @@ impl Share<'_> {
         let (batch, dim) = (self.plan.micro_batch as u64, self.plan.shape.head_dim as u64);
         let Widths { a, k, .. } = self.widths();
         let own = 2 * (a * self.copied(Part::Query) + k * self.copied(Part::KeyValue));
-        product(&[2, batch, self.made as u64, dim, F32]).saturating_add(product(&[self.rows, own]))
+        product(&[2, batch, self.made.gradients as u64, dim, F32])
+            .saturating_add(product(&[self.rows, own]))
     }
 
     /// Bytes of an element of own values that are copied for the way: 0 where they travel as they are.

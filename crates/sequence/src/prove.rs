@@ -35,9 +35,9 @@ pub struct Proof {
     /// leaves, from its post to its wait. The caller's own queries, keys and values are not
     /// counted.
     pub alive: Vec<Alive>,
-    /// The most [`Part::Gradient`] that a rank has made and that is alive anywhere, by rank: what
-    /// it takes where ranks share memory and a buffer that is handed over stays where it is.
-    pub made: Vec<usize>,
+    /// The most that a rank has made and that is alive anywhere, by rank: what it takes where ranks share memory and a buffer that is
+    /// handed over stays where it is.
+    pub made: Vec<Made>,
     /// Hops in which something moves.
     pub hops: usize,
 }
@@ -61,6 +61,15 @@ pub struct Alive {
     pub gradients: usize,
 }
 
+/// Rows of heads that a rank has made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Gradients of keys and values, own and others'.
+    pub gradients: usize,
+    /// Gradients of others' queries.
+    pub query_gradients: usize,
+}
+
 /// No deadlock, every visible pair of every head exactly once, every result home with every part of
 /// it, every buffer freed.
 ///
@@ -75,7 +84,7 @@ pub fn prove(schedule: &Schedule) -> Result<Proof, Flaw> {
         cover: Cover::new(schedule),
         flying: Vec::new(),
         alive: vec![Alive::default(); world],
-        made: vec![0; world],
+        made: vec![Made::default(); world],
     };
     let mut moving = 0;
     for hop in 0..schedule.hops() {
@@ -111,7 +120,7 @@ struct Play<'a> {
     /// What is on its way, in the order in which it was posted.
     flying: Vec<Arrival>,
     alive: Vec<Alive>,
-    made: Vec<usize>,
+    made: Vec<Made>,
 }
 
 impl Play<'_> {
@@ -141,21 +150,19 @@ impl Play<'_> {
 
     fn count(&mut self) {
         let mut alive: Vec<Alive> = self.holders.iter().map(Holder::alive).collect();
-        let mut made = vec![0; alive.len()];
-        for (block, maker) in self.holders.iter().flat_map(Holder::gradients) {
-            made[maker] += block.volume();
+        let mut made = vec![Made::default(); alive.len()];
+        for (block, maker) in self.holders.iter().flat_map(Holder::made) {
+            made[maker].add(block, maker);
         }
         for Arrival { moved: Move { block, from, to, .. }, maker, .. } in &self.flying {
             alive[*to].add(*block);
             if !block.part.is_lent() {
                 alive[*from].add(*block);
             }
-            if block.part == Part::Gradient {
-                made[*maker] += block.volume();
-            }
+            made[*maker].add(*block, *maker);
         }
         self.alive.iter_mut().zip(alive).for_each(|(most, now)| *most = most.or(now));
-        self.made.iter_mut().zip(made).for_each(|(most, now)| *most = now.max(*most));
+        self.made.iter_mut().zip(made).for_each(|(most, now)| *most = most.or(now));
     }
 
     /// All that is visible was computed, all results are whole and at home, and nothing else is
@@ -174,6 +181,24 @@ impl Play<'_> {
             results.iter().try_for_each(|part| holder.check_home(*part))?;
         }
         self.holders.iter().try_for_each(|holder| holder.check_left(results))
+    }
+}
+
+impl Made {
+    fn add(&mut self, block: Block, maker: usize) {
+        match block.part {
+            Part::Gradient => self.gradients += block.volume(),
+            Part::QueryGradient if block.owner != maker => self.query_gradients += block.volume(),
+            _ => {}
+        }
+    }
+
+    /// The more of each.
+    fn or(self, other: Made) -> Made {
+        Made {
+            gradients: self.gradients.max(other.gradients),
+            query_gradients: self.query_gradients.max(other.query_gradients),
+        }
     }
 }
 

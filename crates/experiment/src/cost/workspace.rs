@@ -26,7 +26,9 @@ impl Share<'_> {
         let results = made.saturating_add(seen.saturating_mul(backward.count));
         let packed = seen.saturating_mul(forward.count).saturating_add(key_values);
         let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
-        state.saturating_add(results.max(packed).max(finished)).saturating_add(self.scratch())
+        let others = product(&[batch, self.made.query_gradients as u64, dim, F32]);
+        let attending = state.saturating_add(results.max(packed).max(finished));
+        attending.saturating_add(others).saturating_add(self.scratch())
     }
 
     /// The workspace of forward: nothing where no scores are kept.

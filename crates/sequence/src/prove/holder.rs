@@ -151,10 +151,9 @@ impl<'a> Holder<'a> {
         alive
     }
 
-    /// The gradients of keys and values that are here, and who made them.
-    pub(super) fn gradients(&self) -> impl Iterator<Item = (Block, usize)> {
-        let held = self.held.iter().map(|(block, maker)| (*block, *maker));
-        held.filter(|(block, _)| block.part == Part::Gradient)
+    /// What is here, and who made it.
+    pub(super) fn made(&self) -> impl Iterator<Item = (Block, usize)> {
+        self.held.iter().map(|(block, maker)| (*block, *maker))
     }
 
     /// The own result is here, whole.

@@ -4,8 +4,8 @@ mod anything;
 mod apart;
 
 use annulus_sequence::{
-    Alive, Block, Collective, Extent, Flaw, Heads, Hop, Mask, Move, Part, Positions, Proof, Return,
-    Rule, Schedule, Strategy, prove,
+    Alive, Block, Collective, Extent, Flaw, Heads, Hop, Made, Mask, Move, Part, Positions, Proof,
+    Return, Rule, Schedule, Strategy, prove,
 };
 
 const WORLD: usize = 4;
@@ -58,10 +58,10 @@ fn what_is_proved_of_whole_schedules() {
     };
     let proof = |schedule: &Schedule| prove(schedule).expect("a whole schedule");
     let outputs = Alive { outputs: queries, ..alive(2, 0) };
-    let expected = Proof { alive: vec![outputs; 4], made: vec![0; 4], hops: 3 };
+    let expected = Proof { alive: vec![outputs; 4], made: vec![Made::default(); 4], hops: 3 };
     assert_eq!(proof(&forward(Strategy::STRIPED)), expected);
     let back = |alive| Alive { query_gradients: queries, ..alive };
-    let made = |made: usize| vec![made * keys; 4];
+    let made = |made: usize| vec![Made { gradients: made * keys, ..Made::default() }; 4];
     let travelling = proof(&backward(Strategy::STRIPED, Return::Travelling));
     let expected = Proof { alive: vec![back(alive(2, 3)); 4], made: made(2), hops: 5 };
     assert_eq!(travelling, expected);
@@ -70,7 +70,8 @@ fn what_is_proved_of_whole_schedules() {
     assert_eq!(reversed, expected);
     let stay = proof(&backward(Strategy::STRIPED, Return::Queries));
     let travel = Alive { queries: 2 * queries, query_gradients: 4 * queries, ..alive(0, 1) };
-    assert_eq!(stay, Proof { alive: vec![travel; 4], made: made(1), hops: 5 });
+    let others = vec![Made { gradients: keys, query_gradients: 2 * queries }; 4];
+    assert_eq!(stay, Proof { alive: vec![travel; 4], made: others, hops: 5 });
     let gathered = proof(&backward(Strategy::ALL_GATHER, Return::default()));
     let expected = Proof { alive: vec![back(alive(3, 7)); 4], made: made(4), hops: 2 };
     assert_eq!(gathered, expected);
