@@ -25,7 +25,8 @@ const NARROW: [&str; 3] =
 
 /// Trains an experiment of the repository in `NAME`, and holds it to its `expect:` if it is to be checked.
 fn train(place: &Place, name: &str, changes: &[&str]) {
-    let file = root().join(format!("experiments/{name}.yaml")).display().to_string();
+    let experiment = if name == "other" { "quickstart" } else { name };
+    let file = root().join(format!("experiments/{experiment}.yaml")).display().to_string();
     let output = format!("output={name}");
     let words = [&["train", &file, &output], &SMALL[..], changes].concat();
     run(ANNULUS, &place.path(""), &words).ended(0);
@@ -44,6 +45,18 @@ fn adapters_and_norms_learn_beside_the_quickstart() {
     let place = Place::new(ANNULUS);
     train(&place, "quickstart", &[&NARROW[..], &["schedule.steps=25"]].concat());
     train(&place, "lora", &["model.path=quickstart/step-25", "--check"]);
+    // Beside other weights of the same shape it means nothing.
+    train(
+        &place,
+        "other",
+        &[&NARROW[..], &["schedule.steps=2", "schedule.warmup=0", "seed=9"]].concat(),
+    );
+    let beside = ["model.path=other/step-2", "lora.path=lora/step-100", "output=mixed"];
+    let lora = root().join("experiments/lora.yaml").display().to_string();
+    let mixed = [&["train", &lora], &SMALL[..], &beside].concat();
+    let mixed = run(ANNULUS, &place.path(""), &mixed);
+    let said = "`other/step-2` holds other weights than `lora/step-100` learned beside";
+    assert!(mixed.ended(4).stderr.contains(said), "{}", mixed.stderr);
     let adapter = json(&place.path("lora/step-100/adapter_config.json"));
     assert_eq!((&adapter["r"], &adapter["lora_alpha"]), (&8.into(), &16.0.into()));
     assert_eq!(adapter["lora_dropout"], 0.05);

@@ -111,14 +111,16 @@ fn weights_are_cut_and_any_checkpoint_is_exported() {
         card.contains(", bfloat16 |") && card.contains("| trained | 2 steps, 96 tokens |"),
         "{card}"
     );
-    // What was exported is trained on like any other folder.
-    let again = [
-        "model={ path: model }",
-        "schedule.steps=2",
-        "data.tokenizer=model/tokenizer.json",
-        "data.tokens=24",
-    ];
+    // What was exported is trained on like any other folder, and read with the tokenizer in it.
+    let again = ["model={ path: model }", "schedule.steps=2", "data.tokens=24"];
     place.train("again", &again).ended(0);
+    let plan = fs::read_to_string(place.path("again/plan.yaml")).expect("a plan");
+    assert!(plan.contains("tokenizer: model/tokenizer.json"), "{plan}");
+    let bytes = place.train("bytes", &[&again[..], &["data.tokenizer=bytes"]].concat());
+    assert!(bytes.ended(2).stderr.contains("`model/tokenizer.json`"), "{}", bytes.stderr);
+    let longer = [&["plan", "experiment.yaml"], &again[..2], &["data.tokens=4k"]].concat();
+    let longer = run(ANNULUS, &place.path(""), &longer);
+    assert!(longer.ended(0).stdout.contains("nothing stretches it"), "{}", longer.stdout);
 }
 
 #[test]
@@ -130,8 +132,8 @@ fn nothing_is_written_over_and_nothing_half() {
     assert!(ran.ended(4).stderr.contains("`run` exists already\nhint: "), "{}", ran.stderr);
     let ran = export(&place, &["nowhere", "--out", "model"]);
     assert!(ran.ended(4).stderr.contains("nowhere"), "{}", ran.stderr);
-    let ran = export(&place, &["run", "--out", "nowhere/model"]);
-    assert!(ran.ended(4).stderr.contains("nowhere/model"), "{}", ran.stderr);
+    let ran = export(&place, &["run", "--out", "text.txt/model"]);
+    assert!(ran.ended(4).stderr.contains("text.txt/model"), "{}", ran.stderr);
     assert!(contents(&place.path("run")) == before);
     // The newest is damaged: the one before is taken, and that is said.
     flip(&place.path("run/step-2/model.safetensors"));

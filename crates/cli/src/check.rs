@@ -2,15 +2,21 @@
 
 use std::path::Path;
 
-use annulus_data::{DataError, Needles, Recall, Source, Tokenizer};
-use annulus_experiment::{Experiment, Format, ModelSource, Plan, Problem, load, read_config};
+use annulus_data::{DataError, Needles, Recall, Source, Tokenizer, byte_tokenizer};
+use annulus_experiment::{
+    Experiment, Format, ModelSource, Plan, Problem, WeightsFrom, load, read_config,
+};
 use annulus_train::device_memory;
 use serde_json::json;
 
 use crate::Done;
 use crate::arguments::{File, Reading};
 use crate::failure::{DATA, Failure, USAGE};
-use crate::{hub, print};
+use crate::hub::{self, TOKENIZER};
+use crate::print;
+
+/// The word for a tokenizer that is none.
+const BYTES: &str = "bytes";
 
 pub(crate) fn check(arguments: &Reading) -> Done {
     let checked = on_its_device(&arguments.file).and_then(|(experiment, vocabulary)| {
@@ -100,7 +106,7 @@ pub(crate) fn experiment(file: &File) -> Result<(Experiment, Option<usize>), Fai
         // Wrong by itself, whatever the experiment says: another exit code.
         read_config(path).map_err(|problems| Failure { code: DATA, problems })?;
     }
-    let experiment = experiment.of_model()?;
+    let experiment = with_its_tokenizer(experiment.of_model()?)?;
     let vocabulary = match experiment.data.format {
         Format::Text | Format::Jsonl | Format::Chat => {
             let tokenizer = Tokenizer::open(&experiment.data.tokenizer)?;
@@ -123,6 +129,36 @@ pub(crate) fn experiment(file: &File) -> Result<(Experiment, Option<usize>), Fai
         Format::Batches => None,
     };
     Ok((experiment, vocabulary))
+}
+
+/// A pretrained model reads with the tokenizer in its folder, where no other is written.
+fn with_its_tokenizer(mut experiment: Experiment) -> Result<Experiment, Failure> {
+    let Experiment { data, model, places, .. } = &mut experiment;
+    let ModelSource::Folder { path, hub, weights: WeightsFrom::Pretrained } = &model.source else {
+        return Ok(experiment);
+    };
+    let own = path.join(TOKENIZER);
+    let reads = matches!(data.format, Format::Text | Format::Jsonl | Format::Chat);
+    if !reads || data.tokenizer != BYTES || !own.is_file() || is_of_bytes(&own) {
+        return Ok(experiment);
+    }
+    let own = own.display().to_string();
+    if places.contains("data.tokenizer") {
+        let message = format!("`data.tokenizer` is `{BYTES}`, but the model reads with `{own}`");
+        let problem = places.problem("data.tokenizer", message);
+        let hint = format!("drop it, or write `{own}`; with `model.weights: random` any will do");
+        return Err(Failure { code: USAGE, problems: problem.hint(hint).into() });
+    }
+    data.tokenizer_hub.clone_from(hub);
+    data.tokenizer = own;
+    Ok(experiment)
+}
+
+/// Whether it is what is written of bytes.
+fn is_of_bytes(path: &Path) -> bool {
+    let Ok(text) = std::fs::read_to_string(path) else { return false };
+    // Without and with what stands between documents.
+    [256, 257].into_iter().filter_map(byte_tokenizer).any(|bytes| bytes.text == text)
 }
 
 /// One id, or a list of them.

@@ -10,7 +10,8 @@ use crate::console::Bar;
 use crate::failure::{DATA, Failure, PREEMPTED, USAGE};
 use crate::print;
 
-const TOKENIZER: &str = "tokenizer.json";
+/// The file of a tokenizer in a model's folder.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
 /// The experiment with the descriptions of its models here, and their names with the commits that
 /// they were; weights come when they are needed.

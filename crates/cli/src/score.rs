@@ -8,7 +8,9 @@ use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Recompute, Shape, read_adapter, read_config};
 use annulus_model::{Config, Llama, Weights};
 use annulus_sequence::{Heads, Mask, Rule, Wire};
-use annulus_train::{Attending, Setup, Want, adapters, model_config, open_device, score};
+use annulus_train::{
+    Attending, Setup, Want, adapters, check_beside, model_config, open_device, score,
+};
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
 
@@ -103,6 +105,7 @@ fn weights(
 ) -> Result<(Config, Weights), Failure> {
     let mut weights = annulus_model::load(model, &Llama::specification(&config), DType::F32)?;
     let Some(adapter) = &arguments.adapter else { return Ok((config, weights)) };
+    check_beside(adapter, model)?;
     let failure = |problems| Failure { code: DATA, problems };
     let lora = read_adapter(adapter).map_err(failure)?;
     lora.suits(shape).map_err(|problem| failure(problem.into()))?;

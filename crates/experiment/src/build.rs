@@ -81,7 +81,8 @@ fn data(values: &Values, stages: &[Stage]) -> Option<Data> {
     Some(Data {
         path: values.optional("data.path", Values::text)?.map(PathBuf::from),
         format,
-        tokenizer: values.text("data.tokenizer")?.to_owned(),
+        // A model's own takes its place once the folder is there.
+        tokenizer: values.optional("data.tokenizer", Values::text)?.unwrap_or("bytes").to_owned(),
         tokenizer_hub: values.text("data.tokenizer").and_then(of_hub),
         tokens: match stages.iter().map(|stage| stage.tokens).max() {
             Some(longest) => longest,

@@ -5,7 +5,7 @@ use crate::experiment::words;
 use crate::rope::{Parameters, Rope, Scaling, grown, takes};
 use crate::source::Places;
 use crate::values::Values;
-use crate::{Experiment, Problem, Shape};
+use crate::{Experiment, ModelSource, Plan, Problem, Shape, WeightsFrom};
 
 /// `extend:`
 #[derive(Clone, Debug, PartialEq)]
@@ -143,6 +143,26 @@ impl Extension {
             Stretch::Linear | Stretch::Yarn => given.factor = given.factor.or(Some(stretch)),
         }
         Ok(Rope { theta, scaling: given.scaling(self.way.word(), Some(original))? })
+    }
+}
+
+impl Plan {
+    /// That sequences are longer than pretrained weights were trained for, and nothing stretches them.
+    pub(crate) fn too_long(&self) -> Option<String> {
+        let Experiment { model, extend: None, data, .. } = &self.experiment else { return None };
+        let ModelSource::Folder { weights: WeightsFrom::Pretrained, path, .. } = &model.source
+        else {
+            return None;
+        };
+        let own = model.source.shape().ok()?.max_position_embeddings?;
+        (data.tokens > own).then(|| {
+            format!(
+                "sequences of {} tokens are longer than the {own} of the model in `{}`, and nothing stretches it: \
+                 see `extend`",
+                data.tokens,
+                path.display()
+            )
+        })
     }
 }
 

@@ -206,6 +206,7 @@ impl Plan {
         }
         self.ranks = self.rank_plans();
         self.doubts = self.doubts();
+        self.doubts.extend(self.too_long());
         Ok(self)
     }
 

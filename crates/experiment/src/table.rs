@@ -207,7 +207,7 @@ const DATA: &[Key] = &[
     key(
         "tokenizer",
         Text,
-        Is("bytes"),
+        Means("that of a pretrained model, else `bytes`"),
         "`bytes`, a tokenizer.json, or the tokenizer of a model of the hub: `hf://owner/name@revision`",
     ),
     key("tokens", Tokens(1, MOST_TOKENS), RequiredWithout(STAGES), "inputs per sequence"),

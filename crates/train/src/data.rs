@@ -63,10 +63,7 @@ pub fn cache_folder(output: &Path) -> PathBuf {
 fn open_text(plan: &Plan, records: Records, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
     let experiment = &plan.experiment;
     let data = &experiment.data;
-    let inputs = match &data.path {
-        Some(path) => vec![path.clone()],
-        None => own_documents()?,
-    };
+    let inputs = texts(experiment)?;
     let tokenizer = Tokenizer::open(&data.tokenizer)?;
     let folder = cache_folder(&experiment.output);
     let cache = Arc::new(Cache::open(&inputs, records, &tokenizer, &folder, progress)?);
@@ -176,6 +173,14 @@ fn open_recall(plan: &Plan) -> Result<Data> {
         exact: true,
     });
     Ok(Data { train, held_out, notes: Vec::new() })
+}
+
+/// The texts that an experiment reads.
+///
+/// # Errors
+/// When it names none, and the current folder is not the project's.
+pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
+    experiment.data.path.as_ref().map_or_else(own_documents, |path| Ok(vec![path.clone()]))
 }
 
 /// The project's own documents and sources, where the current folder is the project's.

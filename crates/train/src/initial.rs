@@ -6,7 +6,8 @@ use annulus_experiment::{ModelSource, Plan, WeightsFrom};
 use annulus_model::{Config, Llama, Lora, Specification, Weights, load, load_adapter, load_typed};
 use candle_core::DType;
 
-use crate::Result;
+use crate::checkpoint::beside;
+use crate::{Result, TrainError};
 
 /// All of them: what is trained f32, since masters are and a pretrained weight of 32 bits is not narrowed on the way; what is not in
 /// the type that it is computed with.
@@ -20,6 +21,7 @@ pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<Weights> {
     };
     let mut weights = base(folder, config)?;
     weights.extend(if let Some(path) = &lora.path {
+        check_beside(path, folder)?;
         load_adapter(path, &Llama::specification(&wide), DType::F32)?
     } else {
         let adapters = Llama::specification(&wide).into_iter();
@@ -35,6 +37,23 @@ pub(crate) fn base(folder: &Path, config: &Config) -> Result<Weights> {
     let own: Vec<_> = own.filter(|own| !Lora::is_adapter(&own.name)).collect();
     let dtype = |of: &Specification| if of.trained { DType::F32 } else { config.dtype };
     Ok(load_typed(folder, &own, &dtype)?)
+}
+
+/// Holds the weights in `base` to what a checkpoint of adapters says of those that it learned beside. PEFT's own folders say no more
+/// than a name.
+///
+/// # Errors
+/// When they are others.
+pub fn check_beside(adapter: &Path, base: &Path) -> Result<()> {
+    let Some(wanted) = beside(adapter) else { return Ok(()) };
+    if annulus_model::fingerprint(base)? == wanted {
+        return Ok(());
+    }
+    let (adapter, base) = (adapter.display(), base.display());
+    Err(TrainError::Checkpoint {
+        message: format!("`{base}` holds other weights than `{adapter}` learned beside"),
+        hint: Some("give the folder of those; `adapter_config.json` names it".into()),
+    })
 }
 
 /// The folder of the weights beside which a run's adapters lie; `None`: it has none.

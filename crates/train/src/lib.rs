@@ -48,7 +48,7 @@ pub mod whole;
 
 pub use annulus_memory as memory;
 pub use assemble::{Attending, Setup, adapters, model_config};
-pub use data::{Data, HeldOut, cache_folder, open_data};
+pub use data::{Data, HeldOut, cache_folder, open_data, texts};
 pub use device::{
     described as described_machine, memory as device_memory, open as open_device,
     warning as device_warning,
@@ -57,6 +57,7 @@ pub use error::{Result, TrainError};
 pub use export::Checkpoint;
 pub use finite::{NonFinite, Origin};
 pub use generate::{Sampling, Wanted, generate};
+pub use initial::check_beside;
 pub use judge::{Sequences, Verdict, judge};
 pub use machine::check_memory;
 pub use measured::{Measured, Memory, measure, measure_memory};

@@ -16,7 +16,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use read::{Found, load, newest, opened, weights};
+pub(crate) use read::{Found, beside, load, newest, opened, weights};
 pub(crate) use write::{Saved, prune, save};
 
 /// The loop's part of a checkpoint.

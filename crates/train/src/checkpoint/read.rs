@@ -65,6 +65,12 @@ pub(crate) fn opened(folder: &Path) -> Result<Found> {
     Ok(Found { folder: folder.to_owned(), state: open(folder).map_err(refused)? })
 }
 
+/// The hash of the weights beside which the adapters in `folder` learned, where it says so.
+pub(crate) fn beside(folder: &Path) -> Option<String> {
+    let text = std::fs::read(folder.join(STATE)).ok()?;
+    serde_json::from_slice::<State>(&text).ok()?.base
+}
+
 /// The step that `LATEST` names.
 fn named(output: &Path) -> Option<u64> {
     let name = std::fs::read_to_string(output.join(LATEST)).ok()?;

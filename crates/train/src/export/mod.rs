@@ -157,6 +157,7 @@ impl Checkpoint {
         let aside = parent.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
         let failed = |error| failure("write", out, &error);
         let write = || {
+            fs::create_dir_all(parent).map_err(failed)?;
             fs::create_dir(&aside).map_err(failed)?;
             let mut files = annulus_model::save(&aside, weights, shard_bytes)?;
             files.extend(self.write_texts(&aside, weights).map_err(failed)?);
