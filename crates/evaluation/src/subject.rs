@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use annulus_data::Tokenizer;
 use annulus_experiment::Plan;
 use annulus_model::Weights;
-use annulus_train::{Result, Setup, Trained};
+use annulus_train::{Result, Setup, TrainError, Trained};
 
 /// Told of what is done, how much of it, of how much.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
@@ -57,6 +57,15 @@ impl Subject {
     /// When sequences of this length cannot be split so.
     pub fn setup(&self, tokens: usize) -> Result<Setup> {
         let mut experiment = self.plan.experiment.clone();
+        let longest = experiment.extend.as_ref().map_or(usize::MAX, |extend| extend.tokens);
+        if tokens > longest {
+            return Err(TrainError::Configuration {
+                message: format!("{tokens} tokens are longer than the {longest} of `extend`"),
+                hint: Some(format!(
+                    "ask with at most {longest} (`evaluation.lengths`), or train for longer sequences"
+                )),
+            });
+        }
         experiment.data.tokens = tokens;
         let plan = Plan::new(experiment, Some(self.plan.vocabulary()))?;
         let Setup { cores, ref processor, .. } = self.setup;

@@ -1,12 +1,16 @@
 //! Stretches of a text that all end where they end, however long they are.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use annulus_data::{Cache, Records, Sequence};
 use annulus_experiment::{Experiment, Format};
-use annulus_train::{Result, TrainError, cache_folder};
+use annulus_train::{Result, TrainError, cache_folder, texts};
 
 use crate::{Progress, Subject};
+
+/// Windows where it is not said how many.
+const MOST_WINDOWS: u64 = 32;
 
 /// A target that is left out.
 const IGNORED: i64 = -100;
@@ -25,14 +29,18 @@ impl Windows {
     pub(crate) fn open(subject: &Subject, progress: Progress<'_>) -> Result<Windows> {
         let experiment = &subject.plan.experiment;
         let mut told = |done: u64, total: u64| progress("reading", done as usize, total as usize);
-        let (path, records) = text(experiment)?;
+        let (paths, records) = text(experiment)?;
         let folder = cache_folder(&experiment.output);
-        let cache = Cache::open(&[path], records, &subject.tokenizer, &folder, &mut told)?;
+        let cache = Cache::open(&paths, records, &subject.tokenizer, &folder, &mut told)?;
         let start = first_target(experiment, cache.tokens())?;
-        let (count, targets) = (experiment.evaluation.windows, experiment.evaluated_targets());
+        let targets = experiment.evaluated_targets();
         let longest = *experiment.evaluated_lengths().last().unwrap_or(&experiment.data.tokens);
         // An input more than the targets: what precedes the first of them.
         let first = (start + targets as u64).max(longest as u64 + 1);
+        // As many as there are targets for.
+        let most = cache.tokens().saturating_sub(first) / targets as u64 + 1;
+        let most = most.clamp(2, MOST_WINDOWS) as usize;
+        let count = experiment.evaluation.windows.unwrap_or(most);
         let (needed, last) = (first + ((count - 1) * targets) as u64, cache.tokens());
         if last < needed {
             let held_out = if experiment.evaluation.path.is_some() { "" } else { " held out" };
@@ -67,10 +75,10 @@ impl Windows {
 }
 
 /// The text, and what it is made of.
-fn text(experiment: &Experiment) -> Result<(std::path::PathBuf, Records)> {
+fn text(experiment: &Experiment) -> Result<(Vec<PathBuf>, Records)> {
     if let Some(path) = &experiment.evaluation.path {
         let lines = path.extension().is_some_and(|ending| ending == "jsonl");
-        return Ok((path.clone(), if lines { Records::Lines } else { Records::Text }));
+        return Ok((vec![path.clone()], if lines { Records::Lines } else { Records::Text }));
     }
     let records = match experiment.data.format {
         Format::Text => Records::Text,
@@ -82,13 +90,7 @@ fn text(experiment: &Experiment) -> Result<(std::path::PathBuf, Records)> {
             });
         }
     };
-    match &experiment.data.path {
-        Some(path) => Ok((path.clone(), records)),
-        None => Err(TrainError::Configuration {
-            message: "there is no text: neither `evaluation.path` nor `data.path` is given".into(),
-            hint: Some("give a text in `evaluation.path`".into()),
-        }),
-    }
+    Ok((texts(experiment)?, records))
 }
 
 /// The first token that may be a target: of the data of training only what is held out.

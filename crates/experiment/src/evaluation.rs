@@ -21,8 +21,8 @@ pub struct Evaluation {
     pub samples: usize,
     /// Inputs per sequence; none: `data.tokens` alone.
     pub lengths: Option<Vec<usize>>,
-    /// Stretches of the text; default 32.
-    pub windows: usize,
+    /// Stretches of the text; none: 32, or as many as it has targets for.
+    pub windows: Option<usize>,
     /// Targets at the end of each; default 512, or half of the shortest length.
     pub targets: Option<usize>,
     /// What other lengths are compared with; default the shortest.

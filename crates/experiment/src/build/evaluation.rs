@@ -13,7 +13,7 @@ pub(super) fn evaluation(values: &Values) -> Option<Evaluation> {
         depths: values.size("evaluation.depths")?,
         samples: values.size("evaluation.samples")?,
         lengths: values.optional("evaluation.lengths", Values::sizes)?,
-        windows: values.size("evaluation.windows")?,
+        windows: values.optional("evaluation.windows", Values::size)?,
         targets: values.optional("evaluation.targets", Values::size)?,
         against: values.optional("evaluation.against", Values::size)?,
     })

@@ -24,7 +24,7 @@ pub(crate) const EVALUATION: &[Key] = &[
     key(
         "windows",
         Count(2, 1 << 20),
-        Is("32"),
+        Means("32, or as many as the text has targets for"),
         "stretches of the text that are read at every length, each to the same end",
     ),
     key(

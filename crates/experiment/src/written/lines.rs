@@ -179,7 +179,7 @@ impl Lines {
         self.push("evaluation.depths", &[depths]);
         self.push("evaluation.samples", &[samples]);
         self.push("evaluation.lengths", lengths.as_slice());
-        self.push("evaluation.windows", &[windows]);
+        self.push("evaluation.windows", windows.as_slice());
         self.push("evaluation.targets", targets.as_slice());
         self.push("evaluation.against", against.as_slice());
     }
