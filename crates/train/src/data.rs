@@ -89,17 +89,29 @@ fn open_text(plan: &Plan, records: Records, progress: &mut dyn FnMut(u64, u64)) 
     Ok(Data { train, held_out, notes: Vec::new() })
 }
 
+fn longer(word: annulus_experiment::Longer) -> Longer {
+    match word {
+        annulus_experiment::Longer::Refuse => Longer::Refuse,
+        annulus_experiment::Longer::Cut => Longer::Cut,
+        annulus_experiment::Longer::Drop => Longer::Drop,
+    }
+}
+
+fn nothing_fits(tokens: usize) -> TrainError {
+    TrainError::Configuration {
+        message: format!(
+            "all documents that are held out are longer than sequences of {tokens} tokens"
+        ),
+        hint: Some("set `data.longer: cut`, or more of `data.evaluate`, or 0".into()),
+    }
+}
+
 /// Whole documents; what of them is left out is said.
 fn packed(plan: &Plan, cache: &Arc<Cache>) -> Result<Data> {
     let Experiment { data, seed, .. } = &plan.experiment;
     let in_file =
         |error: DataError| data.path.iter().fold(error, |error, path| error.in_file(path));
-    let longer = match data.longer {
-        annulus_experiment::Longer::Refuse => Longer::Refuse,
-        annulus_experiment::Longer::Cut => Longer::Cut,
-        annulus_experiment::Longer::Drop => Longer::Drop,
-    };
-    let pack = |tokens| Packing::new(cache.clone(), tokens, longer).map_err(in_file);
+    let pack = |tokens| Packing::new(cache.clone(), tokens, longer(data.longer)).map_err(in_file);
     let packing = Arc::new(pack(data.tokens)?);
     // Documents that the longest sequences hold out are in no other sequence, either.
     let held_out = match plan.experiment.longest() {
@@ -109,12 +121,7 @@ fn packed(plan: &Plan, cache: &Arc<Cache>) -> Result<Data> {
         _ => data.evaluate as u64,
     };
     if data.evaluate > 0 && held_out == 0 {
-        let message = format!(
-            "all documents that are held out are longer than sequences of {} tokens",
-            data.tokens
-        );
-        let hint = Some("set `data.longer: cut`, or more of `data.evaluate`, or 0".into());
-        return Err(TrainError::Configuration { message, hint });
+        return Err(nothing_fits(data.tokens));
     }
     let part = |window, batch| {
         Packed::new(packing.clone(), window, held_out, batch, *seed).map(Arc::new).map_err(in_file)

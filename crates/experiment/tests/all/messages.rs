@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use crate::small::{SMALL, edited, small_staged};
+use crate::small::{SMALL, edited};
 use annulus_experiment::{Override, Problems, parse, parse_config};
 
 /// Reads every case, each soon, and shows what each is answered.
-fn answers<T>(cases: &[(&str, T)], read: impl Fn(&T) -> Result<(), Problems>) -> String {
+pub(crate) fn answers<T>(cases: &[(&str, T)], read: impl Fn(&T) -> Result<(), Problems>) -> String {
     let mut text = String::new();
     for (title, case) in cases {
         let start = Instant::now();
@@ -350,52 +350,4 @@ fn wrong_frequencies_in_configs() {
         ("a list of frequencies", config(rope, "\"rope_parameters\": [1, 2]")),
     ];
     insta::assert_snapshot!(answers(&cases, |text| parse_config("config.json", text).map(|_| ())));
-}
-
-#[test]
-fn wrong_stages() {
-    let changed = |old: &str, new: &str| {
-        let text = small_staged();
-        assert!(text.contains(old), "{old}");
-        text.replace(old, new)
-    };
-    let list =
-        small_staged().split_once("stages:").map(|(head, _)| format!("{head}stages: [64, 128]\n"));
-    let cases = [
-        ("no word about what begins anew", changed(", reset: [schedule]", "")),
-        ("what begins anyway", changed("steps: 10 }", "steps: 10, reset: [data] }")),
-        ("what cannot begin anew", changed("reset: [schedule]", "reset: [weights]")),
-        ("tokens beside them", changed("batch: 6", "batch: 6, tokens: 64")),
-        ("steps beside them", changed("warmup: 2", "warmup: 2, steps: 10")),
-        ("no tokens", changed("tokens: 96, steps", "steps")),
-        ("no steps", changed("tokens: 64, steps: 10", "tokens: 64")),
-        ("a key that stages do not have", changed("batch: 1", "micro_batch: 1")),
-        ("a name with a point", changed("middle:", "2.5k:")),
-        (
-            "longer than its extension",
-            changed("rope: linear, tokens: 256", "rope: linear, tokens: 128"),
-        ),
-        (
-            "longer than the extension before",
-            changed("    extend: { rope: linear, tokens: 256 }\n", ""),
-        ),
-        ("an extension by half", changed("rope: yarn, tokens: 96", "rope: yarn")),
-        (
-            "a batch that replicas cannot share",
-            changed("data: { batch", "mesh: { data: 2 }\ndata: { batch"),
-        ),
-        ("a warm-up longer than a schedule", changed("warmup: 2", "warmup: 9")),
-        ("a stop behind the last", changed("warmup: 2", "warmup: 2, stop: 18")),
-        (
-            "what all of them share, once",
-            changed("optimizer:", "mesh: { sequence: 2 }\noptimizer:"),
-        ),
-        ("lengths in a list", list.expect("stages are there")),
-        (
-            "more than can be counted",
-            changed("tokens: 64, steps: 10", "tokens: 1G, batch: 64, steps: 1000000000"),
-        ),
-        ("no stage at all", changed("stages:", "stages: {}\nother:")),
-    ];
-    insta::assert_snapshot!(answers(&cases, |text| read(text)));
 }

@@ -2,6 +2,7 @@
 
 use annulus_experiment::{Experiment, Part, Plan, Reset, differences, parse};
 
+use crate::messages::answers;
 use crate::small::small_staged;
 
 fn read(text: &str) -> Experiment {
@@ -54,4 +55,52 @@ fn stages_read_back_as_they_are_written() {
     let said = ["stages.middle.steps", "4", "5"].map(str::to_owned);
     let [key, was, is] = said;
     assert_eq!(differences(&whole, &longer), [(key, was, is)]);
+}
+
+#[test]
+fn wrong_stages() {
+    let changed = |old: &str, new: &str| {
+        let text = small_staged();
+        assert!(text.contains(old), "{old}");
+        text.replace(old, new)
+    };
+    let list =
+        small_staged().split_once("stages:").map(|(head, _)| format!("{head}stages: [64, 128]\n"));
+    let cases = [
+        ("no word about what begins anew", changed(", reset: [schedule]", "")),
+        ("what begins anyway", changed("steps: 10 }", "steps: 10, reset: [data] }")),
+        ("what cannot begin anew", changed("reset: [schedule]", "reset: [weights]")),
+        ("tokens beside them", changed("batch: 6", "batch: 6, tokens: 64")),
+        ("steps beside them", changed("warmup: 2", "warmup: 2, steps: 10")),
+        ("no tokens", changed("tokens: 96, steps", "steps")),
+        ("no steps", changed("tokens: 64, steps: 10", "tokens: 64")),
+        ("a key that stages do not have", changed("batch: 1", "micro_batch: 1")),
+        ("a name with a point", changed("middle:", "2.5k:")),
+        (
+            "longer than its extension",
+            changed("rope: linear, tokens: 256", "rope: linear, tokens: 128"),
+        ),
+        (
+            "longer than the extension before",
+            changed("    extend: { rope: linear, tokens: 256 }\n", ""),
+        ),
+        ("an extension by half", changed("rope: yarn, tokens: 96", "rope: yarn")),
+        (
+            "a batch that replicas cannot share",
+            changed("data: { batch", "mesh: { data: 2 }\ndata: { batch"),
+        ),
+        ("a warm-up longer than a schedule", changed("warmup: 2", "warmup: 9")),
+        ("a stop behind the last", changed("warmup: 2", "warmup: 2, stop: 18")),
+        (
+            "what all of them share, once",
+            changed("optimizer:", "mesh: { sequence: 2 }\noptimizer:"),
+        ),
+        ("lengths in a list", list.expect("stages are there")),
+        (
+            "more than can be counted",
+            changed("tokens: 64, steps: 10", "tokens: 1G, batch: 64, steps: 1000000000"),
+        ),
+        ("no stage at all", changed("stages:", "stages: {}\nother:")),
+    ];
+    insta::assert_snapshot!(answers(&cases, |text| parse("small.yaml", text, &[]).map(|_| ())));
 }
