@@ -39,6 +39,8 @@ pub struct Cell {
     pub depth: Option<f64>,
     /// How many answers are right, all tokens of them.
     pub right: Share,
+    /// What of an answer is found in what is said, mean and error over questions.
+    pub parts: Mean,
     /// Negative log-likelihood of an answer's token in nats, mean and error over questions.
     pub loss: Mean,
     /// Question by question.
@@ -56,6 +58,9 @@ pub struct Answer {
     pub said: String,
     /// Whether all tokens are the same.
     pub right: bool,
+    /// Of an answer that is a list, the share of its items that are somewhere in what is said, as RULER counts (2404.06654); of
+    /// others, whether it is right.
+    pub parts: f64,
     /// Negative log-likelihood of its tokens in nats, their mean.
     pub loss: f64,
 }
@@ -148,24 +153,33 @@ fn answer(subject: &Subject, question: &Question, verdicts: &[Verdict]) -> Answe
         Format::Needles => format!("{ids:?}"),
         _ => subject.tokenizer.decode(ids),
     };
+    let (right, said) = (said == question.answer, text(&said));
     Answer {
         tokens: question.tokens(),
         wanted: text(&question.answer),
-        said: text(&said),
-        right: said == question.answer,
+        parts: parts(question, &said).unwrap_or(f64::from(u8::from(right))),
+        said,
+        right,
         loss,
     }
 }
 
+/// The share of a list's items that are in `said`; none: it is no list.
+fn parts(question: &Question, said: &str) -> Option<f64> {
+    let found = question.parts.iter().filter(|part| said.contains(part.as_str())).count();
+    (!question.parts.is_empty()).then(|| found as f64 / question.parts.len() as f64)
+}
+
 fn cell(task: Task, tokens: usize, depth: Option<f64>, answers: &[Answer]) -> Cell {
     let right = answers.iter().filter(|answer| answer.right).count();
-    let losses: Vec<f64> = answers.iter().map(|answer| answer.loss).collect();
+    let mean = |of: fn(&Answer) -> f64| Mean::of(&answers.iter().map(of).collect::<Vec<_>>());
     Cell {
         task: task.name().to_owned(),
         tokens,
         depth,
         right: Share::of(right, answers.len()),
-        loss: Mean::of(&losses),
+        parts: mean(|answer| answer.parts),
+        loss: mean(|answer| answer.loss),
         answers: answers.to_vec(),
     }
 }
@@ -192,5 +206,21 @@ impl Found {
         let (right, of) =
             cells.fold((0, 0), |(right, of), cell| (right + cell.right.right, of + cell.right.of));
         Share::of(right, of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_list_every_item_counts_wherever_it_is() {
+        let parts = ["alpha", "beta", "gamma", "delta"].map(str::to_owned).to_vec();
+        let list = Question { prompt: vec![1], answer: vec![2], parts };
+        assert_eq!(super::parts(&list, " delta, alpha; alpha"), Some(0.5));
+        assert_eq!(super::parts(&list, " alpha, beta, gamma, delta"), Some(1.0));
+        assert_eq!(super::parts(&list, ""), Some(0.0));
+        let plain = Question { prompt: vec![1], answer: vec![2], parts: Vec::new() };
+        assert_eq!(super::parts(&plain, "alpha"), None);
     }
 }
