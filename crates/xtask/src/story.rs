@@ -210,7 +210,9 @@ fn record(found: &Found) -> Result<()> {
     fs::create_dir_all(&folder)?;
     let mut series = Vec::new();
     for (name, answers) in [("before", &found.before), ("after", &found.after)] {
+        // Paths as they are on any machine.
         let text = serde_json::to_string_pretty(answers)?;
+        let text = text.replace(&format!("{}/", root().display()), "");
         fs::write(folder.join(format!("{name}.json")), text + "\n")?;
         let mut points = Vec::new();
         for tokens in LENGTHS {
