@@ -12,23 +12,12 @@ use annulus_experiment::{Override, Plan, parse};
 use annulus_train::{
     Checkpoint, Ending, Given, Notice, Outcome, Sink, TrainError, Value, plans, run_stages,
 };
-use common::{Place, losses, number, state};
+use common::{BASE, Place, losses, number, state};
 
-/// The tiny experiment, whose length and steps its stages say.
-const STAGED: &str = "\
-name: tiny
-seed: 3
-model:
-  hidden_size: 32
-  intermediate_size: 48
-  num_hidden_layers: 2
-  num_attention_heads: 4
-  num_key_value_heads: 2
-data: { batch: 4, evaluate: 3 }
-optimizer: { learning_rate: 1e-2 }
-schedule: { warmup: 2, decay: cosine }
-mesh: { deadline: 20 }
-";
+/// The tiny experiment, whose lengths and steps its stages say.
+fn yaml() -> String {
+    BASE.replace("  tokens: 48\n", "").replace("  steps: 20\n", "")
+}
 
 /// Of other lengths and batches: what each reads of the text follows from what was read before.
 const LONGER: &str = "{
@@ -48,12 +37,12 @@ fn staged(place: &Place, output: &str, stages: &str, changes: &[(&str, &str)]) -
         Override { key, value }
     });
     let overrides: Vec<Override> = overrides.collect();
-    let experiment = parse("tiny.yaml", STAGED, &overrides).unwrap_or_else(|e| panic!("{e}"));
+    let experiment = parse("tiny.yaml", &yaml(), &overrides).unwrap_or_else(|e| panic!("{e}"));
     plans(experiment, Some(257), 4).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn trained(plans: &[Plan]) -> Result<Outcome, TrainError> {
-    run_stages(plans, Given::new(STAGED, 4))
+    run_stages(plans, Given::new(yaml(), 4))
 }
 
 fn rates(folder: &Path) -> Vec<f64> {
@@ -80,22 +69,18 @@ fn stages_in_which_all_begins_anew_are_runs_by_hand() {
     let place = Place::new();
     let first = place.run_in("first", &[("schedule.steps", "6"), ("data.evaluate", "0")]);
     let model = format!("{{ path: {} }}", first.checkpoint.as_ref().unwrap().display());
-    let text = STAGED.split("model:").next().unwrap().to_owned()
-        + "model: "
-        + &model
-        + "\ndata:"
-        + STAGED.split("data:").nth(1).unwrap();
     let output = place.path("second");
     let books = place.path("text.txt");
     let changes = [
         ("data.path", books.to_str().unwrap()),
         ("output", output.to_str().unwrap()),
+        ("model", &*model),
         ("data.tokens", "96"),
         ("data.evaluate", "0"),
         ("extend", "{ rope: linear, tokens: 96 }"),
         ("schedule.steps", "5"),
     ];
-    let second = annulus_train::run(&common::plan(&text, &changes), Given::new(&*text, 4)).unwrap();
+    let second = annulus_train::run(&common::plan(BASE, &changes), Given::new(BASE, 4)).unwrap();
     let stages = "{ a: { tokens: 48, steps: 6 }, b: { tokens: 96, steps: 5,
         extend: { rope: linear, tokens: 96 }, reset: [moments, schedule, data] } }";
     let changes = [("data.evaluate", "0"), ("model.max_position_embeddings", "48")];
@@ -225,7 +210,7 @@ impl Sink for Stopping {
 fn a_run_that_is_stopped_between_stages_is_not_finished() {
     let place = Place::new();
     let plans = staged(&place, "run", LONGER, &[("model.max_position_embeddings", "48")]);
-    let given = Given::new(STAGED, 4);
+    let given = Given::new(yaml(), 4);
     let console = Box::new(Stopping(given.stop.clone()));
     let stopped = run_stages(&plans, Given { console, ..given }).unwrap();
     assert_eq!((stopped.ending, stopped.step), (Ending::Preempted, 8));
