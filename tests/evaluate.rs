@@ -76,6 +76,8 @@ fn what_has_not_trained_is_not_asked() {
     let other = evaluate(&place, &["run", "model.num_hidden_layers=1"]);
     assert!(other.ended(4).stderr.contains("is of another model"), "{}", other.stderr);
     evaluate(&place, &["run"]).ended(0);
+    let model = evaluate(&place, &["run/step-2"]);
+    assert!(model.ended(2).stderr.contains("under `model.path`"), "{}", model.stderr);
     let trained_on = evaluate(&place, &["run", "evaluation.windows=999"]);
     assert!(trained_on.ended(2).stderr.contains("tokens held out"), "{}", trained_on.stderr);
     let shorter = evaluate(&place, &[&["run"], &ASKED[..], &["evaluation.targets=41"]].concat());

@@ -11,7 +11,7 @@ use crate::Done;
 use crate::arguments::{Evaluate, File};
 use crate::check;
 use crate::console::Count;
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 use crate::{hub, print};
 
 /// The resolved experiment in a run's folder.
@@ -64,6 +64,11 @@ pub(crate) fn opened(
         return Ok((check::measured(&File { file, replacements })?, None));
     }
     file = path.join(RESOLVED);
+    if !file.is_file() {
+        let message = format!("`{}` is no run's folder: there is no `{RESOLVED}`", path.display());
+        let hint = "a model's folder goes into an experiment, under `model.path`; give its file";
+        return Err(Failure::new(USAGE, message, Some(hint.into())));
+    }
     // It may have been moved since.
     let value = path.display().to_string();
     replacements.push(Override { key: String::from("output"), value });

@@ -235,6 +235,14 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
         }
         _ => {}
     }
+    let ending = data.path.as_ref().and_then(|path| path.extension()?.to_str());
+    if data.format == Format::Text
+        && let Some(ending @ ("jsonl" | "parquet")) = ending
+    {
+        let message = format!("`data.path` ends in `.{ending}`, but `data.format` is `text`");
+        let hint = "set `data.format: jsonl` (a `text` in each) or `chat` (`messages` in each)";
+        problems.push(places.problem("data.path", message).hint(hint));
+    }
     let made = [Format::Batches, Format::Recall, Format::Needles].contains(&data.format);
     if data.format == Format::Chat && data.pack == Pack::Stream
         || made && data.pack == Pack::Documents

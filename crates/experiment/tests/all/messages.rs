@@ -66,6 +66,7 @@ fn wrong_keys_and_types() {
             edited("data:\n  tokens: 12k                 # inputs per sequence\n  batch: 4\n", ""),
         ),
         ("no learning rate", edited("  learning_rate: 3e-4\n", "")),
+        ("records as text", edited("batch: 4", "batch: 4\n  path: records.jsonl")),
         ("a key twice", edited("batch: 4", "batch: 4\n  batch: 8")),
         ("a section twice", edited("every:", "schedule: { steps: 5 }\nevery:")),
         ("a bound that is no bound", edited("max: 2.5", "maximum: 2.5")),
