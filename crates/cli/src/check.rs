@@ -81,9 +81,8 @@ pub(crate) fn reached(file: &File, run: &Path) -> Result<Plan, Failure> {
 
 /// Of all stages the one whose weights a run has after `step` steps.
 pub(crate) fn stage_of(mut plans: Vec<Plan>, step: u64) -> Plan {
-    let ends = |plan: &Plan| plan.experiment.part().steps.end;
-    let ended = plans.iter().take_while(|plan| ends(plan) < step).count();
-    plans.swap_remove(ended.min(plans.len() - 1))
+    let number = plans[0].experiment.number_at(step);
+    plans.swap_remove(number)
 }
 
 fn on_its_device(file: &File) -> Result<(Experiment, Option<usize>), Failure> {

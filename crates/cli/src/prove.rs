@@ -9,10 +9,11 @@ use crate::{Done, check, print};
 pub(crate) fn run(arguments: &Reading) -> Done {
     let (experiment, vocabulary) = check::experiment(&arguments.file)?;
     let mut holds = true;
-    let parts = if experiment.stages.is_empty() {
-        vec![experiment]
-    } else {
+    // A strategy that is left open is chosen once for all stages.
+    let parts = if experiment.attention.is_open() {
         Plan::all(experiment, vocabulary)?.into_iter().map(|plan| plan.experiment).collect()
+    } else {
+        experiment.parts()
     };
     for part in parts {
         let proving = Proving::of(part, vocabulary)?;

@@ -24,12 +24,11 @@ pub(crate) fn run(arguments: &Train) -> Done {
     if let Some(choice) = &first.choice {
         print::say(&choice.to_text());
     }
-    let expect = &first.experiment.expect;
+    let expect = first.experiment.expect.clone();
     hub::weights(&first.experiment, &stop)?;
     let given = Given { stop, console: Box::new(Console::new()), ..Given::new(yaml, cores()) };
     let outcome = annulus_train::run_stages(&plans, given)?;
     summary(&outcome);
-    let expect = expect.clone();
     memory(&check::stage_of(plans, outcome.step), &outcome);
     match outcome.ending {
         Ending::Preempted => Ok(PREEMPTED),

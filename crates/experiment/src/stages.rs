@@ -8,6 +8,11 @@ use crate::source::{Places, printable};
 use crate::values::Values;
 use crate::{Cluster, Experiment, Extension, Plan, Problem, Problems, extend, machine};
 
+/// The key.
+pub(crate) const SECTION: &str = "stages";
+/// Tokens of a whole run: keeps what is counted within 64 bits.
+const MOST_READ: u64 = 1 << 60;
+
 /// One of `stages:`; what it does not say is as in the one before, and in the first as in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
@@ -55,6 +60,13 @@ pub struct Part {
     pub batch: u64,
 }
 
+impl Part {
+    /// The first of a run, or all of it.
+    fn first(steps: u64) -> Part {
+        Part { steps: 0..steps, tokens: 0, schedule: 0, moments: 0, batch: 0 }
+    }
+}
+
 /// One of several stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Staged {
@@ -71,11 +83,6 @@ pub(crate) fn read(values: &Values, places: &Places) -> Option<Vec<Stage>> {
     let names = values.free.get(SECTION).map_or(&[][..], Vec::as_slice);
     names.iter().map(|name| stage(values, places, name)).collect()
 }
-
-/// Tokens of a whole run: keeps what is counted within 64 bits.
-const MOST_READ: u64 = 1 << 60;
-/// The key.
-pub(crate) const SECTION: &str = "stages";
 
 fn stage(values: &Values, places: &Places, name: &str) -> Option<Stage> {
     let key = |key: &str| format!("{SECTION}.{name}.{key}");
@@ -117,9 +124,14 @@ impl Experiment {
     /// The stage whose weights a run has after `step` steps, the last beyond its end; of one without stages itself.
     #[must_use]
     pub fn part_at(&self, step: u64) -> Experiment {
-        let mut parts = self.parts();
-        let ended = parts.iter().take_while(|part| part.part().steps.end < step).count();
-        parts.swap_remove(ended.min(parts.len() - 1))
+        self.parts().swap_remove(self.number_at(step))
+    }
+
+    /// The number, from 0, of the stage that [`Experiment::part_at`] gives.
+    pub fn number_at(&self, step: u64) -> usize {
+        let stages = &self.written().stages;
+        let last = stages.len().saturating_sub(1);
+        (0..last).find(|&number| step <= total(&stages[..=number])).unwrap_or(last)
     }
 
     /// The experiment as it was written: of a stage, with all of them.
@@ -129,9 +141,8 @@ impl Experiment {
 
     /// Where in its run it is.
     pub fn part(&self) -> Part {
-        let whole =
-            || Part { steps: 0..self.schedule.steps, tokens: 0, schedule: 0, moments: 0, batch: 0 };
-        self.staged.as_ref().map_or_else(whole, |staged| staged.part.clone())
+        let staged = self.staged.as_ref().map(|staged| staged.part.clone());
+        staged.unwrap_or_else(|| Part::first(self.schedule.steps))
     }
 
     /// Which of several stages it is.
@@ -170,7 +181,7 @@ impl Experiment {
     fn part_of(&self, number: usize, before: &[Experiment]) -> Part {
         let Stage { tokens, batch, steps, reset, .. } = &self.stages[number];
         let Some(last) = before.last() else {
-            return Part { steps: 0..*steps, tokens: 0, schedule: 0, moments: 0, batch: 0 };
+            return Part::first(*steps);
         };
         let per_step = |batch: usize, tokens: usize| (batch as u64).saturating_mul(tokens as u64);
         let Part { steps: ended, tokens: learned, schedule, moments, batch: first } = last.part();

@@ -60,8 +60,7 @@ fn open(plans: &[Plan]) -> Result<&[Plan]> {
     let output = &last.experiment.output;
     let found = if output.is_dir() { newest(output)?.0 } else { None };
     let finished = found.map_or(0, |found| found.state.step);
-    let ended = plans.iter().take_while(|plan| plan.experiment.part().steps.end < finished);
-    Ok(&plans[ended.count().min(plans.len() - 1)..])
+    Ok(&plans[last.experiment.number_at(finished)..])
 }
 
 impl Outcome {
