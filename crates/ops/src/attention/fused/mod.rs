@@ -122,7 +122,8 @@ fn locked(values: &mut [f32], head: usize, block: usize) -> Vec<Mutex<&mut [f32]
     blocks(values, head, block).map(Mutex::new).collect()
 }
 
-/// Pairs of head and block that have pieces, those with the most first: no worker is left with a long job at the end.
+/// Pairs of head and block that have pieces: head after head, so that neighbours read the same keys, and of a head those with the
+/// most first, so that no worker is left with a long job at the end.
 fn heaviest_first(
     heads: usize,
     blocks: usize,
@@ -132,7 +133,7 @@ fn heaviest_first(
         .flat_map(|head| (0..blocks).map(move |block| (head, block)))
         .filter(|&(head, block)| pieces(head, block) > 0)
         .collect();
-    jobs.sort_by_key(|&(head, block)| Reverse(pieces(head, block)));
+    jobs.sort_by_key(|&(head, block)| (head, Reverse(pieces(head, block))));
     jobs
 }
 

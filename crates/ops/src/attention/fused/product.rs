@@ -144,18 +144,30 @@ unsafe fn tile<M: Machine, const R: usize, const P: usize>(
             left = left.add(a.depth);
             right = right.add(b.depth);
         }
-        for (i, sums) in sums.iter().enumerate() {
-            for (j, &sum) in sums.iter().enumerate() {
-                let sum = match onto {
-                    Onto::Nothing => sum,
-                    Onto::Sum => machine.add(machine.load(&*at(i, j)), sum),
-                    Onto::Scaled(factors) => {
-                        let factor = machine.splat(*factors.get_unchecked(row + i));
-                        machine.multiply_add(machine.load(&*at(i, j)), factor, sum)
-                    }
-                };
+        // One loop for each: with the choice inside, the compiler leaves it a loop, and sums go through memory to be counted.
+        match onto {
+            Onto::Nothing => leave(&sums, |i, j, sum| machine.store(sum, &mut *at(i, j))),
+            Onto::Sum => leave(&sums, |i, j, sum| {
+                machine.store(machine.add(machine.load(&*at(i, j)), sum), &mut *at(i, j));
+            }),
+            Onto::Scaled(factors) => leave(&sums, |i, j, sum| {
+                let factor = machine.splat(*factors.get_unchecked(row + i));
+                let sum = machine.multiply_add(machine.load(&*at(i, j)), factor, sum);
                 machine.store(sum, &mut *at(i, j));
-            }
+            }),
+        }
+    }
+}
+
+/// Every sum of a micro-tile, with its row and panel.
+#[inline(always)]
+fn leave<T: Copy, const R: usize, const P: usize>(
+    sums: &[[T; P]; R],
+    mut put: impl FnMut(usize, usize, T),
+) {
+    for (i, sums) in sums.iter().enumerate() {
+        for (j, &sum) in sums.iter().enumerate() {
+            put(i, j, sum);
         }
     }
 }
