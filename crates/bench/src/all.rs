@@ -239,8 +239,9 @@ fn rings(arguments: &arguments::All) -> Vec<Comparison> {
     }
     let (ranks, least) = if machine::cores() >= 4 { (4, 1.5) } else { (2, 1.3) };
     for strategy in ["striped", "megatron"] {
-        let words =
-            format!("ring --tokens 32k --ranks {ranks} --strategy {strategy} --threads {ranks}");
+        let words = format!(
+            "ring --tokens 32k --ranks {ranks} --strategy {strategy} --threads {ranks} --apart"
+        );
         let name = format!("balance/{strategy}/{ranks}");
         all.push(pairs(arguments, name, &words, None, Some(least)));
     }

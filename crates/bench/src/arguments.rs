@@ -197,6 +197,9 @@ pub(crate) struct Ring {
     /// Threads, over all ranks
     #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
+    /// Attention: ranks keep to their own threads, as devices do; else those that wait help the others
+    #[arg(long)]
+    pub(crate) apart: bool,
     #[command(flatten)]
     pub(crate) common: Common,
 }

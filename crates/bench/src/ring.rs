@@ -1,8 +1,9 @@
 //! Attention, or the whole step, split over ranks: `ring`.
 //!
 //! Under a causal mask contiguous shards leave ranks waiting: the last has (2 P - 1) / P² of the
-//! work where 1 / P would be its share, so a balanced strategy can be 2 - 1 / P times faster, a core
-//! each. That bound is printed beside what was measured.
+//! work where 1 / P would be its share, so a balanced strategy can be 2 - 1 / P times faster where
+//! ranks keep to their cores (`--apart`). That bound is printed beside what was measured. Ranks of
+//! one process help each other, so that there it is 1.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,8 +11,8 @@ use std::time::Instant;
 use annulus_attention::{Attention, Place, Qkv, Setting};
 use annulus_comm::Communicator;
 use annulus_experiment::Device;
-use annulus_ops::Pool;
 use annulus_ops::attention::Fused;
+use annulus_ops::{Cores, Pool};
 use annulus_sequence::{Heads, Layout, Return, Strategy};
 use anyhow::{Result, anyhow, bail};
 use serde_json::json;
@@ -94,12 +95,13 @@ fn ranks(strategy: Strategy, ranks: usize) -> usize {
     if strategy == Strategy::Local { 1 } else { ranks }
 }
 
-/// How much longer than its share the busiest rank works, with a core or more for each; with fewer,
-/// waiting ranks leave their cores to others, and nothing is said.
+/// How much longer than its share the busiest rank works, where each keeps to a core or more of its own; else waiting ranks
+/// leave their cores to others.
 fn imbalance(arguments: &arguments::Ring, strategy: Strategy) -> f64 {
-    let causal = arguments.part == Part::Step || arguments.shape.mask.name == "causal";
+    let causal = arguments.shape.mask.name == "causal";
     let ranks = ranks(strategy, arguments.ranks);
-    if strategy.layout() == Layout::Contiguous && causal && ranks <= arguments.threads {
+    let apart = arguments.apart && ranks <= arguments.threads;
+    if strategy.layout() == Layout::Contiguous && causal && apart {
         2.0 - 1.0 / ranks as f64
     } else {
         1.0
@@ -146,8 +148,8 @@ struct Split {
 
 impl Split {
     fn new(arguments: &arguments::Ring, strategy: Strategy, ranks: usize) -> Result<Split> {
-        let of_all = arguments.clone();
-        let crew = Crew::start(ranks, move |comm| member(&of_all, strategy, comm))?;
+        let (of_all, cores) = (arguments.clone(), Cores::from(arguments.threads));
+        let crew = Crew::start(ranks, move |comm| member(&of_all, strategy, &cores, comm))?;
         Ok(Split { arguments: arguments.clone(), strategy, ranks, crew })
     }
 }
@@ -156,6 +158,7 @@ impl Split {
 fn member(
     arguments: &arguments::Ring,
     strategy: Strategy,
+    cores: &Cores,
     comm: Arc<dyn Communicator>,
 ) -> Result<Work<()>> {
     let Shape { head_dim, ref mask, .. } = arguments.shape;
@@ -167,8 +170,12 @@ fn member(
         gradients: Return::default(),
         scale: 1.0 / (head_dim as f64).sqrt(),
     };
-    let workers = (arguments.threads / comm.world()).max(1);
-    let kernel = Arc::new(Fused::new(Pool::new(workers)));
+    let pool = if arguments.apart {
+        Pool::new((arguments.threads / comm.world()).max(1))
+    } else {
+        Pool::share(cores, comm.world(), || ())
+    };
+    let kernel = Arc::new(Fused::new(pool));
     let attention = Attention::new(&setting, comm, kernel).map_err(|error| anyhow!("{error}"))?;
     let (own, dtype) = (attention.positions().tokens(), arguments.model.dtype.candle());
     let Inputs { q, k, v, gradient } = Inputs::random(&arguments.shape, own, dtype)?;
@@ -245,13 +252,14 @@ mod tests {
 
     #[test]
     fn contiguous_shards_are_unbalanced_under_a_causal_mask() {
-        let four = ring("--ranks 4");
+        let four = ring("--ranks 4 --apart");
         assert_eq!(imbalance(&four, Strategy::Ring), 1.75);
         assert_eq!(imbalance(&four, Strategy::STRIPED), 1.0);
         assert_eq!(imbalance(&four, Strategy::Local), 1.0);
-        assert_eq!(imbalance(&ring("--ranks 8"), Strategy::Ring), 1.0);
-        assert_eq!(imbalance(&ring("--mask full"), Strategy::Ring), 1.0);
-        assert_eq!(imbalance(&ring("--ranks 2 --part step"), Strategy::Ring), 1.5);
+        assert_eq!(imbalance(&ring("--ranks 8 --apart"), Strategy::Ring), 1.0);
+        assert_eq!(imbalance(&ring("--ranks 4"), Strategy::Ring), 1.0, "they help each other");
+        assert_eq!(imbalance(&ring("--mask full --apart"), Strategy::Ring), 1.0);
+        assert_eq!(imbalance(&ring("--ranks 2 --apart"), Strategy::Ring), 1.5);
     }
 
     #[test]

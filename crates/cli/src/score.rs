@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Score) -> Done {
         loss_chunk: 1024,
         mlp_chunk: None,
         deadline: DEADLINE,
-        cores: crate::train::cores(),
+        cores: crate::train::cores().into(),
     };
     let want = Want { logits: true, gradients: arguments.gradients };
     let scored = score(&setup, &weights, &sequences, want)?;

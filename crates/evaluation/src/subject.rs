@@ -68,8 +68,8 @@ impl Subject {
         }
         experiment.data.tokens = tokens;
         let plan = Plan::new(experiment, Some(self.plan.vocabulary()))?;
-        let Setup { cores, ref processor, .. } = self.setup;
-        let processor = processor.clone();
+        let Setup { cores, processor, .. } = &self.setup;
+        let (cores, processor) = (cores.clone(), processor.clone());
         Ok(Setup { processor, micro_batch: 1, dropout: false, ..Setup::new(&plan, cores) })
     }
 }

@@ -15,6 +15,7 @@ pub mod attention;
 mod accumulate;
 mod adamw;
 mod charge;
+mod cores;
 mod cross_entropy;
 mod dropout;
 mod embedding;
@@ -37,6 +38,7 @@ pub mod testing;
 pub use accumulate::accumulate;
 pub use adamw::{AdamW, Moments, Parameter};
 pub use charge::charge;
+pub use cores::Cores;
 pub use cross_entropy::{
     CrossEntropyGradients, IGNORED, check_targets, linear_cross_entropy,
     linear_cross_entropy_gradients, linear_cross_entropy_input_gradient,

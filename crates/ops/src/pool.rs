@@ -1,9 +1,11 @@
 //! The workers of one rank.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::panicking;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, panicking};
 use std::time::Duration;
+
+use crate::cores::{Busy, Cores, Helpers, Share};
 
 /// The workers of one rank. Nothing that waits for a peer may run inside.
 ///
@@ -12,6 +14,7 @@ use std::time::Duration;
 #[derive(Clone, Default)]
 pub struct Pool {
     threads: Option<Arc<rayon::ThreadPool>>,
+    share: Option<Share>,
     processor: Option<Arc<dyn crate::gpu::Processor>>,
 }
 
@@ -27,9 +30,15 @@ impl Pool {
     pub fn new(workers: usize) -> Pool {
         Pool::starting(workers, || ())
     }
-    /// The same; every worker calls `start` first: for what a thread keeps to itself, such as whom
-    /// its memory is counted to.
-    pub fn starting(workers: usize, start: impl Fn() + Send + Sync + 'static) -> Pool {
+    /// The workers of one of `ranks` on the same `cores`: its share of them, and what the others leave ([`Pool::watched`]).
+    /// Every worker calls `start` first: for what a thread keeps to itself, such as whom its memory is counted to.
+    pub fn share(cores: &Cores, ranks: usize, start: impl Fn() + Send + Sync + 'static) -> Pool {
+        let start: Arc<dyn Fn() + Send + Sync> = Arc::new(start);
+        let workers = cores.share(ranks);
+        let share = Some(Share { cores: cores.clone(), start: start.clone() });
+        Pool { share, ..Pool::starting(workers, move || start()) }
+    }
+    fn starting(workers: usize, start: impl Fn() + Send + Sync + 'static) -> Pool {
         if workers < 2 {
             return Pool::serial();
         }
@@ -46,7 +55,7 @@ impl Pool {
     }
     /// Operators run on `processor`; what they leave to the CPU runs in the caller.
     pub fn on(processor: Arc<dyn crate::gpu::Processor>) -> Pool {
-        Pool { threads: None, processor: Some(processor) }
+        Pool { processor: Some(processor), ..Pool::default() }
     }
     /// What operators run on, if it is not the CPU.
     pub fn processor(&self) -> Option<&Arc<dyn crate::gpu::Processor>> {
@@ -87,12 +96,13 @@ impl Pool {
     {
         let items = items.into_iter();
         let jobs = items.len();
+        let _busy = self.busy(jobs);
         let Some(threads) = self.threads.as_ref().filter(|_| jobs > 1) else {
             return items.for_each(job);
         };
         let items = Mutex::new(items);
         // The lock is held for one step of the iterator, never while a job runs.
-        let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let next = || lock(&items).next();
         let class = annulus_memory::class();
         threads.in_place_scope(|scope| {
             for _ in 0..threads.current_num_threads().min(jobs) {
@@ -105,8 +115,12 @@ impl Pool {
             }
         });
     }
+    /// The cores that a call of so many jobs keeps busy, until it is dropped.
+    fn busy(&self, jobs: usize) -> Option<Busy<'_>> {
+        self.share.as_ref().map(|share| share.cores.keep_busy(self.workers().min(jobs)))
+    }
     /// The same as [`each`](Pool::each), while `progress` is called now and then from the calling thread; its error ends the
-    /// call, and jobs that are not begun by then are left out.
+    /// call, and jobs that are not begun by then are left out. Cores that other ranks of a [share](Pool::share) do not use help.
     pub fn watched<T: Send, E>(
         &self,
         items: Vec<T>,
@@ -114,28 +128,32 @@ impl Pool {
         job: impl Fn(T) + Send + Sync,
     ) -> Result<(), E> {
         progress()?;
-        let Some(threads) = self.threads.as_ref() else {
-            return items.into_iter().try_for_each(|item| {
-                job(item);
-                progress()
-            });
-        };
-        let (left, items) = (Left::new(items.len()), Mutex::new(items.into_iter()));
-        let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let class = annulus_memory::class();
-        threads.in_place_scope(|scope| {
-            for _ in 0..threads.current_num_threads() {
-                scope.spawn(|_| {
-                    let _same_as_the_caller = annulus_memory::scope(class);
-                    while let Some(item) = next() {
-                        let _one = One(&left);
-                        job(item);
+        let count = items.len();
+        let _busy = self.busy(count);
+        let jobs = Jobs::new(items, job);
+        thread::scope(|scope| {
+            let mut helpers = self.share.as_ref().map(|share| Helpers::new(share, scope, count));
+            let mut watch = || {
+                progress()?;
+                if let Some(helpers) = &mut helpers {
+                    helpers.call(&jobs);
+                }
+                Ok(())
+            };
+            let outcome = match &self.threads {
+                None => jobs.done_here(&mut watch),
+                Some(threads) => threads.in_place_scope(|scope| {
+                    for _ in 0..threads.current_num_threads() {
+                        scope.spawn(|_| jobs.work(|| true));
                     }
-                });
-            }
-            let outcome = left.wait(progress);
+                    jobs.wait(&mut watch)
+                }),
+            };
             if outcome.is_err() {
-                while next().is_some() {}
+                while jobs.next().is_some() {}
+            }
+            if let Some(helpers) = helpers {
+                helpers.join();
             }
             outcome
         })
@@ -145,37 +163,79 @@ impl Pool {
 /// How often a call that waits for its workers looks after other things.
 const WATCH: Duration = Duration::from_millis(5);
 
-/// How many jobs are not done.
-struct Left(Mutex<usize>, Condvar);
+/// The jobs of a call, for whoever has time.
+pub(crate) struct Jobs<T, F> {
+    items: Mutex<std::vec::IntoIter<T>>,
+    job: F,
+    /// What they ask memory for.
+    class: annulus_memory::Class,
+    /// How many are not done; a job that panics leaves nothing to wait for.
+    left: Mutex<usize>,
+    none_left: Condvar,
+}
 
-/// A job that is counted when it ends; when it panics there is nothing left to wait for.
-struct One<'a>(&'a Left);
-
-impl Left {
-    fn new(jobs: usize) -> Left {
-        Left(Mutex::new(jobs), Condvar::new())
+impl<T: Send, F: Fn(T) + Send + Sync> Jobs<T, F> {
+    fn new(items: Vec<T>, job: F) -> Jobs<T, F> {
+        let (left, class) = (Mutex::new(items.len()), annulus_memory::class());
+        let items = Mutex::new(items.into_iter());
+        Jobs { items, job, class, left, none_left: Condvar::new() }
     }
-    /// Until all jobs are done, or `progress` fails.
-    fn wait<E>(&self, progress: &dyn Fn() -> Result<(), E>) -> Result<(), E> {
-        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The next that nobody has begun.
+    fn next(&self) -> Option<T> {
+        lock(&self.items).next()
+    }
+    /// How many nobody has begun.
+    pub(crate) fn waiting(&self) -> usize {
+        lock(&self.items).len()
+    }
+    /// Does one after the other while there are any, and while `stay` says so after each.
+    pub(crate) fn work(&self, stay: impl Fn() -> bool) {
+        let _same_as_the_caller = annulus_memory::scope(self.class);
+        while let Some(item) = self.next() {
+            let _one = One(self);
+            (self.job)(item);
+            if !stay() {
+                return;
+            }
+        }
+    }
+    /// The calling thread does them.
+    fn done_here<E>(&self, watch: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
+        while let Some(item) = self.next() {
+            (self.job)(item);
+            watch()?;
+        }
+        Ok(())
+    }
+    /// Until all are done, or `watch` fails.
+    fn wait<E>(&self, watch: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
+        let mut left = lock(&self.left);
         while *left > 0 {
-            left = self.1.wait_timeout(left, WATCH).unwrap_or_else(PoisonError::into_inner).0;
+            left =
+                self.none_left.wait_timeout(left, WATCH).unwrap_or_else(PoisonError::into_inner).0;
             drop(left);
-            progress()?;
-            left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            watch()?;
+            left = lock(&self.left);
         }
         Ok(())
     }
 }
 
-impl Drop for One<'_> {
+/// A job that is counted when it ends.
+struct One<'a, T, F>(&'a Jobs<T, F>);
+
+impl<T, F> Drop for One<'_, T, F> {
     fn drop(&mut self) {
-        let mut left = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = lock(&self.0.left);
         *left = if panicking() { 0 } else { left.saturating_sub(1) };
         if *left == 0 {
-            self.0.1.notify_all();
+            self.0.none_left.notify_all();
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

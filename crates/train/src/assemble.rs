@@ -12,7 +12,7 @@ use annulus_model::{Attentions, Config, Llama, Lora};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
-use annulus_ops::{Pool, Rotary};
+use annulus_ops::{Cores, Pool, Rotary};
 use annulus_sequence::{Heads, Layout, Mask, Return, Strategy, Wire};
 use candle_core::{DType, Device};
 
@@ -71,8 +71,8 @@ pub struct Setup {
     pub mlp_chunk: Option<usize>,
     /// How long a rank waits for one that shows no progress.
     pub deadline: Duration,
-    /// Cores of this machine, dealt to the ranks.
-    pub cores: usize,
+    /// Cores of this machine, shared by the ranks.
+    pub cores: Cores,
     /// What runs operators, if it is not the CPU: all ranks of a process share it.
     pub processor: Option<Arc<dyn Processor>>,
 }
@@ -87,7 +87,7 @@ impl Attending {
 
 impl Setup {
     /// What `plan` means, on a machine with `cores` cores.
-    pub fn new(plan: &Plan, cores: usize) -> Setup {
+    pub fn new(plan: &Plan, cores: impl Into<Cores>) -> Setup {
         let experiment = &plan.experiment;
         Setup {
             config: Config {
@@ -111,7 +111,7 @@ impl Setup {
             loss_chunk: plan.memory.loss_chunk,
             mlp_chunk: Some(plan.memory.mlp_chunk).filter(|chunk| *chunk < plan.rows()),
             deadline: experiment.mesh.deadline,
-            cores,
+            cores: cores.into(),
             processor: None,
         }
     }
@@ -187,10 +187,9 @@ impl Setup {
     pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
         let rank = comm.rank();
         memory::enter(rank);
-        let workers = (self.cores / self.world()).max(1);
         let pool = match &self.processor {
             Some(processor) => Pool::on(processor.clone()),
-            None => Pool::starting(workers, move || memory::enter(rank)),
+            None => Pool::share(&self.cores, self.world(), move || memory::enter(rank)),
         };
         let meter = Metered::new(comm.clone());
         let mesh = Mesh::new(meter.clone(), self.data, self.sequence)?;

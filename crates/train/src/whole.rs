@@ -6,9 +6,9 @@ use std::time::Duration;
 use annulus_attention::{Attention, Place, Qkv, Setting};
 use annulus_comm::{Communicator, threads};
 use annulus_experiment::Kernel;
-use annulus_ops::Pool;
 use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, KeyValueGradients, Tile};
 use annulus_ops::gpu::Processor;
+use annulus_ops::{Cores, Pool};
 use annulus_sequence::{Heads, Layout, Mask, Positions, Return, Strategy, View};
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -84,7 +84,7 @@ pub struct Split {
     /// How long a rank waits for one that shows no progress.
     pub deadline: Duration,
     /// Cores shared by the ranks.
-    pub cores: usize,
+    pub cores: Cores,
     /// What all ranks share instead, if it is not the CPU.
     pub processor: Option<Arc<dyn Processor>>,
 }
@@ -97,7 +97,7 @@ impl Split {
     fn kernel(&self) -> Arc<dyn AttentionKernel> {
         let pool = match &self.processor {
             Some(processor) => Pool::on(processor.clone()),
-            None => Pool::new((self.cores / self.ranks).max(1)),
+            None => Pool::share(&self.cores, self.ranks, || ()),
         };
         kernel(self.kernel, self.deterministic, false, &pool)
     }

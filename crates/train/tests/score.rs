@@ -77,7 +77,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         mlp_chunk: Some(40),
         deadline: Duration::from_secs(20),
         processor: None,
-        cores: 4,
+        cores: 4.into(),
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Cluster {
     pub between: Link,
     /// Whether the devices of a node share its link to other nodes, instead of having one each.
     pub shared: bool,
+    /// Whether devices of a sequence that have less to do help those that have more, as ranks on the cores of one process do.
+    pub helping: bool,
     /// How many times longer a device takes than the others, by its number; 1 where it is absent.
     pub slowdown: BTreeMap<usize, f64>,
 }
@@ -116,6 +118,7 @@ impl Cluster {
             inside: memory,
             between: memory,
             shared: false,
+            helping: true,
             slowdown: BTreeMap::new(),
         }
     }

@@ -64,6 +64,7 @@ fn cluster(values: &Values) -> Option<Cluster> {
         inside,
         between: link(values, "between").unwrap_or(inside),
         shared: values.text("between.per") == Some("node"),
+        helping: false,
         slowdown: slowdown(values),
     })
 }

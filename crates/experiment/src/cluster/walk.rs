@@ -5,7 +5,8 @@
 //! order in which they set out, at the sender's end and at the receiver's end apart: what an ideal
 //! switch between them achieves. Of those that set out together the ones that are due first go
 //! first, then the lower ranks'. A rank's hop ends when it has computed and what is due in it is
-//! sent and received; a message may take more hops than the one that posts it. All is arithmetic
+//! sent and received; a message may take more hops than the one that posts it. Where devices help
+//! each other, a hop's computing takes all of them as long. All is arithmetic
 //! on given numbers in a fixed order, so the same walk always takes the same time.
 
 use std::collections::BTreeMap;
@@ -78,9 +79,12 @@ pub(super) fn watched(
     let mut due = vec![vec![0.0_f64; world]; load.hops()];
     for hop in 0..load.hops() {
         ports.hop(load, hop, &walk.finish, &mut due, watch);
+        let alone = |rank: usize| {
+            load.ranks[rank][hop].operations / speed * cluster.slowdown_of(first + rank)
+        };
+        let together = (0..world).map(alone).sum::<f64>() / world as f64;
         for (rank, arrived) in due[hop].iter().enumerate() {
-            let operations = load.ranks[rank][hop].operations;
-            let computing = operations / speed * cluster.slowdown_of(first + rank);
+            let computing = if cluster.helping { together } else { alone(rank) };
             let begin = walk.finish[rank];
             let computed = begin + computing;
             let end = computed.max(*arrived);
@@ -183,6 +187,7 @@ mod tests {
     fn plain(nodes: usize, per_node: usize) -> Cluster {
         let mut cluster = Cluster::threads(per_node, per_node);
         cluster.nodes = nodes;
+        cluster.helping = false;
         cluster.rates.forward = 1.0;
         cluster.inside = Link { bandwidth: 1.0, latency: 0.0 };
         cluster.between = Link { bandwidth: 0.5, latency: 3.0 };

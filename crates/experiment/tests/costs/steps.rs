@@ -52,6 +52,14 @@ fn contiguous_chunks_wait_for_the_last_rank() {
 }
 
 #[test]
+fn ranks_on_the_cores_of_one_machine_help_the_last() {
+    let machine = Cluster { helping: true, ..plain(8, 1e12, f64::INFINITY) };
+    let of = |strategy: &str| estimate(&[&format!("attention.strategy={strategy}")], &machine).step;
+    assert!((of("ring") / of("striped") - 1.0).abs() < 1e-3, "{} {}", of("ring"), of("striped"));
+    assert!(Cluster::threads(8, 8).helping);
+}
+
+#[test]
 fn slow_links_are_exposed_and_fast_ones_hidden() {
     let of = |bandwidth: f64| {
         estimate(&["attention.strategy=striped", "data.tokens=64k"], &plain(8, 300e12, bandwidth))

@@ -39,6 +39,7 @@ pub(crate) fn cluster() -> Cluster {
 /// A cluster whose devices do `operations` a second and whose links move `bytes` a second.
 pub(crate) fn plain(devices: usize, operations: f64, bytes: f64) -> Cluster {
     let mut cluster = Cluster::threads(devices, devices);
+    cluster.helping = false;
     let link = Link { bandwidth: bytes, latency: 0.0 };
     (cluster.inside, cluster.between) = (link, link);
     cluster.rates.forward = operations;

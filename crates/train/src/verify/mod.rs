@@ -275,7 +275,7 @@ impl Way {
             kernel: setup.kernel,
             deterministic: true,
             deadline: setup.deadline,
-            cores: setup.cores,
+            cores: setup.cores.clone(),
             processor: None,
         }
     }

@@ -1,0 +1,225 @@
+//! The cores that ranks of one process share: what those that wait leave idle, others use.
+//!
+//! Every rank has workers of its own, as many as its share, and keeps to them. Ranks that see less than others (a causal mask over
+//! contiguous shards) are done early and wait; a core that no call keeps busy meanwhile helps another rank's with its jobs,
+//! as one more thread that ends with the jobs, or when its core is wanted again. What jobs compute does not depend on who does them.
+
+use std::fmt;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{Builder, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::pool::Jobs;
+
+/// What is left of a call must take so long for a thread to be worth its start.
+const WORTH: Duration = Duration::from_micros(500);
+
+/// Cores that the ranks of a process share, made of their number; none is one.
+#[derive(Clone, Debug)]
+pub struct Cores {
+    all: usize,
+    busy: Arc<AtomicUsize>,
+}
+
+impl Cores {
+    /// How many of them are one rank's where there are `ranks`.
+    pub(crate) fn share(&self, ranks: usize) -> usize {
+        (self.all / ranks.max(1)).max(1)
+    }
+    /// Counts `count` of them as busy, until what is returned is dropped: there may be more calls than cores.
+    pub(crate) fn keep_busy(&self, count: usize) -> Busy<'_> {
+        self.busy.fetch_add(count, Ordering::Relaxed);
+        Busy { cores: self, count }
+    }
+    /// One that is idle.
+    fn idle(&self) -> Option<Busy<'_>> {
+        let one_more = |busy| (busy < self.all).then_some(busy + 1);
+        self.busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Busy { cores: self, count: 1 })
+    }
+    fn are_crowded(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > self.all
+    }
+}
+
+impl From<usize> for Cores {
+    fn from(all: usize) -> Cores {
+        Cores { all: all.max(1), busy: Arc::default() }
+    }
+}
+
+/// Cores that are busy.
+pub(crate) struct Busy<'a> {
+    cores: &'a Cores,
+    count: usize,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.cores.busy.fetch_sub(self.count, Ordering::Relaxed);
+    }
+}
+
+/// A rank's share of cores.
+#[derive(Clone)]
+pub(crate) struct Share {
+    pub(crate) cores: Cores,
+    /// What a thread that works for the rank calls first.
+    pub(crate) start: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cores.fmt(f)
+    }
+}
+
+/// Threads that help with the jobs of a call, on cores that are idle.
+pub(crate) struct Helpers<'scope, 'env> {
+    share: &'env Share,
+    scope: &'scope Scope<'scope, 'env>,
+    threads: Vec<ScopedJoinHandle<'scope, ()>>,
+    begun: Instant,
+    /// How many jobs waited then.
+    jobs: usize,
+}
+
+impl<'scope, 'env> Helpers<'scope, 'env> {
+    pub(crate) fn new(share: &'env Share, scope: &'scope Scope<'scope, 'env>, jobs: usize) -> Self {
+        Helpers { share, scope, threads: Vec::new(), begun: Instant::now(), jobs }
+    }
+
+    /// Calls another where a core is idle and the jobs that wait are worth it.
+    pub(crate) fn call<T: Send, F: Fn(T) + Send + Sync>(&mut self, jobs: &'env Jobs<T, F>) {
+        let waiting = jobs.waiting();
+        let Some(cores) = self.worth(waiting).then(|| self.share.cores.idle()).flatten() else {
+            return;
+        };
+        let share = self.share;
+        let thread = Builder::new().name("helper".to_owned()).spawn_scoped(self.scope, move || {
+            let _busy = cores;
+            (share.start)();
+            jobs.work(|| !share.cores.are_crowded());
+        });
+        // Without a thread it goes on as it is.
+        self.threads.extend(thread);
+    }
+
+    /// Whether so many jobs take longer than a thread to start, as it has gone so far.
+    fn worth(&self, waiting: usize) -> bool {
+        let done = self.jobs.saturating_sub(waiting).max(1);
+        self.begun.elapsed().mul_f64(waiting as f64 / done as f64) > WORTH
+    }
+
+    /// Waits for all; a panic of theirs is the caller's.
+    pub(crate) fn join(self) {
+        for thread in self.threads {
+            if let Err(panic) = thread.join() {
+                resume_unwind(panic);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Condvar, Mutex};
+    use std::thread::{ThreadId, current, sleep};
+
+    use super::*;
+    use crate::Pool;
+
+    /// Runs so many jobs on one of two ranks on two cores; who did how many of them.
+    fn done_by(cores: &Cores, jobs: usize, job: impl Fn(usize) + Sync + Send) -> Vec<usize> {
+        let counts = Mutex::new(BTreeMap::<String, usize>::new());
+        let pool = Pool::share(cores, 2, || ());
+        let watched = pool.watched((0..jobs).collect(), &|| Ok::<(), ()>(()), |index| {
+            sleep(2 * WORTH);
+            job(index);
+            *counts.lock().unwrap().entry(format!("{:?}", current().id())).or_default() += 1;
+        });
+        assert_eq!(watched, Ok(()));
+        assert_eq!(cores.busy.load(Ordering::Relaxed), 0, "all are free again");
+        counts.into_inner().unwrap().into_values().collect()
+    }
+
+    /// Until two have come.
+    #[derive(Default)]
+    struct Meeting(Mutex<usize>, Condvar);
+
+    impl Meeting {
+        fn join(&self) {
+            let mut here = self.0.lock().unwrap();
+            *here += 1;
+            self.1.notify_all();
+            let patience = Duration::from_secs(60);
+            let (_here, waited) =
+                self.1.wait_timeout_while(here, patience, |here| *here < 2).unwrap();
+            assert!(!waited.timed_out(), "nobody helped");
+        }
+    }
+
+    #[test]
+    fn an_idle_core_helps_with_another_ranks_jobs() {
+        let (cores, meeting) = (Cores::from(2), Meeting::default());
+        let counts = done_by(&cores, 20, |index| {
+            if index > 0 {
+                meeting.join();
+            }
+        });
+        assert_eq!((counts.len(), counts.iter().sum::<usize>()), (2, 20));
+    }
+
+    #[test]
+    fn a_core_whose_rank_is_at_work_does_not() {
+        let cores = Cores::from(2);
+        let job = |_| ();
+        let pool = Pool::share(&cores, 2, || ());
+        // The other rank's call lasts as long as this one's.
+        pool.run(1, |_| {
+            let counts = Mutex::new(Vec::new());
+            let of_other = Pool::share(&cores, 2, || ());
+            let watched = of_other.watched(vec![(); 9], &|| Ok::<(), ()>(()), |()| {
+                sleep(2 * WORTH);
+                counts.lock().unwrap().push(current().id());
+            });
+            assert_eq!(watched, Ok(()));
+            assert!(counts.into_inner().unwrap().iter().all(|id| *id == current().id()));
+        });
+        assert_eq!(done_by(&Cores::from(1), 9, job), [9], "there is one core");
+    }
+
+    #[test]
+    fn a_helper_leaves_when_its_core_is_wanted_again() {
+        let (cores, meeting, caller) = (Cores::from(2), Meeting::default(), current().id());
+        let wanted = Mutex::new(Vec::new());
+        let helped = Mutex::new(Vec::<ThreadId>::new());
+        let pool = Pool::share(&cores, 2, || ());
+        let watched = pool.watched((0..30).collect(), &|| Ok::<(), ()>(()), |index: usize| {
+            sleep(2 * WORTH);
+            if index > 0 {
+                meeting.join();
+            }
+            if current().id() != caller {
+                wanted.lock().unwrap().push(cores.keep_busy(1));
+                helped.lock().unwrap().push(current().id());
+            }
+        });
+        assert_eq!((watched, helped.into_inner().unwrap().len()), (Ok(()), 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "the helper's")]
+    fn a_panic_of_a_helper_is_the_callers() {
+        let (meeting, caller) = (Meeting::default(), current().id());
+        done_by(&Cores::from(2), 20, |index| {
+            if index > 0 {
+                meeting.join();
+            }
+            assert!(current().id() == caller, "the helper's");
+        });
+    }
+}
