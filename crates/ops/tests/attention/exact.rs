@@ -259,6 +259,28 @@ fn what_is_no_number_is_not_hidden() {
     }
 }
 
+#[test]
+fn what_is_no_number_stays_with_its_head() {
+    let positions = Positions::all(300);
+    let clean = Case::random(Heads(1, 2, 2, 8), 300, 300);
+    let mut values: Vec<f32> = clean.v.flatten_all().unwrap().to_vec1().unwrap();
+    values[..300 * 8].fill(f32::NAN);
+    let v = Tensor::from_vec(values, clean.v.shape(), &Device::Cpu).unwrap();
+    let case = Case { v, ..clean.clone() };
+    for mask in [Mask::causal(), Mask::causal().and(Rule::Window(70))] {
+        for kernel in machines(1) {
+            let [found, wanted] = [&case, &clean].map(|case| {
+                let results = case.run(&kernel, &[case.shard(&mask, &positions, &positions)]);
+                let gradients = &results.gradients[0];
+                [results.attended.out, results.dq, gradients.dk.clone(), gradients.dv.clone()]
+                    .map(|tensor| to_f64(&tensor.narrow(1, 1, 1).unwrap()).unwrap())
+            });
+            assert!(found == wanted, "{mask:?}: {:?}", kernel.instructions);
+            assert!(wanted.iter().flatten().all(|value| value.is_finite()));
+        }
+    }
+}
+
 /// The dense gradients, to which all else is compared, against differences of the dense output.
 #[test]
 fn dense_gradients_are_slopes() {

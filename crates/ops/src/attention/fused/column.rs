@@ -9,7 +9,7 @@ use super::machine::{Machine, PANEL};
 use super::pack::{Interleaved, Natural, Panels, units};
 use super::pieces::{COLUMNS, ROWS};
 use super::product::{self, Left, Onto, Product, Right};
-use super::scores::{AddRows, Differentiate, STEP, hide};
+use super::scores::{AddRows, Differentiate, STEP, clear, hide};
 use super::turns::{Taker, Turns};
 
 /// What the jobs of a tile share.
@@ -182,38 +182,58 @@ impl Column {
     ) {
         let (inputs, piece) = (&context.inputs, place.piece);
         let (dim, width) = (inputs.sizes.dim, inputs.width());
-        let (count, first) = (piece.columns.len(), piece.columns.start - column * COLUMNS);
+        let first = piece.columns.start - column * COLUMNS;
         let range = inputs.rows(place.head, place.block);
         let q = self.q.take(machine, inputs.q, range.clone(), dim);
         let gradient = self.gradient.take(machine, context.gradient, range.clone(), dim);
         let Block { k_panels, v_panels, k, dk, dv } = &mut self.block;
         let panels = [&*k_panels, v_panels].map(|all| &all[first * units::<M>(dim)..]);
-        let [p, ds] = self.between.differentiate(machine, context, place, [q, gradient], panels);
-        let by_columns = |c, a: Factor<'_>, b: Factor<'_>| {
-            machine.call(Product {
-                a: Left { units: a.interleaved, row: 1, depth: STEP },
-                b: Right { units: b.interleaved, panel: PANEL, depth: width },
-                c,
-                step: width,
-                rows: count,
-                panels: width / PANEL,
-                depth: units::<M>(range.len()),
-                onto: Onto::Sum,
-            });
+        let spans = inputs.spans(place.head, place.block);
+        let extents: Vec<_> = piece.extents(spans).collect();
+        let [p, ds] =
+            self.between.differentiate(machine, context, (place, &extents), [q, gradient], panels);
+        let by_columns = |c: &mut [f32], a: Factor<'_>, b: Factor<'_>| {
+            for (columns, rows) in piece.transposed(&extents) {
+                let start = rows.start / M::UNIT;
+                machine.call(Product {
+                    a: Left {
+                        units: &a.interleaved[start * STEP + columns.start..],
+                        row: 1,
+                        depth: STEP,
+                    },
+                    b: Right { units: &b.interleaved[start * width..], panel: PANEL, depth: width },
+                    c: &mut c[columns.start * width..],
+                    step: width,
+                    rows: columns.len(),
+                    panels: width / PANEL,
+                    depth: units::<M>(rows.end.min(range.len()) - rows.start),
+                    onto: Onto::Sum,
+                });
+            }
         };
         by_columns(&mut dv[first * width..], p, gradient);
         by_columns(&mut dk[first * width..], ds, q);
         let k = &k.factor::<M>().interleaved[first / M::UNIT * width..];
-        machine.call(Product {
-            a: Left { units: ds.natural, row: STEP, depth: 1 },
-            b: Right { units: k, panel: PANEL, depth: width },
-            c: &mut self.dq,
-            step: width,
-            rows: range.len().next_multiple_of(product::ROWS),
-            panels: width / PANEL,
-            depth: units::<M>(count),
-            onto: Onto::Nothing,
-        });
+        for (rows, seen) in &extents {
+            let dq = &mut self.dq[rows.start * width..rows.end * width];
+            if seen.is_empty() {
+                dq.fill(0.0);
+            }
+            machine.call(Product {
+                a: Left {
+                    units: &ds.natural[rows.start * STEP + seen.start / M::UNIT..],
+                    row: STEP,
+                    depth: 1,
+                },
+                b: Right { units: &k[seen.start / M::UNIT * width..], panel: PANEL, depth: width },
+                c: dq,
+                step: width,
+                rows: rows.len(),
+                panels: width / PANEL,
+                depth: units::<M>(seen.len()),
+                onto: Onto::Nothing,
+            });
+        }
     }
 
     /// Adds what was gathered to the gradients of the block's keys and values.
@@ -238,7 +258,7 @@ impl Between {
         &mut self,
         machine: M,
         context: &Context<'_>,
-        place: Place<'_>,
+        (place, extents): (Place<'_>, &[(Range<usize>, Range<usize>)]),
         [q, gradient]: [Factor<'_>; 2],
         [k, v]: [&[f32]; 2],
     ) -> [Factor<'_>; 2] {
@@ -247,16 +267,22 @@ impl Between {
         let range = inputs.rows(place.head, place.block);
         let rows = range.len().next_multiple_of(product::ROWS);
         let scores = |a: Factor<'_>, panels: &[f32], c: &mut Room| {
-            machine.call(Product {
-                a: Left { units: a.natural, row: width, depth: 1 },
-                b: Right { units: panels, panel: depth * PANEL, depth: PANEL },
-                c: &mut c.natural,
-                step: STEP,
-                rows,
-                panels: columns.len() / PANEL,
-                depth,
-                onto: Onto::Nothing,
-            });
+            for (rows, seen) in extents {
+                machine.call(Product {
+                    a: Left { units: &a.natural[rows.start * width..], row: width, depth: 1 },
+                    b: Right {
+                        units: &panels[seen.start * depth..],
+                        panel: depth * PANEL,
+                        depth: PANEL,
+                    },
+                    c: &mut c.natural[rows.start * STEP + seen.start..],
+                    step: STEP,
+                    rows: rows.len(),
+                    panels: seen.len() / PANEL,
+                    depth,
+                    onto: Onto::Nothing,
+                });
+            }
         };
         scores(q, k, &mut self.p);
         scores(gradient, v, &mut self.ds);
@@ -274,14 +300,19 @@ impl Between {
         if let Some(drop) = &drop {
             machine.call(drop.of(&mut self.ds.natural));
         }
-        machine.call(Differentiate {
-            scores: &mut self.p.natural,
-            gradients: &mut self.ds.natural,
-            columns: columns.len(),
-            scale: context.exponent,
-            shift: &self.shift,
-            delta: &self.delta,
-        });
+        for (rows, seen) in extents {
+            let from = rows.start * STEP + seen.start;
+            machine.call(Differentiate {
+                scores: &mut self.p.natural[from..],
+                gradients: &mut self.ds.natural[from..],
+                columns: seen.len(),
+                scale: context.exponent,
+                shift: &self.shift[rows.clone()],
+                delta: &self.delta[rows.clone()],
+            });
+        }
+        clear(&mut self.p.natural, extents, columns.len());
+        clear(&mut self.ds.natural, extents, columns.len());
         if let Some(drop) = &drop {
             machine.call(drop.of(&mut self.p.natural));
         }

@@ -59,6 +59,25 @@ impl Piece {
         })
     }
 
+    /// The same the other way round: columns with the rows of `extents` that see some of them.
+    pub(super) fn transposed(
+        &self,
+        extents: &[(Range<usize>, Range<usize>)],
+    ) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+        let together = if self.masked { product::ROWS } else { COLUMNS };
+        let count = self.columns.len();
+        (0..count).step_by(together).map(move |start| {
+            let columns = start..count.min(start + together);
+            let seeing = extents
+                .iter()
+                .filter(|(_, seen)| seen.start < columns.end && columns.start < seen.end);
+            let rows = seeing
+                .map(|(rows, _)| rows.clone())
+                .reduce(|all, one| all.start.min(one.start)..all.end.max(one.end));
+            (columns, rows.unwrap_or(0..0))
+        })
+    }
+
     /// From the first that some row sees to the last, in whole panels.
     fn seen_by(&self, spans: &[Spans]) -> Range<usize> {
         let Range { start, end } = self.columns;
@@ -132,6 +151,11 @@ mod tests {
         assert_eq!(extents.len(), 5);
         assert_eq!(extents[0], (0..12, 0..112));
         assert_eq!(extents[4], (48..60, 0..160));
+        let columns: Vec<_> = Piece::new(&rows, 0).unwrap().transposed(&extents).collect();
+        assert_eq!(columns.len(), 16);
+        assert_eq!((&columns[0], &columns[9]), (&(0..12, 0..60), &(108..120, 0..60)));
+        assert_eq!(columns[11], (132..144, 24..60));
+        assert_eq!(columns[15], (180..192, 0..0), "nobody sees them");
         let window = [sees(&[(70, 100)]), sees(&[])];
         let piece = Piece::new(&window, 0).unwrap();
         assert_eq!(piece.columns, 48..144);

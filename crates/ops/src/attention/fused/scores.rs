@@ -30,6 +30,16 @@ pub(super) fn hide(scores: &mut [f32], spans: &[Spans], columns: &Range<usize>) 
     }
 }
 
+/// Rows of values become 0 where rows of `extents` do not see columns, of which there are `columns`.
+pub(super) fn clear(values: &mut [f32], extents: &[(Range<usize>, Range<usize>)], columns: usize) {
+    for (rows, seen) in extents {
+        for row in values[rows.start * STEP..rows.end * STEP].chunks_mut(STEP) {
+            row[..seen.start].fill(0.0);
+            row[seen.end..columns].fill(0.0);
+        }
+    }
+}
+
 /// Online softmax: scores become weights against the new running maximum; the running sum takes them in; what is kept of sum
 /// and output so far, from the old maximum to the new, is left for the product that adds to the output.
 #[derive(Debug)]
