@@ -7,7 +7,7 @@ use super::inputs::{Inputs, Place, Source};
 use super::lock;
 use super::machine::{Machine, PANEL};
 use super::pack::{Interleaved, Natural, Panels, units};
-use super::pieces::{COLUMNS, ROWS};
+use super::pieces::{COLUMNS, Extent, ROWS};
 use super::product::{self, Left, Onto, Product, Right};
 use super::scores::{AddRows, Differentiate, STEP, clear, hide};
 use super::turns::{Taker, Turns};
@@ -192,47 +192,17 @@ impl Column {
         let extents: Vec<_> = piece.extents(spans).collect();
         let [p, ds] =
             self.between.differentiate(machine, context, (place, &extents), [q, gradient], panels);
+        let rows = range.len();
         let by_columns = |c: &mut [f32], a: Factor<'_>, b: Factor<'_>| {
-            for (columns, rows) in piece.transposed(&extents) {
-                let start = rows.start / M::UNIT;
-                machine.call(Product {
-                    a: Left {
-                        units: &a.interleaved[start * STEP + columns.start..],
-                        row: 1,
-                        depth: STEP,
-                    },
-                    b: Right { units: &b.interleaved[start * width..], panel: PANEL, depth: width },
-                    c: &mut c[columns.start * width..],
-                    step: width,
-                    rows: columns.len(),
-                    panels: width / PANEL,
-                    depth: units::<M>(rows.end.min(range.len()) - rows.start),
-                    onto: Onto::Sum,
-                });
+            for extent in piece.transposed(&extents) {
+                machine.call(down_columns::<M>((c, a, b), &extent, (rows, width)));
             }
         };
         by_columns(&mut dv[first * width..], p, gradient);
         by_columns(&mut dk[first * width..], ds, q);
         let k = &k.factor::<M>().interleaved[first / M::UNIT * width..];
-        for (rows, seen) in &extents {
-            let dq = &mut self.dq[rows.start * width..rows.end * width];
-            if seen.is_empty() {
-                dq.fill(0.0);
-            }
-            machine.call(Product {
-                a: Left {
-                    units: &ds.natural[rows.start * STEP + seen.start / M::UNIT..],
-                    row: STEP,
-                    depth: 1,
-                },
-                b: Right { units: &k[seen.start / M::UNIT * width..], panel: PANEL, depth: width },
-                c: dq,
-                step: width,
-                rows: rows.len(),
-                panels: width / PANEL,
-                depth: units::<M>(seen.len()),
-                onto: Onto::Nothing,
-            });
+        for extent in &extents {
+            machine.call(along_rows::<M>((&mut self.dq, ds, k), extent, width));
         }
     }
 
@@ -251,6 +221,66 @@ impl Column {
     }
 }
 
+/// `c = a bT` for an extent, `b` in panels.
+fn of_extent<'a>(
+    (c, a, b): (&'a mut [f32], Factor<'a>, &'a [f32]),
+    Extent { rows, columns }: &Extent,
+    [depth, width]: [usize; 2],
+) -> Product<'a> {
+    Product {
+        a: Left { units: &a.natural[rows.start * width..], row: width, depth: 1 },
+        b: Right { units: &b[columns.start * depth..], panel: depth * PANEL, depth: PANEL },
+        c: &mut c[rows.start * STEP + columns.start..],
+        step: STEP,
+        rows: rows.len(),
+        panels: columns.len() / PANEL,
+        depth,
+        onto: Onto::Nothing,
+    }
+}
+
+/// `c += aT b` for the columns of an extent: rows of `c`, `width` apart, each a sum over those of the extent's rows that exist.
+fn down_columns<'a, M: Machine>(
+    (c, a, b): (&'a mut [f32], Factor<'a>, Factor<'a>),
+    Extent { rows, columns }: &Extent,
+    (exist, width): (usize, usize),
+) -> Product<'a> {
+    let start = rows.start / M::UNIT;
+    Product {
+        a: Left { units: &a.interleaved[start * STEP + columns.start..], row: 1, depth: STEP },
+        b: Right { units: &b.interleaved[start * width..], panel: PANEL, depth: width },
+        c: &mut c[columns.start * width..],
+        step: width,
+        rows: columns.len(),
+        panels: width / PANEL,
+        depth: units::<M>(rows.end.min(exist) - rows.start),
+        onto: Onto::Sum,
+    }
+}
+
+/// `c = a b` for the rows of an extent, each a sum over its columns.
+fn along_rows<'a, M: Machine>(
+    (c, a, b): (&'a mut [f32], Factor<'a>, &'a [f32]),
+    Extent { rows, columns }: &Extent,
+    width: usize,
+) -> Product<'a> {
+    let c = &mut c[rows.start * width..rows.end * width];
+    if columns.is_empty() {
+        c.fill(0.0);
+    }
+    let start = columns.start / M::UNIT;
+    Product {
+        a: Left { units: &a.natural[rows.start * STEP + start..], row: STEP, depth: 1 },
+        b: Right { units: &b[start * width..], panel: PANEL, depth: width },
+        c,
+        step: width,
+        rows: rows.len(),
+        panels: width / PANEL,
+        depth: units::<M>(columns.len()),
+        onto: Onto::Nothing,
+    }
+}
+
 impl Between {
     /// The probabilities of a piece and the gradients of its scores, from query rows and output gradients against the panels
     /// of its keys and values.
@@ -258,30 +288,17 @@ impl Between {
         &mut self,
         machine: M,
         context: &Context<'_>,
-        (place, extents): (Place<'_>, &[(Range<usize>, Range<usize>)]),
+        (place, extents): (Place<'_>, &[Extent]),
         [q, gradient]: [Factor<'_>; 2],
         [k, v]: [&[f32]; 2],
     ) -> [Factor<'_>; 2] {
         let (inputs, columns) = (&context.inputs, &place.piece.columns);
-        let (depth, width) = (units::<M>(inputs.sizes.dim), inputs.width());
+        let sizes = [units::<M>(inputs.sizes.dim), inputs.width()];
         let range = inputs.rows(place.head, place.block);
         let rows = range.len().next_multiple_of(product::ROWS);
         let scores = |a: Factor<'_>, panels: &[f32], c: &mut Room| {
-            for (rows, seen) in extents {
-                machine.call(Product {
-                    a: Left { units: &a.natural[rows.start * width..], row: width, depth: 1 },
-                    b: Right {
-                        units: &panels[seen.start * depth..],
-                        panel: depth * PANEL,
-                        depth: PANEL,
-                    },
-                    c: &mut c.natural[rows.start * STEP + seen.start..],
-                    step: STEP,
-                    rows: rows.len(),
-                    panels: seen.len() / PANEL,
-                    depth,
-                    onto: Onto::Nothing,
-                });
+            for extent in extents {
+                machine.call(of_extent((&mut c.natural, a, panels), extent, sizes));
             }
         };
         scores(q, k, &mut self.p);
@@ -300,7 +317,7 @@ impl Between {
         if let Some(drop) = &drop {
             machine.call(drop.of(&mut self.ds.natural));
         }
-        for (rows, seen) in extents {
+        for Extent { rows, columns: seen } in extents {
             let from = rows.start * STEP + seen.start;
             machine.call(Differentiate {
                 scores: &mut self.p.natural[from..],

@@ -11,7 +11,7 @@ use candle_core::{DType, Result, Tensor};
 use super::inputs::{Held, Inputs, Place, contiguous, guests};
 use super::machine::{Choice, Instructions, Machine, PANEL};
 use super::pack::{Interleaved, Natural, Panels, units};
-use super::pieces::{COLUMNS, ROWS};
+use super::pieces::{COLUMNS, Extent, ROWS};
 use super::product::{self, Left, Onto, Product, Right};
 use super::scores::{Fold, STEP, hide};
 use super::{Shelf, blocks, heaviest_first, lock, narrow};
@@ -267,7 +267,7 @@ impl Scratch {
         let k = &packed.k[kv_head * packed.strides[0] + columns.start * depth..];
         let v = &packed.v[kv_head * packed.strides[1] + columns.start / M::UNIT * width..];
         let spans = inputs.spans(place.head, place.block);
-        for (rows, seen) in place.piece.extents(spans) {
+        for Extent { rows, columns: seen } in place.piece.extents(spans) {
             machine.call(Product {
                 a: Left { units: &self.q[rows.start * width..], row: width, depth: 1 },
                 b: Right { units: &k[seen.start * depth..], panel: depth * PANEL, depth: PANEL },
@@ -297,7 +297,7 @@ impl Scratch {
         }
         machine.call(Natural { rows: weights, step: STEP, width: columns.len() });
         let exist = inputs.keys.rows - columns.start;
-        for (rows, seen) in place.piece.extents(spans) {
+        for Extent { rows, columns: seen } in place.piece.extents(spans) {
             machine.call(Product {
                 a: Left {
                     units: &self.scores[rows.start * STEP + seen.start / M::UNIT..],

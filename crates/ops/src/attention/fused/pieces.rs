@@ -28,6 +28,19 @@ pub(super) struct Piece {
     pub(super) masked: bool,
 }
 
+/// Rows of a block with columns of a piece, both from 0: what a product computes. Both begin at whole units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+}
+
+impl Extent {
+    fn meets(&self, columns: &Range<usize>) -> bool {
+        self.columns.start < columns.end && columns.start < self.columns.end
+    }
+}
+
 impl Piece {
     /// What `rows` see of a block of columns.
     fn new(rows: &[Spans], block: usize) -> Option<Piece> {
@@ -45,36 +58,30 @@ impl Piece {
         (seen > 0).then_some(Piece { columns, masked })
     }
 
-    /// Which of its columns rows see, as far as products can leave others out: rows of the block with columns of the piece,
-    /// both from 0. Where every row sees everything that is one product, along the edge of a mask one for every few rows.
-    pub(super) fn extents(
-        &self,
-        spans: &[Spans],
-    ) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    /// Which of its columns rows see, as far as products can leave others out. Where every row sees everything that is one
+    /// product, along the edge of a mask one for every few rows.
+    pub(super) fn extents(&self, spans: &[Spans]) -> impl Iterator<Item = Extent> {
         let together = if self.masked { product::ROWS } else { ROWS };
         spans.chunks(together).enumerate().map(move |(index, spans)| {
             let start = index * together;
             let rows = start..start + spans.len().next_multiple_of(product::ROWS);
-            (rows, if self.masked { self.seen_by(spans) } else { 0..self.columns.len() })
+            let whole = 0..self.columns.len();
+            Extent { rows, columns: if self.masked { self.seen_by(spans) } else { whole } }
         })
     }
 
-    /// The same the other way round: columns with the rows of `extents` that see some of them.
-    pub(super) fn transposed(
-        &self,
-        extents: &[(Range<usize>, Range<usize>)],
-    ) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    /// The same the other way round: columns, a few along the edge of a mask, with the rows of `extents` that see some of them.
+    pub(super) fn transposed(&self, extents: &[Extent]) -> impl Iterator<Item = Extent> {
         let together = if self.masked { product::ROWS } else { COLUMNS };
         let count = self.columns.len();
         (0..count).step_by(together).map(move |start| {
             let columns = start..count.min(start + together);
-            let seeing = extents
+            let rows = extents
                 .iter()
-                .filter(|(_, seen)| seen.start < columns.end && columns.start < seen.end);
-            let rows = seeing
-                .map(|(rows, _)| rows.clone())
+                .filter(|extent| extent.meets(&columns))
+                .map(|extent| extent.rows.clone())
                 .reduce(|all, one| all.start.min(one.start)..all.end.max(one.end));
-            (columns, rows.unwrap_or(0..0))
+            Extent { rows: rows.unwrap_or(0..0), columns }
         })
     }
 
@@ -147,19 +154,21 @@ mod tests {
     #[test]
     fn rows_along_an_edge_leave_out_what_they_do_not_see() {
         let rows: Vec<Spans> = (100..160).map(|row| sees(&[(0, row + 1)])).collect();
-        let extents: Vec<_> = Piece::new(&rows, 0).unwrap().extents(&rows).collect();
+        let extent = |rows, columns| Extent { rows, columns };
+        let piece = Piece::new(&rows, 0).unwrap();
+        let extents: Vec<_> = piece.extents(&rows).collect();
         assert_eq!(extents.len(), 5);
-        assert_eq!(extents[0], (0..12, 0..112));
-        assert_eq!(extents[4], (48..60, 0..160));
-        let columns: Vec<_> = Piece::new(&rows, 0).unwrap().transposed(&extents).collect();
+        assert_eq!(extents[0], extent(0..12, 0..112));
+        assert_eq!(extents[4], extent(48..60, 0..160));
+        let columns: Vec<_> = piece.transposed(&extents).collect();
         assert_eq!(columns.len(), 16);
-        assert_eq!((&columns[0], &columns[9]), (&(0..12, 0..60), &(108..120, 0..60)));
-        assert_eq!(columns[11], (132..144, 24..60));
-        assert_eq!(columns[15], (180..192, 0..0), "nobody sees them");
+        assert_eq!([&columns[0], &columns[9]], [&extent(0..60, 0..12), &extent(0..60, 108..120)]);
+        assert_eq!(columns[11], extent(24..60, 132..144));
+        assert_eq!(columns[15], extent(0..0, 180..192), "nobody sees them");
         let window = [sees(&[(70, 100)]), sees(&[])];
         let piece = Piece::new(&window, 0).unwrap();
         assert_eq!(piece.columns, 48..144);
-        assert_eq!(piece.extents(&window).next(), Some((0..12, 16..64)));
+        assert_eq!(piece.extents(&window).next(), Some(extent(0..12, 16..64)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::ops::Range;
 use annulus_sequence::Spans;
 
 use super::machine::{Leaf, Machine, PANEL};
-use super::pieces::COLUMNS;
+use super::pieces::{COLUMNS, Extent};
 
 /// The distance between rows of scores.
 pub(super) const STEP: usize = COLUMNS;
@@ -30,9 +30,9 @@ pub(super) fn hide(scores: &mut [f32], spans: &[Spans], columns: &Range<usize>) 
     }
 }
 
-/// Rows of values become 0 where rows of `extents` do not see columns, of which there are `columns`.
-pub(super) fn clear(values: &mut [f32], extents: &[(Range<usize>, Range<usize>)], columns: usize) {
-    for (rows, seen) in extents {
+/// Rows of `columns` values become 0 outside of `extents`.
+pub(super) fn clear(values: &mut [f32], extents: &[Extent], columns: usize) {
+    for Extent { rows, columns: seen } in extents {
         for row in values[rows.start * STEP..rows.end * STEP].chunks_mut(STEP) {
             row[..seen.start].fill(0.0);
             row[seen.end..columns].fill(0.0);
