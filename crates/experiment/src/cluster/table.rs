@@ -204,6 +204,15 @@ fn choose(candidates: &[Candidate], cluster: &Cluster) -> Option<Strategy> {
     let Some((fastest, best)) = fitting().min_by(|a, b| a.1.step.total_cmp(&b.1.step)) else {
         return least(&mut able());
     };
+    // Help costs nothing in the model and a little in truth: of those as good the most even needs least of it.
+    let as_good = |estimate: &Estimate| {
+        let most = [best.step, best.fullest() as f64].map(|least| CLOSE * least);
+        estimate.step <= most[0] && estimate.fullest() as f64 <= most[1]
+    };
+    let most_even = fitting()
+        .filter(|(_, estimate)| cluster.helping && as_good(estimate))
+        .min_by(|a, b| a.1.balance.total_cmp(&b.1.balance));
+    let fastest = most_even.map_or(fastest, |(strategy, _)| strategy);
     let smaller = |estimate: &Estimate| estimate.fullest() as f64 * CLOSE < best.fullest() as f64;
     let good = |estimate: &Estimate| estimate.step <= CLOSE * best.step && smaller(estimate);
     least(&mut fitting().filter(|(_, estimate)| good(estimate))).or(Some(fastest))

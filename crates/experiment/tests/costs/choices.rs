@@ -43,6 +43,21 @@ fn under_a_causal_mask_an_even_deal_is_taken() {
 }
 
 #[test]
+fn where_ranks_help_each_other_an_even_deal_is_taken_of_those_as_good() {
+    let helping = Cluster { helping: true, ..plain(8, 1e12, 1e15) };
+    let choice = among(&[], &helping);
+    let table = &choice.tables[0];
+    let balance = |name: &str| {
+        let found = table.ranking().into_iter().find(|(strategy, _)| strategy.name() == name);
+        found.expect("it can run").1.balance
+    };
+    let chosen = table.chosen.expect("some can run");
+    assert!(balance(chosen.name()) < 1.01 && balance("ring") > 1.8, "{}", choice.to_text());
+    let ring = choice.why().into_iter().find(|line| line.contains("`ring`")).expect("a line");
+    assert!(ring.ends_with("about as good"), "{ring}");
+}
+
+#[test]
 fn on_one_rank_nothing_is_split() {
     let choice = among(&["mesh.sequence=1", "data.tokens=8k"], &cluster());
     assert_eq!(choice.tables[0].chosen, Some(Strategy::Local), "{}", choice.to_text());
