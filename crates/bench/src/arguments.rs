@@ -182,8 +182,7 @@ pub(crate) struct Ring {
     /// How they share it
     #[arg(long, default_value = "striped", value_parser = strategy)]
     pub(crate) strategy: Strategy,
-    /// What it is compared with: a strategy on as many ranks, or `local`, one rank [default: `ring`
-    /// for attention, `local` for the step]
+    /// What it is compared with: a strategy on as many ranks, or `local`, one rank [default: `ring` for attention, `local` for the step]
     #[arg(long, value_name = "STRATEGY", value_parser = strategy, conflicts_with = "against")]
     pub(crate) than: Option<Strategy>,
     #[command(flatten)]

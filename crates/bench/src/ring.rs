@@ -17,16 +17,13 @@ use annulus_sequence::{Heads, Layout, Return, Strategy};
 use anyhow::{Result, anyhow, bail};
 use serde_json::json;
 
-use crate::arguments::{self, NamedMask, Part, Pass, Shape, word};
+use crate::arguments::{self, Part, Pass, Shape, word};
 use crate::attention::{Inputs, operations};
 use crate::crew::{Crew, Work};
 use crate::session::{Compared, Verdict, between};
 use crate::statistics::Quartiles;
 use crate::step;
 use crate::subject::{Fields, Sample, Subject};
-
-/// Samples of attention alone, to know its share of a step.
-const SAMPLES: usize = 3;
 
 /// Measures what `--part` says.
 pub(crate) fn run(arguments: &arguments::Ring) -> Result<Verdict> {
@@ -54,9 +51,11 @@ fn attention(arguments: &arguments::Ring) -> Result<Verdict> {
     })
 }
 
-/// The step, against the unsplit one, whose losses must agree. What is held to `--at-least` is the ratio times the bound of the
-/// cost: 1 is as good as the strategy can be.
+/// The step, against the unsplit one, whose losses must agree. Ranks help each other, so that no strategy need cost more.
 fn whole_step(arguments: &arguments::Ring) -> Result<Verdict> {
+    if arguments.apart {
+        bail!("`--apart` is of `--part attention`: the ranks of a step help each other");
+    }
     let than = arguments.than.unwrap_or(Strategy::Local);
     let point =
         |strategy, ranks| step::Point::of(&of_step(arguments, strategy, ranks), arguments.tokens);
@@ -65,29 +64,16 @@ fn whole_step(arguments: &arguments::Ring) -> Result<Verdict> {
         return crate::session::measure(&arguments.common, &mut split);
     }
     let mut other = point(than, ranks(than, arguments.ranks))?;
-    // Ranks on one GPU wait for nobody: what one leaves of it another takes.
-    let attention = if split.is_on_gpu() { None } else { Some(attention_seconds(arguments)?) };
     let mut agreed = Verdict::Fine;
     let fast = between(&arguments.common, &mut split, &mut other, |compared, line| {
         let Compared { ratio, ours, theirs } = compared;
         let (losses, verdict) = step::losses(arguments.model.dtype, ours, theirs);
         line.extend(losses);
         agreed = verdict;
-        let bound = attention.map_or(1.0, |seconds| bound(arguments, seconds, line));
         line.insert("cost".into(), json!(1.0 / ratio));
-        line.insert("bound".into(), json!(bound));
-        line.insert("cost_of_bound".into(), json!(1.0 / (ratio * bound)));
-        ratio * bound
+        *ratio
     })?;
     Ok(agreed.or(fast))
-}
-
-/// How many times the unsplit step's time the strategy's imbalance makes of it, where a layer's attention takes so many seconds.
-fn bound(arguments: &arguments::Ring, attention: f64, line: &mut Fields) -> f64 {
-    let seconds = line["their_median_s"].as_f64().unwrap_or(f64::NAN);
-    let share = (arguments.model.layers() as f64 * attention / seconds).min(1.0);
-    line.insert("attention_share".into(), json!(share));
-    1.0 + share * (imbalance(arguments, arguments.strategy) - 1.0)
 }
 
 /// `local` runs on one rank.
@@ -124,18 +110,6 @@ fn of_step(arguments: &arguments::Ring, strategy: Strategy, ranks: usize) -> arg
         peak: Vec::new(),
         common: arguments.common.clone(),
     }
-}
-
-/// Seconds that a layer's attention takes, unsplit.
-fn attention_seconds(arguments: &arguments::Ring) -> Result<f64> {
-    let mask = NamedMask { name: "causal".to_owned(), mask: annulus_sequence::Mask::causal() };
-    let [heads, key_value_heads, head_dim] = arguments.model.heads();
-    let shape = Shape { heads, kv_heads: Some(key_value_heads), head_dim, mask };
-    let arguments = arguments::Ring { shape, pass: Pass::Both, ..arguments.clone() };
-    let mut alone = Split::new(&arguments, Strategy::Local, 1)?;
-    alone.sample()?;
-    let samples = (0..SAMPLES).map(|_| Ok(alone.sample()?.seconds)).collect::<Result<Vec<_>>>()?;
-    Ok(Quartiles::of(&samples).median)
 }
 
 /// An attention that is shared by ranks.
@@ -260,6 +234,12 @@ mod tests {
         assert_eq!(imbalance(&ring("--ranks 4"), Strategy::Ring), 1.0, "they help each other");
         assert_eq!(imbalance(&ring("--mask full --apart"), Strategy::Ring), 1.0);
         assert_eq!(imbalance(&ring("--ranks 2 --apart"), Strategy::Ring), 1.5);
+    }
+
+    #[test]
+    fn ranks_of_a_step_cannot_be_told_apart() {
+        let said = whole_step(&ring("--part step --apart")).err().map(|error| error.to_string());
+        assert!(said.is_some_and(|said| said.contains("`--part attention`")));
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //! switch between them achieves. Of those that set out together the ones that are due first go
 //! first, then the lower ranks'. A rank's hop ends when it has computed and what is due in it is
 //! sent and received; a message may take more hops than the one that posts it. Where devices help
-//! each other, a hop's computing takes all of them as long. All is arithmetic
-//! on given numbers in a fixed order, so the same walk always takes the same time.
+//! each other, a hop's computing takes all of them as long. All is arithmetic on given numbers in a
+//! fixed order, so the same walk always takes the same time.
 
 use std::collections::BTreeMap;
 
