@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Activations are what layers keep, and the most that is held beside it at one of four moments of
-//! backward ([`Share::activations`]). Allocators round up; a worker's buffers are counted for one
-//! worker.
+//! backward ([`Share::activations`]). Allocators round up; workers' buffers
+//! are counted for one worker, and [`RankPlan::with_workers`](crate::RankPlan::with_workers) has those of more.
 
 mod counts;
 mod workspace;
@@ -32,8 +32,10 @@ use crate::{Dtype, Peak, Plan, Recompute, Settled};
 
 /// Bytes of an f32.
 pub(crate) const F32: u64 = 4;
-/// A token's id, u32, and its target, i64.
-const TOKEN: u64 = 4 + 8;
+/// A token's id, u32.
+const ID: u64 = 4;
+/// The same and its target, i64.
+const TOKEN: u64 = ID + 8;
 /// A row of a tile that knows which columns it sees, and a column its rows.
 const VISIBILITY: u64 = 2 * 16;
 /// What matrix products pack into, per worker: a second-level cache.
@@ -179,8 +181,8 @@ impl Share<'_> {
         all.saturating_mul(self.plan.micro_batch as u64)
     }
 
-    /// Of one worker, backward: operands of a block as panels, rows and columns.
-    fn scratch(&self) -> u64 {
+    /// Of each worker, backward: operands of a block as panels, rows and columns.
+    pub(crate) fn scratch(&self) -> u64 {
         let (rows, columns) = BLOCK;
         let dim = self.plan.shape.head_dim as u64;
         let width = dim.next_multiple_of(16);
@@ -193,11 +195,12 @@ impl Share<'_> {
         }
     }
 
-    /// The whole batch is read before it is dealt.
+    /// The whole batch is read, or made up, before it is dealt.
     fn data(&self) -> u64 {
         let data = &self.plan.experiment.data;
         let batch = product(&[data.batch as u64, data.tokens as u64, TOKEN]);
-        let reading = product(&[data.tokens as u64 + 1, 4]);
+        let reading =
+            if data.format.is_made_up() { 0 } else { product(&[data.tokens as u64 + 1, ID]) };
         let own = product(&[self.rows, TOKEN, self.plan.micro_batches as u64]);
         batch.saturating_add(reading.max(own))
     }

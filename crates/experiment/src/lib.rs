@@ -8,6 +8,7 @@ mod choice;
 mod cluster;
 mod config;
 mod cost;
+mod data;
 mod evaluation;
 mod experiment;
 mod extend;
@@ -22,6 +23,7 @@ mod plan;
 mod problem;
 mod proving;
 mod quantity;
+mod rank;
 mod report;
 mod rope;
 mod rules;
@@ -49,18 +51,20 @@ pub use cluster::{
     Method, Overlap, Rates, Shared, Step, Table, Walk, Way, Weighing, label, minimal_block, walk,
 };
 pub use config::{parse_config, read_config, write_config};
+pub use data::{Data, Format, Longer, Pack};
 pub use evaluation::{Asked, Evaluation};
 pub use experiment::{
-    Bound, Data, Decay, Device, Dtype, Every, Experiment, Format, Longer, Memory, Mesh, Model,
-    ModelSource, Optimizer, Pack, Recompute, Schedule, Traced, WeightsFrom,
+    Bound, Decay, Device, Dtype, Every, Experiment, Memory, Mesh, Model, ModelSource, Optimizer,
+    Recompute, Schedule, Traced, WeightsFrom,
 };
 pub use extend::{Extension, Stretch};
 pub use load::{Override, load, parse};
 pub use lora::{Besides, Lora, Target, read_adapter, write_adapter};
-pub use plan::{Peak, Plan, RankPlan};
+pub use plan::Plan;
 pub use problem::{Problem, Problems};
 pub use proving::{Proved, Proving};
 pub use quantity::{bandwidth, binary_bandwidth};
+pub use rank::{Peak, RankPlan};
 pub use report::size;
 pub use rope::{Frequencies, Parameters, Rope, Scaling, Yarn};
 pub use schema::schema;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use annulus_sequence::{Bytes, Positions, pairs_between, pairs_per_hop};
-use serde::Serialize;
 
 use crate::cluster::label;
 use crate::cost::Share;
@@ -11,8 +10,8 @@ use crate::passes::Passes;
 use crate::shape::turning;
 use crate::sliding::kinds;
 use crate::{
-    Choice, Cluster, Experiment, LayerKind, Problem, Problems, Recompute, Settled, Shape, machine,
-    rules,
+    Choice, Cluster, Experiment, LayerKind, Peak, Problem, Problems, RankPlan, Recompute, Settled,
+    Shape, machine, rules,
 };
 
 /// The tokenizer whose ids are the bytes, and one more between documents.
@@ -43,86 +42,6 @@ pub struct Plan {
     pub choice: Option<Choice>,
     /// The schedules of every kind; none before they are proved.
     pub(crate) passes: Vec<Arc<Passes>>,
-}
-
-/// What one rank will hold and hand over, per optimizer step.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RankPlan {
-    /// Its place in the world: replica `rank / mesh.sequence`, part `rank % mesh.sequence` of its
-    /// sequences.
-    pub rank: usize,
-    /// The positions it holds of each of its sequences.
-    pub positions: Positions,
-    /// Visible (query, key) pairs of its queries, for one head of one layer of every kind, over all
-    /// its sequences of the step.
-    pub pairs: Vec<u64>,
-    /// Attention's forward bytes of all layers and micro-batches: keys and values in the model's
-    /// dtype. With `recompute` attention is not run again, so this is all.
-    pub forward: u64,
-    /// Attention's backward bytes, the way [`LayerKind::back`] says: queries, keys and values in the
-    /// model's dtype, gradients in f32.
-    pub backward: u64,
-    /// Bytes of the gradient sum. The trainer hands to `comm` one `all_reduce` over data and
-    /// sequence per parameter in name order, f32, and one of an f64 tensor of 2 elements, the sum
-    /// of losses and the count of targets. With one rank nothing is called, and this is 0.
-    pub gradients: u64,
-    /// Peak memory by class, bytes.
-    pub peak: Peak,
-    /// Peak memory of all classes at once, bytes: less than their sum, because they do not peak
-    /// together.
-    pub together: u64,
-}
-
-/// Peak memory of a rank by class, bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Peak {
-    /// Weights (and f32 masters where weights are bf16).
-    pub weights: u64,
-    /// f32 gradients.
-    pub gradients: u64,
-    /// Moments.
-    pub optimizer: u64,
-    /// Activations.
-    pub activations: u64,
-    /// Keys, values and their gradients in flight; a rank's own keys and values are activations.
-    pub key_value: u64,
-    /// What attention needs while it runs: its running state, packed operands, who sees whom.
-    pub workspace: u64,
-    /// Token ids.
-    pub data: u64,
-}
-
-impl Peak {
-    /// All classes.
-    pub fn total(&self) -> u64 {
-        self.classes().into_iter().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
-    }
-
-    /// The larger of both, class by class.
-    pub(crate) fn most(self, other: Peak) -> Peak {
-        Peak {
-            weights: self.weights.max(other.weights),
-            gradients: self.gradients.max(other.gradients),
-            optimizer: self.optimizer.max(other.optimizer),
-            activations: self.activations.max(other.activations),
-            key_value: self.key_value.max(other.key_value),
-            workspace: self.workspace.max(other.workspace),
-            data: self.data.max(other.data),
-        }
-    }
-
-    /// Every class by its name.
-    pub fn classes(&self) -> [(&'static str, u64); 7] {
-        [
-            ("weights", self.weights),
-            ("gradients", self.gradients),
-            ("optimizer", self.optimizer),
-            ("activations", self.activations),
-            ("key_value", self.key_value),
-            ("workspace", self.workspace),
-            ("data", self.data),
-        ]
-    }
 }
 
 impl Plan {
@@ -277,16 +196,19 @@ impl Plan {
         self.experiment.memory.settle(self.micro_batch * longest.unwrap_or_default(), needs)
     }
 
-    /// Peak memory of the rank at `place` of a sequence: by class, and of all classes at once. What is
-    /// held while attention runs is the most of any kind of layers.
-    fn held(&self, memory: Settled, place: usize) -> (Peak, u64) {
+    /// Peak memory of the rank at `place` of a sequence: by class, of all classes at once, and of one more worker. What is held
+    /// while attention runs is the most of any kind of layers.
+    fn held(&self, memory: Settled, place: usize) -> (Peak, u64, u64) {
         let of_kind = |passes: &Arc<Passes>| {
             let share = Share::new(self, memory, passes, place);
             let peak = share.peak();
-            (peak, share.together(&peak))
+            (peak, share.together(&peak), share.scratch())
         };
-        let most = |(a, x): (Peak, u64), (b, y): (Peak, u64)| (a.most(b), x.max(y));
-        self.passes.iter().map(of_kind).reduce(most).unwrap_or_default()
+        self.passes
+            .iter()
+            .map(of_kind)
+            .reduce(|one, other| (one.0.most(other.0), one.1.max(other.1), one.2.max(other.2)))
+            .unwrap_or_default()
     }
 
     /// Rows of a micro-batch on the rank that has most; all ranks of an even deal have as many.
@@ -303,7 +225,7 @@ impl Plan {
             self.kinds.iter().map(|kind| of_kind(kind).saturating_mul(sequences)).collect()
         };
         let of_place = |(place, positions): (usize, &Positions)| {
-            let (peak, together) = self.held(self.memory, place);
+            let (peak, together, worker) = self.held(self.memory, place);
             RankPlan {
                 rank: place,
                 positions: positions.clone(),
@@ -313,6 +235,7 @@ impl Plan {
                 gradients: if self.world() == 1 { 0 } else { self.gradient_sum() },
                 peak,
                 together,
+                worker: if self.experiment.memory.device.is_some() { 0 } else { worker },
             }
         };
         let mut places: Vec<RankPlan> = self.positions().iter().enumerate().map(of_place).collect();

@@ -163,7 +163,12 @@ impl Plan {
             "data",
             "at once",
         ];
-        table(&head, &self.ranks, row)
+        let worker = self.ranks.iter().map(|rank| rank.worker).max().unwrap_or_default();
+        let further = match worker {
+            0 => String::new(),
+            _ => format!("  and {} of workspace for every core beyond a rank's first\n", size(worker)),
+        };
+        table(&head, &self.ranks, row) + &further
     }
 }
 
@@ -250,6 +255,7 @@ struct Share<'a> {
     bytes: Bytes,
     peak: Peak,
     together: u64,
+    worker: u64,
 }
 
 #[derive(Serialize)]
@@ -275,6 +281,7 @@ impl<'a> From<&'a RankPlan> for Share<'a> {
             bytes: Bytes { forward, backward, gradients },
             peak: plan.peak,
             together: plan.together,
+            worker: plan.worker,
         }
     }
 }

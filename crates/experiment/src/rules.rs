@@ -229,7 +229,7 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
             let message = format!("`format: {word}` needs `data.path`");
             problems.push(places.problem("data.format", message).hint("add `path:` under `data:`"));
         }
-        (Some(_), Format::Recall | Format::Needles) => {
+        (Some(_), format) if format.is_made_up() => {
             let message = format!("`format: {word}` makes its own data, but `data.path` is given");
             problems.push(places.problem("data.path", message).hint("drop one of them"));
         }
@@ -243,7 +243,7 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
         let hint = "set `data.format: jsonl` (a `text` in each) or `chat` (`messages` in each)";
         problems.push(places.problem("data.path", message).hint(hint));
     }
-    let made = [Format::Batches, Format::Recall, Format::Needles].contains(&data.format);
+    let made = data.format == Format::Batches || data.format.is_made_up();
     if data.format == Format::Chat && data.pack == Pack::Stream
         || made && data.pack == Pack::Documents
     {

@@ -8,7 +8,8 @@ mod model;
 mod rope;
 mod stages;
 
-use crate::experiment::{Decay, Format, Longer, Pack, Recompute};
+use crate::data::{Format, Longer, Pack};
+use crate::experiment::{Decay, Recompute};
 use crate::quantity::Unit;
 use crate::stages::SECTION as STAGES;
 use attention::ATTENTION;

@@ -5,7 +5,7 @@ use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, b
 
 use crate::Pool;
 use crate::gpu::operators;
-use crate::rows::{Elements, Rows, narrow, rows_per_chunk, tensor, unwritten};
+use crate::rows::{Elements, Rows, narrow, rows_per_chunk, tensor, unwritten, zeros};
 
 /// Rows of the table whose gradients a job sums.
 const ROWS: usize = 16;
@@ -80,7 +80,7 @@ fn summed(pool: &Pool, ids: &[u32], rows: usize, width: usize, dy: &[f32]) -> Ve
     // (token, index) in order, so that a row's gradients are neighbours.
     let mut occurrences: Vec<_> = ids.iter().copied().zip(0..).collect();
     occurrences.sort_unstable();
-    let mut dw = vec![0.0; rows * width];
+    let mut dw = zeros(pool, rows * width);
     pool.for_chunks(&mut dw, ROWS * width.max(1), |index, piece| {
         let mut sums = vec![0.0_f64; width];
         let first = occurrences.partition_point(|(id, _)| (*id as usize) < index * ROWS);

@@ -34,6 +34,14 @@ pub(crate) unsafe fn unwritten(len: usize) -> Vec<f32> {
     buffer
 }
 
+/// Zeros that all workers write: an allocator would have one thread write those of memory that was used before.
+pub(crate) fn zeros(pool: &Pool, len: usize) -> Vec<f32> {
+    // SAFETY: the pieces cover the buffer, and nothing is read of them before.
+    let mut zeros = unsafe { unwritten(len) };
+    pool.for_chunks(&mut zeros, CHUNK, |_, piece| piece.fill(0.0));
+    zeros
+}
+
 /// A tensor's rows (along its last dimension), f32 or bf16, strided or not.
 pub(crate) struct Rows<'a> {
     storage: &'a CpuStorage,

@@ -19,7 +19,7 @@ pub struct Memory {
     pub rank: usize,
     /// The most of every class, whenever that was.
     pub measured: Peak,
-    /// The same, as planned.
+    /// The same, as planned for as many workers as there are cores: ranks lend theirs.
     pub planned: Peak,
     /// The most of all classes at once.
     pub together: u64,
@@ -74,7 +74,7 @@ pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
     };
     let ranks = threads::run(&options, rank)?.into_iter().zip(&plan.ranks);
     let measured = |((held, bytes, seconds), plan): ((Bytes, u64, Vec<f64>), &RankPlan)| Measured {
-        memory: memory(&held, plan),
+        memory: memory(&held, &plan.with_workers(cores)),
         bytes,
         planned_bytes: plan.forward + plan.backward + plan.gradients,
         seconds,

@@ -24,7 +24,7 @@ use super::{Shelf, locked, narrow};
 use crate::Pool;
 use crate::attention::sizes::{Queries, wrong};
 use crate::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, Progress, State};
-use crate::rows::{Elements, tensor};
+use crate::rows::{Elements, tensor, zeros};
 
 /// What is kept while tiles go by.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Backward {
         let (q, gradient) = (contiguous(q)?, contiguous(&prepared.gradient)?);
         let [shift, delta] = [&prepared.lse, &prepared.delta]
             .map(|statistic| Ok::<_, candle_core::Error>(Elements::of(pool, statistic)?.to_vec()));
-        let (dq, scratch) = (vec![0.0; q.elem_count()], Shelf::default());
+        let (dq, scratch) = (zeros(pool, q.elem_count()), Shelf::default());
         let (shift, delta) = (shift?, delta?);
         Ok(Backward { sizes, instructions, scale, q, gradient, shift, delta, dq, scratch })
     }
@@ -81,7 +81,7 @@ impl Backward {
         let keys = self.sizes.keys(&tile)?;
         let shape = (batch, keys.heads, keys.rows, dim);
         let start = |carried: Option<&Tensor>| match carried {
-            None => Ok(vec![0.0; batch * keys.heads * keys.rows * dim]),
+            None => Ok(zeros(pool, batch * keys.heads * keys.rows * dim)),
             Some(tensor) if tensor.dims4()? == shape => Ok(Elements::of(pool, tensor)?.to_vec()),
             Some(tensor) => {
                 wrong(&format!("carried gradients of {:?}, wanted {shape:?}", tensor.dims()))

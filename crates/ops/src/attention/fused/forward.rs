@@ -18,7 +18,7 @@ use super::{Shelf, blocks, heaviest_first, lock, narrow};
 use crate::Pool;
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, Progress, State, Tile};
-use crate::rows::{CHUNK, tensor};
+use crate::rows::{CHUNK, tensor, zeros};
 
 /// What is carried across tiles and hops.
 #[derive(Debug)]
@@ -66,7 +66,11 @@ impl State for Forward {
 }
 
 impl Forward {
-    pub(super) fn new(instructions: Instructions, q: &Tensor, scale: f64) -> Result<Forward> {
+    pub(super) fn new(
+        (pool, instructions): (&Pool, Instructions),
+        q: &Tensor,
+        scale: f64,
+    ) -> Result<Forward> {
         instructions.check()?;
         let sizes = Queries::new(q, scale)?;
         let rows = sizes.batch * sizes.heads * sizes.rows;
@@ -75,7 +79,7 @@ impl Forward {
             instructions,
             scale: (scale * LOG2_E) as f32,
             q: contiguous(q)?,
-            out: vec![0.0; rows * sizes.dim],
+            out: zeros(pool, rows * sizes.dim),
             maximum: vec![f32::NEG_INFINITY; rows],
             sum: vec![0.0; rows],
             scratch: Shelf::default(),
@@ -189,7 +193,7 @@ impl<'a> Packed<'a> {
             rows * units::<M>(dim),
             if borrowed.is_some() { inputs.keys.rows } else { units::<M>(rows) } * width,
         ];
-        let mut k = vec![0.0; inputs.kv_heads() * strides[0]];
+        let mut k = zeros(pool, inputs.kv_heads() * strides[0]);
         let block = |index| (index / inputs.column_blocks(), index % inputs.column_blocks());
         pool.for_chunks(&mut k, COLUMNS * units::<M>(dim), |index, to| {
             let (head, column) = block(index);
@@ -199,7 +203,7 @@ impl<'a> Packed<'a> {
         });
         let v = borrowed.map_or_else(
             || {
-                let mut v = vec![0.0; inputs.kv_heads() * strides[1]];
+                let mut v = zeros(pool, inputs.kv_heads() * strides[1]);
                 pool.for_chunks(&mut v, units::<M>(COLUMNS) * width, |index, to| {
                     let (head, column) = block(index);
                     let mut from = vec![0.0; COLUMNS * width];
