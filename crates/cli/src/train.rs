@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use annulus_experiment::{Bound, Peak, Plan, Problem, Problems, size};
+use annulus_experiment::{Bound, Peak, Plan, Problem, Problems, RankPlan, size};
 use annulus_train::{Ending, Given, Outcome};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -87,22 +87,20 @@ fn summary(outcome: &Outcome) {
     }
 }
 
-/// What the fullest rank held of every class in the last step that was measured, beside what was planned.
+/// What the fullest rank held of every class in the last step that was measured, beside what was planned with all cores.
 fn memory(plan: &Plan, outcome: &Outcome) {
-    let planned = |class: usize| {
-        let of = |peak: &Peak| peak.classes()[class].1;
-        plan.ranks.iter().map(|rank| of(&rank.peak)).max().unwrap_or_default()
-    };
+    let ranks: Vec<_> = plan.ranks.iter().map(|rank| rank.with_workers(cores())).collect();
+    let most = |of: &dyn Fn(&RankPlan) -> u64| size(ranks.iter().map(of).max().unwrap_or_default());
     let mut lines = Vec::new();
     for (index, (class, _)) in Peak::default().classes().into_iter().enumerate() {
         if let Some(measured) = outcome.last.get(&format!("memory/{class}")) {
-            let (measured, planned) = (size(*measured as u64), size(planned(index)));
+            let measured = size(*measured as u64);
+            let planned = most(&|rank| rank.peak.classes()[index].1);
             lines.push(format!("    {class:<30} {measured:>10}   {planned:>10} planned"));
         }
     }
     if let Some(measured) = outcome.last.get("memory/peak") {
-        let planned = plan.ranks.iter().map(|rank| rank.together).max().unwrap_or_default();
-        let (measured, planned) = (size(*measured as u64), size(planned));
+        let (measured, planned) = (size(*measured as u64), most(&|rank| rank.together));
         lines.push(format!("    {:<30} {measured:>10}   {planned:>10} planned", "all at once"));
     }
     if !lines.is_empty() {

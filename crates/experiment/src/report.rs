@@ -166,7 +166,10 @@ impl Plan {
         let worker = self.ranks.iter().map(|rank| rank.worker).max().unwrap_or_default();
         let further = match worker {
             0 => String::new(),
-            _ => format!("  and {} of workspace for every core beyond a rank's first\n", size(worker)),
+            _ => format!(
+                "  and {} of workspace for every core beyond a rank's first\n",
+                size(worker)
+            ),
         };
         table(&head, &self.ranks, row) + &further
     }
