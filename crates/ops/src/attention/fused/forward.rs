@@ -1,4 +1,5 @@
 //! Forward: for every block of query rows, piece by piece, `scores = q kT`, fold, `out = kept out + weights v`.
+#![expect(unsafe_code, reason = "buffers that are written before they are read")]
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -18,7 +19,7 @@ use super::{Shelf, blocks, heaviest_first, lock, narrow};
 use crate::Pool;
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, Progress, State, Tile};
-use crate::rows::{CHUNK, tensor, zeros};
+use crate::rows::{tensor, unwritten};
 
 /// What is carried across tiles and hops.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Forward {
     /// What scores are multiplied by: `scale log2 e`.
     scale: f32,
     q: Tensor,
-    /// Unnormalised output, [B, Hq, Sq, D].
+    /// Unnormalised output, [B, Hq, Sq, D]; of a row whose sum is 0 it is 0, whatever stands here.
     out: Vec<f32>,
     /// Running maximum of multiplied scores, [B, Hq, Sq]; -inf where nothing was seen.
     maximum: Vec<f32>,
@@ -66,11 +67,7 @@ impl State for Forward {
 }
 
 impl Forward {
-    pub(super) fn new(
-        (pool, instructions): (&Pool, Instructions),
-        q: &Tensor,
-        scale: f64,
-    ) -> Result<Forward> {
+    pub(super) fn new(instructions: Instructions, q: &Tensor, scale: f64) -> Result<Forward> {
         instructions.check()?;
         let sizes = Queries::new(q, scale)?;
         let rows = sizes.batch * sizes.heads * sizes.rows;
@@ -79,7 +76,8 @@ impl Forward {
             instructions,
             scale: (scale * LOG2_E) as f32,
             q: contiguous(q)?,
-            out: zeros(pool, rows * sizes.dim),
+            // SAFETY: rows are read only where their sum is not 0, and then they were written.
+            out: unsafe { unwritten(rows * sizes.dim) },
             maximum: vec![f32::NEG_INFINITY; rows],
             sum: vec![0.0; rows],
             scratch: Shelf::default(),
@@ -93,20 +91,16 @@ impl Forward {
         tile: &Tile<'_>,
         progress: Progress<'_>,
     ) -> Result<()> {
-        let Queries { rows, dim, .. } = self.sizes;
         let keys = self.sizes.keys(tile)?;
         let [k, v] = [guests(tile.k)?, guests(tile.v)?];
         let [q, k, v] = [Held::new(&self.q)?, Held::new(&k)?, Held::new(&v)?];
         let sources = [q.source(), k.source(), v.source()];
-        let state = blocks(&mut self.out, rows * dim, ROWS * dim)
-            .zip(blocks(&mut self.maximum, rows, ROWS))
-            .zip(blocks(&mut self.sum, rows, ROWS))
-            .map(|((out, maximum), sum)| Mutex::new(Rows { out, maximum, sum }));
+        let state = Rows::of(&self.sizes, [&mut self.out, &mut self.maximum, &mut self.sum]);
         let fold = TileFold {
             pool,
             inputs: Inputs::new((self.sizes, keys), sources, tile),
             scale: self.scale,
-            state: state.collect(),
+            state: state.map(Mutex::new).collect(),
             scratch: &self.scratch,
             progress,
         };
@@ -116,26 +110,40 @@ impl Forward {
     /// Divides by the sums and casts.
     pub(super) fn finish(mut self, pool: &Pool) -> Result<Attended> {
         let Queries { batch, heads, rows, dim } = self.sizes;
-        let sums = &self.sum;
-        pool.for_chunks(&mut self.out, ROWS * dim, |block, out| {
-            for (out, &sum) in out.chunks_mut(dim).zip(&sums[block * ROWS..]) {
-                // A row that saw nothing has sum 0 and output 0.
-                if sum != 0.0 {
-                    for value in out {
-                        *value /= sum;
-                    }
-                }
-            }
-        });
-        pool.for_chunks(&mut self.maximum, CHUNK, |index, lse| {
-            for (lse, sum) in lse.iter_mut().zip(&sums[index * CHUNK..]) {
-                *lse = *lse * LN_2 + sum.ln();
-            }
-        });
+        let state = Rows::of(&self.sizes, [&mut self.out, &mut self.maximum, &mut self.sum]);
+        pool.each(state.collect::<Vec<_>>(), |rows| rows.finish(dim));
         Ok(Attended {
             lse: tensor(pool, self.maximum, (batch, heads, rows), DType::F32)?,
             out: tensor(pool, self.out, self.sizes.shape(), self.q.dtype())?,
         })
+    }
+}
+
+impl<'a> Rows<'a> {
+    /// All blocks of all heads, of output, maxima and sums.
+    fn of(
+        &Queries { rows, dim, .. }: &Queries,
+        [out, maximum, sum]: [&'a mut [f32]; 3],
+    ) -> impl Iterator<Item = Rows<'a>> {
+        blocks(out, rows * dim, ROWS * dim)
+            .zip(blocks(maximum, rows, ROWS))
+            .zip(blocks(sum, rows, ROWS))
+            .map(|((out, maximum), sum)| Rows { out, maximum, sum })
+    }
+
+    /// Divides by the sums, and makes log-sum-exps of the maxima.
+    fn finish(self, dim: usize) {
+        let rows = self.out.chunks_mut(dim).zip(self.maximum).zip(self.sum);
+        for ((out, maximum), &mut sum) in rows {
+            if sum == 0.0 {
+                out.fill(0.0);
+            } else {
+                for value in out {
+                    *value /= sum;
+                }
+            }
+            *maximum = *maximum * LN_2 + sum.ln();
+        }
     }
 }
 
@@ -193,7 +201,8 @@ impl<'a> Packed<'a> {
             rows * units::<M>(dim),
             if borrowed.is_some() { inputs.keys.rows } else { units::<M>(rows) } * width,
         ];
-        let mut k = zeros(pool, inputs.kv_heads() * strides[0]);
+        // SAFETY: blocks of columns cover it, and each is written whole.
+        let mut k = unsafe { unwritten(inputs.kv_heads() * strides[0]) };
         let block = |index| (index / inputs.column_blocks(), index % inputs.column_blocks());
         pool.for_chunks(&mut k, COLUMNS * units::<M>(dim), |index, to| {
             let (head, column) = block(index);
@@ -203,7 +212,8 @@ impl<'a> Packed<'a> {
         });
         let v = borrowed.map_or_else(
             || {
-                let mut v = zeros(pool, inputs.kv_heads() * strides[1]);
+                // SAFETY: likewise.
+                let mut v = unsafe { unwritten(inputs.kv_heads() * strides[1]) };
                 pool.for_chunks(&mut v, units::<M>(COLUMNS) * width, |index, to| {
                     let (head, column) = block(index);
                     let mut from = vec![0.0; COLUMNS * width];
@@ -234,8 +244,13 @@ impl Scratch {
         self.kept.resize(ROWS, 0.0);
         inputs.q.copy(machine, inputs.rows(head, block), dim, &mut self.q);
         machine.call(Natural { rows: &mut self.q, step: width, width });
-        for (to, from) in self.out.chunks_mut(width).zip(state.out.chunks(dim)) {
-            to[..dim].copy_from_slice(from);
+        let rows = self.out.chunks_mut(width).zip(state.out.chunks(dim));
+        for ((to, from), &sum) in rows.zip(&*state.sum) {
+            if sum == 0.0 {
+                to.fill(0.0);
+            } else {
+                to[..dim].copy_from_slice(from);
+            }
         }
         for (to, from, rest) in [
             (&mut self.maximum, &*state.maximum, f32::NEG_INFINITY),

@@ -53,7 +53,7 @@ impl Fused {
 
 impl AttentionKernel for Fused {
     fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {
-        Ok(Box::new(Forward::new((&self.pool, self.instructions), q, scale)?))
+        Ok(Box::new(Forward::new(self.instructions, q, scale)?))
     }
 
     fn forward(
