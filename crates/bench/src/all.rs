@@ -162,7 +162,8 @@ fn kernel(arguments: &arguments::All) -> Vec<Comparison> {
     {
         for (dim, tokens) in [(64, 4096), (64, 16384), (128, 4096), (128, 16384)] {
             let words = format!(
-                "attention --tokens {tokens} --head-dim {dim} --mask {mask} --pass {pass} --at-least {OF_PEAK}"
+                "attention --tokens {tokens} --head-dim {dim} --mask {mask} --pass {pass} --samples {} --at-least {OF_PEAK}",
+                arguments.pairs
             );
             let words = words.split_whitespace().map(str::to_owned).collect();
             let name = format!("peak/{mask}/{pass}/d{dim}/{tokens}");

@@ -39,9 +39,18 @@ struct Point {
     inputs: Inputs,
     /// What the forward pass left, where backward alone is timed.
     attended: Option<Attended>,
-    units: Vec<Unit>,
-    /// GFLOP/s by unit, one for every sample.
-    peaks: Vec<Vec<f64>>,
+    units: Vec<(Unit, Beside)>,
+    /// Seconds of the last sample.
+    last: f64,
+}
+
+/// What a unit does beside every sample.
+#[derive(Default)]
+struct Beside {
+    /// GFLOP/s.
+    peaks: Vec<f64>,
+    /// The sample's, as a share of it: a core may be slow for some samples.
+    shares: Vec<f64>,
 }
 
 /// What an attention is given: [1, H, N, D], [1, Hkv, N, D].
@@ -91,13 +100,12 @@ impl Point {
     fn new(arguments: &arguments::Attention, tokens: usize) -> Result<Point> {
         let kernel = Fused::new(Pool::new(arguments.threads));
         let inputs = Inputs::random(&arguments.shape, tokens, arguments.dtype.candle())?;
-        let mut units = vec![Unit::f32()];
-        if arguments.dtype == Dtype::Bf16 {
-            units.extend(Unit::bf16());
-        }
-        let peaks = vec![Vec::new(); units.len()];
+        let narrow = (arguments.dtype == Dtype::Bf16).then(Unit::bf16).flatten();
+        let units = [Some(Unit::f32()), narrow].into_iter().flatten();
+        let units = units.map(|unit| (unit, Beside::default())).collect();
         let arguments = arguments.clone();
-        let mut point = Point { arguments, tokens, kernel, inputs, attended: None, units, peaks };
+        let mut point =
+            Point { arguments, tokens, kernel, inputs, attended: None, units, last: f64::NAN };
         if point.arguments.pass == Pass::Backward {
             point.attended = Some(point.forward()?);
         }
@@ -166,39 +174,42 @@ impl Subject for Point {
             }
             _ => drop(self.forward()?),
         }
-        Ok(Sample { seconds: start.elapsed().as_secs_f64(), ..Sample::default() })
+        self.last = start.elapsed().as_secs_f64();
+        Ok(Sample { seconds: self.last, ..Sample::default() })
     }
 
     fn beside(&mut self) {
-        for (unit, peaks) in self.units.iter().zip(&mut self.peaks) {
-            peaks.push(unit.measure(self.arguments.threads));
+        let speed = self.speed(self.last);
+        for (unit, beside) in &mut self.units {
+            let peak = unit.measure(self.arguments.threads);
+            beside.peaks.push(peak);
+            beside.shares.push(speed / peak);
         }
     }
 
     fn summary(&self, seconds: Quartiles, _: &[Sample]) -> Fields {
         let mut fields = Fields::new();
-        let speed = self.speed(seconds);
-        fields.insert("gflops".into(), json!(speed));
-        for (index, (unit, peaks)) in self.units.iter().zip(&self.peaks).enumerate() {
-            let peak = Quartiles::of(peaks).median;
+        fields.insert("gflops".into(), json!(self.speed(seconds.median)));
+        for (index, (unit, beside)) in self.units.iter().enumerate() {
             let prefix = if index == 0 { "" } else { "bf16_" };
+            let [peak, share] =
+                [&beside.peaks, &beside.shares].map(|all| Quartiles::of(all).median);
             fields.insert(format!("{prefix}unit"), Value::from(unit.name));
             fields.insert(format!("{prefix}peak_gflops"), json!(peak));
-            fields.insert(format!("{prefix}of_peak"), json!(speed / peak));
+            fields.insert(format!("{prefix}of_peak"), json!(share));
         }
         fields
     }
 
-    fn figure(&self, seconds: Quartiles) -> Option<f64> {
-        let peak = Quartiles::of(&self.peaks[0]).median;
-        Some(self.speed(seconds) / peak)
+    fn figure(&self, _: Quartiles) -> Option<f64> {
+        self.units.first().map(|(_, beside)| Quartiles::of(&beside.shares).median)
     }
 }
 
 impl Point {
     /// GFLOP/s.
-    fn speed(&self, seconds: Quartiles) -> f64 {
+    fn speed(&self, seconds: f64) -> f64 {
         let forward = operations(&self.arguments.shape, self.tokens);
-        forward * self.arguments.pass.operations() / seconds.median / 1e9
+        forward * self.arguments.pass.operations() / seconds / 1e9
     }
 }
