@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Activations are what layers keep, and the most that is held beside it at one of four moments of
-//! backward ([`Share::activations`]). Allocators round up; workers' buffers
-//! are counted for one worker, and [`RankPlan::with_workers`](crate::RankPlan::with_workers) has those of more.
+//! backward ([`Share::activations`]). Allocators round up; workers' buffers are counted for one worker:
+//! [`RankPlan::with_workers`](crate::RankPlan::with_workers) adds those of more.
 
 mod counts;
 mod workspace;
