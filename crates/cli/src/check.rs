@@ -13,7 +13,7 @@ use crate::Done;
 use crate::arguments::{File, Reading};
 use crate::failure::{DATA, Failure, USAGE};
 use crate::hub::{self, TOKENIZER};
-use crate::print;
+use crate::{print, shown};
 
 /// The word for a tokenizer that is none.
 const BYTES: &str = "bytes";
@@ -26,7 +26,7 @@ pub(crate) fn check(arguments: &Reading) -> Done {
         Ok(name)
     });
     if !arguments.json {
-        print::line(&format!("{}: ok", checked?));
+        print::line(&format!("{}: ok", checked?))?;
         return Ok(0);
     }
     let (code, problems) = match checked {
@@ -35,14 +35,18 @@ pub(crate) fn check(arguments: &Reading) -> Done {
     };
     let problems: Vec<_> = problems
         .into_iter()
-        .map(|Problem { message, place, hint }| json!({"message": message, "place": place, "hint": hint}))
+        .map(|Problem { message, place, hint }| {
+            let [place, hint] = [place, hint].map(|text| text.as_deref().map(shown::message));
+            json!({"message": shown::message(&message), "place": place, "hint": hint})
+        })
         .collect();
-    print::line(&json!({"ok": code == 0, "problems": problems}).to_string());
+    print::line(&json!({"ok": code == 0, "problems": problems}).to_string())?;
     Ok(code)
 }
 
-pub(crate) fn schema() {
-    print::line(&format!("{:#}", annulus_experiment::schema()));
+pub(crate) fn schema() -> Done {
+    print::line(&format!("{:#}", annulus_experiment::schema()))?;
+    Ok(0)
 }
 
 fn data_is_there(experiment: &Experiment) -> Result<(), Failure> {

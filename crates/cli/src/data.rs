@@ -44,8 +44,8 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     let tokenizer = Tokenizer::open(&plan.experiment.data.tokenizer)?;
     for (row, sequence) in data.train.batch(0)?.iter().enumerate() {
         let documents = sequence.documents.len().max(1);
-        print::line(&format!("sequence {}: {}", row + 1, described(sequence, documents)));
-        print(sequence, &tokenizer, *tokens);
+        print::line(&format!("sequence {}: {}", row + 1, described(sequence, documents)))?;
+        print(sequence, &tokenizer, *tokens)?;
     }
     Ok(())
 }
@@ -60,7 +60,7 @@ fn text(arguments: &Show) -> Result<(), Failure> {
         } else {
             "rendering it turn by turn: it has no `{% generation %}`"
         };
-        print::line(&format!("what the assistant says is told by the template: {way}"));
+        print::line(&format!("what the assistant says is told by the template: {way}"))?;
     }
     let folder = std::env::temp_dir().join(format!("annulus-show-{}", std::process::id()));
     let mut bar = Bar::new("reading");
@@ -87,7 +87,7 @@ fn remove(folder: &Path) {
 fn cache(cache: Cache, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure> {
     let (tokens, documents) = (cache.tokens(), cache.documents().len());
     let plural = if documents == 1 { "" } else { "s" };
-    print::line(&format!("{tokens} tokens in {documents} document{plural}"));
+    print::line(&format!("{tokens} tokens in {documents} document{plural}"))?;
     if cache.vocabulary() > tokenizer.vocabulary() {
         let (found, wanted) = (cache.vocabulary() - 1, tokenizer.vocabulary());
         let hint = "name the tokenizer that made it: `--tokenizer FILE`".to_owned();
@@ -108,7 +108,7 @@ fn cache(cache: Cache, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure
         Windows::new(cache, Window::HeldOut, tokens, shown, 1, 0)?.batch(0)?
     };
     for sequence in &sequence {
-        print(sequence, tokenizer, most);
+        print(sequence, tokenizer, most)?;
     }
     Ok(())
 }
@@ -120,7 +120,7 @@ fn described(sequence: &Sequence, documents: usize) -> String {
     format!("{inputs} tokens in {documents} document{plural}, {learned} learned")
 }
 
-fn print(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) {
-    print::line("  place   doc      id input                learned");
-    print::line(lines(sequence, tokenizer, most).trim_end());
+fn print(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure> {
+    print::line("  place   doc      id input                learned")?;
+    print::line(lines(sequence, tokenizer, most).trim_end())
 }

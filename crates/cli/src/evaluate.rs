@@ -43,10 +43,10 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
         files.tasks(found)?;
     }
     if arguments.json {
-        print::line(&json!({ "perplexity": read, "tasks": asked }).to_string());
+        print::line(&json!({ "perplexity": read, "tasks": asked }).to_string())?;
     } else {
         let tables = read.iter().map(table).chain(asked.iter().map(shares));
-        print::line(&tables.collect::<Vec<_>>().join("\n\n"));
+        print::line(&tables.collect::<Vec<_>>().join("\n\n"))?;
     }
     for path in &files.written {
         print::say(&format!("  {}", path.display()));

@@ -44,9 +44,9 @@ pub(crate) fn run(arguments: &Generate) -> Done {
     let answer = subject.tokenizer.decode(&ids);
     if arguments.json {
         let shown = json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
-        print::line(&shown.to_string());
+        print::line(&shown.to_string())?;
     } else {
-        print::line(&format!("{text}{answer}"));
+        print::line(&format!("{text}{answer}"))?;
     }
     Ok(0)
 }

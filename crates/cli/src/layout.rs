@@ -27,15 +27,15 @@ pub(crate) fn run(arguments: &Layout) -> Done {
         let ranks: Vec<_> = ranks.collect();
         let layout = forward.layout.to_string();
         let drawn = json!({"strategy": strategy.name(), "layout": layout, "ranks": ranks});
-        print::line(&drawn.to_string());
+        print::line(&drawn.to_string())?;
         return Ok(0);
     }
-    print::line(&draw_dealt(forward.layout, &mask, &forward.positions));
+    print::line(&draw_dealt(forward.layout, &mask, &forward.positions))?;
     if hops {
         let backward = strategy.backward(&split, backward);
         let schedules: [Schedule; 2] = [forward, backward.map_err(|error| failure(&error))?];
         for schedule in schedules {
-            print::line(&draw_schedule(&schedule));
+            print::line(&draw_schedule(&schedule))?;
         }
     }
     Ok(0)

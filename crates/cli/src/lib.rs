@@ -16,6 +16,7 @@ mod plan;
 mod print;
 mod prove;
 mod score;
+mod shown;
 mod tensors;
 mod tokenize;
 mod trace;
@@ -23,6 +24,8 @@ mod train;
 mod verify;
 mod words;
 
+use std::io::{self, IsTerminal};
+use std::panic;
 use std::process::ExitCode;
 
 use annulus_train::keep_freed_pages;
@@ -31,7 +34,7 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 
 use crate::arguments::{Arguments, Command, Data, Tokenizer};
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 
 #[global_allocator]
 static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
@@ -44,7 +47,23 @@ pub fn main() -> ExitCode {
         // SAFETY: no other thread exists yet.
         unsafe { std::env::set_var(pool, "1") };
     }
-    let done = match Arguments::parse().command {
+    // What it says may hold text from outside, as everything else that is printed.
+    panic::set_hook(Box::new(|panic| print::say(&panic.to_string())));
+    let done = match Arguments::try_parse() {
+        Ok(arguments) => run(arguments.command),
+        Err(said) => explain(&said),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            print::say(&failure.problems.to_string());
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(command: Command) -> Done {
+    match command {
         Command::Train(arguments) => train::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
@@ -60,26 +79,25 @@ pub fn main() -> ExitCode {
         Command::Tokenizer(Tokenizer::Train(arguments)) => tokenize::train(&arguments),
         Command::Data(Data::Show(arguments)) => data::show(&arguments),
         Command::Export(arguments) => export::run(&arguments),
-        Command::Doctor(arguments) => {
-            doctor::run(&arguments);
-            Ok(0)
-        }
-        Command::Strategies => {
-            print::line(&annulus_experiment::support());
-            Ok(0)
-        }
-        Command::Schema => {
-            check::schema();
-            Ok(0)
-        }
-    };
-    match done {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            print::say(&failure.problems.to_string());
-            ExitCode::from(failure.code)
-        }
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Strategies => print::line(&annulus_experiment::support()).map(|()| 0),
+        Command::Schema => check::schema(),
     }
+}
+
+/// Help and versions are data that was asked for; what else the reader of the command line says is a mistake.
+fn explain(said: &clap::Error) -> Done {
+    let text = said.render();
+    if said.use_stderr() {
+        print::say(text.to_string().trim_end());
+        return Ok(USAGE);
+    }
+    if io::stdout().is_terminal() {
+        print::own(text.ansi().to_string().trim_end())?;
+    } else {
+        print::line(text.to_string().trim_end())?;
+    }
+    Ok(0)
 }
 
 /// What a command gives back: the exit code, or what went wrong.

@@ -15,7 +15,7 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
     };
     let file = File { file: file.clone(), replacements: arguments.replacements.clone() };
     let Some(cluster) = &arguments.cluster else {
-        print::line(&planned(&check::stages(&file)?, arguments.json));
+        print::line(&planned(&check::stages(&file)?, arguments.json))?;
         return Ok(0);
     };
     let cluster = Cluster::load(cluster)?;
@@ -68,12 +68,12 @@ fn on_cluster(
     if arguments.json {
         let mut shown = choice.to_json();
         shown["sweet_spot"] = json!(grid.as_ref().map(Grid::to_json));
-        print::line(&shown.to_string());
+        print::line(&shown.to_string())?;
         return Ok(0);
     }
-    print::line(&choice.to_text());
+    print::line(&choice.to_text())?;
     if let Some(grid) = grid {
-        print::line(&grid.to_text());
+        print::line(&grid.to_text())?;
     }
     Ok(0)
 }
@@ -98,7 +98,7 @@ fn compare(arguments: &arguments::Plan) -> Done {
     };
     let shown =
         if arguments.json { comparison.to_json().to_string() } else { comparison.to_text() };
-    print::line(&shown);
+    print::line(&shown)?;
     Ok(0)
 }
 

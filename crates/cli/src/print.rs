@@ -1,13 +1,35 @@
-//! Data goes to standard output, talk to standard error. A closed pipe never ends a run.
+//! Data goes to standard output, messages to standard error: the one place where text leaves the program.
 
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 
 use annulus_experiment::Device;
 use annulus_train::device_warning;
 
-/// One line of data.
-pub(crate) fn line(text: &str) {
-    let _ = writeln!(io::stdout().lock(), "{text}");
+use crate::failure::{Failure, INTERNAL};
+use crate::shown;
+
+/// One line of data. A reader that has gone is no error: `annulus plan FILE | head` is meant so.
+///
+/// # Errors
+/// Where the line cannot be written, on a full disk for example.
+pub(crate) fn line(text: &str) -> Result<(), Failure> {
+    data(&shown::escaped(text))
+}
+
+/// The same of text that is our own, with the colours that a terminal shows.
+pub(crate) fn own(text: &str) -> Result<(), Failure> {
+    data(text)
+}
+
+fn data(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            let hint = "free some space, or send the output elsewhere".to_owned();
+            Err(Failure::new(INTERNAL, format!("cannot write the output: {error}"), Some(hint)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Where `auto` takes the CPU though this program could use a GPU: why.
@@ -17,7 +39,7 @@ pub(crate) fn warn_of_device(wanted: Device) {
     }
 }
 
-/// One line of talk.
+/// One message. Who does not read it does not end a run.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", shown::message(text));
 }

@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &Reading) -> Done {
     for part in parts {
         let proving = Proving::of(part, vocabulary)?;
         let shown = if arguments.json { proving.to_json().to_string() } else { proving.to_text() };
-        print::line(&shown);
+        print::line(&shown)?;
         holds &= proving.holds();
     }
     Ok(if holds { 0 } else { EXPECT })

@@ -24,11 +24,11 @@ pub(crate) fn run(arguments: &Tokenize) -> Done {
             "vocabulary": tokenizer.vocabulary(),
             "fingerprint": cache.fingerprint(),
         });
-        print::line(&line.to_string());
+        print::line(&line.to_string())?;
     } else {
         let vocabulary = tokenizer.vocabulary();
         let plural = if documents == 1 { "" } else { "s" };
-        print::line(&format!("{tokens} tokens of {vocabulary} in {documents} document{plural}"));
+        print::line(&format!("{tokens} tokens of {vocabulary} in {documents} document{plural}"))?;
     }
     Ok(0)
 }
@@ -37,7 +37,7 @@ pub(crate) fn train(arguments: &TrainTokenizer) -> Done {
     let TrainTokenizer { inputs, vocab, jsonl, out } = arguments;
     let records = if *jsonl { Records::Lines } else { Records::Text };
     let found = train_tokenizer(inputs, records, *vocab, out)?.vocabulary;
-    print::line(&format!("{found} tokens in {}", out.display()));
+    print::line(&format!("{found} tokens in {}", out.display()))?;
     if found < *vocab {
         print::say(&format!("{found} of {vocab} tokens: the text has no more pairs to merge"));
     }

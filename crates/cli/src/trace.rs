@@ -27,11 +27,11 @@ pub(crate) fn run(arguments: &arguments::Trace) -> Done {
     if arguments.json {
         let moves = trace.moves_json(arguments.layer);
         let shown = json!({"title": trace.title, "planned": sums.to_json(), "moves": moves});
-        print::line(&shown.to_string());
+        print::line(&shown.to_string())?;
         return Ok(0);
     }
     let moves = trace.moves(arguments.layer);
-    print::line(&format!("{}\n\n{moves}{}", trace.heading(), sums.to_text(None)));
+    print::line(&format!("{}\n\n{moves}{}", trace.heading(), sums.to_text(None)))?;
     Ok(0)
 }
 
@@ -51,10 +51,10 @@ fn measured(arguments: &arguments::Trace, path: &Path) -> Done {
         let (title, step) = (&trace.title, trace.step);
         let shown =
             json!({"title": title, "step": step, "measured": sums.to_json(), "planned": planned});
-        print::line(&shown.to_string());
+        print::line(&shown.to_string())?;
         return Ok(0);
     }
-    print::line(&format!("{}\n\n{}", trace.heading(), sums.to_text(planned.as_ref())));
+    print::line(&format!("{}\n\n{}", trace.heading(), sums.to_text(planned.as_ref())))?;
     Ok(0)
 }
 

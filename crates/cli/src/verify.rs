@@ -7,23 +7,27 @@ use serde_json::json;
 
 use crate::Done;
 use crate::arguments::Verify;
-use crate::failure::EXPECT;
+use crate::failure::{EXPECT, Failure};
 use crate::print;
 
 pub(crate) fn run(arguments: &Verify) -> Done {
     let plan = crate::check::read(&arguments.file)?;
     let cores = crate::train::cores();
     let mut table = Table::default();
+    let mut written = Ok(());
     let lines = verify(&plan, arguments.ranks, cores, &mut |line| {
-        if arguments.json { print::line(&as_json(line)) } else { table.show(line) }
+        if written.is_ok() {
+            written = if arguments.json { print::line(&as_json(line)) } else { table.show(line) };
+        }
     })?;
+    written?;
     let worst = lines.iter().filter_map(share).fold(0.0, f64::max);
     let ok = lines.iter().filter_map(share).all(|share| share <= 1.0);
     if arguments.json {
-        print::line(&json!({"worst": finite(worst), "limit": 1.0, "ok": ok}).to_string());
+        print::line(&json!({"worst": finite(worst), "limit": 1.0, "ok": ok}).to_string())?;
     } else {
         let verdict = if ok { "exact" } else { "NOT EXACT" };
-        print::line(&format!("{verdict}: the worst error is {worst:.2} of its limit"));
+        print::line(&format!("{verdict}: the worst error is {worst:.2} of its limit"))?;
     }
     Ok(if ok { 0 } else { EXPECT })
 }
@@ -73,39 +77,41 @@ struct Table {
 impl Table {
     const COLUMNS: [&str; 8] = ["out", "lse", "dq", "dk", "dv", "visibility", "loss", "gradient"];
 
-    fn show(&mut self, line: &Line) {
-        self.begin();
+    fn show(&mut self, line: &Line) -> Result<(), Failure> {
+        self.begin()?;
         match line {
             Line::Error { strategy, ranks, own, tensor, error, .. } => {
                 let tensor = tensor.split(' ').next().unwrap_or(tensor);
                 let worst = self.row.entry(tensor.to_owned()).or_default();
                 *worst = worst.max(*error);
                 if tensor == "gradient" {
-                    self.end(&named(strategy.name(), *own), *ranks);
+                    self.end(&named(strategy.name(), *own), *ranks)?;
                 }
             }
             Line::Skipped { strategy, ranks, own, reason } => {
                 let name = named(strategy.name(), *own);
-                print::line(&format!("{name:<12}{ranks:>6}  skipped: {reason}"));
+                print::line(&format!("{name:<12}{ranks:>6}  skipped: {reason}"))?;
             }
         }
+        Ok(())
     }
 
     /// The heading, once.
-    fn begin(&mut self) {
+    fn begin(&mut self) -> Result<(), Failure> {
         if !std::mem::replace(&mut self.started, true) {
             let columns = Self::COLUMNS.map(|column| format!("{column:>11}")).concat();
-            print::line(&format!("{:<12}{:>6}{columns}", "strategy", "ranks"));
+            print::line(&format!("{:<12}{:>6}{columns}", "strategy", "ranks"))?;
         }
+        Ok(())
     }
 
     /// The row of one strategy on so many ranks.
-    fn end(&mut self, strategy: &str, ranks: usize) {
+    fn end(&mut self, strategy: &str, ranks: usize) -> Result<(), Failure> {
         let cells = Self::COLUMNS.map(|column| match self.row.get(column) {
             Some(error) => format!("{error:>11.1e}"),
             None => format!("{:>11}", "-"),
         });
-        print::line(&format!("{strategy:<12}{ranks:>6}{}", cells.concat()));
         self.row.clear();
+        print::line(&format!("{strategy:<12}{ranks:>6}{}", cells.concat()))
     }
 }

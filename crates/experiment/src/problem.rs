@@ -1,5 +1,6 @@
 //! A user's mistakes, shown as a compiler does: file, line, column, caret, hint; all at once.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::source::{Source, Span};
@@ -37,15 +38,29 @@ impl From<Problem> for Problems {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", self.message)?;
+        write!(f, "error: {}", inset(&self.message))?;
         if let Some(place) = &self.place {
             write!(f, "\n{place}")?;
         }
         if let Some(hint) = &self.hint {
-            write!(f, "\nhint: {hint}")?;
+            write!(f, "\nhint: {}", inset(hint))?;
         }
         Ok(())
     }
+}
+
+/// Lines after the first one begin with a space: a name with a line break in it cannot look like a message of ours.
+fn inset(text: &str) -> Cow<'_, str> {
+    if !text.contains('\n') {
+        return Cow::Borrowed(text);
+    }
+    let mut lines = text.split('\n');
+    let mut shown = lines.next().unwrap_or_default().to_owned();
+    for line in lines {
+        let gap = if line.starts_with(' ') { "" } else { "  " };
+        shown.extend(["\n", gap, line]);
+    }
+    Cow::Owned(shown)
 }
 
 /// All mistakes of a file. Displays as `error: …` blocks.

@@ -1,0 +1,103 @@
+//! Text as a terminal may have it: what comes from outside (names, messages of files, a model's words) can hold control
+//! characters, which a terminal obeys, and can be without end.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// The most characters of one line of a message.
+const LINE: usize = 2000;
+/// The most lines of a message: all mistakes of a file that are shown have fewer.
+const LINES: usize = 400;
+
+/// `text` with every character that a terminal obeys, or that changes the order of others, as `\u001b`. Line breaks and
+/// tabs stay. In JSON, which has such characters in strings alone, the meaning stays, too.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        if !is_obeyed(letter) {
+            shown.push(letter);
+            continue;
+        }
+        for unit in letter.encode_utf16(&mut [0; 2]) {
+            // Writing to a string cannot fail.
+            let _ = write!(shown, "\\u{unit:04x}");
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Escaped, and no longer than a message should be; says how much was left out.
+pub(crate) fn message(text: &str) -> String {
+    let mut shown = String::new();
+    let mut lines = text.split('\n');
+    for (index, line) in lines.by_ref().take(LINES).enumerate() {
+        if index > 0 {
+            shown.push('\n');
+        }
+        shown.push_str(&cut(line));
+    }
+    let more = lines.count();
+    if more > 0 {
+        let _ = write!(shown, "\n… and {more} more lines");
+    }
+    shown
+}
+
+/// One line: its first half and its end, where the way out often is.
+fn cut(line: &str) -> Cow<'_, str> {
+    // Bytes are no fewer than characters: looked at first, because a line can be long.
+    let letters = if line.len() > LINE { line.chars().count() } else { 0 };
+    if letters <= LINE {
+        return escaped(line);
+    }
+    let at = |number: usize| line.char_indices().nth(number).map_or(line.len(), |(at, _)| at);
+    let (first, last) = (at(LINE / 2), at(letters - LINE / 4));
+    let left_out = letters - LINE / 2 - LINE / 4;
+    let (first, last) = (escaped(&line[..first]), escaped(&line[last..]));
+    Cow::Owned(format!("{first} … {left_out} characters left out … {last}"))
+}
+
+/// Whether a terminal does something with the character besides showing it: control characters, line separators, marks
+/// that turn the direction of writing, invisible tags.
+fn is_obeyed(letter: char) -> bool {
+    const TURNING: [char; 4] = ['\u{61c}', '\u{200e}', '\u{200f}', '\u{feff}'];
+    match letter {
+        '\n' | '\t' => false,
+        '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{e0000}'..='\u{e007f}' => true,
+        letter => letter.is_control() || TURNING.contains(&letter),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_and_turned_writing_are_escaped() {
+        let hostile = "a\u{1b}[31mb\rc\u{9b}d\u{202e}e\u{7f}\u{e0041}\n\té";
+        let shown = "a\\u001b[31mb\\u000dc\\u009bd\\u202ee\\u007f\\udb40\\udc41\n\té";
+        assert_eq!(escaped(hostile), shown);
+        assert!(matches!(escaped("plain é\n"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn escaped_json_means_the_same() {
+        let value = serde_json::json!({ "role": "\u{202e}\u{1b}\u{e0041}é" });
+        let read: serde_json::Value = serde_json::from_str(&escaped(&value.to_string())).unwrap();
+        assert_eq!(read, value);
+    }
+
+    #[test]
+    fn long_messages_are_cut_and_say_so() {
+        let shown = message(&format!("`{}`: no such file", "x".repeat(1_000_000)));
+        assert!(shown.chars().count() < LINE, "{}", shown.len());
+        assert!(shown.starts_with("`xxx") && shown.ends_with("no such file"), "{shown}");
+        assert!(shown.contains("998516 characters left out"), "{shown}");
+        let shown = message(&"line\n".repeat(100_000));
+        assert_eq!(shown.lines().count(), LINES + 1);
+        assert!(shown.ends_with("… and 99601 more lines"));
+    }
+}
