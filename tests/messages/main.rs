@@ -2,7 +2,7 @@
 //!
 //! Every case starts from a folder in which everything is right (`scene.rs`), breaks one thing, and
 //! runs one command. What it answers, an error or how it goes on without, comes within a second and
-//! 200 MB, and is never a panic.
+//! 200 MB, and is never a panic. Alone in its process, because answers are timed.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 #![expect(

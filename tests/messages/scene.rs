@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use annulus_tests::{Ran, children_peak, run};
+use annulus_tests::{Ran, run, run_measured};
 use candle_core::{Device, Tensor};
 use tempfile::TempDir;
 
@@ -121,6 +121,11 @@ impl Scene {
         run(ANNULUS, self.0.path(), &arguments)
     }
 
+    fn run_measured(&self, arguments: &str) -> (Ran, u64) {
+        let arguments: Vec<_> = arguments.split(' ').collect();
+        run_measured(ANNULUS, self.0.path(), &arguments)
+    }
+
     /// What the program says, without what differs from place to place and from run to run.
     fn said(&self, ran: &Ran) -> String {
         let folder = self.0.path().canonicalize().unwrap().display().to_string();
@@ -171,9 +176,8 @@ pub(crate) fn answers(cases: &[Case]) -> String {
 fn answer(scene: &Scene, title: &str, arguments: &str) -> Ran {
     for attempt in 1.. {
         let start = Instant::now();
-        let ran = scene.run(arguments);
+        let (ran, most) = scene.run_measured(arguments);
         let took = start.elapsed();
-        let most = children_peak();
         assert!(most < SMALL, "{title}: {most} bytes");
         if took < SOON {
             return ran;

@@ -1,6 +1,7 @@
 //! What the tests of the boundaries share: running the program, scratch folders, the material beside the repository.
 
 pub mod hub;
+pub mod memory;
 pub mod runs;
 
 use std::path::{Path, PathBuf};
@@ -60,21 +61,24 @@ impl Ran {
 
 /// Runs `program` (the test's `env!("CARGO_BIN_EXE_annulus-under-test")`) in `folder`.
 pub fn run(program: &str, folder: &Path, arguments: &[&str]) -> Ran {
+    Ran::of(&command(program, folder, arguments).output().expect("the program starts"))
+}
+
+/// Runs it, and gives besides the most memory that it had, bytes.
+pub fn run_measured(program: &str, folder: &Path, arguments: &[&str]) -> (Ran, u64) {
+    let peak = tempfile::NamedTempFile::new().expect("a scratch file");
+    let mut command = command(program, folder, arguments);
+    let ran =
+        Ran::of(&command.env(memory::PEAK, peak.path()).output().expect("the program starts"));
+    let said = std::fs::read_to_string(peak.path()).expect("the program said its peak");
+    (ran, said.parse().expect("the program came to its end"))
+}
+
+fn command(program: &str, folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     // With it, errors of tensors carry where they were made.
     command.args(arguments).current_dir(folder).env_remove("RUST_BACKTRACE");
-    let output = command.output();
-    Ran::of(&output.expect("the program starts"))
-}
-
-/// The most memory that any process had which this one started and waited for, bytes.
-#[cfg(unix)]
-pub fn children_peak() -> u64 {
-    use nix::sys::resource::{UsageWho, getrusage};
-
-    let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("the system counts");
-    usage.max_rss() as u64 * unit
+    command
 }
 
 /// All tensors of a safetensors file in f64, by name.

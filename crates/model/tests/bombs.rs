@@ -1,5 +1,5 @@
 //! Files that are made to take more memory than they have bytes: each is refused, and takes less than
-//! twice its size.
+//! twice its size. Alone in its process, whose allocator counts.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Write as _;

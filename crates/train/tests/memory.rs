@@ -1,7 +1,8 @@
 //! Memory by class: what the ranks of a step hold is what was planned, and as much for any number of
-//! ranks.
+//! ranks. Alone in its process, whose allocator counts.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "all/common.rs"]
 mod common;
 
 use std::alloc::System;

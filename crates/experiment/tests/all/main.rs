@@ -1,5 +1,6 @@
 //! What the experiment file means, and what is said of what it does not.
 
+mod costs;
 mod hostile;
 mod lora;
 mod masks;

@@ -8,7 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
 mod attention;
-#[path = "../cases/mod.rs"]
+#[path = "../all/cases.rs"]
 mod cases;
 mod cover;
 #[cfg(feature = "emulator")]

@@ -1,0 +1,14 @@
+//! Attention on any number of ranks equals dense attention in f64, forward and backward.
+//!
+//! `case` runs one case and measures it; `table` is the product of everything that a case can be; `fuzz` draws cases that nobody
+//! thought of.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod case;
+mod columns;
+mod dropout;
+mod fuzz;
+mod refused;
+mod table;
+mod tape;
+mod wire;

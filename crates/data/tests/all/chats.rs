@@ -1,0 +1,232 @@
+//! Conversations: what the assistant says is learned, by either way of telling it; what is wrong is named.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use annulus_data::{
+    Cache, Chat, DataError, Longer, Packed, Packing, Records, Sequence, Source, Tokenizer, Window,
+    train_tokenizer,
+};
+use tempfile::TempDir;
+
+const MARKED: &str = "{%- for message in messages %}
+{{- '<' + message['role'] + '>' }}
+{%- if message['role'] == 'assistant' %}
+    {%- generation -%}
+    {{ message['content'].strip() + eos_token }}
+    {%- endgeneration %}
+{%- else %}
+{{- message['content'] }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<assistant>' }}{% endif %}";
+
+const RECORDS: &str = r#"{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ishmael."}, {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Damp, drizzly November."}]}
+
+{"messages": [{"role": "system", "content": "Whales"}, {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "At sea."}]}
+"#;
+
+struct Scene(TempDir);
+
+impl Scene {
+    /// A tokenizer that was trained here, with `template`, and `records`.
+    fn new(template: &str, records: &str) -> Scene {
+        let scene = Scene(tempfile::tempdir().unwrap());
+        fs::write(scene.path("text.txt"), "Call me Ishmael. Some years ago, at sea. ".repeat(20))
+            .unwrap();
+        let inputs = [scene.path("text.txt")];
+        train_tokenizer(&inputs, Records::Text, 300, &scene.path("tokenizer.json")).unwrap();
+        let config = format!(
+            r#"{{"eos_token": {{"content": "<|endoftext|>"}}, "chat_template": {template:?}}}"#
+        );
+        fs::write(scene.path("tokenizer_config.json"), config).unwrap();
+        fs::write(scene.path("chats.jsonl"), records).unwrap();
+        scene
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn tokenizer(&self) -> Tokenizer {
+        Tokenizer::open(self.path("tokenizer.json").to_str().unwrap()).unwrap()
+    }
+
+    fn cache(&self) -> Result<Cache, DataError> {
+        let (inputs, folder) = ([self.path("chats.jsonl")], self.path("cache"));
+        Cache::open(&inputs, Records::Chats, &self.tokenizer(), &folder, &mut |_, _| {})
+    }
+
+    /// What is learned, record by record, and everything.
+    fn learned(&self) -> Vec<(String, String)> {
+        let (cache, tokenizer) = (self.cache().unwrap(), self.tokenizer());
+        let ends = cache.documents().iter().skip(1).copied().chain([cache.tokens()]);
+        let records = cache.documents().iter().zip(ends).map(|(&start, end)| {
+            let mut ids = vec![0; (end - start) as usize];
+            cache.read(start, &mut ids);
+            let learned = (start..end).filter(|place| cache.learns(*place));
+            let learned: Vec<u32> = learned.map(|place| ids[(place - start) as usize]).collect();
+            (tokenizer.decode(&learned), tokenizer.decode(&ids))
+        });
+        records.collect()
+    }
+
+    fn error(&self) -> String {
+        let error = self.cache().unwrap_err();
+        let hint = error.hint().unwrap();
+        let text = format!("{error}: {hint}");
+        text.replace(self.0.path().to_str().unwrap(), "…")
+    }
+}
+
+fn wanted() -> Vec<(String, String)> {
+    let end = "<|endoftext|>";
+    vec![
+        (
+            format!("Ishmael.{end}Damp, drizzly November.{end}"),
+            format!(
+                "<user>Who?<assistant>Ishmael.{end}<user>Why?<assistant>Damp, drizzly \
+                 November.{end}"
+            ),
+        ),
+        (format!("At sea.{end}"), format!("<system>Whales<user>Where?<assistant>At sea.{end}")),
+    ]
+}
+
+#[test]
+fn what_the_assistant_says_is_learned() {
+    let scene = Scene::new(MARKED, RECORDS);
+    assert!(Chat::open(&scene.tokenizer()).unwrap().is_marked());
+    assert_eq!(scene.learned(), wanted());
+    // The same without marks, told by what comes on top of the conversation so far.
+    let plain = MARKED.replace("{%- generation -%}", "").replace("{%- endgeneration %}", "");
+    let plain = plain.replace("    \n", "").replace("    {{ message", "{{- message");
+    let scene = Scene::new(&plain, RECORDS);
+    assert!(!Chat::open(&scene.tokenizer()).unwrap().is_marked());
+    assert_eq!(scene.learned(), wanted());
+}
+
+#[test]
+fn a_template_of_its_own_file_comes_first() {
+    let scene = Scene::new("{{ raise_exception('the wrong one') }}", RECORDS);
+    fs::write(scene.path("chat_template.jinja"), MARKED).unwrap();
+    assert_eq!(scene.learned(), wanted());
+}
+
+#[test]
+fn wrong_records_are_named_with_their_lines() {
+    let good = RECORDS.lines().next().unwrap();
+    let mut said = Vec::new();
+    for bad in [
+        "{\"messages\": [",
+        "[1]",
+        "{\"text\": \"a\"}",
+        "{\"messages\": \"hello\"}",
+        "{\"messages\": []}",
+        "{\"messages\": [{\"content\": \"a\"}]}",
+        "{\"messages\": [{\"role\": \"bot\", \"content\": \"a\"}]}",
+        "{\"messages\": [{\"role\": 7, \"content\": \"a\"}]}",
+        "{\"messages\": [{\"role\": \"user\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": [\"a\"]}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\u{fdd0}\"}]}",
+    ] {
+        let scene = Scene::new(MARKED, &format!("{good}\n\n{bad}\n"));
+        said.push(scene.error());
+    }
+    insta::assert_snapshot!(said.join("\n"));
+}
+
+#[test]
+fn wrong_templates_are_named() {
+    let mut said = Vec::new();
+    for template in [
+        "{% for message in messages %}",
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages.nothing.at_all }}",
+        "{% generation %}{% endgeneration %}",
+        // What a turn is rendered as depends on what follows.
+        "{{ messages | length }}{% for message in messages %}{{ message.content }}{% endfor %}",
+    ] {
+        said.push(Scene::new(template, RECORDS).error());
+    }
+    let scene = Scene::new(MARKED, RECORDS);
+    fs::remove_file(scene.path("tokenizer_config.json")).unwrap();
+    said.push(scene.error());
+    said.push(Chat::open(&Tokenizer::Bytes).unwrap_err().to_string());
+    insta::assert_snapshot!(said.join("\n"));
+}
+
+fn sequences(scene: &Scene, tokens: usize, longer: Longer) -> Result<Vec<Sequence>, DataError> {
+    let packing = Arc::new(Packing::new(Arc::new(scene.cache()?), tokens, longer)?);
+    let count = packing.fit().sequences;
+    let packed = Packed::new(packing, Window::HeldOut, count, 1, 0)?;
+    (0..count).map(|step| Ok(packed.batch(step)?.remove(0))).collect()
+}
+
+/// Documents are whole, never foretell each other, and padding is never learned.
+#[test]
+fn documents_are_packed_whole() {
+    let scene = Scene::new(MARKED, RECORDS);
+    let cache = scene.cache().unwrap();
+    let (second, all) = (cache.documents()[1] as usize, cache.tokens() as usize);
+    let mut ids = vec![0; all];
+    cache.read(0, &mut ids);
+    let one = sequences(&scene, all, Longer::Refuse).unwrap().remove(0);
+    assert_eq!(one.documents, [second - 1, all - second - 1, 2]);
+    assert_eq!(one.inputs[..second - 1], ids[..second - 1]);
+    assert_eq!(one.inputs[second - 1..all - 2], ids[second..all - 1]);
+    let starts = [(0, 0, second - 1), (second - 1, second, all - second - 1)];
+    let mut wanted = vec![-100; all];
+    for (at, place, length) in starts {
+        for offset in 0..length {
+            if cache.learns((place + offset + 1) as u64) {
+                wanted[at + offset] = i64::from(ids[place + offset + 1]);
+            }
+        }
+    }
+    assert_eq!(one.targets, wanted);
+    // One in each where both do not fit.
+    let apart = sequences(&scene, second - 1, Longer::Refuse).unwrap();
+    assert_eq!(apart.len(), 2);
+    assert!(apart.iter().all(|sequence| sequence.inputs.len() == second - 1));
+}
+
+#[test]
+fn what_is_too_long_is_said() {
+    let scene = Scene::new(MARKED, RECORDS);
+    let cache = Arc::new(scene.cache().unwrap());
+    let first = cache.documents()[1] as usize;
+    let error = Packing::new(cache.clone(), first - 2, Longer::Refuse).unwrap_err();
+    let message =
+        format!("document 1 has {first} tokens, more than the {} that fit a sequence", first - 1);
+    assert_eq!(error.to_string(), message);
+    assert!(error.hint().unwrap().contains("`data.longer`"));
+    let fit = Packing::new(cache.clone(), first - 2, Longer::Cut).unwrap().fit();
+    assert_eq!((fit.documents, fit.cut, fit.dropped), (2, 1, 0));
+    let packing = Packing::new(cache, first - 2, Longer::Drop).unwrap();
+    let fit = packing.fit();
+    assert_eq!((fit.documents, fit.cut, fit.dropped, fit.sequences), (1, 0, 1, 1));
+    let error = Packed::new(Arc::new(packing), Window::Train, 1, 1, 0).unwrap_err();
+    assert_eq!(error.to_string(), "sequences that the documents fill: 1 found, 2 needed");
+}
+
+#[test]
+fn training_draws_every_packed_sequence_once_an_epoch() {
+    let scene = Scene::new(MARKED, &RECORDS.repeat(7));
+    let packing =
+        Arc::new(Packing::new(Arc::new(scene.cache().unwrap()), 100, Longer::Refuse).unwrap());
+    let count = packing.fit().sequences;
+    assert!(count > 4);
+    let order = |seed| -> Vec<Vec<u32>> {
+        let packed = Packed::new(packing.clone(), Window::Train, 1, 1, seed).unwrap();
+        (0..count - 1).map(|step| packed.batch(step).unwrap().remove(0).inputs).collect()
+    };
+    let sorted = |mut order: Vec<Vec<u32>>| {
+        order.sort();
+        order
+    };
+    assert_eq!(order(1), order(1));
+    assert_eq!(sorted(order(1)), sorted(order(2)));
+}

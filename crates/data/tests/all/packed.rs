@@ -1,0 +1,60 @@
+//! Whole documents in sequences of several lengths: what one length holds out, no other learns.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use annulus_data::{Cache, Longer, Packed, Packing, Records, Source, Tokenizer, Window};
+
+/// Documents of 3 to 60 bytes, each of a byte of its own.
+fn documents(folder: &std::path::Path) -> Arc<Cache> {
+    let mut lines = String::new();
+    for number in 0..90_u8 {
+        let text = char::from(b'!' + number).to_string().replace(['"', '\\'], "~");
+        let text = text.repeat(3 + usize::from(number) * 41 % 58);
+        writeln!(lines, "{{\"text\": \"{text}\"}}").unwrap();
+    }
+    let file = folder.join("documents.jsonl");
+    std::fs::write(&file, lines).unwrap();
+    let cache = Cache::open(&[file], Records::Lines, &Tokenizer::Bytes, folder, &mut |_, _| ());
+    Arc::new(cache.unwrap())
+}
+
+/// The bytes of all documents in some sequences.
+fn bytes(packing: &Arc<Packing>, window: Window, held_out: u64, count: u64) -> BTreeSet<u32> {
+    let packed = Packed::new(packing.clone(), window, held_out, 1, 5).unwrap();
+    let sequences = (0..count).flat_map(|step| packed.batch(step).unwrap());
+    let inputs = sequences.flat_map(|sequence| sequence.inputs);
+    inputs.filter(|&id| id > 0 && id < 256 && id != u32::from(b'~')).collect()
+}
+
+#[test]
+fn documents_that_long_sequences_hold_out_are_in_no_short_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = documents(folder.path());
+    let pack = |tokens, longer| Arc::new(Packing::new(cache.clone(), tokens, longer).unwrap());
+    for longer in [Longer::Cut, Longer::Drop] {
+        for (long, held_out) in [(200, 1), (200, 3), (333, 2), (64, 4)] {
+            let longest = pack(long, longer);
+            let asked = bytes(&longest, Window::HeldOut, held_out, held_out);
+            assert!(!asked.is_empty());
+            let first = longest.first_of_last(held_out);
+            for tokens in [40, 61, 64, 120, 200] {
+                let short = pack(tokens, longer);
+                let own = short.sequences_from(first);
+                let rest = short.fit().sequences - own;
+                let learned = bytes(&short, Window::Train, own, rest);
+                let both: Vec<_> = learned.intersection(&asked).collect();
+                assert!(both.is_empty(), "{longer:?} {long} {tokens}: {both:?}");
+                // No more is held out than that asks for: the sequence before has none of them.
+                let fewer = bytes(&short, Window::HeldOut, own, own);
+                assert!(fewer.is_superset(&asked) || longer == Longer::Drop);
+                let before = bytes(&short, Window::Train, own - 1, rest + 1);
+                assert!(before.intersection(&asked).next().is_some(), "{long} {tokens}");
+            }
+        }
+    }
+    let all = pack(64, Longer::Cut);
+    assert_eq!(all.sequences_from(all.first_of_last(0)), 0);
+    assert_eq!(all.sequences_from(all.first_of_last(u64::MAX)), all.fit().sequences);
+}

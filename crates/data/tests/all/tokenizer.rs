@@ -1,0 +1,109 @@
+//! A `tokenizer.json` is opened without what would spoil long texts, and broken ones are named.
+
+use std::fs;
+use std::path::Path;
+
+use annulus_data::{Cache, Records, Tokenizer};
+
+/// Words and single letters; text is cut off after 2 tokens, padded to 9, begun with 7, ended with 8.
+const JSON: &str = r#"{
+  "version": "1.0",
+  "truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0},
+  "padding": {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": null,
+              "pad_id": 0, "pad_type_id": 0, "pad_token": "a"},
+  "added_tokens": [
+    {"id": 7, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+     "normalized": false, "special": true},
+    {"id": 8, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+     "normalized": false, "special": true}
+  ],
+  "normalizer": null,
+  "pre_tokenizer": {"type": "Whitespace"},
+  "post_processor": {"type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+               {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+    "special_tokens": {"<s>": {"id": "<s>", "ids": [7], "tokens": ["<s>"]},
+                       "</s>": {"id": "</s>", "ids": [8], "tokens": ["</s>"]}}},
+  "decoder": null,
+  "model": {"type": "BPE", "dropout": 0.9, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+            "ignore_merges": false, "vocab": {"a": 0, "b": 1, "ab": 300}, "merges": [["a", "b"]]}
+}"#;
+
+fn open(text: &str) -> (tempfile::TempDir, Result<Tokenizer, annulus_data::DataError>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    fs::write(&path, text).unwrap();
+    let tokenizer = Tokenizer::open(path.to_str().unwrap());
+    (folder, tokenizer)
+}
+
+#[test]
+fn texts_are_whole_and_documents_are_framed() {
+    let (folder, tokenizer) = open(JSON);
+    let tokenizer = tokenizer.unwrap();
+    assert_eq!(tokenizer.vocabulary(), 301);
+    for _ in 0..20 {
+        let mut ids = Vec::new();
+        tokenizer.encode("ab a ab b", &mut |part| ids.extend_from_slice(part)).unwrap();
+        assert_eq!(ids, [300, 0, 300, 1]);
+    }
+    let path = folder.path().join("a.jsonl");
+    fs::write(&path, "{\"text\": \"ab b\"}\n{\"text\": \"a\"}\n").unwrap();
+    let cache = folder.path().join("cache");
+    let cache = Cache::open(&[path], Records::Lines, &tokenizer, &cache, &mut |_, _| {}).unwrap();
+    let mut ids = vec![0; cache.tokens() as usize];
+    cache.read(0, &mut ids);
+    assert_eq!(ids, [7, 300, 1, 8, 7, 0, 8]);
+    assert_eq!(cache.documents(), [0, 4]);
+}
+
+#[test]
+fn wide_vocabularies_are_kept_whole() {
+    let (folder, tokenizer) = open(&JSON.replace("\"ab\": 300", "\"ab\": 70000"));
+    let tokenizer = tokenizer.unwrap();
+    let path = folder.path().join("a.txt");
+    fs::write(&path, "ab a").unwrap();
+    let cache =
+        Cache::open(&[path], Records::Text, &tokenizer, folder.path(), &mut |_, _| {}).unwrap();
+    let mut ids = [0; 4];
+    cache.read(0, &mut ids);
+    assert_eq!((ids, cache.vocabulary()), ([7, 70000, 0, 8], 70001));
+}
+
+#[test]
+fn tokenizers_differ_by_their_bytes() {
+    let fingerprint = |text: &str| open(text).1.unwrap().fingerprint();
+    assert_ne!(fingerprint(JSON), fingerprint(&format!("{JSON}\n")));
+    assert_ne!(fingerprint(JSON), Tokenizer::Bytes.fingerprint());
+}
+
+#[test]
+fn what_is_no_tokenizer_is_named() {
+    for text in [
+        "",
+        "{}",
+        "[1]",
+        "\u{0}",
+        &JSON[..JSON.len() / 2],
+        &JSON.replace("\"BPE\"", "\"Magic\""),
+        &JSON.replace("[[\"a\", \"b\"]]", "[[\"a\", \"z\"]]"),
+        &JSON.replace(
+            "{\"type\": \"Whitespace\"}",
+            "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\", \"invert\": false}",
+        ),
+        &format!("{}1", "[".repeat(100_000)),
+    ] {
+        let error = open(text).1.unwrap_err();
+        assert!(error.to_string().contains("tokenizer.json` is not a usable tokenizer: "), "{error}");
+        assert!(error.hint().is_some());
+    }
+    let error = Tokenizer::open("none.json").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot read `none.json`: No such file or directory (os error 2)"
+    );
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert!(Tokenizer::open(folder.to_str().unwrap()).is_err());
+}

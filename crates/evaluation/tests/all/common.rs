@@ -1,0 +1,80 @@
+//! A tiny model in a Hugging Face folder, and a text.
+
+#![allow(unreachable_pub, reason = "helpers of tests")]
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use annulus_evaluation::Subject;
+use annulus_experiment::{Override, Plan, parse, write_config};
+use annulus_model::Llama;
+use annulus_train::model_config;
+
+const EXPERIMENT: &str = "\
+name: tiny
+seed: 3
+model:
+  hidden_size: 32
+  intermediate_size: 48
+  num_hidden_layers: 2
+  num_attention_heads: 4
+  num_key_value_heads: 2
+  vocab_size: 257
+  initializer_range: 0.3
+data:
+  tokens: 48
+optimizer:
+  learning_rate: 1e-2
+schedule:
+  steps: 1
+mesh:
+  deadline: 20
+";
+
+/// A folder with `text.txt`, and a model in `model`.
+pub struct Place(tempfile::TempDir);
+
+impl Place {
+    pub fn new() -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        let mut text = String::new();
+        for number in 0..300_u32 {
+            let word = ["alpha", "beta", "gamma", "delta", "epsilon"][number as usize % 5];
+            writeln!(text, "{word} {} {word};", number * 7 % 13).unwrap();
+        }
+        std::fs::write(place.path("text.txt"), text).unwrap();
+        let plan = plan(&[]);
+        let dtype = plan.experiment.model.dtype;
+        let config = model_config(&plan.shape, dtype).unwrap();
+        let weights = Llama::random(&config, 5).unwrap();
+        let folder = place.path("model");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("config.json"), write_config(&plan.shape, dtype)).unwrap();
+        annulus_model::save(&folder, &weights, 1 << 30).unwrap();
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The model, the experiment changed.
+    pub fn subject(&self, changes: &[(&str, &str)]) -> Subject {
+        let (model, output) = (self.path("model"), self.path("run"));
+        let mut given = vec![
+            ("model", format!("{{path: {}}}", model.display())),
+            ("output", output.display().to_string()),
+        ];
+        given.extend(changes.iter().map(|&(key, value)| (key, value.to_owned())));
+        let given: Vec<_> = given.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        Subject::open(&plan(&given), None, 4).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+fn plan(changes: &[(&str, &str)]) -> Plan {
+    let given = changes.iter();
+    let overrides: Vec<Override> =
+        given.map(|&(key, value)| Override { key: key.into(), value: value.into() }).collect();
+    let experiment = parse("tiny.yaml", EXPERIMENT, &overrides).unwrap_or_else(|e| panic!("{e}"));
+    Plan::new(experiment, Some(257)).unwrap_or_else(|e| panic!("{e}"))
+}

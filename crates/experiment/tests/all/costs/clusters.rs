@@ -1,0 +1,87 @@
+//! A cluster's file: what it means, and what wrong ones are answered.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use annulus_experiment::{Cluster, Link};
+
+use super::support::{CLUSTER, cluster};
+
+fn edited(from: &str, to: &str) -> String {
+    assert!(CLUSTER.contains(from), "`{from}` is not in the file");
+    CLUSTER.replacen(from, to, 1)
+}
+
+#[test]
+fn a_file_is_read() {
+    let cluster = cluster();
+    assert_eq!((cluster.nodes, cluster.devices_per_node, cluster.devices()), (2, 8, 16));
+    assert_eq!(cluster.memory, Some(80_000_000_000));
+    assert_eq!(cluster.inside, Link { bandwidth: 450e9, latency: 3.0 * 1e-6 });
+    assert_eq!((cluster.link(7, 8), cluster.link(8, 15)), (cluster.between, cluster.inside));
+    assert_eq!((cluster.ring_link(8), cluster.ring_link(9)), (cluster.inside, cluster.between));
+    assert_eq!((cluster.rates.forward, cluster.rates.tile), (600e12, 128));
+    assert!(!cluster.shared && cluster.slowdown.is_empty());
+}
+
+#[test]
+fn defaults_and_exceptions_are_read() {
+    let text = "name: a\ndevices_per_node: 4\ncompute: { forward: 312e12 }\n\
+                inside: { bandwidth: 100Gbit/s }\ndevices: { 3: { slowdown: 1.5 } }\n";
+    let cluster = Cluster::parse("a.yaml", text).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!((cluster.rates.backward, cluster.rates.products), (312e12, 312e12));
+    assert_eq!((cluster.nodes, cluster.memory, cluster.rates.tile), (1, None, 128));
+    assert_eq!(cluster.between, cluster.inside);
+    assert_eq!((cluster.slowdown_of(3), cluster.slowdown_of(2)), (1.5, 1.0));
+}
+
+#[test]
+fn wrong_files_are_answered() {
+    let cases = [
+        ("a key that is none", edited("nodes: 2", "node: 2")),
+        ("a key of a section", edited("nodes: 2", "latency: 2us")),
+        ("memory without a unit's B", edited("80GB", "80G")),
+        ("a bandwidth that is a size", edited("450GB/s", "450GB")),
+        ("bits as one says them", edited(" 50GB/s", " 400Gbps")),
+        ("operations as vendors write them", edited("600TFLOP/s", "600TFLOPS")),
+        ("no bandwidth at all", edited("450GB/s", "0")),
+        ("a negative latency", edited("3us", "-3us")),
+        ("a word for a number", edited("devices_per_node: 8", "devices_per_node: eight")),
+        ("no compute", edited("compute: ", "# compute: ")),
+        ("nodes that nothing joins", edited("between: ", "# between: ")),
+        ("a device that is none", CLUSTER.to_owned() + "devices: { 16: { slowdown: 2 } }\n"),
+        ("a device by name", CLUSTER.to_owned() + "devices: { last: { slowdown: 2 } }\n"),
+        ("too many devices", edited("devices_per_node: 8", "devices_per_node: 4096")),
+        ("a list", String::from("- name\n")),
+        ("an open bracket", edited("latency: 3us }", "latency: 3us")),
+        (
+            "several at once",
+            CLUSTER.replace("80GB", "lots").replace("3us", "soon").replace("name", "nme"),
+        ),
+    ];
+    let mut text = String::new();
+    for (title, case) in &cases {
+        let problems = Cluster::parse("h100.yaml", case).expect_err(title);
+        writeln!(text, "## {title}\n\n{problems}\n").expect("strings take all");
+    }
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_file_that_is_not_there_says_so() {
+    let problems = Cluster::load(Path::new("nowhere.yaml")).expect_err("no such file");
+    assert!(problems.to_string().contains("`nowhere.yaml` cannot be read"), "{problems}");
+}
+
+#[test]
+fn every_shipped_cluster_is_one() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/clusters");
+    let mut found = 0;
+    for entry in fs::read_dir(folder).expect("the clusters") {
+        let path = entry.expect("an entry").path();
+        Cluster::load(&path).unwrap_or_else(|problems| panic!("{problems}"));
+        found += 1;
+    }
+    assert!(found >= 2);
+}

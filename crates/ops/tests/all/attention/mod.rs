@@ -1,0 +1,9 @@
+//! The attention kernels against dense attention in f64.
+
+mod bits;
+mod carried;
+mod dropped;
+mod exact;
+mod golden;
+mod refused;
+mod support;

@@ -1,0 +1,142 @@
+//! Gradients by hand against those of the tape: at odd sizes, for any number of workers, strided,
+//! in bf16, with denormals and with logits of ten thousand.
+
+use crate::cases::cases;
+use annulus_ops::testing::{error, random};
+use annulus_ops::{
+    Affine, Pool, contiguous, embedding_backward, linear_cross_entropy,
+    linear_cross_entropy_gradients, parameter_gradients, projected_onto, rms_norm_backward,
+    swiglu_backward,
+};
+use candle_core::{DType, Device, Result, Tensor};
+
+fn bits(tensors: &[Tensor]) -> Result<Vec<Vec<u32>>> {
+    let of = |tensor: &Tensor| {
+        let values = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+        Ok(values.into_iter().map(f32::to_bits).collect())
+    };
+    tensors.iter().map(of).collect()
+}
+
+#[test]
+fn agrees_with_the_tape() -> Result<()> {
+    for case in cases()? {
+        let inputs = case.inputs()?;
+        let found = (case.by_hand)(&Pool::new(2), &inputs)?;
+        let wanted = (case.by_tape)(&Pool::serial(), &inputs)?;
+        assert_eq!(found.len(), wanted.len());
+        for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+            let off = error(found, wanted)?;
+            assert!(off < 1e-6, "{} {:?}: {index} is off by {off:e}", case.name, case.shapes);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn bits_do_not_depend_on_workers_or_strides() -> Result<()> {
+    let flip = |x: &Tensor| x.transpose(0, x.dims().len() - 1);
+    for case in cases()? {
+        let inputs = case.inputs()?;
+        let alone = bits(&(case.by_hand)(&Pool::serial(), &inputs)?)?;
+        for workers in 2..=4 {
+            let many = bits(&(case.by_hand)(&Pool::new(workers), &inputs)?)?;
+            assert!(alone == many, "{} {:?} on {workers} workers", case.name, case.shapes);
+        }
+        let views = inputs.iter().map(|x| flip(&flip(x)?.contiguous()?));
+        let views = views.collect::<Result<Vec<_>>>()?;
+        let strided = bits(&(case.by_hand)(&Pool::new(2), &views)?)?;
+        assert!(alone == strided, "{} {:?} strided", case.name, case.shapes);
+    }
+    Ok(())
+}
+
+#[test]
+fn bf16_is_near_f32_of_the_same_numbers() -> Result<()> {
+    for case in cases()? {
+        let narrow = |x: &Tensor| x.to_dtype(DType::BF16);
+        let inputs = case.inputs()?.iter().map(narrow).collect::<Result<Vec<_>>>()?;
+        let wide = inputs.iter().map(|x| x.to_dtype(DType::F32)).collect::<Result<Vec<_>>>()?;
+        let found = (case.by_hand)(&Pool::new(3), &inputs)?;
+        let wanted = (case.by_hand)(&Pool::new(3), &wide)?;
+        for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+            let off = error(found, wanted)?;
+            assert!(off <= 1.0 / 256.0, "{} {:?}: {index} {off:e}", case.name, case.shapes);
+        }
+    }
+    Ok(())
+}
+
+/// Numbers near the smallest normal one: products underflow, results must not be made up.
+#[test]
+fn denormals_are_numbers() -> Result<()> {
+    for case in cases()? {
+        let mut inputs = case.inputs()?;
+        inputs[0] = (&inputs[0] * 1e-39)?;
+        let found = (case.by_hand)(&Pool::new(2), &inputs)?;
+        let wanted = (case.by_tape)(&Pool::serial(), &inputs)?;
+        for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+            let off = (found - wanted)?.abs()?.flatten_all()?.to_vec1::<f32>()?;
+            let off = off.into_iter().fold(0.0, f32::max);
+            let most = wanted.abs()?.flatten_all()?.to_vec1::<f32>()?;
+            let most = most.into_iter().fold(0.0, f32::max);
+            assert!(off <= 1e-6 * most + 1e-44, "{}: {index} {off:e} of {most:e}", case.name);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn logits_of_ten_thousand_have_the_loss_of_f64() -> Result<()> {
+    let x = Tensor::new(&[[1e4_f32, -1e4], [-1e4, 1e4]], &Device::Cpu)?;
+    let weight = Tensor::new(&[[1.0_f32, 0.0], [0.0, 1.0]], &Device::Cpu)?;
+    let targets = Tensor::new(&[0_i64, 0], &Device::Cpu)?;
+    let found = linear_cross_entropy_gradients(&Pool::serial(), &x, &weight, &targets, 1)?;
+    assert_eq!(found.loss, 2e4);
+    assert_eq!(found.x.to_vec2::<f32>()?, [[0.0, 0.0], [-1.0, 1.0]]);
+    Ok(())
+}
+
+#[test]
+fn what_has_no_gaps_is_not_copied() -> Result<()> {
+    let x = random("x", &[3, 4, 5])?;
+    let same = contiguous(&Pool::serial(), &x)?;
+    assert_eq!(bits(&[same])?, bits(std::slice::from_ref(&x))?);
+    let turned = x.transpose(0, 2)?;
+    let copy = contiguous(&Pool::new(2), &turned)?;
+    assert!(copy.is_contiguous());
+    assert_eq!(bits(&[copy])?, bits(&[turned.contiguous()?])?);
+    Ok(())
+}
+
+#[test]
+fn gradients_of_other_shapes_are_refused() -> Result<()> {
+    let pool = Pool::serial();
+    let (x, weight, dy) = (random("x", &[3, 4])?, random("w", &[5, 4])?, random("dy", &[2, 5])?);
+    let projection = [Affine { weight: &weight, bias: None }];
+    let message = |result: Result<()>| result.unwrap_err().to_string();
+    let wrong = parameter_gradients(&pool, &x, projection, [&dy]).map(drop);
+    assert!(message(wrong).contains("found a gradient [2, 5], wanted [3, 5]"));
+    let wrong = projected_onto(&pool, &x, &x, projection[0]).map(drop);
+    assert!(message(wrong).contains("found [3, 4] to add to, wanted 15 elements"));
+    let wrong = rms_norm_backward(&pool, &x, &random("n", &[4])?, 1e-5, &dy, None).map(drop);
+    assert!(message(wrong).contains("found a gradient [2, 5], wanted [3, 4]"));
+    let wrong = swiglu_backward(&pool, &x, &x, &dy).map(drop);
+    assert!(message(wrong).contains("found 10 gradients, wanted [3, 4]"));
+    let ids = Tensor::new(&[[0_u32, 1, 2]], &Device::Cpu)?;
+    let wrong = embedding_backward(&pool, &ids, 4, &dy).map(drop);
+    assert!(message(wrong).contains("found 10 gradients, wanted 3 times 5"));
+    Ok(())
+}
+
+#[test]
+fn wrong_targets_are_named() -> Result<()> {
+    let (x, weight) = (random("x", &[2, 3])?, random("weight", &[5, 3])?);
+    for (targets, found) in [([1_i64, 5], "target 5 at index 1"), ([-1, 0], "target -1 at")] {
+        let targets = Tensor::new(&targets, &Device::Cpu)?;
+        let result = linear_cross_entropy(&Pool::serial(), &x, &weight, &targets, 2);
+        let message = result.unwrap_err().to_string();
+        assert!(message.contains(found) && message.contains("-100 or one from 0 to 4"));
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! Gradients by hand, and forward passes, of every operator: as cases of inputs by shape, for whoever holds one form to another.
+
+#![allow(dead_code, reason = "both test programs use some of it")]
+
+use std::sync::Arc;
+
+use annulus_ops::testing::random;
+use annulus_ops::{
+    Affine, Pool, Rotary, SwiGluGradients, embedding, embedding_backward, input_gradient, linear,
+    linear_cross_entropy, linear_cross_entropy_gradients, parameter_gradients, projected_onto,
+    projections, rms_norm, rms_norm_backward, rope, rope_backward, swiglu, swiglu_backward, vjp,
+};
+use annulus_sequence::{Positions, Run};
+use candle_core::{Device, Result, Tensor, Var};
+
+pub(crate) type Function = Box<dyn Fn(&Pool, &[Tensor]) -> Result<Vec<Tensor>>>;
+
+/// Inputs by shape, the last ones being gradients of outputs; what is found by hand, and the same
+/// by the tape.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) shapes: Vec<Vec<usize>>,
+    pub(crate) by_hand: Function,
+    pub(crate) by_tape: Function,
+}
+
+fn case(
+    name: &'static str,
+    shapes: &[&[usize]],
+    by_hand: impl Fn(&Pool, &[Tensor]) -> Result<Vec<Tensor>> + 'static,
+    by_tape: impl Fn(&Pool, &[Tensor]) -> Result<Vec<Tensor>> + 'static,
+) -> Case {
+    let shapes = shapes.iter().map(|shape| shape.to_vec()).collect();
+    Case { name, shapes, by_hand: Box::new(by_hand), by_tape: Box::new(by_tape) }
+}
+
+/// Gradients of `inputs` where the output's is `dy`.
+fn tape(
+    inputs: &[Tensor],
+    dy: &Tensor,
+    operator: impl Fn(&[Tensor]) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
+    let vars = inputs.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
+    let tracked: Vec<_> = vars.iter().map(|var| var.as_tensor().clone()).collect();
+    let y = operator(&tracked)?;
+    let mut found = vjp(&y, &dy.reshape(y.shape())?)?;
+    let of = |var: &Var| found.remove(var).expect("every input has a gradient").detach();
+    Ok(vars.iter().map(of).collect())
+}
+
+/// The first with a bias, the second without.
+fn affine(v: &[Tensor]) -> [Affine<'_>; 2] {
+    [Affine { weight: &v[1], bias: Some(&v[2]) }, Affine { weight: &v[3], bias: None }]
+}
+
+/// Two projections of one x: outputs, the gradient of x, those of weights and biases.
+fn projections_case(x: &[usize], outputs: [usize; 2]) -> Case {
+    let (inputs, leading) = (x[x.len() - 1], &x[..x.len() - 1]);
+    let y = outputs.map(|outputs| [leading, &[outputs]].concat());
+    case(
+        "projections",
+        &[x, &[outputs[0], inputs], &outputs[..1], &[outputs[1], inputs], &y[0], &y[1]],
+        |pool, v| {
+            let (affine, dy) = (affine(v), [&v[4], &v[5]]);
+            let [first, second] = projections(pool, &v[0], affine)?;
+            let dx = input_gradient(pool, affine, dy)?;
+            let [one, two] = parameter_gradients(pool, &v[0], affine, dy)?;
+            let bias = one.bias.expect("the first has a bias");
+            assert!(two.bias.is_none());
+            Ok(vec![first, second, dx, one.weight, bias, two.weight])
+        },
+        |pool, v| {
+            let one = |v: &[Tensor]| linear(pool, &v[0], &v[1], v.get(2));
+            let first = tape(&v[..3], &v[4], one)?;
+            let second = tape(&[v[0].clone(), v[3].clone()], &v[5], one)?;
+            let (y, z) = (one(&v[..3])?, one(&[v[0].clone(), v[3].clone()])?);
+            let dx = (&first[0] + &second[0])?;
+            Ok(vec![y, z, dx, first[1].clone(), first[2].clone(), second[1].clone()])
+        },
+    )
+}
+
+fn onto_case(x: &[usize], outputs: usize) -> Case {
+    let y = [&x[..x.len() - 1], &[outputs]].concat();
+    case(
+        "projected-onto",
+        &[&y, x, &[outputs, x[x.len() - 1]], &[outputs]],
+        |pool, v| {
+            let projection = Affine { weight: &v[2], bias: Some(&v[3]) };
+            Ok(vec![projected_onto(pool, &v[0], &v[1], projection)?])
+        },
+        |pool, v| Ok(vec![(&v[0] + linear(pool, &v[1], &v[2], Some(&v[3]))?)?]),
+    )
+}
+
+fn linear_case(x: &[usize], outputs: usize) -> Case {
+    let (inputs, y) = (x[x.len() - 1], [&x[..x.len() - 1], &[outputs]].concat());
+    case(
+        "linear",
+        &[x, &[outputs, inputs], &[outputs], &y],
+        |pool, v| {
+            let plain = Affine { weight: &v[1], bias: None };
+            let dx = input_gradient(pool, [plain], [&v[3]])?;
+            let y = linear(pool, &v[0], &v[1], Some(&v[2]))?;
+            Ok(vec![linear(pool, &v[0], &v[1], None)?, y, dx])
+        },
+        |pool, v| {
+            let one = |v: &[Tensor]| linear(pool, &v[0], &v[1], v.get(2));
+            let dx = tape(&v[..2], &v[3], one)?.swap_remove(0);
+            Ok(vec![one(&v[..2])?, one(&v[..3])?, dx])
+        },
+    )
+}
+
+fn rms_norm_case(x: &[usize]) -> Case {
+    let operator = |pool: &Pool, v: &[Tensor]| rms_norm(pool, &v[0], &v[1], 1e-3);
+    case(
+        "rms-norm",
+        &[x, &x[x.len() - 1..], x, x],
+        move |pool, v| {
+            let (dx, dw) = rms_norm_backward(pool, &v[0], &v[1], 1e-3, &v[2], Some(&v[3]))?;
+            let (alone, _) = rms_norm_backward(pool, &v[0], &v[1], 1e-3, &v[2], None)?;
+            Ok(vec![operator(pool, v)?, dx, dw, alone])
+        },
+        move |pool, v| {
+            let found = tape(&v[..2], &v[2], |v| operator(pool, v))?;
+            let onto = (&found[0] + &v[3])?;
+            Ok(vec![operator(pool, v)?, onto, found[1].clone(), found[0].clone()])
+        },
+    )
+}
+
+fn swiglu_case(x: &[usize]) -> Case {
+    let operator = |pool: &Pool, v: &[Tensor]| swiglu(pool, &v[0], &v[1]);
+    case(
+        "swiglu",
+        &[x, x, x],
+        move |pool, v| {
+            let SwiGluGradients { gate, up, y } = swiglu_backward(pool, &v[0], &v[1], &v[2])?;
+            Ok(vec![gate, up, y, operator(pool, v)?])
+        },
+        move |pool, v| {
+            let mut found = tape(&v[..2], &v[2], |v| operator(pool, v))?;
+            found.extend([operator(pool, v)?, operator(pool, v)?]);
+            Ok(found)
+        },
+    )
+}
+
+/// Heads last as projections make them, and back. Positions are of two runs, where there are more than one.
+fn rope_case([b, s, heads, dim]: [usize; 4]) -> Case {
+    let far = Run { start: 1_000_000, step: 7, len: (s - s % 2) / 2, width: 2 };
+    let mut runs = vec![Run { start: 3, step: 5, len: 1 + (s - 1) % 2, width: 1 }];
+    runs.extend((s > 2).then(|| Run { len: (s - 1) / 2, ..far }));
+    let frequencies = Rotary::frequencies(dim, 1e4);
+    let rotary = Arc::new(Rotary::new(&Positions::new(runs), &frequencies, 1.2));
+    let same = rotary.clone();
+    case(
+        "rope",
+        &[&[b, heads, s, dim], &[b, s, heads, dim]],
+        move |pool, v| {
+            let y = rope(pool, &v[1].transpose(1, 2)?, &rotary)?;
+            Ok(vec![rope_backward(pool, &v[0], &rotary)?, y])
+        },
+        move |pool, v| {
+            let operator = |v: &[Tensor]| rope(pool, &v[0].transpose(1, 2)?, &same);
+            let dx = tape(&v[1..], &v[0], operator)?.swap_remove(0);
+            Ok(vec![dx.flatten_from(2)?, operator(&v[1..])?])
+        },
+    )
+}
+
+fn embedding_case(tokens: usize, rows: usize, width: usize) -> Result<Case> {
+    let ids: Vec<u32> = (0..tokens).map(|i| (i * i % rows) as u32).collect();
+    let ids = Tensor::from_vec(ids, (1, tokens), &Device::Cpu)?;
+    let same = ids.clone();
+    Ok(case(
+        "embedding",
+        &[&[rows, width], &[1, tokens, width]],
+        move |pool, v| {
+            let ids = ids.to_device(v[0].device())?;
+            let dw = embedding_backward(pool, &ids, rows, &v[1])?;
+            Ok(vec![embedding(pool, &ids, &v[0])?, dw])
+        },
+        move |pool, v| {
+            let operator = |v: &[Tensor]| embedding(pool, &same, &v[0]);
+            Ok([vec![operator(v)?], tape(&v[..1], &v[1], operator)?].concat())
+        },
+    ))
+}
+
+fn cross_entropy_case(tokens: usize, width: usize, rows: usize, chunk: usize) -> Result<Case> {
+    let target = |i: usize| if i % 5 == 3 { -100 } else { (i * 7 % rows) as i64 };
+    let targets = Tensor::from_vec((0..tokens).map(target).collect(), tokens, &Device::Cpu)?;
+    let same = targets.clone();
+    Ok(case(
+        "linear-cross-entropy",
+        &[&[tokens, width], &[rows, width]],
+        move |pool, v| {
+            let targets = targets.to_device(v[0].device())?;
+            let loss = linear_cross_entropy(pool, &v[0], &v[1], &targets, chunk)?;
+            let found = linear_cross_entropy_gradients(pool, &v[0], &v[1], &targets, chunk)?;
+            let same = Tensor::new(found.loss as f32, &Device::Cpu)?;
+            Ok(vec![loss, same, found.x, found.weight])
+        },
+        move |pool, v| {
+            let operator = |v: &[Tensor]| linear_cross_entropy(pool, &v[0], &v[1], &same, chunk);
+            let one = Tensor::new(1.0_f32, &Device::Cpu)?;
+            Ok([vec![operator(v)?, operator(v)?], tape(v, &one, operator)?].concat())
+        },
+    ))
+}
+
+pub(crate) fn cases() -> Result<Vec<Case>> {
+    Ok(vec![
+        projections_case(&[3, 91, 65], [523, 7]),
+        projections_case(&[1, 33], [1, 2]),
+        projections_case(&[2, 1201, 5], [3, 300]),
+        projections_case(&[0, 4], [2, 3]),
+        onto_case(&[2, 77, 35], 129),
+        linear_case(&[3, 5, 33], 40),
+        linear_case(&[1, 33], 7),
+        rms_norm_case(&[2, 139, 257]),
+        rms_norm_case(&[5, 1100]),
+        rms_norm_case(&[0, 4]),
+        swiglu_case(&[5, 67, 101]),
+        swiglu_case(&[1]),
+        rope_case([2, 137, 3, 64]),
+        rope_case([1, 1, 1, 2]),
+        rope_case([2, 6, 1, 12]),
+        embedding_case(1001, 307, 130)?,
+        cross_entropy_case(150, 33, 700, 64)?,
+        cross_entropy_case(1, 3, 2, 1)?,
+        cross_entropy_case(9, 16, 64, 100)?,
+    ])
+}
+
+impl Case {
+    pub(crate) fn inputs(&self) -> Result<Vec<Tensor>> {
+        let input = |(index, shape): (usize, &Vec<usize>)| random(&format!("input {index}"), shape);
+        self.shapes.iter().enumerate().map(input).collect()
+    }
+}

@@ -1,0 +1,154 @@
+//! Random cases: everything is proved, and computes what is visible.
+
+use std::time::{Duration, Instant};
+
+use annulus_sequence::{
+    Coverage, Heads, Layout, Mask, Positions, Return, Rule, Schedule, Split, Strategy,
+    pairs_per_hop, prove,
+};
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy as Generator, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
+
+use super::{schedules, variants, window};
+
+const HEADS: [Heads; 5] = [
+    Heads { query: 4, key_value: 4 },
+    Heads { query: 8, key_value: 2 },
+    Heads { query: 6, key_value: 1 },
+    Heads { query: 12, key_value: 3 },
+    Heads { query: 12, key_value: 4 },
+];
+
+fn masks() -> impl Generator<Value = Mask> {
+    prop_oneof![
+        Just(Mask::full()),
+        Just(Mask::causal()),
+        (0_usize..300).prop_map(|width| Mask::full().and(Rule::Window(width))),
+        (0_usize..300).prop_map(window),
+    ]
+}
+
+/// Shards of any length, also of none, that deal `0 .. tokens`.
+fn uneven(lengths: &[usize]) -> Vec<Positions> {
+    let mut start = 0;
+    let shard = |len: &usize| {
+        start += len;
+        let list: Vec<usize> = (start - len..start).collect();
+        Positions::from_list(&list).expect("lists of neighbours rise")
+    };
+    lengths.iter().map(shard).collect()
+}
+
+/// So many random cases; a failure is printed, not written down.
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn has_empty_tiles(schedule: &Schedule) -> bool {
+    let mut tiles = schedule.ranks.iter().flatten().flat_map(|hop| &hop.tiles);
+    tiles.any(|tile| {
+        let [q, k] = [tile.queries, tile.keys].map(|block| &schedule.positions[block.owner]);
+        schedule.mask.coverage_of(q, k) == Coverage::Empty
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(80))]
+
+    #[test]
+    fn every_schedule_is_proved(
+        mask in masks(), world in 1_usize..=24, times in 1_usize..4, heads in 0..HEADS.len()
+    ) {
+        let (tokens, heads) = (6 * world * times, HEADS[heads]);
+        for strategy in variants(world, heads) {
+            let split = strategy.split(&mask, tokens, world, heads).unwrap();
+            for schedule in schedules(strategy, &split) {
+                let proof = prove(&schedule);
+                prop_assert!(proof.is_ok(), "{strategy:?}: {}", proof.unwrap_err());
+                prop_assert!(!has_empty_tiles(&schedule));
+            }
+        }
+    }
+
+    #[test]
+    fn shards_of_any_length_are_proved(
+        mask in masks(), lengths in proptest::collection::vec(0_usize..5, 1..9),
+        heads in 0..HEADS.len()
+    ) {
+        let shards = uneven(&lengths);
+        for strategy in variants(shards.len(), HEADS[heads]) {
+            let split = Split::new(&mask, Layout::Contiguous, shards.clone(), HEADS[heads]);
+            for schedule in schedules(strategy, &split) {
+                let proof = prove(&schedule);
+                prop_assert!(proof.is_ok(), "{strategy:?}: {}", proof.unwrap_err());
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_add_up(
+        mask in masks(), world in 1_usize..9, times in 1_usize..4, heads in 0..HEADS.len()
+    ) {
+        let (tokens, heads) = (6 * world * times, HEADS[heads]);
+        let visible = (0..tokens).flat_map(|q| (0..tokens).map(move |k| (q, k)));
+        let visible = visible.filter(|(q, k)| mask.allows(*q, *k)).count();
+        for strategy in variants(world, heads) {
+            let split = strategy.split(&mask, tokens, world, heads).unwrap();
+            for schedule in schedules(strategy, &split) {
+                let total: u64 = pairs_per_hop(&schedule).into_iter().flatten().sum();
+                prop_assert_eq!(total, (visible * heads.query) as u64, "{:?}", strategy);
+            }
+        }
+    }
+}
+
+/// All worlds up to eight, all variants, masks and groups: how many schedules there are is printed.
+#[test]
+fn all_small_worlds_are_proved() {
+    let mut proved = 0;
+    for world in 1..=8 {
+        for heads in HEADS {
+            for mask in [Mask::full(), Mask::causal(), window(1), window(17), window(60)] {
+                for strategy in variants(world, heads) {
+                    let split = strategy.split(&mask, 48 * world, world, heads).unwrap();
+                    for schedule in schedules(strategy, &split) {
+                        prove(&schedule).unwrap_or_else(|flaw| panic!("{strategy:?}: {flaw}"));
+                        proved += 1;
+                    }
+                }
+            }
+        }
+    }
+    println!("{proved} schedules proved");
+    assert!(proved > 5_000, "{proved}");
+}
+
+/// What it takes where nobody else wants the core: the least of some times.
+#[test]
+fn a_million_positions_over_64_ranks_are_generated_and_proved_at_once() {
+    let heads = Heads { query: 64, key_value: 8 };
+    let mut worst = Duration::ZERO;
+    for mask in [Mask::causal(), window(300_000)] {
+        for strategy in Strategy::ALL.into_iter().skip(1) {
+            let at_once = |how: Option<Return>| {
+                let started = Instant::now();
+                let split = strategy.split(&mask, 1 << 20, 64, heads).unwrap();
+                let schedule = match how {
+                    None => strategy.forward(&split),
+                    Some(how) => strategy.backward(&split, how),
+                };
+                prove(&schedule.unwrap()).unwrap();
+                started.elapsed()
+            };
+            let ways = strategy.returns().iter().copied().map(Some);
+            for how in [None].into_iter().chain(ways) {
+                let took = (0..5).map(|_| at_once(how)).min().unwrap();
+                println!("{} {how:?}: {took:?}", strategy.name());
+                worst = worst.max(took);
+            }
+        }
+    }
+    println!("at most {worst:?}");
+    assert!(worst < Duration::from_secs(1), "{worst:?}");
+}

@@ -1,0 +1,124 @@
+//! Tiny experiments on a text that is made up on the spot.
+
+#![allow(dead_code, unreachable_pub, reason = "both test programs use some of it")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use annulus_data::{Recall, Source};
+use annulus_experiment::{Format, Override, Plan, parse};
+use annulus_train::{Given, Outcome, TrainError, run};
+
+/// A tiny Llama on a small text.
+pub const BASE: &str = "\
+name: tiny
+seed: 3
+model:
+  hidden_size: 32
+  intermediate_size: 48
+  num_hidden_layers: 2
+  num_attention_heads: 4
+  num_key_value_heads: 2
+data:
+  tokens: 48
+  batch: 4
+  evaluate: 3
+optimizer:
+  learning_rate: 1e-2
+schedule:
+  steps: 20
+  warmup: 2
+  decay: cosine
+mesh:
+  deadline: 20
+";
+
+/// A folder with a text in it, in which runs are made.
+pub struct Place(pub tempfile::TempDir);
+
+impl Place {
+    pub fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let mut text = String::new();
+        for number in 0..900_u32 {
+            // Some structure to learn: words follow from numbers.
+            let word = ["alpha", "beta", "gamma", "delta", "epsilon"][number as usize % 5];
+            writeln!(text, "{word} {} {word};", number * 7 % 13).unwrap();
+        }
+        std::fs::write(folder.path().join("text.txt"), text).unwrap();
+        Place(folder)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The tiny experiment, changed.
+    pub fn plan(&self, changes: &[(&str, &str)]) -> Plan {
+        let text = self.path("text.txt");
+        let output = self.path("run");
+        let mut given =
+            vec![("data.path", text.to_str().unwrap()), ("output", output.to_str().unwrap())];
+        given.extend_from_slice(changes);
+        plan(BASE, &given)
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, changes: &[(&str, &str)]) -> Result<Outcome, TrainError> {
+        run(&self.plan(changes), Given::new(BASE, 4))
+    }
+
+    /// Runs it in a folder of its own.
+    pub fn run_in(&self, output: &str, changes: &[(&str, &str)]) -> Outcome {
+        let output = self.path(output);
+        let mut all = vec![("output", output.to_str().unwrap())];
+        all.extend_from_slice(changes);
+        self.run(&all).unwrap()
+    }
+}
+
+pub fn plan(text: &str, changes: &[(&str, &str)]) -> Plan {
+    let overrides: Vec<Override> = changes
+        .iter()
+        .map(|&(key, value)| Override { key: key.into(), value: value.into() })
+        .collect();
+    let experiment = parse("tiny.yaml", text, &overrides).unwrap_or_else(|e| panic!("{e}"));
+    // Bytes have 256 ids and one that begins a document; ready-made batches say nothing.
+    let vocabulary = match experiment.data.format {
+        Format::Text => Some(257),
+        Format::Recall => Some(Recall::new(96, 1, 0).unwrap().vocabulary()),
+        _ => None,
+    };
+    Plan::new(experiment, vocabulary).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The number that a line of `metrics.jsonl` has for `tag`, to the bit.
+pub fn number(line: &str, tag: &str) -> f64 {
+    let (_, rest) = line.split_once(&format!("\"{tag}\": ")).unwrap();
+    rest.split([',', '}']).next().unwrap().parse().unwrap()
+}
+
+/// The losses of an outcome.
+pub fn losses(outcome: &Outcome) -> Vec<f64> {
+    outcome.losses.iter().map(|&(_, loss)| loss).collect()
+}
+
+/// The largest relative difference of two lists.
+pub fn difference(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max)
+}
+
+/// The bytes of the files that say what was computed.
+pub fn state(checkpoint: &Path) -> Vec<Vec<u8>> {
+    ["model.safetensors", "optimizer.safetensors"]
+        .iter()
+        .map(|name| std::fs::read(checkpoint.join(name)).unwrap())
+        .collect()
+}
+
+/// A folder of the reference outputs, where there is one.
+pub fn golden(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/A").join(name);
+    path.exists().then_some(path)
+}

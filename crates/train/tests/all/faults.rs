@@ -1,0 +1,151 @@
+//! A rank that is late, lost, or wrong: everybody ends in time, the first cause first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{BASE, Place, losses, state};
+use annulus_comm::{
+    Checked, Communicator, Fault, Faulty, Label, Move, Pending, Result as CommResult, When,
+};
+use annulus_train::{Given, Outcome, TrainError, Wrap, run};
+
+const DEADLINE: Duration = Duration::from_secs(2);
+
+fn faulty(place: &Place, output: &str, wrap: Wrap) -> Result<Outcome, TrainError> {
+    faulty_mesh(place, output, &[("mesh.sequence", "3")], wrap)
+}
+
+fn faulty_mesh(
+    place: &Place,
+    output: &str,
+    mesh: &[(&str, &str)],
+    wrap: Wrap,
+) -> Result<Outcome, TrainError> {
+    let output = place.path(output);
+    let changes = [
+        ("output", output.to_str().unwrap()),
+        ("attention.strategy", "ring"),
+        ("mesh.deadline", "2"),
+        ("schedule.stop", "3"),
+    ];
+    let plan = place.plan(&[&changes[..], mesh].concat());
+    let mut given = Given::new(BASE, 3);
+    given.wrap = Some(wrap);
+    run(&plan, given)
+}
+
+/// First and last hop of a ring of three, and the gradient sum.
+const PLACES: [(&str, Option<usize>); 5] = [
+    ("forward", Some(0)),
+    ("forward", Some(1)),
+    ("backward", Some(0)),
+    ("backward", Some(1)),
+    ("gradient sum", None),
+];
+
+fn wrap(fault: Fault, pass: &'static str, hop: Option<usize>) -> Wrap {
+    Arc::new(move |comm| {
+        let faulty = Faulty::new(comm, When { rank: 1, pass, hop }, fault);
+        Checked::new(faulty)
+    })
+}
+
+#[test]
+fn a_late_rank_changes_nothing() {
+    let place = Place::new();
+    let right = faulty(&place, "right", Arc::new(|comm| comm)).unwrap();
+    for (index, (pass, hop)) in PLACES.into_iter().enumerate() {
+        let late = Fault::Delay(Duration::from_millis(100));
+        let outcome = faulty(&place, &format!("late-{index}"), wrap(late, pass, hop)).unwrap();
+        assert_eq!(losses(&outcome), losses(&right), "{pass} {hop:?}");
+        assert_eq!(state(&outcome.checkpoint.unwrap()), state(right.checkpoint.as_ref().unwrap()));
+    }
+}
+
+#[test]
+fn a_fault_ends_all_ranks_in_time_and_says_what_it_was() {
+    let place = Place::new();
+    for (fault, codes) in [(Fault::Die, [13, 13]), (Fault::Drop, [12, 1]), (Fault::Corrupt, [1, 1])]
+    {
+        for (index, (pass, hop)) in PLACES.into_iter().enumerate() {
+            // A machine with other work may be late once: in time is what is so one time of three.
+            let mut attempts = (0..3).map(|attempt| {
+                let name = format!("{fault:?}-{index}-{attempt}");
+                let start = Instant::now();
+                let error = faulty(&place, &name, wrap(fault, pass, hop)).unwrap_err();
+                (start.elapsed() < DEADLINE + Duration::from_secs(2), name, error)
+            });
+            let ended = attempts.find(|(in_time, ..)| *in_time);
+            let (_, name, error) = ended.expect("all ranks end soon after the deadline");
+            assert!(codes.contains(&error.exit_code()), "{name}: {} {error}", error.exit_code());
+            assert!(error.to_string().contains("rank 1"), "{name}: {error}");
+        }
+    }
+}
+
+/// Turns what one rank sends first in the second layer of step 2 into something that is no number.
+#[derive(Debug)]
+struct Poison {
+    inner: Arc<dyn Communicator>,
+    /// Of the world.
+    rank: usize,
+    done: Arc<AtomicBool>,
+}
+
+impl Communicator for Poison {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+    fn original(&self, rank: usize) -> usize {
+        self.inner.original(rank)
+    }
+    fn exchange(&self, label: Label, mut moves: Vec<Move>) -> CommResult<Pending> {
+        let rank = self.inner.original(self.inner.rank());
+        let now = rank == self.rank && label.step == 2 && label.layer == 1;
+        if now && !self.done.swap(true, Ordering::Relaxed) {
+            for one in &mut moves {
+                if let Move::Send { tensor, .. } = one {
+                    *tensor = (tensor.ones_like()? * f64::NAN)?;
+                }
+            }
+        }
+        self.inner.exchange(label, moves)
+    }
+    fn split(&self, label: Label, color: usize, key: usize) -> CommResult<Arc<dyn Communicator>> {
+        let inner = self.inner.split(label, color, key)?;
+        Ok(Arc::new(Poison { inner, rank: self.rank, done: self.done.clone() }))
+    }
+    fn progress(&self) -> CommResult<()> {
+        self.inner.progress()
+    }
+}
+
+#[test]
+fn what_is_no_number_is_named_and_nothing_is_updated() {
+    let place = Place::new();
+    // The poisoned rank sends to the next one of its ring, which sees its keys. On the grid, both
+    // are of replica 1, whose micro-batches are sequences 2 and 3.
+    let grid = [("mesh.data", "2"), ("mesh.sequence", "2"), ("memory.micro_batch", "1")];
+    let cases: [(&[(&str, &str)], usize, &str, &str); 2] = [
+        (&[("mesh.sequence", "3")], 1, "rank 2", "sequences 0 to 3 of"),
+        (&grid, 2, "rank 3", "sequence 2 of"),
+    ];
+    for (mesh, rank, seen, sequences) in cases {
+        let done = Arc::new(AtomicBool::new(false));
+        let flag = done.clone();
+        let poison: Wrap =
+            Arc::new(move |inner| Arc::new(Poison { inner, rank, done: flag.clone() }));
+        let name = format!("poisoned-{rank}");
+        let error = faulty_mesh(&place, &name, mesh, poison).unwrap_err();
+        assert!(done.load(Ordering::Relaxed));
+        assert_eq!(error.exit_code(), 11);
+        let text = error.to_string();
+        for part in ["step 2: `train/loss` is NaN", seen, "model.layers.1.", sequences] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What is generated with kept keys and values is what comes of reading all of it again for every token.
+
+use crate::common::Place;
+use annulus_data::Sequence;
+use annulus_model::{Llama, Weights};
+use annulus_train::{Sampling, Setup, Verdict, Wanted, generate, judge};
+
+const PROMPT: &[u8] = b"alpha 0 alpha;\nbeta 7 beta;\ngamma 1 ga";
+
+fn weights(setup: &Setup) -> Weights {
+    let weights = Llama::random(&setup.config, 5).unwrap();
+    let wide = weights.into_iter().map(|(name, weight)| {
+        // Far from even, so that tokens differ.
+        let weight = if name.ends_with("norm.weight") { weight } else { (weight * 12.0).unwrap() };
+        (name, weight)
+    });
+    setup.placed(&wide.collect()).unwrap()
+}
+
+fn setup(place: &Place, tokens: usize, changes: &[(&str, &str)]) -> Setup {
+    let tokens = tokens.to_string();
+    let plan = place.plan(&[&[("data.tokens", tokens.as_str())], changes].concat());
+    Setup { micro_batch: 1, ..Setup::new(&plan, 4) }
+}
+
+/// The most likely token behind all of `ids`, which are read at once.
+fn next(place: &Place, weights: &Weights, ids: &[u32], changes: &[(&str, &str)]) -> u32 {
+    let mut targets = vec![-100; ids.len()];
+    targets[ids.len() - 1] = 0;
+    let sequence = Sequence { inputs: ids.to_vec(), targets, documents: Vec::new() };
+    let setup = setup(place, ids.len(), changes);
+    let found = judge(&setup, weights, 1, &|_| Ok(sequence.clone()), &|| ()).unwrap();
+    let Verdict { said, .. } = found[0][0];
+    said
+}
+
+#[test]
+fn greedy_tokens_are_those_of_reading_everything_again() {
+    let place = Place::new();
+    let prompt: Vec<u32> = PROMPT.iter().map(|&byte| byte.into()).collect();
+    let wanted = Wanted { tokens: 14, ends: Vec::new(), sampling: Sampling::default() };
+    for changes in [
+        &[][..],
+        &[("attention.window", "9")],
+        &[("attention.window", "9"), ("attention.sinks", "2")],
+    ] {
+        let one = setup(&place, prompt.len(), changes);
+        let weights = weights(&one);
+        let mut ids = prompt.clone();
+        while ids.len() < prompt.len() + wanted.tokens {
+            ids.push(next(&place, &weights, &ids, changes));
+        }
+        let recomputed = &ids[prompt.len()..];
+        assert!(recomputed.iter().any(|id| *id != recomputed[0]), "{recomputed:?}");
+        for (ranks, strategy) in
+            [("1", "local"), ("3", "striped"), ("3", "megatron"), ("4", "ring")]
+        {
+            let split = [("mesh.sequence", ranks), ("attention.strategy", strategy)];
+            let setup = setup(&place, prompt.len(), &[changes, &split[..]].concat());
+            let found = generate(&setup, &weights, &prompt, &wanted).unwrap();
+            assert_eq!(found, recomputed, "{ranks} {strategy} {changes:?}");
+        }
+    }
+}
+
+#[test]
+fn it_ends_where_it_is_to_and_draws_alike_on_any_ranks() {
+    let place = Place::new();
+    let prompt: Vec<u32> = PROMPT.iter().map(|&byte| byte.into()).collect();
+    let one = setup(&place, prompt.len(), &[]);
+    let three = [("mesh.sequence", "3"), ("attention.strategy", "striped")];
+    let three = setup(&place, prompt.len(), &three);
+    let weights = weights(&one);
+    let sampling = Sampling { temperature: 0.8, top_k: Some(50), top_p: 0.95, seed: 3 };
+    let wanted = Wanted { tokens: 12, ends: Vec::new(), sampling };
+    let found = generate(&one, &weights, &prompt, &wanted).unwrap();
+    assert_eq!(found.len(), 12);
+    assert_eq!(generate(&three, &weights, &prompt, &wanted).unwrap(), found);
+    let ending = Wanted { ends: vec![found[4]], ..wanted.clone() };
+    let until = found.iter().position(|id| *id == found[4]).unwrap();
+    assert_eq!(generate(&three, &weights, &prompt, &ending).unwrap(), found[..=until]);
+    let none = Wanted { tokens: 0, ..wanted };
+    assert_eq!(generate(&one, &weights, &prompt, &none).unwrap(), [0; 0]);
+    assert!(generate(&one, &weights, &prompt[1..], &none).is_err());
+}

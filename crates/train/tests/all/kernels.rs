@@ -1,0 +1,190 @@
+//! Training by kernels is training on the CPU: steps, evaluation, checkpoints; on the emulator, or on the GPU that
+//! `ANNULUS_KERNELS_ON=cuda:0` names.
+#![cfg(any(feature = "cuda", feature = "emulator"))]
+
+use std::sync::Arc;
+
+use crate::common::{BASE, Place, difference, losses, state};
+use annulus_data::Sequence;
+use annulus_model::Llama;
+use annulus_ops::gpu::Processor;
+use annulus_ops::testing::error;
+use annulus_train::{Ending, Given, Outcome, Setup, Want, run, score};
+
+/// Heads that kernels have, and rows of a rank that are more than a block of any.
+const SHAPE: [(&str, &str); 9] = [
+    ("model.hidden_size", "64"),
+    ("model.intermediate_size", "96"),
+    ("model.num_attention_heads", "2"),
+    ("model.num_key_value_heads", "1"),
+    ("model.head_dim", "64"),
+    ("data.tokens", "160"),
+    ("data.batch", "2"),
+    ("data.evaluate", "1"),
+    ("schedule.stop", "3"),
+];
+
+/// A temperature besides frequencies.
+const YARN: &str =
+    "{ rope_type: yarn, factor: 4, original_max_position_embeddings: 64, attention_factor: 1.25 }";
+
+/// The GPU that is named, or the emulator as a processor of `architecture`.
+fn processor(architecture: u32) -> Arc<dyn Processor> {
+    match std::env::var("ANNULUS_KERNELS_ON") {
+        Ok(name) => {
+            let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+            annulus_ops::gpu::open(index.expect("cuda:N")).unwrap()
+        }
+        Err(_) => emulated(architecture),
+    }
+}
+
+#[cfg(feature = "emulator")]
+fn emulated(architecture: u32) -> Arc<dyn Processor> {
+    use std::path::{Path, PathBuf};
+
+    use annulus_ops::gpu::Emulator;
+
+    let library = std::env::var_os("ANNULUS_EMULATOR").map_or_else(
+        || {
+            let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
+            let into = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
+            Emulator::compile(&kernels, &into).unwrap()
+        },
+        PathBuf::from,
+    );
+    Arc::new(Emulator::open(&library, architecture, 2).unwrap())
+}
+
+#[cfg(not(feature = "emulator"))]
+fn emulated(_: u32) -> Arc<dyn Processor> {
+    panic!("ANNULUS_KERNELS_ON=cuda:N is wanted: this was built without the emulator");
+}
+
+/// Trains into the folder `output`, by kernels of a processor or not.
+fn train(
+    place: &Place,
+    output: &str,
+    processor: Option<Arc<dyn Processor>>,
+    changes: &[(&str, &str)],
+) -> Outcome {
+    let output = place.path(output);
+    let own = [("output", output.to_str().unwrap())];
+    let plan = place.plan(&[&SHAPE[..], &own, changes].concat());
+    let mut given = Given::new(BASE, 2);
+    given.processor = processor;
+    run(&plan, given).unwrap()
+}
+
+/// Losses of steps and of an evaluation, and norms: those by kernels are as near as `bound` to the CPU's.
+fn check(architecture: u32, bound: f64, changes: &[(&str, &str)]) {
+    let place = Place::new();
+    let wanted = train(&place, "cpu", None, changes);
+    let found = train(&place, "kernels", Some(processor(architecture)), changes);
+    assert_eq!((found.ending, found.step), (Ending::Finished, 3));
+    let off = difference(&losses(&found), &losses(&wanted));
+    assert!(off <= bound, "{changes:?}: losses are off by {off:e}");
+    for tag in ["evaluate/loss", "train/grad_norm"] {
+        let off = (found.last[tag] / wanted.last[tag] - 1.0).abs();
+        assert!(off <= bound, "{changes:?}: {tag} is off by {off:e}");
+    }
+    // Nobody computes the same bits by other sums.
+    let [found, wanted] = [found, wanted].map(|outcome| state(&outcome.checkpoint.unwrap()));
+    assert!(found != wanted);
+}
+
+#[test]
+fn losses_are_those_of_the_cpu_in_f32() {
+    let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
+    check(80, 1e-5, &[]);
+    check(80, 1e-5, &ring);
+    let all =
+        [("memory.recompute", "none"), ("memory.mlp_chunk", "37"), ("memory.loss_chunk", "50")];
+    let parts = [
+        ("memory.micro_batch", "1"),
+        ("model.attention_bias", "true"),
+        ("model.tie_word_embeddings", "true"),
+    ];
+    let striped = [("mesh.sequence", "2"), ("attention.strategy", "striped")];
+    check(80, 1e-5, &[&all[..], &parts, &striped].concat());
+    let normed = [("model.model_type", "qwen3"), ("model.rope_parameters", YARN)];
+    check(80, 1e-5, &[&normed[..], &striped].concat());
+}
+
+/// Which weights are left out is no matter of who computes, nor of which rung; an evaluation leaves out none.
+#[test]
+fn kernels_leave_out_what_the_cpu_does() {
+    let dropout = ("attention.dropout", "0.3");
+    let striped = [("mesh.sequence", "2"), ("attention.strategy", "striped"), dropout];
+    check(80, 1e-5, &striped);
+    check(90, 1e-2, &[&striped[..], &[("model.dtype", "bf16")]].concat());
+    let atomic = [("model.dtype", "bf16"), ("attention.deterministic", "false")];
+    check(80, 1e-2, &[&striped[..], &atomic].concat());
+}
+
+#[test]
+fn scores_that_no_kernel_keeps_are_refused() {
+    let place = Place::new();
+    let changes = [("mesh.sequence", "2"), ("attention.strategy", "li-ring")];
+    let plan = place.plan(&[&SHAPE[..], &changes].concat());
+    let given = Given { processor: Some(processor(80)), ..Given::new(BASE, 2) };
+    let error = run(&plan, given).unwrap_err();
+    assert!(error.to_string().contains("`li-ring` keeps scores"), "{error}");
+}
+
+#[test]
+fn losses_are_those_of_the_cpu_in_bf16() {
+    let bf16 = [("model.dtype", "bf16")];
+    let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
+    check(80, 1e-2, &[&bf16[..], &ring].concat());
+    let atomic = [("memory.recompute", "none"), ("attention.deterministic", "false")];
+    check(90, 1e-2, &[&bf16[..], &ring, &atomic].concat());
+}
+
+#[test]
+fn logits_and_gradients_are_those_of_the_cpu() {
+    let place = Place::new();
+    let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
+    let cpu = Setup::new(&place.plan(&[&SHAPE[..], &ring].concat()), 2);
+    let kernels = Setup { processor: Some(processor(80)), ..cpu.clone() };
+    let weights = Llama::random(&cpu.config, 5).unwrap();
+    let id = |index: usize| (index * index % 257) as u32;
+    let target = |index: usize| if index % 7 == 4 { -100 } else { i64::from(id(index + 1)) };
+    let sequence = |first: usize| Sequence {
+        inputs: (first..first + 160).map(id).collect(),
+        targets: (first..first + 160).map(target).collect(),
+        documents: Vec::new(),
+    };
+    let want = Want { logits: true, gradients: true };
+    let [wanted, found] = [&cpu, &kernels]
+        .map(|setup| score(setup, &weights, &[sequence(0), sequence(1000)], want).unwrap());
+    assert!((found.loss / wanted.loss - 1.0).abs() < 1e-6);
+    assert!(error(&found.logits.unwrap(), &wanted.logits.unwrap()).unwrap() < 5e-6);
+    let (found, wanted) = (found.gradients.unwrap(), wanted.gradients.unwrap());
+    assert!(found.keys().eq(wanted.keys()));
+    for (name, wanted) in &wanted {
+        let off = error(&found[name], wanted).unwrap();
+        assert!(off < 5e-6, "{name} is off by {off:e}");
+    }
+    let beyond = Sequence { inputs: vec![400; 160], ..sequence(0) };
+    let message = score(&kernels, &weights, &[beyond], want).unwrap_err().to_string();
+    assert!(message.contains("found token 400 at index 0, wanted one below 257"), "{message}");
+}
+
+#[test]
+fn a_run_by_kernels_goes_on_to_the_bit() {
+    let place = Place::new();
+    let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring"), ("model.dtype", "bf16")];
+    let whole = train(&place, "whole", Some(processor(80)), &ring);
+    let first = train(
+        &place,
+        "parts",
+        Some(processor(80)),
+        &[&ring[..], &[("schedule.stop", "1")]].concat(),
+    );
+    assert_eq!(first.step, 1);
+    let rest = train(&place, "parts", Some(processor(80)), &ring);
+    assert_eq!(rest.resumed_from, Some(1));
+    assert_eq!(losses(&rest), losses(&whole)[1..]);
+    assert_eq!(state(&rest.checkpoint.unwrap()), state(&whole.checkpoint.unwrap()));
+}

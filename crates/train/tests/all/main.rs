@@ -1,0 +1,17 @@
+//! Training of tiny models: the same however it is split, cut or disturbed.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+mod dropout;
+mod faults;
+mod generate;
+mod kernels;
+mod lora;
+mod masks;
+mod masters;
+mod resume;
+mod score;
+mod stages;
+mod traces;
+mod training;
+mod verify;

@@ -1,0 +1,175 @@
+//! Packed documents, sparse masks and uneven shards through a whole model.
+
+use annulus_data::Sequence;
+use annulus_model::{Llama, Weights};
+use annulus_sequence::{Return, Strategy};
+use annulus_train::{Scored, Setup, Want, score};
+use candle_core::{DType, Tensor};
+
+use crate::common::Place;
+
+/// max|a - b| / max|b|.
+fn error(a: &Tensor, b: &Tensor) -> f64 {
+    assert_eq!(a.dims(), b.dims());
+    let flat = |tensor: &Tensor| -> Vec<f64> {
+        tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    };
+    let (a, b) = (flat(a), flat(b));
+    let largest = b.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    let off = a.iter().zip(&b).fold(0.0f64, |most, (a, b)| most.max((a - b).abs()));
+    if largest == 0.0 { off } else { off / largest }
+}
+
+fn sequence(seed: usize, documents: &[usize]) -> Sequence {
+    let tokens: usize = documents.iter().sum();
+    let ids: Vec<u32> = (0..=tokens).map(|i| ((i * i * 7 + seed * 31) % 251) as u32).collect();
+    Sequence { documents: documents.to_vec(), ..Sequence::shifted(&ids) }
+}
+
+fn scored(setup: &Setup, weights: &Weights, sequences: &[Sequence]) -> Scored {
+    score(setup, weights, sequences, Want { logits: true, gradients: true }).unwrap()
+}
+
+/// The same on one rank.
+fn alone(setup: &Setup) -> Setup {
+    setup.split(Strategy::Local, 1, Return::default())
+}
+
+#[test]
+fn packing_documents_changes_nothing() {
+    let place = Place::new();
+    let plan = place.plan(&[
+        ("data.tokens", "47"),
+        ("attention.documents", "data"),
+        ("attention.window", "9"),
+        ("attention.sinks", "2"),
+        ("attention.strategy", "striped"),
+        ("attention.stripe", "2"),
+        ("mesh.sequence", "3"),
+        ("mesh.weights", "[3, 1, 2]"),
+    ]);
+    let setup = Setup::new(&plan, 3);
+    let weights = Llama::random(&setup.config, 5).unwrap();
+    let sequences = [sequence(1, &[17, 25, 5]), sequence(2, &[1, 46])];
+    let packed = scored(&setup, &weights, &sequences);
+    let logits = packed.logits.unwrap();
+    let mut loss = 0.0;
+    for (row, sequence) in sequences.iter().enumerate() {
+        let mut start = 0;
+        for &tokens in &sequence.documents {
+            let ids = &sequence.inputs[start..start + tokens];
+            let targets = sequence.targets[start..start + tokens].to_vec();
+            let document = Sequence { inputs: ids.to_vec(), targets, documents: Vec::new() };
+            let single = Setup { tokens, packed: false, ..alone(&setup) };
+            let found = scored(&single, &weights, &[document]);
+            let part = logits.narrow(0, row, 1).unwrap().narrow(1, start, tokens).unwrap();
+            let off = error(&part, &found.logits.unwrap());
+            assert!(off < 1e-5, "document at {start} of sequence {row}: {off:e}");
+            loss += found.loss * found.targets as f64;
+            start += tokens;
+        }
+    }
+    assert!((packed.loss * packed.targets as f64 / loss - 1.0).abs() < 1e-6);
+}
+
+#[test]
+fn uneven_shards_and_sparse_masks_compute_the_same_step() {
+    let place = Place::new();
+    let masks: [&[(&str, &str)]; 3] = [
+        &[("attention.pattern", "strided"), ("attention.stride", "6")],
+        &[("attention.window", "7"), ("attention.global", "[0-1, 20, 40-46]")],
+        &[("attention.documents", "[13, 34]"), ("attention.prefix", "4")],
+    ];
+    for mask in masks {
+        for (strategy, weights) in [
+            ("ring", "[4, 1, 2]"),
+            ("ring", "[1, 0, 2]"),
+            ("megatron", "[1, 1, 1]"),
+            ("striped", "[5, 3, 1]"),
+        ] {
+            let split = [
+                ("data.tokens", "47"),
+                ("attention.strategy", strategy),
+                ("mesh.sequence", "3"),
+                ("mesh.weights", weights),
+            ];
+            let setup = Setup::new(&place.plan(&[mask, &split].concat()), 3);
+            let model = Llama::random(&setup.config, 5).unwrap();
+            let sequences = [sequence(3, &[47]), sequence(4, &[47])];
+            let [wanted, found] =
+                [&alone(&setup), &setup].map(|setup| scored(setup, &model, &sequences));
+            let off = error(&found.logits.unwrap(), &wanted.logits.unwrap());
+            assert!(off < 1e-5, "{mask:?} {strategy}: {off:e}");
+            let (found, wanted) = (found.gradients.unwrap(), wanted.gradients.unwrap());
+            for (name, wanted) in &wanted {
+                let off = error(&found[name], wanted);
+                assert!(off < 2e-5, "{mask:?} {strategy} {name}: {off:e}");
+            }
+        }
+    }
+}
+
+/// Two layers, one of which slides: on 1, 3 and 4 ranks, whatever splits them, the same step; and another one than if both
+/// slid, or none.
+#[test]
+fn layers_that_differ_compute_the_same_step_however_they_are_split() {
+    let place = Place::new();
+    let plan = |more: &[(&str, &str)]| {
+        let sliding = [("attention.sliding.layers", "[1]"), ("attention.sliding.window", "7")];
+        place.plan(&[&[("data.tokens", "47")], &sliding[..], more].concat())
+    };
+    let sequences = [sequence(3, &[47]), sequence(4, &[47])];
+    let one = alone(&Setup::new(&plan(&[]), 1));
+    let model = Llama::random(&one.config, 5).unwrap();
+    let wanted = scored(&one, &model, &sequences);
+    let logits = wanted.logits.unwrap();
+    for mask in 0..2 {
+        let mut same = one.clone();
+        let mask = same.kinds[mask].mask.clone();
+        same.kinds.iter_mut().for_each(|kind| kind.mask = mask.clone());
+        let off = error(&scored(&same, &model, &sequences).logits.unwrap(), &logits);
+        assert!(off > 1e-3, "layers are alike: {off:e}");
+    }
+    for (ranks, strategy, sliding, layout) in [
+        ("4", "megatron", "halo", "zigzag"),
+        ("4", "ring", "ulysses", "contiguous"),
+        ("4", "ulysses", "ring", "striped"),
+        ("3", "double-ring", "halo", "contiguous"),
+        ("3", "ring", "all-gather", "balanced"),
+        ("1", "ring", "halo", "contiguous"),
+    ] {
+        let setup = Setup::new(
+            &plan(&[
+                ("mesh.sequence", ranks),
+                ("attention.strategy", strategy),
+                ("attention.sliding.strategy", sliding),
+                ("attention.layout", layout),
+            ]),
+            4,
+        );
+        let what = format!("{strategy} and {sliding} on {ranks}");
+        let found = scored(&setup, &model, &sequences);
+        let off = error(&found.logits.unwrap(), &logits);
+        assert!(off < 1e-5, "{what}: {off:e}");
+        let (found, wanted) = (found.gradients.unwrap(), wanted.gradients.as_ref().unwrap());
+        for (name, wanted) in wanted {
+            let off = error(&found[name], wanted);
+            assert!(off < 2e-5, "{what} {name}: {off:e}");
+        }
+    }
+}
+
+#[test]
+fn runs_with_documents_of_the_data_and_weights_train() {
+    let place = Place::new();
+    let outcome = place.run(&[
+        ("schedule.steps", "3"),
+        ("schedule.warmup", "0"),
+        ("attention.documents", "data"),
+        ("attention.strategy", "ring"),
+        ("mesh.sequence", "3"),
+        ("mesh.weights", "[2, 1, 1]"),
+        ("data.tokens", "45"),
+    ]);
+    assert!(outcome.is_ok(), "{outcome:?}");
+}

@@ -1,0 +1,334 @@
+//! Stopping and going on changes nothing; what is damaged is refused; what differs is refused by
+//! key.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::common::{BASE, Place, difference, losses, number, state};
+use annulus_comm::{Fault, Faulty, When};
+use annulus_experiment::Plan;
+use annulus_train::{Ending, Given, Notice, Outcome, Sink, TrainError, Value, run};
+
+const TEN: (&str, &str) = ("schedule.stop", "10");
+
+#[test]
+fn ten_and_ten_are_twenty_to_the_bit() {
+    let place = Place::new();
+    for (name, setting) in [
+        ("local", vec![]),
+        ("bf16", vec![("model.dtype", "bf16")]),
+        ("ring", vec![("mesh.sequence", "3"), ("attention.strategy", "ring")]),
+    ] {
+        // The end is evaluated; so is the middle, then, in both.
+        let setting = [&setting[..], &[("every.evaluate", "10")]].concat();
+        let halves = format!("{name}-halves");
+        let whole = place.run_in(&format!("{name}-whole"), &setting);
+        let first = place.run_in(&halves, &[&setting[..], &[TEN]].concat());
+        assert_eq!(first.step, 10);
+        let second = place.run_in(&halves, &setting);
+        assert_eq!(second.resumed_from, Some(10));
+        let both = [losses(&first), losses(&second)].concat();
+        assert_eq!(both, losses(&whole), "{name}");
+        assert_eq!(
+            state(&second.checkpoint.unwrap()),
+            state(whole.checkpoint.as_ref().unwrap()),
+            "{name}: weights and moments"
+        );
+        same_metrics(&second.folder, &whole.folder);
+    }
+}
+
+fn metrics(folder: &Path) -> Vec<String> {
+    let text = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn going_on_with_other_ranks_or_another_strategy_is_the_same_run() {
+    let place = Place::new();
+    let whole = losses(&place.run_in("whole", &[]));
+    for (index, (strategy, ranks)) in
+        [("striped", "4"), ("megatron", "2"), ("all-gather", "3")].into_iter().enumerate()
+    {
+        let name = format!("other-{index}");
+        let first = place.run_in(&name, &[TEN]);
+        let changes = [
+            ("attention.strategy", strategy),
+            ("mesh.sequence", ranks),
+            ("memory.micro_batch", "2"),
+            ("every.log", "2"),
+        ];
+        let second = place.run_in(&name, &changes);
+        let both = [losses(&first), losses(&second)].concat();
+        let error = difference(&both, &whole);
+        assert!(error < 1e-5, "{strategy} on {ranks}: {error:e}");
+    }
+}
+
+#[test]
+fn layers_that_slide_may_be_split_anew_but_not_slide_anew() {
+    let place = Place::new();
+    let slide = [("attention.sliding.layers", "[1]"), ("attention.sliding.window", "9")];
+    let run = |name: &str, more: &[(&str, &str)]| {
+        let output = place.path(name);
+        let output = [("output", output.to_str().unwrap())];
+        place.run(&[&slide[..], &output, more].concat())
+    };
+    let whole = losses(&run("whole", &[]).unwrap());
+    let first = run("split", &[TEN]).unwrap();
+    let open = [("attention.strategy", "auto"), ("mesh.sequence", "3")];
+    let second = run("split", &open).unwrap();
+    let error = difference(&[losses(&first), losses(&second)].concat(), &whole);
+    assert!(error < 1e-5, "{error:e}");
+    let settled = fs::read_to_string(second.folder.join("plan.yaml")).unwrap();
+    assert!(!settled.contains("strategy: auto"), "{settled}");
+    assert!(settled.contains("  sliding:\n    layers: [1]\n    window: 9\n"), "{settled}");
+    for (key, value) in [("attention.sliding.layers", "[0]"), ("attention.sliding.window", "8")] {
+        let error = run("split", &[(key, value)]).unwrap_err();
+        assert_eq!(error.exit_code(), 4);
+        assert!(error.to_string().contains(&format!("`{key}`")), "{error}");
+    }
+}
+
+#[test]
+fn a_finished_run_says_so_and_other_experiments_are_refused_by_key() {
+    let place = Place::new();
+    let first = place.run(&[("schedule.stop", "3")]).unwrap();
+    let again = place.run(&[("schedule.stop", "3")]).unwrap();
+    assert_eq!((again.ending, again.step), (Ending::AlreadyFinished, 3));
+    assert_eq!(again.last["train/loss"], first.last["train/loss"]);
+    assert_eq!(again.checkpoint, first.checkpoint);
+    for (key, value) in [
+        ("seed", "4"),
+        ("optimizer.learning_rate", "2e-2"),
+        ("schedule.steps", "30"),
+        ("data.batch", "2"),
+        ("model.num_hidden_layers", "1"),
+    ] {
+        let error = place.run(&[(key, value)]).unwrap_err();
+        assert_eq!(error.exit_code(), 4);
+        assert!(error.to_string().contains(&format!("`{key}`")), "{error}");
+    }
+    fs::write(place.path("text.txt"), "another text ".repeat(2000)).unwrap();
+    let error = place.run(&[]).unwrap_err();
+    assert!(error.to_string().contains("data"), "{error}");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused_by_file_and_the_one_before_is_used() {
+    let place = Place::new();
+    let damages: [(&str, fn(&Path)); 5] = [
+        ("model.safetensors", flip),
+        ("optimizer.safetensors", truncate),
+        ("state.json", |path| fs::remove_file(path).unwrap()),
+        ("hashes.json", flip),
+        ("config.json", |path| fs::write(path, "{}").unwrap()),
+    ];
+    let whole = place.run_in("whole", &[("schedule.stop", "8")]);
+    for (index, (file, damage)) in damages.into_iter().enumerate() {
+        let name = format!("damaged-{index}");
+        let until = |stop| [("schedule.stop", stop), ("every.checkpoint", "2")];
+        let first = place.run_in(&name, &until("6"));
+        assert_eq!(steps(&first.folder), [4, 6], "the last two are kept");
+        damage(&first.folder.join("step-6").join(file));
+        let second = place.run_in(&name, &until("8"));
+        assert_eq!(second.resumed_from, Some(4), "{file}");
+        assert!(second.warnings[0].contains(file), "{:?}", second.warnings);
+        assert_eq!(state(&second.checkpoint.unwrap()), state(whole.checkpoint.as_ref().unwrap()));
+    }
+}
+
+#[test]
+fn where_nothing_is_whole_nothing_is_started_anew() {
+    let place = Place::new();
+    let first = place.run(&[("schedule.stop", "2")]).unwrap();
+    flip(&first.folder.join("step-2/model.safetensors"));
+    let error = place.run(&[]).unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    assert!(error.to_string().contains("model.safetensors"), "{error}");
+    assert!(error.hint().is_some());
+}
+
+fn flip(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(path, bytes).unwrap();
+}
+
+fn truncate(path: &Path) {
+    let bytes = fs::read(path).unwrap();
+    fs::write(path, &bytes[..bytes.len() - 1]).unwrap();
+}
+
+fn steps(folder: &Path) -> Vec<u64> {
+    let mut steps: Vec<u64> = fs::read_dir(folder)
+        .unwrap()
+        .filter_map(|entry| {
+            entry.unwrap().file_name().to_str()?.strip_prefix("step-")?.parse().ok()
+        })
+        .collect();
+    steps.sort_unstable();
+    steps
+}
+
+/// Stops the run at a notice or a step.
+struct Stopper {
+    stop: Arc<AtomicBool>,
+    at: fn(u64, bool) -> bool,
+}
+
+impl Sink for Stopper {
+    fn record(&mut self, step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
+        if (self.at)(step, false) {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+    fn notice(&mut self, notice: &Notice<'_>) {
+        if let Notice::Evaluating { .. } = notice
+            && (self.at)(0, true)
+        {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn a_run_stopped_anywhere_goes_on_as_if_it_had_not_been() {
+    let place = Place::new();
+    let setting = [
+        ("mesh.sequence", "2"),
+        ("attention.strategy", "striped"),
+        ("every.evaluate", "4"),
+        ("every.checkpoint", "3"),
+    ];
+    let whole = place.run_in("whole", &setting);
+    let plan = place.plan(&setting);
+    let stops: [fn(u64, bool) -> bool; 3] =
+        [|step, _| step == 5, |_, evaluating| evaluating, |step, _| step > 0];
+    for (index, at) in stops.into_iter().enumerate() {
+        let mut plan = plan.clone();
+        plan.experiment.output = place.path(&format!("stopped-{index}"));
+        let mut attempts = 0;
+        let last = loop {
+            let stop = Arc::new(AtomicBool::new(false));
+            let mut given = Given::new(BASE, 2);
+            given.stop = stop.clone();
+            // The second half of the attempts runs through.
+            let at = if attempts < 5 { at } else { |_, _| false };
+            given.console = Box::new(Stopper { stop, at });
+            let outcome = run(&plan, given).unwrap();
+            if outcome.ending == Ending::Finished {
+                break outcome;
+            }
+            assert_eq!(outcome.ending, Ending::Preempted);
+            let saved = outcome.checkpoint.clone().map(|path| path.display().to_string());
+            if outcome.step > 0 {
+                assert!(saved.unwrap().ends_with(&format!("step-{}", outcome.step)));
+            }
+            attempts += 1;
+        };
+        assert_eq!(state(&last.checkpoint.unwrap()), state(whole.checkpoint.as_ref().unwrap()));
+        same_metrics(&last.folder, &whole.folder);
+    }
+}
+
+/// No step is missing, none is there twice, and what was measured is the same to the bit.
+fn same_metrics(folder: &Path, other: &Path) {
+    let (lines, wanted) = (metrics(folder), metrics(other));
+    assert_eq!(lines.len(), wanted.len());
+    for (line, wanted) in lines.iter().zip(&wanted) {
+        for tag in ["step", "train/loss", "train/grad_norm", "evaluate/loss"] {
+            assert_eq!(line.contains(tag), wanted.contains(tag), "{line}");
+            if line.contains(tag) {
+                assert_eq!(number(line, tag).to_bits(), number(wanted, tag).to_bits(), "{tag}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stop_at_any_moment_ends_in_time_and_loses_nothing() {
+    let place = Place::new();
+    for setting in [
+        vec![("mesh.sequence", "3"), ("attention.strategy", "ring"), ("every.checkpoint", "2")],
+        vec![("every.evaluate", "1")],
+    ] {
+        let name = format!("{}", setting.len());
+        let whole = place.run_in(&format!("whole-{name}"), &setting);
+        let mut plan = place.plan(&setting);
+        plan.experiment.output = place.path(&format!("stopped-{name}"));
+        let mut preempted = 0;
+        for moment in 0..12 {
+            let after = Duration::from_millis(3 + 17 * moment % 60);
+            let outcome = stopped_after(&plan, Given::new(BASE, 3), after);
+            preempted += u32::from(outcome.ending == Ending::Preempted);
+            assert!(outcome.warnings.is_empty(), "{:?}", outcome.warnings);
+        }
+        assert!(preempted > 0, "no stop came in time: the test shows nothing");
+        let last = run(&plan, Given::new(BASE, 3)).unwrap();
+        assert_ne!(last.ending, Ending::Preempted);
+        same_metrics(&last.folder, &whole.folder);
+        assert_eq!(run(&plan, Given::new(BASE, 3)).unwrap().ending, Ending::AlreadyFinished);
+        assert_eq!(state(&last.checkpoint.unwrap()), state(whole.checkpoint.as_ref().unwrap()));
+    }
+}
+
+/// Runs `plan` and asks it to stop `after` its start; it must end within five seconds.
+fn stopped_after(plan: &Plan, given: Given, after: Duration) -> Outcome {
+    let stop = given.stop.clone();
+    let stopper = std::thread::spawn(move || {
+        std::thread::sleep(after);
+        stop.store(true, Ordering::Relaxed);
+        Instant::now()
+    });
+    let outcome = run(plan, given).unwrap();
+    let ended = Instant::now();
+    let stopped = stopper.join().unwrap();
+    assert!(ended.saturating_duration_since(stopped) < Duration::from_secs(5));
+    outcome
+}
+
+/// Starts a second run on the same folder as soon as the first has made a step.
+struct Second(Plan, Arc<Mutex<Option<TrainError>>>);
+impl Sink for Second {
+    fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
+        *self.1.lock().unwrap() = run(&self.0, Given::new(BASE, 1)).err();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_stop_while_ranks_tell_their_costs_loses_no_line() {
+    let place = Place::new();
+    let setting = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
+    let whole = place.run_in("whole", &setting);
+    let mut plan = place.plan(&setting);
+    plan.experiment.output = place.path("stopped");
+    let mut given = Given::new(BASE, 3);
+    let (when, late) = (When { rank: 1, pass: "measure", hop: None }, Duration::from_millis(600));
+    given.wrap = Some(Arc::new(move |comm| Faulty::new(comm, when, Fault::Delay(late))));
+    let outcome = stopped_after(&plan, given, late / 2);
+    let lines = metrics(&outcome.folder);
+    assert!(!lines.last().unwrap().contains("comm/bytes"), "the stop came at another time");
+    assert_eq!(lines.len() as u64, outcome.step);
+    let last = run(&plan, Given::new(BASE, 3)).unwrap();
+    same_metrics(&last.folder, &whole.folder);
+}
+
+#[test]
+fn a_live_folder_is_refused() {
+    let place = Place::new();
+    let plan = place.plan(&[("schedule.stop", "1")]);
+    let refused = Arc::new(Mutex::new(None));
+    let mut given = Given::new(BASE, 1);
+    given.console = Box::new(Second(plan.clone(), refused.clone()));
+    run(&plan, given).unwrap();
+    let error = refused.lock().unwrap().take().unwrap();
+    assert_eq!(error.exit_code(), 4);
+    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+}

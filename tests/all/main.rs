@@ -1,0 +1,21 @@
+//! The whole program, and what of the crates meets only there.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod bytes;
+mod chats;
+mod clusters;
+mod crashes;
+mod evaluate;
+mod experiments;
+mod export;
+mod extension;
+mod goldens;
+mod hub;
+mod long_lines;
+mod plans;
+mod reading;
+mod resume;
+mod stages;
+mod tensorboard;
+mod traces;
+mod transformers;
