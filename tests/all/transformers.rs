@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use annulus_data::{Cache, Longer, Packed, Packing, Records, Source as _, Tokenizer, Window};
+use annulus_data::{
+    Cache, Longer, Packed, Packing, Records, Source as _, Texts, Tokenizer, Window,
+};
 use annulus_tests::runs::{Place, losses};
 use annulus_tests::{error, root, run, tensors};
 use safetensors::SafeTensors;
@@ -94,7 +96,9 @@ fn sequence(tokenizer: &Tokenizer, line: &str) -> (Vec<u32>, Vec<i64>) {
     let file = scratch.path().join("chat.jsonl");
     fs::write(&file, format!("{line}\n")).expect("a file");
     let cache = scratch.path().join("cache");
-    let cache = Cache::open(&[file], Records::Chats, tokenizer, &cache, &mut |_, _| ());
+    let inputs = [file];
+    let texts = Texts::new(&inputs, Records::Chats, tokenizer);
+    let cache = Cache::open(&texts, &cache, false, &mut |_| ());
     let cache = Arc::new(cache.expect("a cache"));
     let tokens = cache.tokens() as usize;
     let packing = Packing::new(cache, tokens, Longer::Refuse).expect("it fits");

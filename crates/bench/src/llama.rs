@@ -40,7 +40,7 @@ impl Step {
     /// Of an experiment on what it says itself, with so many ids.
     pub(crate) fn on_its_data(experiment: Experiment, vocabulary: usize) -> Result<Step> {
         let plan = planned(experiment, Some(vocabulary))?;
-        let data = open_data(&plan, &mut |_, _| {})?;
+        let data = open_data(&plan, false, &mut |_| {})?;
         Step::new(plan, data.train)
     }
 

@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use annulus_data::{Cache, Records, Tokenizer, train_tokenizer};
+use annulus_data::{Cache, Records, Texts, Tokenizer, train_tokenizer};
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::json;
@@ -120,7 +120,8 @@ fn trained(texts: &[PathBuf], out: &Path) -> Result<Tokenizer> {
 fn time(path: &Path, tokenizer: &Tokenizer, cache: &Path) -> Result<(f64, u64)> {
     let start = Instant::now();
     let inputs = [path.to_owned()];
-    let tokens = Cache::open(&inputs, Records::Text, tokenizer, cache, &mut |_, _| {})?.tokens();
+    let texts = Texts::new(&inputs, Records::Text, tokenizer);
+    let tokens = Cache::open(&texts, cache, false, &mut |_| {})?.tokens();
     let seconds = start.elapsed().as_secs_f64();
     fs::remove_dir_all(cache)?;
     Ok((seconds, tokens))

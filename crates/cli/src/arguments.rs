@@ -150,6 +150,9 @@ pub(crate) struct Train {
     /// Afterwards, assert the experiment's `expect`: exit code 10 if it does not hold
     #[arg(long)]
     pub(crate) check: bool,
+    /// Reads texts and token caches and holds them to their hashes, though nothing says that they have changed
+    #[arg(long)]
+    pub(crate) verify_cache: bool,
 }
 
 #[derive(Args, Debug)]
@@ -265,6 +268,9 @@ pub(crate) struct Tokenize {
     /// The folder of caches
     #[arg(long)]
     pub(crate) out: PathBuf,
+    /// Reads texts and token caches and holds them to their hashes, though nothing says that they have changed
+    #[arg(long)]
+    pub(crate) verify_cache: bool,
     /// For programs
     #[arg(long)]
     pub(crate) json: bool,
@@ -334,6 +340,9 @@ pub(crate) struct Show {
     /// How many tokens are shown
     #[arg(long, default_value_t = 64)]
     pub(crate) tokens: usize,
+    /// Reads texts and token caches and holds them to their hashes, though nothing says that they have changed
+    #[arg(long)]
+    pub(crate) verify_cache: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -53,6 +53,7 @@ fn data_is_there(experiment: &Experiment) -> Result<(), Failure> {
     let Some(path) = &experiment.data.path else { return Ok(()) };
     let found = std::fs::metadata(path);
     found.map_err(|source| DataError::Read { path: path.clone(), source })?;
+    annulus_train::excluded(std::slice::from_ref(path), &experiment.output)?;
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
+use annulus_data::Progress;
 use annulus_train::{Notice, Sink, Value};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -24,6 +25,15 @@ impl Bar {
         if let Some(bar) = &self.0 {
             bar.set_length(total);
             bar.set_position(done);
+        }
+    }
+
+    /// How far a token cache is.
+    pub(crate) fn tell(&mut self, now: Progress) {
+        match (&self.0, now) {
+            (_, Progress::Reading { done, total }) => self.show(done, total),
+            (Some(bar), waiting) => bar.suspend(|| print::say(&waiting.to_string())),
+            (None, waiting) => print::say(&waiting.to_string()),
         }
     }
 

@@ -1,11 +1,10 @@
 //! `annulus data show`: what is in data, and what of it is learned.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use annulus_data::{
-    Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Tokenizer, Window, Windows,
-    counted, show as lines,
+    Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Texts, Tokenizer, Window,
+    Windows, counted, left_out, show as lines,
 };
 use annulus_experiment::Plan;
 use annulus_train::open_data;
@@ -32,11 +31,11 @@ pub(crate) fn show(arguments: &Show) -> Done {
 
 /// The batch of an experiment's first step, as it is trained on.
 fn experiment(arguments: &Show) -> Result<(), Failure> {
-    let Show { file, replacements, tokens, .. } = arguments;
+    let Show { file, replacements, tokens, verify_cache, .. } = arguments;
     let file = File { file: file.clone(), replacements: replacements.clone() };
     let plan: Plan = check::stages(&file)?.swap_remove(0);
     let mut bar = Bar::new("reading");
-    let data = open_data(&plan, &mut |done, total| bar.show(done, total))?;
+    let data = open_data(&plan, *verify_cache, &mut |now| bar.tell(now))?;
     bar.finish();
     for note in &data.notes {
         print::say(&format!("warning: {note}"));
@@ -50,7 +49,7 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Files and folders, tokenised into a folder that is gone afterwards.
+/// Files and folders, tokenised into a file without a name.
 fn text(arguments: &Show) -> Result<(), Failure> {
     let Show { file, tokenizer, form, tokens, .. } = arguments;
     let (tokenizer, records) = (Tokenizer::open(&hub::tokenizer(tokenizer)?)?, form.records());
@@ -62,26 +61,16 @@ fn text(arguments: &Show) -> Result<(), Failure> {
         };
         print::line(&format!("what the assistant says is told by the template: {way}"))?;
     }
-    let folder = std::env::temp_dir().join(format!("annulus-show-{}", std::process::id()));
+    let inputs = std::slice::from_ref(file);
+    let texts = Texts::new(inputs, records, &tokenizer);
+    for left_out in left_out(inputs, records, texts.excluded)? {
+        let left_out = left_out.display();
+        print::say(&format!("warning: `{left_out}` left out: what runs write is no text"));
+    }
     let mut bar = Bar::new("reading");
-    let opened = Cache::open(
-        std::slice::from_ref(file),
-        records,
-        &tokenizer,
-        &folder,
-        &mut |done, total| {
-            bar.show(done, total);
-        },
-    );
+    let made = Cache::temporary(&texts, &mut |now| bar.tell(now));
     bar.finish();
-    let shown = opened.map_err(Failure::from).and_then(|made| cache(made, &tokenizer, *tokens));
-    remove(&folder);
-    shown
-}
-
-fn remove(folder: &Path) {
-    // A folder below the temporary one that stays harms nobody.
-    let _ = std::fs::remove_dir_all(folder);
+    cache(made?, &tokenizer, *tokens)
 }
 
 fn cache(cache: Cache, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure> {

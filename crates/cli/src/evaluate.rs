@@ -23,12 +23,16 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
     if run.is_none() {
         hub::weights(&plan.experiment, &AtomicBool::new(false))?;
     }
-    let subject = Subject::open(&plan, run.as_deref(), crate::train::cores())?;
+    let mut subject = Subject::open(&plan, run.as_deref(), crate::train::cores())?;
+    subject.verify_cache = arguments.verify_cache;
     for warning in &subject.warnings {
         print::say(&format!("warning: {warning}"));
     }
     let count = Count::new();
-    let told = |what: &str, done, total| count.show(what, done, total);
+    let told = |what: &str, done, total| match total {
+        0 => print::say(what),
+        _ => count.show(what, done, total),
+    };
     let reads = plan.experiment.asked().contains(&Asked::Perplexity);
     let read = reads.then(|| perplexity(&subject, &told)).transpose()?;
     let asked = tasks(&subject, &told)?;

@@ -15,7 +15,11 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
     };
     let file = File { file: file.clone(), replacements: arguments.replacements.clone() };
     let Some(cluster) = &arguments.cluster else {
-        print::line(&planned(&check::stages(&file)?, arguments.json))?;
+        let plans = check::stages(&file)?;
+        if let Some(left_out) = plans.first().and_then(left_out) {
+            print::say(&left_out);
+        }
+        print::line(&planned(&plans, arguments.json))?;
         return Ok(0);
     };
     let cluster = Cluster::load(cluster)?;
@@ -26,6 +30,11 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
         print::say(&format!("stage `{}`, the longest: strategies are chosen for it", stage.name));
     }
     on_cluster(arguments, &longest, vocabulary, &cluster)
+}
+
+/// What of the data's folders is no data. A plan needs no data: where it is not there, nothing is said.
+fn left_out(plan: &Plan) -> Option<String> {
+    annulus_train::left_out_of(&plan.experiment).ok().flatten()
 }
 
 /// A plan; of several stages all, each under its name.

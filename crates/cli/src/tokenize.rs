@@ -1,6 +1,6 @@
 //! `annulus tokenize`, `tokenizer train`: text to a token cache, and to a tokenizer.
 
-use annulus_data::{Cache, Records, Tokenizer, train_tokenizer};
+use annulus_data::{Cache, Records, Texts, Tokenizer, left_out, train_tokenizer};
 use serde_json::json;
 
 use crate::Done;
@@ -9,12 +9,16 @@ use crate::console::Bar;
 use crate::{hub, print};
 
 pub(crate) fn run(arguments: &Tokenize) -> Done {
-    let Tokenize { inputs, tokenizer, form, out, json } = arguments;
+    let Tokenize { inputs, tokenizer, form, out, verify_cache, json } = arguments;
     let records = form.records();
     let tokenizer = Tokenizer::open(&hub::tokenizer(tokenizer)?)?;
     let mut bar = Bar::new("reading");
-    let cache =
-        Cache::open(inputs, records, &tokenizer, out, &mut |done, total| bar.show(done, total))?;
+    let texts = Texts::new(inputs, records, &tokenizer);
+    for left_out in left_out(inputs, records, texts.excluded)? {
+        let left_out = left_out.display();
+        print::say(&format!("warning: `{left_out}` left out: what runs write is no text"));
+    }
+    let cache = Cache::open(&texts, out, *verify_cache, &mut |now| bar.tell(now))?;
     bar.finish();
     let (tokens, documents) = (cache.tokens(), cache.documents().len());
     if *json {

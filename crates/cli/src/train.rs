@@ -26,7 +26,12 @@ pub(crate) fn run(arguments: &Train) -> Done {
     }
     let expect = first.experiment.expect.clone();
     hub::weights(&first.experiment, &stop)?;
-    let given = Given { stop, console: Box::new(Console::new()), ..Given::new(yaml, cores()) };
+    let given = Given {
+        stop,
+        console: Box::new(Console::new()),
+        verify_cache: arguments.verify_cache,
+        ..Given::new(yaml, cores())
+    };
     let outcome = annulus_train::run_stages(&plans, given)?;
     summary(&outcome);
     memory(&check::stage_of(plans, outcome.step), &outcome);

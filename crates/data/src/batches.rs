@@ -1,49 +1,123 @@
 //! Ready-made batches: a safetensors file with `tokens` int64 [steps, batch, tokens + 1].
 
 use std::fs::File;
-use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
 
+use crate::files::{open, read_exact};
+use crate::identity::Identity;
 use crate::{DataError, Sequence, Source};
 
 /// Bytes of an id.
 const WIDTH: usize = 8;
 
-/// Ready-made batches; step `t` takes row `t`. The file is mapped, never loaded.
+/// Ids that are read at a time, in bytes; short steps are hashed together, so many that they have as much.
+const BLOCK: usize = 1 << 16;
+
+/// The longest header that is read, in bytes: one tensor's takes less than a hundred.
+const LONGEST_HEADER: u64 = 1 << 20;
+
+/// Ready-made batches; step `t` takes row `t`. The file is read where it is needed, and never loaded whole; what is read is held to
+/// what it was when the file was opened.
 #[derive(Debug)]
 pub struct Batches {
-    map: Mmap,
+    file: File,
+    path: PathBuf,
     /// Where in the file the ids are.
-    ids: Range<usize>,
-    steps: usize,
+    ids: u64,
     batch: usize,
     /// Ids of a sequence: inputs and one more.
     length: usize,
     vocabulary: usize,
+    steps: usize,
+    /// How many steps are hashed together.
+    group: usize,
+    /// Of the ids of each group of steps.
+    hashes: Vec<blake3::Hash>,
     fingerprint: String,
 }
 
 impl Batches {
     /// Opens `path` and checks its shape against `batch` and `tokens`, and every id.
+    ///
+    /// # Errors
+    /// When it is no such file, or holds what is no id.
     pub fn open(path: &Path, batch: usize, tokens: usize) -> Result<Batches, DataError> {
-        let map = map(path)?;
-        let (ids, steps) = find(path, &map, batch, tokens)?;
-        let length = tokens + 1;
-        let mut largest = 0;
-        for (index, id) in numbers(&map[ids.clone()]).enumerate() {
-            let Ok(id) = u32::try_from(id) else {
-                let (column, row) = (index % length, index / length);
-                let (step, row) = (row / batch, row % batch);
-                return Err(DataError::Id { path: path.to_owned(), step, row, column, id });
-            };
-            largest = largest.max(id);
+        for (what, found) in [("data.tokens", tokens), ("data.batch", batch)] {
+            if found == 0 {
+                return Err(DataError::TooFew { what, found, wanted: 1 });
+            }
         }
-        let fingerprint = blake3::hash(&map[ids.clone()]).to_hex().to_string();
-        let vocabulary = largest as usize + 1;
-        Ok(Batches { map, ids, steps, batch, length, vocabulary, fingerprint })
+        let file = open(path)?;
+        let (ids, steps) = find(path, &file, batch, tokens)?;
+        let length = tokens + 1;
+        let mut batches = Batches {
+            file,
+            path: path.to_owned(),
+            ids,
+            batch,
+            length,
+            vocabulary: 0,
+            steps,
+            group: BLOCK.div_ceil(batch.saturating_mul(length).saturating_mul(WIDTH)),
+            hashes: Vec::new(),
+            fingerprint: String::new(),
+        };
+        batches.examine()?;
+        Ok(batches)
+    }
+
+    /// Reads all ids once.
+    fn examine(&mut self) -> Result<(), DataError> {
+        let mut all = blake3::Hasher::new();
+        let (mut index, mut largest) = (0, 0);
+        for group in 0..self.steps.div_ceil(self.group) {
+            let hash = self.read(group, &mut |bytes| {
+                all.update(bytes);
+                for id in numbers(bytes) {
+                    largest = largest.max(self.id(index, id)?);
+                    index += 1;
+                }
+                Ok(())
+            })?;
+            self.hashes.push(hash);
+        }
+        self.vocabulary = largest as usize + 1;
+        self.fingerprint = all.finalize().to_hex().to_string();
+        Ok(())
+    }
+
+    /// The `index`-th number of all, if it is an id.
+    fn id(&self, index: usize, id: i64) -> Result<u32, DataError> {
+        u32::try_from(id).map_err(|_| {
+            let (column, row) = (index % self.length, index / self.length);
+            let (step, row) = (row / self.batch, row % self.batch);
+            DataError::Id { path: self.path.clone(), step, row, column, id }
+        })
+    }
+
+    /// Hands the bytes of a group of steps to `each`, and gives their hash.
+    fn read(
+        &self,
+        group: usize,
+        each: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
+    ) -> Result<blake3::Hash, DataError> {
+        let steps = group * self.group..self.steps.min((group + 1) * self.group);
+        let bytes = (self.batch * self.length * WIDTH) as u64;
+        let (mut at, end) =
+            (self.ids + steps.start as u64 * bytes, self.ids + steps.end as u64 * bytes);
+        let mut hasher = blake3::Hasher::new();
+        let mut block = vec![0; BLOCK];
+        while at < end {
+            let bytes = &mut block[..BLOCK.min((end - at) as usize)];
+            read_exact(&self.file, &self.path, bytes, at)?;
+            hasher.update(bytes);
+            each(bytes)?;
+            at += bytes.len() as u64;
+        }
+        Ok(hasher.finalize())
     }
 }
 
@@ -53,13 +127,20 @@ impl Source for Batches {
         if step >= batches {
             return Err(DataError::End { step, batches });
         }
-        let bytes = self.batch * self.length * WIDTH;
-        let rows = &self.map[self.ids.clone()][step as usize * bytes..][..bytes];
-        let sequences = rows.chunks_exact(self.length * WIDTH).map(|row| {
-            let ids: Vec<u32> = numbers(row).map(|id| id as u32).collect();
-            Sequence::shifted(&ids)
-        });
-        Ok(sequences.collect())
+        let (group, within) = (step as usize / self.group, step as usize % self.group);
+        let count = self.batch * self.length;
+        let mut ids = Vec::with_capacity(count);
+        let mut before = within * count;
+        let hash = self.read(group, &mut |bytes| {
+            let wanted = numbers(bytes).skip(before).take(count - ids.len());
+            before = before.saturating_sub(bytes.len() / WIDTH);
+            ids.extend(wanted.map(|id| id as u32));
+            Ok(())
+        })?;
+        if hash != self.hashes[group] {
+            return Err(DataError::Changed { path: self.path.clone() });
+        }
+        Ok(ids.chunks_exact(self.length).map(Sequence::shifted).collect())
     }
 
     fn batches(&self) -> Option<u64> {
@@ -75,49 +156,61 @@ impl Source for Batches {
     }
 }
 
-fn map(path: &Path) -> Result<Mmap, DataError> {
-    let read = |source| DataError::Read { path: path.to_owned(), source };
-    if !path.metadata().map_err(read)?.is_file() {
-        return Err(DataError::NotAFile { path: path.to_owned() });
-    }
-    let file = File::open(path).map_err(read)?;
-    // SAFETY: the map is only read, as plain bytes, any value of which is valid.
-    unsafe { Mmap::map(&file) }.map_err(read)
-}
-
-/// Where `tokens` lies in the file and how many steps it has.
-fn find(
-    path: &Path,
-    map: &Mmap,
-    batch: usize,
-    tokens: usize,
-) -> Result<(Range<usize>, usize), DataError> {
-    for (what, found) in [("data.tokens", tokens), ("data.batch", batch)] {
-        if found == 0 {
-            return Err(DataError::TooFew { what, found, wanted: 1 });
-        }
-    }
+/// Where `tokens` begins in the file and how many steps it has.
+fn find(path: &Path, file: &File, batch: usize, tokens: usize) -> Result<(u64, usize), DataError> {
     let broken = |message: String| DataError::Batches { path: path.to_owned(), message };
-    let tensors = SafeTensors::deserialize(map).map_err(|error| broken(error.to_string()))?;
-    let Ok(tensor) = tensors.tensor("tokens") else {
-        let names: Vec<_> = tensors.names().into_iter().map(|name| format!("`{name}`")).collect();
+    let size = Identity::of(file, path)?.size;
+    let header = header(path, file, size)?;
+    let metadata: Metadata =
+        serde_json::from_slice(&header[WIDTH..]).map_err(|error| broken(error.to_string()))?;
+    let tensors = metadata.tensors();
+    let Some(tensor) = tensors.get("tokens") else {
+        let names: Vec<_> = tensors.keys().map(|name| format!("`{name}`")).collect();
         return Err(broken(format!("found {}, wanted `tokens`", list(names))));
     };
-    match *tensor.shape() {
+    let begin = header.len() as u64;
+    let wanted = begin + metadata.data_len() as u64;
+    if wanted != size {
+        return Err(broken(format!("it has {size} bytes, and its header wants {wanted}")));
+    }
+    match *tensor.shape {
         [steps, rows, length]
-            if tensor.dtype() == Dtype::I64
+            if tensor.dtype == Dtype::I64
                 && rows == batch
                 && Some(length) == tokens.checked_add(1) =>
         {
-            let start = tensor.data().as_ptr() as usize - map.as_ptr() as usize;
-            Ok((start..start + tensor.data().len(), steps))
+            // As many bytes as the shape says: the library has made sure.
+            Ok((begin + tensor.data_offsets.0 as u64, steps))
         }
         _ => Err(DataError::Shape {
             path: path.to_owned(),
-            found: format!("{:?} {:?}", tensor.dtype(), tensor.shape()),
+            found: format!("{:?} {:?}", tensor.dtype, tensor.shape),
             wanted: format!("I64 [any, {batch}, {}]", tokens.saturating_add(1)),
         }),
     }
+}
+
+/// The first bytes of the file: a length, and as many bytes of JSON.
+fn header(path: &Path, file: &File, size: u64) -> Result<Vec<u8>, DataError> {
+    let broken = |message: String| DataError::Batches { path: path.to_owned(), message };
+    if size < WIDTH as u64 {
+        return Err(broken(format!("it has {size} bytes")));
+    }
+    let mut length = [0; WIDTH];
+    read_exact(file, path, &mut length, 0)?;
+    let length = u64::from_le_bytes(length);
+    if length > LONGEST_HEADER {
+        let message = format!(
+            "its header would have {length} bytes, of which {LONGEST_HEADER} are read at most"
+        );
+        return Err(broken(message));
+    }
+    if WIDTH as u64 + length > size {
+        return Err(broken(format!("it has {size} bytes, and its header would have {length}")));
+    }
+    let mut header = vec![0; WIDTH + length as usize];
+    read_exact(file, path, &mut header, 0)?;
+    Ok(header)
 }
 
 /// The first few names in a row, sorted.

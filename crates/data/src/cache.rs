@@ -1,4 +1,4 @@
-//! Tokenised once: a memory-mapped file of ids, named by the hash of everything it depends on.
+//! Tokenised once: a file of ids, named by the hash of everything it depends on, and read where it is needed.
 //!
 //! ```text
 //! header      HEADER bytes: magic, version, width of an id, counts, hash of what follows, key, hash
@@ -8,36 +8,39 @@
 //! documents   `documents` numbers of 8 bytes: where each begins, in tokens
 //! learned     `learned` pairs of such numbers: stretches of tokens that are learned, where not all are
 //! ```
+//!
+//! A cache's name says what it was made of, so the contents of the texts are known before it is looked for. What is read
+//! again, and when, is in `stamps.rs`.
 
 use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-
-use memmap2::Mmap;
+use std::sync::{Mutex, PoisonError};
 
 use crate::build::build;
-use crate::files::{list, read_error};
+use crate::files::{open, read_error, read_exact};
 use crate::header::{HEADER, Header};
-use crate::stamps::Stamps;
-use crate::{Chat, DataError, Tokenizer};
+use crate::identity::Identity;
+use crate::list::list;
+use crate::locks::{hold, wait_for};
+use crate::stamps::{Stamps, hash_from};
+use crate::{Chat, DataError, Progress, Records, Texts, Tokenizer};
 
-/// The tokens of a text or a folder of texts, on disk and mapped. 64-bit offsets; nothing is loaded whole.
+/// Ids that are read at a time, in bytes.
+const BLOCK: usize = 1 << 14;
+
+/// The tokens of a text or a folder of texts, on disk. 64-bit offsets; in memory are only the documents' beginnings and ends.
 #[derive(Debug)]
 pub struct Cache {
-    map: Mmap,
+    file: File,
+    /// What the file was when it was last held to its hash.
+    identity: Mutex<Identity>,
     header: Header,
     path: PathBuf,
     fingerprint: String,
-}
-
-/// What a file is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Records {
-    /// One text: a document.
-    Text,
-    /// Lines of JSON; a line's `text` is a document.
-    Lines,
-    /// Lines of JSON; a line's `messages` are a conversation, of which what the assistant says is learned.
-    Chats,
+    documents: Vec<u64>,
+    /// Where what is learned begins and ends, in turn.
+    learned: Vec<u64>,
 }
 
 /// What makes tokens of files.
@@ -58,54 +61,74 @@ pub(crate) struct Input {
 }
 
 impl Cache {
-    /// Opens the cache of `inputs` under `folder`, or builds it first: atomically, in linear time and
-    /// bounded memory, so that a second process or a crash never sees half of one. Folders are walked
-    /// in name order. `progress(done, total)` counts
-    /// bytes and is called only while the cache is built.
+    /// Opens the cache of `texts` under `folder`, or builds it first: whole or not at all, in linear time and
+    /// bounded memory, so that a second process or a crash never sees half of one. `progress` is called only
+    /// while the cache is built, by this process or by another that is waited for.
     ///
-    /// A cache that is truncated or altered is built anew. A process that finds another building
-    /// waits for it and opens what it built.
+    /// A cache that is truncated or altered is built anew: texts and cache are held to their hashes, unless nothing that the
+    /// system knows of a file has changed since it was (size, times, inode, device); with `verify` always.
+    ///
+    /// # Errors
+    /// What is wrong with the texts or the folder.
     pub fn open(
-        inputs: &[PathBuf],
-        records: Records,
-        tokenizer: &Tokenizer,
+        texts: &Texts<'_>,
         folder: &Path,
-        progress: &mut dyn FnMut(u64, u64),
+        verify: bool,
+        progress: &mut dyn FnMut(Progress),
     ) -> Result<Cache, DataError> {
-        let files = list(inputs, records)?;
+        let files = list(texts.inputs, texts.records, texts.excluded)?.files;
         let write = |path: &Path, source| DataError::Write { path: path.to_owned(), source };
         fs::create_dir_all(folder).map_err(|source| write(folder, source))?;
-        let mut stamps = Stamps::open(folder.join(format!("{}.stamps", name(&files))));
-        let inputs = hash_all(files, &mut stamps)?;
-        let chat = (records == Records::Chats).then(|| Chat::open(tokenizer)).transpose()?;
-        let maker = Maker { records, tokenizer, chat: chat.as_ref() };
-        let key = key(&inputs, &maker);
-        let path = folder.join(format!("{}.tokens", key.to_hex()));
-        let mut cache = Cache::load(&path, key, &mut stamps)?;
+        let _held = hold(folder)?;
+        let stamps = folder.join(format!("{}.stamps", name(&files)));
+        let mut stamps = Stamps::open(stamps, verify)?;
+        let made = Made::new(files, texts, &mut stamps)?;
+        let path = folder.join(format!("{}.tokens", made.key.to_hex()));
+        let mut cache = Cache::load(&path, Some(made.key), &mut stamps)?;
         if cache.is_none() {
-            let lock = folder.join(format!("{}.lock", key.to_hex()));
-            let lock_file = File::create(&lock).map_err(|source| write(&lock, source))?;
-            lock_file.lock().map_err(|source| write(&lock, source))?;
-            cache = Cache::load(&path, key, &mut stamps)?;
+            let lock = folder.join(format!("{}.lock", made.key.to_hex()));
+            let _lock = wait_for(&lock, progress)?;
+            cache = Cache::load(&path, Some(made.key), &mut stamps)?;
             if cache.is_none() {
-                build(&inputs, &maker, &path, key, progress)?;
-                cache = Cache::load(&path, key, &mut stamps)?;
+                let failed = |source| write(&path, source);
+                let mut file = annulus_files::Pending::create(&path).map_err(failed)?;
+                made.build(texts, &path, file.file_mut(), progress)?;
+                file.commit().map_err(failed)?;
+                cache = Cache::load(&path, Some(made.key), &mut stamps)?;
             }
         }
         stamps.save()?;
         cache.ok_or(DataError::Changed { path })
     }
 
+    /// Builds the cache of `texts` in a file without a name, which is gone with the process.
+    ///
+    /// # Errors
+    /// What is wrong with the texts or the system's folder of temporary files.
+    pub fn temporary(
+        texts: &Texts<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Cache, DataError> {
+        let files = list(texts.inputs, texts.records, texts.excluded)?.files;
+        let mut stamps = Stamps::none();
+        let made = Made::new(files, texts, &mut stamps)?;
+        let path = std::env::temp_dir();
+        let failed = |source| DataError::Write { path: path.clone(), source };
+        let mut file = std::io::BufWriter::new(tempfile::tempfile().map_err(failed)?);
+        made.build(texts, &path, &mut file, progress)?;
+        let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+        let cache = Cache::of(file, &path, Some(made.key), &mut stamps)?;
+        cache.ok_or(DataError::Changed { path })
+    }
+
     /// Opens a cache's file by its path, whatever it was made of.
+    ///
+    /// # Errors
+    /// When it is no whole cache, or cannot be read.
     pub fn open_file(path: &Path) -> Result<Cache, DataError> {
-        let broken = || DataError::NoCache { path: path.to_owned() };
-        let about = path.metadata().map_err(|source| read_error(path, source))?;
-        if !about.is_file() {
-            return Err(DataError::NotAFile { path: path.to_owned() });
-        }
-        let key = Header::key_of(path)?.ok_or_else(broken)?;
-        let mut stamps = Stamps::open(PathBuf::new());
-        Cache::load(path, key, &mut stamps)?.ok_or_else(broken)
+        let file = open(path)?;
+        let cache = Cache::of(file, path, None, &mut Stamps::none())?;
+        cache.ok_or_else(|| DataError::NoCache { path: path.to_owned() })
     }
 
     /// How many tokens there are.
@@ -125,21 +148,38 @@ impl Cache {
 
     /// The tokens `start .. start + into.len()`.
     ///
+    /// # Errors
+    /// When the file is not any more what it was when it was opened, or holds an id that its header rules out.
+    ///
     /// # Panics
-    /// When there are fewer.
-    pub fn read(&self, start: u64, into: &mut [u32]) {
+    /// When there are fewer tokens.
+    pub fn read(&self, start: u64, into: &mut [u32]) -> Result<(), DataError> {
+        let end = start.checked_add(into.len() as u64);
+        assert!(end.is_some_and(|end| end <= self.header.tokens), "tokens past the end");
+        self.hold()?;
         let width = self.header.width as usize;
-        let start = start as usize * width + HEADER;
-        let bytes = &self.map[start..start + into.len() * width];
-        assert!(bytes.len() + start <= self.header.documents_at(), "tokens past the end");
-        if width == 2 {
-            let (ids, _) = bytes.as_chunks::<2>();
-            into.iter_mut()
-                .zip(ids)
-                .for_each(|(id, &bytes)| *id = u16::from_le_bytes(bytes).into());
-        } else {
-            let (ids, _) = bytes.as_chunks::<4>();
-            into.iter_mut().zip(ids).for_each(|(id, &bytes)| *id = u32::from_le_bytes(bytes));
+        let mut bytes = [0; BLOCK];
+        let mut at = HEADER as u64 + start * width as u64;
+        for ids in into.chunks_mut(BLOCK / width) {
+            let bytes = &mut bytes[..ids.len() * width];
+            read_exact(&self.file, &self.path, bytes, at)?;
+            at += bytes.len() as u64;
+            if width == 2 {
+                let (numbers, _) = bytes.as_chunks::<2>();
+                let numbers = numbers.iter().map(|number| u16::from_le_bytes(*number).into());
+                ids.iter_mut().zip(numbers).for_each(|(id, number)| *id = number);
+            } else {
+                let (numbers, _) = bytes.as_chunks::<4>();
+                let numbers = numbers.iter().map(|number| u32::from_le_bytes(*number));
+                ids.iter_mut().zip(numbers).for_each(|(id, number)| *id = number);
+            }
+        }
+        match into.iter().find(|&&id| u64::from(id) >= self.header.vocabulary) {
+            None => Ok(()),
+            Some(&id) => {
+                let (path, tokens) = (self.path.clone(), self.header.vocabulary);
+                Err(DataError::Foreign { path, id, tokens })
+            }
         }
     }
 
@@ -150,7 +190,7 @@ impl Cache {
 
     /// Where documents start, in order.
     pub fn documents(&self) -> &[u64] {
-        &self.numbers()[..self.header.documents as usize]
+        &self.documents
     }
 
     /// Whether only some tokens are to be learned.
@@ -160,48 +200,125 @@ impl Cache {
 
     /// Whether token `place` is to be learned.
     pub fn learns(&self, place: u64) -> bool {
-        let ends = &self.numbers()[self.header.documents as usize..];
         // Behind an odd number of ends: within a stretch.
-        ends.is_empty() || ends.partition_point(|end| *end <= place) % 2 == 1
+        self.learned.is_empty() || self.learned.partition_point(|end| *end <= place) % 2 == 1
     }
 
-    /// The numbers behind the ids.
-    fn numbers(&self) -> &[u64] {
-        const { assert!(cfg!(target_endian = "little"), "numbers are mapped as they lie") };
-        let bytes = &self.map[self.header.documents_at()..];
-        // SAFETY: every value of the 8 bytes of a u64 is valid, and `align_to` minds alignment.
-        let (before, numbers, _) = unsafe { bytes.align_to::<u64>() };
-        assert!(before.is_empty(), "maps begin at pages, documents at multiples of 8");
-        numbers
+    /// The file is the one that was opened, or has the same contents.
+    fn hold(&self) -> Result<(), DataError> {
+        let now = Identity::of(&self.file, &self.path)?;
+        let mut known = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        if now == *known {
+            return Ok(());
+        }
+        // A link or a name more changes a time, too.
+        let same = now.size == known.size
+            && hash_from(&self.file, &self.path, HEADER as u64, now)? == self.header.content;
+        if !same {
+            return Err(DataError::Changed { path: self.path.clone() });
+        }
+        *known = now;
+        Ok(())
     }
 
     /// The cache in `path`, if it is there, whole and unaltered.
     fn load(
         path: &Path,
-        key: blake3::Hash,
+        key: Option<blake3::Hash>,
         stamps: &mut Stamps,
     ) -> Result<Option<Cache>, DataError> {
-        let file = match File::open(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(|source| read_error(path, source))?,
+        match annulus_files::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(read_error(path, error)),
+            Ok(file) => Cache::of(file, path, key, stamps),
+        }
+    }
+
+    /// The cache in `file`, if it is one of `key`, whole and unaltered.
+    fn of(
+        file: File,
+        path: &Path,
+        key: Option<blake3::Hash>,
+        stamps: &mut Stamps,
+    ) -> Result<Option<Cache>, DataError> {
+        let identity = Identity::of(&file, path)?;
+        let header = Header::read(&file, identity.size).map_err(|error| read_error(path, error))?;
+        let Some(header) = header.filter(|header| key.is_none_or(|key| key == header.key)) else {
+            return Ok(None);
         };
-        // SAFETY: a cache is complete before it gets its name and is never written to afterwards; it
-        // is read as plain numbers, any value of which is valid.
-        let map = unsafe { Mmap::map(&file) }.map_err(|source| read_error(path, source))?;
-        let Some(header) = Header::read(&map, key) else { return Ok(None) };
-        let (hash, _) = stamps.hash(path, HEADER)?;
-        let fingerprint = key.to_hex().to_string();
-        let cache = Cache { map, header, path: path.to_owned(), fingerprint };
-        Ok((hash == cache.header.content).then_some(cache))
+        let (hash, _) = stamps.of(&file, path, HEADER as u64)?;
+        if hash != header.content {
+            return Ok(None);
+        }
+        let documents = numbers(&file, path, header.documents_at(), header.documents)?;
+        let at = header.documents_at() + 8 * header.documents;
+        let learned = numbers(&file, path, at, 2 * header.learned)?;
+        let fingerprint = header.key.to_hex().to_string();
+        let (path, identity) = (path.to_owned(), Mutex::new(identity));
+        let cache = Cache { file, identity, header, path, fingerprint, documents, learned };
+        Ok(cache.is_possible().then_some(cache))
+    }
+
+    /// Whether documents and what is learned lie among the tokens, in order: a file with the right hashes can be anybody's.
+    fn is_possible(&self) -> bool {
+        let (documents, learned) = (&self.documents, &self.learned);
+        let tokens = self.header.tokens;
+        let (stretches, _) = learned.as_chunks::<2>();
+        documents.first().is_none_or(|first| *first == 0)
+            && documents.is_sorted_by(|before, after| before < after)
+            && documents.last().is_none_or(|last| *last < tokens)
+            && learned.is_sorted()
+            && stretches.iter().all(|[start, end]| start < end)
+            && learned.last().is_none_or(|last| *last <= tokens)
     }
 }
 
-fn hash_all(files: Vec<PathBuf>, stamps: &mut Stamps) -> Result<Vec<Input>, DataError> {
-    let hash = |path: PathBuf| {
-        let (hash, size) = stamps.hash(&path, 0)?;
-        Ok(Input { path, size, hash })
-    };
-    files.into_iter().map(hash).collect()
+/// What a cache will be made of, and its key.
+struct Made {
+    inputs: Vec<Input>,
+    chat: Option<Chat>,
+    key: blake3::Hash,
+}
+
+impl Made {
+    fn new(files: Vec<PathBuf>, texts: &Texts<'_>, stamps: &mut Stamps) -> Result<Made, DataError> {
+        let hash = |path: PathBuf| {
+            let (hash, size) = stamps.of_path(&path)?;
+            Ok(Input { path, size, hash })
+        };
+        let inputs = files.into_iter().map(hash).collect::<Result<Vec<_>, _>>()?;
+        let chats = texts.records == Records::Chats;
+        let chat = chats.then(|| Chat::open(texts.tokenizer)).transpose()?;
+        let key = key(&inputs, texts, chat.as_ref());
+        Ok(Made { inputs, chat, key })
+    }
+
+    fn build<W: Write + std::io::Seek>(
+        &self,
+        texts: &Texts<'_>,
+        path: &Path,
+        file: &mut W,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), DataError> {
+        let Texts { records, tokenizer, .. } = *texts;
+        let maker = Maker { records, tokenizer, chat: self.chat.as_ref() };
+        build(&self.inputs, &maker, (path, file), self.key, progress)
+    }
+}
+
+/// `count` numbers of 8 bytes at byte `at`.
+fn numbers(file: &File, path: &Path, at: u64, count: u64) -> Result<Vec<u64>, DataError> {
+    let mut numbers = Vec::with_capacity(count as usize);
+    let mut block = [0; BLOCK];
+    let mut left = count as usize;
+    while left > 0 {
+        let bytes = &mut block[..BLOCK.min(8 * left)];
+        read_exact(file, path, bytes, at + 8 * numbers.len() as u64)?;
+        let (some, _) = bytes.as_chunks::<8>();
+        numbers.extend(some.iter().map(|number| u64::from_le_bytes(*number)));
+        left -= some.len();
+    }
+    Ok(numbers)
 }
 
 /// What the stamps of a list of files are kept under.
@@ -215,16 +332,16 @@ fn name(files: &[PathBuf]) -> blake3::Hash {
 }
 
 /// The hash of all that the tokens are a function of. Names of files are not: a folder may move.
-fn key(inputs: &[Input], maker: &Maker<'_>) -> blake3::Hash {
+fn key(inputs: &[Input], texts: &Texts<'_>, chat: Option<&Chat>) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_derive_key("annulus tokens of a text");
     hasher.update(&Header::VERSION.to_le_bytes());
-    hasher.update(&maker.tokenizer.fingerprint());
-    hasher.update(match maker.records {
+    hasher.update(&texts.tokenizer.fingerprint());
+    hasher.update(match texts.records {
         Records::Text => b"texts",
         Records::Lines => b"lines",
         Records::Chats => b"chats",
     });
-    if let Some(chat) = maker.chat {
+    if let Some(chat) = chat {
         hasher.update(chat.hash().as_bytes());
     }
     for input in inputs {

@@ -89,6 +89,24 @@ pub enum DataError {
         /// What is wrong with it.
         message: String,
     },
+    /// A cache with an id that its header rules out.
+    #[error("`{path}` was altered: it holds the id {id}, but says it has {tokens} tokens", path = path.display())]
+    Foreign {
+        /// The cache.
+        path: PathBuf,
+        /// The id.
+        id: u32,
+        /// How many ids there can be.
+        tokens: u64,
+    },
+    /// An id that the tokenizer gives, but does not have.
+    #[error("the tokenizer gives the id {id}, but has {tokens} tokens")]
+    Beyond {
+        /// The id.
+        id: u32,
+        /// How many tokens it has.
+        tokens: usize,
+    },
     /// A file that is no cache of tokens, or not as it was written.
     #[error("`{path}` is no whole cache of tokens", path = path.display())]
     NoCache {
@@ -265,6 +283,7 @@ impl DataError {
             DataError::Encode { .. }
             | DataError::NoCut { .. }
             | DataError::Whole { .. }
+            | DataError::Beyond { .. }
             | DataError::TooLong { .. }
             | DataError::FewSequences { .. }
             | DataError::TooShort { .. } => {
@@ -298,6 +317,10 @@ impl DataError {
                 "texts are read from a column `text`, conversations from a column `messages`"
             }
             DataError::NoCache { .. } => "make it anew with `annulus tokenize`",
+            DataError::Foreign { .. } => "remove it: it is made anew of the same texts",
+            DataError::Beyond { .. } => {
+                "correct the ids of the special tokens in its `tokenizer.json`, or use `tokenizer: bytes`"
+            }
             DataError::Special { .. } => {
                 "set `data.tokenizer` to the one that came with the model, or correct its config.json"
             }

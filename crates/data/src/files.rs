@@ -1,91 +1,66 @@
-//! Which files a run reads, in which order, and what is in them: text, piece by piece.
+//! What is in files: bytes, block by block, and text, piece by piece.
 
-use std::fs::{self, File};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use crate::{DataError, Records, parquet};
-
-/// What files of text end in; a file that is named itself may end in anything.
-const TEXT: [&str; 8] = ["txt", "md", "rs", "py", "cu", "cuh", "yaml", "toml"];
-
-/// What files of lines end in, and of rows that are read as such.
-const LINES: [&str; 2] = ["jsonl", parquet::ENDING];
-
-/// A file that marks a folder of things that can be made again (bford.info/cachedir).
-const CACHE_MARK: &str = "CACHEDIR.TAG";
+use crate::DataError;
+use crate::identity::Identity;
 
 /// Bytes read at a time.
 const BLOCK: usize = 1 << 20;
 
-/// The longest line of a jsonl file, in bytes.
-const LONGEST_LINE: usize = 1 << 28;
+/// The longest line of a jsonl file, and the longest text of a parquet file, in bytes.
+pub(crate) const LONGEST: usize = 1 << 26;
 
-/// The files of `inputs`: files as they are, folders walked in name order. Hidden entries, links to
-/// folders and folders marked as caches are passed over.
-pub(crate) fn list(inputs: &[PathBuf], records: Records) -> Result<Vec<PathBuf>, DataError> {
-    let endings: &[&str] = if records == Records::Text { &TEXT } else { &LINES };
-    let mut files = Vec::new();
-    for input in inputs {
-        let kind = input.metadata().map_err(|source| read_error(input, source))?;
-        if kind.is_file() {
-            files.push(input.clone());
-        } else if kind.is_dir() {
-            let before = files.len();
-            walk(input, endings, &mut files)?;
-            if files.len() == before {
-                let endings = format!("`.{}`", endings.join("`, `."));
-                return Err(DataError::NoFiles { path: input.clone(), endings });
-            }
-        } else {
-            return Err(DataError::NotAFile { path: input.clone() });
-        }
-    }
-    Ok(files)
+/// Opens a regular file for reading.
+pub(crate) fn open(path: &Path) -> Result<File, DataError> {
+    annulus_files::open(path).map_err(|source| read_error(path, source))
 }
 
-fn walk(folder: &Path, endings: &[&str], files: &mut Vec<PathBuf>) -> Result<(), DataError> {
-    let mut folders = vec![folder.to_owned()];
-    let mut found = Vec::new();
-    while let Some(folder) = folders.pop() {
-        if folder.join(CACHE_MARK).exists() {
-            continue;
-        }
-        for entry in fs::read_dir(&folder).map_err(|source| read_error(&folder, source))? {
-            let entry = entry.map_err(|source| read_error(&folder, source))?;
-            let path = entry.path();
-            let kind = entry.file_type().map_err(|source| read_error(&path, source))?;
-            if entry.file_name().as_encoded_bytes().starts_with(b".") {
-                continue;
-            }
-            let ending = path.extension().and_then(|ending| ending.to_str());
-            if kind.is_dir() {
-                folders.push(path);
-            } else if ending.is_some_and(|ending| endings.contains(&ending)) && path.is_file() {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    files.append(&mut found);
-    Ok(())
-}
-
-/// Reads `path` block by block.
+/// Reads `path` block by block, as many bytes as it has when it is opened.
 pub(crate) fn blocks(
     path: &Path,
     each: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    let mut file = File::open(path).map_err(|source| read_error(path, source))?;
-    let mut block = vec![0; BLOCK];
-    loop {
-        match file.read(&mut block) {
-            Ok(0) => return Ok(()),
-            Ok(length) => each(&block[..length])?,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(source) => return Err(read_error(path, source)),
-        }
+    let file = open(path)?;
+    let size = Identity::of(&file, path)?.size;
+    blocks_of(&file, path, 0..size, each)
+}
+
+/// Reads `places` of `file`, which is at `path`, block by block. What is not there any more is an error.
+pub(crate) fn blocks_of(
+    file: &File,
+    path: &Path,
+    places: Range<u64>,
+    each: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    let mut block = vec![0; BLOCK.min(places.end.saturating_sub(places.start) as usize)];
+    let mut at = places.start;
+    while at < places.end {
+        let length = block.len().min((places.end - at) as usize);
+        read_exact(file, path, &mut block[..length], at)?;
+        each(&block[..length])?;
+        at += length as u64;
     }
+    Ok(())
+}
+
+/// Fills `bytes` from byte `at` of `file`, which is at `path`.
+pub(crate) fn read_exact(
+    file: &File,
+    path: &Path,
+    bytes: &mut [u8],
+    at: u64,
+) -> Result<(), DataError> {
+    file.read_exact_at(bytes, at).map_err(|error| match error.kind() {
+        // It was longer when it was opened.
+        ErrorKind::UnexpectedEof => DataError::Changed { path: path.to_owned() },
+        _ => read_error(path, error),
+    })
 }
 
 /// Checks bytes that come in blocks to be UTF-8, whose characters may lie across two blocks.
@@ -168,14 +143,15 @@ impl Lines<'_> {
     /// Hands the lines that end in `block` to `each`.
     pub(crate) fn push(&mut self, block: &str, each: Each<'_>) -> Result<(), DataError> {
         for part in block.split_inclusive('\n') {
-            self.open.push_str(part);
-            if self.open.len() > LONGEST_LINE {
-                let message = format!("over {LONGEST_LINE} bytes long, the limit of a line");
+            if self.open.len() + part.len() > LONGEST {
+                let message = format!("over {LONGEST} bytes long, the limit of a line");
                 return Err(line_error(self.path, self.line, message));
             }
+            self.open.push_str(part);
             if part.ends_with('\n') {
                 self.finish(each)?;
                 self.open.clear();
+                self.open.shrink_to(BLOCK);
                 self.line += 1;
             }
         }
@@ -191,14 +167,16 @@ impl Lines<'_> {
 
 /// A line of a jsonl file; other fields are not read.
 #[derive(serde::Deserialize)]
-struct Line {
-    text: String,
+struct Line<'a> {
+    /// A part of the line, where nothing in it is escaped.
+    #[serde(borrow)]
+    text: Cow<'a, str>,
 }
 
 /// The text of a line; else what is wrong with it.
-pub(crate) fn text_of(line: &str) -> Result<String, String> {
+pub(crate) fn text_of(line: &str) -> Result<Cow<'_, str>, String> {
     object(line)?;
-    let line: Line = serde_json::from_str(line).map_err(|error| described(&error))?;
+    let line: Line<'_> = serde_json::from_str(line).map_err(|error| described(&error))?;
     Ok(line.text)
 }
 
@@ -223,5 +201,9 @@ pub(crate) fn line_error(path: &Path, line: u64, message: String) -> DataError {
 }
 
 pub(crate) fn read_error(path: &Path, source: std::io::Error) -> DataError {
-    DataError::Read { path: path.to_owned(), source }
+    let path = path.to_owned();
+    match source.kind() {
+        ErrorKind::InvalidInput => DataError::NotAFile { path },
+        _ => DataError::Read { path, source },
+    }
 }

@@ -1,11 +1,7 @@
 //! The first bytes of a cache: what it is, how much there is, and the hashes that say it is whole.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
-use std::path::Path;
-
-use crate::DataError;
-use crate::files::read_error;
+use std::os::unix::fs::FileExt;
 
 /// Bytes of a header, and where the ids begin: a multiple of 8.
 pub(crate) const HEADER: usize = 256;
@@ -39,8 +35,8 @@ impl Header {
     pub(crate) const VERSION: u32 = 1;
 
     /// Where in the file the documents begin.
-    pub(crate) fn documents_at(&self) -> usize {
-        HEADER + (self.tokens as usize * self.width as usize).next_multiple_of(8)
+    pub(crate) fn documents_at(&self) -> u64 {
+        HEADER as u64 + (self.tokens * u64::from(self.width)).next_multiple_of(8)
     }
 
     /// The header's bytes.
@@ -66,24 +62,20 @@ impl Header {
         bytes
     }
 
-    /// The key that the file at `path` says it has; `None`: it is no cache.
-    pub(crate) fn key_of(path: &Path) -> Result<Option<blake3::Hash>, DataError> {
-        let mut bytes = [0; HEADER];
-        let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
-        match read {
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
-            read => read.map_err(|source| read_error(path, source))?,
+    /// The header of `file`, which has `size` bytes; `None` unless it is a cache of that size whose numbers can be.
+    pub(crate) fn read(file: &File, size: u64) -> std::io::Result<Option<Header>> {
+        if size < HEADER as u64 {
+            return Ok(None);
         }
-        let key = bytes[80..112].try_into().map(blake3::Hash::from_bytes).ok();
-        Ok(key.filter(|_| bytes.starts_with(&MAGIC)))
+        let mut bytes = [0; HEADER];
+        file.read_exact_at(&mut bytes, 0)?;
+        Ok(Header::parse(&bytes).filter(|header| header.write() == bytes && header.fits(size)))
     }
 
-    /// The header of `file`, a whole cache; `None` unless it is one of `key`, of the right size.
-    pub(crate) fn read(file: &[u8], key: blake3::Hash) -> Option<Header> {
-        let bytes = file.get(..HEADER)?;
+    fn parse(bytes: &[u8; HEADER]) -> Option<Header> {
         let number = |at: usize| Some(u64::from_le_bytes(bytes[at..at + 8].try_into().ok()?));
         let hash = |at: usize| Some(blake3::Hash::from_bytes(bytes[at..at + 32].try_into().ok()?));
-        let header = Header {
+        Some(Header {
             width: u32::from_le_bytes(bytes[12..16].try_into().ok()?),
             tokens: number(16)?,
             documents: number(24)?,
@@ -91,17 +83,27 @@ impl Header {
             learned: number(40)?,
             content: hash(48)?,
             key: hash(80)?,
+        })
+    }
+
+    /// Whether a cache of `size` bytes can have as much of everything: of a header that anybody may have written.
+    fn fits(&self, size: u64) -> bool {
+        let ids = match self.width {
+            2 => 1 << 16,
+            4 => 1 << 32,
+            _ => return false,
         };
-        let whole = bytes == header.write() && header.key == key && [2, 4].contains(&header.width);
-        if !whole {
-            return None;
-        }
+        let possible = self.vocabulary <= ids
+            && (self.vocabulary == 0) == (self.tokens == 0)
+            && (self.documents == 0) == (self.tokens == 0)
+            && self.documents <= self.tokens
+            && self.learned <= self.tokens;
         // Wide enough for whatever the counts say.
-        let ids = u128::from(header.tokens) * u128::from(header.width);
-        let size = HEADER as u128
+        let ids = u128::from(self.tokens) * u128::from(self.width);
+        let whole = HEADER as u128
             + ids.next_multiple_of(8)
-            + 8 * u128::from(header.documents)
-            + 16 * u128::from(header.learned);
-        (size == file.len() as u128).then_some(header)
+            + 8 * u128::from(self.documents)
+            + 16 * u128::from(self.learned);
+        possible && whole == u128::from(size)
     }
 }

@@ -130,7 +130,7 @@ impl Packing {
         (starts[0], end - starts[0])
     }
 
-    fn sequence(&self, index: u64) -> Sequence {
+    fn sequence(&self, index: u64) -> Result<Sequence, DataError> {
         let end = self.begins.get(index as usize + 1).copied().unwrap_or(self.kept.len());
         let room = self.tokens as usize;
         let mut inputs = Vec::with_capacity(room);
@@ -139,7 +139,7 @@ impl Packing {
         for &document in &self.kept[self.begins[index as usize]..end] {
             let (start, length) = self.place(document);
             let mut ids = vec![0; length.min(self.tokens + 1) as usize];
-            self.cache.read(start, &mut ids);
+            self.cache.read(start, &mut ids)?;
             let shifted = Sequence::shifted(&ids);
             documents.push(shifted.inputs.len());
             inputs.extend(shifted.inputs);
@@ -154,7 +154,7 @@ impl Packing {
         documents.extend((padding > 0).then_some(padding));
         inputs.resize(room, 0);
         targets.resize(room, IGNORED);
-        Sequence { inputs, targets, documents }
+        Ok(Sequence { inputs, targets, documents })
     }
 }
 
@@ -214,7 +214,7 @@ impl Source for Packed {
         }
         let first = u128::from(step) * u128::from(self.batch);
         let rows = (0..self.batch).map(|row| self.index(first + u128::from(row)));
-        Ok(rows.map(|index| self.packing.sequence(index)).collect())
+        rows.map(|index| self.packing.sequence(index)).collect()
     }
 
     fn batches(&self) -> Option<u64> {

@@ -13,9 +13,10 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
-use crate::files::{Lines, Utf8, blocks, line_error, list, text_of};
-use crate::parquet::{is_parquet, rows};
-use crate::{DataError, Records};
+use crate::files::{Lines, Utf8, blocks, line_error, text_of};
+use crate::list::list;
+use crate::parquet::{Row, is_parquet, rows};
+use crate::{DataError, Excluded, Records};
 
 /// What follows every document.
 const END: &str = "<|endoftext|>";
@@ -52,7 +53,7 @@ pub fn train_tokenizer(
     if vocabulary < FEWEST {
         return Err(DataError::TooFew { what: "--vocab", found: vocabulary, wanted: FEWEST });
     }
-    let files = list(inputs, records)?;
+    let files = list(inputs, records, Excluded::NOTHING)?.files;
     let broken = |error: Box<dyn std::error::Error + Send + Sync>| DataError::Tokenizer {
         path: out.to_owned(),
         message: error.to_string(),
@@ -116,7 +117,10 @@ fn read(file: &Path, records: Records, send: &SyncSender<String>) -> Result<(), 
         whole(&text_of(line).map_err(|message| line_error(file, number, message))?)
     };
     if records == Records::Lines && is_parquet(file) {
-        return rows(file, records, &mut of_line);
+        return rows(file, records, &mut |number, row| match row {
+            Row::Text(text) => whole(text),
+            Row::Record(line) => of_line(number, line),
+        });
     }
     blocks(file, &mut |block| {
         utf8.push(block, &mut |text| {

@@ -115,10 +115,10 @@ impl Source for Windows {
         let mut ids = vec![0; self.tokens as usize + 1];
         let sequences = (0..self.batch).map(|row| {
             let start = self.first(first + u128::from(row));
-            self.cache.read(start, &mut ids);
-            Sequence { documents: self.documents(start), ..Sequence::shifted(&ids) }
+            self.cache.read(start, &mut ids)?;
+            Ok(Sequence { documents: self.documents(start), ..Sequence::shifted(&ids) })
         });
-        Ok(sequences.collect())
+        sequences.collect()
     }
 
     fn batches(&self) -> Option<u64> {

@@ -135,7 +135,7 @@ fn ask(
     let what = format!("loss behind {tokens} tokens");
     let done = AtomicUsize::new(0);
     let told = || progress(&what, done.fetch_add(1, Ordering::Relaxed) + 1, count);
-    let sequence = |index| Ok(windows.sequence(index, tokens, all));
+    let sequence = |index| windows.sequence(index, tokens, all);
     judge(&setup, &subject.weights, count, &sequence, &told)
 }
 

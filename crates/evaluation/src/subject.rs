@@ -25,6 +25,8 @@ pub struct Subject {
     pub warnings: Vec<String>,
     /// What texts are read by.
     pub tokenizer: Tokenizer,
+    /// Whether texts and token caches are held to their hashes though nothing says that they have changed.
+    pub verify_cache: bool,
     /// At the length that is trained on.
     setup: Setup,
 }
@@ -46,6 +48,7 @@ impl Subject {
             step,
             warnings,
             tokenizer: Tokenizer::open(&plan.experiment.data.tokenizer)?,
+            verify_cache: false,
             plan: plan.clone(),
             setup,
         })

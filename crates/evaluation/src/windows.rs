@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use annulus_data::{Cache, Records, Sequence};
+use annulus_data::{Cache, Progress as Reading, Records, Sequence, Texts};
 use annulus_experiment::{Experiment, Format};
-use annulus_train::{Result, TrainError, cache_folder, texts};
+use annulus_train::{Result, TrainError, cache_folder, excluded, texts};
 
 use crate::{Progress, Subject};
 
@@ -28,10 +28,16 @@ impl Windows {
     /// Those that the experiment asks for, spread evenly.
     pub(crate) fn open(subject: &Subject, progress: Progress<'_>) -> Result<Windows> {
         let experiment = &subject.plan.experiment;
-        let mut told = |done: u64, total: u64| progress("reading", done as usize, total as usize);
-        let (paths, records) = text(experiment)?;
+        let mut told = |now: Reading| match now {
+            Reading::Reading { done, total } => progress("reading", done as usize, total as usize),
+            Reading::Waiting { .. } => progress(&now.to_string(), 0, 0),
+        };
+        let (inputs, records) = text(experiment)?;
+        let excluded = excluded(&inputs, &experiment.output)?;
+        let tokenizer = &subject.tokenizer;
+        let texts = Texts { inputs: &inputs, records, tokenizer, excluded: &excluded };
         let folder = cache_folder(&experiment.output);
-        let cache = Cache::open(&paths, records, &subject.tokenizer, &folder, &mut told)?;
+        let cache = Cache::open(&texts, &folder, subject.verify_cache, &mut told)?;
         let start = first_target(experiment, cache.tokens())?;
         let targets = experiment.evaluated_targets();
         let longest = *experiment.evaluated_lengths().last().unwrap_or(&experiment.data.tokens);
@@ -63,14 +69,17 @@ impl Windows {
     }
 
     /// Window `index` as a sequence of `tokens` inputs; all that follow are targets, or the last ones.
-    pub(crate) fn sequence(&self, index: usize, tokens: usize, all: bool) -> Sequence {
+    ///
+    /// # Errors
+    /// When the token cache cannot be read.
+    pub(crate) fn sequence(&self, index: usize, tokens: usize, all: bool) -> Result<Sequence> {
         let mut ids = vec![0; tokens + 1];
-        self.cache.read(self.ends[index] - tokens as u64 - 1, &mut ids);
+        self.cache.read(self.ends[index] - tokens as u64 - 1, &mut ids)?;
         let mut sequence = Sequence::shifted(&ids);
         if !all {
             sequence.targets[..tokens - self.targets].fill(IGNORED);
         }
-        sequence
+        Ok(sequence)
     }
 }
 

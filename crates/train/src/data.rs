@@ -1,14 +1,14 @@
 //! The data of an experiment: what is trained on, what is held out.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::{
-    Batches, Cache, DataError, Fit, Longer, Needles, Packed, Packing, Recall, Records, Sequence,
-    Source, Tokenizer, Window, Windows, bigram_entropy,
+    Batches, Cache, DataError, Fit, Longer, Needles, Packed, Packing, Progress, Recall, Records,
+    Sequence, Source, Texts, Tokenizer, Window, Windows, bigram_entropy,
 };
 use annulus_experiment::{Experiment, Format, Pack, Plan};
 
+use crate::texts::{cache_folder, excluded, left_out_of, texts};
 use crate::{Result, TrainError};
 
 /// What a run reads.
@@ -43,33 +43,46 @@ impl HeldOut {
     }
 }
 
-/// Opens what `plan` trains on, tokenising it first where that has not been done. `progress(done,
-/// total)` counts bytes.
-pub fn open_data(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
+/// Opens what `plan` trains on, tokenising it first where that has not been done. With `verify` texts and token caches are
+/// held to their hashes though nothing says that they have changed.
+///
+/// # Errors
+/// What is wrong with the data.
+pub fn open_data(plan: &Plan, verify: bool, progress: &mut dyn FnMut(Progress)) -> Result<Data> {
+    let open = |records, progress| open_text(plan, records, verify, progress);
     match plan.experiment.data.format {
-        Format::Text => open_text(plan, Records::Text, progress),
-        Format::Jsonl => open_text(plan, Records::Lines, progress),
-        Format::Chat => open_text(plan, Records::Chats, progress),
+        Format::Text => open(Records::Text, progress),
+        Format::Jsonl => open(Records::Lines, progress),
+        Format::Chat => open(Records::Chats, progress),
         Format::Batches => open_batches(plan),
         Format::Recall | Format::Needles => open_recall(plan),
     }
 }
 
-/// The folder of token caches: beside the run folders.
-pub fn cache_folder(output: &Path) -> PathBuf {
-    output.parent().unwrap_or(Path::new("")).join("cache")
-}
-
-fn open_text(plan: &Plan, records: Records, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
+fn open_text(
+    plan: &Plan,
+    records: Records,
+    verify: bool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Data> {
     let experiment = &plan.experiment;
     let data = &experiment.data;
     let inputs = texts(experiment)?;
     let tokenizer = Tokenizer::open(&data.tokenizer)?;
     let folder = cache_folder(&experiment.output);
-    let cache = Arc::new(Cache::open(&inputs, records, &tokenizer, &folder, progress)?);
-    if data.pack == Pack::Documents {
-        return packed(plan, &cache);
-    }
+    let excluded = excluded(&inputs, &experiment.output)?;
+    let texts = Texts { inputs: &inputs, records, tokenizer: &tokenizer, excluded: &excluded };
+    let cache = Arc::new(Cache::open(&texts, &folder, verify, progress)?);
+    let mut opened =
+        if data.pack == Pack::Documents { packed(plan, &cache)? } else { windows(plan, &cache)? };
+    opened.notes.extend(left_out_of(experiment)?);
+    Ok(opened)
+}
+
+/// The text as one, cut into windows.
+fn windows(plan: &Plan, cache: &Arc<Cache>) -> Result<Data> {
+    let experiment = &plan.experiment;
+    let data = &experiment.data;
     // Windows overlap by one token: the target of a window's last input.
     let held_out = experiment.held_out() as u64;
     let windows = |window, batch| {
@@ -82,7 +95,7 @@ fn open_text(plan: &Plan, records: Records, progress: &mut dyn FnMut(u64, u64)) 
         tokens => Some(HeldOut {
             source: Arc::new(windows(Window::HeldOut, 1)?),
             sequences: (tokens as usize - 1) / data.tokens,
-            bigram_entropy: Some(bigram_entropy(&cache, cache.tokens() - tokens, cache.tokens())),
+            bigram_entropy: Some(bigram_entropy(cache, cache.tokens() - tokens, cache.tokens())?),
             exact: false,
         }),
     };
@@ -180,28 +193,4 @@ fn open_recall(plan: &Plan) -> Result<Data> {
         exact: true,
     });
     Ok(Data { train, held_out, notes: Vec::new() })
-}
-
-/// The texts that an experiment reads.
-///
-/// # Errors
-/// When it names none, and the current folder is not the project's.
-pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
-    experiment.data.path.as_ref().map_or_else(own_documents, |path| Ok(vec![path.clone()]))
-}
-
-/// The project's own documents and sources, where the current folder is the project's.
-fn own_documents() -> Result<Vec<PathBuf>> {
-    let inputs: Vec<PathBuf> = ["README.md", "crates", "experiments"]
-        .into_iter()
-        .map(PathBuf::from)
-        .filter(|path| path.exists())
-        .collect();
-    if Path::new("crates").is_dir() {
-        return Ok(inputs);
-    }
-    Err(TrainError::Configuration {
-        message: "no `data.path` is given, and the current folder is not the project's".into(),
-        hint: Some("set `data.path`, or start in the project's folder".into()),
-    })
 }

@@ -115,6 +115,11 @@ impl TrainError {
         matches!(self, TrainError::Comm(Error::Stopped | Error::Ended { .. } | Error::Left { .. }))
     }
 
+    /// Whether the steps finished before are as good as ever: worth saving, whatever becomes of the run.
+    pub(crate) fn leaves_steps_whole(&self) -> bool {
+        matches!(self, TrainError::Data(_)) || self.is_end() || self.is_deadline()
+    }
+
     fn is_deadline(&self) -> bool {
         matches!(self, TrainError::Comm(annulus_comm::Error::Deadline { .. }))
     }

@@ -40,6 +40,7 @@ mod start;
 mod step;
 mod stepwise;
 mod sum;
+mod texts;
 mod traced;
 mod train_loop;
 mod trained;
@@ -48,7 +49,7 @@ pub mod whole;
 
 pub use annulus_memory as memory;
 pub use assemble::{Attending, Setup, adapters, model_config};
-pub use data::{Data, HeldOut, cache_folder, open_data, texts};
+pub use data::{Data, HeldOut, open_data};
 pub use device::{
     described as described_machine, memory as device_memory, open as open_device,
     warning as device_warning,
@@ -71,4 +72,5 @@ pub use sink::{Notice, Silent, Sink, Value};
 pub use stages::run_stages;
 pub use stepwise::{Stepped, Stepper};
 pub use sum::{Partial, Total};
+pub use texts::{cache_folder, excluded, left_out_of, texts};
 pub use trained::{Trained, last_saved};

@@ -51,7 +51,7 @@ pub fn measure_memory(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Memor
 /// [`Counting`](annulus_memory::Counting) is not the program's allocator.
 pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
     let setup = Arc::new(Setup::new(plan, cores));
-    let data = open_data(plan, &mut |_, _| {})?;
+    let data = open_data(plan, false, &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
     let start = Handout::new(start, setup.world());
     let options =

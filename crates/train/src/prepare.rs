@@ -7,6 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use annulus_data::Progress;
 use annulus_experiment::{Format, Plan};
 
 use crate::checkpoint::{Found, load, newest};
@@ -43,13 +44,13 @@ pub(crate) struct Work {
 pub(crate) fn interruptible<T: Send + 'static>(
     stop: &AtomicBool,
     console: &mut dyn Sink,
-    work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T> + Send + 'static,
+    work: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<T> + Send + 'static,
 ) -> Result<Option<T>> {
     let (progress, progressed) = channel();
     let thread = thread::spawn(move || {
-        work(&mut |done, total| {
+        work(&mut |now| {
             // Nobody listens once the run has stopped.
-            let _ = progress.send((done, total));
+            let _ = progress.send(now);
         })
     });
     loop {
@@ -57,7 +58,10 @@ pub(crate) fn interruptible<T: Send + 'static>(
             return Ok(None);
         }
         match progressed.recv_timeout(GLANCE) {
-            Ok((done, total)) => console.notice(&Notice::Reading { done, total }),
+            Ok(Progress::Reading { done, total }) => {
+                console.notice(&Notice::Reading { done, total });
+            }
+            Ok(waiting) => console.notice(&Notice::Warning(&waiting.to_string())),
             Err(RecvTimeoutError::Timeout) => {}
             // The sender is gone: the work is done, or died.
             Err(RecvTimeoutError::Disconnected) => break,
@@ -75,7 +79,8 @@ pub(crate) fn prepare(
     plan: &Plan,
     setup: &Setup,
     stages: &[Plan],
-    progress: &mut dyn FnMut(u64, u64),
+    verify: bool,
+    progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared> {
     let output = &plan.experiment.output;
     let (found, mut warnings) = newest(output)?;
@@ -88,8 +93,8 @@ pub(crate) fn prepare(
             return Ok(Prepared { found: Some(found.clone()), warnings, work: None });
         }
     }
-    let of_all = fingerprint_of(stages, progress)?;
-    let data = examined(plan, progress)?;
+    let of_all = fingerprint_of(stages, verify, progress)?;
+    let data = examined(plan, verify, progress)?;
     warnings.extend(data.notes.iter().cloned());
     let fingerprint = of_all.unwrap_or_else(|| data.train.fingerprint());
     let start = match &found {
@@ -109,18 +114,22 @@ pub(crate) fn prepare(
 }
 
 /// Of the data of several stages together; each is held to its data and to the machine.
-fn fingerprint_of(stages: &[Plan], progress: &mut dyn FnMut(u64, u64)) -> Result<Option<String>> {
+fn fingerprint_of(
+    stages: &[Plan],
+    verify: bool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Option<String>> {
     let mut hasher = blake3::Hasher::new();
     for plan in stages {
-        hasher.update(examined(plan, progress)?.train.fingerprint().as_bytes());
+        hasher.update(examined(plan, verify, progress)?.train.fingerprint().as_bytes());
     }
     Ok((!stages.is_empty()).then(|| hasher.finalize().to_hex().to_string()))
 }
 
 /// The data of `plan`, which fits into the machine, and to which its data fits.
-fn examined(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Data> {
+fn examined(plan: &Plan, verify: bool, progress: &mut dyn FnMut(Progress)) -> Result<Data> {
     machine::check_memory(plan)?;
-    let data = open_data(plan, progress)?;
+    let data = open_data(plan, verify, progress)?;
     check_batches(plan, &data)?;
     check_vocabulary(plan, &data)?;
     Ok(data)

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_comm::{Communicator, threads};
+use annulus_data::Progress;
 use annulus_experiment::Plan;
 use annulus_ops::gpu::Processor;
 
@@ -40,6 +41,8 @@ pub struct Given {
     pub console: Box<dyn Sink + Send>,
     /// Cores of this machine.
     pub cores: usize,
+    /// Whether texts and token caches are read and held to their hashes though nothing says that they have changed.
+    pub verify_cache: bool,
     /// For tests.
     pub wrap: Option<Wrap>,
     /// For tests: what runs operators, instead of the device that the plan names.
@@ -54,6 +57,7 @@ impl Given {
             stop: Arc::default(),
             console: Box::new(Silent),
             cores,
+            verify_cache: false,
             wrap: None,
             processor: None,
         }
@@ -111,8 +115,10 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
     let folder = RunFolder::open(&plan.experiment.output)?;
     let mut outcome = Outcome::at(&folder)?;
     let (its_plan, its_setup, stages) = (plan.clone(), setup.clone(), stages.to_vec());
-    let work =
-        move |progress: &mut dyn FnMut(u64, u64)| prepare(&its_plan, &its_setup, &stages, progress);
+    let verify = given.verify_cache;
+    let work = move |progress: &mut dyn FnMut(Progress)| {
+        prepare(&its_plan, &its_setup, &stages, verify, progress)
+    };
     let Some(prepared) = interruptible(&given.stop, given.console.as_mut(), work)? else {
         return Ok(outcome);
     };
@@ -318,6 +324,10 @@ impl Attempt<'_> {
         let ending = match course.run(&mut trainer, &mut recorder) {
             Ok(()) => Ending::Finished,
             Err(error) => {
+                if let Some(recorder) = recorder.as_mut().filter(|_| error.leaves_steps_whole()) {
+                    // What ended the run is what is said of it, whether this can be written or not.
+                    let _ = recorder.save(&trainer);
+                }
                 self.preempted(error)?;
                 Ending::Preempted
             }

@@ -17,6 +17,9 @@ pub(crate) struct Evaluate {
     /// Where files are written [default: `evaluation` in the run's folder]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
+    /// Reads texts and token caches and holds them to their hashes, though nothing says that they have changed
+    #[arg(long)]
+    pub(crate) verify_cache: bool,
     /// For programs
     #[arg(long)]
     pub(crate) json: bool,

@@ -38,6 +38,49 @@ fn step_t_takes_row_t() {
     assert_ne!(Batches::open(&other, 2, 4).unwrap().fingerprint(), batches.fingerprint());
 }
 
+/// Other bytes at the same place, as another program's `open(path, "wb")` puts them there.
+fn overwrite(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn what_changes_while_it_is_trained_on_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    // Steps of 80 bytes, which are hashed together, and of 128 kB.
+    for (batch, tokens) in [(2, 4), (4, 4095)] {
+        let shape = [3, batch, tokens + 1];
+        let count = shape.iter().product::<usize>() as i64;
+        let path = write(&folder, "tokens", Dtype::I64, &shape, &bytes(0..count));
+        let batches = Batches::open(&path, batch, tokens).unwrap();
+        let (good, first) = (std::fs::read(&path).unwrap(), batches.batch(2).unwrap());
+        assert_eq!(i64::from(first[0].inputs[0]), 2 * count / 3);
+        let mut bad = good.clone();
+        *bad.last_mut().unwrap() ^= 1;
+        overwrite(&path, &bad);
+        let changed = format!("`{}` changed while it was read", path.display());
+        assert_eq!(batches.batch(2).unwrap_err().to_string(), changed);
+        overwrite(&path, &good[..good.len() - 1]);
+        assert_eq!(batches.batch(2).unwrap_err().to_string(), changed);
+        overwrite(&path, b"");
+        assert_eq!(batches.batch(0).unwrap_err().to_string(), changed);
+        overwrite(&path, &good);
+        assert_eq!(batches.batch(2).unwrap(), first);
+    }
+}
+
+#[test]
+fn headers_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("batches.safetensors");
+    for (length, found) in [
+        (u64::MAX, "its header would have 18446744073709551615 bytes, of which 1048576 are read"),
+        (1 << 20, "it has 16 bytes, and its header would have 1048576"),
+    ] {
+        overwrite(&path, &[length.to_le_bytes(), *b"{}      "].concat());
+        assert!(error(&path).contains(found), "{}", error(&path));
+    }
+}
+
 #[test]
 fn wrong_files_are_named_with_what_was_found_and_wanted() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use annulus_data::{
-    Cache, Chat, DataError, Longer, Packed, Packing, Records, Sequence, Source, Tokenizer, Window,
-    train_tokenizer,
+    Cache, Chat, DataError, Longer, Packed, Packing, Records, Sequence, Source, Texts, Tokenizer,
+    Window, train_tokenizer,
 };
 use tempfile::TempDir;
 
@@ -55,7 +55,9 @@ impl Scene {
 
     fn cache(&self) -> Result<Cache, DataError> {
         let (inputs, folder) = ([self.path("chats.jsonl")], self.path("cache"));
-        Cache::open(&inputs, Records::Chats, &self.tokenizer(), &folder, &mut |_, _| {})
+        let tokenizer = self.tokenizer();
+        let texts = Texts::new(&inputs, Records::Chats, &tokenizer);
+        Cache::open(&texts, &folder, false, &mut |_| {})
     }
 
     /// What is learned, record by record, and everything.
@@ -64,7 +66,7 @@ impl Scene {
         let ends = cache.documents().iter().skip(1).copied().chain([cache.tokens()]);
         let records = cache.documents().iter().zip(ends).map(|(&start, end)| {
             let mut ids = vec![0; (end - start) as usize];
-            cache.read(start, &mut ids);
+            cache.read(start, &mut ids).unwrap();
             let learned = (start..end).filter(|place| cache.learns(*place));
             let learned: Vec<u32> = learned.map(|place| ids[(place - start) as usize]).collect();
             (tokenizer.decode(&learned), tokenizer.decode(&ids))
@@ -172,7 +174,7 @@ fn documents_are_packed_whole() {
     let cache = scene.cache().unwrap();
     let (second, all) = (cache.documents()[1] as usize, cache.tokens() as usize);
     let mut ids = vec![0; all];
-    cache.read(0, &mut ids);
+    cache.read(0, &mut ids).unwrap();
     let one = sequences(&scene, all, Longer::Refuse).unwrap().remove(0);
     assert_eq!(one.documents, [second - 1, all - second - 1, 2]);
     assert_eq!(one.inputs[..second - 1], ids[..second - 1]);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use annulus_data::{Cache, Longer, Packed, Packing, Records, Source, Tokenizer, Window};
+use annulus_data::{Cache, Longer, Packed, Packing, Records, Source, Texts, Tokenizer, Window};
 
 /// Documents of 3 to 60 bytes, each of a byte of its own.
 fn documents(folder: &std::path::Path) -> Arc<Cache> {
@@ -16,7 +16,9 @@ fn documents(folder: &std::path::Path) -> Arc<Cache> {
     }
     let file = folder.join("documents.jsonl");
     std::fs::write(&file, lines).unwrap();
-    let cache = Cache::open(&[file], Records::Lines, &Tokenizer::Bytes, folder, &mut |_, _| ());
+    let inputs = [file];
+    let texts = Texts::new(&inputs, Records::Lines, &Tokenizer::Bytes);
+    let cache = Cache::open(&texts, folder, false, &mut |_| ());
     Arc::new(cache.unwrap())
 }
 

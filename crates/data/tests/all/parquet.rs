@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::{
-    Cache, DataError, Longer, Packed, Packing, Records, Source as _, Tokenizer, Window, Windows,
-    train_tokenizer,
+    Cache, DataError, Longer, Packed, Packing, Records, Source as _, Texts, Tokenizer, Window,
+    Windows, train_tokenizer,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -16,7 +16,8 @@ fn fixture(name: &str) -> PathBuf {
 
 fn open(file: &Path, records: Records, tokenizer: &Tokenizer) -> Result<Cache, DataError> {
     let folder = tempfile::tempdir().expect("a scratch folder");
-    Cache::open(&[file.to_owned()], records, tokenizer, folder.path(), &mut |_, _| ())
+    let inputs = [file.to_owned()];
+    Cache::open(&Texts::new(&inputs, records, tokenizer), folder.path(), false, &mut |_| ())
 }
 
 /// How many documents there are, and all of their ids and targets.
@@ -83,10 +84,13 @@ fn what_is_no_column_of_texts_is_said() {
         complaint("body.parquet", Records::Lines),
         "`body.parquet` is no usable parquet file: it has no column `text`, but `body`"
     );
-    let number = complaint("numbers.parquet", Records::Lines);
-    assert!(number.starts_with("`numbers.parquet`, line 1: invalid type: integer `1`"), "{number}");
-    let null = complaint("null.parquet", Records::Lines);
-    assert!(null.starts_with("`null.parquet`, line 2: invalid type: null"), "{null}");
+    for (name, found) in [
+        ("numbers.parquet", "row 1: column `text` holds a number or a time, wanted a text"),
+        ("null.parquet", "row 2: column `text` holds nothing, wanted a text"),
+    ] {
+        let wanted = format!("`{name}` is no usable parquet file: {found}");
+        assert_eq!(complaint(name, Records::Lines), wanted);
+    }
 }
 
 /// Cut anywhere, and with any byte another: an error, or other records; never a panic that gets out.

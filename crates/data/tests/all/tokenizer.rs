@@ -1,9 +1,9 @@
 //! A `tokenizer.json` is opened without what would spoil long texts, and broken ones are named.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use annulus_data::{Cache, Records, Tokenizer};
+use annulus_data::{Cache, Records, Texts, Tokenizer};
 
 /// Words and single letters; text is cut off after 2 tokens, padded to 9, begun with 7, ended with 8.
 const JSON: &str = r#"{
@@ -39,6 +39,11 @@ fn open(text: &str) -> (tempfile::TempDir, Result<Tokenizer, annulus_data::DataE
     (folder, tokenizer)
 }
 
+fn tokens(path: PathBuf, records: Records, tokenizer: &Tokenizer, folder: &Path) -> Cache {
+    let inputs = [path];
+    Cache::open(&Texts::new(&inputs, records, tokenizer), folder, false, &mut |_| {}).unwrap()
+}
+
 #[test]
 fn texts_are_whole_and_documents_are_framed() {
     let (folder, tokenizer) = open(JSON);
@@ -52,9 +57,9 @@ fn texts_are_whole_and_documents_are_framed() {
     let path = folder.path().join("a.jsonl");
     fs::write(&path, "{\"text\": \"ab b\"}\n{\"text\": \"a\"}\n").unwrap();
     let cache = folder.path().join("cache");
-    let cache = Cache::open(&[path], Records::Lines, &tokenizer, &cache, &mut |_, _| {}).unwrap();
+    let cache = tokens(path, Records::Lines, &tokenizer, &cache);
     let mut ids = vec![0; cache.tokens() as usize];
-    cache.read(0, &mut ids);
+    cache.read(0, &mut ids).unwrap();
     assert_eq!(ids, [7, 300, 1, 8, 7, 0, 8]);
     assert_eq!(cache.documents(), [0, 4]);
 }
@@ -65,10 +70,9 @@ fn wide_vocabularies_are_kept_whole() {
     let tokenizer = tokenizer.unwrap();
     let path = folder.path().join("a.txt");
     fs::write(&path, "ab a").unwrap();
-    let cache =
-        Cache::open(&[path], Records::Text, &tokenizer, folder.path(), &mut |_, _| {}).unwrap();
+    let cache = tokens(path, Records::Text, &tokenizer, folder.path());
     let mut ids = [0; 4];
-    cache.read(0, &mut ids);
+    cache.read(0, &mut ids).unwrap();
     assert_eq!((ids, cache.vocabulary()), ([7, 70000, 0, 8], 70001));
 }
 

@@ -1,9 +1,10 @@
 //! Windows: every one of an epoch once, nothing held out among them, and no state.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use annulus_data::{Cache, Records, Source, Tokenizer, Window, Windows};
+use annulus_data::{Cache, Records, Source, Texts, Tokenizer, Window, Windows};
 
 /// A cache whose token at place `p` is `p`, up to 128.
 fn counting(tokens: usize) -> Arc<Cache> {
@@ -12,9 +13,13 @@ fn counting(tokens: usize) -> Arc<Cache> {
     let path = folder.path().join("a.txt");
     fs::write(&path, (0..tokens as u8).collect::<Vec<_>>()).unwrap();
     let cache = folder.path().join("cache");
-    Arc::new(
-        Cache::open(&[path], Records::Text, &Tokenizer::Bytes, &cache, &mut |_, _| {}).unwrap(),
-    )
+    Arc::new(open(path, Records::Text, &cache))
+}
+
+fn open(path: PathBuf, records: Records, folder: &Path) -> Cache {
+    let inputs = [path];
+    let texts = Texts::new(&inputs, records, &Tokenizer::Bytes);
+    Cache::open(&texts, folder, false, &mut |_| {}).unwrap()
 }
 
 fn starts(windows: &Windows, steps: std::ops::Range<u64>) -> Vec<u32> {
@@ -116,12 +121,11 @@ fn a_window_says_where_documents_begin_in_it() {
     let lines = ["abc", "", "defgh", "i", "jklmnopq"].map(|text| format!("{{\"text\": {text:?}}}"));
     fs::write(&path, lines.join("\n")).unwrap();
     let cache = folder.path().join("cache");
-    let cache =
-        Cache::open(&[path], Records::Lines, &Tokenizer::Bytes, &cache, &mut |_, _| {}).unwrap();
+    let cache = open(path, Records::Lines, &cache);
     let (starts, all) = (cache.documents().to_vec(), cache.tokens());
     assert!(starts.len() >= 4, "{starts:?}");
     let mut ids = vec![0; all as usize];
-    cache.read(0, &mut ids);
+    cache.read(0, &mut ids).unwrap();
     let windows = Windows::new(Arc::new(cache), Window::HeldOut, all, 5, 1, 0).unwrap();
     for step in 0..windows.batches().unwrap() {
         let sequence = windows.batch(step).unwrap().remove(0);

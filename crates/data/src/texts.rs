@@ -1,0 +1,68 @@
+//! Texts of which a cache is made, and how far that is.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::{Excluded, Tokenizer};
+
+/// What a file is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Records {
+    /// One text: a document.
+    Text,
+    /// Lines of JSON; a line's `text` is a document.
+    Lines,
+    /// Lines of JSON; a line's `messages` are a conversation, of which what the assistant says is learned.
+    Chats,
+}
+
+/// Texts, and what makes tokens of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Texts<'a> {
+    /// Files as they are, folders walked in name order.
+    pub inputs: &'a [PathBuf],
+    /// What the files are made of.
+    pub records: Records,
+    /// What makes tokens of them.
+    pub tokenizer: &'a Tokenizer,
+    /// What is no text, though it lies in one of the folders.
+    pub excluded: &'a Excluded,
+}
+
+impl<'a> Texts<'a> {
+    /// Texts of which nothing is excluded but what always is.
+    pub fn new(inputs: &'a [PathBuf], records: Records, tokenizer: &'a Tokenizer) -> Texts<'a> {
+        Texts { inputs, records, tokenizer, excluded: Excluded::NOTHING }
+    }
+}
+
+/// How far the opening of a cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is being built.
+    Reading {
+        /// Bytes done.
+        done: u64,
+        /// Bytes of all texts.
+        total: u64,
+    },
+    /// Another process builds it.
+    Waiting {
+        /// Which, if it says so.
+        process: Option<u32>,
+    },
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Progress::Reading { done, total } => write!(f, "{done} of {total} bytes read"),
+            Progress::Waiting { process: Some(process) } => {
+                write!(f, "waiting for process {process}, which tokenises the same texts")
+            }
+            Progress::Waiting { process: None } => {
+                f.write_str("waiting for another process, which tokenises the same texts")
+            }
+        }
+    }
+}
