@@ -1,17 +1,25 @@
 //! Rows of a parquet file: texts, or records as the lines of a jsonl file would be.
 
+mod columns;
+mod levels;
+mod pages;
+mod thrift;
 mod values;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::record::reader::RowIter;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::Type;
 
-use crate::files::{open, read_error};
+use crate::files::open;
 use crate::{DataError, Records};
+use columns::{Record, Texts};
+use pages::Bounded;
 
 /// What such files end in.
 pub(crate) const ENDING: &str = "parquet";
@@ -36,54 +44,99 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(ENDING))
 }
 
+/// The longest footer that is read, in bytes.
+const LONGEST_FOOTER: u64 = 1 << 24;
+
+/// What stands behind a footer: its length, and what such files end in.
+const END: u64 = 8;
+
 /// Hands every row of the file to `each`, with its number from 1; columns that `records` are not made of are not read.
 ///
 /// # Errors
-/// No parquet file, none of such a column, or what `each` says.
+/// No parquet file, none of such a column, more than is read of such a file, or what `each` says.
 pub(crate) fn rows(
     path: &Path,
     records: Records,
     each: &mut dyn FnMut(u64, Row<'_>) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    let file = open(path)?;
-    let broken = |message: String| DataError::Parquet { path: path.to_owned(), message };
-    // A file that is not what it says it is makes the library panic in places.
-    let guarded = |read: &mut dyn FnMut() -> Result<bool, DataError>| {
-        catch_unwind(AssertUnwindSafe(read))
-            .unwrap_or_else(|_| Err(broken("its pages are not what its header says".to_owned())))
-    };
-    let mut opened = None;
-    guarded(&mut || {
-        let file = file.try_clone().map_err(|source| read_error(path, source))?;
-        let reader = SerializedFileReader::new(file).map_err(|error| broken(error.to_string()))?;
-        let columns =
-            columns(reader.metadata().file_metadata().schema(), records).map_err(&broken)?;
-        let rows = RowIter::from_file_into(Box::new(reader)).project(Some(columns));
-        opened = Some(rows.map_err(|error| broken(error.to_string()))?);
-        Ok(true)
+    let file = Arc::new(open(path)?);
+    let reader = guarded(path, || {
+        bounded_footer(&file)?;
+        let file = file.try_clone().map_err(|error| error.to_string())?;
+        SerializedFileReader::new(file).map_err(said)
     })?;
-    let mut rows = opened.into_iter().flatten();
+    let schema = reader.metadata().file_metadata().schema();
+    let columns = guarded(path, || columns(schema, records))?;
     let mut number = 0;
-    let mut line = String::new();
-    loop {
-        let more = guarded(&mut || {
-            let Some(row) = rows.next() else { return Ok(false) };
-            let row = row.map_err(|error| broken(format!("row {}: {error}", number + 1)))?;
-            let read = if records == Records::Chats {
-                values::record(&row)
-            } else {
-                values::text(row, TEXT)
-            };
-            line = read.map_err(|message| broken(format!("row {}: {message}", number + 1)))?;
-            Ok(true)
+    for index in 0..reader.num_row_groups() {
+        let group = guarded(path, || {
+            let group = reader.get_row_group(index).map_err(said)?;
+            Ok(Bounded::new(group, file.clone()))
         })?;
-        if !more {
-            return Ok(());
+        let mut rows = guarded(path, || {
+            if records == Records::Chats {
+                return Ok(Rows::Records(Record::new(&group, &columns)?));
+            }
+            Ok(Rows::Texts(Box::new(Texts::new(&group, TEXT)?)))
+        })?;
+        for _ in 0..group.metadata().num_rows() {
+            number += 1;
+            let at = |message: String| format!("row {number}: {message}");
+            match &mut rows {
+                Rows::Texts(texts) => {
+                    guarded(path, || texts.next().map_err(at))?;
+                    let text = guarded(path, || texts.text().map_err(at))?;
+                    each(number, Row::Text(text))?;
+                }
+                Rows::Records(records) => {
+                    let record = guarded(path, || records.next().map_err(at))?;
+                    each(number, Row::Record(&record))?;
+                }
+            }
         }
-        number += 1;
-        let row = if records == Records::Chats { Row::Record(&line) } else { Row::Text(&line) };
-        each(number, row)?;
     }
+    Ok(())
+}
+
+/// The rows of a row group.
+enum Rows {
+    Texts(Box<Texts>),
+    Records(Record),
+}
+
+/// What `read` makes of a file, which says something else than it should in places where the library panics.
+fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, String>) -> Result<T, DataError> {
+    let read = catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err("its pages are not what its header says".to_owned()));
+    read.map_err(|message| DataError::Parquet { path: path.to_owned(), message })
+}
+
+fn said(error: ParquetError) -> String {
+    match error {
+        ParquetError::General(message) => message,
+        error => error.to_string(),
+    }
+}
+
+/// Holds what describes the file to bounds, before it is read.
+fn bounded_footer(file: &File) -> Result<(), String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let size = file.metadata().map_err(failed)?.len();
+    let Some(end) = size.checked_sub(END) else { return Err(format!("it has {size} bytes")) };
+    let mut length = [0; 4];
+    file.read_exact_at(&mut length, end).map_err(failed)?;
+    let length = u64::from(u32::from_le_bytes(length));
+    if length > LONGEST_FOOTER {
+        return Err(format!(
+            "its footer would have {length} bytes, of which {LONGEST_FOOTER} are read at most"
+        ));
+    }
+    let Some(start) = end.checked_sub(length) else {
+        return Err(format!("its footer would have {length} bytes, and it has {size}"));
+    };
+    let mut footer = vec![0; length as usize];
+    file.read_exact_at(&mut footer, start).map_err(failed)?;
+    thrift::bounded_schema(&footer).map_err(str::to_owned)
 }
 
 /// The part of the schema that is read.

@@ -3,23 +3,6 @@
 use parquet::record::{Field, Row};
 use serde_json::{Map, Value as Json};
 
-/// The text in column `column` of a row that has no other.
-///
-/// # Errors
-/// What there is instead, with its column.
-pub(super) fn text(row: Row, column: &str) -> Result<String, String> {
-    let found = match row.into_columns().pop() {
-        Some((_, Field::Str(text))) => return Ok(text),
-        Some((_, Field::Bytes(bytes))) => return utf8(bytes.data(), column).map(str::to_owned),
-        Some((_, Field::Null)) | None => "nothing",
-        Some((_, Field::Bool(_))) => "true or false",
-        Some((_, Field::Group(_) | Field::MapInternal(_))) => "an object",
-        Some((_, Field::ListInternal(_))) => "a list",
-        Some(_) => "a number or a time",
-    };
-    Err(format!("column `{column}` holds {found}, wanted a text"))
-}
-
 /// A row as the line of a jsonl file would be.
 ///
 /// # Errors

@@ -5,6 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::parquet::basic::{Compression, GzipLevel};
+use ::parquet::column::writer::ColumnWriter;
+use ::parquet::data_type::{ByteArray, FixedLenByteArray};
+use ::parquet::file::properties::WriterProperties;
+use ::parquet::file::writer::SerializedFileWriter;
+use ::parquet::schema::parser::parse_message_type;
 use annulus_data::{
     Cache, DataError, Longer, Packed, Packing, Records, Source as _, Texts, Tokenizer, Window,
     Windows, train_tokenizer,
@@ -85,11 +91,132 @@ fn what_is_no_column_of_texts_is_said() {
         "`body.parquet` is no usable parquet file: it has no column `text`, but `body`"
     );
     for (name, found) in [
-        ("numbers.parquet", "row 1: column `text` holds a number or a time, wanted a text"),
+        ("numbers.parquet", "column `text` holds numbers or times, wanted texts"),
         ("null.parquet", "row 2: column `text` holds nothing, wanted a text"),
     ] {
         let wanted = format!("`{name}` is no usable parquet file: {found}");
         assert_eq!(complaint(name, Records::Lines), wanted);
+    }
+}
+
+/// A file of one column of bytes, as `schema` says it, in every way to write them.
+fn written(
+    path: &Path,
+    schema: &str,
+    values: &[&[u8]],
+    levels: Option<(&[i16], &[i16])>,
+    gzip: bool,
+) {
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let gzip = if gzip { Compression::GZIP(GzipLevel::default()) } else { Compression::SNAPPY };
+    let properties = WriterProperties::builder().set_compression(gzip).build();
+    let file = fs::File::create(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let (definition, repetition) = levels.unzip();
+    match column.untyped() {
+        ColumnWriter::ByteArrayColumnWriter(writer) => {
+            let values: Vec<_> =
+                values.iter().map(|value| ByteArray::from(value.to_vec())).collect();
+            writer.write_batch(&values, definition, repetition).unwrap();
+        }
+        ColumnWriter::FixedLenByteArrayColumnWriter(writer) => {
+            let values: Vec<FixedLenByteArray> =
+                values.iter().map(|value| ByteArray::from(value.to_vec()).into()).collect();
+            writer.write_batch(&values, definition, repetition).unwrap();
+        }
+        _ => panic!("bytes"),
+    }
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn bytes_are_texts_where_they_are_utf8_and_refused_where_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bytes.parquet");
+    for schema in [
+        "message m { required binary text; }",
+        "message m { required binary text (UTF8); }",
+        "message m { required fixed_len_byte_array(5) text; }",
+    ] {
+        // Equal ones are in a dictionary.
+        let texts: [&[u8]; 4] = [b"hello", b"w\xc3\xb6rd", b"hello", b"hello"];
+        written(&file, schema, &texts, None, false);
+        let cache = open(&file, Records::Lines, &Tokenizer::Bytes).unwrap();
+        let mut ids = vec![0; cache.tokens() as usize];
+        cache.read(0, &mut ids).unwrap();
+        let bytes: Vec<u8> = ids.iter().filter_map(|id| u8::try_from(*id).ok()).collect();
+        assert_eq!(bytes, "hellow\u{f6}rdhellohello".as_bytes(), "{schema}");
+        written(&file, schema, &[b"hello", b"\xff\xfeabc"], None, false);
+        let error = open(&file, Records::Lines, &Tokenizer::Bytes).unwrap_err().to_string();
+        let found = "row 2: column `text` holds bytes that are not UTF-8 from byte 0 on";
+        assert!(error.ends_with(found), "{schema}: {error}");
+    }
+}
+
+const MESSAGES: &str = "message m { repeated group messages { required binary content; } }";
+
+#[test]
+fn rows_and_pages_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("large.parquet");
+    let complaint =
+        |records, tokenizer: &Tokenizer| open(&file, records, tokenizer).unwrap_err().to_string();
+    let one = vec![b'a'; (1 << 26) + 1];
+    written(&file, "message m { required binary text; }", &[&one], None, true);
+    let error = complaint(Records::Lines, &Tokenizer::Bytes);
+    assert!(error.ends_with("row 1: over 67108864 bytes long, the limit of a row"), "{error}");
+    // 70 times the same megabyte, which the file has once; and more messages than a row may have.
+    let chats = folder.path().join("tokenizer.json");
+    fs::write(folder.path().join("chat_template.jinja"), "{{ messages }}").unwrap();
+    train_tokenizer(&[fixture("zstd.parquet")], Records::Lines, 280, &chats).unwrap();
+    let tokenizer = Tokenizer::open(&chats.to_string_lossy()).unwrap();
+    let large = vec![b'a'; 1 << 20];
+    for (value, count, found) in [
+        (&large[..], 70, "row 1: over 67108864 bytes long, the limit of a row"),
+        (b"a", 140_000, "a row has more than 131072 values in a column"),
+    ] {
+        let (levels, mut repeated) = (vec![1; count], vec![1; count]);
+        repeated[0] = 0;
+        written(&file, MESSAGES, &vec![value; count], Some((&levels, &repeated)), false);
+        let error = complaint(Records::Chats, &tokenizer);
+        assert!(error.contains(found), "{error}");
+    }
+}
+
+/// A page of which the header says that it has 2 GB: refused before they are asked for.
+#[test]
+fn a_page_that_says_it_is_large_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("large.parquet");
+    let text = vec![b'a'; 1 << 20];
+    written(&file, "message m { required binary text; }", &[&text], None, false);
+    let mut bytes = fs::read(&file).unwrap();
+    // The first page: its size, 1048580 bytes, behind the number of the field.
+    let size = [0x15, 0x88, 0x80, 0x80, 0x01];
+    let page = |bytes: &[u8]| bytes.windows(5).position(|found| found == size).unwrap();
+    let at = page(&bytes);
+    bytes.splice(at + 1..at + 5, [0x80, 0x80, 0x80, 0x80, 0x08]);
+    fs::write(&file, &bytes).unwrap();
+    let error = open(&file, Records::Lines, &Tokenizer::Bytes).unwrap_err().to_string();
+    assert!(error.contains("bytes at once, of which 268435456 are read at most"), "{error}");
+    // Gzip goes on behind what the page says that it has.
+    written(&file, "message m { required binary text; }", &[&text], None, true);
+    let mut bytes = fs::read(&file).unwrap();
+    let at = page(&bytes);
+    bytes[at + 4] = 0;
+    fs::write(&file, &bytes).unwrap();
+    let error = open(&file, Records::Lines, &Tokenizer::Bytes).unwrap_err().to_string();
+    assert!(error.ends_with("a page has more than the 4 bytes that it says it has"), "{error}");
+    let end = bytes.len() - 8;
+    for (length, found) in [(u32::MAX, "of which 16777216 are read"), (1 << 23, "and it has")] {
+        bytes[end..end + 4].copy_from_slice(&length.to_le_bytes());
+        fs::write(&file, &bytes).unwrap();
+        let error = open(&file, Records::Lines, &Tokenizer::Bytes).unwrap_err().to_string();
+        assert!(error.contains(found), "{error}");
     }
 }
 
