@@ -43,7 +43,7 @@ impl<'a> Encoder<'a> {
     pub(crate) fn new(tokenizer: &'a Tokenizer) -> Encoder<'a> {
         match tokenizer {
             Tokenizer::Bytes => Encoder::Bytes,
-            Tokenizer::Json(json) => Encoder::Pieces(Pieces::new(json, Sizes::large())),
+            Tokenizer::Json(json) => Encoder::Pieces(Pieces::new(json, Sizes::large(json.growth))),
         }
     }
 

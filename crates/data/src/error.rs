@@ -273,6 +273,16 @@ pub enum DataError {
         /// How many there must be.
         wanted: usize,
     },
+    /// A count larger than anything needs.
+    #[error("{what} is {found}, wanted at most {wanted}")]
+    TooMany {
+        /// Of what, as it is called on the command line.
+        what: &'static str,
+        /// How many were asked for.
+        found: usize,
+        /// How many there may be.
+        wanted: usize,
+    },
 }
 
 impl DataError {
@@ -296,11 +306,7 @@ impl DataError {
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            DataError::Read { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound => "check the path; it is relative to the current folder",
-                io::ErrorKind::PermissionDenied => "make it readable for this user",
-                _ => "name a file or a folder that can be read",
-            },
+            DataError::Read { source, .. } => of_reading(source.kind()),
             DataError::TaskTooLong { .. } => "questions are never cut: raise `evaluation.lengths`",
             DataError::Write { .. } => "make the folder of the token cache writable, with space",
             DataError::NotAFile { .. } => "name a regular file, or, of texts, a folder of them",
@@ -371,8 +377,20 @@ impl DataError {
             DataError::TooFew { what, wanted, .. } => {
                 return Some(format!("set `{what}` to {wanted} or more"));
             }
+            DataError::TooMany { what, wanted, .. } => {
+                return Some(format!("set `{what}` to {wanted} or less"));
+            }
         };
         Some(hint.to_owned())
+    }
+}
+
+/// The way out where something cannot be read.
+fn of_reading(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::NotFound => "check the path; it is relative to the current folder",
+        io::ErrorKind::PermissionDenied => "make it readable for this user",
+        _ => "name a file or a folder that can be read",
     }
 }
 

@@ -10,6 +10,7 @@ mod crafted;
 mod encode;
 mod error;
 mod files;
+mod guard;
 mod header;
 mod identity;
 mod ids;

@@ -27,6 +27,9 @@ const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 /// The bytes and the end of a document: the fewest tokens.
 const FEWEST: usize = 257;
 
+/// The most tokens: four times the largest vocabulary in use. The library makes room for all that are asked for.
+const MOST: usize = 1 << 20;
+
 /// Blocks of text that are read ahead.
 const AHEAD: usize = 4;
 
@@ -53,6 +56,9 @@ pub fn train_tokenizer(
     if vocabulary < FEWEST {
         return Err(DataError::TooFew { what: "--vocab", found: vocabulary, wanted: FEWEST });
     }
+    if vocabulary > MOST {
+        return Err(DataError::TooMany { what: "--vocab", found: vocabulary, wanted: MOST });
+    }
     let files = list(inputs, records, Excluded::NOTHING)?.files;
     let broken = |error: Box<dyn std::error::Error + Send + Sync>| DataError::Tokenizer {
         path: out.to_owned(),
@@ -69,7 +75,7 @@ pub fn train_tokenizer(
     let tokenizer = trained.map_err(broken)?;
     let found = tokenizer.get_vocab_size(true);
     let text = tokenizer.to_string(true).map_err(broken)?;
-    let written = std::fs::write(out, text + "\n");
+    let written = annulus_files::write(out, (text + "\n").as_bytes());
     written.map_err(|source| DataError::Write { path: out.to_owned(), source })?;
     Ok(Trained { vocabulary: found })
 }

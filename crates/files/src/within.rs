@@ -70,7 +70,8 @@ mod tests {
         symlink("../secret", model.join("outside.json")).unwrap();
         assert!(within(&model, "inside.json").unwrap().ends_with("real.json"));
         let error = within(&model, "outside.json").unwrap_err();
-        assert!(error.get_ref().is_some_and(|inner| inner.is::<Outside>()), "{error}");
+        let outside: Outside = error.downcast().unwrap();
+        assert!(outside.target.ends_with("secret"));
     }
 
     #[test]

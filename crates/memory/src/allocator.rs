@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Class;
 use crate::account::Account;
+use crate::confine::{give, take};
 
 /// Blocks of at least so many bytes are counted.
 pub const LARGE: usize = 1024;
@@ -110,6 +111,7 @@ unsafe fn account(base: *mut u8) -> Account {
 // both ends.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        take(layout.size());
         // SAFETY: a whole is never empty; a small layout is passed on as it came.
         unsafe {
             match counted(layout) {
@@ -122,6 +124,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        take(layout.size());
         // SAFETY: as in `alloc`.
         unsafe {
             match counted(layout) {
@@ -134,6 +137,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        give(layout.size());
         // SAFETY: a small block was passed through; `hand_out` returned any other, `front` bytes
         // into a `whole` that starts with its owner.
         unsafe {
@@ -151,9 +155,15 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (counted(layout), counted(new)) {
             // SAFETY: a small block stays small.
-            (None, None) => unsafe { self.0.realloc(block, layout, size) },
+            (None, None) => unsafe {
+                give(layout.size());
+                take(size);
+                self.0.realloc(block, layout, size)
+            },
             // SAFETY: `front` depends on the alignment alone, so the header stays where it is.
             (Some((front, whole)), Some((_, larger))) => unsafe {
+                give(layout.size());
+                take(size);
                 let base = block.sub(front);
                 let was = account(base);
                 let moved = self.0.realloc(base, whole, larger.size());

@@ -8,12 +8,16 @@
 //! What a block is for is what the thread that asks says ([`scope`]); where that is known only
 //! later, the block is charged again ([`Recharge`]).
 //!
+//! A thread can be held to a share ([`confine`]), for what somebody else wrote.
+//!
 //! The counters are statics because an allocator is one.
 
 mod account;
 mod allocator;
 mod class;
+mod confine;
 
 pub use account::{Bytes, current, enter, peaks, reset_peaks};
 pub use allocator::{Counting, LARGE, recharge};
 pub use class::{Class, Scope, class, scope};
+pub use confine::{Confined, Limits, confine};

@@ -3,8 +3,12 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::thread;
+use std::time::Duration;
 
-use annulus_memory::{Class, Counting, LARGE, current, enter, peaks, recharge, reset_peaks, scope};
+use annulus_memory::{
+    Class, Confined, Counting, LARGE, Limits, confine, current, enter, peaks, recharge,
+    reset_peaks, scope,
+};
 
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting::new(System);
@@ -121,4 +125,33 @@ fn zeroed_blocks_are_zero_and_a_block_that_cannot_be_had_is_null() {
         }
         assert_eq!(current(31).together, 0);
     });
+}
+
+const LIMITS: Limits = Limits { bytes: 1 << 20, time: Duration::from_millis(500), stack: 1 << 20 };
+
+#[test]
+fn a_confined_thread_gives_its_result_and_reuses_what_it_frees() {
+    let work = || (0..1000).map(|_| vec![0_u8; 1 << 19].len()).sum::<usize>();
+    assert_eq!(confine(LIMITS, work).unwrap(), 1000 << 19);
+    // More often than there are places.
+    assert!((0..200).all(|number| confine(LIMITS, move || number).unwrap() == number));
+}
+
+#[test]
+fn a_confined_thread_gets_no_more_memory_than_its_share() {
+    let one = confine(LIMITS, || vec![0_u8; 1 << 40].len());
+    assert!(matches!(one, Err(Confined::Memory)));
+    confine(LIMITS, || (0..1_000_000).for_each(|_| drop(Box::new([0_u8; 64])))).unwrap();
+    let kept = confine(LIMITS, || (0..1_000_000).map(|_| Box::new([0_u8; 64])).collect::<Vec<_>>());
+    assert!(matches!(kept, Err(Confined::Memory)));
+}
+
+#[test]
+fn a_confined_thread_ends_in_time_and_its_panic_is_told() {
+    let slow = confine(LIMITS, || thread::sleep(Duration::from_secs(30)));
+    assert!(matches!(slow, Err(Confined::Time)));
+    assert!(matches!(
+        confine(LIMITS, || panic!("as hostile code does")),
+        Err::<(), _>(Confined::Panic)
+    ));
 }

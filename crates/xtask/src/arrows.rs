@@ -27,7 +27,7 @@ const RULES: &[Rule] = &[
     rule("ops", true, &["memory", "sequence"]),
     rule("attention", true, &["comm", "memory", "ops", "sequence", "trace"]),
     rule("model", true, &["attention", "files", "ops", "sequence"]),
-    rule("data", false, &["files", "sequence"]),
+    rule("data", false, &["files", "memory", "sequence"]),
     rule("experiment", false, &["files", "sequence", "trace"]),
     rule("hub", false, &["files"]),
     rule(

@@ -44,10 +44,12 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Long enough for the overlap to cost little, short enough for all threads to hold one.
-    pub(super) fn large() -> Sizes {
+    /// Long enough for the overlap to cost little, short enough for all threads to hold one, also where a text becomes
+    /// `growth` times as long; those in use make it up to four times as long.
+    pub(super) fn large(growth: usize) -> Sizes {
         let batch = threads() * IN_A_ROW;
-        Sizes { piece: 1 << 17, overlap: 1 << 12, limit: WHOLE, batch }
+        let shorter = growth.div_ceil(4).max(1);
+        Sizes { piece: (1 << 17) / shorter, overlap: 1 << 12, limit: WHOLE / shorter, batch }
     }
 }
 
@@ -223,10 +225,9 @@ impl<'a> Pieces<'a> {
 
     fn encode(&self, range: Range<usize>) -> Result<Vec<Token>, DataError> {
         let text = &self.text[range.start - self.start..range.end - self.start];
-        let encoding = self.json.inner.encode(text, false).map_err(|error| DataError::Encode {
-            offset: range.start as u64,
-            message: error.to_string(),
-        })?;
+        let offset = range.start as u64;
+        let encoding = self.json.encoding(text);
+        let encoding = encoding.map_err(|message| DataError::Encode { offset, message })?;
         let words = encoding.get_word_ids();
         let tokens = encoding.get_ids().iter().zip(encoding.get_offsets()).enumerate();
         let place = |(index, (&id, &(start, end))): (usize, (&u32, &(usize, usize)))| Token {

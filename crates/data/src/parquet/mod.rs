@@ -8,7 +8,6 @@ mod values;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::Type;
 
 use crate::files::open;
-use crate::{DataError, Records};
+use crate::{DataError, Records, guard};
 use columns::{Record, Texts};
 use pages::Bounded;
 
@@ -106,7 +105,7 @@ enum Rows {
 
 /// What `read` makes of a file, which says something else than it should in places where the library panics.
 fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, String>) -> Result<T, DataError> {
-    let read = catch_unwind(AssertUnwindSafe(read))
+    let read = guard::guarded(read)
         .unwrap_or_else(|_| Err("its pages are not what its header says".to_owned()));
     read.map_err(|message| DataError::Parquet { path: path.to_owned(), message })
 }

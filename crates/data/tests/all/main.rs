@@ -4,9 +4,15 @@
 mod batches;
 mod cache;
 mod chats;
+mod hostile;
 mod packed;
 mod parquet;
 mod tasks;
 mod tokenizer;
 mod training;
 mod windows;
+
+/// What a template of somebody else may take is bounded by the allocator.
+#[global_allocator]
+static ALLOCATOR: annulus_memory::Counting<std::alloc::System> =
+    annulus_memory::Counting::new(std::alloc::System);

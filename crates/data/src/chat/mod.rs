@@ -1,17 +1,19 @@
 //! Conversations to text, by the tokenizer's own chat template, with the parts that the assistant says.
 //!
 //! Which parts those are is told by the template, if it has `{% generation %}` as transformers wants it
-//! (`return_assistant_tokens_mask`). One that has not is rendered turn by turn: what comes on top of the
-//! conversation so far, with its invitation to answer, is the assistant's. That holds only where the
-//! beginning of a conversation is rendered the same whatever follows, which is checked.
+//! (`return_assistant_tokens_mask`). One that has not is rendered turn by turn ([`turns`]).
+
+mod template;
+mod turns;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use minijinja::{Environment, ErrorKind, Value, context};
 use serde_json::Value as Json;
+use std::sync::Arc;
+
+use template::{NAME, Template, within_bounds};
 
 use crate::files::{described, object, read_error};
 use crate::{DataError, Tokenizer};
@@ -26,15 +28,13 @@ const ASSISTANT: &str = "assistant";
 /// What stands around the assistant's words in a rendered text: no characters, by Unicode's own rule.
 const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
 
-/// What the template is called in messages about it.
-const NAME: &str = "chat_template";
+/// The longest file of a template, or of what is beside it, in bytes.
+const LONGEST: u64 = 1 << 24;
 
 /// A chat template, ready to render.
 #[derive(Debug)]
 pub struct Chat {
-    environment: Environment<'static>,
-    /// `bos_token` and its like.
-    special: BTreeMap<String, String>,
+    template: Arc<Template>,
     /// Whether the template says itself what the assistant says.
     marked: bool,
     hash: blake3::Hash,
@@ -71,36 +71,19 @@ impl Chat {
             (None, None) => return Err(DataError::NoTemplate { path: Some(config) }),
         };
         Chat::new(&template, specials(&about))
-            .map_err(|error| DataError::Template { path, message: described_template(&error) })
+            .map_err(|message| DataError::Template { path, message })
     }
 
     /// Of the template's text.
-    fn new(template: &str, special: BTreeMap<String, String>) -> Result<Chat, minijinja::Error> {
-        let (template, marked) = filtered(template);
+    fn new(template: &str, special: BTreeMap<String, String>) -> Result<Chat, String> {
+        let (source, marked) = filtered(template);
         let mut hasher = blake3::Hasher::new();
-        hasher.update(template.as_bytes());
+        hasher.update(source.as_bytes());
         for (name, token) in &special {
             hasher.update(format!("\0{name}\0{token}").as_bytes());
         }
-        let mut environment = Environment::new();
-        // As transformers sets it.
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment
-            .add_filter("generation", |text: String| format!("{}{text}{}", MARKS[0], MARKS[1]));
-        environment.add_filter("tojson", |value: Value| -> Result<String, minijinja::Error> {
-            let text = serde_json::to_string(&value);
-            text.map_err(|error| {
-                minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string())
-            })
-        });
-        environment.add_function("raise_exception", |message: String| -> Result<Value, _> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-        });
-        environment.add_template_owned(NAME, template)?;
-        Ok(Chat { environment, special, marked, hash: hasher.finalize() })
+        let template = Template::new(source, special)?;
+        Ok(Chat { template, marked, hash: hasher.finalize() })
     }
 
     /// Whether the template itself says what the assistant says, by `{% generation %}`; else it is
@@ -125,33 +108,16 @@ impl Chat {
                 MARKS[0], MARKS[1]
             ));
         }
-        if self.marked {
-            return marked(&self.text(&record, messages, false)?);
-        }
-        let text = self.text(&record, messages, false)?;
-        let mut learned: Vec<Range<usize>> = Vec::new();
-        for (turn, _) in messages.iter().enumerate().filter(|(_, message)| says(message)) {
-            let before = self.text(&record, &messages[..turn], true)?;
-            let after = self.text(&record, &messages[..=turn], false)?;
-            if !(after.starts_with(&before) && text.starts_with(&after)) {
-                return Err(format!(
-                    "the template renders turn {} otherwise than what comes before and after it, \
-                     and has no `{{% generation %}}`",
-                    turn + 1
-                ));
+        let messages = messages.to_vec();
+        let (template, is_marked) = (self.template.clone(), self.marked);
+        within_bounds(line.len(), move || {
+            let render =
+                |messages: &[Json], invite| template.text(&record["tools"], messages, invite);
+            if is_marked {
+                return marked(&render(&messages, false)?);
             }
-            learned.push(before.len()..after.len());
-        }
-        Ok(Rendered { text, learned })
-    }
-
-    fn text(&self, record: &Json, messages: &[Json], invite: bool) -> Result<String, String> {
-        let tools = Value::from_serialize(&record["tools"]);
-        let given = context! { messages, tools, add_generation_prompt => invite };
-        let all = context! { ..given, ..Value::from_serialize(&self.special) };
-        let template = self.environment.get_template(NAME);
-        let text = template.and_then(|template| template.render(all));
-        text.map_err(|error| format!("`{NAME}`: {}", described_template(&error)))
+            turns::rendered(&messages, &render)
+        })
     }
 }
 
@@ -261,17 +227,9 @@ fn specials(config: &Json) -> BTreeMap<String, String> {
 }
 
 fn read(path: &Path) -> Result<Option<String>, DataError> {
-    match fs::read_to_string(path) {
+    match annulus_files::read_to_string(path, LONGEST) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(read_error(path, source)),
-    }
-}
-
-fn described_template(error: &minijinja::Error) -> String {
-    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    match error.line() {
-        Some(line) => format!("{what} (line {line})"),
-        None => what,
     }
 }

@@ -1,6 +1,8 @@
 //! Text to tokens: bytes, or a `tokenizer.json`.
 
-use std::fs;
+mod bounds;
+
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -9,12 +11,16 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use crate::DataError;
 use crate::encode::{Cuts, Encoder, WHOLE};
 use crate::files::read_error;
+use crate::guard::guarded;
 
 /// The id that stands between documents of bytes.
 const NEXT_DOCUMENT: u32 = 256;
 
-/// The largest `tokenizer.json` that is read, in bytes: ten times the largest in use.
-const LARGEST_FILE: u64 = 1 << 28;
+/// The largest `tokenizer.json` that is read, in bytes: twice the largest in use.
+const LARGEST_FILE: u64 = 1 << 26;
+
+/// An unknown token that is none: what would be left out without a word is an error then.
+const NONE: &str = "\u{fdd0}no token of this name\u{fdd1}";
 
 /// Text to tokens.
 #[derive(Debug)]
@@ -34,6 +40,8 @@ pub struct Json {
     pub(crate) exact: bool,
     /// Where texts can be cut; else the step of which it is not known.
     pub(crate) cuts: Result<Cuts, String>,
+    /// How many times as long its steps can make a text.
+    pub(crate) growth: usize,
     /// Its file, beside which others lie that belong to it.
     pub(crate) path: PathBuf,
     hash: [u8; 32],
@@ -50,15 +58,13 @@ impl Tokenizer {
         }
         let path = Path::new(name);
         let broken = |message| DataError::Tokenizer { path: path.to_owned(), message };
-        let about = path.metadata().map_err(|source| read_error(path, source))?;
-        if !about.is_file() {
-            return Err(DataError::NotAFile { path: path.to_owned() });
-        }
-        if about.len() > LARGEST_FILE {
-            return Err(broken(format!("{} bytes, wanted at most {LARGEST_FILE}", about.len())));
-        }
-        let bytes = fs::read(path).map_err(|source| read_error(path, source))?;
-        let mut json = Json::new(&bytes).map_err(|error| broken(error.to_string()))?;
+        let bytes =
+            annulus_files::read(path, LARGEST_FILE).map_err(|source| match source.kind() {
+                ErrorKind::InvalidInput => DataError::NotAFile { path: path.to_owned() },
+                ErrorKind::FileTooLarge => broken(source.to_string()),
+                _ => read_error(path, source),
+            })?;
+        let mut json = Json::new(&bytes).map_err(broken)?;
         path.clone_into(&mut json.path);
         Ok(Tokenizer::Json(Box::new(json)))
     }
@@ -114,7 +120,7 @@ impl Tokenizer {
                 if text.len() > WHOLE {
                     return Err(format!("{} bytes of text, wanted at most {WHOLE}", text.len()));
                 }
-                let encoding = json.inner.encode(text, false).map_err(|error| error.to_string())?;
+                let encoding = json.encoding(text)?;
                 let ids = encoding.get_ids().iter().zip(encoding.get_offsets());
                 Ok(ids.map(|(&id, &(start, end))| (id, has(start, end))).collect())
             }
@@ -134,7 +140,11 @@ impl Tokenizer {
                 }
                 String::from_utf8_lossy(&bytes).into_owned()
             }
-            Tokenizer::Json(json) => json.inner.decode(ids, false).unwrap_or_default(),
+            Tokenizer::Json(json) => {
+                // What cannot be shown is shown as such.
+                let text = guarded(|| json.inner.decode(ids, false).ok()).ok().flatten();
+                text.unwrap_or_else(|| char::REPLACEMENT_CHARACTER.to_string())
+            }
         }
     }
 
@@ -196,36 +206,72 @@ impl Tokenizer {
 }
 
 impl Json {
-    pub(crate) fn new(bytes: &[u8]) -> tokenizers::Result<Json> {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// What is wrong with it, or larger than anything in use.
+    pub(crate) fn new(bytes: &[u8]) -> Result<Json, String> {
+        let growth = bounds::growth(bytes)?;
+        let made = guarded(|| Json::unbounded(bytes, growth));
+        let made = made.map_err(|panic| format!("its library fails: {panic}"))?;
+        made.map_err(|error| error.to_string())
+    }
+
+    fn unbounded(bytes: &[u8], growth: usize) -> tokenizers::Result<Json> {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes)?;
         inner.with_truncation(None)?;
         inner.with_padding(None);
-        if let tokenizers::ModelWrapper::BPE(model) = inner.get_model()
-            && model.dropout.is_some()
-        {
-            // Dropout draws from a generator without a seed: no two runs would see the same tokens.
+        if let tokenizers::ModelWrapper::BPE(model) = inner.get_model() {
             let mut model = model.clone();
+            // Dropout draws from a generator without a seed: no two runs would see the same tokens.
             model.dropout = None;
+            model.unk_token.get_or_insert_with(|| NONE.to_owned());
             inner.with_model(model);
         }
+        let vocabulary = inner.get_vocab(true);
+        vocabulary.keys().try_for_each(|token| bounds::token(token))?;
+        let largest = vocabulary.into_values().max();
+        if inner.get_vocab_size(false) == 0 {
+            return Err("its model has no tokens".into());
+        }
         let (before, after) = frame(&inner)?;
-        let largest = inner.get_vocab(true).into_values().max();
         let largest = largest.ok_or("it has no tokens")?;
         // Special tokens are asked for above, once; the template must not move offsets.
         inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         let hash = *blake3::hash(bytes).as_bytes();
         let exact = exact(&inner)?;
         let cuts = Cuts::new(&inner)?;
-        Ok(Json {
-            inner,
-            exact,
-            cuts,
-            path: PathBuf::new(),
-            hash,
-            vocabulary: largest as usize + 1,
-            before,
-            after,
+        let path = PathBuf::new();
+        let vocabulary = largest as usize + 1;
+        Ok(Json { inner, exact, cuts, growth, path, hash, vocabulary, before, after })
+    }
+
+    /// The tokens of a stretch of text.
+    ///
+    /// # Errors
+    /// A character that the tokenizer has no token for, or what its library says.
+    pub(crate) fn encoding(&self, text: &str) -> Result<tokenizers::Encoding, String> {
+        let encoding = guarded(|| self.inner.encode(text, false))
+            .map_err(|panic| format!("its library fails: {panic}"))?;
+        encoding.map_err(|error| {
+            let message = error.to_string();
+            if message.contains(NONE) { self.unknown(text) } else { message }
         })
+    }
+
+    /// Names the first character of `text` that there is no token for.
+    fn unknown(&self, text: &str) -> String {
+        let fails = |letter: &char| {
+            let alone = letter.to_string();
+            !matches!(guarded(|| self.inner.encode(alone.as_str(), false)), Ok(Ok(_)))
+        };
+        match text.chars().find(fails) {
+            Some(letter) => format!(
+                "the character {letter:?} (U+{:04X}) has no token, and there is none for unknown ones",
+                u32::from(letter)
+            ),
+            None => "a character has no token, and there is none for unknown ones".to_owned(),
+        }
     }
 }
 

@@ -1,0 +1,118 @@
+//! A chat template, held to bounds: somebody else wrote it.
+//!
+//! It is compiled and rendered on a thread of its own ([`annulus_memory::confine`]): nesting is bounded by the length of
+//! the source and the thread's stack, instructions by fuel, memory by the thread's share, and all of it by time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use annulus_memory::{Confined, Limits, confine};
+use minijinja::{Environment, ErrorKind, Value, context};
+use serde_json::Value as Json;
+
+use super::MARKS;
+use crate::guard::guarded;
+
+/// What the template is called in messages about it.
+pub(super) const NAME: &str = "chat_template";
+
+/// The longest source, in bytes: four times the longest in use. Nothing nests deeper than it is long.
+const LONGEST: usize = 1 << 16;
+
+/// Instructions of one rendering: some hundred for a message.
+const FUEL: u64 = 100_000_000;
+
+/// Memory that a rendering may take, in bytes, besides [`TIMES`] the length of what it is given.
+const MEMORY: usize = 1 << 26;
+const TIMES: usize = 32;
+
+/// Of a thread that compiles or renders. A level of nesting takes about 600 bytes of stack.
+const STACK: usize = 1 << 28;
+const TIME: Duration = Duration::from_secs(60);
+
+/// A template, compiled.
+#[derive(Debug)]
+pub(super) struct Template {
+    environment: Environment<'static>,
+    /// `bos_token` and its like.
+    special: BTreeMap<String, String>,
+}
+
+impl Template {
+    /// Compiles `source`, in which `{% generation %}` is a filter's block already.
+    pub(super) fn new(
+        source: String,
+        special: BTreeMap<String, String>,
+    ) -> Result<Arc<Template>, String> {
+        if source.len() > LONGEST {
+            return Err(format!("{} bytes, wanted at most {LONGEST}", source.len()));
+        }
+        let compile = move || {
+            let mut environment = environment();
+            environment.add_template_owned(NAME, source).map_err(|error| described(&error))?;
+            Ok(environment)
+        };
+        let environment = within_bounds(0, compile)?;
+        Ok(Arc::new(Template { environment, special }))
+    }
+
+    /// The text of `messages`; with `invite`, the beginning of an answer.
+    pub(super) fn text(
+        &self,
+        tools: &Json,
+        messages: &[Json],
+        invite: bool,
+    ) -> Result<String, String> {
+        let tools = Value::from_serialize(tools);
+        let given = context! { messages, tools, add_generation_prompt => invite };
+        let all = context! { ..given, ..Value::from_serialize(&self.special) };
+        let template = self.environment.get_template(NAME);
+        let text = template.and_then(|template| template.render(all));
+        text.map_err(|error| format!("`{NAME}`: {}", described(&error)))
+    }
+}
+
+/// Runs what a template does to `input` bytes.
+pub(super) fn within_bounds<T: Send + 'static>(
+    input: usize,
+    job: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let bytes = MEMORY.saturating_add(input.saturating_mul(TIMES));
+    let limits = Limits { bytes, time: TIME, stack: STACK };
+    let confined = confine(limits, move || guarded(job).unwrap_or_else(Err));
+    confined.unwrap_or_else(|why| {
+        Err(match why {
+            Confined::Memory => format!("`{NAME}` wants more than {} MiB", bytes >> 20),
+            Confined::Time => format!("`{NAME}` does not end within {} s", TIME.as_secs()),
+            Confined::Panic => format!("`{NAME}`: its library failed"),
+            Confined::Start(error) => format!("`{NAME}`: cannot start a thread for it: {error}"),
+        })
+    })
+}
+
+/// Where templates run: as transformers sets it, with fuel.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_fuel(Some(FUEL));
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_filter("generation", |text: String| format!("{}{text}{}", MARKS[0], MARKS[1]));
+    environment.add_filter("tojson", |value: Value| -> Result<String, minijinja::Error> {
+        let text = serde_json::to_string(&value);
+        text.map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()))
+    });
+    environment.add_function("raise_exception", |message: String| -> Result<Value, _> {
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+    });
+    environment
+}
+
+pub(super) fn described(error: &minijinja::Error) -> String {
+    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    match error.line() {
+        Some(line) => format!("{what} (line {line})"),
+        None => what,
+    }
+}

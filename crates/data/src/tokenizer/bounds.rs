@@ -1,0 +1,144 @@
+//! What a `tokenizer.json` of somebody else may ask for, held to bounds before its library sees it: a step that writes a
+//! megabyte for every letter is a short file.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Steps of all kinds: those in use have at most ten.
+const STEPS: usize = 64;
+
+/// The longest pattern, or text that is put in for another, in bytes.
+const LONGEST_TEXT: usize = 1 << 14;
+
+/// The longest token, in bytes.
+const LONGEST_TOKEN: usize = 1 << 12;
+
+/// The longest table of SentencePiece's characters, in base64: ten times the one in use.
+const LONGEST_TABLE: usize = 1 << 22;
+
+/// How much longer a text may become. Unicode's own forms, which write one character as up to eighteen, are not counted.
+const GROWTH: usize = 64;
+
+/// The parts that say what is done to text. Tokens are looked at once the library has them.
+#[derive(Deserialize)]
+struct Outline {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    decoder: Value,
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    content: String,
+}
+
+/// How many times as long the steps of a `tokenizer.json` can make a text.
+///
+/// # Errors
+/// What in it is larger than anything in use.
+pub(super) fn growth(file: &[u8]) -> Result<usize, String> {
+    let outline: Outline = serde_json::from_slice(file).map_err(|error| error.to_string())?;
+    for Added { content } in &outline.added_tokens {
+        token(content)?;
+    }
+    let before = [(&outline.normalizer, "normalizers"), (&outline.pre_tokenizer, "pretokenizers")];
+    let mut grown: usize = 1;
+    for (part, list) in before {
+        grown = grown.saturating_mul(of_steps(part, list)?);
+    }
+    // What a decoder writes is text that was decoded, not text that is encoded.
+    let decoded = of_steps(&outline.decoder, "decoders")?;
+    for found in [grown, decoded] {
+        if found > GROWTH {
+            return Err(format!(
+                "its steps can make a text {found} times as long, wanted at most {GROWTH}"
+            ));
+        }
+    }
+    Ok(grown)
+}
+
+/// Holds a token to its longest.
+pub(super) fn token(token: &str) -> Result<(), String> {
+    if token.len() <= LONGEST_TOKEN {
+        return Ok(());
+    }
+    let length = token.len();
+    Err(format!("it has a token of {length} bytes, wanted at most {LONGEST_TOKEN}"))
+}
+
+/// The growth of a step, or of all steps of a sequence.
+fn of_steps(part: &Value, list: &'static str) -> Result<usize, String> {
+    let (mut open, mut seen, mut grown) = (vec![part], 0, 1_usize);
+    while let Some(step) = open.pop() {
+        seen += 1;
+        if seen > STEPS {
+            return Err(format!("it has more than {STEPS} steps"));
+        }
+        match step.get(list).and_then(Value::as_array) {
+            Some(inner) => open.extend(inner),
+            None => grown = grown.saturating_mul(of_step(step)?),
+        }
+    }
+    Ok(grown)
+}
+
+fn of_step(step: &Value) -> Result<usize, String> {
+    let name = step["type"].as_str().unwrap_or_default();
+    let written = text(name, &step["content"])?;
+    match name {
+        "Replace" => {
+            let pattern = &step["pattern"];
+            let found = text(name, &pattern["String"])?.or(text(name, &pattern["Regex"])?);
+            if found == Some("") {
+                return Err("a step `Replace` has an empty pattern".to_owned());
+            }
+            // A regular expression can match a single byte.
+            let least = pattern["String"].as_str().map_or(1, str::len).max(1);
+            Ok(written.unwrap_or_default().len().div_ceil(least).max(1))
+        }
+        "Split" => {
+            text(name, &step["pattern"]["String"])?;
+            text(name, &step["pattern"]["Regex"])?;
+            Ok(1)
+        }
+        "Prepend" => Ok(text(name, &step["prepend"])?.unwrap_or_default().len().max(1)),
+        // A space is written as a character of three bytes; a byte as a letter of two.
+        "Metaspace" => Ok(3),
+        "ByteLevel" => Ok(2),
+        "Precompiled" => of_table(step["precompiled_charsmap"].as_str().unwrap_or_default()),
+        _ => Ok(1),
+    }
+}
+
+/// A string of a step, which may not be there.
+fn text<'v>(step: &str, value: &'v Value) -> Result<Option<&'v str>, String> {
+    let Some(text) = value.as_str() else { return Ok(None) };
+    if text.len() <= LONGEST_TEXT {
+        return Ok(Some(text));
+    }
+    let length = text.len();
+    Err(format!("a step `{step}` has a text of {length} bytes, wanted at most {LONGEST_TEXT}"))
+}
+
+/// Of SentencePiece's table: the length of a tree in four bytes, the tree, and what is put in, each ended by a zero byte.
+fn of_table(table: &str) -> Result<usize, String> {
+    let wrong = |what: &str| format!("the table of its step `Precompiled` {what}");
+    if table.len() > LONGEST_TABLE {
+        return Err(wrong(&format!("has {} bytes, wanted at most {LONGEST_TABLE}", table.len())));
+    }
+    let bytes = STANDARD.decode(table).map_err(|_| wrong("is not base64"))?;
+    let (length, rest) = bytes.split_first_chunk().ok_or_else(|| wrong("is cut short"))?;
+    let tree = u32::from_le_bytes(*length) as usize;
+    let texts = rest.get(tree..).ok_or_else(|| wrong("is shorter than its tree"))?;
+    let longest = texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or_default();
+    // Unicode's own table has one of 33 bytes for a character of 3.
+    Ok(longest.div_ceil(11).max(1))
+}
