@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use annulus_ops::attention::{Attended, Dropped};
+use annulus_ops::{Affine, Pool, input_gradient, projections};
 use annulus_sequence::{Block, View};
 use candle_core::{D, DType, Device, Result, Tensor, bail};
 
@@ -20,6 +21,8 @@ type Progress<'a> = &'a dyn Fn() -> Result<()>;
 /// The running state of a block of queries [B, H, S, D].
 #[derive(Debug)]
 pub(crate) struct Scores {
+    /// Who computes products.
+    pool: Pool,
     /// [S, D] by batch row and head, scaled.
     queries: Vec<Vec<Tensor>>,
     /// By block of keys and by batch row and head: scores, and from the first values on weights, [S, keys].
@@ -32,11 +35,11 @@ pub(crate) struct Scores {
 }
 
 impl Scores {
-    pub(crate) fn begin(q: &Tensor, dtype: DType, scale: f64) -> Result<Scores> {
+    pub(crate) fn begin(pool: Pool, q: &Tensor, dtype: DType, scale: f64) -> Result<Scores> {
         let queries = by_head(&(q.to_dtype(DType::F32)? * scale)?)?;
         let zeros = |row: &Vec<Tensor>| row.iter().map(Tensor::zeros_like).collect();
         let out = queries.iter().map(zeros).collect::<Result<_>>()?;
-        Ok(Scores { queries, kept: BTreeMap::new(), statistics: None, out, dtype })
+        Ok(Scores { pool, queries, kept: BTreeMap::new(), statistics: None, out, dtype })
     }
 
     /// Scores the keys [B, H, S, D] of a block, as far as `views` show them.
@@ -56,7 +59,8 @@ impl Scores {
             let mut of_row = Vec::new();
             for (head, q) in queries.iter().enumerate() {
                 progress()?;
-                let scores = q.matmul(&keys[head / group].t()?)?;
+                let keys = Affine { weight: &keys[head / group], bias: None };
+                let [scores] = projections(&self.pool, q, [keys])?;
                 of_row.push(match &seen {
                     Some(seen) => {
                         seen.where_cond(&scores, &unseen.broadcast_as(scores.shape())?)?
@@ -91,7 +95,8 @@ impl Scores {
                 progress()?;
                 let weights = left(weights, dropped, [row, head])?;
                 let out = &mut self.out[row][head];
-                *out = (&*out + weights.matmul(&values[head / group])?)?;
+                let values = Affine { weight: &values[head / group], bias: None };
+                *out = (&*out + input_gradient(&self.pool, [values], [&weights])?)?;
             }
         }
         Ok(())

@@ -10,7 +10,6 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::arguments;
-use crate::machine;
 use crate::record::{print, quoted};
 use crate::session::Verdict;
 use crate::subject::Fields;
@@ -128,7 +127,7 @@ fn pairs(
 fn peer(arguments: &arguments::All, script: &str, words: &str) -> String {
     let script = arguments.peers.join(script);
     let [python, script] = [&arguments.python, &script].map(|path| quoted(&path.to_string_lossy()));
-    format!("{python} {script} {words} --threads {} --serve", machine::cores())
+    format!("{python} {script} {words} --threads {} --serve", annulus_machine::cores())
 }
 
 /// The kernel against PyTorch's.
@@ -238,7 +237,7 @@ fn rings(arguments: &arguments::All) -> Vec<Comparison> {
             all.push(pairs(arguments, name, &words, None, least));
         }
     }
-    let (ranks, least) = if machine::cores() >= 4 { (4, 1.5) } else { (2, 1.3) };
+    let (ranks, least) = if annulus_machine::cores() >= 4 { (4, 1.5) } else { (2, 1.3) };
     for strategy in ["striped", "megatron"] {
         let words = format!(
             "ring --tokens 32k --ranks {ranks} --strategy {strategy} --threads {ranks} --apart"

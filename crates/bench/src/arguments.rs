@@ -7,7 +7,6 @@ use annulus_sequence::{Mask, Strategy};
 use candle_core::DType;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::machine;
 use crate::model::Model;
 use crate::values::{count, mask, positive, recompute, strategy};
 
@@ -88,7 +87,7 @@ pub(crate) struct Attention {
     #[arg(long, default_value = "forward")]
     pub(crate) pass: Pass,
     /// Threads
-    #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
+    #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
     #[command(flatten)]
     pub(crate) common: Common,
@@ -137,7 +136,7 @@ pub(crate) struct Step {
     #[arg(long, default_value = "none", value_parser = recompute)]
     pub(crate) recompute: Recompute,
     /// Threads, over all ranks
-    #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
+    #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
     /// Ranks that share the sequence
     #[arg(long, default_value_t = 1, value_parser = positive)]
@@ -194,7 +193,7 @@ pub(crate) struct Ring {
     #[arg(long, default_value = "none", value_parser = recompute)]
     pub(crate) recompute: Recompute,
     /// Threads, over all ranks
-    #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
+    #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
     /// Attention: ranks keep to their own threads, as devices do; else those that wait help the others
     #[arg(long)]
@@ -231,7 +230,7 @@ pub(crate) struct Memory {
     #[arg(long, default_value_t = 2, value_parser = positive)]
     pub(crate) steps: usize,
     /// Threads, over all ranks
-    #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
+    #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
     /// Exit with 10 where activations and keys and values in flight of a rank, from two ranks on,
     /// differ by more than this share
@@ -258,7 +257,7 @@ pub(crate) struct Million {
     #[arg(long, value_parser = positive)]
     pub(crate) ranks: Option<usize>,
     /// Threads, over all ranks
-    #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
+    #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
     /// Append the results to `experiments/results/NAME.jsonl`
     #[arg(long, value_name = "NAME")]

@@ -12,22 +12,15 @@ use serde_json::{Value, json};
 /// Ticks per second of the counters in `/proc`: fixed, whatever the kernel's own clock.
 const TICKS: f64 = 100.0;
 
-/// How many cores this process may use.
-pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
 /// Processor, cores and memory.
 pub(crate) fn describe() -> Value {
     let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory(&text));
-    json!({ "processor": processor(), "cores": cores(), "memory_gib": memory })
+    json!({ "processor": processor(), "cores": annulus_machine::cores(), "memory_gib": memory })
 }
 
 /// The processor's name, where the system says so in a file.
 fn processor() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    line.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+    annulus_machine::processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
 /// GiB, to a tenth.

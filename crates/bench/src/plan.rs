@@ -13,7 +13,6 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::llama::planned;
-use crate::machine;
 use crate::model::Model;
 use crate::record::{Record, print};
 use crate::session::{Verdict, stamped};
@@ -44,7 +43,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 3, value_parser = positive)]
     pub(crate) rounds: usize,
     /// Threads, over all ranks
-    #[arg(long, default_value_t = machine::cores(), value_parser = positive)]
+    #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
     /// Steps that are planned nearer to each other than this share may come in either order
     #[arg(long, default_value_t = 0.05, value_name = "SHARE")]

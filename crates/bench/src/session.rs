@@ -120,7 +120,7 @@ impl Sides for Two<'_> {
 
 /// Cores that others may keep busy.
 fn limit(common: &Common, subject: &dyn Subject) -> f64 {
-    common.foreign.unwrap_or_else(|| pairs::limit(subject.threads(), machine::cores()))
+    common.foreign.unwrap_or_else(|| pairs::limit(subject.threads(), annulus_machine::cores()))
 }
 
 /// Samples one after the other, and what they come to.

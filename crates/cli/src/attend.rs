@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &Attend) -> Done {
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,
         deadline: DEADLINE,
-        cores: crate::train::cores().into(),
+        cores: annulus_machine::cores().into(),
         processor: open_device(arguments.split.device)?,
     };
     let answer = if case.is_whole() {

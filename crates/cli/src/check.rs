@@ -66,19 +66,19 @@ pub(crate) fn read(file: &File) -> Result<Plan, Failure> {
 /// The same where a strategy that is left open is chosen by what this machine achieves now, or as before in the run's folder.
 pub(crate) fn measured(file: &File) -> Result<Plan, Failure> {
     let (experiment, vocabulary) = on_its_device(file)?;
-    Ok(annulus_train::plan(experiment, vocabulary, crate::train::cores())?)
+    Ok(annulus_train::plan(experiment, vocabulary, annulus_machine::cores())?)
 }
 
 /// The same of every stage.
 pub(crate) fn stages(file: &File) -> Result<Vec<Plan>, Failure> {
     let (experiment, vocabulary) = on_its_device(file)?;
-    Ok(annulus_train::plans(experiment, vocabulary, crate::train::cores())?)
+    Ok(annulus_train::plans(experiment, vocabulary, annulus_machine::cores())?)
 }
 
 /// The same of the stage that a run's last checkpoint is of.
 pub(crate) fn reached(file: &File, run: &Path) -> Result<Plan, Failure> {
     let (experiment, vocabulary) = on_its_device(file)?;
-    let plans = annulus_train::plans(experiment, vocabulary, crate::train::cores())?;
+    let plans = annulus_train::plans(experiment, vocabulary, annulus_machine::cores())?;
     // Reads every checkpoint whole: only where it matters.
     let step = if plans.len() > 1 { annulus_train::last_saved(run)? } else { None };
     Ok(stage_of(plans, step.unwrap_or(u64::MAX)))

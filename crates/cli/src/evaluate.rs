@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
     if run.is_none() {
         hub::weights(&plan.experiment, &AtomicBool::new(false))?;
     }
-    let mut subject = Subject::open(&plan, run.as_deref(), crate::train::cores())?;
+    let mut subject = Subject::open(&plan, run.as_deref(), annulus_machine::cores())?;
     subject.verify_cache = arguments.verify_cache;
     for warning in &subject.warnings {
         print::say(&format!("warning: {warning}"));

@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &Generate) -> Done {
     if run.is_none() {
         hub::weights(&plan.experiment, &AtomicBool::new(false))?;
     }
-    let subject = Subject::open(&plan, run.as_deref(), crate::train::cores())?;
+    let subject = Subject::open(&plan, run.as_deref(), annulus_machine::cores())?;
     for warning in &subject.warnings {
         print::say(&format!("warning: {warning}"));
     }

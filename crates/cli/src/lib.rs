@@ -63,6 +63,10 @@ pub fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Done {
+    annulus_machine::check().map_err(|unusable| {
+        let hint = format!("name one of those, or leave {} out", annulus_machine::VECTOR);
+        Failure::new(USAGE, unusable.to_string(), Some(hint))
+    })?;
     match command {
         Command::Train(arguments) => train::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Recompute, Shape, read_adapter, read_config};
+use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
 use annulus_sequence::{Heads, Mask, Rule, Wire};
 use annulus_train::{
@@ -82,7 +83,8 @@ pub(crate) fn run(arguments: &Score) -> Done {
         loss_chunk: 1024,
         mlp_chunk: None,
         deadline: DEADLINE,
-        cores: crate::train::cores().into(),
+        cores: annulus_machine::cores().into(),
+        core: Core::here(),
     };
     let want = Want { logits: true, gradients: arguments.gradients };
     let scored = score(&setup, &weights, &sequences, want)?;

@@ -85,7 +85,7 @@ fn planned(arguments: &arguments::Trace, plan: &Plan) -> Result<Trace, Failure> 
     let named = arguments.cluster.as_ref().or(plan.experiment.mesh.cluster.as_ref());
     let cluster = match named {
         Some(path) => Cluster::load(path)?,
-        None => annulus_train::rates(plan, crate::train::cores())?,
+        None => annulus_train::rates(plan, annulus_machine::cores())?,
     };
     let trace = plan.timeline(&cluster)?;
     if let Some(path) = &arguments.out {

@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Train) -> Done {
         stop,
         console: Box::new(Console::new()),
         verify_cache: arguments.verify_cache,
-        ..Given::new(yaml, cores())
+        ..Given::new(yaml, annulus_machine::cores())
     };
     let outcome = annulus_train::run_stages(&plans, given)?;
     summary(&outcome);
@@ -42,11 +42,6 @@ pub(crate) fn run(arguments: &Train) -> Done {
         }
         Ending::Finished | Ending::AlreadyFinished => Ok(0),
     }
-}
-
-/// How many cores this process may use.
-pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Set by SIGTERM and SIGINT; a second signal ends the process at once.
@@ -94,7 +89,7 @@ fn summary(outcome: &Outcome) {
 
 /// What the fullest rank held of every class in the last step that was measured, beside what was planned with all cores.
 fn memory(plan: &Plan, outcome: &Outcome) {
-    let ranks: Vec<_> = plan.ranks.iter().map(|rank| rank.with_workers(cores())).collect();
+    let ranks = plan.with_cores(annulus_machine::cores());
     let most = |of: &dyn Fn(&RankPlan) -> u64| size(ranks.iter().map(of).max().unwrap_or_default());
     let mut lines = Vec::new();
     for (index, (class, _)) in Peak::default().classes().into_iter().enumerate() {

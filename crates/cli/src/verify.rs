@@ -12,7 +12,7 @@ use crate::print;
 
 pub(crate) fn run(arguments: &Verify) -> Done {
     let plan = crate::check::read(&arguments.file)?;
-    let cores = crate::train::cores();
+    let cores = annulus_machine::cores();
     let mut table = Table::default();
     let mut written = Ok(());
     let lines = verify(&plan, arguments.ranks, cores, &mut |line| {

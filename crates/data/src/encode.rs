@@ -96,7 +96,7 @@ pub(crate) fn in_threads<T: Sync, M: Send>(
 }
 
 fn threads() -> usize {
-    thread::available_parallelism().map_or(1, usize::from).min(THREADS)
+    annulus_machine::cores().min(THREADS)
 }
 
 /// The place of a character of `text` at or before `place`, or its end; never 0 but in an empty text.

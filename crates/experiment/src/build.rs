@@ -6,6 +6,7 @@ mod evaluation;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use annulus_machine::Core;
 use attention::attention;
 use evaluation::evaluation;
 
@@ -120,6 +121,7 @@ fn memory(values: &Values) -> Option<Memory> {
         micro_batch: values.optional("memory.micro_batch", Values::size)?,
         budget: values.optional("memory.budget", Values::count)?,
         device: None,
+        core: Core::here(),
         loss_chunk: values.optional("memory.loss_chunk", Values::size)?,
         mlp_chunk: values.optional("memory.mlp_chunk", Values::size)?,
     })

@@ -81,12 +81,18 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
+    use annulus_machine::{Caches, Core, Instructions};
+
     use super::*;
 
     const OPEN: Memory = Memory {
         recompute: Recompute::Auto,
         budget: Some(1000),
         device: None,
+        core: Core {
+            caches: Caches { first: 1, second: 1, third: 0 },
+            instructions: Instructions::Portable,
+        },
         micro_batch: None,
         loss_chunk: None,
         mlp_chunk: None,

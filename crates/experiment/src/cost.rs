@@ -17,12 +17,14 @@
 //! ```
 //!
 //! Activations are what layers keep, and the most that is held beside it at one of four moments of
-//! backward ([`Share::activations`]). Allocators round up; workers' buffers are counted for one worker:
-//! [`RankPlan::with_workers`](crate::RankPlan::with_workers) adds those of more.
+//! backward ([`Share::activations`]), with what the moment's products pack into (`cost/packing.rs`). Allocators round up;
+//! workers' buffers are counted for one worker: [`Plan::with_cores`] adds those of more.
 
 mod counts;
+mod packing;
 mod workspace;
 
+use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL, SUMMED_ROWS};
 use annulus_sequence::{Alive, Made, Part, Pass, Positions, Proof, Schedule};
 use counts::Counts;
 use workspace::{Tiles, tiles};
@@ -38,17 +40,13 @@ const ID: u64 = 4;
 const TOKEN: u64 = ID + 8;
 /// A row of a tile that knows which columns it sees, and a column its rows.
 const VISIBILITY: u64 = 2 * 16;
-/// What matrix products pack into, per worker: a second-level cache.
-const PACKING: u64 = 1 << 20;
-/// Rows and columns of a block of attention.
-const BLOCK: (u64, u64) = (96, 192);
-/// Tokens that one part of a sum over tokens has at least, and how many parts there are at most.
-const PARTS: (u64, u64) = (512, 16);
 
 /// One rank's share of the work.
 pub(crate) struct Share<'a> {
     plan: &'a Plan,
     memory: Settled,
+    /// Workers of the rank.
+    workers: usize,
     /// Rows of a micro-batch.
     rows: u64,
     /// The same of the rank that has most.
@@ -71,12 +69,13 @@ pub(crate) struct Share<'a> {
 pub(crate) type Proved = (Schedule, Proof);
 
 impl Share<'_> {
-    /// The share of a rank while layers of these schedules run, by its place along the sequence.
+    /// The share of a rank while layers of these schedules run, by its place along the sequence; so many workers compute its
+    /// products, and one its attention.
     pub(crate) fn new<'a>(
         plan: &'a Plan,
         memory: Settled,
         Passes { forward, backward }: &Passes,
-        place: usize,
+        (place, workers): (usize, usize),
     ) -> Share<'a> {
         let positions = &forward.0.positions;
         let rows = |positions: &Positions| (plan.micro_batch * positions.tokens()) as u64;
@@ -90,7 +89,7 @@ impl Share<'_> {
         };
         let tiles = [forward, backward].map(|pass| tiles(pass, place));
         let (made, scores) = (backward.1.made[place], forward.1.alive[place].scores as u64);
-        Share { plan, memory, rows, most, element, widened, narrowed, tiles, made, scores }
+        Share { plan, memory, workers, rows, most, element, widened, narrowed, tiles, made, scores }
     }
 
     /// The peak of the rank.
@@ -183,9 +182,9 @@ impl Share<'_> {
 
     /// Of each worker, backward: operands of a block as panels, rows and columns.
     pub(crate) fn scratch(&self) -> u64 {
-        let (rows, columns) = BLOCK;
+        let (rows, columns) = (ATTENTION_ROWS as u64, ATTENTION_COLUMNS as u64);
         let dim = self.plan.shape.head_dim as u64;
-        let width = dim.next_multiple_of(16);
+        let width = dim.next_multiple_of(PANEL as u64);
         let (panels, sums) = (2 * columns * dim, 2 * columns * width + rows * width);
         let factors = columns * width + 2 * rows * width + 2 * rows * columns;
         match self.plan.experiment.model.dtype {
@@ -223,8 +222,8 @@ impl Share<'_> {
         let input = self.element * self.widths().h;
         let moments = [
             product(&[self.rows, layer + self.lent()]).saturating_add(self.in_feed_forward()),
-            product(&[self.rows, attention + self.lent() + self.in_attention()]),
-            product(&[self.rows, input + self.after_attention()]),
+            product(&[self.rows, attention + self.lent()]).saturating_add(self.in_attention()),
+            product(&[self.rows, input]).saturating_add(self.after_attention()),
         ];
         moments.into_iter().max().unwrap_or_default()
     }
@@ -253,10 +252,10 @@ impl Share<'_> {
         product(&[self.rows, self.kept().1, (self.plan.shape.num_hidden_layers - 1) as u64])
     }
 
-    /// The same, the rotary angles, and what products pack into.
+    /// The same, and the rotary angles.
     fn resident(&self) -> u64 {
         let rotary = product(&[self.positions(), self.plan.shape.head_dim as u64, F32]);
-        self.others().saturating_add(rotary).saturating_add(PACKING)
+        self.others().saturating_add(rotary)
     }
 
     /// Own keys and values that others may still read, where a layer would not keep them.
@@ -268,35 +267,48 @@ impl Share<'_> {
     }
 
     /// The last norm's input, output and gradient; a chunk of logits with its input; the gradient
-    /// of the output layer, and its parts; which tokens count.
+    /// of the output layer; which tokens count.
     fn in_loss(&self) -> u64 {
         let Widths { h, .. } = self.widths();
         let vocabulary = self.plan.vocabulary() as u64;
         let chunk = self.rows.min(self.memory.loss_chunk as u64);
-        let parts = (chunk / PARTS.0).clamp(1, PARTS.1);
         let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
         let logits = product(&[chunk, vocabulary + h, F32]);
-        let learned = if self.plan.counts().head { 1 + parts } else { 0 };
-        rows.saturating_add(logits).saturating_add(product(&[vocabulary, h, F32, learned]))
+        let learned = u64::from(self.plan.counts().head);
+        let learned = product(&[vocabulary, h, F32, learned]);
+        let packed =
+            self.packing(&[[chunk, vocabulary, h], [chunk, h, vocabulary], [vocabulary, h, chunk]]);
+        [rows, logits, learned, packed].into_iter().fold(0, u64::saturating_add)
     }
 
     /// The gradient of the output. Then of all rows, or of those of a piece while gradients of the
     /// others wait: the norm; gate and up, unless they were kept; the gradient of their product;
-    /// and in and out of it three as they are computed with.
+    /// and in and out of it three as they are computed with. Or, while products with the weights and for their gradients are
+    /// packed, what they take and give.
     fn in_feed_forward(&self) -> u64 {
         let Widths { h, f, .. } = self.widths();
         let e = self.element;
         let again = if self.memory.recompute == Recompute::None { 0 } else { 2 };
         let computed = 3 * (self.widened + F32) + self.narrowed;
-        let piece = e * h + e * f * (again + 1) + f * computed;
+        let turning = e * h + e * f * (again + 1) + f * computed;
+        let projecting = e * h + e * f * again + self.widened * h + (F32 + self.narrowed) * f;
+        let reaping = e * (h + 3 * f) + self.widened * (h + f);
         let rows = self.rows.min(self.memory.mlp_chunk as u64);
+        let piece = [
+            product(&[rows, turning]),
+            product(&[rows, projecting])
+                .saturating_add(self.packing(&[[rows, f, h], [rows, h, f]])),
+            product(&[rows, reaping]).saturating_add(self.packing(&[[f, h, rows], [h, f, rows]])),
+        ];
+        let piece = piece.into_iter().max().unwrap_or_default();
         let waiting = if rows < self.rows { product(&[self.rows, e * h]) } else { 0 };
-        let working = waiting.saturating_add(product(&[rows, piece])).max(2 * waiting);
+        let working = waiting.saturating_add(piece).max(2 * waiting);
         product(&[self.rows, e * h]).saturating_add(working)
     }
 
-    /// Per row, beside what is kept: the gradient of the half's output, and that of attention's by
-    /// token and by head; or the latter by head alone, while queries, keys and values are made
+    /// Beside what is kept: the gradient of the half's output, and that of attention's by
+    /// token and by head, or attention's output by token, while the projection's gradient is packed; or
+    /// attention's gradient by head alone, while queries, keys and values are made
     /// again: of the norm, then by token and queries also by head.
     fn in_attention(&self) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
@@ -305,16 +317,22 @@ impl Share<'_> {
         let projected = e * (h + a + 2 * k) + (wide - self.narrowed) * (h + a + 2 * k);
         let projected = projected + self.narrowed * (h + a);
         let turned = e * (2 * a + 2 * k + self.before_norms()) + wide * a;
+        let reaped = product(&[self.rows, e * (h + a) + wide * (h + a)])
+            .saturating_add(self.packing(&[[self.rows, a, h], [h, a, self.rows]]));
+        let gradients = product(&[self.rows, gradients]).max(reaped);
         match self.memory.recompute {
             Recompute::None => gradients,
             Recompute::Layer | Recompute::Auto => {
-                gradients.max(e * (h + a) + projected.max(turned))
+                let packed = self.packing(&[[self.rows, a, h], [self.rows, k, h]]);
+                let [projected, turned] =
+                    [projected, turned].map(|bytes| product(&[self.rows, e * (h + a) + bytes]));
+                gradients.max(projected.saturating_add(packed)).max(turned)
             }
         }
     }
 
-    /// Per row, beside the half's input: the gradient of its output; those of queries, keys and
-    /// values by head and by token, or by token with the norm and its gradient, and the norm's
+    /// Beside the half's input: the gradient of its output; those of queries, keys and
+    /// values by head and by token, or by token with the norm and its gradient, while those are packed, and the norm's
     /// three inputs as they are computed with, and what comes out.
     fn after_attention(&self) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
@@ -322,7 +340,16 @@ impl Share<'_> {
         let turned = e * (h + 2 * (a + 2 * k));
         let summed = e * (2 * h + a + 2 * k) + wide * (h + a + 2 * k);
         let normed = e * (3 * h + a + 2 * k) + h * (3 * wide + F32 + self.narrowed);
-        turned.max(summed).max(normed) + e * self.before_norms() + F32 * h / 128
+        let packed = self.packing(&[
+            [self.rows, h, a],
+            [self.rows, h, k],
+            [a, h, self.rows],
+            [k, h, self.rows],
+        ]);
+        let always = e * self.before_norms() + F32 * h / SUMMED_ROWS as u64;
+        let [turned, summed, normed] =
+            [turned, summed, normed].map(|bytes| product(&[self.rows, bytes + always]));
+        turned.max(summed.saturating_add(packed)).max(normed)
     }
 
     fn widths(&self) -> Widths {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use annulus_machine::Core;
 use annulus_sequence::Layout;
 
 use crate::{Attention, Data, Evaluation, Extension, Lora, Places, Shape, Stage, Staged};
@@ -219,6 +220,8 @@ pub struct Memory {
     pub budget: Option<u64>,
     /// No key: bytes of the device that computes, where it has a memory of its own.
     pub device: Option<u64>,
+    /// No key here, but in a cluster's file: what a core computes with; default: as this machine's does.
+    pub core: Core,
     /// Sequences per rank at once; default: all of a replica's.
     pub micro_batch: Option<usize>,
     /// Tokens of logits held at once; default: what the plan chooses.

@@ -1,15 +1,9 @@
-//! The computer that this is.
+//! The memory of the computer that this is.
 
 use std::fs;
-use std::thread;
 
 /// Where Linux says what a container may use.
 const CONTAINER_LIMIT: &str = "/sys/fs/cgroup/memory.max";
-
-/// The cores that this process may use.
-pub(crate) fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
-}
 
 /// The memory of this machine or of the container, bytes; `None` where the system does not say so
 /// in a file.

@@ -11,7 +11,7 @@ use crate::shape::turning;
 use crate::sliding::kinds;
 use crate::{
     Choice, Cluster, Experiment, LayerKind, Peak, Problem, Problems, RankPlan, Recompute, Settled,
-    Shape, machine, rules,
+    Shape, rules,
 };
 
 /// The tokenizer whose ids are the bytes, and one more between documents.
@@ -52,7 +52,9 @@ impl Plan {
     /// for this machine, its typical rates decide: [`Plan::measured`] takes others. Of several stages it gives the last:
     /// [`Plan::all`] has all.
     pub fn new(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan, Problems> {
-        Plan::measured(experiment, vocabulary, |ranks| Cluster::threads(ranks, machine::cores()))
+        Plan::measured(experiment, vocabulary, |ranks| {
+            Cluster::threads(ranks, annulus_machine::cores())
+        })
     }
 
     /// The same. `measure` is told how many ranks there are and says what this machine achieves with
@@ -188,7 +190,7 @@ impl Plan {
     /// What is traded for memory: chosen by what the ranks would hold.
     fn settled(&self) -> Settled {
         let needs = |memory: Settled| {
-            let together = |place| self.held(memory, place).1;
+            let together = |place| self.held(memory, place, 1).1;
             let all = (0..self.experiment.mesh.sequence).map(together).fold(0, u64::saturating_add);
             all.saturating_mul(self.experiment.mesh.data as u64)
         };
@@ -196,19 +198,36 @@ impl Plan {
         self.experiment.memory.settle(self.micro_batch * longest.unwrap_or_default(), needs)
     }
 
-    /// Peak memory of the rank at `place` of a sequence: by class, of all classes at once, and of one more worker. What is held
-    /// while attention runs is the most of any kind of layers.
-    fn held(&self, memory: Settled, place: usize) -> (Peak, u64, u64) {
+    /// Peak memory of the rank at `place` of a sequence: by class, of all classes at once, and of one more worker, of attention
+    /// and of products. What is held while attention runs is the most of any kind of layers.
+    fn held(&self, memory: Settled, place: usize, workers: usize) -> (Peak, u64, [u64; 2]) {
         let of_kind = |passes: &Arc<Passes>| {
-            let share = Share::new(self, memory, passes, place);
+            let share = Share::new(self, memory, passes, (place, workers));
             let peak = share.peak();
-            (peak, share.together(&peak), share.scratch())
+            (peak, share.together(&peak), [share.scratch(), share.packing_of_worker()])
         };
         self.passes
             .iter()
             .map(of_kind)
-            .reduce(|one, other| (one.0.most(other.0), one.1.max(other.1), one.2.max(other.2)))
+            .reduce(|one, other| {
+                let worker = [one.2[0].max(other.2[0]), one.2[1].max(other.2[1])];
+                (one.0.most(other.0), one.1.max(other.1), worker)
+            })
             .unwrap_or_default()
+    }
+
+    /// What ranks do and hold where they share so many cores: workers of their own compute their products, and for its attention a
+    /// rank is lent the others', too.
+    pub fn with_cores(&self, cores: usize) -> Vec<RankPlan> {
+        let workers = annulus_machine::share(cores, self.world());
+        let of_rank = |rank: &RankPlan| {
+            let place = rank.rank % self.experiment.mesh.sequence;
+            let (peak, together, _) = self.held(self.memory, place, workers);
+            let lent = rank.worker.saturating_mul(cores.saturating_sub(1) as u64);
+            let peak = Peak { workspace: peak.workspace.saturating_add(lent), ..peak };
+            RankPlan { peak, together: together.saturating_add(lent), ..rank.clone() }
+        };
+        self.ranks.iter().map(of_rank).collect()
     }
 
     /// Rows of a micro-batch on the rank that has most; all ranks of an even deal have as many.
@@ -225,7 +244,7 @@ impl Plan {
             self.kinds.iter().map(|kind| of_kind(kind).saturating_mul(sequences)).collect()
         };
         let of_place = |(place, positions): (usize, &Positions)| {
-            let (peak, together, worker) = self.held(self.memory, place);
+            let (peak, together, [worker, packing]) = self.held(self.memory, place, 1);
             RankPlan {
                 rank: place,
                 positions: positions.clone(),
@@ -236,6 +255,7 @@ impl Plan {
                 peak,
                 together,
                 worker: if self.experiment.memory.device.is_some() { 0 } else { worker },
+                packing,
             }
         };
         let mut places: Vec<RankPlan> = self.positions().iter().enumerate().map(of_place).collect();

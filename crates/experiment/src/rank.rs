@@ -24,24 +24,15 @@ pub struct RankPlan {
     /// sequence per parameter in name order, f32, and one of an f64 tensor of 2 elements, the sum
     /// of losses and the count of targets. With one rank nothing is called, and this is 0.
     pub gradients: u64,
-    /// Peak memory by class, bytes, where one worker computes: see [`RankPlan::with_workers`].
+    /// Peak memory by class, bytes, where one worker computes: see [`Plan::with_cores`](crate::Plan::with_cores).
     pub peak: Peak,
     /// Peak memory of all classes at once, bytes: less than their sum, because they do not peak
     /// together.
     pub together: u64,
-    /// What every further worker takes, bytes of workspace.
+    /// What every further worker of attention takes, bytes of workspace.
     pub worker: u64,
-}
-
-impl RankPlan {
-    /// The same where up to so many workers compute for it: its own, and those that other ranks of its process lend it.
-    #[must_use]
-    pub fn with_workers(&self, workers: usize) -> RankPlan {
-        let more = self.worker.saturating_mul(workers.saturating_sub(1) as u64);
-        let workspace = self.peak.workspace.saturating_add(more);
-        let together = self.together.saturating_add(more);
-        RankPlan { peak: Peak { workspace, ..self.peak }, together, ..self.clone() }
-    }
+    /// The most that a further worker packs products of matrices into, bytes of activations.
+    pub packing: u64,
 }
 
 /// Peak memory of a rank by class, bytes.

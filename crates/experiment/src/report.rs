@@ -163,12 +163,13 @@ impl Plan {
             "data",
             "at once",
         ];
-        let worker = self.ranks.iter().map(|rank| rank.worker).max().unwrap_or_default();
-        let further = match worker {
-            0 => String::new(),
-            _ => format!(
-                "  and {} of workspace for every core beyond a rank's first\n",
-                size(worker)
+        let most = |of: fn(&RankPlan) -> u64| self.ranks.iter().map(of).max().unwrap_or_default();
+        let further = match (most(|rank| rank.worker), most(|rank| rank.packing)) {
+            (0, 0) => String::new(),
+            (worker, packing) => format!(
+                "  and {} of workspace and {} of activations for every core beyond a rank's first\n",
+                size(worker),
+                size(packing)
             ),
         };
         table(&head, &self.ranks, row) + &further
@@ -259,6 +260,7 @@ struct Share<'a> {
     peak: Peak,
     together: u64,
     worker: u64,
+    packing: u64,
 }
 
 #[derive(Serialize)]
@@ -285,6 +287,7 @@ impl<'a> From<&'a RankPlan> for Share<'a> {
             peak: plan.peak,
             together: plan.together,
             worker: plan.worker,
+            packing: plan.packing,
         }
     }
 }

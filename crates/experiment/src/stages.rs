@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::experiment::words;
 use crate::source::{Places, printable};
 use crate::values::Values;
-use crate::{Cluster, Experiment, Extension, Plan, Problem, Problems, extend, machine};
+use crate::{Cluster, Experiment, Extension, Plan, Problem, Problems, extend};
 
 /// The key.
 pub(crate) const SECTION: &str = "stages";
@@ -218,7 +218,7 @@ impl Plan {
     /// # Errors
     /// What is wrong with any of them.
     pub fn all(experiment: Experiment, vocabulary: Option<usize>) -> Result<Vec<Plan>, Problems> {
-        let typical = |ranks| Cluster::threads(ranks, machine::cores());
+        let typical = |ranks| Cluster::threads(ranks, annulus_machine::cores());
         Plan::all_measured(experiment, vocabulary, typical)
     }
 

@@ -26,7 +26,7 @@ pub struct Cores {
 impl Cores {
     /// How many of them are one rank's where there are `ranks`.
     pub(crate) fn share(&self, ranks: usize) -> usize {
-        (self.all / ranks.max(1)).max(1)
+        annulus_machine::share(self.all, ranks)
     }
     /// Counts `count` of them as busy, until what is returned is dropped: there may be more calls than cores.
     pub(crate) fn keep_busy(&self, count: usize) -> Busy<'_> {

@@ -6,12 +6,11 @@ mod turn;
 use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
-use pulp::Arch;
 use turn::Turn;
 
 use crate::Pool;
 use crate::gpu::operators;
-use crate::matrix::{Matrix, Onto, Product, multiply, multiply_over_tokens};
+use crate::matrix::{Matrix, Onto, Product, multiply};
 use crate::rows::{CHUNK, Elements, Rows, elements, tensor, unwritten, with_rows};
 
 /// Tokens that a job turns from logits to gradients.
@@ -245,13 +244,13 @@ impl Pass<'_> {
         self.pool.each(tokens, |((logits, kept), losses)| {
             let tokens = logits.chunks_exact_mut(rows).zip(kept);
             for ((logits, &(_, target)), loss) in tokens.zip(losses) {
-                *loss = Arch::new().dispatch(Turn { logits, target });
+                *loss = self.pool.arch().dispatch(Turn { logits, target });
             }
         });
         let dlogits = Matrix::new(logits, kept.len(), rows);
         if self.wanted.1 {
             let product = Product::new(dlogits.transposed(), x_matrix, &mut gradients.weight);
-            multiply_over_tokens(self.pool, vec![Product { onto: Onto::Output, ..product }]);
+            multiply(self.pool, vec![Product { onto: Onto::Output, ..product }]);
         }
         if self.wanted.0 {
             // The tokens' rows are not needed any more: their gradients take the place.

@@ -34,6 +34,7 @@ mod rows;
 mod sums;
 mod swiglu;
 pub mod testing;
+mod vector;
 
 pub use accumulate::accumulate;
 pub use adamw::{AdamW, Moments, Parameter};

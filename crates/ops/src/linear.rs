@@ -1,11 +1,11 @@
-//! `y = x wᵀ (+ bias)`, through `gemm` tiles in the rank's pool.
+//! `y = x wᵀ (+ bias)`, by the workers of the rank's pool.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
 use crate::Pool;
 use crate::gpu::operators;
-use crate::matrix::{Matrix, Onto, Product, multiply, multiply_over_tokens};
+use crate::matrix::{Matrix, Onto, Product, multiply};
 use crate::rows::{Elements, elements, narrow, tensor, unwritten};
 use crate::sums::sum_rows;
 
@@ -101,7 +101,7 @@ impl Linear {
         let dy_matrix = Matrix::new(dy, tokens, outputs);
         let x_matrix = Matrix::new(&x_values, tokens, inputs);
         let product = Product::new(dy_matrix.transposed(), x_matrix, &mut dw);
-        multiply_over_tokens(&self.pool, vec![product]);
+        multiply(&self.pool, vec![product]);
         tensor(&self.pool, dw, weight.shape(), weight.dtype())
     }
 }

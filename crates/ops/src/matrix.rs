@@ -1,35 +1,29 @@
-//! Products of matrices: outputs are cut into tiles of a fixed size, a tile is a job of the pool.
+//! Products of matrices: `output = onto + sum of a b`, in micro-tiles that stay in registers.
 //!
-//! What a tile adds up, and in which order, depends on the shapes alone, so neither the number of
-//! workers nor their timing reaches a bit.
+//! The right factor is packed into panels by all workers, as much of it as [`Cut`] says, then every job multiplies some rows with
+//! it. What an element adds up, and in which order, depends on the depth of the product alone, so neither the number of workers
+//! nor the machine's caches reach a bit; what is packed, and so how much memory it takes, a plan knows from the same [`Cut`].
 
-use std::marker::PhantomData;
+mod dots;
+mod job;
+mod pack;
 
-use gemm::Parallelism;
+use annulus_machine::blocks::{Cut, FEW_ROWS, PANEL};
 
 use crate::Pool;
-use crate::rows::{CHUNK, unwritten};
+use crate::pool::Shelf;
+use crate::rows::{CHUNK, rows_per_chunk, unwritten};
+use crate::vector::Dispatch;
+use dots::Dots;
+use job::{Job, Scratch};
+use pack::Pack;
 
-/// Columns of a tile of the output.
-const COLUMNS: usize = 512;
-/// The most rows of a tile: packing its operands then costs a few percent.
-const MOST_ROWS: usize = 256;
-/// Jobs that a product over tokens is cut into at least, as far as [`FEWEST_TOKENS`] allows.
-const JOBS: usize = 16;
-/// Tokens that one job of such a product sums at least.
-const FEWEST_TOKENS: usize = 512;
-
-/// With so many rows on the left, turning the right matrix round costs less than every tile's doing
-/// so for its part.
-const FEWEST_ROWS: usize = 64;
-/// Rows that are turned round at a time: a cache line of each column.
-const TURNED_ROWS: usize = 16;
-
-/// Rows of a tile: a sixteenth in steps of 32, so that a few workers have tiles enough. It depends
-/// on the shape alone.
-fn tile_rows(rows: usize) -> usize {
-    (rows / 16).next_multiple_of(32).clamp(32, MOST_ROWS)
-}
+/// Panels that a job packs at a time: rows of the right factor lie far from each other.
+const PACKED_PANELS: usize = 4;
+/// The most rows that are computed element by element.
+const DOTS: usize = 3;
+/// Elements of those that a job computes.
+const DOTTED_COLUMNS: usize = 64;
 
 /// A matrix of borrowed elements, row-major or the transpose of that.
 #[derive(Clone, Copy)]
@@ -46,6 +40,15 @@ impl<'a> Matrix<'a> {
     pub(crate) fn new(data: &'a [f32], rows: usize, columns: usize) -> Matrix<'a> {
         assert_eq!(data.len(), rows * columns, "a matrix has rows times columns elements");
         Matrix { data, rows, columns, row_stride: columns, column_stride: 1 }
+    }
+    /// Elements so far apart: those of rows, or those of columns, lie in one piece.
+    pub(crate) fn strided(
+        data: &'a [f32],
+        [rows, columns]: [usize; 2],
+        [row_stride, column_stride]: [usize; 2],
+    ) -> Matrix<'a> {
+        assert!(row_stride == 1 || column_stride == 1, "rows or columns in one piece");
+        Matrix { data, rows, columns, row_stride, column_stride }
     }
     /// Rows and columns.
     pub(crate) fn shape(&self) -> (usize, usize) {
@@ -68,21 +71,6 @@ impl<'a> Matrix<'a> {
     /// Some of the columns.
     fn columns(self, first: usize, columns: usize) -> Matrix<'a> {
         self.transposed().rows(first, columns).transposed()
-    }
-    /// A copy of the elements, row by row.
-    fn row_major(&self, pool: &Pool) -> Vec<f32> {
-        // SAFETY: the pieces cover the copy, and each of their rows has an element per column.
-        let mut copy = unsafe { unwritten(self.data.len()) };
-        pool.for_chunks(&mut copy, TURNED_ROWS * self.columns.max(1), |index, piece| {
-            let rows = piece.len() / self.columns;
-            for column in 0..self.columns {
-                let from = column * self.column_stride + index * TURNED_ROWS * self.row_stride;
-                for row in 0..rows {
-                    piece[row * self.columns + column] = self.data[from + row * self.row_stride];
-                }
-            }
-        });
-        copy
     }
 }
 
@@ -130,184 +118,155 @@ impl<'a> Product<'a> {
 }
 
 /// Computes all of `products`. Every element of their outputs is written.
-pub(crate) fn multiply(pool: &Pool, mut products: Vec<Product<'_>>) {
-    let turned: Vec<_> = products.iter().map(|product| turned(pool, product)).collect();
-    let terms: Vec<Vec<_>> = products.iter().zip(&turned).map(row_major).collect();
-    let mut tiles = Vec::new();
-    for (product, terms) in products.iter_mut().zip(&terms) {
-        let (shape, onto) = (product.shape(), product.onto);
-        let cut = cut(product.output, shape, (tile_rows(shape.0), COLUMNS));
-        tiles.extend(cut.into_iter().map(|tile| (tile, terms, onto)));
-    }
-    pool.each(tiles, |(mut tile, terms, onto)| {
-        tile.begin(onto);
-        let mut add = !matches!(onto, Onto::Nothing);
-        for (a, b) in terms {
-            tile.multiply(*a, *b, add);
-            add = true;
+pub(crate) fn multiply(pool: &Pool, products: Vec<Product<'_>>) {
+    for product in products {
+        let (rows, columns) = product.shape();
+        let Product { terms, onto, output } = product;
+        if rows * columns == 0 {
+            continue;
         }
-    });
+        begin(pool, columns, onto, output);
+        let add = !matches!(onto, Onto::Nothing);
+        let by_columns = terms.iter().all(|(a, b)| a.column_stride == 1 && b.row_stride == 1);
+        if rows <= DOTS && by_columns {
+            dots(pool, columns, &terms, (output, add));
+        } else if rows < FEW_ROWS && by_columns {
+            sum_turned(pool, (rows, columns), terms, (output, add));
+        } else {
+            sum(pool, columns, terms, (output, add));
+        }
+    }
 }
 
-/// The right matrices of a product, row-major, where that is worth a copy.
-fn turned(pool: &Pool, product: &Product<'_>) -> Vec<Option<Vec<f32>>> {
-    let turn = |(a, b): &(Matrix<'_>, Matrix<'_>)| {
-        (b.column_stride != 1 && a.rows >= FEWEST_ROWS).then(|| b.row_major(pool))
-    };
-    product.terms.iter().map(turn).collect()
+/// Writes what a product is added to, where it is not there yet.
+fn begin(pool: &Pool, columns: usize, onto: Onto<'_>, output: &mut [f32]) {
+    match onto {
+        Onto::Nothing | Onto::Output => {}
+        Onto::Matrix(matrix) => {
+            pool.for_chunks(output, CHUNK, |index, piece| {
+                piece.copy_from_slice(&matrix[index * CHUNK..][..piece.len()]);
+            });
+        }
+        Onto::Row(row) => {
+            pool.for_chunks(output, rows_per_chunk(columns) * columns, |_, piece| {
+                piece.chunks_exact_mut(columns).for_each(|to| to.copy_from_slice(row));
+            });
+        }
+    }
 }
 
-/// The terms of a product with the copies in place of what was copied.
-fn row_major<'a>(
-    (product, turned): (&Product<'a>, &'a Vec<Option<Vec<f32>>>),
-) -> Vec<(Matrix<'a>, Matrix<'a>)> {
-    let terms = product.terms.iter().zip(turned);
-    let term = |(&(a, b), turned): (&(Matrix<'a>, Matrix<'a>), &'a Option<Vec<f32>>)| {
-        (a, turned.as_ref().map_or(b, |turned| Matrix::new(turned, b.rows, b.columns)))
-    };
-    terms.map(term).collect()
-}
-
-/// The same for products whose inner dimension, tokens, is many times their output's rows and
-/// columns: they are cut along it too, and the parts added in order. One term each, onto nothing or
-/// the output.
-pub(crate) fn multiply_over_tokens(pool: &Pool, mut products: Vec<Product<'_>>) {
-    let mut all: Vec<Parts<'_>> = products.iter().map(Parts::new).collect();
-    let tiles: Vec<_> = all.iter_mut().flat_map(Parts::tiles).collect();
-    pool.each(tiles, |(mut tile, a, b)| tile.multiply(a, b, false));
-    let sums = products.iter_mut().zip(&all).flat_map(|(product, Parts { sums: parts, .. })| {
-        let (len, onto) = (product.output.len(), product.onto);
-        let pieces = product.output.chunks_mut(CHUNK).enumerate();
-        pieces.map(move |(index, piece)| (index * CHUNK, piece, parts.chunks_exact(len), onto))
-    });
-    pool.each(sums.collect::<Vec<_>>(), |(first, sums, parts, onto)| {
-        for (index, part) in parts.enumerate() {
-            let part = &part[first..first + sums.len()];
-            if index == 0 && matches!(onto, Onto::Nothing) {
-                sums.copy_from_slice(part);
-            } else {
-                sums.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+/// The sum of `terms`, or its sum with what is in `output`, rows of `columns`.
+fn sum(
+    pool: &Pool,
+    columns: usize,
+    terms: Vec<(Matrix<'_>, Matrix<'_>)>,
+    (output, mut add): (&mut [f32], bool),
+) {
+    for (a, b) in terms {
+        if a.columns == 0 {
+            if !add {
+                output.fill(0.0);
+            }
+            add = true;
+            continue;
+        }
+        let cut = Cut::new([a.rows, columns, a.columns], &pool.core().caches);
+        // SAFETY: of every part of it, jobs read what was packed.
+        let mut packed = unsafe { unwritten(cut.right()) };
+        let workers = cut.workers(pool.workers());
+        let scratch = Shelf::of((0..workers).map(|_| Scratch::new(&cut)));
+        for first in (0..columns).step_by(cut.columns) {
+            let panels = b.columns(first, cut.columns.min(columns - first));
+            for start in (0..a.columns).step_by(cut.packed_depth) {
+                let len = cut.packed_depth.min(a.columns - start);
+                let part = Part { first, columns: panels.columns, step: columns, cut };
+                part.multiply(
+                    pool,
+                    (a.columns(start, len), panels.rows(start, len)),
+                    (&mut packed, &scratch),
+                    (output, add || start > 0),
+                );
             }
         }
+        add = true;
+    }
+}
+
+/// The same, computed as the transpose: of few rows, whose right factors lie by columns.
+fn sum_turned(
+    pool: &Pool,
+    (rows, columns): (usize, usize),
+    terms: Vec<(Matrix<'_>, Matrix<'_>)>,
+    (output, add): (&mut [f32], bool),
+) {
+    // SAFETY: a sum writes every element, or all are written here.
+    let mut turned = unsafe { unwritten(rows * columns) };
+    if add {
+        pool.for_chunks(&mut turned, rows, |column, to| {
+            to.iter_mut().enumerate().for_each(|(row, to)| *to = output[row * columns + column]);
+        });
+    }
+    let terms = terms.into_iter().map(|(a, b)| (b.transposed(), a.transposed()));
+    sum(pool, rows, terms.collect(), (&mut turned, add));
+    pool.for_chunks(output, columns, |row, to| {
+        to.iter_mut().enumerate().for_each(|(column, to)| *to = turned[column * rows + row]);
     });
 }
 
-/// A product in parts, each the sum over some tokens.
-struct Parts<'a> {
-    a: Matrix<'a>,
-    b: Matrix<'a>,
-    /// Of one part, but for the last.
-    tokens: usize,
-    /// One after another.
-    sums: Vec<f32>,
-}
-
-impl<'a> Parts<'a> {
-    fn new(product: &Product<'a>) -> Parts<'a> {
-        let (rows, columns) = product.shape();
-        let [(a, b)] = product.terms[..] else { unreachable!("a sum over tokens has one term") };
-        let tiles = rows.div_ceil(MOST_ROWS) * columns.div_ceil(COLUMNS);
-        let wanted = JOBS.div_ceil(tiles.max(1)).min(a.columns / FEWEST_TOKENS).max(1);
-        let tokens = a.columns.div_ceil(wanted).max(1);
-        let parts = a.columns.div_ceil(tokens).max(1);
-        // SAFETY: every part is the output of a product, which writes all of it.
-        Parts { a, b, tokens, sums: unsafe { unwritten(parts * rows * columns) } }
-    }
-    fn tiles(&mut self) -> impl Iterator<Item = (Tile<'_>, Matrix<'a>, Matrix<'a>)> {
-        let Parts { a, b, tokens, ref mut sums } = *self;
-        let shape = (a.rows, b.columns);
-        sums.chunks_exact_mut((shape.0 * shape.1).max(1)).enumerate().flat_map(move |(i, part)| {
-            let first = i * tokens;
-            let len = tokens.min(a.columns - first);
-            let (a, b) = (a.columns(first, len), b.rows(first, len));
-            let tiles = cut(part, shape, (MOST_ROWS, COLUMNS));
-            tiles.into_iter().map(move |tile| (tile, a, b))
-        })
-    }
-}
-
-/// A block of the output that nobody else holds.
-struct Tile<'a> {
-    start: *mut f32,
-    row: usize,
-    column: usize,
-    rows: usize,
+/// The same of so few rows that every element is best computed by itself: neither factor is packed.
+fn dots(
+    pool: &Pool,
     columns: usize,
-    stride: usize,
-    output: PhantomData<&'a mut [f32]>,
-}
-
-// SAFETY: a tile is exclusive access to its elements, like a `&mut`, and f32 is Send.
-unsafe impl Send for Tile<'_> {}
-
-/// Cuts a row-major matrix into tiles of at most so many rows and columns, which together cover it
-/// and do not overlap.
-fn cut(output: &mut [f32], (rows, columns): (usize, usize), most: (usize, usize)) -> Vec<Tile<'_>> {
-    let starts = (0..rows)
-        .step_by(most.0)
-        .flat_map(|row| (0..columns).step_by(most.1).map(move |column| (row, column)));
-    let first = output.as_mut_ptr();
-    let tile = |(row, column)| Tile {
-        // The offset is inside of `output`: row < rows and column < columns.
-        start: first.wrapping_add(row * columns + column),
-        row,
-        column,
-        rows: most.0.min(rows - row),
-        columns: most.1.min(columns - column),
-        stride: columns,
-        output: PhantomData,
-    };
-    starts.map(tile).collect()
-}
-
-impl Tile<'_> {
-    /// A row of the tile.
-    fn row(&mut self, index: usize) -> &mut [f32] {
-        assert!(index < self.rows, "a row of the tile");
-        // SAFETY: the tile's elements are its own, and row `index` is one of its.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(index * self.stride), self.columns) }
-    }
-    /// Writes what the product is to be added to.
-    fn begin(&mut self, onto: Onto<'_>) {
-        for index in 0..self.rows {
-            let from = match onto {
-                Onto::Nothing | Onto::Output => return,
-                Onto::Row(row) => &row[self.column..],
-                Onto::Matrix(matrix) => &matrix[(self.row + index) * self.stride + self.column..],
-            };
-            let columns = self.columns;
-            self.row(index).copy_from_slice(&from[..columns]);
-        }
-    }
-    /// The tile's part of `a b`, added to what is there or not.
-    fn multiply(&mut self, a: Matrix<'_>, b: Matrix<'_>, add: bool) {
-        let a = a.rows(self.row, self.rows);
-        let b = b.columns(self.column, self.columns);
-        // SAFETY: the tile's elements are its own; `a` and `b` have as many rows and columns as the
-        // tile, and `a.columns == b.rows` (`multiply` compared the shapes, `Matrix::new` the
-        // lengths), so every address lies inside its slice.
-        unsafe {
-            gemm::gemm(
-                self.rows,
-                self.columns,
-                a.columns,
-                self.start,
-                1,
-                self.stride as isize,
-                add,
-                a.data.as_ptr(),
-                a.column_stride as isize,
-                a.row_stride as isize,
-                b.data.as_ptr(),
-                b.column_stride as isize,
-                b.row_stride as isize,
-                if add { 1.0 } else { 0.0 },
-                1.0,
-                false,
-                false,
-                false,
-                Parallelism::None,
-            );
-        }
+    terms: &[(Matrix<'_>, Matrix<'_>)],
+    (output, add): (&mut [f32], bool),
+) {
+    let instructions = pool.core().instructions;
+    for (row, output) in output.chunks_mut(columns).enumerate() {
+        pool.for_chunks(output, DOTTED_COLUMNS, |index, output| {
+            for (term, (a, b)) in terms.iter().enumerate() {
+                let a = &a.data[row * a.row_stride..][..a.columns];
+                let b = b.columns(index * DOTTED_COLUMNS, output.len());
+                instructions.with(false, Dots { a, b, output, add: add || term > 0 });
+            }
+        });
     }
 }
+
+/// The columns of a product for which the right factor is packed at a time.
+#[derive(Clone, Copy)]
+struct Part {
+    first: usize,
+    columns: usize,
+    /// Columns of the output.
+    step: usize,
+    cut: Cut,
+}
+
+impl Part {
+    /// `a b` for these columns, with some of the depth.
+    fn multiply(
+        self,
+        pool: &Pool,
+        (a, b): (Matrix<'_>, Matrix<'_>),
+        (packed, scratch): (&mut [f32], &Shelf<Scratch>),
+        (output, add): (&mut [f32], bool),
+    ) {
+        let (depth, instructions) = (a.columns, pool.core().instructions);
+        let packed = &mut packed[..self.columns.next_multiple_of(PANEL) * depth];
+        pool.for_chunks(packed, PACKED_PANELS * PANEL * depth, |index, to| {
+            let first = index * PACKED_PANELS * PANEL;
+            let columns = (to.len() / depth).min(self.columns - first);
+            instructions.with(false, Pack { from: b.columns(first, columns), to });
+        });
+        let packed = &*packed;
+        pool.for_chunks(output, self.cut.rows * self.step, |index, output| {
+            let a = a.rows(index * self.cut.rows, output.len() / self.step);
+            scratch.with(|scratch| {
+                instructions.with(false, Job { part: self, a, packed, output, add, scratch });
+            });
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

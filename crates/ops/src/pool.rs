@@ -5,7 +5,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, panicking};
 use std::time::Duration;
 
+use annulus_machine::Core;
+use candle_core::Result;
+use pulp::Arch;
+
 use crate::cores::{Busy, Cores, Helpers, Share};
+use crate::vector::{Dispatch, arch};
 
 /// The workers of one rank. Nothing that waits for a peer may run inside.
 ///
@@ -13,6 +18,7 @@ use crate::cores::{Busy, Cores, Helpers, Share};
 /// job alone: cut work into pieces of a fixed size, never into as many pieces as there are workers.
 #[derive(Clone, Default)]
 pub struct Pool {
+    core: Core,
     threads: Option<Arc<rayon::ThreadPool>>,
     share: Option<Share>,
     processor: Option<Arc<dyn crate::gpu::Processor>>,
@@ -60,6 +66,22 @@ impl Pool {
     /// What operators run on, if it is not the CPU.
     pub fn processor(&self) -> Option<&Arc<dyn crate::gpu::Processor>> {
         self.processor.as_ref()
+    }
+    /// The same workers, who compute as `core` says, and not with the best that this machine has.
+    ///
+    /// # Errors
+    /// When the processor lacks its instructions.
+    pub fn with(self, core: Core) -> Result<Pool> {
+        core.instructions.check()?;
+        Ok(Pool { core, ..self })
+    }
+    /// What a worker computes with.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+    /// The same for loops that the compiler makes vectors of.
+    pub(crate) fn arch(&self) -> Arch {
+        arch(self.core.instructions)
     }
     /// How many workers there are.
     pub fn workers(&self) -> usize {
@@ -124,9 +146,9 @@ impl Pool {
     pub fn watched<T: Send, E>(
         &self,
         items: Vec<T>,
-        progress: &dyn Fn() -> Result<(), E>,
+        progress: &dyn Fn() -> std::result::Result<(), E>,
         job: impl Fn(T) + Send + Sync,
-    ) -> Result<(), E> {
+    ) -> std::result::Result<(), E> {
         progress()?;
         let count = items.len();
         let _busy = self.busy(count);
@@ -200,7 +222,10 @@ impl<T: Send, F: Fn(T) + Send + Sync> Jobs<T, F> {
         }
     }
     /// The calling thread does them.
-    fn done_here<E>(&self, watch: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
+    fn done_here<E>(
+        &self,
+        watch: &mut dyn FnMut() -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         while let Some(item) = self.next() {
             (self.job)(item);
             watch()?;
@@ -208,7 +233,10 @@ impl<T: Send, F: Fn(T) + Send + Sync> Jobs<T, F> {
         Ok(())
     }
     /// Until all are done, or `watch` fails.
-    fn wait<E>(&self, watch: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
+    fn wait<E>(
+        &self,
+        watch: &mut dyn FnMut() -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         let mut left = lock(&self.left);
         while *left > 0 {
             left =
@@ -234,7 +262,26 @@ impl<T, F> Drop for One<'_, T, F> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Buffers that jobs borrow and hand back, so that there are as many as workers, not as many as jobs.
+#[derive(Debug, Default)]
+pub(crate) struct Shelf<T>(Mutex<Vec<T>>);
+
+impl<T: Default> Shelf<T> {
+    /// With these on it.
+    pub(crate) fn of(items: impl Iterator<Item = T>) -> Shelf<T> {
+        Shelf(Mutex::new(items.collect()))
+    }
+    pub(crate) fn with<R>(&self, job: impl FnOnce(&mut T) -> R) -> R {
+        let taken = lock(&self.0).pop();
+        let mut item = taken.unwrap_or_default();
+        let result = job(&mut item);
+        lock(&self.0).push(item);
+        result
+    }
+}
+
+/// Locks what only one job at a time touches; a job that panicked has ended the call already.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -284,7 +331,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "every job")]
     fn a_panic_ends_a_watched_call() {
-        let _: Result<(), ()> =
+        let _: std::result::Result<(), ()> =
             Pool::new(2).watched(vec![(); 8], &|| Ok(()), |()| panic!("every job"));
     }
 

@@ -6,7 +6,7 @@ use candle_core::{DType, Result, Shape, Tensor, bail};
 use crate::Pool;
 use crate::gpu::operators;
 use crate::linear::{Sizes, of_bias};
-use crate::matrix::{Matrix, Onto, Product, multiply, multiply_over_tokens};
+use crate::matrix::{Matrix, Onto, Product, multiply};
 use crate::rows::{Elements, rows_per_chunk, tensor, unwritten};
 
 /// A projection: `x wᵀ + bias`.
@@ -144,7 +144,7 @@ pub fn parameter_gradients<const N: usize>(
         .zip(&dy)
         .zip(&mut dw)
         .map(|((read, dy), dw)| Product::new(read.y(dy).transposed(), read.x(&x_values), dw));
-    multiply_over_tokens(pool, products.collect());
+    multiply(pool, products.collect());
     array(projections.iter().zip(dw).zip(&dy).map(|((projection, dw), dy)| {
         let bias = projection.bias.map(|bias| {
             let outputs = bias.elem_count();

@@ -3,7 +3,7 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use crate::Pool;
 use crate::gpu::operators;
@@ -120,7 +120,7 @@ pub fn rms_norm_backward(
         let range = rows.start * width..rows.end * width;
         let (x, dy) = (&x_values[range.clone()], &dy[range.clone()]);
         let onto = onto.get(range).unwrap_or(&[]);
-        Arch::new().dispatch(Backward { x, weight: &weights, dy, onto, dx, dw, epsilon });
+        pool.arch().dispatch(Backward { x, weight: &weights, dy, onto, dx, dw, epsilon });
     });
     let dx = tensor(pool, dx, x.shape(), x.dtype())?;
     Ok((dx, tensor(pool, dw, weight.shape(), DType::F32)?))
@@ -148,7 +148,7 @@ impl CustomOp2 for RmsNorm {
         let chunk = rows_per_chunk(width);
         self.pool.for_chunks(&mut y, chunk * width.max(1), |index, piece| {
             rows.copy(index * chunk, piece);
-            Arch::new().dispatch(Forward { x: piece, weight: &weight, epsilon: self.epsilon });
+            self.pool.arch().dispatch(Forward { x: piece, weight: &weight, epsilon: self.epsilon });
         });
         Ok((narrow(&self.pool, y, x.dtype())?, x_layout.shape().clone()))
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use annulus_sequence::Positions;
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, bail};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use crate::Pool;
 use crate::gpu::operators::{self, Placed};
@@ -190,7 +190,14 @@ impl CustomOp1 for Rope {
         self.pool.for_chunks(&mut y, chunk * width.max(1), |index, piece| {
             rows.copy(index * chunk, piece);
             let first = index * chunk;
-            Arch::new().dispatch(Rotate { rows: piece, first, heads, tables, half, direction });
+            self.pool.arch().dispatch(Rotate {
+                rows: piece,
+                first,
+                heads,
+                tables,
+                half,
+                direction,
+            });
         });
         Ok((narrow(&self.pool, y, x.dtype())?, layout.shape().clone()))
     }

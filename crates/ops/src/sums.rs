@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
+use annulus_machine::blocks::SUMMED_ROWS as ROWS;
+
 use crate::Pool;
 
-/// Rows that are summed in f32, one after another, before their sum goes to f64.
-const ROWS: usize = 128;
 /// Independent partial sums of a row: a vector register's worth or two, whatever the processor.
 const LANES: usize = 32;
 

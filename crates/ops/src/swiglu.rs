@@ -2,7 +2,7 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use crate::Pool;
 use crate::exp::exp;
@@ -114,7 +114,7 @@ pub fn swiglu_backward(
     let arguments = gates.chunks(CHUNK).zip(ups.chunks(CHUNK)).zip(dy.chunks(CHUNK));
     let results = dgate.chunks_mut(CHUNK).zip(dup.chunks_mut(CHUNK)).zip(y.chunks_mut(CHUNK));
     pool.each(results.zip(arguments), |(((dgate, dup), y), ((gate, up), dy))| {
-        Arch::new().dispatch(Backward { gate, up, dy, dgate, dup, y });
+        pool.arch().dispatch(Backward { gate, up, dy, dgate, dup, y });
     });
     Ok(SwiGluGradients {
         gate: tensor(pool, dgate, gate.shape(), gate.dtype())?,
@@ -140,7 +140,8 @@ impl CustomOp2 for SwiGlu {
         // SAFETY: every piece is written.
         let mut y = unsafe { unwritten(gates.len()) };
         let pieces = y.chunks_mut(CHUNK).zip(gates.chunks(CHUNK)).zip(ups.chunks(CHUNK));
-        self.pool.each(pieces, |((y, gate), up)| Arch::new().dispatch(Forward { gate, up, y }));
+        self.pool
+            .each(pieces, |((y, gate), up)| self.pool.arch().dispatch(Forward { gate, up, y }));
         Ok((narrow(&self.pool, y, gate.dtype())?, shape.clone()))
     }
     fn bwd(

@@ -8,6 +8,7 @@ use annulus_comm::{Axis, Communicator, Mesh, Metered};
 use annulus_experiment::{
     Besides, Dtype, Element, Frequencies, Kernel, LayerKind, Packed, Plan, Recompute, Shape,
 };
+use annulus_machine::Core;
 use annulus_model::{Attentions, Config, Llama, Lora};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
@@ -73,6 +74,8 @@ pub struct Setup {
     pub deadline: Duration,
     /// Cores of this machine, shared by the ranks.
     pub cores: Cores,
+    /// What each of them computes with.
+    pub core: Core,
     /// What runs operators, if it is not the CPU: all ranks of a process share it.
     pub processor: Option<Arc<dyn Processor>>,
 }
@@ -112,6 +115,7 @@ impl Setup {
             mlp_chunk: Some(plan.memory.mlp_chunk).filter(|chunk| *chunk < plan.rows()),
             deadline: experiment.mesh.deadline,
             cores: cores.into(),
+            core: experiment.memory.core,
             processor: None,
         }
     }
@@ -189,7 +193,8 @@ impl Setup {
         memory::enter(rank);
         let pool = match &self.processor {
             Some(processor) => Pool::on(processor.clone()),
-            None => Pool::share(&self.cores, self.world(), move || memory::enter(rank)),
+            None => Pool::share(&self.cores, self.world(), move || memory::enter(rank))
+                .with(self.core)?,
         };
         let meter = Metered::new(comm.clone());
         let mesh = Mesh::new(meter.clone(), self.data, self.sequence)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use annulus_experiment::Device as Wanted;
-use annulus_ops::attention::Instructions;
+use annulus_machine::Core;
 use annulus_ops::gpu::{self, Processor};
 use annulus_sequence::Strategy;
 use candle_core::Device;
@@ -66,11 +66,15 @@ pub(crate) fn of(processor: Option<&Arc<dyn Processor>>) -> Device {
 
 /// What this machine offers, as `annulus doctor` lists it: what is asked about, and the answer.
 pub fn described() -> Vec<(String, String)> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let processor = crate::machine::processor().unwrap_or_else(|| "unknown".to_owned());
+    let processor = annulus_machine::processor().unwrap_or_else(|| "unknown".to_owned());
+    let Core { caches, instructions } = Core::here();
+    let [first, second, third] = [caches.first, caches.second, caches.third]
+        .map(|bytes| annulus_experiment::size(bytes as u64));
+    let third = if caches.third == 0 { String::new() } else { format!(", {third} shared") };
     let mut lines = vec![
-        ("processor".to_owned(), format!("{processor}, {cores} cores")),
-        ("attention on it".to_owned(), format!("{:?}", Instructions::detect())),
+        ("processor".to_owned(), format!("{processor}, {} cores", annulus_machine::cores())),
+        ("caches".to_owned(), format!("{first}, {second}{third}")),
+        ("instructions".to_owned(), instructions.word().to_owned()),
     ];
     match gpu::gpus() {
         Ok(all) if all.is_empty() => lines.push(("GPUs".to_owned(), "none".to_owned())),

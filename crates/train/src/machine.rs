@@ -1,7 +1,5 @@
 //! The computer that a run is on.
 
-use std::fs;
-
 use annulus_experiment::Plan;
 
 use crate::pages::return_freed_pages;
@@ -37,11 +35,4 @@ pub fn check_memory(plan: &Plan) -> Result<()> {
 
 fn gibibytes(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
-}
-
-/// The processor's name, where the system says so in a file.
-pub(crate) fn processor() -> Option<String> {
-    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("model name"))?;
-    Some(line.split_once(':')?.1.trim().into())
 }

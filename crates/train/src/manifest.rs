@@ -9,7 +9,7 @@ use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{failure, write_atomically};
-use crate::{Result, Setup, machine};
+use crate::{Result, Setup};
 
 /// The file's name in a run folder.
 const FILE: &str = "manifest.json";
@@ -80,7 +80,7 @@ impl Manifest {
             data,
             weights,
             machine: Machine {
-                cpu: machine::processor().unwrap_or_else(|| "unknown".into()),
+                cpu: annulus_machine::processor().unwrap_or_else(|| "unknown".into()),
                 cores,
                 system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             },

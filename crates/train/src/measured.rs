@@ -72,9 +72,10 @@ pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
         }
         Ok((peaks(owner), handed_over, seconds))
     };
-    let ranks = threads::run(&options, rank)?.into_iter().zip(&plan.ranks);
+    let planned = plan.with_cores(cores);
+    let ranks = threads::run(&options, rank)?.into_iter().zip(&planned);
     let measured = |((held, bytes, seconds), plan): ((Bytes, u64, Vec<f64>), &RankPlan)| Measured {
-        memory: memory(&held, &plan.with_workers(cores)),
+        memory: memory(&held, plan),
         bytes,
         planned_bytes: plan.forward + plan.backward + plan.gradients,
         seconds,

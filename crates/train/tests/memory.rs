@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use annulus_experiment::{Peak, Plan};
+use annulus_machine::Caches;
 use annulus_train::memory::Counting;
 use annulus_train::{Memory, measure, measure_memory};
 use common::Place;
@@ -27,6 +28,8 @@ fn alone() -> MutexGuard<'static, ()> {
 const LIMIT: f64 = 0.1;
 /// How far activations and what is in flight may differ between numbers of ranks.
 const FLAT: f64 = 0.03;
+/// Caches of a core, but for the second.
+const CACHES: Caches = Caches { first: 32 << 10, second: 0, third: 0 };
 /// Rows of a rank.
 const ROWS: usize = 1024;
 
@@ -71,6 +74,13 @@ fn plan_with(
     place.plan(&[base, &split, changes].concat())
 }
 
+/// The same for a core whose second cache has so many bytes.
+fn plan_for(plan: &Plan, second: usize) -> Plan {
+    let mut experiment = plan.experiment.clone();
+    experiment.memory.core.caches = CACHES.with_second(second);
+    Plan::new(experiment, Some(plan.vocabulary())).unwrap()
+}
+
 /// The second of two steps: whatever is made once is there.
 fn measured(plan: &Plan) -> Vec<Memory> {
     let _one = alone();
@@ -93,16 +103,22 @@ fn check_with(
     strategy: &str,
     changes: &[(&str, &str)],
 ) {
-    let memory = measured(&plan_with(place, base, ranks, strategy, changes));
+    let plan = plan_with(place, base, ranks, strategy, changes);
+    hold(&measured(&plan), &format!("{ranks} x {strategy} {changes:?}"));
+}
+
+/// Holds ranks to their plan.
+#[track_caller]
+fn hold(memory: &[Memory], what: &str) {
     let flight = memory.iter().map(|rank| rank.measured.key_value).max().unwrap();
-    for rank in &memory {
+    for rank in memory {
         let measured = Peak { key_value: flight, ..rank.measured };
         let classes = measured.classes().into_iter().zip(rank.planned.classes());
         let classes = classes.map(|((class, measured), (_, planned))| (class, measured, planned));
         let together = ("at once", rank.together, rank.planned_together);
         for (class, measured, planned) in classes.chain([together]) {
             let off = measured as f64 / planned as f64 - 1.0;
-            let what = format!("{ranks} x {strategy} {changes:?}, rank {}: {class}", rank.rank);
+            let what = format!("{what}, rank {}: {class}", rank.rank);
             assert!(off.abs() < LIMIT, "{what}: {measured} of {planned}");
         }
     }
@@ -128,6 +144,32 @@ fn one_rank_holds_what_was_planned() {
     ];
     for changes in cases {
         check(&place, 1, "local", changes);
+    }
+}
+
+/// On any machine: caches decide how many rows of a product are packed at a time, cores how often.
+#[test]
+fn any_caches_and_cores_hold_what_was_planned() {
+    let place = place();
+    let changes = [("memory.mlp_chunk", "1024"), ("data.batch", "4")];
+    let plan = plan(&place, 1, "local", &changes);
+    let plans =
+        [256 << 10, 1 << 20, 2 << 20, 4 << 20].map(|second| (second, plan_for(&plan, second)));
+    for (second, plan) in &plans {
+        for cores in [1, 2, 64] {
+            let _one = alone();
+            let mut memory = measure_memory(plan, 2, cores).unwrap();
+            if cores > 2 {
+                // Attention's workers take theirs when they begin: with fewer cores than workers, not all do.
+                for rank in &mut memory {
+                    assert!(rank.measured.workspace <= rank.planned.workspace, "{rank:?}");
+                    rank.measured.workspace = rank.planned.workspace;
+                    assert!(rank.together <= rank.planned_together, "{rank:?}");
+                    rank.together = rank.planned_together;
+                }
+            }
+            hold(&memory, &format!("a second cache of {second}, {cores} cores"));
+        }
     }
 }
 

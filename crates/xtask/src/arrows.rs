@@ -18,17 +18,18 @@ const fn rule(name: &'static str, candle: bool, may: &'static [&'static str]) ->
 
 const RULES: &[Rule] = &[
     rule("sequence", false, &[]),
+    rule("machine", false, &[]),
     rule("memory", false, &[]),
     rule("tensorboard", false, &[]),
     rule("figure", false, &[]),
     rule("files", false, &[]),
     rule("trace", false, &["sequence"]),
     rule("comm", true, &[]),
-    rule("ops", true, &["memory", "sequence"]),
+    rule("ops", true, &["machine", "memory", "sequence"]),
     rule("attention", true, &["comm", "memory", "ops", "sequence", "trace"]),
     rule("model", true, &["attention", "files", "ops", "sequence"]),
-    rule("data", false, &["files", "memory", "sequence"]),
-    rule("experiment", false, &["files", "sequence", "trace"]),
+    rule("data", false, &["files", "machine", "memory", "sequence"]),
+    rule("experiment", false, &["files", "machine", "sequence", "trace"]),
     rule("hub", false, &["files"]),
     rule(
         "train",
@@ -39,6 +40,7 @@ const RULES: &[Rule] = &[
             "data",
             "experiment",
             "files",
+            "machine",
             "memory",
             "model",
             "ops",
@@ -63,6 +65,7 @@ const RULES: &[Rule] = &[
             "experiment",
             "files",
             "hub",
+            "machine",
             "model",
             "ops",
             "sequence",
@@ -73,13 +76,24 @@ const RULES: &[Rule] = &[
     rule(
         "bench",
         true,
-        &["attention", "comm", "data", "experiment", "files", "model", "ops", "sequence", "train"],
+        &[
+            "attention",
+            "comm",
+            "data",
+            "experiment",
+            "files",
+            "machine",
+            "model",
+            "ops",
+            "sequence",
+            "train",
+        ],
     ),
     rule("xtask", false, &["figure"]),
 ];
 
 /// Crates that use the standard library alone.
-const STD_ONLY: &[&str] = &["memory", "sequence", "tensorboard"];
+const STD_ONLY: &[&str] = &["machine", "memory", "sequence", "tensorboard"];
 
 /// Fails with every arrow that points up.
 pub(crate) fn run() -> Result<()> {

@@ -168,7 +168,7 @@ pub(super) fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
 /// kinds of layers the one that takes most counts.
 fn peaks(plan: &Plan) -> Vec<u64> {
     let of_kind = |passes: &Passes, rank: usize| {
-        let share = Share::new(plan, plan.memory, passes, rank);
+        let share = Share::new(plan, plan.memory, passes, (rank, 1));
         let there = share.peak();
         let ahead = share.received(Pass::Forward, passes.forward.1.alive[rank]);
         let back = share.received(Pass::Backward, passes.backward.1.alive[rank]);

@@ -39,9 +39,11 @@ impl Share<'_> {
         let batch = self.plan.micro_batch as u64;
         let queries = product(&[self.rows, self.plan.shape.query_width(), F32]);
         let kept = product(&[batch, self.scores, F32]);
+        let (keys, dim) = (self.most / batch, self.plan.shape.head_dim as u64);
+        let packed = self.packing(&[[self.positions(), keys, dim], [self.positions(), dim, keys]]);
         let of_head = product(&[self.positions(), self.most / batch, F32]);
         let scoring = [kept, 2 * of_head, 2 * queries].into_iter().fold(0, u64::saturating_add);
-        scoring.max(5 * queries)
+        scoring.saturating_add(packed).max(5 * queries)
     }
 }
 

@@ -5,7 +5,7 @@
 
 mod dense;
 mod dropout;
-mod fused;
+pub(crate) mod fused;
 mod reference;
 pub(crate) mod sizes;
 
@@ -130,6 +130,10 @@ pub trait AttentionKernel: Send + Sync + Debug {
     ) -> Result<Vec<KeyValueGradients>>;
     /// The gradient of the queries, f32 [B, Hq, Sq, D].
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor>;
+    /// Who computes, also what is not the kernel's: nobody but the caller, unless it says so.
+    fn pool(&self) -> Pool {
+        Pool::serial()
+    }
     /// `to += from` of gradients of keys and values that were made apart, where this kernel's tensors live.
     fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
         accumulate(&Pool::serial(), to, from)

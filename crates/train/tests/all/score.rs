@@ -75,6 +75,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         deadline: Duration::from_secs(20),
         processor: None,
         cores: 4.into(),
+        core: annulus_machine::Core::here(),
     }
 }
 

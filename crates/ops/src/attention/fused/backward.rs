@@ -16,7 +16,6 @@ use candle_core::{DType, Result, Tensor};
 
 use super::column::{Column, Context};
 use super::inputs::{Held, Inputs, Source, contiguous, guests};
-use super::machine::{Choice, Instructions, Machine, PANEL};
 use super::pieces::{COLUMNS, ROWS};
 use super::scores::RowProducts;
 use super::turns::Turns;
@@ -25,6 +24,7 @@ use crate::Pool;
 use crate::attention::sizes::{Queries, wrong};
 use crate::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, Progress, State};
 use crate::rows::{Elements, tensor, zeros};
+use crate::vector::{Choice, Dispatch, Instructions, Machine, PANEL};
 
 /// What is kept while tiles go by.
 #[derive(Debug)]

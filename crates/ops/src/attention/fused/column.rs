@@ -5,12 +5,12 @@ use std::sync::Mutex;
 
 use super::inputs::{Inputs, Place, Source};
 use super::lock;
-use super::machine::{Machine, PANEL};
 use super::pack::{Interleaved, Natural, Panels, units};
 use super::pieces::{COLUMNS, Extent, ROWS};
-use super::product::{self, Left, Onto, Product, Right};
 use super::scores::{AddRows, Differentiate, STEP, clear, hide};
 use super::turns::{Taker, Turns};
+use crate::vector::product::{self, Left, Onto, Product, Right};
+use crate::vector::{Machine, PANEL};
 
 /// What the jobs of a tile share.
 pub(super) struct Context<'a> {
@@ -228,7 +228,7 @@ fn of_extent<'a>(
     [depth, width]: [usize; 2],
 ) -> Product<'a> {
     Product {
-        a: Left { units: &a.natural[rows.start * width..], row: width, depth: 1 },
+        a: Left::new(&a.natural[rows.start * width..], width, 1),
         b: Right { units: &b[columns.start * depth..], panel: depth * PANEL, depth: PANEL },
         c: &mut c[rows.start * STEP + columns.start..],
         step: STEP,
@@ -247,7 +247,7 @@ fn down_columns<'a, M: Machine>(
 ) -> Product<'a> {
     let start = rows.start / M::UNIT;
     Product {
-        a: Left { units: &a.interleaved[start * STEP + columns.start..], row: 1, depth: STEP },
+        a: Left::new(&a.interleaved[start * STEP + columns.start..], 1, STEP),
         b: Right { units: &b.interleaved[start * width..], panel: PANEL, depth: width },
         c: &mut c[columns.start * width..],
         step: width,
@@ -270,7 +270,7 @@ fn along_rows<'a, M: Machine>(
     }
     let start = columns.start / M::UNIT;
     Product {
-        a: Left { units: &a.natural[rows.start * STEP + start..], row: STEP, depth: 1 },
+        a: Left::new(&a.natural[rows.start * STEP + start..], STEP, 1),
         b: Right { units: &b[start * width..], panel: PANEL, depth: width },
         c,
         step: width,

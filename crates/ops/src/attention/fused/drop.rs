@@ -6,10 +6,10 @@
 
 use std::ops::Range;
 
-use super::machine::{Leaf, Machine, PANEL};
 use super::scores::STEP;
 use crate::attention::Dropped;
 use crate::attention::dropout::{Drawn, Draws, Row};
+use crate::vector::{Leaf, Machine, PANEL};
 
 /// What leaves out weights of a piece: its rows, and its columns by their draws.
 #[derive(Debug)]

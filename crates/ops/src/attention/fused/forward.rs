@@ -10,16 +10,16 @@ use std::sync::Mutex;
 use candle_core::{DType, Result, Tensor};
 
 use super::inputs::{Held, Inputs, Place, contiguous, guests};
-use super::machine::{Choice, Instructions, Machine, PANEL};
 use super::pack::{Interleaved, Natural, Panels, units};
 use super::pieces::{COLUMNS, Extent, ROWS};
-use super::product::{self, Left, Onto, Product, Right};
 use super::scores::{Fold, STEP, hide};
 use super::{Shelf, blocks, heaviest_first, lock, narrow};
 use crate::Pool;
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, Progress, State, Tile};
 use crate::rows::{tensor, unwritten};
+use crate::vector::product::{self, Left, Onto, Product, Right};
+use crate::vector::{Choice, Dispatch, Instructions, Machine, PANEL};
 
 /// What is carried across tiles and hops.
 #[derive(Debug)]
@@ -288,7 +288,7 @@ impl Scratch {
         let spans = inputs.spans(place.head, place.block);
         for Extent { rows, columns: seen } in place.piece.extents(spans) {
             machine.call(Product {
-                a: Left { units: &self.q[rows.start * width..], row: width, depth: 1 },
+                a: Left::new(&self.q[rows.start * width..], width, 1),
                 b: Right { units: &k[seen.start * depth..], panel: depth * PANEL, depth: PANEL },
                 c: &mut self.scores[rows.start * STEP + seen.start..],
                 step: STEP,
@@ -318,11 +318,7 @@ impl Scratch {
         let exist = inputs.keys.rows - columns.start;
         for Extent { rows, columns: seen } in place.piece.extents(spans) {
             machine.call(Product {
-                a: Left {
-                    units: &self.scores[rows.start * STEP + seen.start / M::UNIT..],
-                    row: STEP,
-                    depth: 1,
-                },
+                a: Left::new(&self.scores[rows.start * STEP + seen.start / M::UNIT..], STEP, 1),
                 b: Right { units: &v[seen.start / M::UNIT * width..], panel: PANEL, depth: width },
                 c: &mut self.out[rows.start * width..],
                 step: width,

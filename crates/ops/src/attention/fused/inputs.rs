@@ -11,10 +11,10 @@ use candle_core::{CpuStorage, DType, Result, Storage, StorageRef, Tensor};
 use half::bf16;
 
 use super::drop::Drop;
-use super::machine::{Leaf, Machine, PANEL};
 use super::pieces::{COLUMNS, Piece, ROWS, Reach};
 use crate::attention::sizes::{Keys, Queries, wrong};
 use crate::attention::{Dropped, Tile};
+use crate::vector::{Leaf, Machine, PANEL};
 
 /// A tensor's elements, contiguous, held against writers.
 pub(super) struct Held<'a> {

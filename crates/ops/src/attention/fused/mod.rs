@@ -1,24 +1,22 @@
 //! Blockwise attention on the CPU, with online softmax in f32 (FlashAttention, arXiv 2205.14135; FlashAttention-2, 2307.08691).
 //!
 //! A tile is cut into pieces ([`pieces`]): two products forward ([`forward`]), five backward ([`backward`], [`column`]), with
-//! row loops between them ([`scores`]). Products are our own micro-tiles ([`product`]) rather than a library's: they read packed
+//! row loops between them ([`scores`]). Products are our own micro-tiles ([`crate::vector::product`]) rather than a library's: they read packed
 //! keys in place, take the rescaling of the output in, and multiply bf16 pairs where the processor can; everything is written
-//! once for all vector instructions ([`machine`]). Results have the same bits with any number of workers.
+//! once for all vector instructions ([`crate::vector`]). Results have the same bits with any number of workers.
 
 mod backward;
 mod column;
 mod drop;
 mod forward;
 mod inputs;
-mod machine;
-mod pack;
+pub(crate) mod pack;
 mod pieces;
-mod product;
 mod scores;
 mod turns;
 
 use std::cmp::Reverse;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use candle_core::{Result, Tensor};
 
@@ -27,10 +25,11 @@ use super::{
     own, taken,
 };
 use crate::Pool;
+use crate::pool::{Shelf, lock};
+pub use annulus_machine::Instructions;
 use backward::Backward;
 use forward::Forward;
 use inputs::Source;
-pub use machine::Instructions;
 
 /// The fast CPU kernel, for f32 and bf16.
 ///
@@ -45,9 +44,10 @@ pub struct Fused {
 }
 
 impl Fused {
-    /// With the best instructions the processor has.
+    /// With the instructions that the pool's other operators use.
     pub fn new(pool: Pool) -> Fused {
-        Fused { pool, instructions: Instructions::detect() }
+        let instructions = pool.core().instructions;
+        Fused { pool, instructions }
     }
 }
 
@@ -93,22 +93,12 @@ impl AttentionKernel for Fused {
         tiles.into_iter().map(|tile| state.tile(&self.pool, tile, progress)).collect()
     }
 
+    fn pool(&self) -> Pool {
+        self.pool.clone()
+    }
+
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor> {
         taken::<Backward>(state)?.finish(&self.pool)
-    }
-}
-
-/// Buffers that jobs borrow and hand back, so that there are as many as workers, not as many as jobs.
-#[derive(Debug, Default)]
-struct Shelf<T>(Mutex<Vec<T>>);
-
-impl<T: Default> Shelf<T> {
-    fn with<R>(&self, job: impl FnOnce(&mut T) -> R) -> R {
-        let taken = lock(&self.0).pop();
-        let mut item = taken.unwrap_or_default();
-        let result = job(&mut item);
-        lock(&self.0).push(item);
-        result
     }
 }
 
@@ -135,11 +125,6 @@ fn heaviest_first(
         .collect();
     jobs.sort_by_key(|&(head, block)| (head, Reverse(pieces(head, block))));
     jobs
-}
-
-/// Locks what only one job at a time touches; a job that panicked has ended the call already.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether all inputs have 16 bits.

@@ -13,20 +13,20 @@
 
 use std::array::from_fn;
 
-use super::machine::{Leaf, Machine, PANEL};
+use crate::vector::{Leaf, Machine, PANEL};
 
 /// How many units hold so many values.
-pub(super) fn units<M: Machine>(values: usize) -> usize {
+pub(crate) fn units<M: Machine>(values: usize) -> usize {
     values.div_ceil(M::UNIT)
 }
 
 /// Rows of `width` values, a multiple of [`PANEL`], become natural in place: units at the front of each row.
 #[derive(Debug)]
-pub(super) struct Natural<'a> {
-    pub(super) rows: &'a mut [f32],
+pub(crate) struct Natural<'a> {
+    pub(crate) rows: &'a mut [f32],
     /// The distance of rows.
-    pub(super) step: usize,
-    pub(super) width: usize,
+    pub(crate) step: usize,
+    pub(crate) width: usize,
 }
 
 impl Leaf for Natural<'_> {
@@ -49,11 +49,11 @@ impl Leaf for Natural<'_> {
 
 /// Rows are interleaved into another place, of as many rows as units hold them.
 #[derive(Debug)]
-pub(super) struct Interleaved<'a> {
-    pub(super) from: &'a [f32],
-    pub(super) to: &'a mut [f32],
+pub(crate) struct Interleaved<'a> {
+    pub(crate) from: &'a [f32],
+    pub(crate) to: &'a mut [f32],
     /// The distance of rows, of both; a multiple of [`PANEL`].
-    pub(super) step: usize,
+    pub(crate) step: usize,
 }
 
 impl Leaf for Interleaved<'_> {
@@ -74,14 +74,14 @@ impl Leaf for Interleaved<'_> {
 
 /// Rows, a multiple of [`PANEL`] of them, become panels.
 #[derive(Debug)]
-pub(super) struct Panels<'a> {
-    pub(super) from: &'a [f32],
+pub(crate) struct Panels<'a> {
+    pub(crate) from: &'a [f32],
     /// `units(width)` of [`PANEL`] per panel.
-    pub(super) to: &'a mut [f32],
+    pub(crate) to: &'a mut [f32],
     /// The distance of rows.
-    pub(super) step: usize,
+    pub(crate) step: usize,
     /// The values of each that count; what follows up to a whole unit is 0.
-    pub(super) width: usize,
+    pub(crate) width: usize,
 }
 
 impl Leaf for Panels<'_> {

@@ -8,13 +8,10 @@ use std::ops::Range;
 
 use annulus_sequence::Spans;
 
-use super::machine::PANEL;
-use super::product;
+use crate::vector::PANEL;
+use crate::vector::product;
 
-/// Query rows of a block: with a block of columns, what the second cache holds.
-pub(super) const ROWS: usize = 96;
-/// Key columns of a block.
-pub(super) const COLUMNS: usize = 192;
+pub(super) use annulus_machine::blocks::{ATTENTION_COLUMNS as COLUMNS, ATTENTION_ROWS as ROWS};
 /// Pieces begin and end at multiples of this, and so of a panel and of the rows of a micro-tile.
 pub(super) const GRAIN: usize = 48;
 

@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use annulus_sequence::Spans;
 
-use super::machine::{Leaf, Machine, PANEL};
 use super::pieces::{COLUMNS, Extent};
+use crate::vector::{Leaf, Machine, PANEL};
 
 /// The distance between rows of scores.
 pub(super) const STEP: usize = COLUMNS;
@@ -123,7 +123,7 @@ impl Leaf for Differentiate<'_> {
     }
 }
 
-/// For every row of two blocks the sum of products, added in the order of [`super::product`]: where one value alone is seen
+/// For every row of two blocks the sum of products, added in the order of [`crate::vector::product`]: where one value alone is seen
 /// its probability's gradient and this sum are the same bits, and their difference is 0.
 #[derive(Debug)]
 pub(super) struct RowProducts<'a> {

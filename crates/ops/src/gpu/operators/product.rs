@@ -5,9 +5,11 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, InplaceOp3, Layout, Result, Tensor, bail};
-use gemm::Parallelism;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+
+use crate::Pool;
+use crate::matrix::{self, Matrix};
 
 /// What becomes of what a product's place held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,32 +111,17 @@ impl Call {
 
     /// By the CPU's tiles.
     fn run(&self, first: &[f32], second: &[f32], c: &mut [f32], was: Was) {
-        let [[first_column, first_row], [second_column, second_row]] =
-            self.operands.map(Operand::strides);
-        let add = was == Was::Sum;
-        // SAFETY: the slices hold what their layouts reach, from the first element on.
-        unsafe {
-            gemm::gemm(
-                self.m,
-                self.n,
-                self.k,
-                c.as_mut_ptr(),
-                self.step as isize,
-                1,
-                add,
-                first.as_ptr(),
-                first_column,
-                first_row,
-                second.as_ptr(),
-                second_column,
-                second_row,
-                if add { 1.0 } else { 0.0 },
-                1.0,
-                false,
-                false,
-                false,
-                Parallelism::None,
-            );
+        let [[b_row, b_column], [a_row, a_column]] = self.operands.map(Operand::strides);
+        let a = Matrix::strided(second, [self.n, self.k], [a_row, a_column]);
+        let b = Matrix::strided(first, [self.k, self.m], [b_row, b_column]);
+        let mut product = vec![0.0; self.n * self.m];
+        matrix::multiply(&Pool::serial(), vec![matrix::Product::new(a, b, &mut product)]);
+        for (c, product) in c.chunks_mut(self.step).zip(product.chunks(self.m)) {
+            let sums = c.iter_mut().zip(product);
+            match was {
+                Was::Sum => sums.for_each(|(c, product)| *c += product),
+                Was::Nothing => sums.for_each(|(c, product)| *c = *product),
+            }
         }
     }
 
@@ -169,8 +156,8 @@ impl Operand {
     }
 
     /// From one column to the next, and from one row to the next, of the transposed matrix that BLAS multiplies.
-    fn strides(self) -> [isize; 2] {
-        if self.transposed { [1, self.step as isize] } else { [self.step as isize, 1] }
+    fn strides(self) -> [usize; 2] {
+        if self.transposed { [1, self.step] } else { [self.step, 1] }
     }
 }
 

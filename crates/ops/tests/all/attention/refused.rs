@@ -1,5 +1,6 @@
 //! What does not fit together is refused with its numbers.
 
+use annulus_machine::Core;
 use annulus_ops::Pool;
 use annulus_ops::attention::{AttentionKernel, Fused, Instructions, Reference};
 use annulus_sequence::{Mask, Positions, Span};
@@ -79,5 +80,8 @@ fn instructions_that_the_processor_lacks() {
     let kernel = Fused { pool: Pool::serial(), instructions: lacking };
     let q = Tensor::zeros((1, 1, 4, 8), DType::F32, &Device::Cpu).unwrap();
     let error = kernel.begin(&q, 1.0).unwrap_err().to_string();
-    assert_eq!(error, format!("attention: this processor has no {lacking:?}"));
+    assert_eq!(error, format!("this processor has no {}", lacking.word()));
+    let core = Core { instructions: lacking, ..Core::here() };
+    let error = Pool::serial().with(core).unwrap_err().to_string();
+    assert_eq!(error, format!("this processor has no {}", lacking.word()));
 }

@@ -1,4 +1,4 @@
-//! Vector instructions, as much of them as attention needs.
+//! Vector instructions, as much of them as attention and products of matrices need.
 //!
 //! A machine is a token: it exists only where the processor has its instructions, so that using them is sound. Its panel is
 //! always [`PANEL`] floats, in as many registers as it takes, and everything above is written once for all machines. Code
@@ -11,31 +11,30 @@
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+pub(crate) mod product;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use candle_core::Result;
-
-use super::product::Product;
-use crate::attention::sizes::wrong;
-
-/// Floats that are worked on at once.
-pub(super) const PANEL: usize = 16;
+pub(crate) use annulus_machine::Instructions;
+pub(crate) use annulus_machine::blocks::PANEL;
+use candle_core::{Error, Result};
+use product::Product;
+use pulp::Arch;
 
 /// What runs with a machine's instructions.
-pub(super) trait Leaf {
+pub(crate) trait Leaf {
     /// Must be `inline(always)`, and so must be all it calls.
     fn run<M: Machine>(self, machine: M);
 }
 
 /// What is written for every machine, and picks its leaves itself.
-pub(super) trait Choice {
+pub(crate) trait Choice {
     type Output;
     fn with<M: Machine>(self, machine: M) -> Self::Output;
 }
 
 /// A set of vector instructions.
-pub(super) trait Machine: Copy + Send + Sync {
+pub(crate) trait Machine: Copy + Send + Sync {
     /// Values of a unit, the 32 bits that a product takes from each factor: one f32, or two bf16 whose products are added.
     const UNIT: usize;
     /// Sixteen floats.
@@ -131,53 +130,26 @@ const EXP2: [f32; 7] = [
     1.0,
 ];
 
-/// Sets of vector instructions by name: those of the processor, or fewer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Instructions {
-    /// Products of bf16 pairs, for bf16 inputs, and AVX-512.
-    Avx512Bf16,
-    /// Vectors of 16 floats.
-    Avx512,
-    /// Vectors of 8 floats and fused multiply-add.
-    Avx2,
-    /// Vectors of 4 floats.
-    Neon,
-    /// Whatever the compiler makes of plain arithmetic.
-    Portable,
+/// Sets of instructions as machines.
+pub(crate) trait Dispatch: Copy {
+    /// Refuses instructions that the processor lacks.
+    fn check(self) -> Result<()>;
+    /// Runs `choice` on the machine for factors of 16 bits (`narrow`) or 32. To be checked before.
+    fn with<C: Choice>(self, narrow: bool, choice: C) -> C::Output;
 }
 
-impl Instructions {
-    const ALL: [Instructions; 5] = [
-        Instructions::Avx512Bf16,
-        Instructions::Avx512,
-        Instructions::Avx2,
-        Instructions::Neon,
-        Instructions::Portable,
-    ];
-
-    /// The best that the processor has.
-    pub fn detect() -> Instructions {
-        Instructions::available().next().unwrap_or(Instructions::Portable)
-    }
-
-    /// All that the processor has, best first.
-    pub fn available() -> impl Iterator<Item = Instructions> {
-        Instructions::ALL.into_iter().filter(|one| one.machine().is_some())
-    }
-
-    /// Refuses instructions that the processor lacks.
-    pub(super) fn check(self) -> Result<()> {
-        match self.machine() {
+impl Dispatch for Instructions {
+    fn check(self) -> Result<()> {
+        match machine(self) {
             Some(_) => Ok(()),
-            None => wrong(&format!("this processor has no {self:?}")),
+            None => Err(Error::Msg(format!("this processor has no {}", self.word()))),
         }
     }
 
-    /// Runs `choice` on the machine for factors of 16 bits (`narrow`) or 32. To be checked before.
-    pub(super) fn with<C: Choice>(self, narrow: bool, choice: C) -> C::Output {
+    fn with<C: Choice>(self, narrow: bool, choice: C) -> C::Output {
         let wide =
             if self == Instructions::Avx512Bf16 && !narrow { Instructions::Avx512 } else { self };
-        match wide.machine() {
+        match machine(wide) {
             #[cfg(target_arch = "x86_64")]
             Some(Found::Avx512Bf16(machine)) => choice.with(machine),
             #[cfg(target_arch = "x86_64")]
@@ -190,21 +162,42 @@ impl Instructions {
             None => choice.with(portable::Portable),
         }
     }
+}
 
-    fn machine(self) -> Option<Found> {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512Bf16 => x86::Avx512Bf16::detect().map(Found::Avx512Bf16),
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512 => x86::Avx512::detect().map(Found::Avx512),
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => x86::Avx2::detect().map(Found::Avx2),
-            #[cfg(target_arch = "aarch64")]
-            Instructions::Neon => neon::Neon::detect().map(Found::Neon),
-            Instructions::Portable => Some(Found::Portable(portable::Portable)),
-            _ => None,
-        }
+fn machine(instructions: Instructions) -> Option<Found> {
+    match instructions {
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Avx512Bf16 => x86::Avx512Bf16::detect().map(Found::Avx512Bf16),
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Avx512 => x86::Avx512::detect().map(Found::Avx512),
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Avx2 => x86::Avx2::detect().map(Found::Avx2),
+        #[cfg(target_arch = "aarch64")]
+        Instructions::Neon => neon::Neon::detect().map(Found::Neon),
+        Instructions::Portable => Some(Found::Portable(portable::Portable)),
+        _ => None,
     }
+}
+
+/// What loops are compiled for that use no instruction by name.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn arch(instructions: Instructions) -> Arch {
+    use pulp::x86::{V3, V4};
+    let narrower = || V3::try_new().map(Arch::V3);
+    let wide = match instructions {
+        Instructions::Avx512Bf16 | Instructions::Avx512 => {
+            V4::try_new().map(Arch::V4).or_else(narrower)
+        }
+        Instructions::Avx2 => narrower(),
+        Instructions::Neon | Instructions::Portable => None,
+    };
+    wide.unwrap_or(Arch::Scalar)
+}
+
+/// The same.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn arch(instructions: Instructions) -> Arch {
+    if instructions == Instructions::Portable { Arch::Scalar } else { Arch::new() }
 }
 
 /// A machine whose instructions the processor has.

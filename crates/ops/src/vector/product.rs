@@ -8,27 +8,35 @@
     reason = "inlined, code is compiled for the caller's instructions"
 )]
 
-use super::machine::{Leaf, Machine, PANEL};
+use super::{Leaf, Machine, PANEL};
 
-/// The left factor: element (row, depth) lies at `row * self.row + depth * self.depth`.
+/// The left factor: element (row, depth) lies at `row / ROWS * self.dozen + row % ROWS * self.row + depth * self.depth`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Left<'a> {
-    pub(super) units: &'a [f32],
-    pub(super) row: usize,
-    pub(super) depth: usize,
+pub(crate) struct Left<'a> {
+    pub(crate) units: &'a [f32],
+    pub(crate) dozen: usize,
+    pub(crate) row: usize,
+    pub(crate) depth: usize,
+}
+
+impl<'a> Left<'a> {
+    /// Rows `row` apart, of elements `depth` apart.
+    pub(crate) fn new(units: &'a [f32], row: usize, depth: usize) -> Left<'a> {
+        Left { units, dozen: ROWS * row, row, depth }
+    }
 }
 
 /// The right factor: panel p at depth d lies at `p * self.panel + d * self.depth`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Right<'a> {
-    pub(super) units: &'a [f32],
-    pub(super) panel: usize,
-    pub(super) depth: usize,
+pub(crate) struct Right<'a> {
+    pub(crate) units: &'a [f32],
+    pub(crate) panel: usize,
+    pub(crate) depth: usize,
 }
 
 /// What the product is added to.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Onto<'a> {
+pub(crate) enum Onto<'a> {
     Nothing,
     /// What is there.
     Sum,
@@ -38,21 +46,20 @@ pub(super) enum Onto<'a> {
 
 /// A product.
 #[derive(Debug)]
-pub(super) struct Product<'a> {
-    pub(super) a: Left<'a>,
-    pub(super) b: Right<'a>,
-    pub(super) c: &'a mut [f32],
+pub(crate) struct Product<'a> {
+    pub(crate) a: Left<'a>,
+    pub(crate) b: Right<'a>,
+    pub(crate) c: &'a mut [f32],
     /// The distance of rows of the result.
-    pub(super) step: usize,
+    pub(crate) step: usize,
     /// How many there are: a multiple of [`ROWS`].
-    pub(super) rows: usize,
-    pub(super) panels: usize,
-    pub(super) depth: usize,
-    pub(super) onto: Onto<'a>,
+    pub(crate) rows: usize,
+    pub(crate) panels: usize,
+    pub(crate) depth: usize,
+    pub(crate) onto: Onto<'a>,
 }
 
-/// Rows come in multiples of this, and so of the rows of every machine's micro-tiles.
-pub(super) const ROWS: usize = 12;
+pub(crate) use annulus_machine::blocks::ROWS;
 
 impl Leaf for Product<'_> {
     #[inline(always)]
@@ -67,7 +74,8 @@ impl Product<'_> {
         let last = |count: usize, step: usize| count.saturating_sub(1) * step;
         let (rows, panels, depth) = (self.rows, self.panels, self.depth);
         self.rows.is_multiple_of(ROWS)
-            && last(rows, self.a.row) + last(depth, self.a.depth) < self.a.units.len()
+            && last(rows / ROWS, self.a.dozen) + last(ROWS, self.a.row) + last(depth, self.a.depth)
+                < self.a.units.len()
             && last(panels, self.b.panel) + last(depth, self.b.depth) + PANEL <= self.b.units.len()
             && last(rows, self.step) + panels * PANEL <= self.c.len()
             && match self.onto {
@@ -81,7 +89,7 @@ impl Product<'_> {
 ///
 /// A panel of the right factor stays in the nearest cache while all rows of the left pass by it.
 #[inline(always)]
-pub(super) fn in_tiles<M: Machine, const R: usize, const P: usize>(
+pub(crate) fn in_tiles<M: Machine, const R: usize, const P: usize>(
     machine: M,
     product: &mut Product<'_>,
 ) {
@@ -128,7 +136,7 @@ unsafe fn tile<M: Machine, const R: usize, const P: usize>(
     };
     // SAFETY: elements (row .. row + R, 0 .. depth) of `a` and panels (panel .. panel + P, 0 .. depth) of `b` are there.
     unsafe {
-        let mut left = a.units.as_ptr().add(row * a.row);
+        let mut left = a.units.as_ptr().add(row / ROWS * a.dozen + row % ROWS * a.row);
         let mut right = b.units.as_ptr().add(panel * b.panel);
         for _ in 0..depth {
             let mut columns = [machine.splat(0.0); P];
@@ -177,8 +185,8 @@ mod tests {
     use half::bf16;
 
     use super::*;
-    use crate::attention::fused::machine::{Choice, Instructions};
     use crate::attention::fused::pack::{Interleaved, Natural, Panels, units};
+    use crate::vector::{Choice, Dispatch, Instructions};
 
     /// `onto + a b` for `a` rows by depth and `b` columns by depth (left as it is, right transposed) or depth by columns.
     struct Case<'a> {
@@ -206,7 +214,7 @@ mod tests {
                 Right { units: &b, panel: PANEL, depth: columns }
             };
             machine.call(Product {
-                a: Left { units: &a, row: depth, depth: 1 },
+                a: Left::new(&a, depth, 1),
                 b: panel,
                 c: &mut c,
                 step: columns,

@@ -18,41 +18,40 @@ use std::arch::x86_64::{
 use std::f32::consts::{LN_2, SQRT_2};
 use std::mem::transmute;
 
-use super::super::product::{Product, in_tiles};
-use super::{Leaf, Machine, PANEL};
+use super::product::{Product, in_tiles};
+use super::{Instructions, Leaf, Machine, PANEL};
 
 /// Vectors of 16 floats, 32 registers.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Avx512(());
+pub(crate) struct Avx512(());
 
 /// The same, for factors that are bf16.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Avx512Bf16(Avx512);
+pub(crate) struct Avx512Bf16(Avx512);
 
 /// Vectors of 8 floats, 16 registers.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Avx2(());
+pub(crate) struct Avx2(());
 
 impl Avx512 {
     /// Where the processor has AVX-512.
-    pub(super) fn detect() -> Option<Avx512> {
-        (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw"))
-            .then_some(Avx512(()))
+    pub(crate) fn detect() -> Option<Avx512> {
+        Instructions::Avx512.is_available().then_some(Avx512(()))
     }
 }
 
 impl Avx512Bf16 {
     /// Where the processor has AVX-512 and its bf16 products.
-    pub(super) fn detect() -> Option<Avx512Bf16> {
+    pub(crate) fn detect() -> Option<Avx512Bf16> {
         let wide = Avx512::detect()?;
-        is_x86_feature_detected!("avx512bf16").then_some(Avx512Bf16(wide))
+        Instructions::Avx512Bf16.is_available().then_some(Avx512Bf16(wide))
     }
 }
 
 impl Avx2 {
     /// Where the processor has AVX2 and fused multiply-add.
-    pub(super) fn detect() -> Option<Avx2> {
-        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Avx2(()))
+    pub(crate) fn detect() -> Option<Avx2> {
+        Instructions::Avx2.is_available().then_some(Avx2(()))
     }
 }
 

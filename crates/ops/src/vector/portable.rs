@@ -3,12 +3,12 @@
 
 use std::array::from_fn;
 
-use super::super::product::{Product, in_tiles};
+use super::product::{Product, in_tiles};
 use super::{Leaf, Machine, PANEL};
 
 /// No instructions in particular.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Portable;
+pub(crate) struct Portable;
 
 type Panel = [f32; PANEL];
 

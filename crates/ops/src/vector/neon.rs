@@ -9,19 +9,18 @@ use std::arch::aarch64::{
     float32x4_t, vaddq_f32, vbslq_f32, vcgtq_f32, vcltq_f32, vdupq_n_f32, vfmaq_f32, vld1q_f32,
     vmulq_f32, vreinterpretq_f32_u32, vreinterpretq_u32_f32, vshlq_n_u32, vst1q_f32, vsubq_f32,
 };
-use std::arch::is_aarch64_feature_detected;
 
-use super::super::product::{Product, in_tiles};
-use super::{Leaf, Machine, PANEL};
+use super::product::{Product, in_tiles};
+use super::{Instructions, Leaf, Machine, PANEL};
 
 /// Vectors of 4 floats.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Neon(());
+pub(crate) struct Neon(());
 
 impl Neon {
     /// Where the processor has NEON.
-    pub(super) fn detect() -> Option<Neon> {
-        is_aarch64_feature_detected!("neon").then_some(Neon(()))
+    pub(crate) fn detect() -> Option<Neon> {
+        Instructions::Neon.is_available().then_some(Neon(()))
     }
 }
 

@@ -1,0 +1,42 @@
+//! What products of matrices pack into, which follows from their shapes and a core's caches.
+
+use annulus_machine::blocks::Cut;
+
+use super::{F32, Share};
+
+/// Rows, columns and depth of a product.
+type Sizes = [u64; 3];
+
+impl Share<'_> {
+    /// The most that one of several products packs into.
+    pub(super) fn packing(&self, products: &[Sizes]) -> u64 {
+        self.most(products, |cut| cut.floats(self.workers))
+    }
+
+    /// The most that a worker beyond the first packs into.
+    pub(crate) fn packing_of_worker(&self) -> u64 {
+        let (shape, vocabulary) = (&self.plan.shape, self.plan.vocabulary() as u64);
+        let [h, f] = [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
+        let [piece, chunk] =
+            [self.memory.mlp_chunk, self.memory.loss_chunk].map(|rows| self.rows.min(rows as u64));
+        let (a, k) = (shape.query_width(), shape.key_value_width());
+        let projections =
+            [(self.rows, h, a), (self.rows, h, k), (piece, h, f), (chunk, h, vocabulary)];
+        let products = projections.map(|(rows, h, width)| {
+            [[rows, width, h], [rows, h, width], [width, h, rows], [h, width, rows]]
+        });
+        self.most(products.as_flattened(), |cut| cut.left() + cut.edge())
+    }
+
+    fn most(&self, products: &[Sizes], floats: impl Fn(Cut) -> usize) -> u64 {
+        let memory = &self.plan.experiment.memory;
+        // A GPU's library has a place of its own.
+        if memory.device.is_some() {
+            return 0;
+        }
+        let bytes = |sizes: &Sizes| {
+            F32 * floats(Cut::new(sizes.map(|size| size as usize), &memory.core.caches)) as u64
+        };
+        products.iter().map(bytes).max().unwrap_or_default()
+    }
+}

@@ -1,0 +1,117 @@
+//! How work is cut for a core: sizes that kernels compute with and that plans of memory count, written once.
+//!
+//! What a sum adds, and in which order, depends on none of a core's properties: only how many rows a job has follows from its
+//! caches. So results have the same bits whatever the caches are.
+
+use crate::Caches;
+
+/// Bytes of an f32.
+const F32: usize = 4;
+
+/// Floats that are worked on at once.
+pub const PANEL: usize = 16;
+/// Rows of a product come in multiples of this, and so of the rows of every micro-tile.
+pub const ROWS: usize = 12;
+/// Query rows of a block of attention: with a block of columns, what the second cache holds.
+pub const ATTENTION_ROWS: usize = 96;
+/// Key columns of a block of attention.
+pub const ATTENTION_COLUMNS: usize = 192;
+/// Rows that are summed in f32, one after another, before their sum goes to f64.
+pub const SUMMED_ROWS: usize = 128;
+
+/// The most terms that an element of a product sums before it is added to what is there: with two panels of the right factor,
+/// what the first cache holds.
+pub const DEPTH: usize = 256;
+/// Floats of the right factor that are packed at a time, for all workers.
+const RIGHT: usize = 1 << 20;
+/// The most columns of the right factor that are packed at a time.
+const COLUMNS: usize = RIGHT / DEPTH;
+/// Jobs that the rows of a product are cut into at least, as far as there are rows enough.
+const JOBS: usize = 16;
+/// The most and the fewest rows of a job. Packing the left factor then costs little.
+const JOB_ROWS: [usize; 2] = [24, 240];
+/// Floats of the results of a job's last rows, which are fewer than a micro-tile's.
+const EDGE: usize = ROWS * EDGE_COLUMNS;
+/// Columns of those.
+pub const EDGE_COLUMNS: usize = 512;
+/// With fewer rows than this, a product whose right factor lies by columns is computed as its transpose: turning that factor
+/// round would take longer.
+pub const FEW_ROWS: usize = 64;
+
+/// How a product `[rows, depth] x [depth, columns]` is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Rows of a job.
+    pub rows: usize,
+    /// Columns that are packed at a time.
+    pub columns: usize,
+    /// Rows of the right factor that are packed at a time.
+    pub packed_depth: usize,
+    /// Terms that are summed at a time.
+    pub depth: usize,
+    /// Jobs that run side by side.
+    pub jobs: usize,
+}
+
+impl Cut {
+    /// For a core with these caches.
+    pub fn new([rows, columns, depth]: [usize; 3], caches: &Caches) -> Cut {
+        // A quarter of the second cache: panels of the right factor and results pass through it, too.
+        let fits = caches.second / 4 / (DEPTH * F32) / ROWS * ROWS;
+        let most = fits.clamp(JOB_ROWS[0], JOB_ROWS[1]);
+        let all = rows;
+        let rows = rows.div_ceil(JOBS).next_multiple_of(ROWS).clamp(ROWS, most);
+        let columns = columns.next_multiple_of(PANEL).clamp(PANEL, COLUMNS);
+        let packed_depth = (RIGHT / columns / DEPTH * DEPTH).min(depth);
+        Cut { rows, columns, packed_depth, depth: DEPTH.min(depth), jobs: all.div_ceil(rows) }
+    }
+
+    /// Floats that all workers pack the right factor into.
+    pub fn right(&self) -> usize {
+        self.columns * self.packed_depth
+    }
+
+    /// Floats that every worker packs the left factor into.
+    pub fn left(&self) -> usize {
+        self.rows * self.depth
+    }
+
+    /// Floats of the product in all, with so many workers.
+    pub fn floats(&self, workers: usize) -> usize {
+        self.right() + self.workers(workers) * (self.left() + self.edge())
+    }
+
+    /// How many of so many workers have a job.
+    pub fn workers(&self, workers: usize) -> usize {
+        workers.clamp(1, self.jobs.max(1))
+    }
+
+    /// Floats of every worker for results at the edges.
+    pub fn edge(&self) -> usize {
+        EDGE.min(ROWS * self.columns).max(self.rows * PANEL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CACHES: Caches = Caches { first: 32 << 10, second: 1 << 20, third: 0 };
+
+    #[test]
+    fn what_a_product_packs_follows_from_its_shape_and_the_second_cache() {
+        let of = |second| Cut::new([8192, 2048, 1024], &CACHES.with_second(second));
+        let rows = [256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20].map(|bytes| of(bytes).rows);
+        assert_eq!(rows, [60, 120, 240, 240, 240]);
+        let cut = of(1 << 20);
+        assert_eq!((cut.columns, cut.packed_depth, cut.depth), (2048, 512, 256));
+        assert_eq!((cut.right(), cut.left(), cut.edge()), (1 << 20, 240 * 256, 12 * 512));
+        let wide = Cut::new([1024, 128_000, 2048], &CACHES);
+        assert_eq!((wide.rows, wide.columns, wide.packed_depth), (72, 4096, 256));
+        let small = Cut::new([1, 1, 3], &CACHES.with_second(1));
+        assert_eq!(small, Cut { rows: 12, columns: 16, packed_depth: 3, depth: 3, jobs: 1 });
+        assert_eq!((small.right(), small.left(), small.edge()), (48, 36, 192));
+        assert_eq!((small.floats(64), cut.floats(2) - cut.floats(1)), (276, 240 * 256 + 12 * 512));
+        assert_eq!([1, 2, 64].map(|workers| cut.workers(workers)), [1, 2, 35]);
+    }
+}

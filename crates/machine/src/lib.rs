@@ -1,0 +1,117 @@
+//! The machine: what depends on it is asked here, and nowhere else.
+//!
+//! Asked once and handed on as a value ([`Core`]), so that a plan can be made for another machine, a test can name one, and a run
+//! uses what its plan was made for. [`blocks`] says how work is cut for a core, for those who compute and those who plan.
+
+pub mod blocks;
+mod caches;
+mod instructions;
+
+use std::sync::OnceLock;
+use std::{fmt, fs, thread};
+
+pub use caches::Caches;
+pub use instructions::Instructions;
+
+/// The environment variable that names the vector instructions to compute with.
+pub const VECTOR: &str = "ANNULUS_VECTOR";
+
+/// What one core computes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Core {
+    /// Its caches.
+    pub caches: Caches,
+    /// The vector instructions that are used: the best that it has, or fewer.
+    pub instructions: Instructions,
+}
+
+impl Core {
+    /// A core of this machine. Where [`VECTOR`] is wrong, as if it were not set: programs call [`check`] first.
+    pub fn here() -> Core {
+        static HERE: OnceLock<Core> = OnceLock::new();
+        *HERE.get_or_init(|| Core {
+            caches: Caches::here(),
+            instructions: wanted().unwrap_or_default().unwrap_or_else(Instructions::detect),
+        })
+    }
+}
+
+impl Default for Core {
+    fn default() -> Core {
+        Core::here()
+    }
+}
+
+/// What is wrong with [`VECTOR`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    value: String,
+    usable: Vec<&'static str>,
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usable = self.usable.join(", ");
+        write!(f, "{VECTOR}=`{}`: this processor has {usable}", self.value)
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+/// Refuses a value of [`VECTOR`] that names no instructions, or such that the processor lacks.
+///
+/// # Errors
+/// Then, with those it has.
+pub fn check() -> Result<(), Unusable> {
+    wanted().map(|_| ())
+}
+
+fn wanted() -> Result<Option<Instructions>, Unusable> {
+    let Some(value) = std::env::var_os(VECTOR).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    named(&value.to_string_lossy()).map(Some)
+}
+
+/// The instructions of this name, where the processor has them.
+fn named(word: &str) -> Result<Instructions, Unusable> {
+    let found = Instructions::from_word(word).filter(|found| found.is_available());
+    found.ok_or_else(|| Unusable {
+        value: word.to_owned(),
+        usable: Instructions::available().map(Instructions::word).collect(),
+    })
+}
+
+/// The cores that this process may use.
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many of so many cores are one rank's, where `ranks` share them.
+pub fn share(cores: usize, ranks: usize) -> usize {
+    (cores / ranks.max(1)).max(1)
+}
+
+/// The processor's name, where the system says so in a file.
+pub fn processor() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vector_instructions_that_are_not_there_are_refused_with_those_that_are() {
+        for word in ["avx", "AVX2 ", ""] {
+            let message = named(word).unwrap_err().to_string();
+            assert!(message.starts_with(&format!("ANNULUS_VECTOR=`{word}`: ")), "{message}");
+            assert!(message.ends_with("portable"), "{message}");
+        }
+        let lacking = if cfg!(target_arch = "x86_64") { "neon" } else { "avx2" };
+        assert!(named(lacking).is_err());
+        assert_eq!(named("portable"), Ok(Instructions::Portable));
+    }
+}
