@@ -1,5 +1,7 @@
 //! What the tests of the boundaries share: running the program, scratch folders, the material beside the repository.
 
+#[cfg(unix)]
+pub mod attack;
 pub mod hub;
 pub mod memory;
 pub mod runs;

@@ -74,6 +74,26 @@ impl Place {
         fs::write(self.path(name), text).expect("a scratch folder can be written");
     }
 
+    /// Puts files of others beside the runs, for [`Place::assert_watched`].
+    pub fn watch(&self) {
+        fs::create_dir_all(self.path("others/work.tmp")).expect("a scratch folder");
+        self.write("others/work.tmp/thesis", "years");
+        fs::create_dir_all(self.path("run")).expect("a scratch folder");
+        self.write("run/notes.tmp", "years");
+    }
+
+    /// Fails where files of others were touched.
+    #[track_caller]
+    pub fn assert_watched(&self) {
+        for name in ["others/work.tmp/thesis", "run/notes.tmp"] {
+            assert_eq!(
+                fs::read_to_string(self.path(name)).ok().as_deref(),
+                Some("years"),
+                "{name}"
+            );
+        }
+    }
+
     /// Copies the run in `from` to `to`, which must not exist.
     pub fn copy(&self, from: &str, to: &str) {
         copy(&self.path(from), &self.path(to));

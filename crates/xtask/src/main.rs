@@ -1,9 +1,10 @@
-//! What must be true of the repository: `cargo xtask check | test | bench | agree | exact | cuda | emulate | record | notebooks | story | setup`.
+//! What must be true of the repository: `cargo xtask check | test | attack | bench | agree | exact | cuda | emulate | record | notebooks | story | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
 mod agree;
 mod arrows;
+mod attack;
 mod bench;
 mod check;
 mod cuda;
@@ -37,6 +38,8 @@ enum Command {
     Check,
     /// `check`, then every test
     Test,
+    /// Hostile cases: files, data and faults that must not hurt, with a table at its end
+    Attack(attack::Arguments),
     /// Measures speed and memory, optimised, alone or in turn with another program
     Bench(bench::Arguments),
     /// Trains an experiment under every strategy on 1 to 4 ranks, and prints how far their losses are from one rank's
@@ -86,6 +89,7 @@ fn run() -> Result<ExitCode> {
     match Arguments::parse().command {
         Command::Check => check::run()?,
         Command::Test => check::run().and_then(|()| test::run())?,
+        Command::Attack(arguments) => attack::run(&arguments)?,
         Command::Agree(arguments) => agree::run(&arguments)?,
         Command::Bench(arguments) => return bench::run(&arguments),
         Command::Exact(arguments) => exact::run(&arguments)?,
