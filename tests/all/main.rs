@@ -10,6 +10,7 @@ mod experiments;
 mod export;
 mod extension;
 mod goldens;
+mod hostile;
 mod hub;
 mod long_lines;
 mod plans;

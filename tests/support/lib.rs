@@ -2,6 +2,8 @@
 
 #[cfg(unix)]
 pub mod attack;
+#[cfg(unix)]
+pub mod fuzz;
 pub mod hub;
 pub mod memory;
 pub mod runs;

@@ -5,11 +5,12 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::Args;
 
-use crate::tool;
+use crate::{fuzz, tool};
 
 #[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Arguments {
-    /// Families (files, results, others, faults, resources, terminal), or beginnings of cases' names; none: all
+    /// Families (files, results, others, faults, resources, terminal), or beginnings of cases' names; with --fuzz: readers; none: all
     names: Vec<String>,
     /// Accidents as often as they are to be shown, twenty times and more each; else once
     #[arg(long)]
@@ -17,6 +18,12 @@ pub(crate) struct Arguments {
     /// The few cases that every test run tries
     #[arg(long)]
     short: bool,
+    /// Readers under a fuzzer, not the program
+    #[arg(long)]
+    fuzz: bool,
+    /// Inputs of each reader
+    #[arg(long, default_value_t = 1_000_000)]
+    runs: u64,
     /// What random moments are drawn from
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -30,6 +37,10 @@ pub(crate) struct Arguments {
 
 /// Builds the program and those who attack it; fails where a case does.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.fuzz {
+        let Arguments { names, runs, seed, out, .. } = arguments;
+        return fuzz::run(names, *runs, *seed, out.as_deref());
+    }
     let profile: &[&str] = if arguments.dev { &[] } else { &["--release"] };
     tool::cargo(&[&["build", "--package", "annulus-cli"], profile].concat())?;
     let features =

@@ -11,6 +11,7 @@ mod cuda;
 mod deny;
 mod emulate;
 mod exact;
+mod fuzz;
 mod notebooks;
 mod record;
 mod setup;
@@ -86,6 +87,9 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<ExitCode> {
+    if std::env::var_os(fuzz::COMPILES).is_some() {
+        return fuzz::compile();
+    }
     match Arguments::parse().command {
         Command::Check => check::run()?,
         Command::Test => check::run().and_then(|()| test::run())?,

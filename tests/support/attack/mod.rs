@@ -10,7 +10,7 @@ mod disturbed;
 mod faults;
 mod files;
 mod others;
-mod parts;
+pub(crate) mod parts;
 mod report;
 mod resources;
 mod results;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::scene::Scene;
 
 /// A safetensors file of these names, types, shapes and data.
-pub(super) fn tensors(tensors: &[(&str, &str, &[usize], Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn tensors(tensors: &[(&str, &str, &[usize], Vec<u8>)]) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, dtype, shape, bytes) in tensors {
         let offsets = [data.len(), data.len() + bytes.len()];
