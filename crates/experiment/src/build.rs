@@ -122,6 +122,7 @@ fn memory(values: &Values) -> Option<Memory> {
         budget: values.optional("memory.budget", Values::count)?,
         device: None,
         core: Core::here(),
+        workers: 1,
         loss_chunk: values.optional("memory.loss_chunk", Values::size)?,
         mlp_chunk: values.optional("memory.mlp_chunk", Values::size)?,
     })

@@ -93,6 +93,7 @@ mod tests {
             caches: Caches { first: 1, second: 1, third: 0 },
             instructions: Instructions::Portable,
         },
+        workers: 1,
         micro_batch: None,
         loss_chunk: None,
         mlp_chunk: None,

@@ -267,15 +267,15 @@ impl Share<'_> {
     }
 
     /// The last norm's input, output and gradient; a chunk of logits with its input; the gradient
-    /// of the output layer; which tokens count.
+    /// of the output layer, and its weights as they are computed with; which tokens count.
     fn in_loss(&self) -> u64 {
         let Widths { h, .. } = self.widths();
         let vocabulary = self.plan.vocabulary() as u64;
         let chunk = self.rows.min(self.memory.loss_chunk as u64);
         let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
         let logits = product(&[chunk, vocabulary + h, F32]);
-        let learned = u64::from(self.plan.counts().head);
-        let learned = product(&[vocabulary, h, F32, learned]);
+        let learned = if self.plan.counts().head { F32 } else { 0 };
+        let learned = product(&[vocabulary, h, learned + self.widened]);
         let packed =
             self.packing(&[[chunk, vocabulary, h], [chunk, h, vocabulary], [vocabulary, h, chunk]]);
         [rows, logits, learned, packed].into_iter().fold(0, u64::saturating_add)

@@ -206,8 +206,8 @@ pub struct Mesh {
     pub weights: Option<Vec<usize>>,
     /// How long a rank waits for one that shows no progress; `60` or `60s`; default 60 s.
     pub deadline: Duration,
-    /// The file of the [`crate::Cluster`] that `strategy: auto` chooses for; default: the threads of
-    /// this machine.
+    /// The file of the [`crate::Cluster`] that `strategy: auto` chooses for, and whose cores plans are made for; default: the
+    /// threads of this machine.
     pub cluster: Option<PathBuf>,
 }
 
@@ -222,6 +222,8 @@ pub struct Memory {
     pub device: Option<u64>,
     /// No key here, but in a cluster's file: what a core computes with; default: as this machine's does.
     pub core: Core,
+    /// Likewise: cores of a rank that a plan counts workers for; default: 1.
+    pub workers: usize,
     /// Sequences per rank at once; default: all of a replica's.
     pub micro_batch: Option<usize>,
     /// Tokens of logits held at once; default: what the plan chooses.

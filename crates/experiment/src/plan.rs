@@ -10,8 +10,8 @@ use crate::passes::Passes;
 use crate::shape::turning;
 use crate::sliding::kinds;
 use crate::{
-    Choice, Cluster, Experiment, LayerKind, Peak, Problem, Problems, RankPlan, Recompute, Settled,
-    Shape, rules,
+    Choice, Cluster, Experiment, LayerKind, Memory, Peak, Problem, Problems, RankPlan, Recompute,
+    Settled, Shape, rules,
 };
 
 /// The tokenizer whose ids are the bytes, and one more between documents.
@@ -68,7 +68,11 @@ impl Plan {
             let mut plans = Plan::all_measured(experiment, vocabulary, measure)?;
             return Ok(plans.swap_remove(plans.len() - 1));
         }
-        let experiment = experiment.of_model()?;
+        let mut experiment = experiment.of_model()?;
+        let described = experiment.mesh.cluster.as_deref().map(Cluster::load).transpose()?;
+        if let Some(cluster) = &described {
+            cluster.settle(&mut experiment);
+        }
         if !experiment.attention.is_open() {
             return Plan::of(experiment, vocabulary);
         }
@@ -76,10 +80,7 @@ impl Plan {
         if !broken.is_empty() {
             return Err(Problems(broken));
         }
-        let cluster = match &experiment.mesh.cluster {
-            Some(path) => Cluster::load(path)?,
-            None => this_machine(&experiment, measure),
-        };
+        let cluster = described.unwrap_or_else(|| this_machine(&experiment, measure));
         let choice = Choice::among(&experiment, vocabulary, &cluster)?;
         let Some(chosen) = choice.settled(&experiment) else {
             return Err(choice.none(&experiment).into());
@@ -190,7 +191,7 @@ impl Plan {
     /// What is traded for memory: chosen by what the ranks would hold.
     fn settled(&self) -> Settled {
         let needs = |memory: Settled| {
-            let together = |place| self.held(memory, place, 1).1;
+            let together = |place| self.held(memory, place).1;
             let all = (0..self.experiment.mesh.sequence).map(together).fold(0, u64::saturating_add);
             all.saturating_mul(self.experiment.mesh.data as u64)
         };
@@ -200,7 +201,22 @@ impl Plan {
 
     /// Peak memory of the rank at `place` of a sequence: by class, of all classes at once, and of one more worker, of attention
     /// and of products. What is held while attention runs is the most of any kind of layers.
-    fn held(&self, memory: Settled, place: usize, workers: usize) -> (Peak, u64, [u64; 2]) {
+    fn held(&self, memory: Settled, place: usize) -> (Peak, u64, [u64; 2]) {
+        let workers = self.experiment.memory.workers;
+        let (peak, together, worker) = self.held_by(memory, place, workers);
+        let lent = self.attending(worker[0], workers);
+        let peak = Peak { workspace: peak.workspace.saturating_add(lent), ..peak };
+        (peak, together.saturating_add(lent), worker)
+    }
+
+    /// What more workers of attention than one take, each `worker`.
+    fn attending(&self, worker: u64, workers: usize) -> u64 {
+        let apart = self.experiment.memory.device.is_some();
+        if apart { 0 } else { worker.saturating_mul(workers.saturating_sub(1) as u64) }
+    }
+
+    /// The same with so many workers of its products, and one of its attention.
+    fn held_by(&self, memory: Settled, place: usize, workers: usize) -> (Peak, u64, [u64; 2]) {
         let of_kind = |passes: &Arc<Passes>| {
             let share = Share::new(self, memory, passes, (place, workers));
             let peak = share.peak();
@@ -222,8 +238,8 @@ impl Plan {
         let workers = annulus_machine::share(cores, self.world());
         let of_rank = |rank: &RankPlan| {
             let place = rank.rank % self.experiment.mesh.sequence;
-            let (peak, together, _) = self.held(self.memory, place, workers);
-            let lent = rank.worker.saturating_mul(cores.saturating_sub(1) as u64);
+            let (peak, together, _) = self.held_by(self.memory, place, workers);
+            let lent = self.attending(rank.worker, cores);
             let peak = Peak { workspace: peak.workspace.saturating_add(lent), ..peak };
             RankPlan { peak, together: together.saturating_add(lent), ..rank.clone() }
         };
@@ -244,7 +260,7 @@ impl Plan {
             self.kinds.iter().map(|kind| of_kind(kind).saturating_mul(sequences)).collect()
         };
         let of_place = |(place, positions): (usize, &Positions)| {
-            let (peak, together, [worker, packing]) = self.held(self.memory, place, 1);
+            let (peak, together, [worker, packing]) = self.held(self.memory, place);
             RankPlan {
                 rank: place,
                 positions: positions.clone(),
@@ -283,7 +299,8 @@ impl Plan {
 fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster) -> Cluster {
     let ranks = experiment.mesh.data * experiment.mesh.sequence;
     let memory = Some(experiment.memory.budget() / ranks as u64);
-    Cluster { memory, ..measure(ranks) }
+    let Memory { core, workers: cores, .. } = experiment.memory;
+    Cluster { memory, core, cores, ..measure(ranks) }
 }
 
 /// The shape with nothing left open.

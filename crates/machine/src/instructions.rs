@@ -25,6 +25,9 @@ impl Instructions {
         Instructions::Portable,
     ];
 
+    /// Their names in files, in the same order.
+    pub const WORDS: [&str; 5] = ["avx512-bf16", "avx512", "avx2", "neon", "portable"];
+
     /// The best that the processor has.
     pub fn detect() -> Instructions {
         Instructions::available().next().unwrap_or(Instructions::Portable)
@@ -68,13 +71,7 @@ impl Instructions {
 
     /// Their name in files and on the command line.
     pub fn word(self) -> &'static str {
-        match self {
-            Instructions::Avx512Bf16 => "avx512-bf16",
-            Instructions::Avx512 => "avx512",
-            Instructions::Avx2 => "avx2",
-            Instructions::Neon => "neon",
-            Instructions::Portable => "portable",
-        }
+        Instructions::WORDS[self as usize]
     }
 
     /// Those of this name.
@@ -92,6 +89,8 @@ mod tests {
         for one in Instructions::ALL {
             assert_eq!(Instructions::from_word(one.word()), Some(one));
         }
+        assert_eq!(Instructions::Avx512Bf16.word(), "avx512-bf16");
+        assert_eq!(Instructions::Neon.word(), "neon");
         assert!(Instructions::Portable.is_available());
         assert_eq!(Some(Instructions::detect()), Instructions::available().next());
     }

@@ -140,6 +140,7 @@ fn one_rank_holds_what_was_planned() {
         &[("model.dtype", "bf16"), ("memory.recompute", "none")],
         &[("model.dtype", "bf16"), ("memory.mlp_chunk", "256")],
         &[("model.vocab_size", "5000"), ("memory.mlp_chunk", "256")],
+        &[("model.dtype", "bf16"), ("model.vocab_size", "5000"), ("memory.mlp_chunk", "256")],
         &[("data.batch", "4"), ("memory.micro_batch", "2")],
     ];
     for changes in cases {

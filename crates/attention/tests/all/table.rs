@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::iter::zip;
-use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -162,7 +161,7 @@ fn every_strategy_is_exact_in_every_layout_under_every_mask() {
             }
         }
     };
-    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    let workers = annulus_machine::cores();
     thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         for worker in workers {

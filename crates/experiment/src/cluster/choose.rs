@@ -243,11 +243,12 @@ pub(super) fn under(
     within(named(experiment.clone(), kind, strategy), cluster)
 }
 
-/// The experiment with the cluster's memory for a budget unless it has one.
+/// The experiment on the cluster's cores, with its memory for a budget unless it has one.
 pub(super) fn within(mut experiment: Experiment, cluster: &Cluster) -> Experiment {
     let world = experiment.mesh.data.saturating_mul(experiment.mesh.sequence) as u64;
     let there = cluster.memory.map(|bytes| bytes.saturating_mul(world));
     experiment.memory.budget = experiment.memory.budget.or(there);
+    cluster.settle(&mut experiment);
     experiment
 }
 

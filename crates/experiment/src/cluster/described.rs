@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use annulus_machine::Core;
+
+use crate::{Experiment, Memory};
+
 /// Devices in nodes, and the links between them.
 ///
 /// Every device sends and receives at once, each at its link's bandwidth: full duplex. Ranks sit on
@@ -16,6 +20,10 @@ pub struct Cluster {
     pub devices_per_node: usize,
     /// Bytes of memory per device; `None`: not limited.
     pub memory: Option<u64>,
+    /// Cores of a device that is a processor.
+    pub cores: usize,
+    /// What such a core computes with.
+    pub core: Core,
     /// What a device computes.
     pub rates: Rates,
     /// From device to device within a node.
@@ -91,6 +99,12 @@ impl Cluster {
         self.slowdown.get(&device).copied().unwrap_or(1.0)
     }
 
+    /// What a plan of `experiment` for these devices is made with: their cores, and what those compute with.
+    pub(crate) fn settle(&self, experiment: &mut Experiment) {
+        let Memory { core, workers, .. } = &mut experiment.memory;
+        (*core, *workers) = (self.core, self.cores);
+    }
+
     /// The same devices with links that take no time: what remains is computing and waiting.
     #[must_use]
     pub fn without_links(&self) -> Cluster {
@@ -109,6 +123,8 @@ impl Cluster {
             nodes: 1,
             devices_per_node: ranks,
             memory: None,
+            cores: 1,
+            core: Core::here(),
             rates: Rates {
                 forward: THREAD * share,
                 backward: THREAD * share,

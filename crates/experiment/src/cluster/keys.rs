@@ -1,5 +1,7 @@
 //! Every key of a cluster's file.
 
+use annulus_machine::Instructions;
+
 use crate::quantity::Unit;
 use crate::table::Absent::{Is, Means, Required};
 use crate::table::Kind::{Count, Each, Name, Quantity, Real, Section, Word};
@@ -13,6 +15,8 @@ pub(crate) const CLUSTER: &[Key] = &[
     key("nodes", Count(1, MOST_DEVICES), Is("1"), "nodes"),
     key("devices_per_node", Count(1, MOST_DEVICES), Required, "GPUs, or other devices, of a node"),
     key("memory", Quantity(Unit::Bytes), Means("as much as it takes"), "memory of a device"),
+    key("cores", Count(1, MOST_DEVICES), Is("1"), "cores of a device that is a processor"),
+    key("core", Section(&[CORE]), Means("as this machine's"), "what such a core computes with"),
     key("compute", Section(&[COMPUTE]), Required, "what a device achieves"),
     key("inside", Section(&[LINK]), Required, "the link of a device to others of its node"),
     key(
@@ -22,6 +26,16 @@ pub(crate) const CLUSTER: &[Key] = &[
         "the link of a device to other nodes",
     ),
     key("devices", Each(DEVICE), Means("all alike"), "devices that differ, by number from 0"),
+];
+
+const CORE: &[Key] = &[
+    key("cache", Quantity(Unit::Bytes), Means("as this machine's"), "its second-level cache"),
+    key(
+        "vector",
+        Word(&Instructions::WORDS),
+        Means("as this machine's"),
+        "the vector instructions that it uses",
+    ),
 ];
 
 const COMPUTE: &[Key] = &[

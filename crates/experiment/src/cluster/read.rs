@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use annulus_machine::{Core, Instructions};
+
 use super::keys::{CLUSTER, MOST_DEVICES};
 use super::{Cluster, Link, Rates};
 use crate::load::{self, too_large};
@@ -55,6 +57,8 @@ fn cluster(values: &Values) -> Option<Cluster> {
         nodes: values.size("nodes")?,
         devices_per_node: values.size("devices_per_node")?,
         memory: values.optional("memory", Values::real)?.map(|bytes| bytes as u64),
+        cores: values.size("cores")?,
+        core: core(values)?,
         rates: Rates {
             forward,
             backward: speed("compute.backward")?,
@@ -67,6 +71,18 @@ fn cluster(values: &Values) -> Option<Cluster> {
         helping: false,
         slowdown: slowdown(values),
     })
+}
+
+/// A core of this machine, but for what is written.
+fn core(values: &Values) -> Option<Core> {
+    let mut core = Core::here();
+    if let Some(bytes) = values.optional("core.cache", Values::real)? {
+        core.caches = core.caches.with_second(bytes as usize);
+    }
+    if let Some(word) = values.optional("core.vector", Values::text)? {
+        core.instructions = Instructions::from_word(word)?;
+    }
+    Some(core)
 }
 
 fn link(values: &Values, section: &str) -> Option<Link> {

@@ -242,7 +242,7 @@ mod tests {
                 (Onto::Scaled(&factors), true),
                 (Onto::Scaled(&factors), false),
             ] {
-                for instructions in Instructions::available() {
+                for instructions in Instructions::tested() {
                     let narrow = instructions == Instructions::Avx512Bf16;
                     let sizes = [rows, columns, depth];
                     let case = Case { a: &a, b: &b, sizes, onto, transposed };

@@ -2,6 +2,7 @@
 //! in bf16, with denormals and with logits of ten thousand.
 
 use crate::cases::cases;
+use crate::operators::pools;
 use annulus_ops::testing::{error, random};
 use annulus_ops::{
     Affine, Pool, contiguous, embedding_backward, linear_cross_entropy,
@@ -20,14 +21,18 @@ fn bits(tensors: &[Tensor]) -> Result<Vec<Vec<u32>>> {
 
 #[test]
 fn agrees_with_the_tape() -> Result<()> {
+    let pools = pools(2)?;
     for case in cases()? {
         let inputs = case.inputs()?;
-        let found = (case.by_hand)(&Pool::new(2), &inputs)?;
         let wanted = (case.by_tape)(&Pool::serial(), &inputs)?;
-        assert_eq!(found.len(), wanted.len());
-        for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
-            let off = error(found, wanted)?;
-            assert!(off < 1e-6, "{} {:?}: {index} is off by {off:e}", case.name, case.shapes);
+        for pool in &pools {
+            let found = (case.by_hand)(pool, &inputs)?;
+            assert_eq!(found.len(), wanted.len());
+            let what = format!("{} {:?}, {:?}", case.name, case.shapes, pool.core().instructions);
+            for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+                let off = error(found, wanted)?;
+                assert!(off < 1e-6, "{what}: {index} is off by {off:e}");
+            }
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use annulus_machine::{Core, Instructions};
 use annulus_ops::testing::{error, output_and_gradients, random};
 use annulus_ops::{Pool, Rotary, embedding, linear, linear_cross_entropy, rms_norm, rope, swiglu};
 use annulus_sequence::{Positions, Run};
@@ -126,8 +127,17 @@ impl Case {
         self.shapes.iter().enumerate().map(input).collect()
     }
     fn run(&self, workers: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        output_and_gradients(inputs, |v| (self.operator)(&Pool::new(workers), v))
+        self.run_on(&Pool::new(workers), inputs)
     }
+    fn run_on(&self, pool: &Pool, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        output_and_gradients(inputs, |v| (self.operator)(pool, v))
+    }
+}
+
+/// Workers who compute with every set of vector instructions that this processor has.
+pub(crate) fn pools(workers: usize) -> Result<Vec<Pool>> {
+    let with = |instructions| Pool::new(workers).with(Core { instructions, ..Core::here() });
+    Instructions::tested().map(with).collect()
 }
 
 fn bits(tensors: &[Tensor]) -> Result<Vec<Vec<u32>>> {
@@ -140,15 +150,19 @@ fn bits(tensors: &[Tensor]) -> Result<Vec<Vec<u32>>> {
 
 #[test]
 fn agrees_with_candles_slow_forms_in_f64() -> Result<()> {
+    let pools = pools(2)?;
     // Candle has no gradient for a product of no rows.
     for case in cases()?.into_iter().filter(|case| case.shapes[0][0] > 0) {
         let inputs = case.inputs()?;
-        let found = case.run(2, &inputs)?;
         let wide = inputs.iter().map(|x| x.to_dtype(DType::F64)).collect::<Result<Vec<_>>>()?;
         let wanted = output_and_gradients(&wide, |v| (case.slow)(v))?;
-        for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
-            let off = error(found, wanted)?;
-            assert!(off < 2e-6, "{} {:?}: {index} is off by {off:e}", case.name, case.shapes);
+        for pool in &pools {
+            let found = case.run_on(pool, &inputs)?;
+            let what = format!("{} {:?}, {:?}", case.name, case.shapes, pool.core().instructions);
+            for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+                let off = error(found, wanted)?;
+                assert!(off < 2e-6, "{what}: {index} is off by {off:e}");
+            }
         }
     }
     Ok(())

@@ -49,7 +49,7 @@ pub(crate) fn all() -> bool {
 
 /// How many choices of the full grid run at a time: on a GPU one.
 pub(crate) fn threads() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = annulus_machine::cores();
     if std::env::var_os("ANNULUS_KERNELS_ON").is_some() { 1 } else { cores }
 }
 

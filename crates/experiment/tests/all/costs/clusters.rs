@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use annulus_experiment::{Cluster, Link};
+use annulus_machine::Instructions;
 
-use super::support::{CLUSTER, cluster};
+use super::support::{CLUSTER, cluster, plan};
 
 fn edited(from: &str, to: &str) -> String {
     assert!(CLUSTER.contains(from), "`{from}` is not in the file");
@@ -34,6 +35,30 @@ fn defaults_and_exceptions_are_read() {
     assert_eq!((cluster.nodes, cluster.memory, cluster.rates.tile), (1, None, 128));
     assert_eq!(cluster.between, cluster.inside);
     assert_eq!((cluster.slowdown_of(3), cluster.slowdown_of(2)), (1.5, 1.0));
+}
+
+#[test]
+fn cores_of_a_cluster_are_what_plans_are_made_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = |cores: &str| {
+        let file = folder.path().join("cluster.yaml");
+        fs::write(&file, edited("memory: 80GB", &format!("memory: 80GB\n{cores}"))).unwrap();
+        plan(&[&format!("mesh.cluster={}", file.display())])
+    };
+    let [small, large] =
+        ["256KiB", "2MiB"].map(|cache| plan(&format!("core: {{ cache: {cache}, vector: neon }}")));
+    let core = small.experiment.memory.core;
+    assert_eq!((core.caches.second, core.instructions), (256 << 10, Instructions::Neon));
+    // 60 rows of 256 floats and 240.
+    assert_eq!(large.ranks[0].packing - small.ranks[0].packing, 180 * 256 * 4);
+    let many = plan("cores: 64\ncore: { cache: 2MiB }");
+    assert!(
+        many.ranks[0].peak.workspace == large.ranks[0].peak.workspace + 63 * many.ranks[0].worker
+    );
+    assert!(many.ranks[0].together > large.ranks[0].together);
+    let wrong = edited("memory: 80GB", "core: { vector: avx }");
+    let message = Cluster::parse("h100.yaml", &wrong).unwrap_err().to_string();
+    assert!(message.contains("`avx`") && message.contains("avx512-bf16"), "{message}");
 }
 
 #[test]

@@ -162,9 +162,7 @@ pub(crate) fn bits(results: &Results) -> Vec<u64> {
 /// The kernel with every set of vector instructions that this processor has.
 pub(crate) fn machines(workers: usize) -> Vec<Fused> {
     let pool = Pool::new(workers);
-    Instructions::available()
-        .map(|instructions| Fused { pool: pool.clone(), instructions })
-        .collect()
+    Instructions::tested().map(|instructions| Fused { pool: pool.clone(), instructions }).collect()
 }
 
 pub(crate) fn fused(workers: usize) -> Fused {
