@@ -232,7 +232,7 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_one_before() {
         limited.current_dir(place.path(""));
         let ran = Ran::of(&limited.output().expect("a shell"));
         ran.ended(4);
-        assert_one_error(&ran, &format!("cannot write `run/step-5.tmp/{file}`"));
+        assert_one_error(&ran, &format!("cannot write `run/step-5/{file}`"));
         assert_eq!(contents(&run.join("step-4")), before);
         assert_eq!(checkpoints(&run), [2, 3, 4]);
     }

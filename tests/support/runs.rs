@@ -228,17 +228,12 @@ fn names(output: &Path) -> Vec<String> {
     names
 }
 
-fn steps_named(output: &Path, ending: &str) -> Vec<u64> {
-    let step =
-        |name: &String| name.strip_prefix("step-")?.strip_suffix(ending)?.parse::<u64>().ok();
+/// The steps that have a checkpoint, rising.
+pub fn checkpoints(output: &Path) -> Vec<u64> {
+    let step = |name: &String| name.strip_prefix("step-")?.parse::<u64>().ok();
     let mut steps: Vec<_> = names(output).iter().filter_map(step).collect();
     steps.sort_unstable();
     steps
-}
-
-/// The steps that have a checkpoint, rising.
-pub fn checkpoints(output: &Path) -> Vec<u64> {
-    steps_named(output, "")
 }
 
 /// The last step that has a checkpoint; 0: none.
@@ -246,9 +241,17 @@ pub fn last_saved(output: &Path) -> u64 {
     checkpoints(output).pop().unwrap_or(0)
 }
 
-/// Whether a checkpoint newer than all others is begun and not finished.
+/// Files and folders that are not finished.
+fn unfinished(output: &Path) -> Vec<String> {
+    names(output).into_iter().filter(|name| annulus_files::is_leftover(name.as_ref())).collect()
+}
+
+/// Whether a checkpoint is begun and not finished.
 pub fn is_saving(output: &Path) -> bool {
-    steps_named(output, ".tmp").pop().is_some_and(|step| step > last_saved(output))
+    // One that is being removed has a folder in it.
+    let begun =
+        |name: String| output.join(&name).is_dir() && !output.join(name).join("going").exists();
+    unfinished(output).into_iter().any(begun)
 }
 
 /// Every file below `output` but its lock, by path.
@@ -296,10 +299,7 @@ pub fn assert_same(output: &Path, whole: &Path) {
             assert_eq!(line.get(tag), wanted.get(tag), "{tag} of step {}", line["step"]);
         }
     }
-    let paths = names(output).into_iter().map(PathBuf::from);
-    let is_unfinished = |path: &PathBuf| path.extension().is_some_and(|end| end == "tmp");
-    let unfinished: Vec<_> = paths.filter(is_unfinished).collect();
-    assert!(unfinished.is_empty(), "{unfinished:?}");
+    assert_eq!(unfinished(output), [""; 0]);
     let newest = fs::read_to_string(output.join("LATEST")).expect("LATEST");
     assert_eq!(newest, format!("step-{last}\n"));
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use annulus_data::{DataError, Needles, Recall, Source, Tokenizer, byte_tokenizer};
 use annulus_experiment::{
-    Experiment, Format, ModelSource, Plan, Problem, WeightsFrom, load, read_config,
+    Experiment, Format, ModelSource, Plan, Problem, WeightsFrom, parse, read_config,
+    read_experiment,
 };
 use annulus_train::device_memory;
 use serde_json::json;
@@ -71,7 +72,12 @@ pub(crate) fn measured(file: &File) -> Result<Plan, Failure> {
 
 /// The same of every stage.
 pub(crate) fn stages(file: &File) -> Result<Vec<Plan>, Failure> {
-    let (experiment, vocabulary) = on_its_device(file)?;
+    stages_of(file, &read_experiment(&file.file)?)
+}
+
+/// The same of a file whose text was read already: a pipe can be read but once.
+pub(crate) fn stages_of(file: &File, text: &str) -> Result<Vec<Plan>, Failure> {
+    let (experiment, vocabulary) = on_its_device_of(file, text)?;
     Ok(annulus_train::plans(experiment, vocabulary, annulus_machine::cores())?)
 }
 
@@ -91,21 +97,23 @@ pub(crate) fn stage_of(mut plans: Vec<Plan>, step: u64) -> Plan {
 }
 
 fn on_its_device(file: &File) -> Result<(Experiment, Option<usize>), Failure> {
-    let (mut experiment, vocabulary) = experiment(file)?;
+    on_its_device_of(file, &read_experiment(&file.file)?)
+}
+
+fn on_its_device_of(file: &File, text: &str) -> Result<(Experiment, Option<usize>), Failure> {
+    let (mut experiment, vocabulary) = experiment_of(file, text)?;
     experiment.memory.device = device_memory(experiment.device);
     Ok((experiment, vocabulary))
 }
 
-/// The experiment's text.
-pub(crate) fn text(file: &File) -> Result<String, Failure> {
-    std::fs::read_to_string(&file.file).map_err(|error| {
-        Failure::new(USAGE, format!("cannot read `{}`: {error}", file.file.display()), None)
-    })
-}
-
 /// The experiment, and what its tokenizer has, where it has one.
 pub(crate) fn experiment(file: &File) -> Result<(Experiment, Option<usize>), Failure> {
-    let experiment = hub::described(load(&file.file, &file.replacements)?)?;
+    experiment_of(file, &read_experiment(&file.file)?)
+}
+
+fn experiment_of(file: &File, text: &str) -> Result<(Experiment, Option<usize>), Failure> {
+    let name = file.file.display().to_string();
+    let experiment = hub::described(parse(&name, text, &file.replacements)?)?;
     if let ModelSource::Folder { path, .. } = &experiment.model.source {
         // Wrong by itself, whatever the experiment says: another exit code.
         read_config(path).map_err(|problems| Failure { code: DATA, problems })?;
@@ -142,6 +150,11 @@ fn with_its_tokenizer(mut experiment: Experiment) -> Result<Experiment, Failure>
         return Ok(experiment);
     };
     let own = path.join(TOKENIZER);
+    if std::fs::symlink_metadata(&own).is_ok() {
+        // Somebody else may have made the folder: what it holds is copied into every checkpoint.
+        let read = |source| DataError::Read { path: own.clone(), source };
+        annulus_files::within(path, TOKENIZER).map_err(read)?;
+    }
     let reads = matches!(data.format, Format::Text | Format::Jsonl | Format::Chat);
     if !reads || data.tokenizer != BYTES || !own.is_file() || is_of_bytes(&own) {
         return Ok(experiment);
@@ -158,9 +171,12 @@ fn with_its_tokenizer(mut experiment: Experiment) -> Result<Experiment, Failure>
     Ok(experiment)
 }
 
+/// The largest `tokenizer.json` of bytes, in bytes, is far smaller.
+const LARGEST: u64 = 1 << 20;
+
 /// Whether it is what is written of bytes.
 fn is_of_bytes(path: &Path) -> bool {
-    let Ok(text) = std::fs::read_to_string(path) else { return false };
+    let Ok(text) = annulus_files::read_to_string(path, LARGEST) else { return false };
     // Without and with what stands between documents.
     [256, 257].into_iter().filter_map(byte_tokenizer).any(|bytes| bytes.text == text)
 }

@@ -37,8 +37,10 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
     let read = reads.then(|| perplexity(&subject, &told)).transpose()?;
     let asked = tasks(&subject, &told)?;
     count.finish();
-    let out = arguments.out.clone();
-    let out = out.unwrap_or_else(|| plan.experiment.output.join("evaluation"));
+    let out = match &arguments.out {
+        Some(out) => out.clone(),
+        None => own_folder(&plan.experiment.output)?,
+    };
     let mut files = Files::create(&out, subject.step)?;
     if let Some(found) = &read {
         files.perplexity(found)?;
@@ -56,6 +58,17 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
         print::say(&format!("  {}", path.display()));
     }
     Ok(0)
+}
+
+/// Where evaluations of a run are: in its folder, and not where a link in it leads.
+fn own_folder(output: &Path) -> Result<PathBuf, Failure> {
+    let made = std::fs::create_dir_all(output)
+        .and_then(|()| annulus_files::subfolder(output, "evaluation"));
+    made.map_err(|error| {
+        let path = output.join("evaluation");
+        let hint = "remove it, or give another folder: `--out DIR`".to_owned();
+        Failure::new(USAGE, format!("cannot write to `{}`: {error}", path.display()), Some(hint))
+    })
 }
 
 /// What a folder of a run, or an experiment, means; and the folder.

@@ -1,6 +1,5 @@
 //! `annulus generate`: a text goes on.
 
-use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -51,8 +50,11 @@ pub(crate) fn run(arguments: &Generate) -> Done {
     Ok(0)
 }
 
+/// The largest file of a prompt that is read, in bytes.
+const LARGEST: u64 = 1 << 28;
+
 fn read(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|error| {
+    annulus_files::read_to_string(path, LARGEST).map_err(|error| {
         Failure::new(USAGE, format!("cannot read `{}`: {error}", path.display()), None)
     })
 }

@@ -112,7 +112,7 @@ fn compare(arguments: &arguments::Plan) -> Done {
 }
 
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| {
+    print::file(path, text.as_bytes()).map_err(|error| {
         Failure::new(USAGE, format!("cannot write `{}`: {error}", path.display()), None)
     })
 }

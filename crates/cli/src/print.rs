@@ -1,6 +1,8 @@
 //! Data goes to standard output, messages to standard error: the one place where text leaves the program.
 
+use std::fs;
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 
 use annulus_experiment::Device;
 use annulus_train::device_warning;
@@ -29,6 +31,17 @@ fn data(text: &str) -> Result<(), Failure> {
             Err(Failure::new(INTERNAL, format!("cannot write the output: {error}"), Some(hint)))
         }
         _ => Ok(()),
+    }
+}
+
+/// A file that was asked for: whole or not at all, but for what is no file, such as `/dev/stdout`.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(there) if !there.is_file() && !there.is_dir() => fs::write(path, bytes),
+        _ => annulus_files::write(path, bytes),
     }
 }
 

@@ -8,6 +8,10 @@ use candle_core::{Device, Tensor};
 use safetensors::SafeTensors;
 
 use crate::failure::{DATA, Failure};
+use crate::print;
+
+/// The largest file of tensors that is read whole, in bytes.
+const LARGEST: u64 = 1 << 32;
 
 /// A safetensors file, read whole.
 pub(crate) struct TensorFile {
@@ -25,7 +29,7 @@ impl TensorFile {
         if !fs::metadata(path).map_err(unread)?.is_file() {
             return Err(Failure::data(format!("`{}` is not a regular file", path.display())));
         }
-        let bytes = fs::read(path).map_err(unread)?;
+        let bytes = annulus_files::read(path, LARGEST).map_err(unread)?;
         let broken = |error: &dyn std::fmt::Display| {
             let text = format!("`{}` is no whole safetensors file: {error}", path.display());
             Failure::new(DATA, text, Some("fetch or save the file again".to_owned()))
@@ -78,5 +82,5 @@ pub(crate) fn save(tensors: &BTreeMap<String, Tensor>, path: &Path) -> Result<()
         Failure::data(format!("cannot write `{}`: {error}", path.display()))
     };
     let bytes = safetensors::serialize(tensors, None).map_err(|error| failed(&error))?;
-    fs::write(path, bytes).map_err(|error| failed(&error))
+    print::file(path, &bytes).map_err(|error| failed(&error))
 }

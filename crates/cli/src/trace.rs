@@ -133,8 +133,11 @@ fn step_of(path: &Path) -> Option<u64> {
     step.strip_suffix(".json")?.parse().ok()
 }
 
+/// The largest trace that is read, in bytes.
+const LARGEST: u64 = 1 << 28;
+
 fn read(path: &Path) -> Result<Trace, Failure> {
-    let text = fs::read_to_string(path).map_err(|error| {
+    let text = annulus_files::read_to_string(path, LARGEST).map_err(|error| {
         let hint = "give an experiment, a run's folder, or a `trace-STEP.json` in one";
         let message = format!("cannot read `{}`: {error}", path.display());
         Failure::new(DATA, message, Some(hint.to_owned()))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use annulus_experiment::{Bound, Peak, Plan, Problem, Problems, RankPlan, size};
+use annulus_experiment::{Bound, Peak, Plan, Problem, Problems, RankPlan, read_experiment, size};
 use annulus_train::{Ending, Given, Outcome};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -18,8 +18,8 @@ use crate::{hub, print};
 pub(crate) fn run(arguments: &Train) -> Done {
     // First of all: whatever takes long from here on can be stopped.
     let stop = stop_flag()?;
-    let plans = check::stages(&arguments.file)?;
-    let yaml = check::text(&arguments.file)?;
+    let yaml = read_experiment(&arguments.file.file)?;
+    let plans = check::stages_of(&arguments.file, &yaml)?;
     let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
     if let Some(choice) = &first.choice {
         print::say(&choice.to_text());

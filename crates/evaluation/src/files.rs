@@ -1,6 +1,5 @@
 //! The folder of an evaluation: JSON, pictures of it, and both again for TensorBoard.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -126,7 +125,7 @@ impl Files {
 
     fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.folder.join(name);
-        fs::write(&path, bytes).map_err(|error| failed(&path, &error))?;
+        annulus_files::write(&path, bytes).map_err(|error| failed(&path, &error))?;
         self.written.push(path);
         Ok(())
     }

@@ -14,6 +14,8 @@ use crate::{
     later, load, shape, tree,
 };
 
+const NAME: &str = "config.json";
+
 const SPECIAL_TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
 impl ModelSource {
@@ -32,8 +34,8 @@ impl ModelSource {
 /// Reads `folder/config.json`. What is not computed (other families, `rope_type`s, activations) is
 /// refused by its key.
 pub fn read_config(folder: &Path) -> Result<Shape, Problems> {
-    let path = folder.join("config.json");
-    parse_config(&path.display().to_string(), &load::read_text(&path)?)
+    let path = folder.join(NAME);
+    parse_config(&path.display().to_string(), &load::read_within(folder, NAME)?)
 }
 
 /// The same from text; `name` is what errors call the file.

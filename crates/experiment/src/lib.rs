@@ -58,7 +58,7 @@ pub use experiment::{
     Recompute, Schedule, Traced, WeightsFrom,
 };
 pub use extend::{Extension, Stretch};
-pub use load::{Override, load, parse};
+pub use load::{Override, load, parse, read as read_experiment};
 pub use lora::{Besides, Lora, Target, read_adapter, write_adapter};
 pub use plan::Plan;
 pub use problem::{Problem, Problems};

@@ -31,7 +31,15 @@ pub(crate) const LARGEST: u64 = 1 << 20;
 
 /// Reads and checks the file at `path` with `overrides`.
 pub fn load(path: &Path, overrides: &[Override]) -> Result<Experiment, Problems> {
-    parse(&path.display().to_string(), &read_text(path)?, overrides)
+    parse(&path.display().to_string(), &read(path)?, overrides)
+}
+
+/// The text of the experiment at `path`, which may be a pipe: then it can be read but once.
+///
+/// # Errors
+/// A file that cannot be read, is too large, or is no text.
+pub fn read(path: &Path) -> Result<String, Problems> {
+    Ok(text_of(&path.display().to_string(), File::open(path))?)
 }
 
 /// The same from text; `name` is what errors call the file.
@@ -87,9 +95,18 @@ fn apply(root: &mut Node, report: &mut Report, source: usize, given: &Override) 
     }
 }
 
-/// The text of a file of reasonable size.
+/// The text of a regular file of reasonable size.
 pub(crate) fn read_text(path: &Path) -> Result<String, Problem> {
-    let name = path.display().to_string();
+    text_of(&path.display().to_string(), annulus_files::open(path))
+}
+
+/// The same of a file in a folder that somebody else may have made: of what a link out of it leads to, no line is shown.
+pub(crate) fn read_within(folder: &Path, name: &str) -> Result<String, Problem> {
+    let file = annulus_files::within(folder, name).and_then(|path| annulus_files::open(&path));
+    text_of(&folder.join(name).display().to_string(), file)
+}
+
+fn text_of(name: &str, file: std::io::Result<File>) -> Result<String, Problem> {
     let unreadable = |error: std::io::Error| {
         let problem = Problem::new(format!("`{name}` cannot be read: {error}"));
         match error.kind() {
@@ -99,16 +116,16 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Problem> {
             _ => problem,
         }
     };
-    let file = File::open(path).map_err(unreadable)?;
+    let file = file.map_err(unreadable)?;
     if file.metadata().map_err(unreadable)?.is_dir() {
         return Err(Problem::new(format!("`{name}` is a folder, not a file")));
     }
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > LARGEST {
-        return Err(too_large(&name));
+        return Err(too_large(name));
     }
-    String::from_utf8(bytes).map_err(|error| not_text(&name, &error))
+    String::from_utf8(bytes).map_err(|error| not_text(name, &error))
 }
 
 pub(crate) fn too_large(name: &str) -> Problem {

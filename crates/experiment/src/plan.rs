@@ -300,7 +300,7 @@ fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster)
     let ranks = experiment.mesh.data * experiment.mesh.sequence;
     let memory = Some(experiment.memory.budget() / ranks as u64);
     let Memory { core, workers: cores, .. } = experiment.memory;
-    Cluster { memory, core, cores, ..measure(ranks) }
+    Cluster { memory, cores, core, ..measure(ranks) }
 }
 
 /// The shape with nothing left open.

@@ -6,5 +6,5 @@ mod pending;
 mod within;
 
 pub use open::{append, lock, open, read, read_to_string, regular};
-pub use pending::{Pending, PendingFolder, is_leftover, sweep, sync_folder, write};
+pub use pending::{Pending, PendingFolder, copy, is_leftover, remove, sweep, sync_folder, write};
 pub use within::{Outside, subfolder, within};

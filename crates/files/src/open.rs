@@ -67,7 +67,7 @@ fn too_large(limit: u64) -> io::Error {
 /// # Errors
 /// What the system says; `InvalidInput` for a link or anything else that is not a regular file.
 pub fn append(path: &Path) -> io::Result<File> {
-    ours(path, OpenOptions::new().create(true).append(true))
+    ours(path, OpenOptions::new().create(true).read(true).append(true))
 }
 
 /// Opens a regular file for a lock on it, creating it if need be; what it holds stays. A link is not followed.

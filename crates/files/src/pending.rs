@@ -25,7 +25,7 @@ impl Pending {
     /// # Errors
     /// What the system says.
     pub fn create(path: &Path) -> io::Result<Pending> {
-        let file = builder(0o666).tempfile_in(parent(path))?;
+        let file = builder(0o666).tempfile_in(parent(path)).map_err(|error| unnamed(&error))?;
         Ok(Pending { file: BufWriter::new(file), path: path.to_owned() })
     }
 
@@ -82,7 +82,7 @@ impl PendingFolder {
     /// # Errors
     /// What the system says.
     pub fn create(path: &Path) -> io::Result<PendingFolder> {
-        let folder = builder(0o777).tempdir_in(parent(path))?;
+        let folder = builder(0o777).tempdir_in(parent(path)).map_err(|error| unnamed(&error))?;
         Ok(PendingFolder { folder, path: path.to_owned() })
     }
 
@@ -108,6 +108,25 @@ impl PendingFolder {
         let _ = self.folder.keep();
         sync_folder(parent(&self.path))
     }
+}
+
+/// Removes a folder with all that is in it. It is renamed first: half of it never has its name.
+///
+/// # Errors
+/// What the system says.
+pub fn remove(folder: &Path) -> io::Result<()> {
+    let aside = builder(0o777).tempdir_in(parent(folder)).map_err(|error| unnamed(&error))?;
+    let going = aside.path().join("going");
+    fs::rename(folder, &going)?;
+    aside.close()
+}
+
+/// A regular file's content under another name, on disk; of at most `limit` bytes.
+///
+/// # Errors
+/// What the system says, and those of [`crate::read`].
+pub fn copy(from: &Path, to: &Path, limit: u64) -> io::Result<()> {
+    write(to, &crate::read(from, limit)?)
 }
 
 /// Removes the unfinished files and folders that a crash left in `folder`, and nothing else.
@@ -156,6 +175,13 @@ fn builder(mode: u32) -> Builder<'static, 'static> {
         builder.permissions(Permissions::from_mode(mode));
     }
     builder
+}
+
+/// The error without the name that was made up: whoever gets it knows the name that was meant.
+fn unnamed(error: &io::Error) -> io::Error {
+    let said = error.to_string();
+    let (message, _) = said.split_once(" at path ").unwrap_or((&said, ""));
+    io::Error::new(error.kind(), message.to_owned())
 }
 
 fn parent(path: &Path) -> &Path {

@@ -25,6 +25,7 @@ impl std::error::Error for Outside {}
 /// # Errors
 /// What the system says; `PermissionDenied` with [`Outside`] in it for a link that leads elsewhere.
 pub fn within(folder: &Path, name: &str) -> io::Result<PathBuf> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let target = folder.join(name).canonicalize()?;
     let folder = folder.canonicalize()?;
     let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"));

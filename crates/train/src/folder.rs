@@ -5,12 +5,14 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+pub(crate) use annulus_files::{sync_folder, write as write_atomically};
+
 use crate::{Result, TrainError};
 
 /// The file that a live run holds.
 const LOCK: &str = "run.lock";
-/// How unfinished files and folders end.
-pub(crate) const TEMPORARY: &str = ".tmp";
+/// The longest number of a process that is read of it, in bytes.
+const LONGEST: u64 = 64;
 
 /// A run folder that is ours until this is dropped.
 #[derive(Debug)]
@@ -25,7 +27,7 @@ impl RunFolder {
         let failed = |error| failure("create", path, &error);
         fs::create_dir_all(path).map_err(failed)?;
         let lock = lock(path)?;
-        sweep(path).map_err(failed)?;
+        annulus_files::sweep(path).map_err(failed)?;
         Ok(RunFolder { path: path.to_owned(), _lock: lock })
     }
 }
@@ -35,18 +37,12 @@ impl RunFolder {
 fn lock(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
     let failed = |error| failure("lock", &path, &error);
-    let mut file = fs::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .open(&path)
-        .map_err(failed)?;
+    let mut file = annulus_files::lock(&path).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::Error(error)) => return Err(failed(error)),
         Err(TryLockError::WouldBlock) => {
-            let holder = fs::read_to_string(&path).unwrap_or_default();
+            let holder = annulus_files::read_to_string(&path, LONGEST).unwrap_or_default();
             return Err(TrainError::Checkpoint {
                 message: format!("process {} is writing to `{}`", holder.trim(), folder.display()),
                 hint: Some("wait until it ends, or set another `output`".into()),
@@ -55,44 +51,6 @@ fn lock(folder: &Path) -> Result<File> {
     }
     file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
     Ok(file)
-}
-
-/// Removes unfinished files and folders. Only the holder of the lock may.
-fn sweep(folder: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if !entry.file_name().to_string_lossy().ends_with(TEMPORARY) {
-            continue;
-        }
-        if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
-        } else {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-/// `path` holds `bytes` or what it held before, whenever the machine stops.
-pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = temporary(path);
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    sync_folder(path.parent().unwrap_or(Path::new(".")))
-}
-
-/// The name under which `path` is made.
-pub(crate) fn temporary(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(TEMPORARY);
-    path.with_file_name(name)
-}
-
-/// Makes renames in `folder` last.
-pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
 }
 
 /// An error of the file system in a run folder.
@@ -126,17 +84,28 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_are_swept() {
+    fn files_of_others_stay_in_a_run_s_folder() {
         let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("step-3.tmp")).unwrap();
-        fs::write(folder.path().join("LATEST.tmp"), "step-3").unwrap();
-        fs::create_dir(folder.path().join("step-2")).unwrap();
+        fs::create_dir(folder.path().join("work.tmp")).unwrap();
+        fs::write(folder.path().join("thesis.tmp"), "years").unwrap();
         RunFolder::open(folder.path()).unwrap();
         let mut names: Vec<_> = fs::read_dir(folder.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         names.sort();
-        assert_eq!(names, [LOCK, "step-2"]);
+        assert_eq!(names, [LOCK, "thesis.tmp", "work.tmp"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_that_is_a_link_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, folder.path().join(LOCK)).unwrap();
+        let error = RunFolder::open(folder.path()).unwrap_err();
+        assert!(error.to_string().contains("links are not followed"), "{error}");
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn base(folder: &Path, config: &Config) -> Result<Weights> {
 /// # Errors
 /// When they are others.
 pub fn check_beside(adapter: &Path, base: &Path) -> Result<()> {
-    let Some(wanted) = beside(adapter) else { return Ok(()) };
+    let Some(wanted) = beside(adapter)? else { return Ok(()) };
     if annulus_model::fingerprint(base)? == wanted {
         return Ok(());
     }

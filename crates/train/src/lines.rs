@@ -2,8 +2,8 @@
 //! that a killed run keeps its lines.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
@@ -13,6 +13,9 @@ use crate::sink::{Sink, Value};
 
 /// The file's name in a run folder.
 pub(crate) const FILE: &str = "metrics.jsonl";
+
+/// The largest such file that is read, in bytes: some million lines.
+const LARGEST: u64 = 1 << 30;
 
 /// What an evaluated step has.
 pub(crate) const EVALUATION: &str = "evaluate/loss";
@@ -57,9 +60,22 @@ impl Lines {
         if kept != text {
             write_atomically(&path, kept.as_bytes())?;
         }
-        let file = OpenOptions::new().create(true).append(true).open(&path)?;
+        let file = annulus_files::append(&path)?;
         let last = lines.last().map_or(0, |line| line.step);
         Ok((Lines { path, file, last }, lines))
+    }
+
+    /// Writes the file again where somebody removed or replaced it: what we hold open still has every line.
+    fn bring_back(&mut self) -> io::Result<()> {
+        if is_at(&self.file, &self.path)? {
+            return Ok(());
+        }
+        let mut text = Vec::new();
+        self.file.rewind()?;
+        self.file.read_to_end(&mut text)?;
+        write_atomically(&self.path, &text)?;
+        self.file = annulus_files::append(&self.path)?;
+        Ok(())
     }
 
     /// Adds values to the last line.
@@ -69,13 +85,14 @@ impl Lines {
         text.push_str(&members(values));
         text.push_str("}\n");
         write_atomically(&self.path, text.as_bytes())?;
-        self.file = OpenOptions::new().append(true).open(&self.path)?;
+        self.file = annulus_files::append(&self.path)?;
         Ok(())
     }
 }
 
 impl Sink for Lines {
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
+        self.bring_back()?;
         if step == self.last {
             return self.amend(values);
         }
@@ -92,12 +109,26 @@ pub(crate) fn read_lines(folder: &Path) -> io::Result<Vec<Line>> {
     Ok(read(&folder.join(FILE))?.lines().filter_map(parse).collect())
 }
 
-fn read(path: &PathBuf) -> io::Result<String> {
-    match std::fs::read(path) {
+fn read(path: &Path) -> io::Result<String> {
+    match annulus_files::read(path, LARGEST) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(error),
     }
+}
+
+/// Whether `path` still names the open `file`.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let ours = file.metadata()?;
+    let there = fs::symlink_metadata(path);
+    Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> io::Result<bool> {
+    fs::exists(path)
 }
 
 fn parse(text: &str) -> Option<Line> {

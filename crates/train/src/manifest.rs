@@ -64,10 +64,13 @@ pub(crate) struct Attempt {
     pub(crate) strategy: String,
 }
 
+/// The largest manifest, in bytes: it has some lines for every start.
+const LARGEST: u64 = 1 << 26;
+
 impl Manifest {
     /// What an earlier attempt left in `folder`.
     pub(crate) fn read(folder: &Path) -> Option<Manifest> {
-        serde_json::from_slice(&std::fs::read(folder.join(FILE)).ok()?).ok()
+        serde_json::from_slice(&annulus_files::read(&folder.join(FILE), LARGEST).ok()?).ok()
     }
 
     /// Of a run that has not begun.

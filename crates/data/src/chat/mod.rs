@@ -227,7 +227,10 @@ fn specials(config: &Json) -> BTreeMap<String, String> {
 }
 
 fn read(path: &Path) -> Result<Option<String>, DataError> {
-    match annulus_files::read_to_string(path, LONGEST) {
+    // Somebody else may have made the folder: a link out of it is not followed.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let found = annulus_files::within(path.parent().unwrap_or(Path::new("")), &name);
+    match found.and_then(|found| annulus_files::read_to_string(&found, LONGEST)) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(read_error(path, source)),

@@ -44,7 +44,7 @@ const HEAD_NORMS: [&str; 2] = ["q_norm", "k_norm"];
 /// Names the key that this version does not compute.
 pub fn read_adapter(folder: &Path) -> Result<Lora, Problems> {
     let path = folder.join("adapter_config.json");
-    let text = load::read_text(&path)?;
+    let text = load::read_within(folder, "adapter_config.json")?;
     let name = path.display();
     let config: Map<String, Json> = serde_json::from_str(&text)
         .map_err(|error| Problem::new(format!("`{name}` is no JSON object: {error}")))?;

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{HASHES, OPTIMIZER, STATE};
 
+/// The largest such file, in bytes: a name and a hash for each of some thousand files.
+const LARGEST: u64 = 1 << 22;
+
 /// `hashes.json`: every other file of the folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hashes(BTreeMap<String, Stamp>);
@@ -42,15 +45,27 @@ impl Hashes {
     /// Reads `hashes.json` of `folder` and holds every file to it.
     pub(super) fn verify(folder: &Path) -> Result<(), Damage> {
         let damage = |file: &str, what: String| Damage { file: file.to_owned(), what };
-        let text = std::fs::read(folder.join(HASHES)).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => damage(HASHES, "missing".to_owned()),
-            _ => damage(HASHES, error.to_string()),
-        })?;
+        let text =
+            annulus_files::read(&folder.join(HASHES), LARGEST).map_err(|error| {
+                match error.kind() {
+                    io::ErrorKind::NotFound => damage(HASHES, "missing".to_owned()),
+                    _ => damage(HASHES, error.to_string()),
+                }
+            })?;
         let Hashes(stamps) = serde_json::from_slice(&text)
             .map_err(|error| damage(HASHES, format!("not what was written ({error})")))?;
         for needed in [STATE, OPTIMIZER] {
             if !stamps.contains_key(needed) {
                 return Err(damage(HASHES, format!("it does not have `{needed}`")));
+            }
+        }
+        // Whatever else would be read must be what was written, too.
+        let entries =
+            std::fs::read_dir(folder).map_err(|error| damage(HASHES, error.to_string()))?;
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name != HASHES && is_read(&name) && !stamps.contains_key(&name) {
+                return Err(damage(HASHES, format!("it does not have `{name}`")));
             }
         }
         for (name, wanted) in &stamps {
@@ -73,8 +88,14 @@ impl Hashes {
     }
 }
 
+/// Whether a file of this name is read to go on from a checkpoint, or to use it as a model.
+fn is_read(name: &str) -> bool {
+    let kind = Path::new(name).extension();
+    kind.is_some_and(|kind| kind == "safetensors" || kind == "json")
+}
+
 fn stamp(path: &Path) -> io::Result<Stamp> {
     let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(File::open(path)?)?;
+    hasher.update_reader(annulus_files::open(path)?)?;
     Ok(Stamp { size: hasher.count(), blake3: hasher.finalize().to_hex().to_string() })
 }

@@ -2,7 +2,7 @@
 //! it.
 //!
 //! ```text
-//! step-N.tmp/ files, synced -> hashes.json -> renamed to step-N -> LATEST.tmp -> LATEST
+//! unfinished folder: files, synced -> hashes.json -> renamed to step-N -> LATEST, replaced whole
 //! ```
 //! A folder exists whole or not at all, and is believed only if every file has the size and hash
 //! that `hashes.json` says. Nothing in it depends on how many ranks there were or how the sequence
@@ -56,11 +56,18 @@ fn step_of(folder: &Path) -> Option<u64> {
     digits.parse().ok().filter(|step: &u64| step.to_string() == digits)
 }
 
-/// The steps that have a folder in `output`, rising.
+/// The steps that have a folder in `output`, rising; an error where something else has such a name.
 fn steps(output: &Path) -> std::io::Result<Vec<u64>> {
     let mut steps = Vec::new();
     for entry in std::fs::read_dir(output)? {
-        steps.extend(step_of(&entry?.path()));
+        let path = entry?.path();
+        let Some(step) = step_of(&path) else { continue };
+        // A checkpoint would be written there, after hours.
+        if !path.is_dir() {
+            let message = format!("`step-{step}` is no folder, and no link to one: remove it");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, message));
+        }
+        steps.push(step);
     }
     steps.sort_unstable();
     Ok(steps)

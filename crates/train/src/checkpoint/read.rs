@@ -1,6 +1,7 @@
 //! Reading checkpoints: only what is proved whole.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use annulus_model::{Config, Llama, Weights};
@@ -12,6 +13,9 @@ use super::{LATEST, OPTIMIZER, STATE, State, VERSION, steps};
 use crate::folder::failure;
 use crate::start::Start;
 use crate::{Result, TrainError};
+
+/// The largest `state.json`, in bytes: it holds an experiment.
+const LARGEST: u64 = 1 << 24;
 
 /// The newest checkpoint that is whole.
 #[derive(Clone, Debug)]
@@ -65,15 +69,25 @@ pub(crate) fn opened(folder: &Path) -> Result<Found> {
     Ok(Found { folder: folder.to_owned(), state: open(folder).map_err(refused)? })
 }
 
-/// The hash of the weights beside which the adapters in `folder` learned, where it says so.
-pub(crate) fn beside(folder: &Path) -> Option<String> {
-    let text = std::fs::read(folder.join(STATE)).ok()?;
-    serde_json::from_slice::<State>(&text).ok()?.base
+/// The hash of the weights beside which the adapters in `folder` learned, where it says so: those of PEFT do not.
+///
+/// # Errors
+/// There is a `state.json` that cannot be read.
+pub(crate) fn beside(folder: &Path) -> Result<Option<String>> {
+    let path = folder.join(STATE);
+    let text = match annulus_files::read(&path, LARGEST) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unusable(&path, &error.to_string())),
+    };
+    let state: State =
+        serde_json::from_slice(&text).map_err(|error| unusable(&path, &error.to_string()))?;
+    Ok(state.base)
 }
 
 /// The step that `LATEST` names.
 fn named(output: &Path) -> Option<u64> {
-    let name = std::fs::read_to_string(output.join(LATEST)).ok()?;
+    let name = annulus_files::read_to_string(&output.join(LATEST), 64).ok()?;
     name.trim().strip_prefix("step-")?.parse().ok()
 }
 
@@ -83,7 +97,8 @@ fn open(folder: &Path) -> std::result::Result<State, String> {
         format!("checkpoint `{}` is refused: `{file}`: {what}", folder.display())
     };
     Hashes::verify(folder).map_err(|damage| refused(&damage.file, &damage.what))?;
-    let text = std::fs::read(folder.join(STATE)).map_err(|e| refused(STATE, &e.to_string()))?;
+    let text = annulus_files::read(&folder.join(STATE), LARGEST)
+        .map_err(|e| refused(STATE, &e.to_string()))?;
     let state: State = serde_json::from_slice(&text).map_err(|e| refused(STATE, &e.to_string()))?;
     if state.version != VERSION {
         let what = format!("format {}, wanted {VERSION}", state.version);

@@ -6,12 +6,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{ModelSource, Plan, write_adapter, write_config};
+use annulus_files::PendingFolder;
 use annulus_model::{Weights, WeightsError};
 use candle_core::{DType, Tensor};
 
 use super::hashes::Hashes;
 use super::{HASHES, LATEST, OPTIMIZER, STATE, State, steps};
-use crate::folder::{failure, sync_folder, temporary, write_atomically};
+use crate::folder::{failure, write_atomically};
 use crate::parameters::{Optimizer, Parameters};
 use crate::{Result, TrainError};
 
@@ -19,6 +20,8 @@ use crate::{Result, TrainError};
 const SHARD_BYTES: u64 = 5 << 30;
 /// The tokenizer, under the name that `transformers` looks for.
 const TOKENIZER: &str = "tokenizer.json";
+/// The largest file that is copied along, in bytes: a tokenizer's.
+const LARGEST: u64 = 1 << 26;
 /// What may lie beside it.
 const BESIDE_TOKENIZER: [&str; 3] =
     ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
@@ -36,34 +39,24 @@ pub(crate) struct Saved<'a> {
 pub(crate) fn save(output: &Path, saved: Saved<'_>) -> Result<PathBuf> {
     let name = format!("step-{}", saved.state.step);
     let folder = output.join(&name);
-    let unfinished = temporary(&folder);
-    let written = fs::create_dir(&unfinished)
-        .map_err(|error| failure("create", &unfinished, &error))
-        .and_then(|()| write(&unfinished, saved))
-        .and_then(|()| {
-            commit(output, &unfinished, &folder).map_err(|e| failure("write", &folder, &e))
-        });
-    if let Err(error) = written {
-        // The first error says what is wrong; what remains is swept at the next start.
-        let _ = fs::remove_dir_all(&unfinished);
-        return Err(error);
-    }
+    let failed = |error| failure("write", &folder, &error);
+    let unfinished = PendingFolder::create(&folder).map_err(failed)?;
+    write(unfinished.path(), &folder, saved)?;
+    let commit = || {
+        if folder.is_dir() {
+            // Refused at the start: otherwise the run would have gone on from it.
+            annulus_files::remove(&folder)?;
+        }
+        unfinished.commit()?;
+        write_atomically(&output.join(LATEST), format!("{name}\n").as_bytes())
+    };
+    commit().map_err(failed)?;
     Ok(folder)
 }
 
-fn commit(output: &Path, unfinished: &Path, folder: &Path) -> io::Result<()> {
-    sync_folder(unfinished)?;
-    if folder.exists() {
-        // Refused at the start: otherwise the run would have gone on from it.
-        fs::remove_dir_all(folder)?;
-    }
-    fs::rename(unfinished, folder)?;
-    sync_folder(output)?;
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    write_atomically(&output.join(LATEST), format!("{name}\n").as_bytes())
-}
-
-fn write(folder: &Path, saved: Saved<'_>) -> Result<()> {
+/// Writes all files into `folder`, which is to become `named`: that is what errors call it.
+fn write(folder: &Path, named: &Path, saved: Saved<'_>) -> Result<()> {
+    let unwritten = |error| unwritten(error, named);
     let weights = &saved.parameters.weights;
     if saved.plan.experiment.lora.is_some() {
         let trained = |name: &str| Some((name.to_owned(), weights.get(name)?.clone()));
@@ -74,8 +67,8 @@ fn write(folder: &Path, saved: Saved<'_>) -> Result<()> {
         annulus_model::save(folder, weights, SHARD_BYTES).map_err(unwritten)?;
     }
     let optimizer = folder.join(OPTIMIZER);
-    write_optimizer(&optimizer, saved)?;
-    let failed = |error| failure("write", folder, &error);
+    write_optimizer(&optimizer, saved).map_err(unwritten)?;
+    let failed = |error| failure("write", named, &error);
     write_texts(folder, saved).map_err(failed)?;
     let hashes = Hashes::of(folder).map_err(failed)?;
     let text = serde_json::to_vec_pretty(&hashes).map_err(|e| failed(e.into()))?;
@@ -84,7 +77,7 @@ fn write(folder: &Path, saved: Saved<'_>) -> Result<()> {
 }
 
 /// Moments by name and, where weights are narrower, f32 masters.
-fn write_optimizer(path: &Path, saved: Saved<'_>) -> Result<()> {
+fn write_optimizer(path: &Path, saved: Saved<'_>) -> std::result::Result<(), WeightsError> {
     let mut tensors: BTreeMap<String, &Tensor> = BTreeMap::new();
     for (name, moments) in &saved.optimizer.moments {
         tensors.insert(format!("first.{name}"), &moments.first);
@@ -94,13 +87,15 @@ fn write_optimizer(path: &Path, saved: Saved<'_>) -> Result<()> {
         tensors.insert(format!("master.{name}"), master);
     }
     let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), *tensor)).collect();
-    annulus_model::save_file(path, &tensors).map_err(unwritten)
+    annulus_model::save_file(path, &tensors)
 }
 
 /// Weights that cannot be saved are no fault of the weights.
-fn unwritten(error: WeightsError) -> TrainError {
+fn unwritten(error: WeightsError, folder: &Path) -> TrainError {
     match error {
-        WeightsError::Write { file, source } => failure("write", &file, &source),
+        WeightsError::Write { file, source } => {
+            failure("write", &folder.join(file.file_name().unwrap_or_default()), &source)
+        }
         error => TrainError::Checkpoint { message: error.to_string(), hint: error.hint() },
     }
 }
@@ -123,13 +118,9 @@ fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
     let tokenizer = Path::new(&experiment.data.tokenizer);
     // `bytes` is no file, and needs none.
     if tokenizer.is_file() {
-        fs::copy(tokenizer, folder.join(TOKENIZER))?;
-        for name in BESIDE_TOKENIZER {
-            let beside = tokenizer.with_file_name(name);
-            if beside.is_file() {
-                fs::copy(beside, folder.join(name))?;
-            }
-        }
+        annulus_files::copy(tokenizer, &folder.join(TOKENIZER), LARGEST)?;
+        let beside = tokenizer.parent().unwrap_or(Path::new(""));
+        BESIDE_TOKENIZER.iter().try_for_each(|name| copied(beside, name, folder).map(drop))?;
     }
     fs::write(folder.join(STATE), serde_json::to_vec_pretty(saved.state)?)
 }
@@ -149,15 +140,29 @@ fn name_of(source: &ModelSource) -> io::Result<(String, Option<String>)> {
     }
 }
 
+/// Copies `name` of a folder that somebody else may have made, if it is there; a link that leads out of the folder is
+/// refused: what it leads to would be published with the checkpoint.
+fn copied(from: &Path, name: &str, folder: &Path) -> io::Result<bool> {
+    if fs::symlink_metadata(from.join(name)).is_err() {
+        return Ok(false);
+    }
+    let named = |error: io::Error| {
+        io::Error::new(error.kind(), format!("`{}`: {error}", from.join(name).display()))
+    };
+    let found = annulus_files::within(from, name).map_err(named)?;
+    annulus_files::copy(&found, &folder.join(name), LARGEST).map_err(named)?;
+    Ok(true)
+}
+
 /// How to generate is the business of the model that was trained on, where there is one.
 fn write_generation(folder: &Path, source: &ModelSource) -> io::Result<()> {
     const NAME: &str = "generation_config.json";
-    match source {
-        ModelSource::Folder { path, .. } if path.join(NAME).is_file() => {
-            fs::copy(path.join(NAME), folder.join(NAME)).map(drop)
-        }
-        _ => fs::write(folder.join(NAME), "{\n  \"_from_model_config\": true\n}\n"),
+    if let ModelSource::Folder { path, .. } = source
+        && copied(path, NAME, folder)?
+    {
+        return Ok(());
     }
+    fs::write(folder.join(NAME), "{\n  \"_from_model_config\": true\n}\n")
 }
 
 /// Deletes the oldest checkpoints but `keep`, and never `verified`, which is known to be good.
@@ -168,10 +173,7 @@ pub(crate) fn prune(output: &Path, keep: usize, verified: u64) -> Result<()> {
     steps.retain(|&step| step <= verified);
     let surplus = steps.len().saturating_sub(keep.max(1));
     for step in steps.into_iter().take(surplus).filter(|&step| step != verified) {
-        let folder = output.join(format!("step-{step}"));
-        // Renamed first: a folder that is half deleted must not look like a checkpoint.
-        let going = temporary(&folder);
-        fs::rename(&folder, &going).and_then(|()| fs::remove_dir_all(&going)).map_err(failed)?;
+        annulus_files::remove(&output.join(format!("step-{step}"))).map_err(failed)?;
     }
     Ok(())
 }

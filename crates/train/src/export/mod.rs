@@ -19,6 +19,8 @@ use crate::recorder::Record;
 use crate::{Result, TrainError, adapters, model_config};
 
 /// What is copied as it is, where a checkpoint has it.
+/// The largest of them, in bytes: a tokenizer.
+const LARGEST: u64 = 1 << 26;
 const COPIED: [&str; 6] = [
     "config.json",
     "generation_config.json",
@@ -177,7 +179,8 @@ impl Checkpoint {
         let mut files = Vec::new();
         let has = |name: &&str| self.folder.join(name).is_file();
         for name in COPIED.iter().copied().filter(has) {
-            fs::copy(self.folder.join(name), folder.join(name))?;
+            let found = annulus_files::within(&self.folder, name)?;
+            annulus_files::copy(&found, &folder.join(name), LARGEST)?;
             files.push(name.to_owned());
         }
         for (name, text) in tokenizer::missing(folder, &self.experiment, &self.shape)? {
