@@ -89,7 +89,7 @@ const RULES: &[Rule] = &[
             "train",
         ],
     ),
-    rule("xtask", false, &["figure"]),
+    rule("xtask", false, &["figure", "machine"]),
 ];
 
 /// Crates that use the standard library alone.

@@ -2,28 +2,23 @@
 
 use anyhow::Result;
 
+use crate::steps::Step;
 use crate::{arrows, cuda, deny, sizes, tool};
 
-/// Format, sizes, arrows, lints, documentation, dependencies.
-pub(crate) fn run() -> Result<()> {
-    tool::cargo(&["fmt", "--all", "--check"])?;
-    sizes::run()?;
-    arrows::run()?;
-    tool::cargo(&[
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--quiet",
-        "--",
-        "--deny",
-        "warnings",
-    ])?;
-    with_cuda()?;
-    deny::run()
-}
+/// Format, sizes, arrows, lints.
+pub(crate) const STEPS: &[Step] = &[
+    ("format", || tool::cargo(&["fmt", "--all", "--check"])),
+    ("sizes of files and functions", sizes::run),
+    ("dependency arrows", arrows::run),
+    ("lints", lints),
+];
 
-/// Lints what is only there with CUDA, without a CUDA toolkit: its compiler is asked for, but not what it makes.
-fn with_cuda() -> Result<()> {
+/// Licences, sources and banned crates. After the tests, because the tool for it is built from source.
+pub(crate) const DEPENDENCIES: Step = ("licences and sources of dependencies", deny::run);
+
+/// Lints everything at once, with what is only there with CUDA. No CUDA toolkit is needed: its compiler is asked for, but not
+/// what it makes.
+fn lints() -> Result<()> {
     let compiler = cuda::mute_compiler()?;
     let variables = [
         ("NVCC", compiler.as_os_str()),
@@ -32,18 +27,6 @@ fn with_cuda() -> Result<()> {
     ];
     let features =
         "annulus-cli/cuda,annulus-bench/cuda,annulus-ops/emulator,annulus-train/emulator";
-    tool::cargo_with(
-        &variables,
-        &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--features",
-            features,
-            "--quiet",
-            "--",
-            "--deny",
-            "warnings",
-        ],
-    )
+    let what = ["clippy", "--workspace", "--all-targets", "--features", features, "--quiet"];
+    tool::cargo_with(&variables, &[&what[..], &["--", "--deny", "warnings"]].concat())
 }

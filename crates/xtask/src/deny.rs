@@ -33,6 +33,8 @@ fn installed() -> Result<PathBuf> {
             VERSION,
             "--locked",
             "--no-default-features",
+            // It reads a few hundred manifests: half the time to build it goes into making it fast.
+            "--debug",
             "--quiet",
             "--root",
             &tools,

@@ -16,6 +16,7 @@ mod notebooks;
 mod record;
 mod setup;
 mod sizes;
+mod steps;
 mod story;
 mod test;
 mod tool;
@@ -37,7 +38,7 @@ struct Arguments {
 enum Command {
     /// Format, lints, dependency arrows, sizes, licences and sources
     Check,
-    /// `check`, then every test
+    /// What `check` does, and every test
     Test,
     /// Hostile cases: files, data and faults that must not hurt, with a table at its end
     Attack(attack::Arguments),
@@ -91,8 +92,8 @@ fn run() -> Result<ExitCode> {
         return fuzz::compile();
     }
     match Arguments::parse().command {
-        Command::Check => check::run()?,
-        Command::Test => check::run().and_then(|()| test::run())?,
+        Command::Check => steps::run(&[check::STEPS, &[check::DEPENDENCIES]].concat())?,
+        Command::Test => steps::run(&[check::STEPS, test::STEPS, &[check::DEPENDENCIES]].concat())?,
         Command::Attack(arguments) => attack::run(&arguments)?,
         Command::Agree(arguments) => agree::run(&arguments)?,
         Command::Bench(arguments) => return bench::run(&arguments),

@@ -2,16 +2,28 @@
 
 use anyhow::Result;
 
+use crate::steps::Step;
 use crate::{cuda, notebooks, setup, tool};
 
-/// What the tests of kernels, and of a training step made of them, run on.
-const EMULATED: &str = "annulus-ops/emulator,annulus-train/emulator";
+/// The one set of features that tests are built with: kernels, and a training step made of them, run on the CPU.
+const FEATURES: &str = "annulus-ops/emulator,annulus-train/emulator";
 
-/// Runs every test of the workspace, then the examples in its documentation and the notebooks, then compiles the kernels.
-pub(crate) fn run() -> Result<()> {
-    setup::tensorboard()?;
-    tool::cargo(&["test", "--workspace", "--features", EMULATED, "--quiet"])?;
-    notebooks::run()?;
+/// Every test of the workspace, then the examples in its documentation and the notebooks, then the kernels compiled.
+pub(crate) const STEPS: &[Step] = &[
+    ("what tests need of Python", setup::tensorboard),
+    ("tests, built", || cargo_test(&["--all-targets", "--no-run"])),
+    ("tests", || cargo_test(&["--lib", "--bins", "--tests"])),
+    ("examples in the documentation", || cargo_test(&["--doc"])),
+    ("notebooks", notebooks::run),
+    ("CUDA kernels, compiled", compile_kernels),
+];
+
+fn cargo_test(what: &[&str]) -> Result<()> {
+    let test = ["test", "--workspace", "--features", FEATURES, "--quiet", "--no-fail-fast"];
+    tool::cargo(&[&test[..], what].concat())
+}
+
+fn compile_kernels() -> Result<()> {
     // The wheels are for this system alone.
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return cuda::run(&cuda::Command::Check);

@@ -1,0 +1,81 @@
+//! What must hold, in steps: a step that fails hides none of those after it, and a table at the end says what each took.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::tool;
+
+/// A name, and what must hold.
+pub(crate) type Step = (&'static str, fn() -> Result<()>);
+
+struct Done {
+    name: &'static str,
+    took: Duration,
+    result: Result<()>,
+}
+
+/// Runs all `steps` in their order, prints what each took, and fails if one of them did.
+pub(crate) fn run(steps: &[Step]) -> Result<()> {
+    let done: Vec<Done> = steps.iter().map(timed).collect();
+    tool::say(&table(&done));
+    let failed: Vec<_> = done.iter().filter(|step| step.result.is_err()).collect();
+    if !failed.is_empty() {
+        bail!("{} of {} steps failed", failed.len(), done.len());
+    }
+    Ok(())
+}
+
+fn timed(&(name, step): &Step) -> Done {
+    tool::say(&format!("== {name}"));
+    let start = Instant::now();
+    let result = step();
+    if let Err(error) = &result {
+        tool::say(&format!("error: {error:#}"));
+    }
+    Done { name, took: start.elapsed(), result }
+}
+
+fn table(done: &[Done]) -> String {
+    let mut table = String::from("\n     time  step\n");
+    let mut line = |took: Duration, what: &str| {
+        let seconds = took.as_secs();
+        let _ = writeln!(
+            table,
+            "{:>3}m{:02}.{}s  {what}",
+            seconds / 60,
+            seconds % 60,
+            took.subsec_millis() / 100
+        );
+    };
+    for Done { name, took, result } in done {
+        let failed = if result.is_err() { "  FAILED" } else { "" };
+        line(*took, &format!("{name}{failed}"));
+    }
+    let processor = annulus_machine::processor().unwrap_or_else(|| "unknown".into());
+    let vector = annulus_machine::Instructions::detect().word();
+    let all = format!("in all; {} cores, {vector}, {processor}", annulus_machine::cores());
+    line(done.iter().map(|step| step.took).sum(), &all);
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use anyhow::bail;
+
+    #[test]
+    fn a_step_that_fails_hides_none_after_it() {
+        static RUN: AtomicUsize = AtomicUsize::new(0);
+        let counted = || {
+            RUN.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        let steps: &[super::Step] =
+            &[("one", counted), ("two", || bail!("no")), ("three", counted)];
+        assert!(super::run(steps).is_err());
+        assert_eq!(RUN.load(Ordering::Relaxed), 2);
+    }
+}
