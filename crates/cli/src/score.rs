@@ -9,6 +9,7 @@ use annulus_experiment::{Dtype, Recompute, Shape, read_adapter, read_config};
 use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
 use annulus_sequence::{Heads, Mask, Rule, Wire};
+use annulus_tensors::Dtype as Whole;
 use annulus_train::{
     Attending, Setup, Want, adapters, check_beside, model_config, open_device, score,
 };
@@ -145,13 +146,14 @@ fn rows(
     name: &str,
     known: &dyn Fn(i64) -> bool,
 ) -> Result<Vec<Vec<i64>>, Failure> {
-    let tensor = file.tensor(name)?;
-    let (dtype, shape) = (tensor.dtype(), tensor.dims());
-    if dtype.is_float() || shape.len() != 2 {
+    let entry = file.entry(name)?;
+    let whole = [Whole::I64, Whole::I32, Whole::U32, Whole::U8];
+    if !whole.contains(&entry.dtype) || entry.shape.len() != 2 {
+        let (dtype, shape) = (entry.dtype, &entry.shape);
         let text = format!("`{name}` is {dtype:?} {shape:?}, wanted whole numbers [B, S]");
         return Err(file.bad(text));
     }
-    let rows: Vec<Vec<i64>> = tensor.to_dtype(DType::I64)?.to_vec2()?;
+    let rows: Vec<Vec<i64>> = file.tensor(name)?.to_dtype(DType::I64)?.to_vec2()?;
     for (row, ids) in rows.iter().enumerate() {
         if let Some(column) = ids.iter().position(|&id| !known(id)) {
             let id = ids[column];

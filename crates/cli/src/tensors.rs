@@ -1,58 +1,48 @@
 //! Files of tensors that are given to the program, and that it gives back.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 
-use candle_core::{Device, Tensor};
-use safetensors::SafeTensors;
+use annulus_tensors::{Entry, Problem, Room};
+use candle_core::Tensor;
 
 use crate::failure::{DATA, Failure};
 use crate::print;
 
-/// The largest file of tensors that is read whole, in bytes.
-const LARGEST: u64 = 1 << 32;
+/// As many tensors as a file may hold that is asked about: those of a model with their gradients.
+const MOST: usize = 1 << 14;
 
-/// A safetensors file, read whole.
-pub(crate) struct TensorFile {
-    path: PathBuf,
-    metadata: HashMap<String, String>,
-    tensors: HashMap<String, Tensor>,
-}
+/// What is looked for in its metadata.
+const METADATA: &[&str] = &["mask"];
+
+/// A safetensors file that was given; its tensors are read when they are asked for.
+pub(crate) struct TensorFile(annulus_tensors::TensorFile);
 
 impl TensorFile {
     pub(crate) fn open(path: &Path) -> Result<TensorFile, Failure> {
-        let unread = |error: std::io::Error| {
-            let hint = "check the path; it is relative to the current folder".to_owned();
-            Failure::new(DATA, format!("cannot read `{}`: {error}", path.display()), Some(hint))
-        };
-        if !fs::metadata(path).map_err(unread)?.is_file() {
-            return Err(Failure::data(format!("`{}` is not a regular file", path.display())));
-        }
-        let bytes = annulus_files::read(path, LARGEST).map_err(unread)?;
-        let broken = |error: &dyn std::fmt::Display| {
-            let text = format!("`{}` is no whole safetensors file: {error}", path.display());
-            Failure::new(DATA, text, Some("fetch or save the file again".to_owned()))
-        };
-        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| broken(&error))?;
-        let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
-            .map_err(|error| broken(&error))?;
-        let metadata = header.metadata().clone().unwrap_or_default();
-        Ok(TensorFile { path: path.to_owned(), metadata, tensors })
+        let mut room = Room::of(MOST).and_metadata(METADATA);
+        let file = annulus_tensors::TensorFile::open(path, path, &mut room);
+        file.map(TensorFile).map_err(|error| {
+            let hint = match error.problem {
+                Problem::Read(_) => Some("check the path; it is relative to the current folder"),
+                _ => error.hint(),
+            };
+            Failure::new(DATA, error.to_string(), hint.map(str::to_owned))
+        })
     }
 
     /// What is wrong with this file.
     pub(crate) fn bad(&self, text: impl std::fmt::Display) -> Failure {
-        Failure::data(format!("`{}`: {text}", self.path.display()))
+        Failure::data(format!("`{}`: {text}", self.0.path().display()))
     }
 
     /// The same with the way out.
     pub(crate) fn bad_with(&self, text: impl std::fmt::Display, hint: String) -> Failure {
-        Failure::new(DATA, format!("`{}`: {text}", self.path.display()), Some(hint))
+        Failure::new(DATA, format!("`{}`: {text}", self.0.path().display()), Some(hint))
     }
 
     pub(crate) fn metadata(&self, name: &str) -> Result<&str, Failure> {
-        let value = self.metadata.get(name).map(String::as_str);
+        let value = self.0.metadata().get(name).map(String::as_str);
         value.ok_or_else(|| {
             let hint = format!("save it with metadata: a text under `{name}`");
             self.bad_with(format!("no `{name}` in its metadata"), hint)
@@ -60,9 +50,14 @@ impl TensorFile {
     }
 
     pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, Failure> {
-        self.tensors.get(name).cloned().ok_or_else(|| {
-            let names: BTreeSet<&String> = self.tensors.keys().collect();
-            let names: Vec<_> = names.into_iter().map(|name| format!("`{name}`")).collect();
+        Ok(annulus_model::tensor(&self.0, name, self.entry(name)?)?)
+    }
+
+    /// What the file says of a tensor, which is not read for it.
+    pub(crate) fn entry(&self, name: &str) -> Result<&Entry, Failure> {
+        let tensors = self.0.tensors();
+        tensors.get(name).ok_or_else(|| {
+            let names: Vec<_> = tensors.keys().map(|name| format!("`{name}`")).collect();
             let hint = match &names[..] {
                 [] => "there is none at all".to_owned(),
                 names => format!("there are {}", names.join(", ")),
@@ -72,7 +67,7 @@ impl TensorFile {
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.0.tensors().contains_key(name)
     }
 }
 

@@ -1,13 +1,10 @@
 //! Ready-made batches: a safetensors file with `tokens` int64 [steps, batch, tokens + 1].
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use safetensors::Dtype;
-use safetensors::tensor::Metadata;
+use annulus_tensors::{Dtype, Entry, Problem, Room, TensorFile, TensorsError};
 
-use crate::files::{open, read_exact};
-use crate::identity::Identity;
+use crate::files::read_error;
 use crate::{DataError, Sequence, Source};
 
 /// Bytes of an id.
@@ -16,17 +13,15 @@ const WIDTH: usize = 8;
 /// Ids that are read at a time, in bytes; short steps are hashed together, so many that they have as much.
 const BLOCK: usize = 1 << 16;
 
-/// The longest header that is read, in bytes: one tensor's takes less than a hundred.
-const LONGEST_HEADER: u64 = 1 << 20;
+/// As many tensors as a file may hold; one is read.
+const MOST: usize = 1 << 10;
 
 /// Ready-made batches; step `t` takes row `t`. The file is read where it is needed, and never loaded whole; what is read is held to
 /// what it was when the file was opened.
 #[derive(Debug)]
 pub struct Batches {
-    file: File,
-    path: PathBuf,
-    /// Where in the file the ids are.
-    ids: u64,
+    file: TensorFile,
+    ids: Entry,
     batch: usize,
     /// Ids of a sequence: inputs and one more.
     length: usize,
@@ -50,12 +45,11 @@ impl Batches {
                 return Err(DataError::TooFew { what, found, wanted: 1 });
             }
         }
-        let file = open(path)?;
-        let (ids, steps) = find(path, &file, batch, tokens)?;
+        let file = TensorFile::open(path, path, &mut Room::of(MOST)).map_err(failed)?;
+        let (ids, steps) = find(&file, batch, tokens)?;
         let length = tokens + 1;
         let mut batches = Batches {
             file,
-            path: path.to_owned(),
             ids,
             batch,
             length,
@@ -94,7 +88,7 @@ impl Batches {
         u32::try_from(id).map_err(|_| {
             let (column, row) = (index % self.length, index / self.length);
             let (step, row) = (row / self.batch, row % self.batch);
-            DataError::Id { path: self.path.clone(), step, row, column, id }
+            DataError::Id { path: self.file.path().to_owned(), step, row, column, id }
         })
     }
 
@@ -106,13 +100,12 @@ impl Batches {
     ) -> Result<blake3::Hash, DataError> {
         let steps = group * self.group..self.steps.min((group + 1) * self.group);
         let bytes = (self.batch * self.length * WIDTH) as u64;
-        let (mut at, end) =
-            (self.ids + steps.start as u64 * bytes, self.ids + steps.end as u64 * bytes);
+        let (mut at, end) = (steps.start as u64 * bytes, steps.end as u64 * bytes);
         let mut hasher = blake3::Hasher::new();
         let mut block = vec![0; BLOCK];
         while at < end {
             let bytes = &mut block[..BLOCK.min((end - at) as usize)];
-            read_exact(&self.file, &self.path, bytes, at)?;
+            self.file.read_at(&self.ids, at, bytes).map_err(failed)?;
             hasher.update(bytes);
             each(bytes)?;
             at += bytes.len() as u64;
@@ -138,7 +131,7 @@ impl Source for Batches {
             Ok(())
         })?;
         if hash != self.hashes[group] {
-            return Err(DataError::Changed { path: self.path.clone() });
+            return Err(DataError::Changed { path: self.file.path().to_owned() });
         }
         Ok(ids.chunks_exact(self.length).map(Sequence::shifted).collect())
     }
@@ -156,61 +149,41 @@ impl Source for Batches {
     }
 }
 
-/// Where `tokens` begins in the file and how many steps it has.
-fn find(path: &Path, file: &File, batch: usize, tokens: usize) -> Result<(u64, usize), DataError> {
-    let broken = |message: String| DataError::Batches { path: path.to_owned(), message };
-    let size = Identity::of(file, path)?.size;
-    let header = header(path, file, size)?;
-    let metadata: Metadata =
-        serde_json::from_slice(&header[WIDTH..]).map_err(|error| broken(error.to_string()))?;
-    let tensors = metadata.tensors();
+/// `tokens` in the file, and how many steps it has.
+fn find(file: &TensorFile, batch: usize, tokens: usize) -> Result<(Entry, usize), DataError> {
+    let path = file.path().to_owned();
+    let tensors = file.tensors();
     let Some(tensor) = tensors.get("tokens") else {
         let names: Vec<_> = tensors.keys().map(|name| format!("`{name}`")).collect();
-        return Err(broken(format!("found {}, wanted `tokens`", list(names))));
+        return Err(DataError::Batches {
+            path,
+            message: format!("found {}, wanted `tokens`", list(names)),
+        });
     };
-    let begin = header.len() as u64;
-    let wanted = begin + metadata.data_len() as u64;
-    if wanted != size {
-        return Err(broken(format!("it has {size} bytes, and its header wants {wanted}")));
-    }
     match *tensor.shape {
         [steps, rows, length]
             if tensor.dtype == Dtype::I64
                 && rows == batch
                 && Some(length) == tokens.checked_add(1) =>
         {
-            // As many bytes as the shape says: the library has made sure.
-            Ok((begin + tensor.data_offsets.0 as u64, steps))
+            Ok((tensor.clone(), steps))
         }
         _ => Err(DataError::Shape {
-            path: path.to_owned(),
+            path,
             found: format!("{:?} {:?}", tensor.dtype, tensor.shape),
             wanted: format!("I64 [any, {batch}, {}]", tokens.saturating_add(1)),
         }),
     }
 }
 
-/// The first bytes of the file: a length, and as many bytes of JSON.
-fn header(path: &Path, file: &File, size: u64) -> Result<Vec<u8>, DataError> {
-    let broken = |message: String| DataError::Batches { path: path.to_owned(), message };
-    if size < WIDTH as u64 {
-        return Err(broken(format!("it has {size} bytes")));
+fn failed(TensorsError { file: path, problem }: TensorsError) -> DataError {
+    match problem {
+        Problem::Read(source) => read_error(&path, source),
+        // It was longer when it was opened.
+        Problem::Shrunk => DataError::Changed { path },
+        Problem::Irregular => DataError::NotAFile { path },
+        _ => DataError::Batches { path, message: problem.to_string() },
     }
-    let mut length = [0; WIDTH];
-    read_exact(file, path, &mut length, 0)?;
-    let length = u64::from_le_bytes(length);
-    if length > LONGEST_HEADER {
-        let message = format!(
-            "its header would have {length} bytes, of which {LONGEST_HEADER} are read at most"
-        );
-        return Err(broken(message));
-    }
-    if WIDTH as u64 + length > size {
-        return Err(broken(format!("it has {size} bytes, and its header would have {length}")));
-    }
-    let mut header = vec![0; WIDTH + length as usize];
-    read_exact(file, path, &mut header, 0)?;
-    Ok(header)
 }
 
 /// The first few names in a row, sorted.

@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use annulus_train::{Result, TrainError, Verdict, judge};
+use annulus_train::{Result, Verdict, judge};
 use serde::Serialize;
 
 use crate::statistics::Mean;
@@ -99,7 +99,6 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
         };
         let by_window: Vec<f64> = verdicts.iter().map(asked).collect();
         let loss = Mean::of(&by_window);
-        finite(loss.mean, tokens)?;
         let perplexity = loss.mean.exp();
         found.push(Length { tokens, loss, perplexity, difference: None, by_window });
         if tokens == longest {
@@ -143,16 +142,6 @@ fn mean<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> f64 {
     let (sum, count) =
         verdicts.fold((0.0, 0_usize), |(sum, count), verdict| (sum + verdict.loss, count + 1));
     sum / count as f64
-}
-
-fn finite(loss: f64, tokens: usize) -> Result<()> {
-    if loss.is_finite() {
-        return Ok(());
-    }
-    Err(TrainError::Configuration {
-        message: format!("the loss behind {tokens} tokens is {loss}"),
-        hint: Some("the weights are damaged, or too large for the model's type".into()),
-    })
 }
 
 fn by_position(verdicts: &[Vec<Verdict>], tokens: usize) -> Vec<Bucket> {

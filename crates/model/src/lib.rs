@@ -21,5 +21,5 @@ pub use stage::{Attentions, Dropping, Harvest, Keep, Pullback, Shard, Stage};
 pub use vocabulary::Judged;
 pub use weights::{
     Flaw, Weights, WeightsError, fingerprint, load, load_adapter, load_typed, save, save_adapter,
-    save_file,
+    save_file, tensor,
 };

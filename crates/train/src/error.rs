@@ -49,6 +49,14 @@ pub enum TrainError {
     /// A loss or a gradient norm is no number.
     #[error("{0}")]
     NonFinite(crate::finite::NonFinite),
+    /// What a model says, when it is not trained, is no number.
+    #[error("{what} is {value}, wanted a finite number")]
+    NotANumber {
+        /// What the number is of.
+        what: String,
+        /// What was found.
+        value: f64,
+    },
     /// A rank waited too long, or two ranks do not agree on what they do.
     #[error("{0}")]
     Comm(annulus_comm::Error),
@@ -82,7 +90,7 @@ impl TrainError {
             TrainError::Data(_) | TrainError::Model(_) => 3,
             TrainError::Checkpoint { .. } => 4,
             TrainError::DoesNotFit { .. } => 5,
-            TrainError::NonFinite(_) => 11,
+            TrainError::NonFinite(_) | TrainError::NotANumber { .. } => 11,
             TrainError::Comm(_) if self.is_deadline() => 12,
             TrainError::RankDied { .. } => 13,
             TrainError::OnRank { source, .. } => source.exit_code(),
@@ -99,6 +107,9 @@ impl TrainError {
             TrainError::Data(error) => error.hint(),
             TrainError::NonFinite(_) => {
                 Some("lower `optimizer.learning_rate`, or look at the sequences named".into())
+            }
+            TrainError::NotANumber { .. } => {
+                Some("the weights are damaged, or too large for the model's type".into())
             }
             TrainError::Comm(_) if self.is_deadline() => {
                 Some("if the rank is slow rather than stuck, raise `mesh.deadline`".into())

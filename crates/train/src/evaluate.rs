@@ -7,6 +7,7 @@ use candle_core::D;
 
 use crate::Result;
 use crate::data::HeldOut;
+use crate::finite::finite;
 use crate::rank::{Micro, Rank};
 use crate::step::Trainer;
 use crate::sum::{Partial, Total};
@@ -44,6 +45,7 @@ impl Trainer {
         }
         let label = |hop| Label { step: self.finished, pass: "evaluate", hop, layer: 0 };
         let loss = loss.total(&rank.mesh, label(0))?;
+        finite(loss.mean(), || "the validation loss".into())?;
         let right = held_out.exact.then(|| right.total(&rank.mesh, label(1))).transpose()?;
         Ok(Evaluation { loss: loss.mean(), accuracy: right.map(Total::mean) })
     }

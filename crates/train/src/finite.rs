@@ -6,7 +6,7 @@ use std::ops::Range;
 use annulus_comm::{Communicator, Label};
 use candle_core::{DType, Device, Tensor};
 
-use crate::Result;
+use crate::{Result, TrainError};
 
 /// A loss or gradient norm that is no number.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +72,18 @@ pub(crate) fn earliest(
         .filter(|&(stage, ..)| stage != i64::MAX)
         .min()
         .map(|(stage, micro, rank)| (stage as usize, micro, rank)))
+}
+
+/// Refuses a number of the model's that is none; `what` says which.
+pub(crate) fn finite(value: f64, what: impl FnOnce() -> String) -> Result<()> {
+    if value.is_finite() { Ok(()) } else { Err(TrainError::NotANumber { what: what(), value }) }
+}
+
+/// The same of all elements of a tensor: of the first that is none.
+pub(crate) fn all_finite(tensor: &Tensor, what: impl FnOnce() -> String) -> Result<()> {
+    let values: Vec<f32> = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+    let found = values.into_iter().find(|value| !value.is_finite());
+    found.map_or(Ok(()), |value| finite(value.into(), what))
 }
 
 /// Whether every element is a number: their sum of squares is not otherwise.

@@ -15,6 +15,7 @@ use annulus_sequence::{Positions, Run};
 use candle_core::{Device, Tensor};
 
 use crate::backward::nothing;
+use crate::finite::finite;
 use crate::rank::Rank;
 use crate::{Result, Setup, TrainError};
 
@@ -54,7 +55,7 @@ pub struct Wanted {
 /// What follows `prompt`, of which `setup` is to have as many tokens; `weights` are those of [`Setup::placed`].
 ///
 /// # Errors
-/// An empty prompt, ids that the model does not know, those of the ranks.
+/// An empty prompt, ids that the model does not know, those of the ranks; [`TrainError::NotANumber`] for logits that are none.
 pub fn generate(
     setup: &Setup,
     weights: &Weights,
@@ -90,7 +91,7 @@ impl Rank {
             let shard = self.one(last, position, attention)?;
             let x_bsd = self.before_loss(weights, &shard)?;
             let logits = self.logits(&x_bsd, weights, &shard)?;
-            generated.push(wanted.sampling.draw(&logits, position));
+            generated.push(wanted.sampling.draw(&logits, position)?);
         }
         Ok(generated)
     }
@@ -112,7 +113,7 @@ impl Rank {
         let mut next = 0.0;
         if let Some(row) = row {
             let logits = self.logits(&x_bsd.narrow(1, row, 1)?, weights, &shard)?;
-            next = f64::from(wanted.sampling.draw(&logits, last));
+            next = f64::from(wanted.sampling.draw(&logits, last)?);
         }
         let label = Label { step: 0, pass: "drawn", hop: 0, layer: 0 };
         let drawn = Tensor::new(&[next], &Device::Cpu)?;
@@ -159,12 +160,15 @@ impl Rank {
 
 impl Sampling {
     /// What follows `position`.
-    fn draw(&self, logits: &[f32], position: usize) -> u32 {
+    fn draw(&self, logits: &[f32], position: usize) -> Result<u32> {
+        for &logit in logits {
+            finite(logit.into(), || format!("a logit after position {position}"))?;
+        }
         let mut ranked: Vec<usize> = (0..logits.len()).collect();
         // Of equal ones the smallest id first.
         ranked.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
         if self.temperature == 0.0 {
-            return ranked[0] as u32;
+            return Ok(ranked[0] as u32);
         }
         ranked.truncate(self.top_k.unwrap_or(logits.len()).max(1));
         let most = f64::from(logits[ranked[0]]);
@@ -183,10 +187,10 @@ impl Sampling {
         for (id, weight) in ranked.iter().zip(&weights) {
             left -= weight;
             if left < 0.0 {
-                return *id as u32;
+                return Ok(*id as u32);
             }
         }
-        ranked[weights.len() - 1] as u32
+        Ok(ranked[weights.len() - 1] as u32)
     }
 }
 
@@ -195,12 +199,21 @@ mod tests {
     use super::*;
 
     fn drawn(sampling: Sampling) -> Vec<usize> {
-        let logits = [0.0, 3.0_f32.ln(), 4.0_f32.ln(), f32::NEG_INFINITY];
+        let logits = [0.0, 3.0_f32.ln(), 4.0_f32.ln(), f32::MIN];
         let mut counts = vec![0; 4];
         for position in 0..8000 {
-            counts[sampling.draw(&logits, position) as usize] += 1;
+            counts[sampling.draw(&logits, position).unwrap() as usize] += 1;
         }
         counts
+    }
+
+    #[test]
+    fn logits_that_are_no_numbers_are_an_error() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let error = Sampling::default().draw(&[0.0, bad], 7).unwrap_err();
+            assert_eq!(error.exit_code(), 11);
+            assert!(error.to_string().contains("a logit after position 7"), "{error}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use annulus_comm::{Communicator, threads};
 use annulus_data::Sequence;
 use annulus_model::{Judged, Weights};
 
+use crate::finite::finite;
 use crate::rank::{Micro, Rank};
 use crate::{Result, Setup};
 
@@ -29,7 +30,7 @@ pub type Sequences<'a> = &'a (dyn Fn(usize) -> Result<Sequence> + Sync);
 /// No logits are held but those of `setup.loss_chunk` targets.
 ///
 /// # Errors
-/// Those of the ranks, and of making a sequence.
+/// Those of the ranks, and of making a sequence; [`crate::TrainError::NotANumber`] for a loss that is none.
 pub fn judge(
     setup: &Setup,
     weights: &Weights,
@@ -82,7 +83,11 @@ impl Rank {
         let x = self.before_loss(weights, &micro.shard)?;
         let positions: Vec<usize> = self.attention.positions().iter().collect();
         let judged = self.model.judge(&x, weights, &micro.shard)?.into_iter();
-        let verdict = |Judged { row, loss, said }| Verdict { position: positions[row], loss, said };
-        Ok(judged.map(verdict).collect())
+        let verdict = |Judged { row, loss, said }| {
+            let position = positions[row];
+            finite(loss, || format!("the loss after position {position}"))?;
+            Ok(Verdict { position, loss, said })
+        };
+        judged.map(verdict).collect()
     }
 }

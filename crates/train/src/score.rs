@@ -10,6 +10,7 @@ use annulus_model::Weights;
 use annulus_sequence::Positions;
 use candle_core::{Device, Tensor};
 
+use crate::finite::{all_finite, finite};
 use crate::gradients::{Gradients, PASS};
 use crate::parameters::{Parameters, trained};
 use crate::rank::Rank;
@@ -51,6 +52,9 @@ struct Share {
 }
 
 /// Scores `sequences`, as many as `setup.data` divides, with `weights`, on the ranks of `setup`.
+///
+/// # Errors
+/// Those of the ranks; [`crate::TrainError::NotANumber`] for a loss, logits or gradients that are none.
 pub fn score(
     setup: &Setup,
     weights: &Weights,
@@ -68,6 +72,13 @@ pub fn score(
     let logits = want.logits.then(|| whole(&setup, &shares, sequences.len())).transpose()?;
     let traffic = shares.iter().map(|share| share.traffic.clone()).collect();
     let Share { loss, gradients, .. } = shares.swap_remove(0);
+    finite(loss.mean(), || "the loss".into())?;
+    if let Some(logits) = &logits {
+        all_finite(logits, || "a logit".into())?;
+    }
+    for (name, gradient) in gradients.iter().flatten() {
+        all_finite(gradient, || format!("the gradient of `{name}`"))?;
+    }
     Ok(Scored { loss: loss.mean(), targets: loss.count(), logits, gradients, traffic })
 }
 

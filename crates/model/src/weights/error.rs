@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use annulus_tensors::{TensorsError, shown};
 use safetensors::Dtype;
 
 use super::load::LAST_PROJECTION;
@@ -46,12 +47,9 @@ pub enum WeightsError {
         /// Why.
         source: std::io::Error,
     },
-    /// A folder, a pipe or a device where a file should be.
-    #[error("`{}` is not a regular file", file.display())]
-    Irregular {
-        /// Which.
-        file: PathBuf,
-    },
+    /// A file of tensors is not one, or cannot be read.
+    #[error(transparent)]
+    File(#[from] TensorsError),
     /// A link that leaves the folder.
     #[error("`{}` is a link to `{}`, outside of the folder", file.display(), target.display())]
     Outside {
@@ -59,14 +57,6 @@ pub enum WeightsError {
         file: PathBuf,
         /// Where it leads.
         target: PathBuf,
-    },
-    /// A file that is not what its name says.
-    #[error("`{}` is damaged or hostile: {problem}", file.display())]
-    Malformed {
-        /// Which.
-        file: PathBuf,
-        /// What does not hold.
-        problem: String,
     },
     /// The tensors are not those of the model.
     #[error("the weights in `{}` are not those of the model:{}", folder.display(), List(flaws))]
@@ -191,10 +181,8 @@ impl WeightsError {
                 "give the folder that holds adapter_config.json and adapter_model.safetensors"
             }
             WeightsError::Absent { .. } => "give the folder that holds config.json and safetensors",
-            WeightsError::Irregular { .. } | WeightsError::Outside { .. } => {
-                "copy the file itself into the folder"
-            }
-            WeightsError::Malformed { .. } => "fetch or save the file again",
+            WeightsError::File(error) => error.hint()?,
+            WeightsError::Outside { .. } => "copy the file itself into the folder",
             WeightsError::Unfit { flaws, .. } => hint(flaws)?,
             _ => return None,
         };
@@ -219,17 +207,6 @@ fn hint(flaws: &[Flaw]) -> Option<&'static str> {
         Flaw::Dtype { .. } => "save the weights in f32 or bf16 first",
     };
     Some(hint)
-}
-
-/// Text out of a file that is not trusted, fit to be printed: nothing that moves a cursor, nothing
-/// endless.
-pub(super) fn shown(text: &str) -> String {
-    const LONGEST: usize = 200;
-    let mut plain: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
-    if text.chars().nth(LONGEST).is_some() {
-        plain.push('…');
-    }
-    plain
 }
 
 struct List<'a>(&'a [Flaw]);

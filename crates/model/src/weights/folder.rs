@@ -1,13 +1,13 @@
 //! Which files of a folder hold the weights, and opening them.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
-use memmap2::Mmap;
+use annulus_files::Outside;
+use annulus_tensors::{Room, TensorFile, TensorsError, read_index};
 
-use super::header::{Room, Short, parse_index};
 use super::{Flaw, WeightsError};
 
 pub(super) const SINGLE: &str = "model.safetensors";
@@ -45,12 +45,9 @@ pub(super) fn list_one(folder: &Path, name: &str) -> Result<Listing, WeightsErro
 
 fn list_shards(folder: &Path, mut room: Room) -> Result<Listing, WeightsError> {
     let path = folder.join(INDEX);
-    let bytes = map(folder, INDEX)?;
-    let index = parse_index(&path, &bytes, &mut room)?.into_iter();
-    let owned = index.map(|(tensor, Short(file))| (tensor.into_owned(), file.into_owned()));
-    let index: BTreeMap<String, String> = owned.collect();
+    let index = read_index(&path, &within(folder, INDEX)?, &mut room)?;
     if index.is_empty() {
-        return Err(WeightsError::malformed(&path, &"its `weight_map` is empty"));
+        return Err(TensorsError::malformed(&path, &"its `weight_map` is empty").into());
     }
     let shards: BTreeMap<_, _> = index.iter().map(|(tensor, file)| (file, tensor)).collect();
     let mut flaws = Vec::new();
@@ -69,32 +66,18 @@ fn list_shards(folder: &Path, mut room: Room) -> Result<Listing, WeightsError> {
     Ok(Listing { files, index: Some(index) })
 }
 
-/// Maps a file of `folder` into memory. It must be a regular file there.
-pub(super) fn map(folder: &Path, name: &str) -> Result<Mmap, WeightsError> {
-    let path = folder.join(name);
-    let unread = |source| unread(&path, source);
-    let target = path.canonicalize().map_err(unread)?;
-    if !stays(folder, &target).map_err(unread)? {
-        return Err(WeightsError::Outside { file: path, target });
-    }
-    // Asked before it is opened: opening a pipe would wait for somebody to write to it.
-    if !fs::metadata(&target).map_err(unread)?.is_file() {
-        return Err(WeightsError::Irregular { file: path });
-    }
-    let file = File::open(&target).map_err(unread)?;
-    // SAFETY: the map is only read, and what is read is copied before the map is dropped. Somebody
-    // who cuts the file short meanwhile ends the process with SIGBUS, as with every reader of
-    // mapped files; no invalid value can arise, as bytes are all that is taken from it.
-    unsafe { Mmap::map(&file) }.map_err(unread)
+/// Opens a file of tensors in `folder`, whose header comes out of `room`. A link must not lead out of it.
+pub(super) fn open(folder: &Path, name: &str, room: &mut Room) -> Result<TensorFile, WeightsError> {
+    Ok(TensorFile::open(&folder.join(name), &within(folder, name)?, room)?)
 }
 
-/// Whether `target` is in `folder`, or in the `blobs` that a snapshot of Hugging Face's cache links
-/// to.
-fn stays(folder: &Path, target: &Path) -> std::io::Result<bool> {
-    let folder = folder.canonicalize()?;
-    let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"));
-    let blobs = snapshots.and_then(Path::parent).map(|repository| repository.join("blobs"));
-    Ok(target.starts_with(&folder) || blobs.is_some_and(|blobs| target.starts_with(blobs)))
+/// Where a file of `folder` really is.
+pub(super) fn within(folder: &Path, name: &str) -> Result<PathBuf, WeightsError> {
+    let file = folder.join(name);
+    annulus_files::within(folder, name).map_err(|error| match error.downcast::<Outside>() {
+        Ok(Outside { target }) => WeightsError::Outside { file, target },
+        Err(source) => WeightsError::Read { file, source },
+    })
 }
 
 /// Whether something of this name is there, if only a link that leads nowhere.

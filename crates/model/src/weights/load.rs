@@ -1,16 +1,15 @@
 //! From files to weights.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use annulus_tensors::{Entry, Room, TensorFile, TensorsError};
 use candle_core::safetensors::Load;
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use super::folder::{Listing, list, map};
-use super::header::{self, Room};
+use super::folder::{Listing, list, open, within};
 use super::{Flaw, Weights, WeightsError};
 use crate::Specification;
 
@@ -24,9 +23,12 @@ const ROTARY_BUFFER: &str = ".self_attn.rotary_emb.inv_freq";
 const MOST_PARAMETERS: usize = 1 << 14;
 
 /// A tensor in a file.
+#[derive(Clone, Copy)]
 struct Found<'a> {
-    file: &'a str,
-    view: TensorView<'a>,
+    /// The file's name.
+    name: &'a str,
+    file: &'a TensorFile,
+    entry: &'a Entry,
 }
 
 /// Reads exactly the tensors of `specification` from `model.safetensors`, or else the shards of
@@ -39,7 +41,7 @@ pub fn load(
     folder: &Path,
     specification: &[Specification],
     dtype: DType,
-) -> std::result::Result<Weights, WeightsError> {
+) -> Result<Weights, WeightsError> {
     load_typed(folder, specification, &|_| dtype)
 }
 
@@ -51,8 +53,8 @@ pub fn load_typed(
     folder: &Path,
     specification: &[Specification],
     dtype: &dyn Fn(&Specification) -> DType,
-) -> std::result::Result<Weights, WeightsError> {
-    let listing = list(folder, Room::of(specification.len()))?;
+) -> Result<Weights, WeightsError> {
+    let listing = list(folder, room(specification.len()))?;
     load_listed(folder, &listing, specification, dtype)
 }
 
@@ -62,45 +64,62 @@ pub(super) fn load_listed(
     listing: &Listing,
     specification: &[Specification],
     dtype: &dyn Fn(&Specification) -> DType,
-) -> std::result::Result<Weights, WeightsError> {
-    let mut room = Room::of(specification.len());
-    let mut maps = Vec::new();
-    for file in &listing.files {
-        maps.push((file.as_str(), map(folder, file)?));
-    }
+) -> Result<Weights, WeightsError> {
+    let mut room = room(specification.len());
     let mut files = Vec::new();
-    for (file, bytes) in &maps {
-        files.push((*file, header::parse(&folder.join(file), bytes, &mut room)?));
+    for file in &listing.files {
+        files.push((file.as_str(), open(folder, file, &mut room)?));
     }
     let mut flaws = Vec::new();
     let found = collect(listing, &files, &mut flaws);
     flaws.extend(specification.iter().filter_map(|wanted| unfit(wanted, &found, listing)));
-    flaws.extend(surplus(specification, &found));
+    flaws.extend(surplus(specification, &found)?);
     if !flaws.is_empty() {
         return Err(WeightsError::Unfit { folder: folder.to_owned(), flaws });
     }
     let mut weights = Weights::new();
     for wanted in specification {
-        let name = &wanted.name;
-        let Found { file, view } = &found[name.as_str()];
-        let weight =
-            widen_or_narrow(view, dtype(wanted)).map_err(|source| WeightsError::Tensor {
-                file: folder.join(file),
-                tensor: name.clone(),
-                source: Box::new(source),
-            })?;
-        weights.insert(name.clone(), weight);
+        let Found { file, entry, .. } = found[wanted.name.as_str()];
+        let (weight, dtype) = (tensor(file, &wanted.name, entry)?, dtype(wanted));
+        let weight = weight.to_dtype(dtype).map_err(|e| unusable(file, &wanted.name, e))?;
+        weights.insert(wanted.name.clone(), weight);
     }
     Ok(weights)
 }
 
+/// For the headers of a model of so many parameters, in files that may hold more: the frequencies of older ones, and what is
+/// wrong with them.
+fn room(parameters: usize) -> Room {
+    Room::of(2 * parameters + 64)
+}
+
+/// The tensor `name` of `file`, which is `entry`, read.
+///
+/// # Errors
+/// When it cannot be read, or its elements are such that no tensor can hold them.
+pub fn tensor(file: &TensorFile, name: &str, entry: &Entry) -> Result<Tensor, WeightsError> {
+    let bytes = file.read(entry)?;
+    let view = TensorView::new(entry.dtype, entry.shape.clone(), &bytes);
+    let view = view.map_err(|error| TensorsError::malformed(file.path(), &error))?;
+    view.load(&Device::Cpu).map_err(|error| unusable(file, name, error))
+}
+
+fn unusable(file: &TensorFile, name: &str, source: candle_core::Error) -> WeightsError {
+    let (file, tensor) = (file.path().to_owned(), name.to_owned());
+    WeightsError::Tensor { file, tensor, source: Box::new(source) }
+}
+
 /// A hash (BLAKE3, hexadecimal) of the names and contents of the files that [`load`] would read.
-pub fn fingerprint(folder: &Path) -> std::result::Result<String, WeightsError> {
+pub fn fingerprint(folder: &Path) -> Result<String, WeightsError> {
     let mut whole = blake3::Hasher::new();
-    for file in list(folder, Room::of(MOST_PARAMETERS))?.files {
-        let content = blake3::hash(&map(folder, &file)?);
-        whole.update(blake3::hash(file.as_bytes()).as_bytes());
-        whole.update(content.as_bytes());
+    for name in list(folder, room(MOST_PARAMETERS))?.files {
+        let path = folder.join(&name);
+        let unread = |source| TensorsError::read(&path, source);
+        let file = annulus_files::open(&within(folder, &name)?).map_err(unread)?;
+        let mut content = blake3::Hasher::new();
+        content.update_reader(file).map_err(unread)?;
+        whole.update(blake3::hash(name.as_bytes()).as_bytes());
+        whole.update(content.finalize().as_bytes());
     }
     Ok(whole.finalize().to_hex().to_string())
 }
@@ -108,24 +127,23 @@ pub fn fingerprint(folder: &Path) -> std::result::Result<String, WeightsError> {
 /// Every tensor of every file by name, and where index and shards disagree.
 fn collect<'a>(
     listing: &'a Listing,
-    files: &'a [(&'a str, BTreeMap<Cow<'a, str>, TensorView<'a>>)],
+    files: &'a [(&'a str, TensorFile)],
     flaws: &mut Vec<Flaw>,
 ) -> BTreeMap<&'a str, Found<'a>> {
     let mut found = BTreeMap::new();
     let mut stray = BTreeSet::new();
-    for (file, tensors) in files {
-        for (name, view) in tensors {
-            let name: &str = name;
-            let listed = listing.index.as_ref().map(|index| index.get(name));
-            if listed.is_none_or(|shard| shard.is_some_and(|shard| shard == file)) {
-                found.insert(name, Found { file, view: view.clone() });
+    for (shard, file) in files {
+        for (tensor, entry) in file.tensors() {
+            let listed = listing.index.as_ref().map(|index| index.get(tensor));
+            if listed.is_none_or(|listed| listed.is_some_and(|listed| listed == shard)) {
+                found.insert(tensor.as_str(), Found { name: shard, file, entry });
             } else {
-                stray.insert((name, *file));
+                stray.insert((tensor, *shard));
             }
         }
     }
     for (name, file) in stray {
-        flaws.push(Flaw::NotInIndex { tensor: name.to_owned(), file: file.to_owned() });
+        flaws.push(Flaw::NotInIndex { tensor: name.clone(), file: file.to_owned() });
     }
     for (name, file) in listing.index.iter().flatten() {
         if !found.contains_key(name.as_str()) {
@@ -143,43 +161,39 @@ fn unfit(
 ) -> Option<Flaw> {
     let Specification { name, shape, .. } = wanted;
     let tensor = name.clone();
-    let Some(Found { file, view }) = found.get(name.as_str()) else {
+    let Some(&Found { name: file, entry, .. }) = found.get(name.as_str()) else {
         // One that the index has is reported already.
         let listed = listing.index.as_ref().is_some_and(|index| index.contains_key(name));
         return (!listed).then(|| Flaw::Missing { tensor, wanted: shape.clone() });
     };
-    let file = (*file).to_owned();
-    if view.shape() != shape {
-        return Some(Flaw::Shape {
-            tensor,
-            file,
-            found: view.shape().to_vec(),
-            wanted: shape.clone(),
-        });
+    let file = file.to_owned();
+    if entry.shape != *shape {
+        let (found, wanted) = (entry.shape.clone(), shape.clone());
+        return Some(Flaw::Shape { tensor, file, found, wanted });
     }
-    let floating = matches!(view.dtype(), Dtype::F32 | Dtype::BF16 | Dtype::F16 | Dtype::F64);
-    (!floating).then(|| Flaw::Dtype { tensor, file, found: view.dtype() })
+    let floating = matches!(entry.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16 | Dtype::F64);
+    (!floating).then_some(Flaw::Dtype { tensor, file, found: entry.dtype })
 }
 
 /// Tensors that are not wanted, but for those that add nothing to the wanted ones.
-fn surplus(specification: &[Specification], found: &BTreeMap<&str, Found<'_>>) -> Vec<Flaw> {
+fn surplus(
+    specification: &[Specification],
+    found: &BTreeMap<&str, Found<'_>>,
+) -> Result<Vec<Flaw>, WeightsError> {
     let wanted: BTreeSet<_> = specification.iter().map(|wanted| wanted.name.as_str()).collect();
     let unwanted = found.iter().filter(|(name, _)| !wanted.contains(*name));
-    let flaw = |(&name, Found { file, view }): (&&str, &Found<'_>)| {
-        let (tensor, file) = (name.to_owned(), (*file).to_owned());
+    let flaw = |(&name, &Found { name: shard, file, entry }): (&&str, &Found<'_>)| {
+        let (tensor, found_in) = (name.to_owned(), shard.to_owned());
         // What wraps a model puts the same before both names.
         let prefix = name.strip_suffix(LAST_PROJECTION);
         let embedding =
             prefix.and_then(|prefix| found.get(format!("{prefix}{EMBEDDING}").as_str()));
-        match embedding {
+        Ok(match embedding {
             _ if name.ends_with(ROTARY_BUFFER) => None,
-            Some(embedding) => (embedding.view != *view).then_some(Flaw::Untied { tensor, file }),
-            _ => Some(Flaw::Surplus { tensor, file, found: view.shape().to_vec() }),
-        }
+            Some(embedding) => (!embedding.file.same(embedding.entry, file, entry)?)
+                .then_some(Flaw::Untied { tensor, file: found_in }),
+            _ => Some(Flaw::Surplus { tensor, file: found_in, found: entry.shape.clone() }),
+        })
     };
-    unwanted.filter_map(flaw).collect()
-}
-
-fn widen_or_narrow(view: &TensorView<'_>, dtype: DType) -> Result<Tensor> {
-    view.load(&Device::Cpu)?.to_dtype(dtype)
+    unwanted.filter_map(|tensor| flaw(tensor).transpose()).collect()
 }

@@ -1,12 +1,13 @@
 //! Reading checkpoints: only what is proved whole.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use annulus_model::{Config, Llama, Weights};
 use annulus_ops::Moments;
-use candle_core::{DType, Device, Tensor};
+use annulus_tensors::{Dtype, Room, TensorFile};
+use candle_core::{DType, Tensor};
 
 use super::hashes::Hashes;
 use super::{LATEST, OPTIMIZER, STATE, State, VERSION, steps};
@@ -126,41 +127,36 @@ pub(crate) fn weights(folder: &Path, base: Option<&Path>, config: &Config) -> Re
 pub(crate) fn load(found: &Found, base: Option<&Path>, config: &Config) -> Result<Start> {
     let mut specification = Llama::specification(config);
     let path = found.folder.join(OPTIMIZER);
-    let mut tensors = candle_core::safetensors::load(&path, &Device::Cpu)
-        .map_err(|error| unusable(&path, &error.to_string()))?;
+    let mut room = Room::of(4 * specification.len());
+    let tensors = TensorFile::open(&path, &path, &mut room)
+        .map_err(|error| unusable(&path, &error.problem.to_string()))?;
     let mut weights = weights(&found.folder, base, config)?;
     specification.retain(|parameter| parameter.trained);
     if config.dtype != DType::F32 {
         for parameter in &specification {
-            let master = taken(&mut tensors, &path, "master", &parameter.name, &parameter.shape)?;
+            let master = saved(&tensors, "master", &parameter.name, &parameter.shape)?;
             weights.insert(parameter.name.clone(), master);
         }
     }
     let mut moments = BTreeMap::new();
     for parameter in &specification {
-        let mut moment =
-            |which| taken(&mut tensors, &path, which, &parameter.name, &parameter.shape);
+        let moment = |which| saved(&tensors, which, &parameter.name, &parameter.shape);
         let both = Moments { first: moment("first")?, second: moment("second")? };
         moments.insert(parameter.name.clone(), both);
     }
     Ok(Start { step: found.state.step, weights, moments })
 }
 
-fn taken(
-    tensors: &mut HashMap<String, Tensor>,
-    path: &Path,
-    which: &str,
-    name: &str,
-    shape: &[usize],
-) -> Result<Tensor> {
-    let key = format!("{which}.{name}");
-    let tensor = tensors.remove(&key).ok_or_else(|| unusable(path, &format!("no `{key}`")))?;
-    if tensor.dims() != shape || tensor.dtype() != DType::F32 {
-        let (found, dtype) = (tensor.dims(), tensor.dtype());
-        let what = format!("`{key}` is {dtype:?} {found:?}, wanted F32 {shape:?}");
-        return Err(unusable(path, &what));
+/// What the optimizer keeps under `which` of the parameter `name`.
+fn saved(tensors: &TensorFile, which: &str, name: &str, shape: &[usize]) -> Result<Tensor> {
+    let (key, path) = (format!("{which}.{name}"), tensors.path());
+    let entry = tensors.tensors().get(&key);
+    let entry = entry.ok_or_else(|| unusable(path, &format!("no `{key}`")))?;
+    if entry.shape != shape || entry.dtype != Dtype::F32 {
+        let (found, dtype) = (&entry.shape, entry.dtype);
+        return Err(unusable(path, &format!("`{key}` is {dtype} {found:?}, wanted F32 {shape:?}")));
     }
-    Ok(tensor)
+    Ok(annulus_model::tensor(tensors, &key, entry)?)
 }
 
 fn unusable(path: &Path, what: &str) -> TrainError {

@@ -1,0 +1,162 @@
+//! A safetensors file whose header has been checked; its tensors are read when they are asked for.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::header::{Header, LENGTH};
+use crate::{Entry, Room, TensorsError};
+
+/// Bytes that are compared at a time.
+const BLOCK: usize = 1 << 16;
+
+/// An open safetensors file.
+#[derive(Debug)]
+pub struct TensorFile {
+    file: File,
+    path: PathBuf,
+    header: Header,
+    /// Where in the file the first tensor begins, bytes.
+    data: u64,
+}
+
+impl TensorFile {
+    /// Opens the file `at` and checks its header, which comes out of `room`; errors call it `path`.
+    ///
+    /// # Errors
+    /// When it is no regular file, or its header does not hold.
+    pub fn open(path: &Path, at: &Path, room: &mut Room) -> Result<TensorFile, TensorsError> {
+        let unread = |error| TensorsError::read(path, error);
+        let malformed = |problem: String| TensorsError::malformed(path, &problem);
+        let file = annulus_files::open(at).map_err(unread)?;
+        let size = file.metadata().map_err(unread)?.len();
+        let mut length = [0; LENGTH];
+        if size < LENGTH as u64 {
+            return Err(malformed(format!("it has {size} bytes (wanted at least {LENGTH})")));
+        }
+        file.read_exact_at(&mut length, 0).map_err(unread)?;
+        let length = u64::from_le_bytes(length);
+        room.take(path, length)?;
+        let data = LENGTH as u64 + length;
+        let Some(rest) = size.checked_sub(data) else {
+            let problem = format!("its header of {length} bytes exceeds its {size} bytes");
+            return Err(malformed(problem));
+        };
+        // No more than there is room for.
+        let mut header = vec![0; length as usize];
+        file.read_exact_at(&mut header, LENGTH as u64).map_err(unread)?;
+        let header = Header::parse(&header, rest, room).map_err(malformed)?;
+        Ok(TensorFile { file, path: path.to_owned(), header, data })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its tensors by name.
+    pub fn tensors(&self) -> &BTreeMap<String, Entry> {
+        &self.header.tensors
+    }
+
+    /// What it says of itself.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.header.metadata
+    }
+
+    /// All bytes of one of its tensors.
+    ///
+    /// # Errors
+    /// When they cannot be read, or are not there any more.
+    pub fn read(&self, tensor: &Entry) -> Result<Vec<u8>, TensorsError> {
+        let mut bytes = vec![0; tensor.length() as usize];
+        self.read_at(tensor, 0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Fills `bytes` from byte `at` of one of its tensors.
+    ///
+    /// # Errors
+    /// Those of [`TensorFile::read`].
+    pub fn read_at(&self, tensor: &Entry, at: u64, bytes: &mut [u8]) -> Result<(), TensorsError> {
+        let from = self.data + tensor.bytes.start + at;
+        self.file.read_exact_at(bytes, from).map_err(|error| TensorsError::read(&self.path, error))
+    }
+
+    /// Whether a tensor of this file and one of another are alike, bit by bit.
+    ///
+    /// # Errors
+    /// Those of [`TensorFile::read`].
+    pub fn same(
+        &self,
+        tensor: &Entry,
+        other: &TensorFile,
+        theirs: &Entry,
+    ) -> Result<bool, TensorsError> {
+        if (tensor.dtype, &tensor.shape) != (theirs.dtype, &theirs.shape) {
+            return Ok(false);
+        }
+        let (mut ours, mut others) = (vec![0; BLOCK], vec![0; BLOCK]);
+        let mut at = 0;
+        while at < tensor.length() {
+            let length = BLOCK.min((tensor.length() - at) as usize);
+            self.read_at(tensor, at, &mut ours[..length])?;
+            other.read_at(theirs, at, &mut others[..length])?;
+            if ours[..length] != others[..length] {
+                return Ok(false);
+            }
+            at += length as u64;
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Problem;
+
+    /// A file with `a`, 4 bytes, and `b`, 8.
+    fn written(folder: &Path) -> PathBuf {
+        let header = r#"{"__metadata__":{"of":"us"},"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[2,1],"data_offsets":[4,12]}}"#;
+        let length = (header.len() as u64).to_le_bytes();
+        let path = folder.join("x.safetensors");
+        std::fs::write(&path, [&length, header.as_bytes(), b"abcdefghijkl"].concat()).unwrap();
+        path
+    }
+
+    #[test]
+    fn tensors_are_read_where_they_lie() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path());
+        let mut room = Room::of(2).and_metadata(&["of"]);
+        let file = TensorFile::open(&path, &path, &mut room).unwrap();
+        assert_eq!(file.metadata()["of"], "us");
+        let [a, b] = ["a", "b"].map(|name| &file.tensors()[name]);
+        assert_eq!(
+            (file.read(a).unwrap(), file.read(b).unwrap()),
+            (b"abcd".to_vec(), b"efghijkl".to_vec())
+        );
+        assert!(file.same(b, &file, b).unwrap() && !file.same(a, &file, b).unwrap());
+        let one = TensorFile::open(&path, &path, &mut Room::of(1)).unwrap_err();
+        assert!(one.to_string().contains("more than 1 tensors"), "{one}");
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_while_it_is_read_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path());
+        let file = TensorFile::open(&path, &path, &mut Room::of(2)).unwrap();
+        let whole = std::fs::metadata(&path).unwrap().len();
+        File::options().write(true).open(&path).unwrap().set_len(whole - 1).unwrap();
+        file.read(&file.tensors()["a"]).unwrap();
+        let error = file.read(&file.tensors()["b"]).unwrap_err();
+        assert!(matches!(error.problem, Problem::Shrunk), "{error}");
+    }
+}
