@@ -373,10 +373,11 @@ fn elements() -> RangedU64ValueParser<usize> {
 }
 
 pub(crate) fn tokens(word: &str) -> Result<usize, String> {
-    const MOST: u64 = 1 << 40;
+    // As many as an experiment may have: pairs of them are counted in 64 bits.
+    const MOST: u64 = 1 << 31;
     let count = annulus_experiment::tokens(word).filter(|count| (1..=MOST).contains(count));
     let count = count.and_then(|count| usize::try_from(count).ok());
-    count.ok_or_else(|| "a count such as 4096, 64k or 1M is wanted".to_owned())
+    count.ok_or_else(|| format!("a count such as 4096, 64k or 1M is wanted, from 1 to {MOST}"))
 }
 
 fn bandwidth(word: &str) -> Result<f64, String> {

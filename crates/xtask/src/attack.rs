@@ -10,7 +10,7 @@ use crate::{fuzz, tool};
 #[derive(Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Arguments {
-    /// Families (files, results, others, faults, resources, terminal), or beginnings of cases' names; with --fuzz: readers; none: all
+    /// Families (files, results, others, faults, resources, terminal, network), or beginnings of cases' names; with --fuzz: readers; none: all
     names: Vec<String>,
     /// Accidents as often as they are to be shown, twenty times and more each; else once
     #[arg(long)]

@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
     case("D5 files that may not grow, later", "annulus train tiny.yaml output=out schedule.stop=1 && cp out/step-1/hashes.json before; ulimit -f 100; annulus train tiny.yaml output=out", &[4], &[])
         .then("cmp before out/step-1/hashes.json && ! ls -A out | grep -q partial && annulus train tiny.yaml output=out"),
     case("D5 step-N is a link to nowhere", "mkdir out; ln -s nowhere out/step-2; annulus train tiny.yaml output=out", &[0, 2, 3, 4], &[]),
-    case("D5 no file may be open", "ulimit -n 3; annulus train tiny.yaml output=out", &[1, 2, 3, 4], &[]),
+    case("D5 no file may be open", "ulimit -n 5; annulus train tiny.yaml output=out", &[1, 2, 3, 4], &[]),
     case("D5 few files may be open", "ulimit -n 8; annulus train tiny.yaml output=out", &[0, 1, 2, 3, 4, 13], &[]),
     case("D5 little memory", "ulimit -v 200000; annulus train tiny.yaml output=out", &[0, 1, 2, 5, 13], &[]),
     case("D2 less memory than planned", "ulimit -v 1500000; annulus train tiny.yaml output=out model.hidden_size=4096 model.intermediate_size=8192", &[5], &[]).short(),

@@ -9,6 +9,7 @@ mod command;
 mod disturbed;
 mod faults;
 mod files;
+mod network;
 mod others;
 pub(crate) mod parts;
 mod report;
@@ -64,13 +65,14 @@ enum Deed {
 pub type Family = (&'static str, &'static [&'static [Case]]);
 
 /// All cases.
-const FAMILIES: [Family; 6] = [
+const FAMILIES: [Family; 7] = [
     ("files", &[files::CASES]),
     ("results", &[results::CASES]),
     ("others", &[others::CASES, templates::CASES, tokenizers::CASES]),
     ("faults", &[faults::CASES, disturbed::CASES]),
     ("resources", &[resources::CASES]),
     ("terminal", &[terminal::CASES]),
+    ("network", &[network::CASES]),
 ];
 
 const fn case(

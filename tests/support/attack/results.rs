@@ -55,9 +55,9 @@ pub(super) const CASES: &[Case] = &[
         &[],
     )
     .then("test ! -e out || grep -q hidden_size out/experiment.yaml"),
-    tokens("B7 byte pairs without a token for a letter", |scene| {
+    Case { says: &["has no token"], ..tokens("B7 byte pairs without a token for a letter", |scene| {
         parts::change_tokenizer(scene, "/model/vocab", json!({"a": 0, "l": 1}));
-    })
+    }) }
     .short(),
     tokens("B7 no tokens at all", |scene| {
         parts::change_tokenizer(scene, "/model/vocab", json!({}));
@@ -107,7 +107,7 @@ pub(super) const CASES: &[Case] = &[
     }),
     case(
         "B7 adapters whose state cannot be read",
-        "annulus train tuned.yaml lora.rank=2 output=a && echo '{' >a/step-2/state.json && annulus generate tuned.yaml lora.path=a/step-2 --prompt a --tokens 2",
+        "annulus train tuned.yaml lora.rank=2 output=a && echo '{' >a/step-2/state.json && annulus train tuned.yaml lora.rank=2 lora.path=a/step-2 output=b",
         &[2, 3, 4],
         &["state.json"],
     ),

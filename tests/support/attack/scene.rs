@@ -14,7 +14,7 @@ use super::parts;
 pub(super) const SECRET: &str = "SECRET-5c0ffee";
 
 /// Kilobytes of memory, mapped ones too, that a case can have at all.
-const ROOM: u64 = 6 << 20;
+const ROOM: u64 = 20 << 20;
 
 /// A tiny Llama on a tiny text: a second's training.
 const EXPERIMENT: &str = "\

@@ -4,7 +4,7 @@ use super::{Case, case};
 
 pub(super) const CASES: &[Case] = &[
     short("C1 an endless loop", "{% for a in range(90000) %}{% for b in range(90000) %}{% for c in range(90000) %}{% endfor %}{% endfor %}{% endfor %}").short(),
-    short("C1 a list of a milliard", "{{ ([1] * 1000000000) | length }}"),
+    lazy("C1 a list of a milliard", "{{ ([1] * 1000000000) | length }}"),
     short("C1 a width of four milliards", "{{ \"%4000000000d\" | format(1) }}").short(),
     short("C1 batches of four milliards", "{{ [1] | batch(4000000000, 1) | list }}"),
     short("C1 slices of four milliards", "{{ [1] | slice(4000000000) | list }}"),
@@ -14,13 +14,13 @@ pub(super) const CASES: &[Case] = &[
     short("C1 doubling lists", "{% set n = namespace(a=[1]) %}{% for i in range(60) %}{% set n.a = n.a + n.a %}{% endfor %}{{ n.a | length }}"),
     short("C1 a macro that calls itself", "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}"),
     short("C1 a long output", "{% for i in range(90000) %}{{ \"x\" * 10000 }}{% endfor %}"),
-    short("C1 a deep value", "{% set n = namespace(a=[]) %}{% for i in range(50000) %}{% set n.a = [n.a] %}{% endfor %}{{ n.a }}"),
-    short("C1 a deep value as JSON", "{% set n = namespace(a=[]) %}{% for i in range(50000) %}{% set n.a = [n.a] %}{% endfor %}{{ n.a | tojson }}"),
+    lazy("C1 a deep value", "{% set n = namespace(a=[]) %}{% for i in range(50000) %}{% set n.a = [n.a] %}{% endfor %}{{ n.a }}"),
+    lazy("C1 a deep value as JSON", "{% set n = namespace(a=[]) %}{% for i in range(50000) %}{% set n.a = [n.a] %}{% endfor %}{{ n.a | tojson }}"),
     short("C1 an indent of a milliard", "{{ \"a\\nb\" | indent(1000000000) }}"),
     short("C1 a text times a milliard", "{{ \"x\" * 1000000000000 }}"),
     short("C1 centred in a milliard", "{{ \"x\" | center(4000000000) }}"),
     nested("C1 twenty thousand nots", "f='not ' e=x").short(),
-    nested("C1 fifty thousand signs", "f='-' e=1"),
+    Case { ends: &[0, 3], says: &[], ..nested("C1 fifty thousand signs", "f='-' e=1") },
     nested("C1 fifty thousand brackets", "f='(' e=1"),
     nested("C1 fifty thousand lists", "f='[' e=1"),
     chained("C1 fifty thousand joined texts", "f='~\"a\"'"),
@@ -80,4 +80,9 @@ const fn chained(name: &'static str, what: &'static str) -> Case {
         &[],
     )
     .given(what)
+}
+
+/// One that takes little, in the library of today.
+const fn lazy(name: &'static str, template: &'static str) -> Case {
+    Case { ends: &[0, 3], says: &[], ..short(name, template) }
 }

@@ -37,7 +37,7 @@ pub(super) const CASES: &[Case] = &[
     broken("C2 a pattern of 5 MB", |s| {
         change(s, "/normalizer", replace(&"ab".repeat(2_500_000), "b"));
     }),
-    broken("C2 a regular expression that backtracks", |s| {
+    slow("C2 a regular expression that backtracks", |s| {
         change(
             s,
             "/pre_tokenizer",
@@ -71,20 +71,20 @@ pub(super) const CASES: &[Case] = &[
     case(
         "C4 a vocabulary of a billion",
         "annulus tokenizer train text.txt --vocab 1000000000000 --out t.json",
-        &[2],
+        &[2, 3],
         &["--vocab"],
     )
     .short(),
     case(
         "C4 a vocabulary of a hundred million",
         "annulus tokenizer train text.txt --vocab 100000000 --out t.json",
-        &[2],
+        &[2, 3],
         &["--vocab"],
     ),
     case(
         "C4 the largest number",
         "annulus tokenizer train text.txt --vocab 18446744073709551615 --out t.json",
-        &[2],
+        &[2, 3],
         &["--vocab"],
     ),
 ];
@@ -106,4 +106,9 @@ const fn broken(name: &'static str, make: fn(&Scene)) -> Case {
         &["tokenizer.json"],
     )
     .made(make)
+}
+
+/// What is slow or fine.
+const fn slow(name: &'static str, make: fn(&Scene)) -> Case {
+    Case { ends: &[0, 3], says: &[], ..broken(name, make) }
 }
