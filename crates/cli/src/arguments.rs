@@ -167,7 +167,7 @@ pub(crate) struct Layout {
     #[arg(long, default_value_t = 4, value_parser = ranks())]
     pub(crate) ranks: usize,
     /// How many positions
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, value_parser = tokens, default_value_t = 16)]
     pub(crate) tokens: usize,
     /// How many positions back a query sees, itself included
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
@@ -372,12 +372,20 @@ fn elements() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1 << 20)
 }
 
+/// A count of what there may be much of.
+pub(crate) fn count(word: &str) -> Result<usize, String> {
+    up_to(1 << 40, word)
+}
+
+/// As many as an experiment may have: pairs of them are counted in 64 bits.
 pub(crate) fn tokens(word: &str) -> Result<usize, String> {
-    // As many as an experiment may have: pairs of them are counted in 64 bits.
-    const MOST: u64 = 1 << 31;
-    let count = annulus_experiment::tokens(word).filter(|count| (1..=MOST).contains(count));
+    up_to(1 << 31, word)
+}
+
+fn up_to(most: u64, word: &str) -> Result<usize, String> {
+    let count = annulus_experiment::tokens(word).filter(|count| (1..=most).contains(count));
     let count = count.and_then(|count| usize::try_from(count).ok());
-    count.ok_or_else(|| format!("a count such as 4096, 64k or 1M is wanted, from 1 to {MOST}"))
+    count.ok_or_else(|| format!("a count such as 4096, 64k or 1M is wanted, from 1 to {most}"))
 }
 
 fn bandwidth(word: &str) -> Result<f64, String> {

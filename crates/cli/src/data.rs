@@ -111,5 +111,5 @@ fn described(sequence: &Sequence, documents: usize) -> String {
 
 fn print(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure> {
     print::line("  place   doc      id input                learned")?;
-    print::line(lines(sequence, tokenizer, most).trim_end())
+    print::line(lines(sequence, tokenizer, most)?.trim_end())
 }

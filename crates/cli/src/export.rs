@@ -6,7 +6,7 @@ use annulus_experiment::ModelSource;
 use annulus_train::Checkpoint;
 use clap::Args;
 
-use crate::arguments::tokens;
+use crate::arguments::count;
 use crate::{Done, hub, print};
 
 #[derive(Args, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Export {
     #[arg(long)]
     out: PathBuf,
     /// The most bytes of a file of weights, as in 5G
-    #[arg(long, value_parser = tokens, default_value = "5G")]
+    #[arg(long, value_parser = count, default_value = "5G")]
     shard: usize,
     /// Adapters are added to the weights beside which they were trained: a whole model
     #[arg(long)]

@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Generate) -> Done {
     let ends = subject.tokenizer.after().to_vec();
     let wanted = Wanted { tokens: arguments.tokens, ends, sampling };
     let ids = generate(&setup, &subject.weights, &prompt, &wanted)?;
-    let answer = subject.tokenizer.decode(&ids);
+    let answer = subject.tokenizer.decode(&ids)?;
     if arguments.json {
         let shown = json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
         print::line(&shown.to_string())?;

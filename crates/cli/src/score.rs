@@ -24,6 +24,8 @@ use crate::words::Meant;
 use crate::{hub, print};
 
 const DEADLINE: Duration = Duration::from_secs(60);
+/// The most ids that are scored at once.
+const MOST_IDS: u64 = 1 << 24;
 /// A target that is left out, as in the labels of `transformers`.
 const IGNORED: i64 = -100;
 
@@ -151,6 +153,13 @@ fn rows(
     if !whole.contains(&entry.dtype) || entry.shape.len() != 2 {
         let (dtype, shape) = (entry.dtype, &entry.shape);
         let text = format!("`{name}` is {dtype:?} {shape:?}, wanted whole numbers [B, S]");
+        return Err(file.bad(text));
+    }
+    let ids = entry.length() / entry.dtype.bitsize() as u64 * 8;
+    if ids > MOST_IDS {
+        let text = format!(
+            "`{name}` has {ids} ids, wanted at most {MOST_IDS}: their logits are held at once"
+        );
         return Err(file.bad(text));
     }
     let rows: Vec<Vec<i64>> = file.tensor(name)?.to_dtype(DType::I64)?.to_vec2()?;

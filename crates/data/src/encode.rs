@@ -23,6 +23,16 @@ const HANDED: usize = 1 << 12;
 /// The longest stretch that is encoded at once, in bytes: it takes about two hundred times as much.
 pub(crate) const WHOLE: usize = 1 << 21;
 
+/// The same for a tokenizer that makes a text up to `growth` times as long.
+pub(crate) fn longest(growth: usize) -> usize {
+    WHOLE / shorter(growth)
+}
+
+/// How many times shorter pieces are than usual: tokenizers in use make a text up to four times as long.
+fn shorter(growth: usize) -> usize {
+    growth.div_ceil(4).max(1)
+}
+
 /// Threads that encode at once, if there are as many cores.
 const THREADS: usize = 16;
 

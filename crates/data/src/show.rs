@@ -2,14 +2,17 @@
 
 use std::fmt::Write as _;
 
-use crate::{Sequence, Tokenizer};
+use crate::{DataError, Sequence, Tokenizer};
 
 /// What is no target.
 const IGNORED: i64 = -100;
 
 /// The first `most` places of `sequence`, a line each: place, document, the id there and its text, and the
 /// text of the one that is to be foretold from it, where that is learned.
-pub fn show(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) -> String {
+///
+/// # Errors
+/// Those of [`Tokenizer::decode`].
+pub fn show(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) -> Result<String, DataError> {
     let lengths = sequence.documents.iter().copied();
     let numbers = lengths.enumerate().flat_map(|(index, length)| vec![index + 1; length]);
     let mut numbers = numbers.chain(std::iter::repeat(1));
@@ -17,12 +20,14 @@ pub fn show(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) -> String {
     let mut text = String::new();
     for (place, (&id, &target)) in places {
         let document = numbers.next().unwrap_or_default();
-        let word = format!("{:?}", tokenizer.decode(&[id]));
-        let learned = u32::try_from(target).map(|target| tokenizer.decode(&[target]));
-        let learned = learned.map_or_else(|_| String::from("-"), |word| format!("{word:?}"));
+        let word = format!("{:?}", tokenizer.decode(&[id])?);
+        let learned = match u32::try_from(target) {
+            Ok(target) => format!("{:?}", tokenizer.decode(&[target])?),
+            Err(_) => String::from("-"),
+        };
         let _ = writeln!(text, "{place:>7} {document:>5} {id:>7} {word:<20} {learned}");
     }
-    text
+    Ok(text)
 }
 
 /// How many of a sequence's targets count.

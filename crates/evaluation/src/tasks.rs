@@ -108,7 +108,7 @@ fn ask(subject: &Subject, task: Task, tokens: usize, progress: Progress<'_>) -> 
         .iter()
         .zip(&verdicts)
         .map(|(question, verdicts)| answer(subject, question, verdicts))
-        .collect();
+        .collect::<Result<_>>()?;
     let cells = answers.chunks(asked.samples).zip(depths);
     Ok(cells.map(|(answers, depth)| cell(task, tokens, depth, answers)).collect())
 }
@@ -145,23 +145,23 @@ fn question(
     Ok(question)
 }
 
-fn answer(subject: &Subject, question: &Question, verdicts: &[Verdict]) -> Answer {
+fn answer(subject: &Subject, question: &Question, verdicts: &[Verdict]) -> Result<Answer> {
     let said: Vec<u32> = verdicts.iter().map(|verdict| verdict.said).collect();
     let loss = verdicts.iter().map(|verdict| verdict.loss).sum::<f64>() / verdicts.len() as f64;
     let text = |ids: &[u32]| match subject.plan.experiment.data.format {
         // These ids are no text.
-        Format::Needles => format!("{ids:?}"),
+        Format::Needles => Ok(format!("{ids:?}")),
         _ => subject.tokenizer.decode(ids),
     };
-    let (right, said) = (said == question.answer, text(&said));
-    Answer {
+    let (right, said) = (said == question.answer, text(&said)?);
+    Ok(Answer {
         tokens: question.tokens(),
-        wanted: text(&question.answer),
+        wanted: text(&question.answer)?,
         parts: parts(question, &said).unwrap_or(f64::from(u8::from(right))),
         said,
         right,
         loss,
-    }
+    })
 }
 
 /// The share of a list's items that are in `said`; none: it is no list.

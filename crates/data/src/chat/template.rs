@@ -29,7 +29,10 @@ const TIMES: usize = 32;
 
 /// Of a thread that compiles or renders. A level of nesting takes about 600 bytes of stack.
 const STACK: usize = 1 << 28;
-const TIME: Duration = Duration::from_secs(60);
+
+/// Seconds for a conversation, and bytes of it for which there is one more.
+const SECONDS: u64 = 5;
+const EVERY: usize = 1 << 15;
 
 /// A template, compiled.
 #[derive(Debug)]
@@ -79,12 +82,15 @@ pub(super) fn within_bounds<T: Send + 'static>(
     job: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     let bytes = MEMORY.saturating_add(input.saturating_mul(TIMES));
-    let limits = Limits { bytes, time: TIME, stack: STACK };
+    let seconds = SECONDS + (input / EVERY) as u64;
+    let limits = Limits { bytes, time: Duration::from_secs(seconds), stack: STACK };
     let confined = confine(limits, move || guarded(job).unwrap_or_else(Err));
     confined.unwrap_or_else(|why| {
         Err(match why {
             Confined::Memory => format!("`{NAME}` wants more than {} MiB", bytes >> 20),
-            Confined::Time => format!("`{NAME}` does not end within {} s", TIME.as_secs()),
+            Confined::Time => format!(
+                "`{NAME}` does not end within {seconds} s; with `{{% generation %}}` in it, a long conversation is rendered but once"
+            ),
             Confined::Panic => format!("`{NAME}`: its library failed"),
             Confined::Start(error) => format!("`{NAME}`: cannot start a thread for it: {error}"),
         })

@@ -3,9 +3,11 @@
 //! follows, which is checked.
 //!
 //! Rendering every beginning takes time that grows with the square of the conversation. A long one is rendered twice, plain
-//! and with marks around what the assistant says; a few turns are rendered as above, and every other turn must have the
-//! same text around it as those.
+//! and with marks around what the assistant says; a few turns are rendered as above, and every other turn that has the same
+//! text around it as those is known by its marks. What is not (turns that call tools, white space that the template may trim)
+//! is rendered by itself, as long as there is time.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde_json::Value as Json;
@@ -29,10 +31,7 @@ pub(super) fn rendered(messages: &[Json], render: Render<'_>) -> Result<Rendered
     let learned = if text.len().saturating_mul(turns.len()) <= EVERY {
         turns.iter().map(one).collect::<Result<_, _>>()?
     } else {
-        let (first, rest) = turns.split_at(PROBES.min(turns.len()));
-        let (middle, last) = rest.split_at(rest.len().saturating_sub(PROBES));
-        let probes: Vec<_> = first.iter().chain(last).map(one).collect::<Result<_, _>>()?;
-        long(messages, middle.len(), &text, &probes, render)?
+        long(messages, &turns, &text, render)?
     };
     Ok(Rendered { text, learned })
 }
@@ -56,53 +55,51 @@ fn by_itself(
     ))
 }
 
-/// All turns of a long conversation, of which the first and the last are known as `probes`.
+/// All `turns` of a long conversation.
 fn long(
     messages: &[Json],
-    middle: usize,
+    turns: &[usize],
     text: &str,
-    probes: &[Range<usize>],
     render: Render<'_>,
 ) -> Result<Vec<Range<usize>>, String> {
-    let uneven = || {
-        "the conversation is long, and the template, which has no `{% generation %}`, does not render all of its turns alike"
-            .to_owned()
-    };
-    let said = marked(messages, text, render)?.ok_or_else(uneven)?;
-    let (first, last) = probes.split_at(PROBES);
+    let said = marked(messages, text, render)?;
+    let plain: Vec<usize> = turns.iter().copied().filter(|turn| said.contains_key(turn)).collect();
+    let (first, rest) = plain.split_at(PROBES.min(plain.len()));
+    let last = &rest[rest.len().saturating_sub(PROBES)..];
+    let mut known = BTreeMap::new();
+    for &turn in first.iter().chain(last) {
+        known.insert(turn, by_itself(messages, turn, text, render)?);
+    }
     // The text between the invitation and the words, and what ends them.
-    let around = |turn: &Range<usize>, words: &Range<usize>| {
-        Some((text.get(turn.start..words.start)?, text.get(words.end..turn.end)?))
+    let around = |turn: &usize| {
+        let (whole, words) = (&known[turn], &said[turn]);
+        Some((text.get(whole.start..words.start)?, text.get(words.end..whole.end)?))
     };
-    let (head, tail) = around(&first[0], &said[0]).ok_or_else(uneven)?;
-    if (1..PROBES).any(|turn| around(&first[turn], &said[turn]) != Some((head, tail))) {
-        return Err(uneven());
-    }
-    let mut learned = first.to_vec();
-    for words in &said[PROBES..PROBES + middle] {
-        if !text[..words.start].ends_with(head) || !text[words.end..].starts_with(tail) {
-            return Err(uneven());
-        }
-        learned.push(words.start - head.len()..words.end + tail.len());
-    }
-    learned.extend_from_slice(last);
-    Ok(learned)
+    let mut frames = first.iter().map(around);
+    let frame = frames.next().flatten().filter(|frame| frames.all(|other| other == Some(*frame)));
+    let learned = |turn: &usize| {
+        let framed = said.get(turn).zip(frame).and_then(|(words, (head, tail))| {
+            let alike = text[..words.start].ends_with(head) && text[words.end..].starts_with(tail);
+            alike.then(|| words.start - head.len()..words.end + tail.len())
+        });
+        let found = known.get(turn).cloned().or(framed);
+        found.map_or_else(|| by_itself(messages, *turn, text, render), Ok)
+    };
+    turns.iter().map(learned).collect()
 }
 
-/// Where in `text` the words of every turn of the assistant are, if marks around them change nothing else.
+/// Where in `text` the words of the assistant's plain turns are, by turn; none if marks around them change anything else.
 fn marked(
     messages: &[Json],
     text: &str,
     render: Render<'_>,
-) -> Result<Option<Vec<Range<usize>>>, String> {
-    let mut with_marks = messages.to_vec();
-    for message in with_marks.iter_mut().filter(|message| says(message)) {
-        let words = message["content"].as_str().unwrap_or_default();
-        // Templates trim: marks would keep white space from it.
-        if words.is_empty() || words.trim() != words {
-            return Ok(None);
+) -> Result<BTreeMap<usize, Range<usize>>, String> {
+    let (mut with_marks, mut turns) = (messages.to_vec(), Vec::new());
+    for (turn, message) in with_marks.iter_mut().enumerate() {
+        if let Some(words) = plain(message) {
+            message["content"] = Json::String(format!("{}{words}{}", MARKS[0], MARKS[1]));
+            turns.push(turn);
         }
-        message["content"] = Json::String(format!("{}{words}{}", MARKS[0], MARKS[1]));
     }
     let (mut plain, mut places) = (String::with_capacity(text.len()), Vec::new());
     for (index, part) in render(&with_marks, false)?.split(MARKS).enumerate() {
@@ -112,8 +109,15 @@ fn marked(
             places.push(start..plain.len());
         }
     }
-    let turns = messages.iter().filter(|message| says(message)).count();
-    Ok((plain == text && places.len() == turns).then_some(places))
+    let alike = plain == text && places.len() == turns.len();
+    Ok(if alike { turns.into_iter().zip(places).collect() } else { BTreeMap::new() })
+}
+
+/// What the assistant says in a turn where marks say no less: words that no template trims, and nothing besides.
+fn plain(message: &Json) -> Option<&str> {
+    let words = message["content"].as_str().filter(|_| says(message))?;
+    let alone = message.get("tool_calls").is_none() && !words.is_empty() && words.trim() == words;
+    alone.then_some(words)
 }
 
 #[cfg(test)]
@@ -131,7 +135,7 @@ mod tests {
     }
 
     /// `<role>words<end>` for every message, and an invitation; `last`: the last message ends otherwise.
-    fn plain(messages: &[Json], invite: bool, last: &str) -> String {
+    fn shown(messages: &[Json], invite: bool, last: &str) -> String {
         let mut text = String::from("<s>");
         for (turn, message) in messages.iter().enumerate() {
             let role = message["role"].as_str().unwrap();
@@ -145,18 +149,37 @@ mod tests {
     #[test]
     fn turns_of_a_long_conversation_are_those_of_rendering_every_beginning() {
         let messages = conversation(40);
-        let render = |some: &[Json], invite| Ok(plain(some, invite, "<end>"));
+        let render = |some: &[Json], invite| Ok(shown(some, invite, "<end>"));
         let exact = rendered(&messages, &render).unwrap();
-        let (first, last) = (&exact.learned[..PROBES], &exact.learned[20 - PROBES..]);
-        let probes = [first, last].concat();
-        let found = long(&messages, 20 - 2 * PROBES, &exact.text, &probes, &render).unwrap();
+        let turns: Vec<usize> = (1..40).step_by(2).collect();
+        let found = long(&messages, &turns, &exact.text, &render).unwrap();
         assert_eq!(found, exact.learned);
         assert_eq!(&exact.text[found[7].clone()], "words of 15<end>");
     }
 
     #[test]
+    fn turns_that_are_not_plain_are_rendered_by_themselves() {
+        let mut messages = conversation(40);
+        messages[9]["content"] = json!("\n words of 9 ");
+        messages[11]["content"] = json!("");
+        messages[13]["tool_calls"] = json!([{}]);
+        let turns: Vec<usize> = (1..40).step_by(2).collect();
+        for trims in [false, true] {
+            let render = |some: &[Json], invite| {
+                let mut some = some.to_vec();
+                for message in some.iter_mut().filter(|_| trims) {
+                    message["content"] = json!(message["content"].as_str().unwrap().trim());
+                }
+                Ok(shown(&some, invite, "<end>"))
+            };
+            let exact = rendered(&messages, &render).unwrap();
+            assert_eq!(long(&messages, &turns, &exact.text, &render).unwrap(), exact.learned);
+        }
+    }
+
+    #[test]
     fn a_template_that_ends_conversations_otherwise_is_refused() {
-        let render = |some: &[Json], invite| Ok(plain(some, invite, "<over>"));
+        let render = |some: &[Json], invite| Ok(shown(some, invite, "<over>"));
         let error = rendered(&conversation(40), &render).unwrap_err();
         assert!(error.contains("turn 2 otherwise"), "{error}");
     }
@@ -167,7 +190,7 @@ mod tests {
         let count = std::cell::Cell::new(0);
         let render = |some: &[Json], invite| {
             count.set(count.get() + 1);
-            Ok(plain(some, invite, "<end>"))
+            Ok(shown(some, invite, "<end>"))
         };
         assert_eq!(rendered(&messages, &render).unwrap().learned.len(), 20_000);
         assert_eq!(count.get(), 2 + 2 * 2 * PROBES);

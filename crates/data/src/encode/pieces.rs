@@ -26,7 +26,7 @@
 use std::ops::Range;
 
 use super::agreement::agreement;
-use super::{IN_A_ROW, Into, Token, WHOLE, floor, hand, in_threads, threads};
+use super::{IN_A_ROW, Into, Token, floor, hand, in_threads, longest, shorter, threads};
 use crate::DataError;
 use crate::tokenizer::Json;
 
@@ -45,11 +45,11 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     /// Long enough for the overlap to cost little, short enough for all threads to hold one, also where a text becomes
-    /// `growth` times as long; those in use make it up to four times as long.
+    /// `growth` times as long.
     pub(super) fn large(growth: usize) -> Sizes {
         let batch = threads() * IN_A_ROW;
-        let shorter = growth.div_ceil(4).max(1);
-        Sizes { piece: (1 << 17) / shorter, overlap: 1 << 12, limit: WHOLE / shorter, batch }
+        let (piece, limit) = ((1 << 17) / shorter(growth), longest(growth));
+        Sizes { piece, overlap: 1 << 12, limit, batch }
     }
 }
 

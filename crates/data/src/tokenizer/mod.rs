@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use crate::DataError;
-use crate::encode::{Cuts, Encoder, WHOLE};
+use crate::encode::{Cuts, Encoder, longest};
 use crate::files::read_error;
 use crate::guard::guarded;
 
@@ -117,8 +117,9 @@ impl Tokenizer {
                 Ok(bytes.map(|(at, byte)| (byte.into(), has(at, at + 1))).collect())
             }
             Tokenizer::Json(json) => {
-                if text.len() > WHOLE {
-                    return Err(format!("{} bytes of text, wanted at most {WHOLE}", text.len()));
+                let most = longest(json.growth);
+                if text.len() > most {
+                    return Err(format!("{} bytes of text, wanted at most {most}", text.len()));
                 }
                 let encoding = json.encoding(text)?;
                 let ids = encoding.get_ids().iter().zip(encoding.get_offsets());
@@ -128,7 +129,10 @@ impl Tokenizer {
     }
 
     /// The text of `ids`, with what stands for itself (the end of a document, say) written out.
-    pub fn decode(&self, ids: &[u32]) -> String {
+    ///
+    /// # Errors
+    /// What the library of a `tokenizer.json` says.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
         match self {
             Tokenizer::Bytes => {
                 let mut bytes = Vec::with_capacity(ids.len());
@@ -138,12 +142,14 @@ impl Tokenizer {
                         Err(_) => bytes.extend(format!("<{id}>").bytes()),
                     }
                 }
-                String::from_utf8_lossy(&bytes).into_owned()
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
             Tokenizer::Json(json) => {
-                // What cannot be shown is shown as such.
-                let text = guarded(|| json.inner.decode(ids, false).ok()).ok().flatten();
-                text.unwrap_or_else(|| char::REPLACEMENT_CHARACTER.to_string())
+                let text = guarded(|| json.inner.decode(ids, false).map_err(|e| e.to_string()));
+                text.and_then(|text| text).map_err(|message| DataError::Tokenizer {
+                    path: json.path.clone(),
+                    message: format!("it cannot write tokens as text: {message}"),
+                })
             }
         }
     }
@@ -230,12 +236,19 @@ impl Json {
         }
         let vocabulary = inner.get_vocab(true);
         vocabulary.keys().try_for_each(|token| bounds::token(token))?;
+        vocabulary.values().try_for_each(|&id| bounds::id(id))?;
         let largest = vocabulary.into_values().max();
         if inner.get_vocab_size(false) == 0 {
             return Err("its model has no tokens".into());
         }
         let (before, after) = frame(&inner)?;
         let largest = largest.ok_or("it has no tokens")?;
+        if let Some(beyond) = before.iter().chain(&after).find(|&&id| id > largest) {
+            return Err(format!(
+                "it begins or ends a text with {beyond}, and its ids end with {largest}"
+            )
+            .into());
+        }
         // Special tokens are asked for above, once; the template must not move offsets.
         inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         let hash = *blake3::hash(bytes).as_bytes();
@@ -265,12 +278,15 @@ impl Json {
             let alone = letter.to_string();
             !matches!(guarded(|| self.inner.encode(alone.as_str(), false)), Ok(Ok(_)))
         };
+        let file = self.path.display();
         match text.chars().find(fails) {
             Some(letter) => format!(
-                "the character {letter:?} (U+{:04X}) has no token, and there is none for unknown ones",
+                "the character {letter:?} (U+{:04X}) has no token in `{file}`, which has none for unknown ones",
                 u32::from(letter)
             ),
-            None => "a character has no token, and there is none for unknown ones".to_owned(),
+            None => {
+                format!("a character has no token in `{file}`, which has none for unknown ones")
+            }
         }
     }
 }

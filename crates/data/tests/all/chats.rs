@@ -69,7 +69,7 @@ impl Scene {
             cache.read(start, &mut ids).unwrap();
             let learned = (start..end).filter(|place| cache.learns(*place));
             let learned: Vec<u32> = learned.map(|place| ids[(place - start) as usize]).collect();
-            (tokenizer.decode(&learned), tokenizer.decode(&ids))
+            (tokenizer.decode(&learned).unwrap(), tokenizer.decode(&ids).unwrap())
         });
         records.collect()
     }

@@ -28,7 +28,7 @@ fn pairs(folder: &std::path::Path) -> Tokenizer {
 }
 
 fn texts(question: &Question, tokenizer: &Tokenizer) -> (String, String) {
-    (tokenizer.decode(&question.prompt), tokenizer.decode(&question.answer))
+    (tokenizer.decode(&question.prompt).unwrap(), tokenizer.decode(&question.answer).unwrap())
 }
 
 #[test]
