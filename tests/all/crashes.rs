@@ -189,6 +189,24 @@ fn a_second_signal_ends_at_once() {
     assert_same(&place.path("run"), &place.path("whole"));
 }
 
+/// A pause of the whole process, as `docker pause` and a closed laptop bring one about.
+#[test]
+fn a_run_that_is_paused_for_longer_than_the_deadline_goes_on_to_the_same_bits() {
+    const DEADLINE: Duration = Duration::from_millis(500);
+    let place = Place::new(ANNULUS);
+    let changes = ["mesh.deadline=500ms", "schedule.steps=200", "every.checkpoint=100"];
+    place.train("whole", &changes).ended(0);
+    let mut live = place.start("run", &changes);
+    for pause in 1..=3 {
+        assert!(live.wait_for(|output| last_logged(output) > 20 * pause), "it ended by itself");
+        live.signal(&["STOP"]);
+        sleep(2 * DEADLINE);
+        live.signal(&["CONT"]);
+    }
+    live.end().ended(0);
+    assert_same(&place.path("run"), &place.path("whole"));
+}
+
 #[test]
 fn a_second_start_is_refused_until_the_first_one_ends() {
     let place = Place::new(ANNULUS);

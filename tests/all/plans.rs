@@ -251,6 +251,26 @@ fn the_plan_of_a_model_of_the_hub_is_the_one_beside_it() {
     assert_eq!(ran.ended(0).stdout, fs::read_to_string(kept).expect("the plan"));
 }
 
+/// `check`, `plan` and `train` say the same of what does not fit.
+#[test]
+fn what_does_not_fit_is_refused_by_every_command() {
+    let place = Place::new(ANNULUS);
+    for (change, wanted) in [
+        ("memory.budget=100k", "`memory.budget` is 100.0 KiB: it does not fit"),
+        ("data.batch=1G", "this machine has"),
+    ] {
+        let said = ["check", "plan", "train"].map(|command| {
+            let arguments = [command, "experiment.yaml", change];
+            let ran = annulus_tests::run(ANNULUS, &place.path(""), &arguments);
+            ran.ended(5);
+            let error = ran.stderr.lines().find(|line| line.starts_with("error: "));
+            error.expect("an error").to_owned()
+        });
+        assert!(said[0].contains("this needs ") && said[0].contains(wanted), "{}", said[0]);
+        assert!(said.iter().all(|error| *error == said[0]), "{said:?}");
+    }
+}
+
 #[test]
 fn the_schema_is_the_one_that_experiments_name() {
     let ran = run(ANNULUS, &root(), &["schema"]);

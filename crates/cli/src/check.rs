@@ -7,7 +7,7 @@ use annulus_experiment::{
     Experiment, Format, ModelSource, Plan, Problem, WeightsFrom, parse, read_config,
     read_experiment,
 };
-use annulus_train::device_memory;
+use annulus_train::{TrainError, device_memory};
 use serde_json::json;
 
 use crate::Done;
@@ -23,7 +23,7 @@ pub(crate) fn check(arguments: &Reading) -> Done {
     let checked = on_its_device(&arguments.file).and_then(|(experiment, vocabulary)| {
         data_is_there(&experiment)?;
         let name = experiment.name.clone();
-        Plan::all(experiment, vocabulary)?;
+        fits(&Plan::all(experiment, vocabulary)?)?;
         Ok(name)
     });
     if !arguments.json {
@@ -48,6 +48,12 @@ pub(crate) fn check(arguments: &Reading) -> Done {
 pub(crate) fn schema() -> Done {
     print::line(&format!("{:#}", annulus_experiment::schema()))?;
     Ok(0)
+}
+
+/// Refuses what `train` would refuse for its memory; what is for a described cluster is not for this machine.
+pub(crate) fn fits(plans: &[Plan]) -> Result<(), Failure> {
+    let mut here = plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
+    here.find_map(Plan::misfit).map_or(Ok(()), |misfit| Err(TrainError::from(misfit).into()))
 }
 
 fn data_is_there(experiment: &Experiment) -> Result<(), Failure> {

@@ -27,6 +27,8 @@ mod words;
 use std::io::{self, IsTerminal};
 use std::panic;
 use std::process::ExitCode;
+#[cfg(unix)]
+use std::sync::Arc;
 
 use annulus_train::keep_freed_pages;
 use annulus_train::memory::Counting;
@@ -34,7 +36,7 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 
 use crate::arguments::{Arguments, Command, Data, Tokenizer};
-use crate::failure::{Failure, USAGE};
+use crate::failure::{Failure, INTERNAL, USAGE};
 
 #[global_allocator]
 static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
@@ -49,10 +51,10 @@ pub fn main() -> ExitCode {
     }
     // What it says may hold text from outside, as everything else that is printed.
     panic::set_hook(Box::new(|panic| print::say(&panic.to_string())));
-    let done = match Arguments::try_parse() {
+    let done = writes_fail().and_then(|()| match Arguments::try_parse() {
         Ok(arguments) => run(arguments.command),
         Err(said) => explain(&said),
-    };
+    });
     match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -60,6 +62,14 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// A file beyond `ulimit -f` is an error of the call that writes it, and no signal that ends the process.
+fn writes_fail() -> Result<(), Failure> {
+    #[cfg(unix)]
+    signal_hook::flag::register(libc::SIGXFSZ, Arc::default())
+        .map_err(|error| Failure::new(INTERNAL, format!("cannot watch signals: {error}"), None))?;
+    Ok(())
 }
 
 fn run(command: Command) -> Done {

@@ -20,6 +20,7 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
             print::say(&left_out);
         }
         print::line(&planned(&plans, arguments.json))?;
+        check::fits(&plans)?;
         return Ok(0);
     };
     let cluster = Cluster::load(cluster)?;

@@ -5,6 +5,7 @@
 mod group;
 mod mail;
 mod member;
+mod patience;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +26,8 @@ const STACK_BYTES: usize = 64 << 20;
 pub struct Options {
     /// How many ranks.
     pub world: usize,
-    /// How long a rank waits for a peer that shows no progress.
+    /// How long a rank waits for a peer that shows no progress. Time in which the whole process was
+    /// paused does not count.
     pub deadline: Duration,
     /// Set from outside to stop the run: every wait then fails with [`crate::Error::Stopped`].
     pub stop: Arc<AtomicBool>,

@@ -5,8 +5,8 @@
 //! layer about a quarter of its projections; so pieces come first. What the experiment says itself
 //! is not touched.
 
-use crate::machine::memory;
 use crate::{Memory, Recompute};
+use annulus_machine::{By, Limit, memory};
 
 /// Of the machine's memory, what ranks may take where the experiment does not say.
 const SHARE: (u64, u64) = (3, 4);
@@ -45,12 +45,14 @@ impl Memory {
 
     /// Bytes that all ranks may hold together.
     pub fn budget(&self) -> u64 {
-        self.budget.unwrap_or_else(|| self.there().unwrap_or(UNKNOWN) / SHARE.1 * SHARE.0)
+        let there = || self.there().map_or(UNKNOWN, |there| there.bytes);
+        self.budget.unwrap_or_else(|| there() / SHARE.1 * SHARE.0)
     }
 
-    /// Bytes that there are: of the device, or of this machine, if the system says.
-    pub fn there(&self) -> Option<u64> {
-        self.device.or_else(memory)
+    /// Bytes that there are: of the device, or for this process on this machine, if the system says.
+    pub fn there(&self) -> Option<Limit> {
+        let device = self.device.map(|bytes| Limit { bytes, by: By::Gpu });
+        device.or_else(memory)
     }
 
     /// The same experiment with `settled` written out.
@@ -118,7 +120,8 @@ mod tests {
     #[test]
     fn a_budget_is_a_share_of_the_device_unless_it_is_written() {
         let gpu = Memory { budget: None, device: Some(80 << 30), ..OPEN };
-        assert_eq!((gpu.budget(), gpu.there()), (60 << 30, Some(80 << 30)));
+        let there = Limit { bytes: 80 << 30, by: By::Gpu };
+        assert_eq!((gpu.budget(), gpu.there()), (60 << 30, Some(there)));
         assert_eq!(Memory { device: gpu.device, ..OPEN }.budget(), 1000);
     }
 

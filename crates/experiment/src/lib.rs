@@ -16,8 +16,8 @@ mod extract;
 mod later;
 mod load;
 mod lora;
-mod machine;
 mod mask;
+mod misfit;
 mod passes;
 mod plan;
 mod problem;
@@ -60,6 +60,7 @@ pub use experiment::{
 pub use extend::{Extension, Stretch};
 pub use load::{Override, load, parse, read as read_experiment};
 pub use lora::{Besides, Lora, Target, read_adapter, write_adapter};
+pub use misfit::Misfit;
 pub use plan::Plan;
 pub use problem::{Problem, Problems};
 pub use proving::{Proved, Proving};

@@ -34,12 +34,15 @@ pub fn load(path: &Path, overrides: &[Override]) -> Result<Experiment, Problems>
     parse(&path.display().to_string(), &read(path)?, overrides)
 }
 
-/// The text of the experiment at `path`, which may be a pipe: then it can be read but once.
+/// The text of the experiment at `path`; what the shell hands over as a pipe can be read but once.
 ///
 /// # Errors
 /// A file that cannot be read, is too large, or is no text.
 pub fn read(path: &Path) -> Result<String, Problems> {
-    Ok(text_of(&path.display().to_string(), File::open(path))?)
+    // What the shell hands over is open already; another pipe could make it wait for ever.
+    let handed = ["/dev/stdin", "/dev/fd", "/proc/self/fd"].iter().any(|at| path.starts_with(at));
+    let file = if handed { File::open(path) } else { annulus_files::open(path) };
+    Ok(text_of(&path.display().to_string(), file)?)
 }
 
 /// The same from text; `name` is what errors call the file.

@@ -6,12 +6,14 @@
 pub mod blocks;
 mod caches;
 mod instructions;
+mod memory;
 
 use std::sync::OnceLock;
 use std::{fmt, fs, thread};
 
 pub use caches::Caches;
 pub use instructions::Instructions;
+pub use memory::{By, Limit, memory};
 
 /// The environment variable that names the vector instructions to compute with.
 pub const VECTOR: &str = "ANNULUS_VECTOR";

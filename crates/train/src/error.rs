@@ -3,7 +3,7 @@
 use annulus_attention::AttentionError;
 use annulus_comm::{Cause, Failure};
 use annulus_data::DataError;
-use annulus_experiment::Problems;
+use annulus_experiment::{Misfit, Problems};
 use annulus_model::WeightsError;
 
 /// A result of this crate.
@@ -38,14 +38,9 @@ pub enum TrainError {
         /// The way out.
         hint: Option<String>,
     },
-    /// The machine is too small.
-    #[error("{message}")]
-    DoesNotFit {
-        /// What is needed and what there is.
-        message: String,
-        /// The way out.
-        hint: Option<String>,
-    },
+    /// The machine is too small, or allows too little.
+    #[error(transparent)]
+    DoesNotFit(#[from] Misfit),
     /// A loss or a gradient norm is no number.
     #[error("{0}")]
     NonFinite(crate::finite::NonFinite),
@@ -89,7 +84,7 @@ impl TrainError {
             TrainError::Configuration { .. } | TrainError::Problems(_) => 2,
             TrainError::Data(_) | TrainError::Model(_) => 3,
             TrainError::Checkpoint { .. } => 4,
-            TrainError::DoesNotFit { .. } => 5,
+            TrainError::DoesNotFit(_) => 5,
             TrainError::NonFinite(_) | TrainError::NotANumber { .. } => 11,
             TrainError::Comm(_) if self.is_deadline() => 12,
             TrainError::RankDied { .. } => 13,
@@ -101,9 +96,10 @@ impl TrainError {
     /// The way out, where there is one.
     pub fn hint(&self) -> Option<String> {
         match self {
-            TrainError::Configuration { hint, .. }
-            | TrainError::Checkpoint { hint, .. }
-            | TrainError::DoesNotFit { hint, .. } => hint.clone(),
+            TrainError::Configuration { hint, .. } | TrainError::Checkpoint { hint, .. } => {
+                hint.clone()
+            }
+            TrainError::DoesNotFit(misfit) => Some(misfit.hint()),
             TrainError::Data(error) => error.hint(),
             TrainError::NonFinite(_) => {
                 Some("lower `optimizer.learning_rate`, or look at the sequences named".into())

@@ -47,12 +47,14 @@ pub(crate) fn interruptible<T: Send + 'static>(
     work: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<T> + Send + 'static,
 ) -> Result<Option<T>> {
     let (progress, progressed) = channel();
-    let thread = thread::spawn(move || {
-        work(&mut |now| {
-            // Nobody listens once the run has stopped.
-            let _ = progress.send(now);
-        })
-    });
+    let told = move |now| {
+        // Nobody listens once the run has stopped.
+        let _ = progress.send(now);
+    };
+    let thread = thread::Builder::new().name("preparing".to_owned());
+    let thread = thread.spawn(move || work(&mut { told })).map_err(|error| {
+        TrainError::Internal(format!("the system has no thread to prepare the run: {error}"))
+    })?;
     loop {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);

@@ -15,6 +15,7 @@ use annulus_data::Progress;
 use annulus_experiment::Plan;
 use annulus_ops::gpu::Processor;
 
+use crate::checkpoint::steps;
 use crate::curves::Curves;
 use crate::folder::{RunFolder, failure, write_atomically};
 use crate::initial::base_of;
@@ -120,7 +121,9 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
         prepare(&its_plan, &its_setup, &stages, verify, progress)
     };
     let Some(prepared) = interruptible(&given.stop, given.console.as_mut(), work)? else {
-        return Ok(outcome);
+        // Not looked into yet; but where it will go on from, if it is whole.
+        let steps = steps(&folder.path).map_err(|e| failure("read", &folder.path, &e))?;
+        return Ok(Outcome { step: steps.last().copied().unwrap_or(0), ..outcome });
     };
     let of_device = device::warning(plan.experiment.device).filter(|_| setup.processor.is_none());
     outcome.warnings = of_device.into_iter().chain(prepared.warnings).collect();

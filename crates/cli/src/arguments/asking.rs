@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use annulus_experiment::Override;
 use clap::Args;
 
-use super::replacement;
+use super::{replacement, tokens};
 
 #[derive(Args, Debug)]
 pub(crate) struct Evaluate {
@@ -39,7 +39,7 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "PATH", conflicts_with = "prompt")]
     pub(crate) file: Option<PathBuf>,
     /// The most tokens to add
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, value_parser = tokens, default_value_t = 128)]
     pub(crate) tokens: usize,
     /// What logits are divided by; 0: always the most likely token
     #[arg(long, default_value_t = 0.0, value_parser = at_least_zero)]

@@ -8,10 +8,8 @@ use candle_core::Tensor;
 
 use super::Options;
 use super::mail::{Mailbox, Parcel, Ticket, lock};
+use super::patience::Patience;
 use crate::{Error, Label, Result};
-
-/// How often a wait looks whether the run is to stop, has ended or is past its deadline.
-const TICK: Duration = Duration::from_millis(20);
 
 /// The shared state. Ranks are those of the world, in every group split from it.
 pub(super) struct Group {
@@ -126,11 +124,11 @@ impl Group {
         if let Some(parcel) = mailbox.take(due.ticket, Duration::ZERO) {
             return due.open(parcel);
         }
-        let mut patience = Patience::new(self, due);
+        let mut watch = Watch::new(self, due, Instant::now());
         loop {
             // Asked before looking: what it sent before it left is here then.
             let left = self.ranks[due.peer].left.load(Ordering::Acquire);
-            let time = if left { Duration::ZERO } else { TICK };
+            let time = if left { Duration::ZERO } else { watch.patience.slice() };
             if let Some(parcel) = mailbox.take(due.ticket, time) {
                 self.progress(due.rank)?;
                 self.wait_is_over(due.rank);
@@ -141,7 +139,7 @@ impl Group {
                 let Due { rank, peer, label, .. } = *due;
                 return Err(Error::Left { rank, peer, label });
             }
-            patience.check()?;
+            watch.look(Instant::now())?;
         }
     }
 
@@ -201,34 +199,33 @@ impl Due {
 }
 
 /// A wait and its deadline, which starts anew whenever the awaited rank moves.
-struct Patience<'a> {
+struct Watch<'a> {
     group: &'a Group,
     due: &'a Due,
-    start: Instant,
+    patience: Patience,
     seen: u64,
-    since: Instant,
 }
 
-impl<'a> Patience<'a> {
-    fn new(group: &'a Group, due: &'a Due) -> Patience<'a> {
+impl<'a> Watch<'a> {
+    fn new(group: &'a Group, due: &'a Due, now: Instant) -> Watch<'a> {
         let seen = group.operations(due.peer);
-        let start = Instant::now();
-        let place = (group.ranks[due.rank].exchanges.load(Ordering::Relaxed), start);
+        let place = (group.ranks[due.rank].exchanges.load(Ordering::Relaxed), now);
         lock(&group.waits)[due.rank] = Some(Wait { peer: due.peer, place });
-        Patience { group, due, start, seen, since: start }
+        Watch { group, due, patience: Patience::new(group.deadline, now), seen }
     }
 
-    fn check(&mut self) -> Result<()> {
-        let late = self.since.elapsed() >= self.group.deadline;
-        let answers = late && self.group.answers(self.due.rank);
+    fn look(&mut self, now: Instant) -> Result<()> {
+        self.patience.look(now);
+        let answers = self.patience.is_over() && self.group.answers(self.due.rank);
         // Read last: a rank counts an arrival before it stops waiting, so one that has just woken
         // is not taken for one that stands still.
         let operations = self.group.operations(self.due.peer);
         if operations != self.seen {
-            (self.seen, self.since) = (operations, Instant::now());
+            self.seen = operations;
+            self.patience.moved();
         } else if answers {
             let Due { rank, peer, label, .. } = *self.due;
-            return Err(Error::Deadline { rank, peer, label, waited: self.start.elapsed() });
+            return Err(Error::Deadline { rank, peer, label, waited: self.patience.waited() });
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ fn step_of(folder: &Path) -> Option<u64> {
 }
 
 /// The steps that have a folder in `output`, rising; an error where something else has such a name.
-fn steps(output: &Path) -> std::io::Result<Vec<u64>> {
+pub(crate) fn steps(output: &Path) -> std::io::Result<Vec<u64>> {
     let mut steps = Vec::new();
     for entry in std::fs::read_dir(output)? {
         let path = entry?.path();
