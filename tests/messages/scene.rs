@@ -141,7 +141,7 @@ impl Scene {
 /// Hides sizes of machines and of saved files, and hashes.
 fn mask(line: &str) -> String {
     let mut masked = line.to_owned();
-    for before in ["the machine has ", "`hashes.json` has "] {
+    for before in ["this machine has ", "`hashes.json` has "] {
         if let Some((start, rest)) = masked.split_once(before)
             && rest.starts_with(|letter: char| letter.is_ascii_digit())
         {
