@@ -32,8 +32,15 @@ impl Bar {
     pub(crate) fn tell(&mut self, now: Progress) {
         match (&self.0, now) {
             (_, Progress::Reading { done, total }) => self.show(done, total),
-            (Some(bar), waiting) => bar.suspend(|| print::say(&waiting.to_string())),
-            (None, waiting) => print::say(&waiting.to_string()),
+            (_, waiting) => self.say(&waiting.to_string()),
+        }
+    }
+
+    /// A line above it.
+    pub(crate) fn say(&self, line: &str) {
+        match &self.0 {
+            Some(bar) => bar.suspend(|| print::say(line)),
+            None => print::say(line),
         }
     }
 

@@ -1,7 +1,6 @@
 //! `annulus evaluate`: what a model makes of long sequences.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
 use annulus_evaluation::{Files, Found, Perplexity, Subject, perplexity, tasks};
 use annulus_experiment::{Asked, Override, Plan};
@@ -21,7 +20,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
     let (plan, run) = opened(&arguments.path, &arguments.replacements)?;
     print::warn_of_device(plan.experiment.device);
     if run.is_none() {
-        hub::weights(&plan.experiment, &AtomicBool::new(false))?;
+        hub::weights(&plan.experiment, arguments.verify_cache)?;
     }
     let mut subject = Subject::open(&plan, run.as_deref(), annulus_machine::cores())?;
     subject.verify_cache = arguments.verify_cache;

@@ -1,7 +1,6 @@
 //! `annulus generate`: a text goes on.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use annulus_evaluation::Subject;
 use annulus_train::{Sampling, Setup, Wanted, generate};
@@ -16,7 +15,7 @@ pub(crate) fn run(arguments: &Generate) -> Done {
     let (plan, run) = evaluate::opened(&arguments.path, &arguments.replacements)?;
     print::warn_of_device(plan.experiment.device);
     if run.is_none() {
-        hub::weights(&plan.experiment, &AtomicBool::new(false))?;
+        hub::weights(&plan.experiment, false)?;
     }
     let subject = Subject::open(&plan, run.as_deref(), annulus_machine::cores())?;
     for warning in &subject.warnings {

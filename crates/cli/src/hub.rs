@@ -1,14 +1,13 @@
 //! Models of the hub, brought where an experiment or a flag names one.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use annulus_experiment::{Experiment, ModelSource, WeightsFrom, size};
-use annulus_hub::{Fetched, HubError, Name, Options, Want, fetch};
+use annulus_hub::{Event, Fetched, HubError, Name, Options, Want, fetch};
 
 use crate::console::Bar;
 use crate::failure::{DATA, Failure, PREEMPTED, USAGE};
-use crate::print;
+use crate::{print, stop};
 
 /// The file of a tokenizer in a model's folder.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
@@ -24,7 +23,7 @@ pub(crate) fn described(mut experiment: Experiment) -> Result<Experiment, Failur
                 .problem(key, format!("`{text}` is no model of the hub: {message}"))
                 .into(),
         })?;
-        brought(&name, Want::Description, &AtomicBool::new(false))
+        brought(&name, Want::Description, false)
     };
     let mut model = None;
     if let ModelSource::Folder { path, hub: Some(hub), .. } = &mut experiment.model.source {
@@ -43,11 +42,11 @@ pub(crate) fn described(mut experiment: Experiment) -> Result<Experiment, Failur
     Ok(experiment)
 }
 
-/// Brings the weights that an experiment which is [`described`] starts from.
-pub(crate) fn weights(experiment: &Experiment, stop: &AtomicBool) -> Result<(), Failure> {
+/// Brings the weights that an experiment which is [`described`] starts from; with `verify` what is there already is held to its hashes.
+pub(crate) fn weights(experiment: &Experiment, verify: bool) -> Result<(), Failure> {
     match &experiment.model.source {
         ModelSource::Folder { hub: Some(hub), weights: WeightsFrom::Pretrained, .. } => {
-            brought(&parsed(hub)?, Want::Weights, stop).map(drop)
+            brought(&parsed(hub)?, Want::Weights, verify).map(drop)
         }
         ModelSource::Folder { .. } | ModelSource::Inline(_) => Ok(()),
     }
@@ -56,7 +55,7 @@ pub(crate) fn weights(experiment: &Experiment, stop: &AtomicBool) -> Result<(), 
 /// The folder that a flag means: a model of the hub with its weights, or a path.
 pub(crate) fn folder(path: &Path) -> Result<PathBuf, Failure> {
     match path.to_str().filter(|text| ModelSource::is_of_hub(text)) {
-        Some(text) => Ok(brought(&parsed(text)?, Want::Weights, &AtomicBool::new(false))?.folder),
+        Some(text) => Ok(brought(&parsed(text)?, Want::Weights, false)?.folder),
         None => Ok(path.to_owned()),
     }
 }
@@ -66,7 +65,7 @@ pub(crate) fn tokenizer(text: &str) -> Result<String, Failure> {
     if !ModelSource::is_of_hub(text) {
         return Ok(text.to_owned());
     }
-    let fetched = brought(&parsed(text)?, Want::Description, &AtomicBool::new(false))?;
+    let fetched = brought(&parsed(text)?, Want::Description, false)?;
     Ok(fetched.folder.join(TOKENIZER).display().to_string())
 }
 
@@ -77,19 +76,34 @@ fn parsed(text: &str) -> Result<Name, Failure> {
 }
 
 /// Fetches, and says so where something has to come.
-fn brought(name: &Name, want: Want, stop: &AtomicBool) -> Result<Fetched, Failure> {
-    let mut bar = Bar::new("fetching");
-    let mut said = false;
-    let fetched = fetch(name, want, &Options::from_environment(), &mut |done, total| {
-        if !std::mem::replace(&mut said, true) {
-            print::say(&format!("fetching {name}: {}", size(total)));
-        }
-        bar.show(done, total);
-        !stop.load(Ordering::Relaxed)
-    });
-    bar.finish();
-    fetched.map_err(|error| {
+fn brought(name: &Name, want: Want, verify: bool) -> Result<Fetched, Failure> {
+    let failed = |error: HubError| {
         let code = if matches!(error, HubError::Stopped) { PREEMPTED } else { DATA };
         Failure::new(code, error.to_string(), error.hint())
-    })
+    };
+    let options = Options { verify, ..Options::from_environment().map_err(failed)? };
+    if let Some(warning) = options.warning() {
+        print::say(&format!("warning: {warning}"));
+    }
+    let (mut bar, mut said) = (Bar::new("fetching"), false);
+    let fetched = fetch(name, want, &options, &mut |event| {
+        match event {
+            Event::Waiting => {}
+            Event::Locked(lock) => {
+                bar.say(&format!(
+                    "another program fetches {name}: waiting for `{}`",
+                    lock.display()
+                ));
+            }
+            Event::Arrived { bytes, total } => {
+                if !std::mem::replace(&mut said, true) {
+                    bar.say(&format!("fetching {name}: {}", size(total)));
+                }
+                bar.show(bytes, total);
+            }
+        }
+        !stop::is_asked_for()
+    });
+    bar.finish();
+    fetched.map_err(failed)
 }

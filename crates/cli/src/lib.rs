@@ -17,6 +17,7 @@ mod print;
 mod prove;
 mod score;
 mod shown;
+mod stop;
 mod tensors;
 mod tokenize;
 mod trace;

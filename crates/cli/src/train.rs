@@ -1,23 +1,20 @@
 //! `annulus train`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use annulus_experiment::{Bound, Peak, Plan, Problem, Problems, RankPlan, read_experiment, size};
 use annulus_train::{Ending, Given, Outcome};
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::Done;
 use crate::arguments::Train;
 use crate::check;
 use crate::console::Console;
 use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
-use crate::{hub, print};
+use crate::{hub, print, stop};
 
 pub(crate) fn run(arguments: &Train) -> Done {
     // First of all: whatever takes long from here on can be stopped.
-    let stop = stop_flag()?;
+    let stop = stop::watch()?;
     let yaml = read_experiment(&arguments.file.file)?;
     let plans = check::stages_of(&arguments.file, &yaml)?;
     let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
@@ -25,7 +22,7 @@ pub(crate) fn run(arguments: &Train) -> Done {
         print::say(&choice.to_text());
     }
     let expect = first.experiment.expect.clone();
-    hub::weights(&first.experiment, &stop)?;
+    hub::weights(&first.experiment, arguments.verify_cache)?;
     let given = Given {
         stop,
         console: Box::new(Console::new()),
@@ -42,21 +39,6 @@ pub(crate) fn run(arguments: &Train) -> Done {
         }
         Ending::Finished | Ending::AlreadyFinished => Ok(0),
     }
-}
-
-/// Set by SIGTERM and SIGINT; a second signal ends the process at once.
-fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        let set = || {
-            signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
-            signal_hook::flag::register(signal, stop.clone())
-        };
-        set().map_err(|error| {
-            Failure::new(INTERNAL, format!("cannot watch signals: {error}"), None)
-        })?;
-    }
-    Ok(stop)
 }
 
 /// Where everything is.

@@ -17,10 +17,11 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use annulus_files::Identity;
+
 use crate::build::build;
-use crate::files::{open, read_error, read_exact};
+use crate::files::{identity, open, read_error, read_exact};
 use crate::header::{HEADER, Header};
-use crate::identity::Identity;
 use crate::list::list;
 use crate::locks::{hold, wait_for};
 use crate::stamps::{Stamps, hash_from};
@@ -206,7 +207,7 @@ impl Cache {
 
     /// The file is the one that was opened, or has the same contents.
     fn hold(&self) -> Result<(), DataError> {
-        let now = Identity::of(&self.file, &self.path)?;
+        let now = identity(&self.file, &self.path)?;
         let mut known = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
         if now == *known {
             return Ok(());
@@ -241,7 +242,7 @@ impl Cache {
         key: Option<blake3::Hash>,
         stamps: &mut Stamps,
     ) -> Result<Option<Cache>, DataError> {
-        let identity = Identity::of(&file, path)?;
+        let identity = identity(&file, path)?;
         let header = Header::read(&file, identity.size).map_err(|error| read_error(path, error))?;
         let Some(header) = header.filter(|header| key.is_none_or(|key| key == header.key)) else {
             return Ok(None);

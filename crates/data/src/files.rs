@@ -7,8 +7,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use annulus_files::Identity;
+
 use crate::DataError;
-use crate::identity::Identity;
 
 /// Bytes read at a time.
 const BLOCK: usize = 1 << 20;
@@ -21,13 +22,18 @@ pub(crate) fn open(path: &Path) -> Result<File, DataError> {
     annulus_files::open(path).map_err(|source| read_error(path, source))
 }
 
+/// What tells an open file, which is at `path`, from another.
+pub(crate) fn identity(file: &File, path: &Path) -> Result<Identity, DataError> {
+    Identity::of(file).map_err(|source| read_error(path, source))
+}
+
 /// Reads `path` block by block, as many bytes as it has when it is opened.
 pub(crate) fn blocks(
     path: &Path,
     each: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     let file = open(path)?;
-    let size = Identity::of(&file, path)?.size;
+    let size = identity(&file, path)?.size;
     blocks_of(&file, path, 0..size, each)
 }
 

@@ -12,7 +12,6 @@ mod error;
 mod files;
 mod guard;
 mod header;
-mod identity;
 mod ids;
 mod list;
 mod locks;

@@ -11,8 +11,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::DataError;
+use annulus_files::Identity;
+
 use crate::files::{blocks_of, open, read_error};
-use crate::identity::Identity;
 
 /// The largest file of stamps that is read, in bytes: of about a million texts.
 const LARGEST: u64 = 1 << 28;
@@ -82,7 +83,7 @@ impl Stamps {
         path: &Path,
         skip: u64,
     ) -> Result<(blake3::Hash, u64), DataError> {
-        let identity = Identity::of(file, path)?;
+        let identity = crate::files::identity(file, path)?;
         let name = format!("{skip} {}", absolute(path).display());
         if !self.verify
             && let Some(stamp) = self.known.get(&name)
@@ -131,7 +132,7 @@ pub(crate) fn hash_from(
         hasher.update(block);
         Ok(())
     })?;
-    if Identity::of(file, path)? != identity {
+    if crate::files::identity(file, path)? != identity {
         return Err(DataError::Changed { path: path.to_owned() });
     }
     Ok(hasher.finalize())

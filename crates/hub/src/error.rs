@@ -85,6 +85,20 @@ pub enum HubError {
         /// Why.
         source: io::Error,
     },
+    /// Less arrives than anybody can wait for.
+    #[error("`{url}` is too slow: {message}")]
+    Slow {
+        /// Who.
+        url: String,
+        /// What arrived.
+        message: String,
+    },
+    /// Nobody knows where the cache is.
+    #[error("there is no home folder, so nobody knows where the hub's cache is")]
+    NoHome,
+    /// The system has no thread to fetch with.
+    #[error("the system has no thread to fetch with: {0}")]
+    Thread(#[source] io::Error),
     /// It was asked to stop; what has arrived is kept.
     #[error("stopped; what has arrived is kept, and the same command goes on from there")]
     Stopped,
@@ -121,7 +135,11 @@ impl HubError {
                  hub changes files"
             }
             HubError::Store { .. } => "`HF_HOME` or `HF_HUB_CACHE` puts the cache elsewhere",
-            HubError::Stopped => return None,
+            HubError::Slow { .. } => {
+                "check the network; the same command goes on from what has arrived"
+            }
+            HubError::NoHome => "set `HF_HOME` to a folder",
+            HubError::Thread(_) | HubError::Stopped => return None,
         };
         Some(hint.to_owned())
     }

@@ -1,15 +1,15 @@
 //! From a name to a folder.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
 use std::time::Duration;
 
 use crate::hash::Hash;
 use crate::listing::{Entry, Listing, listing};
-use crate::request::{Client, text, unread};
+use crate::request::{Client, body, broken, text, unread};
 use crate::store::{CONFIG, DESCRIPTION, INDEX, SINGLE, Store, shards};
+use crate::watch::{Event, Progress, Watch, watched};
 use crate::{HubError, Name, Options};
 
 /// Tries in a row that bring nothing.
@@ -18,11 +18,11 @@ const MOST_FAILURES: u32 = 5;
 /// The pause after the first of them; it doubles.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Bytes read at a time.
+/// Bytes read at a time, and so many more than ever before that a try has brought something.
 const BLOCK: usize = 1 << 17;
 
-/// Is told (bytes that arrived, bytes in all as far as the hub says); false: stop.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
+/// The largest file that is no weights, in bytes: four times the largest tokenizer.
+const LARGEST: u64 = 1 << 26;
 
 /// What is fetched of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,12 +53,22 @@ pub fn fetch(
     options: &Options,
     progress: Progress<'_>,
 ) -> Result<Fetched, HubError> {
+    let (name, options) = (name.clone(), options.clone());
+    watched(progress, move |watch| fetch_watched(&name, want, &options, watch))
+}
+
+fn fetch_watched(
+    name: &Name,
+    want: Want,
+    options: &Options,
+    watch: &Watch,
+) -> Result<Fetched, HubError> {
     let store = Store::new(options, name);
     let commit = store.commit(name);
     let fetched = |commit: &str| Fetched { name: name.at(commit), folder: store.snapshot(commit) };
     let missing = match &commit {
         Some(commit) if options.offline || name.is_commit() => {
-            match store.lacks(commit, want, !options.offline) {
+            match store.lacks(commit, want, !options.offline)? {
                 Some(missing) => missing,
                 None => return Ok(fetched(commit)),
             }
@@ -69,16 +79,18 @@ pub fn fetch(
         let (name, cache) = (name.to_string(), options.cache.clone());
         return Err(HubError::Offline { name, cache, missing });
     }
-    let client = Client::new(options);
-    let cached = commit.is_some_and(|commit| store.lacks(&commit, want, false).is_none());
+    let client = Client::new(options, watch);
+    let cached = || commit.is_some_and(|c| matches!(store.lacks(&c, want, false), Ok(None)));
     let listing = listing(&client, name, options).map_err(|error| match error {
-        HubError::Network { url, message, .. } => HubError::Network { url, message, cached },
+        HubError::Network { url, message, .. } => {
+            HubError::Network { url, message, cached: cached() }
+        }
         error => error,
     })?;
-    let fetching = Fetching { name, options, client, store: &store, listing: &listing };
-    fetching.description(progress)?;
+    let fetching = Fetching { name, options, client, store: &store, listing: &listing, watch };
+    fetching.description()?;
     if want == Want::Weights {
-        fetching.weights(progress)?;
+        fetching.weights()?;
     }
     store.point(name, &listing.commit)?;
     Ok(fetched(&listing.commit))
@@ -90,10 +102,11 @@ struct Fetching<'a> {
     client: Client<'a>,
     store: &'a Store,
     listing: &'a Listing,
+    watch: &'a Watch,
 }
 
 impl Fetching<'_> {
-    fn description(&self, progress: Progress<'_>) -> Result<(), HubError> {
+    fn description(&self) -> Result<(), HubError> {
         if !self.listing.files.contains_key(CONFIG) {
             let what = format!("`{CONFIG}` of `{}`", self.name);
             return Err(HubError::NotFound { what });
@@ -102,47 +115,61 @@ impl Fetching<'_> {
         for file in DESCRIPTION.iter().filter(|file| !has(file)) {
             self.store.leave_out(&self.listing.commit, file)?;
         }
-        self.files(DESCRIPTION.iter().filter(has).copied(), progress)
+        self.files(DESCRIPTION.iter().filter(has).copied())
     }
 
-    fn weights(&self, progress: Progress<'_>) -> Result<(), HubError> {
+    fn weights(&self) -> Result<(), HubError> {
         if self.listing.files.contains_key(SINGLE) {
-            return self.files([SINGLE], progress);
+            return self.files([SINGLE]);
         }
         if !self.listing.files.contains_key(INDEX) {
             return Err(HubError::NoWeights { name: self.name.to_string() });
         }
-        self.files([INDEX], progress)?;
+        self.files([INDEX])?;
         let index = self.store.snapshot(&self.listing.commit).join(INDEX);
         let wrong = |message| HubError::Answer { url: self.url(INDEX), message };
         let shards = shards(&index).map_err(wrong)?;
-        self.files(shards.iter().map(String::as_str), progress)
+        self.files(shards.iter().map(String::as_str))
     }
 
     /// Brings those of these files that the commit's folder has not.
-    fn files<'f>(
-        &self,
-        files: impl IntoIterator<Item = &'f str>,
-        progress: Progress<'_>,
-    ) -> Result<(), HubError> {
-        let folder = self.store.snapshot(&self.listing.commit);
+    fn files<'f>(&self, files: impl IntoIterator<Item = &'f str>) -> Result<(), HubError> {
         let mut entries = Vec::new();
-        for file in files.into_iter().filter(|file| !folder.join(file).exists()) {
+        for file in files {
+            if self.store.has(&self.listing.commit, file)? {
+                continue;
+            }
             let what = || format!("`{file}` of `{}`", self.name);
             let entry = self.listing.files.get(file);
-            entries.push((file, entry.ok_or_else(|| HubError::NotFound { what: what() })?));
+            let entry = entry.ok_or_else(|| HubError::NotFound { what: what() })?;
+            entries.push((file, entry, self.most(file, entry)?));
         }
-        let total = entries.iter().filter_map(|(_, entry)| entry.bytes).sum();
+        let total = entries.iter().filter_map(|(_, entry, _)| entry.bytes).sum();
+        self.store.has_room(total)?;
         let mut before = 0;
-        for (file, entry) in entries {
-            self.file(file, entry, &mut |bytes| progress(before + bytes, total))?;
+        for (file, entry, most) in entries {
+            let told = |bytes| self.watch.tell(Event::Arrived { bytes: before + bytes, total });
+            self.file(file, entry, most, &told)?;
             before += entry.bytes.unwrap_or(0);
         }
         Ok(())
     }
 
+    /// The most bytes that a file may have: as many as the hub says, and of what is no weights no more than anybody's.
+    fn most(&self, file: &str, entry: &Entry) -> Result<u64, HubError> {
+        let wrong = |message| Err(HubError::Answer { url: self.url(file), message });
+        let weights = file != INDEX && !DESCRIPTION.contains(&file);
+        match entry.bytes {
+            Some(bytes) if weights || bytes <= LARGEST => Ok(bytes),
+            Some(bytes) => wrong(format!("`{file}` has {bytes} bytes, wanted at most {LARGEST}")),
+            // A mirror that says no sizes may fill the disk, but not to the brim.
+            None if weights => Ok(self.store.free() / 8 * 7),
+            None => Ok(LARGEST),
+        }
+    }
+
     fn url(&self, file: &str) -> String {
-        let Name { repository, .. } = self.name;
+        let (Name { repository, .. }, file) = (self.name, encoded(file));
         format!("{}/{repository}/resolve/{}/{file}", self.options.endpoint, self.listing.commit)
     }
 
@@ -151,24 +178,24 @@ impl Fetching<'_> {
         &self,
         file: &str,
         entry: &Entry,
-        progress: &mut dyn FnMut(u64) -> bool,
+        most: u64,
+        told: &dyn Fn(u64) -> Result<(), HubError>,
     ) -> Result<(), HubError> {
         let hash = match &entry.hash {
             Some(hash) => hash.clone(),
             None => self.said(file)?,
         };
-        let _ours = self.store.lock(&hash)?;
-        let blob = self.store.blob(&hash);
-        if !blob.exists() {
-            let part = blob.with_extension("incomplete");
-            let resumed = part.exists();
-            let mut arrived = self.arrive(file, entry, &hash, &part, progress);
+        let _ours = self.store.lock(&hash, self.watch)?;
+        if !self.store.holds(&hash)? {
+            let part = self.store.blob(&hash).with_extension("incomplete");
+            let resumed = length(&part) > 0;
+            let mut arrived = self.arrive(file, entry, &hash, (&part, most), told);
             // What had been left by another program, or of another day, may be what is wrong.
             if resumed && matches!(arrived, Err(HubError::Damaged { .. })) {
-                arrived = self.arrive(file, entry, &hash, &part, progress);
+                arrived = self.arrive(file, entry, &hash, (&part, most), told);
             }
             arrived?;
-            fs::rename(&part, &blob).map_err(|source| store(&blob, source))?;
+            self.store.keep(&part, &hash)?;
         }
         self.store.link(&hash, &self.listing.commit, file)
     }
@@ -181,19 +208,20 @@ impl Fetching<'_> {
         said.ok_or(HubError::Answer { url, message })
     }
 
-    /// Fills `part` and holds it to `hash`; what is wrong is not kept.
+    /// Fills `part`, with at most so many bytes, and holds it to `hash`; what is wrong is not kept.
     fn arrive(
         &self,
         file: &str,
         entry: &Entry,
         hash: &Hash,
-        part: &Path,
-        progress: &mut dyn FnMut(u64) -> bool,
+        (part, most): (&Path, u64),
+        told: &dyn Fn(u64) -> Result<(), HubError>,
     ) -> Result<(), HubError> {
         let folder = part.parent().unwrap_or(Path::new(""));
         fs::create_dir_all(folder).map_err(|source| store(folder, source))?;
-        self.transfer(&self.url(file), entry.bytes, part, progress)?;
-        let length = fs::metadata(part).map_err(|source| store(part, source))?.len();
+        let url = self.url(file);
+        self.transfer(&Transfer { url: &url, bytes: entry.bytes, most, part, told })?;
+        let length = length(part);
         let found = match entry.bytes {
             Some(bytes) if bytes != length => {
                 Some((format!("{length} bytes"), format!("{bytes} bytes")))
@@ -209,25 +237,22 @@ impl Fetching<'_> {
         Err(HubError::Damaged { name, file, found, wanted })
     }
 
-    /// Appends to `part` until the end of the file, however often the connection breaks, as long as
-    /// something arrives.
-    fn transfer(
-        &self,
-        url: &str,
-        bytes: Option<u64>,
-        part: &Path,
-        progress: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<(), HubError> {
-        let mut failures = 0;
+    /// Appends until the end of the file, however often the connection breaks, as long as more arrives than ever before.
+    fn transfer(&self, transfer: &Transfer<'_>) -> Result<(), HubError> {
+        let (mut failures, mut furthest) = (0, length(transfer.part));
         loop {
-            let before = length(part);
-            match self.attempt(url, bytes, part, progress) {
+            match self.attempt(transfer) {
                 Err(error) if error.is_passing() => {
-                    failures = if length(part) > before { 0 } else { failures + 1 };
+                    let here = length(transfer.part);
+                    if here >= furthest + BLOCK as u64 {
+                        (failures, furthest) = (0, here);
+                    } else {
+                        failures += 1;
+                    }
                     if failures == MOST_FAILURES {
                         return Err(error);
                     }
-                    sleep(PAUSE * 2_u32.pow(failures));
+                    self.watch.sleep(PAUSE * 2_u32.pow(failures))?;
                 }
                 ended => return ended,
             }
@@ -235,57 +260,86 @@ impl Fetching<'_> {
     }
 
     /// One connection's worth.
-    fn attempt(
-        &self,
-        url: &str,
-        bytes: Option<u64>,
-        part: &Path,
-        progress: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<(), HubError> {
+    fn attempt(&self, transfer: &Transfer<'_>) -> Result<(), HubError> {
+        let &Transfer { url, bytes, most, part, told } = transfer;
         let failed = |source| store(part, source);
         let mut held = length(part);
         if bytes.is_some_and(|bytes| bytes == held) && held > 0 {
             return Ok(());
         }
         let response = self.client.get(self.name, url, held)?.response;
-        let range = text(response.headers(), "content-range").map(str::to_owned);
-        let goes_on = response.status() == 206
-            && range.is_some_and(|range| range.starts_with(&format!("bytes {held}-")));
-        let mut out = File::options().create(true).append(true).open(part).map_err(failed)?;
-        if held > 0 && !goes_on {
-            // It sends the whole file, or has none that is as long as what is here.
+        let range = text(response.headers(), "content-range").unwrap_or_default();
+        let goes_on = response.status() == 206 && range.starts_with(&format!("bytes {held}-"));
+        let mut out = annulus_files::append(part).map_err(failed)?;
+        if response.status() != 200 && !goes_on {
+            // It has none that is as long as what is here, or sends what nobody asked for.
+            out.set_len(0).map_err(failed)?;
+            return Err(unread(url, &format!("it does not go on at byte {held}")));
+        }
+        if !goes_on {
             out.set_len(0).map_err(failed)?;
             held = 0;
-            if response.status() != 200 {
-                return Err(unread(url, &"it does not go on where it stopped"));
-            }
         }
-        let mut body = response.into_body().into_reader();
+        let mut body = body(response, self.options);
         let mut block = vec![0; BLOCK];
         // More than there should be is enough to know.
-        while bytes.is_none_or(|bytes| held <= bytes) {
-            let length = body.read(&mut block).map_err(|error| unread(url, &error))?;
+        while held <= most {
+            let length = body.read(&mut block).map_err(|error| broken(url, &error))?;
             if length == 0 {
                 break;
             }
             out.write_all(&block[..length]).map_err(failed)?;
             held += length as u64;
-            if !progress(held) {
-                return Err(HubError::Stopped);
-            }
+            told(held)?;
         }
         out.sync_all().map_err(failed)?;
         match bytes {
             Some(bytes) if held < bytes => Err(unread(url, &format!("it ends after {held} bytes"))),
+            None if held > most => {
+                out.set_len(0).map_err(failed)?;
+                let message = format!("more than {most} bytes, and no word how many");
+                Err(HubError::Answer { url: url.to_owned(), message })
+            }
             _ => Ok(()),
         }
     }
 }
 
-fn length(path: &Path) -> u64 {
-    fs::metadata(path).map_or(0, |file| file.len())
+/// A file on its way.
+struct Transfer<'a> {
+    url: &'a str,
+    /// How many there are, as far as the hub says.
+    bytes: Option<u64>,
+    /// More are not taken.
+    most: u64,
+    /// Where they lie until all of them are here.
+    part: &'a Path,
+    told: &'a dyn Fn(u64) -> Result<(), HubError>,
 }
 
-fn store(path: &Path, source: std::io::Error) -> HubError {
+/// A file's name in an address.
+fn encoded(file: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let letter = |byte: u8| {
+        if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+    };
+    file.bytes().map(letter).collect()
+}
+
+/// Of a file, and not of what a link leads to.
+fn length(path: &Path) -> u64 {
+    fs::symlink_metadata(path).map_or(0, |file| file.len())
+}
+
+fn store(path: &Path, source: io::Error) -> HubError {
     HubError::Store { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_are_written_as_addresses_have_them() {
+        assert_eq!(super::encoded("a/model-1.safetensors"), "a/model-1.safetensors");
+        assert_eq!(super::encoded("a b#?%é"), "a%20b%23%3F%25%C3%A9");
+    }
 }

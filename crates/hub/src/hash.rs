@@ -36,7 +36,7 @@ impl Hash {
 
     /// The hash of the same kind of the file at `path`.
     pub(crate) fn of(&self, path: &Path) -> io::Result<Hash> {
-        let mut file = File::open(path)?;
+        let mut file = annulus_files::open(path)?;
         match self {
             Hash::Blob(_) => {
                 let mut hasher = sha1::Sha1::new();

@@ -11,8 +11,10 @@ mod name;
 mod options;
 mod request;
 mod store;
+mod watch;
 
 pub use error::HubError;
-pub use fetch::{Fetched, Progress, Want, fetch};
+pub use fetch::{Fetched, Want, fetch};
 pub use name::{Name, PREFIX};
 pub use options::Options;
+pub use watch::{Event, Progress};

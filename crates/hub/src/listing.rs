@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::hash::Hash;
 use crate::name::is_commit;
-use crate::request::{Client, unread};
+use crate::request::{Client, body, broken};
 use crate::{HubError, Name, Options};
 
 /// The longest answer that is read, in bytes: a hundred thousand files.
@@ -58,8 +58,8 @@ pub(crate) fn listing(
     let url =
         format!("{}/api/models/{repository}/revision/{revision}?blobs=true", options.endpoint);
     let mut bytes = Vec::new();
-    let body = client.get(name, &url, 0)?.response.into_body().into_reader();
-    body.take(LONGEST).read_to_end(&mut bytes).map_err(|error| unread(&url, &error))?;
+    let body = body(client.get(name, &url, 0)?.response, options);
+    body.take(LONGEST).read_to_end(&mut bytes).map_err(|error| broken(&url, &error))?;
     let wrong = |message: String| HubError::Answer { url: url.clone(), message };
     let said: Said = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
     if !is_commit(&said.sha) {

@@ -1,12 +1,14 @@
 //! One GET: redirects followed by hand, so that the token goes to the hub alone and what the hub
 //! itself says of a file is not lost on the way to where the file is.
 
+use std::io;
 use std::time::Duration;
 
 use ureq::http::{HeaderMap, Response};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, BodyReader};
 
 use crate::hash::Hash;
+use crate::watch::{Paced, Watch};
 use crate::{HubError, Name, Options};
 
 /// More are a circle.
@@ -19,6 +21,7 @@ const CONNECT: Duration = Duration::from_secs(30);
 pub(crate) struct Client<'a> {
     agent: Agent,
     options: &'a Options,
+    watch: &'a Watch,
 }
 
 /// What was answered in the end.
@@ -30,7 +33,7 @@ pub(crate) struct Answer {
 }
 
 impl<'a> Client<'a> {
-    pub(crate) fn new(options: &'a Options) -> Client<'a> {
+    pub(crate) fn new(options: &'a Options, watch: &'a Watch) -> Client<'a> {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -42,7 +45,7 @@ impl<'a> Client<'a> {
             .accept_encoding("identity")
             .user_agent(concat!("annulus/", env!("CARGO_PKG_VERSION")))
             .build();
-        Client { agent: config.into(), options }
+        Client { agent: config.into(), options, watch }
     }
 
     /// `url` from byte `from` on. The status is 200, 206 or 416; anything else is an error about
@@ -51,6 +54,7 @@ impl<'a> Client<'a> {
         let mut at = url.to_owned();
         let mut hash = None;
         for _ in 0..MOST_REDIRECTS {
+            self.watch.check()?;
             let mut request = self.agent.get(&at);
             if from > 0 {
                 request = request.header("Range", format!("bytes={from}-"));
@@ -94,6 +98,19 @@ impl<'a> Client<'a> {
             _ => Err(HubError::Status { url: url.to_owned(), status }),
         }
     }
+}
+
+/// The body of an answer, which must not trickle.
+pub(crate) fn body(response: Response<Body>, options: &Options) -> Paced<BodyReader<'static>> {
+    Paced::new(response.into_body().into_reader(), options.patience)
+}
+
+/// What happened while the body of `url` was read.
+pub(crate) fn broken(url: &str, error: &io::Error) -> HubError {
+    if error.kind() == io::ErrorKind::TimedOut {
+        return HubError::Slow { url: url.to_owned(), message: error.to_string() };
+    }
+    unread(url, error)
 }
 
 /// What happened on the way to `url`.

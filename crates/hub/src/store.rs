@@ -1,17 +1,20 @@
 //! The cache of Hugging Face's programs: `models--owner--name/` with `blobs/` by hash, `snapshots/`
 //! of links by commit, and `refs/` from revisions to commits; empty files in `.no_exist/` say what a
-//! commit has not.
+//! commit has not. Beside them `.annulus/` keeps which files were hashed, and what they were then.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use annulus_files::Identity;
 use hf_hub::{Cache, Repo, RepoType};
 use serde::Deserialize;
 
 use crate::hash::Hash;
 use crate::name::is_commit;
+use crate::watch::{Event, Watch};
 use crate::{HubError, Name, Options, Want};
 
 pub(crate) const CONFIG: &str = "config.json";
@@ -28,16 +31,27 @@ pub(crate) const DESCRIPTION: [&str; 6] = [
     "chat_template.jinja",
 ];
 
+/// Bytes of a reference, a stamp.
+const SHORT: u64 = 1 << 12;
+
+/// The longest index, in bytes.
+const LONGEST_INDEX: u64 = 1 << 26;
+
+/// How often a lock of another program is tried.
+const AGAIN: Duration = Duration::from_millis(200);
+
 /// The part of the cache that is one repository's.
 pub(crate) struct Store {
     cache: Cache,
     repository: String,
+    /// Files are hashed whatever is known of them.
+    verify: bool,
 }
 
 impl Store {
     pub(crate) fn new(options: &Options, name: &Name) -> Store {
         let cache = Cache::new(options.cache.clone());
-        Store { cache, repository: name.repository.clone() }
+        Store { cache, repository: name.repository.clone(), verify: options.verify }
     }
 
     fn repo(&self, revision: &str) -> Repo {
@@ -59,28 +73,124 @@ impl Store {
         if name.is_commit() {
             return Some(name.revision.clone());
         }
-        let written = fs::read_to_string(self.folder().join("refs").join(&name.revision)).ok()?;
+        let path = self.folder().join("refs").join(&name.revision);
+        let written = annulus_files::read_to_string(&path, SHORT).ok()?;
         Some(written.trim().to_owned()).filter(|commit| is_commit(commit))
     }
 
     /// What `want` lacks of a commit; `known`: also what is not known to be left out by it.
-    pub(crate) fn lacks(&self, commit: &str, want: Want, known: bool) -> Option<String> {
+    pub(crate) fn lacks(
+        &self,
+        commit: &str,
+        want: Want,
+        known: bool,
+    ) -> Result<Option<String>, HubError> {
         let folder = self.snapshot(commit);
-        let is_there = |file: &str| folder.join(file).exists();
-        let lacking = |file: &str| Some(format!("`{file}` is missing"));
-        if !is_there(CONFIG) {
+        let lacking = |file: &str| {
+            let is_there = folder.join(file).exists();
+            let what = if is_there { "is not what its hash says" } else { "is missing" };
+            Ok(Some(format!("`{file}` {what}")))
+        };
+        if !self.has(commit, CONFIG)? {
             return lacking(CONFIG);
         }
         let absent = self.folder().join(".no_exist").join(commit);
-        let unknown = |file: &&&str| !is_there(file) && !absent.join(file).exists();
-        if let Some(file) = DESCRIPTION.iter().find(unknown).filter(|_| known) {
-            return lacking(file);
+        for file in DESCRIPTION {
+            if !self.has(commit, file)? && known && !absent.join(file).exists() {
+                return lacking(file);
+            }
         }
-        if want == Want::Description || is_there(SINGLE) {
-            return None;
+        if want == Want::Description || self.has(commit, SINGLE)? {
+            return Ok(None);
         }
         let Ok(shards) = shards(&folder.join(INDEX)) else { return lacking(SINGLE) };
-        shards.iter().find(|shard| !is_there(shard)).and_then(|shard| lacking(shard))
+        for shard in shards {
+            if !self.has(commit, &shard)? {
+                return lacking(&shard);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the commit has a file here, with the contents that it is named by.
+    pub(crate) fn has(&self, commit: &str, file: &str) -> Result<bool, HubError> {
+        let path = self.snapshot(commit).join(file);
+        let Ok(blob) = path.canonicalize() else { return Ok(false) };
+        let hash = blob.file_name().and_then(|name| Hash::read(name.to_str()?));
+        // Where links cannot be made, files have no hash in their names.
+        let Some(hash) = hash else { return Ok(true) };
+        self.is(&blob, &hash)
+    }
+
+    /// Whether the file of this hash is here; one that is not what its name says is removed.
+    pub(crate) fn holds(&self, hash: &Hash) -> Result<bool, HubError> {
+        let blob = self.blob(hash);
+        if !blob.exists() {
+            return Ok(false);
+        }
+        let is = self.is(&blob, hash)?;
+        if !is {
+            fs::remove_file(&blob).map_err(|source| HubError::Store { path: blob, source })?;
+        }
+        Ok(is)
+    }
+
+    /// Takes what has arrived for the file of this hash, which it is.
+    pub(crate) fn keep(&self, part: &Path, hash: &Hash) -> Result<(), HubError> {
+        let blob = self.blob(hash);
+        fs::rename(part, &blob).map_err(|source| HubError::Store { path: blob.clone(), source })?;
+        self.stamp(&blob, hash);
+        Ok(())
+    }
+
+    /// Whether the file at `blob` has this hash: it is hashed unless it is the one that was, unchanged.
+    fn is(&self, blob: &Path, hash: &Hash) -> Result<bool, HubError> {
+        let unread = |source| HubError::Store { path: blob.to_owned(), source };
+        let file = annulus_files::open(blob).map_err(unread)?;
+        let now = Identity::of(&file).map_err(unread)?;
+        let stamp = annulus_files::read(&self.stamp_of(hash), SHORT).ok();
+        let known = stamp.and_then(|stamp| serde_json::from_slice::<Identity>(&stamp).ok());
+        if known == Some(now) && !self.verify {
+            return Ok(true);
+        }
+        let is = hash.of(blob).map_err(unread)? == *hash;
+        if is {
+            self.stamp(blob, hash);
+        }
+        Ok(is)
+    }
+
+    fn stamp_of(&self, hash: &Hash) -> PathBuf {
+        self.folder().join(".annulus").join(hash.text())
+    }
+
+    /// Keeps what the file at `blob` is, so that it need not be hashed again. A cache that others own has no stamps.
+    fn stamp(&self, blob: &Path, hash: &Hash) {
+        let path = self.stamp_of(hash);
+        let write = || -> io::Result<()> {
+            let identity = Identity::of(&annulus_files::open(blob)?)?;
+            fs::create_dir_all(path.parent().unwrap_or(Path::new("")))?;
+            annulus_files::write(&path, serde_json::to_string(&identity)?.as_bytes())
+        };
+        let _ = write();
+    }
+
+    /// Bytes that its disk has room for, as far as the system says.
+    pub(crate) fn free(&self) -> u64 {
+        let there = self.cache.path().ancestors().find(|folder| folder.exists());
+        let disk = there.and_then(|folder| rustix::fs::statvfs(folder).ok());
+        disk.map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+
+    /// Whether so many bytes more have room.
+    pub(crate) fn has_room(&self, bytes: u64) -> Result<(), HubError> {
+        let free = self.free();
+        if bytes <= free {
+            return Ok(());
+        }
+        let message = format!("{bytes} bytes are to come, and the disk has room for {free}");
+        let source = io::Error::new(io::ErrorKind::StorageFull, message);
+        Err(HubError::Store { path: self.cache.path().clone(), source })
     }
 
     /// Where a file of this hash is, or shall be.
@@ -88,17 +198,24 @@ impl Store {
         self.folder().join("blobs").join(hash.text())
     }
 
-    /// Waits until no other program writes the file of this hash; it is ours until this is dropped.
-    pub(crate) fn lock(&self, hash: &Hash) -> Result<File, HubError> {
+    /// Waits until no other program writes the file of this hash, and says so; it is ours until this is dropped.
+    pub(crate) fn lock(&self, hash: &Hash, watch: &Watch) -> Result<File, HubError> {
         let folder = self.cache.path().join(".locks").join(self.repo("").folder_name());
         let path = folder.join(format!("{}.lock", hash.text()));
-        let take = || {
-            fs::create_dir_all(&folder)?;
-            let file = File::options().create(true).truncate(false).write(true).open(&path)?;
-            file.lock()?;
-            Ok(file)
-        };
-        take().map_err(|source| HubError::Store { path: path.clone(), source })
+        let unusable = |source| HubError::Store { path: path.clone(), source };
+        fs::create_dir_all(&folder).map_err(unusable)?;
+        let file = annulus_files::lock(&path).map_err(unusable)?;
+        let mut said = false;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::Error(source)) => return Err(unusable(source)),
+                Err(TryLockError::WouldBlock) if !std::mem::replace(&mut said, true) => {
+                    watch.tell(Event::Locked(path.clone()))?;
+                }
+                Err(TryLockError::WouldBlock) => watch.sleep(AGAIN)?,
+            }
+        }
     }
 
     /// Makes the file of this hash a file of the commit.
@@ -119,7 +236,7 @@ impl Store {
     pub(crate) fn leave_out(&self, commit: &str, file: &str) -> Result<(), HubError> {
         let folder = self.folder().join(".no_exist").join(commit);
         let path = folder.join(file);
-        let write = || fs::create_dir_all(&folder).and_then(|()| fs::write(&path, ""));
+        let write = || fs::create_dir_all(&folder).and_then(|()| annulus_files::write(&path, b""));
         write().map_err(|source| HubError::Store { path: path.clone(), source })
     }
 
@@ -128,9 +245,12 @@ impl Store {
         if name.is_commit() {
             return Ok(());
         }
-        let repo = self.cache.repo(self.repo(&name.revision));
-        let path = || self.folder().join("refs").join(&name.revision);
-        repo.create_ref(commit).map_err(|source| HubError::Store { path: path(), source })
+        let path = self.folder().join("refs").join(&name.revision);
+        let write = || -> io::Result<()> {
+            fs::create_dir_all(path.parent().unwrap_or(Path::new("")))?;
+            annulus_files::write(&path, commit.as_bytes())
+        };
+        write().map_err(|source| HubError::Store { path: path.clone(), source })
     }
 }
 
@@ -140,7 +260,7 @@ pub(crate) fn shards(index: &Path) -> Result<BTreeSet<String>, String> {
     struct Index {
         weight_map: std::collections::BTreeMap<String, String>,
     }
-    let text = fs::read(index).map_err(|error| error.to_string())?;
+    let text = annulus_files::read(index, LONGEST_INDEX).map_err(|error| error.to_string())?;
     let index: Index = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
     let shards: BTreeSet<String> = index.weight_map.into_values().collect();
     match shards.iter().find(|shard| shard.contains(['/', '\\', '\0']) || shard.starts_with('.')) {

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use annulus_hub::{Fetched, HubError, Name, Options, Want, fetch};
+use annulus_hub::{Event, Fetched, HubError, Name, Options, Want, fetch};
 use annulus_tests::hub::{Asked, COMMIT, Fault, File, Hub};
 
 const NAME: &str = "owner/model";
@@ -44,19 +44,20 @@ impl Client {
             token: None,
             offline: false,
             patience: Duration::from_secs(20),
+            verify: false,
         };
         Client { _folder: folder, options }
     }
 
     fn fetch(&self, revision: &str, want: Want) -> Result<Fetched, HubError> {
-        self.watched(revision, want, &mut |_, _| true)
+        self.watched(revision, want, &mut |_| true)
     }
 
     fn watched(
         &self,
         revision: &str,
         want: Want,
-        progress: &mut dyn FnMut(u64, u64) -> bool,
+        progress: &mut dyn FnMut(Event) -> bool,
     ) -> Result<Fetched, HubError> {
         let name: Name = format!("hf://{NAME}@{revision}").parse().expect("a name");
         fetch(&name, want, &self.options, progress)
@@ -98,8 +99,10 @@ fn a_model_lies_where_other_programs_look_for_it() {
     let hub = hub();
     let client = Client::new(&hub);
     let mut seen = (0, 0);
-    let fetched = client.watched("main", Want::Weights, &mut |done, total| {
-        seen = (done, total);
+    let fetched = client.watched("main", Want::Weights, &mut |event| {
+        if let Event::Arrived { bytes, total } = event {
+            seen = (bytes, total);
+        }
         true
     });
     let fetched = fetched.expect("it is there");
@@ -182,7 +185,11 @@ fn a_connection_that_brings_nothing_is_given_up() {
 fn what_was_stopped_goes_on() {
     let hub = hub();
     let client = Client::new(&hub);
-    let error = client.watched("main", Want::Weights, &mut |done, _| done < 1_000_000);
+    let error = client.watched(
+        "main",
+        Want::Weights,
+        &mut |event| !matches!(event, Event::Arrived { bytes, .. } if bytes >= 1_000_000),
+    );
     assert!(matches!(error, Err(HubError::Stopped)));
     hub.asked();
     weights_are_whole(&client.whole().expect("it arrives"));
@@ -254,8 +261,7 @@ fn what_is_not_there_is_named() {
     assert_eq!(error.to_string(), "the revision of `hf://owner/model@v2` is not on the hub");
     let options = &client.options;
     let other: Name = "hf://owner/other".parse().expect("a name");
-    let error =
-        fetch(&other, Want::Weights, options, &mut |_, _| true).expect_err("nor such a model");
+    let error = fetch(&other, Want::Weights, options, &mut |_| true).expect_err("nor such a model");
     assert_eq!(error.to_string(), "`hf://owner/other@main` is not on the hub");
     let hub = Hub::new(NAME, [("config.json", File::small("{}"))]);
     let client = Client::new(&hub);
@@ -332,4 +338,58 @@ fn no_network_is_said() {
     let error = client.whole().expect_err("nobody is there");
     assert!(matches!(error, HubError::Network { cached: true, .. }), "{error}");
     assert!(error.hint().expect("a hint").contains("HF_HUB_OFFLINE=1"));
+}
+
+#[test]
+fn a_blob_that_was_altered_is_fetched_again_and_offline_is_named() {
+    let hub = hub();
+    let mut client = Client::new(&hub);
+    client.whole().expect("it arrives");
+    let blob = client.repository().join("blobs").join(File::large(noise(LARGE)).hash());
+    let before = fs::metadata(&blob).expect("a blob").modified().expect("a time");
+    let mut altered = noise(LARGE);
+    altered[7] ^= 1;
+    fs::write(&blob, altered).expect("it is altered");
+    // As a backup that is put back has it.
+    fs::File::options()
+        .append(true)
+        .open(&blob)
+        .and_then(|f| f.set_modified(before))
+        .expect("it was old");
+    client.options.offline = true;
+    let error = client.whole().expect_err("it is not what it was");
+    assert!(error.to_string().contains("`model.safetensors` is not what its hash says"), "{error}");
+    client.options.offline = false;
+    weights_are_whole(&client.whole().expect("it arrives again"));
+    client.options.verify = true;
+    hub.asked();
+    weights_are_whole(&client.fetch(COMMIT, Want::Weights).expect("it is whole"));
+    assert!(hub.asked().is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn links_in_the_cache_are_not_written_through() {
+    let hub = hub();
+    let client = Client::new(&hub);
+    client.fetch("main", Want::Description).expect("it is there");
+    let victim = client.repository().join("victim");
+    fs::write(&victim, "precious").expect("a file");
+    let part = File::large(noise(LARGE)).hash() + ".incomplete";
+    std::os::unix::fs::symlink(&victim, client.repository().join("blobs").join(part))
+        .expect("a link");
+    let error = client.whole().expect_err("it is a link");
+    assert!(error.to_string().contains("it is a link"), "{error}");
+    assert_eq!(fs::read_to_string(&victim).expect("it is there"), "precious");
+}
+
+#[test]
+fn a_silent_hub_can_be_left_at_once() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut client = Client::new(&hub());
+    client.options.endpoint = format!("http://{}", silent.local_addr().expect("it is bound"));
+    let start = std::time::Instant::now();
+    let stopped = client.watched("main", Want::Weights, &mut |_| start.elapsed().as_millis() < 200);
+    assert!(matches!(stopped, Err(HubError::Stopped)));
+    assert!(start.elapsed() < client.options.patience);
 }

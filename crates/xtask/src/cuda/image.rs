@@ -1,7 +1,10 @@
 //! What the compiler made of the kernels, against what they are meant to be.
 
+use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 
@@ -21,8 +24,12 @@ const WANTED: [(&str, &str, &[&str]); 2] = [
 /// Compiles all kernels for both architectures, and lists what is not as wanted.
 pub(crate) fn check(toolkit: &Toolkit) -> Result<()> {
     let mut wrong = Vec::new();
-    for (architecture, part, instructions) in WANTED {
-        let binary = compile(toolkit, architecture)?;
+    let binaries = thread::scope(|scope| {
+        let threads = WANTED.map(|wanted| scope.spawn(move || compiled(toolkit, wanted.0)));
+        threads.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    });
+    for ((architecture, part, instructions), binary) in WANTED.into_iter().zip(binaries) {
+        let binary = binary?;
         let listed = functions(&disassembled(toolkit, &binary)?, &resources(toolkit, &binary)?);
         if listed.is_empty() {
             bail!("no kernel in {}", binary.display());
@@ -71,8 +78,41 @@ fn shown(flaws: &[String]) -> String {
     if flaws.is_empty() { String::new() } else { format!("  <- {}", flaws.join("; ")) }
 }
 
-fn compile(toolkit: &Toolkit, architecture: &str) -> Result<PathBuf> {
+/// The kernels for an architecture; compiled, unless they were, from these very sources and by this very code.
+fn compiled(toolkit: &Toolkit, architecture: &str) -> Result<PathBuf> {
     let binary = root().join(format!("target/cuda/kernels-{architecture}.cubin"));
+    let kept = binary.with_extension("from");
+    let from = sources()?;
+    let same = binary.exists() && fs::read_to_string(&kept).is_ok_and(|before| before == from);
+    if !same {
+        let _ = fs::remove_file(&kept);
+        compile(toolkit, architecture, &binary)?;
+        fs::write(&kept, from)?;
+    }
+    Ok(binary)
+}
+
+/// All that kernels are made from, and how.
+fn sources() -> Result<String> {
+    let mut all = String::from(include_str!("image.rs"));
+    let mut folders = vec![root().join("kernels")];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let list = if path.is_dir() { &mut folders } else { &mut files };
+            list.push(path);
+        }
+    }
+    files.sort();
+    for file in files {
+        let text = fs::read(&file)?;
+        all.extend(["\n", &file.to_string_lossy(), "\n", &String::from_utf8_lossy(&text)]);
+    }
+    Ok(all)
+}
+
+fn compile(toolkit: &Toolkit, architecture: &str, binary: &Path) -> Result<()> {
     let generate = format!("arch=compute_{0},code=sm_{0}", &architecture[3..]);
     let output = Command::new(toolkit.program("nvcc"))
         .args([
@@ -85,7 +125,7 @@ fn compile(toolkit: &Toolkit, architecture: &str) -> Result<PathBuf> {
             &generate,
             "-o",
         ])
-        .arg(&binary)
+        .arg(binary)
         .arg(root().join("kernels/entries.cu"))
         .output()
         .context("cannot start nvcc")?;
@@ -97,7 +137,7 @@ fn compile(toolkit: &Toolkit, architecture: &str) -> Result<PathBuf> {
     if let Some(line) = said.lines().find(|line| line.contains("(C75")) {
         bail!("nvcc for {architecture}: {line}");
     }
-    Ok(binary)
+    Ok(())
 }
 
 fn disassembled(toolkit: &Toolkit, binary: &Path) -> Result<String> {

@@ -1,20 +1,18 @@
 //! What tells a file from another, and from itself after a change, without reading it.
 
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::DataError;
-use crate::files::read_error;
-
 /// A file's size, times and place. Programs can set the time of the last write to what it was before; the time of the last change of
 /// the file or of what is known of it is the system's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Identity {
-    pub(crate) size: u64,
+pub struct Identity {
+    /// In bytes.
+    pub size: u64,
     /// Seconds since 1970, and nanoseconds.
     modified: (i64, i64),
     /// The same of the last change of the file or of its metadata.
@@ -25,13 +23,15 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// Of an open file.
-    pub(crate) fn of(file: &File, path: &Path) -> Result<Identity, DataError> {
-        let found = file.metadata().map_err(|source| read_error(path, source))?;
-        Ok(Identity::from(&found))
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of(file: &File) -> io::Result<Identity> {
+        Ok(Identity::from(&file.metadata()?))
     }
 
     /// Whether the last change is at least so old.
-    pub(crate) fn is_settled(&self, old: Duration) -> bool {
+    pub fn is_settled(&self, old: Duration) -> bool {
         let (seconds, nanoseconds) = self.changed;
         let since = Duration::new(seconds.max(0) as u64, nanoseconds.clamp(0, 999_999_999) as u32);
         let age = SystemTime::now().duration_since(UNIX_EPOCH + since);
