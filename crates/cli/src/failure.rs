@@ -62,3 +62,6 @@ impl From<candle_core::Error> for Failure {
         Failure::new(INTERNAL, error.to_string(), None)
     }
 }
+
+#[cfg(test)]
+mod tests;
