@@ -12,6 +12,7 @@ mod error;
 mod files;
 mod guard;
 mod header;
+mod hint;
 mod ids;
 mod list;
 mod locks;

@@ -1,0 +1,46 @@
+//! What words of the command line mean.
+
+use annulus_experiment::{Device, Override};
+use clap::builder::RangedU64ValueParser;
+
+/// As many as an experiment may have.
+pub(crate) fn ranks() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=256)
+}
+
+/// As many as a model may have of anything.
+pub(crate) fn elements() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1 << 20)
+}
+
+/// A count of what there may be much of.
+pub(crate) fn count(word: &str) -> Result<usize, String> {
+    up_to(1 << 40, word)
+}
+
+/// As many as an experiment may have: pairs of them are counted in 64 bits.
+pub(crate) fn tokens(word: &str) -> Result<usize, String> {
+    up_to(1 << 31, word)
+}
+
+fn up_to(most: u64, word: &str) -> Result<usize, String> {
+    let count = annulus_experiment::tokens(word).filter(|count| (1..=most).contains(count));
+    let count = count.and_then(|count| usize::try_from(count).ok());
+    count.ok_or_else(|| format!("a count such as 4096, 64k or 1M is wanted, from 1 to {most}"))
+}
+
+pub(crate) fn bandwidth(word: &str) -> Result<f64, String> {
+    let read = annulus_experiment::binary_bandwidth(word);
+    read.ok_or_else(|| "bytes per second such as 200GB/s are wanted".to_owned())
+}
+
+pub(crate) fn device(word: &str) -> Result<Device, String> {
+    Device::from_word(word).ok_or_else(|| "auto, cpu, cuda or cuda:N is wanted".to_owned())
+}
+
+pub(crate) fn replacement(word: &str) -> Result<Override, String> {
+    match word.split_once('=') {
+        Some((key, value)) => Ok(Override { key: key.to_owned(), value: value.to_owned() }),
+        None => Err("KEY=VALUE is wanted, as in `data.tokens=64k`".to_owned()),
+    }
+}

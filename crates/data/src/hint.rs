@@ -1,0 +1,111 @@
+//! The way out of what is wrong with data.
+
+use std::io;
+
+use crate::DataError;
+
+impl DataError {
+    /// The way out.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            DataError::Read { source, .. } => of_reading(source.kind()),
+            DataError::TaskTooLong { .. } => "questions are never cut: raise `evaluation.lengths`",
+            DataError::Write { .. } => "make the folder of the token cache writable, with space",
+            DataError::NotAFile { .. } => "name a regular file, or, of texts, a folder of them",
+            DataError::NoFiles { .. } => {
+                "name another folder, or a single file, whatever it is called"
+            }
+            DataError::Utf8 { .. } => {
+                "decompress it or convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`"
+            }
+            DataError::Line { message, chat, .. } => {
+                return Some(of_line(message, *chat).to_owned());
+            }
+            DataError::Parquet { .. } => {
+                "texts are read from a column `text`, conversations from a column `messages`"
+            }
+            DataError::NoCache { .. } => "make it anew with `annulus tokenize`",
+            DataError::Foreign { .. } => "remove it: it is made anew of the same texts",
+            DataError::Beyond { .. } => {
+                "correct the ids of the special tokens in its `tokenizer.json`, or use `tokenizer: bytes`"
+            }
+            DataError::Special { .. } => {
+                "set `data.tokenizer` to the one that came with the model, or correct its config.json"
+            }
+            DataError::Template { .. } => "give the template that came with the tokenizer",
+            DataError::NoTemplate { .. } => {
+                "set `data.tokenizer` to a `tokenizer.json` with a `tokenizer_config.json` or a \
+                 `chat_template.jinja` beside it"
+            }
+            DataError::TooLong { .. } => {
+                "raise `data.tokens`, or set `data.longer` to `cut` (what is beyond) or `drop` \
+                 (the document)"
+            }
+            DataError::Changed { .. } => "wait until nothing writes to it, then start again",
+            DataError::Tokenizer { .. } => {
+                "give a `tokenizer.json` as the Hugging Face library `tokenizers` saves it, or \
+                 `tokenizer: bytes`"
+            }
+            DataError::Encode { .. } => {
+                "give the tokenizer an unknown token, or use `tokenizer: bytes`"
+            }
+            DataError::NoCut { .. } => {
+                "break the text into documents, or use a tokenizer that splits at spaces, or \
+                 `tokenizer: bytes`"
+            }
+            DataError::Whole { limit, .. } => {
+                return Some(format!(
+                    "break the text into documents of up to {limit} bytes (lines of a jsonl file), \
+                     or use a tokenizer that splits as GPT-2's or Llama's do"
+                ));
+            }
+            DataError::In { source, .. } => return source.hint(),
+            DataError::TooShort { .. } => {
+                "use a longer text, or lower `data.tokens`, `data.batch` or `data.evaluate`"
+            }
+            DataError::FewSequences { .. } => {
+                "give more documents, or lower `data.tokens` or `data.evaluate`"
+            }
+            DataError::End { batches, .. } => {
+                return Some(format!("set `schedule.steps` to at most {batches}"));
+            }
+            DataError::Batches { .. } => {
+                "write it with safetensors: one tensor `tokens`, int64 [steps, batch, tokens + 1]"
+            }
+            DataError::Shape { .. } => {
+                "make `data.batch` and `data.tokens` agree with the file, or write the file anew"
+            }
+            DataError::Id { .. } => "batches hold ids only; there is no padding",
+            DataError::TooFew { what, wanted, .. } => {
+                return Some(format!("set `{what}` to {wanted} or more"));
+            }
+            DataError::TooMany { what, wanted, .. } => {
+                return Some(format!("set `{what}` to {wanted} or less"));
+            }
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// The way out where something cannot be read.
+fn of_reading(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::NotFound => "check the path; it is relative to the current folder",
+        io::ErrorKind::PermissionDenied => "make it readable for this user",
+        _ => "name a file or a folder that can be read",
+    }
+}
+
+/// The way out of a line that is not as wanted.
+fn of_line(message: &str, chat: bool) -> &'static str {
+    if message.contains("`chat_template`") {
+        "mend the record, or the template beside the tokenizer"
+    } else if message.contains("generation") {
+        "put `{% generation %}` and `{% endgeneration %}` around what the assistant says in the template"
+    } else if chat {
+        "each line is one object like {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, \
+         {\"role\": \"assistant\", \"content\": \"…\"}]}"
+    } else {
+        "each line is one object like {\"text\": \"…\"}"
+    }
+}
