@@ -98,14 +98,25 @@ fn of_reading(kind: io::ErrorKind) -> &'static str {
 
 /// The way out of a line that is not as wanted.
 fn of_line(message: &str, chat: bool) -> &'static str {
-    if message.contains("`chat_template`") {
-        "mend the record, or the template beside the tokenizer"
-    } else if message.contains("generation") {
-        "put `{% generation %}` and `{% endgeneration %}` around what the assistant says in the template"
-    } else if chat {
-        "each line is one object like {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, \
-         {\"role\": \"assistant\", \"content\": \"…\"}]}"
-    } else {
-        "each line is one object like {\"text\": \"…\"}"
+    const KNOWN: [(&str, &str); 4] = [
+        (
+            "has no token",
+            "use a tokenizer with a token for unknown characters, or `tokenizer: bytes`",
+        ),
+        ("bytes of text", "break the conversation up: a document is encoded as one"),
+        ("`chat_template`", "mend the record, or the template beside the tokenizer"),
+        (
+            "generation",
+            "put `{% generation %}` and `{% endgeneration %}` around what the assistant says in the template",
+        ),
+    ];
+    let known = KNOWN.iter().find(|(part, _)| message.contains(part));
+    match known {
+        Some((_, hint)) => hint,
+        None if chat => {
+            "each line is one object like {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, \
+             {\"role\": \"assistant\", \"content\": \"…\"}]}"
+        }
+        None => "each line is one object like {\"text\": \"…\"}",
     }
 }
