@@ -83,7 +83,8 @@ fn bytes(text: &str, into: Into<'_>) -> Result<(), DataError> {
     Ok(())
 }
 
-/// What `make` makes of `items`, in order; neighbours are made on the same thread.
+/// What `make` makes of `items`, in order; neighbours are made on the same thread. Where the system has
+/// no more threads, the caller makes them.
 pub(crate) fn in_threads<T: Sync, M: Send>(
     items: &[T],
     make: impl Fn(&T) -> Result<M, DataError> + Sync,
@@ -96,10 +97,17 @@ pub(crate) fn in_threads<T: Sync, M: Send>(
         let parts = items.chunks(items.len().div_ceil(threads()));
         let start =
             |part: &'_ [T]| -> Result<Vec<M>, DataError> { part.iter().map(make).collect() };
-        let threads: Vec<_> = parts.map(|part| scope.spawn(move || start(part))).collect();
+        let thread = |part| {
+            let builder = thread::Builder::new().name("encoding".to_owned());
+            builder.spawn_scoped(scope, move || start(part)).map_err(|_| part)
+        };
+        let threads: Vec<_> = parts.map(thread).collect();
         let mut made = Vec::with_capacity(items.len());
         for thread in threads {
-            made.extend(thread.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+            made.extend(match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic))?,
+                Err(part) => start(part)?,
+            });
         }
         Ok(made)
     })

@@ -33,6 +33,12 @@ pub enum DataError {
         /// Why.
         source: io::Error,
     },
+    /// The system starts no more threads.
+    #[error("the system has no thread to read texts with: {source}")]
+    NoThread {
+        /// Why.
+        source: io::Error,
+    },
     /// A folder where a file should be; a device, a socket or a pipe.
     #[error("`{path}` is not a regular file", path = path.display())]
     NotAFile {

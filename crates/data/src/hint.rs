@@ -11,6 +11,7 @@ impl DataError {
             DataError::Read { source, .. } => of_reading(source.kind()),
             DataError::TaskTooLong { .. } => "questions are never cut: raise `evaluation.lengths`",
             DataError::Write { .. } => "make the folder of the token cache writable, with space",
+            DataError::NoThread { .. } => "raise `ulimit -u`, or end other programs",
             DataError::NotAFile { .. } => "name a regular file, or, of texts, a folder of them",
             DataError::NoFiles { .. } => {
                 "name another folder, or a single file, whatever it is called"

@@ -66,11 +66,15 @@ pub fn train_tokenizer(
     };
     let (send, texts) = sync_channel(AHEAD);
     let (read, trained) = thread::scope(|scope| {
-        let reader =
-            scope.spawn(move || files.iter().try_for_each(|file| read(file, records, &send)));
+        let reader = thread::Builder::new().name("reading".to_owned());
+        let reader = reader.spawn_scoped(scope, move || {
+            files.iter().try_for_each(|file| read(file, records, &send))
+        });
+        let reader = reader.map_err(|source| DataError::NoThread { source })?;
         let trained = learn(texts.into_iter(), vocabulary);
-        (reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), trained)
-    });
+        let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok::<_, DataError>((read, trained))
+    })?;
     read?;
     let tokenizer = trained.map_err(broken)?;
     let found = tokenizer.get_vocab_size(true);

@@ -138,11 +138,13 @@ impl Recorder<'_> {
     }
 }
 
-/// Runs `work`, which waits for nobody, while another thread says that this rank is alive.
+/// Runs `work`, which waits for nobody, while another thread says that this rank is alive. Where the
+/// system has no more threads nobody says so, and work that is longer than the deadline ends the run.
 fn alive<T>(comm: &dyn Communicator, work: impl FnOnce() -> T) -> T {
     let (done, ended) = channel::<()>();
     thread::scope(|scope| {
-        scope.spawn(move || {
+        let saying = thread::Builder::new().name("alive".to_owned());
+        let _ = saying.spawn_scoped(scope, move || {
             while ended.recv_timeout(PULSE) == Err(RecvTimeoutError::Timeout) {
                 // That the run is to stop is no reason to stop writing.
                 let _ = comm.progress();
