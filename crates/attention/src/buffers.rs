@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::iter::zip;
 
 use annulus_ops::attention::AttentionKernel;
-use annulus_sequence::{Block, Extent, Part, TilePlan};
+use annulus_sequence::{Block, Extent, Part, Tiles};
 use candle_core::{Result, Tensor, bail};
 
 /// The tensors of a block, with heads and rows along dimensions 1 and 2.
@@ -38,7 +38,7 @@ impl Buffers {
     }
 
     /// The keys and values of tiles, or what they are of, each once.
-    pub(crate) fn keys(&self, tiles: &[TilePlan]) -> Result<BTreeMap<Block, Tensors>> {
+    pub(crate) fn keys(&self, tiles: &Tiles) -> Result<BTreeMap<Block, Tensors>> {
         tiles.iter().map(|tile| Ok((tile.keys, self.lend(tile.keys)?))).collect()
     }
 

@@ -58,7 +58,7 @@ impl<'a> Scene<'a> {
                 .map(|block| positions[block.owner].rows(block.rows.range()));
             pairs_between(mask, &q, &k) * (tile.queries.heads.len() * sequences) as u64
         });
-        let tiles = hop.tiles.iter().map(|tile| (*tile).into()).collect();
+        let tiles = hop.tiles.iter().map(Into::into).collect();
         Doing::Compute { place: self.place(index), tiles, pairs: pairs.sum() }
     }
 

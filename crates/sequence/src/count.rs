@@ -1,8 +1,6 @@
 //! What a schedule costs: bytes and visible pairs, from the list alone.
 
-use std::collections::BTreeMap;
-
-use crate::{Block, Extent, Hop, Part, Pass, Schedule, TilePlan, Wire, pairs_between};
+use crate::{Block, ByRows, Hop, KeyRows, Part, Pass, Schedule, Wire, pairs_between};
 
 /// What a row of a head weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,18 +55,21 @@ impl BlockShape {
 /// Visible pairs per hop (outer) and rank (inner) of a schedule, each counted once for every query
 /// head, where it is scored.
 pub fn pairs_per_hop(schedule: &Schedule) -> Vec<Vec<u64>> {
-    // Tiles of other heads see the same.
-    let mut known: BTreeMap<[(usize, Extent); 2], u64> = BTreeMap::new();
-    let mut of_tile = |tile: &TilePlan| {
-        let sides = [tile.queries, tile.keys].map(|block| (block.owner, block.rows));
-        let pairs = known.entry(sides).or_insert_with(|| {
-            let [q, k] = sides.map(|(owner, rows)| schedule.positions[owner].rows(rows.range()));
-            pairs_between(&schedule.mask, &q, &k)
-        });
-        *pairs * tile.queries.heads.len() as u64
-    };
-    let is_scored = |tile: &&TilePlan| tile.keys.part != Part::Value;
-    let mut of_hop = |hop: &Hop| hop.tiles.iter().filter(is_scored).map(&mut of_tile).sum();
-    let mut of_ranks = |hop: usize| schedule.ranks.iter().map(|hops| of_hop(&hops[hop])).collect();
-    (0..schedule.hops()).map(&mut of_ranks).collect()
+    let mut known = ByRows::default();
+    let mut pairs = vec![vec![0; schedule.world()]; schedule.hops()];
+    for (rank, hops) in schedule.ranks.iter().enumerate() {
+        for (hop, plan) in hops.iter().enumerate() {
+            let meetings = plan.tiles.meetings().iter();
+            for meeting in meetings.filter(|meeting| meeting.part != Part::Value) {
+                let seen: u64 = known.sum(meeting, |sides| {
+                    let rows =
+                        |(owner, rows): KeyRows| schedule.positions[owner].rows(rows.range());
+                    let [q, k] = sides.map(rows);
+                    pairs_between(&schedule.mask, &q, &k)
+                });
+                pairs[hop][rank] += seen * meeting.queries.heads.len() as u64;
+            }
+        }
+    }
+    pairs
 }

@@ -26,7 +26,7 @@ use crate::{Block, Move, Part, Pass, Positions, Schedule};
 use cover::Cover;
 use dealt::is_dealt;
 pub use flaw::{At, Flaw};
-use holder::{Arrival, Holder};
+use holder::{Arrival, Found, Holder};
 
 /// What was proved of a schedule. What is alive is counted in rows of heads ([`Block::volume`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +82,7 @@ pub fn prove(schedule: &Schedule) -> Result<Proof, Flaw> {
         schedule,
         holders: (0..world).map(|rank| Holder::new(schedule, rank)).collect(),
         cover: Cover::new(schedule),
+        found: Found::default(),
         flying: Vec::new(),
         alive: vec![Alive::default(); world],
         made: vec![Made::default(); world],
@@ -117,6 +118,7 @@ struct Play<'a> {
     schedule: &'a Schedule,
     holders: Vec<Holder<'a>>,
     cover: Cover,
+    found: Found,
     /// What is on its way, in the order in which it was posted.
     flying: Vec<Arrival>,
     alive: Vec<Alive>,
@@ -129,7 +131,7 @@ impl Play<'_> {
             holder.post(hop, &mut self.flying)?;
         }
         for holder in &mut self.holders {
-            holder.compute(hop, &mut self.cover)?;
+            holder.compute(hop, &mut self.found, &mut self.cover)?;
         }
         // Between the tiles and the wait there is most of everything.
         self.count();

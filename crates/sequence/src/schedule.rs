@@ -1,6 +1,6 @@
 //! What moves when, and what is computed meanwhile: one explicit list per rank.
 
-use crate::{Block, Extent, Heads, Layout, Mask, Part, Positions};
+use crate::{Block, Extent, Heads, Layout, Mask, Part, Positions, Tiles};
 
 /// Which way a schedule goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,7 +71,7 @@ pub struct Hop {
     /// comes home is always there, and absence never stands for zero.
     pub zeros: Vec<Block>,
     /// Computed, in order, while the moves are under way.
-    pub tiles: Vec<TilePlan>,
+    pub tiles: Tiles,
     /// Queries that have seen all they see here. Forward their running state becomes their
     /// [`Part::Output`], backward their [`Part::QueryGradient`]; of no tile it is that of no keys.
     pub finishes: Vec<Block>,
@@ -153,6 +153,15 @@ impl Hop {
     }
     pub(crate) fn zeros(&mut self, sum: Block) {
         self.zeros.extend(Some(sum).filter(|block| !block.is_empty()));
+    }
+    /// Keeps no room for more: a schedule has many hops of few moves.
+    pub(crate) fn shrink(&mut self) {
+        self.sends.shrink_to_fit();
+        self.receives.shrink_to_fit();
+        self.zeros.shrink_to_fit();
+        self.tiles.shrink();
+        self.finishes.shrink_to_fit();
+        self.frees.shrink_to_fit();
     }
     pub(crate) fn free(&mut self, block: Block) {
         self.frees.extend(Some(block).filter(|block| !block.is_empty()));

@@ -268,7 +268,8 @@ impl Strategy {
         }
     }
 
-    fn schedule(self, pass: Pass, split: &Split, ranks: Vec<Vec<Hop>>) -> Schedule {
+    fn schedule(self, pass: Pass, split: &Split, mut ranks: Vec<Vec<Hop>>) -> Schedule {
+        ranks.iter_mut().flatten().for_each(Hop::shrink);
         Schedule {
             strategy: self.name(),
             pass,

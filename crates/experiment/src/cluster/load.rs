@@ -2,11 +2,9 @@
 //!
 //! The one place of the cost model that reads a schedule's moves and tiles.
 
-use std::collections::BTreeMap;
-
 use annulus_sequence::{
-    BlockShape, Coverage, Extent, Hop, Mask, Move, Part, Pass, Positions, Schedule, TilePlan,
-    pairs_between,
+    BlockShape, ByRows, Coverage, Hop, KeyRows, Mask, Meeting, Move, Part, Pass, Positions,
+    Schedule, pairs_between,
 };
 
 /// What all ranks do in one pass, by rank, then by hop.
@@ -47,9 +45,12 @@ impl Load {
     /// pairs, in one product with its keys and one with its values. A collective is the moves it
     /// consists of.
     pub fn of(schedule: &Schedule, shape: BlockShape, tile: usize) -> Load {
-        let mut counted = Counted { schedule, shape, tile, known: BTreeMap::new() };
-        let mut steps = |hops: &Vec<Hop>| hops.iter().map(|hop| counted.step(hop)).collect();
-        Load { pass: schedule.pass, ranks: schedule.ranks.iter().map(&mut steps).collect() }
+        let mut counted = Counted { schedule, shape, tile, known: ByRows::default() };
+        let mut ranks = Vec::with_capacity(schedule.world());
+        for hops in &schedule.ranks {
+            ranks.push(hops.iter().map(|hop| counted.step(hop)).collect());
+        }
+        Load { pass: schedule.pass, ranks }
     }
 
     /// Ranks.
@@ -74,35 +75,34 @@ impl Load {
     }
 }
 
-/// Whose rows, and which.
-type Rows = (usize, Extent);
-
 struct Counted<'a> {
     schedule: &'a Schedule,
     shape: BlockShape,
     tile: usize,
-    /// Pairs by rows of queries and of keys: tiles of other heads compute the same. In a schedule scores
-    /// are kept of all tiles or of none.
-    known: BTreeMap<[Rows; 2], f64>,
+    /// Pairs by rows of queries and of keys: in a schedule scores are kept of all tiles or of none.
+    known: ByRows<'a, f64>,
 }
 
-impl Counted<'_> {
-    fn step(&mut self, hop: &Hop) -> Step {
+impl<'a> Counted<'a> {
+    fn step(&mut self, hop: &'a Hop) -> Step {
         let message = |sent: &Move| Message {
             to: sent.to,
             bytes: self.shape.bytes(sent.block, self.schedule.pass),
             hops: sent.hops,
         };
         let sends = hop.sends.iter().map(message).collect();
-        Step { sends, operations: hop.tiles.iter().map(|tile| self.operations(tile)).sum() }
+        Step {
+            sends,
+            operations: hop.tiles.meetings().iter().map(|meeting| self.operations(meeting)).sum(),
+        }
     }
 
-    fn operations(&mut self, tile: &TilePlan) -> f64 {
+    fn operations(&mut self, meeting: &'a Meeting) -> f64 {
         let Counted { schedule, shape, tile: length, ref mut known } = *self;
-        let sides = [tile.queries, tile.keys].map(|block| (block.owner, block.rows));
-        let is_kept = tile.keys.part != Part::KeyValue;
-        let pairs = *known.entry(sides).or_insert_with(|| {
-            let [q, k] = sides.map(|(owner, rows)| schedule.positions[owner].rows(rows.range()));
+        let is_kept = meeting.part != Part::KeyValue;
+        let rows = |(owner, rows): KeyRows| schedule.positions[owner].rows(rows.range());
+        let pairs = known.sum(meeting, |sides| {
+            let [q, k] = sides.map(rows);
             if is_kept {
                 q.tokens() as f64 * k.tokens() as f64
             } else {
@@ -114,7 +114,7 @@ impl Counted<'_> {
             Pass::Forward => 2,
             Pass::Backward => 5,
         };
-        let heads = tile.queries.heads.len() * shape.batch;
+        let heads = meeting.queries.heads.len() * shape.batch;
         pairs * (2 * products * shape.head_dim * heads) as f64
     }
 }

@@ -133,7 +133,7 @@ impl Writer<'_> {
             let Done { begin, computed, end } = hops.done[place][hop];
             spans.post(nanoseconds(begin), at(hop), plan, &moved);
             if !plan.tiles.is_empty() {
-                let tiles = plan.tiles.iter().map(|tile| (*tile).into()).collect();
+                let tiles = plan.tiles.iter().map(Into::into).collect();
                 let pairs = pairs[hop][place] * self.plan.micro_batch as u64;
                 let doing = Doing::Compute { place: at(hop), tiles, pairs };
                 spans.push([begin, computed].map(nanoseconds), doing);

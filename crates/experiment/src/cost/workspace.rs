@@ -8,7 +8,7 @@
 //! in the end sums, and the output whole and in parts: 5 n a
 //! ```
 
-use annulus_sequence::Hop;
+use annulus_sequence::{Hop, Meeting};
 
 use super::{F32, Proved, Share, VISIBILITY, product};
 
@@ -58,7 +58,9 @@ pub(super) struct Tiles {
 
 /// The most of each that the rank at `place` computes in one hop.
 pub(super) fn tiles((schedule, _): &Proved, place: usize) -> Tiles {
-    let keys = |hop: &Hop| hop.tiles.iter().map(|tile| tile.keys.volume() as u64).sum::<u64>();
+    let rows = |meeting: &Meeting| meeting.keys().iter().map(|(_, rows)| rows.len()).sum::<usize>();
+    let of_queries = |meeting: &Meeting| (meeting.heads.len() * rows(meeting)) as u64;
+    let keys = |hop: &Hop| hop.tiles.meetings().iter().map(of_queries).sum::<u64>();
     let most = |of: &dyn Fn(&Hop) -> u64| schedule.ranks[place].iter().map(of).max();
     Tiles {
         count: most(&|hop| hop.tiles.len() as u64).unwrap_or_default(),

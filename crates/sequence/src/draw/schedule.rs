@@ -41,8 +41,8 @@ pub fn draw_schedule(schedule: &Schedule) -> String {
 
 /// What letters stand for: where keys and values go apart, for each alone.
 fn letters(schedule: &Schedule) -> String {
-    let mut tiles = schedule.ranks.iter().flatten().flat_map(|hop| &hop.tiles);
-    let apart = tiles.any(|tile| tile.keys.part != Part::KeyValue);
+    let mut tiles = schedule.ranks.iter().flatten().flat_map(|hop| hop.tiles.meetings());
+    let apart = tiles.any(|tile| tile.part != Part::KeyValue);
     let keys = if apart { "k keys, v values" } else { "k keys and values" };
     format!("{keys}, q queries, o outputs, gk gq their gradients, > sent to, + comes and is added")
 }
@@ -71,9 +71,9 @@ fn draw_hop(schedule: &Schedule, hop: usize, shown: usize) -> Vec<String> {
 
 /// `■2` with the keys of rank 2, `■1:2` where the queries are rank 1's and not the rank's own.
 fn tiles(schedule: &Schedule, rank: usize, plan: &Hop) -> String {
-    let tile = |TilePlan { queries, keys }: &TilePlan| {
+    let tile = |TilePlan { queries, keys }: TilePlan| {
         let positions = |block: &Block| schedule.positions[block.owner].rows(block.rows.range());
-        let glyph = glyph(schedule.mask.coverage_of(&positions(queries), &positions(keys)));
+        let glyph = glyph(schedule.mask.coverage_of(&positions(&queries), &positions(&keys)));
         if queries.owner == rank {
             format!("{glyph}{}", keys.owner)
         } else {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::cover::Cover;
 use super::running::Running;
 use super::{Alive, At, Flaw};
-use crate::{Block, Extent, Heads, Hop, Move, Part, Pass, Schedule, TilePlan};
+use crate::{Block, Extent, Heads, Hop, Meeting, Move, Part, Pass, Schedule, TilePlan};
 
 /// A block on its way.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,34 @@ pub(super) struct Arrival {
     pub(super) awaited: usize,
     /// Who made the buffer.
     pub(super) maker: usize,
+}
+
+/// Keys that a rank was found to have in a hop, with their gradient: by owner the last. Nothing that is
+/// there is taken away while tiles are computed, and many queries meet the same keys.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Which rank's hop it is, counted over all.
+    visit: usize,
+    keys: Vec<Option<(usize, Block)>>,
+}
+
+impl Found {
+    /// Another rank, or another hop: nothing is found yet.
+    fn next(&mut self) {
+        self.visit += 1;
+    }
+
+    fn has(&self, keys: Block) -> bool {
+        self.keys.get(keys.owner).is_some_and(|found| *found == Some((self.visit, keys)))
+    }
+
+    /// Keys of a rank that there is.
+    fn add(&mut self, keys: Block) {
+        if self.keys.len() <= keys.owner {
+            self.keys.resize(keys.owner + 1, None);
+        }
+        self.keys[keys.owner] = Some((self.visit, keys));
+    }
 }
 
 /// One rank at play.
@@ -52,7 +80,12 @@ impl<'a> Holder<'a> {
     }
 
     /// Begins sums, computes tiles, finishes queries.
-    pub(super) fn compute(&mut self, hop: usize, cover: &mut Cover) -> Result<(), Flaw> {
+    pub(super) fn compute(
+        &mut self,
+        hop: usize,
+        found: &mut Found,
+        cover: &mut Cover,
+    ) -> Result<(), Flaw> {
         let plan = self.plan(hop);
         for &sum in &plan.zeros {
             if sum.part != Part::Gradient || self.schedule.pass == Pass::Forward {
@@ -61,16 +94,26 @@ impl<'a> Holder<'a> {
             self.check_within(hop, sum)?;
             self.land(hop, sum, self.rank)?;
         }
-        for tiles in plan.tiles.chunk_by(|a, b| a.queries == b.queries) {
-            self.check_operand(hop, tiles[0].queries, Part::Query)?;
-            self.running.entry(tiles[0].queries).or_default();
-            tiles.iter().try_for_each(|tile| self.tile(hop, *tile, cover))?;
+        found.next();
+        for meeting in plan.tiles.meetings() {
+            self.check_operand(hop, meeting.queries, Part::Query)?;
+            meeting.tiles().try_for_each(|tile| self.tile(hop, tile, found, cover))?;
+            self.run(hop, meeting)?;
         }
         plan.finishes.iter().try_for_each(|queries| self.finish(hop, *queries))
     }
 
-    fn tile(&mut self, hop: usize, tile: TilePlan, cover: &mut Cover) -> Result<(), Flaw> {
-        self.check_operand(hop, tile.keys, Part::KeyValue)?;
+    fn tile(
+        &mut self,
+        hop: usize,
+        tile: TilePlan,
+        found: &mut Found,
+        cover: &mut Cover,
+    ) -> Result<(), Flaw> {
+        let again = found.has(tile.keys);
+        if !again {
+            self.check_operand(hop, tile.keys, Part::KeyValue)?;
+        }
         let at = self.at(hop, tile.keys);
         if !fit(self.schedule.heads, tile.queries.heads, tile.keys.heads) {
             return Err(Flaw::Misplaced(at));
@@ -81,10 +124,27 @@ impl<'a> Holder<'a> {
         if self.schedule.pass == Pass::Backward && tile.keys.part != Part::KeyValue {
             return Err(Flaw::Misplaced(at));
         }
-        self.running.entry(tile.queries).or_default().meet(tile, at)?;
+        if again {
+            return Ok(());
+        }
         let sum = tile.keys.of(Part::Gradient);
         if self.schedule.pass == Pass::Backward && !self.held.contains_key(&sum) {
             self.land(hop, sum, self.rank)?;
+        }
+        found.add(tile.keys);
+        Ok(())
+    }
+
+    /// The running state of queries meets what they meet.
+    fn run(&mut self, hop: usize, meeting: &Meeting) -> Result<(), Flaw> {
+        let rank = self.rank;
+        let running = self.running.entry(meeting.queries).or_default();
+        for tile in meeting.tiles() {
+            running.meet(tile, At { rank, hop, block: tile.keys })?;
+            // Of whole ones the first says it of all.
+            if tile.keys.part == Part::KeyValue {
+                break;
+            }
         }
         Ok(())
     }

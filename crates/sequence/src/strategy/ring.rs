@@ -45,13 +45,14 @@
 
 use super::Return;
 use super::split::Split;
-use super::torus::{Piece, Torus};
+use super::torus::{Met, Piece, Torus};
 use crate::{Block, Hop, Part, Pass};
 
 /// Every station computes with its own blocks only, then with those of the station before it, and
 /// so on.
 pub(super) fn forward(split: &Split, lanes: usize) -> Vec<Vec<Hop>> {
-    let torus = Torus::new(split, lanes);
+    let met = Met::new(split, lanes);
+    let torus = Torus::new(split, lanes, &met);
     let ring = Ring::new(torus, Guest::Keys, 1);
     let round = Round { ring, pass: Pass::Forward, begins: 0, direct: false };
     let hops = |rank| (0..=ring.reach).map(|hop| round.hop(rank, hop)).collect();
@@ -61,7 +62,8 @@ pub(super) fn forward(split: &Split, lanes: usize) -> Vec<Vec<Hop>> {
 
 /// The same backward, gradients in the wake of what travels.
 pub(super) fn backward(split: &Split, lanes: usize, how: Return) -> Vec<Vec<Hop>> {
-    let torus = Torus::new(split, lanes);
+    let met = Met::new(split, lanes);
+    let torus = Torus::new(split, lanes, &met);
     let (ring, begins) = match how {
         Return::Travelling => (Ring::new(torus, Guest::Keys, 1), 0),
         Return::Reversed | Return::Direct => (Ring::nearer(torus, Guest::Keys), 1),
@@ -163,10 +165,8 @@ impl<'a> Ring<'a> {
         let Torus { split, .. } = self.torus;
         for q in self.torus.members(queries) {
             for piece in self.torus.pieces(rank) {
-                for k in self.torus.members(keys).filter(|k| split.needs(q, *k)) {
-                    let queries = split.heads_of(Part::Query, q, piece.queries);
-                    plan.tile(queries, split.heads_of(Part::KeyValue, k, piece.keys));
-                }
+                let queries = split.heads_of(Part::Query, q, piece.queries);
+                plan.tiles.meet(queries, piece.keys, self.torus.met(q, keys));
             }
         }
     }

@@ -16,9 +16,10 @@
 //! its gradient is what both send home.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::split::Split;
-use crate::{Block, Collective, Extent, Hop, Part, Pass};
+use crate::{Block, Collective, Extent, Hop, KeyRows, Part, Pass};
 
 /// Ranks as stations and lanes.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,25 @@ pub(super) struct Torus<'a> {
     pub(super) split: &'a Split,
     /// Ranks of a station.
     pub(super) lanes: usize,
+    met: &'a Met,
+}
+
+/// The rows of keys that queries need, by their owner, then by the station of the keys: the same for all
+/// lanes, which share them.
+#[derive(Debug)]
+pub(super) struct Met(Vec<Vec<Arc<[KeyRows]>>>);
+
+impl Met {
+    pub(super) fn new(split: &Split, lanes: usize) -> Met {
+        let owners: Vec<usize> = (0..split.world()).collect();
+        let rows = |k: usize| (k, split.whole(Part::KeyValue, k).rows);
+        let needed = |q: usize, members: &[usize]| {
+            let needed = members.iter().filter(|k| split.needs(q, **k));
+            needed.map(|k| rows(*k)).filter(|(_, rows)| !rows.is_empty()).collect()
+        };
+        let of_queries = |q| owners.chunks(lanes).map(|members| needed(q, members)).collect();
+        Met((0..split.world()).map(of_queries).collect())
+    }
 }
 
 /// Query heads of a lane that use key/value heads alike: whole groups, or a part of one.
@@ -37,8 +57,8 @@ pub(super) struct Piece {
 
 impl<'a> Torus<'a> {
     /// Stations of `lanes` ranks, of which both ranks and query heads are multiples.
-    pub(super) fn new(split: &'a Split, lanes: usize) -> Torus<'a> {
-        Torus { split, lanes }
+    pub(super) fn new(split: &'a Split, lanes: usize, met: &'a Met) -> Torus<'a> {
+        Torus { split, lanes, met }
     }
     pub(super) fn stations(&self) -> usize {
         self.split.world() / self.lanes
@@ -56,6 +76,10 @@ impl<'a> Torus<'a> {
     /// The ranks whose positions a station shares.
     pub(super) fn members(&self, station: usize) -> Range<usize> {
         station * self.lanes..(station + 1) * self.lanes
+    }
+    /// The keys of a station that queries of a rank need.
+    pub(super) fn met(&self, queries: usize, station: usize) -> &'a Arc<[KeyRows]> {
+        &self.met.0[queries][station]
     }
     /// Whether any query of a station sees any key of another.
     pub(super) fn needs(&self, station: usize, keys: usize) -> bool {

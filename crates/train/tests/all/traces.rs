@@ -194,8 +194,7 @@ fn check_hops(case: &Case, trace: &Trace) -> usize {
 
 /// A hop of a schedule, whose ranks are numbered from `first` on.
 fn planned(hop: &Hop, schedule: &Schedule, shape: BlockShape, first: usize) -> Done {
-    let mut done =
-        Done { tiles: hop.tiles.iter().map(|tile| (*tile).into()).collect(), ..Done::default() };
+    let mut done = Done { tiles: hop.tiles.iter().map(Into::into).collect(), ..Done::default() };
     done.finishes = hop.finishes.iter().map(|block| (*block).into()).collect();
     let bytes = |block| shape.bytes(block, schedule.pass);
     done.sends = hop.sends.iter().map(|m| (first + m.to, m.block.into(), bytes(m.block))).collect();

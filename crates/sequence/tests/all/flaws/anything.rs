@@ -1,7 +1,7 @@
 //! Every schedule, damaged everywhere: the six flaws that a proof is there for, and some more.
 
 use annulus_sequence::{
-    Block, Exchange, Hop, Mask, Move, Schedule, Split, Strategy, StrategyError, prove,
+    Block, Exchange, Hop, Mask, Move, Schedule, Split, Strategy, StrategyError, TilePlan, prove,
 };
 
 use super::{HEADS, NODES, USP, WORLD};
@@ -86,10 +86,13 @@ fn everywhere(
 /// though both ends agree on it.
 fn wrong_owner(schedule: &Schedule) -> Vec<Schedule> {
     let mut all = everywhere(schedule, |s, rank, hop| {
-        s.ranks[rank][hop].tiles.first_mut().map(|tile| other(&mut tile.keys)).is_some()
+        let first = |tiles: &mut Vec<TilePlan>| tiles.first_mut().map(|tile| other(&mut tile.keys));
+        s.ranks[rank][hop].tiles.edit(first).is_some()
     });
     all.extend(everywhere(schedule, |s, rank, hop| {
-        s.ranks[rank][hop].tiles.first_mut().map(|tile| other(&mut tile.queries)).is_some()
+        let first =
+            |tiles: &mut Vec<TilePlan>| tiles.first_mut().map(|tile| other(&mut tile.queries));
+        s.ranks[rank][hop].tiles.edit(first).is_some()
     }));
     all.extend(everywhere(schedule, move_other));
     all
@@ -113,14 +116,14 @@ fn lost_hop(schedule: &Schedule) -> Vec<Schedule> {
 /// A tile computed again, whole or a row of it, in its hop or in the next.
 fn doubled_pair(schedule: &Schedule) -> Vec<Schedule> {
     let again = |s: &mut Schedule, rank: usize, hop: usize, later: usize| {
-        let tile = s.ranks[rank][hop].tiles.last().copied();
+        let tile = s.ranks[rank][hop].tiles.iter().last();
         let then = s.ranks[rank].get_mut(hop + later);
         then.zip(tile).map(|(then, tile)| then.tiles.push(tile)).is_some()
     };
     let mut all = everywhere(schedule, |s, rank, hop| again(s, rank, hop, 0));
     all.extend(everywhere(schedule, |s, rank, hop| again(s, rank, hop, 1)));
     all.extend(everywhere(schedule, |s, rank, hop| {
-        let Some(mut tile) = s.ranks[rank][hop].tiles.first().copied() else { return false };
+        let Some(mut tile) = s.ranks[rank][hop].tiles.iter().next() else { return false };
         tile.keys.rows.start = tile.keys.rows.end - 1;
         s.ranks[rank][hop].tiles.push(tile);
         true
@@ -179,7 +182,7 @@ fn leaked_buffer(schedule: &Schedule) -> Vec<Schedule> {
 #[test]
 fn whatever_else_is_lost_or_doubled_is_found() {
     let more: [fn(&mut Hop) -> bool; 5] = [
-        |hop| hop.tiles.pop().is_some(),
+        |hop| hop.tiles.edit(Vec::pop).is_some(),
         |hop| hop.sends.pop().is_some(),
         |hop| hop.receives.pop().is_some(),
         |hop| hop.zeros.pop().is_some(),

@@ -2,7 +2,7 @@
 
 use annulus_sequence::{Alive, Flaw, Mask, Part, Schedule, Strategy, prove};
 
-use super::{HEADS, WORLD, broken, forward, whole};
+use super::{HEADS, WORLD, broken, first, forward, whole};
 
 /// The hop in which the last rank, which sees all, weighs its own values.
 const VALUES: usize = WORLD;
@@ -14,7 +14,7 @@ fn schedule() -> Schedule {
 
 /// The first tile of the last rank in a hop moves to another one.
 fn moved(schedule: &mut Schedule, from: usize, to: usize) {
-    let tile = schedule.ranks[LAST][from].tiles.remove(0);
+    let tile = schedule.ranks[LAST][from].tiles.edit(|tiles| tiles.remove(0));
     schedule.ranks[LAST][to].tiles.push(tile);
 }
 
@@ -39,7 +39,7 @@ fn what_is_proved_of_whole_ones() {
 #[test]
 fn scored_twice() {
     let flaw = broken(schedule(), |s| {
-        let tile = s.ranks[LAST][1].tiles[0];
+        let tile = first(&s.ranks[LAST][1]);
         s.ranks[LAST][1].tiles.push(tile);
     });
     assert!(matches!(flaw, Flaw::ComputedTwice(at) if at.block == whole(Part::Key, 2)), "{flaw}");
@@ -48,23 +48,25 @@ fn scored_twice() {
 #[test]
 fn weighed_twice_or_without_scores() {
     let flaw = broken(schedule(), |s| {
-        let tile = s.ranks[LAST][VALUES + 1].tiles[0];
+        let tile = first(&s.ranks[LAST][VALUES + 1]);
         s.ranks[LAST][VALUES + 1].tiles.push(tile);
     });
     let said = "rank 3, hop 5: values of rank 2 (heads 0..2, rows 0..8) are weighed without their \
                 scores";
     assert_eq!(flaw.to_string(), said);
     // Some rows of what was scored are not it.
-    let flaw = broken(schedule(), |s| s.ranks[LAST][VALUES].tiles[0].keys.rows.end = 4);
+    let flaw = broken(schedule(), |s| {
+        s.ranks[LAST][VALUES].tiles.edit(|tiles| tiles[0].keys.rows.end = 4);
+    });
     assert!(matches!(flaw, Flaw::NotScored(at) if at.hop == VALUES), "{flaw}");
     // Scored, but by another rank than the one that weighs.
-    let flaw = broken(schedule(), |s| s.ranks[LAST][2].tiles.clear());
+    let flaw = broken(schedule(), |s| s.ranks[LAST][2].tiles.edit(Vec::clear));
     assert!(matches!(flaw, Flaw::NotScored(at) if at.block.owner == 1), "{flaw}");
 }
 
 #[test]
 fn scored_and_never_weighed() {
-    let flaw = broken(schedule(), |s| s.ranks[LAST][VALUES + 2].tiles.clear());
+    let flaw = broken(schedule(), |s| s.ranks[LAST][VALUES + 2].tiles.edit(Vec::clear));
     assert!(matches!(flaw, Flaw::NotWeighed(at) if at.block == whole(Part::Key, 1)), "{flaw}");
     assert!(flaw.to_string().ends_with("are scored and their values never weighed"), "{flaw}");
 }
@@ -72,8 +74,8 @@ fn scored_and_never_weighed() {
 #[test]
 fn neither_scored_nor_weighed() {
     let flaw = broken(schedule(), |s| {
-        s.ranks[LAST][1].tiles.clear();
-        s.ranks[LAST][VALUES + 1].tiles.clear();
+        s.ranks[LAST][1].tiles.edit(Vec::clear);
+        s.ranks[LAST][VALUES + 1].tiles.edit(Vec::clear);
     });
     assert!(matches!(flaw, Flaw::NotComputed(at) if (at.rank, at.block.owner) == (LAST, 2)));
 }
@@ -83,7 +85,7 @@ fn a_softmax_of_rows_that_are_not_whole() {
     let flaw = broken(schedule(), |s| {
         // Own keys are always there; without their scores the others' values come first.
         moved(s, 0, VALUES + 1);
-        s.ranks[LAST][VALUES].tiles.clear();
+        s.ranks[LAST][VALUES].tiles.edit(Vec::clear);
     });
     assert!(matches!(flaw, Flaw::ScoredLate(at) if at.hop == VALUES + 1), "{flaw}");
 }
@@ -92,13 +94,13 @@ fn a_softmax_of_rows_that_are_not_whole() {
 fn halves_and_wholes_do_not_mix() {
     let both = |s: &mut Schedule| {
         // Own keys and values are there together: the tile could be of both.
-        s.ranks[LAST][0].tiles[0].keys.part = Part::KeyValue;
-        s.ranks[LAST][VALUES].tiles.clear();
+        s.ranks[LAST][0].tiles.edit(|tiles| tiles[0].keys.part = Part::KeyValue);
+        s.ranks[LAST][VALUES].tiles.edit(Vec::clear);
     };
     let flaw = broken(schedule(), both);
     assert!(matches!(flaw, Flaw::Misplaced(at) if at.hop == 1), "{flaw}");
     let flaw = broken(forward(Strategy::Ring), |s| {
-        s.ranks[LAST][0].tiles[0].keys.part = Part::Key;
+        s.ranks[LAST][0].tiles.edit(|tiles| tiles[0].keys.part = Part::Key);
     });
     assert!(matches!(flaw, Flaw::Misplaced(at) if at.hop == 1), "{flaw}");
 }
@@ -107,7 +109,7 @@ fn halves_and_wholes_do_not_mix() {
 fn halves_are_of_the_forward_pass() {
     let how = annulus_sequence::Return::Reversed;
     let flaw = broken(super::backward(Strategy::LiRing, how), |s| {
-        s.ranks[LAST][0].tiles[0].keys.part = Part::Key;
+        s.ranks[LAST][0].tiles.edit(|tiles| tiles[0].keys.part = Part::Key);
     });
     assert!(matches!(flaw, Flaw::Misplaced(at) if at.hop == 0), "{flaw}");
 }

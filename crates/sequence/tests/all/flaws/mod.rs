@@ -5,7 +5,7 @@ mod apart;
 
 use annulus_sequence::{
     Alive, Block, Collective, Extent, Flaw, Heads, Hop, Made, Mask, Move, Part, Positions, Proof,
-    Return, Rule, Schedule, Strategy, prove,
+    Return, Rule, Schedule, Strategy, TilePlan, prove,
 };
 
 const WORLD: usize = 4;
@@ -31,6 +31,11 @@ fn broken(mut schedule: Schedule, damage: impl FnOnce(&mut Schedule)) -> Flaw {
     assert_eq!(prove(&schedule).err(), None);
     damage(&mut schedule);
     prove(&schedule).expect_err("damage is found")
+}
+
+/// The first tile of a hop that has one.
+fn first(hop: &Hop) -> TilePlan {
+    hop.tiles.iter().next().expect("a tile")
 }
 
 /// All heads and rows of a part of eight positions.
@@ -97,7 +102,7 @@ fn a_dropped_hop() {
 #[test]
 fn a_doubled_tile() {
     let double = |s: &mut Schedule| {
-        let tile = s.ranks[3][2].tiles[0];
+        let tile = first(&s.ranks[3][2]);
         s.ranks[3][2].tiles.push(tile);
     };
     let flaw = broken(forward(Strategy::Ring), double);
@@ -107,7 +112,7 @@ fn a_doubled_tile() {
     assert_eq!(flaw.to_string(), said);
     // Some heads and rows of it are enough.
     let flaw = broken(forward(Strategy::Ring), |s| {
-        let mut tile = s.ranks[3][2].tiles[0];
+        let mut tile = first(&s.ranks[3][2]);
         tile.queries.heads = Extent { start: 2, end: 3 };
         tile.keys.heads = Extent { start: 1, end: 2 };
         tile.keys.rows = Extent { start: 7, end: 8 };
@@ -116,8 +121,8 @@ fn a_doubled_tile() {
     assert!(matches!(flaw, Flaw::ComputedTwice(at) if (at.rank, at.hop) == (3, 2)), "{flaw}");
     // The same pairs on another rank: the lanes of a product hold the same positions.
     let flaw = broken(forward(USP), |s| {
-        let mut tile = s.ranks[0][1].tiles[0];
-        tile.queries.heads = s.ranks[1][1].tiles[0].queries.heads;
+        let mut tile = first(&s.ranks[0][1]);
+        tile.queries.heads = first(&s.ranks[1][1]).queries.heads;
         s.ranks[0][1].tiles.push(tile);
     });
     assert!(matches!(flaw, Flaw::Incomplete(_) | Flaw::Misplaced(_)), "{flaw}");
@@ -125,15 +130,15 @@ fn a_doubled_tile() {
 
 #[test]
 fn a_missing_tile() {
-    let flaw = broken(forward(Strategy::Ring), |s| s.ranks[3][1].tiles.clear());
+    let flaw = broken(forward(Strategy::Ring), |s| s.ranks[3][1].tiles.edit(Vec::clear));
     assert!(matches!(flaw, Flaw::NotComputed(at) if at.rank == 3 && at.block.owner == 2));
     let flaw = broken(backward(Strategy::Ring, Return::Travelling), |s| {
-        s.ranks[3][1].tiles.clear();
+        s.ranks[3][1].tiles.edit(Vec::clear);
     });
     assert!(matches!(flaw, Flaw::NotComputed(at) if at.rank == 3 && at.block.owner == 2));
     // One head of one pair of shards, of all that Ulysses deals.
     let flaw = broken(forward(ULYSSES), |s| {
-        s.ranks[2][1].tiles.remove(1);
+        s.ranks[2][1].tiles.edit(|tiles| tiles.remove(1));
     });
     assert!(matches!(flaw, Flaw::NotComputed(at) if at.block.part == Part::KeyValue), "{flaw}");
     // Rows that a window does not reach need not be computed; those that it does, must.
@@ -143,10 +148,10 @@ fn a_missing_tile() {
     let cut = |rows: Extent| {
         move |s: &mut Schedule| {
             let hops = &mut s.ranks;
-            hops[1][1].tiles[0].keys.rows = rows;
+            hops[1][1].tiles.edit(|tiles| tiles[0].keys.rows = rows);
         }
     };
-    assert_eq!(halo.ranks[1][1].tiles[0].keys.rows, Extent { start: 5, end: 8 });
+    assert_eq!(first(&halo.ranks[1][1]).keys.rows, Extent { start: 5, end: 8 });
     let flaw = broken(halo, cut(Extent { start: 6, end: 8 }));
     let left = Extent { start: 5, end: 6 };
     assert!(matches!(flaw, Flaw::NotComputed(at) if at.block.rows.contains(left)), "{flaw}");
@@ -154,12 +159,16 @@ fn a_missing_tile() {
 
 #[test]
 fn a_wrong_owner() {
-    let flaw = broken(forward(Strategy::STRIPED), |s| s.ranks[1][1].tiles[0].keys.owner = 2);
+    let flaw = broken(forward(Strategy::STRIPED), |s| {
+        s.ranks[1][1].tiles.edit(|tiles| tiles[0].keys.owner = 2);
+    });
     assert!(matches!(flaw, Flaw::Absent(at) if at.block == key_value(2)), "{flaw}");
-    let flaw = broken(forward(Strategy::STRIPED), |s| s.ranks[1][1].tiles[0].queries.owner = 0);
+    let flaw = broken(forward(Strategy::STRIPED), |s| {
+        s.ranks[1][1].tiles.edit(|tiles| tiles[0].queries.owner = 0);
+    });
     assert!(matches!(flaw, Flaw::Absent(at) if at.block.part == Part::Query), "{flaw}");
     let flaw = broken(forward(Strategy::STRIPED), |s| {
-        s.ranks[1][1].tiles[0].keys.part = Part::Gradient;
+        s.ranks[1][1].tiles.edit(|tiles| tiles[0].keys.part = Part::Gradient);
     });
     assert!(matches!(flaw, Flaw::Misplaced(at) if at.block.part == Part::Gradient), "{flaw}");
     let flaw = broken(forward(Strategy::STRIPED), |s| s.ranks[1][1].zeros.push(gradient(1)));
@@ -177,13 +186,14 @@ fn a_wrong_owner() {
 #[test]
 fn heads_that_do_not_belong_together() {
     let flaw = broken(forward(Strategy::Ring), |s| {
-        s.ranks[0][0].tiles[0].queries.heads = Extent { start: 0, end: 2 };
+        s.ranks[0][0].tiles.edit(|tiles| tiles[0].queries.heads = Extent { start: 0, end: 2 });
     });
     assert!(matches!(flaw, Flaw::Misplaced(at) if at.block.part == Part::KeyValue), "{flaw}");
     let flaw = broken(forward(Strategy::Ring), |s| {
-        let tile = &mut s.ranks[0][0].tiles[0];
-        tile.queries.heads = Extent { start: 0, end: 1 };
-        tile.keys.heads = Extent { start: 1, end: 2 };
+        s.ranks[0][0].tiles.edit(|tiles| {
+            tiles[0].queries.heads = Extent { start: 0, end: 1 };
+            tiles[0].keys.heads = Extent { start: 1, end: 2 };
+        });
     });
     assert!(matches!(flaw, Flaw::Misplaced(at) if at.block.part == Part::KeyValue), "{flaw}");
 }

@@ -1,5 +1,6 @@
 //! Random cases: everything is proved, and computes what is visible.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use annulus_sequence::{
@@ -46,11 +47,33 @@ fn cases(cases: u32) -> ProptestConfig {
 }
 
 fn has_empty_tiles(schedule: &Schedule) -> bool {
-    let mut tiles = schedule.ranks.iter().flatten().flat_map(|hop| &hop.tiles);
+    let mut tiles = schedule.ranks.iter().flatten().flat_map(|hop| hop.tiles.iter());
     tiles.any(|tile| {
         let [q, k] = [tile.queries, tile.keys].map(|block| &schedule.positions[block.owner]);
         schedule.mask.coverage_of(q, k) == Coverage::Empty
     })
+}
+
+/// The same with every tile listed by itself, as none is shared.
+fn one_by_one(schedule: &Schedule) -> Schedule {
+    let mut listed = schedule.clone();
+    listed.ranks.iter_mut().flatten().for_each(|hop| hop.tiles.edit(|_| ()));
+    listed
+}
+
+/// Of 48 ranks that all compute the same tiles with other heads: their lists are shared.
+#[test]
+fn tiles_that_ranks_share_are_listed_once() {
+    let (world, heads) = (48, Heads::equal(48));
+    let split = Strategy::Ulysses.split(&Mask::causal(), world, world, heads).unwrap();
+    let schedule = Strategy::Ulysses.forward(&split).unwrap();
+    let hops = || schedule.ranks.iter().flatten();
+    let tiles: usize = hops().map(|hop| hop.tiles.len()).sum();
+    assert_eq!(tiles, world * world * (world + 1) / 2);
+    let lists = hops().flat_map(|hop| hop.tiles.meetings()).map(|met| met.keys().as_ptr());
+    let lists: Vec<_> = lists.collect();
+    assert_eq!(lists.len(), world * world);
+    assert_eq!(lists.into_iter().collect::<BTreeSet<_>>().len(), world);
 }
 
 proptest! {
@@ -96,6 +119,10 @@ proptest! {
         for strategy in variants(world, heads) {
             let split = strategy.split(&mask, tokens, world, heads).unwrap();
             for schedule in schedules(strategy, &split) {
+                let listed = one_by_one(&schedule);
+                prop_assert_eq!(&listed, &schedule);
+                prop_assert_eq!(prove(&listed), prove(&schedule));
+                prop_assert_eq!(pairs_per_hop(&listed), pairs_per_hop(&schedule));
                 let total: u64 = pairs_per_hop(&schedule).into_iter().flatten().sum();
                 prop_assert_eq!(total, (visible * heads.query) as u64, "{:?}", strategy);
             }

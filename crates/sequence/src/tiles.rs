@@ -1,0 +1,148 @@
+//! The tiles of a hop: what queries meet, without a copy of it for every rank that meets the same.
+//!
+//! Where ranks exchange heads for positions every rank meets all queries with all keys, and all ranks
+//! of a station do the same with other heads: of 256 ranks, eight million tiles in a pass. So queries
+//! are listed with the rows of keys that they meet, and such a list is shared.
+
+use std::collections::{BTreeMap, HashMap};
+use std::iter::Sum;
+use std::sync::Arc;
+
+use crate::{Block, Extent, Part, TilePlan};
+
+/// Tiles in the order in which they are computed.
+#[derive(Clone, Debug, Default)]
+pub struct Tiles(Vec<Meeting>);
+
+/// A block of queries and all that it meets in a row: tiles of the same heads.
+#[derive(Clone, Debug)]
+pub struct Meeting {
+    /// A [`Part::Query`].
+    pub queries: Block,
+    /// What of the keys and values.
+    pub part: Part,
+    /// Heads of the keys.
+    pub heads: Extent,
+    keys: Keys,
+}
+
+/// Whose keys, and which rows of theirs.
+pub type KeyRows = (usize, Extent);
+
+#[derive(Clone, Debug)]
+enum Keys {
+    One(KeyRows),
+    Shared(Arc<[KeyRows]>),
+}
+
+impl Tiles {
+    /// One after the other.
+    pub fn iter(&self) -> impl Iterator<Item = TilePlan> {
+        self.0.iter().flat_map(Meeting::tiles)
+    }
+    /// The same by queries.
+    pub fn meetings(&self) -> &[Meeting] {
+        &self.0
+    }
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|meeting| meeting.keys().len()).sum()
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    /// One more at the end.
+    pub fn push(&mut self, TilePlan { queries, keys }: TilePlan) {
+        let Block { part, heads, owner, rows } = keys;
+        self.0.push(Meeting { queries, part, heads, keys: Keys::One((owner, rows)) });
+    }
+    /// Changes them as a list.
+    pub fn edit<T>(&mut self, change: impl FnOnce(&mut Vec<TilePlan>) -> T) -> T {
+        let mut all: Vec<TilePlan> = self.iter().collect();
+        let changed = change(&mut all);
+        *self = all.into_iter().collect();
+        changed
+    }
+    /// Some heads of queries with the same heads' keys of all `keys`, of which none are empty.
+    pub(crate) fn meet(&mut self, queries: Block, heads: Extent, keys: &Arc<[KeyRows]>) {
+        if !queries.is_empty() && !keys.is_empty() {
+            let keys = Keys::Shared(keys.clone());
+            self.0.push(Meeting { queries, part: Part::KeyValue, heads, keys });
+        }
+    }
+    /// Keeps no room for more.
+    pub(crate) fn shrink(&mut self) {
+        self.0.shrink_to_fit();
+    }
+}
+
+impl Meeting {
+    /// Whose keys are met, and which rows of theirs, in order.
+    pub fn keys(&self) -> &[KeyRows] {
+        match &self.keys {
+            Keys::One(one) => std::slice::from_ref(one),
+            Keys::Shared(all) => all,
+        }
+    }
+    /// The tiles, in order.
+    pub fn tiles(&self) -> impl Iterator<Item = TilePlan> {
+        let Meeting { queries, part, heads, .. } = *self;
+        self.keys().iter().map(move |&(owner, rows)| TilePlan {
+            queries,
+            keys: Block { part, owner, heads, rows },
+        })
+    }
+}
+
+impl FromIterator<TilePlan> for Tiles {
+    fn from_iter<I: IntoIterator<Item = TilePlan>>(all: I) -> Tiles {
+        let mut tiles = Tiles::default();
+        all.into_iter().for_each(|tile| tiles.push(tile));
+        tiles
+    }
+}
+
+impl PartialEq for Tiles {
+    fn eq(&self, other: &Tiles) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Tiles {}
+
+/// What tiles come to by their rows alone, worked out once for those that meet again with other heads.
+#[derive(Clone, Debug)]
+pub struct ByRows<'a, T> {
+    tiles: BTreeMap<[KeyRows; 2], T>,
+    /// By the queries' rows and the list that they meet, which stays where it is while it is held.
+    lists: HashMap<(KeyRows, *const KeyRows), T>,
+    held: std::marker::PhantomData<&'a Meeting>,
+}
+
+impl<T> Default for ByRows<'_, T> {
+    fn default() -> Self {
+        Self { tiles: BTreeMap::new(), lists: HashMap::new(), held: std::marker::PhantomData }
+    }
+}
+
+impl<'a, T: Copy + Sum> ByRows<'a, T> {
+    /// Of all tiles of a meeting together, where `of` is what one comes to by the rows of its queries and of its keys.
+    pub fn sum(&mut self, meeting: &'a Meeting, mut of: impl FnMut([KeyRows; 2]) -> T) -> T {
+        let queries = (meeting.queries.owner, meeting.queries.rows);
+        let Keys::Shared(keys) = &meeting.keys else {
+            return meeting.keys().iter().map(|keys| self.one([queries, *keys], &mut of)).sum();
+        };
+        let list = (queries, keys.as_ptr());
+        if let Some(known) = self.lists.get(&list) {
+            return *known;
+        }
+        let sum = keys.iter().map(|keys| self.one([queries, *keys], &mut of)).sum();
+        self.lists.insert(list, sum);
+        sum
+    }
+
+    fn one(&mut self, sides: [KeyRows; 2], of: &mut impl FnMut([KeyRows; 2]) -> T) -> T {
+        *self.tiles.entry(sides).or_insert_with(|| of(sides))
+    }
+}
