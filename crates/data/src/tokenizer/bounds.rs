@@ -45,9 +45,20 @@ struct Outline {
     added_tokens: Vec<Added>,
 }
 
+/// A token that is named by itself.
 #[derive(Deserialize)]
-struct Added {
-    content: String,
+pub(super) struct Added {
+    pub(super) content: String,
+    #[serde(default)]
+    pub(super) id: Option<u64>,
+}
+
+/// What a file asks for, within bounds.
+pub(super) struct Bounded {
+    /// How many times as long its steps can make a text.
+    pub(super) growth: usize,
+    /// The ids that it says tokens have; its library may give them others.
+    pub(super) added: Vec<Added>,
 }
 
 #[derive(Default, Deserialize)]
@@ -119,11 +130,11 @@ const DECODERS: Steps = Steps {
     ],
 };
 
-/// How many times as long the steps of a `tokenizer.json` can make a text.
+/// What a `tokenizer.json` asks for.
 ///
 /// # Errors
 /// What in it is larger than anything in use.
-pub(super) fn growth(file: &[u8]) -> Result<usize, String> {
+pub(super) fn bounded(file: &[u8]) -> Result<Bounded, String> {
     let outline: Outline = serde_json::from_slice(file).map_err(|error| error.to_string())?;
     let Outline { model, added_tokens, .. } = &outline;
     for (what, found, most) in [
@@ -135,7 +146,7 @@ pub(super) fn growth(file: &[u8]) -> Result<usize, String> {
             return Err(format!("it has {found} {what}, wanted at most {most}"));
         }
     }
-    for Added { content } in added_tokens {
+    for Added { content, .. } in added_tokens {
         token(content)?;
     }
     let before = [(&outline.normalizer, NORMALIZERS), (&outline.pre_tokenizer, PRE_TOKENIZERS)];
@@ -152,7 +163,7 @@ pub(super) fn growth(file: &[u8]) -> Result<usize, String> {
             ));
         }
     }
-    Ok(grown)
+    Ok(Bounded { growth: grown, added: outline.added_tokens })
 }
 
 /// Holds a token to its longest.

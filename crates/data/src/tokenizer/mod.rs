@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
+use bounds::{Added, Bounded};
+
 use crate::DataError;
 use crate::encode::{Cuts, Encoder, longest};
 use crate::files::read_error;
@@ -217,13 +219,13 @@ impl Json {
     /// # Errors
     /// What is wrong with it, or larger than anything in use.
     pub(crate) fn new(bytes: &[u8]) -> Result<Json, String> {
-        let growth = bounds::growth(bytes)?;
-        let made = guarded(|| Json::unbounded(bytes, growth));
+        let bounded = bounds::bounded(bytes)?;
+        let made = guarded(|| Json::unbounded(bytes, &bounded));
         let made = made.map_err(|panic| format!("its library fails: {panic}"))?;
         made.map_err(|error| error.to_string())
     }
 
-    fn unbounded(bytes: &[u8], growth: usize) -> tokenizers::Result<Json> {
+    fn unbounded(bytes: &[u8], bounded: &Bounded) -> tokenizers::Result<Json> {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes)?;
         inner.with_truncation(None)?;
         inner.with_padding(None);
@@ -238,6 +240,16 @@ impl Json {
         vocabulary.keys().try_for_each(|token| bounds::token(token))?;
         vocabulary.values().try_for_each(|&id| bounds::id(id))?;
         let largest = vocabulary.into_values().max();
+        for Added { content, id } in &bounded.added {
+            let (found, said) = (inner.token_to_id(content), *id);
+            if said.is_some() && said != found.map(u64::from) {
+                let [said, found] = [said, found.map(u64::from)].map(Option::unwrap_or_default);
+                return Err(format!(
+                    "it says that `{content}` is {said}, and its other tokens make it {found}"
+                )
+                .into());
+            }
+        }
         if inner.get_vocab_size(false) == 0 {
             return Err("its model has no tokens".into());
         }
@@ -256,6 +268,7 @@ impl Json {
         let cuts = Cuts::new(&inner)?;
         let path = PathBuf::new();
         let vocabulary = largest as usize + 1;
+        let growth = bounded.growth;
         Ok(Json { inner, exact, cuts, growth, path, hash, vocabulary, before, after })
     }
 

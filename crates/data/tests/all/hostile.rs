@@ -203,6 +203,7 @@ fn tokens_and_ids_are_bounded() {
             "70000 added tokens",
         ),
         (with("post_processor", frame), "65633"),
+        (with("added_tokens", added(65_633)), "`<s>` is 65633, and its other tokens make it 3"),
     ] {
         let error = open(folder.path(), &made).unwrap_err().to_string();
         assert!(error.contains(word) && error.contains("tokenizer.json"), "{error}");

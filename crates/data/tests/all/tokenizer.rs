@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use annulus_data::{Cache, Records, Texts, Tokenizer};
 
-/// Words and single letters; text is cut off after 2 tokens, padded to 9, begun with 7, ended with 8.
+/// Words and single letters; text is cut off after 2 tokens, padded to 9, begun with 3, ended with 4.
 const JSON: &str = r#"{
   "version": "1.0",
   "truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0},
   "padding": {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": null,
               "pad_id": 0, "pad_type_id": 0, "pad_token": "a"},
   "added_tokens": [
-    {"id": 7, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+    {"id": 3, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
      "normalized": false, "special": true},
-    {"id": 8, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+    {"id": 4, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
      "normalized": false, "special": true}
   ],
   "normalizer": null,
@@ -23,8 +23,8 @@ const JSON: &str = r#"{
     "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
                {"SpecialToken": {"id": "</s>", "type_id": 0}}],
     "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
-    "special_tokens": {"<s>": {"id": "<s>", "ids": [7], "tokens": ["<s>"]},
-                       "</s>": {"id": "</s>", "ids": [8], "tokens": ["</s>"]}}},
+    "special_tokens": {"<s>": {"id": "<s>", "ids": [3], "tokens": ["<s>"]},
+                       "</s>": {"id": "</s>", "ids": [4], "tokens": ["</s>"]}}},
   "decoder": null,
   "model": {"type": "BPE", "dropout": 0.9, "unk_token": null, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
@@ -60,7 +60,7 @@ fn texts_are_whole_and_documents_are_framed() {
     let cache = tokens(path, Records::Lines, &tokenizer, &cache);
     let mut ids = vec![0; cache.tokens() as usize];
     cache.read(0, &mut ids).unwrap();
-    assert_eq!(ids, [7, 300, 1, 8, 7, 0, 8]);
+    assert_eq!(ids, [3, 300, 1, 4, 3, 0, 4]);
     assert_eq!(cache.documents(), [0, 4]);
 }
 
@@ -73,7 +73,7 @@ fn wide_vocabularies_are_kept_whole() {
     let cache = tokens(path, Records::Text, &tokenizer, folder.path());
     let mut ids = [0; 4];
     cache.read(0, &mut ids).unwrap();
-    assert_eq!((ids, cache.vocabulary()), ([7, 70000, 0, 8], 70001));
+    assert_eq!((ids, cache.vocabulary()), ([3, 70000, 0, 4], 70001));
 }
 
 #[test]
