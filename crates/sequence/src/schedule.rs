@@ -149,25 +149,27 @@ impl Hop {
         }
     }
     pub(crate) fn finish(&mut self, queries: Block) {
-        self.finishes.extend(Some(queries).filter(|block| !block.is_empty()));
+        add(&mut self.finishes, Some(queries).filter(|block| !block.is_empty()));
     }
     pub(crate) fn zeros(&mut self, sum: Block) {
-        self.zeros.extend(Some(sum).filter(|block| !block.is_empty()));
-    }
-    /// Keeps no room for more: a schedule has many hops of few moves.
-    pub(crate) fn shrink(&mut self) {
-        self.sends.shrink_to_fit();
-        self.receives.shrink_to_fit();
-        self.zeros.shrink_to_fit();
-        self.tiles.shrink();
-        self.finishes.shrink_to_fit();
-        self.frees.shrink_to_fit();
+        add(&mut self.zeros, Some(sum).filter(|block| !block.is_empty()));
     }
     pub(crate) fn free(&mut self, block: Block) {
-        self.frees.extend(Some(block).filter(|block| !block.is_empty()));
+        add(&mut self.frees, Some(block).filter(|block| !block.is_empty()));
     }
 }
 
 pub(crate) fn push(moves: &mut Vec<Move>, moved: Move) {
-    moves.extend(Some(moved).filter(|moved| !moved.block.is_empty()));
+    add(moves, Some(moved).filter(|moved| !moved.block.is_empty()));
+}
+
+/// Adds to a list of a hop. Most of them end with one: there are so many hops that room for more would be
+/// most of a schedule.
+pub(crate) fn add<T>(list: &mut Vec<T>, item: Option<T>) {
+    if let Some(item) = item {
+        if list.is_empty() {
+            list.reserve_exact(1);
+        }
+        list.push(item);
+    }
 }

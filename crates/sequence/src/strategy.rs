@@ -268,8 +268,7 @@ impl Strategy {
         }
     }
 
-    fn schedule(self, pass: Pass, split: &Split, mut ranks: Vec<Vec<Hop>>) -> Schedule {
-        ranks.iter_mut().flatten().for_each(Hop::shrink);
+    fn schedule(self, pass: Pass, split: &Split, ranks: Vec<Vec<Hop>>) -> Schedule {
         Schedule {
             strategy: self.name(),
             pass,

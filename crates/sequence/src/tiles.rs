@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::iter::Sum;
 use std::sync::Arc;
 
+use crate::schedule::add;
 use crate::{Block, Extent, Part, TilePlan};
 
 /// Tiles in the order in which they are computed.
@@ -55,7 +56,8 @@ impl Tiles {
     /// One more at the end.
     pub fn push(&mut self, TilePlan { queries, keys }: TilePlan) {
         let Block { part, heads, owner, rows } = keys;
-        self.0.push(Meeting { queries, part, heads, keys: Keys::One((owner, rows)) });
+        let met = Meeting { queries, part, heads, keys: Keys::One((owner, rows)) };
+        add(&mut self.0, Some(met));
     }
     /// Changes them as a list.
     pub fn edit<T>(&mut self, change: impl FnOnce(&mut Vec<TilePlan>) -> T) -> T {
@@ -68,12 +70,8 @@ impl Tiles {
     pub(crate) fn meet(&mut self, queries: Block, heads: Extent, keys: &Arc<[KeyRows]>) {
         if !queries.is_empty() && !keys.is_empty() {
             let keys = Keys::Shared(keys.clone());
-            self.0.push(Meeting { queries, part: Part::KeyValue, heads, keys });
+            add(&mut self.0, Some(Meeting { queries, part: Part::KeyValue, heads, keys }));
         }
-    }
-    /// Keeps no room for more.
-    pub(crate) fn shrink(&mut self) {
-        self.0.shrink_to_fit();
     }
 }
 

@@ -22,9 +22,10 @@
 
 use std::sync::Arc;
 
-use annulus_sequence::{Pass, Schedule};
+use annulus_sequence::Pass;
 
 use super::choose::enough_devices;
+use super::load::Counted;
 use super::walk::{latest, walk};
 use super::{Cluster, Load};
 use crate::cost::{F32, Share};
@@ -106,13 +107,15 @@ impl Estimate {
 
 /// The loads of every kind of layers.
 pub(super) fn loads(plan: &Plan, cluster: &Cluster) -> Vec<Loads> {
-    let load = |schedule: &Schedule| Load::of(schedule, plan.block(), cluster.rates.tile);
     let last = plan.shape.num_hidden_layers - 1;
-    let of_kind = |(kind, passes): (&LayerKind, &Arc<Passes>)| Loads {
-        forward: load(&passes.forward.0),
-        backward: load(&passes.backward.0),
-        layers: kind.layers.len(),
-        begins: [0, last].map(|layer| kind.layers.contains(&layer)),
+    let of_kind = |(kind, passes): (&LayerKind, &Arc<Passes>)| {
+        let mut counted = Counted::new(plan.block(), cluster.rates.tile);
+        Loads {
+            forward: counted.load(&passes.forward.0),
+            backward: counted.load(&passes.backward.0),
+            layers: kind.layers.len(),
+            begins: [0, last].map(|layer| kind.layers.contains(&layer)),
+        }
     };
     plan.kinds.iter().zip(&plan.passes).map(of_kind).collect()
 }

@@ -45,12 +45,7 @@ impl Load {
     /// pairs, in one product with its keys and one with its values. A collective is the moves it
     /// consists of.
     pub fn of(schedule: &Schedule, shape: BlockShape, tile: usize) -> Load {
-        let mut counted = Counted { schedule, shape, tile, known: ByRows::default() };
-        let mut ranks = Vec::with_capacity(schedule.world());
-        for hops in &schedule.ranks {
-            ranks.push(hops.iter().map(|hop| counted.step(hop)).collect());
-        }
-        Load { pass: schedule.pass, ranks }
+        Counted::new(shape, tile).load(schedule)
     }
 
     /// Ranks.
@@ -75,40 +70,51 @@ impl Load {
     }
 }
 
-struct Counted<'a> {
-    schedule: &'a Schedule,
+/// Makes loads of the schedules of one attention: both passes compute the same pairs.
+pub(super) struct Counted<'a> {
     shape: BlockShape,
     tile: usize,
-    /// Pairs by rows of queries and of keys: in a schedule scores are kept of all tiles or of none.
+    /// Pairs of tiles whose scores are not kept.
     known: ByRows<'a, f64>,
 }
 
 impl<'a> Counted<'a> {
-    fn step(&mut self, hop: &'a Hop) -> Step {
+    pub(super) fn new(shape: BlockShape, tile: usize) -> Counted<'a> {
+        Counted { shape, tile, known: ByRows::default() }
+    }
+
+    pub(super) fn load(&mut self, schedule: &'a Schedule) -> Load {
+        let mut ranks = Vec::with_capacity(schedule.world());
+        for hops in &schedule.ranks {
+            ranks.push(hops.iter().map(|hop| self.step(schedule, hop)).collect());
+        }
+        Load { pass: schedule.pass, ranks }
+    }
+
+    fn step(&mut self, schedule: &Schedule, hop: &'a Hop) -> Step {
         let message = |sent: &Move| Message {
             to: sent.to,
-            bytes: self.shape.bytes(sent.block, self.schedule.pass),
+            bytes: self.shape.bytes(sent.block, schedule.pass),
             hops: sent.hops,
         };
         let sends = hop.sends.iter().map(message).collect();
-        Step {
-            sends,
-            operations: hop.tiles.meetings().iter().map(|meeting| self.operations(meeting)).sum(),
-        }
+        let operations = |meeting| self.operations(schedule, meeting);
+        Step { sends, operations: hop.tiles.meetings().iter().map(operations).sum() }
     }
 
-    fn operations(&mut self, meeting: &'a Meeting) -> f64 {
-        let Counted { schedule, shape, tile: length, ref mut known } = *self;
+    fn operations(&mut self, schedule: &Schedule, meeting: &'a Meeting) -> f64 {
+        let Counted { shape, tile, ref mut known } = *self;
         let is_kept = meeting.part != Part::KeyValue;
         let rows = |(owner, rows): KeyRows| schedule.positions[owner].rows(rows.range());
-        let pairs = known.sum(meeting, |sides| {
-            let [q, k] = sides.map(rows);
-            if is_kept {
-                q.tokens() as f64 * k.tokens() as f64
-            } else {
-                computed(&schedule.mask, &q, &k, length)
-            }
-        });
+        let pairs = if is_kept {
+            let keys: usize = meeting.keys().iter().map(|(_, rows)| rows.len()).sum();
+            meeting.queries.rows.len() as f64 * keys as f64
+        } else {
+            known.sum(meeting, |sides| {
+                let [q, k] = sides.map(rows);
+                computed(&schedule.mask, &q, &k, tile)
+            })
+        };
         let products = match schedule.pass {
             Pass::Forward if is_kept => 1,
             Pass::Forward => 2,

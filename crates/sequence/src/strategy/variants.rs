@@ -37,6 +37,16 @@ impl Strategy {
         [open].into_iter().chain(shapes.filter_map(with)).collect()
     }
 
+    /// The strategy that has the same layout and the same schedules under its own name: `usp` of `megatron`'s
+    /// both exchanges; else itself.
+    #[must_use]
+    pub fn plain(self) -> Strategy {
+        match self {
+            Strategy::Megatron { exchange: Exchange::Both { shape } } => Strategy::Usp { shape },
+            other => other,
+        }
+    }
+
     /// The two numbers of its shape, where it has one that is not open.
     pub fn shape(self) -> Option<[usize; 2]> {
         match self {

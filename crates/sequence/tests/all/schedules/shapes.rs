@@ -252,3 +252,26 @@ fn what_cannot_run_says_why_and_what_would() {
         "let keys and values travel, or use one of `ring`, `striped`, `megatron`, `ulysses`, `usp`"
     );
 }
+
+/// Of every strategy that is another under its own name, so that what is known of one is known of both.
+#[test]
+fn plain_strategies_have_the_same_schedules() {
+    let mut others = 0;
+    for world in [4, 6, 12] {
+        for strategy in Strategy::variants(world, Heads::equal(12)) {
+            let plain = strategy.plain();
+            assert_eq!((plain.layout(), plain.returns()), (strategy.layout(), strategy.returns()));
+            let split = |strategy: Strategy| {
+                strategy.split(&Mask::causal(), 24 * world, world, Heads::equal(12))
+            };
+            let (Ok(own), Ok(of_plain)) = (split(strategy), split(plain)) else { continue };
+            let hops = |strategy, split| {
+                let all = schedules(strategy, split).into_iter();
+                all.map(|schedule| schedule.ranks).collect::<Vec<_>>()
+            };
+            assert_eq!(hops(strategy, &own), hops(plain, &of_plain), "{strategy:?}");
+            others += usize::from(plain != strategy);
+        }
+    }
+    assert!(others > 6, "{others}");
+}
