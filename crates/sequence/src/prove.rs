@@ -120,7 +120,7 @@ struct Play<'a> {
     cover: Cover,
     found: Found,
     /// What is on its way, in the order in which it was posted.
-    flying: Vec<Arrival>,
+    flying: Vec<Arrival<'a>>,
     alive: Vec<Alive>,
     made: Vec<Made>,
 }
@@ -141,7 +141,7 @@ impl Play<'_> {
                 self.flying.push(arrival);
                 continue;
             }
-            let Arrival { moved: Move { block, from, to, .. }, maker, .. } = arrival;
+            let Arrival { moved: &Move { block, from, to, .. }, maker, .. } = arrival;
             if block.part.is_lent() {
                 self.holders[from].check_kept(hop, block)?;
             }

@@ -17,7 +17,7 @@ impl Cover {
         let all = |queries, keys| {
             let Block { heads, rows, .. } = schedule.whole(Part::Query, queries);
             let all = [heads, rows, schedule.whole(Part::KeyValue, keys).rows];
-            Vec::from_iter(Some(all).filter(|all| volume(all) > 0))
+            if volume(&all) > 0 { vec![all] } else { Vec::new() }
         };
         Cover(owners().map(|q| owners().map(|k| all(q, k)).collect()).collect())
     }

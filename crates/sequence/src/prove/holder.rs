@@ -9,8 +9,8 @@ use crate::{Block, Extent, Heads, Hop, Meeting, Move, Part, Pass, Schedule, Tile
 
 /// A block on its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrival {
-    pub(super) moved: Move,
+pub(super) struct Arrival<'a> {
+    pub(super) moved: &'a Move,
     /// The hop at whose end it is awaited.
     pub(super) awaited: usize,
     /// Who made the buffer.
@@ -65,8 +65,8 @@ impl<'a> Holder<'a> {
     }
 
     /// Posts the sends of a hop.
-    pub(super) fn post(&mut self, hop: usize, flying: &mut Vec<Arrival>) -> Result<(), Flaw> {
-        for &moved in &self.plan(hop).sends {
+    pub(super) fn post(&mut self, hop: usize, flying: &mut Vec<Arrival<'a>>) -> Result<(), Flaw> {
+        for moved in &self.plan(hop).sends {
             let maker = if moved.block.part.is_lent() {
                 self.check_kept(hop, moved.block)?;
                 self.rank

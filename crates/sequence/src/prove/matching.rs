@@ -17,8 +17,8 @@ pub(super) fn check(schedule: &Schedule, hop: usize) -> Result<(), Flaw> {
             return Err(Flaw::NotCollective(At { rank, hop, block }));
         }
     }
-    let mut sends: Vec<Move> = hops().flat_map(|(_, plan)| plan.sends.clone()).collect();
-    let mut receives: Vec<Move> = hops().flat_map(|(_, plan)| plan.receives.clone()).collect();
+    let mut sends: Vec<&Move> = hops().flat_map(|(_, plan)| &plan.sends).collect();
+    let mut receives: Vec<&Move> = hops().flat_map(|(_, plan)| &plan.receives).collect();
     // Stable: what moves between the same two ranks stays in its order.
     sends.sort_by_key(|sent| (sent.from, sent.to));
     receives.sort_by_key(|received| (received.from, received.to));
@@ -42,7 +42,7 @@ fn check_move(schedule: &Schedule, moved: &Move, at: At, ranks: [usize; 2]) -> R
 }
 
 /// What differs first, where the lists before were the same.
-fn mismatch(hop: usize, sends: &[Move], receives: &[Move]) -> Flaw {
+fn mismatch(hop: usize, sends: &[&Move], receives: &[&Move]) -> Flaw {
     let sent_at = |sent: &Move| At { rank: sent.from, hop, block: sent.block };
     let received_at = |received: &Move| At { rank: received.to, hop, block: received.block };
     match (sends.first(), receives.first()) {
