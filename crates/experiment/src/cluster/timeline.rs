@@ -15,15 +15,16 @@ use super::estimate::{Timing, gradient_sum, loads};
 use super::walk::{Event, latest, watched};
 use super::{Cluster, Load};
 use crate::passes::Passes;
-use crate::{LayerKind, Plan, Problems};
+use crate::{LayerKind, Plan, Problem, Problems};
 
 impl Plan {
     /// What every rank does when in a step on `cluster`.
     ///
     /// # Errors
-    /// When there are fewer devices than ranks.
+    /// When there are fewer devices than ranks, or more tiles and moves than a trace can list.
     pub fn timeline(&self, cluster: &Cluster) -> Result<Trace, Problems> {
         enough_devices(&self.experiment, cluster)?;
+        self.few_enough()?;
         let loads = loads(self, cluster);
         let pairs =
             |passes: &Arc<Passes>| [&passes.forward.0, &passes.backward.0].map(pairs_per_hop);
@@ -41,6 +42,33 @@ impl Plan {
             planned: Some(cluster.name.clone()),
             ranks: writer.spans,
         })
+    }
+}
+
+/// A trace lists so many tiles and moves at most: some hundred bytes each.
+const MOST_LISTED: usize = 4 << 20;
+
+impl Plan {
+    /// Whether a trace can list all tiles and moves of a step.
+    fn few_enough(&self) -> Result<(), Problem> {
+        let of_hop = |hop: &Hop| hop.tiles.len() + hop.sends.len();
+        let of_pass =
+            |schedule: &Schedule| -> usize { schedule.ranks.iter().flatten().map(of_hop).sum() };
+        let of_kind = |(kind, passes): (&LayerKind, &Arc<Passes>)| {
+            let both = of_pass(&passes.forward.0) + of_pass(&passes.backward.0);
+            both.saturating_mul(kind.layers.len())
+        };
+        let layers = self.kinds.iter().zip(&self.passes).map(of_kind);
+        let times = self.micro_batches.saturating_mul(self.experiment.mesh.data);
+        let listed = layers.fold(0, usize::saturating_add).saturating_mul(times);
+        if listed <= MOST_LISTED {
+            return Ok(());
+        }
+        let message = format!(
+            "a trace of this step would list {listed} tiles and moves, more than {MOST_LISTED}"
+        );
+        let hint = "trace it with fewer layers (`model.num_hidden_layers`), micro-batches or ranks";
+        Err(self.experiment.places.problem("mesh", message).hint(hint))
     }
 }
 

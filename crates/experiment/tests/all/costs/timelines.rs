@@ -96,3 +96,12 @@ fn hops_have_what_the_schedule_has() {
     let hops = trace.moves(1);
     assert!(hops.starts_with("forward of layer 1, 8 hops\n"), "{hops}");
 }
+
+/// Memory of traces is bounded: a million micro-batches are refused before a span is made.
+#[test]
+fn traces_of_more_than_can_be_listed_are_refused() {
+    let many = plan(&["data.batch=1000000", "memory.micro_batch=1", "data.tokens=800"]);
+    let refused = many.timeline(&cluster()).expect_err("too much to list").to_string();
+    assert!(refused.contains("a trace of this step would list "), "{refused}");
+    assert!(refused.contains("fewer layers"), "{refused}");
+}
