@@ -208,6 +208,16 @@ fn a_run_that_is_paused_for_longer_than_the_deadline_goes_on_to_the_same_bits() 
 }
 
 #[test]
+fn a_run_that_was_killed_before_it_named_its_last_checkpoint_names_it() {
+    let place = Place::new(ANNULUS);
+    let changes = ["schedule.steps=4", "every.checkpoint=2"];
+    place.train("run", &changes).ended(0);
+    place.write("run/LATEST", "step-2\n");
+    place.train("run", &changes).ended(0);
+    assert_eq!(std::fs::read_to_string(place.path("run/LATEST")).unwrap(), "step-4\n");
+}
+
+#[test]
 fn a_second_start_is_refused_until_the_first_one_ends() {
     let place = Place::new(ANNULUS);
     let mut live = place.start("run", &["schedule.steps=100000"]);

@@ -15,7 +15,7 @@ use annulus_data::Progress;
 use annulus_experiment::Plan;
 use annulus_ops::gpu::Processor;
 
-use crate::checkpoint::steps;
+use crate::checkpoint::{point, steps};
 use crate::curves::Curves;
 use crate::folder::{RunFolder, failure, write_atomically};
 use crate::initial::base_of;
@@ -131,6 +131,7 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
         given.console.notice(&Notice::Warning(warning));
     }
     if let Some(found) = prepared.found {
+        point(&folder.path, found.state.step)?;
         outcome.step = found.state.step;
         outcome.resumed_from = Some(found.state.step);
         outcome.checkpoint = Some(found.folder);

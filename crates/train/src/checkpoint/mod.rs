@@ -17,7 +17,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use read::{Found, beside, load, newest, opened, weights};
-pub(crate) use write::{Saved, prune, save};
+pub(crate) use write::{Saved, point, prune, save};
 
 /// The loop's part of a checkpoint.
 pub(crate) const STATE: &str = "state.json";

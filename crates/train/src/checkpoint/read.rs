@@ -87,7 +87,7 @@ pub(crate) fn beside(folder: &Path) -> Result<Option<String>> {
 }
 
 /// The step that `LATEST` names.
-fn named(output: &Path) -> Option<u64> {
+pub(super) fn named(output: &Path) -> Option<u64> {
     let name = annulus_files::read_to_string(&output.join(LATEST), 64).ok()?;
     name.trim().strip_prefix("step-")?.parse().ok()
 }

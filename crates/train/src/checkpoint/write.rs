@@ -11,6 +11,7 @@ use annulus_model::{Weights, WeightsError};
 use candle_core::{DType, Tensor};
 
 use super::hashes::Hashes;
+use super::read::named;
 use super::{HASHES, LATEST, OPTIMIZER, STATE, State, steps};
 use crate::folder::{failure, write_atomically};
 use crate::parameters::{Optimizer, Parameters};
@@ -37,8 +38,8 @@ pub(crate) struct Saved<'a> {
 
 /// Writes `output/step-N`, whole or not at all, and points `LATEST` at it.
 pub(crate) fn save(output: &Path, saved: Saved<'_>) -> Result<PathBuf> {
-    let name = format!("step-{}", saved.state.step);
-    let folder = output.join(&name);
+    let step = saved.state.step;
+    let folder = output.join(format!("step-{step}"));
     let failed = |error| failure("write", &folder, &error);
     let unfinished = PendingFolder::create(&folder).map_err(failed)?;
     write(unfinished.path(), &folder, saved)?;
@@ -47,11 +48,21 @@ pub(crate) fn save(output: &Path, saved: Saved<'_>) -> Result<PathBuf> {
             // Refused at the start: otherwise the run would have gone on from it.
             annulus_files::remove(&folder)?;
         }
-        unfinished.commit()?;
-        write_atomically(&output.join(LATEST), format!("{name}\n").as_bytes())
+        unfinished.commit()
     };
     commit().map_err(failed)?;
+    point(output, step)?;
     Ok(folder)
+}
+
+/// Makes `LATEST` name `output/step-N`. A run that was killed just before does it when it goes on.
+pub(crate) fn point(output: &Path, step: u64) -> Result<()> {
+    if named(output) == Some(step) {
+        return Ok(());
+    }
+    let path = output.join(LATEST);
+    write_atomically(&path, format!("step-{step}\n").as_bytes())
+        .map_err(|error| failure("write", &path, &error))
 }
 
 /// Writes all files into `folder`, which is to become `named`: that is what errors call it.
