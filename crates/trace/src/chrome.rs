@@ -2,9 +2,11 @@
 //! `chrome://tracing` open: a process for every rank, a thread for every track, and an arrow for
 //! every block from its send to the end of the wait for it.
 
+use std::fmt::Write as _;
+
 use serde_json::{Value, json};
 
-use crate::{Doing, Span, Trace, Track, links};
+use crate::{Doing, Link, Span, Trace, Track, links};
 
 /// What says that a file is ours, and how it is to be read.
 pub(crate) const VERSION: u64 = 1;
@@ -13,43 +15,56 @@ impl Trace {
     /// The file. Its clock starts with the first span.
     pub fn to_json(&self) -> String {
         let start = self.ranks.iter().flatten().map(|span| span.begin).min().unwrap_or_default();
-        let mut events: Vec<String> = Vec::new();
+        let about = json!({
+            "version": VERSION, "title": self.title, "step": self.step, "planned": self.planned,
+            "ranks": self.ranks.len(),
+        });
+        let mut text = format!(
+            "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {{\"annulus\": {about}}},\n\"traceEvents\": ["
+        );
+        let mut separator = "\n";
+        // One after the other: a long trace is not held twice.
+        self.events(start, &mut |event| {
+            let _ = write!(text, "{separator}{event}");
+            separator = ",\n";
+        });
+        text.push_str("\n]}\n");
+        text
+    }
+
+    /// Hands over names, spans and arrows.
+    fn events(&self, start: u64, each: &mut dyn FnMut(Value)) {
         for (rank, spans) in self.ranks.iter().enumerate() {
-            events.extend(names(rank).iter().map(Value::to_string));
+            names(rank).into_iter().for_each(&mut *each);
             let mut spans: Vec<&Span> = spans.iter().collect();
             // What holds others comes before them, though it be no longer.
             spans.sort_by_key(|span| {
                 let inner = matches!(span.doing, Doing::Send { .. });
                 (span.doing.track(), span.begin, std::cmp::Reverse(span.end), inner)
             });
-            events.extend(spans.iter().map(|span| complete(rank, span, start).to_string()));
+            for span in spans {
+                each(complete(rank, span, start));
+            }
         }
         for (id, link) in links(self).iter().enumerate() {
-            let moved = link.moved;
-            // An arrow is tied to the span around its end: the last instant of a span is in it.
-            let came = link.came.end.saturating_sub(1).max(link.came.begin);
-            let arrow = |ph: &str, rank: usize, at: u64| {
-                json!({
-                    "ph": ph, "id": id, "name": moved.block.to_string(), "cat": "block",
-                    "pid": rank, "tid": Track::Communication as usize, "ts": microseconds(at - start),
-                })
-            };
-            let mut end = arrow("f", moved.to, came);
-            end["bp"] = json!("e");
-            events.extend(
-                [arrow("s", moved.from, link.sent.begin), end].iter().map(Value::to_string),
-            );
+            arrow(id, link, start).into_iter().for_each(&mut *each);
         }
-        let about = json!({
-            "version": VERSION, "title": self.title, "step": self.step, "planned": self.planned,
-            "ranks": self.ranks.len(),
-        });
-        let events = events.join(",\n");
-        format!(
-            "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {{\"annulus\": {about}}},\n\
-             \"traceEvents\": [\n{events}\n]}}\n"
-        )
     }
+}
+
+/// Both ends of a block's way.
+fn arrow(id: usize, link: &Link<'_>, start: u64) -> [Value; 2] {
+    let Link { moved, sent, came, .. } = link;
+    let end = |ph: &str, rank: usize, at: u64| {
+        json!({
+            "ph": ph, "id": id, "name": moved.block.to_string(), "cat": "block",
+            "pid": rank, "tid": Track::Communication as usize, "ts": microseconds(at - start),
+        })
+    };
+    // An arrow is tied to the span around its end: the last instant of a span is in it.
+    let mut last = end("f", moved.to, came.end.saturating_sub(1).max(came.begin));
+    last["bp"] = json!("e");
+    [end("s", moved.from, sent.begin), last]
 }
 
 /// What a rank and its tracks are called, and their order.

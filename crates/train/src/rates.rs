@@ -3,7 +3,8 @@
 //!
 //! All ranks compute at once, each with its share of the cores, as they will; the fastest of a few
 //! tries counts, because what disturbs only ever slows down. Threads hand tensors over without
-//! copying them, so a link's time is that of waking up.
+//! copying them, so a link's time is that of waking up. Of many ranks to a core a part is measured:
+//! they take turns, so every message waits for as many more wake-ups as there are more of them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ const TRIES: usize = 5;
 const MESSAGES: usize = 32;
 /// Bytes of a large message.
 const LARGE: usize = 4 << 20;
+/// Ranks that are measured where there are fewer cores: each takes some 10 MB.
+const LEAST_RANKS: usize = 8;
 /// How long ranks wait for each other.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -65,9 +68,10 @@ impl Sample {
     /// # Errors
     /// When the kernel cannot run the sample.
     pub fn measure(&self, ranks: usize) -> Result<Cluster> {
-        let options = threads::Options { world: ranks, deadline: DEADLINE, stop: Arc::default() };
+        let world = ranks.min(self.cores.max(LEAST_RANKS));
+        let options = threads::Options { world, deadline: DEADLINE, stop: Arc::default() };
         let all = threads::run(&options, |comm| self.rank(&comm))?;
-        let mean = |of: fn(&Seconds) -> f64| all.iter().map(of).sum::<f64>() / ranks as f64;
+        let mean = |of: fn(&Seconds) -> f64| all.iter().map(of).sum::<f64>() / world as f64;
         let pairs = (ROWS * ROWS * HEADS * self.head_dim) as f64;
         let typical = Cluster::threads(ranks, self.cores);
         let rates = Rates {
@@ -79,7 +83,8 @@ impl Sample {
         if ranks == 1 {
             return Ok(typical.clone().with_rates(rates, typical.inside));
         }
-        let (latency, large) = (mean(|all| all.small), mean(|all| all.large));
+        let turns = ranks as f64 / world as f64;
+        let [latency, large] = [mean(|all| all.small), mean(|all| all.large)].map(|s| turns * s);
         // Never faster than a clock can tell.
         let moving = (large - latency).max(latency / MESSAGES as f64);
         let link = Link { bandwidth: LARGE as f64 / moving, latency };
@@ -181,7 +186,7 @@ mod tests {
             cores: 2,
             processor: None,
         };
-        for ranks in [1, 3] {
+        for ranks in [1, 3, 200] {
             let Cluster { rates, inside, between, .. } = sample.measure(ranks).unwrap();
             let speeds = [rates.forward, rates.backward, rates.products];
             let links = [inside.bandwidth, inside.latency, between.bandwidth];

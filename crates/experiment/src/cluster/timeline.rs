@@ -45,8 +45,8 @@ impl Plan {
     }
 }
 
-/// A trace lists so many tiles and moves at most: some hundred bytes each.
-const MOST_LISTED: usize = 4 << 20;
+/// A trace lists so many tiles and moves at most: its file has some 500 bytes for each, and 256 MiB are read.
+const MOST_LISTED: usize = 1 << 19;
 
 impl Plan {
     /// Whether a trace can list all tiles and moves of a step.
