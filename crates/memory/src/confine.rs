@@ -48,6 +48,11 @@ const FREE: u8 = 0;
 const RUNS: u8 = 1;
 const SLEEPS: u8 = 2;
 
+/// How many confined threads there are room for, that run or sleep.
+pub fn room_to_confine() -> usize {
+    PLACES.iter().filter(|place| place.load(Ordering::Relaxed) == FREE).count()
+}
+
 /// How often somebody who waits looks whether the thread sleeps; a pause of the process counts as one look.
 const LOOK: Duration = Duration::from_millis(10);
 

@@ -20,4 +20,4 @@ mod confine;
 pub use account::{Bytes, current, enter, peaks, reset_peaks};
 pub use allocator::{Counting, LARGE, recharge};
 pub use class::{Class, Scope, class, scope};
-pub use confine::{Confined, Limits, confine};
+pub use confine::{Confined, Limits, confine, room_to_confine};
