@@ -31,6 +31,7 @@ fn of_data() -> Vec<Data> {
     vec![
         Data::Read { path: path(), source: system() },
         Data::Write { path: path(), source: system() },
+        Data::NoThread { source: system() },
         Data::NotAFile { path: path() },
         Data::NoFiles { path: path(), endings: message() },
         Data::Utf8 { path: path(), offset: 1 },
