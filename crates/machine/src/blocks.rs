@@ -26,8 +26,9 @@ pub const DEPTH: usize = 256;
 const RIGHT: usize = 1 << 20;
 /// The most columns of the right factor that are packed at a time.
 const COLUMNS: usize = RIGHT / DEPTH;
-/// Jobs that the rows of a product are cut into at least, as far as there are rows enough.
-const JOBS: usize = 16;
+/// Jobs that the rows of a product are cut into at least, as far as there are rows enough: with fewer, the last one keeps a
+/// worker busy while the others wait.
+const JOBS: usize = 64;
 /// The most and the fewest rows of a job. Packing the left factor then costs little.
 const JOB_ROWS: [usize; 2] = [24, 240];
 /// Floats of the results of a job's last rows, which are fewer than a micro-tile's.
@@ -100,18 +101,18 @@ mod tests {
 
     #[test]
     fn what_a_product_packs_follows_from_its_shape_and_the_second_cache() {
-        let of = |second| Cut::new([8192, 2048, 1024], &CACHES.with_second(second));
+        let of = |second| Cut::new([16384, 2048, 1024], &CACHES.with_second(second));
         let rows = [256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20].map(|bytes| of(bytes).rows);
         assert_eq!(rows, [60, 120, 240, 240, 240]);
         let cut = of(1 << 20);
         assert_eq!((cut.columns, cut.packed_depth, cut.depth), (2048, 512, 256));
         assert_eq!((cut.right(), cut.left(), cut.edge()), (1 << 20, 240 * 256, 12 * 512));
         let wide = Cut::new([1024, 128_000, 2048], &CACHES);
-        assert_eq!((wide.rows, wide.columns, wide.packed_depth), (72, 4096, 256));
+        assert_eq!((wide.rows, wide.columns, wide.packed_depth), (24, 4096, 256));
         let small = Cut::new([1, 1, 3], &CACHES.with_second(1));
         assert_eq!(small, Cut { rows: 12, columns: 16, packed_depth: 3, depth: 3, jobs: 1 });
         assert_eq!((small.right(), small.left(), small.edge()), (48, 36, 192));
         assert_eq!((small.floats(64), cut.floats(2) - cut.floats(1)), (276, 240 * 256 + 12 * 512));
-        assert_eq!([1, 2, 64].map(|workers| cut.workers(workers)), [1, 2, 35]);
+        assert_eq!([1, 2, 64].map(|workers| cut.workers(workers)), [1, 2, 64]);
     }
 }

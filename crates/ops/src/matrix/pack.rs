@@ -12,7 +12,10 @@
 
 use super::Matrix;
 use crate::vector::product::{Left, ROWS};
-use crate::vector::{Choice, Leaf, Machine, PANEL};
+use crate::vector::{Choice, Leaf, Machine, PANEL, prefetch};
+
+/// So many rows ahead of what is packed, memory is asked for: they lie on pages of their own, where the processor expects none.
+const AHEAD: usize = 16;
 
 /// Packs columns of a right factor.
 pub(super) struct Pack<'a> {
@@ -35,6 +38,7 @@ impl Leaf for Pack<'_> {
         if from.column_stride == 1 {
             // Row after row: neighbours lie next to each other.
             for row in 0..depth {
+                prefetch(from.data, (row + AHEAD) * from.row_stride, from.columns);
                 let panels = from.data[row * from.row_stride..].as_chunks().0;
                 for (panel, values) in panels[..whole].iter().enumerate() {
                     let to = &mut to[(panel * depth + row) * PANEL..];
@@ -114,6 +118,7 @@ fn by_columns(from: Matrix<'_>, to: &mut [f32]) {
     let to = to.as_chunks_mut::<ROWS>().0;
     // Column after column: neighbours lie next to each other.
     for column in 0..depth {
+        prefetch(from.data, (column + AHEAD) * from.column_stride, rows);
         let (dozens, rest) = from.data[column * from.column_stride..][..rows].as_chunks::<ROWS>();
         for (dozen, values) in dozens.iter().enumerate() {
             to[dozen * depth + column] = *values;

@@ -179,6 +179,15 @@ fn machine(instructions: Instructions) -> Option<Found> {
     }
 }
 
+/// Asks for so many floats from `first` on, which will be read soon. A hint: they need not be there.
+#[inline(always)]
+pub(crate) fn prefetch(floats: &[f32], first: usize, count: usize) {
+    #[cfg(target_arch = "x86_64")]
+    x86::prefetch(floats.get(first..floats.len().min(first + count)).unwrap_or_default());
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (floats, first, count);
+}
+
 /// What loops are compiled for that use no instruction by name.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn arch(instructions: Instructions) -> Arch {

@@ -6,14 +6,14 @@
 )]
 
 use std::arch::x86_64::{
-    __m256, __m512, __m512bh, __m512i, _CMP_LT_OQ, _mm256_add_ps, _mm256_andnot_ps,
-    _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
-    _mm256_max_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
-    _mm256_sub_ps, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
-    _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_mov_ps,
-    _mm512_max_ps, _mm512_mul_ps, _mm512_permutexvar_epi16, _mm512_permutexvar_ps,
-    _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_scalef_ps, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
+    __m256, __m512, __m512bh, __m512i, _CMP_LT_OQ, _MM_HINT_T0, _mm_prefetch, _mm256_add_ps,
+    _mm256_andnot_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_max_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_slli_epi32,
+    _mm256_storeu_ps, _mm256_sub_ps, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps,
+    _mm512_cmp_ps_mask, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_mask_mov_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_permutexvar_epi16,
+    _mm512_permutexvar_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_scalef_ps,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
 };
 use std::f32::consts::{LN_2, SQRT_2};
 use std::mem::transmute;
@@ -52,6 +52,15 @@ impl Avx2 {
     /// Where the processor has AVX2 and fused multiply-add.
     pub(crate) fn detect() -> Option<Avx2> {
         Instructions::Avx2.is_available().then_some(Avx2(()))
+    }
+}
+
+/// Asks for `floats`, a cache line at a time.
+#[inline(always)]
+pub(crate) fn prefetch(floats: &[f32]) {
+    for line in floats.chunks(PANEL) {
+        // SAFETY: every x86-64 processor has the instruction, and it reads nothing that a program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
     }
 }
 
