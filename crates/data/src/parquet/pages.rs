@@ -96,51 +96,67 @@ struct Pages {
     repeated: Repeated,
 }
 
+/// A page that comes next: where its data begins, how long that is, in the file and as it is read, and what of the column comes
+/// behind it.
+struct Next {
+    at: u64,
+    compressed: u64,
+    size: u64,
+    left: u64,
+}
+
 impl Pages {
-    /// Holds the next page to the bounds; `false`: there is none.
+    /// Holds the next page to the bounds, and goes behind it; `false`: there is none.
     fn examine(&mut self) -> Result<bool> {
-        while self.left > 0 {
-            let head = self.head()?;
+        let Some(next) = self.coming()? else { return Ok(false) };
+        let Next { at, compressed, size, .. } = next;
+        // Until it is known what the page is, the one before it is still there.
+        let others = self.held.load(Ordering::Relaxed);
+        let held = others.saturating_add(size.max(compressed));
+        if held > PAGES {
+            return Err(wrong(format!(
+                "its pages would take {held} bytes at once, of which {PAGES} are read at most: \
+                 write it with fewer rows in a row group"
+            )));
+        }
+        if self.gzip {
+            self.inflates_to(at, compressed, size)?;
+        }
+        (self.at, self.left) = (at + compressed, next.left);
+        Ok(true)
+    }
+
+    /// The next page that is no index.
+    fn coming(&self) -> Result<Option<Next>> {
+        let (mut at, mut left) = (self.at, self.left);
+        while left > 0 {
+            let head = self.head(at, left)?;
             let (Ok(compressed), Ok(size)) =
                 (u64::try_from(head.compressed), u64::try_from(head.uncompressed))
             else {
                 return Err(wrong("a page has fewer than no bytes".to_owned()));
             };
-            let data = self.at + head.length as u64;
             let whole = head.length as u64 + compressed;
-            // Until it is known what the page is, the one before it is still there.
-            let others = self.held.load(Ordering::Relaxed);
-            let held = others.saturating_add(size.max(compressed));
-            if held > PAGES && head.kind != INDEX {
-                return Err(wrong(format!(
-                    "its pages would take {held} bytes at once, of which {PAGES} are read at most: \
-                     write it with fewer rows in a row group"
-                )));
-            }
-            if whole > self.left {
+            if whole > left {
                 return Err(wrong("a page is longer than its column".to_owned()));
             }
-            (self.at, self.left) = (self.at + whole, self.left - whole);
-            if head.kind == INDEX {
-                continue;
+            (at, left) = (at + whole, left - whole);
+            if head.kind != INDEX {
+                return Ok(Some(Next { at: at - compressed, compressed, size, left }));
             }
-            if self.gzip {
-                self.inflates_to(data, compressed, size)?;
-            }
-            return Ok(true);
         }
-        Ok(false)
+        Ok(None)
     }
 
-    fn head(&self) -> Result<Head> {
+    fn head(&self, at: u64, left: u64) -> Result<Head> {
         let mut length = FIRST;
         loop {
-            let mut bytes = vec![0; length.min(self.left) as usize];
-            self.file.read_exact_at(&mut bytes, self.at)?;
+            let mut bytes = vec![0; length.min(left) as usize];
+            self.file.read_exact_at(&mut bytes, at)?;
             if let Some(head) = Head::read(&bytes) {
                 return Ok(head);
             }
-            if length >= self.left.min(LONGEST_HEAD) {
+            if length >= left.min(LONGEST_HEAD) {
                 return Err(wrong("the header of a page is not what such files have".to_owned()));
             }
             length *= 8;
@@ -214,12 +230,14 @@ impl PageReader for Pages {
         Ok(page)
     }
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
+        self.coming()?;
         self.inner.peek_next_page()
     }
     fn skip_next_page(&mut self) -> Result<()> {
         Err(wrong("pages are read one after the other".to_owned()))
     }
     fn at_record_boundary(&mut self) -> Result<bool> {
+        self.coming()?;
         self.inner.at_record_boundary()
     }
 }

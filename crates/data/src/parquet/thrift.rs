@@ -32,7 +32,7 @@ pub(super) struct Head {
 impl Head {
     /// Of the header at the beginning of `bytes`; `None`: it is none, or has not ended yet.
     pub(super) fn read(bytes: &[u8]) -> Option<Head> {
-        let mut reader = Reader { bytes, at: 0 };
+        let mut reader = Reader { bytes, at: 0, lists: false };
         let mut numbers = [0; 3];
         let mut id = 0;
         loop {
@@ -53,17 +53,21 @@ impl Head {
     }
 }
 
-/// Holds the schema in a file's footer to bounds, before it is made into a tree.
+/// Holds a file's footer to bounds: all of it ends, and its schema is no tree of endless depth.
 ///
 /// # Errors
 /// What is wrong with it.
 pub(super) fn bounded_schema(footer: &[u8]) -> Result<(), &'static str> {
-    let mut reader = Reader { bytes: footer, at: 0 };
-    let mut id = 0;
+    let mut reader = Reader { bytes: footer, at: 0, lists: true };
+    let (mut id, mut schema) = (0, false);
     loop {
         let (kind, next) = reader.field(id).ok_or(BROKEN)?;
         match (kind, next) {
-            (LIST, 2) => return reader.elements(),
+            (STOP, _) if schema => return Ok(()),
+            (LIST, 2) if !schema => {
+                reader.elements()?;
+                schema = true;
+            }
             (STOP, _) | (_, 2) => return Err(BROKEN),
             _ => reader.skip(kind, 0).ok_or(BROKEN)?,
         }
@@ -75,6 +79,8 @@ pub(super) fn bounded_schema(footer: &[u8]) -> Result<(), &'static str> {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// Whether there may be lists: no page's header has one, of which the library would read on behind the end of the file.
+    lists: bool,
 }
 
 impl Reader<'_> {
@@ -139,13 +145,11 @@ impl Reader<'_> {
                 let length = self.varint()?;
                 self.forward(length)
             }
-            LIST | 10 => {
+            LIST if self.lists => {
                 let (kind, count) = self.list()?;
-                (0..count).try_for_each(|_| match kind {
-                    // Where it is no field, truth takes a byte.
-                    1 | 2 => self.forward(1),
-                    kind => self.skip(kind, depth + 1),
-                })
+                // Truths in a list take no byte for the library, and may be 2^64: no footer has such.
+                let counted = !matches!(kind, 1 | 2);
+                counted.then(|| (0..count).try_for_each(|_| self.skip(kind, depth + 1)))?
             }
             STRUCT => loop {
                 let (kind, _) = self.field(0)?;
@@ -214,6 +218,20 @@ mod tests {
         // The second field again, by its full number.
         let twice = [0x15, 0, 0x15, 2, 0x15, 2, 0x05, 4, 0xfe, 0xff, 0xff, 0xff, 0x0f, 0];
         assert_eq!(Head::read(&twice), None);
+    }
+
+    #[test]
+    fn a_list_that_the_library_would_read_for_ever_is_refused() {
+        // Sizes as above, and in what is said of its values a list of 2^31 - 1 doubles, or truths.
+        for kind in [7, 1] {
+            let mut head = vec![0x15, 0, 0x15, 2, 0x15, 2, 0x2c, 0x19, 0xf0 | kind];
+            head.extend([0xff, 0xff, 0xff, 0xff, 0x07, 0, 0]);
+            assert_eq!(Head::read(&head), None);
+        }
+        // A schema of one element without children, and as many truths behind it.
+        let truths = [0x19, 0xf1, 0xff, 0xff, 0xff, 0xff, 0x07];
+        let footer = [&[0x15, 2, 0x19, 0x1c, 0x48, 0, 0][..], &truths, &[0]].concat();
+        assert_eq!(bounded_schema(&footer), Err(BROKEN));
     }
 
     #[test]
