@@ -231,7 +231,7 @@ impl Case {
         experiment.mesh.sequence = self.ranks;
         experiment.attention.strategy = self.strategy;
         experiment.attention.backward = Some(self.back);
-        experiment.attention.window = self.window;
+        experiment.attention.masking.window = self.window;
         experiment
     }
 

@@ -95,7 +95,7 @@ fn what_only_says_how_it_is_computed_may_differ() {
 }
 
 /// Another value for every key that may not differ on resume.
-const OTHERS: [(&str, &str); 38] = [
+const OTHERS: [(&str, &str); 40] = [
     ("name", "other"),
     ("seed", "4"),
     ("model.hidden_size", "64"),
@@ -119,6 +119,8 @@ const OTHERS: [(&str, &str); 38] = [
     ("data.tokens", "96"),
     ("data.batch", "4"),
     ("data.evaluate", "8"),
+    ("data.pack", "documents"),
+    ("data.longer", "cut"),
     ("attention.mask", "full"),
     ("attention.window", "8"),
     ("attention.kernel", "reference"),

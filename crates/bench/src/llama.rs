@@ -98,7 +98,7 @@ impl Step {
 
 /// The plan of an experiment.
 pub(crate) fn planned(mut experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan> {
-    experiment.memory.device = device_memory(experiment.device);
+    experiment.host.device = device_memory(experiment.device);
     Plan::new(experiment, vocabulary).map_err(|problems| anyhow!("{problems}"))
 }
 

@@ -108,7 +108,7 @@ fn on_its_device(file: &File) -> Result<(Experiment, Option<usize>), Failure> {
 
 fn on_its_device_of(file: &File, text: &str) -> Result<(Experiment, Option<usize>), Failure> {
     let (mut experiment, vocabulary) = experiment_of(file, text)?;
-    experiment.memory.device = device_memory(experiment.device);
+    experiment.host.device = device_memory(experiment.device);
     Ok((experiment, vocabulary))
 }
 

@@ -1,11 +1,14 @@
 //! `attention:` as it is written: who sees whom, and how a sequence is split over ranks.
 
+mod keys;
+
 use std::ops::Range;
 
+use annulus_architecture::Element;
 use annulus_sequence::{Layout, Return, Strategy, Wire};
+use annulus_yaml::words;
 
-use crate::Element;
-use crate::experiment::words;
+pub use keys::{AttentionKeys, Masking};
 
 /// Blocks that every rank gets of a balanced deal whose `stripe:` is not written.
 const BLOCKS: usize = 16;
@@ -23,26 +26,8 @@ pub struct Attention {
     /// `auto | reversed | travelling | direct | queries`; `None`: auto. A [`crate::Plan`] has settled it: never
     /// `None` there.
     pub backward: Option<Return>,
-    /// `full | causal`; default causal.
-    pub mask: MaskKind,
-    /// First keys of a document that all its queries see.
-    pub prefix: Option<usize>,
-    /// The documents packed into a sequence.
-    pub documents: Option<Packed>,
-    /// Keys from here on are padding.
-    pub padding: Option<usize>,
-    /// Keys a query sees, itself included.
-    pub window: Option<usize>,
-    /// `strided | fixed`.
-    pub pattern: Option<Pattern>,
-    /// The pattern's distance.
-    pub stride: Option<usize>,
-    /// What a block of a fixed pattern shows everybody; default 1.
-    pub columns: Option<usize>,
-    /// First keys of a document that no window and no pattern hides.
-    pub sinks: Option<usize>,
-    /// Positions that see all and that all see.
-    pub global: Option<Vec<Range<usize>>>,
+    /// Who sees whom.
+    pub masking: Masking,
     /// `fused | reference`; default fused.
     pub kernel: Kernel,
     /// Whether backward gives the same bits every time on a GPU too, at the price of a second pass; default true.
@@ -203,6 +188,9 @@ impl Attention {
         self.layout.map_or_else(own, |dealt| dealt.layout(tokens, ranks))
     }
 }
+
+/// The strategy that is chosen.
+pub(crate) const AUTO: &str = "auto";
 
 /// Of `backward:`, what is chosen by what it sends.
 pub(crate) const AUTOMATIC: &str = "auto";

@@ -5,8 +5,9 @@
 //! layer about a quarter of its projections; so pieces come first. What the experiment says itself
 //! is not touched.
 
-use crate::{Memory, Recompute};
 use annulus_machine::{By, Limit, memory};
+
+use crate::{Host, Memory, Recompute};
 
 /// Of the machine's memory, what ranks may take where the experiment does not say.
 const SHARE: (u64, u64) = (3, 4);
@@ -31,9 +32,14 @@ pub struct Settled {
 impl Memory {
     /// What the experiment says, and of what it leaves open the first that `needs` so many bytes
     /// that they fit; where nothing fits, the smallest. `rows` a rank has in a micro-batch.
-    pub(crate) fn settle(&self, rows: usize, needs: impl Fn(Settled) -> u64) -> Settled {
+    pub(crate) fn settle(
+        &self,
+        host: &Host,
+        rows: usize,
+        needs: impl Fn(Settled) -> u64,
+    ) -> Settled {
         let mut last = None;
-        let budget = self.budget();
+        let budget = self.budget(host);
         for choice in self.choices(rows) {
             if needs(choice) <= budget {
                 return choice;
@@ -44,15 +50,9 @@ impl Memory {
     }
 
     /// Bytes that all ranks may hold together.
-    pub fn budget(&self) -> u64 {
-        let there = || self.there().map_or(UNKNOWN, |there| there.bytes);
+    pub fn budget(&self, host: &Host) -> u64 {
+        let there = || host.there().map_or(UNKNOWN, |there| there.bytes);
         self.budget.unwrap_or_else(|| there() / SHARE.1 * SHARE.0)
-    }
-
-    /// Bytes that there are: of the device, or for this process on this machine, if the system says.
-    pub fn there(&self) -> Option<Limit> {
-        let device = self.device.map(|bytes| Limit { bytes, by: By::Gpu });
-        device.or_else(memory)
     }
 
     /// The same experiment with `settled` written out.
@@ -81,21 +81,21 @@ impl Memory {
     }
 }
 
+impl Host {
+    /// Bytes that there are: of the device, or for this process on this machine, if the system says.
+    pub fn there(&self) -> Option<Limit> {
+        let device = self.device.map(|bytes| Limit { bytes, by: By::Gpu });
+        device.or_else(memory)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use annulus_machine::{Caches, Core, Instructions};
-
     use super::*;
 
     const OPEN: Memory = Memory {
         recompute: Recompute::Auto,
         budget: Some(1000),
-        device: None,
-        core: Core {
-            caches: Caches { first: 1, second: 1, third: 0 },
-            instructions: Instructions::Portable,
-        },
-        workers: 1,
         micro_batch: None,
         loss_chunk: None,
         mlp_chunk: None,
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_fastest_that_fits_is_chosen_and_else_the_smallest() {
-        let settled = |needs: &dyn Fn(Settled) -> u64| OPEN.settle(5000, needs);
+        let settled = |needs: &dyn Fn(Settled) -> u64| OPEN.settle(&Host::default(), 5000, needs);
         let (auto, layer) = (Recompute::None, Recompute::Layer);
         let all = Settled { recompute: auto, loss_chunk: 1024, mlp_chunk: 5000 };
         assert_eq!(settled(&|_| 1000), all);
@@ -119,17 +119,18 @@ mod tests {
 
     #[test]
     fn a_budget_is_a_share_of_the_device_unless_it_is_written() {
-        let gpu = Memory { budget: None, device: Some(80 << 30), ..OPEN };
+        let gpu = Host { device: Some(80 << 30), ..Host::default() };
+        let open = Memory { budget: None, ..OPEN };
         let there = Limit { bytes: 80 << 30, by: By::Gpu };
-        assert_eq!((gpu.budget(), gpu.there()), (60 << 30, Some(there)));
-        assert_eq!(Memory { device: gpu.device, ..OPEN }.budget(), 1000);
+        assert_eq!((open.budget(&gpu), gpu.there()), (60 << 30, Some(there)));
+        assert_eq!(OPEN.budget(&gpu), 1000);
     }
 
     #[test]
     fn what_is_written_stays() {
         let written =
             Memory { recompute: Recompute::None, loss_chunk: Some(7), mlp_chunk: Some(9), ..OPEN };
-        let settled = written.settle(5000, |_| u64::MAX);
+        let settled = written.settle(&Host::default(), 5000, |_| u64::MAX);
         assert_eq!(settled, Settled { recompute: Recompute::None, loss_chunk: 7, mlp_chunk: 9 });
         assert_eq!(written.with(settled), written);
     }

@@ -2,7 +2,74 @@
 
 use std::path::PathBuf;
 
-use crate::experiment::words;
+use annulus_yaml::Absent::{Is, Means, RequiredWithout};
+use annulus_yaml::Kind::{Count, Text, Tokens, Word};
+use annulus_yaml::{section, words};
+
+use crate::Stage;
+use crate::model::of_hub;
+use crate::stages::SECTION as STAGES;
+
+/// More tokens than any sequence has; keeps products of sizes within 64 bits.
+pub(crate) const MOST_TOKENS: u64 = 1 << 31;
+/// Sequences that are held out where the file does not say.
+const HELD_OUT: usize = 8;
+
+section! {
+    /// `data:` as it is written.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct DataKeys {
+        path: Option<PathBuf> = Text, Means("the project's own documents"), "a file or folder of texts";
+        format: Format = Word(Format::WORDS), Is("text"),
+            "plain text, a JSON object per line, conversations, ready-made batches, or tasks of recall";
+        tokenizer: Option<String> = Text, Means("that of a pretrained model, else `bytes`"),
+            "`bytes`, a tokenizer.json, or the tokenizer of a model of the hub: `hf://owner/name@revision`";
+        tokens: Option<usize> = Tokens(1, MOST_TOKENS), RequiredWithout(STAGES), "inputs per sequence";
+        batch: usize = Count(1, 1 << 20), Is("1"), "sequences per optimizer step, whatever the ranks";
+        evaluate: Option<usize> = Count(0, 1 << 30), Means("8, or 0 where `format` is batches"),
+            "sequences held out at the end of the data";
+        pack: Option<Pack> = Word(Pack::WORDS), Means("`documents` for conversations, else `stream`"),
+            "documents one after the other, cut where a sequence ends, or whole ones and padding";
+        longer: Longer = Word(Longer::WORDS), Is("refuse"),
+            "what becomes of a document longer than a sequence, where they are packed whole";
+    }
+}
+
+impl DataKeys {
+    pub(crate) fn meant(self, stages: &[Stage]) -> Option<Data> {
+        let longest = stages.iter().map(|stage| stage.tokens).max();
+        let held_out = if self.format == Format::Batches { 0 } else { HELD_OUT };
+        let pack = if self.format == Format::Chat { Pack::Documents } else { Pack::Stream };
+        Some(Data {
+            path: self.path,
+            format: self.format,
+            tokenizer_hub: self.tokenizer.as_deref().and_then(of_hub),
+            // A model's own takes its place once the folder is there.
+            tokenizer: self.tokenizer.unwrap_or_else(|| String::from("bytes")),
+            tokens: longest.or(self.tokens)?,
+            batch: self.batch,
+            evaluate: self.evaluate.unwrap_or(held_out),
+            pack: self.pack.unwrap_or(pack),
+            longer: self.longer,
+        })
+    }
+}
+
+impl Data {
+    /// The keys that mean it; stages say their own tokens.
+    pub(crate) fn keys(&self, staged: bool) -> DataKeys {
+        DataKeys {
+            path: self.path.clone(),
+            format: self.format,
+            tokenizer: Some(self.tokenizer_hub.as_ref().unwrap_or(&self.tokenizer).clone()),
+            tokens: Some(self.tokens).filter(|_| !staged),
+            batch: self.batch,
+            evaluate: Some(self.evaluate),
+            pack: Some(self.pack),
+            longer: self.longer,
+        }
+    }
+}
 
 /// `data:`
 #[derive(Clone, Debug, PartialEq)]

@@ -2,31 +2,37 @@
 
 use std::path::PathBuf;
 
-use crate::experiment::words;
-use crate::{Experiment, Format, Problem};
+use annulus_yaml::Absent::{Is, Means};
+use annulus_yaml::Kind::{Count, Sizes, Text, Tokens, Words};
+use annulus_yaml::{Problem, section, words};
+
+use crate::data::MOST_TOKENS;
+use crate::{Experiment, Format};
 
 /// Targets of a window where the file does not say.
 const TARGETS: usize = 512;
 
-/// `evaluation:`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Evaluation {
-    /// A file or folder of texts; none: `data.path`.
-    pub path: Option<PathBuf>,
-    /// What is asked; none: what suits the data.
-    pub tasks: Option<Vec<Asked>>,
-    /// Depths of what is looked for; default 11.
-    pub depths: usize,
-    /// Questions of a kind; default 8.
-    pub samples: usize,
-    /// Inputs per sequence; none: `data.tokens` alone.
-    pub lengths: Option<Vec<usize>>,
-    /// Stretches of the text; none: 32, or as many as it has targets for.
-    pub windows: Option<usize>,
-    /// Targets at the end of each; default 512, or half of the shortest length.
-    pub targets: Option<usize>,
-    /// What other lengths are compared with; default the shortest.
-    pub against: Option<usize>,
+section! {
+    /// `evaluation:`
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Evaluation {
+        path: Option<PathBuf> = Text, Means("`data.path`"),
+            "a file or folder of texts that were not trained on";
+        tasks: Option<Vec<Asked>> = Words(Asked::WORDS),
+            Means("[perplexity], or [needle] where `data.format` is needles"),
+            "what is asked: the loss of texts, or questions behind made-up texts and their answers";
+        depths: usize = Count(1, 1 << 10), Is("11"),
+            "depths that a needle, a pass key or a line is asked for at, from the first token to the last";
+        samples: usize = Count(1, 1 << 20), Is("8"), "questions of every task, length and depth";
+        lengths: Option<Vec<usize>> = Sizes(MOST_TOKENS), Means("`data.tokens` alone"),
+            "inputs per sequence";
+        windows: Option<usize> = Count(2, 1 << 20), Means("32, or as many as the text has targets for"),
+            "stretches of the text that are read at every length, each to the same end";
+        targets: Option<usize> = Tokens(1, MOST_TOKENS), Means("512, or half of the shortest length"),
+            "tokens at the end of a window that are asked for, the same at every length";
+        against: Option<usize> = Tokens(1, MOST_TOKENS), Means("the shortest length"),
+            "the length that others are compared with, window by window";
+    }
 }
 
 /// A word under `tasks:`

@@ -1,23 +1,23 @@
 //! `extend:` a model to longer sequences: its rotary embedding is rewritten for the new length, the
 //! length that it was trained for is kept, and checkpoints say both.
 
-use crate::experiment::words;
-use crate::rope::{Parameters, Rope, Scaling, grown, takes};
-use crate::source::Places;
-use crate::values::Values;
-use crate::{Experiment, ModelSource, Plan, Problem, Shape, WeightsFrom};
+use annulus_architecture::{MOST_POSITIONS, Parameters, Rope, Scaling, Shape, grown, takes};
+use annulus_yaml::Absent::{Means, Required};
+use annulus_yaml::Interval::AboveZero;
+use annulus_yaml::Kind::{Real, Tokens, Word};
+use annulus_yaml::{Places, Problem, section, words};
 
-/// `extend:`
-#[derive(Clone, Debug, PartialEq)]
-pub struct Extension {
-    /// `rope:`
-    pub way: Stretch,
-    /// `tokens:` the longest sequence from now on.
-    pub tokens: usize,
-    /// `theta:` the new base: `rope: abf`.
-    pub theta: Option<f64>,
-    /// What is written beside it.
-    pub parameters: Parameters,
+use crate::{Experiment, ModelSource, Plan, WeightsFrom};
+
+section! {
+    /// `extend:`
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Extension {
+        rope: Stretch = Word(Stretch::WORDS), Required, "how frequencies are stretched";
+        tokens: usize = Tokens(2, MOST_POSITIONS), Required, "the longest sequence from now on";
+        theta: Option<f64> = Real(AboveZero), Means("the model's"), "base of the frequencies: abf";
+        ..parameters: Parameters;
+    }
 }
 
 /// `rope:` how a model is stretched.
@@ -49,28 +49,13 @@ words!(Stretch {
     LongRope = "longrope",
 });
 
-/// What `values` say under `section`, if anything.
-#[expect(clippy::option_option, reason = "refused and absent are two things")]
-pub(crate) fn read(values: &Values, places: &Places, section: &str) -> Option<Option<Extension>> {
-    if !places.contains(section) {
-        return Some(None);
-    }
-    let key = |name: &str| format!("{section}.{name}");
-    Some(Some(Extension {
-        way: values.word(&key("rope"), Stretch::from_word)?,
-        tokens: values.size(&key("tokens"))?,
-        theta: values.optional(&key("theta"), Values::real)?,
-        parameters: Parameters::read(values, &[format!("{section}.")]),
-    }))
-}
-
 impl Extension {
     /// `shape` for the new length.
     ///
     /// # Errors
     /// When it is not that of a longer model, or something is missing.
     pub(crate) fn apply(&self, shape: Shape, places: &Places) -> Result<Shape, Problem> {
-        let way = self.way.word();
+        let way = self.rope.word();
         let problem =
             |key: &str, message: String| places.problem(&format!("extend.{key}"), message);
         let kind = shape.rope.scaling.word();
@@ -91,18 +76,18 @@ impl Extension {
                 format!("{} tokens are no more than the {original} of the model", self.tokens);
             return Err(problem("tokens", message).hint(format!("more than {original}")));
         }
-        let rope = self.rope(&shape, original).map_err(|key| {
+        let rope = self.stretched(&shape, original).map_err(|key| {
             problem(key, format!("`extend.{key}` is missing, which `rope: {way}` needs"))
         })?;
         // What is dynamic begins where the model's own length ends: that is what it is told by.
-        let longest = if self.way == Stretch::Dynamic { original } else { self.tokens };
+        let longest = if self.rope == Stretch::Dynamic { original } else { self.tokens };
         Ok(Shape { rope, max_position_embeddings: Some(longest), ..shape })
     }
 
     /// Whether what was done to a model's frequencies can be done again from the original length.
     fn replaces(&self, scaling: &Scaling) -> bool {
         let known = !matches!(scaling, Scaling::Linear { .. } | Scaling::Dynamic { .. });
-        match self.way {
+        match self.rope {
             Stretch::Abf => true,
             Stretch::Yarn | Stretch::Llama3 | Stretch::LongRope => known,
             Stretch::Dynamic => matches!(scaling, Scaling::Dynamic { .. }),
@@ -112,17 +97,17 @@ impl Extension {
 
     fn instead(&self, scaling: &Scaling) -> String {
         let ways = Stretch::WORDS.iter().filter_map(|word| Stretch::from_word(word));
-        let others = ways.filter(|way| Extension { way: *way, ..self.clone() }.replaces(scaling));
+        let others = ways.filter(|way| Extension { rope: *way, ..self.clone() }.replaces(scaling));
         let words: Vec<&str> = others.map(Stretch::word).collect();
         format!("use `{}`", words.join("` or `"))
     }
 
-    fn rope(&self, shape: &Shape, original: usize) -> Result<Rope, &'static str> {
+    fn stretched(&self, shape: &Shape, original: usize) -> Result<Rope, &'static str> {
         let Rope { theta, scaling } = shape.rope.clone();
         let stretch = self.tokens as f64 / original as f64;
         let mut given = self.parameters.clone();
         given.original_max_position_embeddings = Some(original);
-        match self.way {
+        match self.rope {
             Stretch::Abf => return Ok(Rope { theta: self.theta.ok_or("theta")?, scaling }),
             Stretch::Ntk => {
                 let by = given.factor.unwrap_or(stretch);
@@ -142,7 +127,7 @@ impl Extension {
             }
             Stretch::Linear | Stretch::Yarn => given.factor = given.factor.or(Some(stretch)),
         }
-        Ok(Rope { theta, scaling: given.scaling(self.way.word(), Some(original))? })
+        Ok(Rope { theta, scaling: given.scaling(self.rope.word(), Some(original))? })
     }
 }
 
@@ -170,7 +155,7 @@ impl Plan {
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let Some(extension) = &experiment.extend else { return Vec::new() };
     let (places, tokens) = (&experiment.places, experiment.data.tokens);
-    let way = extension.way;
+    let way = extension.rope;
     let own: &[&str] = match way {
         Stretch::Abf => &["original_max_position_embeddings"],
         // The length that the model was trained for is what theirs is counted from, too.
@@ -179,7 +164,8 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
         }
         _ => takes(way.word()),
     };
-    let written = extension.parameters.entries().into_iter().map(|(key, _)| key);
+    let written = extension.parameters.written();
+    let written = written.iter().map(String::as_str);
     let theta = extension.theta.map(|_| "theta").filter(|_| way != Stretch::Abf);
     let strays = written.filter(|key| !own.contains(key)).chain(theta);
     let mut problems: Vec<Problem> = strays

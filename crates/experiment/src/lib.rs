@@ -3,46 +3,42 @@
 
 mod attention;
 mod back;
-mod build;
 mod choice;
 mod cluster;
-mod config;
 mod cost;
 mod data;
+mod device;
 mod evaluation;
 mod experiment;
 mod extend;
-mod extract;
-mod later;
-mod load;
 mod lora;
 mod mask;
+mod mesh;
 mod misfit;
+mod model;
 mod passes;
 mod plan;
-mod problem;
 mod proving;
-mod quantity;
 mod rank;
 mod report;
-mod rope;
 mod rules;
-mod schema;
-mod shape;
+mod schedule;
 mod sliding;
-mod source;
 mod split;
 mod stages;
+mod steps;
 mod support;
-mod table;
-mod tree;
-mod typed;
-mod values;
 mod wire;
 mod written;
 
+pub use annulus_architecture::{
+    Besides, Dtype, Element, Family, Frequencies, LayerType, Lora, Parameters, Rope, Scaling,
+    Shape, Target, Yarn, parse_config, read_adapter, read_config, write_adapter, write_config,
+};
+pub use annulus_yaml::{Override, Places, Problem, Problems, bandwidth, binary_bandwidth, tokens};
 pub use attention::{
-    Attention, Dealt, Kernel, MaskKind, Packed, Pattern, Sliding, return_from_word, return_word,
+    Attention, AttentionKeys, Dealt, Kernel, MaskKind, Masking, Packed, Pattern, Sliding,
+    return_from_word, return_word,
 };
 pub use back::Back;
 pub use choice::Settled;
@@ -50,31 +46,23 @@ pub use cluster::{
     Candidate, Cell, Choice, Cluster, Comparison, Estimate, Grid, Hiding, Link, Load, Message,
     Method, Overlap, Rates, Shared, Step, Table, Walk, Way, Weighing, label, minimal_block, walk,
 };
-pub use config::{parse_config, read_config, write_config};
-pub use data::{Data, Format, Longer, Pack};
+pub use data::{Data, DataKeys, Format, Longer, Pack};
+pub use device::Device;
 pub use evaluation::{Asked, Evaluation};
-pub use experiment::{
-    Bound, Decay, Device, Dtype, Every, Experiment, Memory, Mesh, Model, ModelSource, Optimizer,
-    Recompute, Schedule, Traced, WeightsFrom,
-};
+pub use experiment::Experiment;
 pub use extend::{Extension, Stretch};
-pub use load::{Override, load, parse, read as read_experiment};
-pub use lora::{Besides, Lora, Target, read_adapter, write_adapter};
+pub use lora::LoraKeys;
+pub use mesh::{Host, Memory, Mesh, Recompute};
 pub use misfit::Misfit;
+pub use model::{Model, ModelKeys, ModelSource, WeightsFrom};
 pub use plan::Plan;
-pub use problem::{Problem, Problems};
 pub use proving::{Proved, Proving};
-pub use quantity::{bandwidth, binary_bandwidth};
 pub use rank::{Peak, RankPlan};
 pub use report::size;
-pub use rope::{Frequencies, Parameters, Rope, Scaling, Yarn};
-pub use schema::schema;
-pub use shape::{Family, LayerType, Shape};
+pub use schedule::{Curve, Decay, Schedule, ScheduleKeys};
 pub use sliding::LayerKind;
-pub use source::Places;
 pub use split::{Contradiction, Wording};
-pub use stages::{Part, Reset, Stage, Staged};
+pub use stages::{Part, Reset, Stage, StageKeys, Staged};
+pub use steps::{Algorithm, Bound, Every, Optimizer, Trace};
 pub use support::support;
-pub use typed::tokens;
-pub use wire::Element;
-pub use written::differences;
+pub use written::{Written, differences, load, parse, read_experiment, schema};

@@ -1,145 +1,59 @@
-//! `lora:` what is trained where not everything is, and the adapter_config.json that says so to PEFT.
-
-mod peft;
+//! `lora:` what is trained where not everything is.
 
 use std::path::PathBuf;
 
-use crate::experiment::words;
-use crate::source::Places;
-use crate::values::Values;
-use crate::{Experiment, ModelSource, Problem, Problems, Shape, WeightsFrom};
+use annulus_architecture::{Besides, Lora, Shape, Target, read_adapter, sorted};
+use annulus_yaml::Absent::{Is, Means, Required};
+use annulus_yaml::Interval::{AboveZero, ZeroToBelowOne};
+use annulus_yaml::Kind::{Count, Real, Text, Truth, Words};
+use annulus_yaml::{Problem, Problems, section};
 
-pub use peft::{read_adapter, write_adapter};
-
-/// `lora:` (Hu et al., arXiv 2106.09685)
-#[derive(Clone, Debug, PartialEq)]
-pub struct Lora {
-    /// `rank:` the width of adapters. Required.
-    pub rank: usize,
-    /// `alpha:` adapters count `alpha / rank`; default `rank`.
-    pub alpha: f64,
-    /// `rslora:` or `alpha / √rank` (arXiv 2312.03732); default false.
-    pub rslora: bool,
-    /// `dropout:` the share of an adapter's inputs that it does not see in training; default 0.
-    pub dropout: f64,
-    /// `targets:` the projections that get one; default those of attention. In the order of [`Target::WORDS`].
-    pub targets: Vec<Target>,
-    /// `train:` what is trained itself besides; default nothing. In the order of [`Besides::WORDS`].
-    pub train: Vec<Besides>,
-    /// `path:` a folder of PEFT's to go on from; none: fresh adapters.
-    pub path: Option<PathBuf>,
-}
-
-/// A projection of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
-    /// Of queries.
-    Query,
-    /// Of keys.
-    Key,
-    /// Of values.
-    Value,
-    /// Of attention's output.
-    Output,
-    /// Of the gate.
-    Gate,
-    /// Of what is gated.
-    Up,
-    /// Of the feed-forward's output.
-    Down,
-}
-
-words!(Target {
-    Query = "q_proj",
-    Key = "k_proj",
-    Value = "v_proj",
-    Output = "o_proj",
-    Gate = "gate_proj",
-    Up = "up_proj",
-    Down = "down_proj",
-});
-
-/// What is trained itself beside adapters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Besides {
-    /// The embedding.
-    Embeddings,
-    /// All norms.
-    Norms,
-    /// The last projection.
-    Head,
-}
-
-words!(Besides { Embeddings = "embeddings", Norms = "norms", Head = "head" });
+use crate::{Experiment, ModelSource, WeightsFrom};
 
 /// Where targets are not written.
 const ATTENTION: [Target; 4] = [Target::Query, Target::Key, Target::Value, Target::Output];
 
-impl Lora {
-    /// What an adapter's product is multiplied by.
-    pub fn scale(&self) -> f64 {
-        let rank = self.rank as f64;
-        self.alpha / if self.rslora { rank.sqrt() } else { rank }
-    }
-
-    /// Refuses what a model of `shape` does not have.
-    ///
-    /// # Errors
-    /// Where the last projection is to be trained, and is the embedding.
-    pub fn suits(&self, shape: &Shape) -> Result<(), Problem> {
-        if self.trains(Besides::Head) && shape.tie_word_embeddings {
-            let message = "the last projection is to be trained, but the model's is its embedding";
-            return Err(Problem::new(message).hint("name the embedding instead"));
-        }
-        Ok(())
-    }
-
-    /// Whether this is trained itself.
-    pub fn trains(&self, what: Besides) -> bool {
-        self.train.contains(&what)
+section! {
+    /// `lora:` as it is written.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct LoraKeys {
+        rank: usize = Count(1, 1 << 12), Required, "the width of an adapter";
+        alpha: Option<f64> = Real(AboveZero), Means("rank"),
+            "adapters count alpha / rank, or alpha / √rank with rslora";
+        rslora: bool = Truth, Is("false"), "whether alpha is divided by the root of rank";
+        dropout: f64 = Real(ZeroToBelowOne), Is("0"),
+            "share of an adapter's inputs that are left out in training";
+        targets: Option<Vec<Target>> = Words(Target::WORDS), Means("q_proj, k_proj, v_proj, o_proj"),
+            "projections that get an adapter";
+        train: Option<Vec<Besides>> = Words(Besides::WORDS), Means("nothing"),
+            "what is trained itself besides, as in LongLoRA";
+        path: Option<PathBuf> = Text, Means("fresh adapters"),
+            "a folder of PEFT's to go on from: adapter_config.json, adapter_model.safetensors";
     }
 }
 
-impl Target {
-    /// Outputs and inputs of the projection.
-    pub(crate) fn sizes(self, shape: &Shape) -> [u64; 2] {
-        let [hidden, width] = [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
-        let (queries, keys) = (shape.query_width(), shape.key_value_width());
-        match self {
-            Target::Query => [queries, hidden],
-            Target::Key | Target::Value => [keys, hidden],
-            Target::Output => [hidden, queries],
-            Target::Gate | Target::Up => [width, hidden],
-            Target::Down => [hidden, width],
+impl LoraKeys {
+    pub(crate) fn meant(self) -> Lora {
+        let LoraKeys { rank, alpha, rslora, dropout, targets, train, path } = self;
+        let alpha = alpha.unwrap_or(rank as f64);
+        let targets = sorted(targets.unwrap_or(ATTENTION.to_vec()));
+        Lora {
+            rank,
+            alpha,
+            rslora,
+            dropout,
+            targets,
+            train: sorted(train.unwrap_or_default()),
+            path,
         }
     }
-}
 
-/// What `values` say under `lora:`, if anything.
-#[expect(clippy::option_option, reason = "refused and absent are two things")]
-pub(crate) fn read(values: &Values, places: &Places) -> Option<Option<Lora>> {
-    if !places.contains("lora") {
-        return Some(None);
+    /// The keys that mean these adapters.
+    pub(crate) fn of(lora: &Lora) -> LoraKeys {
+        let Lora { rank, alpha, rslora, dropout, targets, train, path } = lora.clone();
+        let (targets, train) = (Some(targets), Some(train));
+        LoraKeys { rank, alpha: Some(alpha), rslora, dropout, targets, train, path }
     }
-    let rank = values.size("lora.rank")?;
-    let targets = values.optional("lora.targets", |v, key| v.words(key, Target::from_word))?;
-    let train = values.optional("lora.train", |v, key| v.words(key, Besides::from_word))?;
-    Some(Some(Lora {
-        rank,
-        alpha: values.optional("lora.alpha", Values::real)?.unwrap_or(rank as f64),
-        rslora: values.truth("lora.rslora")?,
-        dropout: values.real("lora.dropout")?,
-        targets: sorted(targets.unwrap_or(ATTENTION.to_vec())),
-        train: sorted(train.unwrap_or_default()),
-        path: values.optional("lora.path", Values::text)?.map(PathBuf::from),
-    }))
-}
-
-/// In order, each once.
-fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
-    list.sort();
-    list.dedup();
-    list
 }
 
 /// What an experiment with adapters must be.

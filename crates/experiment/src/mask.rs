@@ -3,10 +3,12 @@
 
 use annulus_sequence::{Mask, Rule};
 
-use crate::{Attention, Experiment, Format, MaskKind, Packed, Pattern, Problem};
+use annulus_yaml::Problem;
+
+use crate::{Experiment, Format, MaskKind, Masking, Packed, Pattern};
 
 /// The mask of every sequence in layers that see `window` keys. Documents that the data tells apart are in no plan.
-pub(crate) fn mask_of(attention: &Attention, window: Option<usize>) -> Mask {
+pub(crate) fn mask_of(attention: &Masking, window: Option<usize>) -> Mask {
     let mask = match (attention.mask, attention.prefix) {
         (MaskKind::Full, _) => Mask::full(),
         (MaskKind::Causal, None) => Mask::causal(),
@@ -35,8 +37,8 @@ pub(crate) fn mask_of(attention: &Attention, window: Option<usize>) -> Mask {
 
 /// Keys that mean nothing without another one.
 pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
-    let attention = &experiment.attention;
-    let windows = attention.window.is_some() || attention.sliding.is_some();
+    let attention = &experiment.attention.masking;
+    let windows = attention.window.is_some() || experiment.attention.sliding.is_some();
     let hides = windows || attention.pattern.is_some();
     let causal = attention.mask == MaskKind::Causal;
     let fixed = attention.pattern == Some(Pattern::Fixed);
@@ -71,7 +73,7 @@ pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
 
 /// Numbers that do not fit the sequence, or each other.
 pub(crate) fn numbers(experiment: &Experiment) -> Vec<Problem> {
-    let (attention, places) = (&experiment.attention, &experiment.places);
+    let (attention, places) = (&experiment.attention.masking, &experiment.places);
     let tokens = experiment.data.tokens;
     let mut problems = Vec::new();
     let mut problem = |key: &str, message: String, hint: String| {
@@ -118,7 +120,7 @@ fn fitting_documents(lengths: &[usize], tokens: usize) -> String {
 pub(crate) fn by_data(experiment: &Experiment) -> Vec<Problem> {
     let format = experiment.data.format;
     let texts = [Format::Text, Format::Jsonl, Format::Chat].contains(&format);
-    if experiment.attention.documents != Some(Packed::ByData) || texts {
+    if experiment.attention.masking.documents != Some(Packed::ByData) || texts {
         return Vec::new();
     }
     let message = format!("`format: {}` does not say where documents end", format.word());

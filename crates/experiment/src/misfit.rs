@@ -24,11 +24,10 @@ impl Plan {
     /// `memory.budget`, or than there is. `None`: it fits, or nobody knows: what an absent GPU has,
     /// or a system that does not say.
     pub fn misfit(&self) -> Option<Misfit> {
-        let memory = &self.experiment.memory;
-        let elsewhere =
-            matches!(self.experiment.device, Device::Cuda(_)) && memory.device.is_none();
+        let (memory, host) = (&self.experiment.memory, &self.experiment.host);
+        let elsewhere = matches!(self.experiment.device, Device::Cuda(_)) && host.device.is_none();
         let budget = memory.budget.map(|bytes| Limit { bytes, by: By::Budget });
-        let there = if elsewhere { None } else { memory.there() };
+        let there = if elsewhere { None } else { host.there() };
         let least = [budget, there].into_iter().flatten().min()?;
         let needed = self.needed();
         (needed > least.bytes).then_some(Misfit { needed, there: least })

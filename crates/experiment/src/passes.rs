@@ -74,9 +74,10 @@ impl Plan {
         let layout = self.experiment.layout();
         let weights = mesh.weights.clone().unwrap_or_else(|| vec![1; mesh.sequence]);
         // Of documents that only the data knows, what is made must hold for all.
-        let by_data = attention.documents == Some(Packed::ByData);
-        let [mask, dealing] = [kind.mask.clone(), mask_of(attention, attention.window)]
-            .map(|mask| if by_data { mask.of_any_documents() } else { mask });
+        let by_data = attention.masking.documents == Some(Packed::ByData);
+        let [mask, dealing] =
+            [kind.mask.clone(), mask_of(&attention.masking, attention.masking.window)]
+                .map(|mask| if by_data { mask.of_any_documents() } else { mask });
         let dealt = layout.deal_weighted(&dealing, data.tokens, &weights);
         let dealt = dealt.map_err(|error| refused(StrategyError::Deal(error)))?;
         Ok(Split::new(&mask, layout, dealt, self.heads()))

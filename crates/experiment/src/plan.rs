@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use annulus_architecture::turning;
 use annulus_sequence::{Bytes, Positions, pairs_between, pairs_per_hop};
 
 use crate::cluster::label;
 use crate::cost::Share;
 use crate::passes::Passes;
-use crate::shape::turning;
 use crate::sliding::kinds;
 use crate::{
-    Choice, Cluster, Experiment, LayerKind, Memory, Peak, Problem, Problems, RankPlan, Recompute,
+    Choice, Cluster, Experiment, Host, LayerKind, Peak, Problem, Problems, RankPlan, Recompute,
     Settled, Shape, rules,
 };
 
@@ -196,13 +196,17 @@ impl Plan {
             all.saturating_mul(self.experiment.mesh.data as u64)
         };
         let longest = self.positions().iter().map(Positions::tokens).max();
-        self.experiment.memory.settle(self.micro_batch * longest.unwrap_or_default(), needs)
+        self.experiment.memory.settle(
+            &self.experiment.host,
+            self.micro_batch * longest.unwrap_or_default(),
+            needs,
+        )
     }
 
     /// Peak memory of the rank at `place` of a sequence: by class, of all classes at once, and of one more worker, of attention
     /// and of products. What is held while attention runs is the most of any kind of layers.
     fn held(&self, memory: Settled, place: usize) -> (Peak, u64, [u64; 2]) {
-        let workers = self.experiment.memory.workers;
+        let workers = self.experiment.host.workers;
         let (peak, together, worker) = self.held_by(memory, place, workers);
         let lent = self.attending(worker[0], workers);
         let peak = Peak { workspace: peak.workspace.saturating_add(lent), ..peak };
@@ -211,7 +215,7 @@ impl Plan {
 
     /// What more workers of attention than one take, each `worker`.
     fn attending(&self, worker: u64, workers: usize) -> u64 {
-        let apart = self.experiment.memory.device.is_some();
+        let apart = self.experiment.host.device.is_some();
         if apart { 0 } else { worker.saturating_mul(workers.saturating_sub(1) as u64) }
     }
 
@@ -270,7 +274,7 @@ impl Plan {
                 gradients: if self.world() == 1 { 0 } else { self.gradient_sum() },
                 peak,
                 together,
-                worker: if self.experiment.memory.device.is_some() { 0 } else { worker },
+                worker: if self.experiment.host.device.is_some() { 0 } else { worker },
                 packing,
             }
         };
@@ -298,8 +302,8 @@ impl Plan {
 /// What `measure` says of this machine, its budget shared evenly by the ranks.
 fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster) -> Cluster {
     let ranks = experiment.mesh.data * experiment.mesh.sequence;
-    let memory = Some(experiment.memory.budget() / ranks as u64);
-    let Memory { core, workers: cores, .. } = experiment.memory;
+    let memory = Some(experiment.memory.budget(&experiment.host) / ranks as u64);
+    let Host { core, workers: cores, .. } = experiment.host;
     Cluster { memory, cores, core, ..measure(ranks) }
 }
 

@@ -2,9 +2,11 @@
 
 use annulus_sequence::{Return, Strategy};
 
+use annulus_yaml::Problem;
+
 use crate::{
-    Attention, Device, Experiment, Format, ModelSource, Pack, Problem, Sliding, evaluation, extend,
-    lora, mask, return_word, shape, sliding, stages, wire,
+    Attention, Device, Experiment, Format, Pack, Sliding, evaluation, extend, lora, mask,
+    return_word, sliding, stages, wire,
 };
 
 /// Ranks of one run: one process holds them all.
@@ -56,7 +58,6 @@ fn alone(experiment: &Experiment) -> Vec<Problem> {
         extend::rules,
         evaluation::rules,
         lora::rules,
-        inline,
     ];
     rules.iter().flat_map(|rule| rule(experiment)).collect()
 }
@@ -193,8 +194,8 @@ fn schedule(experiment: &Experiment) -> Vec<Problem> {
         experiment.places.problem(key, message).hint(hint)
     };
     let mut problems = Vec::new();
-    if schedule.warmup > schedule.steps {
-        problems.push(beyond("schedule.warmup", schedule.warmup, schedule.steps));
+    if schedule.curve.warmup > schedule.steps {
+        problems.push(beyond("schedule.warmup", schedule.curve.warmup, schedule.steps));
     }
     let all = experiment.all_steps();
     if let Some(stop) = schedule.stop.filter(|&stop| stop > all) {
@@ -205,8 +206,8 @@ fn schedule(experiment: &Experiment) -> Vec<Problem> {
 
 fn trace(experiment: &Experiment) -> Vec<Problem> {
     let steps = experiment.all_steps();
-    let first = experiment.trace.steps.iter().map(|range| range.start).min();
-    let last = experiment.trace.steps.iter().map(|range| range.end - 1).max();
+    let first = experiment.trace.steps.iter().flatten().map(|range| range.start).min();
+    let last = experiment.trace.steps.iter().flatten().map(|range| range.end - 1).max();
     let problem = |message: String| {
         let hint = format!("steps are counted from 1 to {steps}");
         vec![experiment.places.problem("trace.steps", message).hint(hint)]
@@ -286,11 +287,4 @@ fn expectations(experiment: &Experiment) -> Vec<Problem> {
         }
     }
     problems
-}
-
-fn inline(experiment: &Experiment) -> Vec<Problem> {
-    match &experiment.model.source {
-        ModelSource::Inline(shape) => shape::consistent(shape, &experiment.places, "model."),
-        ModelSource::Folder { .. } => Vec::new(),
-    }
 }

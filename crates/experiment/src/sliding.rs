@@ -10,7 +10,10 @@ use std::ops::Range;
 use annulus_sequence::{Layout, Mask, Return, Strategy};
 
 use crate::mask::mask_of;
-use crate::{Attention, Back, Experiment, Problem, Problems, Shape, Sliding, lora};
+use annulus_architecture::Shape;
+use annulus_yaml::{Problem, Problems};
+
+use crate::{Attention, Back, Experiment, Sliding, lora};
 
 /// Where it is written.
 pub(crate) const SECTION: &str = "attention.sliding";
@@ -84,13 +87,13 @@ impl Experiment {
         let same = |written: &Sliding| {
             written.window == window && written.layers.iter().cloned().flatten().eq(layers.clone())
         };
-        let wrong = match (&attention.sliding, attention.window) {
+        let wrong = match (&attention.sliding, attention.masking.window) {
             (None, None) if others => {
                 attention.sliding = Some(own);
                 None
             }
             (None, None) => {
-                attention.window = Some(window);
+                attention.masking.window = Some(window);
                 None
             }
             (Some(written), _) if !(others && same(written)) => Some(SECTION),
@@ -116,7 +119,7 @@ pub(crate) fn kinds(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerK
     let all = 0..shape.num_hidden_layers;
     let of_all = |layers| LayerKind {
         layers,
-        mask: mask_of(attention, attention.window),
+        mask: mask_of(&attention.masking, attention.masking.window),
         strategy: attention.strategy,
         back: Back::default(),
         slowest_pairs: 0,
@@ -141,7 +144,7 @@ pub(crate) fn kinds(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerK
     }
     let window = Some(sliding.window);
     let sliding = LayerKind {
-        mask: mask_of(attention, window),
+        mask: mask_of(&attention.masking, window),
         strategy: sliding.strategy,
         written: sliding.backward,
         window,

@@ -3,32 +3,56 @@
 
 use std::ops::Range;
 
-use crate::experiment::words;
-use crate::source::{Places, printable};
-use crate::values::Values;
-use crate::{Cluster, Experiment, Extension, Plan, Problem, Problems, extend};
+use annulus_architecture::sorted;
+use annulus_yaml::Absent::{Means, Required};
+use annulus_yaml::Interval::AboveZero;
+use annulus_yaml::Kind::{Count, Real, Section, Tokens, Words};
+use annulus_yaml::{Problem, Problems, printable, section, words};
+
+use crate::data::MOST_TOKENS;
+use crate::schedule::MOST_STEPS;
+use crate::{Cluster, Experiment, Extension, Plan};
 
 /// The key.
 pub(crate) const SECTION: &str = "stages";
 /// Tokens of a whole run: keeps what is counted within 64 bits.
 const MOST_READ: u64 = 1 << 60;
 
+section! {
+    /// The keys of each of `stages:`.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct StageKeys {
+        tokens: usize = Tokens(1, MOST_TOKENS), Required, "inputs per sequence";
+        steps: u64 = Count(1, MOST_STEPS), Required, "optimizer steps";
+        batch: Option<usize> = Count(1, 1 << 20), Means("as before; in the first `data.batch`"),
+            "sequences per optimizer step";
+        learning_rate: Option<f64> = Real(AboveZero),
+            Means("as before; in the first `optimizer.learning_rate`"), "the peak";
+        extend: Option<Extension> = Section(Extension::KEYS),
+            Means("as before; in the first that of the file"),
+            "longer sequences than the model was trained for";
+        reset: Option<Vec<Reset>> = Words(Reset::WORDS),
+            Means("everything in the first; required in the others"),
+            "what begins anew: the optimizer's moments, the learning rate's schedule, the data";
+    }
+}
+
 /// One of `stages:`; what it does not say is as in the one before, and in the first as in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
     /// The word before it.
     pub name: String,
-    /// `tokens:` inputs per sequence. Required.
+    /// Inputs per sequence.
     pub tokens: usize,
-    /// `steps:` optimizer steps. Required.
+    /// Optimizer steps.
     pub steps: u64,
-    /// `batch:` sequences per step.
+    /// Sequences per step.
     pub batch: Option<usize>,
-    /// `learning_rate:` the peak.
+    /// The peak of the learning rate.
     pub learning_rate: Option<f64>,
-    /// `extend:`
+    /// Longer sequences than the model was trained for.
     pub extend: Option<Extension>,
-    /// `reset:` what begins anew. Required but in the first, where everything does.
+    /// What begins anew. Written but in the first, where everything does.
     pub reset: Vec<Reset>,
 }
 
@@ -78,28 +102,12 @@ pub struct Staged {
     pub part: Part,
 }
 
-/// What `values` say under `stages:`.
-pub(crate) fn read(values: &Values, places: &Places) -> Option<Vec<Stage>> {
-    let names = values.free.get(SECTION).map_or(&[][..], Vec::as_slice);
-    names.iter().map(|name| stage(values, places, name)).collect()
-}
-
-fn stage(values: &Values, places: &Places, name: &str) -> Option<Stage> {
-    let key = |key: &str| format!("{SECTION}.{name}.{key}");
-    let (batch, rate, reset) = (key("batch"), key("learning_rate"), key("reset"));
-    let words = |values: &Values, key: &str| values.words(key, Reset::from_word);
-    let mut reset = values.optional(&reset, words)?.unwrap_or_default();
-    reset.sort();
-    reset.dedup();
-    Some(Stage {
-        name: name.to_owned(),
-        tokens: values.size(&key("tokens"))?,
-        steps: values.count(&key("steps"))?,
-        batch: values.optional(&batch, Values::size)?,
-        learning_rate: values.optional(&rate, Values::real)?,
-        extend: extend::read(values, places, &key("extend"))?,
-        reset,
-    })
+impl StageKeys {
+    pub(crate) fn meant(self, name: String) -> Stage {
+        let StageKeys { tokens, steps, batch, learning_rate, extend, reset } = self;
+        let reset = sorted(reset.unwrap_or_default());
+        Stage { name, tokens, steps, batch, learning_rate, extend, reset }
+    }
 }
 
 impl Experiment {
@@ -248,6 +256,13 @@ impl Plan {
 }
 
 impl Stage {
+    /// Its name, and the keys that mean it.
+    pub(crate) fn keys(&self, first: bool) -> (String, StageKeys) {
+        let Stage { name, tokens, steps, batch, learning_rate, extend, reset } = self.clone();
+        let reset = Some(reset).filter(|_| !first);
+        (name, StageKeys { tokens, steps, batch, learning_rate, extend, reset })
+    }
+
     /// `before` as this stage says it.
     fn on(&self, before: &Experiment) -> Experiment {
         let mut own = before.clone();
@@ -255,8 +270,19 @@ impl Stage {
         own.data.batch = self.batch.unwrap_or(own.data.batch);
         own.optimizer.learning_rate = self.learning_rate.unwrap_or(own.optimizer.learning_rate);
         own.extend = self.extend.clone().or(own.extend);
-        own.places = own.places.in_stage(&format!("{SECTION}.{}.", self.name));
+        own.places = own.places.standing_for(|key| self.stands_for(key));
         own
+    }
+
+    /// The key of the file that one of this stage stands for.
+    fn stands_for(&self, key: &str) -> Option<String> {
+        let own = key.strip_prefix(&format!("{SECTION}.{}.", self.name))?;
+        Some(match own {
+            "tokens" | "batch" => format!("data.{own}"),
+            "steps" => String::from("schedule.steps"),
+            "learning_rate" => String::from("optimizer.learning_rate"),
+            other => other.to_owned(),
+        })
     }
 }
 

@@ -8,41 +8,11 @@ use std::sync::Arc;
 
 use annulus_sequence::{BlockShape, Hop, Part, Return, Schedule, Wire};
 
-use crate::experiment::words;
+use annulus_architecture::Element;
+use annulus_yaml::Problem;
+
 use crate::passes::Passes;
-use crate::{Dtype, Experiment, Plan, Problem};
-
-/// The type of an element that travels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Element {
-    /// 32 bits.
-    F32,
-    /// 16 bits, of which 8 are the fraction's and 8 the exponent's.
-    Bf16,
-    /// 16 bits, of which 11 are the fraction's and 5 the exponent's: beyond 65504 is infinity.
-    F16,
-}
-
-words!(Element { F32 = "f32", Bf16 = "bf16", F16 = "f16" });
-
-impl Element {
-    /// Bytes of an element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Element::F32 => 4,
-            Element::Bf16 | Element::F16 => 2,
-        }
-    }
-}
-
-impl From<Dtype> for Element {
-    fn from(dtype: Dtype) -> Element {
-        match dtype {
-            Dtype::F32 => Element::F32,
-            Dtype::Bf16 => Element::Bf16,
-        }
-    }
-}
+use crate::{Experiment, Plan};
 
 /// The key of a part under `attention.wire`.
 pub(crate) fn wire_key(part: Part) -> &'static str {

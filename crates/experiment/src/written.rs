@@ -1,21 +1,63 @@
-//! An experiment as text again: one line per key, in the order of the table. The resolved file, and
-//! what must not change when a run goes on, come from this list.
+//! The experiment's file: every key at the top, in order; read with all its mistakes at once, and
+//! written with every default.
 
-mod lines;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use std::ops::Range;
-use std::path::Path;
+use annulus_yaml::Absent::{Is, Means, Required, RequiredWithout};
+use annulus_yaml::Kind::{Count, Each, Form, OneOf, Section, Text};
+use annulus_yaml::{
+    Document, Lines, Override, Path as Key, Places, Problem, Problems, Section as _, Values, list,
+    read_file, section,
+};
 
-use annulus_sequence::Strategy;
+use crate::attention::AttentionKeys;
+use crate::data::DataKeys;
+use crate::device::{DEVICE, NAME};
+use crate::lora::LoraKeys;
+use crate::model::{MODEL, ModelKeys};
+use crate::schedule::ScheduleKeys;
+use crate::stages::{SECTION as STAGES, StageKeys};
+use crate::{
+    Bound, Device, Evaluation, Every, Experiment, Extension, Memory, Mesh, Optimizer, Trace, rules,
+};
 
-use self::lines::Lines;
-use crate::attention::AUTOMATIC;
-use crate::sliding::listed;
-use crate::stages::SECTION;
-use crate::{Dealt, Experiment, ModelSource, Pack, return_word};
-
-/// A key's path and its value as one writes it.
-type Line = (Vec<String>, String);
+section! {
+    /// An experiment as it is written.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Written {
+        name: String = Form(&NAME), Required, "what the run is called";
+        seed: u64 = Count(0, u64::MAX), Is("0"), "everything random is a function of it";
+        device: Device = Form(&DEVICE), Is("auto"), "what computes: a GPU if there is one, or say which";
+        model: ModelKeys = OneOf(&MODEL), Required, "a Hugging Face folder, or the keys of a config.json";
+        extend: Option<Extension> = Section(Extension::KEYS), Means("the model as it is"),
+            "longer sequences than the model was trained for";
+        lora: Option<LoraKeys> = Section(LoraKeys::KEYS), Means("everything is trained"),
+            "adapters that learn beside weights that do not";
+        data: DataKeys = Section(DataKeys::KEYS), Required, "what is read, and how much of it per step";
+        mesh: Mesh = Section(Mesh::KEYS), Means("one rank"),
+            "the ranks as a grid of replicas by parts of a sequence";
+        attention: AttentionKeys = Section(AttentionKeys::KEYS), Means("causal attention on one rank"),
+            "who sees whom, and how it is split over ranks";
+        memory: Memory = Section(Memory::KEYS), Means("the fastest that fits into the machine"),
+            "what is traded for memory; changes no result";
+        optimizer: Optimizer = Section(Optimizer::KEYS), Required, "AdamW on f32 masters";
+        schedule: ScheduleKeys = Section(ScheduleKeys::KEYS), RequiredWithout(STAGES),
+            "how long, and the learning rate over it";
+        stages: Vec<(String, StageKeys)> = Each(StageKeys::KEYS), Means("the file is the only one"),
+            "lengths one after another, by names of one's own: each goes on where the one before ended";
+        every: Every = Section(Every::KEYS), Means("log each step, evaluate and save at the end"),
+            "how often something happens, in steps";
+        evaluation: Evaluation = Section(Evaluation::KEYS), Means("as below"),
+            "what `annulus evaluate` asks of the model; changes no run";
+        trace: Trace = Section(Trace::KEYS), Means("nothing is recorded"),
+            "steps of which every rank records what it does when";
+        keep: usize = Count(1, 1 << 20), Is("2"), "checkpoints kept";
+        output: Option<PathBuf> = Text, Means("runs/NAME"), "the folder of the run";
+        expect: BTreeMap<String, Bound> = Each(Bound::KEYS), Means("nothing is asserted"),
+            "bounds by tag that `train --check` asserts";
+    }
+}
 
 /// What may differ when a run goes on: sections as a whole, and single keys.
 const FREE: &[&str] = &[
@@ -42,25 +84,116 @@ const FREE: &[&str] = &[
     "schedule.stop",
 ];
 
+/// Reads and checks the file at `path` with `overrides`.
+///
+/// # Errors
+/// Every mistake in it.
+pub fn load(path: &Path, overrides: &[Override]) -> Result<Experiment, Problems> {
+    parse(&path.display().to_string(), &read_experiment(path)?, overrides)
+}
+
+/// The text of the experiment at `path`; what the shell hands over as a pipe can be read but once.
+///
+/// # Errors
+/// A file that cannot be read, is too large, or is no text.
+pub fn read_experiment(path: &Path) -> Result<String, Problems> {
+    Ok(read_file(path)?)
+}
+
+/// The same from text; `name` is what errors call the file.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse(name: &str, text: &str, overrides: &[Override]) -> Result<Experiment, Problems> {
+    let mut document = Document::parse(name, text, overrides)?;
+    let values = document.values(Written::KEYS, "an experiment");
+    let places = document.places(&values);
+    let mut report = document.report;
+    report.extend(contradictions(&values, &places));
+    let experiment = Written::read(&values, "").and_then(|written| written.meant(places));
+    report.extend(experiment.iter().flat_map(rules::check));
+    match experiment {
+        Some(experiment) if report.is_empty() => Ok(experiment),
+        _ => Err(report.finish()),
+    }
+}
+
+/// The JSON Schema of the file, for editors.
+pub fn schema() -> serde_json::Value {
+    annulus_yaml::schema("An experiment of Annulus: one file, one run", Written::KEYS)
+}
+
+/// Words that do not go together, of every section that can be read.
+fn contradictions(values: &Values, places: &Places) -> Vec<Problem> {
+    let model = ModelKeys::read(values, "model");
+    let model = model.and_then(|model| model.meant(places).err()).unwrap_or_default();
+    let attention = AttentionKeys::read(values, "attention");
+    model.into_iter().chain(attention.iter().flat_map(|keys| keys.contradictions(places))).collect()
+}
+
+impl Written {
+    /// What it means; nothing where it contradicts itself, which is reported.
+    fn meant(self, places: Places) -> Option<Experiment> {
+        let stages: Vec<_> =
+            self.stages.into_iter().map(|(name, stage)| stage.meant(name)).collect();
+        Some(Experiment {
+            seed: self.seed,
+            device: self.device,
+            model: self.model.meant(&places).ok()?,
+            extend: self.extend,
+            lora: self.lora.map(LoraKeys::meant),
+            data: self.data.meant(&stages)?,
+            mesh: self.mesh,
+            attention: self.attention.meant(),
+            memory: self.memory,
+            host: crate::Host::default(),
+            optimizer: self.optimizer,
+            schedule: self.schedule.meant(&stages)?,
+            stages,
+            staged: None,
+            every: self.every,
+            evaluation: self.evaluation,
+            trace: self.trace,
+            keep: self.keep,
+            output: self.output.unwrap_or_else(|| PathBuf::from("runs").join(&self.name)),
+            expect: self.expect,
+            name: self.name,
+            places,
+        })
+    }
+}
+
 impl Experiment {
-    /// The experiment with every default written out. Reads back as the same experiment.
-    pub fn to_yaml(&self) -> String {
-        let mut text = String::new();
-        let mut open: &[String] = &[];
-        let lines = self.lines();
-        for (path, value) in &lines {
-            let (key, sections) = path.split_last().unwrap_or((value, &[]));
-            let shared = open.iter().zip(sections).take_while(|(open, own)| open == own).count();
-            if shared == 0 && (!sections.is_empty() || !open.is_empty()) {
-                text.push('\n');
-            }
-            for (depth, section) in sections.iter().enumerate().skip(shared) {
-                text.extend(["  ".repeat(depth), quoted(section), String::from(":\n")]);
-            }
-            text.extend([&"  ".repeat(sections.len()), &quoted(key), ": ", value, "\n"]);
-            open = sections;
+    /// The file that means it, with every default written out.
+    pub fn file(&self) -> Written {
+        let staged = !self.stages.is_empty();
+        let stages = self.stages.iter().enumerate();
+        Written {
+            name: self.name.clone(),
+            seed: self.seed,
+            device: self.device,
+            model: self.model.keys(),
+            extend: self.extend.clone(),
+            lora: self.lora.as_ref().map(LoraKeys::of),
+            data: self.data.keys(staged),
+            mesh: self.mesh.clone(),
+            attention: self.attention.keys(),
+            memory: self.memory.clone(),
+            optimizer: self.optimizer.clone(),
+            schedule: self.schedule.keys(staged),
+            stages: stages.map(|(number, stage)| stage.keys(number == 0)).collect(),
+            every: self.every,
+            evaluation: self.evaluation.clone(),
+            trace: self.trace.clone(),
+            keep: self.keep,
+            output: Some(self.output.clone()),
+            expect: self.expect.clone(),
         }
-        text
+    }
+
+    /// The text of [`Experiment::file`]. Reads back as the same experiment.
+    pub fn to_yaml(&self) -> String {
+        self.lines().to_yaml()
     }
 
     /// The keys and values that a run which goes on must share with the run that began: all but
@@ -72,120 +205,17 @@ impl Experiment {
                 key.strip_prefix(free).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             })
         };
-        let lines = self.lines().into_iter().map(|(path, value)| (path.join("."), value));
+        let lines = self.lines();
+        let lines = lines.iter().map(|(key, value)| (key, value.to_owned()));
         let order = list(self.stages.iter().map(|stage| stage.name.clone()));
-        let order = Some((String::from(SECTION), order)).filter(|_| !self.stages.is_empty());
+        let order = Some((String::from(STAGES), order)).filter(|_| !self.stages.is_empty());
         order.into_iter().chain(lines.filter(|(key, _)| !free(key))).collect()
     }
 
-    /// Every key and its value, in the order of the documentation.
-    fn lines(&self) -> Vec<Line> {
-        let mut lines = Lines(Vec::new());
-        lines.push("name", &[quoted(&self.name)]);
-        lines.push("seed", &[self.seed]);
-        lines.push("device", &[self.device.word()]);
-        self.model(&mut lines);
-        self.extend.iter().for_each(|extension| lines.extend("extend", extension));
-        self.lora.iter().for_each(|lora| lines.lora(lora));
-        self.data_and_mesh(&mut lines);
-        self.attention_and_memory(&mut lines);
-        self.optimizer_and_schedule(&mut lines);
-        for (number, stage) in self.stages.iter().enumerate() {
-            lines.stage(stage, number == 0);
-        }
-        lines.push("every.log", &[self.every.log]);
-        lines.push("every.evaluate", &[self.every.evaluate]);
-        lines.push("every.checkpoint", &[self.every.checkpoint]);
-        lines.evaluation(&self.evaluation);
-        let traced = Some(&self.trace.steps).filter(|steps| !steps.is_empty());
-        lines.push("trace.steps", traced.map(|steps| ranges(steps)).as_slice());
-        lines.push("keep", &[self.keep]);
-        lines.push("output", &[path_text(&self.output)]);
-        for (tag, bound) in &self.expect {
-            lines.bound(tag, bound);
-        }
-        lines.0
-    }
-
-    fn model(&self, lines: &mut Lines) {
-        match &self.model.source {
-            ModelSource::Folder { path, hub, weights } => {
-                let path = hub.as_ref().map_or_else(|| path_text(path), |hub| quoted(hub));
-                lines.push("model.path", &[path]);
-                lines.push("model.weights", &[weights.word()]);
-                lines.push("model.rope_theta", self.model.rope_theta.map(real).as_slice());
-            }
-            ModelSource::Inline(shape) => lines.shape(shape),
-        }
-        lines.push("model.dtype", &[self.model.dtype.word()]);
-    }
-
-    fn data_and_mesh(&self, lines: &mut Lines) {
-        let (data, mesh) = (&self.data, &self.mesh);
-        lines.push("data.path", data.path.as_deref().map(path_text).as_slice());
-        lines.push("data.format", &[data.format.word()]);
-        let tokenizer = data.tokenizer_hub.as_ref().unwrap_or(&data.tokenizer);
-        lines.push("data.tokenizer", &[quoted(tokenizer)]);
-        if self.stages.is_empty() {
-            lines.push("data.tokens", &[data.tokens]);
-        }
-        lines.push("data.batch", &[data.batch]);
-        lines.push("data.evaluate", &[data.evaluate]);
-        if data.pack == Pack::Documents {
-            lines.push("data.pack", &[data.pack.word()]);
-            lines.push("data.longer", &[data.longer.word()]);
-        }
-        lines.push("mesh.data", &[mesh.data]);
-        lines.push("mesh.sequence", &[mesh.sequence]);
-        let weights = mesh.weights.as_ref();
-        let weights = weights.map(|weights| list(weights.iter().map(usize::to_string)));
-        lines.push("mesh.weights", weights.as_slice());
-        let (seconds, rest) = (mesh.deadline.as_secs(), mesh.deadline.subsec_nanos());
-        let fraction = if rest == 0 { String::new() } else { format!(".{rest:09}") };
-        lines.push("mesh.deadline", &[format!("{seconds}{fraction}s")]);
-        lines.push("mesh.cluster", mesh.cluster.as_deref().map(path_text).as_slice());
-    }
-
-    fn attention_and_memory(&self, lines: &mut Lines) {
-        let (attention, memory) = (&self.attention, &self.memory);
-        lines.strategy("attention", attention.strategy, attention.automatic);
-        let layout = attention.layout;
-        let stripes = match attention.strategy {
-            Strategy::Striped { width } if !attention.automatic => Some(width),
-            _ => layout.and_then(Dealt::stripe),
-        };
-        lines.push("attention.layout", layout.map(Dealt::word).as_slice());
-        lines.push("attention.stripe", stripes.as_slice());
-        lines.push("attention.backward", &[attention.backward.map_or(AUTOMATIC, return_word)]);
-        lines.mask(attention);
-        lines.push("attention.kernel", &[attention.kernel.word()]);
-        lines.push("attention.deterministic", &[attention.deterministic]);
-        lines.push("attention.dropout", &[real(attention.dropout)]);
-        lines.wire(attention.wire);
-        attention.sliding.iter().for_each(|sliding| lines.sliding(sliding));
-        lines.push("memory.recompute", &[memory.recompute.word()]);
-        lines.push("memory.budget", memory.budget.as_slice());
-        lines.push("memory.micro_batch", memory.micro_batch.as_slice());
-        lines.push("memory.loss_chunk", memory.loss_chunk.as_slice());
-        lines.push("memory.mlp_chunk", memory.mlp_chunk.as_slice());
-    }
-
-    fn optimizer_and_schedule(&self, lines: &mut Lines) {
-        let (optimizer, schedule) = (&self.optimizer, &self.schedule);
-        let (first, second) = optimizer.betas;
-        lines.push("optimizer.name", &["adamw"]);
-        lines.push("optimizer.learning_rate", &[real(optimizer.learning_rate)]);
-        lines.push("optimizer.betas", &[format!("[{}, {}]", real(first), real(second))]);
-        lines.push("optimizer.epsilon", &[real(optimizer.epsilon)]);
-        lines.push("optimizer.weight_decay", &[real(optimizer.weight_decay)]);
-        lines.push("optimizer.clip", &[real(optimizer.clip)]);
-        if self.stages.is_empty() {
-            lines.push("schedule.steps", &[schedule.steps]);
-        }
-        lines.push("schedule.stop", schedule.stop.as_slice());
-        lines.push("schedule.warmup", &[schedule.warmup]);
-        lines.push("schedule.decay", &[schedule.decay.word()]);
-        lines.push("schedule.floor", &[real(schedule.floor)]);
+    fn lines(&self) -> Lines {
+        let mut lines = Lines::default();
+        self.file().write(&Key::default(), &mut lines);
+        lines
     }
 }
 
@@ -202,40 +232,4 @@ pub fn differences(a: &Experiment, b: &Experiment) -> Vec<(String, String, Strin
     keys.map(|key| (key.clone(), find(&old, key), find(&new, key)))
         .filter(|(_, old, new)| old != new)
         .collect()
-}
-
-/// The shortest text that reads back as the same number, here and by readers of YAML 1.1: `1.0e-5`,
-/// where `1e-5` is text.
-fn real(value: f64) -> String {
-    let text = format!("{value:?}");
-    let Some((digits, exponent)) = text.split_once('e') else { return text };
-    let point = if digits.contains('.') { "" } else { ".0" };
-    let sign = if exponent.starts_with('-') { "" } else { "+" };
-    format!("{digits}{point}e{sign}{exponent}")
-}
-
-/// Numbers and ranges of them: `[0-63, 1000]`.
-fn ranges(ranges: &[Range<usize>]) -> String {
-    format!("[{}]", listed(ranges))
-}
-
-/// A list on one line.
-fn list(items: impl Iterator<Item = String>) -> String {
-    format!("[{}]", items.collect::<Vec<_>>().join(", "))
-}
-
-fn path_text(path: &Path) -> String {
-    quoted(&path.to_string_lossy())
-}
-
-/// Text as it stands where YAML reads it as such, else in quotes: JSON's are YAML's.
-fn quoted(text: &str) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./+".contains(letter);
-    let word = text.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '/');
-    let nothing = text.eq_ignore_ascii_case("null");
-    if word && !nothing && text.chars().all(plain) {
-        text.to_owned()
-    } else {
-        serde_json::Value::from(text).to_string()
-    }
 }

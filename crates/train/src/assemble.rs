@@ -99,7 +99,7 @@ impl Setup {
             },
             kinds: plan.kinds.iter().map(Attending::of).collect(),
             frequencies: plan.shape.frequencies(experiment.data.tokens),
-            packed: experiment.attention.documents == Some(Packed::ByData),
+            packed: experiment.attention.masking.documents == Some(Packed::ByData),
             layout: experiment.attention.layout.map(|_| experiment.layout()),
             kernel: experiment.attention.kernel,
             deterministic: experiment.attention.deterministic,
@@ -115,7 +115,7 @@ impl Setup {
             mlp_chunk: Some(plan.memory.mlp_chunk).filter(|chunk| *chunk < plan.rows()),
             deadline: experiment.mesh.deadline,
             cores: cores.into(),
-            core: experiment.memory.core,
+            core: experiment.host.core,
             processor: None,
         }
     }

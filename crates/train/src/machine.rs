@@ -13,8 +13,8 @@ pub fn check_memory(plan: &Plan) -> Result<()> {
     if let Some(misfit) = plan.misfit() {
         return Err(misfit.into());
     }
-    let memory = &plan.experiment.memory;
-    if memory.device.is_none() && plan.needed() > memory.budget() / 2 {
+    let (memory, host) = (&plan.experiment.memory, &plan.experiment.host);
+    if host.device.is_none() && plan.needed() > memory.budget(host) / 2 {
         return_freed_pages();
     }
     Ok(())

@@ -22,7 +22,6 @@ use crate::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::gradients::{Gradients, PASS, norm};
 use crate::parameters::{Optimizer, Parameters, Update, trained};
 use crate::rank::{Micro, Rank};
-use crate::schedule::learning_rate;
 use crate::start::Start;
 use crate::sum::{Partial, Total};
 use crate::{Result, TrainError};
@@ -110,7 +109,7 @@ impl Trainer {
         let norm = norm(&self.rank.pool, &gradients)? / loss.divisor();
         self.check_finite(step, loss, norm, &sightings, sequences)?;
         let scheduled = self.finished - self.part.schedule;
-        let learning_rate = learning_rate(&self.schedule, self.peak, scheduled);
+        let learning_rate = self.schedule.learning_rate(self.peak, scheduled);
         let factor = self.factor(loss, norm);
         let update = Update { step: step - self.part.moments, learning_rate, factor };
         self.optimizer.update(&self.rank.pool, &self.parameters, &gradients, update)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annulus_experiment::{Every, Traced};
+use annulus_experiment::{Every, Trace};
 use annulus_trace::Span;
 
 use crate::data::HeldOut;
@@ -22,7 +22,7 @@ pub(crate) struct Course<'a> {
     pub(crate) last: u64,
     pub(crate) every: Every,
     /// Steps of which is recorded what ranks do when.
-    pub(crate) trace: &'a Traced,
+    pub(crate) trace: &'a Trace,
     /// Trained on per step.
     pub(crate) tokens: usize,
     pub(crate) held_out: Option<&'a HeldOut>,

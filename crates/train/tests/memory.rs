@@ -77,7 +77,7 @@ fn plan_with(
 /// The same for a core whose second cache has so many bytes.
 fn plan_for(plan: &Plan, second: usize) -> Plan {
     let mut experiment = plan.experiment.clone();
-    experiment.memory.core.caches = CACHES.with_second(second);
+    experiment.host.core.caches = CACHES.with_second(second);
     Plan::new(experiment, Some(plan.vocabulary())).unwrap()
 }
 

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use annulus_machine::Core;
+use annulus_yaml::Absent::{Is, Required};
+use annulus_yaml::Kind::Quantity;
+use annulus_yaml::{Unit, section};
 
-use crate::{Experiment, Memory};
+use crate::Experiment;
 
 /// Devices in nodes, and the links between them.
 ///
@@ -52,13 +55,13 @@ pub struct Rates {
     pub tile: usize,
 }
 
-/// One way from one device to another.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Link {
-    /// Bytes per second.
-    pub bandwidth: f64,
-    /// Seconds until the first byte is there.
-    pub latency: f64,
+section! {
+    /// One way from one device to another.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct Link {
+        bandwidth: f64 = Quantity(Unit::Bandwidth), Required, "bytes per second, one way";
+        latency: f64 = Quantity(Unit::Latency), Is("0"), "time until the first byte is there";
+    }
 }
 
 /// Attention of one thread in f32, operations per second: 60 % of what the multiply-and-add units
@@ -101,8 +104,7 @@ impl Cluster {
 
     /// What a plan of `experiment` for these devices is made with: their cores, and what those compute with.
     pub(crate) fn settle(&self, experiment: &mut Experiment) {
-        let Memory { core, workers, .. } = &mut experiment.memory;
-        (*core, *workers) = (self.core, self.cores);
+        (experiment.host.core, experiment.host.workers) = (self.core, self.cores);
     }
 
     /// The same devices with links that take no time: what remains is computing and waiting.

@@ -73,7 +73,7 @@ impl Cluster {
     /// is left out.
     pub fn hiding(&self, plan: &Plan) -> Vec<Hiding> {
         let shape = &plan.shape;
-        let causal = plan.experiment.attention.mask == MaskKind::Causal;
+        let causal = plan.experiment.attention.masking.mask == MaskKind::Causal;
         let tokens = |link: Link, speed: f64, pass: Pass| {
             let overlap = Overlap {
                 speed,

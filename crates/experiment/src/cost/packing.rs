@@ -29,13 +29,13 @@ impl Share<'_> {
     }
 
     fn most(&self, products: &[Sizes], floats: impl Fn(Cut) -> usize) -> u64 {
-        let memory = &self.plan.experiment.memory;
+        let host = &self.plan.experiment.host;
         // A GPU's library has a place of its own.
-        if memory.device.is_some() {
+        if host.device.is_some() {
             return 0;
         }
         let bytes = |sizes: &Sizes| {
-            F32 * floats(Cut::new(sizes.map(|size| size as usize), &memory.core.caches)) as u64
+            F32 * floats(Cut::new(sizes.map(|size| size as usize), &host.core.caches)) as u64
         };
         products.iter().map(bytes).max().unwrap_or_default()
     }

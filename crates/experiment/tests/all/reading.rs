@@ -34,7 +34,7 @@ fn every_key_means_what_it_says() {
     assert_eq!(small.memory.loss_chunk, Some(1024));
     assert_eq!(small.memory.micro_batch, Some(1));
     assert_eq!(small.optimizer.learning_rate.to_bits(), 3e-4_f64.to_bits());
-    assert_eq!((small.schedule.steps, small.schedule.decay), (1000, Decay::Cosine));
+    assert_eq!((small.schedule.steps, small.schedule.curve.decay), (1000, Decay::Cosine));
     assert_eq!((small.every.evaluate, small.every.checkpoint), (50, 100));
     let bound = Bound { min: None, max: Some(2.5), of_first: Some(0.5) };
     assert_eq!(small.expect, BTreeMap::from([("validation/loss".to_owned(), bound)]));
@@ -64,11 +64,11 @@ schedule: { steps: 1 }
     assert_eq!(least.data.tokenizer, "bytes");
     assert_eq!((least.mesh.sequence, least.mesh.deadline), (1, Duration::from_secs(60)));
     assert_eq!(least.attention.strategy, Strategy::Local);
-    assert_eq!(least.attention.mask, MaskKind::Causal);
+    assert_eq!(least.attention.masking.mask, MaskKind::Causal);
     assert_eq!(least.attention.kernel, Kernel::Fused);
     assert_eq!(least.memory.recompute, Recompute::Auto);
     assert_eq!((least.optimizer.betas, least.optimizer.epsilon), ((0.9, 0.95), 1e-8));
-    assert_eq!((least.schedule.decay, least.schedule.floor), (Decay::Constant, 0.1));
+    assert_eq!((least.schedule.curve.decay, least.schedule.curve.floor), (Decay::Constant, 0.1));
     assert_eq!((least.every.log, least.every.evaluate), (1, 0));
 }
 
@@ -106,7 +106,7 @@ fn arguments_win_over_the_file() {
     assert_eq!(run.data.tokens, 32 * 1024);
     assert_eq!(run.attention.strategy, Strategy::Ring);
     assert_eq!(run.optimizer.betas, (0.9, 0.99));
-    assert_eq!((run.schedule.steps, run.schedule.warmup), (5, 0));
+    assert_eq!((run.schedule.steps, run.schedule.curve.warmup), (5, 0));
     assert_eq!(run.expect["train/loss"].max, Some(3.0));
     assert_eq!(run.mesh.deadline, Duration::from_millis(500));
     assert_eq!(run.mesh.cluster, Some(PathBuf::from("a.yaml")));

@@ -90,10 +90,10 @@ fn layers_of_a_model_slide_by_themselves() {
 
     let all = model("model_type: mistral; sliding_window: 512");
     let found = plan(&all, &[]).unwrap_or_else(|problems| panic!("{problems}"));
-    assert_eq!((found.kinds.len(), found.experiment.attention.window), (1, Some(512)));
+    assert_eq!((found.kinds.len(), found.experiment.attention.masking.window), (1, Some(512)));
     assert!(found.kinds[0].mask.rules().contains(&Rule::Window(512)));
     let short = plan(&all, &["data.tokens=512"]).unwrap_or_else(|problems| panic!("{problems}"));
-    assert_eq!(short.experiment.attention.window, None, "it hides nothing");
+    assert_eq!(short.experiment.attention.masking.window, None, "it hides nothing");
 
     for (text, change) in [
         (&mixed, "attention.window=512"),

@@ -47,7 +47,7 @@ fn cores_of_a_cluster_are_what_plans_are_made_for() {
     };
     let [small, large] =
         ["256KiB", "2MiB"].map(|cache| plan(&format!("core: {{ cache: {cache}, vector: neon }}")));
-    let core = small.experiment.memory.core;
+    let core = small.experiment.host.core;
     assert_eq!((core.caches.second, core.instructions), (256 << 10, Instructions::Neon));
     // 60 rows of 256 floats and 240.
     assert_eq!(large.ranks[0].packing - small.ranks[0].packing, 180 * 256 * 4);

@@ -1,0 +1,194 @@
+//! config.json under its own names: read strictly, written for both generations of `transformers`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use annulus_yaml::{
+    Document, Key, Node, Problem, Problems, Report, Section as _, Source, Span, Value, read_within,
+};
+use serde_json::{Map, Value as Json, json};
+
+use crate::{Beside, Dtype, Family, LayerType, Scaling, Shape, ShapeKeys, later, shape_of};
+
+const NAME: &str = "config.json";
+
+/// Where a config.json does not say it, as `transformers` has it.
+const RMS_NORM_EPS: f64 = 1e-6;
+
+const SPECIAL_TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
+
+/// Reads `folder/config.json`. What is not computed (other families, `rope_type`s, activations) is
+/// refused by its key.
+///
+/// # Errors
+/// All that is wrong with it, by its key.
+pub fn read_config(folder: &Path) -> Result<Shape, Problems> {
+    let path = folder.join(NAME);
+    parse_config(&path.display().to_string(), &read_within(folder, NAME)?)
+}
+
+/// The keys that are read.
+const KEYS: &[&[Key]] = &[ShapeKeys::OWN, Beside::OWN];
+
+/// The same from text; `name` is what errors call the file.
+///
+/// # Errors
+/// As [`read_config`].
+pub fn parse_config(name: &str, text: &str) -> Result<Shape, Problems> {
+    if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
+        return Err(invalid(name, text, &error).into());
+    }
+    let mut document = Document::parse(name, text, &[])?;
+    if !matches!(document.root.value, Value::Mapping(_)) {
+        return Err(Problem::new(format!("`{name}` holds no JSON object")).into());
+    }
+    let Some(family) = family(&document.root, &mut document.report) else {
+        return Err(document.report.finish());
+    };
+    let values = document.values_of_others(KEYS, "a config.json");
+    let places = document.places(&values);
+    let Document { root, mut report } = document;
+    later::refuse(&root, &mut report);
+    for key in ["vocab_size"].iter().chain(family.wants()) {
+        if root.entry(key).is_none() {
+            report.at(root.span, || (format!("`{key}` is missing"), None));
+        }
+    }
+    let keys = ShapeKeys::read(&values, "").zip(Beside::read(&values, ""));
+    let shape = keys.and_then(|(mut keys, beside)| {
+        if root.entry("rms_norm_eps").is_none() {
+            keys.rms_norm_eps = RMS_NORM_EPS;
+        }
+        shape_of(&keys, &beside, "", &places).map_err(|problems| report.extend(problems)).ok()
+    });
+    match shape {
+        Some(shape) if report.is_empty() => {
+            Ok(Shape { special_tokens: special_tokens(text), ..shape })
+        }
+        _ => Err(report.finish()),
+    }
+}
+
+fn special_tokens(text: &str) -> BTreeMap<String, Json> {
+    let config: Map<_, _> = serde_json::from_str(text).unwrap_or_default();
+    let special = |key: &str| SPECIAL_TOKENS.contains(&key);
+    config.into_iter().filter(|(key, value)| special(key) && !value.is_null()).collect()
+}
+
+fn invalid(name: &str, text: &str, error: &serde_json::Error) -> Problem {
+    let start: usize =
+        text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+    let at = start + error.column().saturating_sub(1);
+    let span = Span { source: 0, start: at, end: at };
+    let full = error.to_string();
+    let what = full.split(" at line ").next().unwrap_or(&full);
+    Problem {
+        message: format!("invalid JSON: {what}"),
+        place: Some(Source::file(name, text).show(span)),
+        hint: None,
+    }
+}
+
+/// Unknown families have other keys: their mistakes would mislead.
+fn family(root: &Node, report: &mut Report) -> Option<Family> {
+    let wanted = format!("this version supports `{}`", Family::WORDS.join("`, `"));
+    let Some(entry) = root.entry("model_type") else {
+        report.at(root.span, || (format!("`model_type` is missing: {wanted}"), None));
+        return None;
+    };
+    let word = Family::WORDS.iter().find(|word| entry.value.value.is_word(word));
+    if word.is_none() {
+        report.at(entry.value.span, || {
+            let found = entry.value.value.found();
+            (format!("`model_type` is {found}: {wanted}"), None)
+        });
+    }
+    Family::from_word(word?)
+}
+
+/// The text of a config.json for `transformers` 4 and 5: `dtype` is `float32` or `bfloat16`. Both
+/// versions' names are written, and mean the same: `rope_parameters` is the newer one's, `rope_theta`
+/// and `rope_scaling` are the older one's, and so are `dtype` and `torch_dtype`.
+pub fn write_config(shape: &Shape, dtype: Dtype) -> String {
+    let dtype = match dtype {
+        Dtype::F32 => "float32",
+        Dtype::Bf16 => "bfloat16",
+    };
+    let mut config = json!({
+        "architectures": [shape.model_type.architecture()],
+        "attention_dropout": 0.0,
+        "bos_token_id": null,
+        "dtype": dtype,
+        "eos_token_id": null,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden_size,
+        "initializer_range": shape.initializer_range,
+        "intermediate_size": shape.intermediate_size,
+        "max_position_embeddings": shape.max_position_embeddings,
+        "model_type": shape.model_type.word(),
+        "num_attention_heads": shape.num_attention_heads,
+        "num_hidden_layers": shape.num_hidden_layers,
+        "num_key_value_heads": shape.num_key_value_heads,
+        "pad_token_id": null,
+        "rms_norm_eps": shape.rms_norm_eps,
+        "rope_theta": shape.rope.theta,
+        "tie_word_embeddings": shape.tie_word_embeddings,
+        "torch_dtype": dtype,
+        "use_cache": true,
+        "vocab_size": shape.vocab_size,
+    });
+    let more = of_family(shape).into_iter().chain(of_rope(shape));
+    for (key, value) in more.chain(shape.special_tokens.clone()) {
+        config[key.as_str()] = value;
+    }
+    config.sort_all_objects();
+    format!("{config:#}\n")
+}
+
+/// The keys of the family alone.
+fn of_family(shape: &Shape) -> Map<String, Json> {
+    let family = shape.model_type;
+    let mut config = Map::new();
+    let mut put = |key: &str, value: Json| drop(config.insert(key.to_owned(), value));
+    if family == Family::Llama {
+        put("pretraining_tp", json!(1));
+    }
+    if family.has_attention_bias() {
+        put("attention_bias", json!(shape.attention_bias));
+    }
+    if family.has_mlp_bias() {
+        put("mlp_bias", json!(shape.mlp_bias));
+    }
+    if family != Family::Llama {
+        put("sliding_window", json!(shape.sliding_window));
+    }
+    if family.has_layer_types() {
+        let words: Vec<&str> = shape.layer_types.iter().map(|kind| kind.word()).collect();
+        let first = shape.layer_types.iter().position(|kind| *kind == LayerType::Sliding);
+        put("layer_types", json!(words));
+        put("max_window_layers", json!(first.unwrap_or(shape.num_hidden_layers)));
+        put("use_sliding_window", json!(shape.sliding_window.is_some()));
+    }
+    config
+}
+
+/// `rope_parameters`, and the same as `rope_scaling` where there is any.
+fn of_rope(shape: &Shape) -> Map<String, Json> {
+    let scaling = &shape.rope.scaling;
+    let mut section = Map::from_iter([(String::from("rope_type"), json!(scaling.word()))]);
+    if let Ok(Json::Object(parameters)) = serde_json::to_value(scaling.parameters()) {
+        section.extend(parameters.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    let mut config = Map::new();
+    if *scaling != Scaling::Default {
+        config.insert(String::from("rope_scaling"), Json::Object(section.clone()));
+    }
+    if let Scaling::LongRope { original, .. } = scaling {
+        // Where version 4 looks for it.
+        config.insert(String::from("original_max_position_embeddings"), json!(original));
+    }
+    section.insert(String::from("rope_theta"), json!(shape.rope.theta));
+    config.insert(String::from("rope_parameters"), Json::Object(section));
+    config
+}

@@ -1,0 +1,53 @@
+//! Types of elements.
+
+use annulus_yaml::words;
+
+/// What weights and activations are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// 32 bits.
+    F32,
+    /// 16 bits, f32 masters.
+    Bf16,
+}
+
+words!(Dtype { F32 = "f32", Bf16 = "bf16" });
+
+impl Dtype {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        Element::from(self).bytes()
+    }
+}
+
+/// What travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// 32 bits.
+    F32,
+    /// 16 bits, of which 8 are the fraction's and 8 the exponent's.
+    Bf16,
+    /// 16 bits, of which 11 are the fraction's and 5 the exponent's: beyond 65504 is infinity.
+    F16,
+}
+
+words!(Element { F32 = "f32", Bf16 = "bf16", F16 = "f16" });
+
+impl Element {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Element::F32 => 4,
+            Element::Bf16 | Element::F16 => 2,
+        }
+    }
+}
+
+impl From<Dtype> for Element {
+    fn from(dtype: Dtype) -> Element {
+        match dtype {
+            Dtype::F32 => Element::F32,
+            Dtype::Bf16 => Element::Bf16,
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The keys of a config.json, and the shape that they mean together.
+
+use std::collections::BTreeMap;
+
+use annulus_yaml::Absent::{Is, Means, Required};
+use annulus_yaml::Interval::AboveZero;
+use annulus_yaml::Kind::{Count, Real, Section, Tokens, Truth, Word, Words};
+use annulus_yaml::{Places, Problem, section};
+
+use crate::rope::{Said, WORDS};
+use crate::{Family, LayerType, Parameters, Scaling, Shape, shape};
+
+/// More layers than any model has.
+pub const MOST_LAYERS: u64 = 1 << 12;
+/// More positions than a model is ever said to have.
+pub const MOST_POSITIONS: u64 = 1 << 40;
+/// Layers before the first that slides, where nothing says it.
+const WINDOW_LAYERS: usize = 28;
+
+section! {
+    /// The keys of a config.json that make a model, inline or in the file itself.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ShapeKeys {
+        model_type: Family = Word(Family::WORDS), Is("llama"), "the family";
+        hidden_size: usize = Count(1, 1 << 20), Required, "width of the residual stream";
+        intermediate_size: usize = Count(1, 1 << 22), Required, "width of the feed-forward layer";
+        num_hidden_layers: usize = Count(1, MOST_LAYERS), Required, "layers";
+        num_attention_heads: usize = Count(1, 1 << 12), Required, "query heads";
+        num_key_value_heads: Option<usize> = Count(1, 1 << 12), Means("num_attention_heads"),
+            "key/value heads";
+        head_dim: Option<usize> = Count(1, 1 << 10), Means("hidden_size / num_attention_heads"),
+            "elements per head";
+        vocab_size: Option<usize> = Tokens(1, 1 << 28), Means("what the tokenizer has"),
+            "tokens in the vocabulary";
+        max_position_embeddings: Option<usize> = Tokens(1, MOST_POSITIONS), Means("data.tokens"),
+            "longest sequence: what frequencies are stretched from, else a note to other programs";
+        rope_parameters: Option<RopeKeys> = Section(RopeKeys::KEYS), Means("frequencies as they are"),
+            "how frequencies are stretched";
+        rope_scaling: Option<RopeKeys> = Section(RopeKeys::KEYS), Means("rope_parameters"),
+            "its name in transformers 4, beside rope_theta";
+        sliding_window: Option<usize> = Count(1, MOST_POSITIONS), Means("no layer slides"),
+            "keys that a query of a sliding layer sees: mistral, qwen2, qwen3";
+        use_sliding_window: Option<bool> = Truth, Means("false"), "whether layers slide: qwen2, qwen3";
+        max_window_layers: Option<usize> = Count(0, 1 << 12), Means("28"),
+            "layers before the first that slides: qwen2, qwen3";
+        layer_types: Option<Vec<LayerType>> = Words(LayerType::WORDS),
+            Means("what the window's keys say"), "which layers slide, one word for each";
+        rms_norm_eps: f64 = Real(AboveZero), Is("1e-5"), "added under the root of RMSNorm";
+        tie_word_embeddings: bool = Truth, Is("false"), "whether the output layer is the embedding";
+        attention_bias: bool = Truth, Is("false"), "whether q, k, v and o have a bias";
+        mlp_bias: bool = Truth, Is("false"), "whether gate, up and down have a bias";
+        hidden_act: String = Word(&["silu"]), Is("silu"), "the gate's activation";
+        initializer_range: f64 = Real(AboveZero), Is("0.02"), "standard deviation of fresh weights";
+    }
+}
+
+section! {
+    /// `rope_parameters` (transformers 5) and `rope_scaling` (4).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct RopeKeys {
+        rope_type: Option<String> = Word(WORDS), Means("default"), "how frequencies are stretched";
+        r#type: Option<String> = Word(WORDS), Means("rope_type"), "its older name";
+        rope_theta: Option<f64> = Real(AboveZero), Means("10000"), "base of the frequencies";
+        partial_rotary_factor: Option<f64> = Real(AboveZero), Means("1"),
+            "the part of a head that turns";
+        ..parameters: Parameters;
+    }
+}
+
+section! {
+    /// The keys of a config.json beside a shape's.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct Beside {
+        rope_theta: Option<f64> = Real(AboveZero), Means("rope_parameters.rope_theta"),
+            "base of the frequencies";
+        original_max_position_embeddings: Option<usize> = Tokens(2, MOST_POSITIONS),
+            Means("rope_parameters.original_max_position_embeddings"),
+            "the length before it was stretched";
+    }
+}
+
+/// The shape that keys under `prefix` mean, with those beside them.
+///
+/// # Errors
+/// All that contradicts itself, is missing, or does not go together.
+pub fn shape_of(
+    keys: &ShapeKeys,
+    beside: &Beside,
+    prefix: &str,
+    places: &Places,
+) -> Result<Shape, Vec<Problem>> {
+    let sections = [&keys.rope_parameters, &keys.rope_scaling];
+    let rope =
+        Said { prefix, sections, beside, longest: keys.max_position_embeddings }.rope(places);
+    let reading = Reading { keys, prefix, places };
+    let windows = reading.windows();
+    let mut problems = reading.biases();
+    match (rope, windows) {
+        (Ok(rope), Ok((sliding_window, layer_types))) if problems.is_empty() => {
+            let heads = keys.num_attention_heads;
+            let shape = Shape {
+                model_type: keys.model_type,
+                hidden_size: keys.hidden_size,
+                intermediate_size: keys.intermediate_size,
+                num_hidden_layers: keys.num_hidden_layers,
+                num_attention_heads: heads,
+                num_key_value_heads: keys.num_key_value_heads.unwrap_or(heads),
+                head_dim: keys.head_dim.unwrap_or(keys.hidden_size / heads),
+                vocab_size: keys.vocab_size,
+                max_position_embeddings: keys.max_position_embeddings,
+                rms_norm_eps: keys.rms_norm_eps,
+                rope,
+                sliding_window,
+                layer_types,
+                tie_word_embeddings: keys.tie_word_embeddings,
+                attention_bias: keys.attention_bias,
+                mlp_bias: keys.mlp_bias,
+                initializer_range: keys.initializer_range,
+                special_tokens: BTreeMap::new(),
+            };
+            problems = shape::consistent(&shape, places, prefix);
+            if problems.is_empty() { Ok(shape) } else { Err(problems) }
+        }
+        (rope, windows) => {
+            let rope = rope.err().into_iter().flatten();
+            Err(rope.chain(windows.err()).chain(problems).collect())
+        }
+    }
+}
+
+struct Reading<'a> {
+    keys: &'a ShapeKeys,
+    prefix: &'a str,
+    places: &'a Places,
+}
+
+impl Reading<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// Biases that the family does not have.
+    fn biases(&self) -> Vec<Problem> {
+        let (keys, family) = (self.keys, self.keys.model_type);
+        let biases = [
+            ("attention_bias", keys.attention_bias, family.has_attention_bias()),
+            ("mlp_bias", keys.mlp_bias, family.has_mlp_bias()),
+        ];
+        let strays = biases.into_iter().filter(|(_, given, known)| *given && !known);
+        let problem = |(name, ..): (&str, bool, bool)| {
+            let key = self.key(name);
+            let message = format!("`{key}` is true, but no `{}` has it", family.word());
+            self.places.problem(&key, message).hint(format!("drop `{name}`"))
+        };
+        strays.map(problem).collect()
+    }
+
+    /// The window, and which layers have it.
+    fn windows(&self) -> Result<(Option<usize>, Vec<LayerType>), Problem> {
+        let (family, window) = (self.keys.model_type, self.keys.sliding_window);
+        let layers = self.keys.num_hidden_layers;
+        let slides = if family.has_layer_types() {
+            self.keys.use_sliding_window == Some(true)
+        } else {
+            window.is_some()
+        };
+        let problem = |name: &str, message: String| self.places.problem(&self.key(name), message);
+        let own = self.key("sliding_window");
+        if family == Family::Llama && slides {
+            let message = format!("`{own}` is given, but no `llama` slides");
+            return Err(problem("sliding_window", message).hint("`model_type: mistral` does"));
+        }
+        if slides && window.is_none() {
+            let message = format!("`{own}` is missing beside `use_sliding_window`");
+            return Err(problem("use_sliding_window", message));
+        }
+        let usual = self.usual(slides);
+        let Some(written) = &self.keys.layer_types else {
+            return Ok((window.filter(|_| usual.contains(&LayerType::Sliding)), usual));
+        };
+        if written.len() != layers {
+            let (types, found) = (self.key("layer_types"), written.len());
+            let message = format!("`{types}` has {found} words, but the model has {layers} layers");
+            return Err(problem("layer_types", message));
+        }
+        let any = written.contains(&LayerType::Sliding);
+        let fits = if family.has_layer_types() { slides || !any } else { *written == usual };
+        if !fits {
+            let all = "all layers of the model slide";
+            let said = if slides { all } else { "no layer of the model slides" };
+            let message = format!("`{}` says otherwise, but {said}", self.key("layer_types"));
+            return Err(problem("layer_types", message));
+        }
+        Ok((window.filter(|_| any), written.clone()))
+    }
+
+    /// Which layers slide where no list says it.
+    fn usual(&self, slides: bool) -> Vec<LayerType> {
+        let layers = self.keys.num_hidden_layers;
+        let first = match (slides, self.keys.model_type.has_layer_types()) {
+            (false, _) => layers,
+            (true, false) => 0,
+            (true, true) => self.keys.max_window_layers.unwrap_or(WINDOW_LAYERS),
+        };
+        let usual = |layer| if layer < first { LayerType::Full } else { LayerType::Sliding };
+        (0..layers).map(usual).collect()
+    }
+}
+
+impl Shape {
+    /// The keys that mean it, but for `rope_theta`.
+    pub fn keys(&self) -> ShapeKeys {
+        let family = self.model_type;
+        let lists = self.sliding_window.is_some() && family.has_layer_types();
+        let scaled = self.rope.scaling != Scaling::Default;
+        let rope = RopeKeys {
+            rope_type: Some(self.rope.scaling.word().to_owned()),
+            parameters: self.rope.scaling.parameters(),
+            ..RopeKeys::default()
+        };
+        ShapeKeys {
+            model_type: family,
+            hidden_size: self.hidden_size,
+            intermediate_size: self.intermediate_size,
+            num_hidden_layers: self.num_hidden_layers,
+            num_attention_heads: self.num_attention_heads,
+            num_key_value_heads: Some(self.num_key_value_heads),
+            head_dim: Some(self.head_dim),
+            vocab_size: self.vocab_size,
+            max_position_embeddings: self.max_position_embeddings,
+            rope_parameters: Some(rope).filter(|_| scaled),
+            rope_scaling: None,
+            sliding_window: self.sliding_window,
+            use_sliding_window: Some(true).filter(|_| lists),
+            max_window_layers: None,
+            layer_types: Some(self.layer_types.clone()).filter(|_| lists),
+            rms_norm_eps: self.rms_norm_eps,
+            tie_word_embeddings: self.tie_word_embeddings,
+            attention_bias: self.attention_bias,
+            mlp_bias: self.mlp_bias,
+            hidden_act: String::from("silu"),
+            initializer_range: self.initializer_range,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What a config.json may ask for that this version does not compute. Each is refused by its key: a
+//! model that is read without one of them would run, and be wrong.
+
+use annulus_yaml::{Node, Report, Value};
+
+/// A key that is understood only where it changes nothing.
+struct Later {
+    key: &'static str,
+    harmless: fn(&Value) -> bool,
+    wanted: &'static str,
+}
+
+const LATER: &[Later] = &[
+    Later { key: "attention_dropout", harmless: zero, wanted: "`0.0`" },
+    Later { key: "pretraining_tp", harmless: one, wanted: "`1`" },
+    Later { key: "partial_rotary_factor", harmless: one, wanted: "`1.0`" },
+    Later { key: "quantization_config", harmless: nothing, wanted: "`null`" },
+    Later { key: "is_encoder_decoder", harmless: off, wanted: "`false`" },
+    Later { key: "add_cross_attention", harmless: off, wanted: "`false`" },
+];
+
+fn nothing(value: &Value) -> bool {
+    matches!(value, Value::Nothing)
+}
+
+fn off(value: &Value) -> bool {
+    nothing(value) || value.is_word("false")
+}
+
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Scalar { text, quoted: false } => text.parse().ok(),
+        _ => None,
+    }
+}
+
+fn zero(value: &Value) -> bool {
+    nothing(value) || number(value) == Some(0.0)
+}
+
+fn one(value: &Value) -> bool {
+    nothing(value) || number(value) == Some(1.0)
+}
+
+/// Reports every key that asks for what a later version computes.
+pub(crate) fn refuse(root: &Node, report: &mut Report) {
+    for later in LATER {
+        match root.entry(later.key) {
+            Some(entry) if !(later.harmless)(&entry.value.value) => {
+                unsupported(report, later.key, &entry.value, later.wanted);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn unsupported(report: &mut Report, key: &str, value: &Node, wanted: &str) {
+    report.at(value.span, || {
+        let found = value.value.found();
+        (format!("`{key}` is {found}: this version supports {wanted}"), None)
+    });
+}

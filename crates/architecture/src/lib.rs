@@ -1,0 +1,20 @@
+//! What a model is: its shape as a config.json has it, how its heads are turned, its adapters as PEFT
+//! has them, the types it computes in. Without tensors.
+
+mod config;
+mod dtype;
+mod elements;
+mod keys;
+mod later;
+mod lora;
+mod peft;
+mod rope;
+mod shape;
+
+pub use config::{parse_config, read_config, write_config};
+pub use dtype::{Dtype, Element};
+pub use keys::{Beside, MOST_LAYERS, MOST_POSITIONS, RopeKeys, ShapeKeys, shape_of};
+pub use lora::{Besides, Lora, Target, sorted};
+pub use peft::{read_adapter, write_adapter};
+pub use rope::{Frequencies, Parameters, Rope, Scaling, Yarn, grown, takes};
+pub use shape::{Family, LayerType, Shape, turning};

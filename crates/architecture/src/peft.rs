@@ -1,0 +1,195 @@
+//! adapter_config.json, as PEFT reads and writes it: what would change an adapter's function and is not computed here is refused.
+
+use std::path::Path;
+
+use annulus_yaml::{Problem, Problems, read_within};
+use serde_json::{Map, Value as Json, json};
+
+use crate::{Besides, Lora, Shape, Target, sorted};
+
+/// Keys that mean something else than a plain adapter, unless they are absent, `null`, `false` or empty.
+const NEUTRAL: [&str; 22] = [
+    "alora_invocation_tokens",
+    "alpha_pattern",
+    "arrow_config",
+    "corda_config",
+    "eva_config",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "kasa_config",
+    "layer_replication",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_bias",
+    "lora_ga_config",
+    "monteclora_config",
+    "rank_pattern",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_dora",
+    "use_qalora",
+    "velora_config",
+];
+
+/// The norms of a layer, and the last.
+const NORMS: [&str; 3] = ["input_layernorm", "post_attention_layernorm", "norm"];
+/// Those of heads.
+const HEAD_NORMS: [&str; 2] = ["q_norm", "k_norm"];
+
+/// Reads `folder/adapter_config.json`. The path of what it returns is `folder`.
+///
+/// # Errors
+/// Names the key that this version does not compute.
+pub fn read_adapter(folder: &Path) -> Result<Lora, Problems> {
+    let path = folder.join("adapter_config.json");
+    let text = read_within(folder, "adapter_config.json")?;
+    let name = path.display();
+    let config: Map<String, Json> = serde_json::from_str(&text)
+        .map_err(|error| Problem::new(format!("`{name}` is no JSON object: {error}")))?;
+    let read = Reading { name: name.to_string(), config };
+    read.refuse()?;
+    let rank = read.config.get("r").and_then(Json::as_u64).filter(|rank| (1..=4096).contains(rank));
+    let Some(rank) = rank else { return Err(read.wrong("r", "a whole number from 1 to 4096")) };
+    let number = |key: &str| read.config.get(key).and_then(Json::as_f64);
+    let alpha = number("lora_alpha").filter(|alpha| alpha.is_finite() && *alpha > 0.0);
+    let Some(alpha) = alpha else { return Err(read.wrong("lora_alpha", "a number above 0")) };
+    let rslora = read.config.get("use_rslora").and_then(Json::as_bool).unwrap_or(false);
+    let (targets, train) = (read.targets()?, read.besides()?);
+    let dropout = number("lora_dropout").unwrap_or(0.0);
+    if !(0.0..1.0).contains(&dropout) {
+        return Err(read.wrong("lora_dropout", "a number from 0 to below 1"));
+    }
+    let (rank, path) = (rank as usize, Some(folder.to_owned()));
+    Ok(Lora { rank, alpha, rslora, dropout, targets, train, path })
+}
+
+struct Reading {
+    name: String,
+    config: Map<String, Json>,
+}
+
+impl Reading {
+    fn wrong(&self, key: &str, wanted: &str) -> Problems {
+        let found = self.config.get(key).map_or("nothing".to_owned(), short);
+        Problem::new(format!("`{key}` of `{}` is {found}, wanted {wanted}", self.name)).into()
+    }
+
+    /// What is not a plain adapter of matrices.
+    fn refuse(&self) -> Result<(), Problems> {
+        let word = |key: &str| self.config.get(key).and_then(Json::as_str);
+        if word("peft_type") != Some("LORA") {
+            return Err(self.wrong("peft_type", "`LORA`"));
+        }
+        if !matches!(word("bias"), None | Some("none")) {
+            return Err(self.wrong("bias", "`none`"));
+        }
+        for key in NEUTRAL {
+            let neutral = match self.config.get(key) {
+                None | Some(Json::Null | Json::Bool(false)) => true,
+                Some(Json::Array(list)) => list.is_empty(),
+                Some(Json::Object(map)) => map.is_empty(),
+                Some(_) => false,
+            };
+            if !neutral {
+                return Err(self.wrong(key, "none of it: this version does not compute that"));
+            }
+        }
+        // Others change the weights beside which an adapter lies.
+        match self.config.get("init_lora_weights") {
+            None | Some(Json::Null | Json::Bool(_)) => Ok(()),
+            Some(Json::String(word)) if word == "gaussian" => Ok(()),
+            Some(_) => Err(self.wrong("init_lora_weights", "`true`, `false` or `gaussian`")),
+        }
+    }
+
+    fn targets(&self) -> Result<Vec<Target>, Problems> {
+        let wanted = format!("a list of some of `{}`", Target::WORDS.join("`, `"));
+        let wrong = || self.wrong("target_modules", &wanted);
+        let all = Target::WORDS.iter().filter_map(|word| Target::from_word(word));
+        let list = match self.config.get("target_modules") {
+            Some(Json::String(word)) if word == "all-linear" => return Ok(all.collect()),
+            Some(Json::Array(list)) if !list.is_empty() => list,
+            _ => return Err(wrong()),
+        };
+        let target = |item: &Json| {
+            let word = item.as_str()?;
+            let last = word.strip_prefix("self_attn.").or_else(|| word.strip_prefix("mlp."));
+            Target::from_word(last.unwrap_or(word))
+        };
+        let targets: Option<Vec<Target>> = list.iter().map(target).collect();
+        targets.map(sorted).ok_or_else(wrong)
+    }
+
+    fn besides(&self) -> Result<Vec<Besides>, Problems> {
+        let empty = Vec::new();
+        let list = match self.config.get("modules_to_save") {
+            None | Some(Json::Null) => &empty,
+            Some(Json::Array(list)) => list,
+            Some(_) => return Err(self.wrong("modules_to_save", "a list")),
+        };
+        let mut train = Vec::new();
+        let mut norms = Vec::new();
+        for item in list {
+            let word = item.as_str().unwrap_or_default();
+            match word.strip_prefix("model.").unwrap_or(word) {
+                "embed_tokens" => train.push(Besides::Embeddings),
+                "lm_head" => train.push(Besides::Head),
+                word if NORMS.contains(&word) || HEAD_NORMS.contains(&word) => norms.push(word),
+                _ => {
+                    let wanted = "`embed_tokens`, `lm_head` and the norms";
+                    return Err(self.wrong("modules_to_save", wanted));
+                }
+            }
+        }
+        // `norm` is how the names of all of them end.
+        match norms.contains(&"norm") {
+            true => train.push(Besides::Norms),
+            false if norms.is_empty() => {}
+            false => return Err(self.wrong("modules_to_save", "all norms, or none")),
+        }
+        Ok(sorted(train))
+    }
+}
+
+/// A value as it is shown.
+fn short(value: &Json) -> String {
+    const MOST: usize = 60;
+    let text = value.to_string();
+    let cut: String = text.chars().take(MOST).collect();
+    if cut.len() < text.len() { format!("`{cut}…`") } else { format!("`{cut}`") }
+}
+
+/// The text of an adapter_config.json for adapters of the model `base`, at `revision` if it is one of the hub's, whose shape is `shape`.
+pub fn write_adapter(lora: &Lora, base: &str, revision: Option<&str>, shape: &Shape) -> String {
+    let targets: Vec<&str> = lora.targets.iter().map(|target| target.word()).collect();
+    let modules = lora.train.iter().flat_map(|what| match what {
+        Besides::Embeddings => vec!["embed_tokens"],
+        Besides::Head => vec!["lm_head"],
+        Besides::Norms if shape.has_query_key_norm() => [&NORMS[..], &HEAD_NORMS].concat(),
+        Besides::Norms => NORMS.to_vec(),
+    });
+    let modules: Vec<&str> = modules.collect();
+    let tied = shape.tie_word_embeddings && lora.trains(Besides::Embeddings);
+    let config = json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "revision": revision,
+        "inference_mode": true,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "use_rslora": lora.rslora,
+        "lora_dropout": lora.dropout,
+        "target_modules": targets,
+        "modules_to_save": if modules.is_empty() { Json::Null } else { json!(modules) },
+        "ensure_weight_tying": tied,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "init_lora_weights": true,
+        "use_dora": false,
+    });
+    let text = serde_json::to_string_pretty(&config).expect("words and numbers become JSON");
+    text + "\n"
+}

@@ -1,0 +1,192 @@
+//! What is written beside a kind of scaling, each as optional as in a file; and the scaling it means.
+
+use annulus_yaml::Absent::Means;
+use annulus_yaml::Interval::{AboveZero, AtLeastZero};
+use annulus_yaml::Kind::{Real, Reals, Tokens, Truth};
+use annulus_yaml::{Lines, Path, Section as _, section};
+use serde::Serialize;
+
+use crate::MOST_POSITIONS;
+use crate::rope::{Scaling, Yarn, long_factor};
+
+section! {
+    /// What can be written beside `rope_type:`, under its own names.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+    pub struct Parameters {
+        factor: Option<f64> = Real(AboveZero), Means("what the lengths say"), "how much longer";
+        original_max_position_embeddings: Option<usize> = Tokens(2, MOST_POSITIONS),
+            Means("max_position_embeddings"), "the length before it was stretched";
+        attention_factor: Option<f64> = Real(AboveZero), Means("what the factor says"),
+            "what cosines and sines are multiplied by: yarn, longrope";
+        beta_fast: Option<f64> = Real(AboveZero), Means("32"),
+            "turns within the original length from which on a pair stays: yarn";
+        beta_slow: Option<f64> = Real(AboveZero), Means("1"),
+            "turns up to which it is stretched wholly: yarn";
+        mscale: Option<f64> = Real(AtLeastZero), Means("none"), "in attention_factor: yarn";
+        mscale_all_dim: Option<f64> = Real(AtLeastZero), Means("none"),
+            "what mscale is relative to: yarn";
+        truncate: Option<bool> = Truth, Means("true"),
+            "whether the ramp begins and ends at a pair: yarn";
+        low_freq_factor: Option<f64> = Real(AboveZero), Means("1 in `extend`"),
+            "turns up to which a pair is stretched wholly: llama3";
+        high_freq_factor: Option<f64> = Real(AboveZero), Means("4 in `extend`"),
+            "turns from which on it stays: llama3";
+        short_factor: Option<Vec<f64>> = Reals(AboveZero), Means("1 everywhere in `extend`"),
+            "a factor for each pair, up to the original length: longrope";
+        long_factor: Option<Vec<f64>> = Reals(AboveZero), Means("required by longrope"),
+            "a factor for each pair, beyond it: longrope";
+    }
+}
+
+/// What a kind takes beside `rope_theta`.
+pub fn takes(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "linear" | "dynamic" => &["factor"],
+        "yarn" => &[
+            "factor",
+            "original_max_position_embeddings",
+            "attention_factor",
+            "beta_fast",
+            "beta_slow",
+            "mscale",
+            "mscale_all_dim",
+            "truncate",
+        ],
+        "llama3" => {
+            &["factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"]
+        }
+        "longrope" => &[
+            "factor",
+            "original_max_position_embeddings",
+            "attention_factor",
+            "short_factor",
+            "long_factor",
+        ],
+        _ => &[],
+    }
+}
+
+impl Parameters {
+    /// What stands here, else in the other.
+    #[must_use]
+    pub fn or(self, other: Parameters) -> Parameters {
+        let original = self.original_max_position_embeddings;
+        Parameters {
+            factor: self.factor.or(other.factor),
+            original_max_position_embeddings: original.or(other.original_max_position_embeddings),
+            attention_factor: self.attention_factor.or(other.attention_factor),
+            beta_fast: self.beta_fast.or(other.beta_fast),
+            beta_slow: self.beta_slow.or(other.beta_slow),
+            mscale: self.mscale.or(other.mscale),
+            mscale_all_dim: self.mscale_all_dim.or(other.mscale_all_dim),
+            truncate: self.truncate.or(other.truncate),
+            low_freq_factor: self.low_freq_factor.or(other.low_freq_factor),
+            high_freq_factor: self.high_freq_factor.or(other.high_freq_factor),
+            short_factor: self.short_factor.or(other.short_factor),
+            long_factor: self.long_factor.or(other.long_factor),
+        }
+    }
+
+    /// The scaling of this kind, in a model whose `max_position_embeddings` is `longest`.
+    ///
+    /// # Errors
+    /// The key that is missing.
+    pub fn scaling(&self, kind: &str, longest: Option<usize>) -> Result<Scaling, &'static str> {
+        const LONGEST: &str = "max_position_embeddings";
+        const ORIGINAL: &str = "original_max_position_embeddings";
+        let original = || self.original_max_position_embeddings.or(longest).ok_or(ORIGINAL);
+        Ok(match kind {
+            "linear" => Scaling::Linear { factor: self.factor.ok_or("factor")? },
+            "dynamic" => Scaling::Dynamic {
+                factor: self.factor.ok_or("factor")?,
+                original: longest.ok_or(LONGEST)?,
+            },
+            "yarn" => self.yarn(self.stretch(longest)?, original()?),
+            "llama3" => Scaling::Llama3 {
+                factor: self.factor.ok_or("factor")?,
+                low: self.low_freq_factor.ok_or("low_freq_factor")?,
+                high: self.high_freq_factor.ok_or("high_freq_factor")?,
+                original: original()?,
+            },
+            "longrope" => {
+                let (factor, original) = (self.stretch(longest)?, original()?);
+                let found = || long_factor(factor, original);
+                Scaling::LongRope {
+                    short: self.short_factor.clone().ok_or("short_factor")?,
+                    long: self.long_factor.clone().ok_or("long_factor")?,
+                    factor,
+                    attention_factor: self.attention_factor.unwrap_or_else(found),
+                    original,
+                }
+            }
+            _ => Scaling::Default,
+        })
+    }
+
+    /// `factor`, or what the lengths say.
+    fn stretch(&self, longest: Option<usize>) -> Result<f64, &'static str> {
+        let lengths = self.original_max_position_embeddings.zip(longest);
+        let stretched = lengths.map(|(original, longest)| longest as f64 / original as f64);
+        self.factor.or(stretched).ok_or("factor")
+    }
+
+    fn yarn(&self, factor: f64, original: usize) -> Scaling {
+        Scaling::Yarn(Yarn {
+            factor,
+            original,
+            beta_fast: self.beta_fast.unwrap_or(32.0),
+            beta_slow: self.beta_slow.unwrap_or(1.0),
+            truncate: self.truncate.unwrap_or(true),
+            attention_factor: self.attention_factor,
+            mscale: self.mscale,
+            mscale_all_dim: self.mscale_all_dim,
+        })
+    }
+
+    /// The keys that are there.
+    pub fn written(&self) -> Vec<String> {
+        let mut lines = Lines::default();
+        self.write(&Path::default(), &mut lines);
+        lines.iter().map(|(key, _)| key).collect()
+    }
+}
+
+impl Scaling {
+    /// What is written beside the kind.
+    pub fn parameters(&self) -> Parameters {
+        let none = Parameters::default();
+        match self.clone() {
+            Scaling::Default => none,
+            // The original length is the file's own.
+            Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => {
+                Parameters { factor: Some(factor), ..none }
+            }
+            Scaling::Yarn(yarn) => Parameters {
+                factor: Some(yarn.factor),
+                original_max_position_embeddings: Some(yarn.original),
+                attention_factor: yarn.attention_factor,
+                beta_fast: Some(yarn.beta_fast),
+                beta_slow: Some(yarn.beta_slow),
+                mscale: yarn.mscale,
+                mscale_all_dim: yarn.mscale_all_dim,
+                truncate: Some(yarn.truncate),
+                ..none
+            },
+            Scaling::Llama3 { factor, low, high, original } => Parameters {
+                factor: Some(factor),
+                original_max_position_embeddings: Some(original),
+                low_freq_factor: Some(low),
+                high_freq_factor: Some(high),
+                ..none
+            },
+            Scaling::LongRope { short, long, factor, attention_factor, original } => Parameters {
+                factor: Some(factor),
+                original_max_position_embeddings: Some(original),
+                attention_factor: Some(attention_factor),
+                short_factor: Some(short),
+                long_factor: Some(long),
+                ..none
+            },
+        }
+    }
+}

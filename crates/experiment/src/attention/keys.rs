@@ -1,0 +1,384 @@
+//! The keys of `attention:`, and what they mean together.
+
+use std::ops::Range;
+
+use annulus_architecture::{Element, MOST_LAYERS};
+use annulus_sequence::{Exchange, Strategy, Wire};
+use annulus_yaml::Absent::{self, Is, Means, Required};
+use annulus_yaml::Interval::ZeroToBelowOne;
+use annulus_yaml::Kind::{
+    Count, Counts, Ranges, Real, Section, SizesOr, Tokens, Truth, Word, WordOr,
+};
+use annulus_yaml::{Kind, Places, Problem, Scalar, Typed, list, section};
+
+use super::{AUTO, AUTOMATIC, BACKWARD};
+use crate::data::MOST_TOKENS;
+use crate::{
+    Attention, Contradiction, Dealt, Kernel, MaskKind, Packed, Pattern, Sliding, Wording,
+    return_from_word, return_word,
+};
+
+/// `auto`, and the words of [`Strategy`].
+const STRATEGIES: &[&str] = &[
+    AUTO,
+    "local",
+    "ring",
+    "striped",
+    "megatron",
+    "ulysses",
+    "usp",
+    "double-ring",
+    "all-gather",
+    "broadcast",
+    "halo",
+    "li-ring",
+];
+const STRATEGY: Kind = WordOr(STRATEGIES, |text| {
+    let meant = "`zigzag` is a layout: `megatron` is the strategy that uses it";
+    (text == "zigzag").then(|| String::from(meant))
+});
+/// The words of [`Exchange`].
+const EXCHANGES: &[&str] = &["p2p", "all-gather", "a2a", "a2a+p2p"];
+
+section! {
+    /// `attention:` as it is written.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct AttentionKeys {
+        strategy: Option<String> = STRATEGY, Means("local, on one rank"),
+            "how a sequence is split over ranks; auto: the fastest that fits";
+        exchange: Option<String> = Word(EXCHANGES), Means("p2p"),
+            "how megatron brings queries and keys together: a ring, gathered, heads for positions, both";
+        shape: Option<Vec<usize>> = Counts(1, 1 << 8), Means("what heads and ranks suggest"),
+            "two numbers whose product is `mesh.sequence`. usp, megatron with a2a+p2p: ranks that exchange heads, and rings of such; double-ring: nodes, and ranks of a node";
+        groups: Option<usize> = Count(1, 1 << 12), Means("1"),
+            "groups of key/value heads that all-gather takes one after another: fewer are held at once";
+        layout: Option<String> = Word(Dealt::WORDS), Means("the strategy's own"),
+            "who holds which positions; every strategy but striped takes every layout";
+        stripe: Option<usize> = Tokens(1, MOST_TOKENS),
+            Means("1, and for balanced blocks a sixteenth of a rank's share"),
+            "neighbouring positions that stay together, of stripes and of balanced blocks";
+        backward: String = Word(BACKWARD), Is(AUTOMATIC),
+            "what travels backward: keys and values, against the forward ring or all the way round, or queries; auto: what sends the fewest bytes";
+        kernel: Kernel = Word(Kernel::WORDS), Is("fused"), "blockwise, or plain loops in f64";
+        deterministic: bool = Truth, Is("true"),
+            "the same bits every time; false: a faster backward on a GPU, with atomic additions";
+        dropout: f64 = Real(ZeroToBelowOne), Is("0.0"),
+            "share of the weights that are left out while training; which ones depends on no rank";
+        wire: WireKeys = Section(WireKeys::KEYS),
+            Means("values as the model computes, gradients in f32"),
+            "the types of what travels between ranks";
+        sliding: Option<SlidingKeys> = Section(SlidingKeys::KEYS), Means("all layers are alike"),
+            "layers that see a window, and how those are split; what is not written is as in the others, and who holds which positions is the same in all";
+        ..masking: Masking;
+    }
+}
+
+section! {
+    /// Who sees whom.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Masking {
+        mask: MaskKind = Word(MaskKind::WORDS), Is("causal"), "which keys a query sees";
+        prefix: Option<usize> = Tokens(1, MOST_TOKENS), Means("no prefix"),
+            "first keys of a document that every query of it sees, beside those before it";
+        documents: Option<Packed> = SizesOr(MOST_TOKENS, &[BY_DATA]), Means("a sequence is one"),
+            "lengths of the documents packed into every sequence, or `data`: a query sees its own";
+        padding: Option<usize> = Tokens(1, MOST_TOKENS), Means("no padding"),
+            "the first position that is padding: nobody sees keys from there on";
+        window: Option<usize> = Tokens(1, MOST_TOKENS), Means("no window"),
+            "keys a query sees at most, itself included; without `mask: causal`, on either side";
+        pattern: Option<Pattern> = Word(Pattern::WORDS), Means("no pattern"),
+            "of Sparse Transformers: keys near and every `stride` away, or of the block and its last columns";
+        stride: Option<usize> = Tokens(1, MOST_TOKENS), Means("none; required by `pattern`"),
+            "how far apart the keys of a strided pattern are, how long the blocks of a fixed one";
+        columns: Option<usize> = Tokens(1, MOST_TOKENS), Means("1"),
+            "last keys of every block that everybody sees; for `pattern: fixed`";
+        sinks: Option<usize> = Tokens(1, MOST_TOKENS), Means("no sinks"),
+            "first keys of a document that neither window nor pattern hides";
+        global: Option<Vec<Range<usize>>> = Ranges(MOST_TOKENS), Means("no global positions"),
+            "positions that see all, and all see, whatever the window and the pattern";
+    }
+}
+
+section! {
+    /// `attention.sliding:` as it is written.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct SlidingKeys {
+        layers: Vec<Range<usize>> = Ranges(MOST_LAYERS - 1), Required, "which layers, from 0";
+        window: usize = Tokens(1, MOST_TOKENS), Required,
+            "keys a query sees there at most, itself included";
+        strategy: Option<String> = STRATEGY, Means("the other layers'"),
+            "how a sequence is split there; auto: the fastest that fits";
+        exchange: Option<String> = Word(EXCHANGES), OTHERS, "as in `attention`";
+        shape: Option<Vec<usize>> = Counts(1, 1 << 8), OTHERS, "as in `attention`";
+        groups: Option<usize> = Count(1, 1 << 12), OTHERS, "as in `attention`";
+        backward: Option<String> = Word(BACKWARD),
+            Means("the other layers', where the strategy is theirs, else auto"), "as in `attention`";
+    }
+}
+const OTHERS: Absent = Means("the other layers', where the strategy is theirs");
+
+section! {
+    /// `attention.wire:`
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct WireKeys {
+        query: Option<Element> = Word(Element::WORDS), VALUES, "queries, and the gradient of their output";
+        key_value: Option<Element> = Word(Element::WORDS), VALUES, "keys and values";
+        output: Option<Element> = Word(Element::WORDS), VALUES, "outputs";
+        query_gradient: Option<Element> = Word(Element::WORDS), SUMS, "gradients of queries";
+        gradient: Option<Element> = Word(Element::WORDS), SUMS, "gradients of keys and values";
+    }
+}
+const VALUES: Absent = Means("model.dtype; what is narrower is rounded so on any number of ranks");
+const SUMS: Absent = Means("f32; what is narrower is rounded at every move");
+
+/// Of `documents:`, where the data's documents end.
+const BY_DATA: &str = "data";
+
+impl Scalar for Packed {
+    fn from_typed(typed: &Typed) -> Option<Packed> {
+        match typed {
+            Typed::Text(_) => Some(Packed::ByData),
+            lengths => Vec::from_typed(lengths).map(Packed::Lengths),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Packed::ByData => String::from(BY_DATA),
+            Packed::Lengths(lengths) => list(lengths.iter().map(usize::to_string)),
+        }
+    }
+}
+
+/// What a section says of how a sequence is split.
+#[derive(Clone, Copy)]
+struct Words<'a> {
+    /// Without a strategy it is `local`, which a later check refuses on more than one rank.
+    words: Wording<'a>,
+    /// Whether the strategy is `auto`.
+    automatic: bool,
+}
+
+impl<'a> Words<'a> {
+    /// Those of a strategy and of what stands beside it.
+    fn of(
+        strategy: Option<&str>,
+        exchange: Option<&str>,
+        shape: Option<&'a [usize]>,
+        groups: Option<usize>,
+    ) -> Words<'a> {
+        let automatic = strategy == Some(AUTO);
+        let strategy = strategy.and_then(Strategy::from_name).unwrap_or(Strategy::Local);
+        let exchange = exchange.and_then(Exchange::from_name);
+        Words { words: Wording { exchange, shape, groups, ..Wording::bare(strategy) }, automatic }
+    }
+
+    /// The strategy and the layout; open, or contradicting themselves, as far as they are known.
+    fn meant(self) -> (Strategy, Option<Dealt>) {
+        let Words { words, automatic } = self;
+        match words.settled() {
+            Ok(settled) if !automatic => settled,
+            _ => {
+                let layout = words.layout.and_then(|word| Dealt::from_word(word, words.stripe));
+                (words.strategy, layout)
+            }
+        }
+    }
+
+    /// What does not go together.
+    fn contradictions(self, section: &str, places: &Places) -> Vec<Problem> {
+        let Words { words, automatic } = self;
+        let problem = |key: &str, message: String, hint: &str| {
+            places.problem(&format!("{section}.{key}"), message).hint(hint)
+        };
+        if !automatic {
+            let refused = words
+                .settled()
+                .err()
+                .map(|Contradiction { key, message, hint }| problem(key, message, &hint));
+            return refused.into_iter().collect();
+        }
+        let chosen = [
+            ("exchange", words.exchange.is_some()),
+            ("shape", words.shape.is_some()),
+            ("groups", words.groups.is_some()),
+            ("stripe", words.stripe.is_some() && words.layout.is_none()),
+        ];
+        let problem = |(key, written): (&str, bool)| {
+            let message = format!("`strategy: auto` chooses the `{key}` too");
+            written.then(|| problem(key, message, "drop it, or name the strategy"))
+        };
+        chosen.into_iter().filter_map(problem).collect()
+    }
+}
+
+impl AttentionKeys {
+    fn words(&self) -> Words<'_> {
+        let (strategy, exchange) = (self.strategy.as_deref(), self.exchange.as_deref());
+        let words = Words::of(strategy, exchange, self.shape.as_deref(), self.groups);
+        let (layout, stripe) = (self.layout.as_deref(), self.stripe);
+        Words { words: Wording { layout, stripe, ..words.words }, ..words }
+    }
+
+    /// What does not go together.
+    pub(crate) fn contradictions(&self, places: &Places) -> Vec<Problem> {
+        let all = self.words();
+        let problems = all.contradictions("attention", places);
+        match &self.sliding {
+            Some(sliding) if problems.is_empty() => {
+                sliding.words(all).contradictions(crate::sliding::SECTION, places)
+            }
+            _ => problems,
+        }
+    }
+
+    pub(crate) fn meant(self) -> Attention {
+        let words = self.words();
+        let (strategy, layout) = words.meant();
+        let automatic = words.automatic;
+        let backward = return_from_word(&self.backward);
+        let WireKeys { query, key_value, output, query_gradient, gradient } = self.wire;
+        let wire = Wire { query, key_value, output, query_gradient, gradient };
+        let sliding = self.sliding.as_ref().map(|sliding| {
+            let own = sliding.words(words);
+            sliding.meant(own, (strategy, layout), backward)
+        });
+        let AttentionKeys { kernel, deterministic, dropout, masking, .. } = self;
+        Attention {
+            strategy,
+            automatic,
+            layout,
+            backward,
+            masking,
+            kernel,
+            deterministic,
+            wire,
+            dropout,
+            sliding,
+        }
+    }
+}
+
+impl SlidingKeys {
+    /// Without a strategy, the others' where nothing is said.
+    fn words<'a>(&'a self, others: Words<'a>) -> Words<'a> {
+        let (strategy, exchange) = (self.strategy.as_deref(), self.exchange.as_deref());
+        let own = Words::of(strategy, exchange, self.shape.as_deref(), self.groups);
+        if strategy.is_some() {
+            return own;
+        }
+        let Words { words, automatic } = others;
+        let words = Wording {
+            strategy: words.strategy,
+            exchange: own.words.exchange.or(words.exchange),
+            shape: own.words.shape.or(words.shape),
+            groups: own.words.groups.or(words.groups),
+            ..own.words
+        };
+        Words { words, automatic }
+    }
+
+    fn meant(
+        &self,
+        words: Words,
+        (others, layout): (Strategy, Option<Dealt>),
+        backward: Option<annulus_sequence::Return>,
+    ) -> Sliding {
+        // Stripes are as wide as all layers' are.
+        let strategy = match (words.meant().0, others, layout) {
+            (Strategy::Striped { .. }, Strategy::Striped { width }, _)
+            | (Strategy::Striped { .. }, _, Some(Dealt::Striped { width })) => {
+                Strategy::Striped { width }
+            }
+            (strategy, ..) => strategy,
+        };
+        let inherited = || backward.filter(|_| self.strategy.is_none());
+        Sliding {
+            layers: self.layers.clone(),
+            window: self.window,
+            strategy,
+            automatic: words.automatic,
+            backward: self.backward.as_deref().map_or_else(inherited, return_from_word),
+        }
+    }
+}
+
+/// What is written beside a strategy: `exchange`, `shape`, `groups`.
+fn beside(strategy: Strategy) -> (Option<String>, Option<Vec<usize>>, Option<usize>) {
+    let list = |shape: Option<[usize; 2]>| shape.map(|shape| shape.to_vec());
+    match strategy {
+        Strategy::Megatron { exchange } => {
+            let shape = match exchange {
+                Exchange::Both { shape } => list(shape),
+                _ => None,
+            };
+            (Some(exchange.name().to_owned()), shape, None)
+        }
+        Strategy::Usp { shape } | Strategy::DoubleRing { shape } => (None, list(shape), None),
+        Strategy::AllGather { groups } => (None, None, Some(groups)),
+        _ => (None, None, None),
+    }
+}
+
+/// The word of a strategy.
+fn word(strategy: Strategy, automatic: bool) -> String {
+    if automatic { AUTO } else { strategy.name() }.to_owned()
+}
+
+impl Attention {
+    /// The keys that mean it.
+    pub(crate) fn keys(&self) -> AttentionKeys {
+        let (exchange, shape, groups) = beside(self.strategy);
+        let stripe = match self.strategy {
+            Strategy::Striped { width } if !self.automatic => Some(width),
+            _ => self.layout.and_then(Dealt::stripe),
+        };
+        let Wire { query, key_value, output, query_gradient, gradient } = self.wire;
+        AttentionKeys {
+            strategy: Some(word(self.strategy, self.automatic)),
+            exchange,
+            shape,
+            groups,
+            layout: self.layout.map(|dealt| dealt.word().to_owned()),
+            stripe,
+            backward: self.backward.map_or(AUTOMATIC, return_word).to_owned(),
+            kernel: self.kernel,
+            deterministic: self.deterministic,
+            dropout: self.dropout,
+            wire: WireKeys { query, key_value, output, query_gradient, gradient },
+            sliding: self.sliding.as_ref().map(Sliding::keys),
+            masking: self.masking.clone(),
+        }
+    }
+}
+
+impl Sliding {
+    fn keys(&self) -> SlidingKeys {
+        let (exchange, shape, groups) = beside(self.strategy);
+        SlidingKeys {
+            layers: self.layers.clone(),
+            window: self.window,
+            strategy: Some(word(self.strategy, self.automatic)),
+            exchange,
+            shape,
+            groups,
+            backward: Some(self.backward.map_or(AUTOMATIC, return_word).to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_sequence::{Exchange, Return, Strategy};
+
+    use super::{AUTO, BACKWARD, EXCHANGES, STRATEGIES};
+    use crate::return_word;
+
+    #[test]
+    fn words_are_those_there_are() {
+        assert_eq!(STRATEGIES[0], AUTO);
+        assert_eq!(STRATEGIES[1..], Strategy::ALL.map(Strategy::name));
+        assert_eq!(EXCHANGES, Exchange::ALL.map(Exchange::name));
+        assert!(Return::ALL.iter().all(|how| BACKWARD.contains(&return_word(*how))));
+    }
+}

@@ -1,0 +1,74 @@
+//! `mesh:` and `memory:` the ranks, and what they may hold.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use annulus_machine::Core;
+use annulus_yaml::Absent::{Is, Means};
+use annulus_yaml::Kind::{Count, Counts, Seconds, Text, Tokens, Word};
+use annulus_yaml::{section, words};
+
+use crate::data::MOST_TOKENS;
+
+section! {
+    /// `mesh:`
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Mesh {
+        data: usize = Count(1, 1 << 12), Is("1"), "replicas";
+        sequence: usize = Count(1, 1 << 8), Is("1"), "ranks that share one sequence";
+        weights: Option<Vec<usize>> = Counts(0, 1 << 16), Means("all ranks alike"),
+            "what the ranks of a sequence hold of it, in proportion: one number for each";
+        deadline: Duration = Seconds, Is("60s"), "how long a rank waits for one that shows no progress";
+        cluster: Option<PathBuf> = Text, Means("the threads of this machine"),
+            "the file of the cluster that `strategy: auto` chooses for";
+    }
+}
+
+section! {
+    /// `memory:`
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Memory {
+        recompute: Recompute = Word(Recompute::WORDS), Is("auto"),
+            "what backward computes again; auto: nothing, where that fits into the budget";
+        budget: Option<u64> = Tokens(1, 1 << 60),
+            Means("three quarters of the machine's memory, or of the GPU's"),
+            "bytes that all ranks may hold together";
+        micro_batch: Option<usize> = Count(1, 1 << 20), Means("all of a replica's sequences"),
+            "sequences per rank at once";
+        loss_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("as many as fit into the budget"),
+            "tokens of logits held at once";
+        mlp_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("as many as fit into the budget"),
+            "tokens of the feed-forward layer held at once";
+    }
+}
+
+/// `recompute:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recompute {
+    /// The plan chooses: nothing is recomputed where everything fits into the budget.
+    Auto,
+    /// Everything is kept.
+    None,
+    /// A layer keeps its input and attention's output.
+    Layer,
+}
+
+words!(Recompute { Auto = "auto", None = "none", Layer = "layer" });
+
+/// What a plan is made for, of which no key speaks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Host {
+    /// Bytes of the device that computes, where it has a memory of its own.
+    pub device: Option<u64>,
+    /// What a core computes with.
+    pub core: Core,
+    /// Cores of a rank that a plan counts workers for.
+    pub workers: usize,
+}
+
+impl Default for Host {
+    /// One core of this machine.
+    fn default() -> Host {
+        Host { device: None, core: Core::here(), workers: 1 }
+    }
+}

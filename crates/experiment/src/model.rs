@@ -1,0 +1,202 @@
+//! `model:` a folder, a model of the hub, or the keys of a config.json.
+
+use std::path::PathBuf;
+
+use annulus_architecture::{Beside, Dtype, Shape, ShapeKeys, read_config, shape_of};
+use annulus_yaml::Absent::{Is, Means};
+use annulus_yaml::Interval::AboveZero;
+use annulus_yaml::Kind::{Real, Text, Word};
+use annulus_yaml::{
+    Field, Lines, Node, OneOf, Path, Places, Problem, Problems, Report, Section, Side, Span,
+    Values, section, words,
+};
+
+/// `model:`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// A folder, or the shape inline.
+    pub source: ModelSource,
+    /// `dtype: f32 | bf16`; default f32.
+    pub dtype: Dtype,
+    /// Replaces the base of the rotary frequencies.
+    pub rope_theta: Option<f64>,
+}
+
+/// Where the shape and the weights come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ModelSource {
+    /// `path:` a Hugging Face folder or a model of the hub, and `weights: pretrained | random` (default pretrained).
+    Folder {
+        /// The folder. Of a model of the hub, `hf://…` until it is there.
+        path: PathBuf,
+        /// `hf://owner/name@revision`, of a model of the hub.
+        hub: Option<String>,
+        /// Whether its weights are read.
+        weights: WeightsFrom,
+    },
+    /// config.json's own keys inline; weights are random.
+    Inline(Box<Shape>),
+}
+
+/// `weights:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightsFrom {
+    /// Read from the folder.
+    Pretrained,
+    /// Fresh.
+    Random,
+}
+
+words!(WeightsFrom { Pretrained = "pretrained", Random = "random" });
+
+section! {
+    /// The keys of a folder.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct FolderKeys {
+        path: Option<String> = Text, Means("config.json's keys stand here"),
+            "a Hugging Face folder (config.json, *.safetensors), or a model of the hub: `hf://owner/name@revision`";
+        weights: Option<WeightsFrom> = Word(WeightsFrom::WORDS), Means("pretrained"),
+            "whether the folder's weights are read";
+        dtype: Dtype = Word(Dtype::WORDS), Is("f32"), "type of weights and activations; masters are f32";
+        rope_theta: Option<f64> = Real(AboveZero), Means("the folder's, or 10000"),
+            "base of the rotary frequencies";
+    }
+}
+
+/// The keys of `model:`.
+pub(crate) const MODEL: OneOf =
+    OneOf { keys: FolderKeys::OWN, instead: &[ShapeKeys::OWN], written: side };
+
+/// The keys of `model:` as they are written: a folder's, or a shape's beside its `dtype` and `rope_theta`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelKeys {
+    folder: FolderKeys,
+    shape: Option<ShapeKeys>,
+}
+
+impl ModelKeys {
+    pub(crate) fn read(values: &Values, path: &str) -> Option<ModelKeys> {
+        let folder = <FolderKeys as Section>::read(values, path)?;
+        let shape = match folder.path {
+            Some(_) => None,
+            None => Some(<ShapeKeys as Section>::read(values, path)?),
+        };
+        Some(ModelKeys { folder, shape })
+    }
+
+    /// What they mean.
+    ///
+    /// # Errors
+    /// What contradicts itself in a shape.
+    pub(crate) fn meant(&self, places: &Places) -> Result<Model, Vec<Problem>> {
+        let FolderKeys { path, weights, dtype, rope_theta } = self.folder.clone();
+        let (source, rope_theta) = match (&self.shape, path) {
+            (Some(keys), _) => {
+                let beside = Beside { rope_theta, ..Beside::default() };
+                (ModelSource::Inline(Box::new(shape_of(keys, &beside, "model.", places)?)), None)
+            }
+            (None, path) => {
+                let path = path.unwrap_or_default();
+                let weights = weights.unwrap_or(WeightsFrom::Pretrained);
+                let hub = of_hub(&path);
+                (ModelSource::Folder { path: PathBuf::from(path), hub, weights }, rope_theta)
+            }
+        };
+        Ok(Model { source, dtype, rope_theta })
+    }
+}
+
+impl Field for ModelKeys {
+    fn read(values: &Values, path: &str) -> Option<ModelKeys> {
+        ModelKeys::read(values, path)
+    }
+
+    fn is_there(values: &Values, path: &str) -> bool {
+        values.is_written(path)
+    }
+
+    fn write(&self, path: &Path, lines: &mut Lines) {
+        Section::write(&self.folder, path, lines);
+        Field::write(&self.shape, path, lines);
+    }
+}
+
+impl Model {
+    pub(crate) fn keys(&self) -> ModelKeys {
+        let (dtype, rope_theta) = (self.dtype, self.rope_theta);
+        match &self.source {
+            ModelSource::Folder { path, hub, weights } => {
+                let path = hub.clone().unwrap_or_else(|| path.to_string_lossy().into_owned());
+                let (path, weights) = (Some(path), Some(*weights));
+                ModelKeys { folder: FolderKeys { path, weights, dtype, rope_theta }, shape: None }
+            }
+            ModelSource::Inline(shape) => {
+                let rope_theta = Some(shape.rope.theta);
+                let folder = FolderKeys { path: None, weights: None, dtype, rope_theta };
+                ModelKeys { folder, shape: Some(shape.keys()) }
+            }
+        }
+    }
+}
+
+impl ModelSource {
+    /// Whether a path names a model of the hub.
+    pub fn is_of_hub(path: &str) -> bool {
+        path.starts_with("hf://")
+    }
+
+    /// The shape as it is written, here or in the folder.
+    ///
+    /// # Errors
+    /// What is wrong with the folder's config.json.
+    pub fn shape(&self) -> Result<Shape, Problems> {
+        match self {
+            ModelSource::Folder { path, .. } => read_config(path),
+            ModelSource::Inline(shape) => Ok(Shape::clone(shape)),
+        }
+    }
+}
+
+/// A path, if it names a model of the hub.
+pub(crate) fn of_hub(path: &str) -> Option<String> {
+    ModelSource::is_of_hub(path).then(|| path.to_owned())
+}
+
+/// Which keys a `model:` section must have: a folder's, or a shape's.
+fn side(node: &Node, at: Span, report: &mut Report) -> Side {
+    let shape = ShapeKeys::OWN.iter().find_map(|key| node.entry(key.name));
+    match (node.entry("path"), shape) {
+        (Some(_), None) => Side::First,
+        (Some(_), Some(inline)) => {
+            report.at(inline.key_span, || {
+                let message = format!("`model.{}` is given beside `model.path`", inline.key);
+                (message, Some("the folder's config.json has it: drop one of them".to_owned()))
+            });
+            Side::First
+        }
+        (None, None) => {
+            report.at(at, || {
+                let hint = "give `path`, a Hugging Face folder, or config.json's keys, \
+                            from `hidden_size` on";
+                ("`model` says neither `path` nor a shape".to_owned(), Some(hint.to_owned()))
+            });
+            Side::Neither
+        }
+        (None, Some(_)) => {
+            weights_without_folder(node, report);
+            Side::Instead
+        }
+    }
+}
+
+fn weights_without_folder(node: &Node, report: &mut Report) {
+    if let Some(weights) = node.entry("weights")
+        && !weights.value.value.is_word("random")
+    {
+        report.at(weights.key_span, || {
+            let hint = "without a folder weights are random: drop the key, or give `path`";
+            let message = "`model.weights` is given without `model.path`";
+            (message.to_owned(), Some(hint.to_owned()))
+        });
+    }
+}

@@ -1,0 +1,146 @@
+//! `schedule:` how long, and the learning rate over it.
+//!
+//! The learning rate of step t, from 0:
+//!
+//! ```text
+//! t < warmup   peak (t + 1) / warmup
+//! otherwise    peak (floor + (1 - floor) shape(progress))
+//!              progress = (t - warmup) / (steps - warmup)
+//! ```
+//! with `shape` 1 for `constant`, `1 - progress` for `linear`, half a cosine for `cosine`; `wsd`
+//! (warm-up, stable, decay) is constant but for the last fifth of the steps, where it falls in a
+//! line.
+
+use std::f64::consts::PI;
+
+use annulus_yaml::Absent::{Is, Means, RequiredWithout};
+use annulus_yaml::Interval::ZeroToOne;
+use annulus_yaml::Kind::{Count, Real, Word};
+use annulus_yaml::{section, words};
+
+use crate::Stage;
+use crate::stages::{self, SECTION as STAGES};
+
+pub(crate) const MOST_STEPS: u64 = 1 << 40;
+
+section! {
+    /// `schedule:` as it is written.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ScheduleKeys {
+        steps: Option<u64> = Count(1, MOST_STEPS), RequiredWithout(STAGES), "optimizer steps";
+        stop: Option<u64> = Count(1, MOST_STEPS), Means("steps"),
+            "ends the run after so many, without touching the schedule";
+        ..curve: Curve;
+    }
+}
+
+section! {
+    /// The learning rate over the steps.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Curve {
+        warmup: u64 = Count(0, MOST_STEPS), Is("0"), "steps of linear warm-up";
+        decay: Decay = Word(Decay::WORDS), Is("constant"), "the learning rate after warm-up";
+        floor: f64 = Real(ZeroToOne), Is("0.1"), "share of the peak that remains at the end";
+    }
+}
+
+/// `schedule:`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Ends the run after so many, without touching the schedule.
+    pub stop: Option<u64>,
+    /// The learning rate over them.
+    pub curve: Curve,
+}
+
+impl ScheduleKeys {
+    pub(crate) fn meant(self, stages: &[Stage]) -> Option<Schedule> {
+        let steps = if stages.is_empty() { self.steps? } else { stages::total(stages) };
+        Some(Schedule { steps, stop: self.stop, curve: self.curve })
+    }
+}
+
+impl Schedule {
+    /// The learning rate of step `t` (from 0) whose peak is `peak`.
+    pub fn learning_rate(&self, peak: f64, t: u64) -> f64 {
+        let Schedule { steps, curve: Curve { warmup, decay, floor }, .. } = *self;
+        if t < warmup {
+            return peak * (t + 1) as f64 / warmup as f64;
+        }
+        let shape = match decay {
+            Decay::Constant => return peak,
+            Decay::Linear => 1.0 - progress(t, warmup, steps),
+            Decay::Cosine => 0.5 * (1.0 + (PI * progress(t, warmup, steps)).cos()),
+            Decay::Wsd => 1.0 - progress(t, warmup.max(steps - steps / 5), steps),
+        };
+        peak * (floor + (1.0 - floor) * shape)
+    }
+
+    /// The keys that mean it; stages say their own steps.
+    pub(crate) fn keys(&self, staged: bool) -> ScheduleKeys {
+        let steps = Some(self.steps).filter(|_| !staged);
+        ScheduleKeys { steps, stop: self.stop, curve: self.curve.clone() }
+    }
+}
+
+/// `decay:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decay {
+    /// None.
+    Constant,
+    /// A line to the floor.
+    Linear,
+    /// Half a cosine to the floor.
+    Cosine,
+    /// Constant, then a line to the floor over the last fifth.
+    Wsd,
+}
+
+words!(Decay { Constant = "constant", Linear = "linear", Cosine = "cosine", Wsd = "wsd" });
+
+/// How far `t` is on the way from `start` to `end`: 0 before, 1 after.
+fn progress(t: u64, start: u64, end: u64) -> f64 {
+    if t <= start {
+        return 0.0;
+    }
+    ((t - start) as f64 / end.saturating_sub(start).max(1) as f64).min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(decay: Decay, warmup: u64, floor: f64) -> Vec<f64> {
+        let curve = Curve { warmup, decay, floor };
+        let schedule = Schedule { steps: 20, stop: None, curve };
+        (0..20).map(|t| schedule.learning_rate(0.01, t)).collect()
+    }
+
+    #[test]
+    fn warm_up_is_a_line_to_the_peak() {
+        let rates = rates(Decay::Constant, 5, 0.1);
+        for (t, wanted) in [0.002, 0.004, 0.006, 0.008, 0.01, 0.01].into_iter().enumerate() {
+            assert!((rates[t] - wanted).abs() < 1e-15);
+        }
+    }
+
+    #[test]
+    fn a_cosine_is_at_its_peak_after_warm_up_and_falls_towards_the_floor() {
+        let rates = rates(Decay::Cosine, 5, 0.1);
+        assert!((rates[4] - 0.01).abs() < 1e-15 && (rates[5] - 0.01).abs() < 1e-15);
+        let wanted = 0.01 * (0.1 + 0.9 * 0.5 * (1.0 + (PI * 14.0 / 15.0).cos()));
+        assert!((rates[19] - wanted).abs() < 1e-15);
+        assert!(rates[5..].is_sorted_by(|a, b| a > b));
+    }
+
+    #[test]
+    fn a_line_and_a_late_line_end_above_the_floor() {
+        let line = rates(Decay::Linear, 0, 0.0);
+        assert!((line[10] - 0.005).abs() < 1e-15 && (line[19] - 0.0005).abs() < 1e-15);
+        let late = rates(Decay::Wsd, 2, 0.0);
+        assert!((late[16] - 0.01).abs() < 1e-15, "constant up to the last fifth");
+        assert!((late[18] - 0.005).abs() < 1e-15);
+    }
+}

@@ -1,0 +1,70 @@
+//! `optimizer:`, `every:`, `trace:`, `expect:` what a step does, and what happens in which.
+
+use std::ops::Range;
+
+use annulus_yaml::Absent::{Is, Means, Required};
+use annulus_yaml::Interval::{AboveZero, Any, AtLeastZero, ZeroToBelowOne};
+use annulus_yaml::Kind::{Count, Pair, Ranges, Real, Word};
+use annulus_yaml::{section, words};
+
+use crate::schedule::MOST_STEPS;
+
+section! {
+    /// `optimizer:`
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Optimizer {
+        name: Algorithm = Word(Algorithm::WORDS), Is("adamw"), "the method";
+        learning_rate: f64 = Real(AboveZero), Required, "the peak";
+        betas: (f64, f64) = Pair(ZeroToBelowOne), Is("[0.9, 0.95]"), "decay of the two moments";
+        epsilon: f64 = Real(AboveZero), Is("1e-8"), "added to the root of the second moment";
+        weight_decay: f64 = Real(AtLeastZero), Is("0.1"), "on two-dimensional parameters";
+        clip: f64 = Real(AtLeastZero), Is("1.0"), "largest global norm of the gradient; 0: any";
+    }
+}
+
+/// `name:` of an optimizer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// AdamW (Loshchilov and Hutter, arXiv 1711.05101).
+    #[default]
+    AdamW,
+}
+
+words!(Algorithm { AdamW = "adamw" });
+
+section! {
+    /// `every:` in steps; 0: never.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Every {
+        log: u64 = Count(0, MOST_STEPS), Is("1"), "steps between log lines; 0: never";
+        evaluate: u64 = Count(0, MOST_STEPS), Is("0"), "steps between evaluations; 0: at the end";
+        checkpoint: u64 = Count(0, MOST_STEPS), Is("0"), "steps between checkpoints; 0: at the end";
+    }
+}
+
+section! {
+    /// `trace:`
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Trace {
+        steps: Option<Vec<Range<usize>>> = Ranges(MOST_STEPS), Means("none"),
+            "optimizer steps, from 1, and ranges of them; each becomes `trace-STEP.json` in the run's folder";
+    }
+}
+
+impl Trace {
+    /// Whether `step` is one of them.
+    pub fn contains(&self, step: u64) -> bool {
+        self.steps.iter().flatten().any(|steps| steps.contains(&(step as usize)))
+    }
+}
+
+section! {
+    /// What is asserted of the last value of a tag.
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
+    pub struct Bound {
+        min: Option<f64> = Real(Any), Means("none"), "the last value is at least this";
+        max: Option<f64> = Real(Any), Means("none"), "the last value is at most this";
+        of_first: Option<f64> = Real(AboveZero), Means("none"),
+            "the last value is at most this share of the first";
+    }
+}

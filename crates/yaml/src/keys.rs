@@ -1,0 +1,142 @@
+//! What a key is: its name, what it takes, what its absence means, and a sentence.
+
+use crate::Unit;
+use crate::problem::Report;
+use crate::source::Span;
+use crate::tree::Node;
+
+/// One key of a section.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// The name before the colon.
+    pub name: &'static str,
+    /// What it takes.
+    pub kind: Kind,
+    /// What its absence means.
+    pub default: Absent,
+    /// What it says, in a sentence without a full stop.
+    pub about: &'static str,
+}
+
+/// What a key takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// Any text.
+    Text,
+    /// Text of one form.
+    Form(&'static Only),
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// The same, with the way out of others.
+    WordOr(&'static [&'static str], fn(&str) -> Option<String>),
+    /// `true` or `false`.
+    Truth,
+    /// A whole number between two bounds.
+    Count(u64, u64),
+    /// A count of tokens or bytes, where `64k` is 65536 and `1M` is 1048576.
+    Tokens(u64, u64),
+    /// A number.
+    Real(Interval),
+    /// Two numbers.
+    Pair(Interval),
+    /// A list of numbers.
+    Reals(Interval),
+    /// A list of some of these words.
+    Words(&'static [&'static str]),
+    /// A list of whole numbers between two bounds.
+    Counts(u64, u64),
+    /// A list of counts of tokens up to a bound.
+    Sizes(u64),
+    /// A list of counts of tokens up to a bound, or this word.
+    SizesOr(u64, &'static [&'static str; 1]),
+    /// A list of whole numbers up to a bound, and of ranges of them.
+    Ranges(u64),
+    /// `60`, `60s`, `500ms` or `5m`.
+    Seconds,
+    /// A number with a unit.
+    Quantity(Unit),
+    /// Keys of their own, in one or more groups.
+    Section(&'static [&'static [Key]]),
+    /// Keys of their own, of which some stand for others.
+    OneOf(&'static OneOf),
+    /// A section of these keys for every word one likes.
+    Each(&'static [&'static [Key]]),
+}
+
+/// Text of one form.
+#[derive(Debug)]
+pub struct Only {
+    /// What is taken, in words.
+    pub wanted: &'static str,
+    /// The form as a regular expression, for editors.
+    pub pattern: &'static str,
+    /// Whether a text has the form.
+    pub takes: fn(&str) -> bool,
+    /// The way out of a text that does not.
+    pub hint: fn(&str) -> Option<String>,
+}
+
+/// A section with keys that are always allowed, and others that stand for the first of these.
+#[derive(Debug)]
+pub struct OneOf {
+    /// The keys that are always allowed.
+    pub keys: &'static [Key],
+    /// The keys that are required where the first of `keys` is absent, and refused beside it.
+    pub instead: &'static [&'static [Key]],
+    /// Which of both is written in a section at a place; mistakes are reported.
+    pub written: fn(&Node, Span, &mut Report) -> Side,
+}
+
+/// What is written of a [`OneOf`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The first key.
+    First,
+    /// The keys that stand for it.
+    Instead,
+    /// Neither: reported.
+    Neither,
+}
+
+/// Which numbers are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interval {
+    /// All that are finite.
+    Any,
+    /// Above 0.
+    AboveZero,
+    /// 0 and above.
+    AtLeastZero,
+    /// 0 to 1, both included.
+    ZeroToOne,
+    /// 0 to 1 without 1.
+    ZeroToBelowOne,
+}
+
+/// What an absent key means.
+#[derive(Clone, Copy, Debug)]
+pub enum Absent {
+    /// A mistake.
+    Required,
+    /// A mistake where the file has no section of this name.
+    RequiredWithout(&'static str),
+    /// As if this were written.
+    Is(&'static str),
+    /// Something that follows from other keys, in words.
+    Means(&'static str),
+}
+
+/// A key; [`section!`](crate::section) calls it.
+pub const fn key(name: &'static str, kind: Kind, default: Absent, about: &'static str) -> Key {
+    // A field whose name is a word of Rust begins with `r#`.
+    let name = match name.as_bytes() {
+        [b'r', b'#', ..] => name.split_at(2).1,
+        _ => name,
+    };
+    Key { name, kind, default, about }
+}
+
+/// The path of a key in a section: `data.tokens`.
+pub fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}

@@ -1,0 +1,270 @@
+//! Words and numbers as one writes them: `64k`, `3e-4`, `1_000`, `60s`.
+
+use std::time::Duration;
+
+use crate::keys::{Interval, Kind};
+use crate::source::Span;
+use crate::tree::{Node, Value};
+use crate::values::Typed;
+
+/// Why a value is not of its key's type.
+pub(crate) struct Mismatch {
+    /// What the key takes.
+    pub wanted: String,
+    pub hint: Option<String>,
+    /// The item of a list that is wrong, if one is.
+    pub item: Option<(Span, String)>,
+}
+
+impl Interval {
+    pub(crate) fn contains(self, value: f64) -> bool {
+        match self {
+            Interval::Any => value.is_finite(),
+            Interval::AboveZero => value.is_finite() && value > 0.0,
+            Interval::AtLeastZero => value.is_finite() && value >= 0.0,
+            Interval::ZeroToOne => (0.0..=1.0).contains(&value),
+            Interval::ZeroToBelowOne => (0.0..1.0).contains(&value),
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Interval::Any => "",
+            Interval::AboveZero => " above 0",
+            Interval::AtLeastZero => " of at least 0",
+            Interval::ZeroToOne => " from 0 to 1",
+            Interval::ZeroToBelowOne => " from 0 to below 1",
+        }
+    }
+}
+
+impl Kind {
+    /// What the key takes, in words.
+    pub(crate) fn wanted(self) -> String {
+        match self {
+            Kind::Text => String::from("text"),
+            Kind::Form(form) => String::from(form.wanted),
+            Kind::Word([only]) => format!("`{only}`"),
+            Kind::Word(words) | Kind::WordOr(words, _) => {
+                format!("one of `{}`", words.join("`, `"))
+            }
+            Kind::Truth => String::from("`true` or `false`"),
+            Kind::Count(least, u64::MAX) => format!("a whole number of at least {least}"),
+            Kind::Count(least, most) => format!("a whole number from {least} to {most}"),
+            Kind::Tokens(least, most) => {
+                format!("a count such as `4096` or `64k`, from {least} to {most}")
+            }
+            Kind::Real(interval) => format!("a number{}", interval.words()),
+            Kind::Pair(interval) => format!("a list of two numbers{}", interval.words()),
+            Kind::Counts(least, most) => {
+                format!("a list of whole numbers from {least} to {most}")
+            }
+            Kind::Sizes(_) => String::from("a list of lengths such as `[1000, 4k]`"),
+            Kind::SizesOr(_, [word]) => {
+                format!("a list of lengths such as `[1000, 4k]`, or `{word}`")
+            }
+            Kind::Ranges(_) => String::from("a list of numbers and ranges such as `[1-63, 1000]`"),
+            Kind::Reals(interval) => format!("a list of numbers{}", interval.words()),
+            Kind::Words(words) => format!("a list of `{}`", words.join("`, `")),
+            Kind::Seconds => String::from("a time such as `60s`, above 0"),
+            Kind::Quantity(unit) => String::from(unit.wanted()),
+            Kind::Section(_) | Kind::OneOf(_) | Kind::Each(_) => String::from("a mapping of keys"),
+        }
+    }
+
+    /// Reads `node` as this kind.
+    pub(crate) fn read(self, node: &Node) -> Result<Typed, Mismatch> {
+        let mismatch = |hint: Option<String>| Mismatch { wanted: self.wanted(), hint, item: None };
+        let wrong = |item: &Node| {
+            let item = Some((item.span, item.value.found()));
+            Mismatch { item, ..mismatch(None) }
+        };
+        match (self, &node.value) {
+            (Kind::Pair(interval), Value::Sequence(items)) => {
+                pair(items, interval).ok_or_else(|| mismatch(None))
+            }
+            (Kind::Counts(least, most), Value::Sequence(items)) => {
+                let count = |text: &str| Kind::Count(least, most).count(text);
+                scalars(items, count).map(Typed::Counts).map_err(wrong)
+            }
+            (Kind::Sizes(most) | Kind::SizesOr(most, _), Value::Sequence(items)) => {
+                let count = |text: &str| Kind::Tokens(1, most).count(text);
+                scalars(items, count).map(Typed::Counts).map_err(wrong)
+            }
+            (Kind::Reals(interval), Value::Sequence(items)) => {
+                let number = |text: &str| real(text).filter(|&value| interval.contains(value));
+                scalars(items, number).map(Typed::Reals).map_err(wrong)
+            }
+            (Kind::Words(words), Value::Sequence(items)) => {
+                let word = |item: &'_ Node| words.iter().find(|word| item.value.is_word(word));
+                let found = items.iter().map(|item| word(item).ok_or(item));
+                let found = found.map(|word| word.map(|word| String::from(*word)));
+                found.collect::<Result<_, _>>().map(Typed::Words).map_err(wrong)
+            }
+            (Kind::Ranges(most), Value::Sequence(items)) => {
+                scalars(items, |text| range(text, most)).map(Typed::Ranges).map_err(wrong)
+            }
+            (_, Value::Scalar { text, quoted }) => {
+                let typed = if *quoted && !self.takes_text() { None } else { self.parse(text) };
+                typed.ok_or_else(|| mismatch(self.hint(text, *quoted)))
+            }
+            _ => Err(mismatch(None)),
+        }
+    }
+
+    /// Reads a default of the table.
+    pub(crate) fn default(self, text: &str) -> Option<Typed> {
+        match self {
+            Kind::Pair(_) => {
+                let (first, second) = text.strip_prefix('[')?.strip_suffix(']')?.split_once(',')?;
+                Some(Typed::Pair(real(first.trim())?, real(second.trim())?))
+            }
+            kind => kind.parse(text),
+        }
+    }
+
+    fn takes_text(self) -> bool {
+        matches!(
+            self,
+            Kind::Text | Kind::Form(_) | Kind::Word(_) | Kind::WordOr(..) | Kind::SizesOr(..)
+        )
+    }
+
+    /// Reads a scalar.
+    fn parse(self, text: &str) -> Option<Typed> {
+        match self {
+            Kind::Text => {
+                (!text.is_empty() && !text.contains('\0')).then(|| Typed::Text(text.to_owned()))
+            }
+            Kind::Form(form) => (form.takes)(text).then(|| Typed::Text(text.to_owned())),
+            Kind::Word(words) | Kind::WordOr(words, _) => {
+                words.contains(&text).then(|| Typed::Text(text.to_owned()))
+            }
+            Kind::Truth => text.parse().ok().map(Typed::Truth),
+            Kind::Count(..) | Kind::Tokens(..) => self.count(text).map(Typed::Count),
+            Kind::SizesOr(_, word) => word.contains(&text).then(|| Typed::Text(text.to_owned())),
+            Kind::Real(interval) => {
+                real(text).filter(|&value| interval.contains(value)).map(Typed::Real)
+            }
+            Kind::Seconds => seconds(text).map(Typed::Seconds),
+            Kind::Quantity(unit) => unit.parse(text).map(Typed::Real),
+            Kind::Pair(_)
+            | Kind::Reals(_)
+            | Kind::Words(_)
+            | Kind::Counts(..)
+            | Kind::Sizes(_)
+            | Kind::Ranges(_)
+            | Kind::Section(_)
+            | Kind::OneOf(_)
+            | Kind::Each(_) => None,
+        }
+    }
+
+    /// Reads a number of the kinds that count.
+    fn count(self, text: &str) -> Option<u64> {
+        let (number, least, most) = match self {
+            Kind::Count(least, most) => (whole(text), least, most),
+            Kind::Tokens(least, most) => (tokens(text), least, most),
+            _ => return None,
+        };
+        number.filter(|number| (least..=most).contains(number))
+    }
+
+    /// The way out of a value that is nearly right.
+    fn hint(self, text: &str, quoted: bool) -> Option<String> {
+        if quoted && !self.takes_text() {
+            return self.parse(text).map(|_| format!("write {text} without quotes"));
+        }
+        match self {
+            Kind::SizesOr(_, word) => {
+                nearest(text, word).map(|word| format!("did you mean `{word}`?"))
+            }
+            Kind::Word(words) => nearest(text, words).map(|word| format!("did you mean `{word}`?")),
+            Kind::WordOr(words, hint) => {
+                hint(text).or_else(|| Kind::Word(words).hint(text, quoted))
+            }
+            Kind::Form(form) => (form.hint)(text),
+            Kind::Count(..) if tokens(text).is_some_and(|n| whole(text) != Some(n)) => Some(
+                String::from("`k`, `M` and `G` count tokens and bytes: write the number out here"),
+            ),
+            Kind::Quantity(unit) => unit.hint(text),
+            _ => None,
+        }
+    }
+}
+
+/// The word of `words` that one probably meant.
+pub fn nearest<'a>(text: &str, words: &[&'a str]) -> Option<&'a str> {
+    const LONGEST: usize = 64;
+    if text.len() > LONGEST {
+        return None;
+    }
+    let text = text.to_lowercase();
+    let distance = |word: &&str| strsim::damerau_levenshtein(&text, word);
+    let (word, distance) = words.iter().map(|word| (*word, distance(word))).min_by_key(|d| d.1)?;
+    (distance <= (word.len() / 3).max(1)).then_some(word)
+}
+
+fn pair(items: &[Node], interval: Interval) -> Option<Typed> {
+    let [first, second] = items else { return None };
+    match (Kind::Real(interval).read(first), Kind::Real(interval).read(second)) {
+        (Ok(Typed::Real(first)), Ok(Typed::Real(second))) => Some(Typed::Pair(first, second)),
+        _ => None,
+    }
+}
+
+/// A list of what is read alike, or the first item that is not.
+fn scalars<'a, T>(items: &'a [Node], read: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, &'a Node> {
+    let one = |item: &'a Node| match &item.value {
+        Value::Scalar { text, quoted: false } => read(text).ok_or(item),
+        _ => Err(item),
+    };
+    items.iter().map(one).collect()
+}
+
+/// `5` or `0-63`: the first and the last.
+fn range(text: &str, most: u64) -> Option<(u64, u64)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (whole(first)?, whole(last)?);
+    (first <= last && last <= most).then_some((first, last))
+}
+
+/// Digits with `_` between them.
+fn digits(text: &str) -> Option<String> {
+    let inside = text.starts_with(|c: char| c.is_ascii_digit()) && !text.ends_with('_');
+    let plain = text.chars().all(|letter| letter.is_ascii_digit() || letter == '_');
+    (inside && plain).then(|| text.replace('_', ""))
+}
+
+fn whole(text: &str) -> Option<u64> {
+    digits(text)?.parse().ok()
+}
+
+/// A count as in `64k`: `k`, `M` and `G` are 1024, 1024² and 1024³.
+pub fn tokens(text: &str) -> Option<u64> {
+    const K: u64 = 1024;
+    let (number, unit) = [('k', K), ('M', K * K), ('G', K * K * K)]
+        .iter()
+        .find_map(|(unit, count)| Some((text.strip_suffix(*unit)?, *count)))
+        .unwrap_or((text, 1));
+    whole(number)?.checked_mul(unit)
+}
+
+pub(crate) fn real(text: &str) -> Option<f64> {
+    let number = |letter: char| letter.is_ascii_digit() || "+-.eE_".contains(letter);
+    let edges = text.starts_with('_') || text.ends_with('_');
+    if edges || !text.chars().all(number) {
+        return None;
+    }
+    text.replace('_', "").parse().ok()
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    const LONGEST: f64 = 1e9;
+    let (number, unit) = [("ms", 1e-3), ("s", 1.0), ("m", 60.0)]
+        .iter()
+        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, *seconds)))
+        .unwrap_or((text, 1.0));
+    let seconds = real(number)? * unit;
+    (seconds > 0.0 && seconds <= LONGEST).then(|| Duration::from_secs_f64(seconds))
+}

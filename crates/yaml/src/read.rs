@@ -1,0 +1,265 @@
+//! From a tree to typed values by the table: unknown keys, missing keys and wrong types, all of
+//! them.
+
+use crate::keys::{Absent, Key, Kind, OneOf, Side, join};
+use crate::kind::nearest;
+use crate::problem::Report;
+use crate::source::printable;
+use crate::tree::{Entry, Node, Value};
+use crate::values::Values;
+
+/// How much of a file must be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strictness {
+    /// An unknown key is a mistake, and so is a key without a value.
+    Ours,
+    /// As other programs write it: more keys than we know, but not in its sections; `null` is as good as absent.
+    Theirs,
+}
+
+/// Types a whole file of `keys`; `title` is what it is.
+pub(crate) fn values(
+    root: &Node,
+    report: &mut Report,
+    keys: &'static [&'static [Key]],
+    (title, strictness): (&'static str, Strictness),
+) -> Values {
+    let mut typing = Typing { report, values: Values::default(), strictness, keys, title, root };
+    typing.section("", root, keys);
+    typing.values
+}
+
+struct Typing<'a> {
+    report: &'a mut Report,
+    values: Values,
+    strictness: Strictness,
+    /// The keys of the file.
+    keys: &'static [&'static [Key]],
+    /// What the file is.
+    title: &'static str,
+    root: &'a Node,
+}
+
+impl Typing<'_> {
+    /// Types the keys of one mapping, which is the section `path`, and fills in those that are absent.
+    fn section(&mut self, path: &str, node: &Node, groups: &[&[Key]]) {
+        if self.known(path, node, groups) {
+            for key in groups.iter().copied().flatten() {
+                self.absent(path, key, node);
+            }
+        }
+    }
+
+    /// Types the keys that are written in a mapping, if it is one.
+    fn known(&mut self, path: &str, node: &Node, groups: &[&[Key]]) -> bool {
+        let Value::Mapping(entries) = &node.value else {
+            let (title, found) = (self.titled(path), node.value.found());
+            self.report.at(node.span, || {
+                let keys = key_names(groups).join("`, `");
+                (
+                    format!("{title} must be a mapping of keys, found {found}"),
+                    Some(format!("its keys are `{keys}`")),
+                )
+            });
+            self.values.refused.insert(path.to_owned());
+            return false;
+        };
+        for entry in entries {
+            match groups.iter().copied().flatten().find(|key| key.name == entry.key) {
+                Some(key) => self.entry(path, key, entry),
+                None if self.strictness == Strictness::Ours || !path.is_empty() => {
+                    self.unknown(path, entry, groups);
+                }
+                None => {}
+            }
+        }
+        true
+    }
+
+    /// The same of a section whose keys stand for each other.
+    fn one_of(&mut self, path: &str, node: &Node, OneOf { keys, instead, written }: &OneOf) {
+        let at = self.values.spans.get(path).copied().unwrap_or(node.span);
+        let side = written(node, at, self.report);
+        if side == Side::Neither {
+            self.values.refused.insert(join(path, keys[0].name));
+        }
+        let groups: Vec<&[Key]> = [*keys].into_iter().chain(instead.iter().copied()).collect();
+        self.known(path, node, &groups);
+        let required = if side == Side::Instead { &groups[..] } else { &groups[..1] };
+        for key in required.iter().copied().flatten() {
+            self.absent(path, key, node);
+        }
+    }
+
+    fn entry(&mut self, path: &str, key: &Key, entry: &Entry) {
+        let path = join(path, key.name);
+        let nothing = matches!(entry.value.value, Value::Nothing);
+        if nothing && self.strictness == Strictness::Theirs {
+            return;
+        }
+        match key.kind {
+            _ if matches!(entry.value.value, Value::Wrong) => {
+                self.values.refused.insert(path);
+            }
+            _ if nothing => self.valueless(path, key, entry),
+            Kind::Section(groups) => {
+                self.values.spans.insert(path.clone(), entry.key_span);
+                self.section(&path, &entry.value, groups);
+            }
+            Kind::OneOf(one) => {
+                self.values.spans.insert(path.clone(), entry.key_span);
+                self.one_of(&path, &entry.value, one);
+            }
+            Kind::Each(groups) => {
+                self.values.spans.insert(path.clone(), entry.key_span);
+                self.each(&path, &entry.value, groups);
+            }
+            kind => match kind.read(&entry.value) {
+                Ok(typed) => {
+                    self.values.spans.insert(path.clone(), entry.value.span);
+                    self.values.typed.insert(path, typed);
+                }
+                Err(mismatch) => {
+                    let whole = || (entry.value.span, entry.value.value.found());
+                    let (span, found) = mismatch.item.unwrap_or_else(whole);
+                    self.report.at(span, || {
+                        (
+                            format!("`{path}` must be {}, found {found}", mismatch.wanted),
+                            mismatch.hint,
+                        )
+                    });
+                    self.values.refused.insert(path);
+                }
+            },
+        }
+    }
+
+    fn valueless(&mut self, path: String, key: &Key, entry: &Entry) {
+        self.report.at(entry.key_span, || {
+            let hint = match key.default {
+                Absent::Required | Absent::RequiredWithout(_) => {
+                    format!("it takes {}: {}", key.kind.wanted(), key.about)
+                }
+                Absent::Is(_) | Absent::Means(_) => "leave the key out for its default".to_owned(),
+            };
+            (format!("`{path}` has no value"), Some(hint))
+        });
+        self.values.refused.insert(path);
+    }
+
+    /// A section for every word.
+    fn each(&mut self, path: &str, node: &Node, groups: &[&[Key]]) {
+        let Value::Mapping(entries) = &node.value else {
+            return self.section(path, node, groups);
+        };
+        for entry in entries {
+            let below = join(path, &entry.key);
+            self.values.spans.insert(below.clone(), entry.key_span);
+            self.values.free.entry(path.to_owned()).or_default().push(entry.key.clone());
+            self.section(&below, &entry.value, groups);
+        }
+    }
+
+    fn unknown(&mut self, path: &str, entry: &Entry, groups: &[&[Key]]) {
+        let (names, keys) = (key_names(groups), self.keys);
+        let meant = if self.report.is_full() { None } else { nearest(&entry.key, &names) };
+        // A key that is there under a wrong name is not missing besides.
+        self.values.refused.extend(meant.map(|name| join(path, name)));
+        self.report.at(entry.key_span, || {
+            let place = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
+            let guess = match (meant, home_of(keys, &entry.key)) {
+                (Some(name), _) => format!("did you mean `{name}`? "),
+                (None, Some(section)) => format!("`{}` is a key of `{section}`; ", entry.key),
+                (None, None) => String::new(),
+            };
+            let hint = format!("{guess}the keys here are `{}`", names.join("`, `"));
+            (format!("unknown key `{}`{place}", printable(&entry.key)), Some(hint))
+        });
+    }
+
+    /// Fills in a default, or says that a key is missing.
+    fn absent(&mut self, path: &str, key: &Key, section: &Node) {
+        let below = join(path, key.name);
+        let written = section.entry(key.name).is_some_and(|entry| {
+            self.strictness == Strictness::Ours || !matches!(entry.value.value, Value::Nothing)
+        });
+        if written || self.values.refused.contains(&below) {
+            return;
+        }
+        match (key.default, key.kind) {
+            (Absent::Is(text), kind) => {
+                if let Some(typed) = kind.default(text) {
+                    self.values.typed.insert(below, typed);
+                }
+            }
+            // Sections that are left out have their keys' defaults; those that need some are not there.
+            (Absent::Means(_), Kind::Section(groups)) if !needs(groups) => {
+                let empty = Node { value: Value::Mapping(Vec::new()), span: section.span };
+                self.section(&below, &empty, groups);
+            }
+            (Absent::Means(_), _) => {}
+            (Absent::RequiredWithout(other), kind) if self.says(other) => {
+                if let Kind::Section(groups) = kind {
+                    let empty = Node { value: Value::Mapping(Vec::new()), span: section.span };
+                    self.section(&below, &empty, groups);
+                }
+            }
+            (Absent::Required | Absent::RequiredWithout(_), _) => {
+                let at = self.values.spans.get(path).copied().unwrap_or(section.span);
+                self.report.at(at, || missing(path, key, &below));
+                self.values.refused.insert(below);
+            }
+        }
+    }
+
+    /// Whether the file has a section of this name, in which something is written.
+    fn says(&self, section: &str) -> bool {
+        let entry = self.root.entry(section);
+        entry.is_some_and(|entry| match &entry.value.value {
+            Value::Mapping(entries) => !entries.is_empty(),
+            Value::Nothing => false,
+            _ => true,
+        })
+    }
+
+    /// What a section is called.
+    fn titled(&self, path: &str) -> String {
+        if path.is_empty() { self.title.to_owned() } else { format!("`{}`", printable(path)) }
+    }
+}
+
+/// Whether a section of these keys must have one of them.
+fn needs(groups: &[&[Key]]) -> bool {
+    groups.iter().copied().flatten().any(|key| matches!(key.default, Absent::Required))
+}
+
+fn missing(path: &str, key: &Key, below: &str) -> (String, Option<String>) {
+    let under = if path.is_empty() { String::new() } else { format!(" under `{path}:`") };
+    let takes = match key.kind {
+        Kind::Section(groups) => format!("its keys are `{}`", key_names(groups).join("`, `")),
+        Kind::OneOf(one) => format!("its keys are `{}`", key_names(&[one.keys]).join("`, `")),
+        kind => kind.wanted(),
+    };
+    (
+        format!("`{below}` is missing"),
+        Some(format!("add `{}:`{under}, {}: {takes}", key.name, key.about)),
+    )
+}
+
+fn key_names(groups: &[&[Key]]) -> Vec<&'static str> {
+    groups.iter().copied().flatten().map(|key| key.name).collect()
+}
+
+/// The section of a file that has a key of this name.
+fn home_of(keys: &[&[Key]], name: &str) -> Option<&'static str> {
+    keys.iter().copied().flatten().find_map(|section| {
+        let names = match section.kind {
+            Kind::Section(groups) => key_names(groups),
+            Kind::OneOf(OneOf { keys, instead, .. }) => {
+                [key_names(&[keys]), key_names(instead)].concat()
+            }
+            _ => return None,
+        };
+        names.contains(&name).then_some(section.name)
+    })
+}

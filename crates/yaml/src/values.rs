@@ -1,0 +1,69 @@
+//! Typed values by path: what a file says, and the defaults of what it does not say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use crate::source::Span;
+
+/// A value of the type that its key takes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Typed {
+    /// A word, a path.
+    Text(String),
+    /// `true` or `false`.
+    Truth(bool),
+    /// A whole number.
+    Count(u64),
+    /// A number.
+    Real(f64),
+    /// Two numbers.
+    Pair(f64, f64),
+    /// Whole numbers.
+    Counts(Vec<u64>),
+    /// Numbers.
+    Reals(Vec<f64>),
+    /// Words.
+    Words(Vec<String>),
+    /// From the first to the last, both included.
+    Ranges(Vec<(u64, u64)>),
+    /// A time.
+    Seconds(Duration),
+}
+
+impl fmt::Display for Typed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Typed::Text(text) => write!(f, "`{text}`"),
+            Typed::Truth(truth) => write!(f, "{truth}"),
+            Typed::Count(count) => write!(f, "{count}"),
+            Typed::Real(real) => write!(f, "{real}"),
+            Typed::Pair(first, second) => write!(f, "[{first}, {second}]"),
+            Typed::Counts(counts) => write!(f, "{counts:?}"),
+            Typed::Reals(reals) => write!(f, "{reals:?}"),
+            Typed::Words(words) => write!(f, "[{}]", words.join(", ")),
+            Typed::Ranges(ranges) => write!(f, "{ranges:?}"),
+            Typed::Seconds(seconds) => write!(f, "{seconds:?}"),
+        }
+    }
+}
+
+/// Values by path (`data.tokens`), with defaults filled in.
+#[derive(Clone, Debug, Default)]
+pub struct Values {
+    /// Of keys.
+    pub typed: BTreeMap<String, Typed>,
+    /// Where keys were written: a value's span, a section's key.
+    pub spans: BTreeMap<String, Span>,
+    /// Keys whose value was missing or wrong.
+    pub refused: BTreeSet<String>,
+    /// The words of one's own in a section, by its path.
+    pub free: BTreeMap<String, Vec<String>>,
+}
+
+impl Values {
+    /// Whether a key or a section is written, and not left to its default.
+    pub fn is_written(&self, path: &str) -> bool {
+        self.spans.contains_key(path)
+    }
+}
