@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv, Setting};
+use annulus_attention::{Attention, Place, Qkv};
 use annulus_comm::{Communicator, Metered, threads};
 use annulus_experiment::{Dtype, Experiment, ModelSource, Plan, parse};
 use annulus_ops::attention::Fused;
@@ -253,16 +253,8 @@ impl Case {
 
     fn counted(&self, plan: &Plan, comm: Arc<dyn Communicator>) -> Result<[u64; 2]> {
         let meter = Metered::new(comm);
-        let setting = Setting {
-            strategy: self.strategy,
-            mask: plan.kinds[0].mask.clone(),
-            tokens: self.tokens,
-            heads: self.heads,
-            gradients: self.back,
-            scale: 0.3,
-        };
         let kernel = Arc::new(Fused::new(Pool::serial()));
-        let attention = Attention::new(&setting, meter.clone(), kernel).expect("it runs");
+        let attention = Attention::new(plan.passes[0].clone(), 0.3, meter.clone(), kernel);
         let rows = attention.positions().tokens();
         let dtype = if self.dtype == Dtype::F32 { DType::F32 } else { DType::BF16 };
         let random = |name: &str, heads: usize| {

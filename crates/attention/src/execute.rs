@@ -6,16 +6,12 @@ use annulus_comm::Communicator;
 use annulus_memory::{Class, scope};
 use annulus_ops::attention::{Attended, AttentionKernel, Dropout, Prepared};
 use annulus_ops::charge;
-use annulus_sequence::{
-    Block, Extent, Flaw, Heads, Hop, Layout, Mask, Part, Pass, Positions, Return, Schedule,
-    Strategy, StrategyError, Wire,
-};
+use annulus_sequence::{Block, Extent, Heads, Hop, Mask, Part, Pass, Positions, Schedules, Wire};
 use candle_core::{DType, Result, Tensor};
 
 use crate::buffers::Tensors;
 use crate::cache::{Cache, Growing};
 use crate::pass::Running;
-use crate::schedules::{Asked, Dealing, Schedules, schedules};
 
 /// Queries [B, Hq, S, D], keys and values [B, Hkv, S, D] of the positions on this rank.
 #[derive(Clone, Debug)]
@@ -37,47 +33,13 @@ pub struct Place {
     pub layer: usize,
 }
 
-/// What an attention is to be.
-#[derive(Clone, Debug)]
-pub struct Setting {
-    /// How the sequence is split.
-    pub strategy: Strategy,
-    /// Which key a query sees.
-    pub mask: Mask,
-    /// Positions of the whole sequence.
-    pub tokens: usize,
-    /// Query heads, and the key/value heads that they share.
-    pub heads: Heads,
-    /// What travels backward in a ring, and how gradients come home.
-    pub gradients: Return,
-    /// Scores are multiplied by this; `1 / sqrt(head_dim)` as a rule.
-    pub scale: f64,
-}
-
-/// Why an attention cannot be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum AttentionError {
-    /// The strategy cannot deal or split so.
-    #[error("{0}")]
-    Strategy(StrategyError),
-    /// The schedule does not hold: a bug of its generator, found before anything ran.
-    #[error("the schedule of `{strategy}` is wrong: {flaw}")]
-    Flaw {
-        /// Whose schedule.
-        strategy: &'static str,
-        /// What is wrong with it.
-        flaw: Flaw,
-    },
-}
-
 /// Exact attention over a split sequence, on one rank of those that share it.
 #[derive(Clone, Debug)]
 pub struct Attention {
+    /// Which key a query sees: as the schedules' mask, or less.
     pub(crate) mask: Mask,
+    /// Scores are multiplied by this.
     pub(crate) scale: f64,
-    pub(crate) heads: Heads,
-    /// What every rank holds.
-    pub(crate) positions: Arc<[Positions]>,
     /// What all ranks do, shared by those of this process.
     schedules: Arc<Schedules>,
     /// What travels is of this type; `None`: values as they are computed with, sums in f32.
@@ -94,43 +56,21 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Generates and proves the schedules of `setting` over the ranks of `comm`, which hold alike.
+    /// Runs `schedules` over the ranks of `comm`; scores are multiplied by `scale`, `1 / sqrt(head_dim)` as a rule.
+    ///
+    /// # Panics
+    /// When they are of another number of ranks.
     pub fn new(
-        setting: &Setting,
+        schedules: Arc<Schedules>,
+        scale: f64,
         comm: Arc<dyn Communicator>,
         kernel: Arc<dyn AttentionKernel>,
-    ) -> std::result::Result<Attention, AttentionError> {
-        let alike = vec![1; comm.world()];
-        Attention::weighted(setting, &alike, comm, kernel)
-    }
-
-    /// The same where ranks hold positions in proportion to `weights`, one for each.
-    pub fn weighted(
-        setting: &Setting,
-        weights: &[usize],
-        comm: Arc<dyn Communicator>,
-        kernel: Arc<dyn AttentionKernel>,
-    ) -> std::result::Result<Attention, AttentionError> {
-        Attention::dealt(setting, setting.strategy.layout(), weights, comm, kernel)
-    }
-
-    /// The same where positions are dealt as `layout` says, and not in the strategy's own way.
-    pub fn dealt(
-        setting: &Setting,
-        layout: Layout,
-        weights: &[usize],
-        comm: Arc<dyn Communicator>,
-        kernel: Arc<dyn AttentionKernel>,
-    ) -> std::result::Result<Attention, AttentionError> {
-        let Setting { strategy, ref mask, tokens, heads, gradients, scale } = *setting;
-        let (mask, dealing) = (mask.clone(), Dealing::Weighted(weights.to_vec()));
-        let asked = Asked { strategy, layout, mask, tokens, heads, gradients, dealing };
-        let schedules = schedules(asked.clone())?;
-        Ok(Attention {
-            mask: asked.mask,
+    ) -> Attention {
+        let forward = schedules.of(Pass::Forward);
+        assert_eq!(forward.world(), comm.world(), "schedules are of as many ranks as there are");
+        Attention {
+            mask: forward.mask.clone(),
             scale,
-            heads,
-            positions: schedules.positions.clone(),
             schedules,
             wire: Wire::default(),
             growing: None,
@@ -138,18 +78,15 @@ impl Attention {
             comm,
             kernel,
             kept: Arc::default(),
-        })
+        }
     }
 
-    /// Another attention on the same rank, over positions that are dealt as they are for this one: layers may differ, but what a rank
-    /// holds of the residual stream is the same in all. The two run one after the other, never at once.
-    pub fn beside(&self, setting: &Setting) -> std::result::Result<Attention, AttentionError> {
-        let Setting { strategy, ref mask, tokens, heads, gradients, scale } = *setting;
-        let (mask, dealing) = (mask.clone(), Dealing::Dealt(self.positions.clone()));
-        let layout = self.schedules.forward.layout;
-        let asked = Asked { strategy, layout, mask, tokens, heads, gradients, dealing };
-        let schedules = schedules(asked.clone())?;
-        Ok(Attention { mask: asked.mask, scale, heads, schedules, ..self.clone() })
+    /// Another attention on the same rank, over the same positions: layers may differ, but what a rank holds of the residual stream
+    /// is the same in all. The two run one after the other, never at once.
+    #[must_use]
+    pub fn beside(&self, schedules: Arc<Schedules>) -> Attention {
+        let mask = schedules.of(Pass::Forward).mask.clone();
+        Attention { mask, schedules, ..self.clone() }
     }
 
     /// The same schedules for a batch under a mask of its own, which shows nothing that the mask they were made for does not:
@@ -197,7 +134,17 @@ impl Attention {
 
     /// The positions on this rank.
     pub fn positions(&self) -> &Positions {
-        &self.positions[self.comm.rank()]
+        &self.dealt()[self.comm.rank()]
+    }
+
+    /// What every rank holds.
+    pub(crate) fn dealt(&self) -> &[Positions] {
+        &self.schedules.of(Pass::Forward).positions
+    }
+
+    /// How many heads there are.
+    pub(crate) fn heads(&self) -> Heads {
+        self.schedules.of(Pass::Forward).heads
     }
 
     /// Output [B, Hq, S, D] in the queries' dtype and log-sum-exp f32 [B, Hq, S] of this rank's queries. Off the tape.
@@ -213,7 +160,7 @@ impl Attention {
         running.hold(self.own(Part::Query), vec![self.rounded(Part::Query, &qkv.q)?])?;
         let lent = self.lent(qkv)?;
         running.hold(self.own(Part::KeyValue), lent.to_vec())?;
-        running.run(self.hops(&self.schedules.forward))?;
+        running.run(self.hops(Pass::Forward))?;
         let zeros = |dtype, shape: &[usize]| Tensor::zeros(shape, dtype, qkv.q.device());
         let [out, lse] = two(match running.result(self.own(Part::Output))? {
             Some(tensors) => tensors,
@@ -253,7 +200,7 @@ impl Attention {
         running.hold(self.own(Part::KeyValue), self.lent(&qkv)?.to_vec())?;
         let like = [&qkv.q, &qkv.k, &qkv.v].map(|tensor| (tensor.dtype(), tensor.shape().clone()));
         drop(qkv);
-        running.run(self.hops(&self.schedules.backward))?;
+        running.run(self.hops(Pass::Backward))?;
         let queries = running.result(self.own(Part::QueryGradient))?;
         let keys = running.result(self.own(Part::Gradient))?;
         let device = running.finish();
@@ -270,15 +217,15 @@ impl Attention {
         Ok(gradients)
     }
 
-    /// What this rank does of a schedule.
-    fn hops<'a>(&self, schedule: &'a Schedule) -> &'a [Hop] {
-        &schedule.ranks[self.comm.rank()]
+    /// What this rank does in a pass.
+    fn hops(&self, pass: Pass) -> &[Hop] {
+        &self.schedules.of(pass).ranks[self.comm.rank()]
     }
 
     /// All heads and rows of a part on this rank.
     fn own(&self, part: Part) -> Block {
         let rows = Extent::all(self.positions().tokens());
-        Block { part, owner: self.comm.rank(), heads: self.heads.of(part), rows }
+        Block { part, owner: self.comm.rank(), heads: self.heads().of(part), rows }
     }
 
     /// Keys and values as they are lent.

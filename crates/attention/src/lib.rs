@@ -6,7 +6,6 @@ mod buffers;
 mod cache;
 mod execute;
 mod pass;
-mod schedules;
 mod scores;
 mod seen;
 mod tape;
@@ -14,4 +13,4 @@ mod traced;
 mod travel;
 
 pub use cache::Cache;
-pub use execute::{Attention, AttentionError, Place, Qkv, Setting};
+pub use execute::{Attention, Place, Qkv};

@@ -8,16 +8,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use annulus_attention::{Attention, Place, Qkv, Setting};
+use annulus_attention::{Attention, Place, Qkv};
 use annulus_comm::Communicator;
 use annulus_experiment::Device;
 use annulus_ops::attention::Fused;
 use annulus_ops::{Cores, Pool};
-use annulus_sequence::{Heads, Layout, Return, Strategy};
+use annulus_sequence::{Heads, Layout, Schedules, Setting, Strategy};
 use anyhow::{Result, anyhow, bail};
 use serde_json::json;
 
-use crate::arguments::{self, Part, Pass, Shape, word};
+use crate::arguments::{self, Part, Pass, word};
 use crate::attention::{Inputs, operations};
 use crate::crew::{Crew, Work};
 use crate::session::{Compared, Verdict, between};
@@ -123,7 +123,15 @@ struct Split {
 impl Split {
     fn new(arguments: &arguments::Ring, strategy: Strategy, ranks: usize) -> Result<Split> {
         let (of_all, cores) = (arguments.clone(), Cores::from(arguments.threads));
-        let crew = Crew::start(ranks, move |comm| member(&of_all, strategy, &cores, comm))?;
+        let setting = Setting::new(
+            strategy,
+            arguments.tokens,
+            ranks,
+            Heads { query: arguments.shape.heads, key_value: arguments.shape.groups() },
+        );
+        let schedules = setting.schedules(&arguments.shape.mask.mask);
+        let schedules = Arc::new(schedules.map_err(|error| anyhow!("{error}"))?);
+        let crew = Crew::start(ranks, move |comm| member(&of_all, &schedules, &cores, comm))?;
         Ok(Split { arguments: arguments.clone(), strategy, ranks, crew })
     }
 }
@@ -131,26 +139,18 @@ impl Split {
 /// One rank: its share of the threads, its own queries, keys and values.
 fn member(
     arguments: &arguments::Ring,
-    strategy: Strategy,
+    schedules: &Arc<Schedules>,
     cores: &Cores,
     comm: Arc<dyn Communicator>,
 ) -> Result<Work<()>> {
-    let Shape { head_dim, ref mask, .. } = arguments.shape;
-    let setting = Setting {
-        strategy,
-        mask: mask.mask.clone(),
-        tokens: arguments.tokens,
-        heads: Heads { query: arguments.shape.heads, key_value: arguments.shape.groups() },
-        gradients: Return::default(),
-        scale: 1.0 / (head_dim as f64).sqrt(),
-    };
+    let scale = 1.0 / (arguments.shape.head_dim as f64).sqrt();
     let pool = if arguments.apart {
         Pool::new((arguments.threads / comm.world()).max(1))
     } else {
         Pool::share(cores, comm.world(), || ())
     };
     let kernel = Arc::new(Fused::new(pool));
-    let attention = Attention::new(&setting, comm, kernel).map_err(|error| anyhow!("{error}"))?;
+    let attention = Attention::new(schedules.clone(), scale, comm, kernel);
     let (own, dtype) = (attention.positions().tokens(), arguments.model.dtype.candle());
     let Inputs { q, k, v, gradient } = Inputs::random(&arguments.shape, own, dtype)?;
     let qkv = Qkv { q, k, v };

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv, Setting};
+use annulus_attention::{Attention, Place, Qkv};
 use annulus_comm::{Communicator, Metered, threads};
 use annulus_ops::attention::{Dense, Fused, dense};
 use annulus_ops::testing::to_f64;
 use annulus_ops::{Key, Pool, normal};
-use annulus_sequence::{Heads, Mask, Positions, Return, Strategy, Wire};
+use annulus_sequence::{Heads, Mask, Positions, Return, Schedules, Setting, Strategy, Wire};
 use anyhow::{Result, anyhow};
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
@@ -168,7 +168,11 @@ impl Question {
     ) -> Result<Point> {
         let deadline = Duration::from_secs(60);
         let options = threads::Options { world: ranks, deadline, stop: Arc::default() };
-        let parts = threads::run(&options, |comm| self.here(how, comm, wire));
+        let (strategy, returning) = how;
+        let setting = Setting::new(strategy, self.tokens, ranks, self.heads);
+        let schedules = Setting { returning, ..setting }.schedules(&Mask::causal());
+        let schedules = Arc::new(schedules.map_err(|error| anyhow!("{error}"))?);
+        let parts = threads::run(&options, |comm| self.here(&schedules, comm, wire));
         let parts = parts.map_err(|failure| anyhow!("{failure}"))?;
         let bytes = parts.iter().map(|(_, _, bytes)| *bytes).max().unwrap_or_default();
         let mut errors = [0.0; 4];
@@ -189,15 +193,14 @@ impl Question {
     /// What one rank computes, and hands over.
     fn here(
         &self,
-        (strategy, gradients): (Strategy, Return),
+        schedules: &Arc<Schedules>,
         comm: Arc<dyn Communicator>,
         wire: Types,
     ) -> Result<(Positions, [Tensor; 4], u64)> {
-        let Question { heads, tokens, scale, .. } = *self;
-        let setting = Setting { strategy, mask: Mask::causal(), tokens, heads, gradients, scale };
         let meter = Metered::new(comm);
         let kernel = Arc::new(Fused::new(Pool::serial()));
-        let attention = Attention::new(&setting, meter.clone(), kernel)?.wired(wire);
+        let attention =
+            Attention::new(schedules.clone(), self.scale, meter.clone(), kernel).wired(wire);
         let here = attention.positions();
         let Qkv { q, k, v } = &self.qkv;
         let qkv = Qkv { q: rows(q, here)?, k: rows(k, here)?, v: rows(v, here)? };

@@ -8,10 +8,10 @@ use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Recompute, Shape, read_adapter, read_config};
 use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
-use annulus_sequence::{Heads, Mask, Rule, Wire};
+use annulus_sequence::{Heads, Mask, Rule, Setting, Wire};
 use annulus_tensors::Dtype as Whole;
 use annulus_train::{
-    Attending, Setup, Want, adapters, check_beside, model_config, open_device, score,
+    Attending, Setup, TrainError, Want, adapters, check_beside, model_config, open_device, score,
 };
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
@@ -62,25 +62,26 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let (config, weights) = weights(arguments, &model, &shape, config)?;
     print::warn_of_device(arguments.split.device);
     let tokens = sequences[0].inputs.len();
-    let attending = |(window, layers): (Option<usize>, Vec<usize>)| {
-        let mask = window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and);
-        Attending { layers, mask, strategy, returning: backward }
+    let ranks = arguments.split.ranks;
+    let setting =
+        Setting { layout, returning: backward, ..Setting::new(strategy, tokens, ranks, heads) };
+    let kind = |(window, layers): (Option<usize>, Vec<usize>)| {
+        (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
     };
+    let kinds = Attending::all(shape.windows(tokens).into_iter().map(kind), &setting, false);
     let setup = Setup {
         processor: open_device(arguments.split.device)?,
         config,
-        kinds: shape.windows(tokens).into_iter().map(attending).collect(),
+        kinds: kinds.map_err(TrainError::from)?,
         frequencies: shape.frequencies(tokens),
         packed: false,
-        layout: Some(layout),
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,
         dropout: false,
         wire: Wire::default(),
         tokens,
         data: 1,
-        sequence: arguments.split.ranks,
-        weights: None,
+        sequence: ranks,
         micro_batch: sequences.len(),
         recompute: Recompute::Layer,
         loss_chunk: 1024,

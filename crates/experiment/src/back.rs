@@ -6,7 +6,7 @@
 //! schedules. Of ways that send as much, gradients in 16 bits take the one that rounds them least
 //! often.
 
-use annulus_sequence::{Bytes, Return};
+use annulus_sequence::{Bytes, Return, Schedule, Split};
 
 use crate::report::size;
 use crate::{LayerKind, Plan, Problems, return_word};
@@ -24,23 +24,32 @@ pub struct Back {
 }
 
 impl Plan {
-    /// The way back that is written for some layers, or the one that sends least; and what all ways
+    /// The way back that is written for some layers, or the one that sends least, with its schedule; and what all ways
     /// send.
-    pub(crate) fn ways_back(&self, kind: &LayerKind) -> Result<Back, Problems> {
-        let (strategy, backward) = (kind.strategy, kind.written);
-        let split = self.split(kind)?;
+    pub(crate) fn ways_back(
+        &self,
+        kind: &LayerKind,
+        split: &Split,
+    ) -> Result<(Back, Schedule), Problems> {
+        let (strategy, written) = (kind.strategy, kind.written);
         let mut sent = Vec::new();
+        let mut best: Option<(Return, u64, Schedule)> = None;
         for how in self.by_preference() {
-            if strategy.returns().contains(&how) {
-                let schedule = strategy.backward(&split, how);
-                let schedule = schedule.map_err(|error| self.refused(kind, &error))?;
-                let bytes = Bytes::of(&schedule, self.block()).0.into_iter().max();
-                sent.push((how, bytes.unwrap_or_default()));
+            if !strategy.returns().contains(&how) {
+                continue;
+            }
+            let schedule = strategy.backward(split, how);
+            let schedule = schedule.map_err(|error| self.refused(kind, &error))?;
+            let bytes = Bytes::of(&schedule, self.block()).0.into_iter().max().unwrap_or_default();
+            sent.push((how, bytes));
+            let less = best.as_ref().is_none_or(|(_, least, _)| bytes < *least);
+            if written.map_or(less, |written| written == how) {
+                best = Some((how, bytes, schedule));
             }
         }
-        let least = sent.iter().min_by_key(|(_, bytes)| *bytes).map(|(how, _)| *how);
-        let how = backward.or(least).unwrap_or_default();
-        Ok(Back { how, automatic: backward.is_none(), sent })
+        let (how, _, schedule) =
+            best.expect("every strategy has a way back, and rules refuse others");
+        Ok((Back { how, automatic: written.is_none(), sent }, schedule))
     }
 
     /// All ways; of some that send as much the first is taken.

@@ -25,11 +25,10 @@ mod packing;
 mod workspace;
 
 use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL, SUMMED_ROWS};
-use annulus_sequence::{Alive, Made, Part, Pass, Positions, Proof, Schedule};
+use annulus_sequence::{Alive, Made, Part, Pass, Positions, Schedules};
 use counts::Counts;
 use workspace::{Tiles, tiles};
 
-use crate::passes::Passes;
 use crate::{Dtype, Peak, Plan, Recompute, Settled};
 
 /// Bytes of an f32.
@@ -65,19 +64,16 @@ pub(crate) struct Share<'a> {
     scores: u64,
 }
 
-/// The schedule of a pass, and what is proved of it.
-pub(crate) type Proved = (Schedule, Proof);
-
 impl Share<'_> {
     /// The share of a rank while layers of these schedules run, by its place along the sequence; so many workers compute its
     /// products, and one its attention.
     pub(crate) fn new<'a>(
         plan: &'a Plan,
         memory: Settled,
-        Passes { forward, backward }: &Passes,
+        passes: &Schedules,
         (place, workers): (usize, usize),
     ) -> Share<'a> {
-        let positions = &forward.0.positions;
+        let positions = &passes.of(Pass::Forward).positions;
         let rows = |positions: &Positions| (plan.micro_batch * positions.tokens()) as u64;
         let most = positions.iter().map(rows).max().unwrap_or_default();
         let rows = rows(&positions[place]);
@@ -87,8 +83,11 @@ impl Share<'_> {
             Dtype::F32 => (0, 0),
             Dtype::Bf16 => (F32, element),
         };
-        let tiles = [forward, backward].map(|pass| tiles(pass, place));
-        let (made, scores) = (backward.1.made[place], forward.1.alive[place].scores as u64);
+        let tiles = [Pass::Forward, Pass::Backward].map(|pass| tiles(passes.of(pass), place));
+        let (made, scores) = (
+            passes.proof(Pass::Backward).made[place],
+            passes.proof(Pass::Forward).alive[place].scores as u64,
+        );
         Share { plan, memory, workers, rows, most, element, widened, narrowed, tiles, made, scores }
     }
 

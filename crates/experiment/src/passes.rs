@@ -1,40 +1,42 @@
-//! The schedules of a plan: of every kind of layers, forward and backward, and what is proved of
-//! them.
+//! The schedules of a plan: of every kind of layers, forward and backward, made and proved once. They are what runs.
 
-use annulus_sequence::{Heads, Proof, Schedule, Split, StrategyError, prove};
+use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Split, StrategyError};
 
 use crate::mask::mask_of;
 use crate::{Experiment, LayerKind, Packed, Plan, Problems};
 
-/// A schedule and what is proved of it, for each pass.
-#[derive(Debug)]
-pub(crate) struct Passes {
-    pub(crate) forward: (Schedule, Proof),
-    pub(crate) backward: (Schedule, Proof),
+/// Schedules of some layers that are not proved yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    split: Split,
+    pub(crate) backward: Schedule,
 }
 
 impl Plan {
-    /// The schedules of both passes of some layers, forward first, not proved.
-    pub(crate) fn schedules(&self, kind: &LayerKind) -> Result<[Schedule; 2], Problems> {
+    /// What is made first, and with it the way back.
+    pub(crate) fn draft(&self, kind: &mut LayerKind) -> Result<Draft, Problems> {
         let split = self.split(kind)?;
-        let refused = |error: StrategyError| self.refused(kind, &error);
-        let forward = kind.strategy.forward(&split).map_err(refused)?;
-        Ok([forward, kind.strategy.backward(&split, kind.back.how).map_err(refused)?])
+        let (back, backward) = self.ways_back(kind, &split)?;
+        kind.back = back;
+        Ok(Draft { split, backward })
+    }
+
+    /// The forward schedule of some layers.
+    pub(crate) fn forward(&self, kind: &LayerKind, draft: &Draft) -> Result<Schedule, Problems> {
+        kind.strategy.forward(&draft.split).map_err(|error| self.refused(kind, &error))
     }
 
     /// The schedules of both passes of some layers, proved.
-    pub(crate) fn passes_of(&self, kind: &LayerKind) -> Result<Passes, Problems> {
-        let [forward, backward] = self.schedules(kind)?;
-        let proof = |schedule: &Schedule| {
-            prove(schedule).map_err(|flaw| {
-                let strategy = schedule.strategy;
-                let message = format!("the schedule of `{strategy}` is wrong: {flaw}");
+    pub(crate) fn passes_of(&self, kind: &LayerKind, draft: Draft) -> Result<Schedules, Problems> {
+        let forward = self.forward(kind, &draft)?;
+        let made = Schedules::prove((kind.strategy, kind.back.how), forward, draft.backward);
+        made.map_err(|error| match error {
+            ScheduleError::Strategy(error) => self.refused(kind, &error),
+            flaw @ ScheduleError::Flaw { .. } => {
                 let key = self.key(kind, "strategy");
-                Problems::from(self.experiment.places.problem(&key, message))
-            })
-        };
-        let proofs = (proof(&forward)?, proof(&backward)?);
-        Ok(Passes { forward: (forward, proofs.0), backward: (backward, proofs.1) })
+                self.experiment.places.problem(&key, flaw.to_string()).into()
+            }
+        })
     }
 
     /// That the strategy cannot run so, at the key that asks for it.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use annulus_architecture::turning;
-use annulus_sequence::{Bytes, Positions, pairs_between, pairs_per_hop};
+use annulus_sequence::{Bytes, Pass, Positions, Schedules, pairs_between, pairs_per_hop};
 
 use crate::cluster::label;
 use crate::cost::Share;
-use crate::passes::Passes;
+use crate::passes::Draft;
 use crate::sliding::kinds;
 use crate::{
     Choice, Cluster, Experiment, Host, LayerKind, Peak, Problem, Problems, RankPlan, Recompute,
@@ -41,7 +41,9 @@ pub struct Plan {
     /// What `strategy: auto` chose from; `None` where the strategy was written.
     pub choice: Option<Choice>,
     /// The schedules of every kind; none before they are proved.
-    pub(crate) passes: Vec<Arc<Passes>>,
+    pub passes: Vec<Arc<Schedules>>,
+    /// Schedules that are not proved yet.
+    pub(crate) drafts: Vec<Draft>,
 }
 
 impl Plan {
@@ -114,13 +116,15 @@ impl Plan {
 
     /// An outline with its numbers.
     fn proved(mut self) -> Result<Plan, Problems> {
-        let passes = self.kinds.iter().map(|kind| Ok(Arc::new(self.passes_of(kind)?)));
+        let drafts = std::mem::take(&mut self.drafts);
+        let passes = self.kinds.iter().zip(drafts);
+        let passes = passes.map(|(kind, draft)| Ok(Arc::new(self.passes_of(kind, draft)?)));
         self.passes = passes.collect::<Result<_, Problems>>()?;
         self.memory = self.settled();
         self.experiment.memory = self.experiment.memory.with(self.memory);
         let heads = self.shape.num_attention_heads as u64;
         for (kind, passes) in self.kinds.iter_mut().zip(&self.passes) {
-            kind.slowest_pairs = pairs_per_hop(&passes.forward.0)
+            kind.slowest_pairs = pairs_per_hop(passes.of(Pass::Forward))
                 .iter()
                 .filter_map(|ranks| ranks.iter().max())
                 .fold(0, |sum: u64, pairs| sum.saturating_add(*pairs))
@@ -161,9 +165,11 @@ impl Plan {
             doubts: Vec::new(),
             choice: None,
             passes: Vec::new(),
+            drafts: Vec::new(),
         };
         for mut kind in kinds {
-            kind.back = plan.ways_back(&kind)?;
+            let draft = plan.draft(&mut kind)?;
+            plan.drafts.push(draft);
             *plan.experiment.attention.backward_of(&kind) = Some(kind.back.how);
             plan.kinds.push(kind);
         }
@@ -221,7 +227,7 @@ impl Plan {
 
     /// The same with so many workers of its products, and one of its attention.
     fn held_by(&self, memory: Settled, place: usize, workers: usize) -> (Peak, u64, [u64; 2]) {
-        let of_kind = |passes: &Arc<Passes>| {
+        let of_kind = |passes: &Arc<Schedules>| {
             let share = Share::new(self, memory, passes, (place, workers));
             let peak = share.peak();
             (peak, share.together(&peak), [share.scratch(), share.packing_of_worker()])
@@ -282,7 +288,8 @@ impl Plan {
         for (kind, passes) in self.kinds.iter().zip(&self.passes) {
             let times = (kind.layers.len() * self.micro_batches) as u64;
             let bytes = |schedule| Bytes::of(schedule, self.block()).0;
-            let (forward, backward) = (bytes(&passes.forward.0), bytes(&passes.backward.0));
+            let (forward, backward) =
+                (bytes(passes.of(Pass::Forward)), bytes(passes.of(Pass::Backward)));
             for (place, (forward, backward)) in places.iter_mut().zip(forward.iter().zip(backward))
             {
                 place.forward = place.forward.saturating_add(forward.saturating_mul(times));
@@ -295,7 +302,7 @@ impl Plan {
 
     /// Who holds what of a sequence, the same in all layers.
     fn positions(&self) -> &[Positions] {
-        self.passes.first().map_or(&[], |passes| &passes.forward.0.positions)
+        self.passes.first().map_or(&[], |passes| passes.of(Pass::Forward).positions.as_slice())
     }
 }
 

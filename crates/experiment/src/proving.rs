@@ -64,10 +64,11 @@ impl Proving {
         );
         let several = plan.kinds.len() > 1;
         let mut schedules = Vec::new();
-        for kind in &plan.kinds {
+        for (kind, draft) in plan.kinds.iter().zip(&plan.drafts) {
             let layers = several.then(|| format!("{}: {}", kind.title(), label(kind.strategy)));
             let of_kind = |schedule| Proved { layers: layers.clone(), ..Proved::of(schedule) };
-            schedules.extend(plan.schedules(kind)?.iter().map(of_kind));
+            let forward = plan.forward(kind, draft)?;
+            schedules.extend([&forward, &draft.backward].map(of_kind));
         }
         Ok(Proving { title, schedules })
     }

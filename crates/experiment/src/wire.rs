@@ -4,14 +4,11 @@
 //! the same on any number of ranks; sums are rounded once per move, and are f32 where they are
 //! added to.
 
-use std::sync::Arc;
-
 use annulus_sequence::{BlockShape, Hop, Part, Return, Schedule, Wire};
 
 use annulus_architecture::Element;
 use annulus_yaml::Problem;
 
-use crate::passes::Passes;
 use crate::{Experiment, Plan};
 
 /// The key of a part under `attention.wire`.
@@ -44,9 +41,6 @@ impl Plan {
 
     /// What one should know of the types of what travels in its schedules.
     pub(crate) fn doubts(&self) -> Vec<String> {
-        fn both(passes: &Arc<Passes>) -> [&Schedule; 2] {
-            [&passes.forward.0, &passes.backward.0]
-        }
         let ranks = self.experiment.mesh.sequence;
         let wire = self.experiment.wire();
         let sums = [
@@ -54,7 +48,7 @@ impl Plan {
             (Part::QueryGradient, "gradients of queries"),
         ];
         let narrow = sums.into_iter().filter(|(part, _)| wire.of(*part).bytes() < 4);
-        let schedules = || self.passes.iter().flat_map(both);
+        let schedules = || self.passes.iter().flat_map(|passes| passes.both());
         let sent = narrow.filter(|(part, _)| schedules().any(|one| sends(one, *part)));
         let doubt = |(part, what): (Part, &str)| {
             let (word, key) = (wire.of(part).word(), wire_key(part));

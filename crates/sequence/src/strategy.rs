@@ -12,7 +12,10 @@ mod torus;
 mod variants;
 mod ways;
 
+use std::sync::atomic::Ordering;
+
 use crate::positions::common_divisor;
+use crate::schedules::GENERATED;
 use crate::{Heads, Hop, Layout, Mask, Pass, Schedule};
 pub use error::StrategyError;
 pub use split::Split;
@@ -269,6 +272,7 @@ impl Strategy {
     }
 
     fn schedule(self, pass: Pass, split: &Split, ranks: Vec<Vec<Hop>>) -> Schedule {
+        GENERATED.fetch_add(1, Ordering::Relaxed);
         Schedule {
             strategy: self.name(),
             pass,

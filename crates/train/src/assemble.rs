@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Setting};
+use annulus_attention::Attention;
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
 use annulus_experiment::{
     Besides, Dtype, Element, Frequencies, Kernel, LayerKind, Packed, Plan, Recompute, Shape,
@@ -14,7 +14,7 @@ use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
 use annulus_ops::{Cores, Pool, Rotary};
-use annulus_sequence::{Heads, Layout, Mask, Return, Strategy, Wire};
+use annulus_sequence::{Heads, Mask, Return, ScheduleError, Schedules, Setting, Strategy, Wire};
 use candle_core::{DType, Device};
 
 use crate::rank::Rank;
@@ -27,10 +27,8 @@ pub struct Attending {
     pub layers: Vec<usize>,
     /// Which key a query sees.
     pub mask: Mask,
-    /// How the sequence is split.
-    pub strategy: Strategy,
-    /// What travels backward, and how gradients come home.
-    pub returning: Return,
+    /// What ranks do: under this mask, or, where sequences say which documents are in them, one that holds for any.
+    pub schedules: Arc<Schedules>,
 }
 
 /// Everything but weights and data that a computation is a function of.
@@ -44,8 +42,6 @@ pub struct Setup {
     pub frequencies: Frequencies,
     /// Whether queries see the keys of their document alone, where sequences say which documents are in them.
     pub packed: bool,
-    /// How positions are dealt, in all layers alike; `None`: in the own way of the first kind's strategy.
-    pub layout: Option<Layout>,
     /// Which attention kernel.
     pub kernel: Kernel,
     /// Whether it gives the same bits every time on a GPU too.
@@ -60,8 +56,6 @@ pub struct Setup {
     pub data: usize,
     /// Ranks that share a sequence.
     pub sequence: usize,
-    /// What they hold of it, in proportion: one for each; `None`: all alike.
-    pub weights: Option<Vec<usize>>,
     /// Sequences per rank at once.
     pub micro_batch: usize,
     /// What is kept for backward.
@@ -81,10 +75,31 @@ pub struct Setup {
 }
 
 impl Attending {
-    fn of(kind: &LayerKind) -> Attending {
-        let LayerKind { layers, mask, strategy, back, .. } = kind;
-        let (layers, mask) = (layers.clone(), mask.clone());
-        Attending { layers, mask, strategy: *strategy, returning: back.how }
+    fn of((kind, schedules): (&LayerKind, &Arc<Schedules>)) -> Attending {
+        let (layers, mask) = (kind.layers.clone(), kind.mask.clone());
+        Attending { layers, mask, schedules: schedules.clone() }
+    }
+
+    /// Layers and their masks, split alike; positions are dealt as the first mask has it.
+    ///
+    /// # Errors
+    /// When they cannot be split so.
+    pub fn all(
+        kinds: impl IntoIterator<Item = (Vec<usize>, Mask)>,
+        setting: &Setting,
+        packed: bool,
+    ) -> std::result::Result<Vec<Attending>, ScheduleError> {
+        let (layers, masks): (Vec<_>, Vec<_>) = kinds.into_iter().unzip();
+        let scheduled = |mask: &Mask| if packed { mask.of_any_documents() } else { mask.clone() };
+        let scheduled: Vec<Mask> = masks.iter().map(scheduled).collect();
+        let schedules = setting.schedules_of(&scheduled)?.into_iter().map(Arc::new);
+        let attending = |((layers, mask), schedules)| Attending { layers, mask, schedules };
+        Ok(layers.into_iter().zip(masks).zip(schedules).map(attending).collect())
+    }
+
+    /// How the sequence is split.
+    pub fn strategy(&self) -> Strategy {
+        self.schedules.strategy()
     }
 }
 
@@ -97,10 +112,9 @@ impl Setup {
                 lora: experiment.lora.as_ref().map(adapters),
                 ..config_of(&plan.shape, plan.vocabulary(), experiment.model.dtype)
             },
-            kinds: plan.kinds.iter().map(Attending::of).collect(),
+            kinds: plan.kinds.iter().zip(&plan.passes).map(Attending::of).collect(),
             frequencies: plan.shape.frequencies(experiment.data.tokens),
             packed: experiment.attention.masking.documents == Some(Packed::ByData),
-            layout: experiment.attention.layout.map(|_| experiment.layout()),
             kernel: experiment.attention.kernel,
             deterministic: experiment.attention.deterministic,
             dropout: experiment.attention.dropout > 0.0,
@@ -108,7 +122,6 @@ impl Setup {
             tokens: experiment.data.tokens,
             data: experiment.mesh.data,
             sequence: experiment.mesh.sequence,
-            weights: experiment.mesh.weights.clone(),
             micro_batch: plan.micro_batch,
             recompute: plan.memory.recompute,
             loss_chunk: plan.memory.loss_chunk,
@@ -141,49 +154,42 @@ impl Setup {
 
     /// The names of the strategies of its layers: `ring`, or `megatron and halo`.
     pub(crate) fn strategies(&self) -> String {
-        let mut names: Vec<&str> = self.kinds.iter().map(|kind| kind.strategy.name()).collect();
+        let mut names: Vec<&str> = self.kinds.iter().map(|kind| kind.strategy().name()).collect();
         names.dedup();
         names.join(" and ")
     }
 
     /// The same split in one way: all layers by one strategy, in the strategy's own layout and between ranks that weigh alike.
-    #[must_use]
-    pub fn split(&self, strategy: Strategy, ranks: usize, returning: Return) -> Setup {
-        let kind = |kind: &Attending| Attending { strategy, returning, ..kind.clone() };
-        let kinds = self.kinds.iter().map(kind).collect();
-        Setup { kinds, layout: None, weights: None, sequence: ranks, ..self.clone() }
+    ///
+    /// # Errors
+    /// When they cannot be split so.
+    pub fn split(
+        &self,
+        strategy: Strategy,
+        ranks: usize,
+        returning: Return,
+    ) -> std::result::Result<Setup, ScheduleError> {
+        let setting = Setting::new(strategy, self.tokens, ranks, self.heads());
+        let kinds = self.kinds.iter().map(|kind| (kind.layers.clone(), kind.mask.clone()));
+        let kinds = Attending::all(kinds, &Setting { returning, ..setting }, self.packed)?;
+        Ok(Setup { kinds, sequence: ranks, ..self.clone() })
     }
 
-    /// How positions are dealt.
-    pub(crate) fn layout(&self) -> Layout {
-        self.layout.unwrap_or_else(|| self.kinds[0].strategy.layout())
+    /// How many heads there are.
+    fn heads(&self) -> Heads {
+        let Config { num_attention_heads: query, num_key_value_heads: key_value, .. } = self.config;
+        Heads { query, key_value }
     }
 
-    fn setting(&self, Attending { mask, strategy, returning, .. }: &Attending) -> Setting {
-        Setting {
-            strategy: *strategy,
-            mask: if self.packed { mask.of_any_documents() } else { mask.clone() },
-            tokens: self.tokens,
-            heads: Heads {
-                query: self.config.num_attention_heads,
-                key_value: self.config.num_key_value_heads,
-            },
-            gradients: *returning,
-            scale: 1.0 / (self.config.head_dim as f64).sqrt(),
-        }
-    }
-
-    /// The attention of every layer: positions are dealt as the first kind has it.
-    fn attention(&self, pool: &Pool, comm: Arc<dyn Communicator>) -> Result<Attentions> {
-        let weights = self.weights.clone().unwrap_or_else(|| vec![1; self.sequence]);
+    /// The attention of every layer.
+    fn attention(&self, pool: &Pool, comm: Arc<dyn Communicator>) -> Attentions {
         let kernel = kernel(self.kernel, self.deterministic, self.dropout, pool);
-        let (layout, setting) = (self.layout(), self.setting(&self.kinds[0]));
-        let first = Attention::dealt(&setting, layout, &weights, comm, kernel)?.wired(self.wire);
-        let mut kinds = vec![(first.clone(), self.kinds[0].layers.clone())];
-        for kind in &self.kinds[1..] {
-            kinds.push((first.beside(&self.setting(kind))?, kind.layers.clone()));
-        }
-        Ok(Attentions::new(self.config.num_hidden_layers, kinds))
+        let scale = 1.0 / (self.config.head_dim as f64).sqrt();
+        let first = &self.kinds[0];
+        let first = Attention::new(first.schedules.clone(), scale, comm, kernel).wired(self.wire);
+        let kinds = self.kinds.iter();
+        let kinds = kinds.map(|kind| (first.beside(kind.schedules.clone()), kind.layers.clone()));
+        Attentions::new(self.config.num_hidden_layers, kinds)
     }
 
     /// This rank, on the thread that will run it: its share of the cores, its attention, its place
@@ -198,7 +204,7 @@ impl Setup {
         };
         let meter = Metered::new(comm.clone());
         let mesh = Mesh::new(meter.clone(), self.data, self.sequence)?;
-        let attention = self.attention(&pool, mesh.group(&[Axis::Sequence]).clone())?;
+        let attention = self.attention(&pool, mesh.group(&[Axis::Sequence]).clone());
         let Frequencies { inverse, factor } = &self.frequencies;
         let rotary = Rotary::new(attention.positions(), inverse, *factor);
         // What setting up the mesh cost is no step's.

@@ -1,10 +1,10 @@
 //! What ends a run, by the class a shell or a scheduler acts on.
 
-use annulus_attention::AttentionError;
 use annulus_comm::{Cause, Failure};
 use annulus_data::DataError;
 use annulus_experiment::{Misfit, Problems};
 use annulus_model::WeightsError;
+use annulus_sequence::ScheduleError;
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, TrainError>;
@@ -148,8 +148,8 @@ impl From<annulus_comm::Error> for TrainError {
     }
 }
 
-impl From<AttentionError> for TrainError {
-    fn from(error: AttentionError) -> TrainError {
+impl From<ScheduleError> for TrainError {
+    fn from(error: ScheduleError) -> TrainError {
         TrainError::Configuration { message: error.to_string(), hint: None }
     }
 }

@@ -9,12 +9,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use annulus_attention::{Attention, Place, Qkv, Setting};
+use annulus_attention::{Attention, Place, Qkv};
 use annulus_comm::{Communicator, Hold, Label, Move, threads};
 use annulus_experiment::{Cluster, Link, Rates};
 use annulus_ops::gpu::Processor;
 use annulus_ops::{Key, Pool, linear, normal};
-use annulus_sequence::{Heads, Mask, Return, Strategy};
+use annulus_sequence::{Heads, Mask, Setting, Strategy};
 use candle_core::{DType, Device, Tensor};
 
 use crate::assemble::kernel;
@@ -107,16 +107,11 @@ impl Sample {
         let qkv = Qkv { q: random("q", &shape)?, k: random("k", &shape)?, v: random("v", &shape)? };
         let gradient = random("dout", &shape)?;
         let alone = comm.split(label(0), comm.rank(), 0)?;
-        let setting = Setting {
-            strategy: Strategy::Local,
-            mask: Mask::full(),
-            tokens: ROWS,
-            heads: Heads::equal(HEADS),
-            gradients: Return::default(),
-            scale: 1.0 / (self.head_dim as f64).sqrt(),
-        };
-        let attention =
-            Attention::new(&setting, alone, kernel(self.kernel, self.deterministic, false, &pool))?;
+        let setting = Setting::new(Strategy::Local, ROWS, 1, Heads::equal(HEADS));
+        let schedules = Arc::new(setting.schedules(&Mask::full())?);
+        let scale = 1.0 / (self.head_dim as f64).sqrt();
+        let kernel = kernel(self.kernel, self.deterministic, false, &pool);
+        let attention = Attention::new(schedules, scale, alone, kernel);
         let attended = attention.forward(Place::default(), &qkv)?;
         let (x, weight) = (random("x", &[ROWS, ROWS])?, random("w", &[ROWS, ROWS])?);
         let timed = |work: &dyn Fn() -> Result<()>| fastest(comm.as_ref(), &device, work);

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv, Setting};
-use annulus_comm::{Communicator, threads};
+use annulus_attention::{Attention, Place, Qkv};
+use annulus_comm::threads;
 use annulus_experiment::Kernel;
 use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, KeyValueGradients, Tile};
 use annulus_ops::gpu::Processor;
 use annulus_ops::{Cores, Pool};
-use annulus_sequence::{Heads, Layout, Mask, Positions, Return, Strategy, View};
+use annulus_sequence::{
+    Heads, Layout, Mask, Positions, Return, Schedules, Setting, Strategy, View,
+};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::assemble::kernel;
@@ -90,6 +92,20 @@ pub struct Split {
 }
 
 impl Split {
+    /// What ranks do of a question.
+    fn schedules(&self, question: &Question) -> std::result::Result<Schedules, TrainError> {
+        let Question { q, k, mask, .. } = question;
+        let heads = Heads { query: q.dim(1)?, key_value: k.dim(1)? };
+        let own = Setting::new(self.strategy, q.dim(2)?, self.ranks, heads);
+        let setting = Setting {
+            layout: self.layout.unwrap_or(own.layout),
+            weights: self.weights.clone().unwrap_or(own.weights),
+            returning: self.returning,
+            ..own
+        };
+        Ok(setting.schedules(mask)?)
+    }
+
     fn device(&self) -> Device {
         device::of(self.processor.as_ref())
     }
@@ -109,7 +125,11 @@ pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer,
         threads::Options { world: split.ranks, deadline: split.deadline, stop: Arc::default() };
     device::check(split.strategy, split.processor.as_ref())?;
     let question = question.on(&split.device())?;
-    let parts = threads::run(&options, |comm| attend_here(&question, split, comm))?;
+    let schedules = Arc::new(split.schedules(&question)?);
+    let parts = threads::run(&options, |comm| {
+        let attention = Attention::new(schedules.clone(), question.scale, comm, split.kernel());
+        Ok::<_, TrainError>(attend_here(&question, &attention)?)
+    })?;
     let (positions, parts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
     Ok(join(&positions, &parts)?)
 }
@@ -165,23 +185,8 @@ fn views(
     })
 }
 
-fn attend_here(
-    question: &Question,
-    split: &Split,
-    comm: Arc<dyn Communicator>,
-) -> std::result::Result<(Positions, Answer), TrainError> {
-    let Question { q, k, v, gradient, mask, scale } = question;
-    let setting = Setting {
-        strategy: split.strategy,
-        mask: mask.clone(),
-        tokens: q.dim(2)?,
-        heads: Heads { query: q.dim(1)?, key_value: k.dim(1)? },
-        gradients: split.returning,
-        scale: *scale,
-    };
-    let layout = split.layout.unwrap_or_else(|| split.strategy.layout());
-    let weights = split.weights.clone().unwrap_or_else(|| vec![1; split.ranks]);
-    let attention = Attention::dealt(&setting, layout, &weights, comm, split.kernel())?;
+fn attend_here(question: &Question, attention: &Attention) -> Result<(Positions, Answer)> {
+    let Question { q, k, v, gradient, .. } = question;
     let positions = attention.positions().clone();
     let index = index(positions.iter())?.to_device(q.device())?;
     let rows = |tensor: &Tensor| tensor.index_select(&index, 2);

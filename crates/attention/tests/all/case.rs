@@ -5,13 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, AttentionError, Place, Qkv, Setting};
+use annulus_attention::{Attention, Place, Qkv};
 use annulus_comm::{Cause, Communicator, Metered, threads};
 use annulus_ops::attention::{Attended, AttentionKernel, Dense, Fused, Reference, dense};
 use annulus_ops::{Key, Pool, normal};
 use annulus_sequence::{
-    BlockShape, Bytes, Documents, Heads, Layout, Mask, Positions, Return, Rule, Split, Strategy,
-    StrategyError, Wire,
+    BlockShape, Bytes, Documents, Heads, Layout, Mask, Pass, Positions, Return, Rule,
+    ScheduleError, Schedules, Setting, Strategy, StrategyError, Wire,
 };
 use candle_core::{DType, Device, Tensor};
 
@@ -109,8 +109,11 @@ impl Case {
     /// # Errors
     /// What is wrong.
     pub(crate) fn check(&self, inputs: &Inputs, dense: &Dense) -> Result<Outcome, String> {
-        let made = match self.run(inputs, true) {
-            Ok(made) => made,
+        let ran = self.schedules().and_then(|schedules| {
+            Ok((self.planned(&schedules), self.run(&schedules, inputs, true)?))
+        });
+        let (planned, made) = match ran {
+            Ok(ran) => ran,
             Err(End::Refused(why)) => return Ok(Outcome::Refused(why)),
             Err(End::Failed(why)) => return Err(why),
         };
@@ -128,7 +131,6 @@ impl Case {
             return Err(format!("{name} is {off:.1e} off"));
         }
         let sent: Vec<[u64; 2]> = made.iter().map(|made| made.bytes).collect();
-        let planned = self.planned().map_err(|error| error.to_string())?;
         if sent == planned {
             Ok(Outcome::Exact(off))
         } else {
@@ -145,7 +147,8 @@ impl Case {
         let Case { batch, tokens, heads, .. } = *self;
         let dim = tokens.div_ceil(heads.key_value);
         let case = Case { dim, ..self.clone() };
-        let made = case.run(&case.marks(), false).map_err(|end| match end {
+        let ran = case.schedules().and_then(|schedules| case.run(&schedules, &case.marks(), false));
+        let made = ran.map_err(|end| match end {
             End::Refused(why) => why.to_string(),
             End::Failed(why) => why,
         })?;
@@ -173,11 +176,10 @@ impl Case {
         Ok(())
     }
 
-    /// Why the case cannot run, if every rank says so.
+    /// Why the case cannot run, if it cannot.
     pub(crate) fn refused(&self) -> Option<StrategyError> {
-        let setup = |comm| self.attention(comm).map(drop);
-        match threads::run(&self.options(), setup).map_err(|failure| failure.cause) {
-            Err(Cause::Error(End::Refused(why))) => Some(why),
+        match self.schedules() {
+            Err(End::Refused(why)) => Some(why),
             _ => None,
         }
     }
@@ -205,16 +207,12 @@ impl Case {
         Inputs { qkv: Qkv { q: q.clone(), k: v.zeros_like().unwrap(), v }, gradient: q }
     }
     /// Bytes sent by rank, forward and backward, as the schedules say.
-    fn planned(&self) -> Result<Vec<[u64; 2]>, StrategyError> {
+    fn planned(&self, schedules: &Schedules) -> Vec<[u64; 2]> {
         let wire = Wire::new(size_of::<f32>(), size_of::<f32>());
         let shape = BlockShape { batch: self.batch, head_dim: self.dim, wire };
-        let mask = self.scheduled();
-        let dealt = self.layout.deal_weighted(&mask, self.tokens, &self.weights);
-        let dealt = dealt.map_err(StrategyError::Deal)?;
-        let split = Split::new(&mask, self.layout, dealt, self.heads);
-        let forward = Bytes::of(&self.strategy.forward(&split)?, shape).0;
-        let backward = Bytes::of(&self.strategy.backward(&split, self.back)?, shape).0;
-        Ok(zip(forward, backward).map(|(forward, backward)| [forward, backward]).collect())
+        let [forward, backward] =
+            [Pass::Forward, Pass::Backward].map(|pass| Bytes::of(schedules.of(pass), shape).0);
+        zip(forward, backward).map(|(forward, backward)| [forward, backward]).collect()
     }
     /// The mask that the schedules know.
     fn scheduled(&self) -> Mask {
@@ -228,22 +226,28 @@ impl Case {
         let deadline = Duration::from_secs(60);
         threads::Options { world: self.weights.len(), deadline, stop: Arc::default() }
     }
-    fn run(&self, inputs: &Inputs, backward: bool) -> Result<Vec<Made>, End> {
-        threads::run(&self.options(), |comm| self.rank(inputs, backward, comm)).map_err(|failure| {
-            match failure.cause {
-                Cause::Error(end) => end,
-                Cause::Panic(why) => End::Failed(format!("rank {} panicked: {why}", failure.rank)),
-            }
+    fn run(
+        &self,
+        schedules: &Arc<Schedules>,
+        inputs: &Inputs,
+        backward: bool,
+    ) -> Result<Vec<Made>, End> {
+        let ran =
+            threads::run(&self.options(), |comm| self.rank(inputs, backward, schedules, comm));
+        ran.map_err(|failure| match failure.cause {
+            Cause::Error(end) => end,
+            Cause::Panic(why) => End::Failed(format!("rank {} panicked: {why}", failure.rank)),
         })
     }
     fn rank(
         &self,
         inputs: &Inputs,
         backward: bool,
+        schedules: &Arc<Schedules>,
         comm: Arc<dyn Communicator>,
     ) -> Result<Made, End> {
         let meter = Metered::new(comm);
-        let attention = self.attention(meter.clone())?;
+        let attention = self.attention(schedules, meter.clone());
         let failed = |error: candle_core::Error| End::Failed(error.to_string());
         let positions = attention.positions().clone();
         let Inputs { qkv: Qkv { q, k, v }, gradient } = inputs;
@@ -256,23 +260,30 @@ impl Case {
         let bytes = ["forward", "backward"].map(|pass| sent.get(pass).copied().unwrap_or_default());
         Ok(Made { positions, attended, gradients, bytes })
     }
-    pub(crate) fn attention(&self, comm: Arc<dyn Communicator>) -> Result<Attention, End> {
+    pub(crate) fn schedules(&self) -> Result<Arc<Schedules>, End> {
         let setting = Setting {
             strategy: self.strategy,
-            mask: self.scheduled(),
+            layout: self.layout,
             tokens: self.tokens,
+            weights: self.weights.clone(),
             heads: self.heads,
-            gradients: self.back,
-            scale: self.scale(),
+            returning: self.back,
         };
+        let schedules = setting.schedules(&self.scheduled());
+        schedules.map(Arc::new).map_err(|error| match error {
+            ScheduleError::Strategy(error) => End::Refused(error),
+            flaw @ ScheduleError::Flaw { .. } => End::Failed(flaw.to_string()),
+        })
+    }
+    pub(crate) fn attention(
+        &self,
+        schedules: &Arc<Schedules>,
+        comm: Arc<dyn Communicator>,
+    ) -> Attention {
         let kernel: Arc<dyn AttentionKernel> =
             if self.plain { Arc::new(Reference) } else { Arc::new(Fused::new(Pool::serial())) };
-        let attention = Attention::dealt(&setting, self.layout, &self.weights, comm, kernel);
-        let attention = attention.map_err(|error| match error {
-            AttentionError::Strategy(error) => End::Refused(error),
-            flaw @ AttentionError::Flaw { .. } => End::Failed(flaw.to_string()),
-        })?;
-        Ok(if self.packed { attention.seeing(self.mask()) } else { attention })
+        let attention = Attention::new(schedules.clone(), self.scale(), comm, kernel);
+        if self.packed { attention.seeing(self.mask()) } else { attention }
     }
 }
 

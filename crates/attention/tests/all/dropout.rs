@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv, Setting};
+use annulus_attention::{Attention, Place, Qkv};
 use annulus_comm::{Communicator, threads};
 use annulus_ops::attention::{Dense, Dropout, Fused, dense_dropped};
 use annulus_ops::testing::{error, to_f64};
 use annulus_ops::{Key, Pool, normal};
-use annulus_sequence::{Heads, Layout, Mask, Positions, Return, Rule, Strategy};
+use annulus_sequence::{
+    Heads, Layout, Mask, Positions, Return, Rule, Schedules, Setting, Strategy,
+};
 use candle_core::{DType, Device, Result, Tensor};
 
 const HEADS: Heads = Heads { query: 4, key_value: 2 };
@@ -53,7 +55,11 @@ impl Case {
     fn attend(&self, how: (Strategy, Return), layout: Layout, world: usize) -> [Tensor; 5] {
         let deadline = Duration::from_secs(20);
         let options = threads::Options { world, deadline, stop: Arc::default() };
-        let parts = threads::run(&options, |comm| self.here(how, layout, comm));
+        let (strategy, returning) = how;
+        let setting = Setting::new(strategy, self.tokens(), world, HEADS);
+        let setting = Setting { layout, returning, ..setting };
+        let schedules = Arc::new(setting.schedules(&self.mask).unwrap());
+        let parts = threads::run(&options, |comm| self.here(&schedules, comm));
         let parts = parts.unwrap_or_else(|failure| panic!("{how:?} on {world}: {failure}"));
         let order: Vec<usize> = parts.iter().flat_map(|(positions, _)| positions.iter()).collect();
         let mut place = vec![0_u32; order.len()];
@@ -67,16 +73,11 @@ impl Case {
 
     fn here(
         &self,
-        (strategy, gradients): (Strategy, Return),
-        layout: Layout,
+        schedules: &Arc<Schedules>,
         comm: Arc<dyn Communicator>,
     ) -> Result<(Positions, [Tensor; 5])> {
-        let Case { mask, scale, .. } = self.clone();
-        let tokens = self.tokens();
-        let setting = Setting { strategy, mask, tokens, heads: HEADS, gradients, scale };
-        let alike = vec![1; comm.world()];
         let kernel = Arc::new(Fused::new(Pool::serial()));
-        let attention = Attention::dealt(&setting, layout, &alike, comm, kernel).unwrap();
+        let attention = Attention::new(schedules.clone(), self.scale, comm, kernel);
         let attention = attention.dropping(DROPOUT);
         let here = attention.positions().clone();
         let index: Vec<u32> = here.iter().map(|position| position as u32).collect();

@@ -28,8 +28,9 @@ fn the_tape_runs_the_backward_schedule() {
     };
     let inputs = case.random();
     let dense = case.dense(&inputs);
+    let schedules = case.schedules().ok().unwrap();
     let ran = threads::run(&case.options(), |comm| -> Result<()> {
-        let attention = Arc::new(case.attention(comm).ok().unwrap());
+        let attention = Arc::new(case.attention(&schedules, comm));
         let here = attention.positions().clone();
         let [q, k, v] = [&inputs.qkv.q, &inputs.qkv.k, &inputs.qkv.v].map(|all| rows(all, &here));
         let off = Qkv { q: q.clone(), k: k.clone(), v: v.clone() };

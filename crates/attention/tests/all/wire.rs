@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv, Setting};
+use annulus_attention::{Attention, Place, Qkv};
 use annulus_comm::{Communicator, Metered, threads};
 use annulus_ops::attention::{Dense, Fused, dense};
 use annulus_ops::{Key, Pool, normal};
-use annulus_sequence::{BlockShape, Bytes, Heads, Mask, Part, Positions, Return, Strategy, Wire};
+use annulus_sequence::{
+    BlockShape, Bytes, Heads, Mask, Part, Pass, Positions, Return, Schedules, Strategy, Wire,
+};
 use candle_core::{DType, Device, Result, Tensor};
 
 const HEADS: Heads = Heads { query: 4, key_value: 2 };
@@ -68,13 +70,14 @@ impl Case {
         };
         let shape = BlockShape { batch: 1, head_dim: DIM, wire: wire.map(bytes) };
         let split = how.0.split(&self.mask, self.tokens(), world, HEADS).unwrap();
-        let schedules = [how.0.forward(&split).unwrap(), how.0.backward(&split, how.1).unwrap()];
-        let planned = schedules.map(|schedule| Bytes::of(&schedule, shape).0);
+        let schedules = Arc::new(Schedules::new(how.0, &split, how.1).unwrap());
+        let planned = [Pass::Forward, Pass::Backward];
+        let planned = planned.map(|pass| Bytes::of(schedules.of(pass), shape).0);
         let deadline = Duration::from_secs(20);
         let options = threads::Options { world, deadline, stop: Arc::default() };
         let parts = threads::run(&options, |comm| {
             let (rank, meter) = (comm.rank(), Metered::new(comm));
-            let part = self.here(how, meter.clone(), wire)?;
+            let part = self.here(&schedules, meter.clone(), wire)?;
             let sent = meter.take().bytes;
             let sent = ["forward", "backward"].map(|pass| sent.get(pass).copied().unwrap_or(0));
             assert_eq!(sent, [&planned[0], &planned[1]].map(|bytes| bytes[rank]), "{how:?}");
@@ -93,14 +96,12 @@ impl Case {
 
     fn here(
         &self,
-        (strategy, gradients): (Strategy, Return),
+        schedules: &Arc<Schedules>,
         comm: Arc<dyn Communicator>,
         wire: Types,
     ) -> Result<(Positions, [Tensor; 4])> {
-        let (mask, tokens) = (self.mask.clone(), self.tokens());
-        let setting = Setting { strategy, mask, tokens, heads: HEADS, gradients, scale: 0.25 };
         let kernel = Arc::new(Fused::new(Pool::serial()));
-        let attention = Attention::new(&setting, comm, kernel).unwrap().wired(wire);
+        let attention = Attention::new(schedules.clone(), 0.25, comm, kernel).wired(wire);
         let here = attention.positions().clone();
         let index: Vec<u32> = here.iter().map(|position| position as u32).collect();
         let index = Tensor::new(&index[..], &Device::Cpu)?;

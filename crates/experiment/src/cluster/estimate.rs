@@ -22,14 +22,13 @@
 
 use std::sync::Arc;
 
-use annulus_sequence::Pass;
+use annulus_sequence::{Pass, Schedules};
 
 use super::choose::enough_devices;
 use super::load::Counted;
 use super::walk::{latest, walk};
 use super::{Cluster, Load};
 use crate::cost::{F32, Share};
-use crate::passes::Passes;
 use crate::{LayerKind, Peak, Plan, Problems, Recompute};
 
 /// What a step takes.
@@ -108,11 +107,11 @@ impl Estimate {
 /// The loads of every kind of layers.
 pub(super) fn loads(plan: &Plan, cluster: &Cluster) -> Vec<Loads> {
     let last = plan.shape.num_hidden_layers - 1;
-    let of_kind = |(kind, passes): (&LayerKind, &Arc<Passes>)| {
+    let of_kind = |(kind, passes): (&LayerKind, &Arc<Schedules>)| {
         let mut counted = Counted::new(plan.block(), cluster.rates.tile);
         Loads {
-            forward: counted.load(&passes.forward.0),
-            backward: counted.load(&passes.backward.0),
+            forward: counted.load(passes.of(Pass::Forward)),
+            backward: counted.load(passes.of(Pass::Backward)),
             layers: kind.layers.len(),
             begins: [0, last].map(|layer| kind.layers.contains(&layer)),
         }
@@ -170,11 +169,11 @@ pub(super) fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
 /// By rank, where what arrives takes memory of its own. Blocks in flight are those of the proofs; of
 /// kinds of layers the one that takes most counts.
 fn peaks(plan: &Plan) -> Vec<u64> {
-    let of_kind = |passes: &Passes, rank: usize| {
+    let of_kind = |passes: &Schedules, rank: usize| {
         let share = Share::new(plan, plan.memory, passes, (rank, 1));
         let there = share.peak();
-        let ahead = share.received(Pass::Forward, passes.forward.1.alive[rank]);
-        let back = share.received(Pass::Backward, passes.backward.1.alive[rank]);
+        let ahead = share.received(Pass::Forward, passes.proof(Pass::Forward).alive[rank]);
+        let back = share.received(Pass::Backward, passes.proof(Pass::Backward).alive[rank]);
         let key_value = ahead.max(back);
         share.together(&Peak { key_value, ..there })
     };

@@ -7,14 +7,13 @@
 
 use std::sync::Arc;
 
-use annulus_sequence::{Hop, Move, Schedule, pairs_per_hop};
+use annulus_sequence::{Hop, Move, Pass, Schedule, Schedules, pairs_per_hop};
 use annulus_trace::{self as trace, Doing, Moved, Span, Trace};
 
 use super::choose::enough_devices;
 use super::estimate::{Timing, gradient_sum, loads};
 use super::walk::{Event, latest, watched};
 use super::{Cluster, Load};
-use crate::passes::Passes;
 use crate::{LayerKind, Plan, Problem, Problems};
 
 impl Plan {
@@ -26,8 +25,7 @@ impl Plan {
         enough_devices(&self.experiment, cluster)?;
         self.few_enough()?;
         let loads = loads(self, cluster);
-        let pairs =
-            |passes: &Arc<Passes>| [&passes.forward.0, &passes.backward.0].map(pairs_per_hop);
+        let pairs = |passes: &Arc<Schedules>| passes.both().map(pairs_per_hop);
         let pairs: Vec<_> = self.passes.iter().map(pairs).collect();
         let mut writer = Writer { plan: self, cluster, spans: vec![Vec::new(); self.world()] };
         let mut ends = Vec::new();
@@ -54,8 +52,8 @@ impl Plan {
         let of_hop = |hop: &Hop| hop.tiles.len() + hop.sends.len();
         let of_pass =
             |schedule: &Schedule| -> usize { schedule.ranks.iter().flatten().map(of_hop).sum() };
-        let of_kind = |(kind, passes): (&LayerKind, &Arc<Passes>)| {
-            let both = of_pass(&passes.forward.0) + of_pass(&passes.backward.0);
+        let of_kind = |(kind, passes): (&LayerKind, &Arc<Schedules>)| {
+            let both = passes.both().map(of_pass).iter().sum::<usize>();
             both.saturating_mul(kind.layers.len())
         };
         let layers = self.kinds.iter().zip(&self.passes).map(of_kind);
@@ -105,7 +103,8 @@ impl Writer<'_> {
             let mut clocks = vec![clock; ahead.len()];
             for layer in 0..layers {
                 let kind = kind_of(layer);
-                let (schedule, load) = (&plan.passes[kind].forward.0, &timing.loads[kind].forward);
+                let (schedule, load) =
+                    (plan.passes[kind].of(Pass::Forward), &timing.loads[kind].forward);
                 let pairs = pairs[kind][0].as_slice();
                 let walked = Walked { layer, first, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &ahead);
@@ -119,7 +118,7 @@ impl Writer<'_> {
             for layer in (0..layers).rev() {
                 let kind = kind_of(layer);
                 let (schedule, load) =
-                    (&plan.passes[kind].backward.0, &timing.loads[kind].backward);
+                    (plan.passes[kind].of(Pass::Backward), &timing.loads[kind].backward);
                 let pairs = pairs[kind][1].as_slice();
                 let walked = Walked { layer, first, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &back);

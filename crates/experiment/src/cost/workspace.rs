@@ -8,9 +8,9 @@
 //! in the end sums, and the output whole and in parts: 5 n a
 //! ```
 
-use annulus_sequence::{Hop, Meeting};
+use annulus_sequence::{Hop, Meeting, Schedule};
 
-use super::{F32, Proved, Share, VISIBILITY, product};
+use super::{F32, Share, VISIBILITY, product};
 
 impl Share<'_> {
     /// Where scores do not outlive a tile.
@@ -57,7 +57,7 @@ pub(super) struct Tiles {
 }
 
 /// The most of each that the rank at `place` computes in one hop.
-pub(super) fn tiles((schedule, _): &Proved, place: usize) -> Tiles {
+pub(super) fn tiles(schedule: &Schedule, place: usize) -> Tiles {
     let rows = |meeting: &Meeting| meeting.keys().iter().map(|(_, rows)| rows.len()).sum::<usize>();
     let of_queries = |meeting: &Meeting| (meeting.heads.len() * rows(meeting)) as u64;
     let keys = |hop: &Hop| hop.tiles.meetings().iter().map(of_queries).sum::<u64>();

@@ -6,10 +6,10 @@
 mod measure;
 
 use annulus_data::Sequence;
-use annulus_experiment::{Kernel, Plan};
+use annulus_experiment::{Experiment, Kernel, Plan};
 use annulus_model::{Llama, Weights};
 use annulus_ops::attention::{Dense, dense};
-use annulus_sequence::{Documents, Heads, Mask, Positions, Return, Rule, Strategy, Wire};
+use annulus_sequence::{Documents, Heads, Mask, Pass, Positions, Return, Rule, Strategy, Wire};
 use candle_core::{Result, Tensor};
 
 use self::measure::{distance, error, one_hot, question, sequence, values, visibility_error};
@@ -83,8 +83,9 @@ pub fn verify(
     let bare = |strategy| (1..=most).map(move |ranks| (strategy, ranks));
     let bare = Strategy::ALL.into_iter().flat_map(bare);
     let bare = bare.map(|(strategy, ranks)| bench.bare(strategy, ranks));
-    for way in bench.own(most).into_iter().chain(bare) {
-        for line in bench.way(&way)? {
+    for way in bench.own(most).map(Ok).into_iter().chain(bare) {
+        let of_way = way.map_or_else(|skipped| Ok(vec![skipped]), |way| bench.way(&way))?;
+        for line in of_way {
             tell(&line);
             lines.push(line);
         }
@@ -117,6 +118,8 @@ fn fits(plan: &Plan) -> std::result::Result<(), TrainError> {
 struct Way {
     /// On one replica, everything travelling as it is computed with.
     setup: Setup,
+    /// What ranks hold in proportion; `None`: all alike.
+    weights: Option<Vec<usize>>,
     /// The experiment's, to the last word.
     own: bool,
 }
@@ -134,7 +137,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(plan: &'a Plan, cores: usize) -> std::result::Result<Bench<'a>, TrainError> {
-        let setup = wide(plan, cores).split(Strategy::Local, 1, Return::default());
+        let setup = wide(plan, cores).split(Strategy::Local, 1, Return::default())?;
         let setup = Setup { kernel: Kernel::Reference, ..setup };
         let weights = Llama::random(&setup.config, plan.experiment.seed)?;
         let sequences = vec![sequence(plan, setup.config.vocab_size, setup.packed)];
@@ -157,30 +160,33 @@ impl<'a> Bench<'a> {
     /// The experiment's own way, if it is not the bare name's.
     fn own(&self, most: usize) -> Option<Way> {
         let setup = wide(self.plan, self.cores);
-        let strategy = setup.kinds[0].strategy;
-        let alike = setup.kinds.iter().all(|kind| kind.strategy == strategy);
-        let own = setup.layout.is_none() && setup.weights.is_none();
+        let strategy = setup.kinds[0].strategy();
+        let alike = setup.kinds.iter().all(|kind| kind.strategy() == strategy);
+        let Experiment { attention, mesh, .. } = &self.plan.experiment;
+        let own = attention.layout.is_none() && mesh.weights.is_none();
         let bare = alike && own && Strategy::ALL.contains(&strategy);
-        (!bare && setup.sequence <= most).then_some(Way { setup, own: true })
+        let weights = mesh.weights.clone();
+        (!bare && setup.sequence <= most).then_some(Way { setup, weights, own: true })
     }
 
-    /// What the strategy's name means.
-    fn bare(&self, strategy: Strategy, ranks: usize) -> Way {
+    /// What the strategy's name means; or why it cannot be tried.
+    fn bare(&self, strategy: Strategy, ranks: usize) -> std::result::Result<Way, Line> {
         let setup = wide(self.plan, self.cores).split(strategy, ranks, Return::default());
-        Way { setup, own: false }
+        let setup = setup.map_err(|error| Line::Skipped {
+            strategy,
+            ranks,
+            own: false,
+            reason: error.to_string(),
+        })?;
+        Ok(Way { setup, weights: None, own: false })
     }
 
     /// Of what all kinds of layers show of a tensor, the worst.
     fn way(&self, way: &Way) -> std::result::Result<Vec<Line>, TrainError> {
-        let (tokens, heads) = (self.plan.experiment.data.tokens, heads(self.plan));
         let mut lines: Option<Vec<Line>> = None;
         for (kind, (question, dense)) in way.setup.kinds.iter().zip(&self.questions) {
-            let (strategy, ranks, own) = (kind.strategy, way.setup.sequence, way.own);
-            if let Err(error) = strategy.split(&question.mask, tokens, ranks, heads) {
-                return Ok(vec![Line::Skipped { strategy, ranks, own, reason: error.to_string() }]);
-            }
             let attention = |how: &Return| way.attention(kind, *how, (question, dense));
-            let ways = strategy.returns().iter().map(attention);
+            let ways = kind.strategy().returns().iter().map(attention);
             let ways = ways.collect::<std::result::Result<Vec<_>, _>>()?;
             let mut of_kind = ways.into_iter().reduce(worse).unwrap_or_default();
             of_kind.push(self.visibility(way, kind, &question.mask)?);
@@ -264,14 +270,14 @@ impl Way {
     }
 
     /// How attention of some layers is split.
-    fn split(&self, Attending { strategy, returning, .. }: &Attending) -> Split {
+    fn split(&self, Attending { schedules, .. }: &Attending) -> Split {
         let setup = &self.setup;
         Split {
-            strategy: *strategy,
-            layout: Some(setup.layout()),
+            strategy: schedules.strategy(),
+            layout: Some(schedules.of(Pass::Forward).layout),
             ranks: setup.sequence,
-            weights: setup.weights.clone(),
-            returning: *returning,
+            weights: self.weights.clone(),
+            returning: schedules.returning(),
             kernel: setup.kernel,
             deterministic: true,
             deadline: setup.deadline,
@@ -281,7 +287,8 @@ impl Way {
     }
 
     fn line(&self, tensor: &str, error: f64, limit: f64) -> Line {
-        let (strategy, ranks, own) = (self.setup.kinds[0].strategy, self.setup.sequence, self.own);
+        let (strategy, ranks, own) =
+            (self.setup.kinds[0].strategy(), self.setup.sequence, self.own);
         Line::Error { strategy, ranks, own, tensor: tensor.to_owned(), error, limit }
     }
 }

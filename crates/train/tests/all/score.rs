@@ -8,7 +8,7 @@ use crate::common::golden;
 use annulus_data::Sequence;
 use annulus_experiment::{Dtype, Kernel, Recompute, read_config};
 use annulus_model::{Llama, load};
-use annulus_sequence::{Mask, Return, Rule, Strategy, Wire};
+use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy, Wire};
 use annulus_train::{Attending, Setup, Want, model_config, score};
 use candle_core::{DType, Device, Tensor};
 
@@ -50,16 +50,17 @@ fn error_l2(a: &Tensor, b: &Tensor) -> f64 {
 
 fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
     let shape = read_config(folder).unwrap_or_else(|e| panic!("{e}"));
-    let attending = |(window, layers): (Option<usize>, Vec<usize>)| {
-        let mask = window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and);
-        Attending { layers, mask, strategy, returning: Return::default() }
+    let heads = Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads };
+    let setting = Setting::new(strategy, TOKENS, ranks, heads);
+    let kind = |(window, layers): (Option<usize>, Vec<usize>)| {
+        (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
     };
+    let kinds = shape.windows(TOKENS).into_iter().map(kind);
     Setup {
         config: model_config(&shape, Dtype::F32).unwrap(),
-        kinds: shape.windows(TOKENS).into_iter().map(attending).collect(),
+        kinds: Attending::all(kinds, &setting, false).unwrap(),
         frequencies: shape.frequencies(TOKENS),
         packed: false,
-        layout: None,
         kernel: Kernel::Fused,
         deterministic: true,
         dropout: false,
@@ -67,7 +68,6 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         tokens: TOKENS,
         data: 1,
         sequence: ranks,
-        weights: None,
         micro_batch: 1,
         recompute: Recompute::Layer,
         loss_chunk: 50,

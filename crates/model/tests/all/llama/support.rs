@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use annulus_attention::{Attention, Setting};
+use annulus_attention::Attention;
 use annulus_model::{Attentions, Config, Keep, Llama, Shard, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::{IGNORED, Key, Pool, Rotary, normal, uniform};
-use annulus_sequence::{Heads, Mask, Return, Rule, Strategy};
+use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 /// The base of the rotary frequencies.
@@ -85,22 +85,19 @@ pub(crate) fn sliding(
     kernel: Arc<dyn AttentionKernel>,
     windows: &[Option<usize>],
 ) -> Shard {
-    let setting = |window: Option<usize>| Setting {
-        strategy: Strategy::Local,
-        mask: window
-            .into_iter()
-            .fold(Mask::causal(), |mask, window| mask.and(Rule::Window(window))),
-        tokens: inputs.dims()[1],
-        heads: Heads { query: config.num_attention_heads, key_value: config.num_key_value_heads },
-        gradients: Return::default(),
-        scale: 1.0 / (config.head_dim as f64).sqrt(),
+    let heads = Heads { query: config.num_attention_heads, key_value: config.num_key_value_heads };
+    let setting = Setting::new(Strategy::Local, inputs.dims()[1], 1, heads);
+    let mask = |window: &Option<usize>| {
+        window.map(Rule::Window).into_iter().fold(Mask::causal(), Mask::and)
     };
+    let masks: Vec<Mask> = windows.iter().map(mask).collect();
+    let mut schedules = setting.schedules_of(&masks).unwrap().into_iter().map(Arc::new);
+    let scale = 1.0 / (config.head_dim as f64).sqrt();
     let comm = annulus_comm::threads::solo();
-    let attention = Attention::new(&setting(windows[0]), comm, kernel).unwrap();
-    let kinds = windows
-        .iter()
-        .enumerate()
-        .map(|(layer, window)| (attention.beside(&setting(*window)).unwrap(), vec![layer]));
+    let attention = Attention::new(schedules.next().unwrap(), scale, comm, kernel);
+    let others = schedules.map(|schedules| attention.beside(schedules));
+    let kinds = [attention.clone()].into_iter().chain(others);
+    let kinds = kinds.enumerate().map(|(layer, attention)| (attention, vec![layer]));
     let attentions = Attentions::new(windows.len(), kinds);
     let frequencies = Rotary::frequencies(config.head_dim, THETA);
     let rotary = Rotary::new(attention.positions(), &frequencies, 1.0);

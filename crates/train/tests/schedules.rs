@@ -1,0 +1,28 @@
+//! A run generates and proves each schedule once. Alone in its process, which counts them.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "all/common.rs"]
+mod common;
+
+use annulus_sequence::{Schedules, Strategy};
+use common::Place;
+
+#[test]
+fn a_run_generates_and_proves_each_schedule_once() {
+    let place = Place::new();
+    let changes = [
+        ("mesh.sequence", "4"),
+        ("attention.strategy", "ring"),
+        ("attention.sliding.layers", "[1]"),
+        ("attention.sliding.window", "7"),
+        ("attention.sliding.strategy", "halo"),
+        ("schedule.stop", "3"),
+    ];
+    assert_eq!(Schedules::counted(), [0, 0]);
+    place.run(&changes).unwrap();
+    // Of both kinds of layers forward once, backward every way once, to see what it sends.
+    let ways = [Strategy::Ring, Strategy::Halo].map(|strategy| strategy.returns().len() as u64);
+    assert_eq!(Schedules::counted(), [2 + ways.iter().sum::<u64>(), 4]);
+    place.run(&[&changes[..5], &[("schedule.stop", "5")]].concat()).unwrap();
+    assert_eq!(Schedules::counted()[1], 8, "a second run makes its own, and no more");
+}
