@@ -60,7 +60,7 @@ fn packing_documents_changes_nothing() {
             let ids = &sequence.inputs[start..start + tokens];
             let targets = sequence.targets[start..start + tokens].to_vec();
             let document = Sequence { inputs: ids.to_vec(), targets, documents: Vec::new() };
-            let single = Setup { tokens, packed: false, ..alone(&setup) };
+            let single = alone(&Setup { tokens, packed: false, ..setup.clone() });
             let found = scored(&single, &weights, &[document]);
             let part = logits.narrow(0, row, 1).unwrap().narrow(1, start, tokens).unwrap();
             let off = error(&part, &found.logits.unwrap());
