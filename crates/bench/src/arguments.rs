@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn an_attention_is_read_with_its_defaults() -> Result<(), String> {
-        let words = "attention --tokens 4k,8k --kv-heads 2 --mask window:1k --pass both";
+        let words = "attention --tokens 4k,8k --kv-heads 2 --mask causal+window:1k --pass both";
         let Command::Attention(read) = parsed(words)? else { return Err("another".into()) };
         assert_eq!(read.tokens, [4096, 8192]);
         assert_eq!((read.shape.heads, read.shape.groups(), read.shape.head_dim), (8, 2, 64));

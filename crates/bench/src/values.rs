@@ -1,7 +1,7 @@
 //! Words of the command line as values.
 
 use annulus_experiment::{Device, Recompute};
-use annulus_sequence::{Mask, Rule, Strategy};
+use annulus_sequence::{Mask, Strategy};
 
 use crate::arguments::NamedMask;
 
@@ -24,12 +24,7 @@ pub(crate) fn count(text: &str) -> Result<usize, String> {
 }
 
 pub(crate) fn mask(text: &str) -> Result<NamedMask, String> {
-    let mask = match text.split_once(':') {
-        None if text == "causal" => Mask::causal(),
-        None if text == "full" => Mask::full(),
-        Some(("window", width)) => Mask::causal().and(Rule::Window(count(width)?)),
-        _ => return Err("`causal`, `full` and `window:N` are known".to_owned()),
-    };
+    let mask = Mask::from_name(text).map_err(|wrong| wrong.to_string())?;
     Ok(NamedMask { name: text.to_owned(), mask })
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use annulus_data::Records;
 use annulus_experiment::{Device, Kernel, Override};
-use annulus_sequence::Strategy;
+use annulus_sequence::{Mask, Strategy};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -222,11 +222,7 @@ pub(crate) struct Verify {
 #[derive(Args, Debug)]
 pub(crate) struct Attend {
     /// A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata
-    ///
-    /// The name joins rules by `+`: full, causal, prefix:N, documents, padding, padding:N, window:N,
-    /// strided:N, fixed:N:COLUMNS, sinks:N, global:0-3,17. `documents` are of the tensor `doc_ids`
-    /// [S] or [B, S], `padding` is of `padding` [B]. A tensor `allowed` is held to the mask.
-    #[arg(long)]
+    #[arg(long, long_help = case_help())]
     pub(crate) case: PathBuf,
     /// The safetensors file to write: `out lse dq dk dv`
     #[arg(long)]
@@ -363,4 +359,14 @@ impl From<Which> for Kernel {
             Which::Reference => Kernel::Reference,
         }
     }
+}
+
+/// What a case of attention may be.
+fn case_help() -> String {
+    format!(
+        "A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata\n\n\
+         The name joins rules by `+`: {}, documents, padding. `documents` are of the tensor `doc_ids` [S] or [B, S], \
+         `padding` is of `padding` [B]. A tensor `allowed` is held to the mask.",
+        Mask::WORDS
+    )
 }

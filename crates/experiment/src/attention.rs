@@ -8,7 +8,9 @@ use annulus_architecture::Element;
 use annulus_sequence::{Layout, Return, Strategy, Wire};
 use annulus_yaml::words;
 
-pub use keys::{AttentionKeys, Masking};
+pub use keys::AttentionKeys;
+
+use crate::Masking;
 
 /// Blocks that every rank gets of a balanced deal whose `stripe:` is not written.
 const BLOCKS: usize = 16;
@@ -55,37 +57,6 @@ pub struct Sliding {
     pub automatic: bool,
     /// As [`Attention::backward`]; default: the other layers', where the strategy is theirs.
     pub backward: Option<Return>,
-}
-
-/// `mask:`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MaskKind {
-    /// Every key.
-    Full,
-    /// Keys at or before the query.
-    Causal,
-}
-
-words!(MaskKind { Full = "full", Causal = "causal" });
-
-/// `pattern:`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
-    /// Keys nearer than the stride, and those a multiple of it away.
-    Strided,
-    /// Keys of the query's block, and the last ones of every block.
-    Fixed,
-}
-
-words!(Pattern { Strided = "strided", Fixed = "fixed" });
-
-/// `documents:`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Packed {
-    /// The same in every sequence: their lengths.
-    Lengths(Vec<usize>),
-    /// `data`: where the data's documents end.
-    ByData,
 }
 
 /// `kernel:`

@@ -37,8 +37,7 @@ pub use annulus_architecture::{
 };
 pub use annulus_yaml::{Override, Places, Problem, Problems, bandwidth, binary_bandwidth, tokens};
 pub use attention::{
-    Attention, AttentionKeys, Dealt, Kernel, MaskKind, Masking, Packed, Pattern, Sliding,
-    return_from_word, return_word,
+    Attention, AttentionKeys, Dealt, Kernel, Sliding, return_from_word, return_word,
 };
 pub use back::Back;
 pub use choice::Settled;
@@ -52,6 +51,7 @@ pub use evaluation::{Asked, Evaluation};
 pub use experiment::Experiment;
 pub use extend::{Extension, Stretch};
 pub use lora::LoraKeys;
+pub use mask::{MaskKind, Masking, Packed, Pattern};
 pub use mesh::{Host, Memory, Mesh, Recompute};
 pub use misfit::Misfit;
 pub use model::{Model, ModelKeys, ModelSource, WeightsFrom};

@@ -1,14 +1,101 @@
-//! Who sees whom: the mask that the keys of `attention:` mean together, and what they must be to
+//! Who sees whom: the keys of a mask under `attention:`, the mask that they mean together, and what they must be to
 //! each other.
 
+use std::ops::Range;
+
 use annulus_sequence::{Mask, Rule};
+use annulus_yaml::Absent::{Is, Means};
+use annulus_yaml::Kind::{Ranges, SizesOr, Tokens, Word};
+use annulus_yaml::{Problem, Scalar, Typed, list, section, words};
 
-use annulus_yaml::Problem;
+use crate::data::MOST_TOKENS;
+use crate::{Experiment, Format};
 
-use crate::{Experiment, Format, MaskKind, Masking, Packed, Pattern};
+section! {
+    /// Who sees whom.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Masking {
+        mask: MaskKind = Word(MaskKind::WORDS), Is("causal"), "which keys a query sees";
+        prefix: Option<usize> = Tokens(1, MOST_TOKENS), Means("no prefix"),
+            "first keys of a document that every query of it sees, beside those before it";
+        documents: Option<Packed> = SizesOr(MOST_TOKENS, &[BY_DATA]), Means("a sequence is one"),
+            "lengths of the documents packed into every sequence, or `data`: a query sees its own";
+        padding: Option<usize> = Tokens(1, MOST_TOKENS), Means("no padding"),
+            "the first position that is padding: nobody sees keys from there on";
+        window: Option<usize> = Tokens(1, MOST_TOKENS), Means("no window"),
+            "keys a query sees at most, itself included; without `mask: causal`, on either side";
+        pattern: Option<Pattern> = Word(Pattern::WORDS), Means("no pattern"),
+            "of Sparse Transformers: keys near and every `stride` away, or of the block and its last columns";
+        stride: Option<usize> = Tokens(1, MOST_TOKENS), Means("none; required by `pattern`"),
+            "how far apart the keys of a strided pattern are, how long the blocks of a fixed one";
+        columns: Option<usize> = Tokens(1, MOST_TOKENS), Means("1"),
+            "last keys of every block that everybody sees; for `pattern: fixed`";
+        sinks: Option<usize> = Tokens(1, MOST_TOKENS), Means("no sinks"),
+            "first keys of a document that neither window nor pattern hides";
+        global: Option<Vec<Range<usize>>> = Ranges(MOST_TOKENS), Means("no global positions"),
+            "positions that see all, and all see, whatever the window and the pattern";
+    }
+}
 
-/// The mask of every sequence in layers that see `window` keys. Documents that the data tells apart are in no plan.
-pub(crate) fn mask_of(attention: &Masking, window: Option<usize>) -> Mask {
+/// `mask:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaskKind {
+    /// Every key.
+    Full,
+    /// Keys at or before the query.
+    Causal,
+}
+
+words!(MaskKind { Full = "full", Causal = "causal" });
+
+/// `pattern:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Keys nearer than the stride, and those a multiple of it away.
+    Strided,
+    /// Keys of the query's block, and the last ones of every block.
+    Fixed,
+}
+
+words!(Pattern { Strided = "strided", Fixed = "fixed" });
+
+/// `documents:`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Packed {
+    /// The same in every sequence: their lengths.
+    Lengths(Vec<usize>),
+    /// `data`: where the data's documents end.
+    ByData,
+}
+
+/// Of `documents:`, where the data's documents end.
+const BY_DATA: &str = "data";
+
+impl Scalar for Packed {
+    fn from_typed(typed: &Typed) -> Option<Packed> {
+        match typed {
+            Typed::Text(_) => Some(Packed::ByData),
+            lengths => Vec::from_typed(lengths).map(Packed::Lengths),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Packed::ByData => String::from(BY_DATA),
+            Packed::Lengths(lengths) => list(lengths.iter().map(usize::to_string)),
+        }
+    }
+}
+
+impl Masking {
+    /// Which keys are near, if that matters.
+    pub(crate) fn near(&self) -> Option<Rule> {
+        self.window.map(Rule::Window)
+    }
+}
+
+/// The mask of every sequence in layers that see keys that are `near`. Documents that the data tells apart are in no plan.
+pub(crate) fn mask_of(attention: &Masking, near: Option<Rule>) -> Mask {
     let mask = match (attention.mask, attention.prefix) {
         (MaskKind::Full, _) => Mask::full(),
         (MaskKind::Causal, None) => Mask::causal(),
@@ -23,11 +110,11 @@ pub(crate) fn mask_of(attention: &Masking, window: Option<usize>) -> Mask {
         Pattern::Fixed => Rule::Fixed { block: stride, columns: attention.columns.unwrap_or(1) },
     });
     // Where nothing hides a key, none is shown in spite of it.
-    let hides = window.is_some() || pattern.is_some();
+    let hides = near.is_some() || pattern.is_some();
     let rules = [
         documents,
         attention.padding.map(|padding| Rule::KeyPadding(vec![padding])),
-        window.map(Rule::Window),
+        near,
         pattern,
         attention.sinks.filter(|_| hides).map(Rule::Sinks),
         attention.global.clone().filter(|_| hides).map(Rule::Global),

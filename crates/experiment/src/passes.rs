@@ -29,7 +29,7 @@ impl Plan {
     /// The schedules of both passes of some layers, proved.
     pub(crate) fn passes_of(&self, kind: &LayerKind, draft: Draft) -> Result<Schedules, Problems> {
         let forward = self.forward(kind, &draft)?;
-        let made = Schedules::prove((kind.strategy, kind.back.how), forward, draft.backward);
+        let made = Schedules::prove(forward, draft.backward);
         made.map_err(|error| match error {
             ScheduleError::Strategy(error) => self.refused(kind, &error),
             flaw @ ScheduleError::Flaw { .. } => {
@@ -78,7 +78,7 @@ impl Plan {
         // Of documents that only the data knows, what is made must hold for all.
         let by_data = attention.masking.documents == Some(Packed::ByData);
         let [mask, dealing] =
-            [kind.mask.clone(), mask_of(&attention.masking, attention.masking.window)]
+            [kind.mask.clone(), mask_of(&attention.masking, attention.masking.near())]
                 .map(|mask| if by_data { mask.of_any_documents() } else { mask });
         let dealt = layout.deal_weighted(&dealing, data.tokens, &weights);
         let dealt = dealt.map_err(|error| refused(StrategyError::Deal(error)))?;

@@ -6,7 +6,7 @@ use annulus_yaml::Problem;
 
 use crate::{
     Attention, Device, Experiment, Format, Pack, Sliding, evaluation, extend, lora, mask,
-    return_word, sliding, stages, wire,
+    return_word, schedule, sliding, stages, wire,
 };
 
 /// Ranks of one run: one process holds them all.
@@ -51,7 +51,7 @@ fn alone(experiment: &Experiment) -> Vec<Problem> {
         wire::gains,
         scores,
         batches,
-        schedule,
+        schedule::rules,
         trace,
         data,
         expectations,
@@ -183,25 +183,6 @@ fn batches(experiment: &Experiment) -> Vec<Problem> {
         }
         _ => Vec::new(),
     }
-}
-
-fn schedule(experiment: &Experiment) -> Vec<Problem> {
-    let schedule = &experiment.schedule;
-    let beyond = |key: &str, found: u64, steps: u64| {
-        let all = if experiment.staged.is_some() { "stages" } else { "`schedule.steps`" };
-        let message = format!("`{key}` is {found}, beyond the {steps} of {all}");
-        let hint = format!("at most {steps}");
-        experiment.places.problem(key, message).hint(hint)
-    };
-    let mut problems = Vec::new();
-    if schedule.curve.warmup > schedule.steps {
-        problems.push(beyond("schedule.warmup", schedule.curve.warmup, schedule.steps));
-    }
-    let all = experiment.all_steps();
-    if let Some(stop) = schedule.stop.filter(|&stop| stop > all) {
-        problems.push(beyond("schedule.stop", stop, all));
-    }
-    problems
 }
 
 fn trace(experiment: &Experiment) -> Vec<Problem> {

@@ -16,10 +16,10 @@ use std::f64::consts::PI;
 use annulus_yaml::Absent::{Is, Means, RequiredWithout};
 use annulus_yaml::Interval::ZeroToOne;
 use annulus_yaml::Kind::{Count, Real, Word};
-use annulus_yaml::{section, words};
+use annulus_yaml::{Problem, section, words};
 
-use crate::Stage;
 use crate::stages::{self, SECTION as STAGES};
+use crate::{Experiment, Stage};
 
 pub(crate) const MOST_STEPS: u64 = 1 << 40;
 
@@ -99,6 +99,26 @@ pub enum Decay {
 }
 
 words!(Decay { Constant = "constant", Linear = "linear", Cosine = "cosine", Wsd = "wsd" });
+
+/// What the steps must be to each other.
+pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
+    let schedule = &experiment.schedule;
+    let beyond = |key: &str, found: u64, steps: u64| {
+        let all = if experiment.staged.is_some() { "stages" } else { "`schedule.steps`" };
+        let message = format!("`{key}` is {found}, beyond the {steps} of {all}");
+        let hint = format!("at most {steps}");
+        experiment.places.problem(key, message).hint(hint)
+    };
+    let mut problems = Vec::new();
+    if schedule.curve.warmup > schedule.steps {
+        problems.push(beyond("schedule.warmup", schedule.curve.warmup, schedule.steps));
+    }
+    let all = experiment.all_steps();
+    if let Some(stop) = schedule.stop.filter(|&stop| stop > all) {
+        problems.push(beyond("schedule.stop", stop, all));
+    }
+    problems
+}
 
 /// How far `t` is on the way from `start` to `end`: 0 before, 1 after.
 fn progress(t: u64, start: u64, end: u64) -> f64 {

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use annulus_sequence::{Layout, Mask, Return, Strategy};
+use annulus_sequence::{Layout, Mask, Return, Rule, Strategy};
 
 use crate::mask::mask_of;
 use annulus_architecture::Shape;
@@ -119,7 +119,7 @@ pub(crate) fn kinds(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerK
     let all = 0..shape.num_hidden_layers;
     let of_all = |layers| LayerKind {
         layers,
-        mask: mask_of(&attention.masking, attention.masking.window),
+        mask: mask_of(&attention.masking, attention.masking.near()),
         strategy: attention.strategy,
         back: Back::default(),
         slowest_pairs: 0,
@@ -144,7 +144,7 @@ pub(crate) fn kinds(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerK
     }
     let window = Some(sliding.window);
     let sliding = LayerKind {
-        mask: mask_of(&attention.masking, window),
+        mask: mask_of(&attention.masking, window.map(Rule::Window)),
         strategy: sliding.strategy,
         written: sliding.backward,
         window,

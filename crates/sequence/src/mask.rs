@@ -9,6 +9,7 @@ mod coverage;
 mod documents;
 mod piece;
 mod sight;
+mod words;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,6 +18,7 @@ pub use coverage::pairs_between;
 pub use documents::Documents;
 pub(crate) use piece::{Class, Piece, Shards};
 pub(crate) use sight::Sight;
+pub use words::WrongMask;
 
 /// One condition on (query, key).
 ///
@@ -186,6 +188,12 @@ impl Mask {
             _ => false,
         });
         always && (near || excused)
+    }
+
+    /// Whether some queries see keys that are apart from each other by one distance: such a row is several softmaxes in one, each
+    /// with a log-sum-exp of its own.
+    pub fn is_thinned(&self) -> bool {
+        self.moduli().len() > 1
     }
 
     /// The moduli of which queries and keys may leave the same residue: 1 first, for all pairs.

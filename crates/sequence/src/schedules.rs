@@ -10,8 +10,6 @@ use crate::{
 /// Both schedules of all ranks, proved.
 #[derive(Clone, Debug)]
 pub struct Schedules {
-    strategy: Strategy,
-    returning: Return,
     forward: (Schedule, Proof),
     backward: (Schedule, Proof),
 }
@@ -46,30 +44,15 @@ impl Schedules {
     ) -> Result<Schedules, ScheduleError> {
         let forward = strategy.forward(split).map_err(ScheduleError::Strategy)?;
         let backward = strategy.backward(split, returning).map_err(ScheduleError::Strategy)?;
-        Schedules::prove((strategy, returning), forward, backward)
+        Schedules::prove(forward, backward)
     }
 
-    /// Proves two that are made.
+    /// Proves two that are made: by a strategy of ours, or by one of one's own.
     ///
     /// # Errors
     /// The first flaw.
-    pub fn prove(
-        (strategy, returning): (Strategy, Return),
-        forward: Schedule,
-        backward: Schedule,
-    ) -> Result<Schedules, ScheduleError> {
-        let (forward, backward) = (proved(forward)?, proved(backward)?);
-        Ok(Schedules { strategy, returning, forward, backward })
-    }
-
-    /// How the sequence is split.
-    pub fn strategy(&self) -> Strategy {
-        self.strategy
-    }
-
-    /// What travels backward, and how gradients come home.
-    pub fn returning(&self) -> Return {
-        self.returning
+    pub fn prove(forward: Schedule, backward: Schedule) -> Result<Schedules, ScheduleError> {
+        Ok(Schedules { forward: proved(forward)?, backward: proved(backward)? })
     }
 
     /// The schedule of a pass.

@@ -27,6 +27,10 @@ pub struct Attending {
     pub layers: Vec<usize>,
     /// Which key a query sees.
     pub mask: Mask,
+    /// How the sequence is split.
+    pub strategy: Strategy,
+    /// What travels backward, and how gradients come home.
+    pub returning: Return,
     /// What ranks do: under this mask, or, where sequences say which documents are in them, one that holds for any.
     pub schedules: Arc<Schedules>,
 }
@@ -76,8 +80,13 @@ pub struct Setup {
 
 impl Attending {
     fn of((kind, schedules): (&LayerKind, &Arc<Schedules>)) -> Attending {
-        let (layers, mask) = (kind.layers.clone(), kind.mask.clone());
-        Attending { layers, mask, schedules: schedules.clone() }
+        Attending {
+            layers: kind.layers.clone(),
+            mask: kind.mask.clone(),
+            strategy: kind.strategy,
+            returning: kind.back.how,
+            schedules: schedules.clone(),
+        }
     }
 
     /// Layers and their masks, split alike; positions are dealt as the first mask has it.
@@ -93,13 +102,15 @@ impl Attending {
         let scheduled = |mask: &Mask| if packed { mask.of_any_documents() } else { mask.clone() };
         let scheduled: Vec<Mask> = masks.iter().map(scheduled).collect();
         let schedules = setting.schedules_of(&scheduled)?.into_iter().map(Arc::new);
-        let attending = |((layers, mask), schedules)| Attending { layers, mask, schedules };
+        let Setting { strategy, returning, .. } = *setting;
+        let attending = |((layers, mask), schedules)| Attending {
+            layers,
+            mask,
+            strategy,
+            returning,
+            schedules,
+        };
         Ok(layers.into_iter().zip(masks).zip(schedules).map(attending).collect())
-    }
-
-    /// How the sequence is split.
-    pub fn strategy(&self) -> Strategy {
-        self.schedules.strategy()
     }
 }
 
@@ -154,7 +165,7 @@ impl Setup {
 
     /// The names of the strategies of its layers: `ring`, or `megatron and halo`.
     pub(crate) fn strategies(&self) -> String {
-        let mut names: Vec<&str> = self.kinds.iter().map(|kind| kind.strategy().name()).collect();
+        let mut names: Vec<&str> = self.kinds.iter().map(|kind| kind.strategy.name()).collect();
         names.dedup();
         names.join(" and ")
     }

@@ -111,7 +111,7 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
         None => Setup::on_its_device(plan, given.cores)?,
     });
     for kind in &setup.kinds {
-        device::check(kind.strategy(), setup.processor.as_ref())?;
+        device::check(kind.strategy, setup.processor.as_ref())?;
     }
     let folder = RunFolder::open(&plan.experiment.output)?;
     let mut outcome = Outcome::at(&folder)?;

@@ -153,8 +153,7 @@ impl Case {
             End::Failed(why) => why,
         })?;
         let mask = self.mask();
-        let is_joined = self.rules.iter().any(|rule| matches!(rule, Rule::Strided { .. }));
-        let units = if is_joined { JOINED_UNITS } else { 1.0 };
+        let units = if mask.is_thinned() { JOINED_UNITS } else { 1.0 };
         let seen = |row: usize, q: usize| -> Vec<bool> {
             (0..tokens).map(|k| mask.allows_in(row, q, k)).collect()
         };

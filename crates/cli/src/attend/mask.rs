@@ -1,16 +1,12 @@
 //! The name of a mask: its rules joined by `+`, in the words of the experiment file.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
-use annulus_sequence::{Documents, Mask, Positions, Rule};
+use annulus_sequence::{Documents, Mask, Positions, Rule, WrongMask};
 use candle_core::Tensor;
 
 use super::case::{Wrong, whole_numbers};
 
-/// The words, as one writes them.
-const WORDS: &str = "full, causal, prefix:N, documents, padding, padding:N, window:N, strided:N, \
-                     fixed:N:COLUMNS, sinks:N, global:0-3,17";
 /// More than any position.
 const MOST: usize = 1 << 41;
 
@@ -35,67 +31,16 @@ pub(super) fn mask_of(name: &str, given: &Given<'_>) -> Result<Mask, Wrong> {
 
 /// One part; `full` is none.
 fn rule_of(part: &str, given: &Given<'_>) -> Result<Option<Rule>, Wrong> {
-    let (word, numbers) = part.split_once(':').map_or((part, None), |(a, b)| (a, Some(b)));
-    let one = || number(part, numbers.unwrap_or_default(), 0);
-    Ok(Some(match (word, numbers) {
-        ("full", None) => return Ok(None),
-        ("causal", None) => Rule::Causal,
-        ("documents", None) => documents(given)?,
-        ("padding", None) => padding(given)?,
-        ("padding", Some(_)) => Rule::KeyPadding(vec![one()?]),
-        ("prefix", Some(_)) => Rule::Prefix(one()?),
-        ("window", Some(_)) => Rule::Window(one()?),
-        ("sinks", Some(_)) => Rule::Sinks(one()?),
-        ("strided", Some(stride)) => Rule::Strided { stride: number(part, stride, 1)? },
-        ("fixed", Some(numbers)) => fixed(part, numbers)?,
-        ("global", Some(ranges)) => Rule::Global(
-            ranges.split(',').map(|range| positions(part, range)).collect::<Result<_, _>>()?,
-        ),
-        ("prefix" | "window" | "sinks" | "strided" | "fixed" | "global", None) => {
-            return Err(no_number(part));
-        }
-        _ => {
-            let text = format!("the mask `{part}` is not supported");
-            return Err(Wrong::new(text, format!("join some of these by `+`: {WORDS}")));
-        }
-    }))
-}
-
-fn no_number(part: &str) -> Wrong {
-    let text = format!("the mask `{part}` needs a number");
-    Wrong::new(text, format!("write it as one of these: {WORDS}"))
-}
-
-/// A whole number from `least` on.
-fn number(part: &str, number: &str, least: usize) -> Result<usize, Wrong> {
-    let read: usize = number.parse().map_err(|_| no_number(part))?;
-    if (least..MOST).contains(&read) {
-        return Ok(read);
+    match part {
+        "documents" => documents(given).map(Some),
+        "padding" => padding(given).map(Some),
+        part => Rule::from_word(part).map_err(|WrongMask { message, hint }| {
+            Wrong::new(
+                message,
+                format!("{hint}; documents, padding: as the tensors `doc_ids` and `padding` say"),
+            )
+        }),
     }
-    let text = format!("the mask `{part}` has {read}, wanted {least} to {}", MOST - 1);
-    Err(Wrong::new(text, format!("write it as one of these: {WORDS}")))
-}
-
-/// `7:2`, or `7` for the last column alone.
-fn fixed(part: &str, numbers: &str) -> Result<Rule, Wrong> {
-    let (block, columns) = numbers.split_once(':').unwrap_or((numbers, "1"));
-    let (block, columns) = (number(part, block, 1)?, number(part, columns, 0)?);
-    if columns > block {
-        let text = format!("the mask `{part}` has {columns} columns in blocks of {block}");
-        return Err(Wrong::new(text, format!("at most `fixed:{block}:{block}`")));
-    }
-    Ok(Rule::Fixed { block, columns })
-}
-
-/// `17`, or `0-3`, both ends included.
-fn positions(part: &str, range: &str) -> Result<Range<usize>, Wrong> {
-    let (first, last) = range.split_once('-').unwrap_or((range, range));
-    let (first, last) = (number(part, first, 0)?, number(part, last, 0)?);
-    if first > last {
-        let text = format!("the mask `{part}` has positions {first} to {last}");
-        return Err(Wrong::new(text, "the smaller position comes first"));
-    }
-    Ok(first..last + 1)
 }
 
 fn documents(given: &Given<'_>) -> Result<Rule, Wrong> {

@@ -6,16 +6,14 @@ use annulus_architecture::{Element, MOST_LAYERS};
 use annulus_sequence::{Exchange, Strategy, Wire};
 use annulus_yaml::Absent::{self, Is, Means, Required};
 use annulus_yaml::Interval::ZeroToBelowOne;
-use annulus_yaml::Kind::{
-    Count, Counts, Ranges, Real, Section, SizesOr, Tokens, Truth, Word, WordOr,
-};
-use annulus_yaml::{Kind, Places, Problem, Scalar, Typed, list, section};
+use annulus_yaml::Kind::{Count, Counts, Ranges, Real, Section, Tokens, Truth, Word, WordOr};
+use annulus_yaml::{Kind, Places, Problem, section};
 
 use super::{AUTO, AUTOMATIC, BACKWARD};
 use crate::data::MOST_TOKENS;
 use crate::{
-    Attention, Contradiction, Dealt, Kernel, MaskKind, Packed, Pattern, Sliding, Wording,
-    return_from_word, return_word,
+    Attention, Contradiction, Dealt, Kernel, Masking, Sliding, Wording, return_from_word,
+    return_word,
 };
 
 /// `auto`, and the words of [`Strategy`].
@@ -74,32 +72,6 @@ section! {
 }
 
 section! {
-    /// Who sees whom.
-    #[derive(Clone, Debug, PartialEq)]
-    pub struct Masking {
-        mask: MaskKind = Word(MaskKind::WORDS), Is("causal"), "which keys a query sees";
-        prefix: Option<usize> = Tokens(1, MOST_TOKENS), Means("no prefix"),
-            "first keys of a document that every query of it sees, beside those before it";
-        documents: Option<Packed> = SizesOr(MOST_TOKENS, &[BY_DATA]), Means("a sequence is one"),
-            "lengths of the documents packed into every sequence, or `data`: a query sees its own";
-        padding: Option<usize> = Tokens(1, MOST_TOKENS), Means("no padding"),
-            "the first position that is padding: nobody sees keys from there on";
-        window: Option<usize> = Tokens(1, MOST_TOKENS), Means("no window"),
-            "keys a query sees at most, itself included; without `mask: causal`, on either side";
-        pattern: Option<Pattern> = Word(Pattern::WORDS), Means("no pattern"),
-            "of Sparse Transformers: keys near and every `stride` away, or of the block and its last columns";
-        stride: Option<usize> = Tokens(1, MOST_TOKENS), Means("none; required by `pattern`"),
-            "how far apart the keys of a strided pattern are, how long the blocks of a fixed one";
-        columns: Option<usize> = Tokens(1, MOST_TOKENS), Means("1"),
-            "last keys of every block that everybody sees; for `pattern: fixed`";
-        sinks: Option<usize> = Tokens(1, MOST_TOKENS), Means("no sinks"),
-            "first keys of a document that neither window nor pattern hides";
-        global: Option<Vec<Range<usize>>> = Ranges(MOST_TOKENS), Means("no global positions"),
-            "positions that see all, and all see, whatever the window and the pattern";
-    }
-}
-
-section! {
     /// `attention.sliding:` as it is written.
     #[derive(Clone, Debug, PartialEq)]
     pub struct SlidingKeys {
@@ -130,25 +102,6 @@ section! {
 }
 const VALUES: Absent = Means("model.dtype; what is narrower is rounded so on any number of ranks");
 const SUMS: Absent = Means("f32; what is narrower is rounded at every move");
-
-/// Of `documents:`, where the data's documents end.
-const BY_DATA: &str = "data";
-
-impl Scalar for Packed {
-    fn from_typed(typed: &Typed) -> Option<Packed> {
-        match typed {
-            Typed::Text(_) => Some(Packed::ByData),
-            lengths => Vec::from_typed(lengths).map(Packed::Lengths),
-        }
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Packed::ByData => String::from(BY_DATA),
-            Packed::Lengths(lengths) => list(lengths.iter().map(usize::to_string)),
-        }
-    }
-}
 
 /// What a section says of how a sequence is split.
 #[derive(Clone, Copy)]

@@ -160,8 +160,8 @@ impl<'a> Bench<'a> {
     /// The experiment's own way, if it is not the bare name's.
     fn own(&self, most: usize) -> Option<Way> {
         let setup = wide(self.plan, self.cores);
-        let strategy = setup.kinds[0].strategy();
-        let alike = setup.kinds.iter().all(|kind| kind.strategy() == strategy);
+        let strategy = setup.kinds[0].strategy;
+        let alike = setup.kinds.iter().all(|kind| kind.strategy == strategy);
         let Experiment { attention, mesh, .. } = &self.plan.experiment;
         let own = attention.layout.is_none() && mesh.weights.is_none();
         let bare = alike && own && Strategy::ALL.contains(&strategy);
@@ -186,7 +186,7 @@ impl<'a> Bench<'a> {
         let mut lines: Option<Vec<Line>> = None;
         for (kind, (question, dense)) in way.setup.kinds.iter().zip(&self.questions) {
             let attention = |how: &Return| way.attention(kind, *how, (question, dense));
-            let ways = kind.strategy().returns().iter().map(attention);
+            let ways = kind.strategy.returns().iter().map(attention);
             let ways = ways.collect::<std::result::Result<Vec<_>, _>>()?;
             let mut of_kind = ways.into_iter().reduce(worse).unwrap_or_default();
             of_kind.push(self.visibility(way, kind, &question.mask)?);
@@ -217,8 +217,7 @@ impl<'a> Bench<'a> {
                 }
             }
         }
-        let strided = mask.rules().iter().any(|rule| matches!(rule, Rule::Strided { .. }));
-        let limit = if strided { Limits::STRIDED_VISIBILITY } else { Limits::VISIBILITY };
+        let limit = if mask.is_thinned() { Limits::STRIDED_VISIBILITY } else { Limits::VISIBILITY };
         Ok(way.line("visibility", worst, limit))
     }
 
@@ -270,14 +269,14 @@ impl Way {
     }
 
     /// How attention of some layers is split.
-    fn split(&self, Attending { schedules, .. }: &Attending) -> Split {
+    fn split(&self, Attending { strategy, returning, schedules, .. }: &Attending) -> Split {
         let setup = &self.setup;
         Split {
-            strategy: schedules.strategy(),
+            strategy: *strategy,
             layout: Some(schedules.of(Pass::Forward).layout),
             ranks: setup.sequence,
             weights: self.weights.clone(),
-            returning: schedules.returning(),
+            returning: *returning,
             kernel: setup.kernel,
             deterministic: true,
             deadline: setup.deadline,
@@ -287,8 +286,7 @@ impl Way {
     }
 
     fn line(&self, tensor: &str, error: f64, limit: f64) -> Line {
-        let (strategy, ranks, own) =
-            (self.setup.kinds[0].strategy(), self.setup.sequence, self.own);
+        let (strategy, ranks, own) = (self.setup.kinds[0].strategy, self.setup.sequence, self.own);
         Line::Error { strategy, ranks, own, tensor: tensor.to_owned(), error, limit }
     }
 }

@@ -1,0 +1,111 @@
+//! Masks by name: rules joined by `+`, each a word with its numbers, as in `causal+window:4k`.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::{Mask, Rule};
+
+/// More than any position.
+const MOST: usize = 1 << 41;
+
+/// What is wrong with a name, and the way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongMask {
+    /// What was found.
+    pub message: String,
+    /// What could be written.
+    pub hint: String,
+}
+
+impl Mask {
+    /// The words of rules, as one writes them.
+    pub const WORDS: &str = "full, causal, prefix:N, padding:N, window:N, strided:N, fixed:N:COLUMNS, sinks:N, global:0-3,17";
+
+    /// The mask of a name: `causal`, `causal+window:4k`, `full`.
+    ///
+    /// # Errors
+    /// The first word that is none, or has no number that it could have.
+    pub fn from_name(name: &str) -> Result<Mask, WrongMask> {
+        name.split('+').try_fold(Mask::full(), |mask, word| {
+            Ok(Rule::from_word(word)?.into_iter().fold(mask, Mask::and))
+        })
+    }
+}
+
+impl Rule {
+    /// The rule of a word; `full` is none.
+    ///
+    /// # Errors
+    /// As [`Mask::from_name`].
+    pub fn from_word(word: &str) -> Result<Option<Rule>, WrongMask> {
+        let (kind, numbers) = word.split_once(':').unwrap_or((word, ""));
+        let one = |least: usize| number(word, numbers, least);
+        Ok(Some(match kind {
+            "full" if word == kind => return Ok(None),
+            "causal" if word == kind => Rule::Causal,
+            "padding" => Rule::KeyPadding(vec![one(0)?]),
+            "prefix" => Rule::Prefix(one(0)?),
+            "window" => Rule::Window(one(0)?),
+            "sinks" => Rule::Sinks(one(0)?),
+            "strided" => Rule::Strided { stride: one(1)? },
+            "fixed" => fixed(word, numbers)?,
+            "global" => Rule::Global(
+                numbers.split(',').map(|range| positions(word, range)).collect::<Result<_, _>>()?,
+            ),
+            _ => {
+                let message = format!("the mask `{word}` is not supported");
+                let hint = format!("join some of these by `+`: {}", Mask::WORDS);
+                return Err(WrongMask { message, hint });
+            }
+        }))
+    }
+}
+
+fn wrong(message: String) -> WrongMask {
+    WrongMask { message, hint: format!("write it as one of these: {}", Mask::WORDS) }
+}
+
+/// A whole number from `least` on; `4k` is 4096.
+fn number(word: &str, number: &str, least: usize) -> Result<usize, WrongMask> {
+    let units = [('k', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
+    let unit = units.iter().find_map(|(unit, count)| Some((number.strip_suffix(*unit)?, *count)));
+    let (digits, unit) = unit.unwrap_or((number, 1_usize));
+    let read = digits.parse().ok().and_then(|digits: usize| digits.checked_mul(unit));
+    let Some(read) = read else {
+        return Err(wrong(format!("the mask `{word}` needs a number")));
+    };
+    if (least..MOST).contains(&read) {
+        return Ok(read);
+    }
+    Err(wrong(format!("the mask `{word}` has {read}, wanted {least} to {}", MOST - 1)))
+}
+
+/// `7:2`, or `7` for the last column alone.
+fn fixed(word: &str, numbers: &str) -> Result<Rule, WrongMask> {
+    let (block, columns) = numbers.split_once(':').unwrap_or((numbers, "1"));
+    let (block, columns) = (number(word, block, 1)?, number(word, columns, 0)?);
+    if columns > block {
+        let message = format!("the mask `{word}` has {columns} columns in blocks of {block}");
+        return Err(WrongMask { message, hint: format!("at most `fixed:{block}:{block}`") });
+    }
+    Ok(Rule::Fixed { block, columns })
+}
+
+/// `17`, or `0-3`, both ends included.
+fn positions(word: &str, range: &str) -> Result<Range<usize>, WrongMask> {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    let (first, last) = (number(word, first, 0)?, number(word, last, 0)?);
+    if first > last {
+        let message = format!("the mask `{word}` has positions {first} to {last}");
+        return Err(WrongMask { message, hint: String::from("the smaller position comes first") });
+    }
+    Ok(first..last + 1)
+}
+
+impl fmt::Display for WrongMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.message, self.hint)
+    }
+}
+
+impl std::error::Error for WrongMask {}
