@@ -8,8 +8,7 @@
 //!              progress = (t - warmup) / (steps - warmup)
 //! ```
 //! with `shape` 1 for `constant`, `1 - progress` for `linear`, half a cosine for `cosine`; `wsd`
-//! (warm-up, stable, decay) is constant but for the last fifth of the steps, where it falls in a
-//! line.
+//! (warm-up, stable, decay) is constant but for the last steps, a share of `cooldown` of all, where it falls in a line.
 
 use std::f64::consts::PI;
 
@@ -22,6 +21,8 @@ use crate::stages::{self, SECTION as STAGES};
 use crate::{Experiment, Stage};
 
 pub(crate) const MOST_STEPS: u64 = 1 << 40;
+/// Of the steps what `wsd` spends going down, where the file does not say.
+const COOLDOWN: f64 = 0.2;
 
 section! {
     /// `schedule:` as it is written.
@@ -41,6 +42,7 @@ section! {
         warmup: u64 = Count(0, MOST_STEPS), Is("0"), "steps of linear warm-up";
         decay: Decay = Word(Decay::WORDS), Is("constant"), "the learning rate after warm-up";
         floor: f64 = Real(ZeroToOne), Is("0.1"), "share of the peak that remains at the end";
+        cooldown: Option<f64> = Real(ZeroToOne), Means("0.2"), "share of the steps that `wsd` spends going down";
     }
 }
 
@@ -65,7 +67,7 @@ impl ScheduleKeys {
 impl Schedule {
     /// The learning rate of step `t` (from 0) whose peak is `peak`.
     pub fn learning_rate(&self, peak: f64, t: u64) -> f64 {
-        let Schedule { steps, curve: Curve { warmup, decay, floor }, .. } = *self;
+        let Schedule { steps, curve: Curve { warmup, decay, floor, cooldown }, .. } = *self;
         if t < warmup {
             return peak * (t + 1) as f64 / warmup as f64;
         }
@@ -73,7 +75,10 @@ impl Schedule {
             Decay::Constant => return peak,
             Decay::Linear => 1.0 - progress(t, warmup, steps),
             Decay::Cosine => 0.5 * (1.0 + (PI * progress(t, warmup, steps)).cos()),
-            Decay::Wsd => 1.0 - progress(t, warmup.max(steps - steps / 5), steps),
+            Decay::Wsd => {
+                let falling = (steps as f64 * cooldown.unwrap_or(COOLDOWN)) as u64;
+                1.0 - progress(t, warmup.max(steps - falling), steps)
+            }
         };
         peak * (floor + (1.0 - floor) * shape)
     }
@@ -94,7 +99,7 @@ pub enum Decay {
     Linear,
     /// Half a cosine to the floor.
     Cosine,
-    /// Constant, then a line to the floor over the last fifth.
+    /// Constant, then a line to the floor.
     Wsd,
 }
 
@@ -112,6 +117,12 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let mut problems = Vec::new();
     if schedule.curve.warmup > schedule.steps {
         problems.push(beyond("schedule.warmup", schedule.curve.warmup, schedule.steps));
+    }
+    if schedule.curve.decay != Decay::Wsd && experiment.places.contains("schedule.cooldown") {
+        let word = schedule.curve.decay.word();
+        let message = format!("`schedule.cooldown` means nothing beside `decay: {word}`");
+        let problem = experiment.places.problem("schedule.cooldown", message);
+        problems.push(problem.hint("drop it, or set `schedule.decay: wsd`"));
     }
     let all = experiment.all_steps();
     if let Some(stop) = schedule.stop.filter(|&stop| stop > all) {
@@ -133,7 +144,11 @@ mod tests {
     use super::*;
 
     fn rates(decay: Decay, warmup: u64, floor: f64) -> Vec<f64> {
-        let curve = Curve { warmup, decay, floor };
+        cooled(decay, warmup, floor, None)
+    }
+
+    fn cooled(decay: Decay, warmup: u64, floor: f64, cooldown: Option<f64>) -> Vec<f64> {
+        let curve = Curve { warmup, decay, floor, cooldown };
         let schedule = Schedule { steps: 20, stop: None, curve };
         (0..20).map(|t| schedule.learning_rate(0.01, t)).collect()
     }
@@ -162,5 +177,9 @@ mod tests {
         let late = rates(Decay::Wsd, 2, 0.0);
         assert!((late[16] - 0.01).abs() < 1e-15, "constant up to the last fifth");
         assert!((late[18] - 0.005).abs() < 1e-15);
+        let half = cooled(Decay::Wsd, 2, 0.0, Some(0.5));
+        assert!((half[10] - 0.01).abs() < 1e-15 && (half[15] - 0.005).abs() < 1e-15);
+        let never = cooled(Decay::Wsd, 2, 0.0, Some(0.0));
+        assert!((never[19] - 0.01).abs() < 1e-15);
     }
 }

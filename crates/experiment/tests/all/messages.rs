@@ -136,6 +136,7 @@ fn keys_that_contradict() {
             edited("batch: 4", "batch: 6").replace("micro_batch: 1", "micro_batch: 2"),
         ),
         ("a warm-up beyond the end", edited("warmup: 20", "warmup: 2000")),
+        ("a cool-down of a cosine", edited("warmup: 20", "warmup: 20, cooldown: 0.5")),
         ("a stop beyond the end", edited("warmup: 20", "stop: 1001")),
         (
             "a trace of what is not run",

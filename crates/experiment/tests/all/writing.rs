@@ -29,7 +29,7 @@ attention: { strategy: megatron, exchange: a2a+p2p, shape: [2, 2], layout: balan
 memory: { recompute: none, budget: 3G, micro_batch: 2, loss_chunk: 7, mlp_chunk: 9 }
 optimizer: { name: adamw, learning_rate: 1.0e-30, betas: [0.1, 0.2], epsilon: 0.1234567890123456789,
   weight_decay: 0, clip: 0 }
-schedule: { steps: 9, stop: 8, warmup: 7, decay: wsd, floor: 0.5 }
+schedule: { steps: 9, stop: 8, warmup: 7, decay: wsd, floor: 0.5, cooldown: 0.3 }
 every: { log: 2, evaluate: 3, checkpoint: 4 }
 evaluation: { path: moby dick.txt, tasks: [needle, multi-key], depths: 3, samples: 2,
   lengths: [4k, 1k], windows: 3, targets: 100, against: 4k }
