@@ -101,17 +101,18 @@ fn attention_equals_dense_attention_in_double_precision() {
 /// Every word of a mask in a case, spelled out beside it: the file is refused where the two differ.
 #[test]
 fn every_mask_has_its_words() {
-    use Rule::{Causal, Fixed, Global, KeyPadding, Prefix, Sinks, Strided, Window};
+    use Rule::{Causal, Dilated, Fixed, Global, KeyPadding, Prefix, Sinks, Strided, Window};
     let lengths: [&[usize]; 2] = [&[5, 1, 15, 8], &[17, 12]];
     let documents = || Rule::Documents(lengths.map(Documents::of_lengths).to_vec());
     let padding = || KeyPadding(vec![29, 13]);
-    let masks: [(&str, Vec<Rule>); 9] = [
+    let masks: [(&str, Vec<Rule>); 10] = [
         ("full+padding", vec![padding()]),
         ("causal+documents+padding", vec![Causal, documents(), padding()]),
         ("prefix:4+documents", vec![Prefix(4), documents()]),
         ("prefix:7+padding:20", vec![Prefix(7), KeyPadding(vec![20])]),
         ("causal+window:5+sinks:2+documents", vec![Causal, Window(5), Sinks(2), documents()]),
         ("window:3+global:0,9-11", vec![Window(3), Global(vec![0..1, 9..12])]),
+        ("causal+dilated:4:3", vec![Causal, Dilated { window: 4, dilation: 3 }]),
         ("causal+strided:5", vec![Causal, Strided { stride: 5 }]),
         ("causal+fixed:6:2", vec![Causal, Fixed { block: 6, columns: 2 }]),
         ("fixed:5+sinks:1", vec![Fixed { block: 5, columns: 1 }, Sinks(1)]),

@@ -24,6 +24,8 @@ section! {
             "the first position that is padding: nobody sees keys from there on";
         window: Option<usize> = Tokens(1, MOST_TOKENS), Means("no window"),
             "keys a query sees at most, itself included; without `mask: causal`, on either side";
+        dilation: Option<usize> = Tokens(2, MOST_TOKENS), Means("1"),
+            "how far apart the keys of a window are: 2 sees every second key of twice the window, as in Longformer";
         pattern: Option<Pattern> = Word(Pattern::WORDS), Means("no pattern"),
             "of Sparse Transformers: keys near and every `stride` away, or of the block and its last columns";
         stride: Option<usize> = Tokens(1, MOST_TOKENS), Means("none; required by `pattern`"),
@@ -90,7 +92,10 @@ impl Scalar for Packed {
 impl Masking {
     /// Which keys are near, if that matters.
     pub(crate) fn near(&self) -> Option<Rule> {
-        self.window.map(Rule::Window)
+        self.window.map(|window| match self.dilation {
+            None => Rule::Window(window),
+            Some(dilation) => Rule::Dilated { window, dilation },
+        })
     }
 }
 
@@ -131,6 +136,11 @@ pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
     let fixed = attention.pattern == Some(Pattern::Fixed);
     let cases = [
         ("prefix", attention.prefix.is_some() && !causal, "all see all without `mask: causal`"),
+        (
+            "dilation",
+            attention.dilation.is_some() && attention.window.is_none(),
+            "there is no `window`",
+        ),
         ("sinks", attention.sinks.is_some() && !hides, "no `window` and no `pattern` hides a key"),
         (
             "global",

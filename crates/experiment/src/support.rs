@@ -42,10 +42,11 @@ const STRATEGIES: [(&str, &[&str]); 14] = [
 /// A column: its head, and what is written for it.
 type Column = (&'static str, &'static [&'static str]);
 
-const MASKS: [Column; 11] = [
+const MASKS: [Column; 12] = [
     ("full", &["attention.mask=full"]),
     ("causal", &["attention.mask=causal"]),
     ("window", &["attention.window=9"]),
+    ("dilated", &["attention.window=4", "attention.dilation=3"]),
     ("prefix", &["attention.prefix=5"]),
     ("documents", &["attention.documents=[30, 7, 27]"]),
     ("documents of the data", &["attention.documents=data"]),

@@ -38,6 +38,14 @@ pub enum Rule {
     KeyPadding(Vec<usize>),
     /// Keys less than this many positions away; with `Causal`, the query and the `n - 1` before it.
     Window(usize),
+    /// Keys a multiple of `dilation` away, less than `window` times as far; with `Causal`, the query and every `dilation`-th of
+    /// those before it (Longformer's dilated sliding window, arXiv 2004.05150, section 3.1).
+    Dilated {
+        /// How many keys on a side, the query itself included.
+        window: usize,
+        /// How far they are apart, at least 1.
+        dilation: usize,
+    },
     /// Keys less than `stride` positions away, and those a multiple of it away (Sparse
     /// Transformers, arXiv 1904.10509, strided attention, both of its parts).
     Strided {
@@ -63,7 +71,7 @@ pub enum Rule {
 /// Which keys a query may see. No rule: all of them.
 ///
 /// Of three kinds of rules, `Causal`, `Prefix`, `Documents` and `KeyPadding` hold always; `Window`,
-/// `Strided` and `Fixed` hold together, or any of `Sinks` and `Global` excuses from all three.
+/// `Dilated`, `Strided` and `Fixed` hold together, or any of `Sinks` and `Global` excuses from all of them.
 ///
 /// Where batch rows differ, a question that names no batch row is about all of them: a pair is
 /// visible when it is in any, and pairs are counted in each.
@@ -98,7 +106,7 @@ impl Rule {
     /// Whether the numbers mean anything.
     fn is_sound(&self) -> bool {
         match self {
-            Rule::Strided { stride } => *stride > 0,
+            Rule::Dilated { dilation: apart, .. } | Rule::Strided { stride: apart } => *apart > 0,
             Rule::Fixed { block, columns } => *block > 0 && columns <= block,
             _ => self.rows() > 0,
         }
@@ -152,7 +160,9 @@ impl Mask {
         let sinks = self.0.iter().any(|rule| matches!(rule, Rule::Sinks(_)));
         let stays = |rule: &&Rule| match rule {
             Rule::Prefix(_) => false,
-            Rule::Window(_) | Rule::Strided { .. } | Rule::Fixed { .. } => !sinks,
+            Rule::Window(_) | Rule::Dilated { .. } | Rule::Strided { .. } | Rule::Fixed { .. } => {
+                !sinks
+            }
             _ => true,
         };
         Mask(self.0.iter().filter(stays).cloned().collect())
@@ -174,6 +184,10 @@ impl Mask {
         });
         let near = self.0.iter().all(|rule| match *rule {
             Rule::Window(width) => q.abs_diff(k) < width,
+            Rule::Dilated { window, dilation } => {
+                let apart = q.abs_diff(k);
+                apart < window.saturating_mul(dilation) && apart.is_multiple_of(dilation)
+            }
             Rule::Strided { stride } => {
                 q.abs_diff(k) < stride || q.abs_diff(k).is_multiple_of(stride)
             }
@@ -200,11 +214,9 @@ impl Mask {
     pub(crate) fn moduli(&self) -> BTreeSet<usize> {
         let mut moduli = BTreeSet::from([1]);
         for rule in &self.0 {
-            if let Rule::Strided { stride } = rule {
-                let more: Vec<usize> = moduli
-                    .iter()
-                    .map(|modulus| sight::common_multiple(*modulus, *stride))
-                    .collect();
+            if let Rule::Strided { stride: apart } | Rule::Dilated { dilation: apart, .. } = rule {
+                let more: Vec<usize> =
+                    moduli.iter().map(|modulus| sight::common_multiple(*modulus, *apart)).collect();
                 moduli.extend(more);
             }
         }

@@ -88,7 +88,7 @@ pub(crate) struct Seen {
 
 /// Every kind of rule alone and combined; what batch rows tell apart; rows that see nothing.
 pub(crate) fn masks() -> Vec<Seen> {
-    use Rule::{Causal, Fixed, Global, KeyPadding, Prefix, Sinks, Strided, Window};
+    use Rule::{Causal, Dilated, Fixed, Global, KeyPadding, Prefix, Sinks, Strided, Window};
     let ends = || KeyPadding(vec![0, 29]);
     let plain = [
         vec![],
@@ -104,6 +104,9 @@ pub(crate) fn masks() -> Vec<Seen> {
         vec![Causal, Window(6), Sinks(3)],
         vec![Causal, Window(6), Global(vec![2..3, 9..11, 20..22])],
         vec![Window(3), Global(vec![0..2, 12..14, 25..26])],
+        vec![Causal, Dilated { window: 4, dilation: 3 }],
+        vec![Dilated { window: 3, dilation: 5 }, Sinks(2), ends()],
+        vec![Causal, Dilated { window: 6, dilation: 2 }, Strided { stride: 3 }, Global(vec![7..8])],
         vec![Causal, Strided { stride: 5 }],
         vec![Strided { stride: 4 }, Sinks(1)],
         vec![Strided { stride: 3 }, Strided { stride: 4 }],
@@ -130,6 +133,7 @@ pub(crate) fn masks() -> Vec<Seen> {
             alike(),
             false,
         ),
+        (vec![Causal, Dilated { window: 3, dilation: 4 }, Sinks(1)], by_row(), true),
         (vec![Causal, Fixed { block: 6, columns: 1 }, ends()], by_row(), true),
     ];
     let documents = packed.map(|(rules, documents, packed)| Seen { rules, documents, packed });

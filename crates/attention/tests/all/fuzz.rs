@@ -45,6 +45,8 @@ fn rules(batch: usize) -> BoxedStrategy<Vec<Rule>> {
         3 => Just(Rule::Causal),
         1 => position().prop_map(Rule::Prefix),
         2 => position().prop_map(Rule::Window),
+        1 => (0_usize..20, 1_usize..9)
+            .prop_map(|(window, dilation)| Rule::Dilated { window, dilation }),
         1 => (1_usize..20).prop_map(|stride| Rule::Strided { stride }),
         1 => (1_usize..20)
             .prop_flat_map(|block| (Just(block), 0..=block))

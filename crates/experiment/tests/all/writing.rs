@@ -44,7 +44,7 @@ expect:
 const FOLDER: &str = "name: folder
 model: { path: checkpoints/llama, weights: random, rope_theta: 8.0e6 }
 data: { tokens: 8 }
-attention: { strategy: all-gather, groups: 1, mask: full, documents: data, pattern: strided, stride: 4,
+attention: { strategy: all-gather, groups: 1, mask: full, documents: data, window: 6, dilation: 2, pattern: strided, stride: 4,
   sliding: { layers: [1-3], window: 2, strategy: all-gather, groups: 1 } }
 optimizer: { learning_rate: 1 }
 schedule: { steps: 1 }

@@ -16,6 +16,7 @@ pub(crate) struct Sight {
     /// Causal, but for so many first keys of a document.
     prefix: Option<usize>,
     window: Option<Band>,
+    dilations: Vec<usize>,
     strides: Vec<usize>,
     fixed: Vec<Fixed>,
     sinks: usize,
@@ -50,10 +51,10 @@ impl Sight {
                 self.documents = std::mem::take(&mut self.documents).cut_by(of(rows, row));
             }
             Rule::KeyPadding(rows) => self.end = least(self.end, *of(rows, row)),
-            Rule::Window(width) => {
-                let reach = i64::try_from(*width).unwrap_or(i64::MAX) - 1;
-                let band = Band { behind: Some(reach), ahead: Some(reach) };
-                self.window = Some(self.window.map_or(band, |window| window.and(band)));
+            Rule::Window(width) => self.narrow(*width),
+            Rule::Dilated { window, dilation } => {
+                self.narrow(window.saturating_mul(*dilation));
+                self.dilations.push(*dilation);
             }
             Rule::Strided { stride } => self.strides.push(*stride),
             Rule::Fixed { block, columns } => {
@@ -62,6 +63,13 @@ impl Sight {
             Rule::Sinks(sinks) => self.sinks = self.sinks.max(*sinks),
             Rule::Global(ranges) => self.global.extend_from_slice(ranges),
         }
+    }
+
+    /// Takes keys that are nearer than `width` alone.
+    fn narrow(&mut self, width: usize) {
+        let reach = i64::try_from(width).unwrap_or(i64::MAX) - 1;
+        let band = Band { behind: Some(reach), ahead: Some(reach) };
+        self.window = Some(self.window.map_or(band, |window| window.and(band)));
     }
 
     /// What is visible between two shards: disjoint pieces.
@@ -128,7 +136,9 @@ impl Sight {
     /// What the window and the patterns leave of a piece.
     fn near(&self, shards: Shards<'_>, piece: &Piece, pieces: &mut Vec<Piece>) {
         let band = self.window.unwrap_or_default();
-        let mut left = Vec::from_iter(piece.inside(&piece.queries, &piece.keys, band));
+        let alike = self.dilations.iter().fold(piece.alike, |a, b| common_multiple(a, *b));
+        let near = piece.inside(&piece.queries, &piece.keys, band);
+        let mut left = Vec::from_iter(near.map(|near| Piece { alike, ..near }));
         for stride in &self.strides {
             left = left.iter().flat_map(|piece| strided(piece, *stride)).collect();
         }

@@ -19,7 +19,7 @@ pub struct WrongMask {
 
 impl Mask {
     /// The words of rules, as one writes them.
-    pub const WORDS: &str = "full, causal, prefix:N, padding:N, window:N, strided:N, fixed:N:COLUMNS, sinks:N, global:0-3,17";
+    pub const WORDS: &str = "full, causal, prefix:N, padding:N, window:N, dilated:N:D, strided:N, fixed:N:COLUMNS, sinks:N, global:0-3,17";
 
     /// The mask of a name: `causal`, `causal+window:4k`, `full`.
     ///
@@ -46,6 +46,11 @@ impl Rule {
             "padding" => Rule::KeyPadding(vec![one(0)?]),
             "prefix" => Rule::Prefix(one(0)?),
             "window" => Rule::Window(one(0)?),
+            "dilated" => {
+                let (window, dilation) = numbers.split_once(':').unwrap_or((numbers, ""));
+                let (window, dilation) = (number(word, window, 0)?, number(word, dilation, 1)?);
+                Rule::Dilated { window, dilation }
+            }
             "sinks" => Rule::Sinks(one(0)?),
             "strided" => Rule::Strided { stride: one(1)? },
             "fixed" => fixed(word, numbers)?,

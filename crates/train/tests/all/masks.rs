@@ -75,8 +75,9 @@ fn packing_documents_changes_nothing() {
 #[test]
 fn uneven_shards_and_sparse_masks_compute_the_same_step() {
     let place = Place::new();
-    let masks: [&[(&str, &str)]; 3] = [
+    let masks: [&[(&str, &str)]; 4] = [
         &[("attention.pattern", "strided"), ("attention.stride", "6")],
+        &[("attention.window", "5"), ("attention.dilation", "3"), ("attention.sinks", "1")],
         &[("attention.window", "7"), ("attention.global", "[0-1, 20, 40-46]")],
         &[("attention.documents", "[13, 34]"), ("attention.prefix", "4")],
     ];

@@ -22,10 +22,11 @@ fn check(plan: &Plan) -> [usize; 2] {
 #[test]
 fn sparse_masks_packed_documents_and_weights_are_exact() {
     let place = Place::new();
-    let cases: [&[(&str, &str)]; 4] = [
+    let cases: [&[(&str, &str)]; 5] = [
         &[("attention.documents", "data"), ("attention.window", "5"), ("attention.sinks", "2")],
         &[("attention.documents", "[13, 1, 15]"), ("attention.prefix", "4")],
         &[("attention.pattern", "strided"), ("attention.stride", "5")],
+        &[("attention.window", "4"), ("attention.dilation", "3")],
         &[
             ("attention.window", "4"),
             ("attention.global", "[0-1, 20]"),
