@@ -106,7 +106,12 @@ pub(crate) fn masks() -> Vec<Seen> {
         vec![Window(3), Global(vec![0..2, 12..14, 25..26])],
         vec![Causal, Dilated { window: 4, dilation: 3 }],
         vec![Dilated { window: 3, dilation: 5 }, Sinks(2), ends()],
-        vec![Causal, Dilated { window: 6, dilation: 2 }, Strided { stride: 3 }, Global(vec![7..8])],
+        vec![
+            Causal,
+            Dilated { window: 6, dilation: 2 },
+            Strided { stride: 3 },
+            Global(vec![7..8, 20..21]),
+        ],
         vec![Causal, Strided { stride: 5 }],
         vec![Strided { stride: 4 }, Sinks(1)],
         vec![Strided { stride: 3 }, Strided { stride: 4 }],

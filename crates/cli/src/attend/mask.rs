@@ -35,10 +35,9 @@ fn rule_of(part: &str, given: &Given<'_>) -> Result<Option<Rule>, Wrong> {
         "documents" => documents(given).map(Some),
         "padding" => padding(given).map(Some),
         part => Rule::from_word(part).map_err(|WrongMask { message, hint }| {
-            Wrong::new(
-                message,
-                format!("{hint}; documents, padding: as the tensors `doc_ids` and `padding` say"),
-            )
+            // A file has two more, of its tensors.
+            let words = format!("{}, documents, padding", Mask::WORDS);
+            Wrong::new(message, hint.replace(Mask::WORDS, &words))
         }),
     }
 }
