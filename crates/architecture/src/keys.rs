@@ -8,7 +8,7 @@ use annulus_yaml::Kind::{Count, Real, Section, Tokens, Truth, Word, Words};
 use annulus_yaml::{Places, Problem, section};
 
 use crate::rope::{Said, WORDS};
-use crate::{Family, LayerType, Parameters, Scaling, Shape, shape};
+use crate::{Family, LayerType, Parameters, Rope, Scaling, Shape, shape};
 
 /// More layers than any model has.
 pub const MOST_LAYERS: u64 = 1 << 12;
@@ -93,37 +93,46 @@ pub fn shape_of(
     let rope =
         Said { prefix, sections, beside, longest: keys.max_position_embeddings }.rope(places);
     let reading = Reading { keys, prefix, places };
-    let windows = reading.windows();
-    let mut problems = reading.biases();
+    let (windows, mut problems) = (reading.windows(), reading.biases());
     match (rope, windows) {
-        (Ok(rope), Ok((sliding_window, layer_types))) if problems.is_empty() => {
-            let heads = keys.num_attention_heads;
-            let shape = Shape {
-                model_type: keys.model_type,
-                hidden_size: keys.hidden_size,
-                intermediate_size: keys.intermediate_size,
-                num_hidden_layers: keys.num_hidden_layers,
-                num_attention_heads: heads,
-                num_key_value_heads: keys.num_key_value_heads.unwrap_or(heads),
-                head_dim: keys.head_dim.unwrap_or(keys.hidden_size / heads),
-                vocab_size: keys.vocab_size,
-                max_position_embeddings: keys.max_position_embeddings,
-                rms_norm_eps: keys.rms_norm_eps,
-                rope,
-                sliding_window,
-                layer_types,
-                tie_word_embeddings: keys.tie_word_embeddings,
-                attention_bias: keys.attention_bias,
-                mlp_bias: keys.mlp_bias,
-                initializer_range: keys.initializer_range,
-                special_tokens: BTreeMap::new(),
-            };
+        (Ok(rope), Ok(windows)) if problems.is_empty() => {
+            let shape = keys.shape(rope, windows);
             problems = shape::consistent(&shape, places, prefix);
             if problems.is_empty() { Ok(shape) } else { Err(problems) }
         }
         (rope, windows) => {
             let rope = rope.err().into_iter().flatten();
             Err(rope.chain(windows.err()).chain(problems).collect())
+        }
+    }
+}
+
+/// The window of layers that slide, and which do.
+type Windows = (Option<usize>, Vec<LayerType>);
+
+impl ShapeKeys {
+    /// The shape with this rotary embedding and these windows.
+    fn shape(&self, rope: Rope, (sliding_window, layer_types): Windows) -> Shape {
+        let heads = self.num_attention_heads;
+        Shape {
+            model_type: self.model_type,
+            hidden_size: self.hidden_size,
+            intermediate_size: self.intermediate_size,
+            num_hidden_layers: self.num_hidden_layers,
+            num_attention_heads: heads,
+            num_key_value_heads: self.num_key_value_heads.unwrap_or(heads),
+            head_dim: self.head_dim.unwrap_or(self.hidden_size / heads),
+            vocab_size: self.vocab_size,
+            max_position_embeddings: self.max_position_embeddings,
+            rms_norm_eps: self.rms_norm_eps,
+            rope,
+            sliding_window,
+            layer_types,
+            tie_word_embeddings: self.tie_word_embeddings,
+            attention_bias: self.attention_bias,
+            mlp_bias: self.mlp_bias,
+            initializer_range: self.initializer_range,
+            special_tokens: BTreeMap::new(),
         }
     }
 }
@@ -156,7 +165,7 @@ impl Reading<'_> {
     }
 
     /// The window, and which layers have it.
-    fn windows(&self) -> Result<(Option<usize>, Vec<LayerType>), Problem> {
+    fn windows(&self) -> Result<Windows, Problem> {
         let (family, window) = (self.keys.model_type, self.keys.sliding_window);
         let layers = self.keys.num_hidden_layers;
         let slides = if family.has_layer_types() {

@@ -47,6 +47,9 @@ pub fn main() -> ExitCode {
     // It lives as long as this program.
     let report = attack(program.leak(), &wanted, &mut |line| eprintln!("{line}"));
     print!("{report}");
+    if report.rows.iter().all(|row| row.cases == 0) {
+        eprintln!("error: no case and no family begins with `{}`", wanted.names.join("`, `"));
+    }
     if let Some(out) = out
         && let Err(error) = std::fs::write(&out, report.to_string())
     {
