@@ -18,7 +18,7 @@ use annulus_comm::{Communicator, Metered, threads};
 use annulus_experiment::{Dtype, Experiment, ModelSource, Plan, parse};
 use annulus_ops::attention::Fused;
 use annulus_ops::{Key, Pool, normal};
-use annulus_sequence::{Exchange, Heads, Return, Strategy};
+use annulus_sequence::{Exchange, Heads, Route, Strategy};
 use candle_core::{DType, Device, Result, Tensor};
 
 const EXPERIMENT: &str = "\
@@ -44,7 +44,7 @@ const HEADS: [[usize; 2]; 4] = [[8, 8], [8, 2], [8, 1], [12, 4]];
 #[derive(Clone, Debug)]
 struct Case {
     strategy: Strategy,
-    back: Return,
+    back: Route,
     ranks: usize,
     heads: Heads,
     tokens: usize,
@@ -128,12 +128,12 @@ impl Case {
         let ring = |last: u64| (all - last) * heads * row.keys;
         let [next, previous] = [of(station + 1), of(station + stations - 1)];
         let back = match self.back {
-            Return::Travelling => {
+            Route::Travelling => {
                 let round = if stations == 1 { 0 } else { all };
                 ring(next) + round * heads * row.gradients
             }
-            Return::Reversed => ring(previous) + (all - of(station)) * heads * row.gradients,
-            Return::Direct => {
+            Route::Reversed => ring(previous) + (all - of(station)) * heads * row.gradients,
+            Route::Direct => {
                 // Over contiguous chunks nobody sees the later ones.
                 let seen = match self.strategy {
                     Strategy::Ring => n[..rank].iter().sum(),
@@ -141,7 +141,7 @@ impl Case {
                 };
                 ring(previous) + seen * heads * row.gradients
             }
-            Return::Queries => {
+            Route::Queries => {
                 let queries = (all - previous) * row.queries_back;
                 query * (queries + (all - of(station)) * row.query_gradients)
             }
@@ -168,7 +168,7 @@ impl Case {
         let all: u64 = n.iter().sum();
         let moved = all - column(place + 1) + column(place) - at(node + 1, place);
         let gradients = match self.back {
-            Return::Travelling => all + column(place),
+            Route::Travelling => all + column(place),
             _ => all - n[rank],
         };
         let heads = self.heads.key_value as u64;
@@ -190,13 +190,13 @@ impl Case {
         let reach = self.window.map_or(0, |window| (window as u64 - 1).div_ceil(n));
         let hops = reach.min(self.ranks as u64 - 1);
         let back = match self.back {
-            Return::Travelling => {
+            Route::Travelling => {
                 let home = u64::from(hops > 0);
                 heads * (hops * row.keys + (hops + home) * row.gradients)
             }
-            Return::Reversed => heads * hops * (row.keys + row.gradients),
-            Return::Direct => heads * (hops * row.keys + rank.min(hops) * row.gradients),
-            Return::Queries => {
+            Route::Reversed => heads * hops * (row.keys + row.gradients),
+            Route::Direct => heads * (hops * row.keys + rank.min(hops) * row.gradients),
+            Route::Queries => {
                 self.heads.query as u64 * hops * (row.queries_back + row.query_gradients)
             }
         };
@@ -305,7 +305,7 @@ fn cases() -> Vec<Case> {
         for (tokens, dtype) in [(4 * ranks, Dtype::Bf16), (5 * ranks - 2, Dtype::F32)] {
             for strategy in strategies(ranks, heads) {
                 let of = |back| Case { strategy, back, ranks, heads, tokens, window: None, dtype };
-                all.extend(strategy.returns().iter().copied().map(of));
+                all.extend(strategy.routes().iter().copied().map(of));
             }
         }
     }
@@ -335,7 +335,7 @@ fn windows_cost_what_they_reach() {
         for (strategy, tokens) in [(Strategy::Ring, 6 * ranks), (Strategy::Halo, 6 * ranks), uneven]
         {
             for window in [1, 2, 6, 7, 8, 13, 6 * ranks].map(Some) {
-                for back in strategy.returns().iter().copied() {
+                for back in strategy.routes().iter().copied() {
                     let dtype = Dtype::Bf16;
                     Case { strategy, back, ranks, heads, tokens, window, dtype }.check();
                     checked += 1;
@@ -355,9 +355,8 @@ fn a_reversed_ring_saves_a_hop() {
             let heads = Heads { query: 4, key_value: 2 };
             Case { strategy, back, ranks, heads, tokens, window: None, dtype: Dtype::Bf16 }
         };
-        let [round, reversed] =
-            [Return::Travelling, Return::Reversed].map(|back| case(back).plan());
-        let block = 8 * 2 * case(Return::Reversed).rows().gradients;
+        let [round, reversed] = [Route::Travelling, Route::Reversed].map(|back| case(back).plan());
+        let block = 8 * 2 * case(Route::Reversed).rows().gradients;
         for (round, reversed) in round.ranks.iter().zip(&reversed.ranks) {
             assert_eq!(round.backward - reversed.backward, block, "{ranks} ranks");
         }
@@ -372,7 +371,7 @@ fn queries_travel_exactly_where_they_are_lighter() {
     for (ranks, group) in (2..=5).flat_map(|ranks| (1..=4).map(move |group| (ranks, group))) {
         for (dtype, dim) in [Dtype::F32, Dtype::Bf16].into_iter().flat_map(|t| [(t, 8), (t, 64)]) {
             let heads = Heads { query: 2 * group, key_value: 2 };
-            let (strategy, back) = (Strategy::STRIPED, Return::Reversed);
+            let (strategy, back) = (Strategy::STRIPED, Route::Reversed);
             let case = Case { strategy, back, ranks, heads, tokens: 40, window: None, dtype };
             let mut open = case.experiment();
             open.attention.backward = None;
@@ -382,7 +381,7 @@ fn queries_travel_exactly_where_they_are_lighter() {
             let plan = Plan::new(open, None).unwrap_or_else(|problems| panic!("{problems}"));
             let (e, g) = (dtype.bytes(), 4);
             let lighter = group * (2 * dim * e + 8 + dim * g) < 2 * dim * (e + g);
-            assert_eq!(plan.kinds[0].back.how == Return::Queries, lighter, "{case:?} of {dim}");
+            assert_eq!(plan.kinds[0].route.how == Route::Queries, lighter, "{case:?} of {dim}");
             chosen[usize::from(lighter)] += 1;
         }
     }

@@ -9,7 +9,7 @@ use annulus_comm::{Communicator, Metered, threads};
 use annulus_ops::attention::{Dense, Fused, dense};
 use annulus_ops::testing::to_f64;
 use annulus_ops::{Key, Pool, normal};
-use annulus_sequence::{Heads, Mask, Positions, Return, Schedules, Setting, Strategy, Wire};
+use annulus_sequence::{Heads, Mask, Positions, Route, Schedules, Setting, Strategy, Wire};
 use anyhow::{Result, anyhow};
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
@@ -59,7 +59,7 @@ const TYPES: [[DType; 2]; 4] = [
 /// One strategy with some types, on every number of ranks.
 struct Series {
     strategy: Strategy,
-    how: Return,
+    how: Route,
     types: [DType; 2],
     points: Vec<Point>,
 }
@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         let wire = Wire { key_value, gradient, ..Types::default() };
         let exact = question.dense(types[0])?;
         for strategy in &arguments.strategies {
-            let ways = strategy.returns().iter().filter(|how| **how != Return::Queries);
+            let ways = strategy.routes().iter().filter(|how| **how != Route::Queries);
             for how in ways {
                 let point = |ranks: &usize| question.point((*strategy, *how), *ranks, wire, &exact);
                 let points = arguments.ranks.iter().map(point).collect::<Result<_>>()?;
@@ -161,16 +161,16 @@ impl Question {
 
     fn point(
         &self,
-        how: (Strategy, Return),
+        how: (Strategy, Route),
         ranks: usize,
         wire: Types,
         exact: &Dense,
     ) -> Result<Point> {
         let deadline = Duration::from_secs(60);
         let options = threads::Options { world: ranks, deadline, stop: Arc::default() };
-        let (strategy, returning) = how;
+        let (strategy, route) = how;
         let setting = Setting::new(strategy, self.tokens, ranks, self.heads);
-        let schedules = Setting { returning, ..setting }.schedules(&Mask::causal());
+        let schedules = Setting { route, ..setting }.schedules(&Mask::causal());
         let schedules = Arc::new(schedules.map_err(|error| anyhow!("{error}"))?);
         let parts = threads::run(&options, |comm| self.here(&schedules, comm, wire));
         let parts = parts.map_err(|failure| anyhow!("{failure}"))?;

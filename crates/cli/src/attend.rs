@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Attend) -> Done {
         layout: Some(meant.layout),
         ranks,
         weights: None,
-        returning: meant.backward,
+        route: meant.backward,
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,
         deadline: DEADLINE,

@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let tokens = sequences[0].inputs.len();
     let ranks = arguments.split.ranks;
     let setting =
-        Setting { layout, returning: backward, ..Setting::new(strategy, tokens, ranks, heads) };
+        Setting { layout, route: backward, ..Setting::new(strategy, tokens, ranks, heads) };
     let kind = |(window, layers): (Option<usize>, Vec<usize>)| {
         (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
     };

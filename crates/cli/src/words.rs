@@ -1,8 +1,8 @@
 //! How a sequence is split, in words: the flags of every command that names a strategy, read by what
 //! reads the file's `attention:`.
 
-use annulus_experiment::{Contradiction, Dealt, Wording, return_from_word, return_word};
-use annulus_sequence::{Exchange, Layout, Return, Strategy};
+use annulus_experiment::{Contradiction, Dealt, Wording, return_from_word, route_word};
+use annulus_sequence::{Exchange, Layout, Route, Strategy};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
@@ -28,7 +28,7 @@ pub(crate) struct Words {
     stripe: Option<usize>,
     /// What travels backward: reversed, travelling, direct (keys and values; their gradients against the forward ring, all the way round, or straight home) or queries
     #[arg(long, value_parser = backward, default_value = "reversed")]
-    backward: Return,
+    backward: Route,
 }
 
 /// What the words mean.
@@ -39,7 +39,7 @@ pub(crate) struct Meant {
     /// How positions are dealt.
     pub(crate) layout: Layout,
     /// What travels backward.
-    pub(crate) backward: Return,
+    pub(crate) backward: Route,
 }
 
 impl Words {
@@ -56,9 +56,9 @@ impl Words {
         let refused =
             |Contradiction { message, hint, .. }| Failure::new(USAGE, message, Some(hint));
         let (strategy, layout) = wording.settled().map_err(refused)?;
-        if !strategy.returns().contains(&backward) {
-            let (name, word) = (strategy.name(), return_word(backward));
-            let ways = strategy.returns().iter().map(|way| return_word(*way));
+        if !strategy.routes().contains(&backward) {
+            let (name, word) = (strategy.name(), route_word(backward));
+            let ways = strategy.routes().iter().map(|way| route_word(*way));
             let hint = format!("leave `--backward` out, or use {}", list(ways));
             return Err(Failure::new(
                 USAGE,
@@ -87,8 +87,8 @@ fn layout(word: &str) -> Result<&'static str, String> {
     known.ok_or_else(|| wanted(Dealt::WORDS.iter().copied()))
 }
 
-fn backward(word: &str) -> Result<Return, String> {
-    return_from_word(word).ok_or_else(|| wanted(Return::ALL.map(return_word)))
+fn backward(word: &str) -> Result<Route, String> {
+    return_from_word(word).ok_or_else(|| wanted(Route::ALL.map(route_word)))
 }
 
 fn wanted<'a>(words: impl IntoIterator<Item = &'a str>) -> String {

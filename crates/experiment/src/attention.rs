@@ -5,7 +5,7 @@ mod keys;
 use std::ops::Range;
 
 use annulus_architecture::Element;
-use annulus_sequence::{Layout, Return, Strategy, Wire};
+use annulus_sequence::{Layout, Route, Strategy, Wire};
 use annulus_yaml::words;
 
 pub use keys::AttentionKeys;
@@ -27,7 +27,7 @@ pub struct Attention {
     pub layout: Option<Dealt>,
     /// `auto | reversed | travelling | direct | queries`; `None`: auto. A [`crate::Plan`] has settled it: never
     /// `None` there.
-    pub backward: Option<Return>,
+    pub backward: Option<Route>,
     /// Who sees whom.
     pub masking: Masking,
     /// `fused | reference`; default fused.
@@ -56,7 +56,7 @@ pub struct Sliding {
     /// As [`Attention::automatic`].
     pub automatic: bool,
     /// As [`Attention::backward`]; default: the other layers', where the strategy is theirs.
-    pub backward: Option<Return>,
+    pub backward: Option<Route>,
 }
 
 /// `kernel:`
@@ -170,16 +170,16 @@ pub(crate) const AUTOMATIC: &str = "auto";
 pub(crate) const BACKWARD: &[&str] = &[AUTOMATIC, "reversed", "travelling", "direct", "queries"];
 
 /// The word of a way back.
-pub fn return_word(how: Return) -> &'static str {
+pub fn route_word(how: Route) -> &'static str {
     match how {
-        Return::Reversed => "reversed",
-        Return::Travelling => "travelling",
-        Return::Direct => "direct",
-        Return::Queries => "queries",
+        Route::Reversed => "reversed",
+        Route::Travelling => "travelling",
+        Route::Direct => "direct",
+        Route::Queries => "queries",
     }
 }
 
 /// What a word means.
-pub fn return_from_word(word: &str) -> Option<Return> {
-    Return::ALL.into_iter().find(|how| return_word(*how) == word)
+pub fn return_from_word(word: &str) -> Option<Route> {
+    Route::ALL.into_iter().find(|how| route_word(*how) == word)
 }

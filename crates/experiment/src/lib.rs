@@ -2,7 +2,6 @@
 //! tensors: a laptop can check an experiment for a cluster.
 
 mod attention;
-mod back;
 mod choice;
 mod cluster;
 mod cost;
@@ -21,6 +20,7 @@ mod plan;
 mod proving;
 mod rank;
 mod report;
+mod route;
 mod rules;
 mod schedule;
 mod sliding;
@@ -37,9 +37,8 @@ pub use annulus_architecture::{
 };
 pub use annulus_yaml::{Override, Places, Problem, Problems, bandwidth, binary_bandwidth, tokens};
 pub use attention::{
-    Attention, AttentionKeys, Dealt, Kernel, Sliding, return_from_word, return_word,
+    Attention, AttentionKeys, Dealt, Kernel, Sliding, return_from_word, route_word,
 };
-pub use back::Back;
 pub use choice::Settled;
 pub use cluster::{
     Candidate, Cell, Choice, Cluster, Comparison, Estimate, Grid, Hiding, Link, Load, Message,
@@ -59,6 +58,7 @@ pub use plan::Plan;
 pub use proving::{Proved, Proving};
 pub use rank::{Peak, RankPlan};
 pub use report::size;
+pub use route::RouteChoice;
 pub use schedule::{Curve, Decay, Schedule, ScheduleKeys};
 pub use sliding::LayerKind;
 pub use split::{Contradiction, Wording};

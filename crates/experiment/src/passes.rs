@@ -16,8 +16,8 @@ impl Plan {
     /// What is made first, and with it the way back.
     pub(crate) fn draft(&self, kind: &mut LayerKind) -> Result<Draft, Problems> {
         let split = self.split(kind)?;
-        let (back, backward) = self.ways_back(kind, &split)?;
-        kind.back = back;
+        let (route, backward) = self.routes_of(kind, &split)?;
+        kind.route = route;
         Ok(Draft { split, backward })
     }
 

@@ -170,7 +170,7 @@ impl Plan {
         for mut kind in kinds {
             let draft = plan.draft(&mut kind)?;
             plan.drafts.push(draft);
-            *plan.experiment.attention.backward_of(&kind) = Some(kind.back.how);
+            *plan.experiment.attention.backward_of(&kind) = Some(kind.route.how);
             plan.kinds.push(kind);
         }
         Ok(plan)

@@ -4,7 +4,7 @@ use annulus_sequence::{Positions, draw_dealt, draw_layers};
 use serde::{Serialize, Serializer};
 
 use crate::cluster::label;
-use crate::{Choice, Frequencies, LayerKind, Peak, Plan, RankPlan, return_word};
+use crate::{Choice, Frequencies, LayerKind, Peak, Plan, RankPlan, route_word};
 
 impl Plan {
     /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and
@@ -34,11 +34,11 @@ impl Plan {
     /// What differs between kinds of layers, for programs.
     fn layers(&self) -> Vec<Layers<'_>> {
         let of_kind = |(number, kind)| {
-            let LayerKind { layers, strategy, back, slowest_pairs, .. }: &LayerKind = kind;
+            let LayerKind { layers, strategy, route, slowest_pairs, .. }: &LayerKind = kind;
             Layers {
                 numbers: layers,
                 strategy: label(*strategy),
-                backward: return_word(back.how),
+                backward: route_word(route.how),
                 slowest_pairs: *slowest_pairs,
                 pairs: self.ranks.iter().map(|rank| rank.pairs[number]).collect(),
             }
@@ -99,7 +99,7 @@ impl Plan {
     fn split_text(&self) -> String {
         let several = self.kinds.len() > 1;
         let of_kind = |kind: &LayerKind| {
-            let (strategy, back) = (label(kind.strategy), kind.back.to_text());
+            let (strategy, back) = (label(kind.strategy), kind.route.to_text());
             let layers =
                 if several { format!("\nsplit   {}: ", kind.title()) } else { ", ".into() };
             format!("{layers}strategy {strategy}\nback    {back}")

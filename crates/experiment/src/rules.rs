@@ -1,12 +1,12 @@
 //! What keys must be to each other. Every rule names the key that it is shown at.
 
-use annulus_sequence::{Return, Strategy};
+use annulus_sequence::{Route, Strategy};
 
 use annulus_yaml::Problem;
 
 use crate::{
     Attention, Device, Experiment, Format, Pack, Sliding, evaluation, extend, lora, mask,
-    return_word, schedule, sliding, stages, wire,
+    route_word, schedule, sliding, stages, wire,
 };
 
 /// Ranks of one run: one process holds them all.
@@ -104,7 +104,7 @@ const ALL: &str = "attention";
 struct Ways {
     strategy: Strategy,
     automatic: bool,
-    backward: Option<Return>,
+    backward: Option<Route>,
 }
 
 /// The sections that say how layers are split.
@@ -128,7 +128,7 @@ fn backward(experiment: &Experiment) -> Vec<Problem> {
             let of_all = section != ALL && !experiment.places.contains(&key);
             (!of_all).then(|| experiment.places.problem(&key, message).hint(hint))
         };
-        let ways = strategy.returns();
+        let ways = strategy.routes();
         if automatic {
             let message = String::from("`strategy: auto` chooses the way `backward` too");
             return problem(message, String::from("drop it, or name the strategy"));
@@ -136,8 +136,8 @@ fn backward(experiment: &Experiment) -> Vec<Problem> {
         if ways.contains(&how) {
             return None;
         }
-        let words: Vec<&str> = ways.iter().map(|way| return_word(*way)).collect();
-        let message = format!("`{}` cannot go back as `{}`", strategy.name(), return_word(how));
+        let words: Vec<&str> = ways.iter().map(|way| route_word(*way)).collect();
+        let message = format!("`{}` cannot go back as `{}`", strategy.name(), route_word(how));
         problem(message, format!("drop it, or use `{}`", words.join("` or `")))
     };
     sections(experiment).filter_map(wrong).collect()

@@ -7,13 +7,13 @@
 
 use std::ops::Range;
 
-use annulus_sequence::{Layout, Mask, Return, Rule, Strategy};
+use annulus_sequence::{Layout, Mask, Route, Rule, Strategy};
 
 use crate::mask::mask_of;
 use annulus_architecture::Shape;
 use annulus_yaml::{Problem, Problems};
 
-use crate::{Attention, Back, Experiment, Sliding, lora};
+use crate::{Attention, Experiment, RouteChoice, Sliding, lora};
 
 /// Where it is written.
 pub(crate) const SECTION: &str = "attention.sliding";
@@ -28,13 +28,13 @@ pub struct LayerKind {
     /// How the sequence is split.
     pub strategy: Strategy,
     /// What travels backward. [`crate::Plan::experiment`] says the same.
-    pub back: Back,
+    pub route: RouteChoice,
     /// Visible (query, key) pairs of one sequence, per head and layer, that the slowest rank of
     /// every hop computes, summed over the hops: what a forward pass takes when ranks wait for each
     /// other.
     pub slowest_pairs: u64,
     /// The way back that is written.
-    pub(crate) written: Option<Return>,
+    pub(crate) written: Option<Route>,
     /// The keys that a query sees, where this kind is `sliding`.
     window: Option<usize>,
 }
@@ -56,7 +56,7 @@ impl LayerKind {
 
 impl Attention {
     /// What is said of the way back of these layers.
-    pub(crate) fn backward_of(&mut self, kind: &LayerKind) -> &mut Option<Return> {
+    pub(crate) fn backward_of(&mut self, kind: &LayerKind) -> &mut Option<Route> {
         match &mut self.sliding {
             Some(sliding) if kind.window.is_some() => &mut sliding.backward,
             _ => &mut self.backward,
@@ -121,7 +121,7 @@ pub(crate) fn kinds(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerK
         layers,
         mask: mask_of(&attention.masking, attention.masking.near()),
         strategy: attention.strategy,
-        back: Back::default(),
+        route: RouteChoice::default(),
         slowest_pairs: 0,
         written: attention.backward,
         window: None,

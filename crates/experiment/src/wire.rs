@@ -4,7 +4,7 @@
 //! the same on any number of ranks; sums are rounded once per move, and are f32 where they are
 //! added to.
 
-use annulus_sequence::{BlockShape, Hop, Part, Return, Schedule, Wire};
+use annulus_sequence::{BlockShape, Hop, Part, Route, Schedule, Wire};
 
 use annulus_architecture::Element;
 use annulus_yaml::Problem;
@@ -53,7 +53,7 @@ impl Plan {
         let doubt = |(part, what): (Part, &str)| {
             let (word, key) = (wire.of(part).word(), wire_key(part));
             let once = part == Part::Gradient
-                && self.kinds.iter().all(|kind| kind.back.how == Return::Direct);
+                && self.kinds.iter().all(|kind| kind.route.how == Route::Direct);
             let (grows, times) = if once {
                 ("by every rank, their error grows", 2.0 * (ranks as f64 - 1.0) / ranks as f64)
             } else {

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use annulus_sequence::{Exchange, Heads, Mask, Proof, Return, Rule, Schedule, Strategy, prove};
+use annulus_sequence::{Exchange, Heads, Mask, Proof, Route, Rule, Schedule, Strategy, prove};
 
 const TOKENS: usize = 1 << 20;
 const RANKS: usize = 64;
@@ -42,7 +42,7 @@ fn main() {
     let mut worst = Duration::ZERO;
     for (name, mask) in masks() {
         for strategy in strategies() {
-            let back = strategy.returns().iter().copied().map(Some);
+            let back = strategy.routes().iter().copied().map(Some);
             for how in [None].into_iter().chain(back) {
                 let (took, moves) = least(strategy, &mask, how);
                 worst = worst.max(took);
@@ -58,7 +58,7 @@ fn main() {
     println!("at most {:.1} ms", worst.as_secs_f64() * 1e3);
 }
 
-fn least(strategy: Strategy, mask: &Mask, how: Option<Return>) -> (Duration, usize) {
+fn least(strategy: Strategy, mask: &Mask, how: Option<Route>) -> (Duration, usize) {
     let mut moves = 0;
     let mut once = |_| {
         let started = Instant::now();
@@ -71,7 +71,7 @@ fn least(strategy: Strategy, mask: &Mask, how: Option<Return>) -> (Duration, usi
     (least, moves)
 }
 
-fn proved(strategy: Strategy, mask: &Mask, how: Option<Return>) -> (Schedule, Proof) {
+fn proved(strategy: Strategy, mask: &Mask, how: Option<Route>) -> (Schedule, Proof) {
     let split = strategy.split(mask, TOKENS, RANKS, HEADS).expect("it deals");
     let schedule = match how {
         None => strategy.forward(&split),

@@ -34,7 +34,7 @@ pub use rows::Rows;
 pub use run::Run;
 pub use schedule::{Collective, Hop, Move, Pass, Schedule, TilePlan};
 pub use schedules::{ScheduleError, Schedules, Setting};
-pub use strategy::{Exchange, Return, Split, Strategy, StrategyError};
+pub use strategy::{Exchange, Route, Split, Strategy, StrategyError};
 pub use tiles::{ByRows, KeyRows, Meeting, Tiles};
 pub use view::{Side, View};
 pub use visibility::{Span, Spans, Visibility};

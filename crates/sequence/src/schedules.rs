@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
-    Flaw, Heads, Layout, Mask, Pass, Proof, Return, Schedule, Split, Strategy, StrategyError, prove,
+    Flaw, Heads, Layout, Mask, Pass, Proof, Route, Schedule, Split, Strategy, StrategyError, prove,
 };
 
 /// Both schedules of all ranks, proved.
@@ -40,10 +40,10 @@ impl Schedules {
     pub fn new(
         strategy: Strategy,
         split: &Split,
-        returning: Return,
+        route: Route,
     ) -> Result<Schedules, ScheduleError> {
         let forward = strategy.forward(split).map_err(ScheduleError::Strategy)?;
-        let backward = strategy.backward(split, returning).map_err(ScheduleError::Strategy)?;
+        let backward = strategy.backward(split, route).map_err(ScheduleError::Strategy)?;
         Schedules::prove(forward, backward)
     }
 
@@ -105,14 +105,14 @@ pub struct Setting {
     /// Query heads, and the key/value heads that they share.
     pub heads: Heads,
     /// What travels backward in a ring, and how gradients come home.
-    pub returning: Return,
+    pub route: Route,
 }
 
 impl Setting {
     /// In the strategy's own way, between ranks that hold alike.
     pub fn new(strategy: Strategy, tokens: usize, ranks: usize, heads: Heads) -> Setting {
         let (layout, weights) = (strategy.layout(), vec![1; ranks]);
-        Setting { strategy, layout, tokens, weights, heads, returning: Return::default() }
+        Setting { strategy, layout, tokens, weights, heads, route: Route::default() }
     }
 
     /// The schedules under a mask.
@@ -130,14 +130,14 @@ impl Setting {
     /// # Errors
     /// As [`Setting::schedules`].
     pub fn schedules_of(&self, masks: &[Mask]) -> Result<Vec<Schedules>, ScheduleError> {
-        let Setting { strategy, layout, tokens, ref weights, heads, returning } = *self;
+        let Setting { strategy, layout, tokens, ref weights, heads, route } = *self;
         strategy.check(weights.len(), heads).map_err(ScheduleError::Strategy)?;
         let dealing = masks.first().cloned().unwrap_or_else(Mask::full);
         let dealt = layout.deal_weighted(&dealing, tokens, weights);
         let dealt = dealt.map_err(|error| ScheduleError::Strategy(StrategyError::Deal(error)))?;
         let of_mask = |mask: &Mask| {
             let split = Split::new(mask, layout, dealt.clone(), heads);
-            Schedules::new(strategy, &split, returning)
+            Schedules::new(strategy, &split, route)
         };
         masks.iter().map(of_mask).collect()
     }

@@ -7,10 +7,10 @@ mod error;
 mod halo;
 mod li_ring;
 mod ring;
+mod routes;
 mod split;
 mod torus;
 mod variants;
-mod ways;
 
 use std::sync::atomic::Ordering;
 
@@ -18,8 +18,8 @@ use crate::positions::common_divisor;
 use crate::schedules::GENERATED;
 use crate::{Heads, Hop, Layout, Mask, Pass, Schedule};
 pub use error::StrategyError;
+pub use routes::{Exchange, Route};
 pub use split::Split;
-pub use ways::{Exchange, Return};
 
 /// A way to split attention over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,21 +129,19 @@ impl Strategy {
         }
     }
     /// The ways back that differ: one where there is no ring.
-    pub fn returns(self) -> &'static [Return] {
+    pub fn routes(self) -> &'static [Route] {
         match self {
             Strategy::Local
             | Strategy::AllGather { .. }
             | Strategy::Megatron { exchange: Exchange::AllGather }
             | Strategy::Broadcast
-            | Strategy::Halo => &[Return::Reversed],
-            Strategy::DoubleRing { .. } | Strategy::LiRing => {
-                &[Return::Travelling, Return::Reversed]
-            }
+            | Strategy::Halo => &[Route::Reversed],
+            Strategy::DoubleRing { .. } | Strategy::LiRing => &[Route::Travelling, Route::Reversed],
             Strategy::Ring
             | Strategy::Striped { .. }
             | Strategy::Megatron { .. }
             | Strategy::Ulysses
-            | Strategy::Usp { .. } => &Return::ALL,
+            | Strategy::Usp { .. } => &Route::ALL,
         }
     }
     /// `tokens` positions dealt to `world` ranks in the strategy's own layout.
@@ -180,7 +178,7 @@ impl Strategy {
         let ranks = match self.path(split.world(), split.heads)? {
             Path::Ring { lanes } => ring::forward(split, lanes),
             Path::Rings { inside } => {
-                double_ring::double_ring(split, inside, Pass::Forward, Return::default())
+                double_ring::double_ring(split, inside, Pass::Forward, Route::default())
             }
             Path::Gather { groups } => all_gather::all_gather(split, Pass::Forward, groups),
             Path::Broadcast => broadcast::broadcast(split, Pass::Forward),
@@ -190,13 +188,13 @@ impl Strategy {
         Ok(self.schedule(Pass::Forward, split, ranks))
     }
     /// The backward schedule; `how` matters to rings alone; a double ring takes
-    /// [`Return::Direct`] as [`Return::Reversed`].
+    /// [`Route::Direct`] as [`Route::Reversed`].
     ///
     /// # Errors
     /// As [`Strategy::forward`], and when queries are to travel where there is no ring of ranks.
-    pub fn backward(self, split: &Split, how: Return) -> Result<Schedule, StrategyError> {
+    pub fn backward(self, split: &Split, how: Route) -> Result<Schedule, StrategyError> {
         let path = self.path(split.world(), split.heads)?;
-        if how == Return::Queries && !self.returns().contains(&how) {
+        if how == Route::Queries && !self.routes().contains(&how) {
             return Err(StrategyError::Queries { strategy: self });
         }
         let ranks = match path {

@@ -14,7 +14,7 @@ use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
 use annulus_ops::{Cores, Pool, Rotary};
-use annulus_sequence::{Heads, Mask, Return, ScheduleError, Schedules, Setting, Strategy, Wire};
+use annulus_sequence::{Heads, Mask, Route, ScheduleError, Schedules, Setting, Strategy, Wire};
 use candle_core::{DType, Device};
 
 use crate::rank::Rank;
@@ -30,7 +30,7 @@ pub struct Attending {
     /// How the sequence is split.
     pub strategy: Strategy,
     /// What travels backward, and how gradients come home.
-    pub returning: Return,
+    pub route: Route,
     /// What ranks do: under this mask, or, where sequences say which documents are in them, one that holds for any.
     pub schedules: Arc<Schedules>,
 }
@@ -84,7 +84,7 @@ impl Attending {
             layers: kind.layers.clone(),
             mask: kind.mask.clone(),
             strategy: kind.strategy,
-            returning: kind.back.how,
+            route: kind.route.how,
             schedules: schedules.clone(),
         }
     }
@@ -102,14 +102,9 @@ impl Attending {
         let scheduled = |mask: &Mask| if packed { mask.of_any_documents() } else { mask.clone() };
         let scheduled: Vec<Mask> = masks.iter().map(scheduled).collect();
         let schedules = setting.schedules_of(&scheduled)?.into_iter().map(Arc::new);
-        let Setting { strategy, returning, .. } = *setting;
-        let attending = |((layers, mask), schedules)| Attending {
-            layers,
-            mask,
-            strategy,
-            returning,
-            schedules,
-        };
+        let Setting { strategy, route, .. } = *setting;
+        let attending =
+            |((layers, mask), schedules)| Attending { layers, mask, strategy, route, schedules };
         Ok(layers.into_iter().zip(masks).zip(schedules).map(attending).collect())
     }
 }
@@ -178,11 +173,11 @@ impl Setup {
         &self,
         strategy: Strategy,
         ranks: usize,
-        returning: Return,
+        route: Route,
     ) -> std::result::Result<Setup, ScheduleError> {
         let setting = Setting::new(strategy, self.tokens, ranks, self.heads());
         let kinds = self.kinds.iter().map(|kind| (kind.layers.clone(), kind.mask.clone()));
-        let kinds = Attending::all(kinds, &Setting { returning, ..setting }, self.packed)?;
+        let kinds = Attending::all(kinds, &Setting { route, ..setting }, self.packed)?;
         Ok(Setup { kinds, sequence: ranks, ..self.clone() })
     }
 

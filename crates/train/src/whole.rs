@@ -9,9 +9,7 @@ use annulus_experiment::Kernel;
 use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, KeyValueGradients, Tile};
 use annulus_ops::gpu::Processor;
 use annulus_ops::{Cores, Pool};
-use annulus_sequence::{
-    Heads, Layout, Mask, Positions, Return, Schedules, Setting, Strategy, View,
-};
+use annulus_sequence::{Heads, Layout, Mask, Positions, Route, Schedules, Setting, Strategy, View};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::assemble::kernel;
@@ -78,7 +76,7 @@ pub struct Split {
     /// What ranks hold in proportion, one number for each; `None`: all alike.
     pub weights: Option<Vec<usize>>,
     /// How gradients of keys and values come home.
-    pub returning: Return,
+    pub route: Route,
     /// The block kernel.
     pub kernel: Kernel,
     /// Whether it gives the same bits every time on a GPU too.
@@ -100,7 +98,7 @@ impl Split {
         let setting = Setting {
             layout: self.layout.unwrap_or(own.layout),
             weights: self.weights.clone().unwrap_or(own.weights),
-            returning: self.returning,
+            route: self.route,
             ..own
         };
         Ok(setting.schedules(mask)?)

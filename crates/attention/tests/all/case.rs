@@ -10,8 +10,8 @@ use annulus_comm::{Cause, Communicator, Metered, threads};
 use annulus_ops::attention::{Attended, AttentionKernel, Dense, Fused, Reference, dense};
 use annulus_ops::{Key, Pool, normal};
 use annulus_sequence::{
-    BlockShape, Bytes, Documents, Heads, Layout, Mask, Pass, Positions, Return, Rule,
-    ScheduleError, Schedules, Setting, Strategy, StrategyError, Wire,
+    BlockShape, Bytes, Documents, Heads, Layout, Mask, Pass, Positions, Route, Rule, ScheduleError,
+    Schedules, Setting, Strategy, StrategyError, Wire,
 };
 use candle_core::{DType, Device, Tensor};
 
@@ -28,7 +28,7 @@ pub(crate) const TENSORS: [&str; 5] = ["out", "lse", "dq", "dk", "dv"];
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Case {
     pub(crate) strategy: Strategy,
-    pub(crate) back: Return,
+    pub(crate) back: Route,
     pub(crate) layout: Layout,
     /// One for each rank.
     pub(crate) weights: Vec<usize>,
@@ -266,7 +266,7 @@ impl Case {
             tokens: self.tokens,
             weights: self.weights.clone(),
             heads: self.heads,
-            returning: self.back,
+            route: self.back,
         };
         let schedules = setting.schedules(&self.scheduled());
         schedules.map(Arc::new).map_err(|error| match error {

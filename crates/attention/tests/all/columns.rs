@@ -1,6 +1,6 @@
 //! What a case can be, column by column: strategies with their exchanges and shapes, layouts, masks, heads, lengths.
 
-use annulus_sequence::{Heads, Layout, Return, Rule, Strategy};
+use annulus_sequence::{Heads, Layout, Route, Rule, Strategy};
 
 /// Most ranks.
 pub(crate) const RANKS: usize = 8;
@@ -23,10 +23,10 @@ pub(crate) fn name(strategy: Strategy) -> String {
 }
 
 /// The strategies that run, each way back.
-pub(crate) fn ways(world: usize, heads: Heads) -> Vec<(Strategy, Return)> {
+pub(crate) fn ways(world: usize, heads: Heads) -> Vec<(Strategy, Route)> {
     let mut all = strategies(world, heads);
     all.retain(|strategy| strategy.check(world, heads).is_ok());
-    let ways = |strategy: Strategy| strategy.returns().iter().map(move |back| (strategy, *back));
+    let ways = |strategy: Strategy| strategy.routes().iter().map(move |back| (strategy, *back));
     all.into_iter().flat_map(ways).collect()
 }
 

@@ -8,9 +8,7 @@ use annulus_comm::{Communicator, threads};
 use annulus_ops::attention::{Dense, Dropout, Fused, dense_dropped};
 use annulus_ops::testing::{error, to_f64};
 use annulus_ops::{Key, Pool, normal};
-use annulus_sequence::{
-    Heads, Layout, Mask, Positions, Return, Rule, Schedules, Setting, Strategy,
-};
+use annulus_sequence::{Heads, Layout, Mask, Positions, Route, Rule, Schedules, Setting, Strategy};
 use candle_core::{DType, Device, Result, Tensor};
 
 const HEADS: Heads = Heads { query: 4, key_value: 2 };
@@ -52,12 +50,12 @@ impl Case {
     }
 
     /// out, lse, dq, dk, dv of all rows in order, of two passes of which the second computes all again.
-    fn attend(&self, how: (Strategy, Return), layout: Layout, world: usize) -> [Tensor; 5] {
+    fn attend(&self, how: (Strategy, Route), layout: Layout, world: usize) -> [Tensor; 5] {
         let deadline = Duration::from_secs(20);
         let options = threads::Options { world, deadline, stop: Arc::default() };
-        let (strategy, returning) = how;
+        let (strategy, route) = how;
         let setting = Setting::new(strategy, self.tokens(), world, HEADS);
-        let setting = Setting { layout, returning, ..setting };
+        let setting = Setting { layout, route, ..setting };
         let schedules = Arc::new(setting.schedules(&self.mask).unwrap());
         let parts = threads::run(&options, |comm| self.here(&schedules, comm));
         let parts = parts.unwrap_or_else(|failure| panic!("{how:?} on {world}: {failure}"));
@@ -99,12 +97,12 @@ fn layouts(strategy: Strategy) -> [Layout; 3] {
 }
 
 /// Every strategy, way back, layout and number of ranks that there is for the heads.
-fn ways(most: usize) -> Vec<(Strategy, Return, Layout, usize)> {
+fn ways(most: usize) -> Vec<(Strategy, Route, Layout, usize)> {
     let mut all = Vec::new();
     for strategy in Strategy::ALL {
         for world in (1..=most).filter(|world| strategy.check(*world, HEADS).is_ok()) {
             for layout in layouts(strategy) {
-                let ways = strategy.returns().iter().map(|how| (strategy, *how, layout, world));
+                let ways = strategy.routes().iter().map(|how| (strategy, *how, layout, world));
                 all.extend(ways);
             }
         }

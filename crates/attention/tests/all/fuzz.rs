@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use annulus_sequence::{Exchange, Heads, Layout, Return, Rule, Strategy};
+use annulus_sequence::{Exchange, Heads, Layout, Route, Rule, Strategy};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{BoxedStrategy, Just, Strategy as Draw, any};
@@ -24,7 +24,7 @@ fn found() -> Vec<Case> {
         // Documents of a batch begin where schedules do not know: their sinks were lost.
         Case {
             strategy: Strategy::Broadcast,
-            back: Return::Reversed,
+            back: Route::Reversed,
             layout: Layout::Contiguous,
             weights: vec![1, 1],
             tokens: 37,
@@ -109,10 +109,10 @@ fn documents(batch: usize) -> BoxedStrategy<Vec<Vec<usize>>> {
 
 fn cases() -> impl Draw<Value = Case> {
     let back = prop_oneof![
-        3 => Just(Return::Reversed),
-        1 => Just(Return::Travelling),
-        1 => Just(Return::Direct),
-        1 => Just(Return::Queries),
+        3 => Just(Route::Reversed),
+        1 => Just(Route::Travelling),
+        1 => Just(Route::Direct),
+        1 => Just(Route::Queries),
     ];
     let weights = prop_oneof![
         2 => (1_usize..9).prop_map(|world| vec![1; world]),
@@ -167,7 +167,7 @@ fn as_rust(case: &Case) -> String {
     let enums = [
         ("strategy: ", "Strategy::"),
         ("exchange: ", "Exchange::"),
-        ("back: ", "Return::"),
+        ("back: ", "Route::"),
         ("layout: ", "Layout::"),
     ];
     let text = format!("{case:?}").replace('[', "vec![").replace("Some(vec![", "Some([");
@@ -228,7 +228,7 @@ fn a_case_is_printed_as_rust() {
     }
     same!(Case {
         strategy: Strategy::Megatron { exchange: Exchange::Both { shape: Some([2, 3]) } },
-        back: Return::Queries,
+        back: Route::Queries,
         layout: Layout::Balanced { width: 2 },
         weights: vec![1, 0],
         tokens: 9,

@@ -1,6 +1,6 @@
 //! What cannot run is refused before anything runs, and what is named instead can.
 
-use annulus_sequence::{Exchange, Heads, Layout, Return, Rule, Strategy, StrategyError};
+use annulus_sequence::{Exchange, Heads, Layout, Route, Rule, Strategy, StrategyError};
 
 use crate::case::Case;
 use crate::columns::{RANKS, heads, strategies};
@@ -8,7 +8,7 @@ use crate::columns::{RANKS, heads, strategies};
 fn case(strategy: Strategy, world: usize, heads: Heads) -> Case {
     Case {
         strategy,
-        back: Return::Reversed,
+        back: Route::Reversed,
         layout: strategy.layout(),
         weights: vec![1; world],
         tokens: 24,
@@ -76,7 +76,7 @@ fn check_alternatives(why: &StrategyError, strategy: Strategy, heads: Heads) {
         StrategyError::Queries { .. } => {
             let others = named(&hint);
             !others.is_empty()
-                && others.iter().all(|other| other.returns().contains(&Return::Queries))
+                && others.iter().all(|other| other.routes().contains(&Route::Queries))
         }
         StrategyError::Deal(_) => !hint.is_empty(),
     };
@@ -106,8 +106,8 @@ fn what_does_not_run_is_refused_with_what_does() {
 fn queries_travel_in_rings_alone() {
     let heads = Heads::equal(4);
     for strategy in Strategy::ALL {
-        if strategy != Strategy::Local && !strategy.returns().contains(&Return::Queries) {
-            let case = Case { back: Return::Queries, ..case(strategy, 4, heads) };
+        if strategy != Strategy::Local && !strategy.routes().contains(&Route::Queries) {
+            let case = Case { back: Route::Queries, ..case(strategy, 4, heads) };
             check_alternatives(&refusal(&case), strategy, heads);
         }
     }

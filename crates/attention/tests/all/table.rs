@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
 use annulus_ops::attention::Dense;
-use annulus_sequence::{Heads, Return, Strategy};
+use annulus_sequence::{Heads, Route, Strategy};
 
 use crate::case::{Case, Inputs, Outcome, TENSORS};
 use crate::columns::{BATCH, LAYOUTS, Length, RANKS, Seen, heads, masks, name, ways};
@@ -21,7 +21,7 @@ use crate::columns::{BATCH, LAYOUTS, Length, RANKS, Seen, heads, masks, name, wa
 struct Row {
     world: usize,
     strategy: Strategy,
-    back: Return,
+    back: Route,
     layout: usize,
     mask: usize,
     heads: usize,
@@ -33,9 +33,9 @@ struct Row {
 enum Together {
     LayoutUnderMask(String, usize, usize),
     Mask(usize, Strategy, usize),
-    HeadsAndBack(usize, Strategy, usize, Return),
-    LengthAndBack(usize, Strategy, Length, Return),
-    BackUnderMask(String, Return, usize),
+    HeadsAndBack(usize, Strategy, usize, Route),
+    LengthAndBack(usize, Strategy, Length, Route),
+    BackUnderMask(String, Route, usize),
 }
 
 impl Row {

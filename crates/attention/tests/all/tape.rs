@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use annulus_attention::{Place, Qkv};
 use annulus_comm::threads;
-use annulus_sequence::{Heads, Layout, Return, Rule, Strategy};
+use annulus_sequence::{Heads, Layout, Route, Rule, Strategy};
 use candle_core::{Result, Var};
 
 use crate::case::{Case, LIMIT, error, rows};
@@ -14,7 +14,7 @@ use crate::case::{Case, LIMIT, error, rows};
 fn the_tape_runs_the_backward_schedule() {
     let case = Case {
         strategy: Strategy::STRIPED,
-        back: Return::Reversed,
+        back: Route::Reversed,
         layout: Layout::Striped { width: 1 },
         weights: vec![1; 3],
         tokens: 24,

@@ -8,7 +8,7 @@ use annulus_comm::{Communicator, Metered, threads};
 use annulus_ops::attention::{Dense, Fused, dense};
 use annulus_ops::{Key, Pool, normal};
 use annulus_sequence::{
-    BlockShape, Bytes, Heads, Mask, Part, Pass, Positions, Return, Schedules, Strategy, Wire,
+    BlockShape, Bytes, Heads, Mask, Part, Pass, Positions, Route, Schedules, Strategy, Wire,
 };
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -62,7 +62,7 @@ impl Case {
     }
 
     /// out, dq, dk and dv of `world` ranks, rows in order; what was sent is held to what is planned.
-    fn attend(&self, how: (Strategy, Return), world: usize, wire: Types) -> [Tensor; 4] {
+    fn attend(&self, how: (Strategy, Route), world: usize, wire: Types) -> [Tensor; 4] {
         let bytes = |part: Part, dtype: Option<DType>| match (part, dtype) {
             (_, Some(dtype)) => dtype.size_in_bytes(),
             (Part::QueryGradient | Part::Gradient, None) => 4,
@@ -116,7 +116,7 @@ impl Case {
     }
 
     /// |a - b| / |b| of out, dq, dk and dv, in the Euclidean norm: what a largest difference does is an accident of a few values.
-    fn errors(&self, how: (Strategy, Return), world: usize, wire: Types) -> [f64; 4] {
+    fn errors(&self, how: (Strategy, Route), world: usize, wire: Types) -> [f64; 4] {
         let ours = self.attend(how, world, wire);
         let Dense { out, dq, dk, dv, .. } = self.dense(wire);
         let norm = |tensor: &Tensor| {
@@ -130,7 +130,7 @@ impl Case {
     }
 
     /// Those of dk and dv on 2, 4, 8 and 16 ranks.
-    fn gradients(&self, how: (Strategy, Return), wire: Types) -> [[f64; 2]; 4] {
+    fn gradients(&self, how: (Strategy, Route), wire: Types) -> [[f64; 2]; 4] {
         [2, 4, 8, 16].map(|world| {
             let [_, _, dk, dv] = self.errors(how, world, wire);
             [dk, dv]
@@ -151,7 +151,7 @@ fn f32_gradients_of_narrow_keys_are_as_good_on_any_number_of_ranks() {
         if strategy.check(16, HEADS).is_err() {
             continue;
         }
-        for how in strategy.returns() {
+        for how in strategy.routes() {
             let [two, .., sixteen] =
                 [2, 4, 8, 16].map(|world| case.errors((strategy, *how), world, wire));
             for (two, sixteen) in std::iter::zip(two, sixteen) {
@@ -173,9 +173,9 @@ fn narrow_gradients_err_by_the_root_of_the_moves() {
     for mask in [Mask::full(), Mask::causal()] {
         let case = Case::new(256, mask);
         for strategy in RINGS {
-            let classic = case.gradients((strategy, Return::Travelling), wire);
-            let reversed = case.gradients((strategy, Return::Reversed), wire);
-            let direct = case.gradients((strategy, Return::Direct), wire);
+            let classic = case.gradients((strategy, Route::Travelling), wire);
+            let reversed = case.gradients((strategy, Route::Reversed), wire);
+            let direct = case.gradients((strategy, Route::Direct), wire);
             for (index, ranks) in [2.0, 4.0, 8.0, 16.0_f64].into_iter().enumerate() {
                 for tensor in 0..2 {
                     let most = (ranks / 2.0).sqrt() * classic[0][tensor];
@@ -196,7 +196,7 @@ fn narrow_gradients_err_by_the_root_of_the_moves() {
                 }
             }
         }
-        let gathers = case.gradients((Strategy::ALL_GATHER, Return::Reversed), wire);
+        let gathers = case.gradients((Strategy::ALL_GATHER, Route::Reversed), wire);
         let [two, .., sixteen] = gathers;
         assert!(sixteen[0] <= 1.65 * two[0] && sixteen[1] <= 1.65 * two[1], "{two:?} {sixteen:?}");
     }
@@ -207,7 +207,7 @@ fn narrow_gradients_err_by_the_root_of_the_moves() {
 fn all_in_bf16_the_error_grows_by_the_root_of_the_ranks() {
     let case = Case { dtype: DType::BF16, ..Case::new(256, Mask::causal()) };
     for strategy in RINGS {
-        for how in [Return::Travelling, Return::Reversed, Return::Direct] {
+        for how in [Route::Travelling, Route::Reversed, Route::Direct] {
             let wide = case.gradients((strategy, how), Types::default());
             let narrow =
                 case.gradients((strategy, how), Wire { gradient: NARROW, ..Types::default() });
@@ -234,7 +234,7 @@ fn values_are_rounded_alike_everywhere() {
             for world in
                 [1, 2, 3, 4].into_iter().filter(|world| strategy.check(*world, HEADS).is_ok())
             {
-                for how in strategy.returns() {
+                for how in strategy.routes() {
                     let ours = case.attend((strategy, *how), world, wire);
                     for (ours, exact) in
                         std::iter::zip(&ours, [&exact.out, &exact.dq, &exact.dk, &exact.dv])
@@ -253,9 +253,9 @@ fn values_are_rounded_alike_everywhere() {
 fn narrow_outputs_are_the_same_on_any_number_of_ranks() {
     let case = Case::new(96, Mask::causal());
     let wire = Wire { output: NARROW, query_gradient: NARROW, ..Types::default() };
-    let [alone, ..] = case.attend((Strategy::Local, Return::default()), 1, wire);
+    let [alone, ..] = case.attend((Strategy::Local, Route::default()), 1, wire);
     for strategy in [Strategy::Ulysses, Strategy::USP, Strategy::MEGATRON] {
-        for how in strategy.returns() {
+        for how in strategy.routes() {
             let [out, dq, ..] = case.attend((strategy, *how), 4, wire);
             let exact = case.dense(wire);
             // A value next to the middle of two is rounded to either.

@@ -13,7 +13,7 @@ use super::{AUTO, AUTOMATIC, BACKWARD};
 use crate::data::MOST_TOKENS;
 use crate::{
     Attention, Contradiction, Dealt, Kernel, Masking, Sliding, Wording, return_from_word,
-    return_word,
+    route_word,
 };
 
 /// `auto`, and the words of [`Strategy`].
@@ -235,7 +235,7 @@ impl SlidingKeys {
         &self,
         words: Words,
         (others, layout): (Strategy, Option<Dealt>),
-        backward: Option<annulus_sequence::Return>,
+        backward: Option<annulus_sequence::Route>,
     ) -> Sliding {
         // Stripes are as wide as all layers' are.
         let strategy = match (words.meant().0, others, layout) {
@@ -294,7 +294,7 @@ impl Attention {
             groups,
             layout: self.layout.map(|dealt| dealt.word().to_owned()),
             stripe,
-            backward: self.backward.map_or(AUTOMATIC, return_word).to_owned(),
+            backward: self.backward.map_or(AUTOMATIC, route_word).to_owned(),
             kernel: self.kernel,
             deterministic: self.deterministic,
             dropout: self.dropout,
@@ -315,23 +315,23 @@ impl Sliding {
             exchange,
             shape,
             groups,
-            backward: Some(self.backward.map_or(AUTOMATIC, return_word).to_owned()),
+            backward: Some(self.backward.map_or(AUTOMATIC, route_word).to_owned()),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use annulus_sequence::{Exchange, Return, Strategy};
+    use annulus_sequence::{Exchange, Route, Strategy};
 
     use super::{AUTO, BACKWARD, EXCHANGES, STRATEGIES};
-    use crate::return_word;
+    use crate::route_word;
 
     #[test]
     fn words_are_those_there_are() {
         assert_eq!(STRATEGIES[0], AUTO);
         assert_eq!(STRATEGIES[1..], Strategy::ALL.map(Strategy::name));
         assert_eq!(EXCHANGES, Exchange::ALL.map(Exchange::name));
-        assert!(Return::ALL.iter().all(|how| BACKWARD.contains(&return_word(*how))));
+        assert!(Route::ALL.iter().all(|how| BACKWARD.contains(&route_word(*how))));
     }
 }

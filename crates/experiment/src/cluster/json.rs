@@ -25,7 +25,7 @@ impl Choice {
         }
         shown["why"] = json!(self.why());
         if let Some(table) = alike {
-            shown["ways_back"] = table.ways();
+            shown["routes_of"] = table.ways();
         }
         shown["weights"] = json!(self.weighing.as_ref().map(Weighing::to_json));
         shown["hidden_from"] = self.hiding.iter().map(|hiding| hiding.to_json()).collect();
@@ -39,7 +39,7 @@ impl Table {
             "layers": self.layers,
             "strategies": self.strategies(cluster),
             "auto": self.chosen.map(label),
-            "ways_back": self.ways(),
+            "routes_of": self.ways(),
         })
     }
 

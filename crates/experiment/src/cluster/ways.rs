@@ -4,7 +4,7 @@
 //! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
 //! heads share a key/value head, and on the types on the wire.
 
-use annulus_sequence::Return;
+use annulus_sequence::Route;
 
 use super::show::duration;
 use super::walk::walk;
@@ -16,7 +16,7 @@ use crate::{LayerKind, Plan};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Way {
     /// Which.
-    pub how: Return,
+    pub how: Route,
     /// Seconds until the last rank is done.
     pub seconds: f64,
     /// Bytes that the busiest rank puts on the wire.
@@ -29,14 +29,14 @@ impl Way {
     pub fn all(plan: &Plan, cluster: &Cluster) -> Vec<Way> {
         let Some(LayerKind { strategy, .. }) = plan.kinds.first() else { return Vec::new() };
         let Ok(split) = plan.split(&plan.kinds[0]) else { return Vec::new() };
-        let way = |how: &Return| {
+        let way = |how: &Route| {
             let schedule = strategy.backward(&split, *how).ok()?;
             let load = Load::of(&schedule, plan.block(), cluster.rates.tile);
             let bytes = (0..load.world()).map(|rank| load.bytes(rank)).max().unwrap_or_default();
             let seconds = walk(&load, cluster, 0, &vec![0.0; load.world()]).end();
             Some(Way { how: *how, seconds, bytes })
         };
-        let mut ways: Vec<Way> = strategy.returns().iter().filter_map(way).collect();
+        let mut ways: Vec<Way> = strategy.routes().iter().filter_map(way).collect();
         ways.sort_by_key(|way| way.bytes);
         ways
     }
@@ -44,12 +44,12 @@ impl Way {
     /// The way in words.
     pub fn word(self) -> &'static str {
         match self.how {
-            Return::Travelling => "keys and values travel all the way round",
-            Return::Reversed => "keys and values travel against the forward ring",
-            Return::Direct => {
+            Route::Travelling => "keys and values travel all the way round",
+            Route::Reversed => "keys and values travel against the forward ring",
+            Route::Direct => {
                 "keys and values travel against the forward ring, and every gradient straight home"
             }
-            Return::Queries => "queries travel",
+            Route::Queries => "queries travel",
         }
     }
 

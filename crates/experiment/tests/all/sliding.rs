@@ -2,7 +2,7 @@
 //! refused.
 
 use annulus_experiment::{Dealt, Experiment, Override, Plan, Proving, Sliding, differences, parse};
-use annulus_sequence::{Exchange, Layout, Return, Rule, Strategy};
+use annulus_sequence::{Exchange, Layout, Route, Rule, Strategy};
 
 use crate::small::SMALL;
 
@@ -42,7 +42,7 @@ fn what_is_not_written_is_as_in_the_other_layers() {
     assert_eq!((halo.layers.as_slice(), halo.window), (std::slice::from_ref(&(0..3)), 512));
     assert_eq!((halo.strategy, halo.backward), (Strategy::Halo, None));
     let ring = experiment("ring; backward: queries", SLIDING).attention.sliding.expect("written");
-    assert_eq!((ring.strategy, ring.backward), (Strategy::Ring, Some(Return::Queries)));
+    assert_eq!((ring.strategy, ring.backward), (Strategy::Ring, Some(Route::Queries)));
     let back = read("ring; backward: queries", "backward: auto");
     assert_eq!((back.strategy, back.backward), (Strategy::Ring, None));
     let shaped = read("usp; shape: [2, 2]", "shape: [4, 1]");
@@ -121,8 +121,8 @@ fn kinds_of_layers_have_their_own_masks_and_strategies() {
     assert!(sliding.mask.rules().contains(&Rule::Sinks(4)));
     assert_eq!(plan.experiment.layout(), Layout::Zigzag);
     let settled = plan.experiment.attention;
-    assert_eq!(settled.backward, Some(others.back.how));
-    assert_eq!(settled.sliding.and_then(|sliding| sliding.backward), Some(sliding.back.how));
+    assert_eq!(settled.backward, Some(others.route.how));
+    assert_eq!(settled.sliding.and_then(|sliding| sliding.backward), Some(sliding.route.how));
 }
 
 /// Every number is the sum, or the largest, of those of models whose layers are all of one kind.

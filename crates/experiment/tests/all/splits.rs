@@ -1,7 +1,7 @@
 //! The keys of `attention:` that say how a sequence is split, alone and together.
 
 use annulus_experiment::{Dealt, Plan, parse};
-use annulus_sequence::{Exchange, Layout, Return, Strategy};
+use annulus_sequence::{Exchange, Layout, Route, Strategy};
 
 use crate::small::edited;
 
@@ -69,21 +69,21 @@ fn a_layout_is_dealt_by() {
 fn the_way_back_sends_least_unless_it_is_written() {
     // Two query heads to a key/value head: 16 · 32 bytes of a row of keys, values and gradients
     // against 2 · (12 · 32 + 8) of queries.
-    let back = |lines: &str| plan(lines).kinds[0].back.clone();
-    assert_eq!((back("ring").how, back("ring").automatic), (Return::Reversed, true));
-    assert_eq!(back("ring; backward: queries").how, Return::Queries);
+    let back = |lines: &str| plan(lines).kinds[0].route.clone();
+    assert_eq!((back("ring").how, back("ring").automatic), (Route::Reversed, true));
+    assert_eq!(back("ring; backward: queries").how, Route::Queries);
     assert!(!back("ring; backward: queries").automatic);
     let sent = back("striped").sent;
     let of = |how| sent.iter().find(|(way, _)| *way == how).map(|(_, bytes)| *bytes);
     // A quarter of the rows of two heads go to three others, and all the way round to four.
     let (row, rows) = (32, 12288 / 4);
-    assert_eq!(of(Return::Reversed), Some(2 * rows * row * (3 * 2 * 4 + 3 * 2 * 4)));
+    assert_eq!(of(Route::Reversed), Some(2 * rows * row * (3 * 2 * 4 + 3 * 2 * 4)));
     assert_eq!(back("all-gather").sent.len(), 1);
     let text = with("ring").replace("num_key_value_heads: 2", "num_key_value_heads: 4");
     let experiment = parse("small.yaml", &text, &[]).unwrap_or_else(|p| panic!("{p}"));
     let plan = Plan::new(experiment, Some(256)).unwrap_or_else(|p| panic!("{p}"));
-    assert_eq!(plan.kinds[0].back.how, Return::Queries);
-    assert_eq!(plan.experiment.attention.backward, Some(Return::Queries));
+    assert_eq!(plan.kinds[0].route.how, Route::Queries);
+    assert_eq!(plan.experiment.attention.backward, Some(Route::Queries));
 }
 
 #[test]

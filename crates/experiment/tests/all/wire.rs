@@ -1,7 +1,7 @@
 //! `attention.wire:`: the types of what travels, and what follows of them.
 
 use annulus_experiment::{Element, Plan, parse};
-use annulus_sequence::{Return, Wire};
+use annulus_sequence::{Route, Wire};
 
 use crate::small::edited;
 
@@ -51,12 +51,12 @@ fn sums_in_16_bits_are_warned_of_where_they_travel() {
     ));
     // Left open, they go where they are rounded once.
     let open = plan("wire: { gradient: bf16 }");
-    assert_eq!(open.kinds[0].back.how, Return::Direct);
+    assert_eq!(open.kinds[0].route.how, Route::Direct);
     assert!(open.doubts[0].starts_with(
         "gradients of keys and values travel in bf16: rounded by every rank, their error grows to \
          about 1.2 times that of 2 ranks on 4;"
     ));
-    assert_eq!(plan("").kinds[0].back.how, Return::Reversed);
+    assert_eq!(plan("").kinds[0].route.how, Route::Reversed);
     let queries = plan("backward: queries; wire: { gradient: bf16 }");
     assert!(queries.doubts.is_empty(), "they stay at home");
     let queries = plan("backward: queries; wire: { query_gradient: f16 }");

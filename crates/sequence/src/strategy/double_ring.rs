@@ -19,14 +19,14 @@
 //! `Travelling` sums begin with the part of the rank where the block is first; `Reversed` ones wait
 //! for it there, inside of a node as at home, which saves a hop each.
 
-use super::Return;
+use super::Route;
 use super::split::Split;
 use crate::schedule::push;
 use crate::{Block, Hop, Move, Part, Pass};
 
 /// Both passes: backward `how` its sums travel, forward it says nothing.
-pub(super) fn double_ring(split: &Split, inside: usize, pass: Pass, how: Return) -> Vec<Vec<Hop>> {
-    let rings = Rings::new(split, inside, pass, usize::from(how != Return::Travelling));
+pub(super) fn double_ring(split: &Split, inside: usize, pass: Pass, how: Route) -> Vec<Vec<Hop>> {
+    let rings = Rings::new(split, inside, pass, usize::from(how != Route::Travelling));
     let hops = |rank| (0..rings.hops()).map(|hop| rings.hop(rank, hop)).collect();
     (0..split.world()).map(hops).collect()
 }

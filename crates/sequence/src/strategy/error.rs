@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Return, Strategy};
+use super::{Route, Strategy};
 use crate::DealError;
 
 /// Why a strategy cannot run.
@@ -73,7 +73,7 @@ impl StrategyError {
                 format!("use {}", list(divisors))
             }
             StrategyError::Queries { .. } => {
-                let ring = |other: Strategy| other.returns().contains(&Return::Queries);
+                let ring = |other: Strategy| other.routes().contains(&Route::Queries);
                 format!("let keys and values travel, or use one of {}", names(ring))
             }
         })

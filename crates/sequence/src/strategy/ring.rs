@@ -43,7 +43,7 @@
 //!
 //! A rank stands here for a station of a [`Torus`], which is several ranks side by side.
 
-use super::Return;
+use super::Route;
 use super::split::Split;
 use super::torus::{Met, Piece, Torus};
 use crate::{Block, Hop, Part, Pass};
@@ -61,15 +61,15 @@ pub(super) fn forward(split: &Split, lanes: usize) -> Vec<Vec<Hop>> {
 }
 
 /// The same backward, gradients in the wake of what travels.
-pub(super) fn backward(split: &Split, lanes: usize, how: Return) -> Vec<Vec<Hop>> {
+pub(super) fn backward(split: &Split, lanes: usize, how: Route) -> Vec<Vec<Hop>> {
     let met = Met::new(split, lanes);
     let torus = Torus::new(split, lanes, &met);
     let (ring, begins) = match how {
-        Return::Travelling => (Ring::new(torus, Guest::Keys, 1), 0),
-        Return::Reversed | Return::Direct => (Ring::nearer(torus, Guest::Keys), 1),
-        Return::Queries => (Ring::nearer(torus, Guest::Queries), 1),
+        Route::Travelling => (Ring::new(torus, Guest::Keys, 1), 0),
+        Route::Reversed | Route::Direct => (Ring::nearer(torus, Guest::Keys), 1),
+        Route::Queries => (Ring::nearer(torus, Guest::Queries), 1),
     };
-    let round = Round { ring, pass: Pass::Backward, begins, direct: how == Return::Direct };
+    let round = Round { ring, pass: Pass::Backward, begins, direct: how == Route::Direct };
     let hops = |rank| (0..=round.last()).map(|hop| round.hop(rank, hop)).collect();
     let all = (0..split.world()).map(|rank| torus.exchanged(rank, Pass::Backward, hops(rank)));
     all.collect()

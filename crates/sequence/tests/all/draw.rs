@@ -1,6 +1,6 @@
 //! Drawings, as they look.
 
-use annulus_sequence::{Heads, Layout, Mask, Return, Rule, Strategy, draw_layout, draw_schedule};
+use annulus_sequence::{Heads, Layout, Mask, Route, Rule, Strategy, draw_layout, draw_schedule};
 
 #[test]
 fn zigzag_over_four_ranks() {
@@ -38,7 +38,7 @@ fn stripes_list_the_first_and_the_last() {
 
 fn schedules(strategy: Strategy, tokens: usize, world: usize, heads: Heads) -> [String; 2] {
     let split = strategy.split(&Mask::causal(), tokens, world, heads).expect("it deals");
-    let backward = strategy.backward(&split, Return::Reversed).expect("it runs");
+    let backward = strategy.backward(&split, Route::Reversed).expect("it runs");
     [strategy.forward(&split).expect("it runs"), backward].map(|schedule| draw_schedule(&schedule))
 }
 
@@ -92,7 +92,7 @@ fn drawings_fit_a_hundred_columns_and_a_few_screens() {
         for strategy in Strategy::ALL.into_iter().skip(usize::from(world > 1)) {
             drawings.push(draw_layout(strategy.layout(), &window, tokens, world).unwrap());
             let split = strategy.split(&window, tokens, world, Heads::equal(2 * world)).unwrap();
-            for how in [Return::Travelling, Return::Reversed] {
+            for how in [Route::Travelling, Route::Reversed] {
                 drawings.push(draw_schedule(&strategy.backward(&split, how).unwrap()));
             }
         }

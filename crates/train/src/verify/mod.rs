@@ -9,7 +9,7 @@ use annulus_data::Sequence;
 use annulus_experiment::{Experiment, Kernel, Plan};
 use annulus_model::{Llama, Weights};
 use annulus_ops::attention::{Dense, dense};
-use annulus_sequence::{Documents, Heads, Mask, Pass, Positions, Return, Rule, Strategy, Wire};
+use annulus_sequence::{Documents, Heads, Mask, Pass, Positions, Route, Rule, Strategy, Wire};
 use candle_core::{Result, Tensor};
 
 use self::measure::{distance, error, one_hot, question, sequence, values, visibility_error};
@@ -137,7 +137,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(plan: &'a Plan, cores: usize) -> std::result::Result<Bench<'a>, TrainError> {
-        let setup = wide(plan, cores).split(Strategy::Local, 1, Return::default())?;
+        let setup = wide(plan, cores).split(Strategy::Local, 1, Route::default())?;
         let setup = Setup { kernel: Kernel::Reference, ..setup };
         let weights = Llama::random(&setup.config, plan.experiment.seed)?;
         let sequences = vec![sequence(plan, setup.config.vocab_size, setup.packed)];
@@ -171,7 +171,7 @@ impl<'a> Bench<'a> {
 
     /// What the strategy's name means; or why it cannot be tried.
     fn bare(&self, strategy: Strategy, ranks: usize) -> std::result::Result<Way, Line> {
-        let setup = wide(self.plan, self.cores).split(strategy, ranks, Return::default());
+        let setup = wide(self.plan, self.cores).split(strategy, ranks, Route::default());
         let setup = setup.map_err(|error| Line::Skipped {
             strategy,
             ranks,
@@ -185,8 +185,8 @@ impl<'a> Bench<'a> {
     fn way(&self, way: &Way) -> std::result::Result<Vec<Line>, TrainError> {
         let mut lines: Option<Vec<Line>> = None;
         for (kind, (question, dense)) in way.setup.kinds.iter().zip(&self.questions) {
-            let attention = |how: &Return| way.attention(kind, *how, (question, dense));
-            let ways = kind.strategy.returns().iter().map(attention);
+            let attention = |how: &Route| way.attention(kind, *how, (question, dense));
+            let ways = kind.strategy.routes().iter().map(attention);
             let ways = ways.collect::<std::result::Result<Vec<_>, _>>()?;
             let mut of_kind = ways.into_iter().reduce(worse).unwrap_or_default();
             of_kind.push(self.visibility(way, kind, &question.mask)?);
@@ -249,10 +249,10 @@ impl Way {
     fn attention(
         &self,
         kind: &Attending,
-        how: Return,
+        how: Route,
         (question, dense): (&Question, &Dense),
     ) -> std::result::Result<Vec<Line>, TrainError> {
-        let split = Split { returning: how, ..self.split(kind) };
+        let split = Split { route: how, ..self.split(kind) };
         let Answer { out, lse, dq, dk, dv } = attend(question, &split)?;
         let pairs = [
             ("out", out, &dense.out),
@@ -269,14 +269,14 @@ impl Way {
     }
 
     /// How attention of some layers is split.
-    fn split(&self, Attending { strategy, returning, schedules, .. }: &Attending) -> Split {
+    fn split(&self, Attending { strategy, route, schedules, .. }: &Attending) -> Split {
         let setup = &self.setup;
         Split {
             strategy: *strategy,
             layout: Some(schedules.of(Pass::Forward).layout),
             ranks: setup.sequence,
             weights: self.weights.clone(),
-            returning: *returning,
+            route: *route,
             kernel: setup.kernel,
             deterministic: true,
             deadline: setup.deadline,

@@ -2,7 +2,7 @@
 
 use annulus_data::Sequence;
 use annulus_model::{Llama, Weights};
-use annulus_sequence::{Return, Strategy};
+use annulus_sequence::{Route, Strategy};
 use annulus_train::{Scored, Setup, Want, score};
 use candle_core::{DType, Tensor};
 
@@ -32,7 +32,7 @@ fn scored(setup: &Setup, weights: &Weights, sequences: &[Sequence]) -> Scored {
 
 /// The same on one rank.
 fn alone(setup: &Setup) -> Setup {
-    setup.split(Strategy::Local, 1, Return::default()).unwrap()
+    setup.split(Strategy::Local, 1, Route::default()).unwrap()
 }
 
 #[test]

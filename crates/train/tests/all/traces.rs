@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::common::{Place, losses};
 use annulus_sequence::{
-    BlockShape, Exchange, Heads, Hop, Mask, Part, Return, Rule, Schedule, Strategy, Wire,
+    BlockShape, Exchange, Heads, Hop, Mask, Part, Route, Rule, Schedule, Strategy, Wire,
     pairs_per_hop,
 };
 use annulus_trace::testing::check;
@@ -21,7 +21,7 @@ const STEP: u64 = 2;
 struct Case {
     name: &'static str,
     strategy: Strategy,
-    back: Return,
+    back: Route,
     data: usize,
     sequence: usize,
     /// Sequences at once, of four in all.
@@ -36,7 +36,7 @@ impl Case {
         Case {
             name,
             strategy,
-            back: Return::Reversed,
+            back: Route::Reversed,
             data: 1,
             sequence,
             micro: 4,
@@ -48,10 +48,10 @@ impl Case {
 
     fn changes(&self) -> Vec<(String, String)> {
         let back = match self.back {
-            Return::Reversed => "reversed",
-            Return::Travelling => "travelling",
-            Return::Direct => "direct",
-            Return::Queries => "queries",
+            Route::Reversed => "reversed",
+            Route::Travelling => "travelling",
+            Route::Direct => "direct",
+            Route::Queries => "queries",
         };
         let mut changes = vec![
             ("attention.strategy", self.strategy.name().to_owned()),
@@ -85,8 +85,8 @@ fn cases() -> Vec<Case> {
     let both = Exchange::Both { shape: None };
     vec![
         Case::of("local", Strategy::Local, 1),
-        Case { back: Return::Queries, ..Case::of("ring", Strategy::Ring, 3) },
-        Case { back: Return::Travelling, tokens: 50, ..Case::of("striped", Strategy::STRIPED, 4) },
+        Case { back: Route::Queries, ..Case::of("ring", Strategy::Ring, 3) },
+        Case { back: Route::Travelling, tokens: 50, ..Case::of("striped", Strategy::STRIPED, 4) },
         Case { micro: 1, data: 2, ..Case::of("megatron", Strategy::MEGATRON, 2) },
         Case {
             more: &[("attention.exchange", "a2a+p2p")],

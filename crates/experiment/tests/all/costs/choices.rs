@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use annulus_experiment::{Choice, Cluster, Experiment, Grid, Plan};
-use annulus_sequence::{Return, Strategy};
+use annulus_sequence::{Route, Strategy};
 
 use super::support::{cluster, experiment, plain};
 
@@ -167,12 +167,12 @@ fn queries_travel_back_where_few_share_a_key() {
             choice.tables[0].ways
         );
         let chosen = choice.tables[0].chosen.expect("some can run");
-        assert_eq!(choice.tables[0].ways.len(), chosen.returns().len());
+        assert_eq!(choice.tables[0].ways.len(), chosen.routes().len());
         choice.tables[0].ways[0].how
     };
-    assert_eq!(lightest("model.num_key_value_heads=32"), Return::Queries);
-    assert_eq!(lightest("model.num_key_value_heads=16"), Return::Reversed);
-    assert_eq!(lightest("model.num_key_value_heads=8"), Return::Reversed);
+    assert_eq!(lightest("model.num_key_value_heads=32"), Route::Queries);
+    assert_eq!(lightest("model.num_key_value_heads=16"), Route::Reversed);
+    assert_eq!(lightest("model.num_key_value_heads=8"), Route::Reversed);
 }
 
 #[test]

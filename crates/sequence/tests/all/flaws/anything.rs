@@ -25,7 +25,7 @@ fn all() -> Vec<(String, Schedule)> {
 
 fn passes(strategy: Strategy, split: &Split) -> Result<Vec<(String, Schedule)>, StrategyError> {
     let forward = strategy.forward(split).map(|schedule| (format!("{strategy:?}"), schedule));
-    let backward = strategy.returns().iter().map(|how| {
+    let backward = strategy.routes().iter().map(|how| {
         let schedule = strategy.backward(split, *how)?;
         Ok((format!("{strategy:?} {how:?}"), schedule))
     });

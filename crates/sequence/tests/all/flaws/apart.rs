@@ -107,7 +107,7 @@ fn halves_and_wholes_do_not_mix() {
 
 #[test]
 fn halves_are_of_the_forward_pass() {
-    let how = annulus_sequence::Return::Reversed;
+    let how = annulus_sequence::Route::Reversed;
     let flaw = broken(super::backward(Strategy::LiRing, how), |s| {
         s.ranks[LAST][0].tiles.edit(|tiles| tiles[0].keys.part = Part::Key);
     });

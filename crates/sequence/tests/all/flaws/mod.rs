@@ -5,7 +5,7 @@ mod apart;
 
 use annulus_sequence::{
     Alive, Block, Collective, Extent, Flaw, Heads, Hop, Made, Mask, Move, Part, Positions, Proof,
-    Return, Rule, Schedule, Strategy, TilePlan, prove,
+    Route, Rule, Schedule, Strategy, TilePlan, prove,
 };
 
 const WORLD: usize = 4;
@@ -20,7 +20,7 @@ fn forward(strategy: Strategy) -> Schedule {
     strategy.forward(&split).expect("every strategy runs on 4 ranks")
 }
 
-fn backward(strategy: Strategy, how: Return) -> Schedule {
+fn backward(strategy: Strategy, how: Route) -> Schedule {
     let split = strategy.split(&Mask::causal(), 32, WORLD, HEADS).expect("32 positions deal");
     strategy.backward(&split, how).expect("every strategy runs on 4 ranks")
 }
@@ -67,17 +67,17 @@ fn what_is_proved_of_whole_schedules() {
     assert_eq!(proof(&forward(Strategy::STRIPED)), expected);
     let back = |alive| Alive { query_gradients: queries, ..alive };
     let made = |made: usize| vec![Made { gradients: made * keys, ..Made::default() }; 4];
-    let travelling = proof(&backward(Strategy::STRIPED, Return::Travelling));
+    let travelling = proof(&backward(Strategy::STRIPED, Route::Travelling));
     let expected = Proof { alive: vec![back(alive(2, 3)); 4], made: made(2), hops: 5 };
     assert_eq!(travelling, expected);
-    let reversed = proof(&backward(Strategy::STRIPED, Return::Reversed));
+    let reversed = proof(&backward(Strategy::STRIPED, Route::Reversed));
     let expected = Proof { alive: vec![back(alive(2, 4)); 4], made: made(3), hops: 5 };
     assert_eq!(reversed, expected);
-    let stay = proof(&backward(Strategy::STRIPED, Return::Queries));
+    let stay = proof(&backward(Strategy::STRIPED, Route::Queries));
     let travel = Alive { queries: 2 * queries, query_gradients: 4 * queries, ..alive(0, 1) };
     let others = vec![Made { gradients: keys, query_gradients: 2 * queries }; 4];
     assert_eq!(stay, Proof { alive: vec![travel; 4], made: others, hops: 5 });
-    let gathered = proof(&backward(Strategy::ALL_GATHER, Return::default()));
+    let gathered = proof(&backward(Strategy::ALL_GATHER, Route::default()));
     let expected = Proof { alive: vec![back(alive(3, 7)); 4], made: made(4), hops: 2 };
     assert_eq!(gathered, expected);
 }
@@ -90,7 +90,7 @@ fn a_dropped_hop() {
     // On all ranks alike, the blocks that follow are other blocks than those that are sent on.
     let all_ranks = |s: &mut Schedule| s.ranks.iter_mut().for_each(|hops| drop(hops.remove(1)));
     for strategy in [Strategy::Ring, Strategy::STRIPED, Strategy::MEGATRON] {
-        for schedule in [forward(strategy), backward(strategy, Return::Reversed)] {
+        for schedule in [forward(strategy), backward(strategy, Route::Reversed)] {
             assert!(matches!(broken(schedule, all_ranks), Flaw::Absent(at) if at.hop == 1));
         }
     }
@@ -132,7 +132,7 @@ fn a_doubled_tile() {
 fn a_missing_tile() {
     let flaw = broken(forward(Strategy::Ring), |s| s.ranks[3][1].tiles.edit(Vec::clear));
     assert!(matches!(flaw, Flaw::NotComputed(at) if at.rank == 3 && at.block.owner == 2));
-    let flaw = broken(backward(Strategy::Ring, Return::Travelling), |s| {
+    let flaw = broken(backward(Strategy::Ring, Route::Travelling), |s| {
         s.ranks[3][1].tiles.edit(Vec::clear);
     });
     assert!(matches!(flaw, Flaw::NotComputed(at) if at.rank == 3 && at.block.owner == 2));
@@ -173,7 +173,7 @@ fn a_wrong_owner() {
     assert!(matches!(flaw, Flaw::Misplaced(at) if at.block.part == Part::Gradient), "{flaw}");
     let flaw = broken(forward(Strategy::STRIPED), |s| s.ranks[1][1].zeros.push(gradient(1)));
     assert!(matches!(flaw, Flaw::Misplaced(at) if at.block == gradient(1)), "{flaw}");
-    let flaw = broken(backward(Strategy::STRIPED, Return::Reversed), |s| {
+    let flaw = broken(backward(Strategy::STRIPED, Route::Reversed), |s| {
         s.ranks[1][1].zeros.push(gradient(7));
     });
     assert!(matches!(flaw, Flaw::OutOfRange(at) if at.block.owner == 7), "{flaw}");
@@ -200,7 +200,7 @@ fn heads_that_do_not_belong_together() {
 
 #[test]
 fn a_missing_return() {
-    for how in Return::ALL {
+    for how in Route::ALL {
         let flaw = broken(backward(Strategy::STRIPED, how), |s| {
             for hop in s.ranks.iter_mut().filter_map(|hops| hops.last_mut()) {
                 hop.sends.clear();
@@ -211,11 +211,11 @@ fn a_missing_return() {
         assert!(found, "{how:?}: {flaw}");
     }
     let pop = |s: &mut Schedule| s.ranks.iter_mut().for_each(|hops| drop(hops.pop()));
-    let flaw = broken(backward(Strategy::ALL_GATHER, Return::default()), pop);
+    let flaw = broken(backward(Strategy::ALL_GATHER, Route::default()), pop);
     assert!(matches!(flaw, Flaw::Leaked(at) if at.block == gradient(1)), "{flaw}");
     let flaw = broken(forward(ULYSSES), pop);
     assert!(matches!(flaw, Flaw::NotHome(at) if at.block == whole(Part::Output, 0)), "{flaw}");
-    let flaw = broken(backward(NODES, Return::Reversed), pop);
+    let flaw = broken(backward(NODES, Route::Reversed), pop);
     assert!(matches!(flaw, Flaw::Leaked(at) if at.block.part == Part::Gradient), "{flaw}");
 }
 
@@ -229,7 +229,7 @@ fn a_result_that_is_not_finished_or_finished_twice() {
     });
     assert!(matches!(flaw, Flaw::Occupied(at) if at.block.part == Part::Output), "{flaw}");
     // Backward two parts of a gradient are added, but one of them is not asked for.
-    let flaw = broken(backward(Strategy::Ring, Return::Reversed), |s| {
+    let flaw = broken(backward(Strategy::Ring, Route::Reversed), |s| {
         s.ranks[2][3].finishes.clear();
     });
     assert!(matches!(flaw, Flaw::NotHome(at) if at.block.part == Part::QueryGradient), "{flaw}");
@@ -245,7 +245,7 @@ fn a_leaked_or_lost_buffer() {
     assert!(matches!(resident, Flaw::FreedResident(_)), "{resident}");
     let twice = free(forward(Strategy::Ring), 2, key_value(0));
     assert!(matches!(twice, Flaw::Absent(_)), "{twice}");
-    let result = free(backward(Strategy::Ring, Return::Reversed), 4, gradient(2));
+    let result = free(backward(Strategy::Ring, Route::Reversed), 4, gradient(2));
     assert!(matches!(result, Flaw::Lost(_)), "{result}");
     let flaw = broken(forward(ULYSSES), |s| {
         s.ranks[0][1].frees.pop();
@@ -291,7 +291,7 @@ fn an_unmatched_send_or_receive() {
 
 #[test]
 fn another_order_on_the_other_side() {
-    let flaw = broken(backward(Strategy::STRIPED, Return::Travelling), |s| {
+    let flaw = broken(backward(Strategy::STRIPED, Route::Travelling), |s| {
         s.ranks[1][1].receives.reverse();
     });
     assert!(matches!(flaw, Flaw::OutOfOrder { at, to: 1 } if at.rank == 0), "{flaw}");
@@ -344,7 +344,7 @@ fn a_part_of_a_block() {
         s.ranks[1][2].receives[0].block.heads.end = 1;
     });
     assert!(matches!(flaw, Flaw::Incomplete(at) if (at.rank, at.hop) == (1, 3)), "{flaw}");
-    let flaw = broken(backward(Strategy::STRIPED, Return::Travelling), |s| {
+    let flaw = broken(backward(Strategy::STRIPED, Route::Travelling), |s| {
         s.ranks[0][1].sends[1].block.rows = rows(0, 4);
         s.ranks[1][1].receives[1].block.rows = rows(0, 4);
     });
@@ -370,7 +370,7 @@ fn a_collective_that_not_all_join() {
     let change = |schedule: Schedule, hop: usize, change: fn(&mut Hop)| {
         broken(schedule, move |s| change(&mut s.ranks[2][hop]))
     };
-    let gather = || backward(Strategy::ALL_GATHER, Return::default());
+    let gather = || backward(Strategy::ALL_GATHER, Route::default());
     let flaw = change(gather(), 0, |hop| hop.collective = None);
     assert!(matches!(flaw, Flaw::NotCollective(at) if at.rank == 2), "{flaw}");
     let flaw = change(gather(), 2, |hop| hop.collective = Some(Collective::AllGather));

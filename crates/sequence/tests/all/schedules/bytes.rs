@@ -1,7 +1,7 @@
 //! What every rank hands over, by formulas written down here from the papers' algorithms.
 
 use annulus_sequence::{
-    BlockShape, Bytes, Exchange, Heads, Mask, Part, Return, Schedule, Split, Strategy, Wire, prove,
+    BlockShape, Bytes, Exchange, Heads, Mask, Part, Route, Schedule, Split, Strategy, Wire, prove,
 };
 
 use super::{moves, window};
@@ -30,7 +30,7 @@ impl Case {
     fn forward(&self, strategy: Strategy) -> Schedule {
         strategy.forward(&self.split(strategy)).expect("it runs")
     }
-    fn backward(&self, strategy: Strategy, how: Return) -> Schedule {
+    fn backward(&self, strategy: Strategy, how: Route) -> Schedule {
         strategy.backward(&self.split(strategy), how).expect("it runs")
     }
     #[track_caller]
@@ -69,17 +69,17 @@ fn rings() {
         let queries = case.rows() * case.heads.query as u64 * (2 * D * E + 8 + D * G);
         for strategy in [Strategy::Ring, Strategy::STRIPED, Strategy::MEGATRON] {
             case.check(&case.forward(strategy), hops * keys);
-            let travelling = case.backward(strategy, Return::Travelling);
+            let travelling = case.backward(strategy, Route::Travelling);
             case.check(&travelling, hops * keys + home * gradients);
-            case.check(&case.backward(strategy, Return::Reversed), hops * (keys + gradients));
+            case.check(&case.backward(strategy, Route::Reversed), hops * (keys + gradients));
             // Directly go the parts of those that are seen: under a causal mask over contiguous
             // chunks, of those before.
-            let direct = case.backward(strategy, Return::Direct);
+            let direct = case.backward(strategy, Route::Direct);
             let before = strategy == Strategy::Ring && case.mask == Mask::causal();
             let parts = |rank: u64| if before { rank } else { hops };
             let wanted = (0..ranks).map(|rank| hops * keys + parts(rank) * gradients);
             assert_eq!(Bytes::of(&direct, SHAPE).0, wanted.collect::<Vec<_>>());
-            case.check(&case.backward(strategy, Return::Queries), hops * queries);
+            case.check(&case.backward(strategy, Route::Queries), hops * queries);
         }
     }
 }
@@ -96,9 +96,9 @@ fn keys_and_values_apart() {
         for part in [Part::Key, Part::Value] {
             assert_eq!(moves(&forward, part) as u64, hops);
         }
-        let reversed = case.backward(Strategy::LiRing, Return::Reversed);
+        let reversed = case.backward(Strategy::LiRing, Route::Reversed);
         case.check(&reversed, hops * (keys + gradients));
-        let travelling = case.backward(Strategy::LiRing, Return::Travelling);
+        let travelling = case.backward(Strategy::LiRing, Route::Travelling);
         case.check(&travelling, hops * keys + home * gradients);
         let alive = prove(&forward).unwrap().alive;
         for (rank, alive) in alive.iter().enumerate() {
@@ -121,7 +121,7 @@ fn queries_travel_lighter_where_the_formula_says() {
             let bytes = |how| Bytes::of(&case.backward(Strategy::Ring, how), shape).0[0];
             let (e, g) = (wire as u64, group as u64);
             let lighter = g * (2 * D * e + 8 + D * G) < 2 * D * (e + G);
-            assert_eq!(bytes(Return::Queries) < bytes(Return::Reversed), lighter);
+            assert_eq!(bytes(Route::Queries) < bytes(Route::Reversed), lighter);
         }
     }
 }
@@ -135,7 +135,7 @@ fn gathers_and_broadcasts() {
         let megatron = Strategy::Megatron { exchange: Exchange::AllGather };
         for strategy in groups.take(3).chain([Strategy::Broadcast, megatron]) {
             case.check(&case.forward(strategy), hops * keys);
-            let backward = case.backward(strategy, Return::default());
+            let backward = case.backward(strategy, Route::default());
             case.check(&backward, hops * (keys + gradients));
         }
     }
@@ -163,7 +163,7 @@ fn heads_for_positions() {
         let [forward, backward] = dealing(&case, case.world as u64);
         for strategy in [Strategy::Ulysses, Strategy::Megatron { exchange: Exchange::AllToAll }] {
             case.check(&case.forward(strategy), forward);
-            for how in Return::ALL {
+            for how in Route::ALL {
                 case.check(&case.backward(strategy, how), backward);
             }
         }
@@ -188,14 +188,14 @@ fn heads_for_positions_and_a_ring() {
             let exchange = Exchange::Both { shape };
             for strategy in [Strategy::Usp { shape }, Strategy::Megatron { exchange }] {
                 case.check(&case.forward(strategy), forward + keys);
-                let travelling = case.backward(strategy, Return::Travelling);
+                let travelling = case.backward(strategy, Route::Travelling);
                 case.check(&travelling, backward + keys + home * gradients);
-                for how in [Return::Reversed, Return::Direct] {
+                for how in [Route::Reversed, Route::Direct] {
                     let back = case.backward(strategy, how);
                     case.check(&back, backward + keys + hops * gradients);
                 }
                 let queries = case.rows() * case.heads.query as u64 * (2 * D * E + 8 + D * G);
-                let travel = case.backward(strategy, Return::Queries);
+                let travel = case.backward(strategy, Route::Queries);
                 case.check(&travel, backward + hops * queries);
             }
         }
@@ -215,9 +215,9 @@ fn double_rings() {
             let (nodes, inside) = (nodes as u64, inside as u64);
             let hops = nodes * (inside - 1) + (nodes - 1);
             case.check(&case.forward(strategy), hops * keys);
-            let travelling = case.backward(strategy, Return::Travelling);
+            let travelling = case.backward(strategy, Route::Travelling);
             case.check(&travelling, hops * keys + (nodes * inside + nodes) * gradients);
-            let reversed = case.backward(strategy, Return::Reversed);
+            let reversed = case.backward(strategy, Route::Reversed);
             case.check(&reversed, hops * (keys + gradients));
         }
     }
@@ -237,10 +237,10 @@ fn a_layer_of_llama_3() {
     let back = |s: Strategy, how, sums| sent(&s.backward(&split(s), how).expect("it runs"), sums);
     let (ring, gather) = (Strategy::MEGATRON, Strategy::ALL_GATHER);
     assert_eq!([forward(ring), forward(gather)], [448.0; 2]);
-    assert_eq!(back(ring, Return::Travelling, 4), 1472.0);
-    assert_eq!(back(ring, Return::Reversed, 2), 896.0);
-    assert_eq!(back(gather, Return::Reversed, 2), 896.0);
-    assert_eq!(back(ring, Return::Queries, 4), 3868.0 - 256.0);
+    assert_eq!(back(ring, Route::Travelling, 4), 1472.0);
+    assert_eq!(back(ring, Route::Reversed, 2), 896.0);
+    assert_eq!(back(gather, Route::Reversed, 2), 896.0);
+    assert_eq!(back(ring, Route::Queries, 4), 3868.0 - 256.0);
     // And an f32 of log-sum-exp for every output.
     assert_eq!(forward(Strategy::Ulysses), 280.0 + 1.75);
     assert_eq!(forward(Strategy::Usp { shape: Some([4, 2]) }), 240.0 + 1.5 + 64.0);
@@ -264,7 +264,7 @@ fn halos_are_what_a_window_needs() {
                 |row: u64| -> Vec<u64> { (0..world).map(|rank| rows(rank) as u64 * row).collect() };
             let forward = Bytes::of(&case.forward(Strategy::Halo), SHAPE);
             assert_eq!(forward.0, expected(row(E)), "window {width} over {world} ranks");
-            let backward = Bytes::of(&case.backward(Strategy::Halo, Return::default()), SHAPE).0;
+            let backward = Bytes::of(&case.backward(Strategy::Halo, Route::default()), SHAPE).0;
             let home: Vec<u64> = (0..world)
                 .map(|rank| {
                     let distances = 1..=rank;

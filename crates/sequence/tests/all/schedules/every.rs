@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use annulus_sequence::{
-    Coverage, Heads, Layout, Mask, Positions, Return, Rule, Schedule, Split, Strategy,
+    Coverage, Heads, Layout, Mask, Positions, Route, Rule, Schedule, Split, Strategy,
     pairs_per_hop, prove,
 };
 use proptest::prelude::{
@@ -158,7 +158,7 @@ fn a_million_positions_over_64_ranks_are_generated_and_proved_at_once() {
     let mut worst = Duration::ZERO;
     for mask in [Mask::causal(), window(300_000)] {
         for strategy in Strategy::ALL.into_iter().skip(1) {
-            let at_once = |how: Option<Return>| {
+            let at_once = |how: Option<Route>| {
                 let started = Instant::now();
                 let split = strategy.split(&mask, 1 << 20, 64, heads).unwrap();
                 let schedule = match how {
@@ -168,7 +168,7 @@ fn a_million_positions_over_64_ranks_are_generated_and_proved_at_once() {
                 prove(&schedule.unwrap()).unwrap();
                 started.elapsed()
             };
-            let ways = strategy.returns().iter().copied().map(Some);
+            let ways = strategy.routes().iter().copied().map(Some);
             for how in [None].into_iter().chain(ways) {
                 let took = (0..5).map(|_| at_once(how)).min().unwrap();
                 println!("{} {how:?}: {took:?}", strategy.name());

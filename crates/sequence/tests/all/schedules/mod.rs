@@ -4,7 +4,7 @@ mod bytes;
 mod every;
 mod shapes;
 
-use annulus_sequence::{Block, Heads, Hop, Mask, Part, Return, Rule, Schedule, Split, Strategy};
+use annulus_sequence::{Block, Heads, Hop, Mask, Part, Route, Rule, Schedule, Split, Strategy};
 
 /// All that is different on `world` ranks of so many heads: every width, exchange, shape and group.
 pub(crate) fn variants(world: usize, heads: Heads) -> Vec<Strategy> {
@@ -16,8 +16,8 @@ pub(crate) fn variants(world: usize, heads: Heads) -> Vec<Strategy> {
 
 /// The forward schedule and the backward ones that there are.
 pub(crate) fn schedules(strategy: Strategy, split: &Split) -> Vec<Schedule> {
-    let backward = |how: &Return| strategy.backward(split, *how);
-    let all = [strategy.forward(split)].into_iter().chain(strategy.returns().iter().map(backward));
+    let backward = |how: &Route| strategy.backward(split, *how);
+    let all = [strategy.forward(split)].into_iter().chain(strategy.routes().iter().map(backward));
     all.collect::<Result<_, _>>().expect("variants run")
 }
 

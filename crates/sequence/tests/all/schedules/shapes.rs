@@ -1,7 +1,7 @@
 //! What single schedules look like: moves, balance, memory, names and errors.
 
 use annulus_sequence::{
-    Exchange, Heads, Mask, Part, Proof, Return, Schedule, Split, Strategy, pairs_per_hop, prove,
+    Exchange, Heads, Mask, Part, Proof, Route, Schedule, Split, Strategy, pairs_per_hop, prove,
 };
 
 use super::{blocks, moves, schedules, window};
@@ -117,7 +117,7 @@ fn halos_of_zigzag_chunks_go_both_ways() {
 fn blocks_that_see_nothing_cost_nothing_and_still_come_home() {
     // Contiguous and causal: nobody but its owner sees the last block.
     let split = split(Strategy::Ring, &Mask::causal(), 64, 4);
-    let schedule = Strategy::Ring.backward(&split, Return::Reversed).unwrap();
+    let schedule = Strategy::Ring.backward(&split, Route::Reversed).unwrap();
     // The first visitor of block j is rank j - 1, which comes before it.
     let zeros = schedule.ranks.iter().flatten().flat_map(|hop| &hop.zeros);
     assert_eq!(zeros.map(|zeros| zeros.owner).collect::<Vec<_>>(), [1, 2, 3]);
@@ -182,12 +182,12 @@ fn double_rings_give_slow_links_a_whole_round() {
     let forward = strategy.forward(&split).unwrap();
     let sends = forward.ranks[0][0].sends.iter().map(|sent| (sent.to, sent.hops));
     assert_eq!(sends.collect::<Vec<_>>(), [(1, 1), (3, 3)]);
-    for how in [Return::Travelling, Return::Reversed] {
+    for how in [Route::Travelling, Route::Reversed] {
         let backward = strategy.backward(&split, how).unwrap();
         let sends = backward.ranks[0].iter().flat_map(|hop| &hop.sends);
         let late = sends.filter(|sent| sent.to == 3 && sent.hops == 3);
         let parts: Vec<Part> = late.map(|sent| sent.block.part).collect();
-        let gradients = usize::from(how == Return::Travelling);
+        let gradients = usize::from(how == Route::Travelling);
         assert_eq!(parts.iter().filter(|part| **part == Part::Gradient).count(), gradients);
         assert!(parts.contains(&Part::KeyValue));
     }
@@ -245,7 +245,7 @@ fn what_cannot_run_says_why_and_what_would() {
         said("3 key/value heads cannot be gathered in 2 equal groups", "use 1, 3")
     );
     let split = split(Strategy::Halo, &Mask::causal(), 96, 4);
-    let error = Strategy::Halo.backward(&split, Return::Queries).unwrap_err();
+    let error = Strategy::Halo.backward(&split, Route::Queries).unwrap_err();
     assert_eq!(error.to_string(), "queries cannot travel in `halo`: it has no ring");
     assert_eq!(
         error.hint().unwrap(),
@@ -260,7 +260,7 @@ fn plain_strategies_have_the_same_schedules() {
     for world in [4, 6, 12] {
         for strategy in Strategy::variants(world, Heads::equal(12)) {
             let plain = strategy.plain();
-            assert_eq!((plain.layout(), plain.returns()), (strategy.layout(), strategy.returns()));
+            assert_eq!((plain.layout(), plain.routes()), (strategy.layout(), strategy.routes()));
             let split = |strategy: Strategy| {
                 strategy.split(&Mask::causal(), 24 * world, world, Heads::equal(12))
             };

@@ -19,7 +19,7 @@ pub enum Exchange {
 
 /// What travels backward in a ring, and how gradients come home.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Return {
+pub enum Route {
     /// Gradients travel with their keys and values all the way round: as many moves as ranks.
     Travelling,
     /// The own part never leaves, and the ring runs against the forward one: a move less.
@@ -34,10 +34,9 @@ pub enum Return {
     Queries,
 }
 
-impl Return {
+impl Route {
     /// All of them.
-    pub const ALL: [Return; 4] =
-        [Return::Travelling, Return::Reversed, Return::Direct, Return::Queries];
+    pub const ALL: [Route; 4] = [Route::Travelling, Route::Reversed, Route::Direct, Route::Queries];
 }
 
 impl Exchange {

@@ -6,36 +6,36 @@
 //! schedules. Of ways that send as much, gradients in 16 bits take the one that rounds them least
 //! often.
 
-use annulus_sequence::{Bytes, Return, Schedule, Split};
+use annulus_sequence::{Bytes, Route, Schedule, Split};
 
 use crate::report::size;
-use crate::{LayerKind, Plan, Problems, return_word};
+use crate::{LayerKind, Plan, Problems, route_word};
 
 /// What travels backward, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Back {
+pub struct RouteChoice {
     /// Which way.
-    pub how: Return,
+    pub how: Route,
     /// Whether it was left open, and chosen because it sends least.
     pub automatic: bool,
     /// Every way that the strategy has, and the bytes that the busiest rank sends in one attention
     /// of a micro-batch.
-    pub sent: Vec<(Return, u64)>,
+    pub sent: Vec<(Route, u64)>,
 }
 
 impl Plan {
     /// The way back that is written for some layers, or the one that sends least, with its schedule; and what all ways
     /// send.
-    pub(crate) fn ways_back(
+    pub(crate) fn routes_of(
         &self,
         kind: &LayerKind,
         split: &Split,
-    ) -> Result<(Back, Schedule), Problems> {
+    ) -> Result<(RouteChoice, Schedule), Problems> {
         let (strategy, written) = (kind.strategy, kind.written);
         let mut sent = Vec::new();
-        let mut best: Option<(Return, u64, Schedule)> = None;
+        let mut best: Option<(Route, u64, Schedule)> = None;
         for how in self.by_preference() {
-            if !strategy.returns().contains(&how) {
+            if !strategy.routes().contains(&how) {
                 continue;
             }
             let schedule = strategy.backward(split, how);
@@ -49,24 +49,24 @@ impl Plan {
         }
         let (how, _, schedule) =
             best.expect("every strategy has a way back, and rules refuse others");
-        Ok((Back { how, automatic: written.is_none(), sent }, schedule))
+        Ok((RouteChoice { how, automatic: written.is_none(), sent }, schedule))
     }
 
     /// All ways; of some that send as much the first is taken.
-    fn by_preference(&self) -> [Return; 4] {
+    fn by_preference(&self) -> [Route; 4] {
         let [first, second] = if self.experiment.wire().gradient.bytes() < 4 {
-            [Return::Direct, Return::Reversed]
+            [Route::Direct, Route::Reversed]
         } else {
-            [Return::Reversed, Return::Direct]
+            [Route::Reversed, Route::Direct]
         };
-        [first, second, Return::Queries, Return::Travelling]
+        [first, second, Route::Queries, Route::Travelling]
     }
 }
 
-impl Back {
+impl RouteChoice {
     /// Which way, and why, in a line.
     pub(crate) fn to_text(&self) -> String {
-        let word = return_word(self.how);
+        let word = route_word(self.how);
         if self.sent.iter().all(|(_, bytes)| *bytes == 0) {
             return String::from("nothing travels");
         }
@@ -74,7 +74,7 @@ impl Back {
             let mut sent = self.sent.clone();
             sent.sort_by_key(|(_, bytes)| *bytes);
             let ways =
-                sent.iter().map(|(how, bytes)| format!("{} {}", return_word(*how), size(*bytes)));
+                sent.iter().map(|(how, bytes)| format!("{} {}", route_word(*how), size(*bytes)));
             let ways = ways.collect::<Vec<_>>().join(", ");
             let why = if self.automatic { "sends least" } else { "as written" };
             return format!("{word}: {why} of {ways} per attention and rank");
