@@ -27,7 +27,7 @@ pub use block::{Block, Extent, Heads, Part};
 pub use count::{BlockShape, Bytes, pairs_per_hop};
 pub use draw::{aligned, draw_dealt, draw_layers, draw_layout, draw_schedule};
 pub use layout::{DealError, Layout};
-pub use mask::{Coverage, Documents, Mask, Rule, WrongMask, pairs_between};
+pub use mask::{Coverage, Documents, Mask, Region, Rule, WrongMask, pairs_between};
 pub use positions::Positions;
 pub use prove::{Alive, At, Flaw, Made, Proof, prove};
 pub use rows::Rows;

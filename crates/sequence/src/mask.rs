@@ -60,6 +60,9 @@ pub enum Rule {
         /// How many positions at its end everybody sees, at most `block`.
         columns: usize,
     },
+    /// Keys that any of these regions shows to the query: a pattern of one's own. Regions do not
+    /// overlap.
+    Regions(Vec<Region>),
     /// Whatever the window and the sparse patterns hide: the first so many keys of the query's
     /// document, or of the sequence (attention sinks, arXiv 2309.17453).
     Sinks(usize),
@@ -68,10 +71,22 @@ pub enum Rule {
     Global(Vec<Range<usize>>),
 }
 
+/// A rectangle of (query, key), whole or below its diagonal: the part of a [`Rule::Regions`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Region {
+    /// Positions of the queries.
+    pub queries: Range<usize>,
+    /// Positions of the keys.
+    pub keys: Range<usize>,
+    /// Only keys at or before the query.
+    pub causal: bool,
+}
+
 /// Which keys a query may see. No rule: all of them.
 ///
 /// Of three kinds of rules, `Causal`, `Prefix`, `Documents` and `KeyPadding` hold always; `Window`,
-/// `Dilated`, `Strided` and `Fixed` hold together, or any of `Sinks` and `Global` excuses from all of them.
+/// `Dilated`, `Strided`, `Fixed` and `Regions` hold together, or any of `Sinks` and `Global` excuses
+/// from all of them.
 ///
 /// Where batch rows differ, a question that names no batch row is about all of them: a pair is
 /// visible when it is in any, and pairs are counted in each.
@@ -87,6 +102,18 @@ pub enum Coverage {
     Partial,
     /// All of it: the kernel needs no mask.
     Full,
+}
+
+impl Region {
+    /// Whether the query at position `q` sees the key at position `k`.
+    fn shows(&self, q: usize, k: usize) -> bool {
+        self.queries.contains(&q) && self.keys.contains(&k) && (!self.causal || k <= q)
+    }
+    /// Whether the rectangles of the two share a pair.
+    fn overlaps(&self, other: &Region) -> bool {
+        let meet = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start) < a.end.min(b.end);
+        meet(&self.queries, &other.queries) && meet(&self.keys, &other.keys)
+    }
 }
 
 impl Rule {
@@ -108,6 +135,10 @@ impl Rule {
         match self {
             Rule::Dilated { dilation: apart, .. } | Rule::Strided { stride: apart } => *apart > 0,
             Rule::Fixed { block, columns } => *block > 0 && columns <= block,
+            Rule::Regions(regions) => {
+                let later = |at: usize| regions[at + 1..].iter();
+                !regions.iter().enumerate().any(|(at, one)| later(at).any(|two| one.overlaps(two)))
+            }
             _ => self.rows() > 0,
         }
     }
@@ -160,9 +191,11 @@ impl Mask {
         let sinks = self.0.iter().any(|rule| matches!(rule, Rule::Sinks(_)));
         let stays = |rule: &&Rule| match rule {
             Rule::Prefix(_) => false,
-            Rule::Window(_) | Rule::Dilated { .. } | Rule::Strided { .. } | Rule::Fixed { .. } => {
-                !sinks
-            }
+            Rule::Window(_)
+            | Rule::Dilated { .. }
+            | Rule::Strided { .. }
+            | Rule::Fixed { .. }
+            | Rule::Regions(_) => !sinks,
             _ => true,
         };
         Mask(self.0.iter().filter(stays).cloned().collect())
@@ -182,18 +215,17 @@ impl Mask {
             Rule::KeyPadding(rows) => k < *of(rows, row),
             _ => true,
         });
-        let near = self.0.iter().all(|rule| match *rule {
-            Rule::Window(width) => q.abs_diff(k) < width,
+        let apart = q.abs_diff(k);
+        let near = self.0.iter().all(|rule| match rule {
+            Rule::Window(width) => apart < *width,
             Rule::Dilated { window, dilation } => {
-                let apart = q.abs_diff(k);
-                apart < window.saturating_mul(dilation) && apart.is_multiple_of(dilation)
+                apart < window.saturating_mul(*dilation) && apart.is_multiple_of(*dilation)
             }
-            Rule::Strided { stride } => {
-                q.abs_diff(k) < stride || q.abs_diff(k).is_multiple_of(stride)
-            }
+            Rule::Strided { stride } => apart < *stride || apart.is_multiple_of(*stride),
             Rule::Fixed { block, columns } => {
                 q / block == k / block || k % block >= block - columns
             }
+            Rule::Regions(regions) => regions.iter().any(|region| region.shows(q, k)),
             _ => true,
         });
         let excused = self.0.iter().any(|rule| match rule {

@@ -1,6 +1,6 @@
 //! What a case can be, column by column: strategies with their exchanges and shapes, layouts, masks, heads, lengths.
 
-use annulus_sequence::{Heads, Layout, Route, Rule, Strategy};
+use annulus_sequence::{Heads, Layout, Region, Route, Rule, Strategy};
 
 /// Most ranks.
 pub(crate) const RANKS: usize = 8;
@@ -88,7 +88,9 @@ pub(crate) struct Seen {
 
 /// Every kind of rule alone and combined; what batch rows tell apart; rows that see nothing.
 pub(crate) fn masks() -> Vec<Seen> {
-    use Rule::{Causal, Dilated, Fixed, Global, KeyPadding, Prefix, Sinks, Strided, Window};
+    use Rule::{
+        Causal, Dilated, Fixed, Global, KeyPadding, Prefix, Regions, Sinks, Strided, Window,
+    };
     let ends = || KeyPadding(vec![0, 29]);
     let plain = [
         vec![],
@@ -118,6 +120,8 @@ pub(crate) fn masks() -> Vec<Seen> {
         vec![Causal, Fixed { block: 7, columns: 2 }],
         vec![Fixed { block: 5, columns: 1 }, Window(9), Sinks(2)],
         vec![Prefix(5), Window(8), Sinks(2), ends()],
+        vec![Regions(staircase())],
+        vec![Causal, Regions(staircase()), Sinks(2), ends()],
     ];
     let seen = |rules| Seen { rules, documents: Vec::new(), packed: false };
     let mut all: Vec<Seen> = plain.into_iter().map(seen).collect();
@@ -144,4 +148,21 @@ pub(crate) fn masks() -> Vec<Seen> {
     let documents = packed.map(|(rules, documents, packed)| Seen { rules, documents, packed });
     all.extend(documents);
     all
+}
+
+/// Blocks of nine queries that see their own block, every second one causal, and the block
+/// two before.
+fn staircase() -> Vec<Region> {
+    let block = |number: usize| number * 9..number * 9 + 9;
+    let of_block = |number: usize| {
+        let own = Region {
+            queries: block(number),
+            keys: block(number),
+            causal: number.is_multiple_of(2),
+        };
+        let before = number.checked_sub(2).map(block);
+        let before = before.map(|keys| Region { queries: block(number), keys, causal: false });
+        [own].into_iter().chain(before)
+    };
+    (0..14).flat_map(of_block).collect()
 }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use annulus_sequence::{Exchange, Heads, Layout, Route, Rule, Strategy};
+use annulus_sequence::{Exchange, Heads, Layout, Region, Route, Rule, Strategy};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{BoxedStrategy, Just, Strategy as Draw, any};
@@ -51,6 +51,11 @@ fn rules(batch: usize) -> BoxedStrategy<Vec<Rule>> {
         1 => (1_usize..20)
             .prop_flat_map(|block| (Just(block), 0..=block))
             .prop_map(|(block, columns)| Rule::Fixed { block, columns }),
+        1 => (1_usize..20, any::<bool>()).prop_map(|(block, causal)| {
+            let block = |at: usize| at * block..(at + 1) * block;
+            let of_keys = |at: usize| Region { queries: block(at), keys: block(at / 2), causal };
+            Rule::Regions((0..70).map(of_keys).collect())
+        }),
         1 => (0_usize..9).prop_map(Rule::Sinks),
         1 => vec(position().prop_flat_map(|start| (Just(start), start..start + 6)), 0..4)
             .prop_map(|ranges| Rule::Global(ranges.into_iter().map(|(a, b)| a..b).collect())),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::piece::both;
-use super::{Class, Documents, Mask, Piece, Rule, Shards, of};
+use super::{Class, Documents, Mask, Piece, Region, Rule, Shards, of};
 use crate::band::Band;
 use crate::positions::common_divisor;
 
@@ -19,6 +19,8 @@ pub(crate) struct Sight {
     dilations: Vec<usize>,
     strides: Vec<usize>,
     fixed: Vec<Fixed>,
+    /// By rule.
+    regions: Vec<Vec<Region>>,
     sinks: usize,
     /// Sorted, disjoint and not empty.
     global: Vec<Range<usize>>,
@@ -60,6 +62,7 @@ impl Sight {
             Rule::Fixed { block, columns } => {
                 self.fixed.push(Fixed { block: *block, columns: *columns });
             }
+            Rule::Regions(regions) => self.regions.push(regions.clone()),
             Rule::Sinks(sinks) => self.sinks = self.sinks.max(*sinks),
             Rule::Global(ranges) => self.global.extend_from_slice(ranges),
         }
@@ -114,7 +117,8 @@ impl Sight {
         piece: Piece,
         pieces: &mut Vec<Piece>,
     ) {
-        if self.window.is_none() && self.strides.is_empty() && self.fixed.is_empty() {
+        let sparse = !(self.strides.is_empty() && self.fixed.is_empty() && self.regions.is_empty());
+        if self.window.is_none() && !sparse {
             pieces.push(piece);
             return;
         }
@@ -145,7 +149,19 @@ impl Sight {
         for fixed in &self.fixed {
             left = left.iter().flat_map(|piece| fixed.parts(shards, piece)).collect();
         }
+        for regions in &self.regions {
+            left =
+                left.iter().flat_map(|piece| regions.iter().filter_map(|r| r.of(piece))).collect();
+        }
         pieces.extend(left);
+    }
+}
+
+impl Region {
+    /// The part of a piece that it shows.
+    fn of(&self, piece: &Piece) -> Option<Piece> {
+        let ahead = self.causal.then_some(0);
+        piece.inside(&self.queries, &self.keys, Band { behind: None, ahead })
     }
 }
 

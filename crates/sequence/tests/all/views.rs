@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::single_range_in_vec_init, reason = "tests")]
 
 use annulus_sequence::{
-    Coverage, Documents, Layout, Mask, Positions, Rule, Side, Span, View, pairs_between,
+    Coverage, Documents, Layout, Mask, Positions, Region, Rule, Side, Span, View, pairs_between,
 };
 
 const TOKENS: usize = 23;
@@ -26,8 +26,20 @@ fn rules() -> Vec<Rule> {
         Rule::Dilated { window: 3, dilation: 2 },
         Rule::Strided { stride: 3 },
         Rule::Fixed { block: 5, columns: 2 },
+        Rule::Regions(picture()),
         Rule::Sinks(2),
         Rule::Global(vec![11..13, 6..7]),
+    ]
+}
+
+/// Text, a picture whose parts see each other, and text again.
+fn picture() -> Vec<Region> {
+    let region = |queries, keys, causal| Region { queries, keys, causal };
+    vec![
+        region(0..6, 0..6, true),
+        region(6..12, 0..12, false),
+        region(12..23, 0..12, false),
+        region(12..23, 12..23, true),
     ]
 }
 
@@ -52,6 +64,8 @@ fn more_rules() -> Vec<Rule> {
         Rule::Fixed { block: 1, columns: 0 },
         Rule::Fixed { block: 4, columns: 4 },
         Rule::Fixed { block: 6, columns: 1 },
+        Rule::Regions(vec![]),
+        Rule::Regions(vec![Region { queries: 5..90, keys: 19..20, causal: true }]),
         Rule::Sinks(0),
         Rule::Global(vec![]),
         Rule::Global(vec![0..3, 2..5, 20..30]),
