@@ -64,7 +64,11 @@ pub(crate) enum Command {
     /// What goes together: every strategy by mask, layout, heads and way back, as Markdown
     Strategies,
     /// The JSON Schema of the experiment file
-    Schema,
+    Schema {
+        /// Every key with what it takes, its default and its meaning instead, as Markdown
+        #[arg(long)]
+        markdown: bool,
+    },
 }
 
 /// An experiment and what replaces some of its values.

@@ -45,8 +45,9 @@ pub(crate) fn check(arguments: &Reading) -> Done {
     Ok(code)
 }
 
-pub(crate) fn schema() -> Done {
-    print::line(&format!("{:#}", annulus_experiment::schema()))?;
+pub(crate) fn schema(markdown: bool) -> Done {
+    let schema = || format!("{:#}", annulus_experiment::schema());
+    print::line(&if markdown { annulus_experiment::page() } else { schema() })?;
     Ok(0)
 }
 

@@ -65,4 +65,4 @@ pub use split::{Contradiction, Wording};
 pub use stages::{Part, Reset, Stage, StageKeys, Staged};
 pub use steps::{Algorithm, Bound, Every, Optimizer, Trace};
 pub use support::support;
-pub use written::{Written, differences, load, parse, read_experiment, schema};
+pub use written::{Written, differences, load, page, parse, read_experiment, schema};

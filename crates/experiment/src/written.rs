@@ -118,6 +118,11 @@ pub fn parse(name: &str, text: &str, overrides: &[Override]) -> Result<Experimen
     }
 }
 
+/// Every key of the file as Markdown, for readers.
+pub fn page() -> String {
+    annulus_yaml::page(Written::KEYS)
+}
+
 /// The JSON Schema of the file, for editors.
 pub fn schema() -> serde_json::Value {
     annulus_yaml::schema("An experiment of Annulus: one file, one run", Written::KEYS)

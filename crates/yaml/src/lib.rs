@@ -7,6 +7,7 @@
 mod document;
 mod keys;
 mod kind;
+mod page;
 mod problem;
 mod quantity;
 mod read;
@@ -21,6 +22,7 @@ mod write;
 pub use document::{Document, LARGEST, Override, Reading, read_file, read_within};
 pub use keys::{Absent, Interval, Key, Kind, OneOf, Only, Side, join, key};
 pub use kind::{nearest, tokens};
+pub use page::page;
 pub use problem::{Problem, Problems, Report};
 pub use quantity::{Unit, bandwidth, binary_bandwidth};
 pub use schema::schema;

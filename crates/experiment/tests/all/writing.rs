@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use annulus_experiment::{Override, differences, parse, schema};
+use annulus_experiment::{Override, differences, page, parse, schema};
 use serde_json::Value;
 
 use crate::small::{SMALL, edited, small_staged};
@@ -153,11 +153,16 @@ fn no_key_is_forgotten() {
 }
 
 #[test]
-fn the_schema_is_the_one_that_files_name() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/schema.json");
-    let kept = fs::read_to_string(&path).expect("the schema is kept");
-    let now = format!("{:#}\n", schema());
-    assert_eq!(kept, now, "write the output of `annulus schema` to experiments/schema.json");
+fn schema_and_page_of_keys_are_those_of_the_sections() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+    let kept = |file: &str| fs::read_to_string(folder.join(file)).expect("kept");
+    let same = kept("schema.json") == format!("{:#}\n", schema());
+    assert!(same, "write the output of `annulus schema` to experiments/schema.json");
+    let same = kept("KEYS.md").ends_with(&format!("\n{}\n", page()));
+    assert!(
+        same,
+        "write that of `annulus schema --markdown` behind the head of experiments/KEYS.md"
+    );
 }
 
 #[test]
