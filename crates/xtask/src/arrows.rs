@@ -59,6 +59,22 @@ const RULES: &[Rule] = &[
         &["data", "experiment", "figure", "files", "model", "tensorboard", "train"],
     ),
     rule(
+        "annulus",
+        true,
+        &[
+            "attention",
+            "comm",
+            "data",
+            "evaluation",
+            "experiment",
+            "machine",
+            "model",
+            "ops",
+            "sequence",
+            "train",
+        ],
+    ),
+    rule(
         "cli",
         true,
         &[
@@ -105,7 +121,7 @@ pub(crate) fn run() -> Result<()> {
     let metadata = MetadataCommand::new().no_deps().exec()?;
     let mut wrong = Vec::new();
     for package in &metadata.packages {
-        let Some(name) = package.name.strip_prefix("annulus-") else { continue };
+        let name = package.name.strip_prefix("annulus-").unwrap_or(&package.name);
         match RULES.iter().find(|rule| rule.name == name) {
             Some(rule) => wrong.extend(breaches(rule, package)),
             None if name == "tests" => {}
