@@ -42,6 +42,8 @@ pub struct Attention {
     pub(crate) scale: f64,
     /// What all ranks do, shared by those of this process.
     schedules: Arc<Schedules>,
+    /// What this rank does, forward and backward.
+    hops: [Arc<[Hop]>; 2],
     /// What travels is of this type; `None`: values as they are computed with, sums in f32.
     pub(crate) wire: Wire<Option<DType>>,
     /// Whether keys and values are kept for tokens to come.
@@ -71,6 +73,7 @@ impl Attention {
         Attention {
             mask: forward.mask.clone(),
             scale,
+            hops: own_hops(&schedules, comm.rank()),
             schedules,
             wire: Wire::default(),
             growing: None,
@@ -86,7 +89,8 @@ impl Attention {
     #[must_use]
     pub fn beside(&self, schedules: Arc<Schedules>) -> Attention {
         let mask = schedules.of(Pass::Forward).mask.clone();
-        Attention { mask, schedules, ..self.clone() }
+        let hops = own_hops(&schedules, self.comm.rank());
+        Attention { mask, schedules, hops, ..self.clone() }
     }
 
     /// The same schedules for a batch under a mask of its own, which shows nothing that the mask they were made for does not:
@@ -219,7 +223,10 @@ impl Attention {
 
     /// What this rank does in a pass.
     fn hops(&self, pass: Pass) -> &[Hop] {
-        &self.schedules.of(pass).ranks[self.comm.rank()]
+        match pass {
+            Pass::Forward => &self.hops[0],
+            Pass::Backward => &self.hops[1],
+        }
     }
 
     /// All heads and rows of a part on this rank.
@@ -243,6 +250,11 @@ impl Attention {
     fn keep(&self, own: Option<[Tensor; 2]>) {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = own;
     }
+}
+
+/// The hops of a rank in both passes.
+fn own_hops(schedules: &Schedules, rank: usize) -> [Arc<[Hop]>; 2] {
+    schedules.both().map(|schedule| schedule.of_rank(rank).into())
 }
 
 fn two(tensors: Tensors) -> [Tensor; 2] {

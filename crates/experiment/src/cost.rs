@@ -25,9 +25,8 @@ mod packing;
 mod workspace;
 
 use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL, SUMMED_ROWS};
-use annulus_sequence::{Alive, Made, Part, Pass, Positions, Schedules};
+use annulus_sequence::{Alive, Computed, Made, Part, Pass, Schedules};
 use counts::Counts;
-use workspace::{Tiles, tiles};
 
 use crate::{Dtype, Peak, Plan, Recompute, Settled};
 
@@ -56,8 +55,8 @@ pub(crate) struct Share<'a> {
     widened: u64,
     /// The same, before it is narrowed again: what its narrow form takes meanwhile.
     narrowed: u64,
-    /// The most tiles in a hop, forward and backward.
-    tiles: [Tiles; 2],
+    /// The most that it computes in a hop, forward and backward.
+    computed: [Computed; 2],
     /// Gradients that are its, in rows of heads.
     made: Made,
     /// Scores that are kept, of one sequence.
@@ -74,21 +73,32 @@ impl Share<'_> {
         (place, workers): (usize, usize),
     ) -> Share<'a> {
         let positions = &passes.of(Pass::Forward).positions;
-        let rows = |positions: &Positions| (plan.micro_batch * positions.tokens()) as u64;
-        let most = positions.iter().map(rows).max().unwrap_or_default();
-        let rows = rows(&positions[place]);
+        let rows = |tokens: usize| (plan.micro_batch * tokens) as u64;
+        let (most, rows) = (rows(passes.longest()), rows(positions[place].tokens()));
         let dtype = plan.experiment.model.dtype;
         let element = dtype.bytes() as u64;
         let (widened, narrowed) = match dtype {
             Dtype::F32 => (0, 0),
             Dtype::Bf16 => (F32, element),
         };
-        let tiles = [Pass::Forward, Pass::Backward].map(|pass| tiles(passes.of(pass), place));
+        let computed = passes.proofs().map(|proof| proof.computed[place]);
         let (made, scores) = (
             passes.proof(Pass::Backward).made[place],
             passes.proof(Pass::Forward).alive[place].scores as u64,
         );
-        Share { plan, memory, workers, rows, most, element, widened, narrowed, tiles, made, scores }
+        Share {
+            plan,
+            memory,
+            workers,
+            rows,
+            most,
+            element,
+            widened,
+            narrowed,
+            computed,
+            made,
+            scores,
+        }
     }
 
     /// The peak of the rank.

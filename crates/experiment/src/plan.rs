@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use annulus_architecture::turning;
-use annulus_sequence::{Bytes, Pass, Positions, Schedules, pairs_between, pairs_per_hop};
+use annulus_sequence::{Bytes, Pass, Positions, Schedules, busiest_pairs, pairs_between};
 
 use crate::cluster::label;
 use crate::cost::Share;
@@ -124,11 +124,7 @@ impl Plan {
         self.experiment.memory = self.experiment.memory.with(self.memory);
         let heads = self.shape.num_attention_heads as u64;
         for (kind, passes) in self.kinds.iter_mut().zip(&self.passes) {
-            kind.slowest_pairs = pairs_per_hop(passes.of(Pass::Forward))
-                .iter()
-                .filter_map(|ranks| ranks.iter().max())
-                .fold(0, |sum: u64, pairs| sum.saturating_add(*pairs))
-                .div_ceil(heads);
+            kind.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
         }
         self.ranks = self.rank_plans();
         self.doubts = self.doubts();
@@ -302,7 +298,7 @@ impl Plan {
 
     /// Who holds what of a sequence, the same in all layers.
     fn positions(&self) -> &[Positions] {
-        self.passes.first().map_or(&[], |passes| passes.of(Pass::Forward).positions.as_slice())
+        self.passes.first().map_or(&[], |passes| &*passes.of(Pass::Forward).positions)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use annulus_sequence::{Flaw, Hop, Pass, Proof, Schedule, pairs_per_hop, prove};
+use annulus_sequence::{Flaw, Pass, Positions, Proof, Schedule, pairs_between, prove};
 use serde_json::{Value, json};
 
 use crate::cluster::{duration, label};
@@ -116,20 +116,19 @@ impl Proving {
 impl Proved {
     /// Of one schedule.
     pub fn of(schedule: &Schedule) -> Proved {
-        let hops = || schedule.ranks.iter().flatten();
         let start = Instant::now();
         let outcome = prove(schedule);
         let seconds = start.elapsed().as_secs_f64();
-        let sum = |count: fn(&Hop) -> usize| hops().map(count).sum();
+        let (moves, tiles) = listed(schedule);
         Proved {
             layers: None,
             pass: schedule.pass,
             hops: schedule.hops(),
-            moves: sum(|hop| hop.sends.len()),
-            tiles: sum(|hop| hop.tiles.len()),
+            moves,
+            tiles,
             pairs: match outcome {
-                Ok(_) => pairs_per_hop(schedule).iter().flatten().sum(),
-                // What it lists need not be there.
+                Ok(_) => visible(schedule),
+                // What it computes need not be that.
                 Err(_) => 0,
             },
             seconds,
@@ -146,6 +145,25 @@ impl Proved {
         };
         format!("  {pass:<9} {hops} hops, {moves} moves, {tiles} tiles, {found}")
     }
+}
+
+/// Moves and tiles of all ranks.
+fn listed(schedule: &Schedule) -> (usize, usize) {
+    let (mut moves, mut tiles) = (0, 0);
+    for index in 0..schedule.hops() {
+        for group in schedule.groups(index) {
+            let (hop, ranks) = (schedule.hop(group.first(), index), group.ranks().count());
+            moves += ranks * hop.sends.len();
+            tiles += ranks * hop.tiles.len();
+        }
+    }
+    (moves, tiles)
+}
+
+/// Visible pairs of a whole sequence, once for every query head: what a schedule that holds computes.
+fn visible(schedule: &Schedule) -> u64 {
+    let all = Positions::all(schedule.positions.iter().map(Positions::tokens).sum());
+    pairs_between(&schedule.mask, &all, &all).saturating_mul(schedule.heads.query as u64)
 }
 
 fn word(pass: Pass) -> &'static str {
@@ -168,7 +186,9 @@ mod tests {
         let mut schedule = Strategy::Ring.forward(&split).expect("runs");
         let whole = Proved::of(&schedule);
         assert_eq!((whole.hops, whole.pairs), (3, 2 * 12 * 13 / 2));
-        schedule.ranks[0][0].sends.clear();
+        let mut ranks = schedule.listed();
+        ranks[0][0].sends.clear();
+        schedule.generator = std::sync::Arc::new(ranks);
         let proving =
             Proving { title: "a ring".into(), schedules: vec![whole, Proved::of(&schedule)] };
         assert!(!proving.holds());

@@ -4,7 +4,7 @@
 //! the same on any number of ranks; sums are rounded once per move, and are f32 where they are
 //! added to.
 
-use annulus_sequence::{BlockShape, Hop, Part, Route, Schedule, Wire};
+use annulus_sequence::{BlockShape, Part, Route, Wire};
 
 use annulus_architecture::Element;
 use annulus_yaml::Problem;
@@ -48,8 +48,8 @@ impl Plan {
             (Part::QueryGradient, "gradients of queries"),
         ];
         let narrow = sums.into_iter().filter(|(part, _)| wire.of(*part).bytes() < 4);
-        let schedules = || self.passes.iter().flat_map(|passes| passes.both());
-        let sent = narrow.filter(|(part, _)| schedules().any(|one| sends(one, *part)));
+        let proofs = || self.passes.iter().flat_map(|passes| passes.proofs());
+        let sent = narrow.filter(|(part, _)| proofs().any(|proof| proof.sent.contains(part)));
         let doubt = |(part, what): (Part, &str)| {
             let (word, key) = (wire.of(part).word(), wire_key(part));
             let once = part == Part::Gradient
@@ -68,11 +68,6 @@ impl Plan {
         };
         sent.map(doubt).collect()
     }
-}
-
-fn sends(schedule: &Schedule, part: Part) -> bool {
-    let of_hop = |hop: &Hop| hop.sends.iter().any(|sent| sent.block.part == part);
-    schedule.ranks.iter().flatten().any(of_hop)
 }
 
 /// Values that travel in more than they are computed with, or in as much of another type, would

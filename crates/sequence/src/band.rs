@@ -17,6 +17,26 @@ pub(crate) struct Band {
 }
 
 impl Band {
+    /// Keys at or before the query.
+    pub(crate) const CAUSAL: Band = Band { behind: None, ahead: Some(0) };
+
+    /// Whether any pair of `q` by `k` is inside, where ends of runs say it.
+    pub(crate) fn meets(self, q: &Positions, k: &Positions) -> Option<bool> {
+        let (queries, keys) = (q.extent(), k.extent());
+        if queries.is_empty() || keys.is_empty() || !self.touches(&queries, &keys) {
+            return Some(false);
+        }
+        // Where there is one bound, the ends are the pair that is farthest inside.
+        if self.behind.is_none() || self.ahead.is_none() {
+            return Some(true);
+        }
+        let neighbours = |positions: &Positions| positions.runs().iter().all(|run| run.step == 1);
+        let range = |run: &Run| run.start..run.last() + 1;
+        (neighbours(q) && neighbours(k)).then(|| {
+            let mut pairs = q.runs().iter().flat_map(|q| k.runs().iter().map(move |k| (q, k)));
+            pairs.any(|(q, k)| self.touches(&range(q), &range(k)))
+        })
+    }
     /// The pairs in both.
     pub(crate) fn and(self, other: Band) -> Band {
         let nearest = |a: Option<i64>, b: Option<i64>| a.into_iter().chain(b).min();

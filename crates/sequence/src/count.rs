@@ -1,6 +1,6 @@
 //! What a schedule costs: bytes and visible pairs, from the list alone.
 
-use crate::{Block, ByRows, Hop, KeyRows, Part, Pass, Schedule, Wire, pairs_between};
+use crate::{Block, ByRows, Group, KeyRows, Meeting, Part, Pass, Schedule, Wire, pairs_between};
 
 /// What a row of a head weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +26,18 @@ impl Bytes {
     /// query's has twice that, itself and the gradient of its output, and two f32: log-sum-exp and
     /// delta.
     pub fn of(schedule: &Schedule, shape: BlockShape) -> Bytes {
-        let of_hop = |hop: &Hop| -> u64 {
-            hop.sends.iter().map(|sent| shape.bytes(sent.block, schedule.pass)).sum()
-        };
-        let of_rank = |hops: &Vec<Hop>| hops.iter().map(of_hop).sum();
-        Bytes(schedule.ranks.iter().map(of_rank).collect())
+        let mut bytes = vec![0; schedule.world()];
+        for index in 0..schedule.hops() {
+            for group in schedule.groups(index) {
+                let hop = schedule.hop(group.first(), index);
+                let sent = hop.sends.iter().map(|sent| shape.bytes(sent.block, schedule.pass));
+                let sent: u64 = sent.sum();
+                if sent > 0 {
+                    group.ranks().for_each(|rank| bytes[rank] += sent);
+                }
+            }
+        }
+        Bytes(bytes)
     }
 }
 
@@ -53,23 +60,56 @@ impl BlockShape {
 }
 
 /// Visible pairs per hop (outer) and rank (inner) of a schedule, each counted once for every query
-/// head, where it is scored.
+/// head, where it is scored: for few ranks.
 pub fn pairs_per_hop(schedule: &Schedule) -> Vec<Vec<u64>> {
-    let mut known = ByRows::default();
-    let mut pairs = vec![vec![0; schedule.world()]; schedule.hops()];
-    for (rank, hops) in schedule.ranks.iter().enumerate() {
-        for (hop, plan) in hops.iter().enumerate() {
-            let meetings = plan.tiles.meetings().iter();
-            for meeting in meetings.filter(|meeting| meeting.part != Part::Value) {
-                let seen: u64 = known.sum(meeting, |sides| {
-                    let rows =
-                        |(owner, rows): KeyRows| schedule.positions[owner].rows(rows.range());
-                    let [q, k] = sides.map(rows);
-                    pairs_between(&schedule.mask, &q, &k)
-                });
-                pairs[hop][rank] += seen * meeting.queries.heads.len() as u64;
-            }
-        }
+    let mut pairs = Pairs::new(schedule);
+    let of_hop = |index| (0..schedule.world()).map(|rank| pairs.of(rank, index)).collect();
+    (0..schedule.hops()).map(of_hop).collect()
+}
+
+/// Up to so many ranks the pairs of all are counted in every hop.
+const COUNTED: usize = 256;
+
+/// Visible pairs of the busiest rank of every hop, added up over the hops. Of more than 256 ranks
+/// the first, the middle and the last of those that are alike in a hop are looked at.
+pub fn busiest_pairs(schedule: &Schedule) -> u64 {
+    let mut pairs = Pairs::new(schedule);
+    let mut busiest = |index: usize| {
+        let ranks: Vec<usize> = if schedule.world() <= COUNTED {
+            (0..schedule.world()).collect()
+        } else {
+            schedule.groups(index).iter().flat_map(Group::samples).collect()
+        };
+        ranks.into_iter().map(|rank| pairs.of(rank, index)).max().unwrap_or_default()
+    };
+    (0..schedule.hops()).map(&mut busiest).fold(0, u64::saturating_add)
+}
+
+/// Visible pairs of hops, what ranks have in common worked out once.
+#[derive(Debug)]
+pub struct Pairs<'a> {
+    schedule: &'a Schedule,
+    known: ByRows<u64>,
+}
+
+impl<'a> Pairs<'a> {
+    /// None are counted yet.
+    pub fn new(schedule: &'a Schedule) -> Pairs<'a> {
+        Pairs { schedule, known: ByRows::default() }
     }
-    pairs
+    /// The pairs that a rank scores in a hop, once for every query head.
+    pub fn of(&mut self, rank: usize, index: usize) -> u64 {
+        let Pairs { schedule: Schedule { mask, positions, .. }, known } = self;
+        let hop = self.schedule.hop(rank, index);
+        let scored = hop.tiles.meetings().iter().filter(|meeting| meeting.part != Part::Value);
+        let of_meeting = |meeting: &Meeting| {
+            let seen = known.sum(meeting, |sides| {
+                let rows = |(owner, rows): KeyRows| positions[owner].rows(rows.range());
+                let [q, k] = sides.map(rows);
+                pairs_between(mask, &q, &k)
+            });
+            seen * meeting.queries.heads.len() as u64
+        };
+        scored.map(of_meeting).sum()
+    }
 }

@@ -5,6 +5,7 @@
 //! lists, hop by hop, what every rank sends, computes, finishes and frees. Executing, proving,
 //! counting and drawing are readers of that one list.
 
+mod alike;
 mod band;
 mod block;
 mod count;
@@ -23,16 +24,17 @@ mod view;
 mod visibility;
 mod wire;
 
+pub use alike::{Alike, Group};
 pub use block::{Block, Extent, Heads, Part};
-pub use count::{BlockShape, Bytes, pairs_per_hop};
+pub use count::{BlockShape, Bytes, Pairs, busiest_pairs, pairs_per_hop};
 pub use draw::{aligned, draw_dealt, draw_layers, draw_layout, draw_schedule};
 pub use layout::{DealError, Layout};
 pub use mask::{Coverage, Documents, Mask, Region, Rule, WrongMask, pairs_between};
 pub use positions::Positions;
-pub use prove::{Alive, At, Flaw, Made, Proof, prove};
+pub use prove::{Alive, At, Computed, Flaw, Made, Proof, prove, prove_alike, prove_each};
 pub use rows::Rows;
 pub use run::Run;
-pub use schedule::{Collective, Hop, Move, Pass, Schedule, TilePlan};
+pub use schedule::{Collective, Generator, Hop, Move, Pass, Schedule, TilePlan};
 pub use schedules::{ScheduleError, Schedules, Setting};
 pub use strategy::{Exchange, Route, Split, Strategy, StrategyError};
 pub use tiles::{ByRows, KeyRows, Meeting, Tiles};

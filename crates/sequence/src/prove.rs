@@ -14,19 +14,27 @@
 //! A tile in two products is one where its scores are made; the tile of its values must find those
 //! scores, of all keys that its queries are scored with, and uses them up; what is left of them when
 //! the queries are finished is a flaw. So pairs are weighed as often as they are scored: once.
+//!
+//! Ranks that are alike ([`crate::Alike`]) are one player as long as they hold alike: what the first
+//! of them does stands for all, moved along. Where a border comes between them they part, and where
+//! they come to hold alike again they are one. [`prove_each`] believes nobody to be like another.
 
 mod cover;
 mod dealt;
 mod flaw;
 mod holder;
 mod matching;
+mod player;
 mod running;
 
-use crate::{Block, Move, Part, Pass, Positions, Schedule};
+use std::collections::BTreeSet;
+
+use crate::{Alike, Block, Group, Part, Pass, Positions, Schedule};
 use cover::Cover;
 use dealt::is_dealt;
 pub use flaw::{At, Flaw};
-use holder::{Arrival, Found, Holder};
+use holder::Found;
+use player::Player;
 
 /// What was proved of a schedule. What is alive is counted in rows of heads ([`Block::volume`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +46,21 @@ pub struct Proof {
     /// The most that a rank has made and that is alive anywhere, by rank: what it takes where ranks share memory and a buffer that is
     /// handed over stays where it is.
     pub made: Vec<Made>,
+    /// The most that a rank computes in one hop, by rank.
+    pub computed: Vec<Computed>,
+    /// What is sent at all.
+    pub sent: BTreeSet<Part>,
     /// Hops in which something moves.
     pub hops: usize,
+}
+
+/// Tiles of one hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Computed {
+    /// The number of tiles.
+    pub tiles: usize,
+    /// Rows of heads of their keys.
+    pub keys: usize,
 }
 
 /// Rows of heads by part, and scores.
@@ -70,42 +91,72 @@ pub struct Made {
     pub query_gradients: usize,
 }
 
+/// So many ranks are proved each by itself even where they are alike.
+const EACH: usize = 64;
+
 /// No deadlock, every visible pair of every head exactly once, every result home with every part of
-/// it, every buffer freed.
+/// it, every buffer freed. Of more than 64 ranks those that are alike are proved together.
 ///
 /// # Errors
 /// The first [`Flaw`] that is met.
 pub fn prove(schedule: &Schedule) -> Result<Proof, Flaw> {
-    check_shape(schedule)?;
+    if schedule.world() <= EACH { prove_each(schedule) } else { prove_alike(schedule) }
+}
+
+/// [`prove`] of every rank by itself, whether it is like another or not.
+///
+/// # Errors
+/// The first [`Flaw`] that is met.
+pub fn prove_each(schedule: &Schedule) -> Result<Proof, Flaw> {
+    proved(schedule, Alike::nobody(schedule.world()))
+}
+
+/// [`prove`] of one rank for all that the generator says are alike.
+///
+/// # Errors
+/// The first [`Flaw`] that is met, at one of the ranks that have it.
+pub fn prove_alike(schedule: &Schedule) -> Result<Proof, Flaw> {
+    proved(schedule, schedule.alike())
+}
+
+fn proved(schedule: &Schedule, alike: Alike) -> Result<Proof, Flaw> {
+    check_shape(schedule, alike)?;
     let world = schedule.world();
+    let players = alike.groups(world, &[]).into_iter();
     let mut play = Play {
         schedule,
-        holders: (0..world).map(|rank| Holder::new(schedule, rank)).collect(),
-        cover: Cover::new(schedule),
+        alike,
+        players: players.map(|group| Player::new(schedule, group)).collect(),
+        cover: Cover::new(schedule, alike),
         found: Found::default(),
-        flying: Vec::new(),
-        alive: vec![Alive::default(); world],
-        made: vec![Made::default(); world],
+        proof: Proof {
+            alive: vec![Alive::default(); world],
+            made: vec![Made::default(); world],
+            computed: vec![Computed::default(); world],
+            sent: BTreeSet::new(),
+            hops: 0,
+        },
+        most_made: Vec::new(),
     };
-    let mut moving = 0;
     for hop in 0..schedule.hops() {
-        matching::check(schedule, hop)?;
+        play.part(hop);
+        matching::check(schedule, hop, &play.players)?;
         play.hop(hop)?;
-        moving += usize::from(schedule.ranks.iter().any(|hops| !hops[hop].sends.is_empty()));
+        play.join();
     }
     play.check_end()?;
-    Ok(Proof { alive: play.alive, made: play.made, hops: moving })
+    Ok(play.proof)
 }
 
 /// Every position is one rank's, and everybody makes the same number of hops.
-fn check_shape(schedule: &Schedule) -> Result<(), Flaw> {
+fn check_shape(schedule: &Schedule, alike: Alike) -> Result<(), Flaw> {
     let (world, wanted) = (schedule.world(), schedule.hops());
     let tokens = schedule.positions.iter().map(Positions::tokens).sum();
     if world == 0 || world != schedule.positions.len() || !is_dealt(&schedule.positions, tokens) {
         return Err(Flaw::NotDealt { tokens, world });
     }
-    let lengths = schedule.ranks.iter().map(Vec::len).enumerate();
-    for (rank, found) in lengths {
+    for rank in alike.groups(world, &[]).iter().map(Group::first) {
+        let found = schedule.generator.hops(rank);
         if found != wanted {
             return Err(Flaw::UnevenHops { rank, found, wanted });
         }
@@ -116,62 +167,117 @@ fn check_shape(schedule: &Schedule) -> Result<(), Flaw> {
 /// A schedule at play.
 struct Play<'a> {
     schedule: &'a Schedule,
-    holders: Vec<Holder<'a>>,
+    alike: Alike,
+    /// By lane, then by station.
+    players: Vec<Player<'a>>,
     cover: Cover,
     found: Found,
-    /// What is on its way, in the order in which it was posted.
-    flying: Vec<Arrival<'a>>,
-    alive: Vec<Alive>,
-    made: Vec<Made>,
+    proof: Proof,
+    /// The most that was made so far in each lane, while all of its stations are alike.
+    most_made: Vec<Made>,
 }
 
 impl Play<'_> {
-    fn hop(&mut self, hop: usize) -> Result<(), Flaw> {
-        for holder in &mut self.holders {
-            holder.post(hop, &mut self.flying)?;
+    /// Parts players at the borders of a hop, and where what they receive was made by others.
+    fn part(&mut self, hop: usize) {
+        let schedule = self.schedule;
+        if self.alike.parts(schedule.world()) {
+            let borders = schedule.generator.borders(hop);
+            self.players = player::parted(std::mem::take(&mut self.players), |_| borders.clone());
         }
-        for holder in &mut self.holders {
-            holder.compute(hop, &mut self.found, &mut self.cover)?;
+        self.players.iter_mut().for_each(|player| player.turn_to(schedule, hop));
+        let lanes = self.players.chunk_by(|a, b| a.group.lane == b.group.lane).count();
+        if lanes < self.players.len() {
+            let starts: Vec<_> = self.players.iter().map(|player| player.group.clone()).collect();
+            let cuts = |player: &Player<'_>| player.cuts(&starts, schedule.world());
+            self.players = player::parted(std::mem::take(&mut self.players), cuts);
+            self.players.iter_mut().for_each(|player| player.turn_to(schedule, hop));
+        }
+    }
+
+    fn hop(&mut self, hop: usize) -> Result<(), Flaw> {
+        self.players.iter_mut().try_for_each(|player| player.post(hop))?;
+        let arriving: Vec<_> =
+            self.players.iter().map(|one| one.arriving(hop, &self.players)).collect();
+        for (player, arriving) in self.players.iter_mut().zip(arriving) {
+            player.arriving.extend(arriving);
+            player.compute(hop, &mut self.found, &mut self.cover)?;
         }
         // Between the tiles and the wait there is most of everything.
         self.count();
-        let flying = std::mem::take(&mut self.flying);
-        for arrival in flying {
-            if arrival.awaited > hop {
-                self.flying.push(arrival);
-                continue;
-            }
-            let Arrival { moved: &Move { block, from, to, .. }, maker, .. } = arrival;
-            if block.part.is_lent() {
-                self.holders[from].check_kept(hop, block)?;
-            }
-            self.holders[to].land(hop, block, maker)?;
+        if self.schedule.pass == Pass::Backward {
+            self.count_made();
         }
-        self.holders.iter_mut().try_for_each(|holder| holder.free(hop))
+        self.players.iter_mut().try_for_each(|player| player.leave(hop))?;
+        self.players.iter_mut().try_for_each(|player| player.land(hop))?;
+        self.players.iter_mut().try_for_each(|player| player.free(hop))
+    }
+
+    /// Neighbours that hold alike are one player again.
+    fn join(&mut self) {
+        let mut joined: Vec<Player<'_>> = Vec::with_capacity(self.players.len());
+        for player in std::mem::take(&mut self.players) {
+            match joined.last_mut() {
+                Some(last) if last.is_like(&player) => {
+                    last.group.stations.end = player.group.stations.end;
+                    last.counted = last.counted.and(player.counted);
+                }
+                _ => joined.push(player),
+            }
+        }
+        self.players = joined;
     }
 
     fn count(&mut self) {
-        let mut alive: Vec<Alive> = self.holders.iter().map(Holder::alive).collect();
-        let mut made = vec![Made::default(); alive.len()];
-        for (block, maker) in self.holders.iter().flat_map(Holder::made) {
-            made[maker].add(block, maker);
-        }
-        for Arrival { moved: Move { block, from, to, .. }, maker, .. } in &self.flying {
-            alive[*to].add(*block);
-            if !block.part.is_lent() {
-                alive[*from].add(*block);
+        let Proof { alive, computed, sent, hops, .. } = &mut self.proof;
+        for player in &mut self.players {
+            let most =
+                player.counted.or(Counted { alive: player.alive(), computed: player.computed() });
+            if most != player.counted {
+                player.counted = most;
+                for rank in player.group.ranks() {
+                    alive[rank] = alive[rank].each(most.alive, usize::max);
+                    computed[rank] = computed[rank].each(most.computed, usize::max);
+                }
             }
-            made[*maker].add(*block, *maker);
+            sent.extend(player.hop.sends.iter().map(|sent| sent.block.part));
         }
-        self.alive.iter_mut().zip(alive).for_each(|(most, now)| *most = most.or(now));
-        self.made.iter_mut().zip(made).for_each(|(most, now)| *most = most.or(now));
+        *hops += usize::from(self.players.iter().any(|player| !player.hop.sends.is_empty()));
+    }
+
+    fn count_made(&mut self) {
+        let (world, alike) = (self.schedule.world(), self.alike);
+        let lanes = alike.groups(world, &[]);
+        let whole = lanes.len() == self.players.len();
+        let mut made = vec![Made::default(); if whole { lanes.len() } else { world }];
+        for player in &self.players {
+            for (block, maker) in player.made() {
+                let by = alike.shift(world, player.group.first(), maker);
+                if whole {
+                    made[if alike.turns { 0 } else { maker % alike.lanes }].add(block, maker);
+                } else {
+                    let makers = player.group.ranks().map(|rank| alike.moved(world, rank, by));
+                    makers.for_each(|one| made[one].add(block, maker));
+                }
+            }
+        }
+        if !whole {
+            self.most_made.clear();
+            self.proof.made.iter_mut().zip(made).for_each(|(most, now)| *most = most.or(now));
+        } else if made != self.most_made {
+            for (lane, now) in lanes.iter().zip(&made) {
+                let of_proof = &mut self.proof.made;
+                lane.ranks().for_each(|rank| of_proof[rank] = of_proof[rank].or(*now));
+            }
+            self.most_made = made;
+        }
     }
 
     /// All that is visible was computed, all results are whole and at home, and nothing else is
     /// left.
     fn check_end(&self) -> Result<(), Flaw> {
         let hop = self.schedule.hops();
-        if let Some(Arrival { moved, .. }) = self.flying.first() {
+        if let Some(moved) = self.players.iter().find_map(Player::under_way) {
             return Err(Flaw::Leaked(At { rank: moved.from, hop, block: moved.block }));
         }
         self.cover.check(self.schedule)?;
@@ -179,10 +285,10 @@ impl Play<'_> {
             Pass::Forward => &[Part::Output],
             Pass::Backward => &[Part::QueryGradient, Part::Gradient],
         };
-        for holder in &self.holders {
-            results.iter().try_for_each(|part| holder.check_home(*part))?;
-        }
-        self.holders.iter().try_for_each(|holder| holder.check_left(results))
+        let holders = || self.players.iter().map(|player| &player.holder);
+        holders()
+            .try_for_each(|holder| results.iter().try_for_each(|part| holder.check_home(*part)))?;
+        holders().try_for_each(|holder| holder.check_left(results))
     }
 }
 
@@ -215,16 +321,44 @@ impl Alive {
             Part::Gradient => &mut self.gradients,
         } += block.volume();
     }
-    /// The more of each.
-    fn or(self, other: Alive) -> Alive {
+    fn each(self, other: Alive, of: fn(usize, usize) -> usize) -> Alive {
         Alive {
-            queries: self.queries.max(other.queries),
-            key_values: self.key_values.max(other.key_values),
-            halves: self.halves.max(other.halves),
-            scores: self.scores.max(other.scores),
-            outputs: self.outputs.max(other.outputs),
-            query_gradients: self.query_gradients.max(other.query_gradients),
-            gradients: self.gradients.max(other.gradients),
+            queries: of(self.queries, other.queries),
+            key_values: of(self.key_values, other.key_values),
+            halves: of(self.halves, other.halves),
+            scores: of(self.scores, other.scores),
+            outputs: of(self.outputs, other.outputs),
+            query_gradients: of(self.query_gradients, other.query_gradients),
+            gradients: of(self.gradients, other.gradients),
         }
+    }
+}
+
+impl Computed {
+    fn each(self, other: Computed, of: fn(usize, usize) -> usize) -> Computed {
+        Computed { tiles: of(self.tiles, other.tiles), keys: of(self.keys, other.keys) }
+    }
+}
+
+/// The most that every rank of a player was counted with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    alive: Alive,
+    computed: Computed,
+}
+
+impl Counted {
+    /// The more of each.
+    fn or(self, other: Counted) -> Counted {
+        self.each(other, usize::max)
+    }
+    /// The less of each.
+    fn and(self, other: Counted) -> Counted {
+        self.each(other, usize::min)
+    }
+    fn each(self, other: Counted, of: fn(usize, usize) -> usize) -> Counted {
+        let (alive, computed) =
+            (self.alive.each(other.alive, of), self.computed.each(other.computed, of));
+        Counted { alive, computed }
     }
 }

@@ -1,6 +1,9 @@
-//! What moves when, and what is computed meanwhile: one explicit list per rank.
+//! What moves when, and what is computed meanwhile: the hops of every rank, generated on demand.
 
-use crate::{Block, Extent, Heads, Layout, Mask, Part, Positions, Tiles};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Alike, Block, Extent, Group, Heads, Layout, Mask, Part, Positions, Tiles};
 
 /// Which way a schedule goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,37 +82,89 @@ pub struct Hop {
     pub frees: Vec<Block>,
 }
 
-/// What all ranks do in one pass of one attention.
+/// What all ranks do in one pass of one attention, generated on demand: it holds no hops.
 ///
 /// It begins with [`Part::Query`] and [`Part::KeyValue`] of the own positions on every rank, which
 /// are the caller's and outlive it. It ends with the same and with the own [`Part::Output`], or,
 /// backward, [`Part::QueryGradient`] and [`Part::Gradient`]: in one block or in several.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Schedule {
-    /// The strategy's name, as one writes it.
+    /// The strategy's name, as in a file.
     pub strategy: &'static str,
     /// Forward or backward.
     pub pass: Pass,
-    /// How positions are dealt.
+    /// How positions are sharded.
     pub layout: Layout,
     /// Which keys a query sees.
     pub mask: Mask,
-    /// How many heads there are.
+    /// Query heads and key/value heads.
     pub heads: Heads,
     /// What every rank holds, by rank.
-    pub positions: Vec<Positions>,
-    /// What every rank does, by rank; all have the same number of hops.
-    pub ranks: Vec<Vec<Hop>>,
+    pub positions: Arc<[Positions]>,
+    /// What every rank does.
+    pub generator: Arc<dyn Generator>,
+}
+
+/// The hops of all ranks as a function. Hops that are listed, by rank, are one: `Vec<Vec<Hop>>`.
+pub trait Generator: fmt::Debug + Send + Sync {
+    /// The number of ranks.
+    fn world(&self) -> usize;
+    /// The number of hops of a rank, the same for all ranks.
+    fn hops(&self, rank: usize) -> usize;
+    /// Hop `index` of a rank.
+    fn hop(&self, rank: usize, index: usize) -> Hop;
+    /// How ranks are alike; `None`: no rank is like another.
+    fn alike(&self) -> Option<Alike> {
+        None
+    }
+    /// The stations, rising, whose ranks do not do in hop `index` as those of the station before.
+    fn borders(&self, _index: usize) -> Vec<usize> {
+        Vec::new()
+    }
+}
+
+impl Generator for Vec<Vec<Hop>> {
+    fn world(&self) -> usize {
+        self.len()
+    }
+    fn hops(&self, rank: usize) -> usize {
+        self[rank].len()
+    }
+    fn hop(&self, rank: usize, index: usize) -> Hop {
+        self[rank][index].clone()
+    }
 }
 
 impl Schedule {
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world(&self) -> usize {
-        self.ranks.len()
+        self.generator.world()
     }
-    /// How many hops every rank makes.
+    /// The number of hops that every rank makes.
     pub fn hops(&self) -> usize {
-        self.ranks.first().map_or(0, Vec::len)
+        if self.world() == 0 { 0 } else { self.generator.hops(0) }
+    }
+    /// Hop `index` of a rank.
+    pub fn hop(&self, rank: usize, index: usize) -> Hop {
+        self.generator.hop(rank, index)
+    }
+    /// All hops of a rank.
+    pub fn of_rank(&self, rank: usize) -> Vec<Hop> {
+        (0..self.generator.hops(rank)).map(|index| self.hop(rank, index)).collect()
+    }
+    /// All hops by rank: for few ranks.
+    pub fn listed(&self) -> Vec<Vec<Hop>> {
+        (0..self.world()).map(|rank| self.of_rank(rank)).collect()
+    }
+    /// How ranks are alike: none is like another where the generator does not say so.
+    pub fn alike(&self) -> Alike {
+        self.generator.alike().unwrap_or_else(|| Alike::nobody(self.world()))
+    }
+    /// The ranks by what they do in hop `index`: of those of a group the first one stands for all.
+    pub fn groups(&self, index: usize) -> Vec<Group> {
+        let (alike, world) = (self.alike(), self.world());
+        let borders = if alike.parts(world) { self.generator.borders(index) } else { Vec::new() };
+        alike.groups(world, &borders)
     }
     /// All heads and rows of a part.
     pub fn whole(&self, part: Part, owner: usize) -> Block {

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
-    Flaw, Heads, Layout, Mask, Pass, Proof, Route, Schedule, Split, Strategy, StrategyError, prove,
+    Flaw, Heads, Layout, Mask, Pass, Positions, Proof, Route, Schedule, Split, Strategy,
+    StrategyError, prove,
 };
 
 /// Both schedules of all ranks, proved.
@@ -12,6 +13,7 @@ use crate::{
 pub struct Schedules {
     forward: (Schedule, Proof),
     backward: (Schedule, Proof),
+    longest: usize,
 }
 
 /// Why there are no schedules.
@@ -52,7 +54,8 @@ impl Schedules {
     /// # Errors
     /// The first flaw.
     pub fn prove(forward: Schedule, backward: Schedule) -> Result<Schedules, ScheduleError> {
-        Ok(Schedules { forward: proved(forward)?, backward: proved(backward)? })
+        let longest = forward.positions.iter().map(Positions::tokens).max().unwrap_or_default();
+        Ok(Schedules { forward: proved(forward)?, backward: proved(backward)?, longest })
     }
 
     /// The schedule of a pass.
@@ -68,6 +71,16 @@ impl Schedules {
     /// What was proved of it.
     pub fn proof(&self, pass: Pass) -> &Proof {
         &self.proved_of(pass).1
+    }
+
+    /// Of forward and backward.
+    pub fn proofs(&self) -> [&Proof; 2] {
+        [&self.forward.1, &self.backward.1]
+    }
+
+    /// The most positions that a rank holds.
+    pub fn longest(&self) -> usize {
+        self.longest
     }
 
     fn proved_of(&self, pass: Pass) -> &(Schedule, Proof) {

@@ -12,11 +12,17 @@ mod split;
 mod torus;
 mod variants;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use all_gather::Gather;
+use broadcast::Broadcast;
+use double_ring::Rings;
+use halo::Halo;
 
 use crate::positions::common_divisor;
 use crate::schedules::GENERATED;
-use crate::{Heads, Hop, Layout, Mask, Pass, Schedule};
+use crate::{Generator, Heads, Layout, Mask, Pass, Schedule};
 pub use error::StrategyError;
 pub use routes::{Exchange, Route};
 pub use split::Split;
@@ -175,37 +181,30 @@ impl Strategy {
     /// # Errors
     /// When the strategy does not run on so many ranks or heads.
     pub fn forward(self, split: &Split) -> Result<Schedule, StrategyError> {
-        let ranks = match self.path(split.world(), split.heads)? {
-            Path::Ring { lanes } => ring::forward(split, lanes),
-            Path::Rings { inside } => {
-                double_ring::double_ring(split, inside, Pass::Forward, Route::default())
-            }
-            Path::Gather { groups } => all_gather::all_gather(split, Pass::Forward, groups),
-            Path::Broadcast => broadcast::broadcast(split, Pass::Forward),
-            Path::Halo => halo::halo(split, Pass::Forward),
-            Path::Scores => li_ring::forward(split),
+        let path = self.path(split.world(), split.heads)?;
+        let generator: Arc<dyn Generator> = match path {
+            Path::Ring { lanes } => Arc::new(ring::forward(split, lanes)),
+            Path::Scores => Arc::new(li_ring::Rounds::new(split)),
+            path => path.either(split, Pass::Forward, Route::default()),
         };
-        Ok(self.schedule(Pass::Forward, split, ranks))
+        Ok(self.schedule(Pass::Forward, split, generator))
     }
-    /// The backward schedule; `how` matters to rings alone; a double ring takes
+    /// The backward schedule; `route` matters to rings alone; a double ring takes
     /// [`Route::Direct`] as [`Route::Reversed`].
     ///
     /// # Errors
     /// As [`Strategy::forward`], and when queries are to travel where there is no ring of ranks.
-    pub fn backward(self, split: &Split, how: Route) -> Result<Schedule, StrategyError> {
+    pub fn backward(self, split: &Split, route: Route) -> Result<Schedule, StrategyError> {
         let path = self.path(split.world(), split.heads)?;
-        if how == Route::Queries && !self.routes().contains(&how) {
+        if route == Route::Queries && !self.routes().contains(&route) {
             return Err(StrategyError::Queries { strategy: self });
         }
-        let ranks = match path {
-            Path::Ring { lanes } => ring::backward(split, lanes, how),
-            Path::Scores => ring::backward(split, 1, how),
-            Path::Rings { inside } => double_ring::double_ring(split, inside, Pass::Backward, how),
-            Path::Gather { groups } => all_gather::all_gather(split, Pass::Backward, groups),
-            Path::Broadcast => broadcast::broadcast(split, Pass::Backward),
-            Path::Halo => halo::halo(split, Pass::Backward),
+        let generator: Arc<dyn Generator> = match path {
+            Path::Ring { lanes } => Arc::new(ring::backward(split, lanes, route)),
+            Path::Scores => Arc::new(ring::backward(split, 1, route)),
+            path => path.either(split, Pass::Backward, route),
         };
-        Ok(self.schedule(Pass::Backward, split, ranks))
+        Ok(self.schedule(Pass::Backward, split, generator))
     }
 
     /// What generates the schedules of so many ranks and heads.
@@ -269,17 +268,10 @@ impl Strategy {
         }
     }
 
-    fn schedule(self, pass: Pass, split: &Split, ranks: Vec<Vec<Hop>>) -> Schedule {
+    fn schedule(self, pass: Pass, split: &Split, generator: Arc<dyn Generator>) -> Schedule {
         GENERATED.fetch_add(1, Ordering::Relaxed);
-        Schedule {
-            strategy: self.name(),
-            pass,
-            layout: split.layout,
-            mask: split.mask.clone(),
-            heads: split.heads,
-            positions: split.positions.clone(),
-            ranks,
-        }
+        let Split { mask, layout, positions, heads, .. } = split.clone();
+        Schedule { strategy: self.name(), pass, layout, mask, heads, positions, generator }
     }
 }
 
@@ -292,6 +284,19 @@ enum Path {
     Broadcast,
     Halo,
     Scores,
+}
+
+impl Path {
+    /// A pass where both are generated alike.
+    fn either(self, split: &Split, pass: Pass, route: Route) -> Arc<dyn Generator> {
+        match self {
+            Path::Ring { .. } | Path::Scores => unreachable!("a ring's passes differ"),
+            Path::Rings { inside } => Arc::new(Rings::new(split, inside, pass, route)),
+            Path::Gather { groups } => Arc::new(Gather { split: split.clone(), pass, groups }),
+            Path::Broadcast => Arc::new(Broadcast { split: split.clone(), pass }),
+            Path::Halo => Arc::new(Halo::new(split, pass)),
+        }
+    }
 }
 
 fn gather(heads: Heads, groups: usize) -> Result<Path, StrategyError> {

@@ -111,32 +111,32 @@ impl Eq for Tiles {}
 
 /// What tiles come to by their rows alone, worked out once for those that meet again with other heads.
 #[derive(Clone, Debug)]
-pub struct ByRows<'a, T> {
+pub struct ByRows<T> {
     tiles: BTreeMap<[KeyRows; 2], T>,
-    /// By the queries' rows and the list that they meet, which stays where it is while it is held.
-    lists: HashMap<(KeyRows, *const KeyRows), T>,
-    held: std::marker::PhantomData<&'a Meeting>,
+    /// By the queries' rows and the first of the list that they meet: lists, and what all of one come to.
+    lists: HashMap<[KeyRows; 2], Vec<(Arc<[KeyRows]>, T)>>,
 }
 
-impl<T> Default for ByRows<'_, T> {
+impl<T> Default for ByRows<T> {
     fn default() -> Self {
-        Self { tiles: BTreeMap::new(), lists: HashMap::new(), held: std::marker::PhantomData }
+        Self { tiles: BTreeMap::new(), lists: HashMap::new() }
     }
 }
 
-impl<'a, T: Copy + Sum> ByRows<'a, T> {
+impl<T: Copy + Sum> ByRows<T> {
     /// Of all tiles of a meeting together, where `of` is what one comes to by the rows of its queries and of its keys.
-    pub fn sum(&mut self, meeting: &'a Meeting, mut of: impl FnMut([KeyRows; 2]) -> T) -> T {
+    pub fn sum(&mut self, meeting: &Meeting, mut of: impl FnMut([KeyRows; 2]) -> T) -> T {
         let queries = (meeting.queries.owner, meeting.queries.rows);
-        let Keys::Shared(keys) = &meeting.keys else {
+        let (Keys::Shared(keys), Some(first)) = (&meeting.keys, meeting.keys().first()) else {
             return meeting.keys().iter().map(|keys| self.one([queries, *keys], &mut of)).sum();
         };
-        let list = (queries, keys.as_ptr());
-        if let Some(known) = self.lists.get(&list) {
-            return *known;
+        let known = self.lists.get(&[queries, *first]);
+        if let Some((_, sum)) = known.and_then(|lists| lists.iter().find(|(list, _)| list == keys))
+        {
+            return *sum;
         }
         let sum = keys.iter().map(|keys| self.one([queries, *keys], &mut of)).sum();
-        self.lists.insert(list, sum);
+        self.lists.entry([queries, *first]).or_default().push((keys.clone(), sum));
         sum
     }
 

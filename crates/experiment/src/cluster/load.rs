@@ -71,27 +71,28 @@ impl Load {
 }
 
 /// Makes loads of the schedules of one attention: both passes compute the same pairs.
-pub(super) struct Counted<'a> {
+pub(super) struct Counted {
     shape: BlockShape,
     tile: usize,
     /// Pairs of tiles whose scores are not kept.
-    known: ByRows<'a, f64>,
+    known: ByRows<f64>,
 }
 
-impl<'a> Counted<'a> {
-    pub(super) fn new(shape: BlockShape, tile: usize) -> Counted<'a> {
+impl Counted {
+    pub(super) fn new(shape: BlockShape, tile: usize) -> Counted {
         Counted { shape, tile, known: ByRows::default() }
     }
 
-    pub(super) fn load(&mut self, schedule: &'a Schedule) -> Load {
+    pub(super) fn load(&mut self, schedule: &Schedule) -> Load {
         let mut ranks = Vec::with_capacity(schedule.world());
-        for hops in &schedule.ranks {
+        for rank in 0..schedule.world() {
+            let hops = schedule.of_rank(rank);
             ranks.push(hops.iter().map(|hop| self.step(schedule, hop)).collect());
         }
         Load { pass: schedule.pass, ranks }
     }
 
-    fn step(&mut self, schedule: &Schedule, hop: &'a Hop) -> Step {
+    fn step(&mut self, schedule: &Schedule, hop: &Hop) -> Step {
         let message = |sent: &Move| Message {
             to: sent.to,
             bytes: self.shape.bytes(sent.block, schedule.pass),
@@ -102,7 +103,7 @@ impl<'a> Counted<'a> {
         Step { sends, operations: hop.tiles.meetings().iter().map(operations).sum() }
     }
 
-    fn operations(&mut self, schedule: &Schedule, meeting: &'a Meeting) -> f64 {
+    fn operations(&mut self, schedule: &Schedule, meeting: &Meeting) -> f64 {
         let Counted { shape, tile, ref mut known } = *self;
         let is_kept = meeting.part != Part::KeyValue;
         let rows = |(owner, rows): KeyRows| schedule.positions[owner].rows(rows.range());

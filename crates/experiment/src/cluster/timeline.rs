@@ -51,7 +51,7 @@ impl Plan {
     fn few_enough(&self) -> Result<(), Problem> {
         let of_hop = |hop: &Hop| hop.tiles.len() + hop.sends.len();
         let of_pass =
-            |schedule: &Schedule| -> usize { schedule.ranks.iter().flatten().map(of_hop).sum() };
+            |schedule: &Schedule| -> usize { schedule.listed().iter().flatten().map(of_hop).sum() };
         let of_kind = |(kind, passes): (&LayerKind, &Arc<Schedules>)| {
             let both = passes.both().map(of_pass).iter().sum::<usize>();
             both.saturating_mul(kind.layers.len())
@@ -156,7 +156,7 @@ impl Writer<'_> {
             Moved { block: moved.block.into(), from, to, bytes, planned_bytes: bytes }
         };
         let mut spans = Spans::default();
-        for (hop, plan) in schedule.ranks[place].iter().enumerate() {
+        for (hop, plan) in schedule.of_rank(place).iter().enumerate() {
             let Done { begin, computed, end } = hops.done[place][hop];
             spans.post(nanoseconds(begin), at(hop), plan, &moved);
             if !plan.tiles.is_empty() {
@@ -228,7 +228,7 @@ impl Hops {
                     hops.done[rank][hop] = Done { begin, computed, end };
                 }
                 Event::Arrived { hop, from, index, at } => {
-                    let received = schedule.ranks[from][hop].sends[index];
+                    let received = schedule.hop(from, hop).sends[index];
                     let awaited = (hop + received.hops).min(count) - 1;
                     hops.due[received.to][awaited].push(Due { posted: hop, received, at });
                 }

@@ -8,23 +8,21 @@
 //! in the end sums, and the output whole and in parts: 5 n a
 //! ```
 
-use annulus_sequence::{Hop, Meeting, Schedule};
-
 use super::{F32, Share, VISIBILITY, product};
 
 impl Share<'_> {
     /// Where scores do not outlive a tile.
     pub(super) fn workspace(&self) -> u64 {
-        let [forward, backward] = self.tiles;
+        let [forward, backward] = self.computed;
         let shape = &self.plan.shape;
         let (heads, dim) = (shape.num_attention_heads as u64, shape.head_dim as u64);
         let state = product(&[self.rows, heads, dim + 2, F32]);
         let seen = product(&[self.positions(), VISIBILITY]);
         let key_values = product(&[self.most, shape.key_value_width(), F32]);
         let batch = self.plan.micro_batch as u64;
-        let made = product(&[2, batch, backward.keys, dim, F32]);
-        let results = made.saturating_add(seen.saturating_mul(backward.count));
-        let packed = seen.saturating_mul(forward.count).saturating_add(key_values);
+        let made = product(&[2, batch, backward.keys as u64, dim, F32]);
+        let results = made.saturating_add(seen.saturating_mul(backward.tiles as u64));
+        let packed = seen.saturating_mul(forward.tiles as u64).saturating_add(key_values);
         let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
         let others = product(&[batch, self.made.query_gradients as u64, dim, F32]);
         let attending = state.saturating_add(results.max(packed).max(finished));
@@ -44,26 +42,5 @@ impl Share<'_> {
         let of_head = product(&[self.positions(), self.most / batch, F32]);
         let scoring = [kept, 2 * of_head, 2 * queries].into_iter().fold(0, u64::saturating_add);
         scoring.saturating_add(packed).max(5 * queries)
-    }
-}
-
-/// What a rank computes in one hop.
-#[derive(Clone, Copy)]
-pub(super) struct Tiles {
-    /// How many tiles.
-    count: u64,
-    /// Rows of heads of their keys.
-    keys: u64,
-}
-
-/// The most of each that the rank at `place` computes in one hop.
-pub(super) fn tiles(schedule: &Schedule, place: usize) -> Tiles {
-    let rows = |meeting: &Meeting| meeting.keys().iter().map(|(_, rows)| rows.len()).sum::<usize>();
-    let of_queries = |meeting: &Meeting| (meeting.heads.len() * rows(meeting)) as u64;
-    let keys = |hop: &Hop| hop.tiles.meetings().iter().map(of_queries).sum::<u64>();
-    let most = |of: &dyn Fn(&Hop) -> u64| schedule.ranks[place].iter().map(of).max();
-    Tiles {
-        count: most(&|hop| hop.tiles.len() as u64).unwrap_or_default(),
-        keys: most(&keys).unwrap_or_default(),
     }
 }

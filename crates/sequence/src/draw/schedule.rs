@@ -41,16 +41,16 @@ pub fn draw_schedule(schedule: &Schedule) -> String {
 
 /// What letters stand for: where keys and values go apart, for each alone.
 fn letters(schedule: &Schedule) -> String {
-    let mut tiles = schedule.ranks.iter().flatten().flat_map(|hop| hop.tiles.meetings());
-    let apart = tiles.any(|tile| tile.part != Part::KeyValue);
+    let hops = |rank| (0..schedule.hops()).map(move |index| schedule.hop(rank, index));
+    let apart = |hop: Hop| hop.tiles.meetings().iter().any(|met| met.part != Part::KeyValue);
+    let apart = (0..schedule.world().min(RANKS)).flat_map(hops).any(apart);
     let keys = if apart { "k keys, v values" } else { "k keys and values" };
     format!("{keys}, q queries, o outputs, gk gq their gradients, > sent to, + comes and is added")
 }
 
 /// A line each of what is computed, sent and added, where anything is.
 fn draw_hop(schedule: &Schedule, hop: usize, shown: usize) -> Vec<String> {
-    let plans: Vec<(usize, &Hop)> =
-        schedule.ranks[..shown].iter().map(|hops| &hops[hop]).enumerate().collect();
+    let plans: Vec<(usize, Hop)> = (0..shown).map(|rank| (rank, schedule.hop(rank, hop))).collect();
     let mut heads = [format!("hop {hop}")].into_iter();
     let mut lines = Vec::new();
     let mut push = |cells: Vec<String>| {
@@ -60,7 +60,7 @@ fn draw_hop(schedule: &Schedule, hop: usize, shown: usize) -> Vec<String> {
     };
     push(plans.iter().map(|(rank, plan)| tiles(schedule, *rank, plan)).collect());
     if let Some(collective) = plans.first().and_then(|(_, plan)| plan.collective) {
-        push(vec![said(collective, &schedule.ranks, hop)]);
+        push(vec![said(collective, schedule, hop)]);
     } else {
         push(plans.iter().map(|(_, plan)| sends(plan, Part::is_lent)).collect());
         push(plans.iter().map(|(_, plan)| sends(plan, |part| !part.is_lent())).collect());
@@ -97,14 +97,15 @@ fn sums(plan: &Hop) -> String {
 }
 
 /// `all-to-all of q k`.
-fn said(collective: Collective, ranks: &[Vec<Hop>], hop: usize) -> String {
+fn said(collective: Collective, schedule: &Schedule, index: usize) -> String {
     let collective = match collective {
         Collective::AllGather => "all-gather",
         Collective::Broadcast => "broadcast",
         Collective::ReduceScatter => "reduce-scatter",
         Collective::AllToAll => "all-to-all",
     };
-    let sent = ranks.iter().flat_map(|hops| &hops[hop].sends);
+    let firsts = schedule.groups(index).into_iter().map(|group| group.first());
+    let sent = firsts.flat_map(|rank| schedule.hop(rank, index).sends);
     let mut parts: Vec<Part> = sent.map(|sent| sent.block.part).collect();
     parts.sort_unstable();
     parts.dedup();

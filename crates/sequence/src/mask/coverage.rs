@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::sight::merged;
-use super::{Coverage, Mask, Shards, Sight};
+use super::{Coverage, Mask, Rule, Shards, Sight};
+use crate::band::Band;
 use crate::{Positions, Run};
 
 /// How many (query, key) pairs are visible between two shards: exact, from the runs. Where batch
@@ -43,6 +44,19 @@ impl Mask {
             thinned.unwrap_or_default()
         });
         merged(seen.collect())
+    }
+
+    /// The one band that the mask is, if it is one.
+    pub(crate) fn band(&self) -> Option<Band> {
+        let all = self.rules().iter().all(|rule| matches!(rule, Rule::Causal | Rule::Window(_)));
+        let causal = self.rules().contains(&Rule::Causal);
+        let band = if causal { Band::CAUSAL } else { Band::default() };
+        all.then(|| band.and(Sight::new(self, 0).window()))
+    }
+    /// Whether any query sees any key, in any batch row; `band` is [`Mask::band`].
+    pub(crate) fn sees(&self, band: Option<Band>, q: &Positions, k: &Positions) -> bool {
+        let at_once = band.and_then(|band| band.meets(q, k));
+        at_once.unwrap_or_else(|| self.coverage_of(q, k) != Coverage::Empty)
     }
 
     fn coverage_in(&self, row: usize, q: &Positions, k: &Positions) -> Coverage {

@@ -68,6 +68,11 @@ impl Sight {
         }
     }
 
+    /// The window, everything where there is none.
+    pub(super) fn window(&self) -> Band {
+        self.window.unwrap_or_default()
+    }
+
     /// Takes keys that are nearer than `width` alone.
     fn narrow(&mut self, width: usize) {
         let reach = i64::try_from(width).unwrap_or(i64::MAX) - 1;

@@ -1,66 +1,162 @@
 //! Which pairs are left to compute: for every two shards boxes of query heads by query rows by key
 //! rows, from which every tile takes its own.
 
-use super::{At, Flaw};
-use crate::{Block, Coverage, Extent, Part, Schedule, TilePlan};
+use std::ops::Range;
 
-/// What is not computed yet, by owner of the queries, then of the keys.
+use super::{At, Flaw};
+use crate::alike::Shift;
+use crate::band::Band;
+use crate::{Alike, Block, Extent, Group, Part, Positions, Schedule, TilePlan};
+
+/// What is not computed yet: by how the queries' rank is alike to others, then by how far the keys'
+/// rank is from it. `None`: everything.
 #[derive(Debug)]
-pub(super) struct Cover(Vec<Vec<Vec<Cuboid>>>);
+pub(super) struct Cover {
+    alike: Alike,
+    left: Vec<Option<Vec<Left>>>,
+    whole: Vec<[Block; 2]>,
+}
+
+/// What is left of the same pairs of neighbouring stations of the queries.
+#[derive(Clone, Debug)]
+struct Left {
+    stations: Range<usize>,
+    cuboids: Vec<Cuboid>,
+}
 
 /// Query heads, query rows, key rows.
 type Cuboid = [Extent; 3];
 
 impl Cover {
-    pub(super) fn new(schedule: &Schedule) -> Cover {
-        let owners = || 0..schedule.world();
-        let all = |queries, keys| {
-            let Block { heads, rows, .. } = schedule.whole(Part::Query, queries);
-            let all = [heads, rows, schedule.whole(Part::KeyValue, keys).rows];
-            if volume(&all) > 0 { vec![all] } else { Vec::new() }
-        };
-        Cover(owners().map(|q| owners().map(|k| all(q, k)).collect()).collect())
+    pub(super) fn new(schedule: &Schedule, alike: Alike) -> Cover {
+        let world = schedule.world();
+        let whole = |rank| [Part::Query, Part::KeyValue].map(|part| schedule.whole(part, rank));
+        let lanes = if alike.turns { 1 } else { alike.lanes };
+        let (left, whole) = (vec![None; lanes * world], (0..world).map(whole).collect());
+        Cover { alike, left, whole }
     }
 
-    /// Takes a tile away; whether all of it was there.
-    pub(super) fn take(&mut self, tile: TilePlan) -> bool {
-        let TilePlan { queries, keys } = tile;
-        let left = &mut self.0[queries.owner][keys.owner];
+    /// Takes a tile of every rank of a group away; whether all of it was there.
+    pub(super) fn take(&mut self, group: &Group, tile: TilePlan) -> bool {
+        let (TilePlan { queries, keys }, alike) = (tile, self.alike);
+        let stations = self.whole.len() / alike.lanes;
+        let (index, all) =
+            (self.index(queries.owner, keys.owner), self.all(queries.owner, keys.owner));
         let taken = [queries.heads, queries.rows, keys.rows];
-        let mut missing = volume(&taken);
-        let mut index = 0;
-        while let Some(cuboid) = left.get(index) {
-            let both = [0, 1, 2].map(|axis| cuboid[axis].and(taken[axis]));
-            missing -= volume(&both);
-            if volume(&both) == 0 {
-                index += 1;
-            } else {
-                // What is left of it meets the tile no more.
-                cut(left.swap_remove(index), both, left);
+        let whole = || vec![Left { stations: 0..stations, cuboids: all.into_iter().collect() }];
+        let left = self.left[index].get_or_insert_with(whole);
+        let start = if alike.turns { 0 } else { queries.owner / alike.lanes };
+        let end = start + group.stations.len();
+        // Round the ring it may be two pieces.
+        let pieces = [start..end.min(stations), 0..end.saturating_sub(stations)];
+        pieces.into_iter().filter(|piece| !piece.is_empty()).all(|piece| {
+            for at in [piece.start, piece.end] {
+                part(left, at);
             }
-        }
-        missing == 0
+            let inside = |one: &&mut Left| {
+                piece.start <= one.stations.start && one.stations.end <= piece.end
+            };
+            left.iter_mut().filter(inside).all(|one| subtract(&mut one.cuboids, taken))
+        })
     }
 
     /// Nothing that is left is visible.
     pub(super) fn check(&self, schedule: &Schedule) -> Result<(), Flaw> {
-        for (q, of_keys) in self.0.iter().enumerate() {
-            for (k, left) in of_keys.iter().enumerate() {
-                left.iter().try_for_each(|left| check_left(schedule, [q, k], left))?;
+        let band = schedule.mask.band();
+        let extents: Vec<_> = schedule.positions.iter().map(Positions::extent).collect();
+        let far = |q: usize, k: usize| {
+            let near = |band: Band| band.touches(&extents[q], &extents[k]);
+            extents[q].is_empty() || extents[k].is_empty() || !band.is_none_or(near)
+        };
+        for (index, left) in self.left.iter().enumerate() {
+            let stations = 0..self.whole.len() / self.alike.lanes;
+            let untouched = || vec![Left { stations, cuboids: vec![[Extent::all(1); 3]] }];
+            let all = left.is_none().then(untouched);
+            let left = left.as_deref().or(all.as_deref()).unwrap_or_default();
+            for Left { stations, cuboids } in left.iter().filter(|one| !one.cuboids.is_empty()) {
+                for [q, k] in self.pairs(index, stations).filter(|[q, k]| !far(*q, *k)) {
+                    let whole = all.as_ref().and_then(|_| self.all(q, k));
+                    let cuboids =
+                        whole.as_slice().iter().chain(cuboids.iter().filter(|_| all.is_none()));
+                    for cuboid in cuboids {
+                        check_left(schedule, band, [q, k], cuboid)?;
+                    }
+                }
             }
         }
         Ok(())
     }
+
+    /// The ranks of queries and of keys that are listed together, of some stations of the queries.
+    fn pairs(&self, index: usize, stations: &Range<usize>) -> impl Iterator<Item = [usize; 2]> {
+        let (Alike { lanes, turns }, world) = (self.alike, self.whole.len());
+        let (first, place) = (index / world, index % world);
+        let by = Shift { stations: place / lanes, lanes: place % lanes };
+        let step = if turns { 1 } else { lanes };
+        let queries = (stations.start * lanes + first..stations.end * lanes).step_by(step);
+        queries.map(move |q| [q, self.alike.moved(world, q, by)])
+    }
+
+    /// Where pairs of queries of a rank are listed.
+    fn row(&self, queries: usize) -> Range<usize> {
+        let lane = if self.alike.turns { 0 } else { queries % self.alike.lanes };
+        lane * self.whole.len()..(lane + 1) * self.whole.len()
+    }
+    fn index(&self, queries: usize, keys: usize) -> usize {
+        let by = self.alike.shift(self.whole.len(), queries, keys);
+        self.row(queries).start + by.stations * self.alike.lanes + by.lanes
+    }
+    /// All pairs of two ranks, if there are any.
+    fn all(&self, queries: usize, keys: usize) -> Option<Cuboid> {
+        let ([q, _], [_, k]) = (self.whole[queries], self.whole[keys]);
+        let all = [q.heads, q.rows, k.rows];
+        (volume(&all) > 0).then_some(all)
+    }
+}
+
+/// Parts what is left at a station.
+fn part(left: &mut Vec<Left>, at: usize) {
+    let index = left.partition_point(|one| one.stations.end <= at);
+    if left.get(index).is_some_and(|one| one.stations.start < at) {
+        let mut rest = left[index].clone();
+        rest.stations.start = at;
+        left[index].stations.end = at;
+        left.insert(index + 1, rest);
+    }
+}
+
+/// Takes a cuboid away; whether all of it was there.
+fn subtract(left: &mut Vec<Cuboid>, taken: Cuboid) -> bool {
+    let mut missing = volume(&taken);
+    let mut index = 0;
+    while let Some(cuboid) = left.get(index) {
+        let both = [0, 1, 2].map(|axis| cuboid[axis].and(taken[axis]));
+        missing -= volume(&both);
+        if volume(&both) == 0 {
+            index += 1;
+        } else {
+            // What is left of it meets the tile no more.
+            cut(left.swap_remove(index), both, left);
+        }
+    }
+    missing == 0
 }
 
 fn check_left(
     schedule: &Schedule,
+    band: Option<Band>,
     [rank, owner]: [usize; 2],
     &[_, rows, columns]: &Cuboid,
 ) -> Result<(), Flaw> {
-    let queries = schedule.positions[rank].rows(rows.range());
-    let keys = schedule.positions[owner].rows(columns.range());
-    if schedule.mask.coverage_of(&queries, &keys) == Coverage::Empty {
+    let [queries, keys] = [rank, owner].map(|rank| &schedule.positions[rank]);
+    let whole = rows.len() == queries.tokens() && columns.len() == keys.tokens();
+    let sees = if whole {
+        schedule.mask.sees(band, queries, keys)
+    } else {
+        let (queries, keys) = (queries.rows(rows.range()), keys.rows(columns.range()));
+        schedule.mask.sees(band, &queries, &keys)
+    };
+    if !sees {
         return Ok(());
     }
     let block = Block { rows: columns, ..schedule.whole(Part::KeyValue, owner) };

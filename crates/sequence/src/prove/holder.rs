@@ -2,20 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::cover::Cover;
 use super::running::Running;
 use super::{Alive, At, Flaw};
-use crate::{Block, Extent, Heads, Hop, Meeting, Move, Part, Pass, Schedule, TilePlan};
-
-/// A block on its way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Arrival<'a> {
-    pub(super) moved: &'a Move,
-    /// The hop at whose end it is awaited.
-    pub(super) awaited: usize,
-    /// Who made the buffer.
-    pub(super) maker: usize,
-}
+use crate::{Block, Extent, Heads, Hop, Meeting, Part, Pass, Schedule, TilePlan};
 
 /// Keys that a rank was found to have in a hop, with their gradient: by owner the last. Nothing that is
 /// there is taken away while tiles are computed, and many queries meet the same keys.
@@ -46,9 +35,9 @@ impl Found {
 }
 
 /// One rank at play.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Holder<'a> {
-    schedule: &'a Schedule,
+    pub(super) schedule: &'a Schedule,
     rank: usize,
     /// What is here, and who made it. No two overlap.
     held: BTreeMap<Block, usize>,
@@ -64,29 +53,31 @@ impl<'a> Holder<'a> {
         Holder { schedule, rank, held, running: BTreeMap::new() }
     }
 
-    /// Posts the sends of a hop.
-    pub(super) fn post(&mut self, hop: usize, flying: &mut Vec<Arrival<'a>>) -> Result<(), Flaw> {
-        for moved in &self.plan(hop).sends {
-            let maker = if moved.block.part.is_lent() {
-                self.check_kept(hop, moved.block)?;
-                self.rank
-            } else {
-                // Given away: what did not move would be lost.
-                self.take(hop, moved.block)?
-            };
-            flying.push(Arrival { moved, awaited: hop + moved.hops - 1, maker });
+    /// The same of another rank, to which `moved` brings all ranks.
+    pub(super) fn moved(&self, rank: usize, moved: impl Fn(usize) -> usize) -> Holder<'a> {
+        let block = |block: Block| Block { owner: moved(block.owner), ..block };
+        let held = self.held.iter().map(|(held, maker)| (block(*held), moved(*maker))).collect();
+        let running = self.running.iter();
+        let running = running.map(|(queries, run)| (block(*queries), run.moved(block))).collect();
+        Holder { schedule: self.schedule, rank, held, running }
+    }
+    /// Whether it holds what another does, which `moved` brings here.
+    pub(super) fn holds(&self, other: &Holder<'_>, moved: impl Fn(usize) -> usize) -> bool {
+        let sizes = |one: &Holder<'_>| (one.held.len(), one.running.len());
+        sizes(self) == sizes(other) && {
+            let other = other.moved(self.rank, moved);
+            self.held == other.held && self.running == other.running
         }
-        Ok(())
     }
 
     /// Begins sums, computes tiles, finishes queries.
+    /// `take` takes a tile from what is left to compute, if all of it is there.
     pub(super) fn compute(
         &mut self,
-        hop: usize,
+        (hop, plan): (usize, &Hop),
         found: &mut Found,
-        cover: &mut Cover,
+        take: &mut impl FnMut(TilePlan) -> bool,
     ) -> Result<(), Flaw> {
-        let plan = self.plan(hop);
         for &sum in &plan.zeros {
             if sum.part != Part::Gradient || self.schedule.pass == Pass::Forward {
                 return Err(Flaw::Misplaced(self.at(hop, sum)));
@@ -97,7 +88,7 @@ impl<'a> Holder<'a> {
         found.next();
         for meeting in plan.tiles.meetings() {
             self.check_operand(hop, meeting.queries, Part::Query)?;
-            meeting.tiles().try_for_each(|tile| self.tile(hop, tile, found, cover))?;
+            meeting.tiles().try_for_each(|tile| self.tile(hop, tile, found, take))?;
             self.run(hop, meeting)?;
         }
         plan.finishes.iter().try_for_each(|queries| self.finish(hop, *queries))
@@ -108,7 +99,7 @@ impl<'a> Holder<'a> {
         hop: usize,
         tile: TilePlan,
         found: &mut Found,
-        cover: &mut Cover,
+        take: &mut impl FnMut(TilePlan) -> bool,
     ) -> Result<(), Flaw> {
         let again = found.has(tile.keys);
         if !again {
@@ -118,7 +109,7 @@ impl<'a> Holder<'a> {
         if !fit(self.schedule.heads, tile.queries.heads, tile.keys.heads) {
             return Err(Flaw::Misplaced(at));
         }
-        if tile.keys.part != Part::Value && !cover.take(tile) {
+        if tile.keys.part != Part::Value && !take(tile) {
             return Err(Flaw::ComputedTwice(at));
         }
         if self.schedule.pass == Pass::Backward && tile.keys.part != Part::KeyValue {
@@ -180,8 +171,8 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
-    pub(super) fn free(&mut self, hop: usize) -> Result<(), Flaw> {
-        for &block in &self.plan(hop).frees {
+    pub(super) fn free(&mut self, hop: usize, frees: &[Block]) -> Result<(), Flaw> {
+        for &block in frees {
             self.take(hop, block)?;
             if !block.part.is_lent() {
                 return Err(Flaw::Lost(self.at(hop, block)));
@@ -240,13 +231,10 @@ impl<'a> Holder<'a> {
         }
     }
 
-    fn plan(&self, hop: usize) -> &'a Hop {
-        &self.schedule.ranks[self.rank][hop]
-    }
     fn at(&self, hop: usize, block: Block) -> At {
         At { rank: self.rank, hop, block }
     }
-    fn take(&mut self, hop: usize, block: Block) -> Result<usize, Flaw> {
+    pub(super) fn take(&mut self, hop: usize, block: Block) -> Result<usize, Flaw> {
         self.held.remove(&block).ok_or_else(|| self.missing(hop, block))
     }
     /// What is here of the same owner and the same part, or one that has it in it or is in it.

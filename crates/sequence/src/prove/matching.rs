@@ -1,29 +1,108 @@
 //! Every send of a hop is received in that hop, once, in order.
 
+use super::player::{Player, of_rank};
 use super::{At, Flaw};
 use crate::{Block, Move, Part, Schedule};
 
-pub(super) fn check(schedule: &Schedule, hop: usize) -> Result<(), Flaw> {
-    let hops = || schedule.ranks.iter().map(|hops| &hops[hop]).enumerate();
-    for (rank, plan) in hops() {
-        let sends = plan.sends.iter().map(|sent| (sent, sent.from, sent.to));
-        let receives = plan.receives.iter().map(|received| (received, received.to, received.from));
-        for (moved, here, peer) in sends.chain(receives) {
-            check_move(schedule, moved, At { rank, hop, block: moved.block }, [here, peer])?;
-        }
-        if plan.collective != schedule.ranks[0][hop].collective {
-            let sent = plan.sends.first().map(|sent| sent.block);
-            let block = sent.unwrap_or_else(|| schedule.whole(Part::KeyValue, rank));
+/// Sends and receives of players who have turned to a hop.
+pub(super) fn check(schedule: &Schedule, hop: usize, players: &[Player<'_>]) -> Result<(), Flaw> {
+    for player in players {
+        check_moves(schedule, hop, player)?;
+        if player.hop.collective != players[0].hop.collective {
+            let (rank, sent) = (player.group.first(), player.hop.sends.first());
+            let block = sent.map(|sent| sent.block);
+            let block = block.unwrap_or_else(|| schedule.whole(Part::KeyValue, rank));
             return Err(Flaw::NotCollective(At { rank, hop, block }));
         }
     }
-    let mut sends: Vec<&Move> = hops().flat_map(|(_, plan)| &plan.sends).collect();
-    let mut receives: Vec<&Move> = hops().flat_map(|(_, plan)| &plan.receives).collect();
-    // Stable: what moves between the same two ranks stays in its order.
-    sends.sort_by_key(|sent| (sent.from, sent.to));
-    receives.sort_by_key(|received| (received.from, received.to));
-    let differ = (0..sends.len().max(receives.len())).find(|&i| sends.get(i) != receives.get(i));
-    differ.map_or(Ok(()), |i| Err(mismatch(hop, &sends[i..], &receives[i..])))
+    for player in players {
+        for sent in player.hop.sends.chunk_by(|a, b| a.to == b.to) {
+            for peer in peers(player, sent[0].to, players) {
+                check_sent(schedule, hop, [player, peer], sent)?;
+            }
+        }
+    }
+    for player in players {
+        for received in player.hop.receives.chunk_by(|a, b| a.from == b.from) {
+            for peer in peers(player, received[0].from, players) {
+                check_awaited(schedule, hop, [player, peer], received)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The players that a rank is one of which is to each rank of `player` as `peer` to the first.
+fn peers<'p, 'a>(
+    player: &Player<'a>,
+    peer: usize,
+    players: &'p [Player<'a>],
+) -> Vec<&'p Player<'a>> {
+    let (alike, stations) = (player.group.alike, &player.group.stations);
+    let first = of_rank(players, peer);
+    if first.group.stations.len() * alike.lanes == player.holder.schedule.world() {
+        return vec![first];
+    }
+    let all = player.holder.schedule.world() / alike.lanes;
+    let begin = peer / alike.lanes;
+    let ahead = |station: usize| (station + all - begin) % all;
+    let meets = |other: &&Player<'a>| {
+        let theirs = &other.group.stations;
+        other.group.lane == first.group.lane
+            && (ahead(theirs.start) < stations.len() || std::ptr::eq(*other, first))
+    };
+    players.iter().filter(meets).collect()
+}
+
+/// What a player sends a rank of another comes to all of those.
+fn check_sent(
+    schedule: &Schedule,
+    hop: usize,
+    [player, peer]: [&Player<'_>; 2],
+    sent: &[Move],
+) -> Result<(), Flaw> {
+    let (world, alike) = (schedule.world(), player.group.alike);
+    let by = alike.shift(world, sent[0].to, peer.group.first());
+    let sent: Vec<Move> = sent.iter().map(|sent| player.moved(*sent, by)).collect();
+    let from = sent[0].from;
+    let received = of_peer(&peer.hop.receives, |received| received.from, from);
+    let differ = (0..sent.len().max(received.len())).find(|i| sent.get(*i) != received.get(*i));
+    differ.map_or(Ok(()), |i| Err(mismatch(hop, &sent[i..], &received[i..])))
+}
+
+/// What a player awaits is sent at all.
+fn check_awaited(
+    schedule: &Schedule,
+    hop: usize,
+    [player, peer]: [&Player<'_>; 2],
+    received: &[Move],
+) -> Result<(), Flaw> {
+    let (world, alike) = (schedule.world(), player.group.alike);
+    let by = alike.shift(world, received[0].from, peer.group.first());
+    let first = player.moved(received[0], by);
+    if of_peer(&peer.hop.sends, |sent| sent.to, first.to).is_empty() {
+        let at = At { rank: first.to, hop, block: first.block };
+        return Err(Flaw::ReceiveUnmatched { at, from: first.from });
+    }
+    Ok(())
+}
+
+/// The moves of a peer, of moves by peer.
+fn of_peer(moves: &[Move], of: impl Fn(&Move) -> usize, peer: usize) -> &[Move] {
+    let start = moves.partition_point(|moved| of(moved) < peer);
+    let len = moves[start..].partition_point(|moved| of(moved) == peer);
+    &moves[start..start + len]
+}
+
+fn check_moves(schedule: &Schedule, hop: usize, player: &Player<'_>) -> Result<(), Flaw> {
+    let rank = player.group.first();
+    let sends = player.hop.sends.iter().map(|sent| (sent, sent.from, sent.to));
+    let receives =
+        player.hop.receives.iter().map(|received| (received, received.to, received.from));
+    for (moved, here, peer) in sends.chain(receives) {
+        check_move(schedule, moved, At { rank, hop, block: moved.block }, [here, peer])?;
+    }
+    Ok(())
 }
 
 fn check_move(schedule: &Schedule, moved: &Move, at: At, ranks: [usize; 2]) -> Result<(), Flaw> {
@@ -42,7 +121,7 @@ fn check_move(schedule: &Schedule, moved: &Move, at: At, ranks: [usize; 2]) -> R
 }
 
 /// What differs first, where the lists before were the same.
-fn mismatch(hop: usize, sends: &[&Move], receives: &[&Move]) -> Flaw {
+fn mismatch(hop: usize, sends: &[Move], receives: &[Move]) -> Flaw {
     let sent_at = |sent: &Move| At { rank: sent.from, hop, block: sent.block };
     let received_at = |received: &Move| At { rank: received.to, hop, block: received.block };
     match (sends.first(), receives.first()) {

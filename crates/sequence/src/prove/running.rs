@@ -6,7 +6,7 @@ use super::{At, Flaw};
 use crate::{Block, Part, TilePlan};
 
 /// The running state of a block of queries.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Running {
     /// Whether a tile was of keys and values together.
     whole: bool,
@@ -36,6 +36,12 @@ impl Running {
             _ => self.whole = true,
         }
         Ok(())
+    }
+
+    /// The same of blocks that `moved` moves along.
+    pub(super) fn moved(&self, moved: impl Fn(Block) -> Block) -> Running {
+        let scored = self.scored.iter().map(|(keys, scores)| (moved(*keys), *scores)).collect();
+        Running { scored, ..*self }
     }
 
     /// How many scores are kept.

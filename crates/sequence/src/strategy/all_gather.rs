@@ -15,70 +15,73 @@
 //! so memory grows with the number of ranks.
 
 use super::split::Split;
-use crate::{Block, Collective, Extent, Hop, Part, Pass};
+use crate::{Alike, Block, Collective, Extent, Generator, Hop, Part, Pass};
 
-/// `groups` divides the key/value heads.
-pub(super) fn all_gather(split: &Split, pass: Pass, groups: usize) -> Vec<Vec<Hop>> {
-    let gather = Gather { split, pass, groups };
-    let hops = |rank| (0..=gather.last()).map(|hop| gather.hop(rank, hop)).collect();
-    (0..split.world()).map(hops).collect()
+/// One pass; `groups` divides the key/value heads.
+#[derive(Debug)]
+pub(super) struct Gather {
+    pub(super) split: Split,
+    pub(super) pass: Pass,
+    pub(super) groups: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Gather<'a> {
-    split: &'a Split,
-    pass: Pass,
-    groups: usize,
-}
-
-impl Gather<'_> {
-    fn last(&self) -> usize {
+impl Generator for Gather {
+    fn world(&self) -> usize {
+        self.split.world()
+    }
+    fn hops(&self, _rank: usize) -> usize {
         match self.pass {
-            Pass::Forward => self.groups,
-            Pass::Backward => self.groups + 1,
+            Pass::Forward => self.groups + 1,
+            Pass::Backward => self.groups + 2,
         }
     }
-
-    fn hop(&self, rank: usize, hop: usize) -> Hop {
-        let mut plan = Hop::default();
-        if hop < self.groups {
-            self.gather(&mut plan, rank, hop);
-            self.tile(&mut plan, rank, hop, rank);
+    fn hop(&self, rank: usize, index: usize) -> Hop {
+        let mut hop = Hop::default();
+        if index < self.groups {
+            self.gather(&mut hop, rank, index);
+            self.tile(&mut hop, rank, index, rank);
         }
-        if let Some(group) = hop.checked_sub(1).filter(|group| *group < self.groups) {
+        if let Some(group) = index.checked_sub(1).filter(|group| *group < self.groups) {
             for owner in self.split.others(rank) {
-                self.tile(&mut plan, rank, group, owner);
-                plan.free(self.keys(Part::KeyValue, owner, group));
+                self.tile(&mut hop, rank, group, owner);
+                hop.free(self.keys(Part::KeyValue, owner, group));
             }
-            plan.finish(self.queries(rank, group));
+            hop.finish(self.queries(rank, group));
         }
-        if let Some(group) = hop.checked_sub(2).filter(|_| self.pass == Pass::Backward) {
-            self.reduce(&mut plan, rank, group);
+        if let Some(group) = index.checked_sub(2).filter(|_| self.pass == Pass::Backward) {
+            self.reduce(&mut hop, rank, group);
         }
-        plan
+        hop
     }
+    /// What a rank sees of all others is its own, unless it is everything.
+    fn alike(&self) -> Option<Alike> {
+        let all = self.split.is_even() && self.split.needs_all();
+        all.then_some(Alike { lanes: 1, turns: false })
+    }
+}
 
-    fn gather(&self, plan: &mut Hop, rank: usize, group: usize) {
-        plan.collective = Some(Collective::AllGather);
+impl Gather {
+    fn gather(&self, hop: &mut Hop, rank: usize, group: usize) {
+        hop.collective = Some(Collective::AllGather);
         for peer in self.split.others(rank) {
-            plan.send(self.keys(Part::KeyValue, rank, group), rank, peer);
-            plan.receive(self.keys(Part::KeyValue, peer, group), peer, rank);
+            hop.send(self.keys(Part::KeyValue, rank, group), rank, peer);
+            hop.receive(self.keys(Part::KeyValue, peer, group), peer, rank);
         }
     }
 
     /// Every rank contributes to every block, zeros if need be: all take part in the sum.
-    fn reduce(&self, plan: &mut Hop, rank: usize, group: usize) {
+    fn reduce(&self, hop: &mut Hop, rank: usize, group: usize) {
         // While groups are gathered it is more than this.
-        plan.collective = plan.collective.or(Some(Collective::ReduceScatter));
+        hop.collective = hop.collective.or(Some(Collective::ReduceScatter));
         for peer in self.split.others(rank) {
-            plan.send(self.keys(Part::Gradient, peer, group), rank, peer);
-            plan.receive(self.keys(Part::Gradient, rank, group), peer, rank);
+            hop.send(self.keys(Part::Gradient, peer, group), rank, peer);
+            hop.receive(self.keys(Part::Gradient, rank, group), peer, rank);
         }
     }
 
-    fn tile(&self, plan: &mut Hop, rank: usize, group: usize, owner: usize) {
+    fn tile(&self, hop: &mut Hop, rank: usize, group: usize, owner: usize) {
         let keys = self.keys(Part::KeyValue, owner, group);
-        self.split.meet(plan, self.pass, self.queries(rank, group), keys);
+        self.split.meet(hop, self.pass, self.queries(rank, group), keys);
     }
 
     fn keys(&self, part: Part, owner: usize, group: usize) -> Block {

@@ -15,60 +15,70 @@
 //! ```
 
 use super::split::Split;
-use crate::{Collective, Hop, Part, Pass};
+use crate::{Collective, Generator, Hop, Part, Pass};
 
-pub(super) fn broadcast(split: &Split, pass: Pass) -> Vec<Vec<Hop>> {
-    let last = match pass {
-        Pass::Forward => split.world(),
-        Pass::Backward => split.world() + 1,
-    };
-    let hops = |rank| (0..=last).map(|hop| plan(split, pass, rank, hop)).collect();
-    (0..split.world()).map(hops).collect()
+#[derive(Debug)]
+pub(super) struct Broadcast {
+    pub(super) split: Split,
+    pub(super) pass: Pass,
 }
 
-fn plan(split: &Split, pass: Pass, rank: usize, hop: usize) -> Hop {
-    let (mut plan, world) = (Hop::default(), split.world());
-    if hop == 0 {
-        tile(&mut plan, split, pass, [rank, rank]);
+impl Generator for Broadcast {
+    fn world(&self) -> usize {
+        self.split.world()
     }
-    if hop < world {
-        plan.collective = Some(Collective::Broadcast);
-        bring(&mut plan, split, hop, rank);
+    fn hops(&self, _rank: usize) -> usize {
+        match self.pass {
+            Pass::Forward => self.world() + 1,
+            Pass::Backward => self.world() + 2,
+        }
     }
-    if let Some(owner) = hop.checked_sub(1).filter(|owner| *owner < world && *owner != rank) {
-        tile(&mut plan, split, pass, [rank, owner]);
-        plan.free(split.whole(Part::KeyValue, owner));
+    fn hop(&self, rank: usize, index: usize) -> Hop {
+        let Broadcast { split, pass } = self;
+        let (mut hop, world) = (Hop::default(), split.world());
+        if index == 0 {
+            tile(&mut hop, split, *pass, [rank, rank]);
+        }
+        if index < world {
+            hop.collective = Some(Collective::Broadcast);
+            bring(&mut hop, split, index, rank);
+        }
+        let owner = index.checked_sub(1).filter(|owner| *owner < world && *owner != rank);
+        if let Some(owner) = owner {
+            tile(&mut hop, split, *pass, [rank, owner]);
+            hop.free(split.whole(Part::KeyValue, owner));
+        }
+        if index == world {
+            hop.finish(split.whole(Part::Query, rank));
+        }
+        if let Some(owner) = index.checked_sub(2).filter(|_| *pass == Pass::Backward) {
+            hop.collective = hop.collective.or(Some(Collective::ReduceScatter));
+            take_home(&mut hop, split, owner, rank);
+        }
+        hop
     }
-    if hop == world {
-        plan.finish(split.whole(Part::Query, rank));
-    }
-    if let Some(owner) = hop.checked_sub(2).filter(|_| pass == Pass::Backward) {
-        plan.collective = plan.collective.or(Some(Collective::ReduceScatter));
-        take_home(&mut plan, split, owner, rank);
-    }
-    plan
 }
 
-fn bring(plan: &mut Hop, split: &Split, owner: usize, rank: usize) {
+fn bring(hop: &mut Hop, split: &Split, owner: usize, rank: usize) {
     let block = split.whole(Part::KeyValue, owner);
     if rank == owner {
-        split.others(rank).for_each(|to| plan.send(block, rank, to));
+        split.others(rank).for_each(|to| hop.send(block, rank, to));
     } else {
-        plan.receive(block, owner, rank);
+        hop.receive(block, owner, rank);
     }
 }
 
-fn take_home(plan: &mut Hop, split: &Split, owner: usize, rank: usize) {
+fn take_home(hop: &mut Hop, split: &Split, owner: usize, rank: usize) {
     let block = split.whole(Part::Gradient, owner);
     if rank == owner {
-        split.others(rank).for_each(|from| plan.receive(block, from, rank));
+        split.others(rank).for_each(|from| hop.receive(block, from, rank));
     } else {
-        plan.send(block, rank, owner);
+        hop.send(block, rank, owner);
     }
 }
 
 /// Every rank contributes to every block, zeros if need be.
-fn tile(plan: &mut Hop, split: &Split, pass: Pass, [rank, owner]: [usize; 2]) {
+fn tile(hop: &mut Hop, split: &Split, pass: Pass, [rank, owner]: [usize; 2]) {
     let keys = split.whole(Part::KeyValue, owner);
-    split.meet(plan, pass, split.whole(Part::Query, rank), keys);
+    split.meet(hop, pass, split.whole(Part::Query, rank), keys);
 }

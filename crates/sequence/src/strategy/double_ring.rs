@@ -22,18 +22,11 @@
 use super::Route;
 use super::split::Split;
 use crate::schedule::push;
-use crate::{Block, Hop, Move, Part, Pass};
+use crate::{Alike, Block, Generator, Hop, Move, Part, Pass};
 
-/// Both passes: backward `how` its sums travel, forward it says nothing.
-pub(super) fn double_ring(split: &Split, inside: usize, pass: Pass, how: Route) -> Vec<Vec<Hop>> {
-    let rings = Rings::new(split, inside, pass, usize::from(how != Route::Travelling));
-    let hops = |rank| (0..rings.hops()).map(|hop| rings.hop(rank, hop)).collect();
-    (0..split.world()).map(hops).collect()
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Rings<'a> {
-    split: &'a Split,
+#[derive(Debug)]
+pub(super) struct Rings {
+    split: Split,
     pass: Pass,
     /// Ranks of a node, at least two.
     inside: usize,
@@ -43,24 +36,60 @@ struct Rings<'a> {
     begins: usize,
 }
 
-impl<'a> Rings<'a> {
-    fn new(split: &'a Split, inside: usize, pass: Pass, begins: usize) -> Rings<'a> {
-        let rings = Rings { split, pass, inside, visits: 1, begins };
-        let nodes = split.world() / inside;
-        let needed = |visit: &usize| {
-            let sees =
-                |rank| (0..inside).any(|hop| split.needs(rank, rings.owner(rank, *visit, hop)));
-            (0..split.world()).any(sees)
-        };
-        let visits = (0..nodes).rev().find(needed).unwrap_or(0) + 1;
-        Rings { visits, ..rings }
+impl Generator for Rings {
+    fn world(&self) -> usize {
+        self.split.world()
     }
-    fn hops(&self) -> usize {
+    fn hops(&self, _rank: usize) -> usize {
         let rounds = self.visits * self.inside;
         match self.pass {
             Pass::Forward => rounds,
             Pass::Backward => rounds + 1 + usize::from(self.visits > 1),
         }
+    }
+    fn hop(&self, rank: usize, index: usize) -> Hop {
+        let (mut todo, visit, round) = (Hop::default(), index / self.inside, index % self.inside);
+        if visit < self.visits {
+            self.travel(&mut todo, rank, visit, round);
+            self.tile(&mut todo, rank, visit, round);
+        }
+        if index + 1 == self.visits * self.inside {
+            todo.finish(self.split.whole(Part::Query, rank));
+        }
+        if self.pass == Pass::Backward && index > 0 {
+            self.inner_sums(&mut todo, rank, index);
+            self.outer_sums(&mut todo, rank, index);
+        }
+        todo
+    }
+    fn alike(&self) -> Option<Alike> {
+        let turns = self.split.needs_all();
+        self.split.is_even().then_some(Alike { lanes: self.inside, turns })
+    }
+    fn borders(&self, index: usize) -> Vec<usize> {
+        let (visit, round) = (index / self.inside, index % self.inside);
+        if visit >= self.visits || self.split.needs_all() {
+            return Vec::new();
+        }
+        let sees = |rank: usize| self.split.needs(rank, self.owner(rank, visit, round));
+        let differs = |rank: usize| sees(rank) != sees(rank - self.inside);
+        let of_node = |node: &usize| (0..self.inside).any(|i| differs(node * self.inside + i));
+        (1..self.split.world() / self.inside).filter(of_node).collect()
+    }
+}
+
+impl Rings {
+    /// Both passes: backward `route` says how its sums travel, forward nothing.
+    pub(super) fn new(split: &Split, inside: usize, pass: Pass, route: Route) -> Rings {
+        let begins = usize::from(route != Route::Travelling);
+        let rings = Rings { split: split.clone(), pass, inside, visits: 1, begins };
+        let needed = |visit: &usize| {
+            let sees =
+                |rank| (0..inside).any(|hop| split.needs(rank, rings.owner(rank, *visit, hop)));
+            (0..split.world()).any(sees)
+        };
+        let visits = (0..split.world() / inside).rev().find(needed).unwrap_or(0) + 1;
+        Rings { visits, ..rings }
     }
 
     /// The rank `nodes` nodes and `ranks` ranks further.
@@ -75,71 +104,55 @@ impl<'a> Rings<'a> {
         self.shifted(rank, all - nodes % all, self.inside - ranks % self.inside)
     }
 
-    fn hop(&self, rank: usize, hop: usize) -> Hop {
-        let (mut plan, visit, round) = (Hop::default(), hop / self.inside, hop % self.inside);
-        if visit < self.visits {
-            self.travel(&mut plan, rank, visit, round);
-            self.tile(&mut plan, rank, visit, round);
-        }
-        if hop + 1 == self.visits * self.inside {
-            plan.finish(self.split.whole(Part::Query, rank));
-        }
-        if self.pass == Pass::Backward && hop > 0 {
-            self.inner_sums(&mut plan, rank, hop);
-            self.outer_sums(&mut plan, rank, hop);
-        }
-        plan
-    }
-
     /// Keys and values, inside of a node in every hop, between nodes once per visit.
-    fn travel(&self, plan: &mut Hop, rank: usize, visit: usize, round: usize) {
+    fn travel(&self, todo: &mut Hop, rank: usize, visit: usize, round: usize) {
         let block = |visit, round| self.split.whole(Part::KeyValue, self.owner(rank, visit, round));
         if round + 1 < self.inside {
-            plan.send(block(visit, round), rank, self.shifted(rank, 0, 1));
-            plan.receive(block(visit, round + 1), self.owner(rank, 0, 1), rank);
+            todo.send(block(visit, round), rank, self.shifted(rank, 0, 1));
+            todo.receive(block(visit, round + 1), self.owner(rank, 0, 1), rank);
         }
         let goes_on = visit + 1 < self.visits;
         if round == 0 && goes_on {
             let (to, from) = (self.shifted(rank, 1, 0), self.owner(rank, 1, 0));
             let outer = |block, from, to| Move { block, from, to, hops: self.inside };
-            push(&mut plan.sends, outer(block(visit, 0), rank, to));
-            push(&mut plan.receives, outer(block(visit + 1, 0), from, rank));
+            push(&mut todo.sends, outer(block(visit, 0), rank, to));
+            push(&mut todo.receives, outer(block(visit + 1, 0), from, rank));
         }
         // What goes on to the next node stays until it is there.
         let entered = block(visit, 0);
         if round > 0 {
-            plan.free(block(visit, round));
+            todo.free(block(visit, round));
         }
         let done = if goes_on { round + 1 == self.inside } else { round == 0 };
         if done && entered.owner != rank {
-            plan.free(entered);
+            todo.free(entered);
         }
     }
 
-    fn tile(&self, plan: &mut Hop, rank: usize, visit: usize, round: usize) {
+    fn tile(&self, todo: &mut Hop, rank: usize, visit: usize, round: usize) {
         let owner = self.owner(rank, visit, round);
         // A sum that is on its way already needs no zeros.
         if self.split.needs(rank, owner) || round <= self.begins {
             let [queries, keys] = [(Part::Query, rank), (Part::KeyValue, owner)]
                 .map(|(part, owner)| self.split.whole(part, owner));
-            self.split.meet(plan, self.pass, queries, keys);
+            self.split.meet(todo, self.pass, queries, keys);
         }
     }
 
     /// The sum of a node, on to the next rank of it and back to where its block came in.
-    fn inner_sums(&self, plan: &mut Hop, rank: usize, hop: usize) {
+    fn inner_sums(&self, todo: &mut Hop, rank: usize, hop: usize) {
         let (visit, done) = ((hop - 1) / self.inside, (hop - 1) % self.inside);
         if visit >= self.visits || done < self.begins {
             return;
         }
         let next = (done + 1) % self.inside;
-        plan.send(self.gradient(self.owner(rank, visit, done)), rank, self.shifted(rank, 0, 1));
+        todo.send(self.gradient(self.owner(rank, visit, done)), rank, self.shifted(rank, 0, 1));
         let arriving = self.gradient(self.owner(rank, visit, next));
-        plan.receive(arriving, self.owner(rank, 0, 1), rank);
+        todo.receive(arriving, self.owner(rank, 0, 1), rank);
     }
 
     /// The sum of all nodes so far, once a node's own has come back.
-    fn outer_sums(&self, plan: &mut Hop, rank: usize, hop: usize) {
+    fn outer_sums(&self, todo: &mut Hop, rank: usize, hop: usize) {
         let Some(since) = hop.checked_sub(self.inside + 1) else { return };
         let (visit, round) = (since / self.inside, since % self.inside);
         if round > 0 || visit < self.begins || visit >= self.visits || self.visits == 1 {
@@ -153,8 +166,8 @@ impl<'a> Rings<'a> {
             let from = self.shifted(rank, visit, 0);
             (sum.owner, from, self.gradient(rank), 1)
         };
-        push(&mut plan.sends, Move { block: sum, from: rank, to, hops });
-        push(&mut plan.receives, Move { block: arriving, from, to: rank, hops });
+        push(&mut todo.sends, Move { block: sum, from: rank, to, hops });
+        push(&mut todo.receives, Move { block: arriving, from, to: rank, hops });
     }
 
     fn gradient(&self, owner: usize) -> Block {

@@ -16,68 +16,87 @@
 //! bytes as a ring's, but over longer links.
 
 use super::split::Split;
-use crate::{Block, Extent, Hop, Part, Pass};
-
-pub(super) fn halo(split: &Split, pass: Pass) -> Vec<Vec<Hop>> {
-    let halo = Halo::new(split, pass);
-    let hops = |rank| (0..halo.hops()).map(|hop| halo.hop(rank, hop)).collect();
-    (0..split.world()).map(hops).collect()
-}
+use crate::{Alike, Block, Generator, Hop, Part, Pass};
 
 #[derive(Debug)]
-struct Halo<'a> {
-    split: &'a Split,
+pub(super) struct Halo {
+    split: Split,
     pass: Pass,
     /// How far ahead of an owner those are who see its keys, one distance for each hop.
     distances: Vec<usize>,
-    /// The rows that they see, by distance and owner.
-    seen: Vec<Vec<Extent>>,
 }
 
-impl Halo<'_> {
-    fn new(split: &Split, pass: Pass) -> Halo<'_> {
-        let world = split.world();
-        let needed = |distance: &usize| {
-            (0..world).any(|owner| split.needs((owner + distance) % world, owner))
-        };
-        let distances: Vec<usize> = (1..world).filter(needed).collect();
-        let seen = |distance: &usize| {
-            (0..world).map(|owner| split.seen((owner + distance) % world, owner)).collect()
-        };
-        Halo { split, pass, seen: distances.iter().map(seen).collect(), distances }
+/// Of more pairs of an owner and a distance nobody asks which are alike.
+const COMPARED: usize = 1 << 20;
+
+impl Generator for Halo {
+    fn world(&self) -> usize {
+        self.split.world()
     }
-    fn hops(&self) -> usize {
+    fn hops(&self, _rank: usize) -> usize {
         match (self.distances.len(), self.pass) {
             (0, _) => 1,
             (served, Pass::Forward) => served + 1,
             (served, Pass::Backward) => served + 2,
         }
     }
-
-    fn hop(&self, rank: usize, hop: usize) -> Hop {
-        let mut plan = Hop::default();
-        if let Some((owner, visitor)) = self.peers(rank, Some(hop)) {
-            plan.send(self.rows(Part::KeyValue, rank, hop), rank, visitor);
-            plan.receive(self.rows(Part::KeyValue, owner, hop), owner, rank);
+    fn hop(&self, rank: usize, index: usize) -> Hop {
+        let mut hop = Hop::default();
+        if let Some((owner, visitor)) = self.peers(rank, Some(index)) {
+            hop.send(self.rows(Part::KeyValue, rank, index), rank, visitor);
+            hop.receive(self.rows(Part::KeyValue, owner, index), owner, rank);
         }
-        if hop == 0 {
+        if index == 0 {
             let [queries, keys] = [Part::Query, Part::KeyValue].map(|p| self.split.whole(p, rank));
-            self.split.meet(&mut plan, self.pass, queries, keys);
+            self.split.meet(&mut hop, self.pass, queries, keys);
         }
-        if let Some((owner, _)) = self.peers(rank, hop.checked_sub(1)) {
-            let keys = self.rows(Part::KeyValue, owner, hop - 1);
-            plan.tile(self.split.whole(Part::Query, rank), keys);
-            plan.free(keys);
+        if let Some((owner, _)) = self.peers(rank, index.checked_sub(1)) {
+            let keys = self.rows(Part::KeyValue, owner, index - 1);
+            hop.tile(self.split.whole(Part::Query, rank), keys);
+            hop.free(keys);
         }
-        if hop == self.distances.len() {
-            plan.finish(self.split.whole(Part::Query, rank));
+        if index == self.distances.len() {
+            hop.finish(self.split.whole(Part::Query, rank));
         }
-        let home = hop.checked_sub(2).filter(|_| self.pass == Pass::Backward);
+        let home = index.checked_sub(2).filter(|_| self.pass == Pass::Backward);
         if let Some((owner, visitor)) = self.peers(rank, home) {
-            plan.send(self.rows(Part::Gradient, owner, hop - 2), rank, owner);
-            plan.receive(self.rows(Part::Gradient, rank, hop - 2), visitor, rank);
+            hop.send(self.rows(Part::Gradient, owner, index - 2), rank, owner);
+            hop.receive(self.rows(Part::Gradient, rank, index - 2), visitor, rank);
         }
-        plan
+        hop
+    }
+    fn alike(&self) -> Option<Alike> {
+        let few = self.distances.len() * self.world() <= COMPARED;
+        (few && self.split.is_even()).then_some(Alike { lanes: 1, turns: false })
+    }
+    /// Where it is other rows that are seen of a rank, or that a rank sees.
+    fn borders(&self, index: usize) -> Vec<usize> {
+        let served = (index.saturating_sub(2)..=index).filter(|hop| *hop < self.distances.len());
+        let served: Vec<usize> = served.collect();
+        let rows = |owner, hop| self.rows(Part::KeyValue, owner, hop).rows;
+        let seen = |rank: usize, hop: usize| {
+            let (owner, _) = self.peers(rank, Some(hop)).unwrap_or((rank, rank));
+            [rows(rank, hop), rows(owner, hop)]
+        };
+        // The own keys are seen, or not, in the first hop.
+        let sees = |rank: usize| self.split.needs(rank, rank);
+        let differs = |rank: &usize| {
+            let [one, other] = [*rank, rank - 1];
+            let own = index == 0 && sees(one) != sees(other);
+            own || served.iter().any(|hop| seen(one, *hop) != seen(other, *hop))
+        };
+        (1..self.world()).filter(differs).collect()
+    }
+}
+
+impl Halo {
+    pub(super) fn new(split: &Split, pass: Pass) -> Halo {
+        let world = split.world();
+        let needed = |distance: &usize| {
+            (0..world).any(|owner| split.needs((owner + distance) % world, owner))
+        };
+        let distances = (1..world).filter(needed).collect();
+        Halo { split: split.clone(), pass, distances }
     }
 
     /// Whose keys come to `rank` in a hop, and where its own go, if the hop serves a distance.
@@ -88,6 +107,7 @@ impl Halo<'_> {
 
     /// The rows of `owner` that are seen at the distance of a hop.
     fn rows(&self, part: Part, owner: usize, hop: usize) -> Block {
-        Block { rows: self.seen[hop][owner], ..self.split.whole(part, owner) }
+        let visitor = (owner + self.distances[hop]) % self.split.world();
+        Block { rows: self.split.seen(visitor, owner), ..self.split.whole(part, owner) }
     }
 }

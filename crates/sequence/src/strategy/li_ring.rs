@@ -21,56 +21,67 @@
 //! backward does, and is that. Rounds stop where a ring does.
 
 use super::split::Split;
-use crate::{Hop, Part};
+use super::torus::Torus;
+use crate::{Alike, Generator, Hop, Part};
 
-pub(super) fn forward(split: &Split) -> Vec<Vec<Hop>> {
-    let round = Round { split, reach: reach(split) };
-    let hops = |rank| round.of(Part::Key, rank).chain(round.of(Part::Value, rank)).collect();
-    (0..split.world()).map(hops).collect()
-}
-
-/// How many times blocks move on: to the farthest rank that needs one.
-fn reach(split: &Split) -> usize {
-    let ranks = || 0..split.world();
-    let needed = |hop: &usize| ranks().any(|rank| split.needs(rank, before(split, rank, *hop)));
-    ranks().rev().find(needed).unwrap_or(0)
-}
-
-/// The rank so many places before another.
-fn before(split: &Split, rank: usize, places: usize) -> usize {
-    (rank + split.world() - places) % split.world()
-}
-
-/// Blocks of one part on their way round.
-#[derive(Clone, Copy, Debug)]
-struct Round<'a> {
-    split: &'a Split,
+/// Two rounds: of keys, then of values.
+#[derive(Debug)]
+pub(super) struct Rounds {
+    torus: Torus,
+    /// How many times blocks move on in each: to the farthest rank that needs one.
     reach: usize,
 }
 
-impl<'a> Round<'a> {
-    fn of(self, part: Part, rank: usize) -> impl Iterator<Item = Hop> + use<'a> {
-        (0..=self.reach).map(move |hop| self.hop(part, rank, hop))
+impl Rounds {
+    pub(super) fn new(split: &Split) -> Rounds {
+        let rounds = Rounds { torus: Torus::new(split, 1), reach: 0 };
+        let ranks = || (0..split.world()).rev();
+        let needed = |hop: &usize| ranks().any(|rank| split.needs(rank, rounds.before(rank, *hop)));
+        let reach = ranks().find(needed).unwrap_or(0);
+        Rounds { reach, ..rounds }
     }
+    /// The rank so many places before another.
+    fn before(&self, rank: usize, places: usize) -> usize {
+        (rank + self.world() - places) % self.world()
+    }
+    /// What travels in a hop, and the hop of its round.
+    fn round(&self, index: usize) -> (Part, usize) {
+        let round = self.reach + 1;
+        (if index < round { Part::Key } else { Part::Value }, index % round)
+    }
+}
 
-    fn hop(self, part: Part, rank: usize, hop: usize) -> Hop {
-        let Round { split, reach } = self;
-        let (mut plan, owner) = (Hop::default(), before(split, rank, hop));
+impl Generator for Rounds {
+    fn world(&self) -> usize {
+        self.torus.split.world()
+    }
+    fn hops(&self, _rank: usize) -> usize {
+        2 * (self.reach + 1)
+    }
+    fn hop(&self, rank: usize, index: usize) -> Hop {
+        let (split, (part, round)) = (&self.torus.split, self.round(index));
+        let (mut hop, owner) = (Hop::default(), self.before(rank, round));
         let block = |owner| split.whole(part, owner);
-        if hop < reach {
-            let (next, previous) = ((rank + 1) % split.world(), before(split, rank, 1));
-            plan.send(block(owner), rank, next);
-            plan.receive(block(before(split, rank, hop + 1)), previous, rank);
+        if round < self.reach {
+            let (next, previous) = ((rank + 1) % split.world(), self.before(rank, 1));
+            hop.send(block(owner), rank, next);
+            hop.receive(block(self.before(rank, round + 1)), previous, rank);
         }
         if split.needs(rank, owner) {
-            plan.tile(split.whole(Part::Query, rank), block(owner));
+            hop.tile(split.whole(Part::Query, rank), block(owner));
         }
         if owner != rank {
-            plan.free(block(owner));
+            hop.free(block(owner));
         }
-        if part == Part::Value && hop == reach {
-            plan.finish(split.whole(Part::Query, rank));
+        if part == Part::Value && round == self.reach {
+            hop.finish(split.whole(Part::Query, rank));
         }
-        plan
+        hop
+    }
+    fn alike(&self) -> Option<Alike> {
+        self.torus.alike()
+    }
+    fn borders(&self, index: usize) -> Vec<usize> {
+        self.torus.borders(&[[0, self.before(0, self.round(index).1)]])
     }
 }

@@ -45,34 +45,25 @@
 
 use super::Route;
 use super::split::Split;
-use super::torus::{Met, Piece, Torus};
-use crate::{Block, Hop, Part, Pass};
+use super::torus::{Piece, Torus};
+use crate::{Alike, Block, Generator, Hop, Part, Pass};
 
 /// Every station computes with its own blocks only, then with those of the station before it, and
 /// so on.
-pub(super) fn forward(split: &Split, lanes: usize) -> Vec<Vec<Hop>> {
-    let met = Met::new(split, lanes);
-    let torus = Torus::new(split, lanes, &met);
-    let ring = Ring::new(torus, Guest::Keys, 1);
-    let round = Round { ring, pass: Pass::Forward, begins: 0, direct: false };
-    let hops = |rank| (0..=ring.reach).map(|hop| round.hop(rank, hop)).collect();
-    let all = (0..split.world()).map(|rank| torus.exchanged(rank, Pass::Forward, hops(rank)));
-    all.collect()
+pub(super) fn forward(split: &Split, lanes: usize) -> Round {
+    let ring = Ring::new(Torus::new(split, lanes), Guest::Keys, 1);
+    Round { ring, pass: Pass::Forward, begins: 0, direct: false }
 }
 
 /// The same backward, gradients in the wake of what travels.
-pub(super) fn backward(split: &Split, lanes: usize, how: Route) -> Vec<Vec<Hop>> {
-    let met = Met::new(split, lanes);
-    let torus = Torus::new(split, lanes, &met);
-    let (ring, begins) = match how {
+pub(super) fn backward(split: &Split, lanes: usize, route: Route) -> Round {
+    let torus = Torus::new(split, lanes);
+    let (ring, begins) = match route {
         Route::Travelling => (Ring::new(torus, Guest::Keys, 1), 0),
         Route::Reversed | Route::Direct => (Ring::nearer(torus, Guest::Keys), 1),
         Route::Queries => (Ring::nearer(torus, Guest::Queries), 1),
     };
-    let round = Round { ring, pass: Pass::Backward, begins, direct: how == Route::Direct };
-    let hops = |rank| (0..=round.last()).map(|hop| round.hop(rank, hop)).collect();
-    let all = (0..split.world()).map(|rank| torus.exchanged(rank, Pass::Backward, hops(rank)));
-    all.collect()
+    Round { ring, pass: Pass::Backward, begins, direct: route == Route::Direct }
 }
 
 /// What travels; the other stays, and is host.
@@ -83,9 +74,9 @@ enum Guest {
 }
 
 /// One way round.
-#[derive(Clone, Copy, Debug)]
-struct Ring<'a> {
-    torus: Torus<'a>,
+#[derive(Debug)]
+struct Ring {
+    torus: Torus,
     guest: Guest,
     /// From a station to the next: 1 upwards, `stations - 1` downwards.
     step: usize,
@@ -93,20 +84,23 @@ struct Ring<'a> {
     reach: usize,
 }
 
-impl<'a> Ring<'a> {
-    fn new(torus: Torus<'a>, guest: Guest, step: usize) -> Ring<'a> {
+impl Ring {
+    fn new(torus: Torus, guest: Guest, step: usize) -> Ring {
         let ring = Ring { torus, guest, step, reach: 0 };
-        let meet = |host: usize, guests: usize| match guest {
-            Guest::Keys => torus.needs(host, guests),
-            Guest::Queries => torus.needs(guests, host),
+        let stations = ring.torus.stations();
+        let meet = |host: usize, hop| {
+            let [queries, keys] = ring.sides(host, hop);
+            ring.torus.needs(queries, keys)
         };
-        let stations = torus.stations();
-        let needed = |hop: &usize| (0..stations).any(|host| meet(host, ring.guests(host, *hop)));
-        Ring { reach: (0..stations).rev().find(needed).unwrap_or(0), ..ring }
+        // From the last station on: it is the one that sees most.
+        let needed = |hop: &usize| (0..stations).rev().any(|host| meet(host, *hop));
+        let reach = (0..stations).rev().find(needed).unwrap_or(0);
+        Ring { reach, ..ring }
     }
     /// Downwards, against the forward ring, unless that is the longer way.
-    fn nearer(torus: Torus<'a>, guest: Guest) -> Ring<'a> {
-        let [up, down] = [1, torus.stations() - 1].map(|step| Ring::new(torus, guest, step));
+    fn nearer(torus: Torus, guest: Guest) -> Ring {
+        let [up, down] =
+            [1, torus.stations() - 1].map(|step| Ring::new(torus.clone(), guest, step));
         if up.reach < down.reach { up } else { down }
     }
 
@@ -116,6 +110,13 @@ impl<'a> Ring<'a> {
     /// Whose guests are at a station at `hop`.
     fn guests(&self, station: usize, hop: usize) -> usize {
         self.shifted(station, self.torus.stations() - hop)
+    }
+    /// The station whose queries meet at a station at `hop`, and the one whose keys.
+    fn sides(&self, host: usize, hop: usize) -> [usize; 2] {
+        match self.guest {
+            Guest::Keys => [host, self.guests(host, hop)],
+            Guest::Queries => [self.guests(host, hop), host],
+        }
     }
     /// `hops` stations further, in the same lane.
     fn ahead(&self, rank: usize, hops: usize) -> usize {
@@ -149,33 +150,33 @@ impl<'a> Ring<'a> {
     }
 
     /// The guests at hand go on while those before them come.
-    fn travel(&self, plan: &mut Hop, rank: usize, hop: usize) {
+    fn travel(&self, todo: &mut Hop, rank: usize, hop: usize) {
         let (next, previous) = (self.ahead(rank, 1), self.behind(rank, 1));
         let lent = |hop| self.lent(self.guest, rank, self.guests(self.torus.station(rank), hop));
         if hop < self.reach {
-            plan.send_all(lent(hop), rank, next);
-            plan.receive_all(lent(hop + 1), previous, rank);
+            todo.send_all(lent(hop), rank, next);
+            todo.receive_all(lent(hop + 1), previous, rank);
         }
         // The own blocks are the caller's.
-        lent(hop).into_iter().filter(|lent| lent.owner != rank).for_each(|lent| plan.free(lent));
+        lent(hop).into_iter().filter(|lent| lent.owner != rank).for_each(|lent| todo.free(lent));
     }
 
     /// Queries of one station against keys of another, query by query.
-    fn tiles(&self, plan: &mut Hop, rank: usize, [queries, keys]: [usize; 2]) {
-        let Torus { split, .. } = self.torus;
+    fn tiles(&self, todo: &mut Hop, rank: usize, [queries, keys]: [usize; 2]) {
         for q in self.torus.members(queries) {
+            let met = self.torus.met(q, keys);
             for piece in self.torus.pieces(rank) {
-                let queries = split.heads_of(Part::Query, q, piece.queries);
-                plan.tiles.meet(queries, piece.keys, self.torus.met(q, keys));
+                let queries = self.torus.split.heads_of(Part::Query, q, piece.queries);
+                todo.tiles.meet(queries, piece.keys, &met);
             }
         }
     }
 }
 
 /// A ring, and what is left of every visit.
-#[derive(Clone, Copy, Debug)]
-struct Round<'a> {
-    ring: Ring<'a>,
+#[derive(Debug)]
+pub(super) struct Round {
+    ring: Ring,
     pass: Pass,
     /// Backward: the hop after which the travelling sum of a guest exists, 0 at home, 1 on its
     /// first visitor.
@@ -184,75 +185,108 @@ struct Round<'a> {
     direct: bool,
 }
 
-impl Round<'_> {
-    /// The last hop: where nothing travels, the only one; else the one that brings gradients home.
-    fn last(&self) -> usize {
-        if self.ring.reach == 0 { 0 } else { self.ring.reach + 1 }
+impl Generator for Round {
+    fn world(&self) -> usize {
+        self.ring.torus.split.world()
+    }
+    fn hops(&self, _rank: usize) -> usize {
+        self.ring.torus.and_exchanges(self.of_ring())
+    }
+    fn hop(&self, rank: usize, index: usize) -> Hop {
+        let (all, ring) = ((self.pass, self.of_ring()), |hop| self.of_round(rank, hop));
+        self.ring.torus.exchanged((rank, index), all, ring)
+    }
+    fn alike(&self) -> Option<Alike> {
+        self.ring.torus.alike()
+    }
+    fn borders(&self, index: usize) -> Vec<usize> {
+        let Ring { torus, reach, .. } = &self.ring;
+        let Some(hop) = torus.within(index, self.of_ring()) else { return Vec::new() };
+        let mut looked_at = Vec::new();
+        if hop <= *reach {
+            looked_at.push(self.ring.sides(0, hop));
+        }
+        if self.direct && hop > self.begins {
+            looked_at.push([0, self.ring.guests(0, hop - 1)]);
+            looked_at.push([self.ring.shifted(0, hop - 1), 0]);
+        }
+        torus.borders(&looked_at)
+    }
+}
+
+impl Round {
+    /// The hops of the ring: one where nothing travels; backward one more brings gradients home.
+    fn of_ring(&self) -> usize {
+        match (self.ring.reach, self.pass) {
+            (0, _) => 1,
+            (reach, Pass::Forward) => reach + 1,
+            (reach, Pass::Backward) => reach + 2,
+        }
     }
 
-    fn hop(&self, rank: usize, hop: usize) -> Hop {
-        let mut plan = Hop::default();
+    fn of_round(&self, rank: usize, hop: usize) -> Hop {
+        let mut todo = Hop::default();
         if hop <= self.ring.reach {
-            self.ring.travel(&mut plan, rank, hop);
-            self.visit(&mut plan, rank, hop);
+            self.ring.travel(&mut todo, rank, hop);
+            self.visit(&mut todo, rank, hop);
         }
         if self.pass == Pass::Backward {
-            self.sums(&mut plan, rank, hop);
+            self.sums(&mut todo, rank, hop);
         }
-        plan
+        todo
     }
 
     /// Guests and hosts meet.
-    fn visit(&self, plan: &mut Hop, rank: usize, hop: usize) {
-        let Ring { guest, torus, reach, .. } = self.ring;
+    fn visit(&self, todo: &mut Hop, rank: usize, hop: usize) {
+        let Ring { guest, ref torus, reach, .. } = self.ring;
         let host = torus.station(rank);
-        let guests = self.ring.guests(host, hop);
-        let (sides, other) = match guest {
-            Guest::Keys => ([host, guests], Guest::Queries),
-            Guest::Queries => ([guests, host], Guest::Keys),
+        let sides = self.ring.sides(host, hop);
+        let other = match guest {
+            Guest::Keys => Guest::Queries,
+            Guest::Queries => Guest::Keys,
         };
-        self.ring.tiles(plan, rank, sides);
+        self.ring.tiles(todo, rank, sides);
         if self.pass == Pass::Backward {
-            self.begin(plan, rank, hop, sides);
+            self.begin(todo, rank, hop, sides);
         }
         if guest == Guest::Queries {
-            self.finish_guests(plan, rank, hop, sides);
+            self.finish_guests(todo, rank, hop, sides);
         }
         if hop == reach {
             if guest == Guest::Keys {
                 for sum in self.ring.sums(Guest::Queries, rank, host) {
-                    plan.finish(sum.of(Part::Query));
+                    todo.finish(sum.of(Part::Query));
                 }
             }
             let hosts = self.ring.lent(other, rank, host).into_iter();
-            hosts.filter(|lent| lent.owner != rank).for_each(|lent| plan.free(lent));
+            hosts.filter(|lent| lent.owner != rank).for_each(|lent| todo.free(lent));
         }
     }
 
     /// Gradients of keys that are to exist and that no tile makes are zeros.
-    fn begin(&self, plan: &mut Hop, rank: usize, hop: usize, [queries, keys]: [usize; 2]) {
-        let Ring { guest, torus, .. } = self.ring;
+    fn begin(&self, todo: &mut Hop, rank: usize, hop: usize, [queries, keys]: [usize; 2]) {
+        let Ring { guest, ref torus, .. } = self.ring;
         let begins = if guest == Guest::Keys && !self.direct { self.begins } else { 0 };
         if hop <= begins {
             let sums = self.ring.sums(Guest::Keys, rank, keys).into_iter();
             let unseen = sums.filter(|sum| !torus.sees(queries, sum.owner));
-            unseen.for_each(|sum| plan.zeros(sum));
+            unseen.for_each(|sum| todo.zeros(sum));
         }
     }
 
     /// Queries that travel have a gradient of every visit; of the first one also where they see
     /// nothing.
-    fn finish_guests(&self, plan: &mut Hop, rank: usize, hop: usize, [queries, keys]: [usize; 2]) {
-        let torus = self.ring.torus;
+    fn finish_guests(&self, todo: &mut Hop, rank: usize, hop: usize, [queries, keys]: [usize; 2]) {
+        let torus = &self.ring.torus;
         let sees = |q: usize| torus.members(keys).any(|k| torus.split.needs(q, k));
         let sums = self.ring.sums(Guest::Queries, rank, queries).into_iter();
         let finished = sums.filter(|sum| hop <= self.begins || sees(sum.owner));
-        finished.for_each(|sum| plan.finish(sum.of(Part::Query)));
+        finished.for_each(|sum| todo.finish(sum.of(Part::Query)));
     }
 
     /// The sums that travel in a hop: on to the next visitor, and in the end home.
-    fn sums(&self, plan: &mut Hop, rank: usize, hop: usize) {
-        let Ring { torus, guest, reach, .. } = self.ring;
+    fn sums(&self, todo: &mut Hop, rank: usize, hop: usize) {
+        let Ring { ref torus, guest, reach, .. } = self.ring;
         if hop <= self.begins || reach == 0 {
             return;
         }
@@ -262,12 +296,12 @@ impl Round<'_> {
             let (visitor, owner) =
                 (self.ring.ahead(rank, hop - 1), self.ring.behind(rank, hop - 1));
             let made = |host: usize| move |sum: &Block| !self.direct || torus.sees(host, sum.owner);
-            plan.send_all(sums(hop - 1).into_iter().filter(made(here)), rank, owner);
+            todo.send_all(sums(hop - 1).into_iter().filter(made(here)), rank, owner);
             let parts = sums(0).into_iter().filter(made(torus.station(visitor)));
-            plan.receive_all(parts, visitor, rank);
+            todo.receive_all(parts, visitor, rank);
         } else {
-            plan.send_all(sums(hop - 1), rank, self.ring.ahead(rank, 1));
-            plan.receive_all(sums(hop), self.ring.behind(rank, 1), rank);
+            todo.send_all(sums(hop - 1), rank, self.ring.ahead(rank, 1));
+            todo.receive_all(sums(hop), self.ring.behind(rank, 1), rank);
         }
     }
 }

@@ -19,33 +19,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::split::Split;
-use crate::{Block, Collective, Extent, Hop, KeyRows, Part, Pass};
+use crate::{Alike, Block, Collective, Extent, Hop, KeyRows, Part, Pass};
 
 /// Ranks as stations and lanes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Torus<'a> {
-    pub(super) split: &'a Split,
+#[derive(Clone, Debug)]
+pub(super) struct Torus {
+    pub(super) split: Split,
     /// Ranks of a station.
     pub(super) lanes: usize,
-    met: &'a Met,
-}
-
-/// The rows of keys that queries need, by their owner, then by the station of the keys: the same for all
-/// lanes, which share them.
-#[derive(Debug)]
-pub(super) struct Met(Vec<Vec<Arc<[KeyRows]>>>);
-
-impl Met {
-    pub(super) fn new(split: &Split, lanes: usize) -> Met {
-        let owners: Vec<usize> = (0..split.world()).collect();
-        let rows = |k: usize| (k, split.whole(Part::KeyValue, k).rows);
-        let needed = |q: usize, members: &[usize]| {
-            let needed = members.iter().filter(|k| split.needs(q, **k));
-            needed.map(|k| rows(*k)).filter(|(_, rows)| !rows.is_empty()).collect()
-        };
-        let of_queries = |q| owners.chunks(lanes).map(|members| needed(q, members)).collect();
-        Met((0..split.world()).map(of_queries).collect())
-    }
+    /// All rows of keys of a station.
+    keys: Vec<Arc<[KeyRows]>>,
 }
 
 /// Query heads of a lane that use key/value heads alike: whole groups, or a part of one.
@@ -55,10 +38,14 @@ pub(super) struct Piece {
     pub(super) keys: Extent,
 }
 
-impl<'a> Torus<'a> {
+impl Torus {
     /// Stations of `lanes` ranks, of which both ranks and query heads are multiples.
-    pub(super) fn new(split: &'a Split, lanes: usize, met: &'a Met) -> Torus<'a> {
-        Torus { split, lanes, met }
+    pub(super) fn new(split: &Split, lanes: usize) -> Torus {
+        let rows = |owner| (owner, split.whole(Part::KeyValue, owner).rows);
+        let owners: Vec<usize> = (0..split.world()).collect();
+        let of_station = |members: &[usize]| members.iter().map(|owner| rows(*owner)).collect();
+        let keys = owners.chunks(lanes).map(of_station).collect();
+        Torus { split: split.clone(), lanes, keys }
     }
     pub(super) fn stations(&self) -> usize {
         self.split.world() / self.lanes
@@ -77,9 +64,46 @@ impl<'a> Torus<'a> {
     pub(super) fn members(&self, station: usize) -> Range<usize> {
         station * self.lanes..(station + 1) * self.lanes
     }
-    /// The keys of a station that queries of a rank need.
-    pub(super) fn met(&self, queries: usize, station: usize) -> &'a Arc<[KeyRows]> {
-        &self.met.0[queries][station]
+    /// The rows of keys of a station that queries of a rank need, which all its lanes share.
+    pub(super) fn met(&self, queries: usize, station: usize) -> Arc<[KeyRows]> {
+        let all = &self.keys[station];
+        let needed = |(owner, _): &KeyRows| self.split.needs(queries, *owner);
+        if all.iter().all(needed) {
+            return all.clone();
+        }
+        all.iter().copied().filter(needed).collect()
+    }
+    /// How stations are alike in hops in which nobody looks at lanes.
+    pub(super) fn alike(&self) -> Option<Alike> {
+        self.split.is_even().then_some(Alike { lanes: self.lanes, turns: false })
+    }
+    /// The stations of which some query needs a key, or does not, where the one before does not, or
+    /// does: by how far ahead of a station the queries and the keys are.
+    pub(super) fn borders(&self, ahead: &[[usize; 2]]) -> Vec<usize> {
+        let stations = self.stations();
+        let mut borders = Vec::new();
+        for ahead in ahead.iter().filter(|_| !self.split.needs_all()) {
+            let at = |station: usize| ahead.map(|ahead| (ahead + station) % stations);
+            let differs = |station: &usize| self.differ(at(station - 1), at(*station));
+            if self.split.shifts() {
+                // Round the ring they come to be as far apart in the other order.
+                let turns = ahead.map(|ahead| stations - ahead).into_iter();
+                borders.extend(turns.filter(|turn| *turn < stations).filter(differs));
+            } else {
+                borders.extend((1..stations).filter(differs));
+            }
+        }
+        borders.sort_unstable();
+        borders.dedup();
+        borders
+    }
+    /// Whether some pair of ranks of two stations is needed, and the same pair of two others not.
+    fn differ(&self, one: [usize; 2], other: [usize; 2]) -> bool {
+        let needs = |[queries, keys]: [usize; 2], [q, k]: [usize; 2]| {
+            self.split.needs(queries * self.lanes + q, keys * self.lanes + k)
+        };
+        let differ = |lanes| needs(one, lanes) != needs(other, lanes);
+        (0..self.lanes).any(|q| (0..self.lanes).any(|k| differ([q, k])))
     }
     /// Whether any query of a station sees any key of another.
     pub(super) fn needs(&self, station: usize, keys: usize) -> bool {
@@ -112,11 +136,27 @@ impl<'a> Torus<'a> {
     }
 
     /// A schedule between the exchange of positions for heads and the one back.
-    pub(super) fn exchanged(&self, rank: usize, pass: Pass, ring: Vec<Hop>) -> Vec<Hop> {
-        if self.lanes == 1 {
-            return ring;
+    ///
+    /// Hop `index` of `hops` and of the two, where there is a ring's hop between them.
+    pub(super) fn exchanged(
+        &self,
+        (rank, index): (usize, usize),
+        (pass, hops): (Pass, usize),
+        ring: impl FnOnce(usize) -> Hop,
+    ) -> Hop {
+        match self.within(index, hops) {
+            Some(hop) => ring(hop),
+            None if index == 0 => self.deal(rank),
+            None => self.gather(rank, pass),
         }
-        [self.deal(rank)].into_iter().chain(ring).chain([self.gather(rank, pass)]).collect()
+    }
+    /// The hop of a ring of `hops`, unless it is an exchange.
+    pub(super) fn within(&self, index: usize, hops: usize) -> Option<usize> {
+        index.checked_sub(usize::from(self.lanes > 1)).filter(|hop| *hop < hops)
+    }
+    /// Hops of a ring and of the exchanges around it.
+    pub(super) fn and_exchanges(&self, hops: usize) -> usize {
+        hops + if self.lanes > 1 { 2 } else { 0 }
     }
 
     /// The others of a station get their heads of the own positions.
@@ -125,22 +165,22 @@ impl<'a> Torus<'a> {
             let queries = self.split.heads_of(Part::Query, owner, self.query_heads(lane));
             [queries, self.split.heads_of(Part::KeyValue, owner, self.key_heads(lane))]
         };
-        let mut plan = Hop { collective: Some(Collective::AllToAll), ..Hop::default() };
+        let mut hop = Hop { collective: Some(Collective::AllToAll), ..Hop::default() };
         for peer in self.peers(rank) {
-            plan.send_all(parts(rank, peer), rank, peer);
-            plan.receive_all(parts(peer, rank), peer, rank);
+            hop.send_all(parts(rank, peer), rank, peer);
+            hop.receive_all(parts(peer, rank), peer, rank);
         }
-        plan
+        hop
     }
 
     /// Results go home to their positions.
     fn gather(&self, rank: usize, pass: Pass) -> Hop {
-        let mut plan = Hop { collective: Some(Collective::AllToAll), ..Hop::default() };
+        let mut hop = Hop { collective: Some(Collective::AllToAll), ..Hop::default() };
         for peer in self.peers(rank) {
-            plan.send_all(self.results(peer, rank, pass), rank, peer);
-            plan.receive_all(self.results(rank, peer, pass), peer, rank);
+            hop.send_all(self.results(peer, rank, pass), rank, peer);
+            hop.receive_all(self.results(rank, peer, pass), peer, rank);
         }
-        plan
+        hop
     }
 
     /// What rank `lane` makes of the positions of `owner`.

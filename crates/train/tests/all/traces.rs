@@ -175,7 +175,7 @@ fn check_hops(case: &Case, trace: &Trace) -> usize {
         for schedule in case.schedules() {
             let shape = BlockShape { batch: case.micro, head_dim: HEAD_DIM, wire: Wire::new(4, 4) };
             let pairs = pairs_per_hop(&schedule);
-            for (hop, plan) in schedule.ranks[rank % case.sequence].iter().enumerate() {
+            for (hop, plan) in schedule.of_rank(rank % case.sequence).iter().enumerate() {
                 let done = planned(plan, &schedule, shape, rank - rank % case.sequence);
                 let pairs = pairs[hop][rank % case.sequence] * case.micro as u64;
                 for layer in 0..LAYERS {

@@ -1,14 +1,14 @@
 //! Every schedule, damaged everywhere: the six flaws that a proof is there for, and some more.
 
 use annulus_sequence::{
-    Block, Exchange, Hop, Mask, Move, Schedule, Split, Strategy, StrategyError, TilePlan, prove,
+    Block, Exchange, Hop, Mask, Move, Split, Strategy, StrategyError, TilePlan,
 };
 
-use super::{HEADS, NODES, USP, WORLD};
+use super::{HEADS, Listed, NODES, USP, WORLD};
 
 /// Every strategy, exchange and shape, forward and every way backward, where positions are dealt
 /// evenly and where they are not.
-fn all() -> Vec<(String, Schedule)> {
+fn all() -> Vec<(String, Listed)> {
     let exchanges = Exchange::ALL.map(|exchange| Strategy::Megatron { exchange });
     let more = [USP, NODES, Strategy::Striped { width: 3 }, Strategy::AllGather { groups: 2 }];
     let mut strategies: Vec<Strategy> = Strategy::ALL.into_iter().skip(1).collect();
@@ -23,17 +23,18 @@ fn all() -> Vec<(String, Schedule)> {
     strategies.into_iter().flat_map(of).collect()
 }
 
-fn passes(strategy: Strategy, split: &Split) -> Result<Vec<(String, Schedule)>, StrategyError> {
-    let forward = strategy.forward(split).map(|schedule| (format!("{strategy:?}"), schedule));
+fn passes(strategy: Strategy, split: &Split) -> Result<Vec<(String, Listed)>, StrategyError> {
+    let forward =
+        strategy.forward(split).map(|schedule| (format!("{strategy:?}"), Listed::new(schedule)));
     let backward = strategy.routes().iter().map(|how| {
         let schedule = strategy.backward(split, *how)?;
-        Ok((format!("{strategy:?} {how:?}"), schedule))
+        Ok((format!("{strategy:?} {how:?}"), Listed::new(schedule)))
     });
     [forward].into_iter().chain(backward).collect()
 }
 
 /// A schedule damaged in one way, at every place where it can be.
-type Damage = fn(&Schedule) -> Vec<Schedule>;
+type Damage = fn(&Listed) -> Vec<Listed>;
 
 /// What a proof must find, and how it is planted.
 const FLAWS: [(&str, Damage); 6] = [
@@ -51,12 +52,16 @@ fn each_of_six_flaws_planted_in_every_schedule_is_found() {
     let mut planted = [0; FLAWS.len()];
     let schedules = all();
     for (name, schedule) in &schedules {
-        assert_eq!(prove(schedule).err(), None, "{name}");
+        assert_eq!(schedule.prove().err(), None, "{name}");
         for ((flaw, plant), planted) in FLAWS.into_iter().zip(&mut planted) {
             let damaged = plant(schedule);
-            assert!(!damaged.is_empty(), "{name} {:?}: nowhere to plant a {flaw}", schedule.pass);
+            assert!(
+                !damaged.is_empty(),
+                "{name} {:?}: nowhere to plant a {flaw}",
+                schedule.of.pass
+            );
             for (index, damaged) in damaged.iter().enumerate() {
-                assert!(prove(damaged).is_err(), "{name} {:?}: {flaw} {index}", schedule.pass);
+                assert!(damaged.prove().is_err(), "{name} {:?}: {flaw} {index}", schedule.of.pass);
             }
             *planted += damaged.len();
         }
@@ -70,9 +75,9 @@ fn each_of_six_flaws_planted_in_every_schedule_is_found() {
 
 /// At every rank and hop, whatever `damage` makes of the schedule there, if anything.
 fn everywhere(
-    schedule: &Schedule,
-    damage: impl Fn(&mut Schedule, usize, usize) -> bool,
-) -> Vec<Schedule> {
+    schedule: &Listed,
+    damage: impl Fn(&mut Listed, usize, usize) -> bool,
+) -> Vec<Listed> {
     let places =
         (0..schedule.world()).flat_map(|rank| (0..schedule.hops()).map(move |h| (rank, h)));
     let at = |(rank, hop)| {
@@ -84,7 +89,7 @@ fn everywhere(
 
 /// The next owner's keys computed with, the next owner's queries, or the next owner's block moved
 /// though both ends agree on it.
-fn wrong_owner(schedule: &Schedule) -> Vec<Schedule> {
+fn wrong_owner(schedule: &Listed) -> Vec<Listed> {
     let mut all = everywhere(schedule, |s, rank, hop| {
         let first = |tiles: &mut Vec<TilePlan>| tiles.first_mut().map(|tile| other(&mut tile.keys));
         s.ranks[rank][hop].tiles.edit(first).is_some()
@@ -99,7 +104,7 @@ fn wrong_owner(schedule: &Schedule) -> Vec<Schedule> {
 }
 
 /// A hop left out on all ranks, or on one.
-fn lost_hop(schedule: &Schedule) -> Vec<Schedule> {
+fn lost_hop(schedule: &Listed) -> Vec<Listed> {
     let is_idle = |hop: usize| schedule.ranks.iter().all(|hops| hops[hop] == Hop::default());
     let of_all = (0..schedule.hops()).filter(|hop| !is_idle(*hop)).map(|hop| {
         let mut damaged = schedule.clone();
@@ -114,8 +119,8 @@ fn lost_hop(schedule: &Schedule) -> Vec<Schedule> {
 }
 
 /// A tile computed again, whole or a row of it, in its hop or in the next.
-fn doubled_pair(schedule: &Schedule) -> Vec<Schedule> {
-    let again = |s: &mut Schedule, rank: usize, hop: usize, later: usize| {
+fn doubled_pair(schedule: &Listed) -> Vec<Listed> {
+    let again = |s: &mut Listed, rank: usize, hop: usize, later: usize| {
         let tile = s.ranks[rank][hop].tiles.iter().last();
         let then = s.ranks[rank].get_mut(hop + later);
         then.zip(tile).map(|(then, tile)| then.tiles.push(tile)).is_some()
@@ -133,7 +138,7 @@ fn doubled_pair(schedule: &Schedule) -> Vec<Schedule> {
 
 /// A result on its last way home that both ends forget, and one that is never made of what was
 /// computed.
-fn missing_return(schedule: &Schedule) -> Vec<Schedule> {
+fn missing_return(schedule: &Listed) -> Vec<Listed> {
     let mut all = everywhere(schedule, |s, rank, hop| {
         let sent = &mut s.ranks[rank][hop].sends;
         let is_home = |sent: &Move| sent.to == sent.block.owner && !sent.block.part.is_lent();
@@ -148,7 +153,7 @@ fn missing_return(schedule: &Schedule) -> Vec<Schedule> {
 
 /// What one end posts, or waits for, a hop later than the other; what it posts in another order;
 /// and what comes after it is used.
-fn deadlock_order(schedule: &Schedule) -> Vec<Schedule> {
+fn deadlock_order(schedule: &Listed) -> Vec<Listed> {
     let late = |list: fn(&mut Hop) -> &mut Vec<Move>| {
         everywhere(schedule, move |s, rank, hop| {
             if hop + 1 == s.hops() {
@@ -174,7 +179,7 @@ fn deadlock_order(schedule: &Schedule) -> Vec<Schedule> {
 }
 
 /// A buffer that is never freed.
-fn leaked_buffer(schedule: &Schedule) -> Vec<Schedule> {
+fn leaked_buffer(schedule: &Listed) -> Vec<Listed> {
     everywhere(schedule, |s, rank, hop| s.ranks[rank][hop].frees.pop().is_some())
 }
 
@@ -192,7 +197,7 @@ fn whatever_else_is_lost_or_doubled_is_found() {
     for (name, schedule) in all() {
         for (index, damage) in more.into_iter().enumerate() {
             for damaged in everywhere(&schedule, |s, rank, hop| damage(&mut s.ranks[rank][hop])) {
-                assert!(prove(&damaged).is_err(), "{name} {:?}: {index}", schedule.pass);
+                assert!(damaged.prove().is_err(), "{name} {:?}: {index}", schedule.of.pass);
                 found += 1;
             }
         }
@@ -208,7 +213,7 @@ fn double<T: Clone>(list: &mut Vec<T>) -> bool {
 }
 
 /// The first block that a rank sends in a hop becomes the next owner's, at both ends.
-fn move_other(schedule: &mut Schedule, rank: usize, hop: usize) -> bool {
+fn move_other(schedule: &mut Listed, rank: usize, hop: usize) -> bool {
     let Some(&moved) = schedule.ranks[rank][hop].sends.first() else { return false };
     let ends = |plan: &mut Hop| {
         let moves = plan.sends.iter_mut().chain(&mut plan.receives);

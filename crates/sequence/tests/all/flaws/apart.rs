@@ -1,26 +1,26 @@
 //! Keys and values apart: what is scored is weighed, once, after all of a row is scored.
 
-use annulus_sequence::{Alive, Flaw, Mask, Part, Schedule, Strategy, prove};
+use annulus_sequence::{Alive, Flaw, Mask, Part, Strategy, prove};
 
-use super::{HEADS, WORLD, broken, first, forward, whole};
+use super::{HEADS, Listed, WORLD, broken, first, forward, whole};
 
 /// The hop in which the last rank, which sees all, weighs its own values.
 const VALUES: usize = WORLD;
 const LAST: usize = WORLD - 1;
 
-fn schedule() -> Schedule {
+fn schedule() -> Listed {
     forward(Strategy::LiRing)
 }
 
 /// The first tile of the last rank in a hop moves to another one.
-fn moved(schedule: &mut Schedule, from: usize, to: usize) {
+fn moved(schedule: &mut Listed, from: usize, to: usize) {
     let tile = schedule.ranks[LAST][from].tiles.edit(|tiles| tiles.remove(0));
     schedule.ranks[LAST][to].tiles.push(tile);
 }
 
 #[test]
 fn what_is_proved_of_whole_ones() {
-    let proof = prove(&schedule()).expect("a whole schedule");
+    let proof = schedule().prove().expect("a whole schedule");
     let keys = HEADS.key_value * 8;
     // Rank by rank, a query sees one block more.
     let alive = |rank: usize| Alive {
@@ -92,7 +92,7 @@ fn a_softmax_of_rows_that_are_not_whole() {
 
 #[test]
 fn halves_and_wholes_do_not_mix() {
-    let both = |s: &mut Schedule| {
+    let both = |s: &mut Listed| {
         // Own keys and values are there together: the tile could be of both.
         s.ranks[LAST][0].tiles.edit(|tiles| tiles[0].keys.part = Part::KeyValue);
         s.ranks[LAST][VALUES].tiles.edit(Vec::clear);

@@ -3,9 +3,12 @@
 mod anything;
 mod apart;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use annulus_sequence::{
-    Alive, Block, Collective, Extent, Flaw, Heads, Hop, Made, Mask, Move, Part, Positions, Proof,
-    Route, Rule, Schedule, Strategy, TilePlan, prove,
+    Alike, Alive, Block, Collective, Extent, Flaw, Generator, Heads, Hop, Made, Mask, Move, Part,
+    Positions, Proof, Route, Rule, Schedule, Strategy, TilePlan, prove_alike, prove_each,
 };
 
 const WORLD: usize = 4;
@@ -15,22 +18,142 @@ const ULYSSES: Strategy = Strategy::Ulysses;
 const USP: Strategy = Strategy::Usp { shape: Some([2, 2]) };
 const NODES: Strategy = Strategy::DoubleRing { shape: Some([2, 2]) };
 
-fn forward(strategy: Strategy) -> Schedule {
-    let split = strategy.split(&Mask::causal(), 32, WORLD, HEADS).expect("32 positions deal");
-    strategy.forward(&split).expect("every strategy runs on 4 ranks")
+/// A schedule whose hops are listed, to be damaged.
+#[derive(Clone, Debug)]
+struct Listed {
+    of: Schedule,
+    positions: Vec<Positions>,
+    ranks: Vec<Vec<Hop>>,
+    /// What it says of its ranks that are alike.
+    alike: Option<Alike>,
 }
 
-fn backward(strategy: Strategy, how: Route) -> Schedule {
+impl Listed {
+    fn new(of: Schedule) -> Listed {
+        let (positions, ranks) = (of.positions.to_vec(), of.listed());
+        let alike = of.generator.alike();
+        Listed { of, positions, ranks, alike }
+    }
+    fn hops(&self) -> usize {
+        self.of.hops()
+    }
+    fn world(&self) -> usize {
+        self.of.world()
+    }
+    fn schedule(&self) -> Schedule {
+        let generator = Arc::new(Alikes { ranks: self.ranks.clone(), alike: self.alike });
+        Schedule { positions: self.positions.clone().into(), generator, ..self.of.clone() }
+    }
+    /// What the full proof says. Where ranks are alike, the one of those that are says the same.
+    fn prove(&self) -> Result<Proof, Flaw> {
+        let schedule = self.schedule();
+        let (proof, shorter) = (prove_each(&schedule), prove_alike(&schedule));
+        assert_eq!(proof.is_ok(), shorter.is_ok(), "{proof:?} is not {shorter:?}");
+        if let Ok(proof) = &proof {
+            assert_eq!(Ok(proof), shorter.as_ref());
+        }
+        proof
+    }
+}
+
+/// Listed hops of which ranks are alike, with a border wherever one is not.
+#[derive(Debug)]
+struct Alikes {
+    ranks: Vec<Vec<Hop>>,
+    alike: Option<Alike>,
+}
+
+impl Generator for Alikes {
+    fn world(&self) -> usize {
+        self.ranks.len()
+    }
+    fn hops(&self, rank: usize) -> usize {
+        self.ranks[rank].len()
+    }
+    fn hop(&self, rank: usize, index: usize) -> Hop {
+        self.ranks[rank][index].clone()
+    }
+    /// Lanes turn where they really do, and lists are as long as each other.
+    fn alike(&self) -> Option<Alike> {
+        let hops = self.ranks.first().map_or(0, Vec::len);
+        let even = self.ranks.iter().all(|list| list.len() == hops);
+        let alike = self.alike.filter(|_| even)?;
+        let turned = |(rank, hop)| self.is_like(alike, 0, rank, hop);
+        let all = (0..self.world()).flat_map(|rank| (0..hops).map(move |hop| (rank, hop)));
+        Some(Alike { turns: alike.turns && all.into_iter().all(turned), ..alike })
+    }
+    fn borders(&self, index: usize) -> Vec<usize> {
+        let Some(alike) = self.alike() else { return Vec::new() };
+        let lanes = alike.lanes;
+        let differs = |station: &usize| {
+            let of = |lane| [(station - 1) * lanes + lane, station * lanes + lane];
+            (0..lanes).map(of).any(|[one, other]| !self.is_like(alike, one, other, index))
+        };
+        (1..self.world() / lanes).filter(differs).collect()
+    }
+}
+
+impl Alikes {
+    /// Whether a hop of one rank is that of another, moved along.
+    fn is_like(&self, alike: Alike, one: usize, other: usize, index: usize) -> bool {
+        let world = self.world();
+        let moved = |rank: usize| {
+            if rank >= world { rank } else { moved_along(alike, world, [one, other], rank) }
+        };
+        let block = |block: Block| Block { owner: moved(block.owner), ..block };
+        let moves = |list: &[Move], key: fn(&Move) -> usize| {
+            let moved = |m: &Move| {
+                let Move { from, to, hops, .. } = *m;
+                Move { block: block(m.block), from: moved(from), to: moved(to), hops }
+            };
+            let mut list: Vec<Move> = list.iter().map(moved).collect();
+            list.sort_by_key(key);
+            list
+        };
+        let blocks = |list: &[Block]| list.iter().map(|one| block(*one)).collect::<BTreeSet<_>>();
+        let tile = |tile: TilePlan| (block(tile.queries), block(tile.keys));
+        let (a, b) = (&self.ranks[one][index], &self.ranks[other][index]);
+        let same = |list: &[Move], key: fn(&Move) -> usize| {
+            let mut list = list.to_vec();
+            list.sort_by_key(key);
+            list
+        };
+        let own = |list: &[Block]| list.iter().copied().collect::<BTreeSet<_>>();
+        moves(&a.sends, |m| m.to) == same(&b.sends, |m| m.to)
+            && moves(&a.receives, |m| m.from) == same(&b.receives, |m| m.from)
+            && a.collective == b.collective
+            && [(&a.zeros, &b.zeros), (&a.finishes, &b.finishes), (&a.frees, &b.frees)]
+                .iter()
+                .all(|(a, b)| a.len() == b.len() && blocks(a) == own(b))
+            && a.tiles.iter().map(tile).collect::<Vec<_>>().len() == b.tiles.len()
+            && a.tiles.iter().map(tile).collect::<BTreeSet<_>>()
+                == b.tiles.iter().map(|t| (t.queries, t.keys)).collect()
+    }
+}
+
+/// Where a rank is when `one` is moved to `other`.
+fn moved_along(alike: Alike, world: usize, [one, other]: [usize; 2], rank: usize) -> usize {
+    let (lanes, stations) = (alike.lanes, world / alike.lanes);
+    let station = (rank / lanes + stations + other / lanes - one / lanes) % stations;
+    station * lanes + (rank % lanes + lanes + other % lanes - one % lanes) % lanes
+}
+
+fn forward(strategy: Strategy) -> Listed {
     let split = strategy.split(&Mask::causal(), 32, WORLD, HEADS).expect("32 positions deal");
-    strategy.backward(&split, how).expect("every strategy runs on 4 ranks")
+    Listed::new(strategy.forward(&split).expect("every strategy runs on 4 ranks"))
+}
+
+fn backward(strategy: Strategy, how: Route) -> Listed {
+    let split = strategy.split(&Mask::causal(), 32, WORLD, HEADS).expect("32 positions deal");
+    Listed::new(strategy.backward(&split, how).expect("every strategy runs on 4 ranks"))
 }
 
 /// What the proof says of a schedule that was proved before `damage` was done to it.
 #[track_caller]
-fn broken(mut schedule: Schedule, damage: impl FnOnce(&mut Schedule)) -> Flaw {
-    assert_eq!(prove(&schedule).err(), None);
+fn broken(mut schedule: Listed, damage: impl FnOnce(&mut Listed)) -> Flaw {
+    assert_eq!(schedule.prove().err(), None);
     damage(&mut schedule);
-    prove(&schedule).expect_err("damage is found")
+    schedule.prove().expect_err("damage is found")
 }
 
 /// The first tile of a hop that has one.
@@ -61,47 +184,50 @@ fn what_is_proved_of_whole_schedules() {
         gradients: gradients * keys,
         ..Alive::default()
     };
-    let proof = |schedule: &Schedule| prove(schedule).expect("a whole schedule");
+    let proof = |schedule: &Listed| {
+        let Proof { alive, made, hops, .. } = schedule.prove().expect("a whole schedule");
+        (alive, made, hops)
+    };
     let outputs = Alive { outputs: queries, ..alive(2, 0) };
-    let expected = Proof { alive: vec![outputs; 4], made: vec![Made::default(); 4], hops: 3 };
+    let expected = (vec![outputs; 4], vec![Made::default(); 4], 3);
     assert_eq!(proof(&forward(Strategy::STRIPED)), expected);
     let back = |alive| Alive { query_gradients: queries, ..alive };
     let made = |made: usize| vec![Made { gradients: made * keys, ..Made::default() }; 4];
     let travelling = proof(&backward(Strategy::STRIPED, Route::Travelling));
-    let expected = Proof { alive: vec![back(alive(2, 3)); 4], made: made(2), hops: 5 };
+    let expected = (vec![back(alive(2, 3)); 4], made(2), 5);
     assert_eq!(travelling, expected);
     let reversed = proof(&backward(Strategy::STRIPED, Route::Reversed));
-    let expected = Proof { alive: vec![back(alive(2, 4)); 4], made: made(3), hops: 5 };
+    let expected = (vec![back(alive(2, 4)); 4], made(3), 5);
     assert_eq!(reversed, expected);
     let stay = proof(&backward(Strategy::STRIPED, Route::Queries));
     let travel = Alive { queries: 2 * queries, query_gradients: 4 * queries, ..alive(0, 1) };
     let others = vec![Made { gradients: keys, query_gradients: 2 * queries }; 4];
-    assert_eq!(stay, Proof { alive: vec![travel; 4], made: others, hops: 5 });
+    assert_eq!(stay, (vec![travel; 4], others, 5));
     let gathered = proof(&backward(Strategy::ALL_GATHER, Route::default()));
-    let expected = Proof { alive: vec![back(alive(3, 7)); 4], made: made(4), hops: 2 };
+    let expected = (vec![back(alive(3, 7)); 4], made(4), 2);
     assert_eq!(gathered, expected);
 }
 
 #[test]
 fn a_dropped_hop() {
-    let one_rank = |s: &mut Schedule| s.ranks[2].truncate(3);
+    let one_rank = |s: &mut Listed| s.ranks[2].truncate(3);
     let flaw = broken(forward(Strategy::Ring), one_rank);
     assert_eq!(flaw, Flaw::UnevenHops { rank: 2, found: 3, wanted: 4 });
     // On all ranks alike, the blocks that follow are other blocks than those that are sent on.
-    let all_ranks = |s: &mut Schedule| s.ranks.iter_mut().for_each(|hops| drop(hops.remove(1)));
+    let all_ranks = |s: &mut Listed| s.ranks.iter_mut().for_each(|hops| drop(hops.remove(1)));
     for strategy in [Strategy::Ring, Strategy::STRIPED, Strategy::MEGATRON] {
         for schedule in [forward(strategy), backward(strategy, Route::Reversed)] {
             assert!(matches!(broken(schedule, all_ranks), Flaw::Absent(at) if at.hop == 1));
         }
     }
-    let last = |s: &mut Schedule| s.ranks.iter_mut().for_each(|hops| hops.truncate(3));
+    let last = |s: &mut Listed| s.ranks.iter_mut().for_each(|hops| hops.truncate(3));
     let flaw = broken(forward(Strategy::STRIPED), last);
     assert!(matches!(flaw, Flaw::NotComputed(at) if at.rank == 0 && at.block.owner == 1));
 }
 
 #[test]
 fn a_doubled_tile() {
-    let double = |s: &mut Schedule| {
+    let double = |s: &mut Listed| {
         let tile = first(&s.ranks[3][2]);
         s.ranks[3][2].tiles.push(tile);
     };
@@ -146,11 +272,12 @@ fn a_missing_tile() {
     let split = Strategy::Halo.split(&window, 32, WORLD, HEADS).expect("32 positions deal");
     let halo = Strategy::Halo.forward(&split).expect("halo runs");
     let cut = |rows: Extent| {
-        move |s: &mut Schedule| {
+        move |s: &mut Listed| {
             let hops = &mut s.ranks;
             hops[1][1].tiles.edit(|tiles| tiles[0].keys.rows = rows);
         }
     };
+    let halo = Listed::new(halo);
     assert_eq!(first(&halo.ranks[1][1]).keys.rows, Extent { start: 5, end: 8 });
     let flaw = broken(halo, cut(Extent { start: 6, end: 8 }));
     let left = Extent { start: 5, end: 6 };
@@ -210,7 +337,7 @@ fn a_missing_return() {
         let found = matches!(flaw, Flaw::NotHome(at) | Flaw::Leaked(at) if at.block.part.is_sum());
         assert!(found, "{how:?}: {flaw}");
     }
-    let pop = |s: &mut Schedule| s.ranks.iter_mut().for_each(|hops| drop(hops.pop()));
+    let pop = |s: &mut Listed| s.ranks.iter_mut().for_each(|hops| drop(hops.pop()));
     let flaw = broken(backward(Strategy::ALL_GATHER, Route::default()), pop);
     assert!(matches!(flaw, Flaw::Leaked(at) if at.block == gradient(1)), "{flaw}");
     let flaw = broken(forward(ULYSSES), pop);
@@ -303,7 +430,7 @@ fn another_order_on_the_other_side() {
 #[test]
 fn an_arrival_too_late() {
     let late = |hops: usize| {
-        move |s: &mut Schedule| {
+        move |s: &mut Listed| {
             s.ranks[0][0].sends[0].hops = hops;
             s.ranks[1][0].receives[0].hops = hops;
         }
@@ -314,14 +441,14 @@ fn an_arrival_too_late() {
     assert!(matches!(flaw, Flaw::OutOfRange(_)), "{flaw}");
     let flaw = broken(forward(Strategy::Ring), late(0));
     assert!(matches!(flaw, Flaw::OutOfRange(_)), "{flaw}");
-    let one_side = |s: &mut Schedule| s.ranks[0][0].sends[0].hops = 2;
+    let one_side = |s: &mut Listed| s.ranks[0][0].sends[0].hops = 2;
     let flaw = broken(forward(Strategy::Ring), one_side);
     assert!(matches!(flaw, Flaw::SendUnmatched { .. }), "{flaw}");
 }
 
 #[test]
 fn a_part_of_a_block() {
-    let both = |s: &mut Schedule, change: fn(&mut Move)| {
+    let both = |s: &mut Listed, change: fn(&mut Move)| {
         change(&mut s.ranks[0][0].sends[0]);
         change(&mut s.ranks[1][0].receives[0]);
     };
@@ -367,7 +494,7 @@ fn something_in_the_way() {
 
 #[test]
 fn a_collective_that_not_all_join() {
-    let change = |schedule: Schedule, hop: usize, change: fn(&mut Hop)| {
+    let change = |schedule: Listed, hop: usize, change: fn(&mut Hop)| {
         broken(schedule, move |s| change(&mut s.ranks[2][hop]))
     };
     let gather = || backward(Strategy::ALL_GATHER, Route::default());

@@ -1,11 +1,12 @@
 //! Random cases: everything is proved, and computes what is visible.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use annulus_sequence::{
-    Coverage, Heads, Layout, Mask, Positions, Route, Rule, Schedule, Split, Strategy,
-    pairs_per_hop, prove,
+    Coverage, Flaw, Heads, Layout, Mask, Positions, Proof, Route, Rule, Schedule, Split, Strategy,
+    pairs_per_hop, prove, prove_alike, prove_each,
 };
 use proptest::prelude::{
     Just, ProptestConfig, Strategy as Generator, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -41,13 +42,21 @@ fn uneven(lengths: &[usize]) -> Vec<Positions> {
     lengths.iter().map(shard).collect()
 }
 
+/// What is proved rank by rank, and the same where ranks that are alike are proved together.
+fn proved(schedule: &Schedule) -> Result<Proof, Flaw> {
+    let (each, alike) = (prove_each(schedule), prove_alike(schedule));
+    assert_eq!(each, alike, "{} {:?} {}", schedule.strategy, schedule.pass, schedule.layout);
+    each
+}
+
 /// So many random cases; a failure is printed, not written down.
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 fn has_empty_tiles(schedule: &Schedule) -> bool {
-    let mut tiles = schedule.ranks.iter().flatten().flat_map(|hop| hop.tiles.iter());
+    let hops = schedule.listed();
+    let mut tiles = hops.iter().flatten().flat_map(|hop| hop.tiles.iter());
     tiles.any(|tile| {
         let [q, k] = [tile.queries, tile.keys].map(|block| &schedule.positions[block.owner]);
         schedule.mask.coverage_of(q, k) == Coverage::Empty
@@ -56,24 +65,24 @@ fn has_empty_tiles(schedule: &Schedule) -> bool {
 
 /// The same with every tile listed by itself, as none is shared.
 fn one_by_one(schedule: &Schedule) -> Schedule {
-    let mut listed = schedule.clone();
-    listed.ranks.iter_mut().flatten().for_each(|hop| hop.tiles.edit(|_| ()));
-    listed
+    let mut listed = schedule.listed();
+    listed.iter_mut().flatten().for_each(|hop| hop.tiles.edit(|_| ()));
+    Schedule { generator: Arc::new(listed), ..schedule.clone() }
 }
 
-/// Of 48 ranks that all compute the same tiles with other heads: their lists are shared.
+/// Of 48 ranks that all compute the same tiles with other heads: their list is shared.
 #[test]
 fn tiles_that_ranks_share_are_listed_once() {
     let (world, heads) = (48, Heads::equal(48));
-    let split = Strategy::Ulysses.split(&Mask::causal(), world, world, heads).unwrap();
-    let schedule = Strategy::Ulysses.forward(&split).unwrap();
-    let hops = || schedule.ranks.iter().flatten();
+    let split = Strategy::Ulysses.split(&Mask::full(), world, world, heads).unwrap();
+    let listed = Strategy::Ulysses.forward(&split).unwrap().listed();
+    let hops = || listed.iter().flatten();
     let tiles: usize = hops().map(|hop| hop.tiles.len()).sum();
-    assert_eq!(tiles, world * world * (world + 1) / 2);
+    assert_eq!(tiles, world * world * world);
     let lists = hops().flat_map(|hop| hop.tiles.meetings()).map(|met| met.keys().as_ptr());
     let lists: Vec<_> = lists.collect();
     assert_eq!(lists.len(), world * world);
-    assert_eq!(lists.into_iter().collect::<BTreeSet<_>>().len(), world);
+    assert_eq!(lists.into_iter().collect::<BTreeSet<_>>().len(), 1);
 }
 
 proptest! {
@@ -87,7 +96,7 @@ proptest! {
         for strategy in variants(world, heads) {
             let split = strategy.split(&mask, tokens, world, heads).unwrap();
             for schedule in schedules(strategy, &split) {
-                let proof = prove(&schedule);
+                let proof = proved(&schedule);
                 prop_assert!(proof.is_ok(), "{strategy:?}: {}", proof.unwrap_err());
                 prop_assert!(!has_empty_tiles(&schedule));
             }
@@ -103,7 +112,7 @@ proptest! {
         for strategy in variants(shards.len(), HEADS[heads]) {
             let split = Split::new(&mask, Layout::Contiguous, shards.clone(), HEADS[heads]);
             for schedule in schedules(strategy, &split) {
-                let proof = prove(&schedule);
+                let proof = proved(&schedule);
                 prop_assert!(proof.is_ok(), "{strategy:?}: {}", proof.unwrap_err());
             }
         }
@@ -120,8 +129,8 @@ proptest! {
             let split = strategy.split(&mask, tokens, world, heads).unwrap();
             for schedule in schedules(strategy, &split) {
                 let listed = one_by_one(&schedule);
-                prop_assert_eq!(&listed, &schedule);
-                prop_assert_eq!(prove(&listed), prove(&schedule));
+                prop_assert_eq!(listed.listed(), schedule.listed());
+                prop_assert_eq!(prove(&listed), proved(&schedule));
                 prop_assert_eq!(pairs_per_hop(&listed), pairs_per_hop(&schedule));
                 let total: u64 = pairs_per_hop(&schedule).into_iter().flatten().sum();
                 prop_assert_eq!(total, (visible * heads.query) as u64, "{:?}", strategy);
@@ -133,22 +142,54 @@ proptest! {
 /// All worlds up to eight, all variants, masks and groups: how many schedules there are is printed.
 #[test]
 fn all_small_worlds_are_proved() {
-    let mut proved = 0;
+    let mut count = 0;
     for world in 1..=8 {
         for heads in HEADS {
             for mask in [Mask::full(), Mask::causal(), window(1), window(17), window(60)] {
                 for strategy in variants(world, heads) {
                     let split = strategy.split(&mask, 48 * world, world, heads).unwrap();
                     for schedule in schedules(strategy, &split) {
-                        prove(&schedule).unwrap_or_else(|flaw| panic!("{strategy:?}: {flaw}"));
-                        proved += 1;
+                        proved(&schedule).unwrap_or_else(|flaw| panic!("{strategy:?}: {flaw}"));
+                        count += 1;
                     }
                 }
             }
         }
     }
-    println!("{proved} schedules proved");
-    assert!(proved > 5_000, "{proved}");
+    println!("{count} schedules proved");
+    assert!(count > 5_000, "{count}");
+}
+
+/// Every number of ranks up to 64, over every layout, also where positions do not divide.
+#[test]
+fn ranks_that_are_alike_are_proved_together_as_they_are_apart() {
+    let mut proofs = 0;
+    let layouts = [
+        Layout::Contiguous,
+        Layout::Zigzag,
+        Layout::Striped { width: 1 },
+        Layout::Striped { width: 2 },
+        Layout::Balanced { width: 2 },
+    ];
+    let documents = |tokens: usize| Mask::causal().and(Rule::documents(&[tokens / 3, tokens / 2]));
+    for world in 1..=64 {
+        let heads = HEADS[world % HEADS.len()];
+        let tokens = if world % 5 == 0 { 4 * world + 3 } else { 4 * world };
+        let masks = [Mask::full(), Mask::causal(), window(6), documents(tokens)];
+        for (number, strategy) in variants(world, heads).into_iter().enumerate() {
+            // All together would be a thousand schedules of 64 ranks.
+            let (layout, mask) =
+                (layouts[(number + world) % layouts.len()], &masks[(number / 2 + world) % 4]);
+            let positions = layout.deal_weighted(mask, tokens, &vec![1; world]).unwrap();
+            let split = Split::new(mask, layout, positions, heads);
+            for schedule in schedules(strategy, &split) {
+                proved(&schedule).unwrap_or_else(|flaw| panic!("{strategy:?}: {flaw}"));
+                proofs += 1;
+            }
+        }
+    }
+    println!("{proofs} schedules proved twice");
+    assert!(proofs > 2_000, "{proofs}");
 }
 
 /// What it takes where nobody else wants the core: the least of some times.

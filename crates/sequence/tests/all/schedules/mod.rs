@@ -28,7 +28,7 @@ pub(crate) fn window(width: usize) -> Mask {
 /// How often every rank sends a part; the same on all.
 pub(crate) fn moves(schedule: &Schedule, part: Part) -> usize {
     let of_rank = |hops: &Vec<Hop>| blocks(hops).filter(|block| block.part == part).count();
-    let counts: Vec<usize> = schedule.ranks.iter().map(of_rank).collect();
+    let counts: Vec<usize> = schedule.listed().iter().map(of_rank).collect();
     assert!(counts.iter().all(|count| *count == counts[0]), "ranks differ: {counts:?}");
     counts[0]
 }

@@ -31,7 +31,7 @@ fn rings_make_as_many_moves_as_it_takes() {
             }
             assert_eq!(moves(&direct, Part::KeyValue), world - 1);
             // Nobody takes up another's part on the way.
-            for (rank, hops) in direct.ranks.iter().enumerate() {
+            for (rank, hops) in direct.listed().iter().enumerate() {
                 let mut sums = hops
                     .iter()
                     .flat_map(|hop| &hop.sends)
@@ -41,7 +41,7 @@ fn rings_make_as_many_moves_as_it_takes() {
             assert_eq!(moves(&queries, Part::Query), world - 1);
             assert_eq!(moves(&queries, Part::QueryGradient), world - 1);
             assert_eq!(moves(&queries, Part::KeyValue) + moves(&queries, Part::Gradient), 0);
-            let to = |schedule: &Schedule| schedule.ranks[1][0].sends[0].to;
+            let to = |schedule: &Schedule| schedule.hop(1, 0).sends[0].to;
             assert_eq!([to(&forward), to(&travelling)], [2 % world; 2]);
             assert_eq!([to(&reversed), to(&queries)], [0; 2]);
         }
@@ -105,7 +105,7 @@ fn halos_of_zigzag_chunks_go_both_ways() {
     let halo = Strategy::Halo.forward(&split).unwrap();
     prove(&halo).unwrap();
     let rows = |rank: usize| -> Vec<(usize, usize, usize)> {
-        let sends = halo.ranks[rank].iter().flat_map(|hop| &hop.sends);
+        let sends = halo.of_rank(rank).into_iter().flat_map(|hop| hop.sends);
         sends.map(|sent| (sent.to, sent.block.rows.start, sent.block.rows.end)).collect()
     };
     assert_eq!(rows(1), [(2, 5, 8), (0, 13, 16)]);
@@ -119,7 +119,7 @@ fn blocks_that_see_nothing_cost_nothing_and_still_come_home() {
     let split = split(Strategy::Ring, &Mask::causal(), 64, 4);
     let schedule = Strategy::Ring.backward(&split, Route::Reversed).unwrap();
     // The first visitor of block j is rank j - 1, which comes before it.
-    let zeros = schedule.ranks.iter().flatten().flat_map(|hop| &hop.zeros);
+    let zeros = schedule.listed().into_iter().flatten().flat_map(|hop| hop.zeros);
     assert_eq!(zeros.map(|zeros| zeros.owner).collect::<Vec<_>>(), [1, 2, 3]);
     let total: u64 = pairs_per_hop(&schedule).into_iter().flatten().sum();
     assert_eq!(total, 6 * 64 * 65 / 2);
@@ -164,13 +164,13 @@ fn heads_that_do_not_line_up_are_cut_where_groups_end() {
     let forward = Strategy::Ulysses.forward(&split).unwrap();
     prove(&forward).unwrap();
     let to = |rank| {
-        let sends = forward.ranks[0][0].sends.iter().filter(move |sent| sent.to == rank);
+        let sends = forward.hop(0, 0).sends.into_iter().filter(move |sent| sent.to == rank);
         sends.map(|sent| (sent.block.part, sent.block.heads.start, sent.block.heads.end))
     };
     assert_eq!(to(1).collect::<Vec<_>>(), [(Part::Query, 2, 4), (Part::KeyValue, 0, 2)]);
     assert_eq!(to(2).collect::<Vec<_>>(), [(Part::Query, 4, 6), (Part::KeyValue, 1, 2)]);
     let home: Vec<_> =
-        blocks(&forward.ranks[1]).filter(|block| block.part == Part::Output).collect();
+        blocks(&forward.of_rank(1)).filter(|block| block.part == Part::Output).collect();
     assert_eq!(home.len(), 4, "two heads for each of two others, which use different keys");
 }
 
@@ -180,11 +180,11 @@ fn double_rings_give_slow_links_a_whole_round() {
     let strategy = Strategy::DoubleRing { shape: Some([2, 3]) };
     let split = split(strategy, &Mask::full(), 96, 6);
     let forward = strategy.forward(&split).unwrap();
-    let sends = forward.ranks[0][0].sends.iter().map(|sent| (sent.to, sent.hops));
+    let sends = forward.hop(0, 0).sends.into_iter().map(|sent| (sent.to, sent.hops));
     assert_eq!(sends.collect::<Vec<_>>(), [(1, 1), (3, 3)]);
     for how in [Route::Travelling, Route::Reversed] {
         let backward = strategy.backward(&split, how).unwrap();
-        let sends = backward.ranks[0].iter().flat_map(|hop| &hop.sends);
+        let sends = backward.of_rank(0).into_iter().flat_map(|hop| hop.sends);
         let late = sends.filter(|sent| sent.to == 3 && sent.hops == 3);
         let parts: Vec<Part> = late.map(|sent| sent.block.part).collect();
         let gradients = usize::from(how == Route::Travelling);
@@ -267,7 +267,7 @@ fn plain_strategies_have_the_same_schedules() {
             let (Ok(own), Ok(of_plain)) = (split(strategy), split(plain)) else { continue };
             let hops = |strategy, split| {
                 let all = schedules(strategy, split).into_iter();
-                all.map(|schedule| schedule.ranks).collect::<Vec<_>>()
+                all.map(|schedule| schedule.listed()).collect::<Vec<_>>()
             };
             assert_eq!(hops(strategy, &own), hops(plain, &of_plain), "{strategy:?}");
             others += usize::from(plain != strategy);

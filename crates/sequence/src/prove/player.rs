@@ -1,0 +1,240 @@
+//! Ranks at play that hold alike: the first of them stands for all.
+
+use std::ops::Range;
+
+use super::cover::Cover;
+use super::holder::{Found, Holder};
+use super::{Alive, Computed, Counted, Flaw};
+use crate::alike::Shift;
+use crate::{Block, Group, Hop, KeyRows, Move, Schedule};
+
+/// A block on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flight {
+    pub(super) moved: Move,
+    /// The hop at whose end it is awaited.
+    awaited: usize,
+    /// Who made the buffer.
+    maker: usize,
+}
+
+/// Ranks that hold alike.
+#[derive(Clone, Debug)]
+pub(super) struct Player<'a> {
+    pub(super) group: Group,
+    pub(super) holder: Holder<'a>,
+    /// What it does in the hop that is played; moves by the other rank.
+    pub(super) hop: Hop,
+    /// What is on its way to it, in the order in which it was posted, and what left it.
+    pub(super) arriving: Vec<Flight>,
+    leaving: Vec<Flight>,
+    /// The most alive that every rank of it was counted with.
+    pub(super) counted: Counted,
+}
+
+impl<'a> Player<'a> {
+    pub(super) fn new(schedule: &'a Schedule, group: Group) -> Player<'a> {
+        let holder = Holder::new(schedule, group.first());
+        let (arriving, leaving, counted) = (Vec::new(), Vec::new(), Counted::default());
+        Player { group, holder, hop: Hop::default(), arriving, leaving, counted }
+    }
+
+    /// What it does next: what moves between two ranks stays in its order.
+    pub(super) fn turn_to(&mut self, schedule: &Schedule, hop: usize) {
+        self.hop = schedule.hop(self.group.first(), hop);
+        self.hop.sends.sort_by_key(|sent| sent.to);
+        self.hop.receives.sort_by_key(|received| received.from);
+    }
+
+    /// The stations at which what it receives comes to be another player's.
+    pub(super) fn cuts(&self, groups: &[Group], world: usize) -> Vec<usize> {
+        let alike = self.group.alike;
+        let mut cuts = Vec::new();
+        for received in self.hop.receives.iter().filter(|one| !one.block.part.is_lent()) {
+            let by = alike.shift(world, received.from, self.group.first());
+            let lane = received.from % alike.lanes;
+            let senders = || groups.iter().filter(|group| group.lane == lane);
+            if senders().count() > 1 {
+                let station = |group: &Group| alike.moved(world, group.first(), by) / alike.lanes;
+                cuts.extend(senders().map(station));
+            }
+        }
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts
+    }
+
+    /// Posts its sends.
+    pub(super) fn post(&mut self, hop: usize) -> Result<(), Flaw> {
+        for moved in &self.hop.sends {
+            let maker = if moved.block.part.is_lent() {
+                self.holder.check_kept(hop, moved.block)?;
+                moved.from
+            } else {
+                // Given away: what did not move would be lost.
+                self.holder.take(hop, moved.block)?
+            };
+            self.leaving.push(Flight { moved: *moved, awaited: hop + moved.hops - 1, maker });
+        }
+        Ok(())
+    }
+
+    /// What the others have posted for it in a hop.
+    pub(super) fn arriving(&self, hop: usize, players: &[Player<'_>]) -> Vec<Flight> {
+        let flight = |moved: &Move| {
+            let awaited = hop + moved.hops - 1;
+            let maker =
+                if moved.block.part.is_lent() { moved.from } else { self.maker(moved, players) };
+            Flight { moved: *moved, awaited, maker }
+        };
+        self.hop.receives.iter().map(flight).collect()
+    }
+
+    /// Who made what is received: the sender knows.
+    fn maker(&self, received: &Move, players: &[Player<'_>]) -> usize {
+        let (alike, world) = (self.group.alike, self.holder.schedule.world());
+        let sender = of_rank(players, received.from);
+        let by = alike.shift(world, received.from, sender.group.first());
+        let wanted = sender.moved(*received, by);
+        let posted = &sender.leaving[sender.leaving.len() - sender.hop.sends.len()..];
+        let first = posted.partition_point(|flight| flight.moved.to < wanted.to);
+        let made = posted[first..].iter().find(|flight| flight.moved == wanted);
+        let maker = made.map_or(wanted.from, |flight| flight.maker);
+        alike.moved(world, maker, alike.shift(world, sender.group.first(), received.from))
+    }
+
+    pub(super) fn compute(
+        &mut self,
+        hop: usize,
+        found: &mut Found,
+        cover: &mut Cover,
+    ) -> Result<(), Flaw> {
+        self.holder.compute((hop, &self.hop), found, &mut |tile| cover.take(&self.group, tile))
+    }
+
+    /// What was lent is still there when it has arrived.
+    pub(super) fn leave(&mut self, hop: usize) -> Result<(), Flaw> {
+        for flight in self.leaving.extract_if(.., |flight| flight.awaited <= hop) {
+            if flight.moved.block.part.is_lent() {
+                self.holder.check_kept(hop, flight.moved.block)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn land(&mut self, hop: usize) -> Result<(), Flaw> {
+        for Flight { moved, maker, .. } in
+            self.arriving.extract_if(.., |flight| flight.awaited <= hop)
+        {
+            self.holder.land(hop, moved.block, maker)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn free(&mut self, hop: usize) -> Result<(), Flaw> {
+        self.holder.free(hop, &self.hop.frees)
+    }
+
+    /// What is alive on each of its ranks.
+    pub(super) fn alive(&self) -> Alive {
+        let mut alive = self.holder.alive();
+        let given = self.leaving.iter().filter(|flight| !flight.moved.block.part.is_lent());
+        self.arriving.iter().chain(given).for_each(|flight| alive.add(flight.moved.block));
+        alive
+    }
+
+    /// What each of its ranks computes in the hop.
+    pub(super) fn computed(&self) -> Computed {
+        let meetings = self.hop.tiles.meetings().iter();
+        let rows = |keys: &[KeyRows]| keys.iter().map(|(_, rows)| rows.len()).sum::<usize>();
+        let keys = meetings.map(|meeting| meeting.heads.len() * rows(meeting.keys())).sum();
+        Computed { tiles: self.hop.tiles.len(), keys }
+    }
+
+    /// What is there or arrives, and who made it.
+    pub(super) fn made(&self) -> impl Iterator<Item = (Block, usize)> {
+        let arriving = self.arriving.iter().map(|flight| (flight.moved.block, flight.maker));
+        self.holder.made().chain(arriving)
+    }
+
+    /// What never arrives.
+    pub(super) fn under_way(&self) -> Option<Move> {
+        self.leaving.iter().chain(&self.arriving).map(|flight| flight.moved).next()
+    }
+
+    /// Whether another player, next to it, holds the same, moved along.
+    pub(super) fn is_like(&self, other: &Player<'_>) -> bool {
+        let next = self.group.stations.end == other.group.stations.start;
+        if !next || self.group.lane != other.group.lane {
+            return false;
+        }
+        let by = self.back_from(other.group.first());
+        let flights = |flights: &[Flight]| -> Vec<Flight> {
+            flights.iter().map(|flight| other.flown(*flight, by)).collect()
+        };
+        self.arriving == flights(&other.arriving)
+            && self.leaving == flights(&other.leaving)
+            && self.holder.holds(&other.holder, |rank| other.shifted(rank, by))
+    }
+
+    /// The stations from `at` on, which part from it.
+    fn part(&mut self, at: usize) -> Player<'a> {
+        let mut other = self.clone();
+        other.group.stations.start = at;
+        self.group.stations.end = at;
+        let world = self.holder.schedule.world();
+        let by = self.group.alike.shift(world, self.group.first(), other.group.first());
+        other.holder = self.holder.moved(other.group.first(), |rank| self.shifted(rank, by));
+        for flight in other.arriving.iter_mut().chain(&mut other.leaving) {
+            *flight = self.flown(*flight, by);
+        }
+        other
+    }
+
+    fn back_from(&self, rank: usize) -> Shift {
+        self.group.alike.shift(self.holder.schedule.world(), rank, self.group.first())
+    }
+    fn shifted(&self, rank: usize, by: Shift) -> usize {
+        self.group.alike.moved(self.holder.schedule.world(), rank, by)
+    }
+    /// A move, moved along.
+    pub(super) fn moved(&self, moved: Move, by: Shift) -> Move {
+        let Move { block, from, to, hops } = moved;
+        let [owner, from, to] = [block.owner, from, to].map(|rank| self.shifted(rank, by));
+        Move { block: Block { owner, ..block }, from, to, hops }
+    }
+    fn flown(&self, Flight { moved, awaited, maker }: Flight, by: Shift) -> Flight {
+        Flight { moved: self.moved(moved, by), awaited, maker: self.shifted(maker, by) }
+    }
+}
+
+/// The player that a rank is one of.
+pub(super) fn of_rank<'p, 'a>(players: &'p [Player<'a>], rank: usize) -> &'p Player<'a> {
+    let alike = players[0].group.alike;
+    let place = if alike.turns {
+        (0, rank / alike.lanes)
+    } else {
+        (rank % alike.lanes, rank / alike.lanes)
+    };
+    let after = players.partition_point(|one| (one.group.lane, one.group.stations.start) <= place);
+    &players[after - 1]
+}
+
+/// Players parted at the stations that `cuts` says of each.
+pub(super) fn parted<'a>(
+    players: Vec<Player<'a>>,
+    cuts: impl Fn(&Player<'a>) -> Vec<usize>,
+) -> Vec<Player<'a>> {
+    let mut parted = Vec::with_capacity(players.len());
+    for mut player in players {
+        for cut in cuts(&player) {
+            let Range { start, end } = player.group.stations;
+            if start < cut && cut < end {
+                let rest = player.part(cut);
+                parted.push(std::mem::replace(&mut player, rest));
+            }
+        }
+        parted.push(player);
+    }
+    parted
+}
