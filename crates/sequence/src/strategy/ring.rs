@@ -60,8 +60,8 @@ pub(super) fn backward(split: &Split, lanes: usize, route: Route) -> Round {
     let torus = Torus::new(split, lanes);
     let (ring, begins) = match route {
         Route::Travelling => (Ring::new(torus, Guest::Keys, 1), 0),
-        Route::Reversed | Route::Direct => (Ring::nearer(torus, Guest::Keys), 1),
-        Route::Queries => (Ring::nearer(torus, Guest::Queries), 1),
+        Route::Reversed | Route::Direct => (Ring::nearer(&torus, Guest::Keys), 1),
+        Route::Queries => (Ring::nearer(&torus, Guest::Queries), 1),
     };
     Round { ring, pass: Pass::Backward, begins, direct: route == Route::Direct }
 }
@@ -98,7 +98,7 @@ impl Ring {
         Ring { reach, ..ring }
     }
     /// Downwards, against the forward ring, unless that is the longer way.
-    fn nearer(torus: Torus, guest: Guest) -> Ring {
+    fn nearer(torus: &Torus, guest: Guest) -> Ring {
         let [up, down] =
             [1, torus.stations() - 1].map(|step| Ring::new(torus.clone(), guest, step));
         if up.reach < down.reach { up } else { down }
