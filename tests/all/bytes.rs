@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use annulus_attention::{Attention, Place, Qkv};
 use annulus_comm::{Communicator, Metered, threads};
-use annulus_experiment::{Dtype, Experiment, ModelSource, Plan, parse};
+use annulus_experiment::{Dtype, Experiment, ModelSource, Plan, Resolved, parse};
 use annulus_ops::attention::Fused;
 use annulus_ops::{Key, Pool, normal};
 use annulus_sequence::{Exchange, Heads, Route, Strategy};
@@ -236,7 +236,9 @@ impl Case {
     }
 
     fn plan(&self) -> Plan {
-        Plan::new(self.experiment(), None).unwrap_or_else(|problems| panic!("{self:?}: {problems}"))
+        Resolved::read(self.experiment(), None)
+            .and_then(Plan::new)
+            .unwrap_or_else(|problems| panic!("{self:?}: {problems}"))
     }
 
     /// What every rank hands over while both passes run on threads.
@@ -378,7 +380,9 @@ fn queries_travel_exactly_where_they_are_lighter() {
             if let ModelSource::Inline(shape) = &mut open.model.source {
                 shape.head_dim = dim;
             }
-            let plan = Plan::new(open, None).unwrap_or_else(|problems| panic!("{problems}"));
+            let plan = Resolved::read(open, None)
+                .and_then(Plan::new)
+                .unwrap_or_else(|problems| panic!("{problems}"));
             let (e, g) = (dtype.bytes(), 4);
             let lighter = group * (2 * dim * e + 8 + dim * g) < 2 * dim * (e + g);
             assert_eq!(plan.kinds[0].route.how == Route::Queries, lighter, "{case:?} of {dim}");

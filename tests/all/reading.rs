@@ -1,5 +1,5 @@
-//! Files of weights are opened as often by a process of many ranks as by one of one rank: once, where nothing else is to be
-//! made sure of.
+//! A model's files are opened once by a command, whatever the ranks, where nothing else is to be made
+//! sure of.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
@@ -15,6 +15,13 @@ const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
 /// How often each file of weights in `folder` is opened while `act` acts, as the system counts.
 fn opened(folder: &Path, act: impl FnOnce()) -> BTreeMap<String, usize> {
+    let mut all = all_opened(folder, act);
+    all.retain(|name, _| name.ends_with(".safetensors"));
+    all
+}
+
+/// How often each file in `folder` is opened while `act` acts.
+fn all_opened(folder: &Path, act: impl FnOnce()) -> BTreeMap<String, usize> {
     let watch = Inotify::init(InitFlags::IN_NONBLOCK).expect("the system counts");
     watch.add_watch(folder, AddWatchFlags::IN_OPEN).expect("a folder");
     act();
@@ -25,7 +32,7 @@ fn opened(folder: &Path, act: impl FnOnce()) -> BTreeMap<String, usize> {
             events => {
                 let names = events.expect("events").into_iter().filter_map(|event| event.name);
                 let names = names.map(|name| name.to_string_lossy().into_owned());
-                for name in names.filter(|name| name.ends_with(".safetensors")) {
+                for name in names {
                     *counts.entry(name).or_default() += 1;
                 }
             }
@@ -89,4 +96,39 @@ fn checkpoints_are_read_as_often_by_four_ranks_as_by_one() {
     assert_eq!(goes_on("four", &["mesh.sequence=4"]), one);
     assert_eq!(one.len(), 2, "{one:?}");
     assert!(one.values().all(|&count| count <= 2), "{one:?}");
+}
+
+/// Its description for all, its weights and their index where they are needed.
+#[test]
+fn a_command_opens_config_tokenizer_and_weights_once() {
+    let place = Place::new(ANNULUS);
+    let files = model(&place);
+    let folder = place.path("model");
+    let described = ["config.json", "tokenizer.json"].map(|name| (name.to_owned(), 1));
+    let described = BTreeMap::from(described);
+    let mut whole = described.clone();
+    whole.extend(files.into_iter().map(|file| (file, 1)));
+    whole.insert("model.safetensors.index.json".to_owned(), 1);
+    let on_file = |command: &[&str]| {
+        let keys = ["model={ path: model }", "schedule.steps=2", "schedule.warmup=0"];
+        let text = ["evaluation.path=text.txt", "evaluation.lengths=[24, 48]"];
+        run(ANNULUS, &place.path(""), &[command, &keys, &text].concat()).ended(0);
+    };
+    let file = "experiment.yaml";
+    let cases: [(&[&str], _); 7] = [
+        (&["check", file], &described),
+        (&["plan", file], &described),
+        (&["prove", file], &described),
+        (&["data", "show", file], &described),
+        (&["train", file, "output=again"], &whole),
+        (&["evaluate", file, "--out", "found"], &whole),
+        (&["generate", file, "--prompt", "al", "--tokens", "2"], &whole),
+    ];
+    for (command, wanted) in cases {
+        let mut found = all_opened(&folder, || on_file(command));
+        // What a checkpoint takes along besides.
+        found.remove("generation_config.json");
+        found.remove("tokenizer_config.json");
+        assert_eq!(&found, wanted, "{command:?}");
+    }
 }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use annulus_comm::Communicator;
 use annulus_data::{DataError, Sequence, Source};
-use annulus_experiment::{Dtype, Experiment, Plan, parse, write_config};
+use annulus_experiment::{Dtype, Experiment, Plan, Resolved, parse, write_config};
 use annulus_model::{Config, Llama, Weights, save, save_file};
 use annulus_ops::{IGNORED, Key, uniform};
-use annulus_train::{Setup, Stepped, Stepper, TrainError, check_memory, device_memory, open_data};
+use annulus_train::{
+    Opening, Setup, Stepped, Stepper, TrainError, check_memory, device_memory, open_data,
+};
 use anyhow::{Context, Result, anyhow};
 use candle_core::{DType, Device, Tensor};
 
@@ -40,7 +42,7 @@ impl Step {
     /// Of an experiment on what it says itself, with so many ids.
     pub(crate) fn on_its_data(experiment: Experiment, vocabulary: usize) -> Result<Step> {
         let plan = planned(experiment, Some(vocabulary))?;
-        let data = open_data(&plan, false, &mut |_| {})?;
+        let data = open_data(&plan, Opening::default(), &mut |_| {})?;
         Step::new(plan, data.train)
     }
 
@@ -99,7 +101,9 @@ impl Step {
 /// The plan of an experiment.
 pub(crate) fn planned(mut experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan> {
     experiment.host.device = device_memory(experiment.device);
-    Plan::new(experiment, vocabulary).map_err(|problems| anyhow!("{problems}"))
+    Resolved::read(experiment, vocabulary)
+        .and_then(Plan::new)
+        .map_err(|problems| anyhow!("{problems}"))
 }
 
 /// Uniform ids. The last has no successor to ask for.

@@ -6,8 +6,7 @@ use annulus_data::{
     Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Texts, Tokenizer, Window,
     Windows, counted, left_out, show as lines,
 };
-use annulus_experiment::Plan;
-use annulus_train::open_data;
+use annulus_train::{Opening, open_data};
 
 use crate::Done;
 use crate::arguments::{File, Show};
@@ -33,18 +32,21 @@ pub(crate) fn show(arguments: &Show) -> Done {
 fn experiment(arguments: &Show) -> Result<(), Failure> {
     let Show { file, replacements, tokens, verify_cache, .. } = arguments;
     let file = File { file: file.clone(), replacements: replacements.clone() };
-    let plan: Plan = check::stages(&file)?.swap_remove(0);
+    let opened = check::opened(&file)?;
+    let plan = opened.plans(annulus_machine::cores())?.swap_remove(0);
+    let tokenizer = opened.tokenizer.as_deref();
     let mut bar = Bar::new("reading");
-    let data = open_data(&plan, *verify_cache, &mut |now| bar.tell(now))?;
+    let opening = Opening { tokenizer, verify: *verify_cache };
+    let data = open_data(&plan, opening, &mut |now| bar.tell(now))?;
     bar.finish();
     for note in &data.notes {
         print::say(&format!("warning: {note}"));
     }
-    let tokenizer = Tokenizer::open(&plan.experiment.data.tokenizer)?;
+    let tokenizer = tokenizer.unwrap_or(&Tokenizer::Bytes);
     for (row, sequence) in data.train.batch(0)?.iter().enumerate() {
         let documents = sequence.documents.len().max(1);
         print::line(&format!("sequence {}: {}", row + 1, described(sequence, documents)))?;
-        print(sequence, &tokenizer, *tokens)?;
+        print(sequence, tokenizer, *tokens)?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use annulus_evaluation::{Files, Found, Perplexity, Subject, perplexity, tasks};
-use annulus_experiment::{Asked, Override, Plan};
+use annulus_experiment::{Asked, Override};
 use serde_json::json;
 
 use crate::Done;
@@ -17,16 +17,9 @@ use crate::{hub, print};
 const RESOLVED: &str = "plan.yaml";
 
 pub(crate) fn run(arguments: &Evaluate) -> Done {
-    let (plan, run) = opened(&arguments.path, &arguments.replacements)?;
-    print::warn_of_device(plan.experiment.device);
-    if run.is_none() {
-        hub::weights(&plan.experiment, arguments.verify_cache)?;
-    }
-    let mut subject = Subject::open(&plan, run.as_deref(), annulus_machine::cores())?;
+    let mut subject = subject(&arguments.path, &arguments.replacements, arguments.verify_cache)?;
     subject.verify_cache = arguments.verify_cache;
-    for warning in &subject.warnings {
-        print::say(&format!("warning: {warning}"));
-    }
+    let plan = &subject.plan;
     let count = Count::new();
     let told = |what: &str, done, total| match total {
         0 => print::say(what),
@@ -70,14 +63,38 @@ fn own_folder(output: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// What a folder of a run, or an experiment, means; and the folder.
-pub(crate) fn opened(
+/// The model of a run's folder, or of an experiment, opened to be asked.
+pub(crate) fn subject(
     path: &Path,
     replacements: &[Override],
-) -> Result<(Plan, Option<PathBuf>), Failure> {
+    verify_cache: bool,
+) -> Result<Subject, Failure> {
+    let (file, run) = file_of(path, replacements)?;
+    let opened = check::opened(&file)?;
+    let plans = opened.plans(annulus_machine::cores())?;
+    // Reads every checkpoint whole: only where it matters.
+    let step = match &run {
+        Some(run) if plans.len() > 1 => annulus_train::last_saved(run)?,
+        _ => None,
+    };
+    let plan = check::phase_at(plans, step.unwrap_or(u64::MAX));
+    print::warn_of_device(plan.experiment.device);
+    if run.is_none() {
+        hub::weights(&plan.experiment, verify_cache)?;
+    }
+    let cores = annulus_machine::cores();
+    let subject = Subject::open(&plan, run.as_deref(), opened.tokenizer, cores)?;
+    for warning in &subject.warnings {
+        print::say(&format!("warning: {warning}"));
+    }
+    Ok(subject)
+}
+
+/// The file of a run's folder, and the folder; or the file that is given.
+fn file_of(path: &Path, replacements: &[Override]) -> Result<(File, Option<PathBuf>), Failure> {
     let (mut file, mut replacements) = (path.to_owned(), replacements.to_vec());
     if !path.is_dir() {
-        return Ok((check::measured(&File { file, replacements })?, None));
+        return Ok((File { file, replacements }, None));
     }
     file = path.join(RESOLVED);
     if !file.is_file() {
@@ -88,7 +105,7 @@ pub(crate) fn opened(
     // It may have been moved since.
     let value = path.display().to_string();
     replacements.push(Override { key: String::from("output"), value });
-    Ok((check::reached(&File { file, replacements }, path)?, Some(path.to_owned())))
+    Ok((File { file, replacements }, Some(path.to_owned())))
 }
 
 /// By task and length: answers that are right.

@@ -40,6 +40,7 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Failure {
         match error {
             TrainError::Problems(problems) => problems.into(),
+            TrainError::Config(problems) => Failure { code: DATA, problems },
             error => Failure::new(error.exit_code(), error.to_string(), error.hint()),
         }
     }

@@ -2,25 +2,16 @@
 
 use std::path::Path;
 
-use annulus_evaluation::Subject;
 use annulus_train::{Sampling, Setup, Wanted, generate};
 use serde_json::json;
 
 use crate::Done;
 use crate::arguments::Generate;
 use crate::failure::{Failure, USAGE};
-use crate::{evaluate, hub, print};
+use crate::{evaluate, print};
 
 pub(crate) fn run(arguments: &Generate) -> Done {
-    let (plan, run) = evaluate::opened(&arguments.path, &arguments.replacements)?;
-    print::warn_of_device(plan.experiment.device);
-    if run.is_none() {
-        hub::weights(&plan.experiment, false)?;
-    }
-    let subject = Subject::open(&plan, run.as_deref(), annulus_machine::cores())?;
-    for warning in &subject.warnings {
-        print::say(&format!("warning: {warning}"));
-    }
+    let subject = evaluate::subject(&arguments.path, &arguments.replacements, false)?;
     let text = match &arguments.file {
         Some(path) => read(path)?,
         None => arguments.prompt.clone().unwrap_or_default(),

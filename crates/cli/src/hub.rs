@@ -2,47 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Experiment, ModelSource, WeightsFrom, size};
+use annulus_experiment::{Experiment, ModelSource, Places, WeightsFrom, size};
 use annulus_hub::{Event, Fetched, HubError, Name, Options, Want, fetch};
+use annulus_train::TOKENIZER;
 
 use crate::console::Bar;
 use crate::failure::{DATA, Failure, PREEMPTED, USAGE};
 use crate::{print, stop};
 
-/// The file of a tokenizer in a model's folder.
-pub(crate) const TOKENIZER: &str = "tokenizer.json";
-
-/// The experiment with the descriptions of its models here, and their names with the commits that
-/// they were; weights come when they are needed.
-pub(crate) fn described(mut experiment: Experiment) -> Result<Experiment, Failure> {
-    let places = experiment.places.clone();
-    let bring = |key: &str, text: &str| {
-        let name = text.parse().map_err(|message: String| Failure {
-            code: USAGE,
-            problems: places
-                .problem(key, format!("`{text}` is no model of the hub: {message}"))
-                .into(),
-        })?;
-        brought(&name, Want::Description, false)
-    };
-    let mut model = None;
-    if let ModelSource::Folder { path, hub: Some(hub), .. } = &mut experiment.model.source {
-        let Fetched { name, folder } = bring("model.path", hub)?;
-        model = Some((hub.clone(), name.clone()));
-        (*path, *hub) = (folder, name.to_string());
-    }
-    let data = &mut experiment.data;
-    if let Some(hub) = &mut data.tokenizer_hub {
-        // The very commit of the model, where it is the model's own.
-        let same = model.filter(|(written, _)| written == hub).map(|(_, name)| name.to_string());
-        let Fetched { name, folder } = bring("data.tokenizer", same.as_ref().unwrap_or(hub))?;
-        data.tokenizer = folder.join(TOKENIZER).display().to_string();
-        *hub = name.to_string();
-    }
-    Ok(experiment)
+/// Brings the description of the model that `key` names: its name with the commit, and its folder.
+pub(crate) fn bring(places: &Places, key: &str, text: &str) -> Result<(String, PathBuf), Failure> {
+    let name = text.parse().map_err(|message: String| {
+        let message = format!("`{text}` is no model of the hub: {message}");
+        Failure { code: USAGE, problems: places.problem(key, message).into() }
+    })?;
+    let Fetched { name, folder } = brought(&name, Want::Description, false)?;
+    Ok((name.to_string(), folder))
 }
 
-/// Brings the weights that an experiment which is [`described`] starts from; with `verify` what is there already is held to its hashes.
+/// Brings the weights that a resolved experiment starts from; with `verify` what is there already is held to its hashes.
 pub(crate) fn weights(experiment: &Experiment, verify: bool) -> Result<(), Failure> {
     match &experiment.model.source {
         ModelSource::Folder { hub: Some(hub), weights: WeightsFrom::Pretrained, .. } => {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use annulus_experiment::{Choice, Cluster, Comparison, Experiment, Grid, Plan, Stage};
+use annulus_experiment::{Choice, Cluster, Comparison, Grid, Plan, Resolved, Stage};
 use serde_json::{Value, json};
 
 use crate::arguments::{self, File};
@@ -15,7 +15,7 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
     };
     let file = File { file: file.clone(), replacements: arguments.replacements.clone() };
     let Some(cluster) = &arguments.cluster else {
-        let plans = check::stages(&file)?;
+        let plans = check::opened(&file)?.plans(annulus_machine::cores())?;
         if let Some(left_out) = plans.first().and_then(left_out) {
             print::say(&left_out);
         }
@@ -24,13 +24,13 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
         return Ok(0);
     };
     let cluster = Cluster::load(cluster)?;
-    let (experiment, vocabulary) = check::experiment(&file)?;
-    let parts = experiment.parts().into_iter();
-    let longest = parts.max_by_key(|part| part.data.tokens).unwrap_or(experiment);
-    if let Some(stage) = longest.stage() {
+    let resolved = check::opened(&file)?.resolved;
+    let phases = resolved.phases().into_iter();
+    let longest = phases.max_by_key(|phase| phase.experiment.data.tokens).unwrap_or(resolved);
+    if let Some(stage) = longest.experiment.stage() {
         print::say(&format!("stage `{}`, the longest: strategies are chosen for it", stage.name));
     }
-    on_cluster(arguments, &longest, vocabulary, &cluster)
+    on_cluster(arguments, &longest, &cluster)
 }
 
 /// What of the data's folders is no data. A plan needs no data: where it is not there, nothing is said.
@@ -62,16 +62,15 @@ fn planned(plans: &[Plan], json: bool) -> String {
 }
 
 /// All strategies beside each other, and the sweet spot of the experiment's, or of the chosen one.
-fn on_cluster(
-    arguments: &arguments::Plan,
-    experiment: &Experiment,
-    vocabulary: Option<usize>,
-    cluster: &Cluster,
-) -> Done {
-    let choice = Choice::among(experiment, vocabulary, cluster)?;
+fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluster) -> Done {
+    let choice = Choice::among(resolved, cluster)?;
+    let experiment = &resolved.experiment;
     let open = experiment.attention.is_open();
     let split = if open { choice.settled(experiment) } else { Some(experiment.clone()) };
-    let grid = split.map(|split| Grid::of(&split, vocabulary, split.attention.strategy, cluster));
+    let grid = split.map(|split| {
+        let strategy = split.attention.strategy;
+        Grid::of(&resolved.with(split), strategy, cluster)
+    });
     if let (Some(path), Some(grid)) = (&arguments.svg, &grid) {
         write(path, &grid.to_svg(&experiment.name))?;
     }

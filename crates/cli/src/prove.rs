@@ -7,16 +7,16 @@ use crate::failure::EXPECT;
 use crate::{Done, check, print};
 
 pub(crate) fn run(arguments: &Reading) -> Done {
-    let (experiment, vocabulary) = check::experiment(&arguments.file)?;
+    let resolved = check::opened(&arguments.file)?.resolved;
     let mut holds = true;
-    // A strategy that is left open is chosen once for all stages.
-    let parts = if experiment.attention.is_open() {
-        Plan::all(experiment, vocabulary)?.into_iter().map(|plan| plan.experiment).collect()
+    // A strategy that is left open is chosen once for all phases.
+    let phases = if resolved.experiment.attention.is_open() {
+        Plan::all(&resolved)?.iter().map(Plan::resolved).collect()
     } else {
-        experiment.parts()
+        resolved.phases()
     };
-    for part in parts {
-        let proving = Proving::of(part, vocabulary)?;
+    for phase in phases {
+        let proving = Proving::of(phase)?;
         let shown = if arguments.json { proving.to_json().to_string() } else { proving.to_text() };
         print::line(&shown)?;
         holds &= proving.holds();

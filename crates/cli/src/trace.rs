@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &arguments::Trace) -> Done {
         return measured(arguments, path);
     }
     let file = File { file: path.clone(), replacements: arguments.replacements.clone() };
-    let trace = planned(arguments, &check::measured(&file)?)?;
+    let trace = planned(arguments, &check::opened(&file)?.plan(annulus_machine::cores())?)?;
     draw(arguments, &trace)?;
     let sums = Sums::of(&trace);
     if arguments.json {
@@ -69,8 +69,9 @@ fn beside(
         print::say(&format!("nothing planned is shown: there is no `{}`", file.display()));
         return Ok(None);
     }
-    let plans = check::stages(&File { file, replacements: Vec::new() })?;
-    let plan = check::stage_of(plans, step_of(path).unwrap_or(u64::MAX));
+    let opened = check::opened(&File { file, replacements: Vec::new() })?;
+    let plans = opened.plans(annulus_machine::cores())?;
+    let plan = check::phase_at(plans, step_of(path).unwrap_or(u64::MAX));
     let timeline = planned(arguments, &plan)?;
     if (&timeline.title, timeline.ranks.len()) == (&trace.title, trace.ranks.len()) {
         return Ok(Some(timeline));

@@ -16,7 +16,8 @@ pub(crate) fn run(arguments: &Train) -> Done {
     // First of all: whatever takes long from here on can be stopped.
     let stop = stop::watch()?;
     let yaml = read_experiment(&arguments.file.file)?;
-    let plans = check::stages_of(&arguments.file, &yaml)?;
+    let opened = check::opened_from(&arguments.file, &yaml)?;
+    let plans = opened.plans(annulus_machine::cores())?;
     let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
     if let Some(choice) = &first.choice {
         print::say(&choice.to_text());
@@ -26,12 +27,13 @@ pub(crate) fn run(arguments: &Train) -> Done {
     let given = Given {
         stop,
         console: Box::new(Console::new()),
+        tokenizer: opened.tokenizer,
         verify_cache: arguments.verify_cache,
         ..Given::new(yaml, annulus_machine::cores())
     };
     let outcome = annulus_train::run_stages(&plans, given)?;
     summary(&outcome);
-    memory(&check::stage_of(plans, outcome.step), &outcome);
+    memory(&check::phase_at(plans, outcome.step), &outcome);
     match outcome.ending {
         Ending::Preempted => Ok(PREEMPTED),
         Ending::Finished | Ending::AlreadyFinished if arguments.check => {

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use annulus_experiment::Plan;
 use annulus_train::verify::{Line, verify};
 use serde_json::json;
 
 use crate::Done;
 use crate::arguments::Verify;
 use crate::failure::{EXPECT, Failure};
-use crate::print;
+use crate::{check, print};
 
 pub(crate) fn run(arguments: &Verify) -> Done {
-    let plan = crate::check::read(&arguments.file)?;
+    let plan = Plan::new(check::opened(&arguments.file)?.here())?;
     let cores = annulus_machine::cores();
     let mut table = Table::default();
     let mut written = Ok(());

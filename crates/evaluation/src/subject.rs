@@ -1,9 +1,10 @@
 //! Who is asked: a model's weights, and how its sequences are split.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use annulus_data::Tokenizer;
-use annulus_experiment::Plan;
+use annulus_experiment::{Plan, Resolved};
 use annulus_model::Weights;
 use annulus_train::{Result, Setup, TrainError, Trained};
 
@@ -24,7 +25,7 @@ pub struct Subject {
     /// What was wrong with the folder but did not keep it from being read.
     pub warnings: Vec<String>,
     /// What texts are read by.
-    pub tokenizer: Tokenizer,
+    pub tokenizer: Arc<Tokenizer>,
     /// Whether texts and token caches are held to their hashes though nothing says that they have changed.
     pub verify_cache: bool,
     /// At the length that is trained on.
@@ -32,11 +33,17 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The model of `plan` with the newest weights of the folder `run`, or with those that `model.path` names.
+    /// The model of `plan` with the newest weights of the folder `run`, or with those that `model.path` names. Data without a
+    /// tokenizer are read as bytes.
     ///
     /// # Errors
     /// When there are no weights, or they are of another model.
-    pub fn open(plan: &Plan, run: Option<&Path>, cores: usize) -> Result<Subject> {
+    pub fn open(
+        plan: &Plan,
+        run: Option<&Path>,
+        tokenizer: Option<Arc<Tokenizer>>,
+        cores: usize,
+    ) -> Result<Subject> {
         let setup = Setup::on_its_device(plan, cores)?;
         let Trained { weights, folder, step, warnings } = match run {
             Some(run) => Trained::of_run(plan, &setup, run)?,
@@ -47,7 +54,7 @@ impl Subject {
             folder,
             step,
             warnings,
-            tokenizer: Tokenizer::open(&plan.experiment.data.tokenizer)?,
+            tokenizer: tokenizer.unwrap_or_else(|| Arc::new(Tokenizer::Bytes)),
             verify_cache: false,
             plan: plan.clone(),
             setup,
@@ -59,7 +66,7 @@ impl Subject {
     /// # Errors
     /// When sequences of this length cannot be split so.
     pub fn setup(&self, tokens: usize) -> Result<Setup> {
-        let mut experiment = self.plan.experiment.clone();
+        let Resolved { mut experiment, model, vocabulary } = self.plan.resolved();
         let longest = experiment.extend.as_ref().map_or(usize::MAX, |extend| extend.tokens);
         if tokens > longest {
             return Err(TrainError::Configuration {
@@ -70,7 +77,7 @@ impl Subject {
             });
         }
         experiment.data.tokens = tokens;
-        let plan = Plan::new(experiment, Some(self.plan.vocabulary()))?;
+        let plan = Plan::new(Resolved::new(experiment, model, vocabulary)?)?;
         let Setup { cores, processor, .. } = &self.setup;
         let (cores, processor) = (cores.clone(), processor.clone());
         Ok(Setup { processor, micro_batch: 1, dropout: false, ..Setup::new(&plan, cores) })

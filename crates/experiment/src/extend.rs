@@ -7,7 +7,7 @@ use annulus_yaml::Interval::AboveZero;
 use annulus_yaml::Kind::{Real, Tokens, Word};
 use annulus_yaml::{Places, Problem, section, words};
 
-use crate::{Experiment, ModelSource, Plan, WeightsFrom};
+use crate::Experiment;
 
 section! {
     /// `extend:`
@@ -128,26 +128,6 @@ impl Extension {
             Stretch::Linear | Stretch::Yarn => given.factor = given.factor.or(Some(stretch)),
         }
         Ok(Rope { theta, scaling: given.scaling(self.rope.word(), Some(original))? })
-    }
-}
-
-impl Plan {
-    /// That sequences are longer than pretrained weights were trained for, and nothing stretches them.
-    pub(crate) fn too_long(&self) -> Option<String> {
-        let Experiment { model, extend: None, data, .. } = &self.experiment else { return None };
-        let ModelSource::Folder { weights: WeightsFrom::Pretrained, path, .. } = &model.source
-        else {
-            return None;
-        };
-        let own = model.source.shape().ok()?.max_position_embeddings?;
-        (data.tokens > own).then(|| {
-            format!(
-                "sequences of {} tokens are longer than the {own} of the model in `{}`, and nothing stretches it: \
-                 see `extend`",
-                data.tokens,
-                path.display()
-            )
-        })
     }
 }
 

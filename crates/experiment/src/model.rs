@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use annulus_architecture::{Beside, Dtype, Shape, ShapeKeys, read_config, shape_of};
+use annulus_architecture::{Beside, Dtype, Shape, ShapeKeys, shape_of};
 use annulus_yaml::Absent::{Is, Means};
 use annulus_yaml::Interval::AboveZero;
 use annulus_yaml::Kind::{Real, Text, Word};
 use annulus_yaml::{
-    Field, Lines, Node, OneOf, Path, Places, Problem, Problems, Report, Section, Side, Span,
-    Values, section, words,
+    Field, Lines, Node, OneOf, Path, Places, Problem, Report, Section, Side, Span, Values, section,
+    words,
 };
 
 /// `model:`
@@ -143,17 +143,6 @@ impl ModelSource {
     /// Whether a path names a model of the hub.
     pub fn is_of_hub(path: &str) -> bool {
         path.starts_with("hf://")
-    }
-
-    /// The shape as it is written, here or in the folder.
-    ///
-    /// # Errors
-    /// What is wrong with the folder's config.json.
-    pub fn shape(&self) -> Result<Shape, Problems> {
-        match self {
-            ModelSource::Folder { path, .. } => read_config(path),
-            ModelSource::Inline(shape) => Ok(Shape::clone(shape)),
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use annulus_architecture::turning;
 use annulus_sequence::{Bytes, Pass, Positions, Schedules, busiest_pairs, pairs_between};
 
 use crate::cluster::label;
@@ -10,21 +9,18 @@ use crate::cost::Share;
 use crate::passes::Draft;
 use crate::sliding::kinds;
 use crate::{
-    Choice, Cluster, Experiment, Host, LayerKind, Peak, Problem, Problems, RankPlan, Recompute,
+    Choice, Cluster, Experiment, Host, LayerKind, Peak, Problems, RankPlan, Recompute, Resolved,
     Settled, Shape, rules,
 };
-
-/// The tokenizer whose ids are the bytes, and one more between documents.
-const BYTES: &str = "bytes";
-/// How many bytes there are.
-const BYTE_VALUES: usize = 256;
 
 /// An experiment that can run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// As written, with defaults and with what was chosen.
     pub experiment: Experiment,
-    /// The model's shape, with the vocabulary and the rotary embedding settled: extended, where it is.
+    /// The model's shape as it was read.
+    pub model: Shape,
+    /// The shape that is trained: extended, with its vocabulary.
     pub shape: Shape,
     /// The kinds of layers, those of most keys first: one, unless some layers slide.
     pub kinds: Vec<LayerKind>,
@@ -47,71 +43,72 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Checks what spans sections. `vocabulary` is what the tokenizer has, where it is known.
-    ///
-    /// Reads the model's config.json where `model.path` is given, and the cluster's file where a
-    /// strategy is chosen for one; allocates nothing of the model's size. Where a strategy is chosen
-    /// for this machine, its typical rates decide: [`Plan::measured`] takes others. Of several stages it gives the last:
+    /// Checks what spans sections. Reads the cluster's file where a strategy is chosen for one;
+    /// allocates nothing of the model's size. Where a strategy is chosen for this machine, its typical
+    /// rates decide: [`Plan::measured`] takes others. Of several phases it gives the last:
     /// [`Plan::all`] has all.
-    pub fn new(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan, Problems> {
-        Plan::measured(experiment, vocabulary, |ranks| {
-            Cluster::threads(ranks, annulus_machine::cores())
-        })
+    ///
+    /// # Errors
+    /// Everything that is wrong with the experiment.
+    pub fn new(resolved: Resolved) -> Result<Plan, Problems> {
+        Plan::measured(resolved, |ranks| Cluster::threads(ranks, annulus_machine::cores()))
     }
 
-    /// The same. `measure` is told how many ranks there are and says what this machine achieves with
-    /// them; it is asked only where `strategy: auto` needs it, and no cluster is described.
+    /// A plan by rates of one's own: `measure` gets the number of ranks and says what this machine
+    /// achieves with them; it is called only where `strategy: auto` needs it, and no cluster is
+    /// described.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the experiment.
     pub fn measured(
-        experiment: Experiment,
-        vocabulary: Option<usize>,
+        mut resolved: Resolved,
         measure: impl FnOnce(usize) -> Cluster,
     ) -> Result<Plan, Problems> {
-        if !experiment.stages.is_empty() {
-            let mut plans = Plan::all_measured(experiment, vocabulary, measure)?;
+        if !resolved.experiment.stages.is_empty() {
+            let mut plans = Plan::all_measured(&resolved, measure)?;
             return Ok(plans.swap_remove(plans.len() - 1));
         }
-        let mut experiment = experiment.of_model()?;
+        let experiment = &mut resolved.experiment;
         let described = experiment.mesh.cluster.as_deref().map(Cluster::load).transpose()?;
         if let Some(cluster) = &described {
-            cluster.settle(&mut experiment);
+            cluster.settle(experiment);
         }
         if !experiment.attention.is_open() {
-            return Plan::of(experiment, vocabulary);
+            return Plan::of(&resolved);
         }
-        let broken = rules::check(&experiment);
+        let broken = rules::check(experiment);
         if !broken.is_empty() {
             return Err(Problems(broken));
         }
-        let cluster = described.unwrap_or_else(|| this_machine(&experiment, measure));
-        let choice = Choice::among(&experiment, vocabulary, &cluster)?;
-        let Some(chosen) = choice.settled(&experiment) else {
-            return Err(choice.none(&experiment).into());
+        let cluster = described.unwrap_or_else(|| this_machine(experiment, measure));
+        let choice = Choice::among(&resolved, &cluster)?;
+        let Some(chosen) = choice.settled(&resolved.experiment) else {
+            return Err(choice.none(&resolved.experiment).into());
         };
-        let plan = Plan::of(chosen, vocabulary)?;
+        let plan = Plan::of(&resolved.with(chosen))?;
         Ok(Plan { choice: Some(choice), ..plan })
     }
 
     /// The plan of an experiment that names its strategies.
-    pub(crate) fn of(experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan, Problems> {
-        Plan::outline(experiment, vocabulary, None)?.proved()
+    pub(crate) fn of(resolved: &Resolved) -> Result<Plan, Problems> {
+        Plan::outline(resolved, None)?.proved()
     }
 
     /// The plan as if there were no layers but those of the kind of this number.
-    pub(crate) fn part(
-        experiment: Experiment,
-        vocabulary: Option<usize>,
-        kind: usize,
-    ) -> Result<Plan, Problems> {
-        Plan::outline(experiment, vocabulary, Some(kind))?.proved()
+    pub(crate) fn part(resolved: &Resolved, kind: usize) -> Result<Plan, Problems> {
+        Plan::outline(resolved, Some(kind))?.proved()
     }
 
     /// What the kinds of layers of an experiment are called.
-    pub(crate) fn titles(
-        experiment: &Experiment,
-        vocabulary: Option<usize>,
-    ) -> Result<Vec<String>, Problems> {
-        let shape = settled_shape(experiment, vocabulary)?;
-        Ok(kinds(experiment, &shape)?.iter().map(LayerKind::title).collect())
+    pub(crate) fn titles(resolved: &Resolved) -> Result<Vec<String>, Problems> {
+        let kinds = kinds(&resolved.experiment, &resolved.shape()?)?;
+        Ok(kinds.iter().map(LayerKind::title).collect())
+    }
+
+    /// What the plan was made of, its choices written out.
+    pub fn resolved(&self) -> Resolved {
+        let (experiment, model) = (self.experiment.clone(), self.model.clone());
+        Resolved { experiment, model, vocabulary: Some(self.vocabulary()) }
     }
 
     /// An outline with its numbers.
@@ -127,24 +124,22 @@ impl Plan {
             kind.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
         }
         self.ranks = self.rank_plans();
+        let too_long = std::mem::take(&mut self.doubts);
         self.doubts = self.doubts();
-        self.doubts.extend(self.too_long());
+        self.doubts.extend(too_long);
         Ok(self)
     }
 
     /// What follows from the experiment without a proof, of all kinds of layers or of one: no rank has
     /// numbers yet.
-    pub(crate) fn outline(
-        experiment: Experiment,
-        vocabulary: Option<usize>,
-        only: Option<usize>,
-    ) -> Result<Plan, Problems> {
-        let broken = rules::check(&experiment);
+    pub(crate) fn outline(resolved: &Resolved, only: Option<usize>) -> Result<Plan, Problems> {
+        let Resolved { experiment, model, .. } = resolved;
+        let broken = rules::check(experiment);
         if !broken.is_empty() {
             return Err(Problems(broken));
         }
-        let shape = settled_shape(&experiment, vocabulary)?;
-        let mut kinds = kinds(&experiment, &shape)?;
+        let shape = resolved.shape()?;
+        let mut kinds = kinds(experiment, &shape)?;
         if let Some(only) = only {
             kinds = vec![kinds.swap_remove(only)];
         }
@@ -152,13 +147,14 @@ impl Plan {
         let micro_batch = experiment.memory.micro_batch.unwrap_or(per_replica);
         let mut plan = Plan {
             micro_batches: per_replica / micro_batch,
-            experiment,
+            experiment: experiment.clone(),
+            model: model.clone(),
             shape,
             kinds: Vec::new(),
             micro_batch,
             memory: Settled { recompute: Recompute::Layer, loss_chunk: 1, mlp_chunk: 1 },
             ranks: Vec::new(),
-            doubts: Vec::new(),
+            doubts: resolved.too_long().into_iter().collect(),
             choice: None,
             passes: Vec::new(),
             drafts: Vec::new(),
@@ -308,44 +304,4 @@ fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster)
     let memory = Some(experiment.memory.budget(&experiment.host) / ranks as u64);
     let Host { core, workers: cores, .. } = experiment.host;
     Cluster { memory, cores, core, ..measure(ranks) }
-}
-
-/// The shape with nothing left open.
-fn settled_shape(experiment: &Experiment, vocabulary: Option<usize>) -> Result<Shape, Problems> {
-    let mut shape = experiment.model.source.shape()?;
-    shape.rope.theta = experiment.model.rope_theta.unwrap_or(shape.rope.theta);
-    if let Some(extension) = &experiment.extend {
-        shape = extension.apply(shape, &experiment.places)?;
-        if let Some(broken) = turning(&shape, &experiment.places, "extend") {
-            return Err(broken.into());
-        }
-    }
-    shape.max_position_embeddings = Some(shape.longest(experiment.data.tokens));
-    shape.vocab_size = Some(settled_vocabulary(experiment, &shape, vocabulary)?);
-    Ok(shape)
-}
-
-fn settled_vocabulary(
-    experiment: &Experiment,
-    shape: &Shape,
-    vocabulary: Option<usize>,
-) -> Result<usize, Problem> {
-    let (places, tokenizer) = (&experiment.places, &experiment.data.tokenizer);
-    // Only a second document needs more than the bytes: the data says so when it is opened.
-    let spare = |rows| tokenizer == BYTES && rows >= BYTE_VALUES;
-    match (shape.vocab_size, vocabulary) {
-        (Some(rows), Some(words)) if rows < words && !spare(rows) => {
-            let message =
-                format!("the model has {rows} tokens, but the tokenizer `{tokenizer}` has {words}");
-            let key = if places.contains("model.path") { "model.path" } else { "model.vocab_size" };
-            let hint = format!("a vocabulary of at least {words}, or the model's own tokenizer");
-            Err(places.problem(key, message).hint(hint))
-        }
-        (Some(rows), _) => Ok(rows),
-        (None, Some(words)) => Ok(words),
-        (None, None) => {
-            let message = "`model.vocab_size` is missing, and no tokenizer says it";
-            Err(places.problem("model", message).hint("add `vocab_size:` under `model:`"))
-        }
-    }
 }

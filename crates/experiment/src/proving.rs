@@ -7,7 +7,7 @@ use annulus_sequence::{Flaw, Pass, Positions, Proof, Schedule, pairs_between, pr
 use serde_json::{Value, json};
 
 use crate::cluster::{duration, label};
-use crate::{Experiment, Plan, Problems};
+use crate::{Plan, Problems, Resolved};
 
 /// What a proof holds.
 const HOLDS: &str = "nothing deadlocks, every visible pair of every head is computed exactly once, \
@@ -44,16 +44,15 @@ pub struct Proving {
 }
 
 impl Proving {
-    /// Makes and proves the schedules of `experiment`; one whose strategy is left open is planned
-    /// first. `vocabulary` is what the tokenizer has, where it is known.
+    /// Makes and proves the schedules of an experiment; one whose strategy is left open is planned
+    /// first.
     ///
     /// # Errors
     /// What is wrong with the experiment. A flaw is no error: it is what was found.
-    pub fn of(experiment: Experiment, vocabulary: Option<usize>) -> Result<Proving, Problems> {
-        let open = experiment.attention.is_open();
-        let experiment =
-            if open { Plan::new(experiment, vocabulary)?.experiment } else { experiment };
-        let plan = Plan::outline(experiment, vocabulary, None)?;
+    pub fn of(resolved: Resolved) -> Result<Proving, Problems> {
+        let open = resolved.experiment.attention.is_open();
+        let resolved = if open { Plan::new(resolved)?.resolved() } else { resolved };
+        let plan = Plan::outline(&resolved, None)?;
         let title = format!(
             "{}: {} of {} tokens as {} over {} ranks",
             plan.experiment.name,

@@ -13,7 +13,7 @@ use crate::mask::mask_of;
 use annulus_architecture::Shape;
 use annulus_yaml::{Problem, Problems};
 
-use crate::{Attention, Experiment, RouteChoice, Sliding, lora};
+use crate::{Attention, Experiment, RouteChoice, Sliding};
 
 /// Where it is written.
 pub(crate) const SECTION: &str = "attention.sliding";
@@ -64,49 +64,47 @@ impl Attention {
     }
 }
 
-impl Experiment {
-    /// The same with the windows of the model's own layers written out as if it had them, which changes
-    /// nothing where it has.
-    ///
-    /// # Errors
-    /// When it says otherwise, the model cannot be read, or its adapters do not fit it.
-    pub fn of_model(mut self) -> Result<Experiment, Problems> {
-        let shape = self.model.source.shape()?;
-        lora::fits(&self, &shape)?;
-        let mut windows = shape.windows(self.data.tokens);
-        let others = windows.remove(&None).is_some();
-        let Some((Some(window), layers)) = windows.pop_first() else { return Ok(self) };
-        let attention = &mut self.attention;
-        let own = Sliding {
-            layers: ranges(&layers),
-            window,
-            strategy: attention.strategy,
-            automatic: attention.automatic,
-            backward: attention.backward,
-        };
-        let same = |written: &Sliding| {
-            written.window == window && written.layers.iter().cloned().flatten().eq(layers.clone())
-        };
-        let wrong = match (&attention.sliding, attention.masking.window) {
-            (None, None) if others => {
-                attention.sliding = Some(own);
-                None
-            }
-            (None, None) => {
-                attention.masking.window = Some(window);
-                None
-            }
-            (Some(written), _) if !(others && same(written)) => Some(SECTION),
-            (_, Some(written)) if others || written != window => Some("attention.window"),
-            _ => None,
-        };
-        let Some(key) = wrong else { return Ok(self) };
-        let noun =
-            if others { format!("layers {} of", numbers(&layers)) } else { "all layers of".into() };
-        let message =
-            format!("`{key}` says otherwise, but {noun} the model slide over {window} keys");
-        Err(self.places.problem(key, message).hint("drop it").into())
-    }
+/// The sliding windows of the model's own layers written out as if the experiment had them, which changes
+/// nothing where it has.
+///
+/// # Errors
+/// When the experiment says otherwise.
+pub(crate) fn with_windows(
+    mut experiment: Experiment,
+    shape: &Shape,
+) -> Result<Experiment, Problems> {
+    let mut windows = shape.windows(experiment.data.tokens);
+    let others = windows.remove(&None).is_some();
+    let Some((Some(window), layers)) = windows.pop_first() else { return Ok(experiment) };
+    let attention = &mut experiment.attention;
+    let own = Sliding {
+        layers: ranges(&layers),
+        window,
+        strategy: attention.strategy,
+        automatic: attention.automatic,
+        backward: attention.backward,
+    };
+    let same = |written: &Sliding| {
+        written.window == window && written.layers.iter().cloned().flatten().eq(layers.clone())
+    };
+    let wrong = match (&attention.sliding, attention.masking.window) {
+        (None, None) if others => {
+            attention.sliding = Some(own);
+            None
+        }
+        (None, None) => {
+            attention.masking.window = Some(window);
+            None
+        }
+        (Some(written), _) if !(others && same(written)) => Some(SECTION),
+        (_, Some(written)) if others || written != window => Some("attention.window"),
+        _ => None,
+    };
+    let Some(key) = wrong else { return Ok(experiment) };
+    let noun =
+        if others { format!("layers {} of", numbers(&layers)) } else { "all layers of".into() };
+    let message = format!("`{key}` says otherwise, but {noun} the model slide over {window} keys");
+    Err(experiment.places.problem(key, message).hint("drop it").into())
 }
 
 /// The kinds of layers of a model: those that do not slide first. Nothing is known yet of their way

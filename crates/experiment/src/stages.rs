@@ -11,7 +11,7 @@ use annulus_yaml::{Problem, Problems, printable, section, words};
 
 use crate::data::MOST_TOKENS;
 use crate::schedule::MOST_STEPS;
-use crate::{Cluster, Experiment, Extension, Plan};
+use crate::{Cluster, Experiment, Extension, Plan, Resolved};
 
 /// The key.
 pub(crate) const SECTION: &str = "stages";
@@ -220,38 +220,36 @@ impl Experiment {
 }
 
 impl Plan {
-    /// The plans of all stages of `experiment`, as [`Plan::new`] makes them; of one without stages its own. A strategy that is left
-    /// open is chosen for the longest sequences, and the same in all.
+    /// The plans of all phases, as [`Plan::new`] makes them. A strategy that is left open is chosen for
+    /// the longest sequences, and the same in all.
     ///
     /// # Errors
     /// What is wrong with any of them.
-    pub fn all(experiment: Experiment, vocabulary: Option<usize>) -> Result<Vec<Plan>, Problems> {
-        let typical = |ranks| Cluster::threads(ranks, annulus_machine::cores());
-        Plan::all_measured(experiment, vocabulary, typical)
+    pub fn all(resolved: &Resolved) -> Result<Vec<Plan>, Problems> {
+        Plan::all_measured(resolved, |ranks| Cluster::threads(ranks, annulus_machine::cores()))
     }
 
-    /// The same, where `measure` says what this machine achieves, as for [`Plan::measured`].
+    /// The plans of all phases by rates of one's own, as for [`Plan::measured`].
     ///
     /// # Errors
     /// What is wrong with any of them.
     pub fn all_measured(
-        experiment: Experiment,
-        vocabulary: Option<usize>,
+        resolved: &Resolved,
         measure: impl FnOnce(usize) -> Cluster,
     ) -> Result<Vec<Plan>, Problems> {
-        if experiment.stages.is_empty() {
-            return Ok(vec![Plan::measured(experiment, vocabulary, measure)?]);
+        if resolved.experiment.stages.is_empty() {
+            return Ok(vec![Plan::measured(resolved.clone(), measure)?]);
         }
-        let mut experiment = experiment.of_model()?;
-        let longest = experiment.parts().into_iter().max_by_key(|part| part.data.tokens);
+        let mut resolved = resolved.clone();
+        let longest = resolved.phases().into_iter().max_by_key(|one| one.experiment.data.tokens);
         let mut choice = None;
-        if let Some(longest) = longest.filter(|longest| longest.attention.is_open()) {
-            let chosen = Plan::measured(longest, vocabulary, measure)?;
-            experiment.attention = chosen.experiment.attention;
+        if let Some(longest) = longest.filter(|longest| longest.experiment.attention.is_open()) {
+            let chosen = Plan::measured(longest, measure)?;
+            resolved.experiment.attention = chosen.experiment.attention;
             choice = chosen.choice;
         }
-        let plan = |part| Ok(Plan { choice: choice.clone(), ..Plan::of(part, vocabulary)? });
-        experiment.parts().into_iter().map(plan).collect()
+        let plan = |phase| Ok(Plan { choice: choice.clone(), ..Plan::of(&phase)? });
+        resolved.phases().into_iter().map(plan).collect()
     }
 }
 

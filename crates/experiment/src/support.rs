@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Override, Plan, Problems, parse};
+use crate::{Override, Plan, Problems, Resolved, parse};
 
 /// What is asked about, but for what is asked: four ranks, eight query heads.
 const ASKED: &str = "\
@@ -130,7 +130,7 @@ fn asked(strategy: &[&str], more: &[&str]) -> Result<(), Problems> {
     let arguments = strategy.iter().chain(more);
     let overrides: Vec<Override> = arguments.filter_map(|a| Override::split(a)).collect();
     let experiment = parse("support", ASKED, &overrides)?;
-    Plan::new(experiment, None).map(drop)
+    Resolved::read(experiment, None).and_then(Plan::new).map(drop)
 }
 
 /// What is wrong and the way out, a line each.

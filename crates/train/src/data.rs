@@ -43,13 +43,26 @@ impl HeldOut {
     }
 }
 
-/// Opens what `plan` trains on, tokenising it first where that has not been done. With `verify` texts and token caches are
-/// held to their hashes though nothing says that they have changed.
+/// How data is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Opening<'a> {
+    /// The tokenizer, where it has been opened already.
+    pub tokenizer: Option<&'a Tokenizer>,
+    /// Whether texts and token caches are held to their hashes though nothing says that they have
+    /// changed.
+    pub verify: bool,
+}
+
+/// Opens what `plan` trains on, tokenising it first where that has not been done.
 ///
 /// # Errors
 /// What is wrong with the data.
-pub fn open_data(plan: &Plan, verify: bool, progress: &mut dyn FnMut(Progress)) -> Result<Data> {
-    let open = |records, progress| open_text(plan, records, verify, progress);
+pub fn open_data(
+    plan: &Plan,
+    opening: Opening<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Data> {
+    let open = |records, progress| open_text(plan, records, opening, progress);
     match plan.experiment.data.format {
         Format::Text => open(Records::Text, progress),
         Format::Jsonl => open(Records::Lines, progress),
@@ -62,16 +75,22 @@ pub fn open_data(plan: &Plan, verify: bool, progress: &mut dyn FnMut(Progress)) 
 fn open_text(
     plan: &Plan,
     records: Records,
-    verify: bool,
+    Opening { tokenizer, verify }: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Data> {
     let experiment = &plan.experiment;
     let data = &experiment.data;
     let inputs = texts(experiment)?;
-    let tokenizer = Tokenizer::open(&data.tokenizer)?;
+    let opened;
+    let tokenizer = if let Some(tokenizer) = tokenizer {
+        tokenizer
+    } else {
+        opened = Tokenizer::open(&data.tokenizer)?;
+        &opened
+    };
     let folder = cache_folder(&experiment.output);
     let excluded = excluded(&inputs, &experiment.output)?;
-    let texts = Texts { inputs: &inputs, records, tokenizer: &tokenizer, excluded: &excluded };
+    let texts = Texts { inputs: &inputs, records, tokenizer, excluded: &excluded };
     let cache = Arc::new(Cache::open(&texts, &folder, verify, progress)?);
     let mut opened =
         if data.pack == Pack::Documents { packed(plan, &cache)? } else { windows(plan, &cache)? };

@@ -24,6 +24,9 @@ pub enum TrainError {
     /// The experiment's file is wrong.
     #[error("{0}")]
     Problems(#[from] Problems),
+    /// A model's config.json is wrong by itself, whatever the experiment says.
+    #[error("{0}")]
+    Config(Problems),
     /// The data is wrong.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -82,7 +85,7 @@ impl TrainError {
     pub fn exit_code(&self) -> u8 {
         match self {
             TrainError::Configuration { .. } | TrainError::Problems(_) => 2,
-            TrainError::Data(_) | TrainError::Model(_) => 3,
+            TrainError::Config(_) | TrainError::Data(_) | TrainError::Model(_) => 3,
             TrainError::Checkpoint { .. } => 4,
             TrainError::DoesNotFit(_) => 5,
             TrainError::NonFinite(_) | TrainError::NotANumber { .. } => 11,

@@ -31,6 +31,7 @@ mod prepare;
 mod rank;
 mod rates;
 mod recorder;
+mod resolve;
 mod run;
 mod score;
 mod sink;
@@ -48,7 +49,7 @@ pub mod whole;
 
 pub use annulus_memory as memory;
 pub use assemble::{Attending, Setup, adapters, model_config};
-pub use data::{Data, HeldOut, open_data};
+pub use data::{Data, HeldOut, Opening, open_data};
 pub use device::{
     described as described_machine, memory as device_memory, open as open_device,
     warning as device_warning,
@@ -61,9 +62,10 @@ pub use initial::check_beside;
 pub use judge::{Sequences, Verdict, judge};
 pub use machine::check_memory;
 pub use measured::{Measured, Memory, measure, measure_memory};
-pub use open::{plan, plans, rates};
+pub use open::rates;
 pub use pages::keep_freed_pages;
 pub use rates::Sample;
+pub use resolve::{Bring, Opened, TOKENIZER, resolve};
 pub use run::{Ending, Given, Outcome, Wrap, run};
 pub use score::{Scored, Want, score};
 pub use sink::{Notice, Silent, Sink, Value};

@@ -10,7 +10,7 @@ use annulus_memory::{Bytes, Class, peaks, reset_peaks};
 use crate::initial::initial_weights;
 use crate::start::{Handout, Start};
 use crate::step::Trainer;
-use crate::{Result, Setup, open_data};
+use crate::{Opening, Result, Setup, open_data};
 
 /// The memory of one rank over a step, bytes.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ pub fn measure_memory(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Memor
 /// [`Counting`](annulus_memory::Counting) is not the program's allocator.
 pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
     let setup = Arc::new(Setup::new(plan, cores));
-    let data = open_data(plan, false, &mut |_| {})?;
+    let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
     let start = Handout::new(start, setup.world());
     let options =

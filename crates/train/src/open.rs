@@ -1,37 +1,31 @@
 //! The plan of an experiment whose strategy may be left open. It is chosen once: what an earlier
 //! attempt chose is kept in its run's folder, and a later one goes on with that.
 
-use annulus_experiment::{Attention, Cluster, Dtype, Experiment, Plan, differences, parse};
+use annulus_experiment::{
+    Attention, Cluster, Dtype, Experiment, Plan, Resolved, differences, parse,
+};
 use candle_core::DType;
 
 use crate::rates::Sample;
 use crate::{Result, device};
 
-/// The plan of `experiment` on a machine with so many cores; of several stages the last's. With `strategy: auto`, and unless it has
-/// been chosen before or a cluster is described, the machine is measured: a fraction of a second.
+/// The plans of all phases of an experiment on a machine with so many cores. With `strategy: auto`, and
+/// unless it has been chosen before or a cluster is described, the machine is measured: a fraction of a
+/// second.
 ///
 /// # Errors
 /// What is wrong with the experiment, or a device that cannot be used.
-pub fn plan(experiment: Experiment, vocabulary: Option<usize>, cores: usize) -> Result<Plan> {
-    let mut plans = plans(experiment, vocabulary, cores)?;
-    Ok(plans.swap_remove(plans.len() - 1))
-}
-
-/// The plans of all its stages.
-///
-/// # Errors
-/// As those of [`plan`].
-pub fn plans(experiment: Experiment, vocabulary: Option<usize>, cores: usize) -> Result<Vec<Plan>> {
-    let experiment = experiment.of_model()?;
+pub(crate) fn plans(resolved: &Resolved, cores: usize) -> Result<Vec<Plan>> {
+    let experiment = &resolved.experiment;
     if !experiment.attention.is_open() {
-        return Ok(Plan::all(experiment, vocabulary)?);
+        return Ok(Plan::all(resolved)?);
     }
-    if let Some(attention) = earlier(&experiment) {
-        return Ok(Plan::all(Experiment { attention, ..experiment }, vocabulary)?);
+    if let Some(attention) = earlier(experiment) {
+        return Ok(Plan::all(&resolved.with(Experiment { attention, ..experiment.clone() }))?);
     }
-    let sample = sample(&experiment, cores)?;
+    let sample = sample(experiment, resolved.model.head_dim, cores)?;
     let mut failed = None;
-    let plans = Plan::all_measured(experiment, vocabulary, |ranks| {
+    let plans = Plan::all_measured(resolved, |ranks| {
         sample.measure(ranks).unwrap_or_else(|error| {
             failed = Some(error);
             Cluster::threads(ranks, cores)
@@ -45,13 +39,12 @@ pub fn plans(experiment: Experiment, vocabulary: Option<usize>, cores: usize) ->
 /// # Errors
 /// A device that cannot be used.
 pub fn rates(plan: &Plan, cores: usize) -> Result<Cluster> {
-    sample(&plan.experiment, cores)?.measure(plan.world())
+    sample(&plan.experiment, plan.shape.head_dim, cores)?.measure(plan.world())
 }
 
-fn sample(experiment: &Experiment, cores: usize) -> Result<Sample> {
-    let shape = experiment.model.source.shape()?;
+fn sample(experiment: &Experiment, head_dim: usize, cores: usize) -> Result<Sample> {
     Ok(Sample {
-        head_dim: shape.head_dim,
+        head_dim,
         dtype: match experiment.model.dtype {
             Dtype::F32 => DType::F32,
             Dtype::Bf16 => DType::BF16,

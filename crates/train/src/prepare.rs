@@ -16,7 +16,7 @@ use crate::initial::{base_of, initial_weights};
 use crate::lines::read_lines;
 use crate::sink::{Notice, Sink};
 use crate::start::Start;
-use crate::{Data, Result, Setup, TrainError, identity, machine, open_data};
+use crate::{Data, Opening, Result, Setup, TrainError, identity, machine, open_data};
 
 /// How often a request to stop is looked for.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -81,7 +81,7 @@ pub(crate) fn prepare(
     plan: &Plan,
     setup: &Setup,
     stages: &[Plan],
-    verify: bool,
+    opening: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared> {
     let output = &plan.experiment.output;
@@ -95,8 +95,8 @@ pub(crate) fn prepare(
             return Ok(Prepared { found: Some(found.clone()), warnings, work: None });
         }
     }
-    let of_all = fingerprint_of(stages, verify, progress)?;
-    let data = examined(plan, verify, progress)?;
+    let of_all = fingerprint_of(stages, opening, progress)?;
+    let data = examined(plan, opening, progress)?;
     warnings.extend(data.notes.iter().cloned());
     let fingerprint = of_all.unwrap_or_else(|| data.train.fingerprint());
     let start = match &found {
@@ -118,20 +118,20 @@ pub(crate) fn prepare(
 /// Of the data of several stages together; each is held to its data and to the machine.
 fn fingerprint_of(
     stages: &[Plan],
-    verify: bool,
+    opening: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Option<String>> {
     let mut hasher = blake3::Hasher::new();
     for plan in stages {
-        hasher.update(examined(plan, verify, progress)?.train.fingerprint().as_bytes());
+        hasher.update(examined(plan, opening, progress)?.train.fingerprint().as_bytes());
     }
     Ok((!stages.is_empty()).then(|| hasher.finalize().to_hex().to_string()))
 }
 
 /// The data of `plan`, which fits into the machine, and to which its data fits.
-fn examined(plan: &Plan, verify: bool, progress: &mut dyn FnMut(Progress)) -> Result<Data> {
+fn examined(plan: &Plan, opening: Opening<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Data> {
     machine::check_memory(plan)?;
-    let data = open_data(plan, verify, progress)?;
+    let data = open_data(plan, opening, progress)?;
     check_batches(plan, &data)?;
     check_vocabulary(plan, &data)?;
     Ok(data)

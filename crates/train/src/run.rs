@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_comm::{Communicator, threads};
-use annulus_data::Progress;
+use annulus_data::{Progress, Tokenizer};
 use annulus_experiment::Plan;
 use annulus_ops::gpu::Processor;
 
@@ -27,7 +27,7 @@ use crate::sink::{Notice, Silent, Sink};
 use crate::start::{Handout, Start};
 use crate::step::Trainer;
 use crate::train_loop::Course;
-use crate::{Data, Result, Setup, TrainError, device, identity};
+use crate::{Data, Opening, Result, Setup, TrainError, device, identity};
 
 /// Put around every rank's communicator: faults and checks, for tests.
 pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;
@@ -42,6 +42,8 @@ pub struct Given {
     pub console: Box<dyn Sink + Send>,
     /// Cores of this machine.
     pub cores: usize,
+    /// The tokenizer, where it has been opened already.
+    pub tokenizer: Option<Arc<Tokenizer>>,
     /// Whether texts and token caches are read and held to their hashes though nothing says that they have changed.
     pub verify_cache: bool,
     /// For tests.
@@ -58,6 +60,7 @@ impl Given {
             stop: Arc::default(),
             console: Box::new(Silent),
             cores,
+            tokenizer: None,
             verify_cache: false,
             wrap: None,
             processor: None,
@@ -116,9 +119,10 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
     let folder = RunFolder::open(&plan.experiment.output)?;
     let mut outcome = Outcome::at(&folder)?;
     let (its_plan, its_setup, stages) = (plan.clone(), setup.clone(), stages.to_vec());
-    let verify = given.verify_cache;
+    let (tokenizer, verify) = (given.tokenizer.clone(), given.verify_cache);
     let work = move |progress: &mut dyn FnMut(Progress)| {
-        prepare(&its_plan, &its_setup, &stages, verify, progress)
+        let opening = Opening { tokenizer: tokenizer.as_deref(), verify };
+        prepare(&its_plan, &its_setup, &stages, opening, progress)
     };
     let Some(prepared) = interruptible(&given.stop, given.console.as_mut(), work)? else {
         // Not looked into yet; but where it will go on from, if it is whole.

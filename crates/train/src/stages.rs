@@ -23,7 +23,7 @@ pub fn run_stages(plans: &[Plan], given: Given) -> Result<Outcome> {
 }
 
 fn several(plans: &[Plan], given: Given) -> Result<Outcome> {
-    let Given { yaml, stop, console, cores, verify_cache, wrap, processor } = given;
+    let Given { yaml, stop, console, cores, tokenizer, verify_cache, wrap, processor } = given;
     let console = Arc::new(Mutex::new(Said { console, warnings: BTreeSet::new() }));
     let mut whole: Option<Outcome> = None;
     let mut open = open(plans)?.iter().peekable();
@@ -33,6 +33,7 @@ fn several(plans: &[Plan], given: Given) -> Result<Outcome> {
             stop: stop.clone(),
             console: Box::new(Shared(console.clone())),
             cores,
+            tokenizer: tokenizer.clone(),
             verify_cache,
             wrap: wrap.clone(),
             processor: processor.clone(),

@@ -9,7 +9,7 @@ use std::alloc::System;
 use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use annulus_experiment::{Peak, Plan};
+use annulus_experiment::{Peak, Plan, Resolved};
 use annulus_machine::Caches;
 use annulus_train::memory::Counting;
 use annulus_train::{Memory, measure, measure_memory};
@@ -78,7 +78,7 @@ fn plan_with(
 fn plan_for(plan: &Plan, second: usize) -> Plan {
     let mut experiment = plan.experiment.clone();
     experiment.host.core.caches = CACHES.with_second(second);
-    Plan::new(experiment, Some(plan.vocabulary())).unwrap()
+    Resolved::read(experiment, Some(plan.vocabulary())).and_then(Plan::new).unwrap()
 }
 
 /// The second of two steps: whatever is made once is there.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use annulus_evaluation::Subject;
-use annulus_experiment::{Override, Plan, parse, write_config};
+use annulus_experiment::{Override, Plan, Resolved, parse, write_config};
 use annulus_model::Llama;
 use annulus_train::model_config;
 
@@ -67,7 +67,7 @@ impl Place {
         ];
         given.extend(changes.iter().map(|&(key, value)| (key, value.to_owned())));
         let given: Vec<_> = given.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        Subject::open(&plan(&given), None, 4).unwrap_or_else(|error| panic!("{error}"))
+        Subject::open(&plan(&given), None, None, 4).unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
@@ -76,5 +76,5 @@ fn plan(changes: &[(&str, &str)]) -> Plan {
     let overrides: Vec<Override> =
         given.map(|&(key, value)| Override { key: key.into(), value: value.into() }).collect();
     let experiment = parse("tiny.yaml", EXPERIMENT, &overrides).unwrap_or_else(|e| panic!("{e}"));
-    Plan::new(experiment, Some(257)).unwrap_or_else(|e| panic!("{e}"))
+    Resolved::read(experiment, Some(257)).and_then(Plan::new).unwrap_or_else(|e| panic!("{e}"))
 }

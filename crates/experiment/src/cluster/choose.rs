@@ -10,7 +10,7 @@ use super::families::label;
 use super::show::duration;
 use super::table::{Asked, fits, reason};
 use super::{Cluster, Estimate, Hiding, Table, Weighing};
-use crate::{Dealt, Experiment, Plan, Problem, Problems};
+use crate::{Dealt, Experiment, Plan, Problem, Problems, Resolved};
 
 /// All strategies beside each other.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,19 +43,15 @@ pub struct Shared {
 }
 
 impl Choice {
-    /// Estimates `experiment` under every strategy on `cluster`. `vocabulary` is what the tokenizer
-    /// has, where it is known.
+    /// Estimates an experiment under every strategy on `cluster`.
     ///
     /// # Errors
     /// When there are fewer devices than ranks, or other layers are to slide than there are: then no
     /// strategy can run.
-    pub fn among(
-        experiment: &Experiment,
-        vocabulary: Option<usize>,
-        cluster: &Cluster,
-    ) -> Result<Choice, Problems> {
+    pub fn among(resolved: &Resolved, cluster: &Cluster) -> Result<Choice, Problems> {
+        let experiment = &resolved.experiment;
         enough_devices(experiment, cluster)?;
-        let asked = Asked { experiment, vocabulary, cluster };
+        let asked = Asked { resolved, cluster };
         let mut choice = Choice {
             title: title(experiment),
             cluster: cluster.clone(),
@@ -71,18 +67,18 @@ impl Choice {
             let (table, hiding) = asked.table(0, None);
             (choice.tables, choice.hiding) = (vec![table], hiding);
         }
-        choice.weighing = Weighing::of(&choice, experiment, vocabulary);
+        choice.weighing = Weighing::of(&choice, resolved);
         Ok(choice)
     }
 
     /// The best of all layouts that may be shared.
     fn share_a_layout(&mut self, asked: Asked<'_>) -> Result<(), Problems> {
-        let titles = Plan::titles(asked.experiment, asked.vocabulary)?;
+        let titles = Plan::titles(asked.resolved)?;
         let mut tables = Vec::new();
-        for dealt in layouts(asked.experiment) {
-            let mut experiment = asked.experiment.clone();
-            experiment.attention.layout = Some(dealt);
-            let asked = Asked { experiment: &experiment, ..asked };
+        for dealt in layouts(&asked.resolved.experiment) {
+            let mut resolved = asked.resolved.clone();
+            resolved.experiment.attention.layout = Some(dealt);
+            let asked = Asked { resolved: &resolved, ..asked };
             let of_kind = |(kind, title): (usize, &String)| asked.table(kind, Some(title.clone()));
             let (of_layout, hiding): (Vec<Table>, Vec<_>) =
                 titles.iter().enumerate().map(of_kind).unzip();
@@ -205,9 +201,9 @@ fn together(
     if strategies.len() < kinds {
         return Err(String::from("not all layers can run so"));
     }
-    let Asked { experiment, vocabulary, cluster } = asked;
-    let experiment = within(split(experiment.clone(), dealt, strategies), cluster);
-    let plan = Plan::of(experiment, vocabulary).map_err(|problems| reason(&problems))?;
+    let Asked { resolved, cluster } = asked;
+    let experiment = within(split(resolved.experiment.clone(), dealt, strategies), cluster);
+    let plan = Plan::of(&resolved.with(experiment)).map_err(|problems| reason(&problems))?;
     Estimate::of(&plan, cluster).map_err(|problems| reason(&problems))
 }
 

@@ -11,7 +11,7 @@ use super::choose::under;
 use super::families::{bare, label, shapes};
 use super::show::duration;
 use super::{Cluster, Estimate};
-use crate::{Experiment, Plan};
+use crate::{Experiment, Plan, Resolved};
 
 /// What a sweet spot computes at least, of the time.
 pub(super) const SWEET: f64 = 0.9;
@@ -57,14 +57,8 @@ impl Cell {
 impl Grid {
     /// The experiment's model under `strategy` on `cluster`, layers that slide under theirs: 4k to 4M tokens on 1, 2, 4, … devices,
     /// on each in the best shape of the strategy, with equal shares.
-    /// `vocabulary` is what the tokenizer has, where it is known.
-    pub fn of(
-        experiment: &Experiment,
-        vocabulary: Option<usize>,
-        strategy: Strategy,
-        cluster: &Cluster,
-    ) -> Grid {
-        let (experiment, strategy) = (one_sequence(experiment.clone()), bare(strategy));
+    pub fn of(resolved: &Resolved, strategy: Strategy, cluster: &Cluster) -> Grid {
+        let (experiment, strategy) = (one_sequence(resolved.experiment.clone()), bare(strategy));
         let most = cluster.devices().min(MOST_RANKS);
         let devices: Vec<usize> = (0..=most.ilog2()).map(|power| 1 << power).collect();
         let tokens: Vec<usize> = (0..ROWS.1).map(|row| ROWS.0 << row).collect();
@@ -75,7 +69,7 @@ impl Grid {
                 experiment.mesh.sequence = *devices;
                 let shapes = shapes(strategy, *devices).into_iter();
                 let cells = shapes.filter_map(|shape| {
-                    cell(under(&experiment, 0, shape, cluster), vocabulary, cluster)
+                    cell(resolved.with(under(&experiment, 0, shape, cluster)), cluster)
                 });
                 cells
                     .min_by(|a, b| (b.fits, a.step).partial_cmp(&(a.fits, b.step)).unwrap_or(Equal))
@@ -158,10 +152,11 @@ fn one_sequence(mut experiment: Experiment) -> Experiment {
     experiment
 }
 
-fn cell(mut experiment: Experiment, vocabulary: Option<usize>, cluster: &Cluster) -> Option<Cell> {
+fn cell(mut resolved: Resolved, cluster: &Cluster) -> Option<Cell> {
+    let experiment = &mut resolved.experiment;
     let there = |bytes: u64| bytes.saturating_mul(experiment.mesh.sequence as u64);
     experiment.memory.budget = cluster.memory.map(there);
-    let plan = Plan::of(experiment, vocabulary).ok()?;
+    let plan = Plan::of(&resolved).ok()?;
     let estimate = Estimate::of(&plan, cluster).ok()?;
     let fits = cluster.memory.is_none_or(|memory| estimate.fullest() <= memory);
     Some(Cell { step: estimate.step, efficiency: estimate.efficiency(), fits })

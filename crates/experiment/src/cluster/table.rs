@@ -5,7 +5,7 @@ use annulus_sequence::Strategy;
 use super::choose::under;
 use super::families::{families, label};
 use super::{Cluster, Estimate, Hiding, Way};
-use crate::{Attention, Experiment, Plan, Problems, Sliding};
+use crate::{Attention, Experiment, Plan, Problems, Resolved, Sliding};
 
 /// Of strategies that take at most so many times the fastest one's step, the one with the least
 /// memory is taken, if the fastest needs more than so many times as much.
@@ -37,18 +37,17 @@ pub struct Table {
 /// What a table is made for.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
-    pub(super) experiment: &'a Experiment,
-    pub(super) vocabulary: Option<usize>,
+    pub(super) resolved: &'a Resolved,
     pub(super) cluster: &'a Cluster,
 }
 
 impl Asked<'_> {
     /// Every strategy for the layers of the kind of this number; and what hides its messages.
     pub(super) fn table(self, kind: usize, layers: Option<String>) -> (Table, Vec<Hiding>) {
-        let Asked { experiment, vocabulary, cluster } = self;
-        let mut hiding = Vec::new();
+        let Asked { resolved, cluster } = self;
+        let (experiment, mut hiding) = (&resolved.experiment, Vec::new());
         let plan =
-            |strategy| Plan::part(alone(experiment, kind, strategy, cluster), vocabulary, kind);
+            |strategy| Plan::part(&resolved.with(alone(experiment, kind, strategy, cluster)), kind);
         let mut known: Vec<(Strategy, Estimate)> = Vec::new();
         let mut candidate = |strategy: Strategy| {
             let same = known.iter().find(|(other, _)| *other == strategy.plain());

@@ -2,7 +2,7 @@
 
 use super::choose::within;
 use super::{Choice, Cluster, Estimate};
-use crate::{Experiment, Plan};
+use crate::{Experiment, Plan, Resolved};
 
 /// What unequal shares gain over equal ones, or would.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,12 +25,8 @@ const PARTS: f64 = 60.0;
 impl Weighing {
     /// Of the experiment's strategies, or the chosen ones: of the weights that the experiment has, or of those that the speeds of
     /// the devices suggest; `None` where all are alike.
-    pub(super) fn of(
-        choice: &Choice,
-        experiment: &Experiment,
-        vocabulary: Option<usize>,
-    ) -> Option<Weighing> {
-        let cluster = &choice.cluster;
+    pub(super) fn of(choice: &Choice, resolved: &Resolved) -> Option<Weighing> {
+        let (cluster, experiment) = (&choice.cluster, &resolved.experiment);
         let open = experiment.attention.is_open();
         let split = if open { choice.settled(experiment)? } else { experiment.clone() };
         let written = experiment.mesh.weights.is_some();
@@ -39,7 +35,7 @@ impl Weighing {
         let step = |weights: Option<Vec<usize>>| {
             let mut experiment = within(split.clone(), cluster);
             experiment.mesh.weights = weights;
-            let plan = Plan::of(experiment, vocabulary).ok()?;
+            let plan = Plan::of(&resolved.with(experiment)).ok()?;
             Some((plan.strategies(), Estimate::of(&plan, cluster).ok()?.step))
         };
         let ((_, equal), (split, weighed)) = (step(None)?, step(Some(weights.clone()))?);

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use annulus_experiment::{Lora, Override, Plan, Problems, parse, read_adapter, write_adapter};
+use annulus_experiment::{
+    Lora, Override, Plan, Problems, Resolved, parse, read_adapter, write_adapter,
+};
 use serde_json::{Value, json};
 
 const CONFIG: &str = r#"{ "model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "vocab_size": 256,
@@ -25,7 +27,8 @@ fn experiment(folder: &Path, lora: &str) -> String {
 fn plan(folder: &Path, lora: &str, overrides: &[&str]) -> Result<Plan, Problems> {
     let overrides: Vec<Override> =
         overrides.iter().map(|text| Override::split(text).expect("a `=`")).collect();
-    Plan::new(parse("lora.yaml", &experiment(folder, lora), &overrides)?, Some(256))
+    Resolved::read(parse("lora.yaml", &experiment(folder, lora), &overrides)?, Some(256))
+        .and_then(Plan::new)
 }
 
 fn settings(plan: &Plan) -> &Lora {

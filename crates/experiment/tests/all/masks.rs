@@ -1,6 +1,6 @@
 //! The keys of `attention:` and `mesh:` that say who sees whom and who holds what.
 
-use annulus_experiment::{Override, Plan, Problems, parse};
+use annulus_experiment::{Override, Plan, Problems, Resolved, parse};
 use annulus_sequence::{Mask, Rule, Strategy};
 
 use crate::small::edited;
@@ -12,7 +12,10 @@ fn with(lines: &str) -> String {
 
 fn mask(lines: &str) -> Mask {
     let experiment = parse("small.yaml", &with(lines), &[]).unwrap_or_else(|p| panic!("{p}"));
-    Plan::new(experiment, Some(256)).unwrap_or_else(|problems| panic!("{problems}")).kinds[0]
+    Resolved::read(experiment, Some(256))
+        .and_then(Plan::new)
+        .unwrap_or_else(|problems| panic!("{problems}"))
+        .kinds[0]
         .mask
         .clone()
 }

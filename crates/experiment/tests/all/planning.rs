@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use annulus_experiment::{Dtype, Experiment, ModelSource, Override, Plan, parse};
+use annulus_experiment::{Dtype, Experiment, ModelSource, Override, Plan, Resolved, parse};
 use annulus_sequence::{Heads, Strategy};
 
 use crate::small::SMALL;
@@ -14,7 +14,9 @@ fn experiment(arguments: &[&str]) -> Experiment {
 }
 
 fn plan(arguments: &[&str]) -> Plan {
-    Plan::new(experiment(arguments), Some(256)).unwrap_or_else(|problems| panic!("{problems}"))
+    Resolved::read(experiment(arguments), Some(256))
+        .and_then(Plan::new)
+        .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 /// `SMALL`'s shape: layers, key/value heads, elements per head.
@@ -40,7 +42,9 @@ fn bytes_are_the_closed_forms() {
             experiment.attention.strategy = strategy;
             experiment.data.tokens = tokens;
             experiment.model.dtype = Dtype::Bf16;
-            let plan = Plan::new(experiment, Some(256)).expect("all deal 1680 tokens");
+            let plan = Resolved::read(experiment, Some(256))
+                .and_then(Plan::new)
+                .expect("all deal 1680 tokens");
             // Keys and values of one sequence's share, in elements.
             let block = 2 * heads * width * (tokens / ranks) as u64;
             let (hops, sequences) = (ranks as u64 - 1, 3);
@@ -125,7 +129,9 @@ fn a_plan_is_json() {
 #[test]
 fn vocabularies_must_fit() {
     let answer = |arguments: &[&str], vocabulary| {
-        Plan::new(experiment(arguments), vocabulary).map(|plan| plan.vocabulary())
+        Resolved::read(experiment(arguments), vocabulary)
+            .and_then(Plan::new)
+            .map(|plan| plan.vocabulary())
     };
     assert_eq!(answer(&[], Some(300)), Ok(300));
     assert_eq!(answer(&["model.vocab_size=512"], Some(300)), Ok(512));

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use annulus_experiment::{
-    Dtype, Frequencies, Plan, Problems, Rope, Scaling, Shape, parse, parse_config, write_config,
+    Dtype, Frequencies, Plan, Problems, Resolved, Rope, Scaling, Shape, parse, parse_config,
+    write_config,
 };
 use serde_json::{Value, json};
 
@@ -108,7 +109,7 @@ fn extended(more: &str) -> Result<Shape, Problems> {
     let experiment = parse("longer.yaml", &format!("{MODEL}{more}{REST}"), &[])?;
     let again = parse("resolved.yaml", &experiment.to_yaml(), &[])?;
     assert_eq!(experiment, again);
-    Ok(Plan::new(experiment, None)?.shape)
+    Ok(Resolved::read(experiment, None).and_then(Plan::new)?.shape)
 }
 
 fn turned(more: &str) -> Rope {
@@ -169,7 +170,9 @@ fn the_original_length_is_kept() {
         "name: more\nmodel: {{ path: {path} }}\nextend: {{ rope: yarn, tokens: 16k }}{REST}"
     );
     let experiment = parse("more.yaml", &text, &[]).expect("right");
-    let Scaling::Yarn(yarn) = Plan::new(experiment, None).expect("right").shape.rope.scaling else {
+    let Scaling::Yarn(yarn) =
+        Resolved::read(experiment, None).and_then(Plan::new).expect("right").shape.rope.scaling
+    else {
         panic!("it is yarn")
     };
     assert_eq!((yarn.factor, yarn.original), (16.0, 1024));

@@ -1,7 +1,9 @@
 //! Layers that see a window beside layers that see all: what is written, what is planned, what is
 //! refused.
 
-use annulus_experiment::{Dealt, Experiment, Override, Plan, Proving, Sliding, differences, parse};
+use annulus_experiment::{
+    Dealt, Experiment, Override, Plan, Proving, Resolved, Sliding, differences, parse,
+};
 use annulus_sequence::{Exchange, Layout, Route, Rule, Strategy};
 
 use crate::small::SMALL;
@@ -26,7 +28,9 @@ fn experiment(strategy: &str, sliding: &str) -> Experiment {
 
 fn plan(strategy: &str, sliding: &str) -> Plan {
     let experiment = experiment(strategy, sliding);
-    Plan::new(experiment, Some(256)).unwrap_or_else(|problems| panic!("{problems}"))
+    Resolved::read(experiment, Some(256))
+        .and_then(Plan::new)
+        .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 fn read(strategy: &str, more: &str) -> Sliding {
@@ -70,7 +74,7 @@ fn layers_of_a_model_slide_by_themselves() {
         let changes: Vec<Override> = changes.iter().filter_map(|c| Override::split(c)).collect();
         let experiment =
             parse("model.yaml", text, &changes).unwrap_or_else(|p| panic!("{p}\n{text}"));
-        Plan::new(experiment, Some(256))
+        Resolved::read(experiment, Some(256)).and_then(Plan::new)
     };
     let mixed = model(
         "model_type: qwen3; sliding_window: 512; use_sliding_window: true; max_window_layers: 1",
@@ -83,7 +87,8 @@ fn layers_of_a_model_slide_by_themselves() {
     let again =
         parse("plan.yaml", &found.experiment.to_yaml(), &[]).expect("what is resolved reads");
     assert_eq!(again, found.experiment);
-    assert_eq!(again.clone().of_model().expect("it says so already"), again);
+    let resolved = Resolved::read(again.clone(), Some(256)).expect("it says so already");
+    assert_eq!(resolved.experiment, again);
     let halo =
         plan(&mixed, &["attention.sliding={ layers: [1, 2, 3], window: 512, strategy: halo }"]);
     assert_eq!(halo.expect("right").kinds[1].strategy, Strategy::Halo);
@@ -134,7 +139,7 @@ fn plans_are_those_of_the_kinds_together() {
             arguments.iter().filter_map(|a| Override::split(a)).collect();
         let text = SMALL.replace("num_hidden_layers: 2", LAYERS);
         let experiment = parse("small.yaml", &text, &arguments).unwrap_or_else(|p| panic!("{p}"));
-        Plan::new(experiment, Some(256)).unwrap_or_else(|p| panic!("{p}"))
+        Resolved::read(experiment, Some(256)).and_then(Plan::new).unwrap_or_else(|p| panic!("{p}"))
     };
     let full = alike(&[]);
     let slide = ["attention.strategy=halo", "attention.layout=striped", "attention.window=512"];
@@ -159,9 +164,11 @@ fn a_plan_of_two_kinds_reads_well() {
     let mut experiment =
         experiment("ring; layout: zigzag", "layers: [0-1, 3]; window: 9; strategy: halo");
     experiment.data.tokens = 64;
-    let plan = Plan::new(experiment.clone(), Some(256)).unwrap_or_else(|p| panic!("{p}"));
+    let plan = Resolved::read(experiment.clone(), Some(256))
+        .and_then(Plan::new)
+        .unwrap_or_else(|p| panic!("{p}"));
     let json: serde_json::Value = serde_json::from_str(&plan.to_json()).expect("JSON");
-    let proving = Proving::of(experiment, Some(256)).unwrap_or_else(|p| panic!("{p}"));
+    let proving = Proving::of(plan.resolved()).unwrap_or_else(|p| panic!("{p}"));
     // How long it took is another each time.
     let proved = proving.to_text();
     let proved = proved.lines().map(|line| line.split(", proved in").next().unwrap_or(line));
@@ -201,7 +208,9 @@ fn balanced_blocks_are_dealt_by_what_most_layers_see() {
 fn plan_of_all(strategy: &str) -> Plan {
     let mut experiment = experiment(strategy, SLIDING);
     experiment.attention.sliding = None;
-    Plan::new(experiment, Some(256)).unwrap_or_else(|problems| panic!("{problems}"))
+    Resolved::read(experiment, Some(256))
+        .and_then(Plan::new)
+        .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 #[test]
@@ -237,7 +246,9 @@ fn wrong_sliding_layers() {
     ];
     let answer = |(strategy, sliding): (&str, &str)| {
         let read = parse("small.yaml", &with(strategy, sliding), &[]);
-        read.and_then(|experiment| Plan::new(experiment, Some(256))).map(|_| ()).expect_err(sliding)
+        read.and_then(|experiment| Resolved::read(experiment, Some(256)).and_then(Plan::new))
+            .map(|_| ())
+            .expect_err(sliding)
     };
     let answers = cases.map(|case| format!("## {} | {}\n\n{}\n", case.0, case.1, answer(case)));
     insta::assert_snapshot!(answers.join("\n"));

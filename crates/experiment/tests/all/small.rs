@@ -1,5 +1,7 @@
 //! The file that tests start from.
 
+use annulus_experiment::{Experiment, Resolved};
+
 /// A complete experiment with every section in it.
 pub(crate) const SMALL: &str = "\
 # A small run over four ranks.
@@ -64,4 +66,9 @@ stages:
     reset: [moments, moments]
 ",
     )
+}
+
+/// An experiment whose model says its own vocabulary.
+pub(crate) fn resolved(experiment: Experiment) -> Resolved {
+    Resolved::read(experiment, None).unwrap_or_else(|problems| panic!("{problems}"))
 }

@@ -1,6 +1,6 @@
 //! The keys of `attention:` that say how a sequence is split, alone and together.
 
-use annulus_experiment::{Dealt, Plan, parse};
+use annulus_experiment::{Dealt, Plan, Resolved, parse};
 use annulus_sequence::{Exchange, Layout, Route, Strategy};
 
 use crate::small::edited;
@@ -12,7 +12,9 @@ fn with(lines: &str) -> String {
 
 fn plan(lines: &str) -> Plan {
     let experiment = parse("small.yaml", &with(lines), &[]).unwrap_or_else(|p| panic!("{p}"));
-    Plan::new(experiment, Some(256)).unwrap_or_else(|problems| panic!("{lines}: {problems}"))
+    Resolved::read(experiment, Some(256))
+        .and_then(Plan::new)
+        .unwrap_or_else(|problems| panic!("{lines}: {problems}"))
 }
 
 #[test]
@@ -81,7 +83,8 @@ fn the_way_back_sends_least_unless_it_is_written() {
     assert_eq!(back("all-gather").sent.len(), 1);
     let text = with("ring").replace("num_key_value_heads: 2", "num_key_value_heads: 4");
     let experiment = parse("small.yaml", &text, &[]).unwrap_or_else(|p| panic!("{p}"));
-    let plan = Plan::new(experiment, Some(256)).unwrap_or_else(|p| panic!("{p}"));
+    let plan =
+        Resolved::read(experiment, Some(256)).and_then(Plan::new).unwrap_or_else(|p| panic!("{p}"));
     assert_eq!(plan.kinds[0].route.how, Route::Queries);
     assert_eq!(plan.experiment.attention.backward, Some(Route::Queries));
 }
@@ -114,7 +117,9 @@ fn wrong_splits() {
     ];
     let answer = |lines: &str| {
         let read = parse("small.yaml", &with(lines), &[]);
-        read.and_then(|experiment| Plan::new(experiment, Some(256))).map(|_| ()).expect_err(lines)
+        read.and_then(|experiment| Resolved::read(experiment, Some(256)).and_then(Plan::new))
+            .map(|_| ())
+            .expect_err(lines)
     };
     let answers = cases.map(|lines| format!("## {lines}\n\n{}\n", answer(lines)));
     insta::assert_snapshot!(answers.join("\n"));

@@ -1,6 +1,6 @@
 //! Stages: what each of them is, and what is said of those that cannot be.
 
-use annulus_experiment::{Experiment, Part, Plan, Reset, differences, parse};
+use annulus_experiment::{Experiment, Part, Plan, Reset, Resolved, differences, parse};
 
 use crate::messages::answers;
 use crate::small::small_staged;
@@ -40,7 +40,9 @@ fn a_step_is_of_the_stage_that_ends_with_it() {
     let whole = read(&small_staged());
     let tokens = |step| whole.part_at(step).data.tokens;
     assert_eq!([0, 10, 11, 14, 15, 17, u64::MAX].map(tokens), [64, 64, 96, 96, 256, 256, 256]);
-    let plan = Plan::new(whole.clone(), Some(257)).unwrap_or_else(|problems| panic!("{problems}"));
+    let plan = Resolved::read(whole.clone(), Some(257))
+        .and_then(Plan::new)
+        .unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(plan.experiment.data.tokens, 256);
     assert_eq!(plan.shape.max_position_embeddings, Some(256));
 }

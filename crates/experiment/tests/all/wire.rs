@@ -1,6 +1,6 @@
 //! `attention.wire:`: the types of what travels, and what follows of them.
 
-use annulus_experiment::{Element, Plan, parse};
+use annulus_experiment::{Element, Plan, Resolved, parse};
 use annulus_sequence::{Route, Wire};
 
 use crate::small::edited;
@@ -12,7 +12,9 @@ fn file(lines: &str) -> String {
 
 fn plan(lines: &str) -> Plan {
     let experiment = parse("small.yaml", &file(lines), &[]).unwrap_or_else(|p| panic!("{p}"));
-    Plan::new(experiment, Some(256)).unwrap_or_else(|problems| panic!("{lines}: {problems}"))
+    Resolved::read(experiment, Some(256))
+        .and_then(Plan::new)
+        .unwrap_or_else(|problems| panic!("{lines}: {problems}"))
 }
 
 #[test]
@@ -69,8 +71,8 @@ fn values_gain_nothing_in_wider_types() {
         [("wire: { query: f32 }", "query", "f32"), ("wire: { output: f16 }", "output", "f16")]
     {
         let text = file(lines).replace("  hidden_size: 128", "  dtype: bf16\n  hidden_size: 128");
-        let refused =
-            parse("small.yaml", &text, &[]).and_then(|experiment| Plan::new(experiment, Some(256)));
+        let refused = parse("small.yaml", &text, &[])
+            .and_then(|experiment| Resolved::read(experiment, Some(256)).and_then(Plan::new));
         let problems = refused.expect_err("refused").to_string();
         let wanted = format!("`attention.wire.{key}` is {found}, but the model computes in bf16");
         assert!(problems.contains(&wanted), "{problems}");

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use annulus_data::{Recall, Source};
-use annulus_experiment::{Format, Override, Plan, parse};
+use annulus_experiment::{Format, Override, Plan, Resolved, parse};
 use annulus_train::{Given, Outcome, TrainError, run};
 
 /// A tiny Llama on a small text.
@@ -89,7 +89,7 @@ pub fn plan(text: &str, changes: &[(&str, &str)]) -> Plan {
         Format::Recall => Some(Recall::new(96, 1, 0).unwrap().vocabulary()),
         _ => None,
     };
-    Plan::new(experiment, vocabulary).unwrap_or_else(|e| panic!("{e}"))
+    Resolved::read(experiment, vocabulary).and_then(Plan::new).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// The number that a line of `metrics.jsonl` has for `tag`, to the bit.

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::common::{BASE, Place, losses, number, state};
 use annulus_experiment::{Override, Plan, parse};
 use annulus_train::{
-    Checkpoint, Ending, Given, Notice, Outcome, Sink, TrainError, Value, plans, run_stages,
+    Checkpoint, Ending, Given, Notice, Opened, Outcome, Sink, TrainError, Value, resolve,
+    run_stages,
 };
 
 /// The tiny experiment, whose lengths and steps its stages say.
@@ -35,7 +36,8 @@ fn staged(place: &Place, output: &str, stages: &str, changes: &[(&str, &str)]) -
     });
     let overrides: Vec<Override> = overrides.collect();
     let experiment = parse("tiny.yaml", &yaml(), &overrides).unwrap_or_else(|e| panic!("{e}"));
-    plans(experiment, Some(257), 4).unwrap_or_else(|e| panic!("{e}"))
+    let opened = resolve(experiment, &mut |_, _, _| unreachable!("no model of the hub"));
+    opened.and_then(|opened: Opened| opened.plans(4)).unwrap_or_else(|e: TrainError| panic!("{e}"))
 }
 
 fn trained(plans: &[Plan]) -> Result<Outcome, TrainError> {

@@ -1,5 +1,6 @@
 //! `strategy: auto` and the sweet spot.
 
+use crate::small::resolved;
 use std::cell::Cell;
 
 use annulus_experiment::{Choice, Cluster, Experiment, Grid, Plan};
@@ -12,7 +13,7 @@ fn automatic(arguments: &[&str]) -> Experiment {
 }
 
 fn among(arguments: &[&str], cluster: &Cluster) -> Choice {
-    Choice::among(&automatic(arguments), None, cluster).unwrap_or_else(|p| panic!("{p}"))
+    Choice::among(&resolved(automatic(arguments)), cluster).unwrap_or_else(|p| panic!("{p}"))
 }
 
 #[test]
@@ -90,14 +91,14 @@ fn a_plan_settles_what_is_left_open() {
         asked.set(ranks);
         fast.clone()
     };
-    let plan = Plan::measured(automatic(&[]), None, measure).unwrap_or_else(|p| panic!("{p}"));
+    let plan = Plan::measured(resolved(automatic(&[])), measure).unwrap_or_else(|p| panic!("{p}"));
     assert_eq!(asked.get(), 8);
     let chosen = plan.choice.as_ref().and_then(|choice| choice.tables[0].chosen).expect("chosen");
     let attention = &plan.experiment.attention;
     assert_eq!((attention.strategy, attention.automatic), (chosen, false));
     assert!(plan.to_text().contains(&format!("auto takes `{}`", chosen.name())));
     // What is written is not asked about.
-    let named = Plan::measured(experiment(&[]), None, |_| panic!("nobody needs to know"));
+    let named = Plan::measured(resolved(experiment(&[])), |_| panic!("nobody needs to know"));
     assert!(named.is_ok_and(|plan| plan.choice.is_none()));
 }
 
@@ -107,7 +108,7 @@ fn a_cluster_that_is_named_is_chosen_for() {
     let path = folder.path().join("cluster.yaml");
     std::fs::write(&path, super::support::CLUSTER).expect("written");
     let named = format!("mesh.cluster={}", path.display());
-    let plan = Plan::measured(automatic(&[&named]), None, |_| panic!("it is described"));
+    let plan = Plan::measured(resolved(automatic(&[&named])), |_| panic!("it is described"));
     let choice = plan.unwrap_or_else(|p| panic!("{p}")).choice.expect("chosen");
     assert_eq!(choice.cluster, cluster());
 }
@@ -140,7 +141,7 @@ fn shares_by_speed_are_the_stragglers_remedy() {
     let named = |weights: &[&str]| {
         let strategy = ["attention.strategy=megatron", "data.tokens=128k"];
         let experiment = experiment(&[&strategy[..], weights].concat());
-        Choice::among(&experiment, None, &slow).unwrap_or_else(|p| panic!("{p}"))
+        Choice::among(&resolved(experiment.clone()), &slow).unwrap_or_else(|p| panic!("{p}"))
     };
     let weighing = named(&[]).weighing.expect("devices differ");
     assert_eq!(
@@ -178,13 +179,14 @@ fn queries_travel_back_where_few_share_a_key() {
 #[test]
 fn a_grid_takes_the_best_shape_for_every_number_of_devices() {
     let experiment = experiment(&["model.num_hidden_layers=2"]);
-    let usp = Grid::of(&experiment, None, Strategy::Usp { shape: Some([4, 2]) }, &cluster());
+    let usp =
+        Grid::of(&resolved(experiment.clone()), Strategy::Usp { shape: Some([4, 2]) }, &cluster());
     assert_eq!(usp.strategy, Strategy::USP);
     assert!(usp.cells.iter().flatten().all(Option::is_some), "{}", usp.to_text());
 }
 
 fn grid(cluster: &Cluster) -> Grid {
-    Grid::of(&experiment(&["model.num_hidden_layers=2"]), None, Strategy::STRIPED, cluster)
+    Grid::of(&resolved(experiment(&["model.num_hidden_layers=2"])), Strategy::STRIPED, cluster)
 }
 
 #[test]

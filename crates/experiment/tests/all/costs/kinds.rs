@@ -1,6 +1,7 @@
 //! `strategy: auto` where layers differ: a table for every kind of them, one layout for all.
 
-use annulus_experiment::{Choice, Cluster, Dealt, Estimate, Experiment, Plan, Shared};
+use crate::small::resolved;
+use annulus_experiment::{Choice, Cluster, Dealt, Estimate, Experiment, Plan, Resolved, Shared};
 use annulus_sequence::{Exchange, Strategy};
 
 use super::support::{cluster, experiment};
@@ -17,7 +18,8 @@ const WIDE: [&str; 3] =
     ["mesh.sequence=16", "attention.strategy=auto", "model.num_key_value_heads=32"];
 
 fn choice(experiment: &Experiment, cluster: &Cluster) -> Choice {
-    Choice::among(experiment, None, cluster).unwrap_or_else(|problems| panic!("{problems}"))
+    Choice::among(&resolved(experiment.clone()), cluster)
+        .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 /// A step under one strategy for all layers over a layout, if it can be taken.
@@ -27,7 +29,7 @@ fn single(strategy: Strategy, dealt: Dealt, cluster: &Cluster) -> Option<Estimat
     (attention.strategy, attention.automatic, attention.layout) = (strategy, false, Some(dealt));
     let sliding = attention.sliding.as_mut().expect("some slide");
     (sliding.strategy, sliding.automatic) = (strategy, false);
-    let plan = Plan::new(experiment, None).ok()?;
+    let plan = Resolved::read(experiment, None).and_then(Plan::new).ok()?;
     Estimate::of(&plan, cluster).ok()
 }
 
@@ -63,7 +65,9 @@ fn the_chosen_experiment_is_the_one_that_was_estimated() {
     let choice = choice(&open, &cluster);
     let settled = choice.settled(&open).expect("some can run");
     assert!(!settled.attention.is_open());
-    let plan = Plan::new(settled, None).unwrap_or_else(|problems| panic!("{problems}"));
+    let plan = Resolved::read(settled, None)
+        .and_then(Plan::new)
+        .unwrap_or_else(|problems| panic!("{problems}"));
     let estimate = Estimate::of(&plan, &cluster).unwrap_or_else(|problems| panic!("{problems}"));
     let Shared { outcome, strategies, .. } = &choice.layouts[choice.taken];
     let planned = outcome.as_ref().expect("it runs");

@@ -1,6 +1,6 @@
 //! The time of steps, by hand.
 
-use annulus_experiment::{Cluster, Estimate, Link, Load, Plan, walk};
+use annulus_experiment::{Cluster, Estimate, Link, Load, Plan, Resolved, walk};
 use annulus_sequence::{BlockShape, Heads, Mask, Strategy, Wire};
 
 use super::support::{cluster, experiment, plain, plan};
@@ -181,7 +181,8 @@ fn memory_is_what_devices_of_their_own_hold() {
 
 #[test]
 fn more_ranks_than_devices_are_refused() {
-    let plan = Plan::new(experiment(&["mesh.sequence=32"]), None).expect("deals");
+    let plan =
+        Resolved::read(experiment(&["mesh.sequence=32"]), None).and_then(Plan::new).expect("deals");
     let problems = Estimate::of(&plan, &cluster()).expect_err("16 devices");
     let wanted = "32 ranks, but the cluster `h100` has 16 devices";
     assert!(problems.to_string().contains(wanted), "{problems}");

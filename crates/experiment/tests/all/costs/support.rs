@@ -1,6 +1,6 @@
 //! A model and clusters that tests share.
 
-use annulus_experiment::{Cluster, Experiment, Link, Override, Plan, parse};
+use annulus_experiment::{Cluster, Experiment, Link, Override, Plan, Resolved, parse};
 
 /// 32 heads of 128 over 8 key/value heads, one layer's worth of a Llama of 8 billion parameters.
 pub(crate) const MODEL: &str = "\
@@ -56,5 +56,7 @@ pub(crate) fn experiment(arguments: &[&str]) -> Experiment {
 }
 
 pub(crate) fn plan(arguments: &[&str]) -> Plan {
-    Plan::new(experiment(arguments), None).unwrap_or_else(|problems| panic!("{problems}"))
+    Resolved::read(experiment(arguments), None)
+        .and_then(Plan::new)
+        .unwrap_or_else(|problems| panic!("{problems}"))
 }

@@ -1,0 +1,121 @@
+//! An experiment beside the model that it names: read once, and what plans are made of.
+
+use annulus_architecture::{Shape, read_config, turning};
+use annulus_yaml::{Problem, Problems};
+
+use crate::{Experiment, ModelSource, WeightsFrom, lora, sliding};
+
+/// The tokenizer whose ids are the bytes, and one more between documents.
+const BYTES: &str = "bytes";
+/// How many bytes there are.
+const BYTE_VALUES: usize = 256;
+
+/// An experiment whose model has been read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolved {
+    /// The file's keys, with the sliding windows of the model's own layers written out.
+    pub experiment: Experiment,
+    /// The model's shape as config.json or the file has it, before `extend`.
+    pub model: Shape,
+    /// Tokens of the tokenizer; `None` where the data are token ids.
+    pub vocabulary: Option<usize>,
+}
+
+impl Resolved {
+    /// Reads the config.json of `model.path`, where there is one.
+    ///
+    /// # Errors
+    /// What is wrong with it, or with what the experiment says of the model.
+    pub fn read(experiment: Experiment, vocabulary: Option<usize>) -> Result<Resolved, Problems> {
+        let model = match &experiment.model.source {
+            ModelSource::Folder { path, .. } => read_config(path)?,
+            ModelSource::Inline(shape) => Shape::clone(shape),
+        };
+        Resolved::new(experiment, model, vocabulary)
+    }
+
+    /// An experiment of a model that has been read already.
+    ///
+    /// # Errors
+    /// When its windows or adapters do not fit the model.
+    pub fn new(
+        experiment: Experiment,
+        model: Shape,
+        vocabulary: Option<usize>,
+    ) -> Result<Resolved, Problems> {
+        lora::fits(&experiment, &model)?;
+        let experiment = sliding::with_windows(experiment, &model)?;
+        Ok(Resolved { experiment, model, vocabulary })
+    }
+
+    /// Another experiment of the same model.
+    #[must_use]
+    pub fn with(&self, experiment: Experiment) -> Resolved {
+        Resolved { experiment, ..self.clone() }
+    }
+
+    /// Its phases, each an experiment; one without `stages` is its only phase.
+    pub fn phases(&self) -> Vec<Resolved> {
+        self.experiment.parts().into_iter().map(|phase| self.with(phase)).collect()
+    }
+
+    /// The shape that is trained: extended, with its vocabulary.
+    pub(crate) fn shape(&self) -> Result<Shape, Problems> {
+        let experiment = &self.experiment;
+        let mut shape = self.model.clone();
+        shape.rope.theta = experiment.model.rope_theta.unwrap_or(shape.rope.theta);
+        if let Some(extension) = &experiment.extend {
+            shape = extension.apply(shape, &experiment.places)?;
+            if let Some(broken) = turning(&shape, &experiment.places, "extend") {
+                return Err(broken.into());
+            }
+        }
+        shape.max_position_embeddings = Some(shape.longest(experiment.data.tokens));
+        shape.vocab_size = Some(self.rows(&shape)?);
+        Ok(shape)
+    }
+
+    /// Rows of the embedding.
+    fn rows(&self, shape: &Shape) -> Result<usize, Problem> {
+        let (places, tokenizer) = (&self.experiment.places, &self.experiment.data.tokenizer);
+        // Only a second document needs more than the bytes: the data says so when it is opened.
+        let spare = |rows| tokenizer == BYTES && rows >= BYTE_VALUES;
+        match (shape.vocab_size, self.vocabulary) {
+            (Some(rows), Some(words)) if rows < words && !spare(rows) => {
+                let message = format!(
+                    "the model has {rows} tokens, but the tokenizer `{tokenizer}` has {words}"
+                );
+                let of_folder = places.contains("model.path");
+                let key = if of_folder { "model.path" } else { "model.vocab_size" };
+                let hint =
+                    format!("a vocabulary of at least {words}, or the model's own tokenizer");
+                Err(places.problem(key, message).hint(hint))
+            }
+            (Some(rows), _) => Ok(rows),
+            (None, Some(words)) => Ok(words),
+            (None, None) => {
+                let message = "`model.vocab_size` is missing, and no tokenizer says it";
+                Err(places.problem("model", message).hint("add `vocab_size:` under `model:`"))
+            }
+        }
+    }
+
+    /// A warning of sequences that are longer than pretrained weights were trained for, which nothing
+    /// stretches.
+    pub(crate) fn too_long(&self) -> Option<String> {
+        let Experiment { model, extend: None, data, .. } = &self.experiment else { return None };
+        let ModelSource::Folder { weights: WeightsFrom::Pretrained, path, .. } = &model.source
+        else {
+            return None;
+        };
+        let own = self.model.max_position_embeddings?;
+        (data.tokens > own).then(|| {
+            format!(
+                "sequences of {} tokens are longer than the {own} of the model in `{}`, and nothing stretches it: \
+                 see `extend`",
+                data.tokens,
+                path.display()
+            )
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! What every command begins with: an experiment, the model and the tokenizer that it names, each
+//! opened once.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use annulus_data::{DataError, Needles, Recall, Source, Tokenizer, byte_tokenizer};
+use annulus_experiment::{
+    Experiment, Format, ModelSource, Places, Plan, Problems, Resolved, Shape, WeightsFrom,
+    read_config,
+};
+use serde_json::Value;
+
+use crate::{Result, TrainError, device_memory, open};
+
+/// The file of a tokenizer in a model's folder.
+pub const TOKENIZER: &str = "tokenizer.json";
+/// The word for a tokenizer that is none.
+const BYTES: &str = "bytes";
+
+/// A resolved experiment, and its tokenizer.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// What plans are made of.
+    pub resolved: Resolved,
+    /// `None` where the data are made up, or token ids.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+}
+
+/// Brings the description of a model of the hub: from the experiment's places, the key that names it
+/// and the name (`hf://owner/name@revision`), the name with its commit and the folder.
+pub type Bring<'a, E> =
+    &'a mut dyn FnMut(&Places, &str, &str) -> std::result::Result<(String, PathBuf), E>;
+
+/// Opens what an experiment names: models of the hub by `bring`, config.json and the tokenizer.
+///
+/// # Errors
+/// What `bring` says, and what is wrong with the model's config.json (as of data), with the tokenizer,
+/// or with how they fit each other.
+pub fn resolve<E>(experiment: Experiment, bring: Bring<'_, E>) -> std::result::Result<Opened, E>
+where
+    E: From<TrainError>,
+{
+    let experiment = described(experiment, bring)?;
+    Ok(opened(experiment)?)
+}
+
+/// The experiment with its models of the hub here, under their names with the commits that they were.
+fn described<E>(
+    mut experiment: Experiment,
+    bring: Bring<'_, E>,
+) -> std::result::Result<Experiment, E> {
+    let Experiment { model, data, places, .. } = &mut experiment;
+    let mut fetched = None;
+    if let ModelSource::Folder { path, hub: Some(hub), .. } = &mut model.source {
+        let (name, folder) = bring(places, "model.path", hub)?;
+        fetched = Some((hub.clone(), name.clone()));
+        (*path, *hub) = (folder, name);
+    }
+    if let Some(hub) = &mut data.tokenizer_hub {
+        // The very commit of the model, where it is the model's own.
+        let same = fetched.filter(|(written, _)| written == hub).map(|(_, name)| name);
+        let (name, folder) = bring(places, "data.tokenizer", same.as_ref().unwrap_or(hub))?;
+        data.tokenizer = folder.join(TOKENIZER).display().to_string();
+        *hub = name;
+    }
+    Ok(experiment)
+}
+
+fn opened(experiment: Experiment) -> Result<Opened> {
+    let model = match &experiment.model.source {
+        ModelSource::Folder { path, .. } => read_config(path).map_err(TrainError::Config)?,
+        ModelSource::Inline(shape) => Shape::clone(shape),
+    };
+    let resolved = Resolved::new(experiment, model, None)?;
+    let Resolved { mut experiment, model, .. } = resolved;
+    let reads = matches!(experiment.data.format, Format::Text | Format::Jsonl | Format::Chat);
+    let tokenizer = if reads { Some(Arc::new(tokenizer(&mut experiment)?)) } else { None };
+    if let (Some(tokenizer), ModelSource::Folder { path, .. }) =
+        (&tokenizer, &experiment.model.source)
+    {
+        let ids = |name| model.special_tokens.get(name).map(ids).unwrap_or_default();
+        let [begin, end] = [ids("bos_token_id"), ids("eos_token_id")];
+        tokenizer.check_special(&path.join("config.json"), &begin, &end)?;
+    }
+    let vocabulary = match &tokenizer {
+        Some(tokenizer) => Some(tokenizer.vocabulary()),
+        None => made_up(&experiment)?,
+    };
+    Ok(Opened { resolved: Resolved { experiment, model, vocabulary }, tokenizer })
+}
+
+/// The tokenizer of the data. A pretrained model's own, where its folder has one that is not of bytes
+/// and the experiment names no other: then the experiment names it, too.
+fn tokenizer(experiment: &mut Experiment) -> Result<Tokenizer> {
+    let Experiment { data, model, places, .. } = experiment;
+    if let ModelSource::Folder { path, hub, weights: WeightsFrom::Pretrained } = &model.source {
+        let own = path.join(TOKENIZER);
+        if std::fs::symlink_metadata(&own).is_ok() {
+            // Somebody else may have made the folder: what it holds is copied into every checkpoint.
+            let read = |source| DataError::Read { path: own.clone(), source };
+            annulus_files::within(path, TOKENIZER).map_err(read)?;
+        }
+        if data.tokenizer == BYTES && own.is_file() {
+            let name = own.display().to_string();
+            let tokenizer = Tokenizer::open(&name)?;
+            if !is_of_bytes(&tokenizer) {
+                refuse_other(places, &own)?;
+                data.tokenizer_hub.clone_from(hub);
+                data.tokenizer = name;
+                return Ok(tokenizer);
+            }
+        }
+    }
+    Ok(Tokenizer::open(&data.tokenizer)?)
+}
+
+/// Bytes that are asked for, of a model that reads with another tokenizer.
+fn refuse_other(places: &Places, own: &Path) -> Result<()> {
+    if !places.contains("data.tokenizer") {
+        return Ok(());
+    }
+    let own = own.display();
+    let message = format!("`data.tokenizer` is `{BYTES}`, but the model reads with `{own}`");
+    let problem = places.problem("data.tokenizer", message);
+    let hint = format!("drop it, or write `{own}`; with `model.weights: random` any will do");
+    Err(Problems::from(problem.hint(hint)).into())
+}
+
+/// Whether it is what is written of bytes, without and with what stands between documents.
+fn is_of_bytes(tokenizer: &Tokenizer) -> bool {
+    let written = [256, 257].into_iter().filter_map(byte_tokenizer);
+    let mut hashes = written.map(|bytes| *blake3::hash(bytes.text.as_bytes()).as_bytes());
+    hashes.any(|hash| hash == tokenizer.fingerprint())
+}
+
+/// Tokens of tasks that are made up; `None`: of ids that a file has.
+fn made_up(experiment: &Experiment) -> Result<Option<usize>> {
+    let Experiment { data, seed, .. } = experiment;
+    Ok(match data.format {
+        Format::Recall => Some(Recall::new(data.tokens, data.batch, *seed)?.vocabulary()),
+        Format::Needles => Some(Needles::new(data.tokens, data.batch, *seed)?.vocabulary()),
+        Format::Batches | Format::Text | Format::Jsonl | Format::Chat => None,
+    })
+}
+
+/// One id, or a list of them.
+fn ids(value: &Value) -> Vec<u32> {
+    let all = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
+    all.iter().filter_map(id).collect()
+}
+
+impl Opened {
+    /// The experiment on this machine's device.
+    #[must_use]
+    pub fn here(&self) -> Resolved {
+        let mut resolved = self.resolved.clone();
+        resolved.experiment.host.device = device_memory(resolved.experiment.device);
+        resolved
+    }
+
+    /// The plan on this machine, of several phases the last's: a strategy that is left open is chosen
+    /// by what this machine achieves now, or as before in the run's folder.
+    ///
+    /// # Errors
+    /// What is wrong with the experiment, or a device that cannot be used.
+    pub fn plan(&self, cores: usize) -> Result<Plan> {
+        let mut plans = self.plans(cores)?;
+        Ok(plans.swap_remove(plans.len() - 1))
+    }
+
+    /// The plans of all phases.
+    ///
+    /// # Errors
+    /// As those of [`Opened::plan`].
+    pub fn plans(&self, cores: usize) -> Result<Vec<Plan>> {
+        open::plans(&self.here(), cores)
+    }
+}
