@@ -46,7 +46,7 @@ pub enum TrainError {
     DoesNotFit(#[from] Misfit),
     /// A loss or a gradient norm is no number.
     #[error("{0}")]
-    NonFinite(crate::finite::NonFinite),
+    NonFinite(crate::step::finite::NonFinite),
     /// What a model says, when it is not trained, is no number.
     #[error("{what} is {value}, wanted a finite number")]
     NotANumber {

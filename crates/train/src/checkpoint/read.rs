@@ -11,8 +11,8 @@ use candle_core::{DType, Tensor};
 
 use super::hashes::Hashes;
 use super::{LATEST, OPTIMIZER, STATE, State, VERSION, steps};
-use crate::folder::failure;
-use crate::start::Start;
+use crate::run::folder::failure;
+use crate::setup::start::Start;
 use crate::{Result, TrainError};
 
 /// The largest `state.json`, in bytes: it holds an experiment.
@@ -118,7 +118,7 @@ pub(crate) fn weights(folder: &Path, base: Option<&Path>, config: &Config) -> Re
     let Some(base) = base else {
         return Ok(annulus_model::load(folder, &specification, DType::F32)?);
     };
-    let mut weights = crate::initial::base(base, config)?;
+    let mut weights = crate::setup::initial::base(base, config)?;
     weights.extend(annulus_model::load_adapter(folder, &specification, DType::F32)?);
     Ok(weights)
 }

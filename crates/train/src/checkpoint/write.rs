@@ -13,8 +13,8 @@ use candle_core::{DType, Tensor};
 use super::hashes::Hashes;
 use super::read::named;
 use super::{HASHES, LATEST, OPTIMIZER, STATE, State, steps};
-use crate::folder::{failure, write_atomically};
-use crate::parameters::{Optimizer, Parameters};
+use crate::run::folder::{failure, write_atomically};
+use crate::step::parameters::{Optimizer, Parameters};
 use crate::{Result, TrainError};
 
 /// Larger models are cut into several files.

@@ -12,10 +12,10 @@ use annulus_model::{Config, Llama, Weights};
 use candle_core::DType;
 
 use crate::checkpoint::{Found, newest, opened};
-use crate::folder::{failure, sync_folder, write_atomically};
-use crate::lines::read_lines;
-use crate::manifest::Manifest;
-use crate::recorder::Record;
+use crate::run::folder::{failure, sync_folder, write_atomically};
+use crate::run::lines::read_lines;
+use crate::run::manifest::Manifest;
+use crate::run::metrics::Record;
 use crate::{Result, TrainError, adapters, model_config};
 
 /// What is copied as it is, where a checkpoint has it.

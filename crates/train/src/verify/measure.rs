@@ -6,7 +6,7 @@ use annulus_ops::{Key, normal, uniform};
 use annulus_sequence::{Heads, Mask};
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::whole::Question;
+use crate::ask::whole::Question;
 
 /// 2 N(0, 1) everywhere, so that the softmax is peaked and its rescaling is exercised.
 pub(super) fn question(plan: &Plan, mask: Mask) -> Result<Question> {

@@ -13,7 +13,7 @@ use annulus_sequence::{Documents, Heads, Mask, Pass, Positions, Route, Rule, Str
 use candle_core::{Result, Tensor};
 
 use self::measure::{distance, error, one_hot, question, sequence, values, visibility_error};
-use crate::whole::{Answer, Question, Split, attend};
+use crate::ask::whole::{Answer, Question, Split, attend};
 use crate::{Attending, Scored, Setup, TrainError, Want, score};
 
 /// How far a tensor may be from its reference.

@@ -18,12 +18,12 @@ use annulus_memory::{Class, scope};
 use annulus_ops::attention::Dropout;
 use annulus_trace::begin;
 
-use crate::finite::{NonFinite, Origin, Sightings, earliest};
-use crate::gradients::{Gradients, PASS, norm};
-use crate::parameters::{Optimizer, Parameters, Update, trained};
-use crate::rank::{Micro, Rank};
-use crate::start::Start;
-use crate::sum::{Partial, Total};
+use crate::setup::start::Start;
+use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
+use crate::step::gradients::{Gradients, PASS, norm};
+use crate::step::parameters::{Optimizer, Parameters, Update, trained};
+use crate::step::rank::{Micro, Rank};
+use crate::step::sum::{Partial, Total};
 use crate::{Result, TrainError};
 
 /// One rank of a training run.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use annulus_experiment::Plan;
 
 use crate::checkpoint::newest;
-use crate::run::run_part;
-use crate::sink::{Notice, Sink, Value};
+use crate::run::attempt::run_part;
+use crate::run::sink::{Notice, Sink, Value};
 use crate::{Ending, Given, Outcome, Result, TrainError, run};
 
 /// Trains `plans`, those of [`annulus_experiment::Experiment::parts`] in order, to their end, from where their folder says it is. All

@@ -15,12 +15,12 @@ use annulus_trace::begin;
 use candle_core::{DType, Device, Tensor};
 
 use crate::Result;
-use crate::finite::is_finite;
-use crate::gradients::Gradients;
-use crate::parameters::Parameters;
-use crate::rank::{Micro, Rank};
-use crate::sum::Partial;
-use crate::traced::name;
+use crate::run::traces::name;
+use crate::step::finite::is_finite;
+use crate::step::gradients::Gradients;
+use crate::step::parameters::Parameters;
+use crate::step::rank::{Micro, Rank};
+use crate::step::sum::Partial;
 
 /// What a forward pass leaves of a stage: for some of its rows at a time, the input and the way back.
 type Trace<'a> = Vec<(Tensor, Pullback<'a>)>;

@@ -17,8 +17,9 @@ use annulus_ops::{Key, Pool, linear, normal};
 use annulus_sequence::{Heads, Mask, Setting, Strategy};
 use candle_core::{DType, Device, Tensor};
 
-use crate::assemble::kernel;
-use crate::{Result, device};
+use crate::Result;
+use crate::setup::assemble::kernel;
+use crate::setup::device;
 
 /// Rows of queries and of keys, and rows and columns of a product.
 const ROWS: usize = 512;

@@ -14,9 +14,9 @@ use annulus_ops::{IGNORED, Key, Rotary, check_tokens, uniform};
 use annulus_sequence::{Positions, Run};
 use candle_core::{Device, Tensor};
 
-use crate::backward::nothing;
-use crate::finite::finite;
-use crate::rank::Rank;
+use crate::step::backward::nothing;
+use crate::step::finite::finite;
+use crate::step::rank::Rank;
 use crate::{Result, Setup, TrainError};
 
 /// Numbers that a share is drawn from.

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use annulus_experiment::{Every, Trace};
 use annulus_trace::Span;
 
-use crate::data::HeldOut;
-use crate::evaluate::Evaluation;
-use crate::lines::EVALUATION;
-use crate::measure::{self, Clock, Costs};
-use crate::recorder::Recorder;
-use crate::sink::{Notice, Value};
-use crate::step::{Report, Trainer};
-use crate::traced::{gathered, recorded};
+use crate::ask::evaluate::Evaluation;
+use crate::run::lines::EVALUATION;
+use crate::run::metrics::Recorder;
+use crate::run::sink::{Notice, Value};
+use crate::run::traces::{gathered, recorded};
+use crate::setup::data::HeldOut;
+use crate::step::statistics::{self, Clock, Costs};
+use crate::step::trainer::{Report, Trainer};
 use crate::{Result, TrainError};
 
 /// What a loop is told.
@@ -48,7 +48,7 @@ impl Course<'_> {
         self.catch_up(trainer, recorder)?;
         while trainer.finished < self.last {
             self.check_stop()?;
-            measure::begin(&trainer.rank);
+            statistics::begin(&trainer.rank);
             let traced = self.trace.contains(trainer.finished + 1);
             let (report, spans) = clock.time(|| recorded(traced, || trainer.step()));
             let report = report?;
@@ -83,7 +83,7 @@ impl Course<'_> {
         if evaluate.is_none() && !due(self.every.log, step, self.last) {
             return Ok(());
         }
-        let costs = measure::costs(&trainer.rank, step);
+        let costs = statistics::costs(&trainer.rank, step);
         let evaluate = evaluate.filter(|_| costs.is_ok());
         let evaluation = evaluate.map(|held_out| evaluate_all(trainer, held_out, recorder));
         let found = evaluation.as_ref().and_then(|found| found.as_ref().ok());

@@ -8,7 +8,7 @@ use annulus_model::Weights;
 use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
-use crate::folder::{failure, write_atomically};
+use crate::run::folder::{failure, write_atomically};
 use crate::{Result, Setup};
 
 /// The file's name in a run folder.

@@ -6,8 +6,8 @@ use annulus_comm::{Communicator, threads};
 use annulus_data::Sequence;
 use annulus_model::{Judged, Weights};
 
-use crate::finite::finite;
-use crate::rank::{Micro, Rank};
+use crate::step::finite::finite;
+use crate::step::rank::{Micro, Rank};
 use crate::{Result, Setup};
 
 /// What is said at one target.

@@ -11,12 +11,14 @@ use annulus_data::Progress;
 use annulus_experiment::{Format, Plan};
 
 use crate::checkpoint::{Found, load, newest};
-use crate::folder::failure;
-use crate::initial::{base_of, initial_weights};
-use crate::lines::read_lines;
-use crate::sink::{Notice, Sink};
-use crate::start::Start;
-use crate::{Data, Opening, Result, Setup, TrainError, identity, machine, open_data};
+use crate::run::folder::failure;
+use crate::run::identity;
+use crate::run::lines::read_lines;
+use crate::run::sink::{Notice, Sink};
+use crate::setup::fits;
+use crate::setup::initial::{base_of, initial_weights};
+use crate::setup::start::Start;
+use crate::{Data, Opening, Result, Setup, TrainError, open_data};
 
 /// How often a request to stop is looked for.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -130,7 +132,7 @@ fn fingerprint_of(
 
 /// The data of `plan`, which fits into the machine, and to which its data fits.
 fn examined(plan: &Plan, opening: Opening<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Data> {
-    machine::check_memory(plan)?;
+    fits::check_memory(plan)?;
     let data = open_data(plan, opening, progress)?;
     check_batches(plan, &data)?;
     check_vocabulary(plan, &data)?;

@@ -7,8 +7,8 @@ use annulus_memory::{Class, peaks, reset_peaks};
 use candle_core::{Device, Tensor};
 
 use crate::Result;
-use crate::rank::Rank;
-use crate::sink::Value;
+use crate::run::sink::Value;
+use crate::step::rank::Rank;
 
 /// Counts of one step, by rank.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use annulus_tensorboard::Writer;
 
-use crate::sink::{Sink, Value};
+use crate::run::sink::{Sink, Value};
 
 /// How long events may wait in memory.
 const PATIENCE: Duration = Duration::from_secs(2);

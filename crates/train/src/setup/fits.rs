@@ -3,7 +3,7 @@
 use annulus_experiment::Plan;
 
 use crate::Result;
-use crate::pages::return_freed_pages;
+use crate::setup::pages::return_freed_pages;
 
 /// Refuses a run that cannot fit ([`Plan::misfit`]); keeps no freed pages for one that takes more than half of its budget.
 ///

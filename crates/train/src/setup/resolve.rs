@@ -11,7 +11,8 @@ use annulus_experiment::{
 };
 use serde_json::Value;
 
-use crate::{Result, TrainError, device_memory, open};
+use crate::setup::open;
+use crate::{Result, TrainError, device_memory};
 
 /// The file of a tokenizer in a model's folder.
 pub const TOKENIZER: &str = "tokenizer.json";

@@ -6,7 +6,7 @@ use annulus_model::Stage;
 use annulus_trace::{Begun, Doing, Span, Trace, start, stop};
 use candle_core::{Device, Tensor};
 
-use crate::rank::Rank;
+use crate::step::rank::Rank;
 use crate::{Result, TrainError};
 
 /// Runs `step`; where it is `traced`, with what this thread did meanwhile.

@@ -7,9 +7,9 @@ use annulus_comm::{Communicator, threads};
 use annulus_experiment::{Peak, Plan, RankPlan};
 use annulus_memory::{Bytes, Class, peaks, reset_peaks};
 
-use crate::initial::initial_weights;
-use crate::start::{Handout, Start};
-use crate::step::Trainer;
+use crate::setup::initial::initial_weights;
+use crate::setup::start::{Handout, Start};
+use crate::step::trainer::Trainer;
 use crate::{Opening, Result, Setup, open_data};
 
 /// The memory of one rank over a step, bytes.

@@ -17,8 +17,9 @@ use annulus_ops::{Cores, Pool, Rotary};
 use annulus_sequence::{Heads, Mask, Route, ScheduleError, Schedules, Setting, Strategy, Wire};
 use candle_core::{DType, Device};
 
-use crate::rank::Rank;
-use crate::{Result, TrainError, device, memory};
+use crate::setup::device;
+use crate::step::rank::Rank;
+use crate::{Result, TrainError, memory};
 
 /// What attention is in some layers.
 #[derive(Clone, Debug)]

@@ -8,8 +8,8 @@ use annulus_experiment::Plan;
 use annulus_model::Weights;
 use candle_core::Device;
 
-use crate::start::Start;
-use crate::step::Trainer;
+use crate::setup::start::Start;
+use crate::step::trainer::Trainer;
 use crate::{Result, Setup};
 
 /// One rank of a training run that logs, evaluates and saves nothing.

@@ -16,18 +16,20 @@ use annulus_experiment::Plan;
 use annulus_ops::gpu::Processor;
 
 use crate::checkpoint::{point, steps};
-use crate::curves::Curves;
-use crate::folder::{RunFolder, failure, write_atomically};
-use crate::initial::base_of;
-use crate::lines::{Line, Lines, read_lines};
-use crate::manifest::{Manifest, weights_hash};
-use crate::prepare::{Work, interruptible, prepare};
-use crate::recorder::{Record, Recorder};
-use crate::sink::{Notice, Silent, Sink};
-use crate::start::{Handout, Start};
-use crate::step::Trainer;
-use crate::train_loop::Course;
-use crate::{Data, Opening, Result, Setup, TrainError, device, identity};
+use crate::run::course::Course;
+use crate::run::curves::Curves;
+use crate::run::folder::{RunFolder, failure, write_atomically};
+use crate::run::identity;
+use crate::run::lines::{Line, Lines, read_lines};
+use crate::run::manifest::{Manifest, weights_hash};
+use crate::run::metrics::{Record, Recorder};
+use crate::run::sink::{Notice, Silent, Sink};
+use crate::setup::device;
+use crate::setup::initial::base_of;
+use crate::setup::prepare::{Work, interruptible, prepare};
+use crate::setup::start::{Handout, Start};
+use crate::step::trainer::Trainer;
+use crate::{Data, Opening, Result, Setup, TrainError};
 
 /// Put around every rank's communicator: faults and checks, for tests.
 pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;

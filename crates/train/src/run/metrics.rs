@@ -11,13 +11,15 @@ use annulus_experiment::Plan;
 use annulus_trace::{Span, Sums};
 use serde_json::Value as Json;
 
+use crate::Result;
 use crate::checkpoint::{Saved, State, prune, save};
-use crate::curves::Curves;
-use crate::folder::{failure, write_atomically};
-use crate::lines::{Line, Lines};
-use crate::sink::{Notice, Sink, Value};
-use crate::step::Trainer;
-use crate::{Result, identity, traced};
+use crate::run::curves::Curves;
+use crate::run::folder::{failure, write_atomically};
+use crate::run::identity;
+use crate::run::lines::{Line, Lines};
+use crate::run::sink::{Notice, Sink, Value};
+use crate::run::traces;
+use crate::step::trainer::Trainer;
 
 /// How often a rank that writes says that it is alive.
 const PULSE: Duration = Duration::from_secs(1);
@@ -121,7 +123,7 @@ impl Recorder<'_> {
     /// Writes what all ranks did in the last step, and how much of what travelled was hidden.
     pub(crate) fn trace(&mut self, trainer: &Trainer, ranks: Vec<Vec<Span>>) -> Result<()> {
         let step = trainer.finished;
-        let trace = traced::trace(self.plan, step, ranks);
+        let trace = traces::trace(self.plan, step, ranks);
         let path = self.output.join(format!("trace-{step}.json"));
         let write = || write_atomically(&path, trace.to_json().as_bytes());
         alive(trainer.rank.uncounted.as_ref(), write)

@@ -12,8 +12,9 @@ use annulus_ops::{Cores, Pool};
 use annulus_sequence::{Heads, Layout, Mask, Positions, Route, Schedules, Setting, Strategy, View};
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::assemble::kernel;
-use crate::{TrainError, device};
+use crate::TrainError;
+use crate::setup::assemble::kernel;
+use crate::setup::device;
 
 /// Attention and its gradient, as a question. q, gradient [B, Hq, S, D]; k, v [B, Hkv, S, D].
 #[derive(Clone, Debug)]

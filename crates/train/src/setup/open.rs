@@ -6,8 +6,9 @@ use annulus_experiment::{
 };
 use candle_core::DType;
 
-use crate::rates::Sample;
-use crate::{Result, device};
+use crate::Result;
+use crate::setup::device;
+use crate::setup::rates::Sample;
 
 /// The plans of all phases of an experiment on a machine with so many cores. With `strategy: auto`, and
 /// unless it has been chosen before or a cluster is described, the machine is measured: a fraction of a

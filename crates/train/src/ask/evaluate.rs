@@ -6,11 +6,11 @@ use annulus_ops::IGNORED;
 use candle_core::D;
 
 use crate::Result;
-use crate::data::HeldOut;
-use crate::finite::finite;
-use crate::rank::{Micro, Rank};
-use crate::step::Trainer;
-use crate::sum::{Partial, Total};
+use crate::setup::data::HeldOut;
+use crate::step::finite::finite;
+use crate::step::rank::{Micro, Rank};
+use crate::step::sum::{Partial, Total};
+use crate::step::trainer::Trainer;
 
 /// What an evaluation found, the same on every rank.
 #[derive(Clone, Copy, Debug)]

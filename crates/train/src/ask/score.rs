@@ -10,11 +10,11 @@ use annulus_model::Weights;
 use annulus_sequence::Positions;
 use candle_core::{Device, Tensor};
 
-use crate::finite::{all_finite, finite};
-use crate::gradients::{Gradients, PASS};
-use crate::parameters::{Parameters, trained};
-use crate::rank::Rank;
-use crate::sum::{Partial, Total};
+use crate::step::finite::{all_finite, finite};
+use crate::step::gradients::{Gradients, PASS};
+use crate::step::parameters::{Parameters, trained};
+use crate::step::rank::Rank;
+use crate::step::sum::{Partial, Total};
 use crate::{Result, Setup};
 
 /// What is asked for besides the loss.

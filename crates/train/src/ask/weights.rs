@@ -6,8 +6,9 @@ use annulus_experiment::{Plan, WeightsFrom};
 use annulus_model::Weights;
 
 use crate::checkpoint::{newest, weights};
-use crate::initial::{base_of, initial_weights, pretrained};
-use crate::{Result, Setup, TrainError, identity};
+use crate::run::identity;
+use crate::setup::initial::{base_of, initial_weights, pretrained};
+use crate::{Result, Setup, TrainError};
 
 /// Weights on the host, f32 but for those beside which adapters lie, and where they were read from.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
 
-use crate::folder::write_atomically;
-use crate::sink::{Sink, Value};
+use crate::run::folder::write_atomically;
+use crate::run::sink::{Sink, Value};
 
 /// The file's name in a run folder.
 pub(crate) const FILE: &str = "metrics.jsonl";

@@ -8,7 +8,7 @@ use annulus_data::{
 };
 use annulus_experiment::{Experiment, Format, Pack, Plan};
 
-use crate::texts::{cache_folder, excluded, left_out_of, texts};
+use crate::setup::texts::{cache_folder, excluded, left_out_of, texts};
 use crate::{Result, TrainError};
 
 /// What a run reads.

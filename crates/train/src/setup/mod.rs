@@ -1,0 +1,14 @@
+//! Before the first step: what a file names is opened, planned, assembled and checked.
+
+pub(crate) mod assemble;
+pub(crate) mod data;
+pub(crate) mod device;
+pub(crate) mod fits;
+pub(crate) mod initial;
+pub(crate) mod open;
+pub(crate) mod pages;
+pub(crate) mod prepare;
+pub(crate) mod rates;
+pub(crate) mod resolve;
+pub(crate) mod start;
+pub(crate) mod texts;

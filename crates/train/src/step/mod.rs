@@ -1,0 +1,12 @@
+//! One optimizer step: forward and backward, gradient all-reduce, AdamW, and what it costs.
+
+pub(crate) mod backward;
+pub(crate) mod finite;
+pub(crate) mod gradients;
+pub(crate) mod memory;
+pub(crate) mod parameters;
+pub(crate) mod rank;
+pub(crate) mod statistics;
+pub(crate) mod stepper;
+pub(crate) mod sum;
+pub(crate) mod trainer;
