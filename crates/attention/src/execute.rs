@@ -152,6 +152,9 @@ impl Attention {
     }
 
     /// Output [B, Hq, S, D] in the queries' dtype and log-sum-exp f32 [B, Hq, S] of this rank's queries. Off the tape.
+    ///
+    /// # Errors
+    /// Tensors of other shapes, a rank that is late or gone, a kernel that fails.
     pub fn forward(&self, place: Place, qkv: &Qkv) -> Result<Attended> {
         if let Some(Growing::Token(cache, position)) = &self.growing {
             return self.add(place, (cache, *position), qkv);
@@ -183,6 +186,9 @@ impl Attention {
 
     /// Gradients of this rank's queries, keys and values, in their dtypes. Off the tape. What is handed in is freed as soon as
     /// it is not needed any more.
+    ///
+    /// # Errors
+    /// Tensors of other shapes, a rank that is late or gone, a kernel that fails.
     pub fn backward(
         &self,
         place: Place,

@@ -12,6 +12,9 @@ use crate::{Attention, Place, Qkv};
 
 impl Attention {
     /// Attention that a later `backward()` runs through: [B, Hq, S, D]. Every rank must call it in the same order.
+    ///
+    /// # Errors
+    /// As [`Attention::forward`].
     pub fn attend(self: &Arc<Self>, place: Place, qkv: &Qkv) -> Result<Tensor> {
         let done = self.forward(place, &detached(&qkv.q, &qkv.k, &qkv.v))?;
         if [&qkv.q, &qkv.k, &qkv.v].iter().all(|tensor| !tensor.track_op()) {

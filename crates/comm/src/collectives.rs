@@ -8,6 +8,9 @@ use candle_core::{DType, Device, Tensor};
 use crate::{Communicator, Error, Hold, Label, Move, Reduce, Result};
 
 /// See [`Communicator::all_gather`].
+///
+/// # Errors
+/// As the method of [`Communicator`].
 pub fn all_gather(
     comm: &(impl Communicator + ?Sized),
     label: Label,
@@ -17,6 +20,9 @@ pub fn all_gather(
 }
 
 /// See [`Communicator::all_to_all`]. The own part does not travel.
+///
+/// # Errors
+/// As the method of [`Communicator`].
 pub fn all_to_all(
     comm: &(impl Communicator + ?Sized),
     label: Label,
@@ -35,6 +41,9 @@ pub fn all_to_all(
 }
 
 /// See [`Communicator::reduce_scatter`].
+///
+/// # Errors
+/// As the method of [`Communicator`].
 pub fn reduce_scatter(
     comm: &(impl Communicator + ?Sized),
     label: Label,
@@ -47,6 +56,9 @@ pub fn reduce_scatter(
 /// See [`Communicator::all_reduce`]: every rank reduces its own slice of the flattened tensors,
 /// then the slices are gathered. What has fewer elements than there are ranks is gathered whole;
 /// the tree, and so the bits, are the same.
+///
+/// # Errors
+/// As the method of [`Communicator`].
 pub fn all_reduce(
     comm: &(impl Communicator + ?Sized),
     label: Label,
@@ -67,6 +79,9 @@ pub fn all_reduce(
 }
 
 /// See [`Communicator::broadcast`].
+///
+/// # Errors
+/// As the method of [`Communicator`].
 pub fn broadcast(
     comm: &(impl Communicator + ?Sized),
     label: Label,
@@ -85,6 +100,9 @@ pub fn broadcast(
 }
 
 /// See [`Communicator::barrier`].
+///
+/// # Errors
+/// As the method of [`Communicator`].
 pub fn barrier(comm: &(impl Communicator + ?Sized), label: Label) -> Result<()> {
     all_gather(comm, label, &Tensor::zeros((), DType::U8, &Device::Cpu)?).map(drop)
 }

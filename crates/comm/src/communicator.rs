@@ -81,36 +81,63 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// number that errors name.
     fn original(&self, rank: usize) -> usize;
     /// Posts sends and receives and returns; a move to oneself is allowed.
+    ///
+    /// # Errors
+    /// A peer that posts something else under this label, or a group that has ended.
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending>;
     /// Everybody's tensor, by rank; shapes may differ.
+    ///
+    /// # Errors
+    /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
         collectives::all_gather(self, label, tensor)
     }
     /// `parts[r]` goes to rank `r`; the sum over ranks of what they sent here.
+    ///
+    /// # Errors
+    /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
         collectives::reduce_scatter(self, label, parts)
     }
     /// `parts[r]` goes to rank `r`; what every rank sent here, by rank.
+    ///
+    /// # Errors
+    /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
         collectives::all_to_all(self, label, parts)
     }
     /// The same tensor, bit for bit, on every rank.
+    ///
+    /// # Errors
+    /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor> {
         collectives::all_reduce(self, label, tensor, reduce)
     }
     /// The root's tensor, on every rank; the root gives `Some`.
+    ///
+    /// # Errors
+    /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor> {
         collectives::broadcast(self, label, tensor, root)
     }
     /// Returns when every rank is here.
+    ///
+    /// # Errors
+    /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn barrier(&self, label: Label) -> Result<()> {
         collectives::barrier(self, label)
     }
     /// The ranks that name the same `color`, ordered by `key`, then rank.
+    ///
+    /// # Errors
+    /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
     /// Says that this rank is alive: bumped per tile, so that a long hop is not taken for a dead
     /// peer. Fails when the group has ended or the run is to stop, so that no rank computes on for
     /// nothing.
+    ///
+    /// # Errors
+    /// The group has ended, or the run is to stop.
     fn progress(&self) -> Result<()>;
 }
 
@@ -120,9 +147,15 @@ pub trait Communicator: Send + Sync + fmt::Debug {
 /// later exchange.
 pub trait Transfer: Send {
     /// Lets the engine progress between tiles.
+    ///
+    /// # Errors
+    /// A group that has ended.
     fn poll(&mut self) -> Result<()>;
     /// Blocks until the next tensor is here, in the order of the `Receive` moves; `None` once all
     /// have come and what was sent has left.
+    ///
+    /// # Errors
+    /// A peer that is late, gone, or sends something else.
     fn receive(&mut self) -> Result<Option<Tensor>>;
 }
 
@@ -136,15 +169,24 @@ impl Pending {
         Pending(transfer)
     }
     /// Lets the engine progress between tiles.
+    ///
+    /// # Errors
+    /// A group that has ended.
     pub fn poll(&mut self) -> Result<()> {
         self.0.poll()
     }
     /// Blocks until the next tensor is here, in the order of the `Receive` moves; `None` after the
     /// last.
+    ///
+    /// # Errors
+    /// A peer that is late, gone, or sends something else.
     pub fn receive(&mut self) -> Result<Option<Tensor>> {
         self.0.receive()
     }
     /// Blocks until all tensors are here, in the order of the `Receive` moves.
+    ///
+    /// # Errors
+    /// As [`Pending::receive`].
     pub fn wait(mut self) -> Result<Vec<Tensor>> {
         std::iter::from_fn(|| self.receive().transpose()).collect()
     }

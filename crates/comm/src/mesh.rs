@@ -24,6 +24,9 @@ pub struct Mesh {
 
 impl Mesh {
     /// Splits `world` into `data` × `sequence`, which must be as many ranks as it has.
+    ///
+    /// # Errors
+    /// When `data * sequence` is another number, and as [`Communicator::split`].
     pub fn new(world: Arc<dyn Communicator>, data: usize, sequence: usize) -> Result<Mesh> {
         let rank = world.rank();
         let label = |hop| Label { pass: "mesh", hop, ..Label::default() };

@@ -39,6 +39,9 @@ pub struct Options {
 /// The first rank that fails or panics ends all: the others' waits fail with
 /// [`crate::Error::Ended`]. Returns when the last program has: one that neither calls its
 /// communicator nor ends cannot be ended from outside.
+///
+/// # Errors
+/// The first failure or panic, with its rank.
 pub fn run<T, E, F>(options: &Options, program: F) -> Result<Vec<T>, Failure<E>>
 where
     T: Send,

@@ -32,6 +32,9 @@ pub struct Needles {
 
 impl Needles {
     /// Sequences of `tokens` ids; only answers are targets. Different `seed`s give different sequences.
+    ///
+    /// # Errors
+    /// Too few tokens for a question, or an empty batch.
     pub fn new(tokens: usize, batch: usize, seed: u64) -> Result<Needles, DataError> {
         let limits = [("data.tokens", tokens, KEYS * TOKENS_PER_FACT), ("data.batch", batch, 1)];
         for (what, found, wanted) in limits {

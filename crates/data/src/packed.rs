@@ -54,6 +54,9 @@ pub struct Packing {
 
 impl Packing {
     /// Packs the documents of `cache` into sequences of `tokens` inputs.
+    ///
+    /// # Errors
+    /// Documents that are too long, where that is refused, or too few for a batch.
     pub fn new(cache: Arc<Cache>, tokens: usize, longer: Longer) -> Result<Packing, DataError> {
         if tokens == 0 {
             return Err(DataError::TooFew { what: "data.tokens", found: 0, wanted: 1 });
@@ -173,6 +176,9 @@ pub struct Packed {
 impl Packed {
     /// The part `window` of `packing`, of which the last `held_out` sequences are held out. Training
     /// goes on for ever, in an order shuffled anew each epoch; what is held out comes in order.
+    ///
+    /// # Errors
+    /// Documents that are too long, where that is refused, or too few for a batch.
     pub fn new(
         packing: Arc<Packing>,
         window: Window,

@@ -52,6 +52,9 @@ pub struct Recall {
 
 impl Recall {
     /// Sequences of `tokens` ids; only answers are targets. Different `seed`s give different sequences.
+    ///
+    /// # Errors
+    /// Too few tokens for a question, or an empty batch.
     pub fn new(tokens: usize, batch: usize, seed: u64) -> Result<Recall, DataError> {
         let limits = [("data.tokens", tokens, KEYS * PARTS), ("data.batch", batch, 1)];
         for (what, found, wanted) in limits {

@@ -8,6 +8,9 @@ use crate::{DataError, Sequence};
 pub trait Source: Send + Sync + Debug {
     /// The sequences of step `step` (from 0): `batch` of them, each with `tokens` inputs and as many
     /// targets.
+    ///
+    /// # Errors
+    /// Data that has changed or cannot be read any more, and steps beyond the last batch.
     fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError>;
     /// How many different batches there are; `None`: no end.
     fn batches(&self) -> Option<u64>;

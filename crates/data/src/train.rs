@@ -47,6 +47,9 @@ pub struct Trained {
 /// order; of `records`), and writes it to `out` as a `tokenizer.json`.
 ///
 /// Memory grows with the number of different words. Equal inputs give equal files.
+///
+/// # Errors
+/// Inputs that cannot be read, a vocabulary that is too small, or `out` that cannot be written.
 pub fn train_tokenizer(
     inputs: &[PathBuf],
     records: Records,

@@ -40,6 +40,9 @@ impl Windows {
     /// Training goes on for ever: epoch `e` has its own random offset below `tokens` and its own
     /// permutation of its windows, both from (`seed`, `e`). What is held out comes in whole batches
     /// in order, from the first token held out; what is left over is not read.
+    ///
+    /// # Errors
+    /// Fewer tokens than a batch needs.
     pub fn new(
         cache: Arc<Cache>,
         window: Window,

@@ -42,10 +42,16 @@ impl Llama {
     }
     /// Fresh weights in `config.dtype`: matrices N(0, initializer_range), norms 1, biases 0; of adapters a as wide as PEFT
     /// makes it, and b 0; by counter from (seed, name).
+    ///
+    /// # Errors
+    /// What Candle, or the kernel's device, says.
     pub fn random(config: &Config, seed: u64) -> Result<Weights> {
         Llama::fresh(config, &Llama::specification(config), seed)
     }
     /// [`Llama::random`] of some of its parameters.
+    ///
+    /// # Errors
+    /// What Candle, or the kernel's device, says.
     pub fn fresh(config: &Config, parameters: &[Specification], seed: u64) -> Result<Weights> {
         let fresh = parameters.iter().cloned().map(|Specification { name, shape, .. }| {
             let len = shape.iter().product();
@@ -63,6 +69,9 @@ impl Llama {
     }
     /// The weights, f32, of the model without adapters that computes what `config` computes with `weights`: adapters are added to what
     /// they lie beside.
+    ///
+    /// # Errors
+    /// A missing weight, and what Candle says.
     pub fn merged(config: &Config, weights: Weights) -> Result<Weights> {
         let Some(lora) = &config.lora else { return Ok(weights) };
         let (adapters, base): (Weights, Weights) =
@@ -83,11 +92,17 @@ impl Llama {
         merged.collect()
     }
     /// The scalar f32 sum of losses over `shard.targets`.
+    ///
+    /// # Errors
+    /// A missing weight, and what operators and ranks say.
     pub fn loss(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
         run(&self.stages, weights, &Shard { keep: Keep::Nothing, ..shard.clone() })
     }
     /// [`Llama::loss`], and its gradients by all of `weights`, f32. What is kept on the way is
     /// `shard.keep`, [`Keep::Nothing`] counting as [`Keep::Attention`].
+    ///
+    /// # Errors
+    /// As [`Llama::loss`].
     pub fn gradients(&self, weights: &Weights, shard: &Shard) -> Result<(Tensor, Weights)> {
         let keep = if shard.keep == Keep::Nothing { Keep::Attention } else { shard.keep };
         let shard = Shard { keep, ..shard.clone() };
@@ -113,17 +128,26 @@ impl Llama {
         Ok((x, gradients))
     }
     /// All logits f32 [B, S, V] of this rank's positions.
+    ///
+    /// # Errors
+    /// As [`Llama::loss`].
     pub fn logits(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
         let shard = Shard { keep: Keep::Nothing, ..shard.clone() };
         let x_bsd = run(&self.stages[..self.stages.len() - 1], weights, &shard)?;
         self.head.logits(&x_bsd, weights, &shard)
     }
     /// The logits f32 [B, S, V] of `x` [B, S, D], some rows of the output of the stage before the last.
+    ///
+    /// # Errors
+    /// As [`Llama::loss`].
     pub fn project(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
         self.head.logits(x_bsd, weights, shard)
     }
     /// What is said at every target of `shard`, in the order of its rows; `x` [B, S, D] is the output of the stage before the
     /// last. Logits of a few rows are held at once.
+    ///
+    /// # Errors
+    /// As [`Llama::loss`].
     pub fn judge(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Vec<Judged>> {
         self.head.judge(x_bsd, weights, shard)
     }

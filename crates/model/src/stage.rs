@@ -118,6 +118,9 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
     /// `x` [B, S, D] to [B, S, D], and the way back. The first stage ignores `x` and reads
     /// `shard.inputs`; the last returns the scalar f32 sum of losses over `shard.targets`, which is on
     /// the host where there is a way back.
+    ///
+    /// # Errors
+    /// A missing weight, and what operators and ranks say.
     fn forward<'a>(
         &'a self,
         x: &Tensor,
@@ -125,6 +128,9 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)>;
     /// The same of some rows, the first of which is number `first` of all, where the stage is [`Stage::rowwise`].
+    ///
+    /// # Errors
+    /// As [`Stage::forward`].
     fn forward_from<'a>(
         &'a self,
         first: usize,

@@ -32,6 +32,9 @@ pub struct Moments {
 
 impl Moments {
     /// Zeros in the shape of `parameter`.
+    ///
+    /// # Errors
+    /// What Candle, or the kernel's device, says.
     pub fn zeros(parameter: &Tensor) -> Result<Moments> {
         let zeros = || Tensor::zeros(parameter.shape(), DType::F32, parameter.device());
         Ok(Moments { first: zeros()?, second: zeros()? })

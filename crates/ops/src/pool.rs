@@ -143,6 +143,9 @@ impl Pool {
     }
     /// The same as [`each`](Pool::each), while `progress` is called now and then from the calling thread; its error ends the
     /// call, and jobs that are not begun by then are left out. Cores that other ranks of a [share](Pool::share) do not use help.
+    ///
+    /// # Errors
+    /// What `progress` returns.
     pub fn watched<T: Send, E>(
         &self,
         items: Vec<T>,

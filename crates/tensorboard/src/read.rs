@@ -7,6 +7,9 @@ use crate::Event;
 use crate::record;
 
 /// The events of the file `path`, in order. A torn tail, as a crash leaves it, is left out.
+///
+/// # Errors
+/// A file that cannot be read, or is no event file.
 pub fn read(path: &Path) -> io::Result<Vec<Event>> {
     let bytes = fs::read(path)?;
     let mut rest = &bytes[..];

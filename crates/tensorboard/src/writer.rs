@@ -31,6 +31,9 @@ impl Writer {
     /// `step + 1` is written: TensorBoard drops what earlier files of the folder say of later steps.
     /// TensorBoard reads files in name order, so the name sorts after those that are there already,
     /// even within a microsecond or after the clock was set back.
+    ///
+    /// # Errors
+    /// A folder or file that cannot be written.
     pub fn create(folder: &Path, resume_from: Option<u64>) -> io::Result<Writer> {
         fs::create_dir_all(folder)?;
         let (path, file) = create_last(folder)?;
@@ -51,16 +54,25 @@ impl Writer {
     }
 
     /// One number. The format keeps 32 bits of it.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
     pub fn scalar(&mut self, step: u64, tag: &str, value: f64) -> io::Result<()> {
         self.write(step, What::Scalar { tag: tag.to_owned(), value: value as f32 })
     }
 
     /// Markdown.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
     pub fn text(&mut self, step: u64, tag: &str, text: &str) -> io::Result<()> {
         self.write(step, What::Text { tag: tag.to_owned(), text: text.to_owned() })
     }
 
     /// A picture of so many pixels, as a PNG file has it.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
     pub fn image(
         &mut self,
         step: u64,
@@ -72,6 +84,9 @@ impl Writer {
     }
 
     /// Everything so far is on disk.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.flush()?;
         self.file.get_ref().sync_data()

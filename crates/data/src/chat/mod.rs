@@ -52,6 +52,9 @@ pub struct Rendered {
 impl Chat {
     /// The template beside the tokenizer's file: `chat_template.jinja`, or `chat_template` in
     /// `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// No template there, or one that cannot be read.
     pub fn open(tokenizer: &Tokenizer) -> Result<Chat, DataError> {
         let Tokenizer::Json(json) = tokenizer else {
             return Err(DataError::NoTemplate { path: None });

@@ -54,6 +54,9 @@ pub struct Json {
 
 impl Tokenizer {
     /// `bytes`, or the path of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is no `tokenizer.json`.
     pub fn open(name: &str) -> Result<Tokenizer, DataError> {
         if name == "bytes" {
             return Ok(Tokenizer::Bytes);
@@ -92,6 +95,9 @@ impl Tokenizer {
     /// The text is cut where the ids are those of the whole (see [`Tokenizer::Json`] and `encode.rs`),
     /// so that time is linear in the text and memory bounded; where it is not
     /// known how to cut for a tokenizer, long texts are an error.
+    ///
+    /// # Errors
+    /// Text that the tokenizer cannot encode, or a long one that cannot be cut.
     pub fn encode(&self, text: &str, into: &mut dyn FnMut(&[u32])) -> Result<(), DataError> {
         let mut into = |ids: &[u32]| -> Result<(), DataError> {
             into(ids);
@@ -158,6 +164,9 @@ impl Tokenizer {
 
     /// Holds the tokens that begin and end a document to those of a model: `begin` and `end` are
     /// `bos_token_id` and `eos_token_id` in its `config`, of which there may be several; none: it does not say.
+    ///
+    /// # Errors
+    /// The first that differs.
     pub fn check_special(
         &self,
         config: &Path,

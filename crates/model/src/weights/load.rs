@@ -37,6 +37,9 @@ struct Found<'a> {
 /// Missing, surplus and misshapen tensors are errors, all of them at once, and so is a shard that
 /// is no plain file name or a link that leaves the folder (Hugging Face's cache excepted). A tied
 /// model's file may repeat the embedding as `lm_head.weight`.
+///
+/// # Errors
+/// Everything that is wrong with the files and their tensors.
 pub fn load(
     folder: &Path,
     specification: &[Specification],
@@ -110,6 +113,9 @@ fn unusable(file: &TensorFile, name: &str, source: candle_core::Error) -> Weight
 }
 
 /// A hash (BLAKE3, hexadecimal) of the names and contents of the files that [`load`] would read.
+///
+/// # Errors
+/// A file that is missing or cannot be read.
 pub fn fingerprint(folder: &Path) -> Result<String, WeightsError> {
     let mut whole = blake3::Hasher::new();
     for name in list(folder, room(MOST_PARAMETERS))?.files {

@@ -22,6 +22,9 @@ type Shard<'a> = Vec<(&'a str, &'a Tensor)>;
 ///
 /// Files are synced to disk; equal weights make equal bytes. Returns the names of the files, the
 /// index last.
+///
+/// # Errors
+/// A file that cannot be written.
 pub fn save(
     folder: &Path,
     weights: &Weights,
@@ -49,6 +52,9 @@ pub fn save(
 }
 
 /// Writes these tensors, in this order, into one safetensors file, synced to disk.
+///
+/// # Errors
+/// A file that cannot be written.
 pub fn save_file(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), WeightsError> {
     write(path, |file| write_shard(file, tensors))
 }

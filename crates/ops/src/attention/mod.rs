@@ -96,8 +96,14 @@ pub trait State: Send + Any + Debug {
 /// many tiles came in the call. `progress` is called now and then from the calling thread; its error ends the call.
 pub trait AttentionKernel: Send + Sync + Debug {
     /// Starts a forward pass of `q` [B, Hq, Sq, D]; scores are multiplied by `scale` > 0.
+    ///
+    /// # Errors
+    /// Tensors of a shape or dtype that the kernel does not take.
     fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>>;
     /// Folds tiles into the state, in order.
+    ///
+    /// # Errors
+    /// Tiles that do not fit the state, and what `progress` returns.
     fn forward(
         &self,
         tiles: &[Tile<'_>],
@@ -105,13 +111,25 @@ pub trait AttentionKernel: Send + Sync + Debug {
         progress: Progress<'_>,
     ) -> Result<()>;
     /// Divides once, casts once.
+    ///
+    /// # Errors
+    /// What Candle, or the kernel's device, says.
     fn finish(&self, state: Box<dyn State>) -> Result<Attended>;
     /// What a backward pass needs of what the forward pass left; `gradient` is that of the output.
+    ///
+    /// # Errors
+    /// Tensors that do not fit each other.
     fn prepare(&self, attended: &Attended, gradient: &Tensor) -> Result<Prepared>;
     /// Starts a backward pass with heads and rows of what was prepared.
+    ///
+    /// # Errors
+    /// Tensors that do not fit each other.
     fn begin_prepared(&self, q: &Tensor, prepared: &Prepared, scale: f64)
     -> Result<Box<dyn State>>;
     /// Starts a backward pass: `gradient` is that of the output.
+    ///
+    /// # Errors
+    /// Tensors that do not fit each other.
     fn begin_backward(
         &self,
         q: &Tensor,
@@ -122,6 +140,9 @@ pub trait AttentionKernel: Send + Sync + Debug {
         self.begin_prepared(q, &self.prepare(attended, gradient)?, scale)
     }
     /// Adds the tiles to the query gradient; returns each tile's gradients of keys and values, added to what it carried.
+    ///
+    /// # Errors
+    /// Tiles that do not fit the state, and what `progress` returns.
     fn backward(
         &self,
         tiles: Vec<BackwardTile<'_>>,
@@ -129,12 +150,18 @@ pub trait AttentionKernel: Send + Sync + Debug {
         progress: Progress<'_>,
     ) -> Result<Vec<KeyValueGradients>>;
     /// The gradient of the queries, f32 [B, Hq, Sq, D].
+    ///
+    /// # Errors
+    /// What Candle, or the kernel's device, says.
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor>;
     /// Who computes, also what is not the kernel's: nobody but the caller, unless it says so.
     fn pool(&self) -> Pool {
         Pool::serial()
     }
     /// `to += from` of gradients of keys and values that were made apart, where this kernel's tensors live.
+    ///
+    /// # Errors
+    /// Tensors of different shapes.
     fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
         accumulate(&Pool::serial(), to, from)
     }

@@ -95,6 +95,9 @@ impl Emulator {
     }
 
     /// Loads what [`Emulator::compile`] made. Kernels are asked for as on a processor of `architecture`.
+    ///
+    /// # Errors
+    /// A library that cannot be loaded, or is of other kernels.
     pub fn open(library: &Path, architecture: u32, workers: u32) -> Result<Emulator> {
         // SAFETY: the library runs nothing when it is loaded but the registration of its kernels.
         let opened = unsafe { Library::new(library) };

@@ -66,6 +66,9 @@ impl Missing {
 }
 
 /// All GPUs, or why there can be none.
+///
+/// # Errors
+/// No driver, no runtime, or a build without the feature `cuda`.
 pub fn gpus() -> Result<Vec<Gpu>, Missing> {
     #[cfg(feature = "cuda")]
     return super::cuda::gpus();
@@ -75,6 +78,9 @@ pub fn gpus() -> Result<Vec<Gpu>, Missing> {
 
 /// The GPU of number `index` with the kernels loaded, on a stream of its own. One per process and GPU: ranks that share it share
 /// what this gives, and so its stream.
+///
+/// # Errors
+/// As [`gpus`]; no GPU of this number, or one that is too old for the kernels.
 pub fn open(index: usize) -> Result<Arc<dyn Processor>, Missing> {
     let all = gpus()?;
     let gpu = all.get(index).ok_or(Missing::Number(index, all.len()))?;

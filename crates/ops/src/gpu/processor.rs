@@ -20,15 +20,24 @@ pub trait Processor: Send + Sync + Debug {
     fn multiprocessors(&self) -> usize;
 
     /// Copies `bytes` to where kernels read them, at an address divisible by 128.
+    ///
+    /// # Errors
+    /// No memory left, or a device that failed.
     fn upload(&self, bytes: &[u8]) -> Result<Uploaded>;
 
     /// Starts a kernel, after all that was started before it; the bytes of its one argument are copied before this returns.
+    ///
+    /// # Errors
+    /// A kernel that does not exist, or a device that failed.
     ///
     /// # Safety
     /// `arguments` must be what the kernel takes, and every address in it must hold what the kernel reads and writes.
     unsafe fn launch(&self, launch: &Launch<'_>, arguments: &[u8]) -> Result<()>;
 
     /// How boxes of a tensor are fetched by the hardware (PTX ISA, "Tensors"): only where `architecture` is 90 or more.
+    ///
+    /// # Errors
+    /// Boxes that the hardware does not take.
     fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap>;
 }
 

@@ -119,6 +119,9 @@ impl Split {
 }
 
 /// Deals the rows of `question` to ranks, runs forward and backward, and puts the rows in order again.
+///
+/// # Errors
+/// A split that cannot run, and what a rank fails with.
 pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer, TrainError> {
     let options =
         threads::Options { world: split.ranks, deadline: split.deadline, stop: Arc::default() };

@@ -105,6 +105,9 @@ pub struct Outcome {
 }
 
 /// Trains `plan` to its end, from where its folder says it is.
+///
+/// # Errors
+/// What is wrong with data, weights or checkpoints, a run that diverges, and what a rank fails with.
 pub fn run(plan: &Plan, given: Given) -> Result<Outcome> {
     run_part(plan, given, &[])
 }

@@ -25,12 +25,18 @@ impl Value<'_> {
 /// Takes what is measured. It changes nothing of what is computed.
 pub trait Sink {
     /// The values of a logged step (from 1), by tag.
+    ///
+    /// # Errors
+    /// What the writer says.
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()>;
     /// Something worth telling a person.
     fn notice(&mut self, notice: &Notice<'_>) {
         let _ = notice;
     }
     /// What was recorded survives from here on.
+    ///
+    /// # Errors
+    /// What the writer says.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

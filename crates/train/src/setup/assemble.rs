@@ -251,6 +251,9 @@ pub(crate) fn kernel(
 }
 
 /// The model of a shape, whose vocabulary must be known.
+///
+/// # Errors
+/// A vocabulary that is not known.
 pub fn model_config(shape: &Shape, dtype: Dtype) -> Result<Config> {
     let vocab_size = shape.vocab_size.ok_or_else(|| TrainError::Configuration {
         message: "the size of the vocabulary is not known".into(),

@@ -41,6 +41,9 @@ pub struct Measured {
 }
 
 /// What every rank held in the last of a few steps: see [`measure`].
+///
+/// # Errors
+/// What is wrong with data or weights, and what a rank fails with.
 pub fn measure_memory(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Memory>> {
     Ok(measure(plan, steps, cores)?.into_iter().map(|rank| rank.memory).collect())
 }
@@ -49,6 +52,9 @@ pub fn measure_memory(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Memor
 /// what every rank held, handed over and took. Ranks are told apart by their number, so nothing else may
 /// train in this process meanwhile. All zero where
 /// [`Counting`](annulus_memory::Counting) is not the program's allocator.
+///
+/// # Errors
+/// What is wrong with data or weights, and what a rank fails with.
 pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
     let setup = Arc::new(Setup::new(plan, cores));
     let data = open_data(plan, Opening::default(), &mut |_| {})?;

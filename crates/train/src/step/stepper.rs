@@ -31,6 +31,9 @@ pub struct Stepped {
 impl Stepper {
     /// This rank of `plan`, on the thread that will run it and where its `setup` is, which all ranks share. Every rank copies
     /// `weights` f32 and reads its share of `source`.
+    ///
+    /// # Errors
+    /// Weights that are not the model's, and what the rank fails with.
     pub fn new(
         setup: &Arc<Setup>,
         comm: Arc<dyn Communicator>,
@@ -44,6 +47,9 @@ impl Stepper {
     }
 
     /// The next step: forward, backward, the sum over ranks, the optimizer; over when the device is done. All ranks must call it.
+    ///
+    /// # Errors
+    /// A loss or gradient that is not finite, and what the rank fails with.
     pub fn step(&mut self) -> Result<Stepped> {
         let report = self.trainer.step()?;
         self.device.synchronize()?;

@@ -31,6 +31,9 @@ impl Partial {
     }
 
     /// The sum over data and sequence: 16 bytes to the communicator, none on one rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`](annulus_comm::Communicator::all_reduce).
     pub fn total(self, mesh: &Mesh, label: Label) -> Result<Total> {
         let group = mesh.group(&[Axis::Data, Axis::Sequence]);
         let own = [self.sum, self.count as f64];

@@ -71,6 +71,9 @@ pub enum Line {
 ///
 /// Everything travels in f32 and no weight is dropped: what is held is the split. Where the data tells documents apart, they are
 /// random ones.
+///
+/// # Errors
+/// A schedule that does not hold, and what a rank fails with.
 pub fn verify(
     plan: &Plan,
     most: usize,
