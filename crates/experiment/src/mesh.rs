@@ -15,7 +15,7 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Mesh {
         data: usize = Count(1, 1 << 12), Is("1"), "replicas";
-        sequence: usize = Count(1, 1 << 8), Is("1"), "ranks that share one sequence";
+        sequence: usize = Count(1, 1 << 14), Is("1"), "ranks that share one sequence";
         weights: Option<Vec<usize>> = Counts(0, 1 << 16), Means("all ranks alike"),
             "what the ranks of a sequence hold of it, in proportion: one number for each";
         deadline: Duration = Seconds, Is("60s"), "how long a rank waits for one that shows no progress";

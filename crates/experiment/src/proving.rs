@@ -27,7 +27,7 @@ pub struct Proved {
     /// Tiles that are computed, of all ranks.
     pub tiles: usize,
     /// Visible (query, key) pairs that they cover, each once for every query head.
-    pub pairs: u64,
+    pub pairs: u128,
     /// Seconds that the proof took.
     pub seconds: f64,
     /// The proof, or the first flaw.
@@ -98,7 +98,7 @@ impl Proving {
                 "hops": proved.hops,
                 "moves": proved.moves,
                 "tiles": proved.tiles,
-                "pairs": proved.pairs,
+                "pairs": u64::try_from(proved.pairs).map_or(json!(proved.pairs as f64), Value::from),
                 "seconds": proved.seconds,
                 "flaw": proved.outcome.as_ref().err().map(Flaw::to_string),
             });
@@ -160,9 +160,9 @@ fn listed(schedule: &Schedule) -> (usize, usize) {
 }
 
 /// Visible pairs of a whole sequence, once for every query head: what a schedule that holds computes.
-fn visible(schedule: &Schedule) -> u64 {
+fn visible(schedule: &Schedule) -> u128 {
     let all = Positions::all(schedule.positions.iter().map(Positions::tokens).sum());
-    pairs_between(&schedule.mask, &all, &all).saturating_mul(schedule.heads.query as u64)
+    u128::from(pairs_between(&schedule.mask, &all, &all)) * schedule.heads.query as u128
 }
 
 fn word(pass: Pass) -> &'static str {

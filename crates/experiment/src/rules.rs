@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Ranks of one run: one process holds them all.
-const MOST_RANKS: usize = 1 << 12;
+const MOST_RANKS: usize = 1 << 14;
 /// Tokens of one optimizer step: keeps what is counted within 64 bits.
 const MOST_TOKENS: usize = 1 << 36;
 

@@ -83,7 +83,7 @@ pub struct Alive {
 }
 
 /// Rows of heads that a rank has made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Made {
     /// Gradients of keys and values, own and others'.
     pub gradients: usize,
@@ -136,7 +136,8 @@ fn proved(schedule: &Schedule, alike: Alike) -> Result<Proof, Flaw> {
             sent: BTreeSet::new(),
             hops: 0,
         },
-        most_made: Vec::new(),
+        counted: Vec::new(),
+        changes: Vec::new(),
     };
     for hop in 0..schedule.hops() {
         play.part(hop);
@@ -173,8 +174,10 @@ struct Play<'a> {
     cover: Cover,
     found: Found,
     proof: Proof,
-    /// The most that was made so far in each lane, while all of its stations are alike.
-    most_made: Vec<Made>,
+    /// Where there comes to be more or less of what is made, as counted in the last hop; and room for
+    /// the next.
+    counted: Vec<(usize, Made, bool)>,
+    changes: Vec<(usize, Made, bool)>,
 }
 
 impl Play<'_> {
@@ -245,32 +248,41 @@ impl Play<'_> {
         *hops += usize::from(self.players.iter().any(|player| !player.hop.sends.is_empty()));
     }
 
+    /// What ranks have made that is alive: what changes from one station to the next, lane by lane.
     fn count_made(&mut self) {
-        let (world, alike) = (self.schedule.world(), self.alike);
-        let lanes = alike.groups(world, &[]);
-        let whole = lanes.len() == self.players.len();
-        let mut made = vec![Made::default(); if whole { lanes.len() } else { world }];
+        let (world, Alike { lanes, turns }) = (self.schedule.world(), self.alike);
+        let stations = world / lanes;
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.clear();
         for player in &self.players {
             for (block, maker) in player.made() {
-                let by = alike.shift(world, player.group.first(), maker);
-                if whole {
-                    made[if alike.turns { 0 } else { maker % alike.lanes }].add(block, maker);
-                } else {
-                    let makers = player.group.ranks().map(|rank| alike.moved(world, rank, by));
-                    makers.for_each(|one| made[one].add(block, maker));
+                let made = Made::of(block, maker);
+                let first = if turns { 0 } else { maker % lanes * stations };
+                let start = if turns { 0 } else { maker / lanes };
+                let end = start + player.group.stations.len();
+                for (start, end) in [(start, end.min(stations)), (0, end.saturating_sub(stations))]
+                {
+                    changes.push((first + start, made, true));
+                    changes.push((first + end, made, false));
                 }
             }
         }
-        if !whole {
-            self.most_made.clear();
-            self.proof.made.iter_mut().zip(made).for_each(|(most, now)| *most = most.or(now));
-        } else if made != self.most_made {
-            for (lane, now) in lanes.iter().zip(&made) {
-                let of_proof = &mut self.proof.made;
-                lane.ranks().for_each(|rank| of_proof[rank] = of_proof[rank].or(*now));
+        changes.sort_unstable_by_key(|(at, _, more)| (*at, !more));
+        if changes != self.counted {
+            let (mut now, mut next) = (Made::default(), changes.iter().peekable());
+            let lanes_of = if turns { 1 } else { lanes };
+            for at in 0..lanes_of * stations {
+                while let Some((_, made, more)) = next.next_if(|(place, ..)| *place <= at) {
+                    now = now
+                        .each(*made, if *more { usize::wrapping_add } else { usize::wrapping_sub });
+                }
+                let first = at % stations * lanes + at / stations;
+                let most = &mut self.proof.made;
+                let ranks = first..first + if turns { lanes } else { 1 };
+                ranks.for_each(|rank| most[rank] = most[rank].each(now, usize::max));
             }
-            self.most_made = made;
         }
+        self.changes = std::mem::replace(&mut self.counted, changes);
     }
 
     /// All that is visible was computed, all results are whole and at home, and nothing else is
@@ -293,19 +305,16 @@ impl Play<'_> {
 }
 
 impl Made {
-    fn add(&mut self, block: Block, maker: usize) {
-        match block.part {
-            Part::Gradient => self.gradients += block.volume(),
-            Part::QueryGradient if block.owner != maker => self.query_gradients += block.volume(),
-            _ => {}
-        }
+    /// What a block counts of its maker's.
+    fn of(block: Block, maker: usize) -> Made {
+        let volume = |counts: bool| if counts { block.volume() } else { 0 };
+        let others = block.part == Part::QueryGradient && block.owner != maker;
+        Made { gradients: volume(block.part == Part::Gradient), query_gradients: volume(others) }
     }
-
-    /// The more of each.
-    fn or(self, other: Made) -> Made {
+    fn each(self, other: Made, of: fn(usize, usize) -> usize) -> Made {
         Made {
-            gradients: self.gradients.max(other.gradients),
-            query_gradients: self.query_gradients.max(other.query_gradients),
+            gradients: of(self.gradients, other.gradients),
+            query_gradients: of(self.query_gradients, other.query_gradients),
         }
     }
 }

@@ -55,7 +55,12 @@ impl Schedules {
     /// The first flaw.
     pub fn prove(forward: Schedule, backward: Schedule) -> Result<Schedules, ScheduleError> {
         let longest = forward.positions.iter().map(Positions::tokens).max().unwrap_or_default();
-        Ok(Schedules { forward: proved(forward)?, backward: proved(backward)?, longest })
+        let (forward, backward) = std::thread::scope(|scope| {
+            let forward = scope.spawn(|| proved(forward));
+            let backward = proved(backward);
+            (forward.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), backward)
+        });
+        Ok(Schedules { forward: forward?, backward: backward?, longest })
     }
 
     /// The schedule of a pass.

@@ -187,7 +187,7 @@ impl Strategy {
             Path::Scores => Arc::new(li_ring::Rounds::new(split)),
             path => path.either(split, Pass::Forward, Route::default()),
         };
-        Ok(self.schedule(Pass::Forward, split, generator))
+        self.schedule(Pass::Forward, split, generator)
     }
     /// The backward schedule; `route` matters to rings alone; a double ring takes
     /// [`Route::Direct`] as [`Route::Reversed`].
@@ -204,7 +204,7 @@ impl Strategy {
             Path::Scores => Arc::new(ring::backward(split, 1, route)),
             path => path.either(split, Pass::Backward, route),
         };
-        Ok(self.schedule(Pass::Backward, split, generator))
+        self.schedule(Pass::Backward, split, generator)
     }
 
     /// What generates the schedules of so many ranks and heads.
@@ -268,12 +268,24 @@ impl Strategy {
         }
     }
 
-    fn schedule(self, pass: Pass, split: &Split, generator: Arc<dyn Generator>) -> Schedule {
+    fn schedule(
+        self,
+        pass: Pass,
+        split: &Split,
+        generator: Arc<dyn Generator>,
+    ) -> Result<Schedule, StrategyError> {
+        let world = split.world();
+        if world > MOST_APART && generator.alike().is_none() {
+            return Err(StrategyError::Apart { strategy: self, world, most: MOST_APART });
+        }
         GENERATED.fetch_add(1, Ordering::Relaxed);
         let Split { mask, layout, positions, heads, .. } = split.clone();
-        Schedule { strategy: self.name(), pass, layout, mask, heads, positions, generator }
+        Ok(Schedule { strategy: self.name(), pass, layout, mask, heads, positions, generator })
     }
 }
+
+/// The most ranks where none is like another: what is to be proved grows with their square.
+const MOST_APART: usize = 1 << 11;
 
 /// The generators.
 #[derive(Clone, Copy, Debug)]

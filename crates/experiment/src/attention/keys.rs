@@ -46,7 +46,7 @@ section! {
             "how a sequence is split over ranks; auto: the fastest that fits";
         exchange: Option<String> = Word(EXCHANGES), Means("p2p"),
             "how megatron brings queries and keys together: a ring, gathered, heads for positions, both";
-        shape: Option<Vec<usize>> = Counts(1, 1 << 8), Means("what heads and ranks suggest"),
+        shape: Option<Vec<usize>> = Counts(1, 1 << 14), Means("what heads and ranks suggest"),
             "two numbers whose product is `mesh.sequence`. usp, megatron with a2a+p2p: ranks that exchange heads, and rings of such; double-ring: nodes, and ranks of a node";
         groups: Option<usize> = Count(1, 1 << 12), Means("1"),
             "groups of key/value heads that all-gather takes one after another: fewer are held at once";
@@ -81,7 +81,7 @@ section! {
         strategy: Option<String> = STRATEGY, Means("the other layers'"),
             "how a sequence is split there; auto: the fastest that fits";
         exchange: Option<String> = Word(EXCHANGES), OTHERS, "as in `attention`";
-        shape: Option<Vec<usize>> = Counts(1, 1 << 8), OTHERS, "as in `attention`";
+        shape: Option<Vec<usize>> = Counts(1, 1 << 14), OTHERS, "as in `attention`";
         groups: Option<usize> = Count(1, 1 << 12), OTHERS, "as in `attention`";
         backward: Option<String> = Word(BACKWARD),
             Means("the other layers', where the strategy is theirs, else auto"), "as in `attention`";

@@ -10,7 +10,7 @@ use super::Link;
 use crate::device::NAME;
 
 /// Devices of one cluster: keeps walks short.
-pub(super) const MOST_DEVICES: u64 = 1 << 12;
+pub(super) const MOST_DEVICES: u64 = 1 << 14;
 
 section! {
     /// A cluster as it is written.

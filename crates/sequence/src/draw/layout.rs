@@ -8,6 +8,10 @@ const COLUMNS: usize = 64;
 const LINE: usize = 100;
 /// The most ranks whose pair counts fit side by side.
 const COUNTED: usize = 8;
+/// The most ranks that are all drawn; of more, so many first ones and last ones.
+const DRAWN: usize = 64;
+const FIRST: usize = 5;
+const LAST: usize = 3;
 
 /// Who holds which position, and what each rank sees of each other rank under `mask`.
 ///
@@ -63,8 +67,9 @@ fn each(shards: &[Positions]) -> String {
 
 /// A line per rank: a column is dark where the rank holds its positions, and lists them.
 fn draw_shards(shards: &[Positions], tokens: usize) -> Vec<String> {
-    let lists: Vec<String> = shards.iter().map(list).collect();
-    let longest = lists.iter().map(String::len).max().unwrap_or(0);
+    let drawn = |rank: usize| shards.len() <= DRAWN || rank < FIRST || rank >= shards.len() - LAST;
+    let shown = || shards.iter().enumerate().filter(|(rank, _)| drawn(*rank));
+    let longest = shown().map(|(_, shard)| list(shard).len()).max().unwrap_or(0);
     let columns = (LINE - HEAD).saturating_sub(longest + 2).clamp(1, COLUMNS.min(tokens));
     let bounds: Vec<usize> = (0..=columns).map(|column| column * tokens / columns).collect();
     let shade = |shard: &Positions, column: usize| {
@@ -79,9 +84,13 @@ fn draw_shards(shards: &[Positions], tokens: usize) -> Vec<String> {
     };
     let line = |(rank, shard): (usize, &Positions)| {
         let strip: String = (0..columns).map(|column| shade(shard, column)).collect();
-        row(&format!("rank {rank}"), [format!("{strip}  {}", lists[rank])], 0)
+        row(&format!("rank {rank}"), [format!("{strip}  {}", list(shard))], 0)
     };
-    shards.iter().enumerate().map(line).collect()
+    let mut lines: Vec<String> = shown().map(line).collect();
+    if shards.len() > DRAWN {
+        lines.insert(FIRST, format!("..       {} more ranks", shards.len() - FIRST - LAST));
+    }
+    lines
 }
 
 /// The positions in short: `0-3, 28-31`, or `1, 5, .. 29`.
@@ -101,9 +110,15 @@ fn list(shard: &Positions) -> String {
     shard.runs().iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
-/// A matrix of ranks by ranks: how much the queries of one see of the keys of another.
+/// A matrix of ranks by ranks: how much the queries of one see of the keys of another. Of many ranks
+/// only how even it is.
 fn draw_pairs(shards: &[Positions], mask: &Mask) -> Vec<String> {
     let world = shards.len();
+    if world > DRAWN {
+        let all = Positions::all(shards.iter().map(Positions::tokens).sum());
+        let of_rank = |shard: &Positions| pairs_between(mask, shard, &all);
+        return vec![busiest(&shards.iter().map(of_rank).collect::<Vec<_>>())];
+    }
     let counts: Vec<Vec<u64>> =
         shards.iter().map(|q| shards.iter().map(|k| pairs_between(mask, q, k)).collect()).collect();
     let totals: Vec<u64> = counts.iter().map(|row| row.iter().sum()).collect();
@@ -124,9 +139,16 @@ fn draw_pairs(shards: &[Positions], mask: &Mask) -> Vec<String> {
         let sum = format!("  x {:.2}", share(totals[rank]));
         lines.push(row(&format!("rank {rank}"), cells.into_iter().chain([sum]), width));
     }
-    let most = totals.iter().copied().max().unwrap_or(0);
-    lines.push(format!("{all} pairs; the busiest rank has {:.2} times its share", share(most)));
+    lines.push(busiest(&totals));
     lines
+}
+
+/// How even the pairs of ranks are.
+fn busiest(pairs: &[u64]) -> String {
+    let all: u128 = pairs.iter().map(|pairs| u128::from(*pairs)).sum();
+    let most = pairs.iter().copied().max().unwrap_or(0);
+    let share = most as f64 * pairs.len() as f64 / all.max(1) as f64;
+    format!("{all} pairs; the busiest rank has {share:.2} times its share")
 }
 
 /// At most seven characters.

@@ -21,6 +21,13 @@ pub(super) fn is_dealt(shards: &[Positions], tokens: usize) -> bool {
 
 /// Whether any position is in both.
 fn meet(a: Run, b: Run) -> bool {
+    // Blocks of one step that are side by side in one are so in all.
+    let apart = a.start.abs_diff(b.start);
+    let apart = if apart < a.step { apart } else { apart % a.step };
+    let (first, second) = if a.start < b.start { (a, b) } else { (b, a) };
+    if a.step == b.step && a.step > 1 && first.width <= apart && apart + second.width <= a.step {
+        return false;
+    }
     let equal = Band { behind: Some(0), ahead: Some(0) };
     let [a, b] = [a, b].map(|run| Positions::new(vec![run]));
     equal.pairs(&a, &b) > 0

@@ -40,6 +40,15 @@ pub enum StrategyError {
         /// Key/value heads.
         heads: usize,
     },
+    /// More ranks than are proved one by one, and none is like another.
+    Apart {
+        /// What they run.
+        strategy: Strategy,
+        /// The number of ranks.
+        world: usize,
+        /// The most that are proved one by one.
+        most: usize,
+    },
     /// Queries are to travel where there is no ring.
     Queries {
         /// Whose backward pass.
@@ -72,6 +81,10 @@ impl StrategyError {
                 let divisors = (1..=heads).filter(|groups| heads.is_multiple_of(*groups));
                 format!("use {}", list(divisors))
             }
+            StrategyError::Apart { .. } => String::from(
+                "ranks are alike in a ring, or where all see something of all, and hold as many \
+                 positions",
+            ),
             StrategyError::Queries { .. } => {
                 let ring = |other: Strategy| other.routes().contains(&Route::Queries);
                 format!("let keys and values travel, or use one of {}", names(ring))
@@ -106,6 +119,10 @@ impl fmt::Display for StrategyError {
             }
             StrategyError::Groups { groups, heads } => {
                 write!(f, "{heads} key/value heads cannot be gathered in {groups} equal groups")
+            }
+            StrategyError::Apart { strategy, world, most } => {
+                let name = strategy.name();
+                write!(f, "`{name}` has {world} ranks do {world} different things, at most {most}")
             }
             StrategyError::Queries { strategy } => {
                 write!(f, "queries cannot travel in `{}`: it has no ring", strategy.name())

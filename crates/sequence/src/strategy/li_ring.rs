@@ -21,20 +21,19 @@
 //! backward does, and is that. Rounds stop where a ring does.
 
 use super::split::Split;
-use super::torus::Torus;
 use crate::{Alike, Generator, Hop, Part};
 
 /// Two rounds: of keys, then of values.
 #[derive(Debug)]
 pub(super) struct Rounds {
-    torus: Torus,
+    split: Split,
     /// How many times blocks move on in each: to the farthest rank that needs one.
     reach: usize,
 }
 
 impl Rounds {
     pub(super) fn new(split: &Split) -> Rounds {
-        let rounds = Rounds { torus: Torus::new(split, 1), reach: 0 };
+        let rounds = Rounds { split: split.clone(), reach: 0 };
         let ranks = || (0..split.world()).rev();
         let needed = |hop: &usize| ranks().any(|rank| split.needs(rank, rounds.before(rank, *hop)));
         let reach = ranks().find(needed).unwrap_or(0);
@@ -53,13 +52,13 @@ impl Rounds {
 
 impl Generator for Rounds {
     fn world(&self) -> usize {
-        self.torus.split.world()
+        self.split.world()
     }
     fn hops(&self, _rank: usize) -> usize {
         2 * (self.reach + 1)
     }
     fn hop(&self, rank: usize, index: usize) -> Hop {
-        let (split, (part, round)) = (&self.torus.split, self.round(index));
+        let (split, (part, round)) = (&self.split, self.round(index));
         let (mut hop, owner) = (Hop::default(), self.before(rank, round));
         let block = |owner| split.whole(part, owner);
         if round < self.reach {
@@ -78,10 +77,9 @@ impl Generator for Rounds {
         }
         hop
     }
+    /// How many scores a rank keeps is its own, unless it scores everything.
     fn alike(&self) -> Option<Alike> {
-        self.torus.alike()
-    }
-    fn borders(&self, index: usize) -> Vec<usize> {
-        self.torus.borders(&[[0, self.before(0, self.round(index).1)]])
+        let all = self.split.is_even() && self.split.needs_all();
+        all.then_some(Alike { lanes: 1, turns: false })
     }
 }

@@ -77,7 +77,7 @@ fn wrong_files_are_answered() {
         ("nodes that nothing joins", edited("between: ", "# between: ")),
         ("a device that is none", CLUSTER.to_owned() + "devices: { 16: { slowdown: 2 } }\n"),
         ("a device by name", CLUSTER.to_owned() + "devices: { last: { slowdown: 2 } }\n"),
-        ("too many devices", edited("devices_per_node: 8", "devices_per_node: 4096")),
+        ("too many devices", edited("devices_per_node: 8", "devices_per_node: 16384")),
         ("a list", String::from("- name\n")),
         ("an open bracket", edited("latency: 3us }", "latency: 3us")),
         (
