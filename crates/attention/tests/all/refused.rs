@@ -73,6 +73,7 @@ fn check_alternatives(why: &StrategyError, strategy: Strategy, heads: Heads) {
             !groups.is_empty()
                 && groups.into_iter().all(|groups| runs(Strategy::AllGather { groups }, 2))
         }
+        StrategyError::Apart { world, most, .. } => world > most,
         StrategyError::Queries { .. } => {
             let others = named(&hint);
             !others.is_empty()
