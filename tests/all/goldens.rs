@@ -53,7 +53,7 @@ fn models_score_as_transformers_scores_them() {
     check_model(&models.join("llama-gqa"), &["--ranks", "2", "--strategy", "all-gather"]);
 }
 
-/// How a sequence is split over four ranks: every strategy with every exchange, each way back where there are several.
+/// How a sequence is split over four ranks: every strategy with every exchange, each backward route where there are several.
 const SPLITS: [&str; 21] = [
     "ring",
     "ring --backward travelling",

@@ -1,6 +1,6 @@
 //! Models and adapters in the hands of transformers and PEFT, as `cargo xtask record` has recorded: they loaded these
 //! checkpoints of the program and their exports, these are their logits, and these are the folders that they saved
-//! of them. And the way back: a Hugging Face folder is trained.
+//! of them. And the reverse: a Hugging Face folder is trained.
 
 use std::fs;
 use std::path::{Path, PathBuf};

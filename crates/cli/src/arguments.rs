@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Export(crate::export::Export),
     /// What this machine offers, and what is missing
     Doctor(Doctor),
-    /// What goes together: every strategy by mask, layout, heads and way back, as Markdown
+    /// What goes together: every strategy by mask, layout, heads and backward route, as Markdown
     Strategies,
     /// The JSON Schema of the experiment file
     Schema {

@@ -169,7 +169,7 @@ pub(crate) const AUTOMATIC: &str = "auto";
 /// The words of `backward:`.
 pub(crate) const BACKWARD: &[&str] = &[AUTOMATIC, "reversed", "travelling", "direct", "queries"];
 
-/// The word of a way back.
+/// The word of a backward route.
 pub fn route_word(how: Route) -> &'static str {
     match how {
         Route::Reversed => "reversed",

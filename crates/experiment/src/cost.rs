@@ -218,14 +218,14 @@ impl Share<'_> {
         self.rows / self.plan.micro_batch as u64
     }
 
-    /// What all layers keep, and the fullest moment of the loss or of the last layer's way back.
+    /// What all layers keep, and the fullest moment of the loss or of the last layer's backward.
     fn activations(&self) -> u64 {
         let layer = product(&[self.rows, self.kept().1 + self.lent()]);
         let most = layer.saturating_add(self.in_loss()).max(self.in_layer());
         self.resident().saturating_add(most)
     }
 
-    /// The fullest moment of a layer's way back, with what it kept.
+    /// The fullest moment of a layer's backward, with what it kept.
     fn in_layer(&self) -> u64 {
         let (attention, layer) = self.kept();
         let input = self.element * self.widths().h;

@@ -13,7 +13,7 @@ pub(crate) struct Draft {
 }
 
 impl Plan {
-    /// What is made first, and with it the way back.
+    /// What is made first, and with it the backward route.
     pub(crate) fn draft(&self, kind: &mut LayerKind) -> Result<Draft, Problems> {
         let split = self.split(kind)?;
         let (route, backward) = self.routes_of(kind, &split)?;

@@ -22,7 +22,7 @@ pub struct Plan {
     pub model: Shape,
     /// The shape that is trained: extended, with its vocabulary.
     pub shape: Shape,
-    /// The kinds of layers, those of most keys first: one, unless some layers slide.
+    /// The layer groups, those of most keys first: one, unless some layers slide.
     pub kinds: Vec<LayerKind>,
     /// Sequences per rank and micro-batch.
     pub micro_batch: usize,
@@ -99,7 +99,7 @@ impl Plan {
         Plan::outline(resolved, Some(kind))?.proved()
     }
 
-    /// What the kinds of layers of an experiment are called.
+    /// What the layer groups of an experiment are called.
     pub(crate) fn titles(resolved: &Resolved) -> Result<Vec<String>, Problems> {
         let kinds = kinds(&resolved.experiment, &resolved.shape()?)?;
         Ok(kinds.iter().map(LayerKind::title).collect())
@@ -130,7 +130,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// What follows from the experiment without a proof, of all kinds of layers or of one: no rank has
+    /// What follows from the experiment without a proof, of all layer groups or of one: no rank has
     /// numbers yet.
     pub(crate) fn outline(resolved: &Resolved, only: Option<usize>) -> Result<Plan, Problems> {
         let Resolved { experiment, model, .. } = resolved;

@@ -11,7 +11,7 @@ use crate::{Plan, Problems, Resolved};
 
 /// What a proof holds.
 const HOLDS: &str = "nothing deadlocks, every visible pair of every head is computed exactly once, \
-                     every result comes home whole, every buffer is freed";
+                     every result is reduced to its owner, every buffer is freed";
 
 /// One schedule, and what was found.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ pub struct RankPlan {
     /// Attention's forward bytes of all layers and micro-batches: keys and values in the model's
     /// dtype. With `recompute` attention is not run again, so this is all.
     pub forward: u64,
-    /// Attention's backward bytes, the way [`LayerKind::back`](crate::LayerKind::back) says: queries, keys and values in the
+    /// Attention's backward bytes, the way [`LayerKind::route`](crate::LayerKind::route) says: queries, keys and values in the
     /// model's dtype, gradients in f32.
     pub backward: u64,
     /// Bytes of the gradient sum. The trainer hands to `comm` one `all_reduce` over data and

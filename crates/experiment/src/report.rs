@@ -31,7 +31,7 @@ impl Plan {
         parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n") + "\n"
     }
 
-    /// What differs between kinds of layers, for programs.
+    /// What differs between layer groups, for programs.
     fn layers(&self) -> Vec<Layers<'_>> {
         let of_kind = |(number, kind)| {
             let LayerKind { layers, strategy, route, slowest_pairs, .. }: &LayerKind = kind;

@@ -24,7 +24,7 @@ pub struct RouteChoice {
 }
 
 impl Plan {
-    /// The way back that is written for some layers, or the one that sends least, with its schedule; and what all ways
+    /// The backward route that is written for some layers, or the one that sends least, with its schedule; and what all ways
     /// send.
     pub(crate) fn routes_of(
         &self,
@@ -48,7 +48,7 @@ impl Plan {
             }
         }
         let (how, _, schedule) =
-            best.expect("every strategy has a way back, and rules refuse others");
+            best.expect("every strategy has a backward route, and rules refuse others");
         Ok((RouteChoice { how, automatic: written.is_none(), sent }, schedule))
     }
 

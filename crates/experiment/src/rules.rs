@@ -117,7 +117,7 @@ fn sections(experiment: &Experiment) -> impl Iterator<Item = (&'static str, Ways
     [(ALL, Ways { strategy, automatic, backward })].into_iter().chain(sliding)
 }
 
-/// A way back that there is not. One that is `auto` is found by the plan.
+/// A backward route that there is not. One that is `auto` is found by the plan.
 fn backward(experiment: &Experiment) -> Vec<Problem> {
     let wrong = |(section, ways): (&str, Ways)| {
         let Ways { strategy, automatic, backward } = ways;

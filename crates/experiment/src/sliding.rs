@@ -1,8 +1,8 @@
-//! `attention.sliding`: layers that see a window, what they must be, and which kinds of layers there
+//! `attention.sliding`: layers that see a window, what they must be, and which layer groups there
 //! are.
 //!
 //! A model's layers differ in whom they see, and what is best for a whole mask is not for a window: so
-//! every kind of layers has its own mask, strategy and way back. Positions are dealt once: the
+//! every layer group has its own mask, strategy and backward route. Positions are sharded once: the
 //! residual stream goes through all of them.
 
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub struct LayerKind {
     /// every hop computes, summed over the hops: what a forward pass takes when ranks wait for each
     /// other.
     pub slowest_pairs: u64,
-    /// The way back that is written.
+    /// The backward route that is written.
     pub(crate) written: Option<Route>,
     /// The keys that a query sees, where this kind is `sliding`.
     window: Option<usize>,
@@ -55,7 +55,7 @@ impl LayerKind {
 }
 
 impl Attention {
-    /// What is said of the way back of these layers.
+    /// The written backward route of these layers.
     pub(crate) fn backward_of(&mut self, kind: &LayerKind) -> &mut Option<Route> {
         match &mut self.sliding {
             Some(sliding) if kind.window.is_some() => &mut sliding.backward,
@@ -107,7 +107,7 @@ pub(crate) fn with_windows(
     Err(experiment.places.problem(key, message).hint("drop it").into())
 }
 
-/// The kinds of layers of a model: those that do not slide first. Nothing is known yet of their way
+/// The layer groups of a model: those that do not slide first. Nothing is known yet of their way
 /// back.
 ///
 /// # Errors

@@ -6,7 +6,7 @@
 //! which falls. Small blocks are passed through uncounted: tensors are large.
 //!
 //! What a block is for is what the thread that asks says ([`scope`]); where that is known only
-//! later, the block is charged again ([`Recharge`]).
+//! later, the block is charged again (`Recharge`).
 //!
 //! A thread can be held to a share ([`confine`]), for what somebody else wrote.
 //!

@@ -31,7 +31,7 @@ pub(crate) struct AttentionHalf {
     parameters: Vec<String>,
 }
 
-/// Queries and keys by token as they were projected, where norms need them on the way back.
+/// Queries and keys by token as they were projected, where norms need them in backward.
 type Projected = Option<[Tensor; 2]>;
 
 impl AttentionHalf {

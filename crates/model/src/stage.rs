@@ -115,9 +115,9 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
     fn rowwise(&self) -> bool {
         false
     }
-    /// `x` [B, S, D] to [B, S, D], and the way back. The first stage ignores `x` and reads
+    /// `x` [B, S, D] to [B, S, D], and its pullback. The first stage ignores `x` and reads
     /// `shard.inputs`; the last returns the scalar f32 sum of losses over `shard.targets`, which is on
-    /// the host where there is a way back.
+    /// the host where there is a pullback.
     ///
     /// # Errors
     /// A missing weight, and what operators and ranks say.
@@ -145,7 +145,7 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// The way back where nothing was kept for it.
+/// The pullback where nothing was kept for it.
 pub(crate) fn no_way_back<'a>() -> Pullback<'a> {
     Box::new(|_, _| candle_core::bail!("internal: backward, but nothing was kept for it"))
 }

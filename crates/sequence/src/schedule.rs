@@ -71,7 +71,7 @@ pub struct Hop {
     /// What the moves of all ranks are together, where they have a name.
     pub collective: Option<Collective>,
     /// Sums that begin here as zeros, because no tile of the hop makes them: a sum that is sent or
-    /// comes home is always there, and absence never stands for zero.
+    /// is reduced to its owner is always there, and absence never stands for zero.
     pub zeros: Vec<Block>,
     /// Computed, in order, while the moves are under way.
     pub tiles: Tiles,

@@ -122,7 +122,7 @@ pub struct Setting {
     pub weights: Vec<usize>,
     /// Query heads, and the key/value heads that they share.
     pub heads: Heads,
-    /// What travels backward in a ring, and how gradients come home.
+    /// What is sent backward in a ring, and how gradients are reduced to their owners.
     pub route: Route,
 }
 

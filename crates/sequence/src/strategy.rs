@@ -134,7 +134,7 @@ impl Strategy {
             | Strategy::LiRing => Layout::Contiguous,
         }
     }
-    /// The ways back that differ: one where there is no ring.
+    /// The backward routes that differ: one where there is no ring.
     pub fn routes(self) -> &'static [Route] {
         match self {
             Strategy::Local

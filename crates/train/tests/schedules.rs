@@ -20,7 +20,7 @@ fn a_run_generates_and_proves_each_schedule_once() {
     ];
     assert_eq!(Schedules::counted(), [0, 0]);
     place.run(&changes).unwrap();
-    // Of both kinds of layers forward once, backward every way once, to see what it sends.
+    // Of both layer groups forward once, backward every way once, to see what it sends.
     let ways = [Strategy::Ring, Strategy::Halo].map(|strategy| strategy.routes().len() as u64);
     assert_eq!(Schedules::counted(), [2 + ways.iter().sum::<u64>(), 4]);
     place.run(&[&changes[..5], &[("schedule.stop", "5")]].concat()).unwrap();

@@ -3,14 +3,16 @@
 use anyhow::Result;
 
 use crate::steps::Step;
-use crate::{arrows, cuda, deny, sizes, tool};
+use crate::{arrows, cuda, deny, sizes, tool, words};
 
-/// Format, sizes, arrows, lints.
+/// Format, sizes, arrows, words, lints, documentation.
 pub(crate) const STEPS: &[Step] = &[
     ("format", || tool::cargo(&["fmt", "--all", "--check"])),
     ("sizes of files and functions", sizes::run),
     ("dependency arrows", arrows::run),
+    ("words of the glossary", words::run),
     ("lints", lints),
+    ("documentation", documentation),
 ];
 
 /// Licences, sources and banned crates. After the tests, because the tool for it is built from source.
@@ -29,4 +31,10 @@ fn lints() -> Result<()> {
         "annulus-cli/cuda,annulus-bench/cuda,annulus-ops/emulator,annulus-train/emulator";
     let what = ["clippy", "--workspace", "--all-targets", "--features", features, "--quiet"];
     tool::cargo_with(&variables, &[&what[..], &["--", "--deny", "warnings"]].concat())
+}
+
+/// Builds the documentation of our crates; links that lead nowhere are errors.
+fn documentation() -> Result<()> {
+    let variables = [("RUSTDOCFLAGS", "--deny warnings".as_ref())];
+    tool::cargo_with(&variables, &["doc", "--workspace", "--no-deps", "--quiet"])
 }

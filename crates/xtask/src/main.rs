@@ -20,6 +20,7 @@ mod steps;
 mod story;
 mod test;
 mod tool;
+mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -22,7 +22,7 @@ pub(crate) fn name(strategy: Strategy) -> String {
     }
 }
 
-/// The strategies that run, each way back.
+/// The strategies that run, each backward route.
 pub(crate) fn ways(world: usize, heads: Heads) -> Vec<(Strategy, Route)> {
     let mut all = strategies(world, heads);
     all.retain(|strategy| strategy.check(world, heads).is_ok());

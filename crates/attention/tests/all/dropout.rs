@@ -96,7 +96,7 @@ fn layouts(strategy: Strategy) -> [Layout; 3] {
     [strategy.layout(), Layout::Striped { width: 3 }, Layout::Zigzag]
 }
 
-/// Every strategy, way back, layout and number of ranks that there is for the heads.
+/// Every strategy, backward route, layout and number of ranks that there is for the heads.
 fn ways(most: usize) -> Vec<(Strategy, Route, Layout, usize)> {
     let mut all = Vec::new();
     for strategy in Strategy::ALL {

@@ -1,4 +1,4 @@
-//! Cases that nobody thought of: any rules together, any lengths, weights, ranks, strategies, heads, ways back.
+//! Cases that nobody thought of: any rules together, any lengths, weights, ranks, strategies, heads, backward routes.
 //!
 //! Proved and exact, or refused in words: nothing else. By default some seconds of always the same cases; `ANNULUS_FUZZ=600` draws new ones
 //! for so many seconds. What fails is shrunk and printed as Rust, to be pasted into [`found`].

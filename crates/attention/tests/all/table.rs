@@ -1,4 +1,4 @@
-//! The one table: strategy and exchange × way back × layout × mask × heads × ranks × length, against dense attention in f64.
+//! The one table: strategy and exchange × backward route × layout × mask × heads × ranks × length, against dense attention in f64.
 //!
 //! The whole product is a million cases and more. What runs by default is a part of it that leaves out no strategy in no layout under no
 //! mask, and so on for other columns taken together ([`Row::shows`]); `ANNULUS_TABLE=whole` runs all, `ANNULUS_TABLE=40` every

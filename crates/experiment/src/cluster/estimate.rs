@@ -167,7 +167,7 @@ pub(super) fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
 }
 
 /// By rank, where what arrives takes memory of its own. Blocks in flight are those of the proofs; of
-/// kinds of layers the one that takes most counts.
+/// layer groups the one that takes most counts.
 fn peaks(plan: &Plan) -> Vec<u64> {
     let of_kind = |passes: &Schedules, rank: usize| {
         let share = Share::new(plan, plan.memory, passes, (rank, 1));
@@ -255,7 +255,7 @@ impl Timing<'_> {
         self.loads.iter().map(of_kind).reduce(add).unwrap_or_default()
     }
 
-    /// The same of so many layers that are alike. What a rank is ahead of another where kinds of layers meet is lost:
+    /// The same of so many layers that are alike. What a rank is ahead of another where layer groups meet is lost:
     /// their times add up.
     fn layers(self, load: &Load, layers: f64, begins: bool, products: &[f64]) -> (f64, f64) {
         let mut clocks = vec![0.0; load.world()];

@@ -30,7 +30,7 @@ pub struct Table {
     pub candidates: Vec<Candidate>,
     /// What `strategy: auto` takes; `None`: none can run.
     pub chosen: Option<Strategy>,
-    /// The ways back of what is taken, those of the fewest bytes first.
+    /// Backward routes of the chosen strategy, fewest bytes first.
     pub ways: Vec<Way>,
 }
 
@@ -135,7 +135,7 @@ impl Table {
         })
     }
 
-    /// What is taken, a line, and its ways back.
+    /// What is taken, a line, and its backward routes.
     pub(super) fn taken(&self, cluster: &Cluster) -> Vec<String> {
         let layers = self.layers.as_ref().map_or_else(String::new, |layers| format!("{layers}: "));
         let Some((chosen, best)) = self.best() else {

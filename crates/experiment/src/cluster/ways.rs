@@ -1,4 +1,4 @@
-//! The ways back of a strategy beside each other: what travels backward, and what it takes.
+//! Backward routes of a strategy side by side: what is sent, and what it takes.
 //!
 //! Keys and values travel with their gradients, or queries with the gradient of their output and
 //! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
@@ -12,7 +12,7 @@ use super::{Cluster, Load};
 use crate::report::size;
 use crate::{LayerKind, Plan};
 
-/// One way back of one attention.
+/// One backward route of one attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Way {
     /// Which.
@@ -24,7 +24,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// All ways back of the attention of a plan's first kind of layers on `cluster` that differ, those of the fewest bytes
+    /// All backward routes of the attention of a plan's first layer group on `cluster` that differ, those of the fewest bytes
     /// first.
     pub fn all(plan: &Plan, cluster: &Cluster) -> Vec<Way> {
         let Some(LayerKind { strategy, .. }) = plan.kinds.first() else { return Vec::new() };

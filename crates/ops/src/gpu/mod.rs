@@ -1,7 +1,7 @@
 //! Operators on a GPU: the host's half of `kernels/`.
 //!
-//! A [`Processor`] runs kernels: [`Cuda`] on an NVIDIA GPU, [`Emulator`] on the CPU, so that all that is not the chip itself is
-//! tested where there is none. Tensors are Candle's on either; [`addresses`] says where they lie while a launch takes place.
+//! A [`Processor`] runs kernels: `Cuda` on an NVIDIA GPU, `Emulator` on the CPU, so that all that is not the chip itself is
+//! tested where there is none. Tensors are Candle's on either; `addresses` says where they lie while a launch takes place.
 
 mod addresses;
 mod arguments;

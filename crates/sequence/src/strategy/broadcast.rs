@@ -8,10 +8,10 @@
 //!          rank 0    rank 1    rank 2    rank 3
 //! hop 0    tile 0    tile 1    tile 2    tile 3      while block 0 goes to everybody
 //! hop 1              tile 0    tile 0    tile 0      while block 1 goes
-//! hop 2    tile 1              tile 1    tile 1      while block 2 goes, gradients of 0 come home
-//! hop 3    tile 2    tile 2              tile 2      while block 3 goes, gradients of 1 come home
-//! hop 4    tile 3    tile 3    tile 3                while gradients of 2 come home
-//! hop 5                                              gradients of 3 come home (backward)
+//! hop 2    tile 1              tile 1    tile 1      while block 2 goes, gradients of 0 return
+//! hop 3    tile 2    tile 2              tile 2      while block 3 goes, gradients of 1 return
+//! hop 4    tile 3    tile 3    tile 3                while gradients of 2 return
+//! hop 5                                              gradients of 3 return (backward)
 //! ```
 
 use super::split::Split;

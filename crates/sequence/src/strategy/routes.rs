@@ -1,4 +1,4 @@
-//! The ways that a strategy can go: exchanges of Megatron's, and ways back.
+//! What a strategy leaves open: Megatron's exchanges, and backward routes.
 
 /// How Megatron context parallelism brings queries and keys together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -12,12 +12,12 @@ pub enum Exchange {
     AllToAll,
     /// Heads for positions among some ranks, a ring among those: `a2a+p2p`.
     Both {
-        /// As of [`Strategy::Usp`].
+        /// As of [`Strategy::Usp`](crate::Strategy::Usp).
         shape: Option<[usize; 2]>,
     },
 }
 
-/// What travels backward in a ring, and how gradients come home.
+/// What is sent backward in a ring, and how gradients are reduced to their owners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Route {
     /// Gradients travel with their keys and values all the way round: as many moves as ranks.

@@ -76,7 +76,7 @@ pub struct Split {
     pub ranks: usize,
     /// What ranks hold in proportion, one number for each; `None`: all alike.
     pub weights: Option<Vec<usize>>,
-    /// How gradients of keys and values come home.
+    /// The backward route.
     pub route: Route,
     /// The block kernel.
     pub kernel: Kernel,

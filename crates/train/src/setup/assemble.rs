@@ -30,7 +30,7 @@ pub struct Attending {
     pub mask: Mask,
     /// How the sequence is split.
     pub strategy: Strategy,
-    /// What travels backward, and how gradients come home.
+    /// The backward route.
     pub route: Route,
     /// What ranks do: under this mask, or, where sequences say which documents are in them, one that holds for any.
     pub schedules: Arc<Schedules>,

@@ -1,11 +1,11 @@
 //! Forward and backward over the stages of a model: the one place for pieces of rows and for the
 //! harvest of gradients.
 //!
-//! Every stage gives its own way back, which owns what it needs and is gone when it was taken. So
+//! Every stage gives a pullback, which owns what it needs and is gone when it was called. So
 //! nothing outlives its stage, and between two stages one may do whatever one likes: ask whether to
 //! stop, later gather weights and send gradients off.
 //!
-//! With `recompute: layer` only inputs and attention's results are kept; the ways back make the rest
+//! With `recompute: layer` only inputs and attention's results are kept; pullbacks make the rest
 //! again. With `recompute: none` they keep what would cost a product of matrices.
 
 use annulus_comm::Axis;
@@ -22,7 +22,7 @@ use crate::step::parameters::Parameters;
 use crate::step::rank::{Micro, Rank};
 use crate::step::sum::Partial;
 
-/// What a forward pass leaves of a stage: for some of its rows at a time, the input and the way back.
+/// What a forward pass leaves of a stage: for some of its rows at a time, the input and the pullback.
 type Trace<'a> = Vec<(Tensor, Pullback<'a>)>;
 
 /// The result of a micro-batch.
@@ -73,7 +73,7 @@ impl Rank {
         Ok(Differentiated { loss: Partial::new(loss, micro.targets), sighting })
     }
 
-    /// The loss of `micro`, without a way back.
+    /// The loss of `micro`, without pullbacks.
     pub(crate) fn loss(&self, parameters: &Parameters, micro: &Micro) -> Result<Partial> {
         let mut x = nothing()?;
         for stage in &self.model.stages {
@@ -83,7 +83,7 @@ impl Rank {
         Ok(Partial::new(f64::from(x.to_scalar::<f32>()?), micro.targets))
     }
 
-    /// A stage's output and its way back.
+    /// A stage's output and its pullback.
     pub(crate) fn run<'a>(
         &self,
         stage: &'a dyn Stage,

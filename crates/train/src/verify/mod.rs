@@ -184,7 +184,7 @@ impl<'a> Bench<'a> {
         Ok(Way { setup, weights: None, own: false })
     }
 
-    /// Of what all kinds of layers show of a tensor, the worst.
+    /// Of what all layer groups show of a tensor, the worst.
     fn way(&self, way: &Way) -> std::result::Result<Vec<Line>, TrainError> {
         let mut lines: Option<Vec<Line>> = None;
         for (kind, (question, dense)) in way.setup.kinds.iter().zip(&self.questions) {

@@ -1,7 +1,7 @@
 //! Attention by CUDA kernels: the same seam as the CPU's, every tile of a hop in one launch.
 //!
 //! This is the host's half: it allocates the running state, tells kernels who sees whom as intervals by rows and by blocks
-//! ([`tiles`]), and picks kernels from their list. It knows neither masks nor what a kernel does inside.
+//! (`tiles`), and picks kernels from their list. It knows neither masks nor what a kernel does inside.
 
 mod backward;
 mod forward;

@@ -136,7 +136,7 @@ fn doubled_pair(schedule: &Listed) -> Vec<Listed> {
     all
 }
 
-/// A result on its last way home that both ends forget, and one that is never made of what was
+/// A result on its last move to its owner that both ends forget, and one that is never made of what was
 /// computed.
 fn missing_return(schedule: &Listed) -> Vec<Listed> {
     let mut all = everywhere(schedule, |s, rank, hop| {
