@@ -202,14 +202,14 @@
 //! over ranks as a Candle custom op: a model of your own calls them and `backward()` runs through.
 //!
 //! ```
-//! use annulus::ops::{Pool, rms_norm, swiglu};
+//! use annulus::ops::{Backend, rms_norm, swiglu};
 //! use candle_core::{Device, Result, Tensor, Var};
 //!
 //! /// `x + down(swiglu(gate(norm(x)), up(norm(x))))`.
-//! fn feed_forward(x: &Tensor, weights: &[Var; 4], pool: &Pool) -> Result<Tensor> {
+//! fn feed_forward(x: &Tensor, weights: &[Var; 4], backend: &Backend) -> Result<Tensor> {
 //!     let [norm, gate, up, down] = weights.each_ref().map(|weight| weight.as_tensor());
-//!     let y = rms_norm(pool, x, norm, 1e-5)?;
-//!     let y = swiglu(pool, &y.matmul(&gate.t()?)?, &y.matmul(&up.t()?)?)?;
+//!     let y = rms_norm(backend, x, norm, 1e-5)?;
+//!     let y = swiglu(backend, &y.matmul(&gate.t()?)?, &y.matmul(&up.t()?)?)?;
 //!     x + y.matmul(&down.t()?)?
 //! }
 //!
@@ -218,7 +218,7 @@
 //! let norm = Var::ones(8, candle_core::DType::F32, &Device::Cpu)?;
 //! let weights = [norm, random((32, 8))?, random((32, 8))?, random((8, 32))?];
 //! let x = Tensor::randn(0f32, 1.0, (5, 8), &Device::Cpu)?;
-//! let loss = feed_forward(&x, &weights, &Pool::new(2))?.sqr()?.mean_all()?;
+//! let loss = feed_forward(&x, &weights, &Backend::cpu(2))?.sqr()?.mean_all()?;
 //! let gradients = loss.backward()?;
 //! for weight in &weights {
 //!     assert_eq!(gradients.get(weight).expect("on the tape").shape(), weight.shape());

@@ -250,8 +250,8 @@ impl<'a> Running<'a> {
     fn scores_of(&mut self, queries: Block) -> Result<Scores> {
         let begin = || {
             let q = self.held.lend(queries)?.remove(0);
-            let pool = self.attention.kernel.pool();
-            Scores::begin(pool, &q, self.dtype, self.attention.scale)
+            let backend = self.attention.kernel.backend();
+            Scores::begin(backend, &q, self.dtype, self.attention.scale)
         };
         self.scores.remove(&queries).map_or_else(begin, Ok)
     }

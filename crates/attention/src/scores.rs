@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use annulus_ops::attention::{Attended, Dropped};
-use annulus_ops::{Affine, Pool, input_gradient, projections};
+use annulus_ops::{Affine, Backend, input_gradient, projections};
 use annulus_sequence::{Block, View};
 use candle_core::{D, DType, Device, Result, Tensor, bail};
 
@@ -22,7 +22,7 @@ type Progress<'a> = &'a dyn Fn() -> Result<()>;
 #[derive(Debug)]
 pub(crate) struct Scores {
     /// Who computes products.
-    pool: Pool,
+    backend: Backend,
     /// [S, D] by batch row and head, scaled.
     queries: Vec<Vec<Tensor>>,
     /// By block of keys and by batch row and head: scores, and from the first values on weights, [S, keys].
@@ -35,11 +35,11 @@ pub(crate) struct Scores {
 }
 
 impl Scores {
-    pub(crate) fn begin(pool: Pool, q: &Tensor, dtype: DType, scale: f64) -> Result<Scores> {
+    pub(crate) fn begin(backend: Backend, q: &Tensor, dtype: DType, scale: f64) -> Result<Scores> {
         let queries = by_head(&(q.to_dtype(DType::F32)? * scale)?)?;
         let zeros = |row: &Vec<Tensor>| row.iter().map(Tensor::zeros_like).collect();
         let out = queries.iter().map(zeros).collect::<Result<_>>()?;
-        Ok(Scores { pool, queries, kept: BTreeMap::new(), statistics: None, out, dtype })
+        Ok(Scores { backend, queries, kept: BTreeMap::new(), statistics: None, out, dtype })
     }
 
     /// Scores the keys [B, H, S, D] of a block, as far as `views` show them.
@@ -60,7 +60,7 @@ impl Scores {
             for (head, q) in queries.iter().enumerate() {
                 progress()?;
                 let keys = Affine { weight: &keys[head / group], bias: None };
-                let [scores] = projections(&self.pool, q, [keys])?;
+                let [scores] = projections(&self.backend, q, [keys])?;
                 of_row.push(match &seen {
                     Some(seen) => {
                         seen.where_cond(&scores, &unseen.broadcast_as(scores.shape())?)?
@@ -96,7 +96,7 @@ impl Scores {
                 let weights = left(weights, dropped, [row, head])?;
                 let out = &mut self.out[row][head];
                 let values = Affine { weight: &values[head / group], bias: None };
-                *out = (&*out + input_gradient(&self.pool, [values], [&weights])?)?;
+                *out = (&*out + input_gradient(&self.backend, [values], [&weights])?)?;
             }
         }
         Ok(())

@@ -6,7 +6,7 @@
 use annulus_attention::{Place, Qkv};
 use annulus_ops::attention::Attended;
 use annulus_ops::{
-    Pool, SwiGluGradients, contiguous, rope, rope_backward, swiglu, swiglu_backward,
+    Backend, SwiGluGradients, contiguous, rope, rope_backward, swiglu, swiglu_backward,
 };
 use candle_core::{Result, Tensor};
 
@@ -72,8 +72,8 @@ impl AttentionHalf {
         weights: &Weights,
         shard: &Shard,
     ) -> Result<(Qkv, Projected)> {
-        let Shard { pool, rotary, .. } = shard;
-        let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
+        let Shard { backend, rotary, .. } = shard;
+        let normed_bsd = self.norm.apply(x_bsd, weights, backend)?;
         let qkv = [&self.q, &self.k, &self.v];
         let [q_bsd, k_bsd, v_bsd] = project(qkv, &normed_bsd, Site { weights, shard, first: 0 })?;
         drop(normed_bsd);
@@ -81,14 +81,14 @@ impl AttentionHalf {
         let turned = |x_bsd: Tensor, which: usize| {
             let x_bsd = match &self.head_norms {
                 Some(norms) => {
-                    norms[which].apply(&self.by_head(&x_bsd)?, weights, pool)?.flatten_from(2)?
+                    norms[which].apply(&self.by_head(&x_bsd)?, weights, backend)?.flatten_from(2)?
                 }
                 None => x_bsd,
             };
-            rope(pool, &self.heads_first(&x_bsd)?, rotary)
+            rope(backend, &self.heads_first(&x_bsd)?, rotary)
         };
         let (q, k) = (turned(q_bsd, 0)?, turned(k_bsd, 1)?);
-        Ok((Qkv { q, k, v: contiguous(pool, &self.heads_first(&v_bsd)?)? }, projected))
+        Ok((Qkv { q, k, v: contiguous(backend, &self.heads_first(&v_bsd)?)? }, projected))
     }
     /// The gradients of queries and keys as they were projected, given those of what their norms
     /// made of them.
@@ -96,7 +96,7 @@ impl AttentionHalf {
         &self,
         [dq_bsd, dk_bsd]: [Tensor; 2],
         projected: Projected,
-        (weights, pool): (&Weights, &Pool),
+        (weights, backend): (&Weights, &Backend),
         harvest: Harvest<'_>,
     ) -> Result<[Tensor; 2]> {
         let Some((norms, [q_bsd, k_bsd])) = self.head_norms.as_ref().zip(projected) else {
@@ -104,7 +104,7 @@ impl AttentionHalf {
         };
         let mut before = |norm: &Norm, x_bsd: Tensor, dy_bsd: Tensor| {
             let (x, dy) = (self.by_head(&x_bsd)?, self.by_head(&dy_bsd)?);
-            norm.backward(&x, weights, pool, (&dy, None), harvest)?.flatten_from(2)
+            norm.backward(&x, weights, backend, (&dy, None), harvest)?.flatten_from(2)
         };
         Ok([before(&norms[0], q_bsd, dq_bsd)?, before(&norms[1], k_bsd, dk_bsd)?])
     }
@@ -129,14 +129,14 @@ impl AttentionHalf {
         (weights, shard): (&Weights, &Shard),
         harvest: Harvest<'_>,
     ) -> Result<Tensor> {
-        let Shard { pool, rotary, .. } = shard;
+        let Shard { backend, rotary, .. } = shard;
         let attention = shard.attention.of(self.layer);
         let site = Site { weights, shard, first: 0 };
         let out_bsd = heads_last(&attended.out, shard)?;
         reap([&self.o], &out_bsd, [dy_bsd], site, harvest)?;
         drop(out_bsd);
         let dout_bsd = project_back([&self.o], [dy_bsd], site)?;
-        let dout_bnsh = contiguous(pool, &self.heads_first(&dout_bsd)?)?;
+        let dout_bnsh = contiguous(backend, &self.heads_first(&dout_bsd)?)?;
         drop(dout_bsd);
 
         let (qkv, projected) = match made {
@@ -144,25 +144,25 @@ impl AttentionHalf {
             None => self.project(x_bsd, weights, shard)?,
         };
         let found = attention.backward(self.place(shard), qkv, attended, dout_bnsh)?;
-        let dq_bsd = rope_backward(pool, &found.q, rotary)?;
-        let dk_bsd = rope_backward(pool, &found.k, rotary)?;
+        let dq_bsd = rope_backward(backend, &found.q, rotary)?;
+        let dk_bsd = rope_backward(backend, &found.k, rotary)?;
         let dv_bsd = heads_last(&found.v, shard)?;
         drop(found);
         let [dq_bsd, dk_bsd] =
-            self.before_norms([dq_bsd, dk_bsd], projected, (weights, pool), harvest)?;
+            self.before_norms([dq_bsd, dk_bsd], projected, (weights, backend), harvest)?;
 
-        let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
+        let normed_bsd = self.norm.apply(x_bsd, weights, backend)?;
         let (qkv, dqkv) = ([&self.q, &self.k, &self.v], [&dq_bsd, &dk_bsd, &dv_bsd]);
         reap(qkv, &normed_bsd, dqkv, site, harvest)?;
         drop(normed_bsd);
         let dnormed_bsd = project_back(qkv, dqkv, site)?;
-        self.norm.backward(x_bsd, weights, pool, (&dnormed_bsd, Some(dy_bsd)), harvest)
+        self.norm.backward(x_bsd, weights, backend, (&dnormed_bsd, Some(dy_bsd)), harvest)
     }
 }
 
 /// [B, heads, S, H] to [B, S, heads * H].
 fn heads_last(x_bnsh: &Tensor, shard: &Shard) -> Result<Tensor> {
-    contiguous(&shard.pool, &x_bnsh.transpose(1, 2)?)?.flatten_from(2)
+    contiguous(&shard.backend, &x_bnsh.transpose(1, 2)?)?.flatten_from(2)
 }
 
 impl Stage for AttentionHalf {
@@ -227,7 +227,7 @@ impl FeedForwardHalf {
     }
     /// The norm of x, and gate and up made of it.
     fn project(&self, x_rd: &Tensor, site: Site<'_>) -> Result<(Tensor, [Tensor; 2])> {
-        let normed_rd = self.norm.apply(x_rd, site.weights, site.pool())?;
+        let normed_rd = self.norm.apply(x_rd, site.weights, site.backend())?;
         let both = project([&self.gate, &self.up], &normed_rd, site)?;
         Ok((normed_rd, both))
     }
@@ -239,14 +239,14 @@ impl FeedForwardHalf {
         site: Site<'_>,
         harvest: Harvest<'_>,
     ) -> Result<Tensor> {
-        let (weights, pool) = (site.weights, site.pool());
+        let (weights, backend) = (site.weights, site.backend());
         let (normed_rd, [gate_rf, up_rf]) = match gate_and_up {
-            Some(both) => (self.norm.apply(x_rd, weights, pool)?, both),
+            Some(both) => (self.norm.apply(x_rd, weights, backend)?, both),
             None => self.project(x_rd, site)?,
         };
         let dact_rf = project_back([&self.down], [dy_rd], site)?;
         let SwiGluGradients { gate: dgate_rf, up: dup_rf, y: act_rf } =
-            swiglu_backward(pool, &gate_rf, &up_rf, &dact_rf)?;
+            swiglu_backward(backend, &gate_rf, &up_rf, &dact_rf)?;
         drop((gate_rf, up_rf, dact_rf));
         reap([&self.down], &act_rf, [dy_rd], site, harvest)?;
         drop(act_rf);
@@ -254,7 +254,7 @@ impl FeedForwardHalf {
         let (both, dboth) = ([&self.gate, &self.up], [&dgate_rf, &dup_rf]);
         reap(both, &normed_rd, dboth, site, harvest)?;
         let dnormed_rd = project_back(both, dboth, site)?;
-        self.norm.backward(x_rd, weights, pool, (&dnormed_rd, Some(dy_rd)), harvest)
+        self.norm.backward(x_rd, weights, backend, (&dnormed_rd, Some(dy_rd)), harvest)
     }
 }
 
@@ -282,7 +282,7 @@ impl Stage for FeedForwardHalf {
     ) -> Result<(Tensor, Pullback<'a>)> {
         let site = Site { weights, shard, first };
         let (_, [gate_rf, up_rf]) = self.project(x_rd, site)?;
-        let act_rf = swiglu(&shard.pool, &gate_rf, &up_rf)?;
+        let act_rf = swiglu(&shard.backend, &gate_rf, &up_rf)?;
         let y_rd = self.down.onto(x_rd, &act_rf, site)?;
         if shard.keep == Keep::Nothing {
             return Ok((y_rd, no_way_back()));

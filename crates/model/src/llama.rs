@@ -119,7 +119,7 @@ impl Llama {
             // A tied matrix has two.
             dx = pullback(&dx, &mut |name, gradient| {
                 match gradients.get(name) {
-                    Some(sum) => accumulate(&shard.pool, sum, &gradient)?,
+                    Some(sum) => accumulate(&shard.backend, sum, &gradient)?,
                     None => drop(gradients.insert(name.to_owned(), gradient)),
                 }
                 Ok(())

@@ -6,7 +6,7 @@
 //! Names are those of PEFT without its prefix, so that adapters are parameters like all others.
 
 use annulus_ops::{
-    Affine, InputDropout, Pool, contiguous, input_gradient, parameter_gradients, projected_onto,
+    Affine, Backend, InputDropout, contiguous, input_gradient, parameter_gradients, projected_onto,
     projections,
 };
 use candle_core::{Result, Tensor};
@@ -68,8 +68,8 @@ pub(crate) struct Site<'a> {
 }
 
 impl Site<'_> {
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.shard.pool
+    pub(crate) fn backend(&self) -> &Backend {
+        &self.shard.backend
     }
 }
 
@@ -109,26 +109,26 @@ impl Adapter {
         };
         let positions = site.shard.attention.positions();
         let tokens = positions.tokens().max(1);
-        dropout.apply(site.pool(), x, |row| {
+        dropout.apply(&site.backend().pool(), x, |row| {
             let row = site.first + row;
             let position = positions.at(row % tokens).unwrap_or_default();
             [(draws.sequence + row / tokens) as u32, position as u32]
         })
     }
     /// `scale · (x aᵀ)` [.., rank] of an `x` that is dropped from already.
-    fn narrow(&self, x: &Tensor, a: Affine<'_>, pool: &Pool) -> Result<Tensor> {
-        let [narrow] = projections(pool, x, [a])?;
+    fn narrow(&self, x: &Tensor, a: Affine<'_>, backend: &Backend) -> Result<Tensor> {
+        let [narrow] = projections(backend, x, [a])?;
         narrow * self.scale
     }
     /// What it adds to `y`, the output of its projection for `x`.
     pub(crate) fn onto(&self, y: &Tensor, x: &Tensor, site: Site<'_>) -> Result<Tensor> {
         let [a, b] = self.matrices(site.weights)?;
-        let narrow = self.narrow(&self.dropped(x, site)?, a, site.pool())?;
-        projected_onto(site.pool(), y, &narrow, b)
+        let narrow = self.narrow(&self.dropped(x, site)?, a, site.backend())?;
+        projected_onto(site.backend(), y, &narrow, b)
     }
     /// The gradient of `x aᵀ`, given that of the output.
-    fn narrowed(&self, dy: &Tensor, b: Affine<'_>, pool: &Pool) -> Result<Tensor> {
-        input_gradient(pool, [b], [dy])? * self.scale
+    fn narrowed(&self, dy: &Tensor, b: Affine<'_>, backend: &Backend) -> Result<Tensor> {
+        input_gradient(backend, [b], [dy])? * self.scale
     }
     /// Hands over the gradients of a and b, given the input and the gradient of the output.
     pub(crate) fn reap(
@@ -138,21 +138,21 @@ impl Adapter {
         site: Site<'_>,
         harvest: Harvest<'_>,
     ) -> Result<()> {
-        let ([a, b], pool) = (self.matrices(site.weights)?, site.pool());
+        let ([a, b], backend) = (self.matrices(site.weights)?, site.backend());
         let x = self.dropped(x, site)?;
-        let [of_b] = parameter_gradients(pool, &self.narrow(&x, a, pool)?, [b], [dy])?;
+        let [of_b] = parameter_gradients(backend, &self.narrow(&x, a, backend)?, [b], [dy])?;
         harvest(&self.b.name, of_b.weight)?;
-        let [of_a] = parameter_gradients(pool, &x, [a], [&self.narrowed(dy, b, pool)?])?;
+        let [of_a] = parameter_gradients(backend, &x, [a], [&self.narrowed(dy, b, backend)?])?;
         harvest(&self.a.name, of_a.weight)
     }
     /// What its input's gradient is besides `dx`, given the output's.
     pub(crate) fn back_onto(&self, dx: &Tensor, dy: &Tensor, site: Site<'_>) -> Result<Tensor> {
-        let ([a, b], pool) = (self.matrices(site.weights)?, site.pool());
-        let narrowed = self.narrowed(dy, b, pool)?;
+        let ([a, b], backend) = (self.matrices(site.weights)?, site.backend());
+        let narrowed = self.narrowed(dy, b, backend)?;
         if self.dropout > 0.0 && site.shard.dropping.is_some() {
-            return dx + self.dropped(&input_gradient(pool, [a], [&narrowed])?, site)?;
+            return dx + self.dropped(&input_gradient(backend, [a], [&narrowed])?, site)?;
         }
-        let turned = contiguous(pool, &a.weight.t()?)?;
-        projected_onto(pool, dx, &narrowed, Affine { weight: &turned, bias: None })
+        let turned = contiguous(backend, &a.weight.t()?)?;
+        projected_onto(backend, dx, &narrowed, Affine { weight: &turned, bias: None })
     }
 }

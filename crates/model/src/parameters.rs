@@ -1,7 +1,7 @@
 //! Parameters: what they are called, what shape they have, and how activations meet them.
 
 use annulus_ops::{
-    Affine, Pool, input_gradient, parameter_gradients, projected_onto, projections, rms_norm,
+    Affine, Backend, input_gradient, parameter_gradients, projected_onto, projections, rms_norm,
     rms_norm_backward,
 };
 use candle_core::{Result, Tensor};
@@ -59,20 +59,20 @@ impl Norm {
         Norm { weight, epsilon: config.rms_norm_eps }
     }
     /// `x` [.., D] to [.., D].
-    pub(crate) fn apply(&self, x: &Tensor, weights: &Weights, pool: &Pool) -> Result<Tensor> {
-        rms_norm(pool, x, self.weight.of(weights)?, self.epsilon)
+    pub(crate) fn apply(&self, x: &Tensor, weights: &Weights, backend: &Backend) -> Result<Tensor> {
+        rms_norm(backend, x, self.weight.of(weights)?, self.epsilon)
     }
     /// The gradient of `x`, given that of the output, plus `onto`.
     pub(crate) fn backward(
         &self,
         x: &Tensor,
         weights: &Weights,
-        pool: &Pool,
+        backend: &Backend,
         (dy, onto): (&Tensor, Option<&Tensor>),
         harvest: Harvest<'_>,
     ) -> Result<Tensor> {
         let weight = self.weight.of(weights)?;
-        let (dx, dw) = rms_norm_backward(pool, x, weight, self.epsilon, dy, onto)?;
+        let (dx, dw) = rms_norm_backward(backend, x, weight, self.epsilon, dy, onto)?;
         if self.weight.trained {
             harvest(&self.weight.name, dw)?;
         }
@@ -123,7 +123,7 @@ impl Projection {
     }
     /// `onto` plus the projection of `x`.
     pub(crate) fn onto(&self, onto: &Tensor, x: &Tensor, site: Site<'_>) -> Result<Tensor> {
-        let y = projected_onto(site.pool(), onto, x, self.of(site.weights)?)?;
+        let y = projected_onto(site.backend(), onto, x, self.of(site.weights)?)?;
         self.adapter.as_ref().map_or(Ok(y.clone()), |adapter| adapter.onto(&y, x, site))
     }
 }
@@ -144,7 +144,7 @@ pub(crate) fn project<const N: usize>(
     x: &Tensor,
     site: Site<'_>,
 ) -> Result<[Tensor; N]> {
-    let mut outputs = projections(site.pool(), x, of(all, site.weights)?)?;
+    let mut outputs = projections(site.backend(), x, of(all, site.weights)?)?;
     for (projection, y) in all.into_iter().zip(&mut outputs) {
         if let Some(adapter) = &projection.adapter {
             *y = adapter.onto(y, x, site)?;
@@ -159,7 +159,7 @@ pub(crate) fn project_back<const N: usize>(
     dy: [&Tensor; N],
     site: Site<'_>,
 ) -> Result<Tensor> {
-    let mut dx = input_gradient(site.pool(), of(all, site.weights)?, dy)?;
+    let mut dx = input_gradient(site.backend(), of(all, site.weights)?, dy)?;
     for (projection, dy) in all.into_iter().zip(dy) {
         if let Some(adapter) = &projection.adapter {
             dx = adapter.back_onto(&dx, dy, site)?;
@@ -178,7 +178,7 @@ pub(crate) fn reap<const N: usize>(
 ) -> Result<()> {
     // Of one model's projections all are trained themselves, or none is.
     if all.iter().all(|projection| projection.weight.trained) {
-        let gradients = parameter_gradients(site.pool(), x, of(all, site.weights)?, dy)?;
+        let gradients = parameter_gradients(site.backend(), x, of(all, site.weights)?, dy)?;
         for (projection, gradients) in all.iter().zip(gradients) {
             harvest(&projection.weight.name, gradients.weight)?;
             if let Some((bias, gradient)) = projection.bias.as_ref().zip(gradients.bias) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use annulus_attention::Attention;
-use annulus_ops::{Pool, Rotary};
+use annulus_ops::{Backend, Rotary};
 use annulus_sequence::Positions;
 use candle_core::{Result, Tensor};
 
@@ -34,7 +34,7 @@ pub struct Shard {
     /// Cosines and sines at this rank's positions.
     pub rotary: Arc<Rotary>,
     /// This rank's workers.
-    pub pool: Pool,
+    pub backend: Backend,
     /// The optimizer step, for errors.
     pub step: u64,
     /// What the forward pass keeps.

@@ -42,12 +42,12 @@ impl Stage for Embed {
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
         let table_vd = self.table.of(weights)?;
-        let y_bsd = embedding(&shard.pool, &shard.inputs, table_vd)?;
+        let y_bsd = embedding(&shard.backend, &shard.inputs, table_vd)?;
         let x = x.clone();
         let back = move |dy_bsd: &Tensor, harvest: Harvest<'_>| {
             if self.table.trained {
                 let rows = table_vd.dim(0)?;
-                let dtable_vd = embedding_backward(&shard.pool, &shard.inputs, rows, dy_bsd)?;
+                let dtable_vd = embedding_backward(&shard.backend, &shard.inputs, rows, dy_bsd)?;
                 harvest(&self.table.name, dtable_vd)?;
             }
             // It reads tokens, not its input.
@@ -93,8 +93,9 @@ impl Loss {
         weights: &Weights,
         shard: &Shard,
     ) -> Result<Tensor> {
-        let normed_bsd = self.norm.apply(x_bsd, weights, &shard.pool)?;
-        linear(&shard.pool, &normed_bsd, self.head.weight.of(weights)?, None)?.to_dtype(DType::F32)
+        let normed_bsd = self.norm.apply(x_bsd, weights, &shard.backend)?;
+        linear(&shard.backend, &normed_bsd, self.head.weight.of(weights)?, None)?
+            .to_dtype(DType::F32)
     }
 }
 
@@ -128,7 +129,7 @@ impl Loss {
             let logits_rv = self.logits(&some_rd, weights, shard)?.flatten_all()?;
             let logits: Vec<f32> = logits_rv.to_device(&Device::Cpu)?.to_vec1()?;
             let vocabulary = logits.len() / rows.len();
-            all.extend(shard.pool.map(rows.len(), |index| {
+            all.extend(shard.backend.pool().map(rows.len(), |index| {
                 let row = rows[index] as usize;
                 judged(row, &logits[index * vocabulary..][..vocabulary], targets[row] as usize)
             }));
@@ -160,21 +161,21 @@ impl Stage for Loss {
         weights: &'a Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
-        let Shard { pool, targets, .. } = shard;
-        let normed_bsd = self.norm.apply(x_bsd, weights, pool)?;
+        let Shard { backend, targets, .. } = shard;
+        let normed_bsd = self.norm.apply(x_bsd, weights, backend)?;
         let head_vd = self.head.weight.of(weights)?;
         if shard.keep == Keep::Nothing {
-            let loss = linear_cross_entropy(pool, &normed_bsd, head_vd, targets, self.chunk)?;
+            let loss = linear_cross_entropy(backend, &normed_bsd, head_vd, targets, self.chunk)?;
             return Ok((loss, no_way_back()));
         }
         let (loss, dx_bsd, dhead_vd) = if self.head.weight.trained {
             let found =
-                linear_cross_entropy_gradients(pool, &normed_bsd, head_vd, targets, self.chunk)?;
+                linear_cross_entropy_gradients(backend, &normed_bsd, head_vd, targets, self.chunk)?;
             (found.loss, found.x, Some(found.weight))
         } else {
-            let (pool, chunk) = (pool, self.chunk);
+            let (backend, chunk) = (backend, self.chunk);
             let (loss, dx_bsd) =
-                linear_cross_entropy_input_gradient(pool, &normed_bsd, head_vd, targets, chunk)?;
+                linear_cross_entropy_input_gradient(backend, &normed_bsd, head_vd, targets, chunk)?;
             (loss, dx_bsd, None)
         };
         // On the host, which has waited for it: nobody else reads it.
@@ -187,7 +188,7 @@ impl Stage for Loss {
                 harvest(&self.head.weight.name, times(dhead_vd)?)?;
             }
             let dnormed_bsd = times(dx_bsd)?;
-            self.norm.backward(&x_bsd, weights, pool, (&dnormed_bsd, None), harvest)
+            self.norm.backward(&x_bsd, weights, backend, (&dnormed_bsd, None), harvest)
         };
         Ok((loss, Box::new(back)))
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use annulus_ops::testing::random;
 use annulus_ops::{
-    AdamW, Affine, Moments, Pool, Rotary, contiguous, embedding, embedding_backward,
+    AdamW, Affine, Backend, Moments, Rotary, contiguous, embedding, embedding_backward,
     input_gradient, linear_cross_entropy_gradients, parameter_gradients, projected_onto,
     projections, rms_norm, rms_norm_backward, rope, rope_backward, swiglu, swiglu_backward,
 };
@@ -35,7 +35,7 @@ fn time<T>(criterion: &mut Criterion, name: &str, work: usize, run: impl Fn() ->
     group.finish();
 }
 
-fn products(criterion: &mut Criterion, pool: &Pool) -> Result<()> {
+fn products(criterion: &mut Criterion, pool: &Backend) -> Result<()> {
     for (inputs, outputs) in [(HIDDEN, INTERMEDIATE), (INTERMEDIATE, HIDDEN), (HIDDEN, HIDDEN)] {
         let (x, dy) = (random("x", &[TOKENS, inputs])?, random("dy", &[TOKENS, outputs])?);
         let weight = random("weight", &[outputs, inputs])?;
@@ -58,7 +58,7 @@ fn products(criterion: &mut Criterion, pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-fn elementwise(criterion: &mut Criterion, pool: &Pool) -> Result<()> {
+fn elementwise(criterion: &mut Criterion, pool: &Backend) -> Result<()> {
     let values = TOKENS * HIDDEN;
     let (x, dy) = (random("x", &[TOKENS, HIDDEN])?, random("dy", &[TOKENS, HIDDEN])?);
     let weight = random("weight", &[HIDDEN])?;
@@ -85,7 +85,7 @@ fn elementwise(criterion: &mut Criterion, pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-fn tables(criterion: &mut Criterion, pool: &Pool) -> Result<()> {
+fn tables(criterion: &mut Criterion, pool: &Backend) -> Result<()> {
     let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 7 % VOCABULARY) as u32).collect();
     let ids = Tensor::from_vec(ids, (1, TOKENS), &Device::Cpu)?;
     let (table, dy) = (random("table", &[VOCABULARY, HIDDEN])?, random("dy", &[TOKENS, HIDDEN])?);
@@ -103,7 +103,7 @@ fn tables(criterion: &mut Criterion, pool: &Pool) -> Result<()> {
 }
 
 fn all(criterion: &mut Criterion) {
-    let pool = Pool::new(WORKERS);
+    let pool = Backend::cpu(WORKERS);
     for group in [products, elementwise, tables] {
         group(criterion, &pool).expect("operands that fit");
     }

@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
 
-use crate::Pool;
+use crate::Backend;
 use crate::gpu::operators;
 use crate::rows::{check_place, in_place_mut};
 
@@ -10,11 +10,11 @@ use crate::rows::{check_place, in_place_mut};
 ///
 /// # Errors
 /// When the shapes differ, or a tensor has another type or gaps.
-pub fn accumulate(pool: &Pool, to: &Tensor, from: &Tensor) -> Result<()> {
+pub fn accumulate(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
     if to.shape() != from.shape() {
         bail!("accumulate: found {:?}, wanted {:?}", from.shape(), to.shape());
     }
-    if let Some(processor) = pool.processor() {
+    if let Backend::Gpu(processor) = backend {
         [to, from].map(check_place).into_iter().collect::<Result<()>>()?;
         return operators::accumulate(&**processor, to, from);
     }
@@ -53,7 +53,7 @@ mod tests {
     fn a_sum_grows_in_place() -> Result<()> {
         let (to, from) = ((random("to", &[3, 5, 7])? * 1.0)?, random("from", &[3, 5, 7])?);
         let (wanted, seen) = ((&to + &from)?, to.clone());
-        let pool = Pool::serial();
+        let pool = Backend::serial();
         accumulate(&pool, &to, &from)?;
         assert_eq!((error(&to, &wanted)?, error(&seen, &wanted)?), (0.0, 0.0));
         assert!(accumulate(&pool, &to, &from.t()?).is_err());

@@ -2,9 +2,9 @@
 
 use candle_core::{CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Result, Tensor, Var, bail};
 
-use crate::Pool;
 use crate::gpu::operators;
 use crate::rows::{CHUNK, check_place, elements, in_place_mut};
+use crate::{Backend, Pool};
 
 /// The settings of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,14 +62,19 @@ impl AdamW {
     ///
     /// # Errors
     /// As there, or when there are copies of several types.
-    pub fn update_all(&self, pool: &Pool, parameters: &[Parameter<'_>], clip: f64) -> Result<()> {
-        if let Some(processor) = pool.processor() {
+    pub fn update_all(
+        &self,
+        backend: &Backend,
+        parameters: &[Parameter<'_>],
+        clip: f64,
+    ) -> Result<()> {
+        if let Backend::Gpu(processor) = backend {
             parameters.iter().try_for_each(Parameter::check)?;
             return operators::update_all(&**processor, self, parameters, clip);
         }
         for one in parameters {
             let Parameter { master, gradient, moments, copy, .. } = *one;
-            self.of(one).update(pool, master, gradient, clip, moments)?;
+            self.of(one).update(backend, master, gradient, clip, moments)?;
             if let Some(copy) = copy {
                 copy.set(&master.to_dtype(copy.dtype())?)?;
             }
@@ -107,16 +112,16 @@ impl AdamW {
     /// When shapes differ, or a tensor that changes is not f32 without gaps.
     pub fn update(
         &self,
-        pool: &Pool,
+        backend: &Backend,
         parameter: &Tensor,
         gradient: &Tensor,
         clip: f64,
         moments: &Moments,
     ) -> Result<()> {
         let one = Parameter { master: parameter, gradient, moments, copy: None, decays: true };
-        if pool.processor().is_some() {
-            return self.update_all(pool, &[one], clip);
-        }
+        let Backend::Cpu(pool) = backend else {
+            return self.update_all(backend, &[one], clip);
+        };
         one.check_shapes()?;
         let mean = |decay: f64, power| Mean { pool, decay, power, clip: clip as f32 };
         moments.first.inplace_op2(gradient, &mean(self.betas.0, Power::One))?;
@@ -245,7 +250,7 @@ mod tests {
         let shape = [257, 131];
         let mut bits = Vec::new();
         for workers in [1, 3] {
-            let pool = Pool::new(workers);
+            let pool = Backend::cpu(workers);
             let parameter = (random("parameter", &shape)? * 1.0)?;
             let moments = Moments::zeros(&parameter)?;
             let mut slow: Vec<_> = to_f64(&parameter)?.into_iter().map(|p| (p, 0.0, 0.0)).collect();
@@ -283,7 +288,7 @@ mod tests {
         let (square, row) = (random("square", &[3, 3])?, random("row", &[3])?);
         let update = |parameter: &Tensor, gradient: &Tensor| {
             let moments = Moments::zeros(parameter)?;
-            settings.update(&Pool::serial(), parameter, gradient, 1.0, &moments)
+            settings.update(&Backend::serial(), parameter, gradient, 1.0, &moments)
         };
         let message = update(&square, &row).unwrap_err().to_string();
         assert!(message.contains("found [3], wanted the parameter's [3, 3]"), "{message}");

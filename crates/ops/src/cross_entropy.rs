@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
 use turn::Turn;
 
-use crate::Pool;
 use crate::gpu::operators;
 use crate::matrix::{Matrix, Onto, Product, multiply};
 use crate::rows::{CHUNK, Elements, Rows, elements, tensor, unwritten, with_rows};
+use crate::{Backend, Pool};
 
 /// Tokens that a job turns from logits to gradients.
 const JOB: usize = 16;
@@ -31,15 +31,18 @@ pub const IGNORED: i64 = -100;
 /// # Errors
 /// When shapes do not fit, a target is neither [`IGNORED`] nor below V, or `chunk` is 0.
 pub fn linear_cross_entropy(
-    pool: &Pool,
+    backend: &Backend,
     x: &Tensor,
     weight: &Tensor,
     targets: &Tensor,
     chunk: usize,
 ) -> Result<Tensor> {
-    if let Some(processor) = pool.processor() {
-        return operators::linear_cross_entropy(&**processor, x, weight, targets, chunk);
-    }
+    let pool = match backend {
+        Backend::Gpu(processor) => {
+            return operators::linear_cross_entropy(&**processor, x, weight, targets, chunk);
+        }
+        Backend::Cpu(pool) => pool,
+    };
     let op = CrossEntropy {
         pool: pool.clone(),
         kept: kept(x, weight, targets, chunk)?,
@@ -66,13 +69,13 @@ pub struct CrossEntropyGradients {
 /// # Errors
 /// As there.
 pub fn linear_cross_entropy_gradients(
-    pool: &Pool,
+    backend: &Backend,
     x: &Tensor,
     weight: &Tensor,
     targets: &Tensor,
     chunk: usize,
 ) -> Result<CrossEntropyGradients> {
-    let (loss, x, of_weight) = gradients(pool, x, weight, (targets, chunk), true)?;
+    let (loss, x, of_weight) = gradients(backend, x, weight, (targets, chunk), true)?;
     let Some(weight) = of_weight else { bail!("internal: the weight's gradient was not made") };
     Ok(CrossEntropyGradients { loss, x, weight })
 }
@@ -82,28 +85,31 @@ pub fn linear_cross_entropy_gradients(
 /// # Errors
 /// As there.
 pub fn linear_cross_entropy_input_gradient(
-    pool: &Pool,
+    backend: &Backend,
     x: &Tensor,
     weight: &Tensor,
     targets: &Tensor,
     chunk: usize,
 ) -> Result<(f64, Tensor)> {
-    let (loss, x, _) = gradients(pool, x, weight, (targets, chunk), false)?;
+    let (loss, x, _) = gradients(backend, x, weight, (targets, chunk), false)?;
     Ok((loss, x))
 }
 
 /// The loss, the gradient of x, and that of the weight where it is `trained`.
 fn gradients(
-    pool: &Pool,
+    backend: &Backend,
     x: &Tensor,
     weight: &Tensor,
     (targets, chunk): (&Tensor, usize),
     trained: bool,
 ) -> Result<(f64, Tensor, Option<Tensor>)> {
-    if let Some(processor) = pool.processor() {
-        let tokens = (targets, chunk);
-        return operators::linear_cross_entropy_gradients(&**processor, x, weight, tokens, trained);
-    }
+    let pool = match backend {
+        Backend::Cpu(pool) => pool,
+        Backend::Gpu(processor) => {
+            let of = (targets, chunk);
+            return operators::linear_cross_entropy_gradients(&**processor, x, weight, of, trained);
+        }
+    };
     let kept = kept(x, weight, targets, chunk)?;
     let (rows, width) = weight.dims2()?;
     let weights = Elements::of(pool, weight)?;
@@ -355,7 +361,7 @@ mod tests {
             let tensor = Tensor::new(&targets, &Device::Cpu)?;
             for chunk in [1, 3, 100] {
                 let fused = |v: &[Tensor]| {
-                    linear_cross_entropy(&Pool::new(2), &v[0], &v[1], &tensor, chunk)
+                    linear_cross_entropy(&Backend::cpu(2), &v[0], &v[1], &tensor, chunk)
                 };
                 check(&inputs, fused, |v| reference(&targets, width, v), 1e-6)?;
             }
@@ -368,7 +374,7 @@ mod tests {
         let (x, weight) = (random("x", &[4, 3])?, random("weight", &[5, 3])?);
         let (x, weight) = (Var::from_tensor(&x)?, Var::from_tensor(&weight)?);
         let targets = Tensor::new(&[0_i64, 1, 2, 4], &Device::Cpu)?;
-        let loss = linear_cross_entropy(&Pool::serial(), &x, &weight, &targets, 2)?;
+        let loss = linear_cross_entropy(&Backend::serial(), &x, &weight, &targets, 2)?;
         let (once, again) = (loss.backward()?, (&loss * 3.0)?.backward()?);
         for var in [&x, &weight] {
             let once = once.get(var).expect("a gradient of the loss");
@@ -383,7 +389,7 @@ mod tests {
         let x = Var::from_tensor(&(random("x", &[3, 4])? * 300.0)?)?;
         let weight = random("weight", &[6, 4])?;
         let targets = Tensor::new(&[0_i64, 5, 2], &Device::Cpu)?;
-        let loss = linear_cross_entropy(&Pool::serial(), &x, &weight, &targets, 8)?;
+        let loss = linear_cross_entropy(&Backend::serial(), &x, &weight, &targets, 8)?;
         let gradients = loss.backward()?;
         assert!(loss.to_scalar::<f32>()? > 100.0);
         let dx = to_f64(gradients.get(&x).expect("x is tracked"))?;

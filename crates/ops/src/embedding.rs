@@ -3,9 +3,9 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
-use crate::Pool;
 use crate::gpu::operators;
 use crate::rows::{Elements, Rows, narrow, rows_per_chunk, tensor, unwritten, zeros};
+use crate::{Backend, Pool};
 
 /// Rows of the table whose gradients a job sums.
 const ROWS: usize = 16;
@@ -16,10 +16,11 @@ const ROWS: usize = 16;
 ///
 /// # Errors
 /// When a token is not below V, or a tensor has another type.
-pub fn embedding(pool: &Pool, tokens: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    if let Some(processor) = pool.processor() {
-        return operators::embedding(&**processor, tokens, weight);
-    }
+pub fn embedding(backend: &Backend, tokens: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    let pool = match backend {
+        Backend::Gpu(processor) => return operators::embedding(&**processor, tokens, weight),
+        Backend::Cpu(pool) => pool,
+    };
     let ids = ids(tokens, weight.dims2()?.0)?;
     weight.apply_op1(Embedding { pool: pool.clone(), ids, dims: tokens.dims().to_vec() })
 }
@@ -30,14 +31,17 @@ pub fn embedding(pool: &Pool, tokens: &Tensor, weight: &Tensor) -> Result<Tensor
 /// # Errors
 /// When a token is not below `rows`, the shapes differ, or a tensor has another type.
 pub fn embedding_backward(
-    pool: &Pool,
+    backend: &Backend,
     tokens: &Tensor,
     rows: usize,
     dy: &Tensor,
 ) -> Result<Tensor> {
-    if let Some(processor) = pool.processor() {
-        return operators::embedding_backward(&**processor, tokens, rows, dy);
-    }
+    let pool = match backend {
+        Backend::Gpu(processor) => {
+            return operators::embedding_backward(&**processor, tokens, rows, dy);
+        }
+        Backend::Cpu(pool) => pool,
+    };
     let ids = ids(tokens, rows)?;
     let width = dy.dims().last().copied().unwrap_or(1);
     let dy = Elements::of(pool, dy)?;
@@ -142,7 +146,7 @@ mod tests {
                 ids.iter().flat_map(|id| v[0][*id as usize * 5..][..5].to_vec()).collect()
             };
             let weight = random("weight", &[6, 5])?;
-            check(&[weight], |v| embedding(&Pool::new(2), &tokens, &v[0]), slow, 1e-6)?;
+            check(&[weight], |v| embedding(&Backend::cpu(2), &tokens, &v[0]), slow, 1e-6)?;
         }
         Ok(())
     }
@@ -150,7 +154,8 @@ mod tests {
     #[test]
     fn a_token_beyond_the_table_is_named() -> Result<()> {
         let tokens = Tensor::new(&[[1_u32, 7, 9]], &Device::Cpu)?;
-        let message = embedding(&Pool::serial(), &tokens, &random("weight", &[7, 2])?).unwrap_err();
+        let message =
+            embedding(&Backend::serial(), &tokens, &random("weight", &[7, 2])?).unwrap_err();
         let message = message.to_string();
         assert!(message.contains("found token 7 at index 1, wanted one below 7"), "{message}");
         Ok(())

@@ -3,9 +3,9 @@
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, InplaceOp1, Layout, Result, Shape, Tensor, bail};
 
-use crate::Pool;
 use crate::gpu::operators;
 use crate::rows::{CHUNK, Elements, check_place, in_place_mut};
+use crate::{Backend, Pool};
 
 /// Vector-Jacobian product: the gradients of `sum(y * seed)`; `seed` has the shape and dtype of `y`
 /// and is not differentiated.
@@ -44,12 +44,13 @@ impl CustomOp1 for Seed {
 /// # Errors
 /// When a tensor is neither f32 nor bf16.
 pub fn global_norm_squared<'a>(
-    pool: &Pool,
+    backend: &Backend,
     tensors: impl IntoIterator<Item = &'a Tensor>,
 ) -> Result<f64> {
-    if let Some(processor) = pool.processor() {
-        return operators::global_norm_squared(&**processor, tensors);
-    }
+    let pool = match backend {
+        Backend::Gpu(processor) => return operators::global_norm_squared(&**processor, tensors),
+        Backend::Cpu(pool) => pool,
+    };
     let mut total = 0.0;
     for tensor in tensors {
         let values = Elements::of(pool, tensor)?;
@@ -76,12 +77,14 @@ fn sum_of_squares(values: &[f32]) -> f64 {
 ///
 /// # Errors
 /// When the tensor has another type, or gaps.
-pub fn scale(pool: &Pool, tensor: &Tensor, by: f64) -> Result<()> {
-    if let Some(processor) = pool.processor() {
-        check_place(tensor)?;
-        return operators::scale(&**processor, tensor, by);
+pub fn scale(backend: &Backend, tensor: &Tensor, by: f64) -> Result<()> {
+    match backend {
+        Backend::Gpu(processor) => {
+            check_place(tensor)?;
+            operators::scale(&**processor, tensor, by)
+        }
+        Backend::Cpu(pool) => tensor.inplace_op1(&Scale { pool: pool.clone(), by: by as f32 }),
     }
-    tensor.inplace_op1(&Scale { pool: pool.clone(), by: by as f32 })
 }
 
 struct Scale {
@@ -168,14 +171,14 @@ mod tests {
         let tensors = [random("a", &[301, 257])?, random("b", &[1])?, random("c", &[0, 4])?];
         let all = tensors.iter().map(to_f64).collect::<Result<Vec<_>>>()?.concat();
         let wanted: f64 = all.iter().map(|x| x * x).sum();
-        let alone = global_norm_squared(&Pool::serial(), &tensors)?;
+        let alone = global_norm_squared(&Backend::serial(), &tensors)?;
         assert!((alone / wanted - 1.0).abs() < 1e-12);
         for workers in 2..=4 {
-            let many = global_norm_squared(&Pool::new(workers), &tensors)?;
+            let many = global_norm_squared(&Backend::cpu(workers), &tensors)?;
             assert_eq!(alone.to_bits(), many.to_bits());
         }
         let nan = Tensor::new(&[1.0, f32::NAN], &Device::Cpu)?;
-        assert!(global_norm_squared(&Pool::serial(), [&nan])?.is_nan());
+        assert!(global_norm_squared(&Backend::serial(), [&nan])?.is_nan());
         Ok(())
     }
 
@@ -183,9 +186,9 @@ mod tests {
     fn scale_multiplies_in_place() -> Result<()> {
         let tensor = (random("a", &[301, 257])? * 1.0)?;
         let wanted = (&tensor * 0.3)?;
-        scale(&Pool::new(2), &tensor, 0.3)?;
+        scale(&Backend::cpu(2), &tensor, 0.3)?;
         assert!(error(&tensor, &wanted)? < 1e-7);
-        assert!(scale(&Pool::serial(), &tensor.t()?, 2.0).is_err());
+        assert!(scale(&Backend::serial(), &tensor.t()?, 2.0).is_err());
         Ok(())
     }
 

@@ -5,15 +5,16 @@
 //! `x_backward` is that gradient by hand, for callers who walk backward themselves: the tape makes
 //! zeros and adds for every gradient, and keeps what it need not.
 //!
-//! Every operator takes the [`Pool`] it may use; none uses a global one. A pool on a processor
-//! ([`Pool::on`]) runs kernels over that processor's tensors, and records nothing: there gradients
-//! are made by hand. Inputs may be f32 or bf16; sums are f32.
+//! Every operator takes the [`Backend`] it runs on; none uses a global one. A GPU runs kernels over
+//! its own tensors and records nothing: there gradients are made by hand. Inputs may be f32 or bf16;
+//! sums are f32.
 #![expect(clippy::inline_always, reason = "loops become vector code where they are inlined")]
 
 pub mod attention;
 
 mod accumulate;
 mod adamw;
+mod backend;
 mod charge;
 mod cores;
 mod cross_entropy;
@@ -38,6 +39,7 @@ mod vector;
 
 pub use accumulate::accumulate;
 pub use adamw::{AdamW, Moments, Parameter};
+pub use backend::Backend;
 pub use charge::charge;
 pub use cores::Cores;
 pub use cross_entropy::{

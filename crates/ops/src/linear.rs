@@ -3,11 +3,11 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
-use crate::Pool;
 use crate::gpu::operators;
 use crate::matrix::{Matrix, Onto, Product, multiply};
 use crate::rows::{Elements, elements, narrow, tensor, unwritten};
 use crate::sums::sum_rows;
+use crate::{Backend, Pool};
 
 /// `x` [.., I] times `weight` [O, I] transposed, plus `bias` `[O]`: [.., O], with gradients for all
 /// three.
@@ -17,10 +17,16 @@ use crate::sums::sum_rows;
 ///
 /// # Errors
 /// When the shapes do not fit, or a tensor is neither f32 nor bf16.
-pub fn linear(pool: &Pool, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    if let Some(processor) = pool.processor() {
-        return operators::linear(&**processor, x, weight, bias);
-    }
+pub fn linear(
+    backend: &Backend,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<Tensor> {
+    let pool = match backend {
+        Backend::Gpu(processor) => return operators::linear(&**processor, x, weight, bias),
+        Backend::Cpu(pool) => pool,
+    };
     let op = Linear { pool: pool.clone() };
     match bias {
         None => x.apply_op2(weight, op),
@@ -190,7 +196,7 @@ mod tests {
 
     #[test]
     fn agrees_with_plain_loops_and_finite_differences() -> Result<()> {
-        let pool = Pool::new(2);
+        let pool = Backend::cpu(2);
         for (tokens, inputs, outputs) in [(6, 5, 7), (1, 1, 1), (1, 9, 3)] {
             let x = random("x", &[tokens / 2 + tokens % 2, 1 + (tokens + 1) % 2, inputs])?;
             let weight = random("weight", &[outputs, inputs])?;
@@ -207,10 +213,10 @@ mod tests {
     #[test]
     fn shapes_that_do_not_fit_are_named() -> Result<()> {
         let (x, weight) = (random("x", &[2, 3])?, random("weight", &[4, 5])?);
-        let message = linear(&Pool::serial(), &x, &weight, None).unwrap_err().to_string();
+        let message = linear(&Backend::serial(), &x, &weight, None).unwrap_err().to_string();
         assert!(message.contains("found x [2, 3], wanted [.., 5]"), "{message}");
         let bias = random("bias", &[3])?;
-        let message = linear(&Pool::serial(), &weight, &weight, Some(&bias)).unwrap_err();
+        let message = linear(&Backend::serial(), &weight, &weight, Some(&bias)).unwrap_err();
         assert!(message.to_string().contains("found a bias of 3, wanted 4"), "{message}");
         Ok(())
     }

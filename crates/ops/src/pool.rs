@@ -21,7 +21,6 @@ pub struct Pool {
     core: Core,
     threads: Option<Arc<rayon::ThreadPool>>,
     share: Option<Share>,
-    processor: Option<Arc<dyn crate::gpu::Processor>>,
 }
 
 impl fmt::Debug for Pool {
@@ -58,14 +57,6 @@ impl Pool {
     /// Everything runs in the caller.
     pub fn serial() -> Pool {
         Pool::default()
-    }
-    /// Operators run on `processor`; what they leave to the CPU runs in the caller.
-    pub fn on(processor: Arc<dyn crate::gpu::Processor>) -> Pool {
-        Pool { processor: Some(processor), ..Pool::default() }
-    }
-    /// What operators run on, if it is not the CPU.
-    pub fn processor(&self) -> Option<&Arc<dyn crate::gpu::Processor>> {
-        self.processor.as_ref()
     }
     /// The same workers, who compute as `core` says, and not with the best that this machine has.
     ///

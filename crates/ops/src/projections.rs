@@ -3,11 +3,11 @@
 
 use candle_core::{DType, Result, Shape, Tensor, bail};
 
-use crate::Pool;
 use crate::gpu::operators;
 use crate::linear::{Sizes, of_bias};
 use crate::matrix::{Matrix, Onto, Product, multiply};
 use crate::rows::{Elements, rows_per_chunk, tensor, unwritten};
+use crate::{Backend, Pool};
 
 /// A projection: `x wᵀ + bias`.
 #[derive(Clone, Copy, Debug)]
@@ -23,13 +23,14 @@ pub struct Affine<'a> {
 /// # Errors
 /// When the shapes do not fit, or a tensor is neither f32 nor bf16.
 pub fn projections<const N: usize>(
-    pool: &Pool,
+    backend: &Backend,
     x: &Tensor,
     projections: [Affine<'_>; N],
 ) -> Result<[Tensor; N]> {
-    if let Some(processor) = pool.processor() {
-        return operators::projections(&**processor, x, projections);
-    }
+    let pool = match backend {
+        Backend::Gpu(processor) => return operators::projections(&**processor, x, projections),
+        Backend::Cpu(pool) => pool,
+    };
     let x_values = Elements::of(pool, x)?;
     let all = read(pool, x.shape(), &projections)?;
     let mut outputs: Vec<_> = all.iter().map(Read::output).collect();
@@ -51,14 +52,17 @@ pub fn projections<const N: usize>(
 /// # Errors
 /// When the shapes do not fit, or a tensor is neither f32 nor bf16.
 pub fn projected_onto(
-    pool: &Pool,
+    backend: &Backend,
     onto: &Tensor,
     x: &Tensor,
     projection: Affine<'_>,
 ) -> Result<Tensor> {
-    if let Some(processor) = pool.processor() {
-        return operators::projected_onto(&**processor, onto, x, projection);
-    }
+    let pool = match backend {
+        Backend::Gpu(processor) => {
+            return operators::projected_onto(&**processor, onto, x, projection);
+        }
+        Backend::Cpu(pool) => pool,
+    };
     let (x_values, onto_values) = (Elements::of(pool, x)?, Elements::of(pool, onto)?);
     let [read] = &read(pool, x.shape(), &[projection])?[..] else {
         unreachable!("one projection was read")
@@ -87,13 +91,14 @@ pub fn projected_onto(
 /// # Errors
 /// When the shapes do not fit, or a tensor is neither f32 nor bf16.
 pub fn input_gradient<const N: usize>(
-    pool: &Pool,
+    backend: &Backend,
     projections: [Affine<'_>; N],
     dy: [&Tensor; N],
 ) -> Result<Tensor> {
-    if let Some(processor) = pool.processor() {
-        return operators::input_gradient(&**processor, projections, dy);
-    }
+    let pool = match backend {
+        Backend::Gpu(processor) => return operators::input_gradient(&**processor, projections, dy),
+        Backend::Cpu(pool) => pool,
+    };
     let Some((first, projection)) = dy.first().zip(projections.first()) else {
         bail!("projection: found no gradient, wanted one per projection");
     };
@@ -126,14 +131,17 @@ pub struct AffineGradients {
 /// # Errors
 /// When the shapes do not fit, or a tensor is neither f32 nor bf16.
 pub fn parameter_gradients<const N: usize>(
-    pool: &Pool,
+    backend: &Backend,
     x: &Tensor,
     projections: [Affine<'_>; N],
     dy: [&Tensor; N],
 ) -> Result<[AffineGradients; N]> {
-    if let Some(processor) = pool.processor() {
-        return operators::parameter_gradients(&**processor, x, projections, dy);
-    }
+    let pool = match backend {
+        Backend::Gpu(processor) => {
+            return operators::parameter_gradients(&**processor, x, projections, dy);
+        }
+        Backend::Cpu(pool) => pool,
+    };
     let x_values = Elements::of(pool, x)?;
     let all = read(pool, x.shape(), &projections)?;
     let dy = gradients(pool, &all, &dy)?;

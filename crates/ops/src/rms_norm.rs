@@ -5,19 +5,20 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
 use pulp::{Simd, WithSimd};
 
-use crate::Pool;
 use crate::gpu::operators;
 use crate::rows::{Elements, Rows, elements, narrow, rows_per_chunk, tensor, unwritten};
 use crate::sums::{sum_lanes, sum_rows_and};
+use crate::{Backend, Pool};
 
 /// `x` [.., D], `weight` `[D]`: [.., D] in the type of `x`, with gradients for both.
 ///
 /// # Errors
 /// When `weight` is not as long as the rows of `x`, or a tensor is neither f32 nor bf16.
-pub fn rms_norm(pool: &Pool, x: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor> {
-    if let Some(processor) = pool.processor() {
-        return operators::rms_norm(&**processor, x, weight, epsilon);
-    }
+pub fn rms_norm(backend: &Backend, x: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor> {
+    let pool = match backend {
+        Backend::Gpu(processor) => return operators::rms_norm(&**processor, x, weight, epsilon),
+        Backend::Cpu(pool) => pool,
+    };
     x.apply_op2(weight, RmsNorm { pool: pool.clone(), epsilon })
 }
 
@@ -94,7 +95,7 @@ impl WithSimd for Backward<'_> {
 /// # Errors
 /// When the shapes differ, or a tensor is neither f32 nor bf16.
 pub fn rms_norm_backward(
-    pool: &Pool,
+    backend: &Backend,
     x: &Tensor,
     weight: &Tensor,
     epsilon: f64,
@@ -106,9 +107,12 @@ pub fn rms_norm_backward(
             bail!("rms-norm: found a gradient {:?}, wanted {:?}", other.shape(), x.shape());
         }
     }
-    if let Some(processor) = pool.processor() {
-        return operators::rms_norm_backward(&**processor, (x, weight), epsilon, dy, onto);
-    }
+    let pool = match backend {
+        Backend::Gpu(processor) => {
+            return operators::rms_norm_backward(&**processor, (x, weight), epsilon, dy, onto);
+        }
+        Backend::Cpu(pool) => pool,
+    };
     let (x_values, dy) = (Elements::of(pool, x)?, Elements::of(pool, dy)?);
     let onto = onto.map(|onto| Elements::of(pool, onto)).transpose()?;
     let onto = onto.as_deref().unwrap_or(&[]);
@@ -159,7 +163,8 @@ impl CustomOp2 for RmsNorm {
         _y: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw) = rms_norm_backward(&self.pool, x, weight, self.epsilon, dy, None)?;
+        let (dx, dw) =
+            rms_norm_backward(&Backend::Cpu(self.pool.clone()), x, weight, self.epsilon, dy, None)?;
         Ok((Some(dx), Some(dw.to_dtype(weight.dtype())?)))
     }
 }
@@ -184,7 +189,7 @@ mod tests {
     fn agrees_with_plain_loops_and_finite_differences() -> Result<()> {
         for shape in [[4, 6], [1, 2], [1, 70], [5, 33]] {
             let (x, weight) = (random("x", &shape)?, random("weight", &shape[1..])?);
-            let operator = |v: &[Tensor]| rms_norm(&Pool::new(2), &v[0], &v[1], 1e-3);
+            let operator = |v: &[Tensor]| rms_norm(&Backend::cpu(2), &v[0], &v[1], 1e-3);
             check(&[x, weight], operator, |v| reference(1e-3, v), 2e-6)?;
         }
         Ok(())
@@ -193,7 +198,7 @@ mod tests {
     #[test]
     fn a_row_of_zeros_has_finite_gradients() -> Result<()> {
         let x = Tensor::zeros((2, 4), candle_core::DType::F32, &candle_core::Device::Cpu)?;
-        let operator = |v: &[Tensor]| rms_norm(&Pool::serial(), &v[0], &v[1], 1e-5);
+        let operator = |v: &[Tensor]| rms_norm(&Backend::serial(), &v[0], &v[1], 1e-5);
         check(&[x, random("weight", &[4])?], operator, |v| reference(1e-5, v), 1e-3)
     }
 }

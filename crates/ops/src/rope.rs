@@ -8,9 +8,9 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, bail};
 use pulp::{Simd, WithSimd};
 
-use crate::Pool;
 use crate::gpu::operators::{self, Placed};
 use crate::rows::{Rows, narrow, rows_per_chunk, unwritten};
+use crate::{Backend, Pool};
 
 /// The angles at the positions of one shard: made in f64 from the runs, so that no rank needs a table
 /// of the whole.
@@ -107,10 +107,11 @@ impl Rotary {
 ///
 /// # Errors
 /// When S or D is not that of `rotary`, or `x` is neither f32 nor bf16.
-pub fn rope(pool: &Pool, x: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
-    if let Some(processor) = pool.processor() {
-        return operators::rope(&**processor, x, rotary);
-    }
+pub fn rope(backend: &Backend, x: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
+    let pool = match backend {
+        Backend::Gpu(processor) => return operators::rope(&**processor, x, rotary),
+        Backend::Cpu(pool) => pool,
+    };
     x.apply_op1(Rope { direction: 1.0, ..Rope::back(pool, rotary) })
 }
 
@@ -119,10 +120,11 @@ pub fn rope(pool: &Pool, x: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
 ///
 /// # Errors
 /// When S or D is not that of `rotary`, or `dy` is neither f32 nor bf16.
-pub fn rope_backward(pool: &Pool, dy: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
-    if let Some(processor) = pool.processor() {
-        return operators::rope_backward(&**processor, dy, rotary);
-    }
+pub fn rope_backward(backend: &Backend, dy: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
+    let pool = match backend {
+        Backend::Gpu(processor) => return operators::rope_backward(&**processor, dy, rotary),
+        Backend::Cpu(pool) => pool,
+    };
     let by_token = dy.detach().transpose(1, 2)?;
     by_token.apply_op1_no_bwd(&Rope { token_axis: 1, ..Rope::back(pool, rotary) })?.flatten_from(2)
 }
@@ -238,7 +240,7 @@ mod tests {
             let list: Vec<_> = positions.iter().collect();
             let x = random("x", &[2, 3, list.len(), 6])?;
             let slow = |v: &[Vec<f64>]| reference(&list, &frequencies, factor, &v[0]);
-            check(&[x], |v| rope(&Pool::new(2), &v[0], &rotary), slow, 1e-6)?;
+            check(&[x], |v| rope(&Backend::cpu(2), &v[0], &rotary), slow, 1e-6)?;
         }
         Ok(())
     }
@@ -248,7 +250,7 @@ mod tests {
         let rotary = Rotary::new(&Positions::all(3), &Rotary::frequencies(4, 1e4), 1.0);
         let rotary = Arc::new(rotary);
         for shape in [[1, 1, 4, 4], [1, 1, 3, 6], [1, 1, 6, 2]] {
-            let message = rope(&Pool::serial(), &random("x", &shape)?, &rotary).unwrap_err();
+            let message = rope(&Backend::serial(), &random("x", &shape)?, &rotary).unwrap_err();
             assert!(message.to_string().contains("wanted [.., 3, 4]"), "{message}");
         }
         Ok(())

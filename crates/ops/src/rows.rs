@@ -10,8 +10,8 @@ use candle_core::{CpuStorage, DType, Layout, Result, Shape, Storage, StorageRef,
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
-use crate::Pool;
 use crate::gpu::operators;
+use crate::{Backend, Pool};
 
 /// Elements that a job copies, casts or works on at a time: 128 KiB, which a core's cache holds.
 pub(crate) const CHUNK: usize = 1 << 15;
@@ -146,10 +146,11 @@ pub(crate) fn with_rows<T>(tensor: &Tensor, use_rows: impl FnOnce(&Rows<'_>) -> 
 ///
 /// # Errors
 /// When it is not on the CPU, or neither f32 nor bf16.
-pub fn contiguous(pool: &Pool, x: &Tensor) -> Result<Tensor> {
-    if let Some(processor) = pool.processor() {
-        return operators::contiguous(&**processor, x);
-    }
+pub fn contiguous(backend: &Backend, x: &Tensor) -> Result<Tensor> {
+    let pool = match backend {
+        Backend::Gpu(processor) => return operators::contiguous(&**processor, x),
+        Backend::Cpu(pool) => pool,
+    };
     if x.is_contiguous() {
         return Ok(x.detach());
     }

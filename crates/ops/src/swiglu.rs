@@ -4,20 +4,21 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 use pulp::{Simd, WithSimd};
 
-use crate::Pool;
 use crate::exp::exp;
 use crate::gpu::operators;
 use crate::rows::{CHUNK, Elements, elements, narrow, tensor, unwritten};
+use crate::{Backend, Pool};
 
 /// `gate` and `up` of one shape: that shape in the type of `gate`, with gradients for both.
 ///
 /// # Errors
 /// When the shapes differ, or a tensor is neither f32 nor bf16.
-pub fn swiglu(pool: &Pool, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+pub fn swiglu(backend: &Backend, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     same_shape(gate.shape(), up.shape())?;
-    if let Some(processor) = pool.processor() {
-        return operators::swiglu(&**processor, gate, up);
-    }
+    let pool = match backend {
+        Backend::Gpu(processor) => return operators::swiglu(&**processor, gate, up),
+        Backend::Cpu(pool) => pool,
+    };
     gate.apply_op2(up, SwiGlu { pool: pool.clone() })
 }
 
@@ -95,7 +96,7 @@ pub struct SwiGluGradients {
 /// # Errors
 /// When the shapes differ, or a tensor is neither f32 nor bf16.
 pub fn swiglu_backward(
-    pool: &Pool,
+    backend: &Backend,
     gate: &Tensor,
     up: &Tensor,
     dy: &Tensor,
@@ -104,9 +105,10 @@ pub fn swiglu_backward(
     if counts != [counts[0]; 3] {
         bail!("swiglu: found {} gradients, wanted {:?}", counts[2], gate.shape());
     }
-    if let Some(processor) = pool.processor() {
-        return operators::swiglu_backward(&**processor, gate, up, dy);
-    }
+    let pool = match backend {
+        Backend::Gpu(processor) => return operators::swiglu_backward(&**processor, gate, up, dy),
+        Backend::Cpu(pool) => pool,
+    };
     let (gates, ups) = (Elements::of(pool, gate)?, Elements::of(pool, up)?);
     let dy = Elements::of(pool, dy)?;
     // SAFETY: every piece is written.
@@ -151,7 +153,7 @@ impl CustomOp2 for SwiGlu {
         _y: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let found = swiglu_backward(&self.pool, gate, up, dy)?;
+        let found = swiglu_backward(&Backend::Cpu(self.pool.clone()), gate, up, dy)?;
         Ok((Some(found.gate), Some(found.up)))
     }
 }
@@ -170,7 +172,7 @@ mod tests {
         };
         for shape in [&[3, 7][..], &[1], &[2, 1, 40]] {
             let inputs = [(random("gate", shape)? * 3.0)?, random("up", shape)?];
-            check(&inputs, |v| swiglu(&Pool::new(2), &v[0], &v[1]), reference, 1e-6)?;
+            check(&inputs, |v| swiglu(&Backend::cpu(2), &v[0], &v[1]), reference, 1e-6)?;
         }
         Ok(())
     }
@@ -179,7 +181,7 @@ mod tests {
     fn large_gates_saturate_and_nan_stays() -> Result<()> {
         let gate = Tensor::new(&[-1e4_f32, -100.0, 100.0, 1e4, f32::NAN], &Device::Cpu)?;
         let up = Tensor::ones_like(&gate)?;
-        let all = output_and_gradients(&[gate, up], |v| swiglu(&Pool::serial(), &v[0], &v[1]))?;
+        let all = output_and_gradients(&[gate, up], |v| swiglu(&Backend::serial(), &v[0], &v[1]))?;
         let y = to_f64(&all[0])?;
         assert_eq!(y[..4], [0.0, 0.0, 100.0, 1e4]);
         for tensor in all {

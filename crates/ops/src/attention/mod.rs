@@ -21,7 +21,7 @@ pub use fused::{Fused, Instructions};
 pub use reference::Reference;
 pub(crate) use sizes::wrong;
 
-use crate::{Pool, accumulate};
+use crate::{Backend, accumulate};
 
 /// Keys and values of one shard against the queries of the state: forward.
 ///
@@ -154,16 +154,16 @@ pub trait AttentionKernel: Send + Sync + Debug {
     /// # Errors
     /// What Candle, or the kernel's device, says.
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor>;
-    /// Who computes, also what is not the kernel's: nobody but the caller, unless it says so.
-    fn pool(&self) -> Pool {
-        Pool::serial()
+    /// What computes, also what is not the kernel's: the caller alone, unless it says so.
+    fn backend(&self) -> Backend {
+        Backend::serial()
     }
     /// `to += from` of gradients of keys and values that were made apart, where this kernel's tensors live.
     ///
     /// # Errors
     /// Tensors of different shapes.
     fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
-        accumulate(&Pool::serial(), to, from)
+        accumulate(&Backend::serial(), to, from)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::cases::cases;
 use crate::operators::pools;
 use annulus_ops::testing::{error, random};
 use annulus_ops::{
-    Affine, Pool, contiguous, embedding_backward, linear_cross_entropy,
+    Affine, Backend, contiguous, embedding_backward, linear_cross_entropy,
     linear_cross_entropy_gradients, parameter_gradients, projected_onto, rms_norm_backward,
     swiglu_backward,
 };
@@ -24,11 +24,12 @@ fn agrees_with_the_tape() -> Result<()> {
     let pools = pools(2)?;
     for case in cases()? {
         let inputs = case.inputs()?;
-        let wanted = (case.by_tape)(&Pool::serial(), &inputs)?;
+        let wanted = (case.by_tape)(&Backend::serial(), &inputs)?;
         for pool in &pools {
             let found = (case.by_hand)(pool, &inputs)?;
             assert_eq!(found.len(), wanted.len());
-            let what = format!("{} {:?}, {:?}", case.name, case.shapes, pool.core().instructions);
+            let what =
+                format!("{} {:?}, {:?}", case.name, case.shapes, pool.pool().core().instructions);
             for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
                 let off = error(found, wanted)?;
                 assert!(off < 1e-6, "{what}: {index} is off by {off:e}");
@@ -43,14 +44,14 @@ fn bits_do_not_depend_on_workers_or_strides() -> Result<()> {
     let flip = |x: &Tensor| x.transpose(0, x.dims().len() - 1);
     for case in cases()? {
         let inputs = case.inputs()?;
-        let alone = bits(&(case.by_hand)(&Pool::serial(), &inputs)?)?;
+        let alone = bits(&(case.by_hand)(&Backend::serial(), &inputs)?)?;
         for workers in 2..=4 {
-            let many = bits(&(case.by_hand)(&Pool::new(workers), &inputs)?)?;
+            let many = bits(&(case.by_hand)(&Backend::cpu(workers), &inputs)?)?;
             assert!(alone == many, "{} {:?} on {workers} workers", case.name, case.shapes);
         }
         let views = inputs.iter().map(|x| flip(&flip(x)?.contiguous()?));
         let views = views.collect::<Result<Vec<_>>>()?;
-        let strided = bits(&(case.by_hand)(&Pool::new(2), &views)?)?;
+        let strided = bits(&(case.by_hand)(&Backend::cpu(2), &views)?)?;
         assert!(alone == strided, "{} {:?} strided", case.name, case.shapes);
     }
     Ok(())
@@ -62,8 +63,8 @@ fn bf16_is_near_f32_of_the_same_numbers() -> Result<()> {
         let narrow = |x: &Tensor| x.to_dtype(DType::BF16);
         let inputs = case.inputs()?.iter().map(narrow).collect::<Result<Vec<_>>>()?;
         let wide = inputs.iter().map(|x| x.to_dtype(DType::F32)).collect::<Result<Vec<_>>>()?;
-        let found = (case.by_hand)(&Pool::new(3), &inputs)?;
-        let wanted = (case.by_hand)(&Pool::new(3), &wide)?;
+        let found = (case.by_hand)(&Backend::cpu(3), &inputs)?;
+        let wanted = (case.by_hand)(&Backend::cpu(3), &wide)?;
         for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
             let off = error(found, wanted)?;
             assert!(off <= 1.0 / 256.0, "{} {:?}: {index} {off:e}", case.name, case.shapes);
@@ -78,8 +79,8 @@ fn denormals_are_numbers() -> Result<()> {
     for case in cases()? {
         let mut inputs = case.inputs()?;
         inputs[0] = (&inputs[0] * 1e-39)?;
-        let found = (case.by_hand)(&Pool::new(2), &inputs)?;
-        let wanted = (case.by_tape)(&Pool::serial(), &inputs)?;
+        let found = (case.by_hand)(&Backend::cpu(2), &inputs)?;
+        let wanted = (case.by_tape)(&Backend::serial(), &inputs)?;
         for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
             let off = (found - wanted)?.abs()?.flatten_all()?.to_vec1::<f32>()?;
             let off = off.into_iter().fold(0.0, f32::max);
@@ -96,7 +97,7 @@ fn logits_of_ten_thousand_have_the_loss_of_f64() -> Result<()> {
     let x = Tensor::new(&[[1e4_f32, -1e4], [-1e4, 1e4]], &Device::Cpu)?;
     let weight = Tensor::new(&[[1.0_f32, 0.0], [0.0, 1.0]], &Device::Cpu)?;
     let targets = Tensor::new(&[0_i64, 0], &Device::Cpu)?;
-    let found = linear_cross_entropy_gradients(&Pool::serial(), &x, &weight, &targets, 1)?;
+    let found = linear_cross_entropy_gradients(&Backend::serial(), &x, &weight, &targets, 1)?;
     assert_eq!(found.loss, 2e4);
     assert_eq!(found.x.to_vec2::<f32>()?, [[0.0, 0.0], [-1.0, 1.0]]);
     Ok(())
@@ -105,10 +106,10 @@ fn logits_of_ten_thousand_have_the_loss_of_f64() -> Result<()> {
 #[test]
 fn what_has_no_gaps_is_not_copied() -> Result<()> {
     let x = random("x", &[3, 4, 5])?;
-    let same = contiguous(&Pool::serial(), &x)?;
+    let same = contiguous(&Backend::serial(), &x)?;
     assert_eq!(bits(&[same])?, bits(std::slice::from_ref(&x))?);
     let turned = x.transpose(0, 2)?;
-    let copy = contiguous(&Pool::new(2), &turned)?;
+    let copy = contiguous(&Backend::cpu(2), &turned)?;
     assert!(copy.is_contiguous());
     assert_eq!(bits(&[copy])?, bits(&[turned.contiguous()?])?);
     Ok(())
@@ -116,7 +117,7 @@ fn what_has_no_gaps_is_not_copied() -> Result<()> {
 
 #[test]
 fn gradients_of_other_shapes_are_refused() -> Result<()> {
-    let pool = Pool::serial();
+    let pool = Backend::serial();
     let (x, weight, dy) = (random("x", &[3, 4])?, random("w", &[5, 4])?, random("dy", &[2, 5])?);
     let projection = [Affine { weight: &weight, bias: None }];
     let message = |result: Result<()>| result.unwrap_err().to_string();
@@ -139,7 +140,7 @@ fn wrong_targets_are_named() -> Result<()> {
     let (x, weight) = (random("x", &[2, 3])?, random("weight", &[5, 3])?);
     for (targets, found) in [([1_i64, 5], "target 5 at index 1"), ([-1, 0], "target -1 at")] {
         let targets = Tensor::new(&targets, &Device::Cpu)?;
-        let result = linear_cross_entropy(&Pool::serial(), &x, &weight, &targets, 2);
+        let result = linear_cross_entropy(&Backend::serial(), &x, &weight, &targets, 2);
         let message = result.unwrap_err().to_string();
         assert!(message.contains(found) && message.contains("-100 or one from 0 to 4"));
     }

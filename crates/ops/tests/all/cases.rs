@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use annulus_ops::testing::random;
 use annulus_ops::{
-    Affine, Pool, Rotary, SwiGluGradients, embedding, embedding_backward, input_gradient, linear,
-    linear_cross_entropy, linear_cross_entropy_gradients, parameter_gradients, projected_onto,
-    projections, rms_norm, rms_norm_backward, rope, rope_backward, swiglu, swiglu_backward, vjp,
+    Affine, Backend, Rotary, SwiGluGradients, embedding, embedding_backward, input_gradient,
+    linear, linear_cross_entropy, linear_cross_entropy_gradients, parameter_gradients,
+    projected_onto, projections, rms_norm, rms_norm_backward, rope, rope_backward, swiglu,
+    swiglu_backward, vjp,
 };
 use annulus_sequence::{Positions, Run};
 use candle_core::{Device, Result, Tensor, Var};
 
-pub(crate) type Function = Box<dyn Fn(&Pool, &[Tensor]) -> Result<Vec<Tensor>>>;
+pub(crate) type Function = Box<dyn Fn(&Backend, &[Tensor]) -> Result<Vec<Tensor>>>;
 
 /// Inputs by shape, the last ones being gradients of outputs; what is found by hand, and the same
 /// by the tape.
@@ -27,8 +28,8 @@ pub(crate) struct Case {
 fn case(
     name: &'static str,
     shapes: &[&[usize]],
-    by_hand: impl Fn(&Pool, &[Tensor]) -> Result<Vec<Tensor>> + 'static,
-    by_tape: impl Fn(&Pool, &[Tensor]) -> Result<Vec<Tensor>> + 'static,
+    by_hand: impl Fn(&Backend, &[Tensor]) -> Result<Vec<Tensor>> + 'static,
+    by_tape: impl Fn(&Backend, &[Tensor]) -> Result<Vec<Tensor>> + 'static,
 ) -> Case {
     let shapes = shapes.iter().map(|shape| shape.to_vec()).collect();
     Case { name, shapes, by_hand: Box::new(by_hand), by_tape: Box::new(by_tape) }
@@ -113,7 +114,7 @@ fn linear_case(x: &[usize], outputs: usize) -> Case {
 }
 
 fn rms_norm_case(x: &[usize]) -> Case {
-    let operator = |pool: &Pool, v: &[Tensor]| rms_norm(pool, &v[0], &v[1], 1e-3);
+    let operator = |pool: &Backend, v: &[Tensor]| rms_norm(pool, &v[0], &v[1], 1e-3);
     case(
         "rms-norm",
         &[x, &x[x.len() - 1..], x, x],
@@ -131,7 +132,7 @@ fn rms_norm_case(x: &[usize]) -> Case {
 }
 
 fn swiglu_case(x: &[usize]) -> Case {
-    let operator = |pool: &Pool, v: &[Tensor]| swiglu(pool, &v[0], &v[1]);
+    let operator = |pool: &Backend, v: &[Tensor]| swiglu(pool, &v[0], &v[1]);
     case(
         "swiglu",
         &[x, x, x],

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use annulus_machine::{Core, Instructions};
 use annulus_ops::testing::{error, output_and_gradients, random};
-use annulus_ops::{Pool, Rotary, embedding, linear, linear_cross_entropy, rms_norm, rope, swiglu};
+use annulus_ops::{
+    Backend, Pool, Rotary, embedding, linear, linear_cross_entropy, rms_norm, rope, swiglu,
+};
 use annulus_sequence::{Positions, Run};
 use candle_core::{D, DType, Device, Result, Tensor};
 
-type Operator = Box<dyn Fn(&Pool, &[Tensor]) -> Result<Tensor>>;
+type Operator = Box<dyn Fn(&Backend, &[Tensor]) -> Result<Tensor>>;
 type Slow = Box<dyn Fn(&[Tensor]) -> Result<Tensor>>;
 
 /// An operator, the shapes of its inputs, and what Candle makes of them.
@@ -23,7 +25,7 @@ struct Case {
 fn case(
     name: &'static str,
     shapes: &[&[usize]],
-    operator: impl Fn(&Pool, &[Tensor]) -> Result<Tensor> + 'static,
+    operator: impl Fn(&Backend, &[Tensor]) -> Result<Tensor> + 'static,
     slow: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
 ) -> Case {
     let shapes = shapes.iter().map(|shape| shape.to_vec()).collect();
@@ -68,7 +70,7 @@ fn rope_case(x: [usize; 4]) -> Result<Case> {
 }
 
 fn swiglu_case(shape: &[usize]) -> Case {
-    let operator = |pool: &Pool, v: &[Tensor]| swiglu(pool, &v[0], &v[1]);
+    let operator = |pool: &Backend, v: &[Tensor]| swiglu(pool, &v[0], &v[1]);
     case("swiglu", &[shape, shape], operator, |v| v[0].silu()? * &v[1])
 }
 
@@ -127,16 +129,19 @@ impl Case {
         self.shapes.iter().enumerate().map(input).collect()
     }
     fn run(&self, workers: usize, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        self.run_on(&Pool::new(workers), inputs)
+        self.run_on(&Backend::cpu(workers), inputs)
     }
-    fn run_on(&self, pool: &Pool, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    fn run_on(&self, pool: &Backend, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         output_and_gradients(inputs, |v| (self.operator)(pool, v))
     }
 }
 
 /// Workers who compute with every set of vector instructions that this processor has.
-pub(crate) fn pools(workers: usize) -> Result<Vec<Pool>> {
-    let with = |instructions| Pool::new(workers).with(Core { instructions, ..Core::here() });
+pub(crate) fn pools(workers: usize) -> Result<Vec<Backend>> {
+    let with = |instructions| {
+        let pool = Pool::new(workers).with(Core { instructions, ..Core::here() })?;
+        Ok(Backend::Cpu(pool))
+    };
     Instructions::tested().map(with).collect()
 }
 
@@ -158,7 +163,8 @@ fn agrees_with_candles_slow_forms_in_f64() -> Result<()> {
         let wanted = output_and_gradients(&wide, |v| (case.slow)(v))?;
         for pool in &pools {
             let found = case.run_on(pool, &inputs)?;
-            let what = format!("{} {:?}, {:?}", case.name, case.shapes, pool.core().instructions);
+            let what =
+                format!("{} {:?}, {:?}", case.name, case.shapes, pool.pool().core().instructions);
             for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
                 let off = error(found, wanted)?;
                 assert!(off < 2e-6, "{what}: {index} is off by {off:e}");
@@ -189,7 +195,7 @@ fn strided_inputs_give_the_bits_of_contiguous_ones() -> Result<()> {
         let flipped = inputs.iter().map(|x| flip(x)?.contiguous()).collect::<Result<Vec<_>>>()?;
         let strided = output_and_gradients(&flipped, |v| {
             let views = v.iter().map(flip).collect::<Result<Vec<_>>>()?;
-            (case.operator)(&Pool::new(2), &views)
+            (case.operator)(&Backend::cpu(2), &views)
         })?;
         let gradients = strided[1..].iter().map(flip).collect::<Result<Vec<_>>>()?;
         let back = [vec![strided[0].clone()], gradients].concat();
@@ -205,8 +211,8 @@ fn views_of_rows_inside_larger_tensors_are_read_where_they_are() -> Result<()> {
     let view = large.narrow(1, 2, 4)?.transpose(1, 2)?;
     let rotary = Rotary::new(&Positions::all(4), &Rotary::frequencies(8, 1e4), 1.0);
     let rotary = Arc::new(rotary);
-    let found = rope(&Pool::serial(), &view, &rotary)?;
-    let wanted = rope(&Pool::serial(), &view.contiguous()?, &rotary)?;
+    let found = rope(&Backend::serial(), &view, &rotary)?;
+    let wanted = rope(&Backend::serial(), &view.contiguous()?, &rotary)?;
     assert_eq!(bits(&[found])?, bits(&[wanted])?);
     Ok(())
 }
@@ -231,7 +237,7 @@ fn bf16_is_computed_in_f32_and_rounded_once() -> Result<()> {
 
 /// The same numbers in f32, with the gradient of the output rounded to the output's type.
 fn wide_with_narrow_seed(case: &Case, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-    let pool = Pool::serial();
+    let pool = Backend::serial();
     let dtype = (case.operator)(&pool, inputs)?.dtype();
     let wide = inputs.iter().map(|x| x.to_dtype(DType::F32)).collect::<Result<Vec<_>>>()?;
     let vars = wide.iter().map(candle_core::Var::from_tensor).collect::<Result<Vec<_>>>()?;

@@ -2,7 +2,7 @@
 
 use annulus_ops::testing::{error, random};
 use annulus_ops::{
-    AdamW, Moments, Parameter, Pool, accumulate, contiguous, embedding, global_norm_squared,
+    AdamW, Backend, Moments, Parameter, accumulate, contiguous, embedding, global_norm_squared,
     linear_cross_entropy, linear_cross_entropy_gradients, scale,
 };
 use candle_core::{DType, Device, Result, Tensor, Var};
@@ -19,18 +19,19 @@ fn bound(dtype: DType) -> f64 {
     }
 }
 
-/// Pools on a processor, each with another order of threads.
-fn pools() -> impl Iterator<Item = Pool> {
+/// Processors, each with another order of threads.
+fn backends() -> impl Iterator<Item = Backend> {
     let seeds = if all() { 1..=8 } else { 1..=2 };
-    seeds.filter_map(|seed| processor(80, seed)).map(Pool::on)
+    seeds.filter_map(|seed| processor(80, seed)).map(Backend::Gpu)
 }
 
-fn device(pool: &Pool) -> &Device {
-    pool.processor().unwrap().device()
+fn device(backend: &Backend) -> &Device {
+    let Backend::Gpu(processor) = backend else { panic!("a GPU") };
+    processor.device()
 }
 
-fn there(pool: &Pool, tensors: &[Tensor]) -> Result<Vec<Tensor>> {
-    tensors.iter().map(|tensor| tensor.to_device(device(pool))).collect()
+fn there(backend: &Backend, tensors: &[Tensor]) -> Result<Vec<Tensor>> {
+    tensors.iter().map(|tensor| tensor.to_device(device(backend))).collect()
 }
 
 fn back(tensor: &Tensor) -> Result<Tensor> {
@@ -38,17 +39,17 @@ fn back(tensor: &Tensor) -> Result<Tensor> {
 }
 
 /// The cases that are asked for. A GPU has no tensors without elements.
-fn chosen(pool: &Pool) -> Result<Vec<Case>> {
-    let on_host = device(pool).is_cpu();
+fn chosen(backend: &Backend) -> Result<Vec<Case>> {
+    let on_host = device(backend).is_cpu();
     let whole = |case: &Case| on_host || case.shapes.iter().flatten().all(|size| *size > 0);
     Ok(cases()?.into_iter().filter(|case| asked(case.name) && whole(case)).collect())
 }
 
 /// Results in `dtype` near those of the CPU for the same numbers in f32.
-fn check(pool: &Pool, case: &Case, inputs: &[Tensor], dtype: DType) -> Result<()> {
+fn check(backend: &Backend, case: &Case, inputs: &[Tensor], dtype: DType) -> Result<()> {
     let wide = inputs.iter().map(|x| back(x)?.to_dtype(DType::F32)).collect::<Result<Vec<_>>>()?;
-    let wanted = (case.by_hand)(&Pool::new(2), &wide)?;
-    let found = (case.by_hand)(pool, inputs)?;
+    let wanted = (case.by_hand)(&Backend::cpu(2), &wide)?;
+    let found = (case.by_hand)(backend, inputs)?;
     assert_eq!(found.len(), wanted.len());
     for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
         let off = error(&back(found)?, wanted)?;
@@ -61,16 +62,16 @@ fn check(pool: &Pool, case: &Case, inputs: &[Tensor], dtype: DType) -> Result<()
 #[test]
 fn operators_are_those_of_the_cpu() -> Result<()> {
     let flip = |x: &Tensor| x.transpose(0, x.dims().len() - 1);
-    for pool in pools() {
-        for case in chosen(&pool)? {
+    for backend in backends() {
+        for case in chosen(&backend)? {
             for dtype in [DType::F32, DType::BF16, DType::F16] {
                 let inputs = case.inputs()?;
                 let inputs =
                     inputs.iter().map(|x| x.to_dtype(dtype)).collect::<Result<Vec<_>>>()?;
-                let inputs = there(&pool, &inputs)?;
-                check(&pool, &case, &inputs, dtype)?;
+                let inputs = there(&backend, &inputs)?;
+                check(&backend, &case, &inputs, dtype)?;
                 let views = inputs.iter().map(|x| flip(&flip(x)?.contiguous()?));
-                check(&pool, &case, &views.collect::<Result<Vec<_>>>()?, dtype)?;
+                check(&backend, &case, &views.collect::<Result<Vec<_>>>()?, dtype)?;
             }
         }
     }
@@ -81,13 +82,14 @@ fn operators_are_those_of_the_cpu() -> Result<()> {
 fn operators_give_the_same_bits_whatever_the_order_of_threads() -> Result<()> {
     for case in cases()?.into_iter().filter(|case| case.name != "projections") {
         let bits = |seed| {
-            let pool = Pool::on(processor(80, seed).unwrap());
-            let found = (case.by_hand)(&pool, &there(&pool, &case.inputs()?)?)?;
+            let backend = Backend::Gpu(processor(80, seed).unwrap());
+            let found = (case.by_hand)(&backend, &there(&backend, &case.inputs()?)?)?;
             let bits = found.iter().map(|x| back(x)?.flatten_all()?.to_vec1::<f32>());
             let bits = bits.collect::<Result<Vec<_>>>()?.concat();
             Ok::<_, candle_core::Error>(bits.into_iter().map(f32::to_bits).collect::<Vec<_>>())
         };
-        if chosen(&Pool::on(processor(80, 1).unwrap()))?.iter().any(|one| one.name == case.name) {
+        if chosen(&Backend::Gpu(processor(80, 1).unwrap()))?.iter().any(|one| one.name == case.name)
+        {
             assert!(bits(11)? == bits(12)?, "{} {:?}", case.name, case.shapes);
         }
     }
@@ -96,10 +98,10 @@ fn operators_give_the_same_bits_whatever_the_order_of_threads() -> Result<()> {
 
 #[test]
 fn inputs_on_the_tape_are_refused() -> Result<()> {
-    let pool = pools().next().unwrap();
-    for case in chosen(&pool)? {
-        let inputs = there(&pool, &case.inputs()?)?;
-        let result = (case.by_tape)(&pool, &inputs);
+    let backend = backends().next().unwrap();
+    for case in chosen(&backend)? {
+        let inputs = there(&backend, &case.inputs()?)?;
+        let result = (case.by_tape)(&backend, &inputs);
         if case.name == "projected-onto" {
             assert_eq!(result?.len(), 1);
             continue;
@@ -112,15 +114,15 @@ fn inputs_on_the_tape_are_refused() -> Result<()> {
 
 #[test]
 fn logits_of_ten_thousand_have_the_loss_of_f64() -> Result<()> {
-    for pool in pools() {
+    for backend in backends() {
         for dtype in [DType::F32, DType::BF16] {
             let tensor = |values: [[f32; 2]; 2]| {
-                Tensor::new(&values, &Device::Cpu)?.to_dtype(dtype)?.to_device(device(&pool))
+                Tensor::new(&values, &Device::Cpu)?.to_dtype(dtype)?.to_device(device(&backend))
             };
             let (x, weight) =
                 (tensor([[1e4, -1e4], [-1e4, 1e4]])?, tensor([[1.0, 0.0], [0.0, 1.0]])?);
-            let targets = Tensor::new(&[0_i64, 0], device(&pool))?;
-            let found = linear_cross_entropy_gradients(&pool, &x, &weight, &targets, 1)?;
+            let targets = Tensor::new(&[0_i64, 0], device(&backend))?;
+            let found = linear_cross_entropy_gradients(&backend, &x, &weight, &targets, 1)?;
             let large = f64::from(x.to_dtype(DType::F32)?.max_all()?.to_scalar::<f32>()?);
             assert_eq!(found.loss, 2.0 * large);
             let dx = back(&found.x)?.to_dtype(DType::F32)?;
@@ -133,33 +135,35 @@ fn logits_of_ten_thousand_have_the_loss_of_f64() -> Result<()> {
 /// Ids that are on the host are looked at; others are no reason to wait, and show in what comes of them.
 #[test]
 fn ids_that_there_are_not_are_named_or_seen() -> Result<()> {
-    let pool = pools().next().unwrap();
-    let table = random("table", &[5, 8])?.to_device(device(&pool))?;
+    let backend = backends().next().unwrap();
+    let table = random("table", &[5, 8])?.to_device(device(&backend))?;
     let ids = Tensor::new(&[[1_u32, 7]], &Device::Cpu)?;
-    let message = embedding(&pool, &ids, &table).unwrap_err().to_string();
+    let message = embedding(&backend, &ids, &table).unwrap_err().to_string();
     assert!(message.contains("found token 7 at index 1, wanted one below 5"), "{message}");
     let (x, targets) = (table.narrow(0, 0, 2)?, Tensor::new(&[1_i64, 5], &Device::Cpu)?);
-    let loss = linear_cross_entropy(&pool, &x, &table, &targets, 2);
+    let loss = linear_cross_entropy(&backend, &x, &table, &targets, 2);
     let message = loss.unwrap_err().to_string();
     assert!(message.contains("found target 5 at index 1"), "{message}");
-    if !device(&pool).is_cpu() {
+    if !device(&backend).is_cpu() {
         let here = Tensor::new(&[[1_u32, 3]], &Device::Cpu)?;
-        let message = embedding(&pool, &here, &table).unwrap_err().to_string();
+        let message = embedding(&backend, &here, &table).unwrap_err().to_string();
         assert!(message.contains("found a tensor on Cpu, wanted one on Cuda"), "{message}");
-        let y = embedding(&pool, &ids.to_device(device(&pool))?, &table)?;
+        let y = embedding(&backend, &ids.to_device(device(&backend))?, &table)?;
         assert_eq!(back(&y.get(0)?.get(1)?)?.to_vec1::<f32>()?, [0.0; 8]);
-        let targets = targets.to_device(device(&pool))?;
-        assert!(linear_cross_entropy(&pool, &x, &table, &targets, 2)?.to_scalar::<f32>()?.is_nan());
+        let targets = targets.to_device(device(&backend))?;
+        assert!(
+            linear_cross_entropy(&backend, &x, &table, &targets, 2)?.to_scalar::<f32>()?.is_nan()
+        );
     }
     Ok(())
 }
 
 #[test]
 fn views_of_any_order_are_copied() -> Result<()> {
-    for pool in pools() {
+    for backend in backends() {
         for dtype in [DType::BF16, DType::F32, DType::I64] {
             let x = (random("x", &[3, 4, 5, 16])? * 100.0)?.to_dtype(dtype)?;
-            let x = x.to_device(device(&pool))?;
+            let x = x.to_device(device(&backend))?;
             let views = [
                 x.transpose(0, 2)?,
                 x.transpose(1, 2)?,
@@ -169,7 +173,7 @@ fn views_of_any_order_are_copied() -> Result<()> {
                 x.unsqueeze(1)?.broadcast_as((3, 7, 4, 5, 16))?,
             ];
             for view in views {
-                let copy = contiguous(&pool, &view)?;
+                let copy = contiguous(&backend, &view)?;
                 assert!(copy.is_contiguous());
                 assert!(
                     error(&back(&copy)?, &back(&view)?)? == 0.0,
@@ -184,19 +188,19 @@ fn views_of_any_order_are_copied() -> Result<()> {
 
 #[test]
 fn sums_and_products_are_made_in_place() -> Result<()> {
-    for pool in pools() {
+    for backend in backends() {
         for shape in [&[3, 5, 7][..], &[70_001], &[1]] {
             let (to, from) = (random("to", shape)?, random("from", shape)?);
             let wanted = ((&to + &from)? * 0.3)?;
-            let [to, from] = [&to, &from].map(|tensor| tensor.copy()?.to_device(device(&pool)));
+            let [to, from] = [&to, &from].map(|tensor| tensor.copy()?.to_device(device(&backend)));
             let (to, from) = (to?, from?);
-            accumulate(&pool, &to, &from)?;
-            scale(&pool, &to, 0.3)?;
+            accumulate(&backend, &to, &from)?;
+            scale(&backend, &to, 0.3)?;
             assert!(error(&back(&to)?, &wanted)? < 1e-7);
         }
-        let square = random("x", &[3, 3])?.copy()?.to_device(device(&pool))?;
-        assert!(scale(&pool, &square.t()?, 2.0).is_err());
-        assert!(accumulate(&pool, &square, &square.t()?.copy()?).is_err());
+        let square = random("x", &[3, 3])?.copy()?.to_device(device(&backend))?;
+        assert!(scale(&backend, &square.t()?, 2.0).is_err());
+        assert!(accumulate(&backend, &square, &square.t()?.copy()?).is_err());
     }
     Ok(())
 }
@@ -204,16 +208,16 @@ fn sums_and_products_are_made_in_place() -> Result<()> {
 #[test]
 fn the_norm_is_that_of_the_cpu() -> Result<()> {
     let tensors = [random("a", &[301, 257])?, random("b", &[1])?, random("c", &[65_537])?];
-    for pool in pools() {
+    for backend in backends() {
         for dtype in [DType::F32, DType::BF16] {
             let narrow = tensors.iter().map(|x| x.to_dtype(dtype)).collect::<Result<Vec<_>>>()?;
-            let wanted = global_norm_squared(&Pool::new(2), &narrow)?;
-            let found = global_norm_squared(&pool, &there(&pool, &narrow)?)?;
+            let wanted = global_norm_squared(&Backend::cpu(2), &narrow)?;
+            let found = global_norm_squared(&backend, &there(&backend, &narrow)?)?;
             assert!((found / wanted - 1.0).abs() < 1e-12, "{found} {wanted}");
         }
-        assert_eq!(global_norm_squared(&pool, [])?, 0.0);
-        let nan = Tensor::new(&[1.0, f32::NAN], device(&pool))?;
-        assert!(global_norm_squared(&pool, [&nan])?.is_nan());
+        assert_eq!(global_norm_squared(&backend, [])?, 0.0);
+        let nan = Tensor::new(&[1.0, f32::NAN], device(&backend))?;
+        assert!(global_norm_squared(&backend, [&nan])?.is_nan());
     }
     Ok(())
 }
@@ -241,7 +245,7 @@ impl State {
         })
     }
 
-    fn step(&self, pool: &Pool, step: u64) -> Result<()> {
+    fn step(&self, backend: &Backend, step: u64) -> Result<()> {
         let gradient =
             |(index, shape): (usize, &&[usize])| random(&format!("{step} {index}"), shape);
         let gradients = SHAPES.iter().enumerate().map(gradient).collect::<Result<Vec<_>>>()?;
@@ -257,7 +261,7 @@ impl State {
         let parameters: Vec<_> = (0..SHAPES.len()).map(parameter).collect();
         let (learning_rate, betas, epsilon) = (0.01, (0.9, 0.95), 1e-8);
         let settings = AdamW { learning_rate, betas, epsilon, weight_decay: 0.1, step };
-        settings.update_all(pool, &parameters, 0.7)
+        settings.update_all(backend, &parameters, 0.7)
     }
 
     fn all(&self) -> Result<Vec<Tensor>> {
@@ -269,13 +273,13 @@ impl State {
 
 #[test]
 fn all_parameters_are_updated_in_one_launch_as_each_by_itself() -> Result<()> {
-    for pool in pools() {
+    for backend in backends() {
         for dtype in [DType::F32, DType::BF16] {
             let wanted = State::new(&Device::Cpu, dtype)?;
-            let found = State::new(device(&pool), dtype)?;
+            let found = State::new(device(&backend), dtype)?;
             for step in 1..=3 {
-                wanted.step(&Pool::new(2), step)?;
-                found.step(&pool, step)?;
+                wanted.step(&Backend::cpu(2), step)?;
+                found.step(&backend, step)?;
             }
             for (index, (found, wanted)) in found.all()?.iter().zip(wanted.all()?).enumerate() {
                 let off = error(found, &wanted)?;
@@ -288,25 +292,25 @@ fn all_parameters_are_updated_in_one_launch_as_each_by_itself() -> Result<()> {
 
 #[test]
 fn what_does_not_fit_is_refused_as_on_the_cpu() -> Result<()> {
-    let pool = pools().next().unwrap();
-    let state = State::new(device(&pool), DType::F32)?;
+    let backend = backends().next().unwrap();
+    let state = State::new(device(&backend), DType::F32)?;
     let (learning_rate, betas, epsilon, weight_decay) = (0.1, (0.9, 0.9), 1e-8, 0.0);
     let settings = AdamW { learning_rate, betas, epsilon, weight_decay, step: 1 };
     let [square, row] = [&state.masters[0], &state.masters[1]];
-    let wrong = settings.update(&pool, square, row, 1.0, &state.moments[0]).unwrap_err();
+    let wrong = settings.update(&backend, square, row, 1.0, &state.moments[0]).unwrap_err();
     assert!(wrong.to_string().contains("found [3], wanted the parameter's [257, 300]"), "{wrong}");
     let mut refused = 0;
     let whole = |case: &&Case| case.shapes.iter().flatten().all(|size| *size > 0);
-    for case in chosen(&pool)?.iter().filter(whole) {
-        let mut inputs = there(&pool, &case.inputs()?)?;
+    for case in chosen(&backend)?.iter().filter(whole) {
+        let mut inputs = there(&backend, &case.inputs()?)?;
         let last = inputs.pop().unwrap().flatten_all()?;
         inputs.push(Tensor::cat(&[&last, &last, &last], 0)?.reshape((3, ()))?);
-        let said = |pool: &Pool| {
-            let result = (case.by_hand)(pool, &inputs);
+        let said = |backend: &Backend| {
+            let result = (case.by_hand)(backend, &inputs);
             result.err().map(|error| error.to_string().lines().next().unwrap().to_owned())
         };
-        assert_eq!(said(&pool), said(&Pool::serial()), "{}", case.name);
-        refused += usize::from(said(&pool).is_some());
+        assert_eq!(said(&backend), said(&Backend::serial()), "{}", case.name);
+        refused += usize::from(said(&backend).is_some());
     }
     assert!(refused > 0);
     Ok(())

@@ -133,7 +133,7 @@ impl Rank {
             targets: Tensor::from_vec(vec![IGNORED], (1, 1), &device)?,
             attention,
             rotary: Arc::new(Rotary::new(&positions, &frequencies.inverse, frequencies.factor)),
-            pool: self.pool.clone(),
+            backend: self.backend.clone(),
             step: 0,
             keep: Keep::Nothing,
             dropping: None,

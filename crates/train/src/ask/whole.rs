@@ -8,7 +8,7 @@ use annulus_comm::threads;
 use annulus_experiment::Kernel;
 use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, KeyValueGradients, Tile};
 use annulus_ops::gpu::Processor;
-use annulus_ops::{Cores, Pool};
+use annulus_ops::{Backend, Cores, Pool};
 use annulus_sequence::{Heads, Layout, Mask, Positions, Route, Schedules, Setting, Strategy, View};
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -110,11 +110,11 @@ impl Split {
     }
 
     fn kernel(&self) -> Arc<dyn AttentionKernel> {
-        let pool = match &self.processor {
-            Some(processor) => Pool::on(processor.clone()),
-            None => Pool::share(&self.cores, self.ranks, || ()),
+        let backend = match &self.processor {
+            Some(processor) => Backend::Gpu(processor.clone()),
+            None => Backend::Cpu(Pool::share(&self.cores, self.ranks, || ())),
         };
-        kernel(self.kernel, self.deterministic, false, &pool)
+        kernel(self.kernel, self.deterministic, false, &backend)
     }
 }
 

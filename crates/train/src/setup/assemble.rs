@@ -13,7 +13,7 @@ use annulus_model::{Attentions, Config, Llama, Lora};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
-use annulus_ops::{Cores, Pool, Rotary};
+use annulus_ops::{Backend, Cores, Pool, Rotary};
 use annulus_sequence::{Heads, Mask, Route, ScheduleError, Schedules, Setting, Strategy, Wire};
 use candle_core::{DType, Device};
 
@@ -189,8 +189,8 @@ impl Setup {
     }
 
     /// The attention of every layer.
-    fn attention(&self, pool: &Pool, comm: Arc<dyn Communicator>) -> Attentions {
-        let kernel = kernel(self.kernel, self.deterministic, self.dropout, pool);
+    fn attention(&self, backend: &Backend, comm: Arc<dyn Communicator>) -> Attentions {
+        let kernel = kernel(self.kernel, self.deterministic, self.dropout, backend);
         let scale = 1.0 / (self.config.head_dim as f64).sqrt();
         let first = &self.kinds[0];
         let first = Attention::new(first.schedules.clone(), scale, comm, kernel).wired(self.wire);
@@ -204,14 +204,15 @@ impl Setup {
     pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
         let rank = comm.rank();
         memory::enter(rank);
-        let pool = match &self.processor {
-            Some(processor) => Pool::on(processor.clone()),
-            None => Pool::share(&self.cores, self.world(), move || memory::enter(rank))
-                .with(self.core)?,
+        let backend = if let Some(processor) = &self.processor {
+            Backend::Gpu(processor.clone())
+        } else {
+            let enter = move || memory::enter(rank);
+            Backend::Cpu(Pool::share(&self.cores, self.world(), enter).with(self.core)?)
         };
         let meter = Metered::new(comm.clone());
         let mesh = Mesh::new(meter.clone(), self.data, self.sequence)?;
-        let attention = self.attention(&pool, mesh.group(&[Axis::Sequence]).clone());
+        let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
         let Frequencies { inverse, factor } = &self.frequencies;
         let rotary = Rotary::new(attention.positions(), inverse, *factor);
         // What setting up the mesh cost is no step's.
@@ -220,7 +221,7 @@ impl Setup {
             model: Llama::new(&self.config, self.loss_chunk),
             attention,
             rotary: Arc::new(rotary),
-            pool,
+            backend,
             mesh,
             meter,
             uncounted: comm,
@@ -235,12 +236,12 @@ pub(crate) fn kernel(
     name: Kernel,
     deterministic: bool,
     dropout: bool,
-    pool: &Pool,
+    backend: &Backend,
 ) -> Arc<dyn AttentionKernel> {
-    match (name, pool.processor()) {
-        (Kernel::Fused, None) => Arc::new(Fused::new(pool.clone())),
-        (Kernel::Reference, None) => Arc::new(Reference),
-        (_, Some(processor)) => {
+    match (name, backend) {
+        (Kernel::Fused, Backend::Cpu(pool)) => Arc::new(Fused::new(pool.clone())),
+        (Kernel::Reference, Backend::Cpu(_)) => Arc::new(Reference),
+        (_, Backend::Gpu(processor)) => {
             let rung = match name {
                 Kernel::Reference => Some(Rung::Reference),
                 Kernel::Fused => dropout.then_some(Rung::Sm80),

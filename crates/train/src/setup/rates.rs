@@ -13,7 +13,7 @@ use annulus_attention::{Attention, Place, Qkv};
 use annulus_comm::{Communicator, Hold, Label, Move, threads};
 use annulus_experiment::{Cluster, Link, Rates};
 use annulus_ops::gpu::Processor;
-use annulus_ops::{Key, Pool, linear, normal};
+use annulus_ops::{Backend, Key, linear, normal};
 use annulus_sequence::{Heads, Mask, Setting, Strategy};
 use candle_core::{DType, Device, Tensor};
 
@@ -93,9 +93,9 @@ impl Sample {
     }
 
     fn rank(&self, comm: &Arc<dyn Communicator>) -> Result<Seconds> {
-        let pool = match &self.processor {
-            Some(processor) => Pool::on(processor.clone()),
-            None => Pool::new((self.cores / comm.world()).max(1)),
+        let backend = match &self.processor {
+            Some(processor) => Backend::Gpu(processor.clone()),
+            None => Backend::cpu((self.cores / comm.world()).max(1)),
         };
         let device = device::of(self.processor.as_ref());
         let random = |name: &str, shape: &[usize]| -> Result<Tensor> {
@@ -111,7 +111,7 @@ impl Sample {
         let setting = Setting::new(Strategy::Local, ROWS, 1, Heads::equal(HEADS));
         let schedules = Arc::new(setting.schedules(&Mask::full())?);
         let scale = 1.0 / (self.head_dim as f64).sqrt();
-        let kernel = kernel(self.kernel, self.deterministic, false, &pool);
+        let kernel = kernel(self.kernel, self.deterministic, false, &backend);
         let attention = Attention::new(schedules, scale, alone, kernel);
         let attended = attention.forward(Place::default(), &qkv)?;
         let (x, weight) = (random("x", &[ROWS, ROWS])?, random("w", &[ROWS, ROWS])?);
@@ -123,7 +123,7 @@ impl Sample {
                 let back = attention.backward(Place::default(), qkv, attended, gradient.clone());
                 Ok(back.map(drop)?)
             })?,
-            product: timed(&|| Ok(linear(&pool, &x, &weight, None).map(drop)?))?,
+            product: timed(&|| Ok(linear(&backend, &x, &weight, None).map(drop)?))?,
             small: messages(comm.as_ref(), 1)?,
             large: messages(comm.as_ref(), LARGE)?,
         })

@@ -113,7 +113,7 @@ impl Rank {
     ) -> Result<Tensor> {
         let mut inputs = Vec::with_capacity(trace.len());
         for ((_, pullback), dy) in trace.into_iter().zip(self.pieces(stage, dy)?) {
-            let mut harvest = |name: &str, gradient| gradients.add(&self.pool, name, gradient);
+            let mut harvest = |name: &str, gradient| gradients.add(&self.backend, name, gradient);
             inputs.push(pullback(&dy, &mut harvest)?);
         }
         self.joined(stage, inputs, dy)

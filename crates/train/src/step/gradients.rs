@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use annulus_comm::{Axis, Label, Mesh, Reduce};
 use annulus_memory::{Class, scope};
 use annulus_model::Weights;
-use annulus_ops::{Pool, accumulate, charge, check_gradients, global_norm_squared};
+use annulus_ops::{Backend, accumulate, charge, check_gradients, global_norm_squared};
 use annulus_trace::{Doing, begin};
 use candle_core::Tensor;
 
@@ -25,12 +25,12 @@ impl Gradients {
     /// Adds one, f32; in place where there is one already.
     pub(crate) fn add(
         &mut self,
-        pool: &Pool,
+        backend: &Backend,
         name: &str,
         gradient: Tensor,
     ) -> candle_core::Result<()> {
         if let Some(sum) = self.0.get(name) {
-            accumulate(pool, sum, &gradient)?;
+            accumulate(backend, sum, &gradient)?;
         } else {
             charge([&gradient], Class::Gradients);
             self.0.insert(name.to_owned(), gradient);
@@ -66,6 +66,6 @@ impl Gradients {
 }
 
 /// The norm over all gradients, in name order.
-pub(crate) fn norm(pool: &Pool, gradients: &Weights) -> Result<f64> {
-    Ok(global_norm_squared(pool, gradients.values())?.sqrt())
+pub(crate) fn norm(backend: &Backend, gradients: &Weights) -> Result<f64> {
+    Ok(global_norm_squared(backend, gradients.values())?.sqrt())
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use annulus_experiment::Optimizer as Settings;
 use annulus_memory::{Class, scope};
 use annulus_model::{Config, Llama, Weights};
-use annulus_ops::{AdamW, Moments, Parameter, Pool};
+use annulus_ops::{AdamW, Backend, Moments, Parameter};
 use candle_core::{DType, Device, Tensor, Var};
 
 use crate::Result;
@@ -110,7 +110,7 @@ impl Optimizer {
     /// way. Nothing in here waits or asks whether to stop: a step is applied whole or not at all.
     pub(crate) fn update(
         &self,
-        pool: &Pool,
+        backend: &Backend,
         parameters: &Parameters,
         gradients: &Weights,
         update: Update,
@@ -133,7 +133,7 @@ impl Optimizer {
             }
         };
         let all: Vec<_> = parameters.variables.iter().map(parameter).collect();
-        Ok(adamw.update_all(pool, &all, update.factor)?)
+        Ok(adamw.update_all(backend, &all, update.factor)?)
     }
 }
 

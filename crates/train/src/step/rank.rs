@@ -8,7 +8,7 @@ use annulus_data::{Sequence, deal};
 use annulus_memory::{Class, scope};
 use annulus_model::{Attentions, Dropping, Keep, Llama, Shard};
 use annulus_ops::attention::Dropout;
-use annulus_ops::{IGNORED, Pool, Rotary, check_targets, check_tokens};
+use annulus_ops::{Backend, IGNORED, Rotary, check_targets, check_tokens};
 use annulus_sequence::{Documents, Rule};
 use candle_core::Tensor;
 
@@ -21,7 +21,7 @@ pub(crate) struct Rank {
     pub(crate) model: Llama,
     pub(crate) attention: Attentions,
     pub(crate) rotary: Arc<Rotary>,
-    pub(crate) pool: Pool,
+    pub(crate) backend: Backend,
     pub(crate) mesh: Mesh,
     /// What the mesh hands over.
     pub(crate) meter: Arc<Metered>,
@@ -73,7 +73,7 @@ impl Rank {
             targets: Tensor::from_vec(targets, shape, &device)?,
             attention: self.attention_of(sequences),
             rotary: self.rotary.clone(),
-            pool: self.pool.clone(),
+            backend: self.backend.clone(),
             step,
             keep: Keep::Nothing,
             dropping: None,

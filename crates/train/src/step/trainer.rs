@@ -106,13 +106,13 @@ impl Trainer {
         let loss = loss.total(&self.rank.mesh, label)?;
         self.rank.stage(summing, || String::from("sum of gradients"))?;
         let updating = begin();
-        let norm = norm(&self.rank.pool, &gradients)? / loss.divisor();
+        let norm = norm(&self.rank.backend, &gradients)? / loss.divisor();
         self.check_finite(step, loss, norm, &sightings, sequences)?;
         let scheduled = self.finished - self.part.schedule;
         let learning_rate = self.schedule.learning_rate(self.peak, scheduled);
         let factor = self.factor(loss, norm);
         let update = Update { step: step - self.part.moments, learning_rate, factor };
-        self.optimizer.update(&self.rank.pool, &self.parameters, &gradients, update)?;
+        self.optimizer.update(&self.rank.backend, &self.parameters, &gradients, update)?;
         self.finished = step;
         self.rank.stage(updating, || String::from("optimizer"))?;
         Ok(Report { step, loss: loss.mean(), norm, learning_rate })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use annulus_attention::Attention;
 use annulus_model::{Attentions, Config, Keep, Llama, Shard, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
-use annulus_ops::{IGNORED, Key, Pool, Rotary, normal, uniform};
+use annulus_ops::{Backend, IGNORED, Key, Pool, Rotary, normal, uniform};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
@@ -106,7 +106,7 @@ pub(crate) fn sliding(
         targets,
         attention: attentions,
         rotary: Arc::new(rotary),
-        pool: Pool::serial(),
+        backend: Backend::serial(),
         step: 0,
         keep: Keep::Nothing,
         dropping: None,

@@ -24,8 +24,8 @@ use super::{
     Attended, AttentionKernel, BackwardTile, KeyValueGradients, Prepared, Progress, State, Tile,
     own, taken,
 };
-use crate::Pool;
 use crate::pool::{Shelf, lock};
+use crate::{Backend, Pool};
 pub use annulus_machine::Instructions;
 use backward::Backward;
 use forward::Forward;
@@ -93,8 +93,8 @@ impl AttentionKernel for Fused {
         tiles.into_iter().map(|tile| state.tile(&self.pool, tile, progress)).collect()
     }
 
-    fn pool(&self) -> Pool {
-        self.pool.clone()
+    fn backend(&self) -> Backend {
+        Backend::Cpu(self.pool.clone())
     }
 
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor> {

@@ -17,7 +17,7 @@ use crate::attention::{
     Attended, AttentionKernel, BackwardTile, KeyValueGradients, Prepared, Progress, State, Tile,
     own, taken, wrong,
 };
-use crate::{Pool, accumulate};
+use crate::{Backend, accumulate};
 use backward::Backward;
 use forward::Forward;
 
@@ -140,7 +140,7 @@ impl AttentionKernel for Kernels {
     }
 
     fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
-        accumulate(&Pool::on(self.processor.clone()), to, from)
+        accumulate(&Backend::Gpu(self.processor.clone()), to, from)
     }
 }
 
