@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use crate::arguments;
 use crate::record::{print, quoted};
 use crate::session::Verdict;
-use crate::subject::Fields;
+use crate::subject::{Fields, fields};
 
-/// Times a peer's time that a split step may take.
+/// A split step's time as a multiple of the unsplit one's, at most.
 const COST: f64 = 1.08;
 /// Share of a full attention that a causal one may take.
 const CAUSAL: f64 = 0.56;
@@ -29,27 +29,23 @@ struct Comparison {
     at_least: Option<f64>,
 }
 
-/// Runs what is asked for, and prints what came of it.
+/// Runs the chosen comparisons, and prints their results.
 pub(crate) fn run(arguments: &arguments::All) -> Result<Verdict> {
-    let all = comparisons(arguments);
-    let chosen: Vec<_> = all.into_iter().filter(|one| one.name.contains(&arguments.only)).collect();
+    let mut chosen = comparisons(arguments);
+    chosen.retain(|one| one.name.contains(&arguments.only));
     if chosen.is_empty() {
         bail!("no comparison's name contains `{}`; `--list` prints them", arguments.only);
     }
-    let mut missed = Vec::new();
-    let mut lines = Vec::new();
-    for comparison in &chosen {
-        if arguments.list {
+    if arguments.list {
+        for comparison in &chosen {
             print(&comparison.listed());
-            continue;
         }
-        let line = comparison.run()?;
-        if line["met"] == json!(false) {
-            missed.push(comparison.name.as_str());
-        }
-        lines.push(line);
+        return Ok(Verdict::Fine);
     }
+    let lines = chosen.iter().map(Comparison::run).collect::<Result<Vec<_>>>()?;
     lines.iter().for_each(print);
+    let missed = std::iter::zip(&chosen, lines).filter(|(_, line)| line["met"] == json!(false));
+    let missed: Vec<&str> = missed.map(|(comparison, _)| comparison.name.as_str()).collect();
     if missed.is_empty() {
         return Ok(Verdict::Fine);
     }
@@ -57,15 +53,22 @@ pub(crate) fn run(arguments: &arguments::All) -> Result<Verdict> {
 }
 
 impl Comparison {
-    fn listed(&self) -> Fields {
-        let words: Vec<String> = self.words.iter().map(|word| quoted(word)).collect();
-        let mut fields = Fields::new();
-        fields.insert("comparison".into(), json!(self.name));
-        fields.insert("command".into(), json!(format!("cargo xtask bench {}", words.join(" "))));
-        fields
+    /// A comparison with a bound; `words` with spaces between.
+    fn new(name: String, words: &str, at_least: Option<f64>) -> Comparison {
+        let mut words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        words.extend(
+            at_least.into_iter().flat_map(|least| ["--at-least".into(), least.to_string()]),
+        );
+        Comparison { name, words, at_least }
     }
 
-    /// Runs it, hands on what it prints, and keeps the last line.
+    fn listed(&self) -> Fields {
+        let words: Vec<String> = self.words.iter().map(|word| quoted(word)).collect();
+        let command = format!("cargo xtask bench {}", words.join(" "));
+        fields(json!({ "comparison": self.name, "command": command }))
+    }
+
+    /// The last line that its command prints, with the bound; the command's lines are printed.
     fn run(&self) -> Result<Fields> {
         print(&self.listed());
         let mut command = Command::new(std::env::current_exe()?);
@@ -79,25 +82,22 @@ impl Comparison {
             }
         }
         let status = child.wait()?;
-        let mut line = Fields::new();
-        line.insert("comparison".into(), json!(self.name));
+        let mut line = fields(json!({ "comparison": self.name }));
         for key in ["ratio", "low", "high", "pairs", "of_peak", "uneven", "from_plan"] {
             line.extend(last.get(key).map(|value| (key.to_owned(), value.clone())));
         }
-        line.insert("wanted".into(), json!(self.at_least));
-        line.insert("met".into(), json!(status.success()));
+        line.extend(fields(json!({ "wanted": self.at_least, "met": status.success() })));
         Ok(line)
     }
 }
 
-/// All of them. Counts are words as one types them.
+/// All comparisons, with words as they are typed.
 fn comparisons(arguments: &arguments::All) -> Vec<Comparison> {
     let mut all = attention(arguments);
     all.extend(kernel(arguments));
     all.extend(steps(arguments));
     all.extend(rings(arguments));
-    let memory = ["memory", "--flat", "0.03", "--planned", "0.10"].map(str::to_owned);
-    all.push(Comparison { name: "memory".into(), words: memory.to_vec(), at_least: None });
+    all.push(Comparison::new("memory".into(), "memory --flat 0.03 --planned 0.10", None));
     if let Some(record) = &arguments.record {
         for comparison in &mut all {
             comparison.words.extend(["--record".to_owned(), record.clone()]);
@@ -106,48 +106,66 @@ fn comparisons(arguments: &arguments::All) -> Vec<Comparison> {
     all
 }
 
-/// A comparison in pairs; `words` with spaces between.
-fn pairs(
-    arguments: &arguments::All,
-    name: String,
-    words: &str,
-    against: Option<String>,
-    at_least: Option<f64>,
-) -> Comparison {
-    let mut words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
-    words.extend(["--pairs".to_owned(), arguments.pairs.to_string()]);
-    words.extend(against.into_iter().flat_map(|command| ["--against".to_owned(), command]));
-    words.extend(
-        at_least.into_iter().flat_map(|least| ["--at-least".to_owned(), least.to_string()]),
-    );
-    Comparison { name, words, at_least }
+impl arguments::All {
+    /// A comparison in pairs; `words` with spaces between.
+    fn pairs(&self, name: String, words: &str, at_least: Option<f64>) -> Comparison {
+        Comparison::new(name, &format!("{words} --pairs {}", self.pairs), at_least)
+    }
+
+    /// A comparison in pairs with another program.
+    fn against(&self, name: String, words: &str, command: String, at_least: f64) -> Comparison {
+        let mut comparison = self.pairs(name, words, Some(at_least));
+        comparison.words.extend(["--against".to_owned(), command]);
+        comparison
+    }
+
+    /// A comparison in pairs with a peer's script on its arguments.
+    fn peer(
+        &self,
+        name: String,
+        words: &str,
+        (script, theirs): (&str, &str),
+        least: f64,
+    ) -> Comparison {
+        let script = self.peers.join(script);
+        let [python, script] = [&self.python, &script].map(|path| quoted(&path.to_string_lossy()));
+        let cores = annulus_machine::cores();
+        let command = format!("{python} {script} {theirs} --threads {cores} --serve");
+        self.against(name, words, command, least)
+    }
 }
 
-/// A peer's script with its arguments, to be served.
-fn peer(arguments: &arguments::All, script: &str, words: &str) -> String {
-    let script = arguments.peers.join(script);
-    let [python, script] = [&arguments.python, &script].map(|path| quoted(&path.to_string_lossy()));
-    format!("{python} {script} {words} --threads {} --serve", annulus_machine::cores())
-}
+/// Type, key/value heads, pass, mask, and how many times PyTorch's speed is wanted.
+const ATTENTION: [(&str, usize, &str, &str, f64); 12] = [
+    ("f32", 8, "forward", "causal", 2.3),
+    ("f32", 8, "forward", "full", 2.1),
+    ("f32", 8, "both", "causal", 2.1),
+    ("f32", 8, "both", "full", 2.1),
+    ("f32", 2, "forward", "causal", 2.3),
+    ("f32", 2, "forward", "full", 2.1),
+    ("f32", 2, "both", "causal", 2.1),
+    ("f32", 2, "both", "full", 2.1),
+    ("bf16", 8, "forward", "causal", 1.8),
+    ("bf16", 8, "both", "causal", 1.5),
+    ("bf16", 8, "forward", "full", 1.8),
+    ("bf16", 8, "both", "full", 1.5),
+];
 
 /// The kernel against PyTorch's.
 fn attention(arguments: &arguments::All) -> Vec<Comparison> {
     let mut all = Vec::new();
-    for (dtype, groups, pass, mask, least) in wanted_of_attention() {
-        for dim in [64, 128] {
-            for tokens in [4096, 8192, 16384] {
-                let words = format!(
-                    "attention --tokens {tokens} --head-dim {dim} --kv-heads {groups} \
-                     --mask {mask} --dtype {dtype} --pass {pass}"
-                );
-                let mode = if pass == "both" { "fwdbwd" } else { "fwd" };
-                let theirs = format!(
-                    "--n {tokens} --d {dim} --hkv {groups} --mask {mask} --dtype {dtype} --mode {mode}"
-                );
-                let theirs = peer(arguments, "bench_sdpa.py", &theirs);
-                let name = format!("sdpa/{dtype}/{mask}/{pass}/kv{groups}/d{dim}/{tokens}");
-                all.push(pairs(arguments, name, &words, Some(theirs), Some(least)));
-            }
+    for (dtype, groups, pass, mask, least) in ATTENTION {
+        for (dim, tokens) in every([64, 128], [4096, 8192, 16384]) {
+            let words = format!(
+                "attention --tokens {tokens} --head-dim {dim} --kv-heads {groups} --mask {mask} \
+                 --dtype {dtype} --pass {pass}"
+            );
+            let mode = if pass == "both" { "fwdbwd" } else { "fwd" };
+            let theirs = format!(
+                "--n {tokens} --d {dim} --hkv {groups} --mask {mask} --dtype {dtype} --mode {mode}"
+            );
+            let name = format!("sdpa/{dtype}/{mask}/{pass}/kv{groups}/d{dim}/{tokens}");
+            all.push(arguments.peer(name, &words, ("bench_sdpa.py", &theirs), least));
         }
     }
     all
@@ -156,17 +174,14 @@ fn attention(arguments: &arguments::All) -> Vec<Comparison> {
 /// The kernel against the processor's peak, and causal against full.
 fn kernel(arguments: &arguments::All) -> Vec<Comparison> {
     let mut all = Vec::new();
-    for (pass, mask) in
-        [("forward", "full"), ("forward", "causal"), ("both", "full"), ("both", "causal")]
-    {
-        for (dim, tokens) in [(64, 4096), (64, 16384), (128, 4096), (128, 16384)] {
+    let samples = arguments.pairs;
+    for (pass, mask) in every(["forward", "both"], ["full", "causal"]) {
+        for (dim, tokens) in every([64, 128], [4096, 16384]) {
             let words = format!(
-                "attention --tokens {tokens} --head-dim {dim} --mask {mask} --pass {pass} --samples {} --at-least {OF_PEAK}",
-                arguments.pairs
+                "attention --tokens {tokens} --head-dim {dim} --mask {mask} --pass {pass} --samples {samples}"
             );
-            let words = words.split_whitespace().map(str::to_owned).collect();
             let name = format!("peak/{mask}/{pass}/d{dim}/{tokens}");
-            all.push(Comparison { name, words, at_least: Some(OF_PEAK) });
+            all.push(Comparison::new(name, &words, Some(OF_PEAK)));
         }
     }
     for pass in ["forward", "both"] {
@@ -174,23 +189,7 @@ fn kernel(arguments: &arguments::All) -> Vec<Comparison> {
         let own = std::env::current_exe().unwrap_or_default();
         let full = format!("{} {words} --mask full --serve", quoted(&own.to_string_lossy()));
         let name = format!("causal-to-full/{pass}");
-        all.push(pairs(arguments, name, &words, Some(full), Some(1.0 / CAUSAL)));
-    }
-    all
-}
-
-/// dtype, key/value heads, pass, mask, and how many times PyTorch's speed.
-fn wanted_of_attention() -> Vec<(&'static str, usize, &'static str, &'static str, f64)> {
-    let mut all = Vec::new();
-    for groups in [8, 2] {
-        all.push(("f32", groups, "forward", "causal", 2.3));
-        all.push(("f32", groups, "forward", "full", 2.1));
-        all.push(("f32", groups, "both", "causal", 2.1));
-        all.push(("f32", groups, "both", "full", 2.1));
-    }
-    for mask in ["causal", "full"] {
-        all.push(("bf16", 8, "forward", mask, 1.8));
-        all.push(("bf16", 8, "both", mask, 1.5));
+        all.push(arguments.against(name, &words, full, 1.0 / CAUSAL));
     }
     all
 }
@@ -201,14 +200,14 @@ fn steps(arguments: &arguments::All) -> Vec<Comparison> {
     for (tokens, transformers, jax) in [(4096, 1.6, 4.0), (16384, 1.9, 8.0)] {
         for (recompute, checkpoint) in [("none", ""), ("layer", "--ckpt")] {
             let words = format!("step --tokens {tokens} --recompute {recompute}");
-            let python = quoted(&arguments.python.to_string_lossy());
-            let against = format!("{words} --against-transformers --python {python}");
             let name = format!("step/transformers/{recompute}/{tokens}");
-            all.push(pairs(arguments, name, &against, None, Some(transformers)));
+            let mut step = arguments.pairs(name, &words, Some(transformers));
+            let python = arguments.python.to_string_lossy().into_owned();
+            step.words.extend(["--against-transformers".into(), "--python".into(), python]);
+            all.push(step);
             let theirs = format!("--impl jax --seq {tokens} {checkpoint}");
-            let theirs = peer(arguments, "bench_train.py", &theirs);
             let name = format!("step/jax/{recompute}/{tokens}");
-            all.push(pairs(arguments, name, &words, Some(theirs), Some(jax)));
+            all.push(arguments.peer(name, &words, ("bench_train.py", &theirs), jax));
         }
     }
     all
@@ -218,34 +217,36 @@ fn steps(arguments: &arguments::All) -> Vec<Comparison> {
 fn rings(arguments: &arguments::All) -> Vec<Comparison> {
     let mut all = Vec::new();
     let words = "ring --tokens 16k --ranks 4 --strategy striped --pass both";
-    let theirs = peer(arguments, "bench_jax_ring.py", "--p 4 --n 16384 --mode fwdbwd");
-    all.push(pairs(arguments, "ring/jax/16384".into(), words, Some(theirs), Some(4.0)));
+    let theirs = ("bench_jax_ring.py", "--p 4 --n 16384 --mode fwdbwd");
+    all.push(arguments.peer("ring/jax/16384".into(), words, theirs, 4.0));
     for (strategy, package) in [("ring", "lucid-ring"), ("striped", "lucid-striped")] {
         let words = format!("ring --tokens 4k --ranks 4 --strategy {strategy} --pass both");
         let theirs = format!("--impl {package} --p 4 --n 4096 --mode fwdbwd");
-        let theirs = peer(arguments, "bench_torch_dist.py", &theirs);
         let name = format!("ring/{package}/4096");
-        all.push(pairs(arguments, name, &words, Some(theirs), Some(8.0)));
+        all.push(arguments.peer(name, &words, ("bench_torch_dist.py", &theirs), 8.0));
     }
-    for ranks in [2, 4, 8] {
-        for strategy in ["striped", "megatron", "ring"] {
-            let words =
-                format!("ring --part step --tokens 16k --ranks {ranks} --strategy {strategy}");
-            // With more ranks than cores there is something to see, but nothing was promised.
-            let least = (ranks < 8).then_some(1.0 / COST);
-            let name = format!("split-step/{strategy}/{ranks}");
-            all.push(pairs(arguments, name, &words, None, least));
-        }
+    for (ranks, strategy) in every([2, 4, 8], ["striped", "megatron", "ring"]) {
+        let words = format!("ring --part step --tokens 16k --ranks {ranks} --strategy {strategy}");
+        // With more ranks than cores there is something to see, but nothing was promised.
+        let least = (ranks < 8).then_some(1.0 / COST);
+        all.push(arguments.pairs(format!("split-step/{strategy}/{ranks}"), &words, least));
     }
     let (ranks, least) = if annulus_machine::cores() >= 4 { (4, 1.5) } else { (2, 1.3) };
     for strategy in ["striped", "megatron"] {
         let words = format!(
             "ring --tokens 32k --ranks {ranks} --strategy {strategy} --threads {ranks} --apart"
         );
-        let name = format!("balance/{strategy}/{ranks}");
-        all.push(pairs(arguments, name, &words, None, Some(least)));
+        all.push(arguments.pairs(format!("balance/{strategy}/{ranks}"), &words, Some(least)));
     }
     all
+}
+
+/// Every pair of one of `first` and one of `second`.
+fn every<A: Copy, B: Copy, const N: usize, const M: usize>(
+    first: [A; N],
+    second: [B; M],
+) -> impl Iterator<Item = (A, B)> {
+    first.into_iter().flat_map(move |a| second.into_iter().map(move |b| (a, b)))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::arguments::{self, Dtype, Pass, Shape, word};
 use crate::peak::Unit;
 use crate::session::{Verdict, measure};
 use crate::statistics::Quartiles;
-use crate::subject::{Fields, Sample, Subject};
+use crate::subject::{Fields, Sample, Side, Subject, fields};
 
 /// One point after the other.
 pub(crate) fn run(arguments: &arguments::Attention) -> Result<Verdict> {
@@ -37,14 +37,14 @@ struct Point {
     tokens: usize,
     kernel: Fused,
     inputs: Inputs,
-    /// What the forward pass left, where backward alone is timed.
+    /// Results of the forward pass, where backward alone is timed.
     attended: Option<Attended>,
     units: Vec<(Unit, Beside)>,
     /// Seconds of the last sample.
     last: f64,
 }
 
-/// What a unit does beside every sample.
+/// Measurements of a unit beside every sample.
 #[derive(Default)]
 struct Beside {
     /// GFLOP/s.
@@ -53,31 +53,71 @@ struct Beside {
     shares: Vec<f64>,
 }
 
-/// What an attention is given: [1, H, N, D], [1, Hkv, N, D].
+/// Tensors of one call of attention: q and gradient [B, H, N, D], k and v [B, Hkv, N, D].
 pub(crate) struct Inputs {
     pub(crate) q: Tensor,
     pub(crate) k: Tensor,
     pub(crate) v: Tensor,
-    /// Of the output.
     pub(crate) gradient: Tensor,
 }
 
 impl Inputs {
-    /// Standard normal numbers.
+    /// Standard normal numbers, one sequence on the CPU.
     pub(crate) fn random(shape: &Shape, tokens: usize, dtype: DType) -> Result<Inputs> {
-        let random = |name: &str, heads: usize| {
-            let len = heads * tokens * shape.head_dim;
+        let [queries, keys] =
+            [shape.heads, shape.groups()].map(|heads| (1, heads, tokens, shape.head_dim));
+        Inputs::of_shapes(queries, keys, dtype, &Device::Cpu)
+    }
+
+    /// Standard normal numbers.
+    pub(crate) fn of_shapes(
+        queries: (usize, usize, usize, usize),
+        keys: (usize, usize, usize, usize),
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Inputs> {
+        let random = |name: &str, shape: (usize, usize, usize, usize)| {
+            let len = shape.0 * shape.1 * shape.2 * shape.3;
             let numbers = normal(Key { seed: 0, purpose: "bench", name }, 0, len);
-            let tensor =
-                Tensor::from_vec(numbers, (1, heads, tokens, shape.head_dim), &Device::Cpu)?;
-            tensor.to_dtype(dtype)
+            Tensor::from_vec(numbers, shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)
         };
         Ok(Inputs {
-            q: random("q", shape.heads)?,
-            k: random("k", shape.groups())?,
-            v: random("v", shape.groups())?,
-            gradient: random("gradient", shape.heads)?,
+            q: random("q", queries)?,
+            k: random("k", keys)?,
+            v: random("v", keys)?,
+            gradient: random("gradient", queries)?,
         })
+    }
+
+    /// 1 / √D.
+    pub(crate) fn scale(&self) -> Result<f64> {
+        Ok(1.0 / (self.q.dims4()?.3 as f64).sqrt())
+    }
+
+    /// A whole forward pass of one tile, as training makes it.
+    pub(crate) fn forward(
+        &self,
+        kernel: &impl AttentionKernel,
+        visibility: &[Visibility],
+    ) -> Result<Attended> {
+        let mut state = kernel.begin(&self.q, self.scale()?)?;
+        kernel.forward(&[Tile::new(&self.k, &self.v, visibility)], &mut *state, &|| Ok(()))?;
+        Ok(kernel.finish(state)?)
+    }
+
+    /// A whole backward pass of one tile.
+    pub(crate) fn backward(
+        &self,
+        kernel: &impl AttentionKernel,
+        visibility: &[Visibility],
+        attended: &Attended,
+    ) -> Result<()> {
+        let mut state = kernel.begin_backward(&self.q, attended, &self.gradient, self.scale()?)?;
+        let tile = Tile::new(&self.k, &self.v, visibility);
+        let tile = BackwardTile { tile, carried: None };
+        kernel.backward(vec![tile], &mut *state, &|| Ok(()))?;
+        kernel.finish_backward(state)?;
+        Ok(())
     }
 }
 
@@ -112,58 +152,27 @@ impl Point {
         Ok(point)
     }
 
-    fn scale(&self) -> f64 {
-        1.0 / (self.arguments.shape.head_dim as f64).sqrt()
-    }
-
     fn visibility(&self) -> [Visibility; 1] {
         let all = Positions::all(self.tokens);
         [Visibility::new(&self.arguments.shape.mask.mask, &all, &all)]
     }
 
     fn forward(&self) -> Result<Attended> {
-        let Inputs { q, k, v, .. } = &self.inputs;
-        let visibility = self.visibility();
-        let mut state = self.kernel.begin(q, self.scale())?;
-        let tile = Tile::new(k, v, &visibility);
-        self.kernel.forward(&[tile], &mut *state, &|| Ok(()))?;
-        Ok(self.kernel.finish(state)?)
+        self.inputs.forward(&self.kernel, &self.visibility())
     }
 
     fn backward(&self, attended: &Attended) -> Result<()> {
-        let Inputs { q, k, v, gradient } = &self.inputs;
-        let visibility = self.visibility();
-        let mut state = self.kernel.begin_backward(q, attended, gradient, self.scale())?;
-        let tile = BackwardTile { tile: Tile::new(k, v, &visibility), carried: None };
-        self.kernel.backward(vec![tile], &mut *state, &|| Ok(()))?;
-        self.kernel.finish_backward(state)?;
-        Ok(())
+        self.inputs.backward(&self.kernel, &self.visibility(), attended)
+    }
+
+    /// GFLOP/s.
+    fn speed(&self, seconds: f64) -> f64 {
+        let forward = operations(&self.arguments.shape, self.tokens);
+        forward * self.arguments.pass.operations() / seconds / 1e9
     }
 }
 
-impl Subject for Point {
-    fn describe(&self) -> Fields {
-        let shape = &self.arguments.shape;
-        Fields::from_iter(
-            [
-                ("bench", json!("attention")),
-                ("tokens", json!(self.tokens)),
-                ("heads", json!(shape.heads)),
-                ("kv_heads", json!(shape.groups())),
-                ("head_dim", json!(shape.head_dim)),
-                ("mask", json!(shape.mask.name)),
-                ("dtype", json!(word(&self.arguments.dtype))),
-                ("pass", json!(word(&self.arguments.pass))),
-                ("threads", json!(self.arguments.threads)),
-            ]
-            .map(|(key, value)| (key.to_owned(), value)),
-        )
-    }
-
-    fn threads(&self) -> usize {
-        self.arguments.threads
-    }
-
+impl Side for Point {
     fn sample(&mut self) -> Result<Sample> {
         let start = Instant::now();
         match (self.arguments.pass, &self.attended) {
@@ -186,10 +195,24 @@ impl Subject for Point {
             beside.shares.push(speed / peak);
         }
     }
+}
+
+impl Subject for Point {
+    fn describe(&self) -> Fields {
+        let arguments::Attention { shape, dtype, pass, threads, .. } = &self.arguments;
+        fields(json!({
+            "bench": "attention", "tokens": self.tokens, "heads": shape.heads,
+            "kv_heads": shape.groups(), "head_dim": shape.head_dim, "mask": shape.mask.name,
+            "dtype": word(dtype), "pass": word(pass), "threads": threads,
+        }))
+    }
+
+    fn threads(&self) -> usize {
+        self.arguments.threads
+    }
 
     fn summary(&self, seconds: Quartiles, _: &[Sample]) -> Fields {
-        let mut fields = Fields::new();
-        fields.insert("gflops".into(), json!(self.speed(seconds.median)));
+        let mut fields = fields(json!({ "gflops": self.speed(seconds.median) }));
         for (index, (unit, beside)) in self.units.iter().enumerate() {
             let prefix = if index == 0 { "" } else { "bf16_" };
             let [peak, share] =
@@ -201,15 +224,7 @@ impl Subject for Point {
         fields
     }
 
-    fn figure(&self, _: Quartiles) -> Option<f64> {
+    fn figure(&self) -> Option<f64> {
         self.units.first().map(|(_, beside)| Quartiles::of(&beside.shares).median)
-    }
-}
-
-impl Point {
-    /// GFLOP/s.
-    fn speed(&self, seconds: f64) -> f64 {
-        let forward = operations(&self.arguments.shape, self.tokens);
-        forward * self.arguments.pass.operations() / seconds / 1e9
     }
 }

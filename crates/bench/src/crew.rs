@@ -14,39 +14,11 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// What a rank does for every order.
 pub(crate) type Work<T> = Box<dyn FnMut() -> Result<T>>;
 
-/// What a rank says.
-enum Answer<T> {
-    /// It is set up.
-    Ready,
-    /// The order is carried out.
-    Done(T),
-    /// It has ended, for whatever reason.
-    Gone,
-}
-
-/// A rank's way to answer; dropped, it says that the rank is gone.
-struct Voice<T> {
-    rank: usize,
-    answer: Sender<(usize, Answer<T>)>,
-}
-
-impl<T> Voice<T> {
-    /// Whether anybody listens.
-    fn say(&self, answer: Answer<T>) -> bool {
-        self.answer.send((self.rank, answer)).is_ok()
-    }
-}
-
-impl<T> Drop for Voice<T> {
-    fn drop(&mut self) {
-        self.say(Answer::Gone);
-    }
-}
-
 /// Ranks that wait for orders. Dropped, they end.
 pub(crate) struct Crew<T> {
     orders: Vec<Sender<()>>,
-    answers: Receiver<(usize, Answer<T>)>,
+    /// Answers by rank: none when it is set up, then one for every order.
+    answers: Vec<Receiver<Option<T>>>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
@@ -57,14 +29,16 @@ impl<T: Send + 'static> Crew<T> {
         F: Fn(Arc<dyn Communicator>) -> Result<Work<T>> + Send + Sync + 'static,
     {
         let (orders, ordered): (Vec<_>, Vec<_>) = (0..world).map(|_| channel()).unzip();
-        let (answer, answers) = channel();
-        let thread = thread::spawn(move || run(ordered, &answer, set_up));
+        let (answer, answers): (Vec<_>, Vec<_>) = (0..world).map(|_| channel()).unzip();
+        let ends = std::iter::zip(ordered, answer).map(|ends| Mutex::new(Some(ends)));
+        let ends: Vec<_> = ends.collect();
+        let thread = thread::spawn(move || run(&ends, set_up));
         let mut crew = Crew { orders, answers, thread: Some(thread) };
         crew.all()?;
         Ok(crew)
     }
 
-    /// One order to every rank: what they answer, by rank.
+    /// The answers of all ranks to one order, by rank.
     pub(crate) fn go(&mut self) -> Result<Vec<T>> {
         for order in &self.orders {
             // A rank that is gone says why through the thread.
@@ -73,18 +47,11 @@ impl<T: Send + 'static> Crew<T> {
         self.all()
     }
 
-    /// What every rank answers, by rank; those that are ready say nothing more.
+    /// The next answers of all ranks, by rank; an error if one of them has ended.
     fn all(&mut self) -> Result<Vec<T>> {
-        let mut values = Vec::new();
-        for _ in 0..self.orders.len() {
-            match self.answers.recv() {
-                Ok((_, Answer::Ready)) => {}
-                Ok((rank, Answer::Done(value))) => values.push((rank, value)),
-                Ok((_, Answer::Gone)) | Err(_) => return Err(self.failure()),
-            }
-        }
-        values.sort_by_key(|(rank, _)| *rank);
-        Ok(values.into_iter().map(|(_, value)| value).collect())
+        let answers: Result<Vec<_>, _> = self.answers.iter().map(Receiver::recv).collect();
+        let answers = answers.map_err(|_| self.failure())?;
+        Ok(answers.into_iter().flatten().collect())
     }
 
     /// Why the ranks are gone.
@@ -108,28 +75,22 @@ impl<T> Drop for Crew<T> {
     }
 }
 
+/// A rank's ends of its two channels, until it takes them.
+type Ends<T> = Mutex<Option<(Receiver<()>, Sender<Option<T>>)>>;
+
 /// All ranks, until nobody gives orders any more.
-fn run<T: Send, F>(
-    ordered: Vec<Receiver<()>>,
-    answer: &Sender<(usize, Answer<T>)>,
-    set_up: F,
-) -> Result<()>
+fn run<T: Send, F>(ends: &[Ends<T>], set_up: F) -> Result<()>
 where
     F: Fn(Arc<dyn Communicator>) -> Result<Work<T>> + Send + Sync,
 {
-    let options =
-        threads::Options { world: ordered.len(), deadline: DEADLINE, stop: Arc::default() };
-    let ends = ordered.into_iter().map(|orders| Some((orders, answer.clone())));
-    let ends = Mutex::new(ends.collect::<Vec<_>>());
+    let options = threads::Options { world: ends.len(), deadline: DEADLINE, stop: Arc::default() };
     let member = |comm: Arc<dyn Communicator>| -> Result<()> {
-        let rank = comm.rank();
-        let taken = ends.lock().unwrap_or_else(PoisonError::into_inner)[rank].take();
+        let taken = ends[comm.rank()].lock().unwrap_or_else(PoisonError::into_inner).take();
         let (orders, answer) = taken.expect("every rank takes its own once");
-        let voice = Voice { rank, answer };
         let mut work = set_up(comm)?;
-        let mut heard = voice.say(Answer::Ready);
+        let mut heard = answer.send(None).is_ok();
         while heard && orders.recv().is_ok() {
-            heard = voice.say(Answer::Done(work()?));
+            heard = answer.send(Some(work()?)).is_ok();
         }
         Ok(())
     };

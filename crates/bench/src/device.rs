@@ -3,19 +3,17 @@
 use candle_core::{Device, DeviceLocation};
 use serde_json::json;
 
-use crate::subject::Fields;
+use crate::subject::{Fields, fields};
 
-/// Which device, and what a GPU calls itself.
+/// The device, and a GPU's name.
 pub(crate) fn describe(device: &Device) -> Fields {
-    let mut fields = Fields::new();
     let DeviceLocation::Cuda { gpu_id } = device.location() else {
-        fields.insert("device".into(), json!("cpu"));
-        return fields;
+        return fields(json!({ "device": "cpu" }));
     };
-    fields.insert("device".into(), json!(format!("cuda:{gpu_id}")));
+    let mut line = fields(json!({ "device": format!("cuda:{gpu_id}") }));
     let gpus = annulus_ops::gpu::gpus().unwrap_or_default();
-    fields.extend(gpus.get(gpu_id).map(|gpu| ("gpu".to_owned(), json!(gpu.name))));
-    fields
+    line.extend(gpus.get(gpu_id).map(|gpu| ("gpu".to_owned(), json!(gpu.name))));
+    line
 }
 
 /// What is taken of a GPU's memory, by whomever. What a program frees stays with it, so this is the most it ever held, if nobody
@@ -38,15 +36,4 @@ fn taken(device: &Device) -> Option<usize> {
 #[cfg(not(feature = "cuda"))]
 fn taken(_: &Device) -> Option<usize> {
     None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_processor_is_named_and_holds_nothing_of_a_gpu() {
-        assert_eq!(describe(&Device::Cpu)["device"], "cpu");
-        assert!(memory(&Device::Cpu).is_empty());
-    }
 }

@@ -10,26 +10,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, Tile};
+use annulus_ops::attention::{AttentionKernel, Tile};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
-use annulus_ops::{Key, normal};
 use annulus_sequence::{Mask, Positions, Visibility, pairs_between};
 use anyhow::{Context, Result, anyhow, bail};
-use candle_core::{DType, Tensor};
+use candle_core::DType;
 use serde_json::{Value, json};
 
 use crate::arguments;
-use crate::record::{Record, print};
+use crate::attention::Inputs;
+use crate::record::Record;
 use crate::session::Verdict;
 use crate::statistics::Quartiles;
-use crate::subject::Fields;
+use crate::subject::{Fields, fields};
 
 /// Positions of all sequences together, where one is not longer.
 const TOKENS: usize = 16 << 10;
 /// Columns of all heads together.
 const COLUMNS: usize = 2048;
-/// What a sample takes at least, so that a launch weighs nothing.
+/// The least that a sample takes, so that a launch weighs nothing.
 const SECONDS: f64 = 0.02;
 
 /// One point after the other.
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
         for mask in ["full", "causal"] {
             for &tokens in &arguments.tokens {
                 let point = Point::whole(&processor, tokens, dim, mask)?;
-                for (rung, pass, deterministic) in ways() {
+                for (rung, pass, deterministic) in variants() {
                     let kernels =
                         Kernels { processor: processor.clone(), rung: Some(rung), deterministic };
                     let Some(speed) = point.measure(&kernels, pass, arguments.samples)? else {
@@ -50,8 +50,7 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
                     };
                     let mut line = point.line(rung, pass, deterministic, speed);
                     beside(&mut line, &peers);
-                    print(&line);
-                    record.append(&line)?;
+                    record.tell(&line)?;
                 }
             }
         }
@@ -63,8 +62,8 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
 /// Passes, and whether their bits are the same every time.
 const PASSES: [(&str, bool); 3] = [("forward", false), ("backward", false), ("backward", true)];
 
-/// Rungs by passes.
-fn ways() -> impl Iterator<Item = (Rung, &'static str, bool)> {
+/// Kernel variants by passes.
+fn variants() -> impl Iterator<Item = (Rung, &'static str, bool)> {
     [Rung::Sm80, Rung::Sm90]
         .into_iter()
         .flat_map(|rung| PASSES.map(|(pass, deterministic)| (rung, pass, deterministic)))
@@ -74,15 +73,12 @@ fn ways() -> impl Iterator<Item = (Rung, &'static str, bool)> {
 struct Point {
     tokens: usize,
     dim: usize,
-    /// Of the mask, or of the hop.
+    /// The mask or the hop.
     name: &'static str,
-    /// Of queries and keys, that see each other.
+    /// Visible pairs of queries and keys.
     pairs: f64,
     visibility: [Visibility; 1],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gradient: Tensor,
+    inputs: Inputs,
     processor: Arc<dyn Processor>,
 }
 
@@ -111,40 +107,28 @@ impl Point {
     ) -> Result<Point> {
         let tokens = queries.tokens();
         let shape = (TOKENS.div_ceil(tokens), COLUMNS / dim, tokens, dim);
-        let random = |name| {
-            let len = shape.0 * shape.1 * shape.2 * shape.3;
-            let numbers = normal(Key { seed: 0, purpose: "bench", name }, 0, len);
-            let tensor = Tensor::from_vec(numbers, shape, &candle_core::Device::Cpu)?;
-            tensor.to_dtype(DType::BF16)?.to_device(processor.device())
-        };
         Ok(Point {
             tokens,
             dim,
             name,
             pairs: pairs_between(rule, queries, keys) as f64,
             visibility: [Visibility::new(rule, queries, keys)],
-            q: random("q")?,
-            k: random("k")?,
-            v: random("v")?,
-            gradient: random("gradient")?,
+            inputs: Inputs::of_shapes(shape, shape, DType::BF16, processor.device())?,
             processor: processor.clone(),
         })
     }
 
-    fn scale(&self) -> f64 {
-        1.0 / (self.dim as f64).sqrt()
-    }
-
     /// TFLOP/s; none where the rung has no such kernel.
     fn measure(&self, kernels: &Kernels, pass: &str, samples: usize) -> Result<Option<Quartiles>> {
-        if kernels.begin(&self.q, self.scale()).is_err() {
+        let Point { inputs, visibility, .. } = self;
+        if kernels.begin(&inputs.q, inputs.scale()?).is_err() {
             return Ok(None);
         }
-        let attended = self.forward(kernels)?;
+        let attended = inputs.forward(kernels, visibility)?;
         let run = || -> Result<()> {
             match pass {
-                "forward" => self.forward(kernels).map(drop),
-                _ => self.backward(kernels, &attended),
+                "forward" => inputs.forward(kernels, visibility).map(drop),
+                _ => inputs.backward(kernels, visibility, &attended),
             }
         };
         Ok(Some(self.speed(pass, samples, run)?))
@@ -160,7 +144,7 @@ impl Point {
         run()?;
         let once = self.seconds(1, &mut run)?;
         let repeats = (SECONDS / once).ceil().max(1.0) as usize;
-        let (batch, heads, ..) = self.q.dims4()?;
+        let (batch, heads, ..) = self.inputs.q.dims4()?;
         let forward = 4.0 * self.pairs * (batch * heads * self.dim) as f64;
         let operations = if pass == "forward" { forward } else { 2.5 * forward };
         let speeds = (0..samples)
@@ -177,42 +161,21 @@ impl Point {
         Ok(start.elapsed().as_secs_f64() / repeats as f64)
     }
 
-    fn forward(&self, kernels: &Kernels) -> Result<Attended> {
-        let mut state = kernels.begin(&self.q, self.scale())?;
-        kernels.forward(&[self.tile()], &mut *state, &|| Ok(()))?;
-        Ok(kernels.finish(state)?)
-    }
-
-    fn backward(&self, kernels: &Kernels, attended: &Attended) -> Result<()> {
-        let mut state = kernels.begin_backward(&self.q, attended, &self.gradient, self.scale())?;
-        let tile = BackwardTile { tile: self.tile(), carried: None };
-        kernels.backward(vec![tile], &mut *state, &|| Ok(()))?;
-        kernels.finish_backward(state)?;
-        Ok(())
-    }
-
     fn tile(&self) -> Tile<'_> {
-        Tile::new(&self.k, &self.v, &self.visibility)
+        Tile::new(&self.inputs.k, &self.inputs.v, &self.visibility)
     }
 
     fn line(&self, rung: Rung, pass: &str, deterministic: bool, speed: Quartiles) -> Fields {
-        let fields = [
-            ("bench", json!("gpu")),
-            ("tokens", json!(self.tokens)),
-            ("head_dim", json!(self.dim)),
-            ("mask", json!(self.name)),
-            ("pass", json!(pass)),
-            ("rung", json!(format!("{rung:?}").to_lowercase())),
-            ("deterministic", json!(deterministic)),
-            ("tflops", json!(speed.median)),
-            ("low", json!(speed.low)),
-            ("high", json!(speed.high)),
-        ];
-        Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value)))
+        fields(json!({
+            "bench": "gpu", "tokens": self.tokens, "head_dim": self.dim, "mask": self.name,
+            "pass": pass, "rung": format!("{rung:?}").to_lowercase(),
+            "deterministic": deterministic, "tflops": speed.median, "low": speed.low,
+            "high": speed.high,
+        }))
     }
 }
 
-/// What a peer's program measured, a line of JSON per point.
+/// A peer's measurements, a line of JSON per point.
 fn read(path: &Path) -> Result<Vec<Fields>> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let lines = text.lines().filter(|line| line.starts_with('{'));
@@ -233,8 +196,7 @@ fn beside(line: &mut Fields, peers: &[Fields]) {
     let best = peers.iter().filter(same).max_by(|a, b| speed(a).total_cmp(&speed(b))).cloned();
     if let Some(best) = best {
         let ratio = speed(line) / speed(&best);
-        line.insert("peer".into(), best.get("peer").cloned().unwrap_or_default());
-        line.insert("peer_tflops".into(), json!(speed(&best)));
-        line.insert("ratio".into(), json!(ratio));
+        let peer = best.get("peer").cloned().unwrap_or_default();
+        line.extend(fields(json!({ "peer": peer, "peer_tflops": speed(&best), "ratio": ratio })));
     }
 }

@@ -21,7 +21,7 @@ use crate::crew::{Crew, Work};
 /// The seed of random tokens.
 const SEED: u64 = 0;
 
-/// A step: the plan, fresh weights, and what is read.
+/// A step: its plan, fresh weights and data.
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) plan: Plan,
@@ -30,16 +30,15 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Of an experiment's text, always on the same random tokens.
+    /// A step of an experiment's text, always on the same random tokens.
     pub(crate) fn on_random_tokens(yaml: &str) -> Result<Step> {
-        let experiment = parse("bench", yaml, &[]).map_err(|problems| anyhow!("{problems}"))?;
-        let plan = planned(experiment, None)?;
+        let plan = planned(parse("bench", yaml, &[])?, None)?;
         let vocabulary = plan.vocabulary();
         let sequence = random(plan.experiment.data.tokens, vocabulary);
         Step::new(plan, Arc::new(Fixed { sequence, vocabulary }))
     }
 
-    /// Of an experiment on what it says itself, with so many ids.
+    /// A step of an experiment on its own data, with this number of ids.
     pub(crate) fn on_its_data(experiment: Experiment, vocabulary: usize) -> Result<Step> {
         let plan = planned(experiment, Some(vocabulary))?;
         let data = open_data(&plan, Opening::default(), &mut |_| {})?;
@@ -53,7 +52,7 @@ impl Step {
         Ok(Step { plan, weights, source })
     }
 
-    /// Where it runs: on the device that the experiment names, or on `cores` cores.
+    /// The setup on the device that the experiment names, or on `cores` cores.
     pub(crate) fn setup(&self, cores: usize) -> Result<Arc<Setup>> {
         let hinted = |error: TrainError| match error.hint() {
             Some(hint) => anyhow!("{error}; {hint}"),
@@ -67,7 +66,7 @@ impl Step {
         Ok(Arc::new(setup))
     }
 
-    /// Ranks that take a step as often as they are told.
+    /// Ranks that take a step for every order.
     pub(crate) fn crew(&self, setup: &Arc<Setup>) -> Result<Crew<Stepped>> {
         let (Step { plan, weights, source }, setup) = (self.clone(), setup.clone());
         Crew::start(plan.ranks.len(), move |comm: Arc<dyn Communicator>| -> Result<Work<Stepped>> {
@@ -76,7 +75,7 @@ impl Step {
         })
     }
 
-    /// Writes what another program needs to take the same step.
+    /// Writes the configuration, weights and tokens with which another program takes the same step.
     pub(crate) fn export(&self, folder: &Path) -> Result<()> {
         let write = || -> Result<()> {
             fs::create_dir_all(folder)?;
@@ -85,13 +84,12 @@ impl Step {
             save(folder, &self.weights, u64::MAX)?;
             let batch = self.source.batch(0)?;
             let shape = (batch.len(), self.plan.experiment.data.tokens);
-            let inputs = batch.iter().flat_map(|sequence| &sequence.inputs);
-            let inputs: Vec<i64> = inputs.map(|&id| i64::from(id)).collect();
-            let targets: Vec<i64> =
-                batch.iter().flat_map(|sequence| &sequence.targets).copied().collect();
-            let inputs = Tensor::from_vec(inputs, shape, &Device::Cpu)?;
-            let targets = Tensor::from_vec(targets, shape, &Device::Cpu)?;
-            let named = [("input_ids", &inputs), ("targets", &targets)];
+            let ids = batch.iter().flat_map(|sequence| &sequence.inputs);
+            let ids: Vec<i64> = ids.map(|&id| i64::from(id)).collect();
+            let targets: Vec<i64> = batch.into_iter().flat_map(|one| one.targets).collect();
+            let [ids, targets] =
+                [ids, targets].map(|all| Tensor::from_vec(all, shape, &Device::Cpu));
+            let named = [("input_ids", &ids?), ("targets", &targets?)];
             Ok(save_file(&folder.join("tokens.safetensors"), &named)?)
         };
         write().with_context(|| format!("cannot export to `{}`", folder.display()))
@@ -101,9 +99,7 @@ impl Step {
 /// The plan of an experiment.
 pub(crate) fn planned(mut experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan> {
     experiment.host.device = device_memory(experiment.device);
-    Resolved::read(experiment, vocabulary)
-        .and_then(Plan::new)
-        .map_err(|problems| anyhow!("{problems}"))
+    Ok(Plan::new(Resolved::read(experiment, vocabulary)?)?)
 }
 
 /// Uniform ids. The last has no successor to ask for.

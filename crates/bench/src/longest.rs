@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::arguments::{self, word};
 use crate::record::{Record, print};
-use crate::session::{Verdict, stamped};
-use crate::subject::Fields;
+use crate::session::Verdict;
+use crate::subject::{Fields, fields};
 
 /// A line for every trial, and one for what came of them.
 pub(crate) fn run(arguments: &arguments::Step, nearest: usize) -> Result<Verdict> {
@@ -32,11 +32,8 @@ pub(crate) fn run(arguments: &arguments::Step, nearest: usize) -> Result<Verdict
         bail!("not even {nearest} tokens: {}", why.as_str().unwrap_or_default());
     }
     let mut line = most;
-    line.insert("longest".into(), json!(longest));
-    line.insert("nearest".into(), json!(nearest));
-    line.insert("beyond".into(), why);
-    print(&stamped(&line));
-    record.append(&line)?;
+    line.extend(fields(json!({ "longest": longest, "nearest": nearest, "beyond": why })));
+    record.conclude(&line)?;
     Ok(Verdict::Fine)
 }
 
@@ -64,7 +61,7 @@ fn search(
     }
 }
 
-/// Whether a step over so many tokens succeeds, and what is known of it.
+/// Whether a step over `tokens` positions succeeds, and the fields that describe it.
 fn trial(arguments: &arguments::Step, tokens: usize) -> Result<(bool, Fields)> {
     let mut command = Command::new(std::env::current_exe()?);
     let start = Instant::now();
@@ -78,11 +75,10 @@ fn trial(arguments: &arguments::Step, tokens: usize) -> Result<(bool, Fields)> {
     let fits = output.status.success() && ready.is_some();
     let mut line = ready.filter(|_| fits).unwrap_or_default();
     line.remove("ready");
-    line.insert("bench".into(), json!("longest"));
-    line.insert("tokens".into(), json!(tokens));
-    line.insert("fits".into(), json!(fits));
     // With all that setting up takes.
-    line.insert("trial_s".into(), json!(start.elapsed().as_secs_f64()));
+    let seconds = start.elapsed().as_secs_f64();
+    let found = json!({ "bench": "longest", "tokens": tokens, "fits": fits, "trial_s": seconds });
+    line.extend(fields(found));
     if !fits {
         let said = String::from_utf8_lossy(&output.stderr);
         let why = said.lines().find_map(|line| line.strip_prefix("error: "));
@@ -92,7 +88,7 @@ fn trial(arguments: &arguments::Step, tokens: usize) -> Result<(bool, Fields)> {
     Ok((fits, line))
 }
 
-/// What is typed for one step over so many tokens.
+/// The command line of one step over `tokens` positions.
 fn words(arguments: &arguments::Step, tokens: usize) -> Vec<String> {
     let arguments::Step { model, recompute, threads, ranks, strategy, .. } = arguments;
     let mut words = vec!["step".to_owned(), "--serve".to_owned()];

@@ -5,15 +5,15 @@
 
 use annulus_experiment::{Peak, Plan, parse};
 use annulus_train::{Memory, measure_memory};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::arguments;
 use crate::llama::planned;
 use crate::model::Model;
-use crate::record::{Record, print};
-use crate::session::{Verdict, stamped};
-use crate::subject::Fields;
+use crate::record::Record;
+use crate::session::Verdict;
+use crate::subject::{Fields, fields};
 
 /// A line for every number of ranks, and one that says how flat it is and how near to the plan.
 pub(crate) fn run(arguments: &arguments::Memory) -> Result<Verdict> {
@@ -22,19 +22,13 @@ pub(crate) fn run(arguments: &arguments::Memory) -> Result<Verdict> {
     for &ranks in &arguments.ranks {
         let plan = plan(arguments, ranks)?;
         let memory = measure_memory(&plan, arguments.steps as u64, arguments.threads)?;
-        let line = describe(arguments, ranks, &memory);
-        print(&stamped(&line));
-        record.append(&line)?;
+        record.conclude(&describe(arguments, ranks, &memory))?;
         found.push((ranks, memory));
     }
     let (unflat, (unplanned, which)) = (unevenness(&found), distance(&found));
-    let mut line = Fields::new();
-    line.insert("bench".into(), json!("memory"));
-    line.insert("uneven".into(), json!(unflat));
-    line.insert("from_plan".into(), json!(unplanned));
-    line.insert("furthest".into(), json!(which));
-    print(&line);
-    record.append(&line)?;
+    record.tell(&fields(json!({
+        "bench": "memory", "uneven": unflat, "from_plan": unplanned, "furthest": which,
+    })))?;
     let flat = Verdict::at_most(unflat, arguments.flat);
     Ok(flat.or(Verdict::at_most(unplanned, arguments.planned)))
 }
@@ -43,8 +37,7 @@ pub(crate) fn run(arguments: &arguments::Memory) -> Result<Verdict> {
 fn plan(arguments: &arguments::Memory, ranks: usize) -> Result<Plan> {
     let arguments::Memory { tokens, strategy, recompute, .. } = arguments;
     let yaml = Model::SMALL.experiment(ranks * tokens, ranks, *strategy, *recompute, "recall");
-    let experiment = parse("bench", &yaml, &[]).map_err(|problems| anyhow!("{problems}"))?;
-    planned(experiment, None)
+    planned(parse("bench", &yaml, &[])?, None)
 }
 
 fn describe(arguments: &arguments::Memory, ranks: usize, memory: &[Memory]) -> Fields {
@@ -56,26 +49,18 @@ fn describe(arguments: &arguments::Memory, ranks: usize, memory: &[Memory]) -> F
             "planned_together": memory.planned_together,
         })
     });
-    let fields = [
-        ("bench", json!("memory")),
-        ("tokens", json!(ranks * arguments.tokens)),
-        ("ranks", json!(ranks)),
-        ("strategy", json!(arguments.strategy.name())),
-        ("recompute", json!(arguments.recompute.word())),
-        ("threads", json!(arguments.threads)),
-        ("by_rank", Value::Array(by_rank.collect())),
-    ];
-    Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value)))
+    fields(json!({
+        "bench": "memory", "tokens": ranks * arguments.tokens, "ranks": ranks,
+        "strategy": arguments.strategy.name(), "recompute": arguments.recompute.word(),
+        "threads": arguments.threads, "by_rank": Value::Array(by_rank.collect()),
+    }))
 }
 
 fn classes(peak: Peak) -> Value {
-    Value::Object(
-        peak.classes().map(|(name, bytes)| (name.to_owned(), json!(bytes))).into_iter().collect(),
-    )
+    peak.classes().into_iter().map(|(name, bytes)| (name.to_owned(), json!(bytes))).collect()
 }
 
-/// By how much activations and keys and values in flight differ from rank to rank and from number
-/// to number of ranks, from two on, as a share of the least.
+/// Spread of activations with keys and values in flight over ranks and numbers of ranks, from two on, as a share of the least.
 fn unevenness(found: &[(usize, Vec<Memory>)]) -> f64 {
     let split = found.iter().filter(|(ranks, _)| *ranks > 1).flat_map(|(_, memory)| memory);
     let bytes =
@@ -86,8 +71,7 @@ fn unevenness(found: &[(usize, Vec<Memory>)]) -> f64 {
     if most == 0.0 { 0.0 } else { most / least - 1.0 }
 }
 
-/// How far the class that is furthest from the plan is from it, as a share of the plan, and which
-/// one that is.
+/// Distance of the class that is furthest from the plan, as a share of the plan, and its name.
 fn distance(found: &[(usize, Vec<Memory>)]) -> (f64, String) {
     let mut worst = (0.0, String::new());
     for (ranks, memory) in found {

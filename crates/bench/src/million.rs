@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use annulus_data::Tokenizer;
 use annulus_experiment::{Override, load};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use serde_json::json;
 
 use crate::arguments;
 use crate::llama::Step;
-use crate::record::{Record, print};
+use crate::record::Record;
 use crate::resident::Watch;
-use crate::session::{Verdict, stamped};
+use crate::session::Verdict;
 use crate::step::{found, root};
-use crate::subject::Fields;
+use crate::subject::{Fields, fields};
 
 /// The experiment.
 const FILE: &str = "experiments/million-tokens.yaml";
@@ -21,8 +21,7 @@ const FILE: &str = "experiments/million-tokens.yaml";
 /// Takes the step once: nothing warms up, as nothing does in a run.
 pub(crate) fn run(arguments: &arguments::Million) -> Result<Verdict> {
     let mut record = Record::open(arguments.record.as_deref())?;
-    let experiment = load(&root().join(FILE), &replacements(arguments))
-        .map_err(|problems| anyhow!("{problems}"))?;
+    let experiment = load(&root().join(FILE), &replacements(arguments))?;
     let vocabulary = Tokenizer::open(&experiment.data.tokenizer)?.vocabulary();
     let watch = Watch::start();
     let step = Step::on_its_data(experiment, vocabulary)?;
@@ -31,15 +30,14 @@ pub(crate) fn run(arguments: &arguments::Million) -> Result<Verdict> {
     let steps = crew.go()?;
     let seconds = start.elapsed().as_secs_f64();
     let mut line = describe(arguments, &step);
-    line.insert("time_s".into(), json!(seconds));
-    line.insert("tokens_per_second".into(), json!(arguments.tokens as f64 / seconds));
+    let speed = arguments.tokens as f64 / seconds;
+    line.extend(fields(json!({ "time_s": seconds, "tokens_per_second": speed })));
     line.extend(found(steps[0], watch));
-    print(&stamped(&line));
-    record.append(&line)?;
+    record.conclude(&line)?;
     Ok(Verdict::Fine)
 }
 
-/// What the command line says instead of the file.
+/// Values that replace those of the file.
 fn replacements(arguments: &arguments::Million) -> Vec<Override> {
     let mut all = vec![
         ("data.path", arguments.text.display().to_string()),
@@ -51,14 +49,10 @@ fn replacements(arguments: &arguments::Million) -> Vec<Override> {
 
 fn describe(arguments: &arguments::Million, step: &Step) -> Fields {
     let experiment = &step.plan.experiment;
-    let fields = [
-        ("bench", json!("million")),
-        ("tokens", json!(experiment.data.tokens)),
-        ("parameters", json!(step.plan.shape.elements())),
-        ("ranks", json!(step.plan.ranks.len())),
-        ("strategy", json!(experiment.attention.strategy.name())),
-        ("recompute", json!(experiment.memory.recompute.word())),
-        ("threads", json!(arguments.threads)),
-    ];
-    Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value)))
+    fields(json!({
+        "bench": "million", "tokens": experiment.data.tokens,
+        "parameters": step.plan.shape.elements(), "ranks": step.plan.ranks.len(),
+        "strategy": experiment.attention.strategy.name(),
+        "recompute": experiment.memory.recompute.word(), "threads": arguments.threads,
+    }))
 }

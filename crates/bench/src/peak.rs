@@ -17,12 +17,11 @@ const SUMS: usize = 16;
 /// A unit of the processor.
 #[derive(Clone, Copy)]
 pub(crate) struct Unit {
-    /// What it is called.
     pub(crate) name: &'static str,
     /// Operations (multiply and add: two) of a sum in a round.
     operations: u32,
-    /// Runs [`ROUNDS`] rounds of [`SUMS`] sums.
-    rounds: fn(),
+    /// [`ROUNDS`] rounds of [`SUMS`] sums, on a processor that has the unit.
+    rounds: unsafe fn(),
 }
 
 impl Unit {
@@ -38,10 +37,8 @@ impl Unit {
             }
         }
         #[cfg(target_arch = "aarch64")]
-        {
-            if std::arch::is_aarch64_feature_detected!("neon") {
-                return Unit { name: "NEON FMA", operations: 8, rounds: neon };
-            }
+        if std::arch::is_aarch64_feature_detected!("neon") {
+            return Unit { name: "NEON FMA", operations: 8, rounds: neon };
         }
         Unit { name: "portable", operations: 2 * LANES as u32, rounds: portable }
     }
@@ -63,7 +60,8 @@ impl Unit {
             let begin = Instant::now();
             let mut bursts = 0u32;
             while begin.elapsed() < BURST {
-                (self.rounds)();
+                // SAFETY: a unit is chosen only where the processor has it.
+                unsafe { (self.rounds)() };
                 bursts += 1;
             }
             f64::from(bursts) / begin.elapsed().as_secs_f64()
@@ -79,7 +77,7 @@ impl Unit {
 /// Neighbours that a compiler may put into one register.
 const LANES: usize = 4;
 
-/// Whatever the compiler makes of it, multiplied and added in two roundings.
+/// The compiler's choice, multiplied and added in two roundings.
 fn portable() {
     let (factor, term) = (black_box(0.999_f32), black_box(1e-3_f32));
     let mut sums = black_box([[1.0_f32; LANES]; SUMS]);
@@ -92,19 +90,17 @@ fn portable() {
 }
 
 #[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
 fn neon() {
     use std::arch::aarch64::{vdupq_n_f32, vfmaq_f32};
-    // SAFETY: chosen only where the processor has NEON.
-    unsafe {
-        let (factor, term) = (vdupq_n_f32(black_box(0.999)), vdupq_n_f32(black_box(1e-3)));
-        let mut sums = black_box([factor; SUMS]);
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = vfmaq_f32(term, *sum, factor);
-            }
+    let (factor, term) = (vdupq_n_f32(black_box(0.999)), vdupq_n_f32(black_box(1e-3)));
+    let mut sums = black_box([factor; SUMS]);
+    for _ in 0..ROUNDS {
+        for sum in &mut sums {
+            *sum = vfmaq_f32(term, *sum, factor);
         }
-        black_box(sums);
     }
+    black_box(sums);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -120,23 +116,8 @@ mod x86 {
     /// Sums of the narrower unit: its sixteen registers hold factor and term too.
     const FEWER: usize = SUMS - 4;
 
-    pub(super) fn avx512() {
-        // SAFETY: chosen only where the processor has AVX-512.
-        unsafe { avx512_rounds() }
-    }
-
-    pub(super) fn avx2() {
-        // SAFETY: chosen only where the processor has AVX2 and FMA.
-        unsafe { avx2_rounds() }
-    }
-
-    pub(super) fn bf16() {
-        // SAFETY: chosen only where the processor has AVX512-BF16.
-        unsafe { bf16_rounds() }
-    }
-
     #[target_feature(enable = "avx512f")]
-    fn avx512_rounds() {
+    pub(super) fn avx512() {
         let factor = _mm512_set1_ps(black_box(0.999));
         let term = _mm512_set1_ps(black_box(1e-3));
         let mut sums = [factor; SUMS];
@@ -149,7 +130,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2,fma")]
-    fn avx2_rounds() {
+    pub(super) fn avx2() {
         let factor = _mm256_set1_ps(black_box(0.999));
         let term = _mm256_set1_ps(black_box(1e-3));
         let mut sums = [factor; FEWER];
@@ -163,7 +144,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bf16")]
-    fn bf16_rounds() {
+    pub(super) fn bf16() {
         let ones = _mm512_set1_ps(black_box(1e-3));
         let pairs = _mm512_cvtne2ps_pbh(ones, ones);
         let mut sums = [ones; SUMS];

@@ -7,17 +7,17 @@
 use annulus_experiment::{Cluster, Estimate, Kernel, Plan, Recompute, parse};
 use annulus_sequence::Strategy;
 use annulus_train::{Measured, Sample, measure};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use candle_core::DType;
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::llama::planned;
 use crate::model::Model;
-use crate::record::{Record, print};
-use crate::session::{Verdict, stamped};
+use crate::record::Record;
+use crate::session::Verdict;
 use crate::statistics::Quartiles;
-use crate::subject::Fields;
+use crate::subject::{Fields, fields};
 use crate::values::{count, positive, recompute, strategy};
 
 /// `plan`
@@ -87,23 +87,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         }
     }
     for case in &cases {
-        let line = case.describe(arguments);
-        print(&stamped(&line));
-        record.append(&line)?;
+        record.conclude(&case.describe(arguments))?;
     }
     let wrong = disorder(&cases, arguments.apart);
     let bytes = cases.iter().all(|case| case.ranks.iter().all(|r| r.bytes == r.planned_bytes));
     let memory = cases.iter().map(Case::off).fold(0.0, f64::max);
-    let fields = [
-        ("bench", json!("plan")),
-        ("bytes_equal", json!(bytes)),
-        ("memory_off", json!(memory)),
-        ("wrong_order", json!(wrong)),
-        ("cluster", json!(cluster.to_text())),
-    ];
-    let line = Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value)));
-    print(&line);
-    record.append(&line)?;
+    record.tell(&fields(json!({
+        "bench": "plan", "bytes_equal": bytes, "memory_off": memory, "wrong_order": wrong,
+        "cluster": cluster.to_text(),
+    })))?;
     Ok(verdict(bytes, memory, &wrong))
 }
 
@@ -120,9 +112,8 @@ fn verdict(bytes: bool, memory: f64, wrong: &[String]) -> Verdict {
 fn case(arguments: &Arguments, strategy: Strategy, cluster: &Cluster) -> Result<Case> {
     let Arguments { tokens, ranks, recompute, .. } = arguments;
     let yaml = Model::SMALL.experiment(*tokens, *ranks, strategy, *recompute, "recall");
-    let experiment = parse("bench", &yaml, &[]).map_err(|problems| anyhow!("{problems}"))?;
-    let plan = planned(experiment, None)?;
-    let estimate = Estimate::of(&plan, cluster).map_err(|problems| anyhow!("{problems}"))?;
+    let plan = planned(parse("bench", &yaml, &[])?, None)?;
+    let estimate = Estimate::of(&plan, cluster)?;
     Ok(Case { strategy, plan, step: estimate.step, seconds: Vec::new(), ranks: Vec::new() })
 }
 
@@ -143,24 +134,17 @@ impl Case {
     fn describe(&self, arguments: &Arguments) -> Fields {
         let by_rank = self.ranks.iter().map(|rank| {
             json!({
-                "bytes": rank.bytes,
-                "planned_bytes": rank.planned_bytes,
-                "memory": rank.memory.together,
-                "planned_memory": rank.memory.planned_together,
+                "bytes": rank.bytes, "planned_bytes": rank.planned_bytes,
+                "memory": rank.memory.together, "planned_memory": rank.memory.planned_together,
             })
         });
         let Quartiles { low, median, high } = Quartiles::of(&self.seconds);
-        let fields = [
-            ("bench", json!("plan")),
-            ("strategy", json!(self.strategy.name())),
-            ("tokens", json!(arguments.tokens)),
-            ("ranks", json!(arguments.ranks)),
-            ("threads", json!(arguments.threads)),
-            ("step", json!({ "low": low, "median": median, "high": high })),
-            ("planned_step", json!(self.step)),
-            ("by_rank", Value::Array(by_rank.collect())),
-        ];
-        Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value)))
+        fields(json!({
+            "bench": "plan", "strategy": self.strategy.name(), "tokens": arguments.tokens,
+            "ranks": arguments.ranks, "threads": arguments.threads,
+            "step": { "low": low, "median": median, "high": high }, "planned_step": self.step,
+            "by_rank": Value::Array(by_rank.collect()),
+        }))
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::machine;
-use crate::subject::Fields;
+use crate::subject::{Fields, fields};
 
 /// Where results are kept.
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/results");
@@ -17,6 +17,14 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/res
 #[expect(clippy::print_stdout, reason = "standard output is what programs read")]
 pub(crate) fn print(fields: &Fields) {
     println!("{}", Value::Object(fields.clone()));
+}
+
+/// A line with the processor and the commit.
+pub(crate) fn stamped(line: &Fields) -> Fields {
+    let mut line = line.clone();
+    line.insert("processor".into(), machine::describe()["processor"].clone());
+    line.insert("commit".into(), Value::from(machine::commit()));
+    line
 }
 
 /// A file that lines are appended to; or none.
@@ -39,15 +47,27 @@ impl Record {
         Ok(Record(Some(file.with_context(|| path.display().to_string())?)))
     }
 
-    /// Appends `fields` with the day, the machine, the commit and the command.
-    pub(crate) fn append(&mut self, fields: &Fields) -> Result<()> {
+    /// Prints a line, and appends it.
+    pub(crate) fn tell(&mut self, line: &Fields) -> Result<()> {
+        print(line);
+        self.append(line)
+    }
+
+    /// Prints a line with the processor and the commit, and appends it.
+    pub(crate) fn conclude(&mut self, line: &Fields) -> Result<()> {
+        print(&stamped(line));
+        self.append(line)
+    }
+
+    /// Appends `line` with the day, the machine, the commit and the command.
+    pub(crate) fn append(&mut self, line: &Fields) -> Result<()> {
         let Some(file) = &mut self.0 else { return Ok(()) };
-        let mut line = Fields::new();
-        line.insert("date".into(), Value::from(machine::date()));
-        line.insert("commit".into(), Value::from(machine::commit()));
-        line.insert("machine".into(), machine::describe());
-        line.insert("command".into(), json!(command()));
-        line.extend(fields.clone());
+        let found = line.clone();
+        let mut line = fields(json!({
+            "date": machine::date(), "commit": machine::commit(), "machine": machine::describe(),
+            "command": command(),
+        }));
+        line.extend(found);
         for word in ["command", "against"] {
             if let Some(Value::String(text)) = line.get_mut(word) {
                 *text = without_folders(text);
@@ -95,7 +115,7 @@ mod tests {
         let results = folder.path().join("results");
         for ratio in [1.0, 2.0] {
             let mut record = Record::open_in(&results, Some("points"))?;
-            record.append(&Fields::from_iter([("ratio".to_owned(), json!(ratio))]))?;
+            record.append(&fields(json!({ "ratio": ratio })))?;
         }
         let text = std::fs::read_to_string(results.join("points.jsonl"))?;
         let lines: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
@@ -111,13 +131,6 @@ mod tests {
             "step --python /a/b/python --against '/a/python /c/peer.py --n 4' --text some/book.txt";
         let kept = "step --python python --against 'python peer.py --n 4' --text some/book.txt";
         assert_eq!(without_folders(typed), kept);
-    }
-
-    #[test]
-    fn a_name_is_no_path() {
-        for name in ["", "a/b", "../a", "a.b"] {
-            assert!(Record::open_in(Path::new("/nowhere"), Some(name)).is_err());
-        }
     }
 
     #[test]

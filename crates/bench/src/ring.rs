@@ -23,7 +23,7 @@ use crate::crew::{Crew, Work};
 use crate::session::{Compared, Verdict, between};
 use crate::statistics::Quartiles;
 use crate::step;
-use crate::subject::{Fields, Sample, Subject};
+use crate::subject::{Fields, Sample, Side, Subject, fields};
 
 /// Measures what `--part` says.
 pub(crate) fn run(arguments: &arguments::Ring) -> Result<Verdict> {
@@ -66,8 +66,8 @@ fn whole_step(arguments: &arguments::Ring) -> Result<Verdict> {
     let mut other = point(than, ranks(than, arguments.ranks))?;
     let mut agreed = Verdict::Fine;
     let fast = between(&arguments.common, &mut split, &mut other, |compared, line| {
-        let Compared { ratio, ours, theirs } = compared;
-        let (losses, verdict) = step::losses(arguments.model.dtype, ours, theirs);
+        let Compared { ratio, samples, .. } = compared;
+        let (losses, verdict) = step::losses(arguments.model.dtype, samples);
         line.extend(losses);
         agreed = verdict;
         line.insert("cost".into(), json!(1.0 / ratio));
@@ -172,40 +172,33 @@ fn member(
     }))
 }
 
+impl Side for Split {
+    fn sample(&mut self) -> Result<Sample> {
+        let start = Instant::now();
+        self.crew.go()?;
+        Ok(Sample { seconds: start.elapsed().as_secs_f64(), ..Sample::default() })
+    }
+}
+
 impl Subject for Split {
     fn describe(&self) -> Fields {
         let arguments::Ring { tokens, model, shape, pass, threads, .. } = &self.arguments;
-        let fields = [
-            ("bench", json!("ring")),
-            ("part", json!("attention")),
-            ("tokens", json!(tokens)),
-            ("ranks", json!(self.ranks)),
-            ("strategy", json!(self.strategy.name())),
-            ("heads", json!(shape.heads)),
-            ("kv_heads", json!(shape.groups())),
-            ("head_dim", json!(shape.head_dim)),
-            ("mask", json!(shape.mask.name)),
-            ("dtype", json!(word(&model.dtype))),
-            ("pass", json!(word(pass))),
-            ("threads", json!(threads)),
-        ];
-        Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value)))
+        fields(json!({
+            "bench": "ring", "part": "attention", "tokens": tokens, "ranks": self.ranks,
+            "strategy": self.strategy.name(), "heads": shape.heads, "kv_heads": shape.groups(),
+            "head_dim": shape.head_dim, "mask": shape.mask.name, "dtype": word(&model.dtype),
+            "pass": word(pass), "threads": threads,
+        }))
     }
 
     fn threads(&self) -> usize {
         self.arguments.threads
     }
 
-    fn sample(&mut self) -> Result<Sample> {
-        let start = Instant::now();
-        self.crew.go()?;
-        Ok(Sample { seconds: start.elapsed().as_secs_f64(), ..Sample::default() })
-    }
-
     fn summary(&self, seconds: Quartiles, _: &[Sample]) -> Fields {
         let all = operations(&self.arguments.shape, self.arguments.tokens);
         let speed = all * self.arguments.pass.operations() / seconds.median / 1e9;
-        Fields::from_iter([("gflops".to_owned(), json!(speed))])
+        fields(json!({ "gflops": speed }))
     }
 }
 
@@ -234,23 +227,5 @@ mod tests {
         assert_eq!(imbalance(&ring("--ranks 4"), Strategy::Ring), 1.0, "they help each other");
         assert_eq!(imbalance(&ring("--mask full --apart"), Strategy::Ring), 1.0);
         assert_eq!(imbalance(&ring("--ranks 2 --apart"), Strategy::Ring), 1.5);
-    }
-
-    #[test]
-    fn ranks_of_a_step_cannot_be_told_apart() {
-        let said = whole_step(&ring("--part step --apart")).err().map(|error| error.to_string());
-        assert!(said.is_some_and(|said| said.contains("`--part attention`")));
-    }
-
-    #[test]
-    fn ranks_share_an_attention_in_both_directions() -> Result<()> {
-        for pass in ["forward", "backward", "both"] {
-            let small = ring(&format!("--tokens 24 --ranks 3 --head-dim 4 --pass {pass}"));
-            for strategy in [Strategy::MEGATRON, Strategy::Ring] {
-                let mut split = Split::new(&small, strategy, 3)?;
-                assert!(split.sample()?.seconds > 0.0);
-            }
-        }
-        Ok(())
     }
 }

@@ -12,16 +12,16 @@ use std::io::{BufRead, Write};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use crate::subject::{Fields, Sample, Subject};
+use crate::subject::{Fields, Sample, Subject, fields};
 
-/// Warms up, says so, and answers until it is told to quit.
+/// Warms up, says so, and answers until `quit`.
 pub(crate) fn serve(
     subject: &mut dyn Subject,
     input: impl BufRead,
     mut output: impl Write,
 ) -> Result<()> {
     let warm = subject.sample()?;
-    let mut ready = Fields::from_iter([("ready".to_owned(), json!(true))]);
+    let mut ready = fields(json!({ "ready": true }));
     ready.extend(subject.describe());
     ready.extend(warm.fields);
     let mut say = |fields: Fields| {
@@ -41,38 +41,7 @@ pub(crate) fn serve(
 }
 
 fn answer(sample: Sample) -> Fields {
-    let mut fields = Fields::from_iter([("time_s".to_owned(), json!(sample.seconds))]);
-    fields.extend(sample.fields);
-    fields
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::subject::tests::Counter;
-
-    fn served(input: &str) -> Result<Vec<Value>> {
-        let mut output = Vec::new();
-        serve(&mut Counter::default(), input.as_bytes(), &mut output)?;
-        let text = String::from_utf8(output)?;
-        text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
-    }
-
-    #[test]
-    fn one_sample_for_every_go_after_the_warm_up() -> Result<()> {
-        let lines = served("go\n\ngo\nquit\ngo\n")?;
-        assert_eq!(lines.len(), 3);
-        assert_eq!((&lines[0]["ready"], &lines[0]["count"]), (&json!(true), &json!(1)));
-        assert_eq!((&lines[1]["time_s"], &lines[1]["count"]), (&json!(2.0), &json!(2)));
-        assert_eq!(lines[2]["time_s"], json!(3.0));
-        Ok(())
-    }
-
-    #[test]
-    fn the_end_of_the_input_quits_and_other_words_are_refused() -> Result<()> {
-        assert_eq!(served("")?.len(), 1);
-        let error = served("stop\n").map_err(|error| error.to_string());
-        assert_eq!(error, Err("`stop` came in; `go` and `quit` are understood".to_owned()));
-        Ok(())
-    }
+    let mut answer = fields(json!({ "time_s": sample.seconds }));
+    answer.extend(sample.fields);
+    answer
 }

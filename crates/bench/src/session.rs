@@ -6,13 +6,12 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::arguments::Common;
-use crate::machine;
-use crate::pairs::{self, Pairs, Sides};
+use crate::pairs::{self, Pairs};
 use crate::peer::Peer;
-use crate::record::{Record, print};
+use crate::record::{Record, print, stamped};
 use crate::serve::serve;
 use crate::statistics::Quartiles;
-use crate::subject::{Fields, Sample, Subject};
+use crate::subject::{Fields, Sample, Side, Subject, fields};
 
 /// Whether a figure is what was asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,22 +25,18 @@ pub(crate) enum Verdict {
 impl Verdict {
     /// Of a figure that may not be below `least`; one that is not a number is.
     pub(crate) fn of(figure: f64, least: Option<f64>) -> Verdict {
-        match least {
-            Some(least) if !(figure >= least) => {
-                Verdict::Missed(format!("{figure:.3} is below {least:.3}"))
-            }
-            _ => Verdict::Fine,
-        }
+        let missed = least.filter(|least| !(figure >= *least));
+        missed.map_or(Verdict::Fine, |least| {
+            Verdict::Missed(format!("{figure:.3} is below {least:.3}"))
+        })
     }
 
     /// Of a figure that may not be above `most`.
     pub(crate) fn at_most(figure: f64, most: Option<f64>) -> Verdict {
-        match most {
-            Some(most) if !(figure <= most) => {
-                Verdict::Missed(format!("{figure:.3} is above {most:.3}"))
-            }
-            _ => Verdict::Fine,
-        }
+        let missed = most.filter(|most| !(figure <= *most));
+        missed.map_or(Verdict::Fine, |most| {
+            Verdict::Missed(format!("{figure:.3} is above {most:.3}"))
+        })
     }
 
     /// The first that is missed.
@@ -64,8 +59,35 @@ pub(crate) fn measure(common: &Common, subject: &mut dyn Subject) -> Result<Verd
     }
 }
 
+/// Samples one after the other, and what they come to.
+fn alone(common: &Common, subject: &mut dyn Subject, record: &mut Record) -> Result<Verdict> {
+    subject.sample()?;
+    let mut samples = Vec::new();
+    for _ in 0..common.samples {
+        samples.push(subject.sample()?);
+        subject.beside();
+    }
+    let seconds = Quartiles::of_seconds(&samples);
+    let mut line = subject.describe();
+    line.insert("samples".into(), json!(samples.len()));
+    insert_seconds(&mut line, "", seconds);
+    line.extend(subject.summary(seconds, &samples));
+    record.conclude(&line)?;
+    let figure = subject.figure();
+    Ok(figure.map_or(Verdict::Fine, |figure| Verdict::of(figure, common.at_least)))
+}
+
+/// A subject and another side, sampled in turn.
+pub(crate) struct Compared {
+    /// How many times faster the subject is.
+    pub(crate) ratio: f64,
+    /// Samples of the subject and of the other, those to warm up first.
+    pub(crate) samples: [Vec<Sample>; 2],
+    pairs: Pairs,
+}
+
 /// Measures `subject` in turn with another, here in this process; or with a peer, if there is one.
-/// `figure` says what is held to `--at-least`, of what was compared, and may add to the line.
+/// `figure` says what is held to `--at-least`, and may add to the line.
 pub(crate) fn between(
     common: &Common,
     subject: &mut dyn Subject,
@@ -77,90 +99,11 @@ pub(crate) fn between(
     }
     let mut record = Record::open(common.record.as_deref())?;
     let first = [subject.sample()?, other.sample()?];
-    let limit = limit(common, subject);
-    let mut line = subject.describe();
-    line.insert("than".into(), Value::Object(other.describe()));
-    let pairs = pairs::take(&mut Two { subject, other }, common.pairs, limit)?;
-    line.extend(compared(&pairs));
-    line.extend(subject.summary(pairs.seconds()[0], &pairs.history[0]));
-    let [ours, theirs] = [0, 1].map(|side| [&first[side..=side], &pairs.history[side]].concat());
-    let compared = Compared { ratio: pairs.ratio().median, ours, theirs };
+    let than = json!({ "than": other.describe() });
+    let (compared, mut line) = in_turn(common, subject, other, first, than)?;
     let figure = figure(&compared, &mut line);
-    conclude(&pairs, line, &mut record)?;
+    conclude(&compared.pairs, line, &mut record)?;
     Ok(Verdict::of(figure, common.at_least))
-}
-
-/// What two subjects came to.
-pub(crate) struct Compared {
-    /// How many times faster the first is.
-    pub(crate) ratio: f64,
-    /// Its samples, the one to warm up first.
-    pub(crate) ours: Vec<Sample>,
-    /// Those of the other.
-    pub(crate) theirs: Vec<Sample>,
-}
-
-/// Two subjects of this process.
-struct Two<'a> {
-    subject: &'a mut dyn Subject,
-    other: &'a mut dyn Subject,
-}
-
-impl Sides for Two<'_> {
-    fn ours(&mut self) -> Result<Sample> {
-        self.subject.sample()
-    }
-    fn theirs(&mut self) -> Result<Sample> {
-        self.other.sample()
-    }
-    fn processor_seconds(&self) -> f64 {
-        machine::processor_seconds(std::process::id())
-    }
-}
-
-/// Cores that others may keep busy.
-fn limit(common: &Common, subject: &dyn Subject) -> f64 {
-    common.foreign.unwrap_or_else(|| pairs::limit(subject.threads(), annulus_machine::cores()))
-}
-
-/// Samples one after the other, and what they come to.
-fn alone(common: &Common, subject: &mut dyn Subject, record: &mut Record) -> Result<Verdict> {
-    subject.sample()?;
-    let mut samples = Vec::new();
-    for _ in 0..common.samples {
-        samples.push(subject.sample()?);
-        subject.beside();
-    }
-    let seconds: Vec<f64> = samples.iter().map(|sample| sample.seconds).collect();
-    let seconds = Quartiles::of(&seconds);
-    let mut line = subject.describe();
-    line.insert("samples".into(), json!(samples.len()));
-    insert_seconds(&mut line, "", seconds);
-    line.extend(subject.summary(seconds, &samples));
-    print(&stamped(&line));
-    record.append(&line)?;
-    let figure = subject.figure(seconds);
-    Ok(figure.map_or(Verdict::Fine, |figure| Verdict::of(figure, common.at_least)))
-}
-
-/// A subject and a peer.
-struct Both<'a> {
-    subject: &'a mut dyn Subject,
-    peer: Peer,
-}
-
-impl Sides for Both<'_> {
-    fn ours(&mut self) -> Result<Sample> {
-        let sample = self.subject.sample()?;
-        self.subject.beside();
-        Ok(sample)
-    }
-    fn theirs(&mut self) -> Result<Sample> {
-        self.peer.sample()
-    }
-    fn processor_seconds(&self) -> f64 {
-        machine::processor_seconds(std::process::id()) + self.peer.processor_seconds()
-    }
 }
 
 /// In turn with `command`.
@@ -170,31 +113,38 @@ fn against(
     command: &str,
     record: &mut Record,
 ) -> Result<Verdict> {
-    let mut first = [vec![subject.sample()?], Vec::new()];
-    let peer = Peer::start(command).context("--against")?;
-    first[1].push(peer.ready.clone());
-    let limit = limit(common, subject);
-    let mut both = Both { subject, peer };
-    let pairs = pairs::take(&mut both, common.pairs, limit)?;
-    let Both { subject, peer } = both;
+    let first = subject.sample()?;
+    let mut peer = Peer::start(command).context("--against")?;
+    let first = [first, peer.ready.clone()];
+    let named = json!({ "against": command });
+    let (compared, mut line) = in_turn(common, subject, &mut peer, first, named)?;
     drop(peer);
-    let [ours, theirs] = [0, 1].map(|side| [&first[side][..], &pairs.history[side]].concat());
-    let mut line = subject.describe();
-    line.insert("against".into(), Value::from(command));
-    line.extend(compared(&pairs));
-    line.extend(subject.summary(pairs.seconds()[0], &ours[1..]));
-    line.extend(subject.agreement(&ours, &theirs)?);
-    conclude(&pairs, line, record)?;
-    Ok(Verdict::of(pairs.ratio().median, common.at_least))
+    line.extend(subject.agreement(&compared.samples)?);
+    conclude(&compared.pairs, line, record)?;
+    Ok(Verdict::of(compared.ratio, common.at_least))
 }
 
-/// Both sides' times, and how the pairs came about.
-fn compared(pairs: &Pairs) -> Fields {
-    let mut line = pairs.describe();
-    let [ours, theirs] = pairs.seconds();
-    insert_seconds(&mut line, "", ours);
-    insert_seconds(&mut line, "their_", theirs);
-    line
+/// Pairs of samples, and the line of both sides: how long they take, and how the pairs came about.
+fn in_turn(
+    common: &Common,
+    subject: &mut dyn Subject,
+    other: &mut dyn Side,
+    [ours, theirs]: [Sample; 2],
+    named: Value,
+) -> Result<(Compared, Fields)> {
+    let usual = pairs::limit(subject.threads(), annulus_machine::cores());
+    let limit = common.foreign.unwrap_or(usual);
+    let pairs = pairs::take(subject, other, common.pairs, limit)?;
+    let mut line = subject.describe();
+    line.extend(fields(named));
+    line.extend(pairs.describe());
+    let [our_seconds, their_seconds] = pairs.seconds();
+    insert_seconds(&mut line, "", our_seconds);
+    insert_seconds(&mut line, "their_", their_seconds);
+    line.extend(subject.summary(our_seconds, &pairs.history[0]));
+    let warm = [[ours], [theirs]];
+    let samples = [0, 1].map(|side| [&warm[side][..], &pairs.history[side]].concat());
+    Ok((Compared { ratio: pairs.ratio().median, samples, pairs }, line))
 }
 
 /// Prints the line, then the ratio; keeps both as one.
@@ -213,46 +163,12 @@ fn insert_seconds(line: &mut Fields, prefix: &str, seconds: Quartiles) {
     }
 }
 
-/// With the processor and the commit.
-pub(crate) fn stamped(line: &Fields) -> Fields {
-    let mut line = line.clone();
-    line.insert("processor".into(), machine::describe()["processor"].clone());
-    line.insert("commit".into(), Value::from(machine::commit()));
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subject::tests::Counter;
-
-    fn common(at_least: Option<f64>, against: Option<String>) -> Common {
-        Common { samples: 3, pairs: 3, at_least, against, ..Common::default() }
-    }
 
     #[test]
-    fn the_figure_of_a_subject_alone_is_held_to_the_bound() -> Result<()> {
-        // After one to warm up, samples take 2, 3 and 4 seconds: the figure is a third.
-        let alone = |bound| measure(&common(Some(bound), None), &mut Counter::default());
-        assert_eq!(alone(0.3)?, Verdict::Fine);
-        assert_eq!(alone(0.4)?, Verdict::Missed("0.333 is below 0.400".into()));
-        Ok(())
-    }
-
-    #[test]
-    #[cfg(unix)]
-    fn the_ratio_to_a_peer_is_held_to_the_bound() -> Result<()> {
-        let against = |bound| {
-            let peer = crate::peer::tests::fake("6");
-            measure(&common(Some(bound), Some(peer)), &mut Counter::default())
-        };
-        assert_eq!(against(2.0)?, Verdict::Fine);
-        assert_eq!(against(2.1)?, Verdict::Missed("2.000 is below 2.100".into()));
-        Ok(())
-    }
-
-    #[test]
-    fn what_is_no_number_is_below() {
+    fn a_figure_that_is_no_number_misses_every_bound() {
         assert_ne!(Verdict::of(f64::NAN, Some(1.0)), Verdict::Fine);
         assert_ne!(Verdict::at_most(f64::NAN, Some(1.0)), Verdict::Fine);
         assert_eq!(Verdict::of(f64::NAN, None), Verdict::Fine);

@@ -1,5 +1,7 @@
 //! Medians and quartiles of a few samples.
 
+use crate::subject::Sample;
+
 /// The middle and the quarters of some numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Quartiles {
@@ -15,6 +17,12 @@ impl Quartiles {
         sorted.sort_by(f64::total_cmp);
         let [low, median, high] = [0.25, 0.5, 0.75].map(|share| quantile(&sorted, share));
         Quartiles { low, median, high }
+    }
+
+    /// Of the samples' times.
+    pub(crate) fn of_seconds<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Quartiles {
+        let seconds: Vec<f64> = samples.into_iter().map(|sample| sample.seconds).collect();
+        Quartiles::of(&seconds)
     }
 }
 
@@ -32,16 +40,14 @@ mod tests {
 
     #[test]
     fn quartiles_lie_between_neighbours() {
-        let Quartiles { low, median, high } = Quartiles::of(&[4.0, 1.0, 3.0, 2.0]);
-        assert_eq!((low, median, high), (1.75, 2.5, 3.25));
-        let Quartiles { low, median, high } = Quartiles::of(&[5.0, 1.0, 9.0]);
-        assert_eq!((low, median, high), (3.0, 5.0, 7.0));
-    }
-
-    #[test]
-    fn one_number_is_its_own_quartiles_and_none_has_no_median() {
-        let Quartiles { low, median, high } = Quartiles::of(&[7.0]);
-        assert_eq!((low, median, high), (7.0, 7.0, 7.0));
+        for (numbers, wanted) in [
+            (&[4.0, 1.0, 3.0, 2.0][..], (1.75, 2.5, 3.25)),
+            (&[5.0, 1.0, 9.0], (3.0, 5.0, 7.0)),
+            (&[7.0], (7.0, 7.0, 7.0)),
+        ] {
+            let Quartiles { low, median, high } = Quartiles::of(numbers);
+            assert_eq!((low, median, high), wanted);
+        }
         assert!(Quartiles::of(&[]).median.is_nan());
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use annulus_experiment::Device;
 use annulus_train::Stepped;
 use anyhow::{Result, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::arguments::{self, Dtype, word};
 use crate::crew::Crew;
@@ -21,7 +21,7 @@ use crate::record::quoted;
 use crate::resident::Watch;
 use crate::session::{Verdict, measure};
 use crate::statistics::Quartiles;
-use crate::subject::{Fields, Sample, Subject};
+use crate::subject::{Fields, Sample, Side, Subject, fields};
 
 /// Steps whose losses must agree; later ones drift apart, as AdamW makes much of little gradients.
 const COMPARED: usize = 4;
@@ -93,7 +93,7 @@ pub(crate) struct Point {
     arguments: arguments::Step,
     tokens: usize,
     parameters: u64,
-    /// Of the model, in a step.
+    /// Operations of the model in a step.
     operations: f64,
     device: candle_core::Device,
     crew: Crew<Stepped>,
@@ -101,7 +101,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// With its ranks set up.
+    /// A point with its ranks set up.
     pub(crate) fn of(arguments: &arguments::Step, tokens: usize) -> Result<Point> {
         Point::new(&Step::on_random_tokens(&experiment(arguments, tokens))?, arguments)
     }
@@ -118,36 +118,9 @@ impl Point {
             watch: None,
         })
     }
-
-    /// Whether a GPU takes it.
-    pub(crate) fn is_on_gpu(&self) -> bool {
-        !self.device.is_cpu()
-    }
 }
 
-impl Subject for Point {
-    fn describe(&self) -> Fields {
-        let arguments::Step { model, recompute, ranks, strategy, threads, .. } = &self.arguments;
-        let fields = [
-            ("bench", json!("step")),
-            ("tokens", json!(self.tokens)),
-            ("model", json!(word(&model.size))),
-            ("parameters", json!(self.parameters)),
-            ("dtype", json!(word(&model.dtype))),
-            ("deterministic", json!(model.deterministic || !self.is_on_gpu())),
-            ("recompute", json!(recompute.word())),
-            ("ranks", json!(ranks)),
-            ("strategy", json!(strategy.name())),
-            ("threads", json!(threads)),
-        ];
-        let fields = fields.map(|(key, value)| (key.to_owned(), value));
-        fields.into_iter().chain(device::describe(&self.device)).collect()
-    }
-
-    fn threads(&self) -> usize {
-        self.arguments.threads
-    }
-
+impl Side for Point {
     fn sample(&mut self) -> Result<Sample> {
         let watch = *self.watch.get_or_insert_with(Watch::start);
         let start = Instant::now();
@@ -157,48 +130,58 @@ impl Subject for Point {
         fields.extend(device::memory(&self.device));
         Ok(Sample { seconds, fields })
     }
+}
 
-    fn summary(&self, seconds: Quartiles, samples: &[Sample]) -> Fields {
-        let mut fields = Fields::new();
-        let speed = self.tokens as f64 / seconds.median;
-        fields.insert("tokens_per_second".into(), json!(speed));
-        fields.extend(utilisation(self.operations / seconds.median / 1e12, &self.arguments.peak));
-        if let Some(last) = samples.last() {
-            fields.extend(last.fields.clone());
-        }
-        fields
+impl Subject for Point {
+    fn describe(&self) -> Fields {
+        let arguments::Step { model, recompute, ranks, strategy, threads, .. } = &self.arguments;
+        let deterministic = model.deterministic || self.device.is_cpu();
+        let mut line = fields(json!({
+            "bench": "step", "tokens": self.tokens, "model": word(&model.size),
+            "parameters": self.parameters, "dtype": word(&model.dtype),
+            "deterministic": deterministic, "recompute": recompute.word(), "ranks": ranks,
+            "strategy": strategy.name(), "threads": threads,
+        }));
+        line.extend(device::describe(&self.device));
+        line
     }
 
-    fn agreement(&self, ours: &[Sample], theirs: &[Sample]) -> Result<Fields> {
-        agreement(self.arguments.model.dtype, ours, theirs)
+    fn threads(&self) -> usize {
+        self.arguments.threads
+    }
+
+    fn summary(&self, seconds: Quartiles, samples: &[Sample]) -> Fields {
+        let speed = self.tokens as f64 / seconds.median;
+        let mut line = fields(json!({ "tokens_per_second": speed }));
+        line.extend(utilisation(self.operations / seconds.median / 1e12, &self.arguments.peak));
+        line.extend(samples.last().into_iter().flat_map(|last| last.fields.clone()));
+        line
+    }
+
+    fn agreement(&self, samples: &[Vec<Sample>; 2]) -> Result<Fields> {
+        agreement(self.arguments.model.dtype, samples)
     }
 }
 
 /// The model's TFLOP/s, and their share of peaks.
 fn utilisation(tflops: f64, peaks: &[f64]) -> Fields {
-    let mut fields = Fields::from_iter([("tflops".to_owned(), json!(tflops))]);
-    if !peaks.is_empty() {
-        let shares: Vec<f64> = peaks.iter().map(|peak| tflops / peak).collect();
-        fields.insert("peak_tflops".into(), json!(peaks));
-        fields.insert("mfu".into(), json!(shares));
+    if peaks.is_empty() {
+        return fields(json!({ "tflops": tflops }));
     }
-    fields
+    let shares: Vec<f64> = peaks.iter().map(|peak| tflops / peak).collect();
+    fields(json!({ "tflops": tflops, "peak_tflops": peaks, "mfu": shares }))
 }
 
 /// Loss, norm, and the memory of all ranks so far.
 pub(crate) fn found(step: Stepped, watch: Watch) -> Fields {
-    let fields = [
-        ("loss", json!(step.loss)),
-        ("norm", json!(step.norm)),
-        ("rss_base_mib", json!(watch.base())),
-        ("rss_peak_mib", json!(Watch::peak())),
-        ("rss_above_mib", json!(watch.growth())),
-    ];
-    Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value)))
+    fields(json!({
+        "loss": step.loss, "norm": step.norm, "rss_base_mib": watch.base(),
+        "rss_peak_mib": Watch::peak(), "rss_above_mib": watch.growth(),
+    }))
 }
 
-/// Losses of the first steps of both sides, from the same weights, as fields; and whether they are near enough.
-pub(crate) fn losses(dtype: Dtype, ours: &[Sample], theirs: &[Sample]) -> (Fields, Verdict) {
+/// Losses of the first steps of both sides, from the same weights, as fields; and the verdict on them.
+pub(crate) fn losses(dtype: Dtype, [ours, theirs]: &[Vec<Sample>; 2]) -> (Fields, Verdict) {
     // What is no number is written as null, and must not pass for silence.
     let loss = |sample: &Sample| Some(sample.fields.get("loss")?.as_f64().unwrap_or(f64::NAN));
     let losses = |samples: &[Sample]| samples.iter().map_while(loss).collect::<Vec<f64>>();
@@ -212,26 +195,24 @@ pub(crate) fn losses(dtype: Dtype, ours: &[Sample], theirs: &[Sample]) -> (Field
         let message = format!("losses differ by {apart:.1e}, more than {limit:.0e}: {pairs:?}");
         Verdict::Missed(message)
     };
-    let fields = [("losses", json!(pairs)), ("losses_apart", json!(apart))];
-    (Fields::from_iter(fields.map(|(key, value)| (key.to_owned(), value))), verdict)
+    (fields(json!({ "losses": pairs, "losses_apart": apart })), verdict)
 }
 
 /// Losses side by side, where the peer tells them, and its memory.
-fn agreement(dtype: Dtype, ours: &[Sample], theirs: &[Sample]) -> Result<Fields> {
-    let mut fields = Fields::new();
+fn agreement(dtype: Dtype, samples: &[Vec<Sample>; 2]) -> Result<Fields> {
+    let [_, theirs] = samples;
+    let mut line = Fields::new();
     if theirs.first().is_some_and(|sample| sample.fields.contains_key("loss")) {
-        let (losses, verdict) = losses(dtype, ours, theirs);
+        let (losses, verdict) = losses(dtype, samples);
         if let Verdict::Missed(why) = verdict {
             bail!(why);
         }
-        fields.extend(losses);
+        line.extend(losses);
     }
     let last = theirs.last().into_iter().flat_map(|sample| &sample.fields);
     let memory = last.filter(|(key, _)| key.starts_with("rss_"));
-    fields.extend(
-        memory.map(|(key, value): (&String, &Value)| (format!("their_{key}"), value.clone())),
-    );
-    Ok(fields)
+    line.extend(memory.map(|(key, value)| (format!("their_{key}"), value.clone())));
+    Ok(line)
 }
 
 #[cfg(test)]
@@ -239,33 +220,28 @@ mod tests {
     use super::*;
 
     fn samples(losses: &[f64]) -> Vec<Sample> {
-        let sample = |&loss: &f64| Sample {
-            seconds: 1.0,
-            fields: Fields::from_iter([
-                ("loss".to_owned(), json!(loss)),
-                ("rss_above_mib".to_owned(), json!(7)),
-            ]),
-        };
-        losses.iter().map(sample).collect()
+        let fields = |loss: &f64| fields(json!({ "loss": loss, "rss_above_mib": 7 }));
+        losses.iter().map(|loss| Sample { seconds: 1.0, fields: fields(loss) }).collect()
+    }
+
+    fn compared(dtype: Dtype, theirs: &[f64]) -> Result<Fields> {
+        agreement(dtype, &[samples(&[5.0, 4.0, 3.0, 2.0, 1.0]), samples(theirs)])
     }
 
     #[test]
     fn losses_of_the_first_steps_must_agree() -> Result<()> {
-        let ours = samples(&[5.0, 4.0, 3.0, 2.0, 1.0]);
-        let fields = agreement(Dtype::F32, &ours, &samples(&[5.0, 4.000_01, 3.0, 2.0, 9.0]))?;
+        let fields = compared(Dtype::F32, &[5.0, 4.000_01, 3.0, 2.0, 9.0])?;
         assert_eq!(fields["their_rss_above_mib"], 7);
         assert!(fields["losses_apart"].as_f64().is_some_and(|apart| apart > 2e-6));
-        let error = agreement(Dtype::F32, &ours, &samples(&[5.0, 4.1, 3.0, 2.0, 1.0])).err();
+        let error = compared(Dtype::F32, &[5.0, 4.1, 3.0, 2.0, 1.0]).err();
         let said = error.map(|error| error.to_string()).unwrap_or_default();
         assert!(said.starts_with("losses differ by 2.4e-2, more than 1e-5"), "{said}");
-        assert!(agreement(Dtype::F32, &ours, &samples(&[f64::NAN; 5])).is_err());
-        assert!(agreement(Dtype::Bf16, &ours, &samples(&[5.004; 1])).is_ok());
+        assert!(compared(Dtype::F32, &[f64::NAN; 5]).is_err());
+        assert!(compared(Dtype::Bf16, &[5.004; 1]).is_ok());
+        assert_ne!(losses(Dtype::F32, &[Vec::new(), samples(&[1.0])]).1, Verdict::Fine);
+        let silent = vec![Sample { seconds: 1.0, ..Sample::default() }; 5];
+        assert!(agreement(Dtype::F32, &[samples(&[1.0; 5]), silent])?.is_empty());
         Ok(())
-    }
-
-    #[test]
-    fn no_losses_at_all_are_not_near() {
-        assert_ne!(losses(Dtype::F32, &samples(&[]), &samples(&[1.0])).1, Verdict::Fine);
     }
 
     #[test]
@@ -273,12 +249,5 @@ mod tests {
         assert_eq!(json!(utilisation(2.0, &[])), json!({ "tflops": 2.0 }));
         let wanted = json!({ "tflops": 2.0, "peak_tflops": [8.0, 4.0], "mfu": [0.25, 0.5] });
         assert_eq!(json!(utilisation(2.0, &[8.0, 4.0])), wanted);
-    }
-
-    #[test]
-    fn a_peer_that_tells_no_losses_is_only_timed() -> Result<()> {
-        let theirs = vec![Sample { seconds: 1.0, ..Sample::default() }; 5];
-        assert!(agreement(Dtype::F32, &samples(&[1.0; 5]), &theirs)?.is_empty());
-        Ok(())
     }
 }

@@ -15,10 +15,10 @@ use serde_json::json;
 
 use crate::record::{Record, print};
 use crate::resident::Watch;
-use crate::session::{Verdict, stamped};
+use crate::session::Verdict;
 use crate::statistics::Quartiles;
 use crate::step::root;
-use crate::subject::Fields;
+use crate::subject::fields;
 use crate::values::positive;
 
 /// How much longer the longer line is.
@@ -30,7 +30,7 @@ const MEGABYTE: usize = 1_000_000;
 /// Tokens of the tokenizer that is trained where none is given.
 const VOCABULARY: usize = 8192;
 
-/// What the line is made of where no text is given, below the repository's root.
+/// Pages that the line is made of where no text is given, below the repository's root.
 const TEXTS: [&str; 3] = ["README.md", "crates/README.md", "experiments/README.md"];
 
 /// The command line.
@@ -62,53 +62,36 @@ pub(crate) struct Arguments {
 /// Times both lines in turn, and compares medians.
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let mut record = Record::open(arguments.record.as_deref())?;
-    let scratch = Scratch::new()?;
+    let scratch = tempfile::tempdir()?;
     let texts = match &arguments.text {
         Some(path) => vec![path.clone()],
         None => TEXTS.iter().map(|path| root().join(path)).collect(),
     };
     let tokenizer = match &arguments.tokenizer {
         Some(name) => Tokenizer::open(name)?,
-        None => trained(&texts, &scratch.0.join("tokenizer.json"))?,
+        None => trained(&texts, &scratch.path().join("tokenizer.json"))?,
     };
-    let sizes = [arguments.megabytes * MEGABYTE, arguments.megabytes * MEGABYTE * LONGER];
-    let lines = [scratch.0.join("short.txt"), scratch.0.join("long.txt")];
-    for (path, bytes) in lines.iter().zip(sizes) {
-        write_line(path, &texts, bytes)?;
+    let shorter = arguments.megabytes * MEGABYTE;
+    let lines = [("short.txt", shorter), ("long.txt", shorter * LONGER)]
+        .map(|(name, bytes)| (scratch.path().join(name), bytes));
+    for (path, bytes) in &lines {
+        write_line(path, &texts, *bytes)?;
     }
     Watch::start();
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..arguments.samples {
-        for (which, path) in lines.iter().enumerate() {
-            let (seconds, tokens) = time(path, &tokenizer, &scratch.0.join("cache"))?;
-            let per_byte = seconds * 1e9 / sizes[which] as f64;
-            times[which].push(per_byte);
-            let line = fields(&[
-                ("bench", json!("tokenize")),
-                ("bytes", json!(sizes[which])),
-                ("tokens", json!(tokens)),
-                ("time_s", json!(seconds)),
-            ]);
-            print(&line);
+        for (line, times) in lines.iter().zip(&mut times) {
+            times.push(time(line, &tokenizer, &scratch.path().join("cache"))?);
         }
     }
     let [short, long] = times.map(|times| Quartiles::of(&times).median);
-    let peak = Watch::peak();
-    let line = fields(&[
-        ("bench", json!("tokenize")),
-        ("bytes", json!(sizes)),
-        ("ns_per_byte", json!([short, long])),
-        ("ratio", json!(long / short)),
-        ("peak_mib", json!(peak)),
-    ]);
-    print(&stamped(&line));
-    record.append(&line)?;
-    let time = Verdict::at_most(long / short, arguments.at_most);
+    let (ratio, peak) = (long / short, Watch::peak());
+    record.conclude(&fields(json!({
+        "bench": "tokenize", "bytes": lines.map(|(_, bytes)| bytes), "ns_per_byte": [short, long],
+        "ratio": ratio, "peak_mib": peak,
+    })))?;
+    let time = Verdict::at_most(ratio, arguments.at_most);
     Ok(time.or(Verdict::at_most(peak, arguments.memory)))
-}
-
-fn fields(pairs: &[(&str, serde_json::Value)]) -> Fields {
-    pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
 }
 
 fn trained(texts: &[PathBuf], out: &Path) -> Result<Tokenizer> {
@@ -116,15 +99,18 @@ fn trained(texts: &[PathBuf], out: &Path) -> Result<Tokenizer> {
     Ok(Tokenizer::open(&out.display().to_string())?)
 }
 
-/// Seconds and tokens.
-fn time(path: &Path, tokenizer: &Tokenizer, cache: &Path) -> Result<(f64, u64)> {
+/// Nanoseconds per byte; a line for every sample is printed.
+fn time((path, bytes): &(PathBuf, usize), tokenizer: &Tokenizer, cache: &Path) -> Result<f64> {
     let start = Instant::now();
-    let inputs = [path.to_owned()];
+    let inputs = [path.clone()];
     let texts = Texts::new(&inputs, Records::Text, tokenizer);
     let tokens = Cache::open(&texts, cache, false, &mut |_| {})?.tokens();
     let seconds = start.elapsed().as_secs_f64();
     fs::remove_dir_all(cache)?;
-    Ok((seconds, tokens))
+    print(&fields(json!({
+        "bench": "tokenize", "bytes": bytes, "tokens": tokens, "time_s": seconds,
+    })));
+    Ok(seconds * 1e9 / *bytes as f64)
 }
 
 /// `texts` without line breaks, again and again, cut off at `bytes` or at the character before.
@@ -143,22 +129,4 @@ fn write_line(path: &Path, texts: &[PathBuf], bytes: usize) -> Result<()> {
         left = if part < words.len() { 0 } else { left - part };
     }
     Ok(file.flush()?)
-}
-
-/// A folder that is removed afterwards.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Scratch> {
-        let folder = std::env::temp_dir().join(format!("annulus-tokenize-{}", std::process::id()));
-        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        Ok(Scratch(folder))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Nothing to be said of a folder below the temporary one that stays.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

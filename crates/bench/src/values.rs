@@ -44,18 +44,3 @@ pub(crate) fn strategy(text: &str) -> Result<Strategy, String> {
         format!("{} are known", names.join(", "))
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_have_units() {
-        assert_eq!(["1", "4k", "2M"].map(count), [Ok(1), Ok(4096), Ok(2 << 20)]);
-        for wrong in
-            ["", "0", "k", "-1", "4K", "1.5k", "99999999999999999999", "99999999999999999M"]
-        {
-            assert!(count(wrong).is_err(), "{wrong}");
-        }
-    }
-}

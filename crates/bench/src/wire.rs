@@ -1,4 +1,4 @@
-//! What narrow types on the way cost: errors against dense attention in f64 of the same rounded
+//! The cost of narrow communication types: errors against dense attention in f64 of the same rounded
 //! inputs, and bytes, by types and numbers of ranks: `wire`.
 
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use candle_core::{DType, Device, Tensor};
 use clap::Args;
 use serde_json::json;
 
-use crate::record::{Record, print};
+use crate::record::Record;
 use crate::session::Verdict;
-use crate::subject::Fields;
+use crate::subject::fields;
 use crate::values::{count, positive, strategy};
 
 /// `wire`
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
 
 type Types = Wire<Option<DType>>;
 
-/// What travels in which type: keys and values, and their gradients.
+/// Types of keys and values, and of their gradients, in communication.
 const TYPES: [[DType; 2]; 4] = [
     [DType::F32, DType::F32],
     [DType::BF16, DType::F32],
@@ -59,17 +59,17 @@ const TYPES: [[DType; 2]; 4] = [
 /// One strategy with some types, on every number of ranks.
 struct Series {
     strategy: Strategy,
-    how: Route,
+    route: Route,
     types: [DType; 2],
     points: Vec<Point>,
 }
 
-/// What was measured on one number of ranks.
+/// Measurements on one number of ranks.
 struct Point {
     ranks: usize,
     /// |a - b| / |b| of out, dq, dk and dv, in the Euclidean norm.
     errors: [f64; 4],
-    /// Of the rank that hands over most, forward and backward.
+    /// Bytes of the rank that sends most, forward and backward.
     bytes: u64,
 }
 
@@ -82,11 +82,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         let wire = Wire { key_value, gradient, ..Types::default() };
         let exact = question.dense(types[0])?;
         for strategy in &arguments.strategies {
-            let ways = strategy.routes().iter().filter(|how| **how != Route::Queries);
-            for how in ways {
-                let point = |ranks: &usize| question.point((*strategy, *how), *ranks, wire, &exact);
+            let routes = strategy.routes().iter().filter(|route| **route != Route::Queries);
+            for &route in routes {
+                let point =
+                    |ranks: &usize| question.point((*strategy, route), *ranks, wire, &exact);
                 let points = arguments.ranks.iter().map(point).collect::<Result<_>>()?;
-                let series = Series { strategy: *strategy, how: *how, types, points };
+                let series = Series { strategy: *strategy, route, types, points };
                 series.tell(arguments.table, &mut record)?;
             }
         }
@@ -97,19 +98,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
 impl Series {
     fn tell(&self, table: bool, record: &mut Record) -> Result<()> {
         let [key_value, gradient] = self.types.map(|dtype| dtype.as_str());
-        let (strategy, how) = (self.strategy.name(), format!("{:?}", self.how).to_lowercase());
+        let (strategy, route) = (self.strategy.name(), format!("{:?}", self.route).to_lowercase());
         if table {
-            print_row(&[strategy, &how, key_value, gradient], &self.points);
+            print_row(&[strategy, &route, key_value, gradient], &self.points);
             return Ok(());
         }
         for Point { ranks, errors: [out, dq, dk, dv], bytes } in &self.points {
-            let line = json!({
-                "strategy": strategy, "back": how, "key_value": key_value, "gradient": gradient,
+            record.tell(&fields(json!({
+                "strategy": strategy, "back": route, "key_value": key_value, "gradient": gradient,
                 "ranks": ranks, "out": out, "dq": dq, "dk": dk, "dv": dv, "bytes": bytes,
-            });
-            let line: Fields = line.as_object().cloned().unwrap_or_default();
-            print(&line);
-            record.append(&line)?;
+            })))?;
         }
         Ok(())
     }
@@ -151,7 +149,7 @@ impl Question {
         Ok(Question { qkv: Qkv { q, k, v }, gradient, heads, tokens, scale })
     }
 
-    /// Where keys and values are of this type.
+    /// The reference with keys and values rounded to `dtype`.
     fn dense(&self, dtype: DType) -> Result<Dense> {
         let (Qkv { q, k, v }, all) = (&self.qkv, Positions::all(self.tokens));
         let [k, v] = [k, v].map(|tensor| tensor.to_dtype(dtype));
@@ -161,14 +159,13 @@ impl Question {
 
     fn point(
         &self,
-        how: (Strategy, Route),
+        (strategy, route): (Strategy, Route),
         ranks: usize,
         wire: Types,
         exact: &Dense,
     ) -> Result<Point> {
         let deadline = Duration::from_secs(60);
         let options = threads::Options { world: ranks, deadline, stop: Arc::default() };
-        let (strategy, route) = how;
         let setting = Setting::new(strategy, self.tokens, ranks, self.heads);
         let schedules = Setting { route, ..setting }.schedules(&Mask::causal());
         let schedules = Arc::new(schedules.map_err(|error| anyhow!("{error}"))?);
@@ -190,7 +187,7 @@ impl Question {
         Ok(Point { ranks, errors, bytes })
     }
 
-    /// What one rank computes, and hands over.
+    /// Positions, results and sent bytes of one rank.
     fn here(
         &self,
         schedules: &Arc<Schedules>,

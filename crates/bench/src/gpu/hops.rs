@@ -12,15 +12,15 @@ use annulus_sequence::{Layout, Mask};
 use anyhow::Result;
 use serde_json::json;
 
-use super::{Point, ways};
-use crate::record::{Record, print};
+use super::{Point, variants};
+use crate::record::Record;
 use crate::statistics::Quartiles;
 
 /// Positions on a rank.
 const TOKENS: usize = 8 << 10;
 const WORLD: usize = 4;
 
-/// What a hop is called, of which layout, which rank's queries, which rank's keys, and the whole call it is held against.
+/// Name, layout, rank of the queries, rank of the keys, and the whole call that it is held against.
 const HOPS: [(&str, Layout, usize, usize, &str); 5] = [
     ("all", Layout::Contiguous, 2, 1, "full"),
     ("half of the keys", Layout::Zigzag, 2, 1, "full"),
@@ -29,7 +29,7 @@ const HOPS: [(&str, Layout, usize, usize, &str); 5] = [
     ("below the diagonal", Layout::Striped { width: 1 }, 1, 2, "causal"),
 ];
 
-/// A line for every hop, rung and pass, with `of_whole`: its speed over that of the whole call.
+/// A line for every hop, kernel variant and pass, with `of_whole`: its speed over that of the whole call.
 pub(super) fn run(
     processor: &Arc<dyn Processor>,
     dim: usize,
@@ -37,19 +37,18 @@ pub(super) fn run(
     record: &mut Record,
 ) -> Result<()> {
     for (name, layout, queries, keys, whole) in HOPS {
-        let dealt = layout.deal(WORLD * TOKENS, WORLD)?;
+        let shards = layout.deal(WORLD * TOKENS, WORLD)?;
         let mask = Mask::causal();
-        let hop = Point::new(processor, dim, name, &mask, [&dealt[queries], &dealt[keys]])?;
+        let hop = Point::new(processor, dim, name, &mask, [&shards[queries], &shards[keys]])?;
         let whole = Point::whole(processor, TOKENS, dim, whole)?;
-        for (rung, pass, deterministic) in ways() {
+        for (rung, pass, deterministic) in variants() {
             let kernels = Kernels { processor: processor.clone(), rung: Some(rung), deterministic };
             let Some(plain) = whole.measure(&kernels, pass, samples)? else { continue };
             let speed = hop.carried(&kernels, pass, samples)?;
             let mut line = hop.line(rung, pass, deterministic, speed);
             line.insert("bench".into(), json!("gpu hops"));
             line.insert("of_whole".into(), json!(speed.median / plain.median));
-            print(&line);
-            record.append(&line)?;
+            record.tell(&line)?;
         }
     }
     Ok(())
@@ -58,13 +57,14 @@ pub(super) fn run(
 impl Point {
     /// TFLOP/s of this tile alone, its state and its gradients being carried from call to call.
     fn carried(&self, kernels: &Kernels, pass: &str, samples: usize) -> Result<Quartiles> {
+        let (inputs, scale) = (&self.inputs, self.inputs.scale()?);
         if pass == "forward" {
-            let mut state = kernels.begin(&self.q, self.scale())?;
+            let mut state = kernels.begin(&inputs.q, scale)?;
             let run = || Ok(kernels.forward(&[self.tile()], &mut *state, &|| Ok(()))?);
             return self.speed(pass, samples, run);
         }
-        let attended = self.forward(kernels)?;
-        let mut state = kernels.begin_backward(&self.q, &attended, &self.gradient, self.scale())?;
+        let attended = inputs.forward(kernels, &self.visibility)?;
+        let mut state = kernels.begin_backward(&inputs.q, &attended, &inputs.gradient, scale)?;
         let mut carried = None;
         let run = || {
             let tile = BackwardTile { tile: self.tile(), carried: carried.take() };
