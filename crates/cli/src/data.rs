@@ -1,5 +1,6 @@
 //! `annulus data show`: what is in data, and what of it is learned.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use annulus_data::{
@@ -39,13 +40,15 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     let opening = Opening { tokenizer, verify: *verify_cache };
     let data = open_data(&plan, opening, &mut |now| bar.tell(now))?;
     bar.finish();
-    for note in &data.notes {
-        print::say(&format!("warning: {note}"));
-    }
+    data.notes.iter().for_each(print::warn);
     let tokenizer = tokenizer.unwrap_or(&Tokenizer::Bytes);
     for (row, sequence) in data.train.batch(0)?.iter().enumerate() {
-        let documents = sequence.documents.len().max(1);
-        print::line(&format!("sequence {}: {}", row + 1, described(sequence, documents)))?;
+        let (inputs, learned) = (sequence.inputs.len(), counted(sequence));
+        let documents = documents(sequence.documents.len().max(1));
+        let number = row + 1;
+        print::line(&format!(
+            "sequence {number}: {inputs} tokens in {documents}, {learned} learned"
+        ))?;
         print(sequence, tokenizer, *tokens)?;
     }
     Ok(())
@@ -65,20 +68,34 @@ fn text(arguments: &Show) -> Result<(), Failure> {
     }
     let inputs = std::slice::from_ref(file);
     let texts = Texts::new(inputs, records, &tokenizer);
-    for left_out in left_out(inputs, records, texts.excluded)? {
-        let left_out = left_out.display();
-        print::say(&format!("warning: `{left_out}` left out: what runs write is no text"));
-    }
+    warn_of_left_out(inputs, records, &texts)?;
     let mut bar = Bar::new("reading");
     let made = Cache::temporary(&texts, &mut |now| bar.tell(now));
     bar.finish();
     cache(made?, &tokenizer, *tokens)
 }
 
+/// Warnings of folders that runs have written, among texts.
+pub(crate) fn warn_of_left_out(
+    inputs: &[PathBuf],
+    records: Records,
+    texts: &Texts<'_>,
+) -> Result<(), Failure> {
+    for left_out in left_out(inputs, records, texts.excluded)? {
+        let left_out = left_out.display();
+        print::warn(format!("`{left_out}` left out: what runs write is no text"));
+    }
+    Ok(())
+}
+
+/// `1 document`, `2 documents`.
+pub(crate) fn documents(count: usize) -> String {
+    format!("{count} document{}", if count == 1 { "" } else { "s" })
+}
+
 fn cache(cache: Cache, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure> {
-    let (tokens, documents) = (cache.tokens(), cache.documents().len());
-    let plural = if documents == 1 { "" } else { "s" };
-    print::line(&format!("{tokens} tokens in {documents} document{plural}"))?;
+    let tokens = cache.tokens();
+    print::line(&format!("{tokens} tokens in {}", documents(cache.documents().len())))?;
     if cache.vocabulary() > tokenizer.vocabulary() {
         let (found, wanted) = (cache.vocabulary() - 1, tokenizer.vocabulary());
         let hint = "name the tokenizer that made it: `--tokenizer FILE`".to_owned();
@@ -102,13 +119,6 @@ fn cache(cache: Cache, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure
         print(sequence, tokenizer, most)?;
     }
     Ok(())
-}
-
-fn described(sequence: &Sequence, documents: usize) -> String {
-    let plural = if documents == 1 { "" } else { "s" };
-    let inputs = sequence.inputs.len();
-    let learned = counted(sequence);
-    format!("{inputs} tokens in {documents} document{plural}, {learned} learned")
 }
 
 fn print(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure> {

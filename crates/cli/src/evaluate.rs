@@ -40,12 +40,9 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
     if let Some(found) = &asked {
         files.tasks(found)?;
     }
-    if arguments.json {
-        print::line(&json!({ "perplexity": read, "tasks": asked }).to_string())?;
-    } else {
-        let tables = read.iter().map(table).chain(asked.iter().map(shares));
-        print::line(&tables.collect::<Vec<_>>().join("\n\n"))?;
-    }
+    let value = || json!({ "perplexity": read, "tasks": asked });
+    let tables = || read.iter().map(table).chain(asked.iter().map(shares));
+    print::either(arguments.json, value, || tables().collect::<Vec<_>>().join("\n\n"))?;
     for path in &files.written {
         print::say(&format!("  {}", path.display()));
     }
@@ -84,9 +81,7 @@ pub(crate) fn subject(
     }
     let cores = annulus_machine::cores();
     let subject = Subject::open(&plan, run.as_deref(), opened.tokenizer, cores)?;
-    for warning in &subject.warnings {
-        print::say(&format!("warning: {warning}"));
-    }
+    subject.warnings.iter().for_each(print::warn);
     Ok(subject)
 }
 

@@ -27,9 +27,7 @@ pub(crate) struct Export {
 pub(crate) fn run(arguments: &Export) -> Done {
     let Export { run, out, shard, merge } = arguments;
     let checkpoint = Checkpoint::open(run)?;
-    for warning in checkpoint.warnings() {
-        print::say(&format!("warning: {warning}"));
-    }
+    checkpoint.warnings().iter().for_each(print::warn);
     let weights = match &checkpoint.experiment().model.source {
         ModelSource::Folder { path, hub, .. } if *merge => {
             let name = hub.as_ref().map_or(path.clone(), PathBuf::from);

@@ -31,12 +31,8 @@ pub(crate) fn run(arguments: &Generate) -> Done {
     let wanted = Wanted { tokens: arguments.tokens, ends, sampling };
     let ids = generate(&setup, &subject.weights, &prompt, &wanted)?;
     let answer = subject.tokenizer.decode(&ids)?;
-    if arguments.json {
-        let shown = json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
-        print::line(&shown.to_string())?;
-    } else {
-        print::line(&format!("{text}{answer}"))?;
-    }
+    let value = || json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
+    print::either(arguments.json, value, || format!("{text}{answer}"))?;
     Ok(0)
 }
 

@@ -60,9 +60,7 @@ fn brought(name: &Name, want: Want, verify: bool) -> Result<Fetched, Failure> {
         Failure::new(code, error.to_string(), error.hint())
     };
     let options = Options { verify, ..Options::from_environment().map_err(failed)? };
-    if let Some(warning) = options.warning() {
-        print::say(&format!("warning: {warning}"));
-    }
+    options.warning().iter().for_each(print::warn);
     let (mut bar, mut said) = (Bar::new("fetching"), false);
     let fetched = fetch(name, want, &options, &mut |event| {
         match event {

@@ -105,9 +105,7 @@ fn compare(arguments: &arguments::Plan) -> Done {
         element: given.element,
         window: given.window,
     };
-    let shown =
-        if arguments.json { comparison.to_json().to_string() } else { comparison.to_text() };
-    print::line(&shown)?;
+    print::either(arguments.json, || comparison.to_json(), || comparison.to_text())?;
     Ok(0)
 }
 

@@ -1,11 +1,13 @@
 //! Data goes to standard output, messages to standard error: the one place where text leaves the program.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use annulus_experiment::Device;
 use annulus_train::device_warning;
+use serde_json::Value;
 
 use crate::failure::{Failure, INTERNAL};
 use crate::shown;
@@ -18,7 +20,19 @@ pub(crate) fn line(text: &str) -> Result<(), Failure> {
     data(&shown::escaped(text))
 }
 
-/// The same of text that is our own, with the colours that a terminal shows.
+/// The data of a command: one line of JSON, or text.
+///
+/// # Errors
+/// Where it cannot be written.
+pub(crate) fn either(
+    json: bool,
+    value: impl FnOnce() -> Value,
+    text: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    line(&if json { value().to_string() } else { text() })
+}
+
+/// One line of our own, with the colours that a terminal shows.
 pub(crate) fn own(text: &str) -> Result<(), Failure> {
     data(text)
 }
@@ -45,11 +59,14 @@ pub(crate) fn file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Where `auto` takes the CPU though this program could use a GPU: why.
+/// A warning where `auto` takes the CPU though this program could use a GPU.
 pub(crate) fn warn_of_device(wanted: Device) {
-    if let Some(warning) = device_warning(wanted) {
-        say(&format!("warning: {warning}"));
-    }
+    device_warning(wanted).iter().for_each(warn);
+}
+
+/// A warning.
+pub(crate) fn warn(warning: impl Display) {
+    say(&format!("warning: {warning}"));
 }
 
 /// One message. Who does not read it does not end a run.

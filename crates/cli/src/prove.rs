@@ -17,8 +17,7 @@ pub(crate) fn run(arguments: &Reading) -> Done {
     };
     for phase in phases {
         let proving = Proving::of(phase)?;
-        let shown = if arguments.json { proving.to_json().to_string() } else { proving.to_text() };
-        print::line(&shown)?;
+        print::either(arguments.json, || proving.to_json(), || proving.to_text())?;
         holds &= proving.holds();
     }
     Ok(if holds { 0 } else { EXPECT })

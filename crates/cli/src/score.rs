@@ -61,45 +61,55 @@ pub(crate) fn run(arguments: &Score) -> Done {
         crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
     let (config, weights) = weights(arguments, &model, &shape, config)?;
     print::warn_of_device(arguments.split.device);
-    let tokens = sequences[0].inputs.len();
-    let ranks = arguments.split.ranks;
+    let (tokens, ranks) = (sequences[0].inputs.len(), arguments.split.ranks);
     let setting =
         Setting { layout, route: backward, ..Setting::new(strategy, tokens, ranks, heads) };
-    let kind = |(window, layers): (Option<usize>, Vec<usize>)| {
+    let setup = setup(&arguments.split, &shape, config, &setting, sequences.len())?;
+    let want = Want { logits: true, gradients: arguments.gradients };
+    let scored = score(&setup, &weights, &sequences, want)?;
+    let mut out = BTreeMap::new();
+    out.insert("loss".to_owned(), Tensor::new(&[scored.loss as f32], &Device::Cpu)?);
+    out.extend(scored.logits.map(|logits| ("logits".to_owned(), logits)));
+    let gradients = scored.gradients.into_iter().flatten();
+    out.extend(gradients.map(|(name, gradient)| (format!("grad.{name}"), gradient)));
+    save(&out, &arguments.out)?;
+    Ok(0)
+}
+
+/// One step over `batch` sequences, split as `setting` says.
+fn setup(
+    split: &Split,
+    shape: &Shape,
+    config: Config,
+    setting: &Setting,
+    batch: usize,
+) -> Result<Setup, Failure> {
+    let (tokens, sequence) = (setting.tokens, split.ranks);
+    let group = |(window, layers): (Option<usize>, Vec<usize>)| {
         (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
     };
-    let kinds = Attending::all(shape.windows(tokens).into_iter().map(kind), &setting, false);
-    let setup = Setup {
-        processor: open_device(arguments.split.device)?,
+    let groups = Attending::all(shape.windows(tokens).into_iter().map(group), setting, false);
+    Ok(Setup {
+        processor: open_device(split.device)?,
         config,
-        kinds: kinds.map_err(TrainError::from)?,
+        kinds: groups.map_err(TrainError::from)?,
         frequencies: shape.frequencies(tokens),
         packed: false,
-        kernel: arguments.split.kernel.into(),
-        deterministic: arguments.split.deterministic,
+        kernel: split.kernel.into(),
+        deterministic: split.deterministic,
         dropout: false,
         wire: Wire::default(),
         tokens,
         data: 1,
-        sequence: ranks,
-        micro_batch: sequences.len(),
+        sequence,
+        micro_batch: batch,
         recompute: Recompute::Layer,
         loss_chunk: 1024,
         mlp_chunk: None,
         deadline: DEADLINE,
         cores: annulus_machine::cores().into(),
         core: Core::here(),
-    };
-    let want = Want { logits: true, gradients: arguments.gradients };
-    let scored = score(&setup, &weights, &sequences, want)?;
-    let mut out = BTreeMap::new();
-    out.insert("loss".to_owned(), Tensor::new(&[scored.loss as f32], &Device::Cpu)?);
-    out.extend(scored.logits.map(|logits| ("logits".to_owned(), logits)));
-    for (name, gradient) in scored.gradients.into_iter().flatten() {
-        out.insert(format!("grad.{name}"), gradient);
-    }
-    save(&out, &arguments.out)?;
-    Ok(0)
+    })
 }
 
 /// The model's weights, with adapters if they are given: then the model has them too.
@@ -158,10 +168,9 @@ fn rows(
     }
     let ids = entry.length() / entry.dtype.bitsize() as u64 * 8;
     if ids > MOST_IDS {
-        let text = format!(
+        return Err(file.bad(format!(
             "`{name}` has {ids} ids, wanted at most {MOST_IDS}: their logits are held at once"
-        );
-        return Err(file.bad(text));
+        )));
     }
     let rows: Vec<Vec<i64>> = file.tensor(name)?.to_dtype(DType::I64)?.to_vec2()?;
     for (row, ids) in rows.iter().enumerate() {

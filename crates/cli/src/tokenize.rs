@@ -1,12 +1,12 @@
 //! `annulus tokenize`, `tokenizer train`: text to a token cache, and to a tokenizer.
 
-use annulus_data::{Cache, Records, Texts, Tokenizer, left_out, train_tokenizer};
+use annulus_data::{Cache, Records, Texts, Tokenizer, train_tokenizer};
 use serde_json::json;
 
 use crate::Done;
 use crate::arguments::{Tokenize, TrainTokenizer};
 use crate::console::Bar;
-use crate::{hub, print};
+use crate::{data, hub, print};
 
 pub(crate) fn run(arguments: &Tokenize) -> Done {
     let Tokenize { inputs, tokenizer, form, out, verify_cache, json } = arguments;
@@ -14,26 +14,19 @@ pub(crate) fn run(arguments: &Tokenize) -> Done {
     let tokenizer = Tokenizer::open(&hub::tokenizer(tokenizer)?)?;
     let mut bar = Bar::new("reading");
     let texts = Texts::new(inputs, records, &tokenizer);
-    for left_out in left_out(inputs, records, texts.excluded)? {
-        let left_out = left_out.display();
-        print::say(&format!("warning: `{left_out}` left out: what runs write is no text"));
-    }
+    data::warn_of_left_out(inputs, records, &texts)?;
     let cache = Cache::open(&texts, out, *verify_cache, &mut |now| bar.tell(now))?;
     bar.finish();
     let (tokens, documents) = (cache.tokens(), cache.documents().len());
-    if *json {
-        let line = json!({
-            "tokens": tokens,
-            "documents": documents,
-            "vocabulary": tokenizer.vocabulary(),
-            "fingerprint": cache.fingerprint(),
-        });
-        print::line(&line.to_string())?;
-    } else {
-        let vocabulary = tokenizer.vocabulary();
-        let plural = if documents == 1 { "" } else { "s" };
-        print::line(&format!("{tokens} tokens of {vocabulary} in {documents} document{plural}"))?;
-    }
+    let (vocabulary, fingerprint) = (tokenizer.vocabulary(), cache.fingerprint());
+    let value = || {
+        json!({
+            "tokens": tokens, "documents": documents, "vocabulary": vocabulary,
+            "fingerprint": fingerprint,
+        })
+    };
+    let text = || format!("{tokens} tokens of {vocabulary} in {}", data::documents(documents));
+    print::either(*json, value, text)?;
     Ok(0)
 }
 

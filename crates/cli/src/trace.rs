@@ -24,14 +24,13 @@ pub(crate) fn run(arguments: &arguments::Trace) -> Done {
     let trace = planned(arguments, &check::opened(&file)?.plan(annulus_machine::cores())?)?;
     draw(arguments, &trace)?;
     let sums = Sums::of(&trace);
-    if arguments.json {
+    let value = || {
         let moves = trace.moves_json(arguments.layer);
-        let shown = json!({"title": trace.title, "planned": sums.to_json(), "moves": moves});
-        print::line(&shown.to_string())?;
-        return Ok(0);
-    }
-    let moves = trace.moves(arguments.layer);
-    print::line(&format!("{}\n\n{moves}{}", trace.heading(), sums.to_text(None)))?;
+        json!({"title": trace.title, "planned": sums.to_json(), "moves": moves})
+    };
+    let moves = || trace.moves(arguments.layer);
+    let text = || format!("{}\n\n{}{}", trace.heading(), moves(), sums.to_text(None));
+    print::either(arguments.json, value, text)?;
     Ok(0)
 }
 
@@ -46,15 +45,13 @@ fn measured(arguments: &arguments::Trace, path: &Path) -> Done {
     draw(arguments, &trace)?;
     let planned = beside(arguments, path, &trace)?;
     let (sums, planned) = (Sums::of(&trace), planned.as_ref().map(Sums::of));
-    if arguments.json {
+    let value = || {
         let planned = planned.as_ref().map(Sums::to_json);
         let (title, step) = (&trace.title, trace.step);
-        let shown =
-            json!({"title": title, "step": step, "measured": sums.to_json(), "planned": planned});
-        print::line(&shown.to_string())?;
-        return Ok(0);
-    }
-    print::line(&format!("{}\n\n{}", trace.heading(), sums.to_text(planned.as_ref())))?;
+        json!({"title": title, "step": step, "measured": sums.to_json(), "planned": planned})
+    };
+    let text = || format!("{}\n\n{}", trace.heading(), sums.to_text(planned.as_ref()));
+    print::either(arguments.json, value, text)?;
     Ok(0)
 }
 

@@ -24,12 +24,10 @@ pub(crate) fn run(arguments: &Verify) -> Done {
     written?;
     let worst = lines.iter().filter_map(share).fold(0.0, f64::max);
     let ok = lines.iter().filter_map(share).all(|share| share <= 1.0);
-    if arguments.json {
-        print::line(&json!({"worst": finite(worst), "limit": 1.0, "ok": ok}).to_string())?;
-    } else {
-        let verdict = if ok { "exact" } else { "NOT EXACT" };
-        print::line(&format!("{verdict}: the worst error is {worst:.2} of its limit"))?;
-    }
+    let value = || json!({"worst": finite(worst), "limit": 1.0, "ok": ok});
+    let verdict = if ok { "exact" } else { "NOT EXACT" };
+    let text = || format!("{verdict}: the worst error is {worst:.2} of its limit");
+    print::either(arguments.json, value, text)?;
     Ok(if ok { 0 } else { EXPECT })
 }
 
@@ -49,12 +47,8 @@ fn finite(number: f64) -> f64 {
 fn as_json(line: &Line) -> String {
     match line {
         Line::Error { strategy, ranks, own, tensor, error, limit } => json!({
-            "strategy": strategy.name(),
-            "ranks": ranks,
-            "own": own,
-            "tensor": tensor,
-            "error": finite(*error),
-            "limit": limit,
+            "strategy": strategy.name(), "ranks": ranks, "own": own, "tensor": tensor,
+            "error": finite(*error), "limit": limit,
         }),
         Line::Skipped { strategy, ranks, own, reason } => {
             json!({"strategy": strategy.name(), "ranks": ranks, "own": own, "skipped": reason})

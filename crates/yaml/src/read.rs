@@ -2,7 +2,7 @@
 //! them.
 
 use crate::keys::{Absent, Key, Kind, OneOf, Side, join};
-use crate::kind::nearest;
+use crate::kind::{Mismatch, nearest};
 use crate::problem::Report;
 use crate::source::printable;
 use crate::tree::{Entry, Node, Value};
@@ -97,40 +97,36 @@ impl Typing<'_> {
         if nothing && self.strictness == Strictness::Theirs {
             return;
         }
+        if matches!(entry.value.value, Value::Wrong) {
+            self.values.refused.insert(path);
+            return;
+        }
+        if nothing {
+            return self.valueless(path, key, entry);
+        }
+        if matches!(key.kind, Kind::Section(_) | Kind::OneOf(_) | Kind::Each(_)) {
+            self.values.spans.insert(path.clone(), entry.key_span);
+        }
         match key.kind {
-            _ if matches!(entry.value.value, Value::Wrong) => {
+            Kind::Section(groups) => self.section(&path, &entry.value, groups),
+            Kind::OneOf(one) => self.one_of(&path, &entry.value, one),
+            Kind::Each(groups) => self.each(&path, &entry.value, groups),
+            kind => self.value(path, kind, &entry.value),
+        }
+    }
+
+    fn value(&mut self, path: String, kind: Kind, node: &Node) {
+        match kind.read(node) {
+            Ok(typed) => {
+                self.values.spans.insert(path.clone(), node.span);
+                self.values.typed.insert(path, typed);
+            }
+            Err(Mismatch { wanted, hint, item }) => {
+                let (span, found) = item.unwrap_or_else(|| (node.span, node.value.found()));
+                let message = || format!("`{path}` must be {wanted}, found {found}");
+                self.report.at(span, || (message(), hint));
                 self.values.refused.insert(path);
             }
-            _ if nothing => self.valueless(path, key, entry),
-            Kind::Section(groups) => {
-                self.values.spans.insert(path.clone(), entry.key_span);
-                self.section(&path, &entry.value, groups);
-            }
-            Kind::OneOf(one) => {
-                self.values.spans.insert(path.clone(), entry.key_span);
-                self.one_of(&path, &entry.value, one);
-            }
-            Kind::Each(groups) => {
-                self.values.spans.insert(path.clone(), entry.key_span);
-                self.each(&path, &entry.value, groups);
-            }
-            kind => match kind.read(&entry.value) {
-                Ok(typed) => {
-                    self.values.spans.insert(path.clone(), entry.value.span);
-                    self.values.typed.insert(path, typed);
-                }
-                Err(mismatch) => {
-                    let whole = || (entry.value.span, entry.value.value.found());
-                    let (span, found) = mismatch.item.unwrap_or_else(whole);
-                    self.report.at(span, || {
-                        (
-                            format!("`{path}` must be {}, found {found}", mismatch.wanted),
-                            mismatch.hint,
-                        )
-                    });
-                    self.values.refused.insert(path);
-                }
-            },
         }
     }
 
