@@ -17,7 +17,7 @@ const RMS_NORM_EPS: f64 = 1e-6;
 
 const SPECIAL_TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
-/// Reads `folder/config.json`. What is not computed (other families, `rope_type`s, activations) is
+/// Reads `folder/config.json`. Anything that is not computed (other families, `rope_type`s, activations) is
 /// refused by its key.
 ///
 /// # Errors
@@ -30,7 +30,7 @@ pub fn read_config(folder: &Path) -> Result<Shape, Problems> {
 /// The keys that are read.
 const KEYS: &[&[Key]] = &[ShapeKeys::OWN, Beside::OWN];
 
-/// The same from text; `name` is what errors call the file.
+/// Reads the text of a config.json; `name` is the file's in errors.
 ///
 /// # Errors
 /// As [`read_config`].

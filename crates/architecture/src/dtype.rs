@@ -20,7 +20,7 @@ impl Dtype {
     }
 }
 
-/// What travels.
+/// A communication type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// 32 bits.

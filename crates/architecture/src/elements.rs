@@ -1,4 +1,4 @@
-//! How many elements the parameters of a model have.
+//! Numbers of elements of a model's parameters.
 
 use crate::Shape;
 

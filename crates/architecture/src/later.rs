@@ -1,4 +1,4 @@
-//! What a config.json may ask for that this version does not compute. Each is refused by its key: a
+//! Features of a config.json that this version does not compute. Each is refused by its key: a
 //! model that is read without one of them would run, and be wrong.
 
 use annulus_yaml::{Node, Report, Value};

@@ -1,5 +1,5 @@
-//! What a model is: its shape as a config.json has it, how its heads are turned, its adapters as PEFT
-//! has them, the types it computes in. Without tensors.
+//! Models without tensors: the shape as a config.json has it, the rotary embedding, adapters as PEFT
+//! has them, the element types.
 
 mod config;
 mod dtype;

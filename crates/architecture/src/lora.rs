@@ -1,4 +1,4 @@
-//! Adapters: what is trained where not everything is (Hu et al., arXiv 2106.09685).
+//! Adapters: low-rank additions to weights that stay as they are (Hu et al., arXiv 2106.09685).
 
 use std::path::PathBuf;
 
@@ -19,9 +19,9 @@ pub struct Lora {
     pub dropout: f64,
     /// The projections that get one, in the order of [`Target::WORDS`].
     pub targets: Vec<Target>,
-    /// What is trained itself besides, in the order of [`Besides::WORDS`].
+    /// Parts that are trained themselves, in the order of [`Besides::WORDS`].
     pub train: Vec<Besides>,
-    /// A folder of PEFT's to go on from; none: fresh adapters.
+    /// The PEFT folder to start from; none: fresh adapters.
     pub path: Option<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ words!(Target {
     Down = "down_proj",
 });
 
-/// What is trained itself beside adapters.
+/// A part that is trained itself beside adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Besides {
     /// The embedding.
@@ -68,7 +68,7 @@ pub enum Besides {
 words!(Besides { Embeddings = "embeddings", Norms = "norms", Head = "head" });
 
 impl Lora {
-    /// What an adapter's product is multiplied by.
+    /// The factor of an adapter's product.
     pub fn scale(&self) -> f64 {
         let rank = self.rank as f64;
         self.alpha / if self.rslora { rank.sqrt() } else { rank }

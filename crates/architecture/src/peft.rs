@@ -7,38 +7,18 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{Besides, Lora, Shape, Target, sorted};
 
-/// Keys that mean something else than a plain adapter, unless they are absent, `null`, `false` or empty.
-const NEUTRAL: [&str; 22] = [
-    "alora_invocation_tokens",
-    "alpha_pattern",
-    "arrow_config",
-    "corda_config",
-    "eva_config",
-    "exclude_modules",
-    "fan_in_fan_out",
-    "kasa_config",
-    "layer_replication",
-    "layers_pattern",
-    "layers_to_transform",
-    "loftq_config",
-    "lora_bias",
-    "lora_ga_config",
-    "monteclora_config",
-    "rank_pattern",
-    "target_parameters",
-    "trainable_token_indices",
-    "use_bdlora",
-    "use_dora",
-    "use_qalora",
-    "velora_config",
-];
+/// Keys, with spaces between, that mean something else than a plain adapter, unless they are absent, `null`, `false` or empty.
+const NEUTRAL: &str = "alora_invocation_tokens alpha_pattern arrow_config corda_config eva_config exclude_modules \
+    fan_in_fan_out kasa_config layer_replication layers_pattern layers_to_transform loftq_config \
+    lora_bias lora_ga_config monteclora_config rank_pattern target_parameters \
+    trainable_token_indices use_bdlora use_dora use_qalora velora_config";
 
 /// The norms of a layer, and the last.
 const NORMS: [&str; 3] = ["input_layernorm", "post_attention_layernorm", "norm"];
 /// Those of heads.
 const HEAD_NORMS: [&str; 2] = ["q_norm", "k_norm"];
 
-/// Reads `folder/adapter_config.json`. The path of what it returns is `folder`.
+/// Reads `folder/adapter_config.json`. The returned path is `folder`.
 ///
 /// # Errors
 /// Names the key that this version does not compute.
@@ -76,7 +56,7 @@ impl Reading {
         Problem::new(format!("`{key}` of `{}` is {found}, wanted {wanted}", self.name)).into()
     }
 
-    /// What is not a plain adapter of matrices.
+    /// Refuses everything but plain adapters of matrices.
     fn refuse(&self) -> Result<(), Problems> {
         let word = |key: &str| self.config.get(key).and_then(Json::as_str);
         if word("peft_type") != Some("LORA") {
@@ -85,7 +65,7 @@ impl Reading {
         if !matches!(word("bias"), None | Some("none")) {
             return Err(self.wrong("bias", "`none`"));
         }
-        for key in NEUTRAL {
+        for key in NEUTRAL.split(' ') {
             let neutral = match self.config.get(key) {
                 None | Some(Json::Null | Json::Bool(false)) => true,
                 Some(Json::Array(list)) => list.is_empty(),

@@ -1,5 +1,5 @@
-//! The rotary embedding of a model: how fast every pair of elements turns, and what cosines and sines
-//! are multiplied by. Every way to stretch it has its formula here, with the paper it is from.
+//! The rotary embedding of a model: how fast every pair of elements turns, and the factor
+//! of cosines and sines. Every way to stretch it has its formula here, with the paper it is from.
 //!
 //! With D elements of a head, i below D / 2 a pair, b the base and s the factor, the frequency of
 //! [`Scaling::Default`] is `b ^ (-2 i / D)` radians per position (Su et al., arXiv 2104.09864).
@@ -17,13 +17,13 @@ pub(crate) use read::Said;
 /// The words of `rope_type:`, the usual one first.
 pub(crate) const WORDS: &[&str] = &["default", "linear", "dynamic", "yarn", "llama3", "longrope"];
 
-/// How a model's queries and keys are turned.
+/// The rotary embedding of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// `rope_theta`: the base of the frequencies. A larger one is the adjusted base frequency of Xiong
     /// et al., arXiv 2309.16039.
     pub theta: f64,
-    /// What is done to the frequencies.
+    /// The change of the frequencies.
     pub scaling: Scaling,
 }
 
@@ -96,12 +96,12 @@ pub struct Yarn {
     pub mscale_all_dim: Option<f64>,
 }
 
-/// What queries and keys are turned by.
+/// The angles of queries and keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frequencies {
     /// Radians per position, `head_dim / 2` of them: `inv_freq`.
     pub inverse: Vec<f32>,
-    /// What cosines and sines are multiplied by: the attention factor.
+    /// The factor of cosines and sines: the attention factor.
     pub factor: f64,
 }
 

@@ -1,5 +1,4 @@
-//! The shape of a model, as config.json has it: the family, its sizes, who sees how far, how heads are
-//! turned.
+//! The shape of a model, as config.json has it: the family, sizes, windows and the rotary embedding.
 
 use std::collections::BTreeMap;
 
@@ -114,7 +113,7 @@ pub enum LayerType {
 words!(LayerType { Full = "full_attention", Sliding = "sliding_attention" });
 
 impl Shape {
-    /// What queries and keys are turned by in sequences of `tokens`.
+    /// The frequencies in sequences of `tokens`.
     pub fn frequencies(&self, tokens: usize) -> Frequencies {
         self.rope.frequencies(self.head_dim, tokens)
     }
@@ -156,7 +155,7 @@ impl Shape {
     }
 }
 
-/// What the sizes must be to each other, `prefix` being where their keys stand.
+/// Contradictions between the sizes, whose keys begin with `prefix`.
 pub(crate) fn consistent(shape: &Shape, places: &Places, prefix: &str) -> Vec<Problem> {
     let key = |name: &str| format!("{prefix}{name}");
     let (hidden, heads) = (shape.hidden_size, shape.num_attention_heads);
@@ -188,7 +187,7 @@ pub(crate) fn consistent(shape: &Shape, places: &Places, prefix: &str) -> Vec<Pr
     problems
 }
 
-/// What the frequencies that `section` makes must be, of heads of an even number of elements.
+/// A mistake of the frequencies that `section` makes, for heads of an even number of elements.
 pub fn turning(shape: &Shape, places: &Places, section: &str) -> Option<Problem> {
     let (pairs, head_dim) = (shape.head_dim / 2, shape.head_dim);
     match &shape.rope.scaling {

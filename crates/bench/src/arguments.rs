@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// The attention kernel: speed, and its share of what the processor could do at most
+    /// The attention kernel: speed, and its share of the processor's peak
     Attention(Attention),
     /// A training step of a Llama: tokens per second, FLOP/s, loss, memory
     Step(Step),
@@ -33,7 +33,7 @@ pub(crate) enum Command {
     Memory(Memory),
     /// Bytes, peak memory and the order of step times of strategies, as planned and as they are
     Plan(crate::plan::Arguments),
-    /// Errors and bytes by the types of what travels and the number of ranks
+    /// Errors and bytes by communication types and the number of ranks
     Wire(crate::wire::Arguments),
     /// The step of `experiments/million-tokens.yaml`
     Million(Million),
@@ -132,7 +132,7 @@ pub(crate) struct Step {
     pub(crate) tokens: Vec<usize>,
     #[command(flatten)]
     pub(crate) model: Model,
-    /// What is computed again in backward: `none` or `layer`
+    /// Activation checkpointing: `none` or `layer`
     #[arg(long, default_value = "none", value_parser = recompute)]
     pub(crate) recompute: Recompute,
     /// Threads, over all ranks
@@ -153,11 +153,11 @@ pub(crate) struct Step {
     /// The Python that has transformers [default: what `cargo xtask setup python` installs]
     #[arg(long, value_name = "PATH", requires = "transformers")]
     pub(crate) python: Option<PathBuf>,
-    /// Instead find the longest sequence that fits, to a multiple of so many positions: from `--tokens` on, a program a trial
+    /// Instead find the longest sequence that fits, to a multiple of TOKENS positions: from `--tokens` on, a program a trial
     #[arg(long, value_name = "TOKENS", value_parser = count)]
     #[arg(conflicts_with_all = ["serve", "against", "transformers", "export", "at_least"])]
     pub(crate) longest: Option<usize>,
-    /// What the model's FLOP/s are given as shares of, in TFLOP/s; several with commas
+    /// Peaks in TFLOP/s whose shares the model's FLOP/s are given as; several with commas
     #[arg(long, value_name = "TFLOPS", value_delimiter = ',')]
     pub(crate) peak: Vec<f64>,
     #[command(flatten)]
@@ -167,7 +167,7 @@ pub(crate) struct Step {
 /// `ring`
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Ring {
-    /// What is split
+    /// The part that is split
     #[arg(long, default_value = "attention")]
     pub(crate) part: Part,
     #[command(flatten)]
@@ -181,7 +181,7 @@ pub(crate) struct Ring {
     /// How they share it
     #[arg(long, default_value = "striped", value_parser = strategy)]
     pub(crate) strategy: Strategy,
-    /// What it is compared with: a strategy on as many ranks, or `local`, one rank [default: `ring` for attention, `local` for the step]
+    /// The other side of the comparison: a strategy on as many ranks, or `local`, one rank [default: `ring` for attention, `local` for the step]
     #[arg(long, value_name = "STRATEGY", value_parser = strategy, conflicts_with = "against")]
     pub(crate) than: Option<Strategy>,
     #[command(flatten)]
@@ -189,7 +189,7 @@ pub(crate) struct Ring {
     /// Which direction of attention is timed
     #[arg(long, default_value = "both")]
     pub(crate) pass: Pass,
-    /// What the step computes again in backward: `none` or `layer`
+    /// Activation checkpointing of the step: `none` or `layer`
     #[arg(long, default_value = "none", value_parser = recompute)]
     pub(crate) recompute: Recompute,
     /// Threads, over all ranks
@@ -202,7 +202,7 @@ pub(crate) struct Ring {
     pub(crate) common: Common,
 }
 
-/// What is split over ranks.
+/// A part that is split over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
     /// Attention alone on the CPU; heads, mask, pass and type matter
@@ -223,7 +223,7 @@ pub(crate) struct Memory {
     /// How they share the sequence
     #[arg(long, default_value = "striped", value_parser = strategy)]
     pub(crate) strategy: Strategy,
-    /// What is computed again in backward: `none` or `layer`
+    /// Activation checkpointing: `none` or `layer`
     #[arg(long, default_value = "layer", value_parser = recompute)]
     pub(crate) recompute: Recompute,
     /// Steps; the last is measured

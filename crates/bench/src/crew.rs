@@ -11,7 +11,7 @@ use anyhow::{Error, Result, anyhow};
 /// How long a rank waits for another that shows no progress.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// What a rank does for every order.
+/// The work of a rank for every order.
 pub(crate) type Work<T> = Box<dyn FnMut() -> Result<T>>;
 
 /// Ranks that wait for orders. Dropped, they end.

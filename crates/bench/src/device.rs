@@ -16,7 +16,7 @@ pub(crate) fn describe(device: &Device) -> Fields {
     line
 }
 
-/// What is taken of a GPU's memory, by whomever. What a program frees stays with it, so this is the most it ever held, if nobody
+/// Used memory of a GPU. Memory that a program frees stays with it, so this is the most it ever held, if nobody
 /// else is there.
 pub(crate) fn memory(device: &Device) -> Fields {
     let taken = taken(device).map(|bytes| (bytes as f64 / f64::from(1 << 20)).round());

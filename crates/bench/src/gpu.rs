@@ -42,13 +42,16 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
         for mask in ["full", "causal"] {
             for &tokens in &arguments.tokens {
                 let point = Point::whole(&processor, tokens, dim, mask)?;
-                for (rung, pass, deterministic) in variants() {
-                    let kernels =
-                        Kernels { processor: processor.clone(), rung: Some(rung), deterministic };
+                for (variant, pass, deterministic) in variants() {
+                    let kernels = Kernels {
+                        processor: processor.clone(),
+                        rung: Some(variant),
+                        deterministic,
+                    };
                     let Some(speed) = point.measure(&kernels, pass, arguments.samples)? else {
                         continue;
                     };
-                    let mut line = point.line(rung, pass, deterministic, speed);
+                    let mut line = point.line(variant, pass, deterministic, speed);
                     beside(&mut line, &peers);
                     record.tell(&line)?;
                 }
@@ -66,7 +69,7 @@ const PASSES: [(&str, bool); 3] = [("forward", false), ("backward", false), ("ba
 fn variants() -> impl Iterator<Item = (Rung, &'static str, bool)> {
     [Rung::Sm80, Rung::Sm90]
         .into_iter()
-        .flat_map(|rung| PASSES.map(|(pass, deterministic)| (rung, pass, deterministic)))
+        .flat_map(|variant| PASSES.map(|(pass, deterministic)| (variant, pass, deterministic)))
 }
 
 /// A size, and tensors of it on the GPU.
@@ -118,7 +121,7 @@ impl Point {
         })
     }
 
-    /// TFLOP/s; none where the rung has no such kernel.
+    /// TFLOP/s; none where the variant has no such kernel.
     fn measure(&self, kernels: &Kernels, pass: &str, samples: usize) -> Result<Option<Quartiles>> {
         let Point { inputs, visibility, .. } = self;
         if kernels.begin(&inputs.q, inputs.scale()?).is_err() {
@@ -134,7 +137,7 @@ impl Point {
         Ok(Some(self.speed(pass, samples, run)?))
     }
 
-    /// TFLOP/s of what runs a pass once.
+    /// TFLOP/s of a pass, which `run` runs once.
     fn speed(
         &self,
         pass: &str,
@@ -165,10 +168,10 @@ impl Point {
         Tile::new(&self.inputs.k, &self.inputs.v, &self.visibility)
     }
 
-    fn line(&self, rung: Rung, pass: &str, deterministic: bool, speed: Quartiles) -> Fields {
+    fn line(&self, variant: Rung, pass: &str, deterministic: bool, speed: Quartiles) -> Fields {
         fields(json!({
             "bench": "gpu", "tokens": self.tokens, "head_dim": self.dim, "mask": self.name,
-            "pass": pass, "rung": format!("{rung:?}").to_lowercase(),
+            "pass": pass, "rung": format!("{variant:?}").to_lowercase(),
             "deterministic": deterministic, "tflops": speed.median, "low": speed.low,
             "high": speed.high,
         }))

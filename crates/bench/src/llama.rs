@@ -1,5 +1,5 @@
-//! A training step that can be taken again and again, and what another program needs to take the
-//! same: `config.json`, `model.safetensors`, `tokens.safetensors`.
+//! A training step that can be taken again and again, and the files with which another program
+//! takes it: `config.json`, `model.safetensors`, `tokens.safetensors`.
 
 use std::fs;
 use std::path::Path;
@@ -112,7 +112,7 @@ fn random(tokens: usize, vocabulary: usize) -> Sequence {
     Sequence { inputs, targets, documents: Vec::new() }
 }
 
-/// The same sequence in every step.
+/// One sequence for every step.
 #[derive(Debug)]
 struct Fixed {
     sequence: Sequence,

@@ -81,7 +81,7 @@ pub(crate) fn processor_seconds(process: u32) -> f64 {
     ticks.filter_map(|word| word.parse::<f64>().ok()).sum::<f64>() / TICKS
 }
 
-/// The same with all processes it started, and theirs.
+/// Seconds of processor time of a process with all its descendants.
 pub(crate) fn processor_seconds_of_tree(process: u32) -> f64 {
     let children = format!("/proc/{process}/task/{process}/children");
     let children = fs::read_to_string(Path::new(&children)).unwrap_or_default();

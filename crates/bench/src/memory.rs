@@ -1,4 +1,4 @@
-//! What every rank holds while the sequence grows with the ranks: `memory`.
+//! Memory of every rank while the sequence grows with the ranks: `memory`.
 //!
 //! The model is that of `step`. The class of a block is charged where it is allocated; a peak is the
 //! most of a class at once, whenever that was.

@@ -22,7 +22,7 @@ pub(crate) struct Model {
     /// What computes the step: `auto`, `cpu`, `cuda` or `cuda:N`
     #[arg(long, default_value = "cpu", value_parser = device)]
     pub(crate) device: Device,
-    /// The same bits every time on a GPU too, at the price of a second pass of attention's backward
+    /// Bit-equal results on a GPU too, at the price of a second pass of attention's backward
     #[arg(long)]
     pub(crate) deterministic: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) enum Size {
     Billion,
 }
 
-/// Of a size of model.
+/// The sizes of a model.
 struct Sizes {
     hidden: usize,
     mlp: usize,
@@ -67,8 +67,8 @@ const SMALL: Sizes = Sizes {
     memory: "",
 };
 
-/// Of meta-llama/Llama-3.2-1B, its config.json. Pieces are written out: a GPU's memory is not the machine's, and so many rows
-/// keep a GPU busy.
+/// Of meta-llama/Llama-3.2-1B, its config.json. Pieces are written out: a GPU's memory is not the machine's, and this number of
+/// rows keeps a GPU busy.
 const BILLION: Sizes = Sizes {
     hidden: 2048,
     mlp: 8192,
@@ -110,7 +110,7 @@ impl Model {
         self.layers.unwrap_or(self.sizes().layers)
     }
 
-    /// An experiment of it, on data of a format.
+    /// The text of an experiment with this model, on data of a format.
     pub(crate) fn experiment(
         &self,
         tokens: usize,

@@ -24,7 +24,7 @@ const COARSE: f64 = 0.2;
 pub(crate) struct Pairs {
     /// Those that count.
     pub(crate) kept: Vec<(Sample, Sample)>,
-    /// How many were thrown away.
+    /// The number of those thrown away.
     pub(crate) dropped: usize,
     /// Whether disturbed pairs are among those kept, for want of quiet ones.
     pub(crate) disturbed: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Pairs {
     pub(crate) history: [Vec<Sample>; 2],
 }
 
-/// How many cores others may keep busy beside `threads` of our own: a tenth where all are ours, and
+/// Cores that others may keep busy beside `threads` of our own: a tenth where all are ours, and
 /// about half of those that are not.
 pub(crate) fn limit(threads: usize, cores: usize) -> f64 {
     0.15 + 0.45 * cores.saturating_sub(threads) as f64
@@ -92,7 +92,7 @@ fn watched(
 }
 
 impl Pairs {
-    /// How many times faster ours is: their time over ours, by pair.
+    /// The speed-up of ours: their time over ours, by pair.
     pub(crate) fn ratio(&self) -> Quartiles {
         let ratio = |(ours, theirs): &(Sample, Sample)| theirs.seconds / ours.seconds;
         Quartiles::of(&self.kept.iter().map(ratio).collect::<Vec<f64>>())
@@ -104,7 +104,7 @@ impl Pairs {
         [ours, theirs].map(|samples| Quartiles::of_seconds(&samples))
     }
 
-    /// What a reader must know of how they came about.
+    /// The number of disturbed pairs, and a note on them.
     pub(crate) fn describe(&self) -> Fields {
         let note = match (self.disturbed, self.dropped) {
             (true, _) => "DISTURBED: other programs were busy; too few quiet pairs, all are used",

@@ -1,4 +1,4 @@
-//! What the processor could do at most: threads that do nothing but multiply and add in registers.
+//! The peak of the processor: threads that do nothing but multiply and add in registers.
 //!
 //! Sixteen independent sums hide the latency of the units; nothing touches memory.
 

@@ -1,4 +1,4 @@
-//! What `annulus plan` says beside what a run does: bytes, peak memory and the order of step times
+//! `annulus plan` against runs: bytes, peak memory and the order of step times
 //! of strategies on ranks that are threads: `plan`.
 //!
 //! The rates that step times are planned with are measured first, as `strategy: auto` does. Rounds
@@ -26,14 +26,14 @@ pub(crate) struct Arguments {
     /// Positions of the sequence
     #[arg(long, default_value = "8k", value_parser = count)]
     pub(crate) tokens: usize,
-    /// How many ranks
+    /// Number of ranks
     #[arg(long, default_value_t = 4, value_parser = positive)]
     pub(crate) ranks: usize,
     /// How they share the sequence; several with commas
     #[arg(long, default_value = "ring,striped,megatron,all-gather,ulysses", value_delimiter = ',',
         value_parser = strategy)]
     pub(crate) strategies: Vec<Strategy>,
-    /// What is computed again in backward: `none` or `layer`
+    /// Activation checkpointing: `none` or `layer`
     #[arg(long, default_value = "layer", value_parser = recompute)]
     pub(crate) recompute: Recompute,
     /// Steps of a round, after one that is not timed

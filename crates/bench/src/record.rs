@@ -79,7 +79,7 @@ impl Record {
     }
 }
 
-/// The same command with absolute paths cut to their last part: where programs lie on one machine means nothing on another.
+/// A command with absolute paths cut to their last part: where programs lie on one machine means nothing on another.
 fn without_folders(command: &str) -> String {
     let last = |word: &str| match (word.find('/'), word.rfind('/')) {
         (Some(first), Some(end)) if word[..first].trim_matches(['\'', '"']).is_empty() => {
@@ -90,7 +90,7 @@ fn without_folders(command: &str) -> String {
     command.split(' ').map(last).collect::<Vec<_>>().join(" ")
 }
 
-/// What was typed after `cargo xtask bench`.
+/// The words after `cargo xtask bench`.
 fn command() -> String {
     let words: Vec<String> = std::env::args().skip(1).map(|word| quoted(&word)).collect();
     words.join(" ")

@@ -94,7 +94,7 @@ fn imbalance(arguments: &arguments::Ring, strategy: Strategy) -> f64 {
     }
 }
 
-/// The same as arguments of `step`.
+/// The arguments of `step` for the same model and split.
 fn of_step(arguments: &arguments::Ring, strategy: Strategy, ranks: usize) -> arguments::Step {
     arguments::Step {
         tokens: vec![arguments.tokens],

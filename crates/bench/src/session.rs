@@ -79,7 +79,7 @@ fn alone(common: &Common, subject: &mut dyn Subject, record: &mut Record) -> Res
 
 /// A subject and another side, sampled in turn.
 pub(crate) struct Compared {
-    /// How many times faster the subject is.
+    /// The speed-up of the subject over the other side.
     pub(crate) ratio: f64,
     /// Samples of the subject and of the other, those to warm up first.
     pub(crate) samples: [Vec<Sample>; 2],

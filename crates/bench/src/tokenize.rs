@@ -1,4 +1,4 @@
-//! Whether the time of a byte depends on how many come without a line break: `tokenize`.
+//! The time of a byte in a line and in one ten times as long: `tokenize`.
 //!
 //! A line of ten times as many bytes is tokenised in turn with the shorter one, each into a cache of its
 //! own; nothing is kept between them.
@@ -36,19 +36,19 @@ const TEXTS: [&str; 3] = ["README.md", "crates/README.md", "experiments/README.m
 /// The command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Arguments {
-    /// A million bytes so many times: the shorter line
+    /// Millions of bytes of the shorter line
     #[arg(long, default_value_t = 10, value_parser = positive)]
     pub(crate) megabytes: usize,
     /// `bytes` or a tokenizer.json [default: one that is trained on the text]
     #[arg(long, value_name = "NAME")]
     pub(crate) tokenizer: Option<String>,
-    /// What the lines are made of [default: this project's pages]
+    /// The text of the lines [default: this project's pages]
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,
     /// Samples of each
     #[arg(long, default_value_t = 3, value_parser = positive)]
     pub(crate) samples: usize,
-    /// Exit with 10 where a byte of the longer line takes more than so many times as long
+    /// Exit with 10 where a byte of the longer line takes more than RATIO times as long
     #[arg(long, value_name = "RATIO")]
     pub(crate) at_most: Option<f64>,
     /// Exit with 10 where the process took more memory, in MiB

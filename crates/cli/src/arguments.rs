@@ -41,9 +41,9 @@ pub(crate) enum Command {
     Trace(Trace),
     /// Holds every strategy to dense attention on an experiment's shape and mask
     Verify(Verify),
-    /// What a model makes of long texts: loss by length and by position, needles by depth, tasks
+    /// Evaluates a model on long texts: loss by length and by position, needles by depth, tasks
     Evaluate(Evaluate),
-    /// Goes on with a text
+    /// Continues a text
     Generate(Generate),
     /// Loss, logits and gradients of a Hugging Face model on given tokens
     Score(crate::score::Score),
@@ -51,7 +51,7 @@ pub(crate) enum Command {
     Attend(Attend),
     /// Text to a token cache
     Tokenize(Tokenize),
-    /// A tokenizer of one's own
+    /// Your own tokenizer
     #[command(subcommand)]
     Tokenizer(Tokenizer),
     /// What is in data
@@ -279,7 +279,7 @@ pub(crate) struct Tokenize {
     pub(crate) json: bool,
 }
 
-/// What the inputs are made of.
+/// The form of the inputs.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Form {
     /// The inputs are lines of JSON with a field `text`
@@ -365,7 +365,7 @@ impl From<Which> for Kernel {
     }
 }
 
-/// What a case of attention may be.
+/// The help of `--case`.
 fn case_help() -> String {
     format!(
         "A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata\n\n\

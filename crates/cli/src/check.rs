@@ -54,12 +54,12 @@ fn data_is_there(experiment: &Experiment) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a file means, opened once.
+/// A file, read and resolved once.
 pub(crate) fn opened(file: &File) -> Result<Opened, Failure> {
     opened_from(file, &read_experiment(&file.file)?)
 }
 
-/// What the text of a file means: a pipe can be read but once.
+/// The text of a file, resolved: a pipe can be read only once.
 pub(crate) fn opened_from(file: &File, text: &str) -> Result<Opened, Failure> {
     let name = file.file.display().to_string();
     annulus_train::resolve(parse(&name, text, &file.replacements)?, &mut hub::bring)

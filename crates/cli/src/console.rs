@@ -78,7 +78,7 @@ impl Count {
     }
 }
 
-/// What a training run says while it runs.
+/// The messages of a training run.
 pub(crate) struct Console {
     terminal: bool,
     steps: Option<ProgressBar>,

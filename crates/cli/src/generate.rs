@@ -1,4 +1,4 @@
-//! `annulus generate`: a text goes on.
+//! `annulus generate`: a text is continued.
 
 use std::path::Path;
 

@@ -14,7 +14,7 @@ pub(crate) fn run(arguments: &Layout) -> Done {
     let mask = window.map_or_else(Mask::causal, |width| Mask::causal().and(Rule::Window(width)));
     let meant = words.meant(strategy, tokens, ranks)?;
     // Who holds what does not depend on heads; with one for each rank all strategies are to be seen.
-    let split = dealt(&meant, &mask, tokens, ranks, Heads::equal(ranks))?;
+    let split = sharded(&meant, &mask, tokens, ranks, Heads::equal(ranks))?;
     let Meant { strategy, backward, .. } = meant;
     let forward = strategy.forward(&split).map_err(|error| failure(&error))?;
     if json {
@@ -41,13 +41,13 @@ pub(crate) fn run(arguments: &Layout) -> Done {
     Ok(0)
 }
 
-/// Whether `tokens` positions of so many heads can be split so, and what the words mean: asked once, before every rank finds out.
+/// The meaning of the words, where `tokens` positions of these heads can be split so: checked once, before every rank finds out.
 pub(crate) fn check(split: &Split, tokens: usize, heads: Heads) -> Result<Meant, Failure> {
     let meant = split.words.meant(split.strategy, tokens, split.ranks)?;
-    dealt(&meant, &Mask::causal(), tokens, split.ranks, heads).map(|_| meant)
+    sharded(&meant, &Mask::causal(), tokens, split.ranks, heads).map(|_| meant)
 }
 
-fn dealt(
+fn sharded(
     meant: &Meant,
     mask: &Mask,
     tokens: usize,

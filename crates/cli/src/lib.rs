@@ -115,5 +115,5 @@ fn explain(said: &clap::Error) -> Done {
     Ok(0)
 }
 
-/// What a command gives back: the exit code, or what went wrong.
+/// The exit code of a command, or its mistakes.
 type Done = Result<u8, Failure>;

@@ -51,7 +51,7 @@ fn data(text: &str) -> Result<(), Failure> {
 /// A file that was asked for: whole or not at all, but for what is no file, such as `/dev/stdout`.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the system.
 pub(crate) fn file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(there) if !there.is_file() && !there.is_dir() => fs::write(path, bytes),

@@ -12,7 +12,7 @@ use crate::print;
 /// As many tensors as a file may hold that is asked about: those of a model with their gradients.
 const MOST: usize = 1 << 14;
 
-/// What is looked for in its metadata.
+/// Keys that are looked for in its metadata.
 const METADATA: &[&str] = &["mask"];
 
 /// A safetensors file that was given; its tensors are read when they are asked for.
@@ -31,12 +31,12 @@ impl TensorFile {
         })
     }
 
-    /// What is wrong with this file.
+    /// A mistake of this file.
     pub(crate) fn bad(&self, text: impl std::fmt::Display) -> Failure {
         Failure::data(format!("`{}`: {text}", self.0.path().display()))
     }
 
-    /// The same with the way out.
+    /// A mistake of this file with the way out.
     pub(crate) fn bad_with(&self, text: impl std::fmt::Display, hint: String) -> Failure {
         Failure::new(DATA, format!("`{}`: {text}", self.0.path().display()), Some(hint))
     }
@@ -53,7 +53,7 @@ impl TensorFile {
         Ok(annulus_model::tensor(&self.0, name, self.entry(name)?)?)
     }
 
-    /// What the file says of a tensor, which is not read for it.
+    /// Type, shape and place of a tensor, which is not read for it.
     pub(crate) fn entry(&self, name: &str) -> Result<&Entry, Failure> {
         let tensors = self.0.tensors();
         tensors.get(name).ok_or_else(|| {

@@ -55,7 +55,7 @@ fn measured(arguments: &arguments::Trace, path: &Path) -> Done {
     Ok(0)
 }
 
-/// What the run of a trace was planned to do, where its folder still says what it was.
+/// The planned trace of a measured one's run, where its folder still has the plan.
 fn beside(
     arguments: &arguments::Trace,
     path: &Path,
@@ -78,7 +78,7 @@ fn beside(
     Ok(None)
 }
 
-/// What is planned, on the cluster that is given, or named, or on this machine.
+/// The planned trace on the cluster that is given, or named, or on this machine.
 fn planned(arguments: &arguments::Trace, plan: &Plan) -> Result<Trace, Failure> {
     let named = arguments.cluster.as_ref().or(plan.experiment.mesh.cluster.as_ref());
     let cluster = match named {

@@ -71,7 +71,7 @@ fn summary(outcome: &Outcome) {
     }
 }
 
-/// What the fullest rank held of every class in the last step that was measured, beside what was planned with all cores.
+/// Memory of the fullest rank by class in the last measured step, beside the plan with all cores.
 fn memory(plan: &Plan, outcome: &Outcome) {
     let ranks = plan.with_cores(annulus_machine::cores());
     let most = |of: &dyn Fn(&RankPlan) -> u64| size(ranks.iter().map(of).max().unwrap_or_default());

@@ -100,7 +100,7 @@ impl Table {
         Ok(())
     }
 
-    /// The row of one strategy on so many ranks.
+    /// The row of one strategy on a number of ranks.
     fn end(&mut self, strategy: &str, ranks: usize) -> Result<(), Failure> {
         let cells = Self::COLUMNS.map(|column| match self.row.get(column) {
             Some(error) => format!("{error:>11.1e}"),

@@ -8,7 +8,7 @@ use clap::builder::RangedU64ValueParser;
 
 use crate::failure::{Failure, USAGE};
 
-/// What is said beside a strategy.
+/// The flags beside a strategy.
 #[derive(Args, Debug)]
 pub(crate) struct Words {
     /// How megatron brings queries and keys together: p2p, all-gather, a2a or a2a+p2p
@@ -26,24 +26,24 @@ pub(crate) struct Words {
     /// Neighbouring positions of a stripe, or of a balanced block
     #[arg(long, value_parser = count())]
     stripe: Option<usize>,
-    /// What travels backward: reversed, travelling, direct (keys and values; their gradients against the forward ring, all the way round, or straight home) or queries
+    /// The backward route: reversed, travelling, direct (keys and values; their gradients against the forward ring, all the way round, or straight to their owner) or queries
     #[arg(long, value_parser = backward, default_value = "reversed")]
     backward: Route,
 }
 
-/// What the words mean.
+/// The meaning of the flags.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meant {
-    /// How the sequence is split.
+    /// The strategy with its parameters.
     pub(crate) strategy: Strategy,
-    /// How positions are dealt.
+    /// The layout of positions.
     pub(crate) layout: Layout,
-    /// What travels backward.
+    /// The backward route.
     pub(crate) backward: Route,
 }
 
 impl Words {
-    /// What they mean beside `strategy` for so many positions and ranks.
+    /// The meaning beside `strategy` for `tokens` positions on `ranks` ranks.
     pub(crate) fn meant(
         &self,
         strategy: Strategy,

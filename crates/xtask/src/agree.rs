@@ -12,7 +12,7 @@ const LIMIT: f64 = 1e-5;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The experiment; its `data.tokens` must deal to 1, 2, 3 and 4 ranks in every layout, as 12k does
+    /// The experiment; its `data.tokens` must shard over 1, 2, 3 and 4 ranks in every layout, as 12k does
     file: PathBuf,
     /// Values that replace the file's
     replacements: Vec<String>,

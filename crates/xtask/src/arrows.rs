@@ -5,112 +5,55 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
-/// A crate, the crates of the workspace it may depend on, and whether it may use Candle.
+/// A crate, the crates of the workspace it may depend on (with spaces between), and whether it may use Candle.
 struct Rule {
     name: &'static str,
-    may: &'static [&'static str],
+    may: &'static str,
     candle: bool,
 }
 
-const fn rule(name: &'static str, candle: bool, may: &'static [&'static str]) -> Rule {
+const fn rule(name: &'static str, candle: bool, may: &'static str) -> Rule {
     Rule { name, may, candle }
 }
 
 const RULES: &[Rule] = &[
-    rule("sequence", false, &[]),
-    rule("machine", false, &[]),
-    rule("memory", false, &[]),
-    rule("tensorboard", false, &[]),
-    rule("figure", false, &[]),
-    rule("files", false, &[]),
-    rule("tensors", false, &["files"]),
-    rule("yaml", false, &["files"]),
-    rule("architecture", false, &["yaml"]),
-    rule("trace", false, &["sequence"]),
-    rule("comm", true, &[]),
-    rule("ops", true, &["machine", "memory", "sequence"]),
-    rule("attention", true, &["comm", "memory", "ops", "sequence", "trace"]),
-    rule("model", true, &["attention", "files", "ops", "sequence", "tensors"]),
-    rule("data", false, &["files", "machine", "memory", "sequence", "tensors"]),
-    rule("experiment", false, &["architecture", "machine", "sequence", "trace", "yaml"]),
-    rule("hub", false, &["files"]),
+    rule("sequence", false, ""),
+    rule("machine", false, ""),
+    rule("memory", false, ""),
+    rule("tensorboard", false, ""),
+    rule("figure", false, ""),
+    rule("files", false, ""),
+    rule("tensors", false, "files"),
+    rule("yaml", false, "files"),
+    rule("architecture", false, "yaml"),
+    rule("trace", false, "sequence"),
+    rule("comm", true, ""),
+    rule("ops", true, "machine memory sequence"),
+    rule("attention", true, "comm memory ops sequence trace"),
+    rule("model", true, "attention files ops sequence tensors"),
+    rule("data", false, "files machine memory sequence tensors"),
+    rule("experiment", false, "architecture machine sequence trace yaml"),
+    rule("hub", false, "files"),
     rule(
         "train",
         true,
-        &[
-            "attention",
-            "comm",
-            "data",
-            "experiment",
-            "files",
-            "machine",
-            "memory",
-            "model",
-            "ops",
-            "sequence",
-            "tensorboard",
-            "tensors",
-            "trace",
-        ],
+        "attention comm data experiment files machine memory model ops sequence \
+         tensorboard tensors trace",
     ),
-    rule(
-        "evaluation",
-        true,
-        &["data", "experiment", "figure", "files", "model", "tensorboard", "train"],
-    ),
+    rule("evaluation", true, "data experiment figure files model tensorboard train"),
     rule(
         "annulus",
         true,
-        &[
-            "attention",
-            "comm",
-            "data",
-            "evaluation",
-            "experiment",
-            "machine",
-            "model",
-            "ops",
-            "sequence",
-            "train",
-        ],
+        "attention comm data evaluation experiment machine model ops sequence train",
     ),
     rule(
         "cli",
         true,
-        &[
-            "attention",
-            "comm",
-            "data",
-            "evaluation",
-            "experiment",
-            "files",
-            "hub",
-            "machine",
-            "model",
-            "ops",
-            "sequence",
-            "tensors",
-            "trace",
-            "train",
-        ],
+        "attention comm data evaluation experiment files hub machine model ops sequence \
+         tensors trace train",
     ),
-    rule(
-        "bench",
-        true,
-        &[
-            "attention",
-            "comm",
-            "data",
-            "experiment",
-            "files",
-            "machine",
-            "model",
-            "ops",
-            "sequence",
-            "train",
-        ],
-    ),
-    rule("xtask", false, &["figure", "machine"]),
+    rule("bench", true, "attention comm data experiment files machine model ops sequence train"),
+    rule("xtask", false, "figure machine"),
 ];
 
 /// Crates that use the standard library alone.
@@ -140,7 +83,7 @@ fn breaches(rule: &Rule, package: &Package) -> Vec<String> {
     let mut wrong = Vec::new();
     for name in &names {
         if let Some(ours) = name.strip_prefix("annulus-") {
-            if !rule.may.contains(&ours) {
+            if !rule.may.split(' ').any(|known| known == ours) {
                 wrong.push(format!("`{}` must not know `{ours}`", rule.name));
             }
         } else if name.starts_with("candle") && !rule.candle {

@@ -11,7 +11,7 @@ use crate::tool;
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Arguments {
-    /// What `annulus-bench` is told; `--help` lists it
+    /// Arguments of `annulus-bench`; `--help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }

@@ -26,19 +26,10 @@ fn installed() -> Result<PathBuf> {
     if !program.exists() {
         tool::say("installing cargo-deny below target/tools (once, some minutes)");
         let tools = tools.to_string_lossy();
-        tool::cargo(&[
-            "install",
-            "cargo-deny",
-            "--version",
-            VERSION,
-            "--locked",
-            "--no-default-features",
-            // It reads a few hundred manifests: half the time to build it goes into making it fast.
-            "--debug",
-            "--quiet",
-            "--root",
-            &tools,
-        ])?;
+        // It reads a few hundred manifests: half the time to build it goes into making it fast.
+        let flags = ["--locked", "--no-default-features", "--debug", "--quiet"];
+        let install = ["install", "cargo-deny", "--version", VERSION, "--root", &tools];
+        tool::cargo(&[&install[..], &flags].concat())?;
     }
     Ok(program)
 }

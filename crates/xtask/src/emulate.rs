@@ -44,9 +44,9 @@ const TESTS: [&str; 7] =
 struct Mutant {
     /// The file, below `kernels/`.
     file: String,
-    /// Which kernels are run.
+    /// The kernels that are run.
     kernels: String,
-    /// What is wrong then.
+    /// The planted mistake in words.
     what: String,
     /// Whether the emulator can see it.
     seen: bool,
@@ -73,12 +73,8 @@ fn mutants(only: &str) -> Result<()> {
         missed.extend((!found && mutant.seen).then_some(&*mutant.what));
     }
     if !missed.is_empty() {
-        bail!(
-            "{} of {} planted mistakes were missed: {}",
-            missed.len(),
-            chosen.count(),
-            missed.join("; ")
-        );
+        let (count, all) = (missed.len(), chosen.count());
+        bail!("{count} of {all} planted mistakes were missed: {}", missed.join("; "));
     }
     Ok(())
 }

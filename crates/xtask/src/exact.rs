@@ -14,7 +14,7 @@ use crate::{root, setup, tool};
 const LIMIT: f64 = 1e-5;
 /// The experiment, whose model and strategy are taken.
 const EXPERIMENT: &str = "experiments/million-tokens.yaml";
-/// What is computed: the loss and the norm of its gradient.
+/// The compared metrics: the loss and the norm of its gradient.
 const TAGS: [&str; 2] = ["train/loss", "train/grad_norm"];
 
 #[derive(Args)]

@@ -12,7 +12,7 @@ use crate::{root, tool};
 /// Where `main` sees that it is to compile instead.
 pub(crate) const COMPILES: &str = "ANNULUS_COMPILES_WITH_COVERAGE";
 
-/// What libFuzzer counts, and compares.
+/// Instrumentation for libFuzzer.
 const COVERAGE: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -42,7 +42,7 @@ pub(crate) fn compile() -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What came of a reader.
+/// The results of a reader.
 #[derive(Default)]
 struct Row {
     inputs: u64,
@@ -54,7 +54,7 @@ struct Row {
     failure: Option<String>,
 }
 
-/// Gives the readers so many inputs each, and prints the table.
+/// Gives the readers `runs` inputs each, and prints the table.
 pub(crate) fn run(names: &[String], runs: u64, seed: u64, out: Option<&Path>) -> Result<()> {
     let fuzzer = build()?;
     let readers = readers(names)?;
@@ -88,15 +88,8 @@ pub(crate) fn run(names: &[String], runs: u64, seed: u64, out: Option<&Path>) ->
 
 fn build() -> Result<PathBuf> {
     let mut cargo = tool::cargo_command();
-    cargo.args([
-        "build",
-        "--package",
-        "annulus-tests",
-        "--features",
-        "fuzz",
-        "--bin",
-        "annulus-fuzz",
-    ]);
+    let package = ["--package", "annulus-tests", "--features", "fuzz", "--bin", "annulus-fuzz"];
+    cargo.arg("build").args(package);
     cargo.env("RUSTC_WORKSPACE_WRAPPER", std::env::current_exe()?).env(COMPILES, "1");
     tool::built_by(cargo)
 }

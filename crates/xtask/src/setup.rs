@@ -6,18 +6,21 @@ use anyhow::Result;
 
 use crate::{root, tool};
 
-/// What the tests of event files read with.
+/// The reader of event files in tests.
 const TENSORBOARD: &[&str] = &["tensorboard==2.21.0"];
 
-/// What the tests of tables read was written with.
+/// The writer of the tables that tests read.
 const TABLES: &[&str] = &["pyarrow==26.0.1"];
+
+/// Dependencies of torch and transformers.
+const NEEDED: &str = "numpy sympy networkx jinja2 fsspec filelock typing_extensions setuptools";
 
 /// TensorBoard's reader alone: small, and wanted by the tests.
 pub(crate) fn tensorboard() -> Result<()> {
     environment("tensorboard", &[TENSORBOARD]).map(drop)
 }
 
-/// What writes tables. Gives its Python.
+/// The Python that writes tables.
 pub(crate) fn tables() -> Result<PathBuf> {
     environment("tables", &[TABLES])
 }
@@ -29,36 +32,21 @@ pub(crate) fn python() -> Result<()> {
     for (name, transformers) in
         [("transformers-5", "transformers>=5,<6"), ("transformers-4", "transformers>=4,<5")]
     {
-        let python = environment(
-            name,
-            &[
-                &[
-                    "numpy",
-                    "sympy",
-                    "networkx",
-                    "jinja2",
-                    "fsspec",
-                    "filelock",
-                    "typing_extensions",
-                    "setuptools",
-                ],
-                &["nvidia-cuda-runtime==13.0.96", "safetensors", transformers],
-                // The registry's wheel asks for gigabytes of CUDA packages that a CPU never calls.
-                &["--no-deps", "torch==2.13.0"],
-                // What it asks for besides is there.
-                &["--no-deps", "peft==0.21.2", "accelerate", "psutil"],
-            ],
-        )?;
+        let needed: Vec<&str> = NEEDED.split(' ').collect();
+        let packages: [&[&str]; 4] = [
+            &needed,
+            &["nvidia-cuda-runtime==13.0.96", "safetensors", transformers],
+            // The registry's wheel asks for gigabytes of CUDA packages that a CPU never calls.
+            &["--no-deps", "torch==2.13.0"],
+            // Its other dependencies are there.
+            &["--no-deps", "peft==0.21.2", "accelerate", "psutil"],
+        ];
+        let python = environment(name, &packages)?;
         let script = root().join("crates/xtask/python/stub_cuda.py");
         tool::run(&python, &[script.as_os_str()])?;
-        tool::run(
-            &python,
-            &[
-                "-c",
-                "import torch, transformers, peft; \
-                 print(torch.__version__, transformers.__version__, peft.__version__)",
-            ],
-        )?;
+        let versions = "import torch, transformers, peft; \
+                        print(torch.__version__, transformers.__version__, peft.__version__)";
+        tool::run(&python, &["-c", versions])?;
     }
     Ok(())
 }
@@ -68,7 +56,7 @@ fn environment(name: &str, packages: &[&[&str]]) -> Result<PathBuf> {
     environment_at(&root().join("target/python").join(name), packages)
 }
 
-/// The same in `folder`. Gives its Python.
+/// The Python of a virtual environment in `folder`.
 pub(crate) fn environment_at(folder: &Path, packages: &[&[&str]]) -> Result<PathBuf> {
     let python = folder.join("bin/python");
     let finished = folder.join("finished");

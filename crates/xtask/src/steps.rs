@@ -40,14 +40,9 @@ fn timed(&(name, step): &Step) -> Done {
 fn table(done: &[Done]) -> String {
     let mut table = String::from("\n     time  step\n");
     let mut line = |took: Duration, what: &str| {
-        let seconds = took.as_secs();
-        let _ = writeln!(
-            table,
-            "{:>3}m{:02}.{}s  {what}",
-            seconds / 60,
-            seconds % 60,
-            took.subsec_millis() / 100
-        );
+        let (seconds, tenths) = (took.as_secs(), took.subsec_millis() / 100);
+        let (minutes, seconds) = (seconds / 60, seconds % 60);
+        let _ = writeln!(table, "{minutes:>3}m{seconds:02}.{tenths}s  {what}");
     };
     for Done { name, took, result } in done {
         let failed = if result.is_err() { "  FAILED" } else { "" };

@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use crate::{root, tool};
 
-/// What is trained on, and what is only asked about.
+/// The books of the training, and the held-out one.
 const BOOKS: [&str; 3] = ["anna-karenina.txt", "middlemarch.txt", "war-and-peace.txt"];
 const HELD_OUT: &str = "moby-dick.txt";
 /// Tokens of the tokenizer.
 const VOCABULARY: &str = "1024";
-/// What is asked with: from what the model is trained at to what it is extended to.
+/// The evaluated lengths, from the trained one to the extended one.
 const LENGTHS: [u64; 4] = [1024, 2048, 4096, 8192];
 const SHORT: u64 = LENGTHS[0];
 const LONG: u64 = LENGTHS[LENGTHS.len() - 1];
@@ -36,7 +36,7 @@ pub(crate) struct Extend {
     /// A folder with anna-karenina.txt, middlemarch.txt, war-and-peace.txt and moby-dick.txt (Project Gutenberg 1399, 145, 2600 and 2701)
     #[arg(long)]
     books: PathBuf,
-    /// Where it happens; what is there already goes on
+    /// The folder; finished parts in it are not repeated
     #[arg(long, default_value = "target/story/extend")]
     out: PathBuf,
     /// Stretches of the fourth book, of each of which the last 512 tokens are asked about
@@ -69,7 +69,7 @@ struct Told<'a> {
     out: PathBuf,
 }
 
-/// What the model says of the fourth book before and after it was extended.
+/// The evaluations on the fourth book before and after the extension.
 struct Found {
     before: Value,
     after: Value,
@@ -103,7 +103,7 @@ impl<'a> Told<'a> {
         format!("{key}={}", self.path(name))
     }
 
-    /// Byte pairs, then the model, at 1k; handed over as a Hugging Face folder.
+    /// Byte pairs, then the model, at 1k; exported as a Hugging Face folder.
     fn learn(&self) -> Result<()> {
         let (books, tokenizer) = (self.path("books"), self.path("tokenizer.json"));
         if !Path::new(&tokenizer).exists() {

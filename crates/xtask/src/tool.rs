@@ -17,7 +17,7 @@ pub(crate) fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) 
     run_with(&[], program, arguments)
 }
 
-/// The same with more in its environment.
+/// Runs `program` with more in its environment.
 fn run_with<S: AsRef<OsStr>>(
     variables: &[(&str, &OsStr)],
     program: impl AsRef<OsStr>,
@@ -44,7 +44,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
     cargo_with(&[], arguments)
 }
 
-/// The same with more in its environment.
+/// Runs cargo with more in its environment.
 pub(crate) fn cargo_with(variables: &[(&str, &OsStr)], arguments: &[&str]) -> Result<()> {
     run_with(variables, std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
 }

@@ -1,4 +1,4 @@
-//! Reading a file: its text, `key=value` from the command line in place of what it says, its
+//! Reading a file: its text, `key=value` from the command line in place of its values, its
 //! sections; all mistakes at once.
 
 use std::fs::File;
@@ -36,7 +36,7 @@ impl Override {
 /// A file as a tree, with what is wrong with it so far.
 #[derive(Debug)]
 pub struct Document {
-    /// What is written.
+    /// The tree of the file.
     pub root: Node,
     /// Mistakes.
     pub report: Report,
@@ -45,7 +45,7 @@ pub struct Document {
 /// A file as a section, with what is wrong with it so far.
 #[derive(Debug)]
 pub struct Reading<S> {
-    /// What is written; `None` where something that it needs is missing or wrong.
+    /// The section; `None` where a key that it needs is missing or wrong.
     pub section: Option<S>,
     /// Where it is written.
     pub places: Places,
@@ -128,18 +128,18 @@ fn apply(root: &mut Node, report: &mut Report, source: usize, given: &Override) 
     }
 }
 
-/// The text of the file at `path`; what the shell hands over as a pipe can be read but once.
+/// The text of the file at `path`; a pipe of the shell can be read only once.
 ///
 /// # Errors
 /// A file that cannot be read, is too large, or is no text.
 pub fn read_file(path: &Path) -> Result<String, Problem> {
-    // What the shell hands over is open already; another pipe could make it wait for ever.
-    let handed = ["/dev/stdin", "/dev/fd", "/proc/self/fd"].iter().any(|at| path.starts_with(at));
-    let file = if handed { File::open(path) } else { annulus_files::open(path) };
+    // A pipe of the shell is open already; another one could make it wait for ever.
+    let piped = ["/dev/stdin", "/dev/fd", "/proc/self/fd"].iter().any(|at| path.starts_with(at));
+    let file = if piped { File::open(path) } else { annulus_files::open(path) };
     text_of(&path.display().to_string(), file)
 }
 
-/// The same of a file in a folder that somebody else may have made: of what a link out of it leads to, no line is shown.
+/// The text of a file in a folder that somebody else may have made: no line of a file that a link out of it leads to is shown.
 ///
 /// # Errors
 /// As [`read_file`], and a link out of the folder.

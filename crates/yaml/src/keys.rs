@@ -1,4 +1,4 @@
-//! What a key is: its name, what it takes, what its absence means, and a sentence.
+//! Keys: a name, the accepted values, the meaning of its absence, and a sentence.
 
 use crate::Unit;
 use crate::problem::Report;
@@ -10,15 +10,15 @@ use crate::tree::Node;
 pub struct Key {
     /// The name before the colon.
     pub name: &'static str,
-    /// What it takes.
+    /// The accepted values.
     pub kind: Kind,
     /// What its absence means.
     pub default: Absent,
-    /// What it says, in a sentence without a full stop.
+    /// The meaning, in a sentence without a full stop.
     pub about: &'static str,
 }
 
-/// What a key takes.
+/// The accepted values of a key.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// Any text.
@@ -27,7 +27,7 @@ pub enum Kind {
     Form(&'static Only),
     /// One of these words.
     Word(&'static [&'static str]),
-    /// The same, with the way out of others.
+    /// One of these words, with the way out of others.
     WordOr(&'static [&'static str], fn(&str) -> Option<String>),
     /// `true` or `false`.
     Truth,
@@ -66,7 +66,7 @@ pub enum Kind {
 /// Text of one form.
 #[derive(Debug)]
 pub struct Only {
-    /// What is taken, in words.
+    /// The accepted values, in words.
     pub wanted: &'static str,
     /// The form as a regular expression, for editors.
     pub pattern: &'static str,
@@ -87,7 +87,7 @@ pub struct OneOf {
     pub written: fn(&Node, Span, &mut Report) -> Side,
 }
 
-/// What is written of a [`OneOf`].
+/// The written side of a [`OneOf`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The first key.
@@ -98,7 +98,7 @@ pub enum Side {
     Neither,
 }
 
-/// Which numbers are meant.
+/// An interval of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// All that are finite.
@@ -113,7 +113,7 @@ pub enum Interval {
     ZeroToBelowOne,
 }
 
-/// What an absent key means.
+/// The meaning of an absent key.
 #[derive(Clone, Copy, Debug)]
 pub enum Absent {
     /// A mistake.

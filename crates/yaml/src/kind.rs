@@ -1,4 +1,4 @@
-//! Words and numbers as one writes them: `64k`, `3e-4`, `1_000`, `60s`.
+//! Words and numbers as they are written: `64k`, `3e-4`, `1_000`, `60s`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::values::Typed;
 
 /// Why a value is not of its key's type.
 pub(crate) struct Mismatch {
-    /// What the key takes.
+    /// The accepted values, in words.
     pub wanted: String,
     pub hint: Option<String>,
     /// The item of a list that is wrong, if one is.
@@ -39,7 +39,7 @@ impl Interval {
 }
 
 impl Kind {
-    /// What the key takes, in words.
+    /// The accepted values, in words.
     pub(crate) fn wanted(self) -> String {
         match self {
             Kind::Text => String::from("text"),
@@ -148,15 +148,8 @@ impl Kind {
             }
             Kind::Seconds => seconds(text).map(Typed::Seconds),
             Kind::Quantity(unit) => unit.parse(text).map(Typed::Real),
-            Kind::Pair(_)
-            | Kind::Reals(_)
-            | Kind::Words(_)
-            | Kind::Counts(..)
-            | Kind::Sizes(_)
-            | Kind::Ranges(_)
-            | Kind::Section(_)
-            | Kind::OneOf(_)
-            | Kind::Each(_) => None,
+            // Lists and sections.
+            _ => None,
         }
     }
 
@@ -193,7 +186,7 @@ impl Kind {
     }
 }
 
-/// The word of `words` that one probably meant.
+/// The word of `words` that `text` probably means.
 pub fn nearest<'a>(text: &str, words: &[&'a str]) -> Option<&'a str> {
     const LONGEST: usize = 64;
     if text.len() > LONGEST {
@@ -213,7 +206,7 @@ fn pair(items: &[Node], interval: Interval) -> Option<Typed> {
     }
 }
 
-/// A list of what is read alike, or the first item that is not.
+/// The items of a list, all read by `read`, or the first that cannot be.
 fn scalars<'a, T>(items: &'a [Node], read: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, &'a Node> {
     let one = |item: &'a Node| match &item.value {
         Value::Scalar { text, quoted: false } => read(text).ok_or(item),

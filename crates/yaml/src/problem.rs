@@ -8,7 +8,7 @@ use crate::source::{Source, Span};
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What was found and what was wanted.
+    /// The found and the wanted value.
     pub message: String,
     /// File, line, column and the line's text, where there is one.
     pub place: Option<String>,
@@ -108,7 +108,7 @@ impl Report {
         self.problems.len() >= Report::SHOWN
     }
 
-    /// How many mistakes were found.
+    /// The number of mistakes.
     pub(crate) fn len(&self) -> usize {
         self.problems.len() + self.left_out
     }
@@ -130,7 +130,7 @@ impl Report {
         self.problems.extend(problems);
     }
 
-    /// All that was found.
+    /// All mistakes.
     pub fn finish(mut self) -> Problems {
         if self.left_out > 0 {
             self.problems.push(Problem::new(format!("{} more problems", self.left_out)));

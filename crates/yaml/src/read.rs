@@ -35,7 +35,7 @@ struct Typing<'a> {
     strictness: Strictness,
     /// The keys of the file.
     keys: &'static [&'static [Key]],
-    /// What the file is.
+    /// The name of the file's kind in messages.
     title: &'static str,
     root: &'a Node,
 }
@@ -76,7 +76,7 @@ impl Typing<'_> {
         true
     }
 
-    /// The same of a section whose keys stand for each other.
+    /// Types a section whose keys stand for each other.
     fn one_of(&mut self, path: &str, node: &Node, OneOf { keys, instead, written }: &OneOf) {
         let at = self.values.spans.get(path).copied().unwrap_or(node.span);
         let side = written(node, at, self.report);
@@ -182,6 +182,7 @@ impl Typing<'_> {
         if written || self.values.refused.contains(&below) {
             return;
         }
+        let empty = Node { value: Value::Mapping(Vec::new()), span: section.span };
         match (key.default, key.kind) {
             (Absent::Is(text), kind) => {
                 if let Some(typed) = kind.default(text) {
@@ -190,13 +191,11 @@ impl Typing<'_> {
             }
             // Sections that are left out have their keys' defaults; those that need some are not there.
             (Absent::Means(_), Kind::Section(groups)) if !needs(groups) => {
-                let empty = Node { value: Value::Mapping(Vec::new()), span: section.span };
                 self.section(&below, &empty, groups);
             }
             (Absent::Means(_), _) => {}
             (Absent::RequiredWithout(other), kind) if self.says(other) => {
                 if let Kind::Section(groups) = kind {
-                    let empty = Node { value: Value::Mapping(Vec::new()), span: section.span };
                     self.section(&below, &empty, groups);
                 }
             }
@@ -218,7 +217,7 @@ impl Typing<'_> {
         })
     }
 
-    /// What a section is called.
+    /// The name of a section in messages.
     fn titled(&self, path: &str) -> String {
         if path.is_empty() { self.title.to_owned() } else { format!("`{}`", printable(path)) }
     }

@@ -76,7 +76,7 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// Sections under words of one's own, in the order of the file.
+/// Sections under names that the user chooses, in the order of the file.
 impl<S: Section> Field for Vec<(String, S)> {
     fn read(values: &Values, path: &str) -> Option<Self> {
         let names = values.free.get(path).map_or(&[][..], Vec::as_slice);
@@ -94,7 +94,7 @@ impl<S: Section> Field for Vec<(String, S)> {
     }
 }
 
-/// The same where the order is that of the words.
+/// Sections under names that the user chooses, in the order of the names.
 impl<S: Section> Field for BTreeMap<String, S> {
     fn read(values: &Values, path: &str) -> Option<Self> {
         Some(<Vec<(String, S)>>::read(values, path)?.into_iter().collect())

@@ -20,7 +20,7 @@ pub struct Span {
 /// A file's text, or one argument of the command line.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// What it is called; none for an argument.
+    /// The name of the file; none for an argument.
     name: Option<String>,
     text: String,
 }
@@ -101,7 +101,7 @@ fn visible(letter: char) -> char {
     }
 }
 
-/// What a user typed, short and harmless enough for a message.
+/// Text of a user, short and harmless enough for a message.
 pub fn printable(text: &str) -> String {
     let mut shown: String = text.chars().take(WINDOW).map(visible).collect();
     if text.chars().nth(WINDOW).is_some() {
@@ -140,7 +140,7 @@ impl Places {
         self.0.spans.contains_key(key)
     }
 
-    /// The same where some keys stand for others: `as_key` says for which. A section that is stood for
+    /// The places where some keys stand for others: `as_key` says for which. A section that is stood for
     /// is gone with all its keys.
     #[must_use]
     pub fn standing_for(&self, as_key: impl Fn(&str) -> Option<String>) -> Places {

@@ -19,12 +19,12 @@ pub struct Node {
     pub span: Span,
 }
 
-/// What a value is.
+/// A value of any kind.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// Nothing was written, or `null`.
     Nothing,
-    /// What is already reported as wrong.
+    /// A mistake that is reported already.
     Wrong,
     /// Text between its quotes, or as it stands; what type it is, the key decides.
     Scalar {
@@ -56,7 +56,7 @@ impl Value {
         matches!(self, Value::Scalar { text, .. } if text == word)
     }
 
-    /// What was found, for a message.
+    /// The value as a message shows it.
     pub fn found(&self) -> String {
         match self {
             Value::Nothing | Value::Wrong => String::from("nothing"),
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// Puts `value` at `path` below this node, in place of what was there.
+    /// Puts `value` at `path` below this node, in place of another value.
     pub(crate) fn set(&mut self, path: &[&str], key_span: Span, value: Node) {
         let Some((&key, rest)) = path.split_first() else {
             *self = value;

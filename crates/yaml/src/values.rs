@@ -1,4 +1,4 @@
-//! Typed values by path: what a file says, and the defaults of what it does not say.
+//! Typed values by path: those of a file, and the defaults of absent keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -57,7 +57,7 @@ pub struct Values {
     pub spans: BTreeMap<String, Span>,
     /// Keys whose value was missing or wrong.
     pub refused: BTreeSet<String>,
-    /// The words of one's own in a section, by its path.
+    /// The names that the user chose in a section, by its path.
     pub free: BTreeMap<String, Vec<String>>,
 }
 

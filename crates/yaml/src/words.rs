@@ -6,7 +6,7 @@ pub trait Word: Copy + 'static {
     const WORDS: &'static [&'static str];
     /// The word one writes.
     fn word(self) -> &'static str;
-    /// What a word means.
+    /// The meaning of a word.
     fn from_word(word: &str) -> Option<Self>;
 }
 
@@ -25,7 +25,7 @@ macro_rules! words {
                 }
             }
 
-            /// What a word means.
+            /// The meaning of a word.
             pub fn from_word(word: &str) -> Option<$name> {
                 match word {
                     $($word => Some($name::$variant),)+

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The path of a key, section by section; words of one's own may have dots in them.
+/// The path of a key, section by section; names that the user chooses may have dots in them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(Vec<String>);
 
@@ -24,7 +24,7 @@ impl Path {
 pub struct Lines(Vec<(Path, String)>);
 
 impl Lines {
-    /// Adds a key and its value as one writes it.
+    /// Adds a key and the text of its value.
     pub fn push(&mut self, path: &Path, value: String) {
         self.0.push((path.clone(), value));
     }

@@ -1,4 +1,4 @@
-//! What is written beside a kind of scaling, each as optional as in a file; and the scaling it means.
+//! The parameters of a kind of scaling, as optional as in a file; and the scaling that they mean.
 
 use annulus_yaml::Absent::Means;
 use annulus_yaml::Interval::{AboveZero, AtLeastZero};
@@ -10,7 +10,7 @@ use crate::MOST_POSITIONS;
 use crate::rope::{Scaling, Yarn, long_factor};
 
 section! {
-    /// What can be written beside `rope_type:`, under its own names.
+    /// The keys beside `rope_type:`, under their own names.
     #[derive(Clone, Debug, Default, PartialEq, Serialize)]
     pub struct Parameters {
         factor: Option<f64> = Real(AboveZero), Means("what the lengths say"), "how much longer";
@@ -38,7 +38,7 @@ section! {
     }
 }
 
-/// What a kind takes beside `rope_theta`.
+/// The keys that a kind takes beside `rope_theta`.
 pub fn takes(kind: &str) -> &'static [&'static str] {
     match kind {
         "linear" | "dynamic" => &["factor"],
@@ -67,7 +67,7 @@ pub fn takes(kind: &str) -> &'static [&'static str] {
 }
 
 impl Parameters {
-    /// What stands here, else in the other.
+    /// The parameters with those of `other` for absent ones.
     #[must_use]
     pub fn or(self, other: Parameters) -> Parameters {
         let original = self.original_max_position_embeddings;
@@ -152,7 +152,7 @@ impl Parameters {
 }
 
 impl Scaling {
-    /// What is written beside the kind.
+    /// The parameters beside the kind.
     pub fn parameters(&self) -> Parameters {
         let none = Parameters::default();
         match self.clone() {

@@ -7,7 +7,7 @@ use super::parameters::{Parameters, takes};
 use crate::rope::{Rope, WORDS};
 use crate::{Beside, RopeKeys};
 
-/// What a file says of its rotary embedding, and where.
+/// The keys of a file about its rotary embedding, and their places.
 pub(crate) struct Said<'a> {
     /// Where the sections stand.
     pub prefix: &'a str,
@@ -57,7 +57,7 @@ impl Said<'_> {
         written.unwrap_or_else(|| WORDS[0].to_owned())
     }
 
-    /// What stands in the first place that has it.
+    /// The values of the first place that has them.
     fn parameters(&self, kind: &str) -> Parameters {
         let of = |section: &Option<RopeKeys>| {
             section.as_ref().map(|keys| keys.parameters.clone()).unwrap_or_default()
@@ -94,7 +94,7 @@ impl Said<'_> {
         ]
     }
 
-    /// What means nothing beside the kind.
+    /// Keys that mean nothing beside the kind.
     fn strays(&self, everywhere: &Places3, kind: &str, places: &Places) -> Vec<Problem> {
         let mut problems = Vec::new();
         let sections = std::iter::zip(everywhere, self.sections);
@@ -118,7 +118,7 @@ impl Said<'_> {
     }
 }
 
-/// What is said twice, and not the same.
+/// Keys that are given twice with different values.
 fn disagreements(everywhere: &Places3, places: &Places) -> Vec<Problem> {
     let same = |key: &str| if key == "type" { "rope_type" } else { key }.to_owned();
     let all = || {

@@ -41,11 +41,12 @@ pub(super) fn run(
         let mask = Mask::causal();
         let hop = Point::new(processor, dim, name, &mask, [&shards[queries], &shards[keys]])?;
         let whole = Point::whole(processor, TOKENS, dim, whole)?;
-        for (rung, pass, deterministic) in variants() {
-            let kernels = Kernels { processor: processor.clone(), rung: Some(rung), deterministic };
+        for (variant, pass, deterministic) in variants() {
+            let kernels =
+                Kernels { processor: processor.clone(), rung: Some(variant), deterministic };
             let Some(plain) = whole.measure(&kernels, pass, samples)? else { continue };
             let speed = hop.carried(&kernels, pass, samples)?;
-            let mut line = hop.line(rung, pass, deterministic, speed);
+            let mut line = hop.line(variant, pass, deterministic, speed);
             line.insert("bench".into(), json!("gpu hops"));
             line.insert("of_whole".into(), json!(speed.median / plain.median));
             record.tell(&line)?;

@@ -1,4 +1,4 @@
-//! What a model is asked.
+//! Arguments of commands that run a model.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub(crate) struct Generate {
     /// Values that replace those of the run or the experiment, as in `mesh.sequence=2`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     pub(crate) replacements: Vec<Override>,
-    /// The text to go on with
+    /// The text to continue
     #[arg(long, required_unless_present = "file")]
     pub(crate) prompt: Option<String>,
     /// A file with it
@@ -41,16 +41,16 @@ pub(crate) struct Generate {
     /// The most tokens to add
     #[arg(long, value_parser = tokens, default_value_t = 128)]
     pub(crate) tokens: usize,
-    /// What logits are divided by; 0: always the most likely token
+    /// Divisor of the logits; 0: always the most likely token
     #[arg(long, default_value_t = 0.0, value_parser = at_least_zero)]
     pub(crate) temperature: f64,
-    /// Draw from so many of the most likely tokens
+    /// Draw from the N most likely tokens
     #[arg(long, value_name = "N")]
     pub(crate) top_k: Option<usize>,
     /// Draw from the most likely tokens that together have this probability
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
     pub(crate) top_p: f64,
-    /// What draws are a function of
+    /// Seed of the draws
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
     /// For programs

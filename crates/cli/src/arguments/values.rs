@@ -1,9 +1,9 @@
-//! What words of the command line mean.
+//! Words of the command line as values.
 
 use annulus_experiment::{Device, Override};
 use clap::builder::RangedU64ValueParser;
 
-/// As many as an experiment may have.
+/// Ranks, as many as an experiment may have.
 pub(crate) fn ranks() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=256)
 }
@@ -13,12 +13,12 @@ pub(crate) fn elements() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1 << 20)
 }
 
-/// A count of what there may be much of.
+/// A count such as bytes.
 pub(crate) fn count(word: &str) -> Result<usize, String> {
     up_to(1 << 40, word)
 }
 
-/// As many as an experiment may have: pairs of them are counted in 64 bits.
+/// Tokens, as many as an experiment may have: pairs of them are counted in 64 bits.
 pub(crate) fn tokens(word: &str) -> Result<usize, String> {
     up_to(1 << 31, word)
 }

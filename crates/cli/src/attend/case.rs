@@ -13,14 +13,14 @@ use crate::tensors::TensorFile;
 /// The last position there can be: sums and products of some stay whole numbers.
 const LAST: i64 = 1 << 40;
 
-/// What is asked.
+/// A question with the positions of its queries and keys.
 pub(super) struct Case {
     pub(super) question: Question,
     pub(super) queries: Positions,
     pub(super) keys: Positions,
 }
 
-/// What is wrong with a file, and the way out.
+/// A mistake of a file, and the way out.
 #[derive(Debug)]
 pub(super) struct Wrong {
     pub(super) text: String,

@@ -10,7 +10,7 @@ use super::case::{Wrong, whole_numbers};
 /// More than any position.
 const MOST: usize = 1 << 41;
 
-/// What a file says beside the name.
+/// The tensors of a file that a mask may need.
 pub(super) struct Given<'a> {
     pub(super) batch: usize,
     pub(super) queries: &'a Positions,

@@ -1,4 +1,4 @@
-//! What the compiler made of the kernels, against what they are meant to be.
+//! The compiled kernels, held to bounds of registers and spills and to wanted instructions.
 
 use std::fs;
 use std::panic::resume_unwind;
@@ -30,7 +30,8 @@ pub(crate) fn check(toolkit: &Toolkit) -> Result<()> {
     });
     for ((architecture, part, instructions), binary) in WANTED.into_iter().zip(binaries) {
         let binary = binary?;
-        let listed = functions(&disassembled(toolkit, &binary)?, &resources(toolkit, &binary)?);
+        let list = |option| listed_by(toolkit, option, &binary);
+        let listed = functions(&list("-sass")?, &list("--dump-resource-usage")?);
         if listed.is_empty() {
             bail!("no kernel in {}", binary.display());
         }
@@ -57,9 +58,8 @@ fn flaws(function: &Function, missing: &[&str]) -> Vec<String> {
     // Plain loops are not there for speed, and look intervals up by an index that registers cannot take.
     if function.spilled_in_loops > 0 && !function.name.contains("_reference_") {
         let found = function.spilled_in_loops;
-        flaws.push(format!(
-            "{found} accesses of local memory inside a loop of products, wanted none"
-        ));
+        let accesses = "accesses of local memory inside a loop of products";
+        flaws.push(format!("{found} {accesses}, wanted none"));
     }
     if function.stack > SPILLED {
         flaws.push(format!("{} bytes of local memory, wanted at most {SPILLED}", function.stack));
@@ -115,16 +115,8 @@ fn sources() -> Result<String> {
 fn compile(toolkit: &Toolkit, architecture: &str, binary: &Path) -> Result<()> {
     let generate = format!("arch=compute_{0},code=sm_{0}", &architecture[3..]);
     let output = Command::new(toolkit.program("nvcc"))
-        .args([
-            "-std=c++17",
-            "-O3",
-            "--cubin",
-            "-Xptxas",
-            "-warn-spills",
-            "-gencode",
-            &generate,
-            "-o",
-        ])
+        .args(["-std=c++17", "-O3", "--cubin", "-Xptxas", "-warn-spills"])
+        .args(["-gencode", &generate, "-o"])
         .arg(binary)
         .arg(root().join("kernels/entries.cu"))
         .output()
@@ -140,15 +132,7 @@ fn compile(toolkit: &Toolkit, architecture: &str, binary: &Path) -> Result<()> {
     Ok(())
 }
 
-fn disassembled(toolkit: &Toolkit, binary: &Path) -> Result<String> {
-    said_by(toolkit, "-sass", binary)
-}
-
-fn resources(toolkit: &Toolkit, binary: &Path) -> Result<String> {
-    said_by(toolkit, "--dump-resource-usage", binary)
-}
-
-fn said_by(toolkit: &Toolkit, option: &str, binary: &Path) -> Result<String> {
+fn listed_by(toolkit: &Toolkit, option: &str, binary: &Path) -> Result<String> {
     let output = Command::new(toolkit.program("cuobjdump")).arg(option).arg(binary).output()?;
     if !output.status.success() {
         bail!("cuobjdump {option}: {}", String::from_utf8_lossy(&output.stderr));

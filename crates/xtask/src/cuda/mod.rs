@@ -1,6 +1,5 @@
 //! `cargo xtask cuda setup | check | build | pack`: the CUDA kernels on a machine that need not have a GPU.
 
-mod build;
 mod image;
 mod listing;
 mod pack;
@@ -35,7 +34,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::Check => image::check(&toolkit),
         Command::Pack => pack::run(&toolkit).map(|folder| tool::say(&folder.display().to_string())),
         Command::Build => {
-            build::run(&toolkit).map(|program| tool::say(&program.display().to_string()))
+            pack::program(&toolkit).map(|program| tool::say(&program.display().to_string()))
         }
     }
 }

@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::toolkit::Toolkit;
 use crate::{root, tool};
 
-/// What the folder holds besides programs.
+/// The files of the folder besides programs.
 const FILES: [(&str, &str); 5] = [
     ("run.sh", include_str!("../../gpu/run.sh")),
     ("sdpa.py", include_str!("../../gpu/sdpa.py")),
@@ -29,12 +29,16 @@ pub(crate) fn run(toolkit: &Toolkit) -> Result<PathBuf> {
     put(&built(toolkit, &tests)?, &folder.join("kernels"))?;
     let bench = ["build", "--package", "annulus-bench", "--bin", "annulus-bench"];
     put(&built(toolkit, &bench)?, &folder.join("annulus-bench"))?;
-    let program = ["build", "--package", "annulus-cli", "--bin", "annulus"];
-    put(&built(toolkit, &program)?, &folder.join("annulus"))?;
+    put(&program(toolkit)?, &folder.join("annulus"))?;
     for (name, text) in FILES {
         std::fs::write(folder.join(name), text)?;
     }
     Ok(folder)
+}
+
+/// `annulus`, optimised, with CUDA.
+pub(crate) fn program(toolkit: &Toolkit) -> Result<PathBuf> {
+    built(toolkit, &["build", "--package", "annulus-cli", "--bin", "annulus"])
 }
 
 /// The program that cargo builds, optimised, with CUDA.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{AGAIN, ENVIRONMENTS, apart, copy, export, fixture, keep, ours, python, script, train};
 use crate::tool;
 
-/// What is recorded: a folder's name, and how its experiment differs.
+/// The recorded models: a folder's name, and how its experiment differs.
 const FIXTURES: [(&str, &[&str]); 6] = [
     ("untied", &["model.attention_bias=true"]),
     ("tied", &["model.tie_word_embeddings=true"]),
@@ -48,7 +48,7 @@ const FIXTURES: [(&str, &[&str]); 6] = [
 
 /// The files of a checkpoint that transformers reads.
 const FILES: [&str; 3] = ["config.json", "generation_config.json", "model.safetensors"];
-/// What is kept of a folder that transformers saved.
+/// The kept files of a folder that transformers saved.
 const SAVED: [&str; 2] = ["config.json", "model.safetensors"];
 
 /// Goes the whole way round with every model and environment.

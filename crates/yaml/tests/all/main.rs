@@ -1,0 +1,3 @@
+//! The public items of the crate.
+
+mod quantity;

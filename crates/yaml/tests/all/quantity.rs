@@ -1,0 +1,33 @@
+//! Numbers with units.
+
+use annulus_yaml::Unit;
+
+#[test]
+fn units_are_read() {
+    assert_eq!(Unit::Bytes.parse("80GB"), Some(80e9));
+    assert_eq!(Unit::Bytes.parse("80 GiB"), Some(80.0 * 1_073_741_824.0));
+    assert_eq!(Unit::Bytes.parse("4096"), Some(4096.0));
+    assert_eq!(Unit::Bandwidth.parse("100Gbit/s"), Some(12.5e9));
+    assert_eq!(Unit::Bandwidth.parse("1.5TB/s"), Some(1.5e12));
+    assert_eq!(Unit::Speed.parse("312TFLOP/s"), Some(312e12));
+    assert_eq!(Unit::Latency.parse("0"), Some(0.0));
+    assert_eq!(Unit::Latency.parse("5us"), Some(5.0 * 1e-6));
+}
+
+#[test]
+fn a_nearly_right_unit_is_hinted_at() {
+    let hint = |unit: Unit, text| unit.hint(text).unwrap_or_default();
+    assert_eq!(Unit::Bytes.parse("80G"), None);
+    assert_eq!(hint(Unit::Bytes, "80G"), "did you mean `80GB`?");
+    assert_eq!(hint(Unit::Bytes, "80gb"), "did you mean `80GB`?");
+    assert_eq!(hint(Unit::Bandwidth, "450GB"), "did you mean `450GB/s`?");
+    assert_eq!(hint(Unit::Bandwidth, "100Gb/s"), "did you mean `100Gbit/s`?");
+    assert_eq!(hint(Unit::Bandwidth, "100Gbps"), "did you mean `100Gbit/s`?");
+    assert_eq!(hint(Unit::Bandwidth, "100G"), "did you mean `100GB/s`?");
+    assert_eq!(hint(Unit::Speed, "312TFLOPS"), "did you mean `312TFLOP/s`?");
+    assert_eq!(hint(Unit::Latency, "5 US"), "did you mean `5us`?");
+    assert_eq!(hint(Unit::Speed, "fast"), "");
+    assert_eq!(Unit::Speed.parse("0"), None);
+    assert_eq!(Unit::Speed.parse("-1TFLOP/s"), None);
+    assert_eq!(Unit::Bandwidth.parse("1e300GB/s"), None);
+}
