@@ -9,16 +9,24 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::print;
 
+/// A bar on a terminal, elsewhere none.
+fn bar(template: &str, length: u64) -> Option<ProgressBar> {
+    io::stderr().is_terminal().then(|| {
+        let bar = ProgressBar::new(length);
+        match ProgressStyle::with_template(template) {
+            Ok(style) => bar.with_style(style),
+            Err(_) => bar,
+        }
+    })
+}
+
 /// Bytes read, on a terminal.
 pub(crate) struct Bar(Option<ProgressBar>);
 
 impl Bar {
     pub(crate) fn new(what: &'static str) -> Bar {
-        Bar(io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{msg} {bar:40} {bytes}/{total_bytes} {eta}");
-            let bar = ProgressBar::new(0).with_message(what);
-            if let Ok(style) = style { bar.with_style(style) } else { bar }
-        }))
+        let bar = bar("{msg} {bar:40} {bytes}/{total_bytes} {eta}", 0);
+        Bar(bar.map(|bar| bar.with_message(what)))
     }
 
     pub(crate) fn show(&mut self, done: u64, total: u64) {
@@ -56,11 +64,7 @@ pub(crate) struct Count(Option<ProgressBar>);
 
 impl Count {
     pub(crate) fn new() -> Count {
-        Count(io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{msg:32} {bar:30} {pos}/{len} {eta}");
-            let bar = ProgressBar::new(0);
-            if let Ok(style) = style { bar.with_style(style) } else { bar }
-        }))
+        Count(bar("{msg:32} {bar:30} {pos}/{len} {eta}", 0))
     }
 
     pub(crate) fn show(&self, what: &str, done: usize, total: usize) {
@@ -79,8 +83,8 @@ impl Count {
 }
 
 /// The messages of a training run.
+#[derive(Default)]
 pub(crate) struct Console {
-    terminal: bool,
     steps: Option<ProgressBar>,
     of: u64,
     said: Option<Instant>,
@@ -89,10 +93,6 @@ pub(crate) struct Console {
 impl Console {
     /// How long plain lines keep silent.
     const PAUSE: Duration = Duration::from_secs(5);
-
-    pub(crate) fn new() -> Console {
-        Console { terminal: io::stderr().is_terminal(), steps: None, of: 0, said: None }
-    }
 
     /// A line, above the bar where there is one.
     fn say(&self, line: &str) {
@@ -104,11 +104,8 @@ impl Console {
 
     fn start(&mut self, step: u64, of: u64) {
         self.of = of;
-        if self.terminal {
-            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {eta}");
-            let bar = ProgressBar::new(of).with_position(step);
-            self.steps = Some(if let Ok(style) = style { bar.with_style(style) } else { bar });
-        }
+        let bar = bar("{bar:30} {pos}/{len} {msg} {eta}", of);
+        self.steps = bar.map(|bar| bar.with_position(step));
     }
 }
 

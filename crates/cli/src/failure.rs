@@ -1,15 +1,17 @@
-//! What went wrong, as the outside sees it: mistakes with their hints, and an exit code.
+//! Mistakes with their hints, and the exit code of the program.
 
 use annulus_data::DataError;
 use annulus_experiment::{Problem, Problems};
 use annulus_model::WeightsError;
 use annulus_train::TrainError;
 
-/// Mistakes and their exit code.
+/// The end of a command that failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) code: u8,
-    pub(crate) problems: Problems,
+pub struct Failure {
+    /// The exit code of the program.
+    pub code: u8,
+    /// Mistakes with their hints.
+    pub problems: Problems,
 }
 
 /// Exit codes that are not `TrainError`'s.
@@ -20,7 +22,8 @@ pub(crate) const EXPECT: u8 = 10;
 pub(crate) const PREEMPTED: u8 = 75;
 
 impl Failure {
-    pub(crate) fn new(code: u8, message: impl Into<String>, hint: Option<String>) -> Failure {
+    /// One mistake, and the way out where there is one.
+    pub fn new(code: u8, message: impl Into<String>, hint: Option<String>) -> Failure {
         let problem = Problem { hint, ..Problem::new(message) };
         Failure { code, problems: problem.into() }
     }
@@ -63,6 +66,3 @@ impl From<candle_core::Error> for Failure {
         Failure::new(INTERNAL, error.to_string(), None)
     }
 }
-
-#[cfg(test)]
-mod tests;

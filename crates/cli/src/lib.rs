@@ -1,4 +1,4 @@
-//! The program `annulus`: reads a command line, calls the library, prints what it says. Nothing here is worth a test of its own.
+//! The program `annulus`: reads a command line, calls the library, prints its answers.
 
 mod arguments;
 mod attend;
@@ -16,7 +16,7 @@ mod plan;
 mod print;
 mod prove;
 mod score;
-mod shown;
+pub mod shown;
 mod stop;
 mod tensors;
 mod tokenize;
@@ -37,7 +37,8 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 
 use crate::arguments::{Arguments, Command, Data, Tokenizer};
-use crate::failure::{Failure, INTERNAL, USAGE};
+pub use crate::failure::Failure;
+use crate::failure::{INTERNAL, USAGE};
 
 #[global_allocator]
 static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);

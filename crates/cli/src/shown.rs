@@ -11,7 +11,7 @@ const LINES: usize = 400;
 
 /// `text` with every character that a terminal obeys, or that changes the order of others, as `\u001b`. Line breaks and
 /// tabs stay. In JSON, which has such characters in strings alone, the meaning stays, too.
-pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
     }
@@ -30,7 +30,7 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
 }
 
 /// Escaped, and no longer than a message should be; says how much was left out.
-pub(crate) fn message(text: &str) -> String {
+pub fn message(text: &str) -> String {
     let mut shown = String::new();
     let mut lines = text.split('\n');
     for (index, line) in lines.by_ref().take(LINES).enumerate() {
@@ -68,36 +68,5 @@ fn is_obeyed(letter: char) -> bool {
         '\n' | '\t' => false,
         '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{e0000}'..='\u{e007f}' => true,
         letter => letter.is_control() || TURNING.contains(&letter),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn control_characters_and_turned_writing_are_escaped() {
-        let hostile = "a\u{1b}[31mb\rc\u{9b}d\u{202e}e\u{7f}\u{e0041}\n\té";
-        let shown = "a\\u001b[31mb\\u000dc\\u009bd\\u202ee\\u007f\\udb40\\udc41\n\té";
-        assert_eq!(escaped(hostile), shown);
-        assert!(matches!(escaped("plain é\n"), Cow::Borrowed(_)));
-    }
-
-    #[test]
-    fn escaped_json_means_the_same() {
-        let value = serde_json::json!({ "role": "\u{202e}\u{1b}\u{e0041}é" });
-        let read: serde_json::Value = serde_json::from_str(&escaped(&value.to_string())).unwrap();
-        assert_eq!(read, value);
-    }
-
-    #[test]
-    fn long_messages_are_cut_and_say_so() {
-        let shown = message(&format!("`{}`: no such file", "x".repeat(1_000_000)));
-        assert!(shown.chars().count() < LINE, "{}", shown.len());
-        assert!(shown.starts_with("`xxx") && shown.ends_with("no such file"), "{shown}");
-        assert!(shown.contains("998516 characters left out"), "{shown}");
-        let shown = message(&"line\n".repeat(100_000));
-        assert_eq!(shown.lines().count(), LINES + 1);
-        assert!(shown.ends_with("… and 99601 more lines"));
     }
 }

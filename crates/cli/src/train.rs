@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Train) -> Done {
     hub::weights(&first.experiment, arguments.verify_cache)?;
     let given = Given {
         stop,
-        console: Box::new(Console::new()),
+        console: Box::new(Console::default()),
         tokenizer: opened.tokenizer,
         verify_cache: arguments.verify_cache,
         ..Given::new(yaml, annulus_machine::cores())

@@ -3,15 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use annulus_cli::{Failure, shown};
 use annulus_data::DataError as Data;
 use annulus_experiment::Problem;
 use annulus_hub::HubError as Hub;
 use annulus_model::{Flaw, WeightsError as Weights};
 use annulus_tensors::TensorsError;
 use annulus_train::TrainError as Train;
-
-use super::Failure;
-use crate::shown;
 
 /// Colours, a bell, turned writing, a line that overwrites another, and no end.
 fn hostile() -> String {
@@ -128,7 +126,7 @@ fn of_training() -> Vec<Train> {
 }
 
 #[test]
-fn no_error_says_to_a_terminal_what_others_wrote() {
+fn hostile_text_of_errors_is_escaped_and_cut() {
     let hub = of_the_hub().into_iter().map(|e| Failure::new(3, e.to_string(), e.hint()));
     let all = of_data().into_iter().map(Failure::from);
     let all = all.chain(of_weights().into_iter().map(Failure::from));

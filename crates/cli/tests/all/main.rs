@@ -1,0 +1,4 @@
+//! Messages of the program.
+
+mod errors;
+mod shown;
