@@ -1,9 +1,10 @@
 //! The table of strategies and ranks: the same experiment under each, and how far its losses are from one rank's.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use serde_json::Value;
 
 use crate::{root, tool};
 
@@ -51,26 +52,11 @@ fn losses(arguments: &Arguments, strategy: &str, ranks: usize) -> Result<Vec<f64
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
-    let mut words = vec!["train".to_owned(), arguments.file.display().to_string()];
-    words.extend(arguments.replacements.iter().cloned());
-    words.push(format!("attention.strategy={strategy}"));
-    words.push(format!("mesh.sequence={ranks}"));
-    words.push(format!("output={}", folder.display()));
-    tool::run(tool::program("release", "annulus")?, &words)?;
-    read(&folder.join("metrics.jsonl"))
-}
-
-fn read(path: &Path) -> Result<Vec<f64>> {
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    let lines = text.lines().map(|line| {
-        let line: serde_json::Value = serde_json::from_str(line)?;
-        line["train/loss"].as_f64().context("a line without `train/loss`")
-    });
-    let losses: Vec<f64> = lines.collect::<Result<_>>()?;
-    if losses.is_empty() {
-        bail!("{} is empty", path.display());
-    }
-    Ok(losses)
+    let mut changes = arguments.replacements.clone();
+    changes.extend([format!("attention.strategy={strategy}"), format!("mesh.sequence={ranks}")]);
+    tool::train("release", &arguments.file.to_string_lossy(), &changes, &folder)?;
+    let loss = |line: &Value| line["train/loss"].as_f64().context("a line without `train/loss`");
+    tool::metrics(&folder)?.iter().map(loss).collect()
 }
 
 /// The largest relative difference over all steps.

@@ -148,15 +148,10 @@ impl Mutant {
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    std::fs::create_dir_all(to)?;
-    for entry in std::fs::read_dir(from)? {
-        let (path, into) = (entry?.path(), to);
-        let into = into.join(path.file_name().context("an entry without a name")?);
-        if path.is_dir() {
-            copy(&path, &into)?;
-        } else {
-            std::fs::copy(&path, &into)?;
-        }
+    for path in tool::files(from)? {
+        let into = to.join(path.strip_prefix(from)?);
+        std::fs::create_dir_all(into.parent().unwrap_or(to))?;
+        std::fs::copy(&path, &into)?;
     }
     Ok(())
 }

@@ -83,14 +83,9 @@ fn window(scratch: &Path, bytes: &[u8], tokens: usize) -> Result<PathBuf> {
 
 /// One step in `output`: the loss and the norm of its gradient.
 fn step(output: &Path, text: &Path, tokens: usize, changes: &[String]) -> Result<[f64; 2]> {
-    let mut words = vec!["train".to_owned(), EXPERIMENT.to_owned()];
-    words.extend(changes.iter().cloned());
-    words.push(format!("data.path={}", text.display()));
-    words.push(format!("data.tokens={tokens}"));
-    words.push(format!("output={}", output.display()));
-    tool::run(tool::program("release", "annulus")?, &words)?;
-    let lines = fs::read_to_string(output.join("metrics.jsonl"))?;
-    let line: Value = serde_json::from_str(lines.lines().next().context("no step was logged")?)?;
+    let data = [format!("data.path={}", text.display()), format!("data.tokens={tokens}")];
+    tool::train("release", EXPERIMENT, &[changes, &data].concat(), output)?;
+    let line = &tool::metrics(output)?[0];
     let mut found = [0.0; 2];
     for (number, tag) in found.iter_mut().zip(TAGS) {
         *number = line[tag].as_f64().with_context(|| format!("a step without `{tag}`"))?;

@@ -19,14 +19,10 @@ pub(crate) fn run() -> Result<()> {
     }
     let folder = root().join("target/python/notebooks");
     setup::environment_at(&folder, &[PACKAGES])?;
-    let mut notebooks = Vec::new();
-    for entry in std::fs::read_dir(root().join("notebooks"))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "ipynb") {
-            notebooks.push(path);
-        }
-    }
-    notebooks.sort();
+    let place = root().join("notebooks");
+    let mut notebooks = tool::files(&place)?;
+    // Editors keep copies in folders of their own.
+    notebooks.retain(|path| path.parent() == Some(&place) && tool::ending(path) == "ipynb");
     // Nothing is written back: a notebook is kept without what it prints.
     tool::run(folder.join("bin/jupyter-execute"), &notebooks)
 }

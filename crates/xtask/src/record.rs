@@ -87,10 +87,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// Trains in `output`; gives the last checkpoint.
 fn train(output: &Path, changes: &[String]) -> Result<PathBuf> {
-    let mut words = vec!["train".to_owned(), "target/record/experiment.yaml".to_owned()];
-    words.extend_from_slice(changes);
-    words.push(format!("output={}", output.display()));
-    tool::run(tool::program("debug", "annulus")?, &words)?;
+    tool::train("debug", "target/record/experiment.yaml", changes, output)?;
     Ok(output.join(fs::read_to_string(output.join("LATEST"))?.trim()))
 }
 

@@ -1,7 +1,7 @@
 //! Files of at most 400 lines and functions of at most 40: warned above, refused at 600 and 80.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use syn::spanned::Spanned;
@@ -12,6 +12,9 @@ use crate::{root, tool};
 const FILE: Budget = Budget { warn: 400, fail: 600 };
 const FUNCTION: Budget = Budget { warn: 40, fail: 80 };
 
+/// The endings of files with bounds.
+const ENDINGS: [&str; 4] = ["rs", "cu", "cuh", "py"];
+
 struct Budget {
     warn: usize,
     fail: usize,
@@ -19,30 +22,18 @@ struct Budget {
 
 /// Fails where a budget is broken, warns where it is exceeded.
 pub(crate) fn run() -> Result<()> {
-    let mut long = Vec::new();
-    for folder in ["crates", "tests", "kernels"] {
-        for path in sources(&root().join(folder))? {
-            let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            let shown = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
-            long.push((FILE, text.lines().count(), shown.clone()));
-            if path.extension().is_some_and(|extension| extension == "rs") {
-                let mut functions = Functions::default();
-                functions.visit_file(&syn::parse_file(&text).with_context(|| shown.clone())?);
-                let named = |(name, lines)| (FUNCTION, lines, format!("{shown}: fn {name}"));
-                long.extend(functions.0.into_iter().map(named));
-            }
-        }
-    }
-    report(long)
-}
-
-fn report(found: Vec<(Budget, usize, String)>) -> Result<()> {
     let mut failed = Vec::new();
-    for (budget, lines, what) in found {
-        if lines > budget.fail {
-            failed.push(format!("{what} has {lines} lines, over {}", budget.fail));
-        } else if lines > budget.warn {
-            tool::say(&format!("warning: {what} has {lines} lines, over {}", budget.warn));
+    for folder in ["crates", "tests", "kernels"] {
+        let files = tool::files(&root().join(folder))?;
+        for path in files.iter().filter(|path| ENDINGS.contains(&tool::ending(path))) {
+            let shown = path.strip_prefix(root()).unwrap_or(path).display().to_string();
+            for (budget, lines, what) in lengths(path, &shown)? {
+                if lines > budget.fail {
+                    failed.push(format!("{what} has {lines} lines, over {}", budget.fail));
+                } else if lines > budget.warn {
+                    tool::say(&format!("warning: {what} has {lines} lines, over {}", budget.warn));
+                }
+            }
         }
     }
     if !failed.is_empty() {
@@ -51,19 +42,17 @@ fn report(found: Vec<(Budget, usize, String)>) -> Result<()> {
     Ok(())
 }
 
-fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
-        let path = entry?.path();
-        let extension = path.extension().and_then(|extension| extension.to_str());
-        if path.is_dir() {
-            found.extend(sources(&path)?);
-        } else if matches!(extension, Some("rs" | "cu" | "cuh" | "py")) {
-            found.push(path);
-        }
+/// The lines of a file and, in Rust, of its functions.
+fn lengths(path: &Path, shown: &str) -> Result<Vec<(Budget, usize, String)>> {
+    let text = fs::read_to_string(path).with_context(|| shown.to_owned())?;
+    let mut all = vec![(FILE, text.lines().count(), shown.to_owned())];
+    if tool::ending(path) == "rs" {
+        let mut functions = Functions::default();
+        functions.visit_file(&syn::parse_file(&text).with_context(|| shown.to_owned())?);
+        let named = |(name, lines)| (FUNCTION, lines, format!("{shown}: fn {name}"));
+        all.extend(functions.0.into_iter().map(named));
     }
-    found.sort();
-    Ok(found)
+    Ok(all)
 }
 
 /// Every function's name and lines, from its signature to its closing brace.

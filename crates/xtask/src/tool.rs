@@ -1,10 +1,12 @@
 //! Running other programs, and saying so.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 /// One line of talk.
 #[expect(clippy::print_stderr, reason = "the one place that talks")]
@@ -49,6 +51,41 @@ pub(crate) fn cargo_with(variables: &[(&str, &OsStr)], arguments: &[&str]) -> Re
     run_with(variables, std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
 }
 
+/// All files below a folder, or the file itself, in order.
+pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).with_context(|| path.display().to_string())? {
+        found.extend(files(&entry?.path())?);
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The ending of a file's name.
+pub(crate) fn ending(path: &Path) -> &str {
+    path.extension().and_then(|ending| ending.to_str()).unwrap_or_default()
+}
+
+/// Trains `file` with `changes` in `output`, by the program of a profile's folder.
+pub(crate) fn train(profile: &str, file: &str, changes: &[String], output: &Path) -> Result<()> {
+    let mut words = vec!["train".to_owned(), file.to_owned()];
+    words.extend_from_slice(changes);
+    words.push(format!("output={}", output.display()));
+    run(program(profile, "annulus")?, &words)
+}
+
+/// The metrics of a run, step by step.
+pub(crate) fn metrics(output: &Path) -> Result<Vec<Value>> {
+    let path = output.join("metrics.jsonl");
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let lines: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    ensure!(!lines.is_empty(), "{} is empty", path.display());
+    Ok(lines)
+}
+
 /// A program as cargo has built it in a profile's folder, wherever that is.
 pub(crate) fn program(folder: &str, name: &str) -> Result<PathBuf> {
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
@@ -68,8 +105,8 @@ pub(crate) fn built_by(mut command: Command) -> Result<PathBuf> {
     }
     let lines = String::from_utf8(output.stdout)?;
     let messages = lines.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let mut executables = messages
-        .filter_map(|message: serde_json::Value| message["executable"].as_str().map(PathBuf::from));
+    let mut executables =
+        messages.filter_map(|message: Value| message["executable"].as_str().map(PathBuf::from));
     executables.next_back().with_context(|| format!("`{shown}` named no program"))
 }
 

@@ -1,11 +1,10 @@
 //! One word for one concept: the glossary of `crates/README.md`, held against code and pages.
 
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::root;
+use crate::{root, tool};
 
 /// The page with the table `word | meaning | not`.
 const GLOSSARY: &str = "crates/README.md";
@@ -27,7 +26,14 @@ pub(crate) fn run() -> Result<()> {
     let refused = refused(&page);
     let mut found = Vec::new();
     for (place, endings) in PLACES {
-        look(&root().join(place), endings, &refused, &mut found)?;
+        for path in tool::files(&root().join(place))? {
+            let shown = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
+            let read = endings.contains(&tool::ending(&path));
+            if read && !shown.ends_with(HISTORY) && shown != GLOSSARY {
+                let text = fs::read_to_string(&path).with_context(|| shown.clone())?;
+                found.extend(places(&shown, &text, &refused));
+            }
+        }
     }
     found.extend(places(GLOSSARY, &without_table(&page), &refused));
     if !found.is_empty() {
@@ -54,21 +60,6 @@ fn without_table(page: &str) -> String {
     page.lines()
         .map(|line| if rows.contains(&line) { "\n" } else { line }.to_owned() + "\n")
         .collect()
-}
-
-fn look(path: &Path, endings: &[&str], refused: &[String], found: &mut Vec<String>) -> Result<()> {
-    if path.is_dir() {
-        let mut entries: Vec<_> = fs::read_dir(path)?.collect::<std::io::Result<_>>()?;
-        entries.sort_by_key(fs::DirEntry::file_name);
-        return entries.iter().try_for_each(|one| look(&one.path(), endings, refused, found));
-    }
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-    let shown = path.strip_prefix(root()).unwrap_or(path).display().to_string();
-    if endings.contains(&ending) && !shown.ends_with(HISTORY) && shown != GLOSSARY {
-        let text = fs::read_to_string(path).with_context(|| shown.clone())?;
-        found.extend(places(&shown, &text, refused));
-    }
-    Ok(())
 }
 
 /// `file:line: word`, for every one of `refused` in a text, as a whole word.

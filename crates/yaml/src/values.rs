@@ -1,7 +1,6 @@
 //! Typed values by path: those of a file, and the defaults of absent keys.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::Duration;
 
 use crate::source::Span;
@@ -29,23 +28,6 @@ pub enum Typed {
     Ranges(Vec<(u64, u64)>),
     /// A time.
     Seconds(Duration),
-}
-
-impl fmt::Display for Typed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Typed::Text(text) => write!(f, "`{text}`"),
-            Typed::Truth(truth) => write!(f, "{truth}"),
-            Typed::Count(count) => write!(f, "{count}"),
-            Typed::Real(real) => write!(f, "{real}"),
-            Typed::Pair(first, second) => write!(f, "[{first}, {second}]"),
-            Typed::Counts(counts) => write!(f, "{counts:?}"),
-            Typed::Reals(reals) => write!(f, "{reals:?}"),
-            Typed::Words(words) => write!(f, "[{}]", words.join(", ")),
-            Typed::Ranges(ranges) => write!(f, "{ranges:?}"),
-            Typed::Seconds(seconds) => write!(f, "{seconds:?}"),
-        }
-    }
 }
 
 /// Values by path (`data.tokens`), with defaults filled in.

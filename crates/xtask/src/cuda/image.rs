@@ -95,17 +95,7 @@ fn compiled(toolkit: &Toolkit, architecture: &str) -> Result<PathBuf> {
 /// All that kernels are made from, and how.
 fn sources() -> Result<String> {
     let mut all = String::from(include_str!("image.rs"));
-    let mut folders = vec![root().join("kernels")];
-    let mut files = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let path = entry?.path();
-            let list = if path.is_dir() { &mut folders } else { &mut files };
-            list.push(path);
-        }
-    }
-    files.sort();
-    for file in files {
+    for file in tool::files(&root().join("kernels"))? {
         let text = fs::read(&file)?;
         all.extend(["\n", &file.to_string_lossy(), "\n", &String::from_utf8_lossy(&text)]);
     }
