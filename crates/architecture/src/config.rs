@@ -12,7 +12,7 @@ use crate::{Beside, Dtype, Family, LayerType, Scaling, Shape, ShapeKeys, later, 
 
 const NAME: &str = "config.json";
 
-/// Where a config.json does not say it, as `transformers` has it.
+/// The default of a config.json in `transformers`.
 const RMS_NORM_EPS: f64 = 1e-6;
 
 const SPECIAL_TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
@@ -21,7 +21,7 @@ const SPECIAL_TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id
 /// refused by its key.
 ///
 /// # Errors
-/// All that is wrong with it, by its key.
+/// All its mistakes, by key.
 pub fn read_config(folder: &Path) -> Result<Shape, Problems> {
     let path = folder.join(NAME);
     parse_config(&path.display().to_string(), &read_within(folder, NAME)?)

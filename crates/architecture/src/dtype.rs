@@ -2,7 +2,7 @@
 
 use annulus_yaml::words;
 
-/// What weights and activations are.
+/// The type of weights and activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
     /// 32 bits.

@@ -82,7 +82,7 @@ section! {
 /// The shape that keys under `prefix` mean, with those beside them.
 ///
 /// # Errors
-/// All that contradicts itself, is missing, or does not go together.
+/// Keys that contradict each other, are missing, or do not go together.
 pub fn shape_of(
     keys: &ShapeKeys,
     beside: &Beside,

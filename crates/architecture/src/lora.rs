@@ -25,22 +25,22 @@ pub struct Lora {
     pub path: Option<PathBuf>,
 }
 
-/// A projection of a layer.
+/// A projection of a layer, by its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
-    /// Of queries.
+    /// Queries.
     Query,
-    /// Of keys.
+    /// Keys.
     Key,
-    /// Of values.
+    /// Values.
     Value,
-    /// Of attention's output.
+    /// The output of attention.
     Output,
-    /// Of the gate.
+    /// The gate of the feed-forward layer.
     Gate,
-    /// Of what is gated.
+    /// The gated part of the feed-forward layer.
     Up,
-    /// Of the feed-forward's output.
+    /// The output of the feed-forward layer.
     Down,
 }
 
@@ -77,7 +77,7 @@ impl Lora {
     /// Refuses what a model of `shape` does not have.
     ///
     /// # Errors
-    /// Where the last projection is to be trained, and is the embedding.
+    /// The last projection is to be trained, but is the embedding.
     pub fn suits(&self, shape: &Shape) -> Result<(), Problem> {
         if self.trains(Besides::Head) && shape.tie_word_embeddings {
             let message = "the last projection is to be trained, but the model's is its embedding";
@@ -86,7 +86,7 @@ impl Lora {
         Ok(())
     }
 
-    /// Whether this is trained itself.
+    /// True for a part that is trained itself.
     pub fn trains(&self, what: Besides) -> bool {
         self.train.contains(&what)
     }

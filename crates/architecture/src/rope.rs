@@ -75,7 +75,7 @@ pub enum Scaling {
     },
 }
 
-/// What belongs to `rope_type: yarn`.
+/// Parameters of `rope_type: yarn`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Yarn {
     /// `factor`; default `max_position_embeddings / original`
@@ -187,7 +187,7 @@ pub fn grown(theta: f64, by: f64, width: f64) -> f64 {
 }
 
 impl Yarn {
-    /// Of every pair its own frequency, the one divided by `factor`, or between the two a mixture
+    /// The frequency of every pair: its own, the one divided by `factor`, or between the two a mixture
     /// that is linear in the pair's number (NTK-by-parts).
     fn frequencies(&self, theta: f64, head_dim: usize) -> Vec<f64> {
         let width = head_dim as f64;
@@ -210,7 +210,7 @@ impl Yarn {
         powers(theta, head_dim).into_iter().enumerate().map(mixed).collect()
     }
 
-    /// What cosines and sines are multiplied by: a temperature of the softmax that is `0.1 ln factor +
+    /// The factor of cosines and sines: a temperature of the softmax that is `0.1 ln factor +
     /// 1` squared; with `mscale` and `mscale_all_dim` the ratio of two such (DeepSeek-V2, arXiv
     /// 2405.04434).
     fn attention_factor(&self) -> f64 {

@@ -75,17 +75,17 @@ impl Family {
         }
     }
 
-    /// Whether `attention_bias` is one of its keys.
+    /// True where `attention_bias` is one of its keys.
     pub(crate) fn has_attention_bias(self) -> bool {
         matches!(self, Family::Llama | Family::Qwen3)
     }
 
-    /// Whether `mlp_bias` is one of its keys.
+    /// True where `mlp_bias` is one of its keys.
     pub(crate) fn has_mlp_bias(self) -> bool {
         self == Family::Llama
     }
 
-    /// Whether each of its layers may be of a type of its own.
+    /// True where each layer may be of a type of its own.
     pub(crate) fn has_layer_types(self) -> bool {
         matches!(self, Family::Qwen2 | Family::Qwen3)
     }
@@ -106,7 +106,7 @@ impl Family {
 pub enum LayerType {
     /// Every key that the mask lets be seen.
     Full,
-    /// Of these the nearest `sliding_window`.
+    /// The nearest `sliding_window` of these keys.
     Sliding,
 }
 
@@ -136,12 +136,12 @@ impl Shape {
         windows
     }
 
-    /// Whether queries, keys and values are projected with a bias.
+    /// True where queries, keys and values are projected with a bias.
     pub fn has_query_key_value_bias(&self) -> bool {
         self.attention_bias || self.model_type == Family::Qwen2
     }
 
-    /// Whether the heads of queries and keys have norms.
+    /// True where the heads of queries and keys have norms.
     pub fn has_query_key_norm(&self) -> bool {
         self.model_type == Family::Qwen3
     }

@@ -29,7 +29,7 @@ pub(crate) enum Command {
     Step(Step),
     /// Attention or the step split over ranks, against another strategy or the unsplit step
     Ring(Ring),
-    /// What every rank holds, by class, beside the plan, while the sequence grows with the ranks
+    /// Memory of every rank by class beside the plan, while the sequence grows with the ranks
     Memory(Memory),
     /// Bytes, peak memory and the order of step times of strategies, as planned and as they are
     Plan(crate::plan::Arguments),
@@ -349,4 +349,13 @@ impl Pass {
 /// The word that `value` is on the command line.
 pub(crate) fn word(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+#[cfg(test)]
+impl Command {
+    /// The command that `words` mean.
+    pub(crate) fn of(words: &[&str]) -> Command {
+        let words = ["bench"].iter().chain(words);
+        Arguments::try_parse_from(words).expect("words of the command line").command
+    }
 }

@@ -110,17 +110,13 @@ fn words(arguments: &arguments::Step, tokens: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-    use crate::arguments::{Arguments, Command};
+    use crate::arguments::Command;
 
     fn step(words: &[String]) -> arguments::Step {
-        let words = ["bench".to_owned()].into_iter().chain(words.iter().cloned());
-        match Arguments::try_parse_from(words).map(|all| all.command) {
-            Ok(Command::Step(step)) => step,
-            _ => panic!("no step"),
-        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let Command::Step(step) = Command::of(&words) else { panic!("no step") };
+        step
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) struct Model {
     /// Type of its weights and activations; masters, moments and gradients are f32
     #[arg(long, default_value = "f32")]
     pub(crate) dtype: Dtype,
-    /// What computes the step: `auto`, `cpu`, `cuda` or `cuda:N`
+    /// The device: `auto`, `cpu`, `cuda` or `cuda:N`
     #[arg(long, default_value = "cpu", value_parser = device)]
     pub(crate) device: Device,
     /// Bit-equal results on a GPU too, at the price of a second pass of attention's backward
@@ -27,7 +27,7 @@ pub(crate) struct Model {
     pub(crate) deterministic: bool,
 }
 
-/// How large a model is.
+/// The size of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Size {
     /// 3 million parameters, what anybody would write first
@@ -67,7 +67,7 @@ const SMALL: Sizes = Sizes {
     memory: "",
 };
 
-/// Of meta-llama/Llama-3.2-1B, its config.json. Pieces are written out: a GPU's memory is not the machine's, and this number of
+/// The config.json of meta-llama/Llama-3.2-1B. Pieces are written out: a GPU's memory is not the machine's, and this number of
 /// rows keeps a GPU busy.
 const BILLION: Sizes = Sizes {
     hidden: 2048,

@@ -21,7 +21,7 @@ pub(crate) struct Peer {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// Its first line: what it found while warming up, if it says so.
+    /// The first line, with figures of its warm-up where it gives them.
     pub(crate) ready: Sample,
 }
 

@@ -169,21 +169,13 @@ fn disorder(cases: &[Case], apart: f64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    use crate::arguments::{Arguments as All, Command};
-
-    fn small(words: &str) -> Arguments {
-        let words = ["bench", "plan", "--threads", "2"].into_iter().chain(words.split(' '));
-        match All::try_parse_from(words).map(|all| all.command) {
-            Ok(Command::Plan(plan)) => plan,
-            _ => panic!("no plan"),
-        }
-    }
+    use crate::arguments::Command;
 
     #[test]
     fn an_order_is_wrong_only_where_the_plan_was_sure() -> Result<()> {
-        let arguments = small("--tokens 256 --ranks 2 --strategies ring,striped");
+        let words = "plan --threads 2 --tokens 256 --ranks 2 --strategies ring,striped";
+        let words: Vec<&str> = words.split(' ').collect();
+        let Command::Plan(arguments) = Command::of(&words) else { panic!("no plan") };
         let cluster = Cluster::threads(2, 2);
         let of = |strategy, step, seconds| -> Result<Case> {
             Ok(Case { step, seconds: vec![seconds], ..case(&arguments, strategy, &cluster)? })

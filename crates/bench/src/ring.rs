@@ -81,7 +81,7 @@ fn ranks(strategy: Strategy, ranks: usize) -> usize {
     if strategy == Strategy::Local { 1 } else { ranks }
 }
 
-/// How much longer than its share the busiest rank works, where each keeps to a core or more of its own; else waiting ranks
+/// Work of the busiest rank as a multiple of its share, where each keeps to a core or more of its own; else waiting ranks
 /// leave their cores to others.
 fn imbalance(arguments: &arguments::Ring, strategy: Strategy) -> f64 {
     let causal = arguments.shape.mask.name == "causal";
@@ -204,17 +204,14 @@ impl Subject for Split {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-    use crate::arguments::{Arguments, Command};
+    use crate::arguments::Command;
 
     fn ring(words: &str) -> arguments::Ring {
-        let words = ["bench", "ring", "--threads", "4"].into_iter().chain(words.split(' '));
-        match Arguments::try_parse_from(words).map(|all| all.command) {
-            Ok(Command::Ring(ring)) => ring,
-            _ => panic!("no ring"),
-        }
+        let words: Vec<&str> =
+            ["ring", "--threads", "4"].into_iter().chain(words.split(' ')).collect();
+        let Command::Ring(ring) = Command::of(&words) else { panic!("no ring") };
+        ring
     }
 
     #[test]

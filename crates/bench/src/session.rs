@@ -13,17 +13,17 @@ use crate::serve::serve;
 use crate::statistics::Quartiles;
 use crate::subject::{Fields, Sample, Side, Subject, fields};
 
-/// Whether a figure is what was asked for.
+/// The outcome of a bound.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// It is, or nothing was asked for.
+    /// The bound holds, or there is none.
     Fine,
-    /// It is not, and why.
+    /// The reason why it does not hold.
     Missed(String),
 }
 
 impl Verdict {
-    /// Of a figure that may not be below `least`; one that is not a number is.
+    /// The verdict on a figure that may not be below `least`; NaN misses it.
     pub(crate) fn of(figure: f64, least: Option<f64>) -> Verdict {
         let missed = least.filter(|least| !(figure >= *least));
         missed.map_or(Verdict::Fine, |least| {
@@ -31,7 +31,7 @@ impl Verdict {
         })
     }
 
-    /// Of a figure that may not be above `most`.
+    /// The verdict on a figure that may not be above `most`; NaN misses it.
     pub(crate) fn at_most(figure: f64, most: Option<f64>) -> Verdict {
         let missed = most.filter(|most| !(figure <= *most));
         missed.map_or(Verdict::Fine, |most| {

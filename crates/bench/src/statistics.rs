@@ -11,7 +11,7 @@ pub(crate) struct Quartiles {
 }
 
 impl Quartiles {
-    /// Of `numbers`, between neighbours in proportion; not a number where there is none.
+    /// Quartiles of `numbers`, interpolated between neighbours; NaN where there is none.
     pub(crate) fn of(numbers: &[f64]) -> Quartiles {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -19,7 +19,7 @@ impl Quartiles {
         Quartiles { low, median, high }
     }
 
-    /// Of the samples' times.
+    /// Quartiles of the samples' times.
     pub(crate) fn of_seconds<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Quartiles {
         let seconds: Vec<f64> = samples.into_iter().map(|sample| sample.seconds).collect();
         Quartiles::of(&seconds)

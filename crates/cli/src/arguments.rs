@@ -114,7 +114,7 @@ pub(crate) struct Plan {
     pub(crate) comparison: Comparison,
 }
 
-/// What `plan --compare` compares at.
+/// The sizes of `plan --compare`.
 #[derive(Args, Debug)]
 pub(crate) struct Comparison {
     /// Tokens of the sequence
@@ -235,7 +235,7 @@ pub(crate) struct Attend {
     pub(crate) split: Split,
 }
 
-/// How a given sequence is split.
+/// The split of a given sequence.
 #[derive(Args, Debug)]
 pub(crate) struct Split {
     /// How many ranks share the sequence

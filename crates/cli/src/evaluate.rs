@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
     Ok(0)
 }
 
-/// Where evaluations of a run are: in its folder, and not where a link in it leads.
+/// The folder of a run's evaluations: in its own folder, not behind a link in it.
 fn own_folder(output: &Path) -> Result<PathBuf, Failure> {
     let made = std::fs::create_dir_all(output)
         .and_then(|()| annulus_files::subfolder(output, "evaluation"));

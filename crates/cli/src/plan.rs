@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
     on_cluster(arguments, &longest, &cluster)
 }
 
-/// What of the data's folders is no data. A plan needs no data: where it is not there, nothing is said.
+/// A note on files of the data's folders that are no data. A plan needs no data: where it is absent, there is none.
 fn left_out(plan: &Plan) -> Option<String> {
     annulus_train::left_out_of(&plan.experiment).ok().flatten()
 }

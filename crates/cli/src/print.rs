@@ -15,7 +15,7 @@ use crate::shown;
 /// One line of data. A reader that has gone is no error: `annulus plan FILE | head` is meant so.
 ///
 /// # Errors
-/// Where the line cannot be written, on a full disk for example.
+/// The line cannot be written, on a full disk for example.
 pub(crate) fn line(text: &str) -> Result<(), Failure> {
     data(&shown::escaped(text))
 }
@@ -23,7 +23,7 @@ pub(crate) fn line(text: &str) -> Result<(), Failure> {
 /// The data of a command: one line of JSON, or text.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// The line cannot be written.
 pub(crate) fn either(
     json: bool,
     value: impl FnOnce() -> Value,

@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Train) -> Done {
     }
 }
 
-/// Where everything is.
+/// The ending, the last metrics and the places of files.
 fn summary(outcome: &Outcome) {
     let step = outcome.step;
     let ended = match outcome.ending {

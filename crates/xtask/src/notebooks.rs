@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::{root, setup, tool};
 
-/// What runs them, and what they draw with.
+/// Packages that run the notebooks, and that they draw with.
 const PACKAGES: &[&str] =
     &["nbclient==0.11.0", "nbformat==5.11.1", "ipykernel==7.4.0", "matplotlib==3.11.2"];
 

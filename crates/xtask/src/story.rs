@@ -20,7 +20,7 @@ const VOCABULARY: &str = "1024";
 const LENGTHS: [u64; 4] = [1024, 2048, 4096, 8192];
 const SHORT: u64 = LENGTHS[0];
 const LONG: u64 = LENGTHS[LENGTHS.len() - 1];
-/// What an unextended model loses beyond its length, in nats, at least.
+/// The least loss of an unextended model beyond its length, in nats.
 const LOST: f64 = 0.5;
 /// By how many standard errors a longer context has to help, at least.
 const SURE: f64 = 2.0;

@@ -8,7 +8,7 @@ use crate::{root, tool};
 
 /// The page with the table `word | meaning | not`.
 const GLOSSARY: &str = "crates/README.md";
-/// Where words are looked for, and by which endings.
+/// Places that are searched, and endings of files.
 const PLACES: [(&str, &[&str]); 6] = [
     ("crates", &["rs"]),
     ("tests", &["rs"]),
@@ -42,7 +42,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// What stands in backquotes in the last column of the glossary.
+/// Words in backquotes in the last column of the glossary.
 fn refused(page: &str) -> Vec<String> {
     let columns = table(page).filter_map(|row| row.split('|').nth(3));
     let quoted = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_lowercase).collect();

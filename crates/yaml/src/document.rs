@@ -38,7 +38,7 @@ impl Override {
 pub struct Document {
     /// The tree of the file.
     pub root: Node,
-    /// Mistakes.
+    /// Mistakes so far.
     pub report: Report,
 }
 
@@ -47,9 +47,9 @@ pub struct Document {
 pub struct Reading<S> {
     /// The section; `None` where a key that it needs is missing or wrong.
     pub section: Option<S>,
-    /// Where it is written.
+    /// Places of its keys in the file.
     pub places: Places,
-    /// Mistakes.
+    /// Mistakes so far.
     pub report: Report,
 }
 
@@ -90,7 +90,7 @@ impl Document {
         read::values(&self.root, &mut self.report, keys, (title, Strictness::Theirs))
     }
 
-    /// Where keys were written.
+    /// Places of the written keys.
     pub fn places(&self, values: &Values) -> Places {
         Places::new(self.report.sources.clone(), values.spans.clone())
     }

@@ -12,7 +12,7 @@ pub struct Key {
     pub name: &'static str,
     /// The accepted values.
     pub kind: Kind,
-    /// What its absence means.
+    /// The meaning of its absence.
     pub default: Absent,
     /// The meaning, in a sentence without a full stop.
     pub about: &'static str,
@@ -59,7 +59,7 @@ pub enum Kind {
     Section(&'static [&'static [Key]]),
     /// Keys of their own, of which some stand for others.
     OneOf(&'static OneOf),
-    /// A section of these keys for every word one likes.
+    /// A section of these keys for every name that the user chooses.
     Each(&'static [&'static [Key]]),
 }
 
@@ -70,7 +70,7 @@ pub struct Only {
     pub wanted: &'static str,
     /// The form as a regular expression, for editors.
     pub pattern: &'static str,
-    /// Whether a text has the form.
+    /// True for a text of this form.
     pub takes: fn(&str) -> bool,
     /// The way out of a text that does not.
     pub hint: fn(&str) -> Option<String>,
@@ -101,7 +101,7 @@ pub enum Side {
 /// An interval of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
-    /// All that are finite.
+    /// All finite numbers.
     Any,
     /// Above 0.
     AboveZero,

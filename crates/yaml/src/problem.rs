@@ -22,7 +22,7 @@ impl Problem {
         Problem { message: message.into(), place: None, hint: None }
     }
 
-    /// The same mistake with its way out.
+    /// This mistake with its way out.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Problem {
         self.hint = Some(hint.into());
@@ -98,12 +98,12 @@ impl Report {
         Report { sources, ..Report::default() }
     }
 
-    /// Whether nothing is wrong so far.
+    /// True while there are no mistakes.
     pub fn is_empty(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// Whether what is added now is only counted.
+    /// True once further mistakes are only counted.
     pub(crate) fn is_full(&self) -> bool {
         self.problems.len() >= Report::SHOWN
     }

@@ -18,7 +18,7 @@ pub enum Unit {
     Latency,
 }
 
-/// Where one suffix is the end of another, the longer one comes first.
+/// Suffixes and their factors; where one is the end of another, the longer one comes first.
 const BYTES: &[(&str, f64)] = &[
     ("KiB", 1024.0),
     ("MiB", 1_048_576.0),

@@ -8,7 +8,7 @@ use crate::source::printable;
 use crate::tree::{Entry, Node, Value};
 use crate::values::Values;
 
-/// How much of a file must be known.
+/// The treatment of unknown keys and of keys without values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strictness {
     /// An unknown key is a mistake, and so is a key without a value.
@@ -207,7 +207,7 @@ impl Typing<'_> {
         }
     }
 
-    /// Whether the file has a section of this name, in which something is written.
+    /// True where the file has a section of this name, in which something is written.
     fn says(&self, section: &str) -> bool {
         let entry = self.root.entry(section);
         entry.is_some_and(|entry| match &entry.value.value {
@@ -223,7 +223,7 @@ impl Typing<'_> {
     }
 }
 
-/// Whether a section of these keys must have one of them.
+/// True for a section that must have one of these keys.
 fn needs(groups: &[&[Key]]) -> bool {
     groups.iter().copied().flatten().any(|key| matches!(key.default, Absent::Required))
 }

@@ -10,9 +10,9 @@ use crate::{Key, Typed, Values, Word, join};
 
 /// A section of a file; [`section!`](crate::section) implements it.
 pub trait Section: Sized {
-    /// Its own keys.
+    /// The section's own keys.
     const OWN: &'static [Key];
-    /// Its keys, with those of sections that stand in it without a name of their own.
+    /// All keys, with those of sections that stand in it without a name of their own.
     const KEYS: &'static [&'static [Key]];
 
     /// The section at `path`; `None`: a key is missing or was refused, which is reported already.
@@ -27,7 +27,7 @@ pub trait Field: Sized {
     /// The value at `path`; `None`: it is missing or was refused, which is reported already.
     fn read(values: &Values, path: &str) -> Option<Self>;
 
-    /// Whether something is written at `path`, or stands there by default.
+    /// True where something is written at `path`, or stands there by default.
     fn is_there(values: &Values, path: &str) -> bool;
 
     /// Adds its line, or lines.

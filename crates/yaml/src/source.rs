@@ -119,7 +119,7 @@ fn floor(text: &str, at: usize) -> usize {
     at
 }
 
-/// Where the keys of an experiment were written, for mistakes that are found later. Never compared:
+/// Places of the written keys of an experiment, for mistakes that are found later. Never compared:
 /// two experiments are equal when they mean the same.
 #[derive(Clone, Default)]
 pub struct Places(Arc<Written>);
@@ -135,7 +135,7 @@ impl Places {
         Places(Arc::new(Written { sources, spans }))
     }
 
-    /// Whether the key was written rather than left to its default.
+    /// True for a key that was written rather than left to its default.
     pub fn contains(&self, key: &str) -> bool {
         self.0.spans.contains_key(key)
     }

@@ -15,7 +15,7 @@ use crate::source::{Span, printable};
 pub struct Node {
     /// The value.
     pub value: Value,
-    /// Where it was written.
+    /// Its place in a source.
     pub span: Span,
 }
 
@@ -30,7 +30,7 @@ pub enum Value {
     Scalar {
         /// Without quotes.
         text: String,
-        /// Whether there are quotes.
+        /// True where it was written in quotes.
         quoted: bool,
     },
     /// A list.
@@ -44,14 +44,14 @@ pub enum Value {
 pub struct Entry {
     /// The key.
     pub key: String,
-    /// Where the key was written.
+    /// The place of the key.
     pub key_span: Span,
-    /// Its value.
+    /// The value of the key.
     pub value: Node,
 }
 
 impl Value {
-    /// Whether it is this word, with quotes or without.
+    /// True for this word, with quotes or without.
     pub fn is_word(&self, word: &str) -> bool {
         matches!(self, Value::Scalar { text, .. } if text == word)
     }

@@ -20,9 +20,9 @@ pub enum Typed {
     Pair(f64, f64),
     /// Whole numbers.
     Counts(Vec<u64>),
-    /// Numbers.
+    /// A list of numbers.
     Reals(Vec<f64>),
-    /// Words.
+    /// A list of words.
     Words(Vec<String>),
     /// From the first to the last, both included.
     Ranges(Vec<(u64, u64)>),
@@ -33,9 +33,9 @@ pub enum Typed {
 /// Values by path (`data.tokens`), with defaults filled in.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
-    /// Of keys.
+    /// Values of keys.
     pub typed: BTreeMap<String, Typed>,
-    /// Where keys were written: a value's span, a section's key.
+    /// Places of written keys: a value's span, a section's key.
     pub spans: BTreeMap<String, Span>,
     /// Keys whose value was missing or wrong.
     pub refused: BTreeSet<String>,
@@ -44,7 +44,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Whether a key or a section is written, and not left to its default.
+    /// True for a key or a section that is written, and not left to its default.
     pub fn is_written(&self, path: &str) -> bool {
         self.spans.contains_key(path)
     }

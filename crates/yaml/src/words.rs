@@ -2,9 +2,9 @@
 
 /// An enum whose variants are words in a file; [`words!`](crate::words) implements it.
 pub trait Word: Copy + 'static {
-    /// The words one can write, in order.
+    /// The accepted words, in order.
     const WORDS: &'static [&'static str];
-    /// The word one writes.
+    /// The word of a value.
     fn word(self) -> &'static str;
     /// The meaning of a word.
     fn from_word(word: &str) -> Option<Self>;
@@ -15,10 +15,10 @@ pub trait Word: Copy + 'static {
 macro_rules! words {
     ($name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
         impl $name {
-            /// The words one can write.
+            /// The accepted words.
             pub const WORDS: &'static [&'static str] = &[$($word),+];
 
-            /// The word one writes.
+            /// The word of a value.
             pub fn word(self) -> &'static str {
                 match self {
                     $($name::$variant => $word),+

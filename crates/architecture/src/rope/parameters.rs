@@ -3,7 +3,7 @@
 use annulus_yaml::Absent::Means;
 use annulus_yaml::Interval::{AboveZero, AtLeastZero};
 use annulus_yaml::Kind::{Real, Reals, Tokens, Truth};
-use annulus_yaml::{Lines, Path, Section as _, section};
+use annulus_yaml::{Lines, Path, Section, section};
 use serde::Serialize;
 
 use crate::MOST_POSITIONS;
@@ -145,10 +145,15 @@ impl Parameters {
 
     /// The keys that are there.
     pub fn written(&self) -> Vec<String> {
-        let mut lines = Lines::default();
-        self.write(&Path::default(), &mut lines);
-        lines.iter().map(|(key, _)| key).collect()
+        written(self).into_iter().map(|(key, _)| key).collect()
     }
+}
+
+/// The keys of a section that are there, with their values.
+pub(super) fn written(section: &impl Section) -> Vec<(String, String)> {
+    let mut lines = Lines::default();
+    section.write(&Path::default(), &mut lines);
+    lines.iter().map(|(key, value)| (key, value.to_owned())).collect()
 }
 
 impl Scaling {

@@ -1,15 +1,15 @@
 //! `rope_parameters` (transformers 5), or `rope_scaling` beside `rope_theta` (4), or both: a file may
 //! say it for both, as ours do, and then must say the same twice.
 
-use annulus_yaml::{Lines, Path, Places, Problem, Section as _};
+use annulus_yaml::{Places, Problem};
 
-use super::parameters::{Parameters, takes};
+use super::parameters::{Parameters, takes, written};
 use crate::rope::{Rope, WORDS};
 use crate::{Beside, RopeKeys};
 
 /// The keys of a file about its rotary embedding, and their places.
 pub(crate) struct Said<'a> {
-    /// Where the sections stand.
+    /// The path of the sections.
     pub prefix: &'a str,
     /// `rope_parameters` and `rope_scaling`: the one that is preferred first.
     pub sections: [&'a Option<RopeKeys>; 2],
@@ -19,14 +19,14 @@ pub(crate) struct Said<'a> {
     pub longest: Option<usize>,
 }
 
-/// Of every place its path, and the keys that are written there with their values.
+/// The path of every place, and the keys that are written there with their values.
 type Places3 = [(String, Vec<(String, String)>); 3];
 
 impl Said<'_> {
     /// The rotary embedding.
     ///
     /// # Errors
-    /// All that contradicts, is missing, or means nothing where it stands.
+    /// Keys that contradict each other, are missing, or mean nothing in their place.
     pub(crate) fn rope(&self, places: &Places) -> Result<Rope, Vec<Problem>> {
         let kind = self.kind();
         let everywhere = self.everywhere();
@@ -73,24 +73,13 @@ impl Said<'_> {
     }
 
     fn everywhere(&self) -> Places3 {
-        let [first, second] = self.sections;
-        let mut lines = [first, second].map(|section| {
-            let mut lines = Lines::default();
-            if let Some(keys) = section {
-                keys.write(&Path::default(), &mut lines);
-            }
-            lines
-        });
-        let mut beside = Lines::default();
-        self.beside.write(&Path::default(), &mut beside);
-        let all =
-            |lines: &Lines| lines.iter().map(|(key, value)| (key, value.to_owned())).collect();
+        let [first, second] =
+            self.sections.map(|section| section.as_ref().map(written).unwrap_or_default());
         let prefix = self.prefix;
-        let [first, second] = &mut lines;
         [
-            (format!("{prefix}rope_parameters."), all(first)),
-            (format!("{prefix}rope_scaling."), all(second)),
-            (prefix.to_owned(), all(&beside)),
+            (format!("{prefix}rope_parameters."), first),
+            (format!("{prefix}rope_scaling."), second),
+            (prefix.to_owned(), written(self.beside)),
         ]
     }
 
