@@ -14,7 +14,7 @@ use annulus_train::whole::{Answer, Split, attend, attend_tile};
 use self::case::Case;
 use crate::Done;
 use crate::arguments::{Attend, Split as Arguments};
-use crate::failure::{Failure, USAGE};
+use crate::failure::Failure;
 use crate::print;
 use crate::tensors::save;
 
@@ -46,8 +46,7 @@ pub(crate) fn run(arguments: &Attend) -> Done {
         if split.ranks != 1 {
             let text =
                 "queries and keys are not one whole sequence: they cannot be split over ranks";
-            let hint = "leave `--ranks` out: it runs as one tile".to_owned();
-            return Err(Failure::new(USAGE, text, Some(hint)));
+            return Err(Failure::usage(text, "leave `--ranks` out: it runs as one tile"));
         }
         attend_tile(&case.question, &case.queries, &case.keys, &split)?
     };

@@ -10,7 +10,7 @@ use crate::Done;
 use crate::arguments::{Evaluate, File};
 use crate::check;
 use crate::console::Count;
-use crate::failure::{Failure, USAGE};
+use crate::failure::Failure;
 use crate::{hub, print};
 
 /// The resolved experiment in a run's folder.
@@ -55,8 +55,8 @@ fn own_folder(output: &Path) -> Result<PathBuf, Failure> {
         .and_then(|()| annulus_files::subfolder(output, "evaluation"));
     made.map_err(|error| {
         let path = output.join("evaluation");
-        let hint = "remove it, or give another folder: `--out DIR`".to_owned();
-        Failure::new(USAGE, format!("cannot write to `{}`: {error}", path.display()), Some(hint))
+        let message = format!("cannot write to `{}`: {error}", path.display());
+        Failure::usage(message, "remove it, or give another folder: `--out DIR`")
     })
 }
 
@@ -95,7 +95,7 @@ fn file_of(path: &Path, replacements: &[Override]) -> Result<(File, Option<PathB
     if !file.is_file() {
         let message = format!("`{}` is no run's folder: there is no `{RESOLVED}`", path.display());
         let hint = "a model's folder goes into an experiment, under `model.path`; give its file";
-        return Err(Failure::new(USAGE, message, Some(hint.into())));
+        return Err(Failure::usage(message, hint));
     }
     // It may have been moved since.
     let value = path.display().to_string();

@@ -31,6 +31,11 @@ impl Failure {
     pub(crate) fn data(message: impl Into<String>) -> Failure {
         Failure::new(DATA, message, None)
     }
+
+    /// A mistake of the command line or of an experiment, with the way out.
+    pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(USAGE, message, Some(hint.into()))
+    }
 }
 
 impl From<Problems> for Failure {

@@ -77,7 +77,7 @@ fn writes_fail() -> Result<(), Failure> {
 fn run(command: Command) -> Done {
     annulus_machine::check().map_err(|unusable| {
         let hint = format!("name one of those, or leave {} out", annulus_machine::VECTOR);
-        Failure::new(USAGE, unusable.to_string(), Some(hint))
+        Failure::usage(unusable.to_string(), hint)
     })?;
     match command {
         Command::Train(arguments) => train::run(&arguments),

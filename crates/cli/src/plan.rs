@@ -91,7 +91,7 @@ fn compare(arguments: &arguments::Plan) -> Done {
     if let Some(file) = &arguments.file {
         let message =
             format!("`--compare` is about no experiment, but `{}` is given", file.display());
-        return Err(Failure::new(USAGE, message, Some(String::from("drop one of them"))));
+        return Err(Failure::usage(message, "drop one of them"));
     }
     let given = &arguments.comparison;
     let heads = (given.hidden / given.head_dim).max(1);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use annulus_experiment::Problem as Mistake;
 use annulus_tensors::{Entry, Problem, Room};
 use candle_core::Tensor;
 
@@ -32,20 +33,20 @@ impl TensorFile {
     }
 
     /// A mistake of this file.
-    pub(crate) fn bad(&self, text: impl std::fmt::Display) -> Failure {
-        Failure::data(format!("`{}`: {text}", self.0.path().display()))
+    pub(crate) fn bad(&self, text: impl Into<String>) -> Failure {
+        self.bad_with(Mistake::new(text))
     }
 
     /// A mistake of this file with the way out.
-    pub(crate) fn bad_with(&self, text: impl std::fmt::Display, hint: String) -> Failure {
-        Failure::new(DATA, format!("`{}`: {text}", self.0.path().display()), Some(hint))
+    pub(crate) fn bad_with(&self, Mistake { message, hint, .. }: Mistake) -> Failure {
+        Failure::new(DATA, format!("`{}`: {message}", self.0.path().display()), hint)
     }
 
     pub(crate) fn metadata(&self, name: &str) -> Result<&str, Failure> {
         let value = self.0.metadata().get(name).map(String::as_str);
         value.ok_or_else(|| {
             let hint = format!("save it with metadata: a text under `{name}`");
-            self.bad_with(format!("no `{name}` in its metadata"), hint)
+            self.bad_with(Mistake::new(format!("no `{name}` in its metadata")).hint(hint))
         })
     }
 
@@ -62,7 +63,7 @@ impl TensorFile {
                 [] => "there is none at all".to_owned(),
                 names => format!("there are {}", names.join(", ")),
             };
-            self.bad_with(format!("no tensor `{name}`"), hint)
+            self.bad_with(Mistake::new(format!("no tensor `{name}`")).hint(hint))
         })
     }
 

@@ -8,7 +8,7 @@ use annulus_trace::{Sums, Trace};
 use serde_json::json;
 
 use crate::arguments::{self, File};
-use crate::failure::{DATA, Failure, USAGE};
+use crate::failure::{DATA, Failure};
 use crate::plan::write;
 use crate::{Done, check, print};
 
@@ -39,7 +39,7 @@ fn measured(arguments: &arguments::Trace, path: &Path) -> Done {
     if let Some(given) = arguments.replacements.first() {
         let message = format!("`{}` replaces a value of an experiment", given.key);
         let hint = format!("drop it: `{}` was measured", path.display());
-        return Err(Failure::new(USAGE, message, Some(hint)));
+        return Err(Failure::usage(message, hint));
     }
     let trace = read(path)?;
     draw(arguments, &trace)?;
@@ -97,7 +97,7 @@ fn draw(arguments: &arguments::Trace, trace: &Trace) -> Result<(), Failure> {
     let spans = || trace.ranks.iter().flatten().filter_map(|span| span.doing.place());
     if let Some(last) = spans().map(|place| place.layer).max().filter(|last| layer > *last) {
         let message = format!("there is no layer {layer}");
-        return Err(Failure::new(USAGE, message, Some(format!("use one of 0 to {last}"))));
+        return Err(Failure::usage(message, format!("use one of 0 to {last}")));
     }
     arguments.svg.as_ref().map_or(Ok(()), |path| write(path, &trace.to_svg(layer)))
 }

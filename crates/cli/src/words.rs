@@ -6,7 +6,7 @@ use annulus_sequence::{Exchange, Layout, Route, Strategy};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
-use crate::failure::{Failure, USAGE};
+use crate::failure::Failure;
 
 /// The flags beside a strategy.
 #[derive(Args, Debug)]
@@ -53,18 +53,13 @@ impl Words {
         let Words { exchange, ref shape, groups, layout, stripe, backward } = *self;
         let shape = shape.as_deref();
         let wording = Wording { strategy, exchange, shape, groups, layout, stripe };
-        let refused =
-            |Contradiction { message, hint, .. }| Failure::new(USAGE, message, Some(hint));
+        let refused = |Contradiction { message, hint, .. }| Failure::usage(message, hint);
         let (strategy, layout) = wording.settled().map_err(refused)?;
         if !strategy.routes().contains(&backward) {
             let (name, word) = (strategy.name(), route_word(backward));
             let ways = strategy.routes().iter().map(|way| route_word(*way));
             let hint = format!("leave `--backward` out, or use {}", list(ways));
-            return Err(Failure::new(
-                USAGE,
-                format!("`{name}` cannot go back as `{word}`"),
-                Some(hint),
-            ));
+            return Err(Failure::usage(format!("`{name}` cannot go back as `{word}`"), hint));
         }
         let layout =
             layout.map_or_else(|| strategy.layout(), |dealt: Dealt| dealt.layout(tokens, ranks));

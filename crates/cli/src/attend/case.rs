@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use annulus_experiment::Problem;
 use annulus_sequence::{Mask, Positions};
 use annulus_train::whole::Question;
 use candle_core::{DType, Tensor};
@@ -21,22 +22,14 @@ pub(super) struct Case {
 }
 
 /// A mistake of a file, and the way out.
-#[derive(Debug)]
-pub(super) struct Wrong {
-    pub(super) text: String,
-    pub(super) hint: String,
-}
-
-impl Wrong {
-    pub(super) fn new(text: impl Into<String>, hint: impl Into<String>) -> Wrong {
-        Wrong { text: text.into(), hint: hint.into() }
-    }
+pub(super) fn wrong(text: impl Into<String>, hint: impl Into<String>) -> Problem {
+    Problem::new(text).hint(hint)
 }
 
 impl Case {
     pub(super) fn read(path: &Path) -> Result<Case, Failure> {
         let file = TensorFile::open(path)?;
-        let bad = |wrong: Wrong| file.bad_with(wrong.text, wrong.hint);
+        let bad = |problem| file.bad_with(problem);
         let number = |name: &str| {
             let tensor = file.tensor(name)?;
             is_number(name, &tensor).map_err(bad)?;
@@ -61,24 +54,24 @@ impl Case {
     }
 }
 
-fn is_number(name: &str, tensor: &Tensor) -> Result<(), Wrong> {
+fn is_number(name: &str, tensor: &Tensor) -> Result<(), Problem> {
     match tensor.dtype() {
         DType::F32 | DType::BF16 | DType::F16 => Ok(()),
         other => {
             let text = format!("`{name}` is {other:?}, wanted F32, BF16 or F16");
-            Err(Wrong::new(text, format!("save `{name}` in the type it is to be computed in")))
+            Err(wrong(text, format!("save `{name}` in the type it is to be computed in")))
         }
     }
 }
 
-fn scale(tensor: &Tensor) -> Result<f64, Wrong> {
+fn scale(tensor: &Tensor) -> Result<f64, Problem> {
     let hint = "as a rule it is 1 / sqrt(D), in one number";
     let wide = tensor.flatten_all().and_then(|flat| flat.to_dtype(DType::F64)?.to_vec1::<f64>());
     match wide.as_deref() {
         Ok([scale]) if scale.is_finite() && *scale > 0.0 => Ok(*scale),
-        Ok([scale]) => Err(Wrong::new(format!("`scale` is {scale}, wanted more than 0"), hint)),
-        Ok(all) => Err(Wrong::new(format!("`scale` is {} numbers, wanted one", all.len()), hint)),
-        Err(error) => Err(Wrong::new(format!("`scale` cannot be read: {error}"), hint)),
+        Ok([scale]) => Err(wrong(format!("`scale` is {scale}, wanted more than 0"), hint)),
+        Ok(all) => Err(wrong(format!("`scale` is {} numbers, wanted one", all.len()), hint)),
+        Err(error) => Err(wrong(format!("`scale` cannot be read: {error}"), hint)),
     }
 }
 
@@ -89,70 +82,70 @@ struct Sizes {
 }
 
 /// The sizes, if the shapes fit together.
-fn shapes(question: &Question) -> Result<Sizes, Wrong> {
+fn shapes(question: &Question) -> Result<Sizes, Problem> {
     const HINT: &str = "q and dout are [B, Hq, Sq, D], k and v are [B, Hkv, Sk, D], Hq a multiple of Hkv, all of \
                         one type";
     let Question { q, k, v, gradient, .. } = question;
     let (Ok((batch, heads, rows, dim)), Ok((key_batch, groups, columns, key_dim))) =
         (q.dims4(), k.dims4())
     else {
-        return Err(Wrong::new("`q` and `k` must have four dimensions", HINT));
+        return Err(wrong("`q` and `k` must have four dimensions", HINT));
     };
     let all = [q, k, v, gradient];
     let fit = batch == key_batch && dim == key_dim && groups > 0 && heads.is_multiple_of(groups);
     if !fit || k.dims() != v.dims() || q.dims() != gradient.dims() {
         let shapes = all.map(Tensor::dims);
         let text = format!("shapes of `q k v dout` do not fit together: {shapes:?}");
-        return Err(Wrong::new(text, HINT));
+        return Err(wrong(text, HINT));
     }
     if all.iter().any(|tensor| tensor.elem_count() == 0) {
         let text =
             format!("`q` of shape {:?} and `k` of {:?} have no elements", q.dims(), k.dims());
-        return Err(Wrong::new(text, HINT));
+        return Err(wrong(text, HINT));
     }
     let types = all.map(Tensor::dtype);
     if types.iter().any(|dtype| *dtype != types[0]) {
-        return Err(Wrong::new(format!("`q k v dout` are of types {types:?}"), HINT));
+        return Err(wrong(format!("`q k v dout` are of types {types:?}"), HINT));
     }
     Ok(Sizes { batch, rows, columns })
 }
 
 /// A strictly increasing list as runs.
-fn positions(name: &str, list: &Tensor, rows: usize) -> Result<Positions, Wrong> {
+fn positions(name: &str, list: &Tensor, rows: usize) -> Result<Positions, Problem> {
     let hint = format!("`{name}` is I64 [{rows}]: where each row is in the sequence, rising");
     let list = whole_numbers(name, list, &hint)?;
     if list.len() != rows {
         let text = format!("`{name}` has {} positions, wanted {rows}", list.len());
-        return Err(Wrong::new(text, hint));
+        return Err(wrong(text, hint));
     }
     if let Some(position) = list.iter().find(|position| !(0..=LAST).contains(*position)) {
         let text = format!("`{name}` has position {position}, wanted 0 to {LAST}");
-        return Err(Wrong::new(text, hint));
+        return Err(wrong(text, hint));
     }
     let list: Vec<usize> = list.into_iter().map(|position| position as usize).collect();
     let text = format!("`{name}`: positions must be strictly increasing");
-    Positions::from_list(&list).ok_or_else(|| Wrong::new(text, hint))
+    Positions::from_list(&list).ok_or_else(|| wrong(text, hint))
 }
 
 /// All elements of a tensor of whole numbers.
-pub(super) fn whole_numbers(name: &str, list: &Tensor, hint: &str) -> Result<Vec<i64>, Wrong> {
+pub(super) fn whole_numbers(name: &str, list: &Tensor, hint: &str) -> Result<Vec<i64>, Problem> {
     let read = match list.dtype() {
         DType::I64 | DType::U32 | DType::U8 => list.to_dtype(DType::I64),
-        other => return Err(Wrong::new(format!("`{name}` is {other:?}, wanted I64"), hint)),
+        other => return Err(wrong(format!("`{name}` is {other:?}, wanted I64"), hint)),
     };
     let read = read.and_then(|list| list.flatten_all()?.to_vec1());
-    read.map_err(|error| Wrong::new(format!("`{name}` cannot be read: {error}"), hint))
+    read.map_err(|error| wrong(format!("`{name}` cannot be read: {error}"), hint))
 }
 
 /// Whether the mask is the one that the file spells out.
-fn is_spelled_out(mask: &Mask, given: &Given<'_>, allowed: &Tensor) -> Result<(), Wrong> {
+fn is_spelled_out(mask: &Mask, given: &Given<'_>, allowed: &Tensor) -> Result<(), Problem> {
     let Given { batch, queries, keys, .. } = *given;
     let pairs = queries.tokens() * keys.tokens();
     let hint = "`allowed` is the mask spelled out, 1 where a query sees a key: leave it out, or mend one of the two";
     let spelled = whole_numbers("allowed", allowed, hint)?;
     if spelled.len() != pairs && spelled.len() != batch * pairs {
         let text = format!("`allowed` has {} elements, wanted {pairs}", spelled.len());
-        return Err(Wrong::new(text, hint));
+        return Err(wrong(text, hint));
     }
     for (row, spelled) in spelled.chunks(pairs).enumerate() {
         let mut spelled = spelled.iter();
@@ -164,7 +157,7 @@ fn is_spelled_out(mask: &Mask, given: &Given<'_>, allowed: &Tensor) -> Result<()
                     let text = format!(
                         "in `allowed` query {query} {says} key {key}, which the mask {other}"
                     );
-                    return Err(Wrong::new(text, hint));
+                    return Err(wrong(text, hint));
                 }
             }
         }

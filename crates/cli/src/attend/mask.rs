@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use annulus_experiment::Problem;
 use annulus_sequence::{Documents, Mask, Positions, Rule, WrongMask};
 use candle_core::Tensor;
 
-use super::case::{Wrong, whole_numbers};
+use super::case::{whole_numbers, wrong};
 
 /// More than any position.
 const MOST: usize = 1 << 41;
@@ -22,7 +23,7 @@ pub(super) struct Given<'a> {
 }
 
 /// `causal`, `causal+window:7`, `prefix:13+documents`, `full`.
-pub(super) fn mask_of(name: &str, given: &Given<'_>) -> Result<Mask, Wrong> {
+pub(super) fn mask_of(name: &str, given: &Given<'_>) -> Result<Mask, Problem> {
     name.split('+').try_fold(Mask::full(), |mask, part| {
         let rule = rule_of(part, given)?;
         Ok(rule.into_iter().fold(mask, Mask::and))
@@ -30,19 +31,19 @@ pub(super) fn mask_of(name: &str, given: &Given<'_>) -> Result<Mask, Wrong> {
 }
 
 /// One part; `full` is none.
-fn rule_of(part: &str, given: &Given<'_>) -> Result<Option<Rule>, Wrong> {
+fn rule_of(part: &str, given: &Given<'_>) -> Result<Option<Rule>, Problem> {
     match part {
         "documents" => documents(given).map(Some),
         "padding" => padding(given).map(Some),
         part => Rule::from_word(part).map_err(|WrongMask { message, hint }| {
             // A file has two more, of its tensors.
             let words = format!("{}, documents, padding", Mask::WORDS);
-            Wrong::new(message, hint.replace(Mask::WORDS, &words))
+            wrong(message, hint.replace(Mask::WORDS, &words))
         }),
     }
 }
 
-fn documents(given: &Given<'_>) -> Result<Rule, Wrong> {
+fn documents(given: &Given<'_>) -> Result<Rule, Problem> {
     let tokens = given.queries.tokens();
     let whole = Positions::all(tokens);
     let hint = format!(
@@ -50,53 +51,50 @@ fn documents(given: &Given<'_>) -> Result<Rule, Wrong> {
         given.batch
     );
     let Some(ids) = &given.documents else {
-        return Err(Wrong::new("the mask has `documents`, but there is no tensor `doc_ids`", hint));
+        return Err(wrong("the mask has `documents`, but there is no tensor `doc_ids`", hint));
     };
     if [given.queries, given.keys].iter().any(|positions| **positions != whole) {
         let text = "the mask has `documents`, but `q_pos` and `k_pos` are not one whole sequence";
-        return Err(Wrong::new(text, "documents are those of positions 0 .. S, all of them"));
+        return Err(wrong(text, "documents are those of positions 0 .. S, all of them"));
     }
     let ids = whole_numbers("doc_ids", ids, &hint)?;
     if ids.len() != tokens && ids.len() != given.batch * tokens {
         let text = format!("`doc_ids` has {} elements, wanted {tokens}", ids.len());
-        return Err(Wrong::new(text, hint));
+        return Err(wrong(text, hint));
     }
     let rows = ids.chunks(tokens).map(lengths);
     Ok(Rule::Documents(rows.collect::<Result<_, _>>()?))
 }
 
 /// The documents of one sequence, each one neighbouring positions.
-fn lengths(ids: &[i64]) -> Result<Documents, Wrong> {
+fn lengths(ids: &[i64]) -> Result<Documents, Problem> {
     let runs: Vec<&[i64]> = ids.chunk_by(|a, b| a == b).collect();
     let mut seen = BTreeSet::new();
     let firsts = runs.iter().filter_map(|run| run.first());
     if let Some(document) = firsts.into_iter().find(|id| !seen.insert(**id)) {
         let text = format!("`doc_ids` has document {document} in two places");
-        return Err(Wrong::new(
-            text,
-            "documents lie one after the other: give each an id of its own",
-        ));
+        return Err(wrong(text, "documents lie one after the other: give each an id of its own"));
     }
     Ok(Documents::of_lengths(&runs.iter().map(|run| run.len()).collect::<Vec<_>>()))
 }
 
-fn padding(given: &Given<'_>) -> Result<Rule, Wrong> {
+fn padding(given: &Given<'_>) -> Result<Rule, Problem> {
     let hint = format!(
         "`padding` is I64 [{}]: for each batch row the first position that is padding; or write `padding:N`",
         given.batch
     );
     let Some(padding) = &given.padding else {
-        return Err(Wrong::new("the mask has `padding`, but there is no tensor `padding`", hint));
+        return Err(wrong("the mask has `padding`, but there is no tensor `padding`", hint));
     };
     let ends = whole_numbers("padding", padding, &hint)?;
     if ends.len() != 1 && ends.len() != given.batch {
         let text = format!("`padding` has {} elements, wanted {}", ends.len(), given.batch);
-        return Err(Wrong::new(text, hint));
+        return Err(wrong(text, hint));
     }
     let end = |end: i64| {
         let text = format!("`padding` has position {end}, wanted 0 to {}", MOST - 1);
         let end = usize::try_from(end).ok().filter(|end| *end < MOST);
-        end.ok_or_else(|| Wrong::new(text, hint.clone()))
+        end.ok_or_else(|| wrong(text, hint.clone()))
     };
     Ok(Rule::KeyPadding(ends.into_iter().map(end).collect::<Result<_, _>>()?))
 }
