@@ -104,6 +104,9 @@ pub(crate) struct Plan {
     /// Every strategy on this described cluster: step, waiting, memory, and what `auto` would take
     #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     pub(crate) cluster: Option<PathBuf>,
+    /// Instead, the best strategy for 1M to 1G tokens on 8 to all devices of the cluster
+    #[arg(long, requires = "cluster", conflicts_with = "svg")]
+    pub(crate) scale: bool,
     /// Where to write the sweet spot of length against devices as a picture
     #[arg(long, value_name = "PATH", requires = "cluster")]
     pub(crate) svg: Option<PathBuf>,

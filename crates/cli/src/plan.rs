@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use annulus_experiment::{Choice, Cluster, Comparison, Grid, Plan, Resolved, Stage};
+use annulus_experiment::{Choice, Cluster, Comparison, Grid, Plan, Resolved, Scale, Stage};
 use serde_json::{Value, json};
 
 use crate::arguments::{self, File};
@@ -29,6 +29,11 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
     let longest = phases.max_by_key(|phase| phase.experiment.data.tokens).unwrap_or(resolved);
     if let Some(stage) = longest.experiment.stage() {
         print::say(&format!("stage `{}`, the longest: strategies are chosen for it", stage.name));
+    }
+    if arguments.scale {
+        let scale = Scale::of(&longest, &cluster);
+        print::either(arguments.json, || scale.to_json(), || scale.to_text())?;
+        return Ok(0);
     }
     on_cluster(arguments, &longest, &cluster)
 }

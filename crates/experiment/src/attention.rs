@@ -153,6 +153,15 @@ impl Attention {
         self.automatic || self.sliding.as_ref().is_some_and(|sliding| sliding.automatic)
     }
 
+    /// The same with the strategies of all layers to be chosen.
+    pub(crate) fn leave_open(&mut self) {
+        (self.strategy, self.automatic, self.layout, self.backward) =
+            (Strategy::Local, true, None, None);
+        if let Some(sliding) = &mut self.sliding {
+            (sliding.strategy, sliding.automatic, sliding.backward) = (Strategy::Local, true, None);
+        }
+    }
+
     /// How positions are dealt.
     pub(crate) fn layout(&self, tokens: usize, ranks: usize) -> Layout {
         let own = || self.strategy.layout();

@@ -42,8 +42,9 @@ pub use attention::{
 };
 pub use choice::Settled;
 pub use cluster::{
-    Candidate, Cell, Choice, Cluster, Comparison, Estimate, Grid, Hiding, Link, Load, Message,
-    Method, Overlap, Rates, Shared, Step, Table, Walk, Way, Weighing, label, minimal_block, walk,
+    Candidate, Cell, Choice, Cluster, Comparison, Estimate, Grid, Hiding, Level, Link, Load,
+    Message, Method, Overlap, Rates, Row, Scale, Shared, Step, Table, Walk, Way, Weighing, label,
+    minimal_block, walk,
 };
 pub use data::{Data, DataKeys, Format, Longer, Pack};
 pub use device::Device;

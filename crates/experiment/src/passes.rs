@@ -3,7 +3,7 @@
 use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Split, StrategyError};
 
 use crate::mask::mask_of;
-use crate::{Experiment, LayerKind, Packed, Plan, Problems};
+use crate::{Experiment, LayerKind, Packed, Plan, Problems, Shape};
 
 /// Schedules of some layers that are not proved yet.
 #[derive(Clone, Debug)]
@@ -62,9 +62,9 @@ impl Plan {
         if self.experiment.places.contains(&own) { own } else { format!("attention.{name}") }
     }
 
-    pub(crate) fn heads(&self) -> Heads {
-        let (query, key_value) = (self.shape.num_attention_heads, self.shape.num_key_value_heads);
-        Heads { query, key_value }
+    /// Query heads, and the key/value heads that they share.
+    pub fn heads(&self) -> Heads {
+        heads_of(&self.shape)
     }
 
     /// The sequence, dealt to the ranks in proportion to their weights: in all layers as those that do
@@ -84,4 +84,9 @@ impl Plan {
         let dealt = dealt.map_err(|error| refused(StrategyError::Deal(error)))?;
         Ok(Split::new(&mask, layout, dealt, self.heads()))
     }
+}
+
+/// Query heads of a model, and the key/value heads that they share.
+pub(crate) fn heads_of(shape: &Shape) -> Heads {
+    Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads }
 }

@@ -3,7 +3,9 @@
 
 use std::time::Instant;
 
-use annulus_sequence::{Flaw, Pass, Positions, Proof, Schedule, pairs_between, prove};
+use annulus_sequence::{
+    Flaw, Pass, Positions, Proof, Schedule, moves_and_tiles, pairs_between, prove,
+};
 use serde_json::{Value, json};
 
 use crate::cluster::{duration, label};
@@ -118,7 +120,7 @@ impl Proved {
         let start = Instant::now();
         let outcome = prove(schedule);
         let seconds = start.elapsed().as_secs_f64();
-        let (moves, tiles) = listed(schedule);
+        let [moves, tiles] = moves_and_tiles(schedule);
         Proved {
             layers: None,
             pass: schedule.pass,
@@ -144,19 +146,6 @@ impl Proved {
         };
         format!("  {pass:<9} {hops} hops, {moves} moves, {tiles} tiles, {found}")
     }
-}
-
-/// Moves and tiles of all ranks.
-fn listed(schedule: &Schedule) -> (usize, usize) {
-    let (mut moves, mut tiles) = (0, 0);
-    for index in 0..schedule.hops() {
-        for group in schedule.groups(index) {
-            let (hop, ranks) = (schedule.hop(group.first(), index), group.ranks().count());
-            moves += ranks * hop.sends.len();
-            tiles += ranks * hop.tiles.len();
-        }
-    }
-    (moves, tiles)
 }
 
 /// Visible pairs of a whole sequence, once for every query head: what a schedule that holds computes.

@@ -77,16 +77,18 @@ impl Group {
         self.stations.start * self.alike.lanes + self.lane
     }
     /// The first rank, one in the middle, and the last, each once.
-    pub(crate) fn samples(&self) -> Vec<usize> {
+    pub fn samples(&self) -> Vec<usize> {
         let Range { start, end } = self.stations;
         let mut stations = vec![start, usize::midpoint(start, end - 1), end - 1];
         stations.dedup();
         stations.into_iter().map(|station| station * self.alike.lanes + self.lane).collect()
     }
+    /// From one rank to the next.
+    pub fn step(&self) -> usize {
+        if self.alike.turns { 1 } else { self.alike.lanes }
+    }
     /// All ranks, rising.
-    pub fn ranks(&self) -> impl Iterator<Item = usize> + use<> {
-        let Group { stations: Range { start, end }, lane, alike: Alike { lanes, turns } } = *self;
-        let (first, past) = (start * lanes + lane, end * lanes);
-        (first..past).step_by(if turns { 1 } else { lanes })
+    pub fn ranks(&self) -> impl ExactSizeIterator<Item = usize> + use<> {
+        (self.first()..self.stations.end * self.alike.lanes).step_by(self.step())
     }
 }

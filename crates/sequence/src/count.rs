@@ -26,18 +26,26 @@ impl Bytes {
     /// query's has twice that, itself and the gradient of its output, and two f32: log-sum-exp and
     /// delta.
     pub fn of(schedule: &Schedule, shape: BlockShape) -> Bytes {
-        let mut bytes = vec![0; schedule.world()];
+        // How much more a rank sends than the one before it in its group.
+        let mut more = vec![0_u64; schedule.world()];
+        let mut step = 1;
         for index in 0..schedule.hops() {
             for group in schedule.groups(index) {
                 let hop = schedule.hop(group.first(), index);
                 let sent = hop.sends.iter().map(|sent| shape.bytes(sent.block, schedule.pass));
                 let sent: u64 = sent.sum();
-                if sent > 0 {
-                    group.ranks().for_each(|rank| bytes[rank] += sent);
+                step = group.step();
+                let past = group.first() + step * group.ranks().len();
+                more[group.first()] = more[group.first()].wrapping_add(sent);
+                if let Some(after) = more.get_mut(past) {
+                    *after = after.wrapping_sub(sent);
                 }
             }
         }
-        Bytes(bytes)
+        for rank in step..more.len() {
+            more[rank] = more[rank].wrapping_add(more[rank - step]);
+        }
+        Bytes(more)
     }
 }
 
@@ -57,6 +65,19 @@ impl BlockShape {
         };
         [batch, block.volume(), row].map(|n| n as u64).iter().product()
     }
+}
+
+/// Moves, and tiles, of all ranks.
+pub fn moves_and_tiles(schedule: &Schedule) -> [usize; 2] {
+    let (mut moves, mut tiles) = (0, 0);
+    for index in 0..schedule.hops() {
+        for group in schedule.groups(index) {
+            let (hop, ranks) = (schedule.hop(group.first(), index), group.ranks().len());
+            moves += ranks * hop.sends.len();
+            tiles += ranks * hop.tiles.len();
+        }
+    }
+    [moves, tiles]
 }
 
 /// Visible pairs per hop (outer) and rank (inner) of a schedule, each counted once for every query

@@ -26,7 +26,7 @@ mod wire;
 
 pub use alike::{Alike, Group};
 pub use block::{Block, Extent, Heads, Part};
-pub use count::{BlockShape, Bytes, Pairs, busiest_pairs, pairs_per_hop};
+pub use count::{BlockShape, Bytes, Pairs, busiest_pairs, moves_and_tiles, pairs_per_hop};
 pub use draw::{aligned, draw_dealt, draw_layers, draw_layout, draw_schedule};
 pub use layout::{DealError, Layout};
 pub use mask::{Coverage, Documents, Mask, Region, Rule, WrongMask, pairs_between};

@@ -285,7 +285,7 @@ impl Strategy {
 }
 
 /// The most ranks where none is like another: what is to be proved grows with their square.
-const MOST_APART: usize = 1 << 11;
+const MOST_APART: usize = 1 << 9;
 
 /// The generators.
 #[derive(Clone, Copy, Debug)]

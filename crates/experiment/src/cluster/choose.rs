@@ -115,6 +115,26 @@ impl Choice {
         }
     }
 
+    /// What is taken, whether it fits, and its step; or why none can run.
+    pub(super) fn best(&self) -> Result<(String, bool, Estimate), String> {
+        let none = || {
+            let reasons = self.tables.iter().flat_map(Table::reasons);
+            reasons.collect::<Vec<_>>().join("; ")
+        };
+        let (name, estimate) = match (self.layouts.get(self.taken), self.tables.as_slice()) {
+            (Some(shared), _) => {
+                let names: Vec<String> = shared.strategies.iter().map(|one| label(*one)).collect();
+                (names.join(" and "), shared.outcome.as_ref().map_err(String::clone)?)
+            }
+            (None, [table]) => {
+                let (strategy, estimate) = table.best().ok_or_else(none)?;
+                (label(strategy), estimate)
+            }
+            (None, _) => return Err(none()),
+        };
+        Ok((name, self.fits(estimate), estimate.clone()))
+    }
+
     /// Whether a strategy fits into every device's memory.
     pub fn fits(&self, estimate: &Estimate) -> bool {
         fits(estimate, &self.cluster)

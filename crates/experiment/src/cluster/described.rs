@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use annulus_machine::Core;
+use annulus_sequence::Pass;
 use annulus_yaml::Absent::{Is, Required};
 use annulus_yaml::Kind::Quantity;
 use annulus_yaml::{Unit, section};
@@ -33,7 +34,9 @@ pub struct Cluster {
     pub inside: Link,
     /// From node to node.
     pub between: Link,
-    /// Whether the devices of a node share its link to other nodes, instead of having one each.
+    /// Groups of nodes that slower links join, the smallest first.
+    pub levels: Vec<Level>,
+    /// Whether the devices of a node share its links to other nodes, instead of having their own.
     pub shared: bool,
     /// Whether devices of a sequence that have less to do help those that have more, as ranks on the cores of one process do.
     pub helping: bool,
@@ -55,6 +58,16 @@ pub struct Rates {
     pub tile: usize,
 }
 
+impl Rates {
+    /// Of attention in a pass.
+    pub(super) fn attention(self, pass: Pass) -> f64 {
+        match pass {
+            Pass::Forward => self.forward,
+            Pass::Backward => self.backward,
+        }
+    }
+}
+
 section! {
     /// One way from one device to another.
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,6 +75,17 @@ section! {
         bandwidth: f64 = Quantity(Unit::Bandwidth), Required, "bytes per second, one way";
         latency: f64 = Quantity(Unit::Latency), Is("0"), "time until the first byte is there";
     }
+}
+
+/// Nodes that are nearer to each other than to others: of a rail, or a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Level {
+    /// What such a group is called.
+    pub name: String,
+    /// Devices of a group: neighbours, as those of a node are.
+    pub devices: usize,
+    /// From a device to those of other groups.
+    pub link: Link,
 }
 
 /// Attention of one thread in f32, operations per second: 60 % of what the multiply-and-add units
@@ -89,12 +113,36 @@ impl Cluster {
 
     /// What joins two devices.
     pub fn link(&self, from: usize, to: usize) -> Link {
-        if self.node_of(from) == self.node_of(to) { self.inside } else { self.between }
+        self.link_of(self.level(from, to))
     }
 
-    /// The slowest link of a ring of the first `world` devices.
+    /// How far apart two devices are: 0 within a node, 1 between nodes, more between groups of nodes.
+    pub(super) fn level(&self, from: usize, to: usize) -> usize {
+        self.groups().take_while(|devices| from / devices != to / devices).count()
+    }
+
+    /// What joins devices so far apart.
+    pub(super) fn link_of(&self, level: usize) -> Link {
+        match level {
+            0 => self.inside,
+            1 => self.between,
+            above => self.levels[above - 2].link,
+        }
+    }
+
+    /// Whether links take no time.
+    pub(super) fn is_instant(&self) -> bool {
+        self.inside.bandwidth.is_infinite()
+    }
+
+    /// The link of a ring of the first `world` devices that joins those furthest apart.
     pub fn ring_link(&self, world: usize) -> Link {
-        if world > self.devices_per_node { self.between } else { self.inside }
+        self.link(0, world.saturating_sub(1))
+    }
+
+    /// Devices of a node, then of the groups of every level.
+    pub(super) fn groups(&self) -> impl Iterator<Item = usize> {
+        [self.devices_per_node].into_iter().chain(self.levels.iter().map(|level| level.devices))
     }
 
     /// How many times longer than the others a device takes.
@@ -111,7 +159,9 @@ impl Cluster {
     #[must_use]
     pub fn without_links(&self) -> Cluster {
         let instant = Link { bandwidth: f64::INFINITY, latency: 0.0 };
-        Cluster { inside: instant, between: instant, ..self.clone() }
+        let mut cluster = Cluster { inside: instant, between: instant, ..self.clone() };
+        cluster.levels.iter_mut().for_each(|level| level.link = instant);
+        cluster
     }
 
     /// This machine: `ranks` threads over `cores` cores that hand blocks over through memory.
@@ -135,6 +185,7 @@ impl Cluster {
             },
             inside: memory,
             between: memory,
+            levels: Vec::new(),
             shared: false,
             helping: true,
             slowdown: BTreeMap::new(),

@@ -24,10 +24,11 @@ use std::sync::Arc;
 
 use annulus_sequence::{Pass, Schedules};
 
+use super::Cluster;
 use super::choose::enough_devices;
 use super::load::Counted;
-use super::walk::{latest, walk};
-use super::{Cluster, Load};
+use super::walk::latest;
+use super::work::Work;
 use crate::cost::{F32, Share};
 use crate::{LayerKind, Peak, Plan, Problems, Recompute};
 
@@ -58,8 +59,8 @@ pub struct Estimate {
 
 /// Both passes of one attention, and the layers that have it.
 pub(super) struct Loads {
-    pub(super) forward: Load,
-    pub(super) backward: Load,
+    pub(super) forward: Work,
+    pub(super) backward: Work,
     pub(super) layers: usize,
     /// Whether forward and backward begin with such a layer.
     pub(super) begins: [bool; 2],
@@ -75,10 +76,7 @@ impl Estimate {
         let loads = loads(plan, cluster);
         let (step, computing) = slowest_replica(plan, cluster, &loads);
         let (unlinked, _) = slowest_replica(plan, &cluster.without_links(), &loads);
-        let idle = vec![0.0; plan.experiment.mesh.sequence];
-        let alone = |of: fn(&Loads) -> &Load| {
-            mean_layer(&loads, |one| walk(of(one), cluster, 0, &idle).end())
-        };
+        let alone = |of: fn(&Loads) -> &Work| mean_layer(&loads, |one| of(one).seconds(cluster));
         Ok(Estimate {
             step,
             forward: alone(|one| &one.forward),
@@ -87,7 +85,7 @@ impl Estimate {
             // Sums in another order may differ by a rounding.
             uneven: (unlinked - computing).max(0.0),
             balance: balance(&loads),
-            bytes: bytes(plan, &loads),
+            bytes: bytes(plan),
             gradient_sum: gradient_sum(plan, cluster),
             peak: peaks(plan),
         })
@@ -110,8 +108,8 @@ pub(super) fn loads(plan: &Plan, cluster: &Cluster) -> Vec<Loads> {
     let of_kind = |(kind, passes): (&LayerKind, &Arc<Schedules>)| {
         let mut counted = Counted::new(plan.block(), cluster.rates.tile);
         Loads {
-            forward: counted.load(passes.of(Pass::Forward)),
-            backward: counted.load(passes.of(Pass::Backward)),
+            forward: Work::of(passes.of(Pass::Forward), &mut counted, cluster),
+            backward: Work::of(passes.of(Pass::Backward), &mut counted, cluster),
             layers: kind.layers.len(),
             begins: [0, last].map(|layer| kind.layers.contains(&layer)),
         }
@@ -132,30 +130,17 @@ fn mean_layer(loads: &[Loads], of: impl Fn(&Loads) -> f64) -> f64 {
 
 /// The slowest rank of every hop, as a multiple of an even share.
 fn balance(loads: &[Loads]) -> f64 {
-    let (mut slowest, mut all) = (0.0, 0.0);
     let passes =
         shares(loads).flat_map(|(share, one)| [(share, &one.forward), (share, &one.backward)]);
-    let mut world = 1;
-    for (share, load) in passes {
-        world = load.world();
-        for hop in 0..load.hops() {
-            let operations: Vec<f64> =
-                load.ranks.iter().map(|steps| share * steps[hop].operations).collect();
-            slowest += latest(&operations);
-            all += operations.iter().sum::<f64>();
-        }
-    }
-    let even = all / world as f64;
+    let weighed = passes.map(|(share, work)| work.slowest_and_mean().map(|all| share * all));
+    let [slowest, even] = weighed.fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d]);
     if even > 0.0 { slowest / even } else { 1.0 }
 }
 
-fn bytes(plan: &Plan, loads: &[Loads]) -> u64 {
-    let of_kind = |one: &Loads, rank: usize| {
-        let both = one.forward.bytes(rank).saturating_add(one.backward.bytes(rank));
-        both.saturating_mul((one.layers * plan.micro_batches) as u64)
-    };
-    let of_rank = |rank| loads.iter().map(|one| of_kind(one, rank)).fold(0, u64::saturating_add);
-    (0..plan.experiment.mesh.sequence).map(of_rank).max().unwrap_or_default()
+/// What the busiest rank sends.
+fn bytes(plan: &Plan) -> u64 {
+    let sent = plan.ranks.iter().map(|rank| rank.forward.saturating_add(rank.backward));
+    sent.max().unwrap_or_default()
 }
 
 /// Seconds of the sum of gradients over all ranks, in a ring.
@@ -245,11 +230,11 @@ impl Timing<'_> {
 
     /// All layers of a pass: its seconds, and the mean rank's of computing. `of` says what of a kind
     /// the pass is, and whether it begins with such a layer.
-    fn pass(self, of: impl Fn(&Loads) -> (&Load, bool), products: f64) -> (f64, f64) {
+    fn pass(self, of: impl Fn(&Loads) -> (&Work, bool), products: f64) -> (f64, f64) {
         let products = self.by_rank(products);
         let of_kind = |one| {
-            let (load, begins) = of(one);
-            self.layers(load, one.layers as f64, begins, &products)
+            let (work, begins) = of(one);
+            self.layers(work, one.layers as f64, begins, &products)
         };
         let add = |(a, b): (f64, f64), (c, d): (f64, f64)| (a + c, b + d);
         self.loads.iter().map(of_kind).reduce(add).unwrap_or_default()
@@ -257,13 +242,13 @@ impl Timing<'_> {
 
     /// The same of so many layers that are alike. What a rank is ahead of another where layer groups meet is lost:
     /// their times add up.
-    fn layers(self, load: &Load, layers: f64, begins: bool, products: &[f64]) -> (f64, f64) {
-        let mut clocks = vec![0.0; load.world()];
+    fn layers(self, work: &Work, layers: f64, begins: bool, products: &[f64]) -> (f64, f64) {
+        let mut clocks = vec![0.0; products.len()];
         let mut ends = [0.0; 2];
         let mut computing = 0.0;
         for end in &mut ends {
             let started: Vec<f64> = clocks.iter().zip(products).map(|(a, b)| a + b).collect();
-            let walked = walk(load, self.cluster, self.first, &started);
+            let walked = work.walk(self.cluster, self.first, &started);
             *end = walked.end();
             computing = mean(&walked.computing) + mean(products);
             clocks = walked.finish;

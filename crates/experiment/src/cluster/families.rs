@@ -1,11 +1,28 @@
 //! The strategies there are to choose from, in all their shapes.
 
-use annulus_sequence::{Exchange, Strategy};
+use annulus_sequence::{Exchange, Heads, Strategy};
 
-/// Every strategy and every exchange, each with the shapes it can have on `world` ranks.
-pub(super) fn families(world: usize) -> Vec<Vec<Strategy>> {
-    let exchanges = Strategy::ALL.into_iter().flat_map(Strategy::exchanges);
-    exchanges.map(|strategy| shapes(strategy, world)).collect()
+use super::Cluster;
+
+/// Up to so many ranks every shape is tried.
+const FEW: usize = 256;
+
+/// Every strategy and every exchange, each with the shapes it can have on `world` ranks; of many
+/// ranks with those whose inner groups are the cluster's, if such a shape runs with these heads.
+pub(super) fn families(world: usize, heads: Heads, cluster: &Cluster) -> Vec<Vec<Strategy>> {
+    let of_cluster = |strategy: &Strategy| {
+        let inner = strategy.inner_group();
+        let is_group = |inner| cluster.groups().any(|devices| devices == inner);
+        inner.is_some_and(is_group) && strategy.check(world, heads).is_ok()
+    };
+    let tried = |strategy: Strategy| {
+        let mut all = shapes(strategy, world);
+        if world > FEW && all.iter().any(of_cluster) {
+            all.retain(of_cluster);
+        }
+        all
+    };
+    Strategy::ALL.into_iter().flat_map(Strategy::exchanges).map(tried).collect()
 }
 
 /// A strategy in all shapes that it can have on `world` ranks, but those that are another strategy's;

@@ -141,7 +141,7 @@ impl Grid {
 }
 
 /// One sequence per step, and all replicas' devices for it.
-fn one_sequence(mut experiment: Experiment) -> Experiment {
+pub(super) fn one_sequence(mut experiment: Experiment) -> Experiment {
     experiment.mesh.data = 1;
     experiment.data.batch = 1;
     experiment.memory.micro_batch = None;
@@ -180,6 +180,7 @@ fn shown(cell: Option<&Cell>) -> String {
 pub(super) fn count(tokens: usize) -> String {
     const K: usize = 1024;
     match tokens {
+        n if n >= K * K * K && n.is_multiple_of(K * K * K) => format!("{}G", n / (K * K * K)),
         n if n >= K * K && n.is_multiple_of(K * K) => format!("{}M", n / (K * K)),
         n if n >= K && n.is_multiple_of(K) => format!("{}k", n / K),
         n => n.to_string(),

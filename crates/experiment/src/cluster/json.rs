@@ -95,7 +95,7 @@ impl Weighing {
 }
 
 impl Hiding {
-    fn to_json(self) -> Value {
+    fn to_json(&self) -> Value {
         let Hiding { place, forward, backward, block } = self;
         let table = json!({ "block": block, "sequence": 6.0 * block });
         json!({ "link": place, "forward": forward, "backward": backward, "table_2": table })

@@ -28,6 +28,8 @@ section! {
         inside: Link = Section(Link::KEYS), Required, "the link of a device to others of its node";
         between: BetweenKeys = Section(BetweenKeys::KEYS), Means("there is one node"),
             "the link of a device to other nodes";
+        levels: Vec<(String, LevelKeys)> = Each(LevelKeys::KEYS), Means("all nodes are joined alike"),
+            "groups of nodes, such as rails or pods, by name";
         devices: Vec<(String, DeviceKeys)> = Each(DeviceKeys::KEYS), Means("all alike"),
             "devices that differ, by number from 0";
     }
@@ -62,6 +64,17 @@ section! {
         bandwidth: Option<f64> = Quantity(Unit::Bandwidth), Means("none"), "bytes per second, one way";
         latency: f64 = Quantity(Unit::Latency), Is("0"), "time until the first byte is there";
         per: Per = Word(Per::WORDS), Is("device"), "who has this bandwidth to itself";
+    }
+}
+
+section! {
+    /// One of `levels:`
+    #[derive(Clone, Debug)]
+    pub struct LevelKeys {
+        nodes: usize = Count(2, MOST_DEVICES), Required, "nodes of a group";
+        bandwidth: f64 = Quantity(Unit::Bandwidth), Required,
+            "bytes per second of a device to other groups, one way";
+        latency: f64 = Quantity(Unit::Latency), Is("0"), "time until the first byte is there";
     }
 }
 

@@ -95,12 +95,22 @@ impl Counted {
     fn step(&mut self, schedule: &Schedule, hop: &Hop) -> Step {
         let message = |sent: &Move| Message {
             to: sent.to,
-            bytes: self.shape.bytes(sent.block, schedule.pass),
+            bytes: self.bytes(sent, schedule.pass),
             hops: sent.hops,
         };
         let sends = hop.sends.iter().map(message).collect();
+        Step { sends, operations: self.operations_of(schedule, hop) }
+    }
+
+    /// Bytes of a move on the wire.
+    pub(super) fn bytes(&self, moved: &Move, pass: Pass) -> u64 {
+        self.shape.bytes(moved.block, pass)
+    }
+
+    /// Floating-point operations of a hop of a rank.
+    pub(super) fn operations_of(&mut self, schedule: &Schedule, hop: &Hop) -> f64 {
         let operations = |meeting| self.operations(schedule, meeting);
-        Step { sends, operations: hop.tiles.meetings().iter().map(operations).sum() }
+        hop.tiles.meetings().iter().map(operations).sum()
     }
 
     fn operations(&mut self, schedule: &Schedule, meeting: &Meeting) -> f64 {

@@ -15,7 +15,7 @@
 
 use annulus_sequence::Pass;
 
-use super::{Cluster, Link};
+use super::{Cluster, Level, Link};
 use crate::cost::F32;
 use crate::{MaskKind, Plan};
 
@@ -56,10 +56,10 @@ pub fn minimal_block(speed: f64, bandwidth: f64) -> f64 {
 }
 
 /// From how many tokens per rank a ring hides its messages behind attention.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Hiding {
     /// Between which ranks, in words.
-    pub place: &'static str,
+    pub place: String,
     /// Tokens, forward.
     pub forward: f64,
     /// Tokens, backward.
@@ -85,8 +85,8 @@ impl Cluster {
             };
             overlap.tokens(pass)
         };
-        let hiding = |place: &'static str, link: Link| Hiding {
-            place,
+        let hiding = |place: &str, link: Link| Hiding {
+            place: place.to_owned(),
             forward: tokens(link, self.rates.forward, Pass::Forward),
             backward: tokens(link, self.rates.backward, Pass::Backward),
             block: minimal_block(self.rates.forward, link.bandwidth),
@@ -95,6 +95,8 @@ impl Cluster {
         if self.nodes > 1 {
             links.push(hiding("between nodes", self.between));
         }
+        let level = |level: &Level| hiding(&format!("from {0} to {0}", level.name), level.link);
+        links.extend(self.levels.iter().map(level));
         links
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use annulus_machine::{Core, Instructions};
 use annulus_yaml::{Document, Places, Problem, Problems, read_file};
 
-use super::keys::{ClusterKeys, CoreKeys, MOST_DEVICES, Per};
-use super::{Cluster, Link, Rates};
+use super::keys::{ClusterKeys, CoreKeys, LevelKeys, MOST_DEVICES, Per};
+use super::{Cluster, Level, Link, Rates};
 
 impl Cluster {
     /// Reads and checks the file at `path`.
@@ -34,6 +34,7 @@ impl Cluster {
 
 impl ClusterKeys {
     fn meant(self) -> Option<Cluster> {
+        let levels = self.levels();
         let (compute, inside, between) = (self.compute, self.inside, self.between);
         let forward = compute.forward;
         let apart = |bandwidth| Link { bandwidth, latency: between.latency };
@@ -55,6 +56,7 @@ impl ClusterKeys {
             },
             inside,
             between: between.bandwidth.map_or(inside, apart),
+            levels,
             shared: between.per == Per::Node,
             helping: false,
             slowdown: slowdown.collect(),
@@ -74,6 +76,7 @@ impl ClusterKeys {
             let hint = "add `between: { bandwidth: 50GB/s, latency: 5us }`";
             problems.push(places.problem("nodes", message).hint(hint));
         }
+        problems.extend(self.problems_of_levels(places));
         for (word, _) in &self.devices {
             if !word.parse().is_ok_and(|device: usize| device < devices) {
                 let message = format!("`{word}` is no device of this cluster");
@@ -82,6 +85,37 @@ impl ClusterKeys {
             }
         }
         problems
+    }
+}
+
+impl ClusterKeys {
+    /// Groups of nodes, the smallest first.
+    fn levels(&self) -> Vec<Level> {
+        let level = |(name, keys): &(String, LevelKeys)| Level {
+            name: name.clone(),
+            devices: keys.nodes.saturating_mul(self.devices_per_node),
+            link: Link { bandwidth: keys.bandwidth, latency: keys.latency },
+        };
+        let mut levels: Vec<Level> = self.levels.iter().map(level).collect();
+        levels.sort_by_key(|level| level.devices);
+        levels
+    }
+
+    /// Groups must divide those of the next level, and the largest the cluster.
+    fn problems_of_levels(&self, places: &Places) -> Vec<Problem> {
+        let mut levels: Vec<_> =
+            self.levels.iter().map(|(name, keys)| (name, keys.nodes)).collect();
+        levels.sort_by_key(|(_, nodes)| *nodes);
+        let above = levels.iter().skip(1).map(|(name, nodes)| (format!("a `{name}`"), *nodes));
+        let above = above.chain([(String::from("this cluster"), self.nodes)]);
+        let of_level = |((name, nodes), (whole, all)): (&(&String, usize), (String, usize))| {
+            let divides = *nodes < all && all.is_multiple_of(*nodes);
+            let message = format!(
+                "a `{name}` has {nodes} nodes, wanted fewer than the {all} of {whole}, and a divisor"
+            );
+            (!divides).then(|| places.problem(&format!("levels.{name}.nodes"), message))
+        };
+        levels.iter().zip(above).filter_map(of_level).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use annulus_sequence::{Strategy, aligned};
 
 use super::families::label;
-use super::{Candidate, Choice, Cluster, Estimate, Hiding, Link, Table};
+use super::{Candidate, Choice, Cluster, Estimate, Hiding, Level, Link, Table};
 use crate::report::size;
 
 const HEAD: [&str; 9] = [
@@ -96,13 +96,17 @@ impl Cluster {
             1 => String::new(),
             _ => format!(", {} between nodes per {whose}", link(self.between)),
         };
+        let levels = self.levels.iter().map(|Level { name, devices, link: joined }| {
+            let nodes = devices / self.devices_per_node;
+            format!("\n         {} from {name} to {name} of {nodes} nodes", link(*joined))
+        });
         let slower = self.slowdown.iter().map(|(device, times)| {
             format!("\nslower   device {device} takes {times} times as long")
         });
         format!(
             "cluster  {}: {} x {} devices{memory}\n\
              compute  attention {} forward, {} backward, products {}\n\
-             links    {} inside a node{between}{}",
+             links    {} inside a node{between}{}{}",
             self.name,
             self.nodes,
             self.devices_per_node,
@@ -110,14 +114,20 @@ impl Cluster {
             speed(self.rates.backward),
             speed(self.rates.products),
             link(self.inside),
+            levels.collect::<String>(),
             slower.collect::<String>(),
         )
     }
 }
 
-/// Seconds in a unit that leaves a number of at least 1.
+const HOUR: f64 = 3600.0;
+const DAY: f64 = 24.0 * HOUR;
+
+/// Seconds in a unit that leaves a number of at least 1; from two hours on hours, from two days on days.
 pub(crate) fn duration(seconds: f64) -> String {
     let (scale, unit) = match seconds {
+        s if s >= 2.0 * DAY => (1.0 / DAY, "days"),
+        s if s >= 2.0 * HOUR => (1.0 / HOUR, "h"),
         s if s >= 1.0 || s == 0.0 => (1.0, "s"),
         s if s >= 1e-3 => (1e3, "ms"),
         _ => (1e6, "us"),

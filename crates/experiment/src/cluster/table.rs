@@ -5,6 +5,7 @@ use annulus_sequence::Strategy;
 use super::choose::under;
 use super::families::{families, label};
 use super::{Cluster, Estimate, Hiding, Way};
+use crate::passes::heads_of;
 use crate::{Attention, Experiment, Plan, Problems, Resolved, Sliding};
 
 /// Of strategies that take at most so many times the fastest one's step, the one with the least
@@ -68,14 +69,23 @@ impl Asked<'_> {
             candidates.into_iter().nth(first.unwrap_or_default())
         };
         let written = written(&experiment.attention, kind);
-        let there = || families(experiment.mesh.sequence);
+        let heads = resolved.shape().map(|shape| heads_of(&shape));
+        let there = || {
+            heads.map_or_else(
+                |_| Vec::new(),
+                |heads| families(experiment.mesh.sequence, heads, cluster),
+            )
+        };
         let families = written.map_or_else(there, |strategy| vec![vec![strategy]]);
         let candidates: Vec<Candidate> = families.into_iter().filter_map(&mut best).collect();
         let chosen = match written {
             Some(strategy) => runnable(&candidates).next().map(|_| strategy),
             None => choose(&candidates, cluster),
         };
-        let ways = chosen.and_then(|chosen| plan(chosen).ok());
+        let outline = |strategy| {
+            Plan::outline(&resolved.with(alone(experiment, kind, strategy, cluster)), Some(kind))
+        };
+        let ways = chosen.and_then(|chosen| outline(chosen).ok());
         let ways = ways.map_or_else(Vec::new, |plan| Way::all(&plan, cluster));
         (Table { layers, candidates, chosen, ways }, hiding)
     }
@@ -122,7 +132,7 @@ impl Table {
     }
 
     /// What is taken.
-    fn best(&self) -> Option<(Strategy, &Estimate)> {
+    pub(super) fn best(&self) -> Option<(Strategy, &Estimate)> {
         let chosen = self.chosen?;
         runnable(&self.candidates).find(|(strategy, _)| *strategy == chosen)
     }
@@ -197,7 +207,7 @@ pub(super) fn fits(estimate: &Estimate, cluster: &Cluster) -> bool {
 }
 
 /// Of the strategies that fit the fastest, or the one with the least memory of those that are as
-/// good; where none fits, the one with the least of all.
+/// good; where none fits, the fastest of those that need about the least of all.
 fn choose(candidates: &[Candidate], cluster: &Cluster) -> Option<Strategy> {
     // One that keeps scores is there to be compared with: never taken, not even of equals.
     let able = || runnable(candidates).filter(|(strategy, _)| *strategy != Strategy::LiRing);
@@ -206,8 +216,10 @@ fn choose(candidates: &[Candidate], cluster: &Cluster) -> Option<Strategy> {
     let least = |candidates: &mut dyn Iterator<Item = (Strategy, &Estimate)>| {
         candidates.min_by_key(|(_, estimate)| estimate.fullest()).map(|(strategy, _)| strategy)
     };
-    let Some((fastest, best)) = fitting().min_by(|a, b| a.1.step.total_cmp(&b.1.step)) else {
-        return least(&mut able());
+    let Some((fastest, best)) = fastest(fitting()) else {
+        let fullest = |candidate: (Strategy, &Estimate)| candidate.1.fullest() as f64;
+        let most = able().map(fullest).fold(f64::INFINITY, f64::min) * CLOSE;
+        return fastest(able().filter(|one| fullest(*one) <= most)).map(|(one, _)| one);
     };
     // Help costs nothing in the model and a little in truth: of those as good the most even needs least of it.
     let as_good = |estimate: &Estimate| {
@@ -221,4 +233,10 @@ fn choose(candidates: &[Candidate], cluster: &Cluster) -> Option<Strategy> {
     let smaller = |estimate: &Estimate| estimate.fullest() as f64 * CLOSE < best.fullest() as f64;
     let good = |estimate: &Estimate| estimate.step <= CLOSE * best.step && smaller(estimate);
     least(&mut fitting().filter(|(_, estimate)| good(estimate))).or(Some(fastest))
+}
+
+fn fastest<'a>(
+    candidates: impl Iterator<Item = (Strategy, &'a Estimate)>,
+) -> Option<(Strategy, &'a Estimate)> {
+    candidates.min_by(|a, b| a.1.step.total_cmp(&b.1.step))
 }

@@ -7,11 +7,12 @@
 
 use std::sync::Arc;
 
-use annulus_sequence::{Hop, Move, Pass, Schedule, Schedules, pairs_per_hop};
+use annulus_sequence::{Hop, Move, Pass, Schedule, Schedules, moves_and_tiles, pairs_per_hop};
 use annulus_trace::{self as trace, Doing, Moved, Span, Trace};
 
 use super::choose::enough_devices;
-use super::estimate::{Timing, gradient_sum, loads};
+use super::estimate::{Timing, gradient_sum};
+use super::load::Counted;
 use super::walk::{Event, latest, watched};
 use super::{Cluster, Load};
 use crate::{LayerKind, Plan, Problem, Problems};
@@ -24,14 +25,14 @@ impl Plan {
     pub fn timeline(&self, cluster: &Cluster) -> Result<Trace, Problems> {
         enough_devices(&self.experiment, cluster)?;
         self.few_enough()?;
-        let loads = loads(self, cluster);
+        let loads = self.loads(cluster);
         let pairs = |passes: &Arc<Schedules>| passes.both().map(pairs_per_hop);
         let pairs: Vec<_> = self.passes.iter().map(pairs).collect();
         let mut writer = Writer { plan: self, cluster, spans: vec![Vec::new(); self.world()] };
         let mut ends = Vec::new();
         for first in (0..self.world()).step_by(self.experiment.mesh.sequence) {
-            let timing = Timing { plan: self, cluster, loads: &loads, first };
-            ends.push(writer.replica(timing, &pairs));
+            let timing = Timing { plan: self, cluster, loads: &[], first };
+            ends.push(writer.replica(timing, (&loads, &pairs)));
         }
         writer.gradient_sum(latest(&ends));
         Ok(Trace {
@@ -47,13 +48,19 @@ impl Plan {
 const MOST_LISTED: usize = 1 << 19;
 
 impl Plan {
+    /// What every rank does in both passes, by layer group.
+    fn loads(&self, cluster: &Cluster) -> Vec<[Load; 2]> {
+        let of_kind = |passes: &Arc<Schedules>| {
+            let mut counted = Counted::new(self.block(), cluster.rates.tile);
+            passes.both().map(|schedule| counted.load(schedule))
+        };
+        self.passes.iter().map(of_kind).collect()
+    }
+
     /// Whether a trace can list all tiles and moves of a step.
     fn few_enough(&self) -> Result<(), Problem> {
-        let of_hop = |hop: &Hop| hop.tiles.len() + hop.sends.len();
-        let of_pass =
-            |schedule: &Schedule| -> usize { schedule.listed().iter().flatten().map(of_hop).sum() };
         let of_kind = |(kind, passes): (&LayerKind, &Arc<Schedules>)| {
-            let both = passes.both().map(of_pass).iter().sum::<usize>();
+            let both = passes.both().into_iter().flat_map(moves_and_tiles).sum::<usize>();
             both.saturating_mul(kind.layers.len())
         };
         let layers = self.kinds.iter().zip(&self.passes).map(of_kind);
@@ -90,7 +97,11 @@ struct Walked<'a> {
 
 impl Writer<'_> {
     /// All micro-batches of a replica: when the last rank has done the last.
-    fn replica(&mut self, timing: Timing<'_>, pairs: &[[Vec<Vec<u64>>; 2]]) -> f64 {
+    fn replica(
+        &mut self,
+        timing: Timing<'_>,
+        (loads, pairs): (&[[Load; 2]], &[[Vec<Vec<u64>>; 2]]),
+    ) -> f64 {
         let (first, plan) = (timing.first, self.plan);
         let kind_of = |layer: usize| {
             let has = |kind: &LayerKind| kind.layers.contains(&layer);
@@ -103,8 +114,7 @@ impl Writer<'_> {
             let mut clocks = vec![clock; ahead.len()];
             for layer in 0..layers {
                 let kind = kind_of(layer);
-                let (schedule, load) =
-                    (plan.passes[kind].of(Pass::Forward), &timing.loads[kind].forward);
+                let (schedule, load) = (plan.passes[kind].of(Pass::Forward), &loads[kind][0]);
                 let pairs = pairs[kind][0].as_slice();
                 let walked = Walked { layer, first, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &ahead);
@@ -117,8 +127,7 @@ impl Writer<'_> {
             let mut clocks = vec![clock; back.len()];
             for layer in (0..layers).rev() {
                 let kind = kind_of(layer);
-                let (schedule, load) =
-                    (plan.passes[kind].of(Pass::Backward), &timing.loads[kind].backward);
+                let (schedule, load) = (plan.passes[kind].of(Pass::Backward), &loads[kind][1]);
                 let pairs = pairs[kind][1].as_slice();
                 let walked = Walked { layer, first, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &back);

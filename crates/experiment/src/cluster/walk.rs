@@ -11,8 +11,6 @@
 
 use std::collections::BTreeMap;
 
-use annulus_sequence::Pass;
-
 use super::{Cluster, Link, Load, Message};
 
 /// When every rank is done, and with what it spent its time. Seconds, by rank.
@@ -71,10 +69,7 @@ pub(super) fn watched(
     let idle = vec![0.0; world];
     let mut walk = Walk { finish: start.to_vec(), computing: idle.clone(), waiting: idle };
     let mut ports = Ports { cluster, first, free: BTreeMap::new() };
-    let speed = match load.pass {
-        Pass::Forward => cluster.rates.forward,
-        Pass::Backward => cluster.rates.backward,
-    };
+    let speed = cluster.rates.attention(load.pass);
     // By hop and rank, when the last message that is due then is there.
     let mut due = vec![vec![0.0_f64; world]; load.hops()];
     for hop in 0..load.hops() {
@@ -180,6 +175,8 @@ impl Ports<'_> {
 
 #[cfg(test)]
 mod tests {
+    use annulus_sequence::Pass;
+
     use super::super::Step;
     use super::*;
 

@@ -4,11 +4,12 @@
 //! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
 //! heads share a key/value head, and on the types on the wire.
 
-use annulus_sequence::Route;
+use annulus_sequence::{Bytes, Route};
 
+use super::Cluster;
+use super::load::Counted;
 use super::show::duration;
-use super::walk::walk;
-use super::{Cluster, Load};
+use super::work::Work;
 use crate::report::size;
 use crate::{LayerKind, Plan};
 
@@ -29,11 +30,11 @@ impl Way {
     pub fn all(plan: &Plan, cluster: &Cluster) -> Vec<Way> {
         let Some(LayerKind { strategy, .. }) = plan.kinds.first() else { return Vec::new() };
         let Ok(split) = plan.split(&plan.kinds[0]) else { return Vec::new() };
+        let mut counted = Counted::new(plan.block(), cluster.rates.tile);
         let way = |how: &Route| {
             let schedule = strategy.backward(&split, *how).ok()?;
-            let load = Load::of(&schedule, plan.block(), cluster.rates.tile);
-            let bytes = (0..load.world()).map(|rank| load.bytes(rank)).max().unwrap_or_default();
-            let seconds = walk(&load, cluster, 0, &vec![0.0; load.world()]).end();
+            let bytes = Bytes::of(&schedule, plan.block()).0.into_iter().max().unwrap_or_default();
+            let seconds = Work::of(&schedule, &mut counted, cluster).seconds(cluster);
             Some(Way { how: *how, seconds, bytes })
         };
         let mut ways: Vec<Way> = strategy.routes().iter().filter_map(way).collect();

@@ -57,6 +57,12 @@ impl Strategy {
         }
     }
 
+    /// Ranks of an inner group, where it has a shape: those that exchange heads, or that share a node.
+    pub fn inner_group(self) -> Option<usize> {
+        let [first, second] = self.shape()?;
+        Some(if matches!(self, Strategy::DoubleRing { .. }) { second } else { first })
+    }
+
     /// The strategy with every number of groups its heads can be gathered in; itself where it has
     /// none.
     fn groupings(self, heads: Heads) -> Vec<Strategy> {

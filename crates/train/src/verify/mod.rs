@@ -9,7 +9,7 @@ use annulus_data::Sequence;
 use annulus_experiment::{Experiment, Kernel, Plan};
 use annulus_model::{Llama, Weights};
 use annulus_ops::attention::{Dense, dense};
-use annulus_sequence::{Documents, Heads, Mask, Pass, Positions, Route, Rule, Strategy, Wire};
+use annulus_sequence::{Documents, Mask, Pass, Positions, Route, Rule, Strategy, Wire};
 use candle_core::{Result, Tensor};
 
 use self::measure::{distance, error, one_hot, question, sequence, values, visibility_error};
@@ -208,7 +208,7 @@ impl<'a> Bench<'a> {
         mask: &Mask,
     ) -> std::result::Result<Line, TrainError> {
         let tokens = self.plan.experiment.data.tokens;
-        let (heads, width) = (heads(self.plan), self.plan.shape.head_dim);
+        let (heads, width) = (self.plan.heads(), self.plan.shape.head_dim);
         let mut worst = 0.0f64;
         for first in (0..tokens).step_by(heads.key_value * width) {
             let question = one_hot(tokens, (heads, width), first, mask)?;
@@ -297,11 +297,6 @@ impl Way {
 /// What is verified of a plan: one replica, nothing rounded on its way.
 fn wide(plan: &Plan, cores: usize) -> Setup {
     Setup { data: 1, wire: Wire::default(), ..Setup::new(plan, cores) }
-}
-
-fn heads(plan: &Plan) -> Heads {
-    let shape = &plan.shape;
-    Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads }
 }
 
 /// Of two ways to do the same, what is further off, tensor by tensor.

@@ -3,7 +3,7 @@
 use crate::small::resolved;
 use std::cell::Cell;
 
-use annulus_experiment::{Choice, Cluster, Experiment, Grid, Plan};
+use annulus_experiment::{Choice, Cluster, Experiment, Grid, Plan, Scale, label};
 use annulus_sequence::{Route, Strategy};
 
 use super::support::{cluster, experiment, plain};
@@ -217,4 +217,28 @@ fn a_sweet_spot_is_drawn() {
     assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("a &lt; b"));
     assert_eq!(svg, grid.to_svg("a < b"));
+}
+
+/// From what fits easily to what fits nowhere; the rows are what `auto` takes there.
+#[test]
+fn the_best_strategy_by_length_and_devices() {
+    let resolved = resolved(experiment(&["attention.strategy=usp"]));
+    let scale = Scale::of(&resolved, &cluster());
+    let sizes: Vec<(usize, usize)> =
+        scale.rows.iter().map(|row| (row.tokens, row.devices)).collect();
+    let wanted =
+        (20..=30).step_by(2).flat_map(|power| [8, 16].map(|devices| (1 << power, devices)));
+    assert_eq!(sizes, wanted.collect::<Vec<_>>());
+    let steps: Vec<f64> =
+        scale.rows.iter().map(|row| row.outcome.as_ref().unwrap().2.step).collect();
+    assert!(steps.chunks(2).all(|of_length| of_length[1] < of_length[0]), "{steps:?}");
+    let fits: Vec<bool> = scale.rows.iter().map(|row| row.outcome.as_ref().unwrap().1).collect();
+    assert!(fits[0] && fits[1] && !fits[10] && !fits[11], "{fits:?}");
+    let choice = among(&["data.tokens=1M", "mesh.sequence=16"], &cluster());
+    let (name, _, estimate) = scale.rows[1].outcome.as_ref().unwrap();
+    assert_eq!(*name, label(choice.tables[0].chosen.unwrap()));
+    assert_eq!(estimate, choice.tables[0].ranking()[0].1);
+    let text = scale.to_text();
+    assert!(text.lines().count() == 15 && text.contains("does not fit"), "{text}");
+    assert_eq!(scale.to_json()[11]["fits"], false);
 }

@@ -26,6 +26,30 @@ fn a_file_is_read() {
     assert!(!cluster.shared && cluster.slowdown.is_empty());
 }
 
+/// 64 nodes of eight in rails of four and pods of 32.
+const LEVELS: &str = "name: a\nnodes: 64\ndevices_per_node: 8\ncompute: { forward: 312e12 }\n\
+    inside: { bandwidth: 450GB/s }\nbetween: { bandwidth: 50GB/s, latency: 5us }\nlevels:\n  \
+    pod: { nodes: 32, bandwidth: 12GB/s, latency: 20us }\n  rail: { nodes: 4, bandwidth: 25GB/s }\n";
+
+#[test]
+fn groups_of_nodes_are_joined_by_links_of_their_own() {
+    let cluster = Cluster::parse("a.yaml", LEVELS).unwrap_or_else(|problems| panic!("{problems}"));
+    let bandwidth = |from, to| cluster.link(from, to).bandwidth;
+    assert_eq!([bandwidth(0, 7), bandwidth(7, 8), bandwidth(0, 31)], [450e9, 50e9, 50e9]);
+    assert_eq!([bandwidth(31, 32), bandwidth(32, 31), bandwidth(0, 255)], [25e9; 3]);
+    assert_eq!([bandwidth(255, 256), bandwidth(511, 0)], [12e9; 2]);
+    assert_eq!(cluster.link(0, 300), Link { bandwidth: 12e9, latency: 20.0 * 1e-6 });
+    let of_ring = |world| cluster.ring_link(world).bandwidth;
+    assert_eq!([8, 32, 33, 256, 257].map(of_ring), [450e9, 50e9, 25e9, 25e9, 12e9]);
+    assert_eq!(cluster.without_links().link(0, 300).latency, 0.0);
+    let text = cluster.to_text();
+    assert!(text.contains("25.0 GB/s from rail to rail of 4 nodes"), "{text}");
+    let plan = plan(&[]);
+    let places: Vec<String> = cluster.hiding(&plan).into_iter().map(|one| one.place).collect();
+    let wanted = ["inside a node", "between nodes", "from rail to rail", "from pod to pod"];
+    assert_eq!(places, wanted);
+}
+
 #[test]
 fn defaults_and_exceptions_are_read() {
     let text = "name: a\ndevices_per_node: 4\ncompute: { forward: 312e12 }\n\
@@ -78,6 +102,10 @@ fn wrong_files_are_answered() {
         ("a device that is none", CLUSTER.to_owned() + "devices: { 16: { slowdown: 2 } }\n"),
         ("a device by name", CLUSTER.to_owned() + "devices: { last: { slowdown: 2 } }\n"),
         ("too many devices", edited("devices_per_node: 8", "devices_per_node: 16384")),
+        ("groups that do not fill the cluster", LEVELS.replace("nodes: 32", "nodes: 31")),
+        ("groups that do not fill the next", LEVELS.replace("nodes: 4,", "nodes: 5,")),
+        ("a group of all nodes", LEVELS.replace("nodes: 32", "nodes: 64")),
+        ("a group without a link", LEVELS.replace(", bandwidth: 12GB/s", "")),
         ("a list", String::from("- name\n")),
         ("an open bracket", edited("latency: 3us }", "latency: 3us")),
         (
