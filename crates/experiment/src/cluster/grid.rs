@@ -5,12 +5,13 @@
 
 use std::cmp::Ordering::Equal;
 
-use annulus_sequence::{Strategy, aligned};
+use annulus_sequence::{Heads, Strategy, aligned};
 
 use super::choose::under;
-use super::families::{bare, label, shapes};
+use super::families::{bare, label, tried};
 use super::show::duration;
 use super::{Cluster, Estimate};
+use crate::passes::heads_of;
 use crate::{Experiment, Plan, Resolved};
 
 /// What a sweet spot computes at least, of the time.
@@ -46,6 +47,8 @@ pub struct Cell {
 const ROWS: (usize, u32) = (4096, 11);
 /// Ranks that a sequence can have.
 const MOST_RANKS: usize = 256;
+/// Up to so many ranks every shape is tried.
+const EVERY_SHAPE: usize = 32;
 
 impl Cell {
     /// Fits, and hardly waits.
@@ -56,19 +59,20 @@ impl Cell {
 
 impl Grid {
     /// The experiment's model under `strategy` on `cluster`, layers that slide under theirs: 4k to 4M tokens on 1, 2, 4, … devices,
-    /// on each in the best shape of the strategy, with equal shares.
+    /// on each in the best shape of the strategy (of more than 32 devices with groups of the cluster's), with equal shares.
     pub fn of(resolved: &Resolved, strategy: Strategy, cluster: &Cluster) -> Grid {
         let (experiment, strategy) = (one_sequence(resolved.experiment.clone()), bare(strategy));
         let most = cluster.devices().min(MOST_RANKS);
         let devices: Vec<usize> = (0..=most.ilog2()).map(|power| 1 << power).collect();
         let tokens: Vec<usize> = (0..ROWS.1).map(|row| ROWS.0 << row).collect();
+        let heads = resolved.shape().map_or(Heads::equal(1), |shape| heads_of(&shape));
         let row = |tokens: &usize| {
             let cell = |devices: &usize| {
                 let mut experiment = experiment.clone();
                 experiment.data.tokens = *tokens;
                 experiment.mesh.sequence = *devices;
-                let shapes = shapes(strategy, *devices).into_iter();
-                let cells = shapes.filter_map(|shape| {
+                let shapes = tried(strategy, *devices, heads, cluster, EVERY_SHAPE);
+                let cells = shapes.into_iter().filter_map(|shape| {
                     cell(resolved.with(under(&experiment, 0, shape, cluster)), cluster)
                 });
                 cells

@@ -1,6 +1,9 @@
 //! Strategies beside each other for layers that are alike: which is taken, and why not the others.
 
+use std::collections::HashMap;
+
 use annulus_sequence::Strategy;
+use rayon::prelude::*;
 
 use super::choose::under;
 use super::families::{families, label};
@@ -46,48 +49,71 @@ impl Asked<'_> {
     /// Every strategy for the layers of the kind of this number; and what hides its messages.
     pub(super) fn table(self, kind: usize, layers: Option<String>) -> (Table, Vec<Hiding>) {
         let Asked { resolved, cluster } = self;
-        let (experiment, mut hiding) = (&resolved.experiment, Vec::new());
-        let plan =
-            |strategy| Plan::part(&resolved.with(alone(experiment, kind, strategy, cluster)), kind);
-        let mut known: Vec<(Strategy, Estimate)> = Vec::new();
-        let mut candidate = |strategy: Strategy| {
-            let same = known.iter().find(|(other, _)| *other == strategy.plain());
-            if let Some((_, estimate)) = same {
-                return Candidate { strategy, outcome: Ok(estimate.clone()) };
-            }
-            let outcome = plan(strategy)
-                .inspect(|plan| hiding = cluster.hiding(plan))
-                .and_then(|plan| Estimate::of(&plan, cluster))
-                .map_err(|problems| reason(&problems));
-            known.extend(outcome.iter().map(|estimate| (strategy.plain(), estimate.clone())));
-            Candidate { strategy, outcome }
+        let experiment = &resolved.experiment;
+        let written = written(&experiment.attention, kind);
+        let families = match (written, resolved.shape()) {
+            (Some(strategy), _) => vec![vec![strategy]],
+            (None, Ok(shape)) => families(experiment.mesh.sequence, heads_of(&shape), cluster),
+            (None, Err(_)) => Vec::new(),
         };
-        let mut best = |shapes: Vec<Strategy>| {
-            let candidates: Vec<Candidate> = shapes.into_iter().map(&mut candidate).collect();
+        let (estimates, hiding) = self.estimates(kind, families.iter().flatten().copied());
+        let candidate = |strategy: &Strategy| {
+            let known = estimates.get(&strategy.plain());
+            let outcome =
+                known.map_or_else(|| self.estimate(kind, *strategy).0, |all| Ok(all.clone()));
+            Candidate { strategy: *strategy, outcome }
+        };
+        let best = |shapes: &Vec<Strategy>| {
+            let candidates: Vec<Candidate> = shapes.iter().map(candidate).collect();
             let chosen = choose(&candidates, cluster);
             let first = candidates.iter().position(|c| chosen.is_none_or(|s| s == c.strategy));
             candidates.into_iter().nth(first.unwrap_or_default())
         };
-        let written = written(&experiment.attention, kind);
-        let heads = resolved.shape().map(|shape| heads_of(&shape));
-        let there = || {
-            heads.map_or_else(
-                |_| Vec::new(),
-                |heads| families(experiment.mesh.sequence, heads, cluster),
-            )
-        };
-        let families = written.map_or_else(there, |strategy| vec![vec![strategy]]);
-        let candidates: Vec<Candidate> = families.into_iter().filter_map(&mut best).collect();
+        let candidates: Vec<Candidate> = families.iter().filter_map(best).collect();
         let chosen = match written {
             Some(strategy) => runnable(&candidates).next().map(|_| strategy),
             None => choose(&candidates, cluster),
         };
-        let outline = |strategy| {
-            Plan::outline(&resolved.with(alone(experiment, kind, strategy, cluster)), Some(kind))
-        };
+        let outline = |strategy| Plan::outline(&self.alone(kind, strategy), Some(kind));
         let ways = chosen.and_then(|chosen| outline(chosen).ok());
         let ways = ways.map_or_else(Vec::new, |plan| Way::all(&plan, cluster));
         (Table { layers, candidates, chosen, ways }, hiding)
+    }
+
+    /// The estimates of the strategies that can run, by what they are without their names, each made
+    /// once, as many at a time as there are cores.
+    fn estimates(
+        self,
+        kind: usize,
+        strategies: impl Iterator<Item = Strategy>,
+    ) -> (HashMap<Strategy, Estimate>, Vec<Hiding>) {
+        let plain = strategies.map(|strategy| (strategy.plain(), strategy));
+        let different: Vec<Strategy> = plain.collect::<HashMap<_, _>>().into_values().collect();
+        let estimate = |strategy: &Strategy| {
+            let (outcome, hiding) = self.estimate(kind, *strategy);
+            Some((strategy.plain(), outcome.ok()?, hiding))
+        };
+        let cores = rayon::ThreadPoolBuilder::new().num_threads(annulus_machine::cores()).build();
+        let all: Vec<_> = match cores {
+            Ok(cores) => cores.install(|| different.par_iter().filter_map(estimate).collect()),
+            Err(_) => different.iter().filter_map(estimate).collect(),
+        };
+        let hiding = all.first().map_or_else(Vec::new, |(.., hiding)| hiding.clone());
+        (all.into_iter().map(|(plain, estimate, _)| (plain, estimate)).collect(), hiding)
+    }
+
+    /// A step under one strategy, or why it cannot run; and what hides its messages.
+    fn estimate(self, kind: usize, strategy: Strategy) -> (Result<Estimate, String>, Vec<Hiding>) {
+        let mut hiding = Vec::new();
+        let outcome = Plan::part(&self.alone(kind, strategy), kind)
+            .inspect(|plan| hiding = self.cluster.hiding(plan))
+            .and_then(|plan| Estimate::of(&plan, self.cluster));
+        (outcome.map_err(|problems| reason(&problems)), hiding)
+    }
+
+    /// The experiment with a strategy for one kind of layers, and nothing said of how others are split.
+    fn alone(self, kind: usize, strategy: Strategy) -> Resolved {
+        self.resolved.with(alone(&self.resolved.experiment, kind, strategy, self.cluster))
     }
 }
 
