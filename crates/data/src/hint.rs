@@ -8,8 +8,32 @@ impl DataError {
     /// The way out.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            DataError::In { source, .. } => return source.hint(),
             DataError::Read { source, .. } => of_reading(source.kind()),
-            DataError::TaskTooLong { .. } => "questions are never cut: raise `evaluation.lengths`",
+            DataError::Line { message, chat, .. } => of_line(message, *chat),
+            DataError::Whole { limit, .. } => {
+                return Some(format!(
+                    "break the text into documents of up to {limit} bytes (lines of a jsonl file), \
+                     or use a tokenizer that splits as GPT-2's or Llama's do"
+                ));
+            }
+            DataError::End { batches, .. } => {
+                return Some(format!("set `schedule.steps` to at most {batches}"));
+            }
+            DataError::TooFew { what, wanted, .. } => {
+                return Some(format!("set `{what}` to {wanted} or more"));
+            }
+            DataError::TooMany { what, wanted, .. } => {
+                return Some(format!("set `{what}` to {wanted} or less"));
+            }
+            other => other.of_files().or_else(|| other.of_tokenizers()).or(other.of_sequences())?,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// Where files are not as they should be.
+    fn of_files(&self) -> Option<&'static str> {
+        Some(match self {
             DataError::Write { .. } => "make the folder of the token cache writable, with space",
             DataError::NoThread { .. } => "raise `ulimit -u`, or end other programs",
             DataError::NotAFile { .. } => "name a regular file, or, of texts, a folder of them",
@@ -19,14 +43,26 @@ impl DataError {
             DataError::Utf8 { .. } => {
                 "decompress it or convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`"
             }
-            DataError::Line { message, chat, .. } => {
-                return Some(of_line(message, *chat).to_owned());
-            }
             DataError::Parquet { .. } => {
                 "texts are read from a column `text`, conversations from a column `messages`"
             }
             DataError::NoCache { .. } => "make it anew with `annulus tokenize`",
             DataError::Foreign { .. } => "remove it: it is made anew of the same texts",
+            DataError::Changed { .. } => "wait until nothing writes to it, then start again",
+            DataError::Batches { .. } => {
+                "write it with safetensors: one tensor `tokens`, int64 [steps, batch, tokens + 1]"
+            }
+            DataError::Shape { .. } => {
+                "make `data.batch` and `data.tokens` agree with the file, or write the file anew"
+            }
+            DataError::Id { .. } => "batches hold ids only; there is no padding",
+            _ => return None,
+        })
+    }
+
+    /// Where text does not become tokens.
+    fn of_tokenizers(&self) -> Option<&'static str> {
+        Some(match self {
             DataError::Beyond { .. } => {
                 "correct the ids of the special tokens in its `tokenizer.json`, or use `tokenizer: bytes`"
             }
@@ -38,11 +74,6 @@ impl DataError {
                 "set `data.tokenizer` to a `tokenizer.json` with a `tokenizer_config.json` or a \
                  `chat_template.jinja` beside it"
             }
-            DataError::TooLong { .. } => {
-                "raise `data.tokens`, or set `data.longer` to `cut` (what is beyond) or `drop` \
-                 (the document)"
-            }
-            DataError::Changed { .. } => "wait until nothing writes to it, then start again",
             DataError::Tokenizer { .. } => {
                 "give a `tokenizer.json` as the Hugging Face library `tokenizers` saves it, or \
                  `tokenizer: bytes`"
@@ -54,37 +85,26 @@ impl DataError {
                 "break the text into documents, or use a tokenizer that splits at spaces, or \
                  `tokenizer: bytes`"
             }
-            DataError::Whole { limit, .. } => {
-                return Some(format!(
-                    "break the text into documents of up to {limit} bytes (lines of a jsonl file), \
-                     or use a tokenizer that splits as GPT-2's or Llama's do"
-                ));
+            _ => return None,
+        })
+    }
+
+    /// Where tokens do not become sequences.
+    fn of_sequences(&self) -> Option<&'static str> {
+        Some(match self {
+            DataError::TaskTooLong { .. } => "questions are never cut: raise `evaluation.lengths`",
+            DataError::TooLong { .. } => {
+                "raise `data.tokens`, or set `data.longer` to `cut` (what is beyond) or `drop` \
+                 (the document)"
             }
-            DataError::In { source, .. } => return source.hint(),
             DataError::TooShort { .. } => {
                 "use a longer text, or lower `data.tokens`, `data.batch` or `data.evaluate`"
             }
             DataError::FewSequences { .. } => {
                 "give more documents, or lower `data.tokens` or `data.evaluate`"
             }
-            DataError::End { batches, .. } => {
-                return Some(format!("set `schedule.steps` to at most {batches}"));
-            }
-            DataError::Batches { .. } => {
-                "write it with safetensors: one tensor `tokens`, int64 [steps, batch, tokens + 1]"
-            }
-            DataError::Shape { .. } => {
-                "make `data.batch` and `data.tokens` agree with the file, or write the file anew"
-            }
-            DataError::Id { .. } => "batches hold ids only; there is no padding",
-            DataError::TooFew { what, wanted, .. } => {
-                return Some(format!("set `{what}` to {wanted} or more"));
-            }
-            DataError::TooMany { what, wanted, .. } => {
-                return Some(format!("set `{what}` to {wanted} or less"));
-            }
-        };
-        Some(hint.to_owned())
+            _ => return None,
+        })
     }
 }
 

@@ -50,18 +50,12 @@ impl Windows {
         let (needed, last) = (first + ((count - 1) * targets) as u64, cache.tokens());
         if last < needed {
             let held_out = if experiment.evaluation.path.is_some() { "" } else { " held out" };
-            let (found, wanted) = (last - start, needed - start);
-            return Err(TrainError::Configuration {
-                message: format!(
-                    "{found} tokens{held_out}: {count} windows of {targets} targets each behind {longest} \
-                     tokens need {wanted}"
-                ),
-                hint: Some(
-                    "give a longer text in `evaluation.path`, or lower `evaluation.windows` or \
-                     `evaluation.targets`"
-                        .into(),
-                ),
-            });
+            return Err(too_short(format!(
+                "{} tokens{held_out}: {count} windows of {targets} targets each behind {longest} \
+                 tokens need {}",
+                last - start,
+                needed - start
+            )));
         }
         let steps = count as u64 - 1;
         let ends = (0..count as u64).map(|index| first + (last - first) * index / steps);
@@ -114,4 +108,11 @@ fn first_target(experiment: &Experiment, tokens: u64) -> Result<u64> {
         });
     }
     Ok(tokens.saturating_sub(experiment.held_out() as u64 - 1))
+}
+
+/// A text without so many windows.
+fn too_short(message: String) -> TrainError {
+    let hint = "give a longer text in `evaluation.path`, or lower `evaluation.windows` or \
+                `evaluation.targets`";
+    TrainError::Configuration { message, hint: Some(hint.to_owned()) }
 }

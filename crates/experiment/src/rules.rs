@@ -2,10 +2,10 @@
 
 use annulus_sequence::{Route, Strategy};
 
-use annulus_yaml::Problem;
+use annulus_yaml::{Places, Problem};
 
 use crate::{
-    Attention, Device, Experiment, Format, Pack, Sliding, evaluation, extend, lora, mask,
+    Attention, Data, Device, Experiment, Format, Pack, Sliding, evaluation, extend, lora, mask,
     route_word, schedule, sliding, stages, wire,
 };
 
@@ -204,27 +204,8 @@ fn trace(experiment: &Experiment) -> Vec<Problem> {
 
 fn data(experiment: &Experiment) -> Vec<Problem> {
     let (data, places) = (&experiment.data, &experiment.places);
-    let mut problems = Vec::new();
+    let mut problems = path_and_format(data, places);
     let word = data.format.word();
-    match (&data.path, data.format) {
-        (None, Format::Jsonl | Format::Chat | Format::Batches) => {
-            let message = format!("`format: {word}` needs `data.path`");
-            problems.push(places.problem("data.format", message).hint("add `path:` under `data:`"));
-        }
-        (Some(_), format) if format.is_made_up() => {
-            let message = format!("`format: {word}` makes its own data, but `data.path` is given");
-            problems.push(places.problem("data.path", message).hint("drop one of them"));
-        }
-        _ => {}
-    }
-    let ending = data.path.as_ref().and_then(|path| path.extension()?.to_str());
-    if data.format == Format::Text
-        && let Some(ending @ ("jsonl" | "parquet")) = ending
-    {
-        let message = format!("`data.path` ends in `.{ending}`, but `data.format` is `text`");
-        let hint = "set `data.format: jsonl` (a `text` in each) or `chat` (`messages` in each)";
-        problems.push(places.problem("data.path", message).hint(hint));
-    }
     let made = data.format == Format::Batches || data.format.is_made_up();
     if data.format == Format::Chat && data.pack == Pack::Stream
         || made && data.pack == Pack::Documents
@@ -246,6 +227,31 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
         );
         let hint = "set `data.evaluate`, or drop `every.evaluate`";
         problems.push(places.problem("every.evaluate", message).hint(hint));
+    }
+    problems
+}
+
+/// What `data.path` names, and what it is read as.
+fn path_and_format(data: &Data, places: &Places) -> Vec<Problem> {
+    let (word, mut problems) = (data.format.word(), Vec::new());
+    match (&data.path, data.format) {
+        (None, Format::Jsonl | Format::Chat | Format::Batches) => {
+            let message = format!("`format: {word}` needs `data.path`");
+            problems.push(places.problem("data.format", message).hint("add `path:` under `data:`"));
+        }
+        (Some(_), format) if format.is_made_up() => {
+            let message = format!("`format: {word}` makes its own data, but `data.path` is given");
+            problems.push(places.problem("data.path", message).hint("drop one of them"));
+        }
+        _ => {}
+    }
+    let ending = data.path.as_ref().and_then(|path| path.extension()?.to_str());
+    if data.format == Format::Text
+        && let Some(ending @ ("jsonl" | "parquet")) = ending
+    {
+        let message = format!("`data.path` ends in `.{ending}`, but `data.format` is `text`");
+        let hint = "set `data.format: jsonl` (a `text` in each) or `chat` (`messages` in each)";
+        problems.push(places.problem("data.path", message).hint(hint));
     }
     problems
 }

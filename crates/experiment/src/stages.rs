@@ -7,7 +7,7 @@ use annulus_architecture::sorted;
 use annulus_yaml::Absent::{Means, Required};
 use annulus_yaml::Interval::AboveZero;
 use annulus_yaml::Kind::{Count, Real, Section, Tokens, Words};
-use annulus_yaml::{Problem, Problems, printable, section, words};
+use annulus_yaml::{Places, Problem, Problems, printable, section, words};
 
 use crate::data::MOST_TOKENS;
 use crate::schedule::MOST_STEPS;
@@ -312,24 +312,30 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
         let message = format!("`{SECTION}` read more than {MOST_READ} tokens");
         problems.push(places.problem(SECTION, message).hint("fewer `steps`"));
     }
-    for (number, Stage { name, reset, .. }) in stages.iter().enumerate() {
-        let plain = |letter: char| letter.is_alphanumeric() || "-_".contains(letter);
-        if name.is_empty() || !name.chars().all(plain) {
-            let message = format!("`{}` cannot name a stage", printable(name));
-            let problem = places.problem(SECTION, message);
-            problems.push(problem.hint("use letters, digits, `-` and `_`"));
-        }
-        let (section, key) = (format!("{SECTION}.{name}"), format!("{SECTION}.{name}.reset"));
-        if number == 0 && !reset.is_empty() {
-            let message = "`reset` in the first of `stages`, where everything begins";
-            problems.push(places.problem(&key, message).hint("drop it"));
-        }
-        if number > 0 && !places.contains(&key) {
-            let message = format!("`{key}` is missing: what begins anew with this stage?");
-            let words = Reset::WORDS.join("`, `");
-            let hint = format!("write `reset: []`, or a list of some of `{words}`");
-            problems.push(places.problem(&section, message).hint(hint));
-        }
+    let of_stage = |(number, stage)| rules_of(stage, number, places);
+    problems.extend(stages.iter().enumerate().flat_map(of_stage));
+    problems
+}
+
+/// What a stage must be, by itself and as the one of its number.
+fn rules_of(Stage { name, reset, .. }: &Stage, number: usize, places: &Places) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let plain = |letter: char| letter.is_alphanumeric() || "-_".contains(letter);
+    if name.is_empty() || !name.chars().all(plain) {
+        let message = format!("`{}` cannot name a stage", printable(name));
+        let problem = places.problem(SECTION, message);
+        problems.push(problem.hint("use letters, digits, `-` and `_`"));
+    }
+    let (section, key) = (format!("{SECTION}.{name}"), format!("{SECTION}.{name}.reset"));
+    if number == 0 && !reset.is_empty() {
+        let message = "`reset` in the first of `stages`, where everything begins";
+        problems.push(places.problem(&key, message).hint("drop it"));
+    }
+    if number > 0 && !places.contains(&key) {
+        let message = format!("`{key}` is missing: what begins anew with this stage?");
+        let words = Reset::WORDS.join("`, `");
+        let hint = format!("write `reset: []`, or a list of some of `{words}`");
+        problems.push(places.problem(&section, message).hint(hint));
     }
     problems
 }

@@ -1,6 +1,6 @@
 //! From a name to a folder.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -293,15 +293,7 @@ impl Fetching<'_> {
             told(held)?;
         }
         out.sync_all().map_err(failed)?;
-        match bytes {
-            Some(bytes) if held < bytes => Err(unread(url, &format!("it ends after {held} bytes"))),
-            None if held > most => {
-                out.set_len(0).map_err(failed)?;
-                let message = format!("more than {most} bytes, and no word how many");
-                Err(HubError::Answer { url: url.to_owned(), message })
-            }
-            _ => Ok(()),
-        }
+        transfer.check(held, &out)
     }
 }
 
@@ -315,6 +307,22 @@ struct Transfer<'a> {
     /// Where they lie until all of them are here.
     part: &'a Path,
     told: &'a dyn Fn(u64) -> Result<(), HubError>,
+}
+
+impl Transfer<'_> {
+    /// Whether so many bytes are all there are, and not too many: those are dropped.
+    fn check(&self, held: u64, out: &File) -> Result<(), HubError> {
+        let &Transfer { url, most, part, .. } = self;
+        match self.bytes {
+            Some(bytes) if held < bytes => Err(unread(url, &format!("it ends after {held} bytes"))),
+            None if held > most => {
+                out.set_len(0).map_err(|source| store(part, source))?;
+                let message = format!("more than {most} bytes, and no word how many");
+                Err(HubError::Answer { url: url.to_owned(), message })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A file's name in an address.

@@ -80,18 +80,7 @@ pub(crate) fn rows(
         })?;
         for _ in 0..group.metadata().num_rows() {
             number += 1;
-            let at = |message: String| format!("row {number}: {message}");
-            match &mut rows {
-                Rows::Texts(texts) => {
-                    guarded(path, || texts.next().map_err(at))?;
-                    let text = guarded(path, || texts.text().map_err(at))?;
-                    each(number, Row::Text(text))?;
-                }
-                Rows::Records(records) => {
-                    let record = guarded(path, || records.next().map_err(at))?;
-                    each(number, Row::Record(&record))?;
-                }
-            }
+            rows.next(path, number, each)?;
         }
     }
     Ok(())
@@ -101,6 +90,27 @@ pub(crate) fn rows(
 enum Rows {
     Texts(Box<Texts>),
     Records(Record),
+}
+
+impl Rows {
+    /// Hands the next row to `each`.
+    fn next(
+        &mut self,
+        path: &Path,
+        number: u64,
+        each: &mut dyn FnMut(u64, Row<'_>) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let at = |message: String| format!("row {number}: {message}");
+        match self {
+            Rows::Texts(texts) => {
+                guarded(path, || texts.next().map_err(at))?;
+                each(number, Row::Text(guarded(path, || texts.text().map_err(at))?))
+            }
+            Rows::Records(records) => {
+                each(number, Row::Record(&guarded(path, || records.next().map_err(at))?))
+            }
+        }
+    }
 }
 
 /// What `read` makes of a file, which says something else than it should in places where the library panics.

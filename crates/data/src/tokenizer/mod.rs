@@ -222,6 +222,16 @@ impl Tokenizer {
     }
 }
 
+/// Whether an added token has the id that the file says.
+fn agrees(Added { content, id }: &Added, tokenizer: &tokenizers::Tokenizer) -> Result<(), String> {
+    let found = tokenizer.token_to_id(content).map(u64::from);
+    if id.is_none() || *id == found {
+        return Ok(());
+    }
+    let [said, found] = [*id, found].map(Option::unwrap_or_default);
+    Err(format!("it says that `{content}` is {said}, and its other tokens make it {found}"))
+}
+
 impl Json {
     /// Reads a `tokenizer.json`.
     ///
@@ -249,16 +259,7 @@ impl Json {
         vocabulary.keys().try_for_each(|token| bounds::token(token))?;
         vocabulary.values().try_for_each(|&id| bounds::id(id))?;
         let largest = vocabulary.into_values().max();
-        for Added { content, id } in &bounded.added {
-            let (found, said) = (inner.token_to_id(content), *id);
-            if said.is_some() && said != found.map(u64::from) {
-                let [said, found] = [said, found.map(u64::from)].map(Option::unwrap_or_default);
-                return Err(format!(
-                    "it says that `{content}` is {said}, and its other tokens make it {found}"
-                )
-                .into());
-            }
-        }
+        bounded.added.iter().try_for_each(|added| agrees(added, &inner))?;
         if inner.get_vocab_size(false) == 0 {
             return Err("its model has no tokens".into());
         }

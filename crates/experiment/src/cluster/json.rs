@@ -28,7 +28,7 @@ impl Choice {
             shown["routes_of"] = table.ways();
         }
         shown["weights"] = json!(self.weighing.as_ref().map(Weighing::to_json));
-        shown["hidden_from"] = self.hiding.iter().map(|hiding| hiding.to_json()).collect();
+        shown["hidden_from"] = self.hiding.iter().map(super::Hiding::to_json).collect();
         shown
     }
 }

@@ -49,9 +49,9 @@ impl<'a> Ports<'a> {
     }
 
     /// Adds what a rank sends and receives; where its node shares a port, what all of the node do.
-    pub(super) fn take(&mut self, rank: usize, hop: Hop, bytes: &impl Fn(&Move) -> u64) {
+    pub(super) fn take(&mut self, rank: usize, hop: &Hop, bytes: &impl Fn(&Move) -> u64) {
         if !self.cluster.shared {
-            return self.add(rank, &hop, bytes);
+            return self.add(rank, hop, bytes);
         }
         let (node, devices) = (self.cluster.node_of(rank), self.cluster.devices_per_node);
         if self.nodes.insert(node) {

@@ -161,9 +161,9 @@ impl Sampling<'_> {
             pace.mean += sum(&operations, group.ranks().len()) / world;
             if hops.iter().any(|hop: &Hop| !hop.sends.is_empty() || !hop.receives.is_empty()) {
                 let bytes = |moved: &Move| self.counted.bytes(moved, self.schedule.pass);
-                samples.iter().zip(hops).for_each(|(rank, hop)| ports.take(*rank, hop, &bytes));
+                samples.iter().zip(&hops).for_each(|(rank, hop)| ports.take(*rank, hop, &bytes));
                 for rank in self.edges(&group).into_iter().filter(|rank| !samples.contains(rank)) {
-                    ports.take(rank, self.schedule.hop(rank, index), &bytes);
+                    ports.take(rank, &self.schedule.hop(rank, index), &bytes);
                 }
             }
         }

@@ -61,20 +61,11 @@ pub fn dense_dropped(
     let sizes = Queries::new(q, scale)?;
     let (batch, kv_heads, columns, _) = k.dims4()?;
     check(sizes, q, k, v, gradient)?;
-    let positions = (queries.tokens(), keys.tokens());
-    if positions != (sizes.rows, columns) {
-        let wanted = (sizes.rows, columns);
+    let (positions, wanted) = ((queries.tokens(), keys.tokens()), (sizes.rows, columns));
+    if positions != wanted {
         return wrong(&format!("positions of {positions:?} queries and keys, wanted {wanted:?}"));
     }
-    let at: Vec<usize> = keys.iter().collect();
-    let seen_by = |row: usize, query: usize| -> Vec<usize> {
-        (0..columns).filter(|&column| mask.allows_in(row, query, at[column])).collect()
-    };
-    // By batch row, as far as the mask tells them apart.
-    let visible: Vec<Vec<Vec<usize>>> = (0..mask.rows())
-        .map(|row| queries.iter().map(|query| seen_by(row, query)).collect())
-        .collect();
-
+    let visible = visible(mask, queries, keys);
     let dropped = dropout.map(|dropout| Dropped { dropout, head: 0, queries, keys });
     let factor = |head: usize, row, column| {
         let (batch, head) = (head / sizes.heads, head % sizes.heads);
@@ -99,6 +90,16 @@ pub fn dense_dropped(
         dk: Tensor::from_vec(rows.dk, keys, &Device::Cpu)?,
         dv: Tensor::from_vec(rows.dv, keys, &Device::Cpu)?,
     })
+}
+
+/// The columns that a query sees, by query and, as far as the mask tells them apart, by batch row.
+fn visible(mask: &Mask, queries: &Positions, keys: &Positions) -> Vec<Vec<Vec<usize>>> {
+    let at: Vec<usize> = keys.iter().collect();
+    let seen_by = |row: usize, query: usize| -> Vec<usize> {
+        (0..at.len()).filter(|&column| mask.allows_in(row, query, at[column])).collect()
+    };
+    let of_row = |row: usize| queries.iter().map(|query| seen_by(row, query)).collect();
+    (0..mask.rows()).map(of_row).collect()
 }
 
 /// Inputs and results as rows of `dim` numbers.

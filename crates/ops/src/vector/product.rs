@@ -130,10 +130,6 @@ unsafe fn tile<M: Machine, const R: usize, const P: usize>(
     let mut sums = [[machine.splat(0.0); P]; R];
     // SAFETY: the caller says so; `R x P` panels of the result from (row, panel) on.
     let result = unsafe { product.c.as_mut_ptr().add(row * step + panel * PANEL) };
-    let at = |i: usize, j: usize| -> *mut [f32; PANEL] {
-        // SAFETY: `i < R` and `j < P`.
-        unsafe { result.add(i * step + j * PANEL).cast() }
-    };
     // SAFETY: elements (row .. row + R, 0 .. depth) of `a` and panels (panel .. panel + P, 0 .. depth) of `b` are there.
     unsafe {
         let mut left = a.units.as_ptr().add(row / ROWS * a.dozen + row % ROWS * a.row);
@@ -152,13 +148,34 @@ unsafe fn tile<M: Machine, const R: usize, const P: usize>(
             left = left.add(a.depth);
             right = right.add(b.depth);
         }
+        put(machine, &sums, result, (step, onto, row));
+    }
+}
+
+/// Writes the sums of a micro-tile from row `row` on to where its result begins.
+///
+/// # Safety
+/// `result` has R rows of P panels, `step` apart, and `onto` a factor for each row.
+#[inline(always)]
+unsafe fn put<M: Machine, const R: usize, const P: usize>(
+    machine: M,
+    sums: &[[M::Panel; P]; R],
+    result: *mut f32,
+    (step, onto, row): (usize, Onto<'_>, usize),
+) {
+    let at = |i: usize, j: usize| -> *mut [f32; PANEL] {
+        // SAFETY: `i < R` and `j < P`.
+        unsafe { result.add(i * step + j * PANEL).cast() }
+    };
+    // SAFETY: the caller says so.
+    unsafe {
         // One loop for each: with the choice inside, the compiler leaves it a loop, and sums go through memory to be counted.
         match onto {
-            Onto::Nothing => leave(&sums, |i, j, sum| machine.store(sum, &mut *at(i, j))),
-            Onto::Sum => leave(&sums, |i, j, sum| {
+            Onto::Nothing => leave(sums, |i, j, sum| machine.store(sum, &mut *at(i, j))),
+            Onto::Sum => leave(sums, |i, j, sum| {
                 machine.store(machine.add(machine.load(&*at(i, j)), sum), &mut *at(i, j));
             }),
-            Onto::Scaled(factors) => leave(&sums, |i, j, sum| {
+            Onto::Scaled(factors) => leave(sums, |i, j, sum| {
                 let factor = machine.splat(*factors.get_unchecked(row + i));
                 let sum = machine.multiply_add(machine.load(&*at(i, j)), factor, sum);
                 machine.store(sum, &mut *at(i, j));

@@ -68,24 +68,28 @@ impl Hashes {
                 return Err(damage(HASHES, format!("it does not have `{name}`")));
             }
         }
-        for (name, wanted) in &stamps {
+        stamps.iter().try_for_each(|(name, wanted)| {
             if Path::new(name).file_name().is_none_or(|file| file != name.as_str()) {
                 return Err(damage(HASHES, format!("`{name}` is no plain file name")));
             }
-            let found = stamp(&folder.join(name)).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => damage(name, format!("missing, but `{HASHES}` has it")),
-                _ => damage(name, error.to_string()),
-            })?;
-            if found.size != wanted.size {
-                let what = format!("{} bytes, but `{HASHES}` has {}", found.size, wanted.size);
-                return Err(damage(name, what));
-            }
-            if found.blake3 != wanted.blake3 {
-                return Err(damage(name, format!("its hash is not the one that `{HASHES}` has")));
-            }
-        }
-        Ok(())
+            held(&folder.join(name), wanted).map_err(|what| damage(name, what))
+        })
     }
+}
+
+/// Whether a file is what was stamped, or what it is instead.
+fn held(path: &Path, wanted: &Stamp) -> Result<(), String> {
+    let found = stamp(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("missing, but `{HASHES}` has it"),
+        _ => error.to_string(),
+    })?;
+    if found.size != wanted.size {
+        return Err(format!("{} bytes, but `{HASHES}` has {}", found.size, wanted.size));
+    }
+    if found.blake3 != wanted.blake3 {
+        return Err(format!("its hash is not the one that `{HASHES}` has"));
+    }
+    Ok(())
 }
 
 /// Whether a file of this name is read to go on from a checkpoint, or to use it as a model.

@@ -168,19 +168,17 @@ fn packed(plan: &Plan, cache: &Arc<Cache>) -> Result<Data> {
             exact: false,
         }),
     };
-    let Fit { cut, dropped, documents, .. } = packing.fit();
-    let mut notes = Vec::new();
-    if cut > 0 {
-        let tokens = data.tokens;
-        notes.push(format!("{cut} of {documents} documents are cut to {tokens} tokens"));
-    }
-    if dropped > 0 {
-        let all = documents + dropped;
-        notes.push(format!(
-            "{dropped} of {all} documents are left out: too long, or nothing to learn"
-        ));
-    }
-    Ok(Data { train, held_out, notes })
+    Ok(Data { train, held_out, notes: notes(packing.fit(), data.tokens) })
+}
+
+/// What of documents is not seen.
+fn notes(Fit { cut, dropped, documents, .. }: Fit, tokens: usize) -> Vec<String> {
+    let all = documents + dropped;
+    let are_cut = format!("{cut} of {documents} documents are cut to {tokens} tokens");
+    let left_out =
+        format!("{dropped} of {all} documents are left out: too long, or nothing to learn");
+    let notes = [(cut, are_cut), (dropped, left_out)].into_iter();
+    notes.filter(|(count, _)| *count > 0).map(|(_, note)| note).collect()
 }
 
 fn open_batches(plan: &Plan) -> Result<Data> {

@@ -80,15 +80,8 @@ impl Backward {
         let Queries { batch, rows, dim, .. } = self.sizes;
         let keys = self.sizes.keys(&tile)?;
         let shape = (batch, keys.heads, keys.rows, dim);
-        let start = |carried: Option<&Tensor>| match carried {
-            None => Ok(zeros(pool, batch * keys.heads * keys.rows * dim)),
-            Some(tensor) if tensor.dims4()? == shape => Ok(Elements::of(pool, tensor)?.to_vec()),
-            Some(tensor) => {
-                wrong(&format!("carried gradients of {:?}, wanted {shape:?}", tensor.dims()))
-            }
-        };
-        let mut dk = start(carried.as_ref().map(|carried| &carried.dk))?;
-        let mut dv = start(carried.as_ref().map(|carried| &carried.dv))?;
+        let mut dk = begun(pool, carried.as_ref().map(|carried| &carried.dk), shape)?;
+        let mut dv = begun(pool, carried.as_ref().map(|carried| &carried.dv), shape)?;
         let [k, v] = [guests(tile.k)?, guests(tile.v)?];
         let [q, k, v, gradient] = [&self.q, &k, &v, &self.gradient].map(Held::new);
         let (q, k, v, gradient) = (q?, k?, v?, gradient?);
@@ -120,6 +113,21 @@ impl Backward {
     /// The gradient of the queries.
     pub(super) fn finish(self, pool: &Pool) -> Result<Tensor> {
         tensor(pool, self.dq, self.sizes.shape(), DType::F32)
+    }
+}
+
+/// What gradients of this shape are added to: what was carried, or zeros.
+fn begun(
+    pool: &Pool,
+    carried: Option<&Tensor>,
+    shape: (usize, usize, usize, usize),
+) -> Result<Vec<f32>> {
+    match carried {
+        None => Ok(zeros(pool, shape.0 * shape.1 * shape.2 * shape.3)),
+        Some(tensor) if tensor.dims4()? == shape => Ok(Elements::of(pool, tensor)?.to_vec()),
+        Some(tensor) => {
+            wrong(&format!("carried gradients of {:?}, wanted {shape:?}", tensor.dims()))
+        }
     }
 }
 

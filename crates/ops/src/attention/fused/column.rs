@@ -281,7 +281,30 @@ fn along_rows<'a, M: Machine>(
     }
 }
 
+/// Rows of a block, and behind them `rest` to so many.
+#[inline(always)]
+fn padded(to: &mut Vec<f32>, from: &[f32], (rows, rest): (usize, f32)) {
+    to.clear();
+    to.extend_from_slice(from);
+    to.resize(rows, rest);
+}
+
 impl Between {
+    /// Turns the scores of an extent into probabilities, and the products of gradients with values into
+    /// gradients of scores.
+    #[inline(always)]
+    fn of_extent<M: Machine>(&mut self, machine: M, scale: f32, Extent { rows, columns }: &Extent) {
+        let from = rows.start * STEP + columns.start;
+        machine.call(Differentiate {
+            scores: &mut self.p.natural[from..],
+            gradients: &mut self.ds.natural[from..],
+            columns: columns.len(),
+            scale,
+            shift: &self.shift[rows.clone()],
+            delta: &self.delta[rows.clone()],
+        });
+    }
+
     /// The probabilities of a piece and the gradients of its scores, from query rows and output gradients against the panels
     /// of its keys and values.
     fn differentiate<M: Machine>(
@@ -306,27 +329,14 @@ impl Between {
         if place.piece.masked {
             hide(&mut self.p.natural, inputs.spans(place.head, place.block), columns);
         }
-        for (to, from, rest) in
-            [(&mut self.shift, context.shift, f32::INFINITY), (&mut self.delta, context.delta, 0.0)]
-        {
-            to.clear();
-            to.extend_from_slice(&from[range.clone()]);
-            to.resize(rows, rest);
-        }
+        padded(&mut self.shift, &context.shift[range.clone()], (rows, f32::INFINITY));
+        padded(&mut self.delta, &context.delta[range], (rows, 0.0));
         let drop = inputs.drop(place);
         if let Some(drop) = &drop {
             machine.call(drop.of(&mut self.ds.natural));
         }
-        for Extent { rows, columns: seen } in extents {
-            let from = rows.start * STEP + seen.start;
-            machine.call(Differentiate {
-                scores: &mut self.p.natural[from..],
-                gradients: &mut self.ds.natural[from..],
-                columns: seen.len(),
-                scale: context.exponent,
-                shift: &self.shift[rows.clone()],
-                delta: &self.delta[rows.clone()],
-            });
+        for extent in extents.iter() {
+            self.of_extent(machine, context.exponent, extent);
         }
         clear(&mut self.p.natural, extents, columns.len());
         clear(&mut self.ds.natural, extents, columns.len());

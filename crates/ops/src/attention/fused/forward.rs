@@ -7,6 +7,7 @@ use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
 use std::sync::Mutex;
 
+use annulus_sequence::Spans;
 use candle_core::{DType, Result, Tensor};
 
 use super::inputs::{Held, Inputs, Place, contiguous, guests};
@@ -272,6 +273,57 @@ impl Scratch {
         state.sum.copy_from_slice(&self.sum[..state.sum.len()]);
     }
 
+    /// Scores of the rows and what they see of the keys of a piece.
+    #[inline(always)]
+    fn score<M: Machine>(
+        &mut self,
+        machine: M,
+        (place, spans): (Place<'_>, &[Spans]),
+        k: &[f32],
+        (width, depth): (usize, usize),
+    ) {
+        for Extent { rows, columns } in place.piece.extents(spans) {
+            machine.call(Product {
+                a: Left::new(&self.q[rows.start * width..], width, 1),
+                b: Right { units: &k[columns.start * depth..], panel: depth * PANEL, depth: PANEL },
+                c: &mut self.scores[rows.start * STEP + columns.start..],
+                step: STEP,
+                rows: rows.len(),
+                panels: columns.len() / PANEL,
+                depth,
+                onto: Onto::Nothing,
+            });
+        }
+        if place.piece.masked {
+            hide(&mut self.scores, spans, &place.piece.columns);
+        }
+    }
+
+    /// Scores become weights: what is known of the rows is scaled to their new maxima.
+    #[inline(always)]
+    fn weigh<M: Machine>(
+        &mut self,
+        machine: M,
+        inputs: &Inputs<'_>,
+        (place, scale): (Place<'_>, f32),
+        rows: usize,
+    ) {
+        let columns = place.piece.columns.len();
+        let weights = &mut self.scores[..rows * STEP];
+        machine.call(Fold {
+            scores: weights,
+            columns,
+            scale,
+            maximum: &mut self.maximum,
+            sum: &mut self.sum,
+            kept: &mut self.kept,
+        });
+        if let Some(drop) = inputs.drop(place) {
+            machine.call(drop.of(weights));
+        }
+        machine.call(Natural { rows: weights, step: STEP, width: columns });
+    }
+
     /// Folds in what the rows see of a piece.
     fn attend<M: Machine>(
         &mut self,
@@ -283,38 +335,12 @@ impl Scratch {
         let (width, columns) = (inputs.width(), &place.piece.columns);
         let depth = units::<M>(inputs.sizes.dim);
         let kv_head = place.head / inputs.group();
-        let k = &packed.k[kv_head * packed.strides[0] + columns.start * depth..];
         let v = &packed.v[kv_head * packed.strides[1] + columns.start / M::UNIT * width..];
         let spans = inputs.spans(place.head, place.block);
-        for Extent { rows, columns: seen } in place.piece.extents(spans) {
-            machine.call(Product {
-                a: Left::new(&self.q[rows.start * width..], width, 1),
-                b: Right { units: &k[seen.start * depth..], panel: depth * PANEL, depth: PANEL },
-                c: &mut self.scores[rows.start * STEP + seen.start..],
-                step: STEP,
-                rows: rows.len(),
-                panels: seen.len() / PANEL,
-                depth,
-                onto: Onto::Nothing,
-            });
-        }
-        if place.piece.masked {
-            hide(&mut self.scores, spans, columns);
-        }
+        let k = &packed.k[kv_head * packed.strides[0] + columns.start * depth..];
+        self.score(machine, (place, spans), k, (width, depth));
         let rows = spans.len().next_multiple_of(product::ROWS);
-        machine.call(Fold {
-            scores: &mut self.scores[..rows * STEP],
-            columns: columns.len(),
-            scale,
-            maximum: &mut self.maximum,
-            sum: &mut self.sum,
-            kept: &mut self.kept,
-        });
-        let weights = &mut self.scores[..rows * STEP];
-        if let Some(drop) = inputs.drop(place) {
-            machine.call(drop.of(weights));
-        }
-        machine.call(Natural { rows: weights, step: STEP, width: columns.len() });
+        self.weigh(machine, inputs, (place, scale), rows);
         let exist = inputs.keys.rows - columns.start;
         for Extent { rows, columns: seen } in place.piece.extents(spans) {
             machine.call(Product {
