@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use annulus_attention::{Attention, Place, Qkv};
 use annulus_comm::{Communicator, Metered, threads};
-use annulus_experiment::{Dtype, Experiment, ModelSource, Plan, Resolved, parse};
+use annulus_experiment::{Dtype, Experiment, ModelSource, Resolved, parse};
 use annulus_ops::attention::Fused;
 use annulus_ops::{Key, Pool, normal};
+use annulus_plan::Plan;
 use annulus_sequence::{Exchange, Heads, Route, Strategy};
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -237,7 +238,7 @@ impl Case {
 
     fn plan(&self) -> Plan {
         Resolved::read(self.experiment(), None)
-            .and_then(Plan::new)
+            .and_then(|resolved| Plan::new(&resolved))
             .unwrap_or_else(|problems| panic!("{self:?}: {problems}"))
     }
 
@@ -381,7 +382,7 @@ fn queries_travel_exactly_where_they_are_lighter() {
                 shape.head_dim = dim;
             }
             let plan = Resolved::read(open, None)
-                .and_then(Plan::new)
+                .and_then(|resolved| Plan::new(&resolved))
                 .unwrap_or_else(|problems| panic!("{problems}"));
             let (e, g) = (dtype.bytes(), 4);
             let lighter = group * (2 * dim * e + 8 + dim * g) < 2 * dim * (e + g);

@@ -235,5 +235,7 @@ pub use annulus_experiment as experiment;
 pub use annulus_machine as machine;
 pub use annulus_model as model;
 pub use annulus_ops as ops;
+pub use annulus_plan as plan;
 pub use annulus_sequence as sequence;
+pub use annulus_simulate as simulate;
 pub use annulus_train as train;

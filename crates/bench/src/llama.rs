@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use annulus_comm::Communicator;
 use annulus_data::{DataError, Sequence, Source};
-use annulus_experiment::{Dtype, Experiment, Plan, Resolved, parse, write_config};
+use annulus_experiment::{Dtype, Experiment, Resolved, parse, write_config};
 use annulus_model::{Config, Llama, Weights, save, save_file};
 use annulus_ops::{IGNORED, Key, uniform};
+use annulus_plan::Plan;
+use annulus_simulate::plan;
 use annulus_train::{
     Opening, Setup, Stepped, Stepper, TrainError, check_memory, device_memory, open_data,
 };
@@ -99,7 +101,7 @@ impl Step {
 /// The plan of an experiment.
 pub(crate) fn planned(mut experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan> {
     experiment.host.device = device_memory(experiment.device);
-    Ok(Plan::new(Resolved::read(experiment, vocabulary)?)?)
+    Ok(plan(&Resolved::read(experiment, vocabulary)?)?)
 }
 
 /// Uniform ids. The last has no successor to ask for.

@@ -3,7 +3,8 @@
 //! The model is that of `step`. The class of a block is charged where it is allocated; a peak is the
 //! most of a class at once, whenever that was.
 
-use annulus_experiment::{Peak, Plan, parse};
+use annulus_experiment::parse;
+use annulus_plan::{Peak, Plan};
 use annulus_train::{Memory, measure_memory};
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -4,8 +4,10 @@
 //! The rates that step times are planned with are measured first, as `strategy: auto` does. Rounds
 //! go through all strategies, so that what disturbs meets all of them.
 
-use annulus_experiment::{Cluster, Estimate, Kernel, Plan, Recompute, parse};
+use annulus_experiment::{Kernel, Recompute, parse};
+use annulus_plan::Plan;
 use annulus_sequence::Strategy;
+use annulus_simulate::{Cluster, Estimate};
 use annulus_train::{Measured, Sample, measure};
 use anyhow::Result;
 use candle_core::DType;

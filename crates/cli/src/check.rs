@@ -1,7 +1,9 @@
 //! `annulus check`, `schema`: what can be said of an experiment without running it.
 
 use annulus_data::DataError;
-use annulus_experiment::{Experiment, Plan, Problem, parse, read_experiment};
+use annulus_experiment::{Experiment, Problem, parse, read_experiment};
+use annulus_plan::Plan;
+use annulus_simulate::plans;
 use annulus_train::{Opened, TrainError};
 use serde_json::json;
 
@@ -12,7 +14,7 @@ use crate::{Done, hub, print, shown};
 pub(crate) fn check(arguments: &Reading) -> Done {
     let checked = opened(&arguments.file).and_then(|opened| {
         data_is_there(&opened.resolved.experiment)?;
-        fits(&Plan::all(&opened.here())?)?;
+        fits(&plans(&opened.here())?)?;
         Ok(opened.resolved.experiment.name)
     });
     if !arguments.json {

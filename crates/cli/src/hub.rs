@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Experiment, ModelSource, Places, WeightsFrom, size};
+use annulus_experiment::{Experiment, ModelSource, Places, WeightsFrom};
 use annulus_hub::{Event, Fetched, HubError, Name, Options, Want, fetch};
+use annulus_plan::size;
 use annulus_train::TOKENIZER;
 
 use crate::console::Bar;

@@ -96,7 +96,7 @@ fn run(command: Command) -> Done {
         Command::Data(Data::Show(arguments)) => data::show(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Strategies => print::line(&annulus_experiment::support()).map(|()| 0),
+        Command::Strategies => print::line(&annulus_plan::support()).map(|()| 0),
         Command::Schema { markdown } => check::schema(markdown),
     }
 }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use annulus_experiment::{Choice, Cluster, Comparison, Grid, Plan, Resolved, Scale, Stage};
+use annulus_experiment::{Resolved, Stage};
+use annulus_plan::Plan;
+use annulus_simulate::{Choice, Cluster, Comparison, Grid, Scale};
 use serde_json::{Value, json};
 
 use crate::arguments::{self, File};

@@ -1,6 +1,7 @@
 //! `annulus prove`: the schedules of an experiment, checked before anything runs.
 
-use annulus_experiment::{Plan, Proving};
+use annulus_plan::{Plan, Proving};
+use annulus_simulate::plans;
 
 use crate::arguments::Reading;
 use crate::failure::EXPECT;
@@ -11,12 +12,12 @@ pub(crate) fn run(arguments: &Reading) -> Done {
     let mut holds = true;
     // A strategy that is left open is chosen once for all phases.
     let phases = if resolved.experiment.attention.is_open() {
-        Plan::all(&resolved)?.iter().map(Plan::resolved).collect()
+        plans(&resolved)?.iter().map(Plan::resolved).collect()
     } else {
         resolved.phases()
     };
     for phase in phases {
-        let proving = Proving::of(phase)?;
+        let proving = Proving::of(&phase)?;
         print::either(arguments.json, || proving.to_json(), || proving.to_text())?;
         holds &= proving.holds();
     }

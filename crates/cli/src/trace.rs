@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Cluster, Plan};
+use annulus_plan::Plan;
+use annulus_simulate::{Cluster, timeline};
 use annulus_trace::{Sums, Trace};
 use serde_json::json;
 
@@ -85,7 +86,7 @@ fn planned(arguments: &arguments::Trace, plan: &Plan) -> Result<Trace, Failure> 
         Some(path) => Cluster::load(path)?,
         None => annulus_train::rates(plan, annulus_machine::cores())?,
     };
-    let trace = plan.timeline(&cluster)?;
+    let trace = timeline(plan, &cluster)?;
     if let Some(path) = &arguments.out {
         write(path, &trace.to_json())?;
     }

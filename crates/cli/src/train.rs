@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use annulus_experiment::{Bound, Peak, Plan, Problem, Problems, RankPlan, read_experiment, size};
+use annulus_experiment::{Bound, Problem, Problems, read_experiment};
+use annulus_plan::{Peak, Plan, RankPlan, size};
 use annulus_train::{Ending, Given, Outcome};
 
 use crate::Done;
@@ -20,7 +21,7 @@ pub(crate) fn run(arguments: &Train) -> Done {
     let plans = opened.plans(annulus_machine::cores())?;
     let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
     if let Some(choice) = &first.choice {
-        print::say(&choice.to_text());
+        print::say(&choice.text);
     }
     let expect = first.experiment.expect.clone();
     hub::weights(&first.experiment, arguments.verify_cache)?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use annulus_experiment::Plan;
+use annulus_simulate::plan;
 use annulus_train::verify::{Line, verify};
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::failure::{EXPECT, Failure};
 use crate::{check, print};
 
 pub(crate) fn run(arguments: &Verify) -> Done {
-    let plan = Plan::new(check::opened(&arguments.file)?.here())?;
+    let plan = plan(&check::opened(&arguments.file)?.here())?;
     let cores = annulus_machine::cores();
     let mut table = Table::default();
     let mut written = Ok(());

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::Tokenizer;
-use annulus_experiment::{Plan, Resolved};
+use annulus_experiment::Resolved;
 use annulus_model::Weights;
+use annulus_plan::Plan;
 use annulus_train::{Result, Setup, TrainError, Trained};
 
 /// Told of what is done, how much of it, of how much.
@@ -77,7 +78,7 @@ impl Subject {
             });
         }
         experiment.data.tokens = tokens;
-        let plan = Plan::new(Resolved::new(experiment, model, vocabulary)?)?;
+        let plan = Plan::new(&Resolved::new(experiment, model, vocabulary)?)?;
         let Setup { cores, processor, .. } = &self.setup;
         let (cores, processor) = (cores.clone(), processor.clone());
         Ok(Setup { processor, micro_batch: 1, dropout: false, ..Setup::new(&plan, cores) })

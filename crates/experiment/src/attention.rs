@@ -21,12 +21,11 @@ pub struct Attention {
     /// `strategy:` with what `exchange:`, `shape:`, `groups:` and `stripe:` make of it; default `local`
     /// on one rank; required on more.
     pub strategy: Strategy,
-    /// `auto` was written: `strategy` is open. A [`crate::Plan`] has chosen it: never true there.
+    /// `auto` was written: `strategy` is open, and a plan cannot be made before it is chosen.
     pub automatic: bool,
     /// `layout:` and its `stripe:`; `None`: the strategy's own.
     pub layout: Option<Dealt>,
-    /// `auto | reversed | travelling | direct | queries`; `None`: auto. A [`crate::Plan`] has settled it: never
-    /// `None` there.
+    /// `auto | reversed | travelling | direct | queries`; `None`: auto, which a plan settles.
     pub backward: Option<Route>,
     /// Who sees whom.
     pub masking: Masking,
@@ -115,7 +114,7 @@ impl Dealt {
     }
 
     /// A layout as one writes it.
-    pub(crate) fn of(layout: Layout) -> Dealt {
+    pub fn of(layout: Layout) -> Dealt {
         match layout {
             Layout::Contiguous => Dealt::Contiguous,
             Layout::Striped { width } => Dealt::Striped { width },
@@ -154,7 +153,7 @@ impl Attention {
     }
 
     /// The same with the strategies of all layers to be chosen.
-    pub(crate) fn leave_open(&mut self) {
+    pub fn leave_open(&mut self) {
         (self.strategy, self.automatic, self.layout, self.backward) =
             (Strategy::Local, true, None, None);
         if let Some(sliding) = &mut self.sliding {

@@ -32,12 +32,7 @@ pub struct Settled {
 impl Memory {
     /// What the experiment says, and of what it leaves open the first that `needs` so many bytes
     /// that they fit; where nothing fits, the smallest. `rows` a rank has in a micro-batch.
-    pub(crate) fn settle(
-        &self,
-        host: &Host,
-        rows: usize,
-        needs: impl Fn(Settled) -> u64,
-    ) -> Settled {
+    pub fn settle(&self, host: &Host, rows: usize, needs: impl Fn(Settled) -> u64) -> Settled {
         let mut last = None;
         let budget = self.budget(host);
         for choice in self.choices(rows) {
@@ -56,7 +51,8 @@ impl Memory {
     }
 
     /// The same experiment with `settled` written out.
-    pub(crate) fn with(&self, settled: Settled) -> Memory {
+    #[must_use]
+    pub fn with(&self, settled: Settled) -> Memory {
         let Settled { recompute, loss_chunk, mlp_chunk } = settled;
         let (loss_chunk, mlp_chunk) = (Some(loss_chunk), Some(mlp_chunk));
         Memory { recompute, loss_chunk, mlp_chunk, ..self.clone() }

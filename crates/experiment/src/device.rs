@@ -25,7 +25,7 @@ pub(crate) const DEVICE: Only = Only {
 };
 
 /// The form of a run's name.
-pub(crate) const NAME: Only = Only {
+pub const NAME: Only = Only {
     wanted: "a word that can name a folder",
     pattern: "^[^./\\\\ ][^/\\\\]*$",
     takes: names_a_folder,

@@ -1,10 +1,8 @@
-//! The experiment file and config.json as types; every cross-check; the plan it means. Needs no
-//! tensors: a laptop can check an experiment for a cluster.
+//! The experiment file as types, with every rule between its keys; what it means once its model has
+//! been read.
 
 mod attention;
 mod choice;
-mod cluster;
-mod cost;
 mod data;
 mod device;
 mod evaluation;
@@ -13,22 +11,14 @@ mod extend;
 mod lora;
 mod mask;
 mod mesh;
-mod misfit;
 mod model;
-mod passes;
-mod plan;
-mod proving;
-mod rank;
-mod report;
 mod resolved;
-mod route;
 mod rules;
 mod schedule;
 mod sliding;
 mod split;
 mod stages;
 mod steps;
-mod support;
 mod wire;
 mod written;
 
@@ -41,31 +31,20 @@ pub use attention::{
     Attention, AttentionKeys, Dealt, Kernel, Sliding, return_from_word, route_word,
 };
 pub use choice::Settled;
-pub use cluster::{
-    Candidate, Cell, Choice, Cluster, Comparison, Estimate, Grid, Hiding, Level, Link, Load,
-    Message, Method, Overlap, Rates, Row, Scale, Shared, Step, Table, Walk, Way, Weighing, label,
-    minimal_block, walk,
-};
 pub use data::{Data, DataKeys, Format, Longer, Pack};
-pub use device::Device;
+pub use device::{Device, NAME};
 pub use evaluation::{Asked, Evaluation};
 pub use experiment::Experiment;
 pub use extend::{Extension, Stretch};
 pub use lora::LoraKeys;
-pub use mask::{MaskKind, Masking, Packed, Pattern};
+pub use mask::{MaskKind, Masking, Packed, Pattern, mask_of};
 pub use mesh::{Host, Memory, Mesh, Recompute};
-pub use misfit::Misfit;
 pub use model::{Model, ModelKeys, ModelSource, WeightsFrom};
-pub use plan::Plan;
-pub use proving::{Proved, Proving};
-pub use rank::{Peak, RankPlan};
-pub use report::size;
 pub use resolved::Resolved;
-pub use route::RouteChoice;
 pub use schedule::{Curve, Decay, Schedule, ScheduleKeys};
-pub use sliding::LayerKind;
+pub use sliding::{SECTION as SLIDING, numbers};
 pub use split::{Contradiction, Wording};
 pub use stages::{Part, Reset, Stage, StageKeys, Staged};
 pub use steps::{Algorithm, Bound, Every, Optimizer, Trace};
-pub use support::support;
+pub use wire::wire_key;
 pub use written::{Written, differences, load, page, parse, read_experiment, schema};

@@ -91,7 +91,7 @@ impl Scalar for Packed {
 
 impl Masking {
     /// Which keys are near, if that matters.
-    pub(crate) fn near(&self) -> Option<Rule> {
+    pub fn near(&self) -> Option<Rule> {
         self.window.map(|window| match self.dilation {
             None => Rule::Window(window),
             Some(dilation) => Rule::Dilated { window, dilation },
@@ -100,7 +100,7 @@ impl Masking {
 }
 
 /// The mask of every sequence in layers that see keys that are `near`. Documents that the data tells apart are in no plan.
-pub(crate) fn mask_of(attention: &Masking, near: Option<Rule>) -> Mask {
+pub fn mask_of(attention: &Masking, near: Option<Rule>) -> Mask {
     let mask = match (attention.mask, attention.prefix) {
         (MaskKind::Full, _) => Mask::full(),
         (MaskKind::Causal, None) => Mask::causal(),

@@ -60,7 +60,10 @@ impl Resolved {
     }
 
     /// The shape that is trained: extended, with its vocabulary.
-    pub(crate) fn shape(&self) -> Result<Shape, Problems> {
+    ///
+    /// # Errors
+    /// When it cannot be extended so, or nothing says how many tokens there are.
+    pub fn shape(&self) -> Result<Shape, Problems> {
         let experiment = &self.experiment;
         let mut shape = self.model.clone();
         shape.rope.theta = experiment.model.rope_theta.unwrap_or(shape.rope.theta);
@@ -102,7 +105,7 @@ impl Resolved {
 
     /// A warning of sequences that are longer than pretrained weights were trained for, which nothing
     /// stretches.
-    pub(crate) fn too_long(&self) -> Option<String> {
+    pub fn too_long(&self) -> Option<String> {
         let Experiment { model, extend: None, data, .. } = &self.experiment else { return None };
         let ModelSource::Folder { weights: WeightsFrom::Pretrained, path, .. } = &model.source
         else {

@@ -2,7 +2,7 @@
 
 use annulus_sequence::{Route, Strategy};
 
-use annulus_yaml::{Places, Problem};
+use annulus_yaml::{Places, Problem, Problems};
 
 use crate::{
     Attention, Data, Device, Experiment, Format, Pack, Sliding, evaluation, extend, lora, mask,
@@ -14,8 +14,19 @@ const MOST_RANKS: usize = 1 << 14;
 /// Tokens of one optimizer step: keeps what is counted within 64 bits.
 const MOST_TOKENS: usize = 1 << 36;
 
+impl Experiment {
+    /// Holds the experiment to every rule between its keys.
+    ///
+    /// # Errors
+    /// All that are broken.
+    pub fn check(&self) -> Result<(), Problems> {
+        let broken = broken(self);
+        if broken.is_empty() { Ok(()) } else { Err(Problems(broken)) }
+    }
+}
+
 /// Every broken rule of `experiment`.
-pub(crate) fn check(experiment: &Experiment) -> Vec<Problem> {
+pub(crate) fn broken(experiment: &Experiment) -> Vec<Problem> {
     if experiment.stages.is_empty() {
         return alone(experiment);
     }

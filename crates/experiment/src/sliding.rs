@@ -1,5 +1,4 @@
-//! `attention.sliding`: layers that see a window, what they must be, and which layer groups there
-//! are.
+//! `attention.sliding`: layers that see a window, and what they must be.
 //!
 //! A model's layers differ in whom they see, and what is best for a whole mask is not for a window: so
 //! every layer group has its own mask, strategy and backward route. Positions are sharded once: the
@@ -7,58 +6,20 @@
 
 use std::ops::Range;
 
-use annulus_sequence::{Layout, Mask, Route, Rule, Strategy};
-
-use crate::mask::mask_of;
 use annulus_architecture::Shape;
+use annulus_sequence::{Layout, Route, Strategy};
 use annulus_yaml::{Problem, Problems};
 
-use crate::{Attention, Experiment, RouteChoice, Sliding};
+use crate::{Attention, Experiment, Sliding};
 
 /// Where it is written.
-pub(crate) const SECTION: &str = "attention.sliding";
-
-/// Layers that see alike, and how their attention is split.
-#[derive(Clone, Debug)]
-pub struct LayerKind {
-    /// Which layers, rising.
-    pub layers: Vec<usize>,
-    /// Which key a query sees.
-    pub mask: Mask,
-    /// How the sequence is split.
-    pub strategy: Strategy,
-    /// What travels backward. [`crate::Plan::experiment`] says the same.
-    pub route: RouteChoice,
-    /// Visible (query, key) pairs of one sequence, per head and layer, that the slowest rank of
-    /// every hop computes, summed over the hops: what a forward pass takes when ranks wait for each
-    /// other.
-    pub slowest_pairs: u64,
-    /// The backward route that is written.
-    pub(crate) written: Option<Route>,
-    /// The keys that a query sees, where this kind is `sliding`.
-    window: Option<usize>,
-}
-
-impl LayerKind {
-    /// The section that says how they are split.
-    pub(crate) fn section(&self) -> &'static str {
-        if self.window.is_some() { SECTION } else { "attention" }
-    }
-
-    /// The layers, in words: `layers 0-2, 4`, and over how many keys they slide.
-    pub(crate) fn title(&self) -> String {
-        let noun = if self.layers.len() == 1 { "layer" } else { "layers" };
-        let window =
-            self.window.map_or_else(String::new, |window| format!(", sliding over {window}"));
-        format!("{noun} {}{window}", numbers(&self.layers))
-    }
-}
+pub const SECTION: &str = "attention.sliding";
 
 impl Attention {
-    /// The written backward route of these layers.
-    pub(crate) fn backward_of(&mut self, kind: &LayerKind) -> &mut Option<Route> {
+    /// The written backward route of the layers that slide, or of the others.
+    pub fn backward_of(&mut self, slides: bool) -> &mut Option<Route> {
         match &mut self.sliding {
-            Some(sliding) if kind.window.is_some() => &mut sliding.backward,
+            Some(sliding) if slides => &mut sliding.backward,
             _ => &mut self.backward,
         }
     }
@@ -107,52 +68,8 @@ pub(crate) fn with_windows(
     Err(experiment.places.problem(key, message).hint("drop it").into())
 }
 
-/// The layer groups of a model: those that do not slide first. Nothing is known yet of their way
-/// back.
-///
-/// # Errors
-/// When other layers are to slide than some of those that there are.
-pub(crate) fn kinds(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerKind>, Problem> {
-    let attention = &experiment.attention;
-    let all = 0..shape.num_hidden_layers;
-    let of_all = |layers| LayerKind {
-        layers,
-        mask: mask_of(&attention.masking, attention.masking.near()),
-        strategy: attention.strategy,
-        route: RouteChoice::default(),
-        slowest_pairs: 0,
-        written: attention.backward,
-        window: None,
-    };
-    let Some(sliding) = &attention.sliding else { return Ok(vec![of_all(all.collect())]) };
-    let slides = |layer: &usize| sliding.layers.iter().any(|range| range.contains(layer));
-    let (slide, others): (Vec<usize>, Vec<usize>) = all.clone().partition(slides);
-    let problem = |message: String, hint: String| {
-        Err(experiment.places.problem("attention.sliding.layers", message).hint(hint))
-    };
-    let last = sliding.layers.last().map_or(0, |range| range.end - 1);
-    if last >= all.end {
-        let message = format!("layer {last} is to slide, of {}", all.end);
-        return problem(message, format!("layers are 0 to {}", all.end - 1));
-    }
-    if others.is_empty() {
-        let message = format!("all {} layers are to slide", all.end);
-        let hint = format!("set `attention.window: {}`, and drop `sliding`", sliding.window);
-        return problem(message, hint);
-    }
-    let window = Some(sliding.window);
-    let sliding = LayerKind {
-        mask: mask_of(&attention.masking, window.map(Rule::Window)),
-        strategy: sliding.strategy,
-        written: sliding.backward,
-        window,
-        ..of_all(slide)
-    };
-    Ok(vec![of_all(others), sliding])
-}
-
 /// Numbers that rise, in short: `0-2, 4`.
-fn numbers(layers: &[usize]) -> String {
+pub fn numbers(layers: &[usize]) -> String {
     listed(&ranges(layers))
 }
 

@@ -7,11 +7,11 @@ use annulus_architecture::sorted;
 use annulus_yaml::Absent::{Means, Required};
 use annulus_yaml::Interval::AboveZero;
 use annulus_yaml::Kind::{Count, Real, Section, Tokens, Words};
-use annulus_yaml::{Places, Problem, Problems, printable, section, words};
+use annulus_yaml::{Places, Problem, printable, section, words};
 
 use crate::data::MOST_TOKENS;
 use crate::schedule::MOST_STEPS;
-use crate::{Cluster, Experiment, Extension, Plan, Resolved};
+use crate::{Experiment, Extension};
 
 /// The key.
 pub(crate) const SECTION: &str = "stages";
@@ -216,40 +216,6 @@ impl Experiment {
         let first = (0..=number).rev().find(|&number| begins(number)).unwrap_or_default();
         let next = (number + 1..self.stages.len()).find(|&number| begins(number));
         total(&self.stages[first..next.unwrap_or(self.stages.len())])
-    }
-}
-
-impl Plan {
-    /// The plans of all phases, as [`Plan::new`] makes them. A strategy that is left open is chosen for
-    /// the longest sequences, and the same in all.
-    ///
-    /// # Errors
-    /// What is wrong with any of them.
-    pub fn all(resolved: &Resolved) -> Result<Vec<Plan>, Problems> {
-        Plan::all_measured(resolved, |ranks| Cluster::threads(ranks, annulus_machine::cores()))
-    }
-
-    /// The plans of all phases by rates of one's own, as for [`Plan::measured`].
-    ///
-    /// # Errors
-    /// What is wrong with any of them.
-    pub fn all_measured(
-        resolved: &Resolved,
-        measure: impl FnOnce(usize) -> Cluster,
-    ) -> Result<Vec<Plan>, Problems> {
-        if resolved.experiment.stages.is_empty() {
-            return Ok(vec![Plan::measured(resolved.clone(), measure)?]);
-        }
-        let mut resolved = resolved.clone();
-        let longest = resolved.phases().into_iter().max_by_key(|one| one.experiment.data.tokens);
-        let mut choice = None;
-        if let Some(longest) = longest.filter(|longest| longest.experiment.attention.is_open()) {
-            let chosen = Plan::measured(longest, measure)?;
-            resolved.experiment.attention = chosen.experiment.attention;
-            choice = chosen.choice;
-        }
-        let plan = |phase| Ok(Plan { choice: choice.clone(), ..Plan::of(&phase)? });
-        resolved.phases().into_iter().map(plan).collect()
     }
 }
 

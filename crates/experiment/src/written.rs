@@ -111,7 +111,7 @@ pub fn parse(name: &str, text: &str, overrides: &[Override]) -> Result<Experimen
     let mut report = document.report;
     report.extend(contradictions(&values, &places));
     let experiment = Written::read(&values, "").and_then(|written| written.meant(places));
-    report.extend(experiment.iter().flat_map(rules::check));
+    report.extend(experiment.iter().flat_map(rules::broken));
     match experiment {
         Some(experiment) if report.is_empty() => Ok(experiment),
         _ => Err(report.finish()),

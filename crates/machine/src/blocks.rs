@@ -22,13 +22,14 @@ pub const SUMMED_ROWS: usize = 128;
 /// The most terms that an element of a product sums before it is added to what is there: with two panels of the right factor,
 /// what the first cache holds.
 pub const DEPTH: usize = 256;
-/// Floats of the right factor that are packed at a time, for all workers.
-const RIGHT: usize = 1 << 20;
+/// Floats of the right factor that are packed at a time, for all workers: a second cache of 2 MiB holds them while job after job
+/// passes by, and from the third cache they come too slowly where a job has few rows.
+const RIGHT: usize = 1 << 18;
 /// The most columns of the right factor that are packed at a time.
 const COLUMNS: usize = RIGHT / DEPTH;
 /// Jobs that the rows of a product are cut into at least, as far as there are rows enough: with fewer, the last one keeps a
-/// worker busy while the others wait.
-const JOBS: usize = 64;
+/// worker busy while the others wait; with more, what is packed on the right is read for few rows.
+const JOBS: usize = 32;
 /// The most and the fewest rows of a job. Packing the left factor then costs little.
 const JOB_ROWS: [usize; 2] = [24, 240];
 /// Floats of the results of a job's last rows, which are fewer than a micro-tile's.
@@ -105,10 +106,10 @@ mod tests {
         let rows = [256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20].map(|bytes| of(bytes).rows);
         assert_eq!(rows, [60, 120, 240, 240, 240]);
         let cut = of(1 << 20);
-        assert_eq!((cut.columns, cut.packed_depth, cut.depth), (2048, 512, 256));
-        assert_eq!((cut.right(), cut.left(), cut.edge()), (1 << 20, 240 * 256, 12 * 512));
+        assert_eq!((cut.columns, cut.packed_depth, cut.depth), (1024, 256, 256));
+        assert_eq!((cut.right(), cut.left(), cut.edge()), (1 << 18, 240 * 256, 12 * 512));
         let wide = Cut::new([1024, 128_000, 2048], &CACHES);
-        assert_eq!((wide.rows, wide.columns, wide.packed_depth), (24, 4096, 256));
+        assert_eq!((wide.rows, wide.columns, wide.packed_depth), (36, 1024, 256));
         let small = Cut::new([1, 1, 3], &CACHES.with_second(1));
         assert_eq!(small, Cut { rows: 12, columns: 16, packed_depth: 3, depth: 3, jobs: 1 });
         assert_eq!((small.right(), small.left(), small.edge()), (48, 36, 192));

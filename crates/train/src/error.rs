@@ -2,8 +2,9 @@
 
 use annulus_comm::{Cause, Failure};
 use annulus_data::DataError;
-use annulus_experiment::{Misfit, Problems};
+use annulus_experiment::Problems;
 use annulus_model::WeightsError;
+use annulus_plan::Misfit;
 use annulus_sequence::ScheduleError;
 
 /// A result of this crate.

@@ -9,8 +9,9 @@ use std::alloc::System;
 use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use annulus_experiment::{Peak, Plan, Resolved};
+use annulus_experiment::Resolved;
 use annulus_machine::Caches;
+use annulus_plan::{Peak, Plan};
 use annulus_train::memory::Counting;
 use annulus_train::{Memory, measure, measure_memory};
 use common::Place;
@@ -78,7 +79,9 @@ fn plan_with(
 fn plan_for(plan: &Plan, second: usize) -> Plan {
     let mut experiment = plan.experiment.clone();
     experiment.host.core.caches = CACHES.with_second(second);
-    Resolved::read(experiment, Some(plan.vocabulary())).and_then(Plan::new).unwrap()
+    Resolved::read(experiment, Some(plan.vocabulary()))
+        .and_then(|resolved| Plan::new(&resolved))
+        .unwrap()
 }
 
 /// The second of two steps: whatever is made once is there.

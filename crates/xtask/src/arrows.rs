@@ -32,27 +32,33 @@ const RULES: &[Rule] = &[
     rule("attention", true, "comm memory ops sequence trace"),
     rule("model", true, "attention files ops sequence tensors"),
     rule("data", false, "files machine memory sequence tensors"),
-    rule("experiment", false, "architecture machine sequence trace yaml"),
+    rule("experiment", false, "architecture machine sequence yaml"),
+    rule("plan", false, "architecture experiment machine sequence yaml"),
+    rule("simulate", false, "experiment machine plan sequence trace yaml"),
     rule("hub", false, "files"),
     rule(
         "train",
         true,
-        "attention comm data experiment files machine memory model ops sequence \
+        "attention comm data experiment files machine memory model ops plan sequence simulate \
          tensorboard tensors trace",
     ),
-    rule("evaluation", true, "data experiment figure files model tensorboard train"),
+    rule("evaluation", true, "data experiment figure files model plan tensorboard train"),
     rule(
         "annulus",
         true,
-        "attention comm data evaluation experiment machine model ops sequence train",
+        "attention comm data evaluation experiment machine model ops plan sequence simulate train",
     ),
     rule(
         "cli",
         true,
-        "attention comm data evaluation experiment files hub machine model ops sequence \
+        "attention comm data evaluation experiment files hub machine model ops plan sequence simulate \
          tensors trace train",
     ),
-    rule("bench", true, "attention comm data experiment files machine model ops sequence train"),
+    rule(
+        "bench",
+        true,
+        "attention comm data experiment files machine model ops plan sequence simulate train",
+    ),
     rule("xtask", false, "figure machine"),
 ];
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use annulus_data::{Batches, Cache, Records, Texts, Tokenizer};
-use annulus_experiment::{Cluster, Override};
+use annulus_experiment::Override;
+use annulus_simulate::Cluster;
 use serde_json::json;
 
 use super::{Place, Reader};

@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use annulus_evaluation::Subject;
-use annulus_experiment::{Override, Plan, Resolved, parse, write_config};
+use annulus_experiment::{Override, Resolved, parse, write_config};
 use annulus_model::Llama;
+use annulus_plan::Plan;
 use annulus_train::model_config;
 
 const EXPERIMENT: &str = "\
@@ -76,5 +77,7 @@ fn plan(changes: &[(&str, &str)]) -> Plan {
     let overrides: Vec<Override> =
         given.map(|&(key, value)| Override { key: key.into(), value: value.into() }).collect();
     let experiment = parse("tiny.yaml", EXPERIMENT, &overrides).unwrap_or_else(|e| panic!("{e}"));
-    Resolved::read(experiment, Some(257)).and_then(Plan::new).unwrap_or_else(|e| panic!("{e}"))
+    Resolved::read(experiment, Some(257))
+        .and_then(|resolved| Plan::new(&resolved))
+        .unwrap_or_else(|e| panic!("{e}"))
 }

@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use annulus_experiment::{
-    Lora, Override, Plan, Problems, Resolved, parse, read_adapter, write_adapter,
-};
+use annulus_experiment::{Lora, Override, Problems, Resolved, parse, read_adapter, write_adapter};
+use annulus_plan::Plan;
 use serde_json::{Value, json};
 
 const CONFIG: &str = r#"{ "model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "vocab_size": 256,
@@ -28,7 +27,7 @@ fn plan(folder: &Path, lora: &str, overrides: &[&str]) -> Result<Plan, Problems>
     let overrides: Vec<Override> =
         overrides.iter().map(|text| Override::split(text).expect("a `=`")).collect();
     Resolved::read(parse("lora.yaml", &experiment(folder, lora), &overrides)?, Some(256))
-        .and_then(Plan::new)
+        .and_then(|resolved| Plan::new(&resolved))
 }
 
 fn settings(plan: &Plan) -> &Lora {

@@ -6,9 +6,9 @@ use std::fs;
 use std::path::Path;
 
 use annulus_experiment::{
-    Dtype, Frequencies, Plan, Problems, Resolved, Rope, Scaling, Shape, parse, parse_config,
-    write_config,
+    Dtype, Frequencies, Problems, Resolved, Rope, Scaling, Shape, parse, parse_config, write_config,
 };
+use annulus_plan::Plan;
 use serde_json::{Value, json};
 
 use crate::models::golden;
@@ -109,7 +109,7 @@ fn extended(more: &str) -> Result<Shape, Problems> {
     let experiment = parse("longer.yaml", &format!("{MODEL}{more}{REST}"), &[])?;
     let again = parse("resolved.yaml", &experiment.to_yaml(), &[])?;
     assert_eq!(experiment, again);
-    Ok(Resolved::read(experiment, None).and_then(Plan::new)?.shape)
+    Ok(Resolved::read(experiment, None).and_then(|resolved| Plan::new(&resolved))?.shape)
 }
 
 fn turned(more: &str) -> Rope {
@@ -170,8 +170,12 @@ fn the_original_length_is_kept() {
         "name: more\nmodel: {{ path: {path} }}\nextend: {{ rope: yarn, tokens: 16k }}{REST}"
     );
     let experiment = parse("more.yaml", &text, &[]).expect("right");
-    let Scaling::Yarn(yarn) =
-        Resolved::read(experiment, None).and_then(Plan::new).expect("right").shape.rope.scaling
+    let Scaling::Yarn(yarn) = Resolved::read(experiment, None)
+        .and_then(|resolved| Plan::new(&resolved))
+        .expect("right")
+        .shape
+        .rope
+        .scaling
     else {
         panic!("it is yarn")
     };

@@ -1,7 +1,5 @@
 //! The file that tests start from.
 
-use annulus_experiment::{Experiment, Resolved};
-
 /// A complete experiment with every section in it.
 pub(crate) const SMALL: &str = "\
 # A small run over four ranks.
@@ -44,31 +42,4 @@ expect:
 pub(crate) fn edited(from: &str, to: &str) -> String {
     assert!(SMALL.contains(from), "`{from}` is not in the file");
     SMALL.replacen(from, to, 1)
-}
-
-/// Three stages, of other lengths, batches, rates and frequencies.
-pub(crate) fn small_staged() -> String {
-    String::from(
-        "\
-name: staged
-model: { hidden_size: 32, intermediate_size: 32, num_hidden_layers: 2, num_attention_heads: 4, max_position_embeddings: 64 }
-data: { batch: 6, evaluate: 2 }
-optimizer: { learning_rate: 1e-2 }
-schedule: { warmup: 2, decay: cosine }
-stages:
-  short: { tokens: 64, steps: 10 }
-  middle: { tokens: 96, steps: 4, learning_rate: 1e-3, extend: { rope: yarn, tokens: 96 }, reset: [schedule] }
-  long:
-    tokens: 256
-    steps: 3
-    batch: 1
-    extend: { rope: linear, tokens: 256 }
-    reset: [moments, moments]
-",
-    )
-}
-
-/// An experiment whose model says its own vocabulary.
-pub(crate) fn resolved(experiment: Experiment) -> Resolved {
-    Resolved::read(experiment, None).unwrap_or_else(|problems| panic!("{problems}"))
 }

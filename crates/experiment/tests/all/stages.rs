@@ -1,9 +1,9 @@
 //! Stages: what each of them is, and what is said of those that cannot be.
 
-use annulus_experiment::{Experiment, Part, Plan, Reset, Resolved, differences, parse};
+use annulus_experiment::{Experiment, Part, Reset, Resolved, differences, parse};
+use annulus_plan::Plan;
 
 use crate::messages::answers;
-use crate::small::small_staged;
 
 fn read(text: &str) -> Experiment {
     parse("staged.yaml", text, &[]).unwrap_or_else(|problems| panic!("{problems}"))
@@ -41,7 +41,7 @@ fn a_step_is_of_the_stage_that_ends_with_it() {
     let tokens = |step| whole.part_at(step).data.tokens;
     assert_eq!([0, 10, 11, 14, 15, 17, u64::MAX].map(tokens), [64, 64, 96, 96, 256, 256, 256]);
     let plan = Resolved::read(whole.clone(), Some(257))
-        .and_then(Plan::new)
+        .and_then(|resolved| Plan::new(&resolved))
         .unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(plan.experiment.data.tokens, 256);
     assert_eq!(plan.shape.max_position_embeddings, Some(256));
@@ -105,4 +105,26 @@ fn wrong_stages() {
         ("no stage at all", changed("stages:", "stages: {}\nother:")),
     ];
     insta::assert_snapshot!(answers(&cases, |text| parse("small.yaml", text, &[]).map(|_| ())));
+}
+
+/// Three stages, of other lengths, batches, rates and frequencies.
+pub(crate) fn small_staged() -> String {
+    String::from(
+        "\
+name: staged
+model: { hidden_size: 32, intermediate_size: 32, num_hidden_layers: 2, num_attention_heads: 4, max_position_embeddings: 64 }
+data: { batch: 6, evaluate: 2 }
+optimizer: { learning_rate: 1e-2 }
+schedule: { warmup: 2, decay: cosine }
+stages:
+  short: { tokens: 64, steps: 10 }
+  middle: { tokens: 96, steps: 4, learning_rate: 1e-3, extend: { rope: yarn, tokens: 96 }, reset: [schedule] }
+  long:
+    tokens: 256
+    steps: 3
+    batch: 1
+    extend: { rope: linear, tokens: 256 }
+    reset: [moments, moments]
+",
+    )
 }

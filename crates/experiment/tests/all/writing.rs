@@ -6,7 +6,8 @@ use std::path::Path;
 use annulus_experiment::{Override, differences, page, parse, schema};
 use serde_json::Value;
 
-use crate::small::{SMALL, edited, small_staged};
+use crate::small::{SMALL, edited};
+use crate::stages::small_staged;
 
 /// Every key there is, none at its default.
 const FULL: &str = r#"

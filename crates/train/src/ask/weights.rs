@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Plan, WeightsFrom};
+use annulus_experiment::WeightsFrom;
 use annulus_model::Weights;
+use annulus_plan::Plan;
 
 use crate::checkpoint::{newest, weights};
 use crate::run::identity;

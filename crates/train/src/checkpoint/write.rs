@@ -5,9 +5,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{ModelSource, Plan, write_adapter, write_config};
+use annulus_experiment::{ModelSource, write_adapter, write_config};
 use annulus_files::PendingFolder;
 use annulus_model::{Weights, WeightsError};
+use annulus_plan::Plan;
 use candle_core::{DType, Tensor};
 
 use super::hashes::Hashes;

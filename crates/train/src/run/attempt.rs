@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_comm::{Communicator, threads};
 use annulus_data::{Progress, Tokenizer};
-use annulus_experiment::Plan;
 use annulus_ops::gpu::Processor;
+use annulus_plan::Plan;
 
 use crate::checkpoint::{point, steps};
 use crate::run::course::Course;
@@ -239,7 +239,7 @@ fn manifest(
     };
     let mut manifest = Manifest::new(given.cores, &given.yaml, fingerprint.to_owned(), weights);
     let was = earlier.is_some();
-    manifest.choice = plan.choice.as_ref().map(annulus_experiment::Choice::to_json);
+    manifest.choice = plan.choice.as_ref().map(|chosen| chosen.json.clone());
     if let Some(earlier) = earlier {
         manifest.choice = manifest.choice.or(earlier.choice);
         manifest.attempts = earlier.attempts;

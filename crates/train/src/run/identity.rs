@@ -1,6 +1,7 @@
 //! What a checkpoint and the experiment that goes on from it must have in common.
 
-use annulus_experiment::{Plan, parse};
+use annulus_experiment::parse;
+use annulus_plan::Plan;
 
 use crate::{Result, TrainError};
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use annulus_comm::Communicator;
-use annulus_experiment::Plan;
+use annulus_plan::Plan;
 use annulus_trace::{Span, Sums};
 use serde_json::Value as Json;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annulus_experiment::Plan;
+use annulus_plan::Plan;
 
 use crate::checkpoint::newest;
 use crate::run::attempt::run_part;

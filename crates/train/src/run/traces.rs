@@ -1,8 +1,8 @@
 //! A step that is recorded: what every rank did when, brought together on rank 0.
 
 use annulus_comm::{Hold, Label, Move};
-use annulus_experiment::Plan;
 use annulus_model::Stage;
+use annulus_plan::Plan;
 use annulus_trace::{Begun, Doing, Span, Trace, start, stop};
 use candle_core::{Device, Tensor};
 

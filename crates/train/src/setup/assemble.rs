@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use annulus_attention::Attention;
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
-use annulus_experiment::{
-    Besides, Dtype, Element, Frequencies, Kernel, LayerKind, Packed, Plan, Recompute, Shape,
-};
+use annulus_experiment::{Besides, Dtype, Element, Frequencies, Kernel, Packed, Recompute, Shape};
 use annulus_machine::Core;
 use annulus_model::{Attentions, Config, Llama, Lora};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Processor, Rung};
 use annulus_ops::{Backend, Cores, Pool, Rotary};
+use annulus_plan::{LayerKind, Plan};
 use annulus_sequence::{Heads, Mask, Route, ScheduleError, Schedules, Setting, Strategy, Wire};
 use candle_core::{DType, Device};
 

@@ -6,7 +6,8 @@ use annulus_data::{
     Batches, Cache, DataError, Fit, Longer, Needles, Packed, Packing, Progress, Recall, Records,
     Sequence, Source, Texts, Tokenizer, Window, Windows, bigram_entropy,
 };
-use annulus_experiment::{Experiment, Format, Pack, Plan};
+use annulus_experiment::{Experiment, Format, Pack};
+use annulus_plan::Plan;
 
 use crate::setup::texts::{cache_folder, excluded, left_out_of, texts};
 use crate::{Result, TrainError};

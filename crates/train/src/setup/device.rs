@@ -68,8 +68,8 @@ pub(crate) fn of(processor: Option<&Arc<dyn Processor>>) -> Device {
 pub fn described() -> Vec<(String, String)> {
     let processor = annulus_machine::processor().unwrap_or_else(|| "unknown".to_owned());
     let Core { caches, instructions } = Core::here();
-    let [first, second, third] = [caches.first, caches.second, caches.third]
-        .map(|bytes| annulus_experiment::size(bytes as u64));
+    let [first, second, third] =
+        [caches.first, caches.second, caches.third].map(|bytes| annulus_plan::size(bytes as u64));
     let third = if caches.third == 0 { String::new() } else { format!(", {third} shared") };
     let mut lines = vec![
         ("processor".to_owned(), format!("{processor}, {} cores", annulus_machine::cores())),
@@ -79,7 +79,7 @@ pub fn described() -> Vec<(String, String)> {
     match gpu::gpus() {
         Ok(all) if all.is_empty() => lines.push(("GPUs".to_owned(), "none".to_owned())),
         Ok(all) => lines.extend(all.into_iter().map(|gpu| {
-            let memory = annulus_experiment::size(gpu.memory);
+            let memory = annulus_plan::size(gpu.memory);
             let usable =
                 if gpu.architecture < 80 { "; too old: sm_80 or later is needed" } else { "" };
             let what = format!("{}, {memory}, sm_{}{usable}", gpu.name, gpu.architecture);

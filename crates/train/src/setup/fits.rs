@@ -1,6 +1,6 @@
 //! The computer that a run is on.
 
-use annulus_experiment::Plan;
+use annulus_plan::Plan;
 
 use crate::Result;
 use crate::setup::pages::return_freed_pages;

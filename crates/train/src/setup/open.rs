@@ -1,9 +1,9 @@
 //! The plan of an experiment whose strategy may be left open. It is chosen once: what an earlier
 //! attempt chose is kept in its run's folder, and a later one goes on with that.
 
-use annulus_experiment::{
-    Attention, Cluster, Dtype, Experiment, Plan, Resolved, differences, parse,
-};
+use annulus_experiment::{Attention, Dtype, Experiment, Resolved, differences, parse};
+use annulus_plan::Plan;
+use annulus_simulate::{Cluster, plans as plans_of, plans_measured};
 use candle_core::DType;
 
 use crate::Result;
@@ -19,14 +19,14 @@ use crate::setup::rates::Sample;
 pub(crate) fn plans(resolved: &Resolved, cores: usize) -> Result<Vec<Plan>> {
     let experiment = &resolved.experiment;
     if !experiment.attention.is_open() {
-        return Ok(Plan::all(resolved)?);
+        return Ok(plans_of(resolved)?);
     }
     if let Some(attention) = earlier(experiment) {
-        return Ok(Plan::all(&resolved.with(Experiment { attention, ..experiment.clone() }))?);
+        return Ok(plans_of(&resolved.with(Experiment { attention, ..experiment.clone() }))?);
     }
     let sample = sample(experiment, resolved.model.head_dim, cores)?;
     let mut failed = None;
-    let plans = Plan::all_measured(resolved, |ranks| {
+    let plans = plans_measured(resolved, |ranks| {
         sample.measure(ranks).unwrap_or_else(|error| {
             failed = Some(error);
             Cluster::threads(ranks, cores)

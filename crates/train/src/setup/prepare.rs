@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use annulus_data::Progress;
-use annulus_experiment::{Format, Plan};
+use annulus_experiment::Format;
+use annulus_plan::Plan;
 
 use crate::checkpoint::{Found, load, newest};
 use crate::run::folder::failure;

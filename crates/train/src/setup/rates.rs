@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use annulus_attention::{Attention, Place, Qkv};
 use annulus_comm::{Communicator, Hold, Label, Move, threads};
-use annulus_experiment::{Cluster, Link, Rates};
 use annulus_ops::gpu::Processor;
 use annulus_ops::{Backend, Key, linear, normal};
 use annulus_sequence::{Heads, Mask, Setting, Strategy};
+use annulus_simulate::{Cluster, Link, Rates};
 use candle_core::{DType, Device, Tensor};
 
 use crate::Result;

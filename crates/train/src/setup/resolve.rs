@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use annulus_data::{DataError, Needles, Recall, Source, Tokenizer, byte_tokenizer};
 use annulus_experiment::{
-    Experiment, Format, ModelSource, Places, Plan, Problems, Resolved, Shape, WeightsFrom,
-    read_config,
+    Experiment, Format, ModelSource, Places, Problems, Resolved, Shape, WeightsFrom, read_config,
 };
+use annulus_plan::Plan;
 use serde_json::Value;
 
 use crate::setup::open;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use annulus_comm::{Communicator, threads};
-use annulus_experiment::{Peak, Plan, RankPlan};
 use annulus_memory::{Bytes, Class, peaks, reset_peaks};
+use annulus_plan::{Peak, Plan, RankPlan};
 
 use crate::setup::initial::initial_weights;
 use crate::setup::start::{Handout, Start};

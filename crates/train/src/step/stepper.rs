@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use annulus_comm::Communicator;
 use annulus_data::Source;
-use annulus_experiment::Plan;
 use annulus_model::Weights;
+use annulus_plan::Plan;
 use candle_core::Device;
 
 use crate::setup::start::Start;

@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use annulus_comm::Label;
 use annulus_data::Source;
-use annulus_experiment::{Experiment, Part, Plan, Schedule};
+use annulus_experiment::{Experiment, Part, Schedule};
 use annulus_memory::{Class, scope};
 use annulus_ops::attention::Dropout;
+use annulus_plan::Plan;
 use annulus_trace::begin;
 
 use crate::setup::start::Start;

@@ -1,8 +1,8 @@
 //! Inputs that are not flat, and how far two tensors are apart.
 
 use annulus_data::Sequence;
-use annulus_experiment::Plan;
 use annulus_ops::{Key, normal, uniform};
+use annulus_plan::Plan;
 use annulus_sequence::{Heads, Mask};
 use candle_core::{DType, Device, Result, Tensor};
 

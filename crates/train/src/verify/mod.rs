@@ -6,9 +6,10 @@
 mod measure;
 
 use annulus_data::Sequence;
-use annulus_experiment::{Experiment, Kernel, Plan};
+use annulus_experiment::{Experiment, Kernel};
 use annulus_model::{Llama, Weights};
 use annulus_ops::attention::{Dense, dense};
+use annulus_plan::Plan;
 use annulus_sequence::{Documents, Mask, Pass, Positions, Route, Rule, Strategy, Wire};
 use candle_core::{Result, Tensor};
 

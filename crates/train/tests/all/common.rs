@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use annulus_data::{Recall, Source};
-use annulus_experiment::{Format, Override, Plan, Resolved, parse};
+use annulus_experiment::{Format, Override, Resolved, parse};
+use annulus_plan::Plan;
 use annulus_train::{Given, Outcome, TrainError, run};
 
 /// A tiny Llama on a small text.
@@ -89,7 +90,9 @@ pub fn plan(text: &str, changes: &[(&str, &str)]) -> Plan {
         Format::Recall => Some(Recall::new(96, 1, 0).unwrap().vocabulary()),
         _ => None,
     };
-    Resolved::read(experiment, vocabulary).and_then(Plan::new).unwrap_or_else(|e| panic!("{e}"))
+    Resolved::read(experiment, vocabulary)
+        .and_then(|resolved| annulus_simulate::plan(&resolved))
+        .unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// The number that a line of `metrics.jsonl` has for `tag`, to the bit.

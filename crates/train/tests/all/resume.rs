@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{BASE, Place, difference, losses, number, state};
 use annulus_comm::{Fault, Faulty, When};
-use annulus_experiment::Plan;
+use annulus_plan::Plan;
 use annulus_train::{Ending, Given, Notice, Outcome, Sink, TrainError, Value, run};
 
 const TEN: (&str, &str) = ("schedule.stop", "10");

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{BASE, Place, losses, number, state};
-use annulus_experiment::{Override, Plan, parse};
+use annulus_experiment::{Override, parse};
+use annulus_plan::Plan;
 use annulus_train::{
     Checkpoint, Ending, Given, Notice, Opened, Outcome, Sink, TrainError, Value, resolve,
     run_stages,

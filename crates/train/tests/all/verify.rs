@@ -1,6 +1,6 @@
 //! `verify` on what an experiment can ask for: every kind of mask, documents of the data, weights, layouts, any length.
 
-use annulus_experiment::Plan;
+use annulus_plan::Plan;
 use annulus_train::verify::{Line, verify};
 
 use crate::common::Place;

@@ -1,0 +1,93 @@
+//! Layer groups: layers with one mask, one strategy and one backward route.
+
+use annulus_architecture::Shape;
+use annulus_experiment::{Experiment, SLIDING, mask_of, numbers};
+use annulus_sequence::{Mask, Route, Rule, Strategy};
+use annulus_yaml::Problem;
+
+use crate::RouteChoice;
+
+/// Layers that see alike, and how their attention is split.
+#[derive(Clone, Debug)]
+pub struct LayerKind {
+    /// Which layers, rising.
+    pub layers: Vec<usize>,
+    /// Which key a query sees.
+    pub mask: Mask,
+    /// How the sequence is split.
+    pub strategy: Strategy,
+    /// What travels backward. [`crate::Plan::experiment`] says the same.
+    pub route: RouteChoice,
+    /// Visible (query, key) pairs of one sequence, per head and layer, that the slowest rank of
+    /// every hop computes, summed over the hops: what a forward pass takes when ranks wait for each
+    /// other.
+    pub slowest_pairs: u64,
+    /// The backward route that is written.
+    pub(crate) written: Option<Route>,
+    /// The keys that a query sees, where this kind is `sliding`.
+    window: Option<usize>,
+}
+
+impl LayerKind {
+    /// Whether its layers see a window that others do not.
+    pub(crate) fn slides(&self) -> bool {
+        self.window.is_some()
+    }
+
+    /// The section that says how they are split.
+    pub(crate) fn section(&self) -> &'static str {
+        if self.slides() { SLIDING } else { "attention" }
+    }
+
+    /// The layers, in words: `layers 0-2, 4`, and over how many keys they slide.
+    pub fn title(&self) -> String {
+        let noun = if self.layers.len() == 1 { "layer" } else { "layers" };
+        let window =
+            self.window.map_or_else(String::new, |window| format!(", sliding over {window}"));
+        format!("{noun} {}{window}", numbers(&self.layers))
+    }
+}
+
+/// The layer groups of a model: those that do not slide first. Nothing is known yet of their way
+/// back.
+///
+/// # Errors
+/// When other layers are to slide than some of those that there are.
+pub(crate) fn kinds(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerKind>, Problem> {
+    let attention = &experiment.attention;
+    let all = 0..shape.num_hidden_layers;
+    let of_all = |layers| LayerKind {
+        layers,
+        mask: mask_of(&attention.masking, attention.masking.near()),
+        strategy: attention.strategy,
+        route: RouteChoice::default(),
+        slowest_pairs: 0,
+        written: attention.backward,
+        window: None,
+    };
+    let Some(sliding) = &attention.sliding else { return Ok(vec![of_all(all.collect())]) };
+    let slides = |layer: &usize| sliding.layers.iter().any(|range| range.contains(layer));
+    let (slide, others): (Vec<usize>, Vec<usize>) = all.clone().partition(slides);
+    let problem = |message: String, hint: String| {
+        Err(experiment.places.problem("attention.sliding.layers", message).hint(hint))
+    };
+    let last = sliding.layers.last().map_or(0, |range| range.end - 1);
+    if last >= all.end {
+        let message = format!("layer {last} is to slide, of {}", all.end);
+        return problem(message, format!("layers are 0 to {}", all.end - 1));
+    }
+    if others.is_empty() {
+        let message = format!("all {} layers are to slide", all.end);
+        let hint = format!("set `attention.window: {}`, and drop `sliding`", sliding.window);
+        return problem(message, hint);
+    }
+    let window = Some(sliding.window);
+    let sliding = LayerKind {
+        mask: mask_of(&attention.masking, window.map(Rule::Window)),
+        strategy: sliding.strategy,
+        written: sliding.backward,
+        window,
+        ..of_all(slide)
+    };
+    Ok(vec![of_all(others), sliding])
+}

@@ -1,0 +1,27 @@
+//! What an experiment means on its ranks: layer groups with proved schedules, memory, bytes.
+//!
+//! A [`Plan`] is made of an experiment that leaves no strategy open, and reads no file. Its schedules
+//! are the ones that run.
+
+mod cost;
+mod kinds;
+mod misfit;
+mod passes;
+mod plan;
+mod proving;
+mod rank;
+mod report;
+mod route;
+mod support;
+mod wire;
+mod words;
+
+pub use kinds::LayerKind;
+pub use misfit::Misfit;
+pub use passes::heads_of;
+pub use plan::{Chosen, Plan};
+pub use proving::{Proved, Proving};
+pub use rank::{Peak, RankPlan};
+pub use route::RouteChoice;
+pub use support::support;
+pub use words::{duration, label, size};

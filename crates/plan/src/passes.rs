@@ -1,0 +1,97 @@
+//! The schedules of a plan: of every kind of layers, forward and backward, made and proved once. They are what runs.
+
+use annulus_architecture::Shape;
+use annulus_experiment::{Experiment, Packed, mask_of};
+use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Split, StrategyError};
+use annulus_yaml::Problems;
+
+use crate::{LayerKind, Plan};
+
+/// Schedules of some layers that are not proved yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    split: Split,
+    pub(crate) backward: Schedule,
+}
+
+impl Plan {
+    /// What is made first, and with it the backward route.
+    pub(crate) fn draft(&self, kind: &mut LayerKind) -> Result<Draft, Problems> {
+        let split = self.split(kind)?;
+        let (route, backward) = self.routes_of(kind, &split)?;
+        kind.route = route;
+        Ok(Draft { split, backward })
+    }
+
+    /// The forward schedule of some layers.
+    pub(crate) fn forward(&self, kind: &LayerKind, draft: &Draft) -> Result<Schedule, Problems> {
+        kind.strategy.forward(&draft.split).map_err(|error| self.refused(kind, &error))
+    }
+
+    /// The schedules of both passes of some layers, proved.
+    pub(crate) fn passes_of(&self, kind: &LayerKind, draft: Draft) -> Result<Schedules, Problems> {
+        let forward = self.forward(kind, &draft)?;
+        let made = Schedules::prove(forward, draft.backward);
+        made.map_err(|error| match error {
+            ScheduleError::Strategy(error) => self.refused(kind, &error),
+            flaw @ ScheduleError::Flaw { .. } => {
+                let key = self.key(kind, "strategy");
+                self.experiment.places.problem(&key, flaw.to_string()).into()
+            }
+        })
+    }
+
+    /// That the strategy cannot run so, at the key that asks for it.
+    pub(crate) fn refused(&self, kind: &LayerKind, error: &StrategyError) -> Problems {
+        let places = &self.experiment.places;
+        let key = match error {
+            StrategyError::Shape { .. } => "shape",
+            StrategyError::Groups { .. } => "groups",
+            _ => "strategy",
+        };
+        let key = self.key(kind, key);
+        let key = if places.contains(&key) { key } else { self.key(kind, "strategy") };
+        let problem = places.problem(&key, error.to_string());
+        match error.hint() {
+            Some(hint) => problem.hint(hint).into(),
+            None => problem.into(),
+        }
+    }
+
+    /// Where `name` is said of these layers: for all, unless they have their own.
+    fn key(&self, kind: &LayerKind, name: &str) -> String {
+        let own = format!("{}.{name}", kind.section());
+        if self.experiment.places.contains(&own) { own } else { format!("attention.{name}") }
+    }
+
+    /// Query heads, and the key/value heads that they share.
+    pub fn heads(&self) -> Heads {
+        heads_of(&self.shape)
+    }
+
+    /// The sequence, dealt to the ranks in proportion to their weights: in all layers as those that do
+    /// not slide would have it.
+    ///
+    /// # Errors
+    /// When the strategy cannot split it so.
+    pub fn split(&self, kind: &LayerKind) -> Result<Split, Problems> {
+        let Experiment { mesh, data, attention, .. } = &self.experiment;
+        let refused = |error: StrategyError| self.refused(kind, &error);
+        kind.strategy.check(mesh.sequence, self.heads()).map_err(refused)?;
+        let layout = self.experiment.layout();
+        let weights = mesh.weights.clone().unwrap_or_else(|| vec![1; mesh.sequence]);
+        // Of documents that only the data knows, what is made must hold for all.
+        let by_data = attention.masking.documents == Some(Packed::ByData);
+        let [mask, dealing] =
+            [kind.mask.clone(), mask_of(&attention.masking, attention.masking.near())]
+                .map(|mask| if by_data { mask.of_any_documents() } else { mask });
+        let dealt = layout.deal_weighted(&dealing, data.tokens, &weights);
+        let dealt = dealt.map_err(|error| refused(StrategyError::Deal(error)))?;
+        Ok(Split::new(&mask, layout, dealt, self.heads()))
+    }
+}
+
+/// Query heads of a model, and the key/value heads that they share.
+pub fn heads_of(shape: &Shape) -> Heads {
+    Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads }
+}

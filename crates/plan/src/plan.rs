@@ -1,0 +1,302 @@
+//! What an experiment means: every cross-check made, every number derived, nothing optional.
+
+use std::sync::Arc;
+
+use annulus_architecture::Shape;
+use annulus_experiment::{Experiment, Recompute, Resolved, Settled};
+use annulus_sequence::{Bytes, Pass, Positions, Schedules, busiest_pairs, pairs_between};
+use annulus_yaml::Problems;
+use serde_json::Value;
+
+use crate::cost::Share;
+use crate::kinds::kinds;
+use crate::passes::Draft;
+use crate::{LayerKind, Peak, RankPlan, label};
+
+/// An experiment that can run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// As written, with defaults and with what was chosen.
+    pub experiment: Experiment,
+    /// The model's shape as it was read.
+    pub model: Shape,
+    /// The shape that is trained: extended, with its vocabulary.
+    pub shape: Shape,
+    /// The layer groups, those of most keys first: one, unless some layers slide.
+    pub kinds: Vec<LayerKind>,
+    /// Sequences per rank and micro-batch.
+    pub micro_batch: usize,
+    /// What is traded for memory. [`Plan::experiment`] says the same.
+    pub memory: Settled,
+    /// Micro-batches per optimizer step and rank.
+    pub micro_batches: usize,
+    /// By rank of the world.
+    pub ranks: Vec<RankPlan>,
+    /// What one should know before it runs.
+    pub doubts: Vec<String>,
+    /// Why its strategies were chosen; `None` where they were written.
+    pub choice: Option<Chosen>,
+    /// The schedules of every kind; none before they are proved.
+    pub passes: Vec<Arc<Schedules>>,
+    /// Schedules that are not proved yet.
+    pub(crate) drafts: Vec<Draft>,
+}
+
+/// Why `strategy: auto` became what it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// For people.
+    pub text: String,
+    /// For programs.
+    pub json: Value,
+}
+
+impl Plan {
+    /// The plan of an experiment that names its strategies; of several phases the last. Reads no file
+    /// and allocates nothing of the model's size.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the experiment, and a strategy that is left open.
+    pub fn new(resolved: &Resolved) -> Result<Plan, Problems> {
+        resolved.experiment.check()?;
+        Plan::sketch(resolved.phases().last().unwrap_or(resolved), None)?.proved()
+    }
+
+    /// The plans of all phases.
+    ///
+    /// # Errors
+    /// What is wrong with any of them.
+    pub fn phases(resolved: &Resolved) -> Result<Vec<Plan>, Problems> {
+        resolved.experiment.check()?;
+        resolved.phases().iter().map(|phase| Plan::sketch(phase, None)?.proved()).collect()
+    }
+
+    /// The plan as if there were no layers but those of the group of this number, proved or not.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the experiment.
+    pub fn of_group(resolved: &Resolved, group: usize, proved: bool) -> Result<Plan, Problems> {
+        resolved.experiment.check()?;
+        let plan = Plan::sketch(resolved, Some(group))?;
+        if proved { plan.proved() } else { Ok(plan) }
+    }
+
+    /// What the layer groups of an experiment are called.
+    ///
+    /// # Errors
+    /// When other layers are to slide than there are.
+    pub fn titles(resolved: &Resolved) -> Result<Vec<String>, Problems> {
+        let kinds = kinds(&resolved.experiment, &resolved.shape()?)?;
+        Ok(kinds.iter().map(LayerKind::title).collect())
+    }
+
+    /// What the plan was made of, its choices written out.
+    pub fn resolved(&self) -> Resolved {
+        let (experiment, model) = (self.experiment.clone(), self.model.clone());
+        Resolved { experiment, model, vocabulary: Some(self.vocabulary()) }
+    }
+
+    /// An outline with its numbers.
+    fn proved(mut self) -> Result<Plan, Problems> {
+        let drafts = std::mem::take(&mut self.drafts);
+        let passes = self.kinds.iter().zip(drafts);
+        let passes = passes.map(|(kind, draft)| Ok(Arc::new(self.passes_of(kind, draft)?)));
+        self.passes = passes.collect::<Result<_, Problems>>()?;
+        self.memory = self.settled();
+        self.experiment.memory = self.experiment.memory.with(self.memory);
+        let heads = self.shape.num_attention_heads as u64;
+        for (kind, passes) in self.kinds.iter_mut().zip(&self.passes) {
+            kind.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
+        }
+        self.ranks = self.rank_plans();
+        let too_long = std::mem::take(&mut self.doubts);
+        self.doubts = self.doubts();
+        self.doubts.extend(too_long);
+        Ok(self)
+    }
+
+    /// What follows from the experiment without a proof: no rank has numbers yet.
+    pub(crate) fn outline(resolved: &Resolved) -> Result<Plan, Problems> {
+        resolved.experiment.check()?;
+        Plan::sketch(resolved, None)
+    }
+
+    /// The outline of all layer groups, or of one.
+    fn sketch(resolved: &Resolved, only: Option<usize>) -> Result<Plan, Problems> {
+        let Resolved { experiment, model, .. } = resolved;
+        if only.is_none() && experiment.attention.is_open() {
+            let problem = experiment.places.problem("attention.strategy", "the strategy is open");
+            return Err(problem.hint("name one, or have one chosen first").into());
+        }
+        let shape = resolved.shape()?;
+        let mut kinds = kinds(experiment, &shape)?;
+        if let Some(only) = only {
+            kinds = vec![kinds.swap_remove(only)];
+        }
+        let per_replica = experiment.data.batch / experiment.mesh.data;
+        let micro_batch = experiment.memory.micro_batch.unwrap_or(per_replica);
+        let mut plan = Plan {
+            micro_batches: per_replica / micro_batch,
+            experiment: experiment.clone(),
+            model: model.clone(),
+            shape,
+            kinds: Vec::new(),
+            micro_batch,
+            memory: Settled { recompute: Recompute::Layer, loss_chunk: 1, mlp_chunk: 1 },
+            ranks: Vec::new(),
+            doubts: resolved.too_long().into_iter().collect(),
+            choice: None,
+            passes: Vec::new(),
+            drafts: Vec::new(),
+        };
+        for mut kind in kinds {
+            let draft = plan.draft(&mut kind)?;
+            plan.drafts.push(draft);
+            *plan.experiment.attention.backward_of(kind.slides()) = Some(kind.route.how);
+            plan.kinds.push(kind);
+        }
+        Ok(plan)
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> usize {
+        self.experiment.mesh.data * self.experiment.mesh.sequence
+    }
+
+    /// How its layers are split, in words: `ring`, or `megatron and halo`.
+    pub fn strategies(&self) -> String {
+        let mut labels: Vec<String> = self.kinds.iter().map(|kind| label(kind.strategy)).collect();
+        labels.dedup();
+        labels.join(" and ")
+    }
+
+    /// Tokens of the vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        // Settled in `new`.
+        self.shape.vocab_size.unwrap_or_default()
+    }
+
+    /// What is traded for memory: chosen by what the ranks would hold.
+    fn settled(&self) -> Settled {
+        let needs = |memory: Settled| {
+            let together = |place| self.held(memory, place).1;
+            let all = (0..self.experiment.mesh.sequence).map(together).fold(0, u64::saturating_add);
+            all.saturating_mul(self.experiment.mesh.data as u64)
+        };
+        let longest = self.positions().iter().map(Positions::tokens).max();
+        self.experiment.memory.settle(
+            &self.experiment.host,
+            self.micro_batch * longest.unwrap_or_default(),
+            needs,
+        )
+    }
+
+    /// Peak memory of the rank at `place` of a sequence: by class, of all classes at once, and of one more worker, of attention
+    /// and of products. What is held while attention runs is the most of any kind of layers.
+    fn held(&self, memory: Settled, place: usize) -> (Peak, u64, [u64; 2]) {
+        let workers = self.experiment.host.workers;
+        let (peak, together, worker) = self.held_by(memory, place, workers);
+        let lent = self.attending(worker[0], workers);
+        let peak = Peak { workspace: peak.workspace.saturating_add(lent), ..peak };
+        (peak, together.saturating_add(lent), worker)
+    }
+
+    /// What more workers of attention than one take, each `worker`.
+    fn attending(&self, worker: u64, workers: usize) -> u64 {
+        let apart = self.experiment.host.device.is_some();
+        if apart { 0 } else { worker.saturating_mul(workers.saturating_sub(1) as u64) }
+    }
+
+    /// The same with so many workers of its products, and one of its attention.
+    fn held_by(&self, memory: Settled, place: usize, workers: usize) -> (Peak, u64, [u64; 2]) {
+        let of_kind = |passes: &Arc<Schedules>| {
+            let share = Share::new(self, memory, passes, (place, workers));
+            let peak = share.peak();
+            (peak, share.together(&peak), [share.scratch(), share.packing_of_worker()])
+        };
+        self.passes
+            .iter()
+            .map(of_kind)
+            .reduce(|one, other| {
+                let worker = [one.2[0].max(other.2[0]), one.2[1].max(other.2[1])];
+                (one.0.most(other.0), one.1.max(other.1), worker)
+            })
+            .unwrap_or_default()
+    }
+
+    /// What ranks do and hold where they share so many cores: workers of their own compute their products, and for its attention a
+    /// rank is lent the others', too.
+    pub fn with_cores(&self, cores: usize) -> Vec<RankPlan> {
+        let workers = annulus_machine::share(cores, self.world());
+        let of_rank = |rank: &RankPlan| {
+            let place = rank.rank % self.experiment.mesh.sequence;
+            let (peak, together, _) = self.held_by(self.memory, place, workers);
+            let lent = self.attending(rank.worker, cores);
+            let peak = Peak { workspace: peak.workspace.saturating_add(lent), ..peak };
+            RankPlan { peak, together: together.saturating_add(lent), ..rank.clone() }
+        };
+        self.ranks.iter().map(of_rank).collect()
+    }
+
+    /// Peak memory by rank of a sequence, bytes, on devices that share none: what arrives takes memory of its own. Blocks in
+    /// flight are those of the proofs; of layer groups the one that takes most counts.
+    pub fn peaks_apart(&self) -> Vec<u64> {
+        let of_kind = |passes: &Schedules, rank: usize| {
+            let share = Share::new(self, self.memory, passes, (rank, 1));
+            let received = |pass| share.received(pass, passes.proof(pass).alive[rank]);
+            let key_value = received(Pass::Forward).max(received(Pass::Backward));
+            share.together(&Peak { key_value, ..share.peak() })
+        };
+        let peak = |rank| self.passes.iter().map(|passes| of_kind(passes, rank)).max();
+        (0..self.experiment.mesh.sequence).filter_map(peak).collect()
+    }
+
+    /// Rows of a micro-batch on the rank that has most; all ranks of an even deal have as many.
+    pub fn rows(&self) -> usize {
+        let longest = self.ranks.iter().map(|rank| rank.positions.tokens()).max();
+        self.micro_batch * longest.unwrap_or_default()
+    }
+
+    fn rank_plans(&self) -> Vec<RankPlan> {
+        let everything = Positions::all(self.experiment.data.tokens);
+        let sequences = (self.micro_batch * self.micro_batches) as u64;
+        let pairs = |own: &Positions| -> Vec<u64> {
+            let of_kind = |kind: &LayerKind| pairs_between(&kind.mask, own, &everything);
+            self.kinds.iter().map(|kind| of_kind(kind).saturating_mul(sequences)).collect()
+        };
+        let of_place = |(place, positions): (usize, &Positions)| {
+            let (peak, together, [worker, packing]) = self.held(self.memory, place);
+            RankPlan {
+                rank: place,
+                positions: positions.clone(),
+                pairs: pairs(positions),
+                forward: 0,
+                backward: 0,
+                gradients: if self.world() == 1 { 0 } else { self.gradient_sum() },
+                peak,
+                together,
+                worker: if self.experiment.host.device.is_some() { 0 } else { worker },
+                packing,
+            }
+        };
+        let mut places: Vec<RankPlan> = self.positions().iter().enumerate().map(of_place).collect();
+        for (kind, passes) in self.kinds.iter().zip(&self.passes) {
+            let times = (kind.layers.len() * self.micro_batches) as u64;
+            let bytes = |schedule| Bytes::of(schedule, self.block()).0;
+            let (forward, backward) =
+                (bytes(passes.of(Pass::Forward)), bytes(passes.of(Pass::Backward)));
+            for (place, (forward, backward)) in places.iter_mut().zip(forward.iter().zip(backward))
+            {
+                place.forward = place.forward.saturating_add(forward.saturating_mul(times));
+                place.backward = place.backward.saturating_add(backward.saturating_mul(times));
+            }
+        }
+        let of_rank = |rank: usize| RankPlan { rank, ..places[rank % places.len()].clone() };
+        (0..self.world()).map(of_rank).collect()
+    }
+
+    /// Who holds what of a sequence, the same in all layers.
+    fn positions(&self) -> &[Positions] {
+        self.passes.first().map_or(&[], |passes| &*passes.of(Pass::Forward).positions)
+    }
+}

@@ -1,0 +1,288 @@
+//! A plan as text for people, and as JSON for programs.
+
+use annulus_architecture::Frequencies;
+use annulus_experiment::route_word;
+use annulus_sequence::{Positions, draw_dealt, draw_layers};
+use serde::{Serialize, Serializer};
+
+use crate::{LayerKind, Peak, Plan, RankPlan, label, size};
+
+impl Plan {
+    /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and
+    /// the frequencies of the rotary embedding.
+    pub fn to_json(&self) -> String {
+        let Frequencies { inverse, factor } = self.shape.frequencies(self.experiment.data.tokens);
+        let inv_freq = inverse.into_iter().map(f64::from).collect();
+        let view = View {
+            ranks: self.ranks.iter().map(Share::from).collect(),
+            layers: (self.kinds.len() > 1).then(|| self.layers()),
+            rope: Rope { inv_freq, attention_factor: factor },
+            choice: self.choice.as_ref().map(|chosen| &chosen.json),
+        };
+        serde_json::to_string(&view).expect("numbers and lists of them are always JSON")
+    }
+
+    /// The plan as text: mesh, positions, balance, bytes per step and peak memory per rank; and what
+    /// `strategy: auto` chose from.
+    pub fn to_text(&self) -> String {
+        let chosen = self.choice.as_ref().map(|chosen| chosen.text.clone());
+        let parts = [self.summary(), self.layout(), self.balance(), self.bytes(), self.memory()];
+        let doubts = self.doubts.iter().map(|doubt| format!("warning {doubt}"));
+        let parts: Vec<String> = parts.into_iter().chain(doubts).chain(chosen).collect();
+        parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n") + "\n"
+    }
+
+    /// What differs between layer groups, for programs.
+    fn layers(&self) -> Vec<Layers<'_>> {
+        let of_kind = |(number, kind)| {
+            let LayerKind { layers, strategy, route, slowest_pairs, .. }: &LayerKind = kind;
+            Layers {
+                numbers: layers,
+                strategy: label(*strategy),
+                backward: route_word(route.how),
+                slowest_pairs: *slowest_pairs,
+                pairs: self.ranks.iter().map(|rank| rank.pairs[number]).collect(),
+            }
+        };
+        self.kinds.iter().enumerate().map(of_kind).collect()
+    }
+
+    fn summary(&self) -> String {
+        let (experiment, shape) = (&self.experiment, &self.shape);
+        let (data, mesh) = (&experiment.data, &experiment.mesh);
+        format!(
+            "{name}\n\
+             mesh    {world} = {replicas} of {parts} per sequence{split}\n\
+             step    {batch} of {tokens} tokens: {micro_batches} of {micro} per rank\n\
+             memory  recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
+             at once\n\
+             model   {layers} of {hidden}, {heads} over {groups} of {width}, \
+             vocabulary {vocabulary}: {elements} parameters, {dtype}{lora}",
+            name = experiment.name,
+            world = count(self.world(), "rank"),
+            replicas = count(mesh.data, "replica"),
+            parts = count(mesh.sequence, "rank"),
+            split = self.split_text(),
+            batch = count(data.batch, "sequence"),
+            tokens = data.tokens,
+            micro_batches = count(self.micro_batches, "micro-batch"),
+            micro = count(self.micro_batch, "sequence"),
+            recompute = self.memory.recompute.word(),
+            pieces = count(self.memory.mlp_chunk, "row"),
+            logits = count(self.memory.loss_chunk, "row"),
+            layers = count(shape.num_hidden_layers, "layer"),
+            hidden = shape.hidden_size,
+            heads = count(shape.num_attention_heads, "head"),
+            groups = count(shape.num_key_value_heads, "key/value head"),
+            width = shape.head_dim,
+            vocabulary = self.vocabulary(),
+            elements = shape.elements(),
+            dtype = experiment.model.dtype.word(),
+            lora = self.lora_text(),
+        )
+    }
+
+    /// What is trained, where that is not everything.
+    fn lora_text(&self) -> String {
+        let Some(lora) = &self.experiment.lora else { return String::new() };
+        let targets = lora.targets.iter().map(|target| target.word());
+        let trained: Vec<&str> = targets.chain(lora.train.iter().map(|what| what.word())).collect();
+        format!(
+            "\nlora    rank {}, alpha {}: {} parameters are trained, of {}",
+            lora.rank,
+            lora.alpha,
+            self.counts().trained,
+            trained.join(", ")
+        )
+    }
+
+    /// How layers are split, and what travels backward.
+    fn split_text(&self) -> String {
+        let several = self.kinds.len() > 1;
+        let of_kind = |kind: &LayerKind| {
+            let (strategy, back) = (label(kind.strategy), kind.route.to_text());
+            let layers =
+                if several { format!("\nsplit   {}: ", kind.title()) } else { ", ".into() };
+            format!("{layers}strategy {strategy}\nback    {back}")
+        };
+        self.kinds.iter().map(of_kind).collect()
+    }
+
+    fn layout(&self) -> String {
+        let sequence = &self.ranks[..self.experiment.mesh.sequence];
+        let shards: Vec<Positions> = sequence.iter().map(|rank| rank.positions.clone()).collect();
+        match self.kinds.as_slice() {
+            [only] => draw_dealt(self.experiment.layout(), &only.mask, &shards),
+            kinds => {
+                let seen = |kind: &LayerKind| (kind.title(), kind.mask.clone());
+                let seen: Vec<_> = kinds.iter().map(seen).collect();
+                draw_layers(self.experiment.layout(), &seen, &shards)
+            }
+        }
+    }
+
+    /// How far the slowest ranks are from an even share.
+    fn balance(&self) -> String {
+        let sequence = &self.ranks[..self.experiment.mesh.sequence];
+        let per_sequence = (self.micro_batch * self.micro_batches) as f64;
+        let of_kind = |(number, kind): (usize, &LayerKind)| {
+            let pairs = sequence.iter().map(|rank| rank.pairs[number] as f64 / per_sequence);
+            let even = pairs.sum::<f64>() / sequence.len() as f64;
+            let slowest = kind.slowest_pairs;
+            let layers = if self.kinds.len() > 1 { kind.title() + ": " } else { String::new() };
+            format!(
+                "balance {layers}{slowest} visible pairs on the slowest rank of every hop, \
+                 {even:.1} if it were even: {:.2} times",
+                slowest as f64 / even
+            )
+        };
+        let lines: Vec<String> = self.kinds.iter().enumerate().map(of_kind).collect();
+        lines.join("\n")
+    }
+
+    fn bytes(&self) -> String {
+        let row = |rank: &RankPlan| {
+            [rank.forward, rank.backward, rank.gradients].map(|bytes| bytes.to_string()).to_vec()
+        };
+        let head = ["bytes handed over per step", "forward", "backward", "gradients"];
+        table(&head, &self.ranks, row)
+    }
+
+    fn memory(&self) -> String {
+        let row = |rank: &RankPlan| {
+            let classes = rank.peak.classes().map(|(_, bytes)| bytes);
+            classes.into_iter().chain([rank.together]).map(size).collect()
+        };
+        let head = [
+            "peak memory",
+            "weights",
+            "gradients",
+            "optimizer",
+            "activations",
+            "key/value",
+            "workspace",
+            "data",
+            "at once",
+        ];
+        let most = |of: fn(&RankPlan) -> u64| self.ranks.iter().map(of).max().unwrap_or_default();
+        let further = match (most(|rank| rank.worker), most(|rank| rank.packing)) {
+            (0, 0) => String::new(),
+            (worker, packing) => format!(
+                "  and {} of workspace and {} of activations for every core beyond a rank's first\n",
+                size(worker),
+                size(packing)
+            ),
+        };
+        table(&head, &self.ranks, row) + &further
+    }
+}
+
+/// `3 ranks`, `1 rank`.
+fn count(number: usize, noun: &str) -> String {
+    let ending = match (number, noun.ends_with('h')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{number} {noun}{ending}")
+}
+
+/// A row per rank; neighbours with the same numbers share one.
+fn table(head: &[&str], ranks: &[RankPlan], row: impl Fn(&RankPlan) -> Vec<String>) -> String {
+    let mut rows: Vec<(usize, usize, Vec<String>)> = Vec::new();
+    for rank in ranks {
+        let cells = row(rank);
+        match rows.last_mut() {
+            Some((_, last, same)) if *same == cells => *last = rank.rank,
+            _ => rows.push((rank.rank, rank.rank, cells)),
+        }
+    }
+    let title = |first: usize, last: usize| {
+        if first == last { format!("  rank {first}") } else { format!("  ranks {first}-{last}") }
+    };
+    let (first, columns) = head.split_first().unwrap_or((&"", &[]));
+    let cells = rows.iter().flat_map(|(_, _, cells)| cells.iter().map(String::len));
+    let width = columns.iter().map(|column| column.len()).chain(cells).max().unwrap_or(0) + 2;
+    let line = |title: &str, cells: &[String]| {
+        let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>width$}")).collect();
+        format!("{title:<28}{}\n", cells.concat())
+    };
+    let columns: Vec<String> = columns.iter().map(|&column| column.to_owned()).collect();
+    let rows = rows.iter().map(|(first, last, cells)| line(&title(*first, *last), cells));
+    line(first, &columns) + &rows.collect::<String>()
+}
+
+#[derive(Serialize)]
+struct View<'a> {
+    ranks: Vec<Share<'a>>,
+    /// Where they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layers: Option<Vec<Layers<'a>>>,
+    rope: Rope,
+    /// Where the strategy was left open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    choice: Option<&'a serde_json::Value>,
+}
+
+#[derive(Serialize)]
+struct Layers<'a> {
+    #[serde(rename = "layers")]
+    numbers: &'a [usize],
+    strategy: String,
+    backward: &'static str,
+    slowest_pairs: u64,
+    /// By rank.
+    pairs: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct Share<'a> {
+    rank: usize,
+    positions: Every<'a>,
+    /// Of every layer, where all are alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pairs: Option<u64>,
+    bytes: Bytes,
+    peak: Peak,
+    together: u64,
+    worker: u64,
+    packing: u64,
+}
+
+#[derive(Serialize)]
+struct Bytes {
+    forward: u64,
+    backward: u64,
+    gradients: u64,
+}
+
+#[derive(Serialize)]
+struct Rope {
+    inv_freq: Vec<f64>,
+    attention_factor: f64,
+}
+
+impl<'a> From<&'a RankPlan> for Share<'a> {
+    fn from(plan: &'a RankPlan) -> Share<'a> {
+        let RankPlan { forward, backward, gradients, .. } = *plan;
+        Share {
+            rank: plan.rank,
+            positions: Every(&plan.positions),
+            pairs: <[u64; 1]>::try_from(plan.pairs.as_slice()).ok().map(|[pairs]| pairs),
+            bytes: Bytes { forward, backward, gradients },
+            peak: plan.peak,
+            together: plan.together,
+            worker: plan.worker,
+            packing: plan.packing,
+        }
+    }
+}
+
+/// Every position, in local order, without a table of them.
+struct Every<'a>(&'a Positions);
+
+impl Serialize for Every<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter())
+    }
+}

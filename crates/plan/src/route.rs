@@ -1,0 +1,85 @@
+//! What travels backward: keys and values, or queries, whatever sends less.
+//!
+//! Keys and values travel with their gradients, or queries with the gradient of their output and
+//! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
+//! heads share a key/value head, on the mask, and on the types on the wire; it is counted from the
+//! schedules. Of ways that send as much, gradients in 16 bits take the one that rounds them least
+//! often.
+
+use annulus_experiment::route_word;
+use annulus_sequence::{Bytes, Route, Schedule, Split};
+use annulus_yaml::Problems;
+
+use crate::{LayerKind, Plan, size};
+
+/// What travels backward, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteChoice {
+    /// Which way.
+    pub how: Route,
+    /// Whether it was left open, and chosen because it sends least.
+    pub automatic: bool,
+    /// Every way that the strategy has, and the bytes that the busiest rank sends in one attention
+    /// of a micro-batch.
+    pub sent: Vec<(Route, u64)>,
+}
+
+impl Plan {
+    /// The backward route that is written for some layers, or the one that sends least, with its schedule; and what all ways
+    /// send.
+    pub(crate) fn routes_of(
+        &self,
+        kind: &LayerKind,
+        split: &Split,
+    ) -> Result<(RouteChoice, Schedule), Problems> {
+        let (strategy, written) = (kind.strategy, kind.written);
+        let mut sent = Vec::new();
+        let mut best: Option<(Route, u64, Schedule)> = None;
+        for how in self.by_preference() {
+            if !strategy.routes().contains(&how) {
+                continue;
+            }
+            let schedule = strategy.backward(split, how);
+            let schedule = schedule.map_err(|error| self.refused(kind, &error))?;
+            let bytes = Bytes::of(&schedule, self.block()).0.into_iter().max().unwrap_or_default();
+            sent.push((how, bytes));
+            let less = best.as_ref().is_none_or(|(_, least, _)| bytes < *least);
+            if written.map_or(less, |written| written == how) {
+                best = Some((how, bytes, schedule));
+            }
+        }
+        let (how, _, schedule) =
+            best.expect("every strategy has a backward route, and rules refuse others");
+        Ok((RouteChoice { how, automatic: written.is_none(), sent }, schedule))
+    }
+
+    /// All ways; of some that send as much the first is taken.
+    fn by_preference(&self) -> [Route; 4] {
+        let [first, second] = if self.experiment.wire().gradient.bytes() < 4 {
+            [Route::Direct, Route::Reversed]
+        } else {
+            [Route::Reversed, Route::Direct]
+        };
+        [first, second, Route::Queries, Route::Travelling]
+    }
+}
+
+impl RouteChoice {
+    /// Which way, and why, in a line.
+    pub(crate) fn to_text(&self) -> String {
+        let word = route_word(self.how);
+        if self.sent.iter().all(|(_, bytes)| *bytes == 0) {
+            return String::from("nothing travels");
+        }
+        let [only] = self.sent.as_slice() else {
+            let mut sent = self.sent.clone();
+            sent.sort_by_key(|(_, bytes)| *bytes);
+            let ways =
+                sent.iter().map(|(how, bytes)| format!("{} {}", route_word(*how), size(*bytes)));
+            let ways = ways.collect::<Vec<_>>().join(", ");
+            let why = if self.automatic { "sends least" } else { "as written" };
+            return format!("{word}: {why} of {ways} per attention and rank");
+        };
+        format!("{word}: the only way, {} per attention and rank", size(only.1))
+    }
+}

@@ -1,0 +1,44 @@
+//! What a row weighs on the wire, and what narrow sums cost.
+
+use annulus_experiment::wire_key;
+use annulus_sequence::{BlockShape, Part, Route};
+
+use crate::Plan;
+
+impl Plan {
+    /// What a row of a head weighs on the wire.
+    pub fn block(&self) -> BlockShape {
+        let wire = self.experiment.wire().map(|_, element| element.bytes());
+        BlockShape { batch: self.micro_batch, head_dim: self.shape.head_dim, wire }
+    }
+
+    /// What one should know of the types of what travels in its schedules.
+    pub(crate) fn doubts(&self) -> Vec<String> {
+        let ranks = self.experiment.mesh.sequence;
+        let wire = self.experiment.wire();
+        let sums = [
+            (Part::Gradient, "gradients of keys and values"),
+            (Part::QueryGradient, "gradients of queries"),
+        ];
+        let narrow = sums.into_iter().filter(|(part, _)| wire.of(*part).bytes() < 4);
+        let proofs = || self.passes.iter().flat_map(|passes| passes.proofs());
+        let sent = narrow.filter(|(part, _)| proofs().any(|proof| proof.sent.contains(part)));
+        let doubt = |(part, what): (Part, &str)| {
+            let (word, key) = (wire.of(part).word(), wire_key(part));
+            let once = part == Part::Gradient
+                && self.kinds.iter().all(|kind| kind.route.how == Route::Direct);
+            let (grows, times) = if once {
+                ("by every rank, their error grows", 2.0 * (ranks as f64 - 1.0) / ranks as f64)
+            } else {
+                let grows = "at every move, their error grows with the square root of the ranks,";
+                (grows, ranks as f64 / 2.0)
+            };
+            format!(
+                "{what} travel in {word}: rounded {grows} to about {:.1} times that of 2 ranks on \
+                 {ranks}; `attention.wire.{key}: f32` keeps it",
+                times.sqrt()
+            )
+        };
+        sent.map(doubt).collect()
+    }
+}

@@ -1,0 +1,10 @@
+//! What plans hold, and what they are refused for.
+
+mod masks;
+mod planning;
+mod sliding;
+#[path = "../../../experiment/tests/all/small.rs"]
+mod small;
+mod splits;
+mod support;
+mod wire;

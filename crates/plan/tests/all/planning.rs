@@ -1,0 +1,177 @@
+//! What a plan says before anything runs.
+
+use std::time::{Duration, Instant};
+
+use annulus_experiment::{Dtype, Experiment, ModelSource, Override, Resolved, parse};
+use annulus_plan::Plan;
+use annulus_sequence::{Heads, Strategy};
+
+use crate::small::SMALL;
+
+fn experiment(arguments: &[&str]) -> Experiment {
+    let overrides: Vec<Override> =
+        arguments.iter().map(|a| Override::split(a).expect("cases have a `=`")).collect();
+    parse("small.yaml", SMALL, &overrides).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+fn plan(arguments: &[&str]) -> Plan {
+    Resolved::read(experiment(arguments), Some(256))
+        .and_then(|resolved| Plan::new(&resolved))
+        .unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// `SMALL`'s shape: layers, key/value heads, elements per head.
+const SHAPE: (u64, u64, u64) = (2, 2, 32);
+
+/// Whether every block visits every rank, whatever its shape: others are counted where schedules are.
+fn travels_in_a_ring(strategy: Strategy) -> bool {
+    !matches!(strategy, Strategy::Ulysses | Strategy::Usp { .. } | Strategy::Halo)
+}
+
+#[test]
+fn bytes_are_the_closed_forms() {
+    let (layers, heads, width) = SHAPE;
+    for ranks in 1..=8 {
+        for strategy in Strategy::ALL {
+            let of_small = Heads { query: 4, key_value: 2 };
+            if strategy.check(ranks, of_small).is_err() || !travels_in_a_ring(strategy) {
+                continue;
+            }
+            let tokens = 1680;
+            let mut experiment = experiment(&["mesh.data=1", "data.batch=3"]);
+            experiment.mesh.sequence = ranks;
+            experiment.attention.strategy = strategy;
+            experiment.data.tokens = tokens;
+            experiment.model.dtype = Dtype::Bf16;
+            let plan = Resolved::read(experiment, Some(256))
+                .and_then(|resolved| Plan::new(&resolved))
+                .expect("all deal 1680 tokens");
+            // Keys and values of one sequence's share, in elements.
+            let block = 2 * heads * width * (tokens / ranks) as u64;
+            let (hops, sequences) = (ranks as u64 - 1, 3);
+            let times = layers * sequences * block;
+            let forward = 2 * times * hops;
+            for rank in &plan.ranks {
+                assert_eq!(rank.forward, forward, "{} on {ranks}", strategy.name());
+                assert_eq!(rank.forward == 0, ranks == 1);
+                assert_eq!(rank.gradients == 0, ranks == 1);
+            }
+            let pairs: u64 = plan.ranks.iter().map(|rank| rank.pairs[0]).sum();
+            assert_eq!(pairs, 3 * 1680 * 1681 / 2, "{} on {ranks}", strategy.name());
+        }
+    }
+}
+
+#[test]
+fn a_ring_goes_back_as_far_as_it_came() {
+    let (layers, heads, width) = SHAPE;
+    let plan = plan(&["attention.strategy=ring", "mesh.data=1", "data.batch=1", "data.tokens=64"]);
+    let elements = 2 * layers * heads * width * 16;
+    for rank in &plan.ranks {
+        assert_eq!(rank.forward, 3 * 4 * elements);
+        // Keys and values go round once more, and three of four gradients travel home.
+        assert_eq!(rank.backward, 3 * 4 * elements + 3 * 4 * elements);
+    }
+}
+
+#[test]
+fn gradients_are_every_parameter_once_and_two_numbers() {
+    let plan = plan(&[]);
+    let ModelSource::Inline(shape) = &plan.experiment.model.source else { panic!("inline") };
+    let (h, m, k) = (shape.hidden_size as u64, shape.intermediate_size as u64, 64);
+    let layer = h * h + 2 * h * k + h * h + 3 * h * m + 2 * h;
+    let elements = 2 * 256 * h + 2 * layer + h;
+    assert_eq!(plan.shape.elements(), elements);
+    assert!(plan.ranks.iter().all(|rank| rank.gradients == 4 * elements + 16));
+    assert!(plan.ranks.iter().all(|rank| rank.peak.optimizer == 8 * elements));
+}
+
+#[test]
+fn replicas_hold_the_same_positions() {
+    let plan = plan(&[]);
+    assert_eq!(plan.ranks.len(), 8);
+    assert_eq!((plan.micro_batch, plan.micro_batches), (1, 2));
+    for (rank, other) in plan.ranks.iter().zip(&plan.ranks[4..]) {
+        assert_eq!(rank.positions, other.positions);
+    }
+    let held: usize = plan.ranks[..4].iter().map(|rank| rank.positions.tokens()).sum();
+    assert_eq!(held, 12 * 1024);
+}
+
+#[test]
+fn what_saves_memory_says_so() {
+    let peak = |arguments: &[&str]| plan(arguments).ranks[0].peak;
+    let all = peak(&["memory.recompute=none"]);
+    let layer = peak(&["memory.recompute=layer"]);
+    let chunked = peak(&["memory.recompute=layer", "memory.mlp_chunk=64", "memory.loss_chunk=64"]);
+    assert!(all.activations > layer.activations && layer.activations > chunked.activations);
+    let gathered = peak(&["attention.strategy=all-gather"]);
+    let ring = peak(&["attention.strategy=ring"]);
+    assert!(gathered.key_value > ring.key_value, "{gathered:?} {ring:?}");
+    let one = peak(&["mesh.sequence=1", "mesh.data=1", "attention.strategy=local"]);
+    // Nothing travels: the gradients of its own keys and values are all there is.
+    assert_eq!(one.key_value, 12 * 1024 * 2 * 64 * 4);
+    let half = peak(&["model.dtype=bf16"]);
+    assert_eq!(half.weights * 2, layer.weights * 3);
+}
+
+#[test]
+fn a_plan_reads_well() {
+    insta::assert_snapshot!(plan(&["data.tokens=64"]).to_text());
+}
+
+#[test]
+fn a_plan_is_json() {
+    let plan = plan(&["data.tokens=16", "mesh.data=1", "data.batch=1", "model.head_dim=8"]);
+    let json: serde_json::Value = serde_json::from_str(&plan.to_json()).expect("JSON");
+    insta::assert_snapshot!(format!("{json:#}"));
+}
+
+#[test]
+fn vocabularies_must_fit() {
+    let answer = |arguments: &[&str], vocabulary| {
+        Resolved::read(experiment(arguments), vocabulary)
+            .and_then(|resolved| Plan::new(&resolved))
+            .map(|plan| plan.vocabulary())
+    };
+    assert_eq!(answer(&[], Some(300)), Ok(300));
+    assert_eq!(answer(&["model.vocab_size=512"], Some(300)), Ok(512));
+    assert_eq!(answer(&["model.vocab_size=512"], None), Ok(512));
+    // A row for every byte is enough for one document; several are refused when they are opened.
+    assert_eq!(answer(&["model.vocab_size=256"], Some(257)), Ok(256));
+    let mut messages = String::new();
+    for problems in [answer(&["model.vocab_size=100"], Some(256)), answer(&[], None)] {
+        messages += &problems.expect_err("does not fit").to_string();
+        messages += "\n\n";
+    }
+    insta::assert_snapshot!(messages);
+}
+
+#[test]
+fn a_large_plan_is_soon_made() {
+    let start = Instant::now();
+    for strategy in ["ring", "striped", "megatron", "all-gather"] {
+        let strategy = format!("attention.strategy={strategy}");
+        let plan = plan(&["data.tokens=1M", "mesh.sequence=64", "mesh.data=1", &strategy]);
+        assert_eq!(plan.ranks.len(), 64);
+    }
+    assert!(start.elapsed() < Duration::from_secs(20), "took {:?}", start.elapsed());
+}
+
+#[test]
+fn the_largest_sizes_do_not_overflow() {
+    let plan = plan(&[
+        "data.tokens=1024M",
+        "data.batch=64",
+        "memory.micro_batch=64",
+        "mesh={ sequence: 64 }",
+        "model.hidden_size=1048576",
+        "model.intermediate_size=4194304",
+        "model.num_hidden_layers=4096",
+        "model.num_attention_heads=4096",
+        "model.num_key_value_heads=4096",
+        "model.head_dim=1024",
+        "model.vocab_size=256M",
+    ]);
+    assert!(plan.ranks.iter().all(|rank| rank.peak.total() > 1 << 40));
+}

@@ -1,0 +1,258 @@
+//! Layers that see a window beside layers that see all: what is written, what is planned, what is
+//! refused.
+
+use annulus_experiment::{Dealt, Experiment, Override, Resolved, Sliding, differences, parse};
+use annulus_plan::{Plan, Proving};
+use annulus_sequence::{Exchange, Layout, Route, Rule, Strategy};
+
+use crate::small::SMALL;
+
+/// Four layers, the last of which sees all.
+const LAYERS: &str = "num_hidden_layers: 4";
+const SLIDING: &str = "layers: [0-2]; window: 512";
+
+/// `SMALL` with lines under `attention:`, and others under its `sliding:`.
+fn with(strategy: &str, sliding: &str) -> String {
+    let lines = |indent: &str, lines: &str| lines.replace("; ", &format!("\n{indent}"));
+    let strategy = format!("strategy: {}", lines("  ", strategy));
+    let sliding = format!("{strategy}\n  sliding:\n    {}", lines("    ", sliding));
+    let text = SMALL.replace("strategy: striped", &sliding);
+    text.replace("num_hidden_layers: 2", LAYERS)
+}
+
+fn experiment(strategy: &str, sliding: &str) -> Experiment {
+    let text = with(strategy, sliding);
+    parse("small.yaml", &text, &[]).unwrap_or_else(|problems| panic!("{problems}\n{text}"))
+}
+
+fn plan(strategy: &str, sliding: &str) -> Plan {
+    let experiment = experiment(strategy, sliding);
+    Resolved::read(experiment, Some(256))
+        .and_then(|resolved| Plan::new(&resolved))
+        .unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+fn read(strategy: &str, more: &str) -> Sliding {
+    let sliding = experiment(strategy, &format!("{SLIDING}; {more}"));
+    let again = parse("again.yaml", &sliding.to_yaml(), &[]).unwrap_or_else(|p| panic!("{p}"));
+    assert_eq!(again, sliding);
+    sliding.attention.sliding.expect("some layers slide")
+}
+
+#[test]
+fn what_is_not_written_is_as_in_the_other_layers() {
+    let halo = read("ring; backward: queries", "strategy: halo");
+    assert_eq!((halo.layers.as_slice(), halo.window), (std::slice::from_ref(&(0..3)), 512));
+    assert_eq!((halo.strategy, halo.backward), (Strategy::Halo, None));
+    let ring = experiment("ring; backward: queries", SLIDING).attention.sliding.expect("written");
+    assert_eq!((ring.strategy, ring.backward), (Strategy::Ring, Some(Route::Queries)));
+    let back = read("ring; backward: queries", "backward: auto");
+    assert_eq!((back.strategy, back.backward), (Strategy::Ring, None));
+    let shaped = read("usp; shape: [2, 2]", "shape: [4, 1]");
+    assert_eq!(shaped.strategy, Strategy::Usp { shape: Some([4, 1]) });
+    let exchange = read("megatron; exchange: a2a+p2p; shape: [2, 2]", "exchange: a2a+p2p");
+    let both = Exchange::Both { shape: Some([2, 2]) };
+    assert_eq!(exchange.strategy, Strategy::Megatron { exchange: both });
+    // Who holds what is said once.
+    let stripes = Strategy::Striped { width: 64 };
+    assert_eq!(read("striped; stripe: 64", "strategy: striped").strategy, stripes);
+    assert_eq!(read("ring; layout: striped; stripe: 64", "strategy: striped").strategy, stripes);
+    assert!(read("auto", "backward: auto").automatic);
+    assert!(!read("auto", "strategy: halo").automatic);
+}
+
+/// A model that slides by itself is as if the experiment said so; saying it again changes nothing.
+#[test]
+fn layers_of_a_model_slide_by_themselves() {
+    let model = |keys: &str| {
+        SMALL
+            .replace("num_hidden_layers: 2", &format!("{LAYERS}\n  {}", keys.replace("; ", "\n  ")))
+            .replace("strategy: striped", "strategy: ring")
+    };
+    let plan = |text: &str, changes: &[&str]| {
+        let changes: Vec<Override> = changes.iter().filter_map(|c| Override::split(c)).collect();
+        let experiment =
+            parse("model.yaml", text, &changes).unwrap_or_else(|p| panic!("{p}\n{text}"));
+        Resolved::read(experiment, Some(256)).and_then(|resolved| Plan::new(&resolved))
+    };
+    let mixed = model(
+        "model_type: qwen3; sliding_window: 512; use_sliding_window: true; max_window_layers: 1",
+    );
+    let found = plan(&mixed, &[]).unwrap_or_else(|problems| panic!("{problems}"));
+    let [others, sliding] = found.kinds.as_slice() else { panic!("{:?}", found.kinds) };
+    assert_eq!((others.layers.as_slice(), sliding.layers.as_slice()), (&[0][..], &[1, 2, 3][..]));
+    assert!(sliding.mask.rules().contains(&Rule::Window(512)));
+    assert!(!others.mask.rules().iter().any(|rule| matches!(rule, Rule::Window(_))));
+    let again =
+        parse("plan.yaml", &found.experiment.to_yaml(), &[]).expect("what is resolved reads");
+    assert_eq!(again, found.experiment);
+    let resolved = Resolved::read(again.clone(), Some(256)).expect("it says so already");
+    assert_eq!(resolved.experiment, again);
+    let halo =
+        plan(&mixed, &["attention.sliding={ layers: [1, 2, 3], window: 512, strategy: halo }"]);
+    assert_eq!(halo.expect("right").kinds[1].strategy, Strategy::Halo);
+
+    let all = model("model_type: mistral; sliding_window: 512");
+    let found = plan(&all, &[]).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!((found.kinds.len(), found.experiment.attention.masking.window), (1, Some(512)));
+    assert!(found.kinds[0].mask.rules().contains(&Rule::Window(512)));
+    let short = plan(&all, &["data.tokens=512"]).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(short.experiment.attention.masking.window, None, "it hides nothing");
+
+    for (text, change) in [
+        (&mixed, "attention.window=512"),
+        (&mixed, "attention.sliding={ layers: [0-2], window: 512 }"),
+        (&mixed, "attention.sliding={ layers: [1-3], window: 256 }"),
+        (&all, "attention.window=256"),
+        (&all, "attention.sliding={ layers: [1-3], window: 512 }"),
+    ] {
+        let problems = plan(text, &[change]).expect_err(change).to_string();
+        assert!(problems.contains("says otherwise, but "), "{problems}");
+    }
+}
+
+#[test]
+fn kinds_of_layers_have_their_own_masks_and_strategies() {
+    let plan = plan("megatron; sinks: 4", &format!("{SLIDING}; strategy: halo"));
+    let [others, sliding] = plan.kinds.as_slice() else { panic!("{:?}", plan.kinds) };
+    assert_eq!((others.layers.as_slice(), sliding.layers.as_slice()), (&[3][..], &[0, 1, 2][..]));
+    assert_eq!((others.strategy, sliding.strategy), (Strategy::MEGATRON, Strategy::Halo));
+    // Without a window there is nothing that sinks show in spite of it.
+    assert!(
+        !others.mask.rules().iter().any(|rule| matches!(rule, Rule::Window(_) | Rule::Sinks(_)))
+    );
+    assert!(sliding.mask.rules().contains(&Rule::Window(512)));
+    assert!(sliding.mask.rules().contains(&Rule::Sinks(4)));
+    assert_eq!(plan.experiment.layout(), Layout::Zigzag);
+    let settled = plan.experiment.attention;
+    assert_eq!(settled.backward, Some(others.route.how));
+    assert_eq!(settled.sliding.and_then(|sliding| sliding.backward), Some(sliding.route.how));
+}
+
+/// Every number is the sum, or the largest, of those of models whose layers are all of one kind.
+#[test]
+fn plans_are_those_of_the_kinds_together() {
+    let both = plan("striped", &format!("{SLIDING}; strategy: halo"));
+    let alike = |arguments: &[&str]| {
+        let arguments: Vec<Override> =
+            arguments.iter().filter_map(|a| Override::split(a)).collect();
+        let text = SMALL.replace("num_hidden_layers: 2", LAYERS);
+        let experiment = parse("small.yaml", &text, &arguments).unwrap_or_else(|p| panic!("{p}"));
+        Resolved::read(experiment, Some(256))
+            .and_then(|resolved| Plan::new(&resolved))
+            .unwrap_or_else(|p| panic!("{p}"))
+    };
+    let full = alike(&[]);
+    let slide = ["attention.strategy=halo", "attention.layout=striped", "attention.window=512"];
+    let slides = alike(&slide);
+    for (rank, (full, slides)) in both.ranks.iter().zip(full.ranks.iter().zip(&slides.ranks)) {
+        assert_eq!(rank.positions, full.positions);
+        assert_eq!(rank.pairs, [full.pairs[0], slides.pairs[0]]);
+        assert_eq!(4 * rank.forward, full.forward + 3 * slides.forward);
+        assert_eq!(4 * rank.backward, full.backward + 3 * slides.backward);
+        assert_eq!(rank.gradients, full.gradients);
+        assert_eq!(rank.together, full.together.max(slides.together));
+        assert_eq!(rank.peak.workspace, full.peak.workspace.max(slides.peak.workspace));
+        assert_eq!(rank.peak.key_value, full.peak.key_value.max(slides.peak.key_value));
+        assert_eq!(rank.peak.weights, full.peak.weights);
+    }
+    assert_eq!(both.kinds[0].slowest_pairs, full.kinds[0].slowest_pairs);
+    assert_eq!(both.kinds[1].slowest_pairs, slides.kinds[0].slowest_pairs);
+}
+
+#[test]
+fn a_plan_of_two_kinds_reads_well() {
+    let mut experiment =
+        experiment("ring; layout: zigzag", "layers: [0-1, 3]; window: 9; strategy: halo");
+    experiment.data.tokens = 64;
+    let plan = Resolved::read(experiment.clone(), Some(256))
+        .and_then(|resolved| Plan::new(&resolved))
+        .unwrap_or_else(|p| panic!("{p}"));
+    let json: serde_json::Value = serde_json::from_str(&plan.to_json()).expect("JSON");
+    let proving = Proving::of(&plan.resolved()).unwrap_or_else(|p| panic!("{p}"));
+    // How long it took is another each time.
+    let proved = proving.to_text();
+    let proved = proved.lines().map(|line| line.split(", proved in").next().unwrap_or(line));
+    let proved: Vec<&str> = proved.collect();
+    let layers = &json["layers"];
+    let text = plan.to_text();
+    insta::assert_snapshot!(format!("{text}\n{layers:#}\n\n{}", proved.join("\n")));
+    assert!(json["ranks"][0].get("pairs").is_none());
+}
+
+#[test]
+fn which_layers_slide_may_not_change_on_resume_and_how_they_are_split_may() {
+    let began = experiment("ring", &format!("{SLIDING}; strategy: halo"));
+    let other = experiment("megatron", &format!("{SLIDING}; strategy: usp; shape: [2, 2]"));
+    assert_eq!(differences(&began, &other), []);
+    let keys = |other: &Experiment| {
+        let all = differences(&began, other);
+        all.into_iter().map(|(key, was, is)| format!("{key}: {was}, {is}")).collect::<Vec<_>>()
+    };
+    let wider = experiment("ring", "layers: [0-2]; window: 513");
+    assert_eq!(keys(&wider), ["attention.sliding.window: 512, 513"]);
+    let fewer = experiment("ring", "layers: [0, 2]; window: 512");
+    assert_eq!(keys(&fewer), ["attention.sliding.layers: [0-2], [0, 2]"]);
+    let mut none = began.clone();
+    none.attention.sliding = None;
+    assert_eq!(keys(&none).len(), 2);
+}
+
+#[test]
+fn balanced_blocks_are_dealt_by_what_most_layers_see() {
+    let plan = plan("ring; layout: balanced; stripe: 64", SLIDING);
+    let all = plan_of_all("ring; layout: balanced; stripe: 64");
+    assert_eq!(plan.experiment.attention.layout, Some(Dealt::Balanced { width: Some(64) }));
+    assert_eq!(plan.ranks[1].positions, all.ranks[1].positions);
+}
+
+fn plan_of_all(strategy: &str) -> Plan {
+    let mut experiment = experiment(strategy, SLIDING);
+    experiment.attention.sliding = None;
+    Resolved::read(experiment, Some(256))
+        .and_then(|resolved| Plan::new(&resolved))
+        .unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+#[test]
+fn wrong_sliding_layers() {
+    let cases = [
+        ("ring", "window: 512"),
+        ("ring", "layers: [0-2]"),
+        ("ring", "layers: 0-2; window: 512"),
+        ("ring", "layers: [even]; window: 512"),
+        ("ring", "layers: [2-0]; window: 512"),
+        ("ring", "layers: []; window: 512"),
+        ("ring", "layers: [0-2, 2]; window: 512"),
+        ("ring", "layers: [3, 0-2]; window: 512"),
+        ("ring", "layers: [0-3]; window: 512"),
+        ("ring", "layers: [3-7]; window: 512"),
+        ("ring", "layers: [0-2]; window: 0"),
+        ("ring", "layers: [0-2]; window: 512; layout: zigzag"),
+        ("ring", "layers: [0-2]; window: 512; mask: full"),
+        ("ring", "layers: [0-2]; window: 512; strategy: halow"),
+        ("ring", "layers: [0-2]; window: 512; strategy: local"),
+        ("ring", "layers: [0-2]; window: 512; strategy: striped"),
+        ("ring; layout: zigzag", "layers: [0-2]; window: 512; strategy: striped"),
+        ("ring", "layers: [0-2]; window: 512; exchange: a2a"),
+        ("ring", "layers: [0-2]; window: 512; groups: 2"),
+        ("ring", "layers: [0-2]; window: 512; strategy: usp; shape: [3, 2]"),
+        ("ring", "layers: [0-2]; window: 512; strategy: all-gather; groups: 3"),
+        ("ring", "layers: [0-2]; window: 512; strategy: halo; backward: queries"),
+        ("ring", "layers: [0-2]; window: 512; strategy: auto; backward: queries"),
+        ("ring", "layers: [0-2]; window: 512; strategy: auto; shape: [2, 2]"),
+        ("auto", "layers: [0-2]; window: 512; shape: [2, 2]"),
+        ("local", "layers: [0-2]; window: 512"),
+        ("halo; backward: queries", "layers: [0-2]; window: 512"),
+    ];
+    let answer = |(strategy, sliding): (&str, &str)| {
+        let read = parse("small.yaml", &with(strategy, sliding), &[]);
+        read.and_then(|experiment| {
+            Resolved::read(experiment, Some(256)).and_then(|resolved| Plan::new(&resolved))
+        })
+        .map(|_| ())
+        .expect_err(sliding)
+    };
+    let answers = cases.map(|case| format!("## {} | {}\n\n{}\n", case.0, case.1, answer(case)));
+    insta::assert_snapshot!(answers.join("\n"));
+}

@@ -1,0 +1,291 @@
+//! `strategy: auto`: every strategy estimated, the fastest that fits taken, and why.
+//!
+//! Where layers differ, every kind of them has a table of its own, and the layout is shared: for each
+//! layout the best strategy of every kind, and of these the layout whose step is the shortest. What
+//! kinds take adds up, so the best of each are the best together.
+
+use annulus_experiment::{Dealt, Experiment, Resolved};
+use annulus_plan::{Plan, duration, label};
+use annulus_sequence::Strategy;
+use annulus_yaml::{Problem, Problems};
+
+use crate::table::{Asked, fits, reason};
+use crate::{Cluster, Estimate, Hiding, Table, Weighing};
+
+/// All strategies beside each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// What was asked, in a line.
+    pub title: String,
+    /// What it is chosen for.
+    pub cluster: Cluster,
+    /// All strategies for every kind of layers.
+    pub tables: Vec<Table>,
+    /// Where layers differ: the layouts that they may share, each with the best strategies over it.
+    pub layouts: Vec<Shared>,
+    /// Which of [`Choice::layouts`] is taken: [`Choice::tables`] are over it.
+    pub taken: usize,
+    /// What unequal shares gain, where devices are unequal or shares are.
+    pub weighing: Option<Weighing>,
+    /// From how many tokens per rank messages hide behind attention, by kind of link.
+    pub hiding: Vec<Hiding>,
+}
+
+/// A layout that all layers share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shared {
+    /// Who holds which positions.
+    pub dealt: Dealt,
+    /// The best strategy over it, by kind of layers; none where a kind has none.
+    pub strategies: Vec<Strategy>,
+    /// A step of all layers, or why it cannot run.
+    pub outcome: Result<Estimate, String>,
+}
+
+impl Choice {
+    /// Estimates an experiment under every strategy on `cluster`.
+    ///
+    /// # Errors
+    /// When there are fewer devices than ranks, or other layers are to slide than there are: then no
+    /// strategy can run.
+    pub fn among(resolved: &Resolved, cluster: &Cluster) -> Result<Choice, Problems> {
+        let experiment = &resolved.experiment;
+        enough_devices(experiment, cluster)?;
+        let asked = Asked { resolved, cluster };
+        let mut choice = Choice {
+            title: title(experiment),
+            cluster: cluster.clone(),
+            tables: Vec::new(),
+            layouts: Vec::new(),
+            taken: 0,
+            weighing: None,
+            hiding: Vec::new(),
+        };
+        if experiment.attention.sliding.is_some() {
+            choice.share_a_layout(asked)?;
+        } else {
+            let (table, hiding) = asked.table(0, None);
+            (choice.tables, choice.hiding) = (vec![table], hiding);
+        }
+        choice.weighing = Weighing::of(&choice, resolved);
+        Ok(choice)
+    }
+
+    /// The best of all layouts that may be shared.
+    fn share_a_layout(&mut self, asked: Asked<'_>) -> Result<(), Problems> {
+        let titles = Plan::titles(asked.resolved)?;
+        let mut tables = Vec::new();
+        for dealt in layouts(&asked.resolved.experiment) {
+            let mut resolved = asked.resolved.clone();
+            resolved.experiment.attention.layout = Some(dealt);
+            let asked = Asked { resolved: &resolved, ..asked };
+            let of_kind = |(kind, title): (usize, &String)| asked.table(kind, Some(title.clone()));
+            let (of_layout, hiding): (Vec<Table>, Vec<_>) =
+                titles.iter().enumerate().map(of_kind).unzip();
+            let strategies: Vec<Strategy> = of_layout.iter().filter_map(|t| t.chosen).collect();
+            let outcome = together(asked, dealt, &strategies, titles.len());
+            self.layouts.push(Shared { dealt, strategies, outcome });
+            self.hiding = hiding.into_iter().find(|one| !one.is_empty()).unwrap_or_default();
+            tables.push(of_layout);
+        }
+        self.taken = self.best_layout().unwrap_or_default();
+        self.tables = tables.swap_remove(self.taken);
+        Ok(())
+    }
+
+    /// The layout of the shortest step that fits, or of the one that needs the least memory.
+    fn best_layout(&self) -> Option<usize> {
+        let able = || {
+            let estimates = self.layouts.iter().enumerate();
+            estimates.filter_map(|(number, shared)| Some((number, shared.outcome.as_ref().ok()?)))
+        };
+        let fitting = able().filter(|(_, estimate)| self.fits(estimate));
+        let fastest = fitting.min_by(|a, b| a.1.step.total_cmp(&b.1.step));
+        let least = || able().min_by_key(|(_, estimate)| estimate.fullest());
+        fastest.or_else(least).map(|(number, _)| number)
+    }
+
+    /// The experiment with what was chosen; `None`: some layers cannot run.
+    pub fn settled(&self, experiment: &Experiment) -> Option<Experiment> {
+        let chosen: Option<Vec<Strategy>> = self.tables.iter().map(|table| table.chosen).collect();
+        match self.layouts.get(self.taken) {
+            Some(Shared { outcome: Err(_), .. }) => None,
+            Some(Shared { dealt, .. }) => Some(split(experiment.clone(), *dealt, &chosen?)),
+            None => Some(named(experiment.clone(), 0, *chosen?.first()?)),
+        }
+    }
+
+    /// What is taken, whether it fits, and its step; or why none can run.
+    pub(crate) fn best(&self) -> Result<(String, bool, Estimate), String> {
+        let none = || {
+            let reasons = self.tables.iter().flat_map(Table::reasons);
+            reasons.collect::<Vec<_>>().join("; ")
+        };
+        let (name, estimate) = match (self.layouts.get(self.taken), self.tables.as_slice()) {
+            (Some(shared), _) => {
+                let names: Vec<String> = shared.strategies.iter().map(|one| label(*one)).collect();
+                (names.join(" and "), shared.outcome.as_ref().map_err(String::clone)?)
+            }
+            (None, [table]) => {
+                let (strategy, estimate) = table.best().ok_or_else(none)?;
+                (label(strategy), estimate)
+            }
+            (None, _) => return Err(none()),
+        };
+        Ok((name, self.fits(estimate), estimate.clone()))
+    }
+
+    /// Whether a strategy fits into every device's memory.
+    pub fn fits(&self, estimate: &Estimate) -> bool {
+        fits(estimate, &self.cluster)
+    }
+
+    /// That none can run.
+    pub(crate) fn none(&self, experiment: &Experiment) -> Problem {
+        let shared = self.layouts.get(self.taken).and_then(|shared| shared.outcome.as_ref().err());
+        let unable = self.tables.iter().filter(|table| table.chosen.is_none());
+        let reasons: Vec<String> = unable.flat_map(Table::reasons).chain(shared.cloned()).collect();
+        let message = "no strategy can run";
+        experiment.places.problem("attention.strategy", message).hint(reasons.join("; "))
+    }
+
+    /// What a step takes over each layout, the one that is taken first.
+    fn layouts_to_text(&self) -> Vec<String> {
+        let mut layouts: Vec<(usize, &Shared)> = self.layouts.iter().enumerate().collect();
+        layouts.sort_by_key(|(number, _)| *number != self.taken);
+        let line = |(number, shared): (usize, &Shared)| {
+            let word = shared.dealt.word();
+            let names: Vec<String> = shared.strategies.iter().map(|one| label(*one)).collect();
+            let names = names.join("` and `");
+            match &shared.outcome {
+                Err(why) => format!("  `layout: {word}` cannot run: {why}"),
+                Ok(estimate) => {
+                    let step = duration(estimate.step);
+                    let over = if self.fits(estimate) { "" } else { ", and does not fit" };
+                    let takes = if number == self.taken { "auto takes" } else { " " };
+                    format!(
+                        "{takes} `layout: {word}` for all layers: `{names}` take {step} a step{over}"
+                    )
+                }
+            }
+        };
+        layouts.into_iter().map(line).collect()
+    }
+
+    /// Why the chosen one and none of the others, a line each.
+    pub fn why(&self) -> Vec<String> {
+        let weighing = || self.weighing.as_ref().map(Weighing::to_text);
+        if let [table] = self.tables.as_slice() {
+            let weighing = || weighing().filter(|_| table.chosen.is_some());
+            let taken = table.taken(&self.cluster).into_iter().chain(weighing());
+            return taken.chain(table.others(&self.cluster)).collect();
+        }
+        let of_table = |table: &Table| {
+            let taken = table.taken(&self.cluster).into_iter();
+            taken.chain(table.others(&self.cluster)).collect::<Vec<_>>()
+        };
+        let tables = self.tables.iter().flat_map(of_table);
+        tables.chain(self.layouts_to_text()).chain(weighing()).collect()
+    }
+}
+
+/// The layouts that all layers may share: the one that is written, that of the only strategy that is
+/// not open, or those that strategies have.
+fn layouts(experiment: &Experiment) -> Vec<Dealt> {
+    let attention = &experiment.attention;
+    match attention.layout {
+        Some(written) => vec![written],
+        None if attention.is_open() && !attention.automatic => {
+            vec![Dealt::of(attention.strategy.layout())]
+        }
+        None => {
+            let mut layouts = Vec::new();
+            for strategy in Strategy::ALL {
+                let dealt = Dealt::of(strategy.layout());
+                if !layouts.contains(&dealt) {
+                    layouts.push(dealt);
+                }
+            }
+            layouts
+        }
+    }
+}
+
+/// A step of all layers.
+fn together(
+    asked: Asked<'_>,
+    dealt: Dealt,
+    strategies: &[Strategy],
+    kinds: usize,
+) -> Result<Estimate, String> {
+    if strategies.len() < kinds {
+        return Err(String::from("not all layers can run so"));
+    }
+    let Asked { resolved, cluster } = asked;
+    let experiment = within(split(resolved.experiment.clone(), dealt, strategies), cluster);
+    let plan = Plan::new(&resolved.with(experiment)).map_err(|problems| reason(&problems))?;
+    Estimate::of(&plan, cluster).map_err(|problems| reason(&problems))
+}
+
+/// The experiment over a layout, with a strategy for every kind of layers.
+fn split(mut experiment: Experiment, dealt: Dealt, strategies: &[Strategy]) -> Experiment {
+    for (kind, strategy) in strategies.iter().enumerate() {
+        experiment = named(experiment, kind, *strategy);
+    }
+    // Its strategy's own layout is not written.
+    let own = dealt == Dealt::of(experiment.attention.strategy.layout());
+    experiment.attention.layout = Some(dealt).filter(|_| !own);
+    experiment
+}
+
+/// The experiment with a strategy for a kind of layers.
+fn named(mut experiment: Experiment, kind: usize, strategy: Strategy) -> Experiment {
+    let attention = &mut experiment.attention;
+    match &mut attention.sliding {
+        Some(sliding) if kind > 0 => (sliding.strategy, sliding.automatic) = (strategy, false),
+        _ => (attention.strategy, attention.automatic) = (strategy, false),
+    }
+    experiment
+}
+
+/// The experiment under one strategy for a kind of layers, with the cluster's memory for a budget
+/// unless it has one.
+pub(crate) fn under(
+    experiment: &Experiment,
+    kind: usize,
+    strategy: Strategy,
+    cluster: &Cluster,
+) -> Experiment {
+    within(named(experiment.clone(), kind, strategy), cluster)
+}
+
+/// The experiment on the cluster's cores, with its memory for a budget unless it has one.
+pub(crate) fn within(mut experiment: Experiment, cluster: &Cluster) -> Experiment {
+    let world = experiment.mesh.data.saturating_mul(experiment.mesh.sequence) as u64;
+    let there = cluster.memory.map(|bytes| bytes.saturating_mul(world));
+    experiment.memory.budget = experiment.memory.budget.or(there);
+    cluster.settle(&mut experiment);
+    experiment
+}
+
+pub(crate) fn enough_devices(experiment: &Experiment, cluster: &Cluster) -> Result<(), Problem> {
+    let world = experiment.mesh.data.saturating_mul(experiment.mesh.sequence);
+    let devices = cluster.devices();
+    if world <= devices {
+        return Ok(());
+    }
+    let message =
+        format!("{world} ranks, but the cluster `{}` has {devices} devices", cluster.name);
+    let hint = "describe a larger cluster, or lower `mesh.sequence` or `mesh.data`";
+    Err(experiment.places.problem("mesh", message).hint(hint))
+}
+
+fn title(experiment: &Experiment) -> String {
+    let (data, mesh) = (&experiment.data, &experiment.mesh);
+    let ranks = if mesh.sequence == 1 { "rank" } else { "ranks" };
+    let replicas = if mesh.data == 1 { "replica" } else { "replicas" };
+    format!(
+        "{}: a batch of {}, {} tokens each, on {} {replicas} of {} {ranks}",
+        experiment.name, data.batch, data.tokens, mesh.data, mesh.sequence
+    )
+}

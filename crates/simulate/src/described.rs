@@ -1,0 +1,199 @@
+//! Devices and what joins them.
+
+use std::collections::BTreeMap;
+
+use annulus_experiment::Experiment;
+use annulus_machine::Core;
+use annulus_sequence::Pass;
+use annulus_yaml::Absent::{Is, Required};
+use annulus_yaml::Kind::Quantity;
+use annulus_yaml::{Unit, section};
+
+/// Devices in nodes, and the links between them.
+///
+/// Every device sends and receives at once, each at its link's bandwidth: full duplex. Ranks sit on
+/// devices in order, so that the ranks of a sequence are neighbours.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    /// What it is called.
+    pub name: String,
+    /// Nodes.
+    pub nodes: usize,
+    /// Devices per node.
+    pub devices_per_node: usize,
+    /// Bytes of memory per device; `None`: not limited.
+    pub memory: Option<u64>,
+    /// Cores of a device that is a processor.
+    pub cores: usize,
+    /// What such a core computes with.
+    pub core: Core,
+    /// What a device computes.
+    pub rates: Rates,
+    /// From device to device within a node.
+    pub inside: Link,
+    /// From node to node.
+    pub between: Link,
+    /// Groups of nodes that slower links join, the smallest first.
+    pub levels: Vec<Level>,
+    /// Whether the devices of a node share its links to other nodes, instead of having their own.
+    pub shared: bool,
+    /// Whether devices of a sequence that have less to do help those that have more, as ranks on the cores of one process do.
+    pub helping: bool,
+    /// How many times longer a device takes than the others, by its number; 1 where it is absent.
+    pub slowdown: BTreeMap<usize, f64>,
+}
+
+/// What a device achieves, in floating-point operations per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Attention forward: of `4 · head_dim` operations per visible pair and query head.
+    pub forward: f64,
+    /// Attention backward: of `10 · head_dim` operations (five products instead of two).
+    pub backward: f64,
+    /// Products of activations with weights.
+    pub products: f64,
+    /// Rows and columns of the tiles of scores that attention computes whole or skips whole. Of a
+    /// block whose mask cuts through it, half a tile per row is computed in vain.
+    pub tile: usize,
+}
+
+impl Rates {
+    /// Of attention in a pass.
+    pub(crate) fn attention(self, pass: Pass) -> f64 {
+        match pass {
+            Pass::Forward => self.forward,
+            Pass::Backward => self.backward,
+        }
+    }
+}
+
+section! {
+    /// One way from one device to another.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct Link {
+        bandwidth: f64 = Quantity(Unit::Bandwidth), Required, "bytes per second, one way";
+        latency: f64 = Quantity(Unit::Latency), Is("0"), "time until the first byte is there";
+    }
+}
+
+/// Nodes that are nearer to each other than to others: of a rail, or a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Level {
+    /// What such a group is called.
+    pub name: String,
+    /// Devices of a group: neighbours, as those of a node are.
+    pub devices: usize,
+    /// From a device to those of other groups.
+    pub link: Link,
+}
+
+/// Attention of one thread in f32, operations per second: 60 % of what the multiply-and-add units
+/// of a Zen 4 core do (`cargo xtask bench attention`).
+const THREAD: f64 = 65e9;
+/// Products with weights, likewise.
+const THREAD_PRODUCTS: f64 = 75e9;
+/// Bytes per second that all threads of a machine move through its memory.
+const MEMORY: f64 = 40e9;
+/// What it takes a thread to wake up, seconds.
+const WAKING: f64 = 30e-6;
+/// Rows of a block of the CPU's kernel by which its tiles end.
+const THREAD_TILE: usize = 32;
+
+impl Cluster {
+    /// Devices of all nodes.
+    pub fn devices(&self) -> usize {
+        self.nodes.saturating_mul(self.devices_per_node)
+    }
+
+    /// The node of a device.
+    pub fn node_of(&self, device: usize) -> usize {
+        device / self.devices_per_node
+    }
+
+    /// What joins two devices.
+    pub fn link(&self, from: usize, to: usize) -> Link {
+        self.link_of(self.level(from, to))
+    }
+
+    /// How far apart two devices are: 0 within a node, 1 between nodes, more between groups of nodes.
+    pub(crate) fn level(&self, from: usize, to: usize) -> usize {
+        self.groups().take_while(|devices| from / devices != to / devices).count()
+    }
+
+    /// What joins devices so far apart.
+    pub(crate) fn link_of(&self, level: usize) -> Link {
+        match level {
+            0 => self.inside,
+            1 => self.between,
+            above => self.levels[above - 2].link,
+        }
+    }
+
+    /// Whether links take no time.
+    pub(crate) fn is_instant(&self) -> bool {
+        self.inside.bandwidth.is_infinite()
+    }
+
+    /// The link of a ring of the first `world` devices that joins those furthest apart.
+    pub fn ring_link(&self, world: usize) -> Link {
+        self.link(0, world.saturating_sub(1))
+    }
+
+    /// Devices of a node, then of the groups of every level.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = usize> {
+        [self.devices_per_node].into_iter().chain(self.levels.iter().map(|level| level.devices))
+    }
+
+    /// How many times longer than the others a device takes.
+    pub fn slowdown_of(&self, device: usize) -> f64 {
+        self.slowdown.get(&device).copied().unwrap_or(1.0)
+    }
+
+    /// What a plan of `experiment` for these devices is made with: their cores, and what those compute with.
+    pub(crate) fn settle(&self, experiment: &mut Experiment) {
+        (experiment.host.core, experiment.host.workers) = (self.core, self.cores);
+    }
+
+    /// The same devices with links that take no time: what remains is computing and waiting.
+    #[must_use]
+    pub fn without_links(&self) -> Cluster {
+        let instant = Link { bandwidth: f64::INFINITY, latency: 0.0 };
+        let mut cluster = Cluster { inside: instant, between: instant, ..self.clone() };
+        cluster.levels.iter_mut().for_each(|level| level.link = instant);
+        cluster
+    }
+
+    /// This machine: `ranks` threads over `cores` cores that hand blocks over through memory.
+    /// Rates are typical ones; [`Cluster::with_rates`] puts measured ones in their place.
+    pub fn threads(ranks: usize, cores: usize) -> Cluster {
+        let (ranks, cores) = (ranks.max(1), cores.max(1));
+        let share = cores as f64 / ranks as f64;
+        let memory = Link { bandwidth: MEMORY / ranks as f64, latency: WAKING };
+        Cluster {
+            name: String::from("threads of this machine"),
+            nodes: 1,
+            devices_per_node: ranks,
+            memory: None,
+            cores: 1,
+            core: Core::here(),
+            rates: Rates {
+                forward: THREAD * share,
+                backward: THREAD * share,
+                products: THREAD_PRODUCTS * share,
+                tile: THREAD_TILE,
+            },
+            inside: memory,
+            between: memory,
+            levels: Vec::new(),
+            shared: false,
+            helping: true,
+            slowdown: BTreeMap::new(),
+        }
+    }
+
+    /// The same cluster with what was measured of a device.
+    #[must_use]
+    pub fn with_rates(self, rates: Rates, inside: Link) -> Cluster {
+        Cluster { rates, inside, ..self }
+    }
+}

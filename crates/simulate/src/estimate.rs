@@ -1,0 +1,250 @@
+//! What an optimizer step of a plan takes on a cluster.
+//!
+//! With L layers, M micro-batches, n rows of a rank in a micro-batch, h = `hidden_size`, a and k the
+//! widths of all query and all key/value heads, f = `intermediate_size` and V the vocabulary, a rank
+//! computes per layer and row
+//!
+//! ```text
+//! forward    2 (2 h a + 2 h k + 3 h f)               products with weights
+//! backward   twice as much, and 2 (h a + 2 h k + 2 h f) again where layers are recomputed
+//! loss       6 h V                                   once per micro-batch
+//! attention  the walk of the schedule, in both passes
+//! ```
+//!
+//! In a layer every rank computes its products, then all walk the schedule; who is done first begins
+//! the next layer. The first layer and the period of those behind it make a pass, of every kind of
+//! layers apart: kinds add up. After the last micro-batch the gradients are summed over all ranks, a
+//! ring: `2 (W - 1) / W` times their bytes. Norms, rotations, the optimizer and reading data are left out: they are the same for all
+//! strategies, and small.
+//!
+//! What faster links would save is *exposed*; what remains between the mean rank's computing and
+//! the step is *uneven*: ranks that wait for slower ones.
+
+use std::sync::Arc;
+
+use annulus_experiment::Recompute;
+use annulus_plan::{LayerKind, Plan};
+use annulus_sequence::{Pass, Schedules};
+use annulus_yaml::Problems;
+
+use crate::Cluster;
+use crate::choose::enough_devices;
+use crate::load::Counted;
+use crate::walk::latest;
+use crate::work::Work;
+
+/// What a step takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Estimate {
+    /// Seconds of a step.
+    pub step: f64,
+    /// Seconds of one attention forward, all ranks together until the last is done.
+    pub forward: f64,
+    /// Seconds of one attention backward.
+    pub backward: f64,
+    /// Seconds of the step that links which take no time would save.
+    pub exposed: f64,
+    /// Seconds of the step in which the mean rank waits for others that compute.
+    pub uneven: f64,
+    /// Operations of attention on the rank that has the most of each hop, summed over hops and
+    /// passes, as a multiple of an even share: 1 at best.
+    pub balance: f64,
+    /// Bytes of attention that the busiest rank puts on the wire per step.
+    pub bytes: u64,
+    /// Seconds of the step in which gradients are summed over all ranks: the same for all
+    /// strategies, and a part of what is exposed.
+    pub gradient_sum: f64,
+    /// Peak memory by rank of a sequence, bytes, on devices that share none.
+    pub peak: Vec<u64>,
+}
+
+/// Both passes of one attention, and the layers that have it.
+pub(crate) struct Loads {
+    pub(crate) forward: Work,
+    pub(crate) backward: Work,
+    pub(crate) layers: usize,
+    /// Whether forward and backward begin with such a layer.
+    pub(crate) begins: [bool; 2],
+}
+
+impl Estimate {
+    /// What a step of `plan` takes on `cluster`, every rank on the device of its number.
+    ///
+    /// # Errors
+    /// When there are fewer devices than ranks.
+    pub fn of(plan: &Plan, cluster: &Cluster) -> Result<Estimate, Problems> {
+        enough_devices(&plan.experiment, cluster)?;
+        let loads = loads(plan, cluster);
+        let (step, computing) = slowest_replica(plan, cluster, &loads);
+        let (unlinked, _) = slowest_replica(plan, &cluster.without_links(), &loads);
+        let alone = |of: fn(&Loads) -> &Work| mean_layer(&loads, |one| of(one).seconds(cluster));
+        Ok(Estimate {
+            step,
+            forward: alone(|one| &one.forward),
+            backward: alone(|one| &one.backward),
+            exposed: (step - unlinked).max(0.0),
+            // Sums in another order may differ by a rounding.
+            uneven: (unlinked - computing).max(0.0),
+            balance: balance(&loads),
+            bytes: bytes(plan),
+            gradient_sum: gradient_sum(plan, cluster),
+            peak: plan.peaks_apart(),
+        })
+    }
+
+    /// The share of the step in which the mean rank computes.
+    pub fn efficiency(&self) -> f64 {
+        (self.step - self.exposed - self.uneven) / self.step
+    }
+
+    /// Peak memory of the fullest rank, bytes.
+    pub fn fullest(&self) -> u64 {
+        self.peak.iter().copied().max().unwrap_or_default()
+    }
+}
+
+/// The loads of every kind of layers.
+pub(crate) fn loads(plan: &Plan, cluster: &Cluster) -> Vec<Loads> {
+    let last = plan.shape.num_hidden_layers - 1;
+    let of_kind = |(kind, passes): (&LayerKind, &Arc<Schedules>)| {
+        let mut counted = Counted::new(plan.block(), cluster.rates.tile);
+        Loads {
+            forward: Work::of(passes.of(Pass::Forward), &mut counted, cluster),
+            backward: Work::of(passes.of(Pass::Backward), &mut counted, cluster),
+            layers: kind.layers.len(),
+            begins: [0, last].map(|layer| kind.layers.contains(&layer)),
+        }
+    };
+    plan.kinds.iter().zip(&plan.passes).map(of_kind).collect()
+}
+
+/// How many layers of each kind there are to one of the first kind.
+fn shares(loads: &[Loads]) -> impl Iterator<Item = (f64, &Loads)> {
+    loads.iter().map(|one| (one.layers as f64 / loads[0].layers as f64, one))
+}
+
+/// The mean over all layers of what is known of every kind.
+fn mean_layer(loads: &[Loads], of: impl Fn(&Loads) -> f64) -> f64 {
+    let all: f64 = shares(loads).map(|(share, _)| share).sum();
+    shares(loads).map(|(share, one)| share * of(one)).sum::<f64>() / all
+}
+
+/// The slowest rank of every hop, as a multiple of an even share.
+fn balance(loads: &[Loads]) -> f64 {
+    let passes =
+        shares(loads).flat_map(|(share, one)| [(share, &one.forward), (share, &one.backward)]);
+    let weighed = passes.map(|(share, work)| work.slowest_and_mean().map(|all| share * all));
+    let [slowest, even] = weighed.fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d]);
+    if even > 0.0 { slowest / even } else { 1.0 }
+}
+
+/// What the busiest rank sends.
+fn bytes(plan: &Plan) -> u64 {
+    let sent = plan.ranks.iter().map(|rank| rank.forward.saturating_add(rank.backward));
+    sent.max().unwrap_or_default()
+}
+
+/// Seconds of the sum of gradients over all ranks, in a ring.
+pub(crate) fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
+    let (world, link) = (plan.world(), cluster.ring_link(plan.world()));
+    let messages = 2.0 * (world as f64 - 1.0);
+    let bytes = messages / world as f64 * plan.gradient_bytes() as f64;
+    bytes / link.bandwidth + messages * link.latency
+}
+
+/// Seconds of the step of the slowest replica, and what the mean rank of all computes.
+fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> (f64, f64) {
+    let world = plan.experiment.mesh.sequence;
+    let within = cluster.devices_per_node.is_multiple_of(world);
+    let aligned = within || world.is_multiple_of(cluster.devices_per_node);
+    let alike = aligned && cluster.slowdown.is_empty();
+    let replicas = if alike { 1 } else { plan.experiment.mesh.data };
+    let steps: Vec<(f64, f64)> = (0..replicas)
+        .map(|replica| Timing { plan, cluster, loads, first: replica * world }.step())
+        .collect();
+    let slowest = steps.iter().map(|(step, _)| *step).fold(0.0, f64::max);
+    (slowest, steps.iter().map(|(_, computing)| computing).sum::<f64>() / replicas as f64)
+}
+
+/// The time of a replica's step.
+#[derive(Clone, Copy)]
+pub(crate) struct Timing<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) loads: &'a [Loads],
+    /// The device of the replica's first rank.
+    pub(crate) first: usize,
+}
+
+impl Timing<'_> {
+    /// Seconds of a step, and of it what the mean rank computes.
+    fn step(self) -> (f64, f64) {
+        let [forward, backward, loss] = self.products();
+        let (ahead, computed_ahead) = self.pass(|one| (&one.forward, one.begins[0]), forward);
+        let (back, computed_back) = self.pass(|one| (&one.backward, one.begins[1]), backward);
+        let loss = self.by_rank(loss);
+        let (most, mean) = (latest(&loss), mean(&loss));
+        let times = self.plan.micro_batches as f64;
+        let step = times * (ahead + back + most) + gradient_sum(self.plan, self.cluster);
+        (step, times * (computed_ahead + computed_back + mean))
+    }
+
+    /// Operations of products with weights, per row: of a layer forward and backward, and of the
+    /// loss.
+    pub(crate) fn products(self) -> [f64; 3] {
+        let shape = &self.plan.shape;
+        let [h, f] = [shape.hidden_size, shape.intermediate_size].map(|size| size as f64);
+        let [a, k] = [shape.query_width(), shape.key_value_width()].map(|size| size as f64);
+        let forward = 2.0 * (2.0 * h * a + 2.0 * h * k + 3.0 * h * f);
+        let again = match self.plan.memory.recompute {
+            Recompute::None => 0.0,
+            Recompute::Layer | Recompute::Auto => 2.0 * (h * a + 2.0 * h * k + 2.0 * h * f),
+        };
+        [forward, 2.0 * forward + again, 6.0 * h * self.plan.vocabulary() as f64]
+    }
+
+    /// The seconds that so many operations per row take every rank.
+    pub(crate) fn by_rank(self, operations: f64) -> Vec<f64> {
+        let second = |rank: usize| {
+            let positions = self.plan.ranks[rank].positions.tokens();
+            let rows = (positions * self.plan.micro_batch) as f64;
+            rows * operations / self.cluster.rates.products
+                * self.cluster.slowdown_of(self.first + rank)
+        };
+        (0..self.plan.experiment.mesh.sequence).map(second).collect()
+    }
+
+    /// All layers of a pass: its seconds, and the mean rank's of computing. `of` says what of a kind
+    /// the pass is, and whether it begins with such a layer.
+    fn pass(self, of: impl Fn(&Loads) -> (&Work, bool), products: f64) -> (f64, f64) {
+        let products = self.by_rank(products);
+        let of_kind = |one| {
+            let (work, begins) = of(one);
+            self.layers(work, one.layers as f64, begins, &products)
+        };
+        let add = |(a, b): (f64, f64), (c, d): (f64, f64)| (a + c, b + d);
+        self.loads.iter().map(of_kind).reduce(add).unwrap_or_default()
+    }
+
+    /// The same of so many layers that are alike. What a rank is ahead of another where layer groups meet is lost:
+    /// their times add up.
+    fn layers(self, work: &Work, layers: f64, begins: bool, products: &[f64]) -> (f64, f64) {
+        let mut clocks = vec![0.0; products.len()];
+        let mut ends = [0.0; 2];
+        let mut computing = 0.0;
+        for end in &mut ends {
+            let started: Vec<f64> = clocks.iter().zip(products).map(|(a, b)| a + b).collect();
+            let walked = work.walk(self.cluster, self.first, &started);
+            *end = walked.end();
+            computing = mean(&walked.computing) + mean(products);
+            clocks = walked.finish;
+        }
+        let period = ends[1] - ends[0];
+        let seconds = if begins { ends[0] + (layers - 1.0) * period } else { layers * period };
+        (seconds, layers * computing)
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}

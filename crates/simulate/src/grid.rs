@@ -1,0 +1,203 @@
+//! The sweet spot of a strategy: lengths of a sequence against devices.
+//!
+//! A sequence too short leaves devices waiting for links; one too long does not fit into their
+//! memory. Between the two it is both exact and nearly free to split it.
+
+use std::cmp::Ordering::Equal;
+
+use annulus_experiment::{Experiment, Resolved};
+use annulus_plan::{Plan, duration, heads_of, label};
+use annulus_sequence::{Heads, Strategy, aligned};
+
+use crate::choose::under;
+use crate::families::{bare, tried};
+use crate::{Cluster, Estimate};
+
+/// What a sweet spot computes at least, of the time.
+pub(crate) const SWEET: f64 = 0.9;
+
+/// Steps of one sequence each, by its length and by how many devices share it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grid {
+    /// How the sequence is split, whatever its shape.
+    pub strategy: Strategy,
+    /// Devices, rising.
+    pub devices: Vec<usize>,
+    /// Tokens of the sequence, rising.
+    pub tokens: Vec<usize>,
+    /// How it is split in layers that slide, if some do.
+    pub sliding: Option<Strategy>,
+    /// By tokens, then by devices; `None`: it cannot run so.
+    pub cells: Vec<Vec<Option<Cell>>>,
+}
+
+/// One step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    /// Seconds.
+    pub step: f64,
+    /// The share of them in which the mean device computes.
+    pub efficiency: f64,
+    /// Whether every device has the memory.
+    pub fits: bool,
+}
+
+/// Tokens of the first row, and how many rows there are, each of twice as many as the one before.
+const ROWS: (usize, u32) = (4096, 11);
+/// Ranks that a sequence can have.
+const MOST_RANKS: usize = 256;
+/// Up to so many ranks every shape is tried.
+const EVERY_SHAPE: usize = 32;
+
+impl Cell {
+    /// Fits, and hardly waits.
+    pub fn is_sweet(&self) -> bool {
+        self.fits && self.efficiency >= SWEET
+    }
+}
+
+impl Grid {
+    /// The experiment's model under `strategy` on `cluster`, layers that slide under theirs: 4k to 4M tokens on 1, 2, 4, … devices,
+    /// on each in the best shape of the strategy (of more than 32 devices with groups of the cluster's), with equal shares.
+    pub fn of(resolved: &Resolved, strategy: Strategy, cluster: &Cluster) -> Grid {
+        let (experiment, strategy) = (one_sequence(resolved.experiment.clone()), bare(strategy));
+        let most = cluster.devices().min(MOST_RANKS);
+        let devices: Vec<usize> = (0..=most.ilog2()).map(|power| 1 << power).collect();
+        let tokens: Vec<usize> = (0..ROWS.1).map(|row| ROWS.0 << row).collect();
+        let heads = resolved.shape().map_or(Heads::equal(1), |shape| heads_of(&shape));
+        let row = |tokens: &usize| {
+            let cell = |devices: &usize| {
+                let mut experiment = experiment.clone();
+                experiment.data.tokens = *tokens;
+                experiment.mesh.sequence = *devices;
+                let shapes = tried(strategy, *devices, heads, cluster, EVERY_SHAPE);
+                let cells = shapes.into_iter().filter_map(|shape| {
+                    cell(resolved.with(under(&experiment, 0, shape, cluster)), cluster)
+                });
+                cells
+                    .min_by(|a, b| (b.fits, a.step).partial_cmp(&(a.fits, b.step)).unwrap_or(Equal))
+            };
+            devices.iter().map(cell).collect()
+        };
+        let cells = tokens.iter().map(row).collect();
+        let sliding = experiment.attention.sliding.map(|sliding| sliding.strategy);
+        Grid { strategy, devices, tokens, sliding, cells }
+    }
+
+    /// For so many devices, the shortest and the longest sweet sequence.
+    pub fn sweet(&self, column: usize) -> Option<(usize, usize)> {
+        let sweet = |row: &usize| self.cells[*row][column].is_some_and(|cell| cell.is_sweet());
+        let mut rows = (0..self.tokens.len()).filter(sweet);
+        let first = rows.next()?;
+        Some((self.tokens[first], self.tokens[rows.next_back().unwrap_or(first)]))
+    }
+
+    /// The strategies, each in backquotes.
+    pub(crate) fn named(&self) -> String {
+        let sliding =
+            self.sliding.map(|sliding| format!(" and `{}` where layers slide", label(sliding)));
+        format!("`{}`{}", label(self.strategy), sliding.unwrap_or_default())
+    }
+
+    /// The grid as text, and the sweet lengths of every number of devices.
+    pub fn to_text(&self) -> String {
+        let head = self.devices.iter().map(ToString::to_string);
+        let mut rows = vec![[String::from("tokens \\ devices")].into_iter().chain(head).collect()];
+        for (tokens, cells) in self.tokens.iter().zip(&self.cells) {
+            let shown = cells.iter().map(|cell| shown(cell.as_ref()));
+            rows.push([count(*tokens)].into_iter().chain(shown).collect());
+        }
+        let ranges = self.devices.iter().enumerate().map(|(column, devices)| {
+            let noun = if *devices == 1 { "device" } else { "devices" };
+            let range = self.sweet(column).map_or_else(
+                || String::from("none of these lengths"),
+                |(least, most)| format!("{} to {} tokens", count(least), count(most)),
+            );
+            format!("{devices:>4} {noun}: {range}\n")
+        });
+        format!(
+            "sweet spot of {}, one sequence per step: per cent of the time that devices compute\n\
+             (* at least {:.0} % and it fits, ! does not fit, . cannot run)\n{}{}",
+            self.named(),
+            100.0 * SWEET,
+            aligned(&rows),
+            ranges.collect::<String>()
+        )
+    }
+
+    /// The same for programs: a row per length and number of devices.
+    pub fn to_json(&self) -> serde_json::Value {
+        let rows = self.tokens.iter().zip(&self.cells).flat_map(|(tokens, cells)| {
+            self.devices.iter().zip(cells).map(move |(devices, cell)| {
+                serde_json::json!({
+                    "tokens": tokens,
+                    "devices": devices,
+                    "step": cell.map(|cell| cell.step),
+                    "efficiency": cell.map(|cell| cell.efficiency),
+                    "fits": cell.map(|cell| cell.fits),
+                    "sweet": cell.is_some_and(|cell| cell.is_sweet()),
+                })
+            })
+        });
+        serde_json::Value::Array(rows.collect())
+    }
+}
+
+/// One sequence per step, and all replicas' devices for it.
+pub(crate) fn one_sequence(mut experiment: Experiment) -> Experiment {
+    experiment.mesh.data = 1;
+    experiment.data.batch = 1;
+    experiment.memory.micro_batch = None;
+    experiment.mesh.weights = None;
+    if let Some(sliding) = &mut experiment.attention.sliding {
+        sliding.strategy = bare(sliding.strategy);
+    }
+    experiment
+}
+
+fn cell(mut resolved: Resolved, cluster: &Cluster) -> Option<Cell> {
+    let experiment = &mut resolved.experiment;
+    let there = |bytes: u64| bytes.saturating_mul(experiment.mesh.sequence as u64);
+    experiment.memory.budget = cluster.memory.map(there);
+    let plan = Plan::new(&resolved).ok()?;
+    let estimate = Estimate::of(&plan, cluster).ok()?;
+    let fits = cluster.memory.is_none_or(|memory| estimate.fullest() <= memory);
+    Some(Cell { step: estimate.step, efficiency: estimate.efficiency(), fits })
+}
+
+fn shown(cell: Option<&Cell>) -> String {
+    match cell {
+        None => String::from("."),
+        Some(cell) => {
+            let mark = match (cell.is_sweet(), cell.fits) {
+                (true, _) => "*",
+                (_, false) => "!",
+                _ => " ",
+            };
+            format!("{:.0}{mark}", 100.0 * cell.efficiency)
+        }
+    }
+}
+
+/// `64k`, `1M`.
+pub(crate) fn count(tokens: usize) -> String {
+    const K: usize = 1024;
+    match tokens {
+        n if n >= K * K * K && n.is_multiple_of(K * K * K) => format!("{}G", n / (K * K * K)),
+        n if n >= K * K && n.is_multiple_of(K * K) => format!("{}M", n / (K * K)),
+        n if n >= K && n.is_multiple_of(K) => format!("{}k", n / K),
+        n => n.to_string(),
+    }
+}
+
+/// What a pointer over a cell is told.
+pub(crate) fn told(cell: Option<&Cell>) -> String {
+    match cell {
+        None => String::from("cannot run"),
+        Some(cell) => {
+            let fits = if cell.fits { "" } else { ", does not fit" };
+            let step = duration(cell.step);
+            format!("{step} a step, {:.1} % computing{fits}", 100.0 * cell.efficiency)
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Strategies beside each other, as JSON for programs. Seconds and bytes; `why` is text.
+
+use annulus_plan::label;
+use serde_json::{Value, json};
+
+use crate::table::fits;
+use crate::{Candidate, Choice, Cluster, Hiding, Shared, Table, Way, Weighing};
+
+impl Choice {
+    /// The tables and what `strategy: auto` takes of them, for programs: of one kind of layers as it is, of several
+    /// in `layers`, with the layouts that they may share.
+    pub fn to_json(&self) -> Value {
+        let mut shown = json!({ "cluster": self.cluster.name });
+        let alike = if let [only] = self.tables.as_slice() { Some(only) } else { None };
+        if let Some(table) = alike {
+            shown["strategies"] = table.strategies(&self.cluster);
+            shown["auto"] = json!(table.chosen.map(label));
+        } else {
+            let tables = self.tables.iter().map(|table| table.to_json(&self.cluster));
+            shown["layers"] = tables.collect();
+        }
+        if let Some(taken) = self.layouts.get(self.taken) {
+            shown["layouts"] = self.layouts.iter().map(Shared::to_json).collect();
+            shown["layout"] = json!(taken.dealt.word());
+        }
+        shown["why"] = json!(self.why());
+        if let Some(table) = alike {
+            shown["routes_of"] = table.ways();
+        }
+        shown["weights"] = json!(self.weighing.as_ref().map(Weighing::to_json));
+        shown["hidden_from"] = self.hiding.iter().map(Hiding::to_json).collect();
+        shown
+    }
+}
+
+impl Table {
+    fn to_json(&self, cluster: &Cluster) -> Value {
+        json!({
+            "layers": self.layers,
+            "strategies": self.strategies(cluster),
+            "auto": self.chosen.map(label),
+            "routes_of": self.ways(),
+        })
+    }
+
+    fn strategies(&self, cluster: &Cluster) -> Value {
+        self.candidates.iter().map(|candidate| candidate.to_json(cluster)).collect()
+    }
+
+    fn ways(&self) -> Value {
+        let way =
+            |way: &Way| json!({ "what": way.word(), "seconds": way.seconds, "bytes": way.bytes });
+        self.ways.iter().map(way).collect()
+    }
+}
+
+impl Candidate {
+    fn to_json(&self, cluster: &Cluster) -> Value {
+        let name = label(self.strategy);
+        match &self.outcome {
+            Ok(estimate) => json!({
+                "strategy": name,
+                "step": estimate.step,
+                "forward": estimate.forward,
+                "backward": estimate.backward,
+                "exposed": estimate.exposed,
+                "uneven": estimate.uneven,
+                "balance": estimate.balance,
+                "bytes": estimate.bytes,
+                "gradient_sum": estimate.gradient_sum,
+                "peak": estimate.peak,
+                "fits": fits(estimate, cluster),
+            }),
+            Err(why) => json!({ "strategy": name, "refused": why }),
+        }
+    }
+}
+
+impl Shared {
+    fn to_json(&self) -> Value {
+        json!({
+            "layout": self.dealt.word(),
+            "strategies": self.strategies.iter().map(|one| label(*one)).collect::<Vec<_>>(),
+            "step": self.outcome.as_ref().ok().map(|estimate| estimate.step),
+            "refused": self.outcome.as_ref().err(),
+        })
+    }
+}
+
+impl Weighing {
+    fn to_json(&self) -> Value {
+        let Weighing { weights, written, equal, weighed, .. } = self;
+        json!({ "weights": weights, "written": written, "equal": equal, "weighed": weighed })
+    }
+}
+
+impl Hiding {
+    fn to_json(&self) -> Value {
+        let Hiding { place, forward, backward, block } = self;
+        let table = json!({ "block": block, "sequence": 6.0 * block });
+        json!({ "link": place, "forward": forward, "backward": backward, "table_2": table })
+    }
+}

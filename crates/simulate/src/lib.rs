@@ -1,0 +1,43 @@
+//! What a step takes on a described cluster: devices, links, the walk of a schedule over them, and
+//! what follows for the choice of a strategy.
+//!
+//! The one idea: a strategy is a list of hops, so its time is a walk over that list. Nothing here
+//! knows a strategy by name.
+
+mod choose;
+mod compare;
+mod described;
+mod estimate;
+mod families;
+mod grid;
+mod json;
+mod keys;
+mod load;
+mod overlap;
+mod plans;
+mod ports;
+mod read;
+mod scale;
+mod show;
+mod svg;
+mod table;
+mod timeline;
+mod walk;
+mod ways;
+mod weigh;
+mod work;
+
+pub use choose::{Choice, Shared};
+pub use compare::{Comparison, Method};
+pub use described::{Cluster, Level, Link, Rates};
+pub use estimate::Estimate;
+pub use grid::{Cell, Grid};
+pub use load::{Load, Message, Step};
+pub use overlap::{Hiding, Overlap, minimal_block};
+pub use plans::{plan, plans, plans_measured};
+pub use scale::{Row, Scale};
+pub use table::{Candidate, Table};
+pub use timeline::timeline;
+pub use walk::{Walk, walk};
+pub use ways::Way;
+pub use weigh::Weighing;

@@ -1,0 +1,73 @@
+//! Plans of experiments that leave their strategy open: it is chosen first.
+//!
+//! It is chosen for the cluster that `mesh.cluster` describes, and else for this machine.
+
+use annulus_experiment::{Experiment, Host, Resolved};
+use annulus_plan::{Chosen, Plan};
+use annulus_yaml::Problems;
+
+use crate::{Choice, Cluster};
+
+/// The plan of an experiment; of several phases the last. Where a strategy is chosen for this machine,
+/// its typical rates decide: [`plans_measured`] takes others.
+///
+/// # Errors
+/// Everything that is wrong with the experiment or its cluster's file.
+pub fn plan(resolved: &Resolved) -> Result<Plan, Problems> {
+    let mut plans = plans(resolved)?;
+    Ok(plans.swap_remove(plans.len() - 1))
+}
+
+/// The plans of all phases. A strategy that is left open is chosen for the longest sequences, and the
+/// same in all.
+///
+/// # Errors
+/// What is wrong with any of them, or with the cluster's file.
+pub fn plans(resolved: &Resolved) -> Result<Vec<Plan>, Problems> {
+    plans_measured(resolved, |ranks| Cluster::threads(ranks, annulus_machine::cores()))
+}
+
+/// The plans of all phases by rates of one's own: `measure` gets the number of ranks and says what this
+/// machine achieves with them. It is called only where `strategy: auto` needs it, and no cluster is
+/// described.
+///
+/// # Errors
+/// What is wrong with any of them, or with the cluster's file.
+pub fn plans_measured(
+    resolved: &Resolved,
+    measure: impl FnOnce(usize) -> Cluster,
+) -> Result<Vec<Plan>, Problems> {
+    let mut resolved = resolved.clone();
+    let experiment = &mut resolved.experiment;
+    let described = experiment.mesh.cluster.as_deref().map(Cluster::load).transpose()?;
+    if let Some(cluster) = &described {
+        cluster.settle(experiment);
+    }
+    let mut chosen = None;
+    if experiment.attention.is_open() {
+        experiment.check()?;
+        let phases = resolved.phases().into_iter();
+        let longest = phases.max_by_key(|phase| phase.experiment.data.tokens);
+        let longest = longest.unwrap_or_else(|| resolved.clone());
+        let cluster = described.unwrap_or_else(|| this_machine(&longest.experiment, measure));
+        let choice = Choice::among(&longest, &cluster)?;
+        let Some(settled) = choice.settled(&longest.experiment) else {
+            return Err(choice.none(&longest.experiment).into());
+        };
+        resolved.experiment.attention = settled.attention;
+        chosen = Some(Chosen { text: choice.to_text(), json: choice.to_json() });
+    }
+    let mut plans = Plan::phases(&resolved)?;
+    for plan in &mut plans {
+        plan.choice.clone_from(&chosen);
+    }
+    Ok(plans)
+}
+
+/// What `measure` says of this machine, its budget shared evenly by the ranks.
+fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster) -> Cluster {
+    let ranks = experiment.mesh.data * experiment.mesh.sequence;
+    let memory = Some(experiment.memory.budget(&experiment.host) / ranks as u64);
+    let Host { core, workers: cores, .. } = experiment.host;
+    Cluster { memory, cores, core, ..measure(ranks) }
+}

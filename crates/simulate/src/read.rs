@@ -1,0 +1,134 @@
+//! A cluster from its file: as strict as an experiment, all mistakes at once.
+
+use std::path::Path;
+
+use annulus_machine::{Core, Instructions};
+use annulus_yaml::{Document, Places, Problem, Problems, read_file};
+
+use crate::keys::{ClusterKeys, CoreKeys, LevelKeys, MOST_DEVICES, Per};
+use crate::{Cluster, Level, Link, Rates};
+
+impl Cluster {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// Every mistake in it, with file, line and column.
+    pub fn load(path: &Path) -> Result<Cluster, Problems> {
+        Cluster::parse(&path.display().to_string(), &read_file(path)?)
+    }
+
+    /// The same from text; `name` is what errors call the file.
+    ///
+    /// # Errors
+    /// As [`Cluster::load`].
+    pub fn parse(name: &str, text: &str) -> Result<Cluster, Problems> {
+        let reading = Document::parse(name, text, &[])?.section::<ClusterKeys>("a cluster");
+        let (keys, places, mut report) = (reading.section, reading.places, reading.report);
+        report.extend(keys.iter().flat_map(|keys| keys.problems(&places)));
+        match keys.and_then(ClusterKeys::meant) {
+            Some(cluster) if report.is_empty() => Ok(cluster),
+            _ => Err(report.finish()),
+        }
+    }
+}
+
+impl ClusterKeys {
+    fn meant(self) -> Option<Cluster> {
+        let levels = self.levels();
+        let (compute, inside, between) = (self.compute, self.inside, self.between);
+        let forward = compute.forward;
+        let apart = |bandwidth| Link { bandwidth, latency: between.latency };
+        let slowdown = self.devices.iter();
+        let slowdown =
+            slowdown.filter_map(|(word, device)| Some((word.parse().ok()?, device.slowdown)));
+        Some(Cluster {
+            name: self.name,
+            nodes: self.nodes,
+            devices_per_node: self.devices_per_node,
+            memory: self.memory.map(|bytes| bytes as u64),
+            cores: self.cores,
+            core: self.core.meant()?,
+            rates: Rates {
+                forward,
+                backward: compute.backward.unwrap_or(forward),
+                products: compute.products.unwrap_or(forward),
+                tile: compute.tile,
+            },
+            inside,
+            between: between.bandwidth.map_or(inside, apart),
+            levels,
+            shared: between.per == Per::Node,
+            helping: false,
+            slowdown: slowdown.collect(),
+        })
+    }
+
+    /// What keys must be to each other.
+    fn problems(&self, places: &Places) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let devices = self.nodes.saturating_mul(self.devices_per_node);
+        if devices as u64 > MOST_DEVICES {
+            let message = format!("{devices} devices, wanted at most {MOST_DEVICES}");
+            problems.push(places.problem("nodes", message));
+        }
+        if self.nodes > 1 && self.between.bandwidth.is_none() {
+            let message = format!("`between` is missing: it joins {} nodes", self.nodes);
+            let hint = "add `between: { bandwidth: 50GB/s, latency: 5us }`";
+            problems.push(places.problem("nodes", message).hint(hint));
+        }
+        problems.extend(self.problems_of_levels(places));
+        for (word, _) in &self.devices {
+            if !word.parse().is_ok_and(|device: usize| device < devices) {
+                let message = format!("`{word}` is no device of this cluster");
+                let hint = format!("its devices are numbered from 0 to {}", devices - 1);
+                problems.push(places.problem(&format!("devices.{word}"), message).hint(hint));
+            }
+        }
+        problems
+    }
+}
+
+impl ClusterKeys {
+    /// Groups of nodes, the smallest first.
+    fn levels(&self) -> Vec<Level> {
+        let level = |(name, keys): &(String, LevelKeys)| Level {
+            name: name.clone(),
+            devices: keys.nodes.saturating_mul(self.devices_per_node),
+            link: Link { bandwidth: keys.bandwidth, latency: keys.latency },
+        };
+        let mut levels: Vec<Level> = self.levels.iter().map(level).collect();
+        levels.sort_by_key(|level| level.devices);
+        levels
+    }
+
+    /// Groups must divide those of the next level, and the largest the cluster.
+    fn problems_of_levels(&self, places: &Places) -> Vec<Problem> {
+        let mut levels: Vec<_> =
+            self.levels.iter().map(|(name, keys)| (name, keys.nodes)).collect();
+        levels.sort_by_key(|(_, nodes)| *nodes);
+        let above = levels.iter().skip(1).map(|(name, nodes)| (format!("a `{name}`"), *nodes));
+        let above = above.chain([(String::from("this cluster"), self.nodes)]);
+        let of_level = |((name, nodes), (whole, all)): (&(&String, usize), (String, usize))| {
+            let divides = *nodes < all && all.is_multiple_of(*nodes);
+            let message = format!(
+                "a `{name}` has {nodes} nodes, wanted fewer than the {all} of {whole}, and a divisor"
+            );
+            (!divides).then(|| places.problem(&format!("levels.{name}.nodes"), message))
+        };
+        levels.iter().zip(above).filter_map(of_level).collect()
+    }
+}
+
+impl CoreKeys {
+    /// A core of this machine, but for what is written.
+    fn meant(self) -> Option<Core> {
+        let mut core = Core::here();
+        if let Some(bytes) = self.cache {
+            core.caches = core.caches.with_second(bytes as usize);
+        }
+        if let Some(word) = self.vector {
+            core.instructions = Instructions::from_word(&word)?;
+        }
+        Some(core)
+    }
+}

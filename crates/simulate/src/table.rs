@@ -1,0 +1,269 @@
+//! Strategies beside each other for layers that are alike: which is taken, and why not the others.
+
+use std::collections::HashMap;
+
+use annulus_experiment::{Attention, Experiment, Resolved, Sliding};
+use annulus_plan::{Plan, heads_of, label};
+use annulus_sequence::Strategy;
+use annulus_yaml::Problems;
+use rayon::prelude::*;
+
+use crate::choose::under;
+use crate::families::families;
+use crate::{Cluster, Estimate, Hiding, Way};
+
+/// Of strategies that take at most so many times the fastest one's step, the one with the least
+/// memory is taken, if the fastest needs more than so many times as much.
+const CLOSE: f64 = 1.01;
+
+/// One strategy in its best shape, and what it would take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Its step, or why it cannot run. Where layers differ, of a model of these layers alone.
+    pub outcome: Result<Estimate, String>,
+}
+
+/// All strategies for layers that are alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// Which layers, in words; `None`: all.
+    pub layers: Option<String>,
+    /// Every strategy, in the order of [`Strategy::ALL`], and every exchange of its; or the one that
+    /// is written.
+    pub candidates: Vec<Candidate>,
+    /// What `strategy: auto` takes; `None`: none can run.
+    pub chosen: Option<Strategy>,
+    /// Backward routes of the chosen strategy, fewest bytes first.
+    pub ways: Vec<Way>,
+}
+
+/// What a table is made for.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) resolved: &'a Resolved,
+    pub(crate) cluster: &'a Cluster,
+}
+
+impl Asked<'_> {
+    /// Every strategy for the layers of the kind of this number; and what hides its messages.
+    pub(crate) fn table(self, kind: usize, layers: Option<String>) -> (Table, Vec<Hiding>) {
+        let Asked { resolved, cluster } = self;
+        let experiment = &resolved.experiment;
+        let written = written(&experiment.attention, kind);
+        let families = match (written, resolved.shape()) {
+            (Some(strategy), _) => vec![vec![strategy]],
+            (None, Ok(shape)) => families(experiment.mesh.sequence, heads_of(&shape), cluster),
+            (None, Err(_)) => Vec::new(),
+        };
+        let (estimates, hiding) = self.estimates(kind, families.iter().flatten().copied());
+        let candidate = |strategy: &Strategy| {
+            let known = estimates.get(&strategy.plain());
+            let outcome =
+                known.map_or_else(|| self.estimate(kind, *strategy).0, |all| Ok(all.clone()));
+            Candidate { strategy: *strategy, outcome }
+        };
+        let best = |shapes: &Vec<Strategy>| {
+            let candidates: Vec<Candidate> = shapes.iter().map(candidate).collect();
+            let chosen = choose(&candidates, cluster);
+            let first = candidates.iter().position(|c| chosen.is_none_or(|s| s == c.strategy));
+            candidates.into_iter().nth(first.unwrap_or_default())
+        };
+        let candidates: Vec<Candidate> = families.iter().filter_map(best).collect();
+        let chosen = match written {
+            Some(strategy) => runnable(&candidates).next().map(|_| strategy),
+            None => choose(&candidates, cluster),
+        };
+        let outline = |strategy| Plan::of_group(&self.alone(kind, strategy), kind, false);
+        let ways = chosen.and_then(|chosen| outline(chosen).ok());
+        let ways = ways.map_or_else(Vec::new, |plan| Way::all(&plan, cluster));
+        (Table { layers, candidates, chosen, ways }, hiding)
+    }
+
+    /// The estimates of the strategies that can run, by what they are without their names, each made
+    /// once, as many at a time as there are cores.
+    fn estimates(
+        self,
+        kind: usize,
+        strategies: impl Iterator<Item = Strategy>,
+    ) -> (HashMap<Strategy, Estimate>, Vec<Hiding>) {
+        let plain = strategies.map(|strategy| (strategy.plain(), strategy));
+        let different: Vec<Strategy> = plain.collect::<HashMap<_, _>>().into_values().collect();
+        let estimate = |strategy: &Strategy| {
+            let (outcome, hiding) = self.estimate(kind, *strategy);
+            Some((strategy.plain(), outcome.ok()?, hiding))
+        };
+        let cores = rayon::ThreadPoolBuilder::new().num_threads(annulus_machine::cores()).build();
+        let all: Vec<_> = match cores {
+            Ok(cores) => cores.install(|| different.par_iter().filter_map(estimate).collect()),
+            Err(_) => different.iter().filter_map(estimate).collect(),
+        };
+        let hiding = all.first().map_or_else(Vec::new, |(.., hiding)| hiding.clone());
+        (all.into_iter().map(|(plain, estimate, _)| (plain, estimate)).collect(), hiding)
+    }
+
+    /// A step under one strategy, or why it cannot run; and what hides its messages.
+    fn estimate(self, kind: usize, strategy: Strategy) -> (Result<Estimate, String>, Vec<Hiding>) {
+        let mut hiding = Vec::new();
+        let outcome = Plan::of_group(&self.alone(kind, strategy), kind, true)
+            .inspect(|plan| hiding = self.cluster.hiding(plan))
+            .and_then(|plan| Estimate::of(&plan, self.cluster));
+        (outcome.map_err(|problems| reason(&problems)), hiding)
+    }
+
+    /// The experiment with a strategy for one kind of layers, and nothing said of how others are split.
+    fn alone(self, kind: usize, strategy: Strategy) -> Resolved {
+        self.resolved.with(alone(&self.resolved.experiment, kind, strategy, self.cluster))
+    }
+}
+
+/// The strategy of a kind of layers, where that of another is open and this one is not.
+fn written(attention: &Attention, kind: usize) -> Option<Strategy> {
+    let Attention { strategy, automatic, ref sliding, .. } = *attention;
+    let (strategy, automatic) = match sliding {
+        Some(sliding) if kind > 0 => (sliding.strategy, sliding.automatic),
+        _ => (strategy, automatic),
+    };
+    (attention.is_open() && !automatic).then_some(strategy)
+}
+
+/// The experiment with a strategy for one kind of layers, and nothing said of how others are split.
+fn alone(
+    experiment: &Experiment,
+    kind: usize,
+    strategy: Strategy,
+    cluster: &Cluster,
+) -> Experiment {
+    let mut experiment = under(experiment, kind, strategy, cluster);
+    let attention = &mut experiment.attention;
+    match &mut attention.sliding {
+        None => {}
+        Some(Sliding { strategy, automatic, backward, .. }) if kind == 0 => {
+            (*strategy, *automatic, *backward) = (Strategy::Local, true, None);
+        }
+        Some(_) => {
+            attention.strategy = Strategy::Local;
+            (attention.automatic, attention.backward) = (true, None);
+        }
+    }
+    experiment
+}
+
+impl Table {
+    /// The estimates of those that can run, the fastest first.
+    pub fn ranking(&self) -> Vec<(Strategy, &Estimate)> {
+        let mut able: Vec<_> = runnable(&self.candidates).collect();
+        able.sort_by(|a, b| a.1.step.total_cmp(&b.1.step));
+        able
+    }
+
+    /// What is taken.
+    pub(crate) fn best(&self) -> Option<(Strategy, &Estimate)> {
+        let chosen = self.chosen?;
+        runnable(&self.candidates).find(|(strategy, _)| *strategy == chosen)
+    }
+
+    /// Why none can run.
+    pub(crate) fn reasons(&self) -> impl Iterator<Item = String> {
+        self.candidates.iter().filter_map(|candidate| {
+            let why = candidate.outcome.as_ref().err()?;
+            Some(format!("`{}`: {why}", label(candidate.strategy)))
+        })
+    }
+
+    /// What is taken, a line, and its backward routes.
+    pub(crate) fn taken(&self, cluster: &Cluster) -> Vec<String> {
+        let layers = self.layers.as_ref().map_or_else(String::new, |layers| format!("{layers}: "));
+        let Some((chosen, best)) = self.best() else {
+            return vec![format!("{layers}no strategy can run")];
+        };
+        let chosen = label(chosen);
+        let why = match (self.candidates.len(), fits(best, cluster)) {
+            (1, _) => format!("`{chosen}` is written"),
+            (_, true) => format!(
+                "auto takes `{chosen}`: the fastest that fits; where steps are within 1 %, memory \
+                 decides"
+            ),
+            (_, false) => {
+                format!("auto takes `{chosen}`: none fits, and it needs the least memory")
+            }
+        };
+        let ways = self.ways.iter().map(|way| way.to_text());
+        [layers + &why].into_iter().chain(ways).collect()
+    }
+
+    /// Why none of the others is taken, a line each.
+    pub(crate) fn others(&self, cluster: &Cluster) -> Vec<String> {
+        let Some((chosen, best)) = self.best() else { return Vec::new() };
+        let others = self.ranking().into_iter().filter(|(strategy, _)| *strategy != chosen);
+        others.map(|(strategy, estimate)| against(strategy, estimate, best, cluster)).collect()
+    }
+}
+
+/// What speaks against a strategy.
+fn against(strategy: Strategy, estimate: &Estimate, best: &Estimate, cluster: &Cluster) -> String {
+    let ratio = estimate.step / best.step;
+    let computing = |e: &Estimate| e.step - e.exposed - e.uneven;
+    let causes = [
+        (estimate.uneven - best.uneven, "ranks wait for the slowest"),
+        (estimate.exposed - best.exposed, "links are waited for"),
+        (computing(estimate) - computing(best), "more is computed"),
+    ];
+    let most = causes.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
+    let larger = estimate.fullest() as f64 > CLOSE * best.fullest() as f64;
+    let equal = if larger { "as good, but it needs more memory" } else { "about as good" };
+    let cause = most.filter(|_| ratio > CLOSE).map_or(equal, |(_, cause)| cause);
+    let cause = if fits(estimate, cluster) { cause } else { "it does not fit" };
+    format!("  `{}` takes {ratio:.2} times as long: {cause}", label(strategy))
+}
+
+/// The first problem: what a line of a table has room for.
+pub(crate) fn reason(problems: &Problems) -> String {
+    problems.0.first().map_or_else(String::new, |problem| problem.message.clone())
+}
+
+fn runnable(candidates: &[Candidate]) -> impl Iterator<Item = (Strategy, &Estimate)> {
+    candidates.iter().filter_map(|candidate| {
+        candidate.outcome.as_ref().ok().map(|estimate| (candidate.strategy, estimate))
+    })
+}
+
+pub(crate) fn fits(estimate: &Estimate, cluster: &Cluster) -> bool {
+    cluster.memory.is_none_or(|memory| estimate.fullest() <= memory)
+}
+
+/// Of the strategies that fit the fastest, or the one with the least memory of those that are as
+/// good; where none fits, the fastest of those that need about the least of all.
+fn choose(candidates: &[Candidate], cluster: &Cluster) -> Option<Strategy> {
+    // One that keeps scores is there to be compared with: never taken, not even of equals.
+    let able = || runnable(candidates).filter(|(strategy, _)| *strategy != Strategy::LiRing);
+    let fitting = || able().filter(|(_, estimate)| fits(estimate, cluster));
+    // The first of equals is taken.
+    let least = |candidates: &mut dyn Iterator<Item = (Strategy, &Estimate)>| {
+        candidates.min_by_key(|(_, estimate)| estimate.fullest()).map(|(strategy, _)| strategy)
+    };
+    let Some((fastest, best)) = fastest(fitting()) else {
+        let fullest = |candidate: (Strategy, &Estimate)| candidate.1.fullest() as f64;
+        let most = able().map(fullest).fold(f64::INFINITY, f64::min) * CLOSE;
+        return fastest(able().filter(|one| fullest(*one) <= most)).map(|(one, _)| one);
+    };
+    // Help costs nothing in the model and a little in truth: of those as good the most even needs least of it.
+    let as_good = |estimate: &Estimate| {
+        let most = [best.step, best.fullest() as f64].map(|least| CLOSE * least);
+        estimate.step <= most[0] && estimate.fullest() as f64 <= most[1]
+    };
+    let most_even = fitting()
+        .filter(|(_, estimate)| cluster.helping && as_good(estimate))
+        .min_by(|a, b| a.1.balance.total_cmp(&b.1.balance));
+    let fastest = most_even.map_or(fastest, |(strategy, _)| strategy);
+    let smaller = |estimate: &Estimate| estimate.fullest() as f64 * CLOSE < best.fullest() as f64;
+    let good = |estimate: &Estimate| estimate.step <= CLOSE * best.step && smaller(estimate);
+    least(&mut fitting().filter(|(_, estimate)| good(estimate))).or(Some(fastest))
+}
+
+fn fastest<'a>(
+    candidates: impl Iterator<Item = (Strategy, &'a Estimate)>,
+) -> Option<(Strategy, &'a Estimate)> {
+    candidates.min_by(|a, b| a.1.step.total_cmp(&b.1.step))
+}

@@ -1,0 +1,316 @@
+//! A step as the model of costs expects it: the trace that a run would leave, before it runs.
+//!
+//! The same walks as an [`Estimate`](crate::Estimate) makes, of every layer one after the other, so
+//! that the trace ends when the estimate says, and where layers differ about then: the estimate adds their times up. A rank posts a hop when it begins it; a block that
+//! comes while the rank computes is waited for no time. Instants take a nanosecond: what has no
+//! length cannot be seen.
+
+use std::sync::Arc;
+
+use annulus_plan::{LayerKind, Plan};
+use annulus_sequence::{Hop, Move, Pass, Schedule, Schedules, moves_and_tiles, pairs_per_hop};
+use annulus_trace::{self as trace, Doing, Moved, Span, Trace};
+use annulus_yaml::{Problem, Problems};
+
+use crate::choose::enough_devices;
+use crate::estimate::{Timing, gradient_sum};
+use crate::load::Counted;
+use crate::walk::{Event, latest, watched};
+use crate::{Cluster, Load};
+
+/// A trace lists so many tiles and moves at most: its file has some 500 bytes for each, and 256 MiB are read.
+const MOST_LISTED: usize = 1 << 19;
+
+/// What every rank does when in a step of `plan` on `cluster`.
+///
+/// # Errors
+/// When there are fewer devices than ranks, or more tiles and moves than a trace can list.
+pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
+    enough_devices(&plan.experiment, cluster)?;
+    few_enough(plan)?;
+    let loads = loads(plan, cluster);
+    let pairs = |passes: &Arc<Schedules>| passes.both().map(pairs_per_hop);
+    let pairs: Vec<_> = plan.passes.iter().map(pairs).collect();
+    let mut writer = Writer { plan, cluster, spans: vec![Vec::new(); plan.world()] };
+    let mut ends = Vec::new();
+    for first in (0..plan.world()).step_by(plan.experiment.mesh.sequence) {
+        let timing = Timing { plan, cluster, loads: &[], first };
+        ends.push(writer.replica(timing, (&loads, &pairs)));
+    }
+    writer.gradient_sum(latest(&ends));
+    Ok(Trace {
+        title: format!("{}, {}", plan.experiment.name, plan.strategies()),
+        step: None,
+        planned: Some(cluster.name.clone()),
+        ranks: writer.spans,
+    })
+}
+
+/// What every rank does in both passes, by layer group.
+fn loads(plan: &Plan, cluster: &Cluster) -> Vec<[Load; 2]> {
+    let of_kind = |passes: &Arc<Schedules>| {
+        let mut counted = Counted::new(plan.block(), cluster.rates.tile);
+        passes.both().map(|schedule| counted.load(schedule))
+    };
+    plan.passes.iter().map(of_kind).collect()
+}
+
+/// Whether a trace can list all tiles and moves of a step.
+fn few_enough(plan: &Plan) -> Result<(), Problem> {
+    let of_kind = |(kind, passes): (&LayerKind, &Arc<Schedules>)| {
+        let both = passes.both().into_iter().flat_map(moves_and_tiles).sum::<usize>();
+        both.saturating_mul(kind.layers.len())
+    };
+    let layers = plan.kinds.iter().zip(&plan.passes).map(of_kind);
+    let times = plan.micro_batches.saturating_mul(plan.experiment.mesh.data);
+    let listed = layers.fold(0, usize::saturating_add).saturating_mul(times);
+    if listed <= MOST_LISTED {
+        return Ok(());
+    }
+    let message = format!(
+        "a trace of this step would list {listed} tiles and moves, more than {MOST_LISTED}"
+    );
+    let hint = "trace it with fewer layers (`model.num_hidden_layers`), micro-batches or ranks";
+    Err(plan.experiment.places.problem("mesh", message).hint(hint))
+}
+
+/// Spans by rank of the world.
+struct Writer<'a> {
+    plan: &'a Plan,
+    cluster: &'a Cluster,
+    spans: Vec<Vec<Span>>,
+}
+
+/// A layer in one pass, of the ranks from `first` on.
+#[derive(Clone, Copy)]
+struct Walked<'a> {
+    layer: usize,
+    first: usize,
+    schedule: &'a Schedule,
+    /// Visible pairs by hop and rank.
+    pairs: &'a [Vec<u64>],
+    load: &'a Load,
+}
+
+impl Writer<'_> {
+    /// All micro-batches of a replica: when the last rank has done the last.
+    fn replica(
+        &mut self,
+        timing: Timing<'_>,
+        (loads, pairs): (&[[Load; 2]], &[[Vec<Vec<u64>>; 2]]),
+    ) -> f64 {
+        let (first, plan) = (timing.first, self.plan);
+        let kind_of = |layer: usize| {
+            let has = |kind: &LayerKind| kind.layers.contains(&layer);
+            plan.kinds.iter().position(has).unwrap_or_default()
+        };
+        let [ahead, back, loss] = timing.products().map(|each| timing.by_rank(each));
+        let layers = self.plan.shape.num_hidden_layers;
+        let mut clock = 0.0;
+        for _ in 0..self.plan.micro_batches {
+            let mut clocks = vec![clock; ahead.len()];
+            for layer in 0..layers {
+                let kind = kind_of(layer);
+                let (schedule, load) = (plan.passes[kind].of(Pass::Forward), &loads[kind][0]);
+                let pairs = pairs[kind][0].as_slice();
+                let walked = Walked { layer, first, schedule, pairs, load };
+                clocks = self.layer(walked, &clocks, &ahead);
+            }
+            clock = latest(&clocks);
+            for (place, seconds) in loss.iter().enumerate() {
+                self.stage(first + place, "loss", clock, clock + seconds);
+            }
+            clock += latest(&loss);
+            let mut clocks = vec![clock; back.len()];
+            for layer in (0..layers).rev() {
+                let kind = kind_of(layer);
+                let (schedule, load) = (plan.passes[kind].of(Pass::Backward), &loads[kind][1]);
+                let pairs = pairs[kind][1].as_slice();
+                let walked = Walked { layer, first, schedule, pairs, load };
+                clocks = self.layer(walked, &clocks, &back);
+            }
+            clock = latest(&clocks);
+        }
+        clock
+    }
+
+    /// A layer: products with weights, then attention. When every rank is done.
+    fn layer(&mut self, walked: Walked<'_>, clocks: &[f64], products: &[f64]) -> Vec<f64> {
+        let Walked { layer, first, load, .. } = walked;
+        let started: Vec<f64> = clocks.iter().zip(products).map(|(a, b)| a + b).collect();
+        let mut events = Vec::new();
+        let walk = watched(load, self.cluster, first, &started, &mut |event| events.push(event));
+        let hops = Hops::of(walked.schedule, &events);
+        for place in 0..load.world() {
+            let pass = trace::Pass::from(load.pass).name();
+            let rank = first + place;
+            self.stage(rank, &format!("products {pass} {layer}"), clocks[place], started[place]);
+            let name = format!("attention {pass} {layer}");
+            self.stage(rank, &name, started[place], walk.finish[place]);
+            self.attention(walked, place, &hops);
+        }
+        walk.finish
+    }
+
+    /// The hops of one rank.
+    fn attention(&mut self, walked: Walked<'_>, place: usize, hops: &Hops) {
+        let Walked { layer, first, schedule, pairs, .. } = walked;
+        let at = |hop: usize| trace::Place { layer, pass: schedule.pass.into(), hop };
+        let moved = |moved: &Move| {
+            let bytes = self.plan.block().bytes(moved.block, schedule.pass);
+            let [from, to] = [moved.from, moved.to].map(|rank| first + rank);
+            Moved { block: moved.block.into(), from, to, bytes, planned_bytes: bytes }
+        };
+        let mut spans = Spans::default();
+        for (hop, plan) in schedule.of_rank(place).iter().enumerate() {
+            let Done { begin, computed, end } = hops.done[place][hop];
+            spans.post(nanoseconds(begin), at(hop), plan, &moved);
+            if !plan.tiles.is_empty() {
+                let tiles = plan.tiles.iter().map(Into::into).collect();
+                let pairs = pairs[hop][place] * self.plan.micro_batch as u64;
+                let doing = Doing::Compute { place: at(hop), tiles, pairs };
+                spans.push([begin, computed].map(nanoseconds), doing);
+            }
+            spans.reach(nanoseconds(computed));
+            for Due { posted, received, at: arrived } in hops.due(place, hop) {
+                let since = nanoseconds(hops.done[place][*posted].begin);
+                spans.wait(nanoseconds(*arrived), at(*posted), moved(received), since);
+            }
+            if !plan.sends.is_empty() {
+                spans.drain(nanoseconds(end), at(hop));
+            }
+        }
+        self.spans[first + place].extend(spans.all);
+    }
+
+    /// What all ranks add up at the end.
+    fn gradient_sum(&mut self, begin: f64) {
+        let end = begin + gradient_sum(self.plan, self.cluster);
+        for (rank, plan) in self.plan.ranks.iter().enumerate().filter(|(_, p)| p.gradients > 0) {
+            let name = String::from("gradients");
+            let doing = Doing::Sum { name, bytes: plan.gradients };
+            self.spans[rank].push(span([begin, end].map(nanoseconds), doing));
+        }
+    }
+
+    fn stage(&mut self, rank: usize, name: &str, begin: f64, end: f64) {
+        let doing = Doing::Stage { name: name.to_owned() };
+        self.spans[rank].push(span([begin, end].map(nanoseconds), doing));
+    }
+}
+
+/// When a rank did a hop.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    begin: f64,
+    computed: f64,
+    end: f64,
+}
+
+/// A block that a rank waits for at the end of a hop.
+struct Due {
+    /// The hop that posted it.
+    posted: usize,
+    received: Move,
+    at: f64,
+}
+
+/// A walk by rank and hop.
+struct Hops {
+    done: Vec<Vec<Done>>,
+    due: Vec<Vec<Vec<Due>>>,
+}
+
+impl Hops {
+    fn of(schedule: &Schedule, events: &[Event]) -> Hops {
+        let (world, count) = (schedule.world(), schedule.hops());
+        let mut hops = Hops {
+            done: vec![vec![Done::default(); count]; world],
+            due: (0..world).map(|_| (0..count).map(|_| Vec::new()).collect()).collect(),
+        };
+        for event in events {
+            match *event {
+                Event::Done { hop, rank, begin, computed, end } => {
+                    hops.done[rank][hop] = Done { begin, computed, end };
+                }
+                Event::Arrived { hop, from, index, at } => {
+                    let received = schedule.hop(from, hop).sends[index];
+                    let awaited = (hop + received.hops).min(count) - 1;
+                    hops.due[received.to][awaited].push(Due { posted: hop, received, at });
+                }
+            }
+        }
+        // They are taken as they come.
+        hops.due.iter_mut().flatten().for_each(|due| due.sort_by(|a, b| a.at.total_cmp(&b.at)));
+        hops
+    }
+
+    fn due(&self, rank: usize, hop: usize) -> &[Due] {
+        &self.due[rank][hop]
+    }
+}
+
+/// The spans of one attention on one rank, none of them before the one in front of it.
+#[derive(Default)]
+struct Spans {
+    all: Vec<Span>,
+    /// Where communication has come to.
+    reached: u64,
+}
+
+impl Spans {
+    fn push(&mut self, times: [u64; 2], doing: Doing) {
+        self.all.push(span(times, doing));
+    }
+
+    fn reach(&mut self, at: u64) {
+        self.reached = self.reached.max(at);
+    }
+
+    /// A nanosecond for every block.
+    fn post(
+        &mut self,
+        begin: u64,
+        place: trace::Place,
+        hop: &Hop,
+        moved: &impl Fn(&Move) -> Moved,
+    ) {
+        if hop.sends.is_empty() && hop.receives.is_empty() {
+            return;
+        }
+        self.reach(begin);
+        let (begin, mut bytes) = (self.reached, 0);
+        for sent in &hop.sends {
+            let moved = moved(sent);
+            bytes += moved.bytes;
+            self.push([self.reached; 2], Doing::Send { place, moved });
+            self.reached += 1;
+        }
+        let receives = hop.receives.len();
+        self.reach(begin + 1);
+        self.push([begin, self.reached], Doing::Post { place, bytes, receives });
+    }
+
+    fn wait(&mut self, arrived: u64, place: trace::Place, moved: Moved, posted: u64) {
+        let begin = self.reached;
+        self.reached = arrived.max(begin + 1);
+        let flight = self.reached - posted.min(begin);
+        self.push([begin, self.reached], Doing::Wait { place, moved, flight });
+    }
+
+    fn drain(&mut self, end: u64, place: trace::Place) {
+        if end > self.reached {
+            self.push([self.reached, end], Doing::Drain { place });
+            self.reached = end;
+        }
+    }
+}
+
+/// Of a nanosecond at least.
+fn span([begin, end]: [u64; 2], doing: Doing) -> Span {
+    Span { begin, end: end.max(begin + 1), doing }
+}
+
+fn nanoseconds(seconds: f64) -> u64 {
+    (seconds * 1e9).round() as u64
+}

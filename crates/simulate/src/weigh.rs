@@ -1,0 +1,84 @@
+//! Shares in proportion to speed: the remedy against a slow device.
+
+use annulus_experiment::{Experiment, Resolved};
+use annulus_plan::Plan;
+
+use crate::choose::within;
+use crate::{Choice, Cluster, Estimate};
+
+/// What unequal shares gain over equal ones, or would.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weighing {
+    /// How the sequence is split, in words.
+    pub split: String,
+    /// `mesh.weights`, by rank of a sequence.
+    pub weights: Vec<usize>,
+    /// Whether the experiment has them already.
+    pub written: bool,
+    /// Seconds of a step of equal shares.
+    pub equal: f64,
+    /// Seconds of a step of these.
+    pub weighed: f64,
+}
+
+/// Shares are written in so many parts of the fastest device's.
+const PARTS: f64 = 60.0;
+
+impl Weighing {
+    /// Of the experiment's strategies, or the chosen ones: of the weights that the experiment has, or of those that the speeds of
+    /// the devices suggest; `None` where all are alike.
+    pub(crate) fn of(choice: &Choice, resolved: &Resolved) -> Option<Weighing> {
+        let (cluster, experiment) = (&choice.cluster, &resolved.experiment);
+        let open = experiment.attention.is_open();
+        let split = if open { choice.settled(experiment)? } else { experiment.clone() };
+        let written = experiment.mesh.weights.is_some();
+        let suggested = || by_speed(experiment, cluster);
+        let weights = experiment.mesh.weights.clone().or_else(suggested)?;
+        let step = |weights: Option<Vec<usize>>| {
+            let mut experiment = within(split.clone(), cluster);
+            experiment.mesh.weights = weights;
+            let plan = Plan::new(&resolved.with(experiment)).ok()?;
+            Some((plan.strategies(), Estimate::of(&plan, cluster).ok()?.step))
+        };
+        let ((_, equal), (split, weighed)) = (step(None)?, step(Some(weights.clone()))?);
+        Some(Weighing { split, weights, written, equal, weighed })
+    }
+
+    /// How many times as fast a step is as with equal shares.
+    pub fn gain(&self) -> f64 {
+        self.equal / self.weighed
+    }
+
+    /// The gain in a line.
+    pub(crate) fn to_text(&self) -> String {
+        let (weights, gain, name) = (&self.weights, self.gain(), &self.split);
+        if self.written {
+            format!("  its `mesh.weights` make steps of `{name}` {gain:.2} times as fast")
+        } else {
+            format!(
+                "  `mesh.weights: {weights:?}` would make steps of `{name}` {gain:.2} times as fast"
+            )
+        }
+    }
+}
+
+/// Shares by speed; of replicas the slowest device of a place counts.
+fn by_speed(experiment: &Experiment, cluster: &Cluster) -> Option<Vec<usize>> {
+    let (replicas, ranks) = (experiment.mesh.data, experiment.mesh.sequence);
+    let slowest = |place: usize| {
+        let devices = (0..replicas).map(|replica| replica * ranks + place);
+        devices.map(|device| cluster.slowdown_of(device)).fold(0.0, f64::max)
+    };
+    let slowdown: Vec<f64> = (0..ranks).map(slowest).collect();
+    let fastest = slowdown.iter().copied().fold(f64::INFINITY, f64::min);
+    let part = |slowdown: &f64| (PARTS * fastest / slowdown).round() as usize;
+    let weights: Vec<usize> = slowdown.iter().map(part).collect();
+    let unit = weights.iter().copied().fold(0, common_divisor);
+    let alike = weights.iter().all(|weight| *weight == weights[0]);
+    (!alike).then(|| weights.iter().map(|weight| weight / unit).collect())
+}
+
+/// The greatest common divisor.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
+}

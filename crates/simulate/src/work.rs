@@ -1,0 +1,279 @@
+//! A pass of one attention as a cluster does it: of every rank, or, of more than 256, of ranks that
+//! stand for those that do alike.
+//!
+//! Of so many, ranks begin a hop together, once the slowest has ended the last one: a hop takes as
+//! long as the rank with most to compute, or until the busiest port has sent or received what is
+//! due. Where every hop has the same slowest rank, or ranks have as much to do as each other, that is
+//! the walk of every rank; elsewhere it is longer, as ranks cannot run ahead of each other.
+
+use std::collections::BTreeSet;
+
+use annulus_sequence::{Group, Hop, Move, Pass, Schedule};
+
+use crate::load::Counted;
+use crate::ports::{Busy, Ports};
+use crate::walk::{latest, walk};
+use crate::{Cluster, Load, Walk};
+
+/// Up to so many ranks every one is walked.
+const EVERY: usize = 256;
+/// Slow devices that are looked at beside those that stand for others, the slowest first.
+const SLOW: usize = 8;
+
+/// What the ranks do in one pass.
+pub(crate) enum Work {
+    /// By rank.
+    Every(Load),
+    /// By hop.
+    Sampled(Sampled),
+}
+
+/// What ranks that stand for all do, by hop.
+pub(crate) struct Sampled {
+    pass: Pass,
+    world: usize,
+    hops: Vec<Pace>,
+}
+
+/// What a hop takes.
+#[derive(Default)]
+struct Pace {
+    /// Operations of the rank that has most, and of the mean rank.
+    most: f64,
+    mean: f64,
+    /// Operations of ranks whose device is slow, in some replica.
+    slow: Vec<(usize, f64)>,
+    busy: Vec<Busy>,
+}
+
+impl Work {
+    /// What `schedule` makes the ranks do on `cluster`.
+    pub(crate) fn of(schedule: &Schedule, counted: &mut Counted, cluster: &Cluster) -> Work {
+        if schedule.world() <= EVERY {
+            Work::Every(counted.load(schedule))
+        } else {
+            Work::Sampled(Sampled::of(schedule, counted, cluster))
+        }
+    }
+
+    /// As [`walk`].
+    pub(crate) fn walk(&self, cluster: &Cluster, first: usize, start: &[f64]) -> Walk {
+        match self {
+            Work::Every(load) => walk(load, cluster, first, start),
+            Work::Sampled(sampled) => sampled.walk(cluster, first, start),
+        }
+    }
+
+    /// When the last rank is done, of those that begin at once.
+    pub(crate) fn seconds(&self, cluster: &Cluster) -> f64 {
+        self.walk(cluster, 0, &vec![0.0; self.world()]).end()
+    }
+
+    /// Operations of the rank that has the most of each hop, and of the mean rank, of all hops.
+    pub(crate) fn slowest_and_mean(&self) -> [f64; 2] {
+        let of_hop = |hop: usize| match self {
+            Work::Sampled(Sampled { hops, .. }) => [hops[hop].most, hops[hop].mean],
+            Work::Every(load) => {
+                let operations: Vec<f64> =
+                    load.ranks.iter().map(|steps| steps[hop].operations).collect();
+                [latest(&operations), operations.iter().sum::<f64>() / load.world() as f64]
+            }
+        };
+        (0..self.hops()).map(of_hop).fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
+    }
+
+    fn world(&self) -> usize {
+        match self {
+            Work::Every(load) => load.world(),
+            Work::Sampled(sampled) => sampled.world,
+        }
+    }
+
+    fn hops(&self) -> usize {
+        match self {
+            Work::Every(load) => load.hops(),
+            Work::Sampled(sampled) => sampled.hops.len(),
+        }
+    }
+}
+
+impl Sampled {
+    fn of(schedule: &Schedule, counted: &mut Counted, cluster: &Cluster) -> Sampled {
+        let (pass, world) = (schedule.pass, schedule.world());
+        let mut sampling = Sampling { schedule, counted, cluster, slow: slow(cluster, world) };
+        let hops = (0..schedule.hops()).map(|index| sampling.pace(index)).collect();
+        Sampled { pass, world, hops }
+    }
+
+    fn walk(&self, cluster: &Cluster, first: usize, start: &[f64]) -> Walk {
+        let begin = latest(start);
+        let (mut clock, mut computing) = (begin, 0.0);
+        let mut free = [begin; 2];
+        let mut due = vec![0.0_f64; self.hops.len()];
+        for (hop, pace) in self.hops.iter().enumerate() {
+            for busy in pace.busy.iter().filter(|_| !cluster.is_instant()) {
+                let free = &mut free[usize::from(busy.inside)];
+                *free = free.max(clock) + busy.seconds;
+                let last = (hop + busy.hops).clamp(1, due.len()) - 1;
+                due[last] = due[last].max(*free + busy.latency);
+            }
+            let speed = cluster.rates.attention(self.pass);
+            let slowed =
+                |(rank, operations): &(usize, f64)| operations * cluster.slowdown_of(first + rank);
+            let slowest = pace.slow.iter().map(slowed).fold(pace.most, f64::max);
+            let slowest = if cluster.helping { pace.mean } else { slowest };
+            computing += pace.mean / speed;
+            clock = (clock + slowest / speed).max(due[hop]);
+        }
+        let all = |seconds: f64| vec![seconds; self.world];
+        let waiting = start.iter().map(|start| clock - start - computing).collect();
+        Walk { finish: all(clock), computing: all(computing), waiting }
+    }
+}
+
+/// The places of the slowest devices in their replicas of so many ranks.
+fn slow(cluster: &Cluster, world: usize) -> Vec<usize> {
+    let mut slow: Vec<(&usize, &f64)> = cluster.slowdown.iter().collect();
+    slow.sort_by(|a, b| b.1.total_cmp(a.1));
+    slow.into_iter().take(SLOW).map(|(device, _)| device % world).collect()
+}
+
+/// What is looked at of a schedule.
+struct Sampling<'a> {
+    schedule: &'a Schedule,
+    counted: &'a mut Counted,
+    cluster: &'a Cluster,
+    slow: Vec<usize>,
+}
+
+impl Sampling<'_> {
+    fn pace(&mut self, index: usize) -> Pace {
+        let mut pace = Pace::default();
+        let mut ports = Ports::new(self.schedule, self.cluster, index);
+        let world = self.schedule.world() as f64;
+        for group in self.schedule.groups(index) {
+            let samples = group.samples();
+            let hops: Vec<Hop> =
+                samples.iter().map(|rank| self.schedule.hop(*rank, index)).collect();
+            let operations: Vec<f64> =
+                hops.iter().map(|hop| self.counted.operations_of(self.schedule, hop)).collect();
+            pace.most = pace.most.max(latest(&operations));
+            pace.mean += sum(&operations, group.ranks().len()) / world;
+            if hops.iter().any(|hop: &Hop| !hop.sends.is_empty() || !hop.receives.is_empty()) {
+                let bytes = |moved: &Move| self.counted.bytes(moved, self.schedule.pass);
+                samples.iter().zip(&hops).for_each(|(rank, hop)| ports.take(*rank, hop, &bytes));
+                for rank in self.edges(&group).into_iter().filter(|rank| !samples.contains(rank)) {
+                    ports.take(rank, &self.schedule.hop(rank, index), &bytes);
+                }
+            }
+        }
+        for rank in self.slow.clone() {
+            let hop = self.schedule.hop(rank, index);
+            pace.slow.push((rank, self.counted.operations_of(self.schedule, &hop)));
+        }
+        pace.busy = ports.busiest();
+        pace
+    }
+
+    /// Ranks of a group on both sides of where a node, or a group of nodes, ends.
+    fn edges(&self, group: &Group) -> BTreeSet<usize> {
+        let ranks = group.ranks();
+        let (first, step) = (group.first(), group.step());
+        let past = first + step * ranks.len();
+        let of_border = |devices: usize| {
+            let border = (past - 1) / devices * devices;
+            let after = border.checked_sub(first).map(|ahead| first + ahead / step * step);
+            let before = after.and_then(|after| after.checked_sub(step));
+            after.into_iter().chain(before.filter(|before| *before >= first))
+        };
+        let edges = self.cluster.groups().flat_map(of_border);
+        edges.filter(|rank| *rank < past).collect()
+    }
+}
+
+/// Of so many ranks in a row, by the first, the one in the middle and the last: those between the
+/// first and the last are as the middle one in the mean.
+fn sum(operations: &[f64], ranks: usize) -> f64 {
+    match operations {
+        [first, middle, last] => first + middle * (ranks - 2) as f64 + last,
+        all => all.iter().sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_sequence::{BlockShape, Exchange, Heads, Mask, Route, Rule, Strategy, Wire};
+
+    use super::*;
+    use crate::{Level, Link};
+
+    /// Nodes of four in rails of four nodes, `speed` operations per second.
+    fn cluster(speed: f64) -> Cluster {
+        let mut cluster = Cluster::threads(4, 4);
+        (cluster.nodes, cluster.helping) = (24, false);
+        (cluster.rates.forward, cluster.rates.backward) = (speed, speed);
+        cluster.inside = Link { bandwidth: 4e9, latency: 1e-6 };
+        cluster.between = Link { bandwidth: 1e9, latency: 5e-6 };
+        let link = Link { bandwidth: 5e8, latency: 9e-6 };
+        cluster.levels = vec![Level { name: String::from("rail"), devices: 16, link }];
+        cluster
+    }
+
+    /// Seconds of a pass of all ranks, and of ranks that stand for all.
+    fn both(schedule: &Schedule, cluster: &Cluster) -> [f64; 2] {
+        let block = BlockShape { batch: 1, head_dim: 64, wire: Wire::new(2, 4) };
+        let mut counted = Counted::new(block, 1);
+        let every = Work::Every(counted.load(schedule));
+        let sampled = Work::Sampled(Sampled::of(schedule, &mut counted, cluster));
+        let ([most, mean], found) = (every.slowest_and_mean(), sampled.slowest_and_mean());
+        let near = (found[0] / most - 1.0).abs() < 1e-9 && (found[1] / mean - 1.0).abs() < 0.01;
+        assert!(near, "{}: {found:?}, not {most} and {mean}", schedule.strategy);
+        [&every, &sampled].map(|work| work.seconds(cluster))
+    }
+
+    /// Bound by computing, by both, by links. Under a window ranks of zigzag chunks run ahead of each
+    /// other; of those that stand for all none does.
+    #[test]
+    fn ranks_that_stand_for_all_take_as_long() {
+        let strategies = [
+            Strategy::Ring,
+            Strategy::STRIPED,
+            Strategy::MEGATRON,
+            Strategy::Megatron { exchange: Exchange::Both { shape: Some([4, 16]) } },
+            Strategy::Usp { shape: Some([8, 8]) },
+            Strategy::DoubleRing { shape: Some([16, 4]) },
+            Strategy::ALL_GATHER,
+            Strategy::LiRing,
+        ];
+        let window = Mask::causal().and(Rule::Window(700));
+        for (mask, most) in [(Mask::causal(), 1.0001), (Mask::full(), 1.0001), (window, 1.35)] {
+            for (strategy, speed) in
+                strategies.into_iter().flat_map(|one| [1e9, 3e10, 1e15].map(|speed| (one, speed)))
+            {
+                let split = strategy.split(&mask, 64 * 256, 64, Heads { query: 8, key_value: 4 });
+                let split = split.expect("it deals");
+                let forward = strategy.forward(&split).expect("it runs");
+                let backward = strategy.backward(&split, Route::default()).expect("it runs");
+                for schedule in [forward, backward] {
+                    let [every, sampled] = both(&schedule, &cluster(speed));
+                    let times = sampled / every;
+                    let case = format!("{strategy:?}, {:?}, {mask:?}, {speed:e}", schedule.pass);
+                    assert!(times > 0.9999 && times < most, "{case}: {times} times as long");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_slow_device_slows_those_that_stand_for_all() {
+        let split = Strategy::STRIPED.split(&Mask::causal(), 64 * 256, 64, Heads::equal(4));
+        let schedule = Strategy::STRIPED.forward(&split.expect("it deals")).expect("it runs");
+        let mut slow = cluster(1e9);
+        slow.slowdown.insert(21, 3.0);
+        let [[every, sampled], [_, even]] = [&slow, &cluster(1e9)].map(|one| both(&schedule, one));
+        assert!((sampled / every - 1.0).abs() < 0.02 && sampled > 2.9 * even, "{sampled} {every}");
+        let shared = Cluster { shared: true, ..cluster(1e15) };
+        let [every, sampled] = both(&schedule, &shared);
+        assert!((sampled / every - 1.0).abs() < 1e-9, "{sampled} {every}");
+    }
+}

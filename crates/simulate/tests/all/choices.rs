@@ -1,0 +1,250 @@
+//! `strategy: auto` and the sweet spot.
+
+use crate::support::resolved;
+use std::cell::Cell;
+
+use annulus_experiment::Experiment;
+use annulus_plan::label;
+use annulus_sequence::{Route, Strategy};
+use annulus_simulate::{Choice, Cluster, Grid, Scale, plans_measured};
+
+use crate::support::{cluster, experiment, plain};
+
+fn automatic(arguments: &[&str]) -> Experiment {
+    experiment(&[&["attention.strategy=auto"], arguments].concat())
+}
+
+fn among(arguments: &[&str], cluster: &Cluster) -> Choice {
+    Choice::among(&resolved(automatic(arguments)), cluster).unwrap_or_else(|p| panic!("{p}"))
+}
+
+#[test]
+fn every_strategy_is_in_the_table() {
+    let choice = among(&[], &cluster());
+    let strategies: Vec<Strategy> =
+        choice.tables[0].candidates.iter().map(|c| c.strategy).collect();
+    let missing = Strategy::ALL
+        .into_iter()
+        .map(Strategy::name)
+        .find(|name| strategies.iter().all(|strategy| strategy.name() != *name));
+    assert_eq!(missing, None);
+    let local = &choice.tables[0].candidates[0].outcome;
+    assert_eq!(local, &Err(String::from("`local` runs on 1 rank, found 8")));
+    let steps: Vec<f64> =
+        choice.tables[0].ranking().iter().map(|(_, estimate)| estimate.step).collect();
+    assert!(steps.len() > 3 && steps.is_sorted(), "{steps:?}");
+}
+
+#[test]
+fn under_a_causal_mask_an_even_deal_is_taken() {
+    let choice = among(&[], &cluster());
+    let chosen = choice.tables[0].chosen.expect("some can run");
+    assert!(["striped", "megatron", "usp"].contains(&chosen.name()), "{}", choice.to_text());
+    assert!(choice.why()[0].starts_with(&format!("auto takes `{}`", chosen.name())));
+    let ring = choice.why().into_iter().find(|line| line.contains("`ring`")).expect("a line");
+    assert!(ring.ends_with("ranks wait for the slowest"), "{ring}");
+}
+
+#[test]
+fn where_ranks_help_each_other_an_even_deal_is_taken_of_those_as_good() {
+    let helping = Cluster { helping: true, ..plain(8, 1e12, 1e15) };
+    let choice = among(&[], &helping);
+    let table = &choice.tables[0];
+    let balance = |name: &str| {
+        let found = table.ranking().into_iter().find(|(strategy, _)| strategy.name() == name);
+        found.expect("it can run").1.balance
+    };
+    let chosen = table.chosen.expect("some can run");
+    assert!(balance(chosen.name()) < 1.01 && balance("ring") > 1.8, "{}", choice.to_text());
+    let ring = choice.why().into_iter().find(|line| line.contains("`ring`")).expect("a line");
+    assert!(ring.ends_with("about as good"), "{ring}");
+}
+
+#[test]
+fn on_one_rank_nothing_is_split() {
+    let choice = among(&["mesh.sequence=1", "data.tokens=8k"], &cluster());
+    assert_eq!(choice.tables[0].chosen, Some(Strategy::Local), "{}", choice.to_text());
+}
+
+#[test]
+fn what_does_not_fit_is_not_taken() {
+    let tokens = ["data.tokens=1M"];
+    let roomy = among(&tokens, &cluster());
+    let fullest = |choice: &Choice, strategy| {
+        let found = choice.tables[0].ranking().into_iter().find(|(of, _)| *of == strategy);
+        found.map(|(_, estimate)| estimate.fullest()).expect("it can run")
+    };
+    let [gathered, ring] =
+        [Strategy::ALL_GATHER, Strategy::Ring].map(|strategy| fullest(&roomy, strategy));
+    assert!(gathered > ring);
+    let tight = Cluster { memory: Some(gathered - 1), ..cluster() };
+    let tight = among(&tokens, &tight);
+    assert!(tight.why().iter().any(|line| line.contains("`all-gather`") && line.ends_with("fit")));
+    let tiny = among(&tokens, &Cluster { memory: Some(1 << 30), ..cluster() });
+    let least = tiny.tables[0].ranking().iter().map(|(_, estimate)| estimate.fullest()).min();
+    assert_eq!(tiny.tables[0].chosen.map(|chosen| fullest(&tiny, chosen)), least);
+    assert!(tiny.why()[0].contains("none fits"), "{:?}", tiny.why());
+}
+
+#[test]
+fn a_plan_settles_what_is_left_open() {
+    let (asked, fast) = (Cell::new(0), plain(8, 1e12, 1e12));
+    let measure = |ranks: usize| {
+        asked.set(ranks);
+        fast.clone()
+    };
+    let plans = plans_measured(&resolved(automatic(&[])), measure);
+    let plan = plans.unwrap_or_else(|p| panic!("{p}")).remove(0);
+    assert_eq!(asked.get(), 8);
+    let budget = plan.experiment.memory.budget(&plan.experiment.host);
+    let fast = Cluster { memory: Some(budget / 8), ..fast };
+    let chosen = among(&[], &fast).tables[0].chosen.expect("chosen");
+    let attention = &plan.experiment.attention;
+    assert_eq!((attention.strategy, attention.automatic), (chosen, false));
+    assert!(plan.to_text().contains(&format!("auto takes `{}`", chosen.name())));
+    // What is written is not asked about.
+    let named = plans_measured(&resolved(experiment(&[])), |_| panic!("nobody needs to know"));
+    assert!(named.is_ok_and(|plans| plans[0].choice.is_none()));
+}
+
+#[test]
+fn a_cluster_that_is_named_is_chosen_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("cluster.yaml");
+    std::fs::write(&path, crate::support::CLUSTER).expect("written");
+    let named = format!("mesh.cluster={}", path.display());
+    let named = resolved(automatic(&[&named]));
+    let plans = plans_measured(&named, |_| panic!("it is described"));
+    let chosen = plans.unwrap_or_else(|p| panic!("{p}")).remove(0).choice.expect("chosen");
+    assert_eq!(chosen.text, Choice::among(&named, &cluster()).expect("eight devices").to_text());
+}
+
+#[test]
+fn an_open_choice_is_written_as_one_reads_it() {
+    let open = automatic(&["mesh.cluster=h100.yaml"]);
+    let text = open.to_yaml();
+    let again = annulus_experiment::parse("again.yaml", &text, &[]).expect("reads back");
+    assert!(again.attention.automatic && again == open, "{text}");
+}
+
+#[test]
+fn auto_takes_no_exchange() {
+    let given = annulus_experiment::Override::split("attention.exchange=p2p").expect("`=`");
+    let text = automatic(&[]).to_yaml();
+    let problems = annulus_experiment::parse("a.yaml", &text, &[given]).expect_err("two masters");
+    assert!(problems.to_string().contains("chooses the `exchange` too"), "{problems}");
+}
+
+#[test]
+fn a_table_reads_well() {
+    insta::assert_snapshot!(among(&["data.tokens=64k"], &cluster()).to_text());
+}
+
+#[test]
+fn shares_by_speed_are_the_stragglers_remedy() {
+    let mut slow = cluster();
+    slow.slowdown.insert(2, 2.0);
+    let named = |weights: &[&str]| {
+        let strategy = ["attention.strategy=megatron", "data.tokens=128k"];
+        let experiment = experiment(&[&strategy[..], weights].concat());
+        Choice::among(&resolved(experiment.clone()), &slow).unwrap_or_else(|p| panic!("{p}"))
+    };
+    let weighing = named(&[]).weighing.expect("devices differ");
+    assert_eq!(
+        (weighing.weights.as_slice(), weighing.written),
+        (&[2, 2, 1, 2, 2, 2, 2, 2][..], false)
+    );
+    // At best seven and a half devices work where four did.
+    assert!(weighing.gain() > 1.4 && weighing.gain() <= 1.875, "{weighing:?}");
+    let lines = named(&[]).why().join("\n");
+    assert!(lines.contains("`mesh.weights: [2, 2, 1, 2, 2, 2, 2, 2]` would make"), "{lines}");
+    let written = named(&["mesh.weights=[2, 2, 1, 2, 2, 2, 2, 2]"]).weighing.expect("written");
+    assert_eq!((written.written, written.weighed), (true, weighing.weighed));
+    assert_eq!(among(&[], &cluster()).weighing, None);
+}
+
+/// In bf16 with f32 gradients queries weigh 8 units a head and keys with values 12.
+#[test]
+fn queries_travel_back_where_few_share_a_key() {
+    let lightest = |heads: &str| {
+        let choice = among(&[heads], &cluster());
+        assert!(
+            choice.tables[0].ways.is_sorted_by_key(|way| way.bytes),
+            "{:?}",
+            choice.tables[0].ways
+        );
+        let chosen = choice.tables[0].chosen.expect("some can run");
+        assert_eq!(choice.tables[0].ways.len(), chosen.routes().len());
+        choice.tables[0].ways[0].how
+    };
+    assert_eq!(lightest("model.num_key_value_heads=32"), Route::Queries);
+    assert_eq!(lightest("model.num_key_value_heads=16"), Route::Reversed);
+    assert_eq!(lightest("model.num_key_value_heads=8"), Route::Reversed);
+}
+
+#[test]
+fn a_grid_takes_the_best_shape_for_every_number_of_devices() {
+    let experiment = experiment(&["model.num_hidden_layers=2"]);
+    let usp =
+        Grid::of(&resolved(experiment.clone()), Strategy::Usp { shape: Some([4, 2]) }, &cluster());
+    assert_eq!(usp.strategy, Strategy::USP);
+    assert!(usp.cells.iter().flatten().all(Option::is_some), "{}", usp.to_text());
+}
+
+fn grid(cluster: &Cluster) -> Grid {
+    Grid::of(&resolved(experiment(&["model.num_hidden_layers=2"])), Strategy::STRIPED, cluster)
+}
+
+#[test]
+fn sweet_spots_lie_between_waiting_and_not_fitting() {
+    let grid = grid(&Cluster { memory: Some(40_000_000_000), ..cluster() });
+    assert_eq!(grid.devices, [1, 2, 4, 8, 16]);
+    let last = grid.devices.len() - 1;
+    for column in 0..=last {
+        let cells: Vec<_> = grid.cells.iter().map(|row| row[column].expect("deals")).collect();
+        // Longer sequences wait less and need more.
+        assert!(cells.is_sorted_by(|a, b| a.efficiency < b.efficiency + 0.02), "{cells:?}");
+        assert!(cells.is_sorted_by(|a, b| a.fits >= b.fits), "{cells:?}");
+    }
+    let (least, most) = grid.sweet(last).expect("a sweet spot");
+    assert!(least > 4096 && most < 4 << 20, "{}", grid.to_text());
+    // More devices take longer sequences.
+    assert!(grid.sweet(2).is_none_or(|(_, fewer)| fewer < most), "{}", grid.to_text());
+}
+
+#[test]
+fn a_sweet_spot_is_drawn() {
+    let mut small = cluster();
+    (small.nodes, small.devices_per_node) = (1, 4);
+    let grid = grid(&small);
+    insta::assert_snapshot!("sweet_spot", grid.to_text());
+    let svg = grid.to_svg("a < b");
+    assert_eq!(svg.matches("<rect").count(), 1 + 3 * 11);
+    assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("a &lt; b"));
+    assert_eq!(svg, grid.to_svg("a < b"));
+}
+
+/// From what fits easily to what fits nowhere; the rows are what `auto` takes there.
+#[test]
+fn the_best_strategy_by_length_and_devices() {
+    let resolved = resolved(experiment(&["attention.strategy=usp"]));
+    let scale = Scale::of(&resolved, &cluster());
+    let sizes: Vec<(usize, usize)> =
+        scale.rows.iter().map(|row| (row.tokens, row.devices)).collect();
+    let wanted =
+        (20..=30).step_by(2).flat_map(|power| [8, 16].map(|devices| (1 << power, devices)));
+    assert_eq!(sizes, wanted.collect::<Vec<_>>());
+    let steps: Vec<f64> =
+        scale.rows.iter().map(|row| row.outcome.as_ref().unwrap().2.step).collect();
+    assert!(steps.chunks(2).all(|of_length| of_length[1] < of_length[0]), "{steps:?}");
+    let fits: Vec<bool> = scale.rows.iter().map(|row| row.outcome.as_ref().unwrap().1).collect();
+    assert!(fits[0] && fits[1] && !fits[10] && !fits[11], "{fits:?}");
+    let choice = among(&["data.tokens=1M", "mesh.sequence=16"], &cluster());
+    let (name, _, estimate) = scale.rows[1].outcome.as_ref().unwrap();
+    assert_eq!(*name, label(choice.tables[0].chosen.unwrap()));
+    assert_eq!(estimate, choice.tables[0].ranking()[0].1);
+    let text = scale.to_text();
+    assert!(text.lines().count() == 15 && text.contains("does not fit"), "{text}");
+    assert_eq!(scale.to_json()[11]["fits"], false);
+}

@@ -1,0 +1,9 @@
+//! Steps on clusters: what they take, and what is chosen by it.
+
+mod choices;
+mod clusters;
+mod kinds;
+mod papers;
+mod steps;
+mod support;
+mod timelines;
