@@ -13,7 +13,7 @@ use serde_json::Value;
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
 /// What is recorded at every step, or at every evaluation.
-const TAGS: [&str; 15] = [
+const TAGS: [&str; 17] = [
     "comm/bytes",
     "evaluate/bigram_entropy",
     "evaluate/loss",
@@ -25,6 +25,8 @@ const TAGS: [&str; 15] = [
     "memory/peak",
     "memory/weights",
     "memory/workspace",
+    "speed/mfu",
+    "speed/tflops",
     "speed/tokens_per_second",
     "train/grad_norm",
     "train/loss",

@@ -13,10 +13,10 @@ use candle_core::{DType, Device, Tensor};
 use serde_json::{Value, json};
 
 use crate::arguments::{self, Dtype, Pass, Shape, word};
-use crate::peak::Unit;
 use crate::session::{Verdict, measure};
 use crate::statistics::Quartiles;
 use crate::subject::{Fields, Sample, Side, Subject, fields};
+use annulus_machine::peak::Unit;
 
 /// One point after the other.
 pub(crate) fn run(arguments: &arguments::Attention) -> Result<Verdict> {

@@ -16,7 +16,6 @@ mod memory;
 mod million;
 mod model;
 mod pairs;
-mod peak;
 mod peer;
 mod plan;
 mod record;

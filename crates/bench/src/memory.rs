@@ -4,7 +4,8 @@
 //! most of a class at once, whenever that was.
 
 use annulus_experiment::parse;
-use annulus_plan::{Peak, Plan};
+use annulus_memory::{ByClass, Class};
+use annulus_plan::Plan;
 use annulus_train::{Memory, measure_memory};
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -57,15 +58,16 @@ fn describe(arguments: &arguments::Memory, ranks: usize, memory: &[Memory]) -> F
     }))
 }
 
-fn classes(peak: Peak) -> Value {
-    peak.classes().into_iter().map(|(name, bytes)| (name.to_owned(), json!(bytes))).collect()
+fn classes(peak: ByClass) -> Value {
+    peak.named().into_iter().map(|(name, bytes)| (name.to_owned(), json!(bytes))).collect()
 }
 
 /// Spread of activations with keys and values in flight over ranks and numbers of ranks, from two on, as a share of the least.
 fn unevenness(found: &[(usize, Vec<Memory>)]) -> f64 {
     let split = found.iter().filter(|(ranks, _)| *ranks > 1).flat_map(|(_, memory)| memory);
-    let bytes =
-        split.map(|Memory { measured, .. }| (measured.activations + measured.key_value) as f64);
+    let bytes = split.map(|Memory { measured, .. }| {
+        (measured[Class::Activations] + measured[Class::KeyValue]) as f64
+    });
     let (least, most) = bytes.fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), bytes| {
         (least.min(bytes), most.max(bytes))
     });
@@ -78,7 +80,7 @@ fn distance(found: &[(usize, Vec<Memory>)]) -> (f64, String) {
     for (ranks, memory) in found {
         for Memory { rank, measured, planned, .. } in memory {
             for ((class, measured), (_, planned)) in
-                std::iter::zip(measured.classes(), planned.classes())
+                std::iter::zip(measured.named(), planned.named())
             {
                 let off = measured.abs_diff(planned) as f64;
                 let share = if off == 0.0 { 0.0 } else { off / planned as f64 };
@@ -96,7 +98,10 @@ mod tests {
     use super::*;
 
     fn memory(activations: u64, key_value: u64, planned: u64) -> Memory {
-        let peak = |activations| Peak { activations, key_value, ..Peak::default() };
+        let peak = |activations| {
+            let peak = ByClass::default().with(Class::KeyValue, key_value);
+            peak.with(Class::Activations, activations)
+        };
         let (measured, planned) = (peak(activations), peak(planned));
         Memory { rank: 0, measured, planned, together: 0, planned_together: 0 }
     }

@@ -1,6 +1,6 @@
 //! The models that take a step: a small one, and the shape of Llama 3.2 1B.
 
-use annulus_experiment::{Device, Recompute, Shape};
+use annulus_experiment::{Device, Recompute};
 use annulus_sequence::Strategy;
 use clap::{Args, ValueEnum};
 
@@ -151,19 +151,9 @@ schedule: {{ steps: 1000 }}
     }
 }
 
-/// Operations of a step over one sequence, as model FLOP/s utilisation counts them: 6 for a parameter and token, 12 for a layer, a
-/// column of the query heads and a visible pair; nothing for what is computed again (PaLM, arXiv 2204.02311, appendix B, which
-/// counts the pairs that a causal mask hides as well).
-pub(crate) fn operations(shape: &Shape, tokens: usize) -> f64 {
-    let tokens = tokens as f64;
-    let columns = shape.num_hidden_layers * shape.num_attention_heads * shape.head_dim;
-    let pairs = tokens * tokens / 2.0;
-    6.0 * shape.elements() as f64 * tokens + 12.0 * columns as f64 * pairs
-}
-
 #[cfg(test)]
 mod tests {
-    use annulus_experiment::{Dtype, Experiment, ModelSource, parse};
+    use annulus_experiment::{Dtype, Experiment, ModelSource, Shape, parse};
     use anyhow::{Result, anyhow, bail};
 
     use super::*;
@@ -189,18 +179,6 @@ mod tests {
         assert!(!large.attention.deterministic);
         let (_, fewer) = read(&Model { layers: Some(4), ..model })?;
         assert_eq!(fewer.elements(), 1_235_814_400 - 12 * 60_821_504);
-        Ok(())
-    }
-
-    #[test]
-    fn operations_are_those_of_products() -> Result<()> {
-        let (_, shape) = read(&Model { size: Size::Billion, ..Model::SMALL })?;
-        let [tokens, layers, columns] = [65_536.0, 16.0, 2048.0];
-        // Forward, scores and sums of values are 2 operations each for a pair and a column; backward is twice that.
-        let attention = 3.0 * 4.0 * layers * columns * tokens * tokens / 2.0;
-        let wanted = 6.0 * 1_235_814_400.0 * tokens + attention;
-        assert_eq!(operations(&shape, 65_536), wanted);
-        assert!((wanted / 1.3304e15 - 1.0).abs() < 1e-4, "{wanted:e}");
         Ok(())
     }
 }

@@ -16,7 +16,6 @@ use crate::crew::Crew;
 use crate::device;
 use crate::llama::Step;
 use crate::longest;
-use crate::model::operations;
 use crate::record::quoted;
 use crate::resident::Watch;
 use crate::session::{Verdict, measure};
@@ -112,7 +111,7 @@ impl Point {
             arguments: arguments.clone(),
             tokens,
             parameters: step.plan.shape.elements(),
-            operations: operations(&step.plan.shape, tokens),
+            operations: step.plan.flops(),
             device: setup.device(),
             crew: step.crew(&setup)?,
             watch: None,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use annulus_experiment::{Bound, Problem, Problems, read_experiment};
-use annulus_plan::{Peak, Plan, RankPlan, size};
+use annulus_memory::Class;
+use annulus_plan::{Plan, RankPlan, size};
 use annulus_train::{Ending, Given, Outcome};
 
 use crate::Done;
@@ -77,11 +78,12 @@ fn memory(plan: &Plan, outcome: &Outcome) {
     let ranks = plan.with_cores(annulus_machine::cores());
     let most = |of: &dyn Fn(&RankPlan) -> u64| size(ranks.iter().map(of).max().unwrap_or_default());
     let mut lines = Vec::new();
-    for (index, (class, _)) in Peak::default().classes().into_iter().enumerate() {
-        if let Some(measured) = outcome.last.get(&format!("memory/{class}")) {
+    for class in Class::ALL {
+        let name = class.name();
+        if let Some(measured) = outcome.last.get(&format!("memory/{name}")) {
             let measured = size(*measured as u64);
-            let planned = most(&|rank| rank.peak.classes()[index].1);
-            lines.push(format!("    {class:<30} {measured:>10}   {planned:>10} planned"));
+            let planned = most(&|rank| rank.peak[class]);
+            lines.push(format!("    {name:<30} {measured:>10}   {planned:>10} planned"));
         }
     }
     if let Some(measured) = outcome.last.get("memory/peak") {

@@ -7,6 +7,7 @@ pub mod blocks;
 mod caches;
 mod instructions;
 mod memory;
+pub mod peak;
 
 use std::sync::OnceLock;
 use std::{fmt, fs, thread};

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Index;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Class, class};
+use crate::{ByClass, Class, class};
 
 /// Owners of one process that are told apart.
 const OWNERS: usize = 256;
@@ -55,7 +55,8 @@ pub fn enter(owner: usize) {
 /// Bytes in large blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes {
-    classes: [u64; CLASSES],
+    /// By class.
+    pub classes: ByClass,
     /// All classes at once: of peaks, less than their sum where they come at different times.
     pub together: u64,
 }
@@ -63,7 +64,7 @@ pub struct Bytes {
 impl Index<Class> for Bytes {
     type Output = u64;
     fn index(&self, class: Class) -> &u64 {
-        &self.classes[class as usize]
+        &self.classes[class]
     }
 }
 
@@ -87,7 +88,8 @@ pub fn reset_peaks(owner: usize) {
 fn read(owner: usize, of: fn(&Counter) -> &AtomicU64) -> Bytes {
     let Owner { classes, together } = &OWNED[owner.min(NOBODY)];
     let read = |counter| of(counter).load(Ordering::Relaxed);
-    Bytes { classes: classes.each_ref().map(read), together: read(together) }
+    let classes = ByClass::new(|class| read(&classes[class as usize]));
+    Bytes { classes, together: read(together) }
 }
 
 /// An owner and a class: what a block is counted to.

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ops::Index;
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +46,46 @@ impl Class {
             Class::Workspace => "workspace",
             Class::Data => "data",
         }
+    }
+}
+
+/// Bytes of every class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByClass([u64; Class::ALL.len()]);
+
+impl ByClass {
+    /// What `of` says of each class.
+    pub fn new(of: impl FnMut(Class) -> u64) -> ByClass {
+        ByClass(Class::ALL.map(of))
+    }
+
+    /// All classes.
+    pub fn total(&self) -> u64 {
+        self.0.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// The larger of both, class by class.
+    #[must_use]
+    pub fn most(self, other: ByClass) -> ByClass {
+        ByClass::new(|class| self[class].max(other[class]))
+    }
+
+    /// The same with other bytes of a class.
+    #[must_use]
+    pub fn with(self, class: Class, bytes: u64) -> ByClass {
+        ByClass::new(|one| if one == class { bytes } else { self[one] })
+    }
+
+    /// Every class by its name.
+    pub fn named(&self) -> [(&'static str, u64); Class::ALL.len()] {
+        Class::ALL.map(|class| (class.name(), self[class]))
+    }
+}
+
+impl Index<Class> for ByClass {
+    type Output = u64;
+    fn index(&self, class: Class) -> &u64 {
+        &self.0[class as usize]
     }
 }
 

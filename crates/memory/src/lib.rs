@@ -19,5 +19,5 @@ mod confine;
 
 pub use account::{Bytes, current, enter, peaks, reset_peaks};
 pub use allocator::{Counting, LARGE, recharge};
-pub use class::{Class, Scope, class, scope};
+pub use class::{ByClass, Class, Scope, class, scope};
 pub use confine::{Confined, Limits, confine, room_to_confine};

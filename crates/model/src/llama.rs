@@ -151,24 +151,6 @@ impl Llama {
     pub fn judge(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Vec<Judged>> {
         self.head.judge(x_bsd, weights, shard)
     }
-    /// Floating-point operations of one training step over `tokens` tokens whose masks leave
-    /// `pairs` pairs visible in total: 6 per weight and token, or 4 where it is not trained (embedding lookups excluded), 12 ·
-    /// head_dim · heads per pair and layer (the counting of PaLM, arXiv 2204.02311, appendix B,
-    /// with the pairs that are really computed).
-    pub fn flops(config: &Config, tokens: u64, pairs: u64) -> f64 {
-        let embedding = Embed::new(config).specification().clone();
-        let looked_up = !config.tie_word_embeddings;
-        let mut per_token = 0.0;
-        for parameter in Llama::specification(config) {
-            let each = if parameter.trained { 6.0 } else { 4.0 };
-            if !(looked_up && parameter == embedding) {
-                per_token += each * parameter.shape.iter().product::<usize>() as f64;
-            }
-        }
-        let heads = config.head_dim as f64 * config.num_attention_heads as f64;
-        let per_pair = 12.0 * heads * config.num_hidden_layers as f64;
-        per_token * tokens as f64 + per_pair * pairs as f64
-    }
 }
 
 /// The standard deviation of a fresh matrix. That of an adapter's a is of what Kaiming He's uniform distribution with a slope of √5

@@ -27,10 +27,11 @@ mod workspace;
 use annulus_architecture::Dtype;
 use annulus_experiment::{Recompute, Settled};
 use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL, SUMMED_ROWS};
+use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Alive, Computed, Made, Part, Pass, Schedules};
 use counts::Counts;
 
-use crate::{Peak, Plan};
+use crate::Plan;
 
 /// Bytes of an f32.
 pub(crate) const F32: u64 = 4;
@@ -104,45 +105,46 @@ impl Share<'_> {
     }
 
     /// The peak of the rank.
-    pub(crate) fn peak(&self) -> Peak {
+    pub(crate) fn peak(&self) -> ByClass {
         let Counts { all, trained, .. } = self.plan.counts();
         let masters = match self.plan.experiment.model.dtype {
             Dtype::F32 => 0,
             Dtype::Bf16 => F32,
         };
-        Peak {
-            weights: all * self.element + trained * masters,
-            gradients: self.gradients(),
-            optimizer: trained * 2 * F32,
-            activations: self.activations(),
-            key_value: self.key_value(),
-            workspace: self.workspace().max(self.scored()),
-            data: self.data(),
-        }
+        ByClass::new(|class| match class {
+            Class::Weights => all * self.element + trained * masters,
+            Class::Gradients => self.gradients(),
+            Class::Optimizer => trained * 2 * F32,
+            Class::Activations => self.activations(),
+            Class::KeyValue => self.key_value(),
+            Class::Workspace => self.workspace().max(self.scored()),
+            Class::Data => self.data(),
+        })
     }
 
     /// The most of all classes at once, whose peaks are `peak`: outside of attention, where nothing
     /// is in flight, or while it runs backward, or forward with its scores; in the last layer, where
     /// there are no gradients yet but those of earlier micro-batches, or in the first, where nothing
     /// else is kept any more. A tile's results are in flight once they are made.
-    pub(crate) fn together(&self, peak: &Peak) -> u64 {
+    pub(crate) fn together(&self, peak: &ByClass) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
         let elements = 2 * h + 2 * a + 2 * k + self.before_norms();
         let computing = product(&[self.rows, self.element * elements]);
         let results = product(&[self.most, 2 * k, F32]);
         let attending = |workspace: u64| {
-            let all = [self.resident(), computing, peak.key_value, workspace];
+            let all = [self.resident(), computing, peak[Class::KeyValue], workspace];
             all.into_iter().fold(0, u64::saturating_add)
         };
         let scoring = attending(self.scored());
         let attending = attending(self.workspace().saturating_sub(results));
-        let last = peak.activations.max(attending).max(scoring);
+        let last = peak[Class::Activations].max(attending).max(scoring);
         let elements = F32 * self.plan.counts().trained;
         let earlier = if self.plan.micro_batches > 1 { elements } else { 0 };
         let in_layer = self.resident().saturating_add(self.in_layer()).max(attending);
         let first = in_layer.saturating_sub(self.others()).saturating_add(elements);
-        let most = last.saturating_add(earlier).max(first).max(peak.gradients);
-        let always = [peak.weights, peak.optimizer, peak.data, self.scratch()];
+        let most = last.saturating_add(earlier).max(first).max(peak[Class::Gradients]);
+        let always =
+            [peak[Class::Weights], peak[Class::Optimizer], peak[Class::Data], self.scratch()];
         always.into_iter().fold(most, u64::saturating_add)
     }
 

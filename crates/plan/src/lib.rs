@@ -21,7 +21,7 @@ pub use misfit::Misfit;
 pub use passes::heads_of;
 pub use plan::{Chosen, Plan};
 pub use proving::{Proved, Proving};
-pub use rank::{Peak, RankPlan};
+pub use rank::RankPlan;
 pub use route::RouteChoice;
 pub use support::support;
 pub use words::{duration, label, size};

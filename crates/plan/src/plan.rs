@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use annulus_architecture::Shape;
 use annulus_experiment::{Experiment, Recompute, Resolved, Settled};
+use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Bytes, Pass, Positions, Schedules, busiest_pairs, pairs_between};
 use annulus_yaml::Problems;
 use serde_json::Value;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use crate::cost::Share;
 use crate::kinds::kinds;
 use crate::passes::Draft;
-use crate::{LayerKind, Peak, RankPlan, label};
+use crate::{LayerKind, RankPlan, label};
 
 /// An experiment that can run.
 #[derive(Clone, Debug)]
@@ -193,11 +194,11 @@ impl Plan {
 
     /// Peak memory of the rank at `place` of a sequence: by class, of all classes at once, and of one more worker, of attention
     /// and of products. What is held while attention runs is the most of any kind of layers.
-    fn held(&self, memory: Settled, place: usize) -> (Peak, u64, [u64; 2]) {
+    fn held(&self, memory: Settled, place: usize) -> (ByClass, u64, [u64; 2]) {
         let workers = self.experiment.host.workers;
         let (peak, together, worker) = self.held_by(memory, place, workers);
         let lent = self.attending(worker[0], workers);
-        let peak = Peak { workspace: peak.workspace.saturating_add(lent), ..peak };
+        let peak = add_workspace(peak, lent);
         (peak, together.saturating_add(lent), worker)
     }
 
@@ -208,7 +209,7 @@ impl Plan {
     }
 
     /// The same with so many workers of its products, and one of its attention.
-    fn held_by(&self, memory: Settled, place: usize, workers: usize) -> (Peak, u64, [u64; 2]) {
+    fn held_by(&self, memory: Settled, place: usize, workers: usize) -> (ByClass, u64, [u64; 2]) {
         let of_kind = |passes: &Arc<Schedules>| {
             let share = Share::new(self, memory, passes, (place, workers));
             let peak = share.peak();
@@ -232,7 +233,7 @@ impl Plan {
             let place = rank.rank % self.experiment.mesh.sequence;
             let (peak, together, _) = self.held_by(self.memory, place, workers);
             let lent = self.attending(rank.worker, cores);
-            let peak = Peak { workspace: peak.workspace.saturating_add(lent), ..peak };
+            let peak = add_workspace(peak, lent);
             RankPlan { peak, together: together.saturating_add(lent), ..rank.clone() }
         };
         self.ranks.iter().map(of_rank).collect()
@@ -245,7 +246,7 @@ impl Plan {
             let share = Share::new(self, self.memory, passes, (rank, 1));
             let received = |pass| share.received(pass, passes.proof(pass).alive[rank]);
             let key_value = received(Pass::Forward).max(received(Pass::Backward));
-            share.together(&Peak { key_value, ..share.peak() })
+            share.together(&share.peak().with(Class::KeyValue, key_value))
         };
         let peak = |rank| self.passes.iter().map(|passes| of_kind(passes, rank)).max();
         (0..self.experiment.mesh.sequence).filter_map(peak).collect()
@@ -299,4 +300,9 @@ impl Plan {
     fn positions(&self) -> &[Positions] {
         self.passes.first().map_or(&[], |passes| &*passes.of(Pass::Forward).positions)
     }
+}
+
+/// A peak with more workspace.
+fn add_workspace(peak: ByClass, bytes: u64) -> ByClass {
+    peak.with(Class::Workspace, peak[Class::Workspace].saturating_add(bytes))
 }

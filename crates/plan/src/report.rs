@@ -2,10 +2,11 @@
 
 use annulus_architecture::Frequencies;
 use annulus_experiment::route_word;
+use annulus_memory::ByClass;
 use annulus_sequence::{Positions, draw_dealt, draw_layers};
 use serde::{Serialize, Serializer};
 
-use crate::{LayerKind, Peak, Plan, RankPlan, label, size};
+use crate::{LayerKind, Plan, RankPlan, label, size};
 
 impl Plan {
     /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and
@@ -150,7 +151,7 @@ impl Plan {
 
     fn memory(&self) -> String {
         let row = |rank: &RankPlan| {
-            let classes = rank.peak.classes().map(|(_, bytes)| bytes);
+            let classes = rank.peak.named().map(|(_, bytes)| bytes);
             classes.into_iter().chain([rank.together]).map(size).collect()
         };
         let head = [
@@ -243,7 +244,7 @@ struct Share<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pairs: Option<u64>,
     bytes: Bytes,
-    peak: Peak,
+    peak: Classes,
     together: u64,
     worker: u64,
     packing: u64,
@@ -270,7 +271,7 @@ impl<'a> From<&'a RankPlan> for Share<'a> {
             positions: Every(&plan.positions),
             pairs: <[u64; 1]>::try_from(plan.pairs.as_slice()).ok().map(|[pairs]| pairs),
             bytes: Bytes { forward, backward, gradients },
-            peak: plan.peak,
+            peak: Classes(plan.peak),
             together: plan.together,
             worker: plan.worker,
             packing: plan.packing,
@@ -284,5 +285,14 @@ struct Every<'a>(&'a Positions);
 impl Serialize for Every<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter())
+    }
+}
+
+/// Bytes by the name of a class.
+struct Classes(ByClass);
+
+impl Serialize for Classes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.named())
     }
 }

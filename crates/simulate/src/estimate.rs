@@ -22,7 +22,6 @@
 
 use std::sync::Arc;
 
-use annulus_experiment::Recompute;
 use annulus_plan::{LayerKind, Plan};
 use annulus_sequence::{Pass, Schedules};
 use annulus_yaml::Problems;
@@ -179,7 +178,7 @@ pub(crate) struct Timing<'a> {
 impl Timing<'_> {
     /// Seconds of a step, and of it what the mean rank computes.
     fn step(self) -> (f64, f64) {
-        let [forward, backward, loss] = self.products();
+        let [forward, backward, loss] = self.plan.products_per_row();
         let (ahead, computed_ahead) = self.pass(|one| (&one.forward, one.begins[0]), forward);
         let (back, computed_back) = self.pass(|one| (&one.backward, one.begins[1]), backward);
         let loss = self.by_rank(loss);
@@ -187,20 +186,6 @@ impl Timing<'_> {
         let times = self.plan.micro_batches as f64;
         let step = times * (ahead + back + most) + gradient_sum(self.plan, self.cluster);
         (step, times * (computed_ahead + computed_back + mean))
-    }
-
-    /// Operations of products with weights, per row: of a layer forward and backward, and of the
-    /// loss.
-    pub(crate) fn products(self) -> [f64; 3] {
-        let shape = &self.plan.shape;
-        let [h, f] = [shape.hidden_size, shape.intermediate_size].map(|size| size as f64);
-        let [a, k] = [shape.query_width(), shape.key_value_width()].map(|size| size as f64);
-        let forward = 2.0 * (2.0 * h * a + 2.0 * h * k + 3.0 * h * f);
-        let again = match self.plan.memory.recompute {
-            Recompute::None => 0.0,
-            Recompute::Layer | Recompute::Auto => 2.0 * (h * a + 2.0 * h * k + 2.0 * h * f),
-        };
-        [forward, 2.0 * forward + again, 6.0 * h * self.plan.vocabulary() as f64]
     }
 
     /// The seconds that so many operations per row take every rank.

@@ -104,7 +104,7 @@ impl Writer<'_> {
             let has = |kind: &LayerKind| kind.layers.contains(&layer);
             plan.kinds.iter().position(has).unwrap_or_default()
         };
-        let [ahead, back, loss] = timing.products().map(|each| timing.by_rank(each));
+        let [ahead, back, loss] = plan.products_per_row().map(|each| timing.by_rank(each));
         let layers = self.plan.shape.num_hidden_layers;
         let mut clock = 0.0;
         for _ in 0..self.plan.micro_batches {

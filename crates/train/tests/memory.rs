@@ -11,7 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use annulus_experiment::Resolved;
 use annulus_machine::Caches;
-use annulus_plan::{Peak, Plan};
+use annulus_memory::{ByClass, Class};
+use annulus_plan::Plan;
 use annulus_train::memory::Counting;
 use annulus_train::{Memory, measure, measure_memory};
 use common::Place;
@@ -113,10 +114,10 @@ fn check_with(
 /// Holds ranks to their plan.
 #[track_caller]
 fn hold(memory: &[Memory], what: &str) {
-    let flight = memory.iter().map(|rank| rank.measured.key_value).max().unwrap();
+    let flight = memory.iter().map(|rank| rank.measured[Class::KeyValue]).max().unwrap();
     for rank in memory {
-        let measured = Peak { key_value: flight, ..rank.measured };
-        let classes = measured.classes().into_iter().zip(rank.planned.classes());
+        let measured = rank.measured.with(Class::KeyValue, flight);
+        let classes = measured.named().into_iter().zip(rank.planned.named());
         let classes = classes.map(|((class, measured), (_, planned))| (class, measured, planned));
         let together = ("at once", rank.together, rank.planned_together);
         for (class, measured, planned) in classes.chain([together]) {
@@ -166,8 +167,12 @@ fn any_caches_and_cores_hold_what_was_planned() {
             if cores > 2 {
                 // Attention's workers take theirs when they begin: with fewer cores than workers, not all do.
                 for rank in &mut memory {
-                    assert!(rank.measured.workspace <= rank.planned.workspace, "{rank:?}");
-                    rank.measured.workspace = rank.planned.workspace;
+                    assert!(
+                        rank.measured[Class::Workspace] <= rank.planned[Class::Workspace],
+                        "{rank:?}"
+                    );
+                    rank.measured =
+                        rank.measured.with(Class::Workspace, rank.planned[Class::Workspace]);
                     assert!(rank.together <= rank.planned_together, "{rank:?}");
                     rank.together = rank.planned_together;
                 }
@@ -283,7 +288,7 @@ fn layers_that_differ_hand_over_and_hold_what_was_planned() {
 
 /// Activations and what is in flight, of the rank that has most.
 fn fullest(memory: &[Memory]) -> u64 {
-    let both = |peak: &Peak| peak.activations + peak.key_value;
+    let both = |peak: &ByClass| peak[Class::Activations] + peak[Class::KeyValue];
     memory.iter().map(|rank| both(&rank.measured)).max().unwrap()
 }
 
@@ -315,13 +320,13 @@ fn a_run_writes_down_what_every_rank_held() {
     let text = std::fs::read_to_string(outcome.folder.join("metrics.jsonl")).unwrap();
     let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     let of = |tag: &str| -> Vec<u64> { serde_json::from_value(line[tag].clone()).unwrap() };
-    for (name, planned) in plan.ranks[0].peak.classes() {
+    for (name, planned) in plan.ranks[0].peak.named() {
         let held = of(&format!("memory/{name}"));
         assert_eq!(held.len(), 2, "{name}");
         // So few ids are not counted.
         let counted = name == "data" || held.iter().all(|bytes| *bytes > 0);
         assert!(counted && planned > 0, "{name}: {held:?}");
     }
-    let state = plan.ranks[0].peak.optimizer;
+    let state = plan.ranks[0].peak[Class::Optimizer];
     assert!(of("memory/optimizer").iter().all(|bytes| bytes.abs_diff(state) < state / 10));
 }

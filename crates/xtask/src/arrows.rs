@@ -33,7 +33,7 @@ const RULES: &[Rule] = &[
     rule("model", true, "attention files ops sequence tensors"),
     rule("data", false, "files machine memory sequence tensors"),
     rule("experiment", false, "architecture machine sequence yaml"),
-    rule("plan", false, "architecture experiment machine sequence yaml"),
+    rule("plan", false, "architecture experiment machine memory sequence yaml"),
     rule("simulate", false, "experiment machine plan sequence trace yaml"),
     rule("hub", false, "files"),
     rule(
@@ -51,13 +51,13 @@ const RULES: &[Rule] = &[
     rule(
         "cli",
         true,
-        "attention comm data evaluation experiment files hub machine model ops plan sequence simulate \
+        "attention comm data evaluation experiment files hub machine memory model ops plan sequence simulate \
          tensors trace train",
     ),
     rule(
         "bench",
         true,
-        "attention comm data experiment files machine model ops plan sequence simulate train",
+        "attention comm data experiment files machine memory model ops plan sequence simulate train",
     ),
     rule("xtask", false, "figure machine"),
 ];

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use annulus_experiment::{Lora, Override, Problems, Resolved, parse, read_adapter, write_adapter};
+use annulus_memory::Class;
 use annulus_plan::Plan;
 use serde_json::{Value, json};
 
@@ -43,9 +44,9 @@ fn the_parameters_that_are_trained_are_counted() {
     let adapters = 2 * 4 * (16 + 16 + 16 + 24);
     let trained = adapters + 2 * 2 * 16 + 16 + 2 * 256 * 16;
     assert_eq!(plan.ranks[0].gradients, 4 * trained + 16);
-    assert_eq!(plan.ranks[0].peak.optimizer, 8 * trained);
+    assert_eq!(plan.ranks[0].peak[Class::Optimizer], 8 * trained);
     let all = plan.shape.elements() + adapters;
-    assert_eq!(plan.ranks[0].peak.weights, 4 * all);
+    assert_eq!(plan.ranks[0].peak[Class::Weights], 4 * all);
     assert!(plan.to_text().contains(&format!("lora    rank 4, alpha 6.5: {trained} parameters")));
     let scale = settings(&plan).scale();
     assert!((scale - 6.5 / 2.0).abs() < 1e-12, "{scale}");

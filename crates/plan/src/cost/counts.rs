@@ -1,9 +1,10 @@
 //! How many elements a model has, and how many of them are trained.
 
 use annulus_architecture::Besides;
+use annulus_experiment::Recompute;
 
 use super::F32;
-use crate::Plan;
+use crate::{LayerKind, Plan};
 
 /// What is summed beside the gradients: the sum of losses and the count of targets, f64.
 const LOSS_AND_TARGETS: u64 = 2 * 8;
@@ -50,6 +51,43 @@ impl Plan {
         }
         let last = if shape.tie_word_embeddings { Besides::Embeddings } else { Besides::Head };
         Counts { all: all + adapters, trained, largest, head: lora.trains(last) }
+    }
+
+    /// Floating-point operations of an optimizer step, all ranks together, as model FLOPs utilisation counts them: for a token 6
+    /// per parameter, or 4 where it is not trained (embedding lookups excluded), and for a visible pair 12 · `head_dim` per query
+    /// head and layer. What is computed again does not count (PaLM, arXiv 2204.02311, appendix B, with the pairs that the mask
+    /// shows).
+    pub fn flops(&self) -> f64 {
+        let (shape, Counts { all, trained, .. }) = (&self.shape, self.counts());
+        let lora = self.experiment.lora.as_ref();
+        let each = |trained: bool| if trained { 6.0 } else { 4.0 };
+        let mut per_token = each(true) * trained as f64 + each(false) * (all - trained) as f64;
+        if !shape.tie_word_embeddings {
+            let looked_up = (self.vocabulary() * shape.hidden_size) as f64;
+            per_token -= each(lora.is_none_or(|lora| lora.trains(Besides::Embeddings))) * looked_up;
+        }
+        let data = &self.experiment.data;
+        let of_group = |(number, kind): (usize, &LayerKind)| {
+            let pairs: f64 = self.ranks.iter().map(|rank| rank.pairs[number] as f64).sum();
+            pairs * kind.layers.len() as f64
+        };
+        let pairs: f64 = self.kinds.iter().enumerate().map(of_group).sum();
+        let per_pair = (12 * shape.head_dim * shape.num_attention_heads) as f64;
+        per_token * (data.batch * data.tokens) as f64 + per_pair * pairs
+    }
+
+    /// Operations of products with weights for a token, as they are computed: of a layer forward and backward, and of the loss.
+    /// Where a layer is checkpointed, backward computes its projections again but for the last of each half.
+    pub fn products_per_row(&self) -> [f64; 3] {
+        let shape = &self.shape;
+        let [h, f] = [shape.hidden_size, shape.intermediate_size].map(|size| size as f64);
+        let [a, k] = [shape.query_width(), shape.key_value_width()].map(|size| size as f64);
+        let forward = 2.0 * (2.0 * h * a + 2.0 * h * k + 3.0 * h * f);
+        let again = match self.memory.recompute {
+            Recompute::None => 0.0,
+            Recompute::Layer | Recompute::Auto => 2.0 * (h * a + 2.0 * h * k + 2.0 * h * f),
+        };
+        [forward, 2.0 * forward + again, 6.0 * h * self.vocabulary() as f64]
     }
 
     /// Bytes of all gradients, f32.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use annulus_experiment::{Dtype, Experiment, ModelSource, Override, Resolved, parse};
+use annulus_memory::Class;
 use annulus_plan::Plan;
 use annulus_sequence::{Heads, Strategy};
 
@@ -83,7 +84,7 @@ fn gradients_are_every_parameter_once_and_two_numbers() {
     let elements = 2 * 256 * h + 2 * layer + h;
     assert_eq!(plan.shape.elements(), elements);
     assert!(plan.ranks.iter().all(|rank| rank.gradients == 4 * elements + 16));
-    assert!(plan.ranks.iter().all(|rank| rank.peak.optimizer == 8 * elements));
+    assert!(plan.ranks.iter().all(|rank| rank.peak[Class::Optimizer] == 8 * elements));
 }
 
 #[test]
@@ -104,15 +105,18 @@ fn what_saves_memory_says_so() {
     let all = peak(&["memory.recompute=none"]);
     let layer = peak(&["memory.recompute=layer"]);
     let chunked = peak(&["memory.recompute=layer", "memory.mlp_chunk=64", "memory.loss_chunk=64"]);
-    assert!(all.activations > layer.activations && layer.activations > chunked.activations);
+    assert!(
+        all[Class::Activations] > layer[Class::Activations]
+            && layer[Class::Activations] > chunked[Class::Activations]
+    );
     let gathered = peak(&["attention.strategy=all-gather"]);
     let ring = peak(&["attention.strategy=ring"]);
-    assert!(gathered.key_value > ring.key_value, "{gathered:?} {ring:?}");
+    assert!(gathered[Class::KeyValue] > ring[Class::KeyValue], "{gathered:?} {ring:?}");
     let one = peak(&["mesh.sequence=1", "mesh.data=1", "attention.strategy=local"]);
     // Nothing travels: the gradients of its own keys and values are all there is.
-    assert_eq!(one.key_value, 12 * 1024 * 2 * 64 * 4);
+    assert_eq!(one[Class::KeyValue], 12 * 1024 * 2 * 64 * 4);
     let half = peak(&["model.dtype=bf16"]);
-    assert_eq!(half.weights * 2, layer.weights * 3);
+    assert_eq!(half[Class::Weights] * 2, layer[Class::Weights] * 3);
 }
 
 #[test]
@@ -174,4 +178,36 @@ fn the_largest_sizes_do_not_overflow() {
         "model.vocab_size=256M",
     ]);
     assert!(plan.ranks.iter().all(|rank| rank.peak.total() > 1 << 40));
+}
+
+#[test]
+fn model_flops_are_those_of_products_and_visible_pairs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let flops = |tied: bool, more: &str| {
+        let config = format!(
+            r#"{{"model_type": "llama", "hidden_size": 20, "intermediate_size": 28, "num_hidden_layers": 2,
+                "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 37,
+                "max_position_embeddings": 100, "tie_word_embeddings": {tied}, "torch_dtype": "float32"}}"#
+        );
+        std::fs::write(folder.path().join("config.json"), config).expect("written");
+        let yaml = format!(
+            "name: flops\nmodel: {{ path: {} }}\ndata: {{ tokens: 100, batch: 3 }}\nmesh: {{ sequence: 2 }}\n\
+             attention: {{ strategy: ring }}\noptimizer: {{ learning_rate: 1e-3 }}\nschedule: {{ steps: 1 }}\n{more}",
+            folder.path().display()
+        );
+        let experiment = parse("flops.yaml", &yaml, &[]).unwrap_or_else(|p| panic!("{p}"));
+        let resolved = Resolved::read(experiment, None).unwrap_or_else(|p| panic!("{p}"));
+        Plan::new(&resolved).unwrap_or_else(|p| panic!("{p}")).flops() as u64
+    };
+    // Per layer: q and o 2 x 48 x 20, k and v 2 x 16 x 20, gate, up and down 3 x 28 x 20, two norms of 20; then a norm and the
+    // projection to the vocabulary. Causal, a sequence shows 5050 pairs.
+    let layer = 2 * 48 * 20 + 2 * 16 * 20 + 3 * 28 * 20 + 2 * 20;
+    let multiplied = 2 * layer + 20 + 37 * 20;
+    let pairs = 12 * 8 * 6 * 2 * 5050;
+    let wanted = 3 * (6 * multiplied * 100 + pairs);
+    assert_eq!([flops(false, ""), flops(true, "")], [wanted; 2]);
+    // An adapter of rank 2 of every q, [48, 20]; what is frozen has no gradients of its own.
+    let adapters = 2 * 2 * (48 + 20);
+    let wanted = 3 * ((6 * adapters + 4 * multiplied) * 100 + pairs);
+    assert_eq!(flops(false, "lora: { rank: 2, alpha: 4, targets: [q_proj] }"), wanted);
 }

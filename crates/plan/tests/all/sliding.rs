@@ -2,6 +2,7 @@
 //! refused.
 
 use annulus_experiment::{Dealt, Experiment, Override, Resolved, Sliding, differences, parse};
+use annulus_memory::Class;
 use annulus_plan::{Plan, Proving};
 use annulus_sequence::{Exchange, Layout, Route, Rule, Strategy};
 
@@ -152,9 +153,15 @@ fn plans_are_those_of_the_kinds_together() {
         assert_eq!(4 * rank.backward, full.backward + 3 * slides.backward);
         assert_eq!(rank.gradients, full.gradients);
         assert_eq!(rank.together, full.together.max(slides.together));
-        assert_eq!(rank.peak.workspace, full.peak.workspace.max(slides.peak.workspace));
-        assert_eq!(rank.peak.key_value, full.peak.key_value.max(slides.peak.key_value));
-        assert_eq!(rank.peak.weights, full.peak.weights);
+        assert_eq!(
+            rank.peak[Class::Workspace],
+            full.peak[Class::Workspace].max(slides.peak[Class::Workspace])
+        );
+        assert_eq!(
+            rank.peak[Class::KeyValue],
+            full.peak[Class::KeyValue].max(slides.peak[Class::KeyValue])
+        );
+        assert_eq!(rank.peak[Class::Weights], full.peak[Class::Weights]);
     }
     assert_eq!(both.kinds[0].slowest_pairs, full.kinds[0].slowest_pairs);
     assert_eq!(both.kinds[1].slowest_pairs, slides.kinds[0].slowest_pairs);

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use annulus_machine::Instructions;
+use annulus_memory::Class;
 use annulus_simulate::{Cluster, Link};
 
 use crate::support::{CLUSTER, cluster, plan};
@@ -77,7 +78,8 @@ fn cores_of_a_cluster_are_what_plans_are_made_for() {
     assert_eq!(large.ranks[0].packing - small.ranks[0].packing, 180 * 256 * 4);
     let many = plan("cores: 64\ncore: { cache: 2MiB }");
     assert!(
-        many.ranks[0].peak.workspace == large.ranks[0].peak.workspace + 63 * many.ranks[0].worker
+        many.ranks[0].peak[Class::Workspace]
+            == large.ranks[0].peak[Class::Workspace] + 63 * many.ranks[0].worker
     );
     assert!(many.ranks[0].together > large.ranks[0].together);
     let wrong = edited("memory: 80GB", "core: { vector: avx }");

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_comm::{Communicator, threads};
 use annulus_data::{Progress, Tokenizer};
+use annulus_machine::peak::Unit;
 use annulus_ops::gpu::Processor;
 use annulus_plan::Plan;
 
@@ -179,6 +180,8 @@ struct Attempt<'a> {
     wrap: Option<Wrap>,
     start: Handout<Start>,
     owes: bool,
+    /// Operations per second of all cores at their best; of a GPU nobody says.
+    peak: Option<f64>,
     recorder: Mutex<Option<Recorder<'a>>>,
 }
 
@@ -196,7 +199,7 @@ fn train(
     let stage = plan.experiment.stage().map(|stage| stage.name.clone());
     manifest.begin(setup, stage, outcome.resumed_from);
     manifest.write(&folder.path)?;
-    let (stop, wrap) = (given.stop.clone(), given.wrap.clone());
+    let (stop, wrap, cores) = (given.stop.clone(), given.wrap.clone(), given.cores);
     let (recorder, owes) = recorder(plan, given, folder, &start, &manifest, earlier)?;
     let attempt = Attempt {
         plan,
@@ -206,6 +209,7 @@ fn train(
         wrap,
         start: Handout::new(start, setup.world()),
         owes,
+        peak: peak(setup, cores),
         recorder: Mutex::new(Some(recorder)),
     };
     let ended = attempt.run();
@@ -359,6 +363,8 @@ impl Attempt<'_> {
             every: experiment.every,
             trace: &experiment.trace,
             tokens: experiment.data.batch * experiment.data.tokens,
+            flops: self.plan.flops(),
+            peak: self.peak,
             held_out: self.data.held_out.as_ref(),
             owes: self.owes,
             stop: &self.stop,
@@ -369,4 +375,11 @@ impl Attempt<'_> {
     fn preempted(&self, error: TrainError) -> Result<()> {
         if error.is_end() && self.stop.load(Ordering::Relaxed) { Ok(()) } else { Err(error) }
     }
+}
+
+/// What so many cores could do at most with the model's type, operations per second.
+fn peak(setup: &Setup, cores: usize) -> Option<f64> {
+    let narrow = (setup.config.dtype == candle_core::DType::BF16).then(Unit::bf16).flatten();
+    let measure = || narrow.unwrap_or_else(Unit::f32).measure(cores) * 1e9;
+    setup.processor.is_none().then(measure)
 }

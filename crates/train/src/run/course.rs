@@ -25,6 +25,10 @@ pub(crate) struct Course<'a> {
     pub(crate) trace: &'a Trace,
     /// Trained on per step.
     pub(crate) tokens: usize,
+    /// The model's floating-point operations per step.
+    pub(crate) flops: f64,
+    /// Operations per second that the machine could do at most, where that is known.
+    pub(crate) peak: Option<f64>,
     pub(crate) held_out: Option<&'a HeldOut>,
     /// Whether an earlier attempt was stopped between a step and its evaluation.
     pub(crate) owes: bool,
@@ -89,11 +93,28 @@ impl Course<'_> {
         let found = evaluation.as_ref().and_then(|found| found.as_ref().ok());
         if let Some(recorder) = recorder {
             let (costs, speed) = (costs.as_ref().ok(), clock.speed(self.tokens));
-            recorder.log(step, &values(report, costs, speed, self.found(found)))?;
+            let mut values = self.values(report, speed);
+            values.extend(costs.into_iter().flat_map(Costs::values));
+            values.extend(self.found(found));
+            recorder.log(step, &values)?;
         }
         costs?;
         evaluation.transpose()?;
         Ok(())
+    }
+
+    /// The losses of a step, and its speed: in tokens, in the model's operations, and as a share of the peak.
+    fn values(&self, report: &Report, speed: f64) -> Vec<(&'static str, Value<'static>)> {
+        let flops = self.flops / self.tokens as f64 * speed;
+        let values = [
+            ("train/loss", Some(report.loss)),
+            ("train/grad_norm", Some(report.norm)),
+            ("train/lr", Some(report.learning_rate)),
+            ("speed/tokens_per_second", Some(speed)),
+            ("speed/tflops", Some(flops / 1e12)),
+            ("speed/mfu", self.peak.map(|peak| flops / peak)),
+        ];
+        values.into_iter().filter_map(|(tag, value)| Some((tag, Value::Number(value?)))).collect()
     }
 
     /// The evaluation that an earlier attempt owes.
@@ -150,24 +171,5 @@ fn found(held_out: &HeldOut, evaluation: &Evaluation) -> Vec<(&'static str, Valu
         ("evaluate/bigram_entropy", held_out.bigram_entropy),
     ];
     values.extend(more.into_iter().filter_map(|(tag, v)| Some((tag, Value::Number(v?)))));
-    values
-}
-
-fn values<'a>(
-    report: &Report,
-    costs: Option<&'a Costs>,
-    speed: f64,
-    evaluation: Vec<(&'static str, Value<'static>)>,
-) -> Vec<(&'static str, Value<'a>)> {
-    let mut values = vec![
-        ("train/loss", Value::Number(report.loss)),
-        ("train/grad_norm", Value::Number(report.norm)),
-        ("train/lr", Value::Number(report.learning_rate)),
-        ("speed/tokens_per_second", Value::Number(speed)),
-    ];
-    if let Some(costs) = costs {
-        values.extend(costs.values());
-    }
-    values.extend(evaluation);
     values
 }

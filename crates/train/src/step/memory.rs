@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use annulus_comm::{Communicator, threads};
-use annulus_memory::{Bytes, Class, peaks, reset_peaks};
-use annulus_plan::{Peak, Plan, RankPlan};
+use annulus_memory::{ByClass, Bytes, peaks, reset_peaks};
+use annulus_plan::{Plan, RankPlan};
 
 use crate::setup::initial::initial_weights;
 use crate::setup::start::{Handout, Start};
@@ -18,9 +18,9 @@ pub struct Memory {
     /// Its place in the world.
     pub rank: usize,
     /// The most of every class, whenever that was.
-    pub measured: Peak,
+    pub measured: ByClass,
     /// The same, as planned for as many workers as there are cores: ranks lend theirs.
-    pub planned: Peak,
+    pub planned: ByClass,
     /// The most of all classes at once.
     pub together: u64,
     /// The same, as planned.
@@ -92,22 +92,9 @@ pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
 fn memory(bytes: &Bytes, plan: &RankPlan) -> Memory {
     Memory {
         rank: plan.rank,
-        measured: peak(bytes),
+        measured: bytes.classes,
         planned: plan.peak,
         together: bytes.together,
         planned_together: plan.together,
-    }
-}
-
-/// Counts in the words of a plan.
-fn peak(bytes: &Bytes) -> Peak {
-    Peak {
-        weights: bytes[Class::Weights],
-        gradients: bytes[Class::Gradients],
-        optimizer: bytes[Class::Optimizer],
-        activations: bytes[Class::Activations],
-        key_value: bytes[Class::KeyValue],
-        workspace: bytes[Class::Workspace],
-        data: bytes[Class::Data],
     }
 }

@@ -56,7 +56,8 @@ pub(crate) fn begin(rank: &Rank) {
 pub(crate) fn costs(rank: &Rank, step: u64) -> Result<Costs> {
     let bytes: u64 = rank.meter.take().bytes.values().sum();
     let memory = peaks(rank.uncounted.rank());
-    let own = [bytes, memory.together].into_iter().chain(Class::ALL.map(|class| memory[class]));
+    let own =
+        [bytes, memory.together].into_iter().chain(Class::ALL.map(|class| memory.classes[class]));
     let own: Vec<i64> = own.map(|count| count as i64).collect();
     let mut costs = Costs::default();
     if rank.uncounted.world() == 1 {

@@ -35,7 +35,9 @@ fn the_loss_falls_and_the_folder_is_complete() {
         assert_eq!(line["step"], index as u64 + 1);
         assert_eq!(number(text, "train/loss").to_bits(), losses[index].to_bits());
         assert_eq!(line["comm/bytes"], serde_json::json!([0]));
-        for tag in ["train/grad_norm", "train/lr", "speed/tokens_per_second"] {
+        for tag in
+            ["train/grad_norm", "train/lr", "speed/tokens_per_second", "speed/tflops", "speed/mfu"]
+        {
             assert!(line[tag].as_f64().unwrap() > 0.0, "{tag}");
         }
     }

@@ -1,4 +1,4 @@
-//! The peak of the processor: threads that do nothing but multiply and add in registers.
+//! The peak of the processor, beside which speeds are given: threads that do nothing but multiply and add in registers.
 //!
 //! Sixteen independent sums hide the latency of the units; nothing touches memory.
 
@@ -15,9 +15,10 @@ const ROUNDS: u32 = 4096;
 const SUMS: usize = 16;
 
 /// A unit of the processor.
-#[derive(Clone, Copy)]
-pub(crate) struct Unit {
-    pub(crate) name: &'static str,
+#[derive(Clone, Copy, Debug)]
+pub struct Unit {
+    /// What it is called.
+    pub name: &'static str,
     /// Operations (multiply and add: two) of a sum in a round.
     operations: u32,
     /// [`ROUNDS`] rounds of [`SUMS`] sums, on a processor that has the unit.
@@ -26,7 +27,7 @@ pub(crate) struct Unit {
 
 impl Unit {
     /// The widest unit for f32 that this processor has.
-    pub(crate) fn f32() -> Unit {
+    pub fn f32() -> Unit {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f") {
@@ -44,7 +45,7 @@ impl Unit {
     }
 
     /// The unit for dot products of bf16, where the processor has one.
-    pub(crate) fn bf16() -> Option<Unit> {
+    pub fn bf16() -> Option<Unit> {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512bf16") {
             return Some(Unit { name: "AVX512-BF16 dot", operations: 64, rounds: x86::bf16 });
@@ -52,8 +53,8 @@ impl Unit {
         None
     }
 
-    /// Operations per second of `threads` threads at once, in units of 1e9.
-    pub(crate) fn measure(self, threads: usize) -> f64 {
+    /// Operations per second of `threads` threads at once, in units of 1e9: takes some 15 ms.
+    pub fn measure(self, threads: usize) -> f64 {
         let start = Barrier::new(threads);
         let speed = || {
             start.wait();
