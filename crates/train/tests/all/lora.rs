@@ -193,5 +193,8 @@ fn ranks_hand_over_what_was_planned() {
     // Both moments of what is trained: less than of everything.
     let everything = beside.place.plan(&[("model", model.as_str())]).ranks[0].peak;
     let peak = plan.ranks[0].peak;
-    assert!(peak[Class::Optimizer] < everything[Class::Optimizer] / 2, "{peak:?} {everything:?}");
+    assert!(
+        peak[annulus_memory::Class::Optimizer] < everything[annulus_memory::Class::Optimizer] / 2,
+        "{peak:?} {everything:?}"
+    );
 }
