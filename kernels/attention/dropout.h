@@ -1,5 +1,5 @@
 // Dropout of attention's weights (Srivastava et al., JMLR 15, 2014): whether a weight is left out is a pure function of where its
-// query and its key are in the whole sequence, so that forward, backward, every rung and any number of ranks agree, and nothing is
+// query and its key are in the whole sequence, so that forward, backward, every generation and any number of ranks agree, and nothing is
 // kept. The bits of key k for query q of head h are word k % 4 of Philox at (k / 4, q, sequence, stream + h).
 #pragma once
 #include "../dropout/philox.h"

@@ -36,8 +36,8 @@ using finish_queries = FinishQueriesArguments;
 #define ENTRY_OF_sm80 ENTRY
 #define ENTRY_OF_sm90 ENTRY_90
 
-#define ATTENTION(pass, rung, type, dim, query_block, key_block, threads, blocks, shared_bytes)     \
-  ENTRY_OF_##rung(attention_##pass##_##rung##_##type##_##dim, threads, blocks, table::pass,                   \
-        pass##_##rung<table::type, table::dim, query_block, key_block, threads, shared_bytes>)
+#define ATTENTION(pass, generation, type, dim, query_block, key_block, threads, blocks, shared_bytes)     \
+  ENTRY_OF_##generation(attention_##pass##_##generation##_##type##_##dim, threads, blocks, table::pass,                   \
+        pass##_##generation<table::type, table::dim, query_block, key_block, threads, shared_bytes>)
 #include "table.h"
 #undef ATTENTION

@@ -1,5 +1,5 @@
 // The ladder's first step: attention as it is written down, one warp per row, any head length, any type, one key after the other.
-// Everything is f32 and nothing but the lanes' parts of a sum is parallel. What the faster rungs are held to.
+// Everything is f32 and nothing but the lanes' parts of a sum is parallel. What the faster generations are held to.
 #pragma once
 #include "../vocabulary/reductions.h"
 #include "dropout.h"

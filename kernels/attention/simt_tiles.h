@@ -1,4 +1,4 @@
-// What the f32 rung shares: tiles of f32 rows in shared memory and products of them by ordinary multiply-adds, for inputs that the
+// What the f32 generation shares: tiles of f32 rows in shared memory and products of them by ordinary multiply-adds, for inputs that the
 // tensor cores would round.
 //
 // 256 threads stand 16 x 16. A thread owns `Down` neighbouring rows of the block that stays and every 16th row of the block that

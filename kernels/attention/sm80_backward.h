@@ -1,4 +1,4 @@
-// Backward, first rung: a thread block owns a block of keys of one key/value head and walks the blocks of queries that see any of
+// Backward of sm_80: a thread block owns a block of keys of one key/value head and walks the blocks of queries that see any of
 // them, of all query heads of the group (Dao 2023, arXiv 2307.08691, algorithm 2). The gradients of keys and values stay in
 // registers until the end; those of the queries are added to global memory as they are made, in an order that no run repeats.
 // `WithQueries` false leaves them out (`sm80_queries.h` makes them instead, always in the same order).

@@ -1,4 +1,4 @@
-// Forward, first rung: a thread block owns a block of queries of one head and walks the blocks of keys that any of them sees, of
+// Forward of sm_80: a thread block owns a block of queries of one head and walks the blocks of keys that any of them sees, of
 // all tiles of the hop in order. Scores, their running maximum and sum, and the output stay in registers (Dao 2023, arXiv
 // 2307.08691, algorithm 1); the state begins where the tiles before left it, so that hops and tiles are invisible in the result.
 //

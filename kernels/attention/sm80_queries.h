@@ -1,4 +1,4 @@
-// Backward for queries alone, first rung: a thread block owns a block of queries of one head and walks the blocks of keys that
+// Backward for queries alone of sm_80: a thread block owns a block of queries of one head and walks the blocks of keys that
 // any of them sees, of all tiles of the hop in order. With `Sm80Backward` without queries it makes the gradients in an order that
 // every run repeats, for seven products instead of five.
 //

@@ -1,4 +1,4 @@
-// What the kernels of the first rung (sm_80 and later) share: tiles of keys, values and queries in shared memory, filled row by
+// What the kernels of the first generation (sm_80 and later) share: tiles of keys, values and queries in shared memory, filled row by
 // row without waiting, and read as operands of the tensor cores.
 //
 // A tile has `Rows` rows of 16-bit numbers in swizzled panels of 64 columns (`panels.h`). The tensor cores take pieces of 16 x

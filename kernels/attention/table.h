@@ -1,7 +1,7 @@
 // All attention kernels, one to a line: read by `entries.h`, which makes them, and line by line by the build of `crates/ops`,
-// which launches them. Kernel `attention_PASS_RUNG_TYPE_DIM`:
+// which launches them. Kernel `attention_PASS_GENERATION_TYPE_DIM`:
 //
-//   ATTENTION(pass, rung, type, dim, query block, key block, threads, blocks per multiprocessor, bytes of shared memory)
+//   ATTENTION(pass, generation, type, dim, query block, key block, threads, blocks per multiprocessor, bytes of shared memory)
 //
 // `any` dim is told by the arguments. Blocks are rows; `query_blocks` and `key_blocks` of `Keys` go by them. Grids:
 //
@@ -11,7 +11,7 @@
 //   finish_queries              blocks of the B * Hq * Sq rows; of `fragments`, `lanes`: of the B * Hq * padded rows
 //
 // `backward` adds dk, dv and dq, in an order no run repeats; `backward_keys` and `backward_queries` do the same in a fixed order.
-// dq leaves sm80 in fragments, sm90 in lanes and the other rungs in rows; `finish_queries` of that name takes it.
+// dq leaves sm80 in fragments, sm90 in lanes and the other generations in rows; `finish_queries` of that name takes it.
 
 ATTENTION(prepare, rows, f32, any, 8, 0, 256, 4, 0)
 ATTENTION(prepare, rows, bf16, any, 8, 0, 256, 4, 0)

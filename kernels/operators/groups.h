@@ -61,7 +61,7 @@ template <int N> struct Lanes {
   static constexpr int COUNT = N;
 };
 
-// Calls `work(at, lanes)` for elements `first .. end`, dealt to the block's threads: N at once where `grouped`, which `first` is
+// Calls `work(at, lanes)` for elements `first .. end`, split over the block's threads: N at once where `grouped`, which `first` is
 // a multiple of, and the rest one by one.
 template <int N, typename Work> DEVICE void for_range(int64_t first, int64_t end, bool grouped, Work work) {
   const int64_t border = grouped ? first + (end - first) / N * N : first;
@@ -76,7 +76,7 @@ template <int N, typename Work> DEVICE void for_flat(int64_t count, bool grouped
   for_range<N>(first, first + FLAT_ELEMENTS < count ? first + FLAT_ELEMENTS : count, grouped, work);
 }
 
-// Calls `work(column)` for every Nth column of a row, whose width is a multiple of N: dealt to `threads` threads, of which this
+// Calls `work(column)` for every Nth column of a row, whose width is a multiple of N: split over `threads` threads, of which this
 // is `thread`.
 template <int N, typename Work> DEVICE void for_columns(int width, int thread, int threads, Work work) {
   for (int column = thread * N; column < width; column += threads * N) work(column);

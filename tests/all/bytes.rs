@@ -106,7 +106,7 @@ impl Case {
         }
     }
 
-    /// Stations of some lanes that deal heads among them, and a ring of those. A rank sends its
+    /// Stations of some lanes that split heads among them, and a ring of those. A rank sends its
     /// positions to the lanes of its station, rows of others' results home, and every block that
     /// comes round but the one that came last; of gradients every block but its own, or, where they
     /// travel from home all the way, every block. Keys, then values are as many bytes as both at once.
@@ -386,7 +386,7 @@ fn queries_travel_exactly_where_they_are_lighter() {
                 .unwrap_or_else(|problems| panic!("{problems}"));
             let (e, g) = (dtype.bytes(), 4);
             let lighter = group * (2 * dim * e + 8 + dim * g) < 2 * dim * (e + g);
-            assert_eq!(plan.kinds[0].route.how == Route::Queries, lighter, "{case:?} of {dim}");
+            assert_eq!(plan.groups[0].route.how == Route::Queries, lighter, "{case:?} of {dim}");
             chosen[usize::from(lighter)] += 1;
         }
     }

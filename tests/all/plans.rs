@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
-/// Deals to two of each layout's shares per rank.
+/// Shards to two of each layout's shares per rank.
 fn tokens(ranks: usize) -> usize {
     8 * ranks
 }
@@ -145,7 +145,7 @@ fn planned_bytes_hold_for_meshes_micro_batches_windows_and_bf16() {
 }
 
 /// The positions of a rank, by the words of the strategies' papers.
-fn dealt(strategy: Strategy, tokens: usize, ranks: usize, rank: usize) -> Vec<usize> {
+fn sharded(strategy: Strategy, tokens: usize, ranks: usize, rank: usize) -> Vec<usize> {
     let chunk = |index: usize, of: usize| index * tokens / of..(index + 1) * tokens / of;
     match strategy.layout() {
         Layout::Contiguous => chunk(rank, ranks).collect(),
@@ -191,7 +191,7 @@ fn check_pairs(
     let plan = ask(place, "plan", &changes.each_ref().map(String::as_str)).remove(0);
     assert_eq!(ranks(&plan).count(), world);
     for (index, rank) in ranks(&plan).enumerate() {
-        let own = dealt(strategy, tokens, world, index);
+        let own = sharded(strategy, tokens, world, index);
         let seen = |&query: &usize| (0..tokens).filter(|&key| sees(query, key)).count();
         let pairs = SEQUENCES * own.iter().map(seen).sum::<usize>();
         assert_eq!(rank["pairs"], pairs, "{changes:?}, rank {index}");

@@ -161,7 +161,7 @@
 //! # fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 //! let (tokens, heads, dim) = (40, Heads { query: 4, key_value: 2 }, 16);
 //! let (mask, layout) = (Mask::full(), Layout::Contiguous);
-//! let positions: Arc<[Positions]> = layout.deal(tokens, 4)?.into();
+//! let positions: Arc<[Positions]> = layout.shard(tokens, 4)?.into();
 //! let schedule = |pass| Schedule {
 //!     strategy: "everybody",
 //!     pass,

@@ -161,7 +161,7 @@ pub(crate) fn consistent(shape: &Shape, places: &Places, prefix: &str) -> Vec<Pr
     let (hidden, heads) = (shape.hidden_size, shape.num_attention_heads);
     let mut problems = Vec::new();
     if !places.contains(&key("head_dim")) && !hidden.is_multiple_of(heads) {
-        let message = format!("{hidden} of `hidden_size` cannot be dealt to {heads} heads");
+        let message = format!("{hidden} of `hidden_size` cannot be split over {heads} heads");
         let problem = places.problem(&key("num_attention_heads"), message);
         problems.push(problem.hint("choose a divisor, or give `head_dim`"));
     } else if !shape.head_dim.is_multiple_of(2) {

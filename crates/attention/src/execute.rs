@@ -138,11 +138,11 @@ impl Attention {
 
     /// The positions on this rank.
     pub fn positions(&self) -> &Positions {
-        &self.dealt()[self.comm.rank()]
+        &self.sharded()[self.comm.rank()]
     }
 
     /// What every rank holds.
-    pub(crate) fn dealt(&self) -> &[Positions] {
+    pub(crate) fn sharded(&self) -> &[Positions] {
         &self.schedules.of(Pass::Forward).positions
     }
 

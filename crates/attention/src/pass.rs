@@ -323,7 +323,7 @@ impl<'a> Running<'a> {
     /// The positions of the queries and of the keys.
     fn sides(&self, tile: &TilePlan) -> [Positions; 2] {
         [tile.queries, tile.keys]
-            .map(|block| self.attention.dealt()[block.owner].rows(block.rows.range()))
+            .map(|block| self.attention.sharded()[block.owner].rows(block.rows.range()))
     }
 
     fn label(&self, hop: usize) -> Label {

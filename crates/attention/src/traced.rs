@@ -49,7 +49,7 @@ impl<'a> Scene<'a> {
 
     /// The tiles of a hop, with the pairs that its batch shows.
     pub(crate) fn computed(&self, index: usize, hop: &Hop) -> Doing {
-        let (mask, positions) = (&self.attention.mask, self.attention.dealt());
+        let (mask, positions) = (&self.attention.mask, self.attention.sharded());
         // Where rows of the batch differ, their pairs are counted together.
         let sequences = if mask.rows() == 1 { self.shape.batch } else { 1 };
         let scored = hop.tiles.iter().filter(|tile| tile.keys.part != Part::Value);

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use annulus_ops::attention::{AttentionKernel, Tile};
 use annulus_ops::gpu::attention::Kernels;
-use annulus_ops::gpu::{Processor, Rung};
+use annulus_ops::gpu::{Generation, Processor};
 use annulus_sequence::{Mask, Positions, Visibility, pairs_between};
 use anyhow::{Context, Result, anyhow, bail};
 use candle_core::DType;
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
                 for (variant, pass, deterministic) in variants() {
                     let kernels = Kernels {
                         processor: processor.clone(),
-                        rung: Some(variant),
+                        generation: Some(variant),
                         deterministic,
                     };
                     let Some(speed) = point.measure(&kernels, pass, arguments.samples)? else {
@@ -66,8 +66,8 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
 const PASSES: [(&str, bool); 3] = [("forward", false), ("backward", false), ("backward", true)];
 
 /// Kernel variants by passes.
-fn variants() -> impl Iterator<Item = (Rung, &'static str, bool)> {
-    [Rung::Sm80, Rung::Sm90]
+fn variants() -> impl Iterator<Item = (Generation, &'static str, bool)> {
+    [Generation::Sm80, Generation::Sm90]
         .into_iter()
         .flat_map(|variant| PASSES.map(|(pass, deterministic)| (variant, pass, deterministic)))
 }
@@ -168,10 +168,16 @@ impl Point {
         Tile::new(&self.inputs.k, &self.inputs.v, &self.visibility)
     }
 
-    fn line(&self, variant: Rung, pass: &str, deterministic: bool, speed: Quartiles) -> Fields {
+    fn line(
+        &self,
+        variant: Generation,
+        pass: &str,
+        deterministic: bool,
+        speed: Quartiles,
+    ) -> Fields {
         fields(json!({
             "bench": "gpu", "tokens": self.tokens, "head_dim": self.dim, "mask": self.name,
-            "pass": pass, "rung": format!("{variant:?}").to_lowercase(),
+            "pass": pass, "generation": format!("{variant:?}").to_lowercase(),
             "deterministic": deterministic, "tflops": speed.median, "low": speed.low,
             "high": speed.high,
         }))

@@ -1,6 +1,6 @@
 //! `annulus layout`: who holds what, drawn.
 
-use annulus_sequence::{Heads, Mask, Rule, Schedule, StrategyError, draw_dealt, draw_schedule};
+use annulus_sequence::{Heads, Mask, Rule, Schedule, StrategyError, draw_schedule, draw_sharded};
 use serde_json::json;
 
 use crate::Done;
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Layout) -> Done {
         print::line(&drawn.to_string())?;
         return Ok(0);
     }
-    print::line(&draw_dealt(forward.layout, &mask, &forward.positions))?;
+    print::line(&draw_sharded(forward.layout, &mask, &forward.positions))?;
     if hops {
         let backward = strategy.backward(&split, backward);
         let schedules: [Schedule; 2] = [forward, backward.map_err(|error| failure(&error))?];
@@ -55,8 +55,8 @@ fn sharded(
     heads: Heads,
 ) -> Result<annulus_sequence::Split, Failure> {
     meant.strategy.check(ranks, heads).map_err(|error| failure(&error))?;
-    let positions = meant.layout.deal_weighted(mask, tokens, &vec![1; ranks]);
-    let positions = positions.map_err(|error| failure(&StrategyError::Deal(error)))?;
+    let positions = meant.layout.shard_weighted(mask, tokens, &vec![1; ranks]);
+    let positions = positions.map_err(|error| failure(&StrategyError::Shard(error)))?;
     Ok(annulus_sequence::Split::new(mask, meant.layout, positions, heads))
 }
 

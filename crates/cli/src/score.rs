@@ -92,7 +92,7 @@ fn setup(
     Ok(Setup {
         processor: open_device(split.device)?,
         config,
-        kinds: groups.map_err(TrainError::from)?,
+        groups: groups.map_err(TrainError::from)?,
         frequencies: shape.frequencies(tokens),
         packed: false,
         kernel: split.kernel.into(),

@@ -1,7 +1,7 @@
 //! How a sequence is split, in words: the flags of every command that names a strategy, read by what
 //! reads the file's `attention:`.
 
-use annulus_experiment::{Contradiction, Dealt, Wording, return_from_word, route_word};
+use annulus_experiment::{Contradiction, LayoutKeys, Wording, return_from_word, route_word};
 use annulus_sequence::{Exchange, Layout, Route, Strategy};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -61,8 +61,8 @@ impl Words {
             let hint = format!("leave `--backward` out, or use {}", list(ways));
             return Err(Failure::usage(format!("`{name}` cannot go back as `{word}`"), hint));
         }
-        let layout =
-            layout.map_or_else(|| strategy.layout(), |dealt: Dealt| dealt.layout(tokens, ranks));
+        let layout = layout
+            .map_or_else(|| strategy.layout(), |sharded: LayoutKeys| sharded.layout(tokens, ranks));
         Ok(Meant { strategy, layout, backward })
     }
 }
@@ -78,8 +78,8 @@ fn exchange(word: &str) -> Result<Exchange, String> {
 }
 
 fn layout(word: &str) -> Result<&'static str, String> {
-    let known = Dealt::WORDS.iter().copied().find(|known| *known == word);
-    known.ok_or_else(|| wanted(Dealt::WORDS.iter().copied()))
+    let known = LayoutKeys::WORDS.iter().copied().find(|known| *known == word);
+    known.ok_or_else(|| wanted(LayoutKeys::WORDS.iter().copied()))
 }
 
 fn backward(word: &str) -> Result<Route, String> {

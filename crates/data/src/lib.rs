@@ -43,7 +43,7 @@ pub use needles::Needles;
 pub use packed::{Fit, Longer, Packed, Packing};
 pub use question::Question;
 pub use recall::Recall;
-pub use shard::{Sequence, deal};
+pub use shard::{Sequence, shard};
 pub use show::{counted, show};
 pub use source::Source;
 pub use tasks::Task;

@@ -140,8 +140,8 @@ mod tests {
         let sequences = Recall::new(512, 1, 0).unwrap().batch(0).unwrap();
         for layout in [Layout::Contiguous, Layout::Zigzag] {
             for world in [2, 4] {
-                for positions in layout.deal(512, world).unwrap() {
-                    let (inputs, targets) = crate::deal(&sequences, &positions);
+                for positions in layout.shard(512, world).unwrap() {
+                    let (inputs, targets) = crate::shard(&sequences, &positions);
                     let facts = inputs.iter().any(|&id| (id as usize) < QUESTIONS);
                     let questions = targets.iter().any(|&target| target != IGNORED);
                     assert!(!(facts && questions), "{layout:?} over {world}");

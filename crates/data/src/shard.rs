@@ -1,4 +1,4 @@
-//! Shift targets, then deal: under stripes the next token lives on another rank.
+//! Shift targets, then shard: under stripes the next token lives on another rank.
 
 use annulus_sequence::Positions;
 
@@ -26,7 +26,7 @@ impl Sequence {
 ///
 /// # Panics
 /// When a sequence is shorter than the positions reach.
-pub fn deal(sequences: &[Sequence], positions: &Positions) -> (Vec<u32>, Vec<i64>) {
+pub fn shard(sequences: &[Sequence], positions: &Positions) -> (Vec<u32>, Vec<i64>) {
     let capacity = sequences.len() * positions.tokens();
     let (mut inputs, mut targets) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
     for sequence in sequences {
@@ -43,11 +43,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_shifted_before_they_are_dealt() {
+    fn targets_are_shifted_before_they_are_sharded() {
         let sequences = [Sequence::shifted(&[0, 1, 2, 3, 4, 5, 6]), Sequence::shifted(&[9; 7])];
         assert_eq!(sequences[0].targets, [1, 2, 3, 4, 5, 6]);
         let stripe = Positions::new(vec![Run { start: 1, step: 2, len: 3, width: 1 }]);
-        let (inputs, targets) = deal(&sequences, &stripe);
+        let (inputs, targets) = shard(&sequences, &stripe);
         assert_eq!(inputs, [1, 3, 5, 9, 9, 9]);
         assert_eq!(targets, [2, 4, 6, 9, 9, 9]);
     }

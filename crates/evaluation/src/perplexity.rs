@@ -107,7 +107,7 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
     }
     compare(&mut found, experiment.evaluation.against.unwrap_or(lengths[0]));
     let mut strategies: Vec<_> =
-        subject.plan.kinds.iter().map(|kind| kind.strategy.name()).collect();
+        subject.plan.groups.iter().map(|group| group.strategy.name()).collect();
     strategies.dedup();
     Ok(Perplexity {
         name: experiment.name.clone(),

@@ -12,7 +12,7 @@ pub use keys::AttentionKeys;
 
 use crate::Masking;
 
-/// Blocks that every rank gets of a balanced deal whose `stripe:` is not written.
+/// Blocks that every rank gets when blocks are balanced and `stripe:` is not written.
 const BLOCKS: usize = 16;
 
 /// `attention:`
@@ -24,7 +24,7 @@ pub struct Attention {
     /// `auto` was written: `strategy` is open, and a plan cannot be made before it is chosen.
     pub automatic: bool,
     /// `layout:` and its `stripe:`; `None`: the strategy's own.
-    pub layout: Option<Dealt>,
+    pub layout: Option<LayoutKeys>,
     /// `auto | reversed | travelling | direct | queries`; `None`: auto, which a plan settles.
     pub backward: Option<Route>,
     /// Who sees whom.
@@ -71,7 +71,7 @@ words!(Kernel { Fused = "fused", Reference = "reference" });
 
 /// `layout:`, and the `stripe:` of those that have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dealt {
+pub enum LayoutKeys {
     /// Chunks.
     Contiguous,
     /// Every so many positions in turn.
@@ -88,57 +88,57 @@ pub enum Dealt {
     },
 }
 
-impl Dealt {
+impl LayoutKeys {
     /// The words one can write.
     pub const WORDS: &'static [&'static str] = &["contiguous", "striped", "zigzag", "balanced"];
 
     /// The word one writes.
     pub fn word(self) -> &'static str {
         match self {
-            Dealt::Contiguous => "contiguous",
-            Dealt::Striped { .. } => "striped",
-            Dealt::Zigzag => "zigzag",
-            Dealt::Balanced { .. } => "balanced",
+            LayoutKeys::Contiguous => "contiguous",
+            LayoutKeys::Striped { .. } => "striped",
+            LayoutKeys::Zigzag => "zigzag",
+            LayoutKeys::Balanced { .. } => "balanced",
         }
     }
 
     /// What a word means, with the stripe beside it.
-    pub fn from_word(word: &str, stripe: Option<usize>) -> Option<Dealt> {
+    pub fn from_word(word: &str, stripe: Option<usize>) -> Option<LayoutKeys> {
         Some(match word {
-            "contiguous" => Dealt::Contiguous,
-            "striped" => Dealt::Striped { width: stripe.unwrap_or(1) },
-            "zigzag" => Dealt::Zigzag,
-            "balanced" => Dealt::Balanced { width: stripe },
+            "contiguous" => LayoutKeys::Contiguous,
+            "striped" => LayoutKeys::Striped { width: stripe.unwrap_or(1) },
+            "zigzag" => LayoutKeys::Zigzag,
+            "balanced" => LayoutKeys::Balanced { width: stripe },
             _ => return None,
         })
     }
 
     /// A layout as one writes it.
-    pub fn of(layout: Layout) -> Dealt {
+    pub fn of(layout: Layout) -> LayoutKeys {
         match layout {
-            Layout::Contiguous => Dealt::Contiguous,
-            Layout::Striped { width } => Dealt::Striped { width },
-            Layout::Zigzag => Dealt::Zigzag,
-            Layout::Balanced { width } => Dealt::Balanced { width: Some(width) },
+            Layout::Contiguous => LayoutKeys::Contiguous,
+            Layout::Striped { width } => LayoutKeys::Striped { width },
+            Layout::Zigzag => LayoutKeys::Zigzag,
+            Layout::Balanced { width } => LayoutKeys::Balanced { width: Some(width) },
         }
     }
 
     /// The stripe that is written beside the word.
     pub fn stripe(self) -> Option<usize> {
         match self {
-            Dealt::Striped { width } => Some(width),
-            Dealt::Balanced { width } => width,
-            Dealt::Contiguous | Dealt::Zigzag => None,
+            LayoutKeys::Striped { width } => Some(width),
+            LayoutKeys::Balanced { width } => width,
+            LayoutKeys::Contiguous | LayoutKeys::Zigzag => None,
         }
     }
 
-    /// As it deals `tokens` positions to `ranks`.
+    /// As it shards `tokens` positions over `ranks`.
     pub fn layout(self, tokens: usize, ranks: usize) -> Layout {
         match self {
-            Dealt::Contiguous => Layout::Contiguous,
-            Dealt::Striped { width } => Layout::Striped { width },
-            Dealt::Zigzag => Layout::Zigzag,
-            Dealt::Balanced { width } => {
+            LayoutKeys::Contiguous => Layout::Contiguous,
+            LayoutKeys::Striped { width } => Layout::Striped { width },
+            LayoutKeys::Zigzag => Layout::Zigzag,
+            LayoutKeys::Balanced { width } => {
                 let blocks = ranks.max(1).saturating_mul(BLOCKS);
                 Layout::Balanced { width: width.unwrap_or(tokens.div_ceil(blocks).max(1)) }
             }
@@ -161,10 +161,10 @@ impl Attention {
         }
     }
 
-    /// How positions are dealt.
+    /// How positions are sharded.
     pub(crate) fn layout(&self, tokens: usize, ranks: usize) -> Layout {
         let own = || self.strategy.layout();
-        self.layout.map_or_else(own, |dealt| dealt.layout(tokens, ranks))
+        self.layout.map_or_else(own, |sharded| sharded.layout(tokens, ranks))
     }
 }
 

@@ -64,7 +64,7 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// How positions are dealt to the ranks of a sequence.
+    /// How positions are sharded over the ranks of a sequence.
     pub fn layout(&self) -> Layout {
         self.attention.layout(self.data.tokens, self.mesh.sequence)
     }

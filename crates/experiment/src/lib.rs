@@ -28,7 +28,7 @@ pub use annulus_architecture::{
 };
 pub use annulus_yaml::{Override, Places, Problem, Problems, bandwidth, binary_bandwidth, tokens};
 pub use attention::{
-    Attention, AttentionKeys, Dealt, Kernel, Sliding, return_from_word, route_word,
+    Attention, AttentionKeys, Kernel, LayoutKeys, Sliding, return_from_word, route_word,
 };
 pub use choice::Settled;
 pub use data::{Data, DataKeys, Format, Longer, Pack};

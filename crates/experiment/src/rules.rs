@@ -177,7 +177,7 @@ fn batches(experiment: &Experiment) -> Vec<Problem> {
         return vec![places.problem("data.batch", message)];
     }
     if !batch.is_multiple_of(replicas) {
-        let message = format!("a batch of {batch} cannot be dealt to {replicas} replicas");
+        let message = format!("a batch of {batch} cannot be split over {replicas} replicas");
         let hint = format!(
             "set `batch` to a multiple of {replicas}, such as {}",
             batch.div_ceil(replicas) * replicas

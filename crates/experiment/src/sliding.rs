@@ -110,7 +110,7 @@ pub(crate) fn layers(experiment: &Experiment) -> Vec<Problem> {
     })
 }
 
-/// Stripes that are to be dealt in some layers, where other layers deal otherwise.
+/// Layers that are to be sharded by stripes, where other layers are sharded otherwise.
 pub(crate) fn striped(experiment: &Experiment) -> Vec<Problem> {
     let attention = &experiment.attention;
     let Some(sliding) = &attention.sliding else { return Vec::new() };
@@ -119,16 +119,17 @@ pub(crate) fn striped(experiment: &Experiment) -> Vec<Problem> {
     if open || matches!(layout, Layout::Striped { .. }) {
         return Vec::new();
     }
-    let deals =
+    let shards =
         |strategy, automatic: bool| matches!(strategy, Strategy::Striped { .. }) && !automatic;
     let problem = |key: &str| {
-        let message = format!("`striped` deals stripes, but all layers share one layout: {layout}");
+        let message =
+            format!("`striped` shards by stripes, but all layers share one layout: {layout}");
         let hint = "use `ring`, which is the same over any layout, or `attention.layout: striped`";
         experiment.places.problem(key, message).hint(hint)
     };
     let cases = [
-        ("attention.strategy", deals(attention.strategy, attention.automatic)),
-        ("attention.sliding.strategy", deals(sliding.strategy, sliding.automatic)),
+        ("attention.strategy", shards(attention.strategy, attention.automatic)),
+        ("attention.sliding.strategy", shards(sliding.strategy, sliding.automatic)),
     ];
-    cases.into_iter().filter(|(_, deals)| *deals).map(|(key, _)| problem(key)).collect()
+    cases.into_iter().filter(|(_, shards)| *shards).map(|(key, _)| problem(key)).collect()
 }

@@ -3,7 +3,7 @@
 
 use annulus_sequence::{Exchange, Strategy};
 
-use crate::Dealt;
+use crate::LayoutKeys;
 
 /// A strategy and what is written beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,15 +44,16 @@ impl Wording<'_> {
     ///
     /// # Errors
     /// The first two that contradict each other.
-    pub fn settled(self) -> Result<(Strategy, Option<Dealt>), Contradiction> {
+    pub fn settled(self) -> Result<(Strategy, Option<LayoutKeys>), Contradiction> {
         let shape = self.pair()?;
         let strategy = self.with_exchange()?;
-        let layout = self.layout.and_then(|word| Dealt::from_word(word, self.stripe));
+        let layout = self.layout.and_then(|word| LayoutKeys::from_word(word, self.stripe));
         let striped = matches!(strategy, Strategy::Striped { .. });
-        let takes_stripe =
-            layout.map_or(striped, |dealt| !matches!(dealt, Dealt::Contiguous | Dealt::Zigzag));
+        let takes_stripe = layout.map_or(striped, |sharded| {
+            !matches!(sharded, LayoutKeys::Contiguous | LayoutKeys::Zigzag)
+        });
         if self.stripe.is_some() && !takes_stripe {
-            let why = "neither stripes nor balanced blocks are dealt";
+            let why = "positions are sharded neither by stripes nor by balanced blocks";
             return Err(nothing("stripe", why, "drop it, or use `striped`"));
         }
         if self.groups.is_some() && !matches!(strategy, Strategy::AllGather { .. }) {
@@ -73,10 +74,10 @@ impl Wording<'_> {
             other => return Err(shapeless(other)),
         };
         match layout {
-            Some(Dealt::Striped { .. }) if striped => Ok((strategy, None)),
+            Some(LayoutKeys::Striped { .. }) if striped => Ok((strategy, None)),
             Some(other) if striped => Err(Contradiction {
                 key: "layout",
-                message: format!("`striped` deals stripes, but `layout` is `{}`", other.word()),
+                message: format!("`striped` shards by stripes, but `layout` is `{}`", other.word()),
                 hint: "use `ring`: it is the same over any layout".to_owned(),
             }),
             layout => Ok((strategy, layout)),
@@ -134,7 +135,7 @@ mod tests {
 
     fn settled(
         change: impl Fn(&mut Wording<'static>),
-    ) -> Result<(Strategy, Option<Dealt>), &'static str> {
+    ) -> Result<(Strategy, Option<LayoutKeys>), &'static str> {
         let mut words = Wording::bare(Strategy::MEGATRON);
         change(&mut words);
         words.settled().map_err(|contradiction| contradiction.key)
@@ -151,7 +152,7 @@ mod tests {
             (words.strategy, words.stripe) = (Strategy::STRIPED, Some(3));
         };
         assert_eq!(settled(stripes), Ok((Strategy::Striped { width: 3 }, None)));
-        let balanced = Some(Dealt::Balanced { width: None });
+        let balanced = Some(LayoutKeys::Balanced { width: None });
         let ring = settled(|w| (w.strategy, w.layout) = (Strategy::Ring, Some("balanced")));
         assert_eq!(ring, Ok((Strategy::Ring, balanced)));
         for strategy in Strategy::ALL {

@@ -27,7 +27,7 @@ pub enum Keep {
 pub struct Shard {
     /// u32 [B, S].
     pub inputs: Tensor,
-    /// i64 [B, S]; [`annulus_ops::IGNORED`] where there is none. Shifted before dealing.
+    /// i64 [B, S]; [`annulus_ops::IGNORED`] where there is none. Shifted before sharding.
     pub targets: Tensor,
     /// Attention over the ranks that share the sequence, of every layer.
     pub attention: Attentions,
@@ -55,7 +55,7 @@ pub struct Dropping {
 /// The attention of every layer: layers that see alike and are split alike share one.
 #[derive(Clone, Debug)]
 pub struct Attentions {
-    kinds: Vec<Attention>,
+    groups: Vec<Attention>,
     /// By layer, which of them it has.
     layers: Arc<[usize]>,
 }
@@ -67,32 +67,33 @@ impl Attentions {
     /// When there is no attention, or a layer beyond `layers`.
     pub fn new(
         layers: usize,
-        kinds: impl IntoIterator<Item = (Attention, Vec<usize>)>,
+        groups: impl IntoIterator<Item = (Attention, Vec<usize>)>,
     ) -> Attentions {
         let mut of_layer = vec![0; layers];
         let mut all = Vec::new();
-        for (attention, own) in kinds {
+        for (attention, own) in groups {
             for layer in own {
                 of_layer[layer] = all.len();
             }
             all.push(attention);
         }
         assert!(!all.is_empty(), "a layer has an attention");
-        Attentions { kinds: all, layers: of_layer.into() }
+        Attentions { groups: all, layers: of_layer.into() }
     }
     /// The attention of a layer.
     pub fn of(&self, layer: usize) -> &Attention {
-        &self.kinds[self.layers[layer]]
+        &self.groups[self.layers[layer]]
     }
     /// This rank's positions: the same in all layers.
     pub fn positions(&self) -> &Positions {
-        self.kinds[0].positions()
+        self.groups[0].positions()
     }
     /// Every attention changed, told by its number.
     #[must_use]
     pub fn map(&self, change: impl Fn(usize, &Attention) -> Attention) -> Attentions {
-        let kinds = self.kinds.iter().enumerate().map(|(kind, one)| change(kind, one)).collect();
-        Attentions { kinds, layers: self.layers.clone() }
+        let groups =
+            self.groups.iter().enumerate().map(|(group, one)| change(group, one)).collect();
+        Attentions { groups, layers: self.layers.clone() }
     }
 }
 

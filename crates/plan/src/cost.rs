@@ -207,7 +207,7 @@ impl Share<'_> {
         }
     }
 
-    /// The whole batch is read, or made up, before it is dealt.
+    /// The whole batch is read, or made up, before it is sharded.
     fn data(&self) -> u64 {
         let data = &self.plan.experiment.data;
         let batch = product(&[data.batch as u64, data.tokens as u64, TOKEN]);

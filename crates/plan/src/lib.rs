@@ -4,7 +4,7 @@
 //! are the ones that run.
 
 mod cost;
-mod kinds;
+mod groups;
 mod misfit;
 mod passes;
 mod plan;
@@ -16,7 +16,7 @@ mod support;
 mod wire;
 mod words;
 
-pub use kinds::LayerKind;
+pub use groups::LayerGroup;
 pub use misfit::Misfit;
 pub use passes::heads_of;
 pub use plan::{Chosen, Plan};

@@ -1,11 +1,11 @@
-//! The schedules of a plan: of every kind of layers, forward and backward, made and proved once. They are what runs.
+//! The schedules of a plan: of every group of layers, forward and backward, made and proved once. They are what runs.
 
 use annulus_architecture::Shape;
 use annulus_experiment::{Experiment, Packed, mask_of};
 use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Split, StrategyError};
 use annulus_yaml::Problems;
 
-use crate::{LayerKind, Plan};
+use crate::{LayerGroup, Plan};
 
 /// Schedules of some layers that are not proved yet.
 #[derive(Clone, Debug)]
@@ -16,41 +16,45 @@ pub(crate) struct Draft {
 
 impl Plan {
     /// What is made first, and with it the backward route.
-    pub(crate) fn draft(&self, kind: &mut LayerKind) -> Result<Draft, Problems> {
-        let split = self.split(kind)?;
-        let (route, backward) = self.routes_of(kind, &split)?;
-        kind.route = route;
+    pub(crate) fn draft(&self, group: &mut LayerGroup) -> Result<Draft, Problems> {
+        let split = self.split(group)?;
+        let (route, backward) = self.routes_of(group, &split)?;
+        group.route = route;
         Ok(Draft { split, backward })
     }
 
     /// The forward schedule of some layers.
-    pub(crate) fn forward(&self, kind: &LayerKind, draft: &Draft) -> Result<Schedule, Problems> {
-        kind.strategy.forward(&draft.split).map_err(|error| self.refused(kind, &error))
+    pub(crate) fn forward(&self, group: &LayerGroup, draft: &Draft) -> Result<Schedule, Problems> {
+        group.strategy.forward(&draft.split).map_err(|error| self.refused(group, &error))
     }
 
     /// The schedules of both passes of some layers, proved.
-    pub(crate) fn passes_of(&self, kind: &LayerKind, draft: Draft) -> Result<Schedules, Problems> {
-        let forward = self.forward(kind, &draft)?;
+    pub(crate) fn passes_of(
+        &self,
+        group: &LayerGroup,
+        draft: Draft,
+    ) -> Result<Schedules, Problems> {
+        let forward = self.forward(group, &draft)?;
         let made = Schedules::prove(forward, draft.backward);
         made.map_err(|error| match error {
-            ScheduleError::Strategy(error) => self.refused(kind, &error),
+            ScheduleError::Strategy(error) => self.refused(group, &error),
             flaw @ ScheduleError::Flaw { .. } => {
-                let key = self.key(kind, "strategy");
+                let key = self.key(group, "strategy");
                 self.experiment.places.problem(&key, flaw.to_string()).into()
             }
         })
     }
 
     /// That the strategy cannot run so, at the key that asks for it.
-    pub(crate) fn refused(&self, kind: &LayerKind, error: &StrategyError) -> Problems {
+    pub(crate) fn refused(&self, group: &LayerGroup, error: &StrategyError) -> Problems {
         let places = &self.experiment.places;
         let key = match error {
             StrategyError::Shape { .. } => "shape",
             StrategyError::Groups { .. } => "groups",
             _ => "strategy",
         };
-        let key = self.key(kind, key);
-        let key = if places.contains(&key) { key } else { self.key(kind, "strategy") };
+        let key = self.key(group, key);
+        let key = if places.contains(&key) { key } else { self.key(group, "strategy") };
         let problem = places.problem(&key, error.to_string());
         match error.hint() {
             Some(hint) => problem.hint(hint).into(),
@@ -59,8 +63,8 @@ impl Plan {
     }
 
     /// Where `name` is said of these layers: for all, unless they have their own.
-    fn key(&self, kind: &LayerKind, name: &str) -> String {
-        let own = format!("{}.{name}", kind.section());
+    fn key(&self, group: &LayerGroup, name: &str) -> String {
+        let own = format!("{}.{name}", group.section());
         if self.experiment.places.contains(&own) { own } else { format!("attention.{name}") }
     }
 
@@ -69,25 +73,25 @@ impl Plan {
         heads_of(&self.shape)
     }
 
-    /// The sequence, dealt to the ranks in proportion to their weights: in all layers as those that do
+    /// The sequence, sharded over the ranks in proportion to their weights: in all layers as those that do
     /// not slide would have it.
     ///
     /// # Errors
     /// When the strategy cannot split it so.
-    pub fn split(&self, kind: &LayerKind) -> Result<Split, Problems> {
+    pub fn split(&self, group: &LayerGroup) -> Result<Split, Problems> {
         let Experiment { mesh, data, attention, .. } = &self.experiment;
-        let refused = |error: StrategyError| self.refused(kind, &error);
-        kind.strategy.check(mesh.sequence, self.heads()).map_err(refused)?;
+        let refused = |error: StrategyError| self.refused(group, &error);
+        group.strategy.check(mesh.sequence, self.heads()).map_err(refused)?;
         let layout = self.experiment.layout();
         let weights = mesh.weights.clone().unwrap_or_else(|| vec![1; mesh.sequence]);
         // Of documents that only the data knows, what is made must hold for all.
         let by_data = attention.masking.documents == Some(Packed::ByData);
-        let [mask, dealing] =
-            [kind.mask.clone(), mask_of(&attention.masking, attention.masking.near())]
+        let [mask, sharding] =
+            [group.mask.clone(), mask_of(&attention.masking, attention.masking.near())]
                 .map(|mask| if by_data { mask.of_any_documents() } else { mask });
-        let dealt = layout.deal_weighted(&dealing, data.tokens, &weights);
-        let dealt = dealt.map_err(|error| refused(StrategyError::Deal(error)))?;
-        Ok(Split::new(&mask, layout, dealt, self.heads()))
+        let sharded = layout.shard_weighted(&sharding, data.tokens, &weights);
+        let sharded = sharded.map_err(|error| refused(StrategyError::Shard(error)))?;
+        Ok(Split::new(&mask, layout, sharded, self.heads()))
     }
 }
 

@@ -10,9 +10,9 @@ use annulus_yaml::Problems;
 use serde_json::Value;
 
 use crate::cost::Share;
-use crate::kinds::kinds;
+use crate::groups::groups;
 use crate::passes::Draft;
-use crate::{LayerKind, RankPlan, label};
+use crate::{LayerGroup, RankPlan, label};
 
 /// An experiment that can run.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct Plan {
     /// The shape that is trained: extended, with its vocabulary.
     pub shape: Shape,
     /// The layer groups, those of most keys first: one, unless some layers slide.
-    pub kinds: Vec<LayerKind>,
+    pub groups: Vec<LayerGroup>,
     /// Sequences per rank and micro-batch.
     pub micro_batch: usize,
     /// What is traded for memory. [`Plan::experiment`] says the same.
@@ -34,10 +34,10 @@ pub struct Plan {
     /// By rank of the world.
     pub ranks: Vec<RankPlan>,
     /// What one should know before it runs.
-    pub doubts: Vec<String>,
+    pub warnings: Vec<String>,
     /// Why its strategies were chosen; `None` where they were written.
     pub choice: Option<Chosen>,
-    /// The schedules of every kind; none before they are proved.
+    /// The schedules of every group; none before they are proved.
     pub passes: Vec<Arc<Schedules>>,
     /// Schedules that are not proved yet.
     pub(crate) drafts: Vec<Draft>,
@@ -87,8 +87,8 @@ impl Plan {
     /// # Errors
     /// When other layers are to slide than there are.
     pub fn titles(resolved: &Resolved) -> Result<Vec<String>, Problems> {
-        let kinds = kinds(&resolved.experiment, &resolved.shape()?)?;
-        Ok(kinds.iter().map(LayerKind::title).collect())
+        let groups = groups(&resolved.experiment, &resolved.shape()?)?;
+        Ok(groups.iter().map(LayerGroup::title).collect())
     }
 
     /// What the plan was made of, its choices written out.
@@ -100,19 +100,19 @@ impl Plan {
     /// An outline with its numbers.
     fn proved(mut self) -> Result<Plan, Problems> {
         let drafts = std::mem::take(&mut self.drafts);
-        let passes = self.kinds.iter().zip(drafts);
-        let passes = passes.map(|(kind, draft)| Ok(Arc::new(self.passes_of(kind, draft)?)));
+        let passes = self.groups.iter().zip(drafts);
+        let passes = passes.map(|(group, draft)| Ok(Arc::new(self.passes_of(group, draft)?)));
         self.passes = passes.collect::<Result<_, Problems>>()?;
         self.memory = self.settled();
         self.experiment.memory = self.experiment.memory.with(self.memory);
         let heads = self.shape.num_attention_heads as u64;
-        for (kind, passes) in self.kinds.iter_mut().zip(&self.passes) {
-            kind.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
+        for (group, passes) in self.groups.iter_mut().zip(&self.passes) {
+            group.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
         }
         self.ranks = self.rank_plans();
-        let too_long = std::mem::take(&mut self.doubts);
-        self.doubts = self.doubts();
-        self.doubts.extend(too_long);
+        let too_long = std::mem::take(&mut self.warnings);
+        self.warnings = self.warnings();
+        self.warnings.extend(too_long);
         Ok(self)
     }
 
@@ -130,9 +130,9 @@ impl Plan {
             return Err(problem.hint("name one, or have one chosen first").into());
         }
         let shape = resolved.shape()?;
-        let mut kinds = kinds(experiment, &shape)?;
+        let mut groups = groups(experiment, &shape)?;
         if let Some(only) = only {
-            kinds = vec![kinds.swap_remove(only)];
+            groups = vec![groups.swap_remove(only)];
         }
         let per_replica = experiment.data.batch / experiment.mesh.data;
         let micro_batch = experiment.memory.micro_batch.unwrap_or(per_replica);
@@ -141,20 +141,20 @@ impl Plan {
             experiment: experiment.clone(),
             model: model.clone(),
             shape,
-            kinds: Vec::new(),
+            groups: Vec::new(),
             micro_batch,
             memory: Settled { recompute: Recompute::Layer, loss_chunk: 1, mlp_chunk: 1 },
             ranks: Vec::new(),
-            doubts: resolved.too_long().into_iter().collect(),
+            warnings: resolved.too_long().into_iter().collect(),
             choice: None,
             passes: Vec::new(),
             drafts: Vec::new(),
         };
-        for mut kind in kinds {
-            let draft = plan.draft(&mut kind)?;
+        for mut group in groups {
+            let draft = plan.draft(&mut group)?;
             plan.drafts.push(draft);
-            *plan.experiment.attention.backward_of(kind.slides()) = Some(kind.route.how);
-            plan.kinds.push(kind);
+            *plan.experiment.attention.backward_of(group.slides()) = Some(group.route.how);
+            plan.groups.push(group);
         }
         Ok(plan)
     }
@@ -166,7 +166,8 @@ impl Plan {
 
     /// How its layers are split, in words: `ring`, or `megatron and halo`.
     pub fn strategies(&self) -> String {
-        let mut labels: Vec<String> = self.kinds.iter().map(|kind| label(kind.strategy)).collect();
+        let mut labels: Vec<String> =
+            self.groups.iter().map(|group| label(group.strategy)).collect();
         labels.dedup();
         labels.join(" and ")
     }
@@ -193,7 +194,7 @@ impl Plan {
     }
 
     /// Peak memory of the rank at `place` of a sequence: by class, of all classes at once, and of one more worker, of attention
-    /// and of products. What is held while attention runs is the most of any kind of layers.
+    /// and of products. What is held while attention runs is the most of any group of layers.
     fn held(&self, memory: Settled, place: usize) -> (ByClass, u64, [u64; 2]) {
         let workers = self.experiment.host.workers;
         let (peak, together, worker) = self.held_by(memory, place, workers);
@@ -210,14 +211,14 @@ impl Plan {
 
     /// The same with so many workers of its products, and one of its attention.
     fn held_by(&self, memory: Settled, place: usize, workers: usize) -> (ByClass, u64, [u64; 2]) {
-        let of_kind = |passes: &Arc<Schedules>| {
+        let of_group = |passes: &Arc<Schedules>| {
             let share = Share::new(self, memory, passes, (place, workers));
             let peak = share.peak();
             (peak, share.together(&peak), [share.scratch(), share.packing_of_worker()])
         };
         self.passes
             .iter()
-            .map(of_kind)
+            .map(of_group)
             .reduce(|one, other| {
                 let worker = [one.2[0].max(other.2[0]), one.2[1].max(other.2[1])];
                 (one.0.most(other.0), one.1.max(other.1), worker)
@@ -242,17 +243,17 @@ impl Plan {
     /// Peak memory by rank of a sequence, bytes, on devices that share none: what arrives takes memory of its own. Blocks in
     /// flight are those of the proofs; of layer groups the one that takes most counts.
     pub fn peaks_apart(&self) -> Vec<u64> {
-        let of_kind = |passes: &Schedules, rank: usize| {
+        let of_group = |passes: &Schedules, rank: usize| {
             let share = Share::new(self, self.memory, passes, (rank, 1));
             let received = |pass| share.received(pass, passes.proof(pass).alive[rank]);
             let key_value = received(Pass::Forward).max(received(Pass::Backward));
             share.together(&share.peak().with(Class::KeyValue, key_value))
         };
-        let peak = |rank| self.passes.iter().map(|passes| of_kind(passes, rank)).max();
+        let peak = |rank| self.passes.iter().map(|passes| of_group(passes, rank)).max();
         (0..self.experiment.mesh.sequence).filter_map(peak).collect()
     }
 
-    /// Rows of a micro-batch on the rank that has most; all ranks of an even deal have as many.
+    /// Rows of a micro-batch on the rank that has most; all ranks of even sharding have as many.
     pub fn rows(&self) -> usize {
         let longest = self.ranks.iter().map(|rank| rank.positions.tokens()).max();
         self.micro_batch * longest.unwrap_or_default()
@@ -262,8 +263,8 @@ impl Plan {
         let everything = Positions::all(self.experiment.data.tokens);
         let sequences = (self.micro_batch * self.micro_batches) as u64;
         let pairs = |own: &Positions| -> Vec<u64> {
-            let of_kind = |kind: &LayerKind| pairs_between(&kind.mask, own, &everything);
-            self.kinds.iter().map(|kind| of_kind(kind).saturating_mul(sequences)).collect()
+            let of_group = |group: &LayerGroup| pairs_between(&group.mask, own, &everything);
+            self.groups.iter().map(|group| of_group(group).saturating_mul(sequences)).collect()
         };
         let of_place = |(place, positions): (usize, &Positions)| {
             let (peak, together, [worker, packing]) = self.held(self.memory, place);
@@ -281,8 +282,8 @@ impl Plan {
             }
         };
         let mut places: Vec<RankPlan> = self.positions().iter().enumerate().map(of_place).collect();
-        for (kind, passes) in self.kinds.iter().zip(&self.passes) {
-            let times = (kind.layers.len() * self.micro_batches) as u64;
+        for (group, passes) in self.groups.iter().zip(&self.passes) {
+            let times = (group.layers.len() * self.micro_batches) as u64;
             let bytes = |schedule| Bytes::of(schedule, self.block()).0;
             let (forward, backward) =
                 (bytes(passes.of(Pass::Forward)), bytes(passes.of(Pass::Backward)));

@@ -42,7 +42,7 @@ pub struct Proved {
 pub struct Proving {
     /// What they are of.
     title: String,
-    /// Forward, then backward, of every kind of layers.
+    /// Forward, then backward, of every group of layers.
     pub schedules: Vec<Proved>,
 }
 
@@ -61,13 +61,13 @@ impl Proving {
             plan.experiment.layout(),
             plan.experiment.mesh.sequence,
         );
-        let several = plan.kinds.len() > 1;
+        let several = plan.groups.len() > 1;
         let mut schedules = Vec::new();
-        for (kind, draft) in plan.kinds.iter().zip(&plan.drafts) {
-            let layers = several.then(|| format!("{}: {}", kind.title(), label(kind.strategy)));
-            let of_kind = |schedule| Proved { layers: layers.clone(), ..Proved::of(schedule) };
-            let forward = plan.forward(kind, draft)?;
-            schedules.extend([&forward, &draft.backward].map(of_kind));
+        for (group, draft) in plan.groups.iter().zip(&plan.drafts) {
+            let layers = several.then(|| format!("{}: {}", group.title(), label(group.strategy)));
+            let of_group = |schedule| Proved { layers: layers.clone(), ..Proved::of(schedule) };
+            let forward = plan.forward(group, draft)?;
+            schedules.extend([&forward, &draft.backward].map(of_group));
         }
         Ok(Proving { title, schedules })
     }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_lost_message_is_named_and_nothing_is_called_proved() {
         let heads = Heads { query: 2, key_value: 1 };
-        let split = Strategy::Ring.split(&Mask::causal(), 12, 3, heads).expect("deals");
+        let split = Strategy::Ring.split(&Mask::causal(), 12, 3, heads).expect("it splits");
         let mut schedule = Strategy::Ring.forward(&split).expect("runs");
         let whole = Proved::of(&schedule);
         assert_eq!((whole.hops, whole.pairs), (3, 2 * 12 * 13 / 2));

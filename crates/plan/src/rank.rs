@@ -11,13 +11,13 @@ pub struct RankPlan {
     pub rank: usize,
     /// The positions it holds of each of its sequences.
     pub positions: Positions,
-    /// Visible (query, key) pairs of its queries, for one head of one layer of every kind, over all
+    /// Visible (query, key) pairs of its queries, for one head of one layer of every group, over all
     /// its sequences of the step.
     pub pairs: Vec<u64>,
     /// Attention's forward bytes of all layers and micro-batches: keys and values in the model's
     /// dtype. With `recompute` attention is not run again, so this is all.
     pub forward: u64,
-    /// Attention's backward bytes, the way [`LayerKind::route`](crate::LayerKind::route) says: queries, keys and values in the
+    /// Attention's backward bytes, the way [`LayerGroup::route`](crate::LayerGroup::route) says: queries, keys and values in the
     /// model's dtype, gradients in f32.
     pub backward: u64,
     /// Bytes of the gradient sum. The trainer hands to `comm` one `all_reduce` over data and

@@ -3,10 +3,10 @@
 use annulus_architecture::Frequencies;
 use annulus_experiment::route_word;
 use annulus_memory::ByClass;
-use annulus_sequence::{Positions, draw_dealt, draw_layers};
+use annulus_sequence::{Positions, draw_layers, draw_sharded};
 use serde::{Serialize, Serializer};
 
-use crate::{LayerKind, Plan, RankPlan, label, size};
+use crate::{LayerGroup, Plan, RankPlan, label, size};
 
 impl Plan {
     /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and
@@ -16,7 +16,7 @@ impl Plan {
         let inv_freq = inverse.into_iter().map(f64::from).collect();
         let view = View {
             ranks: self.ranks.iter().map(Share::from).collect(),
-            layers: (self.kinds.len() > 1).then(|| self.layers()),
+            layers: (self.groups.len() > 1).then(|| self.layers()),
             rope: Rope { inv_freq, attention_factor: factor },
             choice: self.choice.as_ref().map(|chosen| &chosen.json),
         };
@@ -28,15 +28,15 @@ impl Plan {
     pub fn to_text(&self) -> String {
         let chosen = self.choice.as_ref().map(|chosen| chosen.text.clone());
         let parts = [self.summary(), self.layout(), self.balance(), self.bytes(), self.memory()];
-        let doubts = self.doubts.iter().map(|doubt| format!("warning {doubt}"));
-        let parts: Vec<String> = parts.into_iter().chain(doubts).chain(chosen).collect();
+        let warnings = self.warnings.iter().map(|warning| format!("warning {warning}"));
+        let parts: Vec<String> = parts.into_iter().chain(warnings).chain(chosen).collect();
         parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n") + "\n"
     }
 
     /// What differs between layer groups, for programs.
     fn layers(&self) -> Vec<Layers<'_>> {
-        let of_kind = |(number, kind)| {
-            let LayerKind { layers, strategy, route, slowest_pairs, .. }: &LayerKind = kind;
+        let of_group = |(number, group)| {
+            let LayerGroup { layers, strategy, route, slowest_pairs, .. }: &LayerGroup = group;
             Layers {
                 numbers: layers,
                 strategy: label(*strategy),
@@ -45,7 +45,7 @@ impl Plan {
                 pairs: self.ranks.iter().map(|rank| rank.pairs[number]).collect(),
             }
         };
-        self.kinds.iter().enumerate().map(of_kind).collect()
+        self.groups.iter().enumerate().map(of_group).collect()
     }
 
     fn summary(&self) -> String {
@@ -99,24 +99,24 @@ impl Plan {
 
     /// How layers are split, and what travels backward.
     fn split_text(&self) -> String {
-        let several = self.kinds.len() > 1;
-        let of_kind = |kind: &LayerKind| {
-            let (strategy, back) = (label(kind.strategy), kind.route.to_text());
+        let several = self.groups.len() > 1;
+        let of_group = |group: &LayerGroup| {
+            let (strategy, back) = (label(group.strategy), group.route.to_text());
             let layers =
-                if several { format!("\nsplit   {}: ", kind.title()) } else { ", ".into() };
+                if several { format!("\nsplit   {}: ", group.title()) } else { ", ".into() };
             format!("{layers}strategy {strategy}\nback    {back}")
         };
-        self.kinds.iter().map(of_kind).collect()
+        self.groups.iter().map(of_group).collect()
     }
 
     fn layout(&self) -> String {
         let sequence = &self.ranks[..self.experiment.mesh.sequence];
         let shards: Vec<Positions> = sequence.iter().map(|rank| rank.positions.clone()).collect();
-        match self.kinds.as_slice() {
-            [only] => draw_dealt(self.experiment.layout(), &only.mask, &shards),
-            kinds => {
-                let seen = |kind: &LayerKind| (kind.title(), kind.mask.clone());
-                let seen: Vec<_> = kinds.iter().map(seen).collect();
+        match self.groups.as_slice() {
+            [only] => draw_sharded(self.experiment.layout(), &only.mask, &shards),
+            groups => {
+                let seen = |group: &LayerGroup| (group.title(), group.mask.clone());
+                let seen: Vec<_> = groups.iter().map(seen).collect();
                 draw_layers(self.experiment.layout(), &seen, &shards)
             }
         }
@@ -126,18 +126,18 @@ impl Plan {
     fn balance(&self) -> String {
         let sequence = &self.ranks[..self.experiment.mesh.sequence];
         let per_sequence = (self.micro_batch * self.micro_batches) as f64;
-        let of_kind = |(number, kind): (usize, &LayerKind)| {
+        let of_group = |(number, group): (usize, &LayerGroup)| {
             let pairs = sequence.iter().map(|rank| rank.pairs[number] as f64 / per_sequence);
             let even = pairs.sum::<f64>() / sequence.len() as f64;
-            let slowest = kind.slowest_pairs;
-            let layers = if self.kinds.len() > 1 { kind.title() + ": " } else { String::new() };
+            let slowest = group.slowest_pairs;
+            let layers = if self.groups.len() > 1 { group.title() + ": " } else { String::new() };
             format!(
                 "balance {layers}{slowest} visible pairs on the slowest rank of every hop, \
                  {even:.1} if it were even: {:.2} times",
                 slowest as f64 / even
             )
         };
-        let lines: Vec<String> = self.kinds.iter().enumerate().map(of_kind).collect();
+        let lines: Vec<String> = self.groups.iter().enumerate().map(of_group).collect();
         lines.join("\n")
     }
 

@@ -10,7 +10,7 @@ use annulus_experiment::route_word;
 use annulus_sequence::{Bytes, Route, Schedule, Split};
 use annulus_yaml::Problems;
 
-use crate::{LayerKind, Plan, size};
+use crate::{LayerGroup, Plan, size};
 
 /// What travels backward, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,10 +29,10 @@ impl Plan {
     /// send.
     pub(crate) fn routes_of(
         &self,
-        kind: &LayerKind,
+        group: &LayerGroup,
         split: &Split,
     ) -> Result<(RouteChoice, Schedule), Problems> {
-        let (strategy, written) = (kind.strategy, kind.written);
+        let (strategy, written) = (group.strategy, group.written);
         let mut sent = Vec::new();
         let mut best: Option<(Route, u64, Schedule)> = None;
         for how in self.by_preference() {
@@ -40,7 +40,7 @@ impl Plan {
                 continue;
             }
             let schedule = strategy.backward(split, how);
-            let schedule = schedule.map_err(|error| self.refused(kind, &error))?;
+            let schedule = schedule.map_err(|error| self.refused(group, &error))?;
             let bytes = Bytes::of(&schedule, self.block()).0.into_iter().max().unwrap_or_default();
             sent.push((how, bytes));
             let less = best.as_ref().is_none_or(|(_, least, _)| bytes < *least);

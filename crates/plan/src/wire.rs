@@ -13,7 +13,7 @@ impl Plan {
     }
 
     /// What one should know of the types of what travels in its schedules.
-    pub(crate) fn doubts(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let ranks = self.experiment.mesh.sequence;
         let wire = self.experiment.wire();
         let sums = [
@@ -23,10 +23,10 @@ impl Plan {
         let narrow = sums.into_iter().filter(|(part, _)| wire.of(*part).bytes() < 4);
         let proofs = || self.passes.iter().flat_map(|passes| passes.proofs());
         let sent = narrow.filter(|(part, _)| proofs().any(|proof| proof.sent.contains(part)));
-        let doubt = |(part, what): (Part, &str)| {
+        let warning = |(part, what): (Part, &str)| {
             let (word, key) = (wire.of(part).word(), wire_key(part));
             let once = part == Part::Gradient
-                && self.kinds.iter().all(|kind| kind.route.how == Route::Direct);
+                && self.groups.iter().all(|group| group.route.how == Route::Direct);
             let (grows, times) = if once {
                 ("by every rank, their error grows", 2.0 * (ranks as f64 - 1.0) / ranks as f64)
             } else {
@@ -39,6 +39,6 @@ impl Plan {
                 times.sqrt()
             )
         };
-        sent.map(doubt).collect()
+        sent.map(warning).collect()
     }
 }

@@ -42,12 +42,12 @@ fn main() {
         Layout::Balanced { width: 1024 },
     ];
     println!(
-        "{TOKENS} positions, {RANKS} ranks, milliseconds: deal, coverage and pairs of all tiles, views of one"
+        "{TOKENS} positions, {RANKS} ranks, milliseconds: shard, coverage and pairs of all tiles, views of one"
     );
     for (name, mask) in masks() {
         for layout in layouts {
-            let (shards, deal) = timed(|| {
-                layout.deal_weighted(&mask, TOKENS, &[1; RANKS]).expect("there are positions")
+            let (shards, shard) = timed(|| {
+                layout.shard_weighted(&mask, TOKENS, &[1; RANKS]).expect("there are positions")
             });
             let tiles = || shards.iter().flat_map(|q| shards.iter().map(move |k| (q, k)));
             let (needed, coverage) = timed(|| {
@@ -62,7 +62,7 @@ fn main() {
                 .collect();
             let busiest = most(&own) * RANKS as f64 / pairs as f64;
             println!(
-                "{name:<28} {layout:<24} {deal:>8.1} {coverage:>8.1} {count:>8.1} {view:>8.2}  \
+                "{name:<28} {layout:<24} {shard:>8.1} {coverage:>8.1} {count:>8.1} {view:>8.2}  \
                  {needed} tiles, {views} views, busiest {busiest:.3}",
                 layout = layout.to_string(),
             );

@@ -1,4 +1,4 @@
-//! How long schedules take: a million positions over 64 ranks dealt, generated and proved, the
+//! How long schedules take: a million positions over 64 ranks sharded, generated and proved, the
 //! least of several times.
 
 #![expect(clippy::print_stdout, reason = "what a bench is for")]
@@ -38,7 +38,7 @@ fn strategies() -> impl Iterator<Item = Strategy> {
 }
 
 fn main() {
-    println!("{TOKENS} positions, {RANKS} ranks: milliseconds to deal, generate and prove");
+    println!("{TOKENS} positions, {RANKS} ranks: milliseconds to shard, generate and prove");
     let mut worst = Duration::ZERO;
     for (name, mask) in masks() {
         for strategy in strategies() {
@@ -72,12 +72,12 @@ fn least(strategy: Strategy, mask: &Mask, how: Option<Route>) -> (Duration, usiz
 }
 
 fn proved(strategy: Strategy, mask: &Mask, how: Option<Route>) -> (Schedule, Proof) {
-    let split = strategy.split(mask, TOKENS, RANKS, HEADS).expect("it deals");
+    let split = strategy.split(mask, TOKENS, RANKS, HEADS).expect("it splits");
     let schedule = match how {
         None => strategy.forward(&split),
         Some(how) => strategy.backward(&split, how),
     };
-    let schedule = schedule.expect("64 heads are dealt to any of these");
+    let schedule = schedule.expect("64 heads are split over any of these");
     let proof = prove(&schedule).expect("generators are right");
     (schedule, proof)
 }

@@ -5,7 +5,7 @@ mod schedule;
 mod table;
 
 use crate::Coverage;
-pub use layout::{draw_dealt, draw_layers, draw_layout};
+pub use layout::{draw_layers, draw_layout, draw_sharded};
 pub use schedule::draw_schedule;
 pub use table::aligned;
 

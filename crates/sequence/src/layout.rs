@@ -1,4 +1,4 @@
-//! How the positions of a sequence are dealt to ranks: any number of positions, in proportion to
+//! How the positions of a sequence are sharded over ranks: any number of positions, in proportion to
 //! what the ranks can do.
 
 mod balanced;
@@ -8,7 +8,7 @@ use std::fmt;
 use crate::positions::common_divisor;
 use crate::{Mask, Positions, Run};
 
-/// How the positions of a sequence are dealt to ranks.
+/// How the positions of a sequence are sharded over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// Rank `r` holds the `r`-th contiguous chunk (Ring Attention, arXiv 2310.01889).
@@ -30,12 +30,12 @@ pub enum Layout {
     },
 }
 
-/// A sequence that cannot be dealt.
+/// A sequence that cannot be sharded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DealError {
+pub enum ShardError {
     /// There are no positions.
     NoTokens {
-        /// How they were to be dealt.
+        /// How they were to be sharded.
         layout: Layout,
         /// To how many ranks.
         world: usize,
@@ -55,8 +55,8 @@ impl Layout {
     ///
     /// # Panics
     /// Without ranks, or when stripes have no width.
-    pub fn deal(self, tokens: usize, world: usize) -> Result<Vec<Positions>, DealError> {
-        self.deal_weighted(&Mask::causal(), tokens, &vec![1; world])
+    pub fn shard(self, tokens: usize, world: usize) -> Result<Vec<Positions>, ShardError> {
+        self.shard_weighted(&Mask::causal(), tokens, &vec![1; world])
     }
     /// The positions of every rank, by rank, in proportion to `weights`: shards differ in length,
     /// and one may be empty. The mask matters to [`Layout::Balanced`] alone.
@@ -66,30 +66,33 @@ impl Layout {
     ///
     /// # Panics
     /// Without ranks, or when stripes have no width.
-    pub fn deal_weighted(
+    pub fn shard_weighted(
         self,
         mask: &Mask,
         tokens: usize,
         weights: &[usize],
-    ) -> Result<Vec<Positions>, DealError> {
+    ) -> Result<Vec<Positions>, ShardError> {
         let world = weights.len();
         let width = match self {
             Layout::Striped { width } | Layout::Balanced { width } => width,
             Layout::Contiguous | Layout::Zigzag => 1,
         };
-        assert!(width > 0 && world > 0, "positions are dealt one at a time at least, to somebody");
+        assert!(
+            width > 0 && world > 0,
+            "positions are sharded one at a time at least, over one rank at least"
+        );
         if tokens == 0 {
-            return Err(DealError::NoTokens { layout: self, world });
+            return Err(ShardError::NoTokens { layout: self, world });
         }
         if weights.iter().all(|weight| *weight == 0) {
-            return Err(DealError::NoWeights { world });
+            return Err(ShardError::NoWeights { world });
         }
         Ok(match self {
             _ if world == 1 => vec![Positions::all(tokens)],
             Layout::Contiguous => contiguous(tokens, weights),
             Layout::Striped { width } => striped(tokens, weights, width),
             Layout::Zigzag => zigzag(tokens, weights),
-            Layout::Balanced { width } => balanced::deal(mask, tokens, weights, width),
+            Layout::Balanced { width } => balanced::shard(mask, tokens, weights, width),
         })
     }
 }
@@ -164,31 +167,31 @@ impl fmt::Display for Layout {
     }
 }
 
-impl DealError {
+impl ShardError {
     /// The way out.
     pub fn hint(&self) -> String {
         match self {
-            DealError::NoTokens { .. } => "a sequence has at least one position".to_owned(),
-            DealError::NoWeights { .. } => "give one rank at least a weight above 0".to_owned(),
+            ShardError::NoTokens { .. } => "a sequence has at least one position".to_owned(),
+            ShardError::NoWeights { .. } => "give one rank at least a weight above 0".to_owned(),
         }
     }
 }
 
-impl fmt::Display for DealError {
+impl fmt::Display for ShardError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DealError::NoTokens { layout, world } => {
+            ShardError::NoTokens { layout, world } => {
                 let ranks = if *world == 1 { "rank" } else { "ranks" };
-                write!(f, "0 tokens cannot be dealt to {world} {ranks} as {layout}")
+                write!(f, "0 tokens cannot be sharded over {world} {ranks} as {layout}")
             }
-            DealError::NoWeights { world } => {
-                write!(f, "no position can be dealt to {world} ranks that all weigh 0")
+            ShardError::NoWeights { world } => {
+                write!(f, "no position can be sharded over {world} ranks that all weigh 0")
             }
         }
     }
 }
 
-impl std::error::Error for DealError {}
+impl std::error::Error for ShardError {}
 
 #[cfg(test)]
 mod tests {
@@ -200,49 +203,50 @@ mod tests {
 
     #[test]
     fn four_ranks_of_every_layout() {
-        let dealt = |layout: Layout| lists(&layout.deal(16, 4).unwrap());
-        assert_eq!(dealt(Layout::Contiguous)[1], [4, 5, 6, 7]);
-        assert_eq!(dealt(Layout::Striped { width: 1 })[1], [1, 5, 9, 13]);
-        assert_eq!(dealt(Layout::Striped { width: 2 })[1], [2, 3, 10, 11]);
-        assert_eq!(dealt(Layout::Zigzag)[1], [2, 3, 12, 13]);
-        assert_eq!(dealt(Layout::Zigzag)[3], [6, 7, 8, 9]);
-        assert_eq!(dealt(Layout::Balanced { width: 2 })[3], [6, 7, 8, 9]);
+        let sharded = |layout: Layout| lists(&layout.shard(16, 4).unwrap());
+        assert_eq!(sharded(Layout::Contiguous)[1], [4, 5, 6, 7]);
+        assert_eq!(sharded(Layout::Striped { width: 1 })[1], [1, 5, 9, 13]);
+        assert_eq!(sharded(Layout::Striped { width: 2 })[1], [2, 3, 10, 11]);
+        assert_eq!(sharded(Layout::Zigzag)[1], [2, 3, 12, 13]);
+        assert_eq!(sharded(Layout::Zigzag)[3], [6, 7, 8, 9]);
+        assert_eq!(sharded(Layout::Balanced { width: 2 })[3], [6, 7, 8, 9]);
     }
 
     #[test]
-    fn lengths_that_do_not_divide_are_dealt_unevenly() {
-        let dealt = |layout: Layout| lists(&layout.deal(7, 3).unwrap());
-        assert_eq!(dealt(Layout::Contiguous), [vec![0, 1], vec![2, 3], vec![4, 5, 6]]);
-        let stripes = dealt(Layout::Striped { width: 2 });
+    fn lengths_that_do_not_divide_are_sharded_unevenly() {
+        let sharded = |layout: Layout| lists(&layout.shard(7, 3).unwrap());
+        assert_eq!(sharded(Layout::Contiguous), [vec![0, 1], vec![2, 3], vec![4, 5, 6]]);
+        let stripes = sharded(Layout::Striped { width: 2 });
         assert_eq!(stripes, [vec![0, 1, 6], vec![2, 3], vec![4, 5]]);
-        assert_eq!(dealt(Layout::Zigzag), [vec![0, 6], vec![1, 5], vec![2, 3, 4]]);
-        let few = Layout::Zigzag.deal(2, 4).unwrap();
+        assert_eq!(sharded(Layout::Zigzag), [vec![0, 6], vec![1, 5], vec![2, 3, 4]]);
+        let few = Layout::Zigzag.shard(2, 4).unwrap();
         assert_eq!(lists(&few), [vec![], vec![0], vec![], vec![1]]);
     }
 
     #[test]
     fn heavier_ranks_hold_more() {
-        let dealt =
-            |layout: Layout| lists(&layout.deal_weighted(&Mask::causal(), 12, &[4, 0, 2]).unwrap());
+        let sharded = |layout: Layout| {
+            lists(&layout.shard_weighted(&Mask::causal(), 12, &[4, 0, 2]).unwrap())
+        };
         assert_eq!(
-            dealt(Layout::Contiguous),
+            sharded(Layout::Contiguous),
             [vec![0, 1, 2, 3, 4, 5, 6, 7], vec![], vec![8, 9, 10, 11]]
         );
-        let stripes = dealt(Layout::Striped { width: 1 });
+        let stripes = sharded(Layout::Striped { width: 1 });
         assert_eq!(stripes, [vec![0, 1, 3, 4, 6, 7, 9, 10], vec![], vec![2, 5, 8, 11]]);
         assert_eq!(
-            dealt(Layout::Zigzag),
+            sharded(Layout::Zigzag),
             [vec![0, 1, 2, 3, 8, 9, 10, 11], vec![], vec![4, 5, 6, 7]]
         );
-        assert_eq!(dealt(Layout::Balanced { width: 1 })[0].len(), 8);
+        assert_eq!(sharded(Layout::Balanced { width: 1 })[0].len(), 8);
     }
 
     #[test]
-    fn what_cannot_be_dealt_says_why() {
-        let error = Layout::Zigzag.deal(0, 8).unwrap_err();
-        assert_eq!(error.to_string(), "0 tokens cannot be dealt to 8 ranks as zigzag chunks");
+    fn what_cannot_be_sharded_says_why() {
+        let error = Layout::Zigzag.shard(0, 8).unwrap_err();
+        assert_eq!(error.to_string(), "0 tokens cannot be sharded over 8 ranks as zigzag chunks");
         assert_eq!(error.hint(), "a sequence has at least one position");
-        let error = Layout::Contiguous.deal_weighted(&Mask::full(), 5, &[0, 0]).unwrap_err();
-        assert_eq!(error.to_string(), "no position can be dealt to 2 ranks that all weigh 0");
+        let error = Layout::Contiguous.shard_weighted(&Mask::full(), 5, &[0, 0]).unwrap_err();
+        assert_eq!(error.to_string(), "no position can be sharded over 2 ranks that all weigh 0");
     }
 }

@@ -1,6 +1,6 @@
 //! Which positions a rank holds, which of them may see which, and what moves when.
 //!
-//! A strategy of attention over a split sequence is data: a [`Layout`] deals positions to ranks as
+//! A strategy of attention over a split sequence is data: a [`Layout`] shards positions over ranks as
 //! lists of arithmetic [`Run`]s, a [`Mask`] says which query sees which key, and a [`Schedule`]
 //! lists, hop by hop, what every rank sends, computes, finishes and frees. Executing, proving,
 //! counting and drawing are readers of that one list.
@@ -27,8 +27,8 @@ mod wire;
 pub use alike::{Alike, Group};
 pub use block::{Block, Extent, Heads, Part};
 pub use count::{BlockShape, Bytes, Pairs, busiest_pairs, moves_and_tiles, pairs_per_hop};
-pub use draw::{aligned, draw_dealt, draw_layers, draw_layout, draw_schedule};
-pub use layout::{DealError, Layout};
+pub use draw::{aligned, draw_layers, draw_layout, draw_schedule, draw_sharded};
+pub use layout::{Layout, ShardError};
 pub use mask::{Coverage, Documents, Mask, Region, Rule, WrongMask, pairs_between};
 pub use positions::Positions;
 pub use prove::{Alive, At, Computed, Flaw, Made, Proof, prove, prove_alike, prove_each};

@@ -8,7 +8,7 @@ use crate::{Rows, Run};
 /// The positions of a shard: a strictly increasing list of runs.
 ///
 /// Runs without gaps are written as [`Run::contiguous`] and neighbours among them are joined, so
-/// that shards of equal positions dealt by a layout are equal.
+/// that equal shards compare as equal, whatever layout made them.
 #[derive(Clone, Debug, Default)]
 pub struct Positions {
     runs: Vec<Run>,

@@ -20,21 +20,21 @@
 //! they come to hold alike again they are one. [`prove_each`] believes nobody to be like another.
 
 mod cover;
-mod dealt;
 mod flaw;
 mod holder;
 mod matching;
 mod player;
 mod running;
+mod sharded;
 
 use std::collections::BTreeSet;
 
 use crate::{Alike, Block, Group, Part, Pass, Positions, Schedule};
 use cover::Cover;
-use dealt::is_dealt;
 pub use flaw::{At, Flaw};
 use holder::Found;
 use player::Player;
+use sharded::is_sharded;
 
 /// What was proved of a schedule. What is alive is counted in rows of heads ([`Block::volume`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ fn proved(schedule: &Schedule, alike: Alike) -> Result<Proof, Flaw> {
 fn check_shape(schedule: &Schedule, alike: Alike) -> Result<(), Flaw> {
     let (world, wanted) = (schedule.world(), schedule.hops());
     let tokens = schedule.positions.iter().map(Positions::tokens).sum();
-    if world == 0 || world != schedule.positions.len() || !is_dealt(&schedule.positions, tokens) {
+    if world == 0 || world != schedule.positions.len() || !is_sharded(&schedule.positions, tokens) {
         return Err(Flaw::NotDealt { tokens, world });
     }
     for rank in alike.groups(world, &[]).iter().map(Group::first) {

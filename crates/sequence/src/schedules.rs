@@ -19,7 +19,7 @@ pub struct Schedules {
 /// Why there are no schedules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleError {
-    /// The strategy cannot deal or split so.
+    /// The strategy cannot shard or split so.
     Strategy(StrategyError),
     /// A schedule does not hold: a bug of its generator, found before anything ran.
     Flaw {
@@ -35,7 +35,7 @@ pub(crate) static GENERATED: AtomicU64 = AtomicU64::new(0);
 static PROVED: AtomicU64 = AtomicU64::new(0);
 
 impl Schedules {
-    /// Makes and proves those of a strategy over what was dealt; `returning` is what travels backward.
+    /// Makes and proves those of a strategy over what was sharded; `returning` is what travels backward.
     ///
     /// # Errors
     /// When the strategy does not run so, or its generator is wrong.
@@ -114,7 +114,7 @@ fn proved(schedule: Schedule) -> Result<(Schedule, Proof), ScheduleError> {
 pub struct Setting {
     /// The strategy.
     pub strategy: Strategy,
-    /// How positions are dealt.
+    /// How positions are sharded.
     pub layout: Layout,
     /// Positions of the whole sequence.
     pub tokens: usize,
@@ -142,7 +142,7 @@ impl Setting {
         Ok(all.swap_remove(0))
     }
 
-    /// The same under several masks, one each, over positions that are dealt as the first has them: layers may differ, but what a rank
+    /// The same under several masks, one each, over positions that are sharded as the first has them: layers may differ, but what a rank
     /// holds of the residual stream is the same in all.
     ///
     /// # Errors
@@ -150,11 +150,12 @@ impl Setting {
     pub fn schedules_of(&self, masks: &[Mask]) -> Result<Vec<Schedules>, ScheduleError> {
         let Setting { strategy, layout, tokens, ref weights, heads, route } = *self;
         strategy.check(weights.len(), heads).map_err(ScheduleError::Strategy)?;
-        let dealing = masks.first().cloned().unwrap_or_else(Mask::full);
-        let dealt = layout.deal_weighted(&dealing, tokens, weights);
-        let dealt = dealt.map_err(|error| ScheduleError::Strategy(StrategyError::Deal(error)))?;
+        let sharding = masks.first().cloned().unwrap_or_else(Mask::full);
+        let sharded = layout.shard_weighted(&sharding, tokens, weights);
+        let sharded =
+            sharded.map_err(|error| ScheduleError::Strategy(StrategyError::Shard(error)))?;
         let of_mask = |mask: &Mask| {
-            let split = Split::new(mask, layout, dealt.clone(), heads);
+            let split = Split::new(mask, layout, sharded.clone(), heads);
             Schedules::new(strategy, &split, route)
         };
         masks.iter().map(of_mask).collect()

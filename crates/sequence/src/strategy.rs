@@ -49,7 +49,7 @@ pub enum Strategy {
     /// Heads for positions among some ranks, a ring of zigzag chunks among those.
     Usp {
         /// Ranks that exchange heads, and how many such sets there are; none: as many as the
-        /// key/value heads can be dealt to.
+        /// key/value heads can be split over.
         shape: Option<[usize; 2]>,
     },
     /// A ring inside of every node and one of nodes, over zigzag chunks.
@@ -118,7 +118,7 @@ impl Strategy {
     pub fn from_name(name: &str) -> Option<Strategy> {
         Strategy::ALL.into_iter().find(|strategy| strategy.name() == name)
     }
-    /// How positions are dealt, unless one says otherwise: every schedule takes every layout.
+    /// How positions are sharded, unless one says otherwise: every schedule takes every layout.
     pub fn layout(self) -> Layout {
         match self {
             Strategy::Striped { width } => Layout::Striped { width },
@@ -150,10 +150,10 @@ impl Strategy {
             | Strategy::Usp { .. } => &Route::ALL,
         }
     }
-    /// `tokens` positions dealt to `world` ranks in the strategy's own layout.
+    /// `tokens` positions sharded over `world` ranks in the strategy's own layout.
     ///
     /// # Errors
-    /// When they cannot be dealt, or the strategy does not run on so many ranks or heads.
+    /// When they cannot be sharded, or the strategy does not run on so many ranks or heads.
     ///
     /// # Panics
     /// Without ranks, or when query heads are no multiple of key/value heads.
@@ -166,7 +166,7 @@ impl Strategy {
     ) -> Result<Split, StrategyError> {
         self.check(world, heads)?;
         let layout = self.layout();
-        let positions = layout.deal(tokens, world).map_err(StrategyError::Deal)?;
+        let positions = layout.shard(tokens, world).map_err(StrategyError::Shard)?;
         Ok(Split::new(mask, layout, positions, heads))
     }
     /// Whether it runs on so many ranks and heads.

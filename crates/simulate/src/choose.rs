@@ -1,10 +1,10 @@
 //! `strategy: auto`: every strategy estimated, the fastest that fits taken, and why.
 //!
-//! Where layers differ, every kind of them has a table of its own, and the layout is shared: for each
-//! layout the best strategy of every kind, and of these the layout whose step is the shortest. What
-//! kinds take adds up, so the best of each are the best together.
+//! Where layers differ, every group of them has a table of its own, and the layout is shared: for each
+//! layout the best strategy of every group, and of these the layout whose step is the shortest. What
+//! groups take adds up, so the best of each are the best together.
 
-use annulus_experiment::{Dealt, Experiment, Resolved};
+use annulus_experiment::{Experiment, LayoutKeys, Resolved};
 use annulus_plan::{Plan, duration, label};
 use annulus_sequence::Strategy;
 use annulus_yaml::{Problem, Problems};
@@ -19,7 +19,7 @@ pub struct Choice {
     pub title: String,
     /// What it is chosen for.
     pub cluster: Cluster,
-    /// All strategies for every kind of layers.
+    /// All strategies for every group of layers.
     pub tables: Vec<Table>,
     /// Where layers differ: the layouts that they may share, each with the best strategies over it.
     pub layouts: Vec<Shared>,
@@ -27,7 +27,7 @@ pub struct Choice {
     pub taken: usize,
     /// What unequal shares gain, where devices are unequal or shares are.
     pub weighing: Option<Weighing>,
-    /// From how many tokens per rank messages hide behind attention, by kind of link.
+    /// From how many tokens per rank messages hide behind attention, by group of link.
     pub hiding: Vec<Hiding>,
 }
 
@@ -35,8 +35,8 @@ pub struct Choice {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shared {
     /// Who holds which positions.
-    pub dealt: Dealt,
-    /// The best strategy over it, by kind of layers; none where a kind has none.
+    pub sharded: LayoutKeys,
+    /// The best strategy over it, by group of layers; none where a group has none.
     pub strategies: Vec<Strategy>,
     /// A step of all layers, or why it cannot run.
     pub outcome: Result<Estimate, String>,
@@ -75,16 +75,17 @@ impl Choice {
     fn share_a_layout(&mut self, asked: Asked<'_>) -> Result<(), Problems> {
         let titles = Plan::titles(asked.resolved)?;
         let mut tables = Vec::new();
-        for dealt in layouts(&asked.resolved.experiment) {
+        for sharded in layouts(&asked.resolved.experiment) {
             let mut resolved = asked.resolved.clone();
-            resolved.experiment.attention.layout = Some(dealt);
+            resolved.experiment.attention.layout = Some(sharded);
             let asked = Asked { resolved: &resolved, ..asked };
-            let of_kind = |(kind, title): (usize, &String)| asked.table(kind, Some(title.clone()));
+            let of_group =
+                |(group, title): (usize, &String)| asked.table(group, Some(title.clone()));
             let (of_layout, hiding): (Vec<Table>, Vec<_>) =
-                titles.iter().enumerate().map(of_kind).unzip();
+                titles.iter().enumerate().map(of_group).unzip();
             let strategies: Vec<Strategy> = of_layout.iter().filter_map(|t| t.chosen).collect();
-            let outcome = together(asked, dealt, &strategies, titles.len());
-            self.layouts.push(Shared { dealt, strategies, outcome });
+            let outcome = together(asked, sharded, &strategies, titles.len());
+            self.layouts.push(Shared { sharded, strategies, outcome });
             self.hiding = hiding.into_iter().find(|one| !one.is_empty()).unwrap_or_default();
             tables.push(of_layout);
         }
@@ -110,7 +111,7 @@ impl Choice {
         let chosen: Option<Vec<Strategy>> = self.tables.iter().map(|table| table.chosen).collect();
         match self.layouts.get(self.taken) {
             Some(Shared { outcome: Err(_), .. }) => None,
-            Some(Shared { dealt, .. }) => Some(split(experiment.clone(), *dealt, &chosen?)),
+            Some(Shared { sharded, .. }) => Some(split(experiment.clone(), *sharded, &chosen?)),
             None => Some(named(experiment.clone(), 0, *chosen?.first()?)),
         }
     }
@@ -154,7 +155,7 @@ impl Choice {
         let mut layouts: Vec<(usize, &Shared)> = self.layouts.iter().enumerate().collect();
         layouts.sort_by_key(|(number, _)| *number != self.taken);
         let line = |(number, shared): (usize, &Shared)| {
-            let word = shared.dealt.word();
+            let word = shared.sharded.word();
             let names: Vec<String> = shared.strategies.iter().map(|one| label(*one)).collect();
             let names = names.join("` and `");
             match &shared.outcome {
@@ -191,19 +192,19 @@ impl Choice {
 
 /// The layouts that all layers may share: the one that is written, that of the only strategy that is
 /// not open, or those that strategies have.
-fn layouts(experiment: &Experiment) -> Vec<Dealt> {
+fn layouts(experiment: &Experiment) -> Vec<LayoutKeys> {
     let attention = &experiment.attention;
     match attention.layout {
         Some(written) => vec![written],
         None if attention.is_open() && !attention.automatic => {
-            vec![Dealt::of(attention.strategy.layout())]
+            vec![LayoutKeys::of(attention.strategy.layout())]
         }
         None => {
             let mut layouts = Vec::new();
             for strategy in Strategy::ALL {
-                let dealt = Dealt::of(strategy.layout());
-                if !layouts.contains(&dealt) {
-                    layouts.push(dealt);
+                let sharded = LayoutKeys::of(strategy.layout());
+                if !layouts.contains(&sharded) {
+                    layouts.push(sharded);
                 }
             }
             layouts
@@ -214,49 +215,49 @@ fn layouts(experiment: &Experiment) -> Vec<Dealt> {
 /// A step of all layers.
 fn together(
     asked: Asked<'_>,
-    dealt: Dealt,
+    sharded: LayoutKeys,
     strategies: &[Strategy],
-    kinds: usize,
+    groups: usize,
 ) -> Result<Estimate, String> {
-    if strategies.len() < kinds {
+    if strategies.len() < groups {
         return Err(String::from("not all layers can run so"));
     }
     let Asked { resolved, cluster } = asked;
-    let experiment = within(split(resolved.experiment.clone(), dealt, strategies), cluster);
+    let experiment = within(split(resolved.experiment.clone(), sharded, strategies), cluster);
     let plan = Plan::new(&resolved.with(experiment)).map_err(|problems| reason(&problems))?;
     Estimate::of(&plan, cluster).map_err(|problems| reason(&problems))
 }
 
-/// The experiment over a layout, with a strategy for every kind of layers.
-fn split(mut experiment: Experiment, dealt: Dealt, strategies: &[Strategy]) -> Experiment {
-    for (kind, strategy) in strategies.iter().enumerate() {
-        experiment = named(experiment, kind, *strategy);
+/// The experiment over a layout, with a strategy for every group of layers.
+fn split(mut experiment: Experiment, sharded: LayoutKeys, strategies: &[Strategy]) -> Experiment {
+    for (group, strategy) in strategies.iter().enumerate() {
+        experiment = named(experiment, group, *strategy);
     }
     // Its strategy's own layout is not written.
-    let own = dealt == Dealt::of(experiment.attention.strategy.layout());
-    experiment.attention.layout = Some(dealt).filter(|_| !own);
+    let own = sharded == LayoutKeys::of(experiment.attention.strategy.layout());
+    experiment.attention.layout = Some(sharded).filter(|_| !own);
     experiment
 }
 
-/// The experiment with a strategy for a kind of layers.
-fn named(mut experiment: Experiment, kind: usize, strategy: Strategy) -> Experiment {
+/// The experiment with a strategy for a group of layers.
+fn named(mut experiment: Experiment, group: usize, strategy: Strategy) -> Experiment {
     let attention = &mut experiment.attention;
     match &mut attention.sliding {
-        Some(sliding) if kind > 0 => (sliding.strategy, sliding.automatic) = (strategy, false),
+        Some(sliding) if group > 0 => (sliding.strategy, sliding.automatic) = (strategy, false),
         _ => (attention.strategy, attention.automatic) = (strategy, false),
     }
     experiment
 }
 
-/// The experiment under one strategy for a kind of layers, with the cluster's memory for a budget
+/// The experiment under one strategy for a group of layers, with the cluster's memory for a budget
 /// unless it has one.
 pub(crate) fn under(
     experiment: &Experiment,
-    kind: usize,
+    group: usize,
     strategy: Strategy,
     cluster: &Cluster,
 ) -> Experiment {
-    within(named(experiment.clone(), kind, strategy), cluster)
+    within(named(experiment.clone(), group, strategy), cluster)
 }
 
 /// The experiment on the cluster's cores, with its memory for a budget unless it has one.

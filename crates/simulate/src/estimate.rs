@@ -12,8 +12,8 @@
 //! ```
 //!
 //! In a layer every rank computes its products, then all walk the schedule; who is done first begins
-//! the next layer. The first layer and the period of those behind it make a pass, of every kind of
-//! layers apart: kinds add up. After the last micro-batch the gradients are summed over all ranks, a
+//! the next layer. The first layer and the period of those behind it make a pass, of every group of
+//! layers apart: groups add up. After the last micro-batch the gradients are summed over all ranks, a
 //! ring: `2 (W - 1) / W` times their bytes. Norms, rotations, the optimizer and reading data are left out: they are the same for all
 //! strategies, and small.
 //!
@@ -22,7 +22,7 @@
 
 use std::sync::Arc;
 
-use annulus_plan::{LayerKind, Plan};
+use annulus_plan::{LayerGroup, Plan};
 use annulus_sequence::{Pass, Schedules};
 use annulus_yaml::Problems;
 
@@ -102,27 +102,27 @@ impl Estimate {
     }
 }
 
-/// The loads of every kind of layers.
+/// The loads of every group of layers.
 pub(crate) fn loads(plan: &Plan, cluster: &Cluster) -> Vec<Loads> {
     let last = plan.shape.num_hidden_layers - 1;
-    let of_kind = |(kind, passes): (&LayerKind, &Arc<Schedules>)| {
+    let of_group = |(group, passes): (&LayerGroup, &Arc<Schedules>)| {
         let mut counted = Counted::new(plan.block(), cluster.rates.tile);
         Loads {
             forward: Work::of(passes.of(Pass::Forward), &mut counted, cluster),
             backward: Work::of(passes.of(Pass::Backward), &mut counted, cluster),
-            layers: kind.layers.len(),
-            begins: [0, last].map(|layer| kind.layers.contains(&layer)),
+            layers: group.layers.len(),
+            begins: [0, last].map(|layer| group.layers.contains(&layer)),
         }
     };
-    plan.kinds.iter().zip(&plan.passes).map(of_kind).collect()
+    plan.groups.iter().zip(&plan.passes).map(of_group).collect()
 }
 
-/// How many layers of each kind there are to one of the first kind.
+/// How many layers of each group there are to one of the first group.
 fn shares(loads: &[Loads]) -> impl Iterator<Item = (f64, &Loads)> {
     loads.iter().map(|one| (one.layers as f64 / loads[0].layers as f64, one))
 }
 
-/// The mean over all layers of what is known of every kind.
+/// The mean over all layers of what is known of every group.
 fn mean_layer(loads: &[Loads], of: impl Fn(&Loads) -> f64) -> f64 {
     let all: f64 = shares(loads).map(|(share, _)| share).sum();
     shares(loads).map(|(share, one)| share * of(one)).sum::<f64>() / all
@@ -199,16 +199,16 @@ impl Timing<'_> {
         (0..self.plan.experiment.mesh.sequence).map(second).collect()
     }
 
-    /// All layers of a pass: its seconds, and the mean rank's of computing. `of` says what of a kind
+    /// All layers of a pass: its seconds, and the mean rank's of computing. `of` says what of a group
     /// the pass is, and whether it begins with such a layer.
     fn pass(self, of: impl Fn(&Loads) -> (&Work, bool), products: f64) -> (f64, f64) {
         let products = self.by_rank(products);
-        let of_kind = |one| {
+        let of_group = |one| {
             let (work, begins) = of(one);
             self.layers(work, one.layers as f64, begins, &products)
         };
         let add = |(a, b): (f64, f64), (c, d): (f64, f64)| (a + c, b + d);
-        self.loads.iter().map(of_kind).reduce(add).unwrap_or_default()
+        self.loads.iter().map(of_group).reduce(add).unwrap_or_default()
     }
 
     /// The same of so many layers that are alike. What a rank is ahead of another where layer groups meet is lost:

@@ -7,7 +7,7 @@ use crate::table::fits;
 use crate::{Candidate, Choice, Cluster, Hiding, Shared, Table, Way, Weighing};
 
 impl Choice {
-    /// The tables and what `strategy: auto` takes of them, for programs: of one kind of layers as it is, of several
+    /// The tables and what `strategy: auto` takes of them, for programs: of one group of layers as it is, of several
     /// in `layers`, with the layouts that they may share.
     pub fn to_json(&self) -> Value {
         let mut shown = json!({ "cluster": self.cluster.name });
@@ -21,7 +21,7 @@ impl Choice {
         }
         if let Some(taken) = self.layouts.get(self.taken) {
             shown["layouts"] = self.layouts.iter().map(Shared::to_json).collect();
-            shown["layout"] = json!(taken.dealt.word());
+            shown["layout"] = json!(taken.sharded.word());
         }
         shown["why"] = json!(self.why());
         if let Some(table) = alike {
@@ -79,7 +79,7 @@ impl Candidate {
 impl Shared {
     fn to_json(&self) -> Value {
         json!({
-            "layout": self.dealt.word(),
+            "layout": self.sharded.word(),
             "strategies": self.strategies.iter().map(|one| label(*one)).collect::<Vec<_>>(),
             "step": self.outcome.as_ref().ok().map(|estimate| estimate.step),
             "refused": self.outcome.as_ref().err(),

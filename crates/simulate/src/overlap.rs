@@ -1,7 +1,7 @@
 //! How many tokens a rank needs so that what travels hides behind what is computed.
 //!
 //! A rank with n rows computes `4 n² v d` operations per query head in a hop of a ring, v of whose
-//! pairs are visible (1: all; 1/2: a causal mask, evenly dealt), while `2 n d e` bytes of keys and
+//! pairs are visible (1: all; 1/2: a causal mask, evenly spread), while `2 n d e` bytes of keys and
 //! values arrive per key/value head. With g query heads to a key/value head, F operations and B
 //! bytes per second, the latter take no longer from
 //!
@@ -69,7 +69,7 @@ pub struct Hiding {
 }
 
 impl Cluster {
-    /// What hides the messages of a plan's model, by kind of link. Pairs are dealt evenly; a window
+    /// What hides the messages of a plan's model, by kind of link. Pairs are spread evenly; a window
     /// is left out.
     pub fn hiding(&self, plan: &Plan) -> Vec<Hiding> {
         let shape = &plan.shape;

@@ -52,7 +52,7 @@ impl Choice {
         }
         let over = self.layouts.get(self.taken).zip(table.layers.as_ref());
         let head = over.map_or_else(String::new, |(shared, layers)| {
-            let word = shared.dealt.word();
+            let word = shared.sharded.word();
             format!("{layers}; over `layout: {word}`, a model of these layers alone\n")
         });
         head + &aligned(&rows)

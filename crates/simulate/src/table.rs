@@ -47,21 +47,21 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Every strategy for the layers of the kind of this number; and what hides its messages.
-    pub(crate) fn table(self, kind: usize, layers: Option<String>) -> (Table, Vec<Hiding>) {
+    /// Every strategy for the layers of the group of this number; and what hides its messages.
+    pub(crate) fn table(self, group: usize, layers: Option<String>) -> (Table, Vec<Hiding>) {
         let Asked { resolved, cluster } = self;
         let experiment = &resolved.experiment;
-        let written = written(&experiment.attention, kind);
+        let written = written(&experiment.attention, group);
         let families = match (written, resolved.shape()) {
             (Some(strategy), _) => vec![vec![strategy]],
             (None, Ok(shape)) => families(experiment.mesh.sequence, heads_of(&shape), cluster),
             (None, Err(_)) => Vec::new(),
         };
-        let (estimates, hiding) = self.estimates(kind, families.iter().flatten().copied());
+        let (estimates, hiding) = self.estimates(group, families.iter().flatten().copied());
         let candidate = |strategy: &Strategy| {
             let known = estimates.get(&strategy.plain());
             let outcome =
-                known.map_or_else(|| self.estimate(kind, *strategy).0, |all| Ok(all.clone()));
+                known.map_or_else(|| self.estimate(group, *strategy).0, |all| Ok(all.clone()));
             Candidate { strategy: *strategy, outcome }
         };
         let best = |shapes: &Vec<Strategy>| {
@@ -75,7 +75,7 @@ impl Asked<'_> {
             Some(strategy) => runnable(&candidates).next().map(|_| strategy),
             None => choose(&candidates, cluster),
         };
-        let outline = |strategy| Plan::of_group(&self.alone(kind, strategy), kind, false);
+        let outline = |strategy| Plan::of_group(&self.alone(group, strategy), group, false);
         let ways = chosen.and_then(|chosen| outline(chosen).ok());
         let ways = ways.map_or_else(Vec::new, |plan| Way::all(&plan, cluster));
         (Table { layers, candidates, chosen, ways }, hiding)
@@ -85,13 +85,13 @@ impl Asked<'_> {
     /// once, as many at a time as there are cores.
     fn estimates(
         self,
-        kind: usize,
+        group: usize,
         strategies: impl Iterator<Item = Strategy>,
     ) -> (HashMap<Strategy, Estimate>, Vec<Hiding>) {
         let plain = strategies.map(|strategy| (strategy.plain(), strategy));
         let different: Vec<Strategy> = plain.collect::<HashMap<_, _>>().into_values().collect();
         let estimate = |strategy: &Strategy| {
-            let (outcome, hiding) = self.estimate(kind, *strategy);
+            let (outcome, hiding) = self.estimate(group, *strategy);
             Some((strategy.plain(), outcome.ok()?, hiding))
         };
         let cores = rayon::ThreadPoolBuilder::new().num_threads(annulus_machine::cores()).build();
@@ -104,42 +104,42 @@ impl Asked<'_> {
     }
 
     /// A step under one strategy, or why it cannot run; and what hides its messages.
-    fn estimate(self, kind: usize, strategy: Strategy) -> (Result<Estimate, String>, Vec<Hiding>) {
+    fn estimate(self, group: usize, strategy: Strategy) -> (Result<Estimate, String>, Vec<Hiding>) {
         let mut hiding = Vec::new();
-        let outcome = Plan::of_group(&self.alone(kind, strategy), kind, true)
+        let outcome = Plan::of_group(&self.alone(group, strategy), group, true)
             .inspect(|plan| hiding = self.cluster.hiding(plan))
             .and_then(|plan| Estimate::of(&plan, self.cluster));
         (outcome.map_err(|problems| reason(&problems)), hiding)
     }
 
-    /// The experiment with a strategy for one kind of layers, and nothing said of how others are split.
-    fn alone(self, kind: usize, strategy: Strategy) -> Resolved {
-        self.resolved.with(alone(&self.resolved.experiment, kind, strategy, self.cluster))
+    /// The experiment with a strategy for one group of layers, and nothing said of how others are split.
+    fn alone(self, group: usize, strategy: Strategy) -> Resolved {
+        self.resolved.with(alone(&self.resolved.experiment, group, strategy, self.cluster))
     }
 }
 
-/// The strategy of a kind of layers, where that of another is open and this one is not.
-fn written(attention: &Attention, kind: usize) -> Option<Strategy> {
+/// The strategy of a group of layers, where that of another is open and this one is not.
+fn written(attention: &Attention, group: usize) -> Option<Strategy> {
     let Attention { strategy, automatic, ref sliding, .. } = *attention;
     let (strategy, automatic) = match sliding {
-        Some(sliding) if kind > 0 => (sliding.strategy, sliding.automatic),
+        Some(sliding) if group > 0 => (sliding.strategy, sliding.automatic),
         _ => (strategy, automatic),
     };
     (attention.is_open() && !automatic).then_some(strategy)
 }
 
-/// The experiment with a strategy for one kind of layers, and nothing said of how others are split.
+/// The experiment with a strategy for one group of layers, and nothing said of how others are split.
 fn alone(
     experiment: &Experiment,
-    kind: usize,
+    group: usize,
     strategy: Strategy,
     cluster: &Cluster,
 ) -> Experiment {
-    let mut experiment = under(experiment, kind, strategy, cluster);
+    let mut experiment = under(experiment, group, strategy, cluster);
     let attention = &mut experiment.attention;
     match &mut attention.sliding {
         None => {}
-        Some(Sliding { strategy, automatic, backward, .. }) if kind == 0 => {
+        Some(Sliding { strategy, automatic, backward, .. }) if group == 0 => {
             (*strategy, *automatic, *backward) = (Strategy::Local, true, None);
         }
         Some(_) => {

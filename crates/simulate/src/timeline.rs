@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use annulus_plan::{LayerKind, Plan};
+use annulus_plan::{LayerGroup, Plan};
 use annulus_sequence::{Hop, Move, Pass, Schedule, Schedules, moves_and_tiles, pairs_per_hop};
 use annulus_trace::{self as trace, Doing, Moved, Span, Trace};
 use annulus_yaml::{Problem, Problems};
@@ -48,20 +48,20 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
 
 /// What every rank does in both passes, by layer group.
 fn loads(plan: &Plan, cluster: &Cluster) -> Vec<[Load; 2]> {
-    let of_kind = |passes: &Arc<Schedules>| {
+    let of_group = |passes: &Arc<Schedules>| {
         let mut counted = Counted::new(plan.block(), cluster.rates.tile);
         passes.both().map(|schedule| counted.load(schedule))
     };
-    plan.passes.iter().map(of_kind).collect()
+    plan.passes.iter().map(of_group).collect()
 }
 
 /// Whether a trace can list all tiles and moves of a step.
 fn few_enough(plan: &Plan) -> Result<(), Problem> {
-    let of_kind = |(kind, passes): (&LayerKind, &Arc<Schedules>)| {
+    let of_group = |(group, passes): (&LayerGroup, &Arc<Schedules>)| {
         let both = passes.both().into_iter().flat_map(moves_and_tiles).sum::<usize>();
-        both.saturating_mul(kind.layers.len())
+        both.saturating_mul(group.layers.len())
     };
-    let layers = plan.kinds.iter().zip(&plan.passes).map(of_kind);
+    let layers = plan.groups.iter().zip(&plan.passes).map(of_group);
     let times = plan.micro_batches.saturating_mul(plan.experiment.mesh.data);
     let listed = layers.fold(0, usize::saturating_add).saturating_mul(times);
     if listed <= MOST_LISTED {
@@ -101,8 +101,8 @@ impl Writer<'_> {
     ) -> f64 {
         let (first, plan) = (timing.first, self.plan);
         let kind_of = |layer: usize| {
-            let has = |kind: &LayerKind| kind.layers.contains(&layer);
-            plan.kinds.iter().position(has).unwrap_or_default()
+            let has = |group: &LayerGroup| group.layers.contains(&layer);
+            plan.groups.iter().position(has).unwrap_or_default()
         };
         let [ahead, back, loss] = plan.products_per_row().map(|each| timing.by_rank(each));
         let layers = self.plan.shape.num_hidden_layers;
@@ -110,9 +110,9 @@ impl Writer<'_> {
         for _ in 0..self.plan.micro_batches {
             let mut clocks = vec![clock; ahead.len()];
             for layer in 0..layers {
-                let kind = kind_of(layer);
-                let (schedule, load) = (plan.passes[kind].of(Pass::Forward), &loads[kind][0]);
-                let pairs = pairs[kind][0].as_slice();
+                let group = kind_of(layer);
+                let (schedule, load) = (plan.passes[group].of(Pass::Forward), &loads[group][0]);
+                let pairs = pairs[group][0].as_slice();
                 let walked = Walked { layer, first, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &ahead);
             }
@@ -123,9 +123,9 @@ impl Writer<'_> {
             clock += latest(&loss);
             let mut clocks = vec![clock; back.len()];
             for layer in (0..layers).rev() {
-                let kind = kind_of(layer);
-                let (schedule, load) = (plan.passes[kind].of(Pass::Backward), &loads[kind][1]);
-                let pairs = pairs[kind][1].as_slice();
+                let group = kind_of(layer);
+                let (schedule, load) = (plan.passes[group].of(Pass::Backward), &loads[group][1]);
+                let pairs = pairs[group][1].as_slice();
                 let walked = Walked { layer, first, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &back);
             }

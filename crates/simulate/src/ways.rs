@@ -4,7 +4,7 @@
 //! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
 //! heads share a key/value head, and on the types on the wire.
 
-use annulus_plan::{LayerKind, Plan, duration, size};
+use annulus_plan::{LayerGroup, Plan, duration, size};
 use annulus_sequence::{Bytes, Route};
 
 use crate::Cluster;
@@ -26,8 +26,8 @@ impl Way {
     /// All backward routes of the attention of a plan's first layer group on `cluster` that differ, those of the fewest bytes
     /// first.
     pub fn all(plan: &Plan, cluster: &Cluster) -> Vec<Way> {
-        let Some(LayerKind { strategy, .. }) = plan.kinds.first() else { return Vec::new() };
-        let Ok(split) = plan.split(&plan.kinds[0]) else { return Vec::new() };
+        let Some(LayerGroup { strategy, .. }) = plan.groups.first() else { return Vec::new() };
+        let Ok(split) = plan.split(&plan.groups[0]) else { return Vec::new() };
         let mut counted = Counted::new(plan.block(), cluster.rates.tile);
         let way = |how: &Route| {
             let schedule = strategy.backward(&split, *how).ok()?;

@@ -251,7 +251,7 @@ mod tests {
                 strategies.into_iter().flat_map(|one| [1e9, 3e10, 1e15].map(|speed| (one, speed)))
             {
                 let split = strategy.split(&mask, 64 * 256, 64, Heads { query: 8, key_value: 4 });
-                let split = split.expect("it deals");
+                let split = split.expect("it splits");
                 let forward = strategy.forward(&split).expect("it runs");
                 let backward = strategy.backward(&split, Route::default()).expect("it runs");
                 for schedule in [forward, backward] {
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_slow_device_slows_those_that_stand_for_all() {
         let split = Strategy::STRIPED.split(&Mask::causal(), 64 * 256, 64, Heads::equal(4));
-        let schedule = Strategy::STRIPED.forward(&split.expect("it deals")).expect("it runs");
+        let schedule = Strategy::STRIPED.forward(&split.expect("it splits")).expect("it runs");
         let mut slow = cluster(1e9);
         slow.slowdown.insert(21, 3.0);
         let [[every, sampled], [_, even]] = [&slow, &cluster(1e9)].map(|one| both(&schedule, one));

@@ -79,7 +79,7 @@ fn check_alternatives(why: &StrategyError, strategy: Strategy, heads: Heads) {
             !others.is_empty()
                 && others.iter().all(|other| other.routes().contains(&Route::Queries))
         }
-        StrategyError::Deal(_) => !hint.is_empty(),
+        StrategyError::Shard(_) => !hint.is_empty(),
     };
     assert!(right, "{why}; hint: {hint}");
 }

@@ -37,13 +37,13 @@ pub(super) fn run(
     record: &mut Record,
 ) -> Result<()> {
     for (name, layout, queries, keys, whole) in HOPS {
-        let shards = layout.deal(WORLD * TOKENS, WORLD)?;
+        let shards = layout.shard(WORLD * TOKENS, WORLD)?;
         let mask = Mask::causal();
         let hop = Point::new(processor, dim, name, &mask, [&shards[queries], &shards[keys]])?;
         let whole = Point::whole(processor, TOKENS, dim, whole)?;
         for (variant, pass, deterministic) in variants() {
             let kernels =
-                Kernels { processor: processor.clone(), rung: Some(variant), deterministic };
+                Kernels { processor: processor.clone(), generation: Some(variant), deterministic };
             let Some(plain) = whole.measure(&kernels, pass, samples)? else { continue };
             let speed = hop.carried(&kernels, pass, samples)?;
             let mut line = hop.line(variant, pass, deterministic, speed);

@@ -12,7 +12,7 @@ use annulus_yaml::{Kind, Places, Problem, section};
 use super::{AUTO, AUTOMATIC, BACKWARD};
 use crate::data::MOST_TOKENS;
 use crate::{
-    Attention, Contradiction, Dealt, Kernel, Masking, Sliding, Wording, return_from_word,
+    Attention, Contradiction, Kernel, LayoutKeys, Masking, Sliding, Wording, return_from_word,
     route_word,
 };
 
@@ -50,7 +50,7 @@ section! {
             "two numbers whose product is `mesh.sequence`. usp, megatron with a2a+p2p: ranks that exchange heads, and rings of such; double-ring: nodes, and ranks of a node";
         groups: Option<usize> = Count(1, 1 << 12), Means("1"),
             "groups of key/value heads that all-gather takes one after another: fewer are held at once";
-        layout: Option<String> = Word(Dealt::WORDS), Means("the strategy's own"),
+        layout: Option<String> = Word(LayoutKeys::WORDS), Means("the strategy's own"),
             "who holds which positions; every strategy but striped takes every layout";
         stripe: Option<usize> = Tokens(1, MOST_TOKENS),
             Means("1, and for balanced blocks a sixteenth of a rank's share"),
@@ -127,12 +127,13 @@ impl<'a> Words<'a> {
     }
 
     /// The strategy and the layout; open, or contradicting themselves, as far as they are known.
-    fn meant(self) -> (Strategy, Option<Dealt>) {
+    fn meant(self) -> (Strategy, Option<LayoutKeys>) {
         let Words { words, automatic } = self;
         match words.settled() {
             Ok(settled) if !automatic => settled,
             _ => {
-                let layout = words.layout.and_then(|word| Dealt::from_word(word, words.stripe));
+                let layout =
+                    words.layout.and_then(|word| LayoutKeys::from_word(word, words.stripe));
                 (words.strategy, layout)
             }
         }
@@ -234,13 +235,13 @@ impl SlidingKeys {
     fn meant(
         &self,
         words: Words,
-        (others, layout): (Strategy, Option<Dealt>),
+        (others, layout): (Strategy, Option<LayoutKeys>),
         backward: Option<annulus_sequence::Route>,
     ) -> Sliding {
         // Stripes are as wide as all layers' are.
         let strategy = match (words.meant().0, others, layout) {
             (Strategy::Striped { .. }, Strategy::Striped { width }, _)
-            | (Strategy::Striped { .. }, _, Some(Dealt::Striped { width })) => {
+            | (Strategy::Striped { .. }, _, Some(LayoutKeys::Striped { width })) => {
                 Strategy::Striped { width }
             }
             (strategy, ..) => strategy,
@@ -284,7 +285,7 @@ impl Attention {
         let (exchange, shape, groups) = beside(self.strategy);
         let stripe = match self.strategy {
             Strategy::Striped { width } if !self.automatic => Some(width),
-            _ => self.layout.and_then(Dealt::stripe),
+            _ => self.layout.and_then(LayoutKeys::stripe),
         };
         let Wire { query, key_value, output, query_gradient, gradient } = self.wire;
         AttentionKeys {
@@ -292,7 +293,7 @@ impl Attention {
             exchange,
             shape,
             groups,
-            layout: self.layout.map(|dealt| dealt.word().to_owned()),
+            layout: self.layout.map(|sharded| sharded.word().to_owned()),
             stripe,
             backward: self.backward.map_or(AUTOMATIC, route_word).to_owned(),
             kernel: self.kernel,

@@ -30,7 +30,7 @@ pub fn save(
     weights: &Weights,
     shard_bytes: u64,
 ) -> Result<Vec<String>, WeightsError> {
-    let shards = deal(weights, shard_bytes);
+    let shards = shards_of(weights, shard_bytes);
     let mut files = Vec::new();
     let mut index = BTreeMap::new();
     for (number, shard) in shards.iter().enumerate() {
@@ -60,7 +60,7 @@ pub fn save_file(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), Weights
 }
 
 /// Fills shards in the order of names; one is full when the next tensor would exceed `shard_bytes`.
-fn deal(weights: &Weights, shard_bytes: u64) -> Vec<Shard<'_>> {
+fn shards_of(weights: &Weights, shard_bytes: u64) -> Vec<Shard<'_>> {
     let mut shards = vec![Shard::new()];
     let mut held = 0;
     for (name, tensor) in weights {

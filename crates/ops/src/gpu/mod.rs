@@ -22,4 +22,4 @@ pub use cuda::Cuda;
 pub use emulator::Emulator;
 pub use find::{Gpu, Missing, gpus, open};
 pub use processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
-pub use table::Rung;
+pub use table::Generation;

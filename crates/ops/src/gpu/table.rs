@@ -8,7 +8,7 @@ use super::{Launch, Processor};
 
 /// Steps of the ladder, the slowest and plainest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Rung {
+pub enum Generation {
     /// Plain loops, any head dimension: what the others are held to.
     Reference,
     /// Blocks in shared memory, f32 products without tensor cores.
@@ -19,7 +19,7 @@ pub enum Rung {
     Sm90,
 }
 
-/// What a kernel of a rung computes.
+/// What a kernel of a generation computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Pass {
     /// Folds tiles into the running state.
@@ -37,7 +37,7 @@ pub(super) enum Pass {
 pub(super) struct Kernel {
     pub(super) name: String,
     /// None: a kernel between passes, found by its name.
-    pub(super) task: Option<(Pass, Rung)>,
+    pub(super) task: Option<(Pass, Generation)>,
     pub(super) dtype: DType,
     /// Head dimension; 0: any.
     pub(super) dim: usize,
@@ -60,13 +60,13 @@ pub(super) fn kernels() -> &'static [Kernel] {
     &KERNELS
 }
 
-/// The kernel for heads of `dim` in `dtype`: the fastest that the processor runs, of `rung` at most.
+/// The kernel for heads of `dim` in `dtype`: the fastest that the processor runs, of `generation` at most.
 pub(super) fn kernel(
     pass: Pass,
     dtype: DType,
     dim: usize,
     on: Room,
-    rung: Option<Rung>,
+    generation: Option<Generation>,
 ) -> Option<&'static Kernel> {
     let fits = |kernel: &&Kernel| {
         kernel.dtype == dtype
@@ -75,10 +75,10 @@ pub(super) fn kernel(
             && kernel.task.is_some_and(|(own, its)| {
                 own == pass
                     && its.runs_on(on.architecture)
-                    && rung.is_none_or(|highest| its <= highest)
+                    && generation.is_none_or(|highest| its <= highest)
             })
     };
-    KERNELS.iter().filter(fits).max_by_key(|kernel| kernel.task.map(|(_, rung)| rung))
+    KERNELS.iter().filter(fits).max_by_key(|kernel| kernel.task.map(|(_, generation)| generation))
 }
 
 /// What a processor can run.
@@ -113,7 +113,7 @@ impl Kernel {
     /// they go from item to item, so that one item's first loads run beside the last products of another.
     pub(super) fn blocks_for(&self, items: [usize; 3], processor: &dyn Processor) -> [usize; 3] {
         match self.task {
-            Some((Pass::Forward | Pass::Queries, Rung::Sm90)) => {
+            Some((Pass::Forward | Pass::Queries, Generation::Sm90)) => {
                 let count = items.into_iter().product::<usize>();
                 [count.min(processor.multiprocessors()), 1, 1]
             }
@@ -124,24 +124,24 @@ impl Kernel {
     /// In which order it leaves the gradient of queries.
     pub(super) fn order_of_queries(&self) -> &'static str {
         match self.task {
-            Some((_, Rung::Sm80)) => "fragments",
-            Some((_, Rung::Sm90)) => "lanes",
+            Some((_, Generation::Sm80)) => "fragments",
+            Some((_, Generation::Sm90)) => "lanes",
             _ => "rows",
         }
     }
 
-    /// `pass, rung, type, dim, query block, key block, threads, blocks per multiprocessor, shared bytes)`
+    /// `pass, generation, type, dim, query block, key block, threads, blocks per multiprocessor, shared bytes)`
     fn read(line: &str) -> Kernel {
         let inside = line.split(')').next().unwrap_or_default();
         let words: Vec<&str> = inside.split(',').map(str::trim).collect();
-        let &[pass, rung, element, dim, query_block, key_block, threads, _, shared] = &*words
+        let &[pass, generation, element, dim, query_block, key_block, threads, _, shared] = &*words
         else {
             panic!("a line of kernels/attention/table.h without nine fields: {line}");
         };
         let number = |word: &str| word.parse::<usize>().expect("a literal number in table.h");
         Kernel {
-            name: format!("attention_{pass}_{rung}_{element}_{dim}"),
-            task: Pass::read(pass).zip(Rung::read(rung)),
+            name: format!("attention_{pass}_{generation}_{element}_{dim}"),
+            task: Pass::read(pass).zip(Generation::read(generation)),
             dtype: element_type(element),
             dim: dim.strip_prefix('d').map_or(0, number),
             query_block: number(query_block),
@@ -164,13 +164,13 @@ impl Pass {
     }
 }
 
-impl Rung {
-    fn read(word: &str) -> Option<Rung> {
+impl Generation {
+    fn read(word: &str) -> Option<Generation> {
         match word {
-            "reference" => Some(Rung::Reference),
-            "simt" => Some(Rung::Simt),
-            "sm80" => Some(Rung::Sm80),
-            "sm90" => Some(Rung::Sm90),
+            "reference" => Some(Generation::Reference),
+            "simt" => Some(Generation::Simt),
+            "sm80" => Some(Generation::Sm80),
+            "sm90" => Some(Generation::Sm90),
             _ => None,
         }
     }
@@ -178,8 +178,8 @@ impl Rung {
     /// The instructions of sm_90a are of that architecture alone.
     fn runs_on(self, architecture: u32) -> bool {
         match self {
-            Rung::Reference | Rung::Simt | Rung::Sm80 => architecture >= 80,
-            Rung::Sm90 => architecture == 90,
+            Generation::Reference | Generation::Simt | Generation::Sm80 => architecture >= 80,
+            Generation::Sm90 => architecture == 90,
         }
     }
 }
@@ -222,7 +222,7 @@ mod tests {
             for pass in PASSES {
                 let found =
                     kernel(pass, dtype, 64, room(80), None).expect("a kernel for heads of 64");
-                assert!(found.task.is_some_and(|(_, rung)| rung < Rung::Sm90));
+                assert!(found.task.is_some_and(|(_, generation)| generation < Generation::Sm90));
             }
             for (step, order) in [("prepare", "rows"), ("finish", "rows")] {
                 assert!(between(step, order, dtype).is_ok());
@@ -236,17 +236,17 @@ mod tests {
 
     #[test]
     fn the_fastest_that_runs_is_taken() {
-        let rung = |pass, on| {
+        let generation = |pass, on| {
             let found = kernel(pass, DType::BF16, 128, on, None);
-            found.and_then(|found| found.task).map(|(_, rung)| rung)
+            found.and_then(|found| found.task).map(|(_, generation)| generation)
         };
-        assert_eq!(rung(Pass::Forward, room(70)), None);
-        assert_eq!(rung(Pass::Forward, room(80)), Some(Rung::Sm80));
-        assert_eq!(rung(Pass::Forward, room(90)), Some(Rung::Sm90));
-        assert_eq!(rung(Pass::Forward, room(100)), Some(Rung::Sm80));
+        assert_eq!(generation(Pass::Forward, room(70)), None);
+        assert_eq!(generation(Pass::Forward, room(80)), Some(Generation::Sm80));
+        assert_eq!(generation(Pass::Forward, room(90)), Some(Generation::Sm90));
+        assert_eq!(generation(Pass::Forward, room(100)), Some(Generation::Sm80));
         // A block of an RTX has 99 KiB.
         let small = Room { architecture: 86, shared: 99 << 10 };
-        assert_eq!(rung(Pass::Forward, small), Some(Rung::Sm80));
-        assert_eq!(rung(Pass::Keys, small), Some(Rung::Reference));
+        assert_eq!(generation(Pass::Forward, small), Some(Generation::Sm80));
+        assert_eq!(generation(Pass::Keys, small), Some(Generation::Reference));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use annulus_ops::attention::{
     Attended, AttentionKernel, BackwardTile, Dropout, KeyValueGradients, Reference, Tile,
 };
-use annulus_ops::gpu::Rung;
+use annulus_ops::gpu::Generation;
 use annulus_ops::gpu::attention::{Kernels, Variant};
 use annulus_ops::testing::{error, error_l2, to_f64};
 use annulus_sequence::Layout;
@@ -27,11 +27,11 @@ const DROPOUT: Dropout =
     Dropout { seed: 5 << 40 | 7, probability: 0.3, step: 1 << 33 | 9, layer: 2, sequence: 4 };
 const HEADS: [Heads; 3] = [Heads(1, 2, 1), Heads(2, 2, 2), Heads(1, 3, 1)];
 /// Positions per rank: several blocks with an odd rest (and divisible by what layouts ask for), shorter than any block.
-fn positions(rung: Rung) -> [usize; 3] {
-    match rung {
+fn positions(generation: Generation) -> [usize; 3] {
+    match generation {
         // Plain loops are slow and have no blocks.
-        Rung::Reference => [44, 12, 68],
-        Rung::Simt | Rung::Sm80 | Rung::Sm90 => [188, 12, 264],
+        Generation::Reference => [44, 12, 68],
+        Generation::Simt | Generation::Sm80 | Generation::Sm90 => [188, 12, 264],
     }
 }
 
@@ -138,12 +138,12 @@ fn variants() -> Vec<Variant> {
 }
 
 /// As kernels are named: `sm90_bf16_d128`.
-fn named(Variant { rung, dtype, dim }: Variant) -> String {
-    format!("{rung:?}_{dtype:?}_d{dim}").to_lowercase()
+fn named(Variant { generation, dtype, dim }: Variant) -> String {
+    format!("{generation:?}_{dtype:?}_d{dim}").to_lowercase()
 }
 
-fn architecture(rung: Rung) -> u32 {
-    if rung == Rung::Sm90 { 90 } else { 80 }
+fn architecture(generation: Generation) -> u32 {
+    if generation == Generation::Sm90 { 90 } else { 80 }
 }
 
 /// The largest share that an error has of its bound; 0 where the kernel cannot run.
@@ -151,22 +151,23 @@ fn check(row: &[usize]) -> f64 {
     let &[variant, rule, layout, heads, tokens, deterministic, at_once, dropped] = row else {
         panic!("eight factors");
     };
-    let Variant { rung, dtype, dim } = variants()[variant];
+    let Variant { generation, dtype, dim } = variants()[variant];
     let (rule, layout, heads) = (Rule::ALL[rule], LAYOUTS[layout], HEADS[heads]);
-    let tokens = positions(rung)[tokens];
+    let tokens = positions(generation)[tokens];
     let rank = row.iter().sum::<usize>() % 3;
     let dim = if dim == 0 { 40 } else { dim };
     let scene = Scene::new((rule, layout, rank), heads, dim, tokens, dtype);
-    // The fastest rung leaves no weights out: `weights_that_no_kernel_leaves_out_are_refused`.
-    let dropout = (dropped == 1 && rung != Rung::Sm90).then_some(DROPOUT);
+    // The fastest generation leaves no weights out: `weights_that_no_kernel_leaves_out_are_refused`.
+    let dropout = (dropped == 1 && generation != Generation::Sm90).then_some(DROPOUT);
     let scene = Scene { dropout, ..scene };
     let seed = row.iter().fold(1, |seed, value| 31 * seed + *value as u64);
-    let Some(processor) = processor(architecture(rung), seed) else { return 0.0 };
-    let kernels = Kernels { processor, rung: Some(rung), deterministic: deterministic == 1 };
+    let Some(processor) = processor(architecture(generation), seed) else { return 0.0 };
+    let kernels =
+        Kernels { processor, generation: Some(generation), deterministic: deterministic == 1 };
     let device = kernels.processor.device();
     let found = run(&kernels, &scene, device, at_once == 1);
     let what = format!(
-        "{rung:?} {dtype:?} of {dim}, {rule:?} {layout:?} {heads:?}, {tokens} a rank, rank {rank}, deterministic {deterministic}, at once {at_once}, dropout {dropout:?}"
+        "{generation:?} {dtype:?} of {dim}, {rule:?} {layout:?} {heads:?}, {tokens} a rank, rank {rank}, deterministic {deterministic}, at once {at_once}, dropout {dropout:?}"
     );
     found.check(&run(&Reference, &scene, &Device::Cpu, true), &scene, dtype, &what)
 }
@@ -177,7 +178,7 @@ fn every_kernel_equals_plain_loops() {
     let rows = if all() {
         let mut rows = cover::all(&counts);
         // Dropout is no choice where no weights are left out.
-        rows.retain(|row| row[7] == 0 || variants()[row[0]].rung != Rung::Sm90);
+        rows.retain(|row| row[7] == 0 || variants()[row[0]].generation != Generation::Sm90);
         rows
     } else {
         cover::pairs(&counts)
@@ -215,11 +216,11 @@ fn small() {
 /// The gradient of queries by a second pass has the same bits whatever order threads run in; so have all others.
 #[test]
 fn deterministic_kernels_give_the_same_bits() {
-    for Variant { rung, dtype, dim } in variants().into_iter().filter(|one| one.dim == 64) {
+    for Variant { generation, dtype, dim } in variants().into_iter().filter(|one| one.dim == 64) {
         let scene = Scene::new((Rule::Causal, Layout::Zigzag, 1), Heads(1, 2, 1), dim, 140, dtype);
         let bits = |seed| {
-            let processor = processor(architecture(rung), seed)?;
-            let kernels = Kernels { processor, rung: Some(rung), deterministic: true };
+            let processor = processor(architecture(generation), seed)?;
+            let kernels = Kernels { processor, generation: Some(generation), deterministic: true };
             let Results { attended, dq, gradients } =
                 run(&kernels, &scene, kernels.processor.device(), true);
             let mut all = vec![attended.out, attended.lse, dq];
@@ -227,15 +228,15 @@ fn deterministic_kernels_give_the_same_bits() {
             Some(all.iter().flat_map(|tensor| to_f64(tensor).unwrap()).map(f64::to_bits).collect())
         };
         let bits: [Option<Vec<u64>>; 2] = [1, 2].map(bits);
-        assert!(bits[0] == bits[1], "{rung:?} {dtype:?}");
+        assert!(bits[0] == bits[1], "{generation:?} {dtype:?}");
     }
 }
 
 /// A factor that is not quite 1 while the maximum stays would show after hundreds of blocks of keys.
 #[test]
 fn long_sums_do_not_drift() {
-    for Variant { rung, dtype, dim } in variants().into_iter().filter(|one| one.dim == 64) {
-        let Some(processor) = processor(architecture(rung), 1) else { continue };
+    for Variant { generation, dtype, dim } in variants().into_iter().filter(|one| one.dim == 64) {
+        let Some(processor) = processor(architecture(generation), 1) else { continue };
         let scene = Scene::new((Rule::Full, Layout::Contiguous, 0), Heads(1, 1, 1), dim, 40, dtype);
         let lse = |kernel: &dyn AttentionKernel, device| {
             let scene = scene.on(device);
@@ -245,10 +246,10 @@ fn long_sums_do_not_drift() {
             kernel.forward(&tiles, &mut *state, &|| Ok(())).unwrap();
             back(&kernel.finish(state).unwrap().lse)
         };
-        let kernels = Kernels { processor, rung: Some(rung), deterministic: true };
+        let kernels = Kernels { processor, generation: Some(generation), deterministic: true };
         let found = lse(&kernels, kernels.processor.device());
         let off = error(&found, &lse(&Reference, &Device::Cpu)).unwrap();
-        assert!(off <= 3e-6, "{rung:?} {dtype:?}: lse is off by {off:e}");
+        assert!(off <= 3e-6, "{generation:?} {dtype:?}: lse is off by {off:e}");
     }
 }
 

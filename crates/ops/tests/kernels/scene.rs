@@ -134,7 +134,7 @@ impl Scene {
         tokens: usize,
         dtype: DType,
     ) -> Scene {
-        let dealt = layout.deal(3 * tokens, 3).unwrap();
+        let sharded = layout.shard(3 * tokens, 3).unwrap();
         let tensor = |name: &str, heads, dtype| {
             let values = random(name, &[batch, heads, tokens, dim]).unwrap();
             (values * 1.5).unwrap().to_dtype(dtype).unwrap()
@@ -142,7 +142,7 @@ impl Scene {
         let shard = |(index, keys): (usize, &Positions)| Shard {
             k: tensor(&format!("k{index}"), groups, dtype),
             v: tensor(&format!("v{index}"), groups, dtype),
-            visibility: vec![rule.visibility(&dealt[rank], keys)],
+            visibility: vec![rule.visibility(&sharded[rank], keys)],
             // About as large as what is added: neither hides in the rounding of the other.
             carried: ["dk", "dv"].map(|name| {
                 (tensor(&format!("{name}{index}"), groups, DType::F32) / 32.0).unwrap()
@@ -152,9 +152,9 @@ impl Scene {
         Scene {
             q: tensor("q", heads, dtype),
             gradient: tensor("gradient", heads, dtype),
-            shards: dealt.iter().enumerate().map(shard).collect(),
+            shards: sharded.iter().enumerate().map(shard).collect(),
             scale: 1.0 / (dim as f64).sqrt(),
-            positions: dealt[rank].clone(),
+            positions: sharded[rank].clone(),
             dropout: None,
         }
     }

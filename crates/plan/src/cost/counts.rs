@@ -4,7 +4,7 @@ use annulus_architecture::Besides;
 use annulus_experiment::Recompute;
 
 use super::F32;
-use crate::{LayerKind, Plan};
+use crate::{LayerGroup, Plan};
 
 /// What is summed beside the gradients: the sum of losses and the count of targets, f64.
 const LOSS_AND_TARGETS: u64 = 2 * 8;
@@ -67,11 +67,11 @@ impl Plan {
             per_token -= each(lora.is_none_or(|lora| lora.trains(Besides::Embeddings))) * looked_up;
         }
         let data = &self.experiment.data;
-        let of_group = |(number, kind): (usize, &LayerKind)| {
+        let of_group = |(number, group): (usize, &LayerGroup)| {
             let pairs: f64 = self.ranks.iter().map(|rank| rank.pairs[number] as f64).sum();
-            pairs * kind.layers.len() as f64
+            pairs * group.layers.len() as f64
         };
-        let pairs: f64 = self.kinds.iter().enumerate().map(of_group).sum();
+        let pairs: f64 = self.groups.iter().enumerate().map(of_group).sum();
         let per_pair = (12 * shape.head_dim * shape.num_attention_heads) as f64;
         per_token * (data.batch * data.tokens) as f64 + per_pair * pairs
     }

@@ -16,7 +16,7 @@ fn mask(lines: &str) -> Mask {
     Resolved::read(experiment, Some(256))
         .and_then(|resolved| Plan::new(&resolved))
         .unwrap_or_else(|problems| panic!("{problems}"))
-        .kinds[0]
+        .groups[0]
         .mask
         .clone()
 }
@@ -110,7 +110,7 @@ fn wrong_masks() {
 }
 
 #[test]
-fn wrong_deals() {
+fn wrong_shards() {
     let mesh = |weights: &str| edited("sequence: 4", &format!("sequence: 4, weights: {weights}"));
     let cases = [
         mesh("[1, 2]"),

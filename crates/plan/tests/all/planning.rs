@@ -46,7 +46,7 @@ fn bytes_are_the_closed_forms() {
             experiment.model.dtype = Dtype::Bf16;
             let plan = Resolved::read(experiment, Some(256))
                 .and_then(|resolved| Plan::new(&resolved))
-                .expect("all deal 1680 tokens");
+                .expect("it splits");
             // Keys and values of one sequence's share, in elements.
             let block = 2 * heads * width * (tokens / ranks) as u64;
             let (hops, sequences) = (ranks as u64 - 1, 3);

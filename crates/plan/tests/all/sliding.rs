@@ -1,7 +1,7 @@
 //! Layers that see a window beside layers that see all: what is written, what is planned, what is
 //! refused.
 
-use annulus_experiment::{Dealt, Experiment, Override, Resolved, Sliding, differences, parse};
+use annulus_experiment::{Experiment, LayoutKeys, Override, Resolved, Sliding, differences, parse};
 use annulus_memory::Class;
 use annulus_plan::{Plan, Proving};
 use annulus_sequence::{Exchange, Layout, Route, Rule, Strategy};
@@ -80,7 +80,7 @@ fn layers_of_a_model_slide_by_themselves() {
         "model_type: qwen3; sliding_window: 512; use_sliding_window: true; max_window_layers: 1",
     );
     let found = plan(&mixed, &[]).unwrap_or_else(|problems| panic!("{problems}"));
-    let [others, sliding] = found.kinds.as_slice() else { panic!("{:?}", found.kinds) };
+    let [others, sliding] = found.groups.as_slice() else { panic!("{:?}", found.groups) };
     assert_eq!((others.layers.as_slice(), sliding.layers.as_slice()), (&[0][..], &[1, 2, 3][..]));
     assert!(sliding.mask.rules().contains(&Rule::Window(512)));
     assert!(!others.mask.rules().iter().any(|rule| matches!(rule, Rule::Window(_))));
@@ -91,12 +91,12 @@ fn layers_of_a_model_slide_by_themselves() {
     assert_eq!(resolved.experiment, again);
     let halo =
         plan(&mixed, &["attention.sliding={ layers: [1, 2, 3], window: 512, strategy: halo }"]);
-    assert_eq!(halo.expect("right").kinds[1].strategy, Strategy::Halo);
+    assert_eq!(halo.expect("right").groups[1].strategy, Strategy::Halo);
 
     let all = model("model_type: mistral; sliding_window: 512");
     let found = plan(&all, &[]).unwrap_or_else(|problems| panic!("{problems}"));
-    assert_eq!((found.kinds.len(), found.experiment.attention.masking.window), (1, Some(512)));
-    assert!(found.kinds[0].mask.rules().contains(&Rule::Window(512)));
+    assert_eq!((found.groups.len(), found.experiment.attention.masking.window), (1, Some(512)));
+    assert!(found.groups[0].mask.rules().contains(&Rule::Window(512)));
     let short = plan(&all, &["data.tokens=512"]).unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(short.experiment.attention.masking.window, None, "it hides nothing");
 
@@ -115,7 +115,7 @@ fn layers_of_a_model_slide_by_themselves() {
 #[test]
 fn kinds_of_layers_have_their_own_masks_and_strategies() {
     let plan = plan("megatron; sinks: 4", &format!("{SLIDING}; strategy: halo"));
-    let [others, sliding] = plan.kinds.as_slice() else { panic!("{:?}", plan.kinds) };
+    let [others, sliding] = plan.groups.as_slice() else { panic!("{:?}", plan.groups) };
     assert_eq!((others.layers.as_slice(), sliding.layers.as_slice()), (&[3][..], &[0, 1, 2][..]));
     assert_eq!((others.strategy, sliding.strategy), (Strategy::MEGATRON, Strategy::Halo));
     // Without a window there is nothing that sinks show in spite of it.
@@ -130,7 +130,7 @@ fn kinds_of_layers_have_their_own_masks_and_strategies() {
     assert_eq!(settled.sliding.and_then(|sliding| sliding.backward), Some(sliding.route.how));
 }
 
-/// Every number is the sum, or the largest, of those of models whose layers are all of one kind.
+/// Every number is the sum, or the largest, of those of models whose layers are all of one group.
 #[test]
 fn plans_are_those_of_the_kinds_together() {
     let both = plan("striped", &format!("{SLIDING}; strategy: halo"));
@@ -163,8 +163,8 @@ fn plans_are_those_of_the_kinds_together() {
         );
         assert_eq!(rank.peak[Class::Weights], full.peak[Class::Weights]);
     }
-    assert_eq!(both.kinds[0].slowest_pairs, full.kinds[0].slowest_pairs);
-    assert_eq!(both.kinds[1].slowest_pairs, slides.kinds[0].slowest_pairs);
+    assert_eq!(both.groups[0].slowest_pairs, full.groups[0].slowest_pairs);
+    assert_eq!(both.groups[1].slowest_pairs, slides.groups[0].slowest_pairs);
 }
 
 #[test]
@@ -206,10 +206,10 @@ fn which_layers_slide_may_not_change_on_resume_and_how_they_are_split_may() {
 }
 
 #[test]
-fn balanced_blocks_are_dealt_by_what_most_layers_see() {
+fn balanced_blocks_are_sharded_by_what_most_layers_see() {
     let plan = plan("ring; layout: balanced; stripe: 64", SLIDING);
     let all = plan_of_all("ring; layout: balanced; stripe: 64");
-    assert_eq!(plan.experiment.attention.layout, Some(Dealt::Balanced { width: Some(64) }));
+    assert_eq!(plan.experiment.attention.layout, Some(LayoutKeys::Balanced { width: Some(64) }));
     assert_eq!(plan.ranks[1].positions, all.ranks[1].positions);
 }
 

@@ -1,6 +1,6 @@
 //! The keys of `attention:` that say how a sequence is split, alone and together.
 
-use annulus_experiment::{Dealt, Resolved, parse};
+use annulus_experiment::{LayoutKeys, Resolved, parse};
 use annulus_plan::Plan;
 use annulus_sequence::{Exchange, Layout, Route, Strategy};
 
@@ -21,7 +21,7 @@ fn plan(lines: &str) -> Plan {
 #[test]
 fn words_are_strategies_and_read_back() {
     let megatron = |exchange| Strategy::Megatron { exchange };
-    let balanced = |width| Some(Dealt::Balanced { width });
+    let balanced = |width| Some(LayoutKeys::Balanced { width });
     let cases = [
         ("ring; exchange: p2p", Strategy::Ring, None),
         ("striped; stripe: 8", Strategy::Striped { width: 8 }, None),
@@ -38,11 +38,11 @@ fn words_are_strategies_and_read_back() {
         ("usp; shape: [4, 1]", Strategy::Usp { shape: Some([4, 1]) }, None),
         ("double-ring; shape: [2, 2]", Strategy::DoubleRing { shape: Some([2, 2]) }, None),
         ("all-gather; groups: 2", Strategy::AllGather { groups: 2 }, None),
-        ("ring; layout: zigzag", Strategy::Ring, Some(Dealt::Zigzag)),
-        ("ring; layout: striped", Strategy::Ring, Some(Dealt::Striped { width: 1 })),
+        ("ring; layout: zigzag", Strategy::Ring, Some(LayoutKeys::Zigzag)),
+        ("ring; layout: striped", Strategy::Ring, Some(LayoutKeys::Striped { width: 1 })),
         ("ulysses; layout: balanced", Strategy::Ulysses, balanced(None)),
         ("halo; layout: balanced; stripe: 64", Strategy::Halo, balanced(Some(64))),
-        ("megatron; layout: contiguous", Strategy::MEGATRON, Some(Dealt::Contiguous)),
+        ("megatron; layout: contiguous", Strategy::MEGATRON, Some(LayoutKeys::Contiguous)),
     ];
     for (lines, strategy, layout) in cases {
         let experiment = plan(lines).experiment;
@@ -55,7 +55,7 @@ fn words_are_strategies_and_read_back() {
 }
 
 #[test]
-fn a_layout_is_dealt_by() {
+fn a_layout_is_sharded_by() {
     let of = |lines: &str| {
         let plan = plan(lines);
         (plan.experiment.layout(), plan.ranks[1].positions.clone())
@@ -72,7 +72,7 @@ fn a_layout_is_dealt_by() {
 fn the_way_back_sends_least_unless_it_is_written() {
     // Two query heads to a key/value head: 16 · 32 bytes of a row of keys, values and gradients
     // against 2 · (12 · 32 + 8) of queries.
-    let back = |lines: &str| plan(lines).kinds[0].route.clone();
+    let back = |lines: &str| plan(lines).groups[0].route.clone();
     assert_eq!((back("ring").how, back("ring").automatic), (Route::Reversed, true));
     assert_eq!(back("ring; backward: queries").how, Route::Queries);
     assert!(!back("ring; backward: queries").automatic);
@@ -87,7 +87,7 @@ fn the_way_back_sends_least_unless_it_is_written() {
     let plan = Resolved::read(experiment, Some(256))
         .and_then(|resolved| Plan::new(&resolved))
         .unwrap_or_else(|p| panic!("{p}"));
-    assert_eq!(plan.kinds[0].route.how, Route::Queries);
+    assert_eq!(plan.groups[0].route.how, Route::Queries);
     assert_eq!(plan.experiment.attention.backward, Some(Route::Queries));
 }
 

@@ -23,7 +23,7 @@ fn what_is_left_out_travels_as_it_is() {
     let plan = plan("backward: reversed");
     assert_eq!(plan.experiment.attention.wire, Wire::default());
     assert_eq!(plan.experiment.wire(), Wire::new(Element::F32, Element::F32));
-    assert!(plan.doubts.is_empty());
+    assert!(plan.warnings.is_empty());
 }
 
 #[test]
@@ -54,16 +54,16 @@ fn sums_in_16_bits_are_warned_of_where_they_travel() {
     ));
     // Left open, they go where they are rounded once.
     let open = plan("wire: { gradient: bf16 }");
-    assert_eq!(open.kinds[0].route.how, Route::Direct);
-    assert!(open.doubts[0].starts_with(
+    assert_eq!(open.groups[0].route.how, Route::Direct);
+    assert!(open.warnings[0].starts_with(
         "gradients of keys and values travel in bf16: rounded by every rank, their error grows to \
          about 1.2 times that of 2 ranks on 4;"
     ));
-    assert_eq!(plan("").kinds[0].route.how, Route::Reversed);
+    assert_eq!(plan("").groups[0].route.how, Route::Reversed);
     let queries = plan("backward: queries; wire: { gradient: bf16 }");
-    assert!(queries.doubts.is_empty(), "they stay at home");
+    assert!(queries.warnings.is_empty(), "they stay at home");
     let queries = plan("backward: queries; wire: { query_gradient: f16 }");
-    assert!(queries.doubts[0].starts_with("gradients of queries travel in f16"));
+    assert!(queries.warnings[0].starts_with("gradients of queries travel in f16"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Who holds which position, and what each rank sees of each other rank.
 
 use super::{HEAD, glyph, ranks, row};
-use crate::{DealError, Layout, Mask, Positions, Run, pairs_between};
+use crate::{Layout, Mask, Positions, Run, ShardError, pairs_between};
 
 /// The most columns that positions are drawn in, and that a whole line takes.
 const COLUMNS: usize = 64;
@@ -16,18 +16,18 @@ const LAST: usize = 3;
 /// Who holds which position, and what each rank sees of each other rank under `mask`.
 ///
 /// # Errors
-/// When `tokens` positions cannot be dealt to `world` ranks.
+/// When `tokens` positions cannot be sharded over `world` ranks.
 pub fn draw_layout(
     layout: Layout,
     mask: &Mask,
     tokens: usize,
     world: usize,
-) -> Result<String, DealError> {
-    Ok(draw_dealt(layout, mask, &layout.deal(tokens, world)?))
+) -> Result<String, ShardError> {
+    Ok(draw_sharded(layout, mask, &layout.shard(tokens, world)?))
 }
 
-/// The same of positions that are dealt already, in proportion to weights for example.
-pub fn draw_dealt(layout: Layout, mask: &Mask, shards: &[Positions]) -> String {
+/// The same of positions that are sharded already, in proportion to weights for example.
+pub fn draw_sharded(layout: Layout, mask: &Mask, shards: &[Positions]) -> String {
     let mut lines = draw_held(layout, shards);
     lines.extend(draw_pairs(shards, mask));
     lines.join("\n")

@@ -9,7 +9,7 @@ use super::shares;
 use crate::{Mask, Positions, Run, pairs_between};
 
 /// The positions of every rank, in blocks of `width`.
-pub(super) fn deal(mask: &Mask, tokens: usize, weights: &[usize], width: usize) -> Vec<Positions> {
+pub(super) fn shard(mask: &Mask, tokens: usize, weights: &[usize], width: usize) -> Vec<Positions> {
     let all = Positions::all(tokens);
     let block = |index: usize| {
         let start = index * width;

@@ -101,7 +101,7 @@ impl fmt::Display for Flaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Flaw::NotDealt { tokens, world } => {
-                write!(f, "{tokens} positions are not dealt to {world} ranks once each")
+                write!(f, "{tokens} positions are not sharded over {world} ranks once each")
             }
             Flaw::UnevenHops { rank, found, wanted } => {
                 write!(f, "rank {rank} makes {found} hops, rank 0 makes {wanted}")

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Route, Strategy};
-use crate::DealError;
+use crate::ShardError;
 
 /// Why a strategy cannot run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,9 +13,9 @@ pub enum StrategyError {
         /// How many there are.
         world: usize,
     },
-    /// The positions do not deal out.
-    Deal(DealError),
-    /// Query heads cannot be dealt to the ranks that exchange them.
+    /// The positions cannot be sharded.
+    Shard(ShardError),
+    /// Query heads cannot be split over the ranks that exchange them.
     Heads {
         /// Whose exchange.
         strategy: Strategy,
@@ -63,7 +63,7 @@ impl StrategyError {
             StrategyError::TooManyRanks { .. } => {
                 format!("use one rank, or one of {}", names(|other| other != Strategy::Local))
             }
-            StrategyError::Deal(ref error) => error.hint(),
+            StrategyError::Shard(ref error) => error.hint(),
             StrategyError::Heads { strategy: Strategy::Ulysses, heads, .. } => {
                 let ranks = list((1..=heads).filter(|ranks| heads.is_multiple_of(*ranks)));
                 format!("use {ranks} ranks, or `usp` with one of those as its first number")
@@ -108,10 +108,10 @@ impl fmt::Display for StrategyError {
             StrategyError::TooManyRanks { world } => {
                 write!(f, "`local` runs on 1 rank and cannot share a sequence among {world}")
             }
-            StrategyError::Deal(error) => error.fmt(f),
+            StrategyError::Shard(error) => error.fmt(f),
             StrategyError::Heads { strategy, heads, ranks } => {
                 let name = strategy.name();
-                write!(f, "`{name}` cannot deal {heads} query heads to {ranks} ranks")
+                write!(f, "`{name}` cannot split {heads} query heads over {ranks} ranks")
             }
             StrategyError::Shape { strategy, shape: [first, second], world } => {
                 let name = strategy.name();

@@ -1,6 +1,6 @@
 //! Keys and values go round a ring of ranks while each rank computes with the block at hand.
 //!
-//! Ring Attention (arXiv 2310.01889) deals contiguous chunks, Striped Attention (arXiv 2311.09431)
+//! Ring Attention (arXiv 2310.01889) shards contiguous chunks, Striped Attention (arXiv 2311.09431)
 //! stripes, Megatron context parallelism zigzag chunks: the schedule is the same. Four ranks; a
 //! number is the owner of the block at hand, an arrow its transfer, posted before the tile is
 //! computed:

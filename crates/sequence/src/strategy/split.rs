@@ -36,7 +36,7 @@ enum Needs {
 }
 
 impl Split {
-    /// What `layout` dealt: `positions` by rank, each position of the sequence once.
+    /// The shards of `layout`: `positions` by rank, each position of the sequence once.
     ///
     /// # Panics
     /// Without ranks, or when query heads are no multiple of key/value heads.

@@ -146,7 +146,7 @@ impl Torus {
     ) -> Hop {
         match self.within(index, hops) {
             Some(hop) => ring(hop),
-            None if index == 0 => self.deal(rank),
+            None if index == 0 => self.spread(rank),
             None => self.gather(rank, pass),
         }
     }
@@ -160,7 +160,7 @@ impl Torus {
     }
 
     /// The others of a station get their heads of the own positions.
-    fn deal(&self, rank: usize) -> Hop {
+    fn spread(&self, rank: usize) -> Hop {
         let parts = |owner: usize, lane: usize| -> [Block; 2] {
             let queries = self.split.heads_of(Part::Query, owner, self.query_heads(lane));
             [queries, self.split.heads_of(Part::KeyValue, owner, self.key_heads(lane))]

@@ -37,7 +37,7 @@ fn stripes_list_the_first_and_the_last() {
 }
 
 fn schedules(strategy: Strategy, tokens: usize, world: usize, heads: Heads) -> [String; 2] {
-    let split = strategy.split(&Mask::causal(), tokens, world, heads).expect("it deals");
+    let split = strategy.split(&Mask::causal(), tokens, world, heads).expect("it splits");
     let backward = strategy.backward(&split, Route::Reversed).expect("it runs");
     [strategy.forward(&split).expect("it runs"), backward].map(|schedule| draw_schedule(&schedule))
 }

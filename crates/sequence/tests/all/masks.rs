@@ -140,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn every_position_is_dealt_once(
+    fn every_position_is_sharded_once(
         layout in layouts(), tokens in 1_usize..200,
         weights in proptest::collection::vec(0_usize..5, 1..=16), more in 0_usize..3,
     ) {
@@ -148,11 +148,11 @@ proptest! {
         let all: usize = weights.iter().sum();
         prop_assume!(all > 0);
         let mask = Mask::causal().and(Rule::documents(&[30, 50]));
-        let shards = layout.deal_weighted(&mask, tokens, &weights).unwrap();
+        let shards = layout.shard_weighted(&mask, tokens, &weights).unwrap();
         prop_assert_eq!(shards.len(), weights.len());
-        let mut dealt: Vec<usize> = shards.iter().flat_map(Positions::iter).collect();
-        dealt.sort_unstable();
-        prop_assert_eq!(dealt, (0..tokens).collect::<Vec<_>>());
+        let mut sharded: Vec<usize> = shards.iter().flat_map(Positions::iter).collect();
+        sharded.sort_unstable();
+        prop_assert_eq!(sharded, (0..tokens).collect::<Vec<_>>());
         for (shard, weight) in shards.iter().zip(&weights) {
             let off = shard.tokens().abs_diff(tokens * weight / all);
             let most = match layout {
@@ -205,7 +205,7 @@ fn one_rank_holds_the_natural_order() {
         Layout::Striped { width: 3 },
         Layout::Balanced { width: 3 },
     ] {
-        assert_eq!(layout.deal(12, 1).unwrap(), [Positions::all(12)]);
+        assert_eq!(layout.shard(12, 1).unwrap(), [Positions::all(12)]);
     }
 }
 
@@ -222,13 +222,13 @@ fn rows_that_see_nothing_have_empty_spans() {
 }
 
 #[test]
-fn documents_are_dealt_such_that_all_see_as_much() {
+fn documents_are_sharded_such_that_all_see_as_much() {
     let lengths: Vec<usize> = (0..200_usize).map(|i| i * i * 31 % 1009 + 1).collect();
     let tokens = lengths.iter().sum::<usize>() / 16 * 16;
     let mask = Mask::causal().and(Rule::documents(&lengths));
     let all = Positions::all(tokens);
     let busiest = |layout: Layout, weights: &[usize]| {
-        let shards = layout.deal_weighted(&mask, tokens, weights).unwrap();
+        let shards = layout.shard_weighted(&mask, tokens, weights).unwrap();
         let pairs = shards.iter().map(|shard| pairs_between(&mask, shard, &all));
         let work = pairs.zip(weights).map(|(pairs, weight)| pairs as f64 / *weight as f64);
         let share = pairs_between(&mask, &all, &all) as f64 / weights.iter().sum::<usize>() as f64;
@@ -244,7 +244,7 @@ fn documents_are_dealt_such_that_all_see_as_much() {
 
 #[test]
 fn millions_of_positions_are_no_more_work_than_a_few() {
-    let shards = Layout::Striped { width: 1 }.deal(1 << 30, 64).unwrap();
+    let shards = Layout::Striped { width: 1 }.shard(1 << 30, 64).unwrap();
     let mask = Mask::causal();
     let total: u64 =
         shards.iter().flat_map(|q| shards.iter().map(|k| pairs_between(&mask, q, k))).sum();

@@ -1,4 +1,4 @@
-//! Every combination of rules, dealt in every way: coverage, counts and views against
+//! Every combination of rules, sharded in every way: coverage, counts and views against
 //! `Mask::allows_in`, pair by pair.
 
 #![expect(clippy::unwrap_used, clippy::single_range_in_vec_init, reason = "tests")]
@@ -160,14 +160,14 @@ fn check(mask: &Mask, q: &Positions, k: &Positions) {
     }
 }
 
-/// Checks every tile of a mask, dealt in every way to up to eight ranks; how many there are.
+/// Checks every tile of a mask, sharded in every way to up to eight ranks; how many there are.
 fn check_all(mask: &Mask, worlds: impl Iterator<Item = usize>) -> usize {
     let mut tiles = 0;
     for (world, layout) in worlds.flat_map(|world| LAYOUTS.map(|layout| (world, layout))) {
         // A weight of zero, and one that is no multiple of another, for worlds that have room.
         let uneven: Vec<usize> = (0..world).map(|rank| [2, 3, 0, 1][rank % 4]).collect();
         for weights in [vec![1; world], uneven] {
-            let shards = layout.deal_weighted(mask, TOKENS, &weights).unwrap();
+            let shards = layout.shard_weighted(mask, TOKENS, &weights).unwrap();
             for (q, k) in shards.iter().flat_map(|q| shards.iter().map(move |k| (q, k))) {
                 let checked = std::panic::catch_unwind(|| check(mask, q, k));
                 assert!(checked.is_ok(), "{mask:?} {layout:?} {weights:?} {q:?} {k:?}");
@@ -255,7 +255,7 @@ fn common_masks_take_one_view() {
     ];
     for mask in &masks {
         for (world, layout) in (1..=4).flat_map(|world| LAYOUTS.map(|layout| (world, layout))) {
-            let shards = layout.deal_weighted(mask, TOKENS, &vec![1; world]).unwrap();
+            let shards = layout.shard_weighted(mask, TOKENS, &vec![1; world]).unwrap();
             for (q, k) in shards.iter().flat_map(|q| shards.iter().map(move |k| (q, k))) {
                 assert!(View::all(mask, q, k).len() <= 1, "{mask:?} {q:?} {k:?}");
             }
@@ -276,7 +276,7 @@ fn strided_patterns_take_a_view_of_near_keys_and_one_of_far_keys_per_residue() {
         assert_eq!(view.queries.rows, view.keys.rows);
     }
     // Zigzag chunks that are multiples of the stride are one progression still.
-    let shard = &Layout::Zigzag.deal(64, 4).unwrap()[1];
+    let shard = &Layout::Zigzag.shard(64, 4).unwrap()[1];
     assert_eq!(Side::of_queries(&mask, shard).len(), 1 + 4);
 }
 

@@ -201,7 +201,7 @@ fn sweet_spots_lie_between_waiting_and_not_fitting() {
     assert_eq!(grid.devices, [1, 2, 4, 8, 16]);
     let last = grid.devices.len() - 1;
     for column in 0..=last {
-        let cells: Vec<_> = grid.cells.iter().map(|row| row[column].expect("deals")).collect();
+        let cells: Vec<_> = grid.cells.iter().map(|row| row[column].expect("it splits")).collect();
         // Longer sequences wait less and need more.
         assert!(cells.is_sorted_by(|a, b| a.efficiency < b.efficiency + 0.02), "{cells:?}");
         assert!(cells.is_sorted_by(|a, b| a.fits >= b.fits), "{cells:?}");

@@ -2,7 +2,7 @@
 
 mod choices;
 mod clusters;
-mod kinds;
+mod groups;
 mod papers;
 mod steps;
 mod support;

@@ -50,7 +50,7 @@ fn ring_load(block: usize) -> Load {
 }
 
 fn forward(strategy: Strategy, mask: &Mask, tokens: usize, ranks: usize, heads: usize) -> Schedule {
-    let split = strategy.split(mask, tokens, ranks, Heads::equal(heads)).expect("deals");
+    let split = strategy.split(mask, tokens, ranks, Heads::equal(heads)).expect("it splits");
     strategy.forward(&split).expect("runs")
 }
 
@@ -70,7 +70,7 @@ fn a_walked_ring_hides_its_messages_from_the_minimal_block_on() {
     }
 }
 
-/// Tokens per rank from which a ring with an evenly dealt causal mask hides its messages: 600
+/// Tokens per rank from which a ring with an evenly sharded causal mask hides its messages: 600
 /// TFLOP/s forward and 450 backward, keys and values in bf16; query heads per key/value head.
 #[test]
 fn tokens_that_hide_messages_on_usual_links() {
@@ -169,7 +169,7 @@ fn speed_ups_on_four_ranks_predict_those_on_eight() {
 
 /// In the limit of long sequences stripes are 2 - 1/P times as fast, and zigzag chunks as well.
 #[test]
-fn even_deals_gain_what_they_can() {
+fn even_shards_gain_what_they_can() {
     for ranks in [2, 4, 8] {
         let tokens = ranks * 4096;
         let ring = attention(Strategy::Ring, tokens, ranks);

@@ -114,7 +114,7 @@ fn a_double_ring_hides_slow_links_behind_a_round() {
     let block = BlockShape { batch: 1, head_dim: 64, wire: Wire::new(2, 2) };
     let (tokens, heads) = (512, Heads::equal(4));
     let walked = |strategy: Strategy, hops: f64| {
-        let split = strategy.split(&Mask::full(), 8 * tokens, 8, heads).expect("it deals");
+        let split = strategy.split(&Mask::full(), 8 * tokens, 8, heads).expect("it splits");
         let load = Load::of(&strategy.forward(&split).expect("it runs"), block, 1);
         let hop = load.ranks[0][0].operations / 1e12;
         let bytes = load.ranks[0][0].sends[0].bytes as f64;
@@ -185,7 +185,7 @@ fn memory_is_what_devices_of_their_own_hold() {
 fn more_ranks_than_devices_are_refused() {
     let plan = Resolved::read(experiment(&["mesh.sequence=32"]), None)
         .and_then(|resolved| Plan::new(&resolved))
-        .expect("deals");
+        .expect("it splits");
     let problems = Estimate::of(&plan, &cluster()).expect_err("16 devices");
     let wanted = "32 ranks, but the cluster `h100` has 16 devices";
     assert!(problems.to_string().contains(wanted), "{problems}");

@@ -22,7 +22,7 @@ pub(crate) struct Evaluation {
 }
 
 impl Trainer {
-    /// Evaluates all held-out sequences, dealt to the replicas in turn. `progress(done, total)`
+    /// Evaluates all held-out sequences, sharded over the replicas in turn. `progress(done, total)`
     /// counts this replica's.
     pub(crate) fn evaluate(
         &self,

@@ -1,4 +1,4 @@
-//! Attention over a whole sequence at once: dealt to ranks, run on threads, put together again. For `attend` and `verify`.
+//! Attention over a whole sequence at once: sharded over ranks, run on threads, put together again. For `attend` and `verify`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ impl Answer {
 pub struct Split {
     /// How the sequence is split.
     pub strategy: Strategy,
-    /// How positions are dealt; `None`: in the strategy's own way.
+    /// How positions are sharded; `None`: in the strategy's own way.
     pub layout: Option<Layout>,
     /// Over how many ranks.
     pub ranks: usize,
@@ -118,7 +118,7 @@ impl Split {
     }
 }
 
-/// Deals the rows of `question` to ranks, runs forward and backward, and puts the rows in order again.
+/// Shards the rows of `question` to ranks, runs forward and backward, and puts the rows in order again.
 ///
 /// # Errors
 /// A split that cannot run, and what a rank fails with.

@@ -119,7 +119,7 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
         Some(processor) => Setup { processor: Some(processor), ..Setup::new(plan, given.cores) },
         None => Setup::on_its_device(plan, given.cores)?,
     });
-    for kind in &setup.kinds {
+    for kind in &setup.groups {
         device::check(kind.strategy, setup.processor.as_ref())?;
     }
     let folder = RunFolder::open(&plan.experiment.output)?;

@@ -10,9 +10,9 @@ use annulus_machine::Core;
 use annulus_model::{Attentions, Config, Llama, Lora};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
-use annulus_ops::gpu::{Processor, Rung};
+use annulus_ops::gpu::{Generation, Processor};
 use annulus_ops::{Backend, Cores, Pool, Rotary};
-use annulus_plan::{LayerKind, Plan};
+use annulus_plan::{LayerGroup, Plan};
 use annulus_sequence::{Heads, Mask, Route, ScheduleError, Schedules, Setting, Strategy, Wire};
 use candle_core::{DType, Device};
 
@@ -41,7 +41,7 @@ pub struct Setup {
     /// The model.
     pub config: Config,
     /// What attention is in the layers of the model, those that share one together.
-    pub kinds: Vec<Attending>,
+    pub groups: Vec<Attending>,
     /// What queries and keys are turned by.
     pub frequencies: Frequencies,
     /// Whether queries see the keys of their document alone, where sequences say which documents are in them.
@@ -79,26 +79,26 @@ pub struct Setup {
 }
 
 impl Attending {
-    fn of((kind, schedules): (&LayerKind, &Arc<Schedules>)) -> Attending {
+    fn of((group, schedules): (&LayerGroup, &Arc<Schedules>)) -> Attending {
         Attending {
-            layers: kind.layers.clone(),
-            mask: kind.mask.clone(),
-            strategy: kind.strategy,
-            route: kind.route.how,
+            layers: group.layers.clone(),
+            mask: group.mask.clone(),
+            strategy: group.strategy,
+            route: group.route.how,
             schedules: schedules.clone(),
         }
     }
 
-    /// Layers and their masks, split alike; positions are dealt as the first mask has it.
+    /// Layers and their masks, split alike; positions are sharded as the first mask has it.
     ///
     /// # Errors
     /// When they cannot be split so.
     pub fn all(
-        kinds: impl IntoIterator<Item = (Vec<usize>, Mask)>,
+        groups: impl IntoIterator<Item = (Vec<usize>, Mask)>,
         setting: &Setting,
         packed: bool,
     ) -> std::result::Result<Vec<Attending>, ScheduleError> {
-        let (layers, masks): (Vec<_>, Vec<_>) = kinds.into_iter().unzip();
+        let (layers, masks): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
         let scheduled = |mask: &Mask| if packed { mask.of_any_documents() } else { mask.clone() };
         let scheduled: Vec<Mask> = masks.iter().map(scheduled).collect();
         let schedules = setting.schedules_of(&scheduled)?.into_iter().map(Arc::new);
@@ -118,7 +118,7 @@ impl Setup {
                 lora: experiment.lora.as_ref().map(adapters),
                 ..config_of(&plan.shape, plan.vocabulary(), experiment.model.dtype)
             },
-            kinds: plan.kinds.iter().zip(&plan.passes).map(Attending::of).collect(),
+            groups: plan.groups.iter().zip(&plan.passes).map(Attending::of).collect(),
             frequencies: plan.shape.frequencies(experiment.data.tokens),
             packed: experiment.attention.masking.documents == Some(Packed::ByData),
             kernel: experiment.attention.kernel,
@@ -160,7 +160,7 @@ impl Setup {
 
     /// The names of the strategies of its layers: `ring`, or `megatron and halo`.
     pub(crate) fn strategies(&self) -> String {
-        let mut names: Vec<&str> = self.kinds.iter().map(|kind| kind.strategy.name()).collect();
+        let mut names: Vec<&str> = self.groups.iter().map(|group| group.strategy.name()).collect();
         names.dedup();
         names.join(" and ")
     }
@@ -176,9 +176,9 @@ impl Setup {
         route: Route,
     ) -> std::result::Result<Setup, ScheduleError> {
         let setting = Setting::new(strategy, self.tokens, ranks, self.heads());
-        let kinds = self.kinds.iter().map(|kind| (kind.layers.clone(), kind.mask.clone()));
-        let kinds = Attending::all(kinds, &Setting { route, ..setting }, self.packed)?;
-        Ok(Setup { kinds, sequence: ranks, ..self.clone() })
+        let groups = self.groups.iter().map(|group| (group.layers.clone(), group.mask.clone()));
+        let groups = Attending::all(groups, &Setting { route, ..setting }, self.packed)?;
+        Ok(Setup { groups, sequence: ranks, ..self.clone() })
     }
 
     /// How many heads there are.
@@ -191,11 +191,12 @@ impl Setup {
     fn attention(&self, backend: &Backend, comm: Arc<dyn Communicator>) -> Attentions {
         let kernel = kernel(self.kernel, self.deterministic, self.dropout, backend);
         let scale = 1.0 / (self.config.head_dim as f64).sqrt();
-        let first = &self.kinds[0];
+        let first = &self.groups[0];
         let first = Attention::new(first.schedules.clone(), scale, comm, kernel).wired(self.wire);
-        let kinds = self.kinds.iter();
-        let kinds = kinds.map(|kind| (first.beside(kind.schedules.clone()), kind.layers.clone()));
-        Attentions::new(self.config.num_hidden_layers, kinds)
+        let groups = self.groups.iter();
+        let groups =
+            groups.map(|group| (first.beside(group.schedules.clone()), group.layers.clone()));
+        Attentions::new(self.config.num_hidden_layers, groups)
     }
 
     /// This rank, on the thread that will run it: its share of the cores, its attention, its place
@@ -241,11 +242,11 @@ pub(crate) fn kernel(
         (Kernel::Fused, Backend::Cpu(pool)) => Arc::new(Fused::new(pool.clone())),
         (Kernel::Reference, Backend::Cpu(_)) => Arc::new(Reference),
         (_, Backend::Gpu(processor)) => {
-            let rung = match name {
-                Kernel::Reference => Some(Rung::Reference),
-                Kernel::Fused => dropout.then_some(Rung::Sm80),
+            let generation = match name {
+                Kernel::Reference => Some(Generation::Reference),
+                Kernel::Fused => dropout.then_some(Generation::Sm80),
             };
-            Arc::new(Kernels { rung, ..Kernels::new(processor.clone(), deterministic) })
+            Arc::new(Kernels { generation, ..Kernels::new(processor.clone(), deterministic) })
         }
     }
 }

@@ -47,7 +47,7 @@ pub struct Sample {
     pub kernel: annulus_experiment::Kernel,
     /// Whether it gives the same bits every time on a GPU too.
     pub deterministic: bool,
-    /// Cores, dealt to the ranks.
+    /// Cores, split over the ranks.
     pub cores: usize,
     /// What computes instead of them.
     pub processor: Option<Arc<dyn Processor>>,

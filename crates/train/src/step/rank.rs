@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use annulus_comm::{Communicator, Mesh, Metered};
-use annulus_data::{Sequence, deal};
+use annulus_data::{Sequence, shard};
 use annulus_memory::{Class, scope};
 use annulus_model::{Attentions, Dropping, Keep, Llama, Shard};
 use annulus_ops::attention::Dropout;
@@ -62,7 +62,7 @@ impl Rank {
     /// in any case.
     pub(crate) fn micro(&self, step: u64, sequences: &[Sequence]) -> Result<Micro> {
         let _ids = scope(Class::Data);
-        let (inputs, targets) = deal(sequences, self.attention.positions());
+        let (inputs, targets) = shard(sequences, self.attention.positions());
         let shape = (sequences.len(), self.attention.positions().tokens());
         let device = self.setup.device();
         check_tokens(&inputs, self.setup.config.vocab_size)?;
@@ -89,7 +89,7 @@ impl Rank {
         let documents = sequences.iter().map(|one| Documents::of_lengths(&one.documents));
         let documents = Rule::Documents(documents.collect());
         self.attention.map(|kind, attention| {
-            attention.seeing(self.setup.kinds[kind].mask.clone().and(documents.clone()))
+            attention.seeing(self.setup.groups[kind].mask.clone().and(documents.clone()))
         })
     }
 }

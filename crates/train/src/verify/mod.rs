@@ -45,7 +45,7 @@ pub enum Line {
         strategy: Strategy,
         /// On how many ranks.
         ranks: usize,
-        /// Whether it is dealt, weighed and brought home as the experiment says, and not as the strategy's bare name means.
+        /// Whether it is sharded, weighed and brought home as the experiment says, and not as the strategy's bare name means.
         own: bool,
         /// `out`, `lse`, `dq`, `dk`, `dv`, `visibility`, `loss` or `gradient NAME` (the worst parameter).
         tensor: String,
@@ -60,7 +60,7 @@ pub enum Line {
         strategy: Strategy,
         /// On how many ranks.
         ranks: usize,
-        /// Whether it is dealt, weighed and brought home as the experiment says, and not as the strategy's bare name means.
+        /// Whether it is sharded, weighed and brought home as the experiment says, and not as the strategy's bare name means.
         own: bool,
         /// Why.
         reason: String,
@@ -132,7 +132,7 @@ struct Way {
 struct Bench<'a> {
     plan: &'a Plan,
     cores: usize,
-    /// One for each kind of layers, which differ in their mask, and the answers.
+    /// One for each group of layers, which differ in their mask, and the answers.
     questions: Vec<(Question, Dense)>,
     weights: Weights,
     sequences: Vec<Sequence>,
@@ -150,22 +150,22 @@ impl<'a> Bench<'a> {
         let documents = Documents::of_lengths(&sequences[0].documents);
         let packed = setup.packed.then(|| Rule::Documents(vec![documents]));
         let all = Positions::all(plan.experiment.data.tokens);
-        let answered = |kind: &Attending| {
-            let mask = packed.iter().cloned().fold(kind.mask.clone(), Mask::and);
+        let answered = |group: &Attending| {
+            let mask = packed.iter().cloned().fold(group.mask.clone(), Mask::and);
             let question = question(plan, mask)?;
             let Question { q, k, v, gradient, mask, scale } = &question;
             let dense = dense(q, k, v, gradient, mask, &all, &all, *scale)?;
             Ok((question, dense))
         };
-        let questions = setup.kinds.iter().map(answered).collect::<Result<_>>()?;
+        let questions = setup.groups.iter().map(answered).collect::<Result<_>>()?;
         Ok(Bench { plan, cores, questions, weights, sequences, reference })
     }
 
     /// The experiment's own way, if it is not the bare name's.
     fn own(&self, most: usize) -> Option<Way> {
         let setup = wide(self.plan, self.cores);
-        let strategy = setup.kinds[0].strategy;
-        let alike = setup.kinds.iter().all(|kind| kind.strategy == strategy);
+        let strategy = setup.groups[0].strategy;
+        let alike = setup.groups.iter().all(|group| group.strategy == strategy);
         let Experiment { attention, mesh, .. } = &self.plan.experiment;
         let own = attention.layout.is_none() && mesh.weights.is_none();
         let bare = alike && own && Strategy::ALL.contains(&strategy);
@@ -188,13 +188,13 @@ impl<'a> Bench<'a> {
     /// Of what all layer groups show of a tensor, the worst.
     fn way(&self, way: &Way) -> std::result::Result<Vec<Line>, TrainError> {
         let mut lines: Option<Vec<Line>> = None;
-        for (kind, (question, dense)) in way.setup.kinds.iter().zip(&self.questions) {
-            let attention = |how: &Route| way.attention(kind, *how, (question, dense));
-            let ways = kind.strategy.routes().iter().map(attention);
+        for (group, (question, dense)) in way.setup.groups.iter().zip(&self.questions) {
+            let attention = |how: &Route| way.attention(group, *how, (question, dense));
+            let ways = group.strategy.routes().iter().map(attention);
             let ways = ways.collect::<std::result::Result<Vec<_>, _>>()?;
-            let mut of_kind = ways.into_iter().reduce(worse).unwrap_or_default();
-            of_kind.push(self.visibility(way, kind, &question.mask)?);
-            lines = Some(lines.into_iter().fold(of_kind, worse));
+            let mut of_group = ways.into_iter().reduce(worse).unwrap_or_default();
+            of_group.push(self.visibility(way, group, &question.mask)?);
+            lines = Some(lines.into_iter().fold(of_group, worse));
         }
         let mut lines = lines.unwrap_or_default();
         lines.extend(self.model(way)?);
@@ -205,7 +205,7 @@ impl<'a> Bench<'a> {
     fn visibility(
         &self,
         way: &Way,
-        kind: &Attending,
+        group: &Attending,
         mask: &Mask,
     ) -> std::result::Result<Line, TrainError> {
         let tokens = self.plan.experiment.data.tokens;
@@ -213,7 +213,7 @@ impl<'a> Bench<'a> {
         let mut worst = 0.0f64;
         for first in (0..tokens).step_by(heads.key_value * width) {
             let question = one_hot(tokens, (heads, width), first, mask)?;
-            let out = values(&attend(&question, &way.split(kind))?.out)?;
+            let out = values(&attend(&question, &way.split(group))?.out)?;
             for (head, out) in out.chunks_exact(tokens * width).enumerate() {
                 let first = first + head / heads.group() * width;
                 if first < tokens {
@@ -252,11 +252,11 @@ impl Way {
     /// Attention of some layers, brought home in one way, against its answer.
     fn attention(
         &self,
-        kind: &Attending,
+        group: &Attending,
         how: Route,
         (question, dense): (&Question, &Dense),
     ) -> std::result::Result<Vec<Line>, TrainError> {
-        let split = Split { route: how, ..self.split(kind) };
+        let split = Split { route: how, ..self.split(group) };
         let Answer { out, lse, dq, dk, dv } = attend(question, &split)?;
         let pairs = [
             ("out", out, &dense.out),
@@ -290,7 +290,7 @@ impl Way {
     }
 
     fn line(&self, tensor: &str, error: f64, limit: f64) -> Line {
-        let (strategy, ranks, own) = (self.setup.kinds[0].strategy, self.setup.sequence, self.own);
+        let (strategy, ranks, own) = (self.setup.groups[0].strategy, self.setup.sequence, self.own);
         Line::Error { strategy, ranks, own, tensor: tensor.to_owned(), error, limit }
     }
 }

@@ -111,7 +111,7 @@ fn losses_are_those_of_the_cpu_in_f32() {
     check(80, 1e-5, &[&normed[..], &striped].concat());
 }
 
-/// Which weights are left out is no matter of who computes, nor of which rung; an evaluation leaves out none.
+/// Which weights are left out is no matter of who computes, nor of which generation; an evaluation leaves out none.
 #[test]
 fn kernels_leave_out_what_the_cpu_does() {
     let dropout = ("attention.dropout", "0.3");

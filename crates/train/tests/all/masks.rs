@@ -126,8 +126,8 @@ fn layers_that_differ_compute_the_same_step_however_they_are_split() {
     let logits = wanted.logits.unwrap();
     for mask in 0..2 {
         let mut same = one.clone();
-        let mask = same.kinds[mask].mask.clone();
-        same.kinds.iter_mut().for_each(|kind| kind.mask = mask.clone());
+        let mask = same.groups[mask].mask.clone();
+        same.groups.iter_mut().for_each(|kind| kind.mask = mask.clone());
         let same = alone(&same);
         let off = error(&scored(&same, &model, &sequences).logits.unwrap(), &logits);
         assert!(off > 1e-3, "layers are alike: {off:e}");

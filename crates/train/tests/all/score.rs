@@ -58,7 +58,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
     let kinds = shape.windows(TOKENS).into_iter().map(kind);
     Setup {
         config: model_config(&shape, Dtype::F32).unwrap(),
-        kinds: Attending::all(kinds, &setting, false).unwrap(),
+        groups: Attending::all(kinds, &setting, false).unwrap(),
         frequencies: shape.frequencies(TOKENS),
         packed: false,
         kernel: Kernel::Fused,

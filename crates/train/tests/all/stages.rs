@@ -235,7 +235,7 @@ fn what_is_left_open_is_chosen_once_for_all_stages() {
     let stages = "{ a: { tokens: 512, steps: 1 }, b: { tokens: 8, steps: 1, reset: [] } }";
     let open = [("attention.strategy", "auto"), ("mesh.sequence", "4"), ("data.evaluate", "0")];
     let plans = staged(&place, "run", stages, &open);
-    assert_eq!(plans[0].kinds[0].strategy, plans[1].kinds[0].strategy);
+    assert_eq!(plans[0].groups[0].strategy, plans[1].groups[0].strategy);
     assert!(plans.iter().all(|plan| plan.choice.is_some()));
     assert_eq!(trained(&plans).unwrap().step, 2);
 }

@@ -49,7 +49,7 @@ fn sparse_masks_packed_documents_and_weights_are_exact() {
     }
 }
 
-/// Every kind of layers by its own strategy, and all of them in the model.
+/// Every layer group by its own strategy, and all of them in the model.
 #[test]
 fn layers_that_slide_beside_others_are_exact() {
     let place = Place::new();

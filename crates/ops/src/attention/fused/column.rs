@@ -335,7 +335,7 @@ impl Between {
         if let Some(drop) = &drop {
             machine.call(drop.of(&mut self.ds.natural));
         }
-        for extent in extents.iter() {
+        for extent in extents {
             self.of_extent(machine, context.exponent, extent);
         }
         clear(&mut self.p.natural, extents, columns.len());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use candle_core::{DType, Result, Tensor};
 
 use super::Processor;
-use super::table::{self, Kernel, Pass, Room, Rung};
+use super::table::{self, Generation, Kernel, Pass, Room};
 use crate::attention::{
     Attended, AttentionKernel, BackwardTile, KeyValueGradients, Prepared, Progress, State, Tile,
     own, taken, wrong,
@@ -27,18 +27,18 @@ use forward::Forward;
 pub struct Kernels {
     /// What runs them.
     pub processor: Arc<dyn Processor>,
-    /// The highest rung to take, where it has a kernel; none: the fastest there are for the processor.
-    pub rung: Option<Rung>,
+    /// The highest generation to take, where it has a kernel; none: the fastest there are for the processor.
+    pub generation: Option<Generation>,
     /// Whether backward gives the same bits every time: with a second pass for the gradient of the queries instead of atomic
     /// additions.
     pub deterministic: bool,
 }
 
-/// A family of kernels: all passes of a rung for a type and a head dimension (0: any).
+/// A family of kernels: all passes of a generation for a type and a head dimension (0: any).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// How they compute.
-    pub rung: Rung,
+    pub generation: Generation,
     /// What they take.
     pub dtype: DType,
     /// Length of a head; 0: any.
@@ -49,8 +49,8 @@ impl Kernels {
     /// All there are.
     pub fn variants() -> Vec<Variant> {
         let of = |kernel: &Kernel| match kernel.task {
-            Some((Pass::Forward, rung)) => {
-                Some(Variant { rung, dtype: kernel.dtype, dim: kernel.dim })
+            Some((Pass::Forward, generation)) => {
+                Some(Variant { generation, dtype: kernel.dtype, dim: kernel.dim })
             }
             _ => None,
         };
@@ -59,19 +59,20 @@ impl Kernels {
 
     /// The fastest kernels of `processor`.
     pub fn new(processor: Arc<dyn Processor>, deterministic: bool) -> Kernels {
-        Kernels { processor, rung: None, deterministic }
+        Kernels { processor, generation: None, deterministic }
     }
 
     /// What adds the gradients of keys and values, and what adds that of queries where another does: always where bits are to be
-    /// the same, and on rungs that have no kernel for all at once.
+    /// the same, and on generations that have no kernel for all at once.
     fn backward_kernels(
         &self,
         dtype: DType,
         dim: usize,
     ) -> Result<(&'static Kernel, Option<&'static Kernel>)> {
         let keys = self.kernel(Pass::Keys, dtype, dim)?;
-        let rung = keys.task.map(|(_, rung)| rung);
-        let at_once = table::kernel(Pass::Backward, dtype, dim, Room::of(&*self.processor), rung);
+        let generation = keys.task.map(|(_, generation)| generation);
+        let at_once =
+            table::kernel(Pass::Backward, dtype, dim, Room::of(&*self.processor), generation);
         match at_once.filter(|_| !self.deterministic) {
             Some(all) => Ok((all, None)),
             None => Ok((keys, Some(self.kernel(Pass::Queries, dtype, dim)?))),
@@ -80,7 +81,7 @@ impl Kernels {
 
     fn kernel(&self, pass: Pass, dtype: DType, dim: usize) -> Result<&'static Kernel> {
         let on = Room::of(&*self.processor);
-        match table::kernel(pass, dtype, dim, on, self.rung) {
+        match table::kernel(pass, dtype, dim, on, self.generation) {
             Some(kernel) => Ok(kernel),
             None => wrong(&format!(
                 "no CUDA kernel for heads of {dim} in {dtype:?} on sm_{} ({pass:?})",

@@ -4,7 +4,7 @@ use annulus_sequence::{Positions, Spans as Pair, Visibility};
 use candle_core::{DType, Result, Tensor};
 
 use super::super::arguments::{self, Keys, Reach, ShortRun, Spans, Strides};
-use super::super::table::{Kernel, Rung};
+use super::super::table::{Generation, Kernel};
 use super::super::{Boxes, Processor, TensorMap, Uploaded};
 use super::in_rows;
 use crate::attention::{Dropped, Tile, wrong};
@@ -70,8 +70,10 @@ impl Uploads {
         dropped: Option<&Dropped<'_>>,
     ) -> Result<u64> {
         let Some(dropped) = dropped else { return Ok(0) };
-        if matches!(kernel.task, Some((_, Rung::Sm90))) {
-            return wrong("the kernels of sm_90a leave no weights out: take the rung below them");
+        if matches!(kernel.task, Some((_, Generation::Sm90))) {
+            return wrong(
+                "the kernels of sm_90a leave no weights out: take the generation below them",
+            );
         }
         let mut runs = |positions: &Positions| {
             self.put(processor, &positions.runs().iter().map(ShortRun::from).collect::<Vec<_>>())
@@ -139,7 +141,7 @@ pub(super) fn map(
     address: u64,
     block: usize,
 ) -> Result<TensorMap> {
-    if !matches!(kernel.task, Some((_, Rung::Sm90))) {
+    if !matches!(kernel.task, Some((_, Generation::Sm90))) {
         return Ok(TensorMap::NONE);
     }
     let (sizes, stride) = (tensor.dims(), tensor.stride());

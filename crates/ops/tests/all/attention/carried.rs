@@ -11,15 +11,15 @@ fn ring(
     kernel: &dyn AttentionKernel,
     case: &Case,
     mask: &Mask,
-    dealt: &[Positions],
+    sharded: &[Positions],
     order: impl Fn(usize, usize) -> usize,
 ) -> (Vec<Results>, Vec<KeyValueGradients>) {
-    let mut travelling: Vec<Option<KeyValueGradients>> = vec![None; dealt.len()];
+    let mut travelling: Vec<Option<KeyValueGradients>> = vec![None; sharded.len()];
     let mut results = Vec::new();
-    for (rank, queries) in dealt.iter().enumerate() {
+    for (rank, queries) in sharded.iter().enumerate() {
         let Case { q, gradient, scale, .. } = &case.of_rank(queries);
-        let sources: Vec<usize> = (0..dealt.len()).map(|hop| order(rank, hop)).collect();
-        let shards = sources.iter().map(|&source| case.shard_of(mask, queries, &dealt[source]));
+        let sources: Vec<usize> = (0..sharded.len()).map(|hop| order(rank, hop)).collect();
+        let shards = sources.iter().map(|&source| case.shard_of(mask, queries, &sharded[source]));
         let shards: Vec<_> = shards.collect();
         let mut state = kernel.begin(q, *scale).unwrap();
         for shard in &shards {
@@ -69,12 +69,12 @@ fn every_layout(kernel: &dyn AttentionKernel, heads: Heads, tokens: usize, world
             Layout::Zigzag,
         ];
         for (layout, order) in layouts.into_iter().zip(orders.into_iter().cycle()) {
-            let dealt = layout.deal(tokens, world).unwrap();
+            let sharded = layout.shard(tokens, world).unwrap();
             let (results, gradients) =
-                ring(kernel, &case, &mask, &dealt, |rank, hop| order(rank, hop, world));
+                ring(kernel, &case, &mask, &sharded, |rank, hop| order(rank, hop, world));
             for (rank, (results, gradients)) in results.iter().zip(&gradients).enumerate() {
                 let what = format!("{kernel:?} {layout:?} {mask:?} rank {rank}");
-                let expected = of_rank(&whole, &dealt[rank]);
+                let expected = of_rank(&whole, &sharded[rank]);
                 let KeyValueGradients { dk, dv } = gradients;
                 results.check_with(&expected, dk, dv, TOLERANCE, &what);
             }

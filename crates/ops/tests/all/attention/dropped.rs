@@ -77,7 +77,7 @@ fn positions_decide_not_rows() {
         Layout::Zigzag,
         Layout::Contiguous,
     ] {
-        let shards = layout.deal(217, 3).unwrap();
+        let shards = layout.shard(217, 3).unwrap();
         let whole = Case::random(Heads(1, 2, 1, 16), 217, 217);
         for (q, k) in [(0, 0), (1, 0), (2, 1)] {
             let (queries, keys) = (&shards[q], &shards[k]);

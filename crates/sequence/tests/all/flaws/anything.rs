@@ -6,7 +6,7 @@ use annulus_sequence::{
 
 use super::{HEADS, Listed, NODES, USP, WORLD};
 
-/// Every strategy, exchange and shape, forward and every way backward, where positions are dealt
+/// Every strategy, exchange and shape, forward and every way backward, where positions are sharded
 /// evenly and where they are not.
 fn all() -> Vec<(String, Listed)> {
     let exchanges = Exchange::ALL.map(|exchange| Strategy::Megatron { exchange });
@@ -16,7 +16,7 @@ fn all() -> Vec<(String, Listed)> {
     let cases = [(Mask::causal(), 32), (Mask::full(), 31)];
     let of = |strategy: Strategy| {
         cases.clone().into_iter().flat_map(move |(mask, tokens)| {
-            let split = strategy.split(&mask, tokens, WORLD, HEADS).expect("positions deal");
+            let split = strategy.split(&mask, tokens, WORLD, HEADS).expect("it splits");
             passes(strategy, &split).expect("every strategy runs on 4 ranks")
         })
     };

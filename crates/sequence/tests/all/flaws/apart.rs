@@ -31,7 +31,7 @@ fn what_is_proved_of_whole_ones() {
     };
     assert_eq!(proof.alive, (0..WORLD).map(alive).collect::<Vec<_>>());
     assert_eq!(proof.hops, 2 * (WORLD - 1));
-    let alone = Strategy::LiRing.split(&Mask::full(), 32, 1, HEADS).expect("it deals");
+    let alone = Strategy::LiRing.split(&Mask::full(), 32, 1, HEADS).expect("it splits");
     let alone = prove(&Strategy::LiRing.forward(&alone).expect("it runs")).expect("it is whole");
     assert_eq!(alone.alive[0].scores, HEADS.query * 32 * 32);
 }

@@ -12,7 +12,7 @@ use annulus_sequence::{
 };
 
 const WORLD: usize = 4;
-/// Key/value heads; as many query heads, but where heads are dealt.
+/// Key/value heads; as many query heads, but where heads are split.
 const HEADS: Heads = Heads { query: 4, key_value: 2 };
 const ULYSSES: Strategy = Strategy::Ulysses;
 const USP: Strategy = Strategy::Usp { shape: Some([2, 2]) };
@@ -139,12 +139,12 @@ fn moved_along(alike: Alike, world: usize, [one, other]: [usize; 2], rank: usize
 }
 
 fn forward(strategy: Strategy) -> Listed {
-    let split = strategy.split(&Mask::causal(), 32, WORLD, HEADS).expect("32 positions deal");
+    let split = strategy.split(&Mask::causal(), 32, WORLD, HEADS).expect("it splits");
     Listed::new(strategy.forward(&split).expect("every strategy runs on 4 ranks"))
 }
 
 fn backward(strategy: Strategy, how: Route) -> Listed {
-    let split = strategy.split(&Mask::causal(), 32, WORLD, HEADS).expect("32 positions deal");
+    let split = strategy.split(&Mask::causal(), 32, WORLD, HEADS).expect("it splits");
     Listed::new(strategy.backward(&split, how).expect("every strategy runs on 4 ranks"))
 }
 
@@ -262,14 +262,14 @@ fn a_missing_tile() {
         s.ranks[3][1].tiles.edit(Vec::clear);
     });
     assert!(matches!(flaw, Flaw::NotComputed(at) if at.rank == 3 && at.block.owner == 2));
-    // One head of one pair of shards, of all that Ulysses deals.
+    // One head of one pair of shards, of all that Ulysses exchanges.
     let flaw = broken(forward(ULYSSES), |s| {
         s.ranks[2][1].tiles.edit(|tiles| tiles.remove(1));
     });
     assert!(matches!(flaw, Flaw::NotComputed(at) if at.block.part == Part::KeyValue), "{flaw}");
     // Rows that a window does not reach need not be computed; those that it does, must.
     let window = Mask::causal().and(Rule::Window(4));
-    let split = Strategy::Halo.split(&window, 32, WORLD, HEADS).expect("32 positions deal");
+    let split = Strategy::Halo.split(&window, 32, WORLD, HEADS).expect("it splits");
     let halo = Strategy::Halo.forward(&split).expect("halo runs");
     let cut = |rows: Extent| {
         move |s: &mut Listed| {
@@ -505,17 +505,17 @@ fn a_collective_that_not_all_join() {
 }
 
 #[test]
-fn positions_that_are_not_dealt_once_each() {
-    let dealt = |change: fn(&mut Vec<Positions>)| {
+fn positions_that_are_not_sharded_once_each() {
+    let sharded = |change: fn(&mut Vec<Positions>)| {
         broken(forward(Strategy::Ring), |s| change(&mut s.positions))
     };
-    let twice = dealt(|positions| positions[1] = positions[0].clone());
+    let twice = sharded(|positions| positions[1] = positions[0].clone());
     assert_eq!(twice, Flaw::NotDealt { tokens: 32, world: WORLD });
-    let beyond = dealt(|positions| {
+    let beyond = sharded(|positions| {
         positions[3] = Positions::from_list(&[24, 25, 26, 27, 28, 29, 30, 32]).expect("it rises");
     });
     assert_eq!(beyond, Flaw::NotDealt { tokens: 32, world: WORLD });
-    let fewer = dealt(|positions| drop(positions.pop()));
+    let fewer = sharded(|positions| drop(positions.pop()));
     assert_eq!(fewer, Flaw::NotDealt { tokens: 24, world: WORLD });
     let flaw = broken(forward(Strategy::Ring), |s| s.ranks.clear());
     assert_eq!(flaw, Flaw::NotDealt { tokens: 32, world: 0 });

@@ -25,7 +25,7 @@ struct Case {
 
 impl Case {
     fn split(&self, strategy: Strategy) -> Split {
-        strategy.split(&self.mask, TOKENS, self.world, self.heads).expect("1680 positions deal")
+        strategy.split(&self.mask, TOKENS, self.world, self.heads).expect("it splits")
     }
     fn forward(&self, strategy: Strategy) -> Schedule {
         strategy.forward(&self.split(strategy)).expect("it runs")
@@ -141,9 +141,9 @@ fn gathers_and_broadcasts() {
     }
 }
 
-/// What a rank hands over when heads are dealt to `lanes` ranks, there and back: every query head
+/// What a rank hands over when heads are split over `lanes` ranks, there and back: every query head
 /// once, and key/value heads once or, where there are fewer than lanes, as one for each.
-fn dealing(case: &Case, lanes: u64) -> [u64; 2] {
+fn sharding(case: &Case, lanes: u64) -> [u64; 2] {
     let (query, key_value) = (case.heads.query as u64, case.heads.key_value as u64);
     let shared = key_value.max(lanes);
     let forward = query * (D * E) + 2 * shared * D * E + query * (D * E + 4);
@@ -160,7 +160,7 @@ fn heads_for_positions() {
         lanes.is_multiple_of(heads) || heads.is_multiple_of(lanes)
     };
     for case in cases().filter(divide) {
-        let [forward, backward] = dealing(&case, case.world as u64);
+        let [forward, backward] = sharding(&case, case.world as u64);
         for strategy in [Strategy::Ulysses, Strategy::Megatron { exchange: Exchange::AllToAll }] {
             case.check(&case.forward(strategy), forward);
             for how in Route::ALL {
@@ -179,7 +179,7 @@ fn heads_for_positions_and_a_ring() {
                 continue;
             }
             let shape = Some([lanes, case.world / lanes]);
-            let [forward, backward] = dealing(&case, lanes as u64);
+            let [forward, backward] = sharding(&case, lanes as u64);
             // Blocks of all lanes' rows, a lane's heads of each.
             let heads = 2 * case.rows() * heads.max(lanes) as u64 * D;
             let hops = (case.world / lanes) as u64 - 1;
@@ -228,7 +228,7 @@ fn double_rings() {
 #[test]
 fn a_layer_of_llama_3() {
     let case = Case { mask: Mask::causal(), world: 8, heads: Heads { query: 32, key_value: 8 } };
-    let split = |s: Strategy| s.split(&case.mask, 8 * 16_384, 8, case.heads).expect("it deals");
+    let split = |s: Strategy| s.split(&case.mask, 8 * 16_384, 8, case.heads).expect("it splits");
     let sent = |schedule: &Schedule, sums| {
         let shape = BlockShape { batch: 1, head_dim: 128, wire: Wire::new(2, sums) };
         Bytes::of(schedule, shape).0[3] as f64 / f64::from(1 << 20)

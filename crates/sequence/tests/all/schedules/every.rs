@@ -31,7 +31,7 @@ fn masks() -> impl Generator<Value = Mask> {
     ]
 }
 
-/// Shards of any length, also of none, that deal `0 .. tokens`.
+/// Shards of any length, also of none, that shard `0 .. tokens`.
 fn uneven(lengths: &[usize]) -> Vec<Positions> {
     let mut start = 0;
     let shard = |len: &usize| {
@@ -180,7 +180,7 @@ fn ranks_that_are_alike_are_proved_together_as_they_are_apart() {
             // All together would be a thousand schedules of 64 ranks.
             let (layout, mask) =
                 (layouts[(number + world) % layouts.len()], &masks[(number / 2 + world) % 4]);
-            let positions = layout.deal_weighted(mask, tokens, &vec![1; world]).unwrap();
+            let positions = layout.shard_weighted(mask, tokens, &vec![1; world]).unwrap();
             let split = Split::new(mask, layout, positions, heads);
             for schedule in schedules(strategy, &split) {
                 proved(&schedule).unwrap_or_else(|flaw| panic!("{strategy:?}: {flaw}"));

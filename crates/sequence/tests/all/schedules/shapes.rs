@@ -10,7 +10,7 @@ const HEADS: Heads = Heads { query: 6, key_value: 3 };
 const RINGS: [Strategy; 3] = [Strategy::Ring, Strategy::STRIPED, Strategy::MEGATRON];
 
 fn split(strategy: Strategy, mask: &Mask, tokens: usize, world: usize) -> Split {
-    strategy.split(mask, tokens, world, HEADS).expect("it deals")
+    strategy.split(mask, tokens, world, HEADS).expect("it splits")
 }
 
 fn all<const N: usize>(strategy: Strategy, split: &Split) -> [Schedule; N] {
@@ -222,14 +222,14 @@ fn what_cannot_run_says_why_and_what_would() {
     assert_eq!(
         refused(Strategy::Ulysses, 4),
         said(
-            "`ulysses` cannot deal 6 query heads to 4 ranks",
+            "`ulysses` cannot split 6 query heads over 4 ranks",
             "use 1, 2, 3, 6 ranks, or `usp` with one of those as its first number"
         )
     );
     assert_eq!(
         refused(Strategy::Usp { shape: Some([4, 2]) }, 8),
         said(
-            "`usp` cannot deal 6 query heads to 4 ranks",
+            "`usp` cannot split 6 query heads over 4 ranks",
             "heads can be exchanged among 1, 2, 3, 6 ranks"
         )
     );

@@ -5,7 +5,7 @@ use crate::{Positions, Run};
 
 /// Whether the shards together are `0 .. tokens`: as many as there are, none of them beyond and
 /// none twice.
-pub(super) fn is_dealt(shards: &[Positions], tokens: usize) -> bool {
+pub(super) fn is_sharded(shards: &[Positions], tokens: usize) -> bool {
     let mut runs: Vec<Run> = shards.iter().flat_map(Positions::runs).copied().collect();
     runs.sort_unstable_by_key(|run| run.start);
     // Of the runs that begin before one, those that do not end before it.
@@ -39,8 +39,8 @@ mod tests {
 
     /// All pairs of small runs, and what is left of the sequence as a third shard.
     #[test]
-    fn shards_are_dealt_where_every_position_is_held_once() {
-        let mut dealt = 0;
+    fn shards_are_sharded_where_every_position_is_held_once() {
+        let mut sharded = 0;
         let runs = || {
             let sizes = [(1, 1), (2, 1), (3, 1), (3, 2), (5, 3)];
             sizes.into_iter().flat_map(|(step, width)| {
@@ -57,10 +57,10 @@ mod tests {
             let once = a.iter().all(|position| b.iter().all(|other| other != position));
             // Where one is held twice there are too many: as many as these they are not once each.
             let held = shards.iter().map(Positions::tokens).sum();
-            assert_eq!(is_dealt(&shards, held), once, "{a:?} {b:?}");
-            assert!(!is_dealt(&shards[..2], tokens));
-            dealt += usize::from(once);
+            assert_eq!(is_sharded(&shards, held), once, "{a:?} {b:?}");
+            assert!(!is_sharded(&shards[..2], tokens));
+            sharded += usize::from(once);
         }
-        assert!(dealt > 100, "{dealt}");
+        assert!(sharded > 100, "{sharded}");
     }
 }

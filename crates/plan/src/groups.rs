@@ -9,7 +9,7 @@ use crate::RouteChoice;
 
 /// Layers that see alike, and how their attention is split.
 #[derive(Clone, Debug)]
-pub struct LayerKind {
+pub struct LayerGroup {
     /// Which layers, rising.
     pub layers: Vec<usize>,
     /// Which key a query sees.
@@ -24,11 +24,11 @@ pub struct LayerKind {
     pub slowest_pairs: u64,
     /// The backward route that is written.
     pub(crate) written: Option<Route>,
-    /// The keys that a query sees, where this kind is `sliding`.
+    /// The keys that a query sees, where this group is `sliding`.
     window: Option<usize>,
 }
 
-impl LayerKind {
+impl LayerGroup {
     /// Whether its layers see a window that others do not.
     pub(crate) fn slides(&self) -> bool {
         self.window.is_some()
@@ -53,10 +53,10 @@ impl LayerKind {
 ///
 /// # Errors
 /// When other layers are to slide than some of those that there are.
-pub(crate) fn kinds(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerKind>, Problem> {
+pub(crate) fn groups(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerGroup>, Problem> {
     let attention = &experiment.attention;
     let all = 0..shape.num_hidden_layers;
-    let of_all = |layers| LayerKind {
+    let of_all = |layers| LayerGroup {
         layers,
         mask: mask_of(&attention.masking, attention.masking.near()),
         strategy: attention.strategy,
@@ -82,7 +82,7 @@ pub(crate) fn kinds(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerK
         return problem(message, hint);
     }
     let window = Some(sliding.window);
-    let sliding = LayerKind {
+    let sliding = LayerGroup {
         mask: mask_of(&attention.masking, window.map(Rule::Window)),
         strategy: sliding.strategy,
         written: sliding.backward,

@@ -1,7 +1,7 @@
-//! `strategy: auto` where layers differ: a table for every kind of them, one layout for all.
+//! `strategy: auto` where layers differ: a table for every group of them, one layout for all.
 
 use crate::support::resolved;
-use annulus_experiment::{Dealt, Experiment, Resolved};
+use annulus_experiment::{Experiment, LayoutKeys, Resolved};
 use annulus_plan::Plan;
 use annulus_sequence::{Exchange, Strategy};
 use annulus_simulate::{Choice, Cluster, Estimate, Shared};
@@ -25,10 +25,10 @@ fn choice(experiment: &Experiment, cluster: &Cluster) -> Choice {
 }
 
 /// A step under one strategy for all layers over a layout, if it can be taken.
-fn single(strategy: Strategy, dealt: Dealt, cluster: &Cluster) -> Option<Estimate> {
+fn single(strategy: Strategy, sharded: LayoutKeys, cluster: &Cluster) -> Option<Estimate> {
     let mut experiment = sliding(&WIDE);
     let attention = &mut experiment.attention;
-    (attention.strategy, attention.automatic, attention.layout) = (strategy, false, Some(dealt));
+    (attention.strategy, attention.automatic, attention.layout) = (strategy, false, Some(sharded));
     let sliding = attention.sliding.as_mut().expect("some slide");
     (sliding.strategy, sliding.automatic) = (strategy, false);
     let plan = Resolved::read(experiment, None).and_then(|resolved| Plan::new(&resolved)).ok()?;
@@ -49,12 +49,14 @@ fn kinds_take_different_strategies_and_beat_any_single_one() {
     let exchanges = Exchange::ALL.map(|exchange| Strategy::Megatron { exchange });
     let mut singles = 0;
     for strategy in Strategy::ALL.into_iter().chain(exchanges) {
-        for dealt in [Dealt::Contiguous, Dealt::Striped { width: 1 }, Dealt::Zigzag] {
-            let Some(one) = single(strategy, dealt, &cluster) else { continue };
+        for sharded in
+            [LayoutKeys::Contiguous, LayoutKeys::Striped { width: 1 }, LayoutKeys::Zigzag]
+        {
+            let Some(one) = single(strategy, sharded, &cluster) else { continue };
             singles += 1;
             let (step, name) = (one.step, strategy.name());
-            println!("{name} over {dealt:?}: {:.3} times", step / best);
-            assert!(best < step, "{best} against {step}: {name} over {dealt:?}");
+            println!("{name} over {sharded:?}: {:.3} times", step / best);
+            assert!(best < step, "{best} against {step}: {name} over {sharded:?}");
         }
     }
     assert!(singles > 20, "{singles} strategies were compared with");
@@ -75,14 +77,14 @@ fn the_chosen_experiment_is_the_one_that_was_estimated() {
     let planned = outcome.as_ref().expect("it runs");
     // The cluster's memory was its budget; here it is this machine's.
     assert!((planned.forward, planned.bytes) == (estimate.forward, estimate.bytes));
-    let kinds: Vec<Strategy> = plan.kinds.iter().map(|kind| kind.strategy).collect();
-    assert_eq!(&kinds, strategies);
+    let groups: Vec<Strategy> = plan.groups.iter().map(|group| group.strategy).collect();
+    assert_eq!(&groups, strategies);
     // The layout with the shortest step is taken.
     let steps = choice.layouts.iter().filter_map(|one| Some(one.outcome.as_ref().ok()?.step));
     assert_eq!(steps.reduce(f64::min), Some(planned.step));
 }
 
-/// What a kind's layers take alone adds up to the step of all.
+/// What a group's layers take alone adds up to the step of all.
 #[test]
 fn kinds_add_up() {
     let cluster = cluster();
@@ -118,7 +120,7 @@ fn only_what_is_open_is_chosen() {
     let megatron = sliding(&["attention.strategy=megatron", "attention.sliding.strategy=auto"]);
     let found = choice(&megatron, &cluster);
     assert_eq!(found.layouts.len(), 1);
-    assert_eq!(found.layouts[0].dealt, Dealt::Zigzag);
+    assert_eq!(found.layouts[0].sharded, LayoutKeys::Zigzag);
     let settled = found.settled(&megatron).expect("some can run").attention;
     assert_eq!((settled.strategy, settled.layout), (Strategy::MEGATRON, None));
     // With nothing open all is shown, as for layers that are alike.
@@ -128,13 +130,13 @@ fn only_what_is_open_is_chosen() {
     // Stripes can be shared by one layout alone.
     let striped = sliding(&["attention.strategy=auto", "attention.sliding.strategy=striped"]);
     let found = choice(&striped, &cluster);
-    assert_eq!(found.layouts[found.taken].dealt, Dealt::Striped { width: 1 });
+    assert_eq!(found.layouts[found.taken].sharded, LayoutKeys::Striped { width: 1 });
     let refused = found.layouts.iter().filter(|shared| shared.outcome.is_err());
     assert_eq!(refused.count(), 2);
 }
 
 #[test]
-fn the_tables_of_two_kinds_read_well() {
+fn the_tables_of_two_groups_read_well() {
     let open = sliding(&WIDE);
     insta::assert_snapshot!(choice(&open, &cluster()).to_text());
     let json = choice(&open, &cluster()).to_json();
