@@ -1,0 +1,137 @@
+//! Schedules whose hops are lists: what tests damage, and what both proofs say of them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use annulus_sequence::{
+    Alike, Block, Flaw, Generator, Hop, Move, Positions, Proof, Schedule, TilePlan, prove_alike,
+    prove_each,
+};
+
+/// A schedule whose hops are listed, to be damaged.
+#[derive(Clone, Debug)]
+pub(super) struct Listed {
+    pub(super) of: Schedule,
+    pub(super) positions: Vec<Positions>,
+    pub(super) ranks: Vec<Vec<Hop>>,
+    /// What it says of its ranks that are alike.
+    pub(super) alike: Option<Alike>,
+}
+
+impl Listed {
+    pub(super) fn new(of: Schedule) -> Listed {
+        let (positions, ranks) = (of.positions.to_vec(), of.listed());
+        let alike = of.generator.alike();
+        Listed { of, positions, ranks, alike }
+    }
+    pub(super) fn hops(&self) -> usize {
+        self.of.hops()
+    }
+    pub(super) fn world(&self) -> usize {
+        self.of.world()
+    }
+    pub(super) fn schedule(&self) -> Schedule {
+        let generator = Arc::new(Alikes { ranks: self.ranks.clone(), alike: self.alike });
+        Schedule { positions: self.positions.clone().into(), generator, ..self.of.clone() }
+    }
+    /// What the full proof says. Where ranks are alike, the one of those that are says the same.
+    pub(super) fn prove(&self) -> Result<Proof, Flaw> {
+        let schedule = self.schedule();
+        let (proof, shorter) = (prove_each(&schedule), prove_alike(&schedule));
+        assert_eq!(proof.is_ok(), shorter.is_ok(), "{proof:?} is not {shorter:?}");
+        if let Ok(proof) = &proof {
+            assert_eq!(Ok(proof), shorter.as_ref());
+        }
+        proof
+    }
+}
+
+/// What the proof says of a schedule that was proved before `damage` was done to it.
+#[track_caller]
+pub(super) fn broken(mut schedule: Listed, damage: impl FnOnce(&mut Listed)) -> Flaw {
+    assert_eq!(schedule.prove().err(), None);
+    damage(&mut schedule);
+    schedule.prove().expect_err("damage is found")
+}
+
+/// Listed hops of which ranks are alike, with a border wherever one is not.
+#[derive(Debug)]
+struct Alikes {
+    ranks: Vec<Vec<Hop>>,
+    alike: Option<Alike>,
+}
+
+impl Generator for Alikes {
+    fn world(&self) -> usize {
+        self.ranks.len()
+    }
+    fn hops(&self, rank: usize) -> usize {
+        self.ranks[rank].len()
+    }
+    fn hop(&self, rank: usize, index: usize) -> Hop {
+        self.ranks[rank][index].clone()
+    }
+    /// Lanes turn where they really do, and lists are as long as each other.
+    fn alike(&self) -> Option<Alike> {
+        let hops = self.ranks.first().map_or(0, Vec::len);
+        let even = self.ranks.iter().all(|list| list.len() == hops);
+        let alike = self.alike.filter(|_| even)?;
+        let turned = |(rank, hop)| self.is_like(alike, 0, rank, hop);
+        let all = (0..self.world()).flat_map(|rank| (0..hops).map(move |hop| (rank, hop)));
+        Some(Alike { turns: alike.turns && all.into_iter().all(turned), ..alike })
+    }
+    fn borders(&self, index: usize) -> Vec<usize> {
+        let Some(alike) = self.alike() else { return Vec::new() };
+        let lanes = alike.lanes;
+        let differs = |station: &usize| {
+            let of = |lane| [(station - 1) * lanes + lane, station * lanes + lane];
+            (0..lanes).map(of).any(|[one, other]| !self.is_like(alike, one, other, index))
+        };
+        (1..self.world() / lanes).filter(differs).collect()
+    }
+}
+
+impl Alikes {
+    /// Whether a hop of one rank is that of another, moved along.
+    fn is_like(&self, alike: Alike, one: usize, other: usize, index: usize) -> bool {
+        let world = self.world();
+        let moved = |rank: usize| {
+            if rank >= world { rank } else { moved_along(alike, world, [one, other], rank) }
+        };
+        let block = |block: Block| Block { owner: moved(block.owner), ..block };
+        let moves = |list: &[Move], key: fn(&Move) -> usize| {
+            let moved = |m: &Move| {
+                let Move { from, to, hops, .. } = *m;
+                Move { block: block(m.block), from: moved(from), to: moved(to), hops }
+            };
+            let mut list: Vec<Move> = list.iter().map(moved).collect();
+            list.sort_by_key(key);
+            list
+        };
+        let blocks = |list: &[Block]| list.iter().map(|one| block(*one)).collect::<BTreeSet<_>>();
+        let tile = |tile: TilePlan| (block(tile.queries), block(tile.keys));
+        let (a, b) = (&self.ranks[one][index], &self.ranks[other][index]);
+        let same = |list: &[Move], key: fn(&Move) -> usize| {
+            let mut list = list.to_vec();
+            list.sort_by_key(key);
+            list
+        };
+        let own = |list: &[Block]| list.iter().copied().collect::<BTreeSet<_>>();
+        moves(&a.sends, |m| m.to) == same(&b.sends, |m| m.to)
+            && moves(&a.receives, |m| m.from) == same(&b.receives, |m| m.from)
+            && a.collective == b.collective
+            && [(&a.zeros, &b.zeros), (&a.finishes, &b.finishes), (&a.frees, &b.frees)]
+                .iter()
+                .all(|(a, b)| a.len() == b.len() && blocks(a) == own(b))
+            && a.tiles.iter().map(tile).collect::<Vec<_>>().len() == b.tiles.len()
+            && a.tiles.iter().map(tile).collect::<BTreeSet<_>>()
+                == b.tiles.iter().map(|t| (t.queries, t.keys)).collect()
+    }
+}
+
+/// Where a rank is when `one` is moved to `other`.
+fn moved_along(alike: Alike, world: usize, [one, other]: [usize; 2], rank: usize) -> usize {
+    let (lanes, stations) = (alike.lanes, world / alike.lanes);
+    let station = (rank / lanes + stations + other / lanes - one / lanes) % stations;
+    station * lanes + (rank % lanes + lanes + other % lanes - one % lanes) % lanes
+}
