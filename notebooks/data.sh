@@ -12,7 +12,7 @@ for strategy in ring striped megatron all-gather ulysses; do
   changes=(data.path=README.md data.evaluate=0 mesh.sequence=4 "attention.strategy=$strategy" "output=$run")
   annulus train experiments/strategies-agree.yaml "${changes[@]}"
   mkdir -p "$data/$strategy"
-  cp "$run"/{experiment.yaml,plan.yaml,manifest.json,metrics.jsonl} "$data/$strategy"
+  cp "$run"/{experiment.yaml,given.yaml,manifest.json,metrics.jsonl} "$data/$strategy"
   rm -rf "$run"
   annulus plan experiments/strategies-agree.yaml "${changes[@]}" --json > "$data/$strategy/plan.json"
 done

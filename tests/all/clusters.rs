@@ -64,7 +64,8 @@ fn a_strategy_that_is_left_open_is_chosen_once() {
     let said = train("schedule.stop=2").ended(0).stderr.clone();
     let chosen = said.split_once("auto takes `").expect("a table").1.split('`').next();
     let word = chosen.and_then(|label| label.split(' ').next()).expect("a strategy");
-    let plan = || fs::read_to_string(place.path("open/plan.yaml")).expect("the resolved plan");
+    let plan =
+        || fs::read_to_string(place.path("open/experiment.yaml")).expect("the resolved plan");
     let written = plan();
     assert!(written.contains(&format!("strategy: {word}\n")), "{word}: {written}");
     assert!(said.contains("GFLOP/s") && said.contains(" times as long: "), "{said}");

@@ -1,5 +1,6 @@
 //! A run that has trained, asked how long texts go.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -76,8 +77,9 @@ fn what_has_not_trained_is_not_asked() {
     let other = evaluate(&place, &["run", "model.num_hidden_layers=1"]);
     assert!(other.ended(4).stderr.contains("is of another model"), "{}", other.stderr);
     evaluate(&place, &["run"]).ended(0);
-    let model = evaluate(&place, &["run/step-2"]);
-    assert!(model.ended(2).stderr.contains("under `model.path`"), "{}", model.stderr);
+    fs::create_dir(place.path("empty")).expect("a folder");
+    let nothing = evaluate(&place, &["empty"]);
+    assert!(nothing.ended(2).stderr.contains("neither a run's folder"), "{}", nothing.stderr);
     let trained_on = evaluate(&place, &["run", "evaluation.windows=999"]);
     assert!(trained_on.ended(2).stderr.contains("tokens held out"), "{}", trained_on.stderr);
     let shorter = evaluate(&place, &[&["run"], &ASKED[..], &["evaluation.targets=41"]].concat());

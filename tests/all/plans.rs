@@ -59,6 +59,8 @@ const FREQUENCY: f64 = 3e-7;
 fn frequencies_are_those_of_transformers() {
     let Some(folder) = shared("golden/A/rope") else { return };
     let place = Place::new(ANNULUS);
+    // Longer than any of the sequences.
+    place.write("text.txt", &"text ".repeat(1 << 19));
     let mut cases = 0;
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -224,9 +226,9 @@ fn experiments_are_read_without_running() {
     let commands = [
         "check experiment.yaml",
         "check experiment.yaml --json",
-        "plan experiment.yaml",
+        "plan experiment.yaml memory.budget=1G",
         "plan experiment.yaml --json",
-        "plan experiment.yaml attention.sliding.layers=[0] attention.sliding.window=6 attention.sliding.strategy=ring",
+        "plan experiment.yaml memory.budget=1G attention.sliding.layers=[0] attention.sliding.window=6 attention.sliding.strategy=ring",
         "tokenize text.txt --out cache",
         "tokenize text.txt --out cache --json",
     ];

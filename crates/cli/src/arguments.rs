@@ -1,6 +1,8 @@
 //! The command line. No flag changes a run: what a run is, is in its file.
 
 mod asking;
+mod elsewhere;
+mod examples;
 mod values;
 
 use std::path::PathBuf;
@@ -12,14 +14,15 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use asking::{Evaluate, Generate};
+pub(crate) use elsewhere::elsewhere;
 use values::{bandwidth, device, elements, ranks, replacement};
-pub(crate) use values::{count, tokens};
+pub(crate) use values::{bytes, tokens};
 
 use crate::words::{Words, strategy};
 
 /// Exact long-context training of Llama-style models, the sequence split over many ranks.
 #[derive(Debug, Parser)]
-#[command(name = "annulus", version, about)]
+#[command(name = "annulus", version, about, after_help = examples::of_all())]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -28,42 +31,81 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Trains what an experiment describes; resumes where it stopped
+    #[command(after_help = examples::TRAIN)]
     Train(Train),
     /// Reads an experiment and says everything that is wrong with it
+    #[command(after_help = examples::CHECK)]
     Check(Reading),
     /// What an experiment would do: mesh, positions, balance, bytes and memory per rank
+    #[command(after_help = examples::PLAN)]
     Plan(Plan),
     /// Proves the schedules of an experiment: exit code 10 if one does not hold
+    #[command(after_help = examples::PROVE)]
     Prove(Reading),
     /// Who holds what, drawn
+    #[command(after_help = examples::LAYOUT)]
     Layout(Layout),
     /// What moves when: as an experiment is planned, or as a run was measured
+    #[command(after_help = examples::TRACE)]
     Trace(Trace),
     /// Holds every strategy to dense attention on an experiment's shape and mask
+    #[command(after_help = examples::VERIFY)]
     Verify(Verify),
     /// Evaluates a model on long texts: loss by length and by position, needles by depth, tasks
+    #[command(after_help = examples::EVALUATE)]
     Evaluate(Evaluate),
     /// Continues a text
+    #[command(after_help = examples::GENERATE)]
     Generate(Generate),
     /// Loss, logits and gradients of a Hugging Face model on given tokens
+    #[command(after_help = examples::SCORE)]
     Score(crate::score::Score),
     /// Attention and its gradients on given tensors
+    #[command(after_help = examples::ATTEND)]
     Attend(Attend),
     /// Text to a token cache
+    #[command(after_help = examples::TOKENIZE)]
     Tokenize(Tokenize),
     /// Your own tokenizer
+    #[command(after_help = examples::TOKENIZER)]
     #[command(subcommand)]
     Tokenizer(Tokenizer),
     /// What is in data
+    #[command(after_help = examples::DATA)]
     #[command(subcommand)]
     Data(Data),
     /// A run's model as a folder of its own, which Hugging Face's programs load
+    #[command(after_help = examples::EXPORT)]
     Export(crate::export::Export),
+    /// Runs beside each other: what differs in their files, loss, speed and memory
+    #[command(after_help = examples::COMPARE)]
+    Compare(crate::compare::Compare),
+    /// What a run measured, as a table
+    #[command(after_help = examples::EXPORT_METRICS)]
+    ExportMetrics(crate::metrics::ExportMetrics),
     /// What this machine offers, and what is missing
+    #[command(after_help = examples::DOCTOR)]
     Doctor(Doctor),
+    /// What a key of the experiment means, or an exit code
+    #[command(after_help = examples::EXPLAIN)]
+    Explain {
+        /// A key such as `data.tokens` or `tokens`, or the number of an exit code
+        what: String,
+    },
+    /// A script that completes commands in your shell
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// The manual page
+    #[command(after_help = examples::MAN)]
+    Man,
     /// What goes together: every strategy by mask, layout, heads and backward route, as Markdown
+    #[command(after_help = examples::STRATEGIES)]
     Strategies,
     /// The JSON Schema of the experiment file
+    #[command(after_help = examples::SCHEMA)]
     Schema {
         /// Every key with what it takes, its default and its meaning instead, as Markdown
         #[arg(long)]
@@ -72,9 +114,9 @@ pub(crate) enum Command {
 }
 
 /// An experiment and what replaces some of its values.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct File {
-    /// The experiment
+    /// The experiment, or the folder of a run of it
     pub(crate) file: PathBuf,
     /// Values that replace the file's, as in `data.tokens=64k`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
@@ -160,6 +202,12 @@ pub(crate) struct Train {
     /// Afterwards, assert the experiment's `expect`: exit code 10 if it does not hold
     #[arg(long)]
     pub(crate) check: bool,
+    /// Begin where another run is: its folder, or a `step-N` in it; steps go on counting, and all but the model may differ
+    #[arg(long, value_name = "RUN")]
+    pub(crate) from: Option<PathBuf>,
+    /// With `--from`: the optimizer begins anew
+    #[arg(long, requires = "from")]
+    pub(crate) fresh_optimizer: bool,
     /// Reads texts and token caches and holds them to their hashes, though nothing says that they have changed
     #[arg(long)]
     pub(crate) verify_cache: bool,

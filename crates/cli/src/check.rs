@@ -1,10 +1,9 @@
 //! `annulus check`, `schema`: what can be said of an experiment without running it.
 
-use annulus_data::DataError;
-use annulus_experiment::{Experiment, Problem, parse, read_experiment};
+use annulus_experiment::{Override, Problem, parse, read_experiment};
 use annulus_plan::Plan;
 use annulus_simulate::plans;
-use annulus_train::{Opened, TrainError};
+use annulus_train::{Opened, RESOLVED, is_run};
 use serde_json::json;
 
 use crate::arguments::{File, Reading};
@@ -13,8 +12,9 @@ use crate::{Done, hub, print, shown};
 
 pub(crate) fn check(arguments: &Reading) -> Done {
     let checked = opened(&arguments.file).and_then(|opened| {
-        data_is_there(&opened.resolved.experiment)?;
-        fits(&plans(&opened.here())?)?;
+        let plans = plans(&opened.here())?;
+        annulus_train::fits_here(&plans)?;
+        annulus_train::data_fits(&plans, opened.tokenizer.as_deref())?;
         Ok(opened.resolved.experiment.name)
     });
     if !arguments.json {
@@ -42,23 +42,21 @@ pub(crate) fn schema(markdown: bool) -> Done {
     Ok(0)
 }
 
-/// Refuses what `train` would refuse for its memory; what is for a described cluster is not for this machine.
-pub(crate) fn fits(plans: &[Plan]) -> Result<(), Failure> {
-    let mut here = plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
-    here.find_map(Plan::misfit).map_or(Ok(()), |misfit| Err(TrainError::from(misfit).into()))
-}
-
-fn data_is_there(experiment: &Experiment) -> Result<(), Failure> {
-    let Some(path) = &experiment.data.path else { return Ok(()) };
-    let found = std::fs::metadata(path);
-    found.map_err(|source| DataError::Read { path: path.clone(), source })?;
-    annulus_train::excluded(std::slice::from_ref(path), &experiment.output)?;
-    Ok(())
-}
-
 /// A file, read and resolved once.
 pub(crate) fn opened(file: &File) -> Result<Opened, Failure> {
-    opened_from(file, &read_experiment(&file.file)?)
+    let file = of_run(file);
+    opened_from(&file, &read_experiment(&file.file)?)
+}
+
+/// Of a run's folder the experiment in it, which goes on there: the folder may have been moved since.
+pub(crate) fn of_run(file: &File) -> File {
+    if !is_run(&file.file) {
+        return file.clone();
+    }
+    let value = file.file.display().to_string();
+    let output = Override { key: String::from("output"), value };
+    let replacements = std::iter::once(output).chain(file.replacements.iter().cloned());
+    File { replacements: replacements.collect(), file: file.file.join(RESOLVED) }
 }
 
 /// The text of a file, resolved: a pipe can be read only once.

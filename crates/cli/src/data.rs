@@ -12,7 +12,7 @@ use annulus_train::{Opening, open_data};
 use crate::Done;
 use crate::arguments::{File, Show};
 use crate::check;
-use crate::console::Bar;
+use crate::console::{Meter, Unit};
 use crate::failure::Failure;
 use crate::{hub, print};
 
@@ -36,10 +36,10 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     let opened = check::opened(&file)?;
     let plan = opened.plans(annulus_machine::cores())?.swap_remove(0);
     let tokenizer = opened.tokenizer.as_deref();
-    let mut bar = Bar::new("reading");
-    let opening = Opening { tokenizer, verify: *verify_cache };
-    let data = open_data(&plan, opening, &mut |now| bar.tell(now))?;
-    bar.finish();
+    let meter = Meter::new(Unit::Bytes);
+    let opening = Opening { tokenizer, verify: *verify_cache, ..Opening::default() };
+    let data = open_data(&plan, opening, &mut |now| meter.tell(now))?;
+    meter.finish();
     data.notes.iter().for_each(print::warn);
     let tokenizer = tokenizer.unwrap_or(&Tokenizer::Bytes);
     for (row, sequence) in data.train.batch(0)?.iter().enumerate() {
@@ -69,9 +69,9 @@ fn text(arguments: &Show) -> Result<(), Failure> {
     let inputs = std::slice::from_ref(file);
     let texts = Texts::new(inputs, records, &tokenizer);
     warn_of_left_out(inputs, records, &texts)?;
-    let mut bar = Bar::new("reading");
-    let made = Cache::temporary(&texts, &mut |now| bar.tell(now));
-    bar.finish();
+    let meter = Meter::new(Unit::Bytes);
+    let made = Cache::temporary(&texts, &mut |now| meter.tell(now));
+    meter.finish();
     cache(made?, &tokenizer, *tokens)
 }
 

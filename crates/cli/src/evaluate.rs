@@ -2,33 +2,30 @@
 
 use std::path::{Path, PathBuf};
 
-use annulus_evaluation::{Files, Found, Perplexity, Subject, perplexity, tasks};
-use annulus_experiment::{Asked, Override};
+use annulus_evaluation::{Files, Found, Perplexity, perplexity, tasks};
+use annulus_experiment::Asked;
 use serde_json::json;
 
 use crate::Done;
-use crate::arguments::{Evaluate, File};
-use crate::check;
-use crate::console::Count;
+use crate::arguments::Evaluate;
+use crate::console::{Meter, Unit};
 use crate::failure::Failure;
-use crate::{hub, print};
-
-/// The resolved experiment in a run's folder.
-const RESOLVED: &str = "plan.yaml";
+use crate::print;
+use crate::subject::subject;
 
 pub(crate) fn run(arguments: &Evaluate) -> Done {
     let mut subject = subject(&arguments.path, &arguments.replacements, arguments.verify_cache)?;
     subject.verify_cache = arguments.verify_cache;
     let plan = &subject.plan;
-    let count = Count::new();
+    let meter = Meter::new(Unit::Number);
     let told = |what: &str, done, total| match total {
         0 => print::say(what),
-        _ => count.show(what, done, total),
+        _ => meter.show(what, done as u64, total as u64),
     };
     let reads = plan.experiment.asked().contains(&Asked::Perplexity);
     let read = reads.then(|| perplexity(&subject, &told)).transpose()?;
     let asked = tasks(&subject, &told)?;
-    count.finish();
+    meter.finish();
     let out = match &arguments.out {
         Some(out) => out.clone(),
         None => own_folder(&plan.experiment.output)?,
@@ -58,49 +55,6 @@ fn own_folder(output: &Path) -> Result<PathBuf, Failure> {
         let message = format!("cannot write to `{}`: {error}", path.display());
         Failure::usage(message, "remove it, or give another folder: `--out DIR`")
     })
-}
-
-/// The model of a run's folder, or of an experiment, opened to be asked.
-pub(crate) fn subject(
-    path: &Path,
-    replacements: &[Override],
-    verify_cache: bool,
-) -> Result<Subject, Failure> {
-    let (file, run) = file_of(path, replacements)?;
-    let opened = check::opened(&file)?;
-    let plans = opened.plans(annulus_machine::cores())?;
-    // Reads every checkpoint whole: only where it matters.
-    let step = match &run {
-        Some(run) if plans.len() > 1 => annulus_train::last_saved(run)?,
-        _ => None,
-    };
-    let plan = check::phase_at(plans, step.unwrap_or(u64::MAX));
-    print::warn_of_device(plan.experiment.device);
-    if run.is_none() {
-        hub::weights(&plan.experiment, verify_cache)?;
-    }
-    let cores = annulus_machine::cores();
-    let subject = Subject::open(&plan, run.as_deref(), opened.tokenizer, cores)?;
-    subject.warnings.iter().for_each(print::warn);
-    Ok(subject)
-}
-
-/// The file of a run's folder, and the folder; or the file that is given.
-fn file_of(path: &Path, replacements: &[Override]) -> Result<(File, Option<PathBuf>), Failure> {
-    let (mut file, mut replacements) = (path.to_owned(), replacements.to_vec());
-    if !path.is_dir() {
-        return Ok((File { file, replacements }, None));
-    }
-    file = path.join(RESOLVED);
-    if !file.is_file() {
-        let message = format!("`{}` is no run's folder: there is no `{RESOLVED}`", path.display());
-        let hint = "a model's folder goes into an experiment, under `model.path`; give its file";
-        return Err(Failure::usage(message, hint));
-    }
-    // It may have been moved since.
-    let value = path.display().to_string();
-    replacements.push(Override { key: String::from("output"), value });
-    Ok((File { file, replacements }, Some(path.to_owned())))
 }
 
 /// By task and length: answers that are right.

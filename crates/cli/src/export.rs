@@ -6,7 +6,7 @@ use annulus_experiment::ModelSource;
 use annulus_train::Checkpoint;
 use clap::Args;
 
-use crate::arguments::count;
+use crate::arguments::bytes;
 use crate::{Done, hub, print};
 
 #[derive(Args, Debug)]
@@ -16,9 +16,9 @@ pub(crate) struct Export {
     /// The folder to make; it must not exist
     #[arg(long)]
     out: PathBuf,
-    /// The most bytes of a file of weights, as in 5G
-    #[arg(long, value_parser = count, default_value = "5G")]
-    shard: usize,
+    /// The most bytes of a file of weights, as in 5GB
+    #[arg(long, value_parser = bytes, default_value = "5G")]
+    shard: u64,
     /// Adapters are added to the weights beside which they were trained: a whole model
     #[arg(long)]
     merge: bool,
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Export) -> Done {
         ModelSource::Inline(_) if *merge => checkpoint.merged(&PathBuf::new())?,
         _ => checkpoint.weights()?,
     };
-    let files = checkpoint.export(&weights, out, *shard as u64)?;
+    let files = checkpoint.export(&weights, out, *shard)?;
     let (from, to) = (checkpoint.folder().display(), out.display());
     print::say(&format!("{from} is in {to}: {}", files.join(", ")));
     Ok(0)

@@ -3,7 +3,7 @@
 use annulus_data::DataError;
 use annulus_experiment::{Problem, Problems};
 use annulus_model::WeightsError;
-use annulus_train::TrainError;
+use annulus_train::{Exit, TrainError};
 
 /// The end of a command that failed.
 #[derive(Debug)]
@@ -15,11 +15,11 @@ pub struct Failure {
 }
 
 /// Exit codes that are not `TrainError`'s.
-pub(crate) const INTERNAL: u8 = 1;
-pub(crate) const USAGE: u8 = 2;
-pub(crate) const DATA: u8 = 3;
-pub(crate) const EXPECT: u8 = 10;
-pub(crate) const PREEMPTED: u8 = 75;
+pub(crate) const INTERNAL: u8 = Exit::Internal.code();
+pub(crate) const USAGE: u8 = Exit::Usage.code();
+pub(crate) const DATA: u8 = Exit::Data.code();
+pub(crate) const EXPECT: u8 = Exit::Expectation.code();
+pub(crate) const PREEMPTED: u8 = Exit::Preempted.code();
 
 impl Failure {
     /// One mistake, and the way out where there is one.

@@ -1,23 +1,28 @@
 //! `annulus generate`: a text is continued.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
+use annulus_data::{DataError, Tokenizer};
+use annulus_evaluation::Subject;
 use annulus_train::{Sampling, Setup, Wanted, generate};
 use serde_json::json;
 
 use crate::Done;
 use crate::arguments::Generate;
 use crate::failure::{Failure, USAGE};
-use crate::{evaluate, print};
+use crate::print;
+use crate::subject::subject;
 
 pub(crate) fn run(arguments: &Generate) -> Done {
-    let subject = evaluate::subject(&arguments.path, &arguments.replacements, false)?;
+    let subject = subject(&arguments.path, &arguments.replacements, false)?;
     let text = match &arguments.file {
         Some(path) => read(path)?,
         None => arguments.prompt.clone().unwrap_or_default(),
     };
     let mut prompt = subject.tokenizer.before(true).to_vec();
     subject.tokenizer.encode(&text, &mut |ids| prompt.extend_from_slice(ids))?;
+    warn_of_length(&subject, prompt.len() + arguments.tokens);
     // What depends on the length is that of all there will be.
     let all = subject.setup(prompt.len() + arguments.tokens)?;
     let setup = Setup { frequencies: all.frequencies, ..subject.setup(prompt.len().max(1))? };
@@ -29,11 +34,72 @@ pub(crate) fn run(arguments: &Generate) -> Done {
     };
     let ends = subject.tokenizer.after().to_vec();
     let wanted = Wanted { tokens: arguments.tokens, ends, sampling };
-    let ids = generate(&setup, &subject.weights, &prompt, &wanted)?;
-    let answer = subject.tokenizer.decode(&ids)?;
-    let value = || json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
-    print::either(arguments.json, value, || format!("{text}{answer}"))?;
+    if arguments.json {
+        let ids = generate(&setup, &subject.weights, &prompt, &wanted, &|_| ())?;
+        let answer = subject.tokenizer.decode(&ids)?;
+        let value = json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
+        print::line(&value.to_string())?;
+        return Ok(0);
+    }
+    print::piece(&text)?;
+    let stream = Mutex::new(Stream::new(&subject.tokenizer));
+    let told = |ids: &[u32]| stream.lock().unwrap_or_else(PoisonError::into_inner).show(ids);
+    let ids = generate(&setup, &subject.weights, &prompt, &wanted, &told)?;
+    stream.into_inner().unwrap_or_else(PoisonError::into_inner).finish(&ids)?;
     Ok(0)
+}
+
+/// Says so where a text becomes longer than the model has ever seen.
+fn warn_of_length(subject: &Subject, tokens: usize) {
+    let longest = subject.plan.shape.max_position_embeddings.unwrap_or(tokens);
+    if tokens > longest {
+        print::warn(format!(
+            "{tokens} tokens with the prompt are more than the {longest} that the model was trained for"
+        ));
+    }
+}
+
+/// Text as its tokens come: a token may be a part of a character, or change how the one before it is written.
+struct Stream<'a> {
+    tokenizer: &'a Tokenizer,
+    /// Tokens that are written, and the first of them that is read again with what follows.
+    written: usize,
+    again: usize,
+    /// The first error: nothing is written after it.
+    failed: Option<Failure>,
+}
+
+impl<'a> Stream<'a> {
+    fn new(tokenizer: &'a Tokenizer) -> Stream<'a> {
+        Stream { tokenizer, written: 0, again: 0, failed: None }
+    }
+
+    fn show(&mut self, ids: &[u32]) {
+        let shown = self.next(ids).map_err(Failure::from).and_then(|text| match text {
+            // The rest of the character is still to come.
+            Some(text) if !text.ends_with(char::REPLACEMENT_CHARACTER) => {
+                (self.again, self.written) = (self.written, ids.len());
+                print::piece(&text)
+            }
+            _ => Ok(()),
+        });
+        self.failed = self.failed.take().or(shown.err());
+    }
+
+    /// What the tokens that are not written yet add.
+    fn next(&self, ids: &[u32]) -> Result<Option<String>, DataError> {
+        let before = self.tokenizer.decode(&ids[self.again..self.written])?;
+        let now = self.tokenizer.decode(&ids[self.again..])?;
+        Ok(now.strip_prefix(before.as_str()).map(str::to_owned))
+    }
+
+    fn finish(self, ids: &[u32]) -> Result<(), Failure> {
+        let rest = self.next(ids)?;
+        match self.failed {
+            Some(failed) => Err(failed),
+            None => print::line(&rest.unwrap_or_default()),
+        }
+    }
 }
 
 /// The largest file of a prompt that is read, in bytes.

@@ -7,7 +7,7 @@ use annulus_hub::{Event, Fetched, HubError, Name, Options, Want, fetch};
 use annulus_plan::size;
 use annulus_train::TOKENIZER;
 
-use crate::console::Bar;
+use crate::console::{Meter, Unit};
 use crate::failure::{DATA, Failure, PREEMPTED, USAGE};
 use crate::{print, stop};
 
@@ -31,11 +31,11 @@ pub(crate) fn weights(experiment: &Experiment, verify: bool) -> Result<(), Failu
     }
 }
 
-/// The folder that a flag means: a model of the hub with its weights, or a path.
+/// The folder that a flag means: a model of the hub with its weights, a run's newest checkpoint, or a folder.
 pub(crate) fn folder(path: &Path) -> Result<PathBuf, Failure> {
     match path.to_str().filter(|text| ModelSource::is_of_hub(text)) {
         Some(text) => Ok(brought(&parsed(text)?, Want::Weights, false)?.folder),
-        None => Ok(path.to_owned()),
+        None => Ok(annulus_train::model_folder(path)?),
     }
 }
 
@@ -62,25 +62,25 @@ fn brought(name: &Name, want: Want, verify: bool) -> Result<Fetched, Failure> {
     };
     let options = Options { verify, ..Options::from_environment().map_err(failed)? };
     options.warning().iter().for_each(print::warn);
-    let (mut bar, mut said) = (Bar::new("fetching"), false);
+    let (meter, mut said) = (Meter::new(Unit::Bytes), false);
     let fetched = fetch(name, want, &options, &mut |event| {
         match event {
             Event::Waiting => {}
             Event::Locked(lock) => {
-                bar.say(&format!(
+                meter.say(&format!(
                     "another program fetches {name}: waiting for `{}`",
                     lock.display()
                 ));
             }
             Event::Arrived { bytes, total } => {
                 if !std::mem::replace(&mut said, true) {
-                    bar.say(&format!("fetching {name}: {}", size(total)));
+                    meter.say(&format!("fetching {name}: {}", size(total)));
                 }
-                bar.show(bytes, total);
+                meter.show("fetching", bytes, total);
             }
         }
         !stop::is_asked_for()
     });
-    bar.finish();
+    meter.finish();
     fetched.map_err(failed)
 }

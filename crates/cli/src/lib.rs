@@ -3,21 +3,25 @@
 mod arguments;
 mod attend;
 mod check;
+mod compare;
 mod console;
 mod data;
 mod doctor;
 mod evaluate;
+mod explain;
 mod export;
 mod failure;
 mod generate;
 mod hub;
 mod layout;
+mod metrics;
 mod plan;
 mod print;
 mod prove;
 mod score;
 pub mod shown;
 mod stop;
+mod subject;
 mod tensors;
 mod tokenize;
 mod trace;
@@ -55,7 +59,7 @@ pub fn main() -> ExitCode {
     panic::set_hook(Box::new(|panic| print::say(&panic.to_string())));
     let done = writes_fail().and_then(|()| match Arguments::try_parse() {
         Ok(arguments) => run(arguments.command),
-        Err(said) => explain(&said),
+        Err(said) => said_by_clap(&said),
     });
     match done {
         Ok(code) => ExitCode::from(code),
@@ -95,16 +99,24 @@ fn run(command: Command) -> Done {
         Command::Tokenizer(Tokenizer::Train(arguments)) => tokenize::train(&arguments),
         Command::Data(Data::Show(arguments)) => data::show(&arguments),
         Command::Export(arguments) => export::run(&arguments),
+        Command::Compare(arguments) => compare::run(&arguments),
+        Command::ExportMetrics(arguments) => metrics::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Explain { what } => explain::run(&what),
+        Command::Completions { shell } => explain::completions(shell),
+        Command::Man => explain::man(),
         Command::Strategies => print::line(&annulus_plan::support()).map(|()| 0),
         Command::Schema { markdown } => check::schema(markdown),
     }
 }
 
 /// Help and versions are data that was asked for; what else the reader of the command line says is a mistake.
-fn explain(said: &clap::Error) -> Done {
+fn said_by_clap(said: &clap::Error) -> Done {
     let text = said.render();
     if said.use_stderr() {
+        if let Some((message, hint)) = arguments::elsewhere(said) {
+            return Err(Failure::usage(message, hint));
+        }
         print::say(text.to_string().trim_end());
         return Ok(USAGE);
     }

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use annulus_experiment::{Resolved, Stage};
+use annulus_experiment::{Experiment, Resolved, Stage};
 use annulus_plan::Plan;
 use annulus_simulate::{Choice, Cluster, Comparison, Grid, Scale};
+use annulus_train::Opened;
 use serde_json::{Value, json};
 
 use crate::arguments::{self, File};
@@ -17,13 +18,7 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
     };
     let file = File { file: file.clone(), replacements: arguments.replacements.clone() };
     let Some(cluster) = &arguments.cluster else {
-        let plans = check::opened(&file)?.plans(annulus_machine::cores())?;
-        if let Some(left_out) = plans.first().and_then(left_out) {
-            print::say(&left_out);
-        }
-        print::line(&planned(&plans, arguments.json))?;
-        check::fits(&plans)?;
-        return Ok(0);
+        return here(&check::opened(&file)?, arguments.json);
     };
     let cluster = Cluster::load(cluster)?;
     let resolved = check::opened(&file)?.resolved;
@@ -40,9 +35,37 @@ pub(crate) fn run(arguments: &arguments::Plan) -> Done {
     on_cluster(arguments, &longest, &cluster)
 }
 
-/// A note on files of the data's folders that are no data. A plan needs no data: where it is absent, there is none.
-fn left_out(plan: &Plan) -> Option<String> {
-    annulus_train::left_out_of(&plan.experiment).ok().flatten()
+/// The plan on this machine, and whether `train` would take it.
+fn here(opened: &Opened, json: bool) -> Done {
+    let plans = opened.plans(annulus_machine::cores())?;
+    let experiment = &opened.resolved.experiment;
+    if let Ok(Some(left_out)) = annulus_train::left_out_of(experiment) {
+        print::say(&left_out);
+    }
+    print::line(&planned(&plans, json))?;
+    annulus_train::fits_here(&plans)?;
+    match absent(experiment) {
+        Some(absent) => print::say(&format!("note: {absent}: sequences are not held to it")),
+        None => annulus_train::data_fits(&plans, opened.tokenizer.as_deref())?,
+    }
+    let here = plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
+    let fullest = here.filter_map(Plan::room).max_by_key(|room| room.needed);
+    if let Some(room) = fullest.filter(|_| !json) {
+        print::line(&format!("\n{room}"))?;
+    }
+    Ok(0)
+}
+
+/// Data that are not here yet: a plan does without.
+fn absent(experiment: &Experiment) -> Option<String> {
+    if experiment.data.format.is_made_up() {
+        return None;
+    }
+    let named = experiment.data.path.iter().map(|source| &source.path);
+    let mut named = named.filter(|path| !path.to_string_lossy().contains('*'));
+    let missing = named.find(|path| !path.exists());
+    let missing = missing.map(|path| format!("`{}` is not here", path.display()));
+    missing.or_else(|| Some(annulus_train::texts(experiment).err()?.to_string()))
 }
 
 /// A plan; of several stages all, each under its name.

@@ -37,9 +37,18 @@ pub(crate) fn own(text: &str) -> Result<(), Failure> {
     data(text)
 }
 
+/// A part of a line of data, at once.
+pub(crate) fn piece(text: &str) -> Result<(), Failure> {
+    written(&shown::escaped(text))
+}
+
 fn data(text: &str) -> Result<(), Failure> {
+    written(&format!("{text}\n"))
+}
+
+fn written(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+    match write!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             let hint = "free some space, or send the output elsewhere".to_owned();
             Err(Failure::new(INTERNAL, format!("cannot write the output: {error}"), Some(hint)))

@@ -1,26 +1,47 @@
-//! SIGTERM and SIGINT as a request to stop, which whatever takes long looks at.
+//! Signals as a request to stop, which whatever takes long looks at: SIGTERM and SIGINT, SIGHUP of a closed
+//! terminal, and SIGUSR1, which batch systems send ahead of the end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::failure::{Failure, INTERNAL};
 
+/// Any of them came.
 static FLAG: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+/// One of those came whose repetition means: at once.
+static INSISTS: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// From now on the first of them sets the flag that is given, and a second ends the process at once.
+/// From now on the first of them sets the flag that is given; a second SIGTERM or SIGINT ends the process at once.
 pub(crate) fn watch() -> Result<Arc<AtomicBool>, Failure> {
-    for signal in [SIGTERM, SIGINT] {
-        let set = || {
-            signal_hook::flag::register_conditional_shutdown(signal, 130, FLAG.clone())?;
-            signal_hook::flag::register(signal, FLAG.clone())
-        };
-        set().map_err(|error| {
-            Failure::new(INTERNAL, format!("cannot watch signals: {error}"), None)
-        })?;
-    }
+    let set = || {
+        for signal in [SIGTERM, SIGINT] {
+            signal_hook::flag::register_conditional_shutdown(signal, 130, INSISTS.clone())?;
+            signal_hook::flag::register(signal, INSISTS.clone())?;
+        }
+        for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR1] {
+            // `nohup` starts programs that are to outlive their terminal so.
+            if !is_ignored(signal) {
+                signal_hook::flag::register(signal, FLAG.clone())?;
+            }
+        }
+        Ok(())
+    };
+    set().map_err(|error: std::io::Error| {
+        Failure::new(INTERNAL, format!("cannot watch signals: {error}"), None)
+    })?;
     Ok(FLAG.clone())
+}
+
+/// Whether whoever started this process had it ignore a signal.
+fn is_ignored(signal: libc::c_int) -> bool {
+    let mut now = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: asks only, and `now` is filled where the answer is 0.
+    unsafe {
+        let asked = libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr());
+        asked == 0 && now.assume_init().sa_sigaction == libc::SIG_IGN
+    }
 }
 
 /// Whether one of them came. Where nobody watches, they end the process.

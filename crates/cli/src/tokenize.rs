@@ -5,18 +5,18 @@ use serde_json::json;
 
 use crate::Done;
 use crate::arguments::{Tokenize, TrainTokenizer};
-use crate::console::Bar;
+use crate::console::{Meter, Unit};
 use crate::{data, hub, print};
 
 pub(crate) fn run(arguments: &Tokenize) -> Done {
     let Tokenize { inputs, tokenizer, form, out, verify_cache, json } = arguments;
     let records = form.records();
     let tokenizer = Tokenizer::open(&hub::tokenizer(tokenizer)?)?;
-    let mut bar = Bar::new("reading");
+    let meter = Meter::new(Unit::Bytes);
     let texts = Texts::new(inputs, records, &tokenizer);
     data::warn_of_left_out(inputs, records, &texts)?;
-    let cache = Cache::open(&texts, out, *verify_cache, &mut |now| bar.tell(now))?;
-    bar.finish();
+    let cache = Cache::open(&texts, out, *verify_cache, &mut |now| meter.tell(now))?;
+    meter.finish();
     let (tokens, documents) = (cache.tokens(), cache.documents().len());
     let (vocabulary, fingerprint) = (tokenizer.vocabulary(), cache.fingerprint());
     let value = || {

@@ -62,7 +62,7 @@ fn beside(
     path: &Path,
     trace: &Trace,
 ) -> Result<Option<Trace>, Failure> {
-    let file = path.with_file_name("plan.yaml");
+    let file = path.with_file_name(annulus_train::RESOLVED);
     if !file.is_file() {
         print::say(&format!("nothing planned is shown: there is no `{}`", file.display()));
         return Ok(None);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use annulus_experiment::{Bound, Problem, Problems, read_experiment};
 use annulus_memory::Class;
 use annulus_plan::{Plan, RankPlan, size};
-use annulus_train::{Ending, Given, Outcome};
+use annulus_train::{Ending, Fork, Given, Outcome};
 
 use crate::Done;
 use crate::arguments::Train;
@@ -17,8 +17,9 @@ use crate::{hub, print, stop};
 pub(crate) fn run(arguments: &Train) -> Done {
     // First of all: whatever takes long from here on can be stopped.
     let stop = stop::watch()?;
-    let yaml = read_experiment(&arguments.file.file)?;
-    let opened = check::opened_from(&arguments.file, &yaml)?;
+    let file = check::of_run(&arguments.file);
+    let yaml = read_experiment(&file.file)?;
+    let opened = check::opened_from(&file, &yaml)?;
     let plans = opened.plans(annulus_machine::cores())?;
     let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
     if let Some(choice) = &first.choice {
@@ -28,14 +29,22 @@ pub(crate) fn run(arguments: &Train) -> Done {
     hub::weights(&first.experiment, arguments.verify_cache)?;
     let given = Given {
         stop,
+        fork: arguments
+            .from
+            .clone()
+            .map(|from| Fork { from, fresh_optimizer: arguments.fresh_optimizer }),
+        command: std::env::args().collect(),
         console: Box::new(Console::default()),
         tokenizer: opened.tokenizer,
         verify_cache: arguments.verify_cache,
         ..Given::new(yaml, annulus_machine::cores())
     };
     let outcome = annulus_train::run_stages(&plans, given)?;
-    summary(&outcome);
-    memory(&check::phase_at(plans, outcome.step), &outcome);
+    summary(&outcome)?;
+    // What was measured before may have been of other ranks than are planned now.
+    if outcome.ending != Ending::AlreadyFinished {
+        memory(&check::phase_at(plans, outcome.step), &outcome)?;
+    }
     match outcome.ending {
         Ending::Preempted => Ok(PREEMPTED),
         Ending::Finished | Ending::AlreadyFinished if arguments.check => {
@@ -46,14 +55,14 @@ pub(crate) fn run(arguments: &Train) -> Done {
 }
 
 /// The ending, the last metrics and the places of files.
-fn summary(outcome: &Outcome) {
+fn summary(outcome: &Outcome) -> Result<(), Failure> {
     let step = outcome.step;
     let ended = match outcome.ending {
         Ending::Finished => format!("finished at step {step}"),
         Ending::AlreadyFinished => format!("already finished at step {step}: nothing to do"),
         Ending::Preempted => format!("stopped at step {step}; the same command goes on from there"),
     };
-    print::say(&ended);
+    print::line(&ended)?;
     let numbers = [
         ("train/loss", "training loss"),
         ("evaluate/loss", "validation loss"),
@@ -62,19 +71,20 @@ fn summary(outcome: &Outcome) {
     ];
     for (tag, what) in numbers {
         if let Some(value) = outcome.last.get(tag) {
-            print::say(&format!("  {what:<32} {value:.4}"));
+            print::line(&format!("  {what:<32} {value:.4}"))?;
         }
     }
     let folder = outcome.folder.display();
-    print::say(&format!("  {:<32} {folder}", "run folder"));
-    print::say(&format!("  {:<32} tensorboard --logdir {folder}", "curve"));
+    print::line(&format!("  {:<32} {folder}", "run folder"))?;
+    print::line(&format!("  {:<32} tensorboard --logdir {folder}", "curve"))?;
     if let Some(checkpoint) = &outcome.checkpoint {
-        print::say(&format!("  {:<32} {}", "checkpoint", checkpoint.display()));
+        print::line(&format!("  {:<32} {}", "checkpoint", checkpoint.display()))?;
     }
+    Ok(())
 }
 
 /// Memory of the fullest rank by class in the last measured step, beside the plan with all cores.
-fn memory(plan: &Plan, outcome: &Outcome) {
+fn memory(plan: &Plan, outcome: &Outcome) -> Result<(), Failure> {
     let ranks = plan.with_cores(annulus_machine::cores());
     let most = |of: &dyn Fn(&RankPlan) -> u64| size(ranks.iter().map(of).max().unwrap_or_default());
     let mut lines = Vec::new();
@@ -91,11 +101,12 @@ fn memory(plan: &Plan, outcome: &Outcome) {
         lines.push(format!("    {:<30} {measured:>10}   {planned:>10} planned", "all at once"));
     }
     if !lines.is_empty() {
-        print::say("  memory of the fullest rank");
+        print::line("  memory of the fullest rank")?;
         for line in lines {
-            print::say(&line);
+            print::line(&line)?;
         }
     }
+    Ok(())
 }
 
 /// Holds the last values to `expect`.
@@ -120,7 +131,7 @@ fn expected(expect: &BTreeMap<String, Bound>, outcome: &Outcome) -> Done {
         );
     }
     if broken.is_empty() {
-        print::say(&format!("expectations hold: {}", expect.len()));
+        print::line(&format!("expectations hold: {}", expect.len()))?;
         return Ok(0);
     }
     Err(Failure { code: EXPECT, problems: Problems(broken) })

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use crate::cache::{Input, Maker};
 use crate::encode::{Encoder, in_threads};
-use crate::files::{Lines, Utf8, blocks, text_of};
+use crate::files::{Lines, Utf8, text_of};
 use crate::ids::{Ids, Out};
-use crate::parquet::{Row, is_parquet, rows};
+use crate::parquet::{Row, is_of_rows, rows};
+use crate::unpack::unpacked;
 use crate::{DataError, Progress, Records, Rendered};
 
 /// Bytes of lines that are encoded together.
@@ -31,16 +32,18 @@ pub(crate) fn build(
         let mut hasher = blake3::Hasher::new();
         let mut utf8 = Utf8::new(&input.path);
         let mut documents = Documents::new(input, maker);
-        let rows = maker.records != Records::Text && is_parquet(&input.path);
-        blocks(&input.path, &mut |block| {
+        let rows = is_of_rows(maker.records, &input.path);
+        let mut raw = |block: &[u8]| {
             hasher.update(block);
-            if !rows {
-                let mut push = |text: &str| documents.push(text, &mut ids);
-                utf8.push(block, &mut push).map_err(|error| error.in_file(&input.path))?;
-            }
             done += block.len() as u64;
             progress(Progress::Reading { done, total });
-            Ok(())
+        };
+        unpacked(&input.path, &mut raw, &mut |block| {
+            if rows {
+                return Ok(());
+            }
+            let mut push = |text: &str| documents.push(text, &mut ids);
+            utf8.push(block, &mut push).map_err(|error| error.in_file(&input.path))
         })?;
         if hasher.finalize() != input.hash {
             return Err(DataError::Changed { path: input.path.clone() });
@@ -94,7 +97,7 @@ impl<'a> Documents<'a> {
         ids: &mut Ids<'_>,
     ) -> Result<(), DataError> {
         let Documents::Lines { waiting, .. } = self else { return Ok(()) };
-        rows(&input.path, records, &mut |number, row| {
+        rows(&input.path, records, waiting.maker.column, &mut |number, row| {
             let pushed = match row {
                 Row::Text(text) => waiting.text(number, text.into(), ids),
                 Row::Record(line) => waiting.push(number, line.to_owned(), ids),
@@ -132,7 +135,8 @@ impl Waiting<'_> {
         if self.maker.chat.is_some() {
             return self.push(number, line.to_owned(), ids);
         }
-        let text = text_of(line).map_err(|message| self.wrong(number, message))?;
+        let text =
+            text_of(line, self.maker.column).map_err(|message| self.wrong(number, message))?;
         self.text(number, text, ids)
     }
 

@@ -25,6 +25,7 @@ use crate::header::{HEADER, Header};
 use crate::list::list;
 use crate::locks::{hold, wait_for};
 use crate::stamps::{Stamps, hash_from};
+use crate::texts::COLUMN;
 use crate::{Chat, DataError, Progress, Records, Texts, Tokenizer};
 
 /// Ids that are read at a time, in bytes.
@@ -48,6 +49,8 @@ pub struct Cache {
 #[derive(Debug)]
 pub(crate) struct Maker<'a> {
     pub(crate) records: Records,
+    /// The field of lines and rows that is the text.
+    pub(crate) column: &'a str,
     pub(crate) tokenizer: &'a Tokenizer,
     /// Of conversations.
     pub(crate) chat: Option<&'a Chat>,
@@ -301,8 +304,8 @@ impl Made {
         file: &mut W,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(), DataError> {
-        let Texts { records, tokenizer, .. } = *texts;
-        let maker = Maker { records, tokenizer, chat: self.chat.as_ref() };
+        let Texts { records, column, tokenizer, .. } = *texts;
+        let maker = Maker { records, column, tokenizer, chat: self.chat.as_ref() };
         build(&self.inputs, &maker, (path, file), self.key, progress)
     }
 }
@@ -339,9 +342,12 @@ fn key(inputs: &[Input], texts: &Texts<'_>, chat: Option<&Chat>) -> blake3::Hash
     hasher.update(&texts.tokenizer.fingerprint());
     hasher.update(match texts.records {
         Records::Text => b"texts",
-        Records::Lines => b"lines",
+        Records::Lines | Records::Rows => b"lines",
         Records::Chats => b"chats",
     });
+    if texts.column != COLUMN {
+        hasher.update(texts.column.as_bytes());
+    }
     if let Some(chat) = chat {
         hasher.update(chat.hash().as_bytes());
     }

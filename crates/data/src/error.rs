@@ -87,6 +87,22 @@ pub enum DataError {
         /// Which.
         path: PathBuf,
     },
+    /// A pattern of paths that no file has.
+    #[error("`{path}`: {message}", path = path.display())]
+    NoMatch {
+        /// The pattern.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A packed file that cannot be unpacked.
+    #[error("`{path}` is not packed as its name says: {message}", path = path.display())]
+    Packed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
     /// A `tokenizer.json` that cannot be used.
     #[error("`{path}` is not a usable tokenizer: {message}", path = path.display())]
     Tokenizer {

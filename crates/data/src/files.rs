@@ -8,8 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use annulus_files::Identity;
+use serde_json::{Map, Value as Json};
 
 use crate::DataError;
+use crate::texts::COLUMN;
 
 /// Bytes read at a time.
 const BLOCK: usize = 1 << 20;
@@ -25,16 +27,6 @@ pub(crate) fn open(path: &Path) -> Result<File, DataError> {
 /// What tells an open file, which is at `path`, from another.
 pub(crate) fn identity(file: &File, path: &Path) -> Result<Identity, DataError> {
     Identity::of(file).map_err(|source| read_error(path, source))
-}
-
-/// Reads `path` block by block, as many bytes as it has when it is opened.
-pub(crate) fn blocks(
-    path: &Path,
-    each: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
-) -> Result<(), DataError> {
-    let file = open(path)?;
-    let size = identity(&file, path)?.size;
-    blocks_of(&file, path, 0..size, each)
 }
 
 /// Reads `places` of `file`, which is at `path`, block by block. What is not there any more is an error.
@@ -179,9 +171,18 @@ struct Line<'a> {
     text: Cow<'a, str>,
 }
 
-/// The text of a line; else what is wrong with it.
-pub(crate) fn text_of(line: &str) -> Result<Cow<'_, str>, String> {
+/// The text of a line, its field `column`; else what is wrong with it.
+pub(crate) fn text_of<'a>(line: &'a str, column: &str) -> Result<Cow<'a, str>, String> {
     object(line)?;
+    if column != COLUMN {
+        let mut line: Map<String, Json> =
+            serde_json::from_str(line).map_err(|error| described(&error))?;
+        return match line.remove(column) {
+            Some(Json::String(text)) => Ok(text.into()),
+            Some(_) => Err(format!("`{column}` is no text")),
+            None => Err(format!("missing field `{column}`")),
+        };
+    }
     let line: Line<'_> = serde_json::from_str(line).map_err(|error| described(&error))?;
     Ok(line.text)
 }

@@ -41,11 +41,12 @@ impl DataError {
                 "name another folder, or a single file, whatever it is called"
             }
             DataError::Utf8 { .. } => {
-                "decompress it or convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`"
+                "convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`; of packed files `.gz` and `.zst` are read"
             }
             DataError::Parquet { .. } => {
-                "texts are read from a column `text`, conversations from a column `messages`"
+                "texts are read from the column `data.column`, `text` unless set; conversations from `messages`, `conversations`, or `instruction` and `output`"
             }
+            DataError::Packed { .. } => "copy it anew, or rename it without that ending",
             DataError::NoCache { .. } => "make it anew with `annulus tokenize`",
             DataError::Foreign { .. } => "remove it: it is made anew of the same texts",
             DataError::Changed { .. } => "wait until nothing writes to it, then start again",

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::files::read_error;
+use crate::unpack::unpacked_name;
 use crate::{DataError, Records, parquet};
 
 /// What files of text end in; a file that is named itself may end in anything.
@@ -16,7 +17,7 @@ const LINES: [&str; 2] = ["jsonl", parquet::ENDING];
 const CACHE_MARK: &str = "CACHEDIR.TAG";
 
 /// Files that only a run's folder has together: what a run writes is no text.
-const RUN_MARKS: [&str; 2] = ["run.lock", "plan.yaml"];
+const RUN_MARKS: [&str; 2] = ["run.lock", "experiment.yaml"];
 
 /// Files and folders that are no data, though they lie in a folder of data: by where they really are, whatever they are called.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +58,21 @@ pub fn left_out(
     Ok(list(inputs, records, excluded)?.left_out)
 }
 
+/// Bytes of the files of `inputs`.
+///
+/// # Errors
+/// As those of [`left_out`].
+pub fn bytes_of(
+    inputs: &[PathBuf],
+    records: Records,
+    excluded: &Excluded,
+) -> Result<u64, DataError> {
+    let files = list(inputs, records, excluded)?.files;
+    let size = |path: &PathBuf| path.metadata().map(|found| found.len());
+    let sizes = files.iter().map(|path| size(path).map_err(|source| read_error(path, source)));
+    sizes.sum()
+}
+
 /// The files of `inputs`: files as they are, folders walked in name order. Passed over are hidden entries, links to
 /// folders, folders marked as caches, folders of runs, and what is `excluded`.
 pub(crate) fn list(
@@ -64,7 +80,11 @@ pub(crate) fn list(
     records: Records,
     excluded: &Excluded,
 ) -> Result<Listed, DataError> {
-    let endings: &[&str] = if records == Records::Text { &TEXT } else { &LINES };
+    let endings: &[&str] = match records {
+        Records::Text => &TEXT,
+        Records::Rows => &[parquet::ENDING],
+        Records::Lines | Records::Chats => &LINES,
+    };
     let mut listed = Listed { files: Vec::new(), left_out: Vec::new() };
     for input in inputs {
         let kind = input.metadata().map_err(|source| read_error(input, source))?;
@@ -133,7 +153,7 @@ impl Walk<'_> {
     }
 
     fn is_text(&self, path: &Path) -> bool {
-        let ending = path.extension().and_then(|ending| ending.to_str());
+        let ending = unpacked_name(path).extension().and_then(|ending| ending.to_str());
         ending.is_some_and(|ending| self.endings.contains(&ending)) && path.is_file()
     }
 }

@@ -10,11 +10,16 @@ use crate::{Excluded, Tokenizer};
 pub enum Records {
     /// One text: a document.
     Text,
-    /// Lines of JSON; a line's `text` is a document.
+    /// Lines of JSON, or rows of parquet files; a field of each is a document.
     Lines,
+    /// Rows of parquet files; the text of a column is a document.
+    Rows,
     /// Lines of JSON; a line's `messages` are a conversation, of which what the assistant says is learned.
     Chats,
 }
+
+/// The field of a line that is its text, where nothing else is said.
+pub const COLUMN: &str = "text";
 
 /// Texts, and what makes tokens of them.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +28,8 @@ pub struct Texts<'a> {
     pub inputs: &'a [PathBuf],
     /// What the files are made of.
     pub records: Records,
+    /// The field or column of lines and rows that is the text.
+    pub column: &'a str,
     /// What makes tokens of them.
     pub tokenizer: &'a Tokenizer,
     /// What is no text, though it lies in one of the folders.
@@ -32,7 +39,7 @@ pub struct Texts<'a> {
 impl<'a> Texts<'a> {
     /// Texts of which nothing is excluded but what always is.
     pub fn new(inputs: &'a [PathBuf], records: Records, tokenizer: &'a Tokenizer) -> Texts<'a> {
-        Texts { inputs, records, tokenizer, excluded: Excluded::NOTHING }
+        Texts { inputs, records, column: COLUMN, tokenizer, excluded: Excluded::NOTHING }
     }
 }
 

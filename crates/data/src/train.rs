@@ -13,9 +13,11 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
-use crate::files::{Lines, Utf8, blocks, line_error, text_of};
+use crate::files::{Lines, Utf8, line_error, text_of};
 use crate::list::list;
-use crate::parquet::{Row, is_parquet, rows};
+use crate::parquet::{Row, is_of_rows, rows};
+use crate::texts::COLUMN;
+use crate::unpack::unpacked;
 use crate::{DataError, Excluded, Records};
 
 /// What follows every document.
@@ -127,15 +129,15 @@ fn read(file: &Path, records: Records, send: &SyncSender<String>) -> Result<(), 
         Ok(())
     };
     let mut of_line = |number, line: &str| {
-        whole(&text_of(line).map_err(|message| line_error(file, number, message))?)
+        whole(&text_of(line, COLUMN).map_err(|message| line_error(file, number, message))?)
     };
-    if records == Records::Lines && is_parquet(file) {
-        return rows(file, records, &mut |number, row| match row {
+    if is_of_rows(records, file) {
+        return rows(file, records, COLUMN, &mut |number, row| match row {
             Row::Text(text) => whole(text),
             Row::Record(line) => of_line(number, line),
         });
     }
-    blocks(file, &mut |block| {
+    unpacked(file, &mut |_| (), &mut |block| {
         utf8.push(block, &mut |text| {
             if records == Records::Lines {
                 return lines.push(text, &mut of_line);

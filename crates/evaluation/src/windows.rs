@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use annulus_data::{Cache, Progress as Reading, Records, Sequence, Texts};
 use annulus_experiment::{Experiment, Format};
-use annulus_train::{Result, TrainError, cache_folder, excluded, texts};
+use annulus_train::{Result, TrainError, by_source, cache_folder, excluded, records_of, texts};
 
 use crate::{Progress, Subject};
 
@@ -32,10 +32,11 @@ impl Windows {
             Reading::Reading { done, total } => progress("reading", done as usize, total as usize),
             Reading::Waiting { .. } => progress(&now.to_string(), 0, 0),
         };
-        let (inputs, records) = text(experiment)?;
+        let (inputs, records, column) = text(experiment)?;
         let excluded = excluded(&inputs, &experiment.output)?;
         let tokenizer = &subject.tokenizer;
-        let texts = Texts { inputs: &inputs, records, tokenizer, excluded: &excluded };
+        let texts =
+            Texts { inputs: &inputs, records, column: &column, tokenizer, excluded: &excluded };
         let folder = cache_folder(&experiment.output);
         let cache = Cache::open(&texts, &folder, subject.verify_cache, &mut told)?;
         let start = first_target(experiment, cache.tokens())?;
@@ -49,7 +50,9 @@ impl Windows {
         let count = experiment.evaluation.windows.unwrap_or(most);
         let (needed, last) = (first + ((count - 1) * targets) as u64, cache.tokens());
         if last < needed {
-            let held_out = if experiment.evaluation.path.is_some() { "" } else { " held out" };
+            // What stands before the targets may be read from the text that is trained on.
+            let of_all = first > start + targets as u64 || experiment.evaluation.path.is_some();
+            let (held_out, start) = if of_all { ("", 0) } else { (" held out", start) };
             return Err(too_short(format!(
                 "{} tokens{held_out}: {count} windows of {targets} targets each behind {longest} \
                  tokens need {}",
@@ -77,23 +80,30 @@ impl Windows {
     }
 }
 
-/// The text, and what it is made of.
-fn text(experiment: &Experiment) -> Result<(Vec<PathBuf>, Records)> {
+/// The text, what it is made of, and the field that is the text.
+fn text(experiment: &Experiment) -> Result<(Vec<PathBuf>, Records, String)> {
     if let Some(path) = &experiment.evaluation.path {
-        let lines = path.extension().is_some_and(|ending| ending == "jsonl");
-        return Ok((vec![path.clone()], if lines { Records::Lines } else { Records::Text }));
+        let name = path.to_string_lossy();
+        let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
+        let records = match name.rsplit_once('.') {
+            Some((_, "jsonl")) => Records::Lines,
+            Some((_, "parquet")) => Records::Rows,
+            _ => Records::Text,
+        };
+        return Ok((vec![path.clone()], records, experiment.data.column.clone()));
     }
-    let records = match experiment.data.format {
-        Format::Text => Records::Text,
-        Format::Jsonl => Records::Lines,
-        other => {
-            return Err(TrainError::Configuration {
-                message: format!("data of format `{}` is no text to read on in", other.word()),
-                hint: Some("give a text in `evaluation.path`".into()),
-            });
+    let message = match &by_source(experiment)[..] {
+        [one] => {
+            let format = one.data.format;
+            if let Some(records) = records_of(format).filter(|_| format != Format::Chat) {
+                return Ok((texts(one)?, records, one.data.column.clone()));
+            }
+            format!("data of format `{}` is no text to read on in", format.word())
         }
+        _ => String::from("a mixture is no text to read on in"),
     };
-    Ok((texts(experiment)?, records))
+    let hint = Some("give a text in `evaluation.path`".into());
+    Err(TrainError::Configuration { message, hint })
 }
 
 /// The first token that may be a target: of the data of training only what is held out.

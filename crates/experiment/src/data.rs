@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use annulus_yaml::Absent::{Is, Means, RequiredWithout};
-use annulus_yaml::Kind::{Count, Text, Tokens, Word};
-use annulus_yaml::{section, words};
+use annulus_yaml::Absent::{Is, Means, Required, RequiredWithout};
+use annulus_yaml::Kind::{Count, Listed as List, Path, Real, Text, Tokens, Word};
+use annulus_yaml::{Interval, Listed, section, words};
 
 use crate::Stage;
 use crate::model::of_hub;
@@ -12,17 +12,33 @@ use crate::stages::SECTION as STAGES;
 
 /// More tokens than any sequence has; keeps products of sizes within 64 bits.
 pub(crate) const MOST_TOKENS: u64 = 1 << 31;
+/// What a path of a mixture may be made of.
+const TEXTS: &[&str] = &["text", "jsonl", "parquet", "chat"];
 /// Sequences that are held out where the file does not say.
 const HELD_OUT: usize = 8;
+
+section! {
+    /// A file or folder that is read, and as what; an item of `data.path`.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct TextSource {
+        path: PathBuf = Path, Required, "a file or folder of texts, or several by `*`; `.gz` and `.zst` are read as what is in them";
+        weight: Option<f64> = Real(Interval::AboveZero), Means("1"),
+            "how often its sequences are read, beside the weights of the others";
+        format: Option<Format> = Word(TEXTS), Means("`data.format`"), "what it is made of";
+        column: Option<String> = Text, Means("`data.column`"), "the field of lines, or column of rows, that is the text";
+    }
+}
 
 section! {
     /// `data:` as it is written.
     #[derive(Clone, Debug, PartialEq)]
     pub struct DataKeys {
-        path: Option<PathBuf> = Text, Means("the project's own documents"), "a file or folder of texts";
+        path: Option<Listed<TextSource>> = List(TextSource::KEYS), Means("the project's own documents"),
+            "a file or folder of texts, or several by `*`, or a mixture of them by weights; `.gz` and `.zst` are read as what is in them";
         format: Format = Word(Format::WORDS), Is("text"),
-            "plain text, a JSON object per line, conversations, ready-made batches, or tasks of recall";
-        tokenizer: Option<String> = Text, Means("that of a pretrained model, else `bytes`"),
+            "plain text, a JSON object per line, rows of parquet files, conversations, ready-made batches, or tasks of recall";
+        column: String = Text, Is("text"), "the field of lines, or column of rows, that is the text";
+        tokenizer: Option<String> = Path, Means("that of a pretrained model, else `bytes`"),
             "`bytes`, a tokenizer.json, or the tokenizer of a model of the hub: `hf://owner/name@revision`";
         tokens: Option<usize> = Tokens(1, MOST_TOKENS), RequiredWithout(STAGES), "inputs per sequence";
         batch: usize = Count(1, 1 << 20), Is("1"), "sequences per optimizer step, whatever the ranks";
@@ -39,10 +55,14 @@ impl DataKeys {
     pub(crate) fn meant(self, stages: &[Stage]) -> Option<Data> {
         let longest = stages.iter().map(|stage| stage.tokens).max();
         let held_out = if self.format == Format::Batches { 0 } else { HELD_OUT };
-        let pack = if self.format == Format::Chat { Pack::Documents } else { Pack::Stream };
+        let sources = self.path.iter().flat_map(|Listed(sources)| sources);
+        let formats = sources.filter_map(|source| source.format).chain([self.format]);
+        let chats = formats.into_iter().any(|format| format == Format::Chat);
+        let pack = if chats { Pack::Documents } else { Pack::Stream };
         Some(Data {
-            path: self.path,
+            path: self.path.map_or_else(Vec::new, |Listed(sources)| sources),
             format: self.format,
+            column: self.column,
             tokenizer_hub: self.tokenizer.as_deref().and_then(of_hub),
             // A model's own takes its place once the folder is there.
             tokenizer: self.tokenizer.unwrap_or_else(|| String::from("bytes")),
@@ -59,8 +79,9 @@ impl Data {
     /// The keys that mean it; stages say their own tokens.
     pub(crate) fn keys(&self, staged: bool) -> DataKeys {
         DataKeys {
-            path: self.path.clone(),
+            path: Some(Listed(self.path.clone())).filter(|Listed(sources)| !sources.is_empty()),
             format: self.format,
+            column: self.column.clone(),
             tokenizer: Some(self.tokenizer_hub.as_ref().unwrap_or(&self.tokenizer).clone()),
             tokens: Some(self.tokens).filter(|_| !staged),
             batch: self.batch,
@@ -74,11 +95,13 @@ impl Data {
 /// `data:`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Data {
-    /// A file or folder; none: made up if `format: recall` or `needles`, else the project's own
-    /// documents.
-    pub path: Option<PathBuf>,
-    /// `text | jsonl | chat | batches | recall | needles`; default text.
+    /// Files or folders, of which sequences are mixed by weight; none: made up if `format: recall` or
+    /// `needles`, else the project's own documents.
+    pub path: Vec<TextSource>,
+    /// `text | jsonl | parquet | chat | batches | recall | needles`; default text.
     pub format: Format,
+    /// The field of lines, or column of rows, that is the text; default text.
+    pub column: String,
     /// `bytes` or a tokenizer.json; default `bytes`. Of a model of the hub, `hf://…` until it is there.
     pub tokenizer: String,
     /// `hf://owner/name@revision`, where the tokenizer is a model's of the hub.
@@ -127,7 +150,9 @@ pub enum Format {
     Text,
     /// A line, a JSON object with `text`; or a parquet file's row.
     Jsonl,
-    /// A line, a JSON object with `messages`, of which the assistant's are learned.
+    /// Rows of parquet files.
+    Parquet,
+    /// A line, a JSON object with `messages`, ShareGPT's `conversations` or Alpaca's `instruction` and `output`, of which the assistant's are learned.
     Chat,
     /// A safetensors file of ready-made batches.
     Batches,
@@ -140,13 +165,27 @@ pub enum Format {
 words!(Format {
     Text = "text",
     Jsonl = "jsonl",
+    Parquet = "parquet",
     Chat = "chat",
     Batches = "batches",
     Recall = "recall",
     Needles = "needles",
 });
 
+impl Data {
+    /// What files are read as: a format for every source, or that of the section.
+    pub fn formats(&self) -> impl Iterator<Item = Format> {
+        let own = self.path.iter().map(|source| source.format.unwrap_or(self.format));
+        own.chain(self.path.is_empty().then_some(self.format))
+    }
+}
+
 impl Format {
+    /// Whether it is read as text.
+    pub fn is_text(self) -> bool {
+        matches!(self, Format::Text | Format::Jsonl | Format::Parquet | Format::Chat)
+    }
+
     /// Whether sequences come from no file.
     pub fn is_made_up(self) -> bool {
         matches!(self, Format::Recall | Format::Needles)

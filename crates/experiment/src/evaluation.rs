@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use annulus_yaml::Absent::{Is, Means};
-use annulus_yaml::Kind::{Count, Sizes, Text, Tokens, Words};
+use annulus_yaml::Kind::{Count, Path, Sizes, Tokens, Words};
 use annulus_yaml::{Problem, section, words};
 
 use crate::data::MOST_TOKENS;
@@ -16,7 +16,7 @@ section! {
     /// `evaluation:`
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Evaluation {
-        path: Option<PathBuf> = Text, Means("`data.path`"),
+        path: Option<PathBuf> = Path, Means("`data.path`"),
             "a file or folder of texts that were not trained on";
         tasks: Option<Vec<Asked>> = Words(Asked::WORDS),
             Means("[perplexity], or [needle] where `data.format` is needles"),

@@ -26,12 +26,14 @@ pub use annulus_architecture::{
     Besides, Dtype, Element, Family, Frequencies, LayerType, Lora, Parameters, Rope, Scaling,
     Shape, Target, Yarn, parse_config, read_adapter, read_config, write_adapter, write_config,
 };
-pub use annulus_yaml::{Override, Places, Problem, Problems, bandwidth, binary_bandwidth, tokens};
+pub use annulus_yaml::{
+    Override, Places, Problem, Problems, Unit, bandwidth, binary_bandwidth, quoted,
+};
 pub use attention::{
     Attention, AttentionKeys, Kernel, LayoutKeys, Sliding, return_from_word, route_word,
 };
 pub use choice::Settled;
-pub use data::{Data, DataKeys, Format, Longer, Pack};
+pub use data::{Data, DataKeys, Format, Longer, Pack, TextSource};
 pub use device::{Device, NAME};
 pub use evaluation::{Asked, Evaluation};
 pub use experiment::Experiment;
@@ -47,4 +49,6 @@ pub use split::{Contradiction, Wording};
 pub use stages::{Part, Reset, Stage, StageKeys, Staged};
 pub use steps::{Algorithm, Bound, Every, Optimizer, Trace};
 pub use wire::wire_key;
-pub use written::{Written, differences, load, page, parse, read_experiment, schema};
+pub use written::{
+    Varying, Written, differences, explain, load, page, parse, read_experiment, schema, varying,
+};

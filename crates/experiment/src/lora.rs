@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use annulus_architecture::{Besides, Lora, Shape, Target, read_adapter, sorted};
 use annulus_yaml::Absent::{Is, Means, Required};
 use annulus_yaml::Interval::{AboveZero, ZeroToBelowOne};
-use annulus_yaml::Kind::{Count, Real, Text, Truth, Words};
+use annulus_yaml::Kind::{Count, Path, Real, Truth, Words};
 use annulus_yaml::{Problem, Problems, section};
 
 use crate::{Experiment, ModelSource, WeightsFrom};
@@ -27,7 +27,7 @@ section! {
             "projections that get an adapter";
         train: Option<Vec<Besides>> = Words(Besides::WORDS), Means("nothing"),
             "what is trained itself besides, as in LongLoRA";
-        path: Option<PathBuf> = Text, Means("fresh adapters"),
+        path: Option<PathBuf> = Path, Means("fresh adapters"),
             "a folder of PEFT's to go on from: adapter_config.json, adapter_model.safetensors";
     }
 }

@@ -8,8 +8,8 @@ use annulus_yaml::Absent::{Is, Means};
 use annulus_yaml::Kind::{Ranges, SizesOr, Tokens, Word};
 use annulus_yaml::{Problem, Scalar, Typed, list, section, words};
 
+use crate::Experiment;
 use crate::data::MOST_TOKENS;
-use crate::{Experiment, Format};
 
 section! {
     /// Who sees whom.
@@ -215,11 +215,9 @@ fn fitting_documents(lengths: &[usize], tokens: usize) -> String {
 
 /// Documents that the data is to tell apart, where it has none.
 pub(crate) fn by_data(experiment: &Experiment) -> Vec<Problem> {
-    let format = experiment.data.format;
-    let texts = [Format::Text, Format::Jsonl, Format::Chat].contains(&format);
-    if experiment.attention.masking.documents != Some(Packed::ByData) || texts {
-        return Vec::new();
-    }
+    let other = experiment.data.formats().find(|format| !format.is_text());
+    let by_data = experiment.attention.masking.documents == Some(Packed::ByData);
+    let Some(format) = other.filter(|_| by_data) else { return Vec::new() };
     let message = format!("`format: {}` does not say where documents end", format.word());
     let problem = experiment.places.problem("attention.documents", message);
     vec![problem.hint("list their lengths, or read `text`, `jsonl` or `chat`")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use annulus_machine::Core;
 use annulus_yaml::Absent::{Is, Means};
-use annulus_yaml::Kind::{Count, Counts, Seconds, Text, Tokens, Word};
+use annulus_yaml::Kind::{Bytes, Count, Counts, Path, Seconds, Tokens, Word};
 use annulus_yaml::{section, words};
 
 use crate::data::MOST_TOKENS;
@@ -19,7 +19,7 @@ section! {
         weights: Option<Vec<usize>> = Counts(0, 1 << 16), Means("all ranks alike"),
             "what the ranks of a sequence hold of it, in proportion: one number for each";
         deadline: Duration = Seconds, Is("60s"), "how long a rank waits for one that shows no progress";
-        cluster: Option<PathBuf> = Text, Means("the threads of this machine"),
+        cluster: Option<PathBuf> = Path, Means("the threads of this machine"),
             "the file of the cluster that `strategy: auto` chooses for";
     }
 }
@@ -30,7 +30,7 @@ section! {
     pub struct Memory {
         recompute: Recompute = Word(Recompute::WORDS), Is("auto"),
             "what backward computes again; auto: nothing, where that fits into the budget";
-        budget: Option<u64> = Tokens(1, 1 << 60),
+        budget: Option<u64> = Bytes(1),
             Means("three quarters of the machine's memory, or of the GPU's"),
             "bytes that all ranks may hold together";
         micro_batch: Option<usize> = Count(1, 1 << 20), Means("all of a replica's sequences"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use annulus_architecture::{Beside, Dtype, Shape, ShapeKeys, shape_of};
 use annulus_yaml::Absent::{Is, Means};
 use annulus_yaml::Interval::AboveZero;
-use annulus_yaml::Kind::{Real, Text, Word};
+use annulus_yaml::Kind::{Path as Folder, Real, Truth, Word};
 use annulus_yaml::{
     Field, Lines, Node, OneOf, Path, Places, Problem, Report, Section, Side, Span, Values, section,
     words,
@@ -20,6 +20,9 @@ pub struct Model {
     pub dtype: Dtype,
     /// Replaces the base of the rotary frequencies.
     pub rope_theta: Option<f64>,
+    /// Whether pretrained weights take longer sequences than they were trained for, though nothing
+    /// stretches their frequencies; default false.
+    pub allow_longer: bool,
 }
 
 /// Where the shape and the weights come from.
@@ -53,13 +56,15 @@ section! {
     /// The keys of a folder.
     #[derive(Clone, Debug, PartialEq)]
     pub struct FolderKeys {
-        path: Option<String> = Text, Means("config.json's keys stand here"),
+        path: Option<String> = Folder, Means("config.json's keys stand here"),
             "a Hugging Face folder (config.json, *.safetensors), or a model of the hub: `hf://owner/name@revision`";
         weights: Option<WeightsFrom> = Word(WeightsFrom::WORDS), Means("pretrained"),
             "whether the folder's weights are read";
         dtype: Dtype = Word(Dtype::WORDS), Is("f32"), "type of weights and activations; masters are f32";
         rope_theta: Option<f64> = Real(AboveZero), Means("the folder's, or 10000"),
             "base of the rotary frequencies";
+        allow_longer: bool = Truth, Is("false"),
+            "whether sequences longer than the model was trained for are taken without `extend`";
     }
 }
 
@@ -89,7 +94,7 @@ impl ModelKeys {
     /// # Errors
     /// What contradicts itself in a shape.
     pub(crate) fn meant(&self, places: &Places) -> Result<Model, Vec<Problem>> {
-        let FolderKeys { path, weights, dtype, rope_theta } = self.folder.clone();
+        let FolderKeys { path, weights, dtype, rope_theta, allow_longer } = self.folder.clone();
         let (source, rope_theta) = match (&self.shape, path) {
             (Some(keys), _) => {
                 let beside = Beside { rope_theta, ..Beside::default() };
@@ -102,7 +107,7 @@ impl ModelKeys {
                 (ModelSource::Folder { path: PathBuf::from(path), hub, weights }, rope_theta)
             }
         };
-        Ok(Model { source, dtype, rope_theta })
+        Ok(Model { source, dtype, rope_theta, allow_longer })
     }
 }
 
@@ -123,16 +128,21 @@ impl Field for ModelKeys {
 
 impl Model {
     pub(crate) fn keys(&self) -> ModelKeys {
-        let (dtype, rope_theta) = (self.dtype, self.rope_theta);
+        let own = FolderKeys {
+            path: None,
+            weights: None,
+            dtype: self.dtype,
+            rope_theta: self.rope_theta,
+            allow_longer: self.allow_longer,
+        };
         match &self.source {
             ModelSource::Folder { path, hub, weights } => {
                 let path = hub.clone().unwrap_or_else(|| path.to_string_lossy().into_owned());
-                let (path, weights) = (Some(path), Some(*weights));
-                ModelKeys { folder: FolderKeys { path, weights, dtype, rope_theta }, shape: None }
+                let folder = FolderKeys { path: Some(path), weights: Some(*weights), ..own };
+                ModelKeys { folder, shape: None }
             }
             ModelSource::Inline(shape) => {
-                let rope_theta = Some(shape.rope.theta);
-                let folder = FolderKeys { path: None, weights: None, dtype, rope_theta };
+                let folder = FolderKeys { rope_theta: Some(shape.rope.theta), ..own };
                 ModelKeys { folder, shape: Some(shape.keys()) }
             }
         }

@@ -1,6 +1,6 @@
 //! An experiment beside the model that it names: read once, and what plans are made of.
 
-use annulus_architecture::{Shape, read_config, turning};
+use annulus_architecture::{Scaling, Shape, read_config, turning};
 use annulus_yaml::{Problem, Problems};
 
 use crate::{Experiment, ModelSource, WeightsFrom, lora, sliding};
@@ -37,7 +37,7 @@ impl Resolved {
     /// An experiment of a model that has been read already.
     ///
     /// # Errors
-    /// When its windows or adapters do not fit the model.
+    /// When its windows or adapters do not fit the model, or sequences are longer than it was trained for.
     pub fn new(
         experiment: Experiment,
         model: Shape,
@@ -45,7 +45,9 @@ impl Resolved {
     ) -> Result<Resolved, Problems> {
         lora::fits(&experiment, &model)?;
         let experiment = sliding::with_windows(experiment, &model)?;
-        Ok(Resolved { experiment, model, vocabulary })
+        let resolved = Resolved { experiment, model, vocabulary };
+        resolved.refuse_longer()?;
+        Ok(resolved)
     }
 
     /// Another experiment of the same model.
@@ -73,7 +75,10 @@ impl Resolved {
                 return Err(broken.into());
             }
         }
-        shape.max_position_embeddings = Some(shape.longest(experiment.data.tokens));
+        // Frequencies that nothing stretched are good for no more than what they were trained for.
+        let claimed = self.trained_for().filter(|_| experiment.extend.is_none());
+        let grown = || shape.longest(experiment.data.tokens);
+        shape.max_position_embeddings = Some(claimed.unwrap_or_else(grown));
         shape.vocab_size = Some(self.rows(&shape)?);
         Ok(shape)
     }
@@ -103,22 +108,40 @@ impl Resolved {
         }
     }
 
-    /// A warning of sequences that are longer than pretrained weights were trained for, which nothing
-    /// stretches.
-    pub fn too_long(&self) -> Option<String> {
-        let Experiment { model, extend: None, data, .. } = &self.experiment else { return None };
-        let ModelSource::Folder { weights: WeightsFrom::Pretrained, path, .. } = &model.source
+    /// Holds the sequences of every phase to the length that pretrained weights were trained for.
+    /// Models of `rope_type: dynamic` stretch themselves.
+    fn refuse_longer(&self) -> Result<(), Problems> {
+        let allowed = self.experiment.model.allow_longer;
+        let Some(own) = self.trained_for().filter(|_| !allowed) else { return Ok(()) };
+        let phases = self.experiment.parts();
+        let longer =
+            phases.iter().filter(|phase| phase.extend.is_none() && phase.data.tokens > own);
+        let problems: Vec<Problem> = longer.map(|phase| too_long(phase, own)).collect();
+        if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
+    }
+
+    /// The longest sequence that pretrained weights were trained for, where config.json says one and
+    /// frequencies do not follow the length.
+    fn trained_for(&self) -> Option<usize> {
+        let ModelSource::Folder { weights: WeightsFrom::Pretrained, .. } =
+            &self.experiment.model.source
         else {
             return None;
         };
-        let own = self.model.max_position_embeddings?;
-        (data.tokens > own).then(|| {
-            format!(
-                "sequences of {} tokens are longer than the {own} of the model in `{}`, and nothing stretches it: \
-                 see `extend`",
-                data.tokens,
-                path.display()
-            )
-        })
+        let follows = matches!(self.model.rope.scaling, Scaling::Dynamic { .. });
+        self.model.max_position_embeddings.filter(|_| !follows)
     }
+}
+
+/// Sequences of `phase` are longer than `own`.
+fn too_long(phase: &Experiment, own: usize) -> Problem {
+    let tokens = phase.data.tokens;
+    let message = format!(
+        "sequences of {tokens} tokens are longer than the {own} that the model was trained for"
+    );
+    let hint = format!(
+        "stretch its rotary frequencies with `extend: {{rope: yarn, tokens: {tokens}}}`, \
+         use at most {own} tokens, or set `model.allow_longer: true` to train without"
+    );
+    phase.places.problem("data.tokens", message).hint(hint)
 }

@@ -5,14 +5,16 @@ use annulus_sequence::{Route, Strategy};
 use annulus_yaml::{Places, Problem, Problems};
 
 use crate::{
-    Attention, Data, Device, Experiment, Format, Pack, Sliding, evaluation, extend, lora, mask,
-    route_word, schedule, sliding, stages, wire,
+    Attention, Data, Device, Experiment, Format, Pack, Sliding, TextSource, evaluation, extend,
+    lora, mask, route_word, schedule, sliding, stages, wire,
 };
 
 /// Ranks of one run: one process holds them all.
 const MOST_RANKS: usize = 1 << 14;
 /// Tokens of one optimizer step: keeps what is counted within 64 bits.
 const MOST_TOKENS: usize = 1 << 36;
+/// The least share of sequences that a path of a mixture has: shares are exact over a thousand sequences.
+const LEAST_SHARE: f64 = 1e-3;
 
 impl Experiment {
     /// Holds the experiment to every rule between its keys.
@@ -216,12 +218,13 @@ fn trace(experiment: &Experiment) -> Vec<Problem> {
 fn data(experiment: &Experiment) -> Vec<Problem> {
     let (data, places) = (&experiment.data, &experiment.places);
     let mut problems = path_and_format(data, places);
-    let word = data.format.word();
-    let made = data.format == Format::Batches || data.format.is_made_up();
-    if data.format == Format::Chat && data.pack == Pack::Stream
-        || made && data.pack == Pack::Documents
-    {
-        let message = format!("`format: {word}` cannot be packed as `{}`", data.pack.word());
+    let unpackable = |format: &Format| match data.pack {
+        Pack::Stream => *format == Format::Chat,
+        Pack::Documents => !format.is_text(),
+    };
+    if let Some(format) = data.formats().find(unpackable) {
+        let (word, pack) = (format.word(), data.pack.word());
+        let message = format!("`format: {word}` cannot be packed as `{pack}`");
         problems.push(places.problem("data.pack", message).hint("drop `data.pack`"));
     }
     if data.format == Format::Batches && data.evaluate > 0 {
@@ -245,26 +248,59 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
 /// What `data.path` names, and what it is read as.
 fn path_and_format(data: &Data, places: &Places) -> Vec<Problem> {
     let (word, mut problems) = (data.format.word(), Vec::new());
-    match (&data.path, data.format) {
-        (None, Format::Jsonl | Format::Chat | Format::Batches) => {
+    match (&data.path[..], data.format) {
+        ([], Format::Jsonl | Format::Parquet | Format::Chat | Format::Batches) => {
             let message = format!("`format: {word}` needs `data.path`");
             problems.push(places.problem("data.format", message).hint("add `path:` under `data:`"));
         }
-        (Some(_), format) if format.is_made_up() => {
+        ([_, ..], format) if format.is_made_up() => {
             let message = format!("`format: {word}` makes its own data, but `data.path` is given");
             problems.push(places.problem("data.path", message).hint("drop one of them"));
         }
         _ => {}
     }
-    let ending = data.path.as_ref().and_then(|path| path.extension()?.to_str());
-    if data.format == Format::Text
-        && let Some(ending @ ("jsonl" | "parquet")) = ending
-    {
-        let message = format!("`data.path` ends in `.{ending}`, but `data.format` is `text`");
-        let hint = "set `data.format: jsonl` (a `text` in each) or `chat` (`messages` in each)";
-        problems.push(places.problem("data.path", message).hint(hint));
+    if data.path.len() > 1 && data.format == Format::Batches {
+        let message = String::from("`format: batches` takes one file");
+        problems.push(places.problem("data.path", message).hint("name one"));
+    }
+    problems.extend(mixture(data, places));
+    problems
+}
+
+/// What is wrong with one of the paths, beside the others.
+fn mixture(data: &Data, places: &Places) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let weight = |source: &TextSource| source.weight.unwrap_or(1.0);
+    let all: f64 = data.path.iter().map(weight).sum();
+    for (number, source) in data.path.iter().enumerate() {
+        let key = |name: &str| format!("data.path.{number}.{name}");
+        let path = source.path.display();
+        if weight(source) / all < LEAST_SHARE {
+            let message = format!("`{path}` is read less than once in a thousand sequences");
+            let hint = "raise its `weight`, or leave it out";
+            problems.push(places.problem(&key("weight"), message).hint(hint));
+        }
+        if let Some((message, hint)) = misread(data, source) {
+            problems.push(places.problem(&key("path"), message).hint(hint));
+        }
     }
     problems
+}
+
+/// Files whose names say that they are not what they are read as.
+fn misread(data: &Data, source: &TextSource) -> Option<(String, &'static str)> {
+    let name = source.path.file_name()?.to_str()?;
+    let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(name);
+    let (_, ending) = name.rsplit_once('.')?;
+    let text = source.format.unwrap_or(data.format) == Format::Text;
+    let hint = match ending {
+        "jsonl" => "set `format: jsonl` (a text in each line) or `chat` (a conversation in each)",
+        "parquet" => {
+            "set `format: parquet` (a text in each row) or `chat` (a conversation in each)"
+        }
+        _ => return None,
+    };
+    text.then(|| (format!("the name ends in `.{ending}`, but its `format` is `text`"), hint))
 }
 
 fn expectations(experiment: &Experiment) -> Vec<Problem> {

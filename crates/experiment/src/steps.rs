@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use annulus_yaml::Absent::{Is, Means, Required};
 use annulus_yaml::Interval::{AboveZero, Any, AtLeastZero, ZeroToBelowOne};
-use annulus_yaml::Kind::{Count, Pair, Ranges, Real, Word};
+use annulus_yaml::Kind::{Count, Pair, Ranges, Real, Truth, Word};
 use annulus_yaml::{section, words};
 
 use crate::schedule::MOST_STEPS;
@@ -33,12 +33,14 @@ pub enum Algorithm {
 words!(Algorithm { AdamW = "adamw" });
 
 section! {
-    /// `every:` in steps; 0: never.
+    /// `every:` in steps; 0: never. And how much is drawn.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Every {
         log: u64 = Count(0, MOST_STEPS), Is("1"), "steps between log lines; 0: never";
         evaluate: u64 = Count(0, MOST_STEPS), Is("0"), "steps between evaluations; 0: at the end";
         checkpoint: u64 = Count(0, MOST_STEPS), Is("0"), "steps between checkpoints; 0: at the end";
+        ranks: bool = Truth, Is("false"),
+            "whether TensorBoard has a curve for every rank, beside the least, mean and most of all";
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use annulus_yaml::Absent::{Is, Means, Required, RequiredWithout};
-use annulus_yaml::Kind::{Count, Each, Form, OneOf, Section, Text};
+use annulus_yaml::Kind::{Count, Each, Form, OneOf, Path as Folder, Section};
 use annulus_yaml::{
     Document, Lines, Override, Path as Key, Places, Problem, Problems, Section as _, Values, list,
     read_file, section,
@@ -53,7 +53,7 @@ section! {
         trace: Trace = Section(Trace::KEYS), Means("nothing is recorded"),
             "steps of which every rank records what it does when";
         keep: usize = Count(1, 1 << 20), Is("2"), "checkpoints kept";
-        output: Option<PathBuf> = Text, Means("runs/NAME"), "the folder of the run";
+        output: Option<PathBuf> = Folder, Means("runs/NAME"), "the folder of the run";
         expect: BTreeMap<String, Bound> = Each(Bound::KEYS), Means("nothing is asserted"),
             "bounds by tag that `train --check` asserts";
     }
@@ -61,6 +61,8 @@ section! {
 
 /// What may differ when a run goes on: sections as a whole, and single keys.
 const FREE: &[&str] = &[
+    "name",
+    "model.allow_longer",
     "device",
     "mesh",
     "attention.strategy",
@@ -80,7 +82,9 @@ const FREE: &[&str] = &[
     "every",
     "evaluation",
     "trace",
+    "keep",
     "output",
+    "expect",
     "schedule.stop",
 ];
 
@@ -116,6 +120,14 @@ pub fn parse(name: &str, text: &str, overrides: &[Override]) -> Result<Experimen
         Some(experiment) if report.is_empty() => Ok(experiment),
         _ => Err(report.finish()),
     }
+}
+
+/// What a key of the file means; else the names that are nearest to it.
+///
+/// # Errors
+/// When there is no such key.
+pub fn explain(name: &str) -> Result<String, Vec<String>> {
+    annulus_yaml::explain(Written::KEYS, name)
 }
 
 /// Every key of the file as Markdown, for readers.
@@ -202,8 +214,8 @@ impl Experiment {
     }
 
     /// The keys and values that a run which goes on must share with the run that began: all but
-    /// where and how it is computed (`device`, `mesh`, `attention.strategy`, `memory`), how often it reports
-    /// (`every`, `trace`, `evaluation`), `output` and `schedule.stop`.
+    /// where and how it is computed (`device`, `mesh`, `attention.strategy`, `memory`), what it is called and how often it
+    /// reports (`name`, `every`, `trace`, `evaluation`, `keep`, `expect`), `output` and `schedule.stop`.
     pub fn identity(&self) -> Vec<(String, String)> {
         let free = |key: &str| {
             FREE.iter().any(|free| {
@@ -222,6 +234,46 @@ impl Experiment {
         self.file().write(&Key::default(), &mut lines);
         lines
     }
+}
+
+/// A key of several experiments that is not the same in all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Varying {
+    /// The key's path.
+    pub key: String,
+    /// The value of each experiment as the resolved file has it; `None`: the key is absent.
+    pub values: Vec<Option<String>>,
+    /// The value that stands for an absent key, where it is one.
+    pub default: Option<&'static str>,
+}
+
+/// The keys that are not the same in all of several experiments, section by section; all but `output`, which is another
+/// for every run.
+pub fn varying(experiments: &[Experiment]) -> Vec<Varying> {
+    let lines: Vec<Lines> = experiments.iter().map(Experiment::lines).collect();
+    let mut keys: Vec<String> = Vec::new();
+    for (key, _) in lines.iter().flat_map(Lines::iter) {
+        if key != "output" && !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    // Keys that only a later experiment has stand with their section.
+    let section = |key: &str| key.split('.').next().map(str::to_owned);
+    let order: Vec<_> = keys.iter().map(|key| section(key)).collect();
+    keys.sort_by_key(|key| order.iter().position(|first| *first == section(key)));
+    let found = |lines: &Lines, key: &str| {
+        lines.iter().find(|(other, _)| other == key).map(|(_, value)| value.to_owned())
+    };
+    let varies = |key: String| {
+        let values: Vec<_> = lines.iter().map(|lines| found(lines, &key)).collect();
+        let default = match annulus_yaml::absent(Written::KEYS, &key) {
+            Some(Is(default)) => Some(default),
+            _ => None,
+        };
+        let differ = values.windows(2).any(|pair| pair[0] != pair[1]);
+        differ.then_some(Varying { key, values, default })
+    };
+    keys.into_iter().filter_map(varies).collect()
 }
 
 /// What `b` has that `a` has not, and the reverse, of [`Experiment::identity`]: key, value in `a`,

@@ -9,14 +9,31 @@ const SIZE: [u32; 2] = [960, 600];
 const EDGES: [f64; 4] = [90.0, 80.0, 30.0, 70.0];
 /// Half of the width of a mark at a point, and of the line at an end of its error.
 const MARK: f64 = 3.0;
-/// Told apart by those who see red and green alike too (Okabe and Ito).
-const COLORS: [Color; 6] = [
+/// The most points of a curve that have marks: between more of them there is no room for its line.
+const MARKED: usize = 64;
+/// The width of the last curve's line. Each one before is wider by `RIM`, up to `WIDEST`, so that curves that lie on each
+/// other are all seen.
+const LINE: f64 = 2.0;
+const RIM: f64 = 1.5;
+const WIDEST: f64 = 5.0;
+/// The first six are told apart by those who see red and green alike too (Okabe and Ito).
+const COLORS: [Color; 16] = [
     [0x00, 0x72, 0xb2],
     [0xd5, 0x5e, 0x00],
     [0x00, 0x9e, 0x73],
     [0xcc, 0x79, 0xa7],
     [0xe6, 0x9f, 0x00],
     [0x56, 0xb4, 0xe9],
+    [0x22, 0x22, 0x22],
+    [0x8c, 0x56, 0x4b],
+    [0x6a, 0x3d, 0x9a],
+    [0x99, 0x99, 0x33],
+    [0xaa, 0x00, 0x44],
+    [0x00, 0x33, 0x66],
+    [0x66, 0xcc, 0x66],
+    [0xff, 0x99, 0x99],
+    [0x88, 0x88, 0x88],
+    [0xb3, 0x99, 0xff],
 ];
 
 /// A value at a place, and how sure it is.
@@ -83,7 +100,8 @@ impl Curves {
         picture.text(below, &self.x.label, Align::Middle);
         for (index, series) in self.series.iter().enumerate() {
             let color = COLORS[index % COLORS.len()];
-            draw(&mut picture, series, [x, y], color);
+            let behind = (self.series.len() - 1 - index) as f64;
+            draw(&mut picture, series, [x, y], (LINE + RIM * behind).min(WIDEST), color);
             if self.series.len() > 1 {
                 let line = top + LETTER[1] * (index as f64 + 1.0);
                 let [from, to, name] = [1.0, 3.0, 4.0].map(|letters| right + letters * LETTER[0]);
@@ -102,14 +120,16 @@ impl Curves {
     }
 }
 
-fn draw(picture: &mut Picture, series: &Series, [x, y]: [Scale; 2], color: Color) {
+fn draw(picture: &mut Picture, series: &Series, [x, y]: [Scale; 2], width: f64, color: Color) {
     let place = |point: &Point| [x.at(point.x), y.at(point.y)];
     for pair in series.points.windows(2) {
-        picture.line(place(&pair[0]), place(&pair[1]), 2.0, color);
+        picture.line(place(&pair[0]), place(&pair[1]), width, color);
     }
     for point in &series.points {
         let [u, v] = place(point);
-        picture.fill([u - MARK, v - MARK], [2.0 * MARK, 2.0 * MARK], color);
+        if series.points.len() <= MARKED {
+            picture.fill([u - MARK, v - MARK], [2.0 * MARK, 2.0 * MARK], color);
+        }
         if point.error > 0.0 {
             let [low, high] = [point.y - point.error, point.y + point.error].map(|end| y.at(end));
             picture.line([u, low], [u, high], 1.0, color);

@@ -17,7 +17,7 @@ mod wire;
 mod words;
 
 pub use groups::LayerGroup;
-pub use misfit::Misfit;
+pub use misfit::{Misfit, Room};
 pub use passes::heads_of;
 pub use plan::{Chosen, Plan};
 pub use proving::{Proved, Proving};

@@ -7,14 +7,18 @@ use annulus_machine::{By, Limit};
 
 use crate::{Plan, size};
 
-/// A plan that needs more memory than there is.
+/// What a plan needs of the memory that there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct Room {
     /// Bytes that all ranks hold together.
     pub needed: u64,
     /// What there is, or may be taken.
     pub there: Limit,
 }
+
+/// A plan that needs more memory than there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Misfit(Room);
 
 impl Plan {
     /// Bytes that all ranks hold at their fullest, together.
@@ -22,17 +26,21 @@ impl Plan {
         self.ranks.iter().map(|rank| rank.together).fold(0, u64::saturating_add)
     }
 
-    /// Why it cannot run here, where all ranks share this machine or its GPU: it needs more than
-    /// `memory.budget`, or than there is. `None`: it fits, or nobody knows: what an absent GPU has,
-    /// or a system that does not say.
-    pub fn misfit(&self) -> Option<Misfit> {
+    /// What it needs here, where all ranks share this machine or its GPU, and the least of
+    /// `memory.budget` and what there is. `None`: nobody knows: what an absent GPU has, or a system
+    /// that does not say.
+    pub fn room(&self) -> Option<Room> {
         let (memory, host) = (&self.experiment.memory, &self.experiment.host);
         let elsewhere = matches!(self.experiment.device, Device::Cuda(_)) && host.device.is_none();
         let budget = memory.budget.map(|bytes| Limit { bytes, by: By::Budget });
         let there = if elsewhere { None } else { host.there() };
-        let least = [budget, there].into_iter().flatten().min()?;
-        let needed = self.needed();
-        (needed > least.bytes).then_some(Misfit { needed, there: least })
+        let there = [budget, there].into_iter().flatten().min()?;
+        Some(Room { needed: self.needed(), there })
+    }
+
+    /// Why it cannot run here: it needs more than there is.
+    pub fn misfit(&self) -> Option<Misfit> {
+        self.room().filter(|room| room.needed > room.there.bytes).map(Misfit)
     }
 }
 
@@ -41,8 +49,11 @@ impl Misfit {
     pub fn hint(self) -> String {
         let lower = "lower `data.tokens` or `memory.micro_batch`";
         let shows = "`annulus plan` shows what takes how much";
-        match self.there.by {
-            By::Budget => format!("raise `memory.budget`, or {lower}; {shows}"),
+        match self.0.there.by {
+            By::Budget => {
+                let least = self.0.needed.div_ceil(1 << 20);
+                format!("raise `memory.budget` to {least}M, or {lower}; {shows}")
+            }
             By::Machine | By::Gpu => format!("{lower}; {shows}"),
             By::Group | By::AddressSpace | By::Data => {
                 format!("{lower}, or raise that limit; {shows}")
@@ -51,11 +62,18 @@ impl Misfit {
     }
 }
 
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Room { needed, there: Limit { bytes, by } } = *self;
+        let fits = if needed > bytes { "does not fit" } else { "fits" };
+        let (needed, bytes) = (size(needed), size(bytes));
+        write!(f, "this needs {needed} of memory, {by} {bytes}: it {fits}")
+    }
+}
+
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Misfit { needed, there: Limit { bytes, by } } = *self;
-        let (needed, bytes) = (size(needed), size(bytes));
-        write!(f, "this needs {needed} of memory, {by} {bytes}: it does not fit")
+        self.0.fmt(f)
     }
 }
 

@@ -110,10 +110,18 @@ impl Plan {
             group.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
         }
         self.ranks = self.rank_plans();
-        let too_long = std::mem::take(&mut self.warnings);
         self.warnings = self.warnings();
-        self.warnings.extend(too_long);
+        self.warnings.extend(self.idle_window());
         Ok(self)
+    }
+
+    /// A window that no sequence is long enough for.
+    fn idle_window(&self) -> Option<String> {
+        let (window, tokens) =
+            (self.experiment.attention.masking.window?, self.experiment.data.tokens);
+        (window >= tokens).then(|| {
+            format!("`attention.window` of {window} hides nothing in sequences of {tokens} tokens")
+        })
     }
 
     /// What follows from the experiment without a proof: no rank has numbers yet.
@@ -145,7 +153,7 @@ impl Plan {
             micro_batch,
             memory: Settled { recompute: Recompute::Layer, loss_chunk: 1, mlp_chunk: 1 },
             ranks: Vec::new(),
-            warnings: resolved.too_long().into_iter().collect(),
+            warnings: Vec::new(),
             choice: None,
             passes: Vec::new(),
             drafts: Vec::new(),

@@ -120,7 +120,7 @@ impl Choice {
     pub(crate) fn best(&self) -> Result<(String, bool, Estimate), String> {
         let none = || {
             let reasons = self.tables.iter().flat_map(Table::reasons);
-            reasons.collect::<Vec<_>>().join("; ")
+            once(reasons).join("; ")
         };
         let (name, estimate) = match (self.layouts.get(self.taken), self.tables.as_slice()) {
             (Some(shared), _) => {
@@ -145,7 +145,8 @@ impl Choice {
     pub(crate) fn none(&self, experiment: &Experiment) -> Problem {
         let shared = self.layouts.get(self.taken).and_then(|shared| shared.outcome.as_ref().err());
         let unable = self.tables.iter().filter(|table| table.chosen.is_none());
-        let reasons: Vec<String> = unable.flat_map(Table::reasons).chain(shared.cloned()).collect();
+        let own = unable.flat_map(Table::reasons);
+        let reasons: Vec<String> = once(own).into_iter().chain(shared.cloned()).collect();
         let message = "no strategy can run";
         experiment.places.problem("attention.strategy", message).hint(reasons.join("; "))
     }
@@ -289,4 +290,16 @@ fn title(experiment: &Experiment) -> String {
         "{}: a batch of {}, {} tokens each, on {} {replicas} of {} {ranks}",
         experiment.name, data.batch, data.tokens, mesh.data, mesh.sequence
     )
+}
+
+/// Which cannot run, and why: a reason that several have is said once.
+fn once(all: impl Iterator<Item = (String, String)>) -> Vec<String> {
+    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+    for (name, why) in all {
+        match reasons.iter_mut().find(|(said, _)| *said == why) {
+            Some((_, names)) => names.push(name),
+            None => reasons.push((why, vec![name])),
+        }
+    }
+    reasons.iter().map(|(why, names)| format!("`{}`: {why}", names.join("`, `"))).collect()
 }

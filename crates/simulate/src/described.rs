@@ -72,7 +72,7 @@ section! {
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct Link {
         bandwidth: f64 = Quantity(Unit::Bandwidth), Required, "bytes per second, one way";
-        latency: f64 = Quantity(Unit::Latency), Is("0"), "time until the first byte is there";
+        latency: f64 = Quantity(Unit::Time), Is("0"), "time until the first byte is there";
     }
 }
 

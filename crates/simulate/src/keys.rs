@@ -62,7 +62,7 @@ section! {
     #[derive(Clone, Debug)]
     pub struct BetweenKeys {
         bandwidth: Option<f64> = Quantity(Unit::Bandwidth), Means("none"), "bytes per second, one way";
-        latency: f64 = Quantity(Unit::Latency), Is("0"), "time until the first byte is there";
+        latency: f64 = Quantity(Unit::Time), Is("0"), "time until the first byte is there";
         per: Per = Word(Per::WORDS), Is("device"), "who has this bandwidth to itself";
     }
 }
@@ -74,7 +74,7 @@ section! {
         nodes: usize = Count(2, MOST_DEVICES), Required, "nodes of a group";
         bandwidth: f64 = Quantity(Unit::Bandwidth), Required,
             "bytes per second of a device to other groups, one way";
-        latency: f64 = Quantity(Unit::Latency), Is("0"), "time until the first byte is there";
+        latency: f64 = Quantity(Unit::Time), Is("0"), "time until the first byte is there";
     }
 }
 

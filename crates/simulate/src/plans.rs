@@ -46,6 +46,10 @@ pub fn plans_measured(
     let mut chosen = None;
     if experiment.attention.is_open() {
         experiment.check()?;
+        // What is wrong with the model is so whatever the strategy.
+        for phase in resolved.phases() {
+            phase.shape()?;
+        }
         let phases = resolved.phases().into_iter();
         let longest = phases.max_by_key(|phase| phase.experiment.data.tokens);
         let longest = longest.unwrap_or_else(|| resolved.clone());

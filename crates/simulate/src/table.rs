@@ -164,11 +164,11 @@ impl Table {
         runnable(&self.candidates).find(|(strategy, _)| *strategy == chosen)
     }
 
-    /// Why none can run.
-    pub(crate) fn reasons(&self) -> impl Iterator<Item = String> {
+    /// Which cannot run, and why.
+    pub(crate) fn reasons(&self) -> impl Iterator<Item = (String, String)> {
         self.candidates.iter().filter_map(|candidate| {
             let why = candidate.outcome.as_ref().err()?;
-            Some(format!("`{}`: {why}", label(candidate.strategy)))
+            Some((label(candidate.strategy), why.clone()))
         })
     }
 

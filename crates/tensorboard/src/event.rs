@@ -2,6 +2,8 @@
 //!
 //! Field numbers are those of TensorBoard's `event.proto`, `summary.proto` and `tensor.proto`.
 
+use crate::message::{Fields, Message, Value, find, string};
+
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
@@ -45,6 +47,17 @@ pub enum What {
         /// The file, as PNG.
         png: Vec<u8>,
     },
+    /// What a plugin of TensorBoard reads, in its own format.
+    Plugin {
+        /// Its name.
+        tag: String,
+        /// The plugin's.
+        plugin: String,
+        /// A message of the plugin, where it looks for one beside the tag.
+        content: Vec<u8>,
+        /// A message of the plugin, where it looks for one as a value.
+        value: Vec<u8>,
+    },
     /// Something this crate does not write.
     Other,
 }
@@ -54,6 +67,12 @@ const START: u64 = 1;
 
 /// `Summary.Image.colorspace` of red, green and blue.
 const RGB: u64 = 3;
+
+/// The plugin of texts.
+const TEXT: &str = "text";
+
+/// `DataType.DT_FLOAT`.
+const FLOAT: u64 = 1;
 
 /// `DataType.DT_STRING`.
 const STRING: u64 = 7;
@@ -75,6 +94,9 @@ impl Event {
             What::Text { tag, text } => event.message(5, &text_summary(tag, text)),
             What::Image { tag, width, height, png } => {
                 event.message(5, &image_summary(tag, [*width, *height], png))
+            }
+            What::Plugin { tag, plugin, content, value } => {
+                event.message(5, &plugin_summary(tag, plugin, content, value))
             }
             What::Other => event,
         }
@@ -102,15 +124,41 @@ impl Event {
 
 /// `Summary { value { tag, tensor: a string, metadata: the plugin "text" } }`.
 fn text_summary(tag: &str, text: &str) -> Message {
-    let tensor = Message::default()
-        .number(1, STRING)
-        .message(2, &Message::default().message(2, &Message::default().number(1, 1)))
-        .bytes(8, text.as_bytes());
-    let plugin = Message::default().bytes(1, b"text");
-    let metadata = Message::default().message(1, &plugin).number(4, TENSOR);
-    let value =
-        Message::default().bytes(1, tag.as_bytes()).message(8, &tensor).message(9, &metadata);
+    let metadata = metadata(TEXT, &[]).number(4, TENSOR);
+    let value = Message::default()
+        .bytes(1, tag.as_bytes())
+        .message(8, &string_tensor(text.as_bytes()))
+        .message(9, &metadata);
     Message::default().message(1, &value)
+}
+
+/// The same of another plugin; without a value the tensor is as short as one can be, since TensorBoard wants one.
+fn plugin_summary(tag: &str, plugin: &str, content: &[u8], value: &[u8]) -> Message {
+    let nothing = || Message::default().number(1, FLOAT).message(2, &dimension(0));
+    let tensor = if value.is_empty() { nothing() } else { string_tensor(value) };
+    let value = Message::default()
+        .bytes(1, tag.as_bytes())
+        .message(8, &tensor)
+        .message(9, &metadata(plugin, content));
+    Message::default().message(1, &value)
+}
+
+/// A tensor of one string, which may be any bytes.
+fn string_tensor(value: &[u8]) -> Message {
+    Message::default().number(1, STRING).message(2, &dimension(1)).bytes(8, value)
+}
+
+/// A shape of one dimension.
+fn dimension(size: u64) -> Message {
+    let size = if size == 0 { Message::default() } else { Message::default().number(1, size) };
+    Message::default().message(2, &size)
+}
+
+/// `SummaryMetadata { plugin_data { plugin_name, content } }`.
+fn metadata(plugin: &str, content: &[u8]) -> Message {
+    let data = Message::default().bytes(1, plugin.as_bytes());
+    let data = if content.is_empty() { data } else { data.bytes(2, content) };
+    Message::default().message(1, &data)
 }
 
 /// `Summary { value { tag, image { height, width, colorspace, encoded_image_string } } }`.
@@ -144,120 +192,28 @@ fn decode_summary(summary: &[u8]) -> Option<What> {
     if let Some(Value::Bytes(image)) = find(value, 4)? {
         return decode_image(tag, image);
     }
-    let Some(Value::Bytes(tensor)) = find(value, 8)? else { return Some(What::Other) };
-    match find(tensor, 8)? {
-        Some(Value::Bytes(text)) => Some(What::Text { tag, text: string(text)? }),
+    match (find(value, 8)?, find(value, 9)?) {
+        (Some(Value::Bytes(tensor)), Some(Value::Bytes(metadata))) => {
+            decode_tensor(tag, tensor, metadata)
+        }
         _ => Some(What::Other),
     }
 }
 
-/// The first field `number` of a message; the outer `None` if it is malformed.
-#[expect(clippy::option_option, reason = "malformed and absent are different answers")]
-fn find(message: &[u8], number: u64) -> Option<Option<Value<'_>>> {
-    for field in Fields(message) {
-        let (found, value) = field?;
-        if found == number {
-            return Some(Some(value));
+/// A text, or what another plugin reads.
+fn decode_tensor(tag: String, tensor: &[u8], metadata: &[u8]) -> Option<What> {
+    let bytes = |message, field| match find(message, field)? {
+        Some(Value::Bytes(bytes)) => Some(bytes),
+        _ => Some(&[][..]),
+    };
+    let data = bytes(metadata, 1)?;
+    let (plugin, content, value) = (bytes(data, 1)?, bytes(data, 2)?, bytes(tensor, 8)?);
+    match string(plugin)? {
+        plugin if plugin == TEXT => Some(What::Text { tag, text: string(value)? }),
+        plugin => {
+            let [content, value] = [content, value].map(<[u8]>::to_vec);
+            Some(What::Plugin { tag, plugin, content, value })
         }
-    }
-    Some(None)
-}
-
-fn string(bytes: &[u8]) -> Option<String> {
-    Some(std::str::from_utf8(bytes).ok()?.to_owned())
-}
-
-/// A message under construction.
-#[derive(Default)]
-struct Message(Vec<u8>);
-
-impl Message {
-    fn varint(mut self, mut value: u64) -> Message {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-        self
-    }
-    fn number(self, field: u64, value: u64) -> Message {
-        self.varint(field << 3).varint(value)
-    }
-    fn double(self, field: u64, value: f64) -> Message {
-        self.varint(field << 3 | 1).raw(&value.to_le_bytes())
-    }
-    fn float(self, field: u64, value: f32) -> Message {
-        self.varint(field << 3 | 5).raw(&value.to_le_bytes())
-    }
-    fn bytes(self, field: u64, value: &[u8]) -> Message {
-        self.varint(field << 3 | 2).varint(value.len() as u64).raw(value)
-    }
-    fn message(self, field: u64, value: &Message) -> Message {
-        self.bytes(field, &value.0)
-    }
-    fn raw(mut self, value: &[u8]) -> Message {
-        self.0.extend_from_slice(value);
-        self
-    }
-}
-
-/// A field's value, by wire type.
-#[derive(Debug, PartialEq)]
-enum Value<'a> {
-    Number(u64),
-    Fixed64(u64),
-    Bytes(&'a [u8]),
-    Fixed32(u32),
-}
-
-/// The fields of a message; ends with `None` inside where it is malformed.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Iterator for Fields<'a> {
-    type Item = Option<(u64, Value<'a>)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let field = self.field();
-        if field.is_none() {
-            self.0 = &[];
-        }
-        Some(field)
-    }
-}
-
-impl<'a> Fields<'a> {
-    fn field(&mut self) -> Option<(u64, Value<'a>)> {
-        let key = self.varint()?;
-        let value = match key & 7 {
-            0 => Value::Number(self.varint()?),
-            1 => Value::Fixed64(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
-            2 => {
-                let length = usize::try_from(self.varint()?).ok()?;
-                Value::Bytes(self.take(length)?)
-            }
-            5 => Value::Fixed32(u32::from_le_bytes(self.take(4)?.try_into().ok()?)),
-            _ => return None,
-        };
-        Some((key >> 3, value))
-    }
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.take(1)?[0];
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
-    }
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
     }
 }
 
@@ -274,6 +230,11 @@ mod tests {
         assert_eq!(event.encode(), wanted);
     }
 
+    fn plugin(content: &[u8], value: &[u8]) -> What {
+        let [content, value] = [content, value].map(<[u8]>::to_vec);
+        What::Plugin { tag: "config".into(), plugin: "custom_scalars".into(), content, value }
+    }
+
     #[test]
     fn events_come_back() {
         let whats = [
@@ -282,6 +243,8 @@ mod tests {
             What::Scalar { tag: "train/loss".into(), value: -0.25 },
             What::Text { tag: "config".into(), text: "# ünï\n\nlong ".repeat(40) },
             What::Image { tag: "map".into(), width: 300, height: 2, png: vec![0x89; 200] },
+            plugin(b"", b"\xff as a value"),
+            plugin(b"\xff beside the tag", b""),
         ];
         for what in whats {
             let event = Event { wall_time: 1e9, step: u64::from(u32::MAX) + 7, what };

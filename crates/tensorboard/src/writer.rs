@@ -5,8 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::record;
-use crate::{Event, What};
+use crate::{Category, Event, Setting, What, plugins, record};
 
 /// What the name of every event file begins with: TensorBoard looks for it.
 const PREFIX: &str = "events.out.tfevents.";
@@ -81,6 +80,27 @@ impl Writer {
         png: Vec<u8>,
     ) -> io::Result<()> {
         self.write(step, What::Image { tag: tag.to_owned(), width, height, png })
+    }
+
+    /// The charts of the page "Custom Scalars", in order.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn layout(&mut self, categories: &[Category]) -> io::Result<()> {
+        self.write(0, plugins::layout(categories))
+    }
+
+    /// The run's hyperparameters, and the tags whose last values stand beside them on the page "HParams".
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn hyperparameters(
+        &mut self,
+        settings: &[(&str, Setting)],
+        metrics: &[&str],
+    ) -> io::Result<()> {
+        self.write(0, plugins::columns(settings, metrics))?;
+        self.write(0, plugins::row(settings, now().as_secs_f64()))
     }
 
     /// Everything so far is on disk.

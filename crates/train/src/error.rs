@@ -7,6 +7,8 @@ use annulus_model::WeightsError;
 use annulus_plan::Misfit;
 use annulus_sequence::ScheduleError;
 
+use crate::Exit;
+
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, TrainError>;
 
@@ -84,17 +86,18 @@ impl TrainError {
     /// The exit code of `annulus`: 1 internal, 2 configuration, 3 data or model, 4 checkpoint, 5
     /// does not fit, 11 non-finite, 12 deadline, 13 a rank died.
     pub fn exit_code(&self) -> u8 {
-        match self {
-            TrainError::Configuration { .. } | TrainError::Problems(_) => 2,
-            TrainError::Config(_) | TrainError::Data(_) | TrainError::Model(_) => 3,
-            TrainError::Checkpoint { .. } => 4,
-            TrainError::DoesNotFit(_) => 5,
-            TrainError::NonFinite(_) | TrainError::NotANumber { .. } => 11,
-            TrainError::Comm(_) if self.is_deadline() => 12,
-            TrainError::RankDied { .. } => 13,
-            TrainError::OnRank { source, .. } => source.exit_code(),
-            TrainError::Comm(_) | TrainError::Internal(_) => 1,
-        }
+        let exit = match self {
+            TrainError::Configuration { .. } | TrainError::Problems(_) => Exit::Usage,
+            TrainError::Config(_) | TrainError::Data(_) | TrainError::Model(_) => Exit::Data,
+            TrainError::Checkpoint { .. } => Exit::Checkpoint,
+            TrainError::DoesNotFit(_) => Exit::DoesNotFit,
+            TrainError::NonFinite(_) | TrainError::NotANumber { .. } => Exit::NotFinite,
+            TrainError::Comm(_) if self.is_deadline() => Exit::Deadline,
+            TrainError::RankDied { .. } => Exit::RankDied,
+            TrainError::OnRank { source, .. } => return source.exit_code(),
+            TrainError::Comm(_) | TrainError::Internal(_) => Exit::Internal,
+        };
+        exit.code()
     }
 
     /// The way out, where there is one.

@@ -6,6 +6,7 @@
 mod ask;
 mod checkpoint;
 mod error;
+mod exit;
 mod export;
 mod run;
 mod setup;
@@ -13,29 +14,37 @@ mod step;
 pub mod verify;
 
 pub use annulus_memory as memory;
-pub use ask::generate::{Sampling, Wanted, generate};
+pub use ask::generate::{Sampling, Told, Wanted, generate};
 pub use ask::judge::{Sequences, Verdict, judge};
 pub use ask::score::{Scored, Want, score};
-pub use ask::weights::{Trained, last_saved};
+pub use ask::weights::{Trained, experiment_of, model_folder, saved_step};
 pub use ask::whole;
 pub use error::{Result, TrainError};
+pub use exit::Exit;
 pub use export::Checkpoint;
-pub use run::attempt::{Ending, Given, Outcome, Wrap, run};
+pub use run::aligned::{Aligned, Distance, Row};
+pub use run::attempt::{Given, Wrap, run};
+pub use run::compare::{Compared, Comparison, Differing, compare};
+pub use run::folder::{RESOLVED, is_run};
+pub use run::fork::Fork;
+pub use run::outcome::{Ending, Outcome};
 pub use run::phases::run_stages;
 pub use run::sink::{Notice, Silent, Sink, Value};
+pub use run::table::metrics_table;
 pub use setup::assemble::{Attending, Setup, adapters, model_config};
 pub use setup::data::{Data, HeldOut, Opening, open_data};
 pub use setup::device::{
     described as described_machine, memory as device_memory, open as open_device,
     warning as device_warning,
 };
+pub use setup::examine::{data_fits, fits_here};
 pub use setup::fits::check_memory;
 pub use setup::initial::check_beside;
 pub use setup::open::rates;
 pub use setup::pages::keep_freed_pages;
 pub use setup::rates::Sample;
 pub use setup::resolve::{Bring, Opened, TOKENIZER, resolve};
-pub use setup::texts::{cache_folder, excluded, left_out_of, texts};
+pub use setup::texts::{by_source, cache_folder, excluded, left_out_of, records_of, texts};
 pub use step::finite::{NonFinite, Origin};
 pub use step::memory::{Measured, Memory, measure, measure_memory};
 pub use step::stepper::{Stepped, Stepper};

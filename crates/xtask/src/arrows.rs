@@ -51,8 +51,8 @@ const RULES: &[Rule] = &[
     rule(
         "cli",
         true,
-        "attention comm data evaluation experiment files hub machine memory model ops plan sequence simulate \
-         tensors trace train",
+        "attention comm data evaluation experiment figure files hub machine memory model ops plan sequence \
+         simulate tensors trace train",
     ),
     rule(
         "bench",

@@ -1,4 +1,4 @@
-//! What must be true of the repository: `cargo xtask check | test | attack | bench | agree | exact | cuda | emulate | record | notebooks | story | setup`.
+//! What must be true of the repository: `cargo xtask check | test | attack | bench | agree | exact | cuda | emulate | record | notebooks | story | wheel | dist | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
@@ -9,6 +9,7 @@ mod bench;
 mod check;
 mod cuda;
 mod deny;
+mod dist;
 mod emulate;
 mod exact;
 mod fuzz;
@@ -20,6 +21,7 @@ mod steps;
 mod story;
 mod test;
 mod tool;
+mod wheel;
 mod words;
 
 use std::path::PathBuf;
@@ -59,12 +61,16 @@ enum Command {
     /// Lets transformers 4 and 5 and PEFT load, score and save models, compares, and keeps what they found in `tests/fixtures`
     Record(record::Arguments),
     /// Runs the notebooks from top to bottom
-    Notebooks,
+    Notebooks(notebooks::Arguments),
     /// What the project is for, from the beginning to the end
     Story {
         #[command(subcommand)]
         story: story::Story,
     },
+    /// Builds the wheel from the program that tests are run with, installs it, and takes a run's first steps
+    Wheel,
+    /// Builds a wheel and an archive of the program for Linux, below `target/dist`
+    Dist,
     /// Installs what some checks need, below `target/`
     Setup {
         #[command(subcommand)]
@@ -92,6 +98,9 @@ fn run() -> Result<ExitCode> {
     if std::env::var_os(fuzz::COMPILES).is_some() {
         return fuzz::compile();
     }
+    if let Some(cargo) = std::env::var_os(wheel::STANDS_FOR) {
+        return wheel::stand_in(&cargo);
+    }
     match Arguments::parse().command {
         Command::Check => steps::run(&[check::STEPS, &[check::DEPENDENCIES]].concat())?,
         Command::Test => steps::run(&[check::STEPS, test::STEPS, &[check::DEPENDENCIES]].concat())?,
@@ -102,8 +111,10 @@ fn run() -> Result<ExitCode> {
         Command::Emulate(arguments) => emulate::run(&arguments)?,
         Command::Cuda { command } => cuda::run(&command)?,
         Command::Record(arguments) => record::run(&arguments)?,
-        Command::Notebooks => notebooks::run()?,
+        Command::Notebooks(arguments) => notebooks::run(&arguments)?,
         Command::Story { story } => story::run(&story)?,
+        Command::Wheel => wheel::run()?,
+        Command::Dist => dist::run()?,
         Command::Setup { what: What::Python } => setup::python()?,
     }
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use anyhow::Result;
+use clap::Args;
 
 use crate::{root, setup, tool};
 
@@ -10,19 +11,27 @@ use crate::{root, setup, tool};
 const PACKAGES: &[&str] =
     &["nbclient==0.11.0", "nbformat==5.11.1", "ipykernel==7.4.0", "matplotlib==3.11.2"];
 
+#[derive(Args, Default)]
+pub(crate) struct Arguments {
+    /// Write them back with the figures that they drew
+    #[arg(long)]
+    keep: bool,
+}
+
 /// Runs every notebook; says so where there is no Python to run it with.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let python = Command::new("python3").arg("--version").output();
     if !python.is_ok_and(|output| output.status.success()) {
         tool::say("SKIPPED: no `python3`: the notebooks are not run");
         return Ok(());
     }
     let folder = root().join("target/python/notebooks");
-    setup::environment_at(&folder, &[PACKAGES])?;
+    let python = setup::environment_at(&folder, &[PACKAGES])?;
     let place = root().join("notebooks");
     let mut notebooks = tool::files(&place)?;
     // Editors keep copies in folders of their own.
     notebooks.retain(|path| path.parent() == Some(&place) && tool::ending(path) == "ipynb");
-    // Nothing is written back: a notebook is kept without what it prints.
-    tool::run(folder.join("bin/jupyter-execute"), &notebooks)
+    let mut words = vec![root().join("crates/xtask/python/notebooks.py")];
+    words.extend(arguments.keep.then(|| "--keep".into()));
+    tool::run(python, &[words, notebooks].concat())
 }

@@ -3,18 +3,23 @@
 use anyhow::Result;
 
 use crate::steps::Step;
-use crate::{cuda, notebooks, setup, tool};
+use crate::{cuda, notebooks, setup, tool, wheel};
 
 /// The one set of features that tests are built with: kernels, and a training step made of them, run on the CPU.
 const FEATURES: &str = "annulus-ops/emulator,annulus-train/emulator";
 
-/// Every test of the workspace, then the examples in its documentation and the notebooks, then the kernels compiled.
+/// What builds all tests, and the program that they are run with.
+pub(crate) const BUILT: &[&str] =
+    &["test", "--workspace", "--features", FEATURES, "--quiet", "--all-targets", "--no-run"];
+
+/// Every test of the workspace, then the examples in its documentation, the notebooks and the wheel, then the kernels compiled.
 pub(crate) const STEPS: &[Step] = &[
     ("what tests need of Python", setup::tensorboard),
-    ("tests, built", || cargo_test(&["--all-targets", "--no-run"])),
+    ("tests, built", || tool::cargo(BUILT)),
     ("tests", || cargo_test(&["--lib", "--bins", "--tests"])),
     ("examples in the documentation", || cargo_test(&["--doc"])),
-    ("notebooks", notebooks::run),
+    ("notebooks", || notebooks::run(&notebooks::Arguments::default())),
+    ("wheel", wheel::run),
     ("CUDA kernels, compiled", compile_kernels),
 ];
 

@@ -14,13 +14,19 @@ pub(crate) fn say(line: &str) {
     eprintln!("{line}");
 }
 
+/// One line for another program.
+#[expect(clippy::print_stdout, reason = "the one place that answers")]
+pub(crate) fn print(line: &str) {
+    println!("{line}");
+}
+
 /// Runs `program` in the repository's root and fails with its name if it does.
 pub(crate) fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) -> Result<()> {
     run_with(&[], program, arguments)
 }
 
 /// Runs `program` with more in its environment.
-fn run_with<S: AsRef<OsStr>>(
+pub(crate) fn run_with<S: AsRef<OsStr>>(
     variables: &[(&str, &OsStr)],
     program: impl AsRef<OsStr>,
     arguments: &[S],

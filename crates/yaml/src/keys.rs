@@ -27,6 +27,8 @@ pub enum Kind {
     Form(&'static Only),
     /// One of these words.
     Word(&'static [&'static str]),
+    /// Text that names a file or folder: `~` and `${VAR}` in it stand for what the environment says.
+    Path,
     /// One of these words, with the way out of others.
     WordOr(&'static [&'static str], fn(&str) -> Option<String>),
     /// `true` or `false`.
@@ -35,6 +37,8 @@ pub enum Kind {
     Count(u64, u64),
     /// A count of tokens or bytes, where `64k` is 65536 and `1M` is 1048576.
     Tokens(u64, u64),
+    /// Whole bytes as in `80GB` or `64k`, at least so many.
+    Bytes(u64),
     /// A number.
     Real(Interval),
     /// Two numbers.
@@ -61,6 +65,9 @@ pub enum Kind {
     OneOf(&'static OneOf),
     /// A section of these keys for every name that the user chooses.
     Each(&'static [&'static [Key]]),
+    /// A list of sections of these keys; a section of its first key alone may be written as that key's
+    /// value, and a list of one as its item.
+    Listed(&'static [&'static [Key]]),
 }
 
 /// Text of one form.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::keys::{Interval, Kind};
+use crate::keys::{Interval, Key, Kind};
+use crate::path;
+use crate::quantity::Unit;
 use crate::source::Span;
 use crate::tree::{Node, Value};
 use crate::values::Typed;
@@ -43,6 +45,7 @@ impl Kind {
     pub(crate) fn wanted(self) -> String {
         match self {
             Kind::Text => String::from("text"),
+            Kind::Path => String::from("a path"),
             Kind::Form(form) => String::from(form.wanted),
             Kind::Word([only]) => format!("`{only}`"),
             Kind::Word(words) | Kind::WordOr(words, _) => {
@@ -52,8 +55,9 @@ impl Kind {
             Kind::Count(least, u64::MAX) => format!("a whole number of at least {least}"),
             Kind::Count(least, most) => format!("a whole number from {least} to {most}"),
             Kind::Tokens(least, most) => {
-                format!("a count such as `4096` or `64k`, from {least} to {most}")
+                format!("{}, from {least} to {most}", Unit::Tokens.wanted())
             }
+            Kind::Bytes(_) => String::from(Unit::Bytes.wanted()),
             Kind::Real(interval) => format!("a number{}", interval.words()),
             Kind::Pair(interval) => format!("a list of two numbers{}", interval.words()),
             Kind::Counts(least, most) => {
@@ -69,6 +73,7 @@ impl Kind {
             Kind::Seconds => String::from("a time such as `60s`, above 0"),
             Kind::Quantity(unit) => String::from(unit.wanted()),
             Kind::Section(_) | Kind::OneOf(_) | Kind::Each(_) => String::from("a mapping of keys"),
+            Kind::Listed(groups) => listed(groups),
         }
     }
 
@@ -126,7 +131,12 @@ impl Kind {
     fn takes_text(self) -> bool {
         matches!(
             self,
-            Kind::Text | Kind::Form(_) | Kind::Word(_) | Kind::WordOr(..) | Kind::SizesOr(..)
+            Kind::Text
+                | Kind::Path
+                | Kind::Form(_)
+                | Kind::Word(_)
+                | Kind::WordOr(..)
+                | Kind::SizesOr(..)
         )
     }
 
@@ -136,12 +146,15 @@ impl Kind {
             Kind::Text => {
                 (!text.is_empty() && !text.contains('\0')).then(|| Typed::Text(text.to_owned()))
             }
+            Kind::Path => path::expanded(text).ok().map(Typed::Text),
             Kind::Form(form) => (form.takes)(text).then(|| Typed::Text(text.to_owned())),
             Kind::Word(words) | Kind::WordOr(words, _) => {
                 words.contains(&text).then(|| Typed::Text(text.to_owned()))
             }
             Kind::Truth => text.parse().ok().map(Typed::Truth),
-            Kind::Count(..) | Kind::Tokens(..) => self.count(text).map(Typed::Count),
+            Kind::Count(..) | Kind::Tokens(..) | Kind::Bytes(_) => {
+                self.count(text).map(Typed::Count)
+            }
             Kind::SizesOr(_, word) => word.contains(&text).then(|| Typed::Text(text.to_owned())),
             Kind::Real(interval) => {
                 real(text).filter(|&value| interval.contains(value)).map(Typed::Real)
@@ -157,7 +170,8 @@ impl Kind {
     fn count(self, text: &str) -> Option<u64> {
         let (number, least, most) = match self {
             Kind::Count(least, most) => (whole(text), least, most),
-            Kind::Tokens(least, most) => (tokens(text), least, most),
+            Kind::Tokens(least, most) => (Unit::Tokens.count(text), least, most),
+            Kind::Bytes(least) => (Unit::Bytes.count(text), least, u64::MAX),
             _ => return None,
         };
         number.filter(|number| (least..=most).contains(number))
@@ -176,14 +190,25 @@ impl Kind {
             Kind::WordOr(words, hint) => {
                 hint(text).or_else(|| Kind::Word(words).hint(text, quoted))
             }
+            Kind::Path => path::expanded(text).err(),
             Kind::Form(form) => (form.hint)(text),
-            Kind::Count(..) if tokens(text).is_some_and(|n| whole(text) != Some(n)) => Some(
-                String::from("`k`, `M` and `G` count tokens and bytes: write the number out here"),
-            ),
+            Kind::Count(..) if real(text).is_none() && Unit::Tokens.parse(text).is_some() => {
+                Some(String::from(
+                    "`k`, `M` and `G` count tokens and bytes: write the whole number out here",
+                ))
+            }
             Kind::Quantity(unit) => unit.hint(text),
             _ => None,
         }
     }
+}
+
+/// What a list of sections takes, in words.
+fn listed(groups: &[&[Key]]) -> String {
+    let keys = || groups.iter().copied().flatten();
+    let first = keys().next().map_or_else(String::new, |key| key.kind.wanted());
+    let names = keys().map(|key| key.name).collect::<Vec<_>>().join("`, `");
+    format!("{first}, or a list of such and of mappings of `{names}`")
 }
 
 /// The word of `words` that `text` probably means.
@@ -229,18 +254,8 @@ fn digits(text: &str) -> Option<String> {
     (inside && plain).then(|| text.replace('_', ""))
 }
 
-fn whole(text: &str) -> Option<u64> {
+pub(crate) fn whole(text: &str) -> Option<u64> {
     digits(text)?.parse().ok()
-}
-
-/// A count as in `64k`: `k`, `M` and `G` are 1024, 1024² and 1024³.
-pub fn tokens(text: &str) -> Option<u64> {
-    const K: u64 = 1024;
-    let (number, unit) = [('k', K), ('M', K * K), ('G', K * K * K)]
-        .iter()
-        .find_map(|(unit, count)| Some((text.strip_suffix(*unit)?, *count)))
-        .unwrap_or((text, 1));
-    whole(number)?.checked_mul(unit)
 }
 
 pub(crate) fn real(text: &str) -> Option<f64> {
@@ -252,12 +267,9 @@ pub(crate) fn real(text: &str) -> Option<f64> {
     text.replace('_', "").parse().ok()
 }
 
+/// A time above 0, of up to thirty years.
 fn seconds(text: &str) -> Option<Duration> {
     const LONGEST: f64 = 1e9;
-    let (number, unit) = [("ms", 1e-3), ("s", 1.0), ("m", 60.0)]
-        .iter()
-        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, *seconds)))
-        .unwrap_or((text, 1.0));
-    let seconds = real(number)? * unit;
+    let seconds = Unit::Time.parse(text)?;
     (seconds > 0.0 && seconds <= LONGEST).then(|| Duration::from_secs_f64(seconds))
 }

@@ -5,9 +5,11 @@
 //! Knows keys and kinds of values; does not know what any file is for.
 
 mod document;
+mod explain;
 mod keys;
 mod kind;
 mod page;
+mod path;
 mod problem;
 mod quantity;
 mod read;
@@ -20,13 +22,14 @@ mod words;
 mod write;
 
 pub use document::{Document, LARGEST, Override, Reading, read_file, read_within};
+pub use explain::{absent, explain};
 pub use keys::{Absent, Interval, Key, Kind, OneOf, Only, Side, join, key};
-pub use kind::{nearest, tokens};
+pub use kind::nearest;
 pub use page::page;
 pub use problem::{Problem, Problems, Report};
 pub use quantity::{Unit, bandwidth, binary_bandwidth};
 pub use schema::schema;
-pub use section::{Field, Scalar, Section};
+pub use section::{Field, Listed, Scalar, Section};
 pub use source::{Places, Source, Span, printable};
 pub use tree::{Entry, Node, Value};
 pub use values::{Typed, Values};

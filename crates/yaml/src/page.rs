@@ -27,6 +27,7 @@ fn section(path: &str, groups: &[&[Key]], page: &mut String) {
                 section(&path, &groups.collect::<Vec<_>>(), page);
             }
             Kind::Each(groups) => section(&format!("{path}.NAME"), groups, page),
+            Kind::Listed(groups) => section(&format!("{path}[…]"), groups, page),
             _ => {}
         }
     }

@@ -1,38 +1,49 @@
-//! Numbers with units: `450GB/s`, `312TFLOP/s`, `80GiB`, `5us`.
+//! Numbers with units, wherever a file or the command line has one: `64k`, `80GB`, `450GB/s`,
+//! `312TFLOP/s`, `5us`, `10min`.
 //!
-//! Prefixes are powers of ten, as vendors count; `KiB` to `TiB` are powers of 1024. A number
-//! without a unit is in bytes, bytes per second, operations per second or seconds.
+//! `k`, `M`, `G` and `T` alone, and `KiB` to `TiB`, are powers of 1024; before another unit they are powers of ten,
+//! as vendors count. A number without a unit is tokens, bytes, operations per second or seconds; a bandwidth needs one.
 
-use crate::kind::real;
+use crate::kind::{real, whole};
 
 /// The dimension of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
+    /// Tokens of a sequence.
+    Tokens,
     /// Bytes of memory.
     Bytes,
     /// Bytes per second over a link, one way.
     Bandwidth,
     /// Floating-point operations per second.
     Speed,
-    /// Seconds that a message takes besides its bytes.
-    Latency,
+    /// A time in seconds.
+    Time,
 }
 
 /// Suffixes and their factors; where one is the end of another, the longer one comes first.
-const BYTES: &[(&str, f64)] = &[
-    ("KiB", 1024.0),
-    ("MiB", 1_048_576.0),
-    ("GiB", 1_073_741_824.0),
-    ("TiB", 1_099_511_627_776.0),
+type Suffixes = &'static [(&'static str, f64)];
+
+const K: f64 = 1024.0;
+const TOKENS: Suffixes = &[("k", K), ("M", K * K), ("G", K * K * K)];
+const BYTES: Suffixes = &[
+    ("KiB", K),
+    ("MiB", K * K),
+    ("GiB", K * K * K),
+    ("TiB", K * K * K * K),
     ("kB", 1e3),
     ("MB", 1e6),
     ("GB", 1e9),
     ("TB", 1e12),
     ("B", 1.0),
+    ("k", K),
+    ("M", K * K),
+    ("G", K * K * K),
+    ("T", K * K * K * K),
 ];
-const BANDWIDTH: &[(&str, f64)] = &[
-    ("MiB/s", 1_048_576.0),
-    ("GiB/s", 1_073_741_824.0),
+const BANDWIDTH: Suffixes = &[
+    ("MiB/s", K * K),
+    ("GiB/s", K * K * K),
     ("kB/s", 1e3),
     ("MB/s", 1e6),
     ("GB/s", 1e9),
@@ -42,44 +53,77 @@ const BANDWIDTH: &[(&str, f64)] = &[
     ("Tbit/s", 1e12 / 8.0),
     ("B/s", 1.0),
 ];
-const SPEED: &[(&str, f64)] =
+const SPEED: Suffixes =
     &[("MFLOP/s", 1e6), ("GFLOP/s", 1e9), ("TFLOP/s", 1e12), ("PFLOP/s", 1e15), ("FLOP/s", 1.0)];
-const LATENCY: &[(&str, f64)] = &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+const TIME: Suffixes = &[
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("min", 60.0),
+    ("m", 60.0),
+    ("h", 3600.0),
+    ("d", 86400.0),
+];
 
 impl Unit {
-    fn suffixes(self) -> &'static [(&'static str, f64)] {
+    fn suffixes(self) -> Suffixes {
         match self {
+            Unit::Tokens => TOKENS,
             Unit::Bytes => BYTES,
             Unit::Bandwidth => BANDWIDTH,
             Unit::Speed => SPEED,
-            Unit::Latency => LATENCY,
+            Unit::Time => TIME,
         }
     }
 
     /// The accepted values, in words.
     pub fn wanted(self) -> &'static str {
         match self {
+            Unit::Tokens => "a count such as `4096` or `64k`",
             Unit::Bytes => "bytes such as `80GB` or `80GiB`, above 0",
             Unit::Bandwidth => "a bandwidth such as `450GB/s` or `100Gbit/s`, above 0",
             Unit::Speed => "a speed such as `312TFLOP/s`, above 0",
-            Unit::Latency => "a time such as `5us`, of at least 0",
+            Unit::Time => "a time such as `5us`, of at least 0",
         }
     }
 
-    /// The number in bytes, bytes per second, operations per second or seconds.
+    /// The number in tokens, bytes, bytes per second, operations per second or seconds.
     pub fn parse(self, text: &str) -> Option<f64> {
         const LARGEST: f64 = 1e30;
         let scaled = |(suffix, scale): &(&str, f64)| {
-            let digits = text.strip_suffix(suffix)?.trim_end();
+            let digits = self.without(suffix, text)?.trim_end();
             Some(real(digits)? * scale)
         };
-        let value = self.suffixes().iter().find_map(scaled).or_else(|| real(text))?;
-        let least = if self == Unit::Latency { 0.0 } else { f64::MIN_POSITIVE };
+        let bare = || real(text).filter(|_| self != Unit::Bandwidth);
+        let value = self.suffixes().iter().find_map(scaled).or_else(bare)?;
+        let least = if self == Unit::Time { 0.0 } else { f64::MIN_POSITIVE };
         (least..=LARGEST).contains(&value).then_some(value)
+    }
+
+    /// The same where only whole numbers are wanted: `1.5G` is one, `0.1k` is none.
+    pub fn count(self, text: &str) -> Option<u64> {
+        const EXACT: f64 = (1_u64 << 53) as f64;
+        let plain = whole(text);
+        plain.or_else(|| {
+            let value = self.parse(text).filter(|value| *value <= EXACT && value.fract() == 0.0)?;
+            Some(value as u64)
+        })
+    }
+
+    /// `text` before a suffix. The case of letters matters only where a bit is no byte.
+    fn without<'a>(self, suffix: &str, text: &'a str) -> Option<&'a str> {
+        let (digits, end) = text.split_at_checked(text.len().checked_sub(suffix.len())?)?;
+        let same =
+            if self == Unit::Bandwidth { end == suffix } else { end.eq_ignore_ascii_case(suffix) };
+        same.then_some(digits)
     }
 
     /// The way out of a value that has nearly this unit.
     pub fn hint(self, text: &str) -> Option<String> {
+        if self == Unit::Bandwidth && real(text).is_some() {
+            return Some(format!("bytes per second need a unit, such as `{text}GB/s`"));
+        }
         let number = |letter: char| letter.is_ascii_digit() || "+-._ ".contains(letter);
         let (digits, suffix) = text.split_at(text.find(|letter| !number(letter))?);
         let bits = suffix.replace("bit", "b").replace("ps", "/s").replace('b', "bit");

@@ -8,6 +8,43 @@ use crate::source::printable;
 use crate::tree::{Entry, Node, Value};
 use crate::values::Values;
 
+/// What other programs call keys, and what they are called here.
+const ELSEWHERE: [(&str, &str); 22] = [
+    ("lr", "learning_rate"),
+    ("r", "rank"),
+    ("lora_r", "rank"),
+    ("lora_alpha", "alpha"),
+    ("epochs", "steps"),
+    ("num_train_epochs", "steps"),
+    ("num_epochs", "steps"),
+    ("max_steps", "steps"),
+    ("num_steps", "steps"),
+    ("warmup_steps", "warmup"),
+    ("lr_scheduler_type", "decay"),
+    ("gradient_accumulation_steps", "micro_batch"),
+    ("micro_batch_size", "micro_batch"),
+    ("per_device_train_batch_size", "micro_batch"),
+    ("batch_size", "batch"),
+    ("seq_len", "tokens"),
+    ("sequence_len", "tokens"),
+    ("sequence_length", "tokens"),
+    ("max_length", "tokens"),
+    ("max_grad_norm", "clip"),
+    ("output_dir", "output"),
+    ("model_name_or_path", "path"),
+];
+
+/// The key that one probably means: its name in another program, or one that is spelt nearly so.
+fn meant<'a>(key: &str, names: &[&'a str]) -> Option<&'a str> {
+    let renamed = || here(key).and_then(|name| names.iter().copied().find(|own| *own == name));
+    nearest(key, names).or_else(renamed)
+}
+
+/// What a key of another program is called here.
+fn here(key: &str) -> Option<&'static str> {
+    ELSEWHERE.iter().find(|(other, _)| *other == key).map(|(_, name)| *name)
+}
+
 /// The treatment of unknown keys and of keys without values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strictness {
@@ -111,6 +148,7 @@ impl Typing<'_> {
             Kind::Section(groups) => self.section(&path, &entry.value, groups),
             Kind::OneOf(one) => self.one_of(&path, &entry.value, one),
             Kind::Each(groups) => self.each(&path, &entry.value, groups),
+            Kind::Listed(groups) => self.listed(&path, key.kind, &entry.value, groups),
             kind => self.value(path, kind, &entry.value),
         }
     }
@@ -156,16 +194,39 @@ impl Typing<'_> {
         }
     }
 
+    /// A section for every item of a list, under its number.
+    fn listed(&mut self, path: &str, kind: Kind, node: &Node, groups: &[&[Key]]) {
+        let items = match &node.value {
+            Value::Sequence(items) if items.is_empty() => {
+                return self.value(path.to_owned(), kind, node);
+            }
+            Value::Sequence(items) => items.as_slice(),
+            _ => std::slice::from_ref(node),
+        };
+        self.values.spans.insert(path.to_owned(), node.span);
+        for (number, item) in items.iter().enumerate() {
+            let number = number.to_string();
+            let below = join(path, &number);
+            self.values.spans.insert(below.clone(), item.span);
+            self.values.free.entry(path.to_owned()).or_default().push(number);
+            self.section(&below, &in_full(item, groups), groups);
+        }
+    }
+
     fn unknown(&mut self, path: &str, entry: &Entry, groups: &[&[Key]]) {
         let (names, keys) = (key_names(groups), self.keys);
-        let meant = if self.report.is_full() { None } else { nearest(&entry.key, &names) };
+        let meant = if self.report.is_full() { None } else { meant(&entry.key, &names) };
         // A key that is there under a wrong name is not missing besides.
         self.values.refused.extend(meant.map(|name| join(path, name)));
         self.report.at(entry.key_span, || {
             let place = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
-            let guess = match (meant, home_of(keys, &entry.key)) {
+            let own = here(&entry.key).unwrap_or(&entry.key);
+            let guess = match (meant, home_of(keys, own)) {
                 (Some(name), _) => format!("did you mean `{name}`? "),
-                (None, Some(section)) => format!("`{}` is a key of `{section}`; ", entry.key),
+                (None, Some(section)) if own != entry.key => {
+                    format!("it is `{own}` of `{section}` here; ")
+                }
+                (None, Some(section)) => format!("`{own}` is a key of `{section}`; "),
                 (None, None) => String::new(),
             };
             let hint = format!("{guess}the keys here are `{}`", names.join("`, `"));
@@ -220,6 +281,19 @@ impl Typing<'_> {
     /// The name of a section in messages.
     fn titled(&self, path: &str) -> String {
         if path.is_empty() { self.title.to_owned() } else { format!("`{}`", printable(path)) }
+    }
+}
+
+/// An item that is the value of its first key alone, as a mapping.
+fn in_full(item: &Node, groups: &[&[Key]]) -> Node {
+    let first = groups.iter().copied().flatten().next();
+    match (&item.value, first) {
+        (Value::Scalar { .. } | Value::Nothing, Some(first)) => {
+            let (key, value) = (first.name.to_owned(), item.clone());
+            let entry = Entry { key, key_span: item.span, value };
+            Node { value: Value::Mapping(vec![entry]), span: item.span }
+        }
+        _ => item.clone(),
     }
 }
 

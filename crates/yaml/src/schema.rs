@@ -7,11 +7,12 @@ use crate::values::Typed;
 
 /// Digits with `_` between them, and what `k`, `M` and `G` make of them.
 const COUNT: &str = "^[0-9][0-9_]*$";
-const TOKENS: &str = "^[0-9][0-9_]*[kMG]?$";
+const TOKENS: &str = "^[0-9][0-9_]*(\\.[0-9]+)? *[kKMmGg]?$";
+const BYTES: &str = "^[0-9][0-9_]*(\\.[0-9]+)? *([kKMmGgTt]([iI]?[bB])?|[bB])?$";
 const RANGE: &str = "^[0-9][0-9_]*(-[0-9][0-9_]*)?$";
 /// Readers of YAML 1.1 take `3e-4` for text.
 const REAL: &str = "^[-+]?[0-9_]*\\.?[0-9_]*([eE][-+]?[0-9]+)?$";
-const SECONDS: &str = "^[0-9][0-9_.]*(ms|s|m)?$";
+const SECONDS: &str = "^[0-9][0-9_.]* *(ns|us|ms|s|m|min|h|d)?$";
 
 /// The JSON Schema of a file of these keys.
 pub fn schema(title: &str, keys: &[&[Key]]) -> Value {
@@ -85,12 +86,16 @@ fn kind(kind: Kind) -> Value {
         json!({ "anyOf": [number, text(pattern)] })
     };
     match kind {
-        Kind::Text => json!({ "type": "string", "minLength": 1 }),
+        Kind::Text | Kind::Path => json!({ "type": "string", "minLength": 1 }),
         Kind::Form(form) => text(form.pattern),
         Kind::Word(words) | Kind::WordOr(words, _) => json!({ "enum": words }),
         Kind::Truth => json!({ "type": "boolean" }),
         Kind::Count(least, most) => whole(least, most, COUNT),
         Kind::Tokens(least, most) => whole(least, most, TOKENS),
+        Kind::Bytes(least) => {
+            let number = json!({ "type": "integer", "minimum": least });
+            json!({ "anyOf": [number, text(BYTES)] })
+        }
         Kind::Real(interval) => json!({ "anyOf": [number(interval), text(REAL)] }),
         Kind::Pair(interval) => {
             let item = json!({ "anyOf": [number(interval), text(REAL)] });
@@ -110,6 +115,13 @@ fn kind(kind: Kind) -> Value {
         Kind::OneOf(one) => one_of(one),
         Kind::Each(groups) => {
             json!({ "type": "object", "additionalProperties": section(groups) })
+        }
+        Kind::Listed(groups) => {
+            let first = groups.iter().copied().flatten().next();
+            let item = json!([first.map(|key| self::kind(key.kind)), section(groups)]);
+            let Value::Array(mut forms) = item.clone() else { return item };
+            forms.push(json!({ "type": "array", "minItems": 1, "items": { "anyOf": item } }));
+            json!({ "anyOf": forms })
         }
     }
 }

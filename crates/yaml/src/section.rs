@@ -111,6 +111,47 @@ impl<S: Section> Field for BTreeMap<String, S> {
     }
 }
 
+/// Sections in a list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listed<S>(pub Vec<S>);
+
+impl<S: Section> Field for Listed<S> {
+    fn read(values: &Values, path: &str) -> Option<Self> {
+        let numbers = values.free.get(path).map_or(&[][..], Vec::as_slice);
+        let items = numbers.iter().map(|number| S::read(values, &join(path, number)));
+        items.collect::<Option<_>>().map(Listed)
+    }
+
+    fn is_there(values: &Values, path: &str) -> bool {
+        values.spans.contains_key(path)
+    }
+
+    fn write(&self, path: &Path, lines: &mut Lines) {
+        let items: Vec<String> = self.0.iter().map(in_braces).collect();
+        match &items[..] {
+            [] => {}
+            [one] => lines.push(path, one.clone()),
+            several => lines.push(path, list(several.iter().cloned())),
+        }
+    }
+}
+
+/// A section on one line; of its first key alone, the value.
+fn in_braces<S: Section>(section: &S) -> String {
+    let mut lines = Lines::default();
+    section.write(&Path::default(), &mut lines);
+    let first = S::KEYS.iter().copied().flatten().next().map(|key| key.name);
+    let entries: Vec<_> = lines.iter().collect();
+    match &entries[..] {
+        [(key, value)] if Some(key.as_str()) == first => (*value).to_owned(),
+        _ => {
+            let entries: Vec<_> =
+                entries.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+            format!("{{ {} }}", entries.join(", "))
+        }
+    }
+}
+
 /// `impl Scalar` for a type whose values are of one kind.
 macro_rules! scalar {
     ($($type:ty, $typed:pat => $value:expr, $self:ident => $text:expr;)+) => {

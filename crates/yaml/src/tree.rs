@@ -247,7 +247,9 @@ impl<'text> Reader<'text, '_> {
             _ => return,
         };
         self.report.at(span, || {
-            let hint = "write the value itself: files that differ in one line are a sweep".into();
+            let hint =
+                "write the value itself; the command line replaces it for one run: `KEY=VALUE`"
+                    .into();
             (format!("{extra} is not supported"), Some(hint))
         });
     }
@@ -263,8 +265,14 @@ impl<'text> Reader<'text, '_> {
                 let before = self.report.sources[self.source].text().get(..=start);
                 let line = before.and_then(|before| before.rsplit('\n').next());
                 let tab = line.is_some_and(|line| line.contains('\t'));
-                let hint = tab.then(|| "indent with spaces: YAML allows no tabs here".into());
-                self.report.at(span, || (format!("invalid YAML: {}", error.kind()), hint));
+                let hint = if tab {
+                    "indent with spaces: YAML allows no tabs here"
+                } else {
+                    "keys of a section are indented alike, by spaces, and a space follows each `:`"
+                };
+                self.report.at(span, || {
+                    (format!("invalid YAML: {}", error.kind()), Some(hint.to_owned()))
+                });
             }
         }
     }

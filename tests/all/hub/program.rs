@@ -59,13 +59,13 @@ fn a_model_of_the_hub_is_trained_like_a_folder() {
     assert!(ran.ended(0).stderr.contains(&format!("fetching {model}@")), "{}", ran.stderr);
     assert_eq!(losses(&place.path("hub")), losses(&place.path("folder")));
     // What a run was made of is written down, and does not move with the branch.
-    let plan = fs::read_to_string(place.path("hub/plan.yaml")).expect("the plan");
+    let plan = fs::read_to_string(place.path("hub/experiment.yaml")).expect("the plan");
     assert!(plan.contains(&format!("path: \"{model}@{COMMIT}\"")), "{plan}");
     assert!(plan.contains(&format!("tokenizer: \"{model}@{COMMIT}\"")), "{plan}");
     assert!(place.path("hub/step-2/tokenizer.json").is_file());
     hub.asked();
     let ran = train(&place, &hub, "hub", &model, "1");
-    assert!(ran.ended(0).stderr.contains("already finished"), "{}", ran.stderr);
+    assert!(ran.ended(0).stdout.contains("already finished"), "{}", ran.stdout);
     train(&place, &hub, "offline", &model, "1").ended(0);
     assert_eq!(losses(&place.path("offline")), losses(&place.path("folder")));
     assert!(hub.asked().is_empty());

@@ -84,8 +84,8 @@ pub(super) const CASES: &[Case] = &[
     written("A4 run.lock is a link", "f=run.lock", REFUSED),
     written("A4 metrics.jsonl is a link", "f=metrics.jsonl", REPLACED),
     written("A4 LATEST is a link", "f=LATEST", REPLACED),
+    written("A4 given.yaml is a link", "f=given.yaml", REPLACED),
     written("A4 experiment.yaml is a link", "f=experiment.yaml", REPLACED),
-    written("A4 plan.yaml is a link", "f=plan.yaml", REPLACED),
     written("A4 manifest.json is a link", "f=manifest.json", REPLACED),
     case(
         "A4 a curve's file is a link",

@@ -9,7 +9,7 @@ use super::{replacement, tokens};
 
 #[derive(Args, Debug)]
 pub(crate) struct Evaluate {
-    /// A run's folder, or an experiment whose `model.path` is a Hugging Face folder
+    /// A run's folder, a `step-N` in it, a Hugging Face folder or `hf://owner/name`, or an experiment
     pub(crate) path: PathBuf,
     /// Values that replace those of the run or the experiment, as in `evaluation.lengths=[1k,8k]`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
@@ -27,7 +27,7 @@ pub(crate) struct Evaluate {
 
 #[derive(Args, Debug)]
 pub(crate) struct Generate {
-    /// A run's folder, or an experiment whose `model.path` is a Hugging Face folder
+    /// A run's folder, a `step-N` in it, a Hugging Face folder or `hf://owner/name`, or an experiment
     pub(crate) path: PathBuf,
     /// Values that replace those of the run or the experiment, as in `mesh.sequence=2`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
@@ -42,13 +42,13 @@ pub(crate) struct Generate {
     #[arg(long, value_parser = tokens, default_value_t = 128)]
     pub(crate) tokens: usize,
     /// Divisor of the logits; 0: always the most likely token
-    #[arg(long, default_value_t = 0.0, value_parser = at_least_zero)]
+    #[arg(long, default_value_t = 0.8, value_parser = at_least_zero, allow_negative_numbers = true)]
     pub(crate) temperature: f64,
     /// Draw from the N most likely tokens
     #[arg(long, value_name = "N")]
     pub(crate) top_k: Option<usize>,
     /// Draw from the most likely tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, allow_negative_numbers = true)]
     pub(crate) top_p: f64,
     /// Seed of the draws
     #[arg(long, default_value_t = 0)]

@@ -1,6 +1,6 @@
 //! Words of the command line as values.
 
-use annulus_experiment::{Device, Override};
+use annulus_experiment::{Device, Override, Unit};
 use clap::builder::RangedU64ValueParser;
 
 /// Ranks, as many as an experiment may have.
@@ -13,20 +13,18 @@ pub(crate) fn elements() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1 << 20)
 }
 
-/// A count such as bytes.
-pub(crate) fn count(word: &str) -> Result<usize, String> {
-    up_to(1 << 40, word)
+/// Bytes, such as 5GB or 5G.
+pub(crate) fn bytes(word: &str) -> Result<u64, String> {
+    let bytes = Unit::Bytes.count(word).filter(|bytes| (1..=1 << 40).contains(bytes));
+    bytes.ok_or_else(|| "bytes such as 5GB or 512M are wanted, from 1 to 1T".to_owned())
 }
 
 /// Tokens, as many as an experiment may have: pairs of them are counted in 64 bits.
 pub(crate) fn tokens(word: &str) -> Result<usize, String> {
-    up_to(1 << 31, word)
-}
-
-fn up_to(most: u64, word: &str) -> Result<usize, String> {
-    let count = annulus_experiment::tokens(word).filter(|count| (1..=most).contains(count));
+    const MOST: u64 = 1 << 31;
+    let count = Unit::Tokens.count(word).filter(|count| (1..=MOST).contains(count));
     let count = count.and_then(|count| usize::try_from(count).ok());
-    count.ok_or_else(|| format!("a count such as 4096, 64k or 1M is wanted, from 1 to {most}"))
+    count.ok_or_else(|| format!("a count such as 4096, 64k or 1M is wanted, from 1 to {MOST}"))
 }
 
 pub(crate) fn bandwidth(word: &str) -> Result<f64, String> {

@@ -3,8 +3,11 @@
 //! Which parts those are is told by the template, if it has `{% generation %}` as transformers wants it
 //! (`return_assistant_tokens_mask`). One that has not is rendered turn by turn ([`turns`]).
 
+mod shapes;
 mod template;
 mod turns;
+
+pub(crate) use shapes::SHAPES;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -104,6 +107,7 @@ impl Chat {
     pub(crate) fn render(&self, line: &str) -> Result<Rendered, String> {
         object(line)?;
         let record: Json = serde_json::from_str(line).map_err(|error| described(&error))?;
+        let record = shapes::with_messages(record)?;
         let messages = messages(&record)?;
         if messages.iter().any(|message| message.to_string().contains(MARKS)) {
             return Err(format!(
@@ -127,7 +131,7 @@ impl Chat {
 /// The record's messages, each of a known role, one at least the assistant's.
 fn messages(record: &Json) -> Result<&[Json], String> {
     let Some(messages) = record.get("messages") else {
-        return Err("missing field `messages`".into());
+        return Err("missing field `messages`, `conversations` or `instruction`".into());
     };
     let Some(messages) = messages.as_array().filter(|messages| !messages.is_empty()) else {
         return Err("`messages` is no list of messages".into());

@@ -19,13 +19,13 @@ const OVERHEAD: usize = 256;
 
 /// A column of texts.
 pub(super) struct Texts {
-    name: &'static str,
+    name: String,
     column: Leaf,
 }
 
 impl Texts {
     /// The column `name` of a row group.
-    pub(super) fn new(group: &dyn RowGroupReader, name: &'static str) -> Result<Texts, String> {
+    pub(super) fn new(group: &dyn RowGroupReader, name: &str) -> Result<Texts, String> {
         let schema = group.metadata().schema_descr();
         let column = schema.columns().iter().position(|column| column.path().parts()[0] == name);
         let column = column.ok_or_else(|| format!("it has no column `{name}`"))?;
@@ -45,7 +45,7 @@ impl Texts {
         let is_bytes = matches!(leaf.reader, Values::Bytes(..) | Values::Fixed(..));
         match found.or((!is_bytes).then_some("numbers or times")) {
             Some(found) => Err(format!("column `{name}` holds {found}, wanted texts")),
-            None => Ok(Texts { name, column: leaf }),
+            None => Ok(Texts { name: name.to_owned(), column: leaf }),
         }
     }
 
@@ -57,7 +57,7 @@ impl Texts {
 
     /// The text of the row.
     pub(super) fn text(&self) -> Result<&str, String> {
-        let name = self.name;
+        let name = self.name.as_str();
         let bytes = match &self.column.reader {
             Values::Bytes(_, values) => values.first().map(ByteArray::data),
             Values::Fixed(_, values) => values.first().map(AsBytes::as_bytes),

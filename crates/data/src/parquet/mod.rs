@@ -15,6 +15,7 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::Type;
 
+use crate::chat::SHAPES;
 use crate::files::open;
 use crate::{DataError, Records, guard};
 use columns::{Record, Texts};
@@ -22,9 +23,6 @@ use pages::Bounded;
 
 /// What such files end in.
 pub(crate) const ENDING: &str = "parquet";
-
-/// The column of texts.
-const TEXT: &str = "text";
 
 /// Other columns that a conversation's template may ask for.
 const BESIDE_MESSAGES: &str = "tools";
@@ -38,8 +36,12 @@ pub(crate) enum Row<'a> {
     Record(&'a str),
 }
 
-/// Whether `path` is one, by its name.
-pub(crate) fn is_parquet(path: &Path) -> bool {
+/// Whether a file of `records` is read as rows: it is said so, or its name says it.
+pub(crate) fn is_of_rows(records: Records, path: &Path) -> bool {
+    records == Records::Rows || records != Records::Text && is_parquet(path)
+}
+
+fn is_parquet(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(ENDING))
 }
 
@@ -56,6 +58,7 @@ const END: u64 = 8;
 pub(crate) fn rows(
     path: &Path,
     records: Records,
+    column: &str,
     each: &mut dyn FnMut(u64, Row<'_>) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     let file = Arc::new(open(path)?);
@@ -65,7 +68,7 @@ pub(crate) fn rows(
         SerializedFileReader::new(file).map_err(said)
     })?;
     let schema = reader.metadata().file_metadata().schema();
-    let columns = guarded(path, || columns(schema, records))?;
+    let columns = guarded(path, || columns(schema, records, column))?;
     let mut number = 0;
     for index in 0..reader.num_row_groups() {
         let group = guarded(path, || {
@@ -76,7 +79,7 @@ pub(crate) fn rows(
             if records == Records::Chats {
                 return Ok(Rows::Records(Record::new(&group, &columns)?));
             }
-            Ok(Rows::Texts(Box::new(Texts::new(&group, TEXT)?)))
+            Ok(Rows::Texts(Box::new(Texts::new(&group, column)?)))
         })?;
         for _ in 0..group.metadata().num_rows() {
             number += 1;
@@ -149,16 +152,19 @@ fn bounded_footer(file: &File) -> Result<(), String> {
 }
 
 /// The part of the schema that is read.
-fn columns(schema: &Type, records: Records) -> Result<Type, String> {
-    let wanted = if records == Records::Chats { "messages" } else { TEXT };
+fn columns(schema: &Type, records: Records, column: &str) -> Result<Type, String> {
     let fields = schema.get_fields();
     let is = |name: &str| fields.iter().find(|field| field.name() == name).cloned();
-    let Some(column) = is(wanted) else {
+    let chats = records == Records::Chats;
+    let shape = SHAPES.iter().find(|shape| is(shape[0]).is_some()).unwrap_or(&SHAPES[0]);
+    let wanted: &[&str] = if chats { shape } else { &[column] };
+    let found: Vec<Arc<Type>> = wanted.iter().filter_map(|name| is(name)).collect();
+    if found.is_empty() {
         let names: Vec<_> = fields.iter().map(|field| format!("`{}`", field.name())).collect();
-        return Err(format!("it has no column `{wanted}`, but {}", names.join(", ")));
-    };
-    let beside = is(BESIDE_MESSAGES).filter(|_| records == Records::Chats);
-    let columns: Vec<Arc<Type>> = [column].into_iter().chain(beside).collect();
+        return Err(format!("it has no column `{}`, but {}", wanted[0], names.join(", ")));
+    }
+    let beside = is(BESIDE_MESSAGES).filter(|_| chats);
+    let columns: Vec<Arc<Type>> = found.into_iter().chain(beside).collect();
     let projected = Type::group_type_builder(schema.name()).with_fields(columns).build();
     projected.map_err(|error| error.to_string())
 }

@@ -74,6 +74,14 @@ impl Tokenizer {
         Ok(Tokenizer::Json(Box::new(json)))
     }
 
+    /// The most tokens that a text of so many bytes can have, without those that stand around documents.
+    pub fn most_tokens(&self, bytes: u64) -> u64 {
+        match self {
+            Tokenizer::Bytes => bytes,
+            Tokenizer::Json(json) => bytes.saturating_mul(json.growth as u64),
+        }
+    }
+
     /// One past the largest id there is.
     pub fn vocabulary(&self) -> usize {
         match self {

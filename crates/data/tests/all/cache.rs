@@ -309,7 +309,9 @@ fn another_process_that_builds_the_cache_is_waited_for_by_its_number() {
 #[test]
 fn what_runs_write_and_what_is_excluded_is_no_text() {
     let scratch = Scratch::new();
-    for name in ["in/a.txt", "in/runs/old/plan.yaml", "in/runs/old/run.lock", "in/runs/notes.md"] {
+    for name in
+        ["in/a.txt", "in/runs/old/experiment.yaml", "in/runs/old/run.lock", "in/runs/notes.md"]
+    {
         scratch.write(name, name);
     }
     let own = scratch.write("in/out/experiment.yaml", "own").parent().unwrap().to_owned();

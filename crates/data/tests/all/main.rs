@@ -4,6 +4,7 @@
 mod batches;
 mod cache;
 mod chats;
+mod forms;
 mod hostile;
 mod packed;
 mod parquet;

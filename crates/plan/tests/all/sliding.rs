@@ -85,7 +85,7 @@ fn layers_of_a_model_slide_by_themselves() {
     assert!(sliding.mask.rules().contains(&Rule::Window(512)));
     assert!(!others.mask.rules().iter().any(|rule| matches!(rule, Rule::Window(_))));
     let again =
-        parse("plan.yaml", &found.experiment.to_yaml(), &[]).expect("what is resolved reads");
+        parse("experiment.yaml", &found.experiment.to_yaml(), &[]).expect("what is resolved reads");
     assert_eq!(again, found.experiment);
     let resolved = Resolved::read(again.clone(), Some(256)).expect("it says so already");
     assert_eq!(resolved.experiment, again);

@@ -92,7 +92,7 @@ fn wrong_files_are_answered() {
     let cases = [
         ("a key that is none", edited("nodes: 2", "node: 2")),
         ("a key of a section", edited("nodes: 2", "latency: 2us")),
-        ("memory without a unit's B", edited("80GB", "80G")),
+        ("a bandwidth without a unit", edited("450GB/s", "450")),
         ("a bandwidth that is a size", edited("450GB/s", "450GB")),
         ("bits as one says them", edited(" 50GB/s", " 400Gbps")),
         ("operations as vendors write them", edited("600TFLOP/s", "600TFLOPS")),

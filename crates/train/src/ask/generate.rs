@@ -52,6 +52,9 @@ pub struct Wanted {
     pub sampling: Sampling,
 }
 
+/// Told of the tokens so far, after each.
+pub type Told<'a> = &'a (dyn Fn(&[u32]) + Sync);
+
 /// What follows `prompt`, of which `setup` is to have as many tokens; `weights` are those of [`Setup::placed`].
 ///
 /// # Errors
@@ -61,6 +64,7 @@ pub fn generate(
     weights: &Weights,
     prompt: &[u32],
     wanted: &Wanted,
+    told: Told<'_>,
 ) -> Result<Vec<u32>> {
     if prompt.is_empty() || prompt.len() != setup.tokens {
         return Err(TrainError::Configuration {
@@ -71,17 +75,33 @@ pub fn generate(
     let setup = Arc::new(Setup { data: 1, micro_batch: 1, ..setup.clone() });
     let options =
         threads::Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
-    let program = |comm: Arc<dyn Communicator>| setup.rank(comm)?.go_on(weights, prompt, wanted);
+    let program = |comm: Arc<dyn Communicator>| {
+        let rank = setup.rank(comm)?;
+        rank.go_on(weights, prompt, wanted, told)
+    };
     Ok(threads::run(&options, program)?.swap_remove(0))
 }
 
 impl Rank {
-    fn go_on(&self, weights: &Weights, prompt: &[u32], wanted: &Wanted) -> Result<Vec<u32>> {
+    fn go_on(
+        &self,
+        weights: &Weights,
+        prompt: &[u32],
+        wanted: &Wanted,
+        told: Told<'_>,
+    ) -> Result<Vec<u32>> {
+        // All ranks draw the same.
+        let tell = |generated: &[u32]| {
+            if self.uncounted.rank() == 0 {
+                told(generated);
+            }
+        };
         if wanted.tokens == 0 {
             return Ok(Vec::new());
         }
         let cache = Arc::new(Cache::default());
         let mut generated = vec![self.read(weights, prompt, (&cache, wanted))?];
+        tell(&generated);
         while let (Some(&last), true) = (generated.last(), generated.len() < wanted.tokens) {
             if wanted.ends.contains(&last) {
                 break;
@@ -92,6 +112,7 @@ impl Rank {
             let x_bsd = self.before_loss(weights, &shard)?;
             let logits = self.logits(&x_bsd, weights, &shard)?;
             generated.push(wanted.sampling.draw(&logits, position)?);
+            tell(&generated);
         }
         Ok(generated)
     }

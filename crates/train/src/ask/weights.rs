@@ -6,7 +6,8 @@ use annulus_experiment::WeightsFrom;
 use annulus_model::Weights;
 use annulus_plan::Plan;
 
-use crate::checkpoint::{newest, weights};
+use crate::checkpoint::{is_checkpoint, named_by, newest, weights};
+use crate::run::folder::is_run;
 use crate::run::identity;
 use crate::setup::initial::{base_of, initial_weights, pretrained};
 use crate::{Result, Setup, TrainError};
@@ -24,26 +25,47 @@ pub struct Trained {
     pub warnings: Vec<String>,
 }
 
-/// The step of the newest whole checkpoint in `run`; none: there is none.
+/// The step of a checkpoint, or of the newest whole one in a run's folder; none: there is none.
 ///
 /// # Errors
 /// When there are some and none is whole.
-pub fn last_saved(run: &Path) -> Result<Option<u64>> {
-    Ok(newest(run)?.0.map(|found| found.state.step))
+pub fn saved_step(folder: &Path) -> Result<Option<u64>> {
+    if is_checkpoint(folder) {
+        return Ok(Some(named_by(folder)?.0.state.step));
+    }
+    Ok(newest(folder)?.0.map(|found| found.state.step))
+}
+
+/// The resolved experiment that a checkpoint is of; none: the folder is none of ours.
+///
+/// # Errors
+/// A checkpoint that is not whole.
+pub fn experiment_of(folder: &Path) -> Result<Option<String>> {
+    if !is_checkpoint(folder) {
+        return Ok(None);
+    }
+    Ok(Some(named_by(folder)?.0.state.experiment))
+}
+
+/// The folder of weights that a path means where a model is asked for: of a run's its newest checkpoint.
+///
+/// # Errors
+/// When the run has no whole one.
+pub fn model_folder(path: &Path) -> Result<PathBuf> {
+    if path.join("config.json").is_file() || !is_run(path) {
+        return Ok(path.to_owned());
+    }
+    Ok(named_by(path)?.0.folder)
 }
 
 impl Trained {
-    /// The weights of the newest whole checkpoint in `run`, the folder of a run of `plan`'s model.
+    /// The weights of the checkpoint `run`, or of the newest whole one in the folder of a run, of `plan`'s model.
     ///
     /// # Errors
     /// When there is none, or it is of another model.
     pub fn of_run(plan: &Plan, setup: &Setup, run: &Path) -> Result<Trained> {
-        let (found, warnings) = newest(run)?;
-        let found = found.ok_or_else(|| TrainError::Checkpoint {
-            message: format!("`{}` has no checkpoint", run.display()),
-            hint: Some("train first; or give the experiment instead of the folder".into()),
-        })?;
-        let differing = identity::of_model(plan, &found.state.experiment)?;
+        let (found, warnings) = named_by(run)?;
+        let differing = identity::of_model(plan, &found)?;
         if !differing.is_empty() {
             let (folder, differing) = (found.folder.display(), differing.join("; "));
             return Err(TrainError::Checkpoint {

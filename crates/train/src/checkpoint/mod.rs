@@ -10,13 +10,15 @@
 
 mod hashes;
 mod read;
+mod tokenizer;
 mod write;
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use read::{Found, beside, load, newest, opened, weights};
+pub(crate) use read::{Found, beside, is_checkpoint, load, named_by, newest, opened, weights};
+pub(crate) use tokenizer::missing;
 pub(crate) use write::{Saved, point, prune, save};
 
 /// The loop's part of a checkpoint.
@@ -40,6 +42,9 @@ pub(crate) struct State {
     pub(crate) step: u64,
     /// Tokens trained on.
     pub(crate) tokens: u64,
+    /// The step since which moments are summed; older ones do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) moments: Option<u64>,
     /// The data's fingerprint.
     pub(crate) data: String,
     /// The resolved experiment, as YAML.

@@ -70,6 +70,27 @@ pub(crate) fn opened(folder: &Path) -> Result<Found> {
     Ok(Found { folder: folder.to_owned(), state: open(folder).map_err(refused)? })
 }
 
+/// Whether a folder says that it is a checkpoint.
+pub(crate) fn is_checkpoint(folder: &Path) -> bool {
+    folder.join(STATE).is_file()
+}
+
+/// The checkpoint that `path` names: itself, or the newest whole one of a run's folder; with what is wrong with newer ones.
+///
+/// # Errors
+/// When there is none there, or none that is whole.
+pub(crate) fn named_by(path: &Path) -> Result<(Found, Vec<String>)> {
+    if is_checkpoint(path) {
+        return Ok((opened(path)?, Vec::new()));
+    }
+    let (found, warnings) = newest(path)?;
+    let found = found.ok_or_else(|| TrainError::Checkpoint {
+        message: format!("`{}` has no checkpoint", path.display()),
+        hint: Some("give a run's folder, or a `step-N` in it".into()),
+    })?;
+    Ok((found, warnings))
+}
+
 /// The hash of the weights beside which the adapters in `folder` learned, where it says so: those of PEFT do not.
 ///
 /// # Errors
@@ -144,7 +165,9 @@ pub(crate) fn load(found: &Found, base: Option<&Path>, config: &Config) -> Resul
         let both = Moments { first: moment("first")?, second: moment("second")? };
         moments.insert(parameter.name.clone(), both);
     }
-    Ok(Start { step: found.state.step, weights, moments })
+    let since = found.state.moments.unwrap_or_default();
+    let State { step, tokens, .. } = found.state;
+    Ok(Start { step, tokens, weights, moments, since })
 }
 
 /// What the optimizer keeps under `which` of the parameter `name`.

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{ModelSource, write_adapter, write_config};
+use annulus_experiment::{Experiment, ModelSource, WeightsFrom, write_adapter, write_config};
 use annulus_files::PendingFolder;
 use annulus_model::{Weights, WeightsError};
 use annulus_plan::Plan;
@@ -13,6 +13,7 @@ use candle_core::{DType, Tensor};
 
 use super::hashes::Hashes;
 use super::read::named;
+use super::tokenizer::missing;
 use super::{HASHES, LATEST, OPTIMIZER, STATE, State, steps};
 use crate::run::folder::{failure, write_atomically};
 use crate::step::parameters::{Optimizer, Parameters};
@@ -127,14 +128,28 @@ fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
         fs::write(folder.join("adapter_config.json"), adapter)?;
     }
     write_generation(folder, &experiment.model.source)?;
-    let tokenizer = Path::new(&experiment.data.tokenizer);
-    // `bytes` is no file, and needs none.
-    if tokenizer.is_file() {
-        annulus_files::copy(tokenizer, &folder.join(TOKENIZER), LARGEST)?;
+    if let Some(tokenizer) = tokenizer_of(experiment) {
+        annulus_files::copy(&tokenizer, &folder.join(TOKENIZER), LARGEST)?;
         let beside = tokenizer.parent().unwrap_or(Path::new(""));
         BESIDE_TOKENIZER.iter().try_for_each(|name| copied(beside, name, folder).map(drop))?;
     }
+    for (name, text) in missing(folder, experiment, &saved.plan.shape)? {
+        fs::write(folder.join(name), text)?;
+    }
     fs::write(folder.join(STATE), serde_json::to_vec_pretty(saved.state)?)
+}
+
+/// The tokenizer.json that is kept with the weights: the one that texts are read by; where that is bytes, the
+/// model's own, which has its chat template.
+fn tokenizer_of(experiment: &Experiment) -> Option<PathBuf> {
+    let named = PathBuf::from(&experiment.data.tokenizer);
+    let own = match &experiment.model.source {
+        ModelSource::Folder { path, weights: WeightsFrom::Pretrained, .. } => {
+            annulus_files::within(path, TOKENIZER).ok()
+        }
+        _ => None,
+    };
+    if named.is_file() { Some(named) } else { own.filter(|own| own.is_file()) }
 }
 
 /// What PEFT finds a model by: its name and revision on the hub, or its folder from anywhere on this machine.

@@ -92,8 +92,10 @@ fn facts(checkpoint: &Checkpoint, weights: &Weights) -> Vec<(String, String)> {
     if let Some(positions) = shape.max_position_embeddings {
         facts.insert(3, ("positions".to_owned(), positions.to_string()));
     }
-    if let Some(path) = &experiment.data.path {
-        facts.push(("data".to_owned(), format!("`{}`", path.display())));
+    let paths = experiment.data.path.iter().map(|source| format!("`{}`", source.path.display()));
+    let paths: Vec<String> = paths.collect();
+    if !paths.is_empty() {
+        facts.push(("data".to_owned(), paths.join(", ")));
     }
     let last = &checkpoint.record.last;
     let values = VALUES.iter().filter_map(|(tag, what)| Some((what, last.get(*tag)?)));

@@ -2,7 +2,6 @@
 //! made aside, and there only when it is whole.
 
 mod card;
-mod tokenizer;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use annulus_experiment::{Experiment, ModelSource, Shape, parse, read_config};
 use annulus_model::{Config, Llama, Weights};
 use candle_core::DType;
 
-use crate::checkpoint::{Found, newest, opened};
+use crate::checkpoint::{Found, missing, newest, opened};
 use crate::run::folder::{failure, sync_folder, write_atomically};
 use crate::run::lines::read_lines;
 use crate::run::manifest::Manifest;
@@ -183,7 +182,7 @@ impl Checkpoint {
             annulus_files::copy(&found, &folder.join(name), LARGEST)?;
             files.push(name.to_owned());
         }
-        for (name, text) in tokenizer::missing(folder, &self.experiment, &self.shape)? {
+        for (name, text) in missing(folder, &self.experiment, &self.shape)? {
             write_atomically(&folder.join(name), text.as_bytes())?;
             files.push(name.to_owned());
         }

@@ -5,8 +5,7 @@
 //! the next: it applies a step only after everybody has contributed to it, so what it saves is a
 //! step that all of them would have finished with the same bits.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,15 +18,17 @@ use annulus_plan::Plan;
 use crate::checkpoint::{point, steps};
 use crate::run::course::Course;
 use crate::run::curves::Curves;
-use crate::run::folder::{RunFolder, failure, write_atomically};
+use crate::run::folder::{GIVEN, RESOLVED, RunFolder, failure, write_atomically};
+use crate::run::fork::Fork;
 use crate::run::identity;
-use crate::run::lines::{Line, Lines, read_lines};
+use crate::run::lines::Lines;
 use crate::run::manifest::{Manifest, weights_hash};
 use crate::run::metrics::{Record, Recorder};
+use crate::run::outcome::{Ending, Outcome};
 use crate::run::sink::{Notice, Silent, Sink};
 use crate::setup::device;
 use crate::setup::initial::base_of;
-use crate::setup::prepare::{Work, interruptible, prepare};
+use crate::setup::prepare::{Prepared, Work, interruptible, prepare};
 use crate::setup::start::{Handout, Start};
 use crate::step::trainer::Trainer;
 use crate::{Data, Opening, Result, Setup, TrainError};
@@ -39,6 +40,10 @@ pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Sen
 pub struct Given {
     /// The experiment's text, kept in the run folder as it is.
     pub yaml: String,
+    /// The command line that asked for it, for the record.
+    pub command: Vec<String>,
+    /// Where it begins, if it has no checkpoint of its own.
+    pub fork: Option<Fork>,
     /// Set from outside to stop: the last finished step is saved.
     pub stop: Arc<AtomicBool>,
     /// Where a person looks.
@@ -60,6 +65,8 @@ impl Given {
     pub fn new(yaml: impl Into<String>, cores: usize) -> Given {
         Given {
             yaml: yaml.into(),
+            command: Vec::new(),
+            fork: None,
             stop: Arc::default(),
             console: Box::new(Silent),
             cores,
@@ -69,40 +76,6 @@ impl Given {
             processor: None,
         }
     }
-}
-
-/// How an attempt ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// The last step is done.
-    Finished,
-    /// It was asked to stop; what was finished is saved.
-    Preempted,
-    /// It had been finished before.
-    AlreadyFinished,
-}
-
-/// What an attempt came to.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// How it ended.
-    pub ending: Ending,
-    /// Steps finished and, unless 0, saved.
-    pub step: u64,
-    /// The step it went on from.
-    pub resumed_from: Option<u64>,
-    /// (step from 1, loss) of every step of this attempt.
-    pub losses: Vec<(u64, f64)>,
-    /// The first value by tag, earlier attempts included.
-    pub first: BTreeMap<String, f64>,
-    /// The last value by tag.
-    pub last: BTreeMap<String, f64>,
-    /// The run's folder.
-    pub folder: PathBuf,
-    /// The newest checkpoint.
-    pub checkpoint: Option<PathBuf>,
-    /// What was wrong but did not end the run.
-    pub warnings: Vec<String>,
 }
 
 /// Trains `plan` to its end, from where its folder says it is.
@@ -124,15 +97,15 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
     }
     let folder = RunFolder::open(&plan.experiment.output)?;
     let mut outcome = Outcome::at(&folder)?;
-    let (its_plan, its_setup, stages) = (plan.clone(), setup.clone(), stages.to_vec());
-    let (tokenizer, verify) = (given.tokenizer.clone(), given.verify_cache);
-    let work = move |progress: &mut dyn FnMut(Progress)| {
-        let opening = Opening { tokenizer: tokenizer.as_deref(), verify };
-        prepare(&its_plan, &its_setup, &stages, opening, progress)
-    };
-    let Some(prepared) = interruptible(&given.stop, given.console.as_mut(), work)? else {
+    let prepared = prepared(plan, &setup, stages, &folder, &mut given);
+    if !matches!(prepared, Ok(Some(_))) {
+        folder.forget_if_new();
+    }
+    let Some(prepared) = prepared? else {
         // Not looked into yet; but where it will go on from, if it is whole.
-        let steps = steps(&folder.path).map_err(|e| failure("read", &folder.path, &e))?;
+        let read = |error| failure("read", &folder.path, &error);
+        let there = folder.path.is_dir();
+        let steps = if there { steps(&folder.path).map_err(read)? } else { Vec::new() };
         return Ok(Outcome { step: steps.last().copied().unwrap_or(0), ..outcome });
     };
     let of_device = device::warning(plan.experiment.device).filter(|_| setup.processor.is_none());
@@ -152,22 +125,42 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
     }
 }
 
-impl Outcome {
-    /// Of a run that has not got anywhere yet, except in earlier attempts.
-    fn at(folder: &RunFolder) -> Result<Outcome> {
-        let lines = read_lines(&folder.path).map_err(|e| failure("read", &folder.path, &e))?;
-        let Record { first, last, .. } = Record::of(&lines);
-        Ok(Outcome {
-            ending: Ending::Preempted,
-            step: 0,
-            resumed_from: None,
-            losses: Vec::new(),
-            first,
-            last,
-            folder: folder.path.clone(),
-            checkpoint: None,
-            warnings: Vec::new(),
-        })
+/// What an attempt begins with; `None`: it was asked to stop before that was there.
+fn prepared(
+    plan: &Plan,
+    setup: &Arc<Setup>,
+    stages: &[Plan],
+    folder: &RunFolder,
+    given: &mut Given,
+) -> Result<Option<Prepared>> {
+    // A run that was stopped before it saved anything begins again where it began.
+    let began = || Manifest::read(&folder.path).and_then(|manifest| manifest.fork);
+    given.fork = given.fork.take().or_else(began);
+    let (plan, setup, stages) = (plan.clone(), setup.clone(), stages.to_vec());
+    let (tokenizer, verify, fork) =
+        (given.tokenizer.clone(), given.verify_cache, given.fork.clone());
+    let work = move |progress: &mut dyn FnMut(Progress)| {
+        let opening = Opening { tokenizer: tokenizer.as_deref(), verify, ..Opening::default() };
+        prepare(&plan, &setup, &stages, fork.as_ref(), opening, progress)
+    };
+    interruptible(&given.stop, given.console.as_mut(), work)
+}
+
+impl Given {
+    /// The same for another stage of the run, with a console of its own.
+    pub(crate) fn for_stage(&self, console: Box<dyn Sink + Send>) -> Given {
+        Given {
+            yaml: self.yaml.clone(),
+            command: self.command.clone(),
+            fork: None,
+            stop: self.stop.clone(),
+            console,
+            cores: self.cores,
+            tokenizer: self.tokenizer.clone(),
+            verify_cache: self.verify_cache,
+            wrap: self.wrap.clone(),
+            processor: self.processor.clone(),
+        }
     }
 }
 
@@ -197,7 +190,7 @@ fn train(
     let Work { data, fingerprint, start } = work;
     let (mut manifest, earlier) = manifest(plan, &given, folder, &fingerprint, &start)?;
     let stage = plan.experiment.stage().map(|stage| stage.name.clone());
-    manifest.begin(setup, stage, outcome.resumed_from);
+    manifest.begin(setup, stage, outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
     let (stop, wrap, cores) = (given.stop.clone(), given.wrap.clone(), given.cores);
     let (recorder, owes) = recorder(plan, given, folder, &start, &manifest, earlier)?;
@@ -243,16 +236,28 @@ fn manifest(
     };
     let mut manifest = Manifest::new(given.cores, &given.yaml, fingerprint.to_owned(), weights);
     let was = earlier.is_some();
+    manifest.fork.clone_from(&given.fork);
     manifest.choice = plan.choice.as_ref().map(|chosen| chosen.json.clone());
     if let Some(earlier) = earlier {
         manifest.choice = manifest.choice.or(earlier.choice);
         manifest.attempts = earlier.attempts;
     }
-    for (name, text) in [("experiment.yaml", &given.yaml), ("plan.yaml", &identity::text(plan))] {
-        let path = folder.path.join(name);
-        write_atomically(&path, text.as_bytes()).map_err(|e| failure("write", &path, &e))?;
-    }
+    write_experiment(&folder.path, &given.yaml, &identity::text(plan))?;
     Ok((manifest, was))
+}
+
+/// The resolved experiment, and beside it the text as it was given, unless that is the resolved one itself.
+fn write_experiment(folder: &Path, given: &str, resolved: &str) -> Result<()> {
+    let path = folder.join(RESOLVED);
+    let is_own = std::fs::read(&path).is_ok_and(|there| there == given.as_bytes());
+    let write = |name, text: &str| {
+        let path = folder.join(name);
+        write_atomically(&path, text.as_bytes()).map_err(|error| failure("write", &path, &error))
+    };
+    if !is_own {
+        write(GIVEN, given)?;
+    }
+    write(RESOLVED, resolved)
 }
 
 /// Rank 0's pen; and whether the step to go on from was not evaluated yet.
@@ -266,22 +271,23 @@ fn recorder<'a>(
 ) -> Result<(Recorder<'a>, bool)> {
     let failed = |error| failure("write to", &folder.path, &error);
     let (lines, kept) = Lines::resume(&folder.path, start.step).map_err(failed)?;
-    let is_evaluated = |line: &Line| line.step == start.step && line.has_evaluation();
-    let owes = start.step > 0 && !kept.iter().any(is_evaluated);
-    let mut curves = Curves::create(&folder.path, earlier.then_some(start.step)).map_err(failed)?;
+    let owes = start.step > 0 && !kept.iter().any(|line| line.is_evaluated_at(start.step));
+    let parameters = start.weights.values().map(|weight| weight.elem_count() as u64).sum();
+    let (experiment, resumed) = (&plan.experiment, earlier.then_some(start.step));
+    let mut curves =
+        Curves::create(&folder.path, resumed, experiment.every.ranks).map_err(failed)?;
     if !earlier {
-        curves.text(0, "config", &given.yaml).map_err(failed)?;
-        curves.text(0, "manifest", &manifest.text()).map_err(failed)?;
+        curves.begin(experiment, &identity::text(plan), manifest, parameters).map_err(failed)?;
     }
     curves.flush().map_err(failed)?;
     let mut console = given.console;
     console.notice(&Notice::Start {
         step: start.step,
-        stage: plan.experiment.stage().map(|stage| (stage.name.as_str(), stage.tokens)),
-        last: plan.experiment.last_step(),
+        stage: experiment.stage().map(|stage| (stage.name.as_str(), stage.tokens)),
+        last: experiment.last_step(),
         ranks: plan.ranks.len(),
         strategy: manifest.strategy(),
-        parameters: start.weights.values().map(|weight| weight.elem_count() as u64).sum(),
+        parameters,
     });
     let recorder = Recorder {
         plan,
@@ -292,6 +298,7 @@ fn recorder<'a>(
         record: Record::of(&kept),
         data: manifest.data.clone(),
         base: base_hash(plan)?,
+        began: (start.step, start.tokens),
         saved: start.step,
     };
     Ok((recorder, owes))

@@ -1,45 +1,115 @@
-//! TensorBoard: the same tags as `metrics.jsonl`; what every rank has one of is drawn as its
-//! largest and, rank by rank, below it.
+//! TensorBoard: the values of `metrics.jsonl` under names that show the losses first, what the run is beside other runs,
+//! and of values that every rank has one of their least, mean and most.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use annulus_tensorboard::Writer;
+use annulus_experiment::Experiment;
+use annulus_tensorboard::{Category, Chart, Setting, Writer};
 
+use crate::run::lines::EVALUATION;
+use crate::run::manifest::Manifest;
 use crate::run::sink::{Sink, Value};
 
 /// How long events may wait in memory.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// What training is compared by.
+const LOSS: &str = "train/loss";
+
+/// The page "Custom Scalars": titles, and tags of `metrics.jsonl`.
+const LAYOUT: [(&str, &[(&str, &[&str])]); 6] = [
+    ("loss", &[("loss", &[LOSS, EVALUATION])]),
+    ("learning rate", &[("learning rate", &["train/lr"])]),
+    ("gradient norm", &[("gradient norm", &["train/grad_norm"])]),
+    (
+        "speed",
+        &[
+            ("tokens per second", &["speed/tokens_per_second"]),
+            ("model FLOPs utilisation", &["speed/mfu"]),
+            ("TFLOP per second", &["speed/tflops"]),
+        ],
+    ),
+    (
+        "memory",
+        &[
+            ("bytes at the peak", &["memory/peak"]),
+            ("bytes of activations", &["memory/activations"]),
+            ("bytes of keys and values", &["memory/key_value"]),
+        ],
+    ),
+    (
+        "communication",
+        &[("bytes sent", &["comm/bytes"]), ("share hidden behind compute", &["comm/overlap"])],
+    ),
+];
 
 /// Writes an event file.
 #[derive(Debug)]
 pub(crate) struct Curves {
     writer: Writer,
     flushed: Instant,
+    /// Whether every rank has a curve of its own, too.
+    ranks: bool,
+    /// Values of which ranks had different ones.
+    uneven: BTreeSet<String>,
 }
 
 impl Curves {
     /// A new event file in `folder`. `resumed`: earlier attempts may have drawn steps after this
-    /// one.
-    pub(crate) fn create(folder: &Path, resumed: Option<u64>) -> io::Result<Curves> {
-        Ok(Curves { writer: Writer::create(folder, resumed)?, flushed: Instant::now() })
+    /// one. `ranks`: every rank has a curve of its own, too.
+    pub(crate) fn create(folder: &Path, resumed: Option<u64>, ranks: bool) -> io::Result<Curves> {
+        let writer = Writer::create(folder, resumed)?;
+        Ok(Curves { writer, flushed: Instant::now(), ranks, uneven: BTreeSet::new() })
+    }
+
+    /// What a run is, once: as text, as a row of the table of runs, and the order of its charts. `text` is its
+    /// experiment, resolved; `parameters` are elements.
+    pub(crate) fn begin(
+        &mut self,
+        experiment: &Experiment,
+        text: &str,
+        manifest: &Manifest,
+        parameters: u64,
+    ) -> io::Result<()> {
+        self.writer.layout(&layout())?;
+        let settings = settings(experiment, manifest, parameters);
+        self.writer.hyperparameters(&settings, &[LOSS, EVALUATION])?;
+        self.text("config", text)?;
+        self.text("manifest", &manifest.text())
     }
 
     /// A text, shown as it is.
-    pub(crate) fn text(&mut self, step: u64, tag: &str, text: &str) -> io::Result<()> {
-        self.writer.text(step, tag, &format!("```\n{text}\n```"))
+    fn text(&mut self, tag: &str, text: &str) -> io::Result<()> {
+        self.writer.text(0, tag, &format!("```\n{text}\n```"))
+    }
+
+    /// What is drawn below the most of all ranks.
+    fn of_ranks(&mut self, step: u64, tag: &str, counts: &[u64]) -> io::Result<()> {
+        let (least, most) = (counts.iter().min(), counts.iter().max());
+        if least != most && !self.uneven.contains(tag) {
+            self.uneven.insert(tag.to_owned());
+        }
+        if let Some(&least) = least.filter(|_| self.uneven.contains(tag)) {
+            let sum: f64 = counts.iter().map(|&count| count as f64).sum();
+            self.writer.scalar(step, &format!("{tag}/least"), least as f64)?;
+            self.writer.scalar(step, &format!("{tag}/mean"), sum / counts.len() as f64)?;
+        }
+        for (rank, &count) in counts.iter().enumerate().filter(|_| self.ranks) {
+            self.writer.scalar(step, &format!("{tag}/rank {rank}"), count as f64)?;
+        }
+        Ok(())
     }
 }
 
 impl Sink for Curves {
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
         for (tag, value) in values {
-            self.writer.scalar(step, tag, value.number())?;
+            let tag = shown(tag);
+            self.writer.scalar(step, &tag, value.number())?;
             if let Value::PerRank(counts @ [_, _, ..]) = value {
-                for (rank, &count) in counts.iter().enumerate() {
-                    self.writer.scalar(step, &format!("{tag}/rank {rank}"), count as f64)?;
-                }
+                self.of_ranks(step, &tag, counts)?;
             }
         }
         if self.flushed.elapsed() > PATIENCE { self.flush() } else { Ok(()) }
@@ -47,5 +117,104 @@ impl Sink for Curves {
     fn flush(&mut self) -> io::Result<()> {
         self.flushed = Instant::now();
         self.writer.flush()
+    }
+}
+
+/// The name of a curve. TensorBoard sorts groups, and curves in a group, by name: losses keep theirs, `evaluate/loss` and
+/// `train/loss`, and what would stand before them is called so that it stands behind.
+fn shown(tag: &str) -> String {
+    match tag.split_once('/') {
+        Some((group @ ("evaluate" | "train"), name)) if name < "loss" => {
+            format!("{group}/more/{name}")
+        }
+        Some(("evaluate" | "train", _)) => tag.to_owned(),
+        _ => format!("train_{tag}"),
+    }
+}
+
+fn layout() -> Vec<Category> {
+    // What ranks differ in has three curves; a tag is a regular expression, held to the beginning of a name.
+    let tag = |tag: &&str| format!("{}(/least|/mean)?$", shown(tag));
+    let chart = |(title, tags): &(&str, &[&str])| Chart {
+        title: (*title).to_owned(),
+        tags: tags.iter().map(tag).collect(),
+    };
+    let category = |(title, charts): (&str, &[(&str, &[&str])])| Category {
+        title: title.to_owned(),
+        charts: charts.iter().map(chart).collect(),
+    };
+    LAYOUT.map(category).into()
+}
+
+/// What runs usually differ in.
+fn settings(
+    experiment: &Experiment,
+    manifest: &Manifest,
+    parameters: u64,
+) -> [(&'static str, Setting); 8] {
+    let number = |count: u64| Setting::Number(count as f64);
+    let word = |word: &str| Setting::Word(word.to_owned());
+    [
+        ("parameters", number(parameters)),
+        ("dtype", word(experiment.model.dtype.word())),
+        ("ranks", number(manifest.ranks() as u64)),
+        ("strategy", word(manifest.strategy())),
+        ("tokens", number(experiment.data.tokens as u64)),
+        ("batch", number(experiment.data.batch as u64)),
+        ("learning rate", Setting::Number(experiment.optimizer.learning_rate)),
+        ("seed", number(experiment.seed)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_tensorboard::{What, read};
+
+    use super::*;
+
+    #[test]
+    fn losses_are_first_by_name() {
+        let mut tags = ["comm/bytes", "evaluate/accuracy", "evaluate/loss", "memory/peak"].to_vec();
+        tags.extend(["speed/mfu", "train/grad_norm", "train/loss", "train/lr"]);
+        let mut names: Vec<String> = tags.into_iter().map(shown).collect();
+        names.sort();
+        let losses = ["evaluate/loss", "evaluate/more/accuracy", "train/loss", "train/lr"];
+        let others = ["train/more/grad_norm", "train_comm/bytes", "train_memory/peak"];
+        assert_eq!(names, [&losses[..], &others[..], &["train_speed/mfu"]].concat());
+    }
+
+    /// The names and values of what is drawn of two steps, at first equal over ranks.
+    fn drawn(ranks: bool) -> Vec<(u64, String, f32)> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut curves = Curves::create(folder.path(), None, ranks).unwrap();
+        for (step, counts) in [(1, [4, 4, 4]), (2, [2, 3, 7]), (3, [5, 5, 5])] {
+            curves.record(step, &[("memory/peak", Value::PerRank(&counts))]).unwrap();
+        }
+        curves.flush().unwrap();
+        let events = read(curves.writer.path()).unwrap();
+        let scalar = |event: annulus_tensorboard::Event| match event.what {
+            What::Scalar { tag, value } => Some((event.step, tag, value)),
+            _ => None,
+        };
+        events.into_iter().filter_map(scalar).collect()
+    }
+
+    #[test]
+    fn what_ranks_differ_in_has_three_curves_and_on_demand_one_each() {
+        let few = drawn(false);
+        let of = |step, name: &str, value| (step, format!("train_memory/peak{name}"), value);
+        let wanted = [
+            of(1, "", 4.0),
+            of(2, "", 7.0),
+            of(2, "/least", 2.0),
+            of(2, "/mean", 4.0),
+            of(3, "", 5.0),
+            of(3, "/least", 5.0),
+            of(3, "/mean", 5.0),
+        ];
+        assert_eq!(few, wanted);
+        let all = drawn(true);
+        assert_eq!(all.len(), wanted.len() + 9);
+        assert!(all.contains(&of(2, "/rank 2", 7.0)), "{all:?}");
     }
 }

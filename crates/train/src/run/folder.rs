@@ -9,15 +9,26 @@ pub(crate) use annulus_files::{sync_folder, write as write_atomically};
 
 use crate::{Result, TrainError};
 
+/// The resolved experiment: what a run of it again, and every other command, reads.
+pub const RESOLVED: &str = "experiment.yaml";
+/// The experiment's text as it was given, before the command line replaced anything.
+pub(crate) const GIVEN: &str = "given.yaml";
 /// The file that a live run holds.
 const LOCK: &str = "run.lock";
 /// The longest number of a process that is read of it, in bytes.
 const LONGEST: u64 = 64;
 
+/// Whether a folder is a run's.
+pub fn is_run(folder: &Path) -> bool {
+    [RESOLVED, LOCK].iter().all(|name| folder.join(name).is_file())
+}
+
 /// A run folder that is ours until this is dropped.
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     pub(crate) path: PathBuf,
+    /// Whether it was not there before.
+    is_new: bool,
     _lock: File,
 }
 
@@ -25,10 +36,20 @@ impl RunFolder {
     /// Creates `path` if need be, takes its lock, sweeps what a crash left.
     pub(crate) fn open(path: &Path) -> Result<RunFolder> {
         let failed = |error| failure("create", path, &error);
+        let is_new = !path.exists();
         fs::create_dir_all(path).map_err(failed)?;
         let lock = lock(path)?;
         annulus_files::sweep(path).map_err(failed)?;
-        Ok(RunFolder { path: path.to_owned(), _lock: lock })
+        Ok(RunFolder { path: path.to_owned(), is_new, _lock: lock })
+    }
+
+    /// Removes a folder that this process made and in which nothing but its lock is: the run never began.
+    pub(crate) fn forget_if_new(&self) {
+        let alone = || fs::read_dir(&self.path).is_ok_and(|entries| entries.count() == 1);
+        if self.is_new && alone() {
+            // Left behind, it would do no harm.
+            let _ = fs::remove_file(self.path.join(LOCK)).and_then(|()| fs::remove_dir(&self.path));
+        }
     }
 }
 

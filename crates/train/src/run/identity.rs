@@ -1,9 +1,16 @@
 //! What a checkpoint and the experiment that goes on from it must have in common.
 
-use annulus_experiment::parse;
+use annulus_experiment::{Experiment, parse, write_config};
 use annulus_plan::Plan;
 
+use crate::checkpoint::Found;
 use crate::{Result, TrainError};
+
+/// Keys of files that may have moved, since what is in them is compared: the data's fingerprint, the model's
+/// config.json, the hash of the weights beside which adapters lie.
+const MOVED: [&str; 4] = ["data.path", "data.tokenizer", "model.path", "lora.path"];
+/// Keys of the learning rate's curve, of which the past is compared.
+const CURVE: &str = "schedule.";
 
 /// The resolved experiment, as YAML that can be read back; of a stage, with all of them.
 pub(crate) fn text(plan: &Plan) -> String {
@@ -12,23 +19,51 @@ pub(crate) fn text(plan: &Plan) -> String {
 
 /// The keys, other than those that may, in which `plan` differs from what a checkpoint says of
 /// itself, with both values.
-pub(crate) fn differences(plan: &Plan, saved: &str) -> Result<Vec<String>> {
-    let saved = parse("state.json", saved, &[]).map_err(|problems| TrainError::Checkpoint {
-        message: format!("the checkpoint's experiment cannot be read:\n{problems}"),
-        hint: Some("it was written by another version: set another `output`".into()),
-    })?;
-    let differing = annulus_experiment::differences(&saved, plan.experiment.written());
-    Ok(differing
+pub(crate) fn differences(plan: &Plan, found: &Found) -> Result<Vec<String>> {
+    let (saved, now) = (saved(found)?, plan.experiment.written());
+    let mut differing = annulus_experiment::differences(&saved, now);
+    let moved = differing.iter().any(|(key, ..)| key == "model.path");
+    let same_curve = is_same_curve(&saved, now, found.state.step);
+    differing.retain(|(key, ..)| {
+        !(MOVED.contains(&key.as_str()) || same_curve && key.starts_with(CURVE))
+    });
+    let mut differing: Vec<String> = differing
         .into_iter()
         .map(|(key, was, is)| format!("`{key}` was `{was}` and is `{is}`"))
-        .collect())
+        .collect();
+    if moved && !is_same_model(plan, found) {
+        let folder = found.folder.display();
+        differing.push(format!("`model.path` has another model than `{folder}/config.json`"));
+    }
+    Ok(differing)
 }
 
 /// The keys in which the model of `plan` differs from that of a checkpoint.
-pub(crate) fn of_model(plan: &Plan, saved: &str) -> Result<Vec<String>> {
-    let mut differing = differences(plan, saved)?;
+pub(crate) fn of_model(plan: &Plan, found: &Found) -> Result<Vec<String>> {
+    let mut differing = differences(plan, found)?;
     // Which stage weights are of says how they are stretched.
     let sections = ["`model.", "`extend.", "`lora.", "`stages"];
     differing.retain(|text| sections.iter().any(|section| text.starts_with(section)));
     Ok(differing)
+}
+
+fn saved(found: &Found) -> Result<Experiment> {
+    parse("state.json", &found.state.experiment, &[]).map_err(|problems| TrainError::Checkpoint {
+        message: format!("the checkpoint's experiment cannot be read:\n{problems}"),
+        hint: Some("it was written by another version: set another `output`".into()),
+    })
+}
+
+/// Whether the learning rates of all steps up to `step` are the same to the bit: then the rest of the curve
+/// may change. Stages count their steps themselves.
+fn is_same_curve(a: &Experiment, b: &Experiment, step: u64) -> bool {
+    let rate =
+        |of: &Experiment, t| of.schedule.learning_rate(of.optimizer.learning_rate, t).to_bits();
+    a.stages.is_empty() && b.stages.is_empty() && (0..step).all(|t| rate(a, t) == rate(b, t))
+}
+
+/// Whether the checkpoint's config.json is what would be written of the plan's model.
+fn is_same_model(plan: &Plan, found: &Found) -> bool {
+    let now = write_config(&plan.shape, plan.experiment.model.dtype);
+    std::fs::read(found.folder.join("config.json")).is_ok_and(|then| then == now.as_bytes())
 }

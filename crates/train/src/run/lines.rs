@@ -36,6 +36,11 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    /// Whether it says what an evaluation after step `step` found.
+    pub(crate) fn is_evaluated_at(&self, step: u64) -> bool {
+        self.step == step && self.has_evaluation()
+    }
+
     /// Whether the step was evaluated.
     pub(crate) fn has_evaluation(&self) -> bool {
         self.values.contains_key(EVALUATION)

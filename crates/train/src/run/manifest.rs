@@ -4,11 +4,13 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use annulus_machine::Core;
 use annulus_model::Weights;
 use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
 use crate::run::folder::{failure, write_atomically};
+use crate::run::fork::Fork;
 use crate::{Result, Setup};
 
 /// The file's name in a run folder.
@@ -34,6 +36,9 @@ pub(crate) struct Manifest {
     /// What `strategy: auto` chose from, and why, when it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) choice: Option<serde_json::Value>,
+    /// Where it began, if not with its own weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fork: Option<Fork>,
     /// Every start, in order.
     pub(crate) attempts: Vec<Attempt>,
 }
@@ -43,6 +48,9 @@ pub(crate) struct Manifest {
 pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
+    /// The vector instructions that are computed with; none in manifests of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) vector: Option<String>,
     pub(crate) system: String,
 }
 
@@ -60,6 +68,9 @@ pub(crate) struct Attempt {
     /// Of a run of several: which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stage: Option<String>,
+    /// The command line.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) command: Vec<String>,
     pub(crate) ranks: usize,
     pub(crate) strategy: String,
 }
@@ -85,9 +96,11 @@ impl Manifest {
             machine: Machine {
                 cpu: annulus_machine::processor().unwrap_or_else(|| "unknown".into()),
                 cores,
+                vector: Some(Core::here().instructions.word().to_owned()),
                 system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             },
             choice: None,
+            fork: None,
             attempts: Vec::new(),
         }
     }
@@ -98,6 +111,7 @@ impl Manifest {
         setup: &Setup,
         stage: Option<String>,
         resumed_from: Option<u64>,
+        command: &[String],
     ) {
         self.attempts.push(Attempt {
             start: now(),
@@ -105,6 +119,7 @@ impl Manifest {
             ending: None,
             resumed_from,
             stage,
+            command: command.to_vec(),
             ranks: setup.world(),
             strategy: setup.strategies(),
         });
@@ -113,6 +128,11 @@ impl Manifest {
     /// How sequences are split since the last start.
     pub(crate) fn strategy(&self) -> &str {
         self.attempts.last().map_or("", |attempt| &attempt.strategy)
+    }
+
+    /// How many there are since the last start.
+    pub(crate) fn ranks(&self) -> usize {
+        self.attempts.last().map_or(1, |attempt| attempt.ranks)
     }
 
     /// The end of the last start.

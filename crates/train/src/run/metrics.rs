@@ -45,6 +45,8 @@ pub(crate) struct Recorder<'a> {
     pub(crate) data: String,
     /// The hash of the weights beside which adapters lie.
     pub(crate) base: Option<String>,
+    /// Steps and tokens that it begins with.
+    pub(crate) began: (u64, u64),
     /// The last step that is on disk; 0: none.
     pub(crate) saved: u64,
 }
@@ -92,12 +94,13 @@ impl Recorder<'_> {
         if step == self.saved {
             return Ok(());
         }
-        let (data, part) = (&self.plan.experiment.data, self.plan.experiment.part());
-        let tokens = (step - part.steps.start) * (data.batch * data.tokens) as u64;
+        let (data, (first, tokens)) = (&self.plan.experiment.data, self.began);
+        let trained = (step - first) * (data.batch * data.tokens) as u64;
         let state = State {
+            moments: Some(trainer.since),
             version: 1,
             step,
-            tokens: part.tokens + tokens,
+            tokens: tokens + trained,
             data: self.data.clone(),
             experiment: identity::text(self.plan),
             base: self.base.clone(),

@@ -1,13 +1,18 @@
 //! A run from its first step to its last: phases, metrics, checkpoints in a folder.
 
+pub(crate) mod aligned;
 pub(crate) mod attempt;
+pub(crate) mod compare;
 pub(crate) mod course;
 pub(crate) mod curves;
 pub(crate) mod folder;
+pub(crate) mod fork;
 pub(crate) mod identity;
 pub(crate) mod lines;
 pub(crate) mod manifest;
 pub(crate) mod metrics;
+pub(crate) mod outcome;
 pub(crate) mod phases;
 pub(crate) mod sink;
+pub(crate) mod table;
 pub(crate) mod traces;

@@ -9,7 +9,7 @@ use annulus_plan::Plan;
 
 use crate::checkpoint::newest;
 use crate::run::attempt::run_part;
-use crate::run::sink::{Notice, Sink, Value};
+use crate::run::sink::{Notice, Silent, Sink, Value};
 use crate::{Ending, Given, Outcome, Result, TrainError, run};
 
 /// Trains `plans`, those of [`annulus_experiment::Experiment::parts`] in order, to their end, from where their folder says it is. All
@@ -22,26 +22,23 @@ pub fn run_stages(plans: &[Plan], given: Given) -> Result<Outcome> {
     run(plan, given)
 }
 
-fn several(plans: &[Plan], given: Given) -> Result<Outcome> {
-    let Given { yaml, stop, console, cores, tokenizer, verify_cache, wrap, processor } = given;
+fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
+    if given.fork.is_some() {
+        return Err(TrainError::Configuration {
+            message: "a run of several stages cannot begin in the middle of another".into(),
+            hint: Some("leave `--from` out, and set `model.path` to the checkpoint".into()),
+        });
+    }
+    let console = std::mem::replace(&mut given.console, Box::new(Silent));
     let console = Arc::new(Mutex::new(Said { console, warnings: BTreeSet::new() }));
     let mut whole: Option<Outcome> = None;
     let mut open = open(plans)?.iter().peekable();
     while let Some(plan) = open.next() {
-        let given = Given {
-            yaml: yaml.clone(),
-            stop: stop.clone(),
-            console: Box::new(Shared(console.clone())),
-            cores,
-            tokenizer: tokenizer.clone(),
-            verify_cache,
-            wrap: wrap.clone(),
-            processor: processor.clone(),
-        };
-        let mut outcome = run_part(plan, given, plans)?;
+        let of_stage = given.for_stage(Box::new(Shared(console.clone())));
+        let mut outcome = run_part(plan, of_stage, plans)?;
         let is_cut = plan.experiment.last_step() < plan.experiment.part().steps.end;
         // A stage that is over does not end a run that was asked to stop meanwhile.
-        if stop.load(Ordering::Relaxed) && !is_cut && open.peek().is_some() {
+        if given.stop.load(Ordering::Relaxed) && !is_cut && open.peek().is_some() {
             outcome.ending = Ending::Preempted;
         }
         let ending = outcome.ending;

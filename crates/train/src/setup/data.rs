@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use annulus_data::{
-    Batches, Cache, DataError, Fit, Longer, Needles, Packed, Packing, Progress, Recall, Records,
-    Sequence, Source, Texts, Tokenizer, Window, Windows, bigram_entropy,
+    Batches, Cache, Chain, DataError, Fit, Longer, Mixture, Needles, Packed, Packing, Part,
+    Progress, Recall, Records, Sequence, Source, Texts, Tokenizer, Window, Windows, bigram_entropy,
 };
 use annulus_experiment::{Experiment, Format, Pack};
 use annulus_plan::Plan;
 
-use crate::setup::texts::{cache_folder, excluded, left_out_of, texts};
+use crate::setup::texts::{
+    by_source, cache_folder, excluded, left_out_of, records_of, texts, weight,
+};
 use crate::{Result, TrainError};
 
 /// What a run reads.
@@ -37,6 +39,14 @@ pub struct HeldOut {
 }
 
 impl HeldOut {
+    /// What several sources hold out, one after the other.
+    fn of_several(several: Vec<HeldOut>) -> Option<HeldOut> {
+        let sequences = several.iter().map(|held_out| held_out.sequences).sum();
+        let sources = several.into_iter().map(|held_out| held_out.source).collect();
+        let source = Arc::new(Chain(sources));
+        (sequences > 0).then_some(HeldOut { source, sequences, bigram_entropy: None, exact: false })
+    }
+
     /// Sequence `index`.
     pub(crate) fn sequence(&self, index: usize) -> Result<Sequence> {
         let mut batch = self.source.batch(index as u64)?;
@@ -52,6 +62,8 @@ pub struct Opening<'a> {
     /// Whether texts and token caches are held to their hashes though nothing says that they have
     /// changed.
     pub verify: bool,
+    /// Whether tokens are kept in a file that is gone afterwards, not in the folder of caches.
+    pub temporary: bool,
 }
 
 /// Opens what `plan` trains on, tokenising it first where that has not been done.
@@ -63,23 +75,55 @@ pub fn open_data(
     opening: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Data> {
-    let open = |records, progress| open_text(plan, records, opening, progress);
-    match plan.experiment.data.format {
-        Format::Text => open(Records::Text, progress),
-        Format::Jsonl => open(Records::Lines, progress),
-        Format::Chat => open(Records::Chats, progress),
-        Format::Batches => open_batches(plan),
-        Format::Recall | Format::Needles => open_recall(plan),
+    let experiment = &plan.experiment;
+    let mut opened = match &by_source(experiment)[..] {
+        [one] => open_source(one, opening, progress)?,
+        several => open_mixture(experiment, several, opening, progress)?,
+    };
+    opened.notes.extend(left_out_of(experiment)?);
+    Ok(opened)
+}
+
+fn open_source(
+    experiment: &Experiment,
+    opening: Opening<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Data> {
+    match (experiment.data.format, records_of(experiment.data.format)) {
+        (_, Some(records)) => open_text(experiment, records, opening, progress),
+        (Format::Batches, None) => open_batches(experiment),
+        (_, None) => open_recall(experiment),
     }
 }
 
-fn open_text(
-    plan: &Plan,
-    records: Records,
-    Opening { tokenizer, verify }: Opening<'_>,
+/// Sequences of several sources by their weights; what is held out are the last ones of each.
+fn open_mixture(
+    experiment: &Experiment,
+    sources: &[Experiment],
+    opening: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Data> {
-    let experiment = &plan.experiment;
+    let (mut parts, mut notes, mut held_out) = (Vec::new(), Vec::new(), Vec::new());
+    for (own, source) in sources.iter().zip(&experiment.data.path) {
+        // The mixture makes batches of single sequences.
+        let mut single = own.clone();
+        single.data.batch = 1;
+        let opened = open_source(&single, opening, progress)?;
+        let path = source.path.display();
+        notes.extend(opened.notes.iter().map(|note| format!("`{path}`: {note}")));
+        held_out.extend(opened.held_out);
+        parts.push(Part { source: opened.train, weight: weight(source) });
+    }
+    let train = Arc::new(Mixture::new(parts, experiment.data.batch, experiment.seed));
+    Ok(Data { train, held_out: HeldOut::of_several(held_out), notes })
+}
+
+fn open_text(
+    experiment: &Experiment,
+    records: Records,
+    Opening { tokenizer, verify, temporary }: Opening<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Data> {
     let data = &experiment.data;
     let inputs = texts(experiment)?;
     let opened;
@@ -91,23 +135,32 @@ fn open_text(
     };
     let folder = cache_folder(&experiment.output);
     let excluded = excluded(&inputs, &experiment.output)?;
-    let texts = Texts { inputs: &inputs, records, tokenizer, excluded: &excluded };
-    let cache = Arc::new(Cache::open(&texts, &folder, verify, progress)?);
-    let mut opened =
-        if data.pack == Pack::Documents { packed(plan, &cache)? } else { windows(plan, &cache)? };
-    opened.notes.extend(left_out_of(experiment)?);
-    Ok(opened)
+    let column = &data.column;
+    let texts = Texts { inputs: &inputs, records, column, tokenizer, excluded: &excluded };
+    let cache = Arc::new(if temporary {
+        Cache::temporary(&texts, progress)?
+    } else {
+        Cache::open(&texts, &folder, verify, progress)?
+    });
+    match data.pack {
+        Pack::Documents => packed(experiment, &cache),
+        Pack::Stream => windows(experiment, &cache),
+    }
+}
+
+/// What is said of the data of one source by those who know no files, with its path.
+pub(crate) fn named(error: DataError, experiment: &Experiment) -> DataError {
+    experiment.data.path.iter().fold(error, |error, source| error.in_file(&source.path))
 }
 
 /// The text as one, cut into windows.
-fn windows(plan: &Plan, cache: &Arc<Cache>) -> Result<Data> {
-    let experiment = &plan.experiment;
+fn windows(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
     let data = &experiment.data;
     // Windows overlap by one token: the target of a window's last input.
     let held_out = experiment.held_out() as u64;
     let windows = |window, batch| {
         Windows::new(cache.clone(), window, held_out, data.tokens, batch, experiment.seed)
-            .map_err(|error| data.path.iter().fold(error, |error, path| error.in_file(path)))
+            .map_err(|error| named(error, experiment))
     };
     let train = Arc::new(windows(Window::Train, data.batch)?);
     let held_out = match held_out {
@@ -140,14 +193,13 @@ fn nothing_fits(tokens: usize) -> TrainError {
 }
 
 /// Whole documents; what of them is left out is said.
-fn packed(plan: &Plan, cache: &Arc<Cache>) -> Result<Data> {
-    let Experiment { data, seed, .. } = &plan.experiment;
-    let in_file =
-        |error: DataError| data.path.iter().fold(error, |error, path| error.in_file(path));
+fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
+    let Experiment { data, seed, .. } = experiment;
+    let in_file = |error: DataError| named(error, experiment);
     let pack = |tokens| Packing::new(cache.clone(), tokens, longer(data.longer)).map_err(in_file);
     let packing = Arc::new(pack(data.tokens)?);
     // Documents that the longest sequences hold out are in no other sequence, either.
-    let held_out = match plan.experiment.longest() {
+    let held_out = match experiment.longest() {
         longest if longest > data.tokens => {
             packing.sequences_from(pack(longest)?.first_of_last(data.evaluate as u64))
         }
@@ -182,18 +234,17 @@ fn notes(Fit { cut, dropped, documents, .. }: Fit, tokens: usize) -> Vec<String>
     notes.filter(|(count, _)| *count > 0).map(|(_, note)| note).collect()
 }
 
-fn open_batches(plan: &Plan) -> Result<Data> {
-    let data = &plan.experiment.data;
-    let path = data.path.as_ref().ok_or_else(|| TrainError::Configuration {
+fn open_batches(experiment: &Experiment) -> Result<Data> {
+    let data = &experiment.data;
+    let source = data.path.first().ok_or_else(|| TrainError::Configuration {
         message: "`data.format: batches` needs a file".into(),
         hint: Some("set `data.path`".into()),
     })?;
-    let train = Arc::new(Batches::open(path, data.batch, data.tokens)?);
+    let train = Arc::new(Batches::open(&source.path, data.batch, data.tokens)?);
     Ok(Data { train, held_out: None, notes: Vec::new() })
 }
 
-fn open_recall(plan: &Plan) -> Result<Data> {
-    let experiment = &plan.experiment;
+fn open_recall(experiment: &Experiment) -> Result<Data> {
     let data = &experiment.data;
     let source = |batch, seed| -> Result<Arc<dyn Source>> {
         Ok(match data.format {

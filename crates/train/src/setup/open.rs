@@ -7,6 +7,7 @@ use annulus_simulate::{Cluster, plans as plans_of, plans_measured};
 use candle_core::DType;
 
 use crate::Result;
+use crate::run::folder::RESOLVED;
 use crate::setup::device;
 use crate::setup::rates::Sample;
 
@@ -59,8 +60,8 @@ fn sample(experiment: &Experiment, head_dim: usize, cores: usize) -> Result<Samp
 
 /// What an earlier attempt at the same run chose on the same ranks.
 fn earlier(experiment: &Experiment) -> Option<Attention> {
-    let text = std::fs::read_to_string(experiment.output.join("plan.yaml")).ok()?;
-    let before = parse("plan.yaml", &text, &[]).ok()?;
+    let text = std::fs::read_to_string(experiment.output.join(RESOLVED)).ok()?;
+    let before = parse(RESOLVED, &text, &[]).ok()?;
     let (then, now) = (&before.mesh, &experiment.mesh);
     let same_ranks = (then.data, then.sequence, &then.weights)
         == (now.data, now.sequence, &now.weights)

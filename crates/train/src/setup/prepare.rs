@@ -13,6 +13,7 @@ use annulus_plan::Plan;
 
 use crate::checkpoint::{Found, load, newest};
 use crate::run::folder::failure;
+use crate::run::fork::Fork;
 use crate::run::identity;
 use crate::run::lines::read_lines;
 use crate::run::sink::{Notice, Sink};
@@ -84,13 +85,14 @@ pub(crate) fn prepare(
     plan: &Plan,
     setup: &Setup,
     stages: &[Plan],
+    fork: Option<&Fork>,
     opening: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared> {
     let output = &plan.experiment.output;
     let (found, mut warnings) = newest(output)?;
     if let Some(found) = &found {
-        let differing = identity::differences(plan, &found.state.experiment)?;
+        let differing = identity::differences(plan, found)?;
         refuse(found, &differing)?;
         if found.state.step >= plan.experiment.last_step()
             && (plan.experiment.data.evaluate == 0 || is_evaluated(output, found.state.step)?)
@@ -102,20 +104,32 @@ pub(crate) fn prepare(
     let data = examined(plan, opening, progress)?;
     warnings.extend(data.notes.iter().cloned());
     let fingerprint = of_all.unwrap_or_else(|| data.train.fingerprint());
-    let start = match &found {
-        Some(found) => {
-            let (saved, now) = (&found.state.data, &fingerprint);
-            if saved != now {
-                refuse(found, &[format!("the data's fingerprint was `{saved}` and is `{now}`")])?;
-            }
-            let base = base_of(plan);
-            check_base(found, base)?;
-            let start = load(found, base, &setup.config)?;
-            if start.step == plan.experiment.part().moments { start.anew() } else { start }
+    let start = match (&found, fork) {
+        (Some(found), _) => resumed(plan, setup, found, &fingerprint)?,
+        (None, Some(fork)) => {
+            let (start, of_fork) = fork.start(plan, setup)?;
+            warnings.extend(of_fork);
+            start
         }
-        None => Start::fresh(initial_weights(plan, &setup.config)?),
+        (None, None) => Start::fresh(initial_weights(plan, &setup.config)?),
     };
     Ok(Prepared { found, warnings, work: Some(Work { data, fingerprint, start }) })
+}
+
+/// The state of a checkpoint whose data are those of `fingerprint`.
+fn resumed(plan: &Plan, setup: &Setup, found: &Found, fingerprint: &str) -> Result<Start> {
+    let saved = &found.state.data;
+    if saved != fingerprint {
+        let message = format!("the data's fingerprint was `{saved}` and is `{fingerprint}`");
+        refuse(found, &[message])?;
+    }
+    let base = base_of(plan);
+    check_base(found, base)?;
+    let start = load(found, base, &setup.config)?;
+    let part = plan.experiment.part();
+    let since = found.state.moments.unwrap_or(part.moments);
+    let begins = part.steps.start > 0 && start.step == part.moments;
+    Ok(if begins { start.anew() } else { Start { since, ..start } })
 }
 
 /// Of the data of several stages together; each is held to its data and to the machine.
@@ -134,6 +148,15 @@ fn fingerprint_of(
 /// The data of `plan`, which fits into the machine, and to which its data fits.
 fn examined(plan: &Plan, opening: Opening<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Data> {
     fits::check_memory(plan)?;
+    of_data(plan, opening, progress)
+}
+
+/// The data of `plan`, which has as many batches as steps need, and no id that the model does not know.
+pub(crate) fn of_data(
+    plan: &Plan,
+    opening: Opening<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Data> {
     let data = open_data(plan, opening, progress)?;
     check_batches(plan, &data)?;
     check_vocabulary(plan, &data)?;
@@ -143,7 +166,7 @@ fn examined(plan: &Plan, opening: Opening<'_>, progress: &mut dyn FnMut(Progress
 /// Whether `metrics.jsonl` says that step `step` was evaluated.
 fn is_evaluated(output: &Path, step: u64) -> Result<bool> {
     let lines = read_lines(output).map_err(|error| failure("read", output, &error))?;
-    Ok(lines.iter().any(|line| line.step == step && line.has_evaluation()))
+    Ok(lines.iter().any(|line| line.is_evaluated_at(step)))
 }
 
 /// An error, if there is any difference.
@@ -155,8 +178,9 @@ fn refuse(found: &Found, differing: &[String]) -> Result<()> {
     Err(TrainError::Checkpoint {
         message: format!("`{folder}` is of another experiment: {differing}"),
         hint: Some(
-            "only `device`, `mesh`, how attention is split, `attention.deterministic`, `memory`, \
-             `every`, `output` and `schedule.stop` may differ on resume: set the rest back, or set another `output`"
+            "only `name`, `device`, `mesh`, how attention is split, `attention.deterministic`, `memory`, `every`, \
+             `trace`, `evaluation`, `keep`, `output`, `expect`, paths of the same files, and `schedule` from this step \
+             on may differ on resume: set the rest back, set another `output`, or begin another run there with `--from`"
                 .into(),
         ),
     })
@@ -198,7 +222,8 @@ fn check_vocabulary(plan: &Plan, data: &Data) -> Result<()> {
     if wanted <= rows {
         return Ok(());
     }
-    let path = plan.experiment.data.path.as_deref().unwrap_or(Path::new("the data"));
+    let path = plan.experiment.data.path.first();
+    let path = path.map_or(Path::new("the data"), |source| &source.path);
     Err(TrainError::Configuration {
         message: format!(
             "`{}` holds the id {}, but the model has {rows} tokens",

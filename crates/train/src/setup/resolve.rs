@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use annulus_data::{DataError, Needles, Recall, Source, Tokenizer, byte_tokenizer};
 use annulus_experiment::{
-    Experiment, Format, ModelSource, Places, Problems, Resolved, Shape, WeightsFrom, read_config,
+    Experiment, Format, ModelSource, Places, Problem, Problems, Resolved, Shape, WeightsFrom,
+    read_config,
 };
 use annulus_plan::Plan;
 use serde_json::Value;
 
+use crate::ask::weights::model_folder;
 use crate::setup::open;
+use crate::setup::texts::records_of;
 use crate::{Result, TrainError, device_memory};
 
 /// The file of a tokenizer in a model's folder.
@@ -50,9 +53,18 @@ where
 fn described<E>(
     mut experiment: Experiment,
     bring: Bring<'_, E>,
-) -> std::result::Result<Experiment, E> {
+) -> std::result::Result<Experiment, E>
+where
+    E: From<TrainError>,
+{
     let Experiment { model, data, places, .. } = &mut experiment;
     let mut fetched = None;
+    if let ModelSource::Folder { path, hub: None, .. } = &mut model.source {
+        if let Some(problem) = not_there(places, path) {
+            return Err(TrainError::from(Problems::from(problem)).into());
+        }
+        *path = model_folder(path)?;
+    }
     if let ModelSource::Folder { path, hub: Some(hub), .. } = &mut model.source {
         let (name, folder) = bring(places, "model.path", hub)?;
         fetched = Some((hub.clone(), name.clone()));
@@ -68,6 +80,16 @@ fn described<E>(
     Ok(experiment)
 }
 
+/// A folder that is not there, under a name that a model of the hub could have.
+fn not_there(places: &Places, path: &Path) -> Option<Problem> {
+    let name = path.to_str().filter(|_| !path.exists())?;
+    let (owner, model) = name.split_once('/')?;
+    let of_hub = !owner.is_empty() && !owner.starts_with(['.', '~']) && !model.contains('/');
+    let problem = places.problem("model.path", format!("there is no folder `{name}`"));
+    let hint = format!("write `hf://{name}` for the model of that name on the hub");
+    (of_hub && !model.is_empty()).then(|| problem.hint(hint))
+}
+
 fn opened(experiment: Experiment) -> Result<Opened> {
     let model = match &experiment.model.source {
         ModelSource::Folder { path, .. } => read_config(path).map_err(TrainError::Config)?,
@@ -75,7 +97,7 @@ fn opened(experiment: Experiment) -> Result<Opened> {
     };
     let resolved = Resolved::new(experiment, model, None)?;
     let Resolved { mut experiment, model, .. } = resolved;
-    let reads = matches!(experiment.data.format, Format::Text | Format::Jsonl | Format::Chat);
+    let reads = records_of(experiment.data.format).is_some();
     let tokenizer = if reads { Some(Arc::new(tokenizer(&mut experiment)?)) } else { None };
     if let (Some(tokenizer), ModelSource::Folder { path, .. }) =
         (&tokenizer, &experiment.model.source)
@@ -105,7 +127,9 @@ fn tokenizer(experiment: &mut Experiment) -> Result<Tokenizer> {
         if data.tokenizer == BYTES && own.is_file() {
             let name = own.display().to_string();
             let tokenizer = Tokenizer::open(&name)?;
-            if !is_of_bytes(&tokenizer) {
+            // Its template is what makes conversations of bytes.
+            let speaks = data.formats().any(|format| format == Format::Chat);
+            if speaks || !is_of_bytes(&tokenizer) {
                 refuse_other(places, &own)?;
                 data.tokenizer_hub.clone_from(hub);
                 data.tokenizer = name;
@@ -141,7 +165,7 @@ fn made_up(experiment: &Experiment) -> Result<Option<usize>> {
     Ok(match data.format {
         Format::Recall => Some(Recall::new(data.tokens, data.batch, *seed)?.vocabulary()),
         Format::Needles => Some(Needles::new(data.tokens, data.batch, *seed)?.vocabulary()),
-        Format::Batches | Format::Text | Format::Jsonl | Format::Chat => None,
+        _ => None,
     })
 }
 

@@ -11,21 +11,25 @@ use annulus_ops::Moments;
 pub(crate) struct Start {
     /// Steps finished.
     pub(crate) step: u64,
+    /// Tokens trained on.
+    pub(crate) tokens: u64,
     /// f32 masters.
     pub(crate) weights: Weights,
     /// Empty: zeros.
     pub(crate) moments: BTreeMap<String, Moments>,
+    /// The step since which they are summed.
+    pub(crate) since: u64,
 }
 
 impl Start {
     /// Nothing trained yet.
     pub(crate) fn fresh(weights: Weights) -> Start {
-        Start { step: 0, weights, moments: BTreeMap::new() }
+        Start { step: 0, tokens: 0, weights, moments: BTreeMap::new(), since: 0 }
     }
 
     /// The same weights, and an optimizer that has seen nothing.
     pub(crate) fn anew(self) -> Start {
-        Start { moments: BTreeMap::new(), ..self }
+        Start { moments: BTreeMap::new(), since: self.step, ..self }
     }
 }
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use annulus_data::{Excluded, Records, left_out};
-use annulus_experiment::{Experiment, Format};
+use annulus_data::{DataError, Excluded, Records, left_out, shares};
+use annulus_experiment::{Experiment, Format, TextSource};
 
 use crate::{Result, TrainError};
 
@@ -13,7 +13,7 @@ const MADE: [&str; 7] = [
     "run.lock",
     "LATEST",
     "experiment.yaml",
-    "plan.yaml",
+    "given.yaml",
     "manifest.json",
     "metrics.jsonl",
     "evaluation",
@@ -35,7 +35,61 @@ pub fn cache_folder(output: &Path) -> PathBuf {
 /// # Errors
 /// When it names none, and the current folder is not the project's.
 pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
-    experiment.data.path.as_ref().map_or_else(own_documents, |path| Ok(vec![path.clone()]))
+    if experiment.data.path.is_empty() {
+        return own_documents();
+    }
+    let all = experiment.data.path.iter().map(|source| matching(&source.path));
+    Ok(all.collect::<std::result::Result<Vec<_>, _>>()?.concat())
+}
+
+/// The experiment for every source of its data alone, read as that source is, and with its share of what is held out; of one
+/// source, or none, the experiment.
+pub fn by_source(experiment: &Experiment) -> Vec<Experiment> {
+    let data = &experiment.data;
+    let weights = data.path.iter().map(weight).collect::<Vec<_>>();
+    let held_out = shares(data.evaluate as u64, &weights);
+    let alone = |(source, held_out): (&TextSource, u64)| {
+        let mut own = experiment.clone();
+        own.data.path = vec![source.clone()];
+        own.data.format = source.format.unwrap_or(data.format);
+        own.data.column = source.column.clone().unwrap_or_else(|| data.column.clone());
+        own.data.evaluate = held_out as usize;
+        own
+    };
+    match &data.path[..] {
+        [] => vec![experiment.clone()],
+        sources => sources.iter().zip(held_out).map(alone).collect(),
+    }
+}
+
+/// How often a source is read, beside others.
+pub(crate) fn weight(source: &TextSource) -> f64 {
+    source.weight.unwrap_or(1.0)
+}
+
+/// The files that a path with `*`, `?` or `[…]` in it stands for, in name order; of a path that is there, or has none
+/// of them, that path.
+fn matching(path: &Path) -> std::result::Result<Vec<PathBuf>, DataError> {
+    let text = path.to_string_lossy();
+    if path.exists() || !text.contains(['*', '?', '[']) {
+        return Ok(vec![path.to_owned()]);
+    }
+    let failed = |message: String| DataError::NoMatch { path: path.to_owned(), message };
+    let found = glob::glob(&text).map_err(|error| failed(error.to_string()))?;
+    let found: Vec<PathBuf> =
+        found.collect::<std::result::Result<_, _>>().map_err(|error| failed(error.to_string()))?;
+    if found.is_empty() { Err(failed("no file has such a name".to_owned())) } else { Ok(found) }
+}
+
+/// What the texts of a format are made of; `None`: it has none.
+pub fn records_of(format: Format) -> Option<Records> {
+    match format {
+        Format::Text => Some(Records::Text),
+        Format::Jsonl => Some(Records::Lines),
+        Format::Parquet => Some(Records::Rows),
+        Format::Chat => Some(Records::Chats),
+        Format::Batches | Format::Recall | Format::Needles => None,
+    }
 }
 
 /// What in the folders of `inputs` is no data for a run with the folder `output`: that folder and its token caches. Where a text
@@ -82,14 +136,12 @@ pub fn excluded(inputs: &[PathBuf], output: &Path) -> Result<Excluded> {
 /// # Errors
 /// Those of [`texts`] and [`excluded`], and of folders that cannot be read.
 pub fn left_out_of(experiment: &Experiment) -> Result<Option<String>> {
-    let records = match experiment.data.format {
-        Format::Text => Records::Text,
-        Format::Jsonl => Records::Lines,
-        Format::Chat => Records::Chats,
-        Format::Batches | Format::Recall | Format::Needles => return Ok(None),
-    };
-    let inputs = texts(experiment)?;
-    let paths = left_out(&inputs, records, &excluded(&inputs, &experiment.output)?)?;
+    let mut paths = Vec::new();
+    for part in by_source(experiment) {
+        let Some(records) = records_of(part.data.format) else { continue };
+        let inputs = texts(&part)?;
+        paths.extend(left_out(&inputs, records, &excluded(&inputs, &part.output)?)?);
+    }
     if paths.is_empty() {
         return Ok(None);
     }

@@ -45,6 +45,8 @@ pub(crate) struct Trainer {
     seed: u64,
     /// Steps finished.
     pub(crate) finished: u64,
+    /// The step since which moments are summed.
+    pub(crate) since: u64,
 }
 
 /// What a step was, the same on every rank.
@@ -82,6 +84,7 @@ impl Trainer {
             dropout: dropout(experiment),
             seed: experiment.seed,
             finished: start.step,
+            since: start.since,
         })
     }
 
@@ -112,7 +115,7 @@ impl Trainer {
         let scheduled = self.finished - self.part.schedule;
         let learning_rate = self.schedule.learning_rate(self.peak, scheduled);
         let factor = self.factor(loss, norm);
-        let update = Update { step: step - self.part.moments, learning_rate, factor };
+        let update = Update { step: step - self.since, learning_rate, factor };
         self.optimizer.update(&self.rank.backend, &self.parameters, &gradients, update)?;
         self.finished = step;
         self.rank.stage(updating, || String::from("optimizer"))?;

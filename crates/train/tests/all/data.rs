@@ -81,11 +81,11 @@ fn a_run_whose_folder_lies_in_its_data_goes_on() {
 fn what_a_run_writes_is_refused_and_what_lies_beside_it_is_data() {
     let place = Place::new();
     let output = place.path("");
-    for name in ["plan.yaml", "step-12", "trace-3.json", "evaluation", "step-by-step.txt"] {
+    for name in ["experiment.yaml", "step-12", "trace-3.json", "evaluation", "step-by-step.txt"] {
         fs::create_dir(place.path(name)).unwrap();
     }
     for (name, refused) in [
-        ("plan.yaml", true),
+        ("experiment.yaml", true),
         ("step-12", true),
         ("trace-3.json", true),
         ("evaluation", true),

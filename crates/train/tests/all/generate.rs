@@ -57,7 +57,7 @@ fn greedy_tokens_are_those_of_reading_everything_again() {
         {
             let split = [("mesh.sequence", ranks), ("attention.strategy", strategy)];
             let setup = setup(&place, prompt.len(), &[changes, &split[..]].concat());
-            let found = generate(&setup, &weights, &prompt, &wanted).unwrap();
+            let found = generate(&setup, &weights, &prompt, &wanted, &|_| ()).unwrap();
             assert_eq!(found, recomputed, "{ranks} {strategy} {changes:?}");
         }
     }
@@ -73,13 +73,13 @@ fn it_ends_where_it_is_to_and_draws_alike_on_any_ranks() {
     let weights = weights(&one);
     let sampling = Sampling { temperature: 0.8, top_k: Some(50), top_p: 0.95, seed: 3 };
     let wanted = Wanted { tokens: 12, ends: Vec::new(), sampling };
-    let found = generate(&one, &weights, &prompt, &wanted).unwrap();
+    let found = generate(&one, &weights, &prompt, &wanted, &|_| ()).unwrap();
     assert_eq!(found.len(), 12);
-    assert_eq!(generate(&three, &weights, &prompt, &wanted).unwrap(), found);
+    assert_eq!(generate(&three, &weights, &prompt, &wanted, &|_| ()).unwrap(), found);
     let ending = Wanted { ends: vec![found[4]], ..wanted.clone() };
     let until = found.iter().position(|id| *id == found[4]).unwrap();
-    assert_eq!(generate(&three, &weights, &prompt, &ending).unwrap(), found[..=until]);
+    assert_eq!(generate(&three, &weights, &prompt, &ending, &|_| ()).unwrap(), found[..=until]);
     let none = Wanted { tokens: 0, ..wanted };
-    assert_eq!(generate(&one, &weights, &prompt, &none).unwrap(), [0; 0]);
-    assert!(generate(&one, &weights, &prompt[1..], &none).is_err());
+    assert_eq!(generate(&one, &weights, &prompt, &none, &|_| ()).unwrap(), [0; 0]);
+    assert!(generate(&one, &weights, &prompt[1..], &none, &|_| ()).is_err());
 }

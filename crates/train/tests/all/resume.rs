@@ -83,7 +83,7 @@ fn layers_that_slide_may_be_split_anew_but_not_slide_anew() {
     let second = run("split", &open).unwrap();
     let error = difference(&[losses(&first), losses(&second)].concat(), &whole);
     assert!(error < 1e-5, "{error:e}");
-    let settled = fs::read_to_string(second.folder.join("plan.yaml")).unwrap();
+    let settled = fs::read_to_string(second.folder.join("experiment.yaml")).unwrap();
     assert!(!settled.contains("strategy: auto"), "{settled}");
     assert!(settled.contains("  sliding:\n    layers: [1]\n    window: 9\n"), "{settled}");
     for (key, value) in [("attention.sliding.layers", "[0]"), ("attention.sliding.window", "8")] {
@@ -96,9 +96,9 @@ fn layers_that_slide_may_be_split_anew_but_not_slide_anew() {
 #[test]
 fn a_finished_run_says_so_and_other_experiments_are_refused_by_key() {
     let place = Place::new();
-    let first = place.run(&[("schedule.stop", "3")]).unwrap();
-    let again = place.run(&[("schedule.stop", "3")]).unwrap();
-    assert_eq!((again.ending, again.step), (Ending::AlreadyFinished, 3));
+    let first = place.run(&[("schedule.stop", "9")]).unwrap();
+    let again = place.run(&[("schedule.stop", "9")]).unwrap();
+    assert_eq!((again.ending, again.step), (Ending::AlreadyFinished, 9));
     assert_eq!(again.last["train/loss"], first.last["train/loss"]);
     assert_eq!(again.checkpoint, first.checkpoint);
     for (key, value) in [

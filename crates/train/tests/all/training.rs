@@ -14,7 +14,7 @@ fn the_loss_falls_and_the_folder_is_complete() {
     let bigram = outcome.last["evaluate/bigram_entropy"];
     assert!(bigram > 0.0 && bigram < 2.0, "{bigram}");
 
-    for name in ["experiment.yaml", "plan.yaml", "manifest.json", "metrics.jsonl", "LATEST"] {
+    for name in ["experiment.yaml", "given.yaml", "manifest.json", "metrics.jsonl", "LATEST"] {
         assert!(outcome.folder.join(name).is_file(), "{name}");
     }
     let latest = std::fs::read_to_string(outcome.folder.join("LATEST")).unwrap();

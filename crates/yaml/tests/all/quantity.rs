@@ -10,22 +10,30 @@ fn units_are_read() {
     assert_eq!(Unit::Bandwidth.parse("100Gbit/s"), Some(12.5e9));
     assert_eq!(Unit::Bandwidth.parse("1.5TB/s"), Some(1.5e12));
     assert_eq!(Unit::Speed.parse("312TFLOP/s"), Some(312e12));
-    assert_eq!(Unit::Latency.parse("0"), Some(0.0));
-    assert_eq!(Unit::Latency.parse("5us"), Some(5.0 * 1e-6));
+    assert_eq!(Unit::Time.parse("0"), Some(0.0));
+    assert_eq!(Unit::Time.parse("5us"), Some(5.0 * 1e-6));
+    assert_eq!(Unit::Time.parse("10min"), Some(600.0));
+    assert_eq!(Unit::Time.parse("2h"), Some(7200.0));
+    assert_eq!(Unit::Bytes.parse("80gb"), Some(80e9));
+    assert_eq!(Unit::Bytes.count("1.5G"), Some(3 << 29));
+    assert_eq!(Unit::Bytes.count("64kb"), Some(64_000));
+    assert_eq!(Unit::Tokens.count("64K"), Some(65_536));
+    assert_eq!(Unit::Tokens.count("0.1k"), None, "no whole number");
+    assert_eq!(Unit::Tokens.count("64kB"), None);
+    assert_eq!(Unit::Bandwidth.parse("50"), None);
+    assert_eq!(Unit::Bandwidth.parse("50gb/s"), None, "bits or bytes?");
 }
 
 #[test]
 fn a_nearly_right_unit_is_hinted_at() {
     let hint = |unit: Unit, text| unit.hint(text).unwrap_or_default();
-    assert_eq!(Unit::Bytes.parse("80G"), None);
-    assert_eq!(hint(Unit::Bytes, "80G"), "did you mean `80GB`?");
-    assert_eq!(hint(Unit::Bytes, "80gb"), "did you mean `80GB`?");
+    assert_eq!(hint(Unit::Bandwidth, "50"), "bytes per second need a unit, such as `50GB/s`");
     assert_eq!(hint(Unit::Bandwidth, "450GB"), "did you mean `450GB/s`?");
     assert_eq!(hint(Unit::Bandwidth, "100Gb/s"), "did you mean `100Gbit/s`?");
     assert_eq!(hint(Unit::Bandwidth, "100Gbps"), "did you mean `100Gbit/s`?");
     assert_eq!(hint(Unit::Bandwidth, "100G"), "did you mean `100GB/s`?");
     assert_eq!(hint(Unit::Speed, "312TFLOPS"), "did you mean `312TFLOP/s`?");
-    assert_eq!(hint(Unit::Latency, "5 US"), "did you mean `5us`?");
+    assert_eq!(hint(Unit::Time, "5 secs"), "");
     assert_eq!(hint(Unit::Speed, "fast"), "");
     assert_eq!(Unit::Speed.parse("0"), None);
     assert_eq!(Unit::Speed.parse("-1TFLOP/s"), None);

@@ -5,19 +5,21 @@ use std::io;
 use std::path::Path;
 
 use annulus_data::{Tokenizer, byte_tokenizer};
-use annulus_experiment::{Experiment, Format, Shape};
+use annulus_experiment::{Experiment, Shape};
 use serde_json::json;
+
+use crate::setup::texts::records_of;
 
 const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 
 /// What `folder` lacks: names and texts.
-pub(super) fn missing(
+pub(crate) fn missing(
     folder: &Path,
     experiment: &Experiment,
     shape: &Shape,
 ) -> io::Result<Vec<(&'static str, String)>> {
-    let text = matches!(experiment.data.format, Format::Text | Format::Jsonl | Format::Chat);
+    let text = records_of(experiment.data.format).is_some();
     if !text || folder.join(CONFIG).is_file() {
         return Ok(Vec::new());
     }

@@ -1,0 +1,28 @@
+//! Flags that other programs have, and what is written instead.
+
+use clap::Error;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// What is wrong with a flag that is none here, and the way out.
+pub(crate) fn elsewhere(said: &Error) -> Option<(String, String)> {
+    if said.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(flag)) = said.get(ContextKind::InvalidArg) else { return None };
+    let hint = match flag.trim_start_matches('-') {
+        "resume" | "resume-from" | "resume_from_checkpoint" | "resume-from-checkpoint" => {
+            "a run goes on by itself: give the same command again; \
+             to begin another where a run is, `annulus train FILE --from RUN`"
+                .to_owned()
+        }
+        "config" | "c" | "f" => "the file is the first word: `annulus train FILE`".to_owned(),
+        "set" | "o" | "override" => {
+            "values are replaced by words such as `data.tokens=64k`".to_owned()
+        }
+        key if key.contains('.') => {
+            format!("values are replaced without dashes: `{key}=VALUE`")
+        }
+        _ => return None,
+    };
+    Some((format!("`{flag}` is no flag"), hint))
+}

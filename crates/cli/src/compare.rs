@@ -1,0 +1,235 @@
+//! `annulus compare`: runs beside each other, as text, as JSON and as a picture.
+
+mod columns;
+
+use std::path::PathBuf;
+
+use annulus_figure::{Axis, Curves, Picture, Point, Series};
+use annulus_plan::{duration, size};
+use annulus_train::{Aligned, Compared, Comparison, Differing, Row, compare};
+use clap::Args;
+use serde_json::json;
+
+use crate::compare::columns::Columns;
+use crate::failure::{Failure, INTERNAL, USAGE};
+use crate::{Done, print};
+
+/// Runs that are compared at most: more have no names of one letter that a reader could keep apart.
+const MOST: usize = 16;
+/// The most points of a curve in a picture: about one in two pixels.
+const POINTS: usize = 400;
+/// Letters of a name in a picture's legend.
+const NAME: usize = 24;
+/// The length of a hash as JSON has it, and as text shows it.
+const HASH: [usize; 2] = [64, 12];
+
+#[derive(Args, Debug)]
+pub(crate) struct Compare {
+    /// Folders of runs, 2 to 16; differences are to the first
+    #[arg(required = true, num_args = 2..=MOST, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// For programs
+    #[arg(long)]
+    json: bool,
+    /// Where to write the losses of all runs over their steps as a picture
+    #[arg(long, value_name = "PATH")]
+    svg: Option<PathBuf>,
+    /// The same as pixels
+    #[arg(long, value_name = "PATH")]
+    png: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Compare) -> Done {
+    let found = compare(&arguments.runs)?;
+    let picture = picture(&found);
+    if let Some(path) = &arguments.svg {
+        crate::plan::write(path, &picture.to_svg())?;
+    }
+    if let Some(path) = &arguments.png {
+        let written = picture.to_png().and_then(|bytes| print::file(path, &bytes));
+        written.map_err(|error| {
+            Failure::new(USAGE, format!("cannot write `{}`: {error}", path.display()), None)
+        })?;
+    }
+    let value = serde_json::to_value(&found)
+        .map_err(|error| Failure::new(INTERNAL, error.to_string(), None))?;
+    print::either(arguments.json, || json!(value), || text(&found))?;
+    Ok(0)
+}
+
+/// What runs are called in tables: their names can be long.
+fn letter(index: usize) -> String {
+    char::from(b'A' + index as u8).to_string()
+}
+
+fn text(found: &Comparison) -> String {
+    let mut parts = vec![listed(&found.runs), differing(found)];
+    parts.extend(found.curves.iter().map(|curve| losses(curve, &found.runs)));
+    parts.push(costs(&found.runs));
+    parts.join("\n\n")
+}
+
+/// The runs with their letters.
+fn listed(runs: &[Compared]) -> String {
+    let line = |(index, run): (usize, &Compared)| {
+        let ending = run.ending.as_deref().unwrap_or("still running, or killed");
+        let (first, last) = run.steps;
+        // An error can be long, and have lines of its own.
+        let ending: String = ending.lines().next().unwrap_or_default().chars().take(40).collect();
+        format!("{}  {}\n   steps {first} to {last}, {ending}", letter(index), run.folder.display())
+    };
+    runs.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// What differs in experiments and manifests.
+fn differing(found: &Comparison) -> String {
+    let all: Vec<&Differing> = found.keys.iter().chain(&found.origins).collect();
+    if all.is_empty() {
+        return "what differs: nothing but the folder".to_owned();
+    }
+    let mut table = Columns::new("what differs", (0..found.runs.len()).map(letter));
+    for one in all {
+        let default = one.default.as_deref();
+        table.add(&one.name, one.values.iter().map(|value| cell(value.as_deref(), default)));
+    }
+    table.text()
+}
+
+/// A value; hashes are shortened, and a value says that it is the default.
+fn cell(value: Option<&str>, default: Option<&str>) -> String {
+    let Some(value) = value else { return "absent".to_owned() };
+    let number = |text: &str| text.parse::<f64>().ok();
+    let is_default = default.is_some_and(|default| {
+        default == value || number(default).is_some_and(|default| number(value) == Some(default))
+    });
+    let is_hash = value.len() == HASH[0] && value.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match value {
+        hash if is_hash => hash[..HASH[1]].to_owned(),
+        value if is_default => format!("{value} (default)"),
+        value => value.to_owned(),
+    }
+}
+
+/// A curve at common steps, every run but the first with its difference; then how they differ over all of them.
+fn losses(curve: &Aligned, runs: &[Compared]) -> String {
+    let pair = |value: &str, difference: &str| format!("{value:>9} {difference:>9}");
+    let head = |index: usize| match index {
+        0 => letter(0),
+        _ => pair(&letter(index), &format!("{} - A", letter(index))),
+    };
+    let mut table = Columns::new(&curve.tag, (0..runs.len()).map(head));
+    let cells = |row: &Row| -> Vec<String> {
+        let by = |value: f64| match value.to_bits() == row.values[0].to_bits() {
+            true => "0".to_owned(),
+            false => format!("{:+.1e}", value - row.values[0]),
+        };
+        let cell = |(index, &value): (usize, &f64)| match index {
+            0 => number(value),
+            _ => pair(&number(value), &by(value)),
+        };
+        row.values.iter().enumerate().map(cell).collect()
+    };
+    for row in &curve.rows {
+        table.add(&format!("step {}", row.step), cells(row));
+    }
+    let mut lines = Vec::new();
+    if curve.common == 0 {
+        lines.push(format!("{}: the runs have no step in common", curve.tag));
+    } else {
+        lines.push(table.text());
+        lines.extend(distances(curve));
+    }
+    if curve.common == 0 || curve.last.iter().any(|last| last.0 != curve.last[0].0) {
+        let last = |(index, (step, value)): (usize, &(u64, f64))| {
+            format!("  last of {}: {} at step {step}", letter(index), number(*value))
+        };
+        lines.extend(curve.last.iter().enumerate().map(last));
+    }
+    lines.join("\n")
+}
+
+/// A loss.
+fn number(value: f64) -> String {
+    if value.is_nan() { "not finite".to_owned() } else { format!("{value:.5}") }
+}
+
+/// How each run differs from the first over all common steps.
+fn distances(curve: &Aligned) -> Vec<String> {
+    let steps = match curve.common {
+        1 => "the only common step".to_owned(),
+        count => format!("all {count} common steps"),
+    };
+    if curve.against_first.iter().all(|distance| distance.equal_bits) {
+        return vec![format!("  equal bits at {steps}")];
+    }
+    let of = |(index, distance): (usize, &annulus_train::Distance)| {
+        let name = letter(index + 1);
+        match (distance.first, distance.largest) {
+            (Some(first), Some((step, by))) => format!(
+                "  {name} - A is largest at step {step}: {by:+.1e}; bits differ from step {first} on"
+            ),
+            (Some(first), None) => format!("  {name}: bits differ from step {first} on"),
+            _ => format!("  {name}: equal bits at {steps}"),
+        }
+    };
+    curve.against_first.iter().enumerate().map(of).collect()
+}
+
+/// Speed and memory, with what they are to the first run's.
+fn costs(runs: &[Compared]) -> String {
+    let mut table = Columns::new("speed and memory", (0..runs.len()).map(letter));
+    let first = &runs[0];
+    let mut row = |name: &str, of: fn(&Compared) -> Option<f64>, shown: fn(f64) -> String| {
+        let cell = |(index, run): (usize, &Compared)| match (of(run), of(first)) {
+            (Some(value), Some(base)) if index > 0 && base > 0.0 => {
+                format!("{} ({:.2}x)", shown(value), value / base)
+            }
+            (value, _) => value.map_or_else(|| "unknown".to_owned(), shown),
+        };
+        if runs.iter().any(|run| of(run).is_some()) {
+            table.add(name, runs.iter().enumerate().map(cell));
+        }
+    };
+    row("tokens/s, median", |run| run.tokens_per_second, |speed| format!("{speed:.0}"));
+    row("MFU, median", |run| run.mfu, |mfu| format!("{:.1} %", 100.0 * mfu));
+    row("time in all", |run| Some(run.seconds as f64), duration);
+    row("fullest rank", |run| run.memory.map(|bytes| bytes as f64), |bytes| size(bytes as u64));
+    table.text()
+}
+
+/// The losses of all runs over their own steps.
+fn picture(found: &Comparison) -> Picture {
+    let series = |(index, run): (usize, &Compared)| Series {
+        name: format!("{} {}", letter(index), name(run)),
+        points: thinned(&run.losses),
+    };
+    Curves {
+        title: format!("train/loss of {} runs", found.runs.len()),
+        x: Axis::plain("step"),
+        y: Axis::plain("loss in nats"),
+        series: found.runs.iter().enumerate().map(series).collect(),
+    }
+    .picture()
+}
+
+/// The end of a folder's path.
+fn name(run: &Compared) -> String {
+    let name = run.folder.file_name().unwrap_or(run.folder.as_os_str()).to_string_lossy();
+    match name.chars().count() {
+        0..=NAME => name.into_owned(),
+        letters => format!("…{}", name.chars().skip(letters - NAME + 1).collect::<String>()),
+    }
+}
+
+/// Finite losses; of many the mean of neighbours.
+fn thinned(losses: &[(u64, f64)]) -> Vec<Point> {
+    let finite: Vec<_> = losses.iter().filter(|(_, loss)| loss.is_finite()).collect();
+    let together = finite.len().div_ceil(POINTS).max(1);
+    let mean = |group: &[&(u64, f64)]| {
+        let count = group.len() as f64;
+        let step: f64 = group.iter().map(|(step, _)| *step as f64).sum();
+        let loss: f64 = group.iter().map(|(_, loss)| loss).sum();
+        Point { x: step / count, y: loss / count, error: 0.0 }
+    };
+    finite.chunks(together).map(mean).collect()
+}

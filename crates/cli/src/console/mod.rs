@@ -1,0 +1,128 @@
+//! Progress: a bar on a terminal, plain lines elsewhere.
+
+mod meter;
+
+use std::io;
+
+use annulus_plan::size;
+use annulus_train::{Notice, Sink, Value};
+use indicatif::ProgressBar;
+
+pub(crate) use meter::{Meter, Unit};
+
+use crate::print;
+use meter::{Pace, spoken};
+
+/// The messages of a training run.
+pub(crate) struct Console {
+    bar: Option<ProgressBar>,
+    /// The last step.
+    last: u64,
+    pace: Pace,
+    /// What is done beside the steps: data are read, held-out sequences evaluated.
+    reading: Meter,
+    evaluating: Meter,
+}
+
+impl Default for Console {
+    fn default() -> Console {
+        let (reading, evaluating) = (Meter::new(Unit::Bytes), Meter::new(Unit::Number));
+        Console { bar: None, last: 0, pace: Pace::new(0), reading, evaluating }
+    }
+}
+
+/// What a step's line says, in this order: a tag, and how its value is written.
+const SHOWN: [(&str, fn(f64) -> String); 6] = [
+    ("train/loss", |loss| format!("loss {loss:.4}")),
+    ("train/lr", |rate| format!("lr {rate:.1e}")),
+    ("train/grad_norm", |norm| format!("grad {norm:.2}")),
+    ("speed/tokens_per_second", |speed| format!("{speed:.0} tok/s")),
+    ("speed/mfu", |share| format!("mfu {:.0}%", 100.0 * share)),
+    ("memory/peak", |bytes| size(bytes as u64)),
+];
+
+impl Console {
+    /// A line, above the bar where there is one.
+    fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| print::say(line)),
+            None => print::say(line),
+        }
+    }
+
+    fn start(&mut self, step: u64, last: u64) {
+        (self.last, self.pace) = (last, Pace::new(step));
+        let bar = meter::bar("{msg} {wide_bar}", last);
+        self.bar = bar.map(|bar| bar.with_position(step));
+    }
+
+    /// The numbers of a step, within 80 columns.
+    fn step(&self, step: u64, values: &[(&str, Value<'_>)]) -> String {
+        let value =
+            |tag: &str| values.iter().find(|(name, _)| *name == tag).map(|(_, v)| v.number());
+        let shown = SHOWN.iter().filter_map(|(tag, write)| value(tag).map(write));
+        let left = self.pace.left(step, self.last).filter(|left| left.as_secs() > 0);
+        let left = left.map(|left| format!("{} left", spoken(left)));
+        let parts: Vec<String> = shown.chain(left).collect();
+        format!("step {step}/{}  {}", self.last, parts.join("  "))
+    }
+}
+
+impl Sink for Console {
+    fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
+        self.evaluating.finish();
+        for (tag, value) in values {
+            if let (Some(what), Value::Number(value)) = (tag.strip_prefix("evaluate/"), value) {
+                self.say(&format!("step {step}  {} {value:.4}", what.replace('_', " ")));
+            }
+        }
+        if !values.iter().any(|(tag, _)| *tag == "train/loss") {
+            return Ok(());
+        }
+        let line = self.step(step, values);
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(step);
+                bar.set_message(line);
+            }
+            None => print::say(&line),
+        }
+        Ok(())
+    }
+
+    fn notice(&mut self, notice: &Notice<'_>) {
+        match notice {
+            Notice::Reading { done, total } => self.reading.show("tokenising", *done, *total),
+            Notice::Evaluating { done, total } => {
+                self.evaluating.show("evaluating", *done as u64, *total as u64);
+            }
+            Notice::Start { step, stage, last, ranks, strategy, parameters } => {
+                self.reading.finish();
+                let from = if *step > 0 { format!(", from step {step}") } else { String::new() };
+                let ranks = match ranks {
+                    1 => "1 rank".to_owned(),
+                    more => format!("{more} ranks"),
+                };
+                let stage = stage.map_or_else(String::new, |(name, tokens)| {
+                    format!("stage `{name}`, {tokens} tokens: ")
+                });
+                self.say(&format!("{stage}{parameters} parameters, {ranks}, {strategy}{from}"));
+                self.start(*step, *last);
+            }
+            Notice::Saved { step, folder } => {
+                self.say(&format!("step {step}  saved {}", folder.display()));
+            }
+            Notice::Warning(text) => {
+                self.reading.finish();
+                self.say(&format!("warning: {text}"));
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        Ok(())
+    }
+}

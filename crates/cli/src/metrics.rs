@@ -1,0 +1,29 @@
+//! `annulus export-metrics`: what a run measured, as a table.
+
+use std::path::PathBuf;
+
+use annulus_train::metrics_table;
+use clap::Args;
+
+use crate::{Done, plan, print};
+
+#[derive(Args, Debug)]
+pub(crate) struct ExportMetrics {
+    /// A run's folder
+    run: PathBuf,
+    /// As comma-separated values, a line per logged step; of ranks the most
+    #[arg(long, required = true)]
+    csv: bool,
+    /// The file to write [default: standard output]
+    #[arg(long, value_name = "PATH")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &ExportMetrics) -> Done {
+    let table = metrics_table(&arguments.run)?;
+    match &arguments.out {
+        Some(out) => plan::write(out, &table)?,
+        None => print::line(table.trim_end())?,
+    }
+    Ok(0)
+}

@@ -1,0 +1,152 @@
+//! The same texts in other files: packed, in other fields, in other programs' conversations. They give the tokens
+//! of plain lines.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use annulus_data::{Cache, DataError, Records, Texts, Tokenizer, byte_tokenizer};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::json;
+
+const TEXTS: [&str; 4] = ["one and two", "déjà vu\n\"quoted\"", "three", "🦀 four"];
+
+fn tokens(cache: &Cache) -> Vec<u32> {
+    let mut ids = vec![0; cache.tokens() as usize];
+    cache.read(0, &mut ids).expect("the cache is whole");
+    ids
+}
+
+fn read(file: PathBuf, records: Records, column: &str) -> Result<Vec<u32>, DataError> {
+    let inputs = [file];
+    let texts = Texts { column, ..Texts::new(&inputs, records, &Tokenizer::Bytes) };
+    Cache::temporary(&texts, &mut |_| ()).map(|cache| tokens(&cache))
+}
+
+fn lines(field: &str) -> String {
+    let line = |text: &&str| json!({ field: text, "id": 7 }).to_string() + "\n";
+    TEXTS.iter().map(line).collect()
+}
+
+fn gz(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn packed_files_are_read_as_what_is_in_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let long = lines("text").repeat(20_000);
+    let plain = read(write("a.jsonl", long.as_bytes()), Records::Lines, "text").unwrap();
+    // Two members after each other, as `cat a.gz b.gz` leaves them.
+    let (first, second) = long.as_bytes().split_at(long.len() / 3);
+    let members = [gz(first), gz(second)].concat();
+    assert!(members.len() < long.len() / 50, "many blocks come of one");
+    for (name, bytes) in [
+        ("a.jsonl.gz", members.clone()),
+        ("a.jsonl.zst", zstd::encode_all(long.as_bytes(), 3).unwrap()),
+    ] {
+        assert_eq!(read(write(name, &bytes), Records::Lines, "text").unwrap(), plain, "{name}");
+        let cut = read(write(name, &bytes[..bytes.len() / 2]), Records::Lines, "text");
+        assert!(matches!(cut, Err(DataError::Packed { .. })), "{cut:?}");
+    }
+    // A folder's files are known by what is in them.
+    let inside = folder.path().join("inside");
+    fs::create_dir(&inside).unwrap();
+    fs::write(inside.join("b.txt.gz"), gz(b"in a folder")).unwrap();
+    fs::write(inside.join("c.bin.gz"), gz(b"no text")).unwrap();
+    let found = read(inside, Records::Text, "text").unwrap();
+    assert_eq!(found[..11], "in a folder".bytes().map(u32::from).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_text_is_the_field_that_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |field: &str| {
+        let path = folder.path().join(format!("{field}.jsonl"));
+        fs::write(&path, lines(field)).unwrap();
+        path
+    };
+    let wanted = read(file("text"), Records::Lines, "text").unwrap();
+    assert_eq!(read(file("body"), Records::Lines, "body").unwrap(), wanted);
+    let missing = read(file("body"), Records::Lines, "text").unwrap_err().to_string();
+    assert!(missing.contains("missing field `text`"), "{missing}");
+    let missing = read(file("text"), Records::Lines, "body").unwrap_err().to_string();
+    assert!(missing.contains("missing field `body`"), "{missing}");
+    let number = read(file("text"), Records::Lines, "id").unwrap_err().to_string();
+    assert!(number.contains("`id` is no text"), "{number}");
+}
+
+#[test]
+fn rows_are_rows_whatever_the_file_is_called() {
+    let fixture = |name: &str| {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/parquet").join(name)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let nameless = folder.path().join("rows");
+    fs::copy(fixture("zstd.parquet"), &nameless).unwrap();
+    let lines = read(fixture("texts.jsonl"), Records::Lines, "text").unwrap();
+    assert_eq!(read(nameless, Records::Rows, "text").unwrap(), lines);
+    let wrong = read(fixture("texts.jsonl"), Records::Rows, "text").unwrap_err();
+    assert!(matches!(wrong, DataError::Parquet { .. }), "{wrong}");
+    let body = read(fixture("body.parquet"), Records::Rows, "body").unwrap();
+    assert!(!body.is_empty());
+}
+
+/// A tokenizer of bytes beside a template.
+fn speaking(folder: &Path) -> Tokenizer {
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}";
+    fs::write(folder.join("chat_template.jinja"), template).unwrap();
+    let path = folder.join("tokenizer.json");
+    fs::write(&path, byte_tokenizer(257).unwrap().text).unwrap();
+    Tokenizer::open(&path.to_string_lossy()).unwrap()
+}
+
+#[test]
+fn conversations_of_other_programs_are_conversations() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = speaking(folder.path());
+    let read = |line: serde_json::Value| {
+        let path = folder.path().join("chats.jsonl");
+        fs::write(&path, format!("{line}\n")).unwrap();
+        let inputs = [path];
+        let texts = Texts::new(&inputs, Records::Chats, &tokenizer);
+        Cache::temporary(&texts, &mut |_| ()).map(|cache| tokens(&cache))
+    };
+    let message = |role: &str, content: &str| json!({ "role": role, "content": content });
+    let (system, user, said) = ("Be short.", "What is it?\n\nA ring.", "A ring it is.");
+    let asked = [message("user", user), message("assistant", said)];
+    let wanted = read(json!({ "messages": asked })).unwrap();
+    let with_system = read(
+        json!({ "messages": [message("system", system), asked[0].clone(), asked[1].clone()] }),
+    );
+
+    let turn = |from: &str, value: &str| json!({ "from": from, "value": value });
+    let turns = json!({ "conversations": [turn("human", user), turn("gpt", said)], "id": "x" });
+    assert_eq!(read(turns).unwrap(), wanted, "ShareGPT");
+    let turns = [turn("system", system), turn("user", user), turn("assistant", said)];
+    assert_eq!(read(json!({ "conversations": turns })).unwrap(), with_system.unwrap());
+    let alpaca = json!({ "instruction": "What is it?", "input": "A ring.", "output": said });
+    assert_eq!(read(alpaca).unwrap(), wanted, "Alpaca");
+    let alpaca = json!({ "instruction": user, "input": "", "output": said });
+    assert_eq!(read(alpaca).unwrap(), wanted, "Alpaca without an input");
+
+    for (line, wanted) in [
+        (json!({ "conversations": [turn("elephant", "?")] }), "turn 1 is from `elephant`"),
+        (json!({ "conversations": [{ "from": "human" }] }), "turn 1 has no `value`"),
+        (json!({ "conversations": 7 }), "no list of turns"),
+        (json!({ "instruction": "do" }), "missing field `output`"),
+        (json!({ "instruction": 7, "output": "x" }), "`instruction` is no text"),
+        (json!({ "text": "x" }), "missing field `messages`, `conversations` or `instruction`"),
+    ] {
+        let error = read(line).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+}

@@ -1,0 +1,99 @@
+//! The exit codes of the program: one meaning each, here alone.
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// All that was asked for.
+    Done = 0,
+    /// A mistake of ours, or output that cannot be written.
+    Internal = 1,
+    /// The command line or the experiment.
+    Usage = 2,
+    /// Data, a model or a tokenizer.
+    Data = 3,
+    /// A checkpoint.
+    Checkpoint = 4,
+    /// It takes more memory than there is.
+    DoesNotFit = 5,
+    /// What was asserted does not hold.
+    Expectation = 10,
+    /// Numbers that are none.
+    NotFinite = 11,
+    /// A rank waited too long.
+    Deadline = 12,
+    /// A rank died.
+    RankDied = 13,
+    /// Stopped, and saved.
+    Preempted = 75,
+}
+
+impl Exit {
+    /// Every one of them.
+    pub const ALL: [Exit; 11] = [
+        Exit::Done,
+        Exit::Internal,
+        Exit::Usage,
+        Exit::Data,
+        Exit::Checkpoint,
+        Exit::DoesNotFit,
+        Exit::Expectation,
+        Exit::NotFinite,
+        Exit::Deadline,
+        Exit::RankDied,
+        Exit::Preempted,
+    ];
+
+    /// The number that a shell sees.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// What happened, in a few words.
+    pub fn about(self) -> &'static str {
+        match self {
+            Exit::Done => "done",
+            Exit::Internal => "an error of the program, or output that cannot be written",
+            Exit::Usage => "a mistake on the command line or in the experiment",
+            Exit::Data => "data, a model or a tokenizer cannot be used",
+            Exit::Checkpoint => "a checkpoint cannot be used, or is of another experiment",
+            Exit::DoesNotFit => "it needs more memory than there is, or than `memory.budget`",
+            Exit::Expectation => "`expect`, `verify` or `prove` does not hold",
+            Exit::NotFinite => "a loss, gradient or logit is not finite",
+            Exit::Deadline => "a rank waited longer than `mesh.deadline`",
+            Exit::RankDied => "a rank died",
+            Exit::Preempted => "stopped by a signal and saved: the same command goes on",
+        }
+    }
+
+    /// What to do then.
+    pub fn way_out(self) -> &'static str {
+        match self {
+            Exit::Done => "nothing",
+            Exit::Internal => {
+                "free some space where output is written; else report it with the message"
+            }
+            Exit::Usage => {
+                "the message names the file, the line and what is accepted; `annulus explain KEY` says more"
+            }
+            Exit::Data => {
+                "the message names the file and the place in it; `annulus data show` reads it as `train` does"
+            }
+            Exit::Checkpoint => {
+                "set back what differs, bring the checkpoint back, set another `output`, or begin there with `--from`"
+            }
+            Exit::DoesNotFit => {
+                "`annulus plan` shows what takes how much; lower `data.tokens` or `memory.micro_batch`, or raise `memory.budget`"
+            }
+            Exit::Expectation => "the message names each bound with what was found",
+            Exit::NotFinite => {
+                "lower `optimizer.learning_rate`, or look at the sequences that the message names"
+            }
+            Exit::Deadline => "raise `mesh.deadline` if the rank is slow rather than stuck",
+            Exit::RankDied => {
+                "the message before it says why; the same command goes on from the last checkpoint"
+            }
+            Exit::Preempted => "give the same command again",
+        }
+    }
+}

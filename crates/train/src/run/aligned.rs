@@ -1,0 +1,121 @@
+//! One curve of several runs at the steps that they have in common.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// The most steps that are shown.
+const SHOWN: usize = 10;
+
+/// A curve of several runs, each held to the first.
+#[derive(Clone, Debug, Serialize)]
+pub struct Aligned {
+    /// The curve.
+    pub tag: String,
+    /// The number of steps that all runs have.
+    pub common: usize,
+    /// Some of them: the first, the last, and evenly between.
+    pub rows: Vec<Row>,
+    /// For each run but the first: how it differs at all common steps.
+    pub against_first: Vec<Distance>,
+    /// The last step of each run, common or not, with its value.
+    pub last: Vec<(u64, f64)>,
+}
+
+/// A common step.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The step.
+    pub step: u64,
+    /// A value for each run.
+    pub values: Vec<f64>,
+}
+
+/// How a run differs from the first.
+#[derive(Clone, Debug, Serialize)]
+pub struct Distance {
+    /// Whether all values have equal bits.
+    pub equal_bits: bool,
+    /// The first common step at which bits differ.
+    pub first: Option<u64>,
+    /// The step of the largest difference in size, and the difference: the run less the first.
+    pub largest: Option<(u64, f64)>,
+}
+
+/// A curve of runs, of which every one has a value at least at one step.
+pub(crate) fn align(tag: &str, runs: &[Vec<(u64, f64)>]) -> Aligned {
+    let maps: Vec<BTreeMap<u64, f64>> =
+        runs.iter().map(|run| run.iter().copied().collect()).collect();
+    let at = |step| maps.iter().map(|run| run.get(&step).copied()).collect::<Option<Vec<f64>>>();
+    let steps = maps.first().into_iter().flat_map(BTreeMap::keys);
+    let common: Vec<Row> =
+        steps.filter_map(|&step| Some(Row { step, values: at(step)? })).collect();
+    let last = |run: &BTreeMap<u64, f64>| run.last_key_value().map(|(&step, &value)| (step, value));
+    Aligned {
+        tag: tag.to_owned(),
+        common: common.len(),
+        against_first: (1..runs.len()).map(|run| distance(&common, run)).collect(),
+        rows: spread(common.len()).map(|index| common[index].clone()).collect(),
+        last: maps.iter().filter_map(last).collect(),
+    }
+}
+
+/// At most [`SHOWN`] of so many places, both ends included.
+fn spread(count: usize) -> Box<dyn Iterator<Item = usize>> {
+    if count <= SHOWN {
+        return Box::new(0..count);
+    }
+    Box::new((0..SHOWN).map(move |index| index * (count - 1) / (SHOWN - 1)))
+}
+
+fn distance(common: &[Row], run: usize) -> Distance {
+    let differs = |row: &&Row| row.values[run].to_bits() != row.values[0].to_bits();
+    let first = common.iter().find(differs).map(|row| row.step);
+    let differences = common.iter().map(|row| (row.step, row.values[run] - row.values[0]));
+    // Of equal ones the first.
+    let larger = |a: (u64, f64), b: (u64, f64)| if b.1.abs() > a.1.abs() { b } else { a };
+    let largest = differences.filter(|(_, by)| by.is_finite()).reduce(larger);
+    Distance { equal_bits: first.is_none(), first, largest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(steps: impl IntoIterator<Item = u64>, value: impl Fn(u64) -> f64) -> Vec<(u64, f64)> {
+        steps.into_iter().map(|step| (step, value(step))).collect()
+    }
+
+    #[test]
+    fn curves_meet_at_their_common_steps_alone() {
+        let runs = [run(1..=300, |_| 2.0), run((2..=400).step_by(2), |step| 2.0 + step as f64)];
+        let aligned = align("train/loss", &runs);
+        assert_eq!(aligned.common, 150);
+        let steps: Vec<u64> = aligned.rows.iter().map(|row| row.step).collect();
+        assert_eq!((steps.len(), steps[0], steps[9]), (10, 2, 300));
+        assert!(steps.is_sorted_by(|a, b| a < b), "{steps:?}");
+        let found = &aligned.against_first[0];
+        assert_eq!(
+            (found.equal_bits, found.first, found.largest),
+            (false, Some(2), Some((300, 300.0)))
+        );
+        assert_eq!(aligned.last, [(300, 2.0), (400, 402.0)]);
+    }
+
+    #[test]
+    fn equal_bits_are_equal_and_the_last_bit_is_not() {
+        let value = |step: u64| 1.0 / step as f64;
+        let nearly = |step: u64| if step == 7 { value(7).next_up() } else { value(step) };
+        let runs = [run(1..=9, value), run(1..=9, value), run(1..=9, nearly)];
+        let found = align("train/loss", &runs).against_first;
+        assert!(found[0].equal_bits && !found[1].equal_bits);
+        assert_eq!(found[1].first, Some(7));
+    }
+
+    #[test]
+    fn runs_without_a_common_step_have_their_last_values() {
+        let aligned = align("train/loss", &[run(1..=5, |_| 1.0), run(6..=9, |_| f64::NAN)]);
+        assert_eq!((aligned.common, aligned.rows.len()), (0, 0));
+        assert_eq!(aligned.last[0], (5, 1.0));
+    }
+}

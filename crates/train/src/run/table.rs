@@ -1,0 +1,51 @@
+//! What a run measured as one table, for programs that read no lines of JSON.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use crate::run::folder::{failure, is_run};
+use crate::run::lines::{Line, read_lines};
+use crate::{Result, TrainError};
+
+/// `metrics.jsonl` as comma-separated values: a line per logged step, a column per tag, of ranks the most; nothing
+/// where a step has no such value.
+///
+/// # Errors
+/// A folder that is no run's, or cannot be read.
+pub fn metrics_table(run: &Path) -> Result<String> {
+    if !is_run(run) {
+        return Err(TrainError::Configuration {
+            message: format!("`{}` is no run's folder", run.display()),
+            hint: Some("give the `output` of an experiment that has been trained".into()),
+        });
+    }
+    let lines = read_lines(run).map_err(|error| failure("read", run, &error))?;
+    let tags: BTreeSet<&String> = lines.iter().flat_map(|line| line.values.keys()).collect();
+    let mut table = String::from("step");
+    for tag in &tags {
+        table.push(',');
+        table.push_str(tag);
+    }
+    table.push('\n');
+    for line in &lines {
+        let cells = tags.iter().map(|tag| cell(line, tag));
+        table.push_str(&line.step.to_string());
+        cells.for_each(|cell| table.push_str(&cell));
+        table.push('\n');
+    }
+    Ok(table)
+}
+
+/// A comma and the value. Numbers are as they were written: with all their digits.
+fn cell(line: &Line, tag: &str) -> String {
+    match line.values.get(tag) {
+        Some(Json::Number(number)) => format!(",{number}"),
+        Some(Json::Array(ranks)) => {
+            let most = ranks.iter().filter_map(Json::as_u64).max();
+            most.map_or_else(|| ",".to_owned(), |most| format!(",{most}"))
+        }
+        _ => ",".to_owned(),
+    }
+}

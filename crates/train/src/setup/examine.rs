@@ -1,0 +1,84 @@
+//! What `train` would refuse before its first step, said without it: for `check` and
+//! `plan`.
+
+use annulus_data::{Chat, DataError, Records, Tokenizer, bytes_of};
+use annulus_experiment::Experiment;
+use annulus_plan::Plan;
+
+use crate::setup::data::named;
+use crate::setup::device;
+use crate::setup::prepare::of_data;
+use crate::setup::texts::{by_source, excluded, records_of, texts};
+use crate::{Opening, Result, TrainError};
+
+/// Texts up to so many bytes are tokenised, which takes no longer than a second.
+const READ_WHOLE: u64 = 1 << 20;
+
+/// Holds what runs here (on no described cluster) to this machine's memory and device.
+///
+/// # Errors
+/// The first thing that `train` would refuse.
+pub fn fits_here(plans: &[Plan]) -> Result<()> {
+    for plan in plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none()) {
+        if let Some(misfit) = plan.misfit() {
+            return Err(misfit.into());
+        }
+        let processor = device::open(plan.experiment.device)?;
+        for group in &plan.groups {
+            device::check(group.strategy, processor.as_ref())?;
+        }
+    }
+    Ok(())
+}
+
+/// Holds all phases to their data. Texts that are larger than a megabyte are not tokenised: of them it is
+/// said whether they are there, and whether they can have as many tokens as are needed.
+///
+/// # Errors
+/// The first thing that `train` would refuse.
+pub fn data_fits(plans: &[Plan], tokenizer: Option<&Tokenizer>) -> Result<()> {
+    plans.iter().try_for_each(|plan| examine_data(plan, tokenizer))
+}
+
+fn examine_data(plan: &Plan, tokenizer: Option<&Tokenizer>) -> Result<()> {
+    let opening = Opening { tokenizer, temporary: true, ..Opening::default() };
+    let experiment = &plan.experiment;
+    let is_large = tokenizer.map(|tokenizer| examine_large(experiment, tokenizer)).transpose()?;
+    if is_large == Some(true) {
+        return Ok(());
+    }
+    of_data(plan, opening, &mut |_| {}).map(|_| ())
+}
+
+/// Whether texts are larger than is tokenised here; those are held to what is known without.
+fn examine_large(experiment: &Experiment, tokenizer: &Tokenizer) -> Result<bool> {
+    let mut is_large = false;
+    for part in by_source(experiment) {
+        let Some(records) = records_of(part.data.format) else { continue };
+        let inputs = texts(&part)?;
+        let bytes = bytes_of(&inputs, records, &excluded(&inputs, &part.output)?)?;
+        if bytes > READ_WHOLE {
+            is_large = true;
+            examine_unread(&part, records, bytes, tokenizer)?;
+        }
+    }
+    Ok(is_large)
+}
+
+fn examine_unread(
+    part: &Experiment,
+    records: Records,
+    bytes: u64,
+    tokenizer: &Tokenizer,
+) -> Result<()> {
+    if records == Records::Chats {
+        Chat::open(tokenizer)?;
+    }
+    let (found, wanted) = (tokenizer.most_tokens(bytes), part.held_out() + part.data.tokens);
+    // Other records may be compressed, or are put into words by a template.
+    if records == Records::Text && found <= wanted as u64 {
+        let short = DataError::TooShort { part: "the text", found, wanted: wanted as u64 + 1 };
+        return Err(TrainError::from(named(short, part)));
+    }
+    Ok(())
+}

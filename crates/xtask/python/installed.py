@@ -1,0 +1,47 @@
+"""Takes the quickstart's first steps in an empty folder with the program that is installed beside this interpreter, and opens
+the run with the reader that is."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import annulus
+
+STEPS = 3
+
+
+def main(root: Path) -> None:
+    assert Path(annulus.__file__).is_relative_to(sys.prefix), annulus.__file__
+    program = annulus.program()
+    assert Path(program).parent == Path(sys.executable).parent, program
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        for name, source in [("quickstart.yaml", "experiments/quickstart.yaml"), ("text.md", "README.md")]:
+            (place / name).write_bytes((root / source).read_bytes())
+
+        def run(*words: str) -> None:
+            print(">", "annulus", *words, file=sys.stderr, flush=True)
+            subprocess.run([program, *words], cwd=place, check=True, stdout=subprocess.DEVNULL)
+
+        run("doctor")
+        # Three steps warm up, and their loss is not yet what the whole run's is.
+        changes = ["data.path=text.md", "data.evaluate=1", "schedule.warmup=1", "expect={}"]
+        run("train", "quickstart.yaml", f"schedule.steps={STEPS}", *changes)
+        look(annulus.Run(place / "runs/quickstart"), place)
+
+
+def look(run: annulus.Run, place: Path) -> None:
+    steps, losses = run.curve("train/loss")
+    assert steps == list(range(1, STEPS + 1)), steps
+    assert all(0 < loss < 10 for loss in losses), losses
+    assert run.manifest["attempts"][-1]["ending"] == "finished", run.manifest
+    assert "quickstart" in run.experiment
+    assert [path.name for path in run.checkpoints()] == [f"step-{STEPS}"], run.checkpoints()
+    assert run.memory()["weights"] > 0
+    assert len(run.curve("comm/bytes")[1][-1]) == run.manifest["attempts"][-1]["ranks"]
+    assert [found.path for found in annulus.runs(place / "runs")] == [run.path]
+    print(f"losses {', '.join(f'{loss:.4f}' for loss in losses)}; {len(run.metrics())} steps read", file=sys.stderr)
+
+
+main(Path(sys.argv[1]))

@@ -1,0 +1,36 @@
+"""Runs notebooks from top to bottom, each in its own folder; with `--keep` they are written back with their figures.
+
+Nothing of the machine or the moment is kept: no times, no versions.
+"""
+
+import copy
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+
+def has_figures(notebook: nbformat.NotebookNode) -> bool:
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    return any("image/png" in output.get("data", {}) for output in outputs)
+
+
+def main(keep: bool, paths: "list[Path]") -> None:
+    bare = []
+    for path in paths:
+        print(f"  {path.name}", file=sys.stderr, flush=True)
+        notebook = nbformat.read(path, as_version=4)
+        if not has_figures(notebook):
+            bare.append(path.name)
+        metadata = copy.deepcopy(notebook.metadata)
+        place = {"metadata": {"path": str(path.parent)}}
+        NotebookClient(notebook, kernel_name="python3", record_timing=False, resources=place).execute()
+        if keep:
+            notebook.metadata = metadata
+            nbformat.write(notebook, path)
+    if bare and not keep:
+        sys.exit(f"kept without figures: {', '.join(bare)}; `cargo xtask notebooks --keep` keeps them")
+
+
+main(sys.argv[1] == "--keep", [Path(name).resolve() for name in sys.argv[1:] if name != "--keep"])

@@ -1,0 +1,89 @@
+//! One key of the table, for somebody who asks for it by name.
+
+use crate::keys::{Absent, Key, Kind, join};
+use crate::kind::nearest;
+
+/// The longest path of names that is looked for, in characters.
+const LONGEST: usize = 256;
+
+/// What `name` means: a key by its path (`data.tokens`, and any name below what has names of one's own), or every
+/// key of that last name; else those that are spelt nearly so.
+///
+/// # Errors
+/// The nearest names, where there is no such key.
+pub fn explain(keys: &[&[Key]], name: &str) -> Result<String, Vec<String>> {
+    let mut all = Vec::new();
+    gather("", keys, &mut all);
+    let plain = |path: &str| path.replace(".NAME.", ".");
+    let wanted = |(path, _): &&(String, &Key)| {
+        path == name || plain(path) == name || is_below_a_name(path, name)
+    };
+    let exact: Vec<_> = all.iter().filter(wanted).collect();
+    let last = |(path, _): &&(String, &Key)| path.rsplit('.').next() == Some(name);
+    let found = if exact.is_empty() { all.iter().filter(last).collect() } else { exact };
+    if !found.is_empty() {
+        let texts: Vec<String> = found.iter().map(|(path, key)| about(path, key)).collect();
+        return Ok(texts.join("\n\n"));
+    }
+    let names: Vec<&str> = all.iter().map(|(path, _)| path.as_str()).collect();
+    let lasts: Vec<&str> = names.iter().filter_map(|path| path.rsplit('.').next()).collect();
+    let short = name.len() <= LONGEST;
+    let near = short.then(|| nearest(name, &names).or_else(|| nearest(name, &lasts))).flatten();
+    Err(near.into_iter().map(str::to_owned).collect())
+}
+
+/// What the absence of the key at a path means, names of one's own included: `stages.short.tokens`; `None`: there is no
+/// such key.
+pub fn absent(keys: &[&[Key]], path: &str) -> Option<Absent> {
+    let mut all = Vec::new();
+    gather("", keys, &mut all);
+    let found = all.iter().find(|(key, _)| key == path || is_below_a_name(key, path));
+    found.map(|(_, key)| key.default)
+}
+
+/// `stages.short.tokens` is the key `stages.NAME.tokens`.
+fn is_below_a_name(path: &str, name: &str) -> bool {
+    let (path, name): (Vec<_>, Vec<_>) = (path.split('.').collect(), name.split('.').collect());
+    path.len() == name.len() && path.iter().zip(&name).all(|(a, b)| *a == "NAME" || a == b)
+}
+
+fn gather<'a>(path: &str, groups: &[&'a [Key]], all: &mut Vec<(String, &'a Key)>) {
+    for key in groups.iter().copied().flatten() {
+        let path = join(path, key.name);
+        all.push((path.clone(), key));
+        match key.kind {
+            Kind::Section(groups) => gather(&path, groups, all),
+            Kind::OneOf(one) => {
+                let groups: Vec<&[Key]> =
+                    [one.keys].into_iter().chain(one.instead.iter().copied()).collect();
+                gather(&path, &groups, all);
+            }
+            Kind::Each(groups) | Kind::Listed(groups) => {
+                gather(&join(&path, "NAME"), groups, all);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn about(path: &str, key: &Key) -> String {
+    let default = match key.default {
+        Absent::Required => String::from("none: it must be there"),
+        Absent::RequiredWithout(other) => format!("none: it must be there without `{other}`"),
+        Absent::Is(text) => text.to_owned(),
+        Absent::Means(meaning) => meaning.to_owned(),
+    };
+    let mut text = format!(
+        "{path}\n  meaning  {}\n  takes    {}\n  default  {default}",
+        key.about,
+        key.kind.wanted()
+    );
+    let below = match key.kind {
+        Kind::Section(groups) | Kind::Each(groups) | Kind::Listed(groups) => groups.to_vec(),
+        Kind::OneOf(one) => [one.keys].into_iter().chain(one.instead.iter().copied()).collect(),
+        _ => Vec::new(),
+    };
+    let line = |key: &Key| format!("\n    {:<22} {}", key.name, key.about);
+    text.extend(below.iter().copied().flatten().map(line));
+    text
+}
