@@ -1,76 +1,60 @@
-"""Writes harbour.txt: the book of a harbour that never was.
+"""Writes harbour.txt: the daily list of a harbour that never was.
 
-Ships come and go for some weeks, always with the same captain, home port and cargo; when one comes again, what is
-written of it stands more than a thousand letters before. So a model that sees the whole page knows how each line goes
-on, and one that sees a quarter of it must guess. Run it again and it writes the same bytes.
+Every day has a page: the weather, then who lies at which berth. A ship stays for some days, so that most lines of a page
+stand on the page before, a little over five hundred letters back: a model that sees that far copies them, one that sees
+less has to guess. Run again, it writes the same bytes.
 """
 
+from datetime import date, timedelta
 from pathlib import Path
 from random import Random
 
-LINES = 2600
-AFLOAT = 10  # ships that are in the book at a time
-VISITS = (4, 7)  # how often one comes
+DAYS = 1000
+BERTHS = "Abbey Chain Customs Fish Lantern Mill Salt Tar".split()
+LEAVES = 1 / 6  # how likely a ship is gone on the next day
 
 draw = Random(1840)
 HEADS = "B Br C Cr D Dr F G Gr H J K L M N P Pr R S St T Th Tr V W".split()
 HEARTS = "a e i o u ai au ea ei ou".split()
 MIDDLES = "l ll m n nd ng r rd rk s ss st t tt v x".split()
 ENDS = "a an as el en er eth ia in is on or os um us".split()
-CARGOES = "amber barley bricks candles coal copper cork cotton flax glass herring hides hops iron lamps linen malt oak oil oats paper pitch rope rye salt sealskin silk slate soap tallow tar tea timber tin wax wheat wine wool".split()
-UNITS = "bales barrels bundles carts casks chests crates loads sacks tons".split()
+CARGOES = "amber barley bricks candles coal copper cork cotton flax glass hemp hides hops iron lamps linen malt oak oats oil paper pitch rope rye salt silk slate soap tar tea timber tin wax wheat wine wool".split()
+UNITS = "bales casks carts crates loads sacks tons".split()
 WINDS = "north north-east east south-east south south-west west north-west".split()
 SKIES = "clear cloudy fog frost hail rain snow sun thunder".split()
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = "January February March April May June July August September October November December".split()
-LENGTHS = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
 
 
-def name(used=set()):
-    while True:
-        word = draw.choice(HEADS) + draw.choice(HEARTS) + draw.choice(MIDDLES) + draw.choice(ENDS)
-        if word not in used:
-            used.add(word)
-            return word
+def name():
+    """Of up to seven letters, so that every line of a page is as long as that of another day."""
+    parts = [draw.choice(HEADS), draw.choice(HEARTS), draw.choice(MIDDLES), draw.choice(ENDS)]
+    word = "".join(parts)
+    return word if len(word) <= 7 else name()
+
+
+def leader(text, width):
+    """`text` and dots up to `width`."""
+    return f"{text} ".ljust(width, ".") + " "
 
 
 def ship():
-    return {
-        "name": name(),
-        "captain": f"{name()} {name()}",
-        "port": name(),
-        "cargo": f"{draw.randint(11, 99)} {draw.choice(UNITS)} of {draw.choice(CARGOES)}",
-        "visits": draw.randint(*VISITS),
-    }
+    cargo = f"{draw.randint(11, 99)} {draw.choice(UNITS)} of {draw.choice(CARGOES)}"
+    return leader(f"{name()} of {name()}", 20) + leader(name(), 9) + f"{cargo}".ljust(21, ".")
 
 
-def visit(ship):
-    ship["visits"] -= 1
-    return f"The {ship['name']} of {ship['port']}, Captain {ship['captain']}, with {ship['cargo']}."
+def page(day, berths):
+    weather = f"{draw.choice(WINDS)}, {draw.choice(SKIES)}"
+    head = leader(f"{day:%A} {day.day} {day:%B %Y}", 30) + weather.ljust(21, ".")
+    lines = [leader(berth, 8) + ship for berth, ship in zip(BERTHS, berths)]
+    return "\n".join([head, *lines]) + "\n\n"
 
 
 def book():
-    lines, afloat, waiting = [], [], []
-    day, month, weekday = 1, 0, 0
-    while len(lines) < LINES:
-        lines.append(
-            f"\n{DAYS[weekday]}, {day} {MONTHS[month]}. Wind {draw.choice(WINDS)}, {draw.choice(SKIES)}."
-        )
-        for _ in range(draw.randint(2, 4)):
-            while len(afloat) + len(waiting) < AFLOAT:
-                waiting.append(ship())
-            if not waiting:
-                waiting, afloat = afloat, []
-                draw.shuffle(waiting)
-            next_in = waiting.pop()
-            lines.append(visit(next_in))
-            if next_in["visits"]:
-                afloat.append(next_in)
-        weekday = (weekday + 1) % 7
-        day += 1
-        if day > LENGTHS[month]:
-            day, month = 1, (month + 1) % 12
-    return "\n".join(lines).lstrip() + "\n"
+    berths = [ship() for _ in BERTHS]
+    day = date(1840, 1, 1)
+    for _ in range(DAYS):
+        yield page(day, berths)
+        berths = [ship() if draw.random() < LEAVES else there for there in berths]
+        day += timedelta(days=1)
 
 
-Path(__file__).with_name("harbour.txt").write_text(book())
+Path(__file__).with_name("harbour.txt").write_text("".join(book()))

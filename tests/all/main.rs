@@ -4,6 +4,8 @@
 mod bytes;
 mod chats;
 mod clusters;
+mod commands;
+mod compare;
 mod crashes;
 mod evaluate;
 mod experiments;
@@ -16,6 +18,7 @@ mod hostile;
 mod hub;
 mod long_lines;
 mod mixture;
+mod pages;
 mod plans;
 mod reading;
 mod resume;

@@ -33,24 +33,24 @@ section! {
         vocab_size: Option<usize> = Tokens(1, 1 << 28), Means("what the tokenizer has"),
             "tokens in the vocabulary";
         max_position_embeddings: Option<usize> = Tokens(1, MOST_POSITIONS), Means("data.tokens"),
-            "longest sequence: what frequencies are stretched from, else a note to other programs";
+            "longest sequence the model was trained for; `extend` starts from it";
         rope_parameters: Option<RopeKeys> = Section(RopeKeys::KEYS), Means("frequencies as they are"),
-            "how frequencies are stretched";
+            "how the rotary frequencies are scaled";
         rope_scaling: Option<RopeKeys> = Section(RopeKeys::KEYS), Means("rope_parameters"),
-            "its name in transformers 4, beside rope_theta";
+            "the same in the words of transformers 4, beside rope_theta";
         sliding_window: Option<usize> = Count(1, MOST_POSITIONS), Means("no layer slides"),
-            "keys that a query of a sliding layer sees: mistral, qwen2, qwen3";
-        use_sliding_window: Option<bool> = Truth, Means("false"), "whether layers slide: qwen2, qwen3";
+            "sliding window in keys: mistral, qwen2, qwen3";
+        use_sliding_window: Option<bool> = Truth, Means("false"), "whether layers have the sliding window: qwen2, qwen3";
         max_window_layers: Option<usize> = Count(0, 1 << 12), Means("28"),
-            "layers before the first that slides: qwen2, qwen3";
+            "layers with full attention before the first with the window: qwen2, qwen3";
         layer_types: Option<Vec<LayerType>> = Words(LayerType::WORDS),
-            Means("what the window's keys say"), "which layers slide, one word for each";
-        rms_norm_eps: f64 = Real(AboveZero), Is("1e-5"), "added under the root of RMSNorm";
-        tie_word_embeddings: bool = Truth, Is("false"), "whether the output layer is the embedding";
+            Means("what the window's keys say"), "`full_attention` or `sliding_attention` for each layer";
+        rms_norm_eps: f64 = Real(AboveZero), Is("1e-5"), "epsilon of RMSNorm";
+        tie_word_embeddings: bool = Truth, Is("false"), "whether the output projection shares the embedding's weights";
         attention_bias: bool = Truth, Is("false"), "whether q, k, v and o have a bias";
         mlp_bias: bool = Truth, Is("false"), "whether gate, up and down have a bias";
-        hidden_act: String = Word(&["silu"]), Is("silu"), "the gate's activation";
-        initializer_range: f64 = Real(AboveZero), Is("0.02"), "standard deviation of fresh weights";
+        hidden_act: String = Word(&["silu"]), Is("silu"), "activation of the feed-forward gate";
+        initializer_range: f64 = Real(AboveZero), Is("0.02"), "standard deviation of random initial weights";
     }
 }
 
@@ -58,11 +58,11 @@ section! {
     /// `rope_parameters` (transformers 5) and `rope_scaling` (4).
     #[derive(Clone, Debug, Default, PartialEq)]
     pub struct RopeKeys {
-        rope_type: Option<String> = Word(WORDS), Means("default"), "how frequencies are stretched";
+        rope_type: Option<String> = Word(WORDS), Means("default"), "how the rotary frequencies are scaled";
         r#type: Option<String> = Word(WORDS), Means("rope_type"), "its older name";
         rope_theta: Option<f64> = Real(AboveZero), Means("10000"), "base of the frequencies";
         partial_rotary_factor: Option<f64> = Real(AboveZero), Means("1"),
-            "the part of a head that turns";
+            "fraction of the head dimension with rotary embedding";
         ..parameters: Parameters;
     }
 }
@@ -75,7 +75,7 @@ section! {
             "base of the frequencies";
         original_max_position_embeddings: Option<usize> = Tokens(2, MOST_POSITIONS),
             Means("rope_parameters.original_max_position_embeddings"),
-            "the length before it was stretched";
+            "the length before any scaling";
     }
 }
 

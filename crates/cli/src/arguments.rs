@@ -1,6 +1,7 @@
 //! The command line. No flag changes a run: what a run is, is in its file.
 
 mod asking;
+mod drawing;
 mod elsewhere;
 mod examples;
 mod values;
@@ -10,10 +11,10 @@ use std::path::PathBuf;
 use annulus_data::Records;
 use annulus_experiment::{Device, Kernel, Override};
 use annulus_sequence::{Mask, Strategy};
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use asking::{Evaluate, Generate};
+pub(crate) use drawing::{Layout, Trace};
 pub(crate) use elsewhere::elsewhere;
 use values::{bandwidth, device, elements, ranks, replacement};
 pub(crate) use values::{bytes, tokens};
@@ -30,84 +31,88 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Trains what an experiment describes; resumes where it stopped
+    /// Trains an experiment, or resumes it
     #[command(after_help = examples::TRAIN)]
     Train(Train),
-    /// Reads an experiment and says everything that is wrong with it
+    /// Checks an experiment: keys, model, memory and data
     #[command(after_help = examples::CHECK)]
     Check(Reading),
-    /// What an experiment would do: mesh, positions, balance, bytes and memory per rank
+    /// Plans an experiment: mesh, balance, bytes and memory per rank, also on a described cluster
     #[command(after_help = examples::PLAN)]
     Plan(Plan),
-    /// Proves the schedules of an experiment: exit code 10 if one does not hold
+    /// Proves the schedules of an experiment; exit code 10 if one is wrong
     #[command(after_help = examples::PROVE)]
     Prove(Reading),
-    /// Who holds what, drawn
+    /// Draws which rank holds which positions, and what is sent
     #[command(after_help = examples::LAYOUT)]
     Layout(Layout),
-    /// What moves when: as an experiment is planned, or as a run was measured
+    /// Shows what is computed and sent when, as planned or as recorded in a run
     #[command(after_help = examples::TRACE)]
     Trace(Trace),
-    /// Holds every strategy to dense attention on an experiment's shape and mask
+    /// Compares every strategy with dense attention in f64, on an experiment's shape and mask
     #[command(after_help = examples::VERIFY)]
     Verify(Verify),
     /// Evaluates a model on long texts: loss by length and by position, needles by depth, tasks
     #[command(after_help = examples::EVALUATE)]
     Evaluate(Evaluate),
-    /// Continues a text
+    /// Generates text
     #[command(after_help = examples::GENERATE)]
     Generate(Generate),
-    /// Loss, logits and gradients of a Hugging Face model on given tokens
+    /// Computes loss, logits and gradients of a Hugging Face model on given tokens
     #[command(after_help = examples::SCORE)]
     Score(crate::score::Score),
-    /// Attention and its gradients on given tensors
+    /// Computes attention and its gradients on given tensors
     #[command(after_help = examples::ATTEND)]
     Attend(Attend),
-    /// Text to a token cache
+    /// Tokenizes texts into a cache
     #[command(after_help = examples::TOKENIZE)]
     Tokenize(Tokenize),
-    /// Your own tokenizer
+    /// Trains a tokenizer
     #[command(after_help = examples::TOKENIZER)]
     #[command(subcommand)]
     Tokenizer(Tokenizer),
-    /// What is in data
+    /// Shows data: documents, tokens, and which of them are learned
     #[command(after_help = examples::DATA)]
     #[command(subcommand)]
     Data(Data),
-    /// A run's model as a folder of its own, which Hugging Face's programs load
+    /// Exports a run's model as a Hugging Face folder
     #[command(after_help = examples::EXPORT)]
     Export(crate::export::Export),
-    /// Runs beside each other: what differs in their files, loss, speed and memory
+    /// Compares runs: keys, loss, speed and memory
     #[command(after_help = examples::COMPARE)]
     Compare(crate::compare::Compare),
-    /// What a run measured, as a table
+    /// Writes a run's metrics as a table
     #[command(after_help = examples::EXPORT_METRICS)]
     ExportMetrics(crate::metrics::ExportMetrics),
-    /// What this machine offers, and what is missing
+    /// Shows what this machine offers, and what is missing
     #[command(after_help = examples::DOCTOR)]
     Doctor(Doctor),
-    /// What a key of the experiment means, or an exit code
+    /// Explains a key of the experiment, or an exit code
     #[command(after_help = examples::EXPLAIN)]
     Explain {
         /// A key such as `data.tokens` or `tokens`, or the number of an exit code
         what: String,
     },
-    /// A script that completes commands in your shell
+    /// Prints a completion script for your shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
     },
-    /// The manual page
+    /// Prints the manual page
     #[command(after_help = examples::MAN)]
-    Man,
-    /// What goes together: every strategy by mask, layout, heads and backward route, as Markdown
+    Man {
+        /// Every command with its arguments, and the exit codes, as Markdown
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// Prints which strategies, masks, layouts, heads and backward routes go together
     #[command(after_help = examples::STRATEGIES)]
     Strategies,
-    /// The JSON Schema of the experiment file
+    /// Prints the JSON Schema of the experiment file
     #[command(after_help = examples::SCHEMA)]
     Schema {
-        /// Every key with what it takes, its default and its meaning instead, as Markdown
+        /// A table of all keys as Markdown instead
         #[arg(long)]
         markdown: bool,
     },
@@ -116,9 +121,9 @@ pub(crate) enum Command {
 /// An experiment and what replaces some of its values.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct File {
-    /// The experiment, or the folder of a run of it
+    /// An experiment, or a run's folder
     pub(crate) file: PathBuf,
-    /// Values that replace the file's, as in `data.tokens=64k`
+    /// Keys to replace, as in `data.tokens=64k`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     pub(crate) replacements: Vec<Override>,
 }
@@ -127,7 +132,7 @@ pub(crate) struct File {
 pub(crate) struct Reading {
     #[command(flatten)]
     pub(crate) file: File,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -137,22 +142,22 @@ pub(crate) struct Plan {
     /// The experiment
     #[arg(required_unless_present = "compare")]
     pub(crate) file: Option<PathBuf>,
-    /// Values that replace the file's, as in `data.tokens=64k`
+    /// Keys to replace, as in `data.tokens=64k`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     pub(crate) replacements: Vec<Override>,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Every strategy on this described cluster: step, waiting, memory, and what `auto` would take
+    /// Compare all strategies on this described cluster: step time, exposed communication, memory, and what `auto` takes
     #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     pub(crate) cluster: Option<PathBuf>,
-    /// Instead, the best strategy for 1M to 1G tokens on 8 to all devices of the cluster
+    /// Print the best strategy for 1M to 1G tokens on 8 to all devices of the cluster instead
     #[arg(long, requires = "cluster", conflicts_with = "svg")]
     pub(crate) scale: bool,
-    /// Where to write the sweet spot of length against devices as a picture
+    /// Write a picture of efficiency by sequence length and devices
     #[arg(long, value_name = "PATH", requires = "cluster")]
     pub(crate) svg: Option<PathBuf>,
-    /// The classic table of ways to split attention; needs no experiment
+    /// Compare memory and communication of all ways to split one layer's attention; needs no experiment
     #[arg(long)]
     pub(crate) compare: bool,
     #[command(flatten)]
@@ -165,32 +170,32 @@ pub(crate) struct Comparison {
     /// Tokens of the sequence
     #[arg(long, value_parser = tokens, default_value = "1M", requires = "compare")]
     pub(crate) tokens: usize,
-    /// Elements of a token's queries
+    /// Hidden size of the queries
     #[arg(long, value_parser = elements(), default_value_t = 4096, requires = "compare")]
     pub(crate) hidden: usize,
-    /// Elements of a head
+    /// Head dimension
     #[arg(long, value_parser = elements(), default_value_t = 128, requires = "compare")]
     pub(crate) head_dim: usize,
-    /// Key/value heads [default: as many as query heads]
+    /// KV heads [default: as many as query heads]
     #[arg(long, value_parser = elements(), requires = "compare")]
     pub(crate) key_value_heads: Option<usize>,
-    /// How many ranks
+    /// Number of ranks
     #[arg(long, default_value_t = 8, value_parser = ranks(), requires = "compare")]
     pub(crate) ranks: usize,
-    /// A rank's link, in powers of 1024
+    /// Bandwidth of a rank's link, in powers of 1024
     #[arg(long, value_parser = bandwidth, default_value = "200GB/s", requires = "compare")]
     pub(crate) bandwidth: f64,
-    /// Bytes of an element
+    /// Bytes per element
     #[arg(long, value_parser = elements(), default_value_t = 2, requires = "compare")]
     pub(crate) element: usize,
-    /// Keys that a query sees in the sliding window
+    /// Sliding window in keys
     #[arg(long, value_parser = tokens, default_value = "4k", requires = "compare")]
     pub(crate) window: usize,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -199,77 +204,28 @@ pub(crate) struct Doctor {
 pub(crate) struct Train {
     #[command(flatten)]
     pub(crate) file: File,
-    /// Afterwards, assert the experiment's `expect`: exit code 10 if it does not hold
+    /// Assert the experiment's `expect` at the end; exit code 10 if it does not hold
     #[arg(long)]
     pub(crate) check: bool,
-    /// Begin where another run is: its folder, or a `step-N` in it; steps go on counting, and all but the model may differ
+    /// Fork another run (its folder, or a `step-N`): weights, step count and optimizer state carry over; all but the model may differ
     #[arg(long, value_name = "RUN")]
     pub(crate) from: Option<PathBuf>,
-    /// With `--from`: the optimizer begins anew
+    /// With `--from`: start with a fresh optimizer state
     #[arg(long, requires = "from")]
     pub(crate) fresh_optimizer: bool,
-    /// Reads texts and token caches and holds them to their hashes, though nothing says that they have changed
+    /// Verify texts and token caches by their hashes, even if they look unchanged
     #[arg(long)]
     pub(crate) verify_cache: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct Layout {
-    /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast, halo or
-    /// li-ring
-    #[arg(value_parser = strategy)]
-    pub(crate) strategy: Strategy,
-    #[command(flatten)]
-    pub(crate) words: Words,
-    /// How many ranks
-    #[arg(long, default_value_t = 4, value_parser = ranks())]
-    pub(crate) ranks: usize,
-    /// How many positions
-    #[arg(long, value_parser = tokens, default_value_t = 16)]
-    pub(crate) tokens: usize,
-    /// How many positions back a query sees, itself included
-    #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
-    pub(crate) window: Option<usize>,
-    /// Also what moves, hop by hop
-    #[arg(long)]
-    pub(crate) hops: bool,
-    /// For programs
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct Trace {
-    /// An experiment, a run's folder, or a `trace-STEP.json` in one
-    pub(crate) path: PathBuf,
-    /// Values that replace an experiment's, as in `data.tokens=64k`
-    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
-    pub(crate) replacements: Vec<Override>,
-    /// The cluster that is planned on [default: the one that the experiment names, or this machine, measured]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) cluster: Option<PathBuf>,
-    /// The layer whose hops are shown and drawn
-    #[arg(long, default_value_t = 0)]
-    pub(crate) layer: usize,
-    /// Where to write its hops as a picture
-    #[arg(long, value_name = "PATH")]
-    pub(crate) svg: Option<PathBuf>,
-    /// Where to write what is planned, to be opened by Perfetto beside what a run wrote
-    #[arg(long, value_name = "PATH")]
-    pub(crate) out: Option<PathBuf>,
-    /// For programs
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) file: File,
-    /// The most ranks to try
+    /// Most ranks to try
     #[arg(long, default_value_t = 8, value_parser = ranks())]
     pub(crate) ranks: usize,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -289,7 +245,7 @@ pub(crate) struct Attend {
 /// The split of a given sequence.
 #[derive(Args, Debug)]
 pub(crate) struct Split {
-    /// How many ranks share the sequence
+    /// Context-parallel ranks
     #[arg(long, default_value_t = 1, value_parser = ranks())]
     pub(crate) ranks: usize,
     /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast, halo or
@@ -304,7 +260,7 @@ pub(crate) struct Split {
     /// auto, cpu, cuda or cuda:N
     #[arg(long, value_parser = device, default_value = "auto")]
     pub(crate) device: Device,
-    /// Whether backward gives the same bits every time on a GPU too
+    /// Bit-reproducible backward on a GPU
     #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
     pub(crate) deterministic: bool,
 }
@@ -319,13 +275,13 @@ pub(crate) struct Tokenize {
     pub(crate) tokenizer: String,
     #[command(flatten)]
     pub(crate) form: Form,
-    /// The folder of caches
+    /// Folder of the caches
     #[arg(long)]
     pub(crate) out: PathBuf,
-    /// Reads texts and token caches and holds them to their hashes, though nothing says that they have changed
+    /// Verify texts and token caches by their hashes, even if they look unchanged
     #[arg(long)]
     pub(crate) verify_cache: bool,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -353,7 +309,7 @@ impl Form {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tokenizer {
-    /// Learns byte pairs from texts; the same file every time
+    /// Learns byte-pair merges from texts, reproducibly
     Train(TrainTokenizer),
 }
 
@@ -362,7 +318,7 @@ pub(crate) struct TrainTokenizer {
     /// Files and folders
     #[arg(required = true)]
     pub(crate) inputs: Vec<PathBuf>,
-    /// How many tokens, the 256 bytes and the end of a document among them
+    /// Vocabulary size, with the 256 bytes and the end of a document
     #[arg(long)]
     pub(crate) vocab: usize,
     /// The inputs are lines of JSON with a field `text`
@@ -375,7 +331,7 @@ pub(crate) struct TrainTokenizer {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Data {
-    /// Documents, tokens, and the first tokens as text, with what of them is learned
+    /// Shows documents, tokens, and the first tokens as text, with which of them are learned
     Show(Show),
 }
 
@@ -383,7 +339,7 @@ pub(crate) enum Data {
 pub(crate) struct Show {
     /// A text, a folder of texts, a cache (`.tokens`), or an experiment (`.yaml`)
     pub(crate) file: PathBuf,
-    /// Of an experiment: values that replace the file's, as in `data.tokens=64k`
+    /// Of an experiment: keys to replace, as in `data.tokens=64k`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     pub(crate) replacements: Vec<Override>,
     /// `bytes`, or a tokenizer.json; an experiment names its own
@@ -391,10 +347,10 @@ pub(crate) struct Show {
     pub(crate) tokenizer: String,
     #[command(flatten)]
     pub(crate) form: Form,
-    /// How many tokens are shown
+    /// Number of tokens to show
     #[arg(long, default_value_t = 64)]
     pub(crate) tokens: usize,
-    /// Reads texts and token caches and holds them to their hashes, though nothing says that they have changed
+    /// Verify texts and token caches by their hashes, even if they look unchanged
     #[arg(long)]
     pub(crate) verify_cache: bool,
 }

@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use annulus_plan::wrapped;
 use annulus_sequence::{Heads, Positions};
 use annulus_train::open_device;
 use annulus_train::whole::{Answer, Split, attend, attend_tile};
+use candle_core::{DType, Tensor};
 
 use self::case::Case;
 use crate::Done;
@@ -50,7 +52,9 @@ pub(crate) fn run(arguments: &Attend) -> Done {
         }
         attend_tile(&case.question, &case.queries, &case.keys, &split)?
     };
-    write(&answer, &arguments.out)?;
+    let tensors = named(answer);
+    save(&tensors, &arguments.out)?;
+    print::line(&said(&tensors, &arguments.out)?)?;
     Ok(0)
 }
 
@@ -62,10 +66,23 @@ impl Case {
     }
 }
 
-fn write(answer: &Answer, path: &Path) -> Result<(), Failure> {
+/// The tensors by their names in the file.
+fn named(answer: Answer) -> BTreeMap<String, Tensor> {
     let Answer { out, lse, dq, dk, dv } = answer;
     let tensors = [("out", out), ("lse", lse), ("dq", dq), ("dk", dk), ("dv", dv)];
-    let tensors: BTreeMap<_, _> =
-        tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
-    save(&tensors, path)
+    tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect()
+}
+
+/// What was written, and how large it is.
+fn said(tensors: &BTreeMap<String, Tensor>, path: &Path) -> Result<String, Failure> {
+    let mut largest = Vec::new();
+    for (name, tensor) in tensors {
+        let values: Vec<f32> = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        let most = values.iter().map(|value| value.abs()).filter(|value| value.is_finite());
+        largest.push(format!("{name} {:.4}", most.fold(0.0, f32::max)));
+    }
+    let shapes = tensors.iter().map(|(name, tensor)| format!("{name} {:?}", tensor.dims()));
+    let shapes = shapes.collect::<Vec<_>>().join(", ");
+    let (largest, path) = (largest.join(", "), path.display());
+    Ok(wrapped(&format!("largest values: {largest}\n`{path}` has {shapes}"), 2))
 }

@@ -15,6 +15,7 @@ pub(crate) fn check(arguments: &Reading) -> Done {
         let plans = plans(&opened.here())?;
         annulus_train::fits_here(&plans)?;
         annulus_train::data_fits(&plans, opened.tokenizer.as_deref())?;
+        plans.iter().flat_map(|plan| &plan.warnings).for_each(print::warn);
         Ok(opened.resolved.experiment.name)
     });
     if !arguments.json {

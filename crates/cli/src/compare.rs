@@ -20,21 +20,25 @@ const MOST: usize = 16;
 const POINTS: usize = 400;
 /// Letters of a name in a picture's legend.
 const NAME: usize = 24;
+/// A smaller difference is written with an exponent.
+const SMALL: f64 = 1e-2;
+/// The shortest time that is compared, in seconds: manifests know whole ones.
+const SHORT: f64 = 10.0;
 /// The length of a hash as JSON has it, and as text shows it.
 const HASH: [usize; 2] = [64, 12];
 
 #[derive(Args, Debug)]
 pub(crate) struct Compare {
-    /// Folders of runs, 2 to 16; differences are to the first
+    /// Run folders, 2 to 16; differences are to the first
     #[arg(required = true, num_args = 2..=MOST, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Where to write the losses of all runs over their steps as a picture
+    /// Write a picture of all loss curves, as SVG
     #[arg(long, value_name = "PATH")]
     svg: Option<PathBuf>,
-    /// The same as pixels
+    /// The same as PNG
     #[arg(long, value_name = "PATH")]
     png: Option<PathBuf>,
 }
@@ -119,9 +123,10 @@ fn losses(curve: &Aligned, runs: &[Compared]) -> String {
     };
     let mut table = Columns::new(&curve.tag, (0..runs.len()).map(head));
     let cells = |row: &Row| -> Vec<String> {
-        let by = |value: f64| match value.to_bits() == row.values[0].to_bits() {
-            true => "0".to_owned(),
-            false => format!("{:+.1e}", value - row.values[0]),
+        let first = row.values[0];
+        let by = |value: f64| match value {
+            equal if equal.to_bits() == first.to_bits() => "0".to_owned(),
+            other => difference(other - first),
         };
         let cell = |(index, &value): (usize, &f64)| match index {
             0 => number(value),
@@ -141,7 +146,7 @@ fn losses(curve: &Aligned, runs: &[Compared]) -> String {
     }
     if curve.common == 0 || curve.last.iter().any(|last| last.0 != curve.last[0].0) {
         let last = |(index, (step, value)): (usize, &(u64, f64))| {
-            format!("  last of {}: {} at step {step}", letter(index), number(*value))
+            format!("  {} ends at step {step} with {}", letter(index), number(*value))
         };
         lines.extend(curve.last.iter().enumerate().map(last));
     }
@@ -151,6 +156,11 @@ fn losses(curve: &Aligned, runs: &[Compared]) -> String {
 /// A loss.
 fn number(value: f64) -> String {
     if value.is_nan() { "not finite".to_owned() } else { format!("{value:.5}") }
+}
+
+/// A difference of losses, with two digits at least.
+fn difference(by: f64) -> String {
+    if by.abs() < SMALL { format!("{by:+.1e}") } else { format!("{by:+.4}") }
 }
 
 /// How each run differs from the first over all common steps.
@@ -166,7 +176,8 @@ fn distances(curve: &Aligned) -> Vec<String> {
         let name = letter(index + 1);
         match (distance.first, distance.largest) {
             (Some(first), Some((step, by))) => format!(
-                "  {name} - A is largest at step {step}: {by:+.1e}; bits differ from step {first} on"
+                "  {name} - A is largest at step {step}: {}; bits differ from step {first} on",
+                difference(by)
             ),
             (Some(first), None) => format!("  {name}: bits differ from step {first} on"),
             _ => format!("  {name}: equal bits at {steps}"),
@@ -177,31 +188,42 @@ fn distances(curve: &Aligned) -> Vec<String> {
 
 /// Speed and memory, with what they are to the first run's.
 fn costs(runs: &[Compared]) -> String {
+    type Of = fn(&Compared) -> Option<f64>;
+    let time = |seconds: f64| match seconds {
+        short if short < SHORT => format!("{short:.0} s"),
+        long => duration(long),
+    };
+    // With the least value that a ratio to it means something of.
+    let rows: [(&str, Of, f64, fn(f64) -> String); 4] = [
+        ("tokens/s, median", |run| run.tokens_per_second, 0.0, |speed| format!("{speed:.0}")),
+        ("MFU, median", |run| run.mfu, 0.0, |mfu| format!("{:.1} %", 100.0 * mfu)),
+        ("time in all", |run| Some(run.seconds as f64), SHORT, time),
+        ("peak memory of a rank", |run| run.memory.map(|b| b as f64), 0.0, |b| size(b as u64)),
+    ];
     let mut table = Columns::new("speed and memory", (0..runs.len()).map(letter));
-    let first = &runs[0];
-    let mut row = |name: &str, of: fn(&Compared) -> Option<f64>, shown: fn(f64) -> String| {
-        let cell = |(index, run): (usize, &Compared)| match (of(run), of(first)) {
-            (Some(value), Some(base)) if index > 0 && base > 0.0 => {
-                format!("{} ({:.2}x)", shown(value), value / base)
+    for (name, of, least, shown) in rows {
+        let cell = |(index, run): (usize, &Compared)| match (of(run), of(&runs[0])) {
+            (Some(value), Some(first)) if index > 0 && first > least => {
+                format!("{} ({:.2}x)", shown(value), value / first)
             }
             (value, _) => value.map_or_else(|| "unknown".to_owned(), shown),
         };
         if runs.iter().any(|run| of(run).is_some()) {
             table.add(name, runs.iter().enumerate().map(cell));
         }
-    };
-    row("tokens/s, median", |run| run.tokens_per_second, |speed| format!("{speed:.0}"));
-    row("MFU, median", |run| run.mfu, |mfu| format!("{:.1} %", 100.0 * mfu));
-    row("time in all", |run| Some(run.seconds as f64), duration);
-    row("fullest rank", |run| run.memory.map(|bytes| bytes as f64), |bytes| size(bytes as u64));
+    }
     table.text()
 }
 
 /// The losses of all runs over their own steps.
 fn picture(found: &Comparison) -> Picture {
-    let series = |(index, run): (usize, &Compared)| Series {
-        name: format!("{} {}", letter(index), name(run)),
-        points: thinned(&run.losses),
+    let against = found.curves.first().map_or(&[][..], |curve| &curve.against_first);
+    let series = |(index, run): (usize, &Compared)| {
+        // Curves that lie on each other look like one.
+        let is_first = |index: usize| against.get(index).is_some_and(|run| run.equal_bits);
+        let equal = if index.checked_sub(1).is_some_and(is_first) { " = A" } else { "" };
+        let name = format!("{} {}{equal}", letter(index), name(run));
+        Series { name, points: thinned(&run.losses) }
     };
     Curves {
         title: format!("train/loss of {} runs", found.runs.len()),

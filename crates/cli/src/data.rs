@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use annulus_data::{
-    Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Texts, Tokenizer, Window,
-    Windows, counted, left_out, show as lines,
+    Beginning, Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Texts, Tokenizer,
+    Window, Windows, counted, left_out, show as lines,
 };
+use annulus_plan::size;
 use annulus_train::{Opening, open_data};
 
 use crate::Done;
@@ -54,6 +55,10 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Bytes at the beginning of a text that are read, at least; and for every token that is shown.
+const LEAST: u64 = 1 << 18;
+const A_TOKEN: u64 = 64;
+
 /// Files and folders, tokenised into a file without a name.
 fn text(arguments: &Show) -> Result<(), Failure> {
     let Show { file, tokenizer, form, tokens, .. } = arguments;
@@ -69,6 +74,12 @@ fn text(arguments: &Show) -> Result<(), Failure> {
     let inputs = std::slice::from_ref(file);
     let texts = Texts::new(inputs, records, &tokenizer);
     warn_of_left_out(inputs, records, &texts)?;
+    if let Some(Beginning { cache: part, read, total }) =
+        Beginning::of(&texts, LEAST.max(*tokens as u64 * A_TOKEN))
+    {
+        print::line(&format!("the first {} of {}:", size(read), size(total)))?;
+        return cache(part, &tokenizer, *tokens);
+    }
     let meter = Meter::new(Unit::Bytes);
     let made = Cache::temporary(&texts, &mut |now| meter.tell(now));
     meter.finish();

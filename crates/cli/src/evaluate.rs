@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use annulus_evaluation::{Files, Found, Perplexity, perplexity, tasks};
 use annulus_experiment::Asked;
+use annulus_sequence::stacked;
 use serde_json::json;
 
 use crate::Done;
@@ -13,10 +14,17 @@ use crate::failure::Failure;
 use crate::print;
 use crate::subject::subject;
 
+/// Of a run's folder.
+const FOLDER: &str = "evaluation";
+/// What an evaluation leaves.
+const RESULTS: [&str; 2] = ["perplexity.json", "tasks.json"];
+
 pub(crate) fn run(arguments: &Evaluate) -> Done {
     let mut subject = subject(&arguments.path, &arguments.replacements, arguments.verify_cache)?;
     subject.verify_cache = arguments.verify_cache;
     let plan = &subject.plan;
+    let wanted = arguments.out.clone();
+    say_what_is_replaced(&wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER)));
     let meter = Meter::new(Unit::Number);
     let told = |what: &str, done, total| match total {
         0 => print::say(what),
@@ -46,12 +54,23 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
     Ok(0)
 }
 
+/// Said before it takes its time.
+fn say_what_is_replaced(out: &Path) {
+    if let Some(earlier) = RESULTS.iter().find(|name| out.join(name).is_file()) {
+        let earlier = out.join(earlier);
+        let earlier = earlier.display();
+        print::say(&format!(
+            "note: when it is done it replaces `{earlier}`; `--out FOLDER` keeps both"
+        ));
+    }
+}
+
 /// The folder of a run's evaluations: in its own folder, not behind a link in it.
 fn own_folder(output: &Path) -> Result<PathBuf, Failure> {
-    let made = std::fs::create_dir_all(output)
-        .and_then(|()| annulus_files::subfolder(output, "evaluation"));
+    let made =
+        std::fs::create_dir_all(output).and_then(|()| annulus_files::subfolder(output, FOLDER));
     made.map_err(|error| {
-        let path = output.join("evaluation");
+        let path = output.join(FOLDER);
         let message = format!("cannot write to `{}`: {error}", path.display());
         Failure::usage(message, "remove it, or give another folder: `--out DIR`")
     })
@@ -60,16 +79,17 @@ fn own_folder(output: &Path) -> Result<PathBuf, Failure> {
 /// By task and length: answers that are right.
 fn shares(found: &Found) -> String {
     let lengths = found.lengths();
-    let mut lines = vec![format!("{:<16}", "right answers")];
-    lines[0].extend(lengths.iter().map(|tokens| format!("{tokens:>12}")));
+    let head = lengths.iter().map(ToString::to_string);
+    let mut rows =
+        vec![std::iter::once("right answers".to_owned()).chain(head).collect::<Vec<_>>()];
     for task in found.tasks() {
         let share = |&tokens: &usize| {
             let share = found.at(task, tokens);
-            format!("{:>12}", format!("{}/{}", share.right, share.of))
+            format!("{}/{}", share.right, share.of)
         };
-        lines.push(format!("{task:<16}{}", lengths.iter().map(share).collect::<String>()));
+        rows.push(std::iter::once(task.to_owned()).chain(lengths.iter().map(share)).collect());
     }
-    lines.join("\n")
+    stacked(&rows).trim_end().to_owned()
 }
 
 /// By length: loss, and what it gains.

@@ -3,6 +3,7 @@
 use annulus_train::Exit;
 use clap::CommandFactory;
 use clap_complete::Shell;
+use clap_markdown::MarkdownOptions;
 
 use crate::arguments::Arguments;
 use crate::failure::Failure;
@@ -41,6 +42,42 @@ pub(crate) fn completions(shell: Shell) -> Done {
     clap_complete::generate(shell, &mut Arguments::command(), "annulus", &mut script);
     print::own(String::from_utf8_lossy(&script).trim_end())?;
     Ok(0)
+}
+
+/// Every command with its arguments, and every exit code, as Markdown.
+pub(crate) fn commands() -> Done {
+    let options = MarkdownOptions::new().title("Commands".to_owned());
+    let options = options.show_footer(false).show_table_of_contents(false);
+    let page = clap_markdown::help_markdown_command_custom(&Arguments::command(), &options);
+    let mut page = fenced(&page);
+    page.push_str("\n## Exit codes\n\n| code | meaning | way out |\n| --- | --- | --- |\n");
+    for exit in Exit::ALL {
+        let (code, about, way_out) = (exit.code(), exit.about(), exit.way_out());
+        page.push_str(&format!("| {code} | {about} | {way_out} |\n"));
+    }
+    print::own(page.trim_end())?;
+    Ok(0)
+}
+
+/// Indented lines, which are examples, as blocks of code; without the exit codes, which have a table.
+fn fenced(page: &str) -> String {
+    let (mut text, mut open) = (String::new(), false);
+    let mut lines = page.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line == "Exit codes:" {
+            while lines.next_if(|line| line.starts_with("  ")).is_some() {}
+            continue;
+        }
+        let is_code = line.starts_with("  ") && (open || text.ends_with("Examples:\n"));
+        match (open, is_code) {
+            (false, true) => text.push_str("\n```sh\n"),
+            (true, false) => text.push_str("```\n"),
+            _ => {}
+        }
+        open = is_code;
+        text.extend([if is_code { line.trim_start() } else { line }, "\n"]);
+    }
+    text
 }
 
 /// The manual page.

@@ -13,13 +13,13 @@ use crate::{Done, hub, print};
 pub(crate) struct Export {
     /// A run's folder, or the `step-N` in it
     run: PathBuf,
-    /// The folder to make; it must not exist
+    /// Folder to write; it must not exist
     #[arg(long)]
     out: PathBuf,
-    /// The most bytes of a file of weights, as in 5GB
+    /// Largest size of a file of weights, as in 5GB
     #[arg(long, value_parser = bytes, default_value = "5G")]
     shard: u64,
-    /// Adapters are added to the weights beside which they were trained: a whole model
+    /// Merge LoRA adapters into the base weights
     #[arg(long)]
     merge: bool,
 }

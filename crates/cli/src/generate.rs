@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use annulus_data::{DataError, Tokenizer};
 use annulus_evaluation::Subject;
+use annulus_experiment::Sample;
 use annulus_train::{Sampling, Setup, Wanted, generate};
 use serde_json::json;
 
@@ -20,33 +21,67 @@ pub(crate) fn run(arguments: &Generate) -> Done {
         Some(path) => read(path)?,
         None => arguments.prompt.clone().unwrap_or_default(),
     };
-    let mut prompt = subject.tokenizer.before(true).to_vec();
-    subject.tokenizer.encode(&text, &mut |ids| prompt.extend_from_slice(ids))?;
-    warn_of_length(&subject, prompt.len() + arguments.tokens);
-    // What depends on the length is that of all there will be.
-    let all = subject.setup(prompt.len() + arguments.tokens)?;
-    let setup = Setup { frequencies: all.frequencies, ..subject.setup(prompt.len().max(1))? };
     let sampling = Sampling {
         temperature: arguments.temperature,
         top_k: arguments.top_k,
         top_p: arguments.top_p,
         seed: arguments.seed,
     };
-    let ends = subject.tokenizer.after().to_vec();
-    let wanted = Wanted { tokens: arguments.tokens, ends, sampling };
+    let task = Task::new(&subject, &text, arguments.tokens, sampling)?;
     if arguments.json {
-        let ids = generate(&setup, &subject.weights, &prompt, &wanted, &|_| ())?;
-        let answer = subject.tokenizer.decode(&ids)?;
+        let ids = task.run(&|_| ())?;
+        let (answer, prompt) = (subject.tokenizer.decode(&ids)?, &task.prompt);
         let value = json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
-        print::line(&value.to_string())?;
-        return Ok(0);
+        return print::line(&value.to_string()).map(|()| 0);
     }
-    print::piece(&text)?;
-    let stream = Mutex::new(Stream::new(&subject.tokenizer));
-    let told = |ids: &[u32]| stream.lock().unwrap_or_else(PoisonError::into_inner).show(ids);
-    let ids = generate(&setup, &subject.weights, &prompt, &wanted, &told)?;
-    stream.into_inner().unwrap_or_else(PoisonError::into_inner).finish(&ids)?;
-    Ok(0)
+    task.show(&text).map(|()| 0)
+}
+
+/// The end of a run: what the model makes of a prompt, below a line that says so.
+pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(), Failure> {
+    const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: None, top_p: 0.95, seed: 0 };
+    let subject = subject(run, &[], false)?;
+    print::line(&format!("\na sample of {tokens} tokens:\n"))?;
+    Task::new(&subject, prompt, *tokens, SAMPLING)?.show(prompt)
+}
+
+/// A text that is continued.
+struct Task<'a> {
+    subject: &'a Subject,
+    setup: Setup,
+    prompt: Vec<u32>,
+    wanted: Wanted,
+}
+
+impl<'a> Task<'a> {
+    fn new(
+        subject: &'a Subject,
+        text: &str,
+        tokens: usize,
+        sampling: Sampling,
+    ) -> Result<Task<'a>, Failure> {
+        let mut prompt = subject.tokenizer.before(true).to_vec();
+        subject.tokenizer.encode(text, &mut |ids| prompt.extend_from_slice(ids))?;
+        warn_of_length(subject, prompt.len() + tokens);
+        // What depends on the length is that of all there will be.
+        let all = subject.setup(prompt.len() + tokens)?;
+        let setup = Setup { frequencies: all.frequencies, ..subject.setup(prompt.len().max(1))? };
+        let ends = subject.tokenizer.after().to_vec();
+        Ok(Task { subject, setup, prompt, wanted: Wanted { tokens, ends, sampling } })
+    }
+
+    fn run(&self, told: &(dyn Fn(&[u32]) + Sync)) -> Result<Vec<u32>, Failure> {
+        Ok(generate(&self.setup, &self.subject.weights, &self.prompt, &self.wanted, told)?)
+    }
+
+    /// The text and what follows, as it comes.
+    fn show(&self, text: &str) -> Result<(), Failure> {
+        print::piece(text)?;
+        let stream = Mutex::new(Stream::new(&self.subject.tokenizer));
+        let told = |ids: &[u32]| stream.lock().unwrap_or_else(PoisonError::into_inner).show(ids);
+        let ids = self.run(&told)?;
+        stream.into_inner().unwrap_or_else(PoisonError::into_inner).finish(&ids)
+    }
 }
 
 /// Says so where a text becomes longer than the model has ever seen.

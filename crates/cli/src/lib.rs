@@ -104,7 +104,8 @@ fn run(command: Command) -> Done {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Explain { what } => explain::run(&what),
         Command::Completions { shell } => explain::completions(shell),
-        Command::Man => explain::man(),
+        Command::Man { markdown: true } => explain::commands(),
+        Command::Man { markdown: false } => explain::man(),
         Command::Strategies => print::line(&annulus_plan::support()).map(|()| 0),
         Command::Schema { markdown } => check::schema(markdown),
     }

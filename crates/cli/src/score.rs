@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use annulus_data::Sequence;
+use annulus_data::{Sequence, counted};
 use annulus_experiment::{Dtype, Recompute, Shape, read_adapter, read_config};
 use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
@@ -34,7 +34,7 @@ pub(crate) struct Score {
     /// A Hugging Face folder
     #[arg(long)]
     model: PathBuf,
-    /// A folder of PEFT's with adapters of the model
+    /// PEFT folder with adapters of the model
     #[arg(long, value_name = "FOLDER")]
     adapter: Option<PathBuf>,
     /// A safetensors file with `input_ids` [B, S] and optional `labels`
@@ -43,7 +43,7 @@ pub(crate) struct Score {
     /// The safetensors file to write
     #[arg(long)]
     out: PathBuf,
-    /// Also every parameter's gradient
+    /// Also write the gradient of every parameter
     #[arg(long)]
     gradients: bool,
     #[command(flatten)]
@@ -73,7 +73,23 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let gradients = scored.gradients.into_iter().flatten();
     out.extend(gradients.map(|(name, gradient)| (format!("grad.{name}"), gradient)));
     save(&out, &arguments.out)?;
+    print::line(&said(scored.loss, &sequences, &out, &arguments.out))?;
     Ok(0)
+}
+
+/// The loss, and what was written.
+fn said(loss: f64, sequences: &[Sequence], out: &BTreeMap<String, Tensor>, path: &Path) -> String {
+    let targets: usize = sequences.iter().map(counted).sum();
+    let gradients = out.keys().filter(|name| name.starts_with("grad.")).count();
+    let also = if gradients > 0 { format!(", {gradients} gradients") } else { String::new() };
+    let logits =
+        out.get("logits").map_or_else(String::new, |all| format!(", logits {:?}", all.dims()));
+    let perplexity = loss.exp();
+    format!(
+        "loss {loss:.6} over {targets} targets, perplexity {perplexity:.3}\n\
+         `{}` has the loss{logits}{also}",
+        path.display()
+    )
 }
 
 /// One step over `batch` sequences, split as `setting` says.

@@ -12,7 +12,7 @@ use crate::arguments::Train;
 use crate::check;
 use crate::console::Console;
 use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
-use crate::{hub, print, stop};
+use crate::{generate, hub, print, stop};
 
 pub(crate) fn run(arguments: &Train) -> Done {
     // First of all: whatever takes long from here on can be stopped.
@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &Train) -> Done {
     if let Some(choice) = &first.choice {
         print::say(&choice.text);
     }
-    let expect = first.experiment.expect.clone();
+    let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());
     hub::weights(&first.experiment, arguments.verify_cache)?;
     let given = Given {
         stop,
@@ -44,6 +44,9 @@ pub(crate) fn run(arguments: &Train) -> Done {
     // What was measured before may have been of other ranks than are planned now.
     if outcome.ending != Ending::AlreadyFinished {
         memory(&check::phase_at(plans, outcome.step), &outcome)?;
+    }
+    if let Some(sample) = sample.filter(|_| outcome.ending != Ending::Preempted) {
+        generate::sample(&outcome.folder, &sample)?;
     }
     match outcome.ending {
         Ending::Preempted => Ok(PREEMPTED),

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use annulus_plan::{Plan, wrapped};
+use annulus_sequence::Strategy;
 use annulus_simulate::plan;
 use annulus_train::verify::{Line, verify};
 use serde_json::json;
 
 use crate::Done;
 use crate::arguments::Verify;
+use crate::console::{Meter, Unit};
 use crate::failure::{EXPECT, Failure};
 use crate::{check, print};
 
@@ -16,11 +19,25 @@ pub(crate) fn run(arguments: &Verify) -> Done {
     let cores = annulus_machine::cores();
     let mut table = Table::default();
     let mut written = Ok(());
+    let (total, mut done) = (ways(&plan, arguments.ranks), 0);
+    let tokens = plan.experiment.data.tokens;
+    print::say(&format!(
+        "dense attention first, then {total} ways to split {tokens} tokens held to it"
+    ));
+    let meter = Meter::new(Unit::Number);
+    meter.show("ways tried", 0, total);
     let lines = verify(&plan, arguments.ranks, cores, &mut |line| {
         if written.is_ok() {
-            written = if arguments.json { print::line(&as_json(line)) } else { table.show(line) };
+            let show =
+                || if arguments.json { print::line(&as_json(line)) } else { table.show(line) };
+            written = meter.beside(show);
+        }
+        if is_last(line) {
+            done += 1;
+            meter.show("ways tried", done, total.max(done));
         }
     })?;
+    meter.finish();
     written?;
     let worst = lines.iter().filter_map(share).fold(0.0, f64::max);
     let ok = lines.iter().filter_map(share).all(|share| share <= 1.0);
@@ -30,6 +47,22 @@ pub(crate) fn run(arguments: &Verify) -> Done {
     print::either(arguments.json, value, text)?;
     Ok(if ok { 0 } else { EXPECT })
 }
+
+/// How many ways are tried: those that cannot run take no time. The experiment's own may be one more.
+fn ways(plan: &Plan, most: usize) -> u64 {
+    let runs = |strategy: &Strategy| {
+        (1..=most).filter(|&ranks| strategy.check(ranks, plan.heads()).is_ok()).count() as u64
+    };
+    Strategy::ALL.iter().map(runs).sum()
+}
+
+/// Whether a line is the last of what was tried.
+fn is_last(line: &Line) -> bool {
+    matches!(line, Line::Error { tensor, .. } if tensor.starts_with(GRADIENT))
+}
+
+/// The first word of the last tensor that is compared.
+const GRADIENT: &str = "gradient";
 
 /// An error as a share of what is allowed.
 fn share(line: &Line) -> Option<f64> {
@@ -70,7 +103,17 @@ struct Table {
 }
 
 impl Table {
-    const COLUMNS: [&str; 8] = ["out", "lse", "dq", "dk", "dv", "visibility", "loss", "gradient"];
+    /// A tensor, what its column is called, and how wide that is: 80 columns together.
+    const COLUMNS: [(&str, &str, usize); 8] = [
+        ("out", "out", 8),
+        ("lse", "lse", 8),
+        ("dq", "dq", 8),
+        ("dk", "dk", 8),
+        ("dv", "dv", 8),
+        ("visibility", "seen", 7),
+        ("loss", "loss", 8),
+        (GRADIENT, "params", 8),
+    ];
 
     fn show(&mut self, line: &Line) -> Result<(), Failure> {
         self.begin()?;
@@ -79,13 +122,14 @@ impl Table {
                 let tensor = tensor.split(' ').next().unwrap_or(tensor);
                 let worst = self.row.entry(tensor.to_owned()).or_default();
                 *worst = worst.max(*error);
-                if tensor == "gradient" {
+                if tensor == GRADIENT {
                     self.end(&named(strategy.name(), *own), *ranks)?;
                 }
             }
             Line::Skipped { strategy, ranks, own, reason } => {
                 let name = named(strategy.name(), *own);
-                print::line(&format!("{name:<12}{ranks:>6}  skipped: {reason}"))?;
+                let line = format!("{name:<12}{ranks:>5}  skipped: {reason}");
+                print::line(&wrapped(&line, 19))?;
             }
         }
         Ok(())
@@ -94,19 +138,23 @@ impl Table {
     /// The heading, once.
     fn begin(&mut self) -> Result<(), Failure> {
         if !std::mem::replace(&mut self.started, true) {
-            let columns = Self::COLUMNS.map(|column| format!("{column:>11}")).concat();
-            print::line(&format!("{:<12}{:>6}{columns}", "strategy", "ranks"))?;
+            print::line(
+                "errors by strategy and ranks; seen: full or causal;\n\
+                 params: the worst gradient of a parameter",
+            )?;
+            let columns = Self::COLUMNS.map(|(_, name, width)| format!("{name:>width$}")).concat();
+            print::line(&format!("{:<12}{:>5}{columns}", "strategy", "ranks"))?;
         }
         Ok(())
     }
 
     /// The row of one strategy on a number of ranks.
     fn end(&mut self, strategy: &str, ranks: usize) -> Result<(), Failure> {
-        let cells = Self::COLUMNS.map(|column| match self.row.get(column) {
-            Some(error) => format!("{error:>11.1e}"),
-            None => format!("{:>11}", "-"),
+        let cells = Self::COLUMNS.map(|(tensor, _, width)| match self.row.get(tensor) {
+            Some(error) => format!("{error:>width$.1e}"),
+            None => format!("{:>width$}", "-"),
         });
         self.row.clear();
-        print::line(&format!("{strategy:<12}{ranks:>6}{}", cells.concat()))
+        print::line(&format!("{strategy:<12}{ranks:>5}{}", cells.concat()))
     }
 }

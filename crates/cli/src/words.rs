@@ -70,7 +70,12 @@ impl Words {
 /// A strategy's bare name.
 pub(crate) fn strategy(word: &str) -> Result<Strategy, String> {
     let names = Strategy::ALL.map(Strategy::name);
-    Strategy::from_name(word).ok_or_else(|| wanted(names))
+    Strategy::from_name(word).ok_or_else(|| match layout(word) {
+        Ok(layout) => {
+            format!("that is a layout: name a strategy, as in `ring --layout {layout}`")
+        }
+        Err(_) => wanted(names),
+    })
 }
 
 fn exchange(word: &str) -> Result<Exchange, String> {

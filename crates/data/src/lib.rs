@@ -1,6 +1,7 @@
 //! Tokens from disk, in an order that is a pure function of (seed, step) and can be resumed anywhere.
 
 mod batches;
+mod beginning;
 mod build;
 mod bytes;
 mod cache;
@@ -36,6 +37,7 @@ mod unpack;
 mod windows;
 
 pub use batches::Batches;
+pub use beginning::Beginning;
 pub use bytes::{ByteTokenizer, byte_tokenizer};
 pub use cache::Cache;
 pub use chat::{Chat, Rendered};

@@ -47,7 +47,11 @@ impl Files {
         );
         let points = found.lengths.iter().map(|length| point(length.tokens as f64, length.loss));
         let y = "loss in nats, with standard errors";
-        self.curves("loss-by-length", &title, Axis::logarithmic("tokens read"), y, points)?;
+        if found.lengths.len() > 1 {
+            self.curves("loss-by-length", &title, Axis::logarithmic("tokens read"), y, points)?;
+        } else {
+            self.drop_pictures("loss-by-length");
+        }
         let longest = found.positions.last().map_or(0, |bucket| bucket.to);
         let title = format!("{}: {} windows of {longest} tokens", found.name, found.windows);
         let points = found
@@ -79,7 +83,7 @@ impl Files {
                 self.picture(task, &map.picture())?;
             }
         }
-        let (x, y) = (Axis::logarithmic("tokens"), Axis::plain("share of answers that are right"));
+        let (x, y) = (Axis::logarithmic("tokens"), Axis::share("share of answers that are right"));
         let title = format!("{}: {} ranks", found.name, found.ranks);
         self.picture("tasks-by-length", &Curves { title, x, y, series }.picture())?;
         self.flush()
@@ -106,6 +110,14 @@ impl Files {
         let (tag, size) = (format!("evaluation/{name}"), [picture.width, picture.height]);
         let drawn = self.events.image(self.step, &tag, size, png);
         drawn.map_err(|error| failed(&self.folder, &error))
+    }
+
+    /// Takes away what an earlier evaluation drew: one length is a number and no curve.
+    fn drop_pictures(&self, name: &str) {
+        for ending in ["svg", "png"] {
+            // What is not there need not go.
+            let _ = std::fs::remove_file(self.folder.join(format!("{name}.{ending}")));
+        }
     }
 
     fn scalar(&mut self, tag: &str, value: f64) -> Result<()> {

@@ -51,14 +51,11 @@ impl Windows {
         let (needed, last) = (first + ((count - 1) * targets) as u64, cache.tokens());
         if last < needed {
             // What stands before the targets may be read from the text that is trained on.
-            let of_all = first > start + targets as u64 || experiment.evaluation.path.is_some();
-            let (held_out, start) = if of_all { ("", 0) } else { (" held out", start) };
-            return Err(too_short(format!(
-                "{} tokens{held_out}: {count} windows of {targets} targets each behind {longest} \
-                 tokens need {}",
-                last - start,
-                needed - start
-            )));
+            let own = experiment.evaluation.path.is_some();
+            let of_lengths = own || first > start + targets as u64;
+            let start = if of_lengths { 0 } else { start };
+            let asked = Asked { count, targets, longest };
+            return Err(asked.too_short([last - start, needed - start], of_lengths));
         }
         let steps = count as u64 - 1;
         let ends = (0..count as u64).map(|index| first + (last - first) * index / steps);
@@ -120,9 +117,43 @@ fn first_target(experiment: &Experiment, tokens: u64) -> Result<u64> {
     Ok(tokens.saturating_sub(experiment.held_out() as u64 - 1))
 }
 
-/// A text without so many windows.
-fn too_short(message: String) -> TrainError {
-    let hint = "give a longer text in `evaluation.path`, or lower `evaluation.windows` or \
-                `evaluation.targets`";
-    TrainError::Configuration { message, hint: Some(hint.to_owned()) }
+/// Windows that are asked for.
+struct Asked {
+    count: usize,
+    targets: usize,
+    longest: usize,
+}
+
+impl Asked {
+    /// Of a text that `has` fewer tokens than it `needs`: as a whole, or of what is held out.
+    fn too_short(self, [has, needs]: [u64; 2], of_lengths: bool) -> TrainError {
+        let Asked { count, targets, longest } = self;
+        let others = ((count - 1) * targets) as u64;
+        if !of_lengths {
+            return TrainError::Configuration {
+                message: format!(
+                    "{has} tokens held out are too few: {count} windows of {targets} targets \
+                     each need {needs}"
+                ),
+                hint: Some(
+                    "lower `evaluation.windows` or `evaluation.targets`, or give another text in \
+                     `evaluation.path`"
+                        .to_owned(),
+                ),
+            };
+        }
+        let most = has.saturating_sub(others + 1);
+        let lower = if most >= targets as u64 {
+            format!("lower `evaluation.lengths` to at most {most}, or give a longer text")
+        } else {
+            "lower `evaluation.windows` or `evaluation.targets`, or give a longer text".to_owned()
+        };
+        TrainError::Configuration {
+            message: format!(
+                "the text has {has} tokens, too few for {count} windows of {longest}: {needs} are \
+                 needed, {longest} and a last target for the first, {targets} for each further one"
+            ),
+            hint: Some(format!("{lower} in `evaluation.path`")),
+        }
+    }
 }

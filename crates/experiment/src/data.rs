@@ -23,8 +23,8 @@ section! {
     pub struct TextSource {
         path: PathBuf = Path, Required, "a file or folder of texts, or several by `*`; `.gz` and `.zst` are read as what is in them";
         weight: Option<f64> = Real(Interval::AboveZero), Means("1"),
-            "how often its sequences are read, beside the weights of the others";
-        format: Option<Format> = Word(TEXTS), Means("`data.format`"), "what it is made of";
+            "share of its sequences in the mixture, relative to the other weights";
+        format: Option<Format> = Word(TEXTS), Means("`data.format`"), "format of its files";
         column: Option<String> = Text, Means("`data.column`"), "the field of lines, or column of rows, that is the text";
     }
 }
@@ -40,14 +40,14 @@ section! {
         column: String = Text, Is("text"), "the field of lines, or column of rows, that is the text";
         tokenizer: Option<String> = Path, Means("that of a pretrained model, else `bytes`"),
             "`bytes`, a tokenizer.json, or the tokenizer of a model of the hub: `hf://owner/name@revision`";
-        tokens: Option<usize> = Tokens(1, MOST_TOKENS), RequiredWithout(STAGES), "inputs per sequence";
-        batch: usize = Count(1, 1 << 20), Is("1"), "sequences per optimizer step, whatever the ranks";
+        tokens: Option<usize> = Tokens(1, MOST_TOKENS), RequiredWithout(STAGES), "tokens per sequence";
+        batch: usize = Count(1, 1 << 20), Is("1"), "sequences per optimizer step, over all ranks (global batch size)";
         evaluate: Option<usize> = Count(0, 1 << 30), Means("8, or 0 where `format` is batches"),
-            "sequences held out at the end of the data";
+            "sequences at the end of the data that are held out for evaluation";
         pack: Option<Pack> = Word(Pack::WORDS), Means("`documents` for conversations, else `stream`"),
-            "documents one after the other, cut where a sequence ends, or whole ones and padding";
+            "concatenate documents and cut them into sequences, or fill sequences with whole documents and padding";
         longer: Longer = Word(Longer::WORDS), Is("refuse"),
-            "what becomes of a document longer than a sequence, where they are packed whole";
+            "with `pack: documents`: what happens to a document longer than a sequence";
     }
 }
 

@@ -17,21 +17,21 @@ section! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Evaluation {
         path: Option<PathBuf> = Path, Means("`data.path`"),
-            "a file or folder of texts that were not trained on";
+            "a file or folder of texts that was not trained on";
         tasks: Option<Vec<Asked>> = Words(Asked::WORDS),
             Means("[perplexity], or [needle] where `data.format` is needles"),
-            "what is asked: the loss of texts, or questions behind made-up texts and their answers";
+            "loss of texts (perplexity), or questions about generated texts";
         depths: usize = Count(1, 1 << 10), Is("11"),
-            "depths that a needle, a pass key or a line is asked for at, from the first token to the last";
-        samples: usize = Count(1, 1 << 20), Is("8"), "questions of every task, length and depth";
+            "number of depths for needles, pass keys and lines, from the first token to the last";
+        samples: usize = Count(1, 1 << 20), Is("8"), "questions per task, length and depth";
         lengths: Option<Vec<usize>> = Sizes(MOST_TOKENS), Means("`data.tokens` alone"),
-            "inputs per sequence";
+            "tokens per sequence";
         windows: Option<usize> = Count(2, 1 << 20), Means("32, or as many as the text has targets for"),
-            "stretches of the text that are read at every length, each to the same end";
+            "stretches of text, each scored at every length with the same end";
         targets: Option<usize> = Tokens(1, MOST_TOKENS), Means("512, or half of the shortest length"),
-            "tokens at the end of a window that are asked for, the same at every length";
+            "tokens at the end of a window that are scored, the same at every length";
         against: Option<usize> = Tokens(1, MOST_TOKENS), Means("the shortest length"),
-            "the length that others are compared with, window by window";
+            "the length that the others are compared with, window by window";
     }
 }
 

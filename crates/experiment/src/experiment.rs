@@ -9,7 +9,7 @@ use annulus_yaml::Places;
 
 use crate::{
     Attention, Bound, Data, Device, Evaluation, Every, Extension, Host, Memory, Mesh, Model,
-    Optimizer, Schedule, Stage, Staged, Trace,
+    Optimizer, Sample, Schedule, Stage, Staged, Trace,
 };
 
 /// One experiment: one file, one run.
@@ -52,6 +52,8 @@ pub struct Experiment {
     pub evaluation: Evaluation,
     /// `trace: {steps}`
     pub trace: Trace,
+    /// `sample: {prompt, tokens}`; none: nothing is written.
+    pub sample: Option<Sample>,
     /// Checkpoints kept; default 2.
     pub keep: usize,
     /// The run's folder; default `runs/NAME`.

@@ -13,8 +13,8 @@ section! {
     /// `extend:`
     #[derive(Clone, Debug, PartialEq)]
     pub struct Extension {
-        rope: Stretch = Word(Stretch::WORDS), Required, "how frequencies are stretched";
-        tokens: usize = Tokens(2, MOST_POSITIONS), Required, "the longest sequence from now on";
+        rope: Stretch = Word(Stretch::WORDS), Required, "how the rotary frequencies are scaled";
+        tokens: usize = Tokens(2, MOST_POSITIONS), Required, "the new longest sequence";
         theta: Option<f64> = Real(AboveZero), Means("the model's"), "base of the frequencies: abf";
         ..parameters: Parameters;
     }
@@ -69,7 +69,8 @@ impl Extension {
         let Some(original) = original else {
             let message =
                 "`model.max_position_embeddings` is missing: what is it that is extended?";
-            return Err(places.problem("model", message));
+            let hint = "add it to `model`: the longest sequence that it was trained for";
+            return Err(places.problem("model", message).hint(hint));
         };
         if self.tokens <= original {
             let message =

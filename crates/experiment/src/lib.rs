@@ -47,7 +47,7 @@ pub use schedule::{Curve, Decay, Schedule, ScheduleKeys};
 pub use sliding::{SECTION as SLIDING, numbers};
 pub use split::{Contradiction, Wording};
 pub use stages::{Part, Reset, Stage, StageKeys, Staged};
-pub use steps::{Algorithm, Bound, Every, Optimizer, Trace};
+pub use steps::{Algorithm, Bound, Every, Optimizer, Sample, Trace};
 pub use wire::wire_key;
 pub use written::{
     Varying, Written, differences, explain, load, page, parse, read_experiment, schema, varying,

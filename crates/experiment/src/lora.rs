@@ -17,18 +17,18 @@ section! {
     /// `lora:` as it is written.
     #[derive(Clone, Debug, PartialEq)]
     pub struct LoraKeys {
-        rank: usize = Count(1, 1 << 12), Required, "the width of an adapter";
+        rank: usize = Count(1, 1 << 12), Required, "rank of the adapters";
         alpha: Option<f64> = Real(AboveZero), Means("rank"),
-            "adapters count alpha / rank, or alpha / √rank with rslora";
-        rslora: bool = Truth, Is("false"), "whether alpha is divided by the root of rank";
+            "adapters are scaled by alpha / rank, or alpha / √rank with rslora";
+        rslora: bool = Truth, Is("false"), "scale by alpha / √rank (rank-stabilised LoRA)";
         dropout: f64 = Real(ZeroToBelowOne), Is("0"),
-            "share of an adapter's inputs that are left out in training";
+            "dropout on the inputs of adapters";
         targets: Option<Vec<Target>> = Words(Target::WORDS), Means("q_proj, k_proj, v_proj, o_proj"),
             "projections that get an adapter";
         train: Option<Vec<Besides>> = Words(Besides::WORDS), Means("nothing"),
-            "what is trained itself besides, as in LongLoRA";
+            "weights that are trained themselves besides, as in LongLoRA";
         path: Option<PathBuf> = Path, Means("fresh adapters"),
-            "a folder of PEFT's to go on from: adapter_config.json, adapter_model.safetensors";
+            "a PEFT folder to continue from: adapter_config.json, adapter_model.safetensors";
     }
 }
 

@@ -15,27 +15,27 @@ section! {
     /// Who sees whom.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Masking {
-        mask: MaskKind = Word(MaskKind::WORDS), Is("causal"), "which keys a query sees";
+        mask: MaskKind = Word(MaskKind::WORDS), Is("causal"), "full or causal";
         prefix: Option<usize> = Tokens(1, MOST_TOKENS), Means("no prefix"),
-            "first keys of a document that every query of it sees, beside those before it";
+            "first keys of a document that every query of it sees (prefix LM)";
         documents: Option<Packed> = SizesOr(MOST_TOKENS, &[BY_DATA]), Means("a sequence is one"),
-            "lengths of the documents packed into every sequence, or `data`: a query sees its own";
+            "lengths of the documents packed into every sequence, or `data`: a query sees only its own document";
         padding: Option<usize> = Tokens(1, MOST_TOKENS), Means("no padding"),
-            "the first position that is padding: nobody sees keys from there on";
+            "the first position that is padding";
         window: Option<usize> = Tokens(1, MOST_TOKENS), Means("no window"),
-            "keys a query sees at most, itself included; without `mask: causal`, on either side";
+            "sliding window: the last keys a query sees, itself included; with `mask: full`, on either side";
         dilation: Option<usize> = Tokens(2, MOST_TOKENS), Means("1"),
-            "how far apart the keys of a window are: 2 sees every second key of twice the window, as in Longformer";
+            "distance between the keys of a window: 2 sees every second key of twice the window (Longformer)";
         pattern: Option<Pattern> = Word(Pattern::WORDS), Means("no pattern"),
-            "of Sparse Transformers: keys near and every `stride` away, or of the block and its last columns";
+            "sparse pattern of Sparse Transformers";
         stride: Option<usize> = Tokens(1, MOST_TOKENS), Means("none; required by `pattern`"),
-            "how far apart the keys of a strided pattern are, how long the blocks of a fixed one";
+            "stride of a strided pattern, or block length of a fixed one";
         columns: Option<usize> = Tokens(1, MOST_TOKENS), Means("1"),
-            "last keys of every block that everybody sees; for `pattern: fixed`";
+            "for `pattern: fixed`: last keys of every block that all later queries see";
         sinks: Option<usize> = Tokens(1, MOST_TOKENS), Means("no sinks"),
-            "first keys of a document that neither window nor pattern hides";
+            "first keys of a document that stay visible under a window or pattern (attention sinks)";
         global: Option<Vec<Range<usize>>> = Ranges(MOST_TOKENS), Means("no global positions"),
-            "positions that see all, and all see, whatever the window and the pattern";
+            "positions that see all and are seen by all, whatever the window or pattern";
     }
 }
 

@@ -14,11 +14,11 @@ section! {
     /// `mesh:`
     #[derive(Clone, Debug, PartialEq)]
     pub struct Mesh {
-        data: usize = Count(1, 1 << 12), Is("1"), "replicas";
-        sequence: usize = Count(1, 1 << 14), Is("1"), "ranks that share one sequence";
+        data: usize = Count(1, 1 << 12), Is("1"), "data-parallel replicas";
+        sequence: usize = Count(1, 1 << 14), Is("1"), "context-parallel ranks of a sequence";
         weights: Option<Vec<usize>> = Counts(0, 1 << 16), Means("all ranks alike"),
-            "what the ranks of a sequence hold of it, in proportion: one number for each";
-        deadline: Duration = Seconds, Is("60s"), "how long a rank waits for one that shows no progress";
+            "relative sizes of the shards, one number for each rank of a sequence";
+        deadline: Duration = Seconds, Is("60s"), "how long a rank waits for another that makes no progress";
         cluster: Option<PathBuf> = Path, Means("the threads of this machine"),
             "the file of the cluster that `strategy: auto` chooses for";
     }
@@ -29,16 +29,16 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Memory {
         recompute: Recompute = Word(Recompute::WORDS), Is("auto"),
-            "what backward computes again; auto: nothing, where that fits into the budget";
+            "activation checkpointing: what backward recomputes; auto: nothing if that fits into the budget";
         budget: Option<u64> = Bytes(1),
             Means("three quarters of the machine's memory, or of the GPU's"),
-            "bytes that all ranks may hold together";
+            "memory of all ranks together: a bound, not a wish";
         micro_batch: Option<usize> = Count(1, 1 << 20), Means("all of a replica's sequences"),
-            "sequences per rank at once";
+            "sequences computed at once; the rest of a batch is accumulated (gradient accumulation)";
         loss_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("as many as fit into the budget"),
-            "tokens of logits held at once";
+            "tokens per chunk of the loss";
         mlp_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("as many as fit into the budget"),
-            "tokens of the feed-forward layer held at once";
+            "tokens per chunk of the feed-forward layer";
     }
 }
 

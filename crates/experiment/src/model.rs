@@ -59,12 +59,12 @@ section! {
         path: Option<String> = Folder, Means("config.json's keys stand here"),
             "a Hugging Face folder (config.json, *.safetensors), or a model of the hub: `hf://owner/name@revision`";
         weights: Option<WeightsFrom> = Word(WeightsFrom::WORDS), Means("pretrained"),
-            "whether the folder's weights are read";
-        dtype: Dtype = Word(Dtype::WORDS), Is("f32"), "type of weights and activations; masters are f32";
+            "whether the folder's weights are loaded or drawn at random";
+        dtype: Dtype = Word(Dtype::WORDS), Is("f32"), "dtype of weights and activations; the optimizer's masters are f32";
         rope_theta: Option<f64> = Real(AboveZero), Means("the folder's, or 10000"),
             "base of the rotary frequencies";
         allow_longer: bool = Truth, Is("false"),
-            "whether sequences longer than the model was trained for are taken without `extend`";
+            "allow sequences longer than the model was trained for without `extend`";
     }
 }
 

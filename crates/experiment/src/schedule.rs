@@ -30,7 +30,7 @@ section! {
     pub struct ScheduleKeys {
         steps: Option<u64> = Count(1, MOST_STEPS), RequiredWithout(STAGES), "optimizer steps";
         stop: Option<u64> = Count(1, MOST_STEPS), Means("steps"),
-            "ends the run after so many, without touching the schedule";
+            "end the run after this step, with the learning-rate curve of all `steps`";
         ..curve: Curve;
     }
 }
@@ -40,9 +40,9 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Curve {
         warmup: u64 = Count(0, MOST_STEPS), Is("0"), "steps of linear warm-up";
-        decay: Decay = Word(Decay::WORDS), Is("constant"), "the learning rate after warm-up";
-        floor: f64 = Real(ZeroToOne), Is("0.1"), "share of the peak that remains at the end";
-        cooldown: Option<f64> = Real(ZeroToOne), Means("0.2"), "share of the steps that `wsd` spends going down";
+        decay: Decay = Word(Decay::WORDS), Is("constant"), "shape of the learning rate after warm-up";
+        floor: f64 = Real(ZeroToOne), Is("0.1"), "final learning rate as a share of the peak";
+        cooldown: Option<f64> = Real(ZeroToOne), Means("0.2"), "share of the steps that `wsd` decays over";
     }
 }
 

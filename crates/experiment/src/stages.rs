@@ -22,18 +22,18 @@ section! {
     /// The keys of each of `stages:`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct StageKeys {
-        tokens: usize = Tokens(1, MOST_TOKENS), Required, "inputs per sequence";
+        tokens: usize = Tokens(1, MOST_TOKENS), Required, "tokens per sequence";
         steps: u64 = Count(1, MOST_STEPS), Required, "optimizer steps";
         batch: Option<usize> = Count(1, 1 << 20), Means("as before; in the first `data.batch`"),
             "sequences per optimizer step";
         learning_rate: Option<f64> = Real(AboveZero),
-            Means("as before; in the first `optimizer.learning_rate`"), "the peak";
+            Means("as before; in the first `optimizer.learning_rate`"), "peak learning rate";
         extend: Option<Extension> = Section(Extension::KEYS),
             Means("as before; in the first that of the file"),
             "longer sequences than the model was trained for";
         reset: Option<Vec<Reset>> = Words(Reset::WORDS),
             Means("everything in the first; required in the others"),
-            "what begins anew: the optimizer's moments, the learning rate's schedule, the data";
+            "what starts anew: the optimizer's moments, the learning-rate curve, the order of the data";
     }
 }
 

@@ -1,10 +1,10 @@
-//! `optimizer:`, `every:`, `trace:`, `expect:` what a step does, and what happens in which.
+//! `optimizer:`, `every:`, `trace:`, `sample:`, `expect:` what a step does, and what happens in which.
 
 use std::ops::Range;
 
 use annulus_yaml::Absent::{Is, Means, Required};
 use annulus_yaml::Interval::{AboveZero, Any, AtLeastZero, ZeroToBelowOne};
-use annulus_yaml::Kind::{Count, Pair, Ranges, Real, Truth, Word};
+use annulus_yaml::Kind::{Count, Pair, Ranges, Real, Text, Tokens, Truth, Word};
 use annulus_yaml::{section, words};
 
 use crate::schedule::MOST_STEPS;
@@ -13,12 +13,12 @@ section! {
     /// `optimizer:`
     #[derive(Clone, Debug, PartialEq)]
     pub struct Optimizer {
-        name: Algorithm = Word(Algorithm::WORDS), Is("adamw"), "the method";
-        learning_rate: f64 = Real(AboveZero), Required, "the peak";
-        betas: (f64, f64) = Pair(ZeroToBelowOne), Is("[0.9, 0.95]"), "decay of the two moments";
-        epsilon: f64 = Real(AboveZero), Is("1e-8"), "added to the root of the second moment";
-        weight_decay: f64 = Real(AtLeastZero), Is("0.1"), "on two-dimensional parameters";
-        clip: f64 = Real(AtLeastZero), Is("1.0"), "largest global norm of the gradient; 0: any";
+        name: Algorithm = Word(Algorithm::WORDS), Is("adamw"), "the optimizer";
+        learning_rate: f64 = Real(AboveZero), Required, "peak learning rate";
+        betas: (f64, f64) = Pair(ZeroToBelowOne), Is("[0.9, 0.95]"), "decay rates of the two moments";
+        epsilon: f64 = Real(AboveZero), Is("1e-8"), "epsilon of AdamW";
+        weight_decay: f64 = Real(AtLeastZero), Is("0.1"), "weight decay, of matrices only";
+        clip: f64 = Real(AtLeastZero), Is("1.0"), "gradient clipping: largest global norm; 0: none";
     }
 }
 
@@ -40,7 +40,7 @@ section! {
         evaluate: u64 = Count(0, MOST_STEPS), Is("0"), "steps between evaluations; 0: at the end";
         checkpoint: u64 = Count(0, MOST_STEPS), Is("0"), "steps between checkpoints; 0: at the end";
         ranks: bool = Truth, Is("false"),
-            "whether TensorBoard has a curve for every rank, beside the least, mean and most of all";
+            "TensorBoard curves of every rank, beside least, mean and most";
     }
 }
 
@@ -50,6 +50,15 @@ section! {
     pub struct Trace {
         steps: Option<Vec<Range<usize>>> = Ranges(MOST_STEPS), Means("none"),
             "optimizer steps, from 1, and ranges of them; each becomes `trace-STEP.json` in the run's folder";
+    }
+}
+
+section! {
+    /// `sample:`
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Sample {
+        prompt: String = Text, Required, "the text that the model continues";
+        tokens: usize = Tokens(1, 1 << 20), Is("256"), "how many tokens it adds";
     }
 }
 

@@ -19,7 +19,8 @@ use crate::model::{MODEL, ModelKeys};
 use crate::schedule::ScheduleKeys;
 use crate::stages::{SECTION as STAGES, StageKeys};
 use crate::{
-    Bound, Device, Evaluation, Every, Experiment, Extension, Memory, Mesh, Optimizer, Trace, rules,
+    Bound, Device, Evaluation, Every, Experiment, Extension, Memory, Mesh, Optimizer, Sample,
+    Trace, rules,
 };
 
 section! {
@@ -27,35 +28,37 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Written {
         name: String = Form(&NAME), Required, "what the run is called";
-        seed: u64 = Count(0, u64::MAX), Is("0"), "everything random is a function of it";
-        device: Device = Form(&DEVICE), Is("auto"), "what computes: a GPU if there is one, or say which";
+        seed: u64 = Count(0, u64::MAX), Is("0"), "the seed of everything random";
+        device: Device = Form(&DEVICE), Is("auto"), "the device that computes; auto: a GPU if there is one";
         model: ModelKeys = OneOf(&MODEL), Required, "a Hugging Face folder, or the keys of a config.json";
         extend: Option<Extension> = Section(Extension::KEYS), Means("the model as it is"),
             "longer sequences than the model was trained for";
         lora: Option<LoraKeys> = Section(LoraKeys::KEYS), Means("everything is trained"),
-            "adapters that learn beside weights that do not";
-        data: DataKeys = Section(DataKeys::KEYS), Required, "what is read, and how much of it per step";
+            "LoRA adapters beside frozen weights";
+        data: DataKeys = Section(DataKeys::KEYS), Required, "the training data, and how much of it per step";
         mesh: Mesh = Section(Mesh::KEYS), Means("one rank"),
-            "the ranks as a grid of replicas by parts of a sequence";
+            "ranks: data-parallel replicas × context-parallel ranks of a sequence";
         attention: AttentionKeys = Section(AttentionKeys::KEYS), Means("causal attention on one rank"),
-            "who sees whom, and how it is split over ranks";
+            "the mask, and how attention is split over ranks";
         memory: Memory = Section(Memory::KEYS), Means("the fastest that fits into the machine"),
-            "what is traded for memory; changes no result";
+            "recomputation, micro-batches and chunks: memory against time; changes no result";
         optimizer: Optimizer = Section(Optimizer::KEYS), Required, "AdamW on f32 masters";
         schedule: ScheduleKeys = Section(ScheduleKeys::KEYS), RequiredWithout(STAGES),
-            "how long, and the learning rate over it";
+            "steps, and the learning rate over them";
         stages: Vec<(String, StageKeys)> = Each(StageKeys::KEYS), Means("the file is the only one"),
-            "lengths one after another, by names of one's own: each goes on where the one before ended";
+            "phases with sequences of different lengths, under names of your own; each continues the one before";
         every: Every = Section(Every::KEYS), Means("log each step, evaluate and save at the end"),
-            "how often something happens, in steps";
+            "steps between log lines, evaluations and checkpoints";
         evaluation: Evaluation = Section(Evaluation::KEYS), Means("as below"),
-            "what `annulus evaluate` asks of the model; changes no run";
+            "what `annulus evaluate` measures; does not affect training";
         trace: Trace = Section(Trace::KEYS), Means("nothing is recorded"),
-            "steps of which every rank records what it does when";
-        keep: usize = Count(1, 1 << 20), Is("2"), "checkpoints kept";
+            "steps that are recorded as traces of all ranks";
+        sample: Option<Sample> = Section(Sample::KEYS), Means("nothing is written"),
+            "a text that `train` generates at its end; does not affect training";
+        keep: usize = Count(1, 1 << 20), Is("2"), "how many checkpoints are kept";
         output: Option<PathBuf> = Folder, Means("runs/NAME"), "the folder of the run";
         expect: BTreeMap<String, Bound> = Each(Bound::KEYS), Means("nothing is asserted"),
-            "bounds by tag that `train --check` asserts";
+            "bounds on metrics, by tag, that `train --check` asserts";
     }
 }
 
@@ -82,6 +85,7 @@ const FREE: &[&str] = &[
     "every",
     "evaluation",
     "trace",
+    "sample",
     "keep",
     "output",
     "expect",
@@ -171,6 +175,7 @@ impl Written {
             every: self.every,
             evaluation: self.evaluation,
             trace: self.trace,
+            sample: self.sample,
             keep: self.keep,
             output: self.output.unwrap_or_else(|| PathBuf::from("runs").join(&self.name)),
             expect: self.expect,
@@ -202,6 +207,7 @@ impl Experiment {
             every: self.every,
             evaluation: self.evaluation.clone(),
             trace: self.trace.clone(),
+            sample: self.sample.clone(),
             keep: self.keep,
             output: Some(self.output.clone()),
             expect: self.expect.clone(),
@@ -215,7 +221,7 @@ impl Experiment {
 
     /// The keys and values that a run which goes on must share with the run that began: all but
     /// where and how it is computed (`device`, `mesh`, `attention.strategy`, `memory`), what it is called and how often it
-    /// reports (`name`, `every`, `trace`, `evaluation`, `keep`, `expect`), `output` and `schedule.stop`.
+    /// reports (`name`, `every`, `trace`, `evaluation`, `sample`, `keep`, `expect`), `output` and `schedule.stop`.
     pub fn identity(&self) -> Vec<(String, String)> {
         let free = |key: &str| {
             FREE.iter().any(|free| {

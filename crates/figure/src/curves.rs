@@ -14,8 +14,8 @@ const MARKED: usize = 64;
 /// The width of the last curve's line. Each one before is wider by `RIM`, up to `WIDEST`, so that curves that lie on each
 /// other are all seen.
 const LINE: f64 = 2.0;
-const RIM: f64 = 1.5;
-const WIDEST: f64 = 5.0;
+const RIM: f64 = 2.0;
+const WIDEST: f64 = 6.0;
 /// The first six are told apart by those who see red and green alike too (Okabe and Ito).
 const COLORS: [Color; 16] = [
     [0x00, 0x72, 0xb2],
@@ -80,6 +80,7 @@ impl Curves {
         let xs = points().map(|point| point.x);
         let x = Scale::of(xs, self.x.logarithmic, [left, right], 0.03);
         let ys = points().flat_map(|point| [point.y - point.error, point.y + point.error]);
+        let ys = ys.chain(self.y.range.into_iter().flatten());
         let y = Scale::of(ys, self.y.logarithmic, [bottom, top], 0.08);
 
         for tick in x.ticks() {

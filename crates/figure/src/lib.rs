@@ -7,9 +7,11 @@ mod curves;
 mod heatmap;
 mod picture;
 mod scale;
+mod strips;
 mod svg;
 
 pub use curves::{Curves, Point, Series};
 pub use heatmap::Heatmap;
 pub use picture::Picture;
 pub use scale::Axis;
+pub use strips::Strips;

@@ -7,6 +7,8 @@ pub struct Axis {
     pub label: String,
     /// Whether equal steps are equal factors.
     pub logarithmic: bool,
+    /// What it shows at least, whatever the values.
+    pub range: Option<[f64; 2]>,
 }
 
 /// An axis of which the ends are known.
@@ -22,11 +24,15 @@ pub(crate) struct Scale {
 impl Axis {
     /// An axis of equal steps.
     pub fn plain(label: &str) -> Axis {
-        Axis { label: label.to_owned(), logarithmic: false }
+        Axis { label: label.to_owned(), logarithmic: false, range: None }
     }
     /// An axis of equal factors, for values above 0.
     pub fn logarithmic(label: &str) -> Axis {
-        Axis { label: label.to_owned(), logarithmic: true }
+        Axis { label: label.to_owned(), logarithmic: true, range: None }
+    }
+    /// An axis of shares: from 0 to 1.
+    pub fn share(label: &str) -> Axis {
+        Axis { label: label.to_owned(), logarithmic: false, range: Some([0.0, 1.0]) }
     }
 }
 

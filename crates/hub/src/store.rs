@@ -177,9 +177,7 @@ impl Store {
 
     /// Bytes that its disk has room for, as far as the system says.
     pub(crate) fn free(&self) -> u64 {
-        let there = self.cache.path().ancestors().find(|folder| folder.exists());
-        let disk = there.and_then(|folder| rustix::fs::statvfs(folder).ok());
-        disk.map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+        room(self.cache.path()).unwrap_or(u64::MAX)
     }
 
     /// Whether so many bytes more have room.
@@ -278,4 +276,11 @@ fn link(_: &Path, blob: &str, path: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn link(target: &Path, _: &str, path: &Path) -> io::Result<()> {
     fs::hard_link(target, path)
+}
+
+/// Bytes that the disk of `path`, or of where it would be made, has room for; `None` where the system does not say.
+pub fn room(path: &Path) -> Option<u64> {
+    let there = path.ancestors().find(|folder| folder.exists());
+    let disk = rustix::fs::statvfs(there?).ok()?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }

@@ -24,4 +24,4 @@ pub use proving::{Proved, Proving};
 pub use rank::RankPlan;
 pub use route::RouteChoice;
 pub use support::support;
-pub use words::{duration, label, size};
+pub use words::{duration, label, size, wrapped};

@@ -46,8 +46,10 @@ pub struct Plan {
 /// Why `strategy: auto` became what it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
-    /// For people.
+    /// For people: the best strategies.
     pub text: String,
+    /// For people who ask: every strategy.
+    pub whole: String,
     /// For programs.
     pub json: Value,
 }

@@ -6,7 +6,12 @@ use annulus_memory::ByClass;
 use annulus_sequence::{Positions, draw_layers, draw_sharded};
 use serde::{Serialize, Serializer};
 
-use crate::{LayerGroup, Plan, RankPlan, label, size};
+use crate::{LayerGroup, Plan, RankPlan, label, size, wrapped};
+
+/// Where what a line says begins, behind its first word.
+const INDENT: usize = 8;
+/// The columns of a terminal.
+const COLUMNS: usize = 80;
 
 impl Plan {
     /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and
@@ -26,9 +31,12 @@ impl Plan {
     /// The plan as text: mesh, positions, balance, bytes per step and peak memory per rank; and what
     /// `strategy: auto` chose from.
     pub fn to_text(&self) -> String {
-        let chosen = self.choice.as_ref().map(|chosen| chosen.text.clone());
-        let parts = [self.summary(), self.layout(), self.balance(), self.bytes(), self.memory()];
+        let chosen = self.choice.as_ref().map(|chosen| chosen.whole.clone());
+        let (summary, balance) = (wrapped(&self.summary(), INDENT), self.balance());
+        let balance = wrapped(&balance, INDENT);
+        let parts = [summary, self.layout(), balance, self.bytes(), self.memory()];
         let warnings = self.warnings.iter().map(|warning| format!("warning {warning}"));
+        let warnings = warnings.map(|warning| wrapped(&warning, INDENT));
         let parts: Vec<String> = parts.into_iter().chain(warnings).chain(chosen).collect();
         parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n") + "\n"
     }
@@ -142,20 +150,20 @@ impl Plan {
     }
 
     fn bytes(&self) -> String {
-        let row = |rank: &RankPlan| {
-            [rank.forward, rank.backward, rank.gradients].map(|bytes| bytes.to_string()).to_vec()
-        };
-        let head = ["bytes handed over per step", "forward", "backward", "gradients"];
+        let row =
+            |rank: &RankPlan| [rank.forward, rank.backward, rank.gradients].map(size).to_vec();
+        let head = ["sent per step", "forward", "backward", "gradients"];
         table(&head, &self.ranks, row)
     }
 
     fn memory(&self) -> String {
         let row = |rank: &RankPlan| {
             let classes = rank.peak.named().map(|(_, bytes)| bytes);
-            classes.into_iter().chain([rank.together]).map(size).collect()
+            std::iter::once(rank.together).chain(classes).map(size).collect()
         };
         let head = [
             "peak memory",
+            "at once",
             "weights",
             "gradients",
             "optimizer",
@@ -163,7 +171,6 @@ impl Plan {
             "key/value",
             "workspace",
             "data",
-            "at once",
         ];
         let most = |of: fn(&RankPlan) -> u64| self.ranks.iter().map(of).max().unwrap_or_default();
         let further = match (most(|rank| rank.worker), most(|rank| rank.packing)) {
@@ -174,7 +181,7 @@ impl Plan {
                 size(packing)
             ),
         };
-        table(&head, &self.ranks, row) + &further
+        table(&head, &self.ranks, row) + &wrapped(&further, 2)
     }
 }
 
@@ -204,13 +211,23 @@ fn table(head: &[&str], ranks: &[RankPlan], row: impl Fn(&RankPlan) -> Vec<Strin
     let (first, columns) = head.split_first().unwrap_or((&"", &[]));
     let cells = rows.iter().flat_map(|(_, _, cells)| cells.iter().map(String::len));
     let width = columns.iter().map(|column| column.len()).chain(cells).max().unwrap_or(0) + 2;
+    let titles: Vec<String> = rows.iter().map(|(first, last, _)| title(*first, *last)).collect();
+    let left = titles.iter().map(String::len).chain([first.len()]).max().unwrap_or(0);
     let line = |title: &str, cells: &[String]| {
         let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>width$}")).collect();
-        format!("{title:<28}{}\n", cells.concat())
+        format!("{title:<left$}{}\n", cells.concat())
     };
     let columns: Vec<String> = columns.iter().map(|&column| column.to_owned()).collect();
-    let rows = rows.iter().map(|(first, last, cells)| line(&title(*first, *last), cells));
-    line(first, &columns) + &rows.collect::<String>()
+    // Columns that have no room beside the others stand below them.
+    let beside = (COLUMNS.saturating_sub(left) / width).max(1);
+    let mut text = String::new();
+    for from in (0..columns.len()).step_by(beside) {
+        let some = from..(from + beside).min(columns.len());
+        text += &line(if from == 0 { first } else { "" }, &columns[some.clone()]);
+        let rows = rows.iter().zip(&titles);
+        text.extend(rows.map(|((_, _, cells), title)| line(title, &cells[some.clone()])));
+    }
+    text
 }
 
 #[derive(Serialize)]

@@ -78,7 +78,7 @@ impl RouteChoice {
                 sent.iter().map(|(how, bytes)| format!("{} {}", route_word(*how), size(*bytes)));
             let ways = ways.collect::<Vec<_>>().join(", ");
             let why = if self.automatic { "sends least" } else { "as written" };
-            return format!("{word}: {why} of {ways} per attention and rank");
+            return format!("{word}: {why} per attention and rank, of {ways}");
         };
         format!("{word}: the only way, {} per attention and rank", size(only.1))
     }

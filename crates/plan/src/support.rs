@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use annulus_experiment::{Resolved, parse};
 use annulus_yaml::{Override, Problems};
 
-use crate::Plan;
+use crate::{Plan, wrapped};
 
 /// What is asked about, but for what is asked: four ranks, eight query heads.
 const ASKED: &str = "\
@@ -92,8 +92,8 @@ const PASSES: [Column; 8] = [
     ("dropout", &["attention.dropout=0.1"]),
 ];
 
-/// What goes with every strategy, as Markdown: tables without a blank cell, and for every `no` what
-/// is said instead.
+/// What goes with every strategy, as Markdown: what does not, tables without a blank cell, and for every `no` what is
+/// said instead.
 pub fn support() -> String {
     let tables = [
         ("mask", &MASKS[..]),
@@ -101,29 +101,61 @@ pub fn support() -> String {
         ("heads and ranks", &HEADS[..]),
         ("backward, and how", &PASSES[..]),
     ];
-    let mut refusals = BTreeSet::new();
-    let mut table = |(head, columns): (&str, &[Column])| table(head, columns, &mut refusals);
-    let mut text: Vec<String> = tables.into_iter().map(&mut table).collect();
-    text.push(refusals.into_iter().collect());
-    text.join("\n")
+    let (mut refusals, mut exceptions) = (BTreeSet::new(), Vec::new());
+    let mut shown = Vec::new();
+    for (head, columns) in tables {
+        let answers = answers(columns, &mut refusals);
+        exceptions.push(wrapped(&exceptions_of(head, columns, &answers), 2));
+        shown.push(table(head, columns, &answers));
+    }
+    let exceptions = exceptions.join("\n");
+    format!(
+        "Everything goes together but for these:\n\n{exceptions}\n\n{}\nWhat is said instead:\n\n{}",
+        shown.join("\n"),
+        refusals.into_iter().collect::<String>()
+    )
 }
 
-/// A table, and what was refused.
-fn table(head: &str, columns: &[Column], refusals: &mut BTreeSet<String>) -> String {
+/// By strategy and column whether they go together; what is said where not is added to `refusals`.
+fn answers(columns: &[Column], refusals: &mut BTreeSet<String>) -> Vec<Vec<bool>> {
+    let mut answer = |written: &[&str], more: &[&str]| match asked(written, more) {
+        Ok(()) => true,
+        Err(problems) => {
+            refusals.extend(said(&problems));
+            false
+        }
+    };
+    let mut of_strategy =
+        |written: &[&str]| columns.iter().map(|(_, more)| answer(written, more)).collect();
+    STRATEGIES.iter().map(|(_, written)| of_strategy(written)).collect()
+}
+
+/// The strategies that do not take a column; columns that the same ones do not take share a line.
+fn exceptions_of(head: &str, columns: &[Column], answers: &[Vec<bool>]) -> String {
+    let mut refused: Vec<(Vec<&str>, Vec<String>)> = Vec::new();
+    for (number, (column, _)) in columns.iter().enumerate() {
+        let unable = STRATEGIES.iter().zip(answers).filter(|(_, answers)| !answers[number]);
+        let unable: Vec<String> = unable.map(|((name, _), _)| format!("`{name}`")).collect();
+        match refused.iter_mut().find(|(_, others)| *others == unable) {
+            Some((columns, _)) => columns.push(column),
+            None if unable.is_empty() => {}
+            None => refused.push((vec![column], unable)),
+        }
+    }
+    let lines = refused.iter().map(|(columns, unable)| {
+        format!("\n- {head}: {}: not with {}", columns.join(", "), unable.join(", "))
+    });
+    let lines = lines.collect::<String>();
+    if lines.is_empty() { format!("- {head}: none") } else { lines.trim_start().to_owned() }
+}
+
+/// A table of answers.
+fn table(head: &str, columns: &[Column], answers: &[Vec<bool>]) -> String {
     let mut rows = vec![vec![head.to_owned()]];
     rows[0].extend(columns.iter().map(|(head, _)| (*head).to_owned()));
-    for (name, written) in STRATEGIES {
-        let mut row = vec![format!("`{name}`")];
-        for (_, more) in columns {
-            row.push(match asked(written, more) {
-                Ok(()) => String::from("yes"),
-                Err(problems) => {
-                    refusals.extend(said(&problems));
-                    String::from("no")
-                }
-            });
-        }
-        rows.push(row);
+    for ((name, _), answers) in STRATEGIES.iter().zip(answers) {
+        let word = |yes: &bool| String::from(if *yes { "yes" } else { "**no**" });
+        rows.push(std::iter::once(format!("`{name}`")).chain(answers.iter().map(word)).collect());
     }
     markdown(&rows)
 }

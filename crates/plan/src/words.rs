@@ -1,7 +1,9 @@
-//! How strategies, durations and sizes are written.
+//! How strategies, durations, sizes and long lines are written.
 
 use annulus_sequence::{Exchange, Strategy};
 
+/// The columns of a terminal.
+const COLUMNS: usize = 80;
 /// Seconds of an hour.
 const HOUR: f64 = 3600.0;
 /// Seconds of a day.
@@ -49,4 +51,38 @@ pub fn size(bytes: u64) -> String {
         name = unit;
     }
     if name == "B" { format!("{bytes} B") } else { format!("{value:.1} {name}") }
+}
+
+/// Every line of `text` within 80 columns: what is longer goes on below, indented by so many blanks.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    let lines: Vec<String> = text.split('\n').map(|line| wrapped_line(line, indent)).collect();
+    lines.join("\n")
+}
+
+fn wrapped_line(line: &str, indent: usize) -> String {
+    let (mut done, mut rest) = (String::new(), line.to_owned());
+    loop {
+        let end = rest.char_indices().nth(COLUMNS).map(|(end, _)| end);
+        let last = |end: usize| rest[..=end].rfind(' ').filter(|at| *at > indent);
+        let Some(at) = end.and_then(last) else { return done + &rest };
+        done.push_str(rest[..at].trim_end());
+        done.push('\n');
+        rest = " ".repeat(indent) + rest[at..].trim_start();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_go_on_below() {
+        let text = format!("short\nlong    {}", "word ".repeat(30).trim_end());
+        let shown = wrapped(&text, 8);
+        assert!(shown.lines().all(|line| line.chars().count() <= COLUMNS), "{shown}");
+        assert_eq!(shown.split_whitespace().count(), 32);
+        assert_eq!(shown.lines().filter(|line| line.starts_with("        word")).count(), 2);
+        let endless = "x".repeat(100);
+        assert_eq!(wrapped(&endless, 8), endless, "a word is not cut");
+    }
 }

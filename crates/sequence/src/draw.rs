@@ -1,4 +1,4 @@
-//! Who holds what and what moves, as text of at most a hundred columns.
+//! Who holds what and what moves, as text of at most 80 columns.
 
 mod layout;
 mod schedule;
@@ -6,8 +6,8 @@ mod table;
 
 use crate::Coverage;
 pub use layout::{draw_layers, draw_layout, draw_sharded};
-pub use schedule::draw_schedule;
-pub use table::aligned;
+pub use schedule::{Detail, draw_schedule};
+pub use table::{aligned, stacked};
 
 /// How a tile is drawn.
 fn glyph(coverage: Coverage) -> char {

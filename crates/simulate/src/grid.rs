@@ -7,7 +7,7 @@ use std::cmp::Ordering::Equal;
 
 use annulus_experiment::{Experiment, Resolved};
 use annulus_plan::{Plan, duration, heads_of, label};
-use annulus_sequence::{Heads, Strategy, aligned};
+use annulus_sequence::{Heads, Strategy, stacked};
 
 use crate::choose::under;
 use crate::families::{bare, tried};
@@ -116,11 +116,12 @@ impl Grid {
             format!("{devices:>4} {noun}: {range}\n")
         });
         format!(
-            "sweet spot of {}, one sequence per step: per cent of the time that devices compute\n\
+            "sweet spot of {}, one sequence per step:\n\
+             per cent of the time that devices compute\n\
              (* at least {:.0} % and it fits, ! does not fit, . cannot run)\n{}{}",
             self.named(),
             100.0 * SWEET,
-            aligned(&rows),
+            stacked(&rows),
             ranges.collect::<String>()
         )
     }

@@ -59,7 +59,8 @@ pub fn plans_measured(
             return Err(choice.none(&longest.experiment).into());
         };
         resolved.experiment.attention = settled.attention;
-        chosen = Some(Chosen { text: choice.to_text(), json: choice.to_json() });
+        let (text, whole) = (choice.to_summary(), choice.to_text());
+        chosen = Some(Chosen { text, whole, json: choice.to_json() });
     }
     let mut plans = Plan::phases(&resolved)?;
     for plan in &mut plans {

@@ -1,27 +1,36 @@
 //! Strategies beside each other, as text for people.
 
-use annulus_plan::{duration, label, size};
-use annulus_sequence::{Strategy, aligned};
+use annulus_plan::{duration, label, size, wrapped};
+use annulus_sequence::{Strategy, aligned, stacked};
 
 use crate::{Candidate, Choice, Cluster, Estimate, Hiding, Level, Link, Table};
 
+/// What matters first: the others stand below where a line has no room.
 const HEAD: [&str; 9] = [
     "strategy",
     "step",
-    "attention",
-    "backward",
     "exposed",
     "uneven",
+    "peak memory",
+    "attention",
+    "backward",
     "balance",
     "sent",
-    "peak memory",
 ];
+/// Columns, and strategies, of a summary.
+const FIRST: usize = 5;
+const BEST: usize = 5;
+/// Where notes go on that are longer than a line.
+const NOTE: usize = 4;
+/// Bytes a second that no machine's memory moves: a rate so high was measured of blocks that stay in a cache.
+const MEMORY: f64 = 1e12;
 
 impl Choice {
     /// The tables of all strategies and what `strategy: auto` takes of them.
     pub fn to_text(&self) -> String {
         let tables: String = self.tables.iter().map(|table| self.table(table) + "\n").collect();
         let mut notes = self.refused();
+        notes.push(self.about_memory());
         notes.extend(self.hiding.iter().map(|hiding| {
             let Hiding { place, .. } = hiding;
             let [forward, backward] = [hiding.forward, hiding.backward].map(f64::ceil);
@@ -40,8 +49,47 @@ impl Choice {
             },
         ));
         notes.extend(self.why());
-        let Choice { title, cluster, .. } = self;
-        format!("{title}\n{}\n\n{tables}{}\n", cluster.to_text(), notes.join("\n"))
+        let notes = wrapped(&notes.join("\n"), NOTE);
+        format!("{}\n\n{tables}{notes}\n", self.head())
+    }
+
+    /// What `strategy: auto` takes, and the best of the others.
+    pub fn to_summary(&self) -> String {
+        let mut text = format!("{}\n\n", self.head());
+        for table in &self.tables {
+            let ranking = table.ranking();
+            let shown = ranking.iter().take(BEST);
+            let mut rows = vec![HEAD[..FIRST].iter().map(|head| (*head).to_owned()).collect()];
+            rows.extend(shown.map(|(strategy, estimate)| {
+                let mut row = self.row(label(*strategy), estimate);
+                row.truncate(FIRST);
+                row
+            }));
+            text += &(self.over(table) + &aligned(&rows));
+            let more = ranking.len().saturating_sub(BEST);
+            if more > 0 {
+                text += &format!("  and {more} that take longer: `annulus plan` shows all\n");
+            }
+        }
+        let taken = self.tables.iter().flat_map(|table| table.taken(&self.cluster));
+        let taken = taken.filter(|line| !line.starts_with(' ')).collect::<Vec<_>>();
+        text + &wrapped(&taken.join("\n"), NOTE) + "\n"
+    }
+
+    /// What was asked, and the cluster.
+    fn head(&self) -> String {
+        wrapped(&format!("{}\n{}", self.title, self.cluster.to_text()), 9)
+    }
+
+    /// For which memory the plans are made: another plan of the same file may be made for another.
+    fn about_memory(&self) -> String {
+        let there = self.cluster.memory.map_or_else(String::new, |bytes| {
+            format!(", {} on each device of `{}`", size(bytes), self.cluster.name)
+        });
+        format!(
+            "  peak memory: what `memory:` leaves open is chosen for the memory there is{there}; \
+             `annulus plan` without `--cluster` chooses it for this machine and may hold less"
+        )
     }
 
     /// A table, under the layers that it is of.
@@ -50,12 +98,16 @@ impl Choice {
         for Candidate { strategy, outcome } in &table.candidates {
             rows.extend(outcome.iter().map(|estimate| self.row(label(*strategy), estimate)));
         }
+        self.over(table) + &stacked(&rows)
+    }
+
+    /// Of which layers a table is, where not of all.
+    fn over(&self, table: &Table) -> String {
         let over = self.layouts.get(self.taken).zip(table.layers.as_ref());
-        let head = over.map_or_else(String::new, |(shared, layers)| {
+        over.map_or_else(String::new, |(shared, layers)| {
             let word = shared.sharded.word();
             format!("{layers}; over `layout: {word}`, a model of these layers alone\n")
-        });
-        head + &aligned(&rows)
+        })
     }
 
     /// Why some cannot run, each said once whatever the layers.
@@ -75,18 +127,27 @@ impl Choice {
         vec![
             name,
             duration(estimate.step),
-            duration(estimate.forward),
-            duration(estimate.backward),
             share(estimate.exposed),
             share(estimate.uneven),
+            size(estimate.fullest()) + over,
+            duration(estimate.forward),
+            duration(estimate.backward),
             format!("{:.2}", estimate.balance),
             size(estimate.bytes),
-            size(estimate.fullest()) + over,
         ]
     }
 }
 
 impl Cluster {
+    /// What joins the devices of a node: threads of one process hand blocks over in its memory.
+    fn inside(&self) -> String {
+        match self.helping {
+            true if self.inside.bandwidth > MEMORY => "memory of this machine".to_owned(),
+            true => format!("memory of this machine, {}", link(self.inside)),
+            false => format!("{} inside a node", link(self.inside)),
+        }
+    }
+
     /// Devices, links and speeds, a line each.
     pub fn to_text(&self) -> String {
         let memory = self.memory.map_or_else(String::new, |bytes| format!(" of {}", size(bytes)));
@@ -105,14 +166,14 @@ impl Cluster {
         format!(
             "cluster  {}: {} x {} devices{memory}\n\
              compute  attention {} forward, {} backward, products {}\n\
-             links    {} inside a node{between}{}{}",
+             links    {}{between}{}{}",
             self.name,
             self.nodes,
             self.devices_per_node,
             speed(self.rates.forward),
             speed(self.rates.backward),
             speed(self.rates.products),
-            link(self.inside),
+            self.inside(),
             levels.collect::<String>(),
             slower.collect::<String>(),
         )

@@ -7,20 +7,25 @@ use crate::{Cell, Grid};
 const CELL: (usize, usize) = (64, 26);
 const MARGIN: (usize, usize) = (84, 64);
 /// Room below the cells for the legend.
-const LEGEND: usize = 52;
+const LEGEND: usize = 70;
+/// The least width: room for the title and the longest line of the legend, some seven pixels a letter.
+const WIDTH: usize = 460;
+const LETTER: usize = 7;
 
 impl Grid {
     /// The grid as an SVG file: lengths downwards, devices to the right, the darker the less time is
     /// lost; sweet cells are framed, those that do not fit are struck out.
     pub fn to_svg(&self, title: &str) -> String {
-        let width = MARGIN.0 + CELL.0 * self.devices.len() + 24;
+        let title = format!("{title}: {}", self.named());
+        let cells = MARGIN.0 + CELL.0 * self.devices.len() + 24;
+        let width = cells.max(WIDTH).max(24 + LETTER * title.chars().count());
         let height = MARGIN.1 + CELL.1 * self.tokens.len() + LEGEND;
         let mut svg = vec![format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
              width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
         )];
-        svg.push(text(12, 20, "start", &format!("{title}: {}", self.named())));
+        svg.push(text(12, 20, "start", &title));
         svg.push(text(12, 42, "start", "tokens of a sequence against devices that share it"));
         for (column, devices) in self.devices.iter().enumerate() {
             let x = MARGIN.0 + CELL.0 * column + CELL.0 / 2;
@@ -34,12 +39,14 @@ impl Grid {
             }
         }
         let y = MARGIN.1 + CELL.1 * self.tokens.len() + 20;
-        let legend = format!(
-            "per cent of the time that devices compute; framed: at least {:.0} % and it fits",
-            100.0 * SWEET
-        );
-        svg.push(text(12, y, "start", &legend));
-        svg.push(text(12, y + 18, "start", "struck out: does not fit; grey: cannot run"));
+        let legend = [
+            String::from("numbers: per cent of the time that devices compute"),
+            format!("framed: at least {:.0} %, and it fits", 100.0 * SWEET),
+            String::from("struck out: does not fit; grey: cannot run"),
+        ];
+        for (line, words) in legend.iter().enumerate() {
+            svg.push(text(12, y + 18 * line, "start", words));
+        }
         svg.push(String::from("</svg>\n"));
         svg.concat()
     }

@@ -38,6 +38,9 @@ pub enum Setting {
 const WORD: u64 = 1;
 const NUMBER: u64 = 3;
 
+/// Columns that the page "HParams" shows before anybody asks for more.
+const SHOWN: usize = 5;
+
 /// The layout of the page "Custom Scalars": `Layout { category { title, chart { title, multiline { tag } } } }`.
 pub(crate) fn layout(categories: &[Category]) -> What {
     let text = |title: &str| Message::default().bytes(1, title.as_bytes());
@@ -59,17 +62,21 @@ pub(crate) fn layout(categories: &[Category]) -> What {
     }
 }
 
-/// The columns of the page "HParams": `Experiment { hparam_infos { name, type }, metric_infos { name { tag } } }`.
+/// The columns of the page "HParams": `Experiment { hparam_infos { name, type, differs }, metric_infos { name { tag } } }`.
+/// TensorBoard shows [`SHOWN`] at first, before all those that say that runs differ in them; one run cannot know, so the
+/// first ones say so.
 pub(crate) fn columns(settings: &[(&str, Setting)], metrics: &[&str]) -> What {
-    let info = |message: Message, (name, setting): &(&str, Setting)| {
+    let info = |message: Message, (index, (name, setting)): (usize, &(&str, Setting))| {
         let kind = if matches!(setting, Setting::Number(_)) { NUMBER } else { WORD };
-        message.message(4, &Message::default().bytes(1, name.as_bytes()).number(4, kind))
+        let info = Message::default().bytes(1, name.as_bytes()).number(4, kind);
+        let info = if index < SHOWN { info.number(7, 1) } else { info };
+        message.message(4, &info)
     };
     let metric = |message: Message, tag: &&str| {
         let name = Message::default().bytes(2, tag.as_bytes());
         message.message(5, &Message::default().message(1, &name))
     };
-    let infos = settings.iter().fold(Message::default(), info);
+    let infos = settings.iter().enumerate().fold(Message::default(), info);
     let experiment = metrics.iter().fold(infos, metric);
     hparams("_hparams_/experiment", &Message::default().message(2, &experiment))
 }

@@ -90,7 +90,7 @@ impl Writer {
         self.write(0, plugins::layout(categories))
     }
 
-    /// The run's hyperparameters, and the tags whose last values stand beside them on the page "HParams".
+    /// The run's hyperparameters, the most important first, and the tags whose last values stand beside them on the page "HParams".
     ///
     /// # Errors
     /// A file that cannot be written.

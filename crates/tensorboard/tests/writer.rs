@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use annulus_tensorboard::{What, Writer, read};
+use annulus_tensorboard::{Category, Chart, Setting, What, Writer, read};
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
@@ -95,15 +95,50 @@ fn a_later_file_sorts_last_even_after_the_clock_was_set_back() {
     }
 }
 
-/// Steps 1 to 10, then a second file that resumes after step 5: TensorBoard shows each step once.
-#[test]
-fn tensorboards_own_reader_sees_every_step_once() {
+/// What TensorBoard's own reader prints of a folder; `None`: it is not installed.
+#[expect(clippy::print_stdout, reason = "what a run of tests leaves out is to be seen")]
+fn seen(folder: &Path) -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = root.join("../../target/python/tensorboard/bin/python");
     if !python.exists() {
         println!("skipped: no TensorBoard; `cargo xtask setup python` installs it");
-        return;
+        return None;
     }
+    let script = root.join("tests/python/read_events.py");
+    let output = Command::new(python).arg(script).arg(folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn tensorboards_own_messages_are_what_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::create(folder.path(), None).unwrap();
+    let tags = vec!["train/loss$".to_owned(), "evaluate/loss$".to_owned()];
+    let charts = vec![Chart { title: "both".into(), tags }];
+    writer.layout(&[Category { title: "loss".into(), charts }]).unwrap();
+    let settings = [("rate", Setting::Number(0.5)), ("dtype", Setting::Word("bf16".into()))];
+    writer.hyperparameters(&settings, &["train/loss"]).unwrap();
+    writer.flush().unwrap();
+    assert_eq!(read(writer.path()).unwrap().len(), 4);
+    let Some(seen) = seen(folder.path()) else { return };
+    // As one word each: how a message is printed is the library's business.
+    let seen: String = seen.chars().filter(|letter| !" ',[]\n".contains(*letter)).collect();
+    let wanted = [
+        "category{title:\"loss\"chart{title:\"both\"multiline{tag:\"train/loss$\"tag:\"evaluate/loss$\"}}}",
+        "experiment{hparam_infos{name:\"rate\"type:DATA_TYPE_FLOAT64differs:true}",
+        "metric_infos{name{tag:\"train/loss\"}}",
+        "hparams{key:\"rate\"value{number_value:0.5}}",
+        "hparams{key:\"dtype\"value{string_value:\"bf16\"}}",
+    ];
+    for part in wanted {
+        assert!(seen.contains(part), "{part} in {seen}");
+    }
+}
+
+/// Steps 1 to 10, then a second file that resumes after step 5: TensorBoard shows each step once.
+#[test]
+fn tensorboards_own_reader_sees_every_step_once() {
     let folder = tempfile::tempdir().unwrap();
     for (resume_from, steps, value) in [(None, 1..=10, 1.0), (Some(5), 6..=10, 2.0)] {
         let mut writer = Writer::create(folder.path(), resume_from).unwrap();
@@ -113,10 +148,9 @@ fn tensorboards_own_reader_sees_every_step_once() {
         }
         writer.flush().unwrap();
     }
-    let script = root.join("tests/python/read_events.py");
-    let output = Command::new(python).arg(script).arg(folder.path()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let wanted = "scalar train/loss: 1=1 2=1 3=1 4=1 5=1 6=2 7=2 8=2 9=2 10=2\n\
                   text config: 0='| seed | 1 |' 5='| seed | 1 |'\n";
-    assert_eq!(String::from_utf8_lossy(&output.stdout), wanted);
+    if let Some(seen) = seen(folder.path()) {
+        assert_eq!(seen, wanted);
+    }
 }

@@ -55,7 +55,7 @@ impl TensorsError {
         match self.problem {
             Problem::Read(_) => None,
             Problem::Irregular => Some("copy the file itself into the folder"),
-            Problem::Malformed(_) => Some("fetch or save the file again"),
+            Problem::Malformed(_) => Some("a safetensors file is wanted: fetch or save it again"),
             Problem::Shrunk => Some("write no file that is in use: try again when it is whole"),
         }
     }

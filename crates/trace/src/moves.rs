@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use annulus_sequence::aligned;
+use annulus_sequence::stacked;
 use serde_json::{Value, json};
 
 use crate::words::milliseconds;
@@ -46,7 +46,7 @@ impl Trace {
                     rows.push(Row::of(spans, hop).cells(&format!("hop {hop} rank {rank}"), start));
                 }
             }
-            text.push_str(&aligned(&rows));
+            text.push_str(&stacked(&rows));
             text.push('\n');
         }
         text

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use annulus_sequence::aligned;
+use annulus_sequence::stacked;
 
 use crate::{Pass, Share, Sums, Trace};
 
@@ -35,7 +35,7 @@ impl Sums {
                 rows.extend(self.row(name, planned, of));
             }
         }
-        let mut tables = aligned(&rows);
+        let mut tables = stacked(&rows);
         let mut rows = vec![head("all ranks, by layer", planned.is_some())];
         let layers: BTreeSet<usize> = self.shares.keys().map(|(layer, ..)| *layer).collect();
         for pass in Pass::ALL {
@@ -45,7 +45,7 @@ impl Sums {
             }
         }
         tables.push('\n');
-        tables.push_str(&aligned(&rows));
+        tables.push_str(&stacked(&rows));
         tables + &self.waits()
     }
 
@@ -90,7 +90,7 @@ impl Sums {
             };
             let _ = writeln!(
                 text,
-                "{} layer {}, hop {}: rank {} waited {} ms for {} of rank {}: {why}",
+                "{} layer {}, hop {}: rank {} waited {} ms for {} of rank {}:\n  {why}",
                 place.pass.name(),
                 place.layer,
                 place.hop,

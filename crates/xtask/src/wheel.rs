@@ -94,10 +94,13 @@ pub(crate) fn stand_in(cargo: &OsStr) -> Result<ExitCode> {
     }
     command.args(test::BUILT).args(["--message-format", "json-render-diagnostics"]);
     let output = command.current_dir(root()).stderr(std::process::Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Ok(ExitCode::FAILURE);
+    }
     let lines = String::from_utf8(output.stdout)?;
     let artifact = lines.lines().rfind(|line| is_program(line));
     tool::print(artifact.context("the tests built no program `annulus`")?);
-    Ok(if output.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Whether a message of cargo is of the program, not of its tests.

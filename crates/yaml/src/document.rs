@@ -155,6 +155,9 @@ fn text_of(name: &str, file: std::io::Result<File>) -> Result<String, Problem> {
             std::io::ErrorKind::NotFound => {
                 problem.hint("check the path; it is relative to the current folder")
             }
+            std::io::ErrorKind::InvalidInput => {
+                problem.hint("give an experiment's file, or the folder of one run")
+            }
             _ => problem,
         }
     };

@@ -186,7 +186,12 @@ impl Kind {
             Kind::SizesOr(_, word) => {
                 nearest(text, word).map(|word| format!("did you mean `{word}`?"))
             }
-            Kind::Word(words) => nearest(text, words).map(|word| format!("did you mean `{word}`?")),
+            Kind::Word(words) => elsewhere(text, words)
+                .or_else(|| nearest(text, words))
+                .map(|word| format!("did you mean `{word}`?")),
+            Kind::Tokens(..) => tokens_hint(text),
+            Kind::Bytes(_) => Unit::Bytes.hint(text),
+            Kind::Seconds => Unit::Time.hint(text),
             Kind::WordOr(words, hint) => {
                 hint(text).or_else(|| Kind::Word(words).hint(text, quoted))
             }
@@ -201,6 +206,35 @@ impl Kind {
             _ => None,
         }
     }
+}
+
+/// What other programs call values, and what they are called here.
+const ELSEWHERE: [(&str, &str); 6] = [
+    ("bfloat16", "bf16"),
+    ("fp16", "bf16"),
+    ("float16", "bf16"),
+    ("fp32", "f32"),
+    ("float32", "f32"),
+    ("adamw_torch", "adamw"),
+];
+
+fn elsewhere<'a>(text: &str, words: &[&'a str]) -> Option<&'a str> {
+    let text = text.to_lowercase();
+    let (_, here) = ELSEWHERE.iter().find(|(other, _)| *other == text)?;
+    words.iter().copied().find(|word| word == here)
+}
+
+/// The way out of what is nearly a count of tokens: `64KB`, or a part of a token.
+fn tokens_hint(text: &str) -> Option<String> {
+    if let Some(count) = Unit::Tokens.parse(text).filter(|count| count.fract() != 0.0) {
+        return Some(format!("that is {count} tokens: {} are a whole number", count.round()));
+    }
+    let number = |letter: &char| letter.is_ascii_digit() || *letter == '.';
+    let digits: String = text.chars().take_while(number).collect();
+    let unit = text[digits.len()..].trim().chars().next()?.to_ascii_lowercase();
+    let suffix = if unit == 'k' { "k".to_owned() } else { unit.to_ascii_uppercase().to_string() };
+    let written = digits + &suffix;
+    Unit::Tokens.count(&written).map(|count| format!("`{written}` is {count} tokens"))
 }
 
 /// What a list of sections takes, in words.

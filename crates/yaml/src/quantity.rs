@@ -129,7 +129,12 @@ impl Unit {
         let bits = suffix.replace("bit", "b").replace("ps", "/s").replace('b', "bit");
         let bits =
             if self == Unit::Bandwidth && suffix.contains('b') { bits } else { suffix.into() };
-        let nearly = |name: &&str| TAILS.iter().any(|tail| plain(&bits) + tail == plain(name));
+        let nearly = |name: &&str| {
+            let (own, name) = (plain(&bits), plain(name));
+            let plural = own.strip_suffix('s').unwrap_or(&own) == name;
+            let spoken = self == Unit::Time && SPOKEN.contains(&(own.trim_end_matches('s'), &name));
+            plural || spoken || TAILS.iter().any(|tail| own.clone() + tail == name)
+        };
         let meant = self.suffixes().iter().map(|(name, _)| *name).find(nearly)?;
         let written = format!("{}{meant}", digits.trim_end());
         self.parse(&written).map(|_| format!("did you mean `{written}`?"))
@@ -138,6 +143,10 @@ impl Unit {
 
 /// Endings that are often left out of units.
 const TAILS: [&str; 4] = ["", "s", "b", "bs"];
+
+/// Times as they are spoken, without the `s` of several.
+const SPOKEN: [(&str, &str); 6] =
+    [("sec", "s"), ("second", "s"), ("minute", "min"), ("hour", "h"), ("hr", "h"), ("day", "d")];
 
 /// A unit's letters alone: `TFLOPS` and `TFLOP/s` are the same.
 fn plain(unit: &str) -> String {

@@ -246,12 +246,13 @@ impl<'text> Reader<'text, '_> {
             | Event::MappingStart(.., Some(_)) => "a tag (`!name`)",
             _ => return,
         };
-        self.report.at(span, || {
-            let hint =
-                "write the value itself; the command line replaces it for one run: `KEY=VALUE`"
-                    .into();
-            (format!("{extra} is not supported"), Some(hint))
-        });
+        let starred = matches!(event, Event::Alias(_) | Event::UnresolvedAlias(_));
+        let hint = if starred {
+            "write the value itself; a path that begins with `*` stands in quotes: `\"*.txt\"`"
+        } else {
+            "write the value itself, wherever it is needed"
+        };
+        self.report.at(span, || (format!("{extra} is not supported"), Some(hint.to_owned())));
     }
 
     fn explain(&mut self, stop: Stop) {
@@ -268,7 +269,8 @@ impl<'text> Reader<'text, '_> {
                 let hint = if tab {
                     "indent with spaces: YAML allows no tabs here"
                 } else {
-                    "keys of a section are indented alike, by spaces, and a space follows each `:`"
+                    "keys of a section are indented alike, by spaces, and a space follows each \
+                     `:`; a text with signs such as `@`, `%` or `{` stands in quotes"
                 };
                 self.report.at(span, || {
                     (format!("invalid YAML: {}", error.kind()), Some(hint.to_owned()))

@@ -13,28 +13,28 @@ section! {
     /// The keys beside `rope_type:`, under their own names.
     #[derive(Clone, Debug, Default, PartialEq, Serialize)]
     pub struct Parameters {
-        factor: Option<f64> = Real(AboveZero), Means("what the lengths say"), "how much longer";
+        factor: Option<f64> = Real(AboveZero), Means("what the lengths say"), "ratio of the new length to the old";
         original_max_position_embeddings: Option<usize> = Tokens(2, MOST_POSITIONS),
-            Means("max_position_embeddings"), "the length before it was stretched";
+            Means("max_position_embeddings"), "the length before any scaling";
         attention_factor: Option<f64> = Real(AboveZero), Means("what the factor says"),
-            "what cosines and sines are multiplied by: yarn, longrope";
+            "factor of cosines and sines: yarn, longrope";
         beta_fast: Option<f64> = Real(AboveZero), Means("32"),
-            "turns within the original length from which on a pair stays: yarn";
+            "rotations within the original length above which a frequency is kept: yarn";
         beta_slow: Option<f64> = Real(AboveZero), Means("1"),
-            "turns up to which it is stretched wholly: yarn";
-        mscale: Option<f64> = Real(AtLeastZero), Means("none"), "in attention_factor: yarn";
+            "rotations below which a frequency is divided by `factor`: yarn";
+        mscale: Option<f64> = Real(AtLeastZero), Means("none"), "coefficient of attention_factor: yarn";
         mscale_all_dim: Option<f64> = Real(AtLeastZero), Means("none"),
-            "what mscale is relative to: yarn";
+            "denominator of attention_factor: yarn";
         truncate: Option<bool> = Truth, Means("true"),
-            "whether the ramp begins and ends at a pair: yarn";
+            "whether the ramp's ends are rounded to whole dimensions: yarn";
         low_freq_factor: Option<f64> = Real(AboveZero), Means("1 in `extend`"),
-            "turns up to which a pair is stretched wholly: llama3";
+            "rotations below which a frequency is divided by `factor`: llama3";
         high_freq_factor: Option<f64> = Real(AboveZero), Means("4 in `extend`"),
-            "turns from which on it stays: llama3";
+            "rotations above which a frequency is kept: llama3";
         short_factor: Option<Vec<f64>> = Reals(AboveZero), Means("1 everywhere in `extend`"),
-            "a factor for each pair, up to the original length: longrope";
+            "divisors of the frequencies up to the original length: longrope";
         long_factor: Option<Vec<f64>> = Reals(AboveZero), Means("required by longrope"),
-            "a factor for each pair, beyond it: longrope";
+            "divisors of the frequencies beyond it: longrope";
     }
 }
 

@@ -11,16 +11,16 @@ use super::{replacement, tokens};
 pub(crate) struct Evaluate {
     /// A run's folder, a `step-N` in it, a Hugging Face folder or `hf://owner/name`, or an experiment
     pub(crate) path: PathBuf,
-    /// Values that replace those of the run or the experiment, as in `evaluation.lengths=[1k,8k]`
+    /// Keys to replace, as in `evaluation.lengths=[1k,8k]`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     pub(crate) replacements: Vec<Override>,
-    /// Where files are written [default: `evaluation` in the run's folder]
+    /// Folder for the results [default: `evaluation` in the run's folder]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Reads texts and token caches and holds them to their hashes, though nothing says that they have changed
+    /// Verify texts and token caches by their hashes, even if they look unchanged
     #[arg(long)]
     pub(crate) verify_cache: bool,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -29,33 +29,38 @@ pub(crate) struct Evaluate {
 pub(crate) struct Generate {
     /// A run's folder, a `step-N` in it, a Hugging Face folder or `hf://owner/name`, or an experiment
     pub(crate) path: PathBuf,
-    /// Values that replace those of the run or the experiment, as in `mesh.sequence=2`
-    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    /// Keys to replace, as in `mesh.sequence=2`
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement_or_prompt)]
     pub(crate) replacements: Vec<Override>,
-    /// The text to continue
+    /// Prompt
     #[arg(long, required_unless_present = "file")]
     pub(crate) prompt: Option<String>,
-    /// A file with it
+    /// File with the prompt
     #[arg(long, value_name = "PATH", conflicts_with = "prompt")]
     pub(crate) file: Option<PathBuf>,
-    /// The most tokens to add
+    /// Number of tokens to generate at most
     #[arg(long, value_parser = tokens, default_value_t = 128)]
     pub(crate) tokens: usize,
-    /// Divisor of the logits; 0: always the most likely token
+    /// Sampling temperature; 0: greedy
     #[arg(long, default_value_t = 0.8, value_parser = at_least_zero, allow_negative_numbers = true)]
     pub(crate) temperature: f64,
-    /// Draw from the N most likely tokens
+    /// Sample from the N most likely tokens
     #[arg(long, value_name = "N")]
     pub(crate) top_k: Option<usize>,
-    /// Draw from the most likely tokens that together have this probability
+    /// Sample from the most likely tokens with this total probability (nucleus)
     #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, allow_negative_numbers = true)]
     pub(crate) top_p: f64,
-    /// Seed of the draws
+    /// Seed of the sampling
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn replacement_or_prompt(word: &str) -> Result<Override, String> {
+    let hint = "the text to continue is `--prompt TEXT`";
+    replacement(word).map_err(|wrong| format!("{wrong}; {hint}"))
 }
 
 fn at_least_zero(word: &str) -> Result<f64, String> {

@@ -22,7 +22,31 @@ pub(crate) fn elsewhere(said: &Error) -> Option<(String, String)> {
         key if key.contains('.') => {
             format!("values are replaced without dashes: `{key}=VALUE`")
         }
-        _ => return None,
+        other => {
+            let key = KEYS.iter().find(|(name, _)| *name == other.replace('-', "_"));
+            let (_, key) = key?;
+            format!("values are replaced by words: `{key}=VALUE`")
+        }
     };
     Some((format!("`{flag}` is no flag"), hint))
 }
+
+/// Flags of other programs, and the keys that they mean.
+const KEYS: [(&str, &str); 16] = [
+    ("lr", "optimizer.learning_rate"),
+    ("learning_rate", "optimizer.learning_rate"),
+    ("weight_decay", "optimizer.weight_decay"),
+    ("batch_size", "data.batch"),
+    ("per_device_train_batch_size", "memory.micro_batch"),
+    ("seq_len", "data.tokens"),
+    ("max_length", "data.tokens"),
+    ("steps", "schedule.steps"),
+    ("max_steps", "schedule.steps"),
+    ("epochs", "schedule.steps"),
+    ("warmup_steps", "schedule.warmup"),
+    ("output", "output"),
+    ("output_dir", "output"),
+    ("seed", "seed"),
+    ("device", "device"),
+    ("dtype", "model.dtype"),
+];

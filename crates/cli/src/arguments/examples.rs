@@ -24,7 +24,9 @@ Examples:
 pub(super) const LAYOUT: &str = "\
 Examples:
   annulus layout striped --ranks 4 --tokens 16
-  annulus layout ring --layout zigzag --hops";
+  annulus layout ring --layout zigzag --hops
+  annulus layout usp --ranks 16 --hops --all
+  annulus layout striped --ranks 8 --tokens 64 --svg striped.svg";
 pub(super) const TRACE: &str = "\
 Examples:
   annulus trace experiment.yaml --layer 3 --svg hops.svg

@@ -119,6 +119,14 @@ impl Meter {
         }
     }
 
+    /// Something that prints, while no bar is in its way.
+    pub(crate) fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
+        match &self.state().bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
     /// A line above it.
     pub(crate) fn say(&self, line: &str) {
         match &self.state().bar {

@@ -45,28 +45,28 @@ section! {
         strategy: Option<String> = STRATEGY, Means("local, on one rank"),
             "how a sequence is split over ranks; auto: the fastest that fits";
         exchange: Option<String> = Word(EXCHANGES), Means("p2p"),
-            "how megatron brings queries and keys together: a ring, gathered, heads for positions, both";
+            "megatron's communication: a ring (p2p), all-gather, all-to-all of heads, or both (a2a+p2p)";
         shape: Option<Vec<usize>> = Counts(1, 1 << 14), Means("what heads and ranks suggest"),
-            "two numbers whose product is `mesh.sequence`. usp, megatron with a2a+p2p: ranks that exchange heads, and rings of such; double-ring: nodes, and ranks of a node";
+            "two factors of `mesh.sequence`. usp, megatron with a2a+p2p: ranks of an all-to-all × ranks of a ring; double-ring: nodes × ranks of a node";
         groups: Option<usize> = Count(1, 1 << 12), Means("1"),
-            "groups of key/value heads that all-gather takes one after another: fewer are held at once";
+            "groups of KV heads that all-gather processes one after another, to hold less at once";
         layout: Option<String> = Word(LayoutKeys::WORDS), Means("the strategy's own"),
-            "who holds which positions; every strategy but striped takes every layout";
+            "which rank holds which positions; every strategy but striped takes every layout";
         stripe: Option<usize> = Tokens(1, MOST_TOKENS),
             Means("1, and for balanced blocks a sixteenth of a rank's share"),
-            "neighbouring positions that stay together, of stripes and of balanced blocks";
+            "width of stripes and of balanced blocks, in positions";
         backward: String = Word(BACKWARD), Is(AUTOMATIC),
-            "what travels backward: keys and values, against the forward ring or all the way round, or queries; auto: what sends the fewest bytes";
-        kernel: Kernel = Word(Kernel::WORDS), Is("fused"), "blockwise, or plain loops in f64";
+            "what is sent in backward: KV and their gradients against the forward ring, around it, or straight to their owners, or queries and theirs; auto: the fewest bytes";
+        kernel: Kernel = Word(Kernel::WORDS), Is("fused"), "the fused block kernel, or plain loops in f64";
         deterministic: bool = Truth, Is("true"),
-            "the same bits every time; false: a faster backward on a GPU, with atomic additions";
+            "bit-reproducible backward; false: a faster one on a GPU, with atomic additions";
         dropout: f64 = Real(ZeroToBelowOne), Is("0.0"),
-            "share of the weights that are left out while training; which ones depends on no rank";
+            "attention dropout; independent of how the sequence is split";
         wire: WireKeys = Section(WireKeys::KEYS),
             Means("values as the model computes, gradients in f32"),
-            "the types of what travels between ranks";
+            "dtypes of what ranks send";
         sliding: Option<SlidingKeys> = Section(SlidingKeys::KEYS), Means("all layers are alike"),
-            "layers that see a window, and how those are split; what is not written is as in the others, and who holds which positions is the same in all";
+            "layers with a sliding window, and how these are split; keys left out are as in the other layers, and the layout is the same in all";
         ..masking: Masking;
     }
 }
@@ -77,7 +77,7 @@ section! {
     pub struct SlidingKeys {
         layers: Vec<Range<usize>> = Ranges(MOST_LAYERS - 1), Required, "which layers, from 0";
         window: usize = Tokens(1, MOST_TOKENS), Required,
-            "keys a query sees there at most, itself included";
+            "sliding window: the last keys a query sees, itself included";
         strategy: Option<String> = STRATEGY, Means("the other layers'"),
             "how a sequence is split there; auto: the fastest that fits";
         exchange: Option<String> = Word(EXCHANGES), OTHERS, "as in `attention`";
@@ -93,7 +93,7 @@ section! {
     /// `attention.wire:`
     #[derive(Clone, Debug, PartialEq)]
     pub struct WireKeys {
-        query: Option<Element> = Word(Element::WORDS), VALUES, "queries, and the gradient of their output";
+        query: Option<Element> = Word(Element::WORDS), VALUES, "queries, and gradients of outputs";
         key_value: Option<Element> = Word(Element::WORDS), VALUES, "keys and values";
         output: Option<Element> = Word(Element::WORDS), VALUES, "outputs";
         query_gradient: Option<Element> = Word(Element::WORDS), SUMS, "gradients of queries";

@@ -5,7 +5,7 @@ use crate::{Layout, Mask, Positions, Run, ShardError, pairs_between};
 
 /// The most columns that positions are drawn in, and that a whole line takes.
 const COLUMNS: usize = 64;
-const LINE: usize = 100;
+const LINE: usize = 80;
 /// The most ranks whose pair counts fit side by side.
 const COUNTED: usize = 8;
 /// The most ranks that are all drawn; of more, so many first ones and last ones.
@@ -65,32 +65,45 @@ fn each(shards: &[Positions]) -> String {
     }
 }
 
-/// A line per rank: a column is dark where the rank holds its positions, and lists them.
+/// A line per rank: a column is dark where the rank holds its positions, and lists them. Where no column is any
+/// rank's alone, which says nothing of who holds what, the first positions one by one.
 fn draw_shards(shards: &[Positions], tokens: usize) -> Vec<String> {
     let drawn = |rank: usize| shards.len() <= DRAWN || rank < FIRST || rank >= shards.len() - LAST;
-    let shown = || shards.iter().enumerate().filter(|(rank, _)| drawn(*rank));
-    let longest = shown().map(|(_, shard)| list(shard).len()).max().unwrap_or(0);
+    let shown: Vec<(usize, &Positions)> =
+        shards.iter().enumerate().filter(|(rank, _)| drawn(*rank)).collect();
+    let longest = shown.iter().map(|(_, shard)| list(shard).len()).max().unwrap_or(0);
     let columns = (LINE - HEAD).saturating_sub(longest + 2).clamp(1, COLUMNS.min(tokens));
     let bounds: Vec<usize> = (0..=columns).map(|column| column * tokens / columns).collect();
-    let shade = |shard: &Positions, column: usize| {
-        let [start, end] = [bounds[column], bounds[column + 1]];
-        let held = shard.rank_of(end) - shard.rank_of(start);
-        match held {
-            0 => '·',
-            _ if held == end - start => '█',
-            _ if 2 * held >= end - start => '▓',
-            _ => '░',
-        }
+    let of_all = |shard: &Positions| strip(shard, &bounds);
+    let telling = shown.iter().any(|(_, shard)| of_all(shard).contains('█'));
+    let one_by_one: Vec<usize> = (0..=columns).collect();
+    let bounds = if telling { bounds } else { one_by_one };
+    let line = |(rank, shard): &(usize, &Positions)| {
+        let line = format!("{}  {}", strip(shard, &bounds), list(shard));
+        row(&format!("rank {rank}"), [line], 0)
     };
-    let line = |(rank, shard): (usize, &Positions)| {
-        let strip: String = (0..columns).map(|column| shade(shard, column)).collect();
-        row(&format!("rank {rank}"), [format!("{strip}  {}", list(shard))], 0)
-    };
-    let mut lines: Vec<String> = shown().map(line).collect();
+    let mut lines: Vec<String> = shown.iter().map(line).collect();
     if shards.len() > DRAWN {
         lines.insert(FIRST, format!("..       {} more ranks", shards.len() - FIRST - LAST));
     }
+    if !telling {
+        lines.push(format!("(drawn: the first {columns} of {tokens} positions, one by one)"));
+    }
     lines
+}
+
+/// A column between every two bounds.
+fn strip(shard: &Positions, bounds: &[usize]) -> String {
+    let shade = |bounds: &[usize]| {
+        let [start, end] = [bounds[0], bounds[1]];
+        match shard.rank_of(end) - shard.rank_of(start) {
+            0 => '·',
+            held if held == end - start => '█',
+            held if 2 * held >= end - start => '▓',
+            _ => '░',
+        }
+    };
+    bounds.windows(2).map(shade).collect()
 }
 
 /// The positions in short: `0-3, 28-31`, or `1, 5, .. 29`.
@@ -124,7 +137,12 @@ fn draw_pairs(shards: &[Positions], mask: &Mask) -> Vec<String> {
     let totals: Vec<u64> = counts.iter().map(|row| row.iter().sum()).collect();
     let all: u64 = totals.iter().sum();
     let share = |total: u64| total as f64 * world as f64 / all.max(1) as f64;
-    let width = if world <= COUNTED { 9 } else { 1 };
+    // Eight counts beside each other have no room for blanks.
+    let (width, blank) = match world {
+        COUNTED => (8, ""),
+        few if few < COUNTED => (9, " "),
+        _ => (1, ""),
+    };
     let mut lines =
         vec!["visible pairs of queries (down) and keys (across): ■ all, ◪ some, · none".to_owned()];
     if world <= COUNTED {
@@ -133,10 +151,11 @@ fn draw_pairs(shards: &[Positions], mask: &Mask) -> Vec<String> {
     for (rank, q) in shards.iter().enumerate() {
         let cell = |(k, pairs): (&Positions, &u64)| {
             let glyph = glyph(mask.coverage_of(q, k));
-            if world <= COUNTED { format!("{glyph} {}", short(*pairs)) } else { glyph.to_string() }
+            let count = if world <= COUNTED { short(*pairs) } else { String::new() };
+            format!("{glyph}{blank}{count}")
         };
         let cells: Vec<String> = shards.iter().zip(&counts[rank]).map(cell).collect();
-        let sum = format!("  x {:.2}", share(totals[rank]));
+        let sum = format!("{blank} x {:.2}", share(totals[rank]));
         lines.push(row(&format!("rank {rank}"), cells.into_iter().chain([sum]), width));
     }
     lines.push(busiest(&totals));

@@ -1,76 +1,111 @@
 //! Hop by hop, what every rank computes and moves.
 
+use std::ops::Range;
+
 use super::{glyph, ranks, row};
 use crate::{Block, Collective, Hop, Part, Pass, Schedule, TilePlan};
 
-/// The most ranks drawn side by side, and how wide each is.
-const RANKS: usize = 7;
+/// The most ranks drawn side by side, and how wide each is: 80 columns.
+const RANKS: usize = 6;
 const WIDTH: usize = 12;
 /// The most hops that are all drawn; of more, so many first ones and last ones.
 const HOPS: usize = 12;
 const FIRST: usize = 5;
 const LAST: usize = 3;
 
-/// Hop by hop: what every rank computes, sends and adds. Of many ranks or hops, the first and last.
-pub fn draw_schedule(schedule: &Schedule) -> String {
-    let (world, hops) = (schedule.world(), schedule.hops());
-    let shown = world.min(RANKS);
+/// How much of a schedule is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// The first ranks; of many hops the first and last; of many moves at once how many.
+    Short,
+    /// Every rank, hop and move.
+    Whole,
+}
+
+/// Hop by hop: what every rank computes, sends and adds. What is left out is said in the last line.
+pub fn draw_schedule(schedule: &Schedule, detail: Detail) -> String {
+    let world = schedule.world();
+    let shown = if detail == Detail::Whole { world } else { world.min(RANKS) };
     let pass = match schedule.pass {
         Pass::Forward => "forward",
         Pass::Backward => "backward",
     };
     let mut lines = vec![
         format!("{} {pass} over {}, hop by hop", schedule.strategy, ranks(world)),
-        "tile with the keys of a rank: ■ all visible, ◪ some, · none; of others' queries as q:k"
-            .to_owned(),
-        letters(schedule),
-        String::new(),
+        "tile with the keys of a rank: ■ all visible, ◪ some, · none;".to_owned(),
+        "of others' queries as q:k".to_owned(),
     ];
-    let more = if world > shown { format!("+ {}", world - shown) } else { String::new() };
-    let ranks = (0..shown).map(|rank| format!("rank {rank}"));
-    lines.push(row("", ranks.chain([more]), WIDTH));
-    let drawn = |hop: &usize| hops <= HOPS || *hop < FIRST || *hop >= hops - LAST;
-    for hop in (0..hops).filter(drawn) {
-        if hops > HOPS && hop == hops - LAST {
-            lines.push(format!("..       {} more hops", hops - FIRST - LAST));
-        }
-        lines.extend(draw_hop(schedule, hop, shown));
+    lines.extend(letters(schedule));
+    for first in (0..shown).step_by(RANKS) {
+        lines.push(String::new());
+        lines.extend(draw_hops(schedule, first..(first + RANKS).min(shown), detail));
     }
+    lines.extend(left_out(schedule, shown, detail));
     lines.join("\n")
 }
 
+/// Some ranks beside each other.
+fn draw_hops(schedule: &Schedule, shown: Range<usize>, detail: Detail) -> Vec<String> {
+    let hops = schedule.hops();
+    let mut lines = vec![row("", shown.clone().map(|rank| format!("rank {rank}")), WIDTH)];
+    let all = hops <= HOPS || detail == Detail::Whole;
+    for hop in (0..hops).filter(|hop| all || *hop < FIRST || *hop >= hops - LAST) {
+        if !all && hop == hops - LAST {
+            lines.push(format!("..       {} more hops", hops - FIRST - LAST));
+        }
+        lines.extend(draw_hop(schedule, hop, shown.clone(), detail));
+    }
+    lines
+}
+
+/// What is not drawn, in words.
+fn left_out(schedule: &Schedule, shown: usize, detail: Detail) -> Option<String> {
+    let (world, hops) = (schedule.world(), schedule.hops());
+    let drawn = if hops > HOPS { FIRST + LAST } else { hops };
+    (detail == Detail::Short && (shown < world || drawn < hops)).then(|| {
+        format!("({shown} of {world} ranks and {drawn} of {hops} hops are drawn; `--all`: all)")
+    })
+}
+
 /// What letters stand for: where keys and values go apart, for each alone.
-fn letters(schedule: &Schedule) -> String {
+fn letters(schedule: &Schedule) -> [String; 2] {
     let hops = |rank| (0..schedule.hops()).map(move |index| schedule.hop(rank, index));
     let apart = |hop: Hop| hop.tiles.meetings().iter().any(|met| met.part != Part::KeyValue);
     let apart = (0..schedule.world().min(RANKS)).flat_map(hops).any(apart);
     let keys = if apart { "k keys, v values" } else { "k keys and values" };
-    format!("{keys}, q queries, o outputs, gk gq their gradients, > sent to, + comes and is added")
+    [
+        format!("{keys}, q queries, o outputs, gk gq their gradients;"),
+        "> sent to, + comes and is added".to_owned(),
+    ]
 }
 
-/// A line each of what is computed, sent and added, where anything is.
-fn draw_hop(schedule: &Schedule, hop: usize, shown: usize) -> Vec<String> {
-    let plans: Vec<(usize, Hop)> = (0..shown).map(|rank| (rank, schedule.hop(rank, hop))).collect();
+/// Lines of what is computed, sent and added, where anything is.
+fn draw_hop(schedule: &Schedule, hop: usize, shown: Range<usize>, detail: Detail) -> Vec<String> {
+    let plans: Vec<(usize, Hop)> = shown.map(|rank| (rank, schedule.hop(rank, hop))).collect();
     let mut heads = [format!("hop {hop}")].into_iter();
     let mut lines = Vec::new();
-    let mut push = |cells: Vec<String>| {
-        if cells.iter().any(|cell| !cell.is_empty()) {
+    let mut push = |cells: Vec<Vec<String>>| {
+        for line in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
+            let cells = cells.iter().map(|cell| cell.get(line).cloned().unwrap_or_default());
             lines.push(row(&heads.next().unwrap_or_default(), cells, WIDTH));
         }
     };
-    push(plans.iter().map(|(rank, plan)| tiles(schedule, *rank, plan)).collect());
+    let cells = |names: &dyn Fn(usize, &Hop) -> Vec<String>, what: &str| {
+        plans.iter().map(|(rank, plan)| fitting(&names(*rank, plan), what, detail)).collect()
+    };
+    push(cells(&|rank, plan| tiles(schedule, rank, plan), "tiles"));
     if let Some(collective) = plans.first().and_then(|(_, plan)| plan.collective) {
-        push(vec![said(collective, schedule, hop)]);
+        push(vec![vec![said(collective, schedule, hop)]]);
     } else {
-        push(plans.iter().map(|(_, plan)| sends(plan, Part::is_lent)).collect());
-        push(plans.iter().map(|(_, plan)| sends(plan, |part| !part.is_lent())).collect());
-        push(plans.iter().map(|(_, plan)| sums(plan)).collect());
+        push(cells(&|_, plan| sends(plan, Part::is_lent), "sends"));
+        push(cells(&|_, plan| sends(plan, |part| !part.is_lent()), "sends"));
+        push(cells(&|_, plan| sums(plan), "sums"));
     }
     lines
 }
 
 /// `■2` with the keys of rank 2, `■1:2` where the queries are rank 1's and not the rank's own.
-fn tiles(schedule: &Schedule, rank: usize, plan: &Hop) -> String {
+fn tiles(schedule: &Schedule, rank: usize, plan: &Hop) -> Vec<String> {
     let tile = |TilePlan { queries, keys }: TilePlan| {
         let positions = |block: &Block| schedule.positions[block.owner].rows(block.rows.range());
         let glyph = glyph(schedule.mask.coverage_of(&positions(&queries), &positions(&keys)));
@@ -80,20 +115,18 @@ fn tiles(schedule: &Schedule, rank: usize, plan: &Hop) -> String {
             format!("{glyph}{}:{}", queries.owner, keys.owner)
         }
     };
-    fitting(plan.tiles.len(), plan.tiles.iter().map(tile), "tiles")
+    plan.tiles.iter().map(tile).collect()
 }
 
-fn sends(plan: &Hop, of: fn(Part) -> bool) -> String {
-    let sent: Vec<_> = plan.sends.iter().filter(|sent| of(sent.block.part)).collect();
-    let names = sent.iter().map(|sent| format!("{} > {}", name(sent.block), sent.to));
-    fitting(sent.len(), names, "sends")
+fn sends(plan: &Hop, of: fn(Part) -> bool) -> Vec<String> {
+    let sent = plan.sends.iter().filter(|sent| of(sent.block.part));
+    sent.map(|sent| format!("{} > {}", name(sent.block), sent.to)).collect()
 }
 
 /// Sums that come: none is there twice, so they join what is.
-fn sums(plan: &Hop) -> String {
+fn sums(plan: &Hop) -> Vec<String> {
     let come = plan.receives.iter().filter(|received| received.block.part.is_sum());
-    let names = come.clone().map(|received| format!("+{}", name(received.block)));
-    fitting(come.count(), names, "sums")
+    come.map(|received| format!("+{}", name(received.block))).collect()
 }
 
 /// `all-to-all of q k`.
@@ -117,14 +150,21 @@ fn name(block: Block) -> String {
     format!("{}{}", block.part.letter(), block.owner)
 }
 
-/// All of them where they fit into a cell, else how many.
-fn fitting(count: usize, names: impl Iterator<Item = String>, what: &str) -> String {
-    // No name is shorter than two characters.
-    if 2 * count < WIDTH {
-        let all = names.collect::<Vec<_>>().join(" ");
-        if all.chars().count() < WIDTH {
-            return all;
+/// The lines of a cell: all of them where they fit into one line or the whole is wanted, else how many.
+fn fitting(names: &[String], what: &str, detail: Detail) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for name in names {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + name.chars().count() < WIDTH => {
+                line.push(' ');
+                line.push_str(name);
+            }
+            _ => lines.push(name.clone()),
         }
     }
-    format!("{count} {what}")
+    match lines.len() {
+        0 | 1 => lines,
+        _ if detail == Detail::Whole => lines,
+        _ => vec![format!("{} {what}", names.len())],
+    }
 }

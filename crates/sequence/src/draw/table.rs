@@ -15,3 +15,53 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
     };
     rows.iter().map(line).collect()
 }
+
+/// The columns of a terminal.
+const COLUMNS: usize = 80;
+
+/// The same within 80 columns: what has no room at the right stands below, behind the first column again.
+pub fn stacked(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count() + 2).max().unwrap_or_default()
+    };
+    let mut blocks: Vec<Vec<usize>> = Vec::new();
+    let mut taken = 0;
+    for column in 1..columns {
+        match blocks.last_mut() {
+            Some(block) if taken + width(column) <= COLUMNS => block.push(column),
+            _ => {
+                blocks.push(vec![0, column]);
+                taken = width(0) - 2;
+            }
+        }
+        taken += width(column);
+    }
+    let block = |columns: &Vec<usize>| {
+        let cells = |row: &Vec<String>| {
+            columns.iter().filter_map(|column| row.get(*column).cloned()).collect()
+        };
+        aligned(&rows.iter().map(cells).collect::<Vec<_>>())
+    };
+    blocks.iter().map(block).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_that_have_no_room_stand_below() {
+        let row = |first: &str| {
+            let cells = (0..6).map(|column| format!("{column}").repeat(15));
+            std::iter::once(first.to_owned()).chain(cells).collect::<Vec<_>>()
+        };
+        let shown = stacked(&[row("head"), row("a")]);
+        assert!(shown.lines().all(|line| line.len() <= COLUMNS), "{shown}");
+        assert_eq!(shown.lines().filter(|line| line.starts_with("a ")).count(), 2, "{shown}");
+        assert!((0..6).all(|column| shown.contains(&format!("{column}").repeat(15))), "{shown}");
+        let narrow = [vec![String::from("a"), String::from("b")]];
+        assert_eq!(stacked(&narrow), aligned(&narrow));
+    }
+}

@@ -1,6 +1,8 @@
 //! Drawings, as they look.
 
-use annulus_sequence::{Heads, Layout, Mask, Route, Rule, Strategy, draw_layout, draw_schedule};
+use annulus_sequence::{
+    Detail, Heads, Layout, Mask, Route, Rule, Strategy, draw_layout, draw_schedule,
+};
 
 #[test]
 fn zigzag_over_four_ranks() {
@@ -39,7 +41,8 @@ fn stripes_list_the_first_and_the_last() {
 fn schedules(strategy: Strategy, tokens: usize, world: usize, heads: Heads) -> [String; 2] {
     let split = strategy.split(&Mask::causal(), tokens, world, heads).expect("it splits");
     let backward = strategy.backward(&split, Route::Reversed).expect("it runs");
-    [strategy.forward(&split).expect("it runs"), backward].map(|schedule| draw_schedule(&schedule))
+    [strategy.forward(&split).expect("it runs"), backward]
+        .map(|schedule| draw_schedule(&schedule, Detail::Short))
 }
 
 #[test]
@@ -47,8 +50,10 @@ fn a_ring_against_the_forward_one() {
     let [_, drawn] = schedules(Strategy::Ring, 12, 3, Heads::equal(1));
     let expected = "\
 ring backward over 3 ranks, hop by hop
-tile with the keys of a rank: ■ all visible, ◪ some, · none; of others' queries as q:k
-k keys and values, q queries, o outputs, gk gq their gradients, > sent to, + comes and is added
+tile with the keys of a rank: ■ all visible, ◪ some, · none;
+of others' queries as q:k
+k keys and values, q queries, o outputs, gk gq their gradients;
+> sent to, + comes and is added
 
          rank 0      rank 1      rank 2
 hop 0    ◪0          ◪1          ◪2
@@ -84,7 +89,7 @@ hop 2    all-to-all of o";
 }
 
 #[test]
-fn drawings_fit_a_hundred_columns_and_a_few_screens() {
+fn drawings_fit_80_columns_and_a_few_screens() {
     let window = Mask::causal().and(Rule::Window(1 << 20));
     for world in [1, 2, 5, 8, 9, 33, 64] {
         let tokens = (1 << 26) * world;
@@ -93,14 +98,38 @@ fn drawings_fit_a_hundred_columns_and_a_few_screens() {
             drawings.push(draw_layout(strategy.layout(), &window, tokens, world).unwrap());
             let split = strategy.split(&window, tokens, world, Heads::equal(2 * world)).unwrap();
             for how in [Route::Travelling, Route::Reversed] {
-                drawings.push(draw_schedule(&strategy.backward(&split, how).unwrap()));
+                drawings
+                    .push(draw_schedule(&strategy.backward(&split, how).unwrap(), Detail::Short));
             }
         }
         for drawn in drawings {
             let widest = drawn.lines().map(|line| line.chars().count()).max().unwrap();
-            assert!(widest <= 100, "{widest} columns:\n{drawn}");
+            assert!(widest <= 80, "{widest} columns:\n{drawn}");
             assert!(drawn.lines().count() < 2 * 64 + 10);
             assert!(drawn.lines().all(|line| line == line.trim_end()));
         }
     }
+}
+
+#[test]
+fn nothing_is_left_out_of_the_whole() {
+    let split = Strategy::Ring.split(&Mask::causal(), 52, 13, Heads::equal(1)).unwrap();
+    let schedule = Strategy::Ring.backward(&split, Route::Reversed).unwrap();
+    let short = draw_schedule(&schedule, Detail::Short);
+    assert!(short.ends_with("(6 of 13 ranks and 8 of 14 hops are drawn; `--all`: all)"), "{short}");
+    let whole = draw_schedule(&schedule, Detail::Whole);
+    assert_eq!(whole.matches("hop 13 ").count(), 3, "one for each six ranks: {whole}");
+    assert!((0..13).all(|rank| whole.contains(&format!("rank {rank}"))), "{whole}");
+    // What a cell has no room for goes on below.
+    let split = Strategy::Ulysses.split(&Mask::causal(), 8, 2, Heads::equal(2)).unwrap();
+    let whole = draw_schedule(&Strategy::Ulysses.forward(&split).unwrap(), Detail::Whole);
+    assert!(whole.contains("hop 1    ◪0 ■1:0     ") && !whole.contains(" tiles"), "{whole}");
+}
+
+#[test]
+fn stripes_of_long_sequences_are_drawn_position_by_position() {
+    let drawn = draw_layout(Layout::Striped { width: 1 }, &Mask::causal(), 1 << 20, 8).unwrap();
+    assert!(drawn.contains("rank 0   █·······█·······"), "{drawn}");
+    assert!(drawn.contains("of 1048576 positions, one by one)"), "{drawn}");
+    assert!(drawn.lines().all(|line| line.chars().count() <= 80), "{drawn}");
 }

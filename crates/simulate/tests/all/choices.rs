@@ -116,7 +116,7 @@ fn a_cluster_that_is_named_is_chosen_for() {
     let named = resolved(automatic(&[&named]));
     let plans = plans_measured(&named, |_| panic!("it is described"));
     let chosen = plans.unwrap_or_else(|p| panic!("{p}")).remove(0).choice.expect("chosen");
-    assert_eq!(chosen.text, Choice::among(&named, &cluster()).expect("eight devices").to_text());
+    assert_eq!(chosen.whole, Choice::among(&named, &cluster()).expect("eight devices").to_text());
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub struct Row {
 /// How a run differs from the first.
 #[derive(Clone, Debug, Serialize)]
 pub struct Distance {
-    /// Whether all values have equal bits.
+    /// Whether all values have equal bits; false without a common step.
     pub equal_bits: bool,
     /// The first common step at which bits differ.
     pub first: Option<u64>,
@@ -75,7 +75,7 @@ fn distance(common: &[Row], run: usize) -> Distance {
     // Of equal ones the first.
     let larger = |a: (u64, f64), b: (u64, f64)| if b.1.abs() > a.1.abs() { b } else { a };
     let largest = differences.filter(|(_, by)| by.is_finite()).reduce(larger);
-    Distance { equal_bits: first.is_none(), first, largest }
+    Distance { equal_bits: first.is_none() && !common.is_empty(), first, largest }
 }
 
 #[cfg(test)]
@@ -117,5 +117,6 @@ mod tests {
         let aligned = align("train/loss", &[run(1..=5, |_| 1.0), run(6..=9, |_| f64::NAN)]);
         assert_eq!((aligned.common, aligned.rows.len()), (0, 0));
         assert_eq!(aligned.last[0], (5, 1.0));
+        assert!(!aligned.against_first[0].equal_bits);
     }
 }

@@ -120,15 +120,16 @@ impl Sink for Curves {
     }
 }
 
-/// The name of a curve. TensorBoard sorts groups, and curves in a group, by name: losses keep theirs, `evaluate/loss` and
-/// `train/loss`, and what would stand before them is called so that it stands behind.
+/// The name of a curve. TensorBoard sorts groups, and curves in a group, by name, and opens the first two groups: losses
+/// keep their names, `evaluate/loss` and `train/loss`, and what would stand before them is called so that it stands
+/// behind. (`train_comm` would not do: to TensorBoard an underscore is a slash.)
 fn shown(tag: &str) -> String {
     match tag.split_once('/') {
         Some((group @ ("evaluate" | "train"), name)) if name < "loss" => {
             format!("{group}/more/{name}")
         }
         Some(("evaluate" | "train", _)) => tag.to_owned(),
-        _ => format!("train_{tag}"),
+        _ => format!("training_{tag}"),
     }
 }
 
@@ -156,12 +157,12 @@ fn settings(
     let word = |word: &str| Setting::Word(word.to_owned());
     [
         ("parameters", number(parameters)),
-        ("dtype", word(experiment.model.dtype.word())),
         ("ranks", number(manifest.ranks() as u64)),
         ("strategy", word(manifest.strategy())),
         ("tokens", number(experiment.data.tokens as u64)),
-        ("batch", number(experiment.data.batch as u64)),
         ("learning rate", Setting::Number(experiment.optimizer.learning_rate)),
+        ("batch", number(experiment.data.batch as u64)),
+        ("dtype", word(experiment.model.dtype.word())),
         ("seed", number(experiment.seed)),
     ]
 }
@@ -179,8 +180,8 @@ mod tests {
         let mut names: Vec<String> = tags.into_iter().map(shown).collect();
         names.sort();
         let losses = ["evaluate/loss", "evaluate/more/accuracy", "train/loss", "train/lr"];
-        let others = ["train/more/grad_norm", "train_comm/bytes", "train_memory/peak"];
-        assert_eq!(names, [&losses[..], &others[..], &["train_speed/mfu"]].concat());
+        let others = ["train/more/grad_norm", "training_comm/bytes", "training_memory/peak"];
+        assert_eq!(names, [&losses[..], &others[..], &["training_speed/mfu"]].concat());
     }
 
     /// The names and values of what is drawn of two steps, at first equal over ranks.
@@ -202,7 +203,7 @@ mod tests {
     #[test]
     fn what_ranks_differ_in_has_three_curves_and_on_demand_one_each() {
         let few = drawn(false);
-        let of = |step, name: &str, value| (step, format!("train_memory/peak{name}"), value);
+        let of = |step, name: &str, value| (step, format!("training_memory/peak{name}"), value);
         let wanted = [
             of(1, "", 4.0),
             of(2, "", 7.0),

@@ -168,11 +168,22 @@ fn windows(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
         tokens => Some(HeldOut {
             source: Arc::new(windows(Window::HeldOut, 1)?),
             sequences: (tokens as usize - 1) / data.tokens,
-            bigram_entropy: Some(bigram_entropy(cache, cache.tokens() - tokens, cache.tokens())?),
+            bigram_entropy: bytes_only(cache, tokens)?,
             exact: false,
         }),
     };
     Ok(Data { train, held_out, notes: Vec::new() })
+}
+
+/// More tokens than this are words: of a held-out text most pairs of them occur once, and their entropy says nothing.
+const BYTES: usize = 257;
+
+/// The entropy of pairs in the last `tokens` tokens, where tokens are bytes.
+fn bytes_only(cache: &Cache, tokens: u64) -> Result<Option<f64>> {
+    if cache.vocabulary() > BYTES {
+        return Ok(None);
+    }
+    Ok(Some(bigram_entropy(cache, cache.tokens() - tokens, cache.tokens())?))
 }
 
 fn longer(word: annulus_experiment::Longer) -> Longer {
