@@ -35,7 +35,8 @@ fn answers_fit_80_columns() {
     let place = Place::new(ANNULUS);
     trained(&place);
     let cluster = example("clusters/h100.yaml");
-    let asked: [&[&str]; 12] = [
+    let asked: [&[&str]; 13] = [
+        &["plan", "--compare"],
         &["plan", "experiment.yaml"],
         &["plan", "experiment.yaml", "attention.strategy=auto"],
         &[
@@ -96,7 +97,7 @@ fn auto_shows_the_best_five_and_plan_all() {
     assert!(plan.ended(0).stdout.matches(" times as long: ").count() > 8, "{}", plan.stdout);
 }
 
-/// How many letters a caption has at most, at the narrowest letter that fonts have at this size.
+/// By the width of a wide letter of their size.
 #[test]
 fn the_captions_of_pictures_are_within_them() {
     let place = Place::new(ANNULUS);
@@ -104,7 +105,7 @@ fn the_captions_of_pictures_are_within_them() {
     annulus(&place, &["plan", "experiment.yaml", "--cluster", &cluster, "--svg", "plan.svg"])
         .ended(0);
     annulus(&place, &["layout", "ring", "--layout", "zigzag", "--svg", "layout.svg"]).ended(0);
-    for (name, letter) in [("plan.svg", 7.0), ("layout.svg", 9.0)] {
+    for (name, letter) in [("plan.svg", 8.0), ("layout.svg", 9.0)] {
         let svg = fs::read_to_string(place.path(name)).expect("a picture");
         let number = |text: &str, key: &str| -> f64 {
             let value = text.split(&format!(" {key}=\"")).nth(1).expect("an attribute");
@@ -213,6 +214,19 @@ fn doctor_knows_memory_disk_and_the_hub_s_cache() {
     for key in ["processor", "memory", "disk", "hub's cache"] {
         assert!(found[key].as_str().is_some_and(|text| !text.is_empty()), "{key}: {found}");
     }
+}
+
+#[test]
+fn many_shards_are_said_in_short_and_hops_have_a_time_axis() {
+    let place = Place::new(ANNULUS);
+    trained(&place);
+    let said = annulus(&place, &["export", "run", "--out", "model", "--shard", "4000B"]);
+    let said = &said.ended(0).stderr;
+    assert!(said.contains("model-00001-of-000") && said.lines().count() < 6, "{said}");
+    fits_a_terminal(said);
+    annulus(&place, &["trace", "experiment.yaml", "--svg", "hops.svg"]).ended(0);
+    let svg = fs::read_to_string(place.path("hops.svg")).expect("a picture");
+    assert_eq!(svg.matches(" ms</text>").count(), 2 + 2, "a title and an axis for each pass");
 }
 
 #[test]

@@ -89,5 +89,5 @@ fn what_is_wrong_with_a_mixture_is_said_at_its_path() {
     assert!(missing.contains("`nowhere.txt`"), "{missing}");
     place.write("short.txt", "too short");
     let short = check("[text.txt, short.txt]", 3);
-    assert!(short.contains("`short.txt`: the text without what is held out"), "{short}");
+    assert!(short.contains("`short.txt`: all of the text is held out"), "{short}");
 }

@@ -84,6 +84,9 @@ pub(crate) enum Command {
     /// Writes a run's metrics as a table
     #[command(after_help = examples::EXPORT_METRICS)]
     ExportMetrics(crate::metrics::ExportMetrics),
+    /// Writes the example experiments into a folder
+    #[command(after_help = examples::INIT)]
+    Init(crate::init::Init),
     /// Shows what this machine offers, and what is missing
     #[command(after_help = examples::DOCTOR)]
     Doctor(Doctor),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use annulus_experiment::ModelSource;
+use annulus_plan::wrapped;
 use annulus_train::Checkpoint;
 use clap::Args;
 
@@ -38,6 +39,21 @@ pub(crate) fn run(arguments: &Export) -> Done {
     };
     let files = checkpoint.export(&weights, out, *shard)?;
     let (from, to) = (checkpoint.folder().display(), out.display());
-    print::say(&format!("{from} is in {to}: {}", files.join(", ")));
+    print::say(&wrapped(&format!("{from} is in {to}: {}", listed(&files)), 2));
     Ok(0)
+}
+
+/// Names, of many shards the first and the last.
+fn listed(files: &[String]) -> String {
+    const MOST: usize = 4;
+    let shard = |name: &&String| name.starts_with("model-");
+    let (shards, others): (Vec<&String>, Vec<&String>) = files.iter().partition(shard);
+    let others = others.iter().map(|name| (*name).clone());
+    let shown = match shards[..] {
+        [first, .., last] if shards.len() > MOST => {
+            vec![format!("{first} to {last}")]
+        }
+        _ => shards.into_iter().cloned().collect(),
+    };
+    shown.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }

@@ -13,6 +13,7 @@ mod export;
 mod failure;
 mod generate;
 mod hub;
+mod init;
 mod layout;
 mod metrics;
 mod plan;
@@ -101,6 +102,7 @@ fn run(command: Command) -> Done {
         Command::Export(arguments) => export::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::ExportMetrics(arguments) => metrics::run(&arguments),
+        Command::Init(arguments) => init::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Explain { what } => explain::run(&what),
         Command::Completions { shell } => explain::completions(shell),

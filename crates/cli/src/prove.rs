@@ -1,6 +1,6 @@
 //! `annulus prove`: the schedules of an experiment, checked before anything runs.
 
-use annulus_plan::{Plan, Proving};
+use annulus_plan::{Plan, Proving, wrapped};
 use annulus_simulate::plans;
 
 use crate::arguments::Reading;
@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &Reading) -> Done {
     };
     for phase in phases {
         let proving = Proving::of(&phase)?;
-        print::either(arguments.json, || proving.to_json(), || proving.to_text())?;
+        print::either(arguments.json, || proving.to_json(), || wrapped(&proving.to_text(), 4))?;
         holds &= proving.holds();
     }
     Ok(if holds { 0 } else { EXPECT })

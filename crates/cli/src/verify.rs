@@ -139,7 +139,7 @@ impl Table {
     fn begin(&mut self) -> Result<(), Failure> {
         if !std::mem::replace(&mut self.started, true) {
             print::line(
-                "errors by strategy and ranks; seen: full or causal;\n\
+                "errors by strategy and ranks; seen: the keys that each query attends to;\n\
                  params: the worst gradient of a parameter",
             )?;
             let columns = Self::COLUMNS.map(|(_, name, width)| format!("{name:>width$}")).concat();

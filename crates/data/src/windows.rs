@@ -60,7 +60,12 @@ impl Windows {
         let (part, start, length, wanted) = match window {
             Window::Train => {
                 let length = all.saturating_sub(held_out);
-                ("the text without what is held out", 0, length, tokens.saturating_add(1))
+                let part = if length == 0 && all > 0 {
+                    "all of the text is held out"
+                } else {
+                    "the text without what is held out"
+                };
+                (part, 0, length, tokens.saturating_add(1))
             }
             Window::HeldOut => {
                 let wanted = tokens.saturating_mul(batch).saturating_add(1);

@@ -132,6 +132,7 @@ fn ask(
 ) -> Result<Vec<Vec<Verdict>>> {
     let (setup, count) = (subject.setup(tokens)?, windows.ends.len());
     let what = format!("loss behind {tokens} tokens");
+    progress(&what, 0, count);
     let done = AtomicUsize::new(0);
     let told = || progress(&what, done.fetch_add(1, Ordering::Relaxed) + 1, count);
     let sequence = |index| windows.sequence(index, tokens, all);

@@ -1,4 +1,4 @@
-//! Curves and heatmaps as pictures: SVG for people who print, PNG for TensorBoard.
+//! Curves, heatmaps and strips as pictures: SVG for people who print, PNG for TensorBoard.
 //!
 //! A figure becomes a [`Picture`], a list of shapes; both formats are drawn from that list, so that they cannot differ.
 

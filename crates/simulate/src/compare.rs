@@ -19,7 +19,7 @@
 
 use annulus_plan::{duration, size};
 use annulus_sequence::{
-    BlockShape, Heads, Mask, Schedule, Strategy, Wire, aligned, pairs_per_hop, prove,
+    BlockShape, Heads, Mask, Schedule, Strategy, Wire, pairs_per_hop, prove, stacked,
 };
 use serde_json::{Value, json};
 
@@ -177,15 +177,15 @@ impl Comparison {
         }
         let broadcast = self.broadcast();
         format!(
-            "one layer forward: n = {} tokens, d = {}, P = {} ranks, {}/s, {} bytes an element \
-             (k, M and GB are powers of 1024)\n\n{}\n\
+            "one layer forward: n = {} tokens, d = {}, P = {} ranks, {}/s,\n\
+             {} bytes an element (k, M and GB are powers of 1024)\n\n{}\n\
              P n d elements, one tensor broadcast to every rank: {}, {:.2} s\n",
             count(self.tokens),
             self.hidden,
             self.ranks,
             binary(self.bandwidth),
             self.element,
-            aligned(&rows),
+            stacked(&rows),
             binary(broadcast),
             self.seconds(broadcast),
         )

@@ -1,5 +1,7 @@
 //! Strategies beside each other, as text for people.
 
+use std::fmt::Write as _;
+
 use annulus_plan::{duration, label, size, wrapped};
 use annulus_sequence::{Strategy, aligned, stacked};
 
@@ -30,7 +32,7 @@ impl Choice {
     pub fn to_text(&self) -> String {
         let tables: String = self.tables.iter().map(|table| self.table(table) + "\n").collect();
         let mut notes = self.refused();
-        notes.push(self.about_memory());
+        notes.extend(self.about_memory());
         notes.extend(self.hiding.iter().map(|hiding| {
             let Hiding { place, .. } = hiding;
             let [forward, backward] = [hiding.forward, hiding.backward].map(f64::ceil);
@@ -68,7 +70,7 @@ impl Choice {
             text += &(self.over(table) + &aligned(&rows));
             let more = ranking.len().saturating_sub(BEST);
             if more > 0 {
-                text += &format!("  and {more} that take longer: `annulus plan` shows all\n");
+                let _ = writeln!(text, "  and {more} that take longer: `annulus plan` shows all");
             }
         }
         let taken = self.tables.iter().flat_map(|table| table.taken(&self.cluster));
@@ -82,14 +84,17 @@ impl Choice {
     }
 
     /// For which memory the plans are made: another plan of the same file may be made for another.
-    fn about_memory(&self) -> String {
+    fn about_memory(&self) -> Option<String> {
         let there = self.cluster.memory.map_or_else(String::new, |bytes| {
             format!(", {} on each device of `{}`", size(bytes), self.cluster.name)
         });
-        format!(
-            "  peak memory: what `memory:` leaves open is chosen for the memory there is{there}; \
-             `annulus plan` without `--cluster` chooses it for this machine and may hold less"
-        )
+        let described = !self.cluster.helping;
+        described.then(|| {
+            format!(
+                "  peak memory: what `memory:` leaves open is chosen for the memory there is{there}; \
+                 `annulus plan` without `--cluster` chooses it for this machine and may hold less"
+            )
+        })
     }
 
     /// A table, under the layers that it is of.

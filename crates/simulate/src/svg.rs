@@ -8,9 +8,9 @@ const CELL: (usize, usize) = (64, 26);
 const MARGIN: (usize, usize) = (84, 64);
 /// Room below the cells for the legend.
 const LEGEND: usize = 70;
-/// The least width: room for the title and the longest line of the legend, some seven pixels a letter.
-const WIDTH: usize = 460;
-const LETTER: usize = 7;
+/// The least width: room for the title and the longest line of the legend, at most eight pixels a letter.
+const WIDTH: usize = 440;
+const LETTER: usize = 8;
 
 impl Grid {
     /// The grid as an SVG file: lengths downwards, devices to the right, the darker the less time is

@@ -11,6 +11,9 @@ const MARGIN: f64 = 72.0;
 const LANE: f64 = 16.0;
 const GAP: f64 = 12.0;
 const TITLE: f64 = 44.0;
+/// The axis below a pass, and how many parts it has.
+const AXIS: f64 = 22.0;
+const PARTS: u32 = 5;
 
 /// Fills of computing, of making sums and results, of posts, of waits; ink of arrows.
 const TILES: &str = "#3b6fb5";
@@ -44,7 +47,8 @@ impl Trace {
             let title = format!("{} of layer {layer}: {took:.3} ms", pass.name());
             text(&mut body, [MARGIN, top + TITLE - 14.0], &title);
             panel.draw(&mut body, &links);
-            top = panel.top + panel.height();
+            panel.axis(&mut body);
+            top = panel.top + panel.height() + AXIS;
         }
         let legend =
             "blue: tiles; light: results and sums; grey: posts; orange: waits; green: blocks";
@@ -73,6 +77,32 @@ impl Panel<'_> {
     /// The upper edge of a rank's lane: 0 computes, 1 communicates.
     fn y(&self, rank: usize, lane: usize) -> f64 {
         self.top + rank as f64 * (2.0 * LANE + GAP) + lane as f64 * LANE
+    }
+
+    /// Milliseconds since the pass began.
+    fn axis(&self, svg: &mut String) {
+        let y = self.top + self.height();
+        let took = (self.end - self.start) as f64 / 1e6;
+        let end = MARGIN + WIDTH;
+        let line = |svg: &mut String, [x1, y1, x2, y2]: [f64; 4]| {
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{x1:.2}\" y1=\"{y1:.2}\" x2=\"{x2:.2}\" y2=\"{y2:.2}\" stroke=\"#777777\"/>"
+            );
+        };
+        line(svg, [MARGIN, y, end, y]);
+        for part in 0..=PARTS {
+            let share = f64::from(part) / f64::from(PARTS);
+            let (x, at) = (MARGIN + WIDTH * share, took * share);
+            line(svg, [x, y, x, y + 4.0]);
+            let unit = if part == PARTS { " ms" } else { "" };
+            let _ = writeln!(
+                svg,
+                "<text x=\"{x:.2}\" y=\"{:.2}\" font-size=\"10\" text-anchor=\"middle\" \
+                 fill=\"#555555\">{at:.3}{unit}</text>",
+                y + 16.0
+            );
+        }
     }
 
     fn draw(&self, svg: &mut String, links: &[Link<'_>]) {

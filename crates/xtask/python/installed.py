@@ -11,22 +11,19 @@ import annulus
 STEPS = 3
 
 
-def main(root: Path) -> None:
+def main() -> None:
     assert Path(annulus.__file__).is_relative_to(sys.prefix), annulus.__file__
     program = annulus.program()
     assert Path(program).parent == Path(sys.executable).parent, program
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        for name, source in [("quickstart.yaml", "experiments/quickstart.yaml"), ("text.md", "README.md")]:
-            (place / name).write_bytes((root / source).read_bytes())
-
         def run(*words: str) -> None:
             print(">", "annulus", *words, file=sys.stderr, flush=True)
             subprocess.run([program, *words], cwd=place, check=True, stdout=subprocess.DEVNULL)
 
         run("doctor")
-        changes = ["data.path=text.md", "data.evaluate=1", "schedule.warmup=1"]
-        run("train", "quickstart.yaml", f"schedule.steps={STEPS}", *changes)
+        run("init")
+        run("train", "experiments/quickstart.yaml", f"schedule.steps={STEPS}", "schedule.warmup=1")
         look(annulus.Run(place / "runs/quickstart"), place)
 
 
@@ -43,4 +40,4 @@ def look(run: annulus.Run, place: Path) -> None:
     print(f"losses {', '.join(f'{loss:.4f}' for loss in losses)}; {len(run.metrics())} steps read", file=sys.stderr)
 
 
-main(Path(sys.argv[1]))
+main()

@@ -17,15 +17,8 @@ const OLDEST: (u32, u32) = (2, 31);
 const SYMBOLS: &[u8] = b"GLIBC_";
 /// A feature under the same name; the C library that brought it.
 const RELATIVE: (&[u8], (u32, u32)) = (b"ABI_DT_RELR", (2, 36));
-/// Beside the program in the archive, and endings of the files taken from folders.
-const BESIDE: [&str; 6] = [
-    "README.md",
-    "LICENSE-APACHE",
-    "LICENSE-MIT",
-    "experiments",
-    "experiments/clusters",
-    "experiments/schema.json",
-];
+/// Beside the program in the archive; `annulus init` writes the experiments.
+const BESIDE: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
 /// Builds both below `target/dist`, says how large they are and what they need, and tries the wheel.
 pub(crate) fn run() -> Result<()> {
@@ -93,12 +86,8 @@ fn archive(program: &Path, out: &Path) -> Result<PathBuf> {
     // Everybody may run it: a zip file's permissions are not unpacked.
     set_executable(program)?;
     fs::copy(program, folder.join("annulus"))?;
-    for path in BESIDE.iter().map(|name| root().join(name)) {
-        for file in beside(&path)? {
-            let to = folder.join(file.strip_prefix(root())?);
-            fs::create_dir_all(to.parent().context("a file is in a folder")?)?;
-            fs::copy(&file, to)?;
-        }
+    for name in BESIDE {
+        fs::copy(root().join(name), folder.join(name))?;
     }
     let archive = out.join(format!("{name}.tar.gz"));
     let (archived, from) = (archive.to_string_lossy(), out.to_string_lossy());
@@ -106,14 +95,6 @@ fn archive(program: &Path, out: &Path) -> Result<PathBuf> {
     let words = ["--create", "--gzip", "--file", &archived, "--directory", &from];
     tool::run("tar", &[&words[..], &owners, &[&name]].concat())?;
     Ok(archive)
-}
-
-/// A file, or the experiments and clusters that lie in a folder itself.
-fn beside(path: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = tool::files(path)?;
-    files
-        .retain(|file| file == path || file.parent() == Some(path) && tool::ending(file) == "yaml");
-    Ok(files)
 }
 
 #[cfg(unix)]

@@ -79,7 +79,7 @@ pub(crate) fn tried(wheel: &Path) -> Result<()> {
     let mut words: Vec<&OsStr> = install.iter().map(OsStr::new).collect();
     words.push(wheel.as_os_str());
     tool::run(&python, &words)?;
-    tool::run(&python, &[root().join("crates/xtask/python/installed.py"), root()])
+    tool::run(&python, &[root().join("crates/xtask/python/installed.py")])
 }
 
 /// What cargo does, for maturin: where it is to compile the program, it is handed the one that tests have built with their

@@ -266,11 +266,14 @@ impl<'text> Reader<'text, '_> {
                 let before = self.report.sources[self.source].text().get(..=start);
                 let line = before.and_then(|before| before.rsplit('\n').next());
                 let tab = line.is_some_and(|line| line.contains('\t'));
-                let hint = if tab {
-                    "indent with spaces: YAML allows no tabs here"
-                } else {
-                    "keys of a section are indented alike, by spaces, and a space follows each \
-                     `:`; a text with signs such as `@`, `%` or `{` stands in quotes"
+                let after = self.report.sources[self.source].text().get(start..);
+                let sign = after.is_some_and(|after| after.starts_with(['@', '`', '%']));
+                let hint = match (tab, sign) {
+                    (true, _) => "indent with spaces: YAML allows no tabs here",
+                    (_, true) => "a text that begins with such a sign stands in quotes",
+                    _ => {
+                        "keys of a section are indented alike, by spaces, and a space follows each `:`"
+                    }
                 };
                 self.report.at(span, || {
                     (format!("invalid YAML: {}", error.kind()), Some(hint.to_owned()))

@@ -56,6 +56,9 @@ Examples:
 pub(super) const TOKENIZER: &str = "\
 Examples:
   annulus tokenizer train books --vocab 4096 --out tokenizer.json";
+pub(super) const INIT: &str = "\
+Examples:
+  annulus init && annulus train experiments/quickstart.yaml";
 pub(super) const DATA: &str = "\
 Examples:
   annulus data show experiment.yaml --tokens 200

@@ -84,7 +84,7 @@ fn texts_that_are_too_short_are_refused() {
     assert_eq!(new(Window::Train, 6, 14, 1), train);
     let held_out = "the text held out: 20 tokens found, 22 needed";
     assert_eq!(new(Window::HeldOut, 30, 7, 3), held_out);
-    let none = "the text without what is held out: 0 tokens found, 18446744073709551615 needed";
+    let none = "all of the text is held out: 0 tokens found, 18446744073709551615 needed";
     assert_eq!(new(Window::Train, u64::MAX, usize::MAX, usize::MAX), none);
     assert_eq!(new(Window::Train, 0, 0, 1), "data.tokens is 0, wanted at least 1");
     assert_eq!(new(Window::Train, 0, 1, 0), "data.batch is 0, wanted at least 1");

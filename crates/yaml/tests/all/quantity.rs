@@ -33,7 +33,9 @@ fn a_nearly_right_unit_is_hinted_at() {
     assert_eq!(hint(Unit::Bandwidth, "100Gbps"), "did you mean `100Gbit/s`?");
     assert_eq!(hint(Unit::Bandwidth, "100G"), "did you mean `100GB/s`?");
     assert_eq!(hint(Unit::Speed, "312TFLOPS"), "did you mean `312TFLOP/s`?");
-    assert_eq!(hint(Unit::Time, "5 secs"), "");
+    assert_eq!(hint(Unit::Time, "5 secs"), "did you mean `5s`?");
+    assert_eq!(hint(Unit::Time, "2 hours"), "did you mean `2h`?");
+    assert_eq!(hint(Unit::Time, "2 lustra"), "");
     assert_eq!(hint(Unit::Speed, "fast"), "");
     assert_eq!(Unit::Speed.parse("0"), None);
     assert_eq!(Unit::Speed.parse("-1TFLOP/s"), None);

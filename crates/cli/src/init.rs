@@ -1,0 +1,73 @@
+//! `annulus init`: the experiments of the repository, for those who have only the program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::failure::{Failure, INTERNAL};
+use crate::{Done, print};
+
+/// The example experiments.
+#[derive(Args, Debug)]
+pub(crate) struct Init {
+    /// Folder to write; it must not exist
+    #[arg(default_value = "experiments")]
+    folder: PathBuf,
+}
+
+/// A file of `experiments/`, and its text.
+macro_rules! files {
+    ($($name:literal),+ $(,)?) => {
+        [$(($name, include_str!(concat!("../../../experiments/", $name)))),+]
+    };
+}
+
+const FILES: [(&str, &str); 25] = files![
+    "books.yaml",
+    "clusters/a100.yaml",
+    "clusters/h100-16k.yaml",
+    "clusters/h100.yaml",
+    "clusters/processors.yaml",
+    "extend-abf.yaml",
+    "extend-linear.yaml",
+    "extend-yarn.yaml",
+    "KEYS.md",
+    "llama-3.2-1b-128k.yaml",
+    "longer.yaml",
+    "lora.yaml",
+    "million-tokens.yaml",
+    "needle.yaml",
+    "pretrain-small.yaml",
+    "quickstart.yaml",
+    "recall.yaml",
+    "ruler.yaml",
+    "scale.yaml",
+    "schema.json",
+    "sliding.yaml",
+    "staged.yaml",
+    "strategies-agree.yaml",
+    "texts/harbour.py",
+    "texts/harbour.txt",
+];
+
+pub(crate) fn run(Init { folder }: &Init) -> Done {
+    let shown = folder.display();
+    if folder.symlink_metadata().is_ok() {
+        let hint = "name another folder: nothing is overwritten";
+        return Err(Failure::usage(format!("`{shown}` is there already"), hint));
+    }
+    for (name, text) in FILES {
+        write(&folder.join(name), text).map_err(|error| {
+            let message = format!("cannot write `{}`: {error}", folder.join(name).display());
+            Failure::new(INTERNAL, message, Some("make the folder writable, with space".to_owned()))
+        })?;
+    }
+    print::line(&format!("{} files in `{shown}`: begin with `annulus train {shown}/quickstart.yaml`", FILES.len()))?;
+    Ok(0)
+}
+
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    fs::create_dir_all(path.parent().unwrap_or(Path::new("")))?;
+    fs::write(path, text)
+}
