@@ -13,7 +13,7 @@ DAYS = 5000
 STAYS = 7 / 8  # how likely a ship is where it was
 TOLD = 1 / 3  # how likely something happened
 
-SHIPS = "Anna Berta Clara Dora Edda Flora Greta Hilda".split()
+SHIPS = "Ada Babs Clem Dot Eve Flo Gwen Hal".split()
 QUAYS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 WINDS = "north east south west".split()
 EVENTS = [

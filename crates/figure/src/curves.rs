@@ -79,9 +79,7 @@ impl Curves {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let xs = points().map(|point| point.x);
         let x = Scale::of(xs, self.x.logarithmic, [left, right], 0.03);
-        let ys = points().flat_map(|point| [point.y - point.error, point.y + point.error]);
-        let ys = ys.chain(self.y.range.into_iter().flatten());
-        let y = Scale::of(ys, self.y.logarithmic, [bottom, top], 0.08);
+        let y = Scale::of(self.heights(), self.y.logarithmic, [bottom, top], 0.08);
 
         for tick in x.ticks() {
             let at = x.at(tick);
@@ -111,6 +109,13 @@ impl Curves {
             }
         }
         picture
+    }
+
+    /// Everything that must be within the field from its lower to its upper edge.
+    fn heights(&self) -> impl Iterator<Item = f64> {
+        let points = self.series.iter().flat_map(|series| &series.points);
+        let ends = points.flat_map(|point| [point.y - point.error, point.y + point.error]);
+        ends.chain(self.y.range.into_iter().flatten())
     }
 
     /// How wide the names beside the field are, with their lines; one curve needs none.

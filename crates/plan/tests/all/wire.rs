@@ -47,7 +47,9 @@ fn types_read_back_and_are_counted() {
 #[test]
 fn sums_in_16_bits_are_warned_of_where_they_travel() {
     let narrow = plan("backward: reversed; wire: { gradient: bf16 }");
-    assert!(narrow.to_text().contains(
+    // Wrapped to the width of a terminal.
+    let text = narrow.to_text().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains(
         "warning gradients of keys and values travel in bf16: rounded at every move, their error \
          grows with the square root of the ranks, to about 1.4 times that of 2 ranks on 4; \
          `attention.wire.gradient: f32` keeps it"
