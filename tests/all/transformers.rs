@@ -127,7 +127,7 @@ fn logits_with_adapters_are_those_of_peft_and_of_what_it_saves() {
 #[test]
 fn every_fixture_went_the_whole_way_round_with_two_generations() {
     let record = json(&fixture("record.json"));
-    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    let page = fs::read_to_string(root().join("experiments/MODELS.md")).expect("the page");
     let adapters = ADAPTERS.map(|(name, _)| name);
     for (environment, generation) in ENVIRONMENTS {
         let versions = &record["versions"][environment];
@@ -135,7 +135,7 @@ fn every_fixture_went_the_whole_way_round_with_two_generations() {
         assert!(version("transformers").starts_with(generation), "{versions}");
         assert!(!version("torch").is_empty());
         for module in ["transformers", "peft"] {
-            assert!(readme.contains(version(module)), "the README: {module} {}", version(module));
+            assert!(page.contains(version(module)), "the page: {module} {}", version(module));
         }
         for name in NAMES.into_iter().chain(adapters) {
             let merged = adapters.contains(&name).then_some("merged");

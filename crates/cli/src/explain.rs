@@ -49,13 +49,10 @@ pub(crate) fn commands() -> Done {
     let options = MarkdownOptions::new().title("Commands".to_owned());
     let options = options.show_footer(false).show_table_of_contents(false);
     let page = clap_markdown::help_markdown_command_custom(&Arguments::command(), &options);
-    let mut page = fenced(&page);
-    page.push_str("\n## Exit codes\n\n| code | meaning | way out |\n| --- | --- | --- |\n");
-    for exit in Exit::ALL {
-        let (code, about, way_out) = (exit.code(), exit.about(), exit.way_out());
-        page.push_str(&format!("| {code} | {about} | {way_out} |\n"));
-    }
-    print::own(page.trim_end())?;
+    let row = |exit: Exit| format!("| {} | {} | {} |", exit.code(), exit.about(), exit.way_out());
+    let codes = Exit::ALL.map(row).join("\n");
+    let head = "## Exit codes\n\n| code | meaning | way out |\n| --- | --- | --- |";
+    print::own(&format!("{}\n\n{head}\n{codes}", fenced(&page).trim_end()))?;
     Ok(0)
 }
 

@@ -63,7 +63,10 @@ pub(crate) fn run(Init { folder }: &Init) -> Done {
             Failure::new(INTERNAL, message, Some("make the folder writable, with space".to_owned()))
         })?;
     }
-    print::line(&format!("{} files in `{shown}`: begin with `annulus train {shown}/quickstart.yaml`", FILES.len()))?;
+    print::line(&format!(
+        "{} files in `{shown}`: begin with `annulus train {shown}/quickstart.yaml`",
+        FILES.len()
+    ))?;
     Ok(0)
 }
 

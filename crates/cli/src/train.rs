@@ -27,12 +27,10 @@ pub(crate) fn run(arguments: &Train) -> Done {
     }
     let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());
     hub::weights(&first.experiment, arguments.verify_cache)?;
+    let fresh_optimizer = arguments.fresh_optimizer;
     let given = Given {
         stop,
-        fork: arguments
-            .from
-            .clone()
-            .map(|from| Fork { from, fresh_optimizer: arguments.fresh_optimizer }),
+        fork: arguments.from.clone().map(|from| Fork { from, fresh_optimizer }),
         command: std::env::args().collect(),
         console: Box::new(Console::default()),
         tokenizer: opened.tokenizer,
@@ -50,10 +48,8 @@ pub(crate) fn run(arguments: &Train) -> Done {
     }
     match outcome.ending {
         Ending::Preempted => Ok(PREEMPTED),
-        Ending::Finished | Ending::AlreadyFinished if arguments.check => {
-            expected(&expect, &outcome)
-        }
-        Ending::Finished | Ending::AlreadyFinished => Ok(0),
+        _ if arguments.check => expected(&expect, &outcome),
+        _ => Ok(0),
     }
 }
 

@@ -95,10 +95,11 @@ impl Panel<'_> {
             let share = f64::from(part) / f64::from(PARTS);
             let (x, at) = (MARGIN + WIDTH * share, took * share);
             line(svg, [x, y, x, y + 4.0]);
-            let unit = if part == PARTS { " ms" } else { "" };
+            // The last one ends where the axis does: beyond it the picture ends.
+            let (unit, anchor) = if part == PARTS { (" ms", "end") } else { ("", "middle") };
             let _ = writeln!(
                 svg,
-                "<text x=\"{x:.2}\" y=\"{:.2}\" font-size=\"10\" text-anchor=\"middle\" \
+                "<text x=\"{x:.2}\" y=\"{:.2}\" font-size=\"10\" text-anchor=\"{anchor}\" \
                  fill=\"#555555\">{at:.3}{unit}</text>",
                 y + 16.0
             );

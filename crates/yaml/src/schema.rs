@@ -101,7 +101,7 @@ fn kind(kind: Kind) -> Value {
             let item = json!({ "anyOf": [number(interval), text(REAL)] });
             json!({ "type": "array", "items": item, "minItems": 2, "maxItems": 2 })
         }
-        Kind::Reals(interval) => list(&json!({ "anyOf": [number(interval), text(REAL)] })),
+        Kind::Reals(interval) => list(&self::kind(Kind::Real(interval))),
         Kind::Words(words) => list(&json!({ "enum": words })),
         Kind::Counts(least, most) => list(&whole(least, most, COUNT)),
         Kind::Sizes(most) => list(&whole(1, most, TOKENS)),
@@ -116,14 +116,16 @@ fn kind(kind: Kind) -> Value {
         Kind::Each(groups) => {
             json!({ "type": "object", "additionalProperties": section(groups) })
         }
-        Kind::Listed(groups) => {
-            let first = groups.iter().copied().flatten().next();
-            let item = json!([first.map(|key| self::kind(key.kind)), section(groups)]);
-            let Value::Array(mut forms) = item.clone() else { return item };
-            forms.push(json!({ "type": "array", "minItems": 1, "items": { "anyOf": item } }));
-            json!({ "anyOf": forms })
-        }
+        Kind::Listed(groups) => listed(groups),
     }
+}
+
+/// An item in short or in full, or a list of such.
+fn listed(groups: &[&[Key]]) -> Value {
+    let first = groups.iter().copied().flatten().next().map(|key| kind(key.kind));
+    let (short, full) = (first.unwrap_or_default(), section(groups));
+    let items = json!({ "anyOf": [short, full] });
+    json!({ "anyOf": [short, full, { "type": "array", "minItems": 1, "items": items }] })
 }
 
 fn list(item: &Value) -> Value {

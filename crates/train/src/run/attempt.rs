@@ -280,28 +280,32 @@ fn recorder<'a>(
         curves.begin(experiment, &identity::text(plan), manifest, parameters).map_err(failed)?;
     }
     curves.flush().map_err(failed)?;
-    let mut console = given.console;
-    console.notice(&Notice::Start {
-        step: start.step,
-        stage: experiment.stage().map(|stage| (stage.name.as_str(), stage.tokens)),
-        last: experiment.last_step(),
-        ranks: plan.ranks.len(),
-        strategy: manifest.strategy(),
-        parameters,
-    });
-    let recorder = Recorder {
+    let mut recorder = Recorder {
         plan,
         output: folder.path.clone(),
         lines,
         curves,
-        console,
+        console: given.console,
         record: Record::of(&kept),
         data: manifest.data.clone(),
         base: base_hash(plan)?,
         began: (start.step, start.tokens),
         saved: start.step,
     };
+    recorder.console.notice(&started(plan, start.step, manifest, parameters));
     Ok((recorder, owes))
+}
+
+/// That the run begins, or goes on, behind `step`.
+fn started<'a>(plan: &'a Plan, step: u64, manifest: &'a Manifest, parameters: u64) -> Notice<'a> {
+    Notice::Start {
+        step,
+        stage: plan.experiment.stage().map(|stage| (stage.name.as_str(), stage.tokens)),
+        last: plan.experiment.last_step(),
+        ranks: plan.ranks.len(),
+        strategy: manifest.strategy(),
+        parameters,
+    }
 }
 
 /// The hash of the weights beside which adapters lie, where they do.
