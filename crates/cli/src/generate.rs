@@ -6,12 +6,12 @@ use std::sync::{Mutex, PoisonError};
 use annulus_data::{DataError, Tokenizer};
 use annulus_evaluation::Subject;
 use annulus_experiment::Sample;
-use annulus_train::{Sampling, Setup, Wanted, generate};
+use annulus_train::{Opening, Sampling, Setup, Wanted, generate, open_data};
 use serde_json::json;
 
 use crate::Done;
 use crate::arguments::Generate;
-use crate::failure::{Failure, USAGE};
+use crate::failure::{Failure, INTERNAL, USAGE};
 use crate::print;
 use crate::subject::subject;
 
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &Generate) -> Done {
         top_p: arguments.top_p,
         seed: arguments.seed,
     };
-    let task = Task::new(&subject, &text, arguments.tokens, sampling)?;
+    let task = Task::new(&subject, encoded(&subject, &text)?, arguments.tokens, sampling)?;
     if arguments.json {
         let ids = task.run(&|_| ())?;
         let (answer, prompt) = (subject.tokenizer.decode(&ids)?, &task.prompt);
@@ -37,12 +37,36 @@ pub(crate) fn run(arguments: &Generate) -> Done {
     task.show(&text).map(|()| 0)
 }
 
-/// The end of a run: what the model makes of a prompt, below a line that says so.
+/// The end of a run: what the model writes behind a prompt, below a line that says so.
 pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(), Failure> {
     const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: None, top_p: 0.95, seed: 0 };
     let subject = subject(run, &[], false)?;
-    print::line(&format!("\na sample of {tokens} tokens:\n"))?;
-    Task::new(&subject, prompt, *tokens, SAMPLING)?.show(prompt)
+    let (ids, shown) = match prompt {
+        Some(text) => (encoded(&subject, text)?, text.clone()),
+        None => end_of_data(&subject, *tokens)?,
+    };
+    print::line(&format!("\na sample, {tokens} tokens from ▸ on:\n"))?;
+    Task::new(&subject, ids, *tokens, SAMPLING)?.show(&format!("{shown}▸"))
+}
+
+/// What precedes the last `tokens` of what is held out, as much as a sequence holds with them; and the end of it as text.
+fn end_of_data(subject: &Subject, tokens: usize) -> Result<(Vec<u32>, String), Failure> {
+    const SHOWN: usize = 240;
+    let opening = Opening { tokenizer: Some(&subject.tokenizer), ..Opening::default() };
+    let data = open_data(&subject.plan, opening, &mut |_| {})?;
+    let held_out =
+        data.held_out.ok_or_else(|| Failure::new(INTERNAL, "nothing is held out", None))?;
+    let mut ids = held_out.sequence(held_out.sequences.saturating_sub(1))?.inputs;
+    ids.truncate(ids.len().saturating_sub(tokens).max(1));
+    let end = subject.tokenizer.decode(&ids[ids.len().saturating_sub(SHOWN)..])?;
+    Ok((ids, format!("…{end}")))
+}
+
+/// A prompt as ids.
+fn encoded(subject: &Subject, text: &str) -> Result<Vec<u32>, Failure> {
+    let mut ids = subject.tokenizer.before(true).to_vec();
+    subject.tokenizer.encode(text, &mut |more| ids.extend_from_slice(more))?;
+    Ok(ids)
 }
 
 /// A text that is continued.
@@ -56,12 +80,10 @@ struct Task<'a> {
 impl<'a> Task<'a> {
     fn new(
         subject: &'a Subject,
-        text: &str,
+        prompt: Vec<u32>,
         tokens: usize,
         sampling: Sampling,
     ) -> Result<Task<'a>, Failure> {
-        let mut prompt = subject.tokenizer.before(true).to_vec();
-        subject.tokenizer.encode(text, &mut |ids| prompt.extend_from_slice(ids))?;
         warn_of_length(subject, prompt.len() + tokens);
         // What depends on the length is that of all there will be.
         let all = subject.setup(prompt.len() + tokens)?;

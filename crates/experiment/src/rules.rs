@@ -234,6 +234,11 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
         );
         problems.push(places.problem("data.evaluate", message).hint("drop `data.evaluate`"));
     }
+    let has_text = data.evaluate > 0 && !data.format.is_made_up();
+    if experiment.sample.as_ref().is_some_and(|sample| sample.prompt.is_none()) && !has_text {
+        let message = String::from("no text is held out that the model could continue");
+        problems.push(places.problem("sample", message).hint("give a `prompt` under `sample:`"));
+    }
     if experiment.every.evaluate > 0 && data.evaluate == 0 {
         let message = format!(
             "`every.evaluate` is {}, but `data.evaluate` holds out no sequences",

@@ -57,8 +57,8 @@ section! {
     /// `sample:`
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Sample {
-        prompt: String = Text, Required, "the text that the model continues";
-        tokens: usize = Tokens(1, 1 << 20), Is("256"), "how many tokens it adds";
+        prompt: Option<String> = Text, Means("the end of what is held out"), "the text that the model continues";
+        tokens: usize = Tokens(1, 1 << 20), Is("256"), "number of tokens to generate";
     }
 }
 

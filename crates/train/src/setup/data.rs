@@ -47,8 +47,11 @@ impl HeldOut {
         (sequences > 0).then_some(HeldOut { source, sequences, bigram_entropy: None, exact: false })
     }
 
-    /// Sequence `index`.
-    pub(crate) fn sequence(&self, index: usize) -> Result<Sequence> {
+    /// Sequence `index`, from 0.
+    ///
+    /// # Errors
+    /// Data that cannot be read any more.
+    pub fn sequence(&self, index: usize) -> Result<Sequence> {
         let mut batch = self.source.batch(index as u64)?;
         batch.pop().ok_or_else(|| TrainError::Internal(format!("held-out batch {index} is empty")))
     }
