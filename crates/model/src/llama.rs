@@ -1,11 +1,12 @@
 //! Embedding, layers, loss: the stages of a Llama in order, and what parameters they need.
 
+use annulus_architecture::Lora;
 use annulus_ops::{Key, accumulate, normal};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::layer::{AttentionHalf, FeedForwardHalf};
 use crate::vocabulary::{Embed, Judged, Loss};
-use crate::{Config, Keep, Lora, Shard, Specification, Stage, Weights};
+use crate::{Config, Keep, Shard, Specification, Stage, Weights};
 
 /// A Llama: its stages, in order.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ impl Llama {
     pub fn new(config: &Config, loss_chunk: usize) -> Llama {
         let head = Loss::new(config, loss_chunk);
         let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(Embed::new(config))];
-        for layer in 0..config.num_hidden_layers {
+        for layer in 0..config.shape.num_hidden_layers {
             stages.push(Box::new(AttentionHalf::new(config, layer)));
             stages.push(Box::new(FeedForwardHalf::new(config, layer)));
         }
@@ -31,7 +32,7 @@ impl Llama {
     /// Every parameter of `config`, ordered by name. Tied: no `lm_head.weight`.
     pub fn specification(config: &Config) -> Vec<Specification> {
         let mut all = vec![Embed::new(config).specification().clone()];
-        for layer in 0..config.num_hidden_layers {
+        for layer in 0..config.shape.num_hidden_layers {
             all.extend(AttentionHalf::new(config, layer).specification().cloned());
             all.extend(FeedForwardHalf::new(config, layer).specification().cloned());
         }
@@ -84,7 +85,7 @@ impl Llama {
             let path = name.trim_end_matches(".weight");
             let weight = weight.to_dtype(DType::F32)?;
             let merged = match (part(path, Lora::A)?, part(path, Lora::B)?) {
-                (Some(a), Some(b)) => (weight + (b.matmul(&a)? * lora.scale)?)?,
+                (Some(a), Some(b)) => (weight + (b.matmul(&a)? * lora.scale())?)?,
                 _ => weight,
             };
             Ok((name, merged))
@@ -162,7 +163,7 @@ fn deviation(config: &Config, name: &str, shape: &[usize]) -> f32 {
     if name.ends_with(Lora::A) {
         return (1.0 / (3.0 * shape[1] as f64)).sqrt() as f32;
     }
-    config.initializer_range as f32
+    config.shape.initializer_range as f32
 }
 
 /// `stages` in order; the first ignores what it is given.

@@ -1,23 +1,24 @@
 //! Adapters: the function of the merged model, the gradients that the chain rule has, dropout by place.
 
-use annulus_model::{Config, Dropping, Keep, Llama, Lora, Shard, Weights};
+use annulus_architecture::{Besides, Lora, Target};
+use annulus_model::{Config, Dropping, Keep, Llama, Shard, Weights};
 use annulus_ops::testing::{error, error_l2, to_f64};
 use candle_core::{DType, Tensor};
 
-use super::support::{kernels, shard, tiny, tokens, uneven};
+use super::support::{kernels, normed, shaped, shard, tiny, tokens, uneven};
 
 /// Adapters beside every projection; norms and both tables trained besides.
 fn all() -> Config {
     let lora = Lora {
         rank: 3,
-        scale: 0.7,
+        alpha: 2.1,
+        rslora: false,
         dropout: 0.0,
-        targets: Lora::TARGETS.map(str::to_owned).to_vec(),
-        embeddings: true,
-        norms: true,
-        head: true,
+        targets: Target::WORDS.iter().filter_map(|word| Target::from_word(word)).collect(),
+        train: vec![Besides::Embeddings, Besides::Norms, Besides::Head],
+        path: None,
     };
-    Config { query_key_value_bias: true, query_key_norm: true, lora: Some(lora), ..tiny() }
+    Config { lora: Some(lora), ..shaped(tiny(), normed) }
 }
 
 fn changed(config: &Config, change: impl Fn(&mut Lora)) -> Config {
@@ -47,7 +48,7 @@ fn setup(config: &Config) -> (Llama, Weights, Shard) {
 
 #[test]
 fn adapters_compute_what_the_merged_model_does() {
-    for config in [all(), Config { tie_word_embeddings: true, ..all() }] {
+    for config in [all(), shaped(all(), |shape| shape.tie_word_embeddings = true)] {
         let (model, weights, shard) = setup(&config);
         let merged = Llama::merged(&config, weights.clone()).unwrap();
         let plain = Config { lora: None, ..config.clone() };
@@ -67,7 +68,7 @@ fn gradients_are_those_of_the_merged_model() {
     let merged = Llama::merged(&config, weights.clone()).unwrap();
     let plain = Llama::new(&Config { lora: None, ..config.clone() }, 5);
     let (_, theirs) = plain.gradients(&merged, &shard).unwrap();
-    let scale = config.lora.as_ref().unwrap().scale;
+    let scale = config.lora.as_ref().unwrap().scale();
     for keep in [Keep::Attention, Keep::Everything] {
         let shard = Shard { keep, ..shard.clone() };
         let (_, own) = model.gradients(&weights, &shard).unwrap();
@@ -94,8 +95,7 @@ fn gradients_are_those_of_the_merged_model() {
 #[test]
 fn what_is_trained_is_what_was_asked_for() {
     let config = changed(&all(), |lora| {
-        (lora.embeddings, lora.norms, lora.head) = (false, false, false);
-        lora.targets = vec!["v_proj".to_owned(), "down_proj".to_owned()];
+        (lora.train, lora.targets) = (Vec::new(), vec![Target::Value, Target::Down]);
     });
     let specification = Llama::specification(&config).into_iter().filter(|p| p.trained);
     let names: Vec<_> = specification.map(|parameter| parameter.name).collect();
@@ -121,7 +121,7 @@ fn fresh_adapters_change_nothing() {
     assert_eq!(to_f64(&model.logits(&weights, &shard).unwrap()).unwrap(), to_f64(&theirs).unwrap());
     let a = to_f64(&weights["model.layers.0.mlp.down_proj.lora_A.weight"]).unwrap();
     let variance = a.iter().map(|a| a * a).sum::<f64>() / a.len() as f64;
-    let wanted = 1.0 / (3.0 * config.intermediate_size as f64);
+    let wanted = 1.0 / (3.0 * config.shape.intermediate_size as f64);
     assert!((variance / wanted - 1.0).abs() < 0.6, "{variance} for {wanted}");
 }
 
