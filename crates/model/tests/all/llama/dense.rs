@@ -8,7 +8,7 @@ use annulus_ops::testing::{error, error_l2};
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::support::{
-    gradients, kernels, normed, shaped, sliding, tiny, tokens, uneven, variables,
+    gradients, kernels, logits, normed, shaped, sliding, taped, tiny, tokens, uneven, variables,
 };
 
 struct Dense<'a> {
@@ -137,16 +137,16 @@ fn loss_logits_and_every_gradient_are_those_of_the_dense_model() {
         let dense_logits =
             Dense { shape: &config.shape, weights: &wide, windows }.logits(&tokens.0).unwrap();
         let dense_loss = cross_entropy(&dense_logits, &tokens.1).unwrap();
-        let dense_gradients = gradients(&dense_loss, &wide);
+        let dense_gradients = taped(&dense_loss, &wide);
 
         let model = Llama::new(&config, 5);
         for kernel in kernels() {
             let shard = sliding(&config, tokens.clone(), kernel, &windows);
-            let logits = model.logits(&weights, &shard).unwrap();
+            let logits = logits(&model, &weights, &shard);
             assert!(error(&logits, &dense_logits).unwrap() < 5e-6);
             for keep in [Keep::Attention, Keep::Everything] {
                 let shard = Shard { keep, ..shard.clone() };
-                let (loss, found) = model.gradients(&weights, &shard).unwrap();
+                let (loss, found) = gradients(&model, &weights, &shard);
                 assert_eq!((loss.dtype(), loss.dims()), (DType::F32, &[][..]));
                 assert!(error(&loss, &dense_loss).unwrap() < 1e-6);
                 assert_eq!(found.len(), dense_gradients.len());

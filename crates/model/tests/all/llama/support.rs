@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use annulus_architecture::{Family, Frequencies, Rope, Scaling, Shape};
 use annulus_attention::Attention;
-use annulus_model::{Attentions, Config, Keep, Llama, Shard, Weights};
+use annulus_model::{Attentions, Config, Keep, Llama, Pullback, Shard, Stage, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::{Backend, IGNORED, Key, Pool, Rotary, normal, uniform};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy};
@@ -137,8 +137,54 @@ pub(crate) fn variables(weights: &Weights) -> Weights {
     weights.iter().map(|(name, weight)| (name.clone(), variable(weight))).collect()
 }
 
-/// The gradient of `loss` by every one of `variables`.
-pub(crate) fn gradients(loss: &Tensor, variables: &Weights) -> BTreeMap<String, Tensor> {
+/// The output of `stages`, and their pullbacks.
+fn forward<'a>(
+    stages: &'a [Box<dyn Stage>],
+    weights: &'a Weights,
+    shard: &'a Shard,
+) -> (Tensor, Vec<Pullback<'a>>) {
+    let mut pullbacks = Vec::new();
+    let output = stages.iter().fold(shard.inputs.clone(), |x, stage| {
+        let (y, pullback) = stage.forward(&x, weights, shard).unwrap();
+        pullbacks.push(pullback);
+        y
+    });
+    (output, pullbacks)
+}
+
+/// The scalar f32 sum of losses over `shard.targets`.
+pub(crate) fn loss(model: &Llama, weights: &Weights, shard: &Shard) -> Tensor {
+    forward(&model.stages, weights, &Shard { keep: Keep::Nothing, ..shard.clone() }).0
+}
+
+/// All logits f32 [B, S, V].
+pub(crate) fn logits(model: &Llama, weights: &Weights, shard: &Shard) -> Tensor {
+    let stages = &model.stages[..model.stages.len() - 1];
+    let (x_bsd, _) = forward(stages, weights, shard);
+    model.logits(&x_bsd, weights, shard).unwrap()
+}
+
+/// The loss, and its gradients by all of `weights`, f32, where `shard` keeps what they need.
+pub(crate) fn gradients(model: &Llama, weights: &Weights, shard: &Shard) -> (Tensor, Weights) {
+    let keep = if shard.keep == Keep::Nothing { Keep::Attention } else { shard.keep };
+    let shard = Shard { keep, ..shard.clone() };
+    let (loss, pullbacks) = forward(&model.stages, weights, &shard);
+    let mut gradients = Weights::new();
+    let mut dx = loss.ones_like().unwrap();
+    for pullback in pullbacks.into_iter().rev() {
+        // A tied matrix has two.
+        let mut add = |name: &str, gradient: Tensor| {
+            let sum = gradients.get(name).map_or(Ok(gradient.clone()), |sum| sum + gradient)?;
+            gradients.insert(name.to_owned(), sum);
+            Ok(())
+        };
+        dx = pullback(&dx, &mut add).unwrap();
+    }
+    (loss, gradients)
+}
+
+/// The gradient of `loss` by every one of `variables`, by the tape.
+pub(crate) fn taped(loss: &Tensor, variables: &Weights) -> BTreeMap<String, Tensor> {
     let all = loss.backward().unwrap();
     let gradient = |name: &str, variable: &Tensor| {
         let gradient = all.get(variable);
