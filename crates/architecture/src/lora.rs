@@ -68,6 +68,16 @@ pub enum Besides {
 words!(Besides { Embeddings = "embeddings", Norms = "norms", Head = "head" });
 
 impl Lora {
+    /// How the name of an adapter's a ends: that of PEFT, as what is before it without a prefix.
+    pub const A: &str = ".lora_A.weight";
+    /// How that of its b does.
+    pub const B: &str = ".lora_B.weight";
+
+    /// True for the name of an adapter's parameter.
+    pub fn is_adapter(name: &str) -> bool {
+        name.ends_with(Lora::A) || name.ends_with(Lora::B)
+    }
+
     /// The factor of an adapter's product.
     pub fn scale(&self) -> f64 {
         let rank = self.rank as f64;

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use annulus_data::{Sequence, counted};
-use annulus_experiment::{Dtype, Recompute, Shape, read_adapter, read_config};
+use annulus_experiment::{Dtype, Recompute, read_adapter, read_config};
 use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Wire};
 use annulus_tensors::Dtype as Whole;
 use annulus_train::{
-    Attending, Setup, TrainError, Want, adapters, check_beside, model_config, open_device, score,
+    Attending, Setup, TrainError, Want, check_beside, model_config, open_device, score,
 };
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
@@ -59,12 +59,12 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let heads = Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads };
     let Meant { strategy, layout, backward } =
         crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
-    let (config, weights) = weights(arguments, &model, &shape, config)?;
+    let (config, weights) = weights(arguments, &model, config)?;
     print::warn_of_device(arguments.split.device);
     let (tokens, ranks) = (sequences[0].inputs.len(), arguments.split.ranks);
     let setting =
         Setting { layout, route: backward, ..Setting::new(strategy, tokens, ranks, heads) };
-    let setup = setup(&arguments.split, &shape, config, &setting, sequences.len())?;
+    let setup = setup(&arguments.split, config, &setting, sequences.len())?;
     let want = Want { logits: true, gradients: arguments.gradients };
     let scored = score(&setup, &weights, &sequences, want)?;
     let mut out = BTreeMap::new();
@@ -93,23 +93,18 @@ fn said(loss: f64, sequences: &[Sequence], out: &BTreeMap<String, Tensor>, path:
 }
 
 /// One step over `batch` sequences, split as `setting` says.
-fn setup(
-    split: &Split,
-    shape: &Shape,
-    config: Config,
-    setting: &Setting,
-    batch: usize,
-) -> Result<Setup, Failure> {
+fn setup(split: &Split, config: Config, setting: &Setting, batch: usize) -> Result<Setup, Failure> {
     let (tokens, sequence) = (setting.tokens, split.ranks);
     let group = |(window, layers): (Option<usize>, Vec<usize>)| {
         (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
     };
-    let groups = Attending::all(shape.windows(tokens).into_iter().map(group), setting, false);
+    let groups =
+        Attending::all(config.shape.windows(tokens).into_iter().map(group), setting, false);
     Ok(Setup {
         processor: open_device(split.device)?,
+        frequencies: config.shape.frequencies(tokens),
         config,
         groups: groups.map_err(TrainError::from)?,
-        frequencies: shape.frequencies(tokens),
         packed: false,
         kernel: split.kernel.into(),
         deterministic: split.deterministic,
@@ -129,19 +124,14 @@ fn setup(
 }
 
 /// The model's weights, with adapters if they are given: then the model has them too.
-fn weights(
-    arguments: &Score,
-    model: &Path,
-    shape: &Shape,
-    config: Config,
-) -> Result<(Config, Weights), Failure> {
+fn weights(arguments: &Score, model: &Path, config: Config) -> Result<(Config, Weights), Failure> {
     let mut weights = annulus_model::load(model, &Llama::specification(&config), DType::F32)?;
     let Some(adapter) = &arguments.adapter else { return Ok((config, weights)) };
     check_beside(adapter, model)?;
     let failure = |problems| Failure { code: DATA, problems };
     let lora = read_adapter(adapter).map_err(failure)?;
-    lora.suits(shape).map_err(|problem| failure(problem.into()))?;
-    let config = Config { lora: Some(adapters(&lora)), ..config };
+    lora.suits(&config.shape).map_err(|problem| failure(problem.into()))?;
+    let config = Config { lora: Some(lora), ..config };
     let specification = Llama::specification(&config);
     weights.extend(annulus_model::load_adapter(adapter, &specification, DType::F32)?);
     Ok((config, weights))

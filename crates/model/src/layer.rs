@@ -3,6 +3,7 @@
 //! Axes: b sequences, s positions of this rank, d hidden size, n query heads, k key/value heads, h
 //! elements per head, f intermediate size, r any rows.
 
+use annulus_architecture::Shape;
 use annulus_attention::{Place, Qkv};
 use annulus_ops::attention::Attended;
 use annulus_ops::{
@@ -36,9 +37,11 @@ type Projected = Option<[Tensor; 2]>;
 
 impl AttentionHalf {
     pub(crate) fn new(config: &Config, layer: usize) -> AttentionHalf {
-        let Config { hidden_size, head_dim, query_key_value_bias, output_bias, .. } = *config;
-        let queries = config.num_attention_heads * head_dim;
-        let keys = config.num_key_value_heads * head_dim;
+        let shape = &config.shape;
+        let (hidden_size, head_dim) = (shape.hidden_size, shape.head_dim);
+        let queries = shape.num_attention_heads * head_dim;
+        let keys = shape.num_key_value_heads * head_dim;
+        let bias = shape.has_query_key_value_bias();
         let within = |word| format!("model.layers.{layer}.self_attn.{word}");
         let projection =
             |word, shape, bias| Projection::new(config, layer, &within(word), shape, bias);
@@ -48,11 +51,11 @@ impl AttentionHalf {
             layer,
             head_dim,
             norm: Norm::new(&path, hidden_size, config),
-            q: projection("q_proj", [queries, hidden_size], query_key_value_bias),
-            k: projection("k_proj", [keys, hidden_size], query_key_value_bias),
-            v: projection("v_proj", [keys, hidden_size], query_key_value_bias),
-            o: projection("o_proj", [hidden_size, queries], output_bias),
-            head_norms: config.query_key_norm.then(|| ["q_norm", "k_norm"].map(head_norm)),
+            q: projection("q_proj", [queries, hidden_size], bias),
+            k: projection("k_proj", [keys, hidden_size], bias),
+            v: projection("v_proj", [keys, hidden_size], bias),
+            o: projection("o_proj", [hidden_size, queries], shape.attention_bias),
+            head_norms: shape.has_query_key_norm().then(|| ["q_norm", "k_norm"].map(head_norm)),
             parameters: Vec::new(),
         };
         half.parameters = names(half.specification());
@@ -203,7 +206,7 @@ pub(crate) struct FeedForwardHalf {
 
 impl FeedForwardHalf {
     pub(crate) fn new(config: &Config, layer: usize) -> FeedForwardHalf {
-        let Config { hidden_size, intermediate_size, mlp_bias, .. } = *config;
+        let Shape { hidden_size, intermediate_size, mlp_bias, .. } = config.shape;
         let projection = |word, shape| {
             let path = format!("model.layers.{layer}.mlp.{word}");
             Projection::new(config, layer, &path, shape, mlp_bias)

@@ -13,9 +13,8 @@ mod stage;
 mod vocabulary;
 mod weights;
 
-pub use config::Config;
+pub use config::{Config, element_type};
 pub use llama::Llama;
-pub use lora::Lora;
 pub use parameters::Specification;
 pub use stage::{Attentions, Dropping, Harvest, Keep, Pullback, Shard, Stage};
 pub use vocabulary::Judged;

@@ -1,11 +1,12 @@
 //! Embedding, layers, loss: the stages of a Llama in order, and what parameters they need.
 
-use annulus_ops::{Key, accumulate, normal};
+use annulus_architecture::Lora;
+use annulus_ops::{Key, normal};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::layer::{AttentionHalf, FeedForwardHalf};
 use crate::vocabulary::{Embed, Judged, Loss};
-use crate::{Config, Keep, Lora, Shard, Specification, Stage, Weights};
+use crate::{Config, Shard, Specification, Stage, Weights};
 
 /// A Llama: its stages, in order.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ impl Llama {
     pub fn new(config: &Config, loss_chunk: usize) -> Llama {
         let head = Loss::new(config, loss_chunk);
         let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(Embed::new(config))];
-        for layer in 0..config.num_hidden_layers {
+        for layer in 0..config.shape.num_hidden_layers {
             stages.push(Box::new(AttentionHalf::new(config, layer)));
             stages.push(Box::new(FeedForwardHalf::new(config, layer)));
         }
@@ -31,7 +32,7 @@ impl Llama {
     /// Every parameter of `config`, ordered by name. Tied: no `lm_head.weight`.
     pub fn specification(config: &Config) -> Vec<Specification> {
         let mut all = vec![Embed::new(config).specification().clone()];
-        for layer in 0..config.num_hidden_layers {
+        for layer in 0..config.shape.num_hidden_layers {
             all.extend(AttentionHalf::new(config, layer).specification().cloned());
             all.extend(FeedForwardHalf::new(config, layer).specification().cloned());
         }
@@ -84,70 +85,25 @@ impl Llama {
             let path = name.trim_end_matches(".weight");
             let weight = weight.to_dtype(DType::F32)?;
             let merged = match (part(path, Lora::A)?, part(path, Lora::B)?) {
-                (Some(a), Some(b)) => (weight + (b.matmul(&a)? * lora.scale)?)?,
+                (Some(a), Some(b)) => (weight + (b.matmul(&a)? * lora.scale())?)?,
                 _ => weight,
             };
             Ok((name, merged))
         });
         merged.collect()
     }
-    /// The scalar f32 sum of losses over `shard.targets`.
-    ///
-    /// # Errors
-    /// A missing weight, and what operators and ranks say.
-    pub fn loss(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
-        run(&self.stages, weights, &Shard { keep: Keep::Nothing, ..shard.clone() })
-    }
-    /// [`Llama::loss`], and its gradients by all of `weights`, f32. What is kept on the way is
-    /// `shard.keep`, [`Keep::Nothing`] counting as [`Keep::Attention`].
-    ///
-    /// # Errors
-    /// As [`Llama::loss`].
-    pub fn gradients(&self, weights: &Weights, shard: &Shard) -> Result<(Tensor, Weights)> {
-        let keep = if shard.keep == Keep::Nothing { Keep::Attention } else { shard.keep };
-        let shard = Shard { keep, ..shard.clone() };
-        let mut x = shard.inputs.clone();
-        let mut pullbacks = Vec::with_capacity(self.stages.len());
-        for stage in &self.stages {
-            let (y, pullback) = stage.forward(&x, weights, &shard)?;
-            pullbacks.push(pullback);
-            x = y;
-        }
-        let mut gradients = Weights::new();
-        let mut dx = x.ones_like()?;
-        for pullback in pullbacks.into_iter().rev() {
-            // A tied matrix has two.
-            dx = pullback(&dx, &mut |name, gradient| {
-                match gradients.get(name) {
-                    Some(sum) => accumulate(&shard.backend, sum, &gradient)?,
-                    None => drop(gradients.insert(name.to_owned(), gradient)),
-                }
-                Ok(())
-            })?;
-        }
-        Ok((x, gradients))
-    }
-    /// All logits f32 [B, S, V] of this rank's positions.
-    ///
-    /// # Errors
-    /// As [`Llama::loss`].
-    pub fn logits(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
-        let shard = Shard { keep: Keep::Nothing, ..shard.clone() };
-        let x_bsd = run(&self.stages[..self.stages.len() - 1], weights, &shard)?;
-        self.head.logits(&x_bsd, weights, &shard)
-    }
     /// The logits f32 [B, S, V] of `x` [B, S, D], some rows of the output of the stage before the last.
     ///
     /// # Errors
-    /// As [`Llama::loss`].
-    pub fn project(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
+    /// A missing weight, and what operators say.
+    pub fn logits(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
         self.head.logits(x_bsd, weights, shard)
     }
     /// What is said at every target of `shard`, in the order of its rows; `x` [B, S, D] is the output of the stage before the
     /// last. Logits of a few rows are held at once.
     ///
     /// # Errors
-    /// As [`Llama::loss`].
+    /// As [`Llama::logits`].
     pub fn judge(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Vec<Judged>> {
         self.head.judge(x_bsd, weights, shard)
     }
@@ -162,12 +118,5 @@ fn deviation(config: &Config, name: &str, shape: &[usize]) -> f32 {
     if name.ends_with(Lora::A) {
         return (1.0 / (3.0 * shape[1] as f64)).sqrt() as f32;
     }
-    config.initializer_range as f32
-}
-
-/// `stages` in order; the first ignores what it is given.
-fn run(stages: &[Box<dyn Stage>], weights: &Weights, shard: &Shard) -> Result<Tensor> {
-    stages
-        .iter()
-        .try_fold(shard.inputs.clone(), |x, stage| Ok(stage.forward(&x, weights, shard)?.0))
+    config.shape.initializer_range as f32
 }

@@ -5,6 +5,7 @@
 //! ```
 //! Names are those of PEFT without its prefix, so that adapters are parameters like all others.
 
+use annulus_architecture::{Lora, Target};
 use annulus_ops::{
     Affine, Backend, InputDropout, contiguous, input_gradient, parameter_gradients, projected_onto,
     projections,
@@ -12,40 +13,6 @@ use annulus_ops::{
 use candle_core::{Result, Tensor};
 
 use crate::{Harvest, Shard, Specification, Weights};
-
-/// What is trained where not everything is.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Lora {
-    /// Rows of a, columns of b.
-    pub rank: usize,
-    /// What the product is multiplied by.
-    pub scale: f64,
-    /// The share of a projection's inputs that the adapter does not see.
-    pub dropout: f64,
-    /// The projections, as in [`Lora::TARGETS`].
-    pub targets: Vec<String>,
-    /// Whether the embedding is trained.
-    pub embeddings: bool,
-    /// Whether all norms are trained (Chen et al., arXiv 2309.12307).
-    pub norms: bool,
-    /// Whether the last projection is trained, where it is not the embedding.
-    pub head: bool,
-}
-
-impl Lora {
-    /// The last words of the paths of a layer's projections.
-    pub const TARGETS: [&str; 7] =
-        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
-    /// How the name of an adapter's a ends.
-    pub const A: &str = ".lora_A.weight";
-    /// How that of its b does.
-    pub const B: &str = ".lora_B.weight";
-
-    /// Whether a parameter of this name is an adapter's.
-    pub fn is_adapter(name: &str) -> bool {
-        name.ends_with(Lora::A) || name.ends_with(Lora::B)
-    }
-}
 
 /// The two matrices beside a projection.
 #[derive(Clone, Debug)]
@@ -82,14 +49,13 @@ impl Adapter {
         [outputs, inputs]: [usize; 2],
     ) -> Option<Adapter> {
         let word = path.rsplit('.').next().unwrap_or(path);
-        lora.targets.iter().find(|target| *target == word)?;
-        let place = Lora::TARGETS.iter().position(|target| *target == word)?;
+        let target = Target::from_word(word).filter(|target| lora.targets.contains(target))?;
         Some(Adapter {
             a: Specification::new(format!("{path}{}", Lora::A), &[lora.rank, inputs]),
             b: Specification::new(format!("{path}{}", Lora::B), &[outputs, lora.rank]),
-            scale: lora.scale,
+            scale: lora.scale(),
             dropout: lora.dropout,
-            module: (layer * Lora::TARGETS.len() + place) as u32,
+            module: (layer * Target::WORDS.len() + target as usize) as u32,
         })
     }
     fn matrices<'a>(&self, weights: &'a Weights) -> Result<[Affine<'a>; 2]> {

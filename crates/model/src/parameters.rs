@@ -1,5 +1,6 @@
 //! Parameters: what they are called, what shape they have, and how activations meet them.
 
+use annulus_architecture::Besides;
 use annulus_ops::{
     Affine, Backend, input_gradient, parameter_gradients, projected_onto, projections, rms_norm,
     rms_norm_backward,
@@ -54,9 +55,9 @@ pub(crate) struct Norm {
 impl Norm {
     /// The norm at `path`, as in `model.norm`, over `size` elements.
     pub(crate) fn new(path: &str, size: usize, config: &Config) -> Norm {
-        let trained = config.lora.as_ref().is_none_or(|lora| lora.norms);
-        let weight = Specification::new(format!("{path}.weight"), &[size]).trained(trained);
-        Norm { weight, epsilon: config.rms_norm_eps }
+        let weight = Specification::new(format!("{path}.weight"), &[size]);
+        let weight = weight.trained(config.trains(Besides::Norms));
+        Norm { weight, epsilon: config.shape.rms_norm_eps }
     }
     /// `x` [.., D] to [.., D].
     pub(crate) fn apply(&self, x: &Tensor, weights: &Weights, backend: &Backend) -> Result<Tensor> {

@@ -2,6 +2,7 @@
 //!
 //! Axes: b sequences, s positions of this rank, d hidden size, v vocabulary.
 
+use annulus_architecture::Besides;
 use annulus_ops::{
     IGNORED, embedding, embedding_backward, linear, linear_cross_entropy,
     linear_cross_entropy_gradients, linear_cross_entropy_input_gradient,
@@ -70,15 +71,12 @@ pub(crate) struct Loss {
 impl Loss {
     /// `chunk` tokens of logits are held at once.
     pub(crate) fn new(config: &Config, chunk: usize) -> Loss {
-        let norm = Norm::new("model.norm", config.hidden_size, config);
-        let head = if config.tie_word_embeddings {
+        let norm = Norm::new("model.norm", config.shape.hidden_size, config);
+        let head = Projection::bare(if config.shape.tie_word_embeddings {
             embedding_table(config)
         } else {
-            let shape = [config.vocab_size, config.hidden_size];
-            let trained = config.lora.as_ref().is_none_or(|lora| lora.head);
-            Specification::new("lm_head.weight".to_owned(), &shape).trained(trained)
-        };
-        let head = Projection::bare(head);
+            table(config, "lm_head", Besides::Head)
+        });
         let parameters = names(std::iter::once(&norm.weight).chain(head.parameters()));
         Loss { chunk, norm, head, parameters }
     }
@@ -195,7 +193,10 @@ impl Stage for Loss {
 }
 
 fn embedding_table(config: &Config) -> Specification {
-    let shape = [config.vocab_size, config.hidden_size];
-    let trained = config.lora.as_ref().is_none_or(|lora| lora.embeddings);
-    Specification::new("model.embed_tokens.weight".to_owned(), &shape).trained(trained)
+    table(config, "model.embed_tokens", Besides::Embeddings)
+}
+
+fn table(config: &Config, path: &str, part: Besides) -> Specification {
+    let shape = [config.vocab_size, config.shape.hidden_size];
+    Specification::new(format!("{path}.weight"), &shape).trained(config.trains(part))
 }

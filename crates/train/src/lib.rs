@@ -31,7 +31,7 @@ pub use run::outcome::{Ending, Outcome};
 pub use run::phases::run_stages;
 pub use run::sink::{Notice, Silent, Sink, Value};
 pub use run::table::metrics_table;
-pub use setup::assemble::{Attending, Setup, adapters, model_config};
+pub use setup::assemble::{Attending, Setup, model_config};
 pub use setup::data::{Data, HeldOut, Opening, open_data};
 pub use setup::device::{
     described as described_machine, memory as device_memory, open as open_device,

@@ -30,7 +30,7 @@ const RULES: &[Rule] = &[
     rule("comm", true, ""),
     rule("ops", true, "machine memory sequence"),
     rule("attention", true, "comm memory ops sequence trace"),
-    rule("model", true, "attention files ops sequence tensors"),
+    rule("model", true, "architecture attention files ops sequence tensors"),
     rule("data", false, "files machine memory sequence tensors"),
     rule("experiment", false, "architecture machine sequence yaml"),
     rule("plan", false, "architecture experiment machine memory sequence yaml"),

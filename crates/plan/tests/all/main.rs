@@ -1,5 +1,6 @@
 //! What plans hold, and what they are refused for.
 
+mod common;
 mod masks;
 mod planning;
 mod sliding;

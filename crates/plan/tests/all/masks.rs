@@ -1,9 +1,9 @@
 //! The keys of `attention:` and `mesh:` that say who sees whom and who holds what.
 
-use annulus_experiment::{Override, Problems, Resolved, parse};
-use annulus_plan::Plan;
+use annulus_experiment::{Override, Problems, parse};
 use annulus_sequence::{Mask, Rule, Strategy};
 
+use crate::common::plan_of;
 use crate::small::edited;
 
 /// `SMALL` with more lines under `attention:`.
@@ -12,13 +12,7 @@ fn with(lines: &str) -> String {
 }
 
 fn mask(lines: &str) -> Mask {
-    let experiment = parse("small.yaml", &with(lines), &[]).unwrap_or_else(|p| panic!("{p}"));
-    Resolved::read(experiment, Some(256))
-        .and_then(|resolved| Plan::new(&resolved))
-        .unwrap_or_else(|problems| panic!("{problems}"))
-        .groups[0]
-        .mask
-        .clone()
+    plan_of(&with(lines)).groups[0].mask.clone()
 }
 
 #[test]

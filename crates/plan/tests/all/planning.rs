@@ -7,6 +7,7 @@ use annulus_memory::Class;
 use annulus_plan::Plan;
 use annulus_sequence::{Heads, Strategy};
 
+use crate::common::planned;
 use crate::small::SMALL;
 
 fn experiment(arguments: &[&str]) -> Experiment {
@@ -16,9 +17,7 @@ fn experiment(arguments: &[&str]) -> Experiment {
 }
 
 fn plan(arguments: &[&str]) -> Plan {
-    Resolved::read(experiment(arguments), Some(256))
-        .and_then(|resolved| Plan::new(&resolved))
-        .unwrap_or_else(|problems| panic!("{problems}"))
+    planned(experiment(arguments)).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 /// `SMALL`'s shape: layers, key/value heads, elements per head.
@@ -44,9 +43,7 @@ fn bytes_are_the_closed_forms() {
             experiment.attention.strategy = strategy;
             experiment.data.tokens = tokens;
             experiment.model.dtype = Dtype::Bf16;
-            let plan = Resolved::read(experiment, Some(256))
-                .and_then(|resolved| Plan::new(&resolved))
-                .expect("it splits");
+            let plan = planned(experiment).expect("it splits");
             // Keys and values of one sequence's share, in elements.
             let block = 2 * heads * width * (tokens / ranks) as u64;
             let (hops, sequences) = (ranks as u64 - 1, 3);

@@ -6,6 +6,7 @@ use annulus_memory::Class;
 use annulus_plan::{Plan, Proving};
 use annulus_sequence::{Exchange, Layout, Route, Rule, Strategy};
 
+use crate::common::{plan_of, planned};
 use crate::small::SMALL;
 
 /// Four layers, the last of which sees all.
@@ -27,10 +28,7 @@ fn experiment(strategy: &str, sliding: &str) -> Experiment {
 }
 
 fn plan(strategy: &str, sliding: &str) -> Plan {
-    let experiment = experiment(strategy, sliding);
-    Resolved::read(experiment, Some(256))
-        .and_then(|resolved| Plan::new(&resolved))
-        .unwrap_or_else(|problems| panic!("{problems}"))
+    plan_of(&with(strategy, sliding))
 }
 
 fn read(strategy: &str, more: &str) -> Sliding {
@@ -74,7 +72,7 @@ fn layers_of_a_model_slide_by_themselves() {
         let changes: Vec<Override> = changes.iter().filter_map(|c| Override::split(c)).collect();
         let experiment =
             parse("model.yaml", text, &changes).unwrap_or_else(|p| panic!("{p}\n{text}"));
-        Resolved::read(experiment, Some(256)).and_then(|resolved| Plan::new(&resolved))
+        planned(experiment)
     };
     let mixed = model(
         "model_type: qwen3; sliding_window: 512; use_sliding_window: true; max_window_layers: 1",
@@ -139,9 +137,7 @@ fn plans_are_those_of_the_kinds_together() {
             arguments.iter().filter_map(|a| Override::split(a)).collect();
         let text = SMALL.replace("num_hidden_layers: 2", LAYERS);
         let experiment = parse("small.yaml", &text, &arguments).unwrap_or_else(|p| panic!("{p}"));
-        Resolved::read(experiment, Some(256))
-            .and_then(|resolved| Plan::new(&resolved))
-            .unwrap_or_else(|p| panic!("{p}"))
+        planned(experiment).unwrap_or_else(|p| panic!("{p}"))
     };
     let full = alike(&[]);
     let slide = ["attention.strategy=halo", "attention.layout=striped", "attention.window=512"];
@@ -172,9 +168,7 @@ fn a_plan_of_two_kinds_reads_well() {
     let mut experiment =
         experiment("ring; layout: zigzag", "layers: [0-1, 3]; window: 9; strategy: halo");
     experiment.data.tokens = 64;
-    let plan = Resolved::read(experiment.clone(), Some(256))
-        .and_then(|resolved| Plan::new(&resolved))
-        .unwrap_or_else(|p| panic!("{p}"));
+    let plan = planned(experiment.clone()).unwrap_or_else(|p| panic!("{p}"));
     let json: serde_json::Value = serde_json::from_str(&plan.to_json()).expect("JSON");
     let proving = Proving::of(&plan.resolved()).unwrap_or_else(|p| panic!("{p}"));
     // How long it took is another each time.
@@ -216,9 +210,7 @@ fn balanced_blocks_are_sharded_by_what_most_layers_see() {
 fn plan_of_all(strategy: &str) -> Plan {
     let mut experiment = experiment(strategy, SLIDING);
     experiment.attention.sliding = None;
-    Resolved::read(experiment, Some(256))
-        .and_then(|resolved| Plan::new(&resolved))
-        .unwrap_or_else(|problems| panic!("{problems}"))
+    planned(experiment).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 #[test]
@@ -254,11 +246,7 @@ fn wrong_sliding_layers() {
     ];
     let answer = |(strategy, sliding): (&str, &str)| {
         let read = parse("small.yaml", &with(strategy, sliding), &[]);
-        read.and_then(|experiment| {
-            Resolved::read(experiment, Some(256)).and_then(|resolved| Plan::new(&resolved))
-        })
-        .map(|_| ())
-        .expect_err(sliding)
+        read.and_then(planned).map(|_| ()).expect_err(sliding)
     };
     let answers = cases.map(|case| format!("## {} | {}\n\n{}\n", case.0, case.1, answer(case)));
     insta::assert_snapshot!(answers.join("\n"));

@@ -1,9 +1,10 @@
 //! The keys of `attention:` that say how a sequence is split, alone and together.
 
-use annulus_experiment::{LayoutKeys, Resolved, parse};
+use annulus_experiment::{LayoutKeys, parse};
 use annulus_plan::Plan;
 use annulus_sequence::{Exchange, Layout, Route, Strategy};
 
+use crate::common::{plan_of, planned};
 use crate::small::edited;
 
 /// `SMALL` on four ranks of one replica, split as these lines say.
@@ -12,10 +13,7 @@ fn with(lines: &str) -> String {
 }
 
 fn plan(lines: &str) -> Plan {
-    let experiment = parse("small.yaml", &with(lines), &[]).unwrap_or_else(|p| panic!("{p}"));
-    Resolved::read(experiment, Some(256))
-        .and_then(|resolved| Plan::new(&resolved))
-        .unwrap_or_else(|problems| panic!("{lines}: {problems}"))
+    plan_of(&with(lines))
 }
 
 #[test]
@@ -83,10 +81,7 @@ fn the_way_back_sends_least_unless_it_is_written() {
     assert_eq!(of(Route::Reversed), Some(2 * rows * row * (3 * 2 * 4 + 3 * 2 * 4)));
     assert_eq!(back("all-gather").sent.len(), 1);
     let text = with("ring").replace("num_key_value_heads: 2", "num_key_value_heads: 4");
-    let experiment = parse("small.yaml", &text, &[]).unwrap_or_else(|p| panic!("{p}"));
-    let plan = Resolved::read(experiment, Some(256))
-        .and_then(|resolved| Plan::new(&resolved))
-        .unwrap_or_else(|p| panic!("{p}"));
+    let plan = plan_of(&text);
     assert_eq!(plan.groups[0].route.how, Route::Queries);
     assert_eq!(plan.experiment.attention.backward, Some(Route::Queries));
 }
@@ -119,11 +114,7 @@ fn wrong_splits() {
     ];
     let answer = |lines: &str| {
         let read = parse("small.yaml", &with(lines), &[]);
-        read.and_then(|experiment| {
-            Resolved::read(experiment, Some(256)).and_then(|resolved| Plan::new(&resolved))
-        })
-        .map(|_| ())
-        .expect_err(lines)
+        read.and_then(planned).map(|_| ()).expect_err(lines)
     };
     let answers = cases.map(|lines| format!("## {lines}\n\n{}\n", answer(lines)));
     insta::assert_snapshot!(answers.join("\n"));

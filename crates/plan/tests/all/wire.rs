@@ -1,9 +1,10 @@
 //! `attention.wire:`: the types of what travels, and what follows of them.
 
-use annulus_experiment::{Element, Resolved, parse};
+use annulus_experiment::{Element, parse};
 use annulus_plan::Plan;
 use annulus_sequence::{Route, Wire};
 
+use crate::common::{plan_of, planned};
 use crate::small::edited;
 
 /// `SMALL` in bf16 or f32 with these lines below `attention:`.
@@ -12,10 +13,7 @@ fn file(lines: &str) -> String {
 }
 
 fn plan(lines: &str) -> Plan {
-    let experiment = parse("small.yaml", &file(lines), &[]).unwrap_or_else(|p| panic!("{p}"));
-    Resolved::read(experiment, Some(256))
-        .and_then(|resolved| Plan::new(&resolved))
-        .unwrap_or_else(|problems| panic!("{lines}: {problems}"))
+    plan_of(&file(lines))
 }
 
 #[test]
@@ -74,9 +72,7 @@ fn values_gain_nothing_in_wider_types() {
         [("wire: { query: f32 }", "query", "f32"), ("wire: { output: f16 }", "output", "f16")]
     {
         let text = file(lines).replace("  hidden_size: 128", "  dtype: bf16\n  hidden_size: 128");
-        let refused = parse("small.yaml", &text, &[]).and_then(|experiment| {
-            Resolved::read(experiment, Some(256)).and_then(|resolved| Plan::new(&resolved))
-        });
+        let refused = parse("small.yaml", &text, &[]).and_then(planned);
         let problems = refused.expect_err("refused").to_string();
         let wanted = format!("`attention.wire.{key}` is {found}, but the model computes in bf16");
         assert!(problems.contains(&wanted), "{problems}");

@@ -8,7 +8,7 @@ use candle_core::D;
 use crate::Result;
 use crate::setup::data::HeldOut;
 use crate::step::finite::finite;
-use crate::step::rank::{Micro, Rank};
+use crate::step::rank::Micro;
 use crate::step::sum::{Partial, Total};
 use crate::step::trainer::Trainer;
 
@@ -52,8 +52,7 @@ impl Trainer {
 
     /// How many targets have the largest logit, of how many.
     fn right(&self, micro: &Micro) -> Result<Partial> {
-        let Rank { model, .. } = &self.rank;
-        let logits = model.logits(&self.parameters.weights, &micro.shard)?;
+        let logits = self.rank.logits(&self.parameters.weights, &micro.shard)?;
         let said: Vec<u32> = logits.argmax(D::Minus1)?.flatten_all()?.to_vec1()?;
         let targets: Vec<i64> = micro.shard.targets.flatten_all()?.to_vec1()?;
         let right = said

@@ -14,7 +14,6 @@ use annulus_ops::{IGNORED, Key, Rotary, check_tokens, uniform};
 use annulus_sequence::{Positions, Run};
 use candle_core::{Device, Tensor};
 
-use crate::step::backward::nothing;
 use crate::step::finite::finite;
 use crate::step::rank::Rank;
 use crate::{Result, Setup, TrainError};
@@ -110,7 +109,7 @@ impl Rank {
             let attention = self.attention.map(|_, one| one.adding(&cache, position));
             let shard = self.one(last, position, attention)?;
             let x_bsd = self.before_loss(weights, &shard)?;
-            let logits = self.logits(&x_bsd, weights, &shard)?;
+            let logits = self.row(&x_bsd, weights, &shard)?;
             generated.push(wanted.sampling.draw(&logits, position)?);
             tell(&generated);
         }
@@ -133,7 +132,7 @@ impl Rank {
         let row = self.attention.positions().iter().position(|position| position == last);
         let mut next = 0.0;
         if let Some(row) = row {
-            let logits = self.logits(&x_bsd.narrow(1, row, 1)?, weights, &shard)?;
+            let logits = self.row(&x_bsd.narrow(1, row, 1)?, weights, &shard)?;
             next = f64::from(wanted.sampling.draw(&logits, last)?);
         }
         let label = Label { step: 0, pass: "drawn", hop: 0, layer: 0 };
@@ -161,20 +160,9 @@ impl Rank {
         })
     }
 
-    /// The output of all stages but the loss.
-    pub(crate) fn before_loss(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
-        let stages = &self.model.stages;
-        let mut x = nothing()?;
-        for stage in &stages[..stages.len() - 1] {
-            self.progress()?;
-            (x, _) = self.run(stage.as_ref(), &x, weights, shard)?;
-        }
-        Ok(x)
-    }
-
-    /// Of one row.
-    fn logits(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Vec<f32>> {
-        let logits = self.model.project(x_bsd, weights, shard)?;
+    /// The logits of one row.
+    fn row(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Vec<f32>> {
+        let logits = self.model.logits(x_bsd, weights, shard)?;
         Ok(logits.flatten_all()?.to_device(&Device::Cpu)?.to_vec1()?)
     }
 }

@@ -109,7 +109,7 @@ impl Rank {
         let traffic = self.meter.take();
         let mut logits = Vec::new();
         for micro in micros.iter().filter(|_| want.logits) {
-            logits.push(self.model.logits(&parameters.weights, &micro.shard)?);
+            logits.push(self.logits(&parameters.weights, &micro.shard)?);
         }
         Ok(Share {
             loss,

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Experiment, ModelSource, Shape, parse, read_config};
-use annulus_model::{Config, Llama, Weights};
+use annulus_model::{Config, Llama, Weights, element_type};
 use candle_core::DType;
 
 use crate::checkpoint::{Found, missing, newest, opened};
@@ -15,7 +15,7 @@ use crate::run::folder::{failure, sync_folder, write_atomically};
 use crate::run::lines::read_lines;
 use crate::run::manifest::Manifest;
 use crate::run::metrics::Record;
-use crate::{Result, TrainError, adapters, model_config};
+use crate::{Result, TrainError, model_config};
 
 /// What is copied as it is, where a checkpoint has it.
 /// The largest of them, in bytes: a tokenizer.
@@ -131,7 +131,7 @@ impl Checkpoint {
             return Err(failure(message, "bring the folder back as it was"));
         }
         let plain = model_config(&self.shape, self.experiment.model.dtype)?;
-        let config = Config { lora: Some(adapters(lora)), ..plain };
+        let config = Config { lora: Some(lora.clone()), ..plain };
         let weights = crate::checkpoint::weights(&self.folder, Some(base), &config)?;
         let merged = Llama::merged(&config, weights)?.into_iter();
         Ok(merged
@@ -201,9 +201,6 @@ impl Checkpoint {
     }
 
     fn dtype(&self) -> DType {
-        match self.experiment.model.dtype {
-            annulus_experiment::Dtype::F32 => DType::F32,
-            annulus_experiment::Dtype::Bf16 => DType::BF16,
-        }
+        element_type(self.experiment.model.dtype)
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use annulus_attention::Attention;
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
-use annulus_experiment::{Besides, Dtype, Element, Frequencies, Kernel, Packed, Recompute, Shape};
+use annulus_experiment::{Dtype, Frequencies, Kernel, Packed, Recompute, Shape};
 use annulus_machine::Core;
-use annulus_model::{Attentions, Config, Llama, Lora};
+use annulus_model::{Attentions, Config, Llama, element_type};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Generation, Processor};
@@ -115,8 +115,10 @@ impl Setup {
         let experiment = &plan.experiment;
         Setup {
             config: Config {
-                lora: experiment.lora.as_ref().map(adapters),
-                ..config_of(&plan.shape, plan.vocabulary(), experiment.model.dtype)
+                shape: plan.shape.clone(),
+                vocab_size: plan.vocabulary(),
+                dtype: element_type(experiment.model.dtype),
+                lora: experiment.lora.clone(),
             },
             groups: plan.groups.iter().zip(&plan.passes).map(Attending::of).collect(),
             frequencies: plan.shape.frequencies(experiment.data.tokens),
@@ -183,20 +185,20 @@ impl Setup {
 
     /// How many heads there are.
     fn heads(&self) -> Heads {
-        let Config { num_attention_heads: query, num_key_value_heads: key_value, .. } = self.config;
-        Heads { query, key_value }
+        let shape = &self.config.shape;
+        Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads }
     }
 
     /// The attention of every layer.
     fn attention(&self, backend: &Backend, comm: Arc<dyn Communicator>) -> Attentions {
         let kernel = kernel(self.kernel, self.deterministic, self.dropout, backend);
-        let scale = 1.0 / (self.config.head_dim as f64).sqrt();
+        let scale = 1.0 / (self.config.shape.head_dim as f64).sqrt();
         let first = &self.groups[0];
         let first = Attention::new(first.schedules.clone(), scale, comm, kernel).wired(self.wire);
         let groups = self.groups.iter();
         let groups =
             groups.map(|group| (first.beside(group.schedules.clone()), group.layers.clone()));
-        Attentions::new(self.config.num_hidden_layers, groups)
+        Attentions::new(self.config.shape.num_hidden_layers, groups)
     }
 
     /// This rank, on the thread that will run it: its share of the cores, its attention, its place
@@ -260,50 +262,5 @@ pub fn model_config(shape: &Shape, dtype: Dtype) -> Result<Config> {
         message: "the size of the vocabulary is not known".into(),
         hint: Some("set `model.vocab_size`, or `data.tokenizer`".into()),
     })?;
-    Ok(config_of(shape, vocab_size, dtype))
-}
-
-fn element_type(element: Element) -> DType {
-    match element {
-        Element::F32 => DType::F32,
-        Element::Bf16 => DType::BF16,
-        Element::F16 => DType::F16,
-    }
-}
-
-fn config_of(shape: &Shape, vocab_size: usize, dtype: Dtype) -> Config {
-    Config {
-        hidden_size: shape.hidden_size,
-        intermediate_size: shape.intermediate_size,
-        num_hidden_layers: shape.num_hidden_layers,
-        num_attention_heads: shape.num_attention_heads,
-        num_key_value_heads: shape.num_key_value_heads,
-        head_dim: shape.head_dim,
-        vocab_size,
-        rms_norm_eps: shape.rms_norm_eps,
-        tie_word_embeddings: shape.tie_word_embeddings,
-        query_key_value_bias: shape.has_query_key_value_bias(),
-        output_bias: shape.attention_bias,
-        query_key_norm: shape.has_query_key_norm(),
-        mlp_bias: shape.mlp_bias,
-        initializer_range: shape.initializer_range,
-        dtype: match dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::Bf16 => DType::BF16,
-        },
-        lora: None,
-    }
-}
-
-/// Adapters as the model takes them.
-pub fn adapters(lora: &annulus_experiment::Lora) -> Lora {
-    Lora {
-        rank: lora.rank,
-        scale: lora.scale(),
-        dropout: lora.dropout,
-        targets: lora.targets.iter().map(|target| target.word().to_owned()).collect(),
-        embeddings: lora.trains(Besides::Embeddings),
-        norms: lora.trains(Besides::Norms),
-        head: lora.trains(Besides::Head),
-    }
+    Ok(Config { shape: shape.clone(), vocab_size, dtype: element_type(dtype), lora: None })
 }

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{ModelSource, WeightsFrom};
-use annulus_model::{Config, Llama, Lora, Specification, Weights, load, load_adapter, load_typed};
+use annulus_experiment::{Lora, ModelSource, WeightsFrom};
+use annulus_model::{Config, Llama, Specification, Weights, load, load_adapter, load_typed};
 use annulus_plan::Plan;
 use candle_core::DType;
 

@@ -1,10 +1,10 @@
 //! The plan of an experiment whose strategy may be left open. It is chosen once: what an earlier
 //! attempt chose is kept in its run's folder, and a later one goes on with that.
 
-use annulus_experiment::{Attention, Dtype, Experiment, Resolved, differences, parse};
+use annulus_experiment::{Attention, Experiment, Resolved, differences, parse};
+use annulus_model::element_type;
 use annulus_plan::Plan;
 use annulus_simulate::{Cluster, plans as plans_of, plans_measured};
-use candle_core::DType;
 
 use crate::Result;
 use crate::run::folder::RESOLVED;
@@ -47,10 +47,7 @@ pub fn rates(plan: &Plan, cores: usize) -> Result<Cluster> {
 fn sample(experiment: &Experiment, head_dim: usize, cores: usize) -> Result<Sample> {
     Ok(Sample {
         head_dim,
-        dtype: match experiment.model.dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::Bf16 => DType::BF16,
-        },
+        dtype: element_type(experiment.model.dtype),
         kernel: experiment.attention.kernel,
         deterministic: experiment.attention.deterministic,
         cores,

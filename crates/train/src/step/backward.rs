@@ -11,7 +11,7 @@
 use annulus_comm::Axis;
 use annulus_experiment::Recompute;
 use annulus_model::{Keep, Pullback, Shard, Stage, Weights};
-use annulus_trace::begin;
+use annulus_trace::{Begun, begin};
 use candle_core::{DType, Device, Tensor};
 
 use crate::Result;
@@ -50,15 +50,10 @@ impl Rank {
         let shard = Shard { keep, ..micro.shard.clone() };
         let stages = &self.model.stages;
         let mut traces = Vec::with_capacity(stages.len());
-        let mut x = nothing()?;
-        for stage in stages {
-            self.progress()?;
-            let begun = begin();
-            let trace;
-            (x, trace) = self.run(stage.as_ref(), &x, &parameters.weights, &shard)?;
-            self.stage(begun, || name(stage.as_ref(), "forward"))?;
+        let x = self.forward(stages, &parameters.weights, &shard, |stage, begun, trace| {
             traces.push(trace);
-        }
+            self.stage(begun, || name(stage, "forward"))
+        })?;
         // The last stage has waited for it.
         let loss = f64::from(x.to_scalar::<f32>()?);
         let sighting = if loss.is_finite() { None } else { Some(first_sighting(&traces)?) };
@@ -75,16 +70,44 @@ impl Rank {
 
     /// The loss of `micro`, without pullbacks.
     pub(crate) fn loss(&self, parameters: &Parameters, micro: &Micro) -> Result<Partial> {
-        let mut x = nothing()?;
-        for stage in &self.model.stages {
+        let stages = &self.model.stages;
+        let loss = self.forward(stages, &parameters.weights, &micro.shard, |_, _, _| Ok(()))?;
+        Ok(Partial::new(f64::from(loss.to_scalar::<f32>()?), micro.targets))
+    }
+
+    /// The output [B, S, D] of all stages but the loss.
+    pub(crate) fn before_loss(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
+        let stages = &self.model.stages;
+        self.forward(&stages[..stages.len() - 1], weights, shard, |_, _, _| Ok(()))
+    }
+
+    /// All logits f32 [B, S, V] of this rank's positions.
+    pub(crate) fn logits(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
+        Ok(self.model.logits(&self.before_loss(weights, shard)?, weights, shard)?)
+    }
+
+    /// The output of `stages`, one after the other; `done` is told of each, when it began, and what it leaves.
+    fn forward<'a>(
+        &self,
+        stages: &'a [Box<dyn Stage>],
+        weights: &'a Weights,
+        shard: &'a Shard,
+        mut done: impl FnMut(&dyn Stage, Begun, Trace<'a>) -> Result<()>,
+    ) -> Result<Tensor> {
+        // The first reads tokens.
+        let mut x = Tensor::zeros((), DType::F32, &Device::Cpu)?;
+        for stage in stages {
             self.progress()?;
-            (x, _) = self.run(stage.as_ref(), &x, &parameters.weights, &micro.shard)?;
+            let begun = begin();
+            let trace;
+            (x, trace) = self.run(stage.as_ref(), &x, weights, shard)?;
+            done(stage.as_ref(), begun, trace)?;
         }
-        Ok(Partial::new(f64::from(x.to_scalar::<f32>()?), micro.targets))
+        Ok(x)
     }
 
     /// A stage's output and its pullback.
-    pub(crate) fn run<'a>(
+    fn run<'a>(
         &self,
         stage: &'a dyn Stage,
         x: &Tensor,
@@ -149,11 +172,6 @@ impl Rank {
     pub(crate) fn progress(&self) -> Result<()> {
         Ok(self.mesh.group(&[Axis::Data, Axis::Sequence]).progress()?)
     }
-}
-
-/// What the first stage gets for an input: it reads tokens.
-pub(crate) fn nothing() -> Result<Tensor> {
-    Ok(Tensor::zeros((), DType::F32, &Device::Cpu)?)
 }
 
 /// The stage before the first whose input is no number; the last where all inputs are finite.

@@ -1,15 +1,18 @@
 //! The same model once more, in f64, with every matrix written out: slow, obvious, and made of
 //! Candle's own operators only.
 
-use annulus_model::{Config, Keep, Llama, Shard, Weights};
+use annulus_architecture::{Family, Rope, Shape};
+use annulus_model::{Keep, Llama, Shard, Weights};
 use annulus_ops::IGNORED;
 use annulus_ops::testing::{error, error_l2};
 use candle_core::{D, DType, Device, Result, Tensor};
 
-use super::support::{THETA, gradients, kernels, sliding, tiny, tokens, uneven, variables};
+use super::support::{
+    gradients, kernels, logits, normed, shaped, sliding, taped, tiny, tokens, uneven, variables,
+};
 
 struct Dense<'a> {
-    config: &'a Config,
+    shape: &'a Shape,
     weights: &'a Weights,
     /// By layer, how many keys a query sees; none: all before it.
     windows: [Option<usize>; 2],
@@ -24,14 +27,14 @@ impl Dense<'_> {
         }
     }
     fn norm(&self, path: &str, x: &Tensor) -> Result<Tensor> {
-        let mean = (x.sqr()?.mean_keepdim(D::Minus1)? + self.config.rms_norm_eps)?;
+        let mean = (x.sqr()?.mean_keepdim(D::Minus1)? + self.shape.rms_norm_eps)?;
         x.broadcast_div(&mean.sqrt()?)?.broadcast_mul(&self.weights[&format!("{path}.weight")])
     }
     fn heads(&self, path: &str, x: &Tensor, heads: usize) -> Result<Tensor> {
         let (b, s, _) = x.dims3()?;
         let y = self.linear(&format!("{path}_proj"), x)?;
-        let mut y = y.reshape((b, s, heads, self.config.head_dim))?;
-        if self.config.query_key_norm && !path.ends_with('v') {
+        let mut y = y.reshape((b, s, heads, self.shape.head_dim))?;
+        if self.shape.has_query_key_norm() && !path.ends_with('v') {
             y = self.norm(&format!("{path}_norm"), &y)?;
         }
         y.transpose(1, 2)?.contiguous()
@@ -42,7 +45,7 @@ impl Dense<'_> {
         let half = dim / 2;
         let angle = |index: usize| {
             let exponent = -2.0 * (index % half) as f64 / dim as f64;
-            (index / half) as f64 * THETA.powf(exponent)
+            (index / half) as f64 * Rope::THETA.powf(exponent)
         };
         let table = |function: fn(f64) -> f64| {
             let values: Vec<f64> = (0..s * half).map(|index| function(angle(index))).collect();
@@ -56,13 +59,13 @@ impl Dense<'_> {
     }
     fn repeat(&self, x: &Tensor) -> Result<Tensor> {
         let (b, heads, s, dim) = x.dims4()?;
-        let group = self.config.num_attention_heads / heads;
+        let group = self.shape.num_attention_heads / heads;
         let wide = x.unsqueeze(2)?.broadcast_as((b, heads, group, s, dim))?.contiguous()?;
         wide.reshape((b, heads * group, s, dim))
     }
     fn attention(&self, layer: &str, window: Option<usize>, x: &Tensor) -> Result<Tensor> {
         let (b, s, _) = x.dims3()?;
-        let Config { num_attention_heads: queries, num_key_value_heads: keys, .. } = *self.config;
+        let Shape { num_attention_heads: queries, num_key_value_heads: keys, .. } = *self.shape;
         let path = |word: &str| format!("{layer}.self_attn.{word}");
         let q = Self::rope(&self.heads(&path("q"), x, queries)?)?;
         let k = self.repeat(&Self::rope(&self.heads(&path("k"), x, keys)?)?)?;
@@ -71,7 +74,7 @@ impl Dense<'_> {
         let hidden = |i| if seen(i / s, i % s) { 0.0 } else { f64::NEG_INFINITY };
         let hidden: Vec<f64> = (0..s * s).map(hidden).collect();
         let hidden = Tensor::from_vec(hidden, (s, s), &Device::Cpu)?;
-        let scores = (q.matmul(&k.t()?.contiguous()?)? / (self.config.head_dim as f64).sqrt())?;
+        let scores = (q.matmul(&k.t()?.contiguous()?)? / (self.shape.head_dim as f64).sqrt())?;
         let weights = softmax(&scores.broadcast_add(&hidden)?)?;
         let out = weights.matmul(&v)?.transpose(1, 2)?.contiguous()?.reshape((b, s, ()))?;
         self.linear(&path("o_proj"), &out)
@@ -93,7 +96,7 @@ impl Dense<'_> {
             let normed = self.norm(&format!("{layer}.post_attention_layernorm"), &x)?;
             x = (&x + self.feed_forward(&layer, &normed)?)?;
         }
-        let head = if self.config.tie_word_embeddings { "model.embed_tokens" } else { "lm_head" };
+        let head = if self.shape.tie_word_embeddings { "model.embed_tokens" } else { "lm_head" };
         self.linear(head, &self.norm("model.norm", &x)?)
     }
 }
@@ -113,16 +116,17 @@ fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
 
 #[test]
 fn loss_logits_and_every_gradient_are_those_of_the_dense_model() {
-    let biased = Config { query_key_value_bias: true, output_bias: true, mlp_bias: true, ..tiny() };
-    let tied = Config { tie_word_embeddings: true, num_key_value_heads: 1, ..tiny() };
-    let normed = Config { query_key_norm: true, query_key_value_bias: true, ..tiny() };
+    let biased = |shape: &mut Shape| (shape.attention_bias, shape.mlp_bias) = (true, true);
+    let tied =
+        |shape: &mut Shape| (shape.tie_word_embeddings, shape.num_key_value_heads) = (true, 1);
+    let qwen2 = |shape: &mut Shape| shape.model_type = Family::Qwen2;
     let all = [None; 2];
     let cases = [
         (tiny(), all),
-        (biased, all),
-        (tied, all),
-        (normed, [Some(4), None]),
-        (tiny(), [Some(3), None]),
+        (shaped(tiny(), biased), all),
+        (shaped(tiny(), tied), all),
+        (shaped(tiny(), normed), [Some(4), None]),
+        (shaped(tiny(), qwen2), [Some(3), None]),
         (tiny(), [Some(5), Some(2)]),
     ];
     for (config, windows) in cases {
@@ -131,18 +135,18 @@ fn loss_logits_and_every_gradient_are_those_of_the_dense_model() {
         let wide = weights.iter().map(|(name, w)| (name.clone(), w.to_dtype(DType::F64).unwrap()));
         let wide = variables(&wide.collect());
         let dense_logits =
-            Dense { config: &config, weights: &wide, windows }.logits(&tokens.0).unwrap();
+            Dense { shape: &config.shape, weights: &wide, windows }.logits(&tokens.0).unwrap();
         let dense_loss = cross_entropy(&dense_logits, &tokens.1).unwrap();
-        let dense_gradients = gradients(&dense_loss, &wide);
+        let dense_gradients = taped(&dense_loss, &wide);
 
         let model = Llama::new(&config, 5);
         for kernel in kernels() {
             let shard = sliding(&config, tokens.clone(), kernel, &windows);
-            let logits = model.logits(&weights, &shard).unwrap();
+            let logits = logits(&model, &weights, &shard);
             assert!(error(&logits, &dense_logits).unwrap() < 5e-6);
             for keep in [Keep::Attention, Keep::Everything] {
                 let shard = Shard { keep, ..shard.clone() };
-                let (loss, found) = model.gradients(&weights, &shard).unwrap();
+                let (loss, found) = gradients(&model, &weights, &shard);
                 assert_eq!((loss.dtype(), loss.dims()), (DType::F32, &[][..]));
                 assert!(error(&loss, &dense_loss).unwrap() < 1e-6);
                 assert_eq!(found.len(), dense_gradients.len());

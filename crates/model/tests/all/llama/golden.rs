@@ -1,14 +1,14 @@
 //! Logits, loss and gradients as transformers computed them, where the stored outputs are at hand.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use annulus_model::{Config, Llama, load};
+use annulus_architecture::read_config;
+use annulus_model::{Llama, load};
 use annulus_ops::IGNORED;
 use annulus_ops::testing::{error, error_l2};
 use candle_core::{DType, Device, Tensor};
 
-use super::support::{kernels, shard, turned};
+use super::support::{gradients, kernels, logits, of, shard};
 
 const MODELS: [&str; 9] = [
     "llama-gqa",
@@ -21,36 +21,6 @@ const MODELS: [&str; 9] = [
     "qwen2",
     "qwen3",
 ];
-
-/// The numbers of config.json, and the base of its frequencies.
-fn config(folder: &Path) -> (Config, f64) {
-    let text = fs::read_to_string(folder.join("config.json")).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let size = |key: &str| json[key].as_u64().unwrap() as usize;
-    let flag = |key: &str| json[key].as_bool().unwrap_or_default();
-    let family = json["model_type"].as_str().unwrap();
-    let config = Config {
-        hidden_size: size("hidden_size"),
-        intermediate_size: size("intermediate_size"),
-        num_hidden_layers: size("num_hidden_layers"),
-        num_attention_heads: size("num_attention_heads"),
-        num_key_value_heads: size("num_key_value_heads"),
-        head_dim: json["head_dim"]
-            .as_u64()
-            .map_or(size("hidden_size") / size("num_attention_heads"), |size| size as usize),
-        vocab_size: size("vocab_size"),
-        rms_norm_eps: json["rms_norm_eps"].as_f64().unwrap(),
-        tie_word_embeddings: flag("tie_word_embeddings"),
-        query_key_value_bias: flag("attention_bias") || family == "qwen2",
-        output_bias: flag("attention_bias"),
-        query_key_norm: family == "qwen3",
-        mlp_bias: flag("mlp_bias"),
-        initializer_range: json["initializer_range"].as_f64().unwrap(),
-        dtype: DType::F32,
-        lora: None,
-    };
-    (config, json["rope_parameters"]["rope_theta"].as_f64().unwrap())
-}
 
 /// `labels` i64 [b, s] one to the left, with no target at the end; and how many targets there are.
 fn shifted(labels: &Tensor) -> (Tensor, usize) {
@@ -66,19 +36,18 @@ fn check(folder: &Path) -> Vec<String> {
     let mut said = Vec::new();
     let golden =
         candle_core::safetensors::load(folder.join("golden.safetensors"), &Device::Cpu).unwrap();
-    let (config, theta) = config(folder);
+    let config = of(read_config(folder).unwrap());
     let weights = load(folder, &Llama::specification(&config), DType::F32).unwrap();
     let inputs = golden["input_ids"].to_dtype(DType::U32).unwrap();
     let (targets, count) = shifted(&golden["labels"]);
     let model = Llama::new(&config, 50);
     for kernel in kernels() {
-        let shard =
-            turned(shard(&config, (inputs.clone(), targets.clone()), kernel.clone()), theta);
-        let logits = model.logits(&weights, &shard).unwrap();
+        let shard = shard(&config, (inputs.clone(), targets.clone()), kernel.clone());
+        let logits = logits(&model, &weights, &shard);
         let logits_error = error(&logits, &golden["logits"]).unwrap();
         assert!(logits_error < 2e-5, "{}: logits {logits_error:e}", folder.display());
 
-        let (loss, gradients) = model.gradients(&weights, &shard).unwrap();
+        let (loss, gradients) = gradients(&model, &weights, &shard);
         let loss = (loss / count as f64).unwrap();
         let loss_error = error(&loss, &golden["loss"].squeeze(0).unwrap()).unwrap();
         assert!(loss_error < 1e-5, "{}: loss {loss_error:e}", folder.display());

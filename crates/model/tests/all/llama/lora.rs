@@ -1,23 +1,26 @@
 //! Adapters: the function of the merged model, the gradients that the chain rule has, dropout by place.
 
-use annulus_model::{Config, Dropping, Keep, Llama, Lora, Shard, Weights};
+use annulus_architecture::{Besides, Lora, Target};
+use annulus_model::{Config, Dropping, Keep, Llama, Shard, Weights};
 use annulus_ops::testing::{error, error_l2, to_f64};
 use candle_core::{DType, Tensor};
 
-use super::support::{kernels, shard, tiny, tokens, uneven};
+use super::support::{
+    gradients, kernels, logits, loss, normed, shaped, shard, tiny, tokens, uneven,
+};
 
 /// Adapters beside every projection; norms and both tables trained besides.
 fn all() -> Config {
     let lora = Lora {
         rank: 3,
-        scale: 0.7,
+        alpha: 2.1,
+        rslora: false,
         dropout: 0.0,
-        targets: Lora::TARGETS.map(str::to_owned).to_vec(),
-        embeddings: true,
-        norms: true,
-        head: true,
+        targets: Target::WORDS.iter().filter_map(|word| Target::from_word(word)).collect(),
+        train: vec![Besides::Embeddings, Besides::Norms, Besides::Head],
+        path: None,
     };
-    Config { query_key_value_bias: true, query_key_norm: true, lora: Some(lora), ..tiny() }
+    Config { lora: Some(lora), ..shaped(tiny(), normed) }
 }
 
 fn changed(config: &Config, change: impl Fn(&mut Lora)) -> Config {
@@ -47,14 +50,14 @@ fn setup(config: &Config) -> (Llama, Weights, Shard) {
 
 #[test]
 fn adapters_compute_what_the_merged_model_does() {
-    for config in [all(), Config { tie_word_embeddings: true, ..all() }] {
+    for config in [all(), shaped(all(), |shape| shape.tie_word_embeddings = true)] {
         let (model, weights, shard) = setup(&config);
         let merged = Llama::merged(&config, weights.clone()).unwrap();
         let plain = Config { lora: None, ..config.clone() };
         let names: Vec<_> = Llama::specification(&plain).into_iter().map(|p| p.name).collect();
         assert_eq!(merged.keys().cloned().collect::<Vec<_>>(), names);
-        let theirs = Llama::new(&plain, 5).logits(&merged, &shard).unwrap();
-        let error = error(&model.logits(&weights, &shard).unwrap(), &theirs).unwrap();
+        let theirs = logits(&Llama::new(&plain, 5), &merged, &shard);
+        let error = error(&logits(&model, &weights, &shard), &theirs).unwrap();
         assert!(error < 1e-5, "{error:e}");
     }
 }
@@ -66,11 +69,11 @@ fn gradients_are_those_of_the_merged_model() {
     let (model, weights, shard) = setup(&config);
     let merged = Llama::merged(&config, weights.clone()).unwrap();
     let plain = Llama::new(&Config { lora: None, ..config.clone() }, 5);
-    let (_, theirs) = plain.gradients(&merged, &shard).unwrap();
-    let scale = config.lora.as_ref().unwrap().scale;
+    let (_, theirs) = gradients(&plain, &merged, &shard);
+    let scale = config.lora.as_ref().unwrap().scale();
     for keep in [Keep::Attention, Keep::Everything] {
         let shard = Shard { keep, ..shard.clone() };
-        let (_, own) = model.gradients(&weights, &shard).unwrap();
+        let (_, own) = gradients(&model, &weights, &shard);
         let trained = Llama::specification(&config).into_iter().filter(|p| p.trained);
         let trained: Vec<_> = trained.map(|parameter| parameter.name).collect();
         assert_eq!(own.keys().cloned().collect::<Vec<_>>(), trained, "nothing else has one");
@@ -94,8 +97,7 @@ fn gradients_are_those_of_the_merged_model() {
 #[test]
 fn what_is_trained_is_what_was_asked_for() {
     let config = changed(&all(), |lora| {
-        (lora.embeddings, lora.norms, lora.head) = (false, false, false);
-        lora.targets = vec!["v_proj".to_owned(), "down_proj".to_owned()];
+        (lora.train, lora.targets) = (Vec::new(), vec![Target::Value, Target::Down]);
     });
     let specification = Llama::specification(&config).into_iter().filter(|p| p.trained);
     let names: Vec<_> = specification.map(|parameter| parameter.name).collect();
@@ -106,7 +108,7 @@ fn what_is_trained_is_what_was_asked_for() {
     });
     assert_eq!(names, wanted.collect::<Vec<_>>());
     let (model, weights, shard) = setup(&config);
-    let (_, gradients) = model.gradients(&weights, &shard).unwrap();
+    let (_, gradients) = gradients(&model, &weights, &shard);
     assert_eq!(gradients.into_keys().collect::<Vec<_>>(), names);
 }
 
@@ -117,11 +119,11 @@ fn fresh_adapters_change_nothing() {
     let weights = Llama::random(&config, 7).unwrap();
     let plain = Config { lora: None, ..config.clone() };
     let theirs = Llama::random(&plain, 7).unwrap();
-    let theirs = Llama::new(&plain, 5).logits(&theirs, &shard).unwrap();
-    assert_eq!(to_f64(&model.logits(&weights, &shard).unwrap()).unwrap(), to_f64(&theirs).unwrap());
+    let theirs = logits(&Llama::new(&plain, 5), &theirs, &shard);
+    assert_eq!(to_f64(&logits(&model, &weights, &shard)).unwrap(), to_f64(&theirs).unwrap());
     let a = to_f64(&weights["model.layers.0.mlp.down_proj.lora_A.weight"]).unwrap();
     let variance = a.iter().map(|a| a * a).sum::<f64>() / a.len() as f64;
-    let wanted = 1.0 / (3.0 * config.intermediate_size as f64);
+    let wanted = 1.0 / (3.0 * config.shape.intermediate_size as f64);
     assert!((variance / wanted - 1.0).abs() < 0.6, "{variance} for {wanted}");
 }
 
@@ -131,12 +133,12 @@ fn fresh_adapters_change_nothing() {
 fn dropped_gradients_are_differences() {
     let config = changed(&all(), |lora| lora.dropout = 0.3);
     let (model, weights, shard) = setup(&config);
-    let still = model.loss(&weights, &shard).unwrap();
+    let still = loss(&model, &weights, &shard);
     let dropping = Some(Dropping { seed: 5, sequence: 3 });
     let shard = Shard { dropping, keep: Keep::Attention, ..shard };
-    let (loss, gradients) = model.gradients(&weights, &shard).unwrap();
+    let (dropped, gradients) = gradients(&model, &weights, &shard);
     let of = |tensor: &Tensor| to_f64(tensor).unwrap()[0];
-    assert!((of(&loss) - of(&still)).abs() > 1e-3, "something is left out");
+    assert!((of(&dropped) - of(&still)).abs() > 1e-3, "something is left out");
     let along = |sign: f64| {
         let step = |(name, weight): (&String, &Tensor)| {
             let moved = gradients.get(name).map_or(Ok(weight.clone()), |gradient| {
@@ -144,7 +146,7 @@ fn dropped_gradients_are_differences() {
             });
             (name.clone(), moved.unwrap())
         };
-        of(&model.loss(&weights.iter().map(step).collect(), &shard).unwrap())
+        of(&loss(&model, &weights.iter().map(step).collect(), &shard))
     };
     let found = (along(1.0) - along(-1.0)) / 2e-4;
     let squares = |gradient: &Tensor| to_f64(gradient).unwrap().iter().map(|g| g * g).sum::<f64>();
@@ -174,7 +176,7 @@ fn narrow_adapters_agree_with_wide_ones() {
     let (model, weights, shard) = setup(&config);
     let narrow = weights.iter().map(|(name, w)| (name.clone(), w.to_dtype(DType::BF16).unwrap()));
     let narrow: Weights = narrow.collect();
-    let (wide, found) = (model.loss(&weights, &shard), model.loss(&narrow, &shard));
-    let off = error(&found.unwrap(), &wide.unwrap()).unwrap();
+    let [wide, found] = [&weights, &narrow].map(|weights| loss(&model, weights, &shard));
+    let off = error(&found, &wide).unwrap();
     assert!(off < 2e-2, "{off:e}");
 }

@@ -6,17 +6,13 @@ use annulus_model::{Config, Keep, Llama, Shard, Stage, Weights};
 use annulus_ops::testing::{error, error_l2, to_f64};
 use candle_core::{DType, Device, Tensor};
 
-use super::support::{kernels, shard, tiny, tokens, uneven};
+use super::support::{
+    gradients, kernels, logits, loss, normed, shaped, shard, tiny, tokens, uneven,
+};
 
 /// A model with everything in it.
 fn full() -> Config {
-    Config {
-        query_key_value_bias: true,
-        output_bias: true,
-        query_key_norm: true,
-        mlp_bias: true,
-        ..tiny()
-    }
+    shaped(shaped(tiny(), normed), |shape| shape.mlp_bias = true)
 }
 
 fn setup(config: &Config) -> (Llama, Weights, Shard) {
@@ -28,7 +24,7 @@ fn setup(config: &Config) -> (Llama, Weights, Shard) {
 fn activations(config: &Config) -> Tensor {
     let table = uneven(config)["model.embed_tokens.weight"].clone();
     let rows = Tensor::arange(0u32, 18, &Device::Cpu).unwrap();
-    table.index_select(&rows, 0).unwrap().reshape((2, 9, config.hidden_size)).unwrap()
+    table.index_select(&rows, 0).unwrap().reshape((2, 9, config.shape.hidden_size)).unwrap()
 }
 
 /// The weights of one stage, and no others.
@@ -40,9 +36,9 @@ fn only(stage: &dyn Stage, weights: &Weights) -> Weights {
 
 #[test]
 fn stages_name_exactly_the_parameters_that_they_use() {
-    for config in [full(), Config { tie_word_embeddings: true, ..full() }] {
+    for config in [full(), shaped(full(), |shape| shape.tie_word_embeddings = true)] {
         let (model, weights, shard) = setup(&config);
-        assert_eq!(model.stages.len(), 2 * config.num_hidden_layers + 2);
+        assert_eq!(model.stages.len(), 2 * config.shape.num_hidden_layers + 2);
         let x = activations(&config);
         let mut used = BTreeSet::new();
         for stage in &model.stages {
@@ -129,7 +125,7 @@ fn gradients_are_the_same_bits_whatever_is_kept() {
         let weights = weights.collect();
         let found = |keep| {
             let shard = Shard { keep, ..shard.clone() };
-            let (loss, gradients) = model.gradients(&weights, &shard).unwrap();
+            let (loss, gradients) = gradients(&model, &weights, &shard);
             let gradients = gradients.into_iter().map(|(name, g)| (name, to_f64(&g).unwrap()));
             (to_f64(&loss).unwrap(), gradients.collect::<Vec<_>>())
         };
@@ -157,11 +153,11 @@ fn bf16_weights_give_an_f32_loss_near_that_of_f32() {
     let halved = weights.iter().map(|(name, w)| (name.clone(), w.to_dtype(DType::BF16).unwrap()));
     let halved: Weights = halved.collect();
     let widened = halved.iter().map(|(name, w)| (name.clone(), w.to_dtype(DType::F32).unwrap()));
-    let exact = model.loss(&widened.collect(), &shard).unwrap();
-    let (loss, gradients) = model.gradients(&halved, &shard).unwrap();
+    let exact = loss(&model, &widened.collect(), &shard);
+    let (loss, gradients) = gradients(&model, &halved, &shard);
     assert_eq!(loss.dtype(), DType::F32);
     assert!(error(&loss, &exact).unwrap() < 1e-2);
-    assert_eq!(model.logits(&halved, &shard).unwrap().dtype(), DType::F32);
+    assert_eq!(logits(&model, &halved, &shard).dtype(), DType::F32);
     for (name, gradient) in gradients {
         assert_eq!(gradient.dtype(), DType::F32);
         assert!(to_f64(&gradient).unwrap().iter().all(|value| value.is_finite()), "{name}");
@@ -170,13 +166,9 @@ fn bf16_weights_give_an_f32_loss_near_that_of_f32() {
 
 #[test]
 fn fresh_weights_follow_from_seed_and_name() {
-    let config = Config {
-        hidden_size: 64,
-        vocab_size: 512,
-        query_key_value_bias: true,
-        query_key_norm: true,
-        ..tiny()
-    };
+    let config = shaped(shaped(tiny(), normed), |shape| {
+        (shape.hidden_size, shape.vocab_size) = (64, Some(512));
+    });
     let weights = Llama::random(&config, 1).unwrap();
     let shapes: Vec<_> =
         weights.iter().map(|(name, w)| (name.clone(), w.dims().to_vec())).collect();

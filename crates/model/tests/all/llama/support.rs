@@ -3,37 +3,54 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use annulus_architecture::{Family, Frequencies, Rope, Scaling, Shape};
 use annulus_attention::Attention;
-use annulus_model::{Attentions, Config, Keep, Llama, Shard, Weights};
+use annulus_model::{Attentions, Config, Keep, Llama, Pullback, Shard, Stage, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::{Backend, IGNORED, Key, Pool, Rotary, normal, uniform};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
-/// The base of the rotary frequencies.
-pub(crate) const THETA: f64 = 10_000.0;
-
 /// Groups of three query heads, elements per head unequal to hidden size by heads, untied, no
 /// biases.
 pub(crate) fn tiny() -> Config {
-    Config {
+    let shape = Shape {
+        model_type: Family::Llama,
         hidden_size: 20,
         intermediate_size: 28,
         num_hidden_layers: 2,
         num_attention_heads: 6,
         num_key_value_heads: 2,
         head_dim: 8,
-        vocab_size: 37,
+        vocab_size: Some(37),
+        max_position_embeddings: None,
         rms_norm_eps: 1e-5,
+        rope: Rope { theta: Rope::THETA, scaling: Scaling::Default },
+        sliding_window: None,
+        layer_types: Vec::new(),
         tie_word_embeddings: false,
-        query_key_value_bias: false,
-        output_bias: false,
-        query_key_norm: false,
+        attention_bias: false,
         mlp_bias: false,
         initializer_range: 0.2,
-        dtype: DType::F32,
-        lora: None,
-    }
+        special_tokens: BTreeMap::new(),
+    };
+    of(shape)
+}
+
+/// The model of a shape, f32.
+pub(crate) fn of(shape: Shape) -> Config {
+    Config { vocab_size: shape.vocab_size.unwrap(), shape, dtype: DType::F32, lora: None }
+}
+
+/// The same with another shape.
+pub(crate) fn shaped(mut config: Config, change: impl Fn(&mut Shape)) -> Config {
+    change(&mut config.shape);
+    Config { vocab_size: config.shape.vocab_size.unwrap(), ..config }
+}
+
+/// Norms of heads, and biases of all projections of attention.
+pub(crate) fn normed(shape: &mut Shape) {
+    (shape.model_type, shape.attention_bias) = (Family::Qwen3, true);
 }
 
 /// The fast kernel and the slow one.
@@ -75,7 +92,7 @@ pub(crate) fn shard(
     (inputs, targets): (Tensor, Tensor),
     kernel: Arc<dyn AttentionKernel>,
 ) -> Shard {
-    sliding(config, (inputs, targets), kernel, &vec![None; config.num_hidden_layers])
+    sliding(config, (inputs, targets), kernel, &vec![None; config.shape.num_hidden_layers])
 }
 
 /// The same where a query of each layer sees so many keys.
@@ -85,22 +102,23 @@ pub(crate) fn sliding(
     kernel: Arc<dyn AttentionKernel>,
     windows: &[Option<usize>],
 ) -> Shard {
-    let heads = Heads { query: config.num_attention_heads, key_value: config.num_key_value_heads };
+    let shape = &config.shape;
+    let heads = Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads };
     let setting = Setting::new(Strategy::Local, inputs.dims()[1], 1, heads);
     let mask = |window: &Option<usize>| {
         window.map(Rule::Window).into_iter().fold(Mask::causal(), Mask::and)
     };
     let masks: Vec<Mask> = windows.iter().map(mask).collect();
     let mut schedules = setting.schedules_of(&masks).unwrap().into_iter().map(Arc::new);
-    let scale = 1.0 / (config.head_dim as f64).sqrt();
+    let scale = 1.0 / (shape.head_dim as f64).sqrt();
     let comm = annulus_comm::threads::solo();
     let attention = Attention::new(schedules.next().unwrap(), scale, comm, kernel);
     let others = schedules.map(|schedules| attention.beside(schedules));
     let kinds = [attention.clone()].into_iter().chain(others);
     let kinds = kinds.enumerate().map(|(layer, attention)| (attention, vec![layer]));
     let attentions = Attentions::new(windows.len(), kinds);
-    let frequencies = Rotary::frequencies(config.head_dim, THETA);
-    let rotary = Rotary::new(attention.positions(), &frequencies, 1.0);
+    let Frequencies { inverse, factor } = shape.frequencies(inputs.dims()[1]);
+    let rotary = Rotary::new(attention.positions(), &inverse, factor);
     Shard {
         inputs,
         targets,
@@ -113,23 +131,60 @@ pub(crate) fn sliding(
     }
 }
 
-/// The same with frequencies of another base.
-pub(crate) fn turned(shard: Shard, theta: f64) -> Shard {
-    let positions = shard.attention.positions();
-    let [cos, _] = shard.rotary.cos_and_sin();
-    let frequencies = Rotary::frequencies(2 * cos.len() / positions.tokens(), theta);
-    let rotary = Arc::new(Rotary::new(positions, &frequencies, 1.0));
-    Shard { rotary, ..shard }
-}
-
 /// The same weights, on the tape.
 pub(crate) fn variables(weights: &Weights) -> Weights {
     let variable = |weight| Var::from_tensor(weight).unwrap().as_tensor().clone();
     weights.iter().map(|(name, weight)| (name.clone(), variable(weight))).collect()
 }
 
-/// The gradient of `loss` by every one of `variables`.
-pub(crate) fn gradients(loss: &Tensor, variables: &Weights) -> BTreeMap<String, Tensor> {
+/// The output of `stages`, and their pullbacks.
+fn forward<'a>(
+    stages: &'a [Box<dyn Stage>],
+    weights: &'a Weights,
+    shard: &'a Shard,
+) -> (Tensor, Vec<Pullback<'a>>) {
+    let mut pullbacks = Vec::new();
+    let output = stages.iter().fold(shard.inputs.clone(), |x, stage| {
+        let (y, pullback) = stage.forward(&x, weights, shard).unwrap();
+        pullbacks.push(pullback);
+        y
+    });
+    (output, pullbacks)
+}
+
+/// The scalar f32 sum of losses over `shard.targets`.
+pub(crate) fn loss(model: &Llama, weights: &Weights, shard: &Shard) -> Tensor {
+    forward(&model.stages, weights, &Shard { keep: Keep::Nothing, ..shard.clone() }).0
+}
+
+/// All logits f32 [B, S, V].
+pub(crate) fn logits(model: &Llama, weights: &Weights, shard: &Shard) -> Tensor {
+    let stages = &model.stages[..model.stages.len() - 1];
+    let (x_bsd, _) = forward(stages, weights, shard);
+    model.logits(&x_bsd, weights, shard).unwrap()
+}
+
+/// The loss, and its gradients by all of `weights`, f32, where `shard` keeps what they need.
+pub(crate) fn gradients(model: &Llama, weights: &Weights, shard: &Shard) -> (Tensor, Weights) {
+    let keep = if shard.keep == Keep::Nothing { Keep::Attention } else { shard.keep };
+    let shard = Shard { keep, ..shard.clone() };
+    let (loss, pullbacks) = forward(&model.stages, weights, &shard);
+    let mut gradients = Weights::new();
+    let mut dx = loss.ones_like().unwrap();
+    for pullback in pullbacks.into_iter().rev() {
+        // A tied matrix has two.
+        let mut add = |name: &str, gradient: Tensor| {
+            let sum = gradients.get(name).map_or(Ok(gradient.clone()), |sum| sum + gradient)?;
+            gradients.insert(name.to_owned(), sum);
+            Ok(())
+        };
+        dx = pullback(&dx, &mut add).unwrap();
+    }
+    (loss, gradients)
+}
+
+/// The gradient of `loss` by every one of `variables`, by the tape.
+pub(crate) fn taped(loss: &Tensor, variables: &Weights) -> BTreeMap<String, Tensor> {
     let all = loss.backward().unwrap();
     let gradient = |name: &str, variable: &Tensor| {
         let gradient = all.get(variable);
