@@ -40,8 +40,8 @@ fn place() -> Place {
     for folder in ["texts", "path/to"] {
         fs::create_dir_all(place.path(folder)).expect("a folder");
     }
-    let book: String =
-        (0..9000).map(|n| format!("Sentence {n} is about {}. ", n * n % 97)).collect();
+    let sentence = |n: usize| format!("Sentence {n} is about {}. ", n * n % 97);
+    let book: String = (0..9000).map(sentence).collect();
     place.write("texts/one.txt", &book);
     place.write("book.txt", &book);
     place.train("base", &["model.max_position_embeddings=2048", "schedule.steps=2"]).ended(0);
