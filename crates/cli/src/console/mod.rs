@@ -31,7 +31,10 @@ impl Default for Console {
     }
 }
 
-/// What a step's line says, in this order: a tag, and how its value is written.
+/// The width of a terminal that every line fits.
+const COLUMNS: usize = 80;
+
+/// What a step's line says, the most wanted first: a tag, and how its value is written.
 const SHOWN: [(&str, fn(f64) -> String); 6] = [
     ("train/loss", |loss| format!("loss {loss:.4}")),
     ("train/lr", |rate| format!("lr {rate:.1e}")),
@@ -56,15 +59,21 @@ impl Console {
         self.bar = bar.map(|bar| bar.with_position(step));
     }
 
-    /// The numbers of a step, within 80 columns.
+    /// The numbers of a step, as many as 80 columns hold.
     fn step(&self, step: u64, values: &[(&str, Value<'_>)]) -> String {
         let value =
             |tag: &str| values.iter().find(|(name, _)| *name == tag).map(|(_, v)| v.number());
         let shown = SHOWN.iter().filter_map(|(tag, write)| value(tag).map(write));
+        let mut shown: Vec<String> = shown.collect();
         let left = self.pace.left(step, self.last).filter(|left| left.as_secs() > 0);
         let left = left.map(|left| format!("{} left", spoken(left)));
-        let parts: Vec<String> = shown.chain(left).collect();
-        format!("step {step}/{}  {}", self.last, parts.join("  "))
+        loop {
+            let parts: Vec<&str> = shown.iter().chain(&left).map(String::as_str).collect();
+            let line = format!("step {step}/{}  {}", self.last, parts.join("  "));
+            if line.chars().count() <= COLUMNS || shown.pop().is_none() {
+                return line;
+            }
+        }
     }
 }
 
@@ -124,5 +133,20 @@ impl Sink for Console {
             bar.finish_and_clear();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_fits_80_columns_and_drops_what_is_wanted_least() {
+        let console = Console { last: 1_000_000, ..Console::default() };
+        let values = SHOWN.map(|(tag, _)| (tag, Value::Number(98_765.432)));
+        let line = console.step(999_999, &values);
+        assert!(line.chars().count() <= COLUMNS, "{line}");
+        assert!(line.contains("loss 98765.4320") && line.contains("lr "), "{line}");
+        assert!(!line.contains("MiB") && !line.contains("KiB"), "{line}");
     }
 }
