@@ -47,7 +47,7 @@ fn a_run_and_its_checkpoint_as_a_folder_are_the_same_model_on_any_ranks() {
     }
     assert!(place.path("elsewhere/loss-by-length.svg").is_file());
     let table = evaluate(&place, &[&["run"], &ASKED[..]].concat());
-    assert_eq!(table.ended(0).stdout.lines().count(), 3, "{}", table.stdout);
+    assert_eq!(table.ended(0).stdout.lines().count(), 4, "{}", table.stdout);
     seen_by_tensorboard(&place.path("run/evaluation"));
 }
 

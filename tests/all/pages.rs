@@ -60,7 +60,8 @@ fn every_command_of_the_readme_runs() {
         let smaller = SMALLER.iter().find(|(begin, _)| line.starts_with(begin));
         let (program, words) = line.split_once(' ').expect("words");
         assert_eq!(program, "annulus", "{line}");
-        let words: Vec<&str> = words.split_whitespace().collect();
+        let words: Vec<&str> =
+            words.split_whitespace().map(|word| word.trim_matches('\'')).collect();
         let all = [&words[..], smaller.map_or(&[][..], |(_, changes)| changes)].concat();
         let done: Ran = run(ANNULUS, &place.path(""), &all);
         assert_eq!(done.code, Some(0), "{line}\n{}", done.stderr);

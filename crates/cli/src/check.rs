@@ -16,10 +16,10 @@ pub(crate) fn check(arguments: &Reading) -> Done {
         annulus_train::fits_here(&plans)?;
         annulus_train::data_fits(&plans, opened.tokenizer.as_deref())?;
         plans.iter().flat_map(|plan| &plan.warnings).for_each(print::warn);
-        Ok(opened.resolved.experiment.name)
+        Ok(summary(&opened.resolved.experiment.name, &plans))
     });
     if !arguments.json {
-        print::line(&format!("{}: ok", checked?))?;
+        print::line(&checked?)?;
         return Ok(0);
     }
     let (code, problems) = match checked {
@@ -35,6 +35,13 @@ pub(crate) fn check(arguments: &Reading) -> Done {
         .collect();
     print::line(&json!({"ok": code == 0, "problems": problems}).to_string())?;
     Ok(code)
+}
+
+/// That nothing is wrong, and what it needs of what there is.
+fn summary(name: &str, plans: &[Plan]) -> String {
+    let here = plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
+    let fullest = here.filter_map(Plan::room).max_by_key(|room| room.needed);
+    fullest.map_or_else(|| format!("{name}: ok"), |room| format!("{name}: ok; {room}"))
 }
 
 pub(crate) fn schema(markdown: bool) -> Done {

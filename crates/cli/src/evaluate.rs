@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use annulus_evaluation::{Files, Found, Perplexity, perplexity, tasks};
-use annulus_experiment::Asked;
+use annulus_experiment::{Asked, Experiment};
 use annulus_sequence::stacked;
 use serde_json::json;
 
@@ -25,6 +25,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
     let plan = &subject.plan;
     let wanted = arguments.out.clone();
     say_what_is_replaced(&wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER)));
+    say_what_is_read(&plan.experiment);
     let meter = Meter::new(Unit::Number);
     let told = |what: &str, done, total| match total {
         0 => print::say(what),
@@ -52,6 +53,19 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
         print::say(&format!("  {}", path.display()));
     }
     Ok(0)
+}
+
+/// The text, which should be none that was trained on.
+fn say_what_is_read(experiment: &Experiment) {
+    let trained = || experiment.data.path.iter().map(|source| &source.path);
+    match &experiment.evaluation.path {
+        Some(path) if trained().any(|trained| trained == path) => print::warn(format!(
+            "`{}` was trained on: leave `evaluation.path` out to read what was held out of it",
+            path.display()
+        )),
+        Some(path) => print::say(&format!("reading `{}`", path.display())),
+        None => print::say("reading what is held out of `data.path`"),
+    }
 }
 
 /// Said before it takes its time.
@@ -94,8 +108,11 @@ fn shares(found: &Found) -> String {
 
 /// By length: loss, and what it gains.
 fn table(found: &Perplexity) -> String {
-    let mut lines =
-        vec![format!("{:>9} {:>9} {:>9} {:>11}  against", "tokens", "loss", "error", "perplexity")];
+    let Perplexity { windows, targets, .. } = found;
+    let mut lines = vec![
+        format!("the last {targets} tokens of {windows} windows, ± standard error"),
+        format!("{:>9} {:>9} {:>9} {:>11}  against", "tokens", "loss", "±", "perplexity"),
+    ];
     for length in &found.lengths {
         let (loss, error) = (length.loss.mean, length.loss.standard_error);
         let difference = length.difference.map_or_else(String::new, |difference| {

@@ -5,7 +5,7 @@ use std::path::Path;
 use annulus_experiment::{Experiment, Resolved, Stage};
 use annulus_plan::Plan;
 use annulus_simulate::{Choice, Cluster, Comparison, Grid, Scale};
-use annulus_train::Opened;
+use annulus_train::{Exit, Opened};
 use serde_json::{Value, json};
 
 use crate::arguments::{self, File};
@@ -108,13 +108,18 @@ fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluste
         let mut shown = choice.to_json();
         shown["sweet_spot"] = json!(grid.as_ref().map(Grid::to_json));
         print::line(&shown.to_string())?;
-        return Ok(0);
+    } else {
+        print::line(&choice.to_text())?;
+        grid.map_or(Ok(()), |grid| print::line(&grid.to_text()))?;
     }
-    print::line(&choice.to_text())?;
-    if let Some(grid) = grid {
-        print::line(&grid.to_text())?;
-    }
-    Ok(0)
+    if choice.has_room() { Ok(0) } else { Err(no_room()) }
+}
+
+fn no_room() -> Failure {
+    let message =
+        "no strategy fits into the memory of the devices, or its share of `memory.budget`";
+    let hint = "lower `data.tokens`, raise `mesh.sequence`, or set `memory.recompute: layer`";
+    Failure::new(Exit::DoesNotFit.code(), message, Some(hint.to_owned()))
 }
 
 fn compare(arguments: &arguments::Plan) -> Done {

@@ -109,6 +109,6 @@ fn of_model(path: &Path) -> Result<String, Failure> {
     Ok(format!(
         "name: {}\nmodel: {{ path: {path}, allow_longer: true }}\ndata: {{ tokens: {tokens} }}\n\
          optimizer: {{ learning_rate: 1e-4 }}\nschedule: {{ steps: 1 }}\n",
-        quoted(name.trim_matches('-'))
+        quoted(&format!("evaluation-of-{}", name.trim_matches('-')))
     ))
 }

@@ -156,11 +156,11 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
         })
         .collect();
     if tokens > extension.tokens {
-        let message = format!(
-            "sequences of {tokens} tokens are longer than the {} of `extend`",
-            extension.tokens
-        );
-        let hint = format!("sequences of at most {}, or more here", extension.tokens);
+        let longest = extension.tokens;
+        let message =
+            format!("sequences of {tokens} tokens are longer than `extend.tokens`, {longest}");
+        let hint =
+            format!("set `data.tokens` to {longest} or less, or `extend.tokens` to {tokens}");
         problems.push(places.problem("extend.tokens", message).hint(hint));
     }
     problems

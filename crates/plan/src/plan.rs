@@ -114,6 +114,7 @@ impl Plan {
         self.ranks = self.rank_plans();
         self.warnings = self.warnings();
         self.warnings.extend(self.idle_window());
+        self.warnings.extend(self.idle_extension());
         Ok(self)
     }
 
@@ -123,6 +124,17 @@ impl Plan {
             (self.experiment.attention.masking.window?, self.experiment.data.tokens);
         (window >= tokens).then(|| {
             format!("`attention.window` of {window} hides nothing in sequences of {tokens} tokens")
+        })
+    }
+
+    /// An extension further than sequences go: frequencies are scaled for lengths that are not learned.
+    fn idle_extension(&self) -> Option<String> {
+        let (extension, tokens) = (self.experiment.extend.as_ref()?, self.experiment.data.tokens);
+        (extension.tokens > tokens && self.experiment.stages.is_empty()).then(|| {
+            format!(
+                "`extend.tokens` is {}, but sequences have {tokens} tokens: set `data.tokens` and `extend.tokens` alike",
+                extension.tokens
+            )
         })
     }
 

@@ -56,6 +56,17 @@ impl Plan {
         self.groups.iter().enumerate().map(of_group).collect()
     }
 
+    /// How its rotary embedding is stretched, on a line of its own.
+    fn extension_text(&self) -> String {
+        let Some(extension) = &self.experiment.extend else { return String::new() };
+        let (tokens, way) = (extension.tokens, extension.rope.word());
+        let from = self.shape.rope.original().map(|original| {
+            let factor = tokens as f64 / original as f64;
+            format!(", {factor:.4} times the {original} that it was trained for")
+        });
+        format!("\nextend  {way} to {tokens} tokens{}", from.unwrap_or_default())
+    }
+
     fn summary(&self) -> String {
         let (experiment, shape) = (&self.experiment, &self.shape);
         let (data, mesh) = (&experiment.data, &experiment.mesh);
@@ -66,7 +77,7 @@ impl Plan {
              memory  recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
              at once\n\
              model   {layers} of {hidden}, {heads} over {groups} of {width}, \
-             vocabulary {vocabulary}: {elements} parameters, {dtype}{lora}",
+             vocabulary {vocabulary}: {elements} parameters, {dtype}{lora}{longer}",
             name = experiment.name,
             world = count(self.world(), "rank"),
             replicas = count(mesh.data, "replica"),
@@ -88,6 +99,7 @@ impl Plan {
             elements = shape.elements(),
             dtype = experiment.model.dtype.word(),
             lora = self.lora_text(),
+            longer = self.extension_text(),
         )
     }
 

@@ -51,6 +51,7 @@ impl Choice {
     pub fn among(resolved: &Resolved, cluster: &Cluster) -> Result<Choice, Problems> {
         let experiment = &resolved.experiment;
         enough_devices(experiment, cluster)?;
+        let cluster = &budgeted(cluster, experiment);
         let asked = Asked { resolved, cluster };
         let mut choice = Choice {
             title: title(experiment),
@@ -134,6 +135,11 @@ impl Choice {
             (None, _) => return Err(none()),
         };
         Ok((name, self.fits(estimate), estimate.clone()))
+    }
+
+    /// Whether what is taken fits into every device's memory, or into its share of `memory.budget`.
+    pub fn has_room(&self) -> bool {
+        self.best().is_ok_and(|(_, fits, _)| fits)
     }
 
     /// Whether a strategy fits into every device's memory.
@@ -268,6 +274,14 @@ pub(crate) fn within(mut experiment: Experiment, cluster: &Cluster) -> Experimen
     experiment.memory.budget = experiment.memory.budget.or(there);
     cluster.settle(&mut experiment);
     experiment
+}
+
+/// The cluster, of whose devices each has its share of `memory.budget` at most.
+fn budgeted(cluster: &Cluster, experiment: &Experiment) -> Cluster {
+    let world = experiment.mesh.data.saturating_mul(experiment.mesh.sequence) as u64;
+    let share = experiment.memory.budget.map(|bytes| bytes / world.max(1));
+    let memory = cluster.memory.into_iter().chain(share).min();
+    Cluster { memory, ..cluster.clone() }
 }
 
 pub(crate) fn enough_devices(experiment: &Experiment, cluster: &Cluster) -> Result<(), Problem> {
