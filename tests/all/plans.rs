@@ -224,7 +224,7 @@ fn layouts_are_drawn() {
 fn experiments_are_read_without_running() {
     let place = Place::new(ANNULUS);
     let commands = [
-        "check experiment.yaml",
+        "check experiment.yaml memory.budget=1G",
         "check experiment.yaml --json",
         "plan experiment.yaml memory.budget=1G",
         "plan experiment.yaml --json",

@@ -140,7 +140,11 @@ impl Scene {
 
 /// Hides sizes of machines and of saved files, and hashes.
 fn mask(line: &str) -> String {
-    let mut masked = line.to_owned();
+    const NEEDS: &str = "; this needs ";
+    let mut masked = match line.split_once(NEEDS) {
+        Some((start, _)) => format!("{start}{NEEDS}[SIZE]"),
+        None => line.to_owned(),
+    };
     for before in ["this machine has ", "`hashes.json` has "] {
         if let Some((start, rest)) = masked.split_once(before)
             && rest.starts_with(|letter: char| letter.is_ascii_digit())

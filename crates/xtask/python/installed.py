@@ -23,7 +23,7 @@ def main() -> None:
 
         run("doctor")
         run("init")
-        run("train", "experiments/quickstart.yaml", f"schedule.steps={STEPS}", "schedule.warmup=1")
+        run("train", "experiments/quickstart.yaml", f"schedule.steps={STEPS}", "schedule.warmup=1", "every.log=1")
         look(annulus.Run(place / "runs/quickstart"), place)
 
 
