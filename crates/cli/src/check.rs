@@ -41,7 +41,10 @@ pub(crate) fn check(arguments: &Reading) -> Done {
 fn summary(name: &str, plans: &[Plan]) -> String {
     let here = plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
     let fullest = here.filter_map(Plan::room).max_by_key(|room| room.needed);
-    fullest.map_or_else(|| format!("{name}: ok"), |room| format!("{name}: ok; {room}"))
+    let needs = fullest.map_or_else(String::new, |room| format!("; {room}"));
+    let last = plans.last().and_then(Plan::extension);
+    let longer = last.map_or_else(String::new, |how| format!("\n  extend: {how}"));
+    format!("{name}: ok{needs}{longer}")
 }
 
 pub(crate) fn schema(markdown: bool) -> Done {

@@ -118,7 +118,7 @@ fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluste
 fn no_room() -> Failure {
     let message =
         "no strategy fits into the memory of the devices, or its share of `memory.budget`";
-    let hint = "lower `data.tokens`, raise `mesh.sequence`, or set `memory.recompute: layer`";
+    let hint = "lower `data.tokens`, raise `mesh.sequence` or `memory.budget` (of all ranks together), or set `memory.recompute: layer`";
     Failure::new(Exit::DoesNotFit.code(), message, Some(hint.to_owned()))
 }
 

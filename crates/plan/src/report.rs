@@ -56,15 +56,15 @@ impl Plan {
         self.groups.iter().enumerate().map(of_group).collect()
     }
 
-    /// How its rotary embedding is stretched, on a line of its own.
-    fn extension_text(&self) -> String {
-        let Some(extension) = &self.experiment.extend else { return String::new() };
+    /// How its rotary embedding is stretched, in words; `None`: it is as the model has it.
+    pub fn extension(&self) -> Option<String> {
+        let extension = self.experiment.extend.as_ref()?;
         let (tokens, way) = (extension.tokens, extension.rope.word());
         let from = self.shape.rope.original().map(|original| {
-            let factor = tokens as f64 / original as f64;
-            format!(", {factor:.4} times the {original} that it was trained for")
+            let factor = (tokens as f64 / original as f64 * 100.0).round() / 100.0;
+            format!(", {factor} times the {original} that it was trained for")
         });
-        format!("\nextend  {way} to {tokens} tokens{}", from.unwrap_or_default())
+        Some(format!("{way} to {tokens} tokens{}", from.unwrap_or_default()))
     }
 
     fn summary(&self) -> String {
@@ -99,7 +99,7 @@ impl Plan {
             elements = shape.elements(),
             dtype = experiment.model.dtype.word(),
             lora = self.lora_text(),
-            longer = self.extension_text(),
+            longer = self.extension().map_or_else(String::new, |how| format!("\nextend  {how}")),
         )
     }
 
