@@ -1,7 +1,7 @@
 //! `annulus check`, `schema`: what can be said of an experiment without running it.
 
 use annulus_experiment::{Override, Problem, parse, read_experiment};
-use annulus_plan::Plan;
+use annulus_plan::{Plan, Room};
 use annulus_simulate::plans;
 use annulus_train::{Opened, RESOLVED, is_run};
 use serde_json::json;
@@ -37,11 +37,15 @@ pub(crate) fn check(arguments: &Reading) -> Done {
     Ok(code)
 }
 
+/// What the phase needs that needs the most, of what there is here; what is for a described cluster needs nothing here.
+pub(crate) fn fullest(plans: &[Plan]) -> Option<Room> {
+    let here = plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
+    here.filter_map(Plan::room).max_by_key(|room| room.needed)
+}
+
 /// That nothing is wrong, and what it needs of what there is.
 fn summary(name: &str, plans: &[Plan]) -> String {
-    let here = plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
-    let fullest = here.filter_map(Plan::room).max_by_key(|room| room.needed);
-    let needs = fullest.map_or_else(String::new, |room| format!("; {room}"));
+    let needs = fullest(plans).map_or_else(String::new, |room| format!("; {room}"));
     let last = plans.last().and_then(Plan::extension);
     let longer = last.map_or_else(String::new, |how| format!("\n  extend: {how}"));
     format!("{name}: ok{needs}{longer}")

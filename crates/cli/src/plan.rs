@@ -48,9 +48,7 @@ fn here(opened: &Opened, json: bool) -> Done {
         Some(absent) => print::say(&format!("note: {absent}: sequences are not held to it")),
         None => annulus_train::data_fits(&plans, opened.tokenizer.as_deref())?,
     }
-    let here = plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
-    let fullest = here.filter_map(Plan::room).max_by_key(|room| room.needed);
-    if let Some(room) = fullest.filter(|_| !json) {
+    if let Some(room) = check::fullest(&plans).filter(|_| !json) {
         print::line(&format!("\n{room}"))?;
     }
     Ok(0)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use annulus_data::{Cache, Progress as Reading, Records, Sequence, Texts};
-use annulus_experiment::{Experiment, Format};
+use annulus_experiment::{Experiment, Format, ending};
 use annulus_train::{Result, TrainError, by_source, cache_folder, excluded, records_of, texts};
 
 use crate::{Progress, Subject};
@@ -80,11 +80,9 @@ impl Windows {
 /// The text, what it is made of, and the field that is the text.
 fn text(experiment: &Experiment) -> Result<(Vec<PathBuf>, Records, String)> {
     if let Some(path) = &experiment.evaluation.path {
-        let name = path.to_string_lossy();
-        let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
-        let records = match name.rsplit_once('.') {
-            Some((_, "jsonl")) => Records::Lines,
-            Some((_, "parquet")) => Records::Rows,
+        let records = match ending(path) {
+            Some("jsonl") => Records::Lines,
+            Some("parquet") => Records::Rows,
             _ => Records::Text,
         };
         return Ok((vec![path.clone()], records, experiment.data.column.clone()));

@@ -172,6 +172,20 @@ words!(Format {
     Needles = "needles",
 });
 
+impl TextSource {
+    /// How often its sequences are read, beside the weights of the others.
+    pub fn share(&self) -> f64 {
+        self.weight.unwrap_or(1.0)
+    }
+}
+
+/// How the name of a file ends, without what says that it is packed: `jsonl` of `a.jsonl.zst`.
+pub fn ending(path: &std::path::Path) -> Option<&str> {
+    let name = path.file_name()?.to_str()?;
+    let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(name);
+    Some(name.rsplit_once('.')?.1)
+}
+
 impl Data {
     /// What files are read as: a format for every source, or that of the section.
     pub fn formats(&self) -> impl Iterator<Item = Format> {

@@ -5,8 +5,8 @@ use annulus_sequence::{Route, Strategy};
 use annulus_yaml::{Places, Problem, Problems};
 
 use crate::{
-    Attention, Data, Device, Experiment, Format, Pack, Sliding, TextSource, evaluation, extend,
-    lora, mask, route_word, schedule, sliding, stages, wire,
+    Attention, Data, Device, Experiment, Format, Pack, Sliding, TextSource, ending, evaluation,
+    extend, lora, mask, route_word, schedule, sliding, stages, wire,
 };
 
 /// Ranks of one run: one process holds them all.
@@ -275,12 +275,11 @@ fn path_and_format(data: &Data, places: &Places) -> Vec<Problem> {
 /// What is wrong with one of the paths, beside the others.
 fn mixture(data: &Data, places: &Places) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let weight = |source: &TextSource| source.weight.unwrap_or(1.0);
-    let all: f64 = data.path.iter().map(weight).sum();
+    let all: f64 = data.path.iter().map(TextSource::share).sum();
     for (number, source) in data.path.iter().enumerate() {
         let key = |name: &str| format!("data.path.{number}.{name}");
         let path = source.path.display();
-        if weight(source) / all < LEAST_SHARE {
+        if source.share() / all < LEAST_SHARE {
             let message = format!("`{path}` is read less than once in a thousand sequences");
             let hint = "raise its `weight`, or leave it out";
             problems.push(places.problem(&key("weight"), message).hint(hint));
@@ -294,9 +293,7 @@ fn mixture(data: &Data, places: &Places) -> Vec<Problem> {
 
 /// Files whose names say that they are not what they are read as.
 fn misread(data: &Data, source: &TextSource) -> Option<(String, &'static str)> {
-    let name = source.path.file_name()?.to_str()?;
-    let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(name);
-    let (_, ending) = name.rsplit_once('.')?;
+    let ending = ending(&source.path)?;
     let text = source.format.unwrap_or(data.format) == Format::Text;
     let hint = match ending {
         "jsonl" => "set `format: jsonl` (a text in each line) or `chat` (a conversation in each)",

@@ -9,9 +9,7 @@ use annulus_data::{
 use annulus_experiment::{Experiment, Format, Pack};
 use annulus_plan::Plan;
 
-use crate::setup::texts::{
-    by_source, cache_folder, excluded, left_out_of, records_of, texts, weight,
-};
+use crate::setup::texts::{by_source, cache_folder, excluded, left_out_of, records_of, texts};
 use crate::{Result, TrainError};
 
 /// What a run reads.
@@ -115,7 +113,7 @@ fn open_mixture(
         let path = source.path.display();
         notes.extend(opened.notes.iter().map(|note| format!("`{path}`: {note}")));
         held_out.extend(opened.held_out);
-        parts.push(Part { source: opened.train, weight: weight(source) });
+        parts.push(Part { source: opened.train, weight: source.share() });
     }
     let train = Arc::new(Mixture::new(parts, experiment.data.batch, experiment.seed));
     Ok(Data { train, held_out: HeldOut::of_several(held_out), notes })

@@ -46,7 +46,7 @@ pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
 /// source, or none, the experiment.
 pub fn by_source(experiment: &Experiment) -> Vec<Experiment> {
     let data = &experiment.data;
-    let weights = data.path.iter().map(weight).collect::<Vec<_>>();
+    let weights = data.path.iter().map(TextSource::share).collect::<Vec<_>>();
     let held_out = shares(data.evaluate as u64, &weights);
     let alone = |(source, held_out): (&TextSource, u64)| {
         let mut own = experiment.clone();
@@ -60,11 +60,6 @@ pub fn by_source(experiment: &Experiment) -> Vec<Experiment> {
         [] => vec![experiment.clone()],
         sources => sources.iter().zip(held_out).map(alone).collect(),
     }
-}
-
-/// How often a source is read, beside others.
-pub(crate) fn weight(source: &TextSource) -> f64 {
-    source.weight.unwrap_or(1.0)
 }
 
 /// The files that a path with `*`, `?` or `[…]` in it stands for, in name order; of a path that is there, or has none
