@@ -25,6 +25,13 @@ fn keys_and_exit_codes_are_explained() {
     let section = explain("every").ended(0).stdout.clone();
     assert!(section.contains("\n    checkpoint "), "{section}");
     assert!(explain("atention.strategy").ended(2).stderr.contains("`attention.strategy`"));
+    // A word of plans; one that is a key and a word of the glossary is explained as both.
+    let megatron = explain("megatron").ended(0).stdout.clone();
+    assert!(megatron.starts_with("megatron: one of `attention.strategy`\n"), "{megatron}");
+    assert!(explain("hop").ended(0).stdout.starts_with("hop\n  means  "));
+    let layout = explain("layout").ended(0).stdout.clone();
+    assert!(layout.contains("attention.layout\n") && layout.contains("\nlayout\n  means  "));
+    assert!(explain("megatorn").ended(2).stderr.contains("`megatron`"));
     assert!(explain("75").ended(0).stdout.contains("the same command"));
     assert!(explain("74").ended(2).stderr.contains("75"));
 }

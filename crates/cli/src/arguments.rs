@@ -90,10 +90,10 @@ pub(crate) enum Command {
     /// Shows what this machine offers, and what is missing
     #[command(after_help = examples::DOCTOR)]
     Doctor(Doctor),
-    /// Explains a key of the experiment, or an exit code
+    /// Explains a key of the experiment, a word that plans print, or an exit code
     #[command(after_help = examples::EXPLAIN)]
     Explain {
-        /// A key such as `data.tokens` or `tokens`, or the number of an exit code
+        /// A key such as `data.tokens` or `tokens`, a word such as `megatron` or `hop`, or the number of an exit code
         what: String,
     },
     /// Prints a completion script for your shell

@@ -1,6 +1,6 @@
 //! `annulus check`, `schema`: what can be said of an experiment without running it.
 
-use annulus_experiment::{Override, Problem, parse, read_experiment};
+use annulus_experiment::{Experiment, Override, Problem, parse, read_experiment};
 use annulus_plan::{Plan, Room};
 use annulus_simulate::plans;
 use annulus_train::{Opened, RESOLVED, is_run};
@@ -14,7 +14,8 @@ pub(crate) fn check(arguments: &Reading) -> Done {
     let checked = opened(&arguments.file).and_then(|opened| {
         let plans = plans(&opened.here())?;
         annulus_train::fits_here(&plans)?;
-        annulus_train::data_fits(&plans, opened.tokenizer.as_deref())?;
+        let elsewhere = opened.resolved.experiment.mesh.cluster.is_some();
+        data_fits(&opened, &plans, elsewhere)?;
         plans.iter().flat_map(|plan| &plan.warnings).for_each(print::warn);
         Ok(summary(&opened.resolved.experiment.name, &plans))
     });
@@ -35,6 +36,27 @@ pub(crate) fn check(arguments: &Reading) -> Done {
         .collect();
     print::line(&json!({"ok": code == 0, "problems": problems}).to_string())?;
     Ok(code)
+}
+
+/// Holds plans to their data; what is for another machine may do without, which is said.
+pub(crate) fn data_fits(opened: &Opened, plans: &[Plan], elsewhere: bool) -> Result<(), Failure> {
+    match absent(&opened.resolved.experiment).filter(|_| elsewhere) {
+        Some(absent) => print::say(&format!("note: {absent}: sequences are not held to it")),
+        None => annulus_train::data_fits(plans, opened.tokenizer.as_deref())?,
+    }
+    Ok(())
+}
+
+/// Data that are not here.
+fn absent(experiment: &Experiment) -> Option<String> {
+    if experiment.data.format.is_made_up() {
+        return None;
+    }
+    let named = experiment.data.path.iter().map(|source| &source.path);
+    let mut named = named.filter(|path| !path.to_string_lossy().contains('*'));
+    let missing = named.find(|path| !path.exists());
+    let missing = missing.map(|path| format!("`{}` is not here", path.display()));
+    missing.or_else(|| Some(annulus_train::texts(experiment).err()?.to_string()))
 }
 
 /// What the phase needs that needs the most, of what there is here; what is for a described cluster needs nothing here.

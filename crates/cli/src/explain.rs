@@ -7,23 +7,31 @@ use clap_markdown::MarkdownOptions;
 
 use crate::arguments::Arguments;
 use crate::failure::Failure;
-use crate::{Done, print};
+use crate::{Done, glossary, print};
 
-/// A key, or the number of an exit code.
+/// A key, a word of plans and pages, or the number of an exit code.
 pub(crate) fn run(what: &str) -> Done {
     if let Ok(code) = what.parse::<u8>() {
         return of_code(code);
     }
-    match annulus_experiment::explain(what) {
-        Ok(text) => print::line(&text).map(|()| 0),
-        Err(near) => {
-            let hint = match near.first() {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => "`annulus schema --markdown` lists every key".to_owned(),
-            };
-            Err(Failure::usage(format!("`{what}` is no key of an experiment"), hint))
-        }
+    let key = annulus_experiment::explain(what);
+    let texts = [key.as_ref().ok().cloned(), glossary::meaning(what)];
+    let texts: Vec<String> = texts.into_iter().flatten().collect();
+    if !texts.is_empty() {
+        print::line(&texts.join("\n\n"))?;
+        return Ok(0);
     }
+    let words = glossary::words();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let near = key.err().and_then(|near| near.into_iter().next());
+    let hint = match near.or_else(|| annulus_experiment::nearest(what, &words).map(str::to_owned)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`annulus schema --markdown` lists every key".to_owned(),
+    };
+    Err(Failure::usage(
+        format!("`{what}` is no key of an experiment, nor a word of the glossary"),
+        hint,
+    ))
 }
 
 fn of_code(code: u8) -> Done {

@@ -23,12 +23,14 @@ macro_rules! files {
     };
 }
 
-const FILES: [(&str, &str); 25] = files![
+const FILES: [(&str, &str); 27] = files![
     "books.yaml",
     "clusters/a100.yaml",
     "clusters/h100-16k.yaml",
     "clusters/h100.yaml",
+    "clusters/l40s.yaml",
     "clusters/processors.yaml",
+    "clusters/rtx-4090.yaml",
     "extend-abf.yaml",
     "extend-linear.yaml",
     "extend-yarn.yaml",

@@ -12,6 +12,7 @@ mod explain;
 mod export;
 mod failure;
 mod generate;
+mod glossary;
 mod hub;
 mod init;
 mod layout;

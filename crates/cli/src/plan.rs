@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use annulus_experiment::{Experiment, Resolved, Stage};
+use annulus_experiment::{Resolved, Stage};
 use annulus_plan::Plan;
 use annulus_simulate::{Choice, Cluster, Comparison, Grid, Scale};
 use annulus_train::{Exit, Opened};
@@ -44,26 +44,11 @@ fn here(opened: &Opened, json: bool) -> Done {
     }
     print::line(&planned(&plans, json))?;
     annulus_train::fits_here(&plans)?;
-    match absent(experiment) {
-        Some(absent) => print::say(&format!("note: {absent}: sequences are not held to it")),
-        None => annulus_train::data_fits(&plans, opened.tokenizer.as_deref())?,
-    }
+    check::data_fits(opened, &plans, true)?;
     if let Some(room) = check::fullest(&plans).filter(|_| !json) {
         print::line(&format!("\n{room}"))?;
     }
     Ok(0)
-}
-
-/// Data that are not here yet: a plan does without.
-fn absent(experiment: &Experiment) -> Option<String> {
-    if experiment.data.format.is_made_up() {
-        return None;
-    }
-    let named = experiment.data.path.iter().map(|source| &source.path);
-    let mut named = named.filter(|path| !path.to_string_lossy().contains('*'));
-    let missing = named.find(|path| !path.exists());
-    let missing = missing.map(|path| format!("`{}` is not here", path.display()));
-    missing.or_else(|| Some(annulus_train::texts(experiment).err()?.to_string()))
 }
 
 /// A plan; of several stages all, each under its name.
@@ -114,9 +99,8 @@ fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluste
 }
 
 fn no_room() -> Failure {
-    let message =
-        "no strategy fits into the memory of the devices, or its share of `memory.budget`";
-    let hint = "lower `data.tokens`, raise `mesh.sequence` or `memory.budget` (of all ranks together), or set `memory.recompute: layer`";
+    let message = "no strategy fits into what may be taken of a device's memory: three quarters, or `memory.budget`";
+    let hint = "lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`; the plan above recomputes and takes chunks as far as `memory:` leaves it open";
     Failure::new(Exit::DoesNotFit.code(), message, Some(hint.to_owned()))
 }
 

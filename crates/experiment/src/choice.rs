@@ -7,9 +7,9 @@
 
 use annulus_machine::{By, Limit, memory};
 
-use crate::{Host, Memory, Recompute};
+use crate::{Apart, Host, Memory, Recompute};
 
-/// Of the machine's memory, what ranks may take where the experiment does not say.
+/// Of a device's memory, what its ranks may take where the experiment does not say.
 const SHARE: (u64, u64) = (3, 4);
 /// Taken for the machine's memory where the system does not say.
 const UNKNOWN: u64 = 8 << 30;
@@ -46,8 +46,17 @@ impl Memory {
 
     /// Bytes that all ranks may hold together.
     pub fn budget(&self, host: &Host) -> u64 {
-        let there = || host.there().map_or(UNKNOWN, |there| there.bytes);
-        self.budget.unwrap_or_else(|| there() / SHARE.1 * SHARE.0)
+        if let Some(Apart { ranks, memory }) = host.apart {
+            return self.of_device(memory).unwrap_or(u64::MAX).saturating_mul(ranks as u64);
+        }
+        let there = host.there().map_or(UNKNOWN, |there| there.bytes);
+        self.budget.unwrap_or_else(|| share(there))
+    }
+
+    /// Bytes that the ranks of a device may hold, of the `memory` that it has. `None`: not limited.
+    pub fn of_device(&self, memory: Option<u64>) -> Option<u64> {
+        let written = self.budget.map(|bytes| bytes.min(memory.unwrap_or(bytes)));
+        written.or_else(|| memory.map(share))
     }
 
     /// The same experiment with `settled` written out.
@@ -75,6 +84,10 @@ impl Memory {
             })
         })
     }
+}
+
+fn share(bytes: u64) -> u64 {
+    bytes / SHARE.1 * SHARE.0
 }
 
 impl Host {
@@ -120,6 +133,17 @@ mod tests {
         let there = Limit { bytes: 80 << 30, by: By::Gpu };
         assert_eq!((open.budget(&gpu), gpu.there()), (60 << 30, Some(there)));
         assert_eq!(OPEN.budget(&gpu), 1000);
+    }
+
+    #[test]
+    fn a_budget_is_of_each_device_of_a_cluster() {
+        let host = |memory| Host { apart: Some(Apart { ranks: 8, memory }), ..Host::default() };
+        let open = Memory { budget: None, ..OPEN };
+        let budget = |memory: &Memory, there| memory.budget(&host(there));
+        assert_eq!([budget(&open, Some(80)), budget(&open, None)], [8 * 60, u64::MAX]);
+        // No more than there is.
+        let written = [Some(5000), Some(500), None].map(|there| budget(&OPEN, there));
+        assert_eq!(written, [8000, 4000, 8000]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub use annulus_architecture::{
     Shape, Target, Yarn, parse_config, read_adapter, read_config, write_adapter, write_config,
 };
 pub use annulus_yaml::{
-    Override, Places, Problem, Problems, Unit, bandwidth, binary_bandwidth, quoted,
+    Override, Places, Problem, Problems, Unit, bandwidth, binary_bandwidth, nearest, quoted,
 };
 pub use attention::{
     Attention, AttentionKeys, Kernel, LayoutKeys, Sliding, return_from_word, route_word,
@@ -40,7 +40,7 @@ pub use experiment::Experiment;
 pub use extend::{Extension, Stretch};
 pub use lora::LoraKeys;
 pub use mask::{MaskKind, Masking, Packed, Pattern, mask_of};
-pub use mesh::{Host, Memory, Mesh, Recompute};
+pub use mesh::{Apart, Host, Memory, Mesh, Recompute};
 pub use model::{Model, ModelKeys, ModelSource, WeightsFrom};
 pub use resolved::Resolved;
 pub use schedule::{Curve, Decay, Schedule, ScheduleKeys};

@@ -31,8 +31,8 @@ section! {
         recompute: Recompute = Word(Recompute::WORDS), Is("auto"),
             "activation checkpointing: what backward recomputes; auto: nothing if that fits into the budget";
         budget: Option<u64> = Bytes(1),
-            Means("three quarters of the machine's memory, or of the GPU's"),
-            "memory of all ranks together: a bound, not a wish";
+            Means("three quarters of its memory"),
+            "memory of a device that its ranks may hold, a bound: of this machine or its GPU, which all ranks share, or of each device of a described cluster";
         micro_batch: Option<usize> = Count(1, 1 << 20), Means("all of a replica's sequences"),
             "sequences computed at once; the rest of a batch is accumulated (gradient accumulation)";
         loss_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("as many as fit into the budget"),
@@ -64,11 +64,22 @@ pub struct Host {
     pub core: Core,
     /// Cores of a rank that a plan counts workers for.
     pub workers: usize,
+    /// A described cluster's devices, one for each rank; `None`: the ranks share this machine, or its GPU.
+    pub apart: Option<Apart>,
+}
+
+/// Devices of one rank each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Apart {
+    /// How many ranks there are.
+    pub ranks: usize,
+    /// Bytes of memory per device; `None`: not limited.
+    pub memory: Option<u64>,
 }
 
 impl Default for Host {
     /// One core of this machine.
     fn default() -> Host {
-        Host { device: None, core: Core::here(), workers: 1 }
+        Host { device: None, core: Core::here(), workers: 1, apart: None }
     }
 }

@@ -32,7 +32,7 @@ impl Plan {
     pub fn room(&self) -> Option<Room> {
         let (memory, host) = (&self.experiment.memory, &self.experiment.host);
         let elsewhere = matches!(self.experiment.device, Device::Cuda(_)) && host.device.is_none();
-        let budget = memory.budget.map(|bytes| Limit { bytes, by: By::Budget });
+        let budget = memory.budget.map(|_| Limit { bytes: memory.budget(host), by: By::Budget });
         let there = if elsewhere { None } else { host.there() };
         let there = [budget, there].into_iter().flatten().min()?;
         Some(Room { needed: self.needed(), there })
@@ -48,7 +48,7 @@ impl Misfit {
     /// The way out.
     pub fn hint(self) -> String {
         let lower = "lower `data.tokens` or `memory.micro_batch`";
-        let shows = "`annulus plan` shows what takes how much";
+        let shows = "`annulus plan` shows what takes how much, and with `--cluster` what other devices would need";
         match self.0.there.by {
             By::Budget => {
                 let least = self.0.needed.div_ceil(1 << 20);

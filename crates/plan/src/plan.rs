@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use annulus_architecture::Shape;
-use annulus_experiment::{Experiment, Recompute, Resolved, Settled};
+use annulus_experiment::{Apart, Experiment, Recompute, Resolved, Settled};
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Bytes, Pass, Positions, Schedules, busiest_pairs, pairs_between};
 use annulus_yaml::Problems;
@@ -202,10 +202,18 @@ impl Plan {
 
     /// What is traded for memory: chosen by what the ranks would hold.
     fn settled(&self) -> Settled {
+        let places = 0..self.experiment.mesh.sequence;
         let needs = |memory: Settled| {
+            // Every device has room for the fullest rank.
+            let apart = || places.clone().map(|place| self.held_apart(memory, place).1).max();
             let together = |place| self.held(memory, place).1;
-            let all = (0..self.experiment.mesh.sequence).map(together).fold(0, u64::saturating_add);
-            all.saturating_mul(self.experiment.mesh.data as u64)
+            let all = || places.clone().map(together).fold(0, u64::saturating_add);
+            match self.experiment.host.apart {
+                Some(Apart { ranks, .. }) => {
+                    apart().unwrap_or_default().saturating_mul(ranks as u64)
+                }
+                None => all().saturating_mul(self.experiment.mesh.data as u64),
+            }
         };
         let longest = self.positions().iter().map(Positions::tokens).max();
         self.experiment.memory.settle(
@@ -262,17 +270,25 @@ impl Plan {
         self.ranks.iter().map(of_rank).collect()
     }
 
-    /// Peak memory by rank of a sequence, bytes, on devices that share none: what arrives takes memory of its own. Blocks in
-    /// flight are those of the proofs; of layer groups the one that takes most counts.
-    pub fn peaks_apart(&self) -> Vec<u64> {
-        let of_group = |passes: &Schedules, rank: usize| {
-            let share = Share::new(self, self.memory, passes, (rank, 1));
-            let received = |pass| share.received(pass, passes.proof(pass).alive[rank]);
+    /// Peak memory by rank of a sequence, bytes, on devices that share none: by class, and of all classes at once.
+    pub fn peaks_apart(&self) -> Vec<(ByClass, u64)> {
+        let places = 0..self.experiment.mesh.sequence;
+        places.map(|place| self.held_apart(self.memory, place)).collect()
+    }
+
+    /// The same of the rank at `place`. What arrives takes memory of its own: blocks in flight are those of the proofs; of layer
+    /// groups the one that takes most counts.
+    fn held_apart(&self, memory: Settled, place: usize) -> (ByClass, u64) {
+        let of_group = |passes: &Arc<Schedules>| {
+            let workers = self.experiment.host.workers;
+            let share = Share::new(self, memory, passes, (place, workers));
+            let received = |pass| share.received(pass, passes.proof(pass).alive[place]);
             let key_value = received(Pass::Forward).max(received(Pass::Backward));
-            share.together(&share.peak().with(Class::KeyValue, key_value))
+            let peak = share.peak().with(Class::KeyValue, key_value);
+            let lent = self.attending(share.scratch(), workers);
+            (add_workspace(peak, lent), share.together(&peak).saturating_add(lent))
         };
-        let peak = |rank| self.passes.iter().map(|passes| of_group(passes, rank)).max();
-        (0..self.experiment.mesh.sequence).filter_map(peak).collect()
+        self.passes.iter().map(of_group).max_by_key(|(_, together)| *together).unwrap_or_default()
     }
 
     /// Rows of a micro-batch on the rank that has most; all ranks of even sharding have as many.

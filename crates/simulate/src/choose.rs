@@ -51,7 +51,7 @@ impl Choice {
     pub fn among(resolved: &Resolved, cluster: &Cluster) -> Result<Choice, Problems> {
         let experiment = &resolved.experiment;
         enough_devices(experiment, cluster)?;
-        let cluster = &budgeted(cluster, experiment);
+        let cluster = &cluster.budgeted(&experiment.memory);
         let asked = Asked { resolved, cluster };
         let mut choice = Choice {
             title: title(experiment),
@@ -137,12 +137,12 @@ impl Choice {
         Ok((name, self.fits(estimate), estimate.clone()))
     }
 
-    /// Whether what is taken fits into every device's memory, or into its share of `memory.budget`.
+    /// Whether what is taken fits into what may be taken of every device's memory.
     pub fn has_room(&self) -> bool {
         self.best().is_ok_and(|(_, fits, _)| fits)
     }
 
-    /// Whether a strategy fits into every device's memory.
+    /// Whether a strategy fits into what may be taken of every device's memory.
     pub fn fits(&self, estimate: &Estimate) -> bool {
         fits(estimate, &self.cluster)
     }
@@ -230,7 +230,7 @@ fn together(
         return Err(String::from("not all layers can run so"));
     }
     let Asked { resolved, cluster } = asked;
-    let experiment = within(split(resolved.experiment.clone(), sharded, strategies), cluster);
+    let experiment = cluster.place(split(resolved.experiment.clone(), sharded, strategies));
     let plan = Plan::new(&resolved.with(experiment)).map_err(|problems| reason(&problems))?;
     Estimate::of(&plan, cluster).map_err(|problems| reason(&problems))
 }
@@ -256,32 +256,14 @@ fn named(mut experiment: Experiment, group: usize, strategy: Strategy) -> Experi
     experiment
 }
 
-/// The experiment under one strategy for a group of layers, with the cluster's memory for a budget
-/// unless it has one.
+/// The experiment on a cluster, under one strategy for a group of layers.
 pub(crate) fn under(
     experiment: &Experiment,
     group: usize,
     strategy: Strategy,
     cluster: &Cluster,
 ) -> Experiment {
-    within(named(experiment.clone(), group, strategy), cluster)
-}
-
-/// The experiment on the cluster's cores, with its memory for a budget unless it has one.
-pub(crate) fn within(mut experiment: Experiment, cluster: &Cluster) -> Experiment {
-    let world = experiment.mesh.data.saturating_mul(experiment.mesh.sequence) as u64;
-    let there = cluster.memory.map(|bytes| bytes.saturating_mul(world));
-    experiment.memory.budget = experiment.memory.budget.or(there);
-    cluster.settle(&mut experiment);
-    experiment
-}
-
-/// The cluster, of whose devices each has its share of `memory.budget` at most.
-fn budgeted(cluster: &Cluster, experiment: &Experiment) -> Cluster {
-    let world = experiment.mesh.data.saturating_mul(experiment.mesh.sequence) as u64;
-    let share = experiment.memory.budget.map(|bytes| bytes / world.max(1));
-    let memory = cluster.memory.into_iter().chain(share).min();
-    Cluster { memory, ..cluster.clone() }
+    cluster.place(named(experiment.clone(), group, strategy))
 }
 
 pub(crate) fn enough_devices(experiment: &Experiment, cluster: &Cluster) -> Result<(), Problem> {

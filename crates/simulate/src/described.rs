@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use annulus_experiment::Experiment;
+use annulus_experiment::{Apart, Experiment, Host, Memory, Mesh};
 use annulus_machine::Core;
 use annulus_sequence::Pass;
 use annulus_yaml::Absent::{Is, Required};
@@ -23,6 +23,8 @@ pub struct Cluster {
     pub devices_per_node: usize,
     /// Bytes of memory per device; `None`: not limited.
     pub memory: Option<u64>,
+    /// Bytes of them that a plan may take; `None`: not limited.
+    pub budget: Option<u64>,
     /// Cores of a device that is a processor.
     pub cores: usize,
     /// What such a core computes with.
@@ -149,9 +151,21 @@ impl Cluster {
         self.slowdown.get(&device).copied().unwrap_or(1.0)
     }
 
-    /// What a plan of `experiment` for these devices is made with: their cores, and what those compute with.
-    pub(crate) fn settle(&self, experiment: &mut Experiment) {
-        (experiment.host.core, experiment.host.workers) = (self.core, self.cores);
+    /// The experiment on these devices: their cores, what those compute with, and their memory.
+    pub(crate) fn place(&self, mut experiment: Experiment) -> Experiment {
+        let Mesh { data, sequence, .. } = experiment.mesh;
+        let ranks = data.saturating_mul(sequence);
+        let apart = (!self.helping).then_some(Apart { ranks, memory: self.memory });
+        let (core, workers) = (self.core, self.cores);
+        experiment.host = Host { core, workers, apart, ..experiment.host };
+        experiment
+    }
+
+    /// The same devices with what plans may take of their memory, as `memory:` says.
+    pub(crate) fn budgeted(&self, memory: &Memory) -> Cluster {
+        // What ranks share is shared out already.
+        let budget = if self.helping { self.memory } else { memory.of_device(self.memory) };
+        Cluster { budget, ..self.clone() }
     }
 
     /// The same devices with links that take no time: what remains is computing and waiting.
@@ -174,6 +188,7 @@ impl Cluster {
             nodes: 1,
             devices_per_node: ranks,
             memory: None,
+            budget: None,
             cores: 1,
             core: Core::here(),
             rates: Rates {

@@ -22,6 +22,8 @@
 
 use std::sync::Arc;
 
+use annulus_experiment::Settled;
+use annulus_memory::ByClass;
 use annulus_plan::{LayerGroup, Plan};
 use annulus_sequence::{Pass, Schedules};
 use annulus_yaml::Problems;
@@ -55,6 +57,10 @@ pub struct Estimate {
     pub gradient_sum: f64,
     /// Peak memory by rank of a sequence, bytes, on devices that share none.
     pub peak: Vec<u64>,
+    /// That of the fullest rank by class: more than its peak, because classes do not peak together.
+    pub classes: ByClass,
+    /// What is traded for memory.
+    pub memory: Settled,
 }
 
 /// Both passes of one attention, and the layers that have it.
@@ -76,6 +82,8 @@ impl Estimate {
         let loads = loads(plan, cluster);
         let (step, computing) = slowest_replica(plan, cluster, &loads);
         let (unlinked, _) = slowest_replica(plan, &cluster.without_links(), &loads);
+        let peaks = plan.peaks_apart();
+        let fullest = peaks.iter().max_by_key(|(_, together)| *together);
         let alone = |of: fn(&Loads) -> &Work| mean_layer(&loads, |one| of(one).seconds(cluster));
         Ok(Estimate {
             step,
@@ -87,7 +95,9 @@ impl Estimate {
             balance: balance(&loads),
             bytes: bytes(plan),
             gradient_sum: gradient_sum(plan, cluster),
-            peak: plan.peaks_apart(),
+            classes: fullest.map(|(classes, _)| *classes).unwrap_or_default(),
+            peak: peaks.iter().map(|(_, together)| *together).collect(),
+            memory: plan.memory,
         })
     }
 

@@ -11,6 +11,7 @@ use annulus_sequence::{Heads, Strategy, stacked};
 
 use crate::choose::under;
 use crate::families::{bare, tried};
+use crate::table::fits;
 use crate::{Cluster, Estimate};
 
 /// What a sweet spot computes at least, of the time.
@@ -61,6 +62,7 @@ impl Grid {
     /// on each in the best shape of the strategy (of more than 32 devices with groups of the cluster's), with equal shares.
     pub fn of(resolved: &Resolved, strategy: Strategy, cluster: &Cluster) -> Grid {
         let (experiment, strategy) = (one_sequence(resolved.experiment.clone()), bare(strategy));
+        let cluster = &cluster.budgeted(&experiment.memory);
         let most = cluster.devices().min(MOST_RANKS);
         let devices: Vec<usize> = (0..=most.ilog2()).map(|power| 1 << power).collect();
         let tokens: Vec<usize> = (0..ROWS.1).map(|row| ROWS.0 << row).collect();
@@ -72,7 +74,7 @@ impl Grid {
                 experiment.mesh.sequence = *devices;
                 let shapes = tried(strategy, *devices, heads, cluster, EVERY_SHAPE);
                 let cells = shapes.into_iter().filter_map(|shape| {
-                    cell(resolved.with(under(&experiment, 0, shape, cluster)), cluster)
+                    cell(&resolved.with(under(&experiment, 0, shape, cluster)), cluster)
                 });
                 cells
                     .min_by(|a, b| (b.fits, a.step).partial_cmp(&(a.fits, b.step)).unwrap_or(Equal))
@@ -156,14 +158,11 @@ pub(crate) fn one_sequence(mut experiment: Experiment) -> Experiment {
     experiment
 }
 
-fn cell(mut resolved: Resolved, cluster: &Cluster) -> Option<Cell> {
-    let experiment = &mut resolved.experiment;
-    let there = |bytes: u64| bytes.saturating_mul(experiment.mesh.sequence as u64);
-    experiment.memory.budget = cluster.memory.map(there);
-    let plan = Plan::new(&resolved).ok()?;
+fn cell(resolved: &Resolved, cluster: &Cluster) -> Option<Cell> {
+    let plan = Plan::new(resolved).ok()?;
     let estimate = Estimate::of(&plan, cluster).ok()?;
-    let fits = cluster.memory.is_none_or(|memory| estimate.fullest() <= memory);
-    Some(Cell { step: estimate.step, efficiency: estimate.efficiency(), fits })
+    let (step, efficiency) = (estimate.step, estimate.efficiency());
+    Some(Cell { step, efficiency, fits: fits(&estimate, cluster) })
 }
 
 fn shown(cell: Option<&Cell>) -> String {

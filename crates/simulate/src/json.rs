@@ -1,5 +1,7 @@
 //! Strategies beside each other, as JSON for programs. Seconds and bytes; `why` is text.
 
+use std::collections::BTreeMap;
+
 use annulus_plan::label;
 use serde_json::{Value, json};
 
@@ -10,7 +12,7 @@ impl Choice {
     /// The tables and what `strategy: auto` takes of them, for programs: of one group of layers as it is, of several
     /// in `layers`, with the layouts that they may share.
     pub fn to_json(&self) -> Value {
-        let mut shown = json!({ "cluster": self.cluster.name });
+        let mut shown = json!({ "cluster": self.cluster.name, "budget": self.cluster.budget });
         let alike = if let [only] = self.tables.as_slice() { Some(only) } else { None };
         if let Some(table) = alike {
             shown["strategies"] = table.strategies(&self.cluster);
@@ -69,6 +71,10 @@ impl Candidate {
                 "bytes": estimate.bytes,
                 "gradient_sum": estimate.gradient_sum,
                 "peak": estimate.peak,
+                "classes": estimate.classes.named().into_iter().collect::<BTreeMap<_, _>>(),
+                "recompute": estimate.memory.recompute.word(),
+                "loss_chunk": estimate.memory.loss_chunk,
+                "mlp_chunk": estimate.memory.mlp_chunk,
                 "fits": fits(estimate, cluster),
             }),
             Err(why) => json!({ "strategy": name, "refused": why }),

@@ -6,7 +6,6 @@ use annulus_experiment::{Experiment, Host, Resolved};
 use annulus_plan::{Chosen, Plan};
 use annulus_yaml::Problems;
 
-use crate::choose::within;
 use crate::{Choice, Cluster};
 
 /// The plan of an experiment; of several phases the last. Where a strategy is chosen for this machine,
@@ -42,7 +41,7 @@ pub fn plans_measured(
     let experiment = &mut resolved.experiment;
     let described = experiment.mesh.cluster.as_deref().map(Cluster::load).transpose()?;
     if let Some(cluster) = &described {
-        *experiment = within(experiment.clone(), cluster);
+        *experiment = cluster.place(experiment.clone());
     }
     let mut chosen = None;
     if experiment.attention.is_open() {

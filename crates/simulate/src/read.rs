@@ -46,6 +46,7 @@ impl ClusterKeys {
             nodes: self.nodes,
             devices_per_node: self.devices_per_node,
             memory: self.memory.map(|bytes| bytes as u64),
+            budget: None,
             cores: self.cores,
             core: self.core.meant()?,
             rates: Rates {

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::grid::{count, one_sequence};
 use crate::{Choice, Cluster, Estimate};
 
-/// Lengths, each of four times as many tokens as the one before: 1M to 1G.
-const LENGTHS: (usize, u32) = (1 << 20, 6);
+/// Lengths, each of four times as many tokens as the one before: 64k to 1G.
+const LENGTHS: (usize, u32) = (1 << 16, 8);
 /// Devices of the smallest world, and how many times as many the next has.
 const DEVICES: usize = 8;
 
@@ -33,9 +33,16 @@ pub struct Row {
     pub outcome: Result<(String, bool, Estimate), String>,
 }
 
+impl Row {
+    fn fits(&self) -> bool {
+        matches!(self.outcome, Ok((_, true, _)))
+    }
+}
+
 impl Scale {
-    /// The experiment's model on `cluster`: sequences of 1M to 1G tokens, each split over 8, 64, …
-    /// devices and over all, a batch of one, under the strategy that is the best there.
+    /// The experiment's model on `cluster`: sequences of 64k to 1G tokens, each split over 8, 64, …
+    /// devices and over all, a batch of one, under the strategy that is the best there. The first
+    /// length that fits nowhere is the last.
     pub fn of(resolved: &Resolved, cluster: &Cluster) -> Scale {
         let all = cluster.devices();
         let powers = std::iter::successors(Some(DEVICES), |devices| devices.checked_mul(DEVICES));
@@ -51,27 +58,33 @@ impl Scale {
                 .and_then(|choice| choice.best());
             Row { tokens, devices, outcome }
         };
-        let rows = lengths.flat_map(|tokens| devices.iter().map(move |all| (tokens, *all)));
+        let mut rows = Vec::new();
+        for tokens in lengths {
+            rows.extend(devices.iter().map(|devices| row(tokens, *devices)));
+            let of_length = &rows[rows.len() - devices.len()..];
+            if !of_length.iter().any(Row::fits) {
+                break;
+            }
+        }
         let title = format!("{} on `{}`", resolved.experiment.name, cluster.name);
-        Scale { rows: rows.map(|(tokens, devices)| row(tokens, devices)).collect(), title }
+        Scale { rows, title }
     }
 
     /// A line for each length and number of devices.
     pub fn to_text(&self) -> String {
-        let head = ["tokens", "devices", "strategy", "step", "exposed", "uneven", "memory"];
+        let head = ["tokens", "devices", "strategy", "step", "waiting %", "memory"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for Row { tokens, devices, outcome } in &self.rows {
             let mut row = vec![count(*tokens), devices.to_string()];
             match outcome {
                 Err(why) => row.push(format!("cannot run: {why}")),
                 Ok((strategy, fits, estimate)) => {
-                    let share = |part: f64| format!("{:.1} %", 100.0 * part / estimate.step);
-                    let over = if *fits { "" } else { " does not fit" };
+                    let share = |part: f64| format!("{:.1}", 100.0 * part / estimate.step);
+                    let over = if *fits { "" } else { " !" };
                     row.extend([
                         strategy.clone(),
                         duration(estimate.step),
-                        share(estimate.exposed),
-                        share(estimate.uneven),
+                        format!("{} + {}", share(estimate.exposed), share(estimate.uneven)),
                         size(estimate.fullest()) + over,
                     ]);
                 }
@@ -80,7 +93,8 @@ impl Scale {
         }
         format!(
             "{}: the best strategy for one sequence per step\n\
-             (exposed: waiting for links; uneven: waiting for slower ranks; memory of the fullest device)\n{}",
+             (waiting for links (exposed) + for slower ranks (uneven), per cent of the step;\n\
+             memory of the fullest device, ! does not fit)\n{}",
             self.title,
             aligned(&rows)
         )

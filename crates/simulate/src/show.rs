@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
+use annulus_experiment::Settled;
 use annulus_plan::{duration, label, size, wrapped};
 use annulus_sequence::{Strategy, aligned, stacked};
 
 use crate::{Candidate, Choice, Cluster, Estimate, Hiding, Level, Link, Table};
 
 /// What matters first: the others stand below where a line has no room.
-const HEAD: [&str; 9] = [
+const HEAD: [&str; 10] = [
     "strategy",
     "step",
     "exposed",
@@ -18,10 +19,13 @@ const HEAD: [&str; 9] = [
     "backward",
     "balance",
     "sent",
+    "recompute",
 ];
 /// Columns, and strategies, of a summary.
 const FIRST: usize = 5;
 const BEST: usize = 5;
+/// Where what a line says begins, behind its first word.
+const INDENT: usize = 9;
 /// Where notes go on that are longer than a line.
 const NOTE: usize = 4;
 /// Bytes a second that no machine's memory moves: a rate so high was measured of blocks that stay in a cache.
@@ -32,7 +36,6 @@ impl Choice {
     pub fn to_text(&self) -> String {
         let tables: String = self.tables.iter().map(|table| self.table(table) + "\n").collect();
         let mut notes = self.refused();
-        notes.extend(self.about_memory());
         notes.extend(self.hiding.iter().map(|hiding| {
             let Hiding { place, .. } = hiding;
             let [forward, backward] = [hiding.forward, hiding.backward].map(f64::ceil);
@@ -50,9 +53,41 @@ impl Choice {
                 format!("  {summed} of each step sum gradients, which is exposed")
             },
         ));
-        notes.extend(self.why());
-        let notes = wrapped(&notes.join("\n"), NOTE);
-        format!("{}\n\n{tables}{notes}\n", self.head())
+        let answer = self.answer();
+        // What the answer says is not said again.
+        notes.extend(self.why().into_iter().filter(|line| !answer.starts_with(line)));
+        let (answer, notes) = (wrapped(&answer, INDENT), wrapped(&notes.join("\n"), NOTE));
+        format!("{}\n\n{answer}{tables}{notes}\n", self.head())
+    }
+
+    /// What is taken, its step and its memory; nothing where none can run.
+    fn answer(&self) -> String {
+        let Ok((name, _, best)) = self.best() else { return String::new() };
+        let taken = match self.tables.as_slice() {
+            [table] => table.taken(&self.cluster).into_iter().next().unwrap_or_default(),
+            _ => format!("auto takes `{}`", name.replace(" and ", "` and `")),
+        };
+        let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / best.step);
+        let (step, exposed, uneven) =
+            (duration(best.step), share(best.exposed), share(best.uneven));
+        let budget = self.cluster.budget.map_or_else(String::new, |bytes| {
+            format!(", of {} that it may take (`memory.budget`)", size(bytes))
+        });
+        let classes = best.classes.named().into_iter().filter(|(_, bytes)| *bytes > 0);
+        let classes: Vec<String> = classes
+            .map(|(class, bytes)| format!("{} {}", class.replace('_', "/"), size(bytes)))
+            .collect();
+        let Settled { recompute, loss_chunk, mlp_chunk } = best.memory;
+        format!(
+            "{taken}\n\
+             step     {step}: exposed {exposed}, uneven {uneven}\n\
+             memory   {} on the fullest device{budget}\n         \
+             at most {}\n\
+             with     memory.recompute={} memory.loss_chunk={loss_chunk} memory.mlp_chunk={mlp_chunk}\n\n",
+            size(best.fullest()),
+            classes.join(", "),
+            recompute.word(),
+        )
     }
 
     /// What `strategy: auto` takes, and the best of the others.
@@ -80,21 +115,7 @@ impl Choice {
 
     /// What was asked, and the cluster.
     fn head(&self) -> String {
-        wrapped(&format!("{}\n{}", self.title, self.cluster.to_text()), 9)
-    }
-
-    /// For which memory the plans are made: another plan of the same file may be made for another.
-    fn about_memory(&self) -> Option<String> {
-        let there = self.cluster.memory.map_or_else(String::new, |bytes| {
-            format!(", {} on each device of `{}`", size(bytes), self.cluster.name)
-        });
-        let described = !self.cluster.helping;
-        described.then(|| {
-            format!(
-                "  peak memory: what `memory:` leaves open is chosen for the memory there is{there}; \
-                 `annulus plan` without `--cluster` chooses it for this machine and may hold less"
-            )
-        })
+        wrapped(&format!("{}\n{}", self.title, self.cluster.to_text()), INDENT)
     }
 
     /// A table, under the layers that it is of.
@@ -139,6 +160,7 @@ impl Choice {
             duration(estimate.backward),
             format!("{:.2}", estimate.balance),
             size(estimate.bytes),
+            estimate.memory.recompute.word().to_owned(),
         ]
     }
 }

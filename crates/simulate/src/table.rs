@@ -230,7 +230,7 @@ fn runnable(candidates: &[Candidate]) -> impl Iterator<Item = (Strategy, &Estima
 }
 
 pub(crate) fn fits(estimate: &Estimate, cluster: &Cluster) -> bool {
-    cluster.memory.is_none_or(|memory| estimate.fullest() <= memory)
+    cluster.budget.is_none_or(|budget| estimate.fullest() <= budget)
 }
 
 /// Of the strategies that fit the fastest, or the one with the least memory of those that are as

@@ -3,7 +3,6 @@
 use annulus_experiment::{Experiment, Resolved};
 use annulus_plan::Plan;
 
-use crate::choose::within;
 use crate::{Choice, Cluster, Estimate};
 
 /// What unequal shares gain over equal ones, or would.
@@ -35,7 +34,7 @@ impl Weighing {
         let suggested = || by_speed(experiment, cluster);
         let weights = experiment.mesh.weights.clone().or_else(suggested)?;
         let step = |weights: Option<Vec<usize>>| {
-            let mut experiment = within(split.clone(), cluster);
+            let mut experiment = cluster.place(split.clone());
             experiment.mesh.weights = weights;
             let plan = Plan::new(&resolved.with(experiment)).ok()?;
             Some((plan.strategies(), Estimate::of(&plan, cluster).ok()?.step))

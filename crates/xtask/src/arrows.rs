@@ -34,7 +34,7 @@ const RULES: &[Rule] = &[
     rule("data", false, "files machine memory sequence tensors"),
     rule("experiment", false, "architecture machine sequence yaml"),
     rule("plan", false, "architecture experiment machine memory sequence yaml"),
-    rule("simulate", false, "experiment machine plan sequence trace yaml"),
+    rule("simulate", false, "experiment machine memory plan sequence trace yaml"),
     rule("hub", false, "files"),
     rule(
         "train",

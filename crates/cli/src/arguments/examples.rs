@@ -82,6 +82,7 @@ pub(super) const EXPLAIN: &str = "\
 Examples:
   annulus explain attention.strategy
   annulus explain tokens
+  annulus explain megatron
   annulus explain 5";
 pub(super) const COMPLETIONS: &str = "\
 Examples:

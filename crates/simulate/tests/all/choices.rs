@@ -197,7 +197,7 @@ fn grid(cluster: &Cluster) -> Grid {
 
 #[test]
 fn sweet_spots_lie_between_waiting_and_not_fitting() {
-    let grid = grid(&Cluster { memory: Some(40_000_000_000), ..cluster() });
+    let grid = grid(&Cluster { memory: Some(54_000_000_000), ..cluster() });
     assert_eq!(grid.devices, [1, 2, 4, 8, 16]);
     let last = grid.devices.len() - 1;
     for column in 0..=last {
@@ -232,19 +232,22 @@ fn the_best_strategy_by_length_and_devices() {
     let scale = Scale::of(&resolved, &cluster());
     let sizes: Vec<(usize, usize)> =
         scale.rows.iter().map(|row| (row.tokens, row.devices)).collect();
+    // The first length that fits nowhere is the last.
     let wanted =
-        (20..=30).step_by(2).flat_map(|power| [8, 16].map(|devices| (1 << power, devices)));
+        (16..=22).step_by(2).flat_map(|power| [8, 16].map(|devices| (1 << power, devices)));
     assert_eq!(sizes, wanted.collect::<Vec<_>>());
     let steps: Vec<f64> =
         scale.rows.iter().map(|row| row.outcome.as_ref().unwrap().2.step).collect();
-    assert!(steps.chunks(2).all(|of_length| of_length[1] < of_length[0]), "{steps:?}");
+    // Of 64k tokens a second node's links cost more than its devices gain.
+    let gains: Vec<bool> = steps.chunks(2).map(|of_length| of_length[1] < of_length[0]).collect();
+    assert_eq!(gains, [false, true, true, true], "{steps:?}");
     let fits: Vec<bool> = scale.rows.iter().map(|row| row.outcome.as_ref().unwrap().1).collect();
-    assert!(fits[0] && fits[1] && !fits[10] && !fits[11], "{fits:?}");
+    assert!(fits[0] && fits[1] && !fits[6] && !fits[7], "{fits:?}");
     let choice = among(&["data.tokens=1M", "mesh.sequence=16"], &cluster());
-    let (name, _, estimate) = scale.rows[1].outcome.as_ref().unwrap();
+    let (name, _, estimate) = scale.rows[5].outcome.as_ref().unwrap();
     assert_eq!(*name, label(choice.tables[0].chosen.unwrap()));
     assert_eq!(estimate, choice.tables[0].ranking()[0].1);
     let text = scale.to_text();
-    assert!(text.lines().count() == 15 && text.contains("does not fit"), "{text}");
-    assert_eq!(scale.to_json()[11]["fits"], false);
+    assert!(text.lines().count() == 12 && text.contains(" !\n"), "{text}");
+    assert_eq!(scale.to_json()[7]["fits"], false);
 }
