@@ -79,6 +79,12 @@ pub enum Error {
         /// What can be asked for.
         wanted: Box<str>,
     },
+    /// What joins processes cannot go on.
+    #[error("the engine between processes ended: {why}")]
+    Engine {
+        /// What it said.
+        why: Box<str>,
+    },
     /// Another rank failed first; the group has ended.
     #[error("ended because rank {rank} failed")]
     Ended {
@@ -173,6 +179,8 @@ pub enum Cause<E> {
     Panic(String),
     /// Its program returned an error.
     Error(E),
+    /// Another process knows: the rank is not of this one.
+    Elsewhere,
 }
 
 impl<E: Display> Display for Failure<E> {
@@ -186,6 +194,7 @@ impl<E: Display> Display for Cause<E> {
         match self {
             Cause::Panic(message) => write!(f, "panicked: {message}"),
             Cause::Error(error) => Display::fmt(error, f),
+            Cause::Elsewhere => f.write_str("failed in another process, which says why"),
         }
     }
 }

@@ -13,7 +13,9 @@ mod faulty;
 mod mesh;
 mod metered;
 mod payload;
+mod processes;
 pub mod threads;
+mod world;
 
 pub use checked::Checked;
 pub use communicator::{Communicator, Hold, Label, Move, Pending, Reduce, Transfer};
@@ -21,3 +23,5 @@ pub use error::{Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};
 pub use mesh::{Axis, Mesh};
 pub use metered::{Metered, Traffic};
+pub use processes::Facts;
+pub use world::World;

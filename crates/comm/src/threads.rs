@@ -7,6 +7,9 @@ mod mail;
 mod member;
 mod patience;
 
+pub(crate) use group::{Beat, Carrier, Group, Home};
+pub(crate) use mail::{Parcel, Ticket, lock};
+
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,7 +17,6 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-use self::group::Group;
 use self::member::Member;
 use crate::{Cause, Communicator, Failure};
 
@@ -48,31 +50,41 @@ where
     E: Send,
     F: Fn(Arc<dyn Communicator>) -> Result<T, E> + Send + Sync,
 {
-    let group = Group::new(options);
+    run_in(&Group::new(options, Home::alone(options.world)), program)
+}
+
+/// The same of the ranks of a group that are here.
+pub(crate) fn run_in<T, E, F>(group: &Arc<Group>, program: F) -> Result<Vec<T>, Failure<E>>
+where
+    T: Send,
+    E: Send,
+    F: Fn(Arc<dyn Communicator>) -> Result<T, E> + Send + Sync,
+{
+    let here = group.here();
     let outcomes = thread::scope(|scope| {
         let start = |rank| {
-            let (group, program) = (&group, &program);
+            let program = &program;
             let thread =
                 thread::Builder::new().name(format!("rank {rank}")).stack_size(STACK_BYTES);
             thread.spawn_scoped(scope, move || one(group, rank, program)).inspect_err(|_| {
                 group.fail(rank);
             })
         };
-        let threads: Vec<_> = (0..options.world).map(start).collect();
+        let threads: Vec<_> = here.clone().map(start).collect();
         let end = |thread: std::io::Result<thread::ScopedJoinHandle<'_, _>>| match thread {
             Ok(thread) => thread.join().unwrap_or_else(|panic| Err(Cause::Panic(message(&*panic)))),
             Err(error) => Err(Cause::Panic(format!("its thread could not start: {error}"))),
         };
         threads.into_iter().map(end).collect::<Vec<_>>()
     });
-    first_cause(outcomes, group.first())
+    first_cause(here.zip(outcomes), group.first())
 }
 
 /// The one rank of a world of one, on the caller's own thread.
 pub fn solo() -> Arc<dyn Communicator> {
     // Nobody else can send while it waits, so waiting is pointless.
     let options = Options { world: 1, deadline: Duration::ZERO, stop: Arc::default() };
-    Member::of_world(&Group::new(&options), 0)
+    Member::of_world(&Group::new(&options, Home::alone(1)), 0)
 }
 
 /// The life of one rank.
@@ -96,18 +108,22 @@ fn one<T, E>(
 /// What all returned, or why the `first` to fail did. Nobody is told of an end before there is a
 /// first, so that one never failed for another's sake.
 fn first_cause<T, E>(
-    outcomes: Vec<Result<T, Cause<E>>>,
+    outcomes: impl Iterator<Item = (usize, Result<T, Cause<E>>)>,
     first: Option<usize>,
 ) -> Result<Vec<T>, Failure<E>> {
-    let mut values = Vec::with_capacity(outcomes.len());
-    for (rank, outcome) in outcomes.into_iter().enumerate() {
+    let (mut values, mut failed) = (Vec::new(), None);
+    for (rank, outcome) in outcomes {
         match outcome {
             Ok(value) => values.push(value),
             Err(cause) if first == Some(rank) => return Err(Failure { rank, cause }),
-            Err(_) => {}
+            Err(_) => failed = first,
         }
     }
-    Ok(values)
+    match failed {
+        // It is none of those here.
+        Some(rank) => Err(Failure { rank, cause: Cause::Elsewhere }),
+        None => Ok(values),
+    }
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {

@@ -165,6 +165,7 @@ impl From<Failure<TrainError>> for TrainError {
     fn from(failure: Failure<TrainError>) -> TrainError {
         match failure.cause {
             Cause::Panic(message) => TrainError::RankDied { rank: failure.rank, message },
+            Cause::Elsewhere => annulus_comm::Error::Ended { rank: failure.rank }.into(),
             // These name ranks themselves, or are the business of rank 0, which alone writes.
             Cause::Error(
                 error @ (TrainError::NonFinite(_)

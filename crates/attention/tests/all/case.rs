@@ -236,6 +236,7 @@ impl Case {
         ran.map_err(|failure| match failure.cause {
             Cause::Error(end) => end,
             Cause::Panic(why) => End::Failed(format!("rank {} panicked: {why}", failure.rank)),
+            Cause::Elsewhere => End::Failed("all ranks are here".to_owned()),
         })
     }
     fn rank(

@@ -1,22 +1,62 @@
 //! What the ranks of one run share: their mail, who lives, who waits for whom, who failed first.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
 
 use super::Options;
 use super::mail::{Mailbox, Parcel, Ticket, lock};
 use super::patience::Patience;
 use crate::{Error, Label, Result};
 
+/// What brings parcels and news to ranks of other processes.
+pub(crate) trait Carrier: Send + Sync {
+    /// `parcel` of a rank here goes to a rank that is not.
+    fn send(&self, from: usize, to: usize, parcel: Parcel);
+    /// A rank here has failed.
+    fn failed(&self, rank: usize);
+    /// A rank here has done all it was to do.
+    fn left(&self, rank: usize);
+}
+
+/// Which ranks are threads of this process, and how the others are reached.
+pub(crate) struct Home {
+    pub(crate) here: Range<usize>,
+    /// `None`: all are here.
+    pub(crate) carrier: Option<Arc<dyn Carrier>>,
+    /// Of how many processes this is which: no two draw the same name.
+    pub(crate) process: [u64; 2],
+}
+
+impl Home {
+    /// All of so many ranks.
+    pub(crate) fn alone(world: usize) -> Home {
+        Home { here: 0..world, carrier: None, process: [0, 1] }
+    }
+}
+
+/// How far a rank is, as another process is told.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Beat {
+    operations: u64,
+    exchanges: u64,
+    /// Whom it waits for, since which exchange, and for how many milliseconds.
+    waits: Option<(usize, u64, u64)>,
+}
+
 /// The shared state. Ranks are those of the world, in every group split from it.
-pub(super) struct Group {
+pub(crate) struct Group {
+    home: Home,
     deadline: Duration,
     stop: Arc<AtomicBool>,
     /// Who failed first.
     first: OnceLock<usize>,
+    /// Why nothing goes between processes any more.
+    lost: OnceLock<String>,
     ranks: Vec<Life>,
     /// Whom each rank waits for. A wait that failed stays until its rank posts again, so that the
     /// others leave it the time to say so.
@@ -32,6 +72,8 @@ pub(super) struct Group {
 struct Life {
     /// Grows with every call, arrival and [`crate::Communicator::progress`].
     operations: AtomicU64,
+    /// Of a rank elsewhere: what its process said of them last.
+    heard: AtomicU64,
     /// How many exchanges it has posted.
     exchanges: AtomicU64,
     /// Its program has returned.
@@ -55,12 +97,14 @@ pub(super) struct Due {
 }
 
 impl Group {
-    pub(super) fn new(options: &Options) -> Arc<Group> {
+    pub(crate) fn new(options: &Options, home: Home) -> Arc<Group> {
         let world = options.world;
         Arc::new(Group {
+            home,
             deadline: options.deadline,
             stop: options.stop.clone(),
             first: OnceLock::new(),
+            lost: OnceLock::new(),
             ranks: (0..world).map(|_| Life::default()).collect(),
             waits: Mutex::new(vec![None; world]),
             mail: (0..world * world).map(|_| Mailbox::default()).collect(),
@@ -68,31 +112,104 @@ impl Group {
         })
     }
 
-    pub(super) fn world(&self) -> usize {
+    pub(crate) fn world(&self) -> usize {
         self.ranks.len()
     }
 
     /// A name that no other group of ranks has.
     pub(super) fn name(&self) -> u64 {
-        self.groups.fetch_add(1, Ordering::Relaxed)
+        let [process, processes] = self.home.process;
+        self.groups.fetch_add(1, Ordering::Relaxed) * processes + process
+    }
+
+    /// The ranks that are threads of this process.
+    pub(crate) fn here(&self) -> Range<usize> {
+        self.home.here.clone()
     }
 
     /// `rank` has failed. Whoever learns of an end learns it from here, so what comes second is a
     /// consequence.
-    pub(super) fn fail(&self, rank: usize) {
+    pub(crate) fn fail(&self, rank: usize) {
         // A second failure changes nothing.
-        let _ = self.first.set(rank);
+        let is_first = self.first.set(rank).is_ok();
+        let own = is_first && self.home.here.contains(&rank);
+        if let Some(carrier) = self.home.carrier.as_ref().filter(|_| own) {
+            carrier.failed(rank);
+        }
+    }
+
+    /// The engine between processes cannot go on, for this reason.
+    pub(crate) fn lose(&self, why: String) {
+        // The first reason counts.
+        let _ = self.lost.set(why);
     }
 
     /// Who failed first.
-    pub(super) fn first(&self) -> Option<usize> {
+    pub(crate) fn first(&self) -> Option<usize> {
         self.first.get().copied()
     }
 
     /// `rank` has done all it was to do.
     pub(super) fn leave(&self, rank: usize) {
+        self.has_left(rank);
+        if let Some(carrier) = &self.home.carrier {
+            carrier.left(rank);
+        }
+    }
+
+    /// The same of a rank anywhere.
+    pub(crate) fn has_left(&self, rank: usize) {
         self.wait_is_over(rank);
         self.ranks[rank].left.store(true, Ordering::Release);
+    }
+
+    /// What others are told of a rank here, at `now`.
+    pub(crate) fn beat(&self, rank: usize, now: Instant) -> Beat {
+        let waits = lock(&self.waits)[rank].map(|Wait { peer, place: (exchanges, since) }| {
+            let waited = now.saturating_duration_since(since).as_millis() as u64;
+            (peer, exchanges, waited)
+        });
+        let exchanges = self.ranks[rank].exchanges.load(Ordering::Relaxed);
+        Beat { operations: self.operations(rank), exchanges, waits }
+    }
+
+    /// What another process tells of a rank of its own.
+    pub(crate) fn hear(&self, rank: usize, beat: Beat, now: Instant) {
+        let Some(life) = self.ranks.get(rank) else { return };
+        lock(&self.waits)[rank] = beat.waits.map(|(peer, exchanges, waited)| {
+            let since = now.checked_sub(Duration::from_millis(waited)).unwrap_or(now);
+            Wait { peer, place: (exchanges, since) }
+        });
+        life.exchanges.store(beat.exchanges, Ordering::Relaxed);
+        if life.heard.swap(beat.operations, Ordering::AcqRel) != beat.operations {
+            self.moves(rank);
+        }
+    }
+
+    /// A rank elsewhere shows that it is alive by what arrives from it.
+    pub(crate) fn moves(&self, rank: usize) {
+        if let Some(life) = self.ranks.get(rank) {
+            life.operations.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// What arrived for a rank here.
+    pub(crate) fn deliver(&self, from: usize, to: usize, parcel: Parcel) {
+        let world = self.world();
+        if from < world && to < world {
+            self.moves(from);
+            self.mailbox(from, to).put(parcel);
+        }
+    }
+
+    /// Whether the run is to stop.
+    pub(crate) fn is_to_stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The run is to stop.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 
     /// `rank` is alive; is the run?
@@ -109,7 +226,10 @@ impl Group {
     }
 
     pub(super) fn send(&self, from: usize, to: usize, parcel: Parcel) {
-        self.mailbox(from, to).put(parcel);
+        match &self.home.carrier {
+            Some(carrier) if !self.home.here.contains(&to) => carrier.send(from, to, parcel),
+            _ => self.mailbox(from, to).put(parcel),
+        }
     }
 
     /// What is `due` is not wanted any more.
@@ -154,6 +274,9 @@ impl Group {
     fn running(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
+        }
+        if let Some(why) = self.lost.get() {
+            return Err(Error::Engine { why: why.as_str().into() });
         }
         self.first().map_or(Ok(()), |rank| Err(Error::Ended { rank }))
     }

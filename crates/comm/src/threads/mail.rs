@@ -10,16 +10,16 @@ use crate::Label;
 /// Which message: the `number`-th that goes this way in a group. Numbers are drawn when a move is
 /// posted, so that a receive that is given up cannot shift those that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket {
-    pub(super) group: u64,
-    pub(super) number: u64,
+pub(crate) struct Ticket {
+    pub(crate) group: u64,
+    pub(crate) number: u64,
 }
 
 /// A message.
-pub(super) struct Parcel {
-    pub(super) ticket: Ticket,
-    pub(super) label: Label,
-    pub(super) tensor: Tensor,
+pub(crate) struct Parcel {
+    pub(crate) ticket: Ticket,
+    pub(crate) label: Label,
+    pub(crate) tensor: Tensor,
 }
 
 /// The way from one rank to another.
@@ -75,6 +75,6 @@ impl Mail {
 }
 
 /// Locks also after a panic: what these locks guard is whole between any two statements.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -56,7 +56,7 @@ fn told(fault: Fault, place: (&'static str, usize)) -> Error {
     assert!(failure.rank == NEXT || place.0 == "gradient sum", "{text}");
     match failure.cause {
         Cause::Error(error) => error,
-        Cause::Panic(_) => panic!("{text}"),
+        Cause::Panic(_) | Cause::Elsewhere => panic!("{text}"),
     }
 }
 

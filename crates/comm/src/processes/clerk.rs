@@ -1,0 +1,211 @@
+//! The thread that owns MPI.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use annulus_mpi::{Leaving, Sending, Session};
+
+use super::envelope::{BEATS, Envelope, News, Passes, has_room, opened, sealed};
+use super::inbox::{Arrived, Inbox, TAG};
+use super::office::{Letter, Shared};
+use crate::threads::lock;
+
+/// How often other processes are told how far the ranks here are.
+const BEAT: Duration = Duration::from_millis(20);
+/// How long the thread sleeps where nothing happens: at first, and at most.
+const NAP: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(400)];
+/// How long a process that is done waits for the others' last words.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// The thread's own.
+pub(super) struct Clerk {
+    session: Session,
+    shared: Arc<Shared>,
+    passes: Passes,
+    leaving: Vec<Sending>,
+    inboxes: Vec<Inbox>,
+    told: Instant,
+    /// The run whose end was passed on.
+    stopped: u64,
+    nap: Duration,
+}
+
+impl Clerk {
+    pub(super) fn new(session: Session, shared: Arc<Shared>) -> Clerk {
+        Clerk {
+            session,
+            shared,
+            passes: Passes::default(),
+            leaving: Vec::new(),
+            inboxes: Vec::new(),
+            told: Instant::now(),
+            stopped: 0,
+            nap: NAP[0],
+        }
+    }
+
+    /// Until all have said their last word.
+    pub(super) fn serve(mut self) {
+        let served = self.rounds();
+        if let Err(error) = served {
+            // Whose fault it is nobody knows: the engine's.
+            if let Some((_, group)) = lock(&self.shared.desk).current.take() {
+                group.lose(error.to_string());
+            }
+            return;
+        }
+        let inboxes = std::mem::take(&mut self.inboxes);
+        for inbox in inboxes {
+            if let Inbox::Frame(receiving) = inbox {
+                // What is left of it ends with the process.
+                let _ = self.session.give_up(receiving);
+            }
+        }
+        // The process ends next, whatever MPI says.
+        let _ = self.session.end();
+    }
+
+    fn rounds(&mut self) -> annulus_mpi::Result<()> {
+        for from in 0..self.session.size {
+            let own = from == self.session.rank;
+            let inbox = if own { Inbox::Closed } else { Inbox::open(&self.session, from)? };
+            self.inboxes.push(inbox);
+        }
+        let mut closed: Option<Instant> = None;
+        loop {
+            let busy = self.send()? | self.receive()?;
+            self.beat();
+            let desk = lock(&self.shared.desk);
+            if desk.closing && desk.letters.is_empty() {
+                let since = closed.get_or_insert_with(Instant::now);
+                let all = desk.byes.iter().all(Option::is_some);
+                if all && self.leaving.is_empty() {
+                    return Ok(());
+                }
+                if since.elapsed() > FAREWELL {
+                    let code = desk.byes[self.session.rank].map_or(1, |(code, _)| code);
+                    drop(desk);
+                    self.session.abort(code);
+                    return Ok(());
+                }
+            }
+            if busy {
+                self.nap = NAP[0];
+            } else if desk.letters.is_empty() {
+                // Woken by whoever leaves a letter; what arrives is looked for after the nap.
+                drop(
+                    self.shared.wake.wait_timeout(desk, self.nap).map_err(PoisonError::into_inner),
+                );
+                self.nap = (self.nap * 2).min(NAP[1]);
+            }
+        }
+    }
+
+    /// Hands letters to MPI, and forgets those that have left.
+    fn send(&mut self) -> annulus_mpi::Result<bool> {
+        let letters = std::mem::take(&mut lock(&self.shared.desk).letters);
+        let busy = !letters.is_empty();
+        for Letter { to, mut envelope, tensor } in letters {
+            let Some(tensor) = tensor else {
+                let frame = Leaving::Bytes(sealed(&envelope, None));
+                self.leaving.push(self.session.send(frame, to, TAG)?);
+                continue;
+            };
+            let copied = |error: candle_core::Error| annulus_mpi::Error {
+                what: "a tensor cannot be sent".to_owned(),
+                why: error.to_string(),
+            };
+            let payload = Leaving::tensor(&tensor).map_err(copied)?;
+            if let News::Parcel(parcel) = &mut envelope.news {
+                parcel.inline = true;
+            }
+            let inline = has_room(&envelope, payload.bytes().len());
+            if let News::Parcel(parcel) = &mut envelope.news {
+                parcel.inline = inline;
+            }
+            let frame = sealed(&envelope, Some(payload.bytes()).filter(|_| inline));
+            self.leaving.push(self.session.send(Leaving::Bytes(frame), to, TAG)?);
+            if !inline {
+                self.leaving.push(self.session.send(payload, to, TAG)?);
+            }
+        }
+        let mut still = Vec::with_capacity(self.leaving.len());
+        for mut sending in self.leaving.drain(..) {
+            if !self.session.has_left(&mut sending)? {
+                still.push(sending);
+            }
+        }
+        self.leaving = still;
+        Ok(busy)
+    }
+
+    /// Hands on what has arrived.
+    fn receive(&mut self) -> annulus_mpi::Result<bool> {
+        let mut busy = false;
+        for from in 0..self.inboxes.len() {
+            while let Some(arrived) = self.inboxes[from].look(&self.session, from)? {
+                busy = true;
+                self.hand_on(from, arrived);
+            }
+        }
+        if busy || !lock(&self.shared.desk).early.is_empty() {
+            self.hand_on_early();
+        }
+        Ok(busy)
+    }
+
+    fn hand_on(&mut self, from: usize, arrived: Arrived) {
+        let mut desk = lock(&self.shared.desk);
+        if let Arrived::News(Envelope { news: News::Bye(code, own_fault), .. }) = arrived {
+            desk.byes[from] = Some((code, own_fault));
+            return;
+        }
+        let run = arrived.run();
+        match &desk.current {
+            Some((current, group)) if *current == run => {
+                let group = group.clone();
+                drop(desk);
+                arrived.reach(&group, &mut self.passes);
+            }
+            // Of a run that is over here nobody waits for anything.
+            _ if run > desk.runs => desk.early.push(arrived),
+            _ => {}
+        }
+    }
+
+    fn hand_on_early(&mut self) {
+        let mut desk = lock(&self.shared.desk);
+        let Some((run, group)) = desk.current.clone() else { return };
+        let early = std::mem::take(&mut desk.early);
+        let (now, later): (Vec<_>, Vec<_>) = early.into_iter().partition(|one| one.run() <= run);
+        desk.early = later;
+        drop(desk);
+        for arrived in now.into_iter().filter(|one| one.run() == run) {
+            arrived.reach(&group, &mut self.passes);
+        }
+    }
+
+    /// Tells the others how far the ranks here are, and that the run is to stop.
+    fn beat(&mut self) {
+        if self.told.elapsed() < BEAT {
+            return;
+        }
+        self.told = Instant::now();
+        let mut desk = lock(&self.shared.desk);
+        let Some((run, group)) = desk.current.clone() else { return };
+        let ranks: Vec<_> = group.here().map(|rank| (rank, group.beat(rank, self.told))).collect();
+        let mut all: Vec<News> =
+            ranks.chunks(BEATS).map(|some| News::Beats(some.to_vec())).collect();
+        if group.is_to_stop() && self.stopped < run {
+            self.stopped = run;
+            all.push(News::Stop);
+        }
+        for news in all {
+            let frame = sealed(&Envelope { run, news }, None);
+            for to in (0..self.session.size).filter(|to| *to != self.session.rank) {
+                let (envelope, _) = opened(&frame).expect("just sealed");
+                desk.letters.push_back(Letter { to, envelope, tensor: None });
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What stands before every payload, so that a mismatched call is an error and not a hang.
+
+use candle_core::DType;
+use serde::{Deserialize, Serialize};
+
+use crate::Label;
+use crate::threads::{Beat, Ticket};
+
+/// Bytes of a frame at most: an envelope, and behind it the payload where there is room.
+pub(super) const FRAME: usize = 4096;
+/// Ranks that one frame has room to tell of.
+pub(super) const BEATS: usize = 16;
+
+/// What one process tells another.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Envelope {
+    /// The run of ranks that it belongs to, counted from the start of the processes.
+    pub(super) run: u64,
+    pub(super) news: News,
+}
+
+/// What is told.
+#[derive(Serialize, Deserialize)]
+pub(super) enum News {
+    /// A tensor for a rank.
+    Parcel(Parcel),
+    /// How far the sender's ranks are.
+    Beats(Vec<(usize, Beat)>),
+    /// A rank's program has returned.
+    Left(usize),
+    /// A rank has failed.
+    Failed(usize),
+    /// The run is to stop.
+    Stop,
+    /// The process ends with this exit code; whether it is its own fault.
+    Bye(i32, bool),
+}
+
+/// A tensor's way, name, place in the program and form.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Parcel {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    group: u64,
+    number: u64,
+    step: u64,
+    layer: usize,
+    pass: String,
+    hop: usize,
+    dtype: String,
+    pub(super) dims: Vec<usize>,
+    /// Whether its payload stands in its own frame.
+    pub(super) inline: bool,
+}
+
+impl Parcel {
+    pub(super) fn new(from: usize, to: usize, parcel: &crate::threads::Parcel) -> Parcel {
+        let crate::threads::Parcel { ticket, label, tensor } = parcel;
+        let Label { step, layer, pass, hop } = *label;
+        Parcel {
+            from,
+            to,
+            group: ticket.group,
+            number: ticket.number,
+            step,
+            layer,
+            pass: pass.to_owned(),
+            hop,
+            dtype: tensor.dtype().as_str().to_owned(),
+            dims: tensor.dims().to_vec(),
+            inline: false,
+        }
+    }
+
+    pub(super) fn ticket(&self) -> Ticket {
+        Ticket { group: self.group, number: self.number }
+    }
+
+    pub(super) fn label(&self, passes: &mut Passes) -> Label {
+        let Parcel { step, layer, hop, .. } = *self;
+        Label { step, layer, pass: passes.known(&self.pass), hop }
+    }
+
+    pub(super) fn dtype(&self) -> Option<DType> {
+        self.dtype.parse().ok()
+    }
+
+    pub(super) fn elements(&self) -> usize {
+        self.dims.iter().product()
+    }
+}
+
+/// The passes that labels named so far: a label holds its pass for as long as the program runs.
+#[derive(Default)]
+pub(super) struct Passes(Vec<&'static str>);
+
+/// Programs have fewer passes.
+const MOST: usize = 256;
+
+impl Passes {
+    fn known(&mut self, pass: &str) -> &'static str {
+        if let Some(known) = self.0.iter().find(|known| **known == pass) {
+            return known;
+        }
+        if self.0.len() == MOST {
+            return "another pass";
+        }
+        let kept: &'static str = Box::leak(pass.to_owned().into_boxed_str());
+        self.0.push(kept);
+        kept
+    }
+}
+
+/// A frame of an envelope and, if there is room for it, its payload.
+pub(super) fn sealed(envelope: &Envelope, payload: Option<&[u8]>) -> Vec<u8> {
+    let head = serde_json::to_vec(envelope).expect("numbers, words and lists of them are JSON");
+    let mut frame = Vec::with_capacity(FRAME);
+    frame.extend((head.len() as u32).to_le_bytes());
+    frame.extend(head);
+    frame.extend(payload.unwrap_or_default());
+    frame
+}
+
+/// Whether a frame has room for so many bytes behind an envelope.
+pub(super) fn has_room(envelope: &Envelope, bytes: usize) -> bool {
+    sealed(envelope, None).len() + bytes <= FRAME
+}
+
+/// The envelope of a frame, and what lies behind it.
+pub(super) fn opened(frame: &[u8]) -> Option<(Envelope, &[u8])> {
+    let (length, rest) = frame.split_first_chunk::<4>()?;
+    let (head, payload) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    Some((serde_json::from_slice(head).ok()?, payload))
+}

@@ -1,0 +1,102 @@
+//! Where ranks run: threads of this process, or of several that MPI joins.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::{Device, Tensor};
+
+use crate::processes::{Facts, Office};
+use crate::threads::{self, Options};
+use crate::{Communicator, Error, Failure, Label};
+
+/// How long processes wait for each other outside of runs.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The processes that share a job, of which this is one.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    /// `None`: this one is all.
+    office: Option<Arc<Office>>,
+}
+
+impl World {
+    /// This process alone: ranks are its threads.
+    pub fn alone() -> World {
+        World::default()
+    }
+
+    /// The processes that a launcher of MPI (`mpirun`, `srun`) started; this one alone where none did.
+    ///
+    /// # Errors
+    /// When a launcher did, and its library of MPI is not found or does not begin.
+    pub fn found() -> annulus_mpi::Result<World> {
+        let launched = annulus_mpi::launched().filter(|launched| launched.processes > 1);
+        let office = launched.map(Office::open).transpose()?;
+        Ok(World { office: office.map(Arc::new) })
+    }
+
+    /// The number of this process.
+    pub fn process(&self) -> usize {
+        self.office.as_ref().map_or(0, |office| office.facts.process)
+    }
+
+    /// How many processes there are.
+    pub fn processes(&self) -> usize {
+        self.office.as_ref().map_or(1, |office| office.facts.processes)
+    }
+
+    /// What MPI says of itself; `None`: it is not used.
+    pub fn facts(&self) -> Option<&Facts> {
+        self.office.as_ref().map(|office| &office.facts)
+    }
+
+    /// Which of so many ranks are threads of this process: neighbours; `None`: the processes cannot share them evenly.
+    pub fn here(&self, ranks: usize) -> Option<Range<usize>> {
+        let (process, share) = (self.process(), ranks / self.processes());
+        ranks.is_multiple_of(self.processes()).then(|| process * share..(process + 1) * share)
+    }
+
+    /// Runs `program` on every rank of all processes, and returns what those of this one return, by rank. As
+    /// [`threads::run`] in all else.
+    ///
+    /// # Errors
+    /// The first failure or panic, with its rank: of another process only that there was one.
+    pub fn run<T, E, F>(&self, options: &Options, program: F) -> Result<Vec<T>, Failure<E>>
+    where
+        T: Send,
+        E: Send,
+        F: Fn(Arc<dyn Communicator>) -> Result<T, E> + Send + Sync,
+    {
+        let Some(office) = &self.office else { return threads::run(options, program) };
+        let ended = threads::run_in(&office.begin(options), program);
+        office.finish();
+        ended
+    }
+
+    /// What every process says, by process: `own` of this one.
+    ///
+    /// # Errors
+    /// A process that is late, gone or stopped.
+    pub fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Failure<Error>> {
+        if self.office.is_none() {
+            return Ok(vec![own.to_vec()]);
+        }
+        let options = Options { world: self.processes(), deadline: PATIENCE, stop: Arc::default() };
+        let said = self.run(&options, |comm| {
+            // A tensor has at least an element.
+            let bytes: Vec<u8> = [&[0], own].concat();
+            let tensor = Tensor::new(bytes, &Device::Cpu)?;
+            let label = Label { pass: "between processes", ..Label::default() };
+            let all = comm.all_gather(label, &tensor)?;
+            all.iter().map(|one| Ok(one.to_vec1::<u8>()?[1..].to_vec())).collect()
+        })?;
+        Ok(said.into_iter().next().unwrap_or_default())
+    }
+
+    /// Ends the job with this process's exit code, which the others are told: `own_fault` where it did not fail for another's
+    /// sake. Returns the exit code of the job.
+    pub fn end(&self, code: i32, own_fault: bool) -> i32 {
+        self.office.as_ref().map_or(code, |office| office.close(code, own_fault))
+    }
+}

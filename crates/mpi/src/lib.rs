@@ -1,0 +1,30 @@
+//! MPI, found when the program starts: nothing of it is needed to build, and a machine without it
+//! is no error.
+//!
+//! One program runs under every MPI, whichever launcher started it: MPICH and what follows its ABI
+//! (Intel MPI, Cray MPICH, MVAPICH), Open MPI, and the standard ABI of MPI 5.0. They differ in a few
+//! constants ([`Family`]). [`find`] looks for the library, [`Session`] is the thread's end of it.
+//! All unsafe code of transport is here.
+
+mod buffer;
+mod find;
+mod library;
+mod session;
+
+pub use buffer::{Arriving, Elements, Leaving};
+pub use find::{Found, Launched, NAMED, find, launched};
+pub use library::Family;
+pub use session::{Receiving, Sending, Session};
+
+/// What MPI, or the search for it, answered.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {why}")]
+pub struct Error {
+    /// What was asked for.
+    pub what: String,
+    /// The answer.
+    pub why: String,
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,157 @@
+//! The functions that we call, and the constants in which implementations differ.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::path::PathBuf;
+
+use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
+
+use crate::{Error, Result};
+
+/// A handle of MPI: a pointer under Open MPI, a number elsewhere, which fits into as many bits.
+pub(crate) type Handle = u64;
+
+/// Whose constants a library has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// The standard ABI (MPI 5.0, chapter 20).
+    Standard,
+    /// Open MPI: handles are addresses of symbols.
+    OpenMpi,
+    /// MPICH, and what has its ABI: Intel MPI, Cray MPICH, MVAPICH.
+    Mpich,
+}
+
+/// What a program names when it calls MPI.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Constants {
+    pub(crate) world: Handle,
+    pub(crate) byte: Handle,
+    pub(crate) errors_return: Handle,
+    /// `MPI_THREAD_FUNNELED`: one thread calls, and it is the one that began.
+    pub(crate) funneled: c_int,
+}
+
+/// A library of MPI, loaded and not begun.
+pub(crate) struct Library {
+    pub(crate) calls: Calls,
+    pub(crate) constants: Constants,
+    /// Keeps the code where `calls` point.
+    _loaded: Loaded,
+}
+
+/// What a call returns that went well.
+pub(crate) const SUCCESS: c_int = 0;
+
+/// A table of functions by their names.
+macro_rules! calls {
+    ($($field:ident = $name:literal: fn($($argument:ty),*);)*) => {
+        /// The functions, by what they do.
+        pub(crate) struct Calls {
+            $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        impl Calls {
+            fn of(loaded: &Loaded) -> std::result::Result<Calls, libloading::Error> {
+                // SAFETY: the types are those of the functions of these names in the standard of MPI; `Library` keeps the
+                // library as long as it keeps them.
+                Ok(Calls { $($field: unsafe { *loaded.get($name)? },)* })
+            }
+        }
+    };
+}
+
+calls! {
+    init = b"MPI_Init_thread\0": fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int);
+    finalize = b"MPI_Finalize\0": fn();
+    abort = b"MPI_Abort\0": fn(Handle, c_int);
+    rank = b"MPI_Comm_rank\0": fn(Handle, *mut c_int);
+    size = b"MPI_Comm_size\0": fn(Handle, *mut c_int);
+    on_error = b"MPI_Comm_set_errhandler\0": fn(Handle, Handle);
+    send = b"MPI_Isend\0": fn(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    receive = b"MPI_Irecv\0": fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    test = b"MPI_Test\0": fn(*mut Handle, *mut c_int, *mut c_void);
+    cancel = b"MPI_Cancel\0": fn(*mut Handle);
+    text = b"MPI_Error_string\0": fn(c_int, *mut c_char, *mut c_int);
+    version = b"MPI_Get_library_version\0": fn(*mut c_char, *mut c_int);
+}
+
+impl Library {
+    /// Loads the library at `path`, or of that name where the system looks.
+    pub(crate) fn load(path: &PathBuf) -> Result<Library> {
+        let failed = |error: libloading::Error| Error {
+            what: format!("cannot load MPI from `{}`", path.display()),
+            why: error.to_string(),
+        };
+        // SAFETY: loading runs the library's own initialisers; it is what the launcher's `mpirun` belongs to, or what the user
+        // named. Global: libraries of MPI load parts of themselves that look for their symbols.
+        let loaded = unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(failed)?;
+        let calls = Calls::of(&loaded).map_err(failed)?;
+        let constants = Constants::of(&loaded, Family::of(&loaded, path)).map_err(failed)?;
+        Ok(Library { calls, constants, _loaded: loaded })
+    }
+
+    /// What went wrong in a call, as MPI says it.
+    pub(crate) fn error(&self, what: &str, code: c_int) -> Error {
+        let mut text = [0u8; TEXT];
+        let mut length: c_int = 0;
+        // SAFETY: the buffer is as large as every implementation's MPI_MAX_ERROR_STRING.
+        let told = unsafe { (self.calls.text)(code, text.as_mut_ptr().cast(), &raw mut length) };
+        let why = match told {
+            SUCCESS => String::from_utf8_lossy(&text[..(length as usize).min(TEXT)]).into_owned(),
+            _ => format!("error {code}"),
+        };
+        Error { what: what.to_owned(), why }
+    }
+}
+
+/// No implementation's longest text of an error is longer.
+const TEXT: usize = 4096;
+
+impl Family {
+    fn of(loaded: &Loaded, path: &std::path::Path) -> Family {
+        // SAFETY: only looked for, not read.
+        let is_open = unsafe { loaded.get::<*const c_void>(b"ompi_mpi_comm_world\0") }.is_ok();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        match (is_open, name.contains("mpi_abi")) {
+            (true, _) => Family::OpenMpi,
+            (_, true) => Family::Standard,
+            _ => Family::Mpich,
+        }
+    }
+
+    /// What a family is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Standard => "MPI 5.0's ABI",
+            Family::OpenMpi => "Open MPI",
+            Family::Mpich => "MPICH's ABI",
+        }
+    }
+}
+
+impl Constants {
+    fn of(loaded: &Loaded, family: Family) -> std::result::Result<Constants, libloading::Error> {
+        let address = |name: &[u8]| {
+            // SAFETY: the address is the handle; nothing is read there.
+            let symbol = unsafe { loaded.get::<*const c_void>(name) }?;
+            Ok(symbol.into_raw().cast::<c_void>() as Handle)
+        };
+        Ok(match family {
+            Family::Standard => {
+                Constants { world: 0x101, byte: 0x247, errors_return: 0x143, funneled: 1024 }
+            }
+            Family::Mpich => Constants {
+                world: 0x4400_0000,
+                byte: 0x4c00_010d,
+                errors_return: 0x5400_0001,
+                funneled: 1,
+            },
+            Family::OpenMpi => Constants {
+                world: address(b"ompi_mpi_comm_world\0")?,
+                byte: address(b"ompi_mpi_byte\0")?,
+                errors_return: address(b"ompi_mpi_errors_return\0")?,
+                funneled: 1,
+            },
+        })
+    }
+}

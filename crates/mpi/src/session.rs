@@ -1,0 +1,248 @@
+//! One thread's end of MPI: it begins, sends, receives, tests and ends it, and no other thread calls.
+
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use crate::library::{Handle, Library, SUCCESS};
+use crate::{Arriving, Found, Leaving, Result};
+
+/// Bytes of a message at most: MPI counts in `int`.
+const PIECE: usize = 1 << 30;
+/// Bytes of every implementation's `MPI_Status`, and more.
+const STATUS: usize = 256;
+/// The longest text of a version.
+const TEXT: usize = 16_384;
+/// How long an end waits for messages that were given up.
+const LAST: Duration = Duration::from_secs(1);
+
+/// MPI between its beginning and its end.
+pub struct Session {
+    library: Library,
+    /// Where the library was found.
+    pub path: PathBuf,
+    /// The number of this process.
+    pub rank: usize,
+    /// How many there are.
+    pub size: usize,
+    /// The level of threads that MPI promised.
+    pub thread_level: i32,
+    /// Stays on the thread that began it: MPI promises no more.
+    stays: PhantomData<*const ()>,
+}
+
+/// A message on its way out, in pieces.
+pub struct Sending {
+    requests: Vec<Handle>,
+    /// Where MPI reads.
+    bytes: Option<Leaving>,
+}
+
+/// A message on its way in.
+pub struct Receiving {
+    requests: Vec<Handle>,
+    /// Where MPI writes.
+    bytes: Option<Arriving>,
+}
+
+impl Session {
+    /// Begins MPI on this thread. Errors come back as such from then on, instead of ending the process.
+    ///
+    /// # Errors
+    /// What MPI says.
+    pub fn begin(found: Found) -> Result<Session> {
+        let Found { path, library } = found;
+        let mut session =
+            Session { library, path, rank: 0, size: 1, thread_level: 0, stays: PhantomData };
+        let world = session.library.constants.world;
+        let (mut level, mut rank, mut size) = (0, 0, 0);
+        let (calls, constants) = (&session.library.calls, session.library.constants);
+        // SAFETY: null stands for no arguments (MPI 2.0 and later); the numbers are written into variables that live.
+        let codes = unsafe {
+            let begun =
+                (calls.init)(ptr::null_mut(), ptr::null_mut(), constants.funneled, &raw mut level);
+            session.expect("MPI_Init_thread", begun)?;
+            [
+                (calls.on_error)(world, constants.errors_return),
+                (calls.rank)(world, &raw mut rank),
+                (calls.size)(world, &raw mut size),
+            ]
+        };
+        for code in codes {
+            session.expect("MPI's world", code)?;
+        }
+        (session.rank, session.size) = (rank as usize, size as usize);
+        session.thread_level = level;
+        Ok(session)
+    }
+
+    /// What the library says of itself, its first line.
+    pub fn version(&self) -> String {
+        let mut text = vec![0u8; TEXT];
+        let mut length: c_int = 0;
+        // SAFETY: the buffer is larger than every implementation's MPI_MAX_LIBRARY_VERSION_STRING.
+        let code =
+            unsafe { (self.library.calls.version)(text.as_mut_ptr().cast(), &raw mut length) };
+        let all = String::from_utf8_lossy(&text[..(length as usize).min(TEXT)]).into_owned();
+        let line = all.lines().next().unwrap_or_default().trim_end_matches('\0');
+        if code == SUCCESS {
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        } else {
+            String::new()
+        }
+    }
+
+    /// Sends bytes to a process. Messages with one tag arrive in the order in which they were sent.
+    ///
+    /// # Errors
+    /// What MPI says.
+    pub fn send(&self, bytes: Leaving, to: usize, tag: i32) -> Result<Sending> {
+        let (first, length) = bytes.place();
+        let mut sending = Sending { requests: Vec::new(), bytes: Some(bytes) };
+        for (start, size) in pieces(length) {
+            let mut request: Handle = 0;
+            let constants = &self.library.constants;
+            // SAFETY: the bytes stay where they are until the request is done: `Sending` owns them, and keeps them for ever if it ends before.
+            let code = unsafe {
+                (self.library.calls.send)(
+                    first.wrapping_byte_add(start),
+                    size,
+                    constants.byte,
+                    to as c_int,
+                    tag,
+                    constants.world,
+                    &raw mut request,
+                )
+            };
+            self.expect("MPI_Isend", code)?;
+            sending.requests.push(request);
+        }
+        Ok(sending)
+    }
+
+    /// Receives as many bytes as there is room for, or fewer, from a process.
+    ///
+    /// # Errors
+    /// What MPI says.
+    pub fn receive(&self, mut bytes: Arriving, from: usize, tag: i32) -> Result<Receiving> {
+        let (first, length) = bytes.place();
+        let mut receiving = Receiving { requests: Vec::new(), bytes: Some(bytes) };
+        for (start, size) in pieces(length) {
+            let mut request: Handle = 0;
+            let constants = &self.library.constants;
+            // SAFETY: as in `send`; nobody else looks at the bytes meanwhile.
+            let code = unsafe {
+                (self.library.calls.receive)(
+                    first.wrapping_byte_add(start),
+                    size,
+                    constants.byte,
+                    from as c_int,
+                    tag,
+                    constants.world,
+                    &raw mut request,
+                )
+            };
+            self.expect("MPI_Irecv", code)?;
+            receiving.requests.push(request);
+        }
+        Ok(receiving)
+    }
+
+    /// Whether a message has left.
+    ///
+    /// # Errors
+    /// What MPI says.
+    pub fn has_left(&self, sending: &mut Sending) -> Result<bool> {
+        self.are_done(&mut sending.requests)
+    }
+
+    /// What has arrived, once all of it has.
+    ///
+    /// # Errors
+    /// What MPI says.
+    pub fn arrived(&self, receiving: &mut Receiving) -> Result<Option<Arriving>> {
+        let done = self.are_done(&mut receiving.requests)?;
+        Ok(if done { receiving.bytes.take() } else { None })
+    }
+
+    /// Gives a message up that has not arrived.
+    ///
+    /// # Errors
+    /// What MPI says.
+    pub fn give_up(&self, mut receiving: Receiving) -> Result<()> {
+        for request in &mut receiving.requests {
+            // SAFETY: the request is one that is under way.
+            let code = unsafe { (self.library.calls.cancel)(request) };
+            self.expect("MPI_Cancel", code)?;
+        }
+        let begun = Instant::now();
+        while !self.are_done(&mut receiving.requests)? {
+            if begun.elapsed() > LAST {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
+    /// Ends MPI; all processes must.
+    ///
+    /// # Errors
+    /// What MPI says.
+    pub fn end(self) -> Result<()> {
+        // SAFETY: called once, by the thread that began.
+        let code = unsafe { (self.library.calls.finalize)() };
+        self.expect("MPI_Finalize", code)
+    }
+
+    /// Ends every process of the job; `code` is what the launcher ends with.
+    pub fn abort(&self, code: i32) {
+        // SAFETY: no condition but that MPI has begun.
+        unsafe { (self.library.calls.abort)(self.library.constants.world, code) };
+    }
+
+    fn are_done(&self, requests: &mut Vec<Handle>) -> Result<bool> {
+        while let Some(request) = requests.last_mut() {
+            let (mut done, mut status) = (0, [0u64; STATUS / 8]);
+            // SAFETY: the request is one that is under way; the status is larger than every implementation's.
+            let code = unsafe {
+                (self.library.calls.test)(request, &raw mut done, status.as_mut_ptr().cast())
+            };
+            self.expect("MPI_Test", code)?;
+            if done == 0 {
+                return Ok(false);
+            }
+            requests.pop();
+        }
+        Ok(true)
+    }
+
+    fn expect(&self, what: &str, code: c_int) -> Result<()> {
+        if code == SUCCESS { Ok(()) } else { Err(self.library.error(what, code)) }
+    }
+}
+
+/// A length in pieces that MPI can count: where each starts, and its bytes. Of nothing one that is empty.
+fn pieces(length: usize) -> impl Iterator<Item = (usize, c_int)> {
+    let starts = (0..length.max(1)).step_by(PIECE);
+    starts.map(move |start| (start, (length - start).min(PIECE) as c_int))
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if !self.requests.is_empty() {
+            // MPI may still read there: the bytes are never given back.
+            std::mem::forget(self.bytes.take());
+        }
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        if !self.requests.is_empty() {
+            std::mem::forget(self.bytes.take());
+        }
+    }
+}
