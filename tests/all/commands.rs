@@ -86,7 +86,7 @@ fn a_plan_has_sizes_that_people_read_and_json_bytes() {
     assert!(answer.contains("with memory.recompute=none memory.loss_chunk=1024"), "{beside}");
     let bound = ["plan", "experiment.yaml", "memory.budget=100k", "--cluster", &cluster];
     let bound = annulus(&place, &bound);
-    assert!(bound.ended(5).stdout.contains("of 100.0 KiB that it may take"), "{}", bound.stdout);
+    assert!(bound.ended(5).stdout.contains("more than the 100.0 KiB"), "{}", bound.stdout);
 }
 
 #[test]

@@ -94,7 +94,8 @@ pub(crate) enum Command {
     #[command(after_help = examples::EXPLAIN)]
     Explain {
         /// A key such as `data.tokens` or `tokens`, a word such as `megatron` or `hop`, or the number of an exit code
-        what: String,
+        #[arg(required = true)]
+        what: Vec<String>,
     },
     /// Prints a completion script for your shell
     #[command(after_help = examples::COMPLETIONS)]
@@ -140,6 +141,19 @@ pub(crate) struct Reading {
     pub(crate) json: bool,
 }
 
+/// What goes with `plan --compare` alone.
+const OF_COMPARE: [&str; 9] = [
+    "compare",
+    "tokens",
+    "hidden",
+    "head_dim",
+    "key_value_heads",
+    "ranks",
+    "bandwidth",
+    "element",
+    "window",
+];
+
 #[derive(Args, Debug)]
 pub(crate) struct Plan {
     /// The experiment
@@ -152,9 +166,9 @@ pub(crate) struct Plan {
     #[arg(long)]
     pub(crate) json: bool,
     /// Compare all strategies on this described cluster: step time, exposed communication, memory, and what `auto` takes
-    #[arg(long, value_name = "FILE", conflicts_with = "compare")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_COMPARE)]
     pub(crate) cluster: Option<PathBuf>,
-    /// Print the best strategy for 1M to 1G tokens on 8 to all devices of the cluster instead
+    /// Print the best strategy for 64k to 1G tokens on 8 to all devices of the cluster instead
     #[arg(long, requires = "cluster", conflicts_with = "svg")]
     pub(crate) scale: bool,
     /// Write a picture of efficiency by sequence length and devices

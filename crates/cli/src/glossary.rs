@@ -12,16 +12,19 @@ const LEFT_OUT: &str = "not";
 
 /// What a word means; `None`: no page says so.
 pub(crate) fn meaning(word: &str) -> Option<String> {
-    let found = entries().find(|(known, _)| known.eq_ignore_ascii_case(word));
-    found.map(|(_, text)| text)
+    let is_named = |names: &str| names.split(", ").any(|name| name.eq_ignore_ascii_case(word));
+    let found: Vec<String> =
+        entries().filter(|(names, _)| is_named(names)).map(|(_, text)| text).collect();
+    (!found.is_empty()).then(|| found.join("\n\n"))
 }
 
 /// Every word that is explained.
 pub(crate) fn words() -> Vec<String> {
-    entries().map(|(word, _)| word).collect()
+    let names = entries().map(|(names, _)| names);
+    names.flat_map(|names| names.split(", ").map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// Every word, and the text on it.
+/// Every word with its other names, and the text on it.
 fn entries() -> impl Iterator<Item = (String, String)> {
     PAGES
         .into_iter()
@@ -73,7 +76,16 @@ mod tests {
             let word = annulus_experiment::route_word(route);
             assert!(meaning(word).is_some(), "{word}");
         }
-        for word in ["hop", "tile", "exposed", "uneven", "balance", "bigram entropy"] {
+        for word in [
+            "hop",
+            "tile",
+            "exposed",
+            "uneven",
+            "balance",
+            "bigram entropy",
+            "replica",
+            "key/value",
+        ] {
             assert!(meaning(word).is_some(), "{word}");
         }
         assert_eq!(meaning("Hop").as_deref(), meaning("hop").as_deref());

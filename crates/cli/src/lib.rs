@@ -105,7 +105,7 @@ fn run(command: Command) -> Done {
         Command::ExportMetrics(arguments) => metrics::run(&arguments),
         Command::Init(arguments) => init::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Explain { what } => explain::run(&what),
+        Command::Explain { what } => explain::run(&what.join(" ")),
         Command::Completions { shell } => explain::completions(shell),
         Command::Man { markdown: true } => explain::commands(),
         Command::Man { markdown: false } => explain::man(),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use annulus_experiment::{Resolved, Stage};
-use annulus_plan::Plan;
+use annulus_plan::{Plan, size};
 use annulus_simulate::{Choice, Cluster, Comparison, Grid, Scale};
 use annulus_train::{Exit, Opened};
 use serde_json::{Value, json};
@@ -95,13 +95,21 @@ fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluste
         print::line(&choice.to_text())?;
         grid.map_or(Ok(()), |grid| print::line(&grid.to_text()))?;
     }
-    if choice.has_room() { Ok(0) } else { Err(no_room()) }
+    if choice.has_room() { Ok(0) } else { Err(no_room(&choice)) }
 }
 
-fn no_room() -> Failure {
+fn no_room(choice: &Choice) -> Failure {
     let message = "no strategy fits into what may be taken of a device's memory: three quarters, or `memory.budget`";
-    let hint = "lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`; the plan above recomputes and takes chunks as far as `memory:` leaves it open";
-    Failure::new(Exit::DoesNotFit.code(), message, Some(hint.to_owned()))
+    let hint = match choice.state_beyond_budget() {
+        Some(state) => format!(
+            "weights, gradients and optimizer state alone take {} of every device, at any length and on any number of ranks: raise `memory.budget`, take larger devices, or train adapters (`lora`)",
+            size(state)
+        ),
+        None => String::from(
+            "lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`; the plan above recomputes and takes chunks as far as `memory:` leaves it open",
+        ),
+    };
+    Failure::new(Exit::DoesNotFit.code(), message, Some(hint))
 }
 
 fn compare(arguments: &arguments::Plan) -> Done {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use annulus_experiment::Override;
 use annulus_plan::Plan;
 use annulus_simulate::{Cluster, timeline};
 use annulus_trace::{Sums, Trace};
@@ -21,7 +22,13 @@ pub(crate) fn run(arguments: &arguments::Trace) -> Done {
     if path.extension().is_some_and(|extension| extension == "json") {
         return measured(arguments, path);
     }
-    let file = File { file: path.clone(), replacements: arguments.replacements.clone() };
+    // A strategy that is left open is chosen for the cluster that is asked about.
+    let cluster = arguments.cluster.as_ref().map(|path| Override {
+        key: String::from("mesh.cluster"),
+        value: path.display().to_string(),
+    });
+    let replacements = arguments.replacements.iter().cloned().chain(cluster).collect();
+    let file = File { file: path.clone(), replacements };
     let trace = planned(arguments, &check::opened(&file)?.plan(annulus_machine::cores())?)?;
     draw(arguments, &trace)?;
     let sums = Sums::of(&trace);

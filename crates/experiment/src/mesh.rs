@@ -35,7 +35,7 @@ section! {
             "memory of a device that its ranks may hold, a bound: of this machine or its GPU, which all ranks share, or of each device of a described cluster";
         micro_batch: Option<usize> = Count(1, 1 << 20), Means("all of a replica's sequences"),
             "sequences computed at once; the rest of a batch is accumulated (gradient accumulation)";
-        loss_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("as many as fit into the budget"),
+        loss_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("1024, or 128 where that does not fit into the budget"),
             "tokens per chunk of the loss";
         mlp_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("as many as fit into the budget"),
             "tokens per chunk of the feed-forward layer";

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use annulus_architecture::Shape;
-use annulus_experiment::{Apart, Experiment, Recompute, Resolved, Settled};
+use annulus_experiment::{Apart, Experiment, Recompute, Resolved, Schedule, Settled};
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Bytes, Pass, Positions, Schedules, busiest_pairs, pairs_between};
 use annulus_yaml::Problems;
@@ -115,6 +115,7 @@ impl Plan {
         self.warnings = self.warnings();
         self.warnings.extend(self.idle_window());
         self.warnings.extend(self.idle_extension());
+        self.warnings.extend(self.only_warm_up());
         Ok(self)
     }
 
@@ -124,6 +125,14 @@ impl Plan {
             (self.experiment.attention.masking.window?, self.experiment.data.tokens);
         (window >= tokens).then(|| {
             format!("`attention.window` of {window} hides nothing in sequences of {tokens} tokens")
+        })
+    }
+
+    /// A learning rate that only rises.
+    fn only_warm_up(&self) -> Option<String> {
+        let Schedule { steps, ref curve, .. } = self.experiment.schedule;
+        (curve.warmup > 0 && curve.warmup == steps).then(|| {
+            format!("`schedule.warmup` takes all {steps} steps: the learning rate only rises")
         })
     }
 

@@ -5,6 +5,7 @@
 //! groups take adds up, so the best of each are the best together.
 
 use annulus_experiment::{Experiment, LayoutKeys, Resolved};
+use annulus_memory::Class;
 use annulus_plan::{Plan, duration, label};
 use annulus_sequence::Strategy;
 use annulus_yaml::{Problem, Problems};
@@ -19,6 +20,8 @@ pub struct Choice {
     pub title: String,
     /// What it is chosen for.
     pub cluster: Cluster,
+    /// How many ranks there are, over all replicas.
+    pub ranks: usize,
     /// All strategies for every group of layers.
     pub tables: Vec<Table>,
     /// Where layers differ: the layouts that they may share, each with the best strategies over it.
@@ -56,6 +59,7 @@ impl Choice {
         let mut choice = Choice {
             title: title(experiment),
             cluster: cluster.clone(),
+            ranks: experiment.mesh.data * experiment.mesh.sequence,
             tables: Vec::new(),
             layouts: Vec::new(),
             taken: 0,
@@ -135,6 +139,14 @@ impl Choice {
             (None, _) => return Err(none()),
         };
         Ok((name, self.fits(estimate), estimate.clone()))
+    }
+
+    /// Bytes of weights, gradients and optimizer state where they alone are more than a device may hold.
+    pub fn state_beyond_budget(&self) -> Option<u64> {
+        let (_, _, best) = self.best().ok()?;
+        let state = [Class::Weights, Class::Gradients, Class::Optimizer];
+        let state = state.map(|class| best.classes[class]).iter().sum();
+        self.cluster.budget.filter(|budget| state > *budget).map(|_| state)
     }
 
     /// Whether what is taken fits into what may be taken of every device's memory.

@@ -82,7 +82,9 @@ impl Estimate {
         let loads = loads(plan, cluster);
         let (step, computing) = slowest_replica(plan, cluster, &loads);
         let (unlinked, _) = slowest_replica(plan, &cluster.without_links(), &loads);
-        let peaks = plan.peaks_apart();
+        // Threads of a process lend each other what they send.
+        let together = || plan.ranks.iter().map(|rank| (rank.peak, rank.together)).collect();
+        let peaks = if cluster.helping { together() } else { plan.peaks_apart() };
         let fullest = peaks.iter().max_by_key(|(_, together)| *together);
         let alone = |of: fn(&Loads) -> &Work| mean_layer(&loads, |one| of(one).seconds(cluster));
         Ok(Estimate {

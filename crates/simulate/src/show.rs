@@ -36,15 +36,17 @@ impl Choice {
     pub fn to_text(&self) -> String {
         let tables: String = self.tables.iter().map(|table| self.table(table) + "\n").collect();
         let mut notes = self.refused();
-        notes.extend(self.hiding.iter().map(|hiding| {
+        notes.extend(self.idle());
+        // Among the threads of a process there is nothing to hide.
+        let links = self.hiding.iter().filter(|_| !self.cluster.helping);
+        notes.extend(links.map(|hiding| {
             let Hiding { place, .. } = hiding;
             let [forward, backward] = [hiding.forward, hiding.backward].map(f64::ceil);
             let [block, sequence] = [hiding.block, 6.0 * hiding.block].map(f64::ceil);
             format!(
-                "  from {forward} tokens per rank a ring hides its messages {place}, {backward} \
-                 backward\n  \
-                 Ring Attention's least block {place} is {block} tokens per device, its least \
-                 sequence {sequence}"
+                "  a ring hides its messages {place} from {forward} tokens per rank on, {backward} in \
+                 backward (Ring Attention's Table 2: blocks of {block} tokens, sequences of \
+                 {sequence})"
             )
         }));
         notes.extend(self.tables.iter().find_map(|table| table.ranking().first().copied()).map(
@@ -71,7 +73,11 @@ impl Choice {
         let (step, exposed, uneven) =
             (duration(best.step), share(best.exposed), share(best.uneven));
         let budget = self.cluster.budget.map_or_else(String::new, |bytes| {
-            format!(", of {} that it may take (`memory.budget`)", size(bytes))
+            let may = format!("{} that it may take (`memory.budget`)", size(bytes));
+            match best.fullest().saturating_sub(bytes) {
+                0 => format!(", of {may}"),
+                over => format!(", {} more than the {may}", size(over)),
+            }
         });
         let classes = best.classes.named().into_iter().filter(|(_, bytes)| *bytes > 0);
         let classes: Vec<String> = classes
@@ -82,7 +88,7 @@ impl Choice {
             "{taken}\n\
              step     {step}: exposed {exposed}, uneven {uneven}\n\
              memory   {} on the fullest device{budget}\n         \
-             at most {}\n\
+             by class, each at its own peak: {}\n\
              with     memory.recompute={} memory.loss_chunk={loss_chunk} memory.mlp_chunk={mlp_chunk}\n\n",
             size(best.fullest()),
             classes.join(", "),
@@ -111,6 +117,17 @@ impl Choice {
         let taken = self.tables.iter().flat_map(|table| table.taken(&self.cluster));
         let taken = taken.filter(|line| !line.starts_with(' ')).collect::<Vec<_>>();
         text + &wrapped(&taken.join("\n"), NOTE) + "\n"
+    }
+
+    /// Devices that nothing runs on.
+    fn idle(&self) -> Option<String> {
+        let (ranks, devices) = (self.ranks, self.cluster.devices());
+        (ranks < devices).then(|| {
+            format!(
+                "  {ranks} of the {devices} devices are used: `mesh.sequence={devices}` splits a sequence over \
+                 all, `mesh.data` trains on several at once"
+            )
+        })
     }
 
     /// What was asked, and the cluster.

@@ -55,6 +55,6 @@ impl Way {
     /// The way in a line.
     pub(crate) fn to_text(self) -> String {
         let (seconds, bytes) = (duration(self.seconds), size(self.bytes));
-        format!("  {seconds} backward, {bytes} sent, where {}", self.word())
+        format!("  {seconds} backward in a layer, {bytes} sent, where {}", self.word())
     }
 }

@@ -28,7 +28,7 @@ fn ring_attentions_minimal_blocks() {
         let cluster = plain(8, speed * 1e12, bandwidth * 1e9);
         let choice = Choice::among(&resolved(experiment(&[])), &cluster).expect("eight devices");
         let found = choice.hiding[0].block / 1e3;
-        let printed = format!(" its least sequence {} ", (6e3 * found).ceil());
+        let printed = format!("tokens, sequences of {})", (6e3 * found).ceil());
         let text = choice.to_text().split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(&printed), "{text}");
         if host == "A100 InfiniBand" {
