@@ -19,6 +19,7 @@ mod layout;
 mod metrics;
 mod plan;
 mod print;
+mod processes;
 mod prove;
 mod score;
 pub mod shown;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use annulus_experiment::{Resolved, Stage};
 use annulus_plan::{Plan, size};
-use annulus_simulate::{Choice, Cluster, Comparison, Grid, Scale};
+use annulus_simulate::{Choice, Cluster, Comparison, Grid, Scale, longest};
 use annulus_train::{Exit, Opened};
 use serde_json::{Value, json};
 
@@ -80,6 +80,7 @@ fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluste
     let experiment = &resolved.experiment;
     let open = experiment.attention.is_open();
     let split = if open { choice.settled(experiment) } else { Some(experiment.clone()) };
+    let longest = split.as_ref().and_then(|split| longest(&resolved.with(split.clone()), cluster));
     let grid = split.map(|split| {
         let strategy = split.attention.strategy;
         Grid::of(&resolved.with(split), strategy, cluster)
@@ -89,13 +90,22 @@ fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluste
     }
     if arguments.json {
         let mut shown = choice.to_json();
+        shown["longest"] = json!(longest);
         shown["sweet_spot"] = json!(grid.as_ref().map(Grid::to_json));
         print::line(&shown.to_string())?;
     } else {
         print::line(&choice.to_text())?;
+        if let Some(tokens) = longest {
+            print::line(&format!("longest sequences that fit: {} tokens\n", in_thousands(tokens)))?;
+        }
         grid.map_or(Ok(()), |grid| print::line(&grid.to_text()))?;
     }
     if choice.has_room() { Ok(0) } else { Err(no_room(&choice)) }
+}
+
+/// Tokens in thousands of 1024, as one writes them.
+fn in_thousands(tokens: usize) -> String {
+    format!("{}k", tokens / 1024)
 }
 
 fn no_room(choice: &Choice) -> Failure {

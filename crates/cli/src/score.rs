@@ -118,6 +118,7 @@ fn setup(split: &Split, config: Config, setting: &Setting, batch: usize) -> Resu
         loss_chunk: 1024,
         mlp_chunk: None,
         deadline: DEADLINE,
+        here: None,
         cores: annulus_machine::cores().into(),
         core: Core::here(),
     })

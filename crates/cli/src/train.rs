@@ -1,55 +1,118 @@
 //! `annulus train`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use annulus_experiment::{Bound, Problem, Problems, read_experiment};
+use annulus_comm::World;
+use annulus_experiment::{Bound, Problem, Problems, parse, read_experiment};
 use annulus_memory::Class;
 use annulus_plan::{Plan, RankPlan, size};
-use annulus_train::{Ending, Fork, Given, Outcome};
+use annulus_train::{Ending, Fork, Given, Opened, Outcome, resolved_text};
 
 use crate::Done;
 use crate::arguments::Train;
 use crate::check;
 use crate::console::Console;
 use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
+use crate::processes::{self, End};
 use crate::{generate, hub, print, stop};
 
 pub(crate) fn run(arguments: &Train) -> Done {
     // First of all: whatever takes long from here on can be stopped.
     let stop = stop::watch()?;
-    let file = check::of_run(&arguments.file);
-    let yaml = read_experiment(&file.file)?;
-    let opened = check::opened_from(&file, &yaml)?;
-    let plans = opened.plans(annulus_machine::cores())?;
-    let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
-    if let Some(choice) = &first.choice {
-        print::say(&choice.text);
+    let world = processes::found()?;
+    let job = Job { arguments, stop, world: &world };
+    processes::ended(&world, if world.process() == 0 { job.lead() } else { job.follow() })
+}
+
+/// A training of this process, or of several of which this is one.
+struct Job<'a> {
+    arguments: &'a Train,
+    stop: Arc<AtomicBool>,
+    world: &'a World,
+}
+
+/// An experiment that can be trained.
+struct Ready {
+    yaml: String,
+    opened: Opened,
+    plans: Vec<Plan>,
+}
+
+impl Job<'_> {
+    /// The experiment of the command line.
+    fn ready(&self) -> Result<Ready, Failure> {
+        let file = check::of_run(&self.arguments.file);
+        let yaml = read_experiment(&file.file)?;
+        let opened = check::opened_from(&file, &yaml)?;
+        let ready = self.planned(yaml, opened)?;
+        let none = || Failure::new(INTERNAL, "no stage", None);
+        let first = ready.plans.first().ok_or_else(none)?;
+        if let Some(choice) = &first.choice {
+            print::say(&choice.text);
+        }
+        hub::weights(&first.experiment, self.arguments.verify_cache)?;
+        Ok(ready)
     }
-    let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());
-    hub::weights(&first.experiment, arguments.verify_cache)?;
-    let fresh_optimizer = arguments.fresh_optimizer;
-    let given = Given {
-        stop,
-        fork: arguments.from.clone().map(|from| Fork { from, fresh_optimizer }),
-        command: std::env::args().collect(),
-        console: Box::new(Console::default()),
-        tokenizer: opened.tokenizer,
-        verify_cache: arguments.verify_cache,
-        ..Given::new(yaml, annulus_machine::cores())
-    };
-    let outcome = annulus_train::run_stages(&plans, given)?;
-    summary(&outcome)?;
-    // What was measured before may have been of other ranks than are planned now.
-    if outcome.ending != Ending::AlreadyFinished {
-        memory(&check::phase_at(plans, outcome.step), &outcome)?;
+
+    /// The plans of an experiment, for this machine's part of the ranks.
+    fn planned(&self, yaml: String, mut opened: Opened) -> Result<Ready, Failure> {
+        let experiment = &mut opened.resolved.experiment;
+        experiment.host.here = processes::ranks_on_host(self.world, &experiment.mesh)?;
+        let plans = opened.plans(annulus_machine::cores())?;
+        Ok(Ready { yaml, opened, plans })
     }
-    if let Some(sample) = sample.filter(|_| outcome.ending != Ending::Preempted) {
-        generate::sample(&outcome.folder, &sample)?;
+
+    fn given(&self, yaml: String, opened: Opened) -> Given {
+        let Train { from, fresh_optimizer, verify_cache, .. } = self.arguments;
+        let fresh_optimizer = *fresh_optimizer;
+        Given {
+            stop: self.stop.clone(),
+            world: self.world.clone(),
+            fork: from.clone().map(|from| Fork { from, fresh_optimizer }),
+            command: std::env::args().collect(),
+            tokenizer: opened.tokenizer,
+            verify_cache: *verify_cache,
+            ..Given::new(yaml, annulus_machine::cores())
+        }
     }
-    match outcome.ending {
-        Ending::Preempted => Ok(PREEMPTED),
-        _ if arguments.check => expected(&expect, &outcome),
-        _ => Ok(0),
+
+    /// What another process than the first does.
+    fn follow(&self) -> Result<u8, End> {
+        let yaml = processes::hear(self.world)?;
+        let experiment = parse("the experiment of process 0", &yaml, &[]).map_err(Failure::from)?;
+        let opened = annulus_train::resolve(experiment, &mut hub::bring)?;
+        let Ready { yaml, opened, plans } = self.planned(yaml, opened)?;
+        let outcome = annulus_train::run_stages(&plans, self.given(yaml, opened))?;
+        Ok(if outcome.ending == Ending::Preempted { PREEMPTED } else { 0 })
+    }
+
+    /// What the first process, or the only one, does.
+    fn lead(&self) -> Result<u8, End> {
+        let ready = self.ready();
+        let text = ready.as_ref().ok().and_then(|ready| ready.plans.first()).map(resolved_text);
+        processes::tell(self.world, text.as_deref())?;
+        let Ready { yaml, opened, plans } = ready?;
+        processes::say(self.world);
+        let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
+        let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());
+        let console = Box::new(Console::default());
+        let given = Given { console, ..self.given(yaml, opened) };
+        let outcome = annulus_train::run_stages(&plans, given)?;
+        summary(&outcome)?;
+        // What was measured before may have been of other ranks than are planned now.
+        if outcome.ending != Ending::AlreadyFinished {
+            memory(&check::phase_at(plans, outcome.step), &outcome)?;
+        }
+        if let Some(sample) = sample.filter(|_| outcome.ending != Ending::Preempted) {
+            generate::sample(&outcome.folder, &sample)?;
+        }
+        match outcome.ending {
+            Ending::Preempted => Ok(PREEMPTED),
+            _ if self.arguments.check => Ok(expected(&expect, &outcome)?),
+            _ => Ok(0),
+        }
     }
 }
 

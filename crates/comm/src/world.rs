@@ -10,6 +10,13 @@ use crate::processes::{Facts, Office};
 use crate::threads::{self, Options};
 use crate::{Communicator, Error, Failure, Label};
 
+/// The name of this machine.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = name.or_else(|| std::env::var("HOSTNAME").ok());
+    name.map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
+}
+
 /// How long processes wait for each other outside of runs.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -18,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub struct World {
     /// `None`: this one is all.
     office: Option<Arc<Office>>,
+    /// By process, where it runs; empty where this one is all.
+    hosts: Arc<[String]>,
 }
 
 impl World {
@@ -32,8 +41,29 @@ impl World {
     /// When a launcher did, and its library of MPI is not found or does not begin.
     pub fn found() -> annulus_mpi::Result<World> {
         let launched = annulus_mpi::launched().filter(|launched| launched.processes > 1);
-        let office = launched.map(Office::open).transpose()?;
-        Ok(World { office: office.map(Arc::new) })
+        let Some(launched) = launched else { return Ok(World::alone()) };
+        let office = Some(Arc::new(Office::open(launched)?));
+        let world = World { office, hosts: Arc::default() };
+        let hosts = world.gather(host().as_bytes()).map_err(|failure| annulus_mpi::Error {
+            what: "the processes do not reach each other".to_owned(),
+            why: failure.to_string(),
+        })?;
+        let hosts = hosts.iter().map(|host| String::from_utf8_lossy(host).into_owned()).collect();
+        Ok(World { hosts, ..world })
+    }
+
+    /// Where each process runs; nothing where this one is all.
+    pub fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// The processes on this one's host, itself among them: launchers start those of a host one after the other.
+    pub fn beside(&self) -> Range<usize> {
+        let process = self.process();
+        let Some(own) = self.hosts.get(process) else { return 0..1 };
+        let before = self.hosts[..process].iter().rev().take_while(|host| *host == own).count();
+        let behind = self.hosts[process..].iter().take_while(|host| *host == own).count();
+        process - before..process + behind
     }
 
     /// The number of this process.

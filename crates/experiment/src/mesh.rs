@@ -1,5 +1,6 @@
 //! `mesh:` and `memory:` the ranks, and what they may hold.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Memory {
         recompute: Recompute = Word(Recompute::WORDS), Is("auto"),
-            "activation checkpointing: what backward recomputes; auto: nothing if that fits into the budget";
+            "activation checkpointing: what backward recomputes; layer: all of a layer but attention, whose output is kept; auto: nothing if that fits into the budget";
         budget: Option<u64> = Bytes(1),
             Means("three quarters of its memory"),
             "memory of a device that its ranks may hold, a bound: of this machine or its GPU, which all ranks share, or of each device of a described cluster";
@@ -37,7 +38,8 @@ section! {
             "sequences computed at once; the rest of a batch is accumulated (gradient accumulation)";
         loss_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("1024, or 128 where that does not fit into the budget"),
             "tokens per chunk of the loss";
-        mlp_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("as many as fit into the budget"),
+        mlp_chunk: Option<usize> = Tokens(1, MOST_TOKENS),
+            Means("all, or of 8192, 4096, 2048 and 1024 the first that fits into the budget"),
             "tokens per chunk of the feed-forward layer";
     }
 }
@@ -66,6 +68,8 @@ pub struct Host {
     pub workers: usize,
     /// A described cluster's devices, one for each rank; `None`: the ranks share this machine, or its GPU.
     pub apart: Option<Apart>,
+    /// The ranks of the world that are on this machine; `None`: all.
+    pub here: Option<Range<usize>>,
 }
 
 /// Devices of one rank each.
@@ -80,6 +84,6 @@ pub struct Apart {
 impl Default for Host {
     /// One core of this machine.
     fn default() -> Host {
-        Host { device: None, core: Core::here(), workers: 1, apart: None }
+        Host { device: None, core: Core::here(), workers: 1, apart: None, here: None }
     }
 }

@@ -21,9 +21,9 @@ pub struct Room {
 pub struct Misfit(Room);
 
 impl Plan {
-    /// Bytes that all ranks hold at their fullest, together.
+    /// Bytes that all ranks on this machine hold at their fullest, together.
     pub fn needed(&self) -> u64 {
-        self.ranks.iter().map(|rank| rank.together).fold(0, u64::saturating_add)
+        self.ranks[self.here()].iter().map(|rank| rank.together).fold(0, u64::saturating_add)
     }
 
     /// What it needs here, where all ranks share this machine or its GPU, and the least of

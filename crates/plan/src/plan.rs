@@ -1,5 +1,6 @@
 //! What an experiment means: every cross-check made, every number derived, nothing optional.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use annulus_architecture::Shape;
@@ -190,6 +191,11 @@ impl Plan {
         Ok(plan)
     }
 
+    /// The ranks that are on this machine.
+    pub(crate) fn here(&self) -> Range<usize> {
+        self.experiment.host.here.clone().unwrap_or(0..self.world())
+    }
+
     /// How many ranks there are.
     pub fn world(&self) -> usize {
         self.experiment.mesh.data * self.experiment.mesh.sequence
@@ -215,13 +221,16 @@ impl Plan {
         let needs = |memory: Settled| {
             // Every device has room for the fullest rank.
             let apart = || places.clone().map(|place| self.held_apart(memory, place).1).max();
-            let together = |place| self.held(memory, place).1;
+            let together = |place: usize| {
+                let ranks = self.here().filter(|rank| rank % places.end == place).count();
+                self.held(memory, place).1.saturating_mul(ranks as u64)
+            };
             let all = || places.clone().map(together).fold(0, u64::saturating_add);
             match self.experiment.host.apart {
                 Some(Apart { ranks, .. }) => {
                     apart().unwrap_or_default().saturating_mul(ranks as u64)
                 }
-                None => all().saturating_mul(self.experiment.mesh.data as u64),
+                None => all(),
             }
         };
         let longest = self.positions().iter().map(Positions::tokens).max();

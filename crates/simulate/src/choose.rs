@@ -28,6 +28,8 @@ pub struct Choice {
     pub layouts: Vec<Shared>,
     /// Which of [`Choice::layouts`] is taken: [`Choice::tables`] are over it.
     pub taken: usize,
+    /// What the experiment's own strategies would take, where none is left open, and what they are called.
+    pub written: Option<(String, Estimate)>,
     /// What unequal shares gain, where devices are unequal or shares are.
     pub weighing: Option<Weighing>,
     /// From how many tokens per rank messages hide behind attention, by group of link.
@@ -63,6 +65,7 @@ impl Choice {
             tables: Vec::new(),
             layouts: Vec::new(),
             taken: 0,
+            written: None,
             weighing: None,
             hiding: Vec::new(),
         };
@@ -71,6 +74,10 @@ impl Choice {
         } else {
             let (table, hiding) = asked.table(0, None);
             (choice.tables, choice.hiding) = (vec![table], hiding);
+        }
+        if !experiment.attention.is_open() {
+            let plan = Plan::new(&resolved.with(cluster.place(experiment.clone())))?;
+            choice.written = Some((plan.strategies(), Estimate::of(&plan, cluster)?));
         }
         choice.weighing = Weighing::of(&choice, resolved);
         Ok(choice)
@@ -151,7 +158,8 @@ impl Choice {
 
     /// Whether what is taken fits into what may be taken of every device's memory.
     pub fn has_room(&self) -> bool {
-        self.best().is_ok_and(|(_, fits, _)| fits)
+        let taken = || self.best().is_ok_and(|(_, fits, _)| fits);
+        self.written.as_ref().map_or_else(taken, |(_, estimate)| self.fits(estimate))
     }
 
     /// Whether a strategy fits into what may be taken of every device's memory.

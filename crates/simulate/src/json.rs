@@ -26,6 +26,10 @@ impl Choice {
             shown["layout"] = json!(taken.sharded.word());
         }
         shown["why"] = json!(self.why());
+        if let Some((strategy, estimate)) = &self.written {
+            let (step, peak) = (estimate.step, &estimate.peak);
+            shown["written"] = json!({ "strategy": strategy, "step": step, "peak": peak });
+        }
         if let Some(table) = alike {
             shown["routes_of"] = table.ways();
         }

@@ -15,8 +15,8 @@ const HEAD: [&str; 10] = [
     "exposed",
     "uneven",
     "peak memory",
-    "attention",
-    "backward",
+    "attn fwd",
+    "attn bwd",
     "balance",
     "sent",
     "recompute",
@@ -62,13 +62,24 @@ impl Choice {
         format!("{}\n\n{answer}{tables}{notes}\n", self.head())
     }
 
-    /// What is taken, its step and its memory; nothing where none can run.
+    /// What is written, or taken: its step and its memory; nothing where none can run.
     fn answer(&self) -> String {
         let Ok((name, _, best)) = self.best() else { return String::new() };
+        if let Some((written, estimate)) = &self.written {
+            let (auto, step) = (name.replace(" and ", "` and `"), duration(best.step));
+            let written = written.replace(" and ", "` and `");
+            let than = format!("`{written}` is written; `auto` would take `{auto}`, {step}");
+            return self.detailed(&than, estimate);
+        }
         let taken = match self.tables.as_slice() {
             [table] => table.taken(&self.cluster).into_iter().next().unwrap_or_default(),
             _ => format!("auto takes `{}`", name.replace(" and ", "` and `")),
         };
+        self.detailed(&taken, &best)
+    }
+
+    /// A line on a choice, and its step and memory.
+    fn detailed(&self, taken: &str, best: &Estimate) -> String {
         let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / best.step);
         let (step, exposed, uneven) =
             (duration(best.step), share(best.exposed), share(best.uneven));

@@ -206,8 +206,8 @@ fn against(strategy: Strategy, estimate: &Estimate, best: &Estimate, cluster: &C
     let ratio = estimate.step / best.step;
     let computing = |e: &Estimate| e.step - e.exposed - e.uneven;
     let causes = [
-        (estimate.uneven - best.uneven, "ranks wait for the slowest"),
-        (estimate.exposed - best.exposed, "links are waited for"),
+        (estimate.uneven - best.uneven, "ranks wait longer for the slowest"),
+        (estimate.exposed - best.exposed, "links are waited for longer"),
         (computing(estimate) - computing(best), "more is computed"),
     ];
     let most = causes.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));

@@ -122,6 +122,12 @@ impl TrainError {
         }
     }
 
+    /// Whether another rank or process failed, and this one only ended for it.
+    pub fn is_of_another(&self) -> bool {
+        use annulus_comm::Error;
+        matches!(self, TrainError::Comm(Error::Ended { .. } | Error::Engine { .. }))
+    }
+
     /// Whether it is a request to stop, or the end of a group for a reason that another rank knows:
     /// no failure of this rank.
     pub(crate) fn is_end(&self) -> bool {

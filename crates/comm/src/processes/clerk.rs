@@ -14,8 +14,9 @@ use crate::threads::lock;
 const BEAT: Duration = Duration::from_millis(20);
 /// How long the thread sleeps where nothing happens: at first, and at most.
 const NAP: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(400)];
-/// How long a process that is done waits for the others' last words.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// How long a process that is done waits for the others' last words: after a failure, which may be that one of them is gone,
+/// and else, where it may have a sample to write.
+const FAREWELL: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(600)];
 
 /// The thread's own.
 pub(super) struct Clerk {
@@ -82,8 +83,9 @@ impl Clerk {
                 if all && self.leaving.is_empty() {
                     return Ok(());
                 }
-                if since.elapsed() > FAREWELL {
-                    let code = desk.byes[self.session.rank].map_or(1, |(code, _)| code);
+                let code = desk.byes[self.session.rank].map_or(1, |(code, _)| code);
+                let failed = desk.byes.iter().flatten().any(|(_, own_fault)| *own_fault);
+                if since.elapsed() > FAREWELL[usize::from(!failed)] {
                     drop(desk);
                     self.session.abort(code);
                     return Ok(());

@@ -47,7 +47,7 @@ section! {
         exchange: Option<String> = Word(EXCHANGES), Means("p2p"),
             "megatron's communication: a ring (p2p), all-gather, all-to-all of heads, or both (a2a+p2p)";
         shape: Option<Vec<usize>> = Counts(1, 1 << 14), Means("what heads and ranks suggest"),
-            "two factors of `mesh.sequence`. usp, megatron with a2a+p2p: ranks of an all-to-all × ranks of a ring; double-ring: nodes × ranks of a node";
+            "two factors of `mesh.sequence`. usp, megatron with a2a+p2p: ranks of an all-to-all × ranks of a ring; double-ring: groups × ranks of a group, such as nodes × ranks of a node";
         groups: Option<usize> = Count(1, 1 << 12), Means("1"),
             "groups of KV heads that all-gather processes one after another, to hold less at once";
         layout: Option<String> = Word(LayoutKeys::WORDS), Means("the strategy's own"),

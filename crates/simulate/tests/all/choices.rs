@@ -42,7 +42,7 @@ fn under_a_causal_mask_an_even_deal_is_taken() {
     assert!(["striped", "megatron", "usp"].contains(&chosen.name()), "{}", choice.to_text());
     assert!(choice.why()[0].starts_with(&format!("auto takes `{}`", chosen.name())));
     let ring = choice.why().into_iter().find(|line| line.contains("`ring`")).expect("a line");
-    assert!(ring.ends_with("ranks wait for the slowest"), "{ring}");
+    assert!(ring.ends_with("ranks wait longer for the slowest"), "{ring}");
 }
 
 #[test]

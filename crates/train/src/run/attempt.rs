@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use annulus_comm::{Communicator, threads};
-use annulus_data::{Progress, Tokenizer};
+use annulus_comm::threads::Options;
+use annulus_comm::{Communicator, World};
+use annulus_data::Progress;
 use annulus_machine::peak::Unit;
-use annulus_ops::gpu::Processor;
 use annulus_plan::Plan;
 
 use crate::checkpoint::{point, steps};
@@ -20,63 +20,20 @@ use crate::run::course::Course;
 use crate::run::curves::Curves;
 use crate::run::folder::{GIVEN, RESOLVED, RunFolder, failure, write_atomically};
 use crate::run::fork::Fork;
+use crate::run::given::{Given, Wrap};
 use crate::run::identity;
 use crate::run::lines::Lines;
 use crate::run::manifest::{Manifest, weights_hash};
 use crate::run::metrics::{Record, Recorder};
 use crate::run::outcome::{Ending, Outcome};
-use crate::run::sink::{Notice, Silent, Sink};
+use crate::run::sink::{Notice, Sink};
+use crate::run::together::{self, Facts};
 use crate::setup::device;
 use crate::setup::initial::base_of;
 use crate::setup::prepare::{Prepared, Work, interruptible, prepare};
 use crate::setup::start::{Handout, Start};
 use crate::step::trainer::Trainer;
 use crate::{Data, Opening, Result, Setup, TrainError};
-
-/// Put around every rank's communicator: faults and checks, for tests.
-pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;
-
-/// What a run is given besides its plan.
-pub struct Given {
-    /// The experiment's text, kept in the run folder as it is.
-    pub yaml: String,
-    /// The command line that asked for it, for the record.
-    pub command: Vec<String>,
-    /// Where it begins, if it has no checkpoint of its own.
-    pub fork: Option<Fork>,
-    /// Set from outside to stop: the last finished step is saved.
-    pub stop: Arc<AtomicBool>,
-    /// Where a person looks.
-    pub console: Box<dyn Sink + Send>,
-    /// Cores of this machine.
-    pub cores: usize,
-    /// The tokenizer, where it has been opened already.
-    pub tokenizer: Option<Arc<Tokenizer>>,
-    /// Whether texts and token caches are read and held to their hashes though nothing says that they have changed.
-    pub verify_cache: bool,
-    /// For tests.
-    pub wrap: Option<Wrap>,
-    /// For tests: what runs operators, instead of the device that the plan names.
-    pub processor: Option<Arc<dyn Processor>>,
-}
-
-impl Given {
-    /// A silent run that nobody stops.
-    pub fn new(yaml: impl Into<String>, cores: usize) -> Given {
-        Given {
-            yaml: yaml.into(),
-            command: Vec::new(),
-            fork: None,
-            stop: Arc::default(),
-            console: Box::new(Silent),
-            cores,
-            tokenizer: None,
-            verify_cache: false,
-            wrap: None,
-            processor: None,
-        }
-    }
-}
 
 /// Trains `plan` to its end, from where its folder says it is.
 ///
@@ -88,26 +45,22 @@ pub fn run(plan: &Plan, given: Given) -> Result<Outcome> {
 
 /// The same of one of several `stages`.
 pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<Outcome> {
-    let setup = Arc::new(match given.processor.take() {
-        Some(processor) => Setup { processor: Some(processor), ..Setup::new(plan, given.cores) },
-        None => Setup::on_its_device(plan, given.cores)?,
-    });
-    for kind in &setup.groups {
-        device::check(kind.strategy, setup.processor.as_ref())?;
+    if given.world.process() > 0 {
+        return together::follow(plan, given, stages);
     }
-    let folder = RunFolder::open(&plan.experiment.output)?;
-    let mut outcome = Outcome::at(&folder)?;
-    let prepared = prepared(plan, &setup, stages, &folder, &mut given);
-    if !matches!(prepared, Ok(Some(_))) {
-        folder.forget_if_new();
-    }
-    let Some(prepared) = prepared? else {
+    let led = lead(plan, &mut given, stages);
+    together::lead(&given.world, &led)?;
+    let Led { setup, folder, mut outcome, prepared, .. } = led?;
+    let Some(prepared) = prepared else {
         // Not looked into yet; but where it will go on from, if it is whole.
         let read = |error| failure("read", &folder.path, &error);
         let there = folder.path.is_dir();
         let steps = if there { steps(&folder.path).map_err(read)? } else { Vec::new() };
         return Ok(Outcome { step: steps.last().copied().unwrap_or(0), ..outcome });
     };
+    if let Some(work) = prepared.work.as_ref().filter(|_| given.world.processes() > 1) {
+        together::agree(&given.world, &Ok(Facts::of(plan, work)?))?;
+    }
     let of_device = device::warning(plan.experiment.device).filter(|_| setup.processor.is_none());
     outcome.warnings = of_device.into_iter().chain(prepared.warnings).collect();
     for warning in &outcome.warnings {
@@ -125,17 +78,37 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
     }
 }
 
-/// What an attempt begins with; `None`: it was asked to stop before that was there.
-fn prepared(
-    plan: &Plan,
-    setup: &Arc<Setup>,
-    stages: &[Plan],
-    folder: &RunFolder,
-    given: &mut Given,
-) -> Result<Option<Prepared>> {
+/// What the first process has before the first step.
+pub(crate) struct Led {
+    setup: Arc<Setup>,
+    folder: RunFolder,
+    outcome: Outcome,
+    pub(crate) fork: Option<Fork>,
+    pub(crate) prepared: Option<Prepared>,
+}
+
+/// Opens the run's folder, data and weights.
+fn lead(plan: &Plan, given: &mut Given, stages: &[Plan]) -> Result<Led> {
+    let setup = Arc::new(given.setup(plan)?);
+    let folder = RunFolder::open(&plan.experiment.output)?;
+    let outcome = Outcome::at(&folder.path)?;
     // A run that was stopped before it saved anything begins again where it began.
     let began = || Manifest::read(&folder.path).and_then(|manifest| manifest.fork);
     given.fork = given.fork.take().or_else(began);
+    let prepared = prepared(plan, &setup, stages, given);
+    if !matches!(prepared, Ok(Some(_))) {
+        folder.forget_if_new();
+    }
+    Ok(Led { setup, folder, outcome, fork: given.fork.clone(), prepared: prepared? })
+}
+
+/// What an attempt begins with; `None`: it was asked to stop before that was there.
+pub(crate) fn prepared(
+    plan: &Plan,
+    setup: &Arc<Setup>,
+    stages: &[Plan],
+    given: &mut Given,
+) -> Result<Option<Prepared>> {
     let (plan, setup, stages) = (plan.clone(), setup.clone(), stages.to_vec());
     let (tokenizer, verify, fork) =
         (given.tokenizer.clone(), given.verify_cache, given.fork.clone());
@@ -146,36 +119,19 @@ fn prepared(
     interruptible(&given.stop, given.console.as_mut(), work)
 }
 
-impl Given {
-    /// The same for another stage of the run, with a console of its own.
-    pub(crate) fn for_stage(&self, console: Box<dyn Sink + Send>) -> Given {
-        Given {
-            yaml: self.yaml.clone(),
-            command: self.command.clone(),
-            fork: None,
-            stop: self.stop.clone(),
-            console,
-            cores: self.cores,
-            tokenizer: self.tokenizer.clone(),
-            verify_cache: self.verify_cache,
-            wrap: self.wrap.clone(),
-            processor: self.processor.clone(),
-        }
-    }
-}
-
 /// What all ranks share.
-struct Attempt<'a> {
-    plan: &'a Plan,
-    setup: Arc<Setup>,
-    data: Data,
-    stop: Arc<AtomicBool>,
-    wrap: Option<Wrap>,
-    start: Handout<Start>,
-    owes: bool,
+pub(crate) struct Attempt<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) setup: Arc<Setup>,
+    pub(crate) data: Data,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) wrap: Option<Wrap>,
+    pub(crate) world: World,
+    pub(crate) start: Handout<Start>,
+    pub(crate) owes: bool,
     /// Operations per second of all cores at their best; of a GPU nobody says.
-    peak: Option<f64>,
-    recorder: Mutex<Option<Recorder<'a>>>,
+    pub(crate) peak: Option<f64>,
+    pub(crate) recorder: Mutex<Option<Recorder<'a>>>,
 }
 
 /// The steps, between the first line of the manifest's attempt and its last.
@@ -193,6 +149,7 @@ fn train(
     manifest.begin(setup, stage, outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
     let (stop, wrap, cores) = (given.stop.clone(), given.wrap.clone(), given.cores);
+    let (given_world, here) = (given.world.clone(), given.here(setup)?);
     let (recorder, owes) = recorder(plan, given, folder, &start, &manifest, earlier)?;
     let attempt = Attempt {
         plan,
@@ -200,7 +157,8 @@ fn train(
         data,
         stop,
         wrap,
-        start: Handout::new(start, setup.world()),
+        world: given_world,
+        start: Handout::new(start, here),
         owes,
         peak: peak(setup, cores),
         recorder: Mutex::new(Some(recorder)),
@@ -315,16 +273,16 @@ fn base_hash(plan: &Plan) -> Result<Option<String>> {
 
 impl Attempt<'_> {
     /// All ranks, to their end: how it ended, after which step, and what was recorded.
-    fn run(&self) -> Result<(Ending, u64, Record)> {
-        let options = threads::Options {
+    pub(crate) fn run(&self) -> Result<(Ending, u64, Record)> {
+        let options = Options {
             world: self.setup.world(),
             deadline: self.setup.deadline,
             stop: self.stop.clone(),
         };
-        let mut ends = threads::run(&options, |comm| self.rank(comm))?;
+        let mut ends = self.world.run(&options, |comm| self.rank(comm))?;
+        // The first of this process; only rank 0 keeps a record.
         let (ending, step, record) = ends.swap_remove(0);
-        let record = record.ok_or_else(|| TrainError::Internal("rank 0 kept no record".into()))?;
-        Ok((ending, step, record))
+        Ok((ending, step, record.unwrap_or_default()))
     }
 
     /// One rank, from its start to its end.
@@ -389,7 +347,7 @@ impl Attempt<'_> {
 }
 
 /// What so many cores could do at most with the model's type, operations per second.
-fn peak(setup: &Setup, cores: usize) -> Option<f64> {
+pub(crate) fn peak(setup: &Setup, cores: usize) -> Option<f64> {
     let narrow = (setup.config.dtype == candle_core::DType::BF16).then(Unit::bf16).flatten();
     let measure = || narrow.unwrap_or_else(Unit::f32).measure(cores) * 1e9;
     setup.processor.is_none().then(measure)

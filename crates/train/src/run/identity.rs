@@ -13,7 +13,7 @@ const MOVED: [&str; 4] = ["data.path", "data.tokenizer", "model.path", "lora.pat
 const CURVE: &str = "schedule.";
 
 /// The resolved experiment, as YAML that can be read back; of a stage, with all of them.
-pub(crate) fn text(plan: &Plan) -> String {
+pub fn text(plan: &Plan) -> String {
     plan.experiment.written().to_yaml()
 }
 

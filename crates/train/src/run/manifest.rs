@@ -167,6 +167,11 @@ pub(crate) fn weights_hash(weights: &Weights) -> Result<String> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
+/// What names the program that runs: its file's hash.
+pub(crate) fn program() -> String {
+    binary().unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned())
+}
+
 fn binary() -> Option<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(File::open(std::env::current_exe().ok()?).ok()?).ok()?;

@@ -1,10 +1,10 @@
 //! What an attempt came to.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::Result;
-use crate::run::folder::{RunFolder, failure};
+use crate::run::folder::failure;
 use crate::run::lines::read_lines;
 use crate::run::metrics::Record;
 
@@ -43,20 +43,25 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of a run that has not got anywhere yet, except in earlier attempts.
-    pub(crate) fn at(folder: &RunFolder) -> Result<Outcome> {
-        let lines = read_lines(&folder.path).map_err(|e| failure("read", &folder.path, &e))?;
-        let Record { first, last, .. } = Record::of(&lines);
-        Ok(Outcome {
+    /// Of a run whose folder another process keeps, before its first step.
+    pub(crate) fn of_another(folder: &Path) -> Outcome {
+        Outcome {
             ending: Ending::Preempted,
             step: 0,
             resumed_from: None,
             losses: Vec::new(),
-            first,
-            last,
-            folder: folder.path.clone(),
+            first: BTreeMap::new(),
+            last: BTreeMap::new(),
+            folder: folder.to_owned(),
             checkpoint: None,
             warnings: Vec::new(),
-        })
+        }
+    }
+
+    /// Of a run that has not got anywhere yet, except in earlier attempts.
+    pub(crate) fn at(folder: &Path) -> Result<Outcome> {
+        let lines = read_lines(folder).map_err(|e| failure("read", folder, &e))?;
+        let Record { first, last, .. } = Record::of(&lines);
+        Ok(Outcome { first, last, ..Outcome::of_another(folder) })
     }
 }

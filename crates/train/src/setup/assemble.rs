@@ -70,8 +70,10 @@ pub struct Setup {
     pub mlp_chunk: Option<usize>,
     /// How long a rank waits for one that shows no progress.
     pub deadline: Duration,
-    /// Cores of this machine, shared by the ranks.
+    /// Cores of this machine that ranks of this process share.
     pub cores: Cores,
+    /// How many ranks that are; `None`: all.
+    pub here: Option<usize>,
     /// What each of them computes with.
     pub core: Core,
     /// What runs operators, if it is not the CPU: all ranks of a process share it.
@@ -136,6 +138,7 @@ impl Setup {
             mlp_chunk: Some(plan.memory.mlp_chunk).filter(|chunk| *chunk < plan.rows()),
             deadline: experiment.mesh.deadline,
             cores: cores.into(),
+            here: None,
             core: experiment.host.core,
             processor: None,
         }
@@ -210,7 +213,10 @@ impl Setup {
             Backend::Gpu(processor.clone())
         } else {
             let enter = move || memory::enter(rank);
-            Backend::Cpu(Pool::share(&self.cores, self.world(), enter).with(self.core)?)
+            Backend::Cpu(
+                Pool::share(&self.cores, self.here.unwrap_or(self.world()), enter)
+                    .with(self.core)?,
+            )
         };
         let meter = Metered::new(comm.clone());
         let mesh = Mesh::new(meter.clone(), self.data, self.sequence)?;

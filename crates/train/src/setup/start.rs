@@ -1,6 +1,7 @@
 //! Where a run starts from: fresh or saved, read once per process.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_model::Weights;
@@ -35,15 +36,20 @@ impl Start {
 
 /// One thing for every rank to take once: when the last has taken it, it is gone.
 #[derive(Debug)]
-pub(crate) struct Handout<T>(Mutex<Vec<Option<Arc<T>>>>);
+pub(crate) struct Handout<T> {
+    first: usize,
+    things: Mutex<Vec<Option<Arc<T>>>>,
+}
 
 impl<T> Handout<T> {
-    pub(crate) fn new(thing: T, ranks: usize) -> Handout<T> {
-        Handout(Mutex::new(vec![Some(Arc::new(thing)); ranks]))
+    /// For the ranks of this process.
+    pub(crate) fn new(thing: T, ranks: Range<usize>) -> Handout<T> {
+        let things = Mutex::new(vec![Some(Arc::new(thing)); ranks.len()]);
+        Handout { first: ranks.start, things }
     }
 
     pub(crate) fn take(&self, rank: usize) -> Arc<T> {
-        let mut things = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        things[rank].take().expect("every rank takes once")
+        let mut things = self.things.lock().unwrap_or_else(PoisonError::into_inner);
+        things[rank - self.first].take().expect("every rank takes once")
     }
 }

@@ -59,7 +59,7 @@ pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
     let setup = Arc::new(Setup::new(plan, cores));
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
-    let start = Handout::new(start, setup.world());
+    let start = Handout::new(start, 0..setup.world());
     let options =
         threads::Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
     let rank = |comm: Arc<dyn Communicator>| -> Result<(Bytes, u64, Vec<f64>)> {

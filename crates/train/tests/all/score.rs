@@ -74,6 +74,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         mlp_chunk: Some(40),
         deadline: Duration::from_secs(20),
         processor: None,
+        here: None,
         cores: 4.into(),
         core: annulus_machine::Core::here(),
     }

@@ -1,0 +1,99 @@
+//! A command as one of several processes that a launcher of MPI started.
+
+use std::ops::Range;
+
+use annulus_comm::{Cause, Facts, Failure as GroupFailure, World};
+use annulus_experiment::Mesh;
+use annulus_train::TrainError;
+
+use crate::failure::{Failure, INTERNAL};
+use crate::{Done, print};
+
+/// How a command of several processes failed.
+pub(crate) enum End {
+    /// Here.
+    Failed(Failure),
+    /// In another process, which says why.
+    OfAnother(Failure),
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> End {
+        End::Failed(failure)
+    }
+}
+
+impl From<TrainError> for End {
+    fn from(error: TrainError) -> End {
+        let of_another = error.is_of_another();
+        let failure = Failure::from(error);
+        if of_another { End::OfAnother(failure) } else { End::Failed(failure) }
+    }
+}
+
+/// The processes of this job, or this one alone.
+pub(crate) fn found() -> Result<World, Failure> {
+    World::found().map_err(|error| Failure::usage(error.what, error.why))
+}
+
+/// The ranks that are on this machine, if there are several processes.
+pub(crate) fn ranks_on_host(world: &World, mesh: &Mesh) -> Result<Option<Range<usize>>, Failure> {
+    let (ranks, processes) = (mesh.data * mesh.sequence, world.processes());
+    if processes == 1 {
+        return Ok(None);
+    }
+    if !ranks.is_multiple_of(processes) {
+        let message = format!("{processes} processes cannot share {ranks} ranks evenly");
+        let hint = "start as many processes as divide `mesh.data` times `mesh.sequence`";
+        return Err(Failure::usage(message, hint));
+    }
+    let (each, beside) = (ranks / processes, world.beside());
+    Ok(Some(beside.start * each..beside.end * each))
+}
+
+/// Which processes run, and what joins them.
+pub(crate) fn say(world: &World) {
+    if let Some(Facts { processes, library, .. }) = world.facts() {
+        let mut hosts: Vec<&str> = world.hosts().iter().map(String::as_str).collect();
+        hosts.dedup();
+        let library: String = library.chars().take_while(|letter| *letter != ',').collect();
+        print::say(&format!("{processes} processes on {}, joined by {library}", hosts.join(", ")));
+    }
+}
+
+/// Tells the other processes the resolved experiment; `None`: there is none, and they end.
+pub(crate) fn tell(world: &World, text: Option<&str>) -> Result<(), End> {
+    world.gather(text.unwrap_or_default().as_bytes()).map(drop).map_err(end)
+}
+
+/// The resolved experiment of process 0.
+pub(crate) fn hear(world: &World) -> Result<String, End> {
+    let said = world.gather(&[]).map_err(end)?;
+    let text = said.first().map(|text| String::from_utf8_lossy(text).into_owned());
+    text.filter(|text| !text.is_empty()).ok_or_else(|| {
+        End::OfAnother(Failure::new(INTERNAL, "process 0 has no experiment to train", None))
+    })
+}
+
+fn end(failure: GroupFailure<annulus_comm::Error>) -> End {
+    match failure.cause {
+        Cause::Error(error) => TrainError::from(error).into(),
+        cause => End::OfAnother(Failure::new(INTERNAL, cause.to_string(), None)),
+    }
+}
+
+/// Ends the job: says what failed here, and takes the exit code of the process whose fault it was.
+pub(crate) fn ended(world: &World, done: Result<u8, End>) -> Done {
+    let (code, own_fault) = match (done, world.processes()) {
+        (Ok(code), 1) => return Ok(code),
+        (Err(End::Failed(failure) | End::OfAnother(failure)), 1) => return Err(failure),
+        (Ok(code), _) => (code, false),
+        (Err(End::OfAnother(failure)), _) => (failure.code, false),
+        (Err(End::Failed(failure)), _) => {
+            print::say(&failure.problems.to_string());
+            (failure.code, true)
+        }
+    };
+    let code = world.end(i32::from(code), own_fault);
+    Ok(u8::try_from(code).unwrap_or(INTERNAL))
+}

@@ -1,0 +1,106 @@
+//! What a run is given besides its plan.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use annulus_comm::{Communicator, World};
+use annulus_data::Tokenizer;
+use annulus_ops::gpu::Processor;
+use annulus_plan::Plan;
+
+use crate::run::fork::Fork;
+use crate::run::sink::{Silent, Sink};
+use crate::setup::device;
+use crate::{Result, Setup, TrainError};
+
+/// Put around every rank's communicator: faults and checks, for tests.
+pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;
+
+/// What a run is given besides its plan.
+pub struct Given {
+    /// The experiment's text, kept in the run folder as it is.
+    pub yaml: String,
+    /// The command line that asked for it, for the record.
+    pub command: Vec<String>,
+    /// Where it begins, if it has no checkpoint of its own.
+    pub fork: Option<Fork>,
+    /// Set from outside to stop: the last finished step is saved.
+    pub stop: Arc<AtomicBool>,
+    /// Where ranks run.
+    pub world: World,
+    /// Where a person looks.
+    pub console: Box<dyn Sink + Send>,
+    /// Cores of this machine.
+    pub cores: usize,
+    /// The tokenizer, where it has been opened already.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    /// Whether texts and token caches are read and held to their hashes though nothing says that they have changed.
+    pub verify_cache: bool,
+    /// For tests.
+    pub wrap: Option<Wrap>,
+    /// For tests: what runs operators, instead of the device that the plan names.
+    pub processor: Option<Arc<dyn Processor>>,
+}
+
+impl Given {
+    /// A silent run that nobody stops.
+    pub fn new(yaml: impl Into<String>, cores: usize) -> Given {
+        Given {
+            yaml: yaml.into(),
+            command: Vec::new(),
+            fork: None,
+            stop: Arc::default(),
+            world: World::alone(),
+            console: Box::new(Silent),
+            cores,
+            tokenizer: None,
+            verify_cache: false,
+            wrap: None,
+            processor: None,
+        }
+    }
+}
+
+impl Given {
+    /// What `plan` means on this process's share of the machine.
+    pub(crate) fn setup(&mut self, plan: &Plan) -> Result<Setup> {
+        let cores = annulus_machine::share(self.cores, self.world.beside().len());
+        let setup = match self.processor.take() {
+            Some(processor) => Setup { processor: Some(processor), ..Setup::new(plan, cores) },
+            None => Setup::on_its_device(plan, cores)?,
+        };
+        for kind in &setup.groups {
+            device::check(kind.strategy, setup.processor.as_ref())?;
+        }
+        Ok(Setup { here: Some(setup.world() / self.world.processes()), ..setup })
+    }
+
+    /// Which ranks are this process's.
+    pub(crate) fn here(&self, setup: &Setup) -> Result<Range<usize>> {
+        let (ranks, processes) = (setup.world(), self.world.processes());
+        self.world.here(ranks).ok_or_else(|| TrainError::Configuration {
+            message: format!("{processes} processes cannot share {ranks} ranks evenly"),
+            hint: Some(
+                "start as many processes as divide `mesh.data` times `mesh.sequence`".into(),
+            ),
+        })
+    }
+
+    /// The same for another stage of the run, with a console of its own.
+    pub(crate) fn for_stage(&self, console: Box<dyn Sink + Send>) -> Given {
+        Given {
+            yaml: self.yaml.clone(),
+            command: self.command.clone(),
+            fork: None,
+            stop: self.stop.clone(),
+            world: self.world.clone(),
+            console,
+            cores: self.cores,
+            tokenizer: self.tokenizer.clone(),
+            verify_cache: self.verify_cache,
+            wrap: self.wrap.clone(),
+            processor: self.processor.clone(),
+        }
+    }
+}

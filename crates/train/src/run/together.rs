@@ -1,0 +1,189 @@
+//! A run over several processes: the first leads, and before the first step all say what they have.
+//!
+//! Process 0 resolves the experiment, owns the run's folder and finds the checkpoint. The others are
+//! told which, read data and weights for their own ranks, from the same folders or from copies on
+//! their hosts, and what they read is held to what process 0 read by hashes.
+
+use std::sync::{Arc, Mutex};
+
+use annulus_comm::{Error as CommError, World};
+use annulus_machine::Core;
+use annulus_plan::Plan;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::run::attempt::{Attempt, Led, peak, prepared};
+use crate::run::fork::Fork;
+use crate::run::given::Given;
+use crate::run::identity;
+use crate::run::manifest::{program, weights_hash};
+use crate::run::outcome::{Ending, Outcome};
+use crate::setup::prepare::Work;
+use crate::setup::start::Handout;
+use crate::{Result, Setup, TrainError};
+
+/// What process 0 has found before the first step.
+#[derive(Serialize, Deserialize)]
+enum Word {
+    /// The run begins, or goes on from the checkpoint of a step.
+    Begin { step: Option<u64>, fork: Option<Fork> },
+    /// It had been finished before.
+    Done { step: u64 },
+    /// It was asked to stop.
+    Stopped,
+    /// It cannot begin; process 0 says why.
+    Failed,
+}
+
+/// What every process must have alike.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Facts {
+    /// What differs is told in this order, under these names.
+    alike: Vec<(String, String)>,
+}
+
+/// Tells the others what process 0 has found.
+pub(crate) fn lead(world: &World, led: &Result<Led>) -> Result<()> {
+    let word = match led {
+        Err(_) => Word::Failed,
+        Ok(Led { prepared: None, .. }) => Word::Stopped,
+        Ok(Led { prepared: Some(prepared), fork, .. }) => {
+            let step = prepared.found.as_ref().map(|found| found.state.step);
+            match prepared.work {
+                None => Word::Done { step: step.unwrap_or_default() },
+                Some(_) => Word::Begin { step, fork: fork.clone() },
+            }
+        }
+    };
+    exchange(world, Some(&word)).map(drop)
+}
+
+/// The run on a process that does not lead.
+pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<Outcome> {
+    let folder = &plan.experiment.output;
+    let nothing = Outcome::of_another(folder);
+    let words = exchange::<Word>(&given.world, None)?;
+    let (step, fork) = match words.into_iter().next().flatten() {
+        Some(Word::Begin { step, fork }) => (step, fork),
+        Some(Word::Done { step }) => {
+            return Ok(Outcome { ending: Ending::AlreadyFinished, step, ..nothing });
+        }
+        Some(Word::Stopped) => return Ok(nothing),
+        Some(Word::Failed) | None => return Err(CommError::Ended { rank: 0 }.into()),
+    };
+    given.fork = fork;
+    let opened = open(plan, &mut given, stages, step);
+    let facts = opened.as_ref().map(|(_, work)| Facts::of(plan, work)).map_err(ToString::to_string);
+    let facts = match facts {
+        Ok(facts) => Ok(facts?),
+        Err(why) => Err(why),
+    };
+    let agreed = agree(&given.world, &facts);
+    let (setup, work) = opened?;
+    agreed?;
+    let here = given.here(&setup)?;
+    let attempt = Attempt {
+        plan,
+        peak: peak(&setup, given.cores),
+        setup,
+        data: work.data,
+        stop: given.stop.clone(),
+        wrap: given.wrap.clone(),
+        world: given.world.clone(),
+        start: Handout::new(work.start, here),
+        owes: false,
+        recorder: Mutex::new(None),
+    };
+    let (ending, step, _) = attempt.run()?;
+    Ok(Outcome { ending, step, ..nothing })
+}
+
+/// Data and weights of the run that process 0 goes on with from `step`.
+fn open(
+    plan: &Plan,
+    given: &mut Given,
+    stages: &[Plan],
+    step: Option<u64>,
+) -> Result<(Arc<Setup>, Work)> {
+    let setup = Arc::new(given.setup(plan)?);
+    let prepared = prepared(plan, &setup, stages, given)?;
+    let prepared = prepared.ok_or(TrainError::Comm(CommError::Stopped))?;
+    let found = prepared.found.as_ref().map(|found| found.state.step);
+    let name = |step: Option<u64>| {
+        step.map_or_else(|| "no checkpoint".to_owned(), |step| format!("`step-{step}`"))
+    };
+    match prepared.work {
+        Some(work) if found == step => Ok((setup, work)),
+        _ => Err(TrainError::Checkpoint {
+            message: format!(
+                "process 0 goes on from {}, but process {} finds {} in `{}`",
+                name(step),
+                given.world.process(),
+                name(found),
+                plan.experiment.output.display()
+            ),
+            hint: Some("let all hosts share that folder, or copy the checkpoint to each".into()),
+        }),
+    }
+}
+
+/// Holds what all processes have to what process 0 has; `own` is what this one has, or why it has nothing.
+pub(crate) fn agree(world: &World, own: &std::result::Result<Facts, String>) -> Result<()> {
+    let all = exchange(world, Some(own))?;
+    let mut all = all.into_iter().map(|one: Option<std::result::Result<Facts, String>>| {
+        one.unwrap_or_else(|| Err("it said nothing".to_owned()))
+    });
+    let Some(Ok(first)) = all.next() else { return Err(CommError::Ended { rank: 0 }.into()) };
+    for (index, facts) in all.enumerate() {
+        let process = index + 1;
+        let host = world.hosts().get(process).map_or("", String::as_str);
+        let facts = facts.map_err(|why| TrainError::Configuration {
+            message: format!("process {process} on `{host}` cannot begin: {why}"),
+            hint: None,
+        })?;
+        let pairs = first.alike.iter().zip(&facts.alike);
+        if let Some(((what, here), (_, there))) = pairs.into_iter().find(|(a, b)| a != b) {
+            let of_first = world.hosts().first().map_or("", String::as_str);
+            return Err(TrainError::Configuration {
+                message: format!(
+                    "processes differ in {what}: `{here}` in process 0 on `{of_first}`, `{there}` in \
+                     process {process} on `{host}`"
+                ),
+                hint: Some("all must run the same program on the same files".into()),
+            });
+        }
+    }
+    Ok(())
+}
+
+impl Facts {
+    /// Of a process that has opened all it needs.
+    pub(crate) fn of(plan: &Plan, work: &Work) -> Result<Facts> {
+        let Work { fingerprint, start, .. } = work;
+        let core = Core::here();
+        let plan = blake3::hash(identity::text(plan).as_bytes());
+        let alike = [
+            ("the program", program()),
+            ("the vector instructions", core.instructions.word().to_owned()),
+            ("the plan", plan.to_hex().to_string()),
+            ("the data", fingerprint.clone()),
+            ("the step", start.step.to_string()),
+            ("the weights", weights_hash(&start.weights)?),
+        ];
+        Ok(Facts { alike: alike.map(|(what, value)| (what.to_owned(), value)).to_vec() })
+    }
+}
+
+/// What every process says, by process.
+fn exchange<T: Serialize + DeserializeOwned>(
+    world: &World,
+    own: Option<&T>,
+) -> Result<Vec<Option<T>>> {
+    let unreadable = |error: serde_json::Error| TrainError::Internal(error.to_string());
+    let own = serde_json::to_vec(&own).map_err(unreadable)?;
+    let all = world.gather(&own).map_err(|failure| match failure.cause {
+        annulus_comm::Cause::Error(error) => TrainError::from(error),
+        _ => CommError::Ended { rank: failure.rank }.into(),
+    })?;
+    all.iter().map(|one| serde_json::from_slice(one).map_err(unreadable)).collect()
+}
