@@ -20,6 +20,7 @@ mod long_lines;
 mod mixture;
 mod pages;
 mod plans;
+mod processes;
 mod reading;
 mod resume;
 mod stages;

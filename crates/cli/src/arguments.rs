@@ -4,6 +4,7 @@ mod asking;
 mod drawing;
 mod elsewhere;
 mod examples;
+mod plan;
 mod values;
 
 use std::path::PathBuf;
@@ -11,13 +12,15 @@ use std::path::PathBuf;
 use annulus_data::Records;
 use annulus_experiment::{Device, Kernel, Override};
 use annulus_sequence::{Mask, Strategy};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use asking::{Evaluate, Generate};
 pub(crate) use drawing::{Layout, Trace};
 pub(crate) use elsewhere::elsewhere;
-use values::{bandwidth, device, elements, ranks, replacement};
+pub(crate) use plan::Plan;
 pub(crate) use values::{bytes, tokens};
+use values::{device, ranks, replacement};
 
 use crate::words::{Words, strategy};
 
@@ -52,6 +55,9 @@ pub(crate) enum Command {
     /// Compares every strategy with dense attention in f64, on an experiment's shape and mask
     #[command(after_help = examples::VERIFY)]
     Verify(Verify),
+    /// Trains a few steps over processes that MPI joins and over threads, and compares every bit
+    #[command(after_help = examples::AGREE)]
+    Agree(Agree),
     /// Evaluates a model on long texts: loss by length and by position, needles by depth, tasks
     #[command(after_help = examples::EVALUATE)]
     Evaluate(Evaluate),
@@ -141,75 +147,6 @@ pub(crate) struct Reading {
     pub(crate) json: bool,
 }
 
-/// What goes with `plan --compare` alone.
-const OF_COMPARE: [&str; 9] = [
-    "compare",
-    "tokens",
-    "hidden",
-    "head_dim",
-    "key_value_heads",
-    "ranks",
-    "bandwidth",
-    "element",
-    "window",
-];
-
-#[derive(Args, Debug)]
-pub(crate) struct Plan {
-    /// The experiment
-    #[arg(required_unless_present = "compare")]
-    pub(crate) file: Option<PathBuf>,
-    /// Keys to replace, as in `data.tokens=64k`
-    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
-    pub(crate) replacements: Vec<Override>,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Compare all strategies on this described cluster: step time, exposed communication, memory, and what `auto` takes
-    #[arg(long, value_name = "FILE", conflicts_with_all = OF_COMPARE)]
-    pub(crate) cluster: Option<PathBuf>,
-    /// Print the best strategy for 64k to 1G tokens on 8 to all devices of the cluster instead
-    #[arg(long, requires = "cluster", conflicts_with = "svg")]
-    pub(crate) scale: bool,
-    /// Write a picture of efficiency by sequence length and devices
-    #[arg(long, value_name = "PATH", requires = "cluster")]
-    pub(crate) svg: Option<PathBuf>,
-    /// Compare memory and communication of all ways to split one layer's attention; needs no experiment
-    #[arg(long)]
-    pub(crate) compare: bool,
-    #[command(flatten)]
-    pub(crate) comparison: Comparison,
-}
-
-/// The sizes of `plan --compare`.
-#[derive(Args, Debug)]
-pub(crate) struct Comparison {
-    /// Tokens of the sequence
-    #[arg(long, value_parser = tokens, default_value = "1M", requires = "compare")]
-    pub(crate) tokens: usize,
-    /// Hidden size of the queries
-    #[arg(long, value_parser = elements(), default_value_t = 4096, requires = "compare")]
-    pub(crate) hidden: usize,
-    /// Head dimension
-    #[arg(long, value_parser = elements(), default_value_t = 128, requires = "compare")]
-    pub(crate) head_dim: usize,
-    /// KV heads [default: as many as query heads]
-    #[arg(long, value_parser = elements(), requires = "compare")]
-    pub(crate) key_value_heads: Option<usize>,
-    /// Number of ranks
-    #[arg(long, default_value_t = 8, value_parser = ranks(), requires = "compare")]
-    pub(crate) ranks: usize,
-    /// Bandwidth of a rank's link, in powers of 1024
-    #[arg(long, value_parser = bandwidth, default_value = "200GB/s", requires = "compare")]
-    pub(crate) bandwidth: f64,
-    /// Bytes per element
-    #[arg(long, value_parser = elements(), default_value_t = 2, requires = "compare")]
-    pub(crate) element: usize,
-    /// Sliding window in keys
-    #[arg(long, value_parser = tokens, default_value = "4k", requires = "compare")]
-    pub(crate) window: usize,
-}
-
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
     /// Print JSON
@@ -242,6 +179,18 @@ pub(crate) struct Verify {
     /// Most ranks to try
     #[arg(long, default_value_t = 8, value_parser = ranks())]
     pub(crate) ranks: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Agree {
+    #[command(flatten)]
+    pub(crate) file: File,
+    /// Optimizer steps of every strategy and mask
+    #[arg(long, default_value_t = 3, value_parser = RangedU64ValueParser::<u64>::new().range(1..=10_000))]
+    pub(crate) steps: u64,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

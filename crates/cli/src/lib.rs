@@ -1,5 +1,6 @@
 //! The program `annulus`: reads a command line, calls the library, prints its answers.
 
+mod agree;
 mod arguments;
 mod attend;
 mod check;
@@ -94,6 +95,7 @@ fn run(command: Command) -> Done {
         Command::Layout(arguments) => layout::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
+        Command::Agree(arguments) => agree::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),

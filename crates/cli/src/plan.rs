@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use annulus_experiment::{Resolved, Stage};
+use annulus_experiment::{Experiment, Resolved, Stage};
 use annulus_plan::{Plan, size};
 use annulus_simulate::{Choice, Cluster, Comparison, Grid, Scale, longest};
 use annulus_train::{Exit, Opened};
@@ -96,11 +96,14 @@ fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluste
     } else {
         print::line(&choice.to_text())?;
         if let Some(tokens) = longest {
-            print::line(&format!("longest sequences that fit: {} tokens\n", in_thousands(tokens)))?;
+            print::line(&format!(
+                "longest sequences that fit: {} tokens (to 1k of each rank)\n",
+                in_thousands(tokens)
+            ))?;
         }
         grid.map_or(Ok(()), |grid| print::line(&grid.to_text()))?;
     }
-    if choice.has_room() { Ok(0) } else { Err(no_room(&choice)) }
+    if choice.has_room() { Ok(0) } else { Err(no_room(&choice, experiment)) }
 }
 
 /// Tokens in thousands of 1024, as one writes them.
@@ -108,9 +111,14 @@ fn in_thousands(tokens: usize) -> String {
     format!("{}k", tokens / 1024)
 }
 
-fn no_room(choice: &Choice) -> Failure {
+fn no_room(choice: &Choice, experiment: &Experiment) -> Failure {
     let message = "no strategy fits into what may be taken of a device's memory: three quarters, or `memory.budget`";
+    let at_once =
+        experiment.memory.micro_batch.unwrap_or(experiment.data.batch / experiment.mesh.data);
     let hint = match choice.state_beyond_budget() {
+        None if at_once > 1 => format!(
+            "set `memory.micro_batch=1`: {at_once} sequences are computed at once; or lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`"
+        ),
         Some(state) => format!(
             "weights, gradients and optimizer state alone take {} of every device, at any length and on any number of ranks: raise `memory.budget`, take larger devices, or train adapters (`lora`)",
             size(state)

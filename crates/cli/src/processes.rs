@@ -53,7 +53,7 @@ pub(crate) fn ranks_on_host(world: &World, mesh: &Mesh) -> Result<Option<Range<u
 
 /// Which processes run, and what joins them.
 pub(crate) fn say(world: &World) {
-    if let Some(Facts { processes, library, .. }) = world.facts() {
+    if let Some(Facts { process: 0, processes, library, .. }) = world.facts() {
         let mut hosts: Vec<&str> = world.hosts().iter().map(String::as_str).collect();
         hosts.dedup();
         let library: String = library.chars().take_while(|letter| *letter != ',').collect();
@@ -64,6 +64,26 @@ pub(crate) fn say(world: &World) {
 /// Tells the other processes the resolved experiment; `None`: there is none, and they end.
 pub(crate) fn tell(world: &World, text: Option<&str>) -> Result<(), End> {
     world.gather(text.unwrap_or_default().as_bytes()).map(drop).map_err(end)
+}
+
+/// What every process makes for itself by the same rule; where one cannot, all end.
+pub(crate) fn shared<T>(
+    world: &World,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<T, End> {
+    let made = make();
+    let said = world.gather(&[u8::from(made.is_ok())]).map_err(end)?;
+    let is_first = said.iter().position(|said| *said != [1]) == Some(world.process());
+    // Said once.
+    let kind = if is_first { End::Failed } else { End::OfAnother };
+    let made = made.map_err(kind)?;
+    match said.iter().position(|said| *said != [1]) {
+        None => Ok(made),
+        Some(process) => {
+            let message = format!("process {process} cannot do its part");
+            Err(End::OfAnother(Failure::new(INTERNAL, message, None)))
+        }
+    }
 }
 
 /// The resolved experiment of process 0.

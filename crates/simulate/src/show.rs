@@ -42,11 +42,9 @@ impl Choice {
         notes.extend(links.map(|hiding| {
             let Hiding { place, .. } = hiding;
             let [forward, backward] = [hiding.forward, hiding.backward].map(f64::ceil);
-            let [block, sequence] = [hiding.block, 6.0 * hiding.block].map(f64::ceil);
             format!(
-                "  a ring hides its messages {place} from {forward} tokens per rank on, {backward} in \
-                 backward (Ring Attention's Table 2: blocks of {block} tokens, sequences of \
-                 {sequence})"
+                "  a ring's messages {place} hide behind computing from {forward} tokens per rank on, \
+                 {backward} in backward"
             )
         }));
         notes.extend(self.tables.iter().find_map(|table| table.ranking().first().copied()).map(

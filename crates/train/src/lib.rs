@@ -22,6 +22,7 @@ pub use ask::whole;
 pub use error::{Result, TrainError};
 pub use exit::Exit;
 pub use export::Checkpoint;
+pub use run::agree::{Bits, bits};
 pub use run::aligned::{Aligned, Distance, Row};
 pub use run::attempt::run;
 pub use run::compare::{Compared, Comparison, Differing, compare};

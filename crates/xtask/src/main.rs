@@ -82,6 +82,8 @@ enum Command {
 enum What {
     /// TensorBoard's reader, transformers 5 and 4 with their PyTorch, and pyarrow
     Python,
+    /// MPICH and Open MPI
+    Mpi,
 }
 
 fn main() -> ExitCode {
@@ -116,6 +118,7 @@ fn run() -> Result<ExitCode> {
         Command::Wheel => wheel::run()?,
         Command::Dist => dist::run()?,
         Command::Setup { what: What::Python } => setup::python()?,
+        Command::Setup { what: What::Mpi } => setup::mpi()?,
     }
     Ok(ExitCode::SUCCESS)
 }

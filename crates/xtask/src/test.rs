@@ -15,6 +15,7 @@ pub(crate) const BUILT: &[&str] =
 /// Every test of the workspace, then the examples in its documentation, the notebooks and the wheel, then the kernels compiled.
 pub(crate) const STEPS: &[Step] = &[
     ("what tests need of Python", setup::tensorboard),
+    ("MPICH and Open MPI", setup::mpi),
     ("tests, built", || tool::cargo(BUILT)),
     ("tests", || cargo_test(&["--lib", "--bins", "--tests"])),
     ("examples in the documentation", || cargo_test(&["--doc"])),

@@ -78,6 +78,10 @@ Examples:
 pub(super) const DOCTOR: &str = "\
 Examples:
   annulus doctor --json";
+pub(super) const AGREE: &str = "\
+Examples:
+  mpirun -n 2 annulus agree experiments/quickstart.yaml mesh.sequence=4 data.tokens=96
+  mpirun -n 4 annulus agree experiment.yaml --steps 20 --json";
 pub(super) const EXPLAIN: &str = "\
 Examples:
   annulus explain attention.strategy

@@ -91,6 +91,7 @@ impl Clerk {
                     return Ok(());
                 }
             }
+            let waits = desk.current.as_ref().is_some_and(|(_, group)| group.is_waiting());
             if busy {
                 self.nap = NAP[0];
             } else if desk.letters.is_empty() {
@@ -98,7 +99,8 @@ impl Clerk {
                 drop(
                     self.shared.wake.wait_timeout(desk, self.nap).map_err(PoisonError::into_inner),
                 );
-                self.nap = (self.nap * 2).min(NAP[1]);
+                // Where a rank waits, what it waits for may come at any moment.
+                self.nap = if waits { NAP[0] } else { (self.nap * 2).min(NAP[1]) };
             }
         }
     }

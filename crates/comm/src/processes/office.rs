@@ -187,4 +187,7 @@ impl Carrier for Carried {
     fn left(&self, rank: usize) {
         self.tell(|| News::Left(rank));
     }
+    fn stopped(&self) {
+        self.tell(|| News::Stop);
+    }
 }

@@ -21,6 +21,8 @@ pub(crate) trait Carrier: Send + Sync {
     fn failed(&self, rank: usize);
     /// A rank here has done all it was to do.
     fn left(&self, rank: usize);
+    /// The run is to stop.
+    fn stopped(&self);
 }
 
 /// Which ranks are threads of this process, and how the others are reached.
@@ -153,6 +155,10 @@ impl Group {
     pub(super) fn leave(&self, rank: usize) {
         self.has_left(rank);
         if let Some(carrier) = &self.home.carrier {
+            // Others learn first why: a rank that has left is else one that made other calls.
+            if self.is_to_stop() {
+                carrier.stopped();
+            }
             carrier.left(rank);
         }
     }
@@ -200,6 +206,12 @@ impl Group {
             self.moves(from);
             self.mailbox(from, to).put(parcel);
         }
+    }
+
+    /// Whether a rank here waits for another.
+    pub(crate) fn is_waiting(&self) -> bool {
+        let waits = lock(&self.waits);
+        self.home.here.clone().any(|rank| waits[rank].is_some())
     }
 
     /// Whether the run is to stop.

@@ -26,7 +26,7 @@ use crate::run::lines::Lines;
 use crate::run::manifest::{Manifest, weights_hash};
 use crate::run::metrics::{Record, Recorder};
 use crate::run::outcome::{Ending, Outcome};
-use crate::run::sink::{Notice, Sink};
+use crate::run::sink::{Notice, Silent, Sink};
 use crate::run::together::{self, Facts};
 use crate::setup::device;
 use crate::setup::initial::base_of;
@@ -121,24 +121,24 @@ pub(crate) fn prepared(
 
 /// What all ranks share.
 pub(crate) struct Attempt<'a> {
-    pub(crate) plan: &'a Plan,
-    pub(crate) setup: Arc<Setup>,
-    pub(crate) data: Data,
-    pub(crate) stop: Arc<AtomicBool>,
-    pub(crate) wrap: Option<Wrap>,
-    pub(crate) world: World,
-    pub(crate) start: Handout<Start>,
-    pub(crate) owes: bool,
+    plan: &'a Plan,
+    setup: Arc<Setup>,
+    data: Data,
+    stop: Arc<AtomicBool>,
+    wrap: Option<Wrap>,
+    world: World,
+    start: Handout<Start>,
+    owes: bool,
     /// Operations per second of all cores at their best; of a GPU nobody says.
-    pub(crate) peak: Option<f64>,
-    pub(crate) recorder: Mutex<Option<Recorder<'a>>>,
+    peak: Option<f64>,
+    recorder: Mutex<Option<Recorder<'a>>>,
 }
 
 /// The steps, between the first line of the manifest's attempt and its last.
 fn train(
     plan: &Plan,
     setup: &Arc<Setup>,
-    given: Given,
+    mut given: Given,
     folder: &RunFolder,
     work: Work,
     mut outcome: Outcome,
@@ -148,21 +148,10 @@ fn train(
     let stage = plan.experiment.stage().map(|stage| stage.name.clone());
     manifest.begin(setup, stage, outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
-    let (stop, wrap, cores) = (given.stop.clone(), given.wrap.clone(), given.cores);
-    let (given_world, here) = (given.world.clone(), given.here(setup)?);
-    let (recorder, owes) = recorder(plan, given, folder, &start, &manifest, earlier)?;
-    let attempt = Attempt {
-        plan,
-        setup: setup.clone(),
-        data,
-        stop,
-        wrap,
-        world: given_world,
-        start: Handout::new(start, here),
-        owes,
-        peak: peak(setup, cores),
-        recorder: Mutex::new(Some(recorder)),
-    };
+    let console = std::mem::replace(&mut given.console, Box::new(Silent));
+    let (recorder, owes) = recorder(plan, console, folder, &start, &manifest, earlier)?;
+    let attempt =
+        Attempt { owes, ..Attempt::new(plan, setup, &given, data, start, Some(recorder))? };
     let ended = attempt.run();
     manifest.end(&match &ended {
         Ok((Ending::Finished, ..)) => "finished".to_owned(),
@@ -221,7 +210,7 @@ fn write_experiment(folder: &Path, given: &str, resolved: &str) -> Result<()> {
 /// Rank 0's pen; and whether the step to go on from was not evaluated yet.
 fn recorder<'a>(
     plan: &'a Plan,
-    given: Given,
+    console: Box<dyn Sink + Send>,
     folder: &RunFolder,
     start: &Start,
     manifest: &Manifest,
@@ -243,7 +232,7 @@ fn recorder<'a>(
         output: folder.path.clone(),
         lines,
         curves,
-        console: given.console,
+        console,
         record: Record::of(&kept),
         data: manifest.data.clone(),
         base: base_hash(plan)?,
@@ -269,6 +258,31 @@ fn started<'a>(plan: &'a Plan, step: u64, manifest: &'a Manifest, parameters: u6
 /// The hash of the weights beside which adapters lie, where they do.
 fn base_hash(plan: &Plan) -> Result<Option<String>> {
     Ok(base_of(plan).map(annulus_model::fingerprint).transpose()?)
+}
+
+impl<'a> Attempt<'a> {
+    /// Of the ranks of this process; `recorder` where rank 0 is one of them.
+    pub(crate) fn new(
+        plan: &'a Plan,
+        setup: &Arc<Setup>,
+        given: &Given,
+        data: Data,
+        start: Start,
+        recorder: Option<Recorder<'a>>,
+    ) -> Result<Attempt<'a>> {
+        Ok(Attempt {
+            plan,
+            setup: setup.clone(),
+            data,
+            stop: given.stop.clone(),
+            wrap: given.wrap.clone(),
+            world: given.world.clone(),
+            start: Handout::new(start, given.here(setup)?),
+            owes: false,
+            peak: peak(setup, given.cores),
+            recorder: Mutex::new(recorder),
+        })
+    }
 }
 
 impl Attempt<'_> {
@@ -347,7 +361,7 @@ impl Attempt<'_> {
 }
 
 /// What so many cores could do at most with the model's type, operations per second.
-pub(crate) fn peak(setup: &Setup, cores: usize) -> Option<f64> {
+fn peak(setup: &Setup, cores: usize) -> Option<f64> {
     let narrow = (setup.config.dtype == candle_core::DType::BF16).then(Unit::bf16).flatten();
     let measure = || narrow.unwrap_or_else(Unit::f32).measure(cores) * 1e9;
     setup.processor.is_none().then(measure)

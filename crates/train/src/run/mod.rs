@@ -1,5 +1,6 @@
 //! A run from its first step to its last: phases, metrics, checkpoints in a folder.
 
+pub(crate) mod agree;
 pub(crate) mod aligned;
 pub(crate) mod attempt;
 pub(crate) mod compare;

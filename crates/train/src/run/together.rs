@@ -4,7 +4,7 @@
 //! told which, read data and weights for their own ranks, from the same folders or from copies on
 //! their hosts, and what they read is held to what process 0 read by hashes.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use annulus_comm::{Error as CommError, World};
 use annulus_machine::Core;
@@ -12,14 +12,13 @@ use annulus_plan::Plan;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::run::attempt::{Attempt, Led, peak, prepared};
+use crate::run::attempt::{Attempt, Led, prepared};
 use crate::run::fork::Fork;
 use crate::run::given::Given;
 use crate::run::identity;
 use crate::run::manifest::{program, weights_hash};
 use crate::run::outcome::{Ending, Outcome};
 use crate::setup::prepare::Work;
-use crate::setup::start::Handout;
 use crate::{Result, Setup, TrainError};
 
 /// What process 0 has found before the first step.
@@ -81,19 +80,7 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
     let agreed = agree(&given.world, &facts);
     let (setup, work) = opened?;
     agreed?;
-    let here = given.here(&setup)?;
-    let attempt = Attempt {
-        plan,
-        peak: peak(&setup, given.cores),
-        setup,
-        data: work.data,
-        stop: given.stop.clone(),
-        wrap: given.wrap.clone(),
-        world: given.world.clone(),
-        start: Handout::new(work.start, here),
-        owes: false,
-        recorder: Mutex::new(None),
-    };
+    let attempt = Attempt::new(plan, &setup, &given, work.data, work.start, None)?;
     let (ending, step, _) = attempt.run()?;
     Ok(Outcome { ending, step, ..nothing })
 }

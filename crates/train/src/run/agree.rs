@@ -1,0 +1,99 @@
+//! The same steps wherever ranks run: what they come to, to the bit.
+
+use std::sync::Arc;
+
+use annulus_comm::threads::Options;
+use annulus_comm::{Communicator, Label, World};
+use annulus_plan::Plan;
+use candle_core::{DType, Device, Tensor};
+
+use crate::setup::initial::initial_weights;
+use crate::setup::start::{Handout, Start};
+use crate::step::trainer::Trainer;
+use crate::{Opening, Result, Setup, TrainError, open_data};
+
+/// What steps came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bits {
+    /// The loss of every step, as its bits.
+    pub losses: Vec<u64>,
+    /// blake3 of the norm of the gradients, the weights, their f32 masters and the moments after the first step: moments are
+    /// sums of gradients, which so are held to each other one by one.
+    pub first: [u8; 32],
+    /// The same after the last.
+    pub last: [u8; 32],
+}
+
+/// Trains `plan` for `steps` steps in `world`, writing nothing but its token cache. All ranks are held to the same bits.
+/// `None`: rank 0 is in another process.
+///
+/// # Errors
+/// What is wrong with data or weights, what a rank fails with, and ranks whose state differs.
+pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Option<Bits>> {
+    let setup = Setup::new(plan, annulus_machine::share(cores, world.beside().len()));
+    let here = world.here(setup.world()).unwrap_or_default();
+    let setup = Arc::new(Setup { here: Some(here.len()), ..setup });
+    let data = open_data(plan, Opening::default(), &mut |_| {})?;
+    let start = Start::fresh(initial_weights(plan, &setup.config)?);
+    let start = Handout::new(start, here.clone());
+    let options = Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
+    let rank = |comm: Arc<dyn Communicator>| -> Result<Bits> {
+        let start = start.take(comm.rank());
+        let mut trainer =
+            Trainer::new(setup.rank(comm.clone())?, plan, data.train.clone(), &start)?;
+        drop(start);
+        let mut bits = Bits { losses: Vec::new(), first: [0; 32], last: [0; 32] };
+        for step in 1..=steps {
+            let report = trainer.step()?;
+            bits.losses.push(report.loss.to_bits());
+            if step == 1 || step == steps {
+                bits.last = state(&trainer, report.norm)?;
+            }
+            if step == 1 {
+                bits.first = bits.last;
+            }
+        }
+        same_everywhere(comm.as_ref(), bits.last)?;
+        Ok(bits)
+    };
+    let of_ranks = world.run(&options, rank)?;
+    Ok(of_ranks.into_iter().next().filter(|_| here.start == 0))
+}
+
+/// The hash of what a rank holds.
+fn state(trainer: &Trainer, norm: f64) -> Result<[u8; 32]> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&norm.to_bits().to_le_bytes());
+    let mut add = |name: &str, tensor: &Tensor| -> Result<()> {
+        hasher.update(name.as_bytes());
+        let mut bytes = Vec::new();
+        tensor.to_dtype(DType::F32)?.write_bytes(&mut bytes)?;
+        hasher.update(&bytes);
+        Ok(())
+    };
+    for (name, weight) in &trainer.parameters.weights {
+        add(name, weight)?;
+    }
+    for (name, master) in &trainer.optimizer.masters {
+        add(name, master)?;
+    }
+    for (name, moments) in &trainer.optimizer.moments {
+        add(name, &moments.first)?;
+        add(name, &moments.second)?;
+    }
+    Ok(*hasher.finalize().as_bytes())
+}
+
+/// Refuses ranks that hold something else.
+fn same_everywhere(comm: &dyn Communicator, own: [u8; 32]) -> Result<()> {
+    let label = Label { pass: "agreement", ..Label::default() };
+    let own = Tensor::new(own.as_slice(), &Device::Cpu)?;
+    let all = comm.all_gather(label, &own)?;
+    let all: Vec<Vec<u8>> = all.iter().map(Tensor::to_vec1).collect::<candle_core::Result<_>>()?;
+    match all.iter().position(|one| *one != all[0]) {
+        None => Ok(()),
+        Some(rank) => {
+            Err(TrainError::Internal(format!("rank {rank} holds other state than rank 0")))
+        }
+    }
+}

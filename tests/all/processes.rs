@@ -1,0 +1,268 @@
+//! Ranks of several processes, under both families of MPI: the bits of threads, one message where something is wrong, and
+//! runs that are killed or stopped.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use annulus_tests::runs::{Place, last_saved};
+use annulus_tests::{Ran, root};
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+/// How long after a death nothing may be left of a job.
+const GONE: Duration = Duration::from_secs(5);
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A model with as many heads as every strategy shares among 2, 3 and 4 ranks.
+const SMALL: &str = "\
+name: small
+model:
+  hidden_size: 24
+  intermediate_size: 32
+  num_hidden_layers: 1
+  num_attention_heads: 12
+  num_key_value_heads: 12
+  head_dim: 4
+data: { path: text.txt, tokenizer: bytes, tokens: 37, batch: 1, evaluate: 0 }
+mesh: { sequence: 4 }
+optimizer: { learning_rate: 1e-3 }
+schedule: { steps: 20 }
+";
+
+/// A family of MPI that `cargo xtask setup mpi` installed.
+#[derive(Clone, Copy)]
+struct Mpi {
+    name: &'static str,
+    /// What lets it start more processes than there are cores, by whoever runs the tests.
+    flags: &'static [&'static str],
+}
+
+const MPICH: Mpi = Mpi { name: "mpich", flags: &[] };
+const OPEN_MPI: Mpi = Mpi { name: "openmpi", flags: &["--allow-run-as-root", "--oversubscribe"] };
+
+impl Mpi {
+    /// Its launcher, or `None`, said aloud.
+    #[expect(clippy::print_stdout, reason = "a skipped test says so")]
+    fn launcher(self) -> Option<PathBuf> {
+        let path = root().join("target/python").join(self.name).join("bin/mpirun");
+        if path.exists() {
+            return Some(path);
+        }
+        println!("SKIPPED: {} is not there: `cargo xtask setup mpi`", path.display());
+        None
+    }
+
+    /// The command of so many processes, in a folder.
+    fn command(self, place: &Place, processes: usize, arguments: &[&str]) -> Option<Command> {
+        let mut command = Command::new(self.launcher()?);
+        command.args(self.flags).args(["-n", &processes.to_string(), ANNULUS]).args(arguments);
+        command.current_dir(place.path("")).stdin(Stdio::null());
+        Some(command)
+    }
+
+    fn run(self, place: &Place, processes: usize, arguments: &[&str]) -> Option<Ran> {
+        let mut command = self.command(place, processes, arguments)?;
+        Some(Ran::of(&command.output().expect("the launcher starts")))
+    }
+}
+
+/// The final weights of a run.
+fn weights(place: &Place, output: &str, step: u64) -> Vec<u8> {
+    let path = place.path(output).join(format!("step-{step}/model.safetensors"));
+    fs::read(path).expect("the run saved them")
+}
+
+/// Losses, gradients (by the moments after the first step), and weights after 20 steps.
+fn every_way_has_the_bits_of_threads(mpi: Mpi) {
+    let place = Place::new(ANNULUS);
+    place.write("small.yaml", SMALL);
+    for (processes, ranks) in [(2, 2), (2, 4), (3, 3), (4, 4)] {
+        let split = format!("mesh.sequence={ranks}");
+        let arguments = ["agree", "small.yaml", &split, "--steps", "20", "--json"];
+        let Some(ran) = mpi.run(&place, processes, &arguments) else { return };
+        let found = &ran.ended(0).json()[0];
+        // Ten strategies, four masks and lengths.
+        assert_eq!((found["equal"].as_u64(), found["of"].as_u64()), (Some(40), Some(40)));
+    }
+}
+
+#[test]
+fn mpich_every_strategy_and_mask_has_the_bits_of_threads() {
+    every_way_has_the_bits_of_threads(MPICH);
+}
+
+#[test]
+fn open_mpi_every_strategy_and_mask_has_the_bits_of_threads() {
+    every_way_has_the_bits_of_threads(OPEN_MPI);
+}
+
+#[test]
+fn a_training_over_processes_is_that_over_threads() {
+    let place = Place::new(ANNULUS);
+    let changes = ["mesh.sequence=4", "attention.strategy=ring"];
+    place.train("threads", &changes).ended(0);
+    for mpi in [MPICH, OPEN_MPI] {
+        for processes in [2, 4] {
+            let output = format!("{}-{processes}", mpi.name);
+            let folder = format!("output={output}");
+            let arguments = [&["train", "experiment.yaml", &folder][..], &changes].concat();
+            let Some(ran) = mpi.run(&place, processes, &arguments) else { return };
+            ran.ended(0);
+            assert_eq!(weights(&place, &output, 20), weights(&place, "threads", 20), "{output}");
+            let said = format!("{processes} processes on ");
+            assert_eq!(ran.stderr.matches(&said).count(), 1, "{}", ran.stderr);
+            assert_eq!(ran.stdout.matches("finished at step 20").count(), 1, "{}", ran.stdout);
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_once_and_ends_the_job() {
+    let place = Place::new(ANNULUS);
+    for mpi in [MPICH, OPEN_MPI] {
+        for (processes, change, code, wanted) in [
+            // The experiment has three ranks.
+            (2, "name=uneven", 2, "2 processes cannot share 3 ranks evenly"),
+            (3, "data.path=absent.txt", 3, "absent.txt"),
+            (3, "model.hidden_size=-1", 2, "hidden_size"),
+        ] {
+            let arguments = ["train", "experiment.yaml", "output=wrong", change];
+            let Some(ran) = mpi.run(&place, processes, &arguments) else { return };
+            let ran = ran.ended(code);
+            assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
+            assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
+            assert!(!place.path("wrong").exists(), "a run that never began leaves no folder");
+        }
+    }
+}
+
+#[test]
+fn processes_that_differ_are_told_apart_before_the_first_step() {
+    let place = Place::new(ANNULUS);
+    for mpi in [MPICH, OPEN_MPI] {
+        let arguments = ["train", "experiment.yaml", "mesh.sequence=2"];
+        let Some(mut command) = mpi.command(&place, 1, &arguments) else { return };
+        // The second on a narrower vector path.
+        command.args([":", "-n", "1", "env", "ANNULUS_VECTOR=portable", ANNULUS]).args(arguments);
+        let ran = Ran::of(&command.output().expect("the launcher starts"));
+        assert_ne!(ran.code, Some(0), "{}", ran.stderr);
+        let said = "processes differ in the vector instructions";
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
+}
+
+/// A job that is going on; dropped, it is killed.
+struct Job(Child);
+
+impl Job {
+    fn start(mpi: Mpi, place: &Place, arguments: &[&str]) -> Option<Job> {
+        let mut command = mpi.command(place, 2, arguments)?;
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Some(Job(command.spawn().expect("the launcher starts")))
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a signal to a child of ours.
+        unsafe { libc::kill(self.0.id() as i32, signal) };
+    }
+
+    /// Its exit code; `None`: a signal ended it.
+    fn ended(&mut self) -> Option<i32> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().expect("it is ours") {
+                return status.code();
+            }
+            assert!(began.elapsed() < PATIENCE, "the job goes on");
+            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_for_step(place: &Place, output: &str, step: u64) {
+    let began = Instant::now();
+    while !place.path(output).is_dir() || last_saved(&place.path(output)) < step {
+        assert!(began.elapsed() < PATIENCE, "no step {step}");
+        sleep(Duration::from_millis(1));
+    }
+}
+
+/// The processes of the program that train in a folder.
+fn alive(place: &Place) -> Vec<u32> {
+    let folder = place.path("").canonicalize().expect("it is there");
+    let processes = fs::read_dir("/proc").expect("Linux").flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let trains = |number: &u32| {
+        let process = PathBuf::from(format!("/proc/{number}"));
+        let program = fs::read_link(process.join("exe"));
+        let own = program.is_ok_and(|program| program.ends_with("annulus-under-test"));
+        own && fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == folder)
+    };
+    numbers.filter(trains).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_training_whose_process_is_killed_goes_on_as_threads_to_the_same_bits() {
+    let place = Place::new(ANNULUS);
+    let changes = ["mesh.sequence=4", "attention.strategy=ring", "schedule.steps=40"];
+    place.train("whole", &changes).ended(0);
+    for mpi in [MPICH, OPEN_MPI] {
+        let folder = format!("output={}", mpi.name);
+        let arguments = [&["train", "experiment.yaml", &folder][..], &changes].concat();
+        let Some(mut job) = Job::start(mpi, &place, &arguments) else { return };
+        wait_for_step(&place, mpi.name, 3);
+        let victim = *alive(&place).last().expect("two processes");
+        // SAFETY: a signal to a child of a child of ours.
+        unsafe { libc::kill(victim as i32, libc::SIGKILL) };
+        assert_ne!(job.ended(), Some(0));
+        let began = Instant::now();
+        while !alive(&place).is_empty() {
+            assert!(began.elapsed() < GONE, "{:?} are left", alive(&place));
+            sleep(Duration::from_millis(20));
+        }
+        place.train(mpi.name, &changes).ended(0);
+        assert_eq!(weights(&place, mpi.name, 40), weights(&place, "whole", 40), "{}", mpi.name);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_to_the_launcher_or_to_a_process_saves_and_ends_with_75() {
+    let place = Place::new(ANNULUS);
+    let changes = ["mesh.sequence=4", "schedule.steps=400", "every.checkpoint=400"];
+    for mpi in [MPICH, OPEN_MPI] {
+        for to_launcher in [true, false] {
+            let output = format!("{}-{to_launcher}", mpi.name);
+            let folder = format!("output={output}");
+            let arguments = [&["train", "experiment.yaml", &folder][..], &changes].concat();
+            let Some(mut job) = Job::start(mpi, &place, &arguments) else { return };
+            let logged = place.path(&output).join("metrics.jsonl");
+            let began = Instant::now();
+            while !fs::read_to_string(&logged).is_ok_and(|text| text.lines().count() > 2) {
+                assert!(began.elapsed() < PATIENCE, "no steps in {output}");
+                sleep(Duration::from_millis(1));
+            }
+            if to_launcher {
+                job.signal(libc::SIGUSR1);
+            } else {
+                let one = *alive(&place).last().expect("two processes");
+                // SAFETY: a signal to a child of a child of ours.
+                unsafe { libc::kill(one as i32, libc::SIGTERM) };
+            }
+            assert_eq!(job.ended(), Some(75), "{output}");
+            assert!(last_saved(&place.path(&output)) > 2, "{output}");
+        }
+    }
+}
