@@ -63,6 +63,10 @@ fn every_command_has_examples_that_it_reads() {
                 let mut typed: Vec<&str> =
                     command.split(" #").next().expect("words").split_whitespace().collect();
                 typed.remove(0);
+                if typed[0] == "launch" {
+                    // What follows is a command of its own.
+                    typed.retain(|word| !["launch", "-n", "2", "--restarts", "3"].contains(word));
+                }
                 // An argument that is none would be answered before `--help`.
                 let ran = annulus(&place, &[&typed[..], &["--help"]].concat());
                 assert_eq!(ran.code, Some(0), "{command}: {}", ran.stderr);

@@ -237,6 +237,37 @@ fn a_training_whose_process_is_killed_goes_on_as_threads_to_the_same_bits() {
     }
 }
 
+/// `annulus launch` finds the launcher of the path, and starts a job again whose process was lost.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_lost_process_is_started_again_from_the_last_checkpoint() {
+    let place = Place::new(ANNULUS);
+    let Some(launcher) = MPICH.launcher() else { return };
+    let changes = ["mesh.sequence=4", "attention.strategy=ring", "schedule.steps=40"];
+    place.train("whole", &changes).ended(0);
+    let arguments = ["launch", "-n", "2", "--restarts", "1", "train", "experiment.yaml"];
+    let mut command = Command::new(ANNULUS);
+    command.args(arguments).args(changes).arg("output=again").current_dir(place.path(""));
+    command.env("ANNULUS_MPIRUN", launcher).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the program starts");
+    let launch = child.id();
+    wait_for_step(&place, "again", 3);
+    let ranks: Vec<u32> = alive(&place).into_iter().filter(|one| *one != launch).collect();
+    let victim = *ranks.last().expect("two processes");
+    // SAFETY: a signal to a process that a child of ours started.
+    unsafe { libc::kill(victim as i32, libc::SIGKILL) };
+    let ran = Ran::of(&child.wait_with_output().expect("it is ours"));
+    assert!(ran.ended(0).stderr.contains("started again, 0 times left"), "{}", ran.stderr);
+    assert_eq!(weights(&place, "again", 40), weights(&place, "whole", 40));
+}
+
+#[test]
+fn what_one_process_does_is_refused_in_several() {
+    let place = Place::new(ANNULUS);
+    let Some(ran) = MPICH.run(&place, 2, &["check", "experiment.yaml"]) else { return };
+    assert!(ran.ended(2).stderr.contains("only `train` and `agree` share"), "{}", ran.stderr);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_signal_to_the_launcher_or_to_a_process_saves_and_ends_with_75() {

@@ -7,6 +7,7 @@ mod examples;
 mod plan;
 mod values;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use annulus_data::Records;
@@ -58,6 +59,9 @@ pub(crate) enum Command {
     /// Trains a few steps over processes that MPI joins and over threads, and compares every bit
     #[command(after_help = examples::AGREE)]
     Agree(Agree),
+    /// Runs `train` or `agree` in several processes of this machine, by the `mpirun` that is here
+    #[command(after_help = examples::LAUNCH)]
+    Launch(Launch),
     /// Evaluates a model on long texts: loss by length and by position, needles by depth, tasks
     #[command(after_help = examples::EVALUATE)]
     Evaluate(Evaluate),
@@ -194,6 +198,19 @@ pub(crate) struct Agree {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Launch {
+    /// Processes; they share the ranks of the experiment evenly
+    #[arg(short = 'n', long, value_parser = ranks())]
+    pub(crate) processes: usize,
+    /// Start again so often where a process was lost: a run goes on from its last checkpoint
+    #[arg(long, default_value_t = 0)]
+    pub(crate) restarts: u32,
+    /// The command, as in `train experiment.yaml`
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]

@@ -7,12 +7,17 @@ use annulus_plan::size;
 use serde_json::json;
 
 use crate::arguments::Doctor;
-use crate::{Done, print};
+use crate::{Done, launch, print};
 
 pub(crate) fn run(arguments: &Doctor) -> Done {
     let mut lines = vec![("annulus".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     lines.extend(annulus_train::described_machine());
-    let more = [("memory", memory()), ("disk", disk(Path::new("."))), ("hub's cache", cache())];
+    let more = [
+        ("memory", memory()),
+        ("disk", disk(Path::new("."))),
+        ("MPI", launch::engine()),
+        ("hub's cache", cache()),
+    ];
     lines.extend(more.map(|(name, found)| (name.to_owned(), found)));
     let value = || lines.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
     let row = |(name, found): &(String, String)| {

@@ -16,6 +16,7 @@ mod generate;
 mod glossary;
 mod hub;
 mod init;
+mod launch;
 mod layout;
 mod metrics;
 mod plan;
@@ -87,6 +88,7 @@ fn run(command: Command) -> Done {
         let hint = format!("name one of those, or leave {} out", annulus_machine::VECTOR);
         Failure::usage(unusable.to_string(), hint)
     })?;
+    processes::refused(&command)?;
     match command {
         Command::Train(arguments) => train::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),
@@ -96,6 +98,7 @@ fn run(command: Command) -> Done {
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Agree(arguments) => agree::run(&arguments),
+        Command::Launch(arguments) => launch::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),

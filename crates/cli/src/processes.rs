@@ -6,6 +6,7 @@ use annulus_comm::{Cause, Facts, Failure as GroupFailure, World};
 use annulus_experiment::Mesh;
 use annulus_train::TrainError;
 
+use crate::arguments::Command;
 use crate::failure::{Failure, INTERNAL};
 use crate::{Done, print};
 
@@ -36,6 +37,18 @@ pub(crate) fn found() -> Result<World, Failure> {
     World::found().map_err(|error| Failure::usage(error.what, error.why))
 }
 
+/// Refuses what only one process can do where a launcher started several.
+pub(crate) fn refused(command: &Command) -> Result<(), Failure> {
+    let started = World::launched();
+    let shares = matches!(command, Command::Train(_) | Command::Agree(_) | Command::Doctor(_));
+    if started == 1 || shares {
+        return Ok(());
+    }
+    let message =
+        format!("{started} processes were started, but only `train` and `agree` share their work");
+    Err(Failure::usage(message, "start it without `mpirun`: its ranks are threads"))
+}
+
 /// The ranks that are on this machine, if there are several processes.
 pub(crate) fn ranks_on_host(world: &World, mesh: &Mesh) -> Result<Option<Range<usize>>, Failure> {
     let (ranks, processes) = (mesh.data * mesh.sequence, world.processes());
@@ -56,7 +69,6 @@ pub(crate) fn say(world: &World) {
     if let Some(Facts { process: 0, processes, library, .. }) = world.facts() {
         let mut hosts: Vec<&str> = world.hosts().iter().map(String::as_str).collect();
         hosts.dedup();
-        let library: String = library.chars().take_while(|letter| *letter != ',').collect();
         print::say(&format!("{processes} processes on {}, joined by {library}", hosts.join(", ")));
     }
 }

@@ -1,8 +1,8 @@
 //! How tensors travel between ranks.
 //!
-//! One trait, [`Communicator`]; one engine so far, [`threads`]: ranks as threads of one process,
-//! with nothing to install and nothing copied. An engine needs only `exchange`: [`collectives`]
-//! makes the rest from it, with sums in a fixed order. [`Metered`], [`Checked`] and [`Faulty`] wrap
+//! One trait, [`Communicator`]. Ranks are [`threads`] of one process, with nothing to install and
+//! nothing copied, or of several processes that MPI joins ([`World`]). An engine needs only
+//! `exchange`: [`collectives`] makes the rest from it, with sums in a fixed order. [`Metered`], [`Checked`] and [`Faulty`] wrap
 //! any engine. No transport of our own: an engine is somebody's library.
 
 mod checked;

@@ -66,6 +66,20 @@ impl World {
         process - before..process + behind
     }
 
+    /// How many processes a launcher says it started; 1 where none did.
+    pub fn launched() -> usize {
+        annulus_mpi::launched().map_or(1, |launched| launched.processes)
+    }
+
+    /// The library that would join processes here, its version and file.
+    ///
+    /// # Errors
+    /// When none is found.
+    pub fn engine() -> annulus_mpi::Result<String> {
+        let found = annulus_mpi::find(annulus_mpi::launched())?;
+        Ok(format!("{}, {} ({})", found.version(), found.path.display(), found.family.name()))
+    }
+
     /// The number of this process.
     pub fn process(&self) -> usize {
         self.office.as_ref().map_or(0, |office| office.facts.process)

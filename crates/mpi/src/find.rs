@@ -3,7 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use crate::library::Library;
+use crate::library::{Family, Library};
 use crate::{Error, Result};
 
 /// The key of the environment that names a library.
@@ -26,7 +26,21 @@ pub struct Launched {
 pub struct Found {
     /// Where.
     pub path: PathBuf,
+    /// Whose constants it has.
+    pub family: Family,
     pub(crate) library: Library,
+}
+
+impl Found {
+    fn load(path: PathBuf) -> Result<Found> {
+        let (library, family) = Library::load(&path)?;
+        Ok(Found { path, family, library })
+    }
+
+    /// What the library says of itself, its first line up to a comma.
+    pub fn version(&self) -> String {
+        self.library.version()
+    }
 }
 
 /// Who started this process, by what launchers leave in the environment; `None`: nobody did.
@@ -50,7 +64,7 @@ pub fn launched() -> Option<Launched> {
 /// When there is none that can be loaded, with what was tried.
 pub fn find(launched: Option<Launched>) -> Result<Found> {
     if let Some(path) = env::var_os(NAMED).map(PathBuf::from) {
-        return Library::load(&path).map(|library| Found { path, library });
+        return Found::load(path);
     }
     let names: Vec<&str> = match launched {
         Some(Launched { open: true, .. }) => OPEN.into_iter().chain(MPICH).collect(),
@@ -62,8 +76,8 @@ pub fn find(launched: Option<Launched>) -> Result<Found> {
         if !is_bare && !path.exists() {
             continue;
         }
-        match Library::load(&path) {
-            Ok(library) => return Ok(Found { path, library }),
+        match Found::load(path) {
+            Ok(found) => return Ok(found),
             Err(error) => tried.push(error.to_string()),
         }
     }

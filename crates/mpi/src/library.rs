@@ -1,7 +1,7 @@
 //! The functions that we call, and the constants in which implementations differ.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::path::PathBuf;
+use std::path::Path;
 
 use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
 
@@ -77,7 +77,7 @@ calls! {
 
 impl Library {
     /// Loads the library at `path`, or of that name where the system looks.
-    pub(crate) fn load(path: &PathBuf) -> Result<Library> {
+    pub(crate) fn load(path: &Path) -> Result<(Library, Family)> {
         let failed = |error: libloading::Error| Error {
             what: format!("cannot load MPI from `{}`", path.display()),
             why: error.to_string(),
@@ -86,8 +86,23 @@ impl Library {
         // named. Global: libraries of MPI load parts of themselves that look for their symbols.
         let loaded = unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(failed)?;
         let calls = Calls::of(&loaded).map_err(failed)?;
-        let constants = Constants::of(&loaded, Family::of(&loaded, path)).map_err(failed)?;
-        Ok(Library { calls, constants, _loaded: loaded })
+        let family = Family::of(&loaded, path);
+        let constants = Constants::of(&loaded, family).map_err(failed)?;
+        Ok((Library { calls, constants, _loaded: loaded }, family))
+    }
+
+    /// What it says of itself, its first line up to a comma; it may be asked before it has begun.
+    pub(crate) fn version(&self) -> String {
+        let mut text = vec![0u8; VERSION];
+        let mut length: c_int = 0;
+        // SAFETY: the buffer is larger than every implementation's MPI_MAX_LIBRARY_VERSION_STRING.
+        let code = unsafe { (self.calls.version)(text.as_mut_ptr().cast(), &raw mut length) };
+        if code != SUCCESS {
+            return String::from("of unknown version");
+        }
+        let all = String::from_utf8_lossy(&text[..(length as usize).min(VERSION)]).into_owned();
+        let first = all.split(['\n', ',', '\0']).next().unwrap_or_default();
+        first.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     /// What went wrong in a call, as MPI says it.
@@ -104,11 +119,13 @@ impl Library {
     }
 }
 
+/// The longest text of a version.
+const VERSION: usize = 16_384;
 /// No implementation's longest text of an error is longer.
 const TEXT: usize = 4096;
 
 impl Family {
-    fn of(loaded: &Loaded, path: &std::path::Path) -> Family {
+    fn of(loaded: &Loaded, path: &Path) -> Family {
         // SAFETY: only looked for, not read.
         let is_open = unsafe { loaded.get::<*const c_void>(b"ompi_mpi_comm_world\0") }.is_ok();
         let name = path.file_name().unwrap_or_default().to_string_lossy();

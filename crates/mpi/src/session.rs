@@ -13,8 +13,6 @@ use crate::{Arriving, Found, Leaving, Result};
 const PIECE: usize = 1 << 30;
 /// Bytes of every implementation's `MPI_Status`, and more.
 const STATUS: usize = 256;
-/// The longest text of a version.
-const TEXT: usize = 16_384;
 /// How long an end waits for messages that were given up.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -53,7 +51,7 @@ impl Session {
     /// # Errors
     /// What MPI says.
     pub fn begin(found: Found) -> Result<Session> {
-        let Found { path, library } = found;
+        let Found { path, library, .. } = found;
         let mut session =
             Session { library, path, rank: 0, size: 1, thread_level: 0, stays: PhantomData };
         let world = session.library.constants.world;
@@ -78,20 +76,9 @@ impl Session {
         Ok(session)
     }
 
-    /// What the library says of itself, its first line.
+    /// What the library says of itself.
     pub fn version(&self) -> String {
-        let mut text = vec![0u8; TEXT];
-        let mut length: c_int = 0;
-        // SAFETY: the buffer is larger than every implementation's MPI_MAX_LIBRARY_VERSION_STRING.
-        let code =
-            unsafe { (self.library.calls.version)(text.as_mut_ptr().cast(), &raw mut length) };
-        let all = String::from_utf8_lossy(&text[..(length as usize).min(TEXT)]).into_owned();
-        let line = all.lines().next().unwrap_or_default().trim_end_matches('\0');
-        if code == SUCCESS {
-            line.split_whitespace().collect::<Vec<_>>().join(" ")
-        } else {
-            String::new()
-        }
+        self.library.version()
     }
 
     /// Sends bytes to a process. Messages with one tag arrive in the order in which they were sent.

@@ -82,6 +82,10 @@ pub(super) const AGREE: &str = "\
 Examples:
   mpirun -n 2 annulus agree experiments/quickstart.yaml mesh.sequence=4 data.tokens=96
   mpirun -n 4 annulus agree experiment.yaml --steps 20 --json";
+pub(super) const LAUNCH: &str = "\
+Examples:
+  annulus launch -n 2 train experiments/quickstart.yaml
+  annulus launch -n 2 --restarts 3 train experiment.yaml mesh.sequence=4";
 pub(super) const EXPLAIN: &str = "\
 Examples:
   annulus explain attention.strategy
