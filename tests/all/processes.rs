@@ -198,6 +198,14 @@ fn wait_for_step(place: &Place, output: &str, step: u64) {
     }
 }
 
+fn wait_until_gone(place: &Place) {
+    let began = Instant::now();
+    while !alive(place).is_empty() {
+        assert!(began.elapsed() < GONE, "{:?} are left", alive(place));
+        sleep(Duration::from_millis(20));
+    }
+}
+
 /// The processes of the program that train in a folder.
 fn alive(place: &Place) -> Vec<u32> {
     let folder = place.path("").canonicalize().expect("it is there");
@@ -227,13 +235,39 @@ fn a_training_whose_process_is_killed_goes_on_as_threads_to_the_same_bits() {
         // SAFETY: a signal to a child of a child of ours.
         unsafe { libc::kill(victim as i32, libc::SIGKILL) };
         assert_ne!(job.ended(), Some(0));
-        let began = Instant::now();
-        while !alive(&place).is_empty() {
-            assert!(began.elapsed() < GONE, "{:?} are left", alive(&place));
-            sleep(Duration::from_millis(20));
-        }
+        wait_until_gone(&place);
         place.train(mpi.name, &changes).ended(0);
         assert_eq!(weights(&place, mpi.name, 40), weights(&place, "whole", 40), "{}", mpi.name);
+    }
+}
+
+/// The others see no progress there: one of them says for whom it waited, and the launcher ends the stopped one, too.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_that_is_stopped_ends_the_job_at_the_deadline() {
+    let place = Place::new(ANNULUS);
+    for mpi in [MPICH, OPEN_MPI] {
+        // The one that leads, and the other.
+        for victim in [0, 1] {
+            let output = format!("{}-{victim}", mpi.name);
+            let folder = format!("output={output}");
+            let changes = ["mesh.sequence=4", "mesh.deadline=1s", "schedule.steps=4000"];
+            let arguments = [&["train", "experiment.yaml", &folder][..], &changes].concat();
+            let Some(mut command) = mpi.command(&place, 2, &arguments) else { return };
+            command.stdout(Stdio::null()).stderr(Stdio::piped());
+            let child = command.spawn().expect("the launcher starts");
+            wait_for_step(&place, &output, 2);
+            let mut processes = alive(&place);
+            processes.sort_unstable();
+            // SAFETY: a signal to a child of a child of ours.
+            unsafe { libc::kill(processes[victim] as i32, libc::SIGSTOP) };
+            let ran = Ran::of(&child.wait_with_output().expect("it is ours"));
+            let ran = ran.ended(12);
+            assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
+            let waited = [["for rank 0 ", "for rank 1 "], ["for rank 2 ", "for rank 3 "]][victim];
+            assert!(waited.iter().any(|rank| ran.stderr.contains(rank)), "{}", ran.stderr);
+            wait_until_gone(&place);
+        }
     }
 }
 

@@ -53,6 +53,7 @@ pub(crate) struct Beat {
 /// The shared state. Ranks are those of the world, in every group split from it.
 pub(crate) struct Group {
     home: Home,
+    began: Instant,
     deadline: Duration,
     stop: Arc<AtomicBool>,
     /// Who failed first.
@@ -69,13 +70,17 @@ pub(crate) struct Group {
     groups: AtomicU64,
 }
 
+/// After so long without a word a process is not taken at its last one: it may have been stopped.
+const SILENCE: Duration = Duration::from_millis(500);
+
 /// What the others can see of a rank.
 #[derive(Default)]
 struct Life {
     /// Grows with every call, arrival and [`crate::Communicator::progress`].
     operations: AtomicU64,
-    /// Of a rank elsewhere: what its process said of them last.
+    /// Of a rank elsewhere: what its process said of them last, and when, in milliseconds since the group began.
     heard: AtomicU64,
+    heard_at: AtomicU64,
     /// How many exchanges it has posted.
     exchanges: AtomicU64,
     /// Its program has returned.
@@ -103,6 +108,7 @@ impl Group {
         let world = options.world;
         Arc::new(Group {
             home,
+            began: Instant::now(),
             deadline: options.deadline,
             stop: options.stop.clone(),
             first: OnceLock::new(),
@@ -187,9 +193,20 @@ impl Group {
             Wait { peer, place: (exchanges, since) }
         });
         life.exchanges.store(beat.exchanges, Ordering::Relaxed);
+        life.heard_at.store(self.since_it_began(now), Ordering::Release);
         if life.heard.swap(beat.operations, Ordering::AcqRel) != beat.operations {
             self.moves(rank);
         }
+    }
+
+    fn since_it_began(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.began).as_millis() as u64
+    }
+
+    /// Whether nothing was heard for a while of a rank elsewhere: what it waited for then says nothing of now.
+    fn is_silent(&self, rank: usize, now: Instant) -> bool {
+        let heard = Duration::from_millis(self.ranks[rank].heard_at.load(Ordering::Acquire));
+        !self.home.here.contains(&rank) && self.began + heard + SILENCE < now
     }
 
     /// A rank elsewhere shows that it is alive by what arrives from it.
@@ -303,7 +320,10 @@ impl Group {
     /// whose program has come least far: the others are there because it never got what it waits
     /// for.
     fn answers(&self, rank: usize) -> bool {
-        let waits = lock(&self.waits);
+        let (mut waits, now) = (lock(&self.waits).clone(), Instant::now());
+        for (rank, wait) in waits.iter_mut().enumerate() {
+            *wait = wait.filter(|_| !self.is_silent(rank, now));
+        }
         let place = |rank: usize| waits[rank].map(|wait| (wait.place, rank));
         let (Some(own), mut least) = (waits[rank], place(rank)) else { return false };
         let mut at = own.peer;
