@@ -370,3 +370,34 @@ fn names_of_other_programs_are_understood() {
     let cold = said(&["generate", "run", "--prompt", "x", "--temperature", "-1"]);
     assert!(cold.contains("at least 0"), "{cold}");
 }
+
+/// A run that begins where another is keeps to the length that the other was trained for, and to its own beginning.
+#[test]
+fn from_a_run_neither_longer_sequences_nor_another_beginning_go_unsaid() {
+    let place = Place::new(ANNULUS);
+    place.train("first", &["schedule.steps=3"]).ended(0);
+    let from = |output: &str, from: &str, changes: &[&str]| {
+        let folder = format!("output={output}");
+        let arguments = ["train", "experiment.yaml", "--from", from, &folder];
+        annulus_tests::run(ANNULUS, &place.path(""), &[&arguments[..], changes].concat())
+    };
+    let longer = from("longer", "first", &["data.tokens=96", "schedule.steps=6"]);
+    let said = &longer.ended(2).stderr;
+    assert!(said.contains("longer than the 48 that ") && said.contains("extend"), "{said}");
+    assert!(!place.path("longer").exists());
+    from("second", "first", &["schedule.steps=5"]).ended(0);
+    // The same command goes on; another beginning is refused, and so is one where there is none.
+    from("second", "first", &["schedule.steps=5"]).ended(0);
+    for other in ["first/step-2", "absent"] {
+        let refused = from("second", other, &["schedule.steps=7"]);
+        assert!(refused.ended(4).stderr.contains("is a run already, which began from `first`"));
+    }
+    assert!(from("first", "second", &[]).ended(4).stderr.contains("did not begin with `--from`"));
+}
+
+#[test]
+fn a_length_of_its_own_is_no_shorter_than_sequences() {
+    let place = Place::new(ANNULUS);
+    let ran = place.train("short", &["model.max_position_embeddings=32"]);
+    assert!(ran.ended(2).stderr.contains("32 positions, but sequences have 48 tokens"));
+}

@@ -6,6 +6,7 @@ use serde_json::json;
 use crate::Done;
 use crate::arguments::{Tokenize, TrainTokenizer};
 use crate::console::{Meter, Unit};
+use crate::failure::Failure;
 use crate::{data, hub, print};
 
 pub(crate) fn run(arguments: &Tokenize) -> Done {
@@ -33,6 +34,10 @@ pub(crate) fn run(arguments: &Tokenize) -> Done {
 pub(crate) fn train(arguments: &TrainTokenizer) -> Done {
     let TrainTokenizer { inputs, vocab, jsonl, out } = arguments;
     let records = if *jsonl { Records::Lines } else { Records::Text };
+    if out.exists() {
+        let message = format!("`{}` is there already", out.display());
+        return Err(Failure::usage(message, "remove it, or write elsewhere: `--out FILE`"));
+    }
     let found = train_tokenizer(inputs, records, *vocab, out)?.vocabulary;
     print::line(&format!("{found} tokens in {}", out.display()))?;
     if found < *vocab {

@@ -112,7 +112,9 @@ impl DataError {
 /// The way out where something cannot be read.
 fn of_reading(kind: io::ErrorKind) -> &'static str {
     match kind {
-        io::ErrorKind::NotFound => "check the path; it is relative to the current folder",
+        io::ErrorKind::NotFound => {
+            "check the path; it is relative to the current folder, `~` is the home folder, and a variable is written `${NAME}`"
+        }
         io::ErrorKind::PermissionDenied => "make it readable for this user",
         _ => "name a file or a folder that can be read",
     }
@@ -139,6 +141,8 @@ fn of_line(message: &str, chat: bool) -> &'static str {
             "each line is one object like {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, \
              {\"role\": \"assistant\", \"content\": \"…\"}]}"
         }
-        None => "each line is one object like {\"text\": \"…\"}",
+        None => {
+            "each line is one object like {\"text\": \"…\"}; `data.column` names another field than `text`"
+        }
     }
 }

@@ -111,6 +111,7 @@ impl Resolved {
     /// Holds the sequences of every phase to the length that pretrained weights were trained for.
     /// Models of `rope_type: dynamic` stretch themselves.
     fn refuse_longer(&self) -> Result<(), Problems> {
+        self.refuse_shorter()?;
         let allowed = self.experiment.model.allow_longer;
         let Some(own) = self.trained_for().filter(|_| !allowed) else { return Ok(()) };
         let phases = self.experiment.parts();
@@ -118,6 +119,24 @@ impl Resolved {
             phases.iter().filter(|phase| phase.extend.is_none() && phase.data.tokens > own);
         let problems: Vec<Problem> = longer.map(|phase| too_long(phase, own)).collect();
         if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
+    }
+
+    /// Holds the length that the file itself gives a model to the sequences that it is trained on.
+    fn refuse_shorter(&self) -> Result<(), Problems> {
+        let ModelSource::Inline(shape) = &self.experiment.model.source else { return Ok(()) };
+        let Experiment { stages, extend, data, .. } = &self.experiment;
+        // Frequencies that are scaled already reach further than that length; stages go there one by one.
+        if shape.rope.scaling != Scaling::Default || !stages.is_empty() || extend.is_some() {
+            return Ok(());
+        }
+        let tokens = data.tokens;
+        let Some(own) = shape.max_position_embeddings.filter(|own| tokens > *own) else {
+            return Ok(());
+        };
+        let key = "model.max_position_embeddings";
+        let message = format!("{own} positions, but sequences have {tokens} tokens");
+        let hint = format!("set it to {tokens} or more, or leave it out: it follows `data.tokens`");
+        Err(self.experiment.places.problem(key, message).hint(hint).into())
     }
 
     /// The longest sequence that pretrained weights were trained for, where config.json says one and

@@ -2,6 +2,7 @@
 
 use crate::keys::{Absent, Key, Kind, join};
 use crate::kind::nearest;
+use crate::read::ELSEWHERE;
 
 /// The longest path of names that is looked for, in characters.
 const LONGEST: usize = 256;
@@ -27,6 +28,10 @@ pub fn explain(keys: &[&[Key]], name: &str) -> Result<String, Vec<String>> {
     }
     let names: Vec<&str> = all.iter().map(|(path, _)| path.as_str()).collect();
     let lasts: Vec<&str> = names.iter().filter_map(|path| path.rsplit('.').next()).collect();
+    let elsewhere = ELSEWHERE.iter().find(|(other, _)| *other == name).map(|(_, own)| *own);
+    if let Some(own) = elsewhere {
+        return Err(vec![own.to_owned()]);
+    }
     let short = name.len() <= LONGEST;
     let near = short.then(|| nearest(name, &names).or_else(|| nearest(name, &lasts))).flatten();
     Err(near.into_iter().map(str::to_owned).collect())

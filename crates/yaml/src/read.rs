@@ -9,7 +9,7 @@ use crate::tree::{Entry, Node, Value};
 use crate::values::Values;
 
 /// What other programs call keys, and what they are called here.
-const ELSEWHERE: [(&str, &str); 22] = [
+pub(crate) const ELSEWHERE: [(&str, &str); 22] = [
     ("lr", "learning_rate"),
     ("r", "rank"),
     ("lora_r", "rank"),

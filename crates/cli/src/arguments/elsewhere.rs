@@ -16,6 +16,13 @@ pub(crate) fn elsewhere(said: &Error) -> Option<(String, String)> {
                 .to_owned()
         }
         "config" | "c" | "f" => "the file is the first word: `annulus train FILE`".to_owned(),
+        "dry-run" | "dry_run" => {
+            "`annulus check FILE` says whether it would run, and `annulus plan FILE` what it would do".to_owned()
+        }
+        "overwrite" | "force" | "overwrite_output_dir" => {
+            "nothing is written over: remove the folder, or set another `output`".to_owned()
+        }
+        "v" | "verbose" => "all that is said is said: `every.log=1` logs every step".to_owned(),
         "set" | "o" | "override" => {
             "values are replaced by words such as `data.tokens=64k`".to_owned()
         }

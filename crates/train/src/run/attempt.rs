@@ -93,8 +93,11 @@ fn lead(plan: &Plan, given: &mut Given, stages: &[Plan]) -> Result<Led> {
     let folder = RunFolder::open(&plan.experiment.output)?;
     let outcome = Outcome::at(&folder.path)?;
     // A run that was stopped before it saved anything begins again where it began.
-    let began = || Manifest::read(&folder.path).and_then(|manifest| manifest.fork);
-    given.fork = given.fork.take().or_else(began);
+    let began = Manifest::read(&folder.path).and_then(|manifest| manifest.fork);
+    if let Some(fork) = &given.fork {
+        fork.refuse_another(&folder.path, began.as_ref())?;
+    }
+    given.fork = given.fork.take().or(began);
     let prepared = prepared(plan, &setup, stages, given);
     if !matches!(prepared, Ok(Some(_))) {
         folder.forget_if_new();
