@@ -70,3 +70,10 @@ fn a_small_model_goes_on_at_sixteen_times_its_length() {
         assert_eq!(lines.lines().count(), 3, "{rope}");
     }
 }
+
+#[test]
+fn a_length_of_its_own_is_no_shorter_than_sequences() {
+    let place = Place::new(ANNULUS);
+    let ran = place.train("short", &["model.max_position_embeddings=32"]);
+    assert!(ran.ended(2).stderr.contains("32 positions, but sequences have 48 tokens"));
+}

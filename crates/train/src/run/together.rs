@@ -72,10 +72,10 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
     };
     given.fork = fork;
     let opened = open(plan, &mut given, stages, step);
-    let facts = opened.as_ref().map(|(_, work)| Facts::of(plan, work)).map_err(ToString::to_string);
-    let facts = match facts {
-        Ok(facts) => Ok(facts?),
-        Err(why) => Err(why),
+    // What this one cannot do is said to all, who end for it.
+    let facts = match &opened {
+        Ok((_, work)) => Facts::of(plan, work).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
     };
     let agreed = agree(&given.world, &facts);
     let (setup, work) = opened?;
