@@ -55,12 +55,7 @@ pub(crate) fn ranks_on_host(world: &World, mesh: &Mesh) -> Result<Option<Range<u
     if processes == 1 {
         return Ok(None);
     }
-    if !ranks.is_multiple_of(processes) {
-        let message = format!("{processes} processes cannot share {ranks} ranks evenly");
-        let hint = "start as many processes as divide `mesh.data` times `mesh.sequence`";
-        return Err(Failure::usage(message, hint));
-    }
-    let (each, beside) = (ranks / processes, world.beside());
+    let (each, beside) = (annulus_train::ranks_here(world, ranks)?.len(), world.beside());
     Ok(Some(beside.start * each..beside.end * each))
 }
 

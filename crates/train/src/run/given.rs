@@ -78,13 +78,7 @@ impl Given {
 
     /// Which ranks are this process's.
     pub(crate) fn here(&self, setup: &Setup) -> Result<Range<usize>> {
-        let (ranks, processes) = (setup.world(), self.world.processes());
-        self.world.here(ranks).ok_or_else(|| TrainError::Configuration {
-            message: format!("{processes} processes cannot share {ranks} ranks evenly"),
-            hint: Some(
-                "start as many processes as divide `mesh.data` times `mesh.sequence`".into(),
-            ),
-        })
+        here(&self.world, setup.world())
     }
 
     /// The same for another stage of the run, with a console of its own.
@@ -103,4 +97,15 @@ impl Given {
             processor: self.processor.clone(),
         }
     }
+}
+
+/// Which of so many ranks are this process's.
+///
+/// # Errors
+/// When the processes cannot share them evenly.
+pub fn here(world: &World, ranks: usize) -> Result<Range<usize>> {
+    world.here(ranks).ok_or_else(|| TrainError::Configuration {
+        message: format!("{} processes cannot share {ranks} ranks evenly", world.processes()),
+        hint: Some("start as many processes as divide `mesh.data` times `mesh.sequence`".into()),
+    })
 }
