@@ -4,6 +4,7 @@
 pub mod attack;
 #[cfg(unix)]
 pub mod fuzz;
+pub mod drill;
 pub mod hub;
 pub mod memory;
 pub mod runs;

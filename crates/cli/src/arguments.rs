@@ -62,6 +62,9 @@ pub(crate) enum Command {
     /// Runs `train` or `agree` in several processes of this machine, by the `mpirun` that is here
     #[command(after_help = examples::LAUNCH)]
     Launch(Launch),
+    /// Says who ended a run, where every rank stood, and who waited for whom
+    #[command(after_help = examples::POST_MORTEM)]
+    PostMortem(PostMortem),
     /// Evaluates a model on long texts: loss by length and by position, needles by depth, tasks
     #[command(after_help = examples::EVALUATE)]
     Evaluate(Evaluate),
@@ -211,6 +214,12 @@ pub(crate) struct Launch {
     /// The command, as in `train experiment.yaml`
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PostMortem {
+    /// The run's folder, or one of flight records
+    pub(crate) run: PathBuf,
 }
 
 #[derive(Args, Debug)]

@@ -1,20 +1,26 @@
 //! `annulus launch`: a command in several processes of this machine, by the launcher of MPI that is here.
 
 use std::env;
-use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use annulus_comm::World;
+use annulus_comm::flight::{EARLY, FOLDER, Verdict, Wreck};
 use annulus_train::Exit;
 
+use self::watch::Watch;
 use crate::arguments::Launch;
-use crate::failure::{Failure, USAGE};
-use crate::{Done, print};
+use crate::failure::{Failure, INTERNAL, USAGE};
+use crate::{Done, post_mortem, print, stop};
+
+mod watch;
 
 /// The key of the environment that names a launcher.
 const NAMED: &str = "ANNULUS_MPIRUN";
-/// Exit codes after which the same command may do better: a rank that died or waited too long.
-const WORTH_ANOTHER: [u8; 2] = [Exit::Deadline.code(), Exit::RankDied.code()];
+/// Exit codes after which the same command may do better: a rank died, waited too long, or received what was not sent.
+const WORTH_ANOTHER: [u8; 3] =
+    [Exit::Deadline.code(), Exit::RankDied.code(), Exit::Damaged.code()];
 /// What a shell adds to the number of the signal that ended a process.
 const SIGNALLED: i32 = 128;
 
@@ -23,22 +29,84 @@ pub(crate) fn run(arguments: &Launch) -> Done {
     let own = env::current_exe()
         .map_err(|error| Failure::new(USAGE, format!("cannot find this program: {error}"), None))?;
     let mut left = arguments.restarts;
+    let stop = stop::watch()?;
     loop {
+        let early = tempfile::tempdir().map_err(|error| {
+            Failure::new(INTERNAL, format!("cannot make a folder for flight records: {error}"), None)
+        })?;
         let mut command = Command::new(&launcher);
         command.args(flags(&launcher)).args(["-n", &arguments.processes.to_string()]);
         command.arg(&own).args(&arguments.command);
-        // What the launcher is told from outside, its processes are.
-        let status = command.status().map_err(|error| {
+        command.env(EARLY, early.path()).stdin(Stdio::null());
+        let child = start(&mut command).map_err(|error| {
             let message = format!("`{}` does not start: {error}", launcher.display());
             Failure::usage(message, format!("name another: {NAMED}=/path/to/mpirun"))
         })?;
-        let code = code(status);
-        if left == 0 || !is_worth_another(status, code) {
+        let watch = Watch::new(early.path(), arguments.processes);
+        let code = supervised(child, &stop, watch, early.path())?;
+        if left == 0 || !WORTH_ANOTHER.contains(&code) {
             return Ok(code);
         }
         left -= 1;
         print::say(&format!("ended with {code}: started again, {left} times left"));
     }
+}
+
+/// Starts the launcher in a group of its own: what a terminal tells this process (Ctrl-C), is told on in a way that
+/// every launcher passes on.
+fn start(command: &mut Command) -> std::io::Result<Child> {
+    use std::os::unix::process::CommandExt;
+    command.process_group(0);
+    #[cfg(target_os = "linux")]
+    {
+        let end_with_this = || {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+                .map_err(Into::into)
+        };
+        // SAFETY: one system call, which allocates nothing.
+        unsafe { command.pre_exec(end_with_this) };
+    }
+    command.spawn()
+}
+
+/// Waits for a launcher, and says who ended its job.
+fn supervised(
+    mut child: Child,
+    stop: &AtomicBool,
+    mut watch: Watch,
+    early: &Path,
+) -> Result<u8, Failure> {
+    let failed = |error| Failure::new(INTERNAL, format!("cannot wait for a launcher: {error}"), None);
+    let mut is_told = false;
+    let status = loop {
+        watch.look();
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            break status;
+        }
+        if !is_told && stop.load(Ordering::Relaxed) {
+            is_told = true;
+            // SIGTERM makes some launchers kill before anything is saved; all pass SIGUSR1 on.
+            // SAFETY: a signal to a child of ours that was not waited for.
+            unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };
+        }
+    };
+    let mut code = code(status);
+    let mut seen = watch.end(code);
+    if let Some(mut wreck) = Wreck::read(early).ok().filter(|_| code != 0) {
+        wreck.seen.clone_from(&seen);
+        if matches!(wreck.verdict(), Verdict::Lost { .. }) {
+            // Every launcher has a number of its own for that.
+            code = Exit::RankDied.code();
+        }
+        seen.code = Some(code);
+        wreck.seen = seen;
+        if let Some(run) = post_mortem::run_of(&wreck) {
+            // For `post-mortem`, which else goes by the records alone.
+            let _ = Wreck::keep_seen(&run.join(FOLDER), &wreck.seen);
+        }
+        print::say(&post_mortem::told(&wreck));
+    }
+    Ok(code)
 }
 
 /// The launcher that is named, or that of the path.
@@ -60,7 +128,7 @@ fn launcher() -> Result<PathBuf, Failure> {
 }
 
 /// Open MPI starts no more processes than there are cores, and none for root, unless it is told to.
-fn flags(launcher: &std::path::Path) -> Vec<&'static str> {
+fn flags(launcher: &Path) -> Vec<&'static str> {
     let version = Command::new(launcher).arg("--version").output();
     let is_open = version.is_ok_and(|said| {
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -80,12 +148,6 @@ fn code(status: ExitStatus) -> u8 {
     let signalled = status.signal().map(|signal| SIGNALLED + signal);
     let code = status.code().or(signalled).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)
-}
-
-/// Whether a process was lost: by our own codes, or by the signal that ended it, as launchers pass it on.
-fn is_worth_another(status: ExitStatus, code: u8) -> bool {
-    let killed = i32::from(code) >= SIGNALLED || code == libc::SIGKILL as u8;
-    !status.success() && (killed || WORTH_ANOTHER.contains(&code))
 }
 
 /// What joins processes here, in a line.

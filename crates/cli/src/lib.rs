@@ -20,6 +20,7 @@ mod launch;
 mod layout;
 mod metrics;
 mod plan;
+mod post_mortem;
 mod print;
 mod processes;
 mod prove;
@@ -40,6 +41,7 @@ use std::process::ExitCode;
 #[cfg(unix)]
 use std::sync::Arc;
 
+use annulus_comm::Wrap;
 use annulus_train::keep_freed_pages;
 use annulus_train::memory::Counting;
 use clap::Parser;
@@ -54,6 +56,11 @@ static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
 
 /// Runs the program with this process's arguments. To be called first, from the only thread.
 pub fn main() -> ExitCode {
+    main_with(None)
+}
+
+/// The same, with `wrap` around the communicator of every rank that trains: faults, for tests.
+pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
     keep_freed_pages();
     // Candle's own pools stay at one thread: every rank brings its own workers, and pools that spin would starve them.
     for pool in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
@@ -63,7 +70,7 @@ pub fn main() -> ExitCode {
     // What it says may hold text from outside, as everything else that is printed.
     panic::set_hook(Box::new(|panic| print::say(&panic.to_string())));
     let done = writes_fail().and_then(|()| match Arguments::try_parse() {
-        Ok(arguments) => run(arguments.command),
+        Ok(arguments) => run(arguments.command, wrap),
         Err(said) => said_by_clap(&said),
     });
     match done {
@@ -83,14 +90,14 @@ fn writes_fail() -> Result<(), Failure> {
     Ok(())
 }
 
-fn run(command: Command) -> Done {
+fn run(command: Command, wrap: Option<Wrap>) -> Done {
     annulus_machine::check().map_err(|unusable| {
         let hint = format!("name one of those, or leave {} out", annulus_machine::VECTOR);
         Failure::usage(unusable.to_string(), hint)
     })?;
     processes::refused(&command)?;
     match command {
-        Command::Train(arguments) => train::run(&arguments),
+        Command::Train(arguments) => train::run(&arguments, wrap),
         Command::Check(arguments) => check::check(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Prove(arguments) => prove::run(&arguments),
@@ -99,6 +106,7 @@ fn run(command: Command) -> Done {
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Agree(arguments) => agree::run(&arguments),
         Command::Launch(arguments) => launch::run(&arguments),
+        Command::PostMortem(arguments) => post_mortem::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),

@@ -111,16 +111,15 @@ fn end(failure: GroupFailure<annulus_comm::Error>) -> End {
 
 /// Ends the job: says what failed here, and takes the exit code of the process whose fault it was.
 pub(crate) fn ended(world: &World, done: Result<u8, End>) -> Done {
-    let (code, own_fault) = match (done, world.processes()) {
-        (Ok(code), 1) => return Ok(code),
-        (Err(End::Failed(failure) | End::OfAnother(failure)), 1) => return Err(failure),
-        (Ok(code), _) => (code, false),
-        (Err(End::OfAnother(failure)), _) => (failure.code, false),
-        (Err(End::Failed(failure)), _) => {
-            print::say(&failure.problems.to_string());
-            (failure.code, true)
+    let (code, why) = match done {
+        Ok(code) => (code, None),
+        Err(End::OfAnother(failure)) if world.processes() > 1 => (failure.code, None),
+        Err(End::Failed(failure) | End::OfAnother(failure)) => {
+            let why = failure.problems.to_string();
+            print::say(&why);
+            (failure.code, Some(why))
         }
     };
-    let code = world.end(i32::from(code), own_fault);
+    let code = world.end(i32::from(code), why.as_deref());
     Ok(u8::try_from(code).unwrap_or(INTERNAL))
 }

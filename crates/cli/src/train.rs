@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use annulus_comm::World;
+use annulus_comm::{World, Wrap};
 use annulus_experiment::{Bound, Problem, Problems, parse, read_experiment};
 use annulus_memory::Class;
 use annulus_plan::{Plan, RankPlan, size};
@@ -18,10 +18,14 @@ use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
 use crate::processes::{self, End};
 use crate::{generate, hub, print, stop};
 
-pub(crate) fn run(arguments: &Train) -> Done {
+pub(crate) fn run(arguments: &Train, wrap: Option<Wrap>) -> Done {
     // First of all: whatever takes long from here on can be stopped.
     let stop = stop::watch()?;
     let world = processes::found()?;
+    let world = match wrap {
+        Some(wrap) => world.wrapped(wrap),
+        None => world,
+    };
     let job = Job { arguments, stop, world: &world };
     processes::ended(&world, if world.process() == 0 { job.lead() } else { job.follow() })
 }

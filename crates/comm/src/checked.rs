@@ -54,6 +54,9 @@ impl Communicator for Checked {
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         Ok(Checked::new(self.inner.split(label, color, key)?))
     }
+    fn note(&self, label: Label) {
+        self.inner.note(label);
+    }
     fn progress(&self) -> Result<()> {
         self.inner.progress()
     }

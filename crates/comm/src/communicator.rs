@@ -132,6 +132,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
+    /// Says where this rank is outside of calls, for its [flight record](crate::flight).
+    fn note(&self, label: Label);
     /// Says that this rank is alive: bumped per tile, so that a long hop is not taken for a dead
     /// peer. Fails when the group has ended or the run is to stop, so that no rank computes on for
     /// nothing.

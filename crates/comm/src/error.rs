@@ -79,6 +79,12 @@ pub enum Error {
         /// What can be asked for.
         wanted: Box<str>,
     },
+    /// A launcher ends the job, and nothing was heard of a rank's process.
+    #[error("rank {rank} is gone: its process ended without a word")]
+    Gone {
+        /// A rank of that process.
+        rank: usize,
+    },
     /// What joins processes cannot go on.
     #[error("the engine between processes ended: {why}")]
     Engine {
@@ -100,6 +106,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// The rank that is to blame, where another noticed.
+    pub fn blames(&self) -> Option<usize> {
+        match *self {
+            Error::Deadline { peer, .. }
+            | Error::Order { peer, .. }
+            | Error::Left { peer, .. }
+            | Error::Corrupt { peer, .. }
+            | Error::Gone { rank: peer } => Some(peer),
+            _ => None,
+        }
+    }
+
     /// The error of a communicator inside `error`, if that is what it was before it passed through
     /// Candle: a custom operator can return only Candle's.
     pub fn find(error: &candle_core::Error) -> Option<&Error> {

@@ -105,6 +105,9 @@ impl Communicator for Faulty {
         let inner = self.inner.split(label, color, key)?;
         Ok(Arc::new(Faulty { inner, shot: self.shot.clone() }))
     }
+    fn note(&self, label: Label) {
+        self.inner.note(label);
+    }
     fn progress(&self) -> Result<()> {
         self.inner.progress()
     }

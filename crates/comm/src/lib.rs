@@ -3,13 +3,14 @@
 //! One trait, [`Communicator`]. Ranks are [`threads`] of one process, with nothing to install and
 //! nothing copied, or of several processes that MPI joins ([`World`]). An engine needs only
 //! `exchange`: [`collectives`] makes the rest from it, with sums in a fixed order. [`Metered`], [`Checked`] and [`Faulty`] wrap
-//! any engine. No transport of our own: an engine is somebody's library.
+//! any engine. Every process keeps a [`flight`] record. No transport of our own: an engine is somebody's library.
 
 mod checked;
 pub mod collectives;
 mod communicator;
 mod error;
 mod faulty;
+pub mod flight;
 mod mesh;
 mod metered;
 mod payload;
@@ -24,4 +25,4 @@ pub use faulty::{Fault, Faulty, When};
 pub use mesh::{Axis, Mesh};
 pub use metered::{Metered, Traffic};
 pub use processes::Facts;
-pub use world::World;
+pub use world::{World, Wrap};

@@ -97,6 +97,9 @@ impl Communicator for Metered {
         let inner = self.collective(label, [], |inner| inner.split(label, color, key))?;
         Ok(Arc::new(Metered { inner, traffic: self.traffic.clone() }))
     }
+    fn note(&self, label: Label) {
+        self.inner.note(label);
+    }
     fn progress(&self) -> Result<()> {
         self.inner.progress()
     }

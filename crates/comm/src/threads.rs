@@ -6,6 +6,7 @@ mod group;
 mod mail;
 mod member;
 mod patience;
+mod watch;
 
 pub(crate) use group::{Beat, Carrier, Group, Home};
 pub(crate) use mail::{Parcel, Ticket, lock};

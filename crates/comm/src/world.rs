@@ -1,17 +1,21 @@
 //! Where ranks run: threads of this process, or of several that MPI joins.
 
+use std::fmt;
+use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{Device, Tensor};
 
+use crate::flight::{self, Flight, Log};
 use crate::processes::{Facts, Office};
-use crate::threads::{self, Options};
+use crate::threads::{self, Group, Home, Options};
 use crate::{Communicator, Error, Failure, Label};
 
 /// The name of this machine.
-fn host() -> String {
+pub(crate) fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = name.or_else(|| std::env::var("HOSTNAME").ok());
     name.map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
@@ -20,13 +24,25 @@ fn host() -> String {
 /// How long processes wait for each other outside of runs.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// Put around every rank's communicator.
+pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;
+
 /// The processes that share a job, of which this is one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct World {
     /// `None`: this one is all.
     office: Option<Arc<Office>>,
     /// By process, where it runs; empty where this one is all.
     hosts: Arc<[String]>,
+    /// Where ranks say where they are.
+    flight: Option<Arc<Flight>>,
+    wrap: Option<Wrap>,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("hosts", &self.hosts).finish_non_exhaustive()
+    }
 }
 
 impl World {
@@ -41,15 +57,57 @@ impl World {
     /// When a launcher did, and its library of MPI is not found or does not begin.
     pub fn found() -> annulus_mpi::Result<World> {
         let launched = annulus_mpi::launched().filter(|launched| launched.processes > 1);
-        let Some(launched) = launched else { return Ok(World::alone()) };
-        let office = Some(Arc::new(Office::open(launched)?));
-        let world = World { office, hosts: Arc::default() };
+        let office = launched.map(|launched| Office::open(launched).map(Arc::new)).transpose()?;
+        let mut world = World { office, ..World::alone() };
+        if let Some(folder) = std::env::var_os(flight::EARLY) {
+            // A supervisor that cannot be told is no reason not to begin.
+            world = world.recorded(Path::new(&folder), 0..0).unwrap_or(world);
+        }
+        if world.office.is_none() {
+            return Ok(world);
+        }
         let hosts = world.gather(host().as_bytes()).map_err(|failure| annulus_mpi::Error {
             what: "the processes do not reach each other".to_owned(),
             why: failure.to_string(),
         })?;
         let hosts = hosts.iter().map(|host| String::from_utf8_lossy(host).into_owned()).collect();
         Ok(World { hosts, ..world })
+    }
+
+    /// The same, with `wrap` around every rank's communicator from now on: faults, for tests.
+    #[must_use]
+    pub fn wrapped(self, wrap: Wrap) -> World {
+        World { wrap: Some(wrap), ..self }
+    }
+
+    /// The same, whose `ranks` of this process keep their flight record in `folder` from now on.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn recorded(&self, folder: &Path, ranks: Range<usize>) -> io::Result<World> {
+        let flight = Flight::begin(folder, self, ranks)?;
+        if let Some(office) = &self.office {
+            office.record(flight.clone());
+        }
+        if let Some(before) = &self.flight {
+            before.moved(&flight);
+        }
+        Ok(World { flight: Some(flight), ..self.clone() })
+    }
+
+    /// Says in the flight record what this process does outside of runs.
+    pub fn note(&self, what: &'static str) {
+        let label = Label { pass: what, ..Label::default() };
+        if let Some(flight) = &self.flight {
+            Log::of_process(flight.clone()).at(0, label);
+        }
+    }
+
+    /// Says in the flight record why a rank of this process failed.
+    pub fn failed(&self, rank: usize, why: &str, blames: Option<usize>) {
+        if let Some(flight) = &self.flight {
+            Log::of_ranks(flight.clone()).failed(rank, why, blames);
+        }
     }
 
     /// Where each process runs; nothing where this one is all.
@@ -112,8 +170,29 @@ impl World {
         E: Send,
         F: Fn(Arc<dyn Communicator>) -> Result<T, E> + Send + Sync,
     {
-        let Some(office) = &self.office else { return threads::run(options, program) };
-        let ended = threads::run_in(&office.begin(options), program);
+        self.logged(options, self.flight.clone().map(Log::of_ranks), program)
+    }
+
+    fn logged<T, E, F>(
+        &self,
+        options: &Options,
+        log: Option<Log>,
+        program: F,
+    ) -> Result<Vec<T>, Failure<E>>
+    where
+        T: Send,
+        E: Send,
+        F: Fn(Arc<dyn Communicator>) -> Result<T, E> + Send + Sync,
+    {
+        let program = |comm| match &self.wrap {
+            Some(wrap) => program(wrap(comm)),
+            None => program(comm),
+        };
+        let Some(office) = &self.office else {
+            let home = Home { log, ..Home::alone(options.world) };
+            return threads::run_in(&Group::new(options, home), program);
+        };
+        let ended = threads::run_in(&office.begin(options, log), program);
         office.finish();
         ended
     }
@@ -127,7 +206,8 @@ impl World {
             return Ok(vec![own.to_vec()]);
         }
         let options = Options { world: self.processes(), deadline: PATIENCE, stop: Arc::default() };
-        let said = self.run(&options, |comm| {
+        let log = self.flight.clone().map(Log::of_process);
+        let said = self.logged(&options, log, |comm| {
             // A tensor has at least an element.
             let bytes: Vec<u8> = [&[0], own].concat();
             let tensor = Tensor::new(bytes, &Device::Cpu)?;
@@ -138,9 +218,12 @@ impl World {
         Ok(said.into_iter().next().unwrap_or_default())
     }
 
-    /// Ends the job with this process's exit code, which the others are told: `own_fault` where it did not fail for another's
+    /// Ends the job with this process's exit code, which the others are told; `why` where it failed, and not for another's
     /// sake. Returns the exit code of the job.
-    pub fn end(&self, code: i32, own_fault: bool) -> i32 {
-        self.office.as_ref().map_or(code, |office| office.close(code, own_fault))
+    pub fn end(&self, code: i32, why: Option<&str>) -> i32 {
+        if let Some(flight) = &self.flight {
+            flight.ended(code, why);
+        }
+        self.office.as_ref().map_or(code, |office| office.close(code, why.is_some()))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use annulus_machine::Core;
 use annulus_yaml::Absent::{Is, Means};
-use annulus_yaml::Kind::{Bytes, Count, Counts, Path, Seconds, Tokens, Word};
+use annulus_yaml::Kind::{Bytes, Count, Counts, Path, Seconds, Tokens, Truth, Word};
 use annulus_yaml::{section, words};
 
 use crate::data::MOST_TOKENS;
@@ -20,6 +20,8 @@ section! {
         weights: Option<Vec<usize>> = Counts(0, 1 << 16), Means("all ranks alike"),
             "relative sizes of the shards, one number for each rank of a sequence";
         deadline: Duration = Seconds, Is("60s"), "how long a rank waits for another that makes no progress";
+        checksum: bool = Truth, Is("false"),
+            "hold every tensor between ranks to a checksum, where memory or links are in doubt; damage ends the run";
         cluster: Option<PathBuf> = Path, Means("the threads of this machine"),
             "the file of the cluster that `strategy: auto` chooses for";
     }

@@ -94,6 +94,8 @@ impl TrainError {
             TrainError::NonFinite(_) | TrainError::NotANumber { .. } => Exit::NotFinite,
             TrainError::Comm(_) if self.is_deadline() => Exit::Deadline,
             TrainError::RankDied { .. } => Exit::RankDied,
+            TrainError::Comm(_) if self.is_gone() => Exit::RankDied,
+            TrainError::Comm(annulus_comm::Error::Corrupt { .. }) => Exit::Damaged,
             TrainError::OnRank { source, .. } => return source.exit_code(),
             TrainError::Comm(_) | TrainError::Internal(_) => Exit::Internal,
         };
@@ -137,7 +139,19 @@ impl TrainError {
 
     /// Whether the steps finished before are as good as ever: worth saving, whatever becomes of the run.
     pub(crate) fn leaves_steps_whole(&self) -> bool {
-        matches!(self, TrainError::Data(_)) || self.is_end() || self.is_deadline()
+        matches!(self, TrainError::Data(_)) || self.is_end() || self.is_deadline() || self.is_gone()
+    }
+
+    /// Which rank is to blame, where another noticed.
+    pub(crate) fn blames(&self) -> Option<usize> {
+        match self {
+            TrainError::Comm(error) => error.blames(),
+            _ => None,
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(self, TrainError::Comm(annulus_comm::Error::Gone { .. }))
     }
 
     fn is_deadline(&self) -> bool {

@@ -24,13 +24,15 @@ pub enum Exit {
     Deadline = 12,
     /// A rank died.
     RankDied = 13,
+    /// What arrived from a rank was damaged.
+    Damaged = 14,
     /// Stopped, and saved.
     Preempted = 75,
 }
 
 impl Exit {
     /// Every one of them.
-    pub const ALL: [Exit; 11] = [
+    pub const ALL: [Exit; 12] = [
         Exit::Done,
         Exit::Internal,
         Exit::Usage,
@@ -41,6 +43,7 @@ impl Exit {
         Exit::NotFinite,
         Exit::Deadline,
         Exit::RankDied,
+        Exit::Damaged,
         Exit::Preempted,
     ];
 
@@ -62,6 +65,7 @@ impl Exit {
             Exit::NotFinite => "a loss, gradient or logit is not finite",
             Exit::Deadline => "a rank waited longer than `mesh.deadline`",
             Exit::RankDied => "a rank died",
+            Exit::Damaged => "what a rank received is not what was sent",
             Exit::Preempted => "stopped by a signal and saved: the same command goes on",
         }
     }
@@ -92,6 +96,9 @@ impl Exit {
             Exit::Deadline => "raise `mesh.deadline` if the rank is slow rather than stuck",
             Exit::RankDied => {
                 "the message before it says why; the same command goes on from the last checkpoint"
+            }
+            Exit::Damaged => {
+                "look at the memory and links of the machines that the message names; the same command goes on from the last checkpoint"
             }
             Exit::Preempted => "give the same command again",
         }

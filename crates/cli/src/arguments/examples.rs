@@ -86,6 +86,9 @@ pub(super) const LAUNCH: &str = "\
 Examples:
   annulus launch -n 2 train experiments/quickstart.yaml
   annulus launch -n 2 --restarts 3 train experiment.yaml mesh.sequence=4";
+pub(super) const POST_MORTEM: &str = "\
+Examples:
+  annulus post-mortem runs/quickstart";
 pub(super) const EXPLAIN: &str = "\
 Examples:
   annulus explain attention.strategy

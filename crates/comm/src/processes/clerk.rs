@@ -12,6 +12,8 @@ use crate::threads::lock;
 
 /// How often other processes are told how far the ranks here are.
 const BEAT: Duration = Duration::from_millis(20);
+/// How often the flight record says that this process is alive.
+const PULSE: Duration = Duration::from_millis(1);
 /// How long the thread sleeps where nothing happens: at first, and at most.
 const NAP: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(400)];
 /// How long a process that is done waits for the others' last words: after a failure, which may be that one of them is gone,
@@ -26,6 +28,7 @@ pub(super) struct Clerk {
     leaving: Vec<Sending>,
     inboxes: Vec<Inbox>,
     told: Instant,
+    pulse: Instant,
     /// The run whose end was passed on.
     stopped: u64,
     nap: Duration,
@@ -40,6 +43,7 @@ impl Clerk {
             leaving: Vec::new(),
             inboxes: Vec::new(),
             told: Instant::now(),
+            pulse: Instant::now(),
             stopped: 0,
             nap: NAP[0],
         }
@@ -162,7 +166,18 @@ impl Clerk {
         let mut desk = lock(&self.shared.desk);
         if let Arrived::News(Envelope { news: News::Bye(code, own_fault), .. }) = arrived {
             desk.byes[from] = Some((code, own_fault));
+            if let Some((_, group)) = desk.current.as_ref().filter(|_| own_fault) {
+                // It failed outside of the run that others are in.
+                group.fail(from * group.here().len());
+            }
             return;
+        }
+        if let (Arrived::News(Envelope { news: News::Stop, run }), Some((current, _))) =
+            (&arrived, &desk.current)
+            && run == current
+        {
+            // Known already: not to be passed on, and not asked of this process.
+            self.stopped = *run;
         }
         let run = arrived.run();
         match &desk.current {
@@ -191,6 +206,12 @@ impl Clerk {
 
     /// Tells the others how far the ranks here are, and that the run is to stop.
     fn beat(&mut self) {
+        if self.pulse.elapsed() > PULSE {
+            self.pulse = Instant::now();
+            if let Some(flight) = lock(&self.shared.desk).flight.clone() {
+                flight.pulse();
+            }
+        }
         if self.told.elapsed() < BEAT {
             return;
         }
@@ -203,6 +224,9 @@ impl Clerk {
         if group.is_to_stop() && self.stopped < run {
             self.stopped = run;
             all.push(News::Stop);
+            if let Some(flight) = &desk.flight {
+                flight.asked();
+            }
         }
         for news in all {
             let frame = sealed(&Envelope { run, news }, None);

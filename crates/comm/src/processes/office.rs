@@ -10,6 +10,7 @@ use annulus_mpi::{Launched, Session};
 use super::clerk::Clerk;
 use super::envelope::{Envelope, News, Parcel};
 use super::inbox::Arrived;
+use crate::flight::{Flight, Log};
 use crate::threads::{self, Carrier, Group, Home, lock};
 
 /// This process among several.
@@ -51,6 +52,8 @@ pub(super) struct Desk {
     pub(super) byes: Vec<Option<(i32, bool)>>,
     /// This process has said its own.
     pub(super) closing: bool,
+    /// Where this process says that it is alive.
+    pub(super) flight: Option<Arc<Flight>>,
 }
 
 /// For the office of a process.
@@ -83,8 +86,13 @@ impl Office {
         Ok(Office { facts, shared, thread: Mutex::new(Some(thread)) })
     }
 
+    /// From now on this process says in `flight` that it is alive.
+    pub(crate) fn record(&self, flight: Arc<Flight>) {
+        lock(&self.shared.desk).flight = Some(flight);
+    }
+
     /// A group of so many ranks over all processes: those of this one begin.
-    pub(crate) fn begin(&self, options: &threads::Options) -> Arc<Group> {
+    pub(crate) fn begin(&self, options: &threads::Options, log: Option<Log>) -> Arc<Group> {
         let Facts { process, processes, .. } = self.facts;
         let here = options.world / processes;
         let mut desk = lock(&self.shared.desk);
@@ -95,6 +103,7 @@ impl Office {
             here: process * here..(process + 1) * here,
             carrier: Some(Arc::new(carrier)),
             process: [process as u64, processes as u64],
+            log,
         };
         let group = Group::new(options, home);
         desk.current = Some((run, group.clone()));

@@ -9,8 +9,9 @@ use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::Options;
-use super::mail::{Mailbox, Parcel, Ticket, lock};
-use super::patience::Patience;
+use super::mail::{Mailbox, Parcel, lock};
+use super::watch::{Due, Wait, Watch};
+use crate::flight::Log;
 use crate::{Error, Label, Result};
 
 /// What brings parcels and news to ranks of other processes.
@@ -32,12 +33,14 @@ pub(crate) struct Home {
     pub(crate) carrier: Option<Arc<dyn Carrier>>,
     /// Of how many processes this is which: no two draw the same name.
     pub(crate) process: [u64; 2],
+    /// Where ranks here say where they are.
+    pub(crate) log: Option<Log>,
 }
 
 impl Home {
     /// All of so many ranks.
     pub(crate) fn alone(world: usize) -> Home {
-        Home { here: 0..world, carrier: None, process: [0, 1] }
+        Home { here: 0..world, carrier: None, process: [0, 1], log: None }
     }
 }
 
@@ -54,7 +57,7 @@ pub(crate) struct Beat {
 pub(crate) struct Group {
     home: Home,
     began: Instant,
-    deadline: Duration,
+    pub(super) deadline: Duration,
     stop: Arc<AtomicBool>,
     /// Who failed first.
     first: OnceLock<usize>,
@@ -72,6 +75,9 @@ pub(crate) struct Group {
 
 /// After so long without a word a process is not taken at its last one: it may have been stopped.
 const SILENCE: Duration = Duration::from_millis(500);
+/// After so long a request to stop is that of a launcher which ends a job for a dead process: it comes a quarter of a second
+/// after the death, or later.
+const GONE: Duration = Duration::from_millis(200);
 
 /// What the others can see of a rank.
 #[derive(Default)]
@@ -85,22 +91,6 @@ struct Life {
     exchanges: AtomicU64,
     /// Its program has returned.
     left: AtomicBool,
-}
-
-#[derive(Clone, Copy)]
-struct Wait {
-    peer: usize,
-    /// How far the program of the rank that waits has come: exchanges so far, then the time.
-    place: (u64, Instant),
-}
-
-/// A tensor that a rank waits for.
-#[derive(Clone, Copy)]
-pub(super) struct Due {
-    pub(super) rank: usize,
-    pub(super) peer: usize,
-    pub(super) label: Label,
-    pub(super) ticket: Ticket,
 }
 
 impl Group {
@@ -160,6 +150,9 @@ impl Group {
     /// `rank` has done all it was to do.
     pub(super) fn leave(&self, rank: usize) {
         self.has_left(rank);
+        if let Some(log) = &self.home.log {
+            log.left(rank);
+        }
         if let Some(carrier) = &self.home.carrier {
             // Others learn first why: a rank that has left is else one that made other calls.
             if self.is_to_stop() {
@@ -204,9 +197,21 @@ impl Group {
     }
 
     /// Whether nothing was heard for a while of a rank elsewhere: what it waited for then says nothing of now.
-    fn is_silent(&self, rank: usize, now: Instant) -> bool {
+    fn is_silent(&self, rank: usize, time: Duration, now: Instant) -> bool {
         let heard = Duration::from_millis(self.ranks[rank].heard_at.load(Ordering::Acquire));
-        !self.home.here.contains(&rank) && self.began + heard + SILENCE < now
+        !self.home.here.contains(&rank) && self.began + heard + time < now
+    }
+
+    /// A rank elsewhere whose process spoke once, has not left and is silent.
+    fn gone(&self) -> Option<usize> {
+        let now = Instant::now();
+        let gone = |rank: &usize| {
+            let life = &self.ranks[*rank];
+            life.heard_at.load(Ordering::Acquire) > 0
+                && !life.left.load(Ordering::Acquire)
+                && self.is_silent(*rank, GONE, now)
+        };
+        (0..self.world()).find(gone)
     }
 
     /// A rank elsewhere shows that it is alive by what arrives from it.
@@ -247,8 +252,16 @@ impl Group {
         self.running()
     }
 
+    /// `rank` is here, whatever it does.
+    pub(super) fn note(&self, rank: usize, label: Label) {
+        if let Some(log) = &self.home.log {
+            log.at(rank, label);
+        }
+    }
+
     /// `rank` posts an exchange.
-    pub(super) fn post(&self, rank: usize) -> Result<()> {
+    pub(super) fn post(&self, rank: usize, label: Label) -> Result<()> {
+        self.note(rank, label);
         self.ranks[rank].exchanges.fetch_add(1, Ordering::Relaxed);
         self.wait_is_over(rank);
         self.progress(rank)
@@ -274,6 +287,7 @@ impl Group {
             return due.open(parcel);
         }
         let mut watch = Watch::new(self, due, Instant::now());
+        self.log_wait(due.rank, Some(due.peer));
         loop {
             // Asked before looking: what it sent before it left is here then.
             let left = self.ranks[due.peer].left.load(Ordering::Acquire);
@@ -281,6 +295,7 @@ impl Group {
             if let Some(parcel) = mailbox.take(due.ticket, time) {
                 self.progress(due.rank)?;
                 self.wait_is_over(due.rank);
+                self.log_wait(due.rank, None);
                 return due.open(parcel);
             }
             self.running()?;
@@ -289,6 +304,12 @@ impl Group {
                 return Err(Error::Left { rank, peer, label });
             }
             watch.look(Instant::now())?;
+        }
+    }
+
+    fn log_wait(&self, rank: usize, peer: Option<usize>) {
+        if let Some(log) = &self.home.log {
+            log.waits(rank, peer);
         }
     }
 
@@ -302,7 +323,7 @@ impl Group {
 
     fn running(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(Error::Stopped);
+            return Err(self.gone().map_or(Error::Stopped, |rank| Error::Gone { rank }));
         }
         if let Some(why) = self.lost.get() {
             return Err(Error::Engine { why: why.as_str().into() });
@@ -310,78 +331,23 @@ impl Group {
         self.first().map_or(Ok(()), |rank| Err(Error::Ended { rank }))
     }
 
-    fn operations(&self, rank: usize) -> u64 {
+    /// How many operations a rank has done, as far as is known here.
+    pub(super) fn operations(&self, rank: usize) -> u64 {
         self.ranks[rank].operations.load(Ordering::Acquire)
     }
 
-    /// Whether the wait of `rank` is the one that fails when its peer stands still. A rank that
-    /// waits stands still through no fault of its own: whoever waits for it leaves the failing to
-    /// it. Of several that wait for a rank that does not, and of a circle of waits, that one fails
-    /// whose program has come least far: the others are there because it never got what it waits
-    /// for.
-    fn answers(&self, rank: usize) -> bool {
-        let (mut waits, now) = (lock(&self.waits).clone(), Instant::now());
+    /// `rank` begins to wait for `peer`; how far it is itself is its place among those that wait.
+    pub(super) fn begins_to_wait(&self, rank: usize, peer: usize, now: Instant) {
+        let place = (self.ranks[rank].exchanges.load(Ordering::Relaxed), now);
+        lock(&self.waits)[rank] = Some(Wait { peer, place });
+    }
+
+    /// Whom each rank waits for, as far as that can be relied on.
+    pub(super) fn waits(&self, now: Instant) -> Vec<Option<Wait>> {
+        let mut waits = lock(&self.waits).clone();
         for (rank, wait) in waits.iter_mut().enumerate() {
-            *wait = wait.filter(|_| !self.is_silent(rank, now));
+            *wait = wait.filter(|_| !self.is_silent(rank, SILENCE, now));
         }
-        let place = |rank: usize| waits[rank].map(|wait| (wait.place, rank));
-        let (Some(own), mut least) = (waits[rank], place(rank)) else { return false };
-        let mut at = own.peer;
-        // A walk longer than the world runs in a circle that `rank` is not in.
-        for _ in 0..waits.len() {
-            if at == rank {
-                return least == place(rank);
-            }
-            let Some(wait) = waits[at] else {
-                let here = |rank: &usize| waits[*rank].is_some_and(|wait| wait.peer == at);
-                return (0..waits.len()).filter(here).filter_map(place).min() == place(rank);
-            };
-            least = least.min(place(at));
-            at = wait.peer;
-        }
-        false
-    }
-}
-
-impl Due {
-    fn open(&self, parcel: Parcel) -> Result<Tensor> {
-        if parcel.label == self.label {
-            return Ok(parcel.tensor);
-        }
-        let Due { rank, peer, label, .. } = *self;
-        Err(Error::Order { rank, peer, label, theirs: Box::new(parcel.label) })
-    }
-}
-
-/// A wait and its deadline, which starts anew whenever the awaited rank moves.
-struct Watch<'a> {
-    group: &'a Group,
-    due: &'a Due,
-    patience: Patience,
-    seen: u64,
-}
-
-impl<'a> Watch<'a> {
-    fn new(group: &'a Group, due: &'a Due, now: Instant) -> Watch<'a> {
-        let seen = group.operations(due.peer);
-        let place = (group.ranks[due.rank].exchanges.load(Ordering::Relaxed), now);
-        lock(&group.waits)[due.rank] = Some(Wait { peer: due.peer, place });
-        Watch { group, due, patience: Patience::new(group.deadline, now), seen }
-    }
-
-    fn look(&mut self, now: Instant) -> Result<()> {
-        self.patience.look(now);
-        let answers = self.patience.is_over() && self.group.answers(self.due.rank);
-        // Read last: a rank counts an arrival before it stops waiting, so one that has just woken
-        // is not taken for one that stands still.
-        let operations = self.group.operations(self.due.peer);
-        if operations != self.seen {
-            self.seen = operations;
-            self.patience.moved();
-        } else if answers {
-            let Due { rank, peer, label, .. } = *self.due;
-            return Err(Error::Deadline { rank, peer, label, waited: self.patience.waited() });
-        }
-        Ok(())
+        waits
     }
 }

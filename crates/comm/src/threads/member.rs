@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{Device, Tensor};
 
-use super::group::{Due, Group};
+use super::group::Group;
 use super::mail::{Parcel, Ticket};
+use super::watch::Due;
 use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, collectives};
 
 /// A rank in the world or in a group split from it.
@@ -66,7 +67,7 @@ impl Communicator for Member {
     }
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
         let rank = self.original(self.rank);
-        self.group.post(rank)?;
+        self.group.post(rank, label)?;
         for step in &moves {
             let (Move::Send { to: peer, .. } | Move::Receive { from: peer }) = step;
             self.expect_rank(label, *peer)?;
@@ -103,6 +104,9 @@ impl Communicator for Member {
         let rank = rank.expect("this rank named its own color");
         let members = members.into_iter().map(|(_, rank, _)| self.original(rank)).collect();
         Ok(Arc::new(Member::new(self.group.clone(), name, rank, members)))
+    }
+    fn note(&self, label: Label) {
+        self.group.note(self.original(self.rank), label);
     }
     fn progress(&self) -> Result<()> {
         self.group.progress(self.original(self.rank))

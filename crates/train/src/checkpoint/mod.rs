@@ -54,6 +54,11 @@ pub(crate) struct State {
     pub(crate) base: Option<String>,
 }
 
+/// The step of the newest checkpoint in a run's folder, which a run goes on from if it is whole.
+pub fn last_checkpoint(output: &Path) -> Option<u64> {
+    steps(output).ok()?.last().copied()
+}
+
 /// The step of a folder named `step-N`.
 fn step_of(folder: &Path) -> Option<u64> {
     let digits = folder.file_name()?.to_str()?.strip_prefix("step-")?;

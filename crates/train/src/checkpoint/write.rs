@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use annulus_comm::{Communicator, Label};
 use annulus_experiment::{Experiment, ModelSource, WeightsFrom, write_adapter, write_config};
 use annulus_files::PendingFolder;
 use annulus_model::{Weights, WeightsError};
@@ -36,6 +37,15 @@ pub(crate) struct Saved<'a> {
     pub(crate) parameters: &'a Parameters,
     pub(crate) optimizer: &'a Optimizer,
     pub(crate) state: &'a State,
+    /// The rank that writes.
+    pub(crate) comm: &'a dyn Communicator,
+}
+
+impl Saved<'_> {
+    /// What is written now, for the flight record.
+    fn note(&self, pass: &'static str) {
+        self.comm.note(Label { step: self.state.step, pass, ..Label::default() });
+    }
 }
 
 /// Writes `output/step-N`, whole or not at all, and points `LATEST` at it.
@@ -45,6 +55,7 @@ pub(crate) fn save(output: &Path, saved: Saved<'_>) -> Result<PathBuf> {
     let failed = |error| failure("write", &folder, &error);
     let unfinished = PendingFolder::create(&folder).map_err(failed)?;
     write(unfinished.path(), &folder, saved)?;
+    saved.note("checkpoint, commit");
     let commit = || {
         if folder.is_dir() {
             // Refused at the start: otherwise the run would have gone on from it.
@@ -71,6 +82,7 @@ pub(crate) fn point(output: &Path, step: u64) -> Result<()> {
 fn write(folder: &Path, named: &Path, saved: Saved<'_>) -> Result<()> {
     let unwritten = |error| unwritten(error, named);
     let weights = &saved.parameters.weights;
+    saved.note("checkpoint, weights");
     if saved.plan.experiment.lora.is_some() {
         let trained = |name: &str| Some((name.to_owned(), weights.get(name)?.clone()));
         let trained = saved.parameters.trained().filter_map(trained).collect();
@@ -79,9 +91,11 @@ fn write(folder: &Path, named: &Path, saved: Saved<'_>) -> Result<()> {
     } else {
         annulus_model::save(folder, weights, SHARD_BYTES).map_err(unwritten)?;
     }
+    saved.note("checkpoint, optimizer");
     let optimizer = folder.join(OPTIMIZER);
     write_optimizer(&optimizer, saved).map_err(unwritten)?;
     let failed = |error| failure("write", named, &error);
+    saved.note("checkpoint, texts and hashes");
     write_texts(folder, saved).map_err(failed)?;
     let hashes = Hashes::of(folder).map_err(failed)?;
     let text = serde_json::to_vec_pretty(&hashes).map_err(|e| failed(e.into()))?;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_comm::threads::Options;
-use annulus_comm::{Communicator, World};
+use annulus_comm::{Checked, Communicator, World};
 use annulus_data::Progress;
 use annulus_machine::peak::Unit;
 use annulus_plan::Plan;
@@ -20,7 +20,7 @@ use crate::run::course::Course;
 use crate::run::curves::Curves;
 use crate::run::folder::{GIVEN, RESOLVED, RunFolder, failure, write_atomically};
 use crate::run::fork::Fork;
-use crate::run::given::{Given, Wrap};
+use crate::run::given::Given;
 use crate::run::identity;
 use crate::run::lines::Lines;
 use crate::run::manifest::{Manifest, weights_hash};
@@ -98,11 +98,17 @@ fn lead(plan: &Plan, given: &mut Given, stages: &[Plan]) -> Result<Led> {
         fork.refuse_another(&folder.path, began.as_ref())?;
     }
     given.fork = given.fork.take().or(began);
+    given.world.note("opening data and weights");
     let prepared = prepared(plan, &setup, stages, given);
     if !matches!(prepared, Ok(Some(_))) {
         folder.forget_if_new();
     }
-    Ok(Led { setup, folder, outcome, fork: given.fork.clone(), prepared: prepared? })
+    let prepared = prepared?;
+    if prepared.as_ref().is_some_and(|prepared| prepared.work.is_some()) {
+        folder.forget_flight()?;
+        given.record(&setup, &folder.path)?;
+    }
+    Ok(Led { setup, folder, outcome, fork: given.fork.clone(), prepared })
 }
 
 /// What an attempt begins with; `None`: it was asked to stop before that was there.
@@ -128,7 +134,6 @@ pub(crate) struct Attempt<'a> {
     setup: Arc<Setup>,
     data: Data,
     stop: Arc<AtomicBool>,
-    wrap: Option<Wrap>,
     world: World,
     start: Handout<Start>,
     owes: bool,
@@ -278,7 +283,6 @@ impl<'a> Attempt<'a> {
             setup: setup.clone(),
             data,
             stop: given.stop.clone(),
-            wrap: given.wrap.clone(),
             world: given.world.clone(),
             start: Handout::new(start, given.here(setup)?),
             owes: false,
@@ -296,7 +300,15 @@ impl Attempt<'_> {
             deadline: self.setup.deadline,
             stop: self.stop.clone(),
         };
-        let mut ends = self.world.run(&options, |comm| self.rank(comm))?;
+        let program = |comm: Arc<dyn Communicator>| {
+            let rank = comm.rank();
+            self.rank(comm).inspect_err(|error| {
+                if !error.is_of_another() {
+                    self.world.failed(rank, &error.to_string(), error.blames());
+                }
+            })
+        };
+        let mut ends = self.world.run(&options, program)?;
         // The first of this process; only rank 0 keeps a record.
         let (ending, step, record) = ends.swap_remove(0);
         Ok((ending, step, record.unwrap_or_default()))
@@ -304,7 +316,8 @@ impl Attempt<'_> {
 
     /// One rank, from its start to its end.
     fn rank(&self, comm: Arc<dyn Communicator>) -> Result<(Ending, u64, Option<Record>)> {
-        let comm = self.wrap.as_ref().map_or(comm.clone(), |wrap| wrap(comm));
+        let checked = self.plan.experiment.mesh.checksum;
+        let comm = if checked { Checked::new(comm) } else { comm };
         let start = self.start.take(comm.rank());
         let mut recorder = match comm.rank() {
             0 => self.recorder.lock().unwrap_or_else(PoisonError::into_inner).take(),
@@ -353,7 +366,6 @@ impl Attempt<'_> {
             peak: self.peak,
             held_out: self.data.held_out.as_ref(),
             owes: self.owes,
-            stop: &self.stop,
         }
     }
 

@@ -1,8 +1,5 @@
 //! The loop of one rank: steps, and what is due after them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use annulus_experiment::{Every, Trace};
 use annulus_trace::Span;
 
@@ -14,7 +11,7 @@ use crate::run::traces::{gathered, recorded};
 use crate::setup::data::HeldOut;
 use crate::step::statistics::{self, Clock, Costs};
 use crate::step::trainer::{Report, Trainer};
-use crate::{Result, TrainError};
+use crate::Result;
 
 /// What a loop is told.
 pub(crate) struct Course<'a> {
@@ -32,7 +29,6 @@ pub(crate) struct Course<'a> {
     pub(crate) held_out: Option<&'a HeldOut>,
     /// Whether an earlier attempt was stopped between a step and its evaluation.
     pub(crate) owes: bool,
-    pub(crate) stop: &'a Arc<AtomicBool>,
 }
 
 /// Whether something done every `every` steps (0: never) and at the end is due after step `step`.
@@ -51,7 +47,7 @@ impl Course<'_> {
         let mut clock = Clock::default();
         self.catch_up(trainer, recorder)?;
         while trainer.finished < self.last {
-            self.check_stop()?;
+            check_stop(trainer)?;
             statistics::begin(&trainer.rank);
             let traced = self.trace.contains(trainer.finished + 1);
             let (report, spans) = clock.time(|| recorded(traced, || trainer.step()));
@@ -63,7 +59,7 @@ impl Course<'_> {
             if let Some(spans) = spans {
                 keep(trainer, recorder, spans)?;
             }
-            self.check_stop()?;
+            check_stop(trainer)?;
             if let Some(recorder) = recorder
                 && due(self.every.checkpoint, report.step, self.last)
             {
@@ -130,17 +126,15 @@ impl Course<'_> {
         Ok(())
     }
 
-    fn check_stop(&self) -> Result<()> {
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(TrainError::Comm(annulus_comm::Error::Stopped));
-        }
-        Ok(())
-    }
-
     fn found(&self, evaluation: Option<&Evaluation>) -> Vec<(&'static str, Value<'static>)> {
         let both = self.held_out.zip(evaluation);
         both.map_or_else(Vec::new, |(held_out, evaluation)| found(held_out, evaluation))
     }
+}
+
+/// Whether the run is to stop, or has ended.
+fn check_stop(trainer: &Trainer) -> Result<()> {
+    Ok(trainer.rank.uncounted.progress()?)
 }
 
 /// What all ranks did in the last step, to the run's folder.

@@ -5,6 +5,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use annulus_comm::flight;
 pub(crate) use annulus_files::{sync_folder, write as write_atomically};
 
 use crate::{Result, TrainError};
@@ -41,6 +42,13 @@ impl RunFolder {
         let lock = lock(path)?;
         annulus_files::sweep(path).map_err(failed)?;
         Ok(RunFolder { path: path.to_owned(), is_new, _lock: lock })
+    }
+
+    /// Removes the flight records of an earlier attempt, which may have had more processes.
+    pub(crate) fn forget_flight(&self) -> Result<()> {
+        let folder = self.path.join(flight::FOLDER);
+        let failed = |error| failure("remove", &folder, &error);
+        if folder.exists() { annulus_files::remove(&folder).map_err(failed) } else { Ok(()) }
     }
 
     /// Removes a folder that this process made and in which nothing but its lock is: the run never began.

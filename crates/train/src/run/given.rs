@@ -1,21 +1,21 @@
 //! What a run is given besides its plan.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use annulus_comm::{Communicator, World};
+use annulus_comm::World;
+use annulus_comm::flight;
 use annulus_data::Tokenizer;
 use annulus_ops::gpu::Processor;
 use annulus_plan::Plan;
 
+use crate::run::folder::failure;
 use crate::run::fork::Fork;
 use crate::run::sink::{Silent, Sink};
 use crate::setup::device;
 use crate::{Result, Setup, TrainError};
-
-/// Put around every rank's communicator: faults and checks, for tests.
-pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;
 
 /// What a run is given besides its plan.
 pub struct Given {
@@ -37,8 +37,6 @@ pub struct Given {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Whether texts and token caches are read and held to their hashes though nothing says that they have changed.
     pub verify_cache: bool,
-    /// For tests.
-    pub wrap: Option<Wrap>,
     /// For tests: what runs operators, instead of the device that the plan names.
     pub processor: Option<Arc<dyn Processor>>,
 }
@@ -56,7 +54,6 @@ impl Given {
             cores,
             tokenizer: None,
             verify_cache: false,
-            wrap: None,
             processor: None,
         }
     }
@@ -76,6 +73,16 @@ impl Given {
         Ok(Setup { here: Some(setup.world() / self.world.processes()), ..setup })
     }
 
+    /// From now on the ranks of this process keep their flight record in the run's folder.
+    pub(crate) fn record(&mut self, setup: &Setup, output: &Path) -> Result<()> {
+        let (folder, here) = (output.join(flight::FOLDER), self.here(setup)?);
+        self.world = self
+            .world
+            .recorded(&folder, here)
+            .map_err(|error| failure("write a flight record to", &folder, &error))?;
+        Ok(())
+    }
+
     /// Which ranks are this process's.
     pub(crate) fn here(&self, setup: &Setup) -> Result<Range<usize>> {
         here(&self.world, setup.world())
@@ -93,7 +100,6 @@ impl Given {
             cores: self.cores,
             tokenizer: self.tokenizer.clone(),
             verify_cache: self.verify_cache,
-            wrap: self.wrap.clone(),
             processor: self.processor.clone(),
         }
     }

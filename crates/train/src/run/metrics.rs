@@ -110,6 +110,7 @@ impl Recorder<'_> {
             parameters: &trainer.parameters,
             optimizer: &trainer.optimizer,
             state: &state,
+            comm: trainer.rank.uncounted.as_ref(),
         };
         self.flush()?;
         let folder = alive(trainer.rank.uncounted.as_ref(), || save(&self.output, saved))?;

@@ -71,6 +71,7 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
         Some(Word::Failed) | None => return Err(CommError::Ended { rank: 0 }.into()),
     };
     given.fork = fork;
+    given.world.note("opening data and weights");
     let opened = open(plan, &mut given, stages, step);
     // What this one cannot do is said to all, who end for it.
     let facts = match &opened {
@@ -100,7 +101,10 @@ fn open(
         step.map_or_else(|| "no checkpoint".to_owned(), |step| format!("`step-{step}`"))
     };
     match prepared.work {
-        Some(work) if found == step => Ok((setup, work)),
+        Some(work) if found == step => {
+            given.record(&setup, &plan.experiment.output)?;
+            Ok((setup, work))
+        }
         _ => Err(TrainError::Checkpoint {
             message: format!(
                 "process 0 goes on from {}, but process {} finds {} in `{}`",

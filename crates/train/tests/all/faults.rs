@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use crate::common::{BASE, Place, losses, state};
 use annulus_comm::{
     Checked, Communicator, Fault, Faulty, Label, Move, Pending, Result as CommResult, When,
+    World, Wrap,
 };
-use annulus_train::{Given, Outcome, TrainError, Wrap, run};
+use annulus_train::{Given, Outcome, TrainError, run};
 
 const DEADLINE: Duration = Duration::from_secs(2);
 
@@ -31,7 +32,7 @@ fn faulty_mesh(
     ];
     let plan = place.plan(&[&changes[..], mesh].concat());
     let mut given = Given::new(BASE, 3);
-    given.wrap = Some(wrap);
+    given.world = World::alone().wrapped(wrap);
     run(&plan, given)
 }
 
@@ -118,6 +119,9 @@ impl Communicator for Poison {
     fn split(&self, label: Label, color: usize, key: usize) -> CommResult<Arc<dyn Communicator>> {
         let inner = self.inner.split(label, color, key)?;
         Ok(Arc::new(Poison { inner, rank: self.rank, done: self.done.clone() }))
+    }
+    fn note(&self, label: Label) {
+        self.inner.note(label);
     }
     fn progress(&self) -> CommResult<()> {
         self.inner.progress()

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{BASE, Place, difference, losses, number, state};
-use annulus_comm::{Fault, Faulty, When};
+use annulus_comm::{Fault, Faulty, When, World, Wrap};
 use annulus_plan::Plan;
 use annulus_train::{Ending, Given, Notice, Outcome, Sink, TrainError, Value, run};
 
@@ -311,7 +311,8 @@ fn a_stop_while_ranks_tell_their_costs_loses_no_line() {
     plan.experiment.output = place.path("stopped");
     let mut given = Given::new(BASE, 3);
     let (when, late) = (When { rank: 1, pass: "measure", hop: None }, Duration::from_millis(600));
-    given.wrap = Some(Arc::new(move |comm| Faulty::new(comm, when, Fault::Delay(late))));
+    let wrap: Wrap = Arc::new(move |comm| Faulty::new(comm, when, Fault::Delay(late)));
+    given.world = World::alone().wrapped(wrap);
     let outcome = stopped_after(&plan, given, late / 2);
     let lines = metrics(&outcome.folder);
     assert!(!lines.last().unwrap().contains("comm/bytes"), "the stop came at another time");

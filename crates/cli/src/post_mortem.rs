@@ -1,0 +1,137 @@
+//! Who ended a job, where every rank stood, and who waited for whom: `annulus post-mortem RUN`, and what `annulus launch` says
+//! after a failure.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use annulus_comm::flight::{FOLDER, Place, Record, Verdict, Wreck};
+use annulus_train::last_checkpoint;
+
+use crate::arguments::PostMortem;
+use crate::failure::Failure;
+use crate::{Done, print};
+
+/// How many ranks besides those at fault are told of.
+const MOST: usize = 12;
+
+pub(crate) fn run(arguments: &PostMortem) -> Done {
+    let within = arguments.run.join(FOLDER);
+    let folder = if within.is_dir() { within } else { arguments.run.clone() };
+    let wreck = Wreck::read(&folder).map_err(|error| {
+        let hint = format!("name a run's folder: `train` keeps flight records in its `{FOLDER}/`");
+        Failure::usage(format!("cannot read flight records: {error}"), hint)
+    })?;
+    print::line(&told(&wreck))?;
+    Ok(0)
+}
+
+/// A job's end, in a box.
+pub(crate) fn told(wreck: &Wreck) -> String {
+    let verdict = wreck.verdict();
+    let mut lines = vec![format!("┌─ {}", title(wreck, &verdict))];
+    let mut say = |name: &str, texts: Vec<String>| {
+        for (index, text) in texts.into_iter().enumerate() {
+            let name = if index == 0 { name } else { "" };
+            lines.push(format!("│ {name:<8} {text}"));
+        }
+    };
+    let culprit = culprit(wreck, &verdict);
+    say("who", culprit.iter().map(|record| who(record)).collect());
+    say("how", how(&verdict));
+    let end = wreck.records.iter().map(Record::last_word).max().unwrap_or_default();
+    say("where", culprit.map(|record| places(record, end)).unwrap_or_default());
+    let others = wreck.records.iter().filter(|record| {
+        culprit.is_none_or(|culprit| culprit.head.process != record.head.process)
+    });
+    let mut others: Vec<_> = others.flat_map(|record| places(record, end)).collect();
+    let more = others.len().saturating_sub(MOST);
+    others.truncate(MOST);
+    others.extend((more > 0).then(|| format!("and {more} more")));
+    say("others", others);
+    let unread = |(path, why): &(PathBuf, String)| format!("{}: {why}", path.display());
+    say("unread", wreck.unread.iter().map(unread).collect());
+    if let Some(run) = run_of(wreck) {
+        let saved = last_checkpoint(run).map(|step| format!("step-{step}: the same command goes on from there"));
+        say("saved", vec![saved.unwrap_or_else(|| "nothing yet: the same command begins again".to_owned())]);
+        say("records", vec![run.join(FOLDER).display().to_string()]);
+    }
+    lines.push("└─".to_owned());
+    lines.join("\n")
+}
+
+/// The folder of the run, if it began.
+pub(crate) fn run_of(wreck: &Wreck) -> Option<&Path> {
+    let record = wreck.records.iter().find(|record| !record.head.ranks.is_empty())?;
+    record.path.parent()?.parent()
+}
+
+fn culprit<'a>(wreck: &'a Wreck, verdict: &Verdict) -> Option<&'a Record> {
+    match verdict {
+        Verdict::Lost { process } | Verdict::Process { process, .. } | Verdict::Asked { process } => {
+            wreck.process(*process)
+        }
+        Verdict::Blamed { rank, .. } | Verdict::Failed { rank, .. } => wreck.of_rank(*rank),
+        Verdict::Done => None,
+    }
+}
+
+fn title(wreck: &Wreck, verdict: &Verdict) -> String {
+    let code = wreck.seen.code.or_else(|| {
+        let code = |record: &Record| u8::try_from(record.head.ending.as_ref()?.code).ok();
+        wreck.records.iter().filter_map(code).max()
+    });
+    let ended = code.map_or("ended".to_owned(), |code| format!("ended with {code}"));
+    let what = match verdict {
+        Verdict::Lost { process } => format!("process {process} was lost"),
+        Verdict::Blamed { rank, .. } => format!("because of rank {rank}"),
+        Verdict::Failed { rank, .. } => format!("rank {rank} failed"),
+        Verdict::Process { process, .. } => format!("process {process} failed"),
+        Verdict::Asked { process } => format!("process {process} was asked to stop"),
+        Verdict::Done => "all ranks had done their work".to_owned(),
+    };
+    format!("{ended}: {what}")
+}
+
+fn who(record: &Record) -> String {
+    let head = &record.head;
+    let Range { start, end } = head.ranks;
+    let ranks = match head.ranks.len() {
+        0 => "before it had ranks".to_owned(),
+        1 => format!("rank {start}"),
+        _ => format!("ranks {start} to {}", end - 1),
+    };
+    format!("process {} of {} on {}, pid {}: {ranks}", head.process, head.processes, head.host, head.pid)
+}
+
+fn how(verdict: &Verdict) -> Vec<String> {
+    match verdict {
+        Verdict::Lost { .. } => {
+            vec!["it stands still, or was killed (SIGKILL, no memory left): it said nothing".to_owned()]
+        }
+        Verdict::Blamed { by, why, .. } => vec![format!("rank {by} says: {why}")],
+        Verdict::Failed { why, .. } | Verdict::Process { why, .. } => {
+            why.lines().map(str::to_owned).collect()
+        }
+        Verdict::Asked { .. } => vec!["a signal, or a scheduler's end of the time: steps are saved".to_owned()],
+        Verdict::Done => Vec::new(),
+    }
+}
+
+/// Where the ranks of a process stood when the job ended; where it has none, the process itself.
+fn places(record: &Record, end: u64) -> Vec<String> {
+    if record.ranks.is_empty() {
+        return vec![format!("process {}: {}", record.head.process, record.own)];
+    }
+    let place = |place: &Place| {
+        let rank = place.rank.unwrap_or_default();
+        if place.left {
+            return format!("rank {rank}: had done its work");
+        }
+        let waits = place.waits.map_or(String::new(), |waits| {
+            let seconds = end.saturating_sub(waits.since) as f64 / 1e6;
+            format!(", waiting {seconds:.1} s for rank {}", waits.peer)
+        });
+        format!("rank {rank}: {place}{waits}")
+    };
+    record.ranks.iter().map(place).collect()
+}

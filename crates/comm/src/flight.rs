@@ -1,0 +1,182 @@
+//! Flight records: where every rank stands, in files that outlive their processes.
+//!
+//! Whoever is killed (SIGKILL, out of memory, a launcher that ends a job) has no time to say where it was. So every
+//! process keeps a file, `flight/process-K` of the run's folder, current at every call: what was written into a file is
+//! the system's, and stays when the process is gone. A file is lines of JSON of fixed length, written over in place.
+
+mod record;
+mod wreck;
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use record::{Ending, Failed, Head, Place, Record, Waits};
+pub use wreck::{Seen, Verdict, Wreck};
+
+use crate::threads::lock;
+use crate::{Label, World};
+
+/// The folder of a run's flight records, within the run's folder.
+pub const FOLDER: &str = "flight";
+/// The key of the environment that names a folder for the records of a job whose run is not known yet: a supervisor's.
+pub const EARLY: &str = "ANNULUS_FLIGHT";
+
+/// Bytes of a line: they divide a page, so that a line lies in one.
+const LINE: usize = 512;
+/// Lines of the head, before those of places.
+const HEAD: usize = 4;
+/// The line that tells when the process was alive last.
+const PULSE: usize = HEAD;
+/// The line of the process's own place; those of its ranks follow.
+const OWN: usize = PULSE + 1;
+
+/// The record that a process keeps of itself.
+#[derive(Debug)]
+pub struct Flight {
+    file: File,
+    path: PathBuf,
+    head: Mutex<Head>,
+    /// By line, from that of the process on.
+    places: Vec<Mutex<Place>>,
+}
+
+impl Flight {
+    /// Begins the record of this process of `world`, whose ranks are `ranks`, in `folder`.
+    ///
+    /// # Errors
+    /// A folder that cannot be written; the space that the record takes is taken here.
+    pub fn begin(folder: &Path, world: &World, ranks: Range<usize>) -> io::Result<Arc<Flight>> {
+        fs::create_dir_all(folder)?;
+        let process = world.process();
+        let path = folder.join(format!("process-{process}"));
+        let file = File::create(&path)?;
+        let lines = OWN + 1 + ranks.len();
+        file.write_all_at(&vec![b' '; lines * LINE], 0)?;
+        let head = Head {
+            process,
+            processes: world.processes(),
+            host: crate::world::host(),
+            pid: std::process::id(),
+            began: now(),
+            ranks: ranks.clone(),
+            asked: None,
+            ending: None,
+            moved: None,
+        };
+        let of_ranks = ranks.map(|rank| Place { rank: Some(rank), ..Place::default() });
+        let places = std::iter::once(Place::default()).chain(of_ranks).map(Mutex::new).collect();
+        let flight = Arc::new(Flight { file, path, head: Mutex::new(head), places });
+        flight.write(0, HEAD, &*lock(&flight.head));
+        for (index, place) in flight.places.iter().enumerate() {
+            flight.write(OWN + index, 1, &*lock(place));
+        }
+        flight.pulse();
+        Ok(flight)
+    }
+
+    /// The process is alive.
+    pub(crate) fn pulse(&self) {
+        self.write(PULSE, 1, &now());
+    }
+
+    /// The process is to stop, and was the first to know.
+    pub(crate) fn asked(&self) {
+        self.change(|head| head.asked = head.asked.or(Some(now())));
+    }
+
+    /// The process ends.
+    pub(crate) fn ended(&self, code: i32, why: Option<&str>) {
+        self.change(|head| {
+            let why = why.map(|why| record::cut(why, 1200));
+            head.ending = head.ending.take().or(Some(Ending { code, why, when: now() }));
+        });
+    }
+
+    /// What comes next stands in another record.
+    pub(crate) fn moved(&self, to: &Flight) {
+        let path = fs::canonicalize(&to.path).unwrap_or_else(|_| to.path.clone());
+        self.change(|head| head.moved = Some(path));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Head)) {
+        let mut head = lock(&self.head);
+        change(&mut head);
+        self.write(0, HEAD, &*head);
+    }
+
+    fn place(&self, rank: Option<usize>, change: impl FnOnce(&mut Place)) {
+        let ranks = &lock(&self.head).ranks.clone();
+        let index = rank.map_or(Some(0), |rank| Some(1 + rank.checked_sub(ranks.start)?));
+        let Some(place) = index.and_then(|index| self.places.get(index)) else { return };
+        let mut place = lock(place);
+        change(&mut place);
+        self.write(OWN + index.unwrap_or_default(), 1, &*place);
+    }
+
+    /// Writes over so many lines from one on. That it cannot is no reason to stop.
+    fn write(&self, line: usize, lines: usize, what: &impl serde::Serialize) {
+        let mut text = [b' '; HEAD * LINE];
+        let text = &mut text[..lines * LINE];
+        let end = text.len() - 1;
+        text[end] = b'\n';
+        if serde_json::to_writer(&mut text[..end], what).is_ok() {
+            let _ = self.file.write_all_at(text, (line * LINE) as u64);
+        }
+    }
+}
+
+/// What the ranks of one run, or the processes before it, note.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    flight: Arc<Flight>,
+    /// Of processes, not of ranks.
+    of_process: bool,
+}
+
+impl Log {
+    pub(crate) fn of_ranks(flight: Arc<Flight>) -> Log {
+        Log { flight, of_process: false }
+    }
+
+    pub(crate) fn of_process(flight: Arc<Flight>) -> Log {
+        Log { flight, of_process: true }
+    }
+
+    fn place(&self, rank: usize, change: impl FnOnce(&mut Place)) {
+        self.flight.place((!self.of_process).then_some(rank), change);
+    }
+
+    /// `rank` is here now, and waits for nobody.
+    pub(crate) fn at(&self, rank: usize, label: Label) {
+        self.place(rank, |place| place.at(label));
+    }
+
+    /// `rank` waits for `peer`; `None`: it does not any more.
+    pub(crate) fn waits(&self, rank: usize, peer: Option<usize>) {
+        self.place(rank, |place| place.waits = peer.map(|peer| Waits { peer, since: now() }));
+    }
+
+    /// Why `rank` failed, and which rank is to blame.
+    pub(crate) fn failed(&self, rank: usize, why: &str, blames: Option<usize>) {
+        self.place(rank, |place| {
+            let why = record::cut(why, 220);
+            place.failed = Some(Failed { why, blames, when: now() });
+        });
+    }
+
+    /// The program of `rank` has returned.
+    pub(crate) fn left(&self, rank: usize) {
+        self.place(rank, |place| place.left = true);
+    }
+}
+
+/// Microseconds since 1970.
+pub(crate) fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_micros() as u64)
+}

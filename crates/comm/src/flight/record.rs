@@ -1,0 +1,171 @@
+//! What stands in a flight record, and how it is read.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{HEAD, LINE, OWN, PULSE, now};
+use crate::Label;
+
+/// Who keeps a record, and how it ended. Times are microseconds since 1970.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Head {
+    /// The number of the process.
+    pub process: usize,
+    /// How many there are.
+    pub processes: usize,
+    /// Where it runs.
+    pub host: String,
+    /// Its number on that host.
+    pub pid: u32,
+    /// When the record began.
+    pub began: u64,
+    /// Its ranks.
+    pub ranks: Range<usize>,
+    /// When it was asked to stop, if it was the first to know.
+    pub asked: Option<u64>,
+    /// How it ended, if it had the time to say so.
+    pub ending: Option<Ending>,
+    /// The record that goes on from this one.
+    pub moved: Option<PathBuf>,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ending {
+    /// Its exit code.
+    pub code: i32,
+    /// Why, if it failed by itself.
+    pub why: Option<String>,
+    /// When.
+    pub when: u64,
+}
+
+/// Where a rank stands, or a process outside of runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// `None`: the process itself.
+    pub rank: Option<usize>,
+    /// The optimizer step.
+    pub step: u64,
+    /// The layer, or 0 outside layers.
+    pub layer: usize,
+    /// What is being done; empty: nothing yet.
+    pub pass: Cow<'static, str>,
+    /// The hop within it.
+    pub hop: usize,
+    /// Since when, in microseconds since 1970.
+    pub since: u64,
+    /// Whom it waits for.
+    pub waits: Option<Waits>,
+    /// Why it failed.
+    pub failed: Option<Failed>,
+    /// Its program has returned.
+    pub left: bool,
+}
+
+/// A wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// The rank that is waited for.
+    pub peer: usize,
+    /// Since when, in microseconds since 1970.
+    pub since: u64,
+}
+
+/// A failure, as the rank that noticed it tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// What it says.
+    pub why: String,
+    /// Which rank it says is to blame, if another.
+    pub blames: Option<usize>,
+    /// When, in microseconds since 1970.
+    pub when: u64,
+}
+
+impl Place {
+    pub(super) fn at(&mut self, label: Label) {
+        let Label { step, layer, pass, hop } = label;
+        (self.step, self.layer, self.pass, self.hop) = (step, layer, Cow::Borrowed(pass), hop);
+        (self.since, self.waits) = (now(), None);
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { step, layer, pass, hop, .. } = self;
+        match (pass.as_ref(), step) {
+            ("", _) => f.write_str("before its first call"),
+            (pass, 0) => f.write_str(pass),
+            _ => write!(f, "step {step}, layer {layer}, {pass}, hop {hop}"),
+        }
+    }
+}
+
+/// The record of one process, as it was left.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Its file.
+    pub path: PathBuf,
+    /// Who.
+    pub head: Head,
+    /// When it was alive last, in microseconds since 1970.
+    pub alive: u64,
+    /// Where the process was outside of runs.
+    pub own: Place,
+    /// Where its ranks were.
+    pub ranks: Vec<Place>,
+}
+
+impl Record {
+    /// The record in a file; where it says so, the one that goes on from it.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is no record.
+    pub fn read(path: &Path) -> io::Result<Record> {
+        let bytes = fs::read(path)?;
+        let head: Head = lines(&bytes, 0, HEAD)?;
+        if let Some(next) = head.moved.as_ref().filter(|next| next.as_path() != path) {
+            return Record::read(next);
+        }
+        let ranks = (0..head.ranks.len()).map(|rank| lines(&bytes, OWN + 1 + rank, 1));
+        Ok(Record {
+            path: path.to_owned(),
+            alive: lines(&bytes, PULSE, 1)?,
+            own: lines(&bytes, OWN, 1)?,
+            ranks: ranks.collect::<io::Result<_>>()?,
+            head,
+        })
+    }
+
+    /// When the process said anything last, in microseconds since 1970.
+    pub fn last_word(&self) -> u64 {
+        let ending = self.head.ending.as_ref().map(|ending| ending.when);
+        let places = self.ranks.iter().chain([&self.own]).map(|place| place.since);
+        places.chain(ending).chain([self.alive, self.head.began]).max().unwrap_or_default()
+    }
+}
+
+fn lines<T: DeserializeOwned>(bytes: &[u8], first: usize, count: usize) -> io::Result<T> {
+    let text = bytes.get(first * LINE..(first + count) * LINE);
+    let text = text.ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok(serde_json::from_slice(text)?)
+}
+
+/// A text of so many bytes at most, none of which JSON writes as several.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    let plain = |sign: char| match sign {
+        '"' | '\\' => '\'',
+        sign if sign.is_control() => ' ',
+        sign => sign,
+    };
+    text[..end.unwrap_or_default()].chars().map(plain).collect()
+}

@@ -1,0 +1,96 @@
+//! Waiting for a rank, and whose wait fails when it stands still.
+
+use std::time::Instant;
+
+use candle_core::Tensor;
+
+use super::group::Group;
+use super::mail::{Parcel, Ticket};
+use super::patience::Patience;
+use crate::{Error, Label, Result};
+
+/// Whom a rank waits for.
+#[derive(Clone, Copy)]
+pub(super) struct Wait {
+    pub(super) peer: usize,
+    /// How far the program of the rank that waits has come: exchanges so far, then the time.
+    pub(super) place: (u64, Instant),
+}
+
+/// A tensor that a rank waits for.
+#[derive(Clone, Copy)]
+pub(super) struct Due {
+    pub(super) rank: usize,
+    pub(super) peer: usize,
+    pub(super) label: Label,
+    pub(super) ticket: Ticket,
+}
+
+impl Group {
+    /// Whether the wait of `rank` is the one that fails when its peer stands still. A rank that
+    /// waits stands still through no fault of its own: whoever waits for it leaves the failing to
+    /// it. Of several that wait for a rank that does not, and of a circle of waits, that one fails
+    /// whose program has come least far: the others are there because it never got what it waits
+    /// for.
+    fn answers(&self, rank: usize) -> bool {
+        let waits = self.waits(Instant::now());
+        let place = |rank: usize| waits[rank].map(|wait| (wait.place, rank));
+        let (Some(own), mut least) = (waits[rank], place(rank)) else { return false };
+        let mut at = own.peer;
+        // A walk longer than the world runs in a circle that `rank` is not in.
+        for _ in 0..waits.len() {
+            if at == rank {
+                return least == place(rank);
+            }
+            let Some(wait) = waits[at] else {
+                let here = |rank: &usize| waits[*rank].is_some_and(|wait| wait.peer == at);
+                return (0..waits.len()).filter(here).filter_map(place).min() == place(rank);
+            };
+            least = least.min(place(at));
+            at = wait.peer;
+        }
+        false
+    }
+}
+
+impl Due {
+    pub(super) fn open(&self, parcel: Parcel) -> Result<Tensor> {
+        if parcel.label == self.label {
+            return Ok(parcel.tensor);
+        }
+        let Due { rank, peer, label, .. } = *self;
+        Err(Error::Order { rank, peer, label, theirs: Box::new(parcel.label) })
+    }
+}
+
+/// A wait and its deadline, which starts anew whenever the awaited rank moves.
+pub(super) struct Watch<'a> {
+    group: &'a Group,
+    due: &'a Due,
+    pub(super) patience: Patience,
+    seen: u64,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(group: &'a Group, due: &'a Due, now: Instant) -> Watch<'a> {
+        let seen = group.operations(due.peer);
+        group.begins_to_wait(due.rank, due.peer, now);
+        Watch { group, due, patience: Patience::new(group.deadline, now), seen }
+    }
+
+    pub(super) fn look(&mut self, now: Instant) -> Result<()> {
+        self.patience.look(now);
+        let answers = self.patience.is_over() && self.group.answers(self.due.rank);
+        // Read last: a rank counts an arrival before it stops waiting, so one that has just woken
+        // is not taken for one that stands still.
+        let operations = self.group.operations(self.due.peer);
+        if operations != self.seen {
+            self.seen = operations;
+            self.patience.moved();
+        } else if answers {
+            let Due { rank, peer, label, .. } = *self.due;
+            return Err(Error::Deadline { rank, peer, label, waited: self.patience.waited() });
+        }
+        Ok(())
+    }
+}
