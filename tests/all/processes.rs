@@ -200,24 +200,10 @@ fn wait_for_step(place: &Place, output: &str, step: u64) {
 
 fn wait_until_gone(place: &Place) {
     let began = Instant::now();
-    while !alive(place).is_empty() {
-        assert!(began.elapsed() < GONE, "{:?} are left", alive(place));
+    while !place.processes().is_empty() {
+        assert!(began.elapsed() < GONE, "{:?} are left", place.processes());
         sleep(Duration::from_millis(20));
     }
-}
-
-/// The processes of the program that train in a folder.
-fn alive(place: &Place) -> Vec<u32> {
-    let folder = place.path("").canonicalize().expect("it is there");
-    let processes = fs::read_dir("/proc").expect("Linux").flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let trains = |number: &u32| {
-        let process = PathBuf::from(format!("/proc/{number}"));
-        let program = fs::read_link(process.join("exe"));
-        let own = program.is_ok_and(|program| program.ends_with("annulus-under-test"));
-        own && fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == folder)
-    };
-    numbers.filter(trains).collect()
 }
 
 #[cfg(target_os = "linux")]
@@ -231,7 +217,7 @@ fn a_training_whose_process_is_killed_goes_on_as_threads_to_the_same_bits() {
         let arguments = [&["train", "experiment.yaml", &folder][..], &changes].concat();
         let Some(mut job) = Job::start(mpi, &place, &arguments) else { return };
         wait_for_step(&place, mpi.name, 3);
-        let victim = *alive(&place).last().expect("two processes");
+        let victim = *place.processes().last().expect("two processes");
         // SAFETY: a signal to a child of a child of ours.
         unsafe { libc::kill(victim as i32, libc::SIGKILL) };
         assert_ne!(job.ended(), Some(0));
@@ -257,7 +243,7 @@ fn a_process_that_is_stopped_ends_the_job_at_the_deadline() {
             command.stdout(Stdio::null()).stderr(Stdio::piped());
             let child = command.spawn().expect("the launcher starts");
             wait_for_step(&place, &output, 2);
-            let mut processes = alive(&place);
+            let mut processes = place.processes();
             processes.sort_unstable();
             // SAFETY: a signal to a child of a child of ours.
             unsafe { libc::kill(processes[victim] as i32, libc::SIGSTOP) };
@@ -286,7 +272,7 @@ fn a_lost_process_is_started_again_from_the_last_checkpoint() {
     let child = command.spawn().expect("the program starts");
     let launch = child.id();
     wait_for_step(&place, "again", 3);
-    let ranks: Vec<u32> = alive(&place).into_iter().filter(|one| *one != launch).collect();
+    let ranks: Vec<u32> = place.processes().into_iter().filter(|one| *one != launch).collect();
     let victim = *ranks.last().expect("two processes");
     // SAFETY: a signal to a process that a child of ours started.
     unsafe { libc::kill(victim as i32, libc::SIGKILL) };
@@ -322,7 +308,7 @@ fn a_signal_to_the_launcher_or_to_a_process_saves_and_ends_with_75() {
             if to_launcher {
                 job.signal(libc::SIGUSR1);
             } else {
-                let one = *alive(&place).last().expect("two processes");
+                let one = *place.processes().last().expect("two processes");
                 // SAFETY: a signal to a child of a child of ours.
                 unsafe { libc::kill(one as i32, libc::SIGTERM) };
             }

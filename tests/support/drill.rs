@@ -36,13 +36,19 @@ pub enum What {
 }
 
 /// Where and what.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Drill {
+    /// What goes wrong.
     pub what: What,
+    /// On which rank; before the run: in which process.
     pub rank: usize,
+    /// At which call of it: the step,
     pub step: u64,
+    /// the layer,
     pub layer: usize,
+    /// the pass,
     pub pass: String,
+    /// and the hop.
     pub hop: usize,
 }
 
@@ -89,8 +95,8 @@ fn happen(what: What) {
     // A disk that is full has no room for it.
     let _ = fs::write(MARK, now.to_string());
     let signal = |signal| {
-        // SAFETY: a signal to this process.
-        unsafe { libc::kill(libc::getpid(), signal) };
+        // SAFETY: a signal to this thread, which has it before the call returns.
+        unsafe { libc::raise(signal) };
     };
     match what {
         What::Kill => signal(libc::SIGKILL),

@@ -5,6 +5,7 @@ pub mod attack;
 #[cfg(unix)]
 pub mod fuzz;
 pub mod drill;
+pub mod drills;
 pub mod hub;
 pub mod memory;
 pub mod runs;

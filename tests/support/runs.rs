@@ -99,6 +99,20 @@ impl Place {
         copy(&self.path(from), &self.path(to));
     }
 
+    /// The processes of the program that run in it.
+    pub fn processes(&self) -> Vec<u32> {
+        let folder = self.folder.path().canonicalize().expect("it is there");
+        let name = Path::new(self.program).file_name().expect("a program");
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let runs = |number: &u32| {
+            let process = PathBuf::from(format!("/proc/{number}"));
+            let own = fs::read_link(process.join("exe")).is_ok_and(|path| path.ends_with(name));
+            own && fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == folder)
+        };
+        numbers.filter(runs).collect()
+    }
+
     /// The command that trains in `output`, with these keys changed.
     pub fn command(&self, output: &str, changes: &[&str]) -> Command {
         let mut command = Command::new(self.program);

@@ -38,11 +38,12 @@ pub(crate) fn run(arguments: &Launch) -> Done {
         command.args(flags(&launcher)).args(["-n", &arguments.processes.to_string()]);
         command.arg(&own).args(&arguments.command);
         command.env(EARLY, early.path()).stdin(Stdio::null());
+        let watch = Watch::new(early.path(), arguments.processes);
         let child = start(&mut command).map_err(|error| {
             let message = format!("`{}` does not start: {error}", launcher.display());
             Failure::usage(message, format!("name another: {NAMED}=/path/to/mpirun"))
         })?;
-        let watch = Watch::new(early.path(), arguments.processes);
+        
         let code = supervised(child, &stop, watch, early.path())?;
         if left == 0 || !WORTH_ANOTHER.contains(&code) {
             return Ok(code);

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use annulus_comm::flight::{FOLDER, Place, Record, Verdict, Wreck};
+use annulus_comm::flight::{FOLDER, Place, Record, Verdict, Who, Wreck};
 use annulus_train::last_checkpoint;
 
 use crate::arguments::PostMortem;
@@ -67,10 +67,12 @@ pub(crate) fn run_of(wreck: &Wreck) -> Option<&Path> {
 
 fn culprit<'a>(wreck: &'a Wreck, verdict: &Verdict) -> Option<&'a Record> {
     match verdict {
-        Verdict::Lost { process } | Verdict::Process { process, .. } | Verdict::Asked { process } => {
-            wreck.process(*process)
-        }
-        Verdict::Blamed { rank, .. } | Verdict::Failed { rank, .. } => wreck.of_rank(*rank),
+        Verdict::Lost { process }
+        | Verdict::Asked { process }
+        | Verdict::Blamed { who: Who::Process(process), .. }
+        | Verdict::Failed { who: Who::Process(process), .. } => wreck.process(*process),
+        Verdict::Blamed { who: Who::Rank(rank), .. }
+        | Verdict::Failed { who: Who::Rank(rank), .. } => wreck.of_rank(*rank),
         Verdict::Done => None,
     }
 }
@@ -83,9 +85,8 @@ fn title(wreck: &Wreck, verdict: &Verdict) -> String {
     let ended = code.map_or("ended".to_owned(), |code| format!("ended with {code}"));
     let what = match verdict {
         Verdict::Lost { process } => format!("process {process} was lost"),
-        Verdict::Blamed { rank, .. } => format!("because of rank {rank}"),
-        Verdict::Failed { rank, .. } => format!("rank {rank} failed"),
-        Verdict::Process { process, .. } => format!("process {process} failed"),
+        Verdict::Blamed { who, .. } => format!("because of {who}"),
+        Verdict::Failed { who, .. } => format!("{who} failed"),
         Verdict::Asked { process } => format!("process {process} was asked to stop"),
         Verdict::Done => "all ranks had done their work".to_owned(),
     };
@@ -108,10 +109,8 @@ fn how(verdict: &Verdict) -> Vec<String> {
         Verdict::Lost { .. } => {
             vec!["it stands still, or was killed (SIGKILL, no memory left): it said nothing".to_owned()]
         }
-        Verdict::Blamed { by, why, .. } => vec![format!("rank {by} says: {why}")],
-        Verdict::Failed { why, .. } | Verdict::Process { why, .. } => {
-            why.lines().map(str::to_owned).collect()
-        }
+        Verdict::Blamed { by, why, .. } => vec![format!("{by} says: {why}")],
+        Verdict::Failed { why, .. } => vec![why.clone()],
         Verdict::Asked { .. } => vec!["a signal, or a scheduler's end of the time: steps are saved".to_owned()],
         Verdict::Done => Vec::new(),
     }

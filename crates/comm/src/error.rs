@@ -85,6 +85,19 @@ pub enum Error {
         /// A rank of that process.
         rank: usize,
     },
+    /// Nothing was heard of another process for too long, outside of runs.
+    #[error(
+        "process {process} waited {:.1} s for process {peer}, of which nothing was heard",
+        waited.as_secs_f64()
+    )]
+    Silent {
+        /// Who waited.
+        process: usize,
+        /// For whom.
+        peer: usize,
+        /// How long.
+        waited: Duration,
+    },
     /// What joins processes cannot go on.
     #[error("the engine between processes ended: {why}")]
     Engine {
@@ -110,6 +123,7 @@ impl Error {
     pub fn blames(&self) -> Option<usize> {
         match *self {
             Error::Deadline { peer, .. }
+            | Error::Silent { peer, .. }
             | Error::Order { peer, .. }
             | Error::Left { peer, .. }
             | Error::Corrupt { peer, .. }

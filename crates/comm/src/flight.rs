@@ -10,13 +10,13 @@ mod wreck;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use record::{Ending, Failed, Head, Place, Record, Waits};
-pub use wreck::{Seen, Verdict, Wreck};
+pub use wreck::{Death, Seen, Verdict, Who, Wreck};
 
 use crate::threads::lock;
 use crate::{Label, World};
@@ -43,6 +43,10 @@ pub struct Flight {
     head: Mutex<Head>,
     /// By line, from that of the process on.
     places: Vec<Mutex<Place>>,
+    /// The pipe by which a supervisor sees how long this process lives.
+    _life: Option<File>,
+    /// The record before this one.
+    before: Mutex<Option<Arc<Flight>>>,
 }
 
 impl Flight {
@@ -70,7 +74,11 @@ impl Flight {
         };
         let of_ranks = ranks.map(|rank| Place { rank: Some(rank), ..Place::default() });
         let places = std::iter::once(Place::default()).chain(of_ranks).map(Mutex::new).collect();
-        let flight = Arc::new(Flight { file, path, head: Mutex::new(head), places });
+        // Opened at once where a supervisor reads, never where none does.
+        let pipe = life(folder, process);
+        let is_read = fs::symlink_metadata(&pipe).is_ok_and(|pipe| pipe.file_type().is_fifo());
+        let life = if is_read { File::options().write(true).open(pipe).ok() } else { None };
+        let flight = Arc::new(Flight { file, path, head: Mutex::new(head), places, _life: life, before: Mutex::default() });
         flight.write(0, HEAD, &*lock(&flight.head));
         for (index, place) in flight.places.iter().enumerate() {
             flight.write(OWN + index, 1, &*lock(place));
@@ -84,8 +92,8 @@ impl Flight {
         self.write(PULSE, 1, &now());
     }
 
-    /// The process is to stop, and was the first to know.
-    pub(crate) fn asked(&self) {
+    /// The process was asked to stop, from outside.
+    fn asked(&self) {
         self.change(|head| head.asked = head.asked.or(Some(now())));
     }
 
@@ -97,10 +105,11 @@ impl Flight {
         });
     }
 
-    /// What comes next stands in another record.
-    pub(crate) fn moved(&self, to: &Flight) {
+    /// What comes next stands in another record, whose keeper keeps this one too.
+    pub(crate) fn moved(self: Arc<Flight>, to: &Flight) {
         let path = fs::canonicalize(&to.path).unwrap_or_else(|_| to.path.clone());
         self.change(|head| head.moved = Some(path));
+        *lock(&to.before) = Some(self);
     }
 
     fn change(&self, change: impl FnOnce(&mut Head)) {
@@ -169,14 +178,24 @@ impl Log {
         });
     }
 
+    /// This process was asked to stop, from outside.
+    pub(crate) fn asked(&self) {
+        self.flight.asked();
+    }
+
     /// The program of `rank` has returned.
     pub(crate) fn left(&self, rank: usize) {
         self.place(rank, |place| place.left = true);
     }
 }
 
+/// The pipe that a process holds for its supervisor, in the folder of its first record.
+pub fn life(folder: &Path, process: usize) -> PathBuf {
+    folder.join(format!("life-{process}"))
+}
+
 /// Microseconds since 1970.
-pub(crate) fn now() -> u64 {
+pub fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_micros() as u64)
 }

@@ -4,14 +4,14 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use candle_core::{Device, Tensor};
 
 use crate::flight::{self, Flight, Log};
 use crate::processes::{Facts, Office};
-use crate::threads::{self, Group, Home, Options};
+use crate::threads::{self, Group, Home, Options, lock};
 use crate::{Communicator, Error, Failure, Label};
 
 /// The name of this machine.
@@ -21,8 +21,8 @@ pub(crate) fn host() -> String {
     name.map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
-/// How long processes wait for each other outside of runs.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// How long a process may be silent outside of runs: as long as it is heard of, the others wait.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// Put around every rank's communicator.
 pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;
@@ -34,8 +34,8 @@ pub struct World {
     office: Option<Arc<Office>>,
     /// By process, where it runs; empty where this one is all.
     hosts: Arc<[String]>,
-    /// Where ranks say where they are.
-    flight: Option<Arc<Flight>>,
+    /// Where ranks say where they are, of this world and its clones.
+    flight: Arc<Mutex<Option<Arc<Flight>>>>,
     wrap: Option<Wrap>,
 }
 
@@ -58,10 +58,10 @@ impl World {
     pub fn found() -> annulus_mpi::Result<World> {
         let launched = annulus_mpi::launched().filter(|launched| launched.processes > 1);
         let office = launched.map(|launched| Office::open(launched).map(Arc::new)).transpose()?;
-        let mut world = World { office, ..World::alone() };
+        let world = World { office, ..World::alone() };
         if let Some(folder) = std::env::var_os(flight::EARLY) {
             // A supervisor that cannot be told is no reason not to begin.
-            world = world.recorded(Path::new(&folder), 0..0).unwrap_or(world);
+            let _ = world.record(Path::new(&folder), 0..0);
         }
         if world.office.is_none() {
             return Ok(world);
@@ -80,33 +80,37 @@ impl World {
         World { wrap: Some(wrap), ..self }
     }
 
-    /// The same, whose `ranks` of this process keep their flight record in `folder` from now on.
+    /// From now on this process, of which these are the ranks, keeps its flight record in `folder`.
     ///
     /// # Errors
     /// A folder that cannot be written.
-    pub fn recorded(&self, folder: &Path, ranks: Range<usize>) -> io::Result<World> {
+    pub fn record(&self, folder: &Path, ranks: Range<usize>) -> io::Result<()> {
         let flight = Flight::begin(folder, self, ranks)?;
         if let Some(office) = &self.office {
             office.record(flight.clone());
         }
-        if let Some(before) = &self.flight {
+        if let Some(before) = lock(&self.flight).replace(flight.clone()) {
             before.moved(&flight);
         }
-        Ok(World { flight: Some(flight), ..self.clone() })
+        Ok(())
+    }
+
+    fn flight(&self) -> Option<Arc<Flight>> {
+        lock(&self.flight).clone()
     }
 
     /// Says in the flight record what this process does outside of runs.
     pub fn note(&self, what: &'static str) {
         let label = Label { pass: what, ..Label::default() };
-        if let Some(flight) = &self.flight {
-            Log::of_process(flight.clone()).at(0, label);
+        if let Some(flight) = self.flight() {
+            Log::of_process(flight).at(0, label);
         }
     }
 
     /// Says in the flight record why a rank of this process failed.
     pub fn failed(&self, rank: usize, why: &str, blames: Option<usize>) {
-        if let Some(flight) = &self.flight {
-            Log::of_ranks(flight.clone()).failed(rank, why, blames);
+        if let Some(flight) = self.flight() {
+            Log::of_ranks(flight).failed(rank, why, blames);
         }
     }
 
@@ -170,13 +174,14 @@ impl World {
         E: Send,
         F: Fn(Arc<dyn Communicator>) -> Result<T, E> + Send + Sync,
     {
-        self.logged(options, self.flight.clone().map(Log::of_ranks), program)
+        self.run_as(options, self.flight().map(Log::of_ranks), false, program)
     }
 
-    fn logged<T, E, F>(
+    fn run_as<T, E, F>(
         &self,
         options: &Options,
         log: Option<Log>,
+        of_processes: bool,
         program: F,
     ) -> Result<Vec<T>, Failure<E>>
     where
@@ -192,7 +197,7 @@ impl World {
             let home = Home { log, ..Home::alone(options.world) };
             return threads::run_in(&Group::new(options, home), program);
         };
-        let ended = threads::run_in(&office.begin(options, log), program);
+        let ended = threads::run_in(&office.begin(options, log, of_processes), program);
         office.finish();
         ended
     }
@@ -205,23 +210,44 @@ impl World {
         if self.office.is_none() {
             return Ok(vec![own.to_vec()]);
         }
-        let options = Options { world: self.processes(), deadline: PATIENCE, stop: Arc::default() };
-        let log = self.flight.clone().map(Log::of_process);
-        let said = self.logged(&options, log, |comm| {
+        let options = Options { world: self.processes(), deadline: SILENCE, stop: Arc::default() };
+        let log = self.flight().map(Log::of_process);
+        let said = self.run_as(&options, log, true, |comm| {
             // A tensor has at least an element.
             let bytes: Vec<u8> = [&[0], own].concat();
             let tensor = Tensor::new(bytes, &Device::Cpu)?;
             let label = Label { pass: "between processes", ..Label::default() };
-            let all = comm.all_gather(label, &tensor)?;
+            let all = comm.all_gather(label, &tensor).map_err(|error| self.missed(error))?;
             all.iter().map(|one| Ok(one.to_vec1::<u8>()?[1..].to_vec())).collect()
         })?;
         Ok(said.into_iter().next().unwrap_or_default())
     }
 
+    /// A rank that is late between runs is a process that is silent.
+    fn missed(&self, error: Error) -> Error {
+        let error = match error {
+            Error::Deadline { rank: process, peer, waited, .. } => {
+                Error::Silent { process, peer, waited }
+            }
+            error => error,
+        };
+        if let (Some(flight), Some(peer)) = (self.flight(), error.blames()) {
+            Log::of_process(flight).failed(self.process(), &error.to_string(), Some(peer));
+        }
+        error
+    }
+
+    /// Says in the flight record that this process was asked to stop.
+    pub fn asked(&self) {
+        if let Some(flight) = self.flight() {
+            Log::of_process(flight).asked();
+        }
+    }
+
     /// Ends the job with this process's exit code, which the others are told; `why` where it failed, and not for another's
     /// sake. Returns the exit code of the job.
     pub fn end(&self, code: i32, why: Option<&str>) -> i32 {
-        if let Some(flight) = &self.flight {
+        if let Some(flight) = self.flight() {
             flight.ended(code, why);
         }
         self.office.as_ref().map_or(code, |office| office.close(code, why.is_some()))

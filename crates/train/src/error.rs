@@ -155,7 +155,8 @@ impl TrainError {
     }
 
     fn is_deadline(&self) -> bool {
-        matches!(self, TrainError::Comm(annulus_comm::Error::Deadline { .. }))
+        use annulus_comm::Error;
+        matches!(self, TrainError::Comm(Error::Deadline { .. } | Error::Silent { .. }))
     }
 }
 

@@ -1,85 +1,68 @@
 //! Which process of a job ends first: what its launcher does not tell, and what nobody can write down who is killed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use annulus_comm::flight::{Record, Seen};
+use annulus_comm::flight::Seen;
+#[cfg(target_os = "linux")]
+use annulus_comm::flight::{Death, life, now};
 #[cfg(target_os = "linux")]
 use rustix::{
     event::{Timespec, epoll},
     fd::OwnedFd,
-    process::{Pid, PidfdFlags, pidfd_open},
+    fs::{CWD, FileType, Mode, OFlags, mknodat, open},
 };
 
-/// The processes of a job, by the records that they begin with.
+/// The processes of a job, by pipes that each holds for as long as it lives.
 pub(super) struct Watch {
-    /// Where those records are.
-    folder: PathBuf,
-    processes: usize,
-    /// By process, what tells of its end; none before its record is there.
+    /// Our ends of the pipes, and what tells of ends in their order. `None`: the system cannot.
     #[cfg(target_os = "linux")]
-    ends: Vec<Option<OwnedFd>>,
-    /// Tells of ends in their order. `None`: the system cannot.
-    #[cfg(target_os = "linux")]
-    queue: Option<OwnedFd>,
+    pipes: Option<(OwnedFd, Vec<OwnedFd>)>,
     seen: Seen,
 }
 
 #[cfg(target_os = "linux")]
 impl Watch {
+    /// Lays a pipe for each of the processes, in the folder of their first records.
     pub(super) fn new(folder: &Path, processes: usize) -> Watch {
-        Watch {
-            folder: folder.to_owned(),
-            processes,
-            ends: (0..processes).map(|_| None).collect(),
-            queue: epoll::create(epoll::CreateFlags::CLOEXEC).ok(),
-            seen: Seen::default(),
-        }
+        let pipes = || -> rustix::io::Result<_> {
+            let queue = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let mut ends = Vec::new();
+            for process in 0..processes {
+                let path = life(folder, process);
+                mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+                let end = open(&path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
+                // Told once, when the last who can write is gone.
+                let once = epoll::EventFlags::HUP | epoll::EventFlags::ONESHOT;
+                epoll::add(&queue, &end, epoll::EventData::new_u64(process as u64), once)?;
+                ends.push(end);
+            }
+            Ok((queue, ends))
+        };
+        // Without, records alone say who ended.
+        Watch { pipes: pipes().ok(), seen: Seen::default() }
     }
 
     /// Waits a moment for ends.
     pub(super) fn look(&mut self) {
-        self.meet();
-        let Some(queue) = &self.queue else { return };
+        let Some((queue, _)) = &self.pipes else {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            return;
+        };
         let moment = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
-        // Where the system cannot tell, records alone say who ended.
+        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [none; 64];
         let told = epoll::wait(queue, &mut events[..], Some(&moment)).unwrap_or_default();
-        for event in &events[..told] {
-            let process = event.data.u64() as usize;
-            self.dead(process);
-        }
-    }
-
-    /// Begins to watch the processes whose records have come.
-    fn meet(&mut self) {
-        let Some(queue) = &self.queue else { return };
-        let mut early = Vec::new();
-        for process in 0..self.processes {
-            if self.ends[process].is_some() || self.seen.deaths.contains(&process) {
-                continue;
-            }
-            let Ok(record) = Record::read(&early_record(&self.folder, process)) else { continue };
-            let pid = i32::try_from(record.head.pid).ok().and_then(Pid::from_raw);
-            let Some(pid) = pid else { continue };
-            let Ok(end) = pidfd_open(pid, PidfdFlags::empty()) else {
-                early.push(process);
-                continue;
-            };
-            let data = epoll::EventData::new_u64(process as u64);
-            let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
-            if epoll::add(queue, &end, data, once).is_ok() {
-                self.ends[process] = Some(end);
-            }
-        }
-        // Gone before it could be watched.
-        early.into_iter().for_each(|process| self.dead(process));
+        let deaths = events[..told].iter().map(|event| {
+            Death { process: event.data.u64() as usize, when: now() }
+        });
+        self.seen.deaths.extend(deaths);
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 impl Watch {
-    pub(super) fn new(folder: &Path, processes: usize) -> Watch {
-        Watch { folder: folder.to_owned(), processes, seen: Seen::default() }
+    pub(super) fn new(_: &Path, _: usize) -> Watch {
+        Watch { seen: Seen::default() }
     }
 
     /// Waits a moment.
@@ -89,21 +72,10 @@ impl Watch {
 }
 
 impl Watch {
-    #[cfg(target_os = "linux")]
-    fn dead(&mut self, process: usize) {
-        if !self.seen.deaths.contains(&process) {
-            self.seen.deaths.push(process);
-        }
-    }
-
     /// What was seen, once the launcher has ended with `code`.
     pub(super) fn end(mut self, code: u8) -> Seen {
         self.look();
         self.seen.code = Some(code);
         self.seen
     }
-}
-
-fn early_record(folder: &Path, process: usize) -> PathBuf {
-    folder.join(format!("process-{process}"))
 }

@@ -1,12 +1,13 @@
 //! Who ended a job: read off the records of all its processes.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Failed, Record};
+use super::{Failed, Place, Record};
 
 /// What a supervisor saw, beside the records.
 const SEEN: &str = "seen.json";
@@ -26,9 +27,36 @@ pub struct Wreck {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// The processes in the order in which they ended.
-    pub deaths: Vec<usize>,
+    pub deaths: Vec<Death>,
     /// What the launcher ended with.
     pub code: Option<u8>,
+}
+
+/// The end of a process, as it was seen from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Death {
+    /// Which.
+    pub process: usize,
+    /// When, in microseconds since 1970.
+    pub when: u64,
+}
+
+/// Who did something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// A rank.
+    Rank(usize),
+    /// A process, outside of ranks.
+    Process(usize),
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Rank(rank) => write!(f, "rank {rank}"),
+            Who::Process(process) => write!(f, "process {process}"),
+        }
+    }
 }
 
 /// Who ended a job.
@@ -39,26 +67,19 @@ pub enum Verdict {
         /// Which.
         process: usize,
     },
-    /// A rank made no progress, or sent what it should not, as another tells.
+    /// Somebody made no progress, or sent what it should not, as another tells.
     Blamed {
         /// Who is to blame.
-        rank: usize,
+        who: Who,
         /// Who noticed.
-        by: usize,
+        by: Who,
         /// What that one says.
         why: String,
     },
-    /// A rank failed by itself.
+    /// Somebody failed by itself.
     Failed {
-        /// Which.
-        rank: usize,
-        /// What it says.
-        why: String,
-    },
-    /// A process failed by itself, outside of ranks.
-    Process {
-        /// Which.
-        process: usize,
+        /// Who.
+        who: Who,
         /// What it says.
         why: String,
     },
@@ -118,33 +139,41 @@ impl Wreck {
         self.records.iter().find(|record| record.head.ranks.contains(&rank))
     }
 
-    /// Who ended the job.
+    /// Who ended the job: whatever came first, since all others end for that.
     pub fn verdict(&self) -> Verdict {
-        // Whoever ends first without a word was ended from outside; all others end for that.
-        let first = self.seen.deaths.first().and_then(|first| self.process(*first));
-        if let Some(first) = first.filter(|record| record.head.ending.is_none()) {
-            return Verdict::Lost { process: first.head.process };
-        }
-        self.told().unwrap_or_else(|| self.silent().unwrap_or(Verdict::Done))
+        let killed = self.seen.deaths.iter().find(|death| {
+            self.process(death.process).is_some_and(|record| record.head.ending.is_none())
+        });
+        let killed = killed.map(|death| (death.when, Verdict::Lost { process: death.process }));
+        let first = self.failures().chain(killed).min_by_key(|(when, _)| *when);
+        first.map_or_else(|| self.silent().unwrap_or(Verdict::Done), |(_, verdict)| verdict)
     }
 
-    /// What the first to fail said.
-    fn told(&self) -> Option<Verdict> {
-        let places = self.records.iter().flat_map(|record| &record.ranks);
-        let failed = places.filter_map(|place| Some((place.rank?, place.failed.as_ref()?)));
-        let first = failed.min_by_key(|(_, failed)| failed.when);
-        if let Some((by, Failed { why, blames, .. })) = first {
-            let why = why.clone();
-            return Some(match *blames {
-                Some(rank) => Verdict::Blamed { rank, by, why },
-                None => Verdict::Failed { rank: by, why },
-            });
-        }
-        let ended = self.records.iter().filter_map(|Record { head, .. }| {
-            let ending = head.ending.as_ref()?;
-            Some((ending.when, head.process, ending.why.clone()?))
+    /// What those say that failed, and when.
+    fn failures(&self) -> impl Iterator<Item = (u64, Verdict)> {
+        let places = self.records.iter().flat_map(|record| {
+            let own = (Who::Process(record.head.process), &record.own);
+            let rank = |place: &Place| Who::Rank(place.rank.unwrap_or_default());
+            record.ranks.iter().map(move |place| (rank(place), place)).chain([own])
         });
-        ended.min().map(|(_, process, why)| Verdict::Process { process, why })
+        let of_places = places.filter_map(|(by, place)| {
+            let Failed { why, blames, when } = place.failed.clone()?;
+            let blamed = |index| match by {
+                Who::Rank(_) => Who::Rank(index),
+                Who::Process(_) => Who::Process(index),
+            };
+            let verdict = match blames {
+                Some(index) => Verdict::Blamed { who: blamed(index), by, why },
+                None => Verdict::Failed { who: by, why },
+            };
+            Some((when, verdict))
+        });
+        let of_processes = self.records.iter().filter_map(|Record { head, .. }| {
+            let ending = head.ending.as_ref()?;
+            let (who, why) = (Who::Process(head.process), ending.why.clone()?);
+            Some((ending.when, Verdict::Failed { who, why }))
+        });
+        of_places.chain(of_processes)
     }
 
     /// Who fell silent first, or was asked to stop.
@@ -153,7 +182,8 @@ impl Wreck {
         if let Some(first) = silent.min_by_key(|record| record.last_word()) {
             return Some(Verdict::Lost { process: first.head.process });
         }
-        let asked = self.records.iter().filter_map(|Record { head, .. }| Some((head.asked?, head.process)));
+        let asked =
+            self.records.iter().filter_map(|Record { head, .. }| Some((head.asked?, head.process)));
         asked.min().map(|(_, process)| Verdict::Asked { process })
     }
 }

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use annulus_mpi::{Leaving, Sending, Session};
 
-use super::envelope::{BEATS, Envelope, News, Passes, has_room, opened, sealed};
+use super::envelope::{BEATS, Envelope, News, Passes, has_room, sealed};
 use super::inbox::{Arrived, Inbox, TAG};
 use super::office::{Letter, Shared};
-use crate::threads::lock;
+use crate::threads::{Group, lock};
 
 /// How often other processes are told how far the ranks here are.
 const BEAT: Duration = Duration::from_millis(20);
@@ -19,6 +19,9 @@ const NAP: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(400
 /// How long a process that is done waits for the others' last words: after a failure, which may be that one of them is gone,
 /// and else, where it may have a sample to write.
 const FAREWELL: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(600)];
+
+/// The exit code where a rank does not end though its group has: that of a deadline.
+const STUCK: i32 = 12;
 
 /// The thread's own.
 pub(super) struct Clerk {
@@ -87,13 +90,19 @@ impl Clerk {
                 if all && self.leaving.is_empty() {
                     return Ok(());
                 }
-                let code = desk.byes[self.session.rank].map_or(1, |(code, _)| code);
-                let failed = desk.byes.iter().flatten().any(|(_, own_fault)| *own_fault);
+                let own = desk.byes[self.session.rank].map_or(1, |(code, _)| code);
+                let culprit = desk.byes.iter().flatten().find(|(_, own_fault)| *own_fault);
+                let (code, failed) = culprit.map_or((own, false), |(code, _)| (*code, true));
                 if since.elapsed() > FAREWELL[usize::from(!failed)] {
                     drop(desk);
                     self.session.abort(code);
                     return Ok(());
                 }
+            }
+            if desk.current.as_ref().is_some_and(|(_, group)| group.is_stuck()) {
+                drop(desk);
+                self.session.abort(STUCK);
+                return Ok(());
             }
             let waits = desk.current.as_ref().is_some_and(|(_, group)| group.is_waiting());
             if busy {
@@ -164,6 +173,9 @@ impl Clerk {
 
     fn hand_on(&mut self, from: usize, arrived: Arrived) {
         let mut desk = lock(&self.shared.desk);
+        if let Some((_, group)) = &desk.current {
+            group.is_heard_of(from);
+        }
         if let Arrived::News(Envelope { news: News::Bye(code, own_fault), .. }) = arrived {
             desk.byes[from] = Some((code, own_fault));
             if let Some((_, group)) = desk.current.as_ref().filter(|_| own_fault) {
@@ -176,7 +188,7 @@ impl Clerk {
             (&arrived, &desk.current)
             && run == current
         {
-            // Known already: not to be passed on, and not asked of this process.
+            // Known already: not to be passed on.
             self.stopped = *run;
         }
         let run = arrived.run();
@@ -216,24 +228,29 @@ impl Clerk {
             return;
         }
         self.told = Instant::now();
+        let current = lock(&self.shared.desk).current.clone();
+        let (run, all) = match current {
+            Some((run, group)) => (run, self.news(run, &group)),
+            None => (0, vec![News::Alive]),
+        };
         let mut desk = lock(&self.shared.desk);
-        let Some((run, group)) = desk.current.clone() else { return };
+        for news in all {
+            for to in (0..self.session.size).filter(|to| *to != self.session.rank) {
+                let envelope = Envelope { run, news: news.clone() };
+                desk.letters.push_back(Letter { to, envelope, tensor: None });
+            }
+        }
+    }
+
+    /// How far the ranks here are, and whether they are to stop.
+    fn news(&mut self, run: u64, group: &Group) -> Vec<News> {
         let ranks: Vec<_> = group.here().map(|rank| (rank, group.beat(rank, self.told))).collect();
         let mut all: Vec<News> =
             ranks.chunks(BEATS).map(|some| News::Beats(some.to_vec())).collect();
         if group.is_to_stop() && self.stopped < run {
             self.stopped = run;
             all.push(News::Stop);
-            if let Some(flight) = &desk.flight {
-                flight.asked();
-            }
         }
-        for news in all {
-            let frame = sealed(&Envelope { run, news }, None);
-            for to in (0..self.session.size).filter(|to| *to != self.session.rank) {
-                let (envelope, _) = opened(&frame).expect("just sealed");
-                desk.letters.push_back(Letter { to, envelope, tensor: None });
-            }
-        }
+        all
     }
 }

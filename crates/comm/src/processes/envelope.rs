@@ -20,7 +20,7 @@ pub(super) struct Envelope {
 }
 
 /// What is told.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) enum News {
     /// A tensor for a rank.
     Parcel(Parcel),
@@ -32,12 +32,14 @@ pub(super) enum News {
     Failed(usize),
     /// The run is to stop.
     Stop,
+    /// The process is alive, between runs.
+    Alive,
     /// The process ends with this exit code; whether it is its own fault.
     Bye(i32, bool),
 }
 
 /// A tensor's way, name, place in the program and form.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Parcel {
     pub(super) from: usize,
     pub(super) to: usize,

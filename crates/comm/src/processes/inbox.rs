@@ -51,7 +51,7 @@ impl Arrived {
                 News::Left(rank) if rank < group.world() => group.has_left(rank),
                 News::Failed(rank) => group.fail(rank),
                 News::Stop => group.stop(),
-                News::Left(_) | News::Parcel(_) | News::Bye(..) => {}
+                News::Left(_) | News::Parcel(_) | News::Bye(..) | News::Alive => {}
             },
         }
     }

@@ -92,7 +92,12 @@ impl Office {
     }
 
     /// A group of so many ranks over all processes: those of this one begin.
-    pub(crate) fn begin(&self, options: &threads::Options, log: Option<Log>) -> Arc<Group> {
+    pub(crate) fn begin(
+        &self,
+        options: &threads::Options,
+        log: Option<Log>,
+        of_processes: bool,
+    ) -> Arc<Group> {
         let Facts { process, processes, .. } = self.facts;
         let here = options.world / processes;
         let mut desk = lock(&self.shared.desk);
@@ -104,6 +109,7 @@ impl Office {
             carrier: Some(Arc::new(carrier)),
             process: [process as u64, processes as u64],
             log,
+            of_processes,
         };
         let group = Group::new(options, home);
         desk.current = Some((run, group.clone()));

@@ -35,12 +35,14 @@ pub(crate) struct Home {
     pub(crate) process: [u64; 2],
     /// Where ranks here say where they are.
     pub(crate) log: Option<Log>,
+    /// Ranks stand for processes: one moves as long as anything is heard of it, whatever it does.
+    pub(crate) of_processes: bool,
 }
 
 impl Home {
     /// All of so many ranks.
     pub(crate) fn alone(world: usize) -> Home {
-        Home { here: 0..world, carrier: None, process: [0, 1], log: None }
+        Home { here: 0..world, carrier: None, process: [0, 1], log: None, of_processes: false }
     }
 }
 
@@ -59,8 +61,10 @@ pub(crate) struct Group {
     began: Instant,
     pub(super) deadline: Duration,
     stop: Arc<AtomicBool>,
+    /// Who was asked is known.
+    asked: AtomicBool,
     /// Who failed first.
-    first: OnceLock<usize>,
+    first: OnceLock<(usize, Instant)>,
     /// Why nothing goes between processes any more.
     lost: OnceLock<String>,
     ranks: Vec<Life>,
@@ -75,6 +79,8 @@ pub(crate) struct Group {
 
 /// After so long without a word a process is not taken at its last one: it may have been stopped.
 const SILENCE: Duration = Duration::from_millis(500);
+/// How much longer than the deadline ranks may go on after one has failed.
+const GRACE: Duration = Duration::from_secs(1);
 /// After so long a request to stop is that of a launcher which ends a job for a dead process: it comes a quarter of a second
 /// after the death, or later.
 const GONE: Duration = Duration::from_millis(200);
@@ -101,6 +107,7 @@ impl Group {
             began: Instant::now(),
             deadline: options.deadline,
             stop: options.stop.clone(),
+            asked: AtomicBool::new(false),
             first: OnceLock::new(),
             lost: OnceLock::new(),
             ranks: (0..world).map(|_| Life::default()).collect(),
@@ -129,7 +136,7 @@ impl Group {
     /// consequence.
     pub(crate) fn fail(&self, rank: usize) {
         // A second failure changes nothing.
-        let is_first = self.first.set(rank).is_ok();
+        let is_first = self.first.set((rank, Instant::now())).is_ok();
         let own = is_first && self.home.here.contains(&rank);
         if let Some(carrier) = self.home.carrier.as_ref().filter(|_| own) {
             carrier.failed(rank);
@@ -144,7 +151,12 @@ impl Group {
 
     /// Who failed first.
     pub(crate) fn first(&self) -> Option<usize> {
-        self.first.get().copied()
+        self.first.get().map(|(rank, _)| *rank)
+    }
+
+    /// Whether a rank has failed so long ago that those here which go on are stuck.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.first.get().is_some_and(|(_, since)| since.elapsed() > self.deadline + GRACE)
     }
 
     /// `rank` has done all it was to do.
@@ -221,6 +233,13 @@ impl Group {
         }
     }
 
+    /// Something arrived from a process.
+    pub(crate) fn is_heard_of(&self, process: usize) {
+        if self.home.of_processes {
+            self.moves(process);
+        }
+    }
+
     /// What arrived for a rank here.
     pub(crate) fn deliver(&self, from: usize, to: usize, parcel: Parcel) {
         let world = self.world();
@@ -241,8 +260,9 @@ impl Group {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The run is to stop.
+    /// The run is to stop, as another process says.
     pub(crate) fn stop(&self) {
+        self.asked.store(true, Ordering::Relaxed);
         self.stop.store(true, Ordering::Relaxed);
     }
 
@@ -323,6 +343,9 @@ impl Group {
 
     fn running(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
+            if let Some(log) = self.home.log.as_ref().filter(|_| !self.asked.swap(true, Ordering::Relaxed)) {
+                log.asked();
+            }
             return Err(self.gone().map_or(Error::Stopped, |rank| Error::Gone { rank }));
         }
         if let Some(why) = self.lost.get() {

@@ -15,7 +15,7 @@ use annulus_data::Progress;
 use annulus_machine::peak::Unit;
 use annulus_plan::Plan;
 
-use crate::checkpoint::{point, steps};
+use crate::checkpoint::{last_checkpoint, point};
 use crate::run::course::Course;
 use crate::run::curves::Curves;
 use crate::run::folder::{GIVEN, RESOLVED, RunFolder, failure, write_atomically};
@@ -27,7 +27,7 @@ use crate::run::manifest::{Manifest, weights_hash};
 use crate::run::metrics::{Record, Recorder};
 use crate::run::outcome::{Ending, Outcome};
 use crate::run::sink::{Notice, Silent, Sink};
-use crate::run::together::{self, Facts};
+use crate::run::together::{self, Facts, Said};
 use crate::setup::device;
 use crate::setup::initial::base_of;
 use crate::setup::prepare::{Prepared, Work, interruptible, prepare};
@@ -51,15 +51,17 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
     let led = lead(plan, &mut given, stages);
     together::lead(&given.world, &led)?;
     let Led { setup, folder, mut outcome, prepared, .. } = led?;
-    let Some(prepared) = prepared else {
-        // Not looked into yet; but where it will go on from, if it is whole.
-        let read = |error| failure("read", &folder.path, &error);
-        let there = folder.path.is_dir();
-        let steps = if there { steps(&folder.path).map_err(read)? } else { Vec::new() };
-        return Ok(Outcome { step: steps.last().copied().unwrap_or(0), ..outcome });
-    };
+    // Not looked into yet; but where it will go on from, if it is whole.
+    let step = last_checkpoint(&folder.path).unwrap_or(0);
+    let Some(prepared) = prepared else { return Ok(Outcome { step, ..outcome }) };
     if let Some(work) = prepared.work.as_ref().filter(|_| given.world.processes() > 1) {
-        together::agree(&given.world, &Ok(Facts::of(plan, work)?))?;
+        let facts = Facts::of(plan, work);
+        let agreed = together::agree(&given.world, &Said::of(&facts));
+        // What this process cannot do is its own to say.
+        facts?;
+        if !agreed? {
+            return Ok(Outcome { step, ..outcome });
+        }
     }
     let of_device = device::warning(plan.experiment.device).filter(|_| setup.processor.is_none());
     outcome.warnings = of_device.into_iter().chain(prepared.warnings).collect();
@@ -125,7 +127,11 @@ pub(crate) fn prepared(
         let opening = Opening { tokenizer: tokenizer.as_deref(), verify, ..Opening::default() };
         prepare(&plan, &setup, &stages, fork.as_ref(), opening, progress)
     };
-    interruptible(&given.stop, given.console.as_mut(), work)
+    let prepared = interruptible(&given.stop, given.console.as_mut(), work)?;
+    if prepared.is_none() {
+        given.world.asked();
+    }
+    Ok(prepared)
 }
 
 /// What all ranks share.
@@ -166,9 +172,11 @@ fn train(
         Ok(_) => "preempted".to_owned(),
         Err(error) => error.to_string(),
     });
-    manifest.write(&folder.path)?;
+    let written = manifest.write(&folder.path);
     let record;
+    // Why the run ended counts for more than that it cannot be noted.
     (outcome.ending, outcome.step, record) = ended?;
+    written?;
     outcome.losses = record.losses;
     (outcome.first, outcome.last) = (record.first, record.last);
     outcome.checkpoint = record.checkpoint.or(outcome.checkpoint);

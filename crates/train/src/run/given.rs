@@ -74,13 +74,10 @@ impl Given {
     }
 
     /// From now on the ranks of this process keep their flight record in the run's folder.
-    pub(crate) fn record(&mut self, setup: &Setup, output: &Path) -> Result<()> {
+    pub(crate) fn record(&self, setup: &Setup, output: &Path) -> Result<()> {
         let (folder, here) = (output.join(flight::FOLDER), self.here(setup)?);
-        self.world = self
-            .world
-            .recorded(&folder, here)
-            .map_err(|error| failure("write a flight record to", &folder, &error))?;
-        Ok(())
+        let failed = |error| failure("write a flight record to", &folder, &error);
+        self.world.record(&folder, here).map_err(failed)
     }
 
     /// Which ranks are this process's.

@@ -35,10 +35,30 @@ enum Word {
 }
 
 /// What every process must have alike.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Facts {
     /// What differs is told in this order, under these names.
     alike: Vec<(String, String)>,
+}
+
+/// What a process says before the first step.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Said {
+    /// What it has.
+    Has(Facts),
+    /// It was asked to stop.
+    Stopped,
+    /// Why it cannot begin.
+    Cannot(String),
+}
+
+impl Said {
+    pub(crate) fn of(facts: &Result<Facts>) -> Said {
+        match facts {
+            Ok(facts) => Said::Has(facts.clone()),
+            Err(error) => Said::Cannot(error.to_string()),
+        }
+    }
 }
 
 /// Tells the others what process 0 has found.
@@ -75,10 +95,14 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
     let opened = open(plan, &mut given, stages, step);
     // What this one cannot do is said to all, who end for it.
     let facts = match &opened {
-        Ok((_, work)) => Facts::of(plan, work).map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
+        Ok((_, work)) => Said::of(&Facts::of(plan, work)),
+        Err(TrainError::Comm(CommError::Stopped)) => Said::Stopped,
+        Err(error) => Said::Cannot(error.to_string()),
     };
     let agreed = agree(&given.world, &facts);
+    if matches!(agreed, Ok(false)) {
+        return Ok(nothing);
+    }
     let (setup, work) = opened?;
     agreed?;
     let attempt = Attempt::new(plan, &setup, &given, work.data, work.start, None)?;
@@ -118,20 +142,29 @@ fn open(
     }
 }
 
-/// Holds what all processes have to what process 0 has; `own` is what this one has, or why it has nothing.
-pub(crate) fn agree(world: &World, own: &std::result::Result<Facts, String>) -> Result<()> {
-    let all = exchange(world, Some(own))?;
-    let mut all = all.into_iter().map(|one: Option<std::result::Result<Facts, String>>| {
-        one.unwrap_or_else(|| Err("it said nothing".to_owned()))
-    });
-    let Some(Ok(first)) = all.next() else { return Err(CommError::Ended { rank: 0 }.into()) };
-    for (index, facts) in all.enumerate() {
+/// Holds what all processes have to what process 0 has; `own` is what this one says. Whether the run begins: not where one was
+/// asked to stop.
+pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
+    let all: Vec<Option<Said>> = exchange(world, Some(own))?;
+    if all.iter().any(|said| matches!(said, Some(Said::Stopped))) {
+        return Ok(false);
+    }
+    let mut all = all.into_iter();
+    let Some(Some(Said::Has(first))) = all.next() else {
+        return Err(CommError::Ended { rank: 0 }.into());
+    };
+    for (index, said) in all.enumerate() {
         let process = index + 1;
         let host = world.hosts().get(process).map_or("", String::as_str);
-        let facts = facts.map_err(|why| TrainError::Configuration {
+        let cannot = |why| TrainError::Configuration {
             message: format!("process {process} on `{host}` cannot begin: {why}"),
             hint: None,
-        })?;
+        };
+        let facts = match said {
+            Some(Said::Has(facts)) => facts,
+            Some(Said::Cannot(why)) => return Err(cannot(why)),
+            Some(Said::Stopped) | None => return Err(cannot("it said nothing".to_owned())),
+        };
         let pairs = first.alike.iter().zip(&facts.alike);
         if let Some(((what, here), (_, there))) = pairs.into_iter().find(|(a, b)| a != b) {
             let of_first = world.hosts().first().map_or("", String::as_str);
@@ -144,7 +177,7 @@ pub(crate) fn agree(world: &World, own: &std::result::Result<Facts, String>) -> 
             });
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 impl Facts {

@@ -1,0 +1,39 @@
+//! What `cargo xtask faults` runs: every fault at every place under both families of MPI, as a table.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use annulus_tests::drills::{cells, undisturbed};
+use anyhow::Result;
+
+fn main() -> Result<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    let program: &'static str = arguments.next().expect("the program under test").leak();
+    let only: Vec<String> = arguments.collect();
+    let weights = undisturbed(program)?;
+    let (mut held, mut failed, began) = (0, 0, Instant::now());
+    say("mpi      fault    place          code   ended after");
+    for cell in cells() {
+        let name = cell.to_string().to_lowercase();
+        if !only.iter().all(|word| name.contains(word)) {
+            continue;
+        }
+        match cell.check(program, &weights) {
+            Ok(met) => {
+                held += 1;
+                say(&format!("{cell} {:>5} {:>12.2} s", met.code, met.after.as_secs_f64()));
+            }
+            Err(error) => {
+                failed += 1;
+                say(&format!("{cell} FAILED: {error:#}"));
+            }
+        }
+    }
+    say(&format!("{held} cells hold, {failed} do not, {:.0} s", began.elapsed().as_secs_f64()));
+    Ok(if failed == 0 && held > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[expect(clippy::print_stdout, reason = "a table that was asked for")]
+fn say(line: &str) {
+    println!("{line}");
+}
