@@ -53,7 +53,7 @@ pub struct Drill {
 }
 
 /// How long a slow rank does nothing.
-const SLOW: Duration = Duration::from_millis(2500);
+const SLOW: Duration = Duration::from_millis(2000);
 
 /// What the environment asks for.
 pub fn asked() -> Option<Wrap> {

@@ -56,7 +56,14 @@ pub const SPOTS: [Spot; 8] = [
     Spot { name: "gradient sum", rank: 3, step: 3, layer: 0, pass: "gradient sum", hop: 0 },
     Spot { name: "weights", rank: 0, step: 3, layer: 0, pass: "checkpoint, weights", hop: 0 },
     Spot { name: "optimizer", rank: 0, step: 3, layer: 0, pass: "checkpoint, optimizer", hop: 0 },
-    Spot { name: "texts", rank: 0, step: 3, layer: 0, pass: "checkpoint, texts and hashes", hop: 0 },
+    Spot {
+        name: "texts",
+        rank: 0,
+        step: 3,
+        layer: 0,
+        pass: "checkpoint, texts and hashes",
+        hop: 0,
+    },
     Spot { name: "commit", rank: 0, step: 3, layer: 0, pass: "checkpoint, commit", hop: 0 },
 ];
 
@@ -150,7 +157,12 @@ impl Cell {
         let _disk = (self.what == What::Disk).then(|| Disk::mount(&place)).transpose()?;
         let (ran, after) = self.job(program, &place)?;
         let Wanted { code, within } = self.wanted();
-        ensure!(ran.code == Some(code), "ended with {:?}, wanted {code}:\n{}", ran.code, ran.stderr);
+        ensure!(
+            ran.code == Some(code),
+            "ended with {:?}, wanted {code}:\n{}",
+            ran.code,
+            ran.stderr
+        );
         ensure!(after <= within, "ended after {after:.1?}, wanted {within:.1?}");
         wait_until_gone(&place)?;
         if code != 0 {
@@ -165,7 +177,10 @@ impl Cell {
         }
         let again = place.train("run", &CHANGES);
         ensure!(again.code == Some(0), "does not go on: {}", again.stderr);
-        ensure!(final_weights(&place.path("run"))? == weights, "the run that went on has other bits");
+        ensure!(
+            final_weights(&place.path("run"))? == weights,
+            "the run that went on has other bits"
+        );
         Ok(Met { code, after })
     }
 
@@ -173,7 +188,9 @@ impl Cell {
     fn job(&self, program: &str, place: &Place) -> Result<(Ran, Duration)> {
         let mut command = Command::new(program);
         command.args(["launch", "-n", "2", "train", "experiment.yaml", "output=run"]).args(CHANGES);
-        command.env("ANNULUS_MPIRUN", self.launcher()).env(KEY, serde_json::to_string(&self.drill())?);
+        command
+            .env("ANNULUS_MPIRUN", self.launcher())
+            .env(KEY, serde_json::to_string(&self.drill())?);
         command.current_dir(place.path("")).stdin(Stdio::null()).process_group(0);
         let began = SystemTime::now();
         let ran = Ran::of(&command.output()?);
@@ -195,7 +212,10 @@ impl Cell {
             // It has saved, or ended elsewhere, since.
             What::Term => return Ok(()),
             What::Disk => "No space left on device".to_owned(),
-            What::Corrupt => format!("damaged data from rank {} (step {step}, layer {layer}, {pass}, hop {hop})", drill.rank),
+            What::Corrupt => format!(
+                "damaged data from rank {} (step {step}, layer {layer}, {pass}, hop {hop})",
+                drill.rank
+            ),
             _ if is_early => format!("process {process}: {pass}"),
             _ => format!("rank {}: step {step}, layer {layer}, {pass}, hop {hop}", drill.rank),
         };
@@ -248,9 +268,17 @@ impl Disk {
     fn mount(place: &Place) -> Result<Disk> {
         let folder = place.path("");
         let files = ["text.txt", "experiment.yaml"];
-        let kept: Vec<_> = files.iter().map(|name| fs::read(place.path(name))).collect::<Result<_, _>>()?;
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "none"]).arg(&folder).output()?;
-        ensure!(mounted.status.success(), "no disk can be mounted here: {}", String::from_utf8_lossy(&mounted.stderr));
+        let kept: Vec<_> =
+            files.iter().map(|name| fs::read(place.path(name))).collect::<Result<_, _>>()?;
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=8m", "none"])
+            .arg(&folder)
+            .output()?;
+        ensure!(
+            mounted.status.success(),
+            "no disk can be mounted here: {}",
+            String::from_utf8_lossy(&mounted.stderr)
+        );
         let disk = Disk(folder);
         for (name, bytes) in files.iter().zip(kept) {
             fs::write(place.path(name), bytes)?;

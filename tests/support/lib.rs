@@ -2,10 +2,10 @@
 
 #[cfg(unix)]
 pub mod attack;
-#[cfg(unix)]
-pub mod fuzz;
 pub mod drill;
 pub mod drills;
+#[cfg(unix)]
+pub mod fuzz;
 pub mod hub;
 pub mod memory;
 pub mod runs;

@@ -19,8 +19,7 @@ mod watch;
 /// The key of the environment that names a launcher.
 const NAMED: &str = "ANNULUS_MPIRUN";
 /// Exit codes after which the same command may do better: a rank died, waited too long, or received what was not sent.
-const WORTH_ANOTHER: [u8; 3] =
-    [Exit::Deadline.code(), Exit::RankDied.code(), Exit::Damaged.code()];
+const WORTH_ANOTHER: [u8; 3] = [Exit::Deadline.code(), Exit::RankDied.code(), Exit::Damaged.code()];
 /// What a shell adds to the number of the signal that ended a process.
 const SIGNALLED: i32 = 128;
 
@@ -32,7 +31,11 @@ pub(crate) fn run(arguments: &Launch) -> Done {
     let stop = stop::watch()?;
     loop {
         let early = tempfile::tempdir().map_err(|error| {
-            Failure::new(INTERNAL, format!("cannot make a folder for flight records: {error}"), None)
+            Failure::new(
+                INTERNAL,
+                format!("cannot make a folder for flight records: {error}"),
+                None,
+            )
         })?;
         let mut command = Command::new(&launcher);
         command.args(flags(&launcher)).args(["-n", &arguments.processes.to_string()]);
@@ -43,7 +46,7 @@ pub(crate) fn run(arguments: &Launch) -> Done {
             let message = format!("`{}` does not start: {error}", launcher.display());
             Failure::usage(message, format!("name another: {NAMED}=/path/to/mpirun"))
         })?;
-        
+
         let code = supervised(child, &stop, watch, early.path())?;
         if left == 0 || !WORTH_ANOTHER.contains(&code) {
             return Ok(code);
@@ -77,7 +80,8 @@ fn supervised(
     mut watch: Watch,
     early: &Path,
 ) -> Result<u8, Failure> {
-    let failed = |error| Failure::new(INTERNAL, format!("cannot wait for a launcher: {error}"), None);
+    let failed =
+        |error| Failure::new(INTERNAL, format!("cannot wait for a launcher: {error}"), None);
     let mut is_told = false;
     let status = loop {
         watch.look();
@@ -95,6 +99,7 @@ fn supervised(
     let mut seen = watch.end(code);
     if let Some(mut wreck) = Wreck::read(early).ok().filter(|_| code != 0) {
         wreck.seen.clone_from(&seen);
+        wreck.set_back(seen.stood.clone());
         if matches!(wreck.verdict(), Verdict::Lost { .. }) {
             // Every launcher has a number of its own for that.
             code = Exit::RankDied.code();

@@ -40,9 +40,10 @@ pub(crate) fn told(wreck: &Wreck) -> String {
     say("how", how(&verdict));
     let end = wreck.records.iter().map(Record::last_word).max().unwrap_or_default();
     say("where", culprit.map(|record| places(record, end)).unwrap_or_default());
-    let others = wreck.records.iter().filter(|record| {
-        culprit.is_none_or(|culprit| culprit.head.process != record.head.process)
-    });
+    let others = wreck
+        .records
+        .iter()
+        .filter(|record| culprit.is_none_or(|culprit| culprit.head.process != record.head.process));
     let mut others: Vec<_> = others.flat_map(|record| places(record, end)).collect();
     let more = others.len().saturating_sub(MOST);
     others.truncate(MOST);
@@ -51,8 +52,12 @@ pub(crate) fn told(wreck: &Wreck) -> String {
     let unread = |(path, why): &(PathBuf, String)| format!("{}: {why}", path.display());
     say("unread", wreck.unread.iter().map(unread).collect());
     if let Some(run) = run_of(wreck) {
-        let saved = last_checkpoint(run).map(|step| format!("step-{step}: the same command goes on from there"));
-        say("saved", vec![saved.unwrap_or_else(|| "nothing yet: the same command begins again".to_owned())]);
+        let saved = last_checkpoint(run)
+            .map(|step| format!("step-{step}: the same command goes on from there"));
+        say(
+            "saved",
+            vec![saved.unwrap_or_else(|| "nothing yet: the same command begins again".to_owned())],
+        );
         say("records", vec![run.join(FOLDER).display().to_string()]);
     }
     lines.push("└─".to_owned());
@@ -101,17 +106,25 @@ fn who(record: &Record) -> String {
         1 => format!("rank {start}"),
         _ => format!("ranks {start} to {}", end - 1),
     };
-    format!("process {} of {} on {}, pid {}: {ranks}", head.process, head.processes, head.host, head.pid)
+    format!(
+        "process {} of {} on {}, pid {}: {ranks}",
+        head.process, head.processes, head.host, head.pid
+    )
 }
 
 fn how(verdict: &Verdict) -> Vec<String> {
     match verdict {
         Verdict::Lost { .. } => {
-            vec!["it stands still, or was killed (SIGKILL, no memory left): it said nothing".to_owned()]
+            vec![
+                "it stands still, or was killed (SIGKILL, no memory left): it said nothing"
+                    .to_owned(),
+            ]
         }
         Verdict::Blamed { by, why, .. } => vec![format!("{by} says: {why}")],
         Verdict::Failed { why, .. } => vec![why.clone()],
-        Verdict::Asked { .. } => vec!["a signal, or a scheduler's end of the time: steps are saved".to_owned()],
+        Verdict::Asked { .. } => {
+            vec!["a signal, or a scheduler's end of the time: steps are saved".to_owned()]
+        }
         Verdict::Done => Vec::new(),
     }
 }

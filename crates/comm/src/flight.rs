@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use record::{Ending, Failed, Head, Place, Record, Waits};
-pub use wreck::{Death, Seen, Verdict, Who, Wreck};
+pub use wreck::{Death, Seen, Stood, Verdict, Who, Wreck};
 
 use crate::threads::lock;
 use crate::{Label, World};
@@ -78,7 +78,14 @@ impl Flight {
         let pipe = life(folder, process);
         let is_read = fs::symlink_metadata(&pipe).is_ok_and(|pipe| pipe.file_type().is_fifo());
         let life = if is_read { File::options().write(true).open(pipe).ok() } else { None };
-        let flight = Arc::new(Flight { file, path, head: Mutex::new(head), places, _life: life, before: Mutex::default() });
+        let flight = Arc::new(Flight {
+            file,
+            path,
+            head: Mutex::new(head),
+            places,
+            _life: life,
+            before: Mutex::default(),
+        });
         flight.write(0, HEAD, &*lock(&flight.head));
         for (index, place) in flight.places.iter().enumerate() {
             flight.write(OWN + index, 1, &*lock(place));

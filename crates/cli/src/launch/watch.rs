@@ -1,10 +1,11 @@
 //! Which process of a job ends first: what its launcher does not tell, and what nobody can write down who is killed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use annulus_comm::flight::Seen;
 #[cfg(target_os = "linux")]
 use annulus_comm::flight::{Death, life, now};
+use annulus_comm::flight::{Seen, Stood, Wreck};
 #[cfg(target_os = "linux")]
 use rustix::{
     event::{Timespec, epoll},
@@ -18,7 +19,13 @@ pub(super) struct Watch {
     #[cfg(target_os = "linux")]
     pipes: Option<(OwnedFd, Vec<OwnedFd>)>,
     seen: Seen,
+    /// Where the first records are, and when they were looked at last.
+    records: (PathBuf, Instant),
+    stood: Option<Vec<Stood>>,
 }
+
+/// How often records are looked at while a job runs.
+const GLANCE: Duration = Duration::from_millis(100);
 
 #[cfg(target_os = "linux")]
 impl Watch {
@@ -30,7 +37,11 @@ impl Watch {
             for process in 0..processes {
                 let path = life(folder, process);
                 mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-                let end = open(&path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
+                let end = open(
+                    &path,
+                    OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
+                    Mode::empty(),
+                )?;
                 // Told once, when the last who can write is gone.
                 let once = epoll::EventFlags::HUP | epoll::EventFlags::ONESHOT;
                 epoll::add(&queue, &end, epoll::EventData::new_u64(process as u64), once)?;
@@ -39,43 +50,61 @@ impl Watch {
             Ok((queue, ends))
         };
         // Without, records alone say who ended.
-        Watch { pipes: pipes().ok(), seen: Seen::default() }
+        Watch {
+            pipes: pipes().ok(),
+            seen: Seen::default(),
+            records: (folder.to_owned(), Instant::now()),
+            stood: None,
+        }
     }
 
     /// Waits a moment for ends.
-    pub(super) fn look(&mut self) {
+    fn wait(&mut self) {
         let Some((queue, _)) = &self.pipes else {
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
             return;
         };
         let moment = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let none =
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
         let mut events = [none; 64];
         let told = epoll::wait(queue, &mut events[..], Some(&moment)).unwrap_or_default();
-        let deaths = events[..told].iter().map(|event| {
-            Death { process: event.data.u64() as usize, when: now() }
-        });
+        let deaths = events[..told]
+            .iter()
+            .map(|event| Death { process: event.data.u64() as usize, when: now() });
         self.seen.deaths.extend(deaths);
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 impl Watch {
-    pub(super) fn new(_: &Path, _: usize) -> Watch {
-        Watch { seen: Seen::default() }
+    pub(super) fn new(folder: &Path, _: usize) -> Watch {
+        let records = (folder.to_owned(), Instant::now());
+        Watch { seen: Seen::default(), records, stood: None }
     }
 
     /// Waits a moment.
-    pub(super) fn look(&mut self) {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+    fn wait(&mut self) {
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 impl Watch {
+    /// Waits a moment for ends, and notes where ranks stand once something has failed.
+    pub(super) fn look(&mut self) {
+        self.wait();
+        let (folder, looked) = &mut self.records;
+        if self.stood.is_none() && looked.elapsed() > GLANCE {
+            *looked = Instant::now();
+            self.stood = Wreck::read(folder).ok().and_then(|wreck| wreck.standing());
+        }
+    }
+
     /// What was seen, once the launcher has ended with `code`.
     pub(super) fn end(mut self, code: u8) -> Seen {
         self.look();
         self.seen.code = Some(code);
+        self.seen.stood = self.stood.unwrap_or_default();
         self.seen
     }
 }

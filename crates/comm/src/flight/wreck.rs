@@ -30,6 +30,17 @@ pub struct Seen {
     pub deaths: Vec<Death>,
     /// What the launcher ended with.
     pub code: Option<u8>,
+    /// Where those stood that had not ended when the first failure was seen: a launcher may let a stopped process go on
+    /// before it ends it.
+    pub stood: Vec<Stood>,
+}
+
+/// Where a process and its ranks stood.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stood {
+    process: usize,
+    own: Place,
+    ranks: Vec<Place>,
 }
 
 /// The end of a process, as it was seen from outside.
@@ -113,12 +124,38 @@ impl Wreck {
             }
         }
         wreck.records.sort_by_key(|record| record.head.process);
+        let stood = std::mem::take(&mut wreck.seen.stood);
+        wreck.set_back(stood);
         wreck.unread.sort();
         if wreck.records.is_empty() && wreck.unread.is_empty() {
             let why = format!("`{}` has no flight record", folder.display());
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
         Ok(wreck)
+    }
+
+    /// Sets places back to where they were when the first failure was seen.
+    pub fn set_back(&mut self, stood: Vec<Stood>) {
+        for one in &stood {
+            let of_process = |record: &&mut Record| record.head.process == one.process;
+            if let Some(record) = self.records.iter_mut().find(of_process) {
+                record.own.clone_from(&one.own);
+                record.ranks.clone_from(&one.ranks);
+            }
+        }
+        self.seen.stood = stood;
+    }
+
+    /// Where those stand that have not ended, once something has failed.
+    pub fn standing(&self) -> Option<Vec<Stood>> {
+        self.failures().next()?;
+        let on = self.records.iter().filter(|record| record.head.ending.is_none());
+        let stood = |record: &Record| Stood {
+            process: record.head.process,
+            own: record.own.clone(),
+            ranks: record.ranks.clone(),
+        };
+        Some(on.map(stood).collect())
     }
 
     /// Keeps beside the records what a supervisor saw.

@@ -18,7 +18,7 @@ const PULSE: Duration = Duration::from_millis(1);
 const NAP: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(400)];
 /// How long a process that is done waits for the others' last words: after a failure, which may be that one of them is gone,
 /// and else, where it may have a sample to write.
-const FAREWELL: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(600)];
+const FAREWELL: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
 
 /// The exit code where a rank does not end though its group has: that of a deadline.
 const STUCK: i32 = 12;

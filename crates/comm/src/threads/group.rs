@@ -343,7 +343,9 @@ impl Group {
 
     fn running(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
-            if let Some(log) = self.home.log.as_ref().filter(|_| !self.asked.swap(true, Ordering::Relaxed)) {
+            if let Some(log) =
+                self.home.log.as_ref().filter(|_| !self.asked.swap(true, Ordering::Relaxed))
+            {
                 log.asked();
             }
             return Err(self.gone().map_or(Error::Stopped, |rank| Error::Gone { rank }));

@@ -3,6 +3,7 @@
 use annulus_experiment::{Every, Trace};
 use annulus_trace::Span;
 
+use crate::Result;
 use crate::ask::evaluate::Evaluation;
 use crate::run::lines::EVALUATION;
 use crate::run::metrics::Recorder;
@@ -11,7 +12,6 @@ use crate::run::traces::{gathered, recorded};
 use crate::setup::data::HeldOut;
 use crate::step::statistics::{self, Clock, Costs};
 use crate::step::trainer::{Report, Trainer};
-use crate::Result;
 
 /// What a loop is told.
 pub(crate) struct Course<'a> {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{BASE, Place, losses, state};
 use annulus_comm::{
-    Checked, Communicator, Fault, Faulty, Label, Move, Pending, Result as CommResult, When,
-    World, Wrap,
+    Checked, Communicator, Fault, Faulty, Label, Move, Pending, Result as CommResult, When, World,
+    Wrap,
 };
 use annulus_train::{Given, Outcome, TrainError, run};
 
