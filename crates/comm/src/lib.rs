@@ -22,7 +22,7 @@ pub use checked::Checked;
 pub use communicator::{Communicator, Hold, Label, Move, Pending, Reduce, Transfer};
 pub use error::{Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};
-pub use mesh::{Axis, Mesh};
+pub use mesh::{Axis, Grid, Mesh};
 pub use metered::{Metered, Traffic};
 pub use processes::Facts;
 pub use world::{World, Wrap};

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use annulus_comm::{
-    Axis, Cause, Checked, Communicator, Error, Fault, Faulty, Mesh, Metered, Reduce, When,
+    Axis, Cause, Checked, Communicator, Error, Fault, Faulty, Grid, Mesh, Metered, Reduce, When,
 };
 use candle_core::DType;
 
@@ -81,7 +81,7 @@ fn the_mesh_is_replicas_of_sequences() {
     for (data, sequence) in [(1, 1), (2, 2), (1, 6), (6, 1), (2, 3), (3, 2), (4, 2)] {
         on(data * sequence, |comm| {
             let rank = comm.rank();
-            let mesh = Mesh::new(comm, data, sequence)?;
+            let mesh = Mesh::new(comm, &[(Axis::Data, data), (Axis::Sequence, sequence)])?;
             let (replica, place) = (rank / sequence, rank % sequence);
             let replicas: Vec<_> = (0..data).map(|one| one * sequence + place).collect();
             let places: Vec<_> = (0..sequence).map(|one| replica * sequence + one).collect();
@@ -100,9 +100,65 @@ fn the_mesh_is_replicas_of_sequences() {
     assert_eq!(Mesh::solo().group(&[Axis::Sequence]).world(), 1);
 }
 
+/// All ways to name axes of a grid, by every rank, against a search through all ranks.
+#[test]
+fn a_mesh_has_any_axes_and_the_group_of_any_of_them() {
+    const STAGE: Axis = Axis::Named("stage");
+    let sizes = [[2, 3, 2], [3, 2, 1], [1, 5, 1], [1, 1, 3], [1, 1, 1]];
+    for [data, stage, sequence] in sizes {
+        let axes = [(Axis::Data, data), (STAGE, stage), (Axis::Sequence, sequence)];
+        // By rank: the last axis varies fastest.
+        let mut places = Vec::new();
+        for replica in 0..data {
+            for at in 0..stage {
+                places.extend((0..sequence).map(|place| [replica, at, place]));
+            }
+        }
+        let grid = Grid::new(&axes);
+        assert_eq!(grid.ranks(), places.len());
+        on(places.len(), |comm| {
+            let rank = comm.rank();
+            let mesh = Mesh::new(comm, &axes)?;
+            assert_eq!(mesh.grid(), &grid);
+            for (at, (axis, size)) in axes.into_iter().enumerate() {
+                assert_eq!((mesh.size(axis), mesh.coordinate(axis)), (size, places[rank][at]));
+                let of_others = (0..places.len()).map(|other| grid.coordinate(other, axis));
+                assert!(of_others.eq(places.iter().map(|place| place[at])));
+            }
+            assert_eq!(
+                (mesh.size(Axis::Named("none")), mesh.coordinate(Axis::Named("none"))),
+                (1, 0)
+            );
+            for set in 0..8 {
+                let named = (0..3).filter(|at| set >> at & 1 == 1);
+                // In any order.
+                let named: Vec<Axis> = named.rev().map(|at| axes[at].0).collect();
+                let is_beside = |other: &usize| {
+                    (0..3).all(|at| set >> at & 1 == 1 || places[*other][at] == places[rank][at])
+                };
+                let wanted: Vec<usize> = (0..places.len()).filter(is_beside).collect();
+                let group = mesh.group(&named);
+                assert_eq!(gathered(&**group, rank)?, wanted, "{named:?} of {axes:?}");
+                assert_eq!(wanted[group.rank()], rank);
+            }
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn an_axis_that_comes_twice_is_refused() {
+    let twice = [(Axis::Data, 2), (Axis::Data, 2)];
+    let failure = within(4, PATIENT, |comm| Mesh::new(comm, &twice).map(drop));
+    let text = failure.expect_err("which one is meant?").to_string();
+    assert!(text.ends_with(": a mesh with Data twice, wanted each axis once"), "{text}");
+}
+
 #[test]
 fn a_mesh_of_another_size_is_refused() {
-    let failure = within(4, PATIENT, |comm| Mesh::new(comm, 3, 2).map(drop));
+    let failure = within(4, PATIENT, |comm| {
+        Mesh::new(comm, &[(Axis::Data, 3), (Axis::Sequence, 2)]).map(drop)
+    });
     let Cause::Error(error) = failure.expect_err("6 is not 4").cause else { panic!("no error") };
     let text = error.to_string();
     assert!(text.ends_with(": a mesh of 3 × 2, wanted one of 4 ranks"), "{text}");
@@ -141,7 +197,7 @@ fn wrappers_split_into_wrappers() {
     let when = When { rank: 9, pass: "", hop: None };
     on(4, |comm| {
         let metered = Metered::new(Checked::new(Faulty::new(comm, when, Fault::Die)));
-        let mesh = Mesh::new(metered.clone(), 2, 2)?;
+        let mesh = Mesh::new(metered.clone(), &[(Axis::Data, 2), (Axis::Sequence, 2)])?;
         let group = mesh.group(&[Axis::Data]);
         assert_eq!(group.original(1 - group.rank()), (metered.rank() + 2) % 4);
         group.all_reduce(hop(0), &tensor(&[1.0; 6], DType::F32), Reduce::Sum)?;

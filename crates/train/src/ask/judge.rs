@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use annulus_comm::{Communicator, threads};
+use annulus_comm::{Axis, Communicator, threads};
 use annulus_data::Sequence;
 use annulus_model::{Judged, Weights};
 
@@ -43,7 +43,7 @@ pub fn judge(
         threads::Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
     let program = |comm: Arc<dyn Communicator>| -> Result<Vec<(usize, Vec<Verdict>)>> {
         let rank = setup.rank(comm)?;
-        let leads = rank.uncounted.rank() % setup.sequence == 0;
+        let leads = rank.mesh.coordinate(Axis::Sequence) == 0;
         let mut found = Vec::new();
         for index in (rank.replica()..count).step_by(setup.data) {
             let micro = rank.micro(0, &[sequences(index)?])?;

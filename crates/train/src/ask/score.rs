@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use annulus_comm::{Communicator, Label, Traffic, threads};
+use annulus_comm::{Axis, Communicator, Label, Traffic, threads};
 use annulus_data::Sequence;
 use annulus_model::Weights;
 use annulus_sequence::Positions;
@@ -135,7 +135,7 @@ fn whole(setup: &Setup, shares: &[Share], batch: usize) -> Result<Tensor> {
     let (tokens, vocabulary) = (setup.tokens, setup.config.vocab_size);
     let mut all = vec![0.0_f32; batch * tokens * vocabulary];
     for (rank, share) in shares.iter().enumerate() {
-        let first = rank / setup.sequence * (batch / setup.data);
+        let first = setup.grid().coordinate(rank, Axis::Data) * (batch / setup.data);
         let logits: Option<Vec<f32>> =
             share.logits.as_ref().map(|t| t.flatten_all()?.to_vec1()).transpose()?;
         let places = (first..first + batch / setup.data)

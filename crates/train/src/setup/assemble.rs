@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_attention::Attention;
-use annulus_comm::{Axis, Communicator, Mesh, Metered};
+use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered};
 use annulus_experiment::{Dtype, Frequencies, Kernel, Packed, Recompute, Shape};
 use annulus_machine::Core;
 use annulus_model::{Attentions, Config, Llama, element_type};
@@ -160,7 +160,17 @@ impl Setup {
 
     /// How many ranks there are.
     pub fn world(&self) -> usize {
-        self.data * self.sequence
+        self.grid().ranks()
+    }
+
+    /// Which rank is where.
+    pub(crate) fn grid(&self) -> Grid {
+        Grid::new(&self.axes())
+    }
+
+    /// The ranks of a sequence are neighbours.
+    fn axes(&self) -> [(Axis, usize); 2] {
+        [(Axis::Data, self.data), (Axis::Sequence, self.sequence)]
     }
 
     /// The names of the strategies of its layers: `ring`, or `megatron and halo`.
@@ -219,7 +229,7 @@ impl Setup {
             )
         };
         let meter = Metered::new(comm.clone());
-        let mesh = Mesh::new(meter.clone(), self.data, self.sequence)?;
+        let mesh = Mesh::new(meter.clone(), &self.axes())?;
         let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
         let Frequencies { inverse, factor } = &self.frequencies;
         let rotary = Rotary::new(attention.positions(), inverse, *factor);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use annulus_comm::{Communicator, Mesh, Metered};
+use annulus_comm::{Axis, Communicator, Mesh, Metered};
 use annulus_data::{Sequence, shard};
 use annulus_memory::{Class, scope};
 use annulus_model::{Attentions, Dropping, Keep, Llama, Shard};
@@ -46,7 +46,7 @@ impl Rank {
 
     /// The replica that this rank is part of.
     pub(crate) fn replica(&self) -> usize {
-        self.uncounted.rank() / self.setup.sequence
+        self.mesh.coordinate(Axis::Data)
     }
 
     /// The micro-batches of this rank's share of `batch`, in order.

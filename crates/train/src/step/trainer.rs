@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use annulus_comm::Label;
+use annulus_comm::{Axis, Label};
 use annulus_data::Source;
 use annulus_experiment::{Experiment, Part, Schedule};
 use annulus_memory::{Class, scope};
@@ -163,7 +163,7 @@ impl Trainer {
         let (origin, sequences) = match found {
             None => (None, 0..batch),
             Some((stage, micro, at)) => {
-                let share = rank.share_of(at / rank.setup.sequence, batch);
+                let share = rank.share_of(rank.mesh.grid().coordinate(at, Axis::Data), batch);
                 let first = share.start + micro * rank.setup.micro_batch;
                 let last = (first + rank.setup.micro_batch).min(share.end);
                 let stage = rank.model.stages[stage].parameters()[0].clone();
