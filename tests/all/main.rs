@@ -7,6 +7,7 @@ mod clusters;
 mod commands;
 mod compare;
 mod crashes;
+mod drills;
 mod evaluate;
 mod experiments;
 mod explained;

@@ -53,7 +53,7 @@ pub struct Drill {
 }
 
 /// How long a slow rank does nothing.
-const SLOW: Duration = Duration::from_millis(2000);
+const SLOW: Duration = Duration::from_secs(2);
 
 /// What the environment asks for.
 pub fn asked() -> Option<Wrap> {

@@ -128,11 +128,10 @@ impl Cell {
         let deadline = if is_early { SILENCE } else { DEADLINE };
         let (code, within) = match self.what {
             What::Kill => (13, LATE),
-            What::Stop => (12, deadline + LATE),
             What::Term => (75, deadline + LATE),
             // A process that is heard of is waited for, and so is a rank that writes.
             What::Slow if is_early || self.spot.rank == 0 => (0, Duration::from_secs(30)),
-            What::Slow => (12, deadline + LATE),
+            What::Stop | What::Slow => (12, deadline + LATE),
             What::Corrupt => (14, deadline + LATE),
             What::Disk => (4, deadline + LATE),
         };

@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &Agree) -> Done {
         let hint = "start several: `mpirun -n 2 annulus agree FILE`";
         return Err(Failure::usage(message, hint));
     }
-    processes::ended(&world, agree(arguments, &world))
+    Ok(processes::ended(&world, agree(arguments, &world)))
 }
 
 fn agree(arguments: &Agree, world: &World) -> Result<u8, End> {

@@ -8,7 +8,7 @@ use annulus_train::TrainError;
 
 use crate::arguments::Command;
 use crate::failure::{Failure, INTERNAL};
-use crate::{Done, print};
+use crate::print;
 
 /// How a command of several processes failed.
 pub(crate) enum End {
@@ -110,7 +110,7 @@ fn end(failure: GroupFailure<annulus_comm::Error>) -> End {
 }
 
 /// Ends the job: says what failed here, and takes the exit code of the process whose fault it was.
-pub(crate) fn ended(world: &World, done: Result<u8, End>) -> Done {
+pub(crate) fn ended(world: &World, done: Result<u8, End>) -> u8 {
     let (code, why) = match done {
         Ok(code) => (code, None),
         Err(End::OfAnother(failure)) if world.processes() > 1 => (failure.code, None),
@@ -121,5 +121,5 @@ pub(crate) fn ended(world: &World, done: Result<u8, End>) -> Done {
         }
     };
     let code = world.end(i32::from(code), why.as_deref());
-    Ok(u8::try_from(code).unwrap_or(INTERNAL))
+    u8::try_from(code).unwrap_or(INTERNAL)
 }

@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &Train, wrap: Option<Wrap>) -> Done {
         None => world,
     };
     let job = Job { arguments, stop, world: &world };
-    processes::ended(&world, if world.process() == 0 { job.lead() } else { job.follow() })
+    Ok(processes::ended(&world, if world.process() == 0 { job.lead() } else { job.follow() }))
 }
 
 /// A training of this process, or of several of which this is one.

@@ -1,4 +1,4 @@
-//! What must be true of the repository: `cargo xtask check | test | attack | bench | agree | exact | cuda | emulate | record | notebooks | story | wheel | dist | setup`.
+//! What must be true of the repository: `cargo xtask check | test | attack | bench | agree | exact | faults | cuda | emulate | record | notebooks | story | wheel | dist | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
@@ -12,6 +12,7 @@ mod deny;
 mod dist;
 mod emulate;
 mod exact;
+mod faults;
 mod fuzz;
 mod notebooks;
 mod record;
@@ -51,6 +52,8 @@ enum Command {
     Agree(agree::Arguments),
     /// Holds a step over a long text against float64, and four ranks against one
     Exact(exact::Arguments),
+    /// Faults of a training over two processes, under MPICH and Open MPI: how each ends, and whether the blame is right
+    Faults(faults::Arguments),
     /// The CUDA kernels: their compiler, checks, a build of the program
     Cuda {
         #[command(subcommand)]
@@ -110,6 +113,7 @@ fn run() -> Result<ExitCode> {
         Command::Agree(arguments) => agree::run(&arguments)?,
         Command::Bench(arguments) => return bench::run(&arguments),
         Command::Exact(arguments) => exact::run(&arguments)?,
+        Command::Faults(arguments) => faults::run(&arguments)?,
         Command::Emulate(arguments) => emulate::run(&arguments)?,
         Command::Cuda { command } => cuda::run(&command)?,
         Command::Record(arguments) => record::run(&arguments)?,

@@ -3,6 +3,7 @@
 mod collectives;
 mod ending;
 mod faults;
+mod flights;
 mod groups;
 mod metered;
 mod support;

@@ -1,0 +1,35 @@
+//! `cargo xtask faults`: every fault at every place of a training over two processes, under both families of MPI.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::{setup, tool};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only the cells whose row has these words, as in `openmpi kill`
+    only: Vec<String>,
+}
+
+/// Prints the table; fails where a cell does. Full disks are mounted in a view of mounts of its own, which ends with it.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    setup::mpi()?;
+    tool::cargo(&["build", "--package", "annulus-tests", "--bins"])?;
+    let (faults, program) =
+        (tool::program("debug", "annulus-faults")?, tool::program("debug", "annulus-under-test")?);
+    let view = ["--user", "--map-root-user", "--mount"];
+    let has_view = Command::new("unshare").args(view).arg("true").status().is_ok_and(|s| s.success());
+    let mut command = if has_view {
+        let mut command = Command::new("unshare");
+        command.args(view).arg(faults);
+        command
+    } else {
+        tool::say("no view of mounts of its own can be had here: cells of full disks fail");
+        Command::new(faults)
+    };
+    if !command.arg(program).args(&arguments.only).status()?.success() {
+        bail!("not every cell holds");
+    }
+    Ok(())
+}
