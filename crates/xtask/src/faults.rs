@@ -19,7 +19,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (faults, program) =
         (tool::program("debug", "annulus-faults")?, tool::program("debug", "annulus-under-test")?);
     let view = ["--user", "--map-root-user", "--mount"];
-    let has_view = Command::new("unshare").args(view).arg("true").status().is_ok_and(|s| s.success());
+    let has_view =
+        Command::new("unshare").args(view).arg("true").status().is_ok_and(|s| s.success());
     let mut command = if has_view {
         let mut command = Command::new("unshare");
         command.args(view).arg(faults);

@@ -67,7 +67,8 @@ fn a_late_rank_changes_nothing() {
 #[test]
 fn a_fault_ends_all_ranks_in_time_and_says_what_it_was() {
     let place = Place::new();
-    for (fault, codes) in [(Fault::Die, [13, 13]), (Fault::Drop, [12, 1]), (Fault::Corrupt, [1, 1])]
+    for (fault, codes) in
+        [(Fault::Die, [13, 13]), (Fault::Drop, [12, 1]), (Fault::Corrupt, [14, 14])]
     {
         for (index, (pass, hop)) in PLACES.into_iter().enumerate() {
             // A machine with other work may be late once: in time is what is so one time of three.
