@@ -228,7 +228,13 @@ impl Clerk {
             return;
         }
         self.told = Instant::now();
-        let current = lock(&self.shared.desk).current.clone();
+        let desk = lock(&self.shared.desk);
+        let (current, closing) = (desk.current.clone(), desk.closing);
+        drop(desk);
+        if closing {
+            // Its last word is said: nobody receives what would come after.
+            return;
+        }
         let (run, all) = match current {
             Some((run, group)) => (run, self.news(run, &group)),
             None => (0, vec![News::Alive]),

@@ -262,8 +262,10 @@ impl Group {
 
     /// The run is to stop, as another process says.
     pub(crate) fn stop(&self) {
-        self.asked.store(true, Ordering::Relaxed);
-        self.stop.store(true, Ordering::Relaxed);
+        // Where this process was asked first, that it is told so again says nothing.
+        if !self.stop.swap(true, Ordering::Relaxed) {
+            self.asked.store(true, Ordering::Relaxed);
+        }
     }
 
     /// `rank` is alive; is the run?
