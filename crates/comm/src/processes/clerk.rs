@@ -7,7 +7,7 @@ use annulus_mpi::{Leaving, Sending, Session};
 
 use super::envelope::{BEATS, Envelope, News, Passes, has_room, sealed};
 use super::inbox::{Arrived, Inbox, TAG};
-use super::office::{Letter, Shared};
+use super::office::{Desk, Letter, Shared};
 use crate::threads::{Group, lock};
 
 /// How often other processes are told how far the ranks here are.
@@ -73,12 +73,17 @@ impl Clerk {
         let _ = self.session.end();
     }
 
-    fn rounds(&mut self) -> annulus_mpi::Result<()> {
+    fn open(&mut self) -> annulus_mpi::Result<()> {
         for from in 0..self.session.size {
             let own = from == self.session.rank;
             let inbox = if own { Inbox::Closed } else { Inbox::open(&self.session, from)? };
             self.inboxes.push(inbox);
         }
+        Ok(())
+    }
+
+    fn rounds(&mut self) -> annulus_mpi::Result<()> {
+        self.open()?;
         let mut closed: Option<Instant> = None;
         loop {
             let busy = self.send()? | self.receive()?;
@@ -99,12 +104,12 @@ impl Clerk {
                     return Ok(());
                 }
             }
-            if desk.current.as_ref().is_some_and(|(_, group)| group.is_stuck()) {
+            let (waits, stuck) = state(&desk);
+            if stuck {
                 drop(desk);
                 self.session.abort(STUCK);
                 return Ok(());
             }
-            let waits = desk.current.as_ref().is_some_and(|(_, group)| group.is_waiting());
             if busy {
                 self.nap = NAP[0];
             } else if desk.letters.is_empty() {
@@ -259,4 +264,10 @@ impl Clerk {
         }
         all
     }
+}
+
+/// Whether a rank here waits, and whether one does not end though the run has.
+fn state(desk: &Desk) -> (bool, bool) {
+    let group = desk.current.as_ref().map(|(_, group)| group);
+    group.map_or((false, false), |group| (group.is_waiting(), group.is_stuck()))
 }
