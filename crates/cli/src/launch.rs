@@ -46,9 +46,9 @@ pub(crate) fn run(arguments: &Launch) -> Done {
             let message = format!("`{}` does not start: {error}", launcher.display());
             Failure::usage(message, format!("name another: {NAMED}=/path/to/mpirun"))
         })?;
-
         let code = supervised(child, &stop, watch, early.path())?;
-        if left == 0 || !WORTH_ANOTHER.contains(&code) {
+        let is_over = left == 0 || stop.load(Ordering::Relaxed);
+        if is_over || !WORTH_ANOTHER.contains(&code) {
             return Ok(code);
         }
         left -= 1;
@@ -96,16 +96,14 @@ fn supervised(
         }
     };
     let mut code = code(status);
-    let mut seen = watch.end(code);
-    if let Some(mut wreck) = Wreck::read(early).ok().filter(|_| code != 0) {
-        wreck.seen.clone_from(&seen);
-        wreck.set_back(seen.stood.clone());
+    let seen = watch.end(code);
+    if let Some(wreck) = Wreck::read(early).ok().filter(|_| code != 0) {
+        let mut wreck = wreck.with(seen);
         if matches!(wreck.verdict(), Verdict::Lost { .. }) {
             // Every launcher has a number of its own for that.
             code = Exit::RankDied.code();
+            wreck.seen.code = Some(code);
         }
-        seen.code = Some(code);
-        wreck.seen = seen;
         if let Some(run) = post_mortem::run_of(&wreck) {
             // For `post-mortem`, which else goes by the records alone.
             let _ = Wreck::keep_seen(&run.join(FOLDER), &wreck.seen);

@@ -41,6 +41,8 @@ pub struct Flight {
     file: File,
     path: PathBuf,
     head: Mutex<Head>,
+    /// The first of its ranks.
+    first: usize,
     /// By line, from that of the process on.
     places: Vec<Mutex<Place>>,
     /// The pipe by which a supervisor sees how long this process lives.
@@ -72,6 +74,7 @@ impl Flight {
             ending: None,
             moved: None,
         };
+        let first = ranks.start;
         let of_ranks = ranks.map(|rank| Place { rank: Some(rank), ..Place::default() });
         let places = std::iter::once(Place::default()).chain(of_ranks).map(Mutex::new).collect();
         // Opened at once where a supervisor reads, never where none does.
@@ -82,6 +85,7 @@ impl Flight {
             file,
             path,
             head: Mutex::new(head),
+            first,
             places,
             _life: life,
             before: Mutex::default(),
@@ -126,12 +130,12 @@ impl Flight {
     }
 
     fn place(&self, rank: Option<usize>, change: impl FnOnce(&mut Place)) {
-        let ranks = &lock(&self.head).ranks.clone();
-        let index = rank.map_or(Some(0), |rank| Some(1 + rank.checked_sub(ranks.start)?));
-        let Some(place) = index.and_then(|index| self.places.get(index)) else { return };
+        // A rank that has no line here (a record before the run's) is not told of.
+        let index = rank.map_or(0, |rank| 1 + rank - self.first);
+        let Some(place) = self.places.get(index) else { return };
         let mut place = lock(place);
         change(&mut place);
-        self.write(OWN + index.unwrap_or_default(), 1, &*place);
+        self.write(OWN + index, 1, &*place);
     }
 
     /// Writes over so many lines from one on. That it cannot is no reason to stop.

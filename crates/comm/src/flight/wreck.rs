@@ -109,13 +109,13 @@ impl Wreck {
     /// # Errors
     /// A folder that cannot be read, or has no record.
     pub fn read(folder: &Path) -> io::Result<Wreck> {
-        let mut wreck = Wreck::default();
+        let (mut wreck, mut seen) = (Wreck::default(), Seen::default());
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if name == SEEN {
                 let text = fs::read(&path)?;
-                wreck.seen = serde_json::from_slice(&text).unwrap_or_default();
+                seen = serde_json::from_slice(&text).unwrap_or_default();
             } else if name.starts_with("process-") {
                 match Record::read(&path) {
                     Ok(record) => wreck.records.push(record),
@@ -124,26 +124,26 @@ impl Wreck {
             }
         }
         wreck.records.sort_by_key(|record| record.head.process);
-        let stood = std::mem::take(&mut wreck.seen.stood);
-        wreck.set_back(stood);
         wreck.unread.sort();
         if wreck.records.is_empty() && wreck.unread.is_empty() {
             let why = format!("`{}` has no flight record", folder.display());
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
-        Ok(wreck)
+        Ok(wreck.with(seen))
     }
 
-    /// Sets places back to where they were when the first failure was seen.
-    pub fn set_back(&mut self, stood: Vec<Stood>) {
-        for one in &stood {
+    /// The same with what a supervisor saw: places are those of the first failure.
+    #[must_use]
+    pub fn with(mut self, seen: Seen) -> Wreck {
+        for one in &seen.stood {
             let of_process = |record: &&mut Record| record.head.process == one.process;
             if let Some(record) = self.records.iter_mut().find(of_process) {
                 record.own.clone_from(&one.own);
                 record.ranks.clone_from(&one.ranks);
             }
         }
-        self.seen.stood = stood;
+        self.seen = seen;
+        self
     }
 
     /// Where those stand that have not ended, once something has failed.
@@ -158,7 +158,7 @@ impl Wreck {
         Some(on.map(stood).collect())
     }
 
-    /// Keeps beside the records what a supervisor saw.
+    /// Keeps what a supervisor saw in the folder of the records.
     ///
     /// # Errors
     /// A folder that cannot be written.
