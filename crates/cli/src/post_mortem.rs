@@ -19,7 +19,8 @@ pub(crate) fn run(arguments: &PostMortem) -> Done {
     let folder = if within.is_dir() { within } else { arguments.run.clone() };
     let wreck = Wreck::read(&folder).map_err(|error| {
         let hint = format!("name a run's folder: `train` keeps flight records in its `{FOLDER}/`");
-        Failure::usage(format!("cannot read flight records: {error}"), hint)
+        let what = format!("cannot read flight records in `{}`: {error}", folder.display());
+        Failure::usage(what, hint)
     })?;
     print::line(&told(&wreck))?;
     Ok(0)
