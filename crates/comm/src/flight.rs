@@ -51,6 +51,12 @@ pub struct Flight {
     before: Mutex<Option<Arc<Flight>>>,
 }
 
+/// The writing end of `pipe`, opened at once where a supervisor reads it, never where none does.
+fn supervised(pipe: &Path) -> Option<File> {
+    let is_read = fs::symlink_metadata(pipe).is_ok_and(|pipe| pipe.file_type().is_fifo());
+    if is_read { File::options().write(true).open(pipe).ok() } else { None }
+}
+
 impl Flight {
     /// Begins the record of this process of `world`, whose ranks are `ranks`, in `folder`.
     ///
@@ -77,17 +83,13 @@ impl Flight {
         let first = ranks.start;
         let of_ranks = ranks.map(|rank| Place { rank: Some(rank), ..Place::default() });
         let places = std::iter::once(Place::default()).chain(of_ranks).map(Mutex::new).collect();
-        // Opened at once where a supervisor reads, never where none does.
-        let pipe = life(folder, process);
-        let is_read = fs::symlink_metadata(&pipe).is_ok_and(|pipe| pipe.file_type().is_fifo());
-        let life = if is_read { File::options().write(true).open(pipe).ok() } else { None };
         let flight = Arc::new(Flight {
             file,
             path,
             head: Mutex::new(head),
             first,
             places,
-            _life: life,
+            _life: supervised(&life(folder, process)),
             before: Mutex::default(),
         });
         flight.write(0, HEAD, &*lock(&flight.head));
