@@ -59,7 +59,7 @@ pub(crate) enum Command {
     /// Trains a few steps over processes that MPI joins and over threads, and compares every bit
     #[command(after_help = examples::AGREE)]
     Agree(Agree),
-    /// Runs `train` or `agree` in several processes of this machine, by the `mpirun` that is here
+    /// Runs a command in several processes of this machine, by the `mpirun` that is here
     #[command(after_help = examples::LAUNCH)]
     Launch(Launch),
     /// Says who ended a run, where every rank stood, and who waited for whom

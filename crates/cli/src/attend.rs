@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use annulus_comm::World;
 use annulus_plan::wrapped;
 use annulus_sequence::{Heads, Positions};
-use annulus_train::open_device;
 use annulus_train::whole::{Answer, Split, attend, attend_tile};
+use annulus_train::{alike, open_device, ranks_here};
 use candle_core::{DType, Tensor};
 
 use self::case::Case;
@@ -18,15 +19,42 @@ use crate::Done;
 use crate::arguments::{Attend, Split as Arguments};
 use crate::failure::Failure;
 use crate::print;
+use crate::processes::{self, End};
 use crate::tensors::save;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(arguments: &Attend) -> Done {
+    let world = processes::found()?;
+    Ok(processes::ended(&world, answered(arguments, &world)))
+}
+
+fn answered(arguments: &Attend, world: &World) -> Result<u8, End> {
+    let (case, split) = processes::shared(world, || asked(arguments, world))?;
+    alike(world, None, None)?;
+    let answer = if case.is_whole() {
+        attend(&case.question, &split)?
+    } else {
+        attend_tile(&case.question, &case.queries, &case.keys, &split)?
+    };
+    // All have the same answer.
+    if world.process() == 0 {
+        let tensors = named(answer);
+        save(&tensors, &arguments.out)?;
+        print::line(&said(&tensors, &arguments.out)?)?;
+    }
+    Ok(0)
+}
+
+/// The case, and how it is split.
+fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split), Failure> {
     let case = Case::read(&arguments.case)?;
     let Arguments { strategy, ref words, ranks, .. } = arguments.split;
     let meant = words.meant(strategy, case.queries.tokens(), ranks)?;
-    print::warn_of_device(arguments.split.device);
+    ranks_here(world, ranks)?;
+    if world.process() == 0 {
+        print::warn_of_device(arguments.split.device);
+    }
     let split = Split {
         strategy: meant.strategy,
         layout: Some(meant.layout),
@@ -36,26 +64,19 @@ pub(crate) fn run(arguments: &Attend) -> Done {
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,
         deadline: DEADLINE,
-        cores: annulus_machine::cores().into(),
+        cores: processes::cores(world).into(),
+        processes: world.clone(),
         processor: open_device(arguments.split.device)?,
     };
-    let answer = if case.is_whole() {
+    if case.is_whole() {
         let [query, key_value] = [&case.question.q, &case.question.k].map(|heads| heads.dims()[1]);
         let tokens = case.queries.tokens();
         crate::layout::check(&arguments.split, tokens, Heads { query, key_value })?;
-        attend(&case.question, &split)?
-    } else {
-        if split.ranks != 1 {
-            let text =
-                "queries and keys are not one whole sequence: they cannot be split over ranks";
-            return Err(Failure::usage(text, "leave `--ranks` out: it runs as one tile"));
-        }
-        attend_tile(&case.question, &case.queries, &case.keys, &split)?
-    };
-    let tensors = named(answer);
-    save(&tensors, &arguments.out)?;
-    print::line(&said(&tensors, &arguments.out)?)?;
-    Ok(0)
+    } else if split.ranks != 1 {
+        let text = "queries and keys are not one whole sequence: they cannot be split over ranks";
+        return Err(Failure::usage(text, "leave `--ranks` out: it runs as one tile"));
+    }
+    Ok((case, split))
 }
 
 impl Case {

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use annulus_evaluation::{Files, Found, Perplexity, perplexity, tasks};
+use annulus_comm::World;
+use annulus_evaluation::{Files, Found, Perplexity, Subject, perplexity, tasks};
 use annulus_experiment::{Asked, Experiment};
 use annulus_sequence::stacked;
 use serde_json::json;
@@ -12,6 +13,7 @@ use crate::arguments::Evaluate;
 use crate::console::{Meter, Unit};
 use crate::failure::Failure;
 use crate::print;
+use crate::processes::{self, End};
 use crate::subject::subject;
 
 /// Of a run's folder.
@@ -20,14 +22,24 @@ const FOLDER: &str = "evaluation";
 const RESULTS: [&str; 2] = ["perplexity.json", "tasks.json"];
 
 pub(crate) fn run(arguments: &Evaluate) -> Done {
-    let mut subject = subject(&arguments.path, &arguments.replacements, arguments.verify_cache)?;
-    subject.verify_cache = arguments.verify_cache;
-    let plan = &subject.plan;
-    let wanted = arguments.out.clone();
-    say_what_is_replaced(&wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER)));
-    say_what_is_read(&plan.experiment);
+    let world = processes::found()?;
+    Ok(processes::ended(&world, evaluate(arguments, &world)))
+}
+
+fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, End> {
+    let Evaluate { path, replacements, verify_cache, .. } = arguments;
+    let mut subject = subject(path, replacements, *verify_cache, world)?;
+    subject.verify_cache = *verify_cache;
+    let (plan, leads) = (&subject.plan, world.process() == 0);
+    if leads {
+        processes::say(world);
+        let wanted = arguments.out.clone();
+        say_what_is_replaced(&wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER)));
+        say_what_is_read(&plan.experiment);
+    }
     let meter = Meter::new(Unit::Number);
     let told = |what: &str, done, total| match total {
+        _ if !leads => {}
         0 => print::say(what),
         _ => meter.show(what, done as u64, total as u64),
     };
@@ -35,19 +47,30 @@ pub(crate) fn run(arguments: &Evaluate) -> Done {
     let read = reads.then(|| perplexity(&subject, &told)).transpose()?;
     let asked = tasks(&subject, &told)?;
     meter.finish();
+    // All have found the same.
+    Ok(if leads { written(arguments, &subject, read.as_ref(), asked.as_ref())? } else { 0 })
+}
+
+/// Writes and prints what was found.
+fn written(
+    arguments: &Evaluate,
+    subject: &Subject,
+    read: Option<&Perplexity>,
+    asked: Option<&Found>,
+) -> Done {
     let out = match &arguments.out {
         Some(out) => out.clone(),
-        None => own_folder(&plan.experiment.output)?,
+        None => own_folder(&subject.plan.experiment.output)?,
     };
     let mut files = Files::create(&out, subject.step)?;
-    if let Some(found) = &read {
+    if let Some(found) = read {
         files.perplexity(found)?;
     }
-    if let Some(found) = &asked {
+    if let Some(found) = asked {
         files.tasks(found)?;
     }
     let value = || json!({ "perplexity": read, "tasks": asked });
-    let tables = || read.iter().map(table).chain(asked.iter().map(shares));
+    let tables = || read.into_iter().map(table).chain(asked.map(shares));
     print::either(arguments.json, value, || tables().collect::<Vec<_>>().join("\n\n"))?;
     for path in &files.written {
         print::say(&format!("  {}", path.display()));

@@ -3,20 +3,55 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use annulus_comm::World;
 use annulus_data::{DataError, Tokenizer};
 use annulus_evaluation::Subject;
 use annulus_experiment::Sample;
-use annulus_train::{Opening, Sampling, Setup, Wanted, generate, open_data};
+use annulus_train::{
+    Opening, Sampling, Setup, TrainError, Wanted, generate, open_data, ranks_here,
+};
 use serde_json::json;
 
 use crate::Done;
 use crate::arguments::Generate;
 use crate::failure::{Failure, INTERNAL, USAGE};
 use crate::print;
+use crate::processes::{self, End};
 use crate::subject::subject;
 
 pub(crate) fn run(arguments: &Generate) -> Done {
-    let subject = subject(&arguments.path, &arguments.replacements, false)?;
+    let world = processes::found()?;
+    Ok(processes::ended(&world, go_on(arguments, &world)))
+}
+
+fn go_on(arguments: &Generate, world: &World) -> Result<u8, End> {
+    let subject = subject(&arguments.path, &arguments.replacements, false, world)?;
+    let (task, text) = processes::shared(world, || task(arguments, &subject, world))?;
+    if world.process() > 0 {
+        task.run(&|_| ())?;
+        return Ok(0);
+    }
+    processes::say(world);
+    task.warn();
+    if !arguments.json {
+        task.show(&text)?;
+        return Ok(0);
+    }
+    let ids = task.run(&|_| ())?;
+    let (answer, prompt) = (subject.tokenizer.decode(&ids).map_err(Failure::from)?, &task.prompt);
+    let value = json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
+    print::line(&value.to_string())?;
+    Ok(0)
+}
+
+/// What is asked for, and its prompt as text.
+fn task<'a>(
+    arguments: &Generate,
+    subject: &'a Subject,
+    world: &World,
+) -> Result<(Task<'a>, String), Failure> {
+    // One sequence goes on, whatever the replicas of a training are.
+    ranks_here(world, subject.plan.experiment.mesh.sequence)?;
     let text = match &arguments.file {
         Some(path) => read(path)?,
         None => arguments.prompt.clone().unwrap_or_default(),
@@ -27,26 +62,22 @@ pub(crate) fn run(arguments: &Generate) -> Done {
         top_p: arguments.top_p,
         seed: arguments.seed,
     };
-    let task = Task::new(&subject, encoded(&subject, &text)?, arguments.tokens, sampling)?;
-    if arguments.json {
-        let ids = task.run(&|_| ())?;
-        let (answer, prompt) = (subject.tokenizer.decode(&ids)?, &task.prompt);
-        let value = json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
-        return print::line(&value.to_string()).map(|()| 0);
-    }
-    task.show(&text).map(|()| 0)
+    let task = Task::new(subject, encoded(subject, &text)?, arguments.tokens, sampling)?;
+    Ok((task, text))
 }
 
 /// The end of a run: what the model writes behind a prompt, below a line that says so.
-pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(), Failure> {
+pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(), End> {
     const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: None, top_p: 0.95, seed: 0 };
-    let subject = subject(run, &[], false)?;
+    let subject = subject(run, &[], false, &World::alone())?;
     let (ids, shown) = match prompt {
         Some(text) => (encoded(&subject, text)?, text.clone()),
         None => end_of_data(&subject, *tokens)?,
     };
     print::line(&format!("\na sample, {tokens} tokens from ▸ on:\n"))?;
-    Task::new(&subject, ids, *tokens, SAMPLING)?.show(&format!("{shown}▸"))
+    let task = Task::new(&subject, ids, *tokens, SAMPLING)?;
+    task.warn();
+    task.show(&format!("{shown}▸"))
 }
 
 /// What precedes the last `tokens` of what is held out, as much as a sequence holds with them; and the end of it as text.
@@ -84,7 +115,6 @@ impl<'a> Task<'a> {
         tokens: usize,
         sampling: Sampling,
     ) -> Result<Task<'a>, Failure> {
-        warn_of_length(subject, prompt.len() + tokens);
         // What depends on the length is that of all there will be.
         let all = subject.setup(prompt.len() + tokens)?;
         let setup = Setup { frequencies: all.frequencies, ..subject.setup(prompt.len().max(1))? };
@@ -92,27 +122,28 @@ impl<'a> Task<'a> {
         Ok(Task { subject, setup, prompt, wanted: Wanted { tokens, ends, sampling } })
     }
 
-    fn run(&self, told: &(dyn Fn(&[u32]) + Sync)) -> Result<Vec<u32>, Failure> {
-        Ok(generate(&self.setup, &self.subject.weights, &self.prompt, &self.wanted, told)?)
+    fn run(&self, told: &(dyn Fn(&[u32]) + Sync)) -> Result<Vec<u32>, TrainError> {
+        generate(&self.setup, &self.subject.weights, &self.prompt, &self.wanted, told)
     }
 
     /// The text and what follows, as it comes.
-    fn show(&self, text: &str) -> Result<(), Failure> {
+    fn show(&self, text: &str) -> Result<(), End> {
         print::piece(text)?;
         let stream = Mutex::new(Stream::new(&self.subject.tokenizer));
         let told = |ids: &[u32]| stream.lock().unwrap_or_else(PoisonError::into_inner).show(ids);
         let ids = self.run(&told)?;
-        stream.into_inner().unwrap_or_else(PoisonError::into_inner).finish(&ids)
+        Ok(stream.into_inner().unwrap_or_else(PoisonError::into_inner).finish(&ids)?)
     }
-}
 
-/// Says so where a text becomes longer than the model has ever seen.
-fn warn_of_length(subject: &Subject, tokens: usize) {
-    let longest = subject.plan.shape.max_position_embeddings.unwrap_or(tokens);
-    if tokens > longest {
-        print::warn(format!(
-            "{tokens} tokens with the prompt are more than the {longest} that the model was trained for"
-        ));
+    /// Says so where a text becomes longer than the model has ever seen.
+    fn warn(&self) {
+        let tokens = self.prompt.len() + self.wanted.tokens;
+        let longest = self.subject.plan.shape.max_position_embeddings.unwrap_or(tokens);
+        if tokens > longest {
+            print::warn(format!(
+                "{tokens} tokens with the prompt are more than the {longest} that the model was trained for"
+            ));
+        }
     }
 }
 

@@ -95,7 +95,9 @@ fn run(command: Command, wrap: Option<Wrap>) -> Done {
         let hint = format!("name one of those, or leave {} out", annulus_machine::VECTOR);
         Failure::usage(unusable.to_string(), hint)
     })?;
-    processes::refused(&command)?;
+    if let Some(done) = processes::refused(&command) {
+        return done;
+    }
     match command {
         Command::Train(arguments) => train::run(&arguments, wrap),
         Command::Check(arguments) => check::check(&arguments),

@@ -8,7 +8,7 @@ use annulus_train::TrainError;
 
 use crate::arguments::Command;
 use crate::failure::{Failure, INTERNAL};
-use crate::print;
+use crate::{Done, print};
 
 /// How a command of several processes failed.
 pub(crate) enum End {
@@ -37,16 +37,36 @@ pub(crate) fn found() -> Result<World, Failure> {
     World::found().map_err(|error| Failure::usage(error.what, error.why))
 }
 
-/// Refuses what only one process can do where a launcher started several.
-pub(crate) fn refused(command: &Command) -> Result<(), Failure> {
+/// Whether a command's ranks can be those of several processes.
+fn is_shared(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Train(_)
+            | Command::Agree(_)
+            | Command::Evaluate(_)
+            | Command::Generate(_)
+            | Command::Verify(_)
+            | Command::Score(_)
+            | Command::Attend(_)
+            | Command::Doctor(_)
+    )
+}
+
+/// The end of what only one process can do where a launcher started several, which process 0 explains; none: it may run.
+pub(crate) fn refused(command: &Command) -> Option<Done> {
     let started = World::launched();
-    let shares = matches!(command, Command::Train(_) | Command::Agree(_) | Command::Doctor(_));
-    if started == 1 || shares {
-        return Ok(());
+    if started == 1 || is_shared(command) {
+        return None;
     }
-    let message =
-        format!("{started} processes were started, but only `train` and `agree` share their work");
-    Err(Failure::usage(message, "start it without `mpirun`: its ranks are threads"))
+    let message = format!("{started} processes were started, but this command works in one");
+    let hint = "start it without `mpirun`; `train`, `agree`, `evaluate`, `generate`, `verify`, `score` and `attend` share \
+                their ranks among processes";
+    let failure = Failure::usage(message, hint);
+    Some(match found() {
+        Err(_) => Err(failure),
+        Ok(world) if world.process() > 0 => Ok(ended(&world, Err(End::OfAnother(failure)))),
+        Ok(world) => Ok(ended(&world, Err(End::Failed(failure)))),
+    })
 }
 
 /// The ranks that are on this machine, if there are several processes.
@@ -78,28 +98,52 @@ pub(crate) fn shared<T>(
     world: &World,
     make: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<T, End> {
-    let made = make();
-    let said = world.gather(&[u8::from(made.is_ok())]).map_err(end)?;
-    let is_first = said.iter().position(|said| *said != [1]) == Some(world.process());
-    // Said once.
-    let kind = if is_first { End::Failed } else { End::OfAnother };
-    let made = made.map_err(kind)?;
-    match said.iter().position(|said| *said != [1]) {
-        None => Ok(made),
-        Some(process) => {
-            let message = format!("process {process} cannot do its part");
-            Err(End::OfAnother(Failure::new(INTERNAL, message, None)))
-        }
+    annulus_train::shared(world, || make().map_err(End::from))
+}
+
+/// The same of what may be fetched or written down for later: the first process makes it before the others, which find it.
+pub(crate) fn in_turn<T>(
+    world: &World,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<T, End> {
+    if world.process() > 0 {
+        shared(world, || Ok(()))?;
+        return shared(world, make);
     }
+    let made = shared(world, make)?;
+    shared(world, || Ok(made))
+}
+
+/// What the first process opens, with the plan of it; the others open it by that plan, resolved.
+pub(crate) fn led<T>(
+    world: &World,
+    lead: impl FnOnce() -> Result<(T, String), Failure>,
+    follow: impl FnOnce(&str) -> Result<T, Failure>,
+) -> Result<T, End> {
+    if world.process() > 0 {
+        let text = hear(world)?;
+        return shared(world, || follow(&text));
+    }
+    let led = lead();
+    tell(world, led.as_ref().ok().map(|(_, text)| text.as_str()))?;
+    let (made, _) = led?;
+    shared(world, || Ok(made))
+}
+
+/// What the experiment of the first process is called where the others read it.
+pub(crate) const TOLD: &str = "the experiment of process 0";
+
+/// This process's cores: of those of the machine, which processes on it share.
+pub(crate) fn cores(world: &World) -> usize {
+    annulus_machine::share(annulus_machine::cores(), world.beside().len())
 }
 
 /// The resolved experiment of process 0.
 pub(crate) fn hear(world: &World) -> Result<String, End> {
     let said = world.gather(&[]).map_err(end)?;
     let text = said.first().map(|text| String::from_utf8_lossy(text).into_owned());
-    text.filter(|text| !text.is_empty()).ok_or_else(|| {
-        End::OfAnother(Failure::new(INTERNAL, "process 0 has no experiment to train", None))
-    })
+    text.filter(|text| !text.is_empty())
+        .ok_or_else(|| End::OfAnother(Failure::new(INTERNAL, "process 0 has no experiment", None)))
 }
 
 fn end(failure: GroupFailure<annulus_comm::Error>) -> End {

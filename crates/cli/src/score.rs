@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use annulus_comm::World;
 use annulus_data::{Sequence, counted};
 use annulus_experiment::{Dtype, Recompute, read_adapter, read_config};
 use annulus_machine::Core;
@@ -11,7 +12,8 @@ use annulus_model::{Config, Llama, Weights};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Wire};
 use annulus_tensors::Dtype as Whole;
 use annulus_train::{
-    Attending, Setup, TrainError, Want, check_beside, model_config, open_device, score,
+    Attending, Scored, Setup, TrainError, Want, alike, check_beside, model_config, open_device,
+    ranks_here, score,
 };
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
@@ -19,6 +21,7 @@ use clap::Args;
 use crate::Done;
 use crate::arguments::Split;
 use crate::failure::{DATA, Failure};
+use crate::processes::{self, End};
 use crate::tensors::{TensorFile, save};
 use crate::words::Meant;
 use crate::{hub, print};
@@ -51,6 +54,28 @@ pub(crate) struct Score {
 }
 
 pub(crate) fn run(arguments: &Score) -> Done {
+    let world = processes::found()?;
+    Ok(processes::ended(&world, scored(arguments, &world)))
+}
+
+/// A model, and what it is scored on.
+struct Asked {
+    setup: Setup,
+    weights: Weights,
+    sequences: Vec<Sequence>,
+}
+
+fn scored(arguments: &Score, world: &World) -> Result<u8, End> {
+    let asked = processes::in_turn(world, || asked(arguments, world))?;
+    let Asked { setup, weights, sequences } = &asked;
+    alike(world, None, Some(weights))?;
+    let want = Want { logits: true, gradients: arguments.gradients };
+    let scored = score(setup, weights, sequences, want)?;
+    Ok(if world.process() == 0 { written(arguments, sequences, scored)? } else { 0 })
+}
+
+/// Opens what the arguments name.
+fn asked(arguments: &Score, world: &World) -> Result<Asked, Failure> {
     let model = hub::folder(&arguments.model)?;
     let shape = read_config(&model).map_err(|problems| Failure { code: DATA, problems })?;
     // Whatever the file's dtype: widened, so that the score is the model's and not the format's.
@@ -60,20 +85,26 @@ pub(crate) fn run(arguments: &Score) -> Done {
     let Meant { strategy, layout, backward } =
         crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
     let (config, weights) = weights(arguments, &model, config)?;
-    print::warn_of_device(arguments.split.device);
+    if world.process() == 0 {
+        print::warn_of_device(arguments.split.device);
+    }
     let (tokens, ranks) = (sequences[0].inputs.len(), arguments.split.ranks);
     let setting =
         Setting { layout, route: backward, ..Setting::new(strategy, tokens, ranks, heads) };
-    let setup = setup(&arguments.split, config, &setting, sequences.len())?;
-    let want = Want { logits: true, gradients: arguments.gradients };
-    let scored = score(&setup, &weights, &sequences, want)?;
+    ranks_here(world, ranks)?;
+    let setup = setup(&arguments.split, config, &setting, (sequences.len(), world))?;
+    Ok(Asked { setup, weights, sequences })
+}
+
+/// Writes and prints what was found.
+fn written(arguments: &Score, sequences: &[Sequence], scored: Scored) -> Done {
     let mut out = BTreeMap::new();
     out.insert("loss".to_owned(), Tensor::new(&[scored.loss as f32], &Device::Cpu)?);
     out.extend(scored.logits.map(|logits| ("logits".to_owned(), logits)));
     let gradients = scored.gradients.into_iter().flatten();
     out.extend(gradients.map(|(name, gradient)| (format!("grad.{name}"), gradient)));
     save(&out, &arguments.out)?;
-    print::line(&said(scored.loss, &sequences, &out, &arguments.out))?;
+    print::line(&said(scored.loss, sequences, &out, &arguments.out))?;
     Ok(0)
 }
 
@@ -93,7 +124,12 @@ fn said(loss: f64, sequences: &[Sequence], out: &BTreeMap<String, Tensor>, path:
 }
 
 /// One step over `batch` sequences, split as `setting` says.
-fn setup(split: &Split, config: Config, setting: &Setting, batch: usize) -> Result<Setup, Failure> {
+fn setup(
+    split: &Split,
+    config: Config,
+    setting: &Setting,
+    (batch, world): (usize, &World),
+) -> Result<Setup, Failure> {
     let (tokens, sequence) = (setting.tokens, split.ranks);
     let group = |(window, layers): (Option<usize>, Vec<usize>)| {
         (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
@@ -118,8 +154,8 @@ fn setup(split: &Split, config: Config, setting: &Setting, batch: usize) -> Resu
         loss_chunk: 1024,
         mlp_chunk: None,
         deadline: DEADLINE,
-        here: None,
-        cores: annulus_machine::cores().into(),
+        processes: world.clone(),
+        cores: processes::cores(world).into(),
         core: Core::here(),
     })
 }

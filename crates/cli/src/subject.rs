@@ -2,12 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use annulus_comm::World;
 use annulus_evaluation::Subject;
-use annulus_experiment::{ModelSource, Override, quoted, read_config, read_experiment};
-use annulus_train::{RESOLVED, experiment_of, is_run, saved_step};
+use annulus_experiment::{ModelSource, Override, parse, quoted, read_config, read_experiment};
+use annulus_train::{
+    Opened, RESOLVED, Setup, alike, experiment_of, is_run, resolved_text, saved_step,
+};
 
 use crate::arguments::File;
 use crate::failure::{DATA, Failure};
+use crate::processes::{self, End};
 use crate::{check, hub, print};
 
 /// The longest sequence that a model is asked for where nothing says a length.
@@ -20,29 +24,53 @@ struct Named {
     checkpoints: Option<PathBuf>,
 }
 
-/// The model that `path` names, opened to be asked.
+/// The model that `path` names, opened to be asked by the processes of `world`.
 pub(crate) fn subject(
     path: &Path,
     replacements: &[Override],
     verify_cache: bool,
+    world: &World,
+) -> Result<Subject, End> {
+    let lead = || {
+        let Named { file, text, checkpoints } = named(path, replacements)?;
+        let opened = check::opened_from(&file, &text)?;
+        let subject = open(opened, checkpoints.as_deref(), verify_cache, world)?;
+        subject.warnings.iter().for_each(print::warn);
+        let text = resolved_text(&subject.plan);
+        Ok((subject, text))
+    };
+    let follow = |text: &str| {
+        let Named { checkpoints, .. } = named(path, replacements)?;
+        let opened = annulus_train::resolve(parse(processes::TOLD, text, &[])?, &mut hub::bring)?;
+        open(opened, checkpoints.as_deref(), verify_cache, world)
+    };
+    let subject = processes::led(world, lead, follow)?;
+    alike(world, Some(&subject.plan), Some(&subject.weights))?;
+    Ok(subject)
+}
+
+fn open(
+    opened: Opened,
+    checkpoints: Option<&Path>,
+    verify_cache: bool,
+    world: &World,
 ) -> Result<Subject, Failure> {
-    let Named { file, text, checkpoints } = named(path, replacements)?;
-    let opened = check::opened_from(&file, &text)?;
     let plans = opened.plans(annulus_machine::cores())?;
     // Reads every checkpoint whole: only where it matters.
-    let step = match &checkpoints {
+    let step = match checkpoints {
         Some(folder) if plans.len() > 1 => saved_step(folder)?,
         _ => None,
     };
     let plan = check::phase_at(plans, step.unwrap_or(u64::MAX));
-    print::warn_of_device(plan.experiment.device);
+    if world.process() == 0 {
+        print::warn_of_device(plan.experiment.device);
+    }
     if checkpoints.is_none() {
         hub::weights(&plan.experiment, verify_cache)?;
     }
-    let cores = annulus_machine::cores();
-    let subject = Subject::open(&plan, checkpoints.as_deref(), opened.tokenizer, cores)?;
-    subject.warnings.iter().for_each(print::warn);
-    Ok(subject)
+    let setup = Setup::on_its_device(&plan, processes::cores(world))?;
+    let setup = Setup { processes: world.clone(), ..setup };
+    Ok(Subject::open(&plan, setup, checkpoints, opened.tokenizer)?)
 }
 
 fn named(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {

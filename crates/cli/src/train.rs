@@ -85,7 +85,7 @@ impl Job<'_> {
     /// What another process than the first does.
     fn follow(&self) -> Result<u8, End> {
         let yaml = processes::hear(self.world)?;
-        let experiment = parse("the experiment of process 0", &yaml, &[]).map_err(Failure::from)?;
+        let experiment = parse(processes::TOLD, &yaml, &[]).map_err(Failure::from)?;
         let opened = annulus_train::resolve(experiment, &mut hub::bring)?;
         let Ready { yaml, opened, plans } = self.planned(yaml, opened)?;
         let outcome = annulus_train::run_stages(&plans, self.given(yaml, opened))?;

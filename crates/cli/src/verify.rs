@@ -2,31 +2,60 @@
 
 use std::collections::BTreeMap;
 
+use annulus_comm::World;
+use annulus_experiment::parse;
 use annulus_plan::{Plan, wrapped};
 use annulus_sequence::Strategy;
 use annulus_simulate::plan;
 use annulus_train::verify::{Line, verify};
+use annulus_train::{alike, resolved_text};
 use serde_json::json;
 
 use crate::Done;
 use crate::arguments::Verify;
 use crate::console::{Meter, Unit};
 use crate::failure::{EXPECT, Failure};
-use crate::{check, print};
+use crate::processes::{self, End};
+use crate::{check, hub, print};
 
 pub(crate) fn run(arguments: &Verify) -> Done {
-    let plan = plan(&check::opened(&arguments.file)?.here())?;
-    let cores = annulus_machine::cores();
+    let world = processes::found()?;
+    Ok(processes::ended(&world, held(arguments, &world)))
+}
+
+fn held(arguments: &Verify, world: &World) -> Result<u8, End> {
+    let lead = || {
+        let plan = plan(&check::opened(&arguments.file)?.here())?;
+        let text = resolved_text(&plan);
+        Ok((plan, text))
+    };
+    let follow = |text: &str| {
+        let told = parse(processes::TOLD, text, &[])?;
+        Ok(plan(&annulus_train::resolve(told, &mut hub::bring)?.here())?)
+    };
+    let plan = processes::led(world, lead, follow)?;
+    alike(world, Some(&plan), None)?;
+    let machine = (processes::cores(world), world);
+    if world.process() > 0 {
+        let lines = verify(&plan, arguments.ranks, machine, &mut |_| ())?;
+        return Ok(if are_exact(&lines) { 0 } else { EXPECT });
+    }
+    processes::say(world);
+    shown(arguments, &plan, machine)
+}
+
+/// Verifies, and shows every line as it is known.
+fn shown(arguments: &Verify, plan: &Plan, machine: (usize, &World)) -> Result<u8, End> {
     let mut table = Table::default();
     let mut written = Ok(());
-    let (total, mut done) = (ways(&plan, arguments.ranks), 0);
+    let (total, mut done) = (ways(plan, (arguments.ranks, machine.1)), 0);
     let tokens = plan.experiment.data.tokens;
     print::say(&format!(
         "dense attention first, then {total} ways to split {tokens} tokens held to it"
     ));
     let meter = Meter::new(Unit::Number);
     meter.show("ways tried", 0, total);
-    let lines = verify(&plan, arguments.ranks, cores, &mut |line| {
+    let lines = verify(plan, arguments.ranks, machine, &mut |line| {
         if written.is_ok() {
             let show =
                 || if arguments.json { print::line(&as_json(line)) } else { table.show(line) };
@@ -40,7 +69,7 @@ pub(crate) fn run(arguments: &Verify) -> Done {
     meter.finish();
     written?;
     let worst = lines.iter().filter_map(share).fold(0.0, f64::max);
-    let ok = lines.iter().filter_map(share).all(|share| share <= 1.0);
+    let ok = are_exact(&lines);
     let value = || json!({"worst": finite(worst), "limit": 1.0, "ok": ok});
     let verdict = if ok { "exact" } else { "NOT EXACT" };
     let text = || format!("{verdict}: the worst error is {worst:.2} of its limit");
@@ -49,9 +78,10 @@ pub(crate) fn run(arguments: &Verify) -> Done {
 }
 
 /// How many ways are tried: those that cannot run take no time. The experiment's own may be one more.
-fn ways(plan: &Plan, most: usize) -> u64 {
+fn ways(plan: &Plan, (most, world): (usize, &World)) -> u64 {
     let runs = |strategy: &Strategy| {
-        (1..=most).filter(|&ranks| strategy.check(ranks, plan.heads()).is_ok()).count() as u64
+        let shared = (1..=most).filter(|ranks| world.here(*ranks).is_some());
+        shared.filter(|&ranks| strategy.check(ranks, plan.heads()).is_ok()).count() as u64
     };
     Strategy::ALL.iter().map(runs).sum()
 }
@@ -70,6 +100,10 @@ fn share(line: &Line) -> Option<f64> {
         Line::Error { error, limit, .. } => Some(error / limit),
         Line::Skipped { .. } => None,
     }
+}
+
+fn are_exact(lines: &[Line]) -> bool {
+    lines.iter().filter_map(share).all(|share| share <= 1.0)
 }
 
 /// JSON has no infinity: the largest number stands for it.

@@ -99,6 +99,27 @@ pub fn broadcast(
     Ok(tensor.detach())
 }
 
+/// See [`Communicator::gather`]. The own tensor does not travel.
+///
+/// # Errors
+/// As the method of [`Communicator`].
+pub fn gather(
+    comm: &(impl Communicator + ?Sized),
+    label: Label,
+    tensor: &Tensor,
+    root: usize,
+) -> Result<Option<Vec<Tensor>>> {
+    if comm.rank() != root {
+        comm.exchange(label, vec![send(tensor.clone(), root)])?.wait()?;
+        return Ok(None);
+    }
+    let peers = (0..comm.world()).filter(|&peer| peer != root);
+    let moves = peers.map(|from| Move::Receive { from }).collect();
+    let mut gathered = comm.exchange(label, moves)?.wait()?;
+    gathered.insert(root, tensor.detach());
+    Ok(Some(gathered))
+}
+
 /// See [`Communicator::barrier`].
 ///
 /// # Errors

@@ -120,6 +120,13 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor> {
         collectives::broadcast(self, label, tensor, root)
     }
+    /// Everybody's tensor, by rank, on the root, and nothing elsewhere; shapes may differ.
+    ///
+    /// # Errors
+    /// A rank that is late, gone or stopped, and what Candle says of the tensors.
+    fn gather(&self, label: Label, tensor: &Tensor, root: usize) -> Result<Option<Vec<Tensor>>> {
+        collectives::gather(self, label, tensor, root)
+    }
     /// Returns when every rank is here.
     ///
     /// # Errors

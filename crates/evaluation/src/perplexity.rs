@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use annulus_train::{Result, Verdict, judge};
+use annulus_train::{Result, Setup, Verdict, judge};
 use serde::Serialize;
 
 use crate::statistics::Mean;
@@ -86,13 +86,17 @@ pub struct Bucket {
 /// A text that is too short, a length that cannot be split, a loss that is no number.
 pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexity> {
     let experiment = &subject.plan.experiment;
-    let windows = Windows::open(subject, progress)?;
     let lengths = experiment.evaluated_lengths();
+    let (windows, setups) = subject.shared(|| {
+        let windows = Windows::open(subject, progress)?;
+        let setups = lengths.iter().map(|&tokens| subject.setup(tokens));
+        Ok((windows, setups.collect::<Result<Vec<_>>>()?))
+    })?;
     let longest = lengths[lengths.len() - 1];
     let mut found = Vec::new();
     let mut positions = Vec::new();
-    for &tokens in &lengths {
-        let verdicts = ask(subject, &windows, tokens, tokens == longest, progress)?;
+    for (&tokens, setup) in lengths.iter().zip(&setups) {
+        let verdicts = ask((subject, setup), &windows, tokens == longest, progress)?;
         let first = tokens - windows.targets;
         let asked = |verdicts: &Vec<Verdict>| {
             mean(verdicts.iter().filter(|verdict| verdict.position >= first))
@@ -124,19 +128,18 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
 
 /// Verdicts by window.
 fn ask(
-    subject: &Subject,
+    (subject, setup): (&Subject, &Setup),
     windows: &Windows,
-    tokens: usize,
     all: bool,
     progress: Progress<'_>,
 ) -> Result<Vec<Vec<Verdict>>> {
-    let (setup, count) = (subject.setup(tokens)?, windows.ends.len());
+    let (tokens, count) = (setup.tokens, windows.ends.len());
     let what = format!("loss behind {tokens} tokens");
     progress(&what, 0, count);
     let done = AtomicUsize::new(0);
     let told = || progress(&what, done.fetch_add(1, Ordering::Relaxed) + 1, count);
     let sequence = |index| windows.sequence(index, tokens, all);
-    judge(&setup, &subject.weights, count, &sequence, &told)
+    judge(setup, &subject.weights, count, &sequence, &told)
 }
 
 fn mean<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> f64 {

@@ -7,7 +7,7 @@ use annulus_data::Tokenizer;
 use annulus_experiment::Resolved;
 use annulus_model::Weights;
 use annulus_plan::Plan;
-use annulus_train::{Result, Setup, TrainError, Trained};
+use annulus_train::{Result, Setup, TrainError, Trained, shared};
 
 /// Told of what is done, how much of it, of how much.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
@@ -34,18 +34,17 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The model of `plan` with the newest weights of the folder `run`, or with those that `model.path` names. Data without a
-    /// tokenizer are read as bytes.
+    /// The model of `plan` with the newest weights of the folder `run`, or with those that `model.path` names; `setup` is what the
+    /// plan means on the processes that ask. Data without a tokenizer are read as bytes.
     ///
     /// # Errors
     /// When there are no weights, or they are of another model.
     pub fn open(
         plan: &Plan,
+        setup: Setup,
         run: Option<&Path>,
         tokenizer: Option<Arc<Tokenizer>>,
-        cores: usize,
     ) -> Result<Subject> {
-        let setup = Setup::on_its_device(plan, cores)?;
         let Trained { weights, folder, step, warnings } = match run {
             Some(run) => Trained::of_run(plan, &setup, run)?,
             None => Trained::of_folder(plan, &setup)?,
@@ -60,6 +59,11 @@ impl Subject {
             plan: plan.clone(),
             setup,
         })
+    }
+
+    /// What every process makes for itself: where one cannot, none goes on, and one says why.
+    pub(crate) fn shared<T>(&self, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        shared(&self.setup.processes, make)
     }
 
     /// The same model and the same way to split, for sequences of so many tokens, one at a time.
@@ -81,8 +85,8 @@ impl Subject {
         // Nothing is trained: what it makes of longer sequences is what is asked.
         experiment.model.allow_longer = true;
         let plan = Plan::new(&Resolved::new(experiment, model, vocabulary)?)?;
-        let Setup { cores, processor, .. } = &self.setup;
-        let (cores, processor) = (cores.clone(), processor.clone());
-        Ok(Setup { processor, micro_batch: 1, dropout: false, ..Setup::new(&plan, cores) })
+        let Setup { cores, processor, processes, .. } = self.setup.clone();
+        let setup = Setup::new(&plan, cores);
+        Ok(Setup { processor, processes, micro_batch: 1, dropout: false, ..setup })
     }
 }

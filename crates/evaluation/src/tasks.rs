@@ -96,19 +96,20 @@ fn ask(subject: &Subject, task: Task, tokens: usize, progress: Progress<'_>) -> 
     let asked = &subject.plan.experiment.evaluation;
     let depths = depths(task, asked.depths);
     let all = depths.iter().flat_map(|&depth| (0..asked.samples as u64).map(move |s| (depth, s)));
-    let questions: Vec<Question> = all
-        .map(|(depth, sample)| question(subject, task, tokens, depth.unwrap_or(0.5), sample))
-        .collect::<Result<_>>()?;
+    let (setup, questions) = subject.shared(|| {
+        let questions = all
+            .map(|(depth, sample)| question(subject, task, tokens, depth.unwrap_or(0.5), sample));
+        let questions = questions.collect::<Result<Vec<Question>>>()?;
+        Ok((subject.setup(tokens)?, questions))
+    })?;
     let (what, done) = (format!("{} in {tokens} tokens", task.name()), AtomicUsize::new(0));
     let told = || progress(&what, done.fetch_add(1, Ordering::Relaxed) + 1, questions.len());
     let sequence = |index: usize| Ok(questions[index].sequence(tokens));
-    let verdicts =
-        judge(&subject.setup(tokens)?, &subject.weights, questions.len(), &sequence, &told)?;
-    let answers: Vec<Answer> = questions
-        .iter()
-        .zip(&verdicts)
-        .map(|(question, verdicts)| answer(subject, question, verdicts))
-        .collect::<Result<_>>()?;
+    let verdicts = judge(&setup, &subject.weights, questions.len(), &sequence, &told)?;
+    let answers: Vec<Answer> = subject.shared(|| {
+        let pairs = questions.iter().zip(&verdicts);
+        pairs.map(|(question, verdicts)| answer(subject, question, verdicts)).collect()
+    })?;
     let cells = answers.chunks(asked.samples).zip(depths);
     Ok(cells.map(|(answers, depth)| cell(task, tokens, depth, answers)).collect())
 }

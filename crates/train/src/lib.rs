@@ -35,6 +35,7 @@ pub use run::outcome::{Ending, Outcome};
 pub use run::phases::run_stages;
 pub use run::sink::{Notice, Silent, Sink, Value};
 pub use run::table::metrics_table;
+pub use run::together::alike;
 pub use setup::assemble::{Attending, Setup, model_config};
 pub use setup::data::{Data, HeldOut, Opening, open_data};
 pub use setup::device::{
@@ -48,6 +49,7 @@ pub use setup::open::rates;
 pub use setup::pages::keep_freed_pages;
 pub use setup::rates::Sample;
 pub use setup::resolve::{Bring, Opened, TOKENIZER, resolve};
+pub use setup::shared::shared;
 pub use setup::texts::{by_source, cache_folder, excluded, left_out_of, records_of, texts};
 pub use step::finite::{NonFinite, Origin};
 pub use step::memory::{Measured, Memory, measure, measure_memory};

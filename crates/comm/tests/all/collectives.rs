@@ -56,6 +56,25 @@ fn all_reduce_sums_every_type_and_size() {
     }
 }
 
+#[test]
+fn a_gather_brings_every_tensor_to_the_root_alone() {
+    for world in WORLDS {
+        let root = world / 2;
+        on(world, |comm| {
+            // Of another length on every rank.
+            let wanted = || (0..world).map(|rank| brought(rank, rank, DType::F32));
+            let gathered =
+                comm.gather(hop(0), &brought(comm.rank(), comm.rank(), DType::F32), root)?;
+            assert_eq!(gathered.is_some(), comm.rank() == root);
+            for (one, wanted) in gathered.iter().flatten().zip(wanted()) {
+                assert_eq!(bits(one), bits(&wanted));
+            }
+            assert!(gathered.is_none_or(|all| all.len() == world));
+            Ok(())
+        });
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]

@@ -9,7 +9,7 @@ use annulus_evaluation::Subject;
 use annulus_experiment::{Override, Resolved, parse, write_config};
 use annulus_model::Llama;
 use annulus_plan::Plan;
-use annulus_train::model_config;
+use annulus_train::{Result, Setup, model_config};
 
 const EXPERIMENT: &str = "\
 name: tiny
@@ -68,8 +68,13 @@ impl Place {
         ];
         given.extend(changes.iter().map(|&(key, value)| (key, value.to_owned())));
         let given: Vec<_> = given.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        Subject::open(&plan(&given), None, None, 4).unwrap_or_else(|error| panic!("{error}"))
+        open(&plan(&given)).unwrap_or_else(|error| panic!("{error}"))
     }
+}
+
+fn open(plan: &Plan) -> Result<Subject> {
+    let setup = Setup::on_its_device(plan, 4)?;
+    Subject::open(plan, setup, None, None)
 }
 
 fn plan(changes: &[(&str, &str)]) -> Plan {

@@ -7,13 +7,14 @@
 use std::sync::Arc;
 
 use annulus_attention::Cache;
-use annulus_comm::{Axis, Communicator, Label, Reduce, threads};
+use annulus_comm::{Axis, Label, Reduce};
 use annulus_data::Sequence;
 use annulus_model::{Attentions, Keep, Shard, Weights};
 use annulus_ops::{IGNORED, Key, Rotary, check_tokens, uniform};
 use annulus_sequence::{Positions, Run};
 use candle_core::{Device, Tensor};
 
+use crate::setup::shared::once;
 use crate::step::finite::finite;
 use crate::step::rank::Rank;
 use crate::{Result, Setup, TrainError};
@@ -51,7 +52,7 @@ pub struct Wanted {
     pub sampling: Sampling,
 }
 
-/// Told of the tokens so far, after each.
+/// Told of the tokens so far, after each, by rank 0: of several processes in the first.
 pub type Told<'a> = &'a (dyn Fn(&[u32]) + Sync);
 
 /// What follows `prompt`, of which `setup` is to have as many tokens; `weights` are those of [`Setup::placed`].
@@ -66,19 +67,14 @@ pub fn generate(
     told: Told<'_>,
 ) -> Result<Vec<u32>> {
     if prompt.is_empty() || prompt.len() != setup.tokens {
-        return Err(TrainError::Configuration {
+        let error = TrainError::Configuration {
             message: format!("a prompt of {} tokens, wanted {}", prompt.len(), setup.tokens),
             hint: Some("give a text to go on from".into()),
-        });
+        };
+        return Err(once(&setup.processes, error));
     }
     let setup = Arc::new(Setup { data: 1, micro_batch: 1, ..setup.clone() });
-    let options =
-        threads::Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
-    let program = |comm: Arc<dyn Communicator>| {
-        let rank = setup.rank(comm)?;
-        rank.go_on(weights, prompt, wanted, told)
-    };
-    Ok(threads::run(&options, program)?.swap_remove(0))
+    setup.run(|rank| rank.go_on(weights, prompt, wanted, told))
 }
 
 impl Rank {

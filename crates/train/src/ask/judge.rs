@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use annulus_comm::{Axis, Communicator, threads};
+use annulus_comm::{Axis, Label};
 use annulus_data::Sequence;
 use annulus_model::{Judged, Weights};
+use candle_core::{Device, Tensor};
 
 use crate::step::finite::finite;
 use crate::step::rank::{Micro, Rank};
@@ -24,7 +25,8 @@ pub struct Verdict {
 /// The sequences to judge, each as long as the setup says, made when its turn comes.
 pub type Sequences<'a> = &'a (dyn Fn(usize) -> Result<Sequence> + Sync);
 
-/// Every target of `count` sequences, one sequence at a time on every replica: verdicts by sequence, in the order of positions.
+/// Every target of `count` sequences, one sequence at a time on every replica: verdicts by sequence, in the order of positions,
+/// the same in every process.
 /// `weights` are those of [`Setup::placed`]; `progress` is called once for each sequence.
 ///
 /// No logits are held but those of `setup.loss_chunk` targets.
@@ -38,30 +40,41 @@ pub fn judge(
     sequences: Sequences<'_>,
     progress: &(dyn Fn() + Sync),
 ) -> Result<Vec<Vec<Verdict>>> {
-    let setup = Arc::new(setup.clone());
-    let options =
-        threads::Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
-    let program = |comm: Arc<dyn Communicator>| -> Result<Vec<(usize, Vec<Verdict>)>> {
-        let rank = setup.rank(comm)?;
+    let found = Arc::new(setup.clone()).run(|rank| {
         let leads = rank.mesh.coordinate(Axis::Sequence) == 0;
         let mut found = Vec::new();
-        for index in (rank.replica()..count).step_by(setup.data) {
+        for index in (rank.replica()..count).step_by(rank.mesh.size(Axis::Data)) {
             let micro = rank.micro(0, &[sequences(index)?])?;
-            found.push((index, rank.verdicts(weights, &micro)?));
+            found.extend(rank.verdicts(weights, &micro)?.iter().map(|one| written(index, one)));
             if leads {
                 progress();
             }
         }
-        Ok(found)
-    };
+        let label = Label { pass: "verdicts", ..Label::default() };
+        let own = Tensor::from_vec(found.concat(), (found.len(), 4), &Device::Cpu)?;
+        Ok(rank.uncounted.all_gather(label, &own)?)
+    })?;
     let mut all = vec![Vec::new(); count];
-    for (index, verdicts) in threads::run(&options, program)?.into_iter().flatten() {
-        all[index].extend(verdicts);
+    for of_rank in found {
+        for row in of_rank.to_vec2::<f64>()? {
+            let (index, verdict) = read(&row);
+            all[index].push(verdict);
+        }
     }
     for verdicts in &mut all {
         verdicts.sort_by_key(|verdict: &Verdict| verdict.position);
     }
     Ok(all)
+}
+
+/// A verdict on sequence `index` as it travels: whole numbers below 2^53 are exact in f64.
+fn written(index: usize, verdict: &Verdict) -> [f64; 4] {
+    let Verdict { position, loss, said } = *verdict;
+    [index as f64, position as f64, loss, f64::from(said)]
+}
+
+fn read(row: &[f64]) -> (usize, Verdict) {
+    (row[0] as usize, Verdict { position: row[1] as usize, loss: row[2], said: row[3] as u32 })
 }
 
 impl Setup {

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use annulus_comm::{Axis, Communicator, Label, Traffic, threads};
+use annulus_comm::{Axis, Label};
 use annulus_data::Sequence;
 use annulus_model::Weights;
-use annulus_sequence::Positions;
+use annulus_sequence::Pass;
 use candle_core::{Device, Tensor};
 
+use crate::setup::shared::once;
 use crate::step::finite::{all_finite, finite};
 use crate::step::gradients::{Gradients, PASS};
 use crate::step::parameters::{Parameters, trained};
@@ -26,29 +26,25 @@ pub struct Want {
     pub gradients: bool,
 }
 
-/// What was found.
+/// What was found, the same in every process but for the logits.
 #[derive(Debug)]
 pub struct Scored {
     /// The mean over all targets.
     pub loss: f64,
     /// How many targets there are.
     pub targets: u64,
-    /// f32 [B, S, V], positions in order.
+    /// f32 [B, S, V], positions in order; of several processes in the first.
     pub logits: Option<Tensor>,
     /// f32, of the mean loss, by name.
     pub gradients: Option<BTreeMap<String, Tensor>>,
-    /// What every rank handed over for loss and gradients, by rank.
-    pub traffic: Vec<Traffic>,
 }
 
 /// What one rank found.
 struct Share {
     loss: Total,
     gradients: Option<Weights>,
-    traffic: Traffic,
-    positions: Positions,
-    /// Of its replica's sequences, f32 [b, s, V].
-    logits: Option<Tensor>,
+    /// On rank 0 those of all ranks: of a rank's sequences and positions, f32 [b, s, V].
+    logits: Option<Vec<Tensor>>,
 }
 
 /// Scores `sequences`, as many as `setup.data` divides, with `weights`, on the ranks of `setup`.
@@ -62,24 +58,19 @@ pub fn score(
     want: Want,
 ) -> Result<Scored> {
     let setup = Arc::new(setup.clone());
-    let options = threads::Options {
-        world: setup.world(),
-        deadline: setup.deadline,
-        stop: Arc::new(AtomicBool::new(false)),
-    };
-    let program = |comm: Arc<dyn Communicator>| setup.rank(comm)?.score(weights, sequences, want);
-    let mut shares = threads::run(&options, program)?;
-    let logits = want.logits.then(|| whole(&setup, &shares, sequences.len())).transpose()?;
-    let traffic = shares.iter().map(|share| share.traffic.clone()).collect();
-    let Share { loss, gradients, .. } = shares.swap_remove(0);
-    finite(loss.mean(), || "the loss".into())?;
+    let Share { loss, gradients, logits } =
+        setup.run(|rank| rank.score(weights, sequences, want))?;
+    let is_number = finite(loss.mean(), || "the loss".into());
+    is_number.map_err(|error| once(&setup.processes, error))?;
+    let logits = logits.map(|shares| whole(&setup, &shares, sequences.len())).transpose()?;
     if let Some(logits) = &logits {
         all_finite(logits, || "a logit".into())?;
     }
     for (name, gradient) in gradients.iter().flatten() {
-        all_finite(gradient, || format!("the gradient of `{name}`"))?;
+        let is_number = all_finite(gradient, || format!("the gradient of `{name}`"));
+        is_number.map_err(|error| once(&setup.processes, error))?;
     }
-    Ok(Scored { loss: loss.mean(), targets: loss.count(), logits, gradients, traffic })
+    Ok(Scored { loss: loss.mean(), targets: loss.count(), logits, gradients })
 }
 
 impl Rank {
@@ -106,17 +97,19 @@ impl Rank {
             None
         };
         let loss = loss.total(&self.mesh, Label { step: 1, pass: PASS, ..Label::default() })?;
-        let traffic = self.meter.take();
         let mut logits = Vec::new();
         for micro in micros.iter().filter(|_| want.logits) {
             logits.push(self.logits(&parameters.weights, &micro.shard)?);
         }
+        let gathered = || {
+            let label = Label { step: 1, pass: "logits", ..Label::default() };
+            let own = Tensor::cat(&logits, 0)?.to_device(&Device::Cpu)?;
+            self.uncounted.gather(label, &own, 0)
+        };
         Ok(Share {
             loss,
             gradients: gradients.map(|gradients| mean(gradients, loss)).transpose()?,
-            traffic,
-            positions: self.attention.positions().clone(),
-            logits: want.logits.then(|| Tensor::cat(&logits, 0)).transpose()?,
+            logits: if want.logits { gathered()? } else { None },
         })
     }
 }
@@ -131,16 +124,17 @@ fn mean(gradients: Weights, loss: Total) -> Result<Weights> {
 }
 
 /// The logits of all ranks, put back where their positions are.
-fn whole(setup: &Setup, shares: &[Share], batch: usize) -> Result<Tensor> {
+fn whole(setup: &Setup, shares: &[Tensor], batch: usize) -> Result<Tensor> {
     let (tokens, vocabulary) = (setup.tokens, setup.config.vocab_size);
     let mut all = vec![0.0_f32; batch * tokens * vocabulary];
-    for (rank, share) in shares.iter().enumerate() {
-        let first = setup.grid().coordinate(rank, Axis::Data) * (batch / setup.data);
-        let logits: Option<Vec<f32>> =
-            share.logits.as_ref().map(|t| t.flatten_all()?.to_vec1()).transpose()?;
+    let (grid, positions) = (setup.grid(), &setup.groups[0].schedules.of(Pass::Forward).positions);
+    for (rank, logits) in shares.iter().enumerate() {
+        let first = grid.coordinate(rank, Axis::Data) * (batch / setup.data);
+        let positions = &positions[grid.coordinate(rank, Axis::Sequence)];
+        let logits: Vec<f32> = logits.flatten_all()?.to_vec1()?;
         let places = (first..first + batch / setup.data)
-            .flat_map(|b| share.positions.iter().map(move |position| b * tokens + position));
-        for (row, place) in logits.iter().flat_map(|l| l.chunks(vocabulary)).zip(places) {
+            .flat_map(|b| positions.iter().map(move |position| b * tokens + position));
+        for (row, place) in logits.chunks(vocabulary).zip(places) {
             all[place * vocabulary..][..vocabulary].copy_from_slice(row);
         }
     }

@@ -1,20 +1,25 @@
-//! Attention over a whole sequence at once: sharded over ranks, run on threads, put together again. For `attend` and `verify`.
+//! Attention over a whole sequence at once: sharded over ranks, put together again. For `attend` and `verify`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_attention::{Attention, Place, Qkv};
-use annulus_comm::threads;
+use annulus_comm::threads::Options;
+use annulus_comm::{Communicator, Label, World};
 use annulus_experiment::Kernel;
 use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, KeyValueGradients, Tile};
 use annulus_ops::gpu::Processor;
 use annulus_ops::{Backend, Cores, Pool};
-use annulus_sequence::{Heads, Layout, Mask, Positions, Route, Schedules, Setting, Strategy, View};
+use annulus_sequence::{
+    Heads, Layout, Mask, Pass, Positions, Route, Schedules, Setting, Strategy, View,
+};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::TrainError;
+use crate::run::given::here;
 use crate::setup::assemble::kernel;
 use crate::setup::device;
+use crate::setup::shared::once;
 
 /// Attention and its gradient, as a question. q, gradient [B, Hq, S, D]; k, v [B, Hkv, S, D].
 #[derive(Clone, Debug)]
@@ -65,7 +70,7 @@ impl Answer {
     }
 }
 
-/// How a question is split over thread ranks.
+/// How a question is split over ranks.
 #[derive(Clone, Debug)]
 pub struct Split {
     /// How the sequence is split.
@@ -84,8 +89,10 @@ pub struct Split {
     pub deterministic: bool,
     /// How long a rank waits for one that shows no progress.
     pub deadline: Duration,
-    /// Cores shared by the ranks.
+    /// Cores of this machine that ranks of this process share.
     pub cores: Cores,
+    /// The processes that share the ranks evenly.
+    pub processes: World,
     /// What all ranks share instead, if it is not the CPU.
     pub processor: Option<Arc<dyn Processor>>,
 }
@@ -112,28 +119,34 @@ impl Split {
     fn kernel(&self) -> Arc<dyn AttentionKernel> {
         let backend = match &self.processor {
             Some(processor) => Backend::Gpu(processor.clone()),
-            None => Backend::Cpu(Pool::share(&self.cores, self.ranks, || ())),
+            None => Backend::Cpu(Pool::share(
+                &self.cores,
+                self.ranks / self.processes.processes(),
+                || (),
+            )),
         };
         kernel(self.kernel, self.deterministic, false, &backend)
     }
 }
 
-/// Shards the rows of `question` to ranks, runs forward and backward, and puts the rows in order again.
+/// Shards the rows of `question` to ranks, runs forward and backward, and puts the rows in order again: the same
+/// answer in every process.
 ///
 /// # Errors
-/// A split that cannot run, and what a rank fails with.
+/// A split that cannot run, processes that cannot share its ranks, and what a rank fails with.
 pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer, TrainError> {
-    let options =
-        threads::Options { world: split.ranks, deadline: split.deadline, stop: Arc::default() };
-    device::check(split.strategy, split.processor.as_ref())?;
+    let options = Options { world: split.ranks, deadline: split.deadline, stop: Arc::default() };
+    let all_alike = |error| once(&split.processes, error);
+    here(&split.processes, split.ranks).map_err(all_alike)?;
+    device::check(split.strategy, split.processor.as_ref()).map_err(all_alike)?;
     let question = question.on(&split.device())?;
-    let schedules = Arc::new(split.schedules(&question)?);
-    let parts = threads::run(&options, |comm| {
-        let attention = Attention::new(schedules.clone(), question.scale, comm, split.kernel());
-        Ok::<_, TrainError>(attend_here(&question, &attention)?)
+    let schedules = Arc::new(split.schedules(&question).map_err(all_alike)?);
+    let mut found = split.processes.run(&options, |comm| {
+        let (schedules, kernel) = (schedules.clone(), split.kernel());
+        let attention = Attention::new(schedules, question.scale, comm.clone(), kernel);
+        gathered(comm.as_ref(), attend_here(&question, &attention)?)
     })?;
-    let (positions, parts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    Ok(join(&positions, &parts)?)
+    Ok(join(&schedules.of(Pass::Forward).positions, &found.swap_remove(0))?)
 }
 
 /// One block of queries against one block of keys, at any positions: one rank, one tile.
@@ -187,17 +200,32 @@ fn views(
     })
 }
 
-fn attend_here(question: &Question, attention: &Attention) -> Result<(Positions, Answer)> {
+fn attend_here(question: &Question, attention: &Attention) -> Result<Answer> {
     let Question { q, k, v, gradient, .. } = question;
-    let positions = attention.positions().clone();
-    let index = index(positions.iter())?.to_device(q.device())?;
+    let index = index(attention.positions().iter())?.to_device(q.device())?;
     let rows = |tensor: &Tensor| tensor.index_select(&index, 2);
     let qkv = Qkv { q: rows(q)?, k: rows(k)?, v: rows(v)? };
     let attended = attention.forward(Place::default(), &qkv)?;
     let back = attention.backward(Place::default(), qkv, attended.clone(), rows(gradient)?)?;
     let answer =
         Answer { out: attended.out, lse: attended.lse, dq: back.q, dk: back.k, dv: back.v };
-    Ok((positions, answer.map(|tensor| tensor.to_device(&Device::Cpu))?))
+    answer.map(|tensor| tensor.to_device(&Device::Cpu))
+}
+
+/// The answers of all ranks, by rank.
+fn gathered(comm: &dyn Communicator, own: Answer) -> std::result::Result<Vec<Answer>, TrainError> {
+    let Answer { out, lse, dq, dk, dv } = own;
+    let of_tensors = [out, lse, dq, dk, dv].into_iter().enumerate().map(|(hop, tensor)| {
+        let label = Label { pass: "answer", hop, ..Label::default() };
+        Ok(comm.all_gather(label, &tensor)?.into_iter())
+    });
+    let mut of_tensors = of_tensors.collect::<std::result::Result<Vec<_>, TrainError>>()?;
+    let mut next = |at: usize| of_tensors[at].next();
+    let of_rank = |_| {
+        let (out, lse, dq, dk, dv) = (next(0)?, next(1)?, next(2)?, next(3)?, next(4)?);
+        Some(Answer { out, lse, dq, dk, dv })
+    };
+    Ok((0..comm.world()).map_while(of_rank).collect())
 }
 
 /// Rows by rank to rows by position.

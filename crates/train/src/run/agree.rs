@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use annulus_comm::threads::Options;
 use annulus_comm::{Communicator, Label, World};
 use annulus_plan::Plan;
 use candle_core::{DType, Device, Tensor};
 
+use crate::run::given::here;
 use crate::setup::initial::initial_weights;
 use crate::setup::start::{Handout, Start};
+use crate::step::rank::Rank;
 use crate::step::trainer::Trainer;
 use crate::{Opening, Result, Setup, TrainError, open_data};
 
@@ -31,16 +32,15 @@ pub struct Bits {
 /// What is wrong with data or weights, what a rank fails with, and ranks whose state differs.
 pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Option<Bits>> {
     let setup = Setup::new(plan, annulus_machine::share(cores, world.beside().len()));
-    let here = world.here(setup.world()).unwrap_or_default();
-    let setup = Arc::new(Setup { here: Some(here.len()), ..setup });
+    let here = here(world, setup.world())?;
+    let setup = Arc::new(Setup { processes: world.clone(), ..setup });
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
     let start = Handout::new(start, here.clone());
-    let options = Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
-    let rank = |comm: Arc<dyn Communicator>| -> Result<Bits> {
+    let program = |rank: Rank| -> Result<Bits> {
+        let comm = rank.uncounted.clone();
         let start = start.take(comm.rank());
-        let mut trainer =
-            Trainer::new(setup.rank(comm.clone())?, plan, data.train.clone(), &start)?;
+        let mut trainer = Trainer::new(rank, plan, data.train.clone(), &start)?;
         drop(start);
         let mut bits = Bits { losses: Vec::new(), first: [0; 32], last: [0; 32] };
         for step in 1..=steps {
@@ -56,8 +56,8 @@ pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Opti
         same_everywhere(comm.as_ref(), bits.last)?;
         Ok(bits)
     };
-    let of_ranks = world.run(&options, rank)?;
-    Ok(of_ranks.into_iter().next().filter(|_| here.start == 0))
+    let bits = setup.run(program)?;
+    Ok(Some(bits).filter(|_| here.start == 0))
 }
 
 /// The hash of what a rank holds.

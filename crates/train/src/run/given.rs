@@ -70,7 +70,7 @@ impl Given {
         for kind in &setup.groups {
             device::check(kind.strategy, setup.processor.as_ref())?;
         }
-        Ok(Setup { here: Some(setup.world() / self.world.processes()), ..setup })
+        Ok(Setup { processes: self.world.clone(), ..setup })
     }
 
     /// From now on the ranks of this process keep their flight record in the run's folder.
@@ -109,6 +109,9 @@ impl Given {
 pub fn here(world: &World, ranks: usize) -> Result<Range<usize>> {
     world.here(ranks).ok_or_else(|| TrainError::Configuration {
         message: format!("{} processes cannot share {ranks} ranks evenly", world.processes()),
-        hint: Some("start as many processes as divide `mesh.data` times `mesh.sequence`".into()),
+        hint: Some(
+            "start as many processes as divide the ranks (`mesh.data` times `mesh.sequence`)"
+                .into(),
+        ),
     })
 }

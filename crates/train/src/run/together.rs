@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use annulus_comm::{Error as CommError, World};
 use annulus_machine::Core;
+use annulus_model::Weights;
 use annulus_plan::Plan;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,7 @@ use crate::run::identity;
 use crate::run::manifest::{program, weights_hash};
 use crate::run::outcome::{Ending, Outcome};
 use crate::setup::prepare::Work;
+use crate::setup::shared::{once, unreached};
 use crate::{Result, Setup, TrainError};
 
 /// What process 0 has found before the first step.
@@ -184,18 +186,39 @@ impl Facts {
     /// Of a process that has opened all it needs.
     pub(crate) fn of(plan: &Plan, work: &Work) -> Result<Facts> {
         let Work { fingerprint, start, .. } = work;
-        let core = Core::here();
-        let plan = blake3::hash(identity::text(plan).as_bytes());
-        let alike = [
-            ("the program", program()),
-            ("the vector instructions", core.instructions.word().to_owned()),
-            ("the plan", plan.to_hex().to_string()),
+        Ok(Facts::with([
+            ("the plan", hashed(plan)),
             ("the data", fingerprint.clone()),
             ("the step", start.step.to_string()),
             ("the weights", weights_hash(&start.weights)?),
-        ];
-        Ok(Facts { alike: alike.map(|(what, value)| (what.to_owned(), value)).to_vec() })
+        ]))
     }
+
+    /// These, behind what every process has.
+    fn with<const N: usize>(more: [(&str, String); N]) -> Facts {
+        let instructions = Core::here().instructions.word().to_owned();
+        let own = [("the program", program()), ("the vector instructions", instructions)];
+        let all = own.into_iter().chain(more);
+        Facts { alike: all.map(|(what, value)| (what.to_owned(), value)).collect() }
+    }
+}
+
+fn hashed(plan: &Plan) -> String {
+    blake3::hash(identity::text(plan).as_bytes()).to_hex().to_string()
+}
+
+/// Holds the program of every process, its plan and its weights, where it has them, to those of process 0.
+///
+/// # Errors
+/// The first difference, said by process 0; the others' ends are of another.
+pub fn alike(world: &World, plan: Option<&Plan>, weights: Option<&Weights>) -> Result<()> {
+    if world.processes() == 1 {
+        return Ok(());
+    }
+    let weights = weights.map(weights_hash).transpose()?.unwrap_or_default();
+    let facts =
+        Facts::with([("the plan", plan.map(hashed).unwrap_or_default()), ("the weights", weights)]);
+    agree(world, &Said::Has(facts)).map(drop).map_err(|error| once(world, error))
 }
 
 /// What every process says, by process.
@@ -205,9 +228,6 @@ fn exchange<T: Serialize + DeserializeOwned>(
 ) -> Result<Vec<Option<T>>> {
     let unreadable = |error: serde_json::Error| TrainError::Internal(error.to_string());
     let own = serde_json::to_vec(&own).map_err(unreadable)?;
-    let all = world.gather(&own).map_err(|failure| match failure.cause {
-        annulus_comm::Cause::Error(error) => TrainError::from(error),
-        _ => CommError::Ended { rank: failure.rank }.into(),
-    })?;
+    let all = world.gather(&own).map_err(unreached)?;
     all.iter().map(|one| serde_json::from_slice(one).map_err(unreadable)).collect()
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_attention::Attention;
-use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered};
+use annulus_comm::threads::Options;
+use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered, World};
 use annulus_experiment::{Dtype, Frequencies, Kernel, Packed, Recompute, Shape};
 use annulus_machine::Core;
 use annulus_model::{Attentions, Config, Llama, element_type};
@@ -16,7 +17,9 @@ use annulus_plan::{LayerGroup, Plan};
 use annulus_sequence::{Heads, Mask, Route, ScheduleError, Schedules, Setting, Strategy, Wire};
 use candle_core::{DType, Device};
 
+use crate::run::given::here;
 use crate::setup::device;
+use crate::setup::shared::once;
 use crate::step::rank::Rank;
 use crate::{Result, TrainError, memory};
 
@@ -72,8 +75,8 @@ pub struct Setup {
     pub deadline: Duration,
     /// Cores of this machine that ranks of this process share.
     pub cores: Cores,
-    /// How many ranks that are; `None`: all.
-    pub here: Option<usize>,
+    /// The processes that share the ranks evenly.
+    pub processes: World,
     /// What each of them computes with.
     pub core: Core,
     /// What runs operators, if it is not the CPU: all ranks of a process share it.
@@ -138,7 +141,7 @@ impl Setup {
             mlp_chunk: Some(plan.memory.mlp_chunk).filter(|chunk| *chunk < plan.rows()),
             deadline: experiment.mesh.deadline,
             cores: cores.into(),
-            here: None,
+            processes: World::alone(),
             core: experiment.host.core,
             processor: None,
         }
@@ -214,6 +217,21 @@ impl Setup {
         Attentions::new(self.config.shape.num_hidden_layers, groups)
     }
 
+    /// Runs `program` on all ranks, and returns what the first rank of this process does.
+    ///
+    /// # Errors
+    /// Those of the ranks, and processes that cannot share them evenly.
+    pub(crate) fn run<T: Send>(
+        self: &Arc<Self>,
+        program: impl Fn(Rank) -> Result<T> + Send + Sync,
+    ) -> Result<T> {
+        let (processes, ranks) = (&self.processes, self.world());
+        here(processes, ranks).map_err(|error| once(processes, error))?;
+        let options = Options { world: ranks, deadline: self.deadline, stop: Arc::default() };
+        let mut found = processes.run(&options, |comm| program(self.rank(comm)?))?;
+        Ok(found.swap_remove(0))
+    }
+
     /// This rank, on the thread that will run it: its share of the cores, its attention, its place
     /// in the mesh.
     pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
@@ -224,7 +242,7 @@ impl Setup {
         } else {
             let enter = move || memory::enter(rank);
             Backend::Cpu(
-                Pool::share(&self.cores, self.here.unwrap_or(self.world()), enter)
+                Pool::share(&self.cores, self.world() / self.processes.processes(), enter)
                     .with(self.core)?,
             )
         };

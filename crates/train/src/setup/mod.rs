@@ -11,5 +11,6 @@ pub(crate) mod pages;
 pub(crate) mod prepare;
 pub(crate) mod rates;
 pub(crate) mod resolve;
+pub(crate) mod shared;
 pub(crate) mod start;
 pub(crate) mod texts;

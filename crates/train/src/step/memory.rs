@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use annulus_comm::{Communicator, threads};
-use annulus_memory::{ByClass, Bytes, peaks, reset_peaks};
+use annulus_comm::Label;
+use annulus_memory::{ByClass, Class, peaks, reset_peaks};
 use annulus_plan::{Plan, RankPlan};
+use candle_core::{Device, Tensor};
 
 use crate::setup::initial::initial_weights;
 use crate::setup::start::{Handout, Start};
+use crate::step::rank::Rank;
 use crate::step::trainer::Trainer;
 use crate::{Opening, Result, Setup, open_data};
 
@@ -60,12 +62,11 @@ pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
     let start = Handout::new(start, 0..setup.world());
-    let options =
-        threads::Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
-    let rank = |comm: Arc<dyn Communicator>| -> Result<(Bytes, u64, Vec<f64>)> {
+    let program = |rank: Rank| {
+        let comm = rank.uncounted.clone();
         let owner = comm.rank();
         let start = start.take(owner);
-        let mut trainer = Trainer::new(setup.rank(comm)?, plan, data.train.clone(), &start)?;
+        let mut trainer = Trainer::new(rank, plan, data.train.clone(), &start)?;
         drop(start);
         let (mut seconds, mut handed_over) = (Vec::new(), 0);
         for _ in 0..steps {
@@ -76,25 +77,35 @@ pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
             seconds.push(begun.elapsed().as_secs_f64());
             handed_over = trainer.rank.meter.take().bytes.values().sum();
         }
-        Ok((peaks(owner), handed_over, seconds))
+        let held = peaks(owner);
+        let numbers = Class::ALL.map(|class| held[class]).into_iter();
+        let numbers = numbers.chain([held.together, handed_over]).map(|bytes| bytes as f64);
+        let own: Vec<f64> = numbers.chain(seconds).collect();
+        let label = Label { pass: "measured", ..Label::default() };
+        Ok(comm.all_gather(label, &Tensor::new(own, &Device::Cpu)?)?)
     };
     let planned = plan.with_cores(cores);
-    let ranks = threads::run(&options, rank)?.into_iter().zip(&planned);
-    let measured = |((held, bytes, seconds), plan): ((Bytes, u64, Vec<f64>), &RankPlan)| Measured {
-        memory: memory(&held, plan),
-        bytes,
-        planned_bytes: plan.forward + plan.backward + plan.gradients,
-        seconds,
-    };
-    Ok(ranks.map(measured).collect())
+    let of_ranks = setup.run(program)?;
+    let ranks = of_ranks.iter().zip(&planned);
+    ranks.map(|(found, plan)| Ok(measured(&found.to_vec1()?, plan))).collect()
 }
 
-fn memory(bytes: &Bytes, plan: &RankPlan) -> Memory {
-    Memory {
+/// What a rank found: its bytes by class, at once and handed over, then the seconds of its steps.
+fn measured(found: &[f64], plan: &RankPlan) -> Measured {
+    let (bytes, seconds) = found.split_at(Class::ALL.len() + 2);
+    let mut bytes = bytes.iter().map(|bytes| *bytes as u64);
+    let mut next = || bytes.next().unwrap_or_default();
+    let memory = Memory {
         rank: plan.rank,
-        measured: bytes.classes,
+        measured: ByClass::new(|_| next()),
         planned: plan.peak,
-        together: bytes.together,
+        together: next(),
         planned_together: plan.together,
+    };
+    Measured {
+        memory,
+        bytes: next(),
+        planned_bytes: plan.forward + plan.backward + plan.gradients,
+        seconds: seconds.to_vec(),
     }
 }

@@ -5,6 +5,7 @@
 
 mod measure;
 
+use annulus_comm::World;
 use annulus_data::Sequence;
 use annulus_experiment::{Experiment, Kernel};
 use annulus_model::{Llama, Weights};
@@ -15,7 +16,8 @@ use candle_core::{Result, Tensor};
 
 use self::measure::{distance, error, one_hot, question, sequence, values, visibility_error};
 use crate::ask::whole::{Answer, Question, Split, attend};
-use crate::{Attending, Scored, Setup, TrainError, Want, score};
+use crate::run::given::here;
+use crate::{Attending, Scored, Setup, TrainError, Want, score, shared};
 
 /// How far a tensor may be from its reference.
 pub struct Limits;
@@ -71,23 +73,29 @@ pub enum Line {
 /// Returns all lines.
 ///
 /// Everything travels in f32 and no weight is dropped: what is held is the split. Where the data tells documents apart, they are
-/// random ones.
+/// random ones. Ranks that the processes of `world` cannot share evenly are skipped; the references are computed by each process,
+/// and all find the same lines.
 ///
 /// # Errors
-/// A schedule that does not hold, and what a rank fails with.
+/// A schedule that does not hold, more processes than ranks, and what a rank fails with.
 pub fn verify(
     plan: &Plan,
     most: usize,
-    cores: usize,
+    (cores, world): (usize, &World),
     tell: &mut dyn FnMut(&Line),
 ) -> std::result::Result<Vec<Line>, TrainError> {
-    fits(plan)?;
-    let bench = Bench::new(plan, cores)?;
+    let bench = shared(world, || {
+        fits(plan)?;
+        if most < world.processes() {
+            here(world, most)?;
+        }
+        Bench::new(plan, cores, world)
+    })?;
     let mut lines = Vec::new();
     let bare = |strategy| (1..=most).map(move |ranks| (strategy, ranks));
     let bare = Strategy::ALL.into_iter().flat_map(bare);
     let bare = bare.map(|(strategy, ranks)| bench.bare(strategy, ranks));
-    for way in bench.own(most).map(Ok).into_iter().chain(bare) {
+    for way in bench.own(most).into_iter().chain(bare) {
         let of_way = way.map_or_else(|skipped| Ok(vec![skipped]), |way| bench.way(&way))?;
         for line in of_way {
             tell(&line);
@@ -132,6 +140,7 @@ struct Way {
 struct Bench<'a> {
     plan: &'a Plan,
     cores: usize,
+    world: &'a World,
     /// One for each group of layers, which differ in their mask, and the answers.
     questions: Vec<(Question, Dense)>,
     weights: Weights,
@@ -140,7 +149,11 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(plan: &'a Plan, cores: usize) -> std::result::Result<Bench<'a>, TrainError> {
+    fn new(
+        plan: &'a Plan,
+        cores: usize,
+        world: &'a World,
+    ) -> std::result::Result<Bench<'a>, TrainError> {
         let setup = wide(plan, cores).split(Strategy::Local, 1, Route::default())?;
         let setup = Setup { kernel: Kernel::Reference, ..setup };
         let weights = Llama::random(&setup.config, plan.experiment.seed)?;
@@ -158,11 +171,11 @@ impl<'a> Bench<'a> {
             Ok((question, dense))
         };
         let questions = setup.groups.iter().map(answered).collect::<Result<_>>()?;
-        Ok(Bench { plan, cores, questions, weights, sequences, reference })
+        Ok(Bench { plan, cores, world, questions, weights, sequences, reference })
     }
 
     /// The experiment's own way, if it is not the bare name's.
-    fn own(&self, most: usize) -> Option<Way> {
+    fn own(&self, most: usize) -> Option<std::result::Result<Way, Line>> {
         let setup = wide(self.plan, self.cores);
         let strategy = setup.groups[0].strategy;
         let alike = setup.groups.iter().all(|group| group.strategy == strategy);
@@ -170,7 +183,8 @@ impl<'a> Bench<'a> {
         let own = attention.layout.is_none() && mesh.weights.is_none();
         let bare = alike && own && Strategy::ALL.contains(&strategy);
         let weights = mesh.weights.clone();
-        (!bare && setup.sequence <= most).then_some(Way { setup, weights, own: true })
+        let way = Way { setup, weights, own: true };
+        (!bare && way.setup.sequence <= most).then(|| way.over(self.world))
     }
 
     /// What the strategy's name means; or why it cannot be tried.
@@ -182,7 +196,7 @@ impl<'a> Bench<'a> {
             own: false,
             reason: error.to_string(),
         })?;
-        Ok(Way { setup, weights: None, own: false })
+        Way { setup, weights: None, own: false }.over(self.world)
     }
 
     /// Of what all layer groups show of a tensor, the worst.
@@ -249,6 +263,19 @@ impl<'a> Bench<'a> {
 }
 
 impl Way {
+    /// The same over several processes; or that they cannot share its ranks.
+    fn over(self, world: &World) -> std::result::Result<Way, Line> {
+        let Way { setup, weights, own } = self;
+        let skipped = |error: TrainError| Line::Skipped {
+            strategy: setup.groups[0].strategy,
+            ranks: setup.sequence,
+            own,
+            reason: error.to_string(),
+        };
+        here(world, setup.sequence).map_err(skipped)?;
+        Ok(Way { setup: Setup { processes: world.clone(), ..setup }, weights, own })
+    }
+
     /// Attention of some layers, brought home in one way, against its answer.
     fn attention(
         &self,
@@ -285,6 +312,7 @@ impl Way {
             deterministic: true,
             deadline: setup.deadline,
             cores: setup.cores.clone(),
+            processes: setup.processes.clone(),
             processor: None,
         }
     }

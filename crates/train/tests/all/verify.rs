@@ -1,5 +1,6 @@
 //! `verify` on what an experiment can ask for: every kind of mask, documents of the data, weights, layouts, any length.
 
+use annulus_comm::World;
 use annulus_plan::Plan;
 use annulus_train::verify::{Line, verify};
 
@@ -8,7 +9,7 @@ use crate::common::Place;
 /// Every line within its limit; how many there were, of the experiment's own way and of all.
 #[track_caller]
 fn check(plan: &Plan) -> [usize; 2] {
-    let lines = verify(plan, 3, 3, &mut |_| ()).unwrap();
+    let lines = verify(plan, 3, (3, &World::alone()), &mut |_| ()).unwrap();
     let mut counts = [0, 0];
     for line in &lines {
         if let Line::Error { own, error, limit, .. } = line {
@@ -103,7 +104,7 @@ fn the_split_is_verified_not_the_wire() {
 fn a_sequence_that_dense_attention_cannot_hold_is_refused() {
     let place = Place::new();
     let plan = place.plan(&[("data.tokens", "1M")]);
-    let refused = verify(&plan, 2, 2, &mut |_| ()).unwrap_err();
+    let refused = verify(&plan, 2, (2, &World::alone()), &mut |_| ()).unwrap_err();
     assert!(refused.to_string().contains("1048576 tokens"), "{refused}");
     assert!(refused.hint().unwrap().contains("data.tokens="), "{refused:?}");
 }
