@@ -89,8 +89,7 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
     let lengths = experiment.evaluated_lengths();
     let (windows, setups) = subject.shared(|| {
         let windows = Windows::open(subject, progress)?;
-        let setups = lengths.iter().map(|&tokens| subject.setup(tokens));
-        Ok((windows, setups.collect::<Result<Vec<_>>>()?))
+        Ok((windows, setups(subject, &lengths)?))
     })?;
     let longest = lengths[lengths.len() - 1];
     let mut found = Vec::new();
@@ -124,6 +123,11 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
         lengths: found,
         positions,
     })
+}
+
+/// How sequences of every length are split.
+fn setups(subject: &Subject, lengths: &[usize]) -> Result<Vec<Setup>> {
+    lengths.iter().map(|&tokens| subject.setup(tokens)).collect()
 }
 
 /// Verdicts by window.
