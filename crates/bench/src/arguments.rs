@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Plan(crate::plan::Arguments),
     /// Errors and bytes by communication types and the number of ranks
     Wire(crate::wire::Arguments),
+    /// Attention, messages and rates over the processes that a launcher of MPI started
+    Engine(crate::engine::Arguments),
     /// The step of `experiments/million-tokens.yaml`
     Million(Million),
     /// A text of one line, and one ten times as long: time per byte, and memory

@@ -8,6 +8,7 @@ mod arguments;
 mod attention;
 mod crew;
 mod device;
+mod engine;
 mod gpu;
 mod llama;
 mod longest;
@@ -76,6 +77,7 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
         Command::Memory(arguments) => memory::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
         Command::Wire(arguments) => wire::run(arguments),
+        Command::Engine(arguments) => engine::run(arguments),
         Command::Million(arguments) => million::run(arguments),
         Command::Tokenize(arguments) => tokenize::run(arguments),
         Command::Gpu(arguments) => gpu::run(arguments),

@@ -114,6 +114,14 @@ impl World {
         }
     }
 
+    /// From now on, or no more, MPI's thread rests unless all ranks here wait: what communication costs without progress beside
+    /// computing, for measurements.
+    pub fn progresses_in_waits_only(&self, only: bool) {
+        if let Some(office) = &self.office {
+            office.progresses_in_waits_only(only);
+        }
+    }
+
     /// Where each process runs; nothing where this one is all.
     pub fn hosts(&self) -> &[String] {
         &self.hosts

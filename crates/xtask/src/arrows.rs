@@ -58,7 +58,7 @@ const RULES: &[Rule] = &[
     rule(
         "bench",
         true,
-        "attention comm data experiment files machine memory model ops plan sequence simulate train",
+        "attention comm data experiment files machine memory model mpi ops plan sequence simulate train",
     ),
     rule("xtask", false, "figure machine"),
 ];

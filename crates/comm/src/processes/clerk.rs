@@ -1,5 +1,6 @@
 //! The thread that owns MPI.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -86,6 +87,10 @@ impl Clerk {
         self.open()?;
         let mut closed: Option<Instant> = None;
         loop {
+            if self.shared.only_in_waits.load(Ordering::Relaxed) && self.ranks_compute() {
+                std::thread::sleep(NAP[0]);
+                continue;
+            }
             let busy = self.send()? | self.receive()?;
             self.beat();
             let desk = lock(&self.shared.desk);
@@ -121,6 +126,12 @@ impl Clerk {
                 self.nap = if waits { NAP[0] } else { (self.nap * 2).min(NAP[1]) };
             }
         }
+    }
+
+    /// Whether a rank here does not wait.
+    fn ranks_compute(&self) -> bool {
+        let desk = lock(&self.shared.desk);
+        desk.current.as_ref().is_some_and(|(_, group)| !group.are_all_waiting())
     }
 
     /// Hands letters to MPI, and forgets those that have left.

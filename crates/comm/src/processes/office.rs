@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -37,6 +38,8 @@ pub struct Facts {
 pub(super) struct Shared {
     pub(super) desk: Mutex<Desk>,
     pub(super) wake: Condvar,
+    /// MPI's thread rests unless all ranks here wait.
+    pub(super) only_in_waits: AtomicBool,
 }
 
 #[derive(Default)]
@@ -66,7 +69,11 @@ pub(super) struct Letter {
 impl Office {
     /// Begins MPI, for a process that a launcher started.
     pub(crate) fn open(launched: Launched) -> annulus_mpi::Result<Office> {
-        let shared = Arc::new(Shared { desk: Mutex::default(), wake: Condvar::new() });
+        let shared = Arc::new(Shared {
+            desk: Mutex::default(),
+            wake: Condvar::new(),
+            only_in_waits: AtomicBool::new(false),
+        });
         let (say, hear) = mpsc::channel();
         let of_thread = shared.clone();
         let work = move || match annulus_mpi::find(Some(launched)).and_then(Session::begin) {
@@ -89,6 +96,11 @@ impl Office {
     /// From now on this process says in `flight` that it is alive.
     pub(crate) fn record(&self, flight: Arc<Flight>) {
         lock(&self.shared.desk).flight = Some(flight);
+    }
+
+    /// From now on, or no more, MPI's thread rests unless all ranks here wait.
+    pub(crate) fn progresses_in_waits_only(&self, only: bool) {
+        self.shared.only_in_waits.store(only, Ordering::Relaxed);
     }
 
     /// A group of so many ranks over all processes: those of this one begin.

@@ -255,6 +255,13 @@ impl Group {
         self.home.here.clone().any(|rank| waits[rank].is_some())
     }
 
+    /// Whether all ranks here wait for others, or have left.
+    pub(crate) fn are_all_waiting(&self) -> bool {
+        let waits = lock(&self.waits);
+        let left = |rank: usize| self.ranks[rank].left.load(Ordering::Acquire);
+        self.home.here.clone().all(|rank| waits[rank].is_some() || left(rank))
+    }
+
     /// Whether the run is to stop.
     pub(crate) fn is_to_stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)

@@ -1,0 +1,114 @@
+//! A message from each of two processes to the other: with our engine, with checksums, and with MPI
+//! alone.
+
+use std::time::Instant;
+
+use annulus_comm::{Checked, Communicator, Hold, Label, Move, World};
+use annulus_mpi::{Arriving, Leaving, Session};
+use anyhow::{Context, Result, anyhow, ensure};
+use candle_core::{DType, Device, Tensor};
+use serde_json::json;
+
+use super::Arguments;
+use super::parts::{options, timed};
+use crate::subject::{Fields, fields};
+
+/// Messages that are timed together.
+const MESSAGES: usize = 64;
+/// Bytes of a header where MPI alone sends one: those that our engine's have.
+const HEADER: usize = 192;
+/// Room for it.
+const FRAME: usize = 4096;
+const TAG: i32 = 7;
+
+/// Seconds of a message, by samples: as it is, and with checksums.
+pub(super) fn ours(arguments: &Arguments, world: &World) -> Result<Fields> {
+    ensure!(world.processes() <= 2, "a hop is between two processes");
+    let member = |comm| -> Result<[Vec<f64>; 2]> {
+        let tensor = filled(arguments.bytes)?;
+        let checked = Checked::new(std::sync::Arc::clone(&comm));
+        let plain = || messages(comm.as_ref(), &tensor);
+        let sure = || messages(checked.as_ref(), &tensor);
+        let mut seconds = [Vec::new(), Vec::new()];
+        for sample in 0..=arguments.samples {
+            for (list, work) in seconds.iter_mut().zip([&plain as &dyn Fn() -> _, &sure]) {
+                let each = timed(comm.as_ref(), work)? / MESSAGES as f64;
+                list.extend((sample > 0).then_some(each));
+            }
+        }
+        Ok(seconds)
+    };
+    let seconds = world.run(&options(2), member).map_err(|failure| anyhow!("{failure:#}"))?;
+    let [plain, checked] = &seconds[0];
+    Ok(fields(json!({
+        "bench": "hop", "bytes": arguments.bytes, "plain": plain, "checked": checked,
+    })))
+}
+
+/// No bytes that are all alike: a page of zeros may not be there.
+fn filled(bytes: usize) -> Result<Tensor> {
+    let all: Vec<u8> = (0..bytes).map(|index| (index % 251) as u8).collect();
+    Ok(Tensor::from_vec(all, bytes, &Device::Cpu)?)
+}
+
+fn messages(comm: &dyn Communicator, tensor: &Tensor) -> Result<()> {
+    let peer = 1 - comm.rank();
+    for hop in 0..MESSAGES {
+        let label = Label { step: 0, layer: 0, pass: "measuring", hop };
+        let send = Move::Send { tensor: tensor.clone(), to: peer, hold: Hold::Lend };
+        comm.exchange(label, vec![send, Move::Receive { from: peer }])?.wait()?;
+    }
+    Ok(())
+}
+
+/// The same with MPI alone, into the same memory again and again: the payload, and a header before it.
+pub(super) fn raw(arguments: &Arguments) -> Result<Fields> {
+    let session = Session::begin(annulus_mpi::find(annulus_mpi::launched())?)?;
+    ensure!(session.size == 2, "a hop is between two processes");
+    let tensor = filled(arguments.bytes)?;
+    let elements = annulus_mpi::Elements::new(DType::U8, arguments.bytes);
+    let mut room = Some(Arriving::Elements(elements.context("bytes travel")?));
+    let mut seconds = [Vec::new(), Vec::new()];
+    for sample in 0..=arguments.samples {
+        for (list, header) in seconds.iter_mut().zip([0, HEADER]) {
+            let start = Instant::now();
+            for _ in 0..MESSAGES {
+                room = Some(one(&session, &tensor, room.take().context("what arrived")?, header)?);
+            }
+            let each = start.elapsed().as_secs_f64() / MESSAGES as f64;
+            list.extend((sample > 0).then_some(each));
+        }
+    }
+    let [payload, header] = &seconds;
+    let line =
+        json!({ "bench": "raw", "bytes": arguments.bytes, "payload": payload, "header": header });
+    let first = session.rank == 0;
+    session.end()?;
+    // Only the first process is read.
+    Ok(if first { fields(line) } else { Fields::new() })
+}
+
+/// Both processes send and receive one.
+fn one(session: &Session, tensor: &Tensor, room: Arriving, header: usize) -> Result<Arriving> {
+    let peer = 1 - session.rank;
+    let mut leaving = Vec::new();
+    if header > 0 {
+        leaving.push(session.send(Leaving::Bytes(vec![1; header]), peer, TAG)?);
+    }
+    leaving.push(session.send(Leaving::tensor(tensor)?, peer, TAG)?);
+    if header > 0 {
+        // What comes behind it is only known when it is there.
+        let mut frame = session.receive(Arriving::Bytes(vec![0; FRAME]), peer, TAG)?;
+        while session.arrived(&mut frame)?.is_none() {}
+    }
+    let mut payload = session.receive(room, peer, TAG)?;
+    let arrived = loop {
+        if let Some(arrived) = session.arrived(&mut payload)? {
+            break arrived;
+        }
+    };
+    for mut sending in leaving {
+        while !session.has_left(&mut sending)? {}
+    }
+    Ok(arrived)
+}

@@ -1,0 +1,152 @@
+//! Attention over the ranks of all processes: all of it, and its parts alone.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use annulus_attention::{Attention, Place, Qkv};
+use annulus_comm::{Communicator, Label, Reduce, World, threads};
+use annulus_experiment::parse;
+use annulus_ops::attention::Fused;
+use annulus_ops::{Cores, Pool};
+use annulus_plan::Plan;
+use annulus_sequence::{Schedules, Strategy};
+use annulus_simulate::{Cluster, Estimate};
+use anyhow::{Result, anyhow};
+use candle_core::{DType, Device, Tensor};
+use serde_json::json;
+
+use super::tape::{Mode, Taped};
+use super::{Arguments, Measure, here};
+use crate::attention::Inputs;
+use crate::llama::planned;
+use crate::subject::{Fields, fields};
+
+/// How long a rank waits for another that shows no progress.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Seconds of the slowest rank, sample by sample.
+#[derive(Default)]
+struct Seconds {
+    together: Vec<f64>,
+    compute: Vec<f64>,
+    messages: Vec<f64>,
+    /// Together, with MPI's progress in waits only.
+    waiting: Vec<f64>,
+}
+
+/// One strategy, as a line.
+pub(super) fn measure(arguments: &Arguments, strategy: Strategy, world: &World) -> Result<Fields> {
+    let here = here(arguments, world)?;
+    let plan = plan(arguments, strategy)?;
+    let schedules = plan.passes[0].clone();
+    let cores = Cores::from(arguments.threads);
+    let options = options(arguments.ranks);
+    let member = |comm| rank(arguments, world, &schedules, (&cores, here), &comm);
+    let seconds = world.run(&options, member).map_err(|failure| anyhow!("{failure:#}"))?;
+    let Seconds { together, compute, messages, waiting } = &seconds[0];
+    let mut line = fields(json!({
+        "bench": "engine", "strategy": strategy.name(), "tokens": arguments.tokens,
+        "ranks": arguments.ranks, "threads": arguments.threads, "together": together,
+    }));
+    if arguments.measure == Measure::Parts {
+        line.extend(fields(
+            json!({ "compute": compute, "messages": messages, "waiting": waiting }),
+        ));
+    }
+    if let Some(path) = &arguments.cluster {
+        let estimate = Estimate::of(&plan, &Cluster::load(path)?)?;
+        line.insert("planned".into(), json!(estimate.forward + estimate.backward));
+    }
+    Ok(line)
+}
+
+pub(super) fn options(world: usize) -> threads::Options {
+    threads::Options { world, deadline: DEADLINE, stop: Arc::default() }
+}
+
+/// The plan of an experiment with this attention, whose schedules are run and estimated.
+fn plan(arguments: &Arguments, strategy: Strategy) -> Result<Plan> {
+    let Arguments { tokens, ranks, shape, .. } = arguments;
+    let (heads, groups, head_dim) = (shape.heads, shape.groups(), shape.head_dim);
+    let strategy = strategy.name();
+    let text = format!(
+        "\
+name: engine
+model:
+  hidden_size: {hidden}
+  intermediate_size: {hidden}
+  num_hidden_layers: 1
+  num_attention_heads: {heads}
+  num_key_value_heads: {groups}
+  head_dim: {head_dim}
+  vocab_size: 258
+data: {{ format: recall, tokens: {tokens}, batch: 1, evaluate: 0 }}
+mesh: {{ sequence: {ranks} }}
+attention: {{ strategy: {strategy} }}
+optimizer: {{ learning_rate: 1e-4 }}
+schedule: {{ steps: 1 }}
+",
+        hidden = heads * head_dim,
+    );
+    planned(parse("engine", &text, &[])?, None)
+}
+
+/// One rank: its share of the threads, its own queries, keys and values.
+fn rank(
+    arguments: &Arguments,
+    world: &World,
+    schedules: &Arc<Schedules>,
+    (cores, here): (&Cores, usize),
+    comm: &Arc<dyn Communicator>,
+) -> Result<Seconds> {
+    let scale = 1.0 / (arguments.shape.head_dim as f64).sqrt();
+    let kernel = Arc::new(Fused::new(Pool::share(cores, here, || ())));
+    let taped = Taped::new(comm.clone());
+    let attention = Attention::new(schedules.clone(), scale, taped.clone(), kernel);
+    let own = attention.positions().tokens();
+    let Inputs { q, k, v, gradient } = Inputs::random(&arguments.shape, own, DType::F32)?;
+    let qkv = Qkv { q, k, v };
+    let pass = || -> Result<()> {
+        let attended = attention.forward(Place::default(), &qkv)?;
+        attention.backward(Place::default(), qkv.clone(), attended, gradient.clone())?;
+        Ok(())
+    };
+    let timed = |work: &dyn Fn() -> Result<()>| timed(comm.as_ref(), work);
+    let mut seconds = Seconds::default();
+    timed(&pass)?;
+    if arguments.measure == Measure::Parts {
+        taped.turn(Mode::Record);
+        timed(&pass)?;
+        taped.turn(Mode::Through);
+        timed(&|| Ok(taped.play()?))?;
+    }
+    for _ in 0..arguments.samples {
+        seconds.together.push(timed(&pass)?);
+        if arguments.measure != Measure::Parts {
+            continue;
+        }
+        taped.turn(Mode::Answer);
+        seconds.compute.push(timed(&|| {
+            taped.turn(Mode::Answer);
+            pass()
+        })?);
+        taped.turn(Mode::Through);
+        seconds.messages.push(timed(&|| Ok(taped.play()?))?);
+        seconds.waiting.push(timed(&|| {
+            world.progresses_in_waits_only(true);
+            pass()
+        })?);
+        world.progresses_in_waits_only(false);
+    }
+    Ok(seconds)
+}
+
+/// Seconds of the slowest rank, where all begin at once.
+pub(super) fn timed(comm: &dyn Communicator, work: &dyn Fn() -> Result<()>) -> Result<f64> {
+    let label = Label { pass: "measuring", ..Label::default() };
+    comm.barrier(label)?;
+    let start = Instant::now();
+    work()?;
+    let own = Tensor::new(start.elapsed().as_secs_f64(), &Device::Cpu)?;
+    Ok(comm.all_reduce(label, &own, Reduce::Max)?.to_scalar::<f64>()?)
+}

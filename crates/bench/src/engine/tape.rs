@@ -1,0 +1,137 @@
+//! A communicator that remembers what one rank sent and got, so that its computing can be done again
+//! without its messages, and its messages without its computing.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use annulus_comm::{Communicator, Label, Move, Pending, Result, Transfer};
+use candle_core::Tensor;
+
+/// Around a rank's communicator.
+#[derive(Debug)]
+pub(crate) struct Taped {
+    inner: Arc<dyn Communicator>,
+    tape: Arc<Mutex<Tape>>,
+}
+
+#[derive(Debug, Default)]
+struct Tape {
+    mode: Mode,
+    events: Vec<Event>,
+    /// What came, by exchange.
+    got: Vec<Vec<Tensor>>,
+    /// How many exchanges there were in this mode.
+    posted: usize,
+}
+
+/// What happens with calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// They are handed on.
+    #[default]
+    Through,
+    /// They are handed on and remembered.
+    Record,
+    /// Nothing is sent; what came when it was recorded is there at once.
+    Answer,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Post(Label, Vec<Move>),
+    /// The next tensor of the exchange of this number.
+    Take(usize),
+}
+
+impl Taped {
+    pub(crate) fn new(inner: Arc<dyn Communicator>) -> Arc<Taped> {
+        Arc::new(Taped { inner, tape: Arc::default() })
+    }
+
+    /// Calls from now on are those of the program from its beginning.
+    pub(crate) fn turn(&self, mode: Mode) {
+        let mut tape = lock(&self.tape);
+        if mode == Mode::Record {
+            *tape = Tape::default();
+        }
+        (tape.mode, tape.posted) = (mode, 0);
+    }
+
+    /// Sends and receives what was recorded, in the same order, and does nothing between.
+    pub(crate) fn play(&self) -> Result<()> {
+        let events = lock(&self.tape).events.clone();
+        let mut pending = Vec::new();
+        for event in events {
+            match event {
+                Event::Post(label, moves) => pending.push(self.inner.exchange(label, moves)?),
+                Event::Take(index) => drop(pending[index].receive()?),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Communicator for Taped {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+    fn original(&self, rank: usize) -> usize {
+        self.inner.original(rank)
+    }
+    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
+        let mut tape = lock(&self.tape);
+        let index = tape.posted;
+        tape.posted += 1;
+        let inner = match tape.mode {
+            Mode::Through => return self.inner.exchange(label, moves),
+            Mode::Answer => None,
+            Mode::Record => {
+                tape.events.push(Event::Post(label, moves.clone()));
+                tape.got.push(Vec::new());
+                Some(self.inner.exchange(label, moves)?)
+            }
+        };
+        Ok(Pending::new(Box::new(Taking { inner, tape: self.tape.clone(), index, taken: 0 })))
+    }
+    fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
+        self.inner.split(label, color, key)
+    }
+    fn note(&self, label: Label) {
+        self.inner.note(label);
+    }
+    fn progress(&self) -> Result<()> {
+        self.inner.progress()
+    }
+}
+
+/// An exchange that is recorded, or answered.
+struct Taking {
+    /// `None`: it is answered.
+    inner: Option<Pending>,
+    tape: Arc<Mutex<Tape>>,
+    index: usize,
+    taken: usize,
+}
+
+impl Transfer for Taking {
+    fn poll(&mut self) -> Result<()> {
+        self.inner.as_mut().map_or(Ok(()), Pending::poll)
+    }
+    fn receive(&mut self) -> Result<Option<Tensor>> {
+        let Some(inner) = &mut self.inner else {
+            self.taken += 1;
+            return Ok(lock(&self.tape).got[self.index].get(self.taken - 1).cloned());
+        };
+        let got = inner.receive()?;
+        let mut tape = lock(&self.tape);
+        tape.events.push(Event::Take(self.index));
+        tape.got[self.index].extend(got.clone());
+        Ok(got)
+    }
+}
+
+fn lock(tape: &Mutex<Tape>) -> MutexGuard<'_, Tape> {
+    tape.lock().unwrap_or_else(PoisonError::into_inner)
+}
