@@ -1,4 +1,4 @@
-//! What must be true of the repository: `cargo xtask check | test | attack | bench | agree | exact | faults | cuda | emulate | record | notebooks | story | wheel | dist | setup`.
+//! What must be true of the repository: `cargo xtask check | test | attack | bench | agree | hosts | exact | faults | cuda | emulate | record | notebooks | story | wheel | dist | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
@@ -14,6 +14,7 @@ mod emulate;
 mod exact;
 mod faults;
 mod fuzz;
+mod hosts;
 mod notebooks;
 mod record;
 mod setup;
@@ -54,6 +55,8 @@ enum Command {
     Exact(exact::Arguments),
     /// Faults of a training over two processes, under MPICH and Open MPI: how each ends, and whether the blame is right
     Faults(faults::Arguments),
+    /// Two and four hosts on this machine: overlap, plans and bits over slow and lossy links (Linux, root)
+    Hosts(hosts::Arguments),
     /// The CUDA kernels: their compiler, checks, a build of the program
     Cuda {
         #[command(subcommand)]
@@ -111,6 +114,7 @@ fn run() -> Result<ExitCode> {
         Command::Test => steps::run(&[check::STEPS, test::STEPS, &[check::DEPENDENCIES]].concat())?,
         Command::Attack(arguments) => attack::run(&arguments)?,
         Command::Agree(arguments) => agree::run(&arguments)?,
+        Command::Hosts(arguments) => return hosts::run(&arguments),
         Command::Bench(arguments) => return bench::run(&arguments),
         Command::Exact(arguments) => exact::run(&arguments)?,
         Command::Faults(arguments) => faults::run(&arguments)?,

