@@ -73,21 +73,20 @@ pub enum Arriving {
     Elements(Elements),
 }
 
-/// Elements of one of the types that travel.
-pub enum Elements {
-    /// `u8`
+/// Room for elements of one of the types that travel, and they, once they are there.
+pub struct Elements {
+    all: All,
+    count: usize,
+}
+
+/// Elements by type: none before they have arrived.
+enum All {
     U8(Vec<u8>),
-    /// `u32`
     U32(Vec<u32>),
-    /// `i64`
     I64(Vec<i64>),
-    /// `bf16`
     BF16(Vec<bf16>),
-    /// `f16`
     F16(Vec<f16>),
-    /// `f32`
     F32(Vec<f32>),
-    /// `f64`
     F64(Vec<f64>),
 }
 
@@ -95,44 +94,62 @@ pub enum Elements {
 macro_rules! each {
     ($elements:expr, $all:ident => $of:expr) => {
         match $elements {
-            Elements::U8($all) => $of,
-            Elements::U32($all) => $of,
-            Elements::I64($all) => $of,
-            Elements::BF16($all) => $of,
-            Elements::F16($all) => $of,
-            Elements::F32($all) => $of,
-            Elements::F64($all) => $of,
+            All::U8($all) => $of,
+            All::U32($all) => $of,
+            All::I64($all) => $of,
+            All::BF16($all) => $of,
+            All::F16($all) => $of,
+            All::F32($all) => $of,
+            All::F64($all) => $of,
         }
     };
 }
 
 impl Elements {
-    /// Room for so many elements; `None`: no tensor of this type travels.
+    /// Room for so many elements; `None`: no tensor of this type travels. Nothing is written there before they arrive: a large
+    /// message would pay for it.
     pub fn new(dtype: DType, count: usize) -> Option<Elements> {
-        Some(match dtype {
-            DType::U8 => Elements::U8(vec![0; count]),
-            DType::U32 => Elements::U32(vec![0; count]),
-            DType::I64 => Elements::I64(vec![0; count]),
-            DType::BF16 => Elements::BF16(vec![bf16::ZERO; count]),
-            DType::F16 => Elements::F16(vec![f16::ZERO; count]),
-            DType::F32 => Elements::F32(vec![0.0; count]),
-            DType::F64 => Elements::F64(vec![0.0; count]),
+        let all = match dtype {
+            DType::U8 => All::U8(Vec::with_capacity(count)),
+            DType::U32 => All::U32(Vec::with_capacity(count)),
+            DType::I64 => All::I64(Vec::with_capacity(count)),
+            DType::BF16 => All::BF16(Vec::with_capacity(count)),
+            DType::F16 => All::F16(Vec::with_capacity(count)),
+            DType::F32 => All::F32(Vec::with_capacity(count)),
+            DType::F64 => All::F64(Vec::with_capacity(count)),
             _ => return None,
-        })
+        };
+        Some(Elements { all, count })
     }
 
-    /// Where they are, and how many bytes.
+    /// Where they go, and how many bytes there is room for.
     fn place(&mut self) -> (*mut c_void, usize) {
-        each!(self, all => (all.as_mut_ptr().cast(), size_of_val(all.as_slice())))
+        let count = self.count;
+        each!(&mut self.all, all => (all.as_mut_ptr().cast(), count * width(all)))
+    }
+
+    /// They are all there.
+    ///
+    /// # Safety
+    /// All bytes of their room must have been written.
+    unsafe fn arrived(&mut self) {
+        let count = self.count;
+        // SAFETY: the room was made for so many; they are numbers of which every bit pattern is one.
+        each!(&mut self.all, all => unsafe { all.set_len(count) });
     }
 
     /// They as a tensor.
     ///
     /// # Errors
-    /// When `shape` has another number of elements.
+    /// When `shape` has another number of elements, or they have not arrived.
     pub fn tensor(self, shape: impl Into<Shape>) -> Result<Tensor> {
-        each!(self, all => Tensor::from_vec(all, shape.into(), &Device::Cpu))
+        each!(self.all, all => Tensor::from_vec(all, shape.into(), &Device::Cpu))
     }
+}
+
+/// Bytes of an element.
+fn width<T>(_: &[T]) -> usize {
+    size_of::<T>()
 }
 
 impl Arriving {
@@ -142,5 +159,19 @@ impl Arriving {
             Arriving::Bytes(bytes) => (bytes.as_mut_ptr().cast(), bytes.len()),
             Arriving::Elements(elements) => elements.place(),
         }
+    }
+
+    /// So many bytes were written at the beginning of the room. `false`: fewer than the elements have.
+    ///
+    /// # Safety
+    /// They must have been.
+    pub(crate) unsafe fn filled(&mut self, bytes: usize) -> bool {
+        let Arriving::Elements(elements) = self else { return true };
+        let is_all = bytes == elements.place().1;
+        if is_all {
+            // SAFETY: all were written.
+            unsafe { elements.arrived() };
+        }
+        is_all
     }
 }

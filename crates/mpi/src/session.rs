@@ -7,12 +7,14 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use crate::library::{Handle, Library, SUCCESS};
-use crate::{Arriving, Found, Leaving, Result};
+use crate::{Arriving, Error, Found, Leaving, Result};
 
 /// Bytes of a message at most: MPI counts in `int`.
 const PIECE: usize = 1 << 30;
 /// Bytes of every implementation's `MPI_Status`, and more.
 const STATUS: usize = 256;
+/// Room for one.
+type Status = [u64; STATUS / 8];
 /// How long an end waits for messages that were given up.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -43,6 +45,8 @@ pub struct Receiving {
     requests: Vec<Handle>,
     /// Where MPI writes.
     bytes: Option<Arriving>,
+    /// Bytes that have come.
+    came: usize,
 }
 
 impl Session {
@@ -115,7 +119,7 @@ impl Session {
     /// What MPI says.
     pub fn receive(&self, mut bytes: Arriving, from: usize, tag: i32) -> Result<Receiving> {
         let (first, length) = bytes.place();
-        let mut receiving = Receiving { requests: Vec::new(), bytes: Some(bytes) };
+        let mut receiving = Receiving { requests: Vec::new(), bytes: Some(bytes), came: 0 };
         for (start, size) in pieces(length) {
             let mut request: Handle = 0;
             let constants = &self.library.constants;
@@ -142,16 +146,32 @@ impl Session {
     /// # Errors
     /// What MPI says.
     pub fn has_left(&self, sending: &mut Sending) -> Result<bool> {
-        self.are_done(&mut sending.requests)
+        while let Some(request) = sending.requests.last_mut() {
+            if self.done(request)?.is_none() {
+                return Ok(false);
+            }
+            sending.requests.pop();
+        }
+        Ok(true)
     }
 
     /// What has arrived, once all of it has.
     ///
     /// # Errors
-    /// What MPI says.
+    /// What MPI says, and elements of which some did not come.
     pub fn arrived(&self, receiving: &mut Receiving) -> Result<Option<Arriving>> {
-        let done = self.are_done(&mut receiving.requests)?;
-        Ok(if done { receiving.bytes.take() } else { None })
+        while let Some(request) = receiving.requests.last_mut() {
+            let Some(status) = self.done(request)? else { return Ok(None) };
+            receiving.came += self.came(&status)?;
+            receiving.requests.pop();
+        }
+        let Some(mut bytes) = receiving.bytes.take() else { return Ok(None) };
+        // SAFETY: MPI says that it wrote them. Pieces but the last are as long as their room, or the sum falls short.
+        if unsafe { bytes.filled(receiving.came) } {
+            return Ok(Some(bytes));
+        }
+        let what = String::from("a message is shorter than was said");
+        Err(Error { what, why: format!("{} bytes came", receiving.came) })
     }
 
     /// Gives a message up that has not arrived.
@@ -165,11 +185,14 @@ impl Session {
             self.expect("MPI_Cancel", code)?;
         }
         let begun = Instant::now();
-        while !self.are_done(&mut receiving.requests)? {
-            if begun.elapsed() > LAST {
+        while let Some(request) = receiving.requests.last_mut() {
+            if self.done(request)?.is_some() {
+                receiving.requests.pop();
+            } else if begun.elapsed() > LAST {
                 break;
+            } else {
+                std::thread::sleep(Duration::from_micros(100));
             }
-            std::thread::sleep(Duration::from_micros(100));
         }
         Ok(())
     }
@@ -190,20 +213,25 @@ impl Session {
         unsafe { (self.library.calls.abort)(self.library.constants.world, code) };
     }
 
-    fn are_done(&self, requests: &mut Vec<Handle>) -> Result<bool> {
-        while let Some(request) = requests.last_mut() {
-            let (mut done, mut status) = (0, [0u64; STATUS / 8]);
-            // SAFETY: the request is one that is under way; the status is larger than every implementation's.
-            let code = unsafe {
-                (self.library.calls.test)(request, &raw mut done, status.as_mut_ptr().cast())
-            };
-            self.expect("MPI_Test", code)?;
-            if done == 0 {
-                return Ok(false);
-            }
-            requests.pop();
-        }
-        Ok(true)
+    /// The status of a request that is done.
+    fn done(&self, request: &mut Handle) -> Result<Option<Status>> {
+        let (mut done, mut status): (c_int, Status) = (0, [0; STATUS / 8]);
+        // SAFETY: the request is one that is under way; the status is larger than every implementation's.
+        let code = unsafe {
+            (self.library.calls.test)(request, &raw mut done, status.as_mut_ptr().cast())
+        };
+        self.expect("MPI_Test", code)?;
+        Ok((done != 0).then_some(status))
+    }
+
+    /// How many bytes came with a receive.
+    fn came(&self, status: &Status) -> Result<usize> {
+        let (mut count, byte) = (0, self.library.constants.byte);
+        // SAFETY: the status is that of a receive, as MPI wrote it.
+        let code =
+            unsafe { (self.library.calls.count)(status.as_ptr().cast(), byte, &raw mut count) };
+        self.expect("MPI_Get_count", code)?;
+        Ok(usize::try_from(count).unwrap_or(0))
     }
 
     fn expect(&self, what: &str, code: c_int) -> Result<()> {

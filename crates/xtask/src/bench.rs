@@ -6,18 +6,21 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::tool;
+use crate::{engines, tool};
 
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Arguments {
-    /// Arguments of `annulus-bench`; `--help` lists them
+    /// Arguments of `annulus-bench`; `--help` lists them; `engines`: attention and messages over threads and over processes
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }
 
 /// Hands everything on: arguments, standard input and output, the exit code.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.words.first().is_some_and(|word| word == "engines") {
+        return engines::run(&arguments.words);
+    }
     tool::cargo(&["build", "--release", "--quiet", "--package", "annulus-bench"])?;
     let program = tool::program("release", "annulus-bench")?;
     let mut command = Command::new(&program);

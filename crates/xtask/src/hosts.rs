@@ -18,9 +18,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 
+pub(crate) use self::job::lines;
+pub(crate) use self::table::{Bar, Report, Samples};
+
 use self::job::Job;
 use self::network::Network;
-use self::table::Report;
 use crate::{root, setup, tool};
 
 #[derive(Args)]

@@ -11,6 +11,7 @@ mod cuda;
 mod deny;
 mod dist;
 mod emulate;
+mod engines;
 mod exact;
 mod faults;
 mod fuzz;

@@ -17,6 +17,9 @@ const BEAT: Duration = Duration::from_millis(20);
 const PULSE: Duration = Duration::from_millis(1);
 /// How long the thread sleeps where nothing happens: at first, and at most.
 const NAP: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(400)];
+/// For so long after something went or came the thread looks again at once where a rank waits: what is under way may be there in
+/// less time than a nap takes. It yields its core between two looks.
+const EAGER: Duration = Duration::from_micros(200);
 /// How long a process that is done waits for the others' last words: after a failure, which may be that one of them is gone,
 /// and else, where it may have a sample to write.
 const FAREWELL: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
@@ -36,6 +39,8 @@ pub(super) struct Clerk {
     /// The run whose end was passed on.
     stopped: u64,
     nap: Duration,
+    /// When something went or came last.
+    moved: Instant,
 }
 
 impl Clerk {
@@ -50,6 +55,7 @@ impl Clerk {
             pulse: Instant::now(),
             stopped: 0,
             nap: NAP[0],
+            moved: Instant::now(),
         }
     }
 
@@ -116,7 +122,10 @@ impl Clerk {
                 return Ok(());
             }
             if busy {
-                self.nap = NAP[0];
+                (self.nap, self.moved) = (NAP[0], Instant::now());
+            } else if waits && self.moved.elapsed() < EAGER {
+                drop(desk);
+                std::thread::yield_now();
             } else if desk.letters.is_empty() {
                 // Woken by whoever leaves a letter; what arrives is looked for after the nap.
                 drop(

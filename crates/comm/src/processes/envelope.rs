@@ -125,7 +125,7 @@ pub(super) fn sealed(envelope: &Envelope, payload: Option<&[u8]>) -> Vec<u8> {
 
 /// Whether a frame has room for so many bytes behind an envelope.
 pub(super) fn has_room(envelope: &Envelope, bytes: usize) -> bool {
-    sealed(envelope, None).len() + bytes <= FRAME
+    bytes < FRAME && sealed(envelope, None).len() + bytes <= FRAME
 }
 
 /// The envelope of a frame, and what lies behind it.

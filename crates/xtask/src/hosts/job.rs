@@ -32,7 +32,7 @@ impl Job {
         fs::set_permissions(&agent, fs::Permissions::from_mode(0o755))?;
         let list: Vec<String> =
             (1..=hosts).map(|number| format!("{} slots=1", host(number))).collect();
-        fs::write(folder.join("list"), list.join("\n"))?;
+        fs::write(folder.join("list"), list.join("\n") + "\n")?;
         Ok(Job { folder: folder.to_owned(), hosts, addresses })
     }
 

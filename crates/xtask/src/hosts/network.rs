@@ -18,6 +18,11 @@ pub(super) fn host(number: usize) -> String {
     format!("annulus{number}")
 }
 
+/// The bridge's end of a host's link.
+fn end(number: usize) -> String {
+    format!("annulus-v{number}")
+}
+
 /// Hosts, until this is dropped.
 pub(super) struct Network {
     /// Removes them if this process ends in any other way.
@@ -68,7 +73,12 @@ impl Network {
     /// So many hosts on a bridge.
     pub(super) fn plain(hosts: usize) -> Result<Network> {
         ensure!(hosts <= MOST, "{hosts} hosts, wanted at most {MOST}");
-        sweep(Command::new("sh").args(["-c", &sweeping()]).status()?.success())?;
+        let swept = Command::new("sh").args(["-c", &sweeping()]).status()?;
+        ensure!(swept.success(), "hosts of a run before cannot be removed");
+        let taken = Command::new("ip").args(["-4", "-o", "addr", "show", "to", BRIDGE]).output()?;
+        let taken = String::from_utf8_lossy(&taken.stdout).into_owned();
+        // Open MPI's launcher does not survive an address that is there twice.
+        ensure!(taken.is_empty(), "addresses of {BRIDGE} are taken on this machine: {taken}");
         // Reads until this process is gone, however it ends, and removes what it left.
         let script = format!("trap '' INT TERM HUP; read line; {}", sweeping());
         let sweeper = Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn()?;
@@ -77,7 +87,7 @@ impl Network {
         ip(&["addr", "add", "10.77.0.254/24", "dev", NAME])?;
         ip(&["link", "set", NAME, "up"])?;
         for number in 1..=hosts {
-            let (name, end) = (host(number), format!("annulus-v{number}"));
+            let (name, end) = (host(number), end(number));
             ip(&["netns", "add", &name])?;
             let pair = ["link", "add", &end, "type", "veth", "peer", "name", "eth0"];
             ip(&[&pair[..], &["netns", &name]].concat())?;
@@ -101,22 +111,18 @@ impl Drop for Network {
 /// A script that ends what runs in the hosts and removes them; nothing where there are none.
 fn sweeping() -> String {
     let one = |number| {
-        let name = host(number);
+        let (name, end) = (host(number), end(number));
+        // A namespace takes its own time to go, and its link with it.
         format!(
             "if [ -e /run/netns/{name} ]; then \
              ip netns pids {name} | while read process; do kill -9 $process; done; \
-             ip netns del {name}; fi; "
+             ip netns del {name}; fi; \
+             if [ -e /sys/class/net/{end} ]; then ip link del {end}; fi; "
         )
     };
     let all: String = (1..=MOST).map(one).collect();
-    format!(
-        "{{ {all} if [ -e /sys/class/net/{NAME} ]; then ip link del {NAME}; fi; }} 2>/dev/null; true"
-    )
-}
-
-fn sweep(done: bool) -> Result<()> {
-    ensure!(done, "hosts of a run before cannot be removed");
-    Ok(())
+    let bridge = format!("if [ -e /sys/class/net/{NAME} ]; then ip link del {NAME}; fi;");
+    format!("{{ {all} {bridge} }} 2>/dev/null; true")
 }
 
 /// `ip …`

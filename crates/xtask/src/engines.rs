@@ -1,0 +1,167 @@
+//! `cargo xtask bench engines`: the same attention over the threads of one process, and over processes
+//! of both families of MPI; and a message between two processes, with our engine and with MPI alone.
+//!
+//! Rounds go through all ways, so that what disturbs meets all of them.
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use serde_json::Value;
+
+use crate::hosts::{Bar, Report, Samples, lines};
+use crate::{root, setup, tool};
+
+/// Two processes of two ranks over one process of four.
+const SPLIT: Bar = Bar::AtMost(1.10);
+/// What a header adds to a message.
+const HEADER: Bar = Bar::AtMost(0.02);
+const RANKS: usize = 4;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask bench engines")]
+struct Arguments {
+    /// Times through all ways
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Samples of a way in a round
+    #[arg(long, default_value_t = 3)]
+    samples: usize,
+    /// Positions of the sequence
+    #[arg(long, default_value = "8k")]
+    tokens: String,
+    /// Bytes of a message
+    #[arg(long, default_value = "1M")]
+    bytes: String,
+}
+
+/// How ranks are spread.
+#[derive(Clone, Copy)]
+struct Way {
+    /// The folder of the launcher below `target/python`; `None`: one process, no launcher.
+    mpi: Option<&'static str>,
+    processes: usize,
+}
+
+const MPICH: Option<&str> = Some("mpich");
+const OPEN_MPI: Option<&str> = Some("openmpi");
+/// The first is what others are compared with.
+const WAYS: [Way; 5] = [
+    Way { mpi: None, processes: 1 },
+    Way { mpi: MPICH, processes: 2 },
+    Way { mpi: OPEN_MPI, processes: 2 },
+    Way { mpi: MPICH, processes: 4 },
+    Way { mpi: OPEN_MPI, processes: 4 },
+];
+
+/// Measures, prints tables, and fails where a bar is missed.
+pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
+    let name = OsString::from("cargo xtask bench");
+    let arguments = Arguments::parse_from([name].iter().chain(&words[1..]));
+    setup::mpi()?;
+    tool::cargo(&["build", "--release", "--quiet", "--package", "annulus-bench"])?;
+    let mut report = Report::default();
+    attention(&arguments, &mut report)?;
+    for mpi in ["mpich", "openmpi"] {
+        hop(&arguments, mpi, &mut report)?;
+    }
+    Ok(report.end())
+}
+
+fn attention(arguments: &Arguments, report: &mut Report) -> Result<()> {
+    let Arguments { rounds, samples, tokens, .. } = arguments;
+    let mut found: Vec<Option<Samples>> = vec![None; WAYS.len()];
+    for _ in 0..*rounds {
+        for (way, samples_of) in WAYS.iter().zip(&mut found) {
+            let threads = (annulus_machine::cores() / way.processes).max(1);
+            let words = format!(
+                "--ranks {RANKS} --threads {threads} --tokens {tokens} --samples {samples}"
+            );
+            let more = Samples::of(&way.measure(&words)?, "together")?;
+            match samples_of {
+                Some(all) => all.join(more),
+                None => *samples_of = Some(more),
+            }
+        }
+    }
+    let found: Vec<Samples> = found.into_iter().flatten().collect();
+    tool::print(&format!("\nattention forward and backward, {tokens} tokens, {RANKS} ranks"));
+    tool::print("| processes x ranks | by | milliseconds: median (range) | of one process |");
+    tool::print("| --- | --- | --- | --- |");
+    let one = found[0].median();
+    for (way, samples) in WAYS.iter().zip(&found) {
+        let (processes, each) = (way.processes, RANKS / way.processes);
+        let (shown, ratio) = (samples.shown(1e-3), samples.median() / one);
+        let by = way.mpi.unwrap_or("threads");
+        tool::print(&format!("| {processes} x {each} | {by} | {shown} | {ratio:.3} |"));
+    }
+    for (way, samples) in WAYS.iter().zip(&found).filter(|(way, _)| way.processes == 2) {
+        let what = format!("{}: 2 x 2 over one process", way.mpi.unwrap_or_default());
+        report.hold(&what, samples.median() / one, SPLIT);
+    }
+    Ok(())
+}
+
+/// A message between two processes, both ways at once.
+fn hop(arguments: &Arguments, mpi: &'static str, report: &mut Report) -> Result<()> {
+    let Arguments { rounds, samples, bytes, .. } = arguments;
+    let way = Way { mpi: Some(mpi), processes: 2 };
+    let mut found: [Option<Samples>; 4] = Default::default();
+    for _ in 0..*rounds {
+        let words = format!("--bytes {bytes} --samples {samples}");
+        let raw = way.measure(&format!("--measure raw {words}"))?;
+        let ours = way.measure(&format!("--measure hop {words}"))?;
+        let four = [(&raw, "payload"), (&raw, "header"), (&ours, "plain"), (&ours, "checked")];
+        for (all, (line, key)) in found.iter_mut().zip(four) {
+            let more = Samples::of(line, key)?;
+            match all {
+                Some(all) => all.join(more),
+                None => *all = Some(more),
+            }
+        }
+    }
+    let found: Vec<Samples> = found.into_iter().flatten().collect();
+    let [payload, header, plain, checked] = &found[..] else { return Ok(()) };
+    tool::print(&format!("\na message of {bytes} bytes both ways between two processes, {mpi}"));
+    tool::print("| how | microseconds: median (range) |");
+    tool::print("| --- | --- |");
+    for (name, samples) in [
+        ("MPI alone, into the same memory", payload),
+        ("MPI alone, a header before it", header),
+        ("our engine", plain),
+        ("our engine, with checksums", checked),
+    ] {
+        tool::print(&format!("| {name} | {} |", samples.shown(1e-6)));
+    }
+    let [payload, header, plain, checked] = [payload, header, plain, checked].map(Samples::median);
+    let what = format!("{mpi}: a header, of the hop it stands before");
+    report.hold(&what, (header - payload) / plain, HEADER);
+    let what = format!("{mpi}: a header and checksums, of the hop without");
+    report.hold(&what, (header - payload + checked - plain) / plain, HEADER);
+    Ok(())
+}
+
+impl Way {
+    /// The line that `annulus-bench engine` prints.
+    fn measure(self, words: &str) -> Result<Value> {
+        let program = tool::program("release", "annulus-bench")?;
+        let mut command = match self.mpi {
+            None => Command::new(&program),
+            Some(mpi) => {
+                let launcher = root().join("target/python").join(mpi).join("bin/mpirun");
+                let mut command = Command::new(launcher);
+                if self.mpi == OPEN_MPI {
+                    command.args(["--allow-run-as-root", "--oversubscribe"]);
+                }
+                command.args(["-n", &self.processes.to_string()]).arg(&program);
+                command
+            }
+        };
+        command.arg("engine").args(words.split(' ')).stdin(Stdio::null());
+        let lines = lines(command)?;
+        // Processes that have nothing to tell print empty objects.
+        let line = lines.into_iter().find(|line| line.get("bench").is_some());
+        line.context("nothing was printed")
+    }
+}
