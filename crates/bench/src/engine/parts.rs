@@ -69,6 +69,10 @@ fn plan(arguments: &Arguments, strategy: Strategy) -> Result<Plan> {
     let Arguments { tokens, ranks, shape, .. } = arguments;
     let (heads, groups, head_dim) = (shape.heads, shape.groups(), shape.head_dim);
     let strategy = strategy.name();
+    let mask = match shape.mask.name.split_once(':') {
+        Some((_, window)) => format!("window: {window}"),
+        None => format!("mask: {}", shape.mask.name),
+    };
     let text = format!(
         "\
 name: engine
@@ -82,7 +86,7 @@ model:
   vocab_size: 258
 data: {{ format: recall, tokens: {tokens}, batch: 1, evaluate: 0 }}
 mesh: {{ sequence: {ranks} }}
-attention: {{ strategy: {strategy} }}
+attention: {{ strategy: {strategy}, {mask} }}
 optimizer: {{ learning_rate: 1e-4 }}
 schedule: {{ steps: 1 }}
 ",

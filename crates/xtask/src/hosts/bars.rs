@@ -21,10 +21,10 @@ const APART: f64 = 1.2;
 
 /// Sixteen ranks: a ring of `P` has `P − 1` hops to hide, and the last tile behind nothing.
 const RING: &str =
-    "--ranks 16 --threads 1 --heads 16 --kv-heads 2 --head-dim 32 --mask full --strategies ring";
+    "--ranks 16 --threads 1 --heads 16 --kv-heads 4 --head-dim 32 --mask full --strategies ring";
 /// Rounded to as many positions for every rank.
 const POSITIONS: f64 = 256.0;
-const PROBE: usize = 4096;
+const PROBE: usize = 6144;
 
 /// A step whose computing and sending take as long, and one that computes twice as long as it sends.
 pub(super) fn overlap(job: &Job, samples: usize, report: &mut Report) -> Result<()> {

@@ -44,7 +44,11 @@ impl Job {
         command.arg("--hostfile").arg(self.folder.join("list"));
         command.args(["--prtemca", "plm_ssh_agent"]).arg(agent);
         command.args(["--prtemca", "prte_if_include", BRIDGE]);
+        // Hosts of one machine would all be bound to its first core.
+        command.args(["--bind-to", "none"]);
         command.args(["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", self.addresses]);
+        // Its way with large messages over TCP, to write into the other's memory, gets half of a slow link.
+        command.args(["--mca", "btl_tcp_flags", "send", "--mca", "btl_tcp_eager_limit", "262144"]);
         command.current_dir(root()).stdin(Stdio::null());
         command
     }
