@@ -17,6 +17,9 @@ host=$1; shift
 exec nsenter --net=/run/netns/$host unshare --uts sh -c \"hostname $host; $*\"
 ";
 
+/// Bytes of a socket's buffers: 5 ms of a link at 200 Mbit/s.
+const QUEUE: &str = "131072";
+
 /// What starts programs on hosts, one process on each.
 pub(super) struct Job {
     pub(super) folder: PathBuf,
@@ -47,8 +50,10 @@ impl Job {
         // Hosts of one machine would all be bound to its first core.
         command.args(["--bind-to", "none"]);
         command.args(["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", self.addresses]);
-        // Its way with large messages over TCP, to write into the other's memory, gets half of a slow link.
+        // Its way with large messages over TCP, to write into the other's memory, gets half of a slow link. So do long
+        // queues: a receiver's word that a message may come stands behind all that it sends itself.
         command.args(["--mca", "btl_tcp_flags", "send", "--mca", "btl_tcp_eager_limit", "262144"]);
+        command.args(["--mca", "btl_tcp_sndbuf", QUEUE, "--mca", "btl_tcp_rcvbuf", QUEUE]);
         command.current_dir(root()).stdin(Stdio::null());
         command
     }
