@@ -14,6 +14,7 @@ pub mod flight;
 mod mesh;
 mod metered;
 mod payload;
+mod places;
 mod processes;
 pub mod threads;
 mod world;
@@ -23,6 +24,7 @@ pub use communicator::{Communicator, Hold, Label, Move, Pending, Reduce, Transfe
 pub use error::{Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};
 pub use mesh::{Axis, Grid, Mesh};
-pub use metered::{Metered, Traffic};
+pub use metered::{Flow, Metered, Traffic};
+pub use places::{OnHost, Places};
 pub use processes::Facts;
 pub use world::{World, Wrap};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 
-use crate::{Communicator, Label, Move, Pending, Reduce, Result, Transfer, payload};
+use crate::{Communicator, Label, Move, Pending, Places, Reduce, Result, Transfer, payload};
 
 /// What one rank handed to its communicator. A byte is payload; a collective counts its input once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +21,34 @@ pub struct Traffic {
     /// Time spent waiting for each peer, by its [`Communicator::original`] number (collectives: not
     /// attributed).
     pub waiting_for: BTreeMap<usize, Duration>,
+    /// Of all bytes and waiting, those between hosts: what goes to ranks of other hosts, what is waited for from them, and
+    /// collectives of ranks on several hosts.
+    pub between_hosts: Flow,
+}
+
+/// What goes over links of a sort.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// Payload that was handed over.
+    pub bytes: u64,
+    /// Time spent waiting.
+    pub waiting: Duration,
+}
+
+impl Traffic {
+    /// All bytes and waiting.
+    pub fn total(&self) -> Flow {
+        Flow { bytes: self.bytes.values().sum(), waiting: self.waiting }
+    }
+
+    /// What stays within a host.
+    pub fn within_host(&self) -> Flow {
+        let (all, between) = (self.total(), self.between_hosts);
+        Flow {
+            bytes: all.bytes - between.bytes,
+            waiting: all.waiting.saturating_sub(between.waiting),
+        }
+    }
 }
 
 /// A communicator that counts. Groups split from it count into the same totals.
@@ -28,12 +56,30 @@ pub struct Traffic {
 pub struct Metered {
     inner: Arc<dyn Communicator>,
     traffic: Totals,
+    /// Where the ranks run, by their [`Communicator::original`] number.
+    places: Places,
+    /// Whether they are on several hosts.
+    spread: bool,
 }
 
 impl Metered {
-    /// Wraps `inner`.
+    /// Wraps `inner`, whose ranks are on one host.
     pub fn new(inner: Arc<dyn Communicator>) -> Arc<Metered> {
-        Arc::new(Metered { inner, traffic: Totals::default() })
+        let places = Places::new([], inner.world());
+        Metered::at(inner, places)
+    }
+    /// Wraps `inner`, whose ranks are at `places`.
+    pub fn at(inner: Arc<dyn Communicator>, places: Places) -> Arc<Metered> {
+        Arc::new(Metered::of(inner, Totals::default(), places))
+    }
+    fn of(inner: Arc<dyn Communicator>, traffic: Totals, places: Places) -> Metered {
+        let metered = Metered { inner, traffic, places, spread: false };
+        let spread = (0..metered.world()).any(|rank| metered.is_away(metered.original(rank)));
+        Metered { spread, ..metered }
+    }
+    /// Whether a rank, by its original number, is on another host than this one.
+    fn is_away(&self, rank: usize) -> bool {
+        self.places.are_apart(self.original(self.rank()), rank)
     }
     /// What was counted since the last call, and starts again from zero.
     pub fn take(&self) -> Traffic {
@@ -46,8 +92,9 @@ impl Metered {
         tensors: impl IntoIterator<Item = &'a Tensor>,
         run: impl FnOnce(&dyn Communicator) -> Result<T>,
     ) -> Result<T> {
-        self.traffic.call(label, tensors);
-        self.traffic.timed(None, || run(&*self.inner))
+        let bytes = tensors.into_iter().map(payload::size).sum();
+        self.traffic.call(label, bytes, if self.spread { bytes } else { 0 });
+        self.traffic.timed(Awaited { peer: None, away: self.spread }, || run(&*self.inner))
     }
 }
 
@@ -62,14 +109,21 @@ impl Communicator for Metered {
         self.inner.original(rank)
     }
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
-        let (mut sent, mut peers) = (Vec::new(), Vec::new());
+        let (mut bytes, mut between, mut peers) = (0, 0, Vec::new());
         for step in &moves {
+            let (Move::Send { to: peer, .. } | Move::Receive { from: peer }) = step;
+            let peer = self.original(*peer);
+            let away = self.is_away(peer);
             match step {
-                Move::Send { tensor, .. } => sent.push(tensor),
-                Move::Receive { from } => peers.push(self.original(*from)),
+                Move::Send { tensor, .. } => {
+                    let size = payload::size(tensor);
+                    bytes += size;
+                    between += if away { size } else { 0 };
+                }
+                Move::Receive { .. } => peers.push(Awaited { peer: Some(peer), away }),
             }
         }
-        self.traffic.call(label, sent);
+        self.traffic.call(label, bytes, between);
         let inner = self.inner.exchange(label, moves)?;
         let (traffic, peers) = (self.traffic.clone(), peers.into_iter());
         Ok(Pending::new(Box::new(Timed { inner, traffic, peers })))
@@ -95,7 +149,7 @@ impl Communicator for Metered {
     }
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         let inner = self.collective(label, [], |inner| inner.split(label, color, key))?;
-        Ok(Arc::new(Metered { inner, traffic: self.traffic.clone() }))
+        Ok(Arc::new(Metered::of(inner, self.traffic.clone(), self.places.clone())))
     }
     fn note(&self, label: Label) {
         self.inner.note(label);
@@ -113,22 +167,26 @@ impl Totals {
     fn with<T>(&self, change: impl FnOnce(&mut Traffic) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
-    fn call<'a>(&self, label: Label, tensors: impl IntoIterator<Item = &'a Tensor>) {
-        let bytes: u64 = tensors.into_iter().map(payload::size).sum();
+    /// A call that hands over so many bytes, some of them `between` hosts.
+    fn call(&self, label: Label, bytes: u64, between: u64) {
         self.with(|traffic| {
             traffic.calls += 1;
+            traffic.between_hosts.bytes += between;
             if bytes > 0 {
                 *traffic.bytes.entry(label.pass).or_default() += bytes;
             }
         });
     }
-    fn timed<T>(&self, peer: Option<usize>, wait: impl FnOnce() -> T) -> T {
+    fn timed<T>(&self, awaited: Awaited, wait: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = wait();
         let waited = start.elapsed();
         self.with(|traffic| {
             traffic.waiting += waited;
-            if let Some(peer) = peer {
+            if awaited.away {
+                traffic.between_hosts.waiting += waited;
+            }
+            if let Some(peer) = awaited.peer {
                 *traffic.waiting_for.entry(peer).or_default() += waited;
             }
         });
@@ -136,12 +194,21 @@ impl Totals {
     }
 }
 
+/// Whom a wait is for.
+#[derive(Clone, Copy, Default)]
+struct Awaited {
+    /// By its original number; `None`: all ranks of a collective.
+    peer: Option<usize>,
+    /// On another host.
+    away: bool,
+}
+
 /// A transfer whose waits are timed, each for the peer it waits for.
 struct Timed {
     inner: Pending,
     traffic: Totals,
     /// Who sends the tensors that are still to come.
-    peers: std::vec::IntoIter<usize>,
+    peers: std::vec::IntoIter<Awaited>,
 }
 
 impl Transfer for Timed {
@@ -149,7 +216,8 @@ impl Transfer for Timed {
         self.inner.poll()
     }
     fn receive(&mut self) -> Result<Option<Tensor>> {
-        let peer = self.peers.next();
-        self.traffic.timed(peer, || self.inner.receive())
+        // Behind the last, only what was sent has yet to leave.
+        let awaited = self.peers.next().unwrap_or_default();
+        self.traffic.timed(awaited, || self.inner.receive())
     }
 }

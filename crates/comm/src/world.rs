@@ -12,7 +12,7 @@ use candle_core::{Device, Tensor};
 use crate::flight::{self, Flight, Log};
 use crate::processes::{Facts, Office};
 use crate::threads::{self, Group, Home, Options, lock};
-use crate::{Communicator, Error, Failure, Label};
+use crate::{Communicator, Error, Failure, Label, Places};
 
 /// The name of this machine.
 pub(crate) fn host() -> String {
@@ -125,6 +125,11 @@ impl World {
     /// Where each process runs; nothing where this one is all.
     pub fn hosts(&self) -> &[String] {
         &self.hosts
+    }
+
+    /// Where so many ranks run, which the processes must be able to share evenly.
+    pub fn places(&self, ranks: usize) -> Places {
+        Places::new(self.hosts.clone(), ranks)
     }
 
     /// The processes on this one's host, itself among them: launchers start those of a host one after the other.

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use annulus_comm::{Communicator, Label, Metered, Reduce, Traffic};
+use annulus_comm::{Communicator, Flow, Label, Metered, Places, Reduce, Traffic};
 use candle_core::{DType, Tensor};
 
 use crate::support::{on, receive, send, tensor};
@@ -95,4 +95,41 @@ fn waiting_is_counted_for_the_peer_that_is_late() {
     assert!(at_barrier.waiting > late / 2);
     assert!(at_barrier.waiting_for.is_empty());
     assert!(all[3].1.waiting < late / 2);
+}
+
+#[test]
+fn what_goes_between_hosts_is_counted_apart() {
+    let late = Duration::from_millis(200);
+    let all = on(4, |comm| {
+        // Ranks 0 and 1 on one host, 2 and 3 on another.
+        let hosts: Vec<String> = ["left", "right"].map(str::to_owned).into();
+        let comm = Metered::at(comm, Places::new(hosts, 4));
+        let rank = comm.rank();
+        let pair = comm.split(at("split"), rank / 2, 0)?;
+        let across = comm.split(at("split"), rank % 2, 0)?;
+        comm.take();
+        pair.all_reduce(at("sum"), &floats(10), Reduce::Sum)?;
+        across.all_reduce(at("sum"), &floats(100), Reduce::Sum)?;
+        comm.barrier(at("barrier"))?;
+        let collectives = comm.take();
+        if rank == 2 {
+            sleep(late);
+        }
+        let (before, behind) = ((rank + 3) % 4, (rank + 1) % 4);
+        let moves = vec![send(&floats(1000), behind), receive(before)];
+        comm.exchange(at("forward"), moves)?.wait()?;
+        Ok((collectives, comm.take()))
+    });
+    for (rank, (collectives, moved)) in all.iter().enumerate() {
+        assert_eq!(collectives.between_hosts.bytes, 400, "rank {rank}");
+        assert_eq!(collectives.within_host().bytes, 40, "rank {rank}");
+        let between = if rank % 2 == 1 { 4000 } else { 0 };
+        assert_eq!(moved.between_hosts.bytes, between, "rank {rank}");
+        assert_eq!(moved.within_host().bytes + between, moved.total().bytes, "rank {rank}");
+        let Flow { waiting, .. } = moved.within_host();
+        assert_eq!(waiting + moved.between_hosts.waiting, moved.waiting, "rank {rank}");
+    }
+    // Rank 3 waits for its neighbour on the same host; rank 0 for rank 3, which is not late.
+    assert!(all[3].1.within_host().waiting > late / 2);
+    assert!(all[3].1.between_hosts.waiting < late / 2 && all[0].1.waiting < late / 2);
 }
