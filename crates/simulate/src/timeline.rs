@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use annulus_plan::{LayerGroup, Plan};
 use annulus_sequence::{Hop, Move, Pass, Schedule, Schedules, moves_and_tiles, pairs_per_hop};
-use annulus_trace::{self as trace, Doing, Moved, Span, Trace};
+use annulus_trace::{self as trace, Doing, Moved, Seat, Span, Trace};
 use annulus_yaml::{Problem, Problems};
 
 use crate::choose::enough_devices;
@@ -42,8 +42,19 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
         title: format!("{}, {}", plan.experiment.name, plan.strategies()),
         step: None,
         planned: Some(cluster.name.clone()),
+        seats: seats(plan, cluster),
         ranks: writer.spans,
     })
+}
+
+/// The node of every rank, where there are several.
+fn seats(plan: &Plan, cluster: &Cluster) -> Vec<Seat> {
+    let seat = |rank| {
+        let process = cluster.node_of(rank);
+        Seat { process, host: format!("node {process}") }
+    };
+    let ranks = 0..plan.world();
+    if ranks.len() > cluster.devices_per_node { ranks.map(seat).collect() } else { Vec::new() }
 }
 
 /// What every rank does in both passes, by layer group.

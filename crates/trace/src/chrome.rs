@@ -1,6 +1,7 @@
 //! A trace as a file of Chrome's Trace Event Format, which Perfetto (ui.perfetto.dev) and
 //! `chrome://tracing` open: a process for every rank, a thread for every track, and an arrow for
-//! every block from its send to the end of the wait for it.
+//! every block from its send to the end of the wait for it. Where ranks are of several processes,
+//! those are the processes, and every track of every rank is a thread.
 
 use std::fmt::Write as _;
 
@@ -10,15 +11,21 @@ use crate::{Doing, Link, Span, Trace, Track, links};
 
 /// What says that a file is ours, and how it is to be read.
 pub(crate) const VERSION: u64 = 1;
+/// The same of a file of several processes.
+pub(crate) const VERSION_OF_PROCESSES: u64 = 2;
 
 impl Trace {
     /// The file. Its clock starts with the first span.
     pub fn to_json(&self) -> String {
         let start = self.ranks.iter().flatten().map(|span| span.begin).min().unwrap_or_default();
-        let about = json!({
+        let mut about = json!({
             "version": VERSION, "title": self.title, "step": self.step, "planned": self.planned,
             "ranks": self.ranks.len(),
         });
+        if !self.seats.is_empty() {
+            about["version"] = json!(VERSION_OF_PROCESSES);
+            about["seats"] = json!(self.seats);
+        }
         let mut text = format!(
             "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {{\"annulus\": {about}}},\n\"traceEvents\": ["
         );
@@ -35,7 +42,7 @@ impl Trace {
     /// Hands over names, spans and arrows.
     fn events(&self, start: u64, each: &mut dyn FnMut(Value)) {
         for (rank, spans) in self.ranks.iter().enumerate() {
-            names(rank).into_iter().for_each(&mut *each);
+            self.names(rank).into_iter().for_each(&mut *each);
             let mut spans: Vec<&Span> = spans.iter().collect();
             // What holds others comes before them, though it be no longer.
             spans.sort_by_key(|span| {
@@ -43,54 +50,73 @@ impl Trace {
                 (span.doing.track(), span.begin, std::cmp::Reverse(span.end), inner)
             });
             for span in spans {
-                each(complete(rank, span, start));
+                each(self.complete(rank, span, start));
             }
         }
         for (id, link) in links(self).iter().enumerate() {
-            arrow(id, link, start).into_iter().for_each(&mut *each);
+            self.arrow(id, link, start).into_iter().for_each(&mut *each);
         }
     }
-}
 
-/// Both ends of a block's way.
-fn arrow(id: usize, link: &Link<'_>, start: u64) -> [Value; 2] {
-    let Link { moved, sent, came, .. } = link;
-    let end = |ph: &str, rank: usize, at: u64| {
-        json!({
-            "ph": ph, "id": id, "name": moved.block.to_string(), "cat": "block",
-            "pid": rank, "tid": Track::Communication as usize, "ts": microseconds(at - start),
-        })
-    };
-    // An arrow is tied to the span around its end: the last instant of a span is in it.
-    let mut last = end("f", moved.to, came.end.saturating_sub(1).max(came.begin));
-    last["bp"] = json!("e");
-    [end("s", moved.from, sent.begin), last]
-}
-
-/// What a rank and its tracks are called, and their order.
-fn names(rank: usize) -> Vec<Value> {
-    let named = |name: &str, track: usize, arguments: Value| json!({"ph": "M", "name": name, "pid": rank, "tid": track, "args": arguments});
-    let mut names = vec![
-        named("process_name", 0, json!({"name": format!("rank {rank}")})),
-        named("process_sort_index", 0, json!({"sort_index": rank})),
-    ];
-    for track in Track::ALL {
-        let index = track as usize;
-        names.push(named("thread_name", index, json!({"name": track.name()})));
-        names.push(named("thread_sort_index", index, json!({"sort_index": index})));
+    /// `pid` and `tid` of a rank's track.
+    fn lane(&self, rank: usize, track: Track) -> [usize; 2] {
+        match self.seats.get(rank) {
+            Some(seat) => [seat.process, rank * Track::ALL.len() + track as usize],
+            None => [rank, track as usize],
+        }
     }
-    names
-}
 
-fn complete(rank: usize, span: &Span, start: u64) -> Value {
-    let (name, category) = title(&span.doing);
-    json!({
-        "ph": "X", "name": name, "cat": category, "pid": rank,
-        "tid": span.doing.track() as usize,
-        "ts": microseconds(span.begin - start),
-        "dur": microseconds(span.length()),
-        "args": span.doing,
-    })
+    /// Both ends of a block's way.
+    fn arrow(&self, id: usize, link: &Link<'_>, start: u64) -> [Value; 2] {
+        let Link { moved, sent, came, .. } = link;
+        let end = |ph: &str, rank: usize, at: u64| {
+            let [pid, tid] = self.lane(rank, Track::Communication);
+            json!({
+                "ph": ph, "id": id, "name": moved.block.to_string(), "cat": "block",
+                "pid": pid, "tid": tid, "ts": microseconds(at - start),
+            })
+        };
+        // An arrow is tied to the span around its end: the last instant of a span is in it.
+        let mut last = end("f", moved.to, came.end.saturating_sub(1).max(came.begin));
+        last["bp"] = json!("e");
+        [end("s", moved.from, sent.begin), last]
+    }
+
+    /// What a rank and its tracks are called, and their order.
+    fn names(&self, rank: usize) -> Vec<Value> {
+        let named = |name: &str, [pid, tid]: [usize; 2], arguments: Value| json!({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": arguments});
+        let seat = self.seats.get(rank);
+        let [process, _] = self.lane(rank, Track::Model);
+        let (of_process, of_track) = match seat {
+            None => (format!("rank {rank}"), String::new()),
+            // Nodes that are planned are no processes yet.
+            Some(seat) if self.planned.is_some() => (seat.host.clone(), format!("rank {rank} ")),
+            Some(seat) => (format!("{}, process {process}", seat.host), format!("rank {rank} ")),
+        };
+        let mut names = Vec::new();
+        if rank == 0 || seat.is_none_or(|seat| self.seats[rank - 1].process != seat.process) {
+            names.push(named("process_name", [process, 0], json!({"name": of_process})));
+            names.push(named("process_sort_index", [process, 0], json!({"sort_index": process})));
+        }
+        for track in Track::ALL {
+            let lane = self.lane(rank, track);
+            let name = format!("{of_track}{}", track.name());
+            names.push(named("thread_name", lane, json!({"name": name})));
+            names.push(named("thread_sort_index", lane, json!({"sort_index": lane[1]})));
+        }
+        names
+    }
+
+    fn complete(&self, rank: usize, span: &Span, start: u64) -> Value {
+        let (name, category) = title(&span.doing);
+        let [pid, tid] = self.lane(rank, span.doing.track());
+        json!({
+            "ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid,
+            "ts": microseconds(span.begin - start),
+            "dur": microseconds(span.length()),
+            "args": span.doing,
+        })
+    }
 }
 
 /// What is written on a span, and the category by which it is found.

@@ -7,6 +7,7 @@
 
 mod chrome;
 mod draw;
+mod flows;
 mod links;
 mod moves;
 mod read;
@@ -16,8 +17,9 @@ mod sums;
 pub mod testing;
 mod words;
 
+pub use flows::Flow;
 pub use links::{Link, links};
 pub use read::Unreadable;
-pub use record::{Begun, begin, is_recording, start, stop};
-pub use span::{Doing, Moved, Pass, Piece, Place, Span, Tile, Trace, Track};
+pub use record::{Begun, begin, is_recording, now, start, stop};
+pub use span::{Doing, Moved, Pass, Piece, Place, Seat, Span, Tile, Trace, Track};
 pub use sums::{Exposed, Share, Sums};

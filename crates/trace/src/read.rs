@@ -5,8 +5,8 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::chrome::VERSION;
-use crate::{Doing, Span, Trace};
+use crate::chrome::{VERSION, VERSION_OF_PROCESSES};
+use crate::{Doing, Seat, Span, Trace, Track};
 
 /// More ranks than a run has.
 const MOST_RANKS: usize = 1 << 12;
@@ -43,6 +43,8 @@ struct About {
     step: Option<u64>,
     planned: Option<String>,
     ranks: usize,
+    #[serde(default)]
+    seats: Vec<Seat>,
 }
 
 /// What all events have; only complete ones have the rest.
@@ -50,6 +52,8 @@ struct About {
 struct Event<'a> {
     ph: String,
     pid: usize,
+    #[serde(default)]
+    tid: usize,
     #[serde(default)]
     ts: f64,
     #[serde(default)]
@@ -67,16 +71,21 @@ impl Trace {
     pub fn from_json(text: &str) -> Result<Trace, Unreadable> {
         let file: File<'_> = serde_json::from_str(text)
             .map_err(|error| Unreadable(format!("not a trace that this program wrote: {error}")))?;
-        let About { version, title, step, planned, ranks } = file.other.annulus;
-        if version != VERSION || ranks > MOST_RANKS {
+        let About { version, title, step, planned, ranks, seats } = file.other.annulus;
+        let wanted = if seats.is_empty() { VERSION } else { VERSION_OF_PROCESSES };
+        if version != wanted || ranks > MOST_RANKS {
             let message = format!(
-                "a trace of {ranks} ranks in version {version}, wanted at most {MOST_RANKS} in {VERSION}"
+                "a trace of {ranks} ranks in version {version}, wanted at most {MOST_RANKS} in {wanted}"
             );
             return Err(Unreadable(message));
         }
-        let mut trace = Trace { title, step, planned, ranks: vec![Vec::new(); ranks] };
+        if !seats.is_empty() && seats.len() != ranks {
+            return Err(Unreadable(format!("{} ranks have a process, of {ranks}", seats.len())));
+        }
+        let mut trace = Trace { title, step, planned, seats, ranks: vec![Vec::new(); ranks] };
         for event in file.events.into_iter().filter(|event| event.ph == "X") {
-            let rank = event.pid;
+            let apart = !trace.seats.is_empty();
+            let rank = if apart { event.tid / Track::ALL.len() } else { event.pid };
             let spans = trace.ranks.get_mut(rank).ok_or_else(|| {
                 Unreadable(format!("a span of rank {rank}, but there are {ranks} ranks"))
             })?;

@@ -66,8 +66,8 @@ impl Begun {
     }
 }
 
-/// Nanoseconds on the clock of all threads.
-fn now() -> u64 {
+/// Nanoseconds on the clock of all threads of this process.
+pub fn now() -> u64 {
     START.elapsed().as_nanos() as u64
 }
 

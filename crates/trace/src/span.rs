@@ -14,8 +14,19 @@ pub struct Trace {
     pub step: Option<u64>,
     /// What it is planned on; `None` where it was measured.
     pub planned: Option<String>,
+    /// By rank, where it runs; empty where all are threads of one process.
+    pub seats: Vec<Seat>,
     /// By rank.
     pub ranks: Vec<Vec<Span>>,
+}
+
+/// Where a rank runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// Its process; of what is planned, the node.
+    pub process: usize,
+    /// The host of that.
+    pub host: String,
 }
 
 /// What a rank does for a while. Times are nanoseconds on a clock that all ranks share.
@@ -176,6 +187,14 @@ pub enum Doing {
         /// Handed over.
         bytes: u64,
     },
+}
+
+impl Trace {
+    /// Whether two ranks are on different hosts.
+    pub fn are_apart(&self, one: usize, other: usize) -> bool {
+        let host = |rank: usize| self.seats.get(rank).map(|seat| &seat.host);
+        host(one) != host(other)
+    }
 }
 
 impl Span {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::{Doing, Link, Moved, Pass, Place, Span, Trace, links};
+use crate::{Doing, Flow, Link, Moved, Pass, Place, Span, Trace, links};
 
 /// What one rank did in the attention of one layer, in all micro-batches. Nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub struct Sums {
     pub exposed: Vec<Exposed>,
     /// By rank, from its first span to its last. Nanoseconds.
     pub lengths: Vec<u64>,
+    /// By link; nothing of threads of one process.
+    pub flows: Vec<Flow>,
 }
 
 impl Sums {
@@ -80,6 +82,7 @@ impl Sums {
             sums.exposed.push(exposed);
         }
         sums.exposed.sort_by_key(|exposed| std::cmp::Reverse(exposed.waiting));
+        sums.flows = Flow::all(trace, &sums.exposed);
         sums
     }
 
@@ -117,6 +120,7 @@ impl Sums {
             "seconds": self.lengths.iter().copied().map(seconds).collect::<Vec<_>>(),
             "shares": shares.collect::<Vec<_>>(),
             "exposed": exposed.collect::<Vec<_>>(),
+            "links": self.flows.iter().copied().map(Flow::to_json).collect::<Vec<_>>(),
         })
     }
 }
@@ -166,6 +170,6 @@ fn covered(mut intervals: Vec<[u64; 2]>) -> u64 {
     total
 }
 
-fn seconds(nanoseconds: u64) -> f64 {
+pub(crate) fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::Track;
 
 /// A span as the file has it: nanoseconds, and what is written on it.
 struct Bar {
@@ -50,7 +52,8 @@ pub fn check(text: &str) -> Result<usize, String> {
         }
         nested(*track, bars)?;
     }
-    arrows.values().try_for_each(|ends| arrow(ends, &bars))?;
+    let processes = file["otherData"]["annulus"]["seats"].is_array();
+    arrows.values().try_for_each(|ends| arrow(ends, &bars, processes))?;
     Ok(arrows.len())
 }
 
@@ -77,6 +80,7 @@ fn nested(track: (u64, u64), bars: &[Bar]) -> Result<(), String> {
 fn arrow(
     [begins, ends]: &[Vec<&Value>; 2],
     bars: &BTreeMap<(u64, u64), Vec<Bar>>,
+    processes: bool,
 ) -> Result<(), String> {
     let ([begin], [end]) = (&begins[..], &ends[..]) else {
         return Err(format!("an arrow with ends {begins:?} and {ends:?}"));
@@ -88,7 +92,11 @@ fn arrow(
     if !called("name") || !called("cat") || end["bp"] != "e" {
         return Err(format!("the ends of an arrow do not match: {begin} {end}"));
     }
-    for (event, sign, peer) in [(begin, '>', &end["pid"]), (end, '<', &begin["pid"])] {
+    let rank = |event: &Value| match event["tid"].as_u64() {
+        Some(track) if processes => json!(track / Track::ALL.len() as u64),
+        _ => event["pid"].clone(),
+    };
+    for (event, sign, peer) in [(begin, '>', rank(end)), (end, '<', rank(begin))] {
         let (track, at) = ((&event["pid"], &event["tid"]), instant(&event["ts"])?);
         let track = track.0.as_u64().zip(track.1.as_u64()).unwrap_or_default();
         let wanted = format!("{} {sign} {peer}", event["name"].as_str().unwrap_or_default());

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use annulus_sequence::stacked;
 
-use crate::{Pass, Share, Sums, Trace};
+use crate::{Flow, Pass, Share, Sums, Trace};
 
 /// How many of the longest waits are told.
 const WAITS: usize = 5;
@@ -23,7 +23,7 @@ impl Trace {
 }
 
 impl Sums {
-    /// By rank and by layer, each pass apart, and the longest waits. `planned` numbers stand in brackets
+    /// By rank and by layer, each pass apart, by link where there are several processes, and the longest waits. `planned` numbers stand in brackets
     /// behind.
     pub fn to_text(&self, planned: Option<&Sums>) -> String {
         let mut rows = vec![head("all layers, by rank", planned.is_some())];
@@ -46,6 +46,10 @@ impl Sums {
         }
         tables.push('\n');
         tables.push_str(&stacked(&rows));
+        if !self.flows.is_empty() {
+            tables.push('\n');
+            tables.push_str(&Flow::table(&self.flows, planned.map(|sums| &sums.flows[..])));
+        }
         tables + &self.waits()
     }
 

@@ -2,7 +2,10 @@
 //! person adds up.
 
 use annulus_trace::testing::check;
-use annulus_trace::{Doing, Moved, Pass, Piece, Place, Share, Span, Sums, Tile, Trace, links};
+use annulus_trace::{
+    Doing, Moved, Pass, Piece, Place, Seat, Share, Span, Sums, Tile, Trace, links,
+};
+use serde_json::Value;
 
 fn piece(part: &str, owner: usize) -> Piece {
     Piece { part: part.to_owned(), owner, heads: [0, 2], rows: [0, 8] }
@@ -37,6 +40,12 @@ fn rank(rank: usize, at: u64, computes: u64, waits_until: u64) -> Vec<Span> {
     ]
 }
 
+/// The same, each rank in a process of its own, on so many hosts.
+fn apart(hosts: usize) -> Trace {
+    let seat = |process| Seat { process, host: format!("host {}", process % hosts) };
+    Trace { seats: (0..2).map(seat).collect(), ..small() }
+}
+
 /// Rank 1 begins 150 later: rank 0 waits for it. Then all the same again, together.
 fn small() -> Trace {
     let first = [rank(0, 1000, 90, 190), rank(1, 1150, 190, 201)];
@@ -46,6 +55,7 @@ fn small() -> Trace {
         title: String::from("small, ring"),
         step: Some(7),
         planned: None,
+        seats: Vec::new(),
         ranks: ranks.collect(),
     }
 }
@@ -71,6 +81,51 @@ fn what_is_written_is_read_and_is_a_trace() {
         assert_eq!(sorted(read, 0), sorted(written, 1000));
     }
     assert_eq!(Sums::of(&read), Sums::of(&trace));
+}
+
+#[test]
+fn processes_are_lanes_and_their_ranks_are_tracks() {
+    let trace = apart(2);
+    let text = trace.to_json();
+    assert_eq!(check(&text), Ok(4));
+    let read = Trace::from_json(&text).expect("ours");
+    assert_eq!((&read.seats, read.to_json()), (&trace.seats, text.clone()));
+    assert_eq!(Sums::of(&read), Sums::of(&trace));
+    let file: Value = serde_json::from_str(&text).expect("JSON");
+    let events = file["traceEvents"].as_array().expect("events");
+    let names = |kind: &str| -> Vec<(u64, u64, String)> {
+        let named = events.iter().filter(|event| event["name"] == kind);
+        let name = |event: &Value| {
+            let number = |key: &str| event[key].as_u64().expect("a number");
+            (number("pid"), number("tid"), event["args"]["name"].as_str().expect("a name").into())
+        };
+        named.map(name).collect()
+    };
+    let process = |process: u64| (process, 0, format!("host {process}, process {process}"));
+    assert_eq!(names("process_name"), [process(0), process(1)]);
+    assert_eq!(names("thread_name")[4], (1, 4, String::from("rank 1 attention")));
+}
+
+#[test]
+fn what_goes_between_hosts_is_summed_apart() {
+    let sums = Sums::of(&apart(2));
+    let [between] = &sums.flows[..] else { panic!("{:?}", sums.flows) };
+    assert_eq!((between.name, between.count, between.bytes), ("blocks between hosts", 4, 400));
+    assert_eq!((between.waiting, between.late), (93, 58));
+    assert!(sums.to_text(None).contains("by link"), "{}", sums.to_text(None));
+    assert_eq!(sums.to_json()["links"][0]["bytes"], 400);
+    assert_eq!(Sums::of(&apart(1)).flows[0].name, "blocks within a host");
+    let threads = Sums::of(&small());
+    assert!(threads.flows.is_empty() && !threads.to_text(None).contains("by link"));
+
+    let mut summed = apart(2);
+    for (rank, spans) in summed.ranks.iter_mut().enumerate() {
+        let doing = Doing::Sum { name: String::from("loss"), bytes: 16 };
+        spans.push(Span { begin: 3000, end: 3010 + rank as u64, doing });
+    }
+    let sums = Sums::of(&summed);
+    let of_sums = sums.flows.last().expect("sums");
+    assert_eq!((of_sums.name, of_sums.bytes, of_sums.waiting), ("sums between hosts", 32, 21));
 }
 
 #[test]
@@ -143,6 +198,7 @@ fn other_files_are_refused() {
         ("not a trace", String::from("[1, 2")),
         ("version 9", good.replace("\"version\":1", "\"version\":9")),
         ("at most 4096", good.replace("\"ranks\":2", "\"ranks\":99999999999")),
+        ("have a process", apart(2).to_json().replace("\"ranks\":2", "\"ranks\":3")),
         ("of rank 1", good.replace("\"ranks\":2", "\"ranks\":1")),
         ("not as it was written", good.replace("\"doing\":\"wait\"", "\"doing\":\"dance\"")),
     ] {

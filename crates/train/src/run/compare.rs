@@ -151,7 +151,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 /// What is not the same in all manifests.
 fn origins(runs: &[Read]) -> Vec<Differing> {
     type Said = fn(&Manifest) -> Option<String>;
-    let rows: [(&str, Said); 11] = [
+    let rows: [(&str, Said); 14] = [
         ("version", |manifest| Some(manifest.version.clone())),
         ("commit", |manifest| Some(manifest.commit.clone())),
         ("program, hash", |manifest| Some(manifest.binary.clone())),
@@ -162,6 +162,9 @@ fn origins(runs: &[Read]) -> Vec<Differing> {
         ("cores", |manifest| Some(manifest.machine.cores.to_string())),
         ("vector instructions", |manifest| manifest.machine.vector.clone()),
         ("ranks", |manifest| Some(manifest.ranks().to_string())),
+        ("processes", |manifest| Some(manifest.hosts().map_or(1, |(count, _)| count).to_string())),
+        ("hosts", |manifest| Some(manifest.hosts()?.1.join(", "))),
+        ("MPI", |manifest| Some(manifest.mpi()?.library.clone())),
         ("strategy as run", |manifest| Some(manifest.strategy().to_owned())),
     ];
     let row = |(name, said): (&str, Said)| {

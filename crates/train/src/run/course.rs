@@ -10,7 +10,7 @@ use crate::run::metrics::Recorder;
 use crate::run::sink::{Notice, Value};
 use crate::run::traces::{gathered, recorded};
 use crate::setup::data::HeldOut;
-use crate::step::statistics::{self, Clock, Costs};
+use crate::step::statistics::{self, Costs, Lap};
 use crate::step::trainer::{Report, Trainer};
 
 /// What a loop is told.
@@ -44,18 +44,19 @@ impl Course<'_> {
         trainer: &mut Trainer,
         recorder: &mut Option<Recorder<'_>>,
     ) -> Result<()> {
-        let mut clock = Clock::default();
+        let mut lap = Lap::default();
         self.catch_up(trainer, recorder)?;
         while trainer.finished < self.last {
             check_stop(trainer)?;
             statistics::begin(&trainer.rank);
             let traced = self.trace.contains(trainer.finished + 1);
-            let (report, spans) = clock.time(|| recorded(traced, || trainer.step()));
+            let (report, spans) = lap.time(|| recorded(traced, || trainer.step()));
+            lap.handed(trainer.rank.meter.take());
             let report = report?;
             if let Some(recorder) = recorder {
                 recorder.record.losses.push((report.step, report.loss));
             }
-            self.log(trainer, recorder, &report, &mut clock)?;
+            self.log(trainer, recorder, &report, &mut lap)?;
             if let Some(spans) = spans {
                 keep(trainer, recorder, spans)?;
             }
@@ -76,20 +77,21 @@ impl Course<'_> {
         trainer: &Trainer,
         recorder: &mut Option<Recorder<'_>>,
         report: &Report,
-        clock: &mut Clock,
+        lap: &mut Lap,
     ) -> Result<()> {
         let step = report.step;
         let evaluate = self.held_out.filter(|_| due(self.every.evaluate, step, self.last));
         if evaluate.is_none() && !due(self.every.log, step, self.last) {
             return Ok(());
         }
-        let costs = statistics::costs(&trainer.rank, step);
+        let lap = std::mem::take(lap);
+        let costs = statistics::costs(&trainer.rank, step, &lap);
         let evaluate = evaluate.filter(|_| costs.is_ok());
         let evaluation = evaluate.map(|held_out| evaluate_all(trainer, held_out, recorder));
         let found = evaluation.as_ref().and_then(|found| found.as_ref().ok());
         if let Some(recorder) = recorder {
-            let (costs, speed) = (costs.as_ref().ok(), clock.speed(self.tokens));
-            let mut values = self.values(report, speed);
+            let costs = costs.as_ref().ok();
+            let mut values: Vec<(&str, Value<'_>)> = self.values(report, lap.speed(self.tokens));
             values.extend(costs.into_iter().flat_map(Costs::values));
             values.extend(self.found(found));
             recorder.log(step, &values)?;

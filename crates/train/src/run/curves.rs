@@ -45,6 +45,19 @@ const LAYOUT: [(&str, &[(&str, &[&str])]); 6] = [
     ),
 ];
 
+/// What it has beside that of runs over several processes.
+const OF_PROCESSES: (&str, &[(&str, &[&str])]) = (
+    "processes",
+    &[
+        ("standard deviations from the mean rank, by host", &["stragglers/host-[^/]*"]),
+        ("standard deviations from the mean rank", &["stragglers/rank-[0-9]*"]),
+        ("seconds of waiting within a host", &["comm/within_host/waiting"]),
+        ("seconds of waiting between hosts", &["comm/between_hosts/waiting"]),
+        ("bytes within a host", &["comm/within_host/bytes"]),
+        ("bytes between hosts", &["comm/between_hosts/bytes"]),
+    ],
+);
+
 /// Writes an event file.
 #[derive(Debug)]
 pub(crate) struct Curves {
@@ -73,7 +86,7 @@ impl Curves {
         manifest: &Manifest,
         parameters: u64,
     ) -> io::Result<()> {
-        self.writer.layout(&layout())?;
+        self.writer.layout(&layout(manifest.hosts().is_some()))?;
         let settings = settings(experiment, manifest, parameters);
         self.writer.hyperparameters(&settings, &[LOSS, EVALUATION])?;
         self.text("config", text)?;
@@ -86,18 +99,19 @@ impl Curves {
     }
 
     /// What is drawn below the most of all ranks.
-    fn of_ranks(&mut self, step: u64, tag: &str, counts: &[u64]) -> io::Result<()> {
-        let (least, most) = (counts.iter().min(), counts.iter().max());
+    fn of_ranks(&mut self, step: u64, tag: &str, values: &[f64]) -> io::Result<()> {
+        let over = |pick: fn(f64, f64) -> f64| values.iter().copied().reduce(pick);
+        let (least, most) = (over(f64::min), over(f64::max));
         if least != most && !self.uneven.contains(tag) {
             self.uneven.insert(tag.to_owned());
         }
-        if let Some(&least) = least.filter(|_| self.uneven.contains(tag)) {
-            let sum: f64 = counts.iter().map(|&count| count as f64).sum();
-            self.writer.scalar(step, &format!("{tag}/least"), least as f64)?;
-            self.writer.scalar(step, &format!("{tag}/mean"), sum / counts.len() as f64)?;
+        if let Some(least) = least.filter(|_| self.uneven.contains(tag)) {
+            let mean = values.iter().sum::<f64>() / values.len() as f64;
+            self.writer.scalar(step, &format!("{tag}/least"), least)?;
+            self.writer.scalar(step, &format!("{tag}/mean"), mean)?;
         }
-        for (rank, &count) in counts.iter().enumerate().filter(|_| self.ranks) {
-            self.writer.scalar(step, &format!("{tag}/rank {rank}"), count as f64)?;
+        for (rank, &value) in values.iter().enumerate().filter(|_| self.ranks) {
+            self.writer.scalar(step, &format!("{tag}/rank {rank}"), value)?;
         }
         Ok(())
     }
@@ -108,8 +122,9 @@ impl Sink for Curves {
         for (tag, value) in values {
             let tag = shown(tag);
             self.writer.scalar(step, &tag, value.number())?;
-            if let Value::PerRank(counts @ [_, _, ..]) = value {
-                self.of_ranks(step, &tag, counts)?;
+            let ranks = value.ranks();
+            if ranks.len() > 1 {
+                self.of_ranks(step, &tag, &ranks)?;
             }
         }
         if self.flushed.elapsed() > PATIENCE { self.flush() } else { Ok(()) }
@@ -133,7 +148,8 @@ fn shown(tag: &str) -> String {
     }
 }
 
-fn layout() -> Vec<Category> {
+/// `processes`: of a run over several.
+fn layout(processes: bool) -> Vec<Category> {
     // What ranks differ in has three curves; a tag is a regular expression, held to the beginning of a name.
     let tag = |tag: &&str| format!("{}(/least|/mean)?$", shown(tag));
     let chart = |(title, tags): &(&str, &[&str])| Chart {
@@ -144,7 +160,8 @@ fn layout() -> Vec<Category> {
         title: title.to_owned(),
         charts: charts.iter().map(chart).collect(),
     };
-    LAYOUT.map(category).into()
+    let more = processes.then_some(OF_PROCESSES);
+    LAYOUT.into_iter().chain(more).map(category).collect()
 }
 
 /// What runs usually differ in.

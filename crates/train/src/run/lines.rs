@@ -150,15 +150,22 @@ fn members(values: &[(&str, Value<'_>)]) -> String {
     let mut text = String::new();
     for (tag, value) in values {
         let value = match value {
-            Value::Number(number) if number.is_finite() => format!("{number:.16e}"),
-            // JSON has no word for these.
-            Value::Number(_) => "null".into(),
+            Value::Number(number) => digits(*number),
             Value::PerRank(counts) => format!("{counts:?}"),
+            Value::SecondsPerRank(seconds) => {
+                let seconds: Vec<String> = seconds.iter().copied().map(digits).collect();
+                format!("[{}]", seconds.join(", "))
+            }
         };
         // Writing to a string cannot fail.
         let _ = write!(text, ", {}: {value}", Json::from(*tag));
     }
     text
+}
+
+/// All digits of a number; JSON has no word for what is not finite.
+fn digits(number: f64) -> String {
+    if number.is_finite() { format!("{number:.16e}") } else { "null".into() }
 }
 
 #[cfg(test)]
@@ -167,10 +174,11 @@ mod tests {
 
     #[test]
     fn a_line_is_json_with_17_digits() {
-        let values = [("train/loss", Value::Number(0.1)), ("comm/bytes", Value::PerRank(&[3, 4]))];
-        let text = line(7, &values);
-        let wanted =
-            "{\"step\": 7, \"train/loss\": 1.0000000000000001e-1, \"comm/bytes\": [3, 4]}\n";
+        let waiting = ("comm/within_host/waiting", Value::SecondsPerRank(&[0.5, 0.0]));
+        let bytes = ("comm/bytes", Value::PerRank(&[3, 4]));
+        let text = line(7, &[("train/loss", Value::Number(0.1)), bytes, waiting]);
+        let wanted = "{\"step\": 7, \"train/loss\": 1.0000000000000001e-1, \"comm/bytes\": [3, 4], \
+                      \"comm/within_host/waiting\": [5.0000000000000000e-1, 0.0000000000000000e0]}\n";
         assert_eq!(text, wanted);
         let back = parse(&text).unwrap();
         assert_eq!(back.step, 7);

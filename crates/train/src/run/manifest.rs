@@ -1,9 +1,10 @@
 //! `manifest.json`: what made a run, so that it can be made again.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use annulus_comm::Places;
 use annulus_machine::Core;
 use annulus_model::Weights;
 use candle_core::DType;
@@ -73,6 +74,38 @@ pub(crate) struct Attempt {
     pub(crate) command: Vec<String>,
     pub(crate) ranks: usize,
     pub(crate) strategy: String,
+    /// Of several processes: where they run, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) processes: Vec<Process>,
+    /// What joins them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mpi: Option<Mpi>,
+}
+
+/// One of several processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pub(crate) host: String,
+    /// Those that are threads of it.
+    pub(crate) ranks: Vec<usize>,
+}
+
+/// A library of MPI.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mpi {
+    /// What it calls itself, with its version.
+    pub(crate) library: String,
+    /// Its file.
+    pub(crate) file: PathBuf,
+}
+
+/// The processes of a run; nothing where one is all.
+fn processes(places: &Places) -> Vec<Process> {
+    let process = |(process, host): (usize, &String)| Process {
+        host: host.clone(),
+        ranks: places.ranks_of(process).collect(),
+    };
+    places.processes().iter().enumerate().map(process).collect()
 }
 
 /// The largest manifest, in bytes: it has some lines for every start.
@@ -122,6 +155,11 @@ impl Manifest {
             command: command.to_vec(),
             ranks: setup.world(),
             strategy: setup.strategies(),
+            processes: processes(&setup.places()),
+            mpi: setup
+                .processes
+                .facts()
+                .map(|facts| Mpi { library: facts.library.clone(), file: facts.path.clone() }),
         });
     }
 
@@ -133,6 +171,23 @@ impl Manifest {
     /// How many there are since the last start.
     pub(crate) fn ranks(&self) -> usize {
         self.attempts.last().map_or(1, |attempt| attempt.ranks)
+    }
+
+    /// How many processes there are since the last start, and on which hosts, each named once; threads of one have none.
+    pub(crate) fn hosts(&self) -> Option<(usize, Vec<&str>)> {
+        let processes = &self.attempts.last().filter(|last| !last.processes.is_empty())?.processes;
+        let mut hosts: Vec<&str> = Vec::new();
+        for Process { host, .. } in processes {
+            if !hosts.contains(&host.as_str()) {
+                hosts.push(host);
+            }
+        }
+        Some((processes.len(), hosts))
+    }
+
+    /// What joins processes since the last start.
+    pub(crate) fn mpi(&self) -> Option<&Mpi> {
+        self.attempts.last()?.mpi.as_ref()
     }
 
     /// The end of the last start.
@@ -180,4 +235,31 @@ fn binary() -> Option<String> {
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_say_their_hosts_and_ranks() {
+        let hosts: Vec<String> = ["left", "right", "left"].map(str::to_owned).into();
+        let found = processes(&Places::new(hosts, 6));
+        let process =
+            |host: &str, ranks: [usize; 2]| Process { host: host.into(), ranks: ranks.into() };
+        assert_eq!(
+            found,
+            [process("left", [0, 1]), process("right", [2, 3]), process("left", [4, 5])]
+        );
+        assert_eq!(processes(&Places::new([], 6)), []);
+    }
+
+    #[test]
+    fn an_attempt_of_one_process_says_nothing_of_processes() {
+        let text = r#"{"start": 1, "end": null, "ending": null, "resumed_from": null, "ranks": 2, "strategy": "ring"}"#;
+        let attempt: Attempt = serde_json::from_str(text).unwrap();
+        assert_eq!((&attempt.processes[..], &attempt.mpi), (&[][..], &None));
+        let again = serde_json::to_string(&attempt).unwrap();
+        assert!(!again.contains("processes") && !again.contains("mpi"), "{again}");
+    }
 }

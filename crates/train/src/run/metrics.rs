@@ -127,7 +127,8 @@ impl Recorder<'_> {
     /// Writes what all ranks did in the last step, and how much of what travelled was hidden.
     pub(crate) fn trace(&mut self, trainer: &Trainer, ranks: Vec<Vec<Span>>) -> Result<()> {
         let step = trainer.finished;
-        let trace = traces::trace(self.plan, step, ranks);
+        let places = trainer.rank.setup.places();
+        let trace = traces::trace(self.plan, step, ranks, &places);
         let path = self.output.join(format!("trace-{step}.json"));
         let write = || write_atomically(&path, trace.to_json().as_bytes());
         alive(trainer.rank.uncounted.as_ref(), write)

@@ -10,6 +10,8 @@ pub enum Value<'a> {
     Number(f64),
     /// One count for every rank, by rank.
     PerRank(&'a [u64]),
+    /// Seconds of every rank, by rank.
+    SecondsPerRank(&'a [f64]),
 }
 
 impl Value<'_> {
@@ -17,7 +19,16 @@ impl Value<'_> {
     pub fn number(self) -> f64 {
         match self {
             Value::Number(number) => number,
-            Value::PerRank(counts) => counts.iter().max().map_or(0.0, |&count| count as f64),
+            ranks => ranks.ranks().into_iter().reduce(f64::max).unwrap_or_default(),
+        }
+    }
+
+    /// By rank; nothing of what is one number for the whole run.
+    pub fn ranks(self) -> Vec<f64> {
+        match self {
+            Value::Number(_) => Vec::new(),
+            Value::PerRank(counts) => counts.iter().map(|&count| count as f64).collect(),
+            Value::SecondsPerRank(seconds) => seconds.to_vec(),
         }
     }
 }

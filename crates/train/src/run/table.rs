@@ -43,8 +43,9 @@ fn cell(line: &Line, tag: &str) -> String {
     match line.values.get(tag) {
         Some(Json::Number(number)) => format!(",{number}"),
         Some(Json::Array(ranks)) => {
-            let most = ranks.iter().filter_map(Json::as_u64).max();
-            most.map_or_else(|| ",".to_owned(), |most| format!(",{most}"))
+            let numbers = ranks.iter().filter_map(|rank| Some((rank, rank.as_f64()?)));
+            let most = numbers.max_by(|(_, one), (_, other)| one.total_cmp(other));
+            most.map_or_else(|| ",".to_owned(), |(most, _)| format!(",{most}"))
         }
         _ => ",".to_owned(),
     }

@@ -1,11 +1,12 @@
 //! A step that is recorded: what every rank did when, brought together on rank 0.
 
-use annulus_comm::{Hold, Label, Move};
+use annulus_comm::{Hold, Label, Move, Places};
 use annulus_model::Stage;
 use annulus_plan::Plan;
-use annulus_trace::{Begun, Doing, Span, Trace, start, stop};
+use annulus_trace::{Begun, Doing, Seat, Span, Trace, start, stop};
 use candle_core::{Device, Tensor};
 
+use crate::run::clocks;
 use crate::step::rank::Rank;
 use crate::{Result, TrainError};
 
@@ -18,9 +19,11 @@ pub(crate) fn recorded<T>(traced: bool, step: impl FnOnce() -> T) -> (T, Option<
     (result, traced.then(stop))
 }
 
-/// The spans of all ranks, by rank, on rank 0; nothing elsewhere. Not counted as a step's traffic.
+/// The spans of all ranks, by rank and on one clock, on rank 0; nothing elsewhere. Not counted as a step's traffic.
 pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Option<Vec<Vec<Span>>>> {
     let (comm, label) = (&rank.uncounted, Label { step, pass: "trace", hop: 0, layer: 0 });
+    let places = rank.setup.places();
+    let ahead = clocks::ahead(comm.as_ref(), &places, step)?;
     if comm.rank() > 0 {
         let text = serde_json::to_vec(&spans).map_err(|error| unreadable(&error))?;
         let tensor = Tensor::from_slice(&text, text.len(), &Device::Cpu)?;
@@ -35,13 +38,17 @@ pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Optio
             serde_json::from_slice(&text.to_vec1::<u8>()?).map_err(|error| unreadable(&error))?,
         );
     }
-    Ok(Some(ranks))
+    Ok(Some(clocks::aligned(ranks, &ahead, &places)))
 }
 
-/// What ranks did, under the name of what they did it for.
-pub(crate) fn trace(plan: &Plan, step: u64, ranks: Vec<Vec<Span>>) -> Trace {
+/// What ranks did at `places`, under the name of what they did it for.
+pub(crate) fn trace(plan: &Plan, step: u64, ranks: Vec<Vec<Span>>, places: &Places) -> Trace {
     let title = format!("{}, {}", plan.experiment.name, plan.strategies());
-    Trace { title, step: Some(step), planned: None, ranks }
+    let seat = |rank| {
+        Some(Seat { process: places.process_of(rank), host: places.host_of(rank)?.to_owned() })
+    };
+    let seats = (0..places.ranks()).filter_map(seat).collect();
+    Trace { title, step: Some(step), planned: None, seats, ranks }
 }
 
 /// A stage is called by its first parameter, as in errors: `forward layers.0.input_layernorm`.

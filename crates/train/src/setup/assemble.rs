@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use annulus_attention::Attention;
 use annulus_comm::threads::Options;
-use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered, World};
+use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered, Places, World};
 use annulus_experiment::{Dtype, Frequencies, Kernel, Packed, Recompute, Shape};
 use annulus_machine::Core;
 use annulus_model::{Attentions, Config, Llama, element_type};
@@ -166,6 +166,11 @@ impl Setup {
         self.grid().ranks()
     }
 
+    /// Where they run: the processes must be able to share them evenly.
+    pub(crate) fn places(&self) -> Places {
+        self.processes.places(self.world())
+    }
+
     /// Which rank is where.
     pub(crate) fn grid(&self) -> Grid {
         Grid::new(&self.axes())
@@ -246,7 +251,7 @@ impl Setup {
                     .with(self.core)?,
             )
         };
-        let meter = Metered::new(comm.clone());
+        let meter = Metered::at(comm.clone(), self.places());
         let mesh = Mesh::new(meter.clone(), &self.axes())?;
         let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
         let Frequencies { inverse, factor } = &self.frequencies;

@@ -3,6 +3,7 @@
 pub(crate) mod backward;
 pub(crate) mod finite;
 pub(crate) mod gradients;
+pub(crate) mod hosts;
 pub(crate) mod memory;
 pub(crate) mod parameters;
 pub(crate) mod rank;

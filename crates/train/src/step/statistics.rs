@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use annulus_comm::Label;
+use annulus_comm::{Label, Traffic};
 use annulus_memory::{Class, peaks, reset_peaks};
 use candle_core::{Device, Tensor};
 
 use crate::Result;
 use crate::run::sink::Value;
+use crate::step::hosts::{Hosts, Spent};
 use crate::step::rank::Rank;
 
 /// Counts of one step, by rank.
@@ -19,6 +20,8 @@ pub(crate) struct Costs {
     together: Vec<u64>,
     /// The most of every class.
     classes: [Vec<u64>; Class::ALL.len()],
+    /// Where the ranks are of several processes.
+    hosts: Option<Hosts>,
 }
 
 /// By class, the tag of its peak.
@@ -34,10 +37,12 @@ const TAGS: [&str; Class::ALL.len()] = [
 
 impl Costs {
     /// What is logged, by tag.
-    pub(crate) fn values(&self) -> impl Iterator<Item = (&'static str, Value<'_>)> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
         let all = [("comm/bytes", &self.bytes), ("memory/peak", &self.together)];
         let classes = TAGS.into_iter().zip(&self.classes);
-        all.into_iter().chain(classes).map(|(tag, counts)| (tag, Value::PerRank(counts)))
+        let counts = all.into_iter().chain(classes);
+        let counts = counts.map(|(tag, counts)| (tag, Value::PerRank(counts)));
+        counts.chain(self.hosts.iter().flat_map(Hosts::values))
     }
 
     fn push(&mut self, counts: &[i64]) {
@@ -52,13 +57,12 @@ pub(crate) fn begin(rank: &Rank) {
     reset_peaks(rank.uncounted.rank());
 }
 
-/// The counts of every rank since [`begin`], everywhere; not counted themselves.
-pub(crate) fn costs(rank: &Rank, step: u64) -> Result<Costs> {
-    let bytes: u64 = rank.meter.take().bytes.values().sum();
+/// The counts of every rank since [`begin`] and what it did in `lap`, everywhere; not counted themselves.
+pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap) -> Result<Costs> {
     let memory = peaks(rank.uncounted.rank());
-    let own =
-        [bytes, memory.together].into_iter().chain(Class::ALL.map(|class| memory.classes[class]));
-    let own: Vec<i64> = own.map(|count| count as i64).collect();
+    let counts = [lap.last.total().bytes, memory.together].into_iter();
+    let counts = counts.chain(Class::ALL.map(|class| memory.classes[class]));
+    let own: Vec<i64> = counts.map(|count| count as i64).chain(lap.counts()).collect();
     let mut costs = Costs::default();
     if rank.uncounted.world() == 1 {
         costs.push(&own);
@@ -66,20 +70,29 @@ pub(crate) fn costs(rank: &Rank, step: u64) -> Result<Costs> {
     }
     let label = Label { step, pass: "measure", hop: 0, layer: 0 };
     let own = Tensor::new(own, &Device::Cpu)?;
+    let mut spent = Vec::new();
     for all in rank.uncounted.all_gather(label, &own)? {
-        costs.push(&all.to_vec1()?);
+        let all = all.to_vec1()?;
+        costs.push(&all);
+        spent.extend(all.last_chunk().map(spent_of));
     }
+    let places = rank.setup.places();
+    costs.hosts = (places.processes().len() > 1).then(|| Hosts::of(&spent, &places));
     Ok(costs)
 }
 
-/// Speed since the last logged step; evaluation and saving do not count.
+/// Steps since the last logged one: evaluation and saving do not count.
 #[derive(Debug, Default)]
-pub(crate) struct Clock {
+pub(crate) struct Lap {
     steps: u64,
     time: Duration,
+    /// Waiting within the host and between hosts.
+    waiting: [Duration; 2],
+    /// What the last step handed over.
+    last: Traffic,
 }
 
-impl Clock {
+impl Lap {
     /// Runs a step and counts its time.
     pub(crate) fn time<T>(&mut self, step: impl FnOnce() -> T) -> T {
         let start = Instant::now();
@@ -89,9 +102,34 @@ impl Clock {
         result
     }
 
-    /// Tokens per second, of `tokens` per step, since the last call.
-    pub(crate) fn speed(&mut self, tokens: usize) -> f64 {
-        let Clock { steps, time } = std::mem::take(self);
-        steps as f64 * tokens as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE)
+    /// Counts what the step handed over.
+    pub(crate) fn handed(&mut self, traffic: Traffic) {
+        let links = [traffic.within_host(), traffic.between_hosts];
+        self.waiting.iter_mut().zip(links).for_each(|(sum, link)| *sum += link.waiting);
+        self.last = traffic;
+    }
+
+    /// Tokens per second, of `tokens` per step.
+    pub(crate) fn speed(&self, tokens: usize) -> f64 {
+        self.steps as f64 * tokens as f64 / self.time.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// What [`spent_of`] reads: bytes by link, then nanoseconds of the mean step, by link of waiting, and of computing.
+    fn counts(&self) -> [i64; 5] {
+        let links = [self.last.within_host(), self.last.between_hosts];
+        let [within, between] = links.map(|link| link.bytes as i64);
+        let mean = |time: Duration| (time.as_nanos() / u128::from(self.steps.max(1))) as i64;
+        let computing = self.time.saturating_sub(self.waiting.iter().sum());
+        [within, between, mean(self.waiting[0]), mean(self.waiting[1]), mean(computing)]
+    }
+}
+
+/// What a rank did, of [`Lap::counts`].
+fn spent_of([within, between, times @ ..]: &[i64; 5]) -> Spent {
+    let [waiting_within, waiting_between, computing] = times.map(|time| time as f64 / 1e9);
+    Spent {
+        bytes: [*within as u64, *between as u64],
+        waiting: [waiting_within, waiting_between],
+        computing,
     }
 }

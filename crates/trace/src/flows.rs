@@ -1,0 +1,90 @@
+//! What ranks sent each other and waited for, within hosts and between them.
+
+use annulus_sequence::stacked;
+use serde_json::{Value, json};
+
+use crate::sums::seconds;
+use crate::words::milliseconds;
+use crate::{Doing, Exposed, Trace};
+
+/// Names by what is sent, blocks and sums of all ranks, and by whether it stays within a host.
+const NAMES: [[&str; 2]; 2] = [
+    ["blocks within a host", "blocks between hosts"],
+    ["sums within a host", "sums between hosts"],
+];
+
+/// What was sent in one way. Times are nanoseconds, of all ranks together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// What, and whether it stays within a host.
+    pub name: &'static str,
+    /// How many blocks, or sums of a rank.
+    pub count: u64,
+    /// Payload.
+    pub bytes: u64,
+    /// Waiting for it.
+    pub waiting: u64,
+    /// Of that, for ranks that had not sent it yet; of sums that is not known.
+    pub late: u64,
+}
+
+impl Flow {
+    /// Of a trace of several processes, whose waits are `exposed`; nothing of another.
+    pub(crate) fn all(trace: &Trace, exposed: &[Exposed]) -> Vec<Flow> {
+        if trace.seats.is_empty() {
+            return Vec::new();
+        }
+        let mut flows = NAMES.map(|names| names.map(Flow::none));
+        for Exposed { moved, waiting, late, .. } in exposed {
+            let apart = trace.are_apart(moved.from, moved.to);
+            flows[0][usize::from(apart)].add(moved.bytes, *waiting, *late);
+        }
+        let apart = (1..trace.seats.len()).any(|rank| trace.are_apart(0, rank));
+        for span in trace.ranks.iter().flatten() {
+            if let Doing::Sum { bytes, .. } = span.doing {
+                flows[1][usize::from(apart)].add(bytes, span.length(), 0);
+            }
+        }
+        flows.into_iter().flatten().filter(|flow| flow.count > 0).collect()
+    }
+
+    fn none(name: &'static str) -> Flow {
+        Flow { name, count: 0, bytes: 0, waiting: 0, late: 0 }
+    }
+
+    fn add(&mut self, bytes: u64, waiting: u64, late: u64) {
+        self.count += 1;
+        self.bytes += bytes;
+        self.waiting += waiting;
+        self.late += late;
+    }
+
+    /// For programs: seconds.
+    pub(crate) fn to_json(self) -> Value {
+        let Flow { name, count, bytes, waiting, late } = self;
+        let [waiting, late] = [waiting, late].map(seconds);
+        json!({"link": name, "count": count, "bytes": bytes, "waiting": waiting, "late": late})
+    }
+
+    /// A row each; `planned` numbers stand in brackets behind.
+    pub(crate) fn table(flows: &[Flow], planned: Option<&[Flow]>) -> String {
+        let first = if planned.is_some() { "by link [planned]" } else { "by link" };
+        let head = [first, "number", "bytes sent", "waits, ms", "for late ranks"];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        for flow in flows {
+            let planned = planned.and_then(|all| all.iter().find(|one| one.name == flow.name));
+            let beside = |show: &dyn Fn(&Flow) -> String| match planned {
+                Some(planned) => format!("{} [{}]", show(flow), show(planned)),
+                None => show(flow),
+            };
+            rows.push(vec![
+                flow.name.to_owned(),
+                beside(&|flow| flow.count.to_string()),
+                beside(&|flow| flow.bytes.to_string()),
+                beside(&|flow| milliseconds(flow.waiting)),
+                beside(&|flow| milliseconds(flow.late)),
+            ]);
+        }
+        stacked(&rows)
+    }
+}

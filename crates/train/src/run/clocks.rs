@@ -1,0 +1,152 @@
+//! The clocks of processes, held to that of process 0: every process counts nanoseconds from a moment of its own.
+//!
+//! Process 0 asks each of the others a few times what its clock says. The answer was given between question and answer;
+//! of the round trip that took least, the middle is nearest to that moment, and wrong by half the round trip at most.
+
+use annulus_comm::{Communicator, Hold, Label, Move, Places};
+use annulus_trace::{Span, now};
+use candle_core::{Device, Tensor};
+
+use crate::{Result, TrainError};
+
+/// How often a process is asked.
+const ROUND_TRIPS: usize = 16;
+
+/// One question, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct RoundTrip {
+    /// Of process 0's clock.
+    asked: u64,
+    /// Of the other's.
+    said: u64,
+    /// Of process 0's clock.
+    heard: u64,
+}
+
+impl RoundTrip {
+    fn length(&self) -> u64 {
+        self.heard.saturating_sub(self.asked)
+    }
+
+    /// How far the other clock is ahead.
+    fn ahead(&self) -> i64 {
+        self.said as i64 - self.asked.midpoint(self.heard) as i64
+    }
+}
+
+/// How many nanoseconds the clock of every process is ahead of process 0's, by process, on rank 0; nothing elsewhere. All
+/// ranks call it; of a process the first rank answers.
+pub(crate) fn ahead(comm: &dyn Communicator, places: &Places, step: u64) -> Result<Vec<i64>> {
+    let mut ahead = vec![0];
+    for process in 1..places.processes().len() {
+        let first = places.ranks_of(process).start;
+        let mut trips = Vec::new();
+        for hop in 0..ROUND_TRIPS {
+            let label = Label { step, pass: "clock", hop, layer: 0 };
+            if comm.rank() == 0 {
+                trips.push(ask(comm, label, first)?);
+            } else if comm.rank() == first {
+                answer(comm, label)?;
+            }
+        }
+        ahead.extend(nearest(&trips));
+    }
+    Ok(if comm.rank() == 0 { ahead } else { Vec::new() })
+}
+
+/// What the quickest round trip says.
+fn nearest(trips: &[RoundTrip]) -> Option<i64> {
+    trips.iter().min_by_key(|trip| trip.length()).map(RoundTrip::ahead)
+}
+
+fn ask(comm: &dyn Communicator, label: Label, of: usize) -> Result<RoundTrip> {
+    let asked = now();
+    let question = Move::Send { tensor: time(asked)?, to: of, hold: Hold::Give };
+    let answer = comm.exchange(label, vec![question, Move::Receive { from: of }])?.wait()?;
+    let heard = now();
+    let [said] = answer[..].as_array().ok_or_else(|| unreadable("none"))?;
+    let said = said.to_vec1::<i64>()?.first().copied().ok_or_else(|| unreadable("empty"))?;
+    Ok(RoundTrip { asked, said: said as u64, heard })
+}
+
+fn answer(comm: &dyn Communicator, label: Label) -> Result<()> {
+    comm.exchange(label, vec![Move::Receive { from: 0 }])?.wait()?;
+    let answer = Move::Send { tensor: time(now())?, to: 0, hold: Hold::Give };
+    comm.exchange(label, vec![answer])?.wait()?;
+    Ok(())
+}
+
+/// Nanoseconds as what travels.
+fn time(nanoseconds: u64) -> Result<Tensor> {
+    Ok(Tensor::new(&[nanoseconds as i64], &Device::Cpu)?)
+}
+
+fn unreadable(what: &str) -> TrainError {
+    TrainError::Internal(format!("a clock's answer is {what}"))
+}
+
+/// Spans by rank on one clock, that of process 0 from the first span on.
+pub(crate) fn aligned(mut ranks: Vec<Vec<Span>>, ahead: &[i64], places: &Places) -> Vec<Vec<Span>> {
+    let ahead_of = |rank: usize| ahead.get(places.process_of(rank)).copied().unwrap_or_default();
+    let there = |rank: usize, at: u64| at as i64 - ahead_of(rank);
+    let begins = ranks.iter().enumerate();
+    let begins = begins.flat_map(|(rank, spans)| spans.iter().map(move |span| (rank, span.begin)));
+    let first = begins.map(|(rank, at)| there(rank, at)).min().unwrap_or_default();
+    for (rank, spans) in ranks.iter_mut().enumerate() {
+        for span in spans {
+            (span.begin, span.end) =
+                ((there(rank, span.begin) - first) as u64, (there(rank, span.end) - first) as u64);
+        }
+    }
+    ranks
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_trace::Doing;
+
+    use super::*;
+
+    fn two(ranks: usize) -> Places {
+        let hosts: Vec<String> = ["left", "right"].map(str::to_owned).into();
+        Places::new(hosts, ranks)
+    }
+
+    #[test]
+    fn the_quickest_round_trip_counts() {
+        let trip = |asked, said, heard| RoundTrip { asked, said, heard };
+        // 1000 ahead; the first answer is late on its way back, the last on both ways.
+        let trips = [trip(0, 1010, 500), trip(600, 1610, 620), trip(700, 1900, 1000)];
+        assert_eq!(nearest(&trips), Some(1000));
+        assert_eq!(nearest(&[trip(5000, 120, 5040)]), Some(-4900));
+        assert_eq!(nearest(&[]), None);
+    }
+
+    #[test]
+    fn spans_come_to_lie_on_one_clock() {
+        let span = |begin, end| Span { begin, end, doing: Doing::Stage { name: "batch".into() } };
+        let ranks = vec![vec![span(10, 20)], vec![span(15, 30)], vec![span(1012, 1040)], vec![]];
+        let spans = |ranks: Vec<Vec<Span>>| -> Vec<Vec<(u64, u64)>> {
+            let spans =
+                ranks.iter().map(|spans| spans.iter().map(|span| (span.begin, span.end)).collect());
+            spans.collect()
+        };
+        let found = spans(aligned(ranks.clone(), &[0, 1005], &two(4)));
+        assert_eq!(found, [vec![(3, 13)], vec![(8, 23)], vec![(0, 28)], vec![]]);
+        // A process that began later counts less.
+        let found = spans(aligned(ranks, &[0, -5000], &two(4)));
+        assert_eq!(found[2], [(6002, 6030)]);
+    }
+
+    /// Threads of one process have one clock: what is measured between them is 0 but for the half of a round trip.
+    #[test]
+    fn a_clock_is_not_ahead_of_itself() {
+        use annulus_comm::threads::{Options, run};
+        let deadline = std::time::Duration::from_secs(60);
+        let options = Options { world: 4, deadline, stop: std::sync::Arc::default() };
+        let ends = run(&options, |comm| ahead(comm.as_ref(), &two(4), 1)).unwrap();
+        assert_eq!((ends[0].len(), ends[0][0]), (2, 0));
+        assert!(ends[0][1].abs() < 1_000_000, "{ends:?}");
+        assert!(ends[1..].iter().all(Vec::is_empty));
+    }
+}
