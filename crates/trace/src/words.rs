@@ -48,7 +48,8 @@ impl Sums {
         tables.push_str(&stacked(&rows));
         if !self.flows.is_empty() {
             tables.push('\n');
-            tables.push_str(&Flow::table(&self.flows, planned.map(|sums| &sums.flows[..])));
+            let planned = planned.map(|sums| &sums.flows[..]).filter(|flows| !flows.is_empty());
+            tables.push_str(&Flow::table(&self.flows, planned));
         }
         tables + &self.waits()
     }
