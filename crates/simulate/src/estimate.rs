@@ -32,7 +32,7 @@ use crate::Cluster;
 use crate::choose::enough_devices;
 use crate::load::Counted;
 use crate::walk::latest;
-use crate::work::Work;
+use crate::work::{Work, added};
 
 /// What a step takes.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +52,9 @@ pub struct Estimate {
     pub balance: f64,
     /// Bytes of attention that the busiest rank puts on the wire per step.
     pub bytes: u64,
+    /// Of attention per step, the most bytes that a rank sends within its node, and the most that one sends to other nodes:
+    /// of more than 256 ranks, by the one that sends most in every hop.
+    pub sent: [u64; 2],
     /// Seconds of the step in which gradients are summed over all ranks: the same for all
     /// strategies, and a part of what is exposed.
     pub gradient_sum: f64,
@@ -96,6 +99,7 @@ impl Estimate {
             uneven: (unlinked - computing).max(0.0),
             balance: balance(&loads),
             bytes: bytes(plan),
+            sent: sent(plan, cluster, &loads),
             gradient_sum: gradient_sum(plan, cluster),
             classes: fullest.map(|(classes, _)| *classes).unwrap_or_default(),
             peak: peaks.iter().map(|(_, together)| *together).collect(),
@@ -155,6 +159,25 @@ fn bytes(plan: &Plan) -> u64 {
     sent.max().unwrap_or_default()
 }
 
+/// Bytes within a node and to others, each of the rank that sends most.
+fn sent(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> [u64; 2] {
+    let world = plan.experiment.mesh.sequence;
+    let mut most = [0; 2];
+    for first in (0..replicas(plan, cluster)).map(|replica| replica * world) {
+        let mut by_rank = vec![[0; 2]; world];
+        for Loads { forward, backward, layers, .. } in loads {
+            let times = (layers * plan.micro_batches) as u64;
+            for work in [forward, backward] {
+                for (sum, sent) in by_rank.iter_mut().zip(work.sent(cluster, first)) {
+                    *sum = added(*sum, sent.map(|bytes| bytes.saturating_mul(times)));
+                }
+            }
+        }
+        most = by_rank.into_iter().fold(most, |a, b| [0, 1].map(|place| a[place].max(b[place])));
+    }
+    most
+}
+
 /// Seconds of the sum of gradients over all ranks, in a ring.
 pub(crate) fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
     let (world, link) = (plan.world(), cluster.ring_link(plan.world()));
@@ -163,13 +186,18 @@ pub(crate) fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
     bytes / link.bandwidth + messages * link.latency
 }
 
-/// Seconds of the step of the slowest replica, and what the mean rank of all computes.
-fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> (f64, f64) {
+/// How many replicas are to be looked at: one where all do alike.
+fn replicas(plan: &Plan, cluster: &Cluster) -> usize {
     let world = plan.experiment.mesh.sequence;
     let within = cluster.devices_per_node.is_multiple_of(world);
     let aligned = within || world.is_multiple_of(cluster.devices_per_node);
     let alike = aligned && cluster.slowdown.is_empty();
-    let replicas = if alike { 1 } else { plan.experiment.mesh.data };
+    if alike { 1 } else { plan.experiment.mesh.data }
+}
+
+/// Seconds of the step of the slowest replica, and what the mean rank of all computes.
+fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> (f64, f64) {
+    let (world, replicas) = (plan.experiment.mesh.sequence, replicas(plan, cluster));
     let steps: Vec<(f64, f64)> = (0..replicas)
         .map(|replica| Timing { plan, cluster, loads, first: replica * world }.step())
         .collect();

@@ -73,6 +73,8 @@ impl Candidate {
                 "uneven": estimate.uneven,
                 "balance": estimate.balance,
                 "bytes": estimate.bytes,
+                "bytes_within_node": estimate.sent[0],
+                "bytes_between_nodes": estimate.sent[1],
                 "gradient_sum": estimate.gradient_sum,
                 "peak": estimate.peak,
                 "classes": estimate.classes.named().into_iter().collect::<BTreeMap<_, _>>(),

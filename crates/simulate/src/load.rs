@@ -7,6 +7,8 @@ use annulus_sequence::{
     Schedule, pairs_between,
 };
 
+use crate::Cluster;
+
 /// What all ranks do in one pass, by rank, then by hop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
@@ -67,6 +69,18 @@ impl Load {
     pub fn bytes(&self, rank: usize) -> u64 {
         let sends = self.ranks[rank].iter().flat_map(|step| &step.sends);
         sends.fold(0, |sum: u64, sent| sum.saturating_add(sent.bytes))
+    }
+}
+
+impl Load {
+    /// Bytes that a rank sends in all hops within its node, and to others; the first rank is on device `first`.
+    pub(crate) fn sent(&self, rank: usize, cluster: &Cluster, first: usize) -> [u64; 2] {
+        let mut sent = [0; 2];
+        for Message { to, bytes, .. } in self.ranks[rank].iter().flat_map(|step| &step.sends) {
+            let place = cluster.level(first + rank, first + to).min(1);
+            sent[place] = u64::saturating_add(sent[place], *bytes);
+        }
+        sent
     }
 }
 

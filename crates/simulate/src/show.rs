@@ -76,6 +76,15 @@ impl Choice {
         self.detailed(&taken, &best)
     }
 
+    /// What the busiest ranks send, where ranks are on several nodes.
+    fn sent(&self, best: &Estimate) -> String {
+        let [within, between] = best.sent.map(size);
+        let of_nodes = format!(
+            "sent     by a rank at most {within} of attention within its node, {between} to other nodes\n"
+        );
+        if self.ranks > self.cluster.devices_per_node { of_nodes } else { String::new() }
+    }
+
     /// A line on a choice, and its step and memory.
     fn detailed(&self, taken: &str, best: &Estimate) -> String {
         let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / best.step);
@@ -96,9 +105,11 @@ impl Choice {
         format!(
             "{taken}\n\
              step     {step}: exposed {exposed}, uneven {uneven}\n\
+             {}\
              memory   {} on the fullest device{budget}\n         \
              by class, each at its own peak: {}\n\
              with     memory.recompute={} memory.loss_chunk={loss_chunk} memory.mlp_chunk={mlp_chunk}\n\n",
+            self.sent(best),
             size(best.fullest()),
             classes.join(", "),
             recompute.word(),

@@ -44,6 +44,8 @@ struct Pace {
     /// Operations of ranks whose device is slow, in some replica.
     slow: Vec<(usize, f64)>,
     busy: Vec<Busy>,
+    /// Bytes that the rank that sends most sends within its node, and to others.
+    sent: [u64; 2],
 }
 
 impl Work {
@@ -80,6 +82,20 @@ impl Work {
             }
         };
         (0..self.hops()).map(of_hop).fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
+    }
+
+    /// By rank, of which the first is on device `first`, bytes that it sends within its node, and to others. Ranks that
+    /// stand for all say what the one that sends most does in every hop.
+    pub(crate) fn sent(&self, cluster: &Cluster, first: usize) -> Vec<[u64; 2]> {
+        match self {
+            Work::Every(load) => {
+                (0..load.world()).map(|rank| load.sent(rank, cluster, first)).collect()
+            }
+            Work::Sampled(Sampled { world, hops, .. }) => {
+                let most = hops.iter().map(|pace| pace.sent).fold([0; 2], added);
+                vec![most; *world]
+            }
+        }
     }
 
     fn world(&self) -> usize {
@@ -131,6 +147,11 @@ impl Sampled {
     }
 }
 
+/// Place by place.
+pub(crate) fn added(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
+    [0, 1].map(|place| one[place].saturating_add(other[place]))
+}
+
 /// The places of the slowest devices in their replicas of so many ranks.
 fn slow(cluster: &Cluster, world: usize) -> Vec<usize> {
     let mut slow: Vec<(&usize, &f64)> = cluster.slowdown.iter().collect();
@@ -161,9 +182,18 @@ impl Sampling<'_> {
             pace.mean += sum(&operations, group.ranks().len()) / world;
             if hops.iter().any(|hop: &Hop| !hop.sends.is_empty() || !hop.receives.is_empty()) {
                 let bytes = |moved: &Move| self.counted.bytes(moved, self.schedule.pass);
-                samples.iter().zip(&hops).for_each(|(rank, hop)| ports.take(*rank, hop, &bytes));
+                let mut take = |rank: usize, hop: &Hop| {
+                    ports.take(rank, hop, &bytes);
+                    let mut sent = [0; 2];
+                    for moved in &hop.sends {
+                        let level = self.cluster.level(moved.from, moved.to);
+                        sent[level.min(1)] += bytes(moved);
+                    }
+                    pace.sent = [0, 1].map(|place| pace.sent[place].max(sent[place]));
+                };
+                samples.iter().zip(&hops).for_each(|(rank, hop)| take(*rank, hop));
                 for rank in self.edges(&group).into_iter().filter(|rank| !samples.contains(rank)) {
-                    ports.take(rank, &self.schedule.hop(rank, index), &bytes);
+                    take(rank, &self.schedule.hop(rank, index));
                 }
             }
         }

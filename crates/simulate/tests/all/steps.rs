@@ -170,6 +170,31 @@ fn micro_batches_and_layers_add_up() {
     assert!(((deep.step - loss) / (one.step - loss) - 2.0).abs() < 0.01, "{deep:?} {one:?}");
 }
 
+/// Every rank sends as much to each of the others.
+#[test]
+fn bytes_between_nodes_are_those_to_ranks_of_other_nodes() {
+    let on = |cluster: &Cluster, more: &[&str]| {
+        estimate(&[&["attention.strategy=all-gather"], more].concat(), cluster)
+    };
+    let one = on(&plain(8, 1e12, 1e9), &[]);
+    assert_eq!(one.sent, [one.bytes, 0]);
+    let nodes = Cluster { nodes: 2, devices_per_node: 4, ..plain(8, 1e12, 1e9) };
+    assert_eq!(on(&nodes, &[]).sent, [one.bytes / 7 * 3, one.bytes / 7 * 4]);
+    // Six to a replica: the first one's are on one node of eight, of the second one's two.
+    let replicas = ["mesh.sequence=6", "mesh.data=2", "data.tokens=48k", "data.batch=2"];
+    let found = on(&cluster(), &replicas);
+    assert_eq!(found.sent, [found.bytes, found.bytes / 5 * 4]);
+}
+
+/// Of so many ranks the borders of nodes are looked at.
+#[test]
+fn bytes_between_nodes_are_those_of_ranks_that_stand_for_all() {
+    let many = ["attention.strategy=striped", "mesh.sequence=512", "data.tokens=64k"];
+    let nodes = Cluster { nodes: 64, devices_per_node: 8, ..plain(512, 1e12, 1e9) };
+    let found = estimate(&many, &nodes);
+    assert_eq!(found.sent, [found.bytes; 2]);
+}
+
 #[test]
 fn memory_is_what_devices_of_their_own_hold() {
     let of = |strategy: &str| estimate(&[&format!("attention.strategy={strategy}")], &cluster());

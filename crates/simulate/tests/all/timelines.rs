@@ -44,6 +44,21 @@ fn a_planned_trace_ends_when_the_estimate_says() {
     }
 }
 
+/// Two replicas of eight are on two nodes of eight.
+#[test]
+fn a_planned_trace_says_on_which_nodes_ranks_are() {
+    let arguments = ["model.num_hidden_layers=2", "data.batch=2", "data.tokens=4000"];
+    let one = timeline(&arguments, &cluster());
+    assert!(one.seats.is_empty() && Sums::of(&one).flows.is_empty());
+    let two = timeline(&[&arguments[..], &["mesh.data=2"]].concat(), &cluster());
+    let nodes: Vec<(usize, &str)> =
+        [0, 7, 8, 15].map(|rank| (two.seats[rank].process, &*two.seats[rank].host)).to_vec();
+    assert_eq!(nodes, [(0, "node 0"), (0, "node 0"), (1, "node 1"), (1, "node 1")]);
+    // The ranks of a sequence share a node; gradients are summed over both.
+    let names: Vec<&str> = Sums::of(&two).flows.iter().map(|flow| flow.name).collect();
+    assert_eq!(names, ["blocks within a host", "sums between hosts"]);
+}
+
 /// Every layer by its own kind's schedule.
 #[test]
 fn a_planned_trace_of_layers_that_differ_has_all_of_them() {
