@@ -82,8 +82,8 @@ pub(crate) fn ranks_on_host(world: &World, mesh: &Mesh) -> Result<Option<Range<u
 /// Which processes run, and what joins them.
 pub(crate) fn say(world: &World) {
     if let Some(Facts { process: 0, processes, library, .. }) = world.facts() {
-        let mut hosts: Vec<&str> = world.hosts().iter().map(String::as_str).collect();
-        hosts.dedup();
+        let places = world.places(*processes);
+        let hosts: Vec<&str> = places.hosts().iter().map(|on| on.host).collect();
         print::say(&format!("{processes} processes on {}, joined by {library}", hosts.join(", ")));
     }
 }

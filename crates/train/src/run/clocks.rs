@@ -64,8 +64,8 @@ fn ask(comm: &dyn Communicator, label: Label, of: usize) -> Result<RoundTrip> {
     let question = Move::Send { tensor: time(asked)?, to: of, hold: Hold::Give };
     let answer = comm.exchange(label, vec![question, Move::Receive { from: of }])?.wait()?;
     let heard = now();
-    let [said] = answer[..].as_array().ok_or_else(|| unreadable("none"))?;
-    let said = said.to_vec1::<i64>()?.first().copied().ok_or_else(|| unreadable("empty"))?;
+    let [answer] = &answer[..] else { return Err(unreadable()) };
+    let said = answer.to_vec1::<i64>()?.first().copied().ok_or_else(unreadable)?;
     Ok(RoundTrip { asked, said: said as u64, heard })
 }
 
@@ -81,8 +81,8 @@ fn time(nanoseconds: u64) -> Result<Tensor> {
     Ok(Tensor::new(&[nanoseconds as i64], &Device::Cpu)?)
 }
 
-fn unreadable(what: &str) -> TrainError {
-    TrainError::Internal(format!("a clock's answer is {what}"))
+fn unreadable() -> TrainError {
+    TrainError::Internal("a clock's answer is no number".to_owned())
 }
 
 /// Spans by rank on one clock, that of process 0 from the first span on.
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn the_quickest_round_trip_counts() {
         let trip = |asked, said, heard| RoundTrip { asked, said, heard };
-        // 1000 ahead; the first answer is late on its way back, the last on both ways.
+        // 1000 ahead; the first answer takes long, the last both question and answer.
         let trips = [trip(0, 1010, 500), trip(600, 1610, 620), trip(700, 1900, 1000)];
         assert_eq!(nearest(&trips), Some(1000));
         assert_eq!(nearest(&[trip(5000, 120, 5040)]), Some(-4900));

@@ -186,9 +186,11 @@ fn settings(
 
 #[cfg(test)]
 mod tests {
+    use annulus_comm::Places;
     use annulus_tensorboard::{What, read};
 
     use super::*;
+    use crate::step::hosts::{Hosts, Spent};
 
     #[test]
     fn losses_are_first_by_name() {
@@ -215,6 +217,21 @@ mod tests {
             _ => None,
         };
         events.into_iter().filter_map(scalar).collect()
+    }
+
+    #[test]
+    fn what_is_drawn_of_processes_is_logged() {
+        let hosts: Vec<String> = ["left", "right"].map(str::to_owned).into();
+        let hosts = Hosts::of(&[Spent::default(); 2], &Places::new(hosts, 2));
+        let logged: Vec<String> = hosts.values().map(|(tag, _)| shown(tag)).collect();
+        let layout = layout(true);
+        let charts = &layout.last().unwrap().charts;
+        assert_eq!(charts.len(), 6);
+        for tag in charts.iter().flat_map(|chart| &chart.tags) {
+            let begins = tag.split(['[', '(']).next().unwrap();
+            assert!(logged.iter().any(|name| name.starts_with(begins)), "{tag}: {logged:?}");
+        }
+        assert_eq!(super::layout(false).len() + 1, layout.len());
     }
 
     #[test]
