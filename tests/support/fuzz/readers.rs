@@ -198,14 +198,23 @@ pub const READERS: &[Reader] = &[
         name: "trace",
         seeds: |_| {
             let about = json!({"version": 1, "title": "t", "step": 1, "planned": null, "ranks": 2});
-            texts(&[
-                &json!({"otherData": {"annulus": about}, "traceEvents": [{"ph": "M", "pid": 0}]})
-                    .to_string(),
-            ])
+            let mut apart = about.clone();
+            apart["version"] = json!(2);
+            apart["seats"] = [0, 1].map(|process| json!({"process": process, "host": "h"})).into();
+            let span = json!({
+                "ph": "X", "pid": 1, "tid": 3, "ts": 0.5, "dur": 1.0,
+                "args": {"doing": "stage", "name": "batch"},
+            });
+            let of =
+                |about, event| json!({"otherData": {"annulus": about}, "traceEvents": [event]});
+            let named = json!({"ph": "M", "pid": 0});
+            texts(&[&of(about, named).to_string(), &of(apart, span).to_string()])
         },
         read: |_, bytes| {
             let read = annulus_trace::Trace::from_json(text(bytes)?);
-            read.map(drop).map_err(|error| error.to_string())
+            let read = read.map_err(|error| error.to_string())?;
+            annulus_trace::Sums::of(&read);
+            Ok(())
         },
     },
     Reader {

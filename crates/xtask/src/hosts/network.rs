@@ -66,6 +66,8 @@ impl Network {
             let class = ["class", "add", "dev", "eth0", "parent", "1:", "classid", "1:1", "htb"];
             let limits = ["rate", &rate, "ceil", &rate, "burst", "32k", "cburst", "32k"];
             tc(&name, &[&class[..], &["quantum", "60000"], &limits].concat())?;
+            let queue = ["qdisc", "add", "dev", "eth0", "parent", "1:1", "bfifo", "limit", "128k"];
+            tc(&name, &queue)?;
         }
         Ok(network)
     }
