@@ -1,6 +1,7 @@
 //! A command as one of several processes that a launcher of MPI started.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use annulus_comm::{Cause, Facts, Failure as GroupFailure, World};
 use annulus_experiment::Mesh;
@@ -9,6 +10,9 @@ use annulus_train::TrainError;
 use crate::arguments::Command;
 use crate::failure::{Failure, INTERNAL};
 use crate::{Done, print};
+
+/// How long processes but the first wait before they say that they cannot be joined.
+const SAID: Duration = Duration::from_secs(1);
 
 /// How a command of several processes failed.
 pub(crate) enum End {
@@ -34,7 +38,15 @@ impl From<TrainError> for End {
 
 /// The processes of this job, or this one alone.
 pub(crate) fn found() -> Result<World, Failure> {
-    World::found().map_err(|error| Failure::usage(error.what, error.why))
+    World::found().map_err(|error| not_joined(error.what, error.why))
+}
+
+/// What is wrong for all is said once where the launcher ends the others as soon as one has ended: the first.
+fn not_joined(message: String, hint: String) -> Failure {
+    if World::number() > 0 {
+        std::thread::sleep(SAID);
+    }
+    Failure::usage(message, hint)
 }
 
 /// Whether a command's ranks can be those of several processes.
@@ -54,7 +66,14 @@ fn is_shared(command: &Command) -> bool {
 
 /// The end of what only one process can do where a launcher started several, which process 0 explains; none: it may run.
 pub(crate) fn refused(command: &Command) -> Option<Done> {
-    let started = World::launched();
+    let started = match World::launched() {
+        Ok(started) => started,
+        // Each would start a job of its own.
+        Err(error) if matches!(command, Command::Launch(_)) => {
+            return Some(Err(not_joined(error.what, error.why)));
+        }
+        Err(_) => 1,
+    };
     if started == 1 || is_shared(command) {
         return None;
     }

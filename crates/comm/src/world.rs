@@ -54,9 +54,10 @@ impl World {
     /// The processes that a launcher of MPI (`mpirun`, `srun`) started; this one alone where none did.
     ///
     /// # Errors
-    /// When a launcher did, and its library of MPI is not found or does not begin.
+    /// When a launcher did, and its library of MPI is not found, does not begin or is not the launcher's; and when this is one of
+    /// several copies that no launcher of MPI started.
     pub fn found() -> annulus_mpi::Result<World> {
-        let launched = annulus_mpi::launched().filter(|launched| launched.processes > 1);
+        let launched = annulus_mpi::launched()?.filter(|launched| launched.processes != Some(1));
         let office = launched.map(|launched| Office::open(launched).map(Arc::new)).transpose()?;
         let world = World { office, ..World::alone() };
         if let Some(folder) = std::env::var_os(flight::EARLY) {
@@ -141,9 +142,18 @@ impl World {
         process - before..process + behind
     }
 
-    /// How many processes a launcher says it started; 1 where none did.
-    pub fn launched() -> usize {
-        annulus_mpi::launched().map_or(1, |launched| launched.processes)
+    /// How many processes a launcher of MPI says it started; 1 where none did or it does not say.
+    ///
+    /// # Errors
+    /// When this is one of several copies that no launcher of MPI started.
+    pub fn launched() -> annulus_mpi::Result<usize> {
+        let launched = annulus_mpi::launched()?;
+        Ok(launched.and_then(|launched| launched.processes).unwrap_or(1))
+    }
+
+    /// The number of this process as its launcher has it, before MPI has begun; 0 where none started it.
+    pub fn number() -> usize {
+        annulus_mpi::number()
     }
 
     /// The library that would join processes here, its version and file.
@@ -151,7 +161,7 @@ impl World {
     /// # Errors
     /// When none is found.
     pub fn engine() -> annulus_mpi::Result<String> {
-        let found = annulus_mpi::find(annulus_mpi::launched())?;
+        let found = annulus_mpi::find(annulus_mpi::launched().ok().flatten())?;
         Ok(format!("{}, {} ({})", found.version(), found.path.display(), found.family.name()))
     }
 

@@ -1,10 +1,10 @@
-//! Which launcher started this process, and where its library of MPI is.
+//! Where the library of MPI is that belongs to the launcher.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::library::{Family, Library};
-use crate::{Error, Result};
+use crate::{Error, Launched, Result};
 
 /// The key of the environment that names a library.
 pub const NAMED: &str = "ANNULUS_MPI";
@@ -12,15 +12,6 @@ pub const NAMED: &str = "ANNULUS_MPI";
 /// Names of libraries, the launcher's own family first: of Open MPI, and of MPICH and its kin.
 const OPEN: [&str; 2] = ["libmpi.so.40", "libmpi.so"];
 const MPICH: [&str; 4] = ["libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12", "libmpi.so"];
-
-/// A launcher that started this process as one of several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launched {
-    /// Whether it is Open MPI's; else one that speaks PMI: MPICH's, Slurm's.
-    pub open: bool,
-    /// How many processes it said it started.
-    pub processes: usize,
-}
 
 /// A library that can be loaded.
 pub struct Found {
@@ -41,21 +32,6 @@ impl Found {
     pub fn version(&self) -> String {
         self.library.version()
     }
-}
-
-/// Who started this process, by what launchers leave in the environment; `None`: nobody did.
-pub fn launched() -> Option<Launched> {
-    let number = |key: &str| env::var(key).ok().and_then(|text| text.parse::<usize>().ok());
-    if let Some(processes) = number("OMPI_COMM_WORLD_SIZE") {
-        return Some(Launched { open: true, processes });
-    }
-    if let Some(processes) = number("PMI_SIZE") {
-        return Some(Launched { open: false, processes });
-    }
-    // `srun --mpi=pmix`: either family may be behind it.
-    let pmix = env::var_os("PMIX_RANK").is_some();
-    let processes = number("SLURM_NTASKS").filter(|_| pmix)?;
-    Some(Launched { open: true, processes })
 }
 
 /// The library that belongs to the launcher, or any.

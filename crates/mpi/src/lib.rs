@@ -3,16 +3,19 @@
 //!
 //! One program runs under every MPI, whichever launcher started it: MPICH and what follows its ABI
 //! (Intel MPI, Cray MPICH, MVAPICH), Open MPI, and the standard ABI of MPI 5.0. They differ in a few
-//! constants ([`Family`]). [`find`] looks for the library, [`Session`] is the thread's end of it.
+//! constants ([`Family`]). [`launched`] says who started this process, [`find`] looks for the library, [`Session`] is the
+//! thread's end of it.
 //! All unsafe code of transport is here.
 
 mod buffer;
 mod find;
+mod launcher;
 mod library;
 mod session;
 
 pub use buffer::{Arriving, Elements, Leaving};
-pub use find::{Found, Launched, NAMED, find, launched};
+pub use find::{Found, NAMED, find};
+pub use launcher::{Launched, launched, number};
 pub use library::Family;
 pub use session::{Receiving, Sending, Session};
 

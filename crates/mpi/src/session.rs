@@ -91,25 +91,14 @@ impl Session {
     /// What MPI says.
     pub fn send(&self, bytes: Leaving, to: usize, tag: i32) -> Result<Sending> {
         let (first, length) = bytes.place();
+        // SAFETY: the bytes stay where they are until the request is done: `Sending` owns them, and keeps them for ever if it
+        // ends before.
+        let post = |start, count, byte, world, request| unsafe {
+            let from = first.wrapping_byte_add(start);
+            (self.library.calls.send)(from, count, byte, to as c_int, tag, world, request)
+        };
         let mut sending = Sending { requests: Vec::new(), bytes: Some(bytes) };
-        for (start, size) in pieces(length) {
-            let mut request: Handle = 0;
-            let constants = &self.library.constants;
-            // SAFETY: the bytes stay where they are until the request is done: `Sending` owns them, and keeps them for ever if it ends before.
-            let code = unsafe {
-                (self.library.calls.send)(
-                    first.wrapping_byte_add(start),
-                    size,
-                    constants.byte,
-                    to as c_int,
-                    tag,
-                    constants.world,
-                    &raw mut request,
-                )
-            };
-            self.expect("MPI_Isend", code)?;
-            sending.requests.push(request);
-        }
+        self.post("MPI_Isend", length, post, &mut sending.requests)?;
         Ok(sending)
     }
 
@@ -119,26 +108,33 @@ impl Session {
     /// What MPI says.
     pub fn receive(&self, mut bytes: Arriving, from: usize, tag: i32) -> Result<Receiving> {
         let (first, length) = bytes.place();
+        // SAFETY: as in `send`; nobody else looks at the bytes meanwhile.
+        let post = |start, count, byte, world, request| unsafe {
+            let to = first.wrapping_byte_add(start);
+            (self.library.calls.receive)(to, count, byte, from as c_int, tag, world, request)
+        };
         let mut receiving = Receiving { requests: Vec::new(), bytes: Some(bytes), came: 0 };
-        for (start, size) in pieces(length) {
-            let mut request: Handle = 0;
-            let constants = &self.library.constants;
-            // SAFETY: as in `send`; nobody else looks at the bytes meanwhile.
-            let code = unsafe {
-                (self.library.calls.receive)(
-                    first.wrapping_byte_add(start),
-                    size,
-                    constants.byte,
-                    from as c_int,
-                    tag,
-                    constants.world,
-                    &raw mut request,
-                )
-            };
-            self.expect("MPI_Irecv", code)?;
-            receiving.requests.push(request);
-        }
+        self.post("MPI_Irecv", length, post, &mut receiving.requests)?;
         Ok(receiving)
+    }
+
+    /// Posts a message in pieces that MPI can count. `call` gets where a piece starts and its bytes, `MPI_BYTE`, the world and where
+    /// its request goes.
+    fn post(
+        &self,
+        name: &str,
+        length: usize,
+        call: impl Fn(usize, c_int, Handle, Handle, *mut Handle) -> c_int,
+        requests: &mut Vec<Handle>,
+    ) -> Result<()> {
+        let constants = &self.library.constants;
+        // Of nothing one piece that is empty.
+        for start in (0..length.max(1)).step_by(PIECE) {
+            let (count, mut request) = ((length - start).min(PIECE) as c_int, 0);
+            self.expect(name, call(start, count, constants.byte, constants.world, &raw mut request))?;
+            requests.push(request);
+        }
+        Ok(())
     }
 
     /// Whether a message has left.
@@ -237,12 +233,6 @@ impl Session {
     fn expect(&self, what: &str, code: c_int) -> Result<()> {
         if code == SUCCESS { Ok(()) } else { Err(self.library.error(what, code)) }
     }
-}
-
-/// A length in pieces that MPI can count: where each starts, and its bytes. Of nothing one that is empty.
-fn pieces(length: usize) -> impl Iterator<Item = (usize, c_int)> {
-    let starts = (0..length.max(1)).step_by(PIECE);
-    starts.map(move |start| (start, (length - start).min(PIECE) as c_int))
 }
 
 impl Drop for Sending {

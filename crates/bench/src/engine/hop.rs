@@ -63,7 +63,7 @@ fn messages(comm: &dyn Communicator, tensor: &Tensor) -> Result<()> {
 
 /// The same with MPI alone, into the same memory again and again: the payload, and a header before it.
 pub(super) fn raw(arguments: &Arguments) -> Result<Fields> {
-    let session = Session::begin(annulus_mpi::find(annulus_mpi::launched())?)?;
+    let session = Session::begin(annulus_mpi::find(annulus_mpi::launched()?)?)?;
     ensure!(session.size == 2, "a hop is between two processes");
     let tensor = filled(arguments.bytes)?;
     let elements = annulus_mpi::Elements::new(DType::U8, arguments.bytes);

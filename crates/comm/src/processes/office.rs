@@ -76,7 +76,14 @@ impl Office {
         });
         let (say, hear) = mpsc::channel();
         let of_thread = shared.clone();
-        let work = move || match annulus_mpi::find(Some(launched)).and_then(Session::begin) {
+        let begin = move || {
+            let session = annulus_mpi::find(Some(launched)).and_then(Session::begin)?;
+            match launched.check(&session) {
+                Ok(()) => Ok(session),
+                Err(error) => session.end().and(Err(error)),
+            }
+        };
+        let work = move || match begin() {
             Err(error) => drop(say.send(Err(error))),
             Ok(session) => {
                 let facts = Facts::of(&session);
