@@ -108,7 +108,7 @@ fn supervised(
             // For `post-mortem`, which else goes by the records alone.
             let _ = Wreck::keep_seen(&run.join(FOLDER), &wreck.seen);
         }
-        print::say(&post_mortem::told(&wreck));
+        print::say(&post_mortem::told(&wreck, &wreck.verdict()));
     }
     Ok(code)
 }

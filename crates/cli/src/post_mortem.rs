@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use annulus_comm::flight::{FOLDER, Place, Record, Verdict, Who, Wreck};
+use annulus_comm::flight::{FOLDER, Place, Record, Verdict, Who, Wreck, now};
 use annulus_train::last_checkpoint;
 
 use crate::arguments::PostMortem;
@@ -13,6 +14,8 @@ use crate::{Done, print};
 
 /// How many ranks besides those at fault are told of.
 const MOST: usize = 12;
+/// After so long without a word one of several processes stands still.
+const STILL: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(arguments: &PostMortem) -> Done {
     let within = arguments.run.join(FOLDER);
@@ -22,23 +25,22 @@ pub(crate) fn run(arguments: &PostMortem) -> Done {
         let what = format!("cannot read flight records in `{}`: {error}", folder.display());
         Failure::usage(what, hint)
     })?;
-    print::line(&told(&wreck))?;
+    print::line(&told(&wreck, &wreck.verdict_so_far()))?;
     Ok(0)
 }
 
 /// A job's end, in a box.
-pub(crate) fn told(wreck: &Wreck) -> String {
-    let verdict = wreck.verdict();
-    let mut lines = vec![format!("┌─ {}", title(wreck, &verdict))];
+pub(crate) fn told(wreck: &Wreck, verdict: &Verdict) -> String {
+    let mut lines = vec![format!("┌─ {}", title(wreck, verdict))];
     let mut say = |name: &str, texts: Vec<String>| {
         for (index, text) in texts.into_iter().enumerate() {
             let name = if index == 0 { name } else { "" };
             lines.push(format!("│ {name:<8} {text}"));
         }
     };
-    let culprit = culprit(wreck, &verdict);
+    let culprit = culprit(wreck, verdict);
     say("who", culprit.iter().map(|record| who(record)).collect());
-    say("how", how(&verdict));
+    say("how", how(wreck, verdict));
     let end = wreck.records.iter().map(Record::last_word).max().unwrap_or_default();
     say("where", culprit.map(|record| places(record, end)).unwrap_or_default());
     let others = wreck
@@ -49,16 +51,18 @@ pub(crate) fn told(wreck: &Wreck) -> String {
     let more = others.len().saturating_sub(MOST);
     others.truncate(MOST);
     others.extend((more > 0).then(|| format!("and {more} more")));
-    say("others", others);
+    say(if culprit.is_some() { "others" } else { "ranks" }, others);
     let unread = |(path, why): &(PathBuf, String)| format!("{}: {why}", path.display());
     say("unread", wreck.unread.iter().map(unread).collect());
     if let Some(run) = run_of(wreck) {
-        let saved = last_checkpoint(run)
-            .map(|step| format!("step-{step}: the same command goes on from there"));
-        say(
-            "saved",
-            vec![saved.unwrap_or_else(|| "nothing yet: the same command begins again".to_owned())],
-        );
+        let running = *verdict == Verdict::Running;
+        let saved = match last_checkpoint(run) {
+            Some(step) if running => format!("step-{step}"),
+            None if running => "nothing yet".to_owned(),
+            Some(step) => format!("step-{step}: the same command goes on from there"),
+            None => "nothing yet: the same command begins again".to_owned(),
+        };
+        say("saved", vec![saved]);
         say("records", vec![run.join(FOLDER).display().to_string()]);
     }
     lines.push("└─".to_owned());
@@ -79,7 +83,7 @@ fn culprit<'a>(wreck: &'a Wreck, verdict: &Verdict) -> Option<&'a Record> {
         | Verdict::Failed { who: Who::Process(process), .. } => wreck.process(*process),
         Verdict::Blamed { who: Who::Rank(rank), .. }
         | Verdict::Failed { who: Who::Rank(rank), .. } => wreck.of_rank(*rank),
-        Verdict::Done => None,
+        Verdict::Running | Verdict::Done => None,
     }
 }
 
@@ -94,6 +98,7 @@ fn title(wreck: &Wreck, verdict: &Verdict) -> String {
         Verdict::Blamed { who, .. } => format!("because of {who}"),
         Verdict::Failed { who, .. } => format!("{who} failed"),
         Verdict::Asked { process } => format!("process {process} was asked to stop"),
+        Verdict::Running => return "running: nothing has ended".to_owned(),
         Verdict::Done => "all ranks had done their work".to_owned(),
     };
     format!("{ended}: {what}")
@@ -113,7 +118,7 @@ fn who(record: &Record) -> String {
     )
 }
 
-fn how(verdict: &Verdict) -> Vec<String> {
+fn how(wreck: &Wreck, verdict: &Verdict) -> Vec<String> {
     match verdict {
         Verdict::Lost { .. } => {
             vec![
@@ -126,8 +131,17 @@ fn how(verdict: &Verdict) -> Vec<String> {
         Verdict::Asked { .. } => {
             vec!["a signal, or a scheduler's end of the time: steps are saved".to_owned()]
         }
+        Verdict::Running => wreck.records.iter().filter_map(silence).collect(),
         Verdict::Done => Vec::new(),
     }
+}
+
+/// A process that is there, but stands still: one of several says every few milliseconds that it is alive.
+fn silence(record: &Record) -> Option<String> {
+    let silent = Duration::from_micros(now().saturating_sub(record.last_word()));
+    let stands = record.head.processes > 1 && record.head.ending.is_none() && silent > STILL;
+    let (process, seconds) = (record.head.process, silent.as_secs());
+    stands.then(|| format!("process {process} was stopped, or stands still: silent for {seconds} s"))
 }
 
 /// Where the ranks of a process stood when the job ended; where it has none, the process itself.

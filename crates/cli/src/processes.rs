@@ -178,9 +178,13 @@ pub(crate) fn ended(world: &World, done: Result<u8, End>) -> u8 {
         Ok(code) => (code, None),
         Err(End::OfAnother(failure)) if world.processes() > 1 => (failure.code, None),
         Err(End::Failed(failure) | End::OfAnother(failure)) => {
-            let why = failure.problems.to_string();
-            print::say(&why);
-            (failure.code, Some(why))
+            // Where several fail for the same reason, it is said once.
+            let why = world.is_first_to_fail(i32::from(failure.code)).then(|| {
+                let why = failure.problems.to_string();
+                print::say(&why);
+                why
+            });
+            (failure.code, why)
         }
     };
     let code = world.end(i32::from(code), why.as_deref());

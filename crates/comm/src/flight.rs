@@ -67,6 +67,8 @@ impl Flight {
         let process = world.process();
         let path = folder.join(format!("process-{process}"));
         let file = File::create(&path)?;
+        // Says that this process is there. Where files cannot be locked, nothing says it.
+        let _ = file.try_lock();
         let lines = OWN + 1 + ranks.len();
         file.write_all_at(&vec![b' '; lines * LINE], 0)?;
         let head = Head {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use annulus_mpi::Session;
 use candle_core::{Device, Tensor};
 
 use crate::flight::{self, Flight, Log};
@@ -59,7 +60,7 @@ impl World {
     pub fn found() -> annulus_mpi::Result<World> {
         let launched = annulus_mpi::launched()?.filter(|launched| launched.processes != Some(1));
         let office = launched.map(|launched| Office::open(launched).map(Arc::new)).transpose()?;
-        let world = World { office, ..World::alone() };
+        let mut world = World { office, ..World::alone() };
         if let Some(folder) = std::env::var_os(flight::EARLY) {
             // A supervisor that cannot be told is no reason not to begin.
             let _ = world.record(Path::new(&folder), 0..0);
@@ -71,8 +72,13 @@ impl World {
             what: "the processes do not reach each other".to_owned(),
             why: failure.to_string(),
         })?;
-        let hosts = hosts.iter().map(|host| String::from_utf8_lossy(host).into_owned()).collect();
-        Ok(World { hosts, ..world })
+        let order = neighbours(&hosts);
+        let host = |rank: &usize| String::from_utf8_lossy(&hosts[*rank]).into_owned();
+        world.hosts = order.iter().map(host).collect();
+        if let Some(office) = world.office.as_mut().and_then(Arc::get_mut) {
+            office.number(order);
+        }
+        Ok(world)
     }
 
     /// The same, with `wrap` around every rank's communicator from now on: faults, for tests.
@@ -133,13 +139,11 @@ impl World {
         Places::new(self.hosts.clone(), ranks)
     }
 
-    /// The processes on this one's host, itself among them: launchers start those of a host one after the other.
+    /// The processes on this one's host, itself among them: they are neighbours.
     pub fn beside(&self) -> Range<usize> {
-        let process = self.process();
-        let Some(own) = self.hosts.get(process) else { return 0..1 };
-        let before = self.hosts[..process].iter().rev().take_while(|host| *host == own).count();
-        let behind = self.hosts[process..].iter().take_while(|host| *host == own).count();
-        process - before..process + behind
+        let Some(own) = self.hosts.get(self.process()) else { return 0..1 };
+        let first = self.hosts.iter().position(|host| host == own).unwrap_or_default();
+        first..first + self.hosts.iter().filter(|host| *host == own).count()
     }
 
     /// How many processes a launcher of MPI says it started; 1 where none did or it does not say.
@@ -165,7 +169,18 @@ impl World {
         Ok(format!("{}, {} ({})", found.version(), found.path.display(), found.family.name()))
     }
 
-    /// The number of this process.
+    /// The level of threads that the library promises, as the standard of MPI calls it: begins and ends MPI here, which a process can
+    /// do once.
+    ///
+    /// # Errors
+    /// When there is no library or it does not begin; some end the process instead.
+    pub fn thread_level() -> annulus_mpi::Result<&'static str> {
+        let session = Session::begin(annulus_mpi::find(annulus_mpi::launched()?)?)?;
+        let level = session.thread_level;
+        session.end().map(|()| level)
+    }
+
+    /// The number of this process: those of a host are neighbours, whatever ranks a launcher gave them; 0 is the same in both.
     pub fn process(&self) -> usize {
         self.office.as_ref().map_or(0, |office| office.facts.process)
     }
@@ -267,6 +282,11 @@ impl World {
         }
     }
 
+    /// Whether this process, which fails with `code` by its own fault, is the one to say so: where several do, the first is.
+    pub fn is_first_to_fail(&self, code: i32) -> bool {
+        self.office.as_ref().is_none_or(|office| office.is_first_to_fail(code))
+    }
+
     /// Ends the job with this process's exit code, which the others are told; `why` where it failed, and not for another's
     /// sake. Returns the exit code of the job.
     pub fn end(&self, code: i32, why: Option<&str>) -> i32 {
@@ -274,5 +294,29 @@ impl World {
             flight.ended(code, why);
         }
         self.office.as_ref().map_or(code, |office| office.close(code, why.is_some()))
+    }
+}
+
+/// The ranks of MPI in the order of their processes here: hosts by their first process, and those of a host by rank.
+fn neighbours(hosts: &[Vec<u8>]) -> Vec<usize> {
+    let first = |rank: usize| hosts.iter().position(|host| *host == hosts[rank]);
+    let mut order: Vec<usize> = (0..hosts.len()).collect();
+    order.sort_by_key(|rank| (first(*rank), *rank));
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::neighbours;
+
+    fn order(hosts: &str) -> Vec<usize> {
+        neighbours(&hosts.split(' ').map(|host| host.as_bytes().to_vec()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn processes_of_a_host_are_neighbours_however_they_were_placed() {
+        assert_eq!(order("a a b b"), [0, 1, 2, 3]);
+        assert_eq!(order("b a b a"), [0, 2, 1, 3]);
+        assert_eq!(order("a b c a b"), [0, 3, 1, 4, 2]);
     }
 }

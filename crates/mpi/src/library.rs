@@ -27,9 +27,13 @@ pub(crate) struct Constants {
     pub(crate) world: Handle,
     pub(crate) byte: Handle,
     pub(crate) errors_return: Handle,
-    /// `MPI_THREAD_FUNNELED`: one thread calls, and it is the one that began.
-    pub(crate) funneled: c_int,
+    /// The levels of threads, in the order of [`LEVELS`].
+    pub(crate) levels: [c_int; 4],
 }
+
+/// What the standard calls the levels of threads.
+const LEVELS: [&str; 4] =
+    ["MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED", "MPI_THREAD_SERIALIZED", "MPI_THREAD_MULTIPLE"];
 
 /// A library of MPI, loaded and not begun.
 pub(crate) struct Library {
@@ -156,20 +160,32 @@ impl Constants {
         };
         Ok(match family {
             Family::Standard => {
-                Constants { world: 0x101, byte: 0x247, errors_return: 0x143, funneled: 1024 }
+                let levels = [0, 1024, 2048, 4096];
+                Constants { world: 0x101, byte: 0x247, errors_return: 0x143, levels }
             }
             Family::Mpich => Constants {
                 world: 0x4400_0000,
                 byte: 0x4c00_010d,
                 errors_return: 0x5400_0001,
-                funneled: 1,
+                levels: [0, 1, 2, 3],
             },
             Family::OpenMpi => Constants {
                 world: address(b"ompi_mpi_comm_world\0")?,
                 byte: address(b"ompi_mpi_byte\0")?,
                 errors_return: address(b"ompi_mpi_errors_return\0")?,
-                funneled: 1,
+                levels: [0, 1, 2, 3],
             },
         })
+    }
+
+    /// One thread calls, and it is the one that began.
+    pub(crate) fn funneled(&self) -> c_int {
+        self.levels[1]
+    }
+
+    /// The name of a level of threads.
+    pub(crate) fn level(&self, level: c_int) -> &'static str {
+        let found = self.levels.iter().position(|one| *one == level);
+        found.map_or("a level of threads that is not in the standard", |at| LEVELS[at])
     }
 }

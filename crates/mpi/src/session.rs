@@ -1,13 +1,15 @@
 //! One thread's end of MPI: it begins, sends, receives, tests and ends it, and no other thread calls.
 
 use std::ffi::c_int;
+use std::io::Write;
 use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::library::{Handle, Library, SUCCESS};
-use crate::{Arriving, Error, Found, Leaving, Result};
+use crate::{Arriving, Error, Found, Leaving, NAMED, Result};
 
 /// Bytes of a message at most: MPI counts in `int`.
 const PIECE: usize = 1 << 30;
@@ -27,10 +29,46 @@ pub struct Session {
     pub rank: usize,
     /// How many there are.
     pub size: usize,
-    /// The level of threads that MPI promised.
-    pub thread_level: i32,
+    /// The level of threads that MPI promised, as the standard calls it.
+    pub thread_level: &'static str,
     /// Stays on the thread that began it: MPI promises no more.
     stays: PhantomData<*const ()>,
+}
+
+/// What this process says if MPI ends it instead of beginning, as MPICH does below a launcher that it does not understand.
+static UNBEGUN: Mutex<Option<String>> = Mutex::new(None);
+
+/// MPI begins, for as long as this lives.
+struct Beginning;
+
+impl Beginning {
+    fn new(session: &Session) -> Beginning {
+        let (library, path) = (session.version(), session.path.display());
+        let said = format!(
+            "error: {library} ({path}) ended this process instead of beginning: it is not the launcher's library\n\
+             hint: name the launcher's by {NAMED}=/path/to/libmpi.so, or start by the `mpirun` that belongs to this one\n"
+        );
+        let mut unbegun = UNBEGUN.lock().unwrap_or_else(PoisonError::into_inner);
+        if unbegun.replace(said).is_none() {
+            // SAFETY: the function needs nothing but what lives as long as the program. That it is not called is no reason not to
+            // begin.
+            let _ = unsafe { libc::atexit(say_unbegun) };
+        }
+        Beginning
+    }
+}
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        *UNBEGUN.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+extern "C" fn say_unbegun() {
+    if let Some(said) = UNBEGUN.try_lock().ok().and_then(|mut unbegun| unbegun.take()) {
+        // Nobody is left to be told that it cannot be said.
+        let _ = std::io::stderr().write_all(said.as_bytes());
+    }
 }
 
 /// A message on its way out, in pieces.
@@ -57,14 +95,16 @@ impl Session {
     pub fn begin(found: Found) -> Result<Session> {
         let Found { path, library, .. } = found;
         let mut session =
-            Session { library, path, rank: 0, size: 1, thread_level: 0, stays: PhantomData };
+            Session { library, path, rank: 0, size: 1, thread_level: "", stays: PhantomData };
+        let beginning = Beginning::new(&session);
         let world = session.library.constants.world;
         let (mut level, mut rank, mut size) = (0, 0, 0);
         let (calls, constants) = (&session.library.calls, session.library.constants);
         // SAFETY: null stands for no arguments (MPI 2.0 and later); the numbers are written into variables that live.
         let codes = unsafe {
             let begun =
-                (calls.init)(ptr::null_mut(), ptr::null_mut(), constants.funneled, &raw mut level);
+                (calls.init)(ptr::null_mut(), ptr::null_mut(), constants.funneled(), &raw mut level);
+            drop(beginning);
             session.expect("MPI_Init_thread", begun)?;
             [
                 (calls.on_error)(world, constants.errors_return),
@@ -76,7 +116,7 @@ impl Session {
             session.expect("MPI's world", code)?;
         }
         (session.rank, session.size) = (rank as usize, size as usize);
-        session.thread_level = level;
+        session.thread_level = session.library.constants.level(level);
         Ok(session)
     }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -143,6 +143,12 @@ impl Record {
             ranks: ranks.collect::<io::Result<_>>()?,
             head,
         })
+    }
+
+    /// Whether its process is there: it holds a lock on the record for as long as it lives.
+    pub fn is_held(&self) -> bool {
+        let lock = fs::File::open(&self.path).map(|file| file.try_lock_shared());
+        matches!(lock, Ok(Err(TryLockError::WouldBlock)))
     }
 
     /// When the process said anything last, in microseconds since 1970.

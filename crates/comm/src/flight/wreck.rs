@@ -99,6 +99,8 @@ pub enum Verdict {
         /// Which.
         process: usize,
     },
+    /// Nothing has ended: all processes are there.
+    Running,
     /// All ended as they were to.
     Done,
 }
@@ -178,12 +180,22 @@ impl Wreck {
 
     /// Who ended the job: whatever came first, since all others end for that.
     pub fn verdict(&self) -> Verdict {
+        self.verdict_beside(&|_| false)
+    }
+
+    /// The same of a job that may be running: who holds a record was not lost.
+    pub fn verdict_so_far(&self) -> Verdict {
+        self.verdict_beside(&Record::is_held)
+    }
+
+    fn verdict_beside(&self, is_there: &dyn Fn(&Record) -> bool) -> Verdict {
         let killed = self.seen.deaths.iter().find(|death| {
             self.process(death.process).is_some_and(|record| record.head.ending.is_none())
         });
         let killed = killed.map(|death| (death.when, Verdict::Lost { process: death.process }));
         let first = self.failures().chain(killed).min_by_key(|(when, _)| *when);
-        first.map_or_else(|| self.silent().unwrap_or(Verdict::Done), |(_, verdict)| verdict)
+        let silent = || self.silent(is_there).unwrap_or(Verdict::Done);
+        first.map_or_else(silent, |(_, verdict)| verdict)
     }
 
     /// What those say that failed, and when.
@@ -213,11 +225,15 @@ impl Wreck {
         of_places.chain(of_processes)
     }
 
-    /// Who fell silent first, or was asked to stop.
-    fn silent(&self) -> Option<Verdict> {
+    /// Who fell silent first, or was asked to stop; of those that are there nobody.
+    fn silent(&self, is_there: &dyn Fn(&Record) -> bool) -> Option<Verdict> {
         let silent = self.records.iter().filter(|record| record.head.ending.is_none());
-        if let Some(first) = silent.min_by_key(|record| record.last_word()) {
+        let (there, gone): (Vec<_>, Vec<_>) = silent.partition(|record| is_there(record));
+        if let Some(first) = gone.iter().min_by_key(|record| record.last_word()) {
             return Some(Verdict::Lost { process: first.head.process });
+        }
+        if !there.is_empty() {
+            return Some(Verdict::Running);
         }
         let asked =
             self.records.iter().filter_map(|Record { head, .. }| Some((head.asked?, head.process)));

@@ -198,14 +198,15 @@ impl Clerk {
 
     fn hand_on(&mut self, from: usize, arrived: Arrived) {
         let mut desk = lock(&self.shared.desk);
+        let process = desk.order.iter().position(|rank| *rank == from).unwrap_or(from);
         if let Some((_, group)) = &desk.current {
-            group.is_heard_of(from);
+            group.is_heard_of(process);
         }
         if let Arrived::News(Envelope { news: News::Bye(code, own_fault), .. }) = arrived {
             desk.byes[from] = Some((code, own_fault));
             if let Some((_, group)) = desk.current.as_ref().filter(|_| own_fault) {
                 // It failed outside of the run that others are in.
-                group.fail(from * group.here().len());
+                group.fail(process * group.here().len());
             }
             return;
         }

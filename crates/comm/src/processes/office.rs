@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use annulus_mpi::{Launched, Session};
 
@@ -13,6 +14,9 @@ use super::envelope::{Envelope, News, Parcel};
 use super::inbox::Arrived;
 use crate::flight::{Flight, Log};
 use crate::threads::{self, Carrier, Group, Home, lock};
+
+/// Processes that fail within so long of each other fail at once: longer than a message takes.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// This process among several.
 pub(crate) struct Office {
@@ -32,6 +36,8 @@ pub struct Facts {
     pub library: String,
     /// Its file.
     pub path: std::path::PathBuf,
+    /// The level of threads that it promised, as the standard of MPI calls it.
+    pub thread_level: &'static str,
 }
 
 /// Between ranks and the office.
@@ -47,11 +53,13 @@ pub(super) struct Desk {
     pub(super) letters: VecDeque<Letter>,
     /// How many runs there were.
     pub(super) runs: u64,
+    /// By number of a process, its rank as MPI has it: processes of a host are neighbours here, wherever the launcher put them.
+    pub(super) order: Vec<usize>,
     /// The run of ranks that is under way.
     pub(super) current: Option<(u64, Arc<Group>)>,
     /// What came for a run that has not begun here.
     pub(super) early: Vec<Arrived>,
-    /// The exit codes of the processes that have said their last word, and whether it was their fault.
+    /// By rank of MPI, the exit codes of the processes that have said their last word, and whether it was their fault.
     pub(super) byes: Vec<Option<(i32, bool)>>,
     /// This process has said its own.
     pub(super) closing: bool,
@@ -61,6 +69,7 @@ pub(super) struct Desk {
 
 /// For the office of a process.
 pub(super) struct Letter {
+    /// The rank that MPI has for it.
     pub(super) to: usize,
     pub(super) envelope: Envelope,
     pub(super) tensor: Option<candle_core::Tensor>,
@@ -87,7 +96,11 @@ impl Office {
             Err(error) => drop(say.send(Err(error))),
             Ok(session) => {
                 let facts = Facts::of(&session);
-                lock(&of_thread.desk).byes = vec![None; facts.processes];
+                {
+                    let mut desk = lock(&of_thread.desk);
+                    desk.byes = vec![None; facts.processes];
+                    desk.order = (0..facts.processes).collect();
+                }
                 // Whoever opened the office waits for this.
                 let _ = say.send(Ok(facts));
                 Clerk::new(session, of_thread).serve();
@@ -98,6 +111,14 @@ impl Office {
         let thread = thread.map_err(|error| failed(error.to_string()))?;
         let facts = hear.recv().map_err(|_| failed("it ended at once".to_owned()))??;
         Ok(Office { facts, shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Numbers the processes anew, between two runs: `order` has the ranks of MPI by number, and is the same for all.
+    pub(crate) fn number(&mut self, order: Vec<usize>) {
+        let mut desk = lock(&self.shared.desk);
+        let own = desk.order[self.facts.process];
+        self.facts.process = order.iter().position(|rank| *rank == own).unwrap_or(own);
+        desk.order = order;
     }
 
     /// From now on this process says in `flight` that it is alive.
@@ -122,7 +143,8 @@ impl Office {
         let mut desk = lock(&self.shared.desk);
         desk.runs += 1;
         let run = desk.runs;
-        let carrier = Carried { shared: self.shared.clone(), run, here, process, processes };
+        let (shared, order) = (self.shared.clone(), desk.order.clone());
+        let carrier = Carried { shared, run, here, process, order };
         let home = Home {
             here: process * here..(process + 1) * here,
             carrier: Some(Arc::new(carrier)),
@@ -142,23 +164,49 @@ impl Office {
         lock(&self.shared.desk).current = None;
     }
 
+    /// Says this process's last word, unless it has: its exit code, and whether it ends by its own fault.
+    fn bye(&self, desk: &mut Desk, code: i32, own_fault: bool) {
+        if std::mem::replace(&mut desk.closing, true) {
+            return;
+        }
+        let (run, own) = (desk.runs, desk.order[self.facts.process]);
+        desk.byes[own] = Some((code, own_fault));
+        let bye = |to| {
+            let envelope = Envelope { run, news: News::Bye(code, own_fault) };
+            Letter { to, envelope, tensor: None }
+        };
+        let others = (0..desk.byes.len()).filter(|other| *other != own);
+        desk.letters.extend(others.map(bye));
+        self.shared.wake.notify_one();
+    }
+
+    /// Whether this process, which fails with `code` by its own fault, is the one to say so: the first of all, and of those that
+    /// fail at once the one with the lowest rank. The others are told.
+    pub(crate) fn is_first_to_fail(&self, code: i32) -> bool {
+        let is_fault = |bye: &Option<(i32, bool)>| bye.is_some_and(|(_, own_fault)| own_fault);
+        let mut desk = lock(&self.shared.desk);
+        if desk.byes.iter().any(is_fault) {
+            return false;
+        }
+        self.bye(&mut desk, code, true);
+        let own = desk.order[self.facts.process];
+        drop(desk);
+        let begun = Instant::now();
+        loop {
+            let lower = lock(&self.shared.desk).byes[..own].to_vec();
+            if lower.iter().any(is_fault) {
+                return false;
+            }
+            if lower.iter().all(Option::is_some) || begun.elapsed() > AT_ONCE {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Says this process's last word and waits for those of the others: the exit code of the job.
     pub(crate) fn close(&self, code: i32, own_fault: bool) -> i32 {
-        let Facts { process, processes, .. } = self.facts;
-        let mut desk = lock(&self.shared.desk);
-        let run = desk.runs;
-        if !std::mem::replace(&mut desk.closing, true) {
-            desk.byes[process] = Some((code, own_fault));
-            let others = (0..processes).filter(|other| *other != process);
-            let bye = |to| Letter {
-                to,
-                envelope: Envelope { run, news: News::Bye(code, own_fault) },
-                tensor: None,
-            };
-            desk.letters.extend(others.map(bye));
-        }
-        drop(desk);
-        self.shared.wake.notify_one();
+        self.bye(&mut lock(&self.shared.desk), code, own_fault);
         if let Some(thread) = lock(&self.thread).take() {
             // A panic there is as good as an end.
             let _ = thread.join();
@@ -182,6 +230,7 @@ impl Facts {
             processes: session.size,
             library: session.version(),
             path: session.path.clone(),
+            thread_level: session.thread_level,
         }
     }
 }
@@ -193,18 +242,20 @@ struct Carried {
     /// Ranks of a process.
     here: usize,
     process: usize,
-    processes: usize,
+    /// As in [`Desk`].
+    order: Vec<usize>,
 }
 
 impl Carried {
-    fn post(&self, to: usize, news: News, tensor: Option<candle_core::Tensor>) {
+    fn post(&self, process: usize, news: News, tensor: Option<candle_core::Tensor>) {
+        let to = self.order[process];
         let envelope = Envelope { run: self.run, news };
         lock(&self.shared.desk).letters.push_back(Letter { to, envelope, tensor });
         self.shared.wake.notify_one();
     }
 
     fn tell(&self, news: impl Fn() -> News) {
-        for to in (0..self.processes).filter(|to| *to != self.process) {
+        for to in (0..self.order.len()).filter(|to| *to != self.process) {
             self.post(to, news(), None);
         }
     }
