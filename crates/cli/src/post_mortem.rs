@@ -141,7 +141,8 @@ fn silence(record: &Record) -> Option<String> {
     let silent = Duration::from_micros(now().saturating_sub(record.last_word()));
     let stands = record.head.processes > 1 && record.head.ending.is_none() && silent > STILL;
     let (process, seconds) = (record.head.process, silent.as_secs());
-    stands.then(|| format!("process {process} was stopped, or stands still: silent for {seconds} s"))
+    stands
+        .then(|| format!("process {process} was stopped, or stands still: silent for {seconds} s"))
 }
 
 /// Where the ranks of a process stood when the job ended; where it has none, the process itself.

@@ -196,9 +196,8 @@ mod tests {
 
     #[test]
     fn a_process_knows_its_number_under_every_launcher() {
-        let number = |name: &str| {
-            Environment(&|asked| (asked == name).then(|| "3".to_owned())).number()
-        };
+        let number =
+            |name: &str| Environment(&|asked| (asked == name).then(|| "3".to_owned())).number();
         assert!(NUMBERS.iter().all(|name| number(name) == 3));
         assert_eq!(number("NONE"), 0);
     }

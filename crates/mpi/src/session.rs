@@ -102,8 +102,12 @@ impl Session {
         let (calls, constants) = (&session.library.calls, session.library.constants);
         // SAFETY: null stands for no arguments (MPI 2.0 and later); the numbers are written into variables that live.
         let codes = unsafe {
-            let begun =
-                (calls.init)(ptr::null_mut(), ptr::null_mut(), constants.funneled(), &raw mut level);
+            let begun = (calls.init)(
+                ptr::null_mut(),
+                ptr::null_mut(),
+                constants.funneled(),
+                &raw mut level,
+            );
             drop(beginning);
             session.expect("MPI_Init_thread", begun)?;
             [
@@ -171,7 +175,10 @@ impl Session {
         // Of nothing one piece that is empty.
         for start in (0..length.max(1)).step_by(PIECE) {
             let (count, mut request) = ((length - start).min(PIECE) as c_int, 0);
-            self.expect(name, call(start, count, constants.byte, constants.world, &raw mut request))?;
+            self.expect(
+                name,
+                call(start, count, constants.byte, constants.world, &raw mut request),
+            )?;
             requests.push(request);
         }
         Ok(())

@@ -115,17 +115,27 @@ fn rank(
         attention.backward(Place::default(), qkv.clone(), attended, gradient.clone())?;
         Ok(())
     };
-    let timed = |work: &dyn Fn() -> Result<()>| timed(comm.as_ref(), work);
+    sampled(arguments, world, (comm.as_ref(), &taped), &pass)
+}
+
+/// The samples of `pass`, whose messages go through `taped`; ranks meet by `comm` itself.
+fn sampled(
+    arguments: &Arguments,
+    world: &World,
+    (comm, taped): (&dyn Communicator, &Taped),
+    pass: &dyn Fn() -> Result<()>,
+) -> Result<Seconds> {
+    let timed = |work: &dyn Fn() -> Result<()>| timed(comm, work);
     let mut seconds = Seconds::default();
-    timed(&pass)?;
+    timed(pass)?;
     if arguments.measure == Measure::Parts {
         taped.turn(Mode::Record);
-        timed(&pass)?;
+        timed(pass)?;
         taped.turn(Mode::Through);
         timed(&|| Ok(taped.play()?))?;
     }
     for _ in 0..arguments.samples {
-        seconds.together.push(timed(&pass)?);
+        seconds.together.push(timed(pass)?);
         if arguments.measure != Measure::Parts {
             continue;
         }

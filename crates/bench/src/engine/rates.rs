@@ -30,36 +30,42 @@ pub(super) fn measure(arguments: &Arguments, world: &World) -> Result<Fields> {
     // Processes begin together.
     world.gather(&[])?;
     let own = sample.measure(here)?;
-    let Rates { forward, backward, products, tile } = mean(world, own.rates)?;
-    let Link { bandwidth, latency } = link(arguments, world)?;
-    let name = "measured";
-    let (nodes, inside) = (world.processes(), own.inside);
-    let text = format!(
+    let (rates, between) = (mean(world, own.rates)?, link(arguments, world)?);
+    let text = file((world.processes(), here), rates, [own.inside, between]);
+    Cluster::parse(NAME, &text)?;
+    Ok(fields(json!({
+        "bench": "rates", "cluster": text, "forward": rates.forward, "backward": rates.backward,
+        "bandwidth": between.bandwidth, "latency": between.latency,
+    })))
+}
+
+/// What the cluster is called.
+const NAME: &str = "measured";
+
+/// A cluster's file: so many nodes with so many devices each, their rates, and the links inside a node and between nodes.
+fn file((nodes, devices): (usize, usize), rates: Rates, [inside, between]: [Link; 2]) -> String {
+    format!(
         "\
-name: {name}
+name: {NAME}
 nodes: {nodes}
-devices_per_node: {here}
+devices_per_node: {devices}
 compute:
   forward: {:.3}GFLOP/s
   backward: {:.3}GFLOP/s
   products: {:.3}GFLOP/s
-  tile: {tile}
+  tile: {}
 inside: {{ bandwidth: {:.3}GB/s, latency: {:.1}us }}
 between: {{ bandwidth: {:.6}GB/s, latency: {:.1}us, per: node }}
 ",
-        forward / 1e9,
-        backward / 1e9,
-        products / 1e9,
+        rates.forward / 1e9,
+        rates.backward / 1e9,
+        rates.products / 1e9,
+        rates.tile,
         inside.bandwidth / 1e9,
         inside.latency * 1e6,
-        bandwidth / 1e9,
-        latency * 1e6,
-    );
-    Cluster::parse(name, &text)?;
-    Ok(fields(json!({
-        "bench": "rates", "cluster": text, "forward": forward, "backward": backward,
-        "bandwidth": bandwidth, "latency": latency,
-    })))
+        between.bandwidth / 1e9,
+        between.latency * 1e6,
+    )
 }
 
 /// The mean over processes.

@@ -27,6 +27,15 @@ const FAREWELL: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600
 /// The exit code where a rank does not end though its group has: that of a deadline.
 const STUCK: i32 = 12;
 
+/// How far the end of the job is.
+enum Farewell {
+    No,
+    /// All have said their last words.
+    Said,
+    /// Some did not in time: the exit code that ends them.
+    Late(i32),
+}
+
 /// The thread's own.
 pub(super) struct Clerk {
     session: Session,
@@ -100,16 +109,10 @@ impl Clerk {
             let busy = self.send()? | self.receive()?;
             self.beat();
             let desk = lock(&self.shared.desk);
-            if desk.closing && desk.letters.is_empty() {
-                let since = closed.get_or_insert_with(Instant::now);
-                let all = desk.byes.iter().all(Option::is_some);
-                if all && self.leaving.is_empty() {
-                    return Ok(());
-                }
-                let own = desk.byes[self.session.rank].map_or(1, |(code, _)| code);
-                let culprit = desk.byes.iter().flatten().find(|(_, own_fault)| *own_fault);
-                let (code, failed) = culprit.map_or((own, false), |(code, _)| (*code, true));
-                if since.elapsed() > FAREWELL[usize::from(!failed)] {
+            match self.farewell(&desk, &mut closed) {
+                Farewell::No => {}
+                Farewell::Said => return Ok(()),
+                Farewell::Late(code) => {
                     drop(desk);
                     self.session.abort(code);
                     return Ok(());
@@ -135,6 +138,22 @@ impl Clerk {
                 self.nap = if waits { NAP[0] } else { (self.nap * 2).min(NAP[1]) };
             }
         }
+    }
+
+    /// Whether this process, which has said its last word since `closed`, has heard those of all.
+    fn farewell(&self, desk: &Desk, closed: &mut Option<Instant>) -> Farewell {
+        if !desk.closing || !desk.letters.is_empty() {
+            return Farewell::No;
+        }
+        let since = closed.get_or_insert_with(Instant::now);
+        if desk.byes.iter().all(Option::is_some) && self.leaving.is_empty() {
+            return Farewell::Said;
+        }
+        let own = desk.byes[self.session.rank].map_or(1, |(code, _)| code);
+        let culprit = desk.byes.iter().flatten().find(|(_, own_fault)| *own_fault);
+        let (code, failed) = culprit.map_or((own, false), |(code, _)| (*code, true));
+        let is_late = since.elapsed() > FAREWELL[usize::from(!failed)];
+        if is_late { Farewell::Late(code) } else { Farewell::No }
     }
 
     /// Whether a rank here does not wait.
