@@ -32,7 +32,7 @@ enum Farewell {
     No,
     /// All have said their last words.
     Said,
-    /// Some did not in time: the exit code that ends them.
+    /// Some did not in time, or a rank is stuck: the exit code that ends them.
     Late(i32),
 }
 
@@ -109,7 +109,9 @@ impl Clerk {
             let busy = self.send()? | self.receive()?;
             self.beat();
             let desk = lock(&self.shared.desk);
-            match self.farewell(&desk, &mut closed) {
+            let (waits, stuck) = state(&desk);
+            let farewell = self.farewell(&desk, &mut closed);
+            match if stuck { Farewell::Late(STUCK) } else { farewell } {
                 Farewell::No => {}
                 Farewell::Said => return Ok(()),
                 Farewell::Late(code) => {
@@ -117,12 +119,6 @@ impl Clerk {
                     self.session.abort(code);
                     return Ok(());
                 }
-            }
-            let (waits, stuck) = state(&desk);
-            if stuck {
-                drop(desk);
-                self.session.abort(STUCK);
-                return Ok(());
             }
             if busy {
                 (self.nap, self.moved) = (NAP[0], Instant::now());
