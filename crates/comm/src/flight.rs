@@ -135,8 +135,10 @@ impl Flight {
 
     fn place(&self, rank: Option<usize>, change: impl FnOnce(&mut Place)) {
         // A rank that has no line here (a record before the run's) is not told of.
-        let index = rank.map_or(0, |rank| 1 + rank - self.first);
-        let Some(place) = self.places.get(index) else { return };
+        let index = rank.map_or(Some(0), |rank| Some(1 + rank.checked_sub(self.first)?));
+        let Some((index, place)) = index.and_then(|at| Some((at, self.places.get(at)?))) else {
+            return;
+        };
         let mut place = lock(place);
         change(&mut place);
         self.write(OWN + index, 1, &*place);

@@ -151,12 +151,12 @@ fn heads(workers: usize) -> usize {
 
 /// Seconds of `work` in the fastest try that all ranks make at once, until all are done.
 fn fastest(comm: &dyn Communicator, device: &Device, work: &dyn Fn() -> Result<()>) -> Result<f64> {
-    // The first try says how often the others do it.
-    let mut best = attempt(comm, device, 1, work)?;
-    let times = (TRY.as_secs_f64() / best).ceil().clamp(1.0, MOST) as usize;
-    for count in 0..TRIES {
-        let passed = attempt(comm, device, times, work)? / times as f64;
-        best = if count == 0 { passed } else { best.min(passed) };
+    // What does not count says how often the others do it.
+    let first = attempt(comm, device, 1, work)?;
+    let times = (TRY.as_secs_f64() / first).ceil().clamp(1.0, MOST) as usize;
+    let mut best = f64::INFINITY;
+    for _ in 0..TRIES {
+        best = best.min(attempt(comm, device, times, work)? / times as f64);
     }
     Ok(best)
 }
