@@ -102,15 +102,6 @@ impl Buffers {
     }
 }
 
-/// How many tensors a block is.
-pub(crate) fn tensors(part: Part, backward: bool) -> usize {
-    match part {
-        Part::Query if backward => 4,
-        Part::Query | Part::Key | Part::Value | Part::QueryGradient => 1,
-        Part::KeyValue | Part::Output | Part::Gradient => 2,
-    }
-}
-
 /// The heads and rows of `block` in the tensor of `held`, which contains it.
 fn slice(tensor: &Tensor, held: Block, block: Block) -> Result<Tensor> {
     let (heads, rows) = (block.heads, block.rows);

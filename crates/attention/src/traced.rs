@@ -1,6 +1,7 @@
 //! What a pass says of itself where it is recorded: the schedule's words for what the rank just did.
 
-use annulus_sequence::{BlockShape, Hop, Move, Part, Pass, pairs_between};
+use annulus_comm::Form;
+use annulus_sequence::{Block, BlockShape, Hop, Move, Part, Pass, Wire, pairs_between};
 use annulus_trace::{self as trace, Begun, Doing, Moved};
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -13,6 +14,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) pass: Pass,
     layer: usize,
     shape: BlockShape,
+    /// The types in which parts travel.
+    wire: Wire<DType>,
 }
 
 impl<'a> Scene<'a> {
@@ -23,16 +26,31 @@ impl<'a> Scene<'a> {
         q: &Tensor,
     ) -> Result<Scene<'a>> {
         let (batch, _, _, head_dim) = q.dims4()?;
-        let wire = attention.wire.map(|part, dtype| {
-            let own = if part.is_sum() { DType::F32 } else { q.dtype() };
-            dtype.unwrap_or(own).size_in_bytes()
-        });
-        let shape = BlockShape { batch, head_dim, wire };
-        Ok(Scene { attention, pass, layer: place.layer, shape })
+        let wire = attention
+            .wire
+            .map(|part, dtype| dtype.unwrap_or(if part.is_sum() { DType::F32 } else { q.dtype() }));
+        let shape =
+            BlockShape { batch, head_dim, wire: wire.map(|_, dtype| dtype.size_in_bytes()) };
+        Ok(Scene { attention, pass, layer: place.layer, shape, wire })
     }
 
-    pub(crate) fn is_backward(&self) -> bool {
-        self.pass == Pass::Backward
+    /// The tensors of a block, as they travel; see [`Tensors`].
+    pub(crate) fn forms(&self, block: Block) -> Vec<Form> {
+        let BlockShape { batch, head_dim, .. } = self.shape;
+        let (heads, rows) = (block.heads.len(), block.rows.len());
+        let elements = || Form {
+            dtype: self.wire.of(block.part),
+            shape: (batch, heads, rows, head_dim).into(),
+        };
+        let by_row = || Form { dtype: DType::F32, shape: (batch, heads, rows).into() };
+        match block.part {
+            Part::Query if self.pass == Pass::Backward => {
+                vec![elements(), elements(), by_row(), by_row()]
+            }
+            Part::Query | Part::Key | Part::Value | Part::QueryGradient => vec![elements()],
+            Part::KeyValue | Part::Gradient => vec![elements(), elements()],
+            Part::Output => vec![elements(), by_row()],
+        }
     }
 
     pub(crate) fn place(&self, hop: usize) -> trace::Place {

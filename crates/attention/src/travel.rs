@@ -7,7 +7,7 @@ use annulus_sequence::{self as sequence, Block, Hop};
 use annulus_trace::{Begun, Doing, begin};
 use candle_core::{DType, Result, Tensor, bail};
 
-use crate::buffers::{Buffers, Tensors, tensors};
+use crate::buffers::{Buffers, Tensors};
 use crate::traced::{Scene, settle, size};
 
 /// What was posted and not awaited yet.
@@ -50,9 +50,10 @@ impl<'a> Travels<'a> {
             let bytes = if posting.is_recorded() { size(sent(&moves)) } else { 0 };
             let sends = moves.len();
             for receive in &receives {
-                let tensors = tensors(receive.block.part, self.scene.is_backward());
-                let receive = Move::Receive { from: receive.from };
-                moves.extend(std::iter::repeat_n(receive, tensors));
+                let forms = self.scene.forms(receive.block).into_iter();
+                moves.extend(
+                    forms.map(|form| Move::Receive { from: receive.from, form: Some(form) }),
+                );
             }
             let pending = self.scene.attention.comm.exchange(label, moves)?;
             let place = self.scene.place(label.hop);
@@ -132,7 +133,7 @@ impl Travel {
         let place = scene.place(self.hop);
         let mut came = Vec::with_capacity(self.receives.len());
         for receive in &self.receives {
-            let (waiting, wanted) = (begin(), tensors(receive.block.part, scene.is_backward()));
+            let (waiting, wanted) = (begin(), scene.forms(receive.block).len());
             let mut tensors = Tensors::with_capacity(wanted);
             for _ in 0..wanted {
                 let Some(tensor) = self.pending.receive()? else {

@@ -50,6 +50,9 @@ pub(crate) struct Arguments {
     /// Bytes of a hop's message; of the large one where rates are measured
     #[arg(long, default_value = "1M", value_parser = count)]
     bytes: usize,
+    /// Messages that are timed together where a hop is measured
+    #[arg(long, default_value_t = 64, value_parser = positive)]
+    messages: usize,
 }
 
 /// What is measured.

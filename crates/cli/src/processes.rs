@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use annulus_comm::{Cause, Facts, Failure as GroupFailure, World};
+use annulus_comm::{BEGINS_WITHIN, Cause, Facts, Failure as GroupFailure, Unjoined, World};
 use annulus_experiment::Mesh;
-use annulus_train::TrainError;
+use annulus_train::{Exit, TrainError};
 
 use crate::arguments::Command;
 use crate::failure::{Failure, INTERNAL};
@@ -38,7 +38,14 @@ impl From<TrainError> for End {
 
 /// The processes of this job, or this one alone.
 pub(crate) fn found() -> Result<World, Failure> {
-    World::found().map_err(|error| not_joined(error.what, error.why))
+    World::found().map_err(|unjoined| match unjoined {
+        Unjoined::Engine(error) => not_joined(error.what, error.why),
+        Unjoined::Late(_) => {
+            let hint = format!("start it again, or set {BEGINS_WITHIN} to more seconds");
+            let code = Exit::Deadline.code();
+            Failure { code, ..not_joined(unjoined.to_string(), hint) }
+        }
+    })
 }
 
 /// What is wrong for all is said once where the launcher ends the others as soon as one has ended: the first.

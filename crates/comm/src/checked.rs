@@ -40,9 +40,9 @@ impl Communicator for Checked {
                     let tensor = payload::checksum(tensor)?;
                     Move::Send { tensor, to: *to, hold: Hold::Give }
                 }
-                &Move::Receive { from } => {
+                &Move::Receive { from, .. } => {
                     peers.push(self.original(from));
-                    Move::Receive { from }
+                    Move::Receive { from, form: Some(payload::form_of_checksum()) }
                 }
             };
             doubled.extend([step, second]);
@@ -81,8 +81,7 @@ impl Transfer for Comparing {
         let peer = self.peers.next().unwrap_or(rank);
         let corrupt = || Error::Corrupt { rank, peer, label };
         let wanted = self.inner.receive()?.ok_or_else(corrupt)?;
-        let same = wanted.dims() == [1]
-            && wanted.to_vec1::<i64>()? == payload::checksum(&tensor)?.to_vec1::<i64>()?;
+        let same = wanted.to_scalar::<i64>()? == payload::checksum(&tensor)?.to_scalar::<i64>()?;
         if same { Ok(Some(tensor)) } else { Err(corrupt()) }
     }
 }

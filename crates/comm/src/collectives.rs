@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::{Communicator, Error, Hold, Label, Move, Reduce, Result};
+use crate::{Communicator, Error, Form, Hold, Label, Move, Reduce, Result};
 
 /// See [`Communicator::all_gather`].
 ///
@@ -26,13 +26,24 @@ pub fn all_gather(
 pub fn all_to_all(
     comm: &(impl Communicator + ?Sized),
     label: Label,
+    parts: Vec<Tensor>,
+) -> Result<Vec<Tensor>> {
+    expect_parts(comm, label, &parts)?;
+    swap(comm, label, parts, None)
+}
+
+/// Everybody's part for this rank, of this form where all have one.
+fn swap(
+    comm: &(impl Communicator + ?Sized),
+    label: Label,
     mut parts: Vec<Tensor>,
+    form: Option<&Form>,
 ) -> Result<Vec<Tensor>> {
     let (rank, world) = (comm.rank(), comm.world());
-    expect_parts(comm, label, &parts)?;
     let own = parts[rank].detach();
     let peers = || (0..world).filter(|&peer| peer != rank);
-    let mut moves: Vec<_> = peers().map(|from| Move::Receive { from }).collect();
+    let receive = |from| Move::Receive { from, form: form.cloned() };
+    let mut moves: Vec<_> = peers().map(receive).collect();
     parts.remove(rank);
     moves.extend(peers().zip(parts).map(|(to, tensor)| send(tensor, to)));
     let mut gathered = comm.exchange(label, moves)?.wait()?;
@@ -50,7 +61,8 @@ pub fn reduce_scatter(
     parts: Vec<Tensor>,
 ) -> Result<Tensor> {
     expect_parts(comm, label, &parts)?;
-    tree(all_to_all(comm, label, parts)?, Reduce::Sum)
+    let form = Form::of(&parts[comm.rank()]);
+    tree(swap(comm, label, parts, Some(&form))?, Reduce::Sum)
 }
 
 /// See [`Communicator::all_reduce`]: every rank reduces its own slice of the flattened tensors,
@@ -67,13 +79,15 @@ pub fn all_reduce(
 ) -> Result<Tensor> {
     let (elements, world) = (tensor.elem_count(), comm.world());
     if elements < world || world == 1 {
-        return tree(all_gather(comm, label, tensor)?, reduce);
+        let form = Form::of(tensor);
+        return tree(swap(comm, label, vec![tensor.clone(); world], Some(&form))?, reduce);
     }
     let flat = tensor.detach().flatten_all()?;
     let bound = |rank: usize| elements * rank / world;
     let slices = (0..world).map(|r| flat.narrow(0, bound(r), bound(r + 1) - bound(r)));
-    let slices = slices.collect::<candle_core::Result<_>>()?;
-    let own = tree(all_to_all(comm, label, slices)?, reduce)?;
+    let slices = slices.collect::<candle_core::Result<Vec<_>>>()?;
+    let form = Form::of(&slices[comm.rank()]);
+    let own = tree(swap(comm, label, slices, Some(&form))?, reduce)?;
     let reduced = Tensor::cat(&all_gather(comm, label, &own)?, 0)?;
     Ok(reduced.reshape(tensor.shape())?)
 }
@@ -89,7 +103,8 @@ pub fn broadcast(
     root: usize,
 ) -> Result<Tensor> {
     if comm.rank() != root {
-        let mut arrived = comm.exchange(label, vec![Move::Receive { from: root }])?.wait()?;
+        let mut arrived =
+            comm.exchange(label, vec![Move::Receive { from: root, form: None }])?.wait()?;
         return arrived.pop().ok_or_else(|| misused(comm, label, "no tensor", "one"));
     }
     let wanted = "the root's tensor";
@@ -114,7 +129,7 @@ pub fn gather(
         return Ok(None);
     }
     let peers = (0..comm.world()).filter(|&peer| peer != root);
-    let moves = peers.map(|from| Move::Receive { from }).collect();
+    let moves = peers.map(|from| Move::Receive { from, form: None }).collect();
     let mut gathered = comm.exchange(label, moves)?.wait()?;
     gathered.insert(root, tensor.detach());
     Ok(Some(gathered))

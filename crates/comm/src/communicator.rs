@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use candle_core::{DType, Shape, Tensor};
 
 use crate::{Result, collectives};
 
@@ -37,6 +37,28 @@ pub enum Hold {
     Give,
 }
 
+/// What a tensor is, without its elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// The type of its elements.
+    pub dtype: DType,
+    /// How many there are along each dimension.
+    pub shape: Shape,
+}
+
+impl Form {
+    /// That of `tensor`.
+    pub fn of(tensor: &Tensor) -> Form {
+        Form { dtype: tensor.dtype(), shape: tensor.shape().clone() }
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.dtype.as_str(), self.shape.dims())
+    }
+}
+
 /// One half of a transfer, as one rank sees it.
 #[derive(Clone, Debug)]
 pub enum Move {
@@ -54,6 +76,8 @@ pub enum Move {
     Receive {
         /// From where.
         from: usize,
+        /// What it must be; `None`: only the sender knows.
+        form: Option<Form>,
     },
 }
 
@@ -164,7 +188,7 @@ pub trait Transfer: Send {
     /// have come and what was sent has left.
     ///
     /// # Errors
-    /// A peer that is late, gone, or sends something else.
+    /// A peer that is late, gone, or sends something else: for another call, or of another form.
     fn receive(&mut self) -> Result<Option<Tensor>>;
 }
 

@@ -5,7 +5,7 @@ use std::fmt::{self, Debug, Display};
 use std::io;
 use std::time::Duration;
 
-use crate::Label;
+use crate::{Form, Label};
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -43,6 +43,20 @@ pub enum Error {
         label: Label,
         /// Where the sender was.
         theirs: Box<Label>,
+    },
+    /// A peer sent a tensor of another type or shape.
+    #[error("rank {rank} received {found} from rank {peer} ({label}), wanted {wanted}")]
+    Form {
+        /// Who noticed.
+        rank: usize,
+        /// Who sent.
+        peer: usize,
+        /// Where in the program.
+        label: Label,
+        /// What came.
+        found: Box<Form>,
+        /// What was to come.
+        wanted: Box<Form>,
     },
     /// A peer's program returned while this rank still waited for it.
     #[error(
@@ -125,6 +139,7 @@ impl Error {
             Error::Deadline { peer, .. }
             | Error::Silent { peer, .. }
             | Error::Order { peer, .. }
+            | Error::Form { peer, .. }
             | Error::Left { peer, .. }
             | Error::Corrupt { peer, .. }
             | Error::Gone { rank: peer } => Some(peer),

@@ -20,11 +20,11 @@ pub mod threads;
 mod world;
 
 pub use checked::Checked;
-pub use communicator::{Communicator, Hold, Label, Move, Pending, Reduce, Transfer};
+pub use communicator::{Communicator, Form, Hold, Label, Move, Pending, Reduce, Transfer};
 pub use error::{Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};
 pub use mesh::{Axis, Grid, Mesh};
 pub use metered::{Flow, Metered, Traffic};
 pub use places::{OnHost, Places};
-pub use processes::Facts;
+pub use processes::{BEGINS_WITHIN, Facts, Unjoined};
 pub use world::{World, Wrap};

@@ -111,7 +111,7 @@ impl Communicator for Metered {
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
         let (mut bytes, mut between, mut peers) = (0, 0, Vec::new());
         for step in &moves {
-            let (Move::Send { to: peer, .. } | Move::Receive { from: peer }) = step;
+            let (Move::Send { to: peer, .. } | Move::Receive { from: peer, .. }) = step;
             let peer = self.original(*peer);
             let away = self.is_away(peer);
             match step {

@@ -10,5 +10,5 @@ mod envelope;
 mod inbox;
 mod office;
 
-pub use office::Facts;
 pub(crate) use office::Office;
+pub use office::{BEGINS_WITHIN, Facts, Unjoined};

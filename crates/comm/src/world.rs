@@ -11,7 +11,7 @@ use annulus_mpi::Session;
 use candle_core::{Device, Tensor};
 
 use crate::flight::{self, Flight, Log};
-use crate::processes::{Facts, Office};
+use crate::processes::{Facts, Office, Unjoined};
 use crate::threads::{self, Group, Home, Options, lock};
 use crate::{Communicator, Error, Failure, Label, Places};
 
@@ -55,9 +55,9 @@ impl World {
     /// The processes that a launcher of MPI (`mpirun`, `srun`) started; this one alone where none did.
     ///
     /// # Errors
-    /// When a launcher did, and its library of MPI is not found, does not begin or is not the launcher's; and when this is one of
-    /// several copies that no launcher of MPI started.
-    pub fn found() -> annulus_mpi::Result<World> {
+    /// When a launcher did, and its library of MPI is not found, does not begin (in time) or is not the launcher's; and when this is
+    /// one of several copies that no launcher of MPI started.
+    pub fn found() -> Result<World, Unjoined> {
         let launched = annulus_mpi::launched()?.filter(|launched| launched.processes != Some(1));
         let office = launched.map(|launched| Office::open(launched).map(Arc::new)).transpose()?;
         let mut world = World { office, ..World::alone() };

@@ -12,12 +12,14 @@ mod find;
 mod launcher;
 mod library;
 mod session;
+mod urgent;
 
 pub use buffer::{Arriving, Elements, Leaving};
 pub use find::{Found, NAMED, find};
 pub use launcher::{Launched, launched, number};
 pub use library::Family;
-pub use session::{Receiving, Sending, Session};
+pub use session::{Receiving, Sending, Session, give_up_beginning};
+pub use urgent::wake_soon;
 
 /// What MPI, or the search for it, answered.
 #[derive(Debug, thiserror::Error)]

@@ -60,8 +60,13 @@ impl Beginning {
 
 impl Drop for Beginning {
     fn drop(&mut self) {
-        *UNBEGUN.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        give_up_beginning();
     }
+}
+
+/// Nobody waits any longer for MPI to begin: this process ends for a reason of its own.
+pub fn give_up_beginning() {
+    *UNBEGUN.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
 extern "C" fn say_unbegun() {

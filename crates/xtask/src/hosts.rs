@@ -7,6 +7,7 @@
 
 mod bars;
 mod bits;
+mod hop;
 mod job;
 mod network;
 mod table;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 
+pub(crate) use self::hop::Hop;
 pub(crate) use self::job::lines;
 pub(crate) use self::table::{Bar, Report, Samples};
 
@@ -49,6 +51,8 @@ enum Part {
     Overlap,
     /// Planned and measured times of strategies
     Plan,
+    /// What a header and checksums take
+    Hop,
     /// The bits of a training over two hosts, and over four that the wire joins
     Bits,
 }
@@ -62,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let wants = |part| arguments.what.is_empty() || arguments.what.contains(&part);
     let mut report = Report::default();
     let folder = folder()?;
-    if wants(Part::Overlap) || wants(Part::Plan) {
+    if [Part::Overlap, Part::Plan, Part::Hop].into_iter().any(&wants) {
         let _network = Network::shaped(2, arguments.rate)?;
         let job = Job::new(&folder, 2, network::BRIDGE)?;
         if wants(Part::Overlap) {
@@ -70,6 +74,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         if wants(Part::Plan) {
             bars::order(&job, arguments.samples, &mut report)?;
+        }
+        if wants(Part::Hop) {
+            bars::hop(&job, arguments.samples, &mut report)?;
         }
     }
     if wants(Part::Bits) {

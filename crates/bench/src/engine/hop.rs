@@ -13,8 +13,6 @@ use super::Arguments;
 use super::parts::{options, timed};
 use crate::subject::{Fields, fields};
 
-/// Messages that are timed together.
-const MESSAGES: usize = 64;
 /// Bytes of a header where MPI alone sends one: those that our engine's have.
 const HEADER: usize = 192;
 /// Room for it.
@@ -27,12 +25,12 @@ pub(super) fn ours(arguments: &Arguments, world: &World) -> Result<Fields> {
     let member = |comm| -> Result<[Vec<f64>; 2]> {
         let tensor = filled(arguments.bytes)?;
         let checked = Checked::new(std::sync::Arc::clone(&comm));
-        let plain = || messages(comm.as_ref(), &tensor);
-        let sure = || messages(checked.as_ref(), &tensor);
+        let plain = || messages(comm.as_ref(), &tensor, arguments.messages);
+        let sure = || messages(checked.as_ref(), &tensor, arguments.messages);
         let mut seconds = [Vec::new(), Vec::new()];
         for sample in 0..=arguments.samples {
             for (list, work) in seconds.iter_mut().zip([&plain as &dyn Fn() -> _, &sure]) {
-                let each = timed(comm.as_ref(), work)? / MESSAGES as f64;
+                let each = timed(comm.as_ref(), work)? / arguments.messages as f64;
                 list.extend((sample > 0).then_some(each));
             }
         }
@@ -51,12 +49,12 @@ fn filled(bytes: usize) -> Result<Tensor> {
     Ok(Tensor::from_vec(all, bytes, &Device::Cpu)?)
 }
 
-fn messages(comm: &dyn Communicator, tensor: &Tensor) -> Result<()> {
+fn messages(comm: &dyn Communicator, tensor: &Tensor, count: usize) -> Result<()> {
     let peer = 1 - comm.rank();
-    for hop in 0..MESSAGES {
+    for hop in 0..count {
         let label = Label { step: 0, layer: 0, pass: "measuring", hop };
         let send = Move::Send { tensor: tensor.clone(), to: peer, hold: Hold::Lend };
-        comm.exchange(label, vec![send, Move::Receive { from: peer }])?.wait()?;
+        comm.exchange(label, vec![send, Move::Receive { from: peer, form: None }])?.wait()?;
     }
     Ok(())
 }
@@ -72,10 +70,10 @@ pub(super) fn raw(arguments: &Arguments) -> Result<Fields> {
     for sample in 0..=arguments.samples {
         for (list, header) in seconds.iter_mut().zip([0, HEADER]) {
             let start = Instant::now();
-            for _ in 0..MESSAGES {
+            for _ in 0..arguments.messages {
                 room = Some(one(&session, &tensor, room.take().context("what arrived")?, header)?);
             }
-            let each = start.elapsed().as_secs_f64() / MESSAGES as f64;
+            let each = start.elapsed().as_secs_f64() / arguments.messages as f64;
             list.extend((sample > 0).then_some(each));
         }
     }

@@ -70,6 +70,7 @@ impl Clerk {
 
     /// Until all have said their last word.
     pub(super) fn serve(mut self) {
+        annulus_mpi::wake_soon();
         let served = self.rounds();
         if let Err(error) = served {
             // Whose fault it is nobody knows: the engine's.

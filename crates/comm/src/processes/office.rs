@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,22 @@ use crate::threads::{self, Carrier, Group, Home, lock};
 
 /// Processes that fail within so long of each other fail at once: longer than a message takes.
 const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// How long MPI may take to begin: as long as the slowest process takes to be started.
+const BEGIN: Duration = Duration::from_secs(120);
+/// The key of the environment that names another time, in seconds.
+pub const BEGINS_WITHIN: &str = "ANNULUS_MPI_BEGIN";
+
+/// Why the processes of a job are not joined.
+#[derive(Debug, thiserror::Error)]
+pub enum Unjoined {
+    /// There is no library, it does not begin, or it is not the launcher's.
+    #[error(transparent)]
+    Engine(#[from] annulus_mpi::Error),
+    /// MPI did not begin: it does when all processes are there.
+    #[error("MPI has not begun within {} s: a process was not started, or is stopped", .0.as_secs_f64())]
+    Late(Duration),
+}
 
 /// This process among several.
 pub(crate) struct Office {
@@ -77,7 +94,7 @@ pub(super) struct Letter {
 
 impl Office {
     /// Begins MPI, for a process that a launcher started.
-    pub(crate) fn open(launched: Launched) -> annulus_mpi::Result<Office> {
+    pub(crate) fn open(launched: Launched) -> Result<Office, Unjoined> {
         let shared = Arc::new(Shared {
             desk: Mutex::default(),
             wake: Condvar::new(),
@@ -109,7 +126,15 @@ impl Office {
         let failed = |why: String| annulus_mpi::Error { what: "MPI's thread".to_owned(), why };
         let thread = thread::Builder::new().name("mpi".to_owned()).spawn(work);
         let thread = thread.map_err(|error| failed(error.to_string()))?;
-        let facts = hear.recv().map_err(|_| failed("it ended at once".to_owned()))??;
+        let named = std::env::var(BEGINS_WITHIN).ok().and_then(|seconds| seconds.parse().ok());
+        let patience = named.map_or(BEGIN, Duration::from_secs);
+        let facts = hear.recv_timeout(patience).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                annulus_mpi::give_up_beginning();
+                Unjoined::Late(patience)
+            }
+            RecvTimeoutError::Disconnected => failed("it ended at once".to_owned()).into(),
+        })??;
         Ok(Office { facts, shared, thread: Mutex::new(Some(thread)) })
     }
 

@@ -69,7 +69,7 @@ impl Communicator for Member {
         let rank = self.original(self.rank);
         self.group.post(rank, label)?;
         for step in &moves {
-            let (Move::Send { to: peer, .. } | Move::Receive { from: peer }) = step;
+            let (Move::Send { to: peer, .. } | Move::Receive { from: peer, .. }) = step;
             self.expect_rank(label, *peer)?;
         }
         let mut dues = VecDeque::new();
@@ -79,9 +79,9 @@ impl Communicator for Member {
                     let (ticket, tensor) = (self.ticket(&self.sent, to), tensor.detach());
                     self.group.send(rank, self.original(to), Parcel { ticket, label, tensor });
                 }
-                Move::Receive { from } => {
+                Move::Receive { from, form } => {
                     let (ticket, peer) = (self.ticket(&self.asked, from), self.original(from));
-                    dues.push_back(Due { rank, peer, label, ticket });
+                    dues.push_back(Due { rank, peer, label, ticket, form });
                 }
             }
         }

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use super::group::Group;
 use super::mail::{Parcel, Ticket};
 use super::patience::Patience;
-use crate::{Error, Label, Result};
+use crate::{Error, Form, Label, Result};
 
 /// Whom a rank waits for.
 #[derive(Clone, Copy)]
@@ -18,12 +18,14 @@ pub(super) struct Wait {
 }
 
 /// A tensor that a rank waits for.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Due {
     pub(super) rank: usize,
     pub(super) peer: usize,
     pub(super) label: Label,
     pub(super) ticket: Ticket,
+    /// What it must be, where that is known.
+    pub(super) form: Option<Form>,
 }
 
 impl Group {
@@ -55,11 +57,18 @@ impl Group {
 
 impl Due {
     pub(super) fn open(&self, parcel: Parcel) -> Result<Tensor> {
-        if parcel.label == self.label {
-            return Ok(parcel.tensor);
-        }
         let Due { rank, peer, label, .. } = *self;
-        Err(Error::Order { rank, peer, label, theirs: Box::new(parcel.label) })
+        if parcel.label != label {
+            return Err(Error::Order { rank, peer, label, theirs: Box::new(parcel.label) });
+        }
+        let found = Form::of(&parcel.tensor);
+        match &self.form {
+            Some(wanted) if *wanted != found => {
+                let (found, wanted) = (Box::new(found), Box::new(wanted.clone()));
+                Err(Error::Form { rank, peer, label, found, wanted })
+            }
+            _ => Ok(parcel.tensor),
+        }
     }
 }
 

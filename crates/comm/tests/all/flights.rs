@@ -21,7 +21,7 @@ fn left(folder: &std::path::Path) -> Failure<Error> {
             std::thread::sleep(Duration::from_millis(600));
             return Ok(());
         }
-        let received = comm.exchange(LABEL, vec![Move::Receive { from: 1 }])?.wait();
+        let received = comm.exchange(LABEL, vec![Move::Receive { from: 1, form: None }])?.wait();
         received.map(drop).inspect_err(|error| {
             if !matches!(error, Error::Ended { .. }) {
                 world.failed(rank, &error.to_string(), error.blames());

@@ -49,7 +49,7 @@ pub(crate) fn send(tensor: &Tensor, to: usize) -> Move {
 }
 
 pub(crate) fn receive(from: usize) -> Move {
-    Move::Receive { from }
+    Move::Receive { from, form: None }
 }
 
 /// `count` different numbers that depend on `seed`, positive and negative, of very different size.

@@ -5,7 +5,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use annulus_comm::threads::{run, solo};
-use annulus_comm::{Cause, Error, Label, Reduce, Result};
+use annulus_comm::{Cause, Error, Failure, Form, Label, Move, Reduce, Result};
 use candle_core::DType;
 
 use crate::support::{Comm, PATIENT, SOON, bits, hop, on, options, receive, send, tensor, within};
@@ -274,4 +274,44 @@ fn one_rank_needs_no_threads() -> Result<()> {
 /// Runs with the short deadline where it is not to be met.
 fn on_short(world: usize, program: impl Fn(Comm) -> Result<()> + Send + Sync) {
     within(world, SHORT, program).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn a_tensor_of_another_form_than_awaited_is_refused() {
+    let wanted = Form { dtype: DType::F32, shape: (2, 3).into() };
+    for (dtype, count) in [(DType::F32, 5), (DType::F64, 6), (DType::F32, 6)] {
+        let sent = tensor(&vec![1.0; count], dtype);
+        let ended = run(&options(2, PATIENT), |comm| {
+            let (peer, form) = (1 - comm.rank(), Some(wanted.clone()));
+            let sent = if comm.rank() == 1 { sent.clone() } else { sent.to_dtype(DType::F32)? };
+            let sent = if sent.elem_count() == 6 { sent.reshape((2, 3))? } else { sent };
+            let moves = vec![send(&sent, peer), Move::Receive { from: peer, form }];
+            Ok::<_, Error>(comm.exchange(hop(0), moves)?.wait()?.len())
+        });
+        if (dtype, count) == (DType::F32, 6) {
+            assert_eq!(ended.unwrap(), [1, 1]);
+            continue;
+        }
+        let Err(Failure { cause: Cause::Error(Error::Form { found, wanted: said, .. }), .. }) =
+            ended
+        else {
+            panic!("{ended:?}")
+        };
+        assert_eq!((found.dtype, *said), (dtype, wanted.clone()));
+    }
+}
+
+#[test]
+fn ranks_that_sum_tensors_of_other_forms_are_told() {
+    for world in [2, 5] {
+        let failure = within(world, PATIENT, |comm| {
+            let own = tensor(&vec![1.0; 7 + comm.rank() % 2], DType::F32);
+            comm.all_reduce(hop(0), &own, Reduce::Sum).map(drop)
+        });
+        let failure = failure.unwrap_err();
+        let Cause::Error(Error::Form { found, wanted, .. }) = failure.cause else {
+            panic!("{failure}")
+        };
+        assert_ne!(found, wanted);
+    }
 }

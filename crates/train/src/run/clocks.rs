@@ -62,7 +62,8 @@ fn nearest(trips: &[RoundTrip]) -> Option<i64> {
 fn ask(comm: &dyn Communicator, label: Label, of: usize) -> Result<RoundTrip> {
     let asked = now();
     let question = Move::Send { tensor: time(asked)?, to: of, hold: Hold::Give };
-    let answer = comm.exchange(label, vec![question, Move::Receive { from: of }])?.wait()?;
+    let answer =
+        comm.exchange(label, vec![question, Move::Receive { from: of, form: None }])?.wait()?;
     let heard = now();
     let [answer] = &answer[..] else { return Err(unreadable()) };
     let said = answer.to_vec1::<i64>()?.first().copied().ok_or_else(unreadable)?;
@@ -70,7 +71,7 @@ fn ask(comm: &dyn Communicator, label: Label, of: usize) -> Result<RoundTrip> {
 }
 
 fn answer(comm: &dyn Communicator, label: Label) -> Result<()> {
-    comm.exchange(label, vec![Move::Receive { from: 0 }])?.wait()?;
+    comm.exchange(label, vec![Move::Receive { from: 0, form: None }])?.wait()?;
     let answer = Move::Send { tensor: time(now())?, to: 0, hold: Hold::Give };
     comm.exchange(label, vec![answer])?.wait()?;
     Ok(())

@@ -31,7 +31,7 @@ pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Optio
         sent.wait()?;
         return Ok(None);
     }
-    let others = (1..comm.world()).map(|from| Move::Receive { from }).collect();
+    let others = (1..comm.world()).map(|from| Move::Receive { from, form: None }).collect();
     let mut ranks = vec![spans];
     for text in comm.exchange(label, others)?.wait()? {
         ranks.push(

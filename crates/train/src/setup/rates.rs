@@ -191,7 +191,7 @@ fn messages(comm: &dyn Communicator, bytes: usize) -> Result<f64> {
         for hop in 0..MESSAGES {
             let to = (rank + 1) % world;
             let send = Move::Send { tensor: tensor.clone(), to, hold: Hold::Lend };
-            let receive = Move::Receive { from: (rank + world - 1) % world };
+            let receive = Move::Receive { from: (rank + world - 1) % world, form: None };
             comm.exchange(label(hop), vec![send, receive])?.wait()?;
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
+use super::hop::Hop;
 use super::job::Job;
 use super::table::{Bar, Report, Samples};
 use crate::tool;
@@ -16,6 +17,8 @@ const EXPOSED: Bar = Bar::AtMost(0.10);
 const CONTROL: Bar = Bar::AtLeast(0.50);
 /// How far a plan may be off.
 const PLAN: f64 = 0.15;
+/// What a header and checksums may take of a message's hop.
+const SURE: Bar = Bar::AtMost(0.02);
 /// Plans so far apart must be right about the order.
 const APART: f64 = 1.2;
 
@@ -133,5 +136,17 @@ pub(super) fn order(job: &Job, samples: usize, report: &mut Report) -> Result<()
             report.say(&what, fast.2 < slow.2);
         }
     }
+    Ok(())
+}
+
+/// A message of 1 MiB from each of two hosts to the other.
+pub(super) fn hop(job: &Job, samples: usize, report: &mut Report) -> Result<()> {
+    let measured = |what| {
+        let words = format!("--measure {what} --bytes 1M --messages 8 --samples {samples}");
+        job.measure(&words)?.into_iter().find(|line| line.get("bench").is_some()).context("a line")
+    };
+    let hop = Hop::of(&measured("raw")?, &measured("hop")?)?;
+    hop.print("a message of 1 MiB both ways between two hosts");
+    report.hold("a header and checksums, of the hop", hop.header() + hop.checksums(), SURE);
     Ok(())
 }
