@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use annulus_comm::{BEGINS_WITHIN, Cause, Facts, Failure as GroupFailure, Unjoined, World};
 use annulus_experiment::Mesh;
+use annulus_machine::Instructions;
 use annulus_train::{Exit, TrainError};
 
 use crate::arguments::Command;
@@ -36,8 +37,39 @@ impl From<TrainError> for End {
     }
 }
 
-/// The processes of this job, or this one alone.
+/// The processes of this job, which all compute with the same vector instructions, or this one alone.
 pub(crate) fn found() -> Result<World, Failure> {
+    let world = joined()?;
+    if world.processes() > 1 {
+        settle(&world)?;
+    }
+    Ok(world)
+}
+
+/// Settles for the best vector instructions that all processes have: the same sums have other bits with others.
+fn settle(world: &World) -> Result<(), Failure> {
+    let own: Vec<&str> = annulus_machine::usable().into_iter().map(Instructions::word).collect();
+    let all = world.gather(own.join(" ").as_bytes()).map_err(|failure| {
+        not_joined("the processes do not reach each other".to_owned(), failure.to_string())
+    })?;
+    let all: Vec<String> =
+        all.iter().map(|one| String::from_utf8_lossy(one).into_owned()).collect();
+    let has = |word: &str| all.iter().all(|words| words.split(' ').any(|one| one == word));
+    // All have the last one.
+    let Some(best) = Instructions::ALL.into_iter().find(|one| has(one.word())) else {
+        return Ok(());
+    };
+    let others = all.iter().any(|words| !words.starts_with(best.word()));
+    if others && world.process() == 0 {
+        let word = best.word();
+        print::say(&format!("vector instructions are `{word}`, which all processes have"));
+    }
+    // Where it does not hold, the first step does not begin: what all have is compared then.
+    let _ = annulus_machine::settle_for(best);
+    Ok(())
+}
+
+fn joined() -> Result<World, Failure> {
     World::found().map_err(|unjoined| match unjoined {
         Unjoined::Engine(error) => not_joined(error.what, error.why),
         Unjoined::Late(_) => {

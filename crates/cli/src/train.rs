@@ -64,7 +64,7 @@ impl Job<'_> {
     fn planned(&self, yaml: String, mut opened: Opened) -> Result<Ready, Failure> {
         let experiment = &mut opened.resolved.experiment;
         experiment.host.here = processes::ranks_on_host(self.world, &experiment.mesh)?;
-        let plans = opened.plans(annulus_machine::cores())?;
+        let plans = opened.plans_over(annulus_machine::cores(), self.world)?;
         Ok(Ready { yaml, opened, plans })
     }
 
@@ -82,11 +82,21 @@ impl Job<'_> {
         }
     }
 
-    /// What another process than the first does.
-    fn follow(&self) -> Result<u8, End> {
+    /// What process 0 says of the experiment.
+    fn told(&self) -> Result<(String, Opened), End> {
         let yaml = processes::hear(self.world)?;
         let experiment = parse(processes::TOLD, &yaml, &[]).map_err(Failure::from)?;
-        let opened = annulus_train::resolve(experiment, &mut hub::bring)?;
+        Ok((yaml, annulus_train::resolve(experiment, &mut hub::bring)?))
+    }
+
+    /// What another process than the first does.
+    fn follow(&self) -> Result<u8, End> {
+        let (mut yaml, mut opened) = self.told()?;
+        if opened.resolved.experiment.attention.is_open() {
+            // Process 0 chooses by what all achieve, and then says what.
+            annulus_train::measured(&opened.resolved, annulus_machine::cores(), self.world)?;
+            (yaml, opened) = self.told()?;
+        }
         let Ready { yaml, opened, plans } = self.planned(yaml, opened)?;
         let outcome = annulus_train::run_stages(&plans, self.given(yaml, opened))?;
         Ok(if outcome.ending == Ending::Preempted { PREEMPTED } else { 0 })

@@ -31,12 +31,26 @@ pub struct Core {
 impl Core {
     /// A core of this machine. Where [`VECTOR`] is wrong, as if it were not set: programs call [`check`] first.
     pub fn here() -> Core {
-        static HERE: OnceLock<Core> = OnceLock::new();
-        *HERE.get_or_init(|| Core {
-            caches: Caches::here(),
-            instructions: wanted().unwrap_or_default().unwrap_or_else(Instructions::detect),
-        })
+        *HERE.get_or_init(|| Core::with(usable()[0]))
     }
+
+    fn with(instructions: Instructions) -> Core {
+        Core { caches: Caches::here(), instructions }
+    }
+}
+
+static HERE: OnceLock<Core> = OnceLock::new();
+
+/// What this machine may compute with, best first: all that the processor has, up to what [`VECTOR`] names. Never nothing.
+pub fn usable() -> Vec<Instructions> {
+    let best = wanted().unwrap_or_default().unwrap_or_else(Instructions::detect);
+    Instructions::available().skip_while(|one| *one != best).collect()
+}
+
+/// From now on cores of this machine are said to have these instructions, which it may use, and no better ones: what all processes
+/// of a job have. Returns whether that holds: not where [`Core::here`] has been asked for before and said something else.
+pub fn settle_for(instructions: Instructions) -> bool {
+    HERE.get_or_init(|| Core::with(instructions)).instructions == instructions
 }
 
 impl Default for Core {

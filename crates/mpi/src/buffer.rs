@@ -161,12 +161,18 @@ impl Arriving {
         }
     }
 
-    /// So many bytes were written at the beginning of the room. `false`: fewer than the elements have.
+    /// So many bytes were written at the beginning of the room: a message is cut to them. `false`: fewer than the elements have.
     ///
     /// # Safety
     /// They must have been.
     pub(crate) unsafe fn filled(&mut self, bytes: usize) -> bool {
-        let Arriving::Elements(elements) = self else { return true };
+        let elements = match self {
+            Arriving::Bytes(all) => {
+                all.truncate(bytes);
+                return true;
+            }
+            Arriving::Elements(elements) => elements,
+        };
         let is_all = bytes == elements.place().1;
         if is_all {
             // SAFETY: all were written.

@@ -1,5 +1,6 @@
 //! One thread's end of MPI: it begins, sends, receives, tests and ends it, and no other thread calls.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::io::Write;
 use std::marker::PhantomData;
@@ -11,8 +12,8 @@ use std::time::{Duration, Instant};
 use crate::library::{Handle, Library, SUCCESS};
 use crate::{Arriving, Error, Found, Leaving, NAMED, Result};
 
-/// Bytes of a message at most: MPI counts in `int`.
-const PIECE: usize = 1 << 30;
+/// Bytes of a message at most: MPI counts in `int`, and of a large tensor on a slow link one sees by its pieces that it comes.
+const PIECE: usize = 1 << 26;
 /// Bytes of every implementation's `MPI_Status`, and more.
 const STATUS: usize = 256;
 /// Room for one.
@@ -78,18 +79,25 @@ extern "C" fn say_unbegun() {
 
 /// A message on its way out, in pieces.
 pub struct Sending {
-    requests: Vec<Handle>,
+    requests: VecDeque<Handle>,
     /// Where MPI reads.
     bytes: Option<Leaving>,
 }
 
 /// A message on its way in.
 pub struct Receiving {
-    requests: Vec<Handle>,
+    requests: VecDeque<Handle>,
     /// Where MPI writes.
     bytes: Option<Arriving>,
     /// Bytes that have come.
     came: usize,
+}
+
+impl Receiving {
+    /// How many pieces of it have not come.
+    pub fn pieces(&self) -> usize {
+        self.requests.len()
+    }
 }
 
 impl Session {
@@ -146,7 +154,7 @@ impl Session {
             let from = first.wrapping_byte_add(start);
             (self.library.calls.send)(from, count, byte, to as c_int, tag, world, request)
         };
-        let mut sending = Sending { requests: Vec::new(), bytes: Some(bytes) };
+        let mut sending = Sending { requests: VecDeque::new(), bytes: Some(bytes) };
         self.post("MPI_Isend", length, post, &mut sending.requests)?;
         Ok(sending)
     }
@@ -162,7 +170,7 @@ impl Session {
             let to = first.wrapping_byte_add(start);
             (self.library.calls.receive)(to, count, byte, from as c_int, tag, world, request)
         };
-        let mut receiving = Receiving { requests: Vec::new(), bytes: Some(bytes), came: 0 };
+        let mut receiving = Receiving { requests: VecDeque::new(), bytes: Some(bytes), came: 0 };
         self.post("MPI_Irecv", length, post, &mut receiving.requests)?;
         Ok(receiving)
     }
@@ -174,7 +182,7 @@ impl Session {
         name: &str,
         length: usize,
         call: impl Fn(usize, c_int, Handle, Handle, *mut Handle) -> c_int,
-        requests: &mut Vec<Handle>,
+        requests: &mut VecDeque<Handle>,
     ) -> Result<()> {
         let constants = &self.library.constants;
         // Of nothing one piece that is empty.
@@ -184,7 +192,7 @@ impl Session {
                 name,
                 call(start, count, constants.byte, constants.world, &raw mut request),
             )?;
-            requests.push(request);
+            requests.push_back(request);
         }
         Ok(())
     }
@@ -194,11 +202,11 @@ impl Session {
     /// # Errors
     /// What MPI says.
     pub fn has_left(&self, sending: &mut Sending) -> Result<bool> {
-        while let Some(request) = sending.requests.last_mut() {
+        while let Some(request) = sending.requests.front_mut() {
             if self.done(request)?.is_none() {
                 return Ok(false);
             }
-            sending.requests.pop();
+            sending.requests.pop_front();
         }
         Ok(true)
     }
@@ -208,10 +216,10 @@ impl Session {
     /// # Errors
     /// What MPI says, and elements of which some did not come.
     pub fn arrived(&self, receiving: &mut Receiving) -> Result<Option<Arriving>> {
-        while let Some(request) = receiving.requests.last_mut() {
+        while let Some(request) = receiving.requests.front_mut() {
             let Some(status) = self.done(request)? else { return Ok(None) };
             receiving.came += self.came(&status)?;
-            receiving.requests.pop();
+            receiving.requests.pop_front();
         }
         let Some(mut bytes) = receiving.bytes.take() else { return Ok(None) };
         // SAFETY: MPI says that it wrote them. Pieces but the last are as long as their room, or the sum falls short.
@@ -233,9 +241,9 @@ impl Session {
             self.expect("MPI_Cancel", code)?;
         }
         let begun = Instant::now();
-        while let Some(request) = receiving.requests.last_mut() {
+        while let Some(request) = receiving.requests.front_mut() {
             if self.done(request)?.is_some() {
-                receiving.requests.pop();
+                receiving.requests.pop_front();
             } else if begun.elapsed() > LAST {
                 break;
             } else {

@@ -39,7 +39,7 @@ pub struct Cluster {
     pub levels: Vec<Level>,
     /// Whether the devices of a node share its links to other nodes, instead of having their own.
     pub shared: bool,
-    /// Whether devices of a sequence that have less to do help those that have more, as ranks on the cores of one process do.
+    /// Whether devices of a node that have less to do help those that have more, as ranks on the cores of one process do.
     pub helping: bool,
     /// How many times longer a device takes than the others, by its number; 1 where it is absent.
     pub slowdown: BTreeMap<usize, f64>,

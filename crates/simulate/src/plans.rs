@@ -72,7 +72,8 @@ pub fn plans_measured(
 /// What `measure` says of this machine, its budget shared evenly by the ranks.
 fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster) -> Cluster {
     let ranks = experiment.mesh.data * experiment.mesh.sequence;
-    let memory = Some(experiment.memory.budget(&experiment.host) / ranks as u64);
+    let here = experiment.host.here.as_ref().map_or(ranks, ExactSizeIterator::len);
+    let memory = Some(experiment.memory.budget(&experiment.host) / here.max(1) as u64);
     let Host { core, workers: cores, .. } = experiment.host;
     Cluster { memory, cores, core, ..measure(ranks) }
 }

@@ -5,11 +5,12 @@
 //! order in which they set out, at the sender's end and at the receiver's end apart: what an ideal
 //! switch between them achieves. Of those that set out together the ones that are due first go
 //! first, then the lower ranks'. A rank's hop ends when it has computed and what is due in it is
-//! sent and received; a message may take more hops than the one that posts it. Where devices help
-//! each other, a hop's computing takes all of them as long. All is arithmetic on given numbers in a
+//! sent and received; a message may take more hops than the one that posts it. Where the devices of a
+//! node help each other, a hop's computing takes all of them as long. All is arithmetic on given numbers in a
 //! fixed order, so the same walk always takes the same time.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::{Cluster, Link, Load, Message};
 
@@ -77,9 +78,13 @@ pub(crate) fn watched(
         let alone = |rank: usize| {
             load.ranks[rank][hop].operations / speed * cluster.slowdown_of(first + rank)
         };
-        let together = (0..world).map(alone).sum::<f64>() / world as f64;
+        let together =
+            |node: Range<usize>| node.clone().map(alone).sum::<f64>() / node.len() as f64;
+        let helped = cluster.helping.then(|| by_node(cluster, first, world).map(together));
+        let helped: Option<Vec<f64>> = helped.map(Iterator::collect);
         for (rank, arrived) in due[hop].iter().enumerate() {
-            let computing = if cluster.helping { together } else { alone(rank) };
+            let node = || cluster.node_of(first + rank) - cluster.node_of(first);
+            let computing = helped.as_ref().map_or_else(|| alone(rank), |nodes| nodes[node()]);
             let begin = walk.finish[rank];
             let computed = begin + computing;
             let end = computed.max(*arrived);
@@ -90,6 +95,16 @@ pub(crate) fn watched(
         }
     }
     walk
+}
+
+/// The ranks of every node, of those from device `first` on.
+fn by_node(cluster: &Cluster, first: usize, world: usize) -> impl Iterator<Item = Range<usize>> {
+    let devices = cluster.devices_per_node;
+    let nodes = first / devices..(first + world).div_ceil(devices);
+    nodes.map(move |node| {
+        let [begin, end] = [node, node + 1].map(|node| (node * devices).max(first) - first);
+        begin..end.min(world)
+    })
 }
 
 /// The last of some times.

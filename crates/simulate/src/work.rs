@@ -137,7 +137,9 @@ impl Sampled {
             let slowed =
                 |(rank, operations): &(usize, f64)| operations * cluster.slowdown_of(first + rank);
             let slowest = pace.slow.iter().map(slowed).fold(pace.most, f64::max);
-            let slowest = if cluster.helping { pace.mean } else { slowest };
+            // Of several nodes it is not known here which ranks are whose.
+            let is_helped = cluster.helping && cluster.nodes == 1;
+            let slowest = if is_helped { pace.mean } else { slowest };
             computing += pace.mean / speed;
             clock = (clock + slowest / speed).max(due[hop]);
         }

@@ -127,7 +127,7 @@ impl TrainError {
     /// Whether another rank or process failed, and this one only ended for it.
     pub fn is_of_another(&self) -> bool {
         use annulus_comm::Error;
-        matches!(self, TrainError::Comm(Error::Ended { .. } | Error::Engine { .. }))
+        matches!(self, TrainError::Comm(Error::Ended { .. }))
     }
 
     /// Whether it is a request to stop, or the end of a group for a reason that another rank knows:
@@ -150,8 +150,10 @@ impl TrainError {
         }
     }
 
+    /// Whether a process is, or the engine that joins them.
     fn is_gone(&self) -> bool {
-        matches!(self, TrainError::Comm(annulus_comm::Error::Gone { .. }))
+        use annulus_comm::Error;
+        matches!(self, TrainError::Comm(Error::Gone { .. } | Error::Engine { .. }))
     }
 
     fn is_deadline(&self) -> bool {

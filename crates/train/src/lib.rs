@@ -45,7 +45,7 @@ pub use setup::device::{
 pub use setup::examine::{data_fits, fits_here};
 pub use setup::fits::check_memory;
 pub use setup::initial::check_beside;
-pub use setup::open::rates;
+pub use setup::open::{measured, rates};
 pub use setup::pages::keep_freed_pages;
 pub use setup::rates::Sample;
 pub use setup::resolve::{Bring, Opened, TOKENIZER, resolve};

@@ -1,13 +1,14 @@
 //! The thread that owns MPI.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use annulus_mpi::{Leaving, Sending, Session};
 
-use super::envelope::{BEATS, Envelope, News, Passes, has_room, sealed};
-use super::inbox::{Arrived, Inbox, TAG};
+use super::envelope::{BEATS, Envelope, FRAME, News, Passes, TAGS, sealed};
+use super::inbox::{Arrived, Inbox};
 use super::office::{Desk, Letter, Shared};
 use crate::threads::{Group, lock};
 
@@ -20,9 +21,9 @@ const NAP: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(400
 /// For so long after something went or came the thread looks again at once where a rank waits: what is under way may be there in
 /// less time than a nap takes. It yields its core between two looks.
 const EAGER: Duration = Duration::from_micros(200);
-/// How long a process that is done waits for the others' last words: after a failure, which may be that one of them is gone,
-/// and else, where it may have a sample to write.
-const FAREWELL: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
+/// How long a process that is done waits for the last word of one of which nothing is heard: after a failure, which may be that it
+/// is gone, and else. One that is heard of has something to write.
+const FAREWELL: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
 /// The exit code where a rank does not end though its group has: that of a deadline.
 const STUCK: i32 = 12;
@@ -32,7 +33,7 @@ enum Farewell {
     No,
     /// All have said their last words.
     Said,
-    /// Some did not in time, or a rank is stuck: the exit code that ends them.
+    /// One is silent, or a rank is stuck: the exit code that ends all.
     Late(i32),
 }
 
@@ -50,10 +51,17 @@ pub(super) struct Clerk {
     nap: Duration,
     /// When something went or came last.
     moved: Instant,
+    /// By rank of MPI, for how long nothing has come from a process; counted once this one has said its last word.
+    silence: Vec<Duration>,
+    /// When that was counted last.
+    looked: Instant,
+    /// How far the ranks here were when one moved last, and when that was.
+    still: (u64, Instant),
 }
 
 impl Clerk {
     pub(super) fn new(session: Session, shared: Arc<Shared>) -> Clerk {
+        let silence = vec![Duration::ZERO; session.size];
         Clerk {
             session,
             shared,
@@ -65,43 +73,46 @@ impl Clerk {
             stopped: 0,
             nap: NAP[0],
             moved: Instant::now(),
+            silence,
+            looked: Instant::now(),
+            still: (0, Instant::now()),
         }
     }
 
     /// Until all have said their last word.
     pub(super) fn serve(mut self) {
         annulus_mpi::wake_soon();
-        let served = self.rounds();
-        if let Err(error) = served {
+        let served = catch_unwind(AssertUnwindSafe(|| self.rounds()));
+        let failed = match served {
+            Ok(Ok(())) => None,
             // Whose fault it is nobody knows: the engine's.
-            if let Some((_, group)) = lock(&self.shared.desk).current.take() {
-                group.lose(error.to_string());
-            }
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("its thread panicked".to_owned()),
+        };
+        if let Some(why) = failed {
+            self.shared.lose(&why);
             return;
         }
         let inboxes = std::mem::take(&mut self.inboxes);
         for inbox in inboxes {
-            if let Inbox::Frame(receiving) = inbox {
-                // What is left of it ends with the process.
-                let _ = self.session.give_up(receiving);
-            }
+            // What is left of it ends with the process.
+            let _ = inbox.close(&self.session);
         }
         // The process ends next, whatever MPI says.
         let _ = self.session.end();
     }
 
     fn open(&mut self) -> annulus_mpi::Result<()> {
-        for from in 0..self.session.size {
-            let own = from == self.session.rank;
-            let inbox = if own { Inbox::Closed } else { Inbox::open(&self.session, from)? };
-            self.inboxes.push(inbox);
+        for from in (0..self.session.size).filter(|from| *from != self.session.rank) {
+            for tag in TAGS {
+                self.inboxes.push(Inbox::open(&self.session, from, tag)?);
+            }
         }
         Ok(())
     }
 
     fn rounds(&mut self) -> annulus_mpi::Result<()> {
         self.open()?;
-        let mut closed: Option<Instant> = None;
         loop {
             if self.shared.only_in_waits.load(Ordering::Relaxed) && self.ranks_compute() {
                 std::thread::sleep(NAP[0]);
@@ -109,10 +120,17 @@ impl Clerk {
             }
             let busy = self.send()? | self.receive()?;
             self.beat();
-            let desk = lock(&self.shared.desk);
-            let (waits, stuck) = state(&desk);
-            let farewell = self.farewell(&desk, &mut closed);
-            match if stuck { Farewell::Late(STUCK) } else { farewell } {
+            let shared = self.shared.clone();
+            let desk = lock(&shared.desk);
+            let group = desk.current.as_ref().map(|(_, group)| &**group);
+            let waits = group.is_some_and(Group::is_waiting);
+            let farewell = match group {
+                Some(group) if self.is_stuck(group) => {
+                    Farewell::Late(desk.fault().unwrap_or(STUCK))
+                }
+                _ => self.farewell(&desk),
+            };
+            match farewell {
                 Farewell::No => {}
                 Farewell::Said => return Ok(()),
                 Farewell::Late(code) => {
@@ -137,20 +155,41 @@ impl Clerk {
         }
     }
 
-    /// Whether this process, which has said its last word since `closed`, has heard those of all.
-    fn farewell(&self, desk: &Desk, closed: &mut Option<Instant>) -> Farewell {
+    /// Whether this process has heard the last words of all since it said its own.
+    fn farewell(&mut self, desk: &Desk) -> Farewell {
         if !desk.closing || !desk.letters.is_empty() {
             return Farewell::No;
         }
-        let since = closed.get_or_insert_with(Instant::now);
         if desk.byes.iter().all(Option::is_some) && self.leaving.is_empty() {
             return Farewell::Said;
         }
-        let own = desk.byes[self.session.rank].map_or(1, |(code, _)| code);
-        let culprit = desk.byes.iter().flatten().find(|(_, own_fault)| *own_fault);
-        let (code, failed) = culprit.map_or((own, false), |(code, _)| (*code, true));
-        let is_late = since.elapsed() > FAREWELL[usize::from(!failed)];
-        if is_late { Farewell::Late(code) } else { Farewell::No }
+        // A pause of this process, however long, is one beat: the others may have been paused with it.
+        let passed = self.looked.elapsed().min(BEAT);
+        self.looked = Instant::now();
+        let fault = desk.fault();
+        let patience = FAREWELL[usize::from(fault.is_none())];
+        let mut lost = false;
+        for (rank, bye) in
+            desk.byes.iter().enumerate().filter(|(rank, _)| *rank != self.session.rank)
+        {
+            self.silence[rank] += passed;
+            // One that has said its last word may have left something unread.
+            let is_awaited = bye.is_none() || !self.leaving.is_empty();
+            lost |= is_awaited && self.silence[rank] > patience;
+        }
+        let own = desk.byes[self.session.rank].map_or(0, |(code, _)| code);
+        // Not all is well where one says nothing.
+        let code = fault.unwrap_or(if own == 0 { STUCK } else { own });
+        if lost { Farewell::Late(code) } else { Farewell::No }
+    }
+
+    /// Whether the run has ended, for so long that whoever here goes on without a sign of life does not end any more.
+    fn is_stuck(&mut self, group: &Group) -> bool {
+        let far = group.here().map(|rank| group.operations(rank)).fold(0, u64::wrapping_add);
+        if far != self.still.0 {
+            self.still = (far, Instant::now());
+        }
+        group.has_ended_before(self.still.1)
     }
 
     /// Whether a rank here does not wait.
@@ -163,28 +202,19 @@ impl Clerk {
     fn send(&mut self) -> annulus_mpi::Result<bool> {
         let letters = std::mem::take(&mut lock(&self.shared.desk).letters);
         let busy = !letters.is_empty();
-        for Letter { to, mut envelope, tensor } in letters {
-            let Some(tensor) = tensor else {
-                let frame = Leaving::Bytes(sealed(&envelope, None));
-                self.leaving.push(self.session.send(frame, to, TAG)?);
-                continue;
-            };
-            let copied = |error: candle_core::Error| annulus_mpi::Error {
+        for Letter { to, envelope, tensor } in letters {
+            let (mut frame, tag) = (sealed(&envelope), envelope.news.tag());
+            let payload = tensor.map(|tensor| Leaving::tensor(&tensor)).transpose();
+            let mut payload = payload.map_err(|error| annulus_mpi::Error {
                 what: "a tensor cannot be sent".to_owned(),
                 why: error.to_string(),
-            };
-            let payload = Leaving::tensor(&tensor).map_err(copied)?;
-            if let News::Parcel(parcel) = &mut envelope.news {
-                parcel.inline = true;
+            })?;
+            if let Some(small) = payload.take_if(|all| frame.len() + all.bytes().len() <= FRAME) {
+                frame.extend(small.bytes());
             }
-            let inline = has_room(&envelope, payload.bytes().len());
-            if let News::Parcel(parcel) = &mut envelope.news {
-                parcel.inline = inline;
-            }
-            let frame = sealed(&envelope, Some(payload.bytes()).filter(|_| inline));
-            self.leaving.push(self.session.send(Leaving::Bytes(frame), to, TAG)?);
-            if !inline {
-                self.leaving.push(self.session.send(payload, to, TAG)?);
+            let all = [Some(Leaving::Bytes(frame)), payload].into_iter().flatten();
+            for bytes in all {
+                self.leaving.push(self.session.send(bytes, to, tag)?);
             }
         }
         let mut still = Vec::with_capacity(self.leaving.len());
@@ -200,19 +230,21 @@ impl Clerk {
     /// Hands on what has arrived.
     fn receive(&mut self) -> annulus_mpi::Result<bool> {
         let mut busy = false;
-        for from in 0..self.inboxes.len() {
-            while let Some(arrived) = self.inboxes[from].look(&self.session, from)? {
+        for index in 0..self.inboxes.len() {
+            while let Some(arrived) = self.inboxes[index].look(&self.session)? {
                 busy = true;
-                self.hand_on(from, arrived);
+                self.take_in(self.inboxes[index].from, arrived);
+                self.hand_on();
             }
         }
-        if busy || !lock(&self.shared.desk).early.is_empty() {
-            self.hand_on_early();
-        }
+        // A run may have begun for which something came early.
+        self.hand_on();
         Ok(busy)
     }
 
-    fn hand_on(&mut self, from: usize, arrived: Arrived) {
+    /// Notes what concerns the process; what concerns a run is to be handed on.
+    fn take_in(&mut self, from: usize, arrived: Arrived) {
+        self.silence[from] = Duration::ZERO;
         let mut desk = lock(&self.shared.desk);
         let process = desk.order.iter().position(|rank| *rank == from).unwrap_or(from);
         if let Some((_, group)) = &desk.current {
@@ -220,9 +252,8 @@ impl Clerk {
         }
         if let Arrived::News(Envelope { news: News::Bye(code, own_fault), .. }) = arrived {
             desk.byes[from] = Some((code, own_fault));
-            if let Some((_, group)) = desk.current.as_ref().filter(|_| own_fault) {
-                // It failed outside of the run that others are in.
-                group.fail(process * group.here().len());
+            if let Some((_, group)) = &desk.current {
+                desk.end_with_it(process, from, group);
             }
             return;
         }
@@ -233,26 +264,22 @@ impl Clerk {
             // Known already: not to be passed on.
             self.stopped = *run;
         }
-        let run = arrived.run();
-        match &desk.current {
-            Some((current, group)) if *current == run => {
-                let group = group.clone();
-                drop(desk);
-                arrived.reach(&group, &mut self.passes);
-            }
-            // Of a run that is over here nobody waits for anything.
-            _ if run > desk.runs => desk.early.push(arrived),
-            _ => {}
-        }
+        desk.early.push(arrived);
     }
 
-    fn hand_on_early(&mut self) {
+    /// Hands on what has come for the run that is under way, in the order in which it came; what has come for one that has not
+    /// begun here waits. Of a run that is over nobody waits for anything.
+    fn hand_on(&mut self) {
         let mut desk = lock(&self.shared.desk);
-        let Some((run, group)) = desk.current.clone() else { return };
-        let early = std::mem::take(&mut desk.early);
-        let (now, later): (Vec<_>, Vec<_>) = early.into_iter().partition(|one| one.run() <= run);
+        if desk.early.is_empty() {
+            return;
+        }
+        let (runs, current) = (desk.runs, desk.current.clone());
+        let (now, later) = desk.early.drain(..).partition(|one| one.run() <= runs);
         desk.early = later;
         drop(desk);
+        let now: Vec<Arrived> = now;
+        let Some((run, group)) = current else { return };
         for arrived in now.into_iter().filter(|one| one.run() == run) {
             arrived.reach(&group, &mut self.passes);
         }
@@ -301,10 +328,4 @@ impl Clerk {
         }
         all
     }
-}
-
-/// Whether a rank here waits, and whether one does not end though the run has.
-fn state(desk: &Desk) -> (bool, bool) {
-    let group = desk.current.as_ref().map(|(_, group)| group);
-    group.map_or((false, false), |group| (group.is_waiting(), group.is_stuck()))
 }

@@ -51,8 +51,6 @@ pub(super) struct Parcel {
     hop: usize,
     dtype: String,
     pub(super) dims: Vec<usize>,
-    /// Whether its payload stands in its own frame.
-    pub(super) inline: bool,
 }
 
 impl Parcel {
@@ -70,7 +68,6 @@ impl Parcel {
             hop,
             dtype: tensor.dtype().as_str().to_owned(),
             dims: tensor.dims().to_vec(),
-            inline: false,
         }
     }
 
@@ -113,22 +110,27 @@ impl Passes {
     }
 }
 
-/// A frame of an envelope and, if there is room for it, its payload.
-pub(super) fn sealed(envelope: &Envelope, payload: Option<&[u8]>) -> Vec<u8> {
+impl News {
+    /// Messages of one tag arrive in the order in which a process sent them. What is told of ranks has one of its own, so that it
+    /// does not stand behind tensors: a slow link carries those for longer than a deadline.
+    pub(super) fn tag(&self) -> i32 {
+        match self {
+            News::Parcel(_) | News::Left(_) | News::Bye(..) => TAGS[0],
+            News::Beats(_) | News::Failed(_) | News::Stop | News::Alive => TAGS[1],
+        }
+    }
+}
+
+/// The tags: of tensors and of what is to come behind them, and of what is not to wait for them.
+pub(super) const TAGS: [i32; 2] = [7, 8];
+
+/// An envelope as bytes, their number first.
+pub(super) fn sealed(envelope: &Envelope) -> Vec<u8> {
     let head = serde_json::to_vec(envelope).expect("numbers, words and lists of them are JSON");
-    let mut frame = Vec::with_capacity(FRAME);
-    frame.extend((head.len() as u32).to_le_bytes());
-    frame.extend(head);
-    frame.extend(payload.unwrap_or_default());
-    frame
+    [&(head.len() as u32).to_le_bytes(), &head[..]].concat()
 }
 
-/// Whether a frame has room for so many bytes behind an envelope.
-pub(super) fn has_room(envelope: &Envelope, bytes: usize) -> bool {
-    bytes < FRAME && sealed(envelope, None).len() + bytes <= FRAME
-}
-
-/// The envelope of a frame, and what lies behind it.
+/// The envelope of a frame, and what lies behind it: the payload, where a frame has room for it.
 pub(super) fn opened(frame: &[u8]) -> Option<(Envelope, &[u8])> {
     let (length, rest) = frame.split_first_chunk::<4>()?;
     let (head, payload) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;

@@ -3,13 +3,21 @@
 use std::time::Instant;
 
 use annulus_mpi::{Arriving, Elements, Receiving, Session};
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::envelope::{Envelope, FRAME, News, Parcel, Passes, opened};
 use crate::threads::{self, Group};
 
-/// What arrives next from a process.
-pub(super) enum Inbox {
+/// What arrives from one process with one tag.
+pub(super) struct Inbox {
+    /// The process, as MPI has it.
+    pub(super) from: usize,
+    tag: i32,
+    next: Next,
+}
+
+/// What arrives next.
+enum Next {
     /// A frame.
     Frame(Receiving),
     /// The payload of a parcel of this run.
@@ -22,6 +30,8 @@ pub(super) enum Inbox {
 pub(super) enum Arrived {
     /// A tensor, in a run.
     Tensor(u64, Parcel, Tensor),
+    /// A part of one, of this rank, in a run.
+    Part(u64, usize),
     /// News.
     News(Envelope),
 }
@@ -29,7 +39,7 @@ pub(super) enum Arrived {
 impl Arrived {
     pub(super) fn run(&self) -> u64 {
         match self {
-            Arrived::Tensor(run, ..) => *run,
+            Arrived::Tensor(run, ..) | Arrived::Part(run, _) => *run,
             Arrived::News(envelope) => envelope.run,
         }
     }
@@ -41,6 +51,7 @@ impl Arrived {
                 let (ticket, label) = (parcel.ticket(), parcel.label(passes));
                 group.deliver(parcel.from, parcel.to, threads::Parcel { ticket, label, tensor });
             }
+            Arrived::Part(_, from) => group.moves(from),
             Arrived::News(Envelope { news, .. }) => match news {
                 News::Beats(beats) => {
                     let now = Instant::now();
@@ -58,67 +69,75 @@ impl Arrived {
 }
 
 impl Inbox {
-    /// Waits for the first frame of a process.
-    pub(super) fn open(session: &Session, from: usize) -> annulus_mpi::Result<Inbox> {
+    /// Waits for the first frame.
+    pub(super) fn open(session: &Session, from: usize, tag: i32) -> annulus_mpi::Result<Inbox> {
+        let mut inbox = Inbox { from, tag, next: Next::Closed };
+        inbox.wait_for_frame(session)?;
+        Ok(inbox)
+    }
+
+    fn wait_for_frame(&mut self, session: &Session) -> annulus_mpi::Result<()> {
         let room = Arriving::Bytes(vec![0; FRAME]);
-        Ok(Inbox::Frame(session.receive(room, from, TAG)?))
+        self.next = Next::Frame(session.receive(room, self.from, self.tag)?);
+        Ok(())
     }
 
     /// What has arrived since, if anything has.
-    pub(super) fn look(
-        &mut self,
-        session: &Session,
-        from: usize,
-    ) -> annulus_mpi::Result<Option<Arrived>> {
-        match self {
-            Inbox::Closed => Ok(None),
-            Inbox::Frame(receiving) => match session.arrived(receiving)? {
-                Some(Arriving::Bytes(frame)) => self.read(session, from, &frame),
+    pub(super) fn look(&mut self, session: &Session) -> annulus_mpi::Result<Option<Arrived>> {
+        match &mut self.next {
+            Next::Closed => Ok(None),
+            Next::Frame(receiving) => match session.arrived(receiving)? {
+                Some(Arriving::Bytes(frame)) => self.read(session, &frame),
                 _ => Ok(None),
             },
-            Inbox::Payload(.., receiving) => {
+            Next::Payload(run, parcel, receiving) => {
+                let pieces = receiving.pieces();
                 let Some(Arriving::Elements(elements)) = session.arrived(receiving)? else {
-                    return Ok(None);
+                    let part = Arrived::Part(*run, parcel.from);
+                    return Ok((receiving.pieces() < pieces).then_some(part));
                 };
-                let done = std::mem::replace(self, Inbox::open(session, from)?);
-                let Inbox::Payload(run, parcel, _) = done else { return Ok(None) };
                 let tensor = elements.tensor(parcel.dims.as_slice()).map_err(unread)?;
-                Ok(Some(Arrived::Tensor(run, parcel, tensor)))
+                let arrived = Arrived::Tensor(*run, parcel.clone(), tensor);
+                self.wait_for_frame(session)?;
+                Ok(Some(arrived))
             }
         }
     }
 
-    fn read(
-        &mut self,
-        session: &Session,
-        from: usize,
-        frame: &[u8],
-    ) -> annulus_mpi::Result<Option<Arrived>> {
+    fn read(&mut self, session: &Session, frame: &[u8]) -> annulus_mpi::Result<Option<Arrived>> {
         let (envelope, payload) = opened(frame).ok_or_else(|| unread("a frame"))?;
         let Envelope { run, news: News::Parcel(parcel) } = envelope else {
-            let last = matches!(envelope.news, News::Bye(..));
-            *self = if last { Inbox::Closed } else { Inbox::open(session, from)? };
+            self.next = Next::Closed;
+            if !matches!(envelope.news, News::Bye(..)) {
+                self.wait_for_frame(session)?;
+            }
             return Ok(Some(Arrived::News(envelope)));
         };
         let dtype = parcel.dtype().ok_or_else(|| unread("a dtype"))?;
+        if payload.len() == parcel.elements() * dtype.size_in_bytes() {
+            let tensor = Tensor::from_raw_buffer(payload, dtype, &parcel.dims, &Device::Cpu);
+            let arrived = Arrived::Tensor(run, parcel, tensor.map_err(unread)?);
+            self.wait_for_frame(session)?;
+            return Ok(Some(arrived));
+        }
+        if !payload.is_empty() {
+            return Err(unread("a short payload"));
+        }
         let elements = Elements::new(dtype, parcel.elements());
         let elements = elements.ok_or_else(|| unread(format!("a tensor of {dtype:?}")))?;
-        if parcel.inline {
-            *self = Inbox::open(session, from)?;
-            let size = parcel.elements() * dtype.size_in_bytes();
-            let bytes = payload.get(..size).ok_or_else(|| unread("a short payload"))?;
-            let tensor =
-                Tensor::from_raw_buffer(bytes, dtype, &parcel.dims, &candle_core::Device::Cpu);
-            return Ok(Some(Arrived::Tensor(run, parcel, tensor.map_err(unread)?)));
-        }
-        let receiving = session.receive(Arriving::Elements(elements), from, TAG)?;
-        *self = Inbox::Payload(run, parcel, receiving);
+        let receiving = session.receive(Arriving::Elements(elements), self.from, self.tag)?;
+        self.next = Next::Payload(run, parcel, receiving);
         Ok(None)
     }
-}
 
-/// All messages have one tag: those of a process arrive in the order in which it sent them.
-pub(super) const TAG: i32 = 7;
+    /// Waits for nothing any more.
+    pub(super) fn close(self, session: &Session) -> annulus_mpi::Result<()> {
+        match self.next {
+            Next::Frame(receiving) => session.give_up(receiving),
+            _ => Ok(()),
+        }
+    }
+}
 
 fn unread(why: impl std::fmt::Display) -> annulus_mpi::Error {
     annulus_mpi::Error { what: "a message cannot be read".to_owned(), why: why.to_string() }

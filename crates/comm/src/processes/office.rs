@@ -80,8 +80,36 @@ pub(super) struct Desk {
     pub(super) byes: Vec<Option<(i32, bool)>>,
     /// This process has said its own.
     pub(super) closing: bool,
+    /// Why nothing goes between processes any more.
+    pub(super) lost: Option<String>,
     /// Where this process says that it is alive.
     pub(super) flight: Option<Arc<Flight>>,
+}
+
+impl Shared {
+    /// Nothing goes between processes any more, in this run and in those to come.
+    pub(super) fn lose(&self, why: &str) {
+        let mut desk = lock(&self.desk);
+        desk.lost = Some(why.to_owned());
+        if let Some((_, group)) = &desk.current {
+            group.lose(why.to_owned());
+        }
+    }
+}
+
+impl Desk {
+    /// The exit code of the first process, by number, whose fault the end is.
+    pub(super) fn fault(&self) -> Option<i32> {
+        let byes = self.order.iter().filter_map(|rank| self.byes[*rank]);
+        byes.filter(|(_, own_fault)| *own_fault).map(|(code, _)| code).next()
+    }
+
+    /// Where the process of this number, and rank of MPI, failed outside of the run that others are in, that ends, too.
+    pub(super) fn end_with_it(&self, process: usize, rank: usize, group: &Group) {
+        if let Some((_, true)) = self.byes[rank] {
+            group.fail(process * group.here().len());
+        }
+    }
 }
 
 /// For the office of a process.
@@ -178,6 +206,12 @@ impl Office {
             of_processes,
         };
         let group = Group::new(options, home);
+        if let Some(why) = &desk.lost {
+            group.lose(why.clone());
+        }
+        for (process, rank) in desk.order.iter().enumerate() {
+            desk.end_with_it(process, *rank, &group);
+        }
         desk.current = Some((run, group.clone()));
         drop(desk);
         self.shared.wake.notify_one();
@@ -236,9 +270,7 @@ impl Office {
             // A panic there is as good as an end.
             let _ = thread.join();
         }
-        let byes = &lock(&self.shared.desk).byes;
-        let culprit = byes.iter().flatten().find(|(_, own_fault)| *own_fault);
-        culprit.map_or(code, |(code, _)| *code)
+        lock(&self.shared.desk).fault().unwrap_or(code)
     }
 }
 

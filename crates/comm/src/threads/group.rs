@@ -9,42 +9,10 @@ use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::Options;
+use super::home::Home;
 use super::mail::{Mailbox, Parcel, lock};
 use super::watch::{Due, Wait, Watch};
-use crate::flight::Log;
 use crate::{Error, Label, Result};
-
-/// What brings parcels and news to ranks of other processes.
-pub(crate) trait Carrier: Send + Sync {
-    /// `parcel` of a rank here goes to a rank that is not.
-    fn send(&self, from: usize, to: usize, parcel: Parcel);
-    /// A rank here has failed.
-    fn failed(&self, rank: usize);
-    /// A rank here has done all it was to do.
-    fn left(&self, rank: usize);
-    /// The run is to stop.
-    fn stopped(&self);
-}
-
-/// Which ranks are threads of this process, and how the others are reached.
-pub(crate) struct Home {
-    pub(crate) here: Range<usize>,
-    /// `None`: all are here.
-    pub(crate) carrier: Option<Arc<dyn Carrier>>,
-    /// Of how many processes this is which: no two draw the same name.
-    pub(crate) process: [u64; 2],
-    /// Where ranks here say where they are.
-    pub(crate) log: Option<Log>,
-    /// Ranks stand for processes: one moves as long as anything is heard of it, whatever it does.
-    pub(crate) of_processes: bool,
-}
-
-impl Home {
-    /// All of so many ranks.
-    pub(crate) fn alone(world: usize) -> Home {
-        Home { here: 0..world, carrier: None, process: [0, 1], log: None, of_processes: false }
-    }
-}
 
 /// How far a rank is, as another process is told.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,7 +39,7 @@ pub(crate) struct Group {
     /// Whom each rank waits for. A wait that failed stays until its rank posts again, so that the
     /// others leave it the time to say so.
     waits: Mutex<Vec<Option<Wait>>>,
-    /// From a to b at `a * world + b`.
+    /// From a to b, which is here, at `(b - here.start) * world + a`.
     mail: Vec<Mailbox>,
     /// How many groups were named.
     groups: AtomicU64,
@@ -84,6 +52,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// After so long a request to stop is that of a launcher which ends a job for a dead process: it comes a quarter of a second
 /// after the death, or later.
 const GONE: Duration = Duration::from_millis(200);
+/// How often that is looked at.
+const LOOKS: u32 = 10;
 
 /// What the others can see of a rank.
 #[derive(Default)]
@@ -103,7 +73,6 @@ impl Group {
     pub(crate) fn new(options: &Options, home: Home) -> Arc<Group> {
         let world = options.world;
         Arc::new(Group {
-            home,
             began: Instant::now(),
             deadline: options.deadline,
             stop: options.stop.clone(),
@@ -112,7 +81,8 @@ impl Group {
             lost: OnceLock::new(),
             ranks: (0..world).map(|_| Life::default()).collect(),
             waits: Mutex::new(vec![None; world]),
-            mail: (0..world * world).map(|_| Mailbox::default()).collect(),
+            mail: (0..home.here.len() * world).map(|_| Mailbox::default()).collect(),
+            home,
             groups: AtomicU64::new(0),
         })
     }
@@ -154,9 +124,11 @@ impl Group {
         self.first.get().map(|(rank, _)| *rank)
     }
 
-    /// Whether a rank has failed so long ago that those here which go on are stuck.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.first.get().is_some_and(|(_, since)| since.elapsed() > self.deadline + GRACE)
+    /// Whether a rank has failed so long ago, and no rank here moved since `moved`, that those here which go on are stuck.
+    pub(crate) fn has_ended_before(&self, moved: Instant) -> bool {
+        self.first
+            .get()
+            .is_some_and(|(_, since)| (*since).max(moved).elapsed() > self.deadline + GRACE)
     }
 
     /// `rank` has done all it was to do.
@@ -226,6 +198,20 @@ impl Group {
         (0..self.world()).find(gone)
     }
 
+    /// The same, looked at again and again for as long: where this process had no core for a while, what was said meanwhile is heard
+    /// first.
+    fn still_gone(&self) -> Option<usize> {
+        let mut gone = self.gone();
+        for _ in 0..LOOKS {
+            if gone.is_none() {
+                break;
+            }
+            std::thread::sleep(GONE / LOOKS);
+            gone = self.gone();
+        }
+        gone
+    }
+
     /// A rank elsewhere shows that it is alive by what arrives from it.
     pub(crate) fn moves(&self, rank: usize) {
         if let Some(life) = self.ranks.get(rank) {
@@ -242,8 +228,7 @@ impl Group {
 
     /// What arrived for a rank here.
     pub(crate) fn deliver(&self, from: usize, to: usize, parcel: Parcel) {
-        let world = self.world();
-        if from < world && to < world {
+        if from < self.world() && self.home.here.contains(&to) {
             self.moves(from);
             self.mailbox(from, to).put(parcel);
         }
@@ -343,7 +328,7 @@ impl Group {
     }
 
     fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
-        &self.mail[from * self.world() + to]
+        &self.mail[(to - self.home.here.start) * self.world() + from]
     }
 
     fn wait_is_over(&self, rank: usize) {
@@ -357,7 +342,7 @@ impl Group {
             {
                 log.asked();
             }
-            return Err(self.gone().map_or(Error::Stopped, |rank| Error::Gone { rank }));
+            return Err(self.still_gone().map_or(Error::Stopped, |rank| Error::Gone { rank }));
         }
         if let Some(why) = self.lost.get() {
             return Err(Error::Engine { why: why.as_str().into() });
@@ -366,7 +351,7 @@ impl Group {
     }
 
     /// How many operations a rank has done, as far as is known here.
-    pub(super) fn operations(&self, rank: usize) -> u64 {
+    pub(crate) fn operations(&self, rank: usize) -> u64 {
         self.ranks[rank].operations.load(Ordering::Acquire)
     }
 

@@ -10,7 +10,7 @@ use annulus_tensors::{Dtype, Room, TensorFile};
 use candle_core::{DType, Tensor};
 
 use super::hashes::Hashes;
-use super::{LATEST, OPTIMIZER, STATE, State, VERSION, steps};
+use super::{HASHES, LATEST, OPTIMIZER, STATE, State, VERSION, steps};
 use crate::run::folder::failure;
 use crate::setup::start::Start;
 use crate::{Result, TrainError};
@@ -23,6 +23,15 @@ const LARGEST: u64 = 1 << 24;
 pub(crate) struct Found {
     pub(crate) folder: PathBuf,
     pub(crate) state: State,
+}
+
+impl Found {
+    /// Of all its files, of which it has been held to the hashes that it says.
+    pub(crate) fn hash(&self) -> Result<String> {
+        let path = self.folder.join(HASHES);
+        let text = std::fs::read(&path).map_err(|error| failure("read", &path, &error))?;
+        Ok(blake3::hash(&text).to_hex().to_string())
+    }
 }
 
 /// The newest whole checkpoint in `output`, and a warning for every newer one that is not. `None`:

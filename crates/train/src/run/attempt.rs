@@ -30,7 +30,7 @@ use crate::run::sink::{Notice, Silent, Sink};
 use crate::run::together::{self, Facts, Said};
 use crate::setup::device;
 use crate::setup::initial::base_of;
-use crate::setup::prepare::{Prepared, Work, interruptible, prepare};
+use crate::setup::prepare::{From, Prepared, Work, interruptible, prepare};
 use crate::setup::start::{Handout, Start};
 use crate::step::trainer::Trainer;
 use crate::{Data, Opening, Result, Setup, TrainError};
@@ -55,7 +55,7 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
     let step = last_checkpoint(&folder.path).unwrap_or(0);
     let Some(prepared) = prepared else { return Ok(Outcome { step, ..outcome }) };
     if let Some(work) = prepared.work.as_ref().filter(|_| given.world.processes() > 1) {
-        let facts = Facts::of(plan, work);
+        let facts = Facts::of(&given.world, plan, prepared.found.as_ref(), work);
         let agreed = together::agree(&given.world, &Said::of(&facts));
         // What this process cannot do is its own to say.
         facts?;
@@ -101,7 +101,7 @@ fn lead(plan: &Plan, given: &mut Given, stages: &[Plan]) -> Result<Led> {
     }
     given.fork = given.fork.take().or(began);
     given.world.note("opening data and weights");
-    let prepared = prepared(plan, &setup, stages, given);
+    let prepared = prepared(plan, &setup, stages, From::Newest, given);
     if !matches!(prepared, Ok(Some(_))) {
         folder.forget_if_new();
     }
@@ -118,6 +118,7 @@ pub(crate) fn prepared(
     plan: &Plan,
     setup: &Arc<Setup>,
     stages: &[Plan],
+    from: From,
     given: &mut Given,
 ) -> Result<Option<Prepared>> {
     let (plan, setup, stages) = (plan.clone(), setup.clone(), stages.to_vec());
@@ -125,7 +126,7 @@ pub(crate) fn prepared(
         (given.tokenizer.clone(), given.verify_cache, given.fork.clone());
     let work = move |progress: &mut dyn FnMut(Progress)| {
         let opening = Opening { tokenizer: tokenizer.as_deref(), verify, ..Opening::default() };
-        prepare(&plan, &setup, &stages, fork.as_ref(), opening, progress)
+        prepare(&plan, &setup, &stages, (from, fork.as_ref()), opening, progress)
     };
     let prepared = interruptible(&given.stop, given.console.as_mut(), work)?;
     if prepared.is_none() {

@@ -13,13 +13,14 @@ use annulus_plan::Plan;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::Found;
 use crate::run::attempt::{Attempt, Led, prepared};
 use crate::run::fork::Fork;
 use crate::run::given::Given;
 use crate::run::identity;
 use crate::run::manifest::{program, weights_hash};
 use crate::run::outcome::{Ending, Outcome};
-use crate::setup::prepare::Work;
+use crate::setup::prepare::{From, Work};
 use crate::setup::shared::{once, unreached};
 use crate::{Result, Setup, TrainError};
 
@@ -97,7 +98,7 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
     let opened = open(plan, &mut given, stages, step);
     // What this one cannot do is said to all, who end for it.
     let facts = match &opened {
-        Ok((_, work)) => Said::of(&Facts::of(plan, work)),
+        Ok((_, found, work)) => Said::of(&Facts::of(&given.world, plan, found.as_ref(), work)),
         Err(TrainError::Comm(CommError::Stopped)) => Said::Stopped,
         Err(error) => Said::Cannot(error.to_string()),
     };
@@ -105,7 +106,7 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
     if matches!(agreed, Ok(false)) {
         return Ok(nothing);
     }
-    let (setup, work) = opened?;
+    let (setup, _, work) = opened?;
     agreed?;
     let attempt = Attempt::new(plan, &setup, &given, work.data, work.start, None)?;
     let (ending, step, _) = attempt.run()?;
@@ -118,30 +119,15 @@ fn open(
     given: &mut Given,
     stages: &[Plan],
     step: Option<u64>,
-) -> Result<(Arc<Setup>, Work)> {
+) -> Result<(Arc<Setup>, Option<Found>, Work)> {
     let setup = Arc::new(given.setup(plan)?);
-    let prepared = prepared(plan, &setup, stages, given)?;
+    let prepared = prepared(plan, &setup, stages, From::Named(step), given)?;
     let prepared = prepared.ok_or(TrainError::Comm(CommError::Stopped))?;
-    let found = prepared.found.as_ref().map(|found| found.state.step);
-    let name = |step: Option<u64>| {
-        step.map_or_else(|| "no checkpoint".to_owned(), |step| format!("`step-{step}`"))
-    };
-    match prepared.work {
-        Some(work) if found == step => {
-            given.record(&setup, &plan.experiment.output)?;
-            Ok((setup, work))
-        }
-        _ => Err(TrainError::Checkpoint {
-            message: format!(
-                "process 0 goes on from {}, but process {} finds {} in `{}`",
-                name(step),
-                given.world.process(),
-                name(found),
-                plan.experiment.output.display()
-            ),
-            hint: Some("let all hosts share that folder, or copy the checkpoint to each".into()),
-        }),
-    }
+    let work = prepared.work.ok_or_else(|| {
+        TrainError::Internal("process 0 goes on with a run that is finished".to_owned())
+    })?;
+    given.record(&setup, &plan.experiment.output)?;
+    Ok((setup, prepared.found, work))
 }
 
 /// Holds what all processes have to what process 0 has; `own` is what this one says. Whether the run begins: not where one was
@@ -184,20 +170,35 @@ pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
 
 impl Facts {
     /// Of a process that has opened all it needs.
-    pub(crate) fn of(plan: &Plan, work: &Work) -> Result<Facts> {
+    pub(crate) fn of(
+        world: &World,
+        plan: &Plan,
+        found: Option<&Found>,
+        work: &Work,
+    ) -> Result<Facts> {
         let Work { fingerprint, start, .. } = work;
-        Ok(Facts::with([
-            ("the plan", hashed(plan)),
-            ("the data", fingerprint.clone()),
-            ("the step", start.step.to_string()),
-            ("the weights", weights_hash(&start.weights)?),
-        ]))
+        let checkpoint = found.map_or_else(|| Ok("none".to_owned()), Found::hash)?;
+        Ok(Facts::with(
+            world,
+            [
+                ("the plan", hashed(plan)),
+                ("the data", fingerprint.clone()),
+                ("the step", start.step.to_string()),
+                ("the checkpoint", checkpoint),
+                ("the weights", weights_hash(&start.weights)?),
+            ],
+        ))
     }
 
     /// These, behind what every process has.
-    fn with<const N: usize>(more: [(&str, String); N]) -> Facts {
+    fn with<const N: usize>(world: &World, more: [(&str, String); N]) -> Facts {
         let instructions = Core::here().instructions.word().to_owned();
-        let own = [("the program", program()), ("the vector instructions", instructions)];
+        let library = world.facts().map_or_else(String::new, |facts| facts.library.clone());
+        let own = [
+            ("the program", program()),
+            ("the library of MPI", library),
+            ("the vector instructions", instructions),
+        ];
         let all = own.into_iter().chain(more);
         Facts { alike: all.map(|(what, value)| (what.to_owned(), value)).collect() }
     }
@@ -216,8 +217,10 @@ pub fn alike(world: &World, plan: Option<&Plan>, weights: Option<&Weights>) -> R
         return Ok(());
     }
     let weights = weights.map(weights_hash).transpose()?.unwrap_or_default();
-    let facts =
-        Facts::with([("the plan", plan.map(hashed).unwrap_or_default()), ("the weights", weights)]);
+    let facts = Facts::with(
+        world,
+        [("the plan", plan.map(hashed).unwrap_or_default()), ("the weights", weights)],
+    );
     agree(world, &Said::Has(facts)).map(drop).map_err(|error| once(world, error))
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod device;
 pub(crate) mod examine;
 pub(crate) mod fits;
 pub(crate) mod initial;
+pub(crate) mod links;
 pub(crate) mod open;
 pub(crate) mod pages;
 pub(crate) mod prepare;

@@ -1,6 +1,7 @@
 //! The plan of an experiment whose strategy may be left open. It is chosen once: what an earlier
 //! attempt chose is kept in its run's folder, and a later one goes on with that.
 
+use annulus_comm::World;
 use annulus_experiment::{Attention, Experiment, Resolved, differences, parse};
 use annulus_model::element_type;
 use annulus_plan::Plan;
@@ -10,14 +11,15 @@ use crate::Result;
 use crate::run::folder::RESOLVED;
 use crate::setup::device;
 use crate::setup::rates::Sample;
+use crate::setup::shared::unreached;
 
 /// The plans of all phases of an experiment on a machine with so many cores. With `strategy: auto`, and
 /// unless it has been chosen before or a cluster is described, the machine is measured: a fraction of a
-/// second.
+/// second. Where there are several processes, all are: the others are told the experiment, and must call [`measured`].
 ///
 /// # Errors
 /// What is wrong with the experiment, or a device that cannot be used.
-pub(crate) fn plans(resolved: &Resolved, cores: usize) -> Result<Vec<Plan>> {
+pub(crate) fn plans(resolved: &Resolved, cores: usize, world: &World) -> Result<Vec<Plan>> {
     let experiment = &resolved.experiment;
     if !experiment.attention.is_open() {
         return Ok(plans_of(resolved)?);
@@ -25,15 +27,27 @@ pub(crate) fn plans(resolved: &Resolved, cores: usize) -> Result<Vec<Plan>> {
     if let Some(attention) = earlier(experiment) {
         return Ok(plans_of(&resolved.with(Experiment { attention, ..experiment.clone() }))?);
     }
-    let sample = sample(experiment, resolved.model.head_dim, cores)?;
     let mut failed = None;
     let plans = plans_measured(resolved, |ranks| {
-        sample.measure(ranks).unwrap_or_else(|error| {
+        let told = world.gather(experiment.to_yaml().as_bytes()).map_err(unreached);
+        let measured = told.and_then(|_| measured(resolved, cores, world));
+        measured.unwrap_or_else(|error| {
             failed = Some(error);
             Cluster::threads(ranks, cores)
         })
     })?;
     failed.map_or(Ok(plans), Err)
+}
+
+/// What the ranks of an experiment achieve on this machine and, where there are several processes, on those of the others, which must
+/// all measure.
+///
+/// # Errors
+/// A device that cannot be used, and a process that is late or gone.
+pub fn measured(resolved: &Resolved, cores: usize, world: &World) -> Result<Cluster> {
+    let mesh = &resolved.experiment.mesh;
+    let sample = sample(&resolved.experiment, resolved.model.head_dim, cores)?;
+    sample.measure_over(world, mesh.data * mesh.sequence)
 }
 
 /// What this machine achieves with the ranks of a plan, measured: a fraction of a second.

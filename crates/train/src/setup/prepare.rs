@@ -11,7 +11,7 @@ use annulus_data::Progress;
 use annulus_experiment::Format;
 use annulus_plan::Plan;
 
-use crate::checkpoint::{Found, load, newest};
+use crate::checkpoint::{Found, load, newest, opened};
 use crate::run::folder::failure;
 use crate::run::fork::Fork;
 use crate::run::identity;
@@ -41,6 +41,28 @@ pub(crate) struct Work {
     /// Of the data, in all stages.
     pub(crate) fingerprint: String,
     pub(crate) start: Start,
+}
+
+/// Which checkpoint of its folder a run goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum From {
+    /// The newest that is whole, if there is one.
+    Newest,
+    /// The one that process 0 has found; `None`: it found none.
+    Named(Option<u64>),
+}
+
+impl From {
+    /// The checkpoint in `output`, and what is wrong with newer ones.
+    fn find(self, output: &Path) -> Result<(Option<Found>, Vec<String>)> {
+        let From::Named(step) = self else { return newest(output) };
+        let found = step.map(|step| opened(&output.join(format!("step-{step}"))));
+        let found = found.transpose().map_err(|error| TrainError::Checkpoint {
+            message: error.to_string(),
+            hint: Some("let all hosts share that folder, or copy the checkpoint to each".into()),
+        })?;
+        Ok((found, Vec::new()))
+    }
 }
 
 /// Runs `work` on its own thread. `None`: `stop` was set first, and the thread is left to itself;
@@ -79,22 +101,23 @@ pub(crate) fn interruptible<T: Send + 'static>(
     }
 }
 
-/// Finds the checkpoint to go on from, if there is one, and opens data and weights, and first the data of all `stages`, if it is one
+/// Finds the checkpoint to go on `from`, if there is one, and opens data and weights, and first the data of all `stages`, if it is one
 /// of several.
 pub(crate) fn prepare(
     plan: &Plan,
     setup: &Setup,
     stages: &[Plan],
-    fork: Option<&Fork>,
+    (from, fork): (From, Option<&Fork>),
     opening: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared> {
     let output = &plan.experiment.output;
-    let (found, mut warnings) = newest(output)?;
+    let (found, mut warnings) = from.find(output)?;
     if let Some(found) = &found {
         let differing = identity::differences(plan, found)?;
         refuse(found, &differing)?;
-        if found.state.step >= plan.experiment.last_step()
+        if from == From::Newest
+            && found.state.step >= plan.experiment.last_step()
             && (plan.experiment.data.evaluate == 0 || is_evaluated(output, found.state.step)?)
         {
             return Ok(Prepared { found: Some(found.clone()), warnings, work: None });

@@ -34,12 +34,14 @@ const TRY: Duration = Duration::from_millis(20);
 const MOST: f64 = 64.0;
 /// Messages that are timed together.
 const MESSAGES: usize = 32;
+/// How long messages that are timed together take at most, or two of them.
+const SLOW: Duration = Duration::from_millis(500);
 /// Bytes of a large message.
 const LARGE: usize = 4 << 20;
 /// Ranks that are measured where there are fewer cores: each takes some 10 MB.
 const LEAST_RANKS: usize = 8;
 /// How long ranks wait for each other.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -92,10 +94,7 @@ impl Sample {
         if ranks == 1 {
             return Ok(typical.clone().with_rates(rates, typical.inside));
         }
-        let [latency, large] = [mean(|all| all.small), mean(|all| all.large)].map(|s| turns * s);
-        // Never faster than a clock can tell.
-        let moving = (large - latency).max(latency / MESSAGES as f64);
-        let link = Link { bandwidth: LARGE as f64 / moving, latency };
+        let link = joined([mean(|all| all.small), mean(|all| all.large)].map(|s| turns * s));
         Ok(Cluster { between: link, ..typical.with_rates(rates, link) })
     }
 
@@ -144,6 +143,18 @@ impl Sample {
     }
 }
 
+/// The link between the ranks of `comm`, by messages around their ring.
+pub(crate) fn link(comm: &dyn Communicator) -> Result<Link> {
+    Ok(joined([messages(comm, 1)?, messages(comm, LARGE)?]))
+}
+
+/// A link, by seconds of a small message and of a large one.
+fn joined([latency, large]: [f64; 2]) -> Link {
+    // Never faster than a clock can tell.
+    let moving = (large - latency).max(latency / MESSAGES as f64);
+    Link { bandwidth: LARGE as f64 / moving, latency }
+}
+
 fn heads(workers: usize) -> usize {
     let [alone, of_each] = HEADS;
     if workers == 1 { alone } else { of_each * workers }
@@ -187,8 +198,8 @@ fn messages(comm: &dyn Communicator, bytes: usize) -> Result<f64> {
         return Ok(0.0);
     }
     let tensor = Tensor::zeros(bytes, DType::U8, &Device::Cpu)?;
-    let round = || -> Result<()> {
-        for hop in 0..MESSAGES {
+    let round = |messages: usize| -> Result<()> {
+        for hop in 0..messages {
             let to = (rank + 1) % world;
             let send = Move::Send { tensor: tensor.clone(), to, hold: Hold::Lend };
             let receive = Move::Receive { from: (rank + world - 1) % world, form: None };
@@ -196,7 +207,13 @@ fn messages(comm: &dyn Communicator, bytes: usize) -> Result<f64> {
         }
         Ok(())
     };
-    Ok(fastest(comm, &Device::Cpu, &round)? / MESSAGES as f64)
+    let alone = attempt(comm, &Device::Cpu, 1, &|| round(1))?;
+    if alone * MESSAGES as f64 <= SLOW.as_secs_f64() {
+        return Ok(fastest(comm, &Device::Cpu, &|| round(MESSAGES))? / MESSAGES as f64);
+    }
+    // A link between hosts: what takes so long a clock can tell by a few.
+    let few = (SLOW.as_secs_f64() / alone).clamp(2.0, MESSAGES as f64) as usize;
+    Ok(attempt(comm, &Device::Cpu, 1, &|| round(few))? / few as f64)
 }
 
 fn label(hop: usize) -> Label {

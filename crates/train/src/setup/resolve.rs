@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use annulus_comm::World;
 use annulus_data::{DataError, Needles, Recall, Source, Tokenizer, byte_tokenizer};
 use annulus_experiment::{
     Experiment, Format, ModelSource, Places, Problem, Problems, Resolved, Shape, WeightsFrom,
@@ -200,6 +201,15 @@ impl Opened {
     /// # Errors
     /// As those of [`Opened::plan`].
     pub fn plans(&self, cores: usize) -> Result<Vec<Plan>> {
-        open::plans(&self.here(), cores)
+        self.plans_over(cores, &World::alone())
+    }
+
+    /// The same for the processes of `world`, called by the first. Where a strategy is chosen by what they achieve, the others are
+    /// told the experiment as it is, its strategy open, and must call [`measured`](crate::measured) with it.
+    ///
+    /// # Errors
+    /// As those of [`Opened::plan`], and a process that is late or gone.
+    pub fn plans_over(&self, cores: usize, world: &World) -> Result<Vec<Plan>> {
+        open::plans(&self.here(), cores, world)
     }
 }

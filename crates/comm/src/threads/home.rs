@@ -1,0 +1,39 @@
+//! Where the ranks of a group are.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::mail::Parcel;
+use crate::flight::Log;
+
+/// What brings parcels and news to ranks of other processes.
+pub(crate) trait Carrier: Send + Sync {
+    /// `parcel` of a rank here goes to a rank that is not.
+    fn send(&self, from: usize, to: usize, parcel: Parcel);
+    /// A rank here has failed.
+    fn failed(&self, rank: usize);
+    /// A rank here has done all it was to do.
+    fn left(&self, rank: usize);
+    /// The run is to stop.
+    fn stopped(&self);
+}
+
+/// Which ranks are threads of this process, and how the others are reached.
+pub(crate) struct Home {
+    pub(crate) here: Range<usize>,
+    /// `None`: all are here.
+    pub(crate) carrier: Option<Arc<dyn Carrier>>,
+    /// Of how many processes this is which: no two draw the same name.
+    pub(crate) process: [u64; 2],
+    /// Where ranks here say where they are.
+    pub(crate) log: Option<Log>,
+    /// Ranks stand for processes: one moves as long as anything is heard of it, whatever it does.
+    pub(crate) of_processes: bool,
+}
+
+impl Home {
+    /// All of so many ranks.
+    pub(crate) fn alone(world: usize) -> Home {
+        Home { here: 0..world, carrier: None, process: [0, 1], log: None, of_processes: false }
+    }
+}
