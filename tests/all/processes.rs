@@ -182,6 +182,24 @@ fn processes_compute_with_the_vector_instructions_that_all_have() {
     }
 }
 
+/// Whoever is there says so in time, and the launcher ends the one that never begins.
+#[test]
+fn a_process_that_never_begins_ends_the_job() {
+    let place = Place::new(ANNULUS);
+    for mpi in [MPICH, OPEN_MPI] {
+        let arguments = ["train", "experiment.yaml", "mesh.sequence=2"];
+        let Some(mut command) = mpi.command(&place, 1, &arguments) else { return };
+        command.args([":", "-n", "1", "sleep", "100"]).env("ANNULUS_MPI_BEGIN", "2");
+        let began = Instant::now();
+        let ran = Ran::of(&command.output().expect("the launcher starts"));
+        let ran = ran.ended(12);
+        let said = "error: MPI has not begun within 2 s";
+        assert_eq!(ran.stderr.matches(said).count(), 1, "{}", ran.stderr);
+        assert!(!ran.stderr.contains("ended this process instead"), "{}", ran.stderr);
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+}
+
 /// A job that is going on; dropped, it is killed.
 struct Job(Child);
 

@@ -196,3 +196,34 @@ fn a_resumed_run_says_what_it_has_now() {
     assert_eq!(row("processes")["values"], serde_json::json!(["1", "2"]));
     assert!(row("MPI")["values"][0].is_null() && row("MPI")["values"][1].is_string());
 }
+
+/// What is chosen is a strategy like any other: the run goes on as threads to the same bits.
+#[test]
+fn a_strategy_is_chosen_by_what_all_processes_achieve() {
+    let place = Place::new(ANNULUS);
+    for (mpi, hosts) in [(MPICH, 1), (OPEN_MPI, 2)] {
+        if hosts > 1 && !may_rename() {
+            continue;
+        }
+        let arguments = ["train", "experiment.yaml", "mesh.sequence=4", "attention.strategy=auto"];
+        let output = format!("output={}", mpi.name);
+        let arguments = [&arguments[..], &[&output]].concat();
+        let Some(mut command) = mpi.command(&place, 2, &arguments) else { return };
+        if hosts > 1 {
+            command.args([":", "-n", "2", "unshare", "--uts", "sh", "-c", RENAMED, ANNULUS]);
+            command.args(&arguments);
+        }
+        let ran = Ran::of(&command.output().expect("the launcher starts"));
+        let ran = ran.ended(0);
+        let cluster = format!("processes of this job: {} x {} devices", 2 * hosts, 2 / hosts);
+        assert_eq!(ran.stderr.matches(&cluster).count(), 1, "{}", ran.stderr);
+        assert_eq!(
+            ran.stderr.contains("from host to host of 2 nodes"),
+            hosts > 1,
+            "{}",
+            ran.stderr
+        );
+        let resolved = fs::read_to_string(place.path(mpi.name).join("experiment.yaml"));
+        assert!(!resolved.expect("it was written").contains("strategy: auto"), "a choice is kept");
+    }
+}
