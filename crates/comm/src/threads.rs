@@ -3,12 +3,14 @@
 //! A tensor changes hands by its reference count: nothing is copied.
 
 mod group;
+mod heard;
 mod mail;
 mod member;
 mod patience;
 mod watch;
 
-pub(crate) use group::{Beat, Carrier, Group, Home};
+pub(crate) use group::{Carrier, Group, Home};
+pub(crate) use heard::Beat;
 pub(crate) use mail::{Parcel, Ticket, lock};
 
 use std::any::Any;

@@ -102,6 +102,9 @@ impl Clerk {
         self.open()?;
         let mut closed: Option<Instant> = None;
         loop {
+            if let Some((_, group)) = &lock(&self.shared.desk).current {
+                group.looks(Instant::now());
+            }
             if self.shared.only_in_waits.load(Ordering::Relaxed) && self.ranks_compute() {
                 std::thread::sleep(NAP[0]);
                 continue;
