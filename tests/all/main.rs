@@ -17,6 +17,7 @@ mod front_door;
 mod goldens;
 mod hostile;
 mod hub;
+mod launchers;
 mod long_lines;
 mod mixture;
 mod pages;

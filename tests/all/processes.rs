@@ -102,6 +102,74 @@ fn open_mpi_every_strategy_and_mask_has_the_bits_of_threads() {
     every_way_has_the_bits_of_threads(OPEN_MPI);
 }
 
+/// Without a launcher around it, `agree` starts its own processes, by the launcher that `launch` would take.
+#[test]
+fn agree_starts_its_processes_itself() {
+    let place = Place::new(ANNULUS);
+    place.write("small.yaml", SMALL);
+    for mpi in [MPICH, OPEN_MPI] {
+        let Some(launcher) = mpi.launcher() else { return };
+        let agree = |words: &[&str], library: &str| {
+            let mut command = Command::new(ANNULUS);
+            command.args(["agree", "small.yaml"]).args(words).current_dir(place.path(""));
+            command.env("ANNULUS_MPIRUN", &launcher).env("ANNULUS_MPI", library);
+            if library.is_empty() {
+                command.env_remove("ANNULUS_MPI");
+            }
+            Ran::of(&command.output().expect("the program starts"))
+        };
+        let ran = agree(&["--engines", "threads,mpi", "--json"], "");
+        let found = &ran.ended(0).json()[0];
+        assert_eq!((found["equal"].as_u64(), found["of"].as_u64()), (Some(40), Some(40)));
+        for (words, library, wanted) in [
+            (&["-n", "3"][..], "", "3 processes cannot share 4 ranks evenly"),
+            (&["-n", "1"], "", "there is one process"),
+            (&["--engines", "mpi"], "", "one engine has nothing to agree with"),
+            (&["data.tokens=none"], "", "`data.tokens` must be a count"),
+            (&[], "/absent/libmpi.so", "/absent/libmpi.so"),
+        ] {
+            let ran = agree(words, library);
+            let ran = ran.ended(2);
+            assert_eq!(ran.stderr.matches("error: ").count(), 1, "{words:?}: {}", ran.stderr);
+            assert!(ran.stderr.contains(wanted), "{words:?}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn agree_says_how_to_get_a_launcher() {
+    let place = Place::new(ANNULUS);
+    let mut command = Command::new(ANNULUS);
+    command.args(["agree", "experiment.yaml"]).current_dir(place.path(""));
+    command.env_remove("ANNULUS_MPIRUN").env("PATH", place.path(""));
+    let ran = Ran::of(&command.output().expect("the program starts"));
+    let said =
+        "error: there is no `mpirun` on this machine's path\nhint: install one (`pip install";
+    assert!(ran.ended(2).stderr.starts_with(said), "{}", ran.stderr);
+}
+
+/// By a process of its own, also below a launcher.
+#[test]
+fn doctor_says_what_mpi_is_like_once_it_has_begun() {
+    let place = Place::new(ANNULUS);
+    for mpi in [MPICH, OPEN_MPI] {
+        let Some(launcher) = mpi.launcher() else { return };
+        let library = launcher.with_file_name("../lib").join(match mpi.name {
+            "mpich" => "libmpi.so.12",
+            _ => "libmpi.so.40",
+        });
+        let mut alone = Command::new(ANNULUS);
+        alone.args(["doctor", "--json"]).env("ANNULUS_MPI", &library);
+        let alone = Ran::of(&alone.output().expect("the program starts"));
+        let Some(below) = mpi.run(&place, 1, &["doctor", "--json"]) else { return };
+        for ran in [alone, below] {
+            let found = ran.ended(0).json()[0]["MPI"].as_str().expect("a text").to_owned();
+            assert!(found.contains("5.0.") && found.ends_with(", MPI_THREAD_FUNNELED"), "{found}");
+            assert!(found.contains(mpi.name) && found.contains("/lib/libmpi"), "{found}");
+        }
+    }
+}
+
 #[test]
 fn a_training_over_processes_is_that_over_threads() {
     let place = Place::new(ANNULUS);
@@ -279,13 +347,16 @@ fn a_training_whose_process_is_killed_goes_on_as_threads_to_the_same_bits() {
 fn a_process_that_is_stopped_ends_the_job_at_the_deadline() {
     let place = Place::new(ANNULUS);
     for mpi in [MPICH, OPEN_MPI] {
-        // The one that leads, and the other.
-        for victim in [0, 1] {
-            let output = format!("{}-{victim}", mpi.name);
+        // The one that leads, the other, and the last of three: of two that end for it, its launcher may let it go on before it
+        // ends it, and it has nobody to blame then.
+        for (count, victim) in [(2, 0), (2, 1), (3, 2), (3, 2)] {
+            let output = format!("{}-{count}-{victim}", mpi.name);
             let folder = format!("output={output}");
-            let changes = ["mesh.sequence=4", "mesh.deadline=1s", "schedule.steps=4000"];
+            let ranks = if count == 2 { 4 } else { 3 };
+            let split = format!("mesh.sequence={ranks}");
+            let changes = [&split, "mesh.deadline=1s", "schedule.steps=4000"];
             let arguments = [&["train", "experiment.yaml", &folder][..], &changes].concat();
-            let Some(mut command) = mpi.command(&place, 2, &arguments) else { return };
+            let Some(mut command) = mpi.command(&place, count, &arguments) else { return };
             command.stdout(Stdio::null()).stderr(Stdio::piped());
             let child = command.spawn().expect("the launcher starts");
             wait_for_step(&place, &output, 2);
@@ -296,9 +367,11 @@ fn a_process_that_is_stopped_ends_the_job_at_the_deadline() {
             let ran = Ran::of(&child.wait_with_output().expect("it is ours"));
             let ran = ran.ended(12);
             assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
-            let waited = [["for rank 0 ", "for rank 1 "], ["for rank 2 ", "for rank 3 "]][victim];
-            assert!(waited.iter().any(|rank| ran.stderr.contains(rank)), "{}", ran.stderr);
+            let each = ranks / count;
+            let mut waited = (victim * each..(victim + 1) * each).map(|r| format!("for rank {r} "));
+            assert!(waited.any(|rank| ran.stderr.contains(&rank)), "{}", ran.stderr);
             wait_until_gone(&place);
+            fs::remove_dir_all(place.path(&output)).expect("a run");
         }
     }
 }

@@ -45,11 +45,11 @@ const RENAMED: [(&str, &str); 6] = [
 
 /// Series by tag, of steps and values.
 #[derive(Deserialize)]
-struct Seen {
+pub(crate) struct Seen {
     scalars: BTreeMap<String, Vec<(u64, f32)>>,
     texts: BTreeMap<String, Vec<(u64, String)>>,
     /// Titles, with the regular expressions of each chart.
-    layout: Vec<(String, Vec<Vec<String>>)>,
+    pub(crate) layout: Vec<(String, Vec<Vec<String>>)>,
     hparams: Hyperparameters,
 }
 
@@ -109,7 +109,7 @@ fn ranks_have_curves_where_the_experiment_asks_for_them() {
 
 /// TensorBoard's Python, where it is installed.
 #[expect(clippy::print_stdout, reason = "what a run of tests leaves out is to be seen")]
-fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     let python = root().join("target/python/tensorboard/bin/python");
     let there = python.exists();
     if !there {
@@ -160,7 +160,7 @@ fn check_hparams(found: &Hyperparameters) {
 }
 
 /// What TensorBoard's reader reads.
-fn read(python: &Path, run: &Path) -> Seen {
+pub(crate) fn read(python: &Path, run: &Path) -> Seen {
     let script = root().join("tests/python/read_events.py");
     let output = Command::new(python).arg(script).arg(run).output().expect("python starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

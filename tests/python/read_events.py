@@ -19,8 +19,9 @@ for tag in tags["tensors"]:
     data = accumulator.SummaryMetadata(tag).plugin_data
     values = accumulator.Tensors(tag)
     if data.plugin_name == "custom_scalars":
-        assert tag == "custom_scalars__config__" and len(values) == 1, tag
-        parsed = layout_pb2.Layout.FromString(values[0].tensor_proto.string_val[0])
+        assert tag == "custom_scalars__config__", tag
+        # The page shows the last.
+        parsed = layout_pb2.Layout.FromString(values[-1].tensor_proto.string_val[0])
         layout = [[c.title, [list(chart.multiline.tag) for chart in c.chart]] for c in parsed.category]
     elif tag == metadata.EXPERIMENT_TAG:
         experiment = metadata.parse_experiment_plugin_data(data.content)

@@ -1,17 +1,22 @@
 //! `annulus agree`: the same steps over processes that MPI joins and over threads of one, to the bit.
 
+use std::env;
+use std::ffi::OsString;
+use std::sync::atomic::AtomicBool;
+
 use annulus_comm::World;
-use annulus_experiment::{Override, parse, read_experiment};
+use annulus_comm::flight::{EARLY, Verdict};
+use annulus_experiment::{Experiment, Override, parse, read_experiment};
 use annulus_plan::{Plan, label, wrapped};
 use annulus_sequence::Strategy;
 use annulus_train::{Bits, bits};
 use serde_json::json;
 
-use crate::arguments::{Agree, File};
+use crate::arguments::{Agree, Engine, File};
 use crate::console::{Meter, Unit};
 use crate::failure::{EXPECT, Failure};
 use crate::processes::{self, End};
-use crate::{Done, hub, print};
+use crate::{Done, hub, launch, post_mortem, print};
 
 /// What is trained in one way.
 struct Trial {
@@ -27,13 +32,39 @@ struct Found {
 }
 
 pub(crate) fn run(arguments: &Agree) -> Done {
-    let world = processes::found()?;
-    if world.processes() == 1 {
-        let message = "there is one process: nothing to agree with";
-        let hint = "start several: `mpirun -n 2 annulus agree FILE`";
-        return Err(Failure::usage(message, hint));
+    if ![Engine::Threads, Engine::Mpi].iter().all(|engine| arguments.engines.contains(engine)) {
+        let message = "one engine has nothing to agree with";
+        return Err(Failure::usage(message, "name both: `--engines threads,mpi`"));
     }
-    Ok(processes::ended(&world, agree(arguments, &world)))
+    let world = processes::found()?;
+    match world.processes() {
+        1 => started(arguments),
+        _ => Ok(processes::ended(&world, agree(arguments, &world))),
+    }
+}
+
+/// Starts this command in several processes, which compare.
+fn started(arguments: &Agree) -> Done {
+    let processes = arguments.processes.unwrap_or(2);
+    // One of a job that has one: it would start itself for ever.
+    if processes == 1 || env::var_os(EARLY).is_some() {
+        let message = "there is one process: nothing to agree with";
+        return Err(Failure::usage(message, "start several: `annulus agree FILE -n 2`"));
+    }
+    // A mistake is said here, not by processes and their launcher.
+    let File { file, replacements } = &arguments.file;
+    split(&file.display().to_string(), &read_experiment(file)?, replacements)?;
+    let words: Vec<OsString> = env::args_os().skip(1).collect();
+    // Nothing is saved: a signal ends this process, and the launcher with it.
+    let never = AtomicBool::new(false);
+    let ended = launch::job(&launch::launcher()?, processes, &words, &never)?;
+    // What a process fails with, it says itself.
+    if let Some(wreck) = ended.wreck
+        && let lost @ Verdict::Lost { .. } = wreck.verdict()
+    {
+        print::say(&post_mortem::told(&wreck, &lost));
+    }
+    Ok(ended.code)
 }
 
 fn agree(arguments: &Agree, world: &World) -> Result<u8, End> {
@@ -62,6 +93,13 @@ fn agree(arguments: &Agree, world: &World) -> Result<u8, End> {
 fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
     let File { file, replacements } = &arguments.file;
     let (name, text) = (file.display().to_string(), read_experiment(file)?);
+    let started = world.processes();
+    if let Some(wanted) = arguments.processes.filter(|wanted| *wanted != started) {
+        let message = format!("`-n {wanted}`, but {started} processes were started");
+        return Err(Failure::usage(message, "leave `-n` out: the launcher says how many"));
+    }
+    // What no way can be shared by is said, not left out.
+    processes::ranks_on_host(world, &split(&name, &text, replacements)?.mesh)?;
     let mut trials = Vec::new();
     for strategy in Strategy::ALL {
         for (mask, changes) in masks(&name, &text, replacements)? {
@@ -85,6 +123,12 @@ fn planned(name: &str, text: &str, changes: &[Override], world: &World) -> Resul
     Ok(opened.plan(annulus_machine::cores())?)
 }
 
+/// The experiment in one of the ways that it is split, which it need not name.
+fn split(name: &str, text: &str, replacements: &[Override]) -> Result<Experiment, Failure> {
+    let ring = replaced("attention.strategy", Strategy::Ring.name());
+    Ok(parse(name, text, &[replacements, &[ring]].concat())?)
+}
+
 fn replaced(key: &str, value: &str) -> Override {
     Override { key: key.to_owned(), value: value.to_owned() }
 }
@@ -95,9 +139,7 @@ fn masks(
     text: &str,
     replacements: &[Override],
 ) -> Result<Vec<(&'static str, Vec<(&'static str, String)>)>, Failure> {
-    let ring = replaced("attention.strategy", Strategy::Ring.name());
-    let replacements = [replacements, &[ring]].concat();
-    let experiment = parse(name, text, &replacements)?;
+    let experiment = split(name, text, replacements)?;
     let (tokens, ranks) = (experiment.data.tokens, experiment.mesh.sequence);
     let [third, half] = [tokens / 3, tokens / 2].map(|part| part.max(1));
     let rest = tokens.saturating_sub(half + third / 2).max(1);

@@ -156,6 +156,9 @@ pub(crate) struct Reading {
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
+    /// Print which threads MPI lets call it: begins it, which a process can do once, and of which it may die
+    #[arg(long, hide = true)]
+    pub(crate) begin_mpi: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -195,12 +198,27 @@ pub(crate) struct Verify {
 pub(crate) struct Agree {
     #[command(flatten)]
     pub(crate) file: File,
+    /// What is compared; processes that MPI joins are started, unless they were
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Engine::Threads, Engine::Mpi])]
+    pub(crate) engines: Vec<Engine>,
+    /// Processes to start; they share the ranks of the experiment evenly [default: 2]
+    #[arg(short = 'n', long, value_parser = ranks())]
+    pub(crate) processes: Option<usize>,
     /// Optimizer steps of every strategy and mask
     #[arg(long, default_value_t = 3, value_parser = RangedU64ValueParser::<u64>::new().range(1..=10_000))]
     pub(crate) steps: u64,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// How ranks are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// Threads of one process
+    Threads,
+    /// Processes that MPI joins
+    Mpi,
 }
 
 #[derive(Args, Debug)]

@@ -1,21 +1,33 @@
 //! `annulus doctor`: what this machine offers, and what is missing.
 
+use std::env;
+use std::io::{self, Read, Seek};
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use annulus_comm::World;
 use annulus_hub::{Options, room};
 use annulus_plan::size;
 use serde_json::json;
 
 use crate::arguments::Doctor;
-use crate::{Done, launch, print};
+use crate::failure::Failure;
+use crate::{Done, print};
 
 pub(crate) fn run(arguments: &Doctor) -> Done {
+    if arguments.begin_mpi {
+        let level = World::thread_level().map_err(|error| Failure::usage(error.what, error.why))?;
+        print::line(level)?;
+        return Ok(0);
+    }
     let mut lines = vec![("annulus".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     lines.extend(annulus_train::described_machine());
     let more = [
         ("memory", memory()),
         ("disk", disk(Path::new("."))),
-        ("MPI", launch::engine()),
+        ("MPI", mpi()),
         ("hub's cache", cache()),
     ];
     lines.extend(more.map(|(name, found)| (name.to_owned(), found)));
@@ -55,5 +67,93 @@ fn cache() -> String {
             format!("{} ({free} free){offline}; set `HF_HOME` for another", options.cache.display())
         }
         Err(error) => error.to_string(),
+    }
+}
+
+/// How long MPI may take to begin and end.
+const BEGINNING: Duration = Duration::from_secs(10);
+/// How often it is looked whether it has.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// Which library would join processes here, and what it is like once it has begun.
+fn mpi() -> String {
+    let engine = match World::engine() {
+        Ok(engine) => engine,
+        Err(error) => return format!("none: {}; {}", error.what, error.why),
+    };
+    // Some libraries end the process that begins them instead of saying why.
+    let begun = env::current_exe().and_then(|own| {
+        let mut command = Command::new(own);
+        command.args(["doctor", "--begin-mpi"]);
+        answer(&mut command, BEGINNING)
+    });
+    match begun {
+        Ok(Ok(level)) => format!("{engine}, {level}"),
+        Ok(Err(why)) => format!("{engine}; it does not begin: {why}"),
+        Err(error) => format!("{engine}; whether it begins is unknown: {error}"),
+    }
+}
+
+/// What a program prints, or how it ended instead, with what it said.
+fn answer(command: &mut Command, limit: Duration) -> io::Result<Result<String, String>> {
+    // Files, not pipes: what it leaves running would hold those open.
+    let [mut out, mut talk] = [tempfile::tempfile()?, tempfile::tempfile()?];
+    command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(talk.try_clone()?);
+    let (mut child, begun) = (command.spawn()?, Instant::now());
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if begun.elapsed() > limit {
+            // It may have ended just now.
+            let _ = child.kill();
+            let _ = child.wait();
+            break None;
+        }
+        sleep(GLANCE);
+    };
+    let read = |file: &mut std::fs::File| -> io::Result<String> {
+        let mut bytes = Vec::new();
+        file.rewind()?;
+        file.take(LONGEST).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+    };
+    let (said, talked) = (read(&mut out)?, read(&mut talk)?);
+    let talked: String = talked.split_whitespace().collect::<Vec<_>>().join(" ");
+    let talked: String = talked.chars().take(SHOWN).collect();
+    let why = if talked.is_empty() { talked } else { format!(" ({talked})") };
+    Ok(match status.map(|status| status.success()) {
+        Some(true) => Ok(said),
+        Some(false) => Err(format!("{}{why}", status.unwrap_or_default())),
+        None => Err(format!("it took longer than {} s{why}", limit.as_secs_f32())),
+    })
+}
+
+/// The longest answer that is read, in bytes, and of what is said the letters that are shown.
+const LONGEST: u64 = 1 << 16;
+const SHOWN: usize = 400;
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn asked(script: &str) -> Result<String, String> {
+        answer(Command::new("sh").args(["-c", script]), Duration::from_millis(500)).unwrap()
+    }
+
+    #[test]
+    fn a_program_answers_or_its_end_is_told() {
+        assert_eq!(asked("echo MPI_THREAD_FUNNELED").unwrap(), "MPI_THREAD_FUNNELED");
+        let failed = asked("echo first >&2; echo no network >&2; exit 3").unwrap_err();
+        assert_eq!(failed, "exit status: 3 (first no network)");
+        assert!(asked("kill -9 $$").unwrap_err().contains("signal: 9"));
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_not_waited_for() {
+        let begun = Instant::now();
+        // Its child outlives it, and holds what it was given.
+        assert_eq!(asked("sleep 20 & wait").unwrap_err(), "it took longer than 0.5 s");
+        assert!(begun.elapsed() < Duration::from_secs(10));
     }
 }

@@ -10,7 +10,7 @@ use annulus_train::{Exit, TrainError};
 pub struct Failure {
     /// The exit code of the program.
     pub code: u8,
-    /// Mistakes with their hints.
+    /// Mistakes with their hints; none where another process says them.
     pub problems: Problems,
 }
 

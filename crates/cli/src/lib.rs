@@ -76,7 +76,9 @@ pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            print::say(&failure.problems.to_string());
+            if !failure.problems.0.is_empty() {
+                print::say(&failure.problems.to_string());
+            }
             ExitCode::from(failure.code)
         }
     }

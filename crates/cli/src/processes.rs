@@ -1,15 +1,20 @@
 //! A command as one of several processes that a launcher of MPI started.
 
+use std::env;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
 
+use annulus_comm::flight::EARLY;
 use annulus_comm::{BEGINS_WITHIN, Cause, Facts, Failure as GroupFailure, Unjoined, World};
-use annulus_experiment::Mesh;
+use annulus_experiment::{Mesh, Problems};
 use annulus_machine::Instructions;
 use annulus_train::{Exit, TrainError};
 
 use crate::arguments::Command;
-use crate::failure::{Failure, INTERNAL};
+use crate::failure::{Failure, INTERNAL, USAGE};
 use crate::{Done, print};
 
 /// How long processes but the first wait before they say that they cannot be joined.
@@ -80,10 +85,16 @@ fn joined() -> Result<World, Failure> {
     })
 }
 
-/// What is wrong for all is said once where the launcher ends the others as soon as one has ended: the first.
+/// What is wrong for all is said once: where the launcher ends the others as soon as one has ended, by the first, and where a
+/// supervisor has a folder for all, by whoever leaves word there.
 fn not_joined(message: String, hint: String) -> Failure {
     if World::number() > 0 {
         std::thread::sleep(SAID);
+    }
+    let word = env::var_os(EARLY).map(|folder| Path::new(&folder).join("not-joined"));
+    let left = word.map(|word| File::options().write(true).create_new(true).open(word));
+    if matches!(left, Some(Err(error)) if error.kind() == ErrorKind::AlreadyExists) {
+        return Failure { code: USAGE, problems: Problems(Vec::new()) };
     }
     Failure::usage(message, hint)
 }

@@ -73,6 +73,7 @@ impl Flight {
         file.write_all_at(&vec![b' '; lines * LINE], 0)?;
         let head = Head {
             process,
+            number: world.number_of_mpi(),
             processes: world.processes(),
             host: crate::world::host(),
             pid: std::process::id(),
@@ -91,7 +92,7 @@ impl Flight {
             head: Mutex::new(head),
             first,
             places,
-            _life: supervised(&life(folder, process)),
+            _life: supervised(&life(folder, world.number_of_mpi())),
             before: Mutex::default(),
         });
         flight.write(0, HEAD, &*lock(&flight.head));
@@ -100,6 +101,11 @@ impl Flight {
         }
         flight.pulse();
         Ok(flight)
+    }
+
+    /// The process has another number than when the record began.
+    pub(crate) fn is_now(&self, process: usize) {
+        self.change(|head| head.process = process);
     }
 
     /// The process is alive.
@@ -206,9 +212,9 @@ impl Log {
     }
 }
 
-/// The pipe that a process holds for its supervisor, in the folder of its first record.
-pub fn life(folder: &Path, process: usize) -> PathBuf {
-    folder.join(format!("life-{process}"))
+/// The pipe that a process holds for its supervisor, in the folder of its first record, by its number as MPI has it.
+pub fn life(folder: &Path, number: usize) -> PathBuf {
+    folder.join(format!("life-{number}"))
 }
 
 /// Microseconds since 1970.

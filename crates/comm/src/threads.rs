@@ -3,13 +3,15 @@
 //! A tensor changes hands by its reference count: nothing is copied.
 
 mod group;
+mod heard;
 mod home;
 mod mail;
 mod member;
 mod patience;
 mod watch;
 
-pub(crate) use group::{Beat, Group};
+pub(crate) use group::Group;
+pub(crate) use heard::Beat;
 pub(crate) use home::{Carrier, Home};
 pub(crate) use mail::{Parcel, Ticket, lock};
 

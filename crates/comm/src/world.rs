@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -61,9 +61,11 @@ impl World {
         let launched = annulus_mpi::launched()?.filter(|launched| launched.processes != Some(1));
         let office = launched.map(|launched| Office::open(launched).map(Arc::new)).transpose()?;
         let mut world = World { office, ..World::alone() };
-        if let Some(folder) = std::env::var_os(flight::EARLY) {
-            // A supervisor that cannot be told is no reason not to begin.
-            let _ = world.record(Path::new(&folder), 0..0);
+        let early = std::env::var_os(flight::EARLY).map(PathBuf::from);
+        // A supervisor on another host has its folder there.
+        if let Some(folder) = early.filter(|folder| folder.is_dir()) {
+            // One that cannot be told is no reason not to begin.
+            let _ = world.record(&folder, 0..0);
         }
         if world.office.is_none() {
             return Ok(world);
@@ -77,6 +79,9 @@ impl World {
         world.hosts = order.iter().map(host).collect();
         if let Some(office) = world.office.as_mut().and_then(Arc::get_mut) {
             office.number(order);
+        }
+        if let Some(flight) = world.flight() {
+            flight.is_now(world.process());
         }
         Ok(world)
     }
@@ -158,6 +163,11 @@ impl World {
     /// The number of this process as its launcher has it, before MPI has begun; 0 where none started it.
     pub fn number() -> usize {
         annulus_mpi::number()
+    }
+
+    /// The number of this process as MPI has it, once it has begun; 0 where this one is all.
+    pub(crate) fn number_of_mpi(&self) -> usize {
+        self.office.as_ref().map_or(0, |office| office.number_of_mpi())
     }
 
     /// The library that would join processes here, its version and file.

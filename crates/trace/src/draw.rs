@@ -25,6 +25,8 @@ const ARROWS: &str = "#2b8a3e";
 /// One pass, and where it is drawn.
 struct Panel<'a> {
     ranks: Vec<Vec<&'a Span>>,
+    /// By rank, where there are several.
+    hosts: Vec<&'a str>,
     start: u64,
     end: u64,
     top: f64,
@@ -36,13 +38,16 @@ impl Trace {
         let links = links(self);
         let mut body = String::new();
         let mut top = 30.0;
+        let several = (1..self.seats.len()).any(|rank| self.are_apart(0, rank));
+        let hosts = self.seats.iter().filter(|_| several).map(|seat| seat.host.as_str());
+        let hosts: Vec<&str> = hosts.collect();
         for pass in Pass::ALL {
             let ranks: Vec<Vec<&Span>> =
                 (0..self.ranks.len()).map(|rank| self.first_time(rank, layer, pass)).collect();
             let all = || ranks.iter().flatten();
             let Some(start) = all().map(|span| span.begin).min() else { continue };
             let end = all().map(|span| span.end).max().unwrap_or(start).max(start + 1);
-            let panel = Panel { ranks, start, end, top: top + TITLE };
+            let panel = Panel { ranks, hosts: hosts.clone(), start, end, top: top + TITLE };
             let took = (end - start) as f64 / 1e6;
             let title = format!("{} of layer {layer}: {took:.3} ms", pass.name());
             text(&mut body, [MARGIN, top + TITLE - 14.0], &title);
@@ -108,7 +113,7 @@ impl Panel<'_> {
 
     fn draw(&self, svg: &mut String, links: &[Link<'_>]) {
         for (rank, spans) in self.ranks.iter().enumerate() {
-            text(svg, [12.0, self.y(rank, 0) + 20.0], &format!("rank {rank}"));
+            self.name(svg, rank);
             for span in spans {
                 self.bar(svg, rank, span);
             }
@@ -130,6 +135,23 @@ impl Panel<'_> {
                 );
             }
         }
+    }
+
+    /// What stands before the lanes of a rank.
+    fn name(&self, svg: &mut String, rank: usize) {
+        let (y, name) = (self.y(rank, 0), format!("rank {rank}"));
+        let Some(host) = self.hosts.get(rank) else {
+            text(svg, [12.0, y + 20.0], &name);
+            return;
+        };
+        text(svg, [12.0, y + 13.0], &name);
+        let _ = writeln!(
+            svg,
+            "<text x=\"12.00\" y=\"{:.2}\" font-size=\"10\" fill=\"#555555\">{}<title>{}</title></text>",
+            y + 26.0,
+            escaped(&short(host)),
+            escaped(host)
+        );
     }
 
     fn bar(&self, svg: &mut String, rank: usize, span: &Span) {
@@ -184,7 +206,20 @@ fn listed(pieces: &[Piece]) -> String {
     pieces.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
+/// A host's name as far as the margin has room: its end, which tells hosts of a cluster apart.
+fn short(host: &str) -> String {
+    const MOST: usize = 9;
+    let name = host.split('.').next().unwrap_or(host);
+    let surplus = name.chars().count().saturating_sub(MOST);
+    let end: String = name.chars().skip(if surplus == 0 { 0 } else { surplus + 1 }).collect();
+    if surplus == 0 { end } else { format!("…{end}") }
+}
+
+fn escaped(words: &str) -> String {
+    words.replace('&', "&amp;").replace('<', "&lt;")
+}
+
 fn text(svg: &mut String, [x, y]: [f64; 2], words: &str) {
-    let words = words.replace('&', "&amp;").replace('<', "&lt;");
+    let words = escaped(words);
     let _ = writeln!(svg, "<text x=\"{x:.2}\" y=\"{y:.2}\" fill=\"#222222\">{words}</text>");
 }

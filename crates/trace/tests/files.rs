@@ -168,6 +168,19 @@ fn hops_and_pictures_are_of_the_first_micro_batch() {
 }
 
 #[test]
+fn pictures_name_hosts_where_there_are_several() {
+    assert!(!apart(1).to_svg(0).contains("host 0"));
+    let mut trace = apart(2);
+    trace.seats[1].host = String::from("gpu-node-017.<rack>");
+    let svg = trace.to_svg(0);
+    // In both passes that there are.
+    for (name, shown) in [("host 0", "host 0"), ("gpu-node-017.&lt;rack>", "…node-017")] {
+        let label = format!(">{shown}<title>{name}</title></text>");
+        assert_eq!(svg.matches(&label).count(), 1, "{svg}");
+    }
+}
+
+#[test]
 fn planted_mistakes_are_found() {
     type Spoil = fn(&mut Trace);
     let cases: [(&str, Spoil); 4] = [

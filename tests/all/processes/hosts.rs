@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use annulus_tests::drill::{self, Drill, What};
@@ -12,6 +14,7 @@ use annulus_trace::{Sums, Trace};
 use serde_json::Value;
 
 use super::{ANNULUS, MPICH, Mpi, OPEN_MPI};
+use crate::tensorboard;
 
 /// Four ranks, recorded in the third of four steps, of which there may be more later.
 const CHANGES: [&str; 5] = [
@@ -151,6 +154,58 @@ fn what_goes_between_hosts_is_logged_and_traced_apart() {
     }
 }
 
+/// In place of a launcher: the real one, with every second process on a host of another name, as where processes are placed on two
+/// hosts in turn.
+fn in_turn(mpi: Mpi, place: &Place) -> Option<PathBuf> {
+    let (launcher, flags) = (mpi.launcher()?, mpi.flags.join(" "));
+    let apart = format!("exec unshare --uts sh -c '{RENAMED}' \"$@\"");
+    let number = "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}";
+    place.write("placed.sh", &format!("[ $(({number} % 2)) = 0 ] && exec \"$@\"\n{apart}\n"));
+    let real = launcher.display();
+    let script = format!(
+        "#!/bin/sh\n[ $1 = --version ] && exec {real} --version\nwhile [ $1 != -n ]; do shift; done\ncount=$2; shift 2\n\
+         exec {real} {flags} -n $count sh {} \"$@\"\n",
+        place.path("placed.sh").display()
+    );
+    place.write("in-turn", &script);
+    let path = place.path("in-turn");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a script");
+    Some(path)
+}
+
+/// The second process here is the third of the launcher, which sees it die.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_dead_process_is_named_by_its_rank_where_hosts_take_turns() {
+    if !may_rename() {
+        return;
+    }
+    let place = Place::new(ANNULUS);
+    let own = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name").trim().to_owned();
+    for (rank, host) in [(1, own.as_str()), (2, "right")] {
+        for mpi in [MPICH, OPEN_MPI] {
+            let Some(launcher) = in_turn(mpi, &place) else { return };
+            let (pass, what) = ("forward".to_owned(), What::Kill);
+            let killed = Drill { what, rank, step: 3, layer: 0, pass, hop: 0 };
+            let folder = format!("output={}-{rank}", mpi.name);
+            let mut command = Command::new(ANNULUS);
+            command.args(["launch", "-n", "4", "train", "experiment.yaml", &folder]).args(CHANGES);
+            command.env("ANNULUS_MPIRUN", launcher).current_dir(place.path(""));
+            command.env(drill::KEY, serde_json::to_string(&killed).expect("it is JSON"));
+            let ran = Ran::of(&command.output().expect("the program starts"));
+            let ran = ran.ended(13);
+            let said = format!(
+                "┌─ ended with 13: process {rank} was lost\n│ who      process {rank} of 4 on {host}, "
+            );
+            assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+            let at = format!("│ where    rank {rank}: step 3, layer 0, forward, hop 0");
+            assert!(ran.stderr.contains(&at), "{}", ran.stderr);
+            let after = run(ANNULUS, &place.path(""), &["post-mortem", &folder["output=".len()..]]);
+            assert!(after.ended(0).stdout.contains(&said), "{}", after.stdout);
+        }
+    }
+}
+
 /// It computes while the others wait for it.
 #[test]
 fn a_slow_rank_stands_out() {
@@ -170,6 +225,23 @@ fn a_slow_rank_stands_out() {
         let waited = by_rank(line, "comm/within_host/waiting");
         assert!(waited[3] > 1.0 && waited[2] < 1.0, "{line:?}");
     }
+}
+
+/// Also where it began as threads, TensorBoard's page has the charts of processes.
+#[test]
+fn a_run_that_goes_on_over_processes_has_their_charts() {
+    let Some(python) = tensorboard::python() else { return };
+    let place = Place::new(ANNULUS);
+    let titles = |output: &str| -> Vec<String> {
+        let seen = tensorboard::read(&python, &place.path(output));
+        seen.layout.into_iter().map(|(title, _)| title).collect()
+    };
+    let changes = [&CHANGES[..], &["schedule.stop=2", "trace.steps=[]"]].concat();
+    place.train("run", &changes).ended(0);
+    let before = titles("run");
+    let Some(ran) = trained(MPICH, &place, "run", 1) else { return };
+    ran.ended(0);
+    assert_eq!(titles("run"), [&before[..], &["processes".to_owned()]].concat());
 }
 
 /// Resumed as threads a run has no processes any more, and `compare` says what two runs have.

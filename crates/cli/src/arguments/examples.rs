@@ -80,8 +80,9 @@ Examples:
   annulus doctor --json";
 pub(super) const AGREE: &str = "\
 Examples:
-  mpirun -n 2 annulus agree experiments/quickstart.yaml mesh.sequence=4 data.tokens=96
-  mpirun -n 4 annulus agree experiment.yaml --steps 20 --json";
+  annulus agree experiments/quickstart.yaml --engines threads,mpi mesh.sequence=4 data.tokens=96
+  annulus agree experiment.yaml -n 4 --steps 20 --json
+  mpirun -n 4 annulus agree experiment.yaml   # of processes that are started already";
 pub(super) const LAUNCH: &str = "\
 Examples:
   annulus launch -n 2 train experiments/quickstart.yaml

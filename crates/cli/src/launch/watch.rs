@@ -34,8 +34,8 @@ impl Watch {
         let pipes = || -> rustix::io::Result<_> {
             let queue = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let mut ends = Vec::new();
-            for process in 0..processes {
-                let path = life(folder, process);
+            for number in 0..processes {
+                let path = life(folder, number);
                 mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
                 let end = open(
                     &path,
@@ -44,7 +44,7 @@ impl Watch {
                 )?;
                 // Told once, when the last who can write is gone.
                 let once = epoll::EventFlags::HUP | epoll::EventFlags::ONESHOT;
-                epoll::add(&queue, &end, epoll::EventData::new_u64(process as u64), once)?;
+                epoll::add(&queue, &end, epoll::EventData::new_u64(number as u64), once)?;
                 ends.push(end);
             }
             Ok((queue, ends))
@@ -71,7 +71,7 @@ impl Watch {
         let told = epoll::wait(queue, &mut events[..], Some(&moment)).unwrap_or_default();
         let deaths = events[..told]
             .iter()
-            .map(|event| Death { process: event.data.u64() as usize, when: now() });
+            .map(|event| Death { number: event.data.u64() as usize, when: now() });
         self.seen.deaths.extend(deaths);
     }
 }
@@ -96,7 +96,7 @@ impl Watch {
         let (folder, looked) = &mut self.records;
         if self.stood.is_none() && looked.elapsed() > GLANCE {
             *looked = Instant::now();
-            self.stood = Wreck::read(folder).ok().and_then(|wreck| wreck.standing());
+            self.stood = Wreck::of_job(folder).ok().and_then(|wreck| wreck.standing());
         }
     }
 

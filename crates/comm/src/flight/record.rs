@@ -18,6 +18,8 @@ use crate::Label;
 pub struct Head {
     /// The number of the process.
     pub process: usize,
+    /// Its number as MPI has it, by which a supervisor knows it: another where a launcher places processes on hosts in turn.
+    pub number: usize,
     /// How many there are.
     pub processes: usize,
     /// Where it runs.

@@ -46,8 +46,8 @@ pub struct Stood {
 /// The end of a process, as it was seen from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Death {
-    /// Which.
-    pub process: usize,
+    /// Which, by [`Head::number`](super::Head::number).
+    pub number: usize,
     /// When, in microseconds since 1970.
     pub when: u64,
 }
@@ -134,6 +134,26 @@ impl Wreck {
         Ok(wreck.with(seen))
     }
 
+    /// The records of a job whose first ones are in `folder`: also those in the run's folder of processes on other hosts, which do
+    /// not have this one.
+    ///
+    /// # Errors
+    /// As of [`Wreck::read`].
+    pub fn of_job(folder: &Path) -> io::Result<Wreck> {
+        let mut wreck = Wreck::read(folder)?;
+        let moved = wreck.records.iter().filter_map(|record| record.path.parent());
+        let Some(run) = moved.map(Path::to_owned).find(|parent| parent != folder) else {
+            return Ok(wreck);
+        };
+        // Of a run whose folder cannot be read, the first records are all there is.
+        let all = Wreck::read(&run).map(|all| all.records).unwrap_or_default();
+        let is_new = |record: &Record| wreck.process(record.head.process).is_none();
+        let more: Vec<Record> = all.into_iter().filter(is_new).collect();
+        wreck.records.extend(more);
+        wreck.records.sort_by_key(|record| record.head.process);
+        Ok(wreck)
+    }
+
     /// The same with what a supervisor saw: places are those of the first failure.
     #[must_use]
     pub fn with(mut self, seen: Seen) -> Wreck {
@@ -189,10 +209,12 @@ impl Wreck {
     }
 
     fn verdict_beside(&self, is_there: &dyn Fn(&Record) -> bool) -> Verdict {
-        let killed = self.seen.deaths.iter().find(|death| {
-            self.process(death.process).is_some_and(|record| record.head.ending.is_none())
+        let killed = self.seen.deaths.iter().find_map(|death| {
+            let head = self.records.iter().map(|record| &record.head);
+            let dead = head.clone().find(|head| head.number == death.number)?;
+            let lost = Verdict::Lost { process: dead.process };
+            dead.ending.is_none().then_some((death.when, lost))
         });
-        let killed = killed.map(|death| (death.when, Verdict::Lost { process: death.process }));
         let first = self.failures().chain(killed).min_by_key(|(when, _)| *when);
         let silent = || self.silent(is_there).unwrap_or(Verdict::Done);
         first.map_or_else(silent, |(_, verdict)| verdict)

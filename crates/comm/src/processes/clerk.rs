@@ -114,6 +114,9 @@ impl Clerk {
     fn rounds(&mut self) -> annulus_mpi::Result<()> {
         self.open()?;
         loop {
+            if let Some((_, group)) = &lock(&self.shared.desk).current {
+                group.looks(Instant::now());
+            }
             if self.shared.only_in_waits.load(Ordering::Relaxed) && self.ranks_compute() {
                 std::thread::sleep(NAP[0]);
                 continue;

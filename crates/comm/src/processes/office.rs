@@ -174,6 +174,11 @@ impl Office {
         desk.order = order;
     }
 
+    /// The number of this process as MPI has it.
+    pub(crate) fn number_of_mpi(&self) -> usize {
+        lock(&self.shared.desk).order[self.facts.process]
+    }
+
     /// From now on this process says in `flight` that it is alive.
     pub(crate) fn record(&self, flight: Arc<Flight>) {
         lock(&self.shared.desk).flight = Some(flight);

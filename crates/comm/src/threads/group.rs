@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
-use serde::{Deserialize, Serialize};
 
 use super::Options;
 use super::home::Home;
@@ -14,19 +13,10 @@ use super::mail::{Mailbox, Parcel, lock};
 use super::watch::{Due, Wait, Watch};
 use crate::{Error, Label, Result};
 
-/// How far a rank is, as another process is told.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Beat {
-    operations: u64,
-    exchanges: u64,
-    /// Whom it waits for, since which exchange, and for how many milliseconds.
-    waits: Option<(usize, u64, u64)>,
-}
-
 /// The shared state. Ranks are those of the world, in every group split from it.
 pub(crate) struct Group {
-    home: Home,
-    began: Instant,
+    pub(super) home: Home,
+    pub(super) began: Instant,
     pub(super) deadline: Duration,
     stop: Arc<AtomicBool>,
     /// Who was asked is known.
@@ -35,38 +25,33 @@ pub(crate) struct Group {
     first: OnceLock<(usize, Instant)>,
     /// Why nothing goes between processes any more.
     lost: OnceLock<String>,
-    ranks: Vec<Life>,
+    pub(super) ranks: Vec<Life>,
     /// Whom each rank waits for. A wait that failed stays until its rank posts again, so that the
     /// others leave it the time to say so.
-    waits: Mutex<Vec<Option<Wait>>>,
+    pub(super) waits: Mutex<Vec<Option<Wait>>>,
     /// From a to b, which is here, at `(b - here.start) * world + a`.
     mail: Vec<Mailbox>,
     /// How many groups were named.
     groups: AtomicU64,
+    /// When it was looked last at what arrives, in milliseconds since the group began.
+    pub(super) looked_at: AtomicU64,
 }
 
-/// After so long without a word a process is not taken at its last one: it may have been stopped.
-const SILENCE: Duration = Duration::from_millis(500);
 /// How much longer than the deadline ranks may go on after one has failed.
 const GRACE: Duration = Duration::from_secs(1);
-/// After so long a request to stop is that of a launcher which ends a job for a dead process: it comes a quarter of a second
-/// after the death, or later.
-const GONE: Duration = Duration::from_millis(200);
-/// How often that is looked at.
-const LOOKS: u32 = 10;
 
 /// What the others can see of a rank.
 #[derive(Default)]
-struct Life {
+pub(super) struct Life {
     /// Grows with every call, arrival and [`crate::Communicator::progress`].
-    operations: AtomicU64,
+    pub(super) operations: AtomicU64,
     /// Of a rank elsewhere: what its process said of them last, and when, in milliseconds since the group began.
-    heard: AtomicU64,
-    heard_at: AtomicU64,
+    pub(super) heard: AtomicU64,
+    pub(super) heard_at: AtomicU64,
     /// How many exchanges it has posted.
-    exchanges: AtomicU64,
+    pub(super) exchanges: AtomicU64,
     /// Its program has returned.
-    left: AtomicBool,
+    pub(super) left: AtomicBool,
 }
 
 impl Group {
@@ -84,6 +69,7 @@ impl Group {
             mail: (0..home.here.len() * world).map(|_| Mailbox::default()).collect(),
             home,
             groups: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
         })
     }
 
@@ -150,66 +136,6 @@ impl Group {
     pub(crate) fn has_left(&self, rank: usize) {
         self.wait_is_over(rank);
         self.ranks[rank].left.store(true, Ordering::Release);
-    }
-
-    /// What others are told of a rank here, at `now`.
-    pub(crate) fn beat(&self, rank: usize, now: Instant) -> Beat {
-        let waits = lock(&self.waits)[rank].map(|Wait { peer, place: (exchanges, since) }| {
-            let waited = now.saturating_duration_since(since).as_millis() as u64;
-            (peer, exchanges, waited)
-        });
-        let exchanges = self.ranks[rank].exchanges.load(Ordering::Relaxed);
-        Beat { operations: self.operations(rank), exchanges, waits }
-    }
-
-    /// What another process tells of a rank of its own.
-    pub(crate) fn hear(&self, rank: usize, beat: Beat, now: Instant) {
-        let Some(life) = self.ranks.get(rank) else { return };
-        lock(&self.waits)[rank] = beat.waits.map(|(peer, exchanges, waited)| {
-            let since = now.checked_sub(Duration::from_millis(waited)).unwrap_or(now);
-            Wait { peer, place: (exchanges, since) }
-        });
-        life.exchanges.store(beat.exchanges, Ordering::Relaxed);
-        life.heard_at.store(self.since_it_began(now), Ordering::Release);
-        if life.heard.swap(beat.operations, Ordering::AcqRel) != beat.operations {
-            self.moves(rank);
-        }
-    }
-
-    fn since_it_began(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.began).as_millis() as u64
-    }
-
-    /// Whether nothing was heard for a while of a rank elsewhere: what it waited for then says nothing of now.
-    fn is_silent(&self, rank: usize, time: Duration, now: Instant) -> bool {
-        let heard = Duration::from_millis(self.ranks[rank].heard_at.load(Ordering::Acquire));
-        !self.home.here.contains(&rank) && self.began + heard + time < now
-    }
-
-    /// A rank elsewhere whose process spoke once, has not left and is silent.
-    fn gone(&self) -> Option<usize> {
-        let now = Instant::now();
-        let gone = |rank: &usize| {
-            let life = &self.ranks[*rank];
-            life.heard_at.load(Ordering::Acquire) > 0
-                && !life.left.load(Ordering::Acquire)
-                && self.is_silent(*rank, GONE, now)
-        };
-        (0..self.world()).find(gone)
-    }
-
-    /// The same, looked at again and again for as long: where this process had no core for a while, what was said meanwhile is heard
-    /// first.
-    fn still_gone(&self) -> Option<usize> {
-        let mut gone = self.gone();
-        for _ in 0..LOOKS {
-            if gone.is_none() {
-                break;
-            }
-            std::thread::sleep(GONE / LOOKS);
-            gone = self.gone();
-        }
-        gone
     }
 
     /// A rank elsewhere shows that it is alive by what arrives from it.
@@ -359,14 +285,5 @@ impl Group {
     pub(super) fn begins_to_wait(&self, rank: usize, peer: usize, now: Instant) {
         let place = (self.ranks[rank].exchanges.load(Ordering::Relaxed), now);
         lock(&self.waits)[rank] = Some(Wait { peer, place });
-    }
-
-    /// Whom each rank waits for, as far as that can be relied on.
-    pub(super) fn waits(&self, now: Instant) -> Vec<Option<Wait>> {
-        let mut waits = lock(&self.waits).clone();
-        for (rank, wait) in waits.iter_mut().enumerate() {
-            *wait = wait.filter(|_| !self.is_silent(rank, SILENCE, now));
-        }
-        waits
     }
 }

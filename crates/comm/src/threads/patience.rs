@@ -3,8 +3,9 @@
 //! A process that is paused as a whole (SIGSTOP, a suspended laptop, a moved virtual machine) finds
 //! the clock far ahead when it goes on, though no peer had the time to do anything. So time is
 //! counted in slices, one per look at the peer, and a slice counts for no more than it was to last:
-//! a pause, however long, is one slice. A peer that stands still while this rank runs is found after
-//! the deadline all the same, or later where the machine is too busy to look in time.
+//! a pause, however long, is one slice. After a long one the count begins anew: the others' deadlines
+//! went on meanwhile, and who has ended since is not to blame. A peer that stands still while this rank
+//! runs is found after the deadline all the same, or later where the machine is too busy to look in time.
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,9 @@ const LONGEST: Duration = Duration::from_millis(20);
 const SHORTEST: Duration = Duration::from_millis(1);
 /// A deadline is at least so many slices, so that a pause is a small part of it.
 const SLICES: u32 = 8;
+
+/// After so long without a look this process was stopped, or starved: what others did meanwhile it does not know.
+pub(super) const AWAY: Duration = Duration::from_millis(500);
 
 /// The time that counts against one peer.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +44,11 @@ impl Patience {
 
     /// A look at `now`: counts what passed since the one before.
     pub(super) fn look(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.looked).min(self.slice());
+        let passed = now.saturating_duration_since(self.looked);
+        if passed > AWAY {
+            self.moved();
+        }
+        let passed = passed.min(self.slice());
         self.looked = now;
         self.still += passed;
         self.waited += passed;
@@ -88,7 +96,8 @@ mod tests {
             assert!(!watch(&mut patience, &mut now, DEADLINE / 20));
         }
         assert!(patience.waited() < DEADLINE, "{patience:?}");
-        assert!(watch(&mut patience, &mut now, DEADLINE / 2), "the rest of the deadline");
+        assert!(!watch(&mut patience, &mut now, DEADLINE * 9 / 10), "all of the deadline");
+        assert!(watch(&mut patience, &mut now, DEADLINE / 5));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_comm::flight::{Death, Seen, Verdict, Who, Wreck, now};
+use annulus_comm::flight::{Death, Record, Seen, Verdict, Who, Wreck, now};
 use annulus_comm::threads::Options;
 use annulus_comm::{Communicator, Error, Failure, Label, Move, World};
 
@@ -49,7 +49,7 @@ fn a_rank_that_stands_still_is_blamed_where_it_stands() {
 fn whoever_ended_without_a_word_before_the_first_failure_was_killed() {
     let folder = tempfile::tempdir().unwrap();
     World::alone().record(folder.path(), 0..2).unwrap();
-    let seen = |when| Seen { deaths: vec![Death { process: 0, when }], ..Seen::default() };
+    let seen = |when| Seen { deaths: vec![Death { number: 0, when }], ..Seen::default() };
     Wreck::keep_seen(folder.path(), &seen(now())).unwrap();
     let lost = Verdict::Lost { process: 0 };
     assert_eq!(Wreck::read(folder.path()).unwrap().verdict(), lost);
@@ -57,6 +57,43 @@ fn whoever_ended_without_a_word_before_the_first_failure_was_killed() {
     Wreck::keep_seen(folder.path(), &seen(now())).unwrap();
     let verdict = Wreck::read(folder.path()).unwrap().verdict();
     assert!(matches!(verdict, Verdict::Blamed { who: Who::Rank(1), .. }), "{verdict:?}");
+}
+
+/// A record of process `process`, which MPI calls `number`.
+fn of_process(wreck: &Wreck, process: usize, number: usize) -> Record {
+    let mut record = wreck.records[0].clone();
+    (record.head.process, record.head.number) = (process, number);
+    record
+}
+
+#[test]
+fn a_death_is_that_of_the_process_which_mpi_calls_so() {
+    let folder = tempfile::tempdir().unwrap();
+    World::alone().record(folder.path(), 0..1).unwrap();
+    let mut wreck = Wreck::read(folder.path()).unwrap();
+    // Placed on two hosts in turn.
+    let order = [(0, 0), (1, 2), (2, 1), (3, 3)];
+    wreck.records =
+        order.map(|(process, number)| of_process(&wreck, process, number)).into_iter().collect();
+    wreck.seen.deaths = vec![Death { number: 2, when: now() }];
+    assert_eq!(wreck.verdict(), Verdict::Lost { process: 1 });
+}
+
+/// Processes on other hosts keep no record where the supervisor has its folder.
+#[test]
+fn processes_of_other_hosts_are_read_in_the_run_s_folder() {
+    let (early, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let world = World::alone();
+    world.record(early.path(), 0..0).unwrap();
+    let of =
+        |wreck: Wreck| wreck.records.iter().map(|record| record.head.process).collect::<Vec<_>>();
+    assert_eq!(of(Wreck::of_job(early.path()).unwrap()), [0]);
+    world.record(run.path(), 0..1).unwrap();
+    let own = std::fs::read_to_string(run.path().join("process-0")).unwrap();
+    let other = own.replace("\"process\":0", "\"process\":1");
+    std::fs::write(run.path().join("process-1"), other).unwrap();
+    assert_eq!(of(Wreck::of_job(early.path()).unwrap()), [0, 1]);
+    assert!(Wreck::of_job(&early.path().join("absent")).is_err());
 }
 
 #[test]

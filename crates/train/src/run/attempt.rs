@@ -240,7 +240,9 @@ fn recorder<'a>(
     let (experiment, resumed) = (&plan.experiment, earlier.then_some(start.step));
     let mut curves =
         Curves::create(&folder.path, resumed, experiment.every.ranks).map_err(failed)?;
-    if !earlier {
+    if earlier {
+        curves.go_on(manifest).map_err(failed)?;
+    } else {
         curves.begin(experiment, &identity::text(plan), manifest, parameters).map_err(failed)?;
     }
     curves.flush().map_err(failed)?;

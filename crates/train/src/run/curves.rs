@@ -93,6 +93,12 @@ impl Curves {
         self.text("manifest", &manifest.text())
     }
 
+    /// The order of a run's charts once more, where what it began with has none of processes: of several layouts TensorBoard
+    /// takes the last.
+    pub(crate) fn go_on(&mut self, manifest: &Manifest) -> io::Result<()> {
+        if manifest.was_of_threads() { self.writer.layout(&layout(true)) } else { Ok(()) }
+    }
+
     /// A text, shown as it is.
     fn text(&mut self, tag: &str, text: &str) -> io::Result<()> {
         self.writer.text(0, tag, &format!("```\n{text}\n```"))
@@ -190,6 +196,7 @@ mod tests {
     use annulus_tensorboard::{What, read};
 
     use super::*;
+    use crate::run::manifest::Attempt;
     use crate::step::hosts::{Hosts, Spent};
 
     #[test]
@@ -232,6 +239,36 @@ mod tests {
             assert!(logged.iter().any(|name| name.starts_with(begins)), "{tag}: {logged:?}");
         }
         assert_eq!(super::layout(false).len() + 1, layout.len());
+    }
+
+    /// An attempt of a run, over several processes or not.
+    fn attempt(processes: bool) -> Attempt {
+        let process = serde_json::json!({"host": "left", "ranks": [0, 1]});
+        let processes = if processes { vec![process] } else { Vec::new() };
+        let attempt = serde_json::json!({"start": 1, "end": null, "ending": null, "resumed_from": null, "ranks": 2, "strategy": "ring", "processes": processes});
+        serde_json::from_value(attempt).unwrap()
+    }
+
+    #[test]
+    fn a_run_that_began_as_threads_is_laid_out_anew_over_processes() {
+        for (attempts, written) in [
+            (&[false, false][..], false),
+            (&[false, true], true),
+            (&[false, true, true], true),
+            (&[true, true], false),
+            (&[false, true, false], false),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut curves = Curves::create(folder.path(), Some(3), false).unwrap();
+            let mut manifest = Manifest::new(1, "", String::new(), String::new());
+            manifest.attempts = attempts.iter().map(|processes| attempt(*processes)).collect();
+            curves.go_on(&manifest).unwrap();
+            curves.flush().unwrap();
+            let events = read(curves.writer.path()).unwrap();
+            let is_layout = |what: &What| matches!(what, What::Plugin { plugin, .. } if plugin == "custom_scalars");
+            let found = events.iter().any(|event| is_layout(&event.what));
+            assert_eq!(found, written, "{attempts:?}");
+        }
     }
 
     #[test]

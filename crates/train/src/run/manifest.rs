@@ -185,6 +185,12 @@ impl Manifest {
         Some((processes.len(), hosts))
     }
 
+    /// Whether the run has several processes since the last start, but began as threads of one.
+    pub(crate) fn was_of_threads(&self) -> bool {
+        let has = |attempt: &Attempt| !attempt.processes.is_empty();
+        self.attempts.last().is_some_and(has) && !self.attempts.first().is_some_and(has)
+    }
+
     /// What joins processes since the last start.
     pub(crate) fn mpi(&self) -> Option<&Mpi> {
         self.attempts.last()?.mpi.as_ref()
