@@ -12,6 +12,7 @@ use annulus_tests::{Ran, root};
 
 mod asked;
 mod hosts;
+mod joining;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 /// How long after a death nothing may be left of a job.
@@ -190,84 +191,6 @@ fn a_training_over_processes_is_that_over_threads() {
     }
 }
 
-#[test]
-fn what_is_wrong_is_said_once_and_ends_the_job() {
-    let place = Place::new(ANNULUS);
-    for mpi in [MPICH, OPEN_MPI] {
-        for (processes, change, code, wanted) in [
-            // The experiment has three ranks.
-            (2, "name=uneven", 2, "2 processes cannot share 3 ranks evenly"),
-            (3, "data.path=absent.txt", 3, "absent.txt"),
-            (3, "model.hidden_size=-1", 2, "hidden_size"),
-        ] {
-            let arguments = ["train", "experiment.yaml", "output=wrong", change];
-            let Some(ran) = mpi.run(&place, processes, &arguments) else { return };
-            let ran = ran.ended(code);
-            assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
-            assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
-            assert!(!place.path("wrong").exists(), "a run that never began leaves no folder");
-        }
-    }
-}
-
-/// As on hosts with their own copies of the data, of which one has changed.
-#[test]
-fn processes_that_differ_are_told_apart_before_the_first_step() {
-    let (place, other) = (Place::new(ANNULUS), Place::new(ANNULUS));
-    let text = fs::read_to_string(other.path("text.txt")).expect("it was written");
-    other.write("text.txt", &text.replacen('e', "E", 1));
-    for mpi in [MPICH, OPEN_MPI] {
-        let arguments = ["train", "experiment.yaml", "mesh.sequence=2"];
-        let Some(mut command) = mpi.command(&place, 1, &arguments) else { return };
-        let there = "cd \"$0\" && exec \"$@\"";
-        command.args([":", "-n", "1", "sh", "-c", there]).arg(other.path("")).arg(ANNULUS);
-        let ran = Ran::of(&command.args(arguments).output().expect("the launcher starts"));
-        assert_ne!(ran.code, Some(0), "{}", ran.stderr);
-        assert!(ran.stderr.contains("processes differ in the data"), "{}", ran.stderr);
-    }
-}
-
-/// The bits are those of threads with the fewest instructions.
-#[test]
-fn processes_compute_with_the_vector_instructions_that_all_have() {
-    let place = Place::new(ANNULUS);
-    let changes = ["mesh.sequence=2", "output=threads"];
-    let arguments = [&["train", "experiment.yaml"][..], &changes].concat();
-    let mut command = Command::new(ANNULUS);
-    command.args(&arguments).current_dir(place.path("")).env("ANNULUS_VECTOR", "portable");
-    Ran::of(&command.output().expect("the program starts")).ended(0);
-    for mpi in [MPICH, OPEN_MPI] {
-        let folder = format!("output={}", mpi.name);
-        let arguments = ["train", "experiment.yaml", "mesh.sequence=2", &folder];
-        let Some(mut command) = mpi.command(&place, 1, &arguments) else { return };
-        command.args([":", "-n", "1", "env", "ANNULUS_VECTOR=portable", ANNULUS]).args(arguments);
-        let ran = Ran::of(&command.output().expect("the launcher starts"));
-        ran.ended(0);
-        let said = "vector instructions are `portable`, which all processes have";
-        let is_said = annulus_machine::usable().len() > 1;
-        assert_eq!(ran.stderr.contains(said), is_said, "{}", ran.stderr);
-        assert_eq!(weights(&place, mpi.name, 20), weights(&place, "threads", 20), "{}", mpi.name);
-    }
-}
-
-/// Whoever is there says so in time, and the launcher ends the one that never begins.
-#[test]
-fn a_process_that_never_begins_ends_the_job() {
-    let place = Place::new(ANNULUS);
-    for mpi in [MPICH, OPEN_MPI] {
-        let arguments = ["train", "experiment.yaml", "mesh.sequence=2"];
-        let Some(mut command) = mpi.command(&place, 1, &arguments) else { return };
-        command.args([":", "-n", "1", "sleep", "100"]).env("ANNULUS_MPI_BEGIN", "2");
-        let began = Instant::now();
-        let ran = Ran::of(&command.output().expect("the launcher starts"));
-        let ran = ran.ended(12);
-        let said = "error: MPI has not begun within 2 s";
-        assert_eq!(ran.stderr.matches(said).count(), 1, "{}", ran.stderr);
-        assert!(!ran.stderr.contains("ended this process instead"), "{}", ran.stderr);
-        assert!(began.elapsed() < Duration::from_secs(60));
-    }
-}
-
 /// A job that is going on; dropped, it is killed.
 struct Job(Child);
 
@@ -398,16 +321,6 @@ fn a_lost_process_is_started_again_from_the_last_checkpoint() {
     let ran = Ran::of(&child.wait_with_output().expect("it is ours"));
     assert!(ran.ended(0).stderr.contains("started again, 0 times left"), "{}", ran.stderr);
     assert_eq!(weights(&place, "again", 40), weights(&place, "whole", 40));
-}
-
-#[test]
-fn what_one_process_does_is_refused_in_several() {
-    let place = Place::new(ANNULUS);
-    for mpi in [MPICH, OPEN_MPI] {
-        let Some(ran) = mpi.run(&place, 2, &["check", "experiment.yaml"]) else { return };
-        let said = "error: 2 processes were started, but this command works in one";
-        assert_eq!(ran.ended(2).stderr.matches(said).count(), 1, "{}", ran.stderr);
-    }
 }
 
 #[cfg(target_os = "linux")]
