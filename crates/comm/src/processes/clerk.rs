@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use annulus_memory::on_behalf_of;
 use annulus_mpi::{Leaving, Sending, Session};
 
 use super::envelope::{BEATS, Envelope, News, Passes, has_room, sealed};
@@ -162,29 +163,8 @@ impl Clerk {
     fn send(&mut self) -> annulus_mpi::Result<bool> {
         let letters = std::mem::take(&mut lock(&self.shared.desk).letters);
         let busy = !letters.is_empty();
-        for Letter { to, mut envelope, tensor } in letters {
-            let Some(tensor) = tensor else {
-                let frame = Leaving::Bytes(sealed(&envelope, None));
-                self.leaving.push(self.session.send(frame, to, TAG)?);
-                continue;
-            };
-            let copied = |error: candle_core::Error| annulus_mpi::Error {
-                what: "a tensor cannot be sent".to_owned(),
-                why: error.to_string(),
-            };
-            let payload = Leaving::tensor(&tensor).map_err(copied)?;
-            if let News::Parcel(parcel) = &mut envelope.news {
-                parcel.inline = true;
-            }
-            let inline = has_room(&envelope, payload.bytes().len());
-            if let News::Parcel(parcel) = &mut envelope.news {
-                parcel.inline = inline;
-            }
-            let frame = sealed(&envelope, Some(payload.bytes()).filter(|_| inline));
-            self.leaving.push(self.session.send(Leaving::Bytes(frame), to, TAG)?);
-            if !inline {
-                self.leaving.push(self.session.send(payload, to, TAG)?);
-            }
+        for letter in letters {
+            self.post(letter)?;
         }
         let mut still = Vec::with_capacity(self.leaving.len());
         for mut sending in self.leaving.drain(..) {
@@ -194,6 +174,32 @@ impl Clerk {
         }
         self.leaving = still;
         Ok(busy)
+    }
+
+    /// Hands a letter to MPI: a frame, and behind it what has no room there.
+    fn post(&mut self, Letter { to, mut envelope, tensor }: Letter) -> annulus_mpi::Result<()> {
+        let (News::Parcel(parcel), Some(tensor)) = (&mut envelope.news, tensor) else {
+            let frame = Leaving::Bytes(sealed(&envelope, None));
+            self.leaving.push(self.session.send(frame, to, TAG)?);
+            return Ok(());
+        };
+        // Where a copy must be made, it is the sender's.
+        let payload = on_behalf_of(parcel.from, parcel.class(), || Leaving::tensor(&tensor));
+        let payload = payload.map_err(|error| annulus_mpi::Error {
+            what: "a tensor cannot be sent".to_owned(),
+            why: error.to_string(),
+        })?;
+        parcel.inline = true;
+        let inline = has_room(&envelope, payload.bytes().len());
+        if let News::Parcel(parcel) = &mut envelope.news {
+            parcel.inline = inline;
+        }
+        let frame = sealed(&envelope, Some(payload.bytes()).filter(|_| inline));
+        self.leaving.push(self.session.send(Leaving::Bytes(frame), to, TAG)?);
+        if !inline {
+            self.leaving.push(self.session.send(payload, to, TAG)?);
+        }
+        Ok(())
     }
 
     /// Hands on what has arrived.

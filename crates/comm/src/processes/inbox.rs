@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use annulus_memory::on_behalf_of;
 use annulus_mpi::{Arriving, Elements, Receiving, Session};
 use candle_core::Tensor;
 
@@ -101,16 +102,19 @@ impl Inbox {
             return Ok(Some(Arrived::News(envelope)));
         };
         let dtype = parcel.dtype().ok_or_else(|| unread("a dtype"))?;
-        let elements = Elements::new(dtype, parcel.elements());
-        let elements = elements.ok_or_else(|| unread(format!("a tensor of {dtype:?}")))?;
         if parcel.inline {
             *self = Inbox::open(session, from)?;
             let size = parcel.elements() * dtype.size_in_bytes();
             let bytes = payload.get(..size).ok_or_else(|| unread("a short payload"))?;
-            let tensor =
-                Tensor::from_raw_buffer(bytes, dtype, &parcel.dims, &candle_core::Device::Cpu);
+            let tensor = on_behalf_of(parcel.to, parcel.class(), || {
+                Tensor::from_raw_buffer(bytes, dtype, &parcel.dims, &candle_core::Device::Cpu)
+            });
             return Ok(Some(Arrived::Tensor(run, parcel, tensor.map_err(unread)?)));
         }
+        // Asked for on MPI's thread, but it is the receiver's from here on.
+        let elements =
+            on_behalf_of(parcel.to, parcel.class(), || Elements::new(dtype, parcel.elements()));
+        let elements = elements.ok_or_else(|| unread(format!("a tensor of {dtype:?}")))?;
         let receiving = session.receive(Arriving::Elements(elements), from, TAG)?;
         *self = Inbox::Payload(run, parcel, receiving);
         Ok(None)
