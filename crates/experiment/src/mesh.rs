@@ -72,6 +72,8 @@ pub struct Host {
     pub apart: Option<Apart>,
     /// The ranks of the world that are on this machine; `None`: all.
     pub here: Option<Range<usize>>,
+    /// Processes that share the ranks of the world evenly.
+    pub processes: usize,
 }
 
 /// Devices of one rank each.
@@ -86,6 +88,6 @@ pub struct Apart {
 impl Default for Host {
     /// One core of this machine.
     fn default() -> Host {
-        Host { device: None, core: Core::here(), workers: 1, apart: None, here: None }
+        Host { device: None, core: Core::here(), workers: 1, apart: None, here: None, processes: 1 }
     }
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Index;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{ByClass, Class, class};
+use crate::{ByClass, Class, class, scope};
 
 /// Owners of one process that are told apart.
 const OWNERS: usize = 256;
@@ -50,6 +50,22 @@ thread_local! {
 /// From here on, what this thread allocates is counted to `owner`.
 pub fn enter(owner: usize) {
     OWNER.set(owner.min(NOBODY));
+}
+
+/// What `make` gives; what it allocates is counted to `owner` as of `class`, on whatever thread this is.
+pub fn on_behalf_of<T>(owner: usize, class: Class, make: impl FnOnce() -> T) -> T {
+    let _class = scope(class);
+    let _back = Back(OWNER.replace(owner.min(NOBODY)));
+    make()
+}
+
+/// Gives a thread its owner back, after a panic too.
+struct Back(usize);
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        OWNER.set(self.0);
+    }
 }
 
 /// Bytes in large blocks.

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use annulus_memory::{
-    Class, Confined, Counting, LARGE, Limits, confine, current, enter, peaks, recharge,
-    reset_peaks, scope,
+    Class, Confined, Counting, LARGE, Limits, confine, current, enter, on_behalf_of, peaks,
+    recharge, reset_peaks, scope,
 };
 
 #[global_allocator]
@@ -33,6 +33,18 @@ fn a_block_is_counted_to_its_rank_until_it_is_freed_wherever_that_is() {
     assert_eq!(peaks(11).together, 1 << 20);
     reset_peaks(11);
     assert_eq!(peaks(11).together, 0);
+}
+
+#[test]
+fn what_is_made_for_another_is_counted_to_it_and_what_comes_after_is_not() {
+    on(13, || {
+        let for_another = on_behalf_of(14, Class::KeyValue, || vec![0_u8; LARGE]);
+        let own = vec![0_u8; 2 * LARGE];
+        assert_eq!(current(14)[Class::KeyValue], LARGE as u64);
+        assert_eq!(current(13)[Class::Activations], 2 * LARGE as u64);
+        drop((for_another, own));
+    });
+    assert_eq!((current(13).together, current(14).together), (0, 0));
 }
 
 #[test]

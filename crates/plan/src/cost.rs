@@ -1,7 +1,7 @@
 //! Bytes of memory and of gradient sums, from shapes alone.
 //!
-//! What a rank holds at its fullest, by class, for ranks that are threads: a block that is lent is
-//! its owner's, and what is given away stays where it was made. With n rows of a micro-batch (S of
+//! What a rank holds at its fullest, by class. Inside a process a block that is lent is its owner's, and what is given away
+//! stays where it was made; from another process it arrives in a buffer of the receiver's. With n rows of a micro-batch (S of
 //! a sequence), h = `hidden_size`, a and k the widths of all query and all key/value heads of D,
 //! f = `intermediate_size`, V the vocabulary, L layers, e bytes of an element:
 //!
@@ -10,15 +10,14 @@
 //! gradients  f32, of what is trained; summing over P ranks, the largest once more whole and once in P parts
 //! optimizer  two f32 per element that is trained
 //! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made; what the
-//!            wire narrows of the own queries (2 a) and keys and values (2 k)
+//!            wire narrows of the own queries (2 a) and keys and values (2 k); what came from other processes, as it travels
 //! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
 //!            whom, one worker's scratch; f32 of others' queries' gradients, as many as the proof finds
 //! data       ids and targets of the whole batch, and of the own part
 //! ```
 //!
-//! Activations are what layers keep, and the most that is held beside it at one of four moments of
-//! backward ([`Share::activations`]), with what the moment's products pack into (`cost/packing.rs`). Allocators round up;
-//! workers' buffers are counted for one worker: [`Plan::with_cores`] adds those of more.
+//! Activations are what layers keep, and the most beside it at one of four moments of backward ([`Share::activations`]), with
+//! what the moment's products pack into (`cost/packing.rs`). Workers' buffers are of one worker: [`Plan::with_cores`] adds more.
 
 mod counts;
 mod packing;
@@ -28,10 +27,11 @@ use annulus_architecture::Dtype;
 use annulus_experiment::{Recompute, Settled};
 use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL, SUMMED_ROWS};
 use annulus_memory::{ByClass, Class};
-use annulus_sequence::{Alive, Computed, Made, Part, Pass, Schedules};
+use annulus_sequence::{Alive, Computed, Part, Pass, Schedules, Taken};
 use counts::Counts;
 
 use crate::Plan;
+use crate::processes::Kind;
 
 /// Bytes of an f32.
 pub(crate) const F32: u64 = 4;
@@ -60,21 +60,24 @@ pub(crate) struct Share<'a> {
     narrowed: u64,
     /// The most that it computes in a hop, forward and backward.
     computed: [Computed; 2],
-    /// Gradients that are its, in rows of heads.
-    made: Made,
+    /// Buffers that it asks for, forward and backward, in rows of heads.
+    taken: [Taken; 2],
+    /// Ranks of other processes.
+    elsewhere: u64,
     /// Scores that are kept, of one sequence.
     scores: u64,
 }
 
 impl Share<'_> {
-    /// The share of a rank while layers of these schedules run, by its place along the sequence; so many workers compute its
-    /// products, and one its attention.
+    /// The share of a rank of a kind while the layers of a group run; so many workers compute its products, and one its
+    /// attention.
     pub(crate) fn new<'a>(
         plan: &'a Plan,
         memory: Settled,
-        passes: &Schedules,
-        (place, workers): (usize, usize),
+        (group, passes): (usize, &Schedules),
+        (kind, workers): (&Kind, usize),
     ) -> Share<'a> {
+        let place = kind.place;
         let positions = &passes.of(Pass::Forward).positions;
         let rows = |tokens: usize| (plan.micro_batch * tokens) as u64;
         let (most, rows) = (rows(passes.longest()), rows(positions[place].tokens()));
@@ -85,10 +88,7 @@ impl Share<'_> {
             Dtype::Bf16 => (F32, element),
         };
         let computed = passes.proofs().map(|proof| proof.computed[place]);
-        let (made, scores) = (
-            passes.proof(Pass::Backward).made[place],
-            passes.proof(Pass::Forward).alive[place].scores as u64,
-        );
+        let scores = passes.proof(Pass::Forward).alive[place].scores as u64;
         Share {
             plan,
             memory,
@@ -99,7 +99,8 @@ impl Share<'_> {
             widened,
             narrowed,
             computed,
-            made,
+            taken: kind.taken[group],
+            elsewhere: kind.elsewhere as u64,
             scores,
         }
     }
@@ -151,16 +152,19 @@ impl Share<'_> {
     fn gradients(&self) -> u64 {
         let (counts, world) = (self.plan.counts(), self.plan.world() as u64);
         let [all, largest] = [counts.trained, counts.largest].map(|elements| F32 * elements);
-        if world == 1 { all } else { all + largest + largest / world }
+        if world == 1 { all } else { all + largest + largest / world * (1 + self.elsewhere) }
     }
 
-    /// Gradients of keys and values, and own values as they travel.
+    /// Gradients of keys and values, own values as they travel, and what came from other processes.
     fn key_value(&self) -> u64 {
         let (batch, dim) = (self.plan.micro_batch as u64, self.plan.shape.head_dim as u64);
         let Widths { a, k, .. } = self.widths();
         let own = 2 * (a * self.copied(Part::Query) + k * self.copied(Part::KeyValue));
-        product(&[2, batch, self.made.gradients as u64, dim, F32])
-            .saturating_add(product(&[self.rows, own]))
+        let [forward, backward] = self.taken;
+        let made = product(&[2, batch, backward.made.gradients as u64, dim, F32]);
+        let forward = self.in_rows(Pass::Forward, forward.received);
+        let backward = self.in_rows(Pass::Backward, backward.received).saturating_add(made);
+        forward.max(backward).saturating_add(product(&[self.rows, own]))
     }
 
     /// Bytes of an element of own values that are copied for the way: 0 where they travel as they are.
@@ -172,20 +176,26 @@ impl Share<'_> {
     /// What a pass holds beside the own queries, keys, values and outputs, where what arrives takes
     /// memory of its own. `alive` is in rows of heads.
     pub(crate) fn received(&self, pass: Pass, alive: Alive) -> u64 {
+        let own = self.positions() as usize * self.plan.shape.num_attention_heads;
+        let [outputs, query_gradients] =
+            [alive.outputs, alive.query_gradients].map(|rows| rows.saturating_sub(own));
+        self.in_rows(pass, Alive { outputs, query_gradients, ..alive })
+    }
+
+    /// Bytes of so many rows of heads, as they travel.
+    fn in_rows(&self, pass: Pass, alive: Alive) -> u64 {
         let dim = self.plan.shape.head_dim as u64;
         let wire = self.plan.block().wire.map(|_, bytes| bytes as u64);
-        let own = self.positions() * self.plan.shape.num_attention_heads as u64;
         let query = match pass {
             Pass::Forward => dim * wire.query,
             Pass::Backward => 2 * dim * wire.query + 2 * F32,
         };
-        let others = |rows: usize| (rows as u64).saturating_sub(own);
         let parts = [
             (alive.queries as u64, query),
             (alive.key_values as u64, 2 * dim * wire.key_value),
             (alive.halves as u64, dim * wire.key_value),
-            (others(alive.outputs), dim * wire.output + F32),
-            (others(alive.query_gradients), dim * F32),
+            (alive.outputs as u64, dim * wire.output + F32),
+            (alive.query_gradients as u64, dim * F32),
             (alive.gradients as u64, 2 * dim * F32),
         ];
         let rows = parts.map(|(rows, bytes)| rows.saturating_mul(bytes));

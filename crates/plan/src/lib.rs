@@ -5,9 +5,11 @@
 
 mod cost;
 mod groups;
+mod machine;
 mod misfit;
 mod passes;
 mod plan;
+mod processes;
 mod proving;
 mod rank;
 mod report;
@@ -17,6 +19,7 @@ mod wire;
 mod words;
 
 pub use groups::LayerGroup;
+pub use machine::Process;
 pub use misfit::{Misfit, Room};
 pub use passes::heads_of;
 pub use plan::{Chosen, Plan};

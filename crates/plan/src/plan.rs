@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::cost::Share;
 use crate::groups::groups;
 use crate::passes::Draft;
+use crate::processes::{Kind, Kinds};
 use crate::{LayerGroup, RankPlan, label};
 
 /// An experiment that can run.
@@ -106,13 +107,14 @@ impl Plan {
         let passes = self.groups.iter().zip(drafts);
         let passes = passes.map(|(group, draft)| Ok(Arc::new(self.passes_of(group, draft)?)));
         self.passes = passes.collect::<Result<_, Problems>>()?;
-        self.memory = self.settled();
+        let kinds = self.kinds();
+        self.memory = self.settled(&kinds);
         self.experiment.memory = self.experiment.memory.with(self.memory);
         let heads = self.shape.num_attention_heads as u64;
         for (group, passes) in self.groups.iter_mut().zip(&self.passes) {
             group.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
         }
-        self.ranks = self.rank_plans();
+        self.ranks = self.rank_plans(&kinds);
         self.warnings = self.warnings();
         self.warnings.extend(self.idle_window());
         self.warnings.extend(self.idle_extension());
@@ -216,21 +218,21 @@ impl Plan {
     }
 
     /// What is traded for memory: chosen by what the ranks would hold.
-    fn settled(&self) -> Settled {
-        let places = 0..self.experiment.mesh.sequence;
+    fn settled(&self, kinds: &Kinds) -> Settled {
         let needs = |memory: Settled| {
             // Every device has room for the fullest rank.
-            let apart = || places.clone().map(|place| self.held_apart(memory, place).1).max();
-            let together = |place: usize| {
-                let ranks = self.here().filter(|rank| rank % places.end == place).count();
-                self.held(memory, place).1.saturating_mul(ranks as u64)
+            let apart = || {
+                let places = 0..self.experiment.mesh.sequence;
+                places.map(|place| self.held_apart(memory, kinds.of(place)).1).max()
             };
-            let all = || places.clone().map(together).fold(0, u64::saturating_add);
+            let together = |(kind, ranks): (&Kind, usize)| {
+                if ranks == 0 { 0 } else { self.held(memory, kind).1.saturating_mul(ranks as u64) }
+            };
             match self.experiment.host.apart {
                 Some(Apart { ranks, .. }) => {
                     apart().unwrap_or_default().saturating_mul(ranks as u64)
                 }
-                None => all(),
+                None => kinds.counted(self.here()).map(together).fold(0, u64::saturating_add),
             }
         };
         let longest = self.positions().iter().map(Positions::tokens).max();
@@ -241,11 +243,11 @@ impl Plan {
         )
     }
 
-    /// Peak memory of the rank at `place` of a sequence: by class, of all classes at once, and of one more worker, of attention
+    /// Peak memory of a rank of a kind: by class, of all classes at once, and of one more worker, of attention
     /// and of products. What is held while attention runs is the most of any group of layers.
-    fn held(&self, memory: Settled, place: usize) -> (ByClass, u64, [u64; 2]) {
+    fn held(&self, memory: Settled, kind: &Kind) -> (ByClass, u64, [u64; 2]) {
         let workers = self.experiment.host.workers;
-        let (peak, together, worker) = self.held_by(memory, place, workers);
+        let (peak, together, worker) = self.held_by(memory, kind, workers);
         let lent = self.attending(worker[0], workers);
         let peak = add_workspace(peak, lent);
         (peak, together.saturating_add(lent), worker)
@@ -258,14 +260,15 @@ impl Plan {
     }
 
     /// The same with so many workers of its products, and one of its attention.
-    fn held_by(&self, memory: Settled, place: usize, workers: usize) -> (ByClass, u64, [u64; 2]) {
-        let of_group = |passes: &Arc<Schedules>| {
-            let share = Share::new(self, memory, passes, (place, workers));
+    fn held_by(&self, memory: Settled, kind: &Kind, workers: usize) -> (ByClass, u64, [u64; 2]) {
+        let of_group = |(group, passes): (usize, &Arc<Schedules>)| {
+            let share = Share::new(self, memory, (group, passes), (kind, workers));
             let peak = share.peak();
             (peak, share.together(&peak), [share.scratch(), share.packing_of_worker()])
         };
         self.passes
             .iter()
+            .enumerate()
             .map(of_group)
             .reduce(|one, other| {
                 let worker = [one.2[0].max(other.2[0]), one.2[1].max(other.2[1])];
@@ -274,13 +277,16 @@ impl Plan {
             .unwrap_or_default()
     }
 
-    /// What ranks do and hold where they share so many cores: workers of their own compute their products, and for its attention a
-    /// rank is lent the others', too.
+    /// What ranks do and hold where the processes on this machine share so many cores: workers of their own compute their
+    /// products, and for its attention a rank is lent the others' of its process, too.
     pub fn with_cores(&self, cores: usize) -> Vec<RankPlan> {
-        let workers = annulus_machine::share(cores, self.world());
+        let each = self.world() / self.experiment.host.processes;
+        let cores = annulus_machine::share(cores, self.here().len() / each.max(1));
+        let (workers, kinds) = (annulus_machine::share(cores, each), self.kinds());
+        let held: Vec<_> =
+            kinds.all.iter().map(|kind| self.held_by(self.memory, kind, workers)).collect();
         let of_rank = |rank: &RankPlan| {
-            let place = rank.rank % self.experiment.mesh.sequence;
-            let (peak, together, _) = self.held_by(self.memory, place, workers);
+            let (peak, together, _) = held[kinds.number(rank.rank)];
             let lent = self.attending(rank.worker, cores);
             let peak = add_workspace(peak, lent);
             RankPlan { peak, together: together.saturating_add(lent), ..rank.clone() }
@@ -290,23 +296,25 @@ impl Plan {
 
     /// Peak memory by rank of a sequence, bytes, on devices that share none: by class, and of all classes at once.
     pub fn peaks_apart(&self) -> Vec<(ByClass, u64)> {
+        let kinds = self.kinds();
         let places = 0..self.experiment.mesh.sequence;
-        places.map(|place| self.held_apart(self.memory, place)).collect()
+        places.map(|place| self.held_apart(self.memory, kinds.of(place))).collect()
     }
 
-    /// The same of the rank at `place`. What arrives takes memory of its own: blocks in flight are those of the proofs; of layer
+    /// The same of a rank of a kind. What arrives takes memory of its own: blocks in flight are those of the proofs; of layer
     /// groups the one that takes most counts.
-    fn held_apart(&self, memory: Settled, place: usize) -> (ByClass, u64) {
-        let of_group = |passes: &Arc<Schedules>| {
+    fn held_apart(&self, memory: Settled, kind: &Kind) -> (ByClass, u64) {
+        let of_group = |(group, passes): (usize, &Arc<Schedules>)| {
             let workers = self.experiment.host.workers;
-            let share = Share::new(self, memory, passes, (place, workers));
-            let received = |pass| share.received(pass, passes.proof(pass).alive[place]);
+            let share = Share::new(self, memory, (group, passes), (kind, workers));
+            let received = |pass| share.received(pass, passes.proof(pass).alive[kind.place]);
             let key_value = received(Pass::Forward).max(received(Pass::Backward));
             let peak = share.peak().with(Class::KeyValue, key_value);
             let lent = self.attending(share.scratch(), workers);
             (add_workspace(peak, lent), share.together(&peak).saturating_add(lent))
         };
-        self.passes.iter().map(of_group).max_by_key(|(_, together)| *together).unwrap_or_default()
+        let groups = self.passes.iter().enumerate().map(of_group);
+        groups.max_by_key(|(_, together)| *together).unwrap_or_default()
     }
 
     /// Rows of a micro-batch on the rank that has most; all ranks of even sharding have as many.
@@ -315,15 +323,16 @@ impl Plan {
         self.micro_batch * longest.unwrap_or_default()
     }
 
-    fn rank_plans(&self) -> Vec<RankPlan> {
+    pub(crate) fn rank_plans(&self, kinds: &Kinds) -> Vec<RankPlan> {
         let everything = Positions::all(self.experiment.data.tokens);
         let sequences = (self.micro_batch * self.micro_batches) as u64;
         let pairs = |own: &Positions| -> Vec<u64> {
             let of_group = |group: &LayerGroup| pairs_between(&group.mask, own, &everything);
             self.groups.iter().map(|group| of_group(group).saturating_mul(sequences)).collect()
         };
+        let held: Vec<_> = kinds.all.iter().map(|kind| self.held(self.memory, kind)).collect();
         let of_place = |(place, positions): (usize, &Positions)| {
-            let (peak, together, [worker, packing]) = self.held(self.memory, place);
+            let (peak, together, [worker, packing]) = held[kinds.number(place)];
             RankPlan {
                 rank: place,
                 positions: positions.clone(),
@@ -349,7 +358,10 @@ impl Plan {
                 place.backward = place.backward.saturating_add(backward.saturating_mul(times));
             }
         }
-        let of_rank = |rank: usize| RankPlan { rank, ..places[rank % places.len()].clone() };
+        let of_rank = |rank: usize| {
+            let (peak, together, _) = held[kinds.number(rank)];
+            RankPlan { rank, peak, together, ..places[rank % places.len()].clone() }
+        };
         (0..self.world()).map(of_rank).collect()
     }
 

@@ -34,10 +34,11 @@ impl Plan {
         let chosen = self.choice.as_ref().map(|chosen| chosen.whole.clone());
         let (summary, balance) = (wrapped(&self.summary(), INDENT), self.balance());
         let balance = wrapped(&balance, INDENT);
-        let parts = [summary, self.layout(), balance, self.bytes(), self.memory()];
+        let parts = [summary, self.layout(), balance, self.bytes(), self.memory(), self.machine()];
         let warnings = self.warnings.iter().map(|warning| format!("warning {warning}"));
         let warnings = warnings.map(|warning| wrapped(&warning, INDENT));
-        let parts: Vec<String> = parts.into_iter().chain(warnings).chain(chosen).collect();
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        let parts: Vec<String> = parts.chain(warnings).chain(chosen).collect();
         parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n") + "\n"
     }
 

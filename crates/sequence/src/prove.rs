@@ -306,12 +306,12 @@ impl Play<'_> {
 
 impl Made {
     /// What a block counts of its maker's.
-    fn of(block: Block, maker: usize) -> Made {
+    pub(crate) fn of(block: Block, maker: usize) -> Made {
         let volume = |counts: bool| if counts { block.volume() } else { 0 };
         let others = block.part == Part::QueryGradient && block.owner != maker;
         Made { gradients: volume(block.part == Part::Gradient), query_gradients: volume(others) }
     }
-    fn each(self, other: Made, of: fn(usize, usize) -> usize) -> Made {
+    pub(crate) fn each(self, other: Made, of: fn(usize, usize) -> usize) -> Made {
         Made {
             gradients: of(self.gradients, other.gradients),
             query_gradients: of(self.query_gradients, other.query_gradients),
@@ -320,7 +320,7 @@ impl Made {
 }
 
 impl Alive {
-    fn add(&mut self, block: Block) {
+    pub(crate) fn add(&mut self, block: Block) {
         *match block.part {
             Part::Query => &mut self.queries,
             Part::KeyValue => &mut self.key_values,
@@ -330,7 +330,7 @@ impl Alive {
             Part::Gradient => &mut self.gradients,
         } += block.volume();
     }
-    fn each(self, other: Alive, of: fn(usize, usize) -> usize) -> Alive {
+    pub(crate) fn each(self, other: Alive, of: fn(usize, usize) -> usize) -> Alive {
         Alive {
             queries: of(self.queries, other.queries),
             key_values: of(self.key_values, other.key_values),

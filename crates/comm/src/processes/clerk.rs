@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use annulus_memory::on_behalf_of;
 use annulus_mpi::{Leaving, Sending, Session};
 
 use super::envelope::{BEATS, Envelope, FRAME, News, Passes, TAGS, sealed};
@@ -205,20 +206,8 @@ impl Clerk {
     fn send(&mut self) -> annulus_mpi::Result<bool> {
         let letters = std::mem::take(&mut lock(&self.shared.desk).letters);
         let busy = !letters.is_empty();
-        for Letter { to, envelope, tensor } in letters {
-            let (mut frame, tag) = (sealed(&envelope), envelope.news.tag());
-            let payload = tensor.map(|tensor| Leaving::tensor(&tensor)).transpose();
-            let mut payload = payload.map_err(|error| annulus_mpi::Error {
-                what: "a tensor cannot be sent".to_owned(),
-                why: error.to_string(),
-            })?;
-            if let Some(small) = payload.take_if(|all| frame.len() + all.bytes().len() <= FRAME) {
-                frame.extend(small.bytes());
-            }
-            let all = [Some(Leaving::Bytes(frame)), payload].into_iter().flatten();
-            for bytes in all {
-                self.leaving.push(self.session.send(bytes, to, tag)?);
-            }
+        for letter in letters {
+            self.post(letter)?;
         }
         let mut still = Vec::with_capacity(self.leaving.len());
         for mut sending in self.leaving.drain(..) {
@@ -228,6 +217,27 @@ impl Clerk {
         }
         self.leaving = still;
         Ok(busy)
+    }
+
+    /// Hands a letter to MPI: a frame, and behind it what has no room there.
+    fn post(&mut self, Letter { to, envelope, tensor }: Letter) -> annulus_mpi::Result<()> {
+        let (mut frame, tag) = (sealed(&envelope), envelope.news.tag());
+        let mut payload = None;
+        if let (News::Parcel(parcel), Some(tensor)) = (&envelope.news, tensor) {
+            // Where a copy must be made, it is the sender's.
+            let leaving = on_behalf_of(parcel.from, parcel.class(), || Leaving::tensor(&tensor));
+            payload = Some(leaving.map_err(|error| annulus_mpi::Error {
+                what: "a tensor cannot be sent".to_owned(),
+                why: error.to_string(),
+            })?);
+        }
+        if let Some(small) = payload.take_if(|all| frame.len() + all.bytes().len() <= FRAME) {
+            frame.extend(small.bytes());
+        }
+        for bytes in [Some(Leaving::Bytes(frame)), payload].into_iter().flatten() {
+            self.leaving.push(self.session.send(bytes, to, tag)?);
+        }
+        Ok(())
     }
 
     /// Hands on what has arrived.

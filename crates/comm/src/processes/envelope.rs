@@ -1,5 +1,6 @@
 //! What stands before every payload, so that a mismatched call is an error and not a hang.
 
+use annulus_memory::Class;
 use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,8 @@ pub(super) struct Parcel {
     hop: usize,
     dtype: String,
     pub(super) dims: Vec<usize>,
+    /// What it is for where it was sent, and so where it arrives.
+    class: usize,
 }
 
 impl Parcel {
@@ -68,6 +71,7 @@ impl Parcel {
             hop,
             dtype: tensor.dtype().as_str().to_owned(),
             dims: tensor.dims().to_vec(),
+            class: annulus_memory::class() as usize,
         }
     }
 
@@ -82,6 +86,11 @@ impl Parcel {
 
     pub(super) fn dtype(&self) -> Option<DType> {
         self.dtype.parse().ok()
+    }
+
+    /// Which class it is counted to: keys and values, unless the sender says another that there is.
+    pub(super) fn class(&self) -> Class {
+        Class::ALL.get(self.class).copied().unwrap_or(Class::KeyValue)
     }
 
     pub(super) fn elements(&self) -> usize {

@@ -1,29 +1,33 @@
 //! What arrives from one process: frame by frame, each with its payload before the next.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
+use annulus_memory::on_behalf_of;
 use annulus_mpi::{Arriving, Elements, Receiving, Session};
 use candle_core::{Device, Tensor};
 
 use super::envelope::{Envelope, FRAME, News, Parcel, Passes, opened};
 use crate::threads::{self, Group};
 
-/// What arrives from one process with one tag.
+/// What arrives from one process with one tag: frames, each with its payload before the next. MPI matches messages with receives in
+/// the order of both, so that a frame is read while payloads before it are under way: over a slow link a sender waits for nobody.
 pub(super) struct Inbox {
     /// The process, as MPI has it.
     pub(super) from: usize,
     tag: i32,
-    next: Next,
+    /// The next frame; `None`: the process has said its last word, or nothing that can be read.
+    frame: Option<Receiving>,
+    /// What frames have told, in their order.
+    queue: VecDeque<Told>,
 }
 
-/// What arrives next.
-enum Next {
-    /// A frame.
-    Frame(Receiving),
-    /// The payload of a parcel of this run.
+/// What a frame has told.
+enum Told {
+    /// It is here.
+    Here(Arrived),
+    /// The payload of a parcel of this run is under way.
     Payload(u64, Parcel, Receiving),
-    /// Nothing: the process has said its last word, or nothing that can be read.
-    Closed,
 }
 
 /// What has arrived.
@@ -71,71 +75,73 @@ impl Arrived {
 impl Inbox {
     /// Waits for the first frame.
     pub(super) fn open(session: &Session, from: usize, tag: i32) -> annulus_mpi::Result<Inbox> {
-        let mut inbox = Inbox { from, tag, next: Next::Closed };
+        let mut inbox = Inbox { from, tag, frame: None, queue: VecDeque::new() };
         inbox.wait_for_frame(session)?;
         Ok(inbox)
     }
 
     fn wait_for_frame(&mut self, session: &Session) -> annulus_mpi::Result<()> {
         let room = Arriving::Bytes(vec![0; FRAME]);
-        self.next = Next::Frame(session.receive(room, self.from, self.tag)?);
+        self.frame = Some(session.receive(room, self.from, self.tag)?);
         Ok(())
     }
 
-    /// What has arrived since, if anything has.
+    /// What has arrived since, if anything has, in the order in which it was sent.
     pub(super) fn look(&mut self, session: &Session) -> annulus_mpi::Result<Option<Arrived>> {
-        match &mut self.next {
-            Next::Closed => Ok(None),
-            Next::Frame(receiving) => match session.arrived(receiving)? {
-                Some(Arriving::Bytes(frame)) => self.read(session, &frame),
-                _ => Ok(None),
-            },
-            Next::Payload(run, parcel, receiving) => {
-                let pieces = receiving.pieces();
-                let Some(Arriving::Elements(elements)) = session.arrived(receiving)? else {
-                    let part = Arrived::Part(*run, parcel.from);
-                    return Ok((receiving.pieces() < pieces).then_some(part));
-                };
-                let tensor = elements.tensor(parcel.dims.as_slice()).map_err(unread)?;
-                let arrived = Arrived::Tensor(*run, parcel.clone(), tensor);
-                self.wait_for_frame(session)?;
-                Ok(Some(arrived))
-            }
+        let frame = self.frame.as_mut().map(|frame| session.arrived(frame)).transpose()?.flatten();
+        if let Some(Arriving::Bytes(frame)) = frame {
+            let told = self.read(session, &frame)?;
+            self.queue.push_back(told);
         }
+        if let Some(Told::Payload(run, parcel, receiving)) = self.queue.front_mut() {
+            let pieces = receiving.pieces();
+            let Some(Arriving::Elements(elements)) = session.arrived(receiving)? else {
+                let part = Arrived::Part(*run, parcel.from);
+                return Ok((receiving.pieces() < pieces).then_some(part));
+            };
+            let tensor = elements.tensor(parcel.dims.as_slice()).map_err(unread)?;
+            let arrived = Arrived::Tensor(*run, parcel.clone(), tensor);
+            self.queue.pop_front();
+            return Ok(Some(arrived));
+        }
+        Ok(self.queue.pop_front().and_then(|told| match told {
+            Told::Here(arrived) => Some(arrived),
+            Told::Payload(..) => None,
+        }))
     }
 
-    fn read(&mut self, session: &Session, frame: &[u8]) -> annulus_mpi::Result<Option<Arrived>> {
+    /// What a frame tells, once what comes behind it is waited for.
+    fn read(&mut self, session: &Session, frame: &[u8]) -> annulus_mpi::Result<Told> {
         let (envelope, payload) = opened(frame).ok_or_else(|| unread("a frame"))?;
         let Envelope { run, news: News::Parcel(parcel) } = envelope else {
-            self.next = Next::Closed;
+            self.frame = None;
             if !matches!(envelope.news, News::Bye(..)) {
                 self.wait_for_frame(session)?;
             }
-            return Ok(Some(Arrived::News(envelope)));
+            return Ok(Told::Here(Arrived::News(envelope)));
         };
         let dtype = parcel.dtype().ok_or_else(|| unread("a dtype"))?;
-        if payload.len() == parcel.elements() * dtype.size_in_bytes() {
-            let tensor = Tensor::from_raw_buffer(payload, dtype, &parcel.dims, &Device::Cpu);
-            let arrived = Arrived::Tensor(run, parcel, tensor.map_err(unread)?);
-            self.wait_for_frame(session)?;
-            return Ok(Some(arrived));
-        }
-        if !payload.is_empty() {
+        // Asked for on MPI's thread, but it is the receiver's from here on.
+        let (to, class) = (parcel.to, parcel.class());
+        let told = if payload.len() == parcel.elements() * dtype.size_in_bytes() {
+            let tensor = || Tensor::from_raw_buffer(payload, dtype, &parcel.dims, &Device::Cpu);
+            let tensor = on_behalf_of(to, class, tensor).map_err(unread)?;
+            Told::Here(Arrived::Tensor(run, parcel, tensor))
+        } else if payload.is_empty() {
+            let elements = on_behalf_of(to, class, || Elements::new(dtype, parcel.elements()));
+            let elements = elements.ok_or_else(|| unread(format!("a tensor of {dtype:?}")))?;
+            let receiving = session.receive(Arriving::Elements(elements), self.from, self.tag)?;
+            Told::Payload(run, parcel, receiving)
+        } else {
             return Err(unread("a short payload"));
-        }
-        let elements = Elements::new(dtype, parcel.elements());
-        let elements = elements.ok_or_else(|| unread(format!("a tensor of {dtype:?}")))?;
-        let receiving = session.receive(Arriving::Elements(elements), self.from, self.tag)?;
-        self.next = Next::Payload(run, parcel, receiving);
-        Ok(None)
+        };
+        self.wait_for_frame(session)?;
+        Ok(told)
     }
 
     /// Waits for nothing any more.
     pub(super) fn close(self, session: &Session) -> annulus_mpi::Result<()> {
-        match self.next {
-            Next::Frame(receiving) => session.give_up(receiving),
-            _ => Ok(()),
-        }
+        self.frame.map_or(Ok(()), |frame| session.give_up(frame))
     }
 }
 

@@ -24,7 +24,7 @@ impl Share<'_> {
         let results = made.saturating_add(seen.saturating_mul(backward.tiles as u64));
         let packed = seen.saturating_mul(forward.tiles as u64).saturating_add(key_values);
         let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
-        let others = product(&[batch, self.made.query_gradients as u64, dim, F32]);
+        let others = product(&[batch, self.taken[1].made.query_gradients as u64, dim, F32]);
         let attending = state.saturating_add(results.max(packed).max(finished));
         attending.saturating_add(others).saturating_add(self.scratch())
     }

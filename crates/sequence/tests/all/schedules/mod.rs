@@ -3,6 +3,7 @@
 mod bytes;
 mod every;
 mod shapes;
+mod taken;
 
 use annulus_sequence::{Block, Heads, Hop, Mask, Part, Route, Rule, Schedule, Split, Strategy};
 

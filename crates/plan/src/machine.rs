@@ -1,0 +1,84 @@
+//! What the machine holds: its processes, each with its ranks and with what it takes for itself.
+
+use crate::{Plan, RankPlan, size, wrapped};
+
+/// What a process takes before its ranks begin: the program and its libraries as far as they are read, schedules, small blocks,
+/// stacks. Measured of this program; a run says what it is in truth (`memory/base`).
+const PROGRAM: u64 = 28 << 20;
+/// What joins it to others: MPI's library with its own memory and its queues between processes of a host.
+const JOINED: u64 = 32 << 20;
+
+/// One of the processes that share the ranks evenly, at its fullest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// What its ranks hold.
+    pub ranks: u64,
+    /// What it takes for itself.
+    pub base: u64,
+}
+
+impl Process {
+    /// Both.
+    pub fn all(self) -> u64 {
+        self.ranks.saturating_add(self.base)
+    }
+}
+
+impl Plan {
+    /// The same experiment where so many processes share the ranks.
+    #[must_use]
+    pub fn over(&self, processes: usize) -> Plan {
+        let mut plan = self.clone();
+        plan.experiment.host.processes = processes;
+        plan.experiment.host.here = None;
+        plan.ranks = plan.rank_plans(&plan.kinds());
+        plan
+    }
+
+    /// What every process holds, of ranks as `ranks` says, and for itself as a rule.
+    pub fn processes(&self, ranks: &[RankPlan]) -> Vec<Process> {
+        let processes = self.experiment.host.processes.max(1);
+        let base = if processes > 1 { PROGRAM + JOINED } else { PROGRAM };
+        let each = ranks.chunks(ranks.len().div_ceil(processes).max(1));
+        let held = each.map(|ranks| ranks.iter().map(|rank| rank.together));
+        held.map(|held| Process { ranks: held.fold(0, u64::saturating_add), base }).collect()
+    }
+
+    /// What this machine holds if all ranks are on it: as threads of one process, of two, and so on to a process for each.
+    pub(crate) fn machine(&self) -> String {
+        let world = self.world();
+        let numbers = (1..=world).filter(|number| world.is_multiple_of(*number));
+        let mut numbers: Vec<usize> = numbers.collect();
+        // The first, the second and the last say how it grows.
+        let last = numbers.pop().unwrap_or(1);
+        numbers.truncate(2);
+        numbers.push(last);
+        numbers.dedup();
+        let of_gpu = self.experiment.host.device.is_some();
+        let line = |number: usize| {
+            let plan = self.over(number);
+            let processes = plan.processes(&plan.ranks);
+            let fullest = processes.iter().map(|process| process.all()).max().unwrap_or(0);
+            let all = processes.iter().fold(0_u64, |sum, one| sum.saturating_add(one.all()));
+            let noun = if number == 1 { "process" } else { "processes" };
+            let title = format!("{number} {noun}");
+            format!("  {title:<15}{:>11}{:>13}\n", size(fullest), size(all))
+        };
+        if of_gpu {
+            return String::new();
+        }
+        let lines: String = numbers.into_iter().map(line).collect();
+        let own = format!(
+            "  with {} for a process itself, and {} for MPI where there are several\n",
+            size(PROGRAM),
+            size(JOINED)
+        );
+        format!(
+            "{:<17}{:>11}{:>13}\n{lines}{}",
+            "this machine",
+            "a process",
+            "in all",
+            wrapped(&own, 2)
+        )
+    }
+}

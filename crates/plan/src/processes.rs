@@ -1,0 +1,85 @@
+//! What it takes that ranks are of several processes: what comes from another one takes memory where it arrives.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use annulus_sequence::{Alive, Pass, Schedules, Taken, taken};
+
+use crate::Plan;
+
+/// Ranks that hold alike: at one place of a sequence, with the same places of it beside them in their process.
+#[derive(Clone, Debug)]
+pub(crate) struct Kind {
+    pub(crate) place: usize,
+    /// Ranks of the world in other processes.
+    pub(crate) elsewhere: usize,
+    /// By layer group, forward and backward.
+    pub(crate) taken: Vec<[Taken; 2]>,
+}
+
+/// The kinds of ranks, and which kind a rank of the world is.
+#[derive(Clone, Debug)]
+pub(crate) struct Kinds {
+    pub(crate) all: Vec<Kind>,
+    of: Vec<usize>,
+}
+
+impl Kinds {
+    /// That of a rank of the world.
+    pub(crate) fn of(&self, rank: usize) -> &Kind {
+        &self.all[self.of[rank]]
+    }
+
+    /// The same by its number.
+    pub(crate) fn number(&self, rank: usize) -> usize {
+        self.of[rank]
+    }
+
+    /// How many of so many ranks are of each kind.
+    pub(crate) fn counted(&self, ranks: Range<usize>) -> impl Iterator<Item = (&Kind, usize)> {
+        let mut counts = vec![0; self.all.len()];
+        self.of[ranks].iter().for_each(|kind| counts[*kind] += 1);
+        self.all.iter().zip(counts)
+    }
+}
+
+impl Plan {
+    /// The kinds of its ranks, by the processes that share them.
+    pub(crate) fn kinds(&self) -> Kinds {
+        let (world, sequence) = (self.world(), self.experiment.mesh.sequence);
+        let here = world / self.experiment.host.processes.clamp(1, world);
+        let (mut all, mut known, mut played) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let of_rank = |rank: usize| {
+            let (process, replica) = (rank / here * here, rank / sequence * sequence);
+            let beside = process.max(replica)..(process + here).min(replica + sequence);
+            let (place, beside) = (rank - replica, beside.start - replica..beside.end - replica);
+            *known.entry((place, beside.start, beside.end)).or_insert_with(|| {
+                let plays = played.entry((beside.start, beside.end));
+                let plays = plays.or_insert_with(|| self.played(&beside));
+                let of_group = |[forward, backward]: &[Vec<Taken>; 2]| {
+                    [forward, backward].map(|play| play[place - beside.start])
+                };
+                let taken = plays.iter().map(of_group).collect();
+                all.push(Kind { place, elsewhere: world - here, taken });
+                all.len() - 1
+            })
+        };
+        let of = (0..world).map(of_rank).collect();
+        Kinds { all, of }
+    }
+
+    /// What the places of a sequence that are in one process take, by layer group, forward and backward.
+    fn played(&self, beside: &Range<usize>) -> Vec<[Vec<Taken>; 2]> {
+        let of_pass = |passes: &Schedules, pass| {
+            if beside.len() < passes.of(pass).world() {
+                return taken(passes.of(pass), beside.clone());
+            }
+            // Where all are, the proof says so.
+            let made = passes.proof(pass).made.iter();
+            made.map(|made| Taken { made: *made, received: Alive::default() }).collect()
+        };
+        let of_group =
+            |passes: &Schedules| [Pass::Forward, Pass::Backward].map(|pass| of_pass(passes, pass));
+        self.passes.iter().map(|passes| of_group(passes)).collect()
+    }
+}
