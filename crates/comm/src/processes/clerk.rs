@@ -220,10 +220,12 @@ impl Clerk {
         if let Some((_, group)) = &desk.current {
             group.is_heard_of(process);
         }
-        if let Arrived::News(Envelope { news: News::Bye(code, own_fault), .. }) = arrived {
+        if let Arrived::News(Envelope { news: News::Bye(code, own_fault), run }) = arrived {
             desk.byes[from] = Some((code, own_fault));
-            if let Some((_, group)) = desk.current.as_ref().filter(|_| own_fault) {
-                // It failed outside of the run that others are in.
+            if let Some((current, group)) = desk.current.as_ref().filter(|_| own_fault)
+                && run < *current
+            {
+                // It failed before the run that others are in; who fails behind one has done its part there.
                 group.fail(process * group.here().len());
             }
             return;

@@ -158,6 +158,10 @@ impl Office {
             of_processes,
         };
         let group = Group::new(options, home);
+        let failed = desk.order.iter().position(|rank| is_fault(&desk.byes[*rank]));
+        if let Some(process) = failed {
+            group.fail(process * here);
+        }
         desk.current = Some((run, group.clone()));
         drop(desk);
         self.shared.wake.notify_one();
@@ -188,7 +192,6 @@ impl Office {
     /// Whether this process, which fails with `code` by its own fault, is the one to say so: the first of all, and of those that
     /// fail at once the one with the lowest rank. The others are told.
     pub(crate) fn is_first_to_fail(&self, code: i32) -> bool {
-        let is_fault = |bye: &Option<(i32, bool)>| bye.is_some_and(|(_, own_fault)| own_fault);
         let mut desk = lock(&self.shared.desk);
         if desk.byes.iter().any(is_fault) {
             return false;
@@ -238,6 +241,11 @@ impl Facts {
             thread_level: session.thread_level,
         }
     }
+}
+
+/// Whether a last word is that of a process which ends by its own fault.
+fn is_fault(bye: &Option<(i32, bool)>) -> bool {
+    bye.is_some_and(|(_, own_fault)| own_fault)
 }
 
 /// What a run's ranks leave for other processes.
