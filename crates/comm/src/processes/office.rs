@@ -158,7 +158,7 @@ impl Office {
             of_processes,
         };
         let group = Group::new(options, home);
-        let failed = desk.order.iter().position(|rank| is_fault(&desk.byes[*rank]));
+        let failed = desk.order.iter().position(|rank| is_fault(desk.byes[*rank]));
         if let Some(process) = failed {
             group.fail(process * here);
         }
@@ -193,7 +193,7 @@ impl Office {
     /// fail at once the one with the lowest rank. The others are told.
     pub(crate) fn is_first_to_fail(&self, code: i32) -> bool {
         let mut desk = lock(&self.shared.desk);
-        if desk.byes.iter().any(is_fault) {
+        if desk.byes.iter().copied().any(is_fault) {
             return false;
         }
         self.bye(&mut desk, code, true);
@@ -202,7 +202,7 @@ impl Office {
         let begun = Instant::now();
         loop {
             let lower = lock(&self.shared.desk).byes[..own].to_vec();
-            if lower.iter().any(is_fault) {
+            if lower.iter().copied().any(is_fault) {
                 return false;
             }
             if lower.iter().all(Option::is_some) || begun.elapsed() > AT_ONCE {
@@ -244,7 +244,7 @@ impl Facts {
 }
 
 /// Whether a last word is that of a process which ends by its own fault.
-fn is_fault(bye: &Option<(i32, bool)>) -> bool {
+fn is_fault(bye: Option<(i32, bool)>) -> bool {
     bye.is_some_and(|(_, own_fault)| own_fault)
 }
 
