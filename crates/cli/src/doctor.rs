@@ -138,7 +138,8 @@ mod tests {
     use super::*;
 
     fn asked(script: &str) -> Result<String, String> {
-        answer(Command::new("sh").args(["-c", script]), Duration::from_millis(500)).unwrap()
+        answer(Command::new("sh").args(["-c", script]), Duration::from_millis(500))
+            .expect("a shell")
     }
 
     #[test]

@@ -263,9 +263,12 @@ impl Clerk {
         if let Some((_, group)) = &desk.current {
             group.is_heard_of(process);
         }
-        if let Arrived::News(Envelope { news: News::Bye(code, own_fault), .. }) = arrived {
+        if let Arrived::News(Envelope { news: News::Bye(code, own_fault), run }) = arrived {
             desk.byes[from] = Some((code, own_fault));
-            if let Some((_, group)) = &desk.current {
+            if let Some((current, group)) = &desk.current
+                && run < *current
+            {
+                // It failed before that run; who fails behind one has done its part there.
                 desk.end_with_it(process, from, group);
             }
             return;

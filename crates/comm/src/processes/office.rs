@@ -100,13 +100,13 @@ impl Shared {
 impl Desk {
     /// The exit code of the first process, by number, whose fault the end is.
     pub(super) fn fault(&self) -> Option<i32> {
-        let byes = self.order.iter().filter_map(|rank| self.byes[*rank]);
-        byes.filter(|(_, own_fault)| *own_fault).map(|(code, _)| code).next()
+        let bye = self.order.iter().map(|rank| self.byes[*rank]).find(|bye| is_fault(*bye));
+        bye.flatten().map(|(code, _)| code)
     }
 
-    /// Where the process of this number, and rank of MPI, failed outside of the run that others are in, that ends, too.
+    /// Where the process of this number, and rank of MPI, has failed, a run that it is not in ends, too.
     pub(super) fn end_with_it(&self, process: usize, rank: usize, group: &Group) {
-        if let Some((_, true)) = self.byes[rank] {
+        if is_fault(self.byes[rank]) {
             group.fail(process * group.here().len());
         }
     }
@@ -247,9 +247,8 @@ impl Office {
     /// Whether this process, which fails with `code` by its own fault, is the one to say so: the first of all, and of those that
     /// fail at once the one with the lowest rank. The others are told.
     pub(crate) fn is_first_to_fail(&self, code: i32) -> bool {
-        let is_fault = |bye: &Option<(i32, bool)>| bye.is_some_and(|(_, own_fault)| own_fault);
         let mut desk = lock(&self.shared.desk);
-        if desk.byes.iter().any(is_fault) {
+        if desk.byes.iter().copied().any(is_fault) {
             return false;
         }
         self.bye(&mut desk, code, true);
@@ -258,7 +257,7 @@ impl Office {
         let begun = Instant::now();
         loop {
             let lower = lock(&self.shared.desk).byes[..own].to_vec();
-            if lower.iter().any(is_fault) {
+            if lower.iter().copied().any(is_fault) {
                 return false;
             }
             if lower.iter().all(Option::is_some) || begun.elapsed() > AT_ONCE {
@@ -295,6 +294,11 @@ impl Facts {
             thread_level: session.thread_level,
         }
     }
+}
+
+/// Whether a last word is that of a process which ends by its own fault.
+fn is_fault(bye: Option<(i32, bool)>) -> bool {
+    bye.is_some_and(|(_, own_fault)| own_fault)
 }
 
 /// What a run's ranks leave for other processes.
