@@ -13,6 +13,7 @@ use annulus_tests::{Ran, root};
 mod asked;
 mod hosts;
 mod joining;
+mod memory;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 /// How long after a death nothing may be left of a job.

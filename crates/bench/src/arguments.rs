@@ -222,6 +222,9 @@ pub(crate) struct Memory {
     /// Numbers of ranks; several with commas
     #[arg(long, default_value = "1,2,4,8", value_delimiter = ',', value_parser = positive)]
     pub(crate) ranks: Vec<usize>,
+    /// Layers of the small model [default: 4]
+    #[arg(long, value_parser = positive)]
+    pub(crate) layers: Option<usize>,
     /// How they share the sequence
     #[arg(long, default_value = "striped", value_parser = strategy)]
     pub(crate) strategy: Strategy,
@@ -231,7 +234,13 @@ pub(crate) struct Memory {
     /// Steps; the last is measured
     #[arg(long, default_value_t = 2, value_parser = positive)]
     pub(crate) steps: usize,
-    /// Threads, over all ranks
+    /// Give freed pages back at once, as a run does that takes more than half of what there is
+    #[arg(long)]
+    pub(crate) lean: bool,
+    /// Exit with 10 where a process has more or less in memory than planned, by more than this share of it
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) resident: Option<f64>,
+    /// Threads of this process, over all its ranks
     #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
     /// Exit with 10 where activations and keys and values in flight of a rank, from two ranks on,

@@ -1,12 +1,14 @@
 //! Memory of every rank while the sequence grows with the ranks: `memory`.
 //!
 //! The model is that of `step`. The class of a block is charged where it is allocated; a peak is the
-//! most of a class at once, whenever that was.
+//! most of a class at once, whenever that was. Under a launcher of MPI the ranks are shared among its
+//! processes, and what each has in memory stands beside what was planned for it.
 
+use annulus_comm::World;
 use annulus_experiment::parse;
 use annulus_memory::{ByClass, Class};
 use annulus_plan::Plan;
-use annulus_train::{Memory, measure_memory};
+use annulus_train::{Held, Memory, OfProcesses, measure_over, return_freed_pages};
 use anyhow::Result;
 use serde_json::{Value, json};
 
@@ -19,31 +21,59 @@ use crate::subject::{Fields, fields};
 
 /// A line for every number of ranks, and one that says how flat it is and how near to the plan.
 pub(crate) fn run(arguments: &arguments::Memory) -> Result<Verdict> {
-    let mut record = Record::open(arguments.record.as_deref())?;
-    let mut found = Vec::new();
+    if arguments.lean {
+        return_freed_pages();
+    }
+    let world = World::found()?;
+    let told = measure(arguments, &world);
+    let why = told.as_ref().err().map(ToString::to_string);
+    world.end(i32::from(why.is_some()), why.as_deref());
+    told
+}
+
+fn measure(arguments: &arguments::Memory, world: &World) -> Result<Verdict> {
+    // What all are told, the first writes down.
+    let first = world.process() == 0;
+    let mut record = Record::open(arguments.record.as_deref().filter(|_| first))?;
+    let (mut found, mut off) = (Vec::new(), 0.0_f64);
     for &ranks in &arguments.ranks {
-        let plan = plan(arguments, ranks)?;
-        let memory = measure_memory(&plan, arguments.steps as u64, arguments.threads)?;
-        record.conclude(&describe(arguments, ranks, &memory))?;
-        found.push((ranks, memory));
+        let plan = plan(arguments, ranks, world)?;
+        let all = measure_over(world, &plan, arguments.steps as u64, arguments.threads)?;
+        if first {
+            record.conclude(&describe(arguments, ranks, &all))?;
+        }
+        off = all.processes.iter().map(|held| distance_of(*held)).fold(off, f64::max);
+        found.push((ranks, all.ranks.into_iter().map(|rank| rank.memory).collect()));
+    }
+    if !first {
+        return Ok(Verdict::Fine);
     }
     let (unflat, (unplanned, which)) = (unevenness(&found), distance(&found));
     record.tell(&fields(json!({
         "bench": "memory", "uneven": unflat, "from_plan": unplanned, "furthest": which,
+        "resident_from_plan": off,
     })))?;
     let flat = Verdict::at_most(unflat, arguments.flat);
+    let flat = flat.or(Verdict::at_most(off, arguments.resident));
     Ok(flat.or(Verdict::at_most(unplanned, arguments.planned)))
 }
 
 /// The experiment on made-up sequences, as long as the ranks are many.
-fn plan(arguments: &arguments::Memory, ranks: usize) -> Result<Plan> {
-    let arguments::Memory { tokens, strategy, recompute, .. } = arguments;
-    let yaml = Model::SMALL.experiment(ranks * tokens, ranks, *strategy, *recompute, "recall");
-    planned(parse("bench", &yaml, &[])?, None)
+fn plan(arguments: &arguments::Memory, ranks: usize, world: &World) -> Result<Plan> {
+    let arguments::Memory { tokens, strategy, recompute, layers, .. } = arguments;
+    let model = Model { layers: *layers, ..Model::SMALL };
+    let yaml = model.experiment(ranks * tokens, ranks, *strategy, *recompute, "recall");
+    let mut experiment = parse("bench", &yaml, &[])?;
+    let each = ranks / world.processes();
+    let beside = world.beside();
+    experiment.host.here = Some(beside.start * each..beside.end * each);
+    experiment.host.processes = world.processes();
+    planned(experiment, None)
 }
 
-fn describe(arguments: &arguments::Memory, ranks: usize, memory: &[Memory]) -> Fields {
-    let by_rank = memory.iter().map(|memory| {
+fn describe(arguments: &arguments::Memory, ranks: usize, all: &OfProcesses) -> Fields {
+    let by_rank = all.ranks.iter().map(|rank| {
+        let memory = &rank.memory;
         json!({
             "measured": classes(memory.measured),
             "planned": classes(memory.planned),
@@ -51,15 +81,25 @@ fn describe(arguments: &arguments::Memory, ranks: usize, memory: &[Memory]) -> F
             "planned_together": memory.planned_together,
         })
     });
+    let by_process = all.processes.iter().map(|process| {
+        let Held { resident, planned, base } = *process;
+        json!({ "resident": resident, "planned": planned, "base": base })
+    });
+    let by_process = Value::Array(by_process.collect());
     fields(json!({
-        "bench": "memory", "tokens": ranks * arguments.tokens, "ranks": ranks,
+        "bench": "memory", "by_process": by_process, "tokens": ranks * arguments.tokens, "ranks": ranks,
         "strategy": arguments.strategy.name(), "recompute": arguments.recompute.word(),
-        "threads": arguments.threads, "by_rank": Value::Array(by_rank.collect()),
+        "lean": arguments.lean, "threads": arguments.threads, "by_rank": Value::Array(by_rank.collect()),
     }))
 }
 
 fn classes(peak: ByClass) -> Value {
     peak.named().into_iter().map(|(name, bytes)| (name.to_owned(), json!(bytes))).collect()
+}
+
+/// How far what a process has in memory is from its plan, as a share of that.
+fn distance_of(held: Held) -> f64 {
+    held.resident.abs_diff(held.planned) as f64 / held.planned.max(1) as f64
 }
 
 /// Spread of activations with keys and values in flight over ranks and numbers of ranks, from two on, as a share of the least.

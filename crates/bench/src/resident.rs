@@ -1,6 +1,8 @@
-//! The memory of this process as the system sees it.
+//! The memory of this process as the system sees it, in MiB.
 
-use std::fs;
+use annulus_machine::Resident;
+
+const MIB: f64 = 1024.0 * 1024.0;
 
 /// The most this process may have had resident since a moment, above what it had then.
 #[derive(Clone, Copy, Debug)]
@@ -11,9 +13,8 @@ pub(crate) struct Watch {
 impl Watch {
     /// From now on.
     pub(crate) fn start() -> Watch {
-        // The system keeps one peak per process; writing 5 here starts it anew.
-        let _ = fs::write("/proc/self/clear_refs", "5");
-        Watch { base: status("VmRSS:").unwrap_or(f64::NAN) }
+        Resident::forget_peak();
+        Watch { base: of(|resident| resident.now) }
     }
 
     /// MiB that were resident at the start.
@@ -23,7 +24,7 @@ impl Watch {
 
     /// MiB that have been resident at once since the start.
     pub(crate) fn peak() -> f64 {
-        status("VmHWM:").unwrap_or(f64::NAN)
+        of(|resident| resident.peak)
     }
 
     /// The difference.
@@ -32,22 +33,6 @@ impl Watch {
     }
 }
 
-/// A line of this process's status, MiB.
-fn status(key: &str) -> Option<f64> {
-    let text = fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    let kibibytes: f64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kibibytes / 1024.0)
-}
-
-#[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn growth_is_seen_and_stays_a_peak() {
-        let watch = Watch::start();
-        drop(std::hint::black_box(vec![1u8; 64 << 20]));
-        assert!(watch.growth() >= 60.0 && Watch::peak() > watch.base());
-    }
+fn of(bytes: fn(Resident) -> u64) -> f64 {
+    Resident::here().map_or(f64::NAN, |resident| bytes(resident) as f64 / MIB)
 }

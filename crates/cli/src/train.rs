@@ -8,7 +8,7 @@ use annulus_comm::{World, Wrap};
 use annulus_experiment::{Bound, Problem, Problems, parse, read_experiment};
 use annulus_memory::Class;
 use annulus_plan::{Plan, RankPlan, size};
-use annulus_train::{Ending, Fork, Given, Opened, Outcome, resolved_text};
+use annulus_train::{Ending, Fork, Given, Held, Opened, Outcome, resolved_text};
 
 use crate::Done;
 use crate::arguments::Train;
@@ -64,6 +64,7 @@ impl Job<'_> {
     fn planned(&self, yaml: String, mut opened: Opened) -> Result<Ready, Failure> {
         let experiment = &mut opened.resolved.experiment;
         experiment.host.here = processes::ranks_on_host(self.world, &experiment.mesh)?;
+        experiment.host.processes = self.world.processes();
         let plans = opened.plans_over(annulus_machine::cores(), self.world)?;
         Ok(Ready { yaml, opened, plans })
     }
@@ -117,7 +118,9 @@ impl Job<'_> {
         summary(&outcome)?;
         // What was measured before may have been of other ranks than are planned now.
         if outcome.ending != Ending::AlreadyFinished {
-            memory(&check::phase_at(plans, outcome.step), &outcome)?;
+            let plan = check::phase_at(plans, outcome.step);
+            memory(&plan, &outcome)?;
+            resident(&plan, &outcome, self.world)?;
         }
         if let Some(sample) = sample.filter(|_| outcome.ending != Ending::Preempted) {
             generate::sample(&outcome.folder, &sample)?;
@@ -181,6 +184,29 @@ fn memory(plan: &Plan, outcome: &Outcome) -> Result<(), Failure> {
         for line in lines {
             print::line(&line)?;
         }
+    }
+    Ok(())
+}
+
+/// What processes had in memory beside the plan of their ranks and what they took before those began, and the sum of a host.
+fn resident(plan: &Plan, outcome: &Outcome, world: &World) -> Result<(), Failure> {
+    let held = annulus_train::held(plan, &outcome.last);
+    let line = |name: &str, held: &[Held]| {
+        let sum = |of: fn(&Held) -> u64| size(held.iter().map(of).sum());
+        let (resident, planned) = (sum(|held| held.resident), sum(|held| held.planned));
+        print::line(&format!("    {name:<30} {resident:>10}   {planned:>10} planned"))
+    };
+    match held.as_slice() {
+        [] => return Ok(()),
+        [only] => return line("resident, with the program", &[*only]),
+        _ => print::line("  resident memory")?,
+    }
+    for (process, held) in held.iter().enumerate() {
+        line(&format!("process {process}"), &[*held])?;
+    }
+    for on in world.places(world.processes()).hosts() {
+        let here: Vec<Held> = on.ranks.iter().filter_map(|at| held.get(*at)).copied().collect();
+        line(&format!("host {}", on.host), &here)?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ mod caches;
 mod instructions;
 mod memory;
 pub mod peak;
+mod resident;
 
 use std::sync::OnceLock;
 use std::{fmt, fs, thread};
@@ -15,6 +16,7 @@ use std::{fmt, fs, thread};
 pub use caches::Caches;
 pub use instructions::Instructions;
 pub use memory::{By, Limit, memory};
+pub use resident::Resident;
 
 /// The environment variable that names the vector instructions to compute with.
 pub const VECTOR: &str = "ANNULUS_VECTOR";

@@ -1,5 +1,6 @@
 //! `cargo xtask bench engines`: the same attention over the threads of one process, and over processes
-//! of both families of MPI; and a message between two processes, with our engine and with MPI alone.
+//! of both families of MPI; a message between two processes, with our engine and with MPI alone; and
+//! what processes have in memory beside their plan.
 //!
 //! Rounds go through all ways, so that what disturbs meets all of them.
 
@@ -17,6 +18,8 @@ use crate::{root, setup, tool};
 const SPLIT: Bar = Bar::AtMost(1.10);
 /// What a header adds to a message.
 const HEADER: Bar = Bar::AtMost(0.02);
+/// How far a process's memory may be from its plan.
+const RESIDENT: Bar = Bar::AtMost(0.10);
 const RANKS: usize = 4;
 
 #[derive(Parser)]
@@ -34,6 +37,9 @@ struct Arguments {
     /// Bytes of a message
     #[arg(long, default_value = "1M")]
     bytes: String,
+    /// Only memory
+    #[arg(long)]
+    memory: bool,
 }
 
 /// How ranks are spread.
@@ -62,6 +68,12 @@ pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
     setup::mpi()?;
     tool::cargo(&["build", "--release", "--quiet", "--package", "annulus-bench"])?;
     let mut report = Report::default();
+    for words in ["--lean", ""] {
+        memory(words, &mut report)?;
+    }
+    if arguments.memory {
+        return Ok(report.end());
+    }
     attention(&arguments, &mut report)?;
     for mpi in ["mpich", "openmpi"] {
         hop(&arguments, mpi, &mut report)?;
@@ -103,6 +115,44 @@ fn attention(arguments: &Arguments, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// What processes hold and have in memory over some steps of a model of 13 million parameters: held to the plan where freed pages
+/// are given back at once, and shown where they are kept.
+fn memory(words: &str, report: &mut Report) -> Result<()> {
+    let kept = if words.is_empty() { "kept" } else { "given back at once" };
+    tool::print(&format!("\nmemory of a training, {RANKS} ranks, freed pages {kept}; MiB"));
+    tool::print(
+        "| processes x ranks | by | ranks planned | counted | itself | resident | of plan |",
+    );
+    tool::print("| --- | --- | --- | --- | --- | --- | --- |");
+    for way in WAYS {
+        let threads = (annulus_machine::cores() / way.processes).max(1);
+        let model = "--tokens 2k --layers 16 --steps 3";
+        let words = format!("--ranks {RANKS} --threads {threads} {model} {words}");
+        let line = way.started("memory", &words)?;
+        let (processes, each) = (way.processes, RANKS / way.processes);
+        let by = way.mpi.unwrap_or("threads");
+        let list = |key: &str| line[key].as_array().cloned().unwrap_or_default();
+        let (ranks, held) = (list("by_rank"), list("by_process"));
+        for (process, held) in held.iter().enumerate() {
+            let sum = |key: &str| -> f64 {
+                let of_rank = |rank: &Value| rank[key].as_f64().unwrap_or(f64::NAN);
+                ranks[process * each..(process + 1) * each].iter().map(of_rank).sum()
+            };
+            let at = |key: &str| held[key].as_f64().unwrap_or(f64::NAN);
+            let ratio = at("resident") / at("planned");
+            let shown = [sum("planned_together"), sum("together"), at("base"), at("resident")];
+            let shown = shown.map(|bytes| format!("{:.1}", bytes / f64::from(1 << 20)));
+            let shown = shown.join(" | ");
+            tool::print(&format!("| {processes} x {each} | {by} | {shown} | {ratio:.3} |"));
+            if words.contains("--lean") {
+                let what = format!("{by}: process {process} of {processes}, from its plan");
+                report.hold(&what, (ratio - 1.0).abs(), RESIDENT);
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A message between two processes, both ways at once.
 fn hop(arguments: &Arguments, mpi: &'static str, report: &mut Report) -> Result<()> {
     let Arguments { rounds, samples, bytes, .. } = arguments;
@@ -130,6 +180,11 @@ fn hop(arguments: &Arguments, mpi: &'static str, report: &mut Report) -> Result<
 impl Way {
     /// The line that `annulus-bench engine` prints.
     fn measure(self, words: &str) -> Result<Value> {
+        self.started("engine", words)
+    }
+
+    /// The first line of what a command of `annulus-bench` prints.
+    fn started(self, name: &str, words: &str) -> Result<Value> {
         let program = tool::program("release", "annulus-bench")?;
         let mut command = match self.mpi {
             None => Command::new(&program),
@@ -143,7 +198,7 @@ impl Way {
                 command
             }
         };
-        command.arg("engine").args(words.split(' ')).stdin(Stdio::null());
+        command.arg(name).args(words.split_whitespace()).stdin(Stdio::null());
         let lines = lines(command)?;
         // Processes that have nothing to tell print empty objects.
         let line = lines.into_iter().find(|line| line.get("bench").is_some());

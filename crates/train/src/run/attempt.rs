@@ -30,8 +30,10 @@ use crate::run::sink::{Notice, Silent, Sink};
 use crate::run::together::{self, Facts, Said};
 use crate::setup::device;
 use crate::setup::initial::base_of;
+use crate::setup::pages::return_what_was_freed;
 use crate::setup::prepare::{From, Prepared, Work, interruptible, prepare};
 use crate::setup::start::{Handout, Start};
+use crate::step::resident::OfProcess;
 use crate::step::trainer::Trainer;
 use crate::{Data, Opening, Result, Setup, TrainError};
 
@@ -146,6 +148,8 @@ pub(crate) struct Attempt<'a> {
     owes: bool,
     /// Operations per second of all cores at their best; of a GPU nobody says.
     peak: Option<f64>,
+    /// What this process had in memory before its ranks began.
+    process: OfProcess,
     recorder: Mutex<Option<Recorder<'a>>>,
 }
 
@@ -173,6 +177,9 @@ fn train(
         Ok(_) => "preempted".to_owned(),
         Err(error) => error.to_string(),
     });
+    if let Ok((_, _, record)) = &ended {
+        manifest.held(plan, &record.last);
+    }
     let written = manifest.write(&folder.path);
     let record;
     // Why the run ended counts for more than that it cannot be noted.
@@ -295,9 +302,10 @@ impl<'a> Attempt<'a> {
             data,
             stop: given.stop.clone(),
             world: given.world.clone(),
+            peak: peak(setup, given.cores),
+            process: OfProcess::before(&start),
             start: Handout::new(start, given.here(setup)?),
             owes: false,
-            peak: peak(setup, given.cores),
             recorder: Mutex::new(recorder),
         })
     }
@@ -340,6 +348,7 @@ impl Attempt<'_> {
             .rank(comm)
             .and_then(|rank| Trainer::new(rank, self.plan, self.data.train.clone(), &start));
         drop(start);
+        return_what_was_freed();
         let mut trainer = match trainer {
             Ok(trainer) => trainer,
             Err(error) => {
@@ -377,6 +386,7 @@ impl Attempt<'_> {
             peak: self.peak,
             held_out: self.data.held_out.as_ref(),
             owes: self.owes,
+            process: self.process,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::run::metrics::Recorder;
 use crate::run::sink::{Notice, Value};
 use crate::run::traces::{gathered, recorded};
 use crate::setup::data::HeldOut;
+use crate::step::resident::OfProcess;
 use crate::step::statistics::{self, Costs, Lap};
 use crate::step::trainer::{Report, Trainer};
 
@@ -29,6 +30,8 @@ pub(crate) struct Course<'a> {
     pub(crate) held_out: Option<&'a HeldOut>,
     /// Whether an earlier attempt was stopped between a step and its evaluation.
     pub(crate) owes: bool,
+    /// What this process had in memory before.
+    pub(crate) process: OfProcess,
 }
 
 /// Whether something done every `every` steps (0: never) and at the end is due after step `step`.
@@ -85,7 +88,7 @@ impl Course<'_> {
             return Ok(());
         }
         let lap = std::mem::take(lap);
-        let costs = statistics::costs(&trainer.rank, step, &lap);
+        let costs = statistics::costs(&trainer.rank, step, &lap, self.process);
         let evaluate = evaluate.filter(|_| costs.is_ok());
         let evaluation = evaluate.map(|held_out| evaluate_all(trainer, held_out, recorder));
         let found = evaluation.as_ref().and_then(|found| found.as_ref().ok());

@@ -1,5 +1,6 @@
 //! `manifest.json`: what made a run, so that it can be made again.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,11 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use annulus_comm::Places;
 use annulus_machine::Core;
 use annulus_model::Weights;
+use annulus_plan::Plan;
 use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
 use crate::run::folder::{failure, write_atomically};
 use crate::run::fork::Fork;
+use crate::step::resident::held;
 use crate::{Result, Setup};
 
 /// The file's name in a run folder.
@@ -88,6 +91,12 @@ pub(crate) struct Process {
     pub(crate) host: String,
     /// Those that are threads of it.
     pub(crate) ranks: Vec<usize>,
+    /// The most bytes that it has had in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) resident: Option<u64>,
+    /// The same, as its ranks were planned, with what it took before they began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) planned: Option<u64>,
 }
 
 /// A library of MPI.
@@ -104,6 +113,8 @@ fn processes(places: &Places) -> Vec<Process> {
     let process = |(process, host): (usize, &String)| Process {
         host: host.clone(),
         ranks: places.ranks_of(process).collect(),
+        resident: None,
+        planned: None,
     };
     places.processes().iter().enumerate().map(process).collect()
 }
@@ -196,6 +207,15 @@ impl Manifest {
         self.attempts.last()?.mpi.as_ref()
     }
 
+    /// What the processes of the last start had in memory, of several, as it was logged last.
+    pub(crate) fn held(&mut self, plan: &Plan, last: &BTreeMap<String, f64>) {
+        let Some(attempt) = self.attempts.last_mut() else { return };
+        let held = held(plan, last);
+        for (process, held) in attempt.processes.iter_mut().zip(held) {
+            (process.resident, process.planned) = (Some(held.resident), Some(held.planned));
+        }
+    }
+
     /// The end of the last start.
     pub(crate) fn end(&mut self, ending: &str) {
         if let Some(attempt) = self.attempts.last_mut() {
@@ -251,8 +271,12 @@ mod tests {
     fn processes_say_their_hosts_and_ranks() {
         let hosts: Vec<String> = ["left", "right", "left"].map(str::to_owned).into();
         let found = processes(&Places::new(hosts, 6));
-        let process =
-            |host: &str, ranks: [usize; 2]| Process { host: host.into(), ranks: ranks.into() };
+        let process = |host: &str, ranks: [usize; 2]| Process {
+            host: host.into(),
+            ranks: ranks.into(),
+            resident: None,
+            planned: None,
+        };
         assert_eq!(
             found,
             [process("left", [0, 1]), process("right", [2, 3]), process("left", [4, 5])]

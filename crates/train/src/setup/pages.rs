@@ -5,6 +5,8 @@ use std::ffi::{c_int, c_long};
 unsafe extern "C" {
     /// Of mimalloc, which this crate depends on for it.
     fn mi_option_set(option: c_int, value: c_long);
+    /// Of the same: gives pages back that nothing is in.
+    fn mi_collect(force: bool);
 }
 
 // The allocator's library is linked where something of its crate is used.
@@ -25,9 +27,19 @@ pub fn keep_freed_pages() {
     keep_for(KEPT_FOR);
 }
 
-/// Gives freed pages back at once: where memory is short, those kept would come on top.
-pub(crate) fn return_freed_pages() {
+/// Gives freed pages back at once, and takes none of 2 MiB that little is in: where memory is short, those would come on top. The
+/// former alone took a third more of the processor's time: 48.4 s for 36.2 s of a run of five steps on a busy machine.
+pub fn return_freed_pages() {
     keep_for(0);
+    #[cfg(target_os = "linux")]
+    // SAFETY: a flag of this process. Where the system does not know it, pages stay as they are.
+    let _ = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+}
+
+/// Gives back, once, what was freed so far: what a run starts from is of no shape that its steps ask for.
+pub(crate) fn return_what_was_freed() {
+    // SAFETY: may be called at any time, by any thread.
+    unsafe { mi_collect(true) }
 }
 
 fn keep_for(milliseconds: c_long) {

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use annulus_comm::Label;
+use annulus_comm::{Label, World};
 use annulus_memory::{ByClass, Class, peaks, reset_peaks};
 use annulus_plan::{Plan, RankPlan};
 use candle_core::{Device, Tensor};
 
+use crate::run::given::here as ranks_here;
 use crate::setup::initial::initial_weights;
+use crate::setup::pages::return_what_was_freed;
 use crate::setup::start::{Handout, Start};
 use crate::step::rank::Rank;
+use crate::step::resident::{Held, OfProcess, held_of, logged};
 use crate::step::trainer::Trainer;
 use crate::{Opening, Result, Setup, open_data};
 
@@ -58,16 +61,36 @@ pub fn measure_memory(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Memor
 /// # Errors
 /// What is wrong with data or weights, and what a rank fails with.
 pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
-    let setup = Arc::new(Setup::new(plan, cores));
+    Ok(measure_over(&World::alone(), plan, steps, cores)?.ranks)
+}
+
+/// What ranks and the processes that share them held.
+#[derive(Clone, Debug)]
+pub struct OfProcesses {
+    /// By rank.
+    pub ranks: Vec<Measured>,
+    /// By process; none where the system does not say.
+    pub processes: Vec<Held>,
+}
+
+/// [`measure`] over the processes of a world, with `cores` cores of this one: every process is told of all. The plan must be that of
+/// as many processes.
+///
+/// # Errors
+/// As [`measure`], and processes that cannot share the ranks evenly.
+pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Result<OfProcesses> {
+    let setup = Arc::new(Setup { processes: world.clone(), ..Setup::new(plan, cores) });
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
-    let start = Handout::new(start, 0..setup.world());
+    let process = OfProcess::before(&start);
+    let start = Handout::new(start, ranks_here(world, setup.world())?);
     let program = |rank: Rank| {
         let comm = rank.uncounted.clone();
         let owner = comm.rank();
         let start = start.take(owner);
         let mut trainer = Trainer::new(rank, plan, data.train.clone(), &start)?;
         drop(start);
+        return_what_was_freed();
         let (mut seconds, mut handed_over) = (Vec::new(), 0);
         for _ in 0..steps {
             reset_peaks(owner);
@@ -80,19 +103,27 @@ pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
         let held = peaks(owner);
         let numbers = Class::ALL.map(|class| held[class]).into_iter();
         let numbers = numbers.chain([held.together, handed_over]).map(|bytes| bytes as f64);
-        let own: Vec<f64> = numbers.chain(seconds).collect();
+        let process = process.now().counts().map(|bytes| bytes as f64);
+        let own: Vec<f64> = numbers.chain(process).chain(seconds).collect();
         let label = Label { pass: "measured", ..Label::default() };
         Ok(comm.all_gather(label, &Tensor::new(own, &Device::Cpu)?)?)
     };
-    let planned = plan.with_cores(cores);
+    let planned = plan.with_cores(cores * world.beside().len());
     let of_ranks = setup.run(program)?;
-    let ranks = of_ranks.iter().zip(&planned);
-    ranks.map(|(found, plan)| Ok(measured(&found.to_vec1()?, plan))).collect()
+    let found = of_ranks.iter().map(Tensor::to_vec1).collect::<candle_core::Result<Vec<_>>>()?;
+    let at = Class::ALL.len() + 2;
+    let processes = found.iter().filter_map(|found| found.get(at..)?.first_chunk());
+    let processes: Vec<OfProcess> =
+        processes.map(|both: &[f64; 2]| OfProcess::of(&both.map(|bytes| bytes as i64))).collect();
+    let last = logged(&processes, &setup.places()).into_iter().collect();
+    let ranks = found.iter().zip(&planned).map(|(found, plan)| measured(found, plan)).collect();
+    Ok(OfProcesses { ranks, processes: held_of(plan, &planned, &last) })
 }
 
 /// What a rank found: its bytes by class, at once and handed over, then the seconds of its steps.
 fn measured(found: &[f64], plan: &RankPlan) -> Measured {
-    let (bytes, seconds) = found.split_at(Class::ALL.len() + 2);
+    let (bytes, rest) = found.split_at(Class::ALL.len() + 2);
+    let seconds = rest.get(2..).unwrap_or_default();
     let mut bytes = bytes.iter().map(|bytes| *bytes as u64);
     let mut next = || bytes.next().unwrap_or_default();
     let memory = Memory {

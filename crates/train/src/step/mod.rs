@@ -7,6 +7,7 @@ pub(crate) mod hosts;
 pub(crate) mod memory;
 pub(crate) mod parameters;
 pub(crate) mod rank;
+pub(crate) mod resident;
 pub(crate) mod statistics;
 pub(crate) mod stepper;
 pub(crate) mod sum;

@@ -10,6 +10,7 @@ use crate::Result;
 use crate::run::sink::Value;
 use crate::step::hosts::{Hosts, Spent};
 use crate::step::rank::Rank;
+use crate::step::resident::{OfProcess, logged};
 
 /// Counts of one step, by rank.
 #[derive(Clone, Debug, Default)]
@@ -20,10 +21,14 @@ pub(crate) struct Costs {
     together: Vec<u64>,
     /// The most of every class.
     classes: [Vec<u64>; Class::ALL.len()],
+    /// What processes have in memory.
+    resident: Vec<(String, f64)>,
     /// Where the ranks are of several processes.
     hosts: Option<Hosts>,
 }
 
+/// Counts that are by rank: bytes, memory of all classes at once and of every class.
+const CLASSED: usize = 2 + Class::ALL.len();
 /// By class, the tag of its peak.
 const TAGS: [&str; Class::ALL.len()] = [
     "memory/weights",
@@ -42,7 +47,9 @@ impl Costs {
         let classes = TAGS.into_iter().zip(&self.classes);
         let counts = all.into_iter().chain(classes);
         let counts = counts.map(|(tag, counts)| (tag, Value::PerRank(counts)));
-        counts.chain(self.hosts.iter().flat_map(Hosts::values))
+        let resident =
+            self.resident.iter().map(|(tag, bytes)| (tag.as_str(), Value::Number(*bytes)));
+        counts.chain(resident).chain(self.hosts.iter().flat_map(Hosts::values))
     }
 
     fn push(&mut self, counts: &[i64]) {
@@ -57,26 +64,31 @@ pub(crate) fn begin(rank: &Rank) {
     reset_peaks(rank.uncounted.rank());
 }
 
-/// The counts of every rank since [`begin`] and what it did in `lap`, everywhere; not counted themselves.
-pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap) -> Result<Costs> {
+/// The counts of every rank since [`begin`], what it did in `lap` and what its `process` has in memory, everywhere; not counted
+/// themselves.
+pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap, process: OfProcess) -> Result<Costs> {
     let memory = peaks(rank.uncounted.rank());
     let counts = [lap.last.total().bytes, memory.together].into_iter();
     let counts = counts.chain(Class::ALL.map(|class| memory.classes[class]));
-    let own: Vec<i64> = counts.map(|count| count as i64).chain(lap.counts()).collect();
-    let mut costs = Costs::default();
+    let process = process.now();
+    let own = counts.map(|count| count as i64).chain(process.counts()).chain(lap.counts());
+    let own: Vec<i64> = own.collect();
+    let (mut costs, places) = (Costs::default(), rank.setup.places());
     if rank.uncounted.world() == 1 {
         costs.push(&own);
+        costs.resident = logged(&[process], &places);
         return Ok(costs);
     }
     let label = Label { step, pass: "measure", hop: 0, layer: 0 };
     let own = Tensor::new(own, &Device::Cpu)?;
-    let mut spent = Vec::new();
+    let (mut spent, mut processes) = (Vec::new(), Vec::new());
     for all in rank.uncounted.all_gather(label, &own)? {
         let all = all.to_vec1()?;
         costs.push(&all);
+        processes.extend(all.get(CLASSED..).and_then(<[i64]>::first_chunk).map(OfProcess::of));
         spent.extend(all.last_chunk().map(spent_of));
     }
-    let places = rank.setup.places();
+    costs.resident = logged(&processes, &places);
     costs.hosts = (places.processes().len() > 1).then(|| Hosts::of(&spent, &places));
     Ok(costs)
 }

@@ -1,0 +1,128 @@
+//! What processes have in memory, beside what their ranks hold and what they were planned to.
+
+use std::collections::BTreeMap;
+
+use annulus_comm::Places;
+use annulus_machine::Resident;
+use annulus_ops::Moments;
+use annulus_plan::{Plan, Process, RankPlan};
+
+use crate::setup::start::Start;
+
+/// What a process has in memory: its ranks see it alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OfProcess {
+    /// What it took for itself before its ranks began.
+    pub(crate) base: u64,
+    /// The most that it has had.
+    pub(crate) peak: u64,
+}
+
+impl OfProcess {
+    /// Before ranks begin from `start`, whose memory will be theirs.
+    pub(crate) fn before(start: &Start) -> OfProcess {
+        let moments = |Moments { first, second }: &Moments| [first, second].map(bytes).into_iter();
+        let weights = start.weights.values().map(bytes);
+        let theirs: u64 = weights.chain(start.moments.values().flat_map(moments)).sum();
+        let now = Resident::here().map_or(0, |resident| resident.now);
+        OfProcess { base: now.saturating_sub(theirs), peak: now }
+    }
+
+    /// The same later.
+    pub(crate) fn now(self) -> OfProcess {
+        OfProcess { peak: Resident::here().map_or(0, |resident| resident.peak), ..self }
+    }
+
+    pub(crate) fn counts(self) -> [i64; 2] {
+        [self.base as i64, self.peak as i64]
+    }
+
+    /// Of [`OfProcess::counts`].
+    pub(crate) fn of([base, peak]: &[i64; 2]) -> OfProcess {
+        OfProcess { base: *base as u64, peak: *peak as u64 }
+    }
+}
+
+fn bytes(tensor: &candle_core::Tensor) -> u64 {
+    (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64
+}
+
+/// The tags under which it is logged, and what: of every process, and of every host where there are several processes.
+pub(crate) fn logged(by_rank: &[OfProcess], places: &Places) -> Vec<(String, f64)> {
+    let processes = places.processes().len().max(1);
+    let of_process = |process: usize| {
+        let ranks = by_rank[places.ranks_of(process)].iter();
+        // Ranks look one after the other.
+        ranks.fold(OfProcess::default(), |all, one| OfProcess {
+            base: all.base.max(one.base),
+            peak: all.peak.max(one.peak),
+        })
+    };
+    let all: Vec<OfProcess> = (0..processes).map(of_process).collect();
+    // Nobody knows where the system does not say.
+    if all.iter().any(|one| one.peak == 0) {
+        return Vec::new();
+    }
+    let mut logged = Vec::new();
+    for (process, one) in all.iter().enumerate() {
+        logged.push((format!("{BASE}{process}"), one.base as f64));
+        logged.push((format!("{RESIDENT}{process}"), one.peak as f64));
+    }
+    for on in places.hosts() {
+        let here = |(process, host): (usize, &String)| (host == on.host).then(|| all[process].peak);
+        let sum: u64 = places.processes().iter().enumerate().filter_map(here).sum();
+        logged.push((format!("memory/resident/host-{}", on.host), sum as f64));
+    }
+    logged
+}
+
+/// What one process had in memory, and what was planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The most bytes that it has had in memory.
+    pub resident: u64,
+    /// What its ranks were planned to hold, and what it took before they began.
+    pub planned: u64,
+    /// The latter alone.
+    pub base: u64,
+}
+
+/// The same of every process, from what a run logged last; none where the system does not say.
+pub fn held(plan: &Plan, last: &BTreeMap<String, f64>) -> Vec<Held> {
+    held_of(plan, &plan.with_cores(annulus_machine::cores()), last)
+}
+
+/// The same of ranks as they were planned.
+pub(crate) fn held_of(plan: &Plan, ranks: &[RankPlan], last: &BTreeMap<String, f64>) -> Vec<Held> {
+    let of_process = |(process, planned): (usize, Process)| {
+        let at = |tag: &str| last.get(&format!("{tag}{process}")).map(|bytes| *bytes as u64);
+        let (resident, base) = (at(RESIDENT)?, at(BASE)?);
+        Some(Held { resident, planned: Process { base, ..planned }.all(), base })
+    };
+    plan.processes(ranks).into_iter().enumerate().filter_map(of_process).collect()
+}
+
+/// Tags of a process, but for its number: what it took before its ranks began, and the most that it has had.
+pub(crate) const BASE: &str = "memory/base/process-";
+pub(crate) const RESIDENT: &str = "memory/resident/process-";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_logged_and_summed_by_host() {
+        let hosts: Vec<String> = ["left", "left", "right"].map(str::to_owned).into();
+        let of = |peak| OfProcess { base: 1, peak };
+        let ranks = [5, 6, 7, 7, 9, 8].map(of);
+        let found = logged(&ranks, &Places::new(hosts, 6));
+        let at = |tag: &str| found.iter().find(|(known, _)| known == tag).map(|(_, value)| *value);
+        assert_eq!(at("memory/resident/process-0"), Some(6.0));
+        assert_eq!(at("memory/resident/host-left"), Some(13.0));
+        assert_eq!(at("memory/resident/host-right"), Some(9.0));
+        assert_eq!(at("memory/base/process-2"), Some(1.0));
+        let alone = logged(&ranks, &Places::new([], 6));
+        assert_eq!(alone.len(), 2, "{alone:?}");
+        assert_eq!(logged(&[of(0)], &Places::new([], 1)), []);
+    }
+}

@@ -1,0 +1,86 @@
+//! What ranks of several processes hold: as planned, and but for what comes from others as much as threads do.
+
+use std::fs;
+
+use annulus_experiment::{Resolved, parse};
+use annulus_plan::RankPlan;
+use annulus_tests::run;
+use annulus_tests::runs::Place;
+use annulus_train::memory::Class;
+use serde_json::Value;
+
+use super::{ANNULUS, MPICH, OPEN_MPI};
+
+/// Blocks that are large enough to be counted, one worker a rank.
+const MODEL: &str = "\
+name: held
+model:
+  hidden_size: 64
+  intermediate_size: 172
+  num_hidden_layers: 2
+  num_attention_heads: 4
+  num_key_value_heads: 4
+  head_dim: 16
+  vocab_size: 258
+data: { format: recall, tokens: 1k, batch: 1, evaluate: 0 }
+mesh: { sequence: 4 }
+attention: { strategy: striped }
+memory: { recompute: layer, loss_chunk: 256, mlp_chunk: 256 }
+optimizer: { learning_rate: 1e-3 }
+schedule: { steps: 3 }
+";
+/// How far from its plan, as a share of it, a rank may be.
+const LIMIT: f64 = 0.1;
+
+/// What ranks were planned to hold where so many processes share them.
+fn planned(processes: usize) -> Vec<RankPlan> {
+    let mut experiment = parse("held", MODEL, &[]).expect("an experiment");
+    experiment.host.processes = processes;
+    let resolved = Resolved::read(experiment, None).expect("a model");
+    annulus_simulate::plan(&resolved).expect("a plan").ranks
+}
+
+/// The last line of a run's metrics.
+fn last(place: &Place, output: &str) -> Value {
+    let text = fs::read_to_string(place.path(output).join("metrics.jsonl")).expect("metrics");
+    serde_json::from_str(text.lines().last().expect("a step")).expect("JSON")
+}
+
+fn of_ranks(line: &Value, tag: &str) -> Vec<u64> {
+    serde_json::from_value(line[tag].clone()).unwrap_or_else(|_| panic!("`{tag}` in {line}"))
+}
+
+#[test]
+fn processes_hold_what_was_planned_and_what_threads_do() {
+    let place = Place::new(ANNULUS);
+    place.write("held.yaml", MODEL);
+    run(ANNULUS, &place.path(""), &["train", "held.yaml", "output=threads"]).ended(0);
+    let threads = last(&place, "threads");
+    for mpi in [MPICH, OPEN_MPI] {
+        for processes in [2, 4] {
+            let output = format!("{}-{processes}", mpi.name);
+            let arguments = ["train", "held.yaml", &format!("output={output}")];
+            let Some(ran) = mpi.run(&place, processes, &arguments) else { return };
+            ran.ended(0);
+            let found = last(&place, &output);
+            for tag in ["memory/weights", "memory/optimizer"] {
+                assert_eq!(of_ranks(&found, tag), of_ranks(&threads, tag), "{output}: {tag}");
+            }
+            let held = of_ranks(&found, "memory/key_value");
+            let plans = planned(processes);
+            let [most, wanted] = [
+                held.iter().max().copied(),
+                plans.iter().map(|rank| rank.peak[Class::KeyValue]).max(),
+            ]
+            .map(Option::unwrap_or_default);
+            let off = most as f64 / wanted as f64 - 1.0;
+            assert!(off.abs() < LIMIT, "{output}: {held:?}, {wanted} planned");
+            assert!(most > *of_ranks(&threads, "memory/key_value").iter().max().expect("ranks"));
+            for process in 0..processes {
+                let resident = found[format!("memory/resident/process-{process}")].as_f64();
+                assert!(resident.is_some_and(|bytes| bytes > 1e6), "{output}: {found}");
+            }
+            assert!(ran.stdout.contains("resident memory") && ran.stdout.contains("    host "));
+        }
+    }
+}
