@@ -2,15 +2,17 @@
 //! takes it: `config.json`, `model.safetensors`, `tokens.safetensors`.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use annulus_comm::Communicator;
-use annulus_data::{DataError, Sequence, Source};
+use annulus_data::{DataError, Sequence, Source, Tokens};
 use annulus_experiment::{Dtype, Experiment, Resolved, parse, write_config};
 use annulus_model::{Config, Llama, Weights, save, save_file};
 use annulus_ops::{IGNORED, Key, uniform};
 use annulus_plan::Plan;
+use annulus_sequence::Positions;
 use annulus_simulate::plan;
 use annulus_train::{
     Opening, Setup, Stepped, Stepper, TrainError, check_memory, device_memory, open_data,
@@ -122,8 +124,21 @@ struct Fixed {
 }
 
 impl Source for Fixed {
-    fn batch(&self, _: u64) -> Result<Vec<Sequence>, DataError> {
-        Ok(vec![self.sequence.clone()])
+    fn rows(&self) -> usize {
+        1
+    }
+    fn tokens(&self) -> usize {
+        self.sequence.inputs.len()
+    }
+    fn read(
+        &self,
+        _: u64,
+        _: Range<usize>,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError> {
+        into.push(&self.sequence, positions);
+        Ok(())
     }
     fn batches(&self) -> Option<u64> {
         None

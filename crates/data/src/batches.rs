@@ -1,16 +1,18 @@
 //! Ready-made batches: a safetensors file with `tokens` int64 [steps, batch, tokens + 1].
 
+use std::ops::Range;
 use std::path::Path;
 
+use annulus_sequence::Positions;
 use annulus_tensors::{Dtype, Entry, Problem, Room, TensorFile, TensorsError};
 
 use crate::files::read_error;
-use crate::{DataError, Sequence, Source};
+use crate::{DataError, Source, Tokens};
 
 /// Bytes of an id.
 const WIDTH: usize = 8;
 
-/// Ids that are read at a time, in bytes; short steps are hashed together, so many that they have as much.
+/// What is read and held to a hash of its own at a time, in bytes.
 const BLOCK: usize = 1 << 16;
 
 /// As many tensors as a file may hold; one is read.
@@ -27,9 +29,7 @@ pub struct Batches {
     length: usize,
     vocabulary: usize,
     steps: usize,
-    /// How many steps are hashed together.
-    group: usize,
-    /// Of the ids of each group of steps.
+    /// Of each block of the ids.
     hashes: Vec<blake3::Hash>,
     fingerprint: String,
 }
@@ -55,7 +55,6 @@ impl Batches {
             length,
             vocabulary: 0,
             steps,
-            group: BLOCK.div_ceil(batch.saturating_mul(length).saturating_mul(WIDTH)),
             hashes: Vec::new(),
             fingerprint: String::new(),
         };
@@ -67,16 +66,14 @@ impl Batches {
     fn examine(&mut self) -> Result<(), DataError> {
         let mut all = blake3::Hasher::new();
         let (mut index, mut largest) = (0, 0);
-        for group in 0..self.steps.div_ceil(self.group) {
-            let hash = self.read(group, &mut |bytes| {
-                all.update(bytes);
-                for id in numbers(bytes) {
-                    largest = largest.max(self.id(index, id)?);
-                    index += 1;
-                }
-                Ok(())
-            })?;
-            self.hashes.push(hash);
+        let mut block = Vec::new();
+        for number in 0..self.ids.length().div_ceil(BLOCK as u64) as usize {
+            self.hashes.push(self.fill(number, &mut block)?);
+            all.update(&block);
+            for id in numbers(&block) {
+                largest = largest.max(self.id(index, id)?);
+                index += 1;
+            }
         }
         self.vocabulary = largest as usize + 1;
         self.fingerprint = all.finalize().to_hex().to_string();
@@ -92,48 +89,70 @@ impl Batches {
         })
     }
 
-    /// Hands the bytes of a group of steps to `each`, and gives their hash.
-    fn read(
-        &self,
-        group: usize,
-        each: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
-    ) -> Result<blake3::Hash, DataError> {
-        let steps = group * self.group..self.steps.min((group + 1) * self.group);
-        let bytes = (self.batch * self.length * WIDTH) as u64;
-        let (mut at, end) = (steps.start as u64 * bytes, steps.end as u64 * bytes);
-        let mut hasher = blake3::Hasher::new();
-        let mut block = vec![0; BLOCK];
-        while at < end {
-            let bytes = &mut block[..BLOCK.min((end - at) as usize)];
-            self.file.read_at(&self.ids, at, bytes).map_err(failed)?;
-            hasher.update(bytes);
-            each(bytes)?;
-            at += bytes.len() as u64;
+    /// The bytes of a block, in `block`, and their hash.
+    fn fill(&self, number: usize, block: &mut Vec<u8>) -> Result<blake3::Hash, DataError> {
+        let at = number as u64 * BLOCK as u64;
+        let bytes = (self.ids.length() - at).min(BLOCK as u64) as usize;
+        block.resize(bytes, 0);
+        self.file.read_at(&self.ids, at, block).map_err(failed)?;
+        Ok(blake3::hash(block))
+    }
+}
+
+/// Reads ids by their place in the file, a block at a time.
+struct Reader<'a> {
+    of: &'a Batches,
+    /// The number of the block that is held, if one is.
+    number: Option<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Reader<'_> {
+    /// The id at `place`, which is one: it was looked at when the file was opened.
+    fn id(&mut self, place: usize) -> Result<u32, DataError> {
+        let (number, within) = (place / (BLOCK / WIDTH), place % (BLOCK / WIDTH));
+        if self.number != Some(number) {
+            self.number = None;
+            if self.of.fill(number, &mut self.bytes)? != self.of.hashes[number] {
+                return Err(DataError::Changed { path: self.of.file.path().to_owned() });
+            }
+            self.number = Some(number);
         }
-        Ok(hasher.finalize())
+        let (ids, _) = self.bytes.as_chunks::<WIDTH>();
+        Ok(i64::from_le_bytes(ids[within]) as u32)
     }
 }
 
 impl Source for Batches {
-    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
+    fn rows(&self) -> usize {
+        self.batch
+    }
+
+    fn tokens(&self) -> usize {
+        self.length - 1
+    }
+
+    fn read(
+        &self,
+        step: u64,
+        rows: Range<usize>,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError> {
         let batches = self.steps as u64;
         if step >= batches {
             return Err(DataError::End { step, batches });
         }
-        let (group, within) = (step as usize / self.group, step as usize % self.group);
-        let count = self.batch * self.length;
-        let mut ids = Vec::with_capacity(count);
-        let mut before = within * count;
-        let hash = self.read(group, &mut |bytes| {
-            let wanted = numbers(bytes).skip(before).take(count - ids.len());
-            before = before.saturating_sub(bytes.len() / WIDTH);
-            ids.extend(wanted.map(|id| id as u32));
-            Ok(())
-        })?;
-        if hash != self.hashes[group] {
-            return Err(DataError::Changed { path: self.file.path().to_owned() });
+        let mut reader = Reader { of: self, number: None, bytes: Vec::new() };
+        for row in rows {
+            let first = (step as usize * self.batch + row) * self.length;
+            for position in positions.iter() {
+                into.inputs.push(reader.id(first + position)?);
+                into.targets.push(i64::from(reader.id(first + position + 1)?));
+            }
+            into.documents.push(Vec::new());
         }
-        Ok(ids.chunks_exact(self.length).map(Sequence::shifted).collect())
+        Ok(())
     }
 
     fn batches(&self) -> Option<u64> {

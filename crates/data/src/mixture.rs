@@ -4,10 +4,13 @@
 //! have their sources in exact shares, in an order drawn anew. Nothing is counted along the way, so that a run that
 //! resumes, on any number of ranks, goes on with the same sequences.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use annulus_sequence::Positions;
+
 use crate::random::Key;
-use crate::{DataError, Sequence, Source};
+use crate::{DataError, Source, Tokens};
 
 /// Sequences of a round, in which every source has its exact share.
 pub const ROUND: u64 = 1000;
@@ -70,14 +73,27 @@ pub fn shares(whole: u64, weights: &[f64]) -> Vec<u64> {
 }
 
 impl Source for Mixture {
-    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
+    fn rows(&self) -> usize {
+        self.batch as usize
+    }
+
+    fn tokens(&self) -> usize {
+        tokens(&self.sources)
+    }
+
+    fn read(
+        &self,
+        step: u64,
+        rows: Range<usize>,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError> {
         let first = u128::from(step) * u128::from(self.batch);
-        let mut sequences = Vec::new();
-        for row in 0..self.batch {
-            let (part, number) = self.place(first + u128::from(row));
-            sequences.extend(self.sources[part].batch(number)?);
+        for row in rows {
+            let (part, number) = self.place(first + row as u128);
+            self.sources[part].read(number, 0..1, positions, into)?;
         }
-        Ok(sequences)
+        Ok(())
     }
 
     fn batches(&self) -> Option<u64> {
@@ -100,17 +116,36 @@ impl Source for Mixture {
     }
 }
 
+/// Of sources whose sequences are all as long.
+fn tokens(sources: &[Arc<dyn Source>]) -> usize {
+    sources.first().map_or(0, |source| source.tokens())
+}
+
 /// Sources one after the other, each to its end: what is held out of several.
 #[derive(Debug)]
 pub struct Chain(pub Vec<Arc<dyn Source>>);
 
 impl Source for Chain {
-    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
+    fn rows(&self) -> usize {
+        self.0.first().map_or(0, |source| source.rows())
+    }
+
+    fn tokens(&self) -> usize {
+        tokens(&self.0)
+    }
+
+    fn read(
+        &self,
+        step: u64,
+        rows: Range<usize>,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError> {
         let mut before = 0;
         for source in &self.0 {
             let own = source.batches().unwrap_or(u64::MAX);
             if step - before < own {
-                return source.batch(step - before);
+                return source.read(step - before, rows, positions, into);
             }
             before += own;
         }
@@ -134,14 +169,28 @@ impl Source for Chain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Sequence;
 
     /// Says of every sequence which it is.
     #[derive(Debug)]
     struct Numbered(i64);
 
     impl Source for Numbered {
-        fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
-            Ok(vec![Sequence::shifted(&[self.0 as u32, step as u32])])
+        fn rows(&self) -> usize {
+            1
+        }
+        fn tokens(&self) -> usize {
+            1
+        }
+        fn read(
+            &self,
+            step: u64,
+            _: Range<usize>,
+            positions: &Positions,
+            into: &mut Tokens,
+        ) -> Result<(), DataError> {
+            into.push(&Sequence::shifted(&[self.0 as u32, step as u32]), positions);
+            Ok(())
         }
         fn batches(&self) -> Option<u64> {
             Some(3)

@@ -9,18 +9,19 @@
 //!              -              b      k               targets; none elsewhere
 //! ```
 
+use std::ops::Range;
+
+use annulus_sequence::Positions;
+
 use crate::random::Key;
 use crate::recall::{ANSWERS, FILLER, KEYS, QUESTIONS, VALUES};
-use crate::{DataError, Question, Sequence, Source};
+use crate::{DataError, Question, Source, Tokens};
 
 /// A sequence has a question for so many tokens.
 const TOKENS_PER_QUESTION: usize = 8;
 
 /// The most often that a fact is told: once for so many tokens.
 const TOKENS_PER_FACT: usize = 32;
-
-/// What is no target.
-const IGNORED: i64 = -100;
 
 /// Facts and questions at random places.
 #[derive(Debug)]
@@ -81,7 +82,8 @@ impl Needles {
         Ok(Question { prompt, answer: vec![(ANSWERS + answer) as u32], parts: Vec::new() })
     }
 
-    fn sequence(&self, step: u64, row: u64) -> Sequence {
+    /// All places are shuffled before any is known, on every rank.
+    fn sequence(&self, step: u64, row: u64, positions: &Positions, into: &mut Tokens) {
         let mut draws = Key::new("annulus needles", &[self.seed, step, row]).draws();
         let values: [usize; KEYS] = std::array::from_fn(|_| draws.below(VALUES as u64) as usize);
         let mut places: Vec<usize> = (0..self.tokens).collect();
@@ -89,28 +91,39 @@ impl Needles {
         let most = (self.tokens / TOKENS_PER_FACT / KEYS).max(1).ilog2() + 1;
         let told = 1 << draws.below(u64::from(most) + 1).min(u64::from(most) - 1);
         let (facts, rest) = places.split_at(told * KEYS);
-        let mut inputs = vec![FILLER as u32; self.tokens];
-        let mut targets = vec![IGNORED; self.tokens];
+        let mut made = into.begin(positions, FILLER as u32);
         let mut first = [self.tokens; KEYS];
         for (index, &place) in facts.iter().enumerate() {
             let key = index % KEYS;
-            inputs[place] = (key * VALUES + values[key]) as u32;
+            made.set(place, (key * VALUES + values[key]) as u32, None);
             first[key] = first[key].min(place);
         }
         for &place in &rest[..self.tokens / TOKENS_PER_QUESTION] {
             let key = draws.below(KEYS as u64) as usize;
-            inputs[place] = (QUESTIONS + key) as u32;
-            if first[key] < place {
-                targets[place] = (ANSWERS + values[key]) as i64;
-            }
+            let answer = (first[key] < place).then_some((ANSWERS + values[key]) as i64);
+            made.set(place, (QUESTIONS + key) as u32, answer);
         }
-        Sequence { inputs, targets, documents: Vec::new() }
     }
 }
 
 impl Source for Needles {
-    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
-        Ok((0..self.batch as u64).map(|row| self.sequence(step, row)).collect())
+    fn rows(&self) -> usize {
+        self.batch
+    }
+
+    fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    fn read(
+        &self,
+        step: u64,
+        rows: Range<usize>,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError> {
+        rows.for_each(|row| self.sequence(step, row as u64, positions, into));
+        Ok(())
     }
 
     fn batches(&self) -> Option<u64> {
@@ -129,6 +142,10 @@ impl Source for Needles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Sequence;
+
+    /// What is no target.
+    const IGNORED: i64 = -100;
 
     /// The value that the last fact of `key` before `place` gives it.
     fn told(inputs: &[u32], key: usize, place: usize) -> Option<usize> {

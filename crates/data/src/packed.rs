@@ -4,11 +4,15 @@
 //! holds is known without a search; what is left is padding. No token is asked to foretell the next
 //! document's first, and none the padding. Which sequences a step reads is a function of (seed, step).
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use annulus_sequence::Positions;
+
 use crate::random::Key;
+use crate::reader::Reader;
 use crate::windows::Window;
-use crate::{Cache, DataError, Sequence, Source};
+use crate::{Cache, DataError, Source, Tokens};
 
 /// What is no target.
 const IGNORED: i64 = -100;
@@ -133,31 +137,39 @@ impl Packing {
         (starts[0], end - starts[0])
     }
 
-    fn sequence(&self, index: u64) -> Result<Sequence, DataError> {
+    /// Appends the `index`-th sequence at `positions` to `into`.
+    fn sequence(
+        &self,
+        index: u64,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError> {
         let end = self.begins.get(index as usize + 1).copied().unwrap_or(self.kept.len());
-        let room = self.tokens as usize;
-        let mut inputs = Vec::with_capacity(room);
-        let mut targets = Vec::with_capacity(room);
-        let mut documents = Vec::new();
-        for &document in &self.kept[self.begins[index as usize]..end] {
+        let kept = &self.kept[self.begins[index as usize]..end];
+        let (last, length) = self.place(kept[kept.len() - 1]);
+        let mut reader = Reader::new(&self.cache, self.tokens, last + length);
+        let mut positions = positions.iter().peekable();
+        let (mut documents, mut first) = (Vec::with_capacity(kept.len() + 1), 0);
+        for &document in kept {
             let (start, length) = self.place(document);
-            let mut ids = vec![0; length.min(self.tokens + 1) as usize];
-            self.cache.read(start, &mut ids)?;
-            let shifted = Sequence::shifted(&ids);
-            documents.push(shifted.inputs.len());
-            inputs.extend(shifted.inputs);
-            let learned = (start + 1..).zip(shifted.targets);
-            targets.extend(learned.map(
-                |(place, target)| {
-                    if self.cache.learns(place) { target } else { IGNORED }
-                },
-            ));
+            let inputs = length.min(self.tokens + 1) as usize - 1;
+            while let Some(position) = positions.next_if(|position| *position < first + inputs) {
+                let place = start + (position - first) as u64;
+                let [id, next] = reader.pair(place)?;
+                let learned = self.cache.learns(place + 1);
+                into.inputs.push(id);
+                into.targets.push(if learned { i64::from(next) } else { IGNORED });
+            }
+            documents.push(inputs);
+            first += inputs;
         }
-        let padding = room - inputs.len();
+        let padding = self.tokens as usize - first;
         documents.extend((padding > 0).then_some(padding));
-        inputs.resize(room, 0);
-        targets.resize(room, IGNORED);
-        Ok(Sequence { inputs, targets, documents })
+        let padding = positions.count();
+        into.inputs.resize(into.inputs.len() + padding, 0);
+        into.targets.resize(into.targets.len() + padding, IGNORED);
+        into.documents.push(documents);
+        Ok(())
     }
 }
 
@@ -214,13 +226,29 @@ impl Packed {
 }
 
 impl Source for Packed {
-    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
+    fn rows(&self) -> usize {
+        self.batch as usize
+    }
+
+    fn tokens(&self) -> usize {
+        self.packing.tokens as usize
+    }
+
+    fn read(
+        &self,
+        step: u64,
+        rows: Range<usize>,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError> {
         if let Some(batches) = self.batches().filter(|&batches| step >= batches) {
             return Err(DataError::End { step, batches });
         }
         let first = u128::from(step) * u128::from(self.batch);
-        let rows = (0..self.batch).map(|row| self.index(first + u128::from(row)));
-        rows.map(|index| self.packing.sequence(index)).collect()
+        for row in rows {
+            self.packing.sequence(self.index(first + row as u128), positions, into)?;
+        }
+        Ok(())
     }
 
     fn batches(&self) -> Option<u64> {

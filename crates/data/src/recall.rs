@@ -19,8 +19,12 @@
 //! ranks or four, contiguous or zigzag (where rank 0 holds both ends), no rank holds facts and
 //! questions; striped, all hold some of both.
 
+use std::ops::Range;
+
+use annulus_sequence::Positions;
+
 use crate::random::Key;
-use crate::{DataError, Sequence, Source};
+use crate::{DataError, Source, Tokens};
 
 /// Keys, all told and asked in every sequence.
 pub(crate) const KEYS: usize = 4;
@@ -38,9 +42,6 @@ const PARTS: usize = 8;
 
 /// The part of the questions.
 const ASKED: usize = 5;
-
-/// What is no target.
-const IGNORED: i64 = -100;
 
 /// The recall task.
 #[derive(Debug)]
@@ -70,31 +71,43 @@ impl Recall {
         1.0 / VALUES as f64
     }
 
-    fn sequence(&self, step: u64, row: u64) -> Sequence {
+    fn sequence(&self, step: u64, row: u64, positions: &Positions, into: &mut Tokens) {
         let mut draws = Key::new("annulus recall", &[self.seed, step, row]).draws();
         let values: [usize; KEYS] = std::array::from_fn(|_| draws.below(VALUES as u64) as usize);
         let part = self.tokens / PARTS;
-        let mut inputs = vec![FILLER as u32; self.tokens];
-        let mut targets = vec![IGNORED; self.tokens];
+        let mut made = into.begin(positions, FILLER as u32);
         let mut keys: [usize; KEYS] = std::array::from_fn(|key| key);
-        for facts in inputs[..part].chunks_exact_mut(KEYS) {
+        for first in (0..part / KEYS).map(|group| group * KEYS) {
             draws.shuffle(&mut keys);
-            for (fact, &key) in facts.iter_mut().zip(&keys) {
-                *fact = (key * VALUES + values[key]) as u32;
+            for (place, &key) in (first..).zip(&keys) {
+                made.set(place, (key * VALUES + values[key]) as u32, None);
             }
         }
         for place in ASKED * part..(ASKED + 1) * part {
             let key = draws.below(KEYS as u64) as usize;
-            inputs[place] = (QUESTIONS + key) as u32;
-            targets[place] = (ANSWERS + values[key]) as i64;
+            made.set(place, (QUESTIONS + key) as u32, Some((ANSWERS + values[key]) as i64));
         }
-        Sequence { inputs, targets, documents: Vec::new() }
     }
 }
 
 impl Source for Recall {
-    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
-        Ok((0..self.batch as u64).map(|row| self.sequence(step, row)).collect())
+    fn rows(&self) -> usize {
+        self.batch
+    }
+
+    fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    fn read(
+        &self,
+        step: u64,
+        rows: Range<usize>,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError> {
+        rows.for_each(|row| self.sequence(step, row as u64, positions, into));
+        Ok(())
     }
 
     fn batches(&self) -> Option<u64> {
@@ -113,6 +126,9 @@ impl Source for Recall {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is no target.
+    const IGNORED: i64 = -100;
 
     #[test]
     fn every_answer_follows_from_facts_half_a_sequence_earlier() {
@@ -137,13 +153,14 @@ mod tests {
     #[test]
     fn no_rank_of_two_or_four_holds_facts_and_questions() {
         use annulus_sequence::Layout;
-        let sequences = Recall::new(512, 1, 0).unwrap().batch(0).unwrap();
+        let recall = Recall::new(512, 1, 0).unwrap();
         for layout in [Layout::Contiguous, Layout::Zigzag] {
             for world in [2, 4] {
                 for positions in layout.shard(512, world).unwrap() {
-                    let (inputs, targets) = crate::shard(&sequences, &positions);
-                    let facts = inputs.iter().any(|&id| (id as usize) < QUESTIONS);
-                    let questions = targets.iter().any(|&target| target != IGNORED);
+                    let mut held = Tokens::default();
+                    recall.read(0, 0..1, &positions, &mut held).unwrap();
+                    let facts = held.inputs.iter().any(|&id| (id as usize) < QUESTIONS);
+                    let questions = held.targets.iter().any(|&target| target != IGNORED);
                     assert!(!(facts && questions), "{layout:?} over {world}");
                 }
             }

@@ -1,6 +1,10 @@
-//! Shift targets, then shard: under stripes the next token lives on another rank.
+//! Sequences whole, and what a rank holds of them. Targets are shifted before positions are picked: under stripes the next token
+//! lives on another rank.
 
 use annulus_sequence::Positions;
+
+/// What is no target.
+const IGNORED: i64 = -100;
 
 /// One sequence: inputs and the targets shifted by one, of the same length.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,18 +26,65 @@ impl Sequence {
     }
 }
 
-/// The inputs and targets at `positions`, sequence by sequence, flattened [B, S].
-///
-/// # Panics
-/// When a sequence is shorter than the positions reach.
-pub fn shard(sequences: &[Sequence], positions: &Positions) -> (Vec<u32>, Vec<i64>) {
-    let capacity = sequences.len() * positions.tokens();
-    let (mut inputs, mut targets) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
-    for sequence in sequences {
-        inputs.extend(positions.iter().map(|position| sequence.inputs[position]));
-        targets.extend(positions.iter().map(|position| sequence.targets[position]));
+/// Some sequences at some positions, the same of all: what a rank holds of a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Ids, flattened [B, S].
+    pub inputs: Vec<u32>,
+    /// The ids that follow, or -100 where none is asked for, [B, S].
+    pub targets: Vec<i64>,
+    /// The lengths of all documents in every sequence, also of those at no position of these: masks need them.
+    pub documents: Vec<Vec<usize>>,
+}
+
+impl Tokens {
+    /// None yet, with room for `rows` sequences at `positions`.
+    pub fn with_room(rows: usize, positions: &Positions) -> Tokens {
+        let count = rows * positions.tokens();
+        Tokens {
+            inputs: Vec::with_capacity(count),
+            targets: Vec::with_capacity(count),
+            documents: Vec::with_capacity(rows),
+        }
     }
-    (inputs, targets)
+
+    /// One more sequence, which is given whole.
+    ///
+    /// # Panics
+    /// When it is shorter than the positions reach.
+    pub fn push(&mut self, sequence: &Sequence, positions: &Positions) {
+        self.inputs.extend(positions.iter().map(|position| sequence.inputs[position]));
+        self.targets.extend(positions.iter().map(|position| sequence.targets[position]));
+        self.documents.push(sequence.documents.clone());
+    }
+
+    /// One more sequence, made up place by place: `id` everywhere and no targets, until it is said otherwise.
+    pub(crate) fn begin<'a>(&'a mut self, positions: &'a Positions, id: u32) -> Row<'a> {
+        let first = self.inputs.len();
+        self.inputs.resize(first + positions.tokens(), id);
+        self.targets.resize(first + positions.tokens(), IGNORED);
+        self.documents.push(Vec::new());
+        Row { inputs: &mut self.inputs[first..], targets: &mut self.targets[first..], positions }
+    }
+}
+
+/// A sequence that is being made up: what is at no wanted position is forgotten.
+#[derive(Debug)]
+pub(crate) struct Row<'a> {
+    inputs: &'a mut [u32],
+    targets: &'a mut [i64],
+    positions: &'a Positions,
+}
+
+impl Row<'_> {
+    /// The id at `place`, and its target.
+    pub(crate) fn set(&mut self, place: usize, id: u32, target: Option<i64>) {
+        let local = self.positions.rank_of(place);
+        if self.positions.at(local) == Some(place) {
+            self.inputs[local] = id;
+            self.targets[local] = target.unwrap_or(IGNORED);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -47,9 +98,12 @@ mod tests {
         let sequences = [Sequence::shifted(&[0, 1, 2, 3, 4, 5, 6]), Sequence::shifted(&[9; 7])];
         assert_eq!(sequences[0].targets, [1, 2, 3, 4, 5, 6]);
         let stripe = Positions::new(vec![Run { start: 1, step: 2, len: 3, width: 1 }]);
-        let (inputs, targets) = shard(&sequences, &stripe);
-        assert_eq!(inputs, [1, 3, 5, 9, 9, 9]);
-        assert_eq!(targets, [2, 4, 6, 9, 9, 9]);
+        let mut tokens = Tokens::with_room(2, &stripe);
+        for sequence in &sequences {
+            tokens.push(sequence, &stripe);
+        }
+        assert_eq!(tokens.inputs, [1, 3, 5, 9, 9, 9]);
+        assert_eq!(tokens.targets, [2, 4, 6, 9, 9, 9]);
     }
 
     #[test]

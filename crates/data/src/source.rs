@@ -1,21 +1,51 @@
 //! Sequences by step: what a training run reads.
 
 use std::fmt::Debug;
+use std::ops::Range;
 
-use crate::{DataError, Sequence};
+use annulus_sequence::Positions;
+
+use crate::{DataError, Sequence, Tokens};
 
 /// The sequences of a step, as a pure function of the step: nothing to save, nothing to replay.
+///
+/// A rank reads the rows and positions that are its own; what is read besides, to find or to check them, is held a bounded block
+/// at a time.
 pub trait Source: Send + Sync + Debug {
-    /// The sequences of step `step` (from 0): `batch` of them, each with `tokens` inputs and as many
-    /// targets.
+    /// How many sequences a batch has: its rows.
+    fn rows(&self) -> usize;
+    /// How many inputs a sequence has, and as many targets.
+    fn tokens(&self) -> usize;
+    /// Appends rows `rows` of step `step` (from 0) at `positions` to `into`.
     ///
     /// # Errors
     /// Data that has changed or cannot be read any more, and steps beyond the last batch.
-    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError>;
+    fn read(
+        &self,
+        step: u64,
+        rows: Range<usize>,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError>;
     /// How many different batches there are; `None`: no end.
     fn batches(&self) -> Option<u64>;
     /// A hash of everything the sequences depend on but the step.
     fn fingerprint(&self) -> String;
     /// One past the largest id that may come.
     fn vocabulary(&self) -> usize;
+
+    /// All sequences of step `step`, whole: for who looks at them.
+    ///
+    /// # Errors
+    /// Those of [`Source::read`].
+    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
+        let all = Positions::all(self.tokens());
+        let whole = |row| {
+            let mut one = Tokens::with_room(1, &all);
+            self.read(step, row..row + 1, &all, &mut one)?;
+            let documents = one.documents.pop().unwrap_or_default();
+            Ok(Sequence { inputs: one.inputs, targets: one.targets, documents })
+        };
+        (0..self.rows()).map(whole).collect()
+    }
 }

@@ -4,10 +4,14 @@
 //! Which window a step reads is a pure function of (seed, step): an epoch's order is a permutation
 //! that is computed, not stored.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use annulus_sequence::Positions;
+
 use crate::random::Key;
-use crate::{Cache, DataError, Sequence, Source};
+use crate::reader::Reader;
+use crate::{Cache, DataError, Source, Tokens};
 
 /// Which part of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +107,24 @@ impl Windows {
         }
     }
 
+    /// Appends the tokens at `positions` of the window that begins at `start` to `into`, each with the one behind it.
+    fn window(
+        &self,
+        start: u64,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError> {
+        let end = start + positions.extent().end as u64 + 1;
+        let mut reader = Reader::new(&self.cache, self.tokens, end);
+        for position in positions.iter() {
+            let [id, next] = reader.pair(start + position as u64)?;
+            into.inputs.push(id);
+            into.targets.push(i64::from(next));
+        }
+        into.documents.push(self.documents(start));
+        Ok(())
+    }
+
     /// The lengths of the documents, or parts of them, in the window that begins at `start`.
     fn documents(&self, start: u64) -> Vec<usize> {
         let (starts, end) = (self.cache.documents(), start + self.tokens);
@@ -115,18 +137,30 @@ impl Windows {
 }
 
 impl Source for Windows {
-    fn batch(&self, step: u64) -> Result<Vec<Sequence>, DataError> {
+    fn rows(&self) -> usize {
+        self.batch as usize
+    }
+
+    fn tokens(&self) -> usize {
+        self.tokens as usize
+    }
+
+    fn read(
+        &self,
+        step: u64,
+        rows: Range<usize>,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError> {
         if let Some(batches) = self.batches().filter(|&batches| step >= batches) {
             return Err(DataError::End { step, batches });
         }
         let first = u128::from(step) * u128::from(self.batch);
-        let mut ids = vec![0; self.tokens as usize + 1];
-        let sequences = (0..self.batch).map(|row| {
-            let start = self.first(first + u128::from(row));
-            self.cache.read(start, &mut ids)?;
-            Ok(Sequence { documents: self.documents(start), ..Sequence::shifted(&ids) })
-        });
-        sequences.collect()
+        for row in rows {
+            let start = self.first(first + row as u128);
+            self.window(start, positions, into)?;
+        }
+        Ok(())
     }
 
     fn batches(&self) -> Option<u64> {

@@ -13,13 +13,14 @@
 //!            wire narrows of the own queries (2 a) and keys and values (2 k); what came from other processes, as it travels
 //! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
 //!            whom, one worker's scratch; f32 of others' queries' gradients, as many as the proof finds
-//! data       ids and targets of the whole batch, and of the own part
+//! data       ids and targets of the own rows and positions, and what is read at a time
 //! ```
 //!
 //! Activations are what layers keep, and the most beside it at one of four moments of backward ([`Share::activations`]), with
 //! what the moment's products pack into (`cost/packing.rs`). Workers' buffers are of one worker: [`Plan::with_cores`] adds more.
 
 mod counts;
+mod data;
 mod packing;
 mod workspace;
 
@@ -35,10 +36,6 @@ use crate::processes::Kind;
 
 /// Bytes of an f32.
 pub(crate) const F32: u64 = 4;
-/// A token's id, u32.
-const ID: u64 = 4;
-/// The same and its target, i64.
-const TOKEN: u64 = ID + 8;
 /// A row of a tile that knows which columns it sees, and a column its rows.
 const VISIBILITY: u64 = 2 * 16;
 
@@ -215,16 +212,6 @@ impl Share<'_> {
             // Pairs: panels of half the length, factors along the rows and along the columns.
             Dtype::Bf16 => F32 * (panels / 2 + sums + factors + factors / 2),
         }
-    }
-
-    /// The whole batch is read, or made up, before it is sharded.
-    fn data(&self) -> u64 {
-        let data = &self.plan.experiment.data;
-        let batch = product(&[data.batch as u64, data.tokens as u64, TOKEN]);
-        let reading =
-            if data.format.is_made_up() { 0 } else { product(&[data.tokens as u64 + 1, ID]) };
-        let own = product(&[self.rows, TOKEN, self.plan.micro_batches as u64]);
-        batch.saturating_add(reading.max(own))
     }
 
     /// Own positions of one sequence.

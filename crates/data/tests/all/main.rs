@@ -8,6 +8,7 @@ mod forms;
 mod hostile;
 mod packed;
 mod parquet;
+mod shards;
 mod tasks;
 mod tokenizer;
 mod training;

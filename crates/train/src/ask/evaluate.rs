@@ -1,7 +1,6 @@
 //! The loss of sequences that are not trained on; for recall also how many answers are right.
 
 use annulus_comm::Label;
-use annulus_data::Sequence;
 use annulus_ops::IGNORED;
 use candle_core::D;
 
@@ -34,9 +33,9 @@ impl Trainer {
         let own: Vec<usize> =
             (rank.replica()..held_out.sequences).step_by(rank.setup.data).collect();
         for (index, part) in own.chunks(rank.setup.micro_batch).enumerate() {
-            let sequences: Vec<Sequence> =
-                part.iter().map(|&at| held_out.sequence(at)).collect::<Result<_>>()?;
-            let micro = rank.micro(self.finished, &sequences)?;
+            let micro = rank.micro(self.finished, part.len(), |positions, into| {
+                part.iter().try_for_each(|&at| held_out.read(at, positions, into))
+            })?;
             loss += rank.loss(&self.parameters, &micro)?;
             if held_out.exact {
                 right += self.right(&micro)?;

@@ -121,7 +121,7 @@ impl Rank {
     ) -> Result<u32> {
         let targets = vec![IGNORED; prompt.len()];
         let sequence = Sequence { inputs: prompt.to_vec(), targets, documents: Vec::new() };
-        let mut shard = self.micro(0, &[sequence])?.shard;
+        let mut shard = self.micro_of(0, &[sequence])?.shard;
         shard.attention = shard.attention.map(|_, one| one.filling(cache));
         let x_bsd = self.before_loss(weights, &shard)?;
         let last = prompt.len() - 1;

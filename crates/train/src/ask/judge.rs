@@ -44,7 +44,7 @@ pub fn judge(
         let leads = rank.mesh.coordinate(Axis::Sequence) == 0;
         let mut found = Vec::new();
         for index in (rank.replica()..count).step_by(rank.mesh.size(Axis::Data)) {
-            let micro = rank.micro(0, &[sequences(index)?])?;
+            let micro = rank.micro_of(0, &[sequences(index)?])?;
             found.extend(rank.verdicts(weights, &micro)?.iter().map(|one| written(index, one)));
             if leads {
                 progress();

@@ -81,8 +81,8 @@ impl Rank {
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();
         let mut micros = Vec::new();
-        for part in self.micro_batches(sequences) {
-            let micro = self.micro(1, part)?;
+        for rows in self.micro_batches(sequences.len()) {
+            let micro = self.micro_of(1, &sequences[rows])?;
             loss += if want.gradients {
                 self.backward(&parameters, &micro, &mut gradients)?.loss
             } else {

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use annulus_data::{
     Batches, Cache, Chain, DataError, Fit, Longer, Mixture, Needles, Packed, Packing, Part,
-    Progress, Recall, Records, Sequence, Source, Texts, Tokenizer, Window, Windows, bigram_entropy,
+    Progress, Recall, Records, Sequence, Source, Texts, Tokenizer, Tokens, Window, Windows,
+    bigram_entropy,
 };
 use annulus_experiment::{Experiment, Format, Pack};
 use annulus_plan::Plan;
+use annulus_sequence::Positions;
 
 use crate::setup::texts::{by_source, cache_folder, excluded, left_out_of, records_of, texts};
 use crate::{Result, TrainError};
@@ -45,7 +47,17 @@ impl HeldOut {
         (sequences > 0).then_some(HeldOut { source, sequences, bigram_entropy: None, exact: false })
     }
 
-    /// Sequence `index`, from 0.
+    /// Appends sequence `index`, from 0, at `positions` to `into`.
+    pub(crate) fn read(
+        &self,
+        index: usize,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<()> {
+        Ok(self.source.read(index as u64, 0..1, positions, into)?)
+    }
+
+    /// Sequence `index`, from 0, whole.
     ///
     /// # Errors
     /// Data that cannot be read any more.

@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
-use annulus_data::{Sequence, shard};
+use annulus_data::{Sequence, Tokens};
 use annulus_memory::{Class, scope};
 use annulus_model::{Attentions, Dropping, Keep, Llama, Shard};
 use annulus_ops::attention::Dropout;
 use annulus_ops::{Backend, IGNORED, Rotary, check_targets, check_tokens};
-use annulus_sequence::{Documents, Rule};
+use annulus_sequence::{Documents, Positions, Rule};
 use candle_core::Tensor;
 
 use crate::{Result, Setup};
@@ -49,21 +49,26 @@ impl Rank {
         self.mesh.coordinate(Axis::Data)
     }
 
-    /// The micro-batches of this rank's share of `batch`, in order.
-    pub(crate) fn micro_batches<'a>(
-        &self,
-        batch: &'a [Sequence],
-    ) -> impl Iterator<Item = &'a [Sequence]> {
-        let share = self.share_of(self.replica(), batch.len());
-        batch[share].chunks(self.setup.micro_batch)
+    /// The rows of this rank's micro-batches, in order: its share of `batch` sequences.
+    pub(crate) fn micro_batches(&self, batch: usize) -> impl Iterator<Item = Range<usize>> {
+        let (share, most) = (self.share_of(self.replica(), batch), self.setup.micro_batch);
+        share.clone().step_by(most).map(move |first| first..share.end.min(first + most))
     }
 
-    /// What this rank holds of `sequences`, in step `step` (from 1). Ids are held to the vocabulary here, where they are on the host
-    /// in any case.
-    pub(crate) fn micro(&self, step: u64, sequences: &[Sequence]) -> Result<Micro> {
+    /// What this rank holds of `rows` sequences, which `read` appends at the positions it is told, in step `step` (from 1). Ids are
+    /// held to the vocabulary here, where they are on the host in any case.
+    pub(crate) fn micro(
+        &self,
+        step: u64,
+        rows: usize,
+        read: impl FnOnce(&Positions, &mut Tokens) -> Result<()>,
+    ) -> Result<Micro> {
         let _ids = scope(Class::Data);
-        let (inputs, targets) = shard(sequences, self.attention.positions());
-        let shape = (sequences.len(), self.attention.positions().tokens());
+        let positions = self.attention.positions();
+        let mut tokens = Tokens::with_room(rows, positions);
+        read(positions, &mut tokens)?;
+        let Tokens { inputs, targets, documents } = tokens;
+        let shape = (rows, positions.tokens());
         let device = self.setup.device();
         check_tokens(&inputs, self.setup.config.vocab_size)?;
         check_targets(&targets, self.setup.config.vocab_size)?;
@@ -71,7 +76,7 @@ impl Rank {
         let shard = Shard {
             inputs: Tensor::from_vec(inputs, shape, &device)?,
             targets: Tensor::from_vec(targets, shape, &device)?,
-            attention: self.attention_of(sequences),
+            attention: self.attention_of(&documents),
             rotary: self.rotary.clone(),
             backend: self.backend.clone(),
             step,
@@ -81,12 +86,22 @@ impl Rank {
         Ok(Micro { shard, targets: asked as u64 })
     }
 
-    /// Attention under the mask of these sequences.
-    fn attention_of(&self, sequences: &[Sequence]) -> Attentions {
+    /// The same of sequences that are given whole.
+    pub(crate) fn micro_of(&self, step: u64, sequences: &[Sequence]) -> Result<Micro> {
+        self.micro(step, sequences.len(), |positions, into| {
+            for sequence in sequences {
+                into.push(sequence, positions);
+            }
+            Ok(())
+        })
+    }
+
+    /// Attention under the mask of sequences of these documents.
+    fn attention_of(&self, documents: &[Vec<usize>]) -> Attentions {
         if !self.setup.packed {
             return self.attention.clone();
         }
-        let documents = sequences.iter().map(|one| Documents::of_lengths(&one.documents));
+        let documents = documents.iter().map(|lengths| Documents::of_lengths(lengths));
         let documents = Rule::Documents(documents.collect());
         self.attention.map(|kind, attention| {
             attention.seeing(self.setup.groups[kind].mask.clone().and(documents.clone()))

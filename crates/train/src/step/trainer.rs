@@ -14,7 +14,6 @@ use std::sync::Arc;
 use annulus_comm::{Axis, Label};
 use annulus_data::Source;
 use annulus_experiment::{Experiment, Part, Schedule};
-use annulus_memory::{Class, scope};
 use annulus_ops::attention::Dropout;
 use annulus_plan::Plan;
 use annulus_trace::begin;
@@ -122,20 +121,19 @@ impl Trainer {
         Ok(Report { step, loss: loss.mean(), norm, learning_rate })
     }
 
-    /// This rank's micro-batches of the next step, and how many sequences the step has on all ranks. The ids of whole sequences
-    /// are on no rank while it computes.
+    /// This rank's micro-batches of the next step, and how many sequences the step has on all ranks. The rows of other replicas and
+    /// the tokens at other ranks' positions are never on this one.
     fn read(&self, step: u64) -> Result<(Vec<Micro>, usize)> {
-        let ids = scope(Class::Data);
         let batch = self.finished - self.part.steps.start + self.part.batch;
-        let batch = self.source.batch(batch)?;
-        drop(ids);
-        let mut first = self.rank.share_of(self.rank.replica(), batch.len()).start;
-        let micros = self.rank.micro_batches(&batch).map(|part| {
-            let micro = self.rank.micro(step, part)?.dropping(self.dropout, self.seed, first);
-            first += part.len();
-            Ok(micro)
+        let sequences = self.source.rows();
+        let micros = self.rank.micro_batches(sequences).map(|rows| {
+            let first = rows.start;
+            let micro = self.rank.micro(step, rows.len(), |positions, into| {
+                Ok(self.source.read(batch, rows, positions, into)?)
+            })?;
+            Ok(micro.dropping(self.dropout, self.seed, first))
         });
-        Ok((micros.collect::<Result<_>>()?, batch.len()))
+        Ok((micros.collect::<Result<_>>()?, sequences))
     }
 
     fn factor(&self, loss: Total, norm: f64) -> f64 {
