@@ -36,6 +36,8 @@ const MOST: f64 = 64.0;
 const MESSAGES: usize = 32;
 /// How long messages that are timed together take at most, or two of them.
 const SLOW: Duration = Duration::from_millis(500);
+/// Tries of that.
+const FEW: usize = 3;
 /// Bytes of a large message.
 const LARGE: usize = 4 << 20;
 /// Ranks that are measured where there are fewer cores: each takes some 10 MB.
@@ -213,7 +215,11 @@ fn messages(comm: &dyn Communicator, bytes: usize) -> Result<f64> {
     }
     // A link between hosts: what takes so long a clock can tell by a few.
     let few = (SLOW.as_secs_f64() / alone).clamp(2.0, MESSAGES as f64) as usize;
-    Ok(attempt(comm, &Device::Cpu, 1, &|| round(few))? / few as f64)
+    let mut best = f64::INFINITY;
+    for _ in 0..FEW {
+        best = best.min(attempt(comm, &Device::Cpu, 1, &|| round(few))? / few as f64);
+    }
+    Ok(best)
 }
 
 fn label(hop: usize) -> Label {

@@ -39,6 +39,7 @@ pub(super) fn check_tools() -> Result<()> {
         ("tc", "iproute2"),
         ("nsenter", "util-linux"),
         ("unshare", "util-linux"),
+        ("taskset", "util-linux"),
     ] {
         let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output()?;
         ensure!(
@@ -66,7 +67,7 @@ impl Network {
             let class = ["class", "add", "dev", "eth0", "parent", "1:", "classid", "1:1", "htb"];
             let limits = ["rate", &rate, "ceil", &rate, "burst", "32k", "cburst", "32k"];
             tc(&name, &[&class[..], &["quantum", "60000"], &limits].concat())?;
-            let queue = ["qdisc", "add", "dev", "eth0", "parent", "1:1", "bfifo", "limit", "128k"];
+            let queue = ["qdisc", "add", "dev", "eth0", "parent", "1:1", "bfifo", "limit", "256k"];
             tc(&name, &queue)?;
         }
         Ok(network)
