@@ -349,11 +349,10 @@ impl Plan {
         let mut places: Vec<RankPlan> = self.positions().iter().enumerate().map(of_place).collect();
         for (group, passes) in self.groups.iter().zip(&self.passes) {
             let times = (group.layers.len() * self.micro_batches) as u64;
-            let bytes = |schedule| Bytes::of(schedule, self.block()).0;
-            let (forward, backward) =
-                (bytes(passes.of(Pass::Forward)), bytes(passes.of(Pass::Backward)));
-            for (place, (forward, backward)) in places.iter_mut().zip(forward.iter().zip(backward))
-            {
+            let bytes = |pass| Bytes::of(passes.of(pass), self.block()).0;
+            let [forward, backward] = [Pass::Forward, Pass::Backward].map(bytes);
+            let both = forward.into_iter().zip(backward);
+            for (place, (forward, backward)) in places.iter_mut().zip(both) {
                 place.forward = place.forward.saturating_add(forward.saturating_mul(times));
                 place.backward = place.backward.saturating_add(backward.saturating_mul(times));
             }

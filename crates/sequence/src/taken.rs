@@ -108,7 +108,9 @@ impl Play<'_> {
             player.leaving.retain(|flight| flight.awaited > index);
             let now = player.arriving.extract_if(.., |flight| flight.awaited <= index);
             let now: Vec<Flight> = now.collect();
-            now.into_iter().for_each(|flight| player.land(flight.block, flight.buffer));
+            for flight in now {
+                player.land(flight.block, flight.buffer);
+            }
             player.held.retain(|block, _| !hop.frees.contains(block));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use annulus_memory::on_behalf_of;
@@ -145,17 +145,22 @@ impl Clerk {
             }
             if busy {
                 (self.nap, self.moved) = (NAP[0], Instant::now());
-            } else if waits && self.moved.elapsed() < EAGER {
-                drop(desk);
-                std::thread::yield_now();
-            } else if desk.letters.is_empty() {
-                // Woken by whoever leaves a letter; what arrives is looked for after the nap.
-                drop(
-                    self.shared.wake.wait_timeout(desk, self.nap).map_err(PoisonError::into_inner),
-                );
-                // Where a rank waits, what it waits for may come at any moment.
-                self.nap = if waits { NAP[0] } else { (self.nap * 2).min(NAP[1]) };
+            } else {
+                self.rest(desk, waits);
             }
+        }
+    }
+
+    /// Nothing happened: looks again soon.
+    fn rest(&mut self, desk: MutexGuard<'_, Desk>, waits: bool) {
+        if waits && self.moved.elapsed() < EAGER {
+            drop(desk);
+            std::thread::yield_now();
+        } else if desk.letters.is_empty() {
+            // Woken by whoever leaves a letter; what arrives is looked for after the nap.
+            drop(self.shared.wake.wait_timeout(desk, self.nap).map_err(PoisonError::into_inner));
+            // Where a rank waits, what it waits for may come at any moment.
+            self.nap = if waits { NAP[0] } else { (self.nap * 2).min(NAP[1]) };
         }
     }
 

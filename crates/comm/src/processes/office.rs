@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -154,15 +154,7 @@ impl Office {
         let failed = |why: String| annulus_mpi::Error { what: "MPI's thread".to_owned(), why };
         let thread = thread::Builder::new().name("mpi".to_owned()).spawn(work);
         let thread = thread.map_err(|error| failed(error.to_string()))?;
-        let named = std::env::var(BEGINS_WITHIN).ok().and_then(|seconds| seconds.parse().ok());
-        let patience = named.map_or(BEGIN, Duration::from_secs);
-        let facts = hear.recv_timeout(patience).map_err(|error| match error {
-            RecvTimeoutError::Timeout => {
-                annulus_mpi::give_up_beginning();
-                Unjoined::Late(patience)
-            }
-            RecvTimeoutError::Disconnected => failed("it ended at once".to_owned()).into(),
-        })??;
+        let facts = in_time(&hear, || failed("it ended at once".to_owned()).into())??;
         Ok(Office { facts, shared, thread: Mutex::new(Some(thread)) })
     }
 
@@ -276,6 +268,19 @@ impl Office {
         }
         lock(&self.shared.desk).fault().unwrap_or(code)
     }
+}
+
+/// What MPI's thread says once MPI has begun; `ended`: it is gone.
+fn in_time<T>(hear: &Receiver<T>, ended: impl FnOnce() -> Unjoined) -> Result<T, Unjoined> {
+    let named = std::env::var(BEGINS_WITHIN).ok().and_then(|seconds| seconds.parse().ok());
+    let patience = named.map_or(BEGIN, Duration::from_secs);
+    hear.recv_timeout(patience).map_err(|error| match error {
+        RecvTimeoutError::Timeout => {
+            annulus_mpi::give_up_beginning();
+            Unjoined::Late(patience)
+        }
+        RecvTimeoutError::Disconnected => ended(),
+    })
 }
 
 impl fmt::Debug for Office {

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use annulus_comm::threads::Options;
 use annulus_comm::{Checked, Communicator, World};
 use annulus_data::Progress;
-use annulus_machine::peak::Unit;
 use annulus_plan::Plan;
 
 use crate::checkpoint::{last_checkpoint, point};
@@ -302,7 +301,7 @@ impl<'a> Attempt<'a> {
             data,
             stop: given.stop.clone(),
             world: given.world.clone(),
-            peak: peak(setup, given.cores),
+            peak: setup.peak(given.cores),
             process: OfProcess::before(&start),
             start: Handout::new(start, given.here(setup)?),
             owes: false,
@@ -394,11 +393,4 @@ impl Attempt<'_> {
     fn preempted(&self, error: TrainError) -> Result<()> {
         if error.is_end() && self.stop.load(Ordering::Relaxed) { Ok(()) } else { Err(error) }
     }
-}
-
-/// What so many cores could do at most with the model's type, operations per second.
-fn peak(setup: &Setup, cores: usize) -> Option<f64> {
-    let narrow = (setup.config.dtype == candle_core::DType::BF16).then(Unit::bf16).flatten();
-    let measure = || narrow.unwrap_or_else(Unit::f32).measure(cores) * 1e9;
-    setup.processor.is_none().then(measure)
 }

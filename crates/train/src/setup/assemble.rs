@@ -8,6 +8,7 @@ use annulus_comm::threads::Options;
 use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered, Places, World};
 use annulus_experiment::{Dtype, Frequencies, Kernel, Packed, Recompute, Shape};
 use annulus_machine::Core;
+use annulus_machine::peak::Unit;
 use annulus_model::{Attentions, Config, Llama, element_type};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
@@ -115,6 +116,13 @@ impl Attending {
 }
 
 impl Setup {
+    /// What so many cores could do at most with the model's type, operations per second.
+    pub(crate) fn peak(&self, cores: usize) -> Option<f64> {
+        let narrow = (self.config.dtype == DType::BF16).then(Unit::bf16).flatten();
+        let measure = || narrow.unwrap_or_else(Unit::f32).measure(cores) * 1e9;
+        self.processor.is_none().then(measure)
+    }
+
     /// What `plan` means, on a machine with `cores` cores.
     pub fn new(plan: &Plan, cores: impl Into<Cores>) -> Setup {
         let experiment = &plan.experiment;

@@ -85,8 +85,7 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
     let process = OfProcess::before(&start);
     let start = Handout::new(start, ranks_here(world, setup.world())?);
     let program = |rank: Rank| {
-        let comm = rank.uncounted.clone();
-        let owner = comm.rank();
+        let (comm, owner) = (rank.uncounted.clone(), rank.uncounted.rank());
         let start = start.take(owner);
         let mut trainer = Trainer::new(rank, plan, data.train.clone(), &start)?;
         drop(start);

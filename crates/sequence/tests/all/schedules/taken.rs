@@ -7,7 +7,7 @@ use super::{schedules, variants, window};
 
 fn check(schedule: &Schedule) {
     let (what, world) = (format!("{} {:?}", schedule.strategy, schedule.pass), schedule.world());
-    let proof = prove(schedule).unwrap();
+    let proof = prove(schedule).expect("a schedule of ours");
     for (rank, together) in taken(schedule, 0..world).into_iter().enumerate() {
         assert_eq!(together.received, Alive::default(), "{what}: rank {rank}");
         assert_eq!(together.made, proof.made[rank], "{what}: rank {rank}");
