@@ -1,12 +1,9 @@
-//! What ranks of several processes hold: as planned, and but for what comes from others as much as threads do.
+//! What ranks of several processes hold: as much as threads do, and what comes from others; and what their processes take.
 
 use std::fs;
 
-use annulus_experiment::{Resolved, parse};
-use annulus_plan::RankPlan;
 use annulus_tests::run;
 use annulus_tests::runs::Place;
-use annulus_train::memory::Class;
 use serde_json::Value;
 
 use super::{ANNULUS, MPICH, OPEN_MPI};
@@ -29,17 +26,6 @@ memory: { recompute: layer, loss_chunk: 256, mlp_chunk: 256 }
 optimizer: { learning_rate: 1e-3 }
 schedule: { steps: 3 }
 ";
-/// How far from its plan, as a share of it, a rank may be.
-const LIMIT: f64 = 0.1;
-
-/// What ranks were planned to hold where so many processes share them.
-fn planned(processes: usize) -> Vec<RankPlan> {
-    let mut experiment = parse("held", MODEL, &[]).expect("an experiment");
-    experiment.host.processes = processes;
-    let resolved = Resolved::read(experiment, None).expect("a model");
-    annulus_simulate::plan(&resolved).expect("a plan").ranks
-}
-
 /// The last line of a run's metrics.
 fn last(place: &Place, output: &str) -> Value {
     let text = fs::read_to_string(place.path(output).join("metrics.jsonl")).expect("metrics");
@@ -51,7 +37,7 @@ fn of_ranks(line: &Value, tag: &str) -> Vec<u64> {
 }
 
 #[test]
-fn processes_hold_what_was_planned_and_what_threads_do() {
+fn processes_hold_what_threads_do_and_what_comes_and_say_what_is_resident() {
     let place = Place::new(ANNULUS);
     place.write("held.yaml", MODEL);
     run(ANNULUS, &place.path(""), &["train", "held.yaml", "output=threads"]).ended(0);
@@ -66,15 +52,8 @@ fn processes_hold_what_was_planned_and_what_threads_do() {
             for tag in ["memory/weights", "memory/optimizer"] {
                 assert_eq!(of_ranks(&found, tag), of_ranks(&threads, tag), "{output}: {tag}");
             }
-            let held = of_ranks(&found, "memory/key_value");
-            let plans = planned(processes);
-            let [most, wanted] = [
-                held.iter().max().copied(),
-                plans.iter().map(|rank| rank.peak[Class::KeyValue]).max(),
-            ]
-            .map(Option::unwrap_or_default);
-            let off = most as f64 / wanted as f64 - 1.0;
-            assert!(off.abs() < LIMIT, "{output}: {held:?}, {wanted} planned");
+            // What comes is this rank's here; among threads it is lent.
+            let most = of_ranks(&found, "memory/key_value").into_iter().max().expect("ranks");
             assert!(most > *of_ranks(&threads, "memory/key_value").iter().max().expect("ranks"));
             for process in 0..processes {
                 let resident = found[format!("memory/resident/process-{process}")].as_f64();
