@@ -13,16 +13,18 @@ use serde_json::{Value, json};
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
 /// What is recorded at every step, or at every evaluation.
-const TAGS: [&str; 17] = [
+const TAGS: [&str; 19] = [
     "comm/bytes",
     "evaluate/bigram_entropy",
     "evaluate/loss",
     "memory/activations",
+    "memory/base/process-0",
     "memory/data",
     "memory/gradients",
     "memory/key_value",
     "memory/optimizer",
     "memory/peak",
+    "memory/resident/process-0",
     "memory/weights",
     "memory/workspace",
     "speed/mfu",
