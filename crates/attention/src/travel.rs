@@ -128,7 +128,7 @@ impl Travel {
         self.hop + self.hops - 1
     }
 
-    /// Blocks until all is here and all that was sent has left.
+    /// Blocks until all is here.
     fn wait(mut self, scene: Scene<'_>) -> Result<Vec<(Block, Tensors)>> {
         let place = scene.place(self.hop);
         let mut came = Vec::with_capacity(self.receives.len());
