@@ -185,7 +185,7 @@ pub trait Transfer: Send {
     /// A group that has ended.
     fn poll(&mut self) -> Result<()>;
     /// Blocks until the next tensor is here, in the order of the `Receive` moves; `None` once all
-    /// have come. What was sent may still be under way: an engine keeps it until it has left.
+    /// have come and what was sent has left: nobody else holds it then, unless it was lent within the process.
     ///
     /// # Errors
     /// A peer that is late, gone, or sends something else: for another call, or of another form.

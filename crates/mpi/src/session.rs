@@ -93,6 +93,13 @@ pub struct Receiving {
     came: usize,
 }
 
+impl Sending {
+    /// How many pieces of it have not left.
+    pub fn pieces(&self) -> usize {
+        self.requests.len()
+    }
+}
+
 impl Receiving {
     /// How many pieces of it have not come.
     pub fn pieces(&self) -> usize {

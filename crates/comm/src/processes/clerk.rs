@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use annulus_memory::on_behalf_of;
 use annulus_mpi::{Leaving, Sending, Session};
 
-use super::envelope::{BEATS, Envelope, FRAME, News, Passes, TAGS, sealed};
+use super::envelope::{BEATS, Envelope, FRAME, News, Parcel, Passes, TAGS, Tags, sealed};
 use super::inbox::{Arrived, Inbox};
 use super::office::{Desk, Letter, Shared};
 use crate::threads::{Group, lock};
@@ -38,12 +38,21 @@ enum Farewell {
     Late(i32),
 }
 
+/// A message on its way out.
+struct Going {
+    sending: Sending,
+    /// Whose payload it is, in which run: the sender is told when it has left.
+    payload: Option<(u64, Parcel)>,
+}
+
 /// The thread's own.
 pub(super) struct Clerk {
     session: Session,
     shared: Arc<Shared>,
     passes: Passes,
-    leaving: Vec<Sending>,
+    leaving: Vec<Going>,
+    /// By rank of MPI, of payloads to it.
+    tags: Vec<Tags>,
     inboxes: Vec<Inbox>,
     told: Instant,
     pulse: Instant,
@@ -64,10 +73,10 @@ impl Clerk {
     pub(super) fn new(session: Session, shared: Arc<Shared>) -> Clerk {
         let silence = vec![Duration::ZERO; session.size];
         Clerk {
-            session,
             shared,
             passes: Passes::default(),
             leaving: Vec::new(),
+            tags: (0..session.size).map(|_| Tags::new()).collect(),
             inboxes: Vec::new(),
             told: Instant::now(),
             pulse: Instant::now(),
@@ -77,6 +86,7 @@ impl Clerk {
             silence,
             looked: Instant::now(),
             still: (0, Instant::now()),
+            session,
         }
     }
 
@@ -152,12 +162,12 @@ impl Clerk {
     }
 
     /// Nothing happened: looks again soon.
-    fn rest(&mut self, desk: MutexGuard<'_, Desk>, waits: bool) {
+    fn rest(&mut self, mut desk: MutexGuard<'_, Desk>, waits: bool) {
         if waits && self.moved.elapsed() < EAGER {
             drop(desk);
             std::thread::yield_now();
-        } else if desk.letters.is_empty() {
-            // Woken by whoever leaves a letter; what arrives is looked for after the nap.
+        } else if desk.letters.is_empty() && !std::mem::take(&mut desk.asks) {
+            // Woken by whoever leaves a letter or asks; what arrives is looked for after the nap.
             drop(self.shared.wake.wait_timeout(desk, self.nap).map_err(PoisonError::into_inner));
             // Where a rank waits, what it waits for may come at any moment.
             self.nap = if waits { NAP[0] } else { (self.nap * 2).min(NAP[1]) };
@@ -169,7 +179,8 @@ impl Clerk {
         if !desk.closing || !desk.letters.is_empty() {
             return Farewell::No;
         }
-        if desk.byes.iter().all(Option::is_some) && self.leaving.is_empty() {
+        let is_all_read = self.inboxes.iter().all(Inbox::is_empty);
+        if desk.byes.iter().all(Option::is_some) && self.leaving.is_empty() && is_all_read {
             return Farewell::Said;
         }
         // A pause of this process, however long, is one beat: the others may have been paused with it.
@@ -215,32 +226,54 @@ impl Clerk {
             self.post(letter)?;
         }
         let mut still = Vec::with_capacity(self.leaving.len());
-        for mut sending in self.leaving.drain(..) {
-            if !self.session.has_left(&mut sending)? {
-                still.push(sending);
+        for mut going in std::mem::take(&mut self.leaving) {
+            let pieces = going.sending.pieces();
+            let has_left = self.session.has_left(&mut going.sending)?;
+            if let Some((run, parcel)) =
+                going.payload.as_ref().filter(|_| has_left || going.sending.pieces() < pieces)
+            {
+                self.tell_sender(*run, parcel, has_left);
+            }
+            if !has_left {
+                still.push(going);
             }
         }
         self.leaving = still;
         Ok(busy)
     }
 
-    /// Hands a letter to MPI: a frame, and behind it what has no room there.
-    fn post(&mut self, Letter { to, envelope, tensor }: Letter) -> annulus_mpi::Result<()> {
-        let (mut frame, tag) = (sealed(&envelope), envelope.news.tag());
-        let mut payload = None;
-        if let (News::Parcel(parcel), Some(tensor)) = (&envelope.news, tensor) {
+    /// A payload, or a part of it, has left: its receiver takes it.
+    fn tell_sender(&self, run: u64, parcel: &Parcel, has_left: bool) {
+        let desk = lock(&self.shared.desk);
+        if let Some((_, group)) = desk.current.as_ref().filter(|(current, _)| run == *current) {
+            group.moves(parcel.to);
+            if has_left {
+                group.has_sent(parcel.from, parcel.to, parcel.ticket());
+            }
+        }
+    }
+
+    /// Hands a letter to MPI: a frame, and with a tag of its own what has no room there.
+    fn post(&mut self, Letter { to, mut envelope, tensor }: Letter) -> annulus_mpi::Result<()> {
+        let (tag, mut payload) = (envelope.news.tag(), None);
+        if let (News::Parcel(parcel), Some(tensor)) = (&mut envelope.news, tensor) {
             // Where a copy must be made, it is the sender's.
             let leaving = on_behalf_of(parcel.from, parcel.class(), || Leaving::tensor(&tensor));
             payload = Some(leaving.map_err(|error| annulus_mpi::Error {
                 what: "a tensor cannot be sent".to_owned(),
                 why: error.to_string(),
             })?);
+            parcel.tag = self.tags[to].draw();
         }
+        let mut frame = sealed(&envelope);
         if let Some(small) = payload.take_if(|all| frame.len() + all.bytes().len() <= FRAME) {
             frame.extend(small.bytes());
         }
-        for bytes in [Some(Leaving::Bytes(frame)), payload].into_iter().flatten() {
-            self.leaving.push(self.session.send(bytes, to, tag)?);
+        let sending = self.session.send(Leaving::Bytes(frame), to, tag)?;
+        self.leaving.push(Going { sending, payload: None });
+        if let (Some(bytes), Envelope { run, news: News::Parcel(parcel) }) = (payload, envelope) {
+            let sending = self.session.send(bytes, to, parcel.tag)?;
+            self.leaving.push(Going { sending, payload: Some((run, parcel)) });
         }
         Ok(())
     }
@@ -249,7 +282,9 @@ impl Clerk {
     fn receive(&mut self) -> annulus_mpi::Result<bool> {
         let mut busy = false;
         for index in 0..self.inboxes.len() {
-            while let Some(arrived) = self.inboxes[index].look(&self.session)? {
+            let shared = self.shared.clone();
+            let may_come = |run: u64, parcel: &Parcel| lock(&shared.desk).may_come(run, parcel);
+            while let Some(arrived) = self.inboxes[index].look(&self.session, may_come)? {
                 busy = true;
                 self.take_in(self.inboxes[index].from, arrived);
                 self.hand_on();

@@ -52,6 +52,8 @@ pub(super) struct Parcel {
     hop: usize,
     dtype: String,
     pub(super) dims: Vec<usize>,
+    /// That of its payload, where a frame has no room for it.
+    pub(super) tag: i32,
     /// What it is for where it was sent, and so where it arrives.
     class: usize,
 }
@@ -71,6 +73,7 @@ impl Parcel {
             hop,
             dtype: tensor.dtype().as_str().to_owned(),
             dims: tensor.dims().to_vec(),
+            tag: 0,
             class: annulus_memory::class() as usize,
         }
     }
@@ -132,6 +135,23 @@ impl News {
 
 /// The tags: of tensors and of what is to come behind them, and of what is not to wait for them.
 pub(super) const TAGS: [i32; 2] = [7, 8];
+
+/// The tags of payloads to one process, in turn: a receiver takes them in an order of its own.
+pub(super) struct Tags(i32);
+
+/// Every MPI has at least so many.
+const LAST: i32 = 32_767;
+
+impl Tags {
+    pub(super) fn new() -> Tags {
+        Tags(TAGS[1])
+    }
+
+    pub(super) fn draw(&mut self) -> i32 {
+        self.0 = if self.0 == LAST { TAGS[1] + 1 } else { self.0 + 1 };
+        self.0
+    }
+}
 
 /// An envelope as bytes, their number first.
 pub(super) fn sealed(envelope: &Envelope) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! What arrives from one process: frame by frame, each with its payload before the next.
+//! What arrives from one process: frames in their order, and payloads once the ranks they are for have asked for them.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,15 +10,16 @@ use candle_core::{Device, Tensor};
 use super::envelope::{Envelope, FRAME, News, Parcel, Passes, opened};
 use crate::threads::{self, Group};
 
-/// What arrives from one process with one tag: frames, each with its payload before the next. MPI matches messages with receives in
-/// the order of both, so that a frame is read while payloads before it are under way: over a slow link a sender waits for nobody.
+/// What arrives from one process with one tag: frames, which tell what comes. A payload has a tag of its own, and is received once the
+/// rank that it is for has posted a receive: a rank whose neighbour is ahead of it holds no more than it asked for. Frames go on
+/// meanwhile, so no rank of a process waits for what another one has not asked for.
 pub(super) struct Inbox {
     /// The process, as MPI has it.
     pub(super) from: usize,
     tag: i32,
     /// The next frame; `None`: the process has said its last word, or nothing that can be read.
     frame: Option<Receiving>,
-    /// What frames have told, in their order.
+    /// What frames have told and is not handed on yet, in their order.
     queue: VecDeque<Told>,
 }
 
@@ -26,8 +27,10 @@ pub(super) struct Inbox {
 enum Told {
     /// It is here.
     Here(Arrived),
-    /// The payload of a parcel of this run is under way.
-    Payload(u64, Parcel, Receiving),
+    /// The payload of a parcel of this run is to come.
+    Offered(u64, Parcel),
+    /// It is under way.
+    UnderWay(u64, Parcel, Receiving),
 }
 
 /// What has arrived.
@@ -86,62 +89,128 @@ impl Inbox {
         Ok(())
     }
 
-    /// What has arrived since, if anything has, in the order in which it was sent.
-    pub(super) fn look(&mut self, session: &Session) -> annulus_mpi::Result<Option<Arrived>> {
-        let frame = self.frame.as_mut().map(|frame| session.arrived(frame)).transpose()?.flatten();
-        if let Some(Arriving::Bytes(frame)) = frame {
-            let told = self.read(session, &frame)?;
-            self.queue.push_back(told);
-        }
-        if let Some(Told::Payload(run, parcel, receiving)) = self.queue.front_mut() {
-            let pieces = receiving.pieces();
-            let Some(Arriving::Elements(elements)) = session.arrived(receiving)? else {
-                let part = Arrived::Part(*run, parcel.from);
-                return Ok((receiving.pieces() < pieces).then_some(part));
-            };
-            let tensor = elements.tensor(parcel.dims.as_slice()).map_err(unread)?;
-            let arrived = Arrived::Tensor(*run, parcel.clone(), tensor);
-            self.queue.pop_front();
-            return Ok(Some(arrived));
-        }
-        Ok(self.queue.pop_front().and_then(|told| match told {
-            Told::Here(arrived) => Some(arrived),
-            Told::Payload(..) => None,
-        }))
+    /// Whether nothing is left that a frame has told of.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
     }
 
-    /// What a frame tells, once what comes behind it is waited for.
-    fn read(&mut self, session: &Session, frame: &[u8]) -> annulus_mpi::Result<Told> {
-        let (envelope, payload) = opened(frame).ok_or_else(|| unread("a frame"))?;
-        let Envelope { run, news: News::Parcel(parcel) } = envelope else {
-            self.frame = None;
-            if !matches!(envelope.news, News::Bye(..)) {
-                self.wait_for_frame(session)?;
+    /// What has arrived since, if anything has. `may_come` says of a parcel in a run whether its payload may.
+    pub(super) fn look(
+        &mut self,
+        session: &Session,
+        may_come: impl Fn(u64, &Parcel) -> bool,
+    ) -> annulus_mpi::Result<Option<Arrived>> {
+        let frame = self.frame.as_mut().map(|frame| session.arrived(frame)).transpose()?.flatten();
+        if let Some(Arriving::Bytes(frame)) = frame {
+            self.read(session, &frame)?;
+        }
+        let mut index = 0;
+        while index < self.queue.len() {
+            self.ask(session, index, &may_come)?;
+            if let Some(arrived) = self.arrived(session, index)? {
+                return Ok(Some(arrived));
             }
-            return Ok(Told::Here(Arrived::News(envelope)));
+            index += 1;
+        }
+        Ok(None)
+    }
+
+    /// Notes what a frame tells.
+    fn read(&mut self, session: &Session, frame: &[u8]) -> annulus_mpi::Result<()> {
+        let (envelope, payload) = opened(frame).ok_or_else(|| unread("a frame"))?;
+        self.frame = None;
+        if !matches!(envelope.news, News::Bye(..)) {
+            self.wait_for_frame(session)?;
+        }
+        let Envelope { run, news: News::Parcel(parcel) } = envelope else {
+            self.queue.push_back(Told::Here(Arrived::News(envelope)));
+            return Ok(());
         };
         let dtype = parcel.dtype().ok_or_else(|| unread("a dtype"))?;
-        // Asked for on MPI's thread, but it is the receiver's from here on.
-        let (to, class) = (parcel.to, parcel.class());
         let told = if payload.len() == parcel.elements() * dtype.size_in_bytes() {
             let tensor = || Tensor::from_raw_buffer(payload, dtype, &parcel.dims, &Device::Cpu);
-            let tensor = on_behalf_of(to, class, tensor).map_err(unread)?;
+            let tensor = on_behalf_of(parcel.to, parcel.class(), tensor).map_err(unread)?;
             Told::Here(Arrived::Tensor(run, parcel, tensor))
         } else if payload.is_empty() {
-            let elements = on_behalf_of(to, class, || Elements::new(dtype, parcel.elements()));
-            let elements = elements.ok_or_else(|| unread(format!("a tensor of {dtype:?}")))?;
-            let receiving = session.receive(Arriving::Elements(elements), self.from, self.tag)?;
-            Told::Payload(run, parcel, receiving)
+            Told::Offered(run, parcel)
         } else {
             return Err(unread("a short payload"));
         };
-        self.wait_for_frame(session)?;
-        Ok(told)
+        self.queue.push_back(told);
+        Ok(())
+    }
+
+    /// Receives a payload that is offered, if it may come. Messages with one tag are matched in the order in which they were sent, and
+    /// tags are used again: so one that has the tag of another before it waits for that.
+    fn ask(
+        &mut self,
+        session: &Session,
+        index: usize,
+        may_come: impl Fn(u64, &Parcel) -> bool,
+    ) -> annulus_mpi::Result<()> {
+        let Told::Offered(run, parcel) = &self.queue[index] else { return Ok(()) };
+        let is_before =
+            |told: &Told| matches!(told, Told::Offered(_, other) if other.tag == parcel.tag);
+        if self.queue.iter().take(index).any(is_before) || !may_come(*run, parcel) {
+            return Ok(());
+        }
+        let dtype = parcel.dtype().ok_or_else(|| unread("a dtype"))?;
+        // Asked for on MPI's thread, but it is the receiver's from here on.
+        let room = || Elements::new(dtype, parcel.elements());
+        let room = on_behalf_of(parcel.to, parcel.class(), room);
+        let room = room.ok_or_else(|| unread(format!("a tensor of {dtype:?}")))?;
+        let receiving = session.receive(Arriving::Elements(room), self.from, parcel.tag)?;
+        self.queue[index] = Told::UnderWay(*run, parcel.clone(), receiving);
+        Ok(())
+    }
+
+    /// What is told at `index`, if it is here and is to be handed on; it is taken out.
+    fn arrived(&mut self, session: &Session, index: usize) -> annulus_mpi::Result<Option<Arrived>> {
+        let arrived = match &mut self.queue[index] {
+            Told::Offered(..) => return Ok(None),
+            Told::UnderWay(run, parcel, receiving) => {
+                let pieces = receiving.pieces();
+                let Some(Arriving::Elements(elements)) = session.arrived(receiving)? else {
+                    let part = Arrived::Part(*run, parcel.from);
+                    return Ok((receiving.pieces() < pieces).then_some(part));
+                };
+                let tensor = elements.tensor(parcel.dims.as_slice()).map_err(unread)?;
+                Some(Arrived::Tensor(*run, parcel.clone(), tensor))
+            }
+            Told::Here(_) => None,
+        };
+        if arrived.is_none() && self.stands_behind_its_tensors(index) {
+            return Ok(None);
+        }
+        let told = self.queue.remove(index);
+        Ok(arrived.or(told.and_then(|told| match told {
+            Told::Here(arrived) => Some(arrived),
+            Told::Offered(..) | Told::UnderWay(..) => None,
+        })))
+    }
+
+    /// Whether it is told at `index` that a rank has left of which tensors are still to come: who waits for those is to get them first.
+    fn stands_behind_its_tensors(&self, index: usize) -> bool {
+        let Told::Here(Arrived::News(Envelope { run, news: News::Left(rank) })) =
+            &self.queue[index]
+        else {
+            return false;
+        };
+        self.queue.iter().take(index).any(|told| match told {
+            Told::Offered(of, parcel) | Told::UnderWay(of, parcel, _) => {
+                of == run && parcel.from == *rank
+            }
+            Told::Here(_) => false,
+        })
     }
 
     /// Waits for nothing any more.
     pub(super) fn close(self, session: &Session) -> annulus_mpi::Result<()> {
-        self.frame.map_or(Ok(()), |frame| session.give_up(frame))
+        let under_way = self.queue.into_iter().filter_map(|told| match told {
+            Told::UnderWay(_, _, receiving) => Some(receiving),
+            Told::Here(_) | Told::Offered(..) => None,
+        });
+        self.frame.into_iter().chain(under_way).try_for_each(|one| session.give_up(one))
     }
 }
 

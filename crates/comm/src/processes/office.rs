@@ -68,6 +68,8 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct Desk {
     pub(super) letters: VecDeque<Letter>,
+    /// Receives were posted since MPI's thread looked last.
+    pub(super) asks: bool,
     /// How many runs there were.
     pub(super) runs: u64,
     /// By number of a process, its rank as MPI has it: processes of a host are neighbours here, wherever the launcher put them.
@@ -102,6 +104,17 @@ impl Desk {
     pub(super) fn fault(&self) -> Option<i32> {
         let bye = self.order.iter().map(|rank| self.byes[*rank]).find(|bye| is_fault(*bye));
         bye.flatten().map(|(code, _)| code)
+    }
+
+    /// Whether the payload of a parcel may come in this run: its rank has asked for it, or nobody will any more.
+    pub(super) fn may_come(&self, run: u64, parcel: &Parcel) -> bool {
+        match &self.current {
+            Some((current, group)) if run == *current => {
+                group.may_come(parcel.from, parcel.to, parcel.ticket())
+            }
+            // A run that has not begun here will ask.
+            _ => run <= self.runs,
+        }
     }
 
     /// Where the process of this number, and rank of MPI, has failed, a run that it is not in ends, too.
@@ -336,6 +349,10 @@ impl Carrier for Carried {
     fn send(&self, from: usize, to: usize, parcel: threads::Parcel) {
         let news = News::Parcel(Parcel::new(from, to, &parcel));
         self.post(to / self.here, news, Some(parcel.tensor));
+    }
+    fn asks(&self) {
+        lock(&self.shared.desk).asks = true;
+        self.shared.wake.notify_one();
     }
     fn failed(&self, rank: usize) {
         self.tell(|| News::Failed(rank));

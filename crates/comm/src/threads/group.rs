@@ -9,9 +9,9 @@ use candle_core::Tensor;
 
 use super::Options;
 use super::home::Home;
-use super::mail::{Mailbox, Parcel, lock};
+use super::mail::{Mailbox, Parcel, Ticket, lock};
 use super::watch::{Due, Wait, Watch};
-use crate::{Error, Label, Result};
+use crate::{Error, Label, Result, payload};
 
 /// The shared state. Ranks are those of the world, in every group split from it.
 pub(crate) struct Group {
@@ -39,6 +39,9 @@ pub(crate) struct Group {
 
 /// How much longer than the deadline ranks may go on after one has failed.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// Bytes of a tensor at most that another process takes when it comes: a sender waits for nobody, and the receiver has room for it.
+pub(crate) const SMALL: u64 = 4096;
 
 /// What the others can see of a rank.
 #[derive(Default)]
@@ -152,6 +155,19 @@ impl Group {
         }
     }
 
+    /// Whether a rank here may be sent what `ticket` names: it has posted its receive, or will post none any more.
+    pub(crate) fn may_come(&self, from: usize, to: usize, ticket: Ticket) -> bool {
+        if from >= self.world() || !self.home.here.contains(&to) {
+            return true;
+        }
+        self.left(to) || self.mailbox(from, to).may_come(ticket)
+    }
+
+    /// What a rank here sent has left this process, or is asked for by its receiver here.
+    pub(crate) fn has_sent(&self, from: usize, to: usize, ticket: Ticket) {
+        self.mailbox(to, from).has_left(ticket);
+    }
+
     /// What arrived for a rank here.
     pub(crate) fn deliver(&self, from: usize, to: usize, parcel: Parcel) {
         if from < self.world() && self.home.here.contains(&to) {
@@ -169,8 +185,7 @@ impl Group {
     /// Whether all ranks here wait for others, or have left.
     pub(crate) fn are_all_waiting(&self) -> bool {
         let waits = lock(&self.waits);
-        let left = |rank: usize| self.ranks[rank].left.load(Ordering::Acquire);
-        self.home.here.clone().all(|rank| waits[rank].is_some() || left(rank))
+        self.home.here.clone().all(|rank| waits[rank].is_some() || self.left(rank))
     }
 
     /// Whether the run is to stop.
@@ -207,11 +222,55 @@ impl Group {
         self.progress(rank)
     }
 
-    pub(super) fn send(&self, from: usize, to: usize, parcel: Parcel) {
-        match &self.home.carrier {
-            Some(carrier) if !self.home.here.contains(&to) => carrier.send(from, to, parcel),
-            _ => self.mailbox(from, to).put(parcel),
+    /// Whether it is to be waited for until what is sent has left.
+    pub(super) fn send(&self, from: usize, to: usize, parcel: Parcel) -> bool {
+        let Some(carrier) = &self.home.carrier else {
+            self.mailbox(from, to).put(parcel);
+            return false;
+        };
+        let (ticket, is_large) = (parcel.ticket, payload::size(&parcel.tensor) > SMALL);
+        if is_large {
+            self.mailbox(to, from).leaves(ticket);
         }
+        if !self.is_here(to) {
+            carrier.send(from, to, parcel);
+        } else if self.mailbox(from, to).put(parcel) {
+            self.has_sent(from, to, ticket);
+        }
+        is_large
+    }
+
+    /// A receive of what is `due` was posted; whether it comes from another process.
+    ///
+    /// Where there are several, a sender waits for this within its process, too: what it sends on may have come from another process,
+    /// into memory of its own, and a rank far ahead of its neighbour would hold many of those. Where all are threads nothing that is
+    /// sent takes memory.
+    pub(super) fn ask(&self, due: &Due) -> bool {
+        if self.home.carrier.is_none() {
+            return false;
+        }
+        self.mailbox(due.peer, due.rank).ask(due.ticket);
+        let is_here = self.is_here(due.peer);
+        if is_here {
+            self.has_sent(due.peer, due.rank, due.ticket);
+        }
+        !is_here
+    }
+
+    /// Receives were posted for what other processes send.
+    pub(super) fn asks(&self) {
+        if let Some(carrier) = &self.home.carrier {
+            carrier.asks();
+        }
+    }
+
+    /// Whether its program has returned.
+    fn left(&self, rank: usize) -> bool {
+        self.ranks[rank].left.load(Ordering::Acquire)
+    }
+
+    fn is_here(&self, rank: usize) -> bool {
+        self.home.here.contains(&rank)
     }
 
     /// What is `due` is not wanted any more.
@@ -222,21 +281,41 @@ impl Group {
     /// Blocks until what is `due` is here.
     pub(super) fn receive(&self, due: &Due) -> Result<Tensor> {
         let mailbox = self.mailbox(due.peer, due.rank);
+        due.open(self.wait(due, |time| mailbox.take(due.ticket, time), true)?)
+    }
+
+    /// Blocks until what `sent` names has left: until its peer has posted the receive, that is, and the bytes are gone.
+    pub(super) fn wait_to_leave(&self, sent: &Due) -> Result<()> {
+        let mailbox = self.mailbox(sent.peer, sent.rank);
+        // What is sent to a process leaves though its rank has left: that takes it for nobody.
+        let is_over = || self.is_here(sent.peer) && self.left(sent.peer);
+        let done = |time| (mailbox.leaves_within(sent.ticket, time) || is_over()).then_some(());
+        self.wait(sent, done, false)
+    }
+
+    /// Blocks until `done`, which waits for a while itself, says so: it is for the peer of `due` to do something. One that has left
+    /// sends nothing any more; what is sent to it leaves all the same.
+    fn wait<T>(
+        &self,
+        due: &Due,
+        done: impl Fn(Duration) -> Option<T>,
+        ends_with_peer: bool,
+    ) -> Result<T> {
         self.progress(due.rank)?;
-        if let Some(parcel) = mailbox.take(due.ticket, Duration::ZERO) {
-            return due.open(parcel);
+        if let Some(done) = done(Duration::ZERO) {
+            return Ok(done);
         }
         let mut watch = Watch::new(self, due, Instant::now());
         self.log_wait(due.rank, Some(due.peer));
         loop {
             // Asked before looking: what it sent before it left is here then.
-            let left = self.ranks[due.peer].left.load(Ordering::Acquire);
+            let left = ends_with_peer && self.left(due.peer);
             let time = if left { Duration::ZERO } else { watch.patience.slice() };
-            if let Some(parcel) = mailbox.take(due.ticket, time) {
+            if let Some(done) = done(time) {
                 self.progress(due.rank)?;
                 self.wait_is_over(due.rank);
                 self.log_wait(due.rank, None);
-                return due.open(parcel);
+                return Ok(done);
             }
             self.running()?;
             if left {

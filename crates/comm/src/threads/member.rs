@@ -42,6 +42,22 @@ impl Member {
         Ticket { group: self.name, number: counters[peer].fetch_add(1, Ordering::Relaxed) }
     }
 
+    /// What a receive waits for.
+    fn due(&self, label: Label, step: Move) -> Option<Due> {
+        let Move::Receive { from, form } = step else { return None };
+        let (ticket, peer) = (self.ticket(&self.asked, from), self.original(from));
+        Some(Due { rank: self.original(self.rank), peer, label, ticket, form })
+    }
+
+    /// Sends; what is to be waited for until it has left.
+    fn send(&self, label: Label, step: Move) -> Option<Due> {
+        let Move::Send { tensor, to, hold: _ } = step else { return None };
+        let (ticket, tensor) = (self.ticket(&self.sent, to), tensor.detach());
+        let (rank, peer) = (self.original(self.rank), self.original(to));
+        let is_leaving = self.group.send(rank, peer, Parcel { ticket, label, tensor });
+        is_leaving.then_some(Due { rank, peer, label, ticket, form: None })
+    }
+
     fn expect_rank(&self, label: Label, peer: usize) -> Result<()> {
         if peer < self.world() {
             return Ok(());
@@ -72,20 +88,17 @@ impl Communicator for Member {
             let (Move::Send { to: peer, .. } | Move::Receive { from: peer, .. }) = step;
             self.expect_rank(label, *peer)?;
         }
-        let mut dues = VecDeque::new();
-        for step in moves {
-            match step {
-                Move::Send { tensor, to, hold: _ } => {
-                    let (ticket, tensor) = (self.ticket(&self.sent, to), tensor.detach());
-                    self.group.send(rank, self.original(to), Parcel { ticket, label, tensor });
-                }
-                Move::Receive { from, form } => {
-                    let (ticket, peer) = (self.ticket(&self.asked, from), self.original(from));
-                    dues.push_back(Due { rank, peer, label, ticket, form });
-                }
-            }
+        let (sends, receives): (Vec<Move>, Vec<Move>) =
+            moves.into_iter().partition(|step| matches!(step, Move::Send { .. }));
+        let dues: VecDeque<Due> =
+            receives.into_iter().filter_map(|step| self.due(label, step)).collect();
+        // Receives first: what is sent wakes whoever looks for both.
+        let asks = dues.iter().map(|due| self.group.ask(due)).fold(false, |any, asks| any | asks);
+        let sent: Vec<Due> = sends.into_iter().filter_map(|step| self.send(label, step)).collect();
+        if asks {
+            self.group.asks();
         }
-        Ok(Pending::new(Box::new(Arrivals { group: self.group.clone(), rank, dues })))
+        Ok(Pending::new(Box::new(Transferring { group: self.group.clone(), rank, dues, sent })))
     }
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         // Everybody offers a name; a group takes that of its first rank.
@@ -123,25 +136,34 @@ impl fmt::Debug for Member {
 }
 
 /// What an exchange still waits for.
-struct Arrivals {
+struct Transferring {
     group: Arc<Group>,
     rank: usize,
+    /// What is to come.
     dues: VecDeque<Due>,
+    /// What is to leave.
+    sent: Vec<Due>,
 }
 
-impl Transfer for Arrivals {
+impl Transfer for Transferring {
     fn poll(&mut self) -> Result<()> {
         self.group.progress(self.rank)
     }
     fn receive(&mut self) -> Result<Option<Tensor>> {
-        let Some(due) = self.dues.front() else { return Ok(None) };
-        let tensor = self.group.receive(due)?;
-        self.dues.pop_front();
-        Ok(Some(tensor))
+        if let Some(due) = self.dues.front() {
+            let tensor = self.group.receive(due)?;
+            self.dues.pop_front();
+            return Ok(Some(tensor));
+        }
+        while let Some(sent) = self.sent.last() {
+            self.group.wait_to_leave(sent)?;
+            self.sent.pop();
+        }
+        Ok(None)
     }
 }
 
-impl Drop for Arrivals {
+impl Drop for Transferring {
     fn drop(&mut self) {
         for due in &self.dues {
             self.group.refuse(due);
