@@ -18,6 +18,8 @@ shift
 by=${ANNULUS_SLURM:-pmix}
 if [ "$by" = mpirun ]; then
   start=(mpirun -n "$SLURM_NTASKS")
+  # Open MPI gives each process one core otherwise; others do not know the variable.
+  export PRTE_MCA_hwloc_default_binding_policy=none
 else
   # A step has no cores of its job's tasks unless it asks for them.
   start=(srun --mpi="$by" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}")

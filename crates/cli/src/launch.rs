@@ -148,7 +148,8 @@ pub(crate) fn launcher() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Open MPI starts no more processes than there are cores, and none for root, unless it is told to.
+/// Open MPI starts no more processes than there are cores, and none for root, unless it is told to; and it gives each of several
+/// processes one core, of which the ranks of one would all be threads.
 fn flags(launcher: &Path) -> Vec<&'static str> {
     let version = Command::new(launcher).arg("--version").output();
     let is_open = version.is_ok_and(|said| {
@@ -157,11 +158,14 @@ fn flags(launcher: &Path) -> Vec<&'static str> {
     });
     // SAFETY: asks for a number.
     let is_root = unsafe { libc::geteuid() } == 0;
-    match (is_open, is_root) {
-        (true, true) => vec!["--oversubscribe", "--allow-run-as-root"],
-        (true, false) => vec!["--oversubscribe"],
-        _ => Vec::new(),
+    let mut flags = Vec::new();
+    if is_open {
+        flags.extend(["--oversubscribe", "--bind-to", "none"]);
     }
+    if is_open && is_root {
+        flags.push("--allow-run-as-root");
+    }
+    flags
 }
 
 fn code(status: ExitStatus) -> u8 {

@@ -70,20 +70,34 @@ impl World {
         if world.office.is_none() {
             return Ok(world);
         }
-        let hosts = world.gather(host().as_bytes()).map_err(|failure| annulus_mpi::Error {
-            what: "the processes do not reach each other".to_owned(),
-            why: failure.to_string(),
-        })?;
-        let order = neighbours(&hosts);
-        let host = |rank: &usize| String::from_utf8_lossy(&hosts[*rank]).into_owned();
-        world.hosts = order.iter().map(host).collect();
-        if let Some(office) = world.office.as_mut().and_then(Arc::get_mut) {
-            office.number(order);
-        }
+        world.meet()?;
         if let Some(flight) = world.flight() {
             flight.is_now(world.process());
         }
         Ok(world)
+    }
+
+    /// Where all processes run, and which of its cores this one's host has for each.
+    fn meet(&mut self) -> Result<(), Unjoined> {
+        let own = [host(), annulus_machine::processors()];
+        let said =
+            self.gather(own.join("\n").as_bytes()).map_err(|failure| annulus_mpi::Error {
+                what: "the processes do not reach each other".to_owned(),
+                why: failure.to_string(),
+            })?;
+        let said: Vec<_> = said.iter().map(|one| String::from_utf8_lossy(one)).collect();
+        let said: Vec<(&str, &str)> =
+            said.iter().map(|one| one.split_once('\n').unwrap_or((one, ""))).collect();
+        let beside = said.iter().filter(|(host, _)| *host == own[0]);
+        let beside: Vec<&str> = beside.map(|(_, processors)| *processors).collect();
+        annulus_machine::are_shared(&own[1], &beside);
+        let hosts: Vec<&str> = said.iter().map(|(host, _)| *host).collect();
+        let order = neighbours(&hosts);
+        self.hosts = order.iter().map(|rank| hosts[*rank].to_owned()).collect();
+        if let Some(office) = self.office.as_mut().and_then(Arc::get_mut) {
+            office.number(order);
+        }
+        Ok(())
     }
 
     /// The same, with `wrap` around every rank's communicator from now on: faults, for tests.
@@ -308,7 +322,7 @@ impl World {
 }
 
 /// The ranks of MPI in the order of their processes here: hosts by their first process, and those of a host by rank.
-fn neighbours(hosts: &[Vec<u8>]) -> Vec<usize> {
+fn neighbours(hosts: &[&str]) -> Vec<usize> {
     let first = |rank: usize| hosts.iter().position(|host| *host == hosts[rank]);
     let mut order: Vec<usize> = (0..hosts.len()).collect();
     order.sort_by_key(|rank| (first(*rank), *rank));
@@ -320,7 +334,7 @@ mod tests {
     use super::neighbours;
 
     fn order(hosts: &str) -> Vec<usize> {
-        neighbours(&hosts.split(' ').map(|host| host.as_bytes().to_vec()).collect::<Vec<_>>())
+        neighbours(&hosts.split(' ').collect::<Vec<_>>())
     }
 
     #[test]

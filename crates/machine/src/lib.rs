@@ -5,15 +5,17 @@
 
 pub mod blocks;
 mod caches;
+mod cores;
 mod instructions;
 mod memory;
 pub mod peak;
 mod resident;
 
 use std::sync::OnceLock;
-use std::{fmt, fs, thread};
+use std::{fmt, fs};
 
 pub use caches::Caches;
+pub use cores::{are_shared, cores, processors, share};
 pub use instructions::Instructions;
 pub use memory::{By, Limit, memory};
 pub use resident::Resident;
@@ -99,16 +101,6 @@ fn named(word: &str) -> Result<Instructions, Unusable> {
         value: word.to_owned(),
         usable: Instructions::available().map(Instructions::word).collect(),
     })
-}
-
-/// The cores that this process may use.
-pub fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// How many of so many cores are one rank's, where `ranks` share them.
-pub fn share(cores: usize, ranks: usize) -> usize {
-    (cores / ranks.max(1)).max(1)
 }
 
 /// The processor's name, where the system says so in a file.

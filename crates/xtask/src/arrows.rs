@@ -28,7 +28,7 @@ const RULES: &[Rule] = &[
     rule("architecture", false, "yaml"),
     rule("trace", false, "sequence"),
     rule("mpi", true, ""),
-    rule("comm", true, "memory mpi"),
+    rule("comm", true, "machine memory mpi"),
     rule("ops", true, "machine memory sequence"),
     rule("attention", true, "comm memory ops sequence trace"),
     rule("model", true, "architecture attention files ops sequence tensors"),

@@ -1,0 +1,80 @@
+//! The cores that ranks share.
+
+use std::sync::OnceLock;
+use std::{fs, thread};
+
+/// Those of this machine that the processes of a job have together, once it is known who is beside this one.
+static TOGETHER: OnceLock<usize> = OnceLock::new();
+
+/// The cores that this process may use; once it is joined to others ([`are_shared`]), those that the processes on its machine have
+/// together.
+pub fn cores() -> usize {
+    TOGETHER.get().copied().unwrap_or_else(own)
+}
+
+fn own() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many of so many cores are one rank's, where `ranks` share them.
+pub fn share(cores: usize, ranks: usize) -> usize {
+    (cores / ranks.max(1)).max(1)
+}
+
+/// The processors that the system lets this process run on, as Linux lists them (`0-3,8`); empty where it does not say.
+pub fn processors() -> String {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+/// This process is one of several on its machine, which may run on these processors: a launcher gives each its own, or all of them
+/// to all. Counts once, before ranks begin.
+pub fn are_shared(own_processors: &str, of_all: &[&str]) {
+    // Whoever comes second knows no more.
+    let _ = TOGETHER.set(together(own(), own_processors, of_all));
+}
+
+/// Every process may use so many: the share of each among those that have the same, times all.
+fn together(own: usize, own_processors: &str, of_all: &[&str]) -> usize {
+    let beside = of_all.iter().filter(|other| overlap(own_processors, other)).count();
+    own * of_all.len() / beside.max(1)
+}
+
+/// Whether two lists name a processor in common; what the system does not say may be anything.
+fn overlap(a: &str, b: &str) -> bool {
+    let (Some(a), Some(b)) = (ranges(a), ranges(b)) else { return true };
+    a.iter().any(|(first, last)| b.iter().any(|(from, to)| first <= to && from <= last))
+}
+
+fn ranges(list: &str) -> Option<Vec<(usize, usize)>> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some((first.parse().ok()?, last.parse().ok()?))
+    };
+    list.split(',').map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_divided_once_however_a_launcher_gives_them() {
+        let each = |own: usize, all: &[&str]| share(together(own, all[0], all), all.len());
+        assert_eq!(each(16, &["0-15", "0-15"]), 8, "all to all");
+        assert_eq!(each(8, &["0-7", "8-15"]), 8, "its own to each");
+        assert_eq!(each(4, &["0-3,8-11", "4-7", "0-3,8-11", "4-7"]), 2, "two sockets, two each");
+        assert_eq!(each(4, &["", ""]), 2, "nobody knows");
+        assert_eq!(each(1, &["0", "0", "0"]), 1, "more processes than cores");
+    }
+
+    #[test]
+    fn this_process_runs_on_processors_that_it_shares_with_itself() {
+        let own = processors();
+        assert!(overlap(&own, &own));
+        if cfg!(target_os = "linux") {
+            assert!(ranges(&own).is_some_and(|ranges| !ranges.is_empty()), "{own}");
+        }
+    }
+}
