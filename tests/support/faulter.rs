@@ -1,15 +1,21 @@
-//! What `cargo xtask faults` runs: every fault at every place under both families of MPI, as a table.
+//! What `cargo xtask faults` runs: every fault at every place under both families of MPI, as a table; or requests to stop.
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use annulus_tests::drills::{cells, undisturbed};
+use annulus_tests::signals::{Ended, check};
 use anyhow::Result;
 
 fn main() -> Result<ExitCode> {
     let mut arguments = std::env::args().skip(1);
     let program: &'static str = arguments.next().expect("the program under test").leak();
     let only: Vec<String> = arguments.collect();
+    if let [first, times, seed] = &only[..]
+        && first == SIGNALS
+    {
+        return signals(program, times.parse()?, seed.parse()?);
+    }
     let weights = undisturbed(program)?;
     let (mut held, mut failed, began) = (0, 0, Instant::now());
     say("mpi      fault    place          code   ended after");
@@ -31,6 +37,19 @@ fn main() -> Result<ExitCode> {
     }
     say(&format!("{held} cells hold, {failed} do not, {:.0} s", began.elapsed().as_secs_f64()));
     Ok(if failed == 0 && held > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The first word where runs are to be asked to stop; how often, and the seed of the times, follow.
+const SIGNALS: &str = "signals";
+
+fn signals(program: &'static str, times: usize, seed: u64) -> Result<ExitCode> {
+    let began = Instant::now();
+    let Ended { saved, late } = check(program, times, seed)?;
+    let seconds = began.elapsed().as_secs_f64();
+    say(&format!(
+        "{saved} requests to stop: each saved, ended with 75 and lost no step; {late} came too late; {seconds:.0} s"
+    ));
+    Ok(ExitCode::SUCCESS)
 }
 
 #[expect(clippy::print_stdout, reason = "a table that was asked for")]

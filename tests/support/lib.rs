@@ -9,6 +9,7 @@ pub mod fuzz;
 pub mod hub;
 pub mod memory;
 pub mod runs;
+pub mod signals;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

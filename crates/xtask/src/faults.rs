@@ -1,4 +1,5 @@
-//! `cargo xtask faults`: every fault at every place of a training over two processes, under both families of MPI.
+//! `cargo xtask faults`: every fault at every place of a training over two processes, under both families of MPI, and requests to
+//! stop at random times.
 
 use std::process::Command;
 
@@ -10,6 +11,12 @@ use crate::{setup, tool};
 pub(crate) struct Arguments {
     /// Only the cells whose row has these words, as in `openmpi kill`
     only: Vec<String>,
+    /// Instead, ask trainings to stop at so many random times: SIGUSR1 to the launcher, SIGTERM to a process
+    #[arg(long, value_name = "TIMES")]
+    signals: Option<usize>,
+    /// What those times are drawn from
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
 }
 
 /// Prints the table; fails where a cell does. Full disks are mounted in a view of mounts of its own, which ends with it.
@@ -29,8 +36,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         tool::say("no view of mounts of its own can be had here: cells of full disks fail");
         Command::new(faults)
     };
-    if !command.arg(program).args(&arguments.only).status()?.success() {
-        bail!("not every cell holds");
+    command.arg(program).args(&arguments.only);
+    if let Some(times) = arguments.signals {
+        command.args(["signals", &times.to_string(), &arguments.seed.to_string()]);
+    }
+    if !command.status()?.success() {
+        bail!("not all holds");
     }
     Ok(())
 }
