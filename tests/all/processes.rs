@@ -13,6 +13,7 @@ use annulus_tests::{Ran, root};
 mod asked;
 mod hosts;
 mod joining;
+mod launch;
 mod memory;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
@@ -298,30 +299,6 @@ fn a_process_that_is_stopped_ends_the_job_at_the_deadline() {
             fs::remove_dir_all(place.path(&output)).expect("a run");
         }
     }
-}
-
-/// `annulus launch` finds the launcher of the path, and starts a job again whose process was lost.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_lost_process_is_started_again_from_the_last_checkpoint() {
-    let place = Place::new(ANNULUS);
-    let Some(launcher) = MPICH.launcher() else { return };
-    let changes = ["mesh.sequence=4", "attention.strategy=ring", "schedule.steps=40"];
-    place.train("whole", &changes).ended(0);
-    let arguments = ["launch", "-n", "2", "--restarts", "1", "train", "experiment.yaml"];
-    let mut command = Command::new(ANNULUS);
-    command.args(arguments).args(changes).arg("output=again").current_dir(place.path(""));
-    command.env("ANNULUS_MPIRUN", launcher).stdout(Stdio::null()).stderr(Stdio::piped());
-    let child = command.spawn().expect("the program starts");
-    let launch = child.id();
-    wait_for_step(&place, "again", 3);
-    let ranks: Vec<u32> = place.processes().into_iter().filter(|one| *one != launch).collect();
-    let victim = *ranks.last().expect("two processes");
-    // SAFETY: a signal to a process that a child of ours started.
-    unsafe { libc::kill(victim as i32, libc::SIGKILL) };
-    let ran = Ran::of(&child.wait_with_output().expect("it is ours"));
-    assert!(ran.ended(0).stderr.contains("started again, 0 times left"), "{}", ran.stderr);
-    assert_eq!(weights(&place, "again", 40), weights(&place, "whole", 40));
 }
 
 #[cfg(target_os = "linux")]

@@ -15,8 +15,9 @@ use serde_json::json;
 use crate::arguments::{Agree, Engine, File};
 use crate::console::{Meter, Unit};
 use crate::failure::{EXPECT, Failure};
+use crate::launch::{self, Starting};
 use crate::processes::{self, End};
-use crate::{Done, hub, launch, post_mortem, print};
+use crate::{Done, hub, post_mortem, print};
 
 /// What is trained in one way.
 struct Trial {
@@ -57,7 +58,7 @@ fn started(arguments: &Agree) -> Done {
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     // Nothing is saved: a signal ends this process, and the launcher with it.
     let never = AtomicBool::new(false);
-    let ended = launch::job(&launch::launcher()?, processes, &words, &never)?;
+    let ended = launch::job(&Starting::of(processes)?, &words, &never)?;
     // What a process fails with, it says itself.
     if let Some(wreck) = ended.wreck
         && let lost @ Verdict::Lost { .. } = wreck.verdict()

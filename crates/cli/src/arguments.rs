@@ -59,7 +59,7 @@ pub(crate) enum Command {
     /// Trains a few steps over processes that MPI joins and over threads, and compares every bit
     #[command(after_help = examples::AGREE)]
     Agree(Agree),
-    /// Runs a command in several processes of this machine, by the `mpirun` that is here
+    /// Runs a command in one process per host, or in several by the `mpirun` that is here, and watches over them
     #[command(after_help = examples::LAUNCH)]
     Launch(Launch),
     /// Says who ended a run, where every rank stood, and who waited for whom
@@ -223,9 +223,9 @@ pub(crate) enum Engine {
 
 #[derive(Args, Debug)]
 pub(crate) struct Launch {
-    /// Processes; they share the ranks of the experiment evenly
+    /// Processes, which share the ranks of the experiment evenly [default: one per host, those of a Slurm allocation or this machine]
     #[arg(short = 'n', long, value_parser = ranks())]
-    pub(crate) processes: usize,
+    pub(crate) processes: Option<usize>,
     /// Start again so often where a process was lost: a run goes on from its last checkpoint
     #[arg(long, default_value_t = 0)]
     pub(crate) restarts: u32,

@@ -1,7 +1,7 @@
-//! `annulus launch`: a command in several processes of this machine, by the launcher of MPI that is here.
+//! `annulus launch`: a command in one process per host, or in several, by the launcher of MPI that is here.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,17 +18,22 @@ mod watch;
 
 /// The key of the environment that names a launcher.
 const NAMED: &str = "ANNULUS_MPIRUN";
+/// What Slurm says of how many hosts an allocation has.
+const HOSTS: &str = "SLURM_JOB_NUM_NODES";
 /// Exit codes after which the same command may do better: a rank died, waited too long, or received what was not sent.
 const WORTH_ANOTHER: [u8; 3] = [Exit::Deadline.code(), Exit::RankDied.code(), Exit::Damaged.code()];
 /// What a shell adds to the number of the signal that ended a process.
 const SIGNALLED: i32 = 128;
 
 pub(crate) fn run(arguments: &Launch) -> Done {
-    let launcher = launcher()?;
+    let starting = match arguments.processes {
+        Some(processes) => Starting::of(processes)?,
+        None => Starting::on_each_host(hosts(env::var(HOSTS).ok().as_deref()))?,
+    };
     let mut left = arguments.restarts;
     let stop = stop::watch()?;
     loop {
-        let Ended { code, wreck } = job(&launcher, arguments.processes, &arguments.command, &stop)?;
+        let Ended { code, wreck } = job(&starting, &arguments.command, &stop)?;
         if let Some(wreck) = wreck {
             print::say(&post_mortem::told(&wreck, &wreck.verdict()));
         }
@@ -41,6 +46,41 @@ pub(crate) fn run(arguments: &Launch) -> Done {
     }
 }
 
+/// How many hosts there are: those of an allocation of Slurm, else this one.
+fn hosts(allocated: Option<&str>) -> usize {
+    allocated.and_then(|count| count.parse().ok()).filter(|count| *count > 0).unwrap_or(1)
+}
+
+/// How processes are started.
+pub(crate) struct Starting {
+    processes: usize,
+    /// The launcher and what it is told; nothing for one process, which needs none.
+    by: Vec<OsString>,
+}
+
+impl Starting {
+    /// So many, wherever the launcher puts them.
+    pub(crate) fn of(processes: usize) -> Result<Starting, Failure> {
+        Starting::with(processes, false)
+    }
+
+    /// One on each of so many hosts.
+    fn on_each_host(hosts: usize) -> Result<Starting, Failure> {
+        Starting::with(hosts, true)
+    }
+
+    fn with(processes: usize, apart: bool) -> Result<Starting, Failure> {
+        let mut by = Vec::new();
+        if processes > 1 {
+            let launcher = launcher()?;
+            let flags = flags(&launcher, apart).into_iter().map(OsString::from);
+            let count = ["-n".into(), processes.to_string().into()];
+            by = std::iter::once(launcher.into()).chain(flags).chain(count).collect();
+        }
+        Ok(Starting { processes, by })
+    }
+}
+
 /// How a job ended.
 pub(crate) struct Ended {
     pub(crate) code: u8,
@@ -48,10 +88,9 @@ pub(crate) struct Ended {
     pub(crate) wreck: Option<Wreck>,
 }
 
-/// Runs a command of this program in so many processes, until they have ended.
+/// Runs a command of this program in processes that are started so, until they have ended.
 pub(crate) fn job(
-    launcher: &Path,
-    processes: usize,
+    starting: &Starting,
     words: &[OsString],
     stop: &AtomicBool,
 ) -> Result<Ended, Failure> {
@@ -61,12 +100,13 @@ pub(crate) fn job(
         let message = format!("cannot make a folder for flight records: {error}");
         Failure::new(INTERNAL, message, None)
     })?;
-    let mut command = Command::new(launcher);
-    command.args(flags(launcher)).args(["-n", &processes.to_string()]).arg(&own).args(words);
-    command.env(EARLY, early.path()).stdin(Stdio::null());
-    let watch = Watch::new(early.path(), processes);
+    let mut line = starting.by.iter().map(OsString::as_os_str).chain([own.as_os_str()]);
+    let first = line.next().map(OsStr::to_owned).unwrap_or_default();
+    let mut command = Command::new(&first);
+    command.args(line).args(words).env(EARLY, early.path()).stdin(Stdio::null());
+    let watch = Watch::new(early.path(), starting.processes);
     let child = start(&mut command).map_err(|error| {
-        let message = format!("`{}` does not start: {error}", launcher.display());
+        let message = format!("`{}` does not start: {error}", first.display());
         Failure::usage(message, format!("name another: {NAMED}=/path/to/mpirun"))
     })?;
     supervised(child, stop, watch, early.path())
@@ -130,7 +170,7 @@ fn supervised(
 }
 
 /// The launcher that is named, or that of the path.
-pub(crate) fn launcher() -> Result<PathBuf, Failure> {
+fn launcher() -> Result<PathBuf, Failure> {
     if let Some(named) = env::var_os(NAMED) {
         return Ok(PathBuf::from(named));
     }
@@ -148,9 +188,9 @@ pub(crate) fn launcher() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Open MPI starts no more processes than there are cores, and none for root, unless it is told to; and it gives each of several
-/// processes one core, of which the ranks of one would all be threads.
-fn flags(launcher: &Path) -> Vec<&'static str> {
+/// Open MPI starts no more processes than there are cores, and none for root, unless it is told to; and it gives each process one
+/// core, of which its ranks would all be threads. `apart`: each on a host of its own.
+fn flags(launcher: &Path, apart: bool) -> Vec<&'static str> {
     let version = Command::new(launcher).arg("--version").output();
     let is_open = version.is_ok_and(|said| {
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -161,9 +201,12 @@ fn flags(launcher: &Path) -> Vec<&'static str> {
     let mut flags = Vec::new();
     if is_open {
         flags.extend(["--oversubscribe", "--bind-to", "none"]);
+        flags.extend(is_root.then_some("--allow-run-as-root"));
     }
-    if is_open && is_root {
-        flags.push("--allow-run-as-root");
+    match (apart, is_open) {
+        (true, true) => flags.extend(["--map-by", "ppr:1:node"]),
+        (true, false) => flags.extend(["-ppn", "1"]),
+        (false, _) => {}
     }
     flags
 }
@@ -173,4 +216,15 @@ fn code(status: ExitStatus) -> u8 {
     let signalled = status.signal().map(|signal| SIGNALLED + signal);
     let code = status.code().or(signalled).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hosts;
+
+    #[test]
+    fn an_allocation_says_how_many_hosts_there_are() {
+        assert_eq!([Some("3"), Some("1"), None].map(hosts), [3, 1, 1]);
+        assert_eq!([Some("0"), Some("two"), Some("")].map(hosts), [1, 1, 1]);
+    }
 }

@@ -1,16 +1,18 @@
 //! Flight records: where every rank stands, in files that outlive their processes.
 //!
 //! Whoever is killed (SIGKILL, out of memory, a launcher that ends a job) has no time to say where it was. So every
-//! process keeps a file, `flight/process-K` of the run's folder, current at every call: what was written into a file is
-//! the system's, and stays when the process is gone. A file is lines of JSON of fixed length, written over in place.
+//! process keeps a file, `flight/process-K` of the run's folder, current at every call: the file is mapped into memory, so that
+//! what is written is the system's at once, without a system call, and stays when the process is gone. A file is lines of JSON of
+//! fixed length, written over in place.
 
+mod lines;
 mod record;
 mod wreck;
 
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,6 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub use record::{Ending, Failed, Head, Place, Record, Waits};
 pub use wreck::{Death, Seen, Stood, Verdict, Who, Wreck};
 
+use self::lines::Lines;
 use crate::threads::lock;
 use crate::{Label, World};
 
@@ -26,19 +29,17 @@ pub const FOLDER: &str = "flight";
 /// The key of the environment that names a folder for the records of a job whose run is not known yet: a supervisor's.
 pub const EARLY: &str = "ANNULUS_FLIGHT";
 
-/// Bytes of a line: they divide a page, so that a line lies in one.
-const LINE: usize = 512;
-/// Lines of the head, before those of places.
-const HEAD: usize = 4;
+/// The line of the head.
+const HEAD: usize = 0;
 /// The line that tells when the process was alive last.
-const PULSE: usize = HEAD;
+const PULSE: usize = 1;
 /// The line of the process's own place; those of its ranks follow.
-const OWN: usize = PULSE + 1;
+const OWN: usize = 2;
 
 /// The record that a process keeps of itself.
 #[derive(Debug)]
 pub struct Flight {
-    file: File,
+    lines: Lines,
     path: PathBuf,
     head: Mutex<Head>,
     /// The first of its ranks.
@@ -57,37 +58,30 @@ fn supervised(pipe: &Path) -> Option<File> {
     if is_read { File::options().write(true).open(pipe).ok() } else { None }
 }
 
+/// Removes a file; that it cannot is no reason to say so.
+fn forget(file: &Path) {
+    let _ = fs::remove_file(file);
+}
+
 impl Flight {
     /// Begins the record of this process of `world`, whose ranks are `ranks`, in `folder`.
     ///
     /// # Errors
-    /// A folder that cannot be written; the space that the record takes is taken here.
+    /// A folder that cannot be written, or whose files cannot be mapped into memory; the space that the record takes is taken here.
     pub fn begin(folder: &Path, world: &World, ranks: Range<usize>) -> io::Result<Arc<Flight>> {
         fs::create_dir_all(folder)?;
         let process = world.process();
         let path = folder.join(format!("process-{process}"));
-        let file = File::create(&path)?;
-        // Says that this process is there. Where files cannot be locked, nothing says it.
-        let _ = file.try_lock();
-        let lines = OWN + 1 + ranks.len();
-        file.write_all_at(&vec![b' '; lines * LINE], 0)?;
-        let head = Head {
-            process,
-            number: world.number_of_mpi(),
-            processes: world.processes(),
-            host: crate::world::host(),
-            pid: std::process::id(),
-            began: now(),
-            ranks: ranks.clone(),
-            asked: None,
-            ending: None,
-            moved: None,
-        };
+        // Under another name at first: whoever reads sees a whole record, and one that was there before is left to those who have it
+        // in memory, whose end a shorter file would be.
+        let new = folder.join(format!("new-{process}-{}", std::process::id()));
+        let lines = Lines::new(&new, OWN + 1 + ranks.len()).inspect_err(|_| forget(&new))?;
+        let head = Head::of(world, ranks.clone());
         let first = ranks.start;
         let of_ranks = ranks.map(|rank| Place { rank: Some(rank), ..Place::default() });
         let places = std::iter::once(Place::default()).chain(of_ranks).map(Mutex::new).collect();
         let flight = Arc::new(Flight {
-            file,
+            lines,
             path,
             head: Mutex::new(head),
             first,
@@ -95,11 +89,12 @@ impl Flight {
             _life: supervised(&life(folder, world.number_of_mpi())),
             before: Mutex::default(),
         });
-        flight.write(0, HEAD, &*lock(&flight.head));
+        flight.lines.write(HEAD, &*lock(&flight.head));
         for (index, place) in flight.places.iter().enumerate() {
-            flight.write(OWN + index, 1, &*lock(place));
+            flight.lines.write(OWN + index, &*lock(place));
         }
         flight.pulse();
+        fs::rename(&new, &flight.path).inspect_err(|_| forget(&new))?;
         Ok(flight)
     }
 
@@ -110,7 +105,7 @@ impl Flight {
 
     /// The process is alive.
     pub(crate) fn pulse(&self) {
-        self.write(PULSE, 1, &now());
+        self.lines.write(PULSE, &now());
     }
 
     /// The process was asked to stop, from outside.
@@ -136,7 +131,7 @@ impl Flight {
     fn change(&self, change: impl FnOnce(&mut Head)) {
         let mut head = lock(&self.head);
         change(&mut head);
-        self.write(0, HEAD, &*head);
+        self.lines.write(HEAD, &*head);
     }
 
     fn place(&self, rank: Option<usize>, change: impl FnOnce(&mut Place)) {
@@ -147,18 +142,7 @@ impl Flight {
         };
         let mut place = lock(place);
         change(&mut place);
-        self.write(OWN + index, 1, &*place);
-    }
-
-    /// Writes over so many lines from one on. That it cannot is no reason to stop.
-    fn write(&self, line: usize, lines: usize, what: &impl serde::Serialize) {
-        let mut text = [b' '; HEAD * LINE];
-        let text = &mut text[..lines * LINE];
-        let end = text.len() - 1;
-        text[end] = b'\n';
-        if serde_json::to_writer(&mut text[..end], what).is_ok() {
-            let _ = self.file.write_all_at(text, (line * LINE) as u64);
-        }
+        self.lines.write(OWN + index, &*place);
     }
 }
 
@@ -196,7 +180,7 @@ impl Log {
     /// Why `rank` failed, and which rank is to blame.
     pub(crate) fn failed(&self, rank: usize, why: &str, blames: Option<usize>) {
         self.place(rank, |place| {
-            let why = record::cut(why, 220);
+            let why = record::cut(why, 200);
             place.failed = Some(Failed { why, blames, when: now() });
         });
     }

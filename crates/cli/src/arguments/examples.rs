@@ -85,7 +85,7 @@ Examples:
   mpirun -n 4 annulus agree experiment.yaml   # of processes that are started already";
 pub(super) const LAUNCH: &str = "\
 Examples:
-  annulus launch -n 2 train experiments/quickstart.yaml
+  annulus launch --restarts 3 train experiments/quickstart.yaml   # ranks are threads of one process
   annulus launch -n 2 --restarts 3 train experiment.yaml mesh.sequence=4";
 pub(super) const POST_MORTEM: &str = "\
 Examples:

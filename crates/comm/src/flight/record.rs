@@ -7,11 +7,14 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{HEAD, LINE, OWN, PULSE, now};
-use crate::Label;
+use super::lines::read;
+use super::{HEAD, OWN, PULSE, now};
+use crate::{Label, World};
+
+/// How often a record is read until all its lines are whole.
+const GLANCES: usize = 8;
 
 /// Who keeps a record, and how it ended. Times are microseconds since 1970.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -92,6 +95,23 @@ pub struct Failed {
     pub when: u64,
 }
 
+impl Head {
+    pub(super) fn of(world: &World, ranks: Range<usize>) -> Head {
+        Head {
+            process: world.process(),
+            number: world.number_of_mpi(),
+            processes: world.processes(),
+            host: crate::world::host(),
+            pid: std::process::id(),
+            began: now(),
+            ranks,
+            asked: None,
+            ending: None,
+            moved: None,
+        }
+    }
+}
+
 impl Place {
     pub(super) fn at(&mut self, label: Label) {
         let Label { step, layer, pass, hop } = label;
@@ -132,16 +152,23 @@ impl Record {
     /// # Errors
     /// A file that cannot be read, or is no record.
     pub fn read(path: &Path) -> io::Result<Record> {
-        let bytes = fs::read(path)?;
-        let head: Head = lines(&bytes, 0, HEAD)?;
-        if let Some(next) = head.moved.as_ref().filter(|next| next.as_path() != path) {
-            return Record::read(next);
+        let glance = || Record::glance(path);
+        let record = (1..GLANCES).fold(glance(), |record, _| record.or_else(|_| glance()))?;
+        match record.head.moved.as_ref().filter(|next| next.as_path() != path) {
+            Some(next) => Record::read(next),
+            None => Ok(record),
         }
-        let ranks = (0..head.ranks.len()).map(|rank| lines(&bytes, OWN + 1 + rank, 1));
+    }
+
+    /// The record in a file: a line may be written over twice while it is copied.
+    fn glance(path: &Path) -> io::Result<Record> {
+        let bytes = fs::read(path)?;
+        let head: Head = read(&bytes, HEAD)?;
+        let ranks = (0..head.ranks.len()).map(|rank| read(&bytes, OWN + 1 + rank));
         Ok(Record {
             path: path.to_owned(),
-            alive: lines(&bytes, PULSE, 1)?,
-            own: lines(&bytes, OWN, 1)?,
+            alive: read(&bytes, PULSE)?,
+            own: read(&bytes, OWN)?,
             ranks: ranks.collect::<io::Result<_>>()?,
             head,
         })
@@ -159,12 +186,6 @@ impl Record {
         let places = self.ranks.iter().chain([&self.own]).map(|place| place.since);
         places.chain(ending).chain([self.alive, self.head.began]).max().unwrap_or_default()
     }
-}
-
-fn lines<T: DeserializeOwned>(bytes: &[u8], first: usize, count: usize) -> io::Result<T> {
-    let text = bytes.get(first * LINE..(first + count) * LINE);
-    let text = text.ok_or(io::ErrorKind::UnexpectedEof)?;
-    Ok(serde_json::from_slice(text)?)
 }
 
 /// A text of so many bytes at most, none of which JSON writes as several.

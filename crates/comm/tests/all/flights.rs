@@ -1,11 +1,12 @@
 //! Flight records: what is written at a call is there when nobody has said goodbye, and the first cause is found.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use annulus_comm::flight::{Death, Record, Seen, Verdict, Who, Wreck, now};
 use annulus_comm::threads::Options;
 use annulus_comm::{Communicator, Error, Failure, Label, Move, World};
+use twox_hash::XxHash3_64;
 
 const LABEL: Label = Label { step: 7, layer: 3, pass: "backward", hop: 2 };
 
@@ -79,6 +80,16 @@ fn a_death_is_that_of_the_process_which_mpi_calls_so() {
     assert_eq!(wreck.verdict(), Verdict::Lost { process: 1 });
 }
 
+/// A record whose lines have the checksums of what they say: a head of four times 512 bytes, other lines of 512, each twice.
+fn sealed(mut record: Vec<u8>) -> Vec<u8> {
+    let (head, others) = record.split_at_mut(2 * 4 * 512);
+    for line in head.chunks_mut(4 * 512).chain(others.chunks_mut(512)) {
+        let (said, sum) = line.split_at_mut(line.len() - 18);
+        sum[1..17].copy_from_slice(format!("{:016x}", XxHash3_64::oneshot(said)).as_bytes());
+    }
+    record
+}
+
 /// Processes on other hosts keep no record where the supervisor has its folder.
 #[test]
 fn processes_of_other_hosts_are_read_in_the_run_s_folder() {
@@ -89,9 +100,9 @@ fn processes_of_other_hosts_are_read_in_the_run_s_folder() {
         |wreck: Wreck| wreck.records.iter().map(|record| record.head.process).collect::<Vec<_>>();
     assert_eq!(of(Wreck::of_job(early.path()).unwrap()), [0]);
     world.record(run.path(), 0..1).unwrap();
-    let own = std::fs::read_to_string(run.path().join("process-0")).unwrap();
-    let other = own.replace("\"process\":0", "\"process\":1");
-    std::fs::write(run.path().join("process-1"), other).unwrap();
+    let own = std::fs::read(run.path().join("process-0")).unwrap();
+    let text = str::from_utf8(&own).unwrap().replace("\"process\":0", "\"process\":1");
+    std::fs::write(run.path().join("process-1"), sealed(text.into_bytes())).unwrap();
     assert_eq!(of(Wreck::of_job(early.path()).unwrap()), [0, 1]);
     assert!(Wreck::of_job(&early.path().join("absent")).is_err());
 }
@@ -104,4 +115,79 @@ fn a_record_that_ends_in_its_middle_is_told_of() {
     let wreck = Wreck::read(folder.path()).unwrap();
     assert_eq!((wreck.records.len(), wreck.unread.len()), (1, 1));
     assert!(Wreck::read(&folder.path().join("absent")).is_err());
+}
+
+/// Runs a rank that keeps its record in `folder`.
+fn recorded(folder: &std::path::Path, program: impl Fn(&dyn Communicator) + Send + Sync) {
+    let world = World::alone();
+    world.record(folder, 0..1).expect("a scratch folder");
+    let options = Options { world: 1, deadline: Duration::from_secs(9), stop: Arc::default() };
+    let program = |comm: Arc<dyn Communicator>| {
+        program(comm.as_ref());
+        Ok::<_, Error>(())
+    };
+    world.run(&options, program).expect("a rank that waits for nobody");
+}
+
+#[test]
+fn where_a_line_is_half_written_the_one_before_stands() {
+    let folder = tempfile::tempdir().unwrap();
+    recorded(folder.path(), |comm| {
+        comm.note(Label { hop: 1, ..LABEL });
+        comm.note(LABEL);
+        let mut record = std::fs::read(folder.path().join("process-0")).unwrap();
+        let torn = folder.path().join("process-1");
+        let found = |record: &[u8]| {
+            std::fs::write(&torn, record).unwrap();
+            Record::read(&torn).map(|record| record.ranks[0].hop).map_err(|error| error.to_string())
+        };
+        assert_eq!(found(&record), Ok(2));
+        // After the head and two lines, each twice.
+        let (earlier, later) = (12 * 512, 13 * 512);
+        record[later + 40] ^= 1;
+        assert_eq!(found(&record), Ok(1));
+        record[earlier + 40] ^= 1;
+        assert_eq!(found(&record), Err("line 3 is torn".to_owned()));
+    });
+}
+
+#[test]
+fn what_is_read_while_it_is_written_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let until = Instant::now() + Duration::from_millis(300);
+    let read = || {
+        while Instant::now() < until {
+            let record = Record::read(&folder.path().join("process-0")).unwrap();
+            let place = &record.ranks[0];
+            assert_eq!((place.step, place.layer), (place.hop as u64, place.hop));
+        }
+    };
+    let write = |comm: &dyn Communicator| {
+        let mut hop = 0;
+        while Instant::now() < until {
+            comm.note(Label { step: hop as u64, layer: hop, hop, ..LABEL });
+            hop += 1;
+        }
+    };
+    recorded(folder.path(), |comm| {
+        std::thread::scope(|scope| {
+            scope.spawn(read);
+            scope.spawn(read);
+            write(comm);
+        });
+    });
+}
+
+/// Another run in the same folder: whoever is still there writes into memory that must stay.
+#[test]
+fn a_record_that_another_replaces_is_written_on() {
+    let folder = tempfile::tempdir().unwrap();
+    recorded(folder.path(), |comm| {
+        let other = World::alone();
+        other.record(folder.path(), 0..0).unwrap();
+        comm.note(LABEL);
+        let record = Record::read(&folder.path().join("process-0")).unwrap();
+        assert_eq!(record.ranks, []);
+    });
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }

@@ -92,6 +92,9 @@ pub(crate) fn failure(what: &str, path: &Path, error: &io::Error) -> TrainError 
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
             Some("set an `output` that is a folder, or that does not exist yet".into())
         }
+        io::ErrorKind::Unsupported => {
+            Some("set an `output` on a file system that can, as those of local disks".into())
+        }
         _ => None,
     };
     TrainError::Checkpoint { message: format!("cannot {what} `{}`: {error}", path.display()), hint }

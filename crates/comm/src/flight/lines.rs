@@ -1,0 +1,157 @@
+//! The lines of a flight record: a file in memory that is written over in place, and read back whole or not at all.
+//!
+//! A line has two slots, written in turn, each with the number of the write and a checksum. Who is killed within a write leaves
+//! the one before it; a reader takes the newest that is whole.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Mutex;
+
+use memmap2::MmapMut;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use twox_hash::XxHash3_64;
+
+use crate::threads::lock;
+
+/// Bytes of a slot: they divide a page, so that a slot lies in one.
+const SLOT: usize = 512;
+/// The first line, the head, is so many times as long as the others.
+const LONG: usize = 4;
+/// A space and sixteen hexadecimal digits.
+const SIGNS: usize = 17;
+/// What ends a slot: the checksum of all before it, and the line's end.
+const SUM: usize = SIGNS + 1;
+/// The same and before it the number of the write.
+const TAIL: usize = SIGNS + SUM;
+
+/// Lines that are written.
+#[derive(Debug)]
+pub(super) struct Lines {
+    /// Held for its lock, which says that the process is there.
+    _file: File,
+    written: Mutex<Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    memory: MmapMut,
+    /// By line, how often it was written.
+    numbers: Vec<u64>,
+}
+
+impl Lines {
+    /// A new file of so many lines.
+    pub(super) fn new(path: &Path, lines: usize) -> io::Result<Lines> {
+        // What a crash left.
+        let _ = fs::remove_file(path);
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        // Where files cannot be locked, nothing says that this process is there.
+        let _ = file.try_lock();
+        take(&file, slots(lines).start)?;
+        // SAFETY: the file is ours and keeps its length. Nobody else writes it; readers copy it, and look at checksums.
+        let memory = unsafe { MmapMut::map_mut(&file) }.map_err(|error| unmapped(path, &error))?;
+        let written = Mutex::new(Written { memory, numbers: vec![0; lines] });
+        Ok(Lines { _file: file, written })
+    }
+
+    /// Writes a line over. What is too long for it is not written.
+    pub(super) fn write(&self, line: usize, what: &impl Serialize) {
+        let slots = slots(line);
+        let mut text = [b' '; LONG * SLOT];
+        let text = &mut text[..slots.len() / 2];
+        let end = text.len() - TAIL;
+        if serde_json::to_writer(&mut text[..end], what).is_err() {
+            return;
+        }
+        let mut written = lock(&self.written);
+        let Written { memory, numbers } = &mut *written;
+        numbers[line] += 1;
+        seal(text, numbers[line]);
+        let at = slots.start + (numbers[line] % 2) as usize * text.len();
+        memory[at..at + text.len()].copy_from_slice(text);
+    }
+}
+
+/// Takes the room on the disk for so many bytes: to write into memory that has none ends a process.
+fn take(file: &File, length: usize) -> io::Result<()> {
+    stay(file);
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length as u64) {
+        // Some file systems give room only for what is written.
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+        Err(error) => return Err(error.into()),
+    }
+    io::Write::write_all(&mut &*file, &vec![b' '; length])
+}
+
+/// Asks for a file that is written over where it lies: on file systems that copy what is written (Btrfs), room that was taken
+/// is else not what a later write gets.
+#[cfg(target_os = "linux")]
+fn stay(file: &File) {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    // Others have no such flag, and need none.
+    let _ = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::NOCOW));
+}
+
+#[cfg(not(target_os = "linux"))]
+fn stay(_: &File) {}
+
+fn unmapped(path: &Path, error: &io::Error) -> io::Error {
+    let kind = match error.raw_os_error() {
+        Some(code) if code == Errno::NODEV.raw_os_error() => io::ErrorKind::Unsupported,
+        _ => error.kind(),
+    };
+    io::Error::new(kind, format!("`{}` cannot be mapped into memory: {error}", path.display()))
+}
+
+/// Where the two slots of a line are.
+fn slots(line: usize) -> Range<usize> {
+    let slots = |lines: usize| lines * 2 * SLOT;
+    match line {
+        0 => 0..slots(LONG),
+        line => slots(LONG + line - 1)..slots(LONG + line),
+    }
+}
+
+/// Ends a slot with the number of its write and its checksum.
+fn seal(text: &mut [u8], number: u64) {
+    let (said, sum) = text.split_at_mut(text.len() - SUM);
+    let end = said.len() - SIGNS;
+    sign(&mut said[end..], number);
+    sign(sum, XxHash3_64::oneshot(said));
+    sum[SIGNS] = b'\n';
+}
+
+/// A space and sixteen digits.
+fn sign(into: &mut [u8], number: u64) {
+    for (at, digit) in into[1..SIGNS].iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(number >> (60 - 4 * at)) as usize & 15];
+    }
+}
+
+fn signed(text: &[u8]) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(text.get(1..SIGNS)?).ok()?, 16).ok()
+}
+
+/// The newest of the whole slots of a line.
+///
+/// # Errors
+/// A file that ends before them; a line that was never written, or is being written over just now; other text than is meant.
+pub(super) fn read<T: DeserializeOwned>(bytes: &[u8], line: usize) -> io::Result<T> {
+    let slots = bytes.get(slots(line)).ok_or(io::ErrorKind::UnexpectedEof)?;
+    let newest = slots.chunks(slots.len() / 2).filter_map(whole).max_by_key(|(number, _)| *number);
+    let torn = || io::Error::new(io::ErrorKind::InvalidData, format!("line {line} is torn"));
+    let (_, text) = newest.ok_or_else(torn)?;
+    Ok(serde_json::from_slice(text)?)
+}
+
+/// The number of a slot's write and its text, where its checksum is right.
+fn whole(slot: &[u8]) -> Option<(u64, &[u8])> {
+    let (said, sum) = slot.split_at_checked(slot.len().checked_sub(SUM)?)?;
+    let (text, number) = said.split_at_checked(said.len().checked_sub(SIGNS)?)?;
+    (signed(sum)? == XxHash3_64::oneshot(said)).then_some((signed(number)?, text))
+}
