@@ -57,7 +57,7 @@ fn check_and_plan_refuse_what_train_refuses() {
     let cases: [(&[&str], i32, &str); 5] = [
         (&huge, 5, "it does not fit"),
         (&["memory.budget=100k"], 5, "raise `memory.budget` to "),
-        (&["device=cuda"], 2, "`device: cuda:0`"),
+        (&["device=cuda"], 2, "`device: cuda`"),
         (&["data.format=chat"], 3, "no chat template"),
         (&["data.tokens=32k"], 3, "too short"),
     ];

@@ -169,7 +169,7 @@ mod tests {
     fn models_have_the_parameters_that_are_said_of_them() -> Result<()> {
         let (small, shape) = read(&Model::SMALL)?;
         assert_eq!((shape.elements(), small.device), (3_034_368, Device::Cpu));
-        let device = Device::Cuda(1);
+        let device = Device::Cuda(Some(1));
         let model =
             Model { size: Size::Billion, dtype: super::Dtype::Bf16, device, ..Model::SMALL };
         let (large, shape) = read(&model)?;

@@ -66,7 +66,7 @@ fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split), Failure> {
         deadline: DEADLINE,
         cores: processes::cores(world).into(),
         processes: world.clone(),
-        processor: open_device(arguments.split.device)?,
+        processor: open_device(arguments.split.device, world)?,
     };
     if case.is_whole() {
         let [query, key_value] = [&case.question.q, &case.question.k].map(|heads| heads.dims()[1]);

@@ -137,7 +137,7 @@ fn setup(
     let groups =
         Attending::all(config.shape.windows(tokens).into_iter().map(group), setting, false);
     Ok(Setup {
-        processor: open_device(split.device)?,
+        processor: open_device(split.device, world)?,
         frequencies: config.shape.frequencies(tokens),
         config,
         groups: groups.map_err(TrainError::from)?,

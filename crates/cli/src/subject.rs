@@ -68,8 +68,7 @@ fn open(
     if checkpoints.is_none() {
         hub::weights(&plan.experiment, verify_cache)?;
     }
-    let setup = Setup::on_its_device(&plan, processes::cores(world))?;
-    let setup = Setup { processes: world.clone(), ..setup };
+    let setup = Setup::on_its_device_over(world, &plan, processes::cores(world))?;
     Ok(Subject::open(&plan, setup, checkpoints, opened.tokenizer)?)
 }
 

@@ -15,7 +15,9 @@ pub(crate) fn size(tensor: &Tensor) -> u64 {
 /// it does nearly as fast as memory is read, and not an attack.
 pub(crate) fn checksum(tensor: &Tensor) -> Result<Tensor> {
     let form = XxHash3_64::oneshot(Form::of(tensor).to_string().as_bytes());
-    let hash = XxHash3_64::oneshot_with_seed(form, Leaving::tensor(tensor)?.bytes());
+    let leaving = Leaving::tensor(tensor)?;
+    leaving.wait()?;
+    let hash = XxHash3_64::oneshot_with_seed(form, leaving.bytes());
     Tensor::new(hash as i64, &Device::Cpu)
 }
 
@@ -26,7 +28,9 @@ pub(crate) fn form_of_checksum() -> Form {
 
 /// A copy in which one bit of the middle element is flipped.
 pub(crate) fn flip_bit(tensor: &Tensor) -> Result<Tensor> {
-    let mut bytes = Leaving::tensor(tensor)?.bytes().to_vec();
+    let leaving = Leaving::tensor(tensor)?;
+    leaving.wait()?;
+    let mut bytes = leaving.bytes().to_vec();
     if bytes.is_empty() {
         return Ok(tensor.clone());
     }

@@ -5,12 +5,12 @@ use annulus_yaml::{Only, Scalar, Typed};
 /// `device:`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// The first GPU if there is one that this program can use, else the CPU.
+    /// A GPU if there is one that this program can use, else the CPU.
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPU of this number, from 0.
-    Cuda(usize),
+    /// The GPU of this number, from 0; without one the first, or of several processes on a host another for each.
+    Cuda(Option<usize>),
 }
 
 /// The form of a device.
@@ -38,7 +38,8 @@ impl Device {
         match self {
             Device::Auto => "auto".to_owned(),
             Device::Cpu => "cpu".to_owned(),
-            Device::Cuda(index) => format!("cuda:{index}"),
+            Device::Cuda(None) => "cuda".to_owned(),
+            Device::Cuda(Some(index)) => format!("cuda:{index}"),
         }
     }
 
@@ -47,11 +48,12 @@ impl Device {
         match word {
             "auto" => Some(Device::Auto),
             "cpu" => Some(Device::Cpu),
-            "cuda" => Some(Device::Cuda(0)),
+            "cuda" => Some(Device::Cuda(None)),
             _ => {
                 let index = word.strip_prefix("cuda:")?;
                 let plain = index.len() <= 3 && index.bytes().all(|digit| digit.is_ascii_digit());
-                index.parse().ok().filter(|_| plain).map(Device::Cuda)
+                let index = index.parse().ok().filter(|_| plain)?;
+                Some(Device::Cuda(Some(index)))
             }
         }
     }

@@ -9,13 +9,21 @@
 
 mod buffer;
 mod find;
+#[cfg(feature = "cuda")]
+mod gpu;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_gpu.rs"]
+mod gpu;
 mod launcher;
 mod library;
+#[cfg(any(feature = "cuda", test))]
+mod pool;
 mod session;
 mod urgent;
 
 pub use buffer::{Arriving, Elements, Leaving};
 pub use find::{Found, NAMED, find};
+pub use gpu::Outgoing;
 pub use launcher::{Launched, launched, number};
 pub use library::Family;
 pub use session::{Receiving, Sending, Session, give_up_beginning};

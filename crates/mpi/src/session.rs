@@ -149,11 +149,16 @@ impl Session {
         self.library.version()
     }
 
-    /// Sends bytes to a process. Messages with one tag arrive in the order in which they were sent.
+    /// Sends bytes to a process. Messages with one tag arrive in the order in which they were sent. Where bytes are still being
+    /// copied it waits: ask [`Leaving::is_ready`] before.
     ///
     /// # Errors
-    /// What MPI says.
+    /// What MPI says, and what becomes of a copy.
     pub fn send(&self, bytes: Leaving, to: usize, tag: i32) -> Result<Sending> {
+        bytes.wait().map_err(|error| Error {
+            what: "a tensor cannot be sent".to_owned(),
+            why: error.to_string(),
+        })?;
         let (first, length) = bytes.place();
         // SAFETY: the bytes stay where they are until the request is done: `Sending` owns them, and keeps them for ever if it
         // ends before.

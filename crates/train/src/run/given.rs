@@ -65,7 +65,7 @@ impl Given {
         let cores = annulus_machine::share(self.cores, self.world.beside().len());
         let setup = match self.processor.take() {
             Some(processor) => Setup { processor: Some(processor), ..Setup::new(plan, cores) },
-            None => Setup::on_its_device(plan, cores)?,
+            None => Setup::on_its_device_over(&self.world, plan, cores)?,
         };
         for kind in &setup.groups {
             device::check(kind.strategy, setup.processor.as_ref())?;

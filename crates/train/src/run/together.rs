@@ -51,16 +51,20 @@ pub(crate) enum Said {
     Has(Facts),
     /// It was asked to stop.
     Stopped,
-    /// Why it cannot begin.
-    Cannot(String),
+    /// Why it cannot begin, and the way out.
+    Cannot(String, Option<String>),
 }
 
 impl Said {
     pub(crate) fn of(facts: &Result<Facts>) -> Said {
         match facts {
             Ok(facts) => Said::Has(facts.clone()),
-            Err(error) => Said::Cannot(error.to_string()),
+            Err(error) => Said::cannot(error),
         }
+    }
+
+    fn cannot(error: &TrainError) -> Said {
+        Said::Cannot(error.to_string(), error.hint())
     }
 }
 
@@ -100,7 +104,7 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
     let facts = match &opened {
         Ok((_, found, work)) => Said::of(&Facts::of(&given.world, plan, found.as_ref(), work)),
         Err(TrainError::Comm(CommError::Stopped)) => Said::Stopped,
-        Err(error) => Said::Cannot(error.to_string()),
+        Err(error) => Said::cannot(error),
     };
     let agreed = agree(&given.world, &facts);
     if matches!(agreed, Ok(false)) {
@@ -144,14 +148,14 @@ pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
     for (index, said) in all.enumerate() {
         let process = index + 1;
         let host = world.hosts().get(process).map_or("", String::as_str);
-        let cannot = |why| TrainError::Configuration {
+        let cannot = |why, hint| TrainError::Configuration {
             message: format!("process {process} on `{host}` cannot begin: {why}"),
-            hint: None,
+            hint,
         };
         let facts = match said {
             Some(Said::Has(facts)) => facts,
-            Some(Said::Cannot(why)) => return Err(cannot(why)),
-            Some(Said::Stopped) | None => return Err(cannot("it said nothing".to_owned())),
+            Some(Said::Cannot(why, hint)) => return Err(cannot(why, hint)),
+            Some(Said::Stopped) | None => return Err(cannot("it said nothing".to_owned(), None)),
         };
         let pairs = first.alike.iter().zip(&facts.alike);
         if let Some(((what, here), (_, there))) = pairs.into_iter().find(|(a, b)| a != b) {

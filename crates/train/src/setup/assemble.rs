@@ -160,8 +160,16 @@ impl Setup {
     /// # Errors
     /// When a GPU is named that cannot be used.
     pub fn on_its_device(plan: &Plan, cores: usize) -> Result<Setup> {
-        let processor = device::open(plan.experiment.device)?;
-        Ok(Setup { processor, ..Setup::new(plan, cores) })
+        Setup::on_its_device_over(&World::alone(), plan, cores)
+    }
+
+    /// [`Setup::on_its_device`] over the processes of a world, each with a GPU of its own.
+    ///
+    /// # Errors
+    /// As there, and when there are fewer GPUs than processes on this host.
+    pub fn on_its_device_over(world: &World, plan: &Plan, cores: usize) -> Result<Setup> {
+        let processor = device::open(plan.experiment.device, world)?;
+        Ok(Setup { processor, processes: world.clone(), ..Setup::new(plan, cores) })
     }
 
     /// Where tensors live.

@@ -1,7 +1,8 @@
-//! What computes: the CPU, or a GPU that all ranks of this process share.
+//! What computes: the CPU, or a GPU that all ranks of this process share and no other process of its host has.
 
 use std::sync::Arc;
 
+use annulus_comm::World;
 use annulus_experiment::Device as Wanted;
 use annulus_machine::Core;
 use annulus_ops::gpu::{self, Processor};
@@ -10,13 +11,16 @@ use candle_core::Device;
 
 use crate::{Result, TrainError};
 
-/// What runs kernels for `wanted`; none: the CPU.
+/// What runs kernels for `wanted` in this process of `world`; none: the CPU.
 ///
 /// # Errors
-/// When a GPU is asked for by name and cannot be used. `auto` takes the CPU then, and [`warning`] says so.
-pub fn open(wanted: Wanted) -> Result<Option<Arc<dyn Processor>>> {
-    let usable = wanted != Wanted::Auto || memory(wanted).is_some();
-    let Some(index) = index(wanted).filter(|_| usable) else { return Ok(None) };
+/// When a GPU is asked for by name and cannot be used; `auto` takes the CPU then, and [`warning`] says so. Where GPUs are fewer than
+/// the processes on this host.
+pub fn open(wanted: Wanted, world: &World) -> Result<Option<Arc<dyn Processor>>> {
+    let beside = world.beside();
+    let place = world.process() - beside.start;
+    let gpus = gpu::gpus().map_or(0, |all| all.len());
+    let Some(index) = choice(wanted, place, beside.len(), gpus)? else { return Ok(None) };
     let refused = |missing: gpu::Missing| TrainError::Configuration {
         message: format!("`device: {}`: {missing}", wanted.word()),
         hint: Some(missing.hint().to_owned()),
@@ -35,17 +39,42 @@ pub(crate) fn check(strategy: Strategy, processor: Option<&Arc<dyn Processor>>) 
     })
 }
 
-/// Bytes of the GPU that `wanted` means; none: the CPU, or there is no such GPU.
+/// Bytes of the GPU that `wanted` means, of several processes that of the first; none: the CPU, or there is no such GPU.
 pub fn memory(wanted: Wanted) -> Option<u64> {
-    gpu::gpus().ok()?.get(index(wanted)?).map(|gpu| gpu.memory)
+    let index = match wanted {
+        Wanted::Cpu => return None,
+        Wanted::Auto | Wanted::Cuda(None) => 0,
+        Wanted::Cuda(Some(index)) => index,
+    };
+    gpu::gpus().ok()?.get(index).map(|gpu| gpu.memory)
 }
 
-/// The number of the GPU that `wanted` means; none: the CPU.
-fn index(wanted: Wanted) -> Option<usize> {
+/// The number of the GPU that the process at `place` among the `processes` of its host takes, of so many that it sees; none: the
+/// CPU. A number that there is none of says why when it is opened.
+fn choice(wanted: Wanted, place: usize, processes: usize, gpus: usize) -> Result<Option<usize>> {
+    let refused =
+        |message, hint| Err(TrainError::Configuration { message, hint: Some(String::from(hint)) });
     match wanted {
-        Wanted::Cpu => None,
-        Wanted::Auto => Some(0),
-        Wanted::Cuda(index) => Some(index),
+        Wanted::Cpu => Ok(None),
+        Wanted::Auto if gpus == 0 => Ok(None),
+        Wanted::Cuda(Some(index)) if processes == 1 => Ok(Some(index)),
+        Wanted::Cuda(Some(_)) => refused(
+            format!(
+                "`device: {}`: {processes} processes on this host would share it",
+                wanted.word()
+            ),
+            "set `device: cuda`, by which each takes another, or start one process on a host, whose ranks share its GPU",
+        ),
+        Wanted::Auto | Wanted::Cuda(None) if gpus == 0 || processes <= gpus => Ok(Some(place)),
+        Wanted::Auto | Wanted::Cuda(None) => refused(
+            format!(
+                "`device: {}`: {processes} processes on this host see {gpus} GPU{}, and each needs its own",
+                wanted.word(),
+                if gpus == 1 { "" } else { "s" },
+            ),
+            "start at most as many processes on a host as it has GPUs (ranks of a process share one), let each see all \
+             (CUDA_VISIBLE_DEVICES, `srun --gpu-bind=none`), or set `device: cpu`",
+        ),
     }
 }
 
@@ -90,4 +119,58 @@ pub fn described() -> Vec<(String, String)> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_all(wanted: &str, processes: usize, gpus: usize) -> Vec<Option<usize>> {
+        let wanted = Wanted::from_word(wanted).unwrap();
+        (0..processes).map(|place| choice(wanted, place, processes, gpus).unwrap()).collect()
+    }
+
+    fn refusal(wanted: &str, processes: usize, gpus: usize) -> String {
+        let wanted = Wanted::from_word(wanted).unwrap();
+        let all = (0..processes).map(|place| choice(wanted, place, processes, gpus));
+        let mut said: Vec<String> = all
+            .map(|one| one.unwrap_err())
+            .map(|e| format!("{e}; {}", e.hint().unwrap()))
+            .collect();
+        // All processes of a host say the same.
+        said.dedup();
+        assert_eq!(said.len(), 1);
+        said.remove(0)
+    }
+
+    #[test]
+    fn processes_of_a_host_take_a_gpu_each() {
+        for wanted in ["auto", "cuda"] {
+            assert_eq!(of_all(wanted, 1, 4), [Some(0)]);
+            assert_eq!(of_all(wanted, 3, 4), [Some(0), Some(1), Some(2)]);
+            assert_eq!(of_all(wanted, 2, 2), [Some(0), Some(1)]);
+        }
+        assert_eq!(of_all("cuda:3", 1, 4), [Some(3)]);
+        assert_eq!(of_all("cpu", 3, 2), [None; 3]);
+    }
+
+    #[test]
+    fn without_a_gpu_auto_takes_the_cpu_and_others_are_told_why_when_they_open_it() {
+        assert_eq!(of_all("auto", 3, 0), [None; 3]);
+        assert_eq!(of_all("cuda", 2, 0), [Some(0), Some(1)]);
+        assert_eq!(of_all("cuda:0", 1, 0), [Some(0)]);
+    }
+
+    #[test]
+    fn no_two_processes_share_a_gpu() {
+        for wanted in ["auto", "cuda"] {
+            let said = refusal(wanted, 4, 1);
+            assert!(said.starts_with(&format!("`device: {wanted}`: 4 processes")), "{said}");
+            assert!(said.contains("see 1 GPU, and") && said.contains("`device: cpu`"), "{said}");
+        }
+        assert!(refusal("cuda", 3, 2).contains("see 2 GPUs, and"));
+        let said = refusal("cuda:1", 2, 4);
+        assert!(said.starts_with("`device: cuda:1`: 2 processes"), "{said}");
+        assert!(said.contains("set `device: cuda`,"), "{said}");
+    }
 }

@@ -1,6 +1,7 @@
 //! What `train` would refuse before its first step, said without it: for `check` and
 //! `plan`.
 
+use annulus_comm::World;
 use annulus_data::{Chat, DataError, Records, Tokenizer, bytes_of};
 use annulus_experiment::Experiment;
 use annulus_plan::Plan;
@@ -23,7 +24,7 @@ pub fn fits_here(plans: &[Plan]) -> Result<()> {
         if let Some(misfit) = plan.misfit() {
             return Err(misfit.into());
         }
-        let processor = device::open(plan.experiment.device)?;
+        let processor = device::open(plan.experiment.device, &World::alone())?;
         for group in &plan.groups {
             device::check(group.strategy, processor.as_ref())?;
         }

@@ -46,7 +46,7 @@ pub(crate) fn plans(resolved: &Resolved, cores: usize, world: &World) -> Result<
 /// A device that cannot be used, and a process that is late or gone.
 pub fn measured(resolved: &Resolved, cores: usize, world: &World) -> Result<Cluster> {
     let mesh = &resolved.experiment.mesh;
-    let sample = sample(&resolved.experiment, resolved.model.head_dim, cores)?;
+    let sample = sample(&resolved.experiment, resolved.model.head_dim, cores, world)?;
     sample.measure_over(world, mesh.data * mesh.sequence)
 }
 
@@ -55,17 +55,18 @@ pub fn measured(resolved: &Resolved, cores: usize, world: &World) -> Result<Clus
 /// # Errors
 /// A device that cannot be used.
 pub fn rates(plan: &Plan, cores: usize) -> Result<Cluster> {
-    sample(&plan.experiment, plan.shape.head_dim, cores)?.measure(plan.world())
+    let alone = World::alone();
+    sample(&plan.experiment, plan.shape.head_dim, cores, &alone)?.measure(plan.world())
 }
 
-fn sample(experiment: &Experiment, head_dim: usize, cores: usize) -> Result<Sample> {
+fn sample(experiment: &Experiment, head_dim: usize, cores: usize, world: &World) -> Result<Sample> {
     Ok(Sample {
         head_dim,
         dtype: element_type(experiment.model.dtype),
         kernel: experiment.attention.kernel,
         deterministic: experiment.attention.deterministic,
         cores,
-        processor: device::open(experiment.device)?,
+        processor: device::open(experiment.device, world)?,
     })
 }
 
