@@ -9,6 +9,7 @@ mod clerk;
 mod envelope;
 mod inbox;
 mod office;
+mod outbox;
 
 pub(crate) use office::Office;
 pub use office::{BEGINS_WITHIN, Facts, Unjoined};

@@ -148,6 +148,13 @@ impl World {
         }
     }
 
+    /// From now on ranks here compute on this device: what comes from a GPU of another process goes on to it.
+    pub fn computes_on(&self, device: &Device) {
+        if let Some(office) = &self.office {
+            office.computes_on(device);
+        }
+    }
+
     /// Where each process runs; nothing where this one is all.
     pub fn hosts(&self) -> &[String] {
         &self.hosts

@@ -5,20 +5,23 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use annulus_memory::on_behalf_of;
-use annulus_mpi::{Leaving, Sending, Session};
+use annulus_mpi::Session;
 
-use super::envelope::{BEATS, Envelope, FRAME, News, Parcel, Passes, TAGS, Tags, sealed};
+use super::envelope::{BEATS, Envelope, News, Passes, TAGS};
 use super::inbox::{Arrived, Inbox};
 use super::office::{Desk, Letter, Shared};
+use super::outbox::Outbox;
 use crate::threads::{Group, lock};
 
 /// How often other processes are told how far the ranks here are.
 const BEAT: Duration = Duration::from_millis(20);
 /// How often the flight record says that this process is alive.
 const PULSE: Duration = Duration::from_millis(1);
-/// How long the thread sleeps where nothing happens: at first, and at most.
+/// How long the thread sleeps where nothing happens: at least, and at most.
 const NAP: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(400)];
+/// In between, this share of the time since something happened last: who waits for long, waits so much longer at most, and the thread
+/// leaves the core to those who compute meanwhile.
+const SHARE: u32 = 8;
 /// For so long after something went or came the thread looks again at once where a rank waits: what is under way may be there in
 /// less time than a nap takes. It yields its core between two looks.
 const EAGER: Duration = Duration::from_micros(200);
@@ -38,27 +41,17 @@ enum Farewell {
     Late(i32),
 }
 
-/// A message on its way out.
-struct Going {
-    sending: Sending,
-    /// Whose payload it is, in which run: the sender is told when it has left.
-    payload: Option<(u64, Parcel)>,
-}
-
 /// The thread's own.
 pub(super) struct Clerk {
     session: Session,
     shared: Arc<Shared>,
     passes: Passes,
-    leaving: Vec<Going>,
-    /// By rank of MPI, of payloads to it.
-    tags: Vec<Tags>,
+    outbox: Outbox,
     inboxes: Vec<Inbox>,
     told: Instant,
     pulse: Instant,
     /// The run whose end was passed on.
     stopped: u64,
-    nap: Duration,
     /// When something went or came last.
     moved: Instant,
     /// By rank of MPI, for how long nothing has come from a process; counted once this one has said its last word.
@@ -75,13 +68,11 @@ impl Clerk {
         Clerk {
             shared,
             passes: Passes::default(),
-            leaving: Vec::new(),
-            tags: (0..session.size).map(|_| Tags::new()).collect(),
+            outbox: Outbox::new(session.size),
             inboxes: Vec::new(),
             told: Instant::now(),
             pulse: Instant::now(),
             stopped: 0,
-            nap: NAP[0],
             moved: Instant::now(),
             silence,
             looked: Instant::now(),
@@ -154,7 +145,7 @@ impl Clerk {
                 }
             }
             if busy {
-                (self.nap, self.moved) = (NAP[0], Instant::now());
+                self.moved = Instant::now();
             } else {
                 self.rest(desk, waits);
             }
@@ -167,10 +158,12 @@ impl Clerk {
             drop(desk);
             std::thread::yield_now();
         } else if desk.letters.is_empty() && !std::mem::take(&mut desk.asks) {
+            // MPI may go on with a payload only when it is called.
+            let is_moving = !self.outbox.is_empty() || self.inboxes.iter().any(Inbox::is_receiving);
+            let nap = if is_moving { NAP[0] } else { self.moved.elapsed() / SHARE };
+            let nap = nap.clamp(NAP[0], NAP[1]);
             // Woken by whoever leaves a letter or asks; what arrives is looked for after the nap.
-            drop(self.shared.wake.wait_timeout(desk, self.nap).map_err(PoisonError::into_inner));
-            // Where a rank waits, what it waits for may come at any moment.
-            self.nap = if waits { NAP[0] } else { (self.nap * 2).min(NAP[1]) };
+            drop(self.shared.wake.wait_timeout(desk, nap).map_err(PoisonError::into_inner));
         }
     }
 
@@ -180,7 +173,8 @@ impl Clerk {
             return Farewell::No;
         }
         let is_all_read = self.inboxes.iter().all(Inbox::is_empty);
-        if desk.byes.iter().all(Option::is_some) && self.leaving.is_empty() && is_all_read {
+        let is_all_sent = self.outbox.is_empty();
+        if desk.byes.iter().all(Option::is_some) && is_all_sent && is_all_read {
             return Farewell::Said;
         }
         // A pause of this process, however long, is one beat: the others may have been paused with it.
@@ -194,7 +188,7 @@ impl Clerk {
         {
             self.silence[rank] += passed;
             // One that has said its last word may have left something unread.
-            let is_awaited = bye.is_none() || !self.leaving.is_empty();
+            let is_awaited = bye.is_none() || !is_all_sent;
             lost |= is_awaited && self.silence[rank] > patience;
         }
         let own = desk.byes[self.session.rank].map_or(0, |(code, _)| code);
@@ -218,73 +212,21 @@ impl Clerk {
         desk.current.as_ref().is_some_and(|(_, group)| !group.are_all_waiting())
     }
 
-    /// Hands letters to MPI, and forgets those that have left.
+    /// Hands letters to MPI, and tells senders what has left.
     fn send(&mut self) -> annulus_mpi::Result<bool> {
         let letters = std::mem::take(&mut lock(&self.shared.desk).letters);
         let busy = !letters.is_empty();
         for letter in letters {
-            self.post(letter)?;
+            self.outbox.post(&self.session, letter)?;
         }
-        let mut still = Vec::with_capacity(self.leaving.len());
-        for mut going in std::mem::take(&mut self.leaving) {
-            let pieces = going.sending.pieces();
-            let has_left = self.session.has_left(&mut going.sending)?;
-            if let Some((run, parcel)) =
-                going.payload.as_ref().filter(|_| has_left || going.sending.pieces() < pieces)
-            {
-                self.tell_sender(*run, parcel, has_left);
-            }
-            if !has_left {
-                still.push(going);
-            }
-        }
-        self.leaving = still;
-        Ok(busy)
-    }
-
-    /// A payload, or a part of it, has left: its receiver takes it.
-    fn tell_sender(&self, run: u64, parcel: &Parcel, has_left: bool) {
-        let desk = lock(&self.shared.desk);
-        if let Some((_, group)) = desk.current.as_ref().filter(|(current, _)| run == *current) {
-            group.moves(parcel.to);
-            if has_left {
-                group.has_sent(parcel.from, parcel.to, parcel.ticket());
-            }
-        }
-    }
-
-    /// Hands a letter to MPI: a frame, and with a tag of its own what has no room there.
-    fn post(&mut self, Letter { to, mut envelope, tensor }: Letter) -> annulus_mpi::Result<()> {
-        let (tag, mut payload) = (envelope.news.tag(), None);
-        if let (News::Parcel(parcel), Some(tensor)) = (&mut envelope.news, tensor) {
-            // Where a copy must be made, it is the sender's.
-            let leaving = on_behalf_of(parcel.from, parcel.class(), || Leaving::tensor(&tensor));
-            payload = Some(leaving.map_err(|error| annulus_mpi::Error {
-                what: "a tensor cannot be sent".to_owned(),
-                why: error.to_string(),
-            })?);
-            parcel.tag = self.tags[to].draw();
-        }
-        let mut frame = sealed(&envelope);
-        if let Some(small) = payload.take_if(|all| frame.len() + all.bytes().len() <= FRAME) {
-            frame.extend(small.bytes());
-        }
-        let sending = self.session.send(Leaving::Bytes(frame), to, tag)?;
-        self.leaving.push(Going { sending, payload: None });
-        if let (Some(bytes), Envelope { run, news: News::Parcel(parcel) }) = (payload, envelope) {
-            let sending = self.session.send(bytes, to, parcel.tag)?;
-            self.leaving.push(Going { sending, payload: Some((run, parcel)) });
-        }
-        Ok(())
+        Ok(self.outbox.look(&self.session, &self.shared)? || busy)
     }
 
     /// Hands on what has arrived.
     fn receive(&mut self) -> annulus_mpi::Result<bool> {
         let mut busy = false;
         for index in 0..self.inboxes.len() {
-            let shared = self.shared.clone();
-            let may_come = |run: u64, parcel: &Parcel| lock(&shared.desk).may_come(run, parcel);
-            while let Some(arrived) = self.inboxes[index].look(&self.session, may_come)? {
+            while let Some(arrived) = self.inboxes[index].look(&self.session, &self.shared)? {
                 busy = true;
                 self.take_in(self.inboxes[index].from, arrived);
                 self.hand_on();
@@ -368,7 +310,7 @@ impl Clerk {
         for news in all {
             for to in (0..self.session.size).filter(|to| *to != self.session.rank) {
                 let envelope = Envelope { run, news: news.clone() };
-                desk.letters.push_back(Letter { to, envelope, tensor: None });
+                desk.letters.push_back(Letter { to, envelope, payload: None });
             }
         }
     }

@@ -54,6 +54,8 @@ pub(super) struct Parcel {
     pub(super) dims: Vec<usize>,
     /// That of its payload, where a frame has no room for it.
     pub(super) tag: i32,
+    /// It comes from a GPU, and goes on to one where the receiver has one.
+    pub(super) on_gpu: bool,
     /// What it is for where it was sent, and so where it arrives.
     class: usize,
 }
@@ -74,6 +76,7 @@ impl Parcel {
             dtype: tensor.dtype().as_str().to_owned(),
             dims: tensor.dims().to_vec(),
             tag: 0,
+            on_gpu: tensor.device().is_cuda(),
             class: annulus_memory::class() as usize,
         }
     }

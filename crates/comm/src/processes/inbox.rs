@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use annulus_memory::on_behalf_of;
 use annulus_mpi::{Arriving, Elements, Receiving, Session};
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use super::envelope::{Envelope, FRAME, News, Parcel, Passes, opened};
-use crate::threads::{self, Group};
+use super::office::Shared;
+use crate::threads::{self, Group, lock};
 
 /// What arrives from one process with one tag: frames, which tell what comes. A payload has a tag of its own, and is received once the
 /// rank that it is for has posted a receive: a rank whose neighbour is ahead of it holds no more than it asked for. Frames go on
@@ -94,19 +95,24 @@ impl Inbox {
         self.queue.is_empty()
     }
 
-    /// What has arrived since, if anything has. `may_come` says of a parcel in a run whether its payload may.
+    /// Whether a payload is under way.
+    pub(super) fn is_receiving(&self) -> bool {
+        self.queue.iter().any(|told| matches!(told, Told::UnderWay(..)))
+    }
+
+    /// What has arrived since, if anything has.
     pub(super) fn look(
         &mut self,
         session: &Session,
-        may_come: impl Fn(u64, &Parcel) -> bool,
+        shared: &Shared,
     ) -> annulus_mpi::Result<Option<Arrived>> {
         let frame = self.frame.as_mut().map(|frame| session.arrived(frame)).transpose()?.flatten();
         if let Some(Arriving::Bytes(frame)) = frame {
-            self.read(session, &frame)?;
+            self.read(session, shared, &frame)?;
         }
         let mut index = 0;
         while index < self.queue.len() {
-            self.ask(session, index, &may_come)?;
+            self.ask(session, shared, index)?;
             if let Some(arrived) = self.arrived(session, index)? {
                 return Ok(Some(arrived));
             }
@@ -116,7 +122,12 @@ impl Inbox {
     }
 
     /// Notes what a frame tells.
-    fn read(&mut self, session: &Session, frame: &[u8]) -> annulus_mpi::Result<()> {
+    fn read(
+        &mut self,
+        session: &Session,
+        shared: &Shared,
+        frame: &[u8],
+    ) -> annulus_mpi::Result<()> {
         let (envelope, payload) = opened(frame).ok_or_else(|| unread("a frame"))?;
         self.frame = None;
         if !matches!(envelope.news, News::Bye(..)) {
@@ -128,7 +139,8 @@ impl Inbox {
         };
         let dtype = parcel.dtype().ok_or_else(|| unread("a dtype"))?;
         let told = if payload.len() == parcel.elements() * dtype.size_in_bytes() {
-            let tensor = || Tensor::from_raw_buffer(payload, dtype, &parcel.dims, &Device::Cpu);
+            let device = lock(&shared.desk).device_of(&parcel);
+            let tensor = || Tensor::from_raw_buffer(payload, dtype, &parcel.dims, &device);
             let tensor = on_behalf_of(parcel.to, parcel.class(), tensor).map_err(unread)?;
             Told::Here(Arrived::Tensor(run, parcel, tensor))
         } else if payload.is_empty() {
@@ -142,21 +154,22 @@ impl Inbox {
 
     /// Receives a payload that is offered, if it may come. Messages with one tag are matched in the order in which they were sent, and
     /// tags are used again: so one that has the tag of another before it waits for that.
-    fn ask(
-        &mut self,
-        session: &Session,
-        index: usize,
-        may_come: impl Fn(u64, &Parcel) -> bool,
-    ) -> annulus_mpi::Result<()> {
+    fn ask(&mut self, session: &Session, shared: &Shared, index: usize) -> annulus_mpi::Result<()> {
         let Told::Offered(run, parcel) = &self.queue[index] else { return Ok(()) };
         let is_before =
             |told: &Told| matches!(told, Told::Offered(_, other) if other.tag == parcel.tag);
-        if self.queue.iter().take(index).any(is_before) || !may_come(*run, parcel) {
+        if self.queue.iter().take(index).any(is_before) {
             return Ok(());
         }
+        let desk = lock(&shared.desk);
+        if !desk.may_come(*run, parcel) {
+            return Ok(());
+        }
+        let device = desk.device_of(parcel);
+        drop(desk);
         let dtype = parcel.dtype().ok_or_else(|| unread("a dtype"))?;
         // Asked for on MPI's thread, but it is the receiver's from here on.
-        let room = || Elements::new(dtype, parcel.elements());
+        let room = || Elements::pinned_for(dtype, parcel.elements(), &device);
         let room = on_behalf_of(parcel.to, parcel.class(), room);
         let room = room.ok_or_else(|| unread(format!("a tensor of {dtype:?}")))?;
         let receiving = session.receive(Arriving::Elements(room), self.from, parcel.tag)?;

@@ -8,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use annulus_mpi::{Launched, Session};
+use annulus_mpi::{Launched, Leaving, Session};
+use candle_core::Device;
 
 use super::clerk::Clerk;
 use super::envelope::{Envelope, News, Parcel};
@@ -86,6 +87,8 @@ pub(super) struct Desk {
     pub(super) lost: Option<String>,
     /// Where this process says that it is alive.
     pub(super) flight: Option<Arc<Flight>>,
+    /// The GPU that ranks here compute on.
+    pub(super) gpu: Option<Device>,
 }
 
 impl Shared {
@@ -104,6 +107,11 @@ impl Desk {
     pub(super) fn fault(&self) -> Option<i32> {
         let bye = self.order.iter().map(|rank| self.byes[*rank]).find(|bye| is_fault(*bye));
         bye.flatten().map(|(code, _)| code)
+    }
+
+    /// Where what comes for a rank here is to be.
+    pub(super) fn device_of(&self, parcel: &Parcel) -> Device {
+        self.gpu.clone().filter(|_| parcel.on_gpu).unwrap_or(Device::Cpu)
     }
 
     /// Whether the payload of a parcel may come in this run: its rank has asked for it, or nobody will any more.
@@ -130,7 +138,7 @@ pub(super) struct Letter {
     /// The rank that MPI has for it.
     pub(super) to: usize,
     pub(super) envelope: Envelope,
-    pub(super) tensor: Option<candle_core::Tensor>,
+    pub(super) payload: Option<Leaving>,
 }
 
 impl Office {
@@ -189,6 +197,11 @@ impl Office {
         lock(&self.shared.desk).flight = Some(flight);
     }
 
+    /// From now on ranks here compute on this device.
+    pub(crate) fn computes_on(&self, device: &Device) {
+        lock(&self.shared.desk).gpu = Some(device.clone()).filter(Device::is_cuda);
+    }
+
     /// From now on, or no more, MPI's thread rests unless all ranks here wait.
     pub(crate) fn progresses_in_waits_only(&self, only: bool) {
         self.shared.only_in_waits.store(only, Ordering::Relaxed);
@@ -242,7 +255,7 @@ impl Office {
         desk.byes[own] = Some((code, own_fault));
         let bye = |to| {
             let envelope = Envelope { run, news: News::Bye(code, own_fault) };
-            Letter { to, envelope, tensor: None }
+            Letter { to, envelope, payload: None }
         };
         let others = (0..desk.byes.len()).filter(|other| *other != own);
         desk.letters.extend(others.map(bye));
@@ -331,10 +344,10 @@ struct Carried {
 }
 
 impl Carried {
-    fn post(&self, process: usize, news: News, tensor: Option<candle_core::Tensor>) {
+    fn post(&self, process: usize, news: News, payload: Option<Leaving>) {
         let to = self.order[process];
         let envelope = Envelope { run: self.run, news };
-        lock(&self.shared.desk).letters.push_back(Letter { to, envelope, tensor });
+        lock(&self.shared.desk).letters.push_back(Letter { to, envelope, payload });
         self.shared.wake.notify_one();
     }
 
@@ -346,9 +359,12 @@ impl Carried {
 }
 
 impl Carrier for Carried {
-    fn send(&self, from: usize, to: usize, parcel: threads::Parcel) {
+    fn send(&self, from: usize, to: usize, parcel: threads::Parcel) -> candle_core::Result<()> {
         let news = News::Parcel(Parcel::new(from, to, &parcel));
-        self.post(to / self.here, news, Some(parcel.tensor));
+        // On the sender's thread: a copy is its own, and one from a GPU comes behind what the rank has computed so far.
+        let payload = Leaving::tensor(&parcel.tensor)?;
+        self.post(to / self.here, news, Some(payload));
+        Ok(())
     }
     fn asks(&self) {
         lock(&self.shared.desk).asks = true;

@@ -223,21 +223,21 @@ impl Group {
     }
 
     /// Whether it is to be waited for until what is sent has left.
-    pub(super) fn send(&self, from: usize, to: usize, parcel: Parcel) -> bool {
+    pub(super) fn send(&self, from: usize, to: usize, parcel: Parcel) -> Result<bool> {
         let Some(carrier) = &self.home.carrier else {
             self.mailbox(from, to).put(parcel);
-            return false;
+            return Ok(false);
         };
         let (ticket, is_large) = (parcel.ticket, payload::size(&parcel.tensor) > SMALL);
         if is_large {
             self.mailbox(to, from).leaves(ticket);
         }
         if !self.is_here(to) {
-            carrier.send(from, to, parcel);
+            carrier.send(from, to, parcel)?;
         } else if self.mailbox(from, to).put(parcel) {
             self.has_sent(from, to, ticket);
         }
-        is_large
+        Ok(is_large)
     }
 
     /// A receive of what is `due` was posted; whether it comes from another process.

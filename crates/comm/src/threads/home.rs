@@ -9,7 +9,7 @@ use crate::flight::Log;
 /// What brings parcels and news to ranks of other processes.
 pub(crate) trait Carrier: Send + Sync {
     /// `parcel` of a rank here goes to a rank that is not.
-    fn send(&self, from: usize, to: usize, parcel: Parcel);
+    fn send(&self, from: usize, to: usize, parcel: Parcel) -> candle_core::Result<()>;
     /// A rank here has posted receives for what ranks elsewhere send.
     fn asks(&self);
     /// A rank here has failed.

@@ -50,12 +50,12 @@ impl Member {
     }
 
     /// Sends; what is to be waited for until it has left.
-    fn send(&self, label: Label, step: Move) -> Option<Due> {
-        let Move::Send { tensor, to, hold: _ } = step else { return None };
+    fn send(&self, label: Label, step: Move) -> Result<Option<Due>> {
+        let Move::Send { tensor, to, hold: _ } = step else { return Ok(None) };
         let (ticket, tensor) = (self.ticket(&self.sent, to), tensor.detach());
         let (rank, peer) = (self.original(self.rank), self.original(to));
-        let is_leaving = self.group.send(rank, peer, Parcel { ticket, label, tensor });
-        is_leaving.then_some(Due { rank, peer, label, ticket, form: None })
+        let is_leaving = self.group.send(rank, peer, Parcel { ticket, label, tensor })?;
+        Ok(is_leaving.then_some(Due { rank, peer, label, ticket, form: None }))
     }
 
     fn expect_rank(&self, label: Label, peer: usize) -> Result<()> {
@@ -94,7 +94,8 @@ impl Communicator for Member {
             receives.into_iter().filter_map(|step| self.due(label, step)).collect();
         // Receives first: what is sent wakes whoever looks for both.
         let asks = dues.iter().map(|due| self.group.ask(due)).fold(false, |any, asks| any | asks);
-        let sent: Vec<Due> = sends.into_iter().filter_map(|step| self.send(label, step)).collect();
+        let sent = sends.into_iter().filter_map(|step| self.send(label, step).transpose());
+        let sent = sent.collect::<Result<Vec<Due>>>()?;
         if asks {
             self.group.asks();
         }

@@ -138,6 +138,7 @@ pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer,
     let options = Options { world: split.ranks, deadline: split.deadline, stop: Arc::default() };
     let all_alike = |error| once(&split.processes, error);
     here(&split.processes, split.ranks).map_err(all_alike)?;
+    split.processes.computes_on(&split.device());
     device::check(split.strategy, split.processor.as_ref()).map_err(all_alike)?;
     let question = question.on(&split.device())?;
     let schedules = Arc::new(split.schedules(&question).map_err(all_alike)?);

@@ -33,7 +33,7 @@ pub struct Bits {
 pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Option<Bits>> {
     let setup = Setup::new(plan, annulus_machine::share(cores, world.beside().len()));
     let here = here(world, setup.world())?;
-    let setup = Arc::new(Setup { processes: world.clone(), ..setup });
+    let setup = Arc::new(setup.over(world));
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
     let start = Handout::new(start, here.clone());

@@ -70,7 +70,7 @@ impl Given {
         for kind in &setup.groups {
             device::check(kind.strategy, setup.processor.as_ref())?;
         }
-        Ok(Setup { processes: self.world.clone(), ..setup })
+        Ok(setup.over(&self.world))
     }
 
     /// From now on the ranks of this process keep their flight record in the run's folder.

@@ -169,7 +169,13 @@ impl Setup {
     /// As there, and when there are fewer GPUs than processes on this host.
     pub fn on_its_device_over(world: &World, plan: &Plan, cores: usize) -> Result<Setup> {
         let processor = device::open(plan.experiment.device, world)?;
-        Ok(Setup { processor, processes: world.clone(), ..Setup::new(plan, cores) })
+        Ok(Setup { processor, ..Setup::new(plan, cores) }.over(world))
+    }
+
+    /// The same, whose ranks the processes of `world` share.
+    pub(crate) fn over(self, world: &World) -> Setup {
+        world.computes_on(&self.device());
+        Setup { processes: world.clone(), ..self }
     }
 
     /// Where tensors live.

@@ -79,7 +79,7 @@ pub struct OfProcesses {
 /// # Errors
 /// As [`measure`], and processes that cannot share the ranks evenly.
 pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Result<OfProcesses> {
-    let setup = Arc::new(Setup { processes: world.clone(), ..Setup::new(plan, cores) });
+    let setup = Arc::new(Setup::new(plan, cores).over(world));
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
     let process = OfProcess::before(&start);

@@ -273,7 +273,7 @@ impl Way {
             reason: error.to_string(),
         };
         here(world, setup.sequence).map_err(skipped)?;
-        Ok(Way { setup: Setup { processes: world.clone(), ..setup }, weights, own })
+        Ok(Way { setup: setup.over(world), weights, own })
     }
 
     /// Attention of some layers, brought home in one way, against its answer.
