@@ -197,6 +197,19 @@ fn doctor_says_what_mpi_is_like_once_it_has_begun() {
     }
 }
 
+/// It begins, but every process alone: `train` refuses it, too.
+#[test]
+fn doctor_says_that_a_library_is_not_the_launchers() {
+    let (Some(launcher), Some(other)) = (MPICH.launcher(), OPEN_MPI.launcher()) else { return };
+    let place = Place::new(ANNULUS);
+    let mut command = Command::new(launcher);
+    command.args(["-n", "2", ANNULUS, "doctor", "--json"]).current_dir(place.path(""));
+    command.env("ANNULUS_MPI", other.with_file_name("../lib/libmpi.so.40")).stdin(Stdio::null());
+    let ran = Ran::of(&command.output().expect("the launcher starts"));
+    let found = ran.ended(0).json()[0]["MPI"].as_str().expect("a text").to_owned();
+    assert!(found.contains("it is not the launcher's library"), "{found}");
+}
+
 #[test]
 fn a_training_over_processes_is_that_over_threads() {
     let place = Place::new(ANNULUS);
