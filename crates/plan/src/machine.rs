@@ -41,7 +41,7 @@ impl Plan {
         plan
     }
 
-    /// What every process holds, of ranks as `ranks` says, and for itself as a rule.
+    /// What every process holds: its ranks what `ranks` says, and the process itself what is typical.
     pub fn processes(&self, ranks: &[RankPlan]) -> Vec<Process> {
         let several = self.experiment.host.processes > 1;
         let base = if several { PROGRAM + JOINED } else { PROGRAM };
@@ -50,7 +50,7 @@ impl Plan {
         held.map(|held| Process { ranks: held.fold(0, u64::saturating_add), base }).collect()
     }
 
-    /// What this machine holds if all ranks are on it: as threads of one process, of two, and so on to a process for each.
+    /// What this machine would hold with all ranks on it: in one process, in the fewest of several, and in one for each rank.
     pub(crate) fn machine(&self) -> String {
         let (world, host) = (self.world(), &self.experiment.host);
         // Ranks on a GPU, or on devices of their own, are not this machine's.

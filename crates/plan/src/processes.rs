@@ -1,4 +1,4 @@
-//! What it takes that ranks are of several processes: what comes from another one takes memory where it arrives.
+//! What ranks in several processes take more than threads do: what another process sends is held in a buffer of the receiver's.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -10,7 +10,7 @@ use annulus_plan::{Plan, Process, RankPlan};
 use crate::setup::pages::return_what_was_freed;
 use crate::setup::start::Start;
 
-/// What a process has in memory: its ranks see it alike.
+/// What a process has in memory, the same for all its ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OfProcess {
     /// What it took for itself before its ranks began.
