@@ -20,8 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What starts a line of the page.
 const PROGRAMS: [&str; 5] = ["annulus", "kubectl", "mpirun", "pip", "sbatch"];
 /// What the page says to `mpirun`, of either family.
-const FLAGS: [&str; 8] =
-    ["--hostfile", "-n", "--bind-to", "-x", "-f", "-genv", "--mca", "ANNULUS_VECTOR"];
+const FLAGS: [&str; 5] = ["--hostfile", "-n", "--bind-to", "-f", "--mca"];
 
 /// The names in an MPIJob of version `v2beta1`, and in pods as far as they are used.
 const NAMES: [&str; 36] = [

@@ -139,6 +139,31 @@ fn agree_starts_its_processes_itself() {
     }
 }
 
+/// What is wrong in every way is said once, and is no lack of agreement.
+#[test]
+fn agree_says_why_nothing_can_be_tried() {
+    let place = Place::new(ANNULUS);
+    place.write("small.yaml", SMALL);
+    let section = SMALL.find("data:").expect("a section");
+    place.write(
+        "nowhere.yaml",
+        &format!("name: nowhere\nmodel: {{ path: nowhere }}\n{}", &SMALL[section..]),
+    );
+    for mpi in [MPICH, OPEN_MPI] {
+        for (words, code, wanted) in [
+            (&["agree", "nowhere.yaml"][..], 3, "`nowhere/config.json` cannot be read"),
+            (&["agree", "small.yaml", "data.batch=3", "mesh.data=2"], 2, "cannot be split over 2"),
+            (&["agree", "small.yaml", "attention.sliding={ layers: [7], window: 5 }"], 2, "7"),
+        ] {
+            let Some(ran) = mpi.run(&place, 2, words) else { return };
+            let ran = ran.ended(code);
+            assert_eq!(ran.stderr.matches("error: ").count(), 1, "{words:?}: {}", ran.stderr);
+            assert!(ran.stderr.contains(wanted), "{words:?}: {}", ran.stderr);
+            assert!(!ran.stdout.contains("0 of 0"), "{words:?}: {}", ran.stdout);
+        }
+    }
+}
+
 #[test]
 fn agree_says_how_to_get_a_launcher() {
     let place = Place::new(ANNULUS);
@@ -171,6 +196,19 @@ fn doctor_says_what_mpi_is_like_once_it_has_begun() {
             assert!(found.contains(mpi.name) && found.contains("/lib/libmpi"), "{found}");
         }
     }
+}
+
+/// It begins, but every process alone: `train` refuses it, too.
+#[test]
+fn doctor_says_that_a_library_is_not_the_launchers() {
+    let (Some(launcher), Some(other)) = (MPICH.launcher(), OPEN_MPI.launcher()) else { return };
+    let place = Place::new(ANNULUS);
+    let mut command = Command::new(launcher);
+    command.args(["-n", "2", ANNULUS, "doctor", "--json"]).current_dir(place.path(""));
+    command.env("ANNULUS_MPI", other.with_file_name("../lib/libmpi.so.40")).stdin(Stdio::null());
+    let ran = Ran::of(&command.output().expect("the launcher starts"));
+    let found = ran.ended(0).json()[0]["MPI"].as_str().expect("a text").to_owned();
+    assert!(found.contains("it is not the launcher's library"), "{found}");
 }
 
 #[test]

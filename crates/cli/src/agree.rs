@@ -2,22 +2,22 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 
 use annulus_comm::World;
 use annulus_comm::flight::{EARLY, Verdict};
 use annulus_experiment::{Experiment, Override, parse, read_experiment};
 use annulus_plan::{Plan, label, wrapped};
 use annulus_sequence::Strategy;
-use annulus_train::{Bits, bits};
+use annulus_train::{Bits, alike, bits, resolved_text};
 use serde_json::json;
 
 use crate::arguments::{Agree, Engine, File};
 use crate::console::{Meter, Unit};
-use crate::failure::{EXPECT, Failure};
+use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
 use crate::launch::{self, Starting};
 use crate::processes::{self, End};
-use crate::{Done, hub, post_mortem, print};
+use crate::{Done, hub, post_mortem, print, stop};
 
 /// What is trained in one way.
 struct Trial {
@@ -38,10 +38,12 @@ pub(crate) fn run(arguments: &Agree) -> Done {
         return Err(Failure::usage(message, "name both: `--engines threads,mpi`"));
     }
     let world = processes::found()?;
-    match world.processes() {
-        1 => started(arguments),
-        _ => Ok(processes::ended(&world, agree(arguments, &world))),
+    if world.processes() == 1 {
+        return started(arguments);
     }
+    // There is nothing to save.
+    stop::end_at_once()?;
+    Ok(processes::ended(&world, agree(arguments, &world)))
 }
 
 /// Starts this command in several processes, which compare.
@@ -56,9 +58,12 @@ fn started(arguments: &Agree) -> Done {
     let File { file, replacements } = &arguments.file;
     split(&file.display().to_string(), &read_experiment(file)?, replacements)?;
     let words: Vec<OsString> = env::args_os().skip(1).collect();
-    // Nothing is saved: a signal ends this process, and the launcher with it.
-    let never = AtomicBool::new(false);
-    let ended = launch::job(&Starting::of(processes)?, &words, &never)?;
+    // What asks this process to stop is told on to those, which it ends.
+    let stop = stop::watch()?;
+    let ended = launch::job(&Starting::of(processes)?, &words, &stop)?;
+    if ended.code > 0 && stop.load(Ordering::Relaxed) {
+        return Ok(PREEMPTED);
+    }
     // What a process fails with, it says itself.
     if let Some(wreck) = ended.wreck
         && let lost @ Verdict::Lost { .. } = wreck.verdict()
@@ -69,25 +74,41 @@ fn started(arguments: &Agree) -> Done {
 }
 
 fn agree(arguments: &Agree, world: &World) -> Result<u8, End> {
-    let trials = processes::shared(world, || trials(arguments, world))?;
+    let lead = || {
+        let trials = trials(arguments, world)?;
+        let texts: Vec<_> =
+            trials.iter().map(|one| (&one.name, resolved_text(&one.plan))).collect();
+        let text = json!(texts).to_string();
+        Ok((trials, text))
+    };
+    let trials = processes::led(world, lead, |text| heard(text, world))?;
     processes::say(world);
     let (meter, mut all) = (Meter::new(Unit::Number), Vec::new());
     for (number, trial) in trials.iter().enumerate() {
         if world.process() == 0 {
             meter.show("ways tried", number as u64, trials.len() as u64);
         }
-        let cores = annulus_machine::cores();
-        let joined = bits(&trial.plan, arguments.steps, cores, world)?;
-        let Some(joined) = joined else { continue };
-        let threads = bits(&trial.plan, arguments.steps, cores, &World::alone())?;
-        let threads = threads.ok_or_else(|| Failure::new(1, "no rank 0", None))?;
-        all.push(Found { name: trial.name.clone(), joined, threads });
+        all.extend(tried(arguments, trial, world)?);
     }
     meter.finish();
     if world.process() > 0 {
         return Ok(0);
     }
     told(arguments, &all)
+}
+
+/// One way, over processes and then over threads of the first; `None`: this is another.
+fn tried(arguments: &Agree, trial: &Trial, world: &World) -> Result<Option<Found>, End> {
+    let cores = annulus_machine::cores();
+    alike(world, Some(&trial.plan), None)?;
+    let joined = bits(&trial.plan, arguments.steps, cores, world)?;
+    // The others wait here, and not in the next run: what threads take is bounded by no deadline of ranks.
+    processes::shared(world, || {
+        let Some(joined) = joined else { return Ok(None) };
+        let threads = bits(&trial.plan, arguments.steps, cores, &World::alone())?;
+        let threads = threads.ok_or_else(|| Failure::new(INTERNAL, "no rank 0", None))?;
+        Ok(Some(Found { name: trial.name.clone(), joined, threads }))
+    })
 }
 
 /// Every strategy and mask on as many ranks as the experiment has.
@@ -99,28 +120,49 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
         let message = format!("`-n {wanted}`, but {started} processes were started");
         return Err(Failure::usage(message, "leave `-n` out: the launcher says how many"));
     }
-    // What no way can be shared by is said, not left out.
-    processes::ranks_on_host(world, &split(&name, &text, replacements)?.mesh)?;
-    let mut trials = Vec::new();
-    for strategy in Strategy::ALL {
-        for (mask, changes) in masks(&name, &text, replacements)? {
+    // What is wrong in every way is said, and none of them tried.
+    let experiment = split(&name, &text, replacements)?;
+    processes::ranks_on_host(world, &experiment.mesh)?;
+    let masks = masks(&experiment);
+    annulus_train::resolve(experiment, &mut hub::bring)?;
+    let (mut trials, mut refusal) = (Vec::new(), None);
+    // Processes have a rank each at least, and `local` runs on one.
+    for strategy in Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Local) {
+        for (mask, changes) in &masks {
             let changes = changes.iter().map(|(key, value)| replaced(key, value));
             let split = replaced("attention.strategy", strategy.name());
             let all =
                 replacements.iter().cloned().chain(changes).chain([split]).collect::<Vec<_>>();
-            // What cannot be split so is refused alike by all.
-            if let Ok(plan) = planned(&name, &text, &all, world) {
-                trials.push(Trial { name: format!("{}, {mask}", label(strategy)), plan });
+            let planned = parse(&name, &text, &all).map_err(Failure::from);
+            match planned.and_then(|experiment| planned_over(world, experiment)) {
+                Ok(plan) => {
+                    trials.push(Trial { name: format!("{}, {mask}", label(strategy)), plan });
+                }
+                // Not every strategy takes every mask and number of heads.
+                Err(refused) => refusal = refusal.or(Some(refused)),
             }
         }
     }
-    Ok(trials)
+    match refusal.filter(|_| trials.is_empty()) {
+        Some(refused) => Err(refused),
+        None => Ok(trials),
+    }
 }
 
-fn planned(name: &str, text: &str, changes: &[Override], world: &World) -> Result<Plan, Failure> {
-    let mut opened = annulus_train::resolve(parse(name, text, changes)?, &mut hub::bring)?;
-    let experiment = &mut opened.resolved.experiment;
-    experiment.host.here = processes::ranks_on_host(world, &experiment.mesh)?;
+/// The same as the first process has made them: what it chose is chosen.
+fn heard(text: &str, world: &World) -> Result<Vec<Trial>, Failure> {
+    let unreadable = |error: serde_json::Error| Failure::new(INTERNAL, error.to_string(), None);
+    let texts: Vec<(String, String)> = serde_json::from_str(text).map_err(unreadable)?;
+    let trial = |(name, text): (String, String)| {
+        let plan = planned_over(world, parse(processes::TOLD, &text, &[])?)?;
+        Ok(Trial { name, plan })
+    };
+    texts.into_iter().map(trial).collect()
+}
+
+fn planned_over(world: &World, experiment: Experiment) -> Result<Plan, Failure> {
+    let mut opened = annulus_train::resolve(experiment, &mut hub::bring)?;
+    processes::place(world, &mut opened.resolved.experiment)?;
     Ok(opened.plan(annulus_machine::cores())?)
 }
 
@@ -134,24 +176,25 @@ fn replaced(key: &str, value: &str) -> Override {
     Override { key: key.to_owned(), value: value.to_owned() }
 }
 
-/// Masks and lengths by name, each as keys of the experiment.
-fn masks(
-    name: &str,
-    text: &str,
-    replacements: &[Override],
-) -> Result<Vec<(&'static str, Vec<(&'static str, String)>)>, Failure> {
-    let experiment = split(name, text, replacements)?;
+/// A mask or lengths by name, and the keys of the experiment that make it.
+type Changed = (&'static str, Vec<(&'static str, String)>);
+
+/// Masks and lengths that the experiment is changed to.
+fn masks(experiment: &Experiment) -> [Changed; 4] {
     let (tokens, ranks) = (experiment.data.tokens, experiment.mesh.sequence);
-    let [third, half] = [tokens / 3, tokens / 2].map(|part| part.max(1));
-    let rest = tokens.saturating_sub(half + third / 2).max(1);
-    let documents = format!("[{half}, {}, {rest}]", (tokens - half - rest).max(1));
     let weights: Vec<String> = (0..ranks).map(|rank| (rank % 3 + 1).to_string()).collect();
-    Ok(vec![
+    [
         ("causal", Vec::new()),
-        ("window", vec![("attention.window", third.to_string())]),
-        ("documents", vec![("attention.documents", documents)]),
+        ("window", vec![("attention.window", (tokens / 3).max(1).to_string())]),
+        ("documents", vec![("attention.documents", format!("{:?}", documents(tokens)))]),
         ("uneven shares", vec![("mesh.weights", format!("[{}]", weights.join(", ")))]),
-    ])
+    ]
+}
+
+/// Three documents, a half, a sixth and what is left; of a few tokens fewer.
+fn documents(tokens: usize) -> Vec<usize> {
+    let (half, sixth) = (tokens / 2, tokens / 3 / 2);
+    [half, sixth, tokens - half - sixth].into_iter().filter(|length| *length > 0).collect()
 }
 
 /// A line for every way, and whether all are equal.
@@ -184,4 +227,19 @@ fn told(arguments: &Agree, all: &[Found]) -> Result<u8, End> {
         print::line(&wrapped(&text, 2))?;
     }
     Ok(if equal == all.len() && equal > 0 { 0 } else { EXPECT })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::documents;
+
+    #[test]
+    fn documents_are_the_whole_sequence_however_short() {
+        for tokens in 1..100 {
+            let lengths = documents(tokens);
+            assert_eq!(lengths.iter().sum::<usize>(), tokens, "{lengths:?}");
+            assert!(!lengths.contains(&0), "{lengths:?}");
+        }
+        assert_eq!(documents(37), [18, 6, 13]);
+    }
 }

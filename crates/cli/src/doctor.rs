@@ -120,7 +120,9 @@ fn answer(command: &mut Command, limit: Duration) -> io::Result<Result<String, S
     };
     let (said, talked) = (read(&mut out)?, read(&mut talk)?);
     let talked: String = talked.split_whitespace().collect::<Vec<_>>().join(" ");
-    let talked: String = talked.chars().take(SHOWN).collect();
+    // What this program says itself stands behind what a library did.
+    let own = talked.rfind("error: ").unwrap_or(0);
+    let talked: String = talked[own..].chars().take(SHOWN).collect();
     let why = if talked.is_empty() { talked } else { format!(" ({talked})") };
     Ok(match status.map(|status| status.success()) {
         Some(true) => Ok(said),
@@ -147,6 +149,9 @@ mod tests {
         assert_eq!(asked("echo MPI_THREAD_FUNNELED").unwrap(), "MPI_THREAD_FUNNELED");
         let failed = asked("echo first >&2; echo no network >&2; exit 3").unwrap_err();
         assert_eq!(failed, "exit status: 3 (first no network)");
+        let own =
+            asked("echo a library >&2; echo error: the other family >&2; exit 2").unwrap_err();
+        assert_eq!(own, "exit status: 2 (error: the other family)");
         assert!(asked("kill -9 $$").unwrap_err().contains("signal: 9"));
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use annulus_comm::flight::EARLY;
 use annulus_comm::{BEGINS_WITHIN, Cause, Facts, Failure as GroupFailure, Unjoined, World};
-use annulus_experiment::{Mesh, Problems};
+use annulus_experiment::{Experiment, Mesh, Problems};
 use annulus_machine::Instructions;
 use annulus_train::{Exit, TrainError};
 
@@ -148,6 +148,13 @@ pub(crate) fn ranks_on_host(world: &World, mesh: &Mesh) -> Result<Option<Range<u
     Ok(Some(beside.start * each..beside.end * each))
 }
 
+/// Has an experiment planned for the processes of this job: their ranks, and those on this machine.
+pub(crate) fn place(world: &World, experiment: &mut Experiment) -> Result<(), Failure> {
+    experiment.host.here = ranks_on_host(world, &experiment.mesh)?;
+    experiment.host.processes = world.processes();
+    Ok(())
+}
+
 /// Which processes run, and what joins them.
 pub(crate) fn say(world: &World) {
     if let Some(Facts { process: 0, processes, library, .. }) = world.facts() {
@@ -194,8 +201,10 @@ pub(crate) fn led<T>(
         return shared(world, || follow(&text));
     }
     let led = lead();
-    tell(world, led.as_ref().ok().map(|(_, text)| text.as_str()))?;
+    let told = tell(world, led.as_ref().ok().map(|(_, text)| text.as_str()));
+    // Why there is nothing to tell counts for more than that nobody was there to be told.
     let (made, _) = led?;
+    told?;
     shared(world, || Ok(made))
 }
 

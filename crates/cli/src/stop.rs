@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use crate::failure::{Failure, INTERNAL};
+use crate::failure::{Failure, INTERNAL, PREEMPTED};
 
 /// Any of them came.
 static FLAG: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
@@ -28,10 +28,21 @@ pub(crate) fn watch() -> Result<Arc<AtomicBool>, Failure> {
         }
         Ok(())
     };
-    set().map_err(|error: std::io::Error| {
-        Failure::new(INTERNAL, format!("cannot watch signals: {error}"), None)
-    })?;
+    set().map_err(|error: std::io::Error| unwatched(&error))?;
     Ok(FLAG.clone())
+}
+
+fn unwatched(error: &std::io::Error) -> Failure {
+    Failure::new(INTERNAL, format!("cannot watch signals: {error}"), None)
+}
+
+/// From now on SIGUSR1, which launchers pass on to their processes, ends this one at once with the code of what was stopped: a
+/// library of MPI may have a use of its own for it.
+pub(crate) fn end_at_once() -> Result<(), Failure> {
+    let always = Arc::new(AtomicBool::new(true));
+    let code = i32::from(PREEMPTED);
+    let set = signal_hook::flag::register_conditional_shutdown(SIGUSR1, code, always);
+    set.map(drop).map_err(|error| unwatched(&error))
 }
 
 /// Whether whoever started this process had it ignore a signal.

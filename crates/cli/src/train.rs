@@ -46,9 +46,9 @@ struct Ready {
 
 impl Job<'_> {
     /// The experiment of the command line.
-    fn ready(&self) -> Result<Ready, Failure> {
+    fn ready(&self) -> Result<Ready, End> {
         let file = check::of_run(&self.arguments.file);
-        let yaml = read_experiment(&file.file)?;
+        let yaml = read_experiment(&file.file).map_err(Failure::from)?;
         let opened = check::opened_from(&file, &yaml)?;
         let ready = self.planned(yaml, opened)?;
         let none = || Failure::new(INTERNAL, "no stage", None);
@@ -61,10 +61,8 @@ impl Job<'_> {
     }
 
     /// The plans of an experiment, for this machine's part of the ranks.
-    fn planned(&self, yaml: String, mut opened: Opened) -> Result<Ready, Failure> {
-        let experiment = &mut opened.resolved.experiment;
-        experiment.host.here = processes::ranks_on_host(self.world, &experiment.mesh)?;
-        experiment.host.processes = self.world.processes();
+    fn planned(&self, yaml: String, mut opened: Opened) -> Result<Ready, End> {
+        processes::place(self.world, &mut opened.resolved.experiment)?;
         let plans = opened.plans_over(annulus_machine::cores(), self.world)?;
         Ok(Ready { yaml, opened, plans })
     }
@@ -107,8 +105,10 @@ impl Job<'_> {
     fn lead(&self) -> Result<u8, End> {
         let ready = self.ready();
         let text = ready.as_ref().ok().and_then(|ready| ready.plans.first()).map(resolved_text);
-        processes::tell(self.world, text.as_deref())?;
+        let told = processes::tell(self.world, text.as_deref());
+        // Why there is no experiment counts for more than that nobody was there to be told.
         let Ready { yaml, opened, plans } = ready?;
+        told?;
         processes::say(self.world);
         let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
         let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());

@@ -204,11 +204,13 @@ impl World {
     /// do once.
     ///
     /// # Errors
-    /// When there is no library or it does not begin; some end the process instead.
+    /// When there is no library, it does not begin or is not the launcher's; some end the process instead.
     pub fn thread_level() -> annulus_mpi::Result<&'static str> {
-        let session = Session::begin(annulus_mpi::find(annulus_mpi::launched()?)?)?;
+        let launched = annulus_mpi::launched()?;
+        let session = Session::begin(annulus_mpi::find(launched)?)?;
+        let is_own = launched.map_or(Ok(()), |launched| launched.check(&session));
         let level = session.thread_level;
-        session.end().map(|()| level)
+        session.end().and(is_own).map(|()| level)
     }
 
     /// The number of this process: those of a host are neighbours, whatever ranks a launcher gave them; 0 is the same in both.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
+use annulus_machine::blocks::HASHED;
 use annulus_sequence::Positions;
 use annulus_tensors::{Dtype, Entry, Problem, Room, TensorFile, TensorsError};
 
@@ -11,9 +12,6 @@ use crate::{DataError, Source, Tokens};
 
 /// Bytes of an id.
 const WIDTH: usize = 8;
-
-/// What is read and held to a hash of its own at a time, in bytes.
-const BLOCK: usize = 1 << 16;
 
 /// As many tensors as a file may hold; one is read.
 const MOST: usize = 1 << 10;
@@ -67,7 +65,7 @@ impl Batches {
         let mut all = blake3::Hasher::new();
         let (mut index, mut largest) = (0, 0);
         let mut block = Vec::new();
-        for number in 0..self.ids.length().div_ceil(BLOCK as u64) as usize {
+        for number in 0..self.ids.length().div_ceil(HASHED as u64) as usize {
             self.hashes.push(self.fill(number, &mut block)?);
             all.update(&block);
             for id in numbers(&block) {
@@ -91,8 +89,8 @@ impl Batches {
 
     /// The bytes of a block, in `block`, and their hash.
     fn fill(&self, number: usize, block: &mut Vec<u8>) -> Result<blake3::Hash, DataError> {
-        let at = number as u64 * BLOCK as u64;
-        let bytes = (self.ids.length() - at).min(BLOCK as u64) as usize;
+        let at = number as u64 * HASHED as u64;
+        let bytes = (self.ids.length() - at).min(HASHED as u64) as usize;
         block.resize(bytes, 0);
         self.file.read_at(&self.ids, at, block).map_err(failed)?;
         Ok(blake3::hash(block))
@@ -110,7 +108,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// The id at `place`, which is one: it was looked at when the file was opened.
     fn id(&mut self, place: usize) -> Result<u32, DataError> {
-        let (number, within) = (place / (BLOCK / WIDTH), place % (BLOCK / WIDTH));
+        let (number, within) = (place / (HASHED / WIDTH), place % (HASHED / WIDTH));
         if self.number != Some(number) {
             self.number = None;
             if self.of.fill(number, &mut self.bytes)? != self.of.hashes[number] {

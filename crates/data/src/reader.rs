@@ -1,9 +1,8 @@
 //! Ids of a cache at positions, read a block of neighbours at a time: stripes of single tokens would be a system call each.
 
-use crate::{Cache, DataError};
+use annulus_machine::blocks::READ_IDS;
 
-/// Ids that are held at a time beside those that are wanted, at most.
-const BLOCK: u64 = 1 << 13;
+use crate::{Cache, DataError};
 
 /// Reads a cache by places that rise.
 #[derive(Debug)]
@@ -21,7 +20,7 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Of a sequence of `tokens` inputs, whose places are below `end`. What is held is the same on all ranks.
     pub(crate) fn new(cache: &'a Cache, tokens: u64, end: u64) -> Reader<'a> {
-        let most = BLOCK.min(tokens + 1);
+        let most = READ_IDS.min(tokens + 1);
         Reader { cache, ids: Vec::with_capacity(most as usize), start: 0, most, end }
     }
 

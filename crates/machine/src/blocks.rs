@@ -40,6 +40,11 @@ pub const EDGE_COLUMNS: usize = 512;
 /// round would take longer.
 pub const FEW_ROWS: usize = 64;
 
+/// Ids of a text that are read at a time, at most, where a rank reads its positions of a sequence.
+pub const READ_IDS: u64 = 1 << 13;
+/// Bytes of ready-made batches that are read and held to a hash at a time.
+pub const HASHED: usize = 1 << 16;
+
 /// How a product `[rows, depth] x [depth, columns]` is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {

@@ -1,5 +1,6 @@
 //! What the machine holds: its processes, each with its ranks and with what it takes for itself.
 
+use crate::report::count;
 use crate::{Plan, RankPlan, size, wrapped};
 
 /// What a process takes before its ranks begin: the program and its libraries as far as they are read, schedules, small blocks,
@@ -7,6 +8,8 @@ use crate::{Plan, RankPlan, size, wrapped};
 const PROGRAM: u64 = 28 << 20;
 /// What joins it to others: MPI's library with its own memory and its queues between processes of a host.
 const JOINED: u64 = 32 << 20;
+/// The most ranks of which it is shown: a process for each plays each for itself, and so many are of several machines.
+const SHOWN: usize = 64;
 
 /// One of the processes that share the ranks evenly, at its fullest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,9 @@ impl Process {
 
 impl Plan {
     /// The same experiment where so many processes share the ranks.
+    ///
+    /// # Panics
+    /// When they cannot share them evenly.
     #[must_use]
     pub fn over(&self, processes: usize) -> Plan {
         let mut plan = self.clone();
@@ -35,18 +41,22 @@ impl Plan {
         plan
     }
 
-    /// What every process holds, of ranks as `ranks` says, and for itself as a rule.
+    /// What every process holds: its ranks what `ranks` says, and the process itself what is typical.
     pub fn processes(&self, ranks: &[RankPlan]) -> Vec<Process> {
-        let processes = self.experiment.host.processes.max(1);
-        let base = if processes > 1 { PROGRAM + JOINED } else { PROGRAM };
-        let each = ranks.chunks(ranks.len().div_ceil(processes).max(1));
+        let several = self.experiment.host.processes > 1;
+        let base = if several { PROGRAM + JOINED } else { PROGRAM };
+        let each = ranks.chunks(self.ranks_of_process());
         let held = each.map(|ranks| ranks.iter().map(|rank| rank.together));
         held.map(|held| Process { ranks: held.fold(0, u64::saturating_add), base }).collect()
     }
 
-    /// What this machine holds if all ranks are on it: as threads of one process, of two, and so on to a process for each.
+    /// What this machine would hold with all ranks on it: in one process, in the fewest of several, and in one for each rank.
     pub(crate) fn machine(&self) -> String {
-        let world = self.world();
+        let (world, host) = (self.world(), &self.experiment.host);
+        // Ranks on a GPU, or on devices of their own, are not this machine's.
+        if world > SHOWN || host.device.is_some() || host.apart.is_some() {
+            return String::new();
+        }
         let numbers = (1..=world).filter(|number| world.is_multiple_of(*number));
         let mut numbers: Vec<usize> = numbers.collect();
         // The first, the second and the last say how it grows.
@@ -54,7 +64,6 @@ impl Plan {
         numbers.truncate(2);
         numbers.push(last);
         numbers.dedup();
-        let of_gpu = self.experiment.host.device.is_some();
         let line = |number: usize| {
             let plan = self.over(number);
             let processes = plan.processes(&plan.ranks);
@@ -64,12 +73,10 @@ impl Plan {
             let title = format!("{number} {noun}");
             format!("  {title:<15}{:>11}{:>13}\n", size(fullest), size(all))
         };
-        if of_gpu {
-            return String::new();
-        }
         let lines: String = numbers.into_iter().map(line).collect();
         let own = format!(
-            "  with {} for a process itself, and {} for MPI where there are several\n",
+            "  with {} for each rank, {} for a process itself, and {} for MPI where there are several\n",
+            count(host.workers, "core"),
             size(PROGRAM),
             size(JOINED)
         );

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::cost::Share;
 use crate::groups::groups;
 use crate::passes::Draft;
-use crate::processes::{Kind, Kinds};
+use crate::processes::{self, Kind, Kinds};
 use crate::{LayerGroup, RankPlan, label};
 
 /// An experiment that can run.
@@ -163,6 +163,7 @@ impl Plan {
             let problem = experiment.places.problem("attention.strategy", "the strategy is open");
             return Err(problem.hint("name one, or have one chosen first").into());
         }
+        processes::check(experiment)?;
         let shape = resolved.shape()?;
         let mut groups = groups(experiment, &shape)?;
         if let Some(only) = only {
@@ -280,8 +281,8 @@ impl Plan {
     /// What ranks do and hold where the processes on this machine share so many cores: workers of their own compute their
     /// products, and for its attention a rank is lent the others' of its process, too.
     pub fn with_cores(&self, cores: usize) -> Vec<RankPlan> {
-        let each = self.world() / self.experiment.host.processes;
-        let cores = annulus_machine::share(cores, self.here().len() / each.max(1));
+        let each = self.ranks_of_process();
+        let cores = annulus_machine::share(cores, self.here().len() / each);
         let (workers, kinds) = (annulus_machine::share(cores, each), self.kinds());
         let held: Vec<_> =
             kinds.all.iter().map(|kind| self.held_by(self.memory, kind, workers)).collect();

@@ -1,9 +1,11 @@
-//! What it takes that ranks are of several processes: what comes from another one takes memory where it arrives.
+//! What ranks in several processes take more than threads do: what another process sends is held in a buffer of the receiver's.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use annulus_experiment::Experiment;
 use annulus_sequence::{Alive, Pass, Schedules, Taken, taken};
+use annulus_yaml::Problem;
 
 use crate::Plan;
 
@@ -44,10 +46,18 @@ impl Kinds {
 }
 
 impl Plan {
+    /// How many ranks each process has.
+    pub(crate) fn ranks_of_process(&self) -> usize {
+        if let Err(problem) = check(&self.experiment) {
+            panic!("{problem}");
+        }
+        self.world() / self.experiment.host.processes
+    }
+
     /// The kinds of its ranks, by the processes that share them.
     pub(crate) fn kinds(&self) -> Kinds {
         let (world, sequence) = (self.world(), self.experiment.mesh.sequence);
-        let here = world / self.experiment.host.processes.clamp(1, world);
+        let here = self.ranks_of_process();
         let (mut all, mut known, mut played) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let of_rank = |rank: usize| {
             let (process, replica) = (rank / here * here, rank / sequence * sequence);
@@ -82,4 +92,15 @@ impl Plan {
             |passes: &Schedules| [Pass::Forward, Pass::Backward].map(|pass| of_pass(passes, pass));
         self.passes.iter().map(|passes| of_group(passes)).collect()
     }
+}
+
+/// Refuses processes that would not have as many ranks each.
+pub(crate) fn check(experiment: &Experiment) -> Result<(), Problem> {
+    let Experiment { mesh, host, places, .. } = experiment;
+    let (ranks, processes) = (mesh.data * mesh.sequence, host.processes);
+    if processes > 0 && ranks.is_multiple_of(processes) {
+        return Ok(());
+    }
+    let message = format!("{processes} processes cannot share {ranks} ranks evenly");
+    Err(places.problem("mesh.sequence", message))
 }

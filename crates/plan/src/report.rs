@@ -199,7 +199,7 @@ impl Plan {
 }
 
 /// `3 ranks`, `1 rank`.
-fn count(number: usize, noun: &str) -> String {
+pub(crate) fn count(number: usize, noun: &str) -> String {
     let ending = match (number, noun.ends_with('h')) {
         (1, _) => "",
         (_, true) => "es",

@@ -1,6 +1,7 @@
 //! Tokens of a step on a rank: of its own rows and positions, and what it reads them from.
 
 use annulus_experiment::Format;
+use annulus_machine::blocks::{HASHED, READ_IDS};
 
 use super::{Share, product};
 
@@ -10,10 +11,6 @@ const ID: u64 = 4;
 const TOKEN: u64 = ID + 8;
 /// Where in a sequence, usize.
 const PLACE: u64 = 8;
-/// Ids of a text that are read at a time, at most (`data/src/reader.rs`).
-const READ: u64 = 1 << 13;
-/// Bytes of ready-made batches that are read and held to a hash at a time (`data/src/batches.rs`).
-const HASHED: u64 = 1 << 16;
 
 impl Share<'_> {
     /// All micro-batches of a step are read before the first is computed.
@@ -23,8 +20,8 @@ impl Share<'_> {
             Format::Recall => 0,
             // All places of a sequence in random order.
             Format::Needles => product(&[data.tokens as u64, PLACE]),
-            Format::Batches => HASHED,
-            _ => ID * READ.min(data.tokens as u64 + 1),
+            Format::Batches => HASHED as u64,
+            _ => ID * READ_IDS.min(data.tokens as u64 + 1),
         };
         let reading = data.formats().map(read).max().unwrap_or_default();
         product(&[self.rows, TOKEN, self.plan.micro_batches as u64]).saturating_add(reading)

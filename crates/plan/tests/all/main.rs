@@ -3,6 +3,7 @@
 mod common;
 mod masks;
 mod planning;
+mod processes;
 mod sliding;
 #[path = "../../../experiment/tests/all/small.rs"]
 mod small;

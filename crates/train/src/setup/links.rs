@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use annulus_comm::{Communicator, World, threads};
+use annulus_comm::{Communicator, Places, World, threads};
 use annulus_simulate::{Cluster, Level, Link, Rates};
 
 use crate::Result;
 use crate::run::given::here;
 use crate::setup::rates::{DEADLINE, Sample, link};
-use crate::setup::shared::unreached;
+use crate::setup::shared::{of_another, shared, unreached};
 
 impl Sample {
     /// The ranks of all processes, measured in all at once: every process is a node of the cluster; hosts that have several are a
@@ -22,11 +22,10 @@ impl Sample {
             return self.measure(ranks);
         }
         let here = here(world, ranks)?.len();
-        let of_host = world.beside();
-        let cores = annulus_machine::share(self.cores, of_host.len());
-        // All begin together.
+        let cores = annulus_machine::share(self.cores, world.beside().len());
+        // All begin together, and none goes on where one fails.
         world.gather(&[]).map_err(unreached)?;
-        let own = Sample { cores, ..self.clone() }.measure(here)?;
+        let own = shared(world, || Sample { cores, ..self.clone() }.measure(here))?;
         let rates = mean(world, own.rates)?;
         let cluster = Cluster {
             name: String::from("processes of this job"),
@@ -35,33 +34,43 @@ impl Sample {
             shared: true,
             ..own.clone().with_rates(rates, own.inside)
         };
-        let heads = first_of_hosts(world);
+        let Hosts { heads, neighbours, each } = Hosts::of(&world.places(world.processes()));
         let far = (heads.len() > 1).then(|| among(world, &heads)).transpose()?;
-        let near = neighbours(world).map(|pair| among(world, &pair)).transpose()?;
-        Ok(match (near, far) {
-            (Some(near), Some(far)) if world.processes() == heads.len() * of_host.len() => {
-                let (name, devices) = (String::from("host"), of_host.len() * here);
+        let near = neighbours.map(|pair| among(world, &pair)).transpose()?;
+        Ok(match (near, far, each) {
+            (Some(near), Some(far), Some(each)) => {
+                let (name, devices) = (String::from("host"), each * here);
                 let levels = vec![Level { name, devices, link: far }];
                 Cluster { between: near, levels, ..cluster }
             }
             // Where hosts have one process each, or differ in how many they have, every link is as slow as those between hosts.
-            (near, far) => Cluster { between: far.or(near).unwrap_or(own.between), ..cluster },
+            (near, far, _) => Cluster { between: far.or(near).unwrap_or(own.between), ..cluster },
         })
     }
 }
 
-/// The first process of every host.
-fn first_of_hosts(world: &World) -> Vec<usize> {
-    let hosts = world.hosts();
-    let is_first = |process: &usize| *process == 0 || hosts[*process] != hosts[*process - 1];
-    (0..world.processes()).filter(is_first).collect()
+/// How processes are placed on hosts; the same in all of them.
+#[derive(Debug, PartialEq, Eq)]
+struct Hosts {
+    /// The first process of every host.
+    heads: Vec<usize>,
+    /// Two processes of one host, the first such ones.
+    neighbours: Option<[usize; 2]>,
+    /// How many processes every host has; `None`: they differ.
+    each: Option<usize>,
 }
 
-/// Two processes of one host, the first such ones.
-fn neighbours(world: &World) -> Option<Vec<usize>> {
-    let hosts = world.hosts();
-    let first = (1..hosts.len()).find(|process| hosts[*process] == hosts[*process - 1])?;
-    Some(vec![first - 1, first])
+impl Hosts {
+    /// Of processes in place of ranks.
+    fn of(places: &Places) -> Hosts {
+        let hosts = places.hosts();
+        let count = hosts.first().map(|first| first.ranks.len());
+        Hosts {
+            heads: hosts.iter().filter_map(|on| on.ranks.first().copied()).collect(),
+            neighbours: hosts.iter().find_map(|on| on.ranks.first_chunk().copied()),
+            each: count.filter(|count| hosts.iter().all(|on| on.ranks.len() == *count)),
+        }
+    }
 }
 
 /// The link around the ring of these processes; the same number in all.
@@ -90,14 +99,52 @@ fn mean(world: &World, own: Rates) -> Result<Rates> {
 /// What every process says, by process.
 fn numbers_of(world: &World, own: &[f64]) -> Result<Vec<Vec<f64>>> {
     let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_le_bytes()).collect();
-    let all = world.gather(&bytes).map_err(unreached)?;
+    read(&world.gather(&bytes).map_err(unreached)?, own.len())
+}
+
+/// So many numbers of each; another that says something else has failed and is elsewhere.
+fn read(said: &[Vec<u8>], count: usize) -> Result<Vec<Vec<f64>>> {
     let numbers = |said: &Vec<u8>| {
-        let (numbers, _) = said.as_chunks();
-        numbers.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()
+        let (numbers, rest) = said.as_chunks();
+        let is_whole = numbers.len() == count && rest.is_empty();
+        let numbers = numbers.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+        if is_whole { Ok(numbers) } else { Err(of_another()) }
     };
-    Ok(all.iter().map(numbers).collect())
+    said.iter().map(numbers).collect()
 }
 
 fn label() -> annulus_comm::Label {
     annulus_comm::Label { pass: "measuring", ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(names: &str) -> Hosts {
+        let names: Vec<String> = names.split(' ').map(str::to_owned).collect();
+        let processes = names.len();
+        Hosts::of(&Places::new(names, processes))
+    }
+
+    #[test]
+    fn hosts_are_even_only_where_all_have_as_many_processes() {
+        let of =
+            |heads: &[usize], neighbours, each| Hosts { heads: heads.to_vec(), neighbours, each };
+        assert_eq!(hosts("a a b b"), of(&[0, 2], Some([0, 1]), Some(2)));
+        assert_eq!(hosts("a b c"), of(&[0, 1, 2], None, Some(1)));
+        // As many as three hosts with two each.
+        assert_eq!(hosts("a a b c c c"), of(&[0, 2, 3], Some([0, 1]), None));
+        assert_eq!(hosts("a b b"), of(&[0, 1], Some([1, 2]), None));
+    }
+
+    #[test]
+    fn a_process_that_says_no_numbers_has_failed() {
+        let bytes: Vec<u8> = [1.0_f64, 2.0].iter().flat_map(|one| one.to_le_bytes()).collect();
+        assert_eq!(read(&[bytes.clone(), bytes.clone()], 2).unwrap(), [[1.0, 2.0]; 2]);
+        for other in [&[][..], &bytes[..8], &bytes[..15]] {
+            let error = read(&[other.to_vec(), bytes.clone()], 2).expect_err("too few");
+            assert!(error.is_of_another(), "{error}");
+        }
+    }
 }

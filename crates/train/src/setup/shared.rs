@@ -37,6 +37,7 @@ pub(crate) fn unreached(failure: Failure<CommError>) -> TrainError {
     }
 }
 
-fn of_another() -> TrainError {
+/// An end that another process explains.
+pub(crate) fn of_another() -> TrainError {
     CommError::Ended { rank: 0 }.into()
 }

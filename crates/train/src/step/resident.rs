@@ -7,9 +7,10 @@ use annulus_machine::Resident;
 use annulus_ops::Moments;
 use annulus_plan::{Plan, Process, RankPlan};
 
+use crate::setup::pages::return_what_was_freed;
 use crate::setup::start::Start;
 
-/// What a process has in memory: its ranks see it alike.
+/// What a process has in memory, the same for all its ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OfProcess {
     /// What it took for itself before its ranks began.
@@ -24,6 +25,8 @@ impl OfProcess {
         let moments = |Moments { first, second }: &Moments| [first, second].map(bytes).into_iter();
         let weights = start.weights.values().map(bytes);
         let theirs: u64 = weights.chain(start.moments.values().flat_map(moments)).sum();
+        // Pages that an earlier phase has freed will be used again, by those whose memory is planned.
+        return_what_was_freed();
         let now = Resident::here().map_or(0, |resident| resident.now);
         OfProcess { base: now.saturating_sub(theirs), peak: now }
     }

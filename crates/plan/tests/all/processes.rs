@@ -1,0 +1,50 @@
+//! Plans of ranks that several processes share.
+
+use annulus_experiment::{Apart, Experiment, Override, parse};
+use annulus_plan::Plan;
+
+use crate::common::planned;
+use crate::small::SMALL;
+
+fn experiment(ranks: usize) -> Experiment {
+    let arguments = [format!("mesh.sequence={ranks}"), format!("data.tokens={}", 4 * ranks)];
+    let split = |argument: &String| Override::split(argument).expect("it has a `=`");
+    let more = ["mesh.data=1", "attention.strategy=ring"].map(str::to_owned);
+    let overrides: Vec<Override> = arguments.iter().chain(&more).map(split).collect();
+    parse("small.yaml", SMALL, &overrides).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+fn plan(ranks: usize) -> Plan {
+    planned(experiment(ranks)).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+#[test]
+fn processes_have_as_many_ranks_each_or_there_is_no_plan() {
+    for processes in [0, 3, 8] {
+        let mut experiment = experiment(4);
+        experiment.host.processes = processes;
+        let problems = planned(experiment).expect_err("uneven").to_string();
+        let said = format!("{processes} processes cannot share 4 ranks evenly");
+        assert!(problems.contains(&said), "{problems}");
+    }
+    let over = plan(4).over(2);
+    assert_eq!(over.processes(&over.ranks).len(), 2);
+}
+
+#[test]
+#[should_panic(expected = "3 processes cannot share 4 ranks evenly")]
+fn a_plan_over_processes_that_cannot_share_its_ranks_is_a_mistake() {
+    let _ = plan(4).over(3);
+}
+
+#[test]
+fn what_this_machine_would_hold_is_said_of_ranks_that_may_be_on_it() {
+    const TITLE: &str = "this machine ";
+    assert!(plan(64).to_text().contains(TITLE));
+    // A process for each of many takes long to plan.
+    assert!(!plan(65).to_text().contains(TITLE));
+    let mut described = experiment(4);
+    described.host.apart = Some(Apart { ranks: 4, memory: None });
+    let described = planned(described).unwrap_or_else(|problems| panic!("{problems}"));
+    assert!(!described.to_text().contains(TITLE));
+}
