@@ -140,7 +140,7 @@ pub(crate) fn refused(command: &Command) -> Option<Done> {
 
 /// The ranks that are on this machine, if there are several processes.
 pub(crate) fn ranks_on_host(world: &World, mesh: &Mesh) -> Result<Option<Range<usize>>, Failure> {
-    let (ranks, processes) = (mesh.data * mesh.sequence, world.processes());
+    let (ranks, processes) = (mesh.ranks(), world.processes());
     if processes == 1 {
         return Ok(None);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use annulus_comm::World;
 use annulus_data::{Sequence, counted};
-use annulus_experiment::{Dtype, Recompute, read_adapter, read_config};
+use annulus_experiment::{Dtype, Order, Recompute, read_adapter, read_config};
 use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Wire};
@@ -149,6 +149,7 @@ fn setup(
         tokens,
         data: 1,
         sequence,
+        order: Order::SequenceFirst,
         micro_batch: batch,
         recompute: Recompute::Layer,
         loss_chunk: 1024,

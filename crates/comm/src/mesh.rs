@@ -15,17 +15,40 @@ pub enum Axis {
     Named(&'static str),
 }
 
-/// The shape of the grid: sizes by axis, outermost first. Ranks are numbered in order, so that the last axis varies fastest. An axis
-/// that is not named has size 1.
+/// The shape of the grid: sizes by axis, outermost first. An axis that is not named has size 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
     axes: Vec<(Axis, usize)>,
+    /// By axis, how far apart in number its neighbours are.
+    strides: Vec<usize>,
 }
 
 impl Grid {
-    /// A grid of these sizes.
+    /// A grid of these sizes. Ranks are numbered in order, so that those along the last axis are neighbours.
     pub fn new(axes: &[(Axis, usize)]) -> Grid {
-        Grid { axes: axes.to_vec() }
+        let strides = vec![1; axes.len()];
+        let mut grid = Grid { axes: axes.to_vec(), strides };
+        grid.number_by(&(0..axes.len()).collect::<Vec<_>>());
+        grid
+    }
+
+    /// The same grid, numbered so that ranks along `axis` are neighbours. In the order of axes, which is that of groups, nothing
+    /// changes.
+    #[must_use]
+    pub fn neighbours_along(mut self, axis: Axis) -> Grid {
+        let mut order: Vec<usize> = (0..self.axes.len()).collect();
+        order.sort_by_key(|at| self.axes[*at].0 == axis);
+        self.number_by(&order);
+        self
+    }
+
+    /// Numbers ranks by axes in this order, of which the last varies fastest.
+    fn number_by(&mut self, order: &[usize]) {
+        let mut stride = 1;
+        for at in order.iter().rev() {
+            self.strides[*at] = stride;
+            stride *= self.axes[*at].1;
+        }
     }
 
     /// How many ranks there are.
@@ -43,17 +66,15 @@ impl Grid {
         self.number(rank, |one| one == axis)
     }
 
-    /// The number of `rank` among those that differ from it only along the axes that `counts` names, in the order of ranks.
+    /// The number of `rank` among those that differ from it only along the axes that `counts` names, in the order of axes.
     fn number(&self, rank: usize, counts: impl Fn(Axis) -> bool) -> usize {
-        let (mut left, mut number, mut stride) = (rank, 0, 1);
-        for &(axis, size) in self.axes.iter().rev() {
-            if counts(axis) {
-                number += left % size * stride;
-                stride *= size;
-            }
-            left /= size;
-        }
-        number
+        let places = self.axes.iter().zip(&self.strides).filter(|((axis, _), _)| counts(*axis));
+        places.fold(0, |number, ((_, size), stride)| number * size + rank / stride % size)
+    }
+
+    /// Whether ranks are numbered in the order of axes.
+    fn is_in_order(&self) -> bool {
+        (0..self.ranks()).all(|rank| self.number(rank, |_| true) == rank)
     }
 
     /// The set of one axis; empty where the grid has none of that name.
@@ -100,9 +121,17 @@ impl Mesh {
     /// # Errors
     /// When the sizes multiply to another number or an axis comes twice, and as [`Communicator::split`].
     pub fn new(world: Arc<dyn Communicator>, axes: &[(Axis, usize)]) -> Result<Mesh> {
-        let (grid, rank) = (Grid::new(axes), world.rank());
+        Mesh::of(world, Grid::new(axes))
+    }
+
+    /// The same of a grid.
+    ///
+    /// # Errors
+    /// As of [`Mesh::new`].
+    pub fn of(world: Arc<dyn Communicator>, grid: Grid) -> Result<Mesh> {
+        let rank = world.rank();
         grid.check(world.as_ref())?;
-        let all = (1 << axes.len()) - 1;
+        let all = (1 << grid.axes.len()) - 1;
         let group = |set: usize| {
             let is_along = |axis| grid.bit(axis) & set > 0;
             let (color, key) =
@@ -110,7 +139,7 @@ impl Mesh {
             world.split(label(set), color, key)
         };
         let mut groups = (0..all).map(group).collect::<Result<Vec<_>>>()?;
-        groups.push(world);
+        groups.push(if grid.is_in_order() { world } else { group(all)? });
         Ok(Mesh { grid, rank, groups })
     }
 
@@ -134,8 +163,9 @@ impl Mesh {
         self.grid.coordinate(self.rank, axis)
     }
 
-    /// The ranks that differ from this one only along the named axes, in the order of ranks: `group(&[Axis::Sequence])` shares its
-    /// sequence, the group of all axes is the world, `group(&[])` this rank alone.
+    /// The ranks that differ from this one only along the named axes: `group(&[Axis::Sequence])` shares its sequence, the group of all
+    /// axes has all ranks, `group(&[])` this one alone. They are in the order of the grid's axes, of which the last varies fastest,
+    /// however ranks are numbered: so sums have the same bits.
     pub fn group(&self, axes: &[Axis]) -> &Arc<dyn Communicator> {
         &self.groups[axes.iter().fold(0, |set, &axis| set | self.grid.bit(axis))]
     }

@@ -17,6 +17,8 @@ section! {
     pub struct Mesh {
         data: usize = Count(1, 1 << 12), Is("1"), "data-parallel replicas";
         sequence: usize = Count(1, 1 << 14), Is("1"), "context-parallel ranks of a sequence";
+        order: Order = Word(Order::WORDS), Is("sequence_first"),
+            "which ranks are neighbours, and so on one host before others: sequence_first: those that share a sequence; data_first: those that have the same part of different sequences. Results have the same bits";
         weights: Option<Vec<usize>> = Counts(0, 1 << 16), Means("all ranks alike"),
             "relative sizes of the shards, one number for each rank of a sequence";
         deadline: Duration = Seconds, Is("60s"), "how long a rank waits for another that makes no progress";
@@ -24,6 +26,78 @@ section! {
             "hold every tensor between ranks to a checksum, where memory or links are in doubt; damage ends the run";
         cluster: Option<PathBuf> = Path, Means("the threads of this machine"),
             "the file of the cluster that `strategy: auto` chooses for";
+    }
+}
+
+impl Mesh {
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.data.saturating_mul(self.sequence)
+    }
+
+    /// The ranks of a replica.
+    pub fn replica(&self, replica: usize) -> Replica {
+        let (first, step) = match self.order {
+            Order::SequenceFirst => (replica * self.sequence, 1),
+            Order::DataFirst => (replica, self.data),
+        };
+        Replica { first, step, places: self.sequence }
+    }
+
+    /// The replica that a rank is part of.
+    pub fn replica_of(&self, rank: usize) -> usize {
+        match self.order {
+            Order::SequenceFirst => rank / self.sequence,
+            Order::DataFirst => rank % self.data,
+        }
+    }
+
+    /// The part of a sequence that a rank has.
+    pub fn place_of(&self, rank: usize) -> usize {
+        match self.order {
+            Order::SequenceFirst => rank % self.sequence,
+            Order::DataFirst => rank / self.data,
+        }
+    }
+}
+
+/// `order:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Ranks that share a sequence are neighbours.
+    SequenceFirst,
+    /// Ranks at the same place of different sequences are.
+    DataFirst,
+}
+
+words!(Order { SequenceFirst = "sequence_first", DataFirst = "data_first" });
+
+/// The ranks that share a sequence, by their places in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// The rank at place 0.
+    pub first: usize,
+    /// How far apart neighbours are.
+    pub step: usize,
+    /// How many places there are.
+    pub places: usize,
+}
+
+impl Replica {
+    /// The rank at a place.
+    pub fn rank(self, place: usize) -> usize {
+        self.first + place * self.step
+    }
+
+    /// All of them, in the order of places.
+    pub fn ranks(self) -> impl ExactSizeIterator<Item = usize> + Clone {
+        (0..self.places).map(move |place| self.rank(place))
+    }
+
+    /// The places that are among these ranks: neighbours.
+    pub fn places_in(self, ranks: Range<usize>) -> Range<usize> {
+        let before = |rank: usize| rank.saturating_sub(self.first).div_ceil(self.step);
+        before(ranks.start).min(self.places)..before(ranks.end).min(self.places)
     }
 }
 

@@ -78,7 +78,7 @@ fn alone(experiment: &Experiment) -> Vec<Problem> {
 fn ranks(experiment: &Experiment) -> Vec<Problem> {
     let (mesh, places) = (&experiment.mesh, &experiment.places);
     let mut problems = Vec::new();
-    let world = mesh.data.saturating_mul(mesh.sequence);
+    let world = mesh.ranks();
     if world > MOST_RANKS {
         let message = format!(
             "`mesh` has {} x {} = {world} ranks, wanted at most {MOST_RANKS}",

@@ -201,7 +201,12 @@ impl Plan {
 
     /// How many ranks there are.
     pub fn world(&self) -> usize {
-        self.experiment.mesh.data * self.experiment.mesh.sequence
+        self.experiment.mesh.ranks()
+    }
+
+    /// The ranks of a sequence, in the order of their places in it.
+    pub fn of_sequence(&self) -> impl ExactSizeIterator<Item = &RankPlan> + Clone {
+        self.experiment.mesh.replica(0).ranks().map(|rank| &self.ranks[rank])
     }
 
     /// How its layers are split, in words: `ring`, or `megatron and halo`.
@@ -223,8 +228,8 @@ impl Plan {
         let needs = |memory: Settled| {
             // Every device has room for the fullest rank.
             let apart = || {
-                let places = 0..self.experiment.mesh.sequence;
-                places.map(|place| self.held_apart(memory, kinds.of(place)).1).max()
+                let ranks = self.experiment.mesh.replica(0).ranks();
+                ranks.map(|rank| self.held_apart(memory, kinds.of(rank)).1).max()
             };
             let together = |(kind, ranks): (&Kind, usize)| {
                 if ranks == 0 { 0 } else { self.held(memory, kind).1.saturating_mul(ranks as u64) }
@@ -298,8 +303,8 @@ impl Plan {
     /// Peak memory by rank of a sequence, bytes, on devices that share none: by class, and of all classes at once.
     pub fn peaks_apart(&self) -> Vec<(ByClass, u64)> {
         let kinds = self.kinds();
-        let places = 0..self.experiment.mesh.sequence;
-        places.map(|place| self.held_apart(self.memory, kinds.of(place))).collect()
+        let ranks = self.experiment.mesh.replica(0).ranks();
+        ranks.map(|rank| self.held_apart(self.memory, kinds.of(rank))).collect()
     }
 
     /// The same of a rank of a kind. What arrives takes memory of its own: blocks in flight are those of the proofs; of layer
@@ -332,10 +337,12 @@ impl Plan {
             self.groups.iter().map(|group| of_group(group).saturating_mul(sequences)).collect()
         };
         let held: Vec<_> = kinds.all.iter().map(|kind| self.held(self.memory, kind)).collect();
+        let (mesh, own) = (&self.experiment.mesh, self.experiment.mesh.replica(0));
         let of_place = |(place, positions): (usize, &Positions)| {
-            let (peak, together, [worker, packing]) = held[kinds.number(place)];
+            let rank = own.rank(place);
+            let (peak, together, [worker, packing]) = held[kinds.number(rank)];
             RankPlan {
-                rank: place,
+                rank,
                 positions: positions.clone(),
                 pairs: pairs(positions),
                 forward: 0,
@@ -348,6 +355,16 @@ impl Plan {
             }
         };
         let mut places: Vec<RankPlan> = self.positions().iter().enumerate().map(of_place).collect();
+        self.add_bytes(&mut places);
+        let of_rank = |rank: usize| {
+            let (peak, together, _) = held[kinds.number(rank)];
+            RankPlan { rank, peak, together, ..places[mesh.place_of(rank)].clone() }
+        };
+        (0..self.world()).map(of_rank).collect()
+    }
+
+    /// What attention sends, by place of a sequence.
+    fn add_bytes(&self, places: &mut [RankPlan]) {
         for (group, passes) in self.groups.iter().zip(&self.passes) {
             let times = (group.layers.len() * self.micro_batches) as u64;
             let bytes = |pass| Bytes::of(passes.of(pass), self.block()).0;
@@ -358,11 +375,6 @@ impl Plan {
                 place.backward = place.backward.saturating_add(backward.saturating_mul(times));
             }
         }
-        let of_rank = |rank: usize| {
-            let (peak, together, _) = held[kinds.number(rank)];
-            RankPlan { rank, peak, together, ..places[rank % places.len()].clone() }
-        };
-        (0..self.world()).map(of_rank).collect()
     }
 
     /// Who holds what of a sequence, the same in all layers.

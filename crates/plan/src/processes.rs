@@ -56,13 +56,13 @@ impl Plan {
 
     /// The kinds of its ranks, by the processes that share them.
     pub(crate) fn kinds(&self) -> Kinds {
-        let (world, sequence) = (self.world(), self.experiment.mesh.sequence);
-        let here = self.ranks_of_process();
+        let (world, here) = (self.world(), self.ranks_of_process());
+        let mesh = &self.experiment.mesh;
         let (mut all, mut known, mut played) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let of_rank = |rank: usize| {
-            let (process, replica) = (rank / here * here, rank / sequence * sequence);
-            let beside = process.max(replica)..(process + here).min(replica + sequence);
-            let (place, beside) = (rank - replica, beside.start - replica..beside.end - replica);
+            let process = rank / here * here;
+            let replica = mesh.replica(mesh.replica_of(rank));
+            let (place, beside) = (mesh.place_of(rank), replica.places_in(process..process + here));
             *known.entry((place, beside.start, beside.end)).or_insert_with(|| {
                 let plays = played.entry((beside.start, beside.end));
                 let plays = plays.or_insert_with(|| self.played(&beside));

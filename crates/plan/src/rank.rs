@@ -6,8 +6,7 @@ use annulus_sequence::Positions;
 /// What one rank will hold and hand over, per optimizer step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankPlan {
-    /// Its place in the world: replica `rank / mesh.sequence`, part `rank % mesh.sequence` of its
-    /// sequences.
+    /// Its number in the world. Which replica it is of and which part of its sequences it has, the mesh says.
     pub rank: usize,
     /// The positions it holds of each of its sequences.
     pub positions: Positions,

@@ -1,7 +1,7 @@
 //! A plan as text for people, and as JSON for programs.
 
 use annulus_architecture::Frequencies;
-use annulus_experiment::route_word;
+use annulus_experiment::{Order, route_word};
 use annulus_memory::ByClass;
 use annulus_sequence::{Positions, draw_layers, draw_sharded};
 use serde::{Serialize, Serializer};
@@ -73,7 +73,7 @@ impl Plan {
         let (data, mesh) = (&experiment.data, &experiment.mesh);
         format!(
             "{name}\n\
-             mesh    {world} = {replicas} of {parts} per sequence{split}\n\
+             mesh    {world} = {replicas} of {parts} per sequence{order}{split}\n\
              step    {batch} of {tokens} tokens: {micro_batches} of {micro} per rank\n\
              memory  recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
              at once\n\
@@ -83,6 +83,7 @@ impl Plan {
             world = count(self.world(), "rank"),
             replicas = count(mesh.data, "replica"),
             parts = count(mesh.sequence, "rank"),
+            order = self.order_text(),
             split = self.split_text(),
             batch = count(data.batch, "sequence"),
             tokens = data.tokens,
@@ -102,6 +103,13 @@ impl Plan {
             lora = self.lora_text(),
             longer = self.extension().map_or_else(String::new, |how| format!("\nextend  {how}")),
         )
+    }
+
+    /// Which ranks are neighbours, where those of a sequence are not.
+    fn order_text(&self) -> &'static str {
+        let mesh = &self.experiment.mesh;
+        let apart = mesh.order == Order::DataFirst && mesh.data > 1 && mesh.sequence > 1;
+        if apart { ", `mesh.order: data_first`" } else { "" }
     }
 
     /// What is trained, where that is not everything.
@@ -131,8 +139,8 @@ impl Plan {
     }
 
     fn layout(&self) -> String {
-        let sequence = &self.ranks[..self.experiment.mesh.sequence];
-        let shards: Vec<Positions> = sequence.iter().map(|rank| rank.positions.clone()).collect();
+        let shards: Vec<Positions> =
+            self.of_sequence().map(|rank| rank.positions.clone()).collect();
         match self.groups.as_slice() {
             [only] => draw_sharded(self.experiment.layout(), &only.mask, &shards),
             groups => {
@@ -145,10 +153,10 @@ impl Plan {
 
     /// How far the slowest ranks are from an even share.
     fn balance(&self) -> String {
-        let sequence = &self.ranks[..self.experiment.mesh.sequence];
+        let sequence = self.of_sequence();
         let per_sequence = (self.micro_batch * self.micro_batches) as f64;
         let of_group = |(number, group): (usize, &LayerGroup)| {
-            let pairs = sequence.iter().map(|rank| rank.pairs[number] as f64 / per_sequence);
+            let pairs = sequence.clone().map(|rank| rank.pairs[number] as f64 / per_sequence);
             let even = pairs.sum::<f64>() / sequence.len() as f64;
             let slowest = group.slowest_pairs;
             let layers = if self.groups.len() > 1 { group.title() + ": " } else { String::new() };

@@ -61,7 +61,7 @@ impl Choice {
         let mut choice = Choice {
             title: title(experiment),
             cluster: cluster.clone(),
-            ranks: experiment.mesh.data * experiment.mesh.sequence,
+            ranks: experiment.mesh.ranks(),
             tables: Vec::new(),
             layouts: Vec::new(),
             taken: 0,
@@ -287,7 +287,7 @@ pub(crate) fn under(
 }
 
 pub(crate) fn enough_devices(experiment: &Experiment, cluster: &Cluster) -> Result<(), Problem> {
-    let world = experiment.mesh.data.saturating_mul(experiment.mesh.sequence);
+    let world = experiment.mesh.ranks();
     let devices = cluster.devices();
     if world <= devices {
         return Ok(());

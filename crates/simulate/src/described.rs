@@ -1,8 +1,9 @@
 //! Devices and what joins them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use annulus_experiment::{Apart, Experiment, Host, Memory, Mesh};
+use annulus_experiment::{Apart, Experiment, Host, Memory, Replica};
 use annulus_machine::Core;
 use annulus_sequence::Pass;
 use annulus_yaml::Absent::{Is, Required};
@@ -12,7 +13,7 @@ use annulus_yaml::{Unit, section};
 /// Devices in nodes, and the links between them.
 ///
 /// Every device sends and receives at once, each at its link's bandwidth: full duplex. Ranks sit on
-/// devices in order, so that the ranks of a sequence are neighbours.
+/// devices in order; `mesh.order` says which ranks are neighbours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
     /// What it is called.
@@ -43,7 +44,12 @@ pub struct Cluster {
     pub helping: bool,
     /// How many times longer a device takes than the others, by its number; 1 where it is absent.
     pub slowdown: BTreeMap<usize, f64>,
+    /// The devices that links and walks count, by number: all, or those of the ranks of one replica, by their places.
+    pub seen: Replica,
 }
+
+/// Every device is seen.
+pub(crate) const ALL: Replica = Replica { first: 0, step: 1, places: usize::MAX };
 
 /// What a device achieves, in floating-point operations per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,9 +113,45 @@ impl Cluster {
         self.nodes.saturating_mul(self.devices_per_node)
     }
 
+    /// Whether it has so many of the devices that are seen.
+    pub(crate) fn has(&self, devices: usize) -> bool {
+        devices == 0 || self.seen.rank(devices - 1) < self.devices()
+    }
+
     /// The node of a device.
     pub fn node_of(&self, device: usize) -> usize {
-        device / self.devices_per_node
+        self.seen.rank(device) / self.devices_per_node
+    }
+
+    /// The devices of a node: neighbours, of those that are seen.
+    pub(crate) fn devices_of(&self, node: usize) -> Range<usize> {
+        let devices = self.devices_per_node;
+        self.seen.places_in(node * devices..(node + 1) * devices)
+    }
+
+    /// The first of the devices that are in one group with this one, where groups have so many.
+    pub(crate) fn first_beside(&self, device: usize, group: usize) -> usize {
+        let first = self.seen.rank(device) / group * group;
+        self.seen.places_in(first..first + group).start
+    }
+
+    /// The same as a replica sees it: its devices are those of its ranks, by their places. A node's link that devices share is
+    /// shared with the ranks of other replicas there, which send at the same time.
+    pub(crate) fn of_replica(&self, seen: Replica) -> Cluster {
+        let mut cluster = Cluster { seen, ..self.clone() };
+        if self.shared && seen.step > 1 {
+            let replicas = seen.step.min(self.devices_per_node) as f64;
+            let levels = cluster.levels.iter_mut().map(|level| &mut level.link);
+            levels.chain([&mut cluster.between]).for_each(|link| link.bandwidth /= replicas);
+        }
+        cluster
+    }
+
+    /// Where the slow device of this number is in its replica of so many ranks, of which this cluster is what one sees.
+    pub(crate) fn place_of_slow(&self, device: usize, ranks: usize) -> Option<usize> {
+        let Replica { step, .. } = self.seen;
+        let place = if step > 1 { device / step } else { device % ranks };
+        (place < ranks).then_some(place)
     }
 
     /// What joins two devices.
@@ -119,6 +161,7 @@ impl Cluster {
 
     /// How far apart two devices are: 0 within a node, 1 between nodes, more between groups of nodes.
     pub(crate) fn level(&self, from: usize, to: usize) -> usize {
+        let [from, to] = [from, to].map(|device| self.seen.rank(device));
         self.groups().take_while(|devices| from / devices != to / devices).count()
     }
 
@@ -146,15 +189,20 @@ impl Cluster {
         [self.devices_per_node].into_iter().chain(self.levels.iter().map(|level| level.devices))
     }
 
+    /// The same of the devices that are seen, where all such groups have as many of them.
+    pub(crate) fn inner(&self) -> impl Iterator<Item = usize> {
+        let step = self.seen.step;
+        self.groups().filter(move |group| group.is_multiple_of(step)).map(move |group| group / step)
+    }
+
     /// How many times longer than the others a device takes.
     pub fn slowdown_of(&self, device: usize) -> f64 {
-        self.slowdown.get(&device).copied().unwrap_or(1.0)
+        self.slowdown.get(&self.seen.rank(device)).copied().unwrap_or(1.0)
     }
 
     /// The experiment on these devices: their cores, what those compute with, and their memory.
     pub(crate) fn place(&self, mut experiment: Experiment) -> Experiment {
-        let Mesh { data, sequence, .. } = experiment.mesh;
-        let ranks = data.saturating_mul(sequence);
+        let ranks = experiment.mesh.ranks();
         let apart = (!self.helping).then_some(Apart { ranks, memory: self.memory });
         let (core, workers) = (self.core, self.cores);
         experiment.host = Host { core, workers, apart, ..experiment.host };
@@ -203,6 +251,7 @@ impl Cluster {
             shared: false,
             helping: true,
             slowdown: BTreeMap::new(),
+            seen: ALL,
         }
     }
 

@@ -22,9 +22,9 @@
 
 use std::sync::Arc;
 
-use annulus_experiment::Settled;
+use annulus_experiment::{Order, Settled};
 use annulus_memory::ByClass;
-use annulus_plan::{LayerGroup, Plan};
+use annulus_plan::{LayerGroup, Plan, RankPlan};
 use annulus_sequence::{Pass, Schedules};
 use annulus_yaml::Problems;
 
@@ -82,14 +82,16 @@ impl Estimate {
     /// When there are fewer devices than ranks.
     pub fn of(plan: &Plan, cluster: &Cluster) -> Result<Estimate, Problems> {
         enough_devices(&plan.experiment, cluster)?;
-        let loads = loads(plan, cluster);
+        let mesh = &plan.experiment.mesh;
+        let seen = cluster.of_replica(mesh.replica(0));
+        let loads = loads(plan, &seen);
         let (step, computing) = slowest_replica(plan, cluster, &loads);
         let (unlinked, _) = slowest_replica(plan, &cluster.without_links(), &loads);
         // Threads of a process lend each other what they send.
         let together = || plan.ranks.iter().map(|rank| (rank.peak, rank.together)).collect();
         let peaks = if cluster.helping { together() } else { plan.peaks_apart() };
         let fullest = peaks.iter().max_by_key(|(_, together)| *together);
-        let alone = |of: fn(&Loads) -> &Work| mean_layer(&loads, |one| of(one).seconds(cluster));
+        let alone = |of: fn(&Loads) -> &Work| mean_layer(&loads, |one| of(one).seconds(&seen));
         Ok(Estimate {
             step,
             forward: alone(|one| &one.forward),
@@ -118,7 +120,7 @@ impl Estimate {
     }
 }
 
-/// The loads of every group of layers.
+/// The loads of every group of layers on the devices that a replica sees.
 pub(crate) fn loads(plan: &Plan, cluster: &Cluster) -> Vec<Loads> {
     let last = plan.shape.num_hidden_layers - 1;
     let of_group = |(group, passes): (&LayerGroup, &Arc<Schedules>)| {
@@ -161,14 +163,15 @@ fn bytes(plan: &Plan) -> u64 {
 
 /// Bytes within a node and to others, each of the rank that sends most.
 fn sent(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> [u64; 2] {
-    let world = plan.experiment.mesh.sequence;
+    let mesh = &plan.experiment.mesh;
     let mut most = [0; 2];
-    for first in (0..replicas(plan, cluster)).map(|replica| replica * world) {
-        let mut by_rank = vec![[0; 2]; world];
+    for replica in 0..replicas(plan, cluster) {
+        let seen = cluster.of_replica(mesh.replica(replica));
+        let mut by_rank = vec![[0; 2]; mesh.sequence];
         for Loads { forward, backward, layers, .. } in loads {
             let times = (layers * plan.micro_batches) as u64;
             for work in [forward, backward] {
-                for (sum, sent) in by_rank.iter_mut().zip(work.sent(cluster, first)) {
+                for (sum, sent) in by_rank.iter_mut().zip(work.sent(&seen)) {
                     *sum = added(*sum, sent.map(|bytes| bytes.saturating_mul(times)));
                 }
             }
@@ -188,19 +191,26 @@ pub(crate) fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
 
 /// How many replicas are to be looked at: one where all do alike.
 fn replicas(plan: &Plan, cluster: &Cluster) -> usize {
-    let world = plan.experiment.mesh.sequence;
-    let within = cluster.devices_per_node.is_multiple_of(world);
-    let aligned = within || world.is_multiple_of(cluster.devices_per_node);
+    let mesh = &plan.experiment.mesh;
+    // Ranks between one replica's first and its next, or the next one's first.
+    let unit = match mesh.order {
+        Order::SequenceFirst => mesh.sequence,
+        Order::DataFirst => mesh.data,
+    };
+    let within = cluster.devices_per_node.is_multiple_of(unit);
+    let aligned = within || unit.is_multiple_of(cluster.devices_per_node);
     let alike = aligned && cluster.slowdown.is_empty();
-    if alike { 1 } else { plan.experiment.mesh.data }
+    if alike { 1 } else { mesh.data }
 }
 
 /// Seconds of the step of the slowest replica, and what the mean rank of all computes.
 fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> (f64, f64) {
-    let (world, replicas) = (plan.experiment.mesh.sequence, replicas(plan, cluster));
-    let steps: Vec<(f64, f64)> = (0..replicas)
-        .map(|replica| Timing { plan, cluster, loads, first: replica * world }.step())
-        .collect();
+    let replicas = replicas(plan, cluster);
+    let step = |replica: usize| {
+        let seen = cluster.of_replica(plan.experiment.mesh.replica(replica));
+        Timing { plan, cluster: &seen, loads }.step()
+    };
+    let steps: Vec<(f64, f64)> = (0..replicas).map(step).collect();
     let slowest = steps.iter().map(|(step, _)| *step).fold(0.0, f64::max);
     (slowest, steps.iter().map(|(_, computing)| computing).sum::<f64>() / replicas as f64)
 }
@@ -209,10 +219,9 @@ fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> (f64, f64
 #[derive(Clone, Copy)]
 pub(crate) struct Timing<'a> {
     pub(crate) plan: &'a Plan,
+    /// As the replica sees it.
     pub(crate) cluster: &'a Cluster,
     pub(crate) loads: &'a [Loads],
-    /// The device of the replica's first rank.
-    pub(crate) first: usize,
 }
 
 impl Timing<'_> {
@@ -230,13 +239,11 @@ impl Timing<'_> {
 
     /// The seconds that so many operations per row take every rank.
     pub(crate) fn by_rank(self, operations: f64) -> Vec<f64> {
-        let second = |rank: usize| {
-            let positions = self.plan.ranks[rank].positions.tokens();
-            let rows = (positions * self.plan.micro_batch) as f64;
-            rows * operations / self.cluster.rates.products
-                * self.cluster.slowdown_of(self.first + rank)
+        let second = |(place, rank): (usize, &RankPlan)| {
+            let rows = (rank.positions.tokens() * self.plan.micro_batch) as f64;
+            rows * operations / self.cluster.rates.products * self.cluster.slowdown_of(place)
         };
-        (0..self.plan.experiment.mesh.sequence).map(second).collect()
+        self.plan.of_sequence().enumerate().map(second).collect()
     }
 
     /// All layers of a pass: its seconds, and the mean rank's of computing. `of` says what of a group
@@ -259,7 +266,7 @@ impl Timing<'_> {
         let mut computing = 0.0;
         for end in &mut ends {
             let started: Vec<f64> = clocks.iter().zip(products).map(|(a, b)| a + b).collect();
-            let walked = work.walk(self.cluster, self.first, &started);
+            let walked = work.walk(self.cluster, &started);
             *end = walked.end();
             computing = mean(&walked.computing) + mean(products);
             clocks = walked.finish;

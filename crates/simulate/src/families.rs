@@ -25,7 +25,7 @@ pub(crate) fn tried(
 ) -> Vec<Strategy> {
     let of_cluster = |strategy: &Strategy| {
         let inner = strategy.inner_group();
-        let is_group = |inner| cluster.groups().any(|devices| devices == inner);
+        let is_group = |inner| cluster.inner().any(|devices| devices == inner);
         inner.is_some_and(is_group) && strategy.check(world, heads).is_ok()
     };
     let mut all = shapes(strategy, world);

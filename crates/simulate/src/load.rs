@@ -73,11 +73,11 @@ impl Load {
 }
 
 impl Load {
-    /// Bytes that a rank sends in all hops within its node, and to others; the first rank is on device `first`.
-    pub(crate) fn sent(&self, rank: usize, cluster: &Cluster, first: usize) -> [u64; 2] {
+    /// Bytes that a rank sends in all hops within its node, and to others.
+    pub(crate) fn sent(&self, rank: usize, cluster: &Cluster) -> [u64; 2] {
         let mut sent = [0; 2];
         for Message { to, bytes, .. } in self.ranks[rank].iter().flat_map(|step| &step.sends) {
-            let place = cluster.level(first + rank, first + to).min(1);
+            let place = cluster.level(rank, *to).min(1);
             sent[place] = u64::saturating_add(sent[place], *bytes);
         }
         sent

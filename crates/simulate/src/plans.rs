@@ -71,7 +71,7 @@ pub fn plans_measured(
 
 /// What `measure` says of this machine, its budget shared evenly by the ranks.
 fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster) -> Cluster {
-    let ranks = experiment.mesh.data * experiment.mesh.sequence;
+    let ranks = experiment.mesh.ranks();
     let here = experiment.host.here.as_ref().map_or(ranks, ExactSizeIterator::len);
     let memory = Some(experiment.memory.budget(&experiment.host) / here.max(1) as u64);
     let Host { core, workers: cores, .. } = experiment.host;

@@ -53,10 +53,9 @@ impl<'a> Ports<'a> {
         if !self.cluster.shared {
             return self.add(rank, hop, bytes);
         }
-        let (node, devices) = (self.cluster.node_of(rank), self.cluster.devices_per_node);
+        let node = self.cluster.node_of(rank);
         if self.nodes.insert(node) {
-            let past = ((node + 1) * devices).min(self.schedule.world());
-            for rank in node * devices..past {
+            for rank in self.cluster.devices_of(node).filter(|rank| *rank < self.schedule.world()) {
                 self.add(rank, &self.schedule.hop(rank, self.index), bytes);
             }
         }

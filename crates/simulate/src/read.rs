@@ -5,6 +5,7 @@ use std::path::Path;
 use annulus_machine::{Core, Instructions};
 use annulus_yaml::{Document, Places, Problem, Problems, read_file};
 
+use crate::described::ALL;
 use crate::keys::{ClusterKeys, CoreKeys, LevelKeys, MOST_DEVICES, Per};
 use crate::{Cluster, Level, Link, Rates};
 
@@ -61,6 +62,7 @@ impl ClusterKeys {
             shared: between.per == Per::Node,
             helping: false,
             slowdown: slowdown.collect(),
+            seen: ALL,
         })
     }
 

@@ -54,7 +54,10 @@ impl Asked<'_> {
         let written = written(&experiment.attention, group);
         let families = match (written, resolved.shape()) {
             (Some(strategy), _) => vec![vec![strategy]],
-            (None, Ok(shape)) => families(experiment.mesh.sequence, heads_of(&shape), cluster),
+            (None, Ok(shape)) => {
+                let seen = cluster.of_replica(experiment.mesh.replica(0));
+                families(experiment.mesh.sequence, heads_of(&shape), &seen)
+            }
             (None, Err(_)) => Vec::new(),
         };
         let (estimates, hiding) = self.estimates(group, families.iter().flatten().copied());

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use annulus_experiment::Replica;
 use annulus_plan::{LayerGroup, Plan};
 use annulus_sequence::{Hop, Move, Pass, Schedule, Schedules, moves_and_tiles, pairs_per_hop};
 use annulus_trace::{self as trace, Doing, Moved, Seat, Span, Trace};
@@ -33,9 +34,11 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
     let pairs: Vec<_> = plan.passes.iter().map(pairs).collect();
     let mut writer = Writer { plan, cluster, spans: vec![Vec::new(); plan.world()] };
     let mut ends = Vec::new();
-    for first in (0..plan.world()).step_by(plan.experiment.mesh.sequence) {
-        let timing = Timing { plan, cluster, loads: &[], first };
-        ends.push(writer.replica(timing, (&loads, &pairs)));
+    for replica in 0..plan.experiment.mesh.data {
+        let own = plan.experiment.mesh.replica(replica);
+        let seen = cluster.of_replica(own);
+        let timing = Timing { plan, cluster: &seen, loads: &[] };
+        ends.push(writer.replica(timing, own, (&loads, &pairs)));
     }
     writer.gradient_sum(latest(&ends));
     Ok(Trace {
@@ -92,11 +95,13 @@ struct Writer<'a> {
     spans: Vec<Vec<Span>>,
 }
 
-/// A layer in one pass, of the ranks from `first` on.
+/// A layer in one pass, of a replica.
 #[derive(Clone, Copy)]
 struct Walked<'a> {
     layer: usize,
-    first: usize,
+    own: Replica,
+    /// As it sees it.
+    cluster: &'a Cluster,
     schedule: &'a Schedule,
     /// Visible pairs by hop and rank.
     pairs: &'a [Vec<u64>],
@@ -108,9 +113,10 @@ impl Writer<'_> {
     fn replica(
         &mut self,
         timing: Timing<'_>,
+        own: Replica,
         (loads, pairs): (&[[Load; 2]], &[[Vec<Vec<u64>>; 2]]),
     ) -> f64 {
-        let (first, plan) = (timing.first, self.plan);
+        let (cluster, plan) = (timing.cluster, self.plan);
         let kind_of = |layer: usize| {
             let has = |group: &LayerGroup| group.layers.contains(&layer);
             plan.groups.iter().position(has).unwrap_or_default()
@@ -124,12 +130,12 @@ impl Writer<'_> {
                 let group = kind_of(layer);
                 let (schedule, load) = (plan.passes[group].of(Pass::Forward), &loads[group][0]);
                 let pairs = pairs[group][0].as_slice();
-                let walked = Walked { layer, first, schedule, pairs, load };
+                let walked = Walked { layer, own, cluster, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &ahead);
             }
             clock = latest(&clocks);
             for (place, seconds) in loss.iter().enumerate() {
-                self.stage(first + place, "loss", clock, clock + seconds);
+                self.stage(own.rank(place), "loss", clock, clock + seconds);
             }
             clock += latest(&loss);
             let mut clocks = vec![clock; back.len()];
@@ -137,7 +143,7 @@ impl Writer<'_> {
                 let group = kind_of(layer);
                 let (schedule, load) = (plan.passes[group].of(Pass::Backward), &loads[group][1]);
                 let pairs = pairs[group][1].as_slice();
-                let walked = Walked { layer, first, schedule, pairs, load };
+                let walked = Walked { layer, own, cluster, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &back);
             }
             clock = latest(&clocks);
@@ -147,14 +153,14 @@ impl Writer<'_> {
 
     /// A layer: products with weights, then attention. When every rank is done.
     fn layer(&mut self, walked: Walked<'_>, clocks: &[f64], products: &[f64]) -> Vec<f64> {
-        let Walked { layer, first, load, .. } = walked;
+        let Walked { layer, own, cluster, load, .. } = walked;
         let started: Vec<f64> = clocks.iter().zip(products).map(|(a, b)| a + b).collect();
         let mut events = Vec::new();
-        let walk = watched(load, self.cluster, first, &started, &mut |event| events.push(event));
+        let walk = watched(load, cluster, &started, &mut |event| events.push(event));
         let hops = Hops::of(walked.schedule, &events);
         for place in 0..load.world() {
             let pass = trace::Pass::from(load.pass).name();
-            let rank = first + place;
+            let rank = own.rank(place);
             self.stage(rank, &format!("products {pass} {layer}"), clocks[place], started[place]);
             let name = format!("attention {pass} {layer}");
             self.stage(rank, &name, started[place], walk.finish[place]);
@@ -165,11 +171,11 @@ impl Writer<'_> {
 
     /// The hops of one rank.
     fn attention(&mut self, walked: Walked<'_>, place: usize, hops: &Hops) {
-        let Walked { layer, first, schedule, pairs, .. } = walked;
+        let Walked { layer, own, schedule, pairs, .. } = walked;
         let at = |hop: usize| trace::Place { layer, pass: schedule.pass.into(), hop };
         let moved = |moved: &Move| {
             let bytes = self.plan.block().bytes(moved.block, schedule.pass);
-            let [from, to] = [moved.from, moved.to].map(|rank| first + rank);
+            let [from, to] = [moved.from, moved.to].map(|place| own.rank(place));
             Moved { block: moved.block.into(), from, to, bytes, planned_bytes: bytes }
         };
         let mut spans = Spans::default();
@@ -191,7 +197,7 @@ impl Writer<'_> {
                 spans.drain(nanoseconds(end), at(hop));
             }
         }
-        self.spans[first + place].extend(spans.all);
+        self.spans[own.rank(place)].extend(spans.all);
     }
 
     /// What all ranks add up at the end.

@@ -32,13 +32,12 @@ impl Walk {
     }
 }
 
-/// Walks `load` over the devices of `cluster` from number `first` on, ranks beginning at `start`,
-/// seconds.
+/// Walks `load` over the devices of `cluster`, ranks beginning at `start`, seconds.
 ///
 /// # Panics
 /// When there are fewer devices, or starts, than ranks.
-pub fn walk(load: &Load, cluster: &Cluster, first: usize, start: &[f64]) -> Walk {
-    watched(load, cluster, first, start, &mut |_| {})
+pub fn walk(load: &Load, cluster: &Cluster, start: &[f64]) -> Walk {
+    watched(load, cluster, start, &mut |_| {})
 }
 
 /// What happens on a walk. Seconds on its clock.
@@ -60,30 +59,28 @@ pub(crate) enum Event {
 pub(crate) fn watched(
     load: &Load,
     cluster: &Cluster,
-    first: usize,
     start: &[f64],
     watch: &mut dyn FnMut(Event),
 ) -> Walk {
     let world = load.world();
-    assert!(first + world <= cluster.devices(), "a rank needs a device");
+    assert!(cluster.has(world), "a rank needs a device");
     assert_eq!(start.len(), world, "every rank has a start");
     let idle = vec![0.0; world];
     let mut walk = Walk { finish: start.to_vec(), computing: idle.clone(), waiting: idle };
-    let mut ports = Ports { cluster, first, free: BTreeMap::new() };
+    let mut ports = Ports { cluster, free: BTreeMap::new() };
     let speed = cluster.rates.attention(load.pass);
     // By hop and rank, when the last message that is due then is there.
     let mut due = vec![vec![0.0_f64; world]; load.hops()];
     for hop in 0..load.hops() {
         ports.hop(load, hop, &walk.finish, &mut due, watch);
-        let alone = |rank: usize| {
-            load.ranks[rank][hop].operations / speed * cluster.slowdown_of(first + rank)
-        };
+        let alone =
+            |rank: usize| load.ranks[rank][hop].operations / speed * cluster.slowdown_of(rank);
         let together =
             |node: Range<usize>| node.clone().map(alone).sum::<f64>() / node.len() as f64;
-        let helped = cluster.helping.then(|| by_node(cluster, first, world).map(together));
+        let helped = cluster.helping.then(|| by_node(cluster, world).map(together));
         let helped: Option<Vec<f64>> = helped.map(Iterator::collect);
         for (rank, arrived) in due[hop].iter().enumerate() {
-            let node = || cluster.node_of(first + rank) - cluster.node_of(first);
+            let node = || cluster.node_of(rank) - cluster.node_of(0);
             let computing = helped.as_ref().map_or_else(|| alone(rank), |nodes| nodes[node()]);
             let begin = walk.finish[rank];
             let computed = begin + computing;
@@ -97,13 +94,11 @@ pub(crate) fn watched(
     walk
 }
 
-/// The ranks of every node, of those from device `first` on.
-fn by_node(cluster: &Cluster, first: usize, world: usize) -> impl Iterator<Item = Range<usize>> {
-    let devices = cluster.devices_per_node;
-    let nodes = first / devices..(first + world).div_ceil(devices);
-    nodes.map(move |node| {
-        let [begin, end] = [node, node + 1].map(|node| (node * devices).max(first) - first);
-        begin..end.min(world)
+/// The ranks of every node, from that of the first to that of the last.
+fn by_node(cluster: &Cluster, world: usize) -> impl Iterator<Item = Range<usize>> {
+    (cluster.node_of(0)..=cluster.node_of(world - 1)).map(move |node| {
+        let ranks = cluster.devices_of(node);
+        ranks.start..ranks.end.min(world)
     })
 }
 
@@ -134,8 +129,6 @@ struct Flight {
 
 struct Ports<'a> {
     cluster: &'a Cluster,
-    /// The device of rank 0.
-    first: usize,
     /// When a port has done what it was given so far.
     free: BTreeMap<Port, f64>,
 }
@@ -166,7 +159,7 @@ impl Ports<'_> {
         flights.sort_by(|a, b| a.posted.total_cmp(&b.posted).then_with(|| haste(a, b)));
         for flight in &flights {
             let Flight { from, index, sent: Message { to, hops, .. }, .. } = *flight;
-            let link = self.cluster.link(self.first + from, self.first + to);
+            let link = self.cluster.link(from, to);
             let served = self.serve(flight, link, true).max(self.serve(flight, link, false));
             watch(Event::Arrived { hop, from, index, at: served + link.latency });
             let last = (hop + hops).clamp(1, due.len()) - 1;
@@ -178,7 +171,7 @@ impl Ports<'_> {
 
     /// When the port at one end of a message has done with it.
     fn serve(&mut self, flight: &Flight, link: Link, out: bool) -> f64 {
-        let node = |rank: usize| self.cluster.node_of(self.first + rank);
+        let node = |rank: usize| self.cluster.node_of(rank);
         let Flight { from, sent: Message { to, bytes, .. }, posted, .. } = *flight;
         let (end, inside) = (if out { from } else { to }, node(from) == node(to));
         let place = if self.cluster.shared && !inside { node(end) } else { end };
@@ -222,7 +215,7 @@ mod tests {
     }
 
     fn walked(load: &Load, cluster: &Cluster) -> Walk {
-        walk(load, cluster, 0, &vec![0.0; load.world()])
+        walk(load, cluster, &vec![0.0; load.world()])
     }
 
     #[test]

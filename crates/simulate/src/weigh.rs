@@ -63,12 +63,12 @@ impl Weighing {
 
 /// Shares by speed; of replicas the slowest device of a place counts.
 fn by_speed(experiment: &Experiment, cluster: &Cluster) -> Option<Vec<usize>> {
-    let (replicas, ranks) = (experiment.mesh.data, experiment.mesh.sequence);
+    let mesh = &experiment.mesh;
     let slowest = |place: usize| {
-        let devices = (0..replicas).map(|replica| replica * ranks + place);
+        let devices = (0..mesh.data).map(|replica| mesh.replica(replica).rank(place));
         devices.map(|device| cluster.slowdown_of(device)).fold(0.0, f64::max)
     };
-    let slowdown: Vec<f64> = (0..ranks).map(slowest).collect();
+    let slowdown: Vec<f64> = (0..mesh.sequence).map(slowest).collect();
     let fastest = slowdown.iter().copied().fold(f64::INFINITY, f64::min);
     let part = |slowdown: &f64| (PARTS * fastest / slowdown).round() as usize;
     let weights: Vec<usize> = slowdown.iter().map(part).collect();

@@ -59,16 +59,16 @@ impl Work {
     }
 
     /// As [`walk`].
-    pub(crate) fn walk(&self, cluster: &Cluster, first: usize, start: &[f64]) -> Walk {
+    pub(crate) fn walk(&self, cluster: &Cluster, start: &[f64]) -> Walk {
         match self {
-            Work::Every(load) => walk(load, cluster, first, start),
-            Work::Sampled(sampled) => sampled.walk(cluster, first, start),
+            Work::Every(load) => walk(load, cluster, start),
+            Work::Sampled(sampled) => sampled.walk(cluster, start),
         }
     }
 
     /// When the last rank is done, of those that begin at once.
     pub(crate) fn seconds(&self, cluster: &Cluster) -> f64 {
-        self.walk(cluster, 0, &vec![0.0; self.world()]).end()
+        self.walk(cluster, &vec![0.0; self.world()]).end()
     }
 
     /// Operations of the rank that has the most of each hop, and of the mean rank, of all hops.
@@ -84,13 +84,11 @@ impl Work {
         (0..self.hops()).map(of_hop).fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
     }
 
-    /// By rank, of which the first is on device `first`, bytes that it sends within its node, and to others. Ranks that
+    /// By rank, bytes that it sends within its node, and to others. Ranks that
     /// stand for all say what the one that sends most does in every hop.
-    pub(crate) fn sent(&self, cluster: &Cluster, first: usize) -> Vec<[u64; 2]> {
+    pub(crate) fn sent(&self, cluster: &Cluster) -> Vec<[u64; 2]> {
         match self {
-            Work::Every(load) => {
-                (0..load.world()).map(|rank| load.sent(rank, cluster, first)).collect()
-            }
+            Work::Every(load) => (0..load.world()).map(|rank| load.sent(rank, cluster)).collect(),
             Work::Sampled(Sampled { world, hops, .. }) => {
                 let most = hops.iter().map(|pace| pace.sent).fold([0; 2], added);
                 vec![most; *world]
@@ -121,7 +119,7 @@ impl Sampled {
         Sampled { pass, world, hops }
     }
 
-    fn walk(&self, cluster: &Cluster, first: usize, start: &[f64]) -> Walk {
+    fn walk(&self, cluster: &Cluster, start: &[f64]) -> Walk {
         let begin = latest(start);
         let (mut clock, mut computing) = (begin, 0.0);
         let mut free = [begin; 2];
@@ -135,7 +133,7 @@ impl Sampled {
             }
             let speed = cluster.rates.attention(self.pass);
             let slowed =
-                |(rank, operations): &(usize, f64)| operations * cluster.slowdown_of(first + rank);
+                |(rank, operations): &(usize, f64)| operations * cluster.slowdown_of(*rank);
             let slowest = pace.slow.iter().map(slowed).fold(pace.most, f64::max);
             // Of several nodes it is not known here which ranks are whose.
             let is_helped = cluster.helping && cluster.nodes == 1;
@@ -158,7 +156,8 @@ pub(crate) fn added(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
 fn slow(cluster: &Cluster, world: usize) -> Vec<usize> {
     let mut slow: Vec<(&usize, &f64)> = cluster.slowdown.iter().collect();
     slow.sort_by(|a, b| b.1.total_cmp(a.1));
-    slow.into_iter().take(SLOW).map(|(device, _)| device % world).collect()
+    let slow = slow.into_iter().take(SLOW);
+    slow.filter_map(|(device, _)| cluster.place_of_slow(*device, world)).collect()
 }
 
 /// What is looked at of a schedule.
@@ -213,7 +212,7 @@ impl Sampling<'_> {
         let (first, step) = (group.first(), group.step());
         let past = first + step * ranks.len();
         let of_border = |devices: usize| {
-            let border = (past - 1) / devices * devices;
+            let border = self.cluster.first_beside(past - 1, devices);
             let after = border.checked_sub(first).map(|ahead| first + ahead / step * step);
             let before = after.and_then(|after| after.checked_sub(step));
             after.into_iter().chain(before.filter(|before| *before >= first))
@@ -235,6 +234,8 @@ fn sum(operations: &[f64], ranks: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use annulus_sequence::{BlockShape, Exchange, Heads, Mask, Route, Rule, Strategy, Wire};
+
+    use annulus_experiment::Replica;
 
     use super::*;
     use crate::{Level, Link};
@@ -292,6 +293,29 @@ mod tests {
                     let case = format!("{strategy:?}, {:?}, {mask:?}, {speed:e}", schedule.pass);
                     assert!(times > 0.9999 && times < most, "{case}: {times} times as long");
                 }
+            }
+        }
+    }
+
+    /// Of ranks that are two apart, nodes and rails have half as many, and half of a link that a node's devices share.
+    #[test]
+    fn ranks_that_are_apart_take_as_long_as_neighbours_in_smaller_nodes() {
+        for (shared, speed) in [(false, 1e9), (false, 1e15), (true, 1e15)] {
+            let wide = Cluster { nodes: 48, shared, ..cluster(speed) };
+            let mut small = Cluster { devices_per_node: 2, ..wide.clone() };
+            small.levels[0].devices /= 2;
+            if shared {
+                small.between.bandwidth /= 2.0;
+                small.levels[0].link.bandwidth /= 2.0;
+            }
+            let apart = wide.of_replica(Replica { first: 1, step: 2, places: 64 });
+            for strategy in [Strategy::STRIPED, Strategy::Usp { shape: Some([4, 16]) }] {
+                let split = strategy.split(&Mask::causal(), 64 * 256, 64, Heads::equal(4));
+                let schedule = strategy.forward(&split.expect("it splits")).expect("it runs");
+                assert_eq!(both(&schedule, &apart), both(&schedule, &small), "{strategy:?}");
+                // A ring is as slow as its slowest link, in nodes of any size.
+                let may_be_alike = strategy == Strategy::STRIPED || speed < 1e10;
+                assert!(may_be_alike || both(&schedule, &apart) != both(&schedule, &wide));
             }
         }
     }

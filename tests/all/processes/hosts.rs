@@ -13,7 +13,7 @@ use annulus_trace::testing::check;
 use annulus_trace::{Sums, Trace};
 use serde_json::Value;
 
-use super::{ANNULUS, MPICH, Mpi, OPEN_MPI};
+use super::{ANNULUS, MPICH, Mpi, OPEN_MPI, weights};
 use crate::tensorboard;
 
 /// Four ranks, recorded in the third of four steps, of which there may be more later.
@@ -28,9 +28,9 @@ const CHANGES: [&str; 5] = [
 const RENAMED: &str = "echo right > /proc/sys/kernel/hostname && exec \"$0\" \"$@\"";
 
 /// Trains over two processes, on one host or on two.
-fn trained(mpi: Mpi, place: &Place, output: &str, hosts: usize) -> Option<Ran> {
+fn trained(mpi: Mpi, place: &Place, output: &str, hosts: usize, changes: &[&str]) -> Option<Ran> {
     let folder = format!("output={output}");
-    let arguments = [&["train", "experiment.yaml", &folder][..], &CHANGES].concat();
+    let arguments = [&["train", "experiment.yaml", &folder][..], changes].concat();
     if hosts == 1 {
         return mpi.run(place, 2, &arguments);
     }
@@ -139,7 +139,7 @@ fn a_run_knows_its_hosts(count: usize) {
     let own = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name").trim().to_owned();
     let hosts = [own, "right".to_owned()][..count].to_vec();
     for mpi in [MPICH, OPEN_MPI] {
-        let Some(ran) = trained(mpi, &place, mpi.name, count) else { return };
+        let Some(ran) = trained(mpi, &place, mpi.name, count, &CHANGES) else { return };
         ran.ended(0);
         check_manifest(&place, mpi.name, &hosts);
         check_metrics(&lines(&place, mpi.name)[3], &hosts);
@@ -159,6 +159,47 @@ fn what_goes_between_hosts_is_logged_and_traced_apart() {
     if may_rename() {
         a_run_knows_its_hosts(2);
     }
+}
+
+/// What every rank is planned to send for attention, bytes of a step.
+#[cfg(target_os = "linux")]
+fn attention(place: &Place, changes: &[&str]) -> Vec<f64> {
+    let asked = [&["plan", "experiment.yaml", "--json"], changes].concat();
+    let planned = &run(ANNULUS, &place.path(""), &asked).ended(0).json()[0];
+    let sent = |rank: &Value| {
+        let passes = ["forward", "backward"].map(|pass| rank["bytes"][pass].as_f64());
+        passes.into_iter().map(|bytes| bytes.expect("bytes")).sum()
+    };
+    planned["ranks"].as_array().expect("ranks").iter().map(sent).collect()
+}
+
+/// Two replicas of two ranks on two hosts of two: keys and values stay within hosts or go between them, as planned.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_order_of_the_mesh_says_what_goes_between_hosts() {
+    if !may_rename() {
+        return;
+    }
+    let place = Place::new(ANNULUS);
+    let mesh = ["mesh.sequence=2", "mesh.data=2", "attention.strategy=ring"];
+    let changes = [&mesh[..], &["data.batch=2", "schedule.steps=6", "schedule.stop=4"]].concat();
+    let attention = attention(&place, &changes);
+    let mut found = Vec::new();
+    for order in ["sequence_first", "data_first"] {
+        let turned = format!("mesh.order={order}");
+        let changes = [&changes[..], &[&turned]].concat();
+        let Some(ran) = trained(MPICH, &place, order, 2, &changes) else { return };
+        ran.ended(0);
+        let line = &lines(&place, order)[3];
+        let bytes = ["within_host", "between_hosts"]
+            .map(|which| by_rank(line, &format!("comm/{which}/bytes")));
+        found.push((bytes, weights(&place, order, 4)));
+    }
+    let [([near, sums], one), ([within, far], other)] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((near, within), (&attention, &vec![0.0; 4]));
+    let more: Vec<f64> = far.iter().zip(sums).map(|(far, sums)| far - sums).collect();
+    assert_eq!(more, attention);
+    assert!(one == other, "weights differ");
 }
 
 /// In place of a launcher: the real one, with every second process on a host of another name, as where processes are placed on two
@@ -246,7 +287,7 @@ fn a_run_that_goes_on_over_processes_has_their_charts() {
     let changes = [&CHANGES[..], &["schedule.stop=2", "trace.steps=[]"]].concat();
     place.train("run", &changes).ended(0);
     let before = titles("run");
-    let Some(ran) = trained(MPICH, &place, "run", 1) else { return };
+    let Some(ran) = trained(MPICH, &place, "run", 1, &CHANGES) else { return };
     ran.ended(0);
     assert_eq!(titles("run"), [&before[..], &["processes".to_owned()]].concat());
 }
@@ -255,7 +296,7 @@ fn a_run_that_goes_on_over_processes_has_their_charts() {
 #[test]
 fn a_resumed_run_says_what_it_has_now() {
     let place = Place::new(ANNULUS);
-    let Some(ran) = trained(MPICH, &place, "run", 1) else { return };
+    let Some(ran) = trained(MPICH, &place, "run", 1, &CHANGES) else { return };
     ran.ended(0);
     let changes = [&CHANGES[..], &["schedule.stop=6"]].concat();
     place.train("run", &changes).ended(0);
@@ -266,7 +307,7 @@ fn a_resumed_run_says_what_it_has_now() {
     let has = |line: &BTreeMap<String, Value>| line.contains_key("stragglers/rank-0");
     assert_eq!(lines.iter().map(has).collect::<Vec<_>>(), [true, true, true, true, false, false]);
 
-    let Some(ran) = trained(MPICH, &place, "other", 1) else { return };
+    let Some(ran) = trained(MPICH, &place, "other", 1, &CHANGES) else { return };
     ran.ended(0);
     let compared = run(ANNULUS, &place.path(""), &["compare", "run", "other", "--json"]);
     let compared = compared.ended(0).json().remove(0);

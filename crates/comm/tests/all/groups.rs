@@ -6,9 +6,9 @@ use std::time::Duration;
 use annulus_comm::{
     Axis, Cause, Checked, Communicator, Error, Fault, Faulty, Grid, Mesh, Metered, Reduce, When,
 };
-use candle_core::DType;
+use candle_core::{DType, Device, Tensor};
 
-use crate::support::{Comm, PATIENT, hop, on, receive, send, tensor, within};
+use crate::support::{Comm, PATIENT, hop, noise, on, receive, send, tensor, within};
 
 /// The world's numbers of a group's ranks, asked of each of them.
 fn gathered(group: &dyn Communicator, world_rank: usize) -> annulus_comm::Result<Vec<usize>> {
@@ -98,6 +98,38 @@ fn the_mesh_is_replicas_of_sequences() {
         });
     }
     assert_eq!(Mesh::solo().group(&[Axis::Sequence]).world(), 1);
+}
+
+/// Whichever ranks are neighbours, groups are in the order of axes, and sums have the same bits.
+#[test]
+fn a_mesh_may_have_the_ranks_of_any_axis_as_neighbours() {
+    let both = [Axis::Data, Axis::Sequence];
+    for (data, sequence) in [(2, 2), (2, 3), (1, 4), (3, 1)] {
+        let axes = [(Axis::Data, data), (Axis::Sequence, sequence)];
+        let parts: Vec<Tensor> = (0..data * sequence)
+            .map(|one| Tensor::new(noise(one, 5), &Device::Cpu).expect("numbers"))
+            .collect();
+        let sums = [Axis::Data, Axis::Sequence].map(|axis| {
+            let grid = Grid::new(&axes).neighbours_along(axis);
+            let sums = on(data * sequence, |comm| {
+                let (rank, mesh) = (comm.rank(), Mesh::of(comm, grid.clone())?);
+                let (replica, place) = match axis {
+                    Axis::Data => (rank % data, rank / data),
+                    _ => (rank / sequence, rank % sequence),
+                };
+                let at = both.map(|axis| mesh.coordinate(axis));
+                assert_eq!(at, [replica, place]);
+                assert_eq!(both.map(|axis| mesh.group(&[axis]).rank()), at);
+                let group = mesh.group(&both);
+                assert_eq!(group.rank(), replica * sequence + place);
+                let sum = group.all_reduce(hop(0), &parts[group.rank()], Reduce::Sum)?;
+                Ok(sum.to_vec1::<f64>()?)
+            });
+            assert!(sums.iter().all(|sum| *sum == sums[0]));
+            sums
+        });
+        assert_eq!(sums[0], sums[1]);
+    }
 }
 
 /// All ways to name axes of a grid, by every rank, against a search through all ranks.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use annulus_experiment::{
-    Bound, Decay, Dtype, Experiment, Format, Kernel, MaskKind, ModelSource, Override, Recompute,
-    WeightsFrom, load, parse,
+    Bound, Decay, Dtype, Experiment, Format, Kernel, MaskKind, Mesh, ModelSource, Order, Override,
+    Recompute, WeightsFrom, load, parse,
 };
 use annulus_sequence::Strategy;
 
@@ -21,6 +21,27 @@ fn with(arguments: &[&str]) -> Experiment {
     let overrides: Vec<Override> =
         arguments.iter().map(|a| Override::split(a).expect("cases have a `=`")).collect();
     parse("small.yaml", SMALL, &overrides).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+#[test]
+fn every_rank_has_one_place_in_either_order() {
+    let small = read(SMALL).mesh;
+    assert_eq!(small.order, Order::SequenceFirst);
+    assert_eq!(with(&["mesh.order=data_first"]).mesh.order, Order::DataFirst);
+    for (data, sequence) in [(1, 1), (1, 4), (4, 1), (2, 3), (3, 2)] {
+        for order in [Order::SequenceFirst, Order::DataFirst] {
+            let mesh = Mesh { data, sequence, order, ..small.clone() };
+            for rank in 0..mesh.ranks() {
+                let replica = mesh.replica(mesh.replica_of(rank));
+                assert_eq!(replica.rank(mesh.place_of(rank)), rank);
+                for end in rank..=mesh.ranks() {
+                    let within = replica.ranks().enumerate();
+                    let within = within.filter(|(_, one)| (rank..end).contains(one));
+                    assert!(within.map(|(place, _)| place).eq(replica.places_in(rank..end)));
+                }
+            }
+        }
+    }
 }
 
 #[test]

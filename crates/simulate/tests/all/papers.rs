@@ -61,7 +61,7 @@ fn a_walked_ring_hides_its_messages_from_the_minimal_block_on() {
         let least = minimal_block(speed, bandwidth);
         let waiting = |block: f64| {
             let cluster = plain(8, speed, bandwidth);
-            walk(&ring_load(block as usize), &cluster, 0, &[0.0; 8]).waiting
+            walk(&ring_load(block as usize), &cluster, &[0.0; 8]).waiting
         };
         let hidden = waiting(least.ceil());
         assert!(hidden.iter().all(|seconds| *seconds < 1e-12), "{host}: {hidden:?}");

@@ -121,7 +121,7 @@ fn a_double_ring_hides_slow_links_behind_a_round() {
         let mut cluster = plain(4, 1e12, 1e15);
         cluster.nodes = 2;
         cluster.between = Link { bandwidth: bytes / (hops * hop), latency: 0.0 };
-        walk(&load, &cluster, 0, &[0.0; 8]).end() / hop
+        walk(&load, &cluster, &[0.0; 8]).end() / hop
     };
     let nodes = Strategy::DoubleRing { shape: Some([2, 4]) };
     for (link, took) in [(0.5, 8.0), (3.9, 8.0), (5.0, 9.0), (7.0, 11.0)] {
@@ -184,6 +184,44 @@ fn bytes_between_nodes_are_those_to_ranks_of_other_nodes() {
     let replicas = ["mesh.sequence=6", "mesh.data=2", "data.tokens=48k", "data.batch=2"];
     let found = on(&cluster(), &replicas);
     assert_eq!(found.sent, [found.bytes, found.bytes / 5 * 4]);
+}
+
+/// Two replicas of two on two nodes of two.
+#[test]
+fn the_order_of_the_mesh_says_what_leaves_a_node() {
+    let nodes = Cluster { nodes: 2, devices_per_node: 2, ..plain(4, 1e12, 1e9) };
+    let mesh = ["mesh.sequence=2", "mesh.data=2", "data.batch=2", "attention.strategy=ring"];
+    let of = |order: &str, cluster: &Cluster| {
+        let order = format!("mesh.order={order}");
+        estimate(&[&mesh[..], &[&order]].concat(), cluster)
+    };
+    let [near, far] = ["sequence_first", "data_first"].map(|order| of(order, &nodes));
+    assert_eq!((near.sent, far.sent), ([near.bytes, 0], [0, near.bytes]));
+    // On one node nothing differs; where a node's link is shared, both replicas are on it.
+    let [near, far] = ["sequence_first", "data_first"].map(|order| of(order, &plain(4, 1e12, 1e9)));
+    assert_eq!(near, far);
+    let slow = |shared| {
+        let link = Link { bandwidth: 1e3, latency: 0.0 };
+        let nodes = Cluster { shared, between: link, ..nodes.clone() };
+        ["sequence_first", "data_first"].map(|order| of(order, &nodes))
+    };
+    let [[_, own], [near, shared]] = [slow(false), slow(true)];
+    let times = shared.forward / own.forward;
+    assert!((times - 2.0).abs() < 0.01 && near.forward < 0.01 * own.forward, "{times}");
+}
+
+/// Six replicas of three on nodes of four: they differ in what they send to other nodes.
+#[test]
+fn replicas_whose_ranks_are_apart_need_not_be_on_alike_nodes() {
+    let nodes = Cluster { nodes: 5, devices_per_node: 4, ..plain(20, 1e12, 1e9) };
+    let mesh = ["mesh.sequence=3", "mesh.data=6", "data.batch=6", "mesh.order=data_first"];
+    let more = ["attention.strategy=all-gather", "data.tokens=48k"];
+    let found = estimate(&[&mesh[..], &more].concat(), &nodes);
+    assert_eq!(found.sent, [0, found.bytes]);
+    let mesh = ["mesh.sequence=6", "mesh.data=3", "data.batch=3", "mesh.order=data_first"];
+    // Ranks 0, 3, 6, 9, 12, 15: at 3 there is one of the same node, at 6 none.
+    let found = estimate(&[&mesh[..], &more].concat(), &nodes);
+    assert_eq!(found.sent, [found.bytes / 5, found.bytes]);
 }
 
 /// Of so many ranks the borders of nodes are looked at.

@@ -11,6 +11,9 @@ fn timeline(arguments: &[&str], cluster: &Cluster) -> Trace {
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
+/// Replicas whose ranks are apart.
+const TURNED: [&str; 3] = ["data.tokens=4000", "mesh.data=2", "mesh.order=data_first"];
+
 /// The last end, seconds.
 fn end(trace: &Trace) -> f64 {
     trace.ranks.iter().flatten().map(|span| span.end).max().unwrap_or_default() as f64 / 1e9
@@ -25,7 +28,7 @@ fn a_planned_trace_ends_when_the_estimate_says() {
         ["ring", "striped", "megatron", "ulysses", "double-ring", "all-gather", "li-ring"]
     {
         let strategy = format!("attention.strategy={strategy}");
-        for mesh in [&["data.tokens=32k"][..], &["data.tokens=4000", "mesh.data=2"]] {
+        for mesh in [&["data.tokens=32k"][..], &["data.tokens=4000", "mesh.data=2"], &TURNED] {
             let arguments = [&base[..], mesh, &[&strategy]].concat();
             let plan = plan(&arguments);
             let trace = timeline(&arguments, &cluster);
@@ -55,8 +58,12 @@ fn a_planned_trace_says_on_which_nodes_ranks_are() {
         [0, 7, 8, 15].map(|rank| (two.seats[rank].process, &*two.seats[rank].host)).to_vec();
     assert_eq!(nodes, [(0, "node 0"), (0, "node 0"), (1, "node 1"), (1, "node 1")]);
     // The ranks of a sequence share a node; gradients are summed over both.
-    let names: Vec<&str> = Sums::of(&two).flows.iter().map(|flow| flow.name).collect();
-    assert_eq!(names, ["blocks within a host", "sums between hosts"]);
+    let names = |trace| Sums::of(trace).flows.iter().map(|flow| flow.name).collect::<Vec<_>>();
+    assert_eq!(names(&two), ["blocks within a host", "sums between hosts"]);
+    // Those of the other order are on both: four places on each.
+    let turned = timeline(&[&arguments[..], &TURNED].concat(), &cluster());
+    let wanted = ["blocks within a host", "blocks between hosts", "sums between hosts"];
+    assert_eq!(names(&turned), wanted);
 }
 
 /// Every layer by its own kind's schedule.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use annulus_attention::Attention;
 use annulus_comm::threads::Options;
 use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered, Places, World};
-use annulus_experiment::{Dtype, Frequencies, Kernel, Packed, Recompute, Shape};
+use annulus_experiment::{Dtype, Frequencies, Kernel, Order, Packed, Recompute, Shape};
 use annulus_machine::Core;
 use annulus_machine::peak::Unit;
 use annulus_model::{Attentions, Config, Llama, element_type};
@@ -64,6 +64,8 @@ pub struct Setup {
     pub data: usize,
     /// Ranks that share a sequence.
     pub sequence: usize,
+    /// Which ranks are neighbours.
+    pub order: Order,
     /// Sequences per rank at once.
     pub micro_batch: usize,
     /// What is kept for backward.
@@ -143,6 +145,7 @@ impl Setup {
             tokens: experiment.data.tokens,
             data: experiment.mesh.data,
             sequence: experiment.mesh.sequence,
+            order: experiment.mesh.order,
             micro_batch: plan.micro_batch,
             recompute: plan.memory.recompute,
             loss_chunk: plan.memory.loss_chunk,
@@ -195,12 +198,12 @@ impl Setup {
 
     /// Which rank is where.
     pub(crate) fn grid(&self) -> Grid {
-        Grid::new(&self.axes())
-    }
-
-    /// The ranks of a sequence are neighbours.
-    fn axes(&self) -> [(Axis, usize); 2] {
-        [(Axis::Data, self.data), (Axis::Sequence, self.sequence)]
+        let neighbours = match self.order {
+            Order::SequenceFirst => Axis::Sequence,
+            Order::DataFirst => Axis::Data,
+        };
+        let axes = [(Axis::Data, self.data), (Axis::Sequence, self.sequence)];
+        Grid::new(&axes).neighbours_along(neighbours)
     }
 
     /// The names of the strategies of its layers: `ring`, or `megatron and halo`.
@@ -274,7 +277,7 @@ impl Setup {
             )
         };
         let meter = Metered::at(comm.clone(), self.places());
-        let mesh = Mesh::new(meter.clone(), &self.axes())?;
+        let mesh = Mesh::of(meter.clone(), self.grid())?;
         let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
         let Frequencies { inverse, factor } = &self.frequencies;
         let rotary = Rotary::new(attention.positions(), inverse, *factor);

@@ -48,7 +48,7 @@ pub(crate) fn plans(resolved: &Resolved, cores: usize, world: &World) -> Result<
 pub fn measured(resolved: &Resolved, cores: usize, world: &World) -> Result<Cluster> {
     let mesh = &resolved.experiment.mesh;
     let sample = sample(&resolved.experiment, resolved.model.head_dim, cores, world)?;
-    sample.measure_over(world, mesh.data * mesh.sequence)
+    sample.measure_over(world, mesh.ranks())
 }
 
 /// What this machine achieves with the ranks of a plan, measured: a fraction of a second.
@@ -76,8 +76,8 @@ fn earlier(experiment: &Experiment) -> Option<Attention> {
     let text = std::fs::read_to_string(experiment.output.join(RESOLVED)).ok()?;
     let before = parse(RESOLVED, &text, &[]).ok()?;
     let (then, now) = (&before.mesh, &experiment.mesh);
-    let same_ranks = (then.data, then.sequence, &then.weights)
-        == (now.data, now.sequence, &now.weights)
+    let same_ranks = (then.data, then.sequence, then.order, &then.weights)
+        == (now.data, now.sequence, now.order, &now.weights)
         && then.cluster == now.cluster;
     let same = || differences(&before, experiment).is_empty();
     let settled = same_ranks && !before.attention.is_open() && same();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::golden;
 use annulus_comm::World;
 use annulus_data::Sequence;
-use annulus_experiment::{Dtype, Kernel, Recompute, read_config};
+use annulus_experiment::{Dtype, Kernel, Order, Recompute, read_config};
 use annulus_model::{Llama, load};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy, Wire};
 use annulus_train::{Attending, Setup, Want, model_config, score};
@@ -69,6 +69,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         tokens: TOKENS,
         data: 1,
         sequence: ranks,
+        order: Order::SequenceFirst,
         micro_batch: 1,
         recompute: Recompute::Layer,
         loss_chunk: 50,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::{Place, losses};
+use annulus_experiment::Order;
 use annulus_sequence::{
     BlockShape, Exchange, Heads, Hop, Mask, Part, Route, Rule, Schedule, Strategy, Wire,
     pairs_per_hop,
@@ -29,6 +30,7 @@ struct Case {
     tokens: usize,
     window: Option<usize>,
     more: &'static [(&'static str, &'static str)],
+    order: Order,
 }
 
 impl Case {
@@ -43,6 +45,7 @@ impl Case {
             tokens: 48,
             window: None,
             more: &[],
+            order: Order::SequenceFirst,
         }
     }
 
@@ -58,6 +61,7 @@ impl Case {
             ("attention.backward", back.to_owned()),
             ("mesh.sequence", self.sequence.to_string()),
             ("mesh.data", self.data.to_string()),
+            ("mesh.order", self.order.word().to_owned()),
             ("memory.micro_batch", self.micro.to_string()),
             ("data.tokens", self.tokens.to_string()),
             ("schedule.stop", String::from("3")),
@@ -88,6 +92,7 @@ fn cases() -> Vec<Case> {
         Case { back: Route::Queries, ..Case::of("ring", Strategy::Ring, 3) },
         Case { back: Route::Travelling, tokens: 50, ..Case::of("striped", Strategy::STRIPED, 4) },
         Case { micro: 1, data: 2, ..Case::of("megatron", Strategy::MEGATRON, 2) },
+        Case { data: 2, order: Order::DataFirst, micro: 2, ..Case::of("apart", Strategy::Ring, 3) },
         Case {
             more: &[("attention.exchange", "a2a+p2p")],
             ..Case::of("both", Strategy::Megatron { exchange: both }, 4)
@@ -171,13 +176,19 @@ struct Done {
 fn check_hops(case: &Case, trace: &Trace) -> usize {
     let mut moved = 0;
     for (rank, spans) in trace.ranks.iter().enumerate() {
+        // Its place, and how far apart the ranks of its sequence are.
+        let (place, step) = match case.order {
+            Order::SequenceFirst => (rank % case.sequence, 1),
+            Order::DataFirst => (rank / case.data, case.data),
+        };
         let mut wanted = BTreeMap::new();
         for schedule in case.schedules() {
             let shape = BlockShape { batch: case.micro, head_dim: HEAD_DIM, wire: Wire::new(4, 4) };
             let pairs = pairs_per_hop(&schedule);
-            for (hop, plan) in schedule.of_rank(rank % case.sequence).iter().enumerate() {
-                let done = planned(plan, &schedule, shape, rank - rank % case.sequence);
-                let pairs = pairs[hop][rank % case.sequence] * case.micro as u64;
+            for (hop, plan) in schedule.of_rank(place).iter().enumerate() {
+                let done =
+                    planned(plan, &schedule, shape, |other| rank + other * step - place * step);
+                let pairs = pairs[hop][place] * case.micro as u64;
                 for layer in 0..LAYERS {
                     let at = At { layer, pass: schedule.pass.into(), hop };
                     wanted.insert(at, repeated(&done, pairs, case.micro_batches()));
@@ -192,14 +203,19 @@ fn check_hops(case: &Case, trace: &Trace) -> usize {
     moved
 }
 
-/// A hop of a schedule, whose ranks are numbered from `first` on.
-fn planned(hop: &Hop, schedule: &Schedule, shape: BlockShape, first: usize) -> Done {
+/// A hop of a schedule, whose ranks are these of the world.
+fn planned(
+    hop: &Hop,
+    schedule: &Schedule,
+    shape: BlockShape,
+    rank: impl Fn(usize) -> usize,
+) -> Done {
     let mut done = Done { tiles: hop.tiles.iter().map(Into::into).collect(), ..Done::default() };
     done.finishes = hop.finishes.iter().map(|block| (*block).into()).collect();
     let bytes = |block| shape.bytes(block, schedule.pass);
-    done.sends = hop.sends.iter().map(|m| (first + m.to, m.block.into(), bytes(m.block))).collect();
+    done.sends = hop.sends.iter().map(|m| (rank(m.to), m.block.into(), bytes(m.block))).collect();
     done.receives =
-        hop.receives.iter().map(|m| (first + m.from, m.block.into(), bytes(m.block))).collect();
+        hop.receives.iter().map(|m| (rank(m.from), m.block.into(), bytes(m.block))).collect();
     done
 }
 

@@ -1,7 +1,7 @@
 //! What a run computes does not depend on how it is split, and is what PyTorch computes.
 
 use crate::common::{Place, difference, golden, losses, number, plan, state};
-use annulus_train::{Ending, Given, run};
+use annulus_train::{Ending, Given, Outcome, run};
 
 #[test]
 fn the_loss_falls_and_the_folder_is_complete() {
@@ -85,6 +85,35 @@ fn meshes_and_micro_batches_are_one_rank() {
             let error = difference(&losses(&place.run_in(&name, &changes)), &one);
             assert!(error < 1e-5, "{name}: {error:e}");
         }
+    }
+}
+
+/// Sums are in the order of replicas and places, whichever ranks are neighbours.
+#[test]
+fn results_are_the_same_bits_whichever_ranks_are_neighbours() {
+    let place = Place::new();
+    for (sequence, strategy) in [("2", "striped"), ("3", "ring")] {
+        let run_to = |stop: &str, name: &str, order: &str| {
+            let changes = [
+                ("schedule.stop", stop),
+                ("attention.strategy", strategy),
+                ("mesh.data", "2"),
+                ("mesh.sequence", sequence),
+                ("mesh.order", order),
+                ("memory.micro_batch", "1"),
+            ];
+            place.run_in(&format!("{name}-{sequence}"), &changes)
+        };
+        let run = |order: &str| run_to("4", order, order);
+        let [one, other] = ["sequence_first", "data_first"].map(run);
+        let bits = |run: &Outcome| losses(run).into_iter().map(f64::to_bits).collect::<Vec<_>>();
+        assert_eq!(bits(&one), bits(&other));
+        // A run may go on in the other order.
+        run_to("2", "turned", "data_first");
+        let turned = run_to("4", "turned", "sequence_first");
+        let [one, other, turned] =
+            [one, other, turned].map(|run| state(&run.folder.join("step-4")));
+        assert!(one == other && one == turned, "weights or moments differ over {sequence} ranks");
     }
 }
 
