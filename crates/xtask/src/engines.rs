@@ -68,9 +68,7 @@ pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
     setup::mpi()?;
     tool::cargo(&["build", "--release", "--quiet", "--package", "annulus-bench"])?;
     let mut report = Report::default();
-    for words in ["--lean", ""] {
-        memory(words, &mut report)?;
-    }
+    memory(&mut report)?;
     if arguments.memory {
         return Ok(report.end());
     }
@@ -115,11 +113,9 @@ fn attention(arguments: &Arguments, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What processes hold and have in memory over some steps of a model of 13 million parameters: held to the plan where freed pages
-/// are given back at once, and shown where they are kept.
-fn memory(words: &str, report: &mut Report) -> Result<()> {
-    let kept = if words.is_empty() { "kept" } else { "given back at once" };
-    tool::print(&format!("\nmemory of a training, {RANKS} ranks, freed pages {kept}; MiB"));
+/// What processes hold and have in memory over some steps of a model of 13 million parameters.
+fn memory(report: &mut Report) -> Result<()> {
+    tool::print(&format!("\nmemory of a training, {RANKS} ranks; MiB"));
     tool::print(
         "| processes x ranks | by | ranks planned | counted | itself | resident | of plan |",
     );
@@ -127,7 +123,7 @@ fn memory(words: &str, report: &mut Report) -> Result<()> {
     for way in WAYS {
         let threads = (annulus_machine::cores() / way.processes).max(1);
         let model = "--tokens 2k --layers 16 --steps 3";
-        let words = format!("--ranks {RANKS} --threads {threads} {model} {words}");
+        let words = format!("--ranks {RANKS} --threads {threads} {model}");
         let line = way.started("memory", &words)?;
         let (processes, each) = (way.processes, RANKS / way.processes);
         let by = way.mpi.unwrap_or("threads");
@@ -144,10 +140,8 @@ fn memory(words: &str, report: &mut Report) -> Result<()> {
             let shown = shown.map(|bytes| format!("{:.1}", bytes / f64::from(1 << 20)));
             let shown = shown.join(" | ");
             tool::print(&format!("| {processes} x {each} | {by} | {shown} | {ratio:.3} |"));
-            if words.contains("--lean") {
-                let what = format!("{by}: process {process} of {processes}, from its plan");
-                report.hold(&what, (ratio - 1.0).abs(), RESIDENT);
-            }
+            let what = format!("{by}: process {process} of {processes}, from its plan");
+            report.hold(&what, (ratio - 1.0).abs(), RESIDENT);
         }
     }
     Ok(())

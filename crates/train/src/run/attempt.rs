@@ -29,9 +29,10 @@ use crate::run::sink::{Notice, Silent, Sink};
 use crate::run::together::{self, Facts, Said};
 use crate::setup::device;
 use crate::setup::initial::base_of;
-use crate::setup::pages::return_what_was_freed;
+use crate::setup::pages::{Room, return_what_was_freed};
 use crate::setup::prepare::{From, Prepared, Work, interruptible, prepare};
 use crate::setup::start::{Handout, Start};
+use crate::step::rank::Rank;
 use crate::step::resident::OfProcess;
 use crate::step::trainer::Trainer;
 use crate::{Data, Opening, Result, Setup, TrainError};
@@ -149,6 +150,8 @@ pub(crate) struct Attempt<'a> {
     peak: Option<f64>,
     /// What this process had in memory before its ranks began.
     process: OfProcess,
+    /// What it may have.
+    room: Room,
     recorder: Mutex<Option<Recorder<'a>>>,
 }
 
@@ -295,14 +298,17 @@ impl<'a> Attempt<'a> {
         start: Start,
         recorder: Option<Recorder<'a>>,
     ) -> Result<Attempt<'a>> {
+        let process = OfProcess::before(&start);
+        let ranks = plan.with_cores(given.cores);
         Ok(Attempt {
             plan,
             setup: setup.clone(),
+            room: Room::of(plan, &ranks, given.here(setup)?, process.base),
             data,
             stop: given.stop.clone(),
             world: given.world.clone(),
             peak: setup.peak(given.cores),
-            process: OfProcess::before(&start),
+            process,
             start: Handout::new(start, given.here(setup)?),
             owes: false,
             recorder: Mutex::new(recorder),
@@ -345,6 +351,7 @@ impl Attempt<'_> {
         let trainer = self
             .setup
             .rank(comm)
+            .map(|rank| Rank { room: self.room.clone(), ..rank })
             .and_then(|rank| Trainer::new(rank, self.plan, self.data.train.clone(), &start));
         drop(start);
         return_what_was_freed();

@@ -20,6 +20,7 @@ use candle_core::{DType, Device};
 
 use crate::run::given::here;
 use crate::setup::device;
+use crate::setup::pages::Room;
 use crate::setup::shared::once;
 use crate::step::rank::Rank;
 use crate::{Result, TrainError, memory};
@@ -291,6 +292,7 @@ impl Setup {
             mesh,
             meter,
             uncounted: comm,
+            room: Room::ANY,
             setup: self.clone(),
         })
     }

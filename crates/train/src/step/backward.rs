@@ -52,6 +52,7 @@ impl Rank {
         let mut traces = Vec::with_capacity(stages.len());
         let x = self.forward(stages, &parameters.weights, &shard, |stage, begun, trace| {
             traces.push(trace);
+            self.room.keep();
             self.stage(begun, || name(stage, "forward"))
         })?;
         // The last stage has waited for it.
@@ -64,6 +65,7 @@ impl Rank {
             let begun = begin();
             dx = self.run_back(stage.as_ref(), trace, &dx, gradients)?;
             self.stage(begun, || name(stage.as_ref(), "backward"))?;
+            self.room.keep();
         }
         Ok(Differentiated { loss: Partial::new(loss, micro.targets), sighting })
     }

@@ -10,7 +10,7 @@ use candle_core::{Device, Tensor};
 
 use crate::run::given::here as ranks_here;
 use crate::setup::initial::initial_weights;
-use crate::setup::pages::return_what_was_freed;
+use crate::setup::pages::{Room, return_what_was_freed};
 use crate::setup::start::{Handout, Start};
 use crate::step::rank::Rank;
 use crate::step::resident::{Held, OfProcess, held_of, logged};
@@ -84,9 +84,12 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
     let process = OfProcess::before(&start);
     let start = Handout::new(start, ranks_here(world, setup.world())?);
+    let planned = plan.with_cores(cores * world.beside().len());
+    let room = Room::of(plan, &planned, ranks_here(world, setup.world())?, process.base);
     let program = |rank: Rank| {
         let (comm, owner) = (rank.uncounted.clone(), rank.uncounted.rank());
         let start = start.take(owner);
+        let rank = Rank { room: room.clone(), ..rank };
         let mut trainer = Trainer::new(rank, plan, data.train.clone(), &start)?;
         drop(start);
         return_what_was_freed();
@@ -107,7 +110,6 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
         let label = Label { pass: "measured", ..Label::default() };
         Ok(comm.all_gather(label, &Tensor::new(own, &Device::Cpu)?)?)
     };
-    let planned = plan.with_cores(cores * world.beside().len());
     let of_ranks = setup.run(program)?;
     let found = of_ranks.iter().map(Tensor::to_vec1).collect::<candle_core::Result<Vec<_>>>()?;
     let at = Class::ALL.len() + 2;

@@ -12,6 +12,7 @@ use annulus_ops::{Backend, IGNORED, Rotary, check_targets, check_tokens};
 use annulus_sequence::{Documents, Positions, Rule};
 use candle_core::Tensor;
 
+use crate::setup::pages::Room;
 use crate::{Result, Setup};
 
 /// One rank and what it computes with. Weights are handed in.
@@ -27,6 +28,8 @@ pub(crate) struct Rank {
     pub(crate) meter: Arc<Metered>,
     /// The same ranks, uncounted: for measurements and errors.
     pub(crate) uncounted: Arc<dyn Communicator>,
+    /// What the process of this rank may have in memory.
+    pub(crate) room: Room,
 }
 
 /// A micro-batch on one rank.

@@ -108,6 +108,7 @@ impl Trainer {
         let label = Label { step, pass: PASS, hop: gradients.len(), layer: 0 };
         let loss = loss.total(&self.rank.mesh, label)?;
         self.rank.stage(summing, || String::from("sum of gradients"))?;
+        self.rank.room.keep();
         let updating = begin();
         let norm = norm(&self.rank.backend, &gradients)? / loss.divisor();
         self.check_finite(step, loss, norm, &sightings, sequences)?;
