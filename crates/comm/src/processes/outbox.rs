@@ -54,7 +54,7 @@ impl Outbox {
         }
         let mut frame = sealed(&envelope);
         if let Some(small) = payload.as_mut().filter(|all| frame.len() + all.size() <= FRAME)
-            && small.is_ready().map_err(unsent)?
+            && small.is_ready().map_err(|error| unsent(&error))?
         {
             frame.extend(small.bytes());
             payload = None;
@@ -71,7 +71,7 @@ impl Outbox {
     pub(super) fn look(&mut self, session: &Session, shared: &Shared) -> annulus_mpi::Result<bool> {
         let mut any = false;
         for mut payload in std::mem::take(&mut self.payloads) {
-            if !payload.bytes.is_ready().map_err(unsent)? {
+            if !payload.bytes.is_ready().map_err(|error| unsent(&error))? {
                 self.payloads.push(payload);
                 continue;
             }
@@ -109,6 +109,6 @@ impl Going {
     }
 }
 
-fn unsent(error: candle_core::Error) -> annulus_mpi::Error {
+fn unsent(error: &candle_core::Error) -> annulus_mpi::Error {
     annulus_mpi::Error { what: "a tensor cannot be sent".to_owned(), why: error.to_string() }
 }

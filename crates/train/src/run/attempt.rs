@@ -32,7 +32,6 @@ use crate::setup::initial::base_of;
 use crate::setup::pages::{Room, return_what_was_freed};
 use crate::setup::prepare::{From, Prepared, Work, interruptible, prepare};
 use crate::setup::start::{Handout, Start};
-use crate::step::rank::Rank;
 use crate::step::resident::OfProcess;
 use crate::step::trainer::Trainer;
 use crate::{Data, Opening, Result, Setup, TrainError};
@@ -150,7 +149,6 @@ pub(crate) struct Attempt<'a> {
     peak: Option<f64>,
     /// What this process had in memory before its ranks began.
     process: OfProcess,
-    /// What it may have.
     room: Room,
     recorder: Mutex<Option<Recorder<'a>>>,
 }
@@ -299,11 +297,10 @@ impl<'a> Attempt<'a> {
         recorder: Option<Recorder<'a>>,
     ) -> Result<Attempt<'a>> {
         let process = OfProcess::before(&start);
-        let ranks = plan.with_cores(given.cores);
         Ok(Attempt {
             plan,
             setup: setup.clone(),
-            room: Room::of(plan, &ranks, given.here(setup)?, process.base),
+            room: Room::of(plan, given.cores, given.here(setup)?, process.base),
             data,
             stop: given.stop.clone(),
             world: given.world.clone(),
@@ -348,11 +345,9 @@ impl Attempt<'_> {
             _ => None,
         };
         let first_step = start.step;
-        let trainer = self
-            .setup
-            .rank(comm)
-            .map(|rank| Rank { room: self.room.clone(), ..rank })
-            .and_then(|rank| Trainer::new(rank, self.plan, self.data.train.clone(), &start));
+        let trainer = self.setup.rank(comm).and_then(|rank| {
+            Trainer::new(rank.within(&self.room), self.plan, self.data.train.clone(), &start)
+        });
         drop(start);
         return_what_was_freed();
         let mut trainer = match trainer {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use annulus_machine::Resident;
 use annulus_memory::current;
-use annulus_plan::{Plan, Process, RankPlan};
+use annulus_plan::{Plan, Process};
 
 unsafe extern "C" {
     /// Of mimalloc, which this crate depends on for it.
@@ -26,7 +26,7 @@ const KEPT_FOR: c_long = 60_000;
 /// Whoever sets it knows better.
 const VARIABLE: &str = "MIMALLOC_PURGE_DELAY";
 
-/// Keeps freed pages for a minute, so that steps use them again, unless a process has more than it may ([`Room`]); and takes none of
+/// Keeps freed pages for a minute, so that steps use them again, unless a process nears its plan; and takes none of
 /// 2 MiB, of which little may be in use: a step was no faster with those. To be called before the first large block is asked for,
 /// where mimalloc is the program's allocator.
 pub fn keep_freed_pages() {
@@ -64,10 +64,11 @@ impl Room {
     /// Without a bound.
     pub(crate) const ANY: Room = Room { most: u64::MAX, base: 0, ranks: 0..0 };
 
-    /// That of a process with these ranks of `plan`, all of which hold what `held` says.
-    pub(crate) fn of(plan: &Plan, held: &[RankPlan], ranks: Range<usize>, base: u64) -> Room {
-        let process = ranks.start / ranks.len().max(1);
-        let planned = plan.processes(held).get(process).map(|held| Process { base, ..*held }.all());
+    /// That of a process with these ranks of `plan`, on a host of so many cores.
+    pub(crate) fn of(plan: &Plan, cores: usize, ranks: Range<usize>, base: u64) -> Room {
+        let (held, process) = (plan.with_cores(cores), ranks.start / ranks.len().max(1));
+        let planned =
+            plan.processes(&held).get(process).map(|held| Process { base, ..*held }.all());
         Room { most: planned.unwrap_or(u64::MAX), base, ranks }
     }
 

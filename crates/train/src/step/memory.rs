@@ -83,25 +83,16 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
     let process = OfProcess::before(&start);
-    let start = Handout::new(start, ranks_here(world, setup.world())?);
-    let planned = plan.with_cores(cores * world.beside().len());
-    let room = Room::of(plan, &planned, ranks_here(world, setup.world())?, process.base);
+    let (cores, here) = (cores * world.beside().len(), ranks_here(world, setup.world())?);
+    let room = Room::of(plan, cores, here.clone(), process.base);
+    let start = Handout::new(start, here);
     let program = |rank: Rank| {
         let (comm, owner) = (rank.uncounted.clone(), rank.uncounted.rank());
         let start = start.take(owner);
-        let rank = Rank { room: room.clone(), ..rank };
-        let mut trainer = Trainer::new(rank, plan, data.train.clone(), &start)?;
+        let mut trainer = Trainer::new(rank.within(&room), plan, data.train.clone(), &start)?;
         drop(start);
         return_what_was_freed();
-        let (mut seconds, mut handed_over) = (Vec::new(), 0);
-        for _ in 0..steps {
-            reset_peaks(owner);
-            trainer.rank.meter.take();
-            let begun = Instant::now();
-            trainer.step()?;
-            seconds.push(begun.elapsed().as_secs_f64());
-            handed_over = trainer.rank.meter.take().bytes.values().sum();
-        }
+        let (seconds, handed_over) = stepped(&mut trainer, steps, owner)?;
         let held = peaks(owner);
         let numbers = Class::ALL.map(|class| held[class]).into_iter();
         let numbers = numbers.chain([held.together, handed_over]).map(|bytes| bytes as f64);
@@ -110,7 +101,7 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
         let label = Label { pass: "measured", ..Label::default() };
         Ok(comm.all_gather(label, &Tensor::new(own, &Device::Cpu)?)?)
     };
-    let of_ranks = setup.run(program)?;
+    let (planned, of_ranks) = (plan.with_cores(cores), setup.run(program)?);
     let found = of_ranks.iter().map(Tensor::to_vec1).collect::<candle_core::Result<Vec<_>>>()?;
     let at = Class::ALL.len() + 2;
     let processes = found.iter().filter_map(|found| found.get(at..)?.first_chunk());
@@ -119,6 +110,20 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
     let last = logged(&processes, &setup.places()).into_iter().collect();
     let ranks = found.iter().zip(&planned).map(|(found, plan)| measured(found, plan)).collect();
     Ok(OfProcesses { ranks, processes: held_of(plan, &planned, &last) })
+}
+
+/// How long each of so many steps of this rank took, and how many bytes it handed over in the last.
+fn stepped(trainer: &mut Trainer, steps: u64, owner: usize) -> Result<(Vec<f64>, u64)> {
+    let (mut seconds, mut handed_over) = (Vec::new(), 0);
+    for _ in 0..steps {
+        reset_peaks(owner);
+        trainer.rank.meter.take();
+        let begun = Instant::now();
+        trainer.step()?;
+        seconds.push(begun.elapsed().as_secs_f64());
+        handed_over = trainer.rank.meter.take().bytes.values().sum();
+    }
+    Ok((seconds, handed_over))
 }
 
 /// What a rank found: its bytes by class, at once and handed over, then the seconds of its steps.

@@ -41,6 +41,11 @@ pub(crate) struct Micro {
 }
 
 impl Rank {
+    /// The same where its process keeps to `room`.
+    pub(crate) fn within(self, room: &Room) -> Rank {
+        Rank { room: room.clone(), ..self }
+    }
+
     /// Which of a batch's sequences replica `replica` computes.
     pub(crate) fn share_of(&self, replica: usize, batch: usize) -> Range<usize> {
         let share = batch / self.setup.data;
