@@ -234,9 +234,6 @@ pub(crate) struct Memory {
     /// Steps; the last is measured
     #[arg(long, default_value_t = 2, value_parser = positive)]
     pub(crate) steps: usize,
-    /// Give freed pages back at once, as a run does that takes more than half of what there is
-    #[arg(long)]
-    pub(crate) lean: bool,
     /// Exit with 10 where a process has more or less in memory than planned, by more than this share of it
     #[arg(long, value_name = "SHARE")]
     pub(crate) resident: Option<f64>,

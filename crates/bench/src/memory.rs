@@ -8,7 +8,7 @@ use annulus_comm::World;
 use annulus_experiment::parse;
 use annulus_memory::{ByClass, Class};
 use annulus_plan::Plan;
-use annulus_train::{Held, Memory, OfProcesses, measure_over, return_freed_pages};
+use annulus_train::{Held, Memory, OfProcesses, measure_over};
 use anyhow::Result;
 use serde_json::{Value, json};
 
@@ -21,9 +21,6 @@ use crate::subject::{Fields, fields};
 
 /// A line for every number of ranks, and one that says how flat it is and how near to the plan.
 pub(crate) fn run(arguments: &arguments::Memory) -> Result<Verdict> {
-    if arguments.lean {
-        return_freed_pages();
-    }
     let world = World::found()?;
     let told = measure(arguments, &world);
     let why = told.as_ref().err().map(ToString::to_string);
@@ -89,7 +86,7 @@ fn describe(arguments: &arguments::Memory, ranks: usize, all: &OfProcesses) -> F
     fields(json!({
         "bench": "memory", "by_process": by_process, "tokens": ranks * arguments.tokens, "ranks": ranks,
         "strategy": arguments.strategy.name(), "recompute": arguments.recompute.word(),
-        "lean": arguments.lean, "threads": arguments.threads, "by_rank": Value::Array(by_rank.collect()),
+        "threads": arguments.threads, "by_rank": Value::Array(by_rank.collect()),
     }))
 }
 

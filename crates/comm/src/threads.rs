@@ -10,7 +10,7 @@ mod member;
 mod patience;
 mod watch;
 
-pub(crate) use group::Group;
+pub(crate) use group::{Group, SMALL};
 pub(crate) use heard::Beat;
 pub(crate) use home::{Carrier, Home};
 pub(crate) use mail::{Parcel, Ticket, lock};

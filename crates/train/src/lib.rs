@@ -46,7 +46,7 @@ pub use setup::examine::{data_fits, fits_here};
 pub use setup::fits::check_memory;
 pub use setup::initial::check_beside;
 pub use setup::open::{measured, rates};
-pub use setup::pages::{keep_freed_pages, return_freed_pages};
+pub use setup::pages::keep_freed_pages;
 pub use setup::rates::Sample;
 pub use setup::resolve::{Bring, Opened, TOKENIZER, resolve};
 pub use setup::shared::shared;

@@ -5,10 +5,10 @@ use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
 use crate::Label;
-use crate::threads::{Beat, Ticket};
+use crate::threads::{Beat, SMALL, Ticket};
 
-/// Bytes of a frame at most: an envelope, and behind it the payload where there is room.
-pub(super) const FRAME: usize = 4096;
+/// Bytes of a frame at most: an envelope, and behind it the payload where there is room. So no payload that a sender waits for is in one.
+pub(super) const FRAME: usize = SMALL as usize;
 /// Ranks that one frame has room to tell of.
 pub(super) const BEATS: usize = 16;
 

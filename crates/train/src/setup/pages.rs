@@ -38,7 +38,7 @@ pub fn keep_freed_pages() {
 
 /// Gives freed pages back at once, where memory is short. That takes more of the processor's time: every block is given new pages, each
 /// of which is zeroed first.
-pub fn return_freed_pages() {
+pub(crate) fn return_freed_pages() {
     keep_for(0);
 }
 
