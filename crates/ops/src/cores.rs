@@ -33,15 +33,6 @@ impl Cores {
         self.busy.fetch_add(count, Ordering::Relaxed);
         Busy { cores: self, count }
     }
-    /// One that is idle.
-    fn idle(&self) -> Option<Busy<'_>> {
-        let one_more = |busy| (busy < self.all).then_some(busy + 1);
-        self.busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Busy { cores: self, count: 1 })
-    }
-    fn are_crowded(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) > self.all
-    }
 }
 
 impl From<usize> for Cores {
@@ -66,8 +57,28 @@ impl Drop for Busy<'_> {
 #[derive(Clone)]
 pub(crate) struct Share {
     pub(crate) cores: Cores,
+    /// The ranks that share them.
+    pub(crate) ranks: usize,
     /// What a thread that works for the rank calls first.
     pub(crate) start: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Share {
+    /// How many threads of the process may be at work: ranks that outnumber the cores take turns on them, also with those of other
+    /// processes, and one that waits lends its turn.
+    fn threads(&self) -> usize {
+        self.cores.all.max(self.ranks)
+    }
+    /// A core that is idle, or a turn on one.
+    fn idle(&self) -> Option<Busy<'_>> {
+        let one_more = |busy| (busy < self.threads()).then_some(busy + 1);
+        let cores = &self.cores;
+        cores.busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Busy { cores, count: 1 })
+    }
+    fn are_crowded(&self) -> bool {
+        self.cores.busy.load(Ordering::Relaxed) > self.threads()
+    }
 }
 
 impl fmt::Debug for Share {
@@ -94,14 +105,14 @@ impl<'scope, 'env> Helpers<'scope, 'env> {
     /// Calls another where a core is idle and the jobs that wait are worth it.
     pub(crate) fn call<T: Send, F: Fn(T) + Send + Sync>(&mut self, jobs: &'env Jobs<T, F>) {
         let waiting = jobs.waiting();
-        let Some(cores) = self.worth(waiting).then(|| self.share.cores.idle()).flatten() else {
+        let Some(cores) = self.worth(waiting).then(|| self.share.idle()).flatten() else {
             return;
         };
         let share = self.share;
         let thread = Builder::new().name("helper".to_owned()).spawn_scoped(self.scope, move || {
             let _busy = cores;
             (share.start)();
-            jobs.work(|| !share.cores.are_crowded());
+            jobs.work(|| !share.are_crowded());
         });
         // Without a thread it goes on as it is.
         self.threads.extend(thread);
@@ -132,10 +143,20 @@ mod tests {
     use super::*;
     use crate::Pool;
 
-    /// Runs so many jobs on one of two ranks on two cores; who did how many of them.
+    /// Runs so many jobs on one of two ranks that share `cores`; who did how many of them.
     fn done_by(cores: &Cores, jobs: usize, job: impl Fn(usize) + Sync + Send) -> Vec<usize> {
+        of_ranks_done_by(2, cores, jobs, job)
+    }
+
+    /// The same on one of so many ranks.
+    fn of_ranks_done_by(
+        ranks: usize,
+        cores: &Cores,
+        jobs: usize,
+        job: impl Fn(usize) + Sync + Send,
+    ) -> Vec<usize> {
         let counts = Mutex::new(BTreeMap::<String, usize>::new());
-        let pool = Pool::share(cores, 2, || ());
+        let pool = Pool::share(cores, ranks, || ());
         let watched = pool.watched((0..jobs).collect(), &|| Ok::<(), ()>(()), |index| {
             sleep(2 * WORTH);
             job(index);
@@ -164,13 +185,16 @@ mod tests {
 
     #[test]
     fn an_idle_core_helps_with_another_ranks_jobs() {
-        let (cores, meeting) = (Cores::from(2), Meeting::default());
-        let counts = done_by(&cores, 20, |index| {
-            if index > 0 {
-                meeting.join();
-            }
-        });
-        assert_eq!((counts.len(), counts.iter().sum::<usize>()), (2, 20));
+        // Of one core it is the turn of the rank that waits.
+        for cores in [2, 1].map(Cores::from) {
+            let meeting = Meeting::default();
+            let counts = done_by(&cores, 20, |index| {
+                if index > 0 {
+                    meeting.join();
+                }
+            });
+            assert_eq!((counts.len(), counts.iter().sum::<usize>()), (2, 20));
+        }
     }
 
     #[test]
@@ -189,7 +213,7 @@ mod tests {
             assert_eq!(watched, Ok(()));
             assert!(counts.into_inner().unwrap().iter().all(|id| *id == current().id()));
         });
-        assert_eq!(done_by(&Cores::from(1), 9, job), [9], "there is one core");
+        assert_eq!(of_ranks_done_by(1, &Cores::from(1), 9, job), [9], "there is one core");
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Pool {
     pub fn share(cores: &Cores, ranks: usize, start: impl Fn() + Send + Sync + 'static) -> Pool {
         let start: Arc<dyn Fn() + Send + Sync> = Arc::new(start);
         let workers = cores.share(ranks);
-        let share = Some(Share { cores: cores.clone(), start: start.clone() });
+        let share = Some(Share { cores: cores.clone(), ranks, start: start.clone() });
         Pool { share, ..Pool::starting(workers, move || start()) }
     }
     fn starting(workers: usize, start: impl Fn() + Send + Sync + 'static) -> Pool {

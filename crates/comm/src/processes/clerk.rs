@@ -17,11 +17,14 @@ use crate::threads::{Group, lock};
 const BEAT: Duration = Duration::from_millis(20);
 /// How often the flight record says that this process is alive.
 const PULSE: Duration = Duration::from_millis(1);
-/// How long the thread sleeps where nothing happens: at least, and at most.
-const NAP: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(400)];
-/// In between, this share of the time since something happened last: who waits for long, waits so much longer at most, and the thread
-/// leaves the core to those who compute meanwhile.
-const SHARE: u32 = 8;
+/// How long the thread sleeps where nothing happens, at least. It takes a core from a rank that computes whenever it looks, and what that
+/// had in the caches: so it looks less often the longer nothing has happened.
+const NAP: Duration = Duration::from_micros(50);
+/// At most where a rank here waits, and else: one that begins to wait wakes the thread. MPI goes on with a payload only when it is called:
+/// in a millisecond a link takes less than a socket holds.
+const LONGEST: [Duration; 2] = [Duration::from_micros(400), Duration::from_millis(1)];
+/// In between, this share of the time since something happened last: whatever happens is noticed so much later at most.
+const SHARE: u32 = 4;
 /// For so long after something went or came the thread looks again at once where a rank waits: what is under way may be there in
 /// less time than a nap takes. It yields its core between two looks.
 const EAGER: Duration = Duration::from_micros(200);
@@ -120,7 +123,7 @@ impl Clerk {
                 group.looks(Instant::now());
             }
             if self.shared.only_in_waits.load(Ordering::Relaxed) && self.ranks_compute() {
-                std::thread::sleep(NAP[0]);
+                std::thread::sleep(NAP);
                 continue;
             }
             let busy = self.send()? | self.receive()?;
@@ -158,11 +161,8 @@ impl Clerk {
             drop(desk);
             std::thread::yield_now();
         } else if desk.letters.is_empty() && !std::mem::take(&mut desk.asks) {
-            // MPI may go on with a payload only when it is called.
-            let is_moving = !self.outbox.is_empty() || self.inboxes.iter().any(Inbox::is_receiving);
-            let nap = if is_moving { NAP[0] } else { self.moved.elapsed() / SHARE };
-            let nap = nap.clamp(NAP[0], NAP[1]);
-            // Woken by whoever leaves a letter or asks; what arrives is looked for after the nap.
+            let nap = (self.moved.elapsed() / SHARE).clamp(NAP, LONGEST[usize::from(!waits)]);
+            // Woken by whoever leaves a letter, asks or waits; what arrives is looked for after the nap.
             drop(self.shared.wake.wait_timeout(desk, nap).map_err(PoisonError::into_inner));
         }
     }
@@ -212,22 +212,22 @@ impl Clerk {
         desk.current.as_ref().is_some_and(|(_, group)| !group.are_all_waiting())
     }
 
-    /// Hands letters to MPI, and tells senders what has left.
+    /// Hands letters to MPI, and tells senders what has left. Whether ranks have anything to do with it.
     fn send(&mut self) -> annulus_mpi::Result<bool> {
         let letters = std::mem::take(&mut lock(&self.shared.desk).letters);
-        let busy = !letters.is_empty();
+        let busy = letters.iter().any(|letter| !letter.envelope.news.is_routine());
         for letter in letters {
             self.outbox.post(&self.session, letter)?;
         }
         Ok(self.outbox.look(&self.session, &self.shared)? || busy)
     }
 
-    /// Hands on what has arrived.
+    /// Hands on what has arrived. Whether ranks have anything to do with it.
     fn receive(&mut self) -> annulus_mpi::Result<bool> {
         let mut busy = false;
         for index in 0..self.inboxes.len() {
             while let Some(arrived) = self.inboxes[index].look(&self.session, &self.shared)? {
-                busy = true;
+                busy |= !arrived.is_routine();
                 self.take_in(self.inboxes[index].from, arrived);
                 self.hand_on();
             }

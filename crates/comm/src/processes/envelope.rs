@@ -126,6 +126,11 @@ impl Passes {
 }
 
 impl News {
+    /// Whether it is told again and again, and only shows how far ranks are.
+    pub(super) fn is_routine(&self) -> bool {
+        matches!(self, News::Beats(_) | News::Alive)
+    }
+
     /// Messages of one tag arrive in the order in which a process sent them. What is told of ranks has one of its own, so that it
     /// does not stand behind tensors: a slow link carries those for longer than a deadline.
     pub(super) fn tag(&self) -> i32 {

@@ -52,6 +52,11 @@ impl Arrived {
         }
     }
 
+    /// Whether it only shows that a process is alive.
+    pub(super) fn is_routine(&self) -> bool {
+        matches!(self, Arrived::News(envelope) if envelope.news.is_routine())
+    }
+
     /// Hands it to its run.
     pub(super) fn reach(self, group: &Group, passes: &mut Passes) {
         match self {
@@ -93,11 +98,6 @@ impl Inbox {
     /// Whether nothing is left that a frame has told of.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
-    }
-
-    /// Whether a payload is under way.
-    pub(super) fn is_receiving(&self) -> bool {
-        self.queue.iter().any(|told| matches!(told, Told::UnderWay(..)))
     }
 
     /// What has arrived since, if anything has.

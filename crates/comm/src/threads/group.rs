@@ -257,7 +257,7 @@ impl Group {
         !is_here
     }
 
-    /// Receives were posted for what other processes send.
+    /// Receives were posted for what other processes send, or a rank here waits.
     pub(super) fn asks(&self) {
         if let Some(carrier) = &self.home.carrier {
             carrier.asks();
@@ -364,5 +364,6 @@ impl Group {
     pub(super) fn begins_to_wait(&self, rank: usize, peer: usize, now: Instant) {
         let place = (self.ranks[rank].exchanges.load(Ordering::Relaxed), now);
         lock(&self.waits)[rank] = Some(Wait { peer, place });
+        self.asks();
     }
 }
