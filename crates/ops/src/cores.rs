@@ -20,10 +20,18 @@ const WORTH: Duration = Duration::from_micros(500);
 #[derive(Clone, Debug)]
 pub struct Cores {
     all: usize,
+    /// Other processes compute on them, too.
+    in_turns: bool,
     busy: Arc<AtomicUsize>,
 }
 
 impl Cores {
+    /// The same where so many processes share the machine's cores. Ranks that outnumber the cores of their process take turns on them
+    /// with those of the others, and so one that waits lends its turn, though no core is idle.
+    #[must_use]
+    pub fn among(self, processes: usize) -> Cores {
+        Cores { in_turns: processes > 1, ..self }
+    }
     /// How many of them are one rank's where there are `ranks`.
     pub(crate) fn share(&self, ranks: usize) -> usize {
         annulus_machine::share(self.all, ranks)
@@ -37,7 +45,7 @@ impl Cores {
 
 impl From<usize> for Cores {
     fn from(all: usize) -> Cores {
-        Cores { all: all.max(1), busy: Arc::default() }
+        Cores { all: all.max(1), in_turns: false, busy: Arc::default() }
     }
 }
 
@@ -64,10 +72,9 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// How many threads of the process may be at work: ranks that outnumber the cores take turns on them, also with those of other
-    /// processes, and one that waits lends its turn.
+    /// How many threads of the process may be at work.
     fn threads(&self) -> usize {
-        self.cores.all.max(self.ranks)
+        if self.cores.in_turns { self.cores.all.max(self.ranks) } else { self.cores.all }
     }
     /// A core that is idle, or a turn on one.
     fn idle(&self) -> Option<Busy<'_>> {
@@ -145,18 +152,8 @@ mod tests {
 
     /// Runs so many jobs on one of two ranks that share `cores`; who did how many of them.
     fn done_by(cores: &Cores, jobs: usize, job: impl Fn(usize) + Sync + Send) -> Vec<usize> {
-        of_ranks_done_by(2, cores, jobs, job)
-    }
-
-    /// The same on one of so many ranks.
-    fn of_ranks_done_by(
-        ranks: usize,
-        cores: &Cores,
-        jobs: usize,
-        job: impl Fn(usize) + Sync + Send,
-    ) -> Vec<usize> {
         let counts = Mutex::new(BTreeMap::<String, usize>::new());
-        let pool = Pool::share(cores, ranks, || ());
+        let pool = Pool::share(cores, 2, || ());
         let watched = pool.watched((0..jobs).collect(), &|| Ok::<(), ()>(()), |index| {
             sleep(2 * WORTH);
             job(index);
@@ -185,8 +182,8 @@ mod tests {
 
     #[test]
     fn an_idle_core_helps_with_another_ranks_jobs() {
-        // Of one core it is the turn of the rank that waits.
-        for cores in [2, 1].map(Cores::from) {
+        // Of a core that is shared it is the turn of the rank that waits.
+        for cores in [Cores::from(2), Cores::from(1).among(2)] {
             let meeting = Meeting::default();
             let counts = done_by(&cores, 20, |index| {
                 if index > 0 {
@@ -213,7 +210,7 @@ mod tests {
             assert_eq!(watched, Ok(()));
             assert!(counts.into_inner().unwrap().iter().all(|id| *id == current().id()));
         });
-        assert_eq!(of_ranks_done_by(1, &Cores::from(1), 9, job), [9], "there is one core");
+        assert_eq!(done_by(&Cores::from(1), 9, job), [9], "there is one core");
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(super) fn measure(arguments: &Arguments, strategy: Strategy, world: &World) 
     let here = here(arguments, world)?;
     let plan = plan(arguments, strategy)?;
     let schedules = plan.passes[0].clone();
-    let cores = Cores::from(arguments.threads);
+    let cores = Cores::from(arguments.threads).among(world.beside().len());
     let options = options(arguments.ranks);
     let member = |comm| rank(arguments, world, &schedules, (&cores, here), &comm);
     let seconds = world.run(&options, member).map_err(|failure| anyhow!("{failure:#}"))?;

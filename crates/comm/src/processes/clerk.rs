@@ -20,11 +20,13 @@ const PULSE: Duration = Duration::from_millis(1);
 /// How long the thread sleeps where nothing happens, at least. It takes a core from a rank that computes whenever it looks, and what that
 /// had in the caches: so it looks less often the longer nothing has happened.
 const NAP: Duration = Duration::from_micros(50);
-/// At most where a rank here waits, and else: one that begins to wait wakes the thread. MPI goes on with a payload only when it is called:
-/// in a millisecond a link takes less than a socket holds.
-const LONGEST: [Duration; 2] = [Duration::from_micros(400), Duration::from_millis(1)];
+/// At most where a rank here waits or a payload is on its way: MPI goes on with it only when it is called. A rank that begins to wait
+/// wakes the thread.
+const NAP_OF_WAITS: Duration = Duration::from_micros(400);
+/// At most else.
+const NAP_OF_NOTHING: Duration = Duration::from_millis(1);
 /// In between, this share of the time since something happened last: whatever happens is noticed so much later at most.
-const SHARE: u32 = 4;
+const SHARE: u32 = 8;
 /// For so long after something went or came the thread looks again at once where a rank waits: what is under way may be there in
 /// less time than a nap takes. It yields its core between two looks.
 const EAGER: Duration = Duration::from_micros(200);
@@ -161,7 +163,9 @@ impl Clerk {
             drop(desk);
             std::thread::yield_now();
         } else if desk.letters.is_empty() && !std::mem::take(&mut desk.asks) {
-            let nap = (self.moved.elapsed() / SHARE).clamp(NAP, LONGEST[usize::from(!waits)]);
+            let is_moving = !self.outbox.is_empty() || self.inboxes.iter().any(Inbox::is_receiving);
+            let most = if waits || is_moving { NAP_OF_WAITS } else { NAP_OF_NOTHING };
+            let nap = (self.moved.elapsed() / SHARE).clamp(NAP, most);
             // Woken by whoever leaves a letter, asks or waits; what arrives is looked for after the nap.
             drop(self.shared.wake.wait_timeout(desk, nap).map_err(PoisonError::into_inner));
         }

@@ -100,6 +100,11 @@ impl Inbox {
         self.queue.is_empty()
     }
 
+    /// Whether a payload is under way.
+    pub(super) fn is_receiving(&self) -> bool {
+        self.queue.iter().any(|told| matches!(told, Told::UnderWay(..)))
+    }
+
     /// What has arrived since, if anything has.
     pub(super) fn look(
         &mut self,

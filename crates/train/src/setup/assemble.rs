@@ -179,7 +179,8 @@ impl Setup {
     /// The same, whose ranks the processes of `world` share.
     pub(crate) fn over(self, world: &World) -> Setup {
         world.computes_on(&self.device());
-        Setup { processes: world.clone(), ..self }
+        let cores = self.cores.among(world.beside().len());
+        Setup { processes: world.clone(), cores, ..self }
     }
 
     /// Where tensors live.
