@@ -162,7 +162,7 @@ impl Clerk {
         if waits && self.moved.elapsed() < EAGER {
             drop(desk);
             std::thread::yield_now();
-        } else if desk.letters.is_empty() && !std::mem::take(&mut desk.asks) {
+        } else if desk.letters.is_empty() && !std::mem::take(&mut desk.is_woken) {
             let is_moving = !self.outbox.is_empty() || self.inboxes.iter().any(Inbox::is_receiving);
             let most = if waits || is_moving { NAP_OF_WAITS } else { NAP_OF_NOTHING };
             let nap = (self.moved.elapsed() / SHARE).clamp(NAP, most);

@@ -69,8 +69,8 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct Desk {
     pub(super) letters: VecDeque<Letter>,
-    /// Receives were posted since MPI's thread looked last.
-    pub(super) asks: bool,
+    /// Receives were posted, or a rank began to wait, since MPI's thread looked last.
+    pub(super) is_woken: bool,
     /// How many runs there were.
     pub(super) runs: u64,
     /// By number of a process, its rank as MPI has it: processes of a host are neighbours here, wherever the launcher put them.
@@ -366,8 +366,8 @@ impl Carrier for Carried {
         self.post(to / self.here, news, Some(payload));
         Ok(())
     }
-    fn asks(&self) {
-        lock(&self.shared.desk).asks = true;
+    fn wake(&self) {
+        lock(&self.shared.desk).is_woken = true;
         self.shared.wake.notify_one();
     }
     fn failed(&self, rank: usize) {

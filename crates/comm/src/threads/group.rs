@@ -257,10 +257,10 @@ impl Group {
         !is_here
     }
 
-    /// Receives were posted for what other processes send, or a rank here waits.
-    pub(super) fn asks(&self) {
+    /// Has other processes looked for at once: receives were posted for what they send, or a rank here begins to wait.
+    pub(super) fn wake(&self) {
         if let Some(carrier) = &self.home.carrier {
-            carrier.asks();
+            carrier.wake();
         }
     }
 
@@ -364,6 +364,6 @@ impl Group {
     pub(super) fn begins_to_wait(&self, rank: usize, peer: usize, now: Instant) {
         let place = (self.ranks[rank].exchanges.load(Ordering::Relaxed), now);
         lock(&self.waits)[rank] = Some(Wait { peer, place });
-        self.asks();
+        self.wake();
     }
 }

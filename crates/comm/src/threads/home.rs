@@ -10,8 +10,8 @@ use crate::flight::Log;
 pub(crate) trait Carrier: Send + Sync {
     /// `parcel` of a rank here goes to a rank that is not.
     fn send(&self, from: usize, to: usize, parcel: Parcel) -> candle_core::Result<()>;
-    /// A rank here has posted receives for what ranks elsewhere send, or waits.
-    fn asks(&self);
+    /// What brings them is to look now: a rank here has posted receives for what ranks elsewhere send, or begins to wait.
+    fn wake(&self);
     /// A rank here has failed.
     fn failed(&self, rank: usize);
     /// A rank here has done all it was to do.

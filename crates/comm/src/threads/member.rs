@@ -97,7 +97,7 @@ impl Communicator for Member {
         let sent = sends.into_iter().filter_map(|step| self.send(label, step).transpose());
         let sent = sent.collect::<Result<Vec<Due>>>()?;
         if asks {
-            self.group.asks();
+            self.group.wake();
         }
         Ok(Pending::new(Box::new(Transferring { group: self.group.clone(), rank, dues, sent })))
     }
