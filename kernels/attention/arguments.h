@@ -61,7 +61,17 @@ struct Keys {
 static_assert(__builtin_offsetof(Keys, k_map) % 128 == 0 && __builtin_offsetof(Keys, v_map) % 128 == 0, "maps on lines");
 static_assert(sizeof(Keys) % 128 == 0, "every tile's maps on lines");
 
-// Forward: folds tiles into the running state.
+// In which order sm90 works on blocks of rows: section after section of heads, so many that what they read fits the second-level
+// cache; in a section the longest blocks of all its heads first.
+struct Order {
+  const int* blocks;         // [lists, blocks]: numbers of blocks, the longest first
+  int lists;                 // 1: all batch rows have the same; or B. (Backward: of every tile, or of every tile of every batch row.)
+  int heads;                 // of a section, counted on over batch rows (and tiles)
+  int* taken;                // a counter, 0 between launches
+};
+
+// Forward: folds tiles into the running state. sm90 starts from nothing where these are the first tiles, and after the last ones
+// leaves what `FinishArguments` says instead of a state; other kernels take a state that was filled, and leave one.
 struct ForwardArguments {
   TensorMap q_map;           // sm_90a: boxes of the kernel's block of queries
   const void* q;
@@ -73,6 +83,11 @@ struct ForwardArguments {
   float* out;                      // [B, Hq, Sq, D]: unnormalised: sum over keys of exp2(scale_log2 * (score - maximum)) v
   float* maximum;                  // [B, Hq, Sq]: of raw scores q k; -inf where nothing was seen
   float* sum;                      // [B, Hq, Sq]: of exp2(scale_log2 * (score - maximum))
+  Order order;                     // sm90: of blocks of queries
+  void* result;                    // sm90, after the last tiles: [B, Hq, Sq, D] without gaps
+  float* lse;                      // likewise: [B, Hq, Sq]
+  int first, last;                 // sm90: 1 where these are the first tiles, the last ones
+  float scale;
 };
 
 // After the last tile: out / sum in the queries' type, and lse = maximum * scale + ln(sum); 0 and -inf where nothing was seen.
@@ -115,6 +130,7 @@ struct BackwardArguments {
   const float* lse_log2;    // [B, Hq, padded]: as prepared; +inf past Sq, so that no weight is left there
   const float* delta;       // [B, Hq, padded]: as prepared; 0 past Sq
   float* dq;                // [B, Hq, padded, D] elements
+  Order order;              // sm90: of blocks of what stays: keys, or of `backward_queries` queries
 };
 
 // After the last tile of backward: dq by rows, multiplied by the scale where the kernel left that to here.

@@ -32,7 +32,10 @@ template <typename Number, int Dim, int QueryBlock, bool WithQueries> struct Bac
   static constexpr int key_bytes = panel_bytes(keys, Dim), query_bytes = panel_bytes(queries, Dim), row_bytes = 4 * queries;
   static constexpr int slope_bytes = WithQueries ? panel_bytes(keys, queries) : 0;
   static constexpr int values_at = key_bytes, queries_at = 2 * key_bytes, gradients_at = queries_at + stages * query_bytes;
-  static constexpr int slopes_at = gradients_at + stages * query_bytes, lse_at = slopes_at + 2 * slope_bytes;
+  // Sums of dQ on their way, of each warp: 16 rows by a panel's columns.
+  static constexpr int sums_bytes = WithQueries ? 16 * PANEL_COLUMNS * 4 : 0;
+  static constexpr int slopes_at = gradients_at + stages * query_bytes, sums_at = slopes_at + 2 * slope_bytes;
+  static constexpr int lse_at = sums_at + warps * sums_bytes;
   static constexpr int delta_at = lse_at + stages * row_bytes, steps_at = delta_at + stages * row_bytes;
   static constexpr int kept_at = steps_at + stages * 16, barriers_at = kept_at + 16;
   using Rows = Channel<stages, warps>;
@@ -78,24 +81,35 @@ template <class Kernel> struct BackwardMemory {
     return {base + Kernel::gradients_at + stage * Kernel::query_bytes};
   }
   DEVICE Tile<Kernel::keys> slope_tile(int buffer) const { return {base + Kernel::slopes_at + buffer * Kernel::slope_bytes}; }
+  DEVICE uint32_t sums(int warp) const { return base + Kernel::sums_at + warp * Kernel::sums_bytes; }
   DEVICE uint32_t lse(int stage) const { return base + Kernel::lse_at + stage * Kernel::row_bytes; }
   DEVICE uint32_t delta(int stage) const { return base + Kernel::delta_at + stage * Kernel::row_bytes; }
   DEVICE uint32_t step(int stage) const { return base + Kernel::steps_at + stage * 16; }
   DEVICE uint32_t kept_spans() const { return base + Kernel::kept_at; }
 };
 
-// The block of keys that a block of threads keeps: grid (most blocks of a tile, heads of keys, batch rows x tiles).
+// The block of keys that a block of threads keeps: of the grid's one dimension, most blocks of a tile x heads of keys x batch rows
+// x tiles.
 struct KeyBlock {
   const Keys& tile;
   int first, head, batch;
   const Reach* reach;  // null where the tile has no such block
   const Spans* spans;  // of its rows
 
-  DEVICE KeyBlock(const BackwardArguments& arguments, int keys)
-      : tile(arguments.tiles[blockIdx.z % arguments.tile_count]), first(static_cast<int>(blockIdx.x) * keys),
-        head(static_cast<int>(blockIdx.y)), batch(static_cast<int>(blockIdx.z) / arguments.tile_count) {
+  DEVICE KeyBlock(const BackwardArguments& arguments, int keys) : KeyBlock(arguments, keys, item(arguments)) {}
+
+ private:
+  static DEVICE Item item(const BackwardArguments& arguments) {
+    const int heads = arguments.heads / arguments.group, outer = arguments.batch * arguments.tile_count;
+    const int blocks = static_cast<int>(gridDim.x) / (heads * outer);
+    return Items{arguments.order, blocks, heads, outer, arguments.tile_count}.at(static_cast<int>(blockIdx.x));
+  }
+
+  DEVICE KeyBlock(const BackwardArguments& arguments, int keys, const Item& item)
+      : tile(arguments.tiles[item.batch % arguments.tile_count]), first(item.block * keys), head(item.head),
+        batch(item.batch / arguments.tile_count) {
     const int visibility = tile.visibilities == 1 ? 0 : batch, blocks = ceiling_divide(tile.rows, keys);
-    reach = first < tile.rows ? tile.key_blocks + visibility * blocks + blockIdx.x : nullptr;
+    reach = first < tile.rows ? tile.key_blocks + visibility * blocks + item.block : nullptr;
     spans = tile.keys + visibility * tile.rows + first;
   }
 };
@@ -189,6 +203,7 @@ template <class Kernel> struct BackwardConsumer {
     warpgroup_wait<0>();
     warpgroup_hold(dk);
     warpgroup_hold(dv);
+    if (Kernel::with_queries && lane_index() == 0) add_wait<0>();
     const KeyBlock block(arguments, Kernel::keys);
     store(block, block.tile.dk, dk, arguments.scale);
     store(block, block.tile.dv, dv, 1.0f);
@@ -286,15 +301,22 @@ template <class Kernel> struct BackwardConsumer {
   // This warpgroup's panel of queries, or of columns of dQ.
   DEVICE int first_panel(bool of_columns) const { return Kernel::by_panels == of_columns ? consumer : 0; }
 
-  // In the order of `lane_order`, whole warps next to each other.
+  // In the order of `lane_order`: a warp's sums go out together, while it is at the next block.
   DEVICE void add_queries(float* block, const float (&dq)[32]) const {
-    const int panel = first_panel(true);
-    float* to = block + first_panel(false) * 64 * Kernel::dim + lane_order<Kernel::dim>() + panel * 8 * 128;
+    const int panel = first_panel(true), warp = sums_thread() / 32;
+    const uint32_t sums = memory.sums(4 * consumer + warp);
+    if (lane_index() == 0) add_wait<0>();
+    __syncwarp();
     UNROLL
     for (int j = 0; j < 8; ++j) {
       if (Kernel::dim % 64 != 0 && panel * 64 + 8 * j >= Kernel::dim) break;
-      add_global(to + j * 128, Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
+      store_shared(sums + 512 * j + 16 * lane_index(), Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
     }
+    proxy_fence();
+    __syncwarp();
+    if (lane_index() != 0) return;
+    const int columns = min(PANEL_COLUMNS, Kernel::dim - panel * PANEL_COLUMNS);
+    add_bytes(block + (first_panel(false) * 64 + 16 * warp) * Kernel::dim + panel * 8 * 128, sums, 16 * columns * 4);
   }
 
   DEVICE void store(const KeyBlock& block, float* rows, const float (&sums)[Kernel::dim / 2], float factor) const {

@@ -18,6 +18,8 @@ template <typename Number, int Dim, int QueryBlock, int KeyBlock>
 struct Forward : KeptQueries<Number, Dim, QueryBlock, KeyBlock, 1> {
   using Arguments = ForwardArguments;
   static DEVICE const TensorMap& kept_map(const ForwardArguments& arguments, int) { return arguments.q_map; }
+  // Whether items that see nothing are to be begun or ended all the same.
+  static DEVICE bool touches_all(const ForwardArguments& arguments) { return (arguments.first | arguments.last) != 0; }
 };
 
 // A warpgroup: 64 queries of every item, from the state of earlier hops to that of this one.
@@ -56,13 +58,22 @@ template <class Kernel> struct ForwardConsumer {
   }
 
   DEVICE void fold(const Item& item) {
+    if (item.empty != 0) return leave_state(item);
     Step step = await_step();
     step = first_block(item, step);
     while (step.first >= 0) step = next_block(item, step);
     memory.values.wait();
     add_values();
     await_values();
-    store_state(item);
+    store(item);
+  }
+
+  // An item that sees nothing: begun, or brought to its end.
+  DEVICE void leave_state(const Item& item) {
+    load_state(item);
+    __syncwarp();  // all lanes have read the item
+    memory.kept.release();
+    store(item);
   }
 
   DEVICE Step await_step() const {
@@ -174,6 +185,7 @@ template <class Kernel> struct ForwardConsumer {
 
   // Rows past the end repeat the last one; they are not stored.
   DEVICE void load_state(const Item& item) {
+    if (arguments.first != 0) return begin_state();
     UNROLL
     for (int r = 0; r < 2; ++r) {
       const int64_t row = row_index(item, min(row_of(item, r), arguments.rows - 1));
@@ -185,6 +197,40 @@ template <class Kernel> struct ForwardConsumer {
         const Float2 pair = from[4 * j];
         out[4 * j + 2 * r] = pair.x;
         out[4 * j + 2 * r + 1] = pair.y;
+      }
+    }
+  }
+
+  DEVICE void begin_state() {
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
+      maximum[r] = -infinity();
+      sum[r] = 0.0f;
+    }
+    UNROLL
+    for (int i = 0; i < Kernel::dim / 2; ++i) out[i] = 0.0f;
+  }
+
+  DEVICE void store(const Item& item) {
+    if (arguments.last != 0) store_result(item);
+    else store_state(item);
+  }
+
+  // The only division and the only rounding, as in finish.h.
+  DEVICE void store_result(const Item& item) {
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const float total = quad_sum(sum[r]), share = total > 0.0f ? 1.0f / total : 0.0f;
+      if (row_of(item, r) >= arguments.rows) continue;
+      const int64_t row = row_index(item, row_of(item, r));
+      if (sums_column() == 0) {
+        const float lse = total > 0.0f ? multiply_add(maximum[r], arguments.scale, log_exact(total)) : -infinity();
+        store_global(arguments.lse + row, lse);
+      }
+      uint32_t* to = reinterpret_cast<uint32_t*>(static_cast<T*>(arguments.result) + row * Kernel::dim + sums_column());
+      UNROLL
+      for (int j = 0; j < Kernel::dim / 8; ++j) {
+        store_global(to + 4 * j, pack<T>(out[4 * j + 2 * r] * share, out[4 * j + 2 * r + 1] * share));
       }
     }
   }

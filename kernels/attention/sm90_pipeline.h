@@ -78,32 +78,33 @@ struct alignas(16) Item {
   int block;
   int head;
   int batch;
-  int unused;
+  int empty;  // 1 if it sees no keys: none come
 };
 
-// The items of one block of threads: it is one of `width` that go through the list side by side, to and fro, so that a long item
-// is followed by a short one. The list takes head after head, so that blocks at work share keys; and of a head the last queries
-// first, which see most where masks are causal.
+// The blocks of rows of a launch, in their order: `heads` heads of each of `outer` batch rows (or tiles of batch rows, with lists
+// of their own for the `tiles` of one batch row).
 struct Items {
-  int blocks, heads, total;
-  int width, place, start = 0;
+  const Order& order;
+  int blocks, heads, outer, tiles;
 
-  DEVICE Items(int blocks, int heads, int batch) : blocks(blocks), heads(heads), total(blocks * heads * batch) {
-    width = static_cast<int>(gridDim.x * gridDim.y * gridDim.z);
-    place = static_cast<int>(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+  DEVICE int total() const { return blocks * heads * outer; }
+
+  DEVICE Item at(int number) const {
+    const int section = number / (order.heads * blocks), first = section * order.heads;
+    const int width = min(order.heads, heads * outer - first), rest = number - first * blocks;
+    const int row = first + rest % width, batch = row / heads;
+    const int list = order.lists == tiles ? batch % tiles : batch;
+    return {order.blocks[list * blocks + rest / width], row % heads, batch, 0};
   }
 
-  // Whether there is another one; then `item`.
-  DEVICE bool next(Item& item) {
-    while (start < total) {
-      const int index = start + place;
-      start += width;
-      place = width - 1 - place;
-      if (index >= total) continue;
-      item = {blocks - 1 - index % blocks, index / blocks % heads, index / (blocks * heads), 0};
-      return true;
-    }
-    return false;
+  // The next one that no block of threads has taken, and whether there is one. Each of them asks until there is none: the last
+  // to be told so leaves the counter as it was.
+  DEVICE bool take(Item& item) const {
+    const int number = take_number(order.taken), last = total() + static_cast<int>(gridDim.x) - 1;
+    if (number == last) store_global(order.taken, 0);
+    if (number >= total()) return false;
+    item = at(number);
+    return true;
   }
 };
 

@@ -18,6 +18,7 @@ struct BackwardQueries : KeptQueries<Number, Dim, QueryBlock, KeyBlock, 2> {
   static DEVICE const TensorMap& kept_map(const BackwardArguments& arguments, int which) {
     return which == 0 ? arguments.q_map : arguments.gradient_map;
   }
+  static DEVICE bool touches_all(const BackwardArguments&) { return false; }
 };
 
 // A warpgroup: dQ of 64 queries of every item.

@@ -57,11 +57,14 @@ template <class Kernel> struct RowsProducer {
   DEVICE void run() {
     see_maps(arguments.tiles, arguments.tile_count);
     const int blocks = ceiling_divide(arguments.rows, Kernel::queries);
-    Items items(blocks, arguments.heads, arguments.batch);
+    const Items items{arguments.order, blocks, arguments.heads, arguments.batch, 1};
     Item item;
-    while (items.next(item)) {
+    while (items.take(item)) {
       KeyWalk<Kernel::keys> walk(arguments.tiles, arguments.tile_count, blocks, item);
-      if (walk.done()) continue;
+      if (walk.done()) {
+        if (Kernel::touches_all(arguments)) tell_of_empty(item);
+        continue;
+      }
       bring_kept(item);
       while (!walk.done()) bring_keys(walk, item);
     }
@@ -71,6 +74,14 @@ template <class Kernel> struct RowsProducer {
   }
 
  private:
+  DEVICE void tell_of_empty(Item item) {
+    item.empty = 1;
+    memory.kept.claim();
+    store_shared(memory.item(), item);
+    barrier_arrive(memory.kept.full());
+    memory.kept.turn.next();
+  }
+
   DEVICE void bring_kept(const Item& item) {
     memory.kept.claim();
     store_shared(memory.item(), item);

@@ -153,7 +153,11 @@ inline void write_global(void* to, const void* from, uint32_t size) {
   std::memcpy(to, from, size);
 }
 
-// Other blocks add at the same time.
+// Other blocks do at the same time.
+inline int take_number(int* counter) {
+  check_global(counter, sizeof(int));
+  return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
+}
 inline void add_global(float* pointer, float value) {
   check_global(pointer, sizeof(float));
   auto* word = reinterpret_cast<uint32_t*>(pointer);

@@ -83,6 +83,17 @@ template <typename T> DEVICE void store_global(T* pointer, T value) {
 #endif
 }
 
+// The number that a counter in global memory stands at, which goes on by one: no two threads of the GPU get the same.
+DEVICE int take_number(int* counter) {
+#if ON_GPU
+  int number;
+  asm volatile("atom.global.add.s32 %0, [%1], 1;" : "=r"(number) : "l"(counter) : "memory");
+  return number;
+#else
+  return emulator::take_number(counter);
+#endif
+}
+
 // Adds to global memory that others add to as well; the order of the sums is not fixed.
 DEVICE void add_global(float* pointer, float value) {
 #if ON_GPU

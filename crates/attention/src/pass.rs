@@ -128,16 +128,21 @@ impl<'a> Running<'a> {
         let (together, apart): (Vec<TilePlan>, Vec<TilePlan>) =
             hop.tiles.iter().partition(|tile| tile.keys.part == Part::KeyValue);
         apart.iter().try_for_each(|tile| self.apart(tile, &keys[&tile.keys], dropout))?;
-        for tiles in together.chunk_by(|a, b| a.queries == b.queries) {
-            self.together(tiles, &keys, dropout)?;
+        let calls: Vec<&[TilePlan]> = together.chunk_by(|a, b| a.queries == b.queries).collect();
+        for (index, tiles) in calls.iter().enumerate() {
+            let queries = tiles[0].queries;
+            let more = || calls[index + 1..].iter().any(|tiles| tiles[0].queries == queries);
+            let last = hop.finishes.contains(&queries) && !more();
+            self.together(tiles, last, &keys, dropout)?;
         }
         Ok(())
     }
 
-    /// Computes a block of queries with keys and values.
+    /// Computes a block of queries with keys and values, the last it sees or not.
     fn together(
         &mut self,
         tiles: &[TilePlan],
+        last: bool,
         keys: &BTreeMap<Block, Tensors>,
         dropout: Option<Dropout>,
     ) -> Result<()> {
@@ -152,6 +157,9 @@ impl<'a> Running<'a> {
         }
         for (rows, seen) in &seen {
             let mut state = self.state(tiles[0].queries, *rows)?;
+            if last {
+                state.end_with_next();
+            }
             match self.pass {
                 Pass::Forward => {
                     let progress = || self.travels.progress();

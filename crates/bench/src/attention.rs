@@ -101,6 +101,7 @@ impl Inputs {
         visibility: &[Visibility],
     ) -> Result<Attended> {
         let mut state = kernel.begin(&self.q, self.scale()?)?;
+        state.end_with_next();
         kernel.forward(&[Tile::new(&self.k, &self.v, visibility)], &mut *state, &|| Ok(()))?;
         Ok(kernel.finish(state)?)
     }

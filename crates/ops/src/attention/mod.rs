@@ -90,6 +90,8 @@ pub trait State: Send + Any + Debug {
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
     /// The same by reference.
     fn as_any(&mut self) -> &mut dyn Any;
+    /// No tiles come after the next call's: a kernel may leave the result instead of a state.
+    fn end_with_next(&mut self) {}
 }
 
 /// The arithmetic of tiles. A kernel's result for a tile depends on that tile alone: not on threads, neighbours, or how

@@ -2,7 +2,7 @@
 #![expect(clippy::struct_field_names, reason = "fields are called as in C")]
 
 use annulus_sequence::{Run, Spans as Pair};
-use bytemuck::NoUninit;
+use bytemuck::{NoUninit, Zeroable};
 
 use super::TensorMap;
 
@@ -36,6 +36,19 @@ impl Reach {
         rows.chunks(block).map(Reach::new).collect()
     }
 
+    /// Blocks of `block` columns that any of the rows sees: what the kernel's `BlockWalk` counts.
+    pub(super) fn visits(&self, block: usize) -> usize {
+        let blocks = |index: usize| {
+            let (start, end) = (self.reach_start[index], self.reach_end[index]);
+            if start >= end { 0..0 } else { start as usize / block..(end as usize).div_ceil(block) }
+        };
+        let (mut early, mut late) = (blocks(0), blocks(1));
+        if early.is_empty() || !late.is_empty() && late.start < early.start {
+            std::mem::swap(&mut early, &mut late);
+        }
+        early.len() + late.end.saturating_sub(late.start.max(early.end))
+    }
+
     fn new(rows: &[Pair]) -> Reach {
         let mut reach = Reach::default();
         for index in 0..2 {
@@ -58,7 +71,7 @@ impl Reach {
 }
 
 /// Elements from one batch row, head, row to the next.
-#[derive(Clone, Copy, Debug, Default, NoUninit)]
+#[derive(Clone, Copy, Debug, Default, NoUninit, Zeroable)]
 #[repr(C)]
 pub(super) struct Strides {
     pub(super) batch: i64,
@@ -118,8 +131,18 @@ pub(super) struct Keys {
     pub(super) v_map: TensorMap,
 }
 
+/// In which order blocks of rows are worked on.
+#[derive(Clone, Copy, Debug, Default, NoUninit, Zeroable)]
+#[repr(C)]
+pub(super) struct Order {
+    pub(super) blocks: u64,
+    pub(super) lists: i32,
+    pub(super) heads: i32,
+    pub(super) taken: u64,
+}
+
 /// Forward.
-#[derive(Clone, Copy, Debug, NoUninit)]
+#[derive(Clone, Copy, Debug, NoUninit, Zeroable)]
 #[repr(C, align(64))]
 pub(super) struct ForwardArguments {
     pub(super) q_map: TensorMap,
@@ -137,7 +160,13 @@ pub(super) struct ForwardArguments {
     pub(super) out: u64,
     pub(super) maximum: u64,
     pub(super) sum: u64,
-    pub(super) _end: [u64; 4],
+    pub(super) order: Order,
+    pub(super) result: u64,
+    pub(super) lse: u64,
+    pub(super) first: i32,
+    pub(super) last: i32,
+    pub(super) scale: f32,
+    pub(super) _end: [i32; 11],
 }
 
 /// After the last tile of forward.
@@ -195,7 +224,8 @@ pub(super) struct BackwardArguments {
     pub(super) lse_log2: u64,
     pub(super) delta: u64,
     pub(super) dq: u64,
-    pub(super) _end: [u64; 7],
+    pub(super) order: Order,
+    pub(super) _end: [u64; 4],
 }
 
 /// After the last tile of backward.

@@ -19,6 +19,7 @@ use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Device, Error, Result};
 
 use super::find::{Gpu, Missing};
+use super::kept::Kept;
 use super::processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
 
 /// Code of all kernels for all architectures.
@@ -38,6 +39,9 @@ pub struct Cuda {
     module: Arc<CudaModule>,
     /// With the shared memory that each is allowed.
     functions: Arc<Mutex<HashMap<String, (CudaFunction, u32)>>>,
+    /// For one launch after the other: all are on one stream.
+    counter: Arc<CudaSlice<u8>>,
+    kept: Arc<Kept>,
 }
 
 #[derive(Clone, Copy)]
@@ -48,6 +52,7 @@ struct Argument([u8; ARGUMENT]);
 unsafe impl DeviceRepr for Argument {}
 
 impl Owner for CudaSlice<u8> {}
+impl Owner for Arc<CudaSlice<u8>> {}
 
 impl Cuda {
     /// Loads the kernels onto `device`.
@@ -73,6 +78,8 @@ impl Cuda {
             multiprocessors,
             module,
             functions: Arc::default(),
+            counter: Arc::new(inner.cuda_stream().alloc_zeros(4).w()?),
+            kept: Arc::default(),
         })
     }
 
@@ -83,11 +90,17 @@ impl Cuda {
         let said = |error: Error| Missing::Driver(error.to_string());
         let cuda = Cuda::new(&Device::new_cuda_with_stream(index).map_err(said)?).map_err(said)?;
         keep_freed_memory(&cuda.inner).map_err(said)?;
+        // SAFETY: whatever uses this processor's tensors is on its one stream, so nothing needs events to be told apart by.
+        unsafe { cuda.inner.disable_event_tracking() };
         Ok(cuda)
     }
 
     fn stream(&self) -> Arc<CudaStream> {
         self.inner.cuda_stream()
+    }
+
+    fn address(&self, slice: &CudaSlice<u8>) -> u64 {
+        slice.device_ptr(&self.stream()).0
     }
 
     /// The function, allowed the shared memory it asks for.
@@ -125,11 +138,17 @@ impl Processor for Cuda {
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<Uploaded> {
-        let stream = self.stream();
-        let slice = stream.clone_htod(bytes).w()?;
-        let (address, guard) = slice.device_ptr(&stream);
-        drop(guard);
-        Ok(Uploaded { address, owner: Box::new(slice) })
+        let slice = self.stream().clone_htod(bytes).w()?;
+        Ok(Uploaded { address: self.address(&slice), owner: Box::new(slice) })
+    }
+
+    fn counter(&self) -> Result<Uploaded> {
+        let address = self.address(&self.counter);
+        Ok(Uploaded { address, owner: Box::new(self.counter.clone()) })
+    }
+
+    fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>, arguments: &[u8]) -> Result<()> {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{Device, Error, Result};
 use libloading::Library;
 
+use super::kept::Kept;
 use super::processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
 
 /// Of an H100 (CUDA C++ programming guide, "Technical specifications per compute capability").
@@ -50,6 +51,7 @@ pub struct Emulator {
     architecture: u32,
     /// Threads that share the blocks of a launch.
     workers: u32,
+    kept: Arc<Kept>,
 }
 
 /// Memory that starts at a multiple of 128 bytes.
@@ -104,7 +106,8 @@ impl Emulator {
         let library =
             opened.map_err(|error| Error::Msg(format!("{}: {error}", library.display())))?;
         let seed = Arc::new(AtomicU64::new(1));
-        Ok(Emulator { library: Arc::new(library), seed, architecture, workers })
+        let kept = Arc::default();
+        Ok(Emulator { library: Arc::new(library), seed, architecture, workers, kept })
     }
 
     /// The order of what comes next is drawn from `seed`.
@@ -180,6 +183,15 @@ impl Processor for Emulator {
             })
             .collect();
         Ok(Uploaded { address: lines.as_ptr() as u64, owner: Box::new(Lines(lines)) })
+    }
+
+    /// One for each: launches of two threads run beside each other.
+    fn counter(&self) -> Result<Uploaded> {
+        self.upload(&[0; 4])
+    }
+
+    fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>, arguments: &[u8]) -> Result<()> {

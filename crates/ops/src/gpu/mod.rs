@@ -11,6 +11,7 @@ mod cuda;
 #[cfg(feature = "emulator")]
 mod emulator;
 mod find;
+mod kept;
 pub(crate) mod operators;
 mod processor;
 mod table;
@@ -21,5 +22,6 @@ pub use cuda::Cuda;
 #[cfg(feature = "emulator")]
 pub use emulator::Emulator;
 pub use find::{Gpu, Missing, gpus, open};
+pub use kept::Kept;
 pub use processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
 pub use table::Generation;

@@ -2,8 +2,10 @@
 
 use std::fmt::Debug;
 
-use bytemuck::NoUninit;
+use bytemuck::{NoUninit, Zeroable};
 use candle_core::{Device, Result, bail};
+
+use super::Kept;
 
 /// Runs kernels of `kernels/` over memory of one device.
 pub trait Processor: Send + Sync + Debug {
@@ -24,6 +26,15 @@ pub trait Processor: Send + Sync + Debug {
     /// # Errors
     /// No memory left, or a device that failed.
     fn upload(&self, bytes: &[u8]) -> Result<Uploaded>;
+
+    /// A counter, 0, that one launch may use and has to leave at 0.
+    ///
+    /// # Errors
+    /// As `upload`.
+    fn counter(&self) -> Result<Uploaded>;
+
+    /// What is on the device for later launches.
+    fn kept(&self) -> &Kept;
 
     /// Starts a kernel, after all that was started before it; the bytes of its one argument are copied before this returns.
     ///
@@ -113,7 +124,7 @@ impl Boxes {
 }
 
 /// Opaque to all but the processor that made it.
-#[derive(Clone, Copy, Debug, NoUninit)]
+#[derive(Clone, Copy, Debug, NoUninit, Zeroable)]
 #[repr(C, align(64))]
 pub struct TensorMap(pub [u64; 16]);
 

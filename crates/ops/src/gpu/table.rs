@@ -109,16 +109,24 @@ impl Kernel {
         Launch::new(&self.name, grid, self.threads, self.shared)
     }
 
-    /// The thread blocks for `items`, blocks of queries by heads by batch rows: one for each, or as many as run side by side where
-    /// they go from item to item, so that one item's first loads run beside the last products of another.
+    /// The thread blocks for `items`, blocks of rows by heads by batch rows (and tiles): one for each, or as many as run side by
+    /// side where they go from item to item, so that one item's first loads run beside the last products of another.
     pub(super) fn blocks_for(&self, items: [usize; 3], processor: &dyn Processor) -> [usize; 3] {
         match self.task {
             Some((Pass::Forward | Pass::Queries, Generation::Sm90)) => {
                 let count = items.into_iter().product::<usize>();
                 [count.min(processor.multiprocessors()), 1, 1]
             }
+            Some((Pass::Backward | Pass::Keys, Generation::Sm90)) => {
+                [items.into_iter().product(), 1, 1]
+            }
             _ => items,
         }
+    }
+
+    /// Whether it needs no filled state to begin with, and leaves results where it is told that no tiles follow.
+    pub(super) fn begins_and_ends(&self) -> bool {
+        matches!(self.task, Some((Pass::Forward, Generation::Sm90)))
     }
 
     /// In which order it leaves the gradient of queries.

@@ -184,6 +184,7 @@ fn embedding_case(tokens: usize, rows: usize, width: usize) -> Result<Case> {
             Ok(vec![embedding(pool, &ids, &v[0])?, dw])
         },
         move |pool, v| {
+            let same = same.to_device(v[0].device())?;
             let operator = |v: &[Tensor]| embedding(pool, &same, &v[0]);
             Ok([vec![operator(v)?], tape(&v[..1], &v[1], operator)?].concat())
         },
@@ -205,8 +206,9 @@ fn cross_entropy_case(tokens: usize, width: usize, rows: usize, chunk: usize) ->
             Ok(vec![loss, same, found.x, found.weight])
         },
         move |pool, v| {
+            let same = same.to_device(v[0].device())?;
             let operator = |v: &[Tensor]| linear_cross_entropy(pool, &v[0], &v[1], &same, chunk);
-            let one = Tensor::new(1.0_f32, &Device::Cpu)?;
+            let one = Tensor::new(1.0_f32, v[0].device())?;
             Ok([vec![operator(v)?, operator(v)?], tape(v, &one, operator)?].concat())
         },
     ))

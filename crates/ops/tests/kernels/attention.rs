@@ -42,14 +42,30 @@ struct Results {
     gradients: Vec<KeyValueGradients>,
 }
 
+/// How a kernel is called.
+#[derive(Clone, Copy)]
+struct Calls {
+    /// With all tiles at once, or one after the other.
+    at_once: bool,
+    /// Whether it is told which tiles are the last.
+    end_is_told: bool,
+}
+
+/// All at once, nothing told.
+const PLAIN: Calls = Calls { at_once: true, end_is_told: false };
+
 /// On `device`; what comes of it is brought back.
-fn run(kernel: &dyn AttentionKernel, scene: &Scene, device: &Device, at_once: bool) -> Results {
+fn run(kernel: &dyn AttentionKernel, scene: &Scene, device: &Device, calls: Calls) -> Results {
     let scene = &scene.on(device);
     let tiles: Vec<Tile<'_>> = scene.shards.iter().map(|shard| scene.tile(shard)).collect();
-    let per_call = if at_once { tiles.len() } else { 1 };
+    let per_call = if calls.at_once { tiles.len() } else { 1 };
     let calm = || Ok(());
     let mut state = kernel.begin(&scene.q, scene.scale).unwrap();
-    for some in tiles.chunks(per_call) {
+    let mut left = tiles.chunks(per_call);
+    while let Some(some) = left.next() {
+        if calls.end_is_told && left.len() == 0 {
+            state.end_with_next();
+        }
         kernel.forward(some, &mut *state, &calm).unwrap();
     }
     let attended = kernel.finish(state).unwrap();
@@ -148,8 +164,8 @@ fn architecture(generation: Generation) -> u32 {
 
 /// The largest share that an error has of its bound; 0 where the kernel cannot run.
 fn check(row: &[usize]) -> f64 {
-    let &[variant, rule, layout, heads, tokens, deterministic, at_once, dropped] = row else {
-        panic!("eight factors");
+    let &[variant, rule, layout, heads, tokens, deterministic, at_once, dropped, told] = row else {
+        panic!("nine factors");
     };
     let Variant { generation, dtype, dim } = variants()[variant];
     let (rule, layout, heads) = (Rule::ALL[rule], LAYOUTS[layout], HEADS[heads]);
@@ -165,20 +181,25 @@ fn check(row: &[usize]) -> f64 {
     let kernels =
         Kernels { processor, generation: Some(generation), deterministic: deterministic == 1 };
     let device = kernels.processor.device();
-    let found = run(&kernels, &scene, device, at_once == 1);
+    let calls = Calls { at_once: at_once == 1, end_is_told: told == 1 };
+    let found = run(&kernels, &scene, device, calls);
     let what = format!(
-        "{generation:?} {dtype:?} of {dim}, {rule:?} {layout:?} {heads:?}, {tokens} a rank, rank {rank}, deterministic {deterministic}, at once {at_once}, dropout {dropout:?}"
+        "{generation:?} {dtype:?} of {dim}, {rule:?} {layout:?} {heads:?}, {tokens} a rank, rank {rank}, deterministic {deterministic}, at once {at_once}, end told {told}, dropout {dropout:?}"
     );
-    found.check(&run(&Reference, &scene, &Device::Cpu, true), &scene, dtype, &what)
+    found.check(&run(&Reference, &scene, &Device::Cpu, PLAIN), &scene, dtype, &what)
 }
 
 #[test]
 fn every_kernel_equals_plain_loops() {
-    let counts = [variants().len(), Rule::ALL.len(), LAYOUTS.len(), HEADS.len(), 3, 2, 2, 2];
+    let counts = [variants().len(), Rule::ALL.len(), LAYOUTS.len(), HEADS.len(), 3, 2, 2, 2, 2];
     let rows = if all() {
         let mut rows = cover::all(&counts);
         // Dropout is no choice where no weights are left out.
-        rows.retain(|row| row[7] == 0 || variants()[row[0]].generation != Generation::Sm90);
+        rows.retain(|row| {
+            let sm90 = variants()[row[0]].generation == Generation::Sm90;
+            // Nor is what other kernels are told of the end.
+            if sm90 { row[7] == 0 } else { row[8] == 0 }
+        });
         rows
     } else {
         cover::pairs(&counts)
@@ -208,8 +229,8 @@ fn every_kernel_equals_plain_loops() {
 #[test]
 fn small() {
     for variant in 0..variants().len() {
-        check(&[variant, 0, 0, 0, 1, 0, 1, 0]);
-        check(&[variant, 4, 2, 0, 0, 1, 0, 1]);
+        check(&[variant, 0, 0, 0, 1, 0, 1, 0, 1]);
+        check(&[variant, 4, 2, 0, 0, 1, 0, 1, 0]);
     }
 }
 
@@ -222,7 +243,7 @@ fn deterministic_kernels_give_the_same_bits() {
             let processor = processor(architecture(generation), seed)?;
             let kernels = Kernels { processor, generation: Some(generation), deterministic: true };
             let Results { attended, dq, gradients } =
-                run(&kernels, &scene, kernels.processor.device(), true);
+                run(&kernels, &scene, kernels.processor.device(), PLAIN);
             let mut all = vec![attended.out, attended.lse, dq];
             all.extend(gradients.into_iter().flat_map(|made| [made.dk, made.dv]));
             Some(all.iter().flat_map(|tensor| to_f64(tensor).unwrap()).map(f64::to_bits).collect())

@@ -1,8 +1,11 @@
 //! What the kernels run on.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use annulus_ops::gpu::Processor;
+
+/// One for all tests: tensors of a GPU that is opened twice are not on the same device.
+static OPENED: OnceLock<Arc<dyn Processor>> = OnceLock::new();
 
 /// A GPU where one is named, else the emulator as a processor of `architecture`, its orders drawn from `seed`. None where a GPU is named
 /// that lacks the architecture.
@@ -10,8 +13,8 @@ pub(crate) fn processor(architecture: u32, seed: u64) -> Option<Arc<dyn Processo
     match std::env::var("ANNULUS_KERNELS_ON") {
         Ok(name) => {
             let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
-            let gpu = annulus_ops::gpu::open(index.expect("cuda:N")).unwrap();
-            Some(gpu).filter(|gpu| gpu.architecture() >= architecture)
+            let open = || annulus_ops::gpu::open(index.expect("cuda:N")).unwrap();
+            Some(OPENED.get_or_init(open).clone()).filter(|gpu| gpu.architecture() >= architecture)
         }
         Err(_) => Some(emulated(architecture, seed)),
     }
@@ -20,7 +23,6 @@ pub(crate) fn processor(architecture: u32, seed: u64) -> Option<Arc<dyn Processo
 #[cfg(feature = "emulator")]
 fn emulated(architecture: u32, seed: u64) -> Arc<dyn Processor> {
     use std::path::{Path, PathBuf};
-    use std::sync::OnceLock;
 
     use annulus_ops::gpu::Emulator;
 

@@ -4,10 +4,11 @@ use std::any::Any;
 
 use candle_core::{DType, Result, Tensor};
 
-use super::super::arguments::{BackwardArguments, FinishQueriesArguments, PrepareArguments};
+use super::super::arguments::{self, BackwardArguments, FinishQueriesArguments, PrepareArguments};
 use super::super::table::{Kernel, Pass, between};
 use super::super::{Addresses, Processor, addresses};
-use super::tiles::{Rows, Uploads, keys, map, strides};
+use super::order::{Order, visits_of_keys, visits_of_queries};
+use super::tiles::{Rows, Uploads, bytes_of_head, keys, map, strides};
 use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, State, Tile, wrong};
@@ -125,12 +126,18 @@ impl Backward {
     ) -> Result<()> {
         let mut uploads = Uploads::default();
         let mut all = Vec::with_capacity(tiles.len());
+        let (mut query_reaches, mut key_reaches) = (Vec::new(), Vec::new());
         let lent = at.reads[4..].chunks(2).zip(at.writes[1..].chunks(2));
         for ((tile, rows), (read, written)) in tiles.iter().zip(rows).zip(lent) {
             let mut one = keys(rows, [read[0], read[1]], tile.visibility.len());
-            [one.queries, one.query_blocks] =
-                uploads.queries(processor, kernel, tile.visibility)?;
-            [one.keys, one.key_blocks] = uploads.keys(processor, kernel, tile.visibility)?;
+            let [queries, keys] = [
+                uploads.queries(processor, kernel, tile.visibility)?,
+                uploads.keys(processor, kernel, tile.visibility)?,
+            ];
+            [one.queries, one.query_blocks] = [queries.rows, queries.blocks];
+            [one.keys, one.key_blocks] = [keys.rows, keys.blocks];
+            query_reaches.push(queries.reaches);
+            key_reaches.push(keys.reaches);
             [one.dk, one.dv] = [written[0], written[1]];
             one.dropped = uploads.dropped(processor, kernel, tile.dropped.as_ref())?;
             one.k_map = map(processor, kernel, &rows.k, read[0], kernel.key_block)?;
@@ -141,16 +148,25 @@ impl Backward {
         let mut arguments = self.arguments(processor, kernel, at, self.sizes.heads / heads)?;
         arguments.tile_count = all.len() as i32;
         arguments.tiles = uploads.put(processor, &all)?;
+        let Queries { batch, heads: query_heads, rows: query_rows, dim } = self.sizes;
         let blocks = |rows: &Rows| rows.k.dims()[2].div_ceil(kernel.key_block);
         let most = rows.iter().map(blocks).max().unwrap_or(0);
-        let grid = match kernel.task {
+        let (items, order) = match kernel.task {
             Some((Pass::Queries, _)) => {
-                let blocks = self.sizes.rows.div_ceil(kernel.query_block);
-                kernel.blocks_for([blocks, self.sizes.heads, self.sizes.batch], processor)
+                let blocks = query_rows.div_ceil(kernel.query_block);
+                let visits = visits_of_queries(&query_reaches, kernel.key_block);
+                let order = Order::new(&visits, bytes_of_head(rows), query_heads / heads);
+                ([blocks, query_heads, batch], order)
             }
-            _ => [most, heads, self.sizes.batch * rows.len()],
+            _ => {
+                let visits = visits_of_keys(&key_reaches, kernel.query_block);
+                // Queries and their gradients in 16 bits are read, sums of queries in 32 are added to.
+                let order = Order::new(&visits, 8 * query_rows * dim, 1);
+                ([most, heads, batch * rows.len()], order)
+            }
         };
-        let launch = kernel.launch(grid)?;
+        arguments.order = uploads.order(processor, &order)?;
+        let launch = kernel.launch(kernel.blocks_for(items, processor))?;
         // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
         unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
     }
@@ -185,7 +201,8 @@ impl Backward {
             delta: at.reads[3],
             dq: at.writes[0],
             _gap: 0,
-            _end: [0; 7],
+            order: arguments::Order::default(),
+            _end: [0; 4],
         })
     }
 

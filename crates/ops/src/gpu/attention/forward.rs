@@ -2,15 +2,16 @@
 
 use std::any::Any;
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::super::arguments::{FinishArguments, ForwardArguments};
 use super::super::table::{Kernel, Pass, between};
 use super::super::{Processor, addresses};
-use super::tiles::{Rows, Uploads, keys, map, strides};
+use super::order::{Order, visits_of_queries};
+use super::tiles::{Rows, Uploads, bytes_of_head, keys, map, strides};
 use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
-use crate::attention::{Attended, State, Tile};
+use crate::attention::{Attended, State, Tile, wrong};
 
 /// Queries, and what was folded so far.
 #[derive(Debug)]
@@ -19,12 +20,52 @@ pub(super) struct Forward {
     sizes: Queries,
     scale: f64,
     q: Tensor,
+    /// None before the first tiles, where the kernel begins from nothing.
+    running: Option<Running>,
+    /// Whether the next tiles are the last.
+    ends: bool,
+    /// What the kernel left after the last tiles.
+    attended: Option<Attended>,
+}
+
+#[derive(Debug)]
+struct Running {
     /// Unnormalised, f32 [B, Hq, Sq, D].
     out: Tensor,
     /// Of raw scores, f32 [B, Hq, Sq].
     maximum: Tensor,
     /// Likewise.
     sum: Tensor,
+}
+
+impl Running {
+    /// Of rows that have seen nothing.
+    fn begin(sizes: Queries, device: &Device) -> Result<Running> {
+        let per_row = (sizes.batch, sizes.heads, sizes.rows);
+        Ok(Running {
+            out: Tensor::zeros(sizes.shape(), DType::F32, device)?,
+            maximum: Tensor::full(f32::NEG_INFINITY, per_row, device)?,
+            sum: Tensor::zeros(per_row, DType::F32, device)?,
+        })
+    }
+
+    /// # Safety
+    /// What is launched next must write all of it.
+    unsafe fn unwritten(sizes: Queries, device: &Device) -> Result<Running> {
+        let per_row = (sizes.batch, sizes.heads, sizes.rows);
+        // SAFETY: the caller's promise.
+        unsafe {
+            Ok(Running {
+                out: Tensor::empty(sizes.shape(), DType::F32, device)?,
+                maximum: Tensor::empty(per_row, DType::F32, device)?,
+                sum: Tensor::empty(per_row, DType::F32, device)?,
+            })
+        }
+    }
+
+    fn all(&self) -> [&Tensor; 3] {
+        [&self.out, &self.maximum, &self.sum]
+    }
 }
 
 impl State for Forward {
@@ -34,6 +75,9 @@ impl State for Forward {
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
+    fn end_with_next(&mut self) {
+        self.ends = true;
+    }
 }
 
 impl Forward {
@@ -41,17 +85,11 @@ impl Forward {
         let sizes = Queries::new(q, scale)?;
         let kernel = kernels.kernel(Pass::Forward, q.dtype(), sizes.dim)?;
         let q = in_rows(q, q.dtype())?;
-        let per_row = (sizes.batch, sizes.heads, sizes.rows);
-        let device = q.device();
-        Ok(Forward {
-            kernel,
-            sizes,
-            scale,
-            out: Tensor::zeros(sizes.shape(), DType::F32, device)?,
-            maximum: Tensor::full(f32::NEG_INFINITY, per_row, device)?,
-            sum: Tensor::zeros(per_row, DType::F32, device)?,
-            q,
-        })
+        // Others take a state that was filled.
+        let running = (!kernel.begins_and_ends())
+            .then(|| Running::begin(sizes, q.device()))
+            .transpose()?;
+        Ok(Forward { kernel, sizes, scale, q, running, ends: false, attended: None })
     }
 
     /// Folds all tiles in one launch.
@@ -61,17 +99,55 @@ impl Forward {
         }
         let rows = tiles.iter().map(|tile| Rows::new(tile, self.q.dtype()));
         let rows = rows.collect::<Result<Vec<_>>>()?;
-        let Some(first) = rows.first() else { return Ok(()) };
-        let group = self.sizes.heads / first.k.dims()[1];
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if self.attended.is_some() {
+            return wrong("tiles came after those that were said to be the last");
+        }
+        let (first, device) = (self.running.is_none(), self.q.device());
+        if self.ends && self.kernel.begins_and_ends() {
+            // SAFETY: of its last tiles the kernel writes the results of all rows.
+            let attended = unsafe { unwritten(self.sizes, self.q.dtype(), device)? };
+            let running = self.running.take();
+            let state = running.iter().flat_map(Running::all).collect::<Vec<_>>();
+            self.launch(processor, tiles, &rows, &state, &[&attended.out, &attended.lse], first)?;
+            self.attended = Some(attended);
+            return Ok(());
+        }
+        let running = match self.running.take() {
+            Some(running) => running,
+            // SAFETY: of its first tiles the kernel writes the state of all rows.
+            None => unsafe { Running::unwritten(self.sizes, device)? },
+        };
+        self.launch(processor, tiles, &rows, &[], &running.all(), first)?;
+        self.running = Some(running);
+        Ok(())
+    }
+
+    /// Reads `state`, where it ends one; writes a state, or output and log-sum-exp.
+    fn launch(
+        &self,
+        processor: &dyn Processor,
+        tiles: &[Tile<'_>],
+        rows: &[Rows],
+        state: &[&Tensor],
+        written: &[&Tensor],
+        first: bool,
+    ) -> Result<()> {
+        let group = self.sizes.heads / rows[0].k.dims()[1];
+        let lent = rows.iter().flat_map(|rows| [&rows.k, &rows.v]);
         let reads: Vec<&Tensor> =
-            [&self.q].into_iter().chain(rows.iter().flat_map(|rows| [&rows.k, &rows.v])).collect();
-        addresses(&reads, &[&self.out, &self.maximum, &self.sum], &mut |at| {
+            [&self.q].into_iter().chain(state.iter().copied()).chain(lent).collect();
+        addresses(&reads, written, &mut |at| {
+            let (state, lent) = at.reads[1..].split_at(state.len());
             let mut uploads = Uploads::default();
-            let mut all = Vec::with_capacity(tiles.len());
-            for ((tile, rows), at) in tiles.iter().zip(&rows).zip(at.reads[1..].chunks(2)) {
+            let (mut all, mut reaches) = (Vec::new(), Vec::new());
+            for ((tile, rows), at) in tiles.iter().zip(rows).zip(lent.chunks(2)) {
                 let mut one = keys(rows, [at[0], at[1]], tile.visibility.len());
-                [one.queries, one.query_blocks] =
-                    uploads.queries(processor, self.kernel, tile.visibility)?;
+                let seen = uploads.queries(processor, self.kernel, tile.visibility)?;
+                [one.queries, one.query_blocks] = [seen.rows, seen.blocks];
+                reaches.push(seen.reaches);
                 one.dropped = uploads.dropped(processor, self.kernel, tile.dropped.as_ref())?;
                 one.k_map = map(processor, self.kernel, &rows.k, at[0], self.kernel.key_block)?;
                 one.v_map = map(processor, self.kernel, &rows.v, at[1], self.kernel.key_block)?;
@@ -80,8 +156,11 @@ impl Forward {
             let mut arguments = self.arguments(processor, at.reads[0], group)?;
             arguments.tile_count = all.len() as i32;
             arguments.tiles = uploads.put(processor, &all)?;
-            [arguments.out, arguments.maximum, arguments.sum] =
-                [at.writes[0], at.writes[1], at.writes[2]];
+            let visits = visits_of_queries(&reaches, self.kernel.key_block);
+            let order = Order::new(&visits, bytes_of_head(rows), group);
+            arguments.order = uploads.order(processor, &order)?;
+            arguments.first = i32::from(first);
+            arguments.give(state, &at.writes);
             let blocks = self.sizes.rows.div_ceil(self.kernel.query_block);
             let items = [blocks, self.sizes.heads, self.sizes.batch];
             let launch = self.kernel.launch(self.kernel.blocks_for(items, processor))?;
@@ -107,26 +186,25 @@ impl Forward {
             rows: rows as i32,
             dim: dim as i32,
             scale_log2: (self.scale * std::f64::consts::LOG2_E) as f32,
-            tile_count: 0,
-            tiles: 0,
-            out: 0,
-            maximum: 0,
-            sum: 0,
-            _gap: 0,
-            _end: [0; 4],
+            scale: self.scale as f32,
+            ..bytemuck::Zeroable::zeroed()
         })
     }
 
-    /// The only division and the only cast.
+    /// The only division and the only cast, where the kernel has not left them.
     pub(super) fn finish(self, processor: &dyn Processor) -> Result<Attended> {
+        if let Some(attended) = self.attended {
+            return Ok(attended);
+        }
         let Queries { batch, heads, rows, dim } = self.sizes;
         let device = self.q.device();
-        let result = Tensor::zeros(self.sizes.shape(), self.q.dtype(), device)?;
-        let lse = Tensor::zeros((batch, heads, rows), DType::F32, device)?;
+        let running = self.running.map_or_else(|| Running::begin(self.sizes, device), Ok)?;
+        // SAFETY: the kernel writes all rows.
+        let attended = unsafe { unwritten(self.sizes, self.q.dtype(), device)? };
         let rows = batch * heads * rows;
         let kernel = between("finish", "rows", self.q.dtype())?;
         let launch = kernel.launch([rows.div_ceil(kernel.query_block), 1, 1])?;
-        addresses(&[&self.out, &self.maximum, &self.sum], &[&result, &lse], &mut |at| {
+        addresses(&running.all(), &[&attended.out, &attended.lse], &mut |at| {
             let arguments = FinishArguments {
                 out: at.reads[0],
                 maximum: at.reads[1],
@@ -140,6 +218,36 @@ impl Forward {
             // SAFETY: as above.
             unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
         })?;
-        Ok(Attended { out: result, lse })
+        Ok(attended)
+    }
+}
+
+/// Output and log-sum-exp.
+///
+/// # Safety
+/// What is launched next must write all of it.
+unsafe fn unwritten(sizes: Queries, dtype: DType, device: &Device) -> Result<Attended> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Ok(Attended {
+            out: Tensor::empty(sizes.shape(), dtype, device)?,
+            lse: Tensor::empty((sizes.batch, sizes.heads, sizes.rows), DType::F32, device)?,
+        })
+    }
+}
+
+impl ForwardArguments {
+    /// The state that is read, where these tiles end it, and what is written: a state, or output and log-sum-exp.
+    fn give(&mut self, state: &[u64], written: &[u64]) {
+        if let &[out, maximum, sum] = written {
+            [self.out, self.maximum, self.sum] = [out, maximum, sum];
+        }
+        if let &[out, maximum, sum] = state {
+            [self.out, self.maximum, self.sum] = [out, maximum, sum];
+        }
+        if let &[result, lse] = written {
+            [self.result, self.lse] = [result, lse];
+            self.last = 1;
+        }
     }
 }

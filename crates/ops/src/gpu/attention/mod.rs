@@ -5,6 +5,7 @@
 
 mod backward;
 mod forward;
+mod order;
 mod tiles;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Tiles as kernels are told of them: addresses, strides, and intervals by rows and by blocks of rows.
 
+use std::sync::Arc;
+
 use annulus_sequence::{Positions, Spans as Pair, Visibility};
 use candle_core::{DType, Result, Tensor};
 
@@ -7,6 +9,7 @@ use super::super::arguments::{self, Keys, Reach, ShortRun, Spans, Strides};
 use super::super::table::{Generation, Kernel};
 use super::super::{Boxes, Processor, TensorMap, Uploaded};
 use super::in_rows;
+use super::order::Order;
 use crate::attention::{Dropped, Tile, wrong};
 
 /// Keys and values in rows with the same strides.
@@ -28,7 +31,18 @@ impl Rows {
 
 /// What keeps uploads of a launch alive until it has started.
 #[derive(Debug, Default)]
-pub(super) struct Uploads(Vec<Uploaded>);
+pub(super) struct Uploads {
+    sent: Vec<Uploaded>,
+    kept: Vec<Arc<Uploaded>>,
+}
+
+/// What rows see, on the device by rows and by blocks of rows, and the latter on the host, for every batch row that has its own.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) rows: u64,
+    pub(super) blocks: u64,
+    pub(super) reaches: Vec<Vec<Reach>>,
+}
 
 impl Uploads {
     /// Where the copies of `values` are.
@@ -38,8 +52,21 @@ impl Uploads {
         values: &[T],
     ) -> Result<u64> {
         let uploaded = processor.upload(bytemuck::cast_slice(values))?;
-        self.0.push(uploaded);
-        Ok(self.0.last().map_or(0, |last| last.address))
+        let address = uploaded.address;
+        self.sent.push(uploaded);
+        Ok(address)
+    }
+
+    /// Where the copies of `values` are, which stay on the device for launches that want the same.
+    pub(super) fn keep<T: bytemuck::NoUninit>(
+        &mut self,
+        processor: &dyn Processor,
+        values: &[T],
+    ) -> Result<u64> {
+        let kept = processor.kept().upload(processor, bytemuck::cast_slice(values))?;
+        let address = kept.address;
+        self.kept.push(kept);
+        Ok(address)
     }
 
     /// What the queries see of the keys, as `kernel` cuts them into blocks.
@@ -48,7 +75,7 @@ impl Uploads {
         processor: &dyn Processor,
         kernel: &Kernel,
         visibility: &[Visibility],
-    ) -> Result<[u64; 2]> {
+    ) -> Result<Seen> {
         self.seen(processor, visibility.iter().map(|one| &*one.queries), kernel.query_block)
     }
 
@@ -58,8 +85,26 @@ impl Uploads {
         processor: &dyn Processor,
         kernel: &Kernel,
         visibility: &[Visibility],
-    ) -> Result<[u64; 2]> {
+    ) -> Result<Seen> {
         self.seen(processor, visibility.iter().map(|one| &*one.keys), kernel.key_block)
+    }
+
+    /// `order`, as the kernel is told of it.
+    pub(super) fn order(
+        &mut self,
+        processor: &dyn Processor,
+        order: &Order,
+    ) -> Result<arguments::Order> {
+        let taken = processor.counter()?;
+        let address = taken.address;
+        self.sent.push(taken);
+        let blocks = order.lists.concat();
+        Ok(arguments::Order {
+            blocks: self.keep(processor, &blocks)?,
+            lists: order.lists.len() as i32,
+            heads: order.heads as i32,
+            taken: address,
+        })
     }
 
     /// Which weights `kernel` leaves out; 0: none.
@@ -99,10 +144,14 @@ impl Uploads {
         processor: &dyn Processor,
         rows: impl Iterator<Item = &'a [Pair]> + Clone,
         block: usize,
-    ) -> Result<[u64; 2]> {
+    ) -> Result<Seen> {
         let spans: Vec<Spans> = rows.clone().flatten().map(Spans::from).collect();
-        let blocks: Vec<Reach> = rows.flat_map(|rows| Reach::of_blocks(rows, block)).collect();
-        Ok([self.put(processor, &spans)?, self.put(processor, &blocks)?])
+        let reaches: Vec<Vec<Reach>> = rows.map(|rows| Reach::of_blocks(rows, block)).collect();
+        Ok(Seen {
+            rows: self.keep(processor, &spans)?,
+            blocks: self.keep(processor, &reaches.concat())?,
+            reaches,
+        })
     }
 }
 
@@ -125,6 +174,15 @@ pub(super) fn keys(rows: &Rows, [k, v]: [u64; 2], visibilities: usize) -> Keys {
         k_map: TensorMap::NONE,
         v_map: TensorMap::NONE,
     }
+}
+
+/// Of the keys and values of one head, in all tiles.
+pub(super) fn bytes_of_head(tiles: &[Rows]) -> usize {
+    let bytes = |rows: &Rows| {
+        let dims = rows.k.dims();
+        2 * dims[2] * dims[3] * rows.k.dtype().size_in_bytes()
+    };
+    tiles.iter().map(bytes).sum()
 }
 
 /// Elements between batch rows, heads and rows.

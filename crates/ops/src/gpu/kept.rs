@@ -1,0 +1,64 @@
+//! What kernels are told of a mask stays on the device: it is the same for every layer, and mostly for every step.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::Result;
+
+use super::{Processor, Uploaded};
+
+/// Bytes that are kept at most: what was not asked for longest goes first.
+const MOST: usize = 64 << 20;
+
+/// Uploads by what is in them.
+#[derive(Debug, Default)]
+pub struct Kept(Mutex<Shelf>);
+
+#[derive(Debug, Default)]
+struct Shelf {
+    entries: HashMap<blake3::Hash, Entry>,
+    bytes: usize,
+    asked: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    uploaded: Arc<Uploaded>,
+    bytes: usize,
+    asked: u64,
+}
+
+impl Kept {
+    /// A copy of `bytes` on `processor`, whose own this is: the one of before, if it is still there.
+    ///
+    /// # Errors
+    /// As [`Processor::upload`].
+    pub fn upload(&self, processor: &dyn Processor, bytes: &[u8]) -> Result<Arc<Uploaded>> {
+        let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shelf.asked += 1;
+        let (asked, hash) = (shelf.asked, blake3::hash(bytes));
+        if let Some(entry) = shelf.entries.get_mut(&hash) {
+            entry.asked = asked;
+            return Ok(entry.uploaded.clone());
+        }
+        let uploaded = Arc::new(processor.upload(bytes)?);
+        let entry = Entry { uploaded: uploaded.clone(), bytes: bytes.len(), asked };
+        shelf.bytes += bytes.len();
+        shelf.entries.insert(hash, entry);
+        shelf.make_room();
+        Ok(uploaded)
+    }
+}
+
+impl Shelf {
+    /// The newest stays, however large it is.
+    fn make_room(&mut self) {
+        while self.bytes > MOST && self.entries.len() > 1 {
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.asked);
+            let Some(hash) = oldest.map(|(hash, _)| *hash) else { return };
+            if let Some(entry) = self.entries.remove(&hash) {
+                self.bytes -= entry.bytes;
+            }
+        }
+    }
+}
