@@ -23,7 +23,7 @@ fn main() {
         PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("kernels.fatbin");
     let compiler = compiler();
     let status = Command::new(&compiler)
-        .args(["-std=c++17", "-O3", "-fatbin", "-o"])
+        .args(["-std=c++17", "-O3", "-fatbin", "--threads", "0", "-o"])
         .arg(&image)
         .args(ARCHITECTURES)
         .arg(kernels.join("entries.cu"))

@@ -54,6 +54,7 @@ struct Keys {
   float* dk;                 // backward: f32 [B, Hkv, Sk, D] without gaps, added to
   float* dv;
   const Dropped* dropped;    // null: every weight is kept; sm90 keeps all
+  int fresh;                 // sm90 backward: 1 where dk and dv hold nothing yet, and are written instead of added to
   TensorMap k_map;           // sm_90a: boxes of the kernel's block of keys; see `tensor_map` in the vocabulary
   TensorMap v_map;
 };

@@ -326,19 +326,35 @@ template <class Kernel> struct BackwardConsumer {
       const int row = block.first + first_row() + sums_row() + 8 * r;
       if (row >= block.tile.rows) continue;
       float* to = rows + (head * block.tile.rows + row) * Kernel::dim + sums_column();
+      const bool fresh = block.tile.fresh != 0;
       UNROLL
       for (int j = 0; j < Kernel::dim / 8; ++j) {
-        add_global(to + 8 * j, Float2{factor * sums[4 * j + 2 * r], factor * sums[4 * j + 2 * r + 1]});
+        const Float2 pair{factor * sums[4 * j + 2 * r], factor * sums[4 * j + 2 * r + 1]};
+        if (fresh) store_global(reinterpret_cast<Float2*>(to + 8 * j), pair);
+        else add_global(to + 8 * j, pair);
       }
     }
   }
 };
 
+// Keys that no query sees: what holds nothing yet becomes zero.
+template <class Kernel> DEVICE void leave_unseen(const BackwardArguments& arguments, const KeyBlock& block) {
+  if (block.tile.fresh == 0) return;
+  const int64_t head = static_cast<int64_t>(block.batch) * (arguments.heads / arguments.group) + block.head;
+  const int64_t start = (head * block.tile.rows + block.first) * Kernel::dim;
+  const int count = min(Kernel::keys, block.tile.rows - block.first) * Kernel::dim / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += Kernel::threads) {
+    store_global(reinterpret_cast<Float4*>(block.tile.dk + start) + i, Float4{0.0f, 0.0f, 0.0f, 0.0f});
+    store_global(reinterpret_cast<Float4*>(block.tile.dv + start) + i, Float4{0.0f, 0.0f, 0.0f, 0.0f});
+  }
+}
+
 template <class Kernel> DEVICE void attention_backward(const BackwardArguments& arguments) {
   SHARED_MEMORY(shared);
   const BackwardMemory<Kernel> memory(shared_address(shared));
   const KeyBlock block(arguments, Kernel::keys);
-  if (block.reach == nullptr || BlockWalk<Kernel::queries>(*block.reach).count() == 0) return;
+  if (block.reach == nullptr) return;
+  if (BlockWalk<Kernel::queries>(*block.reach).count() == 0) return leave_unseen<Kernel>(arguments, block);
   if (threadIdx.x == 0) memory.prepare();
   __syncthreads();
   const int warpgroup = warpgroup_index();

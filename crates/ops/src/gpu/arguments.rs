@@ -126,7 +126,8 @@ pub(super) struct Keys {
     pub(super) dk: u64,
     pub(super) dv: u64,
     pub(super) dropped: u64,
-    pub(super) _gap: [u64; 3],
+    pub(super) fresh: i32,
+    pub(super) _gap: [i32; 5],
     pub(super) k_map: TensorMap,
     pub(super) v_map: TensorMap,
 }

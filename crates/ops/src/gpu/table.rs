@@ -124,9 +124,9 @@ impl Kernel {
         }
     }
 
-    /// Whether it needs no filled state to begin with, and leaves results where it is told that no tiles follow.
-    pub(super) fn begins_and_ends(&self) -> bool {
-        matches!(self.task, Some((Pass::Forward, Generation::Sm90)))
+    /// Whether what it adds to need not be filled before, and forward leaves results where it is told that no tiles follow.
+    pub(super) fn begins(&self) -> bool {
+        matches!(self.task, Some((_, Generation::Sm90)))
     }
 
     /// In which order it leaves the gradient of queries.

@@ -88,11 +88,12 @@ impl Backward {
     ) -> Result<Vec<KeyValueGradients>> {
         let mut rows = Vec::with_capacity(tiles.len());
         let mut gradients = Vec::with_capacity(tiles.len());
-        let mut plain = Vec::with_capacity(tiles.len());
+        let (mut plain, mut fresh) = (Vec::with_capacity(tiles.len()), Vec::new());
         for BackwardTile { tile, carried } in tiles {
             self.sizes.keys(&tile)?;
             rows.push(Rows::new(&tile, self.q.dtype())?);
-            gradients.push(started(&tile, carried)?);
+            fresh.push(carried.is_none() && self.kernel.begins());
+            gradients.push(started(&tile, carried, self.kernel.begins())?);
             plain.push(tile);
         }
         if plain.is_empty() {
@@ -107,9 +108,9 @@ impl Backward {
             .chain(gradients.iter().flat_map(|made| [&made.dk, &made.dv]))
             .collect();
         addresses(&reads, &writes, &mut |at| {
-            self.launch(processor, self.kernel, &plain, &rows, at)?;
+            self.launch(processor, self.kernel, &plain, &rows, &fresh, at)?;
             match self.queries {
-                Some(kernel) => self.launch(processor, kernel, &plain, &rows, at),
+                Some(kernel) => self.launch(processor, kernel, &plain, &rows, &fresh, at),
                 None => Ok(()),
             }
         })?;
@@ -122,13 +123,15 @@ impl Backward {
         kernel: &Kernel,
         tiles: &[Tile<'_>],
         rows: &[Rows],
+        fresh: &[bool],
         at: &Addresses,
     ) -> Result<()> {
         let mut uploads = Uploads::default();
         let mut all = Vec::with_capacity(tiles.len());
         let (mut query_reaches, mut key_reaches) = (Vec::new(), Vec::new());
         let lent = at.reads[4..].chunks(2).zip(at.writes[1..].chunks(2));
-        for ((tile, rows), (read, written)) in tiles.iter().zip(rows).zip(lent) {
+        let tiles = tiles.iter().zip(fresh);
+        for (((tile, fresh), rows), (read, written)) in tiles.zip(rows).zip(lent) {
             let mut one = keys(rows, [read[0], read[1]], tile.visibility.len());
             let [queries, keys] = [
                 uploads.queries(processor, kernel, tile.visibility)?,
@@ -139,6 +142,7 @@ impl Backward {
             query_reaches.push(queries.reaches);
             key_reaches.push(keys.reaches);
             [one.dk, one.dv] = [written[0], written[1]];
+            one.fresh = i32::from(*fresh);
             one.dropped = uploads.dropped(processor, kernel, tile.dropped.as_ref())?;
             one.k_map = map(processor, kernel, &rows.k, read[0], kernel.key_block)?;
             one.v_map = map(processor, kernel, &rows.v, read[1], kernel.key_block)?;
@@ -209,7 +213,8 @@ impl Backward {
     /// The gradient of the queries in rows.
     pub(super) fn finish(self, processor: &dyn Processor) -> Result<Tensor> {
         let Queries { batch, heads, rows, dim } = self.sizes;
-        let dq = Tensor::zeros(self.sizes.shape(), DType::F32, self.q.device())?;
+        // SAFETY: the kernel writes all rows.
+        let dq = unsafe { Tensor::empty(self.sizes.shape(), DType::F32, self.q.device())? };
         let writer = self.queries.unwrap_or(self.kernel);
         let order = writer.order_of_queries();
         let kernel = between("finish_queries", order, DType::F32)?;
@@ -244,7 +249,8 @@ pub(super) fn prepare(
     let dtype = attended.out.dtype();
     let (out, gradient) = (in_rows(&attended.out, dtype)?, in_rows(gradient, dtype)?);
     let lse = attended.lse.to_dtype(DType::F32)?.contiguous()?;
-    let statistic = || Tensor::zeros((batch, heads, rows), DType::F32, out.device());
+    // SAFETY: the kernel writes all rows.
+    let statistic = || unsafe { Tensor::empty((batch, heads, rows), DType::F32, out.device()) };
     let (lse_log2, delta) = (statistic()?, statistic()?);
     let kernel = between("prepare", "rows", dtype)?;
     let launch = kernel.launch([(batch * heads * rows).div_ceil(kernel.query_block), 1, 1])?;
@@ -268,11 +274,20 @@ pub(super) fn prepare(
     Ok(Prepared { gradient, lse: lse_log2, delta })
 }
 
-/// What the tile's gradients are added to: what it carries, or zeros.
-fn started(tile: &Tile<'_>, carried: Option<KeyValueGradients>) -> Result<KeyValueGradients> {
+/// What the tile's gradients are added to: what it carries, or zeros, which a kernel that `begins` writes itself.
+fn started(
+    tile: &Tile<'_>,
+    carried: Option<KeyValueGradients>,
+    begins: bool,
+) -> Result<KeyValueGradients> {
     let Some(carried) = carried else {
-        let zeros = || Tensor::zeros(tile.k.dims(), DType::F32, tile.k.device());
-        return Ok(KeyValueGradients { dk: zeros()?, dv: zeros()? });
+        let (dims, device) = (tile.k.dims(), tile.k.device());
+        let start = || match begins {
+            // SAFETY: the kernel writes the gradients of all keys of a tile that is fresh.
+            true => unsafe { Tensor::empty(dims, DType::F32, device) },
+            false => Tensor::zeros(dims, DType::F32, device),
+        };
+        return Ok(KeyValueGradients { dk: start()?, dv: start()? });
     };
     for tensor in [&carried.dk, &carried.dv] {
         if tensor.dims() != tile.k.dims() || tensor.dtype() != DType::F32 || !tensor.is_contiguous()

@@ -86,7 +86,7 @@ impl Forward {
         let kernel = kernels.kernel(Pass::Forward, q.dtype(), sizes.dim)?;
         let q = in_rows(q, q.dtype())?;
         // Others take a state that was filled.
-        let running = (!kernel.begins_and_ends())
+        let running = (!kernel.begins())
             .then(|| Running::begin(sizes, q.device()))
             .transpose()?;
         Ok(Forward { kernel, sizes, scale, q, running, ends: false, attended: None })
@@ -106,7 +106,7 @@ impl Forward {
             return wrong("tiles came after those that were said to be the last");
         }
         let (first, device) = (self.running.is_none(), self.q.device());
-        if self.ends && self.kernel.begins_and_ends() {
+        if self.ends && self.kernel.begins() {
             // SAFETY: of its last tiles the kernel writes the results of all rows.
             let attended = unsafe { unwritten(self.sizes, self.q.dtype(), device)? };
             let running = self.running.take();

@@ -170,7 +170,8 @@ pub(super) fn keys(rows: &Rows, [k, v]: [u64; 2], visibilities: usize) -> Keys {
         dk: 0,
         dv: 0,
         dropped: 0,
-        _gap: [0; 3],
+        fresh: 0,
+        _gap: [0; 5],
         k_map: TensorMap::NONE,
         v_map: TensorMap::NONE,
     }
