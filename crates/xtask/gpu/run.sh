@@ -69,11 +69,11 @@ time_all() {
     { trouble "annulus-bench gpu" $?; failed=1; }
   python3 - "$out/gpu.jsonl" <<'PYTHON'
 import json, sys
-print(f"{'tokens':>7} {'dim':>4} {'mask':<7} {'pass':<14} {'rung':<5} {'TFLOP/s':>8} {'peer':>8} {'ratio':>6}  best peer")
+print(f"{'tokens':>7} {'dim':>4} {'mask':<7} {'pass':<14} {'gen':<5} {'TFLOP/s':>8} {'peer':>8} {'ratio':>6}  best peer")
 for line in open(sys.argv[1]):
     p = json.loads(line)
     name = p["pass"] + (" (same bits)" if p["deterministic"] else "")
-    print(f"{p['tokens']:>7} {p['head_dim']:>4} {p['mask']:<7} {name:<14} {p['rung']:<5} {p['tflops']:>8.1f} {p.get('peer_tflops', 0):>8.1f} {p.get('ratio', 0):>6.2f}  {p.get('peer', '')}")
+    print(f"{p['tokens']:>7} {p['head_dim']:>4} {p['mask']:<7} {name:<14} {p['generation']:<5} {p['tflops']:>8.1f} {p.get('peer_tflops', 0):>8.1f} {p.get('ratio', 0):>6.2f}  {p.get('peer', '')}")
 PYTHON
 }
 
