@@ -13,6 +13,7 @@
 // Of block n the products run beside: scores and slopes of block n + 1 start before dK of block n is awaited, weights are made
 // while slopes are multiplied, slopes while dV is.
 #pragma once
+#include "../vocabulary/matrix.h"
 #include "../vocabulary/reductions.h"
 #include "sm90_fragments.h"
 #include "sm90_pipeline.h"
@@ -267,14 +268,13 @@ template <class Kernel> struct BackwardConsumer {
 
   // Two tiles take turns: who stores into one has met all that read it two blocks ago.
   DEVICE void share_slopes(uint32_t tile) const {
-    const uint32_t at = afresh(tile + panel_address(Kernel::keys, first_row() + sums_row(), 0) + 2 * sums_column());
+    // Of a fragment's four matrices, each lane says where a row of one goes.
+    const int row = first_row() + sums_thread() / 32 * 16 + lane_index() % 16;
+    const uint32_t at = afresh((tile + panel_address(Kernel::keys, row, 0)) ^ (lane_index() / 16 * 16));
     UNROLL
     for (int k = 0; k < Kernel::queries / 16; ++k) {
-      UNROLL
-      for (int e = 0; e < 4; ++e) {
-        const int chunk = 2 * k + e / 2, panel = chunk / 8 * Kernel::keys * PANEL_ROW_BYTES;
-        store_shared((at ^ (chunk % 8 * 16)) + panel + e % 2 * 8 * PANEL_ROW_BYTES, left_of_dk[k][e]);
-      }
+      const int panel = k / 4 * Kernel::keys * PANEL_ROW_BYTES;
+      store_matrices((at ^ (k % 4 * 32)) + panel, left_of_dk[k]);
     }
     proxy_fence();
     named_sync(slopes_barrier, Kernel::consumers * WARPGROUP);

@@ -13,9 +13,9 @@
 // `backward` adds dk, dv and dq, in an order no run repeats; `backward_keys` and `backward_queries` do the same in a fixed order.
 // dq leaves sm80 in fragments, sm90 in lanes and the other generations in rows; `finish_queries` of that name takes it.
 
-ATTENTION(prepare, rows, f32, any, 8, 0, 256, 4, 0)
-ATTENTION(prepare, rows, bf16, any, 8, 0, 256, 4, 0)
-ATTENTION(prepare, rows, f16, any, 8, 0, 256, 4, 0)
+ATTENTION(prepare, rows, f32, any, 32, 0, 256, 4, 0)
+ATTENTION(prepare, rows, bf16, any, 32, 0, 256, 4, 0)
+ATTENTION(prepare, rows, f16, any, 32, 0, 256, 4, 0)
 ATTENTION(finish, rows, f32, any, 8, 0, 256, 4, 0)
 ATTENTION(finish, rows, bf16, any, 8, 0, 256, 4, 0)
 ATTENTION(finish, rows, f16, any, 8, 0, 256, 4, 0)

@@ -15,7 +15,7 @@ use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Generation, Processor};
 use annulus_sequence::{Mask, Positions, Visibility, pairs_between};
 use anyhow::{Context, Result, anyhow, bail};
-use candle_core::DType;
+use candle_core::{DType, Tensor};
 use serde_json::{Value, json};
 
 use crate::arguments;
@@ -38,10 +38,12 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
         .map_err(|missing| anyhow!("cuda:{}: {missing}; {}", arguments.device, missing.hint()))?;
     let peers = arguments.beside.as_deref().map_or(Ok(Vec::new()), read)?;
     let mut record = Record::open(arguments.record.as_deref())?;
+    let longest = arguments.tokens.iter().copied().max().unwrap_or(0).max(TOKENS);
+    let numbers = Numbers::new(&processor, longest * COLUMNS)?;
     for &dim in &arguments.head_dim {
         for mask in ["full", "causal"] {
             for &tokens in &arguments.tokens {
-                let point = Point::whole(&processor, tokens, dim, mask)?;
+                let point = Point::whole(&numbers, tokens, dim, mask)?;
                 for (variant, pass, deterministic) in variants() {
                     let kernels = Kernels {
                         processor: processor.clone(),
@@ -57,7 +59,7 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
                 }
             }
         }
-        hops::run(&processor, dim, arguments.samples, &mut record)?;
+        hops::run(&numbers, dim, arguments.samples, &mut record)?;
     }
     Ok(Verdict::Fine)
 }
@@ -70,6 +72,27 @@ fn variants() -> impl Iterator<Item = (Generation, &'static str, bool)> {
     [Generation::Sm80, Generation::Sm90]
         .into_iter()
         .flat_map(|variant| PASSES.map(|(pass, deterministic)| (variant, pass, deterministic)))
+}
+
+/// Numbers on the GPU that all points take theirs from: to draw them takes longer than to measure.
+struct Numbers {
+    all: Inputs,
+    processor: Arc<dyn Processor>,
+}
+
+impl Numbers {
+    fn new(processor: &Arc<dyn Processor>, count: usize) -> Result<Numbers> {
+        let shape = (1, 1, 1, count);
+        let all = Inputs::of_shapes(shape, shape, DType::BF16, processor.device())?;
+        Ok(Numbers { all, processor: processor.clone() })
+    }
+
+    fn inputs(&self, shape: (usize, usize, usize, usize)) -> Result<Inputs> {
+        let count = shape.0 * shape.1 * shape.2 * shape.3;
+        let taken = |numbers: &Tensor| numbers.flatten_all()?.narrow(0, 0, count)?.reshape(shape);
+        let Inputs { q, k, v, gradient } = &self.all;
+        Ok(Inputs { q: taken(q)?, k: taken(k)?, v: taken(v)?, gradient: taken(gradient)? })
+    }
 }
 
 /// A size, and tensors of it on the GPU.
@@ -88,7 +111,7 @@ struct Point {
 impl Point {
     /// A whole sequence; half of all pairs count as seen under a causal mask, as the peers count.
     fn whole(
-        processor: &Arc<dyn Processor>,
+        numbers: &Numbers,
         tokens: usize,
         dim: usize,
         name: &'static str,
@@ -96,13 +119,13 @@ impl Point {
         let all = Positions::all(tokens);
         let rule = if name == "full" { Mask::full() } else { Mask::causal() };
         let share = if name == "full" { 1.0 } else { 0.5 };
-        let point = Point::new(processor, dim, name, &rule, [&all, &all])?;
+        let point = Point::new(numbers, dim, name, &rule, [&all, &all])?;
         Ok(Point { pairs: share * (tokens * tokens) as f64, ..point })
     }
 
     /// As many queries as keys.
     fn new(
-        processor: &Arc<dyn Processor>,
+        numbers: &Numbers,
         dim: usize,
         name: &'static str,
         rule: &Mask,
@@ -116,8 +139,8 @@ impl Point {
             name,
             pairs: pairs_between(rule, queries, keys) as f64,
             visibility: [Visibility::new(rule, queries, keys)],
-            inputs: Inputs::of_shapes(shape, shape, DType::BF16, processor.device())?,
-            processor: processor.clone(),
+            inputs: numbers.inputs(shape)?,
+            processor: numbers.processor.clone(),
         })
     }
 

@@ -3,16 +3,13 @@
 //! Of contiguous shards a hop is all of a tile; of zigzag ones half of the keys or half of the queries; of striped ones what lies
 //! below the diagonal, with or without it.
 
-use std::sync::Arc;
-
 use annulus_ops::attention::{AttentionKernel, BackwardTile};
-use annulus_ops::gpu::Processor;
 use annulus_ops::gpu::attention::Kernels;
 use annulus_sequence::{Layout, Mask};
 use anyhow::Result;
 use serde_json::json;
 
-use super::{Point, variants};
+use super::{Numbers, Point, variants};
 use crate::record::Record;
 use crate::statistics::Quartiles;
 
@@ -31,7 +28,7 @@ const HOPS: [(&str, Layout, usize, usize, &str); 5] = [
 
 /// A line for every hop, kernel variant and pass, with `of_whole`: its speed over that of the whole call.
 pub(super) fn run(
-    processor: &Arc<dyn Processor>,
+    numbers: &Numbers,
     dim: usize,
     samples: usize,
     record: &mut Record,
@@ -39,11 +36,11 @@ pub(super) fn run(
     for (name, layout, queries, keys, whole) in HOPS {
         let shards = layout.shard(WORLD * TOKENS, WORLD)?;
         let mask = Mask::causal();
-        let hop = Point::new(processor, dim, name, &mask, [&shards[queries], &shards[keys]])?;
-        let whole = Point::whole(processor, TOKENS, dim, whole)?;
+        let hop = Point::new(numbers, dim, name, &mask, [&shards[queries], &shards[keys]])?;
+        let whole = Point::whole(numbers, TOKENS, dim, whole)?;
         for (variant, pass, deterministic) in variants() {
             let kernels =
-                Kernels { processor: processor.clone(), generation: Some(variant), deterministic };
+                Kernels { processor: numbers.processor.clone(), generation: Some(variant), deterministic };
             let Some(plain) = whole.measure(&kernels, pass, samples)? else { continue };
             let speed = hop.carried(&kernels, pass, samples)?;
             let mut line = hop.line(variant, pass, deterministic, speed);
