@@ -62,12 +62,14 @@ struct Keys {
 static_assert(__builtin_offsetof(Keys, k_map) % 128 == 0 && __builtin_offsetof(Keys, v_map) % 128 == 0, "maps on lines");
 static_assert(sizeof(Keys) % 128 == 0, "every tile's maps on lines");
 
-// In which order sm90 works on blocks of rows: section after section of heads, so many that what they read fits the second-level
-// cache; in a section the longest blocks of all its heads first.
+// In which order sm90 works on blocks of rows: section after section of heads, in each the longest blocks first. Sections are
+// narrow, since the blocks at work then read the same rows; the last one is wide, so that its short blocks fill what is left idle.
+// Heads are counted on over batch rows (and tiles).
 struct Order {
   const int* blocks;         // [lists, blocks]: numbers of blocks, the longest first
   int lists;                 // 1: all batch rows have the same; or B. (Backward: of every tile, or of every tile of every batch row.)
-  int heads;                 // of a section, counted on over batch rows (and tiles)
+  int heads;                 // of a section
+  int last;                  // of the last section
   int* taken;                // a counter, 0 between launches
 };
 

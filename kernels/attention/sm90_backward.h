@@ -13,7 +13,6 @@
 // Of block n the products run beside: scores and slopes of block n + 1 start before dK of block n is awaited, weights are made
 // while slopes are multiplied, slopes while dV is.
 #pragma once
-#include "../vocabulary/matrix.h"
 #include "../vocabulary/reductions.h"
 #include "sm90_fragments.h"
 #include "sm90_pipeline.h"
@@ -33,12 +32,9 @@ template <typename Number, int Dim, int QueryBlock, bool WithQueries> struct Bac
   static constexpr int key_bytes = panel_bytes(keys, Dim), query_bytes = panel_bytes(queries, Dim), row_bytes = 4 * queries;
   static constexpr int slope_bytes = WithQueries ? panel_bytes(keys, queries) : 0;
   static constexpr int values_at = key_bytes, queries_at = 2 * key_bytes, gradients_at = queries_at + stages * query_bytes;
-  // Sums of dQ on their way, of each warp: 16 rows by a panel's columns.
-  static constexpr int sums_bytes = WithQueries ? 16 * PANEL_COLUMNS * 4 : 0;
-  static constexpr int slopes_at = gradients_at + stages * query_bytes, sums_at = slopes_at + 2 * slope_bytes;
-  static constexpr int lse_at = sums_at + warps * sums_bytes;
+  static constexpr int slopes_at = gradients_at + stages * query_bytes, lse_at = slopes_at + 2 * slope_bytes;
   static constexpr int delta_at = lse_at + stages * row_bytes, steps_at = delta_at + stages * row_bytes;
-  static constexpr int kept_at = steps_at + stages * 16, barriers_at = kept_at + 16;
+  static constexpr int kept_at = steps_at + stages * 16, barriers_at = kept_at + 32;
   using Rows = Channel<stages, warps>;
   static constexpr int shared_bytes = barriers_at + 2 * Rows::bytes + 8;
   static_assert(shared_bytes <= 227 * 1024, "a block's shared memory on sm_90");
@@ -52,11 +48,15 @@ struct alignas(16) QueryStep {
 };
 constexpr int MASKED = 1, LAST = 2;
 
-// What is kept, for those that look at masks.
+// What is kept: what its keys are seen by, and where their sums go.
 struct alignas(16) KeptSpans {
   const Spans* spans;
-  int rows;  // that exist from the first of the block on
-  int unused;
+  int rows;   // that exist from the first of the block on
+  int fresh;  // as in `Keys`
+};
+struct alignas(16) KeptSums {
+  float* dk;
+  float* dv;
 };
 
 template <class Kernel> struct BackwardMemory {
@@ -82,11 +82,11 @@ template <class Kernel> struct BackwardMemory {
     return {base + Kernel::gradients_at + stage * Kernel::query_bytes};
   }
   DEVICE Tile<Kernel::keys> slope_tile(int buffer) const { return {base + Kernel::slopes_at + buffer * Kernel::slope_bytes}; }
-  DEVICE uint32_t sums(int warp) const { return base + Kernel::sums_at + warp * Kernel::sums_bytes; }
   DEVICE uint32_t lse(int stage) const { return base + Kernel::lse_at + stage * Kernel::row_bytes; }
   DEVICE uint32_t delta(int stage) const { return base + Kernel::delta_at + stage * Kernel::row_bytes; }
   DEVICE uint32_t step(int stage) const { return base + Kernel::steps_at + stage * 16; }
   DEVICE uint32_t kept_spans() const { return base + Kernel::kept_at; }
+  DEVICE uint32_t kept_sums() const { return base + Kernel::kept_at + 16; }
 };
 
 // The block of keys that a block of threads keeps: of the grid's one dimension, most blocks of a tile x heads of keys x batch rows
@@ -98,6 +98,12 @@ struct KeyBlock {
   const Spans* spans;  // of its rows
 
   DEVICE KeyBlock(const BackwardArguments& arguments, int keys) : KeyBlock(arguments, keys, item(arguments)) {}
+
+  // Of dk and dv: where this block's are.
+  DEVICE int64_t first_sum(const BackwardArguments& arguments, int dim) const {
+    const int64_t head_of_all = static_cast<int64_t>(batch) * (arguments.heads / arguments.group) + head;
+    return (head_of_all * tile.rows + first) * dim;
+  }
 
  private:
   static DEVICE Item item(const BackwardArguments& arguments) {
@@ -124,7 +130,9 @@ template <class Kernel> struct BackwardProducer {
   DEVICE void run() {
     tensor_map_fence(&block.tile.k_map);
     tensor_map_fence(&block.tile.v_map);
-    store_shared(memory.kept_spans(), KeptSpans{block.spans, block.tile.rows - block.first, 0});
+    store_shared(memory.kept_spans(), KeptSpans{block.spans, block.tile.rows - block.first, block.tile.fresh});
+    const int64_t sums = block.first_sum(arguments, Kernel::dim);
+    store_shared(memory.kept_sums(), KeptSums{block.tile.dk + sums, block.tile.dv + sums});
     barrier_expect(memory.kept, 2 * Kernel::key_bytes);
     bring_kept(memory.key_tile().address, block.tile.k_map);
     bring_kept(memory.value_tile().address, block.tile.v_map);
@@ -204,10 +212,9 @@ template <class Kernel> struct BackwardConsumer {
     warpgroup_wait<0>();
     warpgroup_hold(dk);
     warpgroup_hold(dv);
-    if (Kernel::with_queries && lane_index() == 0) add_wait<0>();
-    const KeyBlock block(arguments, Kernel::keys);
-    store(block, block.tile.dk, dk, arguments.scale);
-    store(block, block.tile.dv, dv, 1.0f);
+    const KeptSums to = load_shared<KeptSums>(memory.kept_sums());
+    store(to.dk, dk, arguments.scale);
+    store(to.dv, dv, 1.0f);
   }
 
  private:
@@ -268,13 +275,14 @@ template <class Kernel> struct BackwardConsumer {
 
   // Two tiles take turns: who stores into one has met all that read it two blocks ago.
   DEVICE void share_slopes(uint32_t tile) const {
-    // Of a fragment's four matrices, each lane says where a row of one goes.
-    const int row = first_row() + sums_thread() / 32 * 16 + lane_index() % 16;
-    const uint32_t at = afresh((tile + panel_address(Kernel::keys, row, 0)) ^ (lane_index() / 16 * 16));
+    const uint32_t at = afresh(tile + panel_address(Kernel::keys, first_row() + sums_row(), 0) + 2 * sums_column());
     UNROLL
     for (int k = 0; k < Kernel::queries / 16; ++k) {
-      const int panel = k / 4 * Kernel::keys * PANEL_ROW_BYTES;
-      store_matrices((at ^ (k % 4 * 32)) + panel, left_of_dk[k]);
+      UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const int chunk = 2 * k + e / 2, panel = chunk / 8 * Kernel::keys * PANEL_ROW_BYTES;
+        store_shared((at ^ (chunk % 8 * 16)) + panel + e % 2 * 8 * PANEL_ROW_BYTES, left_of_dk[k][e]);
+      }
     }
     proxy_fence();
     named_sync(slopes_barrier, Kernel::consumers * WARPGROUP);
@@ -301,36 +309,28 @@ template <class Kernel> struct BackwardConsumer {
   // This warpgroup's panel of queries, or of columns of dQ.
   DEVICE int first_panel(bool of_columns) const { return Kernel::by_panels == of_columns ? consumer : 0; }
 
-  // In the order of `lane_order`: a warp's sums go out together, while it is at the next block.
+  // In the order of `lane_order`, whole warps next to each other.
   DEVICE void add_queries(float* block, const float (&dq)[32]) const {
-    const int panel = first_panel(true), warp = sums_thread() / 32;
-    const uint32_t sums = memory.sums(4 * consumer + warp);
-    if (lane_index() == 0) add_wait<0>();
-    __syncwarp();
+    const int panel = first_panel(true);
+    float* to = block + first_panel(false) * 64 * Kernel::dim + lane_order<Kernel::dim>() + panel * 8 * 128;
     UNROLL
     for (int j = 0; j < 8; ++j) {
       if (Kernel::dim % 64 != 0 && panel * 64 + 8 * j >= Kernel::dim) break;
-      store_shared(sums + 512 * j + 16 * lane_index(), Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
+      add_global(to + j * 128, Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
     }
-    proxy_fence();
-    __syncwarp();
-    if (lane_index() != 0) return;
-    const int columns = min(PANEL_COLUMNS, Kernel::dim - panel * PANEL_COLUMNS);
-    add_bytes(block + (first_panel(false) * 64 + 16 * warp) * Kernel::dim + panel * 8 * 128, sums, 16 * columns * 4);
   }
 
-  DEVICE void store(const KeyBlock& block, float* rows, const float (&sums)[Kernel::dim / 2], float factor) const {
-    const int64_t head = static_cast<int64_t>(block.batch) * (arguments.heads / arguments.group) + block.head;
+  DEVICE void store(float* rows, const float (&sums)[Kernel::dim / 2], float factor) const {
+    const KeptSpans kept = load_shared<KeptSpans>(memory.kept_spans());
     UNROLL
     for (int r = 0; r < 2; ++r) {
-      const int row = block.first + first_row() + sums_row() + 8 * r;
-      if (row >= block.tile.rows) continue;
-      float* to = rows + (head * block.tile.rows + row) * Kernel::dim + sums_column();
-      const bool fresh = block.tile.fresh != 0;
+      const int row = first_row() + sums_row() + 8 * r;
+      if (row >= kept.rows) continue;
+      float* to = rows + row * Kernel::dim + sums_column();
       UNROLL
       for (int j = 0; j < Kernel::dim / 8; ++j) {
         const Float2 pair{factor * sums[4 * j + 2 * r], factor * sums[4 * j + 2 * r + 1]};
-        if (fresh) store_global(reinterpret_cast<Float2*>(to + 8 * j), pair);
+        if (kept.fresh != 0) store_global(reinterpret_cast<Float2*>(to + 8 * j), pair);
         else add_global(to + 8 * j, pair);
       }
     }
@@ -340,8 +340,7 @@ template <class Kernel> struct BackwardConsumer {
 // Keys that no query sees: what holds nothing yet becomes zero.
 template <class Kernel> DEVICE void leave_unseen(const BackwardArguments& arguments, const KeyBlock& block) {
   if (block.tile.fresh == 0) return;
-  const int64_t head = static_cast<int64_t>(block.batch) * (arguments.heads / arguments.group) + block.head;
-  const int64_t start = (head * block.tile.rows + block.first) * Kernel::dim;
+  const int64_t start = block.first_sum(arguments, Kernel::dim);
   const int count = min(Kernel::keys, block.tile.rows - block.first) * Kernel::dim / 4;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += Kernel::threads) {
     store_global(reinterpret_cast<Float4*>(block.tile.dk + start) + i, Float4{0.0f, 0.0f, 0.0f, 0.0f});

@@ -90,8 +90,10 @@ struct Items {
   DEVICE int total() const { return blocks * heads * outer; }
 
   DEVICE Item at(int number) const {
-    const int section = number / (order.heads * blocks), first = section * order.heads;
-    const int width = min(order.heads, heads * outer - first), rest = number - first * blocks;
+    const int section = number / (order.heads * blocks), before_last = heads * outer - order.last;
+    const bool last = section * order.heads >= before_last;
+    const int first = last ? before_last : section * order.heads, width = last ? order.last : order.heads;
+    const int rest = number - first * blocks;
     const int row = first + rest % width, batch = row / heads;
     const int list = order.lists == tiles ? batch % tiles : batch;
     return {order.blocks[list * blocks + rest / width], row % heads, batch, 0};

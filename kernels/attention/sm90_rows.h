@@ -59,26 +59,14 @@ template <class Kernel> struct RowsProducer {
     const int blocks = ceiling_divide(arguments.rows, Kernel::queries);
     const Items items{arguments.order, blocks, arguments.heads, arguments.batch, 1};
     Item item;
-    bool more = items.take(item);
-    while (more) {
+    while (items.take(item)) {
       KeyWalk<Kernel::keys> walk(arguments.tiles, arguments.tile_count, blocks, item);
-      const Item own = item;
       if (walk.done()) {
-        if (Kernel::touches_all(arguments)) tell_of_empty(own);
-        more = items.take(item);
+        if (Kernel::touches_all(arguments)) tell_of_empty(item);
         continue;
       }
-      bring_kept(own);
-      // The next item is asked for before the last block waits for room: then the answer is there in time.
-      for (bool last = false; !last;) {
-        const Keys& tile = walk.keys();
-        Step step = walk.step(arguments.rows, Kernel::queries);
-        walk.next();
-        last = walk.done();
-        if (last) more = items.take(item);
-        step.last = last;
-        bring_keys(tile, step, own);
-      }
+      bring_kept(item);
+      while (!walk.done()) bring_keys(walk, item);
     }
     memory.kept.claim();
     store_shared(memory.item(), Item{-1, 0, 0, 0});
@@ -106,7 +94,12 @@ template <class Kernel> struct RowsProducer {
     memory.kept.turn.next();
   }
 
-  DEVICE void bring_keys(const Keys& tile, const Step& step, const Item& item) {
+  // Keys and values of the block that the walk stands on, which then goes on.
+  DEVICE void bring_keys(KeyWalk<Kernel::keys>& walk, const Item& item) {
+    const Keys& tile = walk.keys();
+    Step step = walk.step(arguments.rows, Kernel::queries);
+    walk.next();
+    step.last = walk.done();
     memory.keys.claim();
     store_shared(memory.step(), step);
     bring(memory.key_tile().address, tile.k_map, memory.keys, step.first, item);

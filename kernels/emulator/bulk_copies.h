@@ -1,6 +1,5 @@
 // Copies that the tensor memory unit makes beside the threads (sm_90): plain bytes, and boxes of tensors with zeros outside and
-// the 128-byte swizzle. They land one by one, in any order, some time before the barrier that counts their bytes lets go. And
-// additions of shared memory to global memory, which read what they add some time before their thread has waited for it.
+// the 128-byte swizzle. They land one by one, in any order, some time before the barrier that counts their bytes lets go.
 #pragma once
 #include "barriers.h"
 
@@ -33,14 +32,6 @@ struct BulkCopy {
   Position start{};
 };
 
-struct BulkAddition {
-  float* to;
-  uint32_t from, bytes;
-  const Thread* thread;
-  bool landed;
-  Clock known;   // of the asynchronous units, when it was started
-};
-
 // PTX ISA, "Swizzling modes", 128 bytes: address bits 4-6 are XORed with bits 7-9.
 constexpr uint32_t swizzled(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
@@ -49,14 +40,12 @@ class BulkCopies : public Engine {
   void begin(Block& block) {
     block_ = &block;
     pending_.clear();
-    additions_.clear();
     fenced_.clear();
     eagerness_ = 1u << block.random.below(6);
   }
 
   bool step() override {
-    if (block_->random.below(2) == 0 && step_addition()) return true;
-    if (pending_.empty()) return step_addition();
+    if (pending_.empty()) return false;
     const size_t which = block_->random.below(static_cast<uint32_t>(pending_.size()));
     const BulkCopy copy = pending_[which];
     pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(which));
@@ -77,7 +66,6 @@ class BulkCopies : public Engine {
   // All threads have returned: some of them has to know of every copy.
   void end() const {
     if (!pending_.empty()) block_->fail("the block ended with copies under way");
-    if (!additions_.empty()) block_->fail("the block ended before additions were known to have read shared memory");
     const Barriers& barriers = *block_->barriers;
     for (uint32_t i = 0; i < barriers.count; ++i) {
       const Barrier& barrier = barriers.barrier[i];
@@ -99,27 +87,6 @@ class BulkCopies : public Engine {
     if (block_->random.below(eagerness_) == 0) step();
   }
 
-  void start(float* to, uint32_t from, uint32_t bytes) {
-    additions_.push_back({to, from, bytes, block_->current, false, block_->knowledge().proxied});
-    if (block_->random.below(eagerness_) == 0) step();
-  }
-
-  // Those of the current thread but the newest `pending` are over. What had landed early may have been read until now.
-  void wait(size_t pending) {
-    size_t mine = 0;
-    for (const BulkAddition& one : additions_) mine += one.thread == block_->current;
-    for (size_t i = 0; i < additions_.size() && mine > pending;) {
-      if (additions_[i].thread != block_->current) {
-        ++i;
-        continue;
-      }
-      if (additions_[i].landed) note(additions_[i]);
-      else land(additions_[i]);
-      additions_.erase(additions_.begin() + static_cast<ptrdiff_t>(i));
-      --mine;
-    }
-  }
-
   void fence(const TensorMap* map) { fenced_.push_back(map); }
 
   bool may_use(const TensorMap* map) const {
@@ -132,32 +99,6 @@ class BulkCopies : public Engine {
   uint64_t argument_bytes = 0;
 
  private:
-  bool step_addition() {
-    for (BulkAddition& one : additions_) {
-      if (one.landed || block_->random.below(2) == 0) continue;
-      land(one);
-      return true;
-    }
-    return false;
-  }
-
-  // The unit reads for the warp that started it.
-  void note(const BulkAddition& one) const {
-    const uint32_t warp = one.thread->warp, tick = block_->warps[warp].knows.all.tick[warp];
-    block_->shared->note_read(Shared::word_of(one.from), one.bytes / 4, warp, tick, one.known, "bulk addition");
-  }
-
-  void land(BulkAddition& one) const {
-    note(one);
-    const unsigned char* from = block_->shared->memory + (one.from - SHARED_START);
-    for (uint32_t i = 0; i < one.bytes / 4; ++i) {
-      float value;
-      std::memcpy(&value, from + 4 * i, 4);
-      add_global(one.to + i, value);
-    }
-    one.landed = true;
-  }
-
   void land(const BulkCopy& copy) {
     unsigned char* memory = block_->shared->memory;
     if (copy.from != nullptr) {
@@ -206,7 +147,6 @@ class BulkCopies : public Engine {
 
   Block* block_ = nullptr;
   std::vector<BulkCopy> pending_;
-  std::vector<BulkAddition> additions_;
   std::vector<const TensorMap*> fenced_;
   uint32_t eagerness_ = 1;
 };
@@ -262,20 +202,6 @@ inline void load_bytes(uint32_t to, const void* global, int bytes, uint32_t barr
   BulkCopy copy = bulk_copy(to, static_cast<uint32_t>(bytes), barrier);
   copy.from = static_cast<const unsigned char*>(global);
   bulk_copies().start(copy, "load_bytes");
-}
-
-inline void add_bytes(float* to, uint32_t from, int bytes) {
-  Block& block = *running;
-  block.pass();
-  if (bytes <= 0 || bytes % 16 != 0) block.fail("add_bytes: %d bytes: a multiple of 16 is wanted", bytes);
-  check_global(to, 16);
-  block.shared->at(from, static_cast<uint32_t>(bytes), 16, "add_bytes");
-  bulk_copies().start(to, from, static_cast<uint32_t>(bytes));
-}
-
-inline void add_wait(int pending) {
-  running->pass();
-  bulk_copies().wait(static_cast<size_t>(pending));
 }
 
 }  // namespace emulator

@@ -120,32 +120,6 @@ inline void load_matrices(uint32_t (&registers)[4], uint32_t address, bool trans
   together(transposed ? turned : plain, mine, [transposed](MatrixLoad** lanes) { gather_matrices(lanes, transposed); });
 }
 
-struct MatrixStore {
-  const uint32_t* registers;
-  uint32_t address;
-};
-
-// PTX ISA, stmatrix: the reverse of ldmatrix.
-inline void scatter_matrices(MatrixStore** lanes) {
-  Block& block = *running;
-  const Knowledge& known = block.knowledge();
-  const uint32_t warp = block.current->warp;
-  for (uint32_t lane = 0; lane < LANES; ++lane) {
-    const uint32_t address = lanes[lane]->address;
-    unsigned char* to = shared().at(address, 16, 16, "stmatrix");
-    shared().note_write(Shared::word_of(address), 4, deed(warp, known.all.tick[warp]), known.all, known.all, "stmatrix");
-    for (uint32_t member = 0; member < 4; ++member) {
-      std::memcpy(to + 4 * member, &lanes[lane % 8 * 4 + member]->registers[lane / 8], 4);
-    }
-  }
-}
-
-inline void store_matrices(const uint32_t (&registers)[4], uint32_t address) {
-  static const char operation[] = "stmatrix";
-  MatrixStore mine{registers, address};
-  together(operation, mine, scatter_matrices);
-}
-
 struct Product {
   float* c;
   const uint32_t* a;

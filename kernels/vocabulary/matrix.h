@@ -28,16 +28,6 @@ DEVICE void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
 #endif
 }
 
-// Stores four matrices, each lane's pairs being those that `load_matrices` gives it (PTX ISA, stmatrix: from sm_90 on).
-DEVICE void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
-#if ON_GPU
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
-#else
-  emulator::store_matrices(r, address);
-#endif
-}
-
 // c += a b, products of T, sums of f32.
 template <typename T> DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if ON_GPU

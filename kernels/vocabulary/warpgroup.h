@@ -109,28 +109,6 @@ DEVICE void load_bytes(uint32_t shared, const void* global, int bytes, uint32_t 
 #endif
 }
 
-// Starts to add `bytes` of shared memory, a multiple of 16 at a multiple of 16, to numbers in global memory that others add to as
-// well, in an order that is not fixed. By one thread, behind a proxy fence of all that stored.
-DEVICE void add_bytes(float* global, uint32_t shared, int bytes) {
-#if ON_GPU
-  asm volatile(
-      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
-      "cp.async.bulk.commit_group;" ::"l"(global), "r"(shared), "r"(bytes) : "memory");
-#else
-  emulator::add_bytes(global, shared, bytes);
-#endif
-}
-
-// Waits until at most the newest `Pending` additions that this thread started still read shared memory; for all of them before
-// the block ends.
-template <int Pending> DEVICE void add_wait() {
-#if ON_GPU
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
-#else
-  emulator::add_wait(Pending);
-#endif
-}
-
 // Makes what threads stored into shared memory visible to products and copies that start after the next barrier: every thread
 // that stored, before that barrier (PTX ISA, "Async proxy").
 DEVICE void proxy_fence() {

@@ -139,6 +139,8 @@ pub(super) struct Order {
     pub(super) blocks: u64,
     pub(super) lists: i32,
     pub(super) heads: i32,
+    pub(super) last: i32,
+    pub(super) _gap: i32,
     pub(super) taken: u64,
 }
 
@@ -167,7 +169,7 @@ pub(super) struct ForwardArguments {
     pub(super) first: i32,
     pub(super) last: i32,
     pub(super) scale: f32,
-    pub(super) _end: [i32; 11],
+    pub(super) _end: [i32; 9],
 }
 
 /// After the last tile of forward.
@@ -226,7 +228,7 @@ pub(super) struct BackwardArguments {
     pub(super) delta: u64,
     pub(super) dq: u64,
     pub(super) order: Order,
-    pub(super) _end: [u64; 4],
+    pub(super) _end: [u64; 3],
 }
 
 /// After the last tile of backward.

@@ -167,7 +167,8 @@ fn architecture(generation: Generation) -> u32 {
 
 /// The largest share that an error has of its bound; 0 where the kernel cannot run.
 fn check(row: &[usize]) -> f64 {
-    let &[variant, rule, layout, heads, tokens, deterministic, at_once, dropped, whole] = row else {
+    let &[variant, rule, layout, heads, tokens, deterministic, at_once, dropped, whole] = row
+    else {
         panic!("nine factors");
     };
     let Variant { generation, dtype, dim } = variants()[variant];

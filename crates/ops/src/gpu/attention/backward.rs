@@ -8,7 +8,7 @@ use super::super::arguments::{self, BackwardArguments, FinishQueriesArguments, P
 use super::super::table::{Kernel, Pass, between};
 use super::super::{Addresses, Processor, addresses};
 use super::order::{Order, visits_of_keys, visits_of_queries};
-use super::tiles::{Rows, Uploads, bytes_of_head, keys, map, strides};
+use super::tiles::{Rows, Uploads, keys, map, strides};
 use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, State, Tile, wrong};
@@ -152,23 +152,21 @@ impl Backward {
         let mut arguments = self.arguments(processor, kernel, at, self.sizes.heads / heads)?;
         arguments.tile_count = all.len() as i32;
         arguments.tiles = uploads.put(processor, &all)?;
-        let Queries { batch, heads: query_heads, rows: query_rows, dim } = self.sizes;
-        let blocks = |rows: &Rows| rows.k.dims()[2].div_ceil(kernel.key_block);
-        let most = rows.iter().map(blocks).max().unwrap_or(0);
-        let (items, order) = match kernel.task {
+        let Queries { batch, heads: query_heads, rows: query_rows, .. } = self.sizes;
+        let (visits, group, items) = match kernel.task {
             Some((Pass::Queries, _)) => {
                 let blocks = query_rows.div_ceil(kernel.query_block);
                 let visits = visits_of_queries(&query_reaches, kernel.key_block);
-                let order = Order::new(&visits, bytes_of_head(rows), query_heads / heads);
-                ([blocks, query_heads, batch], order)
+                (visits, query_heads / heads, [blocks, query_heads, batch])
             }
             _ => {
+                let blocks = |rows: &Rows| rows.k.dims()[2].div_ceil(kernel.key_block);
+                let most = rows.iter().map(blocks).max().unwrap_or(0);
                 let visits = visits_of_keys(&key_reaches, kernel.query_block);
-                // Queries and their gradients in 16 bits are read, sums of queries in 32 are added to.
-                let order = Order::new(&visits, 8 * query_rows * dim, 1);
-                ([most, heads, batch * rows.len()], order)
+                (visits, 1, [most, heads, batch * rows.len()])
             }
         };
+        let order = Order::new(&visits, group, items[1] * items[2], processor.multiprocessors());
         arguments.order = uploads.order(processor, &order)?;
         let launch = kernel.launch(kernel.blocks_for(items, processor))?;
         // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
@@ -206,7 +204,7 @@ impl Backward {
             dq: at.writes[0],
             _gap: 0,
             order: arguments::Order::default(),
-            _end: [0; 4],
+            _end: [0; 3],
         })
     }
 

@@ -8,7 +8,7 @@ use super::super::arguments::{FinishArguments, ForwardArguments};
 use super::super::table::{Kernel, Pass, between};
 use super::super::{Processor, addresses};
 use super::order::{Order, visits_of_queries};
-use super::tiles::{Rows, Uploads, bytes_of_head, keys, map, strides};
+use super::tiles::{Rows, Uploads, keys, map, strides};
 use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, State, Tile, wrong};
@@ -86,9 +86,7 @@ impl Forward {
         let kernel = kernels.kernel(Pass::Forward, q.dtype(), sizes.dim)?;
         let q = in_rows(q, q.dtype())?;
         // Others take a state that was filled.
-        let running = (!kernel.begins())
-            .then(|| Running::begin(sizes, q.device()))
-            .transpose()?;
+        let running = (!kernel.begins()).then(|| Running::begin(sizes, q.device())).transpose()?;
         Ok(Forward { kernel, sizes, scale, q, running, ends: false, attended: None })
     }
 
@@ -157,7 +155,8 @@ impl Forward {
             arguments.tile_count = all.len() as i32;
             arguments.tiles = uploads.put(processor, &all)?;
             let visits = visits_of_queries(&reaches, self.kernel.key_block);
-            let order = Order::new(&visits, bytes_of_head(rows), group);
+            let heads = self.sizes.heads * self.sizes.batch;
+            let order = Order::new(&visits, group, heads, processor.multiprocessors());
             arguments.order = uploads.order(processor, &order)?;
             arguments.first = i32::from(first);
             arguments.give(state, &at.writes);

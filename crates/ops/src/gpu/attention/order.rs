@@ -1,10 +1,13 @@
-//! In which order sm90 works on blocks of rows: longest first, so that no multiprocessor ends long after the others, and in
-//! sections of heads whose rows fit the second-level cache.
+//! In which order sm90 works on blocks of rows: in narrow sections of heads, since blocks at work then read the same rows, and in
+//! each the longest first. The last section is wide enough that its short blocks fill what is left idle.
 
 use super::super::arguments::Reach;
 
-/// What a section's heads may read in all, in bytes: about what a second-level cache of 40 to 60 MB keeps.
-const CACHE: usize = 32 << 20;
+/// What a block costs besides what it visits, in visits: its own rows are brought, its sums stored.
+const OWN: usize = 1;
+
+/// How many times the longest block the last section keeps every multiprocessor busy.
+const LAST: usize = 2;
 
 /// The order, as the kernel's `Items` reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,20 +16,40 @@ pub(super) struct Order {
     pub(super) lists: Vec<Vec<i32>>,
     /// Heads of a section.
     pub(super) heads: usize,
+    /// Of the last one.
+    pub(super) last: usize,
 }
 
 impl Order {
-    /// Of blocks that stay while others are visited. `visits`: of every list, how many each block visits; `bytes`: what is read
-    /// for one head of what is visited, which `group` heads of what stays share.
-    pub(super) fn new(visits: &[Vec<usize>], bytes: usize, group: usize) -> Order {
+    /// Of the blocks of `all` heads, counted over batch rows and tiles, that stay while others are visited. `visits`: of every
+    /// list, how many each block visits, which `group` heads share.
+    pub(super) fn new(
+        visits: &[Vec<usize>],
+        group: usize,
+        all: usize,
+        multiprocessors: usize,
+    ) -> Order {
         let longest_first = |visits: &Vec<usize>| {
             let mut blocks: Vec<i32> = (0..visits.len() as i32).collect();
             blocks.sort_by_key(|block| std::cmp::Reverse(visits[*block as usize]));
             blocks
         };
+        let costs = || visits.iter().flatten().filter(|visits| **visits > 0);
+        let [longest, shortest] =
+            [costs().max(), costs().min()].map(|cost| cost.map_or(0, |cost| cost + OWN));
+        let of_head =
+            (costs().map(|visits| visits + OWN).sum::<usize>() / visits.len().max(1)).max(1);
+        // Where all are as long, their order does not matter.
+        let wanted = if longest == shortest {
+            group
+        } else {
+            (LAST * longest * multiprocessors).div_ceil(of_head)
+        };
+        let before = all.saturating_sub(wanted.max(group)) / group * group;
         Order {
             lists: visits.iter().map(longest_first).collect(),
-            heads: (CACHE / bytes.max(1)).max(1) * group,
+            heads: group,
+            last: all - before,
         }
     }
 }
@@ -64,34 +87,35 @@ pub(super) fn visits_of_keys(tiles: &[Vec<Vec<Reach>>], block: usize) -> Vec<Vec
 
 #[cfg(test)]
 mod tests {
-    use annulus_sequence::{Layout, Mask, Positions, Visibility};
+    use annulus_sequence::{Layout, Mask, Positions, Rule, Visibility};
 
     use super::*;
 
     /// Multiprocessors: of an H20, A100, PCIe H100, H100, L40S or RTX 6000 Ada, B200 and their like.
     const WIDTHS: [usize; 7] = [78, 108, 114, 132, 142, 160, 188];
-    /// What a block costs besides what it visits, in visits: its own rows are brought, its sums stored.
-    const OWN: usize = 1;
     /// Positions of a rank in a ring.
     const RANKS: usize = 4;
 
-    /// Rows, columns and elements of a head of the kernels' blocks: forward and backward of queries, of heads of 64 and 128.
-    const BLOCKS: [(usize, usize, usize); 3] = [(192, 128, 64), (128, 128, 128), (128, 80, 256)];
+    /// Rows and columns of blocks: of forward for heads of 64, 128 and 256, and of backward, the keys' too, where rows are keys.
+    const BLOCKS: [(usize, usize); 4] = [(192, 128), (128, 128), (128, 80), (128, 64)];
 
     /// What is seen: whole sequences, and hops of a ring.
     fn scenes(tokens: usize) -> Vec<(&'static str, Visibility)> {
-        let whole = |mask: &str| {
+        let whole = |mask: Mask| {
             let all = Positions::all(tokens);
-            Visibility::new(&mask.parse::<Mask>().unwrap(), &all, &all)
+            Visibility::new(&mask, &all, &all)
         };
+        // Of very unlike lengths: half, a quarter, and so on.
+        let lengths: Vec<usize> = (1..8).map(|index| tokens >> index).collect();
         let hop = |layout: Layout, queries: usize, keys: usize| {
             let shards = layout.shard(RANKS * tokens, RANKS).unwrap();
             Visibility::new(&Mask::causal(), &shards[queries], &shards[keys])
         };
         vec![
-            ("full", whole("full")),
-            ("causal", whole("causal")),
-            ("window", whole("causal+window:2000")),
+            ("full", whole(Mask::full())),
+            ("causal", whole(Mask::causal())),
+            ("window", whole(Mask::causal().and(Rule::Window(2000)))),
+            ("documents", whole(Mask::causal().and(Rule::documents(&lengths)))),
             ("striped", hop(Layout::Striped { width: 1 }, 2, 1)),
             ("half of the keys", hop(Layout::Zigzag, 2, 1)),
             ("half of the queries", hop(Layout::Zigzag, 1, 2)),
@@ -102,12 +126,13 @@ mod tests {
     /// The items in the order in which the kernel's `Items::at` numbers them: what each costs.
     fn costs(order: &Order, visits: &[usize], heads: usize) -> Vec<usize> {
         let mut costs = Vec::new();
-        for first in (0..heads).step_by(order.heads) {
-            let width = order.heads.min(heads - first);
+        let mut section = |width: usize| {
             for block in &order.lists[0] {
                 costs.extend(std::iter::repeat_n(visits[*block as usize], width));
             }
-        }
+        };
+        (0..heads - order.last).step_by(order.heads).for_each(|_| section(order.heads));
+        section(order.last);
         costs.into_iter().map(|visits| if visits == 0 { 0 } else { visits + OWN }).collect()
     }
 
@@ -122,20 +147,52 @@ mod tests {
         costs.iter().sum::<usize>() as f64 / (width * last.max(1)) as f64
     }
 
+    /// What no order can do better than: the longest block has to be done by one, and of `k * width + 1` blocks somebody does
+    /// `k + 1`.
+    fn best(costs: &[usize], width: usize) -> f64 {
+        let mut sorted = costs.to_vec();
+        sorted.sort_unstable_by_key(|cost| std::cmp::Reverse(*cost));
+        let whole = sorted.iter().step_by(width).enumerate().map(|(k, cost)| (k + 1) * cost);
+        let sum = costs.iter().sum::<usize>();
+        let least = whole.max().unwrap_or(0).max(sum.div_ceil(width)).max(1);
+        sum as f64 / (width * least) as f64
+    }
+
+    /// The least share, of what is possible, with so many blocks for each multiprocessor: a few cannot be dealt evenly.
+    fn bar(blocks: usize) -> f64 {
+        if blocks < 6 { 0.89 } else { 0.95 }
+    }
+
+    /// The lowest share of all heads and multiprocessors, with so many blocks for each and more, and where.
+    fn worst(visits: &[Vec<usize>], many: bool) -> (f64, usize, usize) {
+        let mut worst = (1.0, 0, 0);
+        for heads in [8, 16, 24, 32, 40] {
+            for width in WIDTHS {
+                let costs = costs(&Order::new(visits, 4, heads, width), &visits[0], heads);
+                let blocks = costs.iter().filter(|cost| **cost > 0).count() / width;
+                let found = efficiency(&costs, width) / best(&costs, width);
+                if (bar(blocks) > bar(0)) == many && found < worst.0 {
+                    worst = (found, heads, width);
+                }
+            }
+        }
+        worst
+    }
+
     #[test]
     fn no_multiprocessor_is_idle_long() {
-        for tokens in [4 << 10, 8 << 10, 32 << 10] {
+        println!("{:>6} {:<20} {:<10} few blocks each, many", "tokens", "what is seen", "blocks");
+        for tokens in [4 << 10, 8 << 10, 16 << 10, 32 << 10] {
             for (name, seen) in scenes(tokens) {
-                for (rows, columns, dim) in BLOCKS {
+                for (rows, columns) in BLOCKS {
                     let reaches = [vec![Reach::of_blocks(&seen.queries, rows)]];
                     let visits = visits_of_queries(&reaches, columns);
-                    let order = Order::new(&visits, 4 * tokens * dim, 4);
-                    for heads in [8, 16, 24, 32, 40] {
-                        let costs = costs(&order, &visits[0], heads);
-                        for width in WIDTHS {
-                            let found = efficiency(&costs, width);
-                            println!("{tokens} {name} d{dim} {heads} {width}: {found:.3}");
-                        }
+                    let found = [false, true].map(|many| worst(&visits, many));
+                    let blocks = format!("{rows} x {columns}");
+                    println!("{tokens:>6} {name:<20} {blocks:<10} {found:.3?}");
+                    for ((share, heads, width), bar) in found.into_iter().zip([bar(0), bar(6)]) {
+                        let what = format!("{tokens} {name} {blocks}, {heads} heads on {width}");
+                        assert!(share >= bar, "{what}: {share:.3}, wanted {bar}");
                     }
                 }
             }

@@ -103,6 +103,8 @@ impl Uploads {
             blocks: self.keep(processor, &blocks)?,
             lists: order.lists.len() as i32,
             heads: order.heads as i32,
+            last: order.last as i32,
+            _gap: 0,
             taken: address,
         })
     }
@@ -175,15 +177,6 @@ pub(super) fn keys(rows: &Rows, [k, v]: [u64; 2], visibilities: usize) -> Keys {
         k_map: TensorMap::NONE,
         v_map: TensorMap::NONE,
     }
-}
-
-/// Of the keys and values of one head, in all tiles.
-pub(super) fn bytes_of_head(tiles: &[Rows]) -> usize {
-    let bytes = |rows: &Rows| {
-        let dims = rows.k.dims();
-        2 * dims[2] * dims[3] * rows.k.dtype().size_in_bytes()
-    };
-    tiles.iter().map(bytes).sum()
 }
 
 /// Elements between batch rows, heads and rows.
