@@ -1,7 +1,8 @@
 // What attention kernels are told, the same bytes in Rust (`crates/ops/src/gpu/arguments.rs`).
 //
 // One launch folds all tiles of a hop. Shapes: q [B, Hq, Sq, D], k and v [B, Hkv, Sk, D]; query head h uses key/value head
-// h / group. The last dimension is contiguous, the others have strides, in elements. No mask is known here: a row sees the keys
+// h / group. The last dimension is contiguous, the others have strides, in elements. D may be less than what a kernel of tensor
+// cores is made for, a multiple of 8: columns past it are zeros in shared memory, and not stored. No mask is known here: a row sees the keys
 // of up to two intervals.
 #pragma once
 #include "../operators/positions.h"
@@ -132,14 +133,15 @@ struct BackwardArguments {
   const Keys* tiles;        // in device memory
   const float* lse_log2;    // [B, Hq, padded]: as prepared; +inf past Sq, so that no weight is left there
   const float* delta;       // [B, Hq, padded]: as prepared; 0 past Sq
-  float* dq;                // [B, Hq, padded, D] elements
+  float* dq;                // [B, Hq, padded, columns] elements, as many columns as the kernel is made for
   Order order;              // sm90: of blocks of what stays: keys, or of `backward_queries` queries
 };
 
 // After the last tile of backward: dq by rows, multiplied by the scale where the kernel left that to here.
 struct FinishQueriesArguments {
-  const float* accumulated;  // [B, Hq, padded, D] elements in the order of the backward kernel
+  const float* accumulated;  // [B, Hq, padded, columns] elements in the order of the backward kernel
   float* dq;                 // [B, Hq, Sq, D]
   int batch, heads, rows, padded, dim;
   float scale;
+  int columns;               // of the kernel: D, or the next that there is a kernel for
 };

@@ -32,7 +32,7 @@ template <typename, int...> DEVICE void finish_queries_rows(const FinishQueriesA
 template <typename, int...> DEVICE void finish_queries_fragments(const FinishQueriesArguments& arguments) {
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp_index()) * 16;
   if (first >= static_cast<int64_t>(arguments.batch) * arguments.heads * arguments.padded) return;
-  const float* from = arguments.accumulated + first * arguments.dim + lane_index();
+  const float* from = arguments.accumulated + first * arguments.columns + lane_index();
   const int64_t head = first / arguments.padded;
   const int row = static_cast<int>(first % arguments.padded) + fragment_row(0);
   float* to = arguments.dq + (head * arguments.rows + row) * arguments.dim + fragment_column();

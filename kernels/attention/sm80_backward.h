@@ -167,11 +167,11 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
       for (int half = 0; half < 2; ++half) {
         const int row = first_key() + 16 * (4 * m + key_piece) + fragment_row(half);
         if (row >= tile.rows) continue;
-        float* to = gradient + ((static_cast<int64_t>(batch) * kv_heads + head) * tile.rows + row) * D;
+        float* to = gradient + ((static_cast<int64_t>(batch) * kv_heads + head) * tile.rows + row) * arguments.dim;
         UNROLL
         for (int n = 0; n < KEY_ACROSS; ++n) {
           const int column = 16 * (n / 2 * 2 + dim_piece) + n % 2 * 8 + fragment_column();
-          if (WIDTH > D && column >= D) continue;
+          if (column >= arguments.dim) continue;
           const float(&c)[4] = sums[m][n];
           Float2& pair = *reinterpret_cast<Float2*>(to + column);
           pair = {multiply_add(c[2 * half], factor, pair.x), multiply_add(c[2 * half + 1], factor, pair.y)};
@@ -188,8 +188,8 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
   DEVICE void fill_keys() const {
     const Strides& strides = tile.strides;
     const int left = tile.rows - first_key();
-    fill_tile<THREADS, KeyBlock, D>(keys, row_start<T>(tile.k, strides, batch, head, first_key()), strides.row, left);
-    fill_tile<THREADS, KeyBlock, D>(values, row_start<T>(tile.v, strides, batch, head, first_key()), strides.row, left);
+    fill_tile<THREADS, KeyBlock, D>(keys, row_start<T>(tile.k, strides, batch, head, first_key()), strides.row, left, arguments.dim);
+    fill_tile<THREADS, KeyBlock, D>(values, row_start<T>(tile.v, strides, batch, head, first_key()), strides.row, left, arguments.dim);
   }
 
   // A block of queries with the gradients of their outputs, and both numbers of each row.
@@ -209,7 +209,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
   DEVICE void fill_rows(uint32_t to, const void* from, const Strides& strides, int group_head, int block) const {
     const int first = block * QueryBlock;
     const T* start = row_start<T>(from, strides, afresh(batch), afresh(head) * arguments.group + group_head, first);
-    fill_tile<THREADS, QueryBlock, D>(to, start, strides.row, arguments.rows - first);
+    fill_tile<THREADS, QueryBlock, D>(to, start, strides.row, arguments.rows - first, arguments.dim);
   }
 };
 

@@ -153,10 +153,10 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
         const int64_t row = state_row(row_of(m, half));
         maximum[m][half] = valid ? arguments.maximum[row] : -infinity();
         sum[m][half] = valid && lane_index() % 4 == 0 ? arguments.sum[row] : 0.0f;
-        const Float2* from = reinterpret_cast<const Float2*>(arguments.out + row * D + fragment_column());
+        const Float2* from = reinterpret_cast<const Float2*>(arguments.out + row * arguments.dim + fragment_column());
         UNROLL
         for (int n = 0; n < OUTPUTS; ++n) {
-          const Float2 pair = valid ? from[4 * n] : Float2{0.0f, 0.0f};
+          const Float2 pair = valid && 8 * n < arguments.dim ? from[4 * n] : Float2{0.0f, 0.0f};
           out[m][n][2 * half] = pair.x;
           out[m][n][2 * half + 1] = pair.y;
         }
@@ -175,9 +175,11 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
           arguments.maximum[row] = maximum[m][half];
           arguments.sum[row] = sum[m][half];
         }
-        Float2* to = reinterpret_cast<Float2*>(arguments.out + row * D + fragment_column());
+        Float2* to = reinterpret_cast<Float2*>(arguments.out + row * arguments.dim + fragment_column());
         UNROLL
-        for (int n = 0; n < OUTPUTS; ++n) to[4 * n] = {out[m][n][2 * half], out[m][n][2 * half + 1]};
+        for (int n = 0; n < OUTPUTS; ++n) {
+          if (8 * n < arguments.dim) to[4 * n] = {out[m][n][2 * half], out[m][n][2 * half + 1]};
+        }
       }
     }
   }
@@ -185,7 +187,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
   DEVICE void fill_queries() const {
     const int first = query_block() * QueryBlock;
     const T* from = row_start<T>(arguments.q, arguments.q_strides, batch, head, first);
-    fill_tile<THREADS, QueryBlock, D>(queries, from, arguments.q_strides.row, arguments.rows - first);
+    fill_tile<THREADS, QueryBlock, D>(queries, from, arguments.q_strides.row, arguments.rows - first, arguments.dim);
   }
 
   DEVICE void fill_keys(const Keys& tile, int block) const { fill(keys + turn * KEY_BYTES, tile.k, tile, block); }
@@ -194,7 +196,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
   DEVICE void fill(uint32_t to, const void* from, const Keys& tile, int block) const {
     const int first = block * KeyBlock;
     const T* start = row_start<T>(from, tile.strides, batch, head / arguments.group, first);
-    fill_tile<THREADS, KeyBlock, D>(to, start, tile.strides.row, tile.rows - first);
+    fill_tile<THREADS, KeyBlock, D>(to, start, tile.strides.row, tile.rows - first, arguments.dim);
   }
 };
 

@@ -152,15 +152,15 @@ template <typename T, int D, int QueryBlock, int KeyBlock> struct Sm80Queries {
   DEVICE void fill_queries(uint32_t to, const void* from, const Strides& strides) const {
     const int first = query_block * QueryBlock;
     const T* start = row_start<T>(from, strides, batch, head, first);
-    fill_tile<THREADS, QueryBlock, D>(to, start, strides.row, arguments.rows - first);
+    fill_tile<THREADS, QueryBlock, D>(to, start, strides.row, arguments.rows - first, arguments.dim);
   }
 
   DEVICE void fill_stage(int stage, const Keys& tile, int block) const {
     const Strides& strides = tile.strides;
     const int first = block * KeyBlock, kv_head = head / arguments.group, left = tile.rows - first;
     const uint32_t to = stages + stage * STAGE_BYTES;
-    fill_tile<THREADS, KeyBlock, D>(to, row_start<T>(tile.k, strides, batch, kv_head, first), strides.row, left);
-    fill_tile<THREADS, KeyBlock, D>(to + KEY_BYTES, row_start<T>(tile.v, strides, batch, kv_head, first), strides.row, left);
+    fill_tile<THREADS, KeyBlock, D>(to, row_start<T>(tile.k, strides, batch, kv_head, first), strides.row, left, arguments.dim);
+    fill_tile<THREADS, KeyBlock, D>(to + KEY_BYTES, row_start<T>(tile.v, strides, batch, kv_head, first), strides.row, left, arguments.dim);
   }
 };
 

@@ -15,10 +15,10 @@
 #include "../vocabulary/memory.h"
 #include "../vocabulary/panels.h"
 
-// Starts to copy rows 0 .. valid of `source` to a tile of `Columns` columns, a multiple of 16; zeros in the rows below. Eight
-// neighbouring threads read 128 bytes of a row.
+// Starts to copy rows 0 .. valid of `source`, `dim` numbers each, to a tile of `Columns` columns, a multiple of 16; zeros in the
+// rows below and in columns from `dim`, a multiple of 8, on. Eight neighbouring threads read 128 bytes of a row.
 template <int Threads, int Rows, int Columns, typename T>
-DEVICE void fill_tile(uint32_t tile, const T* source, int64_t stride, int valid) {
+DEVICE void fill_tile(uint32_t tile, const T* source, int64_t stride, int valid, int dim) {
   constexpr int Step = Threads / 8, Whole = Columns / PANEL_COLUMNS, Rest = Columns % PANEL_COLUMNS;
   static_assert(Rows % Step == 0 && Step % 8 == 0, "threads keep their place in the swizzle");
   const int thread = afresh(threadIdx.x), row = thread / 8, chunk = thread % 8;
@@ -29,10 +29,12 @@ DEVICE void fill_tile(uint32_t tile, const T* source, int64_t stride, int valid)
     const bool exists = first + row < valid;
     UNROLL
     for (int panel = 0; panel < Whole; ++panel) {
-      copy_async(to + (panel * Rows + first) * PANEL_ROW_BYTES, from + panel * PANEL_COLUMNS, exists);
+      const bool within = exists && panel * PANEL_COLUMNS + 8 * chunk < dim;
+      copy_async(to + (panel * Rows + first) * PANEL_ROW_BYTES, from + panel * PANEL_COLUMNS, within);
     }
     if (Rest != 0 && chunk < Rest / 8) {
-      copy_async(to + (Whole * Rows + first) * PANEL_ROW_BYTES, from + Whole * PANEL_COLUMNS, exists);
+      const bool within = exists && Whole * PANEL_COLUMNS + 8 * chunk < dim;
+      copy_async(to + (Whole * Rows + first) * PANEL_ROW_BYTES, from + Whole * PANEL_COLUMNS, within);
     }
     from += Step * stride;
   }

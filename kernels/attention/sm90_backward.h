@@ -59,36 +59,6 @@ struct alignas(16) KeptSums {
   float* dv;
 };
 
-template <class Kernel> struct BackwardMemory {
-  uint32_t base;
-  typename Kernel::Rows queries, gradients;
-  uint32_t kept;  // the barrier of what stays
-
-  DEVICE explicit BackwardMemory(uint32_t base)
-      : base(base), queries{base + Kernel::barriers_at}, gradients{queries.barriers + Kernel::Rows::bytes},
-        kept(gradients.barriers + Kernel::Rows::bytes) {}
-
-  DEVICE void prepare() const {
-    queries.prepare();
-    gradients.prepare();
-    barrier_init(kept, 1);
-    barrier_init_fence();
-  }
-
-  DEVICE Tile<Kernel::keys> key_tile() const { return {base}; }
-  DEVICE Tile<Kernel::keys> value_tile() const { return {base + Kernel::values_at}; }
-  DEVICE Tile<Kernel::queries> query_tile(int stage) const { return {base + Kernel::queries_at + stage * Kernel::query_bytes}; }
-  DEVICE Tile<Kernel::queries> gradient_tile(int stage) const {
-    return {base + Kernel::gradients_at + stage * Kernel::query_bytes};
-  }
-  DEVICE Tile<Kernel::keys> slope_tile(int buffer) const { return {base + Kernel::slopes_at + buffer * Kernel::slope_bytes}; }
-  DEVICE uint32_t lse(int stage) const { return base + Kernel::lse_at + stage * Kernel::row_bytes; }
-  DEVICE uint32_t delta(int stage) const { return base + Kernel::delta_at + stage * Kernel::row_bytes; }
-  DEVICE uint32_t step(int stage) const { return base + Kernel::steps_at + stage * 16; }
-  DEVICE uint32_t kept_spans() const { return base + Kernel::kept_at; }
-  DEVICE uint32_t kept_sums() const { return base + Kernel::kept_at + 16; }
-};
-
 // The block of keys that a block of threads keeps: of the grid's one dimension, most blocks of a tile x heads of keys x batch rows
 // x tiles.
 struct KeyBlock {
@@ -100,9 +70,9 @@ struct KeyBlock {
   DEVICE KeyBlock(const BackwardArguments& arguments, int keys) : KeyBlock(arguments, keys, item(arguments)) {}
 
   // Of dk and dv: where this block's are.
-  DEVICE int64_t first_sum(const BackwardArguments& arguments, int dim) const {
+  DEVICE int64_t first_sum(const BackwardArguments& arguments) const {
     const int64_t head_of_all = static_cast<int64_t>(batch) * (arguments.heads / arguments.group) + head;
-    return (head_of_all * tile.rows + first) * dim;
+    return (head_of_all * tile.rows + first) * arguments.dim;
   }
 
  private:
@@ -121,6 +91,41 @@ struct KeyBlock {
   }
 };
 
+template <class Kernel> struct BackwardMemory {
+  uint32_t base;
+  typename Kernel::Rows queries, gradients;
+  uint32_t kept;  // the barrier of what stays
+
+  DEVICE explicit BackwardMemory(uint32_t base)
+      : base(base), queries{base + Kernel::barriers_at}, gradients{queries.barriers + Kernel::Rows::bytes},
+        kept(gradients.barriers + Kernel::Rows::bytes) {}
+
+  DEVICE void prepare() const {
+    queries.prepare();
+    gradients.prepare();
+    barrier_init(kept, 1);
+    barrier_init_fence();
+  }
+
+  DEVICE void keep(const KeyBlock& block, int64_t first_sum) const {
+    store_shared(kept_spans(), KeptSpans{block.spans, block.tile.rows - block.first, block.tile.fresh});
+    store_shared(kept_sums(), KeptSums{block.tile.dk + first_sum, block.tile.dv + first_sum});
+  }
+
+  DEVICE Tile<Kernel::keys> key_tile() const { return {base}; }
+  DEVICE Tile<Kernel::keys> value_tile() const { return {base + Kernel::values_at}; }
+  DEVICE Tile<Kernel::queries> query_tile(int stage) const { return {base + Kernel::queries_at + stage * Kernel::query_bytes}; }
+  DEVICE Tile<Kernel::queries> gradient_tile(int stage) const {
+    return {base + Kernel::gradients_at + stage * Kernel::query_bytes};
+  }
+  DEVICE Tile<Kernel::keys> slope_tile(int buffer) const { return {base + Kernel::slopes_at + buffer * Kernel::slope_bytes}; }
+  DEVICE uint32_t lse(int stage) const { return base + Kernel::lse_at + stage * Kernel::row_bytes; }
+  DEVICE uint32_t delta(int stage) const { return base + Kernel::delta_at + stage * Kernel::row_bytes; }
+  DEVICE uint32_t step(int stage) const { return base + Kernel::steps_at + stage * 16; }
+  DEVICE uint32_t kept_spans() const { return base + Kernel::kept_at; }
+  DEVICE uint32_t kept_sums() const { return base + Kernel::kept_at + 16; }
+};
+
 // One thread: brings the keys and values, then queries, gradients and what belongs to their rows.
 template <class Kernel> struct BackwardProducer {
   const BackwardArguments& arguments;
@@ -130,9 +135,6 @@ template <class Kernel> struct BackwardProducer {
   DEVICE void run() {
     tensor_map_fence(&block.tile.k_map);
     tensor_map_fence(&block.tile.v_map);
-    store_shared(memory.kept_spans(), KeptSpans{block.spans, block.tile.rows - block.first, block.tile.fresh});
-    const int64_t sums = block.first_sum(arguments, Kernel::dim);
-    store_shared(memory.kept_sums(), KeptSums{block.tile.dk + sums, block.tile.dv + sums});
     barrier_expect(memory.kept, 2 * Kernel::key_bytes);
     bring_kept(memory.key_tile().address, block.tile.k_map);
     bring_kept(memory.value_tile().address, block.tile.v_map);
@@ -326,9 +328,10 @@ template <class Kernel> struct BackwardConsumer {
     for (int r = 0; r < 2; ++r) {
       const int row = first_row() + sums_row() + 8 * r;
       if (row >= kept.rows) continue;
-      float* to = rows + row * Kernel::dim + sums_column();
+      float* to = rows + row * arguments.dim + sums_column();
       UNROLL
       for (int j = 0; j < Kernel::dim / 8; ++j) {
+        if (8 * j >= arguments.dim) break;
         const Float2 pair{factor * sums[4 * j + 2 * r], factor * sums[4 * j + 2 * r + 1]};
         if (kept.fresh != 0) store_global(reinterpret_cast<Float2*>(to + 8 * j), pair);
         else add_global(to + 8 * j, pair);
@@ -340,8 +343,8 @@ template <class Kernel> struct BackwardConsumer {
 // Keys that no query sees: what holds nothing yet becomes zero.
 template <class Kernel> DEVICE void leave_unseen(const BackwardArguments& arguments, const KeyBlock& block) {
   if (block.tile.fresh == 0) return;
-  const int64_t start = block.first_sum(arguments, Kernel::dim);
-  const int count = min(Kernel::keys, block.tile.rows - block.first) * Kernel::dim / 4;
+  const int64_t start = block.first_sum(arguments);
+  const int count = min(Kernel::keys, block.tile.rows - block.first) * arguments.dim / 4;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += Kernel::threads) {
     store_global(reinterpret_cast<Float4*>(block.tile.dk + start) + i, Float4{0.0f, 0.0f, 0.0f, 0.0f});
     store_global(reinterpret_cast<Float4*>(block.tile.dv + start) + i, Float4{0.0f, 0.0f, 0.0f, 0.0f});
@@ -354,7 +357,10 @@ template <class Kernel> DEVICE void attention_backward(const BackwardArguments& 
   const KeyBlock block(arguments, Kernel::keys);
   if (block.reach == nullptr) return;
   if (BlockWalk<Kernel::queries>(*block.reach).count() == 0) return leave_unseen<Kernel>(arguments, block);
-  if (threadIdx.x == 0) memory.prepare();
+  if (threadIdx.x == 0) {
+    memory.prepare();
+    memory.keep(block, block.first_sum(arguments));
+  }
   __syncthreads();
   const int warpgroup = warpgroup_index();
   if (warpgroup == 0) {

@@ -6,7 +6,7 @@
 template <typename, int...> DEVICE void finish_queries_lanes(const FinishQueriesArguments& arguments) {
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp_index()) * 16;
   if (first >= static_cast<int64_t>(arguments.batch) * arguments.heads * arguments.padded) return;
-  const float* from = arguments.accumulated + first * arguments.dim + 4 * lane_index();
+  const float* from = arguments.accumulated + first * arguments.columns + 4 * lane_index();
   const int64_t head = first / arguments.padded;
   const int row = static_cast<int>(first % arguments.padded) + lane_index() / 4;
   float* to = arguments.dq + (head * arguments.rows + row) * arguments.dim + lane_index() % 4 * 2;

@@ -191,10 +191,11 @@ template <class Kernel> struct ForwardConsumer {
       const int64_t row = row_index(item, min(row_of(item, r), arguments.rows - 1));
       maximum[r] = arguments.maximum[row];
       sum[r] = sums_column() == 0 ? arguments.sum[row] : 0.0f;
-      const Float2* from = reinterpret_cast<const Float2*>(arguments.out + row * Kernel::dim + sums_column());
+      const Float2* from = reinterpret_cast<const Float2*>(arguments.out + row * arguments.dim + sums_column());
       UNROLL
       for (int j = 0; j < Kernel::dim / 8; ++j) {
-        const Float2 pair = from[4 * j];
+        // Past the last column anything will do: it is not stored. No branch: products are under way.
+        const Float2 pair = from[8 * j < arguments.dim ? 4 * j : 0];
         out[4 * j + 2 * r] = pair.x;
         out[4 * j + 2 * r + 1] = pair.y;
       }
@@ -227,9 +228,10 @@ template <class Kernel> struct ForwardConsumer {
         const float lse = total > 0.0f ? multiply_add(maximum[r], arguments.scale, log_exact(total)) : -infinity();
         store_global(arguments.lse + row, lse);
       }
-      uint32_t* to = reinterpret_cast<uint32_t*>(static_cast<T*>(arguments.result) + row * Kernel::dim + sums_column());
+      uint32_t* to = reinterpret_cast<uint32_t*>(static_cast<T*>(arguments.result) + row * arguments.dim + sums_column());
       UNROLL
       for (int j = 0; j < Kernel::dim / 8; ++j) {
+        if (8 * j >= arguments.dim) break;
         store_global(to + 4 * j, pack<T>(out[4 * j + 2 * r] * share, out[4 * j + 2 * r + 1] * share));
       }
     }
@@ -245,9 +247,12 @@ template <class Kernel> struct ForwardConsumer {
         store_global(arguments.maximum + row, maximum[r]);
         store_global(arguments.sum + row, total);
       }
-      Float2* to = reinterpret_cast<Float2*>(arguments.out + row * Kernel::dim + sums_column());
+      Float2* to = reinterpret_cast<Float2*>(arguments.out + row * arguments.dim + sums_column());
       UNROLL
-      for (int j = 0; j < Kernel::dim / 8; ++j) store_global(to + 4 * j, Float2{out[4 * j + 2 * r], out[4 * j + 2 * r + 1]});
+      for (int j = 0; j < Kernel::dim / 8; ++j) {
+        if (8 * j >= arguments.dim) break;
+        store_global(to + 4 * j, Float2{out[4 * j + 2 * r], out[4 * j + 2 * r + 1]});
+      }
     }
   }
 };

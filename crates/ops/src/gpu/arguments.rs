@@ -243,6 +243,8 @@ pub(super) struct FinishQueriesArguments {
     pub(super) padded: i32,
     pub(super) dim: i32,
     pub(super) scale: f32,
+    pub(super) columns: i32,
+    pub(super) _gap: i32,
 }
 
 #[cfg(test)]

@@ -60,7 +60,8 @@ pub(super) fn kernels() -> &'static [Kernel] {
     &KERNELS
 }
 
-/// The kernel for heads of `dim` in `dtype`: the fastest that the processor runs, of `generation` at most.
+/// The kernel for heads of `dim` in `dtype`: the fastest that the processor runs, of `generation` at most; of tensor cores that of
+/// the next dimension there is one for, which takes fewer columns too.
 pub(super) fn kernel(
     pass: Pass,
     dtype: DType,
@@ -70,7 +71,7 @@ pub(super) fn kernel(
 ) -> Option<&'static Kernel> {
     let fits = |kernel: &&Kernel| {
         kernel.dtype == dtype
-            && (kernel.dim == dim || kernel.dim == 0)
+            && kernel.takes(dim)
             && kernel.shared <= on.shared
             && kernel.task.is_some_and(|(own, its)| {
                 own == pass
@@ -78,7 +79,10 @@ pub(super) fn kernel(
                     && generation.is_none_or(|highest| its <= highest)
             })
     };
-    KERNELS.iter().filter(fits).max_by_key(|kernel| kernel.task.map(|(_, generation)| generation))
+    let rank = |kernel: &&Kernel| {
+        (kernel.task.map(|(_, generation)| generation), std::cmp::Reverse(kernel.dim))
+    };
+    KERNELS.iter().filter(fits).max_by_key(rank)
 }
 
 /// What a processor can run.
@@ -104,6 +108,21 @@ pub(super) fn between(step: &str, order: &str, dtype: DType) -> Result<&'static 
 }
 
 impl Kernel {
+    /// Whether it takes heads of `dim`: fewer columns than it is made for where it fetches them 16 bytes at a time.
+    fn takes(&self, dim: usize) -> bool {
+        match self.task {
+            Some((_, Generation::Sm80 | Generation::Sm90)) => {
+                dim <= self.dim && dim.is_multiple_of(8)
+            }
+            _ => self.dim == dim || self.dim == 0,
+        }
+    }
+
+    /// Columns of the sums it makes for heads of `dim`.
+    pub(super) fn columns(&self, dim: usize) -> usize {
+        if self.dim == 0 { dim } else { self.dim }
+    }
+
     /// How it is started over `grid` thread blocks.
     pub(super) fn launch(&self, grid: [usize; 3]) -> Result<Launch<'_>> {
         Launch::new(&self.name, grid, self.threads, self.shared)
@@ -256,5 +275,21 @@ mod tests {
         let small = Room { architecture: 86, shared: 99 << 10 };
         assert_eq!(generation(Pass::Forward, small), Some(Generation::Sm80));
         assert_eq!(generation(Pass::Keys, small), Some(Generation::Reference));
+    }
+
+    #[test]
+    fn heads_of_other_dimensions_take_the_next_kernel() {
+        let found = |pass, dim| {
+            kernel(pass, DType::BF16, dim, room(90), None).map(|found| (found.task, found.dim))
+        };
+        let sm90 = |pass| Some((pass, Generation::Sm90));
+        assert_eq!(found(Pass::Forward, 48), Some((sm90(Pass::Forward), 64)));
+        assert_eq!(found(Pass::Keys, 72), Some((sm90(Pass::Keys), 80)));
+        assert_eq!(found(Pass::Queries, 112), Some((sm90(Pass::Queries), 128)));
+        assert_eq!(found(Pass::Forward, 192), Some((sm90(Pass::Forward), 256)));
+        assert_eq!(found(Pass::Keys, 160), Some((Some((Pass::Keys, Generation::Sm80)), 256)));
+        // Rows that are no multiple of 16 bytes.
+        let plain = Some((Pass::Forward, Generation::Reference));
+        assert_eq!(found(Pass::Forward, 36), Some((plain, 0)));
     }
 }

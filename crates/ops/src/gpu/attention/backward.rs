@@ -31,7 +31,7 @@ pub(super) struct Backward {
     /// Of rows, f32 [B, Hq, padded].
     lse_log2: Tensor,
     delta: Tensor,
-    /// f32, [B, Hq, padded, D] elements in the kernel's order.
+    /// f32, [B, Hq, padded, columns] elements in the kernel's order.
     dq: Tensor,
 }
 
@@ -56,6 +56,7 @@ impl Backward {
         let dtype = q.dtype();
         let (kernel, queries) = kernels.backward_kernels(dtype, sizes.dim)?;
         let padded = sizes.rows.next_multiple_of(PADDED);
+        let columns = queries.unwrap_or(kernel).columns(sizes.dim);
         let (batch, heads, rows) = (sizes.batch, sizes.heads, sizes.rows);
         // Past the last row no weight is left of exp2(score - infinity).
         let padding = |statistic: &Tensor, value: f32| {
@@ -75,7 +76,7 @@ impl Backward {
             gradient: in_rows(&prepared.gradient, dtype)?,
             lse_log2: padding(&prepared.lse, f32::INFINITY)?,
             delta: padding(&prepared.delta, 0.0)?,
-            dq: Tensor::zeros((batch, heads, padded, sizes.dim), DType::F32, q.device())?,
+            dq: Tensor::zeros((batch, heads, padded, columns), DType::F32, q.device())?,
             sizes,
         })
     }
@@ -229,6 +230,8 @@ impl Backward {
                 padded: self.padded as i32,
                 dim: dim as i32,
                 scale: self.scale as f32,
+                columns: writer.columns(dim) as i32,
+                _gap: 0,
             };
             // SAFETY: as above.
             unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
