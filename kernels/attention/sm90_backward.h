@@ -25,6 +25,7 @@ template <typename Number, int Dim, int QueryBlock, bool WithQueries> struct Bac
   static constexpr int consumers = 2, keys = 64 * consumers, queries = QueryBlock, stages = 2;
   static constexpr bool with_queries = WithQueries;
   static constexpr int threads = WARPGROUP * (1 + consumers), warps = 4 * consumers;
+  using Split = Registers<consumers, 24>;
   // Two warpgroups make 64 x 64 sums of dQ each: of 64 queries and two panels, or of one panel and 128 queries.
   static constexpr bool by_panels = queries == 64;
   static_assert(by_panels ? panels == 2 : queries == 128 && panels == 1, "dQ of a block is 64 x 128 or 128 x 64");
@@ -34,7 +35,7 @@ template <typename Number, int Dim, int QueryBlock, bool WithQueries> struct Bac
   static constexpr int values_at = key_bytes, queries_at = 2 * key_bytes, gradients_at = queries_at + stages * query_bytes;
   static constexpr int slopes_at = gradients_at + stages * query_bytes, lse_at = slopes_at + 2 * slope_bytes;
   static constexpr int delta_at = lse_at + stages * row_bytes, steps_at = delta_at + stages * row_bytes;
-  static constexpr int kept_at = steps_at + stages * 16, barriers_at = kept_at + 32;
+  static constexpr int kept_at = steps_at + stages * 16, barriers_at = kept_at + 64;
   using Rows = Channel<stages, warps>;
   static constexpr int shared_bytes = barriers_at + 2 * Rows::bytes + 8;
   static_assert(shared_bytes <= 227 * 1024, "a block's shared memory on sm_90");
@@ -57,6 +58,13 @@ struct alignas(16) KeptSpans {
 struct alignas(16) KeptSums {
   float* dk;
   float* dv;
+};
+// The queries that see all keys of the block, where it is whole: two intervals, as in `Reach`.
+struct alignas(16) KeptFull {
+  int start[2];
+  int end[2];
+
+  DEVICE bool holds(int from, int to) const { return (from >= start[0] && to <= end[0]) || (from >= start[1] && to <= end[1]); }
 };
 
 // The block of keys that a block of threads keeps: of the grid's one dimension, most blocks of a tile x heads of keys x batch rows
@@ -110,6 +118,11 @@ template <class Kernel> struct BackwardMemory {
   DEVICE void keep(const KeyBlock& block, int64_t first_sum) const {
     store_shared(kept_spans(), KeptSpans{block.spans, block.tile.rows - block.first, block.tile.fresh});
     store_shared(kept_sums(), KeptSums{block.tile.dk + first_sum, block.tile.dv + first_sum});
+    const Reach& reach = *block.reach;
+    store_shared(kept_walk(), BlockWalk<Kernel::queries>(reach));
+    const bool whole = block.first + Kernel::keys <= block.tile.rows;
+    store_shared(kept_full(), KeptFull{{reach.full_start[0], reach.full_start[1]},
+                                       {whole ? reach.full_end[0] : -1, whole ? reach.full_end[1] : -1}});
   }
 
   DEVICE Tile<Kernel::keys> key_tile() const { return {base}; }
@@ -124,6 +137,8 @@ template <class Kernel> struct BackwardMemory {
   DEVICE uint32_t step(int stage) const { return base + Kernel::steps_at + stage * 16; }
   DEVICE uint32_t kept_spans() const { return base + Kernel::kept_at; }
   DEVICE uint32_t kept_sums() const { return base + Kernel::kept_at + 16; }
+  DEVICE uint32_t kept_full() const { return base + Kernel::kept_at + 32; }
+  DEVICE uint32_t kept_walk() const { return base + Kernel::kept_at + 48; }
 };
 
 // One thread: brings the keys and values, then queries, gradients and what belongs to their rows.
@@ -138,23 +153,25 @@ template <class Kernel> struct BackwardProducer {
     barrier_expect(memory.kept, 2 * Kernel::key_bytes);
     bring_kept(memory.key_tile().address, block.tile.k_map);
     bring_kept(memory.value_tile().address, block.tile.v_map);
-    const BlockWalk<Kernel::queries> walk(*block.reach);
-    const int blocks = walk.count(), first_head = block.head * arguments.group;
-    for (int head = first_head; head < first_head + arguments.group; ++head) {
-      for (int index = 0; index < blocks; ++index) {
-        const bool last = head + 1 == first_head + arguments.group && index + 1 == blocks;
-        bring(walk.block(index) * Kernel::queries, head, last);
-      }
+    // It has few registers: loops stay loops, and the walk stays in shared memory.
+    const int first_head = block.head * arguments.group;
+    int left = walk().count() * arguments.group;
+    NO_UNROLL
+    for (int head = first_head; left > 0; ++head) {
+      NO_UNROLL
+      for (int index = 0; index < walk().count(); ++index) bring(walk().block(index) * Kernel::queries, head, --left == 0);
     }
   }
 
  private:
+  DEVICE BlockWalk<Kernel::queries> walk() const { return load_shared<BlockWalk<Kernel::queries>>(memory.kept_walk()); }
+
   DEVICE void bring_kept(uint32_t shared, const TensorMap& map) {
     load_rows<Kernel::keys, Kernel::panels>(shared, map, memory.kept, block.first, block.head, block.batch);
   }
 
   DEVICE void bring(int first, int head, bool last) {
-    const bool whole = block.first + Kernel::keys <= block.tile.rows && is_full(*block.reach, first, first + Kernel::queries);
+    const bool whole = load_shared<KeptFull>(memory.kept_full()).holds(first, first + Kernel::queries);
     const int64_t row = (static_cast<int64_t>(block.batch) * arguments.heads + head) * arguments.padded + first;
     const int stage = memory.queries.turn.stage;
     memory.queries.claim();
@@ -162,11 +179,12 @@ template <class Kernel> struct BackwardProducer {
     store_shared(memory.step(stage), QueryStep{arguments.dq + row * Kernel::dim, first, flags});
     bring_rows(memory.queries, memory.query_tile(stage).address, arguments.q_map, first, head);
     load_bytes(memory.lse(stage), arguments.lse_log2 + row, Kernel::row_bytes, memory.queries.full());
-    memory.queries.turn.next();
+    // Gradients take the turns of queries.
+    memory.gradients.turn = memory.queries.turn;
     memory.gradients.claim();
     bring_rows(memory.gradients, memory.gradient_tile(stage).address, arguments.gradient_map, first, head);
     load_bytes(memory.delta(stage), arguments.delta + row, Kernel::row_bytes, memory.gradients.full());
-    memory.gradients.turn.next();
+    memory.queries.turn.next();
   }
 
   DEVICE void bring_rows(const typename Kernel::Rows& channel, uint32_t tile, const TensorMap& map, int first, int head) {
@@ -364,10 +382,10 @@ template <class Kernel> DEVICE void attention_backward(const BackwardArguments& 
   __syncthreads();
   const int warpgroup = warpgroup_index();
   if (warpgroup == 0) {
-    registers_release<Registers<Kernel::consumers>::producer>();
+    registers_release<Kernel::Split::producer>();
     if (threadIdx.x == 0) BackwardProducer<Kernel>{arguments, memory, block}.run();
   } else {
-    registers_claim<Registers<Kernel::consumers>::consumer>();
+    registers_claim<Kernel::Split::consumer>();
     BackwardConsumer<Kernel>(arguments, memory, warpgroup - 1).run();
   }
 }

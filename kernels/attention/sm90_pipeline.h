@@ -17,10 +17,9 @@ DEVICE int warpgroup_index() { return shuffle_from(static_cast<int>(threadIdx.x)
 
 // How the registers of a block are shared out. What a producer gives back is all that consumers can get: a block is launched
 // with as many for every thread as fit a multiprocessor, in eights, and one that asks for more than that waits for ever.
-template <int Consumers> struct Registers {
+template <int Consumers, int Producer> struct Registers {
   static constexpr int at_launch = 65536 / (WARPGROUP * (1 + Consumers)) / 8 * 8;
-  static constexpr int producer = Consumers == 2 ? 24 : 32, consumer = Consumers == 2 ? 240 : 160;
-  static_assert(producer + Consumers * consumer <= (1 + Consumers) * at_launch, "more registers than were given back");
+  static constexpr int producer = Producer, consumer = ((1 + Consumers) * at_launch - Producer) / Consumers / 8 * 8;
 };
 
 // Which of `Stages` buffers comes next, and the parity of how often all of them have been used.
@@ -110,15 +109,17 @@ struct Items {
   }
 };
 
-// The blocks of `Block` keys, tile after tile, that a block of queries sees. It stands on the next one, or is `done`.
+// The blocks of `Block` keys, tile after tile, that a block of queries sees. It stands on the next one, or is `done`. The item is
+// read where it is needed: a producer has few registers.
 template <int Block> struct KeyWalk {
   const Keys* tiles;
-  int tile_count, query_blocks, block, batch;
+  int tile_count, query_blocks;
+  uint32_t item;  // in shared memory
   int tile = -1, index = 0;
   BlockWalk<Block> walk{Reach{}};
 
-  DEVICE KeyWalk(const Keys* tiles, int tile_count, int query_blocks, const Item& item)
-      : tiles(tiles), tile_count(tile_count), query_blocks(query_blocks), block(item.block), batch(item.batch) {
+  DEVICE KeyWalk(const Keys* tiles, int tile_count, int query_blocks, uint32_t item)
+      : tiles(tiles), tile_count(tile_count), query_blocks(query_blocks), item(item) {
     next_tile();
   }
 
@@ -132,20 +133,21 @@ template <int Block> struct KeyWalk {
 
   // The step to this block, for `rows` queries of which a block of `queries` stays; the caller says whether it is the last.
   DEVICE Step step(int rows, int queries) const {
-    const bool full = is_full(reach(), row(), row() + Block);
-    const Spans* spans = keys().queries + visibility() * rows + block * queries;
+    const Item of = load_shared<Item>(item);
+    const int visibility = keys().visibilities == 1 ? 0 : of.batch;
+    const bool full = is_full(keys().query_blocks[visibility * query_blocks + of.block], row(), row() + Block);
+    const Spans* spans = keys().queries + visibility * rows + of.block * queries;
     return {full ? nullptr : spans, row(), 0};
   }
 
  private:
-  DEVICE int visibility() const { return keys().visibilities == 1 ? 0 : batch; }
-  DEVICE const Reach& reach() const { return keys().query_blocks[visibility() * query_blocks + block]; }
-
   // To the next tile that has a block to visit.
   DEVICE void next_tile() {
     index = 0;
     while (++tile < tile_count) {
-      walk = BlockWalk<Block>(reach());
+      const Item of = load_shared<Item>(item);
+      const int visibility = keys().visibilities == 1 ? 0 : of.batch;
+      walk = BlockWalk<Block>(keys().query_blocks[visibility * query_blocks + of.block]);
       if (walk.count() > 0) return;
     }
   }

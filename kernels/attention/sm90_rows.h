@@ -12,11 +12,12 @@ template <typename Number, int Dim, int QueryBlock, int KeyBlock, int Kept> stru
   static constexpr int dim = Dim, panels = ceiling_divide(Dim, PANEL_COLUMNS);
   static constexpr int queries = QueryBlock, keys = KeyBlock, kept = Kept, stages = 2;
   static constexpr int consumers = QueryBlock / 64, threads = WARPGROUP * (1 + consumers), warps = 4 * consumers;
+  using Split = Registers<consumers, consumers == 2 ? 40 : 32>;
 
   static constexpr int kept_bytes = panel_bytes(queries, Dim), key_bytes = panel_bytes(keys, Dim);
   static constexpr int keys_at = Kept * kept_bytes, values_at = keys_at + stages * key_bytes;
   static constexpr int steps_at = values_at + stages * key_bytes, item_at = steps_at + stages * static_cast<int>(sizeof(Step));
-  static constexpr int barriers_at = item_at + static_cast<int>(sizeof(Item));
+  static constexpr int barriers_at = item_at + 2 * static_cast<int>(sizeof(Item));
   using Rows = Channel<stages, warps>;
   using Once = Channel<1, warps>;
   static constexpr int shared_bytes = barriers_at + 2 * Rows::bytes + Once::bytes;
@@ -47,6 +48,7 @@ template <class Kernel> struct RowsMemory {
   DEVICE Tile<Kernel::keys> value_tile() const { return value_tile(values.turn.stage); }
   DEVICE uint32_t step() const { return base + Kernel::steps_at + keys.turn.stage * static_cast<int>(sizeof(Step)); }
   DEVICE uint32_t item() const { return base + Kernel::item_at; }
+  DEVICE uint32_t producers_item() const { return item() + static_cast<int>(sizeof(Item)); }
 };
 
 // One thread: brings what stays, keys and values of every item that sees anything.
@@ -57,16 +59,16 @@ template <class Kernel> struct RowsProducer {
   DEVICE void run() {
     see_maps(arguments.tiles, arguments.tile_count);
     const int blocks = ceiling_divide(arguments.rows, Kernel::queries);
-    const Items items{arguments.order, blocks, arguments.heads, arguments.batch, 1};
-    Item item;
-    while (items.take(item)) {
-      KeyWalk<Kernel::keys> walk(arguments.tiles, arguments.tile_count, blocks, item);
+    NO_UNROLL
+    while (take()) {
+      KeyWalk<Kernel::keys> walk(arguments.tiles, arguments.tile_count, blocks, memory.producers_item());
       if (walk.done()) {
-        if (Kernel::touches_all(arguments)) tell_of_empty(item);
+        if (Kernel::touches_all(arguments)) tell_of_empty();
         continue;
       }
-      bring_kept(item);
-      while (!walk.done()) bring_keys(walk, item);
+      bring_kept();
+      NO_UNROLL
+      while (!walk.done()) bring_keys(walk);
     }
     memory.kept.claim();
     store_shared(memory.item(), Item{-1, 0, 0, 0});
@@ -74,42 +76,54 @@ template <class Kernel> struct RowsProducer {
   }
 
  private:
-  DEVICE void tell_of_empty(Item item) {
-    item.empty = 1;
+  DEVICE bool take() {
+    const int blocks = ceiling_divide(arguments.rows, Kernel::queries);
+    Item item;
+    if (!Items{arguments.order, blocks, arguments.heads, arguments.batch, 1}.take(item)) return false;
+    store_shared(memory.producers_item(), item);
+    return true;
+  }
+  DEVICE Item item() const { return load_shared<Item>(memory.producers_item()); }
+
+  DEVICE void tell_of_empty() {
     memory.kept.claim();
-    store_shared(memory.item(), item);
+    Item empty = item();
+    empty.empty = 1;
+    store_shared(memory.item(), empty);
     barrier_arrive(memory.kept.full());
     memory.kept.turn.next();
   }
 
-  DEVICE void bring_kept(const Item& item) {
+  DEVICE void bring_kept() {
     memory.kept.claim();
-    store_shared(memory.item(), item);
+    const Item own = item();
+    store_shared(memory.item(), own);
     barrier_expect(memory.kept.full(), Kernel::kept * Kernel::kept_bytes);
     UNROLL
     for (int which = 0; which < Kernel::kept; ++which) {
       load_rows<Kernel::queries, Kernel::panels>(memory.kept_tile(which).address, Kernel::kept_map(arguments, which),
-                                                 memory.kept.full(), item.block * Kernel::queries, item.head, item.batch);
+                                                 memory.kept.full(), own.block * Kernel::queries, own.head, own.batch);
     }
     memory.kept.turn.next();
   }
 
   // Keys and values of the block that the walk stands on, which then goes on.
-  DEVICE void bring_keys(KeyWalk<Kernel::keys>& walk, const Item& item) {
+  DEVICE void bring_keys(KeyWalk<Kernel::keys>& walk) {
     const Keys& tile = walk.keys();
     Step step = walk.step(arguments.rows, Kernel::queries);
     walk.next();
     step.last = walk.done();
     memory.keys.claim();
     store_shared(memory.step(), step);
-    bring(memory.key_tile().address, tile.k_map, memory.keys, step.first, item);
+    bring(memory.key_tile().address, tile.k_map, memory.keys, step.first);
     memory.values.claim();
-    bring(memory.value_tile().address, tile.v_map, memory.values, step.first, item);
+    bring(memory.value_tile().address, tile.v_map, memory.values, step.first);
   }
 
-  DEVICE void bring(uint32_t shared, const TensorMap& map, typename Kernel::Rows& channel, int row, const Item& item) {
+  DEVICE void bring(uint32_t shared, const TensorMap& map, typename Kernel::Rows& channel, int row) {
+    const Item own = item();
     barrier_expect(channel.full(), Kernel::key_bytes);
-    load_rows<Kernel::keys, Kernel::panels>(shared, map, channel.full(), row, item.head / arguments.group, item.batch);
+    load_rows<Kernel::keys, Kernel::panels>(shared, map, channel.full(), row, own.head / arguments.group, own.batch);
     channel.turn.next();
   }
 };
@@ -123,10 +137,10 @@ DEVICE void attend_rows(const typename Kernel::Arguments& arguments) {
   __syncthreads();
   const int warpgroup = warpgroup_index();
   if (warpgroup == 0) {
-    registers_release<Registers<Kernel::consumers>::producer>();
+    registers_release<Kernel::Split::producer>();
     if (threadIdx.x == 0) RowsProducer<Kernel>{arguments, memory}.run();
   } else {
-    registers_claim<Registers<Kernel::consumers>::consumer>();
+    registers_claim<Kernel::Split::consumer>();
     Consumer<Kernel>(arguments, memory, warpgroup - 1).run();
   }
 }

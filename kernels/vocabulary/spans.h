@@ -15,6 +15,7 @@ template <int Block> struct BlockWalk {
   int first[2];
   int last[2];
 
+  BlockWalk() = default;
   DEVICE explicit BlockWalk(const Reach& reach) {
     const bool swapped = !empty(reach, 1) && (empty(reach, 0) || reach.reach_start[1] < reach.reach_start[0]);
     const int early = swapped ? 1 : 0, late = 1 - early;
