@@ -349,7 +349,7 @@ template <class Kernel> struct BackwardConsumer {
       float* to = rows + row * arguments.dim + sums_column();
       UNROLL
       for (int j = 0; j < Kernel::dim / 8; ++j) {
-        if (8 * j >= arguments.dim) break;
+        if (8 * j >= arguments.dim) continue;
         const Float2 pair{factor * sums[4 * j + 2 * r], factor * sums[4 * j + 2 * r + 1]};
         if (kept.fresh != 0) store_global(reinterpret_cast<Float2*>(to + 8 * j), pair);
         else add_global(to + 8 * j, pair);

@@ -213,46 +213,40 @@ template <class Kernel> struct ForwardConsumer {
   }
 
   DEVICE void store(const Item& item) {
-    if (arguments.last != 0) store_result(item);
-    else store_state(item);
-  }
-
-  // The only division and the only rounding, as in finish.h.
-  DEVICE void store_result(const Item& item) {
-    UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const float total = quad_sum(sum[r]), share = total > 0.0f ? 1.0f / total : 0.0f;
-      if (row_of(item, r) >= arguments.rows) continue;
-      const int64_t row = row_index(item, row_of(item, r));
-      if (sums_column() == 0) {
-        const float lse = total > 0.0f ? multiply_add(maximum[r], arguments.scale, log_exact(total)) : -infinity();
-        store_global(arguments.lse + row, lse);
-      }
-      uint32_t* to = reinterpret_cast<uint32_t*>(static_cast<T*>(arguments.result) + row * arguments.dim + sums_column());
-      UNROLL
-      for (int j = 0; j < Kernel::dim / 8; ++j) {
-        if (8 * j >= arguments.dim) break;
-        store_global(to + 4 * j, pack<T>(out[4 * j + 2 * r] * share, out[4 * j + 2 * r + 1] * share));
-      }
-    }
-  }
-
-  DEVICE void store_state(const Item& item) {
     UNROLL
     for (int r = 0; r < 2; ++r) {
       const float total = quad_sum(sum[r]);
-      if (row_of(item, r) >= arguments.rows) continue;
       const int64_t row = row_index(item, row_of(item, r));
-      if (sums_column() == 0) {
-        store_global(arguments.maximum + row, maximum[r]);
-        store_global(arguments.sum + row, total);
-      }
-      Float2* to = reinterpret_cast<Float2*>(arguments.out + row * arguments.dim + sums_column());
-      UNROLL
-      for (int j = 0; j < Kernel::dim / 8; ++j) {
-        if (8 * j >= arguments.dim) break;
-        store_global(to + 4 * j, Float2{out[4 * j + 2 * r], out[4 * j + 2 * r + 1]});
-      }
+      if (row_of(item, r) >= arguments.rows) continue;
+      if (arguments.last != 0) store_result(row, r, total);
+      else store_state(row, r, total);
+    }
+  }
+
+  // The only division and the only rounding, as in finish.h.
+  DEVICE void store_result(int64_t row, int r, float total) {
+    const float share = total > 0.0f ? 1.0f / total : 0.0f;
+    if (sums_column() == 0) {
+      const float lse = total > 0.0f ? multiply_add(maximum[r], arguments.scale, log_exact(total)) : -infinity();
+      store_global(arguments.lse + row, lse);
+    }
+    uint32_t* to = reinterpret_cast<uint32_t*>(static_cast<T*>(arguments.result) + row * arguments.dim + sums_column());
+    UNROLL
+    for (int j = 0; j < Kernel::dim / 8; ++j) {
+      const uint32_t pair = pack<T>(out[4 * j + 2 * r] * share, out[4 * j + 2 * r + 1] * share);
+      if (8 * j < arguments.dim) store_global(to + 4 * j, pair);
+    }
+  }
+
+  DEVICE void store_state(int64_t row, int r, float total) {
+    if (sums_column() == 0) {
+      store_global(arguments.maximum + row, maximum[r]);
+      store_global(arguments.sum + row, total);
+    }
+    Float2* to = reinterpret_cast<Float2*>(arguments.out + row * arguments.dim + sums_column());
+    UNROLL
+    for (int j = 0; j < Kernel::dim / 8; ++j) {
+      if (8 * j < arguments.dim) store_global(to + 4 * j, Float2{out[4 * j + 2 * r], out[4 * j + 2 * r + 1]});
     }
   }
 };

@@ -6,7 +6,7 @@
 use std::ffi::{CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Device, Error, Result};
@@ -63,6 +63,16 @@ struct Lines(#[expect(dead_code, reason = "held for its address")] Vec<Line>);
 struct Line([u8; 128]);
 
 impl Owner for Lines {}
+
+thread_local! {
+    static COUNTER: AtomicI32 = const { AtomicI32::new(0) };
+}
+
+/// Of memory that nobody frees.
+#[derive(Debug)]
+struct Lasting;
+
+impl Owner for Lasting {}
 
 /// For this processor, whose instructions round once where the kernels do; each operation is rounded as it is written.
 const OPTIONS: [&str; 4] = ["-std=c++17", "-O3", "-march=native", "-ffp-contract=off"];
@@ -185,9 +195,11 @@ impl Processor for Emulator {
         Ok(Uploaded { address: lines.as_ptr() as u64, owner: Box::new(Lines(lines)) })
     }
 
-    /// One for each: launches of two threads run beside each other.
+    /// One for each thread: theirs run beside each other.
     fn counter(&self) -> Result<Uploaded> {
-        self.upload(&[0; 4])
+        COUNTER.with(|counter| {
+            Ok(Uploaded { address: counter.as_ptr() as u64, owner: Box::new(Lasting) })
+        })
     }
 
     fn kept(&self) -> &Kept {
@@ -215,6 +227,7 @@ impl Processor for Emulator {
         if failed == 0 {
             return Ok(());
         }
+        COUNTER.with(|counter| counter.store(0, Ordering::Relaxed));
         message.truncate(message.iter().position(|byte| *byte == 0).unwrap_or(message.len()));
         let said = String::from_utf8_lossy(&message).into_owned();
         Err(Error::Msg(format!("{}: {said}", launch.kernel)))
