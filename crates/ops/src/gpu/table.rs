@@ -148,6 +148,16 @@ impl Kernel {
         matches!(self.task, Some((_, Generation::Sm90)))
     }
 
+    /// Whether keys stay in it and queries are visited, or the reverse.
+    pub(super) fn keeps_keys(&self) -> bool {
+        matches!(self.task, Some((Pass::Backward | Pass::Keys, _)))
+    }
+
+    /// Whether it looks at what queries see: those of sm90 look at what stays alone.
+    pub(super) fn reads_queries(&self) -> bool {
+        !(self.keeps_keys() && matches!(self.task, Some((_, Generation::Sm90))))
+    }
+
     /// In which order it leaves the gradient of queries.
     pub(super) fn order_of_queries(&self) -> &'static str {
         match self.task {

@@ -4,11 +4,13 @@ use std::any::Any;
 
 use candle_core::{DType, Result, Tensor};
 
-use super::super::arguments::{self, BackwardArguments, FinishQueriesArguments, PrepareArguments};
-use super::super::table::{Kernel, Pass, between};
+use super::super::arguments::{
+    self, BackwardArguments, FinishQueriesArguments, PrepareArguments, Reach,
+};
+use super::super::table::{Kernel, between};
 use super::super::{Addresses, Processor, addresses};
 use super::order::{Order, visits_of_keys, visits_of_queries};
-use super::tiles::{Rows, Uploads, keys, map, strides};
+use super::tiles::{Rows, Uploads, map, strides};
 use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, State, Tile, wrong};
@@ -129,49 +131,47 @@ impl Backward {
     ) -> Result<()> {
         let mut uploads = Uploads::default();
         let mut all = Vec::with_capacity(tiles.len());
-        let (mut query_reaches, mut key_reaches) = (Vec::new(), Vec::new());
+        let mut reaches = Vec::with_capacity(tiles.len());
         let lent = at.reads[4..].chunks(2).zip(at.writes[1..].chunks(2));
         let tiles = tiles.iter().zip(fresh);
         for (((tile, fresh), rows), (read, written)) in tiles.zip(rows).zip(lent) {
-            let mut one = keys(rows, [read[0], read[1]], tile.visibility.len());
-            let [queries, keys] = [
-                uploads.queries(processor, kernel, tile.visibility)?,
-                uploads.keys(processor, kernel, tile.visibility)?,
-            ];
-            [one.queries, one.query_blocks] = [queries.rows, queries.blocks];
-            [one.keys, one.key_blocks] = [keys.rows, keys.blocks];
-            query_reaches.push(queries.reaches);
-            key_reaches.push(keys.reaches);
+            let (mut one, reached) =
+                uploads.tile(processor, kernel, tile, rows, [read[0], read[1]])?;
             [one.dk, one.dv] = [written[0], written[1]];
             one.fresh = i32::from(*fresh);
-            one.dropped = uploads.dropped(processor, kernel, tile.dropped.as_ref())?;
-            one.k_map = map(processor, kernel, &rows.k, read[0], kernel.key_block)?;
-            one.v_map = map(processor, kernel, &rows.v, read[1], kernel.key_block)?;
             all.push(one);
+            reaches.push(reached);
         }
         let heads = rows[0].k.dims()[1];
         let mut arguments = self.arguments(processor, kernel, at, self.sizes.heads / heads)?;
         arguments.tile_count = all.len() as i32;
         arguments.tiles = uploads.put(processor, &all)?;
-        let Queries { batch, heads: query_heads, rows: query_rows, .. } = self.sizes;
-        let (visits, group, items) = match kernel.task {
-            Some((Pass::Queries, _)) => {
-                let blocks = query_rows.div_ceil(kernel.query_block);
-                let visits = visits_of_queries(&query_reaches, kernel.key_block);
-                (visits, query_heads / heads, [blocks, query_heads, batch])
-            }
-            _ => {
-                let blocks = |rows: &Rows| rows.k.dims()[2].div_ceil(kernel.key_block);
-                let most = rows.iter().map(blocks).max().unwrap_or(0);
-                let visits = visits_of_keys(&key_reaches, kernel.query_block);
-                (visits, 1, [most, heads, batch * rows.len()])
-            }
-        };
+        let (visits, group, items) = self.blocks(kernel, rows, &reaches);
         let order = Order::new(&visits, group, items[1] * items[2], processor.multiprocessors());
         arguments.order = uploads.order(processor, &order)?;
         let launch = kernel.launch(kernel.blocks_for(items, processor))?;
         // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
         unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
+    }
+
+    /// How many blocks each block that stays visits, how many heads visit the same, and how many stay: blocks by heads by batch rows
+    /// (and tiles).
+    fn blocks(
+        &self,
+        kernel: &Kernel,
+        rows: &[Rows],
+        reaches: &[Vec<Vec<Reach>>],
+    ) -> (Vec<Vec<usize>>, usize, [usize; 3]) {
+        let (Queries { batch, heads: query_heads, .. }, heads) = (self.sizes, rows[0].k.dims()[1]);
+        if kernel.keeps_keys() {
+            let blocks = |rows: &Rows| rows.k.dims()[2].div_ceil(kernel.key_block);
+            let most = rows.iter().map(blocks).max().unwrap_or(0);
+            let visits = visits_of_keys(reaches, kernel.query_block);
+            return (visits, 1, [most, heads, batch * rows.len()]);
+        }
+        let blocks = self.sizes.rows.div_ceil(kernel.query_block);
+        let visits = visits_of_queries(reaches, kernel.key_block);
+        (visits, query_heads / heads, [blocks, query_heads, batch])
     }
 
     fn arguments(
@@ -283,10 +283,12 @@ fn started(
 ) -> Result<KeyValueGradients> {
     let Some(carried) = carried else {
         let (dims, device) = (tile.k.dims(), tile.k.device());
-        let start = || match begins {
-            // SAFETY: the kernel writes the gradients of all keys of a tile that is fresh.
-            true => unsafe { Tensor::empty(dims, DType::F32, device) },
-            false => Tensor::zeros(dims, DType::F32, device),
+        let start = || {
+            if begins {
+                // SAFETY: the kernel writes the gradients of all keys of a tile that is fresh.
+                return unsafe { Tensor::empty(dims, DType::F32, device) };
+            }
+            Tensor::zeros(dims, DType::F32, device)
         };
         return Ok(KeyValueGradients { dk: start()?, dv: start()? });
     };

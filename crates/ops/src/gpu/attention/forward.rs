@@ -8,7 +8,7 @@ use super::super::arguments::{FinishArguments, ForwardArguments};
 use super::super::table::{Kernel, Pass, between};
 use super::super::{Processor, addresses};
 use super::order::{Order, visits_of_queries};
-use super::tiles::{Rows, Uploads, keys, map, strides};
+use super::tiles::{Rows, Uploads, map, strides};
 use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, State, Tile, wrong};
@@ -142,14 +142,10 @@ impl Forward {
             let mut uploads = Uploads::default();
             let (mut all, mut reaches) = (Vec::new(), Vec::new());
             for ((tile, rows), at) in tiles.iter().zip(rows).zip(lent.chunks(2)) {
-                let mut one = keys(rows, [at[0], at[1]], tile.visibility.len());
-                let seen = uploads.queries(processor, self.kernel, tile.visibility)?;
-                [one.queries, one.query_blocks] = [seen.rows, seen.blocks];
-                reaches.push(seen.reaches);
-                one.dropped = uploads.dropped(processor, self.kernel, tile.dropped.as_ref())?;
-                one.k_map = map(processor, self.kernel, &rows.k, at[0], self.kernel.key_block)?;
-                one.v_map = map(processor, self.kernel, &rows.v, at[1], self.kernel.key_block)?;
+                let at = [at[0], at[1]];
+                let (one, reached) = uploads.tile(processor, self.kernel, tile, rows, at)?;
                 all.push(one);
+                reaches.push(reached);
             }
             let mut arguments = self.arguments(processor, at.reads[0], group)?;
             arguments.tile_count = all.len() as i32;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use annulus_sequence::{Positions, Spans as Pair, Visibility};
+use annulus_sequence::{Positions, Spans as Pair};
 use candle_core::{DType, Result, Tensor};
 
 use super::super::arguments::{self, Keys, Reach, ShortRun, Spans, Strides};
@@ -38,10 +38,10 @@ pub(super) struct Uploads {
 
 /// What rows see, on the device by rows and by blocks of rows, and the latter on the host, for every batch row that has its own.
 #[derive(Debug)]
-pub(super) struct Seen {
-    pub(super) rows: u64,
-    pub(super) blocks: u64,
-    pub(super) reaches: Vec<Vec<Reach>>,
+struct Seen {
+    rows: u64,
+    blocks: u64,
+    reaches: Vec<Vec<Reach>>,
 }
 
 impl Uploads {
@@ -69,24 +69,34 @@ impl Uploads {
         Ok(address)
     }
 
-    /// What the queries see of the keys, as `kernel` cuts them into blocks.
-    pub(super) fn queries(
+    /// A tile as `kernel` is told of it, keys and values being at `at`; and what the blocks that stay reach of those that it visits,
+    /// for all batch rows or for each.
+    pub(super) fn tile(
         &mut self,
         processor: &dyn Processor,
         kernel: &Kernel,
-        visibility: &[Visibility],
-    ) -> Result<Seen> {
-        self.seen(processor, visibility.iter().map(|one| &*one.queries), kernel.query_block)
-    }
-
-    /// The reverse.
-    pub(super) fn keys(
-        &mut self,
-        processor: &dyn Processor,
-        kernel: &Kernel,
-        visibility: &[Visibility],
-    ) -> Result<Seen> {
-        self.seen(processor, visibility.iter().map(|one| &*one.keys), kernel.key_block)
+        tile: &Tile<'_>,
+        rows: &Rows,
+        at: [u64; 2],
+    ) -> Result<(Keys, Vec<Vec<Reach>>)> {
+        let mut one = keys(rows, at, tile.visibility.len());
+        one.dropped = self.dropped(processor, kernel, tile.dropped.as_ref())?;
+        one.k_map = map(processor, kernel, &rows.k, at[0], kernel.key_block)?;
+        one.v_map = map(processor, kernel, &rows.v, at[1], kernel.key_block)?;
+        let mut reaches = Vec::new();
+        if kernel.reads_queries() {
+            let queries = tile.visibility.iter().map(|one| &*one.queries);
+            let seen = self.seen(processor, queries, kernel.query_block)?;
+            [one.queries, one.query_blocks] = [seen.rows, seen.blocks];
+            reaches = seen.reaches;
+        }
+        if kernel.keeps_keys() {
+            let keys = tile.visibility.iter().map(|one| &*one.keys);
+            let seen = self.seen(processor, keys, kernel.key_block)?;
+            [one.keys, one.key_blocks] = [seen.rows, seen.blocks];
+            reaches = seen.reaches;
+        }
+        Ok((one, reaches))
     }
 
     /// `order`, as the kernel is told of it.
@@ -110,7 +120,7 @@ impl Uploads {
     }
 
     /// Which weights `kernel` leaves out; 0: none.
-    pub(super) fn dropped(
+    fn dropped(
         &mut self,
         processor: &dyn Processor,
         kernel: &Kernel,
@@ -157,8 +167,8 @@ impl Uploads {
     }
 }
 
-/// A tile as forward is told of it.
-pub(super) fn keys(rows: &Rows, [k, v]: [u64; 2], visibilities: usize) -> Keys {
+/// A tile with nothing said of who sees whom.
+fn keys(rows: &Rows, [k, v]: [u64; 2], visibilities: usize) -> Keys {
     Keys {
         k,
         v,
