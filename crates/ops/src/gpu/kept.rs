@@ -62,3 +62,34 @@ impl Shelf {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(shelf: &mut Shelf, name: u8, bytes: usize) {
+        shelf.asked += 1;
+        let uploaded = Uploaded { address: u64::from(name), owner: Box::new(Nothing) };
+        let entry = Entry { uploaded: Arc::new(uploaded), bytes, asked: shelf.asked };
+        shelf.entries.insert(blake3::hash(&[name]), entry);
+        shelf.bytes += bytes;
+        shelf.make_room();
+    }
+
+    #[derive(Debug)]
+    struct Nothing;
+    impl crate::gpu::Owner for Nothing {}
+
+    #[test]
+    fn what_was_not_asked_for_longest_goes_first() {
+        let mut shelf = Shelf::default();
+        for name in 0..3 {
+            entry(&mut shelf, name, MOST / 2);
+        }
+        assert!(!shelf.entries.contains_key(&blake3::hash(&[0])));
+        assert_eq!((shelf.entries.len(), shelf.bytes), (2, MOST / 2 * 2));
+        // The newest stays, however large it is.
+        entry(&mut shelf, 9, 2 * MOST);
+        assert!(shelf.entries.contains_key(&blake3::hash(&[9])) && shelf.entries.len() == 1);
+    }
+}

@@ -10,6 +10,7 @@
 mod attention;
 #[path = "../all/cases.rs"]
 mod cases;
+mod counts;
 mod cover;
 #[cfg(feature = "emulator")]
 mod emulator;
