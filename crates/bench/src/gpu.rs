@@ -110,12 +110,7 @@ struct Point {
 
 impl Point {
     /// A whole sequence; half of all pairs count as seen under a causal mask, as the peers count.
-    fn whole(
-        numbers: &Numbers,
-        tokens: usize,
-        dim: usize,
-        name: &'static str,
-    ) -> Result<Point> {
+    fn whole(numbers: &Numbers, tokens: usize, dim: usize, name: &'static str) -> Result<Point> {
         let all = Positions::all(tokens);
         let rule = if name == "full" { Mask::full() } else { Mask::causal() };
         let share = if name == "full" { 1.0 } else { 0.5 };

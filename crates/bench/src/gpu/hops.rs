@@ -39,8 +39,11 @@ pub(super) fn run(
         let hop = Point::new(numbers, dim, name, &mask, [&shards[queries], &shards[keys]])?;
         let whole = Point::whole(numbers, TOKENS, dim, whole)?;
         for (variant, pass, deterministic) in variants() {
-            let kernels =
-                Kernels { processor: numbers.processor.clone(), generation: Some(variant), deterministic };
+            let kernels = Kernels {
+                processor: numbers.processor.clone(),
+                generation: Some(variant),
+                deterministic,
+            };
             let Some(plain) = whole.measure(&kernels, pass, samples)? else { continue };
             let speed = hop.carried(&kernels, pass, samples)?;
             let mut line = hop.line(variant, pass, deterministic, speed);

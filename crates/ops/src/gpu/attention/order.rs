@@ -158,7 +158,7 @@ mod tests {
         sum as f64 / (width * least) as f64
     }
 
-    /// The least share, of what is possible, with so many blocks for each multiprocessor: a few cannot be dealt evenly.
+    /// The least share, of what is possible, with so many blocks for each multiprocessor: a few cannot be shared out evenly.
     fn bar(blocks: usize) -> f64 {
         if blocks < 6 { 0.89 } else { 0.95 }
     }
