@@ -5,8 +5,9 @@
 //
 // `any` dim is told by the arguments. Blocks are rows; `query_blocks` and `key_blocks` of `Keys` go by them. Grids:
 //
-//   forward, backward_queries   (blocks of queries, Hq, B)
-//   backward, backward_keys     (most blocks of keys of a tile, Hkv, B * tiles), tile = z % tiles: no two tiles share dk and dv
+//   forward, backward_queries   (blocks of queries, Hq, B); of sm90 as many as run side by side, which take items of an order
+//   backward, backward_keys     (most blocks of keys of a tile, Hkv, B * tiles), tile = z % tiles: no two tiles share dk and dv;
+//                               of sm90 in one dimension, in an order
 //   prepare, finish             blocks of the B * Hq * Sq rows
 //   finish_queries              blocks of the B * Hq * Sq rows; of `fragments`, `lanes`: of the B * Hq * padded rows
 //
