@@ -296,6 +296,17 @@ fn weights_that_no_kernel_leaves_out_are_refused() {
 }
 
 #[test]
+fn what_takes_plain_loops_is_said() {
+    let kernels = Kernels::new(processor(80, 1).unwrap(), false);
+    let said = |dtype, dim| kernels.plain_loops(dtype, dim);
+    assert_eq!(said(DType::BF16, 20), ["forward", "backward"]);
+    assert_eq!(said(DType::F32, 48), ["forward", "backward"]);
+    assert!(said(DType::BF16, 48).is_empty() && said(DType::F32, 64).is_empty());
+    let asked = Kernels { generation: Some(Generation::Reference), ..kernels.clone() };
+    assert!(asked.plain_loops(DType::BF16, 20).is_empty());
+}
+
+#[test]
 fn what_has_no_kernel_is_refused() {
     let kernels = Kernels::new(processor(80, 1).unwrap(), false);
     let q = Tensor::zeros((1, 1, 4, 64), DType::U8, &Device::Cpu).unwrap();

@@ -65,7 +65,8 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
         }
     }
     let of_device = device::warning(plan.experiment.device).filter(|_| setup.processor.is_none());
-    outcome.warnings = of_device.into_iter().chain(prepared.warnings).collect();
+    outcome.warnings =
+        of_device.into_iter().chain(setup.warning()).chain(prepared.warnings).collect();
     for warning in &outcome.warnings {
         given.console.notice(&Notice::Warning(warning));
     }

@@ -231,6 +231,20 @@ impl Setup {
         Ok(Setup { groups, sequence: ranks, ..self.clone() })
     }
 
+    /// What to say where the GPU has no fast kernels for heads of this length.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let processor = self.processor.as_ref()?;
+        let kernels = gpu_kernels(self.kernel, self.deterministic, self.dropout, processor);
+        let (dim, dtype) = (self.config.shape.head_dim, self.config.dtype);
+        let passes = kernels.plain_loops(dtype, dim).join(" and ");
+        (!passes.is_empty()).then(|| {
+            format!(
+                "attention takes plain loops for heads of {dim} in {dtype:?} on this GPU ({passes}), about a hundred times slower: \
+                 bf16 heads of a multiple of 8, at most 256, take tensor cores (64 in backward where a block has less than 100 KiB)"
+            )
+        })
+    }
+
     /// How many heads there are.
     fn heads(&self) -> Heads {
         let shape = &self.config.shape;
@@ -311,13 +325,22 @@ pub(crate) fn kernel(
         (Kernel::Fused, Backend::Cpu(pool)) => Arc::new(Fused::new(pool.clone())),
         (Kernel::Reference, Backend::Cpu(_)) => Arc::new(Reference),
         (_, Backend::Gpu(processor)) => {
-            let generation = match name {
-                Kernel::Reference => Some(Generation::Reference),
-                Kernel::Fused => dropout.then_some(Generation::Sm80),
-            };
-            Arc::new(Kernels { generation, ..Kernels::new(processor.clone(), deterministic) })
+            Arc::new(gpu_kernels(name, deterministic, dropout, processor))
         }
     }
+}
+
+fn gpu_kernels(
+    name: Kernel,
+    deterministic: bool,
+    dropout: bool,
+    processor: &Arc<dyn Processor>,
+) -> Kernels {
+    let generation = match name {
+        Kernel::Reference => Some(Generation::Reference),
+        Kernel::Fused => dropout.then_some(Generation::Sm80),
+    };
+    Kernels { generation, ..Kernels::new(processor.clone(), deterministic) }
 }
 
 /// The model of a shape, whose vocabulary must be known.

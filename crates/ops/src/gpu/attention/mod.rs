@@ -63,6 +63,21 @@ impl Kernels {
         Kernels { processor, generation: None, deterministic }
     }
 
+    /// The passes that take plain loops for heads of `dim` in `dtype`, a hundred times slower than the others, though nobody asked
+    /// for them.
+    pub fn plain_loops(&self, dtype: DType, dim: usize) -> Vec<&'static str> {
+        let is_plain = |pass| {
+            let kernel = table::kernel(pass, dtype, dim, Room::of(&*self.processor), None);
+            kernel
+                .and_then(|kernel| kernel.task)
+                .is_some_and(|(_, its)| its == Generation::Reference)
+        };
+        let asked = self.generation == Some(Generation::Reference);
+        let passes = [("forward", Pass::Forward), ("backward", Pass::Keys)];
+        let plain = passes.into_iter().filter(|(_, pass)| !asked && is_plain(*pass));
+        plain.map(|(name, _)| name).collect()
+    }
+
     /// What adds the gradients of keys and values, and what adds that of queries where another does: always where bits are to be
     /// the same, and on generations that have no kernel for all at once.
     fn backward_kernels(
