@@ -235,6 +235,7 @@ impl Clerk {
                 self.take_in(self.inboxes[index].from, arrived);
                 self.hand_on();
             }
+            busy |= self.inboxes[index].takes_begun();
         }
         // A run may have begun for which something came early.
         self.hand_on();

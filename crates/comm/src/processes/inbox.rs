@@ -22,6 +22,8 @@ pub(super) struct Inbox {
     frame: Option<Receiving>,
     /// What frames have told and is not handed on yet, in their order.
     queue: VecDeque<Told>,
+    /// A payload was offered or asked for.
+    has_begun: bool,
 }
 
 /// What a frame has told.
@@ -84,7 +86,7 @@ impl Arrived {
 impl Inbox {
     /// Waits for the first frame.
     pub(super) fn open(session: &Session, from: usize, tag: i32) -> annulus_mpi::Result<Inbox> {
-        let mut inbox = Inbox { from, tag, frame: None, queue: VecDeque::new() };
+        let mut inbox = Inbox { from, tag, frame: None, queue: VecDeque::new(), has_begun: false };
         inbox.wait_for_frame(session)?;
         Ok(inbox)
     }
@@ -103,6 +105,11 @@ impl Inbox {
     /// Whether a payload is under way.
     pub(super) fn is_receiving(&self) -> bool {
         self.queue.iter().any(|told| matches!(told, Told::UnderWay(..)))
+    }
+
+    /// Whether a payload was offered or asked for since this was asked last: what comes next is soon there.
+    pub(super) fn takes_begun(&mut self) -> bool {
+        std::mem::take(&mut self.has_begun)
     }
 
     /// What has arrived since, if anything has.
@@ -149,6 +156,7 @@ impl Inbox {
             let tensor = on_behalf_of(parcel.to, parcel.class(), tensor).map_err(unread)?;
             Told::Here(Arrived::Tensor(run, parcel, tensor))
         } else if payload.is_empty() {
+            self.has_begun = true;
             Told::Offered(run, parcel)
         } else {
             return Err(unread("a short payload"));
@@ -179,6 +187,7 @@ impl Inbox {
         let room = room.ok_or_else(|| unread(format!("a tensor of {dtype:?}")))?;
         let receiving = session.receive(Arriving::Elements(room), self.from, parcel.tag)?;
         self.queue[index] = Told::UnderWay(*run, parcel.clone(), receiving);
+        self.has_begun = true;
         Ok(())
     }
 
