@@ -34,9 +34,10 @@ impl Kept {
     /// # Errors
     /// As [`Processor::upload`].
     pub fn upload(&self, processor: &dyn Processor, bytes: &[u8]) -> Result<Arc<Uploaded>> {
+        let hash = blake3::hash(bytes);
         let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shelf.asked += 1;
-        let (asked, hash) = (shelf.asked, blake3::hash(bytes));
+        let asked = shelf.asked;
         if let Some(entry) = shelf.entries.get_mut(&hash) {
             entry.asked = asked;
             return Ok(entry.uploaded.clone());

@@ -239,7 +239,7 @@ impl Setup {
         let passes = kernels.plain_loops(dtype, dim).join(" and ");
         (!passes.is_empty()).then(|| {
             format!(
-                "attention takes plain loops for heads of {dim} in {dtype:?} on this GPU ({passes}), about a hundred times slower: \
+                "attention takes plain loops for heads of {dim} in {dtype:?} on this GPU ({passes}), many times slower: \
                  bf16 heads of a multiple of 8, at most 256, take tensor cores (64 in backward where a block has less than 100 KiB)"
             )
         })

@@ -63,7 +63,7 @@ impl Kernels {
         Kernels { processor, generation: None, deterministic }
     }
 
-    /// The passes that take plain loops for heads of `dim` in `dtype`, a hundred times slower than the others, though nobody asked
+    /// The passes that take plain loops for heads of `dim` in `dtype`, many times slower than the others, though nobody asked
     /// for them.
     pub fn plain_loops(&self, dtype: DType, dim: usize) -> Vec<&'static str> {
         let is_plain = |pass| {
