@@ -364,6 +364,9 @@ impl Group {
     pub(super) fn begins_to_wait(&self, rank: usize, peer: usize, now: Instant) {
         let place = (self.ranks[rank].exchanges.load(Ordering::Relaxed), now);
         lock(&self.waits)[rank] = Some(Wait { peer, place });
-        self.wake();
+        // A rank here that itself waits for another process has woken it.
+        if !self.is_here(peer) {
+            self.wake();
+        }
     }
 }
