@@ -144,7 +144,7 @@ pub fn barrier(comm: &(impl Communicator + ?Sized), label: Label) -> Result<()> 
 }
 
 /// Reduces neighbours, then neighbours of those, until one is left.
-fn tree(mut tensors: Vec<Tensor>, reduce: Reduce) -> Result<Tensor> {
+pub(crate) fn tree(mut tensors: Vec<Tensor>, reduce: Reduce) -> Result<Tensor> {
     while tensors.len() > 1 {
         let pairs = tensors.chunks(2).map(|pair| match pair {
             [left, right] => combine(left, right, reduce),

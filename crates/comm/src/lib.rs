@@ -2,7 +2,8 @@
 //!
 //! One trait, [`Communicator`]. Ranks are [`threads`] of one process, with nothing to install and
 //! nothing copied, or of several processes that MPI joins ([`World`]). An engine needs only
-//! `exchange`: [`collectives`] makes the rest from it, with sums in a fixed order. [`Metered`], [`Checked`] and [`Faulty`] wrap
+//! `exchange`: [`collectives`] makes the rest from it, with sums in a fixed order, and [`ReduceScatter`] and [`AllGather`] go on while ranks
+//! compute. [`Metered`], [`Checked`] and [`Faulty`] wrap
 //! any engine. Every process keeps a [`flight`] record. No transport of our own: an engine is somebody's library.
 
 mod checked;
@@ -15,6 +16,7 @@ mod mesh;
 mod metered;
 mod payload;
 mod places;
+mod posted;
 mod processes;
 pub mod threads;
 mod world;
@@ -26,5 +28,6 @@ pub use faulty::{Fault, Faulty, When};
 pub use mesh::{Axis, Grid, Mesh};
 pub use metered::{Flow, Metered, Traffic};
 pub use places::{OnHost, Places};
+pub use posted::{AllGather, ReduceScatter};
 pub use processes::{BEGINS_WITHIN, Facts, Unjoined};
 pub use world::{World, Wrap};

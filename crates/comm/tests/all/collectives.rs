@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::support::{Comm, PATIENT, bits, hop, noise, on, receive, send, tensor, within};
-use annulus_comm::{Communicator, Error, Reduce, Result};
+use annulus_comm::{AllGather, Communicator, Error, Reduce, ReduceScatter, Result};
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 
@@ -53,6 +53,52 @@ fn all_reduce_sums_every_type_and_size() {
                 check_sum(world, count, dtype);
             }
         }
+    }
+}
+
+/// Which of `count` elements a rank sums: the last rank the first, and not evenly.
+fn range(world: usize, count: usize, rank: usize) -> std::ops::Range<usize> {
+    let bound = |slot: usize| count * slot * slot / (world * world);
+    let slot = world - 1 - rank;
+    bound(slot)..bound(slot + 1)
+}
+
+#[test]
+fn what_was_posted_is_summed_and_gathered_with_the_same_bits() {
+    let counts = [0, 1, 5, 64, 1000];
+    for world in WORLDS {
+        let whole = |count| {
+            plain_sum(&(0..world).map(|rank| brought(rank, count, DType::F32)).collect::<Vec<_>>())
+        };
+        on(world, |comm| {
+            let (rank, comm) = (comm.rank(), comm.as_ref());
+            let own = counts.map(|count| brought(rank, count, DType::F32));
+            let post = |which: std::ops::Range<usize>| {
+                let posted = hop(which.start);
+                ReduceScatter::post(comm, posted, &own[which], |n, r| range(world, n, r))
+            };
+            // Both are on their way, and the later one is waited for first.
+            let (first, second) = (post(0..3)?, post(3..5)?);
+            let later = second.wait()?;
+            let sums = [first.wait()?, later].concat();
+            for (count, sum) in counts.iter().zip(&sums) {
+                let range = range(world, *count, rank);
+                assert_eq!(sum.dims(), [range.len()]);
+                let wanted = whole(*count).narrow(0, range.start, range.len())?;
+                assert_eq!(bits(sum), bits(&wanted), "world {world}, rank {rank} of {count}");
+            }
+            // Pieces in the order of ranks, which is the opposite of that of elements.
+            let elements = |index: usize, r| range(world, counts[index], r).len();
+            let all = AllGather::post(comm, hop(9), sums, elements)?.wait()?;
+            for (count, gathered) in counts.into_iter().zip(&all).skip(1) {
+                let pieces = (0..world).map(|r| range(world, count, r));
+                let pieces = pieces.map(|at| whole(count).narrow(0, at.start, at.len()));
+                let pieces = pieces.collect::<candle_core::Result<Vec<_>>>()?;
+                let wanted = pieces.iter().flat_map(bits).collect::<Vec<u8>>();
+                assert_eq!(bits(gathered), wanted, "world {world}, rank {rank} of {count}");
+            }
+            Ok(())
+        });
     }
 }
 

@@ -1,0 +1,175 @@
+//! Collectives that are posted now and waited for later, of several tensors at once: the two halves of
+//! [`crate::Communicator::all_reduce`]. Ranks compute meanwhile.
+//!
+//! Made from `exchange`, as [`crate::collectives`] are, and with sums in the same order: what is summed has the same bits, whoever
+//! sums which elements of it.
+
+use std::ops::Range;
+
+use candle_core::{DType, Tensor};
+
+use crate::collectives::tree;
+use crate::{Communicator, Form, Hold, Label, Move, Pending, Reduce, Result, payload};
+
+/// Tensors of all ranks, of which each rank sums some elements, on their way.
+#[derive(Debug)]
+pub struct ReduceScatter {
+    pending: Pending,
+    /// Of every tensor the elements that this rank sums.
+    own: Vec<Tensor>,
+    sent: u64,
+    rank: usize,
+    world: usize,
+}
+
+impl ReduceScatter {
+    /// Posts `tensors`, of the same shapes on all ranks: of one with n elements, flat, rank r sums `range(n, r)`.
+    ///
+    /// # Errors
+    /// As [`Communicator::exchange`], and what Candle says of the tensors.
+    pub fn post(
+        comm: &dyn Communicator,
+        label: Label,
+        tensors: &[Tensor],
+        range: impl Fn(usize, usize) -> Range<usize>,
+    ) -> Result<ReduceScatter> {
+        let (rank, world) = (comm.rank(), comm.world());
+        let (mut moves, mut own) = (Vec::new(), Vec::new());
+        for tensor in tensors {
+            let flat = tensor.detach().flatten_all()?;
+            let part = |of: usize| {
+                let range = range(flat.elem_count(), of);
+                flat.narrow(0, range.start, range.len())
+            };
+            let mine = part(rank)?;
+            for peer in peers(rank, world) {
+                moves.extend(receive(peer, mine.elem_count(), mine.dtype()));
+                moves.extend(send(peer, part(peer)?));
+            }
+            own.push(mine);
+        }
+        let sent = sent(&moves);
+        Ok(ReduceScatter { pending: comm.exchange(label, moves)?, own, sent, rank, world })
+    }
+
+    /// Bytes that go to others.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Blocks until all have come: of every tensor the sum of the own elements, flat.
+    ///
+    /// # Errors
+    /// As [`Pending::receive`], and what Candle says of the tensors.
+    pub fn wait(self) -> Result<Vec<Tensor>> {
+        let mut parts = Parts::of(self.pending, self.rank, self.world)?;
+        let sum = |own: Tensor| match own.elem_count() {
+            // A view of nothing would keep the whole.
+            0 => Ok(Tensor::zeros(0, own.dtype(), own.device())?),
+            _ => tree(parts.with(own, |_| true), Reduce::Sum),
+        };
+        self.own.into_iter().map(sum).collect()
+    }
+}
+
+/// Pieces of tensors that all ranks gather, on their way.
+#[derive(Debug)]
+pub struct AllGather {
+    pending: Pending,
+    /// Of every tensor the own piece, and how many elements every rank's has.
+    own: Vec<(Tensor, Vec<usize>)>,
+    sent: u64,
+    rank: usize,
+    world: usize,
+}
+
+impl AllGather {
+    /// Posts `own`, flat: of the tensor at `index` rank r has `elements(index, r)` elements.
+    ///
+    /// # Errors
+    /// As [`Communicator::exchange`].
+    pub fn post(
+        comm: &dyn Communicator,
+        label: Label,
+        own: Vec<Tensor>,
+        elements: impl Fn(usize, usize) -> usize,
+    ) -> Result<AllGather> {
+        let (rank, world) = (comm.rank(), comm.world());
+        let counts = |index| (0..world).map(|of| elements(index, of)).collect::<Vec<_>>();
+        let own: Vec<_> =
+            own.into_iter().enumerate().map(|(index, own)| (own, counts(index))).collect();
+        let mut moves = Vec::new();
+        for (piece, counts) in &own {
+            for peer in peers(rank, world) {
+                moves.extend(receive(peer, counts[peer], piece.dtype()));
+                moves.extend(send(peer, piece.clone()));
+            }
+        }
+        let sent = sent(&moves);
+        Ok(AllGather { pending: comm.exchange(label, moves)?, own, sent, rank, world })
+    }
+
+    /// Bytes that go to others.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Blocks until all have come: the whole tensors, flat, of pieces in the order of ranks.
+    ///
+    /// # Errors
+    /// As [`Pending::receive`], and what Candle says of the tensors.
+    pub fn wait(self) -> Result<Vec<Tensor>> {
+        let mut parts = Parts::of(self.pending, self.rank, self.world)?;
+        let whole = |(own, counts): (Tensor, Vec<usize>)| {
+            let mut pieces = parts.with(own.clone(), |rank| counts[rank] > 0);
+            match pieces.len() {
+                0 => Ok(own),
+                1 => Ok(pieces.remove(0)),
+                _ => Ok(Tensor::cat(&pieces, 0)?),
+            }
+        };
+        self.own.into_iter().map(whole).collect()
+    }
+}
+
+/// What has come, tensor by tensor, of each from all peers that sent something.
+struct Parts {
+    arrived: std::vec::IntoIter<Tensor>,
+    rank: usize,
+    world: usize,
+}
+
+impl Parts {
+    fn of(pending: Pending, rank: usize, world: usize) -> Result<Parts> {
+        Ok(Parts { arrived: pending.wait()?.into_iter(), rank, world })
+    }
+
+    /// The next tensor's parts, the own one among them, by rank of those that have one.
+    fn with(&mut self, own: Tensor, has: impl Fn(usize) -> bool) -> Vec<Tensor> {
+        let mut own = Some(own);
+        let mut part = |rank| if rank == self.rank { own.take() } else { self.arrived.next() };
+        (0..self.world).filter(|&rank| has(rank)).filter_map(&mut part).collect()
+    }
+}
+
+fn peers(rank: usize, world: usize) -> impl Iterator<Item = usize> {
+    (0..world).filter(move |&peer| peer != rank)
+}
+
+fn sent(moves: &[Move]) -> u64 {
+    let size = |step: &Move| match step {
+        Move::Send { tensor, .. } => payload::size(tensor),
+        Move::Receive { .. } => 0,
+    };
+    moves.iter().map(size).sum()
+}
+
+/// Nothing is sent of what has no elements.
+fn send(to: usize, tensor: Tensor) -> Option<Move> {
+    (tensor.elem_count() > 0).then_some(Move::Send { tensor, to, hold: Hold::Lend })
+}
+
+fn receive(from: usize, elements: usize, dtype: DType) -> Option<Move> {
+    let form = Form { dtype, shape: elements.into() };
+    (elements > 0).then_some(Move::Receive { from, form: Some(form) })
+}
