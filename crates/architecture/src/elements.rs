@@ -1,6 +1,21 @@
 //! Numbers of elements of a model's parameters.
 
+use std::ops::Range;
+
 use crate::Shape;
+
+/// Slices of a parameter begin at multiples of so many elements: kernels read several at once.
+const ALIGNED: usize = 16;
+
+/// The elements of slice `slot` of `slots` of a parameter of so many elements, which lie flat: what a rank sums and updates of it.
+/// Slices are equal but for a few elements. Where `slots` is m · n, slice `slot` of n is slices `slot` · m to `slot` · m + m - 1.
+pub fn slice(elements: usize, slot: usize, slots: usize) -> Range<usize> {
+    let bound = |slot: usize| match elements * slot / slots {
+        all if all == elements => elements,
+        some => some / ALIGNED * ALIGNED,
+    };
+    bound(slot)..bound(slot + 1)
+}
 
 impl Shape {
     /// Elements of all parameters; tied weights count once.
@@ -18,13 +33,6 @@ impl Shape {
         layers * layer + embeddings * vocabulary * h + h
     }
 
-    /// Elements of the largest parameter.
-    pub fn largest_parameter(&self) -> u64 {
-        let [h, m] = [self.hidden_size, self.intermediate_size].map(|size| size as u64);
-        let vocabulary = self.vocab_size.unwrap_or_default() as u64;
-        h * vocabulary.max(m).max(self.query_width())
-    }
-
     /// Elements of the norms of a layer.
     pub fn norms(&self) -> u64 {
         let of_heads = if self.has_query_key_norm() { 2 * self.head_dim as u64 } else { 0 };
@@ -39,5 +47,29 @@ impl Shape {
     /// Width of all key heads, and of all value heads.
     pub fn key_value_width(&self) -> u64 {
         (self.num_key_value_heads * self.head_dim) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::slice;
+
+    #[test]
+    fn slices_cover_a_parameter_once_and_nest() {
+        for elements in [0, 1, 15, 16, 17, 64, 100, 4096, 12_345] {
+            for (parts, each) in [(1, 1), (1, 4), (2, 2), (3, 2), (4, 1), (5, 3)] {
+                let slots = parts * each;
+                let all: Vec<usize> =
+                    (0..slots).flat_map(|slot| slice(elements, slot, slots)).collect();
+                assert_eq!(all, (0..elements).collect::<Vec<_>>());
+                for part in 0..parts {
+                    let whole = slice(elements, part, parts);
+                    let first = slice(elements, part * each, slots);
+                    let last = slice(elements, part * each + each - 1, slots);
+                    assert_eq!((whole.start, whole.end), (first.start, last.end));
+                }
+            }
+        }
+        assert!((0..4).all(|slot| slice(4096, slot, 4).len() == 1024));
     }
 }

@@ -13,6 +13,7 @@ mod shape;
 
 pub use config::{parse_config, read_config, write_config};
 pub use dtype::{Dtype, Element};
+pub use elements::slice;
 pub use keys::{Beside, MOST_LAYERS, MOST_POSITIONS, RopeKeys, ShapeKeys, shape_of};
 pub use lora::{Besides, Lora, Target, sorted};
 pub use peft::{read_adapter, write_adapter};

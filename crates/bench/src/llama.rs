@@ -9,13 +9,13 @@ use std::sync::Arc;
 use annulus_comm::Communicator;
 use annulus_data::{DataError, Sequence, Source, Tokens};
 use annulus_experiment::{Dtype, Experiment, Resolved, parse, write_config};
-use annulus_model::{Config, Llama, Weights, save, save_file};
+use annulus_model::{Config, Llama, Sliced, Weights, save, save_file};
 use annulus_ops::{IGNORED, Key, uniform};
 use annulus_plan::Plan;
 use annulus_sequence::Positions;
 use annulus_simulate::plan;
 use annulus_train::{
-    Opening, Setup, Stepped, Stepper, TrainError, check_memory, device_memory, open_data,
+    Opening, Setup, Stepped, Stepper, Store, TrainError, check_memory, device_memory, open_data,
 };
 use anyhow::{Context, Result, anyhow};
 use candle_core::{DType, Device, Tensor};
@@ -73,8 +73,12 @@ impl Step {
     /// Ranks that take a step for every order.
     pub(crate) fn crew(&self, setup: &Arc<Setup>) -> Result<Crew<Stepped>> {
         let (Step { plan, weights, source }, setup) = (self.clone(), setup.clone());
+        let store = Store::new(&setup, &weights, 0..plan.ranks.len())?;
         Crew::start(plan.ranks.len(), move |comm: Arc<dyn Communicator>| -> Result<Work<Stepped>> {
-            let mut stepper = Stepper::new(&setup, comm, &plan, source.clone(), &weights)?;
+            let mut stepper = {
+                let source = source.clone();
+                Stepper::new(&setup, comm, &plan, source, (&weights, &store))?
+            };
             Ok(Box::new(move || Ok(stepper.step()?)))
         })
     }
@@ -93,7 +97,9 @@ impl Step {
             let targets: Vec<i64> = batch.into_iter().flat_map(|one| one.targets).collect();
             let [ids, targets] =
                 [ids, targets].map(|all| Tensor::from_vec(all, shape, &Device::Cpu));
-            let named = [("input_ids", &ids?), ("targets", &targets?)];
+            let (ids, targets) = (ids?, targets?);
+            let named = [("input_ids", &ids), ("targets", &targets)];
+            let named = named.map(|(name, all)| (name.to_owned(), Sliced::whole(all)));
             Ok(save_file(&folder.join("tokens.safetensors"), &named)?)
         };
         write().with_context(|| format!("cannot export to `{}`", folder.display()))

@@ -1,6 +1,6 @@
 //! AdamW with decoupled decay (Loshchilov and Hutter, arXiv 1711.05101), in place, on f32 masters.
 
-use candle_core::{CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Result, Tensor, Var, bail};
+use candle_core::{CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Result, Tensor, bail};
 
 use crate::gpu::operators;
 use crate::rows::{CHUNK, check_place, elements, in_place_mut};
@@ -51,7 +51,7 @@ pub struct Parameter<'a> {
     /// Change in place.
     pub moments: &'a Moments,
     /// What layers compute with where that is not the master: it becomes the master, rounded to its type.
-    pub copy: Option<&'a Var>,
+    pub copy: Option<&'a Tensor>,
     /// Whether its weights decay.
     pub decays: bool,
 }
@@ -76,7 +76,7 @@ impl AdamW {
             let Parameter { master, gradient, moments, copy, .. } = *one;
             self.of(one).update(backend, master, gradient, clip, moments)?;
             if let Some(copy) = copy {
-                copy.set(&master.to_dtype(copy.dtype())?)?;
+                copy.slice_set(&master.to_dtype(copy.dtype())?, 0, 0)?;
             }
         }
         Ok(())
@@ -135,7 +135,7 @@ impl Parameter<'_> {
         let wanted = self.master.shape();
         let moments = [&self.moments.first, &self.moments.second];
         let others = [self.gradient].into_iter().chain(moments);
-        let others = others.chain(self.copy.map(Var::as_tensor));
+        let others = others.chain(self.copy);
         match others.map(Tensor::shape).find(|shape| *shape != wanted) {
             Some(found) => bail!("adamw: found {found:?}, wanted the parameter's {wanted:?}"),
             None => Ok(()),

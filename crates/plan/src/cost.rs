@@ -6,9 +6,9 @@
 //! f = `intermediate_size`, V the vocabulary, L layers, e bytes of an element:
 //!
 //! ```text
-//! weights    e per element, and f32 masters of bf16, of what is trained
-//! gradients  f32, of what is trained; summing over P ranks, the largest once more whole and once in P parts
-//! optimizer  two f32 per element that is trained
+//! weights    e per element, once for the ranks of a process; f32 masters of bf16, of what is trained: of each of those ranks a part
+//! gradients  f32, of what is trained: of some stages whole, of all a part (`cost/sums.rs`)
+//! optimizer  two f32 per element that is trained: of each rank of a process a part
 //! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made; what the
 //!            wire narrows of the own queries (2 a) and keys and values (2 k); what came from other processes, as it travels
 //! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
@@ -22,6 +22,7 @@
 mod counts;
 mod data;
 mod packing;
+mod sums;
 mod workspace;
 
 use annulus_architecture::Dtype;
@@ -30,6 +31,7 @@ use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL, SUMMED_R
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Alive, Computed, Part, Pass, Schedules, Taken};
 use counts::Counts;
+pub use sums::SUMS_IN_FLIGHT;
 
 use crate::Plan;
 use crate::processes::Kind;
@@ -61,6 +63,10 @@ pub(crate) struct Share<'a> {
     taken: [Taken; 2],
     /// Ranks of other processes.
     elsewhere: u64,
+    /// Ranks of its process, which share the state.
+    here: u64,
+    /// What they share is counted to it.
+    is_first: bool,
     /// Scores that are kept, of one sequence.
     scores: u64,
 }
@@ -98,6 +104,8 @@ impl Share<'_> {
             computed,
             taken: kind.taken[group],
             elsewhere: kind.elsewhere as u64,
+            here: kind.here as u64,
+            is_first: kind.is_first,
             scores,
         }
     }
@@ -110,9 +118,11 @@ impl Share<'_> {
             Dtype::Bf16 => F32,
         };
         ByClass::new(|class| match class {
-            Class::Weights => all * self.element + trained * masters,
-            Class::Gradients => self.gradients(),
-            Class::Optimizer => trained * 2 * F32,
+            Class::Weights => {
+                self.shared(all * self.element) + trained.div_ceil(self.here) * masters
+            }
+            Class::Gradients => self.gradients()[1],
+            Class::Optimizer => trained.div_ceil(self.here) * 2 * F32,
             Class::Activations => self.activations(),
             Class::KeyValue => self.key_value(),
             Class::Workspace => self.workspace().max(self.scored()),
@@ -136,20 +146,19 @@ impl Share<'_> {
         let scoring = attending(self.scored());
         let attending = attending(self.workspace().saturating_sub(results));
         let last = peak[Class::Activations].max(attending).max(scoring);
-        let elements = F32 * self.plan.counts().trained;
-        let earlier = if self.plan.micro_batches > 1 { elements } else { 0 };
+        let earlier = F32 * self.plan.counts().trained;
+        let earlier = if self.plan.micro_batches > 1 { earlier } else { 0 };
         let in_layer = self.resident().saturating_add(self.in_layer()).max(attending);
-        let first = in_layer.saturating_sub(self.others()).saturating_add(elements);
+        let first = in_layer.saturating_sub(self.others()).saturating_add(self.gradients()[0]);
         let most = last.saturating_add(earlier).max(first).max(peak[Class::Gradients]);
         let always =
             [peak[Class::Weights], peak[Class::Optimizer], peak[Class::Data], self.scratch()];
         always.into_iter().fold(most, u64::saturating_add)
     }
 
-    fn gradients(&self) -> u64 {
-        let (counts, world) = (self.plan.counts(), self.plan.world() as u64);
-        let [all, largest] = [counts.trained, counts.largest].map(|elements| F32 * elements);
-        if world == 1 { all } else { all + largest + largest / world * (1 + self.elsewhere) }
+    /// What the ranks of a process share: the first has it.
+    fn shared(&self, bytes: u64) -> u64 {
+        if self.is_first { bytes } else { 0 }
     }
 
     /// Gradients of keys and values, own values as they travel, and what came from other processes.

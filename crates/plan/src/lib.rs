@@ -18,6 +18,8 @@ mod support;
 mod wire;
 mod words;
 
+pub use annulus_architecture::slice;
+pub use cost::SUMS_IN_FLIGHT;
 pub use groups::LayerGroup;
 pub use machine::Process;
 pub use misfit::{Misfit, Room};

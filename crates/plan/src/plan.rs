@@ -310,6 +310,8 @@ impl Plan {
     /// The same of a rank of a kind. What arrives takes memory of its own: blocks in flight are those of the proofs; of layer
     /// groups the one that takes most counts.
     fn held_apart(&self, memory: Settled, kind: &Kind) -> (ByClass, u64) {
+        let elsewhere = self.world() - 1;
+        let kind = &Kind { elsewhere, here: 1, is_first: true, ..kind.clone() };
         let of_group = |(group, passes): (usize, &Arc<Schedules>)| {
             let workers = self.experiment.host.workers;
             let share = Share::new(self, memory, (group, passes), (kind, workers));
@@ -347,7 +349,7 @@ impl Plan {
                 pairs: pairs(positions),
                 forward: 0,
                 backward: 0,
-                gradients: if self.world() == 1 { 0 } else { self.gradient_sum() },
+                gradients: 0,
                 peak,
                 together,
                 worker: if self.experiment.host.device.is_some() { 0 } else { worker },
@@ -356,11 +358,11 @@ impl Plan {
         };
         let mut places: Vec<RankPlan> = self.positions().iter().enumerate().map(of_place).collect();
         self.add_bytes(&mut places);
-        let of_rank = |rank: usize| {
+        let of_rank = |(rank, gradients): (usize, u64)| {
             let (peak, together, _) = held[kinds.number(rank)];
-            RankPlan { rank, peak, together, ..places[mesh.place_of(rank)].clone() }
+            RankPlan { rank, gradients, peak, together, ..places[mesh.place_of(rank)].clone() }
         };
-        (0..self.world()).map(of_rank).collect()
+        self.gradient_sums().into_iter().enumerate().map(of_rank).collect()
     }
 
     /// What attention sends, by place of a sequence.

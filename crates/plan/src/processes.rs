@@ -13,8 +13,11 @@ use crate::Plan;
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
     pub(crate) place: usize,
-    /// Ranks of the world in other processes.
+    /// Ranks of the world in other processes, and in its own.
     pub(crate) elsewhere: usize,
+    pub(crate) here: usize,
+    /// The first of its process: what the ranks of a process share is counted to it.
+    pub(crate) is_first: bool,
     /// By layer group, forward and backward.
     pub(crate) taken: Vec<[Taken; 2]>,
 }
@@ -63,14 +66,15 @@ impl Plan {
             let process = rank / here * here;
             let replica = mesh.replica(mesh.replica_of(rank));
             let (place, beside) = (mesh.place_of(rank), replica.places_in(process..process + here));
-            *known.entry((place, beside.start, beside.end)).or_insert_with(|| {
+            let is_first = rank == process;
+            *known.entry((place, beside.start, beside.end, is_first)).or_insert_with(|| {
                 let plays = played.entry((beside.start, beside.end));
                 let plays = plays.or_insert_with(|| self.played(&beside));
                 let of_group = |[forward, backward]: &[Vec<Taken>; 2]| {
                     [forward, backward].map(|play| play[place - beside.start])
                 };
                 let taken = plays.iter().map(of_group).collect();
-                all.push(Kind { place, elsewhere: world - here, taken });
+                all.push(Kind { place, elsewhere: world - here, here, is_first, taken });
                 all.len() - 1
             })
         };

@@ -19,9 +19,8 @@ pub struct RankPlan {
     /// Attention's backward bytes, the way [`LayerGroup::route`](crate::LayerGroup::route) says: queries, keys and values in the
     /// model's dtype, gradients in f32.
     pub backward: u64,
-    /// Bytes of the gradient sum. The trainer hands to `comm` one `all_reduce` over data and
-    /// sequence per parameter in name order, f32, and one of an f64 tensor of 2 elements, the sum
-    /// of losses and the count of targets. With one rank nothing is called, and this is 0.
+    /// Bytes of the gradient sum: f32 slices to the ranks that sum them, sums to those of other processes that update the same, and
+    /// three numbers. With one rank nothing is sent.
     pub gradients: u64,
     /// Peak memory by class, bytes, where one worker computes: see [`Plan::with_cores`](crate::Plan::with_cores).
     pub peak: ByClass,

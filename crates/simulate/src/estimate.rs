@@ -13,8 +13,8 @@
 //!
 //! In a layer every rank computes its products, then all walk the schedule; who is done first begins
 //! the next layer. The first layer and the period of those behind it make a pass, of every group of
-//! layers apart: groups add up. After the last micro-batch the gradients are summed over all ranks, a
-//! ring: `2 (W - 1) / W` times their bytes. Norms, rotations, the optimizer and reading data are left out: they are the same for all
+//! layers apart: groups add up. Gradients are summed over all ranks, a ring: `2 (W - 1) / W` times their bytes. That hides behind the
+//! last micro-batch's backward while links are free, but for the stage that is summed last. Norms, rotations, the optimizer and reading data are left out: they are the same for all
 //! strategies, and small.
 //!
 //! What faster links would save is *exposed*; what remains between the mean rank's computing and
@@ -55,8 +55,7 @@ pub struct Estimate {
     /// Of attention per step, the most bytes that a rank sends within its node, and the most that one sends to other nodes:
     /// of more than 256 ranks, by the one that sends most in every hop.
     pub sent: [u64; 2],
-    /// Seconds of the step in which gradients are summed over all ranks: the same for all
-    /// strategies, and a part of what is exposed.
+    /// Seconds of the step in which gradients are summed over all ranks and backward is over: a part of what is exposed.
     pub gradient_sum: f64,
     /// Peak memory by rank of a sequence, bytes, on devices that share none.
     pub peak: Vec<u64>,
@@ -102,7 +101,7 @@ impl Estimate {
             balance: balance(&loads),
             bytes: bytes(plan),
             sent: sent(plan, cluster, &loads),
-            gradient_sum: gradient_sum(plan, cluster),
+            gradient_sum: gradient_sum(plan, cluster, backward(plan, cluster)),
             classes: fullest.map(|(classes, _)| *classes).unwrap_or_default(),
             peak: peaks.iter().map(|(_, together)| *together).collect(),
             memory: plan.memory,
@@ -181,12 +180,24 @@ fn sent(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> [u64; 2] {
     most
 }
 
-/// Seconds of the sum of gradients over all ranks, in a ring.
-pub(crate) fn gradient_sum(plan: &Plan, cluster: &Cluster) -> f64 {
+/// Seconds of a replica's backward pass.
+pub(crate) fn backward(plan: &Plan, cluster: &Cluster) -> f64 {
+    let seen = cluster.of_replica(plan.experiment.mesh.replica(0));
+    let loads = loads(plan, &seen);
+    Timing { plan, cluster: &seen, loads: &loads }.backward().0
+}
+
+/// Seconds of the sum of gradients over all ranks, in a ring, that do not hide behind a backward pass of `back`
+/// seconds: while its links are free.
+pub(crate) fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
     let (world, link) = (plan.world(), cluster.ring_link(plan.world()));
     let messages = 2.0 * (world as f64 - 1.0);
     let bytes = messages / world as f64 * plan.gradient_bytes() as f64;
-    bytes / link.bandwidth + messages * link.latency
+    let all = bytes / link.bandwidth + messages * link.latency;
+    // Attention's messages take the link as long.
+    let sent = plan.ranks.iter().map(|rank| rank.backward / plan.micro_batches as u64).max();
+    let free = back - sent.unwrap_or_default() as f64 / link.bandwidth;
+    (all - free.max(0.0)).max(all * plan.summed_last())
 }
 
 /// How many replicas are to be looked at: one where all do alike.
@@ -227,14 +238,21 @@ pub(crate) struct Timing<'a> {
 impl Timing<'_> {
     /// Seconds of a step, and of it what the mean rank computes.
     fn step(self) -> (f64, f64) {
-        let [forward, backward, loss] = self.plan.products_per_row();
+        let [forward, _, loss] = self.plan.products_per_row();
         let (ahead, computed_ahead) = self.pass(|one| (&one.forward, one.begins[0]), forward);
-        let (back, computed_back) = self.pass(|one| (&one.backward, one.begins[1]), backward);
+        let (back, computed_back) = self.backward();
         let loss = self.by_rank(loss);
         let (most, mean) = (latest(&loss), mean(&loss));
         let times = self.plan.micro_batches as f64;
-        let step = times * (ahead + back + most) + gradient_sum(self.plan, self.cluster);
+        let summing = gradient_sum(self.plan, self.cluster, back);
+        let step = times * (ahead + back + most) + summing;
         (step, times * (computed_ahead + computed_back + mean))
+    }
+
+    /// Seconds of backward through all layers, and of it what the mean rank computes.
+    fn backward(self) -> (f64, f64) {
+        let [_, products, _] = self.plan.products_per_row();
+        self.pass(|one| (&one.backward, one.begins[1]), products)
     }
 
     /// The seconds that so many operations per row take every rank.

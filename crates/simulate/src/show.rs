@@ -50,7 +50,9 @@ impl Choice {
         notes.extend(self.tables.iter().find_map(|table| table.ranking().first().copied()).map(
             |(_, estimate)| {
                 let summed = duration(estimate.gradient_sum);
-                format!("  {summed} of each step sum gradients, which is exposed")
+                format!(
+                    "  {summed} of each step sum gradients when backward is over, which is exposed"
+                )
             },
         ));
         let answer = self.answer();

@@ -14,7 +14,7 @@ use annulus_trace::{self as trace, Doing, Moved, Seat, Span, Trace};
 use annulus_yaml::{Problem, Problems};
 
 use crate::choose::enough_devices;
-use crate::estimate::{Timing, gradient_sum};
+use crate::estimate::{Timing, backward, gradient_sum};
 use crate::load::Counted;
 use crate::walk::{Event, latest, watched};
 use crate::{Cluster, Load};
@@ -40,7 +40,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
         let timing = Timing { plan, cluster: &seen, loads: &[] };
         ends.push(writer.replica(timing, own, (&loads, &pairs)));
     }
-    writer.gradient_sum(latest(&ends));
+    writer.gradient_sum(latest(&ends), backward(plan, cluster));
     Ok(Trace {
         title: format!("{}, {}", plan.experiment.name, plan.strategies()),
         step: None,
@@ -200,9 +200,9 @@ impl Writer<'_> {
         self.spans[own.rank(place)].extend(spans.all);
     }
 
-    /// What all ranks add up at the end.
-    fn gradient_sum(&mut self, begin: f64) {
-        let end = begin + gradient_sum(self.plan, self.cluster);
+    /// What all ranks still add up at the end, behind a backward pass of `back` seconds.
+    fn gradient_sum(&mut self, begin: f64, back: f64) {
+        let end = begin + gradient_sum(self.plan, self.cluster, back);
         for (rank, plan) in self.plan.ranks.iter().enumerate().filter(|(_, p)| p.gradients > 0) {
             let name = String::from("gradients");
             let doing = Doing::Sum { name, bytes: plan.gradients };

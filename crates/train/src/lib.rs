@@ -53,6 +53,7 @@ pub use setup::shared::shared;
 pub use setup::texts::{by_source, cache_folder, excluded, left_out_of, records_of, texts};
 pub use step::finite::{NonFinite, Origin};
 pub use step::memory::{Measured, Memory, OfProcesses, measure, measure_memory, measure_over};
+pub use step::parameters::Store;
 pub use step::resident::{Held, held};
 pub use step::stepper::{Stepped, Stepper};
 pub use step::sum::{Partial, Total};

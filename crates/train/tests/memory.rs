@@ -123,7 +123,14 @@ fn hold(memory: &[Memory], what: &str) {
         for (class, measured, planned) in classes.chain([together]) {
             let off = measured as f64 / planned as f64 - 1.0;
             let what = format!("{what}, rank {}: {class}", rank.rank);
-            assert!(off.abs() < LIMIT, "{what}: {measured} of {planned}");
+            let least = match class {
+                // Nothing of what is shared and another rank's.
+                "weights" if planned == 0 => continue,
+                // They are whole until the others have read their slices: shorter where ranks keep pace.
+                "gradients" if memory.len() > 1 => -0.5,
+                _ => -LIMIT,
+            };
+            assert!(off > least && off < LIMIT, "{what}: {measured} of {planned}");
         }
     }
 }
@@ -303,9 +310,9 @@ fn a_context_that_grows_with_the_ranks_takes_no_more_of_any() {
         });
         println!("activations and key/value, all at once; 1, 2, 4, 8 ranks, {changes:?}: {held:?}");
         for split in [held.map(|(both, _)| both), held.map(|(_, together)| together)] {
-            let split = &split[1..];
-            let (least, most) = (*split.iter().min().unwrap(), *split.iter().max().unwrap());
-            assert!(most as f64 <= (1.0 + FLAT) * least as f64, "{changes:?}: {held:?}");
+            // The first of several ranks holds the weights that they share, and less of everything else.
+            let no_more = |pair: &[u64]| pair[1] as f64 <= (1.0 + FLAT) * pair[0] as f64;
+            assert!(split[1..].windows(2).all(no_more), "{changes:?}: {held:?}");
         }
     }
 }
@@ -324,7 +331,12 @@ fn a_run_writes_down_what_every_rank_held() {
         let held = of(&format!("memory/{name}"));
         assert_eq!(held.len(), 2, "{name}");
         // So few ids are not counted.
-        let counted = name == "data" || held.iter().all(|bytes| *bytes > 0);
+        let counted = match name {
+            "data" => true,
+            // The first has those that all share.
+            "weights" => held[0] > 0 && held[1] == 0,
+            _ => held.iter().all(|bytes| *bytes > 0),
+        };
         assert!(counted && planned > 0, "{name}: {held:?}");
     }
     let state = plan.ranks[0].peak[Class::Optimizer];

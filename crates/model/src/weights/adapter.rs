@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use candle_core::{DType, Tensor};
+use candle_core::DType;
 
 use super::folder::list_one;
 use super::load::{EMBEDDING, LAST_PROJECTION, load_listed};
-use super::{Weights, WeightsError, save_file};
+use super::{Sliced, Weights, WeightsError, save_file};
 use crate::Specification;
 
 /// The file of an adapter's weights.
@@ -41,9 +41,9 @@ pub fn load_adapter(
 /// When it cannot be written.
 pub fn save_adapter(folder: &Path, trained: &Weights, tied: bool) -> Result<(), WeightsError> {
     let head = trained.get(EMBEDDING).filter(|_| tied);
-    let head = head.map(|embedding| (format!("{PREFIX}{LAST_PROJECTION}"), embedding));
-    let prefixed = trained.iter().map(|(name, weight)| (format!("{PREFIX}{name}"), weight));
-    let prefixed: Vec<(String, &Tensor)> = head.into_iter().chain(prefixed).collect();
-    let tensors: Vec<_> = prefixed.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
+    let named = |name: &str, weight| (format!("{PREFIX}{name}"), Sliced::whole(weight));
+    let head = head.map(|embedding| named(LAST_PROJECTION, embedding));
+    let trained = trained.iter().map(|(name, weight)| named(name, weight));
+    let tensors: Vec<_> = head.into_iter().chain(trained).collect();
     save_file(&folder.join(FILE), &tensors)
 }

@@ -13,8 +13,27 @@ use serde_json::json;
 use super::folder::{INDEX, SINGLE};
 use super::{Weights, WeightsError};
 
+/// A tensor of this shape as slices of it, flat, in order: at least one.
+#[derive(Clone, Debug)]
+pub struct Sliced<'a> {
+    /// The shape.
+    pub shape: &'a [usize],
+    /// All its elements.
+    pub slices: Vec<Tensor>,
+}
+
+impl<'a> Sliced<'a> {
+    /// A whole tensor.
+    pub fn whole(tensor: &'a Tensor) -> Sliced<'a> {
+        Sliced { shape: tensor.dims(), slices: vec![tensor.clone()] }
+    }
+    fn bytes(&self) -> usize {
+        self.slices.iter().map(View::data_len).sum()
+    }
+}
+
 /// The tensors of one file, in the order of their names.
-type Shard<'a> = Vec<(&'a str, &'a Tensor)>;
+type Shard<'a> = Vec<(String, Sliced<'a>)>;
 
 /// Writes `model.safetensors`, or shards and an index if the weights take more than `shard_bytes`,
 /// into `folder`, with the metadata `{"format": "pt"}` that transformers asks for. A tensor larger
@@ -39,7 +58,7 @@ pub fn save(
             all => format!("model-{:05}-of-{all:05}.safetensors", number + 1),
         };
         save_file(&folder.join(&name), shard)?;
-        index.extend(shard.iter().map(|(tensor, _)| (*tensor, name.clone())));
+        index.extend(shard.iter().map(|(tensor, _)| (tensor.clone(), name.clone())));
         files.push(name);
     }
     if shards.len() > 1 {
@@ -55,7 +74,7 @@ pub fn save(
 ///
 /// # Errors
 /// A file that cannot be written.
-pub fn save_file(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), WeightsError> {
+pub fn save_file(path: &Path, tensors: &[(String, Sliced<'_>)]) -> Result<(), WeightsError> {
     write(path, |file| write_shard(file, tensors))
 }
 
@@ -70,7 +89,8 @@ fn shards_of(weights: &Weights, shard_bytes: u64) -> Vec<Shard<'_>> {
             held = 0;
         }
         held += bytes;
-        shards.last_mut().expect("there is one from the start").push((name, tensor));
+        let shard = shards.last_mut().expect("there is one from the start");
+        shard.push((name.clone(), Sliced::whole(tensor)));
     }
     shards
 }
@@ -90,14 +110,14 @@ fn write(
 
 /// Header and data, one tensor at a time. The crate's own writer leaves files that nobody but their
 /// owner may read, and unsynced.
-fn write_shard(file: &mut impl Write, tensors: &[(&str, &Tensor)]) -> io::Result<()> {
+fn write_shard(file: &mut impl Write, tensors: &[(String, Sliced<'_>)]) -> io::Result<()> {
     let mut entries = Vec::new();
     let mut end = 0;
     for (name, tensor) in tensors {
         let begin = end;
-        end += tensor.data_len();
-        let (dtype, shape) = (View::dtype(tensor), tensor.dims().to_vec());
-        entries.push((name.to_string(), TensorInfo { dtype, shape, data_offsets: (begin, end) }));
+        end += tensor.bytes();
+        let (dtype, shape) = (View::dtype(&tensor.slices[0]), tensor.shape.to_vec());
+        entries.push((name.clone(), TensorInfo { dtype, shape, data_offsets: (begin, end) }));
     }
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let metadata = Metadata::new(Some(format), entries).map_err(io::Error::other)?;
@@ -106,8 +126,8 @@ fn write_shard(file: &mut impl Write, tensors: &[(&str, &Tensor)]) -> io::Result
     header.resize(header.len().next_multiple_of(8), b' ');
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
-    for (_, tensor) in tensors {
-        file.write_all(&tensor.data())?;
+    for slice in tensors.iter().flat_map(|(_, tensor)| &tensor.slices) {
+        file.write_all(&slice.data())?;
     }
     Ok(())
 }

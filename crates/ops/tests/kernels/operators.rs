@@ -5,7 +5,7 @@ use annulus_ops::{
     AdamW, Backend, Moments, Parameter, accumulate, contiguous, embedding, global_norm_squared,
     linear_cross_entropy, linear_cross_entropy_gradients, scale,
 };
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{DType, Device, Result, Tensor};
 
 use crate::cases::{Case, cases};
 use crate::support::{all, asked, processor};
@@ -226,7 +226,7 @@ fn the_norm_is_that_of_the_cpu() -> Result<()> {
 struct State {
     masters: Vec<Tensor>,
     moments: Vec<Moments>,
-    copies: Vec<Var>,
+    copies: Vec<Tensor>,
 }
 
 const SHAPES: [&[usize]; 4] = [&[257, 300], &[3], &[65_536], &[1, 1]];
@@ -237,7 +237,7 @@ impl State {
         let masters = SHAPES.iter().enumerate().map(|(index, shape)| named(index, shape)?.copy());
         let masters =
             masters.map(|master| master?.to_device(device)).collect::<Result<Vec<_>>>()?;
-        let copy = |master: &Tensor| Var::from_tensor(&master.to_dtype(dtype)?);
+        let copy = |master: &Tensor| master.to_dtype(dtype)?.copy();
         Ok(State {
             moments: masters.iter().map(Moments::zeros).collect::<Result<_>>()?,
             copies: masters.iter().map(copy).collect::<Result<_>>()?,
@@ -266,8 +266,7 @@ impl State {
 
     fn all(&self) -> Result<Vec<Tensor>> {
         let moments = self.moments.iter().flat_map(|both| [&both.first, &both.second]);
-        let copies = self.copies.iter().map(Var::as_tensor);
-        self.masters.iter().chain(moments).chain(copies).map(back).collect()
+        self.masters.iter().chain(moments).chain(&self.copies).map(back).collect()
     }
 }
 

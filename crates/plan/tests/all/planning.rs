@@ -73,15 +73,32 @@ fn a_ring_goes_back_as_far_as_it_came() {
 }
 
 #[test]
-fn gradients_are_every_parameter_once_and_two_numbers() {
+fn every_gradient_is_sent_to_whom_sums_it_and_those_who_update_it() {
     let plan = plan(&[]);
     let ModelSource::Inline(shape) = &plan.experiment.model.source else { panic!("inline") };
     let (h, m, k) = (shape.hidden_size as u64, shape.intermediate_size as u64, 64);
     let layer = h * h + 2 * h * k + h * h + 3 * h * m + 2 * h;
     let elements = 2 * 256 * h + 2 * layer + h;
     assert_eq!(plan.shape.elements(), elements);
-    assert!(plan.ranks.iter().all(|rank| rank.gradients == 4 * elements + 16));
-    assert!(plan.ranks.iter().all(|rank| rank.peak[Class::Optimizer] == 8 * elements));
+    // Each of eight ranks keeps the slice that it sums; with it go three numbers.
+    let sent = |processes: u64| {
+        let plan = plan.over(processes as usize);
+        plan.ranks.iter().map(|rank| rank.gradients).sum::<u64>()
+    };
+    let of_elements = |times: u64| 4 * times * elements + 8 * 24;
+    assert_eq!(sent(1), of_elements(7));
+    // What a slice came to goes to every other process.
+    assert_eq!([sent(2), sent(4), sent(8)], [7 + 1, 7 + 3, 7 + 7].map(of_elements));
+    // A process holds the state once, whatever the number of its ranks.
+    for processes in [1, 2, 4, 8] {
+        let plan = plan.over(processes);
+        let here = 8 / processes;
+        for (number, rank) in plan.ranks.iter().enumerate() {
+            assert_eq!(rank.peak[Class::Optimizer], 8 * elements / here as u64);
+            let is_first = number % here == 0;
+            assert_eq!(rank.peak[Class::Weights], if is_first { 4 * elements } else { 0 });
+        }
+    }
 }
 
 #[test]
@@ -113,7 +130,8 @@ fn what_saves_memory_says_so() {
     // Nothing travels: the gradients of its own keys and values are all there is.
     assert_eq!(one[Class::KeyValue], 12 * 1024 * 2 * 64 * 4);
     let half = peak(&["model.dtype=bf16"]);
-    assert_eq!(half[Class::Weights] * 2, layer[Class::Weights] * 3);
+    // The eight ranks have a master of an eighth each.
+    assert_eq!(half[Class::Weights] * 8, layer[Class::Weights] * 5);
 }
 
 #[test]

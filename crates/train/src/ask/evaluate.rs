@@ -36,7 +36,7 @@ impl Trainer {
             let micro = rank.micro(self.finished, part.len(), |positions, into| {
                 part.iter().try_for_each(|&at| held_out.read(at, positions, into))
             })?;
-            loss += rank.loss(&self.parameters, &micro)?;
+            loss += rank.loss(&self.store.parameters.weights, &micro)?;
             if held_out.exact {
                 right += self.right(&micro)?;
             }
@@ -51,7 +51,7 @@ impl Trainer {
 
     /// How many targets have the largest logit, of how many.
     fn right(&self, micro: &Micro) -> Result<Partial> {
-        let logits = self.rank.logits(&self.parameters.weights, &micro.shard)?;
+        let logits = self.rank.logits(&self.store.parameters.weights, &micro.shard)?;
         let said: Vec<u32> = logits.argmax(D::Minus1)?.flatten_all()?.to_vec1()?;
         let targets: Vec<i64> = micro.shard.targets.flatten_all()?.to_vec1()?;
         let right = said

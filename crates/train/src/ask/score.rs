@@ -12,7 +12,7 @@ use candle_core::{Device, Tensor};
 use crate::setup::shared::once;
 use crate::step::finite::{all_finite, finite};
 use crate::step::gradients::{Gradients, PASS};
-use crate::step::parameters::{Parameters, trained};
+use crate::step::parameters::Parameters;
 use crate::step::rank::Rank;
 use crate::step::sum::{Partial, Total};
 use crate::{Result, Setup};
@@ -75,18 +75,17 @@ pub fn score(
 
 impl Rank {
     fn score(&self, weights: &Weights, sequences: &[Sequence], want: Want) -> Result<Share> {
-        let config = &self.setup.config;
-        let parameters =
-            Parameters::new(weights, &trained(config), config.dtype, &self.setup.device())?;
+        let parameters = Parameters::new(weights, &self.setup)?;
+        let own = &parameters.weights;
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();
         let mut micros = Vec::new();
         for rows in self.micro_batches(sequences.len()) {
             let micro = self.micro_of(1, &sequences[rows])?;
             loss += if want.gradients {
-                self.backward(&parameters, &micro, &mut gradients)?.loss
+                self.backward(own, &micro, &mut gradients, &mut |_, _| Ok(()))?.loss
             } else {
-                self.loss(&parameters, &micro)?
+                self.loss(own, &micro)?
             };
             micros.push(micro);
         }
@@ -99,7 +98,7 @@ impl Rank {
         let loss = loss.total(&self.mesh, Label { step: 1, pass: PASS, ..Label::default() })?;
         let mut logits = Vec::new();
         for micro in micros.iter().filter(|_| want.logits) {
-            logits.push(self.logits(&parameters.weights, &micro.shard)?);
+            logits.push(self.logits(own, &micro.shard)?);
         }
         let gathered = || {
             let label = Label { step: 1, pass: "logits", ..Label::default() };

@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use annulus_comm::{Communicator, Label};
 use annulus_experiment::{Experiment, ModelSource, WeightsFrom, write_adapter, write_config};
 use annulus_files::PendingFolder;
-use annulus_model::{Weights, WeightsError};
+use annulus_model::{Sliced, WeightsError};
 use annulus_plan::Plan;
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
 use super::hashes::Hashes;
 use super::read::named;
 use super::tokenizer::missing;
 use super::{HASHES, LATEST, OPTIMIZER, STATE, State, steps};
 use crate::run::folder::{failure, write_atomically};
-use crate::step::parameters::{Optimizer, Parameters};
+use crate::step::parameters::{Optimizer, Store};
 use crate::{Result, TrainError};
 
 /// Larger models are cut into several files.
@@ -34,8 +34,7 @@ const BESIDE_TOKENIZER: [&str; 3] =
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Saved<'a> {
     pub(crate) plan: &'a Plan,
-    pub(crate) parameters: &'a Parameters,
-    pub(crate) optimizer: &'a Optimizer,
+    pub(crate) store: &'a Store,
     pub(crate) state: &'a State,
     /// The rank that writes.
     pub(crate) comm: &'a dyn Communicator,
@@ -81,11 +80,12 @@ pub(crate) fn point(output: &Path, step: u64) -> Result<()> {
 /// Writes all files into `folder`, which is to become `named`: that is what errors call it.
 fn write(folder: &Path, named: &Path, saved: Saved<'_>) -> Result<()> {
     let unwritten = |error| unwritten(error, named);
-    let weights = &saved.parameters.weights;
+    let parameters = &saved.store.parameters;
+    let weights = &parameters.weights;
     saved.note("checkpoint, weights");
     if saved.plan.experiment.lora.is_some() {
         let trained = |name: &str| Some((name.to_owned(), weights.get(name)?.clone()));
-        let trained = saved.parameters.trained().filter_map(trained).collect();
+        let trained = parameters.trained().filter_map(trained).collect();
         let tied = saved.plan.shape.tie_word_embeddings;
         annulus_model::save_adapter(folder, &trained, tied).map_err(unwritten)?;
     } else {
@@ -103,18 +103,23 @@ fn write(folder: &Path, named: &Path, saved: Saved<'_>) -> Result<()> {
     fs::write(&path, text).and_then(|()| fs::File::open(&path)?.sync_all()).map_err(failed)
 }
 
-/// Moments by name and, where weights are narrower, f32 masters.
+/// Moments by name and, where weights are narrower, f32 masters: of the slices that ranks have of them.
 fn write_optimizer(path: &Path, saved: Saved<'_>) -> std::result::Result<(), WeightsError> {
-    let mut tensors: BTreeMap<String, &Tensor> = BTreeMap::new();
-    for (name, moments) in &saved.optimizer.moments {
-        tensors.insert(format!("first.{name}"), &moments.first);
-        tensors.insert(format!("second.{name}"), &moments.second);
+    let (parameters, optimizers) = (&saved.store.parameters, saved.store.optimizers());
+    let mut tensors = BTreeMap::new();
+    for name in parameters.trained() {
+        let shape = parameters.weights[name].dims();
+        let mut add = |which: &str, of: &dyn Fn(&'_ Optimizer) -> Option<Tensor>| {
+            let slices: Vec<Tensor> = optimizers.iter().filter_map(|one| of(one)).collect();
+            if !slices.is_empty() {
+                tensors.insert(format!("{which}.{name}"), Sliced { shape, slices });
+            }
+        };
+        add("first", &|one| Some(one.moments(name)?.first.clone()));
+        add("second", &|one| Some(one.moments(name)?.second.clone()));
+        add("master", &|one| one.master(name).cloned());
     }
-    for (name, master) in masters(saved.parameters, saved.optimizer) {
-        tensors.insert(format!("master.{name}"), master);
-    }
-    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), *tensor)).collect();
-    annulus_model::save_file(path, &tensors)
+    annulus_model::save_file(path, &tensors.into_iter().collect::<Vec<_>>())
 }
 
 /// Weights that cannot be saved are no fault of the weights.
@@ -125,11 +130,6 @@ fn unwritten(error: WeightsError, folder: &Path) -> TrainError {
         }
         error => TrainError::Checkpoint { message: error.to_string(), hint: error.hint() },
     }
-}
-
-fn masters<'a>(parameters: &Parameters, optimizer: &'a Optimizer) -> Vec<(&'a String, &'a Tensor)> {
-    let narrow = |weights: &Weights, name| weights[name].dtype() != DType::F32;
-    optimizer.masters.iter().filter(|(name, _)| narrow(&parameters.weights, *name)).collect()
 }
 
 fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {

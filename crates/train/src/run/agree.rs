@@ -9,6 +9,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::run::given::here;
 use crate::setup::initial::initial_weights;
 use crate::setup::start::{Handout, Start};
+use crate::step::parameters::Store;
 use crate::step::rank::Rank;
 use crate::step::trainer::Trainer;
 use crate::{Opening, Result, Setup, TrainError, open_data};
@@ -36,11 +37,12 @@ pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Opti
     let setup = Arc::new(setup.over(world));
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
+    let store = Store::new(&setup, &start.weights, here.clone())?;
     let start = Handout::new(start, here.clone());
     let program = |rank: Rank| -> Result<Bits> {
         let comm = rank.uncounted.clone();
         let start = start.take(comm.rank());
-        let mut trainer = Trainer::new(rank, plan, data.train.clone(), &start)?;
+        let mut trainer = Trainer::new(rank, plan, data.train.clone(), &start, &store)?;
         drop(start);
         let mut bits = Bits { losses: Vec::new(), first: [0; 32], last: [0; 32] };
         for step in 1..=steps {
@@ -60,26 +62,28 @@ pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Opti
     Ok(Some(bits).filter(|_| here.start == 0))
 }
 
-/// The hash of what a rank holds.
+/// The hash of what a process holds.
 fn state(trainer: &Trainer, norm: f64) -> Result<[u8; 32]> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&norm.to_bits().to_le_bytes());
-    let mut add = |name: &str, tensor: &Tensor| -> Result<()> {
+    let mut add = |name: &str, slices: Vec<&Tensor>| -> Result<()> {
         hasher.update(name.as_bytes());
-        let mut bytes = Vec::new();
-        tensor.to_dtype(DType::F32)?.write_bytes(&mut bytes)?;
-        hasher.update(&bytes);
+        for slice in slices {
+            let mut bytes = Vec::new();
+            slice.to_dtype(DType::F32)?.write_bytes(&mut bytes)?;
+            hasher.update(&bytes);
+        }
         Ok(())
     };
-    for (name, weight) in &trainer.parameters.weights {
-        add(name, weight)?;
+    let (parameters, optimizers) = (&trainer.store.parameters, trainer.store.optimizers());
+    for (name, weight) in &parameters.weights {
+        add(name, vec![weight])?;
     }
-    for (name, master) in &trainer.optimizer.masters {
-        add(name, master)?;
-    }
-    for (name, moments) in &trainer.optimizer.moments {
-        add(name, &moments.first)?;
-        add(name, &moments.second)?;
+    for name in parameters.trained() {
+        let moments = || optimizers.iter().filter_map(|one| one.moments(name));
+        add(name, optimizers.iter().filter_map(|one| one.master(name)).collect())?;
+        add(name, moments().map(|both| &both.first).collect())?;
+        add(name, moments().map(|both| &both.second).collect())?;
     }
     Ok(*hasher.finalize().as_bytes())
 }

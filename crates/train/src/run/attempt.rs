@@ -1,11 +1,10 @@
 //! A whole run: from a plan to a run folder, as often as it takes.
 //!
-//! State is replicated, so rank 0 saves its own, without asking the others. When a run is stopped,
-//! a rank that was waiting ends at its last finished step, while rank 0 may already have finished
-//! the next: it applies a step only after everybody has contributed to it, so what it saves is a
-//! step that all of them would have finished with the same bits.
+//! Every process holds the state once, so rank 0 saves its process's, without asking the others. The ranks of a process apply a step
+//! together or not at all (`step/commit.rs`). When a run is stopped, a process may end at its last finished step while that of rank 0
+//! has finished the next: it applies a step only after everybody has contributed to it, so what it saves is a step that all of them
+//! would have finished with the same bits.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +16,7 @@ use annulus_plan::Plan;
 use crate::checkpoint::{last_checkpoint, point};
 use crate::run::course::Course;
 use crate::run::curves::Curves;
-use crate::run::folder::{GIVEN, RESOLVED, RunFolder, failure, write_atomically};
+use crate::run::folder::{RunFolder, failure, write_experiment};
 use crate::run::fork::Fork;
 use crate::run::given::Given;
 use crate::run::identity;
@@ -32,6 +31,7 @@ use crate::setup::initial::base_of;
 use crate::setup::pages::{Room, return_what_was_freed};
 use crate::setup::prepare::{From, Prepared, Work, interruptible, prepare};
 use crate::setup::start::{Handout, Start};
+use crate::step::parameters::Store;
 use crate::step::resident::OfProcess;
 use crate::step::trainer::Trainer;
 use crate::{Data, Opening, Result, Setup, TrainError};
@@ -145,6 +145,7 @@ pub(crate) struct Attempt<'a> {
     stop: Arc<AtomicBool>,
     world: World,
     start: Handout<Start>,
+    store: Arc<Store>,
     owes: bool,
     /// Operations per second of all cores at their best; of a GPU nobody says.
     peak: Option<f64>,
@@ -218,20 +219,6 @@ fn manifest(
     Ok((manifest, was))
 }
 
-/// The resolved experiment, and beside it the text as it was given, unless that is the resolved one itself.
-fn write_experiment(folder: &Path, given: &str, resolved: &str) -> Result<()> {
-    let path = folder.join(RESOLVED);
-    let is_own = std::fs::read(&path).is_ok_and(|there| there == given.as_bytes());
-    let write = |name, text: &str| {
-        let path = folder.join(name);
-        write_atomically(&path, text.as_bytes()).map_err(|error| failure("write", &path, &error))
-    };
-    if !is_own {
-        write(GIVEN, given)?;
-    }
-    write(RESOLVED, resolved)
-}
-
 /// Rank 0's pen; and whether the step to go on from was not evaluated yet.
 fn recorder<'a>(
     plan: &'a Plan,
@@ -297,17 +284,19 @@ impl<'a> Attempt<'a> {
         start: Start,
         recorder: Option<Recorder<'a>>,
     ) -> Result<Attempt<'a>> {
-        let process = OfProcess::before(&start);
+        let (process, here) = (OfProcess::before(&start), given.here(setup)?);
+        let store = Store::new(setup, &start.weights, here.clone())?;
         Ok(Attempt {
             plan,
             setup: setup.clone(),
-            room: Room::of(plan, given.cores, given.here(setup)?, process.base),
+            room: Room::of(plan, given.cores, here.clone(), process.base),
             data,
             stop: given.stop.clone(),
             world: given.world.clone(),
             peak: setup.peak(given.cores),
             process,
-            start: Handout::new(start, given.here(setup)?),
+            start: Handout::new(start, here),
+            store,
             owes: false,
             recorder: Mutex::new(recorder),
         })
@@ -346,9 +335,7 @@ impl Attempt<'_> {
             _ => None,
         };
         let first_step = start.step;
-        let trainer = self.setup.rank(comm).and_then(|rank| {
-            Trainer::new(rank.within(&self.room), self.plan, self.data.train.clone(), &start)
-        });
+        let trainer = self.trainer(comm, &start);
         drop(start);
         return_what_was_freed();
         let mut trainer = match trainer {
@@ -362,7 +349,9 @@ impl Attempt<'_> {
         let ending = match course.run(&mut trainer, &mut recorder) {
             Ok(()) => Ending::Finished,
             Err(error) => {
-                if let Some(recorder) = recorder.as_mut().filter(|_| error.leaves_steps_whole()) {
+                if let Some(recorder) =
+                    recorder.as_mut().filter(|_| error.leaves_steps_whole() && !trainer.is_between)
+                {
                     // What ended the run is what is said of it, whether this can be written or not.
                     let _ = recorder.save(&trainer);
                 }
@@ -375,6 +364,11 @@ impl Attempt<'_> {
             recorder.flush()?;
         }
         Ok((ending, trainer.finished, recorder.map(|recorder| recorder.record)))
+    }
+
+    fn trainer(&self, comm: Arc<dyn Communicator>, start: &Start) -> Result<Trainer> {
+        let rank = self.setup.rank(comm)?.within(&self.room);
+        Trainer::new(rank, self.plan, self.data.train.clone(), start, &self.store)
     }
 
     fn course(&self) -> Course<'_> {

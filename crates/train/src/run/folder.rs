@@ -100,6 +100,20 @@ pub(crate) fn failure(what: &str, path: &Path, error: &io::Error) -> TrainError 
     TrainError::Checkpoint { message: format!("cannot {what} `{}`: {error}", path.display()), hint }
 }
 
+/// The resolved experiment, and beside it the text as it was given, unless that is the resolved one itself.
+pub(crate) fn write_experiment(folder: &Path, given: &str, resolved: &str) -> Result<()> {
+    let path = folder.join(RESOLVED);
+    let is_own = std::fs::read(&path).is_ok_and(|there| there == given.as_bytes());
+    let write = |name, text: &str| {
+        let path = folder.join(name);
+        write_atomically(&path, text.as_bytes()).map_err(|error| failure("write", &path, &error))
+    };
+    if !is_own {
+        write(GIVEN, given)?;
+    }
+    write(RESOLVED, resolved)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -107,8 +107,7 @@ impl Recorder<'_> {
         };
         let saved = Saved {
             plan: self.plan,
-            parameters: &trainer.parameters,
-            optimizer: &trainer.optimizer,
+            store: &trainer.store,
             state: &state,
             comm: trainer.rank.uncounted.as_ref(),
         };

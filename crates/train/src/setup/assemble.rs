@@ -22,6 +22,7 @@ use crate::run::given::here;
 use crate::setup::device;
 use crate::setup::pages::Room;
 use crate::setup::shared::once;
+use crate::step::division::Division;
 use crate::step::rank::Rank;
 use crate::{Result, TrainError, memory};
 
@@ -283,17 +284,16 @@ impl Setup {
     pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
         let rank = comm.rank();
         memory::enter(rank);
+        let here = self.world() / self.processes.processes();
         let backend = if let Some(processor) = &self.processor {
             Backend::Gpu(processor.clone())
         } else {
             let enter = move || memory::enter(rank);
-            Backend::Cpu(
-                Pool::share(&self.cores, self.world() / self.processes.processes(), enter)
-                    .with(self.core)?,
-            )
+            Backend::Cpu(Pool::share(&self.cores, here, enter).with(self.core)?)
         };
         let meter = Metered::at(comm.clone(), self.places());
         let mesh = Mesh::of(meter.clone(), self.grid())?;
+        let division = Division::new(meter.as_ref(), &mesh, here)?;
         let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
         let Frequencies { inverse, factor } = &self.frequencies;
         let rotary = Rotary::new(attention.positions(), inverse, *factor);
@@ -305,6 +305,7 @@ impl Setup {
             rotary: Arc::new(rotary),
             backend,
             mesh,
+            division,
             meter,
             uncounted: comm,
             room: Room::ANY,

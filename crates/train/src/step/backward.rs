@@ -18,7 +18,6 @@ use crate::Result;
 use crate::run::traces::name;
 use crate::step::finite::is_finite;
 use crate::step::gradients::Gradients;
-use crate::step::parameters::Parameters;
 use crate::step::rank::{Micro, Rank};
 use crate::step::sum::Partial;
 
@@ -35,12 +34,13 @@ pub(crate) struct Differentiated {
 }
 
 impl Rank {
-    /// The loss of `micro` and, added to `gradients`, those of its sum.
+    /// The loss of `micro` and, added to `gradients`, those of its sum; `after` is told of every stage that backward has gone through.
     pub(crate) fn backward(
         &self,
-        parameters: &Parameters,
+        weights: &Weights,
         micro: &Micro,
         gradients: &mut Gradients,
+        after: &mut dyn FnMut(usize, &mut Gradients) -> Result<()>,
     ) -> Result<Differentiated> {
         let keep = match self.setup.recompute {
             Recompute::None => Keep::Everything,
@@ -50,7 +50,7 @@ impl Rank {
         let shard = Shard { keep, ..micro.shard.clone() };
         let stages = &self.model.stages;
         let mut traces = Vec::with_capacity(stages.len());
-        let x = self.forward(stages, &parameters.weights, &shard, |stage, begun, trace| {
+        let x = self.forward(stages, weights, &shard, |stage, begun, trace| {
             traces.push(trace);
             self.room.keep();
             self.stage(begun, || name(stage, "forward"))
@@ -60,10 +60,11 @@ impl Rank {
         let sighting = if loss.is_finite() { None } else { Some(first_sighting(&traces)?) };
 
         let mut dx = x.ones_like()?;
-        for (stage, trace) in stages.iter().zip(traces).rev() {
+        for (index, (stage, trace)) in stages.iter().zip(traces).enumerate().rev() {
             self.progress()?;
             let begun = begin();
             dx = self.run_back(stage.as_ref(), trace, &dx, gradients)?;
+            after(index, gradients)?;
             self.stage(begun, || name(stage.as_ref(), "backward"))?;
             self.room.keep();
         }
@@ -71,9 +72,9 @@ impl Rank {
     }
 
     /// The loss of `micro`, without pullbacks.
-    pub(crate) fn loss(&self, parameters: &Parameters, micro: &Micro) -> Result<Partial> {
+    pub(crate) fn loss(&self, weights: &Weights, micro: &Micro) -> Result<Partial> {
         let stages = &self.model.stages;
-        let loss = self.forward(stages, &parameters.weights, &micro.shard, |_, _, _| Ok(()))?;
+        let loss = self.forward(stages, weights, &micro.shard, |_, _, _| Ok(()))?;
         Ok(Partial::new(f64::from(loss.to_scalar::<f32>()?), micro.targets))
     }
 

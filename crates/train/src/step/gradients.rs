@@ -1,21 +1,23 @@
-//! Gradients of one rank, then of all: f32, by name.
+//! Gradients of one rank by name, f32, and their sums over ranks, which go on while backward does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, VecDeque};
 
-use annulus_comm::{Axis, Label, Mesh, Reduce};
+use annulus_comm::{AllGather, Axis, Label, Mesh, Reduce, ReduceScatter};
 use annulus_memory::{Class, scope};
-use annulus_model::Weights;
+use annulus_model::{Stage, Weights};
 use annulus_ops::{Backend, accumulate, charge, check_gradients, global_norm_squared};
-use annulus_trace::{Doing, begin};
+use annulus_trace::{Begun, Doing, begin};
 use candle_core::Tensor;
 
+use crate::step::division::Division;
 use crate::{Result, TrainError};
 
 /// What travels under this pass is counted as gradient bytes.
 pub(crate) const PASS: &str = "gradient sum";
 
-/// Bytes of an element.
-const F32: usize = 4;
+/// Stages whose sums are on their way at once: one more waits for the oldest, so that what is on its way takes little memory. The
+/// planner counts with it.
+const IN_FLIGHT: usize = annulus_plan::SUMS_IN_FLIGHT;
 
 /// Gradients of a sum of losses, accumulated over what this rank has seen.
 #[derive(Debug, Default)]
@@ -45,27 +47,131 @@ impl Gradients {
             .map_err(|missing| TrainError::Internal(missing.to_string()))
     }
 
-    /// The sum over data and sequence, the same bits on every rank: four bytes an element to the
-    /// communicator, none on one rank.
+    /// Whole gradients, summed over data and sequence: the same bits on every rank.
     pub(crate) fn sum(self, mesh: &Mesh, step: u64) -> Result<Weights> {
         let group = mesh.group(&[Axis::Data, Axis::Sequence]);
-        if group.world() == 1 {
-            return Ok(self.0);
-        }
         let _gradients = scope(Class::Gradients);
-        let mut sums = BTreeMap::new();
-        for (hop, (name, gradient)) in self.0.into_iter().enumerate() {
+        let sum = |(hop, (name, gradient))| {
             let label = Label { step, pass: PASS, hop, layer: 0 };
-            let (summing, bytes) = (begin(), (F32 * gradient.elem_count()) as u64);
-            let sum = group.all_reduce(label, &gradient, Reduce::Sum)?;
-            summing.end(|| Doing::Sum { name: name.clone(), bytes });
-            sums.insert(name, sum);
-        }
-        Ok(sums)
+            Ok((name, group.all_reduce(label, &gradient, Reduce::Sum)?))
+        };
+        self.0.into_iter().enumerate().map(sum).collect()
     }
 }
 
-/// The norm over all gradients, in name order.
-pub(crate) fn norm(backend: &Backend, gradients: &Weights) -> Result<f64> {
-    Ok(global_norm_squared(backend, gradients.values())?.sqrt())
+/// Of every stage, the parameters that are `trained` and that no stage before has: backward has their gradients when it has gone
+/// through the stage.
+pub(crate) fn by_stage(stages: &[Box<dyn Stage>], trained: &BTreeSet<String>) -> Vec<Vec<String>> {
+    let mut left = trained.clone();
+    let mut of_stage = |names: &[String]| -> Vec<String> {
+        names.iter().filter(|name| left.remove(*name)).cloned().collect()
+    };
+    stages.iter().map(|stage| of_stage(stage.parameters())).collect()
+}
+
+/// Sums over all ranks, of which this one makes its slice.
+#[derive(Debug)]
+pub(crate) struct Sums<'a> {
+    division: &'a Division,
+    step: u64,
+    /// How many calls there were.
+    hops: usize,
+    summing: VecDeque<(Elements, ReduceScatter)>,
+    gathering: Vec<(Elements, AllGather)>,
+    /// The slices that this rank has summed, flat.
+    summed: Weights,
+}
+
+/// Parameters by name, and how many elements they have.
+type Elements = Vec<(String, usize)>;
+
+/// What the sums came to.
+#[derive(Debug)]
+pub(crate) struct Summed {
+    /// The slices that this rank updates, flat.
+    pub(crate) slices: Weights,
+    /// Of the whole gradient, the same on every rank.
+    pub(crate) norm: f64,
+}
+
+impl Sums<'_> {
+    pub(crate) fn new(division: &Division, step: u64) -> Sums<'_> {
+        let (summing, gathering) = (VecDeque::new(), Vec::new());
+        Sums { division, step, hops: 0, summing, gathering, summed: Weights::new() }
+    }
+
+    /// Where the next call belongs.
+    pub(crate) fn label(&mut self) -> Label {
+        self.hops += 1;
+        Label { step: self.step, pass: PASS, hop: self.hops - 1, layer: 0 }
+    }
+
+    /// Posts the gradients `names`, which are complete on this rank: they are `gradients`' no more.
+    pub(crate) fn post(&mut self, gradients: &mut Gradients, names: &[String]) -> Result<()> {
+        gradients.check(names.iter().map(String::as_str))?;
+        let own: Vec<(&String, Tensor)> =
+            names.iter().filter_map(|name| Some((name, gradients.0.remove(name)?))).collect();
+        if own.is_empty() {
+            return Ok(());
+        }
+        let of = |(name, own): &(&String, Tensor)| ((*name).clone(), own.elem_count());
+        let elements = own.iter().map(of).collect();
+        let own: Vec<Tensor> = own.into_iter().map(|(_, own)| own).collect();
+        let (division, label) = (self.division, self.label());
+        let range = |elements, rank| division.summed(elements, rank);
+        let posted = ReduceScatter::post(division.all.as_ref(), label, &own, range)?;
+        self.summing.push_back((elements, posted));
+        if self.summing.len() > IN_FLIGHT { self.advance() } else { Ok(()) }
+    }
+
+    /// Waits for the oldest sums, and passes on what the twins update too.
+    fn advance(&mut self) -> Result<()> {
+        let Some((elements, posted)) = self.summing.pop_front() else { return Ok(()) };
+        let _gradients = scope(Class::Gradients);
+        let (summing, bytes) = (begin(), posted.sent());
+        let own = posted.wait()?;
+        self.waited(summing, &elements, bytes);
+        let names = || elements.iter().map(|(name, _)| name.clone());
+        self.summed.extend(names().zip(own.clone()));
+        if self.division.twins.world() > 1 {
+            let (division, label) = (self.division, self.label());
+            let count = |index: usize, rank| division.gathered(elements[index].1, rank).len();
+            let posted = AllGather::post(division.twins.as_ref(), label, own, count)?;
+            self.gathering.push((elements, posted));
+        }
+        Ok(())
+    }
+
+    /// Records a wait, where there is something to wait for.
+    fn waited(&self, begun: Begun, elements: &Elements, bytes: u64) {
+        if self.division.all.world() > 1 {
+            begun.end(|| sum_of(elements, bytes));
+        }
+    }
+
+    /// Waits for all.
+    pub(crate) fn end(mut self, backend: &Backend) -> Result<Summed> {
+        while !self.summing.is_empty() {
+            self.advance()?;
+        }
+        let some = self.summed.values().filter(|slice| slice.elem_count() > 0);
+        let own = global_norm_squared(backend, some)?;
+        let label = self.label();
+        let norm = self.division.total(label, own)?.sqrt();
+        let _gradients = scope(Class::Gradients);
+        let mut slices = self.summed;
+        for (elements, posted) in self.gathering {
+            let (gathering, bytes) = (begin(), posted.sent());
+            let whole = posted.wait()?;
+            gathering.end(|| sum_of(&elements, bytes));
+            slices.extend(elements.into_iter().map(|(name, _)| name).zip(whole));
+        }
+        Ok(Summed { slices, norm })
+    }
+}
+
+/// What is waited for: the sums of a stage, which is called by its first parameter; for which so many bytes were sent.
+fn sum_of(elements: &Elements, bytes: u64) -> Doing {
+    let name = elements.first().map(|(name, _)| name.clone()).unwrap_or_default();
+    Doing::Sum { name, bytes }
 }

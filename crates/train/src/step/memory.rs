@@ -12,6 +12,7 @@ use crate::run::given::here as ranks_here;
 use crate::setup::initial::initial_weights;
 use crate::setup::pages::{Room, return_what_was_freed};
 use crate::setup::start::{Handout, Start};
+use crate::step::parameters::Store;
 use crate::step::rank::Rank;
 use crate::step::resident::{Held, OfProcess, held_of, logged};
 use crate::step::trainer::Trainer;
@@ -85,11 +86,13 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
     let process = OfProcess::before(&start);
     let (cores, here) = (cores * world.beside().len(), ranks_here(world, setup.world())?);
     let room = Room::of(plan, cores, here.clone(), process.base);
+    let store = Store::new(&setup, &start.weights, here.clone())?;
     let start = Handout::new(start, here);
     let program = |rank: Rank| {
         let (comm, owner) = (rank.uncounted.clone(), rank.uncounted.rank());
         let start = start.take(owner);
-        let mut trainer = Trainer::new(rank.within(&room), plan, data.train.clone(), &start)?;
+        let (rank, source) = (rank.within(&room), data.train.clone());
+        let mut trainer = Trainer::new(rank, plan, source, &start, &store)?;
         drop(start);
         return_what_was_freed();
         let (seconds, handed_over) = stepped(&mut trainer, steps, owner)?;

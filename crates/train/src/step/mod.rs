@@ -1,6 +1,8 @@
 //! One optimizer step: forward and backward, gradient all-reduce, AdamW, and what it costs.
 
 pub(crate) mod backward;
+pub(crate) mod commit;
+pub(crate) mod division;
 pub(crate) mod finite;
 pub(crate) mod gradients;
 pub(crate) mod hosts;

@@ -1,25 +1,27 @@
-//! Parameters of one rank: what layers compute with, the f32 masters behind it, and AdamW's
-//! moments.
-//!
-//! Every rank holds all of it, and the same bits: gradients are equal everywhere, and so is what
-//! follows from them.
+//! What the ranks of a process share: the weights that layers compute with; and what each of them keeps for the slices that it
+//! updates: the f32 masters behind those, and AdamW's moments.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 use annulus_experiment::Optimizer as Settings;
-use annulus_memory::{Class, scope};
+use annulus_memory::{Class, on_behalf_of, scope};
 use annulus_model::{Config, Llama, Weights};
 use annulus_ops::{AdamW, Backend, Moments, Parameter};
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor};
 
-use crate::Result;
+use crate::setup::start::Start;
+use crate::step::commit::Commit;
+use crate::step::division::Division;
+use crate::{Result, Setup};
 
 /// Weights as layers take them.
 #[derive(Debug)]
 pub(crate) struct Parameters {
-    /// Those that are trained.
-    variables: BTreeMap<String, Var>,
-    /// All; of those that are trained the same storage, and operations on it record nothing.
+    /// The names of those that are trained.
+    pub(crate) trained: BTreeSet<String>,
+    /// All. Updates change those that are trained in place.
     pub(crate) weights: Weights,
 }
 
@@ -30,88 +32,178 @@ pub(crate) fn trained(config: &Config) -> BTreeSet<String> {
 }
 
 impl Parameters {
-    /// This rank's own copy of `weights`, in `dtype` on `device`.
-    pub(crate) fn new(
-        weights: &Weights,
-        trained: &BTreeSet<String>,
-        dtype: DType,
-        device: &Device,
-    ) -> Result<Parameters> {
-        let _weights = scope(Class::Weights);
-        let mut variables = BTreeMap::new();
-        let mut own = Weights::new();
-        for (name, weight) in weights {
-            let narrow = weight.to_dtype(dtype)?;
-            if trained.contains(name) {
-                let variable = Var::from_tensor(&narrow.to_device(device)?)?;
-                own.insert(name.clone(), variable.as_detached_tensor());
-                variables.insert(name.clone(), variable);
-            } else {
-                own.insert(name.clone(), own_copy(&narrow, device)?);
-            }
-        }
-        Ok(Parameters { variables, weights: own })
+    /// A copy of `weights` of its own, as the model computes with them, on the device.
+    pub(crate) fn new(weights: &Weights, setup: &Setup) -> Result<Parameters> {
+        let (dtype, device) = (setup.config.dtype, setup.device());
+        let own = |(name, weight): (&String, &Tensor)| {
+            Ok((name.clone(), own_copy(&weight.to_dtype(dtype)?, &device)?))
+        };
+        let weights = weights.iter().map(own).collect::<candle_core::Result<_>>()?;
+        Ok(Parameters { trained: trained(&setup.config), weights })
     }
 
     /// The names of what is trained, in order.
     pub(crate) fn trained(&self) -> impl Iterator<Item = &str> {
-        self.variables.keys().map(String::as_str)
+        self.trained.iter().map(String::as_str)
     }
 }
 
-/// What AdamW keeps between steps.
+/// What the ranks of a process hold together while they train: made before they begin.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) parameters: Parameters,
+    /// By rank of the process.
+    optimizers: Vec<OnceLock<Optimizer>>,
+    pub(crate) commit: Commit,
+}
+
+impl Store {
+    /// That of the ranks `here` of `setup`, whose weights are made from f32 `weights`. They are counted to the first of the ranks.
+    ///
+    /// # Errors
+    /// What Candle, or the device, says.
+    pub fn new(setup: &Setup, weights: &Weights, here: Range<usize>) -> Result<Arc<Store>> {
+        let parameters =
+            on_behalf_of(here.start, Class::Weights, || Parameters::new(weights, setup))?;
+        let optimizers = here.clone().map(|_| OnceLock::new()).collect();
+        Ok(Arc::new(Store { parameters, optimizers, commit: Commit::new(here.len()) }))
+    }
+
+    /// Those of all ranks of the process that have begun.
+    pub(crate) fn optimizers(&self) -> Vec<&Optimizer> {
+        self.optimizers.iter().filter_map(OnceLock::get).collect()
+    }
+}
+
+/// A rank's place at a store: it leaves the others' commit when it is dropped, however that comes.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    store: Arc<Store>,
+    /// Which rank of the process.
+    own: usize,
+}
+
+impl Seat {
+    /// Takes the place that `division` says, with the slices that `start` has.
+    pub(crate) fn take(
+        store: &Arc<Store>,
+        settings: &Settings,
+        start: &Start,
+        division: &Division,
+    ) -> Result<Seat> {
+        let seat = Seat { store: store.clone(), own: division.own().0 };
+        let optimizer = Optimizer::new(settings, &store.parameters, start, division)?;
+        // Every rank takes its place once.
+        seat.store.optimizers[seat.own].get_or_init(|| optimizer);
+        Ok(seat)
+    }
+
+    /// This rank's own.
+    pub(crate) fn optimizer(&self) -> Option<&Optimizer> {
+        self.store.optimizers[self.own].get()
+    }
+}
+
+impl std::ops::Deref for Seat {
+    type Target = Store;
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.store.commit.leave();
+    }
+}
+
+/// What AdamW keeps between steps of the slices that a rank updates, flat; of parameters of which it updates none, nothing.
 #[derive(Debug)]
 pub(crate) struct Optimizer {
     settings: Settings,
     /// f32; where weights are f32, the weights themselves.
-    pub(crate) masters: Weights,
-    pub(crate) moments: BTreeMap<String, Moments>,
+    masters: Weights,
+    /// Where they are not: the weights.
+    copies: Weights,
+    moments: BTreeMap<String, Moments>,
+    /// Which parameters decay.
+    decay: BTreeSet<String>,
+    /// The names, in order, and where this rank begins: ranks that share weights do not wait for each other.
+    names: Vec<String>,
+    begins: usize,
 }
 
 impl Optimizer {
-    /// Fresh moments beside `parameters`; `masters` f32 are what the parameters were made from.
-    pub(crate) fn new(
+    /// The slices of `parameters` that `division` says, of what a run starts from.
+    fn new(
         settings: &Settings,
         parameters: &Parameters,
-        masters: &Weights,
+        start: &Start,
+        division: &Division,
     ) -> Result<Optimizer> {
-        let masters_of_narrow_weights = scope(Class::Weights);
-        let mut own = Weights::new();
-        for name in parameters.variables.keys() {
+        let (settings, decay) = (settings.clone(), BTreeSet::new());
+        let (masters, copies, moments) = (Weights::new(), Weights::new(), BTreeMap::new());
+        let (names, begins) = (Vec::new(), 0);
+        let mut own = Optimizer { settings, masters, copies, moments, decay, names, begins };
+        for name in &parameters.trained {
             let weight = &parameters.weights[name];
-            let master = match weight.dtype() {
-                DType::F32 => weight.clone(),
-                _ => own_copy(&masters[name].to_dtype(DType::F32)?, weight.device())?,
-            };
-            own.insert(name.clone(), master);
+            let range = division.updated(weight.elem_count());
+            if range.is_empty() {
+                continue;
+            }
+            let slice = |whole: &Tensor| whole.flatten_all()?.narrow(0, range.start, range.len());
+            own.add(name, weight, (slice(weight)?, slice(&start.weights[name])?))?;
+            if let Some(Moments { first, second }) = start.moments.get(name) {
+                let _moments = scope(Class::Optimizer);
+                let copy = |whole| own_copy(&slice(whole)?, weight.device());
+                let saved = Moments { first: copy(first)?, second: copy(second)? };
+                own.moments.insert(name.clone(), saved);
+            }
         }
-        drop(masters_of_narrow_weights);
-        let _moments = scope(Class::Optimizer);
-        let moments = own
-            .iter()
-            .map(|(name, master)| Ok((name.clone(), Moments::zeros(master)?)))
-            .collect::<candle_core::Result<_>>()?;
-        Ok(Optimizer { settings: settings.clone(), masters: own, moments })
+        let (rank, ranks) = division.own();
+        Ok(Optimizer { begins: own.names.len() * rank / ranks, ..own })
     }
 
-    /// This rank's own copy of moments that were saved, where its masters are.
-    pub(crate) fn restore(&mut self, moments: &BTreeMap<String, Moments>) -> Result<()> {
-        let _moments = scope(Class::Optimizer);
-        for (name, Moments { first, second }) in moments {
-            let device = self.masters[name].device();
-            let own =
-                Moments { first: own_copy(first, device)?, second: own_copy(second, device)? };
-            self.moments.insert(name.clone(), own);
+    /// A slice of `weight`, as it is computed with and in f32, with moments that have seen nothing.
+    fn add(
+        &mut self,
+        name: &str,
+        weight: &Tensor,
+        (slice, saved): (Tensor, Tensor),
+    ) -> candle_core::Result<()> {
+        let name = name.to_owned();
+        let master = if weight.dtype() == DType::F32 {
+            slice
+        } else {
+            let _masters = scope(Class::Weights);
+            self.copies.insert(name.clone(), slice);
+            own_copy(&saved.to_dtype(DType::F32)?, weight.device())?
+        };
+        if weight.rank() == 2 {
+            self.decay.insert(name.clone());
         }
+        let _moments = scope(Class::Optimizer);
+        self.moments.insert(name.clone(), Moments::zeros(&master)?);
+        self.masters.insert(name.clone(), master);
+        self.names.push(name);
         Ok(())
     }
 
-    /// One step of every parameter, in name order. `gradients` are multiplied by `factor` on the
+    /// The master's slice of a parameter, where weights are not f32.
+    pub(crate) fn master(&self, name: &str) -> Option<&Tensor> {
+        self.copies.get(name).and_then(|_| self.masters.get(name))
+    }
+
+    /// The moments of a parameter's slice.
+    pub(crate) fn moments(&self, name: &str) -> Option<&Moments> {
+        self.moments.get(name)
+    }
+
+    /// One step of every parameter's slice. `gradients` are multiplied by `factor` on the
     /// way. Nothing in here waits or asks whether to stop: a step is applied whole or not at all.
     pub(crate) fn update(
         &self,
         backend: &Backend,
-        parameters: &Parameters,
         gradients: &Weights,
         update: Update,
     ) -> Result<()> {
@@ -122,24 +214,27 @@ impl Optimizer {
             weight_decay: self.settings.weight_decay,
             step: update.step,
         };
-        let parameter = |(name, variable): (&String, _)| {
-            let master = &self.masters[name];
-            Parameter {
-                master,
-                gradient: &gradients[name],
-                moments: &self.moments[name],
-                copy: Some(variable).filter(|variable: &&Var| variable.dtype() != DType::F32),
-                decays: master.rank() == 2,
-            }
+        let parameter = |name: &String| Parameter {
+            master: &self.masters[name],
+            gradient: &gradients[name],
+            moments: &self.moments[name],
+            copy: self.copies.get(name),
+            decays: self.decay.contains(name),
         };
-        let all: Vec<_> = parameters.variables.iter().map(parameter).collect();
+        let begins = match backend {
+            Backend::Cpu(_) => self.begins,
+            // One launch locks them all: every rank in the same order.
+            Backend::Gpu(_) => 0,
+        };
+        let (behind, first) = self.names.split_at(begins);
+        let all: Vec<_> = first.iter().chain(behind).map(parameter).collect();
         Ok(adamw.update_all(backend, &all, update.factor)?)
     }
 }
 
-/// A copy on `device` that nobody else has.
+/// A copy on `device` that nobody else has, of these elements alone.
 fn own_copy(tensor: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
-    if tensor.device().same_device(device) { tensor.copy() } else { tensor.to_device(device) }
+    tensor.force_contiguous()?.to_device(device)
 }
 
 /// What differs from step to step.

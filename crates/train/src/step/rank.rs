@@ -13,6 +13,7 @@ use annulus_sequence::{Documents, Positions, Rule};
 use candle_core::Tensor;
 
 use crate::setup::pages::Room;
+use crate::step::division::Division;
 use crate::{Result, Setup};
 
 /// One rank and what it computes with. Weights are handed in.
@@ -24,6 +25,8 @@ pub(crate) struct Rank {
     pub(crate) rotary: Arc<Rotary>,
     pub(crate) backend: Backend,
     pub(crate) mesh: Mesh,
+    /// Which elements of parameters are this rank's to sum and update.
+    pub(crate) division: Division,
     /// What the mesh hands over.
     pub(crate) meter: Arc<Metered>,
     /// The same ranks, uncounted: for measurements and errors.

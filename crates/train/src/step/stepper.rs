@@ -9,6 +9,7 @@ use annulus_plan::Plan;
 use candle_core::Device;
 
 use crate::setup::start::Start;
+use crate::step::parameters::Store;
 use crate::step::trainer::Trainer;
 use crate::{Result, Setup};
 
@@ -29,8 +30,8 @@ pub struct Stepped {
 }
 
 impl Stepper {
-    /// This rank of `plan`, on the thread that will run it and where its `setup` is, which all ranks share. Every rank copies
-    /// `weights` f32 and reads its share of `source`.
+    /// This rank of `plan`, on the thread that will run it and where its `setup` is, which all ranks share. `store` was
+    /// made of `weights`, f32; the rank reads its share of `source`.
     ///
     /// # Errors
     /// Weights that are not the model's, and what the rank fails with.
@@ -39,10 +40,10 @@ impl Stepper {
         comm: Arc<dyn Communicator>,
         plan: &Plan,
         source: Arc<dyn Source>,
-        weights: &Weights,
+        (weights, store): (&Weights, &Arc<Store>),
     ) -> Result<Stepper> {
         let start = Start::fresh(weights.clone());
-        let trainer = Trainer::new(setup.rank(comm)?, plan, source, &start)?;
+        let trainer = Trainer::new(setup.rank(comm)?, plan, source, &start, store)?;
         Ok(Stepper { trainer, device: setup.device() })
     }
 

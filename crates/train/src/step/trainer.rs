@@ -14,14 +14,16 @@ use std::sync::Arc;
 use annulus_comm::{Axis, Label};
 use annulus_data::Source;
 use annulus_experiment::{Experiment, Part, Schedule};
+use annulus_model::Weights;
 use annulus_ops::attention::Dropout;
 use annulus_plan::Plan;
 use annulus_trace::begin;
 
+use crate::setup::shared::of_another;
 use crate::setup::start::Start;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
-use crate::step::gradients::{Gradients, PASS, norm};
-use crate::step::parameters::{Optimizer, Parameters, Update, trained};
+use crate::step::gradients::{Gradients, Summed, Sums, by_stage};
+use crate::step::parameters::{Seat, Store, Update};
 use crate::step::rank::{Micro, Rank};
 use crate::step::sum::{Partial, Total};
 use crate::{Result, TrainError};
@@ -30,8 +32,12 @@ use crate::{Result, TrainError};
 #[derive(Debug)]
 pub(crate) struct Trainer {
     pub(crate) rank: Rank,
-    pub(crate) parameters: Parameters,
-    pub(crate) optimizer: Optimizer,
+    /// The weights that the ranks of this process share, and this one's place there.
+    pub(crate) store: Seat,
+    /// Of every stage, the parameters whose gradients are complete when backward has gone through it.
+    stages: Vec<Vec<String>>,
+    /// Whether a step is being applied: what the store holds is of no step then.
+    pub(crate) is_between: bool,
     source: Arc<dyn Source>,
     schedule: Schedule,
     /// Where in the run schedule, moments and data begin.
@@ -58,23 +64,30 @@ pub(crate) struct Report {
     pub(crate) learning_rate: f64,
 }
 
+/// What all ranks found, before it is applied.
+#[derive(Debug)]
+struct Computed {
+    step: u64,
+    loss: Total,
+    norm: f64,
+    slices: Weights,
+}
+
 impl Trainer {
     pub(crate) fn new(
         rank: Rank,
         plan: &Plan,
         source: Arc<dyn Source>,
         start: &Start,
+        store: &Arc<Store>,
     ) -> Result<Trainer> {
         let experiment = &plan.experiment;
-        let (dtype, device) = (rank.setup.config.dtype, rank.setup.device());
-        let trained = trained(&rank.setup.config);
-        let parameters = Parameters::new(&start.weights, &trained, dtype, &device)?;
-        let mut optimizer = Optimizer::new(&experiment.optimizer, &parameters, &start.weights)?;
-        optimizer.restore(&start.moments)?;
+        let store = Seat::take(store, &experiment.optimizer, start, &rank.division)?;
         Ok(Trainer {
+            stages: by_stage(&rank.model.stages, &store.parameters.trained),
             rank,
-            parameters,
-            optimizer,
+            store,
+            is_between: false,
             source,
             schedule: experiment.schedule.clone(),
             part: experiment.part(),
@@ -87,39 +100,74 @@ impl Trainer {
         })
     }
 
-    /// The next step. On an error nothing has changed: parameters and moments are those of the last
-    /// finished step.
+    /// The next step. On an error nothing has changed, unless [`Trainer::is_between`] says so: parameters and moments are those of the
+    /// last finished step.
     pub(crate) fn step(&mut self) -> Result<Report> {
         let step = self.finished + 1;
+        let computed = self.compute(step);
+        if computed.is_err() {
+            self.store.commit.leave();
+        }
+        let computed = computed?;
+        self.meet()?;
+        self.is_between = true;
+        let updating = begin();
+        let learning_rate = self.apply(&computed)?;
+        // Before it, others may not have updated what the next step reads.
+        self.meet()?;
+        self.is_between = false;
+        self.finished = step;
+        self.rank.stage(updating, || String::from("optimizer"))?;
+        let Computed { loss, norm, .. } = computed;
+        Ok(Report { step, loss: loss.mean(), norm, learning_rate })
+    }
+
+    /// Loss and gradients over all ranks; nothing changes.
+    fn compute(&self, step: u64) -> Result<Computed> {
         let reading = begin();
         let (micros, sequences) = self.read(step)?;
         self.rank.stage(reading, || String::from("batch"))?;
         let mut gradients = Gradients::default();
+        let mut sums = Sums::new(&self.rank.division, step);
         let mut loss = Partial::default();
         let mut sightings = Sightings::new();
-        for micro in micros {
-            let found = self.rank.backward(&self.parameters, &micro, &mut gradients)?;
+        let last = micros.len().saturating_sub(1);
+        for (index, micro) in micros.iter().enumerate() {
+            // Gradients of the last are complete stage by stage.
+            let mut after = |stage: usize, gradients: &mut Gradients| {
+                if index == last { sums.post(gradients, &self.stages[stage]) } else { Ok(()) }
+            };
+            let weights = &self.store.parameters.weights;
+            let found = self.rank.backward(weights, micro, &mut gradients, &mut after)?;
             loss += found.loss;
             sightings.push(found.sighting);
         }
-        gradients.check(self.parameters.trained())?;
         let summing = begin();
-        let gradients = gradients.sum(&self.rank.mesh, step)?;
-        let label = Label { step, pass: PASS, hop: gradients.len(), layer: 0 };
-        let loss = loss.total(&self.rank.mesh, label)?;
+        let loss = loss.total(&self.rank.mesh, sums.label())?;
+        let Summed { slices, norm } = sums.end(&self.rank.backend)?;
         self.rank.stage(summing, || String::from("sum of gradients"))?;
         self.rank.room.keep();
-        let updating = begin();
-        let norm = norm(&self.rank.backend, &gradients)? / loss.divisor();
+        let norm = norm / loss.divisor();
         self.check_finite(step, loss, norm, &sightings, sequences)?;
+        Ok(Computed { step, loss, norm, slices })
+    }
+
+    /// Updates this rank's slices; with which learning rate.
+    fn apply(&self, computed: &Computed) -> Result<f64> {
+        let Computed { step, loss, norm, slices } = computed;
         let scheduled = self.finished - self.part.schedule;
         let learning_rate = self.schedule.learning_rate(self.peak, scheduled);
-        let factor = self.factor(loss, norm);
+        let factor = self.factor(*loss, *norm);
         let update = Update { step: step - self.since, learning_rate, factor };
-        self.optimizer.update(&self.rank.backend, &self.parameters, &gradients, update)?;
-        self.finished = step;
-        self.rank.stage(updating, || String::from("optimizer"))?;
-        Ok(Report { step, loss: loss.mean(), norm, learning_rate })
+        if let Some(optimizer) = self.store.optimizer() {
+            optimizer.update(&self.rank.backend, slices, update)?;
+        }
+        Ok(learning_rate)
+    }
+
+    /// Waits for the ranks of this process; one that has left has said why.
+    fn meet(&self) -> Result<()> {
+        if self.store.commit.meet() { Ok(()) } else { Err(of_another()) }
     }
 
     /// This rank's micro-batches of the next step, and how many sequences the step has on all ranks. The rows of other replicas and

@@ -1,7 +1,7 @@
 //! AdamW of all parameters in one launch: `kernels/adamw/adamw.h`.
 
 use bytemuck::NoUninit;
-use candle_core::{DType, Result, Tensor, Var, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
 use super::super::{Processor, addresses};
 use super::chunks::{self, Tables};
@@ -54,7 +54,7 @@ pub(crate) fn update_all(
         writes.extend([*master, &moments.first, &moments.second]);
     }
     let copies = parameters.iter().filter_map(|one| one.copy);
-    writes.extend(copies.map(Var::as_tensor));
+    writes.extend(copies);
     writes.iter().try_for_each(|tensor| here(processor, tensor))?;
     let kernel = of_type("adamw", copied_type(parameters)?)?;
     let sizes = || parameters.iter().map(|one| one.master.elem_count());
@@ -71,7 +71,7 @@ pub(crate) fn update_all(
 
 /// The one type of all copies.
 fn copied_type(parameters: &[Parameter<'_>]) -> Result<DType> {
-    let mut types = parameters.iter().filter_map(|one| one.copy).map(|copy| copy.dtype());
+    let mut types = parameters.iter().filter_map(|one| one.copy).map(Tensor::dtype);
     let first = types.next().unwrap_or(DType::F32);
     match types.find(|other| *other != first) {
         Some(other) => bail!("adamw: found copies of {first:?} and of {other:?}, wanted one type"),
