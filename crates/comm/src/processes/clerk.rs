@@ -230,16 +230,26 @@ impl Clerk {
     fn receive(&mut self) -> annulus_mpi::Result<bool> {
         let mut busy = false;
         for index in 0..self.inboxes.len() {
-            while let Some(arrived) = self.inboxes[index].look(&self.session, &self.shared)? {
-                busy |= !arrived.is_routine();
-                self.take_in(self.inboxes[index].from, arrived);
-                self.hand_on();
-            }
-            busy |= self.inboxes[index].takes_begun();
+            busy |= self.receive_by(index)?;
         }
         // A run may have begun for which something came early.
         self.hand_on();
         Ok(busy)
+    }
+
+    /// The same of one inbox.
+    fn receive_by(&mut self, index: usize) -> annulus_mpi::Result<bool> {
+        let mut busy = false;
+        while let Some(arrived) = self.inboxes[index].look(&self.session, &self.shared)? {
+            busy |= !arrived.is_routine();
+            if arrived.is_of_a_rank_that_left() {
+                // Why it did was told before, under the next tag, and so is here: a stop is else taken for a rank that made other calls.
+                busy |= self.receive_by(index + 1)?;
+            }
+            self.take_in(self.inboxes[index].from, arrived);
+            self.hand_on();
+        }
+        Ok(self.inboxes[index].takes_begun() | busy)
     }
 
     /// Notes what concerns the process; what concerns a run is to be handed on.

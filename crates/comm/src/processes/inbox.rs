@@ -59,6 +59,11 @@ impl Arrived {
         matches!(self, Arrived::News(envelope) if envelope.news.is_routine())
     }
 
+    /// Whether a rank has done all it was to do, for whatever reason.
+    pub(super) fn is_of_a_rank_that_left(&self) -> bool {
+        matches!(self, Arrived::News(Envelope { news: News::Left(_), .. }))
+    }
+
     /// Hands it to its run.
     pub(super) fn reach(self, group: &Group, passes: &mut Passes) {
         match self {
