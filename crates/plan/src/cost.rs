@@ -6,9 +6,9 @@
 //! f = `intermediate_size`, V the vocabulary, L layers, e bytes of an element:
 //!
 //! ```text
-//! weights    e per element, once for the ranks of a process; f32 masters of bf16, of what is trained: of each of those ranks a part
-//! gradients  f32, of what is trained: of some stages whole, of all a part (`cost/sums.rs`)
-//! optimizer  two f32 per element that is trained: of each rank of a process a part
+//! weights    e per element, once for the ranks of a process; f32 masters of bf16, of what is trained: of each of those ranks a slice
+//! gradients  f32, of what is trained: of some stages whole, of the others a slice (`cost/sums.rs`)
+//! optimizer  two f32 per element that is trained: of each rank of a process a slice
 //! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made; what the
 //!            wire narrows of the own queries (2 a) and keys and values (2 k); what came from other processes, as it travels
 //! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
@@ -112,17 +112,15 @@ impl Share<'_> {
 
     /// The peak of the rank.
     pub(crate) fn peak(&self) -> ByClass {
-        let Counts { all, trained, .. } = self.plan.counts();
+        let Counts { all, .. } = self.plan.counts();
         let masters = match self.plan.experiment.model.dtype {
             Dtype::F32 => 0,
             Dtype::Bf16 => F32,
         };
         ByClass::new(|class| match class {
-            Class::Weights => {
-                self.shared(all * self.element) + trained.div_ceil(self.here) * masters
-            }
+            Class::Weights => self.shared(all * self.element) + self.sliced() * masters,
             Class::Gradients => self.gradients()[1],
-            Class::Optimizer => trained.div_ceil(self.here) * 2 * F32,
+            Class::Optimizer => self.sliced() * 2 * F32,
             Class::Activations => self.activations(),
             Class::KeyValue => self.key_value(),
             Class::Workspace => self.workspace().max(self.scored()),

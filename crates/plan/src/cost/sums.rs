@@ -91,6 +91,13 @@ impl Plan {
 }
 
 impl Share<'_> {
+    /// Elements of the slices that a rank updates, of the rank that has most.
+    pub(super) fn sliced(&self) -> u64 {
+        let here = self.here as usize;
+        let most = |elements: u64| slice(elements as usize, here - 1, here).len() as u64;
+        self.plan.trained_by_stage().into_iter().flatten().map(most).sum()
+    }
+
     /// Gradients at their fullest, and their sums: while backward is in a layer or in the loss, and ever. No rank is more than a stage
     /// ahead.
     pub(super) fn gradients(&self) -> [u64; 2] {

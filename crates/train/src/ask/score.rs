@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use annulus_comm::{Axis, Label};
 use annulus_data::Sequence;
+use annulus_memory::{Class, scope};
 use annulus_model::Weights;
 use annulus_sequence::Pass;
 use candle_core::{Device, Tensor};
@@ -75,7 +76,9 @@ pub fn score(
 
 impl Rank {
     fn score(&self, weights: &Weights, sequences: &[Sequence], want: Want) -> Result<Share> {
+        let held = scope(Class::Weights);
         let parameters = Parameters::new(weights, &self.setup)?;
+        drop(held);
         let own = &parameters.weights;
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();

@@ -359,7 +359,7 @@ impl Attempt<'_> {
                 Ending::Preempted
             }
         };
-        if let Some(recorder) = &mut recorder {
+        if let Some(recorder) = recorder.as_mut().filter(|_| !trainer.is_between) {
             recorder.save(&trainer)?;
             recorder.flush()?;
         }

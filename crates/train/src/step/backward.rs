@@ -3,7 +3,7 @@
 //!
 //! Every stage gives a pullback, which owns what it needs and is gone when it was called. So
 //! nothing outlives its stage, and between two stages one may do whatever one likes: ask whether to
-//! stop, later gather weights and send gradients off.
+//! stop, send gradients off, later gather weights.
 //!
 //! With `recompute: layer` only inputs and attention's results are kept; pullbacks make the rest
 //! again. With `recompute: none` they keep what would cost a product of matrices.

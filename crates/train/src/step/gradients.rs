@@ -61,12 +61,19 @@ impl Gradients {
 
 /// Of every stage, the parameters that are `trained` and that no stage before has: backward has their gradients when it has gone
 /// through the stage.
-pub(crate) fn by_stage(stages: &[Box<dyn Stage>], trained: &BTreeSet<String>) -> Vec<Vec<String>> {
+pub(crate) fn by_stage(
+    stages: &[Box<dyn Stage>],
+    trained: &BTreeSet<String>,
+) -> Result<Vec<Vec<String>>> {
     let mut left = trained.clone();
     let mut of_stage = |names: &[String]| -> Vec<String> {
         names.iter().filter(|name| left.remove(*name)).cloned().collect()
     };
-    stages.iter().map(|stage| of_stage(stage.parameters())).collect()
+    let by_stage = stages.iter().map(|stage| of_stage(stage.parameters())).collect();
+    match left.first() {
+        None => Ok(by_stage),
+        Some(name) => Err(TrainError::Internal(format!("no stage has the parameter `{name}`"))),
+    }
 }
 
 /// Sums over all ranks, of which this one makes its slice.
@@ -117,6 +124,7 @@ impl Sums<'_> {
         let of = |(name, own): &(&String, Tensor)| ((*name).clone(), own.elem_count());
         let elements = own.iter().map(of).collect();
         let own: Vec<Tensor> = own.into_iter().map(|(_, own)| own).collect();
+        let _gradients = scope(Class::Gradients);
         let (division, label) = (self.division, self.label());
         let range = |elements, rank| division.summed(elements, rank);
         let posted = ReduceScatter::post(division.all.as_ref(), label, &own, range)?;

@@ -1,4 +1,4 @@
-//! One optimizer step: forward and backward, gradient all-reduce, AdamW, and what it costs.
+//! One optimizer step: forward and backward, sums of gradients, AdamW, and what it costs.
 
 pub(crate) mod backward;
 pub(crate) mod commit;

@@ -75,23 +75,23 @@ impl Store {
     }
 }
 
-/// A rank's place at a store: it leaves the others' commit when it is dropped, however that comes.
+/// What a rank has of a store: it leaves the others' commit when it is dropped, however that comes.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct Stake {
     store: Arc<Store>,
     /// Which rank of the process.
     own: usize,
 }
 
-impl Seat {
+impl Stake {
     /// Takes the place that `division` says, with the slices that `start` has.
     pub(crate) fn take(
         store: &Arc<Store>,
         settings: &Settings,
         start: &Start,
         division: &Division,
-    ) -> Result<Seat> {
-        let seat = Seat { store: store.clone(), own: division.own().0 };
+    ) -> Result<Stake> {
+        let seat = Stake { store: store.clone(), own: division.own().0 };
         let optimizer = Optimizer::new(settings, &store.parameters, start, division)?;
         // Every rank takes its place once.
         seat.store.optimizers[seat.own].get_or_init(|| optimizer);
@@ -104,14 +104,14 @@ impl Seat {
     }
 }
 
-impl std::ops::Deref for Seat {
+impl std::ops::Deref for Stake {
     type Target = Store;
     fn deref(&self) -> &Store {
         &self.store
     }
 }
 
-impl Drop for Seat {
+impl Drop for Stake {
     fn drop(&mut self) {
         self.store.commit.leave();
     }

@@ -10,6 +10,8 @@
 //! ```
 
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
 
 use annulus_comm::{Axis, Label};
 use annulus_data::Source;
@@ -19,21 +21,24 @@ use annulus_ops::attention::Dropout;
 use annulus_plan::Plan;
 use annulus_trace::begin;
 
-use crate::setup::shared::of_another;
 use crate::setup::start::Start;
+use crate::step::commit::Met;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::step::gradients::{Gradients, Summed, Sums, by_stage};
-use crate::step::parameters::{Seat, Store, Update};
+use crate::step::parameters::{Stake, Store, Update};
 use crate::step::rank::{Micro, Rank};
 use crate::step::sum::{Partial, Total};
 use crate::{Result, TrainError};
+
+/// How often a rank asks why another has left.
+const PULSE: Duration = Duration::from_millis(1);
 
 /// One rank of a training run.
 #[derive(Debug)]
 pub(crate) struct Trainer {
     pub(crate) rank: Rank,
     /// The weights that the ranks of this process share, and this one's place there.
-    pub(crate) store: Seat,
+    pub(crate) store: Stake,
     /// Of every stage, the parameters whose gradients are complete when backward has gone through it.
     stages: Vec<Vec<String>>,
     /// Whether a step is being applied: what the store holds is of no step then.
@@ -82,11 +87,12 @@ impl Trainer {
         store: &Arc<Store>,
     ) -> Result<Trainer> {
         let experiment = &plan.experiment;
-        let store = Seat::take(store, &experiment.optimizer, start, &rank.division)?;
+        let store = Stake::take(store, &experiment.optimizer, start, &rank.division)?;
+        let stages = by_stage(&rank.model.stages, &store.parameters.trained)?;
         Ok(Trainer {
-            stages: by_stage(&rank.model.stages, &store.parameters.trained),
             rank,
             store,
+            stages,
             is_between: false,
             source,
             schedule: experiment.schedule.clone(),
@@ -165,9 +171,30 @@ impl Trainer {
         Ok(learning_rate)
     }
 
-    /// Waits for the ranks of this process; one that has left has said why.
+    /// Waits for the ranks of this process.
     fn meet(&self) -> Result<()> {
-        if self.store.commit.meet() { Ok(()) } else { Err(of_another()) }
+        let (comm, deadline) = (&self.rank.uncounted, self.rank.setup.deadline);
+        let (own, ranks) = self.rank.division.own();
+        // That the run is to stop, or has ended elsewhere, does not end it.
+        let met = self.store.commit.meet(own, deadline, &|| drop(comm.progress()));
+        match met {
+            Met::All => Ok(()),
+            // Why is known when the program of the rank that left has returned.
+            Met::Not => loop {
+                comm.progress()?;
+                sleep(PULSE);
+            },
+            Met::Late(late) => {
+                let (rank, label) = (comm.rank(), Label { pass: "commit", ..self.label() });
+                let peer = rank / ranks * ranks + late;
+                Err(annulus_comm::Error::Deadline { rank, peer, label, waited: deadline }.into())
+            }
+        }
+    }
+
+    /// Where the next step belongs.
+    fn label(&self) -> Label {
+        Label { step: self.finished + 1, ..Label::default() }
     }
 
     /// This rank's micro-batches of the next step, and how many sequences the step has on all ranks. The rows of other replicas and
