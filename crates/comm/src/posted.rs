@@ -14,12 +14,9 @@ use crate::{Communicator, Form, Hold, Label, Move, Pending, Reduce, Result, payl
 /// Tensors of all ranks, of which each rank sums some elements, on their way.
 #[derive(Debug)]
 pub struct ReduceScatter {
-    pending: Pending,
+    posted: Posted,
     /// Of every tensor the elements that this rank sums.
     own: Vec<Tensor>,
-    sent: u64,
-    rank: usize,
-    world: usize,
 }
 
 impl ReduceScatter {
@@ -48,13 +45,12 @@ impl ReduceScatter {
             }
             own.push(mine);
         }
-        let sent = sent(&moves);
-        Ok(ReduceScatter { pending: comm.exchange(label, moves)?, own, sent, rank, world })
+        Ok(ReduceScatter { posted: Posted::new(comm, label, moves)?, own })
     }
 
     /// Bytes that go to others.
     pub fn sent(&self) -> u64 {
-        self.sent
+        self.posted.sent
     }
 
     /// Blocks until all have come: of every tensor the sum of the own elements, flat.
@@ -62,7 +58,7 @@ impl ReduceScatter {
     /// # Errors
     /// As [`Pending::receive`], and what Candle says of the tensors.
     pub fn wait(self) -> Result<Vec<Tensor>> {
-        let mut parts = Parts::of(self.pending, self.rank, self.world)?;
+        let mut parts = self.posted.wait()?;
         let sum = |own: Tensor| match own.elem_count() {
             // A view of nothing would keep the whole.
             0 => Ok(Tensor::zeros(0, own.dtype(), own.device())?),
@@ -75,12 +71,9 @@ impl ReduceScatter {
 /// Pieces of tensors that all ranks gather, on their way.
 #[derive(Debug)]
 pub struct AllGather {
-    pending: Pending,
+    posted: Posted,
     /// Of every tensor the own piece, and how many elements every rank's has.
     own: Vec<(Tensor, Vec<usize>)>,
-    sent: u64,
-    rank: usize,
-    world: usize,
 }
 
 impl AllGather {
@@ -105,13 +98,12 @@ impl AllGather {
                 moves.extend(send(peer, piece.clone()));
             }
         }
-        let sent = sent(&moves);
-        Ok(AllGather { pending: comm.exchange(label, moves)?, own, sent, rank, world })
+        Ok(AllGather { posted: Posted::new(comm, label, moves)?, own })
     }
 
     /// Bytes that go to others.
     pub fn sent(&self) -> u64 {
-        self.sent
+        self.posted.sent
     }
 
     /// Blocks until all have come: the whole tensors, flat, of pieces in the order of ranks.
@@ -119,7 +111,7 @@ impl AllGather {
     /// # Errors
     /// As [`Pending::receive`], and what Candle says of the tensors.
     pub fn wait(self) -> Result<Vec<Tensor>> {
-        let mut parts = Parts::of(self.pending, self.rank, self.world)?;
+        let mut parts = self.posted.wait()?;
         let whole = |(own, counts): (Tensor, Vec<usize>)| {
             let mut pieces = parts.with(own.clone(), |rank| counts[rank] > 0);
             match pieces.len() {
@@ -132,6 +124,28 @@ impl AllGather {
     }
 }
 
+/// What is on its way between this rank and its peers.
+#[derive(Debug)]
+struct Posted {
+    pending: Pending,
+    sent: u64,
+    rank: usize,
+    world: usize,
+}
+
+impl Posted {
+    fn new(comm: &dyn Communicator, label: Label, moves: Vec<Move>) -> Result<Posted> {
+        let (sent, rank, world) = (sent(&moves), comm.rank(), comm.world());
+        Ok(Posted { pending: comm.exchange(label, moves)?, sent, rank, world })
+    }
+
+    /// Blocks until all have come.
+    fn wait(self) -> Result<Parts> {
+        let arrived = self.pending.wait()?.into_iter();
+        Ok(Parts { arrived, rank: self.rank, world: self.world })
+    }
+}
+
 /// What has come, tensor by tensor, of each from all peers that sent something.
 struct Parts {
     arrived: std::vec::IntoIter<Tensor>,
@@ -140,10 +154,6 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(pending: Pending, rank: usize, world: usize) -> Result<Parts> {
-        Ok(Parts { arrived: pending.wait()?.into_iter(), rank, world })
-    }
-
     /// The next tensor's parts, the own one among them, by rank of those that have one.
     fn with(&mut self, own: Tensor, has: impl Fn(usize) -> bool) -> Vec<Tensor> {
         let mut own = Some(own);

@@ -348,10 +348,10 @@ impl Attempt<'_> {
         let course = self.course();
         let ending = match course.run(&mut trainer, &mut recorder) {
             Ok(()) => Ending::Finished,
+            // A step that is half applied is none: there is nothing to save, and no way to go on.
+            Err(error) if trainer.is_between => return Err(error),
             Err(error) => {
-                if let Some(recorder) =
-                    recorder.as_mut().filter(|_| error.leaves_steps_whole() && !trainer.is_between)
-                {
+                if let Some(recorder) = recorder.as_mut().filter(|_| error.leaves_steps_whole()) {
                     // What ended the run is what is said of it, whether this can be written or not.
                     let _ = recorder.save(&trainer);
                 }
@@ -359,7 +359,7 @@ impl Attempt<'_> {
                 Ending::Preempted
             }
         };
-        if let Some(recorder) = recorder.as_mut().filter(|_| !trainer.is_between) {
+        if let Some(recorder) = &mut recorder {
             recorder.save(&trainer)?;
             recorder.flush()?;
         }

@@ -84,18 +84,18 @@ pub(crate) struct Stake {
 }
 
 impl Stake {
-    /// Takes the place that `division` says, with the slices that `start` has.
+    /// The slices that `division` says, of what `start` has.
     pub(crate) fn take(
         store: &Arc<Store>,
         settings: &Settings,
         start: &Start,
         division: &Division,
     ) -> Result<Stake> {
-        let seat = Stake { store: store.clone(), own: division.own().0 };
+        let stake = Stake { store: store.clone(), own: division.own().0 };
         let optimizer = Optimizer::new(settings, &store.parameters, start, division)?;
-        // Every rank takes its place once.
-        seat.store.optimizers[seat.own].get_or_init(|| optimizer);
-        Ok(seat)
+        // Every rank takes its own once.
+        stake.store.optimizers[stake.own].get_or_init(|| optimizer);
+        Ok(stake)
     }
 
     /// This rank's own.

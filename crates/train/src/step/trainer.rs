@@ -37,7 +37,7 @@ const PULSE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Trainer {
     pub(crate) rank: Rank,
-    /// The weights that the ranks of this process share, and this one's place there.
+    /// The weights that the ranks of this process share, and this one's slices.
     pub(crate) store: Stake,
     /// Of every stage, the parameters whose gradients are complete when backward has gone through it.
     stages: Vec<Vec<String>>,
