@@ -5,6 +5,8 @@ use std::fmt::{self, Debug, Display};
 use std::io;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Form, Label};
 
 /// A result of this crate.
@@ -132,9 +134,18 @@ pub enum Error {
     Tensor(candle_core::Error),
 }
 
+/// Who is to blame for an error, where it is not the rank that tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Blame {
+    /// Another rank.
+    Rank(usize),
+    /// What joins processes, for which a process that dies may be the reason: it cannot tell.
+    Engine,
+}
+
 impl Error {
-    /// The rank that is to blame, where another noticed.
-    pub fn blames(&self) -> Option<usize> {
+    /// Who is to blame, where another noticed.
+    pub fn blames(&self) -> Option<Blame> {
         match *self {
             Error::Deadline { peer, .. }
             | Error::Silent { peer, .. }
@@ -142,7 +153,8 @@ impl Error {
             | Error::Form { peer, .. }
             | Error::Left { peer, .. }
             | Error::Corrupt { peer, .. }
-            | Error::Gone { rank: peer } => Some(peer),
+            | Error::Gone { rank: peer } => Some(Blame::Rank(peer)),
+            Error::Engine { .. } => Some(Blame::Engine),
             _ => None,
         }
     }

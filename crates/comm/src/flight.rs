@@ -22,7 +22,7 @@ pub use wreck::{Death, Seen, Stood, Verdict, Who, Wreck};
 
 use self::lines::Lines;
 use crate::threads::lock;
-use crate::{Label, World};
+use crate::{Blame, Label, World};
 
 /// The folder of a run's flight records, within the run's folder.
 pub const FOLDER: &str = "flight";
@@ -177,8 +177,8 @@ impl Log {
         self.place(rank, |place| place.waits = peer.map(|peer| Waits { peer, since: now() }));
     }
 
-    /// Why `rank` failed, and which rank is to blame.
-    pub(crate) fn failed(&self, rank: usize, why: &str, blames: Option<usize>) {
+    /// Why `rank` failed, and who is to blame.
+    pub(crate) fn failed(&self, rank: usize, why: &str, blames: Option<Blame>) {
         self.place(rank, |place| {
             let why = record::cut(why, 200);
             place.failed = Some(Failed { why, blames, when: now() });

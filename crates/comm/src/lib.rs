@@ -23,7 +23,7 @@ mod world;
 
 pub use checked::Checked;
 pub use communicator::{Communicator, Form, Hold, Label, Move, Pending, Reduce, Transfer};
-pub use error::{Cause, Error, Failure, Result};
+pub use error::{Blame, Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};
 pub use mesh::{Axis, Grid, Mesh};
 pub use metered::{Flow, Metered, Traffic};

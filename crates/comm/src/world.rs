@@ -13,7 +13,7 @@ use candle_core::{Device, Tensor};
 use crate::flight::{self, Flight, Log};
 use crate::processes::{Facts, Office, Unjoined};
 use crate::threads::{self, Group, Home, Options, lock};
-use crate::{Communicator, Error, Failure, Label, Places};
+use crate::{Blame, Communicator, Error, Failure, Label, Places};
 
 /// The name of this machine.
 pub(crate) fn host() -> String {
@@ -134,7 +134,7 @@ impl World {
     }
 
     /// Says in the flight record why a rank of this process failed.
-    pub fn failed(&self, rank: usize, why: &str, blames: Option<usize>) {
+    pub fn failed(&self, rank: usize, why: &str, blames: Option<Blame>) {
         if let Some(flight) = self.flight() {
             Log::of_ranks(flight).failed(rank, why, blames);
         }
@@ -302,8 +302,8 @@ impl World {
             }
             error => error,
         };
-        if let (Some(flight), Some(peer)) = (self.flight(), error.blames()) {
-            Log::of_process(flight).failed(self.process(), &error.to_string(), Some(peer));
+        if let (Some(flight), Some(blame)) = (self.flight(), error.blames()) {
+            Log::of_process(flight).failed(self.process(), &error.to_string(), Some(blame));
         }
         error
     }

@@ -142,8 +142,8 @@ impl TrainError {
         matches!(self, TrainError::Data(_)) || self.is_end() || self.is_deadline() || self.is_gone()
     }
 
-    /// Which rank is to blame, where another noticed.
-    pub(crate) fn blames(&self) -> Option<usize> {
+    /// Who is to blame, where another noticed.
+    pub(crate) fn blames(&self) -> Option<annulus_comm::Blame> {
         match self {
             TrainError::Comm(error) => error.blames(),
             _ => None,

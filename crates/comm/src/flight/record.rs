@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::read;
 use super::{HEAD, OWN, PULSE, now};
-use crate::{Label, World};
+use crate::{Blame, Label, World};
 
 /// How often a record is read until all its lines are whole.
 const GLANCES: usize = 8;
@@ -89,8 +89,8 @@ pub struct Waits {
 pub struct Failed {
     /// What it says.
     pub why: String,
-    /// Which rank it says is to blame, if another.
-    pub blames: Option<usize>,
+    /// Who it says is to blame, if another.
+    pub blames: Option<Blame>,
     /// When, in microseconds since 1970.
     pub when: u64,
 }
@@ -178,6 +178,11 @@ impl Record {
     pub fn is_held(&self) -> bool {
         let lock = fs::File::open(&self.path).map(|file| file.try_lock_shared());
         matches!(lock, Ok(Err(TryLockError::WouldBlock)))
+    }
+
+    /// What its ranks, and the process outside of runs, say that failed.
+    pub(super) fn failed(&self) -> impl Iterator<Item = &Failed> {
+        self.ranks.iter().chain([&self.own]).filter_map(|place| place.failed.as_ref())
     }
 
     /// When the process said anything last, in microseconds since 1970.

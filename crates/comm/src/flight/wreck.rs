@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{Failed, Place, Record};
+use crate::Blame;
 
 /// What a supervisor saw, beside the records.
 const SEEN: &str = "seen.json";
@@ -103,6 +104,39 @@ pub enum Verdict {
     Running,
     /// All ended as they were to.
     Done,
+}
+
+/// What somebody says that failed.
+struct Failure {
+    when: u64,
+    verdict: Verdict,
+    /// It says that the engine between processes failed.
+    of_engine: bool,
+}
+
+impl Failure {
+    /// That of a rank, or of a process outside of ranks.
+    fn of(by: Who, place: &Place) -> Option<Failure> {
+        let Failed { why, blames, when } = place.failed.clone()?;
+        let blamed = |index| match by {
+            Who::Rank(_) => Who::Rank(index),
+            Who::Process(_) => Who::Process(index),
+        };
+        let verdict = match blames {
+            Some(Blame::Rank(index)) => Verdict::Blamed { who: blamed(index), by, why },
+            Some(Blame::Engine) | None => Verdict::Failed { who: by, why },
+        };
+        Some(Failure { when, verdict, of_engine: blames == Some(Blame::Engine) })
+    }
+
+    /// That with which a process ended.
+    fn of_end(record: &Record) -> Option<Failure> {
+        let ending = record.head.ending.as_ref()?;
+        let verdict =
+            Verdict::Failed { who: Who::Process(record.head.process), why: ending.why.clone()? };
+        let of_engine = record.failed().any(|failed| failed.blames == Some(Blame::Engine));
+        Some(Failure { when: ending.when, verdict, of_engine })
+    }
 }
 
 impl Wreck {
@@ -215,36 +249,30 @@ impl Wreck {
             let lost = Verdict::Lost { process: dead.process };
             dead.ending.is_none().then_some((death.when, lost))
         });
-        let first = self.failures().chain(killed).min_by_key(|(when, _)| *when);
+        let failures = self.failures().filter(|failure| !self.is_explained_by_a_death(failure));
+        let told = failures.map(|Failure { when, verdict, .. }| (when, verdict));
+        let first = told.chain(killed).min_by_key(|(when, _)| *when);
         let silent = || self.silent(is_there).unwrap_or(Verdict::Done);
         first.map_or_else(silent, |(_, verdict)| verdict)
     }
 
-    /// What those say that failed, and when.
-    fn failures(&self) -> impl Iterator<Item = (u64, Verdict)> {
-        let places = self.records.iter().flat_map(|record| {
+    /// Whether it is the engine's, after a process fell silent: the memory of a process that is killed goes first, and with it what
+    /// an engine reads there, then the pipe by which its death is seen.
+    fn is_explained_by_a_death(&self, failure: &Failure) -> bool {
+        let is_mute =
+            |record: &&Record| record.head.ending.is_none() && record.failed().next().is_none();
+        let mut mute = self.records.iter().filter(is_mute);
+        failure.of_engine && mute.any(|record| record.last_word() <= failure.when)
+    }
+
+    /// What those say that failed.
+    fn failures(&self) -> impl Iterator<Item = Failure> {
+        self.records.iter().flat_map(|record| {
             let own = (Who::Process(record.head.process), &record.own);
             let rank = |place: &Place| Who::Rank(place.rank.unwrap_or_default());
-            record.ranks.iter().map(move |place| (rank(place), place)).chain([own])
-        });
-        let of_places = places.filter_map(|(by, place)| {
-            let Failed { why, blames, when } = place.failed.clone()?;
-            let blamed = |index| match by {
-                Who::Rank(_) => Who::Rank(index),
-                Who::Process(_) => Who::Process(index),
-            };
-            let verdict = match blames {
-                Some(index) => Verdict::Blamed { who: blamed(index), by, why },
-                None => Verdict::Failed { who: by, why },
-            };
-            Some((when, verdict))
-        });
-        let of_processes = self.records.iter().filter_map(|Record { head, .. }| {
-            let ending = head.ending.as_ref()?;
-            let (who, why) = (Who::Process(head.process), ending.why.clone()?);
-            Some((ending.when, Verdict::Failed { who, why }))
-        });
-        of_places.chain(of_processes)
+            let places = record.ranks.iter().map(move |place| (rank(place), place)).chain([own]);
+            places.filter_map(|(by, place)| Failure::of(by, place)).chain(Failure::of_end(record))
+        })
     }
 
     /// Who fell silent first, or was asked to stop; of those that are there nobody.

@@ -80,6 +80,33 @@ fn a_death_is_that_of_the_process_which_mpi_calls_so() {
     assert_eq!(wreck.verdict(), Verdict::Lost { process: 1 });
 }
 
+/// What a killed process held is gone before its death can be seen: the engine fails in between.
+#[test]
+fn an_engine_that_fails_behind_a_death_is_not_to_blame() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = World::alone();
+    world.record(folder.path(), 0..1).unwrap();
+    let mut wreck = Wreck::read(folder.path()).unwrap();
+    let error = Error::Engine { why: "MPI_Test: a peer's memory cannot be read".into() };
+    std::thread::sleep(Duration::from_millis(2));
+    world.failed(0, &error.to_string(), error.blames());
+    let mut told = Record::read(&folder.path().join("process-0")).unwrap();
+    let failed = told.ranks[0].failed.clone().expect("a failure").when;
+    told.alive = failed;
+    let mut other = of_process(&wreck, 1, 1);
+    wreck.records = vec![told, other.clone()];
+    wreck.seen.deaths = vec![Death { number: 1, when: failed + 3000 }];
+    assert_eq!(wreck.verdict(), Verdict::Lost { process: 1 });
+    wreck.seen.deaths.clear();
+    assert_eq!(wreck.verdict(), Verdict::Lost { process: 1 }, "as the records alone say");
+    // One that was alive then did not take the engine with it.
+    other.alive = failed + 1;
+    wreck.records[1] = other;
+    wreck.seen.deaths = vec![Death { number: 1, when: failed + 3000 }];
+    let verdict = wreck.verdict();
+    assert!(matches!(verdict, Verdict::Failed { who: Who::Rank(0), .. }), "{verdict:?}");
+}
+
 /// A record whose lines have the checksums of what they say: a head of four times 512 bytes, other lines of 512, each twice.
 fn sealed(mut record: Vec<u8>) -> Vec<u8> {
     let (head, others) = record.split_at_mut(2 * 4 * 512);

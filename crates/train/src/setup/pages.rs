@@ -57,7 +57,7 @@ pub(crate) struct Room {
 /// Near the plan is what is above this share of it, in eighths.
 const NEAR: u64 = 6;
 /// One of so many parts of the plan may be kept there, or so many bytes.
-const PARTS: u64 = 20;
+const PARTS: u64 = 32;
 const LITTLE: u64 = 16 << 20;
 
 impl Room {
