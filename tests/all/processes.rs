@@ -15,6 +15,7 @@ mod hosts;
 mod joining;
 mod launch;
 mod memory;
+mod state;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 /// How long after a death nothing may be left of a job.

@@ -140,6 +140,9 @@ impl Communicator for Drilled {
         self.inner.note(label);
         self.meet(label);
     }
+    fn hold_on(&self, on: bool) {
+        self.inner.hold_on(on);
+    }
     fn progress(&self) -> Result<()> {
         self.inner.progress()
     }

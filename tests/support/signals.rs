@@ -1,5 +1,6 @@
 //! Requests to stop, at random times of a training over processes: SIGUSR1 to the launcher, SIGTERM to one of the processes.
 
+use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -25,7 +26,14 @@ struct Request {
     process: Option<usize>,
     /// How long after the first step.
     after: Duration,
+    /// What processes hold of the state.
+    state: &'static str,
 }
+
+/// What the processes of a run may hold.
+const STATES: [&str; 3] = ["replicated", "zero1", "zero3"];
+/// Where a job says what it says.
+const SAID: &str = "said.txt";
 
 /// How requests ended.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,7 +60,9 @@ pub fn check(program: &'static str, times: usize, seed: u64) -> Result<Ended> {
         let mpi = FAMILIES[random.below(2) as usize];
         let process = random.below(processes as u64) as usize;
         let process = (random.below(2) == 0).then_some(process);
-        let request = Request { mpi, processes, process, after: lasts.mul_f64(random.unit()) };
+        let after = lasts.mul_f64(random.unit());
+        let state = STATES[random.below(3) as usize];
+        let request = Request { mpi, processes, process, after, state };
         let place = Place::new(program);
         if request.meets(program, &place).with_context(|| format!("{request:?}"))? {
             ended.saved += 1;
@@ -94,9 +104,10 @@ impl Request {
         if code == Some(0) {
             return Ok(false);
         }
-        ensure!(code == Some(75), "ended with {code:?}");
+        let said = || std::fs::read_to_string(place.path(SAID)).unwrap_or_default();
+        ensure!(code == Some(75), "ended with {code:?}:\n{}", said());
         let (saved, logged) = (last_saved(&output), last_logged(&output));
-        ensure!(saved == logged, "step {saved} is saved of {logged}");
+        ensure!(saved == logged, "step {saved} is saved of {logged}:\n{}", said());
         Ok(true)
     }
 
@@ -107,8 +118,10 @@ impl Request {
             command.args(["--allow-run-as-root", "--oversubscribe"]);
         }
         command.args(["-n", &self.processes.to_string(), program, "train", "experiment.yaml"]);
-        command.arg("output=run").args(CHANGES).current_dir(place.path("")).process_group(0);
-        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(["output=run", &format!("parallel.state={}", self.state)]).args(CHANGES);
+        command.current_dir(place.path("")).process_group(0);
+        let said = File::create(place.path(SAID)).context("a file for what is said")?;
+        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
         quiet.spawn().context("the launcher does not start")
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use annulus_comm::World;
 use annulus_data::{Sequence, counted};
-use annulus_experiment::{Dtype, Order, Recompute, read_adapter, read_config};
+use annulus_experiment::{Dtype, Order, Recompute, State, read_adapter, read_config};
 use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Wire};
@@ -151,6 +151,7 @@ fn setup(
         sequence,
         order: Order::SequenceFirst,
         micro_batch: batch,
+        state: State::Replicated,
         recompute: Recompute::Layer,
         loss_chunk: 1024,
         mlp_chunk: None,

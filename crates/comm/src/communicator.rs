@@ -165,6 +165,10 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
     /// Says where this rank is outside of calls, for its [flight record](crate::flight).
     fn note(&self, label: Label);
+    /// From now on, or no more, this rank goes on though the run is to stop, for as long as those go on that it waits for: a
+    /// wait for one that has left for the stop fails with [`Error::Stopped`](crate::Error::Stopped). For what all ranks are to do, or
+    /// none: whoever has contributed to it does not leave the others without their end of it.
+    fn hold_on(&self, on: bool);
     /// Says that this rank is alive: bumped per tile, so that a long hop is not taken for a dead
     /// peer. Fails when the group has ended or the run is to stop, so that no rank computes on for
     /// nothing.

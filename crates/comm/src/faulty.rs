@@ -108,6 +108,9 @@ impl Communicator for Faulty {
     fn note(&self, label: Label) {
         self.inner.note(label);
     }
+    fn hold_on(&self, on: bool) {
+        self.inner.hold_on(on);
+    }
     fn progress(&self) -> Result<()> {
         self.inner.progress()
     }

@@ -154,6 +154,9 @@ impl Communicator for Metered {
     fn note(&self, label: Label) {
         self.inner.note(label);
     }
+    fn hold_on(&self, on: bool) {
+        self.inner.hold_on(on);
+    }
     fn progress(&self) -> Result<()> {
         self.inner.progress()
     }

@@ -111,16 +111,30 @@ impl AllGather {
     /// # Errors
     /// As [`Pending::receive`], and what Candle says of the tensors.
     pub fn wait(self) -> Result<Vec<Tensor>> {
-        let mut parts = self.posted.wait()?;
-        let whole = |(own, counts): (Tensor, Vec<usize>)| {
-            let mut pieces = parts.with(own.clone(), |rank| counts[rank] > 0);
-            match pieces.len() {
-                0 => Ok(own),
-                1 => Ok(pieces.remove(0)),
-                _ => Ok(Tensor::cat(&pieces, 0)?),
+        let empty: Vec<Tensor> = self.own.iter().map(|(own, _)| own.clone()).collect();
+        let whole = |(mut pieces, own): (Vec<(usize, Tensor)>, Tensor)| match pieces.len() {
+            0 => Ok(own),
+            1 => Ok(pieces.remove(0).1),
+            _ => {
+                let pieces: Vec<Tensor> = pieces.into_iter().map(|(_, piece)| piece).collect();
+                Ok(Tensor::cat(&pieces, 0)?)
             }
         };
-        self.own.into_iter().map(whole).collect()
+        self.pieces()?.into_iter().zip(empty).map(whole).collect()
+    }
+
+    /// The same as they came: of every tensor the pieces that have elements, the own one among them, each beside its rank.
+    ///
+    /// # Errors
+    /// As [`Pending::receive`].
+    pub fn pieces(self) -> Result<Vec<Vec<(usize, Tensor)>>> {
+        let mut parts = self.posted.wait()?;
+        let of = |(own, counts): (Tensor, Vec<usize>)| {
+            let ranks: Vec<usize> = (0..counts.len()).filter(|rank| counts[*rank] > 0).collect();
+            let pieces = parts.with(own, |rank| counts[rank] > 0);
+            ranks.into_iter().zip(pieces).collect()
+        };
+        Ok(self.own.into_iter().map(of).collect())
     }
 }
 

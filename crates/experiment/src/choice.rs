@@ -7,7 +7,7 @@
 
 use annulus_machine::{By, Limit, memory};
 
-use crate::{Apart, Host, Memory, Recompute};
+use crate::{Apart, Host, Memory, Recompute, State};
 
 /// Of a device's memory, what its ranks may take where the experiment does not say.
 const SHARE: (u64, u64) = (3, 4);
@@ -21,6 +21,8 @@ const LOGITS: [usize; 2] = [1024, 128];
 /// What is traded for memory, with nothing left open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
+    /// What processes hold of the state; never [`State::Auto`].
+    pub state: State,
     /// What backward computes again; never [`Recompute::Auto`].
     pub recompute: Recompute,
     /// Tokens of logits held at once.
@@ -31,11 +33,16 @@ pub struct Settled {
 
 impl Memory {
     /// What the experiment says, and of what it leaves open the first that `needs` so many bytes
-    /// that they fit; where nothing fits, the smallest. `rows` a rank has in a micro-batch.
-    pub fn settle(&self, host: &Host, rows: usize, needs: impl Fn(Settled) -> u64) -> Settled {
+    /// that they fit; where nothing fits, the smallest. `rows` a rank has in a micro-batch; `state` is written, too.
+    pub fn settle(
+        &self,
+        host: &Host,
+        (state, rows): (State, usize),
+        needs: impl Fn(Settled) -> u64,
+    ) -> Settled {
         let mut last = None;
         let budget = self.budget(host);
-        for choice in self.choices(rows) {
+        for choice in states(state, host).flat_map(|state| self.choices(state, rows)) {
             if needs(choice) <= budget {
                 return choice;
             }
@@ -62,13 +69,13 @@ impl Memory {
     /// The same experiment with `settled` written out.
     #[must_use]
     pub fn with(&self, settled: Settled) -> Memory {
-        let Settled { recompute, loss_chunk, mlp_chunk } = settled;
+        let Settled { recompute, loss_chunk, mlp_chunk, .. } = settled;
         let (loss_chunk, mlp_chunk) = (Some(loss_chunk), Some(mlp_chunk));
         Memory { recompute, loss_chunk, mlp_chunk, ..self.clone() }
     }
 
     /// Everything that may be chosen, fastest first.
-    fn choices(&self, rows: usize) -> impl Iterator<Item = Settled> {
+    fn choices(&self, state: State, rows: usize) -> impl Iterator<Item = Settled> + use<> {
         let recompute = match self.recompute {
             Recompute::Auto => vec![Recompute::None, Recompute::Layer],
             written => vec![written],
@@ -79,11 +86,21 @@ impl Memory {
         logits.into_iter().flat_map(move |loss_chunk| {
             let pieces = pieces.clone();
             recompute.clone().into_iter().flat_map(move |recompute| {
-                let settled = move |mlp_chunk| Settled { recompute, loss_chunk, mlp_chunk };
+                let settled = move |mlp_chunk| Settled { state, recompute, loss_chunk, mlp_chunk };
                 pieces.clone().into_iter().map(settled)
             })
         })
     }
+}
+
+/// What may be chosen of the state, that first which sends least: one process holds everything once in any case.
+fn states(written: State, host: &Host) -> impl Iterator<Item = State> + use<> {
+    let all = match written {
+        State::Auto if host.processes == 1 && host.apart.is_none() => vec![State::Replicated],
+        State::Auto => vec![State::Replicated, State::Zero1, State::Zero3],
+        written => vec![written],
+    };
+    all.into_iter()
 }
 
 fn share(bytes: u64) -> u64 {
@@ -112,9 +129,12 @@ mod tests {
 
     #[test]
     fn the_fastest_that_fits_is_chosen_and_else_the_smallest() {
-        let settled = |needs: &dyn Fn(Settled) -> u64| OPEN.settle(&Host::default(), 5000, needs);
+        let settled = |needs: &dyn Fn(Settled) -> u64| {
+            OPEN.settle(&Host::default(), (State::Auto, 5000), needs)
+        };
         let (auto, layer) = (Recompute::None, Recompute::Layer);
-        let all = Settled { recompute: auto, loss_chunk: 1024, mlp_chunk: 5000 };
+        let state = State::Replicated;
+        let all = Settled { state, recompute: auto, loss_chunk: 1024, mlp_chunk: 5000 };
         assert_eq!(settled(&|_| 1000), all);
         assert_eq!(
             settled(&|c| (c.mlp_chunk as u64).saturating_sub(3500)),
@@ -122,7 +142,7 @@ mod tests {
         );
         let kept = |c: Settled| if c.recompute == layer { 10 } else { 2000 };
         assert_eq!(settled(&kept), Settled { recompute: layer, ..all });
-        let smallest = Settled { recompute: layer, loss_chunk: 128, mlp_chunk: 1024 };
+        let smallest = Settled { state, recompute: layer, loss_chunk: 128, mlp_chunk: 1024 };
         assert_eq!(settled(&|_| 1001), smallest);
     }
 
@@ -150,8 +170,25 @@ mod tests {
     fn what_is_written_stays() {
         let written =
             Memory { recompute: Recompute::None, loss_chunk: Some(7), mlp_chunk: Some(9), ..OPEN };
-        let settled = written.settle(&Host::default(), 5000, |_| u64::MAX);
-        assert_eq!(settled, Settled { recompute: Recompute::None, loss_chunk: 7, mlp_chunk: 9 });
+        let state = State::Zero1;
+        let settled = written.settle(&Host::default(), (state, 5000), |_| u64::MAX);
+        let wanted = Settled { state, recompute: Recompute::None, loss_chunk: 7, mlp_chunk: 9 };
+        assert_eq!(settled, wanted);
         assert_eq!(written.with(settled), written);
+    }
+
+    #[test]
+    fn processes_share_as_much_of_the_state_as_it_takes() {
+        let host = Host { processes: 2, ..Host::default() };
+        let settled = |state, least| {
+            let needs = |c: Settled| if c.state == least { 1000 } else { 1001 };
+            OPEN.settle(&host, (state, 100), needs).state
+        };
+        for least in [State::Replicated, State::Zero1, State::Zero3] {
+            assert_eq!(settled(State::Auto, least), least);
+        }
+        assert_eq!(settled(State::Zero2, State::Zero1), State::Zero2);
+        let alone = OPEN.settle(&Host::default(), (State::Auto, 100), |_| u64::MAX);
+        assert_eq!(alone.state, State::Replicated);
     }
 }

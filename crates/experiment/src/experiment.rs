@@ -9,7 +9,7 @@ use annulus_yaml::Places;
 
 use crate::{
     Attention, Bound, Data, Device, Evaluation, Every, Extension, Host, Memory, Mesh, Model,
-    Optimizer, Sample, Schedule, Stage, Staged, Trace,
+    Optimizer, Parallel, Sample, Schedule, Stage, Staged, Trace,
 };
 
 /// One experiment: one file, one run.
@@ -33,6 +33,8 @@ pub struct Experiment {
     pub mesh: Mesh,
     /// `attention:`
     pub attention: Attention,
+    /// `parallel:`
+    pub parallel: Parallel,
     /// `memory:`
     pub memory: Memory,
     /// No key: what a plan is made for.

@@ -1,4 +1,4 @@
-//! `mesh:` and `memory:` the ranks, and what they may hold.
+//! `mesh:`, `parallel:` and `memory:` the ranks, who holds the state, and what they may hold.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -98,6 +98,44 @@ impl Replica {
     pub fn places_in(self, ranks: Range<usize>) -> Range<usize> {
         let before = |rank: usize| rank.saturating_sub(self.first).div_ceil(self.step);
         before(ranks.start).min(self.places)..before(ranks.end).min(self.places)
+    }
+}
+
+section! {
+    /// `parallel:`
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Parallel {
+        state: State = Word(State::WORDS), Is("auto"),
+            "who holds weights, f32 masters and moments, where processes share the ranks (those of one process share them in any case): replicated: every process all; zero1, zero2: every process all weights, and a share of masters and moments (gradients are summed in shares in any case); zero3: a share of the weights, too, gathered for a layer before it runs; auto: the first of replicated, zero1 and zero3 that fits into the budget. Results have the same bits";
+    }
+}
+
+/// `state:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The plan chooses: the first of those below that fits into the budget.
+    Auto,
+    /// Every process holds everything.
+    Replicated,
+    /// Every process holds all weights, and a share of masters and moments.
+    Zero1,
+    /// The same: gradients are summed in shares in any case.
+    Zero2,
+    /// Every process holds a share of everything.
+    Zero3,
+}
+
+words!(State { Auto = "auto", Replicated = "replicated", Zero1 = "zero1", Zero2 = "zero2", Zero3 = "zero3" });
+
+impl State {
+    /// Whether processes hold shares of masters and moments.
+    pub fn shares_optimizer(self) -> bool {
+        matches!(self, State::Zero1 | State::Zero2 | State::Zero3)
+    }
+
+    /// Whether they hold shares of weights.
+    pub fn shares_weights(self) -> bool {
+        self == State::Zero3
     }
 }
 

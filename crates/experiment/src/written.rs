@@ -19,8 +19,8 @@ use crate::model::{MODEL, ModelKeys};
 use crate::schedule::ScheduleKeys;
 use crate::stages::{SECTION as STAGES, StageKeys};
 use crate::{
-    Bound, Device, Evaluation, Every, Experiment, Extension, Memory, Mesh, Optimizer, Sample,
-    Trace, rules,
+    Bound, Device, Evaluation, Every, Experiment, Extension, Memory, Mesh, Optimizer, Parallel,
+    Sample, Trace, rules,
 };
 
 section! {
@@ -40,6 +40,8 @@ section! {
             "ranks: data-parallel replicas × context-parallel ranks of a sequence";
         attention: AttentionKeys = Section(AttentionKeys::KEYS), Means("causal attention on one rank"),
             "the mask, and how attention is split over ranks";
+        parallel: Parallel = Section(Parallel::KEYS), Means("as below"),
+            "what processes hold of the model's state; changes no result";
         memory: Memory = Section(Memory::KEYS), Means("the fastest that fits into the machine"),
             "recomputation, micro-batches and chunks: memory against time; changes no result";
         optimizer: Optimizer = Section(Optimizer::KEYS), Required, "AdamW on f32 masters";
@@ -81,6 +83,7 @@ const FREE: &[&str] = &[
     "attention.sliding.groups",
     "attention.sliding.backward",
     "attention.deterministic",
+    "parallel",
     "memory",
     "every",
     "evaluation",
@@ -166,6 +169,7 @@ impl Written {
             data: self.data.meant(&stages)?,
             mesh: self.mesh,
             attention: self.attention.meant(),
+            parallel: self.parallel,
             memory: self.memory,
             host: crate::Host::default(),
             optimizer: self.optimizer,
@@ -200,6 +204,7 @@ impl Experiment {
             data: self.data.keys(staged),
             mesh: self.mesh.clone(),
             attention: self.attention.keys(),
+            parallel: self.parallel,
             memory: self.memory.clone(),
             optimizer: self.optimizer.clone(),
             schedule: self.schedule.keys(staged),
@@ -220,7 +225,7 @@ impl Experiment {
     }
 
     /// The keys and values that a run which goes on must share with the run that began: all but
-    /// where and how it is computed (`device`, `mesh`, `attention.strategy`, `memory`), what it is called and how often it
+    /// where and how it is computed (`device`, `mesh`, `attention.strategy`, `parallel`, `memory`), what it is called and how often it
     /// reports (`name`, `every`, `trace`, `evaluation`, `sample`, `keep`, `expect`), `output` and `schedule.stop`.
     pub fn identity(&self) -> Vec<(String, String)> {
         let free = |key: &str| {

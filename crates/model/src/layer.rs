@@ -175,7 +175,7 @@ impl Stage for AttentionHalf {
     fn forward<'a>(
         &'a self,
         x_bsd: &Tensor,
-        weights: &'a Weights,
+        weights: &Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
         let made = self.project(x_bsd, weights, shard)?;
@@ -187,7 +187,7 @@ impl Stage for AttentionHalf {
         }
         let made = (shard.keep == Keep::Everything).then_some(made);
         let x_bsd = x_bsd.clone();
-        let back = move |dy_bsd: &Tensor, harvest: Harvest<'_>| {
+        let back = move |dy_bsd: &Tensor, weights: &Weights, harvest: Harvest<'_>| {
             self.backward((&x_bsd, made, attended), dy_bsd, (weights, shard), harvest)
         };
         Ok((y_bsd, Box::new(back)))
@@ -271,7 +271,7 @@ impl Stage for FeedForwardHalf {
     fn forward<'a>(
         &'a self,
         x_rd: &Tensor,
-        weights: &'a Weights,
+        weights: &Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
         self.forward_from(0, x_rd, weights, shard)
@@ -280,7 +280,7 @@ impl Stage for FeedForwardHalf {
         &'a self,
         first: usize,
         x_rd: &Tensor,
-        weights: &'a Weights,
+        weights: &Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
         let site = Site { weights, shard, first };
@@ -292,8 +292,8 @@ impl Stage for FeedForwardHalf {
         }
         let both = (shard.keep == Keep::Everything).then_some([gate_rf, up_rf]);
         let x_rd = x_rd.clone();
-        let back = move |dy_rd: &Tensor, harvest: Harvest<'_>| {
-            self.backward((&x_rd, both), dy_rd, site, harvest)
+        let back = move |dy_rd: &Tensor, weights: &Weights, harvest: Harvest<'_>| {
+            self.backward((&x_rd, both), dy_rd, Site { weights, shard, first }, harvest)
         };
         Ok((y_rd, Box::new(back)))
     }

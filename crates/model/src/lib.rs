@@ -19,6 +19,6 @@ pub use parameters::Specification;
 pub use stage::{Attentions, Dropping, Harvest, Keep, Pullback, Shard, Stage};
 pub use vocabulary::Judged;
 pub use weights::{
-    Flaw, Sliced, Weights, WeightsError, fingerprint, load, load_adapter, load_typed, save,
-    save_adapter, save_file, tensor,
+    Described, Flaw, Read, Weights, WeightsError, fingerprint, load, load_adapter, load_typed,
+    save, save_adapter, save_by, save_file, tensor,
 };

@@ -101,8 +101,9 @@ impl Attentions {
 pub type Harvest<'a> = &'a mut dyn FnMut(&str, Tensor) -> Result<()>;
 
 /// The backward pass of a stage: takes the gradient of its output, gives that of its input, and
-/// hands over those of its parameters. It owns what it needs: dropping it frees that.
-pub type Pullback<'a> = Box<dyn FnOnce(&Tensor, Harvest<'_>) -> Result<Tensor> + 'a>;
+/// hands over those of its parameters. It is handed the weights of its stage anew: nothing borrows them between the passes. It owns
+/// whatever else it needs: dropping it frees that.
+pub type Pullback<'a> = Box<dyn FnOnce(&Tensor, &Weights, Harvest<'_>) -> Result<Tensor> + 'a>;
 
 /// A part of the model that is run forward and backward as one.
 ///
@@ -116,6 +117,10 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
     fn rowwise(&self) -> bool {
         false
     }
+    /// Whether its pullback reads weights.
+    fn reads_weights_back(&self) -> bool {
+        true
+    }
     /// `x` [B, S, D] to [B, S, D], and its pullback. The first stage ignores `x` and reads
     /// `shard.inputs`; the last returns the scalar f32 sum of losses over `shard.targets`, which is on
     /// the host where there is a pullback.
@@ -125,7 +130,7 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
     fn forward<'a>(
         &'a self,
         x: &Tensor,
-        weights: &'a Weights,
+        weights: &Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)>;
     /// The same of some rows, the first of which is number `first` of all, where the stage is [`Stage::rowwise`].
@@ -136,7 +141,7 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
         &'a self,
         first: usize,
         x: &Tensor,
-        weights: &'a Weights,
+        weights: &Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
         if first > 0 {
@@ -148,5 +153,5 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
 
 /// The pullback where nothing was kept for it.
 pub(crate) fn no_way_back<'a>() -> Pullback<'a> {
-    Box::new(|_, _| candle_core::bail!("internal: backward, but nothing was kept for it"))
+    Box::new(|_, _, _| candle_core::bail!("internal: backward, but nothing was kept for it"))
 }

@@ -35,19 +35,22 @@ impl Stage for Embed {
     fn parameters(&self) -> &[String] {
         &self.parameters
     }
+    fn reads_weights_back(&self) -> bool {
+        false
+    }
     /// Nothing is kept: the gradient needs the tokens alone.
     fn forward<'a>(
         &'a self,
         x: &Tensor,
-        weights: &'a Weights,
+        weights: &Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
         let table_vd = self.table.of(weights)?;
         let y_bsd = embedding(&shard.backend, &shard.inputs, table_vd)?;
         let x = x.clone();
-        let back = move |dy_bsd: &Tensor, harvest: Harvest<'_>| {
+        let rows = table_vd.dim(0)?;
+        let back = move |dy_bsd: &Tensor, _: &Weights, harvest: Harvest<'_>| {
             if self.table.trained {
-                let rows = table_vd.dim(0)?;
                 let dtable_vd = embedding_backward(&shard.backend, &shard.inputs, rows, dy_bsd)?;
                 harvest(&self.table.name, dtable_vd)?;
             }
@@ -156,7 +159,7 @@ impl Stage for Loss {
     fn forward<'a>(
         &'a self,
         x_bsd: &Tensor,
-        weights: &'a Weights,
+        weights: &Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Pullback<'a>)> {
         let Shard { backend, targets, .. } = shard;
@@ -179,7 +182,7 @@ impl Stage for Loss {
         // On the host, which has waited for it: nobody else reads it.
         let loss = Tensor::new(loss as f32, &Device::Cpu)?;
         let x_bsd = x_bsd.clone();
-        let back = move |dloss: &Tensor, harvest: Harvest<'_>| {
+        let back = move |dloss: &Tensor, weights: &Weights, harvest: Harvest<'_>| {
             let by = f64::from(dloss.to_scalar::<f32>()?);
             let times = |gradient: Tensor| if by == 1.0 { Ok(gradient) } else { gradient * by };
             if let Some(dhead_vd) = dhead_vd {

@@ -6,7 +6,8 @@
 //! f = `intermediate_size`, V the vocabulary, L layers, e bytes of an element:
 //!
 //! ```text
-//! weights    e per element, once for the ranks of a process; f32 masters of bf16, of what is trained: of each of those ranks a slice
+//! weights    e per element, once for the ranks of a process; f32 masters of bf16, of what is trained: of each of those ranks a slice;
+//!            where processes hold shares, of each rank of all a slice of both, and a stage's whole (`cost/sums.rs`)
 //! gradients  f32, of what is trained: of some stages whole, of the others a slice (`cost/sums.rs`)
 //! optimizer  two f32 per element that is trained: of each rank of a process a slice
 //! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made; what the
@@ -30,7 +31,6 @@ use annulus_experiment::{Recompute, Settled};
 use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL, SUMMED_ROWS};
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Alive, Computed, Part, Pass, Schedules, Taken};
-use counts::Counts;
 pub use sums::SUMS_IN_FLIGHT;
 
 use crate::Plan;
@@ -112,13 +112,12 @@ impl Share<'_> {
 
     /// The peak of the rank.
     pub(crate) fn peak(&self) -> ByClass {
-        let Counts { all, .. } = self.plan.counts();
         let masters = match self.plan.experiment.model.dtype {
             Dtype::F32 => 0,
             Dtype::Bf16 => F32,
         };
         ByClass::new(|class| match class {
-            Class::Weights => self.shared(all * self.element) + self.sliced() * masters,
+            Class::Weights => self.weights() + self.sliced() * masters,
             Class::Gradients => self.gradients()[1],
             Class::Optimizer => self.sliced() * 2 * F32,
             Class::Activations => self.activations(),
@@ -144,7 +143,7 @@ impl Share<'_> {
         let scoring = attending(self.scored());
         let attending = attending(self.workspace().saturating_sub(results));
         let last = peak[Class::Activations].max(attending).max(scoring);
-        let earlier = F32 * self.plan.counts().trained;
+        let earlier = F32 * self.sliced();
         let earlier = if self.plan.micro_batches > 1 { earlier } else { 0 };
         let in_layer = self.resident().saturating_add(self.in_layer()).max(attending);
         let first = in_layer.saturating_sub(self.others()).saturating_add(self.gradients()[0]);

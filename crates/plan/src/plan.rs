@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use annulus_architecture::Shape;
-use annulus_experiment::{Apart, Experiment, Recompute, Resolved, Schedule, Settled};
+use annulus_experiment::{Apart, Experiment, Recompute, Resolved, Schedule, Settled, State};
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Bytes, Pass, Positions, Schedules, busiest_pairs, pairs_between};
 use annulus_yaml::Problems;
@@ -110,6 +110,7 @@ impl Plan {
         let kinds = self.kinds();
         self.memory = self.settled(&kinds);
         self.experiment.memory = self.experiment.memory.with(self.memory);
+        self.experiment.parallel.state = self.memory.state;
         let heads = self.shape.num_attention_heads as u64;
         for (group, passes) in self.groups.iter_mut().zip(&self.passes) {
             group.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
@@ -178,7 +179,12 @@ impl Plan {
             shape,
             groups: Vec::new(),
             micro_batch,
-            memory: Settled { recompute: Recompute::Layer, loss_chunk: 1, mlp_chunk: 1 },
+            memory: Settled {
+                state: State::Replicated,
+                recompute: Recompute::Layer,
+                loss_chunk: 1,
+                mlp_chunk: 1,
+            },
             ranks: Vec::new(),
             warnings: Vec::new(),
             choice: None,
@@ -244,7 +250,7 @@ impl Plan {
         let longest = self.positions().iter().map(Positions::tokens).max();
         self.experiment.memory.settle(
             &self.experiment.host,
-            self.micro_batch * longest.unwrap_or_default(),
+            (self.experiment.parallel.state, self.micro_batch * longest.unwrap_or_default()),
             needs,
         )
     }
@@ -350,6 +356,7 @@ impl Plan {
                 forward: 0,
                 backward: 0,
                 gradients: 0,
+                weights: 0,
                 peak,
                 together,
                 worker: if self.experiment.host.device.is_some() { 0 } else { worker },
@@ -358,11 +365,12 @@ impl Plan {
         };
         let mut places: Vec<RankPlan> = self.positions().iter().enumerate().map(of_place).collect();
         self.add_bytes(&mut places);
-        let of_rank = |(rank, gradients): (usize, u64)| {
+        let of_rank = |(rank, (gradients, weights)): (usize, (u64, u64))| {
             let (peak, together, _) = held[kinds.number(rank)];
-            RankPlan { rank, gradients, peak, together, ..places[mesh.place_of(rank)].clone() }
+            let place = places[mesh.place_of(rank)].clone();
+            RankPlan { rank, gradients, weights, peak, together, ..place }
         };
-        self.gradient_sums().into_iter().enumerate().map(of_rank).collect()
+        self.gradient_sums().into_iter().zip(self.gathers()).enumerate().map(of_rank).collect()
     }
 
     /// What attention sends, by place of a sequence.

@@ -57,6 +57,11 @@ impl Plan {
         self.world() / self.experiment.host.processes
     }
 
+    /// How many ranks share what a process holds once: of devices apart, each is alone.
+    pub(crate) fn ranks_beside(&self) -> usize {
+        if self.experiment.host.apart.is_some() { 1 } else { self.ranks_of_process() }
+    }
+
     /// The kinds of its ranks, by the processes that share them.
     pub(crate) fn kinds(&self) -> Kinds {
         let (world, here) = (self.world(), self.ranks_of_process());

@@ -22,6 +22,9 @@ pub struct RankPlan {
     /// Bytes of the gradient sum: f32 slices to the ranks that sum them, sums to those of other processes that update the same, and
     /// three numbers. With one rank nothing is sent.
     pub gradients: u64,
+    /// Bytes of weights: where processes hold shares of masters, what this rank has updated; where they hold shares of weights, its
+    /// share of every stage whenever that is gathered.
+    pub weights: u64,
     /// Peak memory by class, bytes, where one worker computes: see [`Plan::with_cores`](crate::Plan::with_cores).
     pub peak: ByClass,
     /// Peak memory of all classes at once, bytes: less than their sum, because they do not peak

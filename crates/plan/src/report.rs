@@ -75,7 +75,7 @@ impl Plan {
             "{name}\n\
              mesh    {world} = {replicas} of {parts} per sequence{order}{split}\n\
              step    {batch} of {tokens} tokens: {micro_batches} of {micro} per rank\n\
-             memory  recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
+             memory  state {state}, recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
              at once\n\
              model   {layers} of {hidden}, {heads} over {groups} of {width}, \
              vocabulary {vocabulary}: {elements} parameters, {dtype}{lora}{longer}",
@@ -89,6 +89,7 @@ impl Plan {
             tokens = data.tokens,
             micro_batches = count(self.micro_batches, "micro-batch"),
             micro = count(self.micro_batch, "sequence"),
+            state = self.memory.state.word(),
             recompute = self.memory.recompute.word(),
             pieces = count(self.memory.mlp_chunk, "row"),
             logits = count(self.memory.loss_chunk, "row"),
@@ -171,9 +172,9 @@ impl Plan {
     }
 
     fn bytes(&self) -> String {
-        let row =
-            |rank: &RankPlan| [rank.forward, rank.backward, rank.gradients].map(size).to_vec();
-        let head = ["sent per step", "forward", "backward", "gradients"];
+        let sent = |rank: &RankPlan| [rank.forward, rank.backward, rank.gradients, rank.weights];
+        let row = |rank: &RankPlan| sent(rank).map(size).to_vec();
+        let head = ["sent per step", "forward", "backward", "gradients", "weights"];
         table(&head, &self.ranks, row)
     }
 
@@ -293,6 +294,7 @@ struct Bytes {
     forward: u64,
     backward: u64,
     gradients: u64,
+    weights: u64,
 }
 
 #[derive(Serialize)]
@@ -303,12 +305,12 @@ struct Rope {
 
 impl<'a> From<&'a RankPlan> for Share<'a> {
     fn from(plan: &'a RankPlan) -> Share<'a> {
-        let RankPlan { forward, backward, gradients, .. } = *plan;
+        let RankPlan { forward, backward, gradients, weights, .. } = *plan;
         Share {
             rank: plan.rank,
             positions: Every(&plan.positions),
             pairs: <[u64; 1]>::try_from(plan.pairs.as_slice()).ok().map(|[pairs]| pairs),
-            bytes: Bytes { forward, backward, gradients },
+            bytes: Bytes { forward, backward, gradients, weights },
             peak: Classes(plan.peak),
             together: plan.together,
             worker: plan.worker,

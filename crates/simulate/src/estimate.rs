@@ -13,9 +13,11 @@
 //!
 //! In a layer every rank computes its products, then all walk the schedule; who is done first begins
 //! the next layer. The first layer and the period of those behind it make a pass, of every group of
-//! layers apart: groups add up. Gradients are summed over all ranks, a ring: `2 (W - 1) / W` times their bytes. That hides behind the
-//! last micro-batch's backward while links are free, but for the stage that is summed last. Norms, rotations, the optimizer and reading data are left out: they are the same for all
-//! strategies, and small.
+//! layers apart: groups add up. Gradients are summed over all ranks, a ring: `2 (W - 1) / W` times their bytes, or half of that where
+//! devices hold shares of the state. That hides behind the last micro-batch's backward while links are free, but for the stage that is
+//! summed last. Weights of which devices hold shares are gathered once an update, behind nothing, or before every stage of both passes,
+//! behind the stages before it but for the first (`crate::shares`). Norms, rotations, the optimizer and reading data are left out: they are
+//! the same for all strategies, and small.
 //!
 //! What faster links would save is *exposed*; what remains between the mean rank's computing and
 //! the step is *uneven*: ranks that wait for slower ones.
@@ -28,11 +30,11 @@ use annulus_plan::{LayerGroup, Plan, RankPlan};
 use annulus_sequence::{Pass, Schedules};
 use annulus_yaml::Problems;
 
-use crate::Cluster;
 use crate::choose::enough_devices;
 use crate::load::Counted;
 use crate::walk::latest;
 use crate::work::{Work, added};
+use crate::{Cluster, shares};
 
 /// What a step takes.
 #[derive(Clone, Debug, PartialEq)]
@@ -191,7 +193,9 @@ pub(crate) fn backward(plan: &Plan, cluster: &Cluster) -> f64 {
 /// seconds: while its links are free.
 pub(crate) fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
     let (world, link) = (plan.world(), cluster.ring_link(plan.world()));
-    let messages = 2.0 * (world as f64 - 1.0);
+    // What has been summed is passed on, or not.
+    let ways = if plan.state().shares_optimizer() { 1.0 } else { 2.0 };
+    let messages = ways * (world as f64 - 1.0);
     let bytes = messages / world as f64 * plan.gradient_bytes() as f64;
     let all = bytes / link.bandwidth + messages * link.latency;
     // Attention's messages take the link as long.
@@ -245,7 +249,8 @@ impl Timing<'_> {
         let (most, mean) = (latest(&loss), mean(&loss));
         let times = self.plan.micro_batches as f64;
         let summing = gradient_sum(self.plan, self.cluster, back);
-        let step = times * (ahead + back + most) + summing;
+        let gathering = shares::gathered(self.plan, self.cluster, [ahead, back]);
+        let step = times * (ahead + back + most) + summing + gathering;
         (step, times * (computed_ahead + computed_back + mean))
     }
 

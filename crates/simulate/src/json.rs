@@ -78,6 +78,7 @@ impl Candidate {
                 "gradient_sum": estimate.gradient_sum,
                 "peak": estimate.peak,
                 "classes": estimate.classes.named().into_iter().collect::<BTreeMap<_, _>>(),
+                "state": estimate.memory.state.word(),
                 "recompute": estimate.memory.recompute.word(),
                 "loss_chunk": estimate.memory.loss_chunk,
                 "mlp_chunk": estimate.memory.mlp_chunk,

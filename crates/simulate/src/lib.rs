@@ -19,6 +19,7 @@ mod plans;
 mod ports;
 mod read;
 mod scale;
+mod shares;
 mod show;
 mod svg;
 mod table;

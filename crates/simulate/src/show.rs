@@ -103,17 +103,18 @@ impl Choice {
         let classes: Vec<String> = classes
             .map(|(class, bytes)| format!("{} {}", class.replace('_', "/"), size(bytes)))
             .collect();
-        let Settled { recompute, loss_chunk, mlp_chunk } = best.memory;
+        let Settled { state, recompute, loss_chunk, mlp_chunk } = best.memory;
         format!(
             "{taken}\n\
              step     {step}: exposed {exposed}, uneven {uneven}\n\
              {}\
              memory   {} on the fullest device{budget}\n         \
              by class, each at its own peak: {}\n\
-             with     memory.recompute={} memory.loss_chunk={loss_chunk} memory.mlp_chunk={mlp_chunk}\n\n",
+             with     parallel.state={} memory.recompute={} memory.loss_chunk={loss_chunk} memory.mlp_chunk={mlp_chunk}\n\n",
             self.sent(best),
             size(best.fullest()),
             classes.join(", "),
+            state.word(),
             recompute.word(),
         )
     }

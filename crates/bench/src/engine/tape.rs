@@ -101,6 +101,9 @@ impl Communicator for Taped {
     fn note(&self, label: Label) {
         self.inner.note(label);
     }
+    fn hold_on(&self, on: bool) {
+        self.inner.hold_on(on);
+    }
     fn progress(&self) -> Result<()> {
         self.inner.progress()
     }

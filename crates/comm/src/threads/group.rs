@@ -55,6 +55,8 @@ pub(super) struct Life {
     pub(super) exchanges: AtomicU64,
     /// Its program has returned.
     pub(super) left: AtomicBool,
+    /// It goes on though the run is to stop.
+    holds_on: AtomicBool,
 }
 
 impl Group {
@@ -204,7 +206,12 @@ impl Group {
     /// `rank` is alive; is the run?
     pub(super) fn progress(&self, rank: usize) -> Result<()> {
         self.ranks[rank].operations.fetch_add(1, Ordering::AcqRel);
-        self.running()
+        self.running(rank)
+    }
+
+    /// `rank` goes on though the run is to stop, or does not any more.
+    pub(super) fn hold_on(&self, rank: usize, on: bool) {
+        self.ranks[rank].holds_on.store(on, Ordering::Relaxed);
     }
 
     /// `rank` is here, whatever it does.
@@ -317,8 +324,10 @@ impl Group {
                 self.log_wait(due.rank, None);
                 return Ok(done);
             }
-            self.running()?;
+            self.running(due.rank)?;
             if left {
+                // One that holds on does so no longer than those that it waits for.
+                self.asked_to_stop()?;
                 let Due { rank, peer, label, .. } = *due;
                 return Err(Error::Left { rank, peer, label });
             }
@@ -340,19 +349,27 @@ impl Group {
         lock(&self.waits)[rank] = None;
     }
 
-    fn running(&self) -> Result<()> {
-        if self.stop.load(Ordering::Relaxed) {
-            if let Some(log) =
-                self.home.log.as_ref().filter(|_| !self.asked.swap(true, Ordering::Relaxed))
-            {
-                log.asked();
-            }
-            return Err(self.still_gone().map_or(Error::Stopped, |rank| Error::Gone { rank }));
+    fn running(&self, rank: usize) -> Result<()> {
+        let holds_on = || self.ranks[rank].holds_on.load(Ordering::Relaxed);
+        if self.is_to_stop() && (!holds_on() || self.still_gone().is_some()) {
+            self.asked_to_stop()?;
         }
         if let Some(why) = self.lost.get() {
             return Err(Error::Engine { why: why.as_str().into() });
         }
         self.first().map_or(Ok(()), |rank| Err(Error::Ended { rank }))
+    }
+
+    fn asked_to_stop(&self) -> Result<()> {
+        if !self.is_to_stop() {
+            return Ok(());
+        }
+        if let Some(log) =
+            self.home.log.as_ref().filter(|_| !self.asked.swap(true, Ordering::Relaxed))
+        {
+            log.asked();
+        }
+        Err(self.still_gone().map_or(Error::Stopped, |rank| Error::Gone { rank }))
     }
 
     /// How many operations a rank has done, as far as is known here.

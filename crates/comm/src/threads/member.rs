@@ -122,6 +122,9 @@ impl Communicator for Member {
     fn note(&self, label: Label) {
         self.group.note(self.original(self.rank), label);
     }
+    fn hold_on(&self, on: bool) {
+        self.group.hold_on(self.original(self.rank), on);
+    }
     fn progress(&self) -> Result<()> {
         self.group.progress(self.original(self.rank))
     }

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use candle_core::DType;
+use candle_core::{DType, Tensor};
 
 use super::folder::list_one;
 use super::load::{EMBEDDING, LAST_PROJECTION, load_listed};
-use super::{Sliced, Weights, WeightsError, save_file};
+use super::save::whole;
+use super::{Described, Weights, WeightsError, save_file};
 use crate::Specification;
 
 /// The file of an adapter's weights.
@@ -41,9 +42,10 @@ pub fn load_adapter(
 /// When it cannot be written.
 pub fn save_adapter(folder: &Path, trained: &Weights, tied: bool) -> Result<(), WeightsError> {
     let head = trained.get(EMBEDDING).filter(|_| tied);
-    let named = |name: &str, weight| (format!("{PREFIX}{name}"), Sliced::whole(weight));
-    let head = head.map(|embedding| named(LAST_PROJECTION, embedding));
-    let trained = trained.iter().map(|(name, weight)| named(name, weight));
-    let tensors: Vec<_> = head.into_iter().chain(trained).collect();
-    save_file(&folder.join(FILE), &tensors)
+    let head = head.map(|embedding| (LAST_PROJECTION, embedding));
+    let trained = trained.iter().map(|(name, weight)| (name.as_str(), weight));
+    let named = |(name, weight): (&str, &Tensor)| (format!("{PREFIX}{name}"), weight.clone());
+    let all: Vec<(String, Tensor)> = head.into_iter().chain(trained).map(named).collect();
+    let tensors: Vec<_> = all.iter().map(|(name, weight)| Described::of(name, weight)).collect();
+    save_file(&folder.join(FILE), &tensors, &mut whole(&all.into_iter().collect()))
 }

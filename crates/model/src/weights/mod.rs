@@ -15,7 +15,7 @@ use candle_core::Tensor;
 pub use adapter::{load_adapter, save_adapter};
 pub use error::{Flaw, WeightsError};
 pub use load::{fingerprint, load, load_typed, tensor};
-pub use save::{Sliced, save, save_file};
+pub use save::{Described, Read, save, save_by, save_file};
 
 /// Weights by name. Ordered, so that every rank goes through them alike.
 pub type Weights = BTreeMap<String, Tensor>;

@@ -1,12 +1,13 @@
-//! The sums of gradients over ranks: what they send, and what they hold meanwhile.
+//! The sums of gradients over ranks, and weights of which processes hold shares: what they send, and what is held meanwhile.
 //!
-//! Backward posts the sums of a stage when it has gone through it, and goes on. Of N ranks each sums a slice of every parameter
+//! Backward of every micro-batch posts the sums of a stage when it has gone through it, and goes on. Of N ranks each sums a slice of every parameter
 //! ([`slice`]). Of the T ranks of a process each updates a slice of T, and is sent by its twins in other processes what they have
-//! summed of it.
+//! summed of it; where processes hold shares of the state, each updates what it has summed, and its twins are sent the weights.
 
 use std::ops::RangeInclusive;
 
 use annulus_architecture::{Besides, Target, slice};
+use annulus_experiment::State;
 
 use super::{F32, Share};
 use crate::Plan;
@@ -20,16 +21,39 @@ impl Plan {
     /// Elements of the parameters that are trained, of every stage of the model in order: the embedding, the two halves of each layer,
     /// the loss. Tied weights are the embedding's.
     pub(crate) fn trained_by_stage(&self) -> Vec<Vec<u64>> {
-        let (shape, lora) = (&self.shape, self.experiment.lora.as_ref());
+        let lora = self.experiment.lora.as_ref();
+        let is_trained = |part: Option<Besides>| match (lora, part) {
+            (None, _) => true,
+            (Some(lora), Some(part)) => lora.trains(part),
+            (Some(_), None) => false,
+        };
+        let mut stages = self.by_stage(&is_trained);
+        if self.shape.tie_word_embeddings
+            && let Some(last) = stages.last_mut()
+            && is_trained(Some(Besides::Embeddings))
+        {
+            last.pop();
+        }
+        debug_assert_eq!(stages.iter().flatten().sum::<u64>(), self.counts().trained);
+        stages
+    }
+
+    /// The same of all parameters that a stage reads: tied weights are those of the embedding and of the loss.
+    pub(crate) fn read_by_stage(&self) -> Vec<Vec<u64>> {
+        self.by_stage(&|_| true)
+    }
+
+    /// Those of a part of the model, or of its projections, that are wanted, and all adapters.
+    fn by_stage(&self, wanted: &dyn Fn(Option<Besides>) -> bool) -> Vec<Vec<u64>> {
+        let shape = &self.shape;
         let [h, m] = [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
         let (a, k, dim) = (shape.query_width(), shape.key_value_width(), shape.head_dim as u64);
-        let trains = |part| lora.is_none_or(|lora| lora.trains(part));
         let only = |is_there: bool, sizes: &[u64]| if is_there { sizes.to_vec() } else { vec![] };
         let norms = |of_heads| {
             let all = [only(true, &[h]), only(of_heads, &[dim, dim])].concat();
-            only(trains(Besides::Norms), &all)
+            only(wanted(Some(Besides::Norms)), &all)
         };
-        let weights = |sizes: Vec<u64>| if lora.is_none() { sizes } else { Vec::new() };
+        let weights = |sizes: Vec<u64>| only(wanted(None), &sizes);
         let biases =
             [only(shape.has_query_key_value_bias(), &[a, k, k]), only(shape.attention_bias, &[h])];
         let attention = [
@@ -45,14 +69,18 @@ impl Plan {
         ]
         .concat();
         let table = self.vocabulary() as u64 * h;
-        let has_head = !shape.tie_word_embeddings && trains(Besides::Head);
-        let mut stages = vec![only(trains(Besides::Embeddings), &[table])];
+        let last = if shape.tie_word_embeddings { Besides::Embeddings } else { Besides::Head };
+        let mut stages = vec![only(wanted(Some(Besides::Embeddings)), &[table])];
         for _ in 0..shape.num_hidden_layers {
             stages.extend([attention.clone(), feed_forward.clone()]);
         }
-        stages.push([norms(false), only(has_head, &[table])].concat());
-        debug_assert_eq!(stages.iter().flatten().sum::<u64>(), self.counts().trained);
+        stages.push([norms(false), only(wanted(Some(last)), &[table])].concat());
         stages
+    }
+
+    /// What processes hold of the state: of one process everything, once.
+    pub fn state(&self) -> State {
+        if self.ranks_beside() == self.world() { State::Replicated } else { self.memory.state }
     }
 
     /// Elements of the adapters of these projections of a layer.
@@ -61,6 +89,21 @@ impl Plan {
         let own = targets.iter().filter(|target| lora.targets.contains(target));
         let sizes = own.flat_map(|target| target.sizes(&self.shape));
         sizes.map(|size| lora.rank as u64 * size).collect()
+    }
+
+    /// Bytes of the weights that are trained, by stage.
+    pub fn trained_weights(&self) -> Vec<f64> {
+        self.bytes_of(&self.trained_by_stage())
+    }
+
+    /// The same of all that a stage reads.
+    pub fn read_weights(&self) -> Vec<f64> {
+        self.bytes_of(&self.read_by_stage())
+    }
+
+    fn bytes_of(&self, stages: &[Vec<u64>]) -> Vec<f64> {
+        let element = self.experiment.model.dtype.bytes() as f64;
+        stages.iter().map(|sizes| element * sizes.iter().sum::<u64>() as f64).collect()
     }
 
     /// The share of all gradients that is summed last, when backward is over.
@@ -73,29 +116,118 @@ impl Plan {
 
     /// What each rank hands over to sum gradients, bytes; nothing where there is one.
     pub(crate) fn gradient_sums(&self) -> Vec<u64> {
-        let (world, here) = (self.world(), self.ranks_of_process());
+        let world = self.world();
         if world == 1 {
             return vec![0];
         }
-        let (stages, twins) = (self.trained_by_stage(), world / here);
+        let (stages, twins) = (self.trained_by_stage(), self.twins());
+        let passed_on = if self.state().shares_optimizer() { 0 } else { twins - 1 };
         let of_rank = |rank: usize| {
-            let slot = rank % here * twins + rank / here;
             let sent = |elements: &u64| {
-                let own = slice(*elements as usize, slot, world).len() as u64;
-                elements - own + own * (twins as u64 - 1)
+                let own = self.summed(*elements, rank);
+                (elements - own) * self.micro_batches as u64 + own * passed_on
             };
             F32 * stages.iter().flatten().map(sent).sum::<u64>() + NUMBERS
         };
         (0..world).map(of_rank).collect()
     }
+
+    /// What each rank hands over of weights, bytes: what it has updated, or of every stage its share whenever that is gathered.
+    pub(crate) fn gathers(&self) -> Vec<u64> {
+        let state = self.state();
+        let element = self.experiment.model.dtype.bytes() as u64;
+        let times = if state.shares_weights() { self.micro_batches as u64 } else { 1 };
+        let stages = match (state.shares_optimizer(), state.shares_weights()) {
+            (false, _) => Vec::new(),
+            (true, false) => self.trained_by_stage(),
+            (true, true) => {
+                let ahead = self.read_by_stage();
+                // The last one's are there on the way back, and the first reads none.
+                let back = ahead[1..ahead.len() - 1].to_vec();
+                [ahead, back].concat()
+            }
+        };
+        let of_rank = |rank: usize| {
+            let own = stages.iter().flatten().map(|elements| self.summed(*elements, rank));
+            own.sum::<u64>() * (self.twins() - 1) * element * times
+        };
+        (0..self.world()).map(of_rank).collect()
+    }
+
+    /// How many processes there are.
+    fn twins(&self) -> u64 {
+        (self.world() / self.ranks_beside()) as u64
+    }
+
+    /// Elements that a rank sums of a parameter.
+    fn summed(&self, elements: u64, rank: usize) -> u64 {
+        let (world, here, twins) = (self.world(), self.ranks_beside(), self.twins() as usize);
+        slice(elements as usize, rank % here * twins + rank / here, world).len() as u64
+    }
 }
 
 impl Share<'_> {
+    /// What processes hold of the state.
+    fn state(&self) -> State {
+        if self.elsewhere == 0 { State::Replicated } else { self.memory.state }
+    }
+
+    /// Among how many ranks a parameter is divided, of which each updates a part.
+    fn parts(&self) -> u64 {
+        if self.state().shares_optimizer() { self.here + self.elsewhere } else { self.here }
+    }
+
     /// Elements of the slices that a rank updates, of the rank that has most.
     pub(super) fn sliced(&self) -> u64 {
-        let here = self.here as usize;
-        let most = |elements: u64| slice(elements as usize, here - 1, here).len() as u64;
-        self.plan.trained_by_stage().into_iter().flatten().map(most).sum()
+        self.slices_of(&self.plan.trained_by_stage())
+    }
+
+    /// Elements of slices of parameters, of the rank that has most.
+    fn slices_of(&self, stages: &[Vec<u64>]) -> u64 {
+        let parts = self.parts() as usize;
+        let most = |elements: &u64| slice(*elements as usize, parts - 1, parts).len() as u64;
+        stages.iter().flatten().map(most).sum()
+    }
+
+    /// Weights at their fullest. Where processes hold shares: the own one, and a stage, of which the first rank of a process is said to
+    /// have the whole, and every rank what arrives of the next one meanwhile, or of this one while it is put together.
+    pub(super) fn weights(&self) -> u64 {
+        let state = self.state();
+        let all = self.plan.counts().all;
+        let arrives =
+            |elements: u64| elements * self.element / self.world() * self.processes_else();
+        if !state.shares_optimizer() {
+            return self.shared(all * self.element);
+        }
+        if !state.shares_weights() {
+            let stages = self.plan.trained_by_stage();
+            let stages: Vec<u64> = stages.iter().map(|sizes| sizes.iter().sum()).collect();
+            let two = stages.windows(2).map(|two| arrives(two.iter().sum())).max();
+            return self.shared(all * self.element) + two.unwrap_or_default();
+        }
+        let stages = self.plan.read_by_stage();
+        let mut held = self.slices_of(&stages) * self.element;
+        if self.plan.shape.tie_word_embeddings {
+            // The loss reads the share that the embedding has.
+            let table = stages[0].clone();
+            held -= self.slices_of(&[table]) * self.element;
+        }
+        let stages: Vec<u64> = stages.iter().map(|sizes| sizes.iter().sum()).collect();
+        let beside = |stage: usize| {
+            let near = &stages[stage.saturating_sub(1)..=(stage + 1).min(stages.len() - 1)];
+            let arriving = near.iter().max().copied().unwrap_or_default();
+            self.shared(stages[stage] * self.element) + arrives(arriving)
+        };
+        held + (0..stages.len()).map(beside).max().unwrap_or_default()
+    }
+
+    fn world(&self) -> u64 {
+        self.here + self.elsewhere
+    }
+
+    /// Processes but this one.
+    fn processes_else(&self) -> u64 {
+        self.elsewhere / self.here
     }
 
     /// Gradients at their fullest, and their sums: while backward is in a layer or in the loss, and ever. No rank is more than a stage
@@ -103,28 +235,31 @@ impl Share<'_> {
     pub(super) fn gradients(&self) -> [u64; 2] {
         let stages = self.plan.trained_by_stage();
         let stages: Vec<u64> = stages.iter().map(|sizes| F32 * sizes.iter().sum::<u64>()).collect();
-        let (all, world) = (stages.iter().sum::<u64>(), self.plan.world() as u64);
-        if world == 1 {
-            return [all; 2];
-        }
+        let (all, world) = (stages.iter().sum::<u64>(), self.world());
+        let is_accumulated = self.plan.micro_batches > 1;
         let last = stages.len() - 1;
         let of = |some: RangeInclusive<usize>| stages[some].iter().sum::<u64>();
         let within = |stage: usize| {
             // Of one more the others may not have read theirs yet.
             let oldest = (stage + SUMS_IN_FLIGHT + 1).min(last);
-            // What the loss gives to tied weights waits for the rest of their gradient; what earlier micro-batches gave, for the last.
-            let whole = match (self.plan.micro_batches, self.plan.shape.tie_word_embeddings) {
-                (1, true) if stage > 0 => of(stage..=oldest) + stages[0],
-                (1, _) => of(stage..=oldest),
-                _ => of(0..=oldest),
-            };
-            let summed = of(oldest.min(stage + 1)..=last) / self.here;
+            // What the loss gives to tied weights waits for the rest of their gradient.
+            let tied = self.plan.shape.tie_word_embeddings && stage > 0;
+            let whole = of(stage..=oldest) + if tied { stages[0] } else { 0 };
+            let summed = of(oldest.min(stage + 1)..=last) / self.parts();
+            // Those of earlier micro-batches are there, and new ones until they are added.
+            let summed =
+                if is_accumulated { (all + of(stage..=oldest)) / self.parts() } else { summed };
             whole + summed + of(stage..=oldest) / world * self.elsewhere
         };
+        if world == 1 {
+            let alone = (0..=last).map(within).max().unwrap_or_default();
+            return if is_accumulated { [alone; 2] } else { [all; 2] };
+        }
         let backward = (1..=last).map(within).max().unwrap_or_default();
         // The last are whole while they are summed; then what the twins have summed is put together.
         let largest = stages.iter().max().copied().unwrap_or_default();
-        let ends = [stages[0], largest / self.here].map(|beside| all / self.here + beside);
+        let joined = if self.state().shares_optimizer() { 0 } else { largest / self.here };
+        let ends = [stages[0], joined].map(|beside| all / self.parts() + beside);
         [backward, ends.into_iter().chain([backward, within(0)]).max().unwrap_or_default()]
     }
 }

@@ -80,15 +80,15 @@ fn every_gradient_is_sent_to_whom_sums_it_and_those_who_update_it() {
     let layer = h * h + 2 * h * k + h * h + 3 * h * m + 2 * h;
     let elements = 2 * 256 * h + 2 * layer + h;
     assert_eq!(plan.shape.elements(), elements);
-    // Each of eight ranks keeps the slice that it sums; with it go three numbers.
+    // Of each of two micro-batches each of eight ranks keeps the slice that it sums; with it go three numbers.
     let sent = |processes: u64| {
         let plan = plan.over(processes as usize);
         plan.ranks.iter().map(|rank| rank.gradients).sum::<u64>()
     };
     let of_elements = |times: u64| 4 * times * elements + 8 * 24;
-    assert_eq!(sent(1), of_elements(7));
+    assert_eq!(sent(1), of_elements(2 * 7));
     // What a slice came to goes to every other process.
-    assert_eq!([sent(2), sent(4), sent(8)], [7 + 1, 7 + 3, 7 + 7].map(of_elements));
+    assert_eq!([sent(2), sent(4), sent(8)], [14 + 1, 14 + 3, 14 + 7].map(of_elements));
     // A process holds the state once, whatever the number of its ranks.
     for processes in [1, 2, 4, 8] {
         let plan = plan.over(processes);

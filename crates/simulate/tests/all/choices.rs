@@ -68,7 +68,7 @@ fn on_one_rank_nothing_is_split() {
 
 #[test]
 fn what_does_not_fit_is_not_taken() {
-    let tokens = ["data.tokens=1M"];
+    let tokens = ["data.tokens=1M", "parallel.state=replicated"];
     let roomy = among(&tokens, &cluster());
     let fullest = |choice: &Choice, strategy| {
         let found = choice.tables[0].ranking().into_iter().find(|(of, _)| *of == strategy);
@@ -228,7 +228,7 @@ fn a_sweet_spot_is_drawn() {
 /// From what fits easily to what fits nowhere; the rows are what `auto` takes there.
 #[test]
 fn the_best_strategy_by_length_and_devices() {
-    let resolved = resolved(experiment(&["attention.strategy=usp"]));
+    let resolved = resolved(experiment(&["attention.strategy=usp", "parallel.state=replicated"]));
     let scale = Scale::of(&resolved, &cluster());
     let sizes: Vec<(usize, usize)> =
         scale.rows.iter().map(|row| (row.tokens, row.devices)).collect();

@@ -7,6 +7,7 @@ use candle_core::D;
 use crate::Result;
 use crate::setup::data::HeldOut;
 use crate::step::finite::finite;
+use crate::step::gathered::Supply;
 use crate::step::rank::Micro;
 use crate::step::sum::{Partial, Total};
 use crate::step::trainer::Trainer;
@@ -32,13 +33,14 @@ impl Trainer {
         let (mut loss, mut right) = (Partial::default(), Partial::default());
         let own: Vec<usize> =
             (rank.replica()..held_out.sequences).step_by(rank.setup.data).collect();
+        let mut weights = self.weights(self.finished);
         for (index, part) in own.chunks(rank.setup.micro_batch).enumerate() {
             let micro = rank.micro(self.finished, part.len(), |positions, into| {
                 part.iter().try_for_each(|&at| held_out.read(at, positions, into))
             })?;
-            loss += rank.loss(&self.store.parameters.weights, &micro)?;
+            loss += rank.loss(&mut weights, &micro)?;
             if held_out.exact {
-                right += self.right(&micro)?;
+                right += self.right(&mut weights, &micro)?;
             }
             progress(index * rank.setup.micro_batch + part.len(), own.len());
         }
@@ -50,8 +52,8 @@ impl Trainer {
     }
 
     /// How many targets have the largest logit, of how many.
-    fn right(&self, micro: &Micro) -> Result<Partial> {
-        let logits = self.rank.logits(&self.store.parameters.weights, &micro.shard)?;
+    fn right(&self, weights: &mut Supply<'_>, micro: &Micro) -> Result<Partial> {
+        let logits = self.rank.logits(weights, &micro.shard)?;
         let said: Vec<u32> = logits.argmax(D::Minus1)?.flatten_all()?.to_vec1()?;
         let targets: Vec<i64> = micro.shard.targets.flatten_all()?.to_vec1()?;
         let right = said

@@ -16,6 +16,7 @@ use candle_core::{Device, Tensor};
 
 use crate::setup::shared::once;
 use crate::step::finite::finite;
+use crate::step::gathered::Supply;
 use crate::step::rank::Rank;
 use crate::{Result, Setup, TrainError};
 
@@ -104,7 +105,7 @@ impl Rank {
             let position = prompt.len() + generated.len() - 1;
             let attention = self.attention.map(|_, one| one.adding(&cache, position));
             let shard = self.one(last, position, attention)?;
-            let x_bsd = self.before_loss(weights, &shard)?;
+            let x_bsd = self.before_loss(&mut Supply::Whole(weights), &shard)?;
             let logits = self.row(&x_bsd, weights, &shard)?;
             generated.push(wanted.sampling.draw(&logits, position)?);
             tell(&generated);
@@ -123,7 +124,7 @@ impl Rank {
         let sequence = Sequence { inputs: prompt.to_vec(), targets, documents: Vec::new() };
         let mut shard = self.micro_of(0, &[sequence])?.shard;
         shard.attention = shard.attention.map(|_, one| one.filling(cache));
-        let x_bsd = self.before_loss(weights, &shard)?;
+        let x_bsd = self.before_loss(&mut Supply::Whole(weights), &shard)?;
         let last = prompt.len() - 1;
         let row = self.attention.positions().iter().position(|position| position == last);
         let mut next = 0.0;

@@ -8,6 +8,7 @@ use annulus_model::{Judged, Weights};
 use candle_core::{Device, Tensor};
 
 use crate::step::finite::finite;
+use crate::step::gathered::Supply;
 use crate::step::rank::{Micro, Rank};
 use crate::{Result, Setup};
 
@@ -93,7 +94,7 @@ impl Setup {
 
 impl Rank {
     fn verdicts(&self, weights: &Weights, micro: &Micro) -> Result<Vec<Verdict>> {
-        let x = self.before_loss(weights, &micro.shard)?;
+        let x = self.before_loss(&mut Supply::Whole(weights), &micro.shard)?;
         let positions: Vec<usize> = self.attention.positions().iter().collect();
         let judged = self.model.judge(&x, weights, &micro.shard)?.into_iter();
         let verdict = |Judged { row, loss, said }| {

@@ -12,6 +12,7 @@ use candle_core::{Device, Tensor};
 
 use crate::setup::shared::once;
 use crate::step::finite::{all_finite, finite};
+use crate::step::gathered::Supply;
 use crate::step::gradients::{Gradients, PASS};
 use crate::step::parameters::Parameters;
 use crate::step::rank::Rank;
@@ -79,7 +80,7 @@ impl Rank {
         let held = scope(Class::Weights);
         let parameters = Parameters::new(weights, &self.setup)?;
         drop(held);
-        let own = &parameters.weights;
+        let own = &mut Supply::Whole(&parameters.weights);
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();
         let mut micros = Vec::new();

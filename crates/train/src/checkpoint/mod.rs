@@ -10,6 +10,7 @@
 
 mod hashes;
 mod read;
+mod slices;
 mod tokenizer;
 mod write;
 
@@ -18,6 +19,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use read::{Found, beside, is_checkpoint, load, named_by, newest, opened, weights};
+pub(crate) use slices::Slices;
 pub(crate) use tokenizer::missing;
 pub(crate) use write::{Saved, point, prune, save};
 

@@ -1,6 +1,5 @@
 //! Writing checkpoints.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,16 +7,15 @@ use std::path::{Path, PathBuf};
 use annulus_comm::{Communicator, Label};
 use annulus_experiment::{Experiment, ModelSource, WeightsFrom, write_adapter, write_config};
 use annulus_files::PendingFolder;
-use annulus_model::{Sliced, WeightsError};
+use annulus_model::{Read, Weights, WeightsError};
 use annulus_plan::Plan;
 use candle_core::Tensor;
 
 use super::hashes::Hashes;
 use super::read::named;
 use super::tokenizer::missing;
-use super::{HASHES, LATEST, OPTIMIZER, STATE, State, steps};
+use super::{HASHES, LATEST, OPTIMIZER, STATE, Slices, State, steps};
 use crate::run::folder::{failure, write_atomically};
-use crate::step::parameters::{Optimizer, Store};
 use crate::{Result, TrainError};
 
 /// Larger models are cut into several files.
@@ -31,10 +29,10 @@ const BESIDE_TOKENIZER: [&str; 3] =
     ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
 
 /// What a checkpoint is made of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Saved<'a> {
     pub(crate) plan: &'a Plan,
-    pub(crate) store: &'a Store,
+    pub(crate) slices: Slices<'a>,
     pub(crate) state: &'a State,
     /// The rank that writes.
     pub(crate) comm: &'a dyn Communicator,
@@ -48,12 +46,12 @@ impl Saved<'_> {
 }
 
 /// Writes `output/step-N`, whole or not at all, and points `LATEST` at it.
-pub(crate) fn save(output: &Path, saved: Saved<'_>) -> Result<PathBuf> {
+pub(crate) fn save(output: &Path, mut saved: Saved<'_>) -> Result<PathBuf> {
     let step = saved.state.step;
     let folder = output.join(format!("step-{step}"));
     let failed = |error| failure("write", &folder, &error);
     let unfinished = PendingFolder::create(&folder).map_err(failed)?;
-    write(unfinished.path(), &folder, saved)?;
+    write(unfinished.path(), &folder, &mut saved)?;
     saved.note("checkpoint, commit");
     let commit = || {
         if folder.is_dir() {
@@ -78,22 +76,16 @@ pub(crate) fn point(output: &Path, step: u64) -> Result<()> {
 }
 
 /// Writes all files into `folder`, which is to become `named`: that is what errors call it.
-fn write(folder: &Path, named: &Path, saved: Saved<'_>) -> Result<()> {
-    let unwritten = |error| unwritten(error, named);
-    let parameters = &saved.store.parameters;
-    let weights = &parameters.weights;
+fn write(folder: &Path, named: &Path, saved: &mut Saved<'_>) -> Result<()> {
     saved.note("checkpoint, weights");
-    if saved.plan.experiment.lora.is_some() {
-        let trained = |name: &str| Some((name.to_owned(), weights.get(name)?.clone()));
-        let trained = parameters.trained().filter_map(trained).collect();
-        let tied = saved.plan.shape.tie_word_embeddings;
-        annulus_model::save_adapter(folder, &trained, tied).map_err(unwritten)?;
-    } else {
-        annulus_model::save(folder, weights, SHARD_BYTES).map_err(unwritten)?;
-    }
+    write_weights(folder, named, saved)?;
     saved.note("checkpoint, optimizer");
-    let optimizer = folder.join(OPTIMIZER);
-    write_optimizer(&optimizer, saved).map_err(unwritten)?;
+    let (kept, optimizer) = (saved.slices.optimizer(), folder.join(OPTIMIZER));
+    reading(
+        named,
+        |name| saved.slices.of_optimizer(name),
+        |read| annulus_model::save_file(&optimizer, &kept, read),
+    )?;
     let failed = |error| failure("write", named, &error);
     saved.note("checkpoint, texts and hashes");
     write_texts(folder, saved).map_err(failed)?;
@@ -103,23 +95,40 @@ fn write(folder: &Path, named: &Path, saved: Saved<'_>) -> Result<()> {
     fs::write(&path, text).and_then(|()| fs::File::open(&path)?.sync_all()).map_err(failed)
 }
 
-/// Moments by name and, where weights are narrower, f32 masters: of the slices that ranks have of them.
-fn write_optimizer(path: &Path, saved: Saved<'_>) -> std::result::Result<(), WeightsError> {
-    let (parameters, optimizers) = (&saved.store.parameters, saved.store.optimizers());
-    let mut tensors = BTreeMap::new();
-    for name in parameters.trained() {
-        let shape = parameters.weights[name].dims();
-        let mut add = |which: &str, of: &dyn Fn(&'_ Optimizer) -> Option<Tensor>| {
-            let slices: Vec<Tensor> = optimizers.iter().filter_map(|one| of(one)).collect();
-            if !slices.is_empty() {
-                tensors.insert(format!("{which}.{name}"), Sliced { shape, slices });
-            }
-        };
-        add("first", &|one| Some(one.moments(name)?.first.clone()));
-        add("second", &|one| Some(one.moments(name)?.second.clone()));
-        add("master", &|one| one.master(name).cloned());
+fn write_weights(folder: &Path, named: &Path, saved: &mut Saved<'_>) -> Result<()> {
+    let weights = saved.slices.weights();
+    if saved.plan.experiment.lora.is_none() {
+        let write = |read: Read<'_>| annulus_model::save_by(folder, &weights, SHARD_BYTES, read);
+        return reading(named, |name| saved.slices.of_weight(name), write).map(drop);
     }
-    annulus_model::save_file(path, &tensors.into_iter().collect::<Vec<_>>())
+    let mut trained = Weights::new();
+    for one in weights {
+        let slices = saved.slices.of_weight(&one.name)?;
+        let slices =
+            slices.iter().map(Tensor::flatten_all).collect::<candle_core::Result<Vec<_>>>()?;
+        trained.insert(one.name, Tensor::cat(&slices, 0)?.reshape(one.shape)?);
+    }
+    let tied = saved.plan.shape.tie_word_embeddings;
+    annulus_model::save_adapter(folder, &trained, tied).map_err(|error| unwritten(error, named))
+}
+
+/// Writes what `read` hands over; why it cannot counts for more than that nothing can be written then.
+fn reading<T>(
+    named: &Path,
+    mut read: impl FnMut(&str) -> Result<Vec<Tensor>>,
+    write: impl FnOnce(Read<'_>) -> std::result::Result<T, WeightsError>,
+) -> Result<T> {
+    let mut failed = None;
+    let written = write(&mut |name| {
+        read(name).map_err(|error| {
+            failed = Some(error);
+            io::Error::other("what is to be written is not there")
+        })
+    });
+    match failed {
+        Some(error) => Err(error),
+        None => written.map_err(|error| unwritten(error, named)),
+    }
 }
 
 /// Weights that cannot be saved are no fault of the weights.
@@ -132,7 +141,7 @@ fn unwritten(error: WeightsError, folder: &Path) -> TrainError {
     }
 }
 
-fn write_texts(folder: &Path, saved: Saved<'_>) -> io::Result<()> {
+fn write_texts(folder: &Path, saved: &Saved<'_>) -> io::Result<()> {
     let experiment = &saved.plan.experiment;
     let config = write_config(&saved.plan.shape, experiment.model.dtype);
     fs::write(folder.join("config.json"), config)?;

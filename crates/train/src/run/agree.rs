@@ -49,43 +49,47 @@ pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Opti
             let report = trainer.step()?;
             bits.losses.push(report.loss.to_bits());
             if step == 1 || step == steps {
-                bits.last = state(&trainer, report.norm)?;
+                let each;
+                [bits.last, each] = state(&trainer, report.norm)?;
+                same_everywhere(comm.as_ref(), each)?;
             }
             if step == 1 {
                 bits.first = bits.last;
             }
         }
-        same_everywhere(comm.as_ref(), bits.last)?;
         Ok(bits)
     };
     let bits = setup.run(program)?;
     Ok(Some(bits).filter(|_| here.start == 0))
 }
 
-/// The hash of what a process holds.
-fn state(trainer: &Trainer, norm: f64) -> Result<[u8; 32]> {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&norm.to_bits().to_le_bytes());
-    let mut add = |name: &str, slices: Vec<&Tensor>| -> Result<()> {
-        hasher.update(name.as_bytes());
-        for slice in slices {
-            let mut bytes = Vec::new();
-            slice.to_dtype(DType::F32)?.write_bytes(&mut bytes)?;
-            hasher.update(&bytes);
+/// The hash of what processes hold together, every tensor of a checkpoint, where rank 0 is; and that of what each of them must hold.
+fn state(trainer: &Trainer, norm: f64) -> Result<[[u8; 32]; 2]> {
+    let (mut all, mut each) = (blake3::Hasher::new(), blake3::Hasher::new());
+    let mut add = |name: &str, bytes: &[u8], is_shared: bool| {
+        for hasher in [Some(&mut all), Some(&mut each).filter(|_| !is_shared)].into_iter().flatten()
+        {
+            hasher.update(name.as_bytes()).update(bytes);
         }
-        Ok(())
     };
-    let (parameters, optimizers) = (&trainer.store.parameters, trainer.store.optimizers());
-    for (name, weight) in &parameters.weights {
-        add(name, vec![weight])?;
+    add("norm", &norm.to_bits().to_le_bytes(), false);
+    let (mut slices, division) = (trainer.finished().slices, &trainer.rank.division);
+    for one in slices.weights() {
+        add(&one.name, &bytes(slices.of_weight(&one.name)?)?, division.shares_weights());
     }
-    for name in parameters.trained() {
-        let moments = || optimizers.iter().filter_map(|one| one.moments(name));
-        add(name, optimizers.iter().filter_map(|one| one.master(name)).collect())?;
-        add(name, moments().map(|both| &both.first).collect())?;
-        add(name, moments().map(|both| &both.second).collect())?;
+    for one in slices.optimizer() {
+        add(&one.name, &bytes(slices.of_optimizer(&one.name)?)?, division.shares_optimizer());
     }
-    Ok(*hasher.finalize().as_bytes())
+    Ok([all, each].map(|hasher| *hasher.finalize().as_bytes()))
+}
+
+/// The elements of slices, as f32.
+fn bytes(slices: Vec<Tensor>) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for slice in slices {
+        slice.to_dtype(DType::F32)?.write_bytes(&mut bytes)?;
+    }
+    Ok(bytes)
 }
 
 /// Refuses ranks that hold something else.

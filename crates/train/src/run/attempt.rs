@@ -1,9 +1,8 @@
 //! A whole run: from a plan to a run folder, as often as it takes.
 //!
-//! Every process holds the state once, so rank 0 saves its process's, without asking the others. The ranks of a process apply a step
-//! together or not at all (`step/commit.rs`). When a run is stopped, a process may end at its last finished step while that of rank 0
-//! has finished the next: it applies a step only after everybody has contributed to it, so what it saves is a step that all of them
-//! would have finished with the same bits.
+//! Where every process holds the state whole, rank 0 saves its process's without asking the others; where each holds a share, all hand
+//! over theirs (`run/saving.rs`). Ranks apply a step together or not at all: those of a process decide it in its memory
+//! (`step/meeting.rs`), and who has contributed to a step's last sum does not stop before it knows whether all have.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +23,7 @@ use crate::run::lines::Lines;
 use crate::run::manifest::{Manifest, weights_hash};
 use crate::run::metrics::{Record, Recorder};
 use crate::run::outcome::{Ending, Outcome};
+use crate::run::saving::Reached;
 use crate::run::sink::{Notice, Silent, Sink};
 use crate::run::together::{self, Facts, Said};
 use crate::setup::device;
@@ -140,12 +140,12 @@ pub(crate) fn prepared(
 /// What all ranks share.
 pub(crate) struct Attempt<'a> {
     plan: &'a Plan,
-    setup: Arc<Setup>,
+    pub(crate) setup: Arc<Setup>,
     data: Data,
     stop: Arc<AtomicBool>,
-    world: World,
+    pub(crate) world: World,
     start: Handout<Start>,
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
     owes: bool,
     /// Operations per second of all cores at their best; of a GPU nobody says.
     peak: Option<f64>,
@@ -153,6 +153,13 @@ pub(crate) struct Attempt<'a> {
     process: OfProcess,
     room: Room,
     recorder: Mutex<Option<Recorder<'a>>>,
+}
+
+/// How one rank ended.
+struct End<'a> {
+    ending: Ending,
+    reached: Reached,
+    recorder: Option<Recorder<'a>>,
 }
 
 /// The steps, between the first line of the manifest's attempt and its last.
@@ -320,13 +327,20 @@ impl Attempt<'_> {
             })
         };
         let mut ends = self.world.run(&options, program)?;
-        // The first of this process; only rank 0 keeps a record.
-        let (ending, step, record) = ends.swap_remove(0);
-        Ok((ending, step, record.unwrap_or_default()))
+        // The first of this process; only rank 0 has a recorder.
+        let End { ending, reached, mut recorder } = ends.swap_remove(0);
+        if self.setup.shares_state() {
+            recorder = self.save_shares(reached, recorder)?;
+        }
+        if let Some(recorder) = &mut recorder {
+            recorder.flush()?;
+        }
+        let record = recorder.map(|recorder| recorder.record);
+        Ok((ending, reached.step, record.unwrap_or_default()))
     }
 
     /// One rank, from its start to its end.
-    fn rank(&self, comm: Arc<dyn Communicator>) -> Result<(Ending, u64, Option<Record>)> {
+    fn rank(&self, comm: Arc<dyn Communicator>) -> Result<End<'_>> {
         let checked = self.plan.experiment.mesh.checksum;
         let comm = if checked { Checked::new(comm) } else { comm };
         let start = self.start.take(comm.rank());
@@ -334,7 +348,7 @@ impl Attempt<'_> {
             0 => self.recorder.lock().unwrap_or_else(PoisonError::into_inner).take(),
             _ => None,
         };
-        let first_step = start.step;
+        let reached = Reached { step: start.step, since: start.since };
         let trainer = self.trainer(comm, &start);
         drop(start);
         return_what_was_freed();
@@ -342,28 +356,36 @@ impl Attempt<'_> {
             Ok(trainer) => trainer,
             Err(error) => {
                 self.preempted(error)?;
-                return Ok((Ending::Preempted, first_step, recorder.map(|r| r.record)));
+                return Ok(End { ending: Ending::Preempted, reached, recorder });
             }
         };
-        let course = self.course();
-        let ending = match course.run(&mut trainer, &mut recorder) {
-            Ok(()) => Ending::Finished,
+        let ending = self.to_the_end(&mut trainer, &mut recorder)?;
+        if !self.setup.shares_state() {
+            trainer.save(&mut recorder)?;
+        }
+        let reached = Reached { step: trainer.finished, since: trainer.since };
+        Ok(End { ending, reached, recorder })
+    }
+
+    /// All steps of one rank.
+    fn to_the_end(
+        &self,
+        trainer: &mut Trainer,
+        recorder: &mut Option<Recorder<'_>>,
+    ) -> Result<Ending> {
+        match self.course().run(trainer, recorder) {
+            Ok(()) => Ok(Ending::Finished),
             // A step that is half applied is none: there is nothing to save, and no way to go on.
-            Err(error) if trainer.is_between => return Err(error),
+            Err(error) if trainer.is_between => Err(error),
             Err(error) => {
-                if let Some(recorder) = recorder.as_mut().filter(|_| error.leaves_steps_whole()) {
+                if !self.setup.shares_state() && error.leaves_steps_whole() {
                     // What ended the run is what is said of it, whether this can be written or not.
-                    let _ = recorder.save(&trainer);
+                    let _ = trainer.save(recorder);
                 }
                 self.preempted(error)?;
-                Ending::Preempted
+                Ok(Ending::Preempted)
             }
-        };
-        if let Some(recorder) = &mut recorder {
-            recorder.save(&trainer)?;
-            recorder.flush()?;
         }
-        Ok((ending, trainer.finished, recorder.map(|recorder| recorder.record)))
     }
 
     fn trainer(&self, comm: Arc<dyn Communicator>, start: &Start) -> Result<Trainer> {

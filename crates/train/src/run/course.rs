@@ -64,10 +64,8 @@ impl Course<'_> {
                 keep(trainer, recorder, spans)?;
             }
             check_stop(trainer)?;
-            if let Some(recorder) = recorder
-                && due(self.every.checkpoint, report.step, self.last)
-            {
-                recorder.save(trainer)?;
+            if due(self.every.checkpoint, report.step, self.last) {
+                trainer.save(recorder)?;
             }
         }
         Ok(())

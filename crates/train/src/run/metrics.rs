@@ -17,6 +17,7 @@ use crate::run::curves::Curves;
 use crate::run::folder::{failure, write_atomically};
 use crate::run::identity;
 use crate::run::lines::{Line, Lines};
+use crate::run::saving::Finished;
 use crate::run::sink::{Notice, Sink, Value};
 use crate::run::traces;
 use crate::step::trainer::Trainer;
@@ -87,17 +88,17 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// Saves what `trainer` has finished, unless that is on disk. A request to stop does not end
-    /// it; the peers, who may wait for this rank meanwhile, are told that it lives.
-    pub(crate) fn save(&mut self, trainer: &Trainer) -> Result<()> {
-        let step = trainer.finished;
+    /// Saves a step, unless that is on disk. Where processes hold shares all ranks must hand over theirs. A request to stop does not end
+    /// it where this process has all; the peers, who may wait for this rank meanwhile, are told that it lives.
+    pub(crate) fn save(&mut self, finished: Finished<'_>) -> Result<()> {
+        let Finished { step, since, comm, slices } = finished;
         if step == self.saved {
             return Ok(());
         }
         let (data, (first, tokens)) = (&self.plan.experiment.data, self.began);
         let trained = (step - first) * (data.batch * data.tokens) as u64;
         let state = State {
-            moments: Some(trainer.since),
+            moments: Some(since),
             version: 1,
             step,
             tokens: tokens + trained,
@@ -105,14 +106,9 @@ impl Recorder<'_> {
             experiment: identity::text(self.plan),
             base: self.base.clone(),
         };
-        let saved = Saved {
-            plan: self.plan,
-            store: &trainer.store,
-            state: &state,
-            comm: trainer.rank.uncounted.as_ref(),
-        };
+        let saved = Saved { plan: self.plan, slices, state: &state, comm };
         self.flush()?;
-        let folder = alive(trainer.rank.uncounted.as_ref(), || save(&self.output, saved))?;
+        let folder = alive(comm, || save(&self.output, saved))?;
         self.saved = step;
         if let Err(error) = prune(&self.output, self.plan.experiment.keep, step) {
             // Too many checkpoints are no reason to stop.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use annulus_attention::Attention;
 use annulus_comm::threads::Options;
 use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered, Places, World};
-use annulus_experiment::{Dtype, Frequencies, Kernel, Order, Packed, Recompute, Shape};
+use annulus_experiment::{Dtype, Frequencies, Kernel, Order, Packed, Recompute, Shape, State};
 use annulus_machine::Core;
 use annulus_machine::peak::Unit;
 use annulus_model::{Attentions, Config, Llama, element_type};
@@ -70,6 +70,8 @@ pub struct Setup {
     pub order: Order,
     /// Sequences per rank at once.
     pub micro_batch: usize,
+    /// What processes hold of weights, masters and moments.
+    pub state: State,
     /// What is kept for backward.
     pub recompute: Recompute,
     /// Tokens of logits held at once.
@@ -149,6 +151,7 @@ impl Setup {
             sequence: experiment.mesh.sequence,
             order: experiment.mesh.order,
             micro_batch: plan.micro_batch,
+            state: plan.memory.state,
             recompute: plan.memory.recompute,
             loss_chunk: plan.memory.loss_chunk,
             mlp_chunk: Some(plan.memory.mlp_chunk).filter(|chunk| *chunk < plan.rows()),
@@ -192,6 +195,11 @@ impl Setup {
     /// How many ranks there are.
     pub fn world(&self) -> usize {
         self.grid().ranks()
+    }
+
+    /// Whether processes hold shares of the state.
+    pub(crate) fn shares_state(&self) -> bool {
+        self.processes.processes() > 1 && self.state.shares_optimizer()
     }
 
     /// Where they run: the processes must be able to share them evenly.
@@ -293,7 +301,7 @@ impl Setup {
         };
         let meter = Metered::at(comm.clone(), self.places());
         let mesh = Mesh::of(meter.clone(), self.grid())?;
-        let division = Division::new(meter.as_ref(), &mesh, here)?;
+        let division = Division::new(meter.as_ref(), &mesh, (here, self.state))?;
         let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
         let Frequencies { inverse, factor } = &self.frequencies;
         let rotary = Rotary::new(attention.positions(), inverse, *factor);

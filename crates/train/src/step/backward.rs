@@ -1,9 +1,9 @@
 //! Forward and backward over the stages of a model: the one place for pieces of rows and for the
 //! harvest of gradients.
 //!
-//! Every stage gives a pullback, which owns what it needs and is gone when it was called. So
+//! Every stage gives a pullback, which owns what it needs and is gone when it was called; weights it is handed anew. So
 //! nothing outlives its stage, and between two stages one may do whatever one likes: ask whether to
-//! stop, send gradients off, later gather weights.
+//! stop, send gradients off, gather weights.
 //!
 //! With `recompute: layer` only inputs and attention's results are kept; pullbacks make the rest
 //! again. With `recompute: none` they keep what would cost a product of matrices.
@@ -17,6 +17,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::Result;
 use crate::run::traces::name;
 use crate::step::finite::is_finite;
+use crate::step::gathered::Supply;
 use crate::step::gradients::Gradients;
 use crate::step::rank::{Micro, Rank};
 use crate::step::sum::Partial;
@@ -37,7 +38,7 @@ impl Rank {
     /// The loss of `micro` and, added to `gradients`, those of its sum; `after` is told of every stage that backward has gone through.
     pub(crate) fn backward(
         &self,
-        weights: &Weights,
+        weights: &mut Supply<'_>,
         micro: &Micro,
         gradients: &mut Gradients,
         after: &mut dyn FnMut(usize, &mut Gradients) -> Result<()>,
@@ -50,7 +51,8 @@ impl Rank {
         let shard = Shard { keep, ..micro.shard.clone() };
         let stages = &self.model.stages;
         let mut traces = Vec::with_capacity(stages.len());
-        let x = self.forward(stages, weights, &shard, |stage, begun, trace| {
+        let turn = stages.len().checked_sub(2);
+        let x = self.forward((stages, turn), weights, &shard, |stage, begun, trace| {
             traces.push(trace);
             self.room.keep();
             self.stage(begun, || name(stage, "forward"))
@@ -63,7 +65,9 @@ impl Rank {
         for (index, (stage, trace)) in stages.iter().zip(traces).enumerate().rev() {
             self.progress()?;
             let begun = begin();
-            dx = self.run_back(stage.as_ref(), trace, &dx, gradients)?;
+            let lent = weights.back(self, index, index.checked_sub(1).filter(|next| *next > 0))?;
+            dx = self.run_back((stage.as_ref(), &lent), trace, &dx, gradients)?;
+            drop(lent);
             after(index, gradients)?;
             self.stage(begun, || name(stage.as_ref(), "backward"))?;
             self.room.keep();
@@ -72,38 +76,45 @@ impl Rank {
     }
 
     /// The loss of `micro`, without pullbacks.
-    pub(crate) fn loss(&self, weights: &Weights, micro: &Micro) -> Result<Partial> {
+    pub(crate) fn loss(&self, weights: &mut Supply<'_>, micro: &Micro) -> Result<Partial> {
         let stages = &self.model.stages;
-        let loss = self.forward(stages, weights, &micro.shard, |_, _, _| Ok(()))?;
+        let loss = self.forward((stages, None), weights, &micro.shard, |_, _, _| Ok(()))?;
         Ok(Partial::new(f64::from(loss.to_scalar::<f32>()?), micro.targets))
     }
 
     /// The output [B, S, D] of all stages but the loss.
-    pub(crate) fn before_loss(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
+    pub(crate) fn before_loss(&self, weights: &mut Supply<'_>, shard: &Shard) -> Result<Tensor> {
         let stages = &self.model.stages;
-        self.forward(&stages[..stages.len() - 1], weights, shard, |_, _, _| Ok(()))
+        let last = stages.len() - 1;
+        self.forward((&stages[..last], Some(last)), weights, shard, |_, _, _| Ok(()))
     }
 
     /// All logits f32 [B, S, V] of this rank's positions.
-    pub(crate) fn logits(&self, weights: &Weights, shard: &Shard) -> Result<Tensor> {
-        Ok(self.model.logits(&self.before_loss(weights, shard)?, weights, shard)?)
+    pub(crate) fn logits(&self, weights: &mut Supply<'_>, shard: &Shard) -> Result<Tensor> {
+        let x = self.before_loss(weights, shard)?;
+        let of_loss = weights.of(self.model.stages.len() - 1, None)?;
+        Ok(self.model.logits(&x, &of_loss, shard)?)
     }
 
-    /// The output of `stages`, one after the other; `done` is told of each, when it began, and what it leaves.
+    /// The output of `stages`, one after the other, behind which the weights of stage `next` are wanted; `done` is told of each, when it
+    /// began, and what it leaves.
     fn forward<'a>(
         &self,
-        stages: &'a [Box<dyn Stage>],
-        weights: &'a Weights,
+        (stages, next): (&'a [Box<dyn Stage>], Option<usize>),
+        weights: &mut Supply<'_>,
         shard: &'a Shard,
         mut done: impl FnMut(&dyn Stage, Begun, Trace<'a>) -> Result<()>,
     ) -> Result<Tensor> {
         // The first reads tokens.
         let mut x = Tensor::zeros((), DType::F32, &Device::Cpu)?;
-        for stage in stages {
+        for (index, stage) in stages.iter().enumerate() {
             self.progress()?;
             let begun = begin();
             let trace;
-            (x, trace) = self.run(stage.as_ref(), &x, weights, shard)?;
+            let next = if index + 1 < stages.len() { Some(index + 1) } else { next };
+            let lent = weights.of(index, next)?;
+            (x, trace) = self.run(stage.as_ref(), &x, &lent, shard)?;
+            drop(lent);
             done(stage.as_ref(), begun, trace)?;
         }
         Ok(x)
@@ -114,7 +125,7 @@ impl Rank {
         &self,
         stage: &'a dyn Stage,
         x: &Tensor,
-        weights: &'a Weights,
+        weights: &Weights,
         shard: &'a Shard,
     ) -> Result<(Tensor, Trace<'a>)> {
         let mut outputs = Vec::new();
@@ -132,7 +143,7 @@ impl Rank {
     /// to `gradients`.
     fn run_back(
         &self,
-        stage: &dyn Stage,
+        (stage, weights): (&dyn Stage, &Weights),
         trace: Trace<'_>,
         dy: &Tensor,
         gradients: &mut Gradients,
@@ -140,7 +151,7 @@ impl Rank {
         let mut inputs = Vec::with_capacity(trace.len());
         for ((_, pullback), dy) in trace.into_iter().zip(self.pieces(stage, dy)?) {
             let mut harvest = |name: &str, gradient| gradients.add(&self.backend, name, gradient);
-            inputs.push(pullback(&dy, &mut harvest)?);
+            inputs.push(pullback(&dy, weights, &mut harvest)?);
         }
         self.joined(stage, inputs, dy)
     }

@@ -1,4 +1,7 @@
 //! Gradients of one rank by name, f32, and their sums over ranks, which go on while backward does.
+//!
+//! Those of every micro-batch are summed over ranks, and the sums over micro-batches: so no rank holds more than a few stages whole, and
+//! the bits do not depend on who holds what.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -81,6 +84,8 @@ pub(crate) fn by_stage(
 pub(crate) struct Sums<'a> {
     division: &'a Division,
     step: u64,
+    /// Whether the micro-batch is the last of the step.
+    is_last: bool,
     /// How many calls there were.
     hops: usize,
     summing: VecDeque<(Elements, ReduceScatter)>,
@@ -104,7 +109,17 @@ pub(crate) struct Summed {
 impl Sums<'_> {
     pub(crate) fn new(division: &Division, step: u64) -> Sums<'_> {
         let (summing, gathering) = (VecDeque::new(), Vec::new());
-        Sums { division, step, hops: 0, summing, gathering, summed: Weights::new() }
+        Sums { division, step, is_last: false, hops: 0, summing, gathering, summed: Weights::new() }
+    }
+
+    /// What is posted next is of the last micro-batch.
+    pub(crate) fn come_to_the_last(&mut self, backend: &Backend) -> Result<()> {
+        // Those of the one before are not.
+        while !self.summing.is_empty() {
+            self.advance(backend)?;
+        }
+        self.is_last = true;
+        Ok(())
     }
 
     /// Where the next call belongs.
@@ -114,7 +129,12 @@ impl Sums<'_> {
     }
 
     /// Posts the gradients `names`, which are complete on this rank: they are `gradients`' no more.
-    pub(crate) fn post(&mut self, gradients: &mut Gradients, names: &[String]) -> Result<()> {
+    pub(crate) fn post(
+        &mut self,
+        backend: &Backend,
+        gradients: &mut Gradients,
+        names: &[String],
+    ) -> Result<()> {
         gradients.check(names.iter().map(String::as_str))?;
         let own: Vec<(&String, Tensor)> =
             names.iter().filter_map(|name| Some((name, gradients.0.remove(name)?))).collect();
@@ -129,20 +149,27 @@ impl Sums<'_> {
         let range = |elements, rank| division.summed(elements, rank);
         let posted = ReduceScatter::post(division.all.as_ref(), label, &own, range)?;
         self.summing.push_back((elements, posted));
-        if self.summing.len() > IN_FLIGHT { self.advance() } else { Ok(()) }
+        if self.summing.len() > IN_FLIGHT { self.advance(backend) } else { Ok(()) }
     }
 
-    /// Waits for the oldest sums, and passes on what the twins update too.
-    fn advance(&mut self) -> Result<()> {
+    /// Waits for the oldest sums, adds them to those of earlier micro-batches, and passes on what the twins update too.
+    fn advance(&mut self, backend: &Backend) -> Result<()> {
         let Some((elements, posted)) = self.summing.pop_front() else { return Ok(()) };
         let _gradients = scope(Class::Gradients);
         let (summing, bytes) = (begin(), posted.sent());
-        let own = posted.wait()?;
+        let mut own = posted.wait()?;
         self.waited(summing, &elements, bytes);
-        let names = || elements.iter().map(|(name, _)| name.clone());
-        self.summed.extend(names().zip(own.clone()));
-        if self.division.twins.world() > 1 {
-            let (division, label) = (self.division, self.label());
+        for ((name, _), slice) in elements.iter().zip(&mut own) {
+            if let Some(sum) = self.summed.get(name).filter(|sum| sum.elem_count() > 0) {
+                accumulate(backend, sum, slice)?;
+                *slice = sum.clone();
+            } else {
+                self.summed.insert(name.clone(), slice.clone());
+            }
+        }
+        let division = self.division;
+        if self.is_last && division.twins.world() > 1 && !division.shares_optimizer() {
+            let label = self.label();
             let count = |index: usize, rank| division.gathered(elements[index].1, rank).len();
             let posted = AllGather::post(division.twins.as_ref(), label, own, count)?;
             self.gathering.push((elements, posted));
@@ -160,7 +187,7 @@ impl Sums<'_> {
     /// Waits for all.
     pub(crate) fn end(mut self, backend: &Backend) -> Result<Summed> {
         while !self.summing.is_empty() {
-            self.advance()?;
+            self.advance(backend)?;
         }
         let some = self.summed.values().filter(|slice| slice.elem_count() > 0);
         let own = global_norm_squared(backend, some)?;

@@ -1,11 +1,12 @@
 //! One optimizer step: forward and backward, sums of gradients, AdamW, and what it costs.
 
 pub(crate) mod backward;
-pub(crate) mod commit;
 pub(crate) mod division;
 pub(crate) mod finite;
+pub(crate) mod gathered;
 pub(crate) mod gradients;
 pub(crate) mod hosts;
+pub(crate) mod meeting;
 pub(crate) mod memory;
 pub(crate) mod parameters;
 pub(crate) mod rank;

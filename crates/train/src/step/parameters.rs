@@ -9,11 +9,12 @@ use annulus_experiment::Optimizer as Settings;
 use annulus_memory::{Class, on_behalf_of, scope};
 use annulus_model::{Config, Llama, Weights};
 use annulus_ops::{AdamW, Backend, Moments, Parameter};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Shape, Tensor};
 
 use crate::setup::start::Start;
-use crate::step::commit::Commit;
 use crate::step::division::Division;
+use crate::step::gathered::Table;
+use crate::step::meeting::Meeting;
 use crate::{Result, Setup};
 
 /// Weights as layers take them.
@@ -21,7 +22,11 @@ use crate::{Result, Setup};
 pub(crate) struct Parameters {
     /// The names of those that are trained.
     pub(crate) trained: BTreeSet<String>,
-    /// All. Updates change those that are trained in place.
+    /// The shapes of all.
+    pub(crate) shapes: BTreeMap<String, Shape>,
+    pub(crate) dtype: DType,
+    pub(crate) device: Device,
+    /// All, whole; none where a process holds a share of each. Updates change those that are trained in place.
     pub(crate) weights: Weights,
 }
 
@@ -34,12 +39,25 @@ pub(crate) fn trained(config: &Config) -> BTreeSet<String> {
 impl Parameters {
     /// A copy of `weights` of its own, as the model computes with them, on the device.
     pub(crate) fn new(weights: &Weights, setup: &Setup) -> Result<Parameters> {
-        let (dtype, device) = (setup.config.dtype, setup.device());
+        let parameters = Parameters::without(weights, setup);
         let own = |(name, weight): (&String, &Tensor)| {
-            Ok((name.clone(), own_copy(&weight.to_dtype(dtype)?, &device)?))
+            let weight = weight.to_dtype(parameters.dtype)?;
+            Ok((name.clone(), own_copy(&weight, &parameters.device)?))
         };
         let weights = weights.iter().map(own).collect::<candle_core::Result<_>>()?;
-        Ok(Parameters { trained: trained(&setup.config), weights })
+        Ok(Parameters { weights, ..parameters })
+    }
+
+    /// What there is to know of `weights` without them.
+    fn without(weights: &Weights, setup: &Setup) -> Parameters {
+        let shape = |(name, weight): (&String, &Tensor)| (name.clone(), weight.shape().clone());
+        Parameters {
+            trained: trained(&setup.config),
+            shapes: weights.iter().map(shape).collect(),
+            dtype: setup.config.dtype,
+            device: setup.device(),
+            weights: Weights::new(),
+        }
     }
 
     /// The names of what is trained, in order.
@@ -54,7 +72,10 @@ pub struct Store {
     pub(crate) parameters: Parameters,
     /// By rank of the process.
     optimizers: Vec<OnceLock<Optimizer>>,
-    pub(crate) commit: Commit,
+    /// Where they decide whether a step is applied.
+    pub(crate) commit: Meeting<(), ()>,
+    /// Where they put gathered weights together.
+    pub(crate) table: Table,
 }
 
 impl Store {
@@ -63,15 +84,26 @@ impl Store {
     /// # Errors
     /// What Candle, or the device, says.
     pub fn new(setup: &Setup, weights: &Weights, here: Range<usize>) -> Result<Arc<Store>> {
-        let parameters =
-            on_behalf_of(here.start, Class::Weights, || Parameters::new(weights, setup))?;
+        let whole = || Parameters::new(weights, setup);
+        let parameters = if setup.shares_state() && setup.state.shares_weights() {
+            Parameters::without(weights, setup)
+        } else {
+            on_behalf_of(here.start, Class::Weights, whole)?
+        };
         let optimizers = here.clone().map(|_| OnceLock::new()).collect();
-        Ok(Arc::new(Store { parameters, optimizers, commit: Commit::new(here.len()) }))
+        let (commit, table) = (Meeting::new(here.len()), Meeting::new(here.len()));
+        Ok(Arc::new(Store { parameters, optimizers, commit, table }))
     }
 
     /// Those of all ranks of the process that have begun.
     pub(crate) fn optimizers(&self) -> Vec<&Optimizer> {
         self.optimizers.iter().filter_map(OnceLock::get).collect()
+    }
+
+    /// A rank will not come to meetings any more.
+    pub(crate) fn leave(&self) {
+        self.commit.leave();
+        self.table.leave();
     }
 }
 
@@ -91,11 +123,16 @@ impl Stake {
         start: &Start,
         division: &Division,
     ) -> Result<Stake> {
-        let stake = Stake { store: store.clone(), own: division.own().0 };
+        let stake = Stake::of(store, division);
         let optimizer = Optimizer::new(settings, &store.parameters, start, division)?;
         // Every rank takes its own once.
         stake.store.optimizers[stake.own].get_or_init(|| optimizer);
         Ok(stake)
+    }
+
+    /// What this rank has taken before.
+    pub(crate) fn of(store: &Arc<Store>, division: &Division) -> Stake {
+        Stake { store: store.clone(), own: division.own().0 }
     }
 
     /// This rank's own.
@@ -113,11 +150,12 @@ impl std::ops::Deref for Stake {
 
 impl Drop for Stake {
     fn drop(&mut self) {
-        self.store.commit.leave();
+        self.store.leave();
     }
 }
 
-/// What AdamW keeps between steps of the slices that a rank updates, flat; of parameters of which it updates none, nothing.
+/// What AdamW keeps between steps of the slices that a rank updates, flat, and where a process holds a share of the weights those
+/// slices of them; of parameters of which it has none, nothing.
 #[derive(Debug)]
 pub(crate) struct Optimizer {
     settings: Settings,
@@ -125,6 +163,8 @@ pub(crate) struct Optimizer {
     masters: Weights,
     /// Where they are not: the weights.
     copies: Weights,
+    /// Where a process holds a share of the weights: of those that are not trained.
+    frozen: Weights,
     moments: BTreeMap<String, Moments>,
     /// Which parameters decay.
     decay: BTreeSet<String>,
@@ -134,6 +174,20 @@ pub(crate) struct Optimizer {
 }
 
 impl Optimizer {
+    /// Without a parameter.
+    fn empty(settings: &Settings) -> Optimizer {
+        Optimizer {
+            settings: settings.clone(),
+            masters: Weights::new(),
+            copies: Weights::new(),
+            frozen: Weights::new(),
+            moments: BTreeMap::new(),
+            decay: BTreeSet::new(),
+            names: Vec::new(),
+            begins: 0,
+        }
+    }
+
     /// The slices of `parameters` that `division` says, of what a run starts from.
     fn new(
         settings: &Settings,
@@ -141,21 +195,34 @@ impl Optimizer {
         start: &Start,
         division: &Division,
     ) -> Result<Optimizer> {
-        let (settings, decay) = (settings.clone(), BTreeSet::new());
-        let (masters, copies, moments) = (Weights::new(), Weights::new(), BTreeMap::new());
-        let (names, begins) = (Vec::new(), 0);
-        let mut own = Optimizer { settings, masters, copies, moments, decay, names, begins };
-        for name in &parameters.trained {
-            let weight = &parameters.weights[name];
-            let range = division.updated(weight.elem_count());
+        let mut own = Optimizer::empty(settings);
+        let is_held =
+            |name: &String| division.shares_weights() || parameters.trained.contains(name);
+        for (name, shape) in parameters.shapes.iter().filter(|(name, _)| is_held(name)) {
+            let range = division.updated(shape.elem_count());
             if range.is_empty() {
                 continue;
             }
             let slice = |whole: &Tensor| whole.flatten_all()?.narrow(0, range.start, range.len());
-            own.add(name, weight, (slice(weight)?, slice(&start.weights[name])?))?;
+            let saved = slice(&start.weights[name])?;
+            let share = match parameters.weights.get(name) {
+                Some(whole) => slice(whole)?,
+                None => {
+                    let _weights = scope(Class::Weights);
+                    own_copy(&saved.to_dtype(parameters.dtype)?, &parameters.device)?
+                }
+            };
+            if !parameters.trained.contains(name) {
+                own.frozen.insert(name.clone(), share);
+                continue;
+            }
+            if shape.rank() == 2 {
+                own.decay.insert(name.clone());
+            }
+            own.add(name, share, &saved)?;
             if let Some(Moments { first, second }) = start.moments.get(name) {
                 let _moments = scope(Class::Optimizer);
-                let copy = |whole| own_copy(&slice(whole)?, weight.device());
+                let copy = |whole| own_copy(&slice(whole)?, &parameters.device);
                 let saved = Moments { first: copy(first)?, second: copy(second)? };
                 own.moments.insert(name.clone(), saved);
             }
@@ -164,29 +231,28 @@ impl Optimizer {
         Ok(Optimizer { begins: own.names.len() * rank / ranks, ..own })
     }
 
-    /// A slice of `weight`, as it is computed with and in f32, with moments that have seen nothing.
-    fn add(
-        &mut self,
-        name: &str,
-        weight: &Tensor,
-        (slice, saved): (Tensor, Tensor),
-    ) -> candle_core::Result<()> {
+    /// A slice of a weight as it is computed with, and as it was `saved`, with moments that have seen nothing.
+    fn add(&mut self, name: &str, share: Tensor, saved: &Tensor) -> candle_core::Result<()> {
         let name = name.to_owned();
-        let master = if weight.dtype() == DType::F32 {
-            slice
+        let master = if share.dtype() == DType::F32 {
+            share
         } else {
             let _masters = scope(Class::Weights);
-            self.copies.insert(name.clone(), slice);
-            own_copy(&saved.to_dtype(DType::F32)?, weight.device())?
+            let master = own_copy(&saved.to_dtype(DType::F32)?, share.device())?;
+            self.copies.insert(name.clone(), share);
+            master
         };
-        if weight.rank() == 2 {
-            self.decay.insert(name.clone());
-        }
         let _moments = scope(Class::Optimizer);
         self.moments.insert(name.clone(), Moments::zeros(&master)?);
         self.masters.insert(name.clone(), master);
         self.names.push(name);
         Ok(())
+    }
+
+    /// This rank's slice of a parameter, as it is computed with.
+    pub(crate) fn share(&self, name: &str) -> Option<&Tensor> {
+        let trained = self.copies.get(name).or_else(|| self.masters.get(name));
+        trained.or_else(|| self.frozen.get(name))
     }
 
     /// The master's slice of a parameter, where weights are not f32.

@@ -10,8 +10,6 @@
 //! ```
 
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::Duration;
 
 use annulus_comm::{Axis, Label};
 use annulus_data::Source;
@@ -22,16 +20,13 @@ use annulus_plan::Plan;
 use annulus_trace::begin;
 
 use crate::setup::start::Start;
-use crate::step::commit::Met;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
+use crate::step::gathered::{Gathering, Supply, spread};
 use crate::step::gradients::{Gradients, Summed, Sums, by_stage};
 use crate::step::parameters::{Stake, Store, Update};
 use crate::step::rank::{Micro, Rank};
 use crate::step::sum::{Partial, Total};
 use crate::{Result, TrainError};
-
-/// How often a rank asks why another has left.
-const PULSE: Duration = Duration::from_millis(1);
 
 /// One rank of a training run.
 #[derive(Debug)]
@@ -109,10 +104,17 @@ impl Trainer {
     /// The next step. On an error nothing has changed, unless [`Trainer::is_between`] says so: parameters and moments are those of the
     /// last finished step.
     pub(crate) fn step(&mut self) -> Result<Report> {
+        let stepped = self.all_or_nothing();
+        self.rank.uncounted.hold_on(false);
+        stepped
+    }
+
+    /// The same; behind what all ranks contribute to, this one holds on.
+    fn all_or_nothing(&mut self) -> Result<Report> {
         let step = self.finished + 1;
         let computed = self.compute(step);
         if computed.is_err() {
-            self.store.commit.leave();
+            self.store.leave();
         }
         let computed = computed?;
         self.meet()?;
@@ -137,19 +139,24 @@ impl Trainer {
         let mut sums = Sums::new(&self.rank.division, step);
         let mut loss = Partial::default();
         let mut sightings = Sightings::new();
+        let mut weights = self.weights(step);
         let last = micros.len().saturating_sub(1);
         for (index, micro) in micros.iter().enumerate() {
-            // Gradients of the last are complete stage by stage.
+            if index == last {
+                sums.come_to_the_last(&self.rank.backend)?;
+            }
             let mut after = |stage: usize, gradients: &mut Gradients| {
-                if index == last { sums.post(gradients, &self.stages[stage]) } else { Ok(()) }
+                sums.post(&self.rank.backend, gradients, &self.stages[stage])
             };
-            let weights = &self.store.parameters.weights;
-            let found = self.rank.backward(weights, micro, &mut gradients, &mut after)?;
+            let found = self.rank.backward(&mut weights, micro, &mut gradients, &mut after)?;
             loss += found.loss;
             sightings.push(found.sighting);
         }
+        drop(weights);
         let summing = begin();
         let loss = loss.total(&self.rank.mesh, sums.label())?;
+        // Whoever has contributed to the last sum goes on if all have, though the run is to stop: all end after the same step.
+        self.rank.uncounted.hold_on(true);
         let Summed { slices, norm } = sums.end(&self.rank.backend)?;
         self.rank.stage(summing, || String::from("sum of gradients"))?;
         self.rank.room.keep();
@@ -158,7 +165,16 @@ impl Trainer {
         Ok(Computed { step, loss, norm, slices })
     }
 
-    /// Updates this rank's slices; with which learning rate.
+    /// Where the passes of a step have weights from.
+    pub(crate) fn weights(&self, step: u64) -> Supply<'_> {
+        if self.rank.division.shares_weights() {
+            Supply::Shared(Gathering::new(&self.rank, &self.store, step))
+        } else {
+            Supply::Whole(&self.store.parameters.weights)
+        }
+    }
+
+    /// Updates this rank's slices; with which learning rate. All ranks have what others have updated then.
     fn apply(&self, computed: &Computed) -> Result<f64> {
         let Computed { step, loss, norm, slices } = computed;
         let scheduled = self.finished - self.part.schedule;
@@ -168,28 +184,17 @@ impl Trainer {
         if let Some(optimizer) = self.store.optimizer() {
             optimizer.update(&self.rank.backend, slices, update)?;
         }
+        let division = &self.rank.division;
+        if division.shares_optimizer() && !division.shares_weights() {
+            spread(&self.rank, &self.store, &self.stages, *step)?;
+        }
         Ok(learning_rate)
     }
 
     /// Waits for the ranks of this process.
     fn meet(&self) -> Result<()> {
-        let (comm, deadline) = (&self.rank.uncounted, self.rank.setup.deadline);
-        let (own, ranks) = self.rank.division.own();
-        // That the run is to stop, or has ended elsewhere, does not end it.
-        let met = self.store.commit.meet(own, deadline, &|| drop(comm.progress()));
-        match met {
-            Met::All => Ok(()),
-            // Why is known when the program of the rank that left has returned.
-            Met::Not => loop {
-                comm.progress()?;
-                sleep(PULSE);
-            },
-            Met::Late(late) => {
-                let (rank, label) = (comm.rank(), Label { pass: "commit", ..self.label() });
-                let peer = rank / ranks * ranks + late;
-                Err(annulus_comm::Error::Deadline { rank, peer, label, waited: deadline }.into())
-            }
-        }
+        let label = Label { pass: "commit", ..self.label() };
+        self.rank.meet(&self.store.commit, (), |_| (), label).map(drop)
     }
 
     /// Where the next step belongs.

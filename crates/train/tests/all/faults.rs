@@ -124,6 +124,9 @@ impl Communicator for Poison {
     fn note(&self, label: Label) {
         self.inner.note(label);
     }
+    fn hold_on(&self, on: bool) {
+        self.inner.hold_on(on);
+    }
     fn progress(&self) -> CommResult<()> {
         self.inner.progress()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::golden;
 use annulus_comm::World;
 use annulus_data::Sequence;
-use annulus_experiment::{Dtype, Kernel, Order, Recompute, read_config};
+use annulus_experiment::{Dtype, Kernel, Order, Recompute, State, read_config};
 use annulus_model::{Llama, load};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy, Wire};
 use annulus_train::{Attending, Setup, Want, model_config, score};
@@ -71,6 +71,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         sequence: ranks,
         order: Order::SequenceFirst,
         micro_batch: 1,
+        state: State::Replicated,
         recompute: Recompute::Layer,
         loss_chunk: 50,
         mlp_chunk: Some(40),

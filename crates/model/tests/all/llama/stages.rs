@@ -107,7 +107,7 @@ fn there_and_back(
     let shard = Shard { keep, ..shard.clone() };
     let (y, pullback) = stage.forward(x, weights, &shard).unwrap();
     let mut harvest = Weights::new();
-    let dx = pullback(dy, &mut |name, gradient| {
+    let dx = pullback(dy, weights, &mut |name, gradient| {
         assert!(harvest.insert(name.to_owned(), gradient).is_none(), "{name} twice");
         Ok(())
     });
@@ -141,7 +141,7 @@ fn there_is_no_way_back_where_nothing_was_kept() {
     let x = activations(&config);
     for stage in &model.stages[1..] {
         let (y, pullback) = stage.forward(&x, &weights, &shard).unwrap();
-        let error = pullback(&y, &mut |_, _| Ok(())).unwrap_err().to_string();
+        let error = pullback(&y, &weights, &mut |_, _| Ok(())).unwrap_err().to_string();
         assert!(error.contains("nothing was kept"), "{error}");
     }
 }

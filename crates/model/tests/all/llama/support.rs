@@ -140,7 +140,7 @@ pub(crate) fn variables(weights: &Weights) -> Weights {
 /// The output of `stages`, and their pullbacks.
 fn forward<'a>(
     stages: &'a [Box<dyn Stage>],
-    weights: &'a Weights,
+    weights: &Weights,
     shard: &'a Shard,
 ) -> (Tensor, Vec<Pullback<'a>>) {
     let mut pullbacks = Vec::new();
@@ -178,7 +178,7 @@ pub(crate) fn gradients(model: &Llama, weights: &Weights, shard: &Shard) -> (Ten
             gradients.insert(name.to_owned(), sum);
             Ok(())
         };
-        dx = pullback(&dx, &mut add).unwrap();
+        dx = pullback(&dx, weights, &mut add).unwrap();
     }
     (loss, gradients)
 }

@@ -1,0 +1,34 @@
+//! Weights of which devices hold shares: what gathering them adds to a step.
+
+use annulus_plan::Plan;
+
+use crate::Cluster;
+
+/// Seconds of a step in which weights are gathered and nothing else is done, where the passes of a micro-batch take so long, forward
+/// and backward.
+pub(crate) fn gathered(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> f64 {
+    let state = plan.state();
+    if !state.shares_optimizer() {
+        return 0.0;
+    }
+    let (world, link) = (plan.world(), cluster.ring_link(plan.world()));
+    let messages = world as f64 - 1.0;
+    let seconds =
+        |bytes: &f64| messages / world as f64 * bytes / link.bandwidth + messages * link.latency;
+    if !state.shares_weights() {
+        return plan.trained_weights().iter().map(seconds).sum();
+    }
+    let stages: Vec<f64> = plan.read_weights().iter().map(seconds).collect();
+    // The last one's are there on the way back, and the first reads none.
+    let ways = [&stages[..], &stages[1..stages.len() - 1]];
+    let sent = [0, 1].map(|pass| {
+        let of_pass = plan.ranks.iter().map(|rank| [rank.forward, rank.backward][pass]).max();
+        of_pass.unwrap_or_default() as f64 / plan.micro_batches as f64 / link.bandwidth
+    });
+    let exposed = |(pass, stages): (usize, &[f64])| {
+        let (all, first) = (stages.iter().sum::<f64>(), if pass == 0 { stages[0] } else { 0.0 });
+        // Attention's messages take the link as long.
+        first.max(all - (passes[pass] - sent[pass]).max(0.0))
+    };
+    plan.micro_batches as f64 * ways.into_iter().enumerate().map(exposed).sum::<f64>()
+}

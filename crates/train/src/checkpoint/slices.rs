@@ -1,0 +1,111 @@
+//! The tensors of a checkpoint, one at a time: of slices that ranks have of them, of this process or of all.
+
+use annulus_comm::Label;
+use annulus_model::Described;
+use annulus_ops::Moments;
+use candle_core::{DType, Tensor};
+
+use crate::step::division::Division;
+use crate::step::parameters::{Optimizer, Stake};
+use crate::{Result, TrainError};
+
+/// What a checkpoint is written of. Where processes hold shares, all ranks hand over theirs in the order in which rank 0 writes.
+#[derive(Debug)]
+pub(crate) struct Slices<'a> {
+    pub(crate) stake: &'a Stake,
+    pub(crate) division: &'a Division,
+    /// The step that is saved.
+    pub(crate) step: u64,
+    /// Whether weights are those of adapters alone.
+    pub(crate) only_trained: bool,
+    /// How many calls there were.
+    hops: usize,
+}
+
+impl<'a> Slices<'a> {
+    pub(crate) fn new(
+        stake: &'a Stake,
+        division: &'a Division,
+        step: u64,
+        only_trained: bool,
+    ) -> Slices<'a> {
+        Slices { stake, division, step, only_trained, hops: 0 }
+    }
+
+    /// The weights, in the order of their names.
+    pub(crate) fn weights(&self) -> Vec<Described> {
+        let parameters = &self.stake.parameters;
+        let is_there = |name: &String| !self.only_trained || parameters.trained.contains(name);
+        let names = parameters.shapes.keys().filter(|name| is_there(name));
+        names.map(|name| self.described(name.clone(), name, parameters.dtype)).collect()
+    }
+
+    /// What the optimizer keeps, in the order of its names: moments, and masters where weights are narrower.
+    pub(crate) fn optimizer(&self) -> Vec<Described> {
+        let parameters = &self.stake.parameters;
+        let mut kept = vec!["first", "second"];
+        kept.extend((parameters.dtype != DType::F32).then_some("master"));
+        kept.sort_unstable();
+        let of = |which| {
+            let one = move |name| self.described(format!("{which}.{name}"), name, DType::F32);
+            parameters.trained().map(one)
+        };
+        kept.into_iter().flat_map(of).collect()
+    }
+
+    fn described(&self, called: String, name: &str, dtype: DType) -> Described {
+        let shape = self.stake.parameters.shapes[name].dims().to_vec();
+        Described { name: called, shape, dtype }
+    }
+
+    /// A weight's slices; on other ranks than the one that writes, nothing.
+    pub(crate) fn of_weight(&mut self, name: &str) -> Result<Vec<Tensor>> {
+        let parameters = &self.stake.parameters;
+        if let Some(whole) = parameters.weights.get(name) {
+            return Ok(vec![whole.clone()]);
+        }
+        let own = self.stake.optimizer().and_then(|own| own.share(name)).cloned();
+        self.collected("checkpoint, weights", name, (parameters.dtype, own))
+    }
+
+    /// The slices of what the optimizer keeps under a name.
+    pub(crate) fn of_optimizer(&mut self, called: &str) -> Result<Vec<Tensor>> {
+        let Some((which, name)) = called.split_once('.') else {
+            return Err(TrainError::Internal(format!("no optimizer keeps `{called}`")));
+        };
+        let of = |one: &Optimizer| match which {
+            "master" => one.master(name).cloned(),
+            "first" => one.moments(name).map(|Moments { first, .. }| first.clone()),
+            _ => one.moments(name).map(|Moments { second, .. }| second.clone()),
+        };
+        if !self.division.shares_optimizer() {
+            return Ok(self.stake.optimizers().into_iter().filter_map(of).collect());
+        }
+        let own = self.stake.optimizer().and_then(of);
+        self.collected("checkpoint, optimizer", name, (DType::F32, own))
+    }
+
+    fn collected(
+        &mut self,
+        pass: &'static str,
+        name: &str,
+        (dtype, own): (DType, Option<Tensor>),
+    ) -> Result<Vec<Tensor>> {
+        let elements = self.stake.parameters.shapes[name].elem_count();
+        let label = Label { step: self.step, pass, hop: self.hops, layer: 0 };
+        self.hops += 1;
+        let all = self.division.collected(label, (elements, dtype), own.as_ref())?;
+        Ok(all.unwrap_or_default())
+    }
+
+    /// Hands over what this rank has to the rank that writes.
+    pub(crate) fn hand_over(mut self) -> Result<()> {
+        for one in self.weights() {
+            self.of_weight(&one.name)?;
+        }
+        for one in self.optimizer() {
+            self.of_optimizer(&one.name)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! When a step is saved, and by whom: rank 0 writes, and where processes hold shares of the state all ranks hand over theirs.
+//!
+//! A run that is asked to stop ends wherever its ranks are, so what it leaves is saved by ranks that nobody stops: those of a run of their
+//! own, over the same state.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use annulus_comm::threads::Options;
+use annulus_comm::{Communicator, Label, Mesh};
+use candle_core::{Device, Tensor};
+
+use crate::checkpoint::Slices;
+use crate::run::attempt::Attempt;
+use crate::run::metrics::Recorder;
+use crate::step::division::Division;
+use crate::step::parameters::Stake;
+use crate::step::trainer::Trainer;
+use crate::{Result, Setup, TrainError};
+
+/// A step that is finished, as one rank has it.
+#[derive(Debug)]
+pub(crate) struct Finished<'a> {
+    pub(crate) step: u64,
+    /// The step since which moments are summed.
+    pub(crate) since: u64,
+    pub(crate) comm: &'a dyn Communicator,
+    pub(crate) slices: Slices<'a>,
+}
+
+impl Trainer {
+    pub(crate) fn finished(&self) -> Finished<'_> {
+        let (rank, step) = (&self.rank, self.finished);
+        let only_trained = rank.setup.config.lora.is_some();
+        let slices = Slices::new(&self.store, &rank.division, step, only_trained);
+        Finished { step, since: self.since, comm: rank.uncounted.as_ref(), slices }
+    }
+
+    /// Saves the last step: every rank's part of it.
+    pub(crate) fn save(&self, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
+        match recorder {
+            Some(recorder) => recorder.save(self.finished()),
+            None if self.rank.division.shares_optimizer() => self.finished().slices.hand_over(),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How far the ranks of a process have come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reached {
+    pub(crate) step: u64,
+    pub(crate) since: u64,
+}
+
+impl Attempt<'_> {
+    /// Saves what all processes have reached, where each holds a share; `recorder` is that of rank 0.
+    pub(crate) fn save_shares<'r>(
+        &self,
+        reached: Reached,
+        recorder: Option<Recorder<'r>>,
+    ) -> Result<Option<Recorder<'r>>> {
+        let setup = &self.setup;
+        let options =
+            Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
+        let recorder = Mutex::new(recorder);
+        let program = |comm: Arc<dyn Communicator>| {
+            let mut pen = None;
+            if comm.rank() == 0 {
+                pen = recorder.lock().unwrap_or_else(PoisonError::into_inner).take();
+            }
+            let saved = self.save_share(comm.as_ref(), reached, &mut pen);
+            if comm.rank() == 0 {
+                *recorder.lock().unwrap_or_else(PoisonError::into_inner) = pen;
+            }
+            saved
+        };
+        self.world.run(&options, program)?;
+        Ok(recorder.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The part of one rank.
+    fn save_share(
+        &self,
+        comm: &dyn Communicator,
+        reached: Reached,
+        recorder: &mut Option<Recorder<'_>>,
+    ) -> Result<()> {
+        let Reached { step, since } = reached;
+        // Only rank 0 knows whether it is on disk.
+        let is_saved = recorder.as_ref().is_some_and(|recorder| recorder.saved == step);
+        let own = Tensor::new(&[step as i64, i64::from(is_saved)], &Device::Cpu)?;
+        let label = Label { step, pass: "checkpoint, what is reached", ..Label::default() };
+        let all = comm.all_gather(label, &own)?;
+        let all: Vec<Vec<i64>> =
+            all.iter().map(Tensor::to_vec1).collect::<candle_core::Result<_>>()?;
+        if let Some(rank) = all.iter().position(|one| one[0] != all[0][0]) {
+            let (one, other) = (all[0][0], all[rank][0]);
+            let message = format!("rank {rank} has finished step {other}, rank 0 step {one}");
+            return Err(TrainError::Internal(message));
+        }
+        if all[0][1] == 1 {
+            return Ok(());
+        }
+        let division = division(&self.setup, comm)?;
+        let stake = Stake::of(&self.store, &division);
+        let only_trained = self.setup.config.lora.is_some();
+        let slices = Slices::new(&stake, &division, step, only_trained);
+        match recorder {
+            Some(recorder) => recorder.save(Finished { step, since, comm, slices }),
+            None => slices.hand_over(),
+        }
+    }
+}
+
+/// The same division as that of the ranks of a run.
+fn division(setup: &Setup, comm: &dyn Communicator) -> Result<Division> {
+    let mesh = Mesh::of(
+        comm.split(Label { pass: "division", ..Label::default() }, 0, comm.rank())?,
+        setup.grid(),
+    )?;
+    let here = setup.world() / setup.processes.processes();
+    Division::new(comm, &mesh, (here, setup.state))
+}

@@ -1,0 +1,203 @@
+//! Weights of which a process holds a share: those of a stage are gathered before it runs, and dropped after it.
+//!
+//! Every rank gathers from its twins in other processes, so that what a process gathers crosses to it once; the ranks of a process put
+//! together what they have (ZeRO stage 3, Rajbhandari et al. 2020, arXiv 1910.02054). The next stage's are on their way meanwhile.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use annulus_comm::{AllGather, Label};
+use annulus_memory::{Class, on_behalf_of, scope};
+use annulus_model::Weights;
+use annulus_trace::{Doing, begin};
+use candle_core::{Result as Made, Shape, Tensor};
+
+use crate::step::meeting::Meeting;
+use crate::step::parameters::Stake;
+use crate::step::rank::Rank;
+use crate::{Result, TrainError};
+
+/// What travels under this pass are weights.
+pub(crate) const PASS: &str = "weights";
+
+/// Of every parameter of a stage, a rank's piece of it in the order of elements.
+type Pieces = Vec<Vec<Tensor>>;
+/// Where the ranks of a process put a stage together.
+pub(crate) type Table = Meeting<Pieces, Made<Weights>>;
+
+/// Where a pass has the weights of a stage from.
+pub(crate) enum Supply<'a> {
+    /// The process holds all.
+    Whole(&'a Weights),
+    /// It holds a share.
+    Shared(Gathering<'a>),
+}
+
+/// The weights of a stage, or all.
+pub(crate) enum Lent<'a> {
+    All(&'a Weights),
+    Stage(Arc<Made<Weights>>),
+    /// None are read.
+    Nothing(Weights),
+}
+
+impl<'a> Supply<'a> {
+    /// The weights of a stage, by its number; `next` is wanted after it.
+    pub(crate) fn of(&mut self, stage: usize, next: Option<usize>) -> Result<Lent<'a>> {
+        match self {
+            Supply::Whole(weights) => Ok(Lent::All(weights)),
+            Supply::Shared(gathering) => Ok(Lent::Stage(gathering.of(stage, next)?)),
+        }
+    }
+
+    /// The same on the way back, where the stage may read none.
+    pub(crate) fn back(
+        &mut self,
+        rank: &Rank,
+        stage: usize,
+        next: Option<usize>,
+    ) -> Result<Lent<'a>> {
+        if rank.model.stages[stage].reads_weights_back() {
+            self.of(stage, next)
+        } else {
+            Ok(Lent::Nothing(Weights::new()))
+        }
+    }
+}
+
+impl Deref for Lent<'_> {
+    type Target = Weights;
+    fn deref(&self) -> &Weights {
+        static NONE: Weights = Weights::new();
+        match self {
+            Lent::All(weights) => weights,
+            // Whoever gathered them has looked.
+            Lent::Stage(made) => made.as_ref().as_ref().unwrap_or(&NONE),
+            Lent::Nothing(none) => none,
+        }
+    }
+}
+
+/// Gathers stages one after the other. All ranks ask for the same ones in the same order.
+pub(crate) struct Gathering<'a> {
+    rank: &'a Rank,
+    stake: &'a Stake,
+    step: u64,
+    /// How many calls there were.
+    hops: usize,
+    posted: Option<(usize, AllGather)>,
+    held: Option<(usize, Arc<Made<Weights>>)>,
+}
+
+impl<'a> Gathering<'a> {
+    pub(crate) fn new(rank: &'a Rank, stake: &'a Stake, step: u64) -> Gathering<'a> {
+        Gathering { rank, stake, step, hops: 0, posted: None, held: None }
+    }
+
+    fn of(&mut self, stage: usize, next: Option<usize>) -> Result<Arc<Made<Weights>>> {
+        // Another is dropped before this one is put together.
+        let held = self.held.take().filter(|(of, _)| *of == stage);
+        let held = held.map_or_else(|| self.gather(stage), |(_, held)| Ok(held))?;
+        self.held = Some((stage, held.clone()));
+        let is_posted = |stage| self.posted.as_ref().is_some_and(|(of, _)| *of == stage);
+        if let Some(next) = next.filter(|next| *next != stage && !is_posted(*next)) {
+            self.posted = Some((next, self.post(next)?));
+        }
+        Ok(held)
+    }
+
+    fn gather(&mut self, stage: usize) -> Result<Arc<Made<Weights>>> {
+        let posted = self.posted.take().filter(|(of, _)| *of == stage);
+        let posted = posted.map_or_else(|| self.post(stage), |(_, posted)| Ok(posted))?;
+        let (waiting, bytes, label) = (begin(), posted.sent(), self.label(stage));
+        let pieces = posted.pieces()?.into_iter();
+        let pieces = pieces.map(|all| all.into_iter().map(|(_, piece)| piece).collect()).collect();
+        let (rank, names) = (self.rank, self.rank.model.stages[stage].parameters());
+        let first = rank.uncounted.rank() - rank.division.own().0;
+        let make = |all: Vec<Pieces>| {
+            on_behalf_of(first, Class::Weights, || {
+                joined(names, |name| &self.stake.parameters.shapes[name], &all)
+            })
+        };
+        let made = rank.meet(&self.stake.table, pieces, make, label)?;
+        waiting.end(|| Doing::Sum { name: format!("weights of {}", names[0]), bytes });
+        match made.as_ref() {
+            Ok(_) => Ok(made),
+            Err(why) => Err(TrainError::Internal(why.to_string())),
+        }
+    }
+
+    /// Posts this rank's pieces of a stage.
+    fn post(&mut self, stage: usize) -> Result<AllGather> {
+        let names = self.rank.model.stages[stage].parameters();
+        let label = self.label(stage);
+        post(self.rank, self.stake, names, label)
+    }
+
+    fn label(&mut self, stage: usize) -> Label {
+        self.hops += 1;
+        Label { step: self.step, pass: PASS, layer: stage, hop: self.hops - 1 }
+    }
+}
+
+/// Posts what this rank updates of these parameters for its twins.
+fn post(rank: &Rank, stake: &Stake, names: &[String], label: Label) -> Result<AllGather> {
+    let _weights = scope(Class::Weights);
+    let (division, parameters) = (&rank.division, &stake.parameters);
+    let own = |name: &String| match stake.optimizer().and_then(|own| own.share(name)) {
+        Some(share) => Ok(share.clone()),
+        None => Tensor::zeros(0, parameters.dtype, &parameters.device),
+    };
+    let own = names.iter().map(own).collect::<candle_core::Result<Vec<_>>>()?;
+    let elements: Vec<usize> =
+        names.iter().map(|name| parameters.shapes[name].elem_count()).collect();
+    let count = |index: usize, twin| division.gathered(elements[index], twin).len();
+    Ok(AllGather::post(division.twins.as_ref(), label, own, count)?)
+}
+
+/// Parameters in their shapes, of the pieces that ranks have of them.
+fn joined<'s>(
+    names: &[String],
+    shape: impl Fn(&str) -> &'s Shape,
+    all: &[Pieces],
+) -> Made<Weights> {
+    let whole = |(index, name): (usize, &String)| {
+        let pieces: Vec<&Tensor> = all.iter().flat_map(|pieces| &pieces[index]).collect();
+        let flat = match pieces[..] {
+            [one] => one.clone(),
+            _ => Tensor::cat(&pieces, 0)?,
+        };
+        Ok((name.clone(), flat.reshape(shape(name))?))
+    };
+    names.iter().enumerate().map(whole).collect()
+}
+
+/// Brings what the twins have updated into the weights that this process holds whole: stage by stage, the next under way meanwhile.
+pub(crate) fn spread(rank: &Rank, stake: &Stake, stages: &[Vec<String>], step: u64) -> Result<()> {
+    let own = rank.division.twins.rank();
+    let label = |stage| Label { step, pass: PASS, layer: stage, hop: 0 };
+    let named = || stages.iter().enumerate().filter(|(_, names)| !names.is_empty());
+    let mut posted = None;
+    let put = |(names, posted): (&Vec<String>, AllGather)| -> Result<()> {
+        let (waiting, bytes) = (begin(), posted.sent());
+        for (name, pieces) in names.iter().zip(posted.pieces()?) {
+            let whole = stake.parameters.weights[name].flatten_all()?;
+            for (twin, piece) in pieces.into_iter().filter(|(twin, _)| *twin != own) {
+                whole.slice_set(
+                    &piece,
+                    0,
+                    rank.division.gathered(whole.elem_count(), twin).start,
+                )?;
+            }
+        }
+        waiting.end(|| Doing::Sum { name: format!("weights of {}", names[0]), bytes });
+        Ok(())
+    };
+    for (stage, names) in named() {
+        let next = post(rank, stake, names, label(stage))?;
+        if let Some(last) = posted.replace((names, next)) {
+            put(last)?;
+        }
+    }
+    posted.map_or(Ok(()), put)
+}

@@ -1,0 +1,233 @@
+//! Processes that hold shares of weights, masters and moments: the same bits, files and steps, less memory.
+
+use std::fs;
+
+use annulus_experiment::{Override, Resolved, State, parse};
+use annulus_plan::Plan;
+use annulus_tests::runs::Place;
+use annulus_train::memory::Class;
+use serde_json::Value;
+
+use super::{ANNULUS, Job, MPICH, Mpi, OPEN_MPI, SMALL, wait_for_step, wait_until_gone};
+
+const SHARED: [State; 3] = [State::Zero1, State::Zero2, State::Zero3];
+
+fn key(state: State) -> String {
+    format!("parallel.state={}", state.word())
+}
+
+/// Every strategy and mask, over processes that share and over threads of one that holds everything.
+fn agrees(mpi: Mpi, state: State, changes: &[&str]) {
+    let place = Place::new(ANNULUS);
+    place.write("small.yaml", SMALL);
+    let key = key(state);
+    let arguments = [&["agree", "small.yaml", "--steps", "2", "--json", &key], changes].concat();
+    let Some(ran) = mpi.run(&place, 2, &arguments) else { return };
+    let found = &ran.ended(0).json()[0];
+    assert!(found["of"].as_u64().is_some_and(|of| of >= 36), "{found}");
+    assert_eq!(found["equal"], found["of"], "{state:?} {changes:?}: {found}");
+}
+
+const ACCUMULATED: [&str; 2] = ["data.batch=4", "memory.micro_batch=1"];
+const LORA: &str =
+    "lora={ rank: 3, alpha: 6, targets: [q_proj, v_proj, down_proj], train: [norms] }";
+
+#[test]
+fn shares_of_masters_and_moments_change_no_bit() {
+    agrees(MPICH, State::Zero1, &["mesh.data=2", "mesh.sequence=2", "data.batch=4"]);
+    agrees(OPEN_MPI, State::Zero2, &ACCUMULATED);
+}
+
+#[test]
+fn shares_of_weights_change_no_bit() {
+    agrees(MPICH, State::Zero3, &[]);
+    let changes = [&ACCUMULATED[..], &["mesh.data=2", "mesh.sequence=2", "model.dtype=bf16"]];
+    agrees(OPEN_MPI, State::Zero3, &changes.concat());
+    agrees(MPICH, State::Zero3, &[&["model.tie_word_embeddings=true"], &ACCUMULATED[..]].concat());
+}
+
+const CHANGES: [&str; 4] =
+    ["mesh.data=2", "mesh.sequence=2", "model.dtype=bf16", "schedule.steps=12"];
+
+/// Trains to the end.
+fn trained(place: &Place, mpi: Mpi, output: &str, changes: &[&str]) -> Option<()> {
+    let folder = format!("output={output}");
+    let arguments = [&["train", "experiment.yaml", &folder], &CHANGES[..], changes].concat();
+    mpi.run(place, 2, &arguments)?.ended(0);
+    Some(())
+}
+
+/// The tensors of a checkpoint.
+fn files(place: &Place, output: &str) -> [Vec<u8>; 2] {
+    let folder = place.path(output).join("step-12");
+    ["model.safetensors", "optimizer.safetensors"]
+        .map(|name| fs::read(folder.join(name)).expect("the run saved them"))
+}
+
+#[test]
+fn checkpoints_are_those_of_processes_that_hold_everything() {
+    let place = Place::new(ANNULUS);
+    place.train("threads", &CHANGES).ended(0);
+    let wanted = files(&place, "threads");
+    for (mpi, state) in [(MPICH, State::Zero1), (OPEN_MPI, State::Zero3), (MPICH, State::Zero3)] {
+        let output = format!("{}-{}", mpi.name, state.word());
+        let Some(()) = trained(&place, mpi, &output, &[&key(state)]) else { return };
+        assert!(files(&place, &output) == wanted, "{output} differs");
+    }
+}
+
+/// A frozen model beside adapters is shared, too.
+#[test]
+fn adapters_of_a_shared_model_are_those_of_a_whole_one() {
+    let place = Place::new(ANNULUS);
+    place.train("base", &CHANGES).ended(0);
+    let model = ["model={ path: base/step-12 }", LORA, "schedule.steps=4"];
+    let weights = |output: &str| {
+        let path = place.path(output).join("step-4/adapter_model.safetensors");
+        fs::read(path).expect("the run saved them")
+    };
+    place.train("whole", &[&CHANGES[..2], &model[..]].concat()).ended(0);
+    for state in SHARED {
+        let (output, key) = (state.word(), key(state));
+        let folder = format!("output={output}");
+        let words = ["train", "experiment.yaml", &folder, &key];
+        let arguments = [&words[..], &CHANGES[..2], &model[..]].concat();
+        let Some(ran) = MPICH.run(&place, 2, &arguments) else { return };
+        ran.ended(0);
+        assert!(weights(output) == weights("whole"), "{output} differs");
+    }
+}
+
+/// Nobody has a whole step then: all end behind the same one, and every process hands over its share of it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_training_with_shares_is_stopped_saved_and_goes_on_as_threads_and_otherwise_shared() {
+    let place = Place::new(ANNULUS);
+    let changes = [&CHANGES[..3], &["schedule.steps=60", "every.checkpoint=60"]].concat();
+    place.train("whole", &changes).ended(0);
+    let last = |output: &str| {
+        let path = place.path(output).join("step-60/optimizer.safetensors");
+        fs::read(path).expect("the run saved them")
+    };
+    for (mpi, signal) in [(MPICH, libc::SIGUSR1), (OPEN_MPI, libc::SIGUSR1)] {
+        for (state, then) in [(State::Zero3, None), (State::Zero1, Some(State::Zero3))] {
+            let output = format!("{}-{}", mpi.name, state.word());
+            let (folder, key) = (format!("output={output}"), key(state));
+            let words = ["train", "experiment.yaml", &folder, &key];
+            let arguments = [&words[..], &changes].concat();
+            let Some(mut job) = Job::start(mpi, &place, &arguments) else { return };
+            wait_for_logged(&place, &output, 3);
+            job.signal(signal);
+            assert_eq!(job.ended(), Some(75), "{output}");
+            wait_until_gone(&place);
+            let saved = annulus_tests::runs::last_saved(&place.path(&output));
+            assert!((3..60).contains(&saved), "{output}: step {saved} is saved");
+            match then {
+                None => {
+                    place.train(&output, &changes).ended(0);
+                }
+                Some(then) => {
+                    let then = self::key(then);
+                    let arguments = [&words[..3], &[&then], &changes].concat();
+                    let Some(ran) = mpi.run(&place, 4, &arguments) else { return };
+                    ran.ended(0);
+                }
+            }
+            assert!(last(&output) == last("whole"), "{output} differs");
+        }
+    }
+}
+
+fn wait_for_logged(place: &Place, output: &str, step: u64) {
+    while annulus_tests::runs::last_logged(&place.path(output)) < step {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// The others cannot save without its share: they end, and the run goes on from the last checkpoint.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_that_is_killed_with_its_share_leaves_the_last_checkpoint() {
+    let place = Place::new(ANNULUS);
+    let changes = [&CHANGES[..3], &["schedule.steps=40", "every.checkpoint=2"]].concat();
+    place.train("whole", &changes).ended(0);
+    for mpi in [MPICH, OPEN_MPI] {
+        let folder = format!("output={}", mpi.name);
+        let words = ["train", "experiment.yaml", &folder, "parallel.state=zero3"];
+        let Some(mut job) = Job::start(mpi, &place, &[&words[..], &changes].concat()) else {
+            return;
+        };
+        wait_for_step(&place, mpi.name, 4);
+        let victim = *place.processes().last().expect("two processes");
+        // SAFETY: a signal to a child of a child of ours.
+        unsafe { libc::kill(victim as i32, libc::SIGKILL) };
+        assert_ne!(job.ended(), Some(0));
+        wait_until_gone(&place);
+        place.train(mpi.name, &changes).ended(0);
+        let weights = |output: &str| super::weights(&place, output, 40);
+        assert!(weights(mpi.name) == weights("whole"), "{}", mpi.name);
+    }
+}
+
+/// Parameters of which a share is large enough to be counted.
+const MODEL: &str = "\
+name: held
+model:
+  hidden_size: 128
+  intermediate_size: 384
+  num_hidden_layers: 3
+  num_attention_heads: 4
+  num_key_value_heads: 4
+  head_dim: 32
+  vocab_size: 1024
+data: { format: recall, tokens: 256, batch: 1, evaluate: 0 }
+mesh: { sequence: 4 }
+attention: { strategy: striped }
+memory: { recompute: layer, loss_chunk: 64, mlp_chunk: 64 }
+optimizer: { learning_rate: 1e-3 }
+schedule: { steps: 3 }
+";
+
+#[test]
+fn shares_are_what_is_planned_in_memory_and_in_messages() {
+    let place = Place::new(ANNULUS);
+    place.write("held.yaml", MODEL);
+    for (mpi, state, dtype) in [
+        (MPICH, State::Zero1, "f32"),
+        (MPICH, State::Zero3, "bf16"),
+        (OPEN_MPI, State::Zero3, "f32"),
+    ] {
+        for processes in [2, 4] {
+            let output = format!("{}-{}-{processes}", mpi.name, state.word());
+            let (folder, key) = (format!("output={output}"), key(state));
+            let dtype = format!("model.dtype={dtype}");
+            let arguments = ["train", "held.yaml", &folder, &key, &dtype];
+            let Some(ran) = mpi.run(&place, processes, &arguments) else { return };
+            ran.ended(0);
+            let text = fs::read_to_string(place.path(&output).join("metrics.jsonl")).unwrap();
+            let found: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+            let changes = [key, dtype].map(|change| {
+                let (key, value) = change.split_once('=').expect("a key and a value");
+                Override { key: key.to_owned(), value: value.to_owned() }
+            });
+            let parsed = parse("held.yaml", MODEL, &changes).unwrap();
+            let plan = Plan::new(&Resolved::read(parsed, None).unwrap()).unwrap().over(processes);
+            let of =
+                |tag: &str| -> Vec<u64> { serde_json::from_value(found[tag].clone()).unwrap() };
+            for (rank, held) in plan.ranks.iter().enumerate() {
+                for (class, tag) in
+                    [(Class::Weights, "memory/weights"), (Class::Optimizer, "memory/optimizer")]
+                {
+                    let (found, planned) = (of(tag)[rank] as f64, held.peak[class] as f64);
+                    let off = (found / planned - 1.0).abs();
+                    assert!(
+                        off < 0.02,
+                        "{output}: {tag} of rank {rank} is {found}, planned {planned}"
+                    );
+                }
+                let planned = held.forward + held.backward + held.gradients + held.weights;
+                assert_eq!(of("comm/bytes")[rank], planned, "{output}: rank {rank} sends");
+            }
+        }
+    }
+}
