@@ -83,7 +83,7 @@ fn a_plan_has_sizes_that_people_read_and_json_bytes() {
     // What is taken stands first: its memory is of three quarters of 80 GB, and what it takes for that.
     let (answer, _) = beside.split_once("strategy step").expect("a table");
     assert!(answer.contains("on the fullest device, of 55.9 GiB that it may take"), "{beside}");
-    assert!(answer.contains("with memory.recompute=none memory.loss_chunk=1024"), "{beside}");
+    assert!(answer.contains("with parallel.state=replicated memory.recompute=none"), "{beside}");
     let bound = ["plan", "experiment.yaml", "memory.budget=100k", "--cluster", &cluster];
     let bound = annulus(&place, &bound);
     assert!(bound.ended(5).stdout.contains("more than the 100.0 KiB"), "{}", bound.stdout);

@@ -20,6 +20,7 @@ mod hub;
 mod launchers;
 mod long_lines;
 mod mixture;
+mod offload;
 mod pages;
 mod plans;
 mod processes;

@@ -106,6 +106,12 @@ fn changes(name: &str) -> &'static [&'static str] {
             "model={ path: path/to/model, dtype: bf16, allow_longer: true }",
             "data={ path: book.txt, tokens: 4k, batch: 8, evaluate: 1 }",
         ],
+        "llama-3-8b-1m" => &[
+            "model={ hidden_size: 64, intermediate_size: 128, num_hidden_layers: 5, num_attention_heads: 8, num_key_value_heads: 8, max_position_embeddings: 1024 }",
+            "extend.tokens=2k",
+            "data.tokens=2k",
+            "memory.offload_folder=disk",
+        ],
         "million-tokens" => &["data.path=book.txt", "data.tokens=16k"],
         "scale" => &[
             "model={ hidden_size: 64, intermediate_size: 128, num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 1 }",

@@ -23,7 +23,7 @@ macro_rules! files {
     };
 }
 
-const FILES: [(&str, &str); 27] = files![
+const FILES: [(&str, &str); 28] = files![
     "books.yaml",
     "clusters/a100.yaml",
     "clusters/h100-16k.yaml",
@@ -35,6 +35,7 @@ const FILES: [(&str, &str); 27] = files![
     "extend-linear.yaml",
     "extend-yarn.yaml",
     "KEYS.md",
+    "llama-3-8b-1m.yaml",
     "llama-3.2-1b-128k.yaml",
     "longer.yaml",
     "lora.yaml",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use annulus_comm::World;
 use annulus_data::{Sequence, counted};
-use annulus_experiment::{Dtype, Order, Recompute, State, read_adapter, read_config};
+use annulus_experiment::{Dtype, Offload, Order, Recompute, State, read_adapter, read_config};
 use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Wire};
@@ -152,6 +152,8 @@ fn setup(
         order: Order::SequenceFirst,
         micro_batch: batch,
         state: State::Replicated,
+        offload: Offload::None,
+        offload_folder: PathBuf::new(),
         recompute: Recompute::Layer,
         loss_chunk: 1024,
         mlp_chunk: None,

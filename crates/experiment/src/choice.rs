@@ -118,9 +118,12 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Offload;
 
     const OPEN: Memory = Memory {
         recompute: Recompute::Auto,
+        offload: Offload::None,
+        offload_folder: None,
         budget: Some(1000),
         micro_batch: None,
         loss_chunk: None,

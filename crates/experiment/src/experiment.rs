@@ -68,6 +68,12 @@ pub struct Experiment {
 }
 
 impl Experiment {
+    /// The folder of what is offloaded.
+    pub fn offload_folder(&self) -> PathBuf {
+        let written = self.memory.offload_folder.clone();
+        written.unwrap_or_else(|| self.output.join("offload"))
+    }
+
     /// How positions are sharded over the ranks of a sequence.
     pub fn layout(&self) -> Layout {
         self.attention.layout(self.data.tokens, self.mesh.sequence)

@@ -148,6 +148,10 @@ section! {
         budget: Option<u64> = Bytes(1),
             Means("three quarters of its memory"),
             "memory of a device that its ranks may hold, a bound: of this machine or its GPU, which all ranks share, or of each device of a described cluster";
+        offload: Offload = Word(Offload::WORDS), Is("none"),
+            "what waits on a disk while it is not used: activations: those that layers keep for backward; optimizer: AdamW's moments";
+        offload_folder: Option<PathBuf> = Path, Means("`offload` in the folder of the run"),
+            "the folder for what is offloaded, on a local disk with room for it; files in it have no names, and are gone with the run";
         micro_batch: Option<usize> = Count(1, 1 << 20), Means("all of a replica's sequences"),
             "sequences computed at once; the rest of a batch is accumulated (gradient accumulation)";
         loss_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("1024, or 128 where that does not fit into the budget"),
@@ -155,6 +159,33 @@ section! {
         mlp_chunk: Option<usize> = Tokens(1, MOST_TOKENS),
             Means("all, or of 8192, 4096, 2048 and 1024 the first that fits into the budget"),
             "tokens per chunk of the feed-forward layer";
+    }
+}
+
+/// `offload:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// Everything stays in memory.
+    None,
+    /// What layers but the last keep for backward is put on a disk.
+    Activations,
+    /// AdamW's moments are.
+    Optimizer,
+    /// Both are.
+    Both,
+}
+
+words!(Offload { None = "none", Activations = "activations", Optimizer = "optimizer", Both = "both" });
+
+impl Offload {
+    /// Whether activations are put on a disk.
+    pub fn activations(self) -> bool {
+        matches!(self, Offload::Activations | Offload::Both)
+    }
+
+    /// Whether moments are.
+    pub fn optimizer(self) -> bool {
+        matches!(self, Offload::Optimizer | Offload::Both)
     }
 }
 

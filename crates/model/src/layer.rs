@@ -13,8 +13,8 @@ use candle_core::{Result, Tensor};
 
 use crate::lora::Site;
 use crate::parameters::{Norm, Projection, names, project, project_back, reap};
-use crate::stage::no_way_back;
-use crate::{Config, Harvest, Keep, Pullback, Shard, Specification, Stage, Weights};
+use crate::stage::{Forward, kept};
+use crate::{Config, Harvest, Keep, Shard, Specification, Stage, Weights};
 
 /// `x + o(attend(rope(q), rope(k), v))` with q, k, v projected from the norm of x; in some families the heads of q and k go
 /// through norms of their own before they are rotated (Henry et al., arXiv 2010.04245).
@@ -92,6 +92,16 @@ impl AttentionHalf {
         };
         let (q, k) = (turned(q_bsd, 0)?, turned(k_bsd, 1)?);
         Ok((Qkv { q, k, v: contiguous(backend, &self.heads_first(&v_bsd)?)? }, projected))
+    }
+    /// Queries, keys and values that were kept; nothing where none were.
+    fn made(&self, mut tensors: Vec<Tensor>) -> Result<Option<(Qkv, Projected)>> {
+        if tensors.is_empty() {
+            return Ok(None);
+        }
+        let projected = tensors.split_off(3);
+        let projected = if self.head_norms.is_some() { Some(kept(projected)?) } else { None };
+        let [q, k, v] = kept(tensors)?;
+        Ok(Some((Qkv { q, k, v }, projected)))
     }
     /// The gradients of queries and keys as they were projected, given those of what their norms
     /// made of them.
@@ -177,20 +187,27 @@ impl Stage for AttentionHalf {
         x_bsd: &Tensor,
         weights: &Weights,
         shard: &'a Shard,
-    ) -> Result<(Tensor, Pullback<'a>)> {
+    ) -> Result<Forward<'a>> {
         let made = self.project(x_bsd, weights, shard)?;
         let attended = shard.attention.of(self.layer).forward(self.place(shard), &made.0)?;
         let out_bsd = heads_last(&attended.out, shard)?;
         let y_bsd = self.o.onto(x_bsd, &out_bsd, Site { weights, shard, first: 0 })?;
-        if shard.keep == Keep::Nothing {
-            return Ok((y_bsd, no_way_back()));
-        }
-        let made = (shard.keep == Keep::Everything).then_some(made);
-        let x_bsd = x_bsd.clone();
-        let back = move |dy_bsd: &Tensor, weights: &Weights, harvest: Harvest<'_>| {
-            self.backward((&x_bsd, made, attended), dy_bsd, (weights, shard), harvest)
+        let tensors = match shard.keep {
+            Keep::Nothing => return Ok(Forward::no_way_back(y_bsd)),
+            Keep::Attention => vec![x_bsd.clone(), attended.out, attended.lse],
+            Keep::Everything => {
+                let (Qkv { q, k, v }, projected) = made;
+                let first = [x_bsd.clone(), attended.out, attended.lse, q, k, v];
+                first.into_iter().chain(projected.into_iter().flatten()).collect()
+            }
         };
-        Ok((y_bsd, Box::new(back)))
+        Ok(Forward::keeping(y_bsd, tensors, |mut tensors, dy_bsd, weights, harvest| {
+            let made = tensors.split_off(3);
+            let [x_bsd, out, lse] = kept(tensors)?;
+            let made = self.made(made)?;
+            let all = (&x_bsd, made, Attended { out, lse });
+            self.backward(all, dy_bsd, (weights, shard), harvest)
+        }))
     }
 }
 
@@ -273,7 +290,7 @@ impl Stage for FeedForwardHalf {
         x_rd: &Tensor,
         weights: &Weights,
         shard: &'a Shard,
-    ) -> Result<(Tensor, Pullback<'a>)> {
+    ) -> Result<Forward<'a>> {
         self.forward_from(0, x_rd, weights, shard)
     }
     fn forward_from<'a>(
@@ -282,19 +299,21 @@ impl Stage for FeedForwardHalf {
         x_rd: &Tensor,
         weights: &Weights,
         shard: &'a Shard,
-    ) -> Result<(Tensor, Pullback<'a>)> {
+    ) -> Result<Forward<'a>> {
         let site = Site { weights, shard, first };
         let (_, [gate_rf, up_rf]) = self.project(x_rd, site)?;
         let act_rf = swiglu(&shard.backend, &gate_rf, &up_rf)?;
         let y_rd = self.down.onto(x_rd, &act_rf, site)?;
-        if shard.keep == Keep::Nothing {
-            return Ok((y_rd, no_way_back()));
-        }
-        let both = (shard.keep == Keep::Everything).then_some([gate_rf, up_rf]);
-        let x_rd = x_rd.clone();
-        let back = move |dy_rd: &Tensor, weights: &Weights, harvest: Harvest<'_>| {
-            self.backward((&x_rd, both), dy_rd, Site { weights, shard, first }, harvest)
+        let tensors = match shard.keep {
+            Keep::Nothing => return Ok(Forward::no_way_back(y_rd)),
+            Keep::Attention => vec![x_rd.clone()],
+            Keep::Everything => vec![x_rd.clone(), gate_rf, up_rf],
         };
-        Ok((y_rd, Box::new(back)))
+        Ok(Forward::keeping(y_rd, tensors, move |mut tensors, dy_rd, weights, harvest| {
+            let both = tensors.split_off(1);
+            let [x_rd] = kept(tensors)?;
+            let both = if both.is_empty() { None } else { Some(kept(both)?) };
+            self.backward((&x_rd, both), dy_rd, Site { weights, shard, first }, harvest)
+        }))
     }
 }

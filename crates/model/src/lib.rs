@@ -16,7 +16,7 @@ mod weights;
 pub use config::{Config, element_type};
 pub use llama::Llama;
 pub use parameters::Specification;
-pub use stage::{Attentions, Dropping, Harvest, Keep, Pullback, Shard, Stage};
+pub use stage::{Attentions, Dropping, Forward, Harvest, Keep, Pullback, Shard, Stage};
 pub use vocabulary::Judged;
 pub use weights::{
     Described, Flaw, Read, Weights, WeightsError, fingerprint, load, load_adapter, load_typed,

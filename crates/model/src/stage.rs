@@ -100,10 +100,46 @@ impl Attentions {
 /// Where backward hands the gradients of parameters: name, and f32 in the parameter's shape.
 pub type Harvest<'a> = &'a mut dyn FnMut(&str, Tensor) -> Result<()>;
 
-/// The backward pass of a stage: takes the gradient of its output, gives that of its input, and
-/// hands over those of its parameters. It is handed the weights of its stage anew: nothing borrows them between the passes. It owns
-/// whatever else it needs: dropping it frees that.
-pub type Pullback<'a> = Box<dyn FnOnce(&Tensor, &Weights, Harvest<'_>) -> Result<Tensor> + 'a>;
+/// What a stage came to.
+pub struct Forward<'a> {
+    /// Its output.
+    pub output: Tensor,
+    /// What backward needs of it, its input first where it reads that: whoever holds it may put it elsewhere meanwhile. Nothing where
+    /// there is no backward.
+    pub kept: Vec<Tensor>,
+    /// Its backward pass.
+    pub back: Pullback<'a>,
+}
+
+/// The backward pass of a stage: takes what forward kept and the gradient of its output, gives that of its input, and
+/// hands over those of its parameters. It is handed the weights of its stage anew: it holds no tensor between the passes.
+pub type Pullback<'a> =
+    Box<dyn FnOnce(Vec<Tensor>, &Tensor, &Weights, Harvest<'_>) -> Result<Tensor> + 'a>;
+
+impl<'a> Forward<'a> {
+    /// With what backward needs.
+    pub(crate) fn keeping(
+        output: Tensor,
+        kept: Vec<Tensor>,
+        back: impl FnOnce(Vec<Tensor>, &Tensor, &Weights, Harvest<'_>) -> Result<Tensor> + 'a,
+    ) -> Forward<'a> {
+        Forward { output, kept, back: Box::new(back) }
+    }
+    /// Where nothing was kept.
+    pub(crate) fn no_way_back(output: Tensor) -> Forward<'a> {
+        Forward::keeping(output, Vec::new(), |_, _, _, _| {
+            candle_core::bail!("internal: backward, but nothing was kept for it")
+        })
+    }
+}
+
+/// What was kept, as so many tensors.
+pub(crate) fn kept<const N: usize>(tensors: Vec<Tensor>) -> Result<[Tensor; N]> {
+    let found = tensors.len();
+    tensors.try_into().map_err(|_| {
+        candle_core::Error::Msg(format!("internal: {found} tensors were kept, wanted {N}"))
+    })
+}
 
 /// A part of the model that is run forward and backward as one.
 ///
@@ -121,7 +157,7 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
     fn reads_weights_back(&self) -> bool {
         true
     }
-    /// `x` [B, S, D] to [B, S, D], and its pullback. The first stage ignores `x` and reads
+    /// `x` [B, S, D] to [B, S, D], and what its backward needs. The first stage ignores `x` and reads
     /// `shard.inputs`; the last returns the scalar f32 sum of losses over `shard.targets`, which is on
     /// the host where there is a pullback.
     ///
@@ -132,7 +168,7 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
         x: &Tensor,
         weights: &Weights,
         shard: &'a Shard,
-    ) -> Result<(Tensor, Pullback<'a>)>;
+    ) -> Result<Forward<'a>>;
     /// The same of some rows, the first of which is number `first` of all, where the stage is [`Stage::rowwise`].
     ///
     /// # Errors
@@ -143,15 +179,10 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
         x: &Tensor,
         weights: &Weights,
         shard: &'a Shard,
-    ) -> Result<(Tensor, Pullback<'a>)> {
+    ) -> Result<Forward<'a>> {
         if first > 0 {
             candle_core::bail!("internal: this stage is not run on some rows at a time");
         }
         self.forward(x, weights, shard)
     }
-}
-
-/// The pullback where nothing was kept for it.
-pub(crate) fn no_way_back<'a>() -> Pullback<'a> {
-    Box::new(|_, _, _| candle_core::bail!("internal: backward, but nothing was kept for it"))
 }

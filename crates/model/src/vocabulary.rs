@@ -10,8 +10,8 @@ use annulus_ops::{
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::parameters::{Norm, Projection, names};
-use crate::stage::no_way_back;
-use crate::{Config, Harvest, Keep, Pullback, Shard, Specification, Stage, Weights};
+use crate::stage::{Forward, kept};
+use crate::{Config, Keep, Shard, Specification, Stage, Weights};
 
 /// Tokens to rows of the embedding.
 #[derive(Debug)]
@@ -41,23 +41,21 @@ impl Stage for Embed {
     /// Nothing is kept: the gradient needs the tokens alone.
     fn forward<'a>(
         &'a self,
-        x: &Tensor,
+        _: &Tensor,
         weights: &Weights,
         shard: &'a Shard,
-    ) -> Result<(Tensor, Pullback<'a>)> {
+    ) -> Result<Forward<'a>> {
         let table_vd = self.table.of(weights)?;
         let y_bsd = embedding(&shard.backend, &shard.inputs, table_vd)?;
-        let x = x.clone();
         let rows = table_vd.dim(0)?;
-        let back = move |dy_bsd: &Tensor, _: &Weights, harvest: Harvest<'_>| {
+        Ok(Forward::keeping(y_bsd, Vec::new(), move |_, dy_bsd, _, harvest| {
             if self.table.trained {
                 let dtable_vd = embedding_backward(&shard.backend, &shard.inputs, rows, dy_bsd)?;
                 harvest(&self.table.name, dtable_vd)?;
             }
             // It reads tokens, not its input.
-            x.zeros_like()
-        };
-        Ok((y_bsd, Box::new(back)))
+            Tensor::zeros((), DType::F32, &Device::Cpu)
+        }))
     }
 }
 
@@ -161,13 +159,13 @@ impl Stage for Loss {
         x_bsd: &Tensor,
         weights: &Weights,
         shard: &'a Shard,
-    ) -> Result<(Tensor, Pullback<'a>)> {
+    ) -> Result<Forward<'a>> {
         let Shard { backend, targets, .. } = shard;
         let normed_bsd = self.norm.apply(x_bsd, weights, backend)?;
         let head_vd = self.head.weight.of(weights)?;
         if shard.keep == Keep::Nothing {
             let loss = linear_cross_entropy(backend, &normed_bsd, head_vd, targets, self.chunk)?;
-            return Ok((loss, no_way_back()));
+            return Ok(Forward::no_way_back(loss));
         }
         let (loss, dx_bsd, dhead_vd) = if self.head.weight.trained {
             let found =
@@ -181,8 +179,10 @@ impl Stage for Loss {
         };
         // On the host, which has waited for it: nobody else reads it.
         let loss = Tensor::new(loss as f32, &Device::Cpu)?;
-        let x_bsd = x_bsd.clone();
-        let back = move |dloss: &Tensor, weights: &Weights, harvest: Harvest<'_>| {
+        let tensors = [x_bsd.clone(), dx_bsd].into_iter().chain(dhead_vd).collect();
+        Ok(Forward::keeping(loss, tensors, move |mut tensors, dloss, weights, harvest| {
+            let dhead_vd = tensors.split_off(2).pop();
+            let [x_bsd, dx_bsd] = kept(tensors)?;
             let by = f64::from(dloss.to_scalar::<f32>()?);
             let times = |gradient: Tensor| if by == 1.0 { Ok(gradient) } else { gradient * by };
             if let Some(dhead_vd) = dhead_vd {
@@ -190,8 +190,7 @@ impl Stage for Loss {
             }
             let dnormed_bsd = times(dx_bsd)?;
             self.norm.backward(&x_bsd, weights, backend, (&dnormed_bsd, None), harvest)
-        };
-        Ok((loss, Box::new(back)))
+        }))
     }
 }
 

@@ -9,7 +9,7 @@
 //! weights    e per element, once for the ranks of a process; f32 masters of bf16, of what is trained: of each of those ranks a slice;
 //!            where processes hold shares, of each rank of all a slice of both, and a stage's whole (`cost/sums.rs`)
 //! gradients  f32, of what is trained: of some stages whole, of the others a slice (`cost/sums.rs`)
-//! optimizer  two f32 per element that is trained: of each rank of a process a slice
+//! optimizer  two f32 per element that is trained: of each rank of a process a slice; offloaded, of a few parameters
 //! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made; what the
 //!            wire narrows of the own queries (2 a) and keys and values (2 k); what came from other processes, as it travels
 //! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
@@ -22,6 +22,7 @@
 
 mod counts;
 mod data;
+mod offload;
 mod packing;
 mod sums;
 mod workspace;
@@ -31,6 +32,7 @@ use annulus_experiment::{Recompute, Settled};
 use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL, SUMMED_ROWS};
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Alive, Computed, Part, Pass, Schedules, Taken};
+pub use offload::{OFFLOAD_CHUNK, OFFLOADS_IN_FLIGHT};
 pub use sums::SUMS_IN_FLIGHT;
 
 use crate::Plan;
@@ -119,7 +121,7 @@ impl Share<'_> {
         ByClass::new(|class| match class {
             Class::Weights => self.weights() + self.sliced() * masters,
             Class::Gradients => self.gradients()[1],
-            Class::Optimizer => self.sliced() * 2 * F32,
+            Class::Optimizer => self.moments(),
             Class::Activations => self.activations(),
             Class::KeyValue => self.key_value(),
             Class::Workspace => self.workspace().max(self.scored()),
@@ -263,12 +265,7 @@ impl Share<'_> {
         if self.plan.shape.has_query_key_norm() { a + k } else { 0 }
     }
 
-    /// What all layers but the last keep.
-    fn others(&self) -> u64 {
-        product(&[self.rows, self.kept().1, (self.plan.shape.num_hidden_layers - 1) as u64])
-    }
-
-    /// The same, and the rotary angles.
+    /// What layers but the last hold, and the rotary angles.
     fn resident(&self) -> u64 {
         let rotary = product(&[self.positions(), self.plan.shape.head_dim as u64, F32]);
         self.others().saturating_add(rotary)

@@ -19,7 +19,7 @@ mod wire;
 mod words;
 
 pub use annulus_architecture::slice;
-pub use cost::SUMS_IN_FLIGHT;
+pub use cost::{OFFLOAD_CHUNK, OFFLOADS_IN_FLIGHT, SUMS_IN_FLIGHT};
 pub use groups::LayerGroup;
 pub use machine::Process;
 pub use misfit::{Misfit, Room};

@@ -56,6 +56,10 @@ pub struct Chosen {
     pub json: Value,
 }
 
+/// What an outline has for what is traded for memory.
+const UNSETTLED: Settled =
+    Settled { state: State::Replicated, recompute: Recompute::Layer, loss_chunk: 1, mlp_chunk: 1 };
+
 impl Plan {
     /// The plan of an experiment that names its strategies; of several phases the last. Reads no file
     /// and allocates nothing of the model's size.
@@ -179,12 +183,7 @@ impl Plan {
             shape,
             groups: Vec::new(),
             micro_batch,
-            memory: Settled {
-                state: State::Replicated,
-                recompute: Recompute::Layer,
-                loss_chunk: 1,
-                mlp_chunk: 1,
-            },
+            memory: UNSETTLED,
             ranks: Vec::new(),
             warnings: Vec::new(),
             choice: None,

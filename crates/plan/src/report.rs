@@ -68,6 +68,17 @@ impl Plan {
         Some(format!("{way} to {tokens} tokens{}", from.unwrap_or_default()))
     }
 
+    /// What goes to a disk.
+    fn offload_text(&self) -> String {
+        let folder = self.experiment.offload_folder();
+        let line = |(what, bytes): (&str, u64)| {
+            let (bytes, folder) = (size(bytes), folder.display());
+            format!("\noffload {what}, at most {bytes} of a rank, to `{folder}`")
+        };
+        let both = [("activations", self.offloaded()), ("moments", self.offloaded_moments())];
+        both.into_iter().filter(|(_, bytes)| *bytes > 0).map(line).collect()
+    }
+
     fn summary(&self) -> String {
         let (experiment, shape) = (&self.experiment, &self.shape);
         let (data, mesh) = (&experiment.data, &experiment.mesh);
@@ -76,7 +87,7 @@ impl Plan {
              mesh    {world} = {replicas} of {parts} per sequence{order}{split}\n\
              step    {batch} of {tokens} tokens: {micro_batches} of {micro} per rank\n\
              memory  state {state}, recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
-             at once\n\
+             at once{offload}\n\
              model   {layers} of {hidden}, {heads} over {groups} of {width}, \
              vocabulary {vocabulary}: {elements} parameters, {dtype}{lora}{longer}",
             name = experiment.name,
@@ -89,6 +100,7 @@ impl Plan {
             tokens = data.tokens,
             micro_batches = count(self.micro_batches, "micro-batch"),
             micro = count(self.micro_batch, "sequence"),
+            offload = self.offload_text(),
             state = self.memory.state.word(),
             recompute = self.memory.recompute.word(),
             pieces = count(self.memory.mlp_chunk, "row"),

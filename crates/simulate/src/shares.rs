@@ -19,7 +19,7 @@ pub(crate) fn gathered(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> f64 
         return plan.trained_weights().iter().map(seconds).sum();
     }
     let stages: Vec<f64> = plan.read_weights().iter().map(seconds).collect();
-    // The last one's are there on the way back, and the first reads none.
+    // The last one's are there in backward, and the first reads none.
     let ways = [&stages[..], &stages[1..stages.len() - 1]];
     let sent = [0, 1].map(|pass| {
         let of_pass = plan.ranks.iter().map(|rank| [rank.forward, rank.backward][pass]).max();

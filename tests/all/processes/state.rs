@@ -206,28 +206,33 @@ fn shares_are_what_is_planned_in_memory_and_in_messages() {
             ran.ended(0);
             let text = fs::read_to_string(place.path(&output).join("metrics.jsonl")).unwrap();
             let found: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-            let changes = [key, dtype].map(|change| {
-                let (key, value) = change.split_once('=').expect("a key and a value");
-                Override { key: key.to_owned(), value: value.to_owned() }
-            });
-            let parsed = parse("held.yaml", MODEL, &changes).unwrap();
-            let plan = Plan::new(&Resolved::read(parsed, None).unwrap()).unwrap().over(processes);
-            let of =
-                |tag: &str| -> Vec<u64> { serde_json::from_value(found[tag].clone()).unwrap() };
-            for (rank, held) in plan.ranks.iter().enumerate() {
-                for (class, tag) in
-                    [(Class::Weights, "memory/weights"), (Class::Optimizer, "memory/optimizer")]
-                {
-                    let (found, planned) = (of(tag)[rank] as f64, held.peak[class] as f64);
-                    let off = (found / planned - 1.0).abs();
-                    assert!(
-                        off < 0.02,
-                        "{output}: {tag} of rank {rank} is {found}, planned {planned}"
-                    );
-                }
-                let planned = held.forward + held.backward + held.gradients + held.weights;
-                assert_eq!(of("comm/bytes")[rank], planned, "{output}: rank {rank} sends");
-            }
+            hold(&found, &planned([key, dtype], processes), &output);
         }
+    }
+}
+
+/// The plan of the model above, so changed, over so many processes.
+fn planned(changes: [String; 2], processes: usize) -> Plan {
+    let changes = changes.map(|change| Override::split(&change).expect("a key and a value"));
+    let parsed = parse("held.yaml", MODEL, &changes).expect("right");
+    let plan = Resolved::read(parsed, None).and_then(|resolved| Plan::new(&resolved));
+    plan.expect("a plan").over(processes)
+}
+
+/// Holds what a run logged to its plan.
+fn hold(found: &Value, plan: &Plan, what: &str) {
+    let of = |tag: &str| -> Vec<u64> { serde_json::from_value(found[tag].clone()).unwrap() };
+    for (rank, held) in plan.ranks.iter().enumerate() {
+        for (class, tag) in
+            [(Class::Weights, "memory/weights"), (Class::Optimizer, "memory/optimizer")]
+        {
+            let (found, planned) = (of(tag)[rank], held.peak[class]);
+            // What comes next may come when what came before is gone.
+            let off = found as f64 / planned as f64 - 1.0;
+            let is_held = (-0.2..0.02).contains(&off);
+            assert!(is_held, "{what}: {tag} of rank {rank} is {found}, planned {planned}");
+        }
+        let planned = held.forward + held.backward + held.gradients + held.weights;
+        assert_eq!(of("comm/bytes")[rank], planned, "{what}: rank {rank} sends");
     }
 }

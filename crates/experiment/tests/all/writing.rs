@@ -27,7 +27,7 @@ attention: { strategy: megatron, exchange: a2a+p2p, shape: [2, 2], layout: balan
   output: bf16, query_gradient: f16, gradient: bf16 },
   sliding: { layers: [0, 2], window: 11, strategy: megatron, exchange: a2a+p2p, shape: [4, 1],
     backward: travelling } }
-memory: { recompute: none, budget: 3G, micro_batch: 2, loss_chunk: 7, mlp_chunk: 9 }
+memory: { recompute: none, offload: both, offload_folder: /scratch/away, budget: 3G, micro_batch: 2, loss_chunk: 7, mlp_chunk: 9 }
 optimizer: { name: adamw, learning_rate: 1.0e-30, betas: [0.1, 0.2], epsilon: 0.1234567890123456789,
   weight_decay: 0, clip: 0 }
 schedule: { steps: 9, stop: 8, warmup: 7, decay: wsd, floor: 0.5, cooldown: 0.3 }
@@ -173,7 +173,8 @@ fn what_may_differ_when_a_run_goes_on_is_listed() {
     let free = [
         "mesh={ sequence: 2 }",
         "attention.strategy=ring",
-        "memory={ recompute: none }",
+        "parallel={ state: zero3 }",
+        "memory={ recompute: none, offload: both }",
         "every={ log: 5 }",
         "evaluation={ windows: 5 }",
         "output=elsewhere",

@@ -142,7 +142,7 @@ impl Plan {
             (true, false) => self.trained_by_stage(),
             (true, true) => {
                 let ahead = self.read_by_stage();
-                // The last one's are there on the way back, and the first reads none.
+                // The last one's are there in backward, and the first reads none.
                 let back = ahead[1..ahead.len() - 1].to_vec();
                 [ahead, back].concat()
             }
@@ -157,6 +157,15 @@ impl Plan {
     /// How many processes there are.
     fn twins(&self) -> u64 {
         (self.world() / self.ranks_beside()) as u64
+    }
+
+    /// Elements that a rank updates of a parameter.
+    pub(super) fn updated(&self, elements: u64, rank: usize) -> u64 {
+        if self.state().shares_optimizer() {
+            return self.summed(elements, rank);
+        }
+        let here = self.ranks_beside();
+        slice(elements as usize, rank % here, here).len() as u64
     }
 
     /// Elements that a rank sums of a parameter.
@@ -183,7 +192,7 @@ impl Share<'_> {
     }
 
     /// Elements of slices of parameters, of the rank that has most.
-    fn slices_of(&self, stages: &[Vec<u64>]) -> u64 {
+    pub(super) fn slices_of(&self, stages: &[Vec<u64>]) -> u64 {
         let parts = self.parts() as usize;
         let most = |elements: &u64| slice(*elements as usize, parts - 1, parts).len() as u64;
         stages.iter().flatten().map(most).sum()
@@ -239,21 +248,24 @@ impl Share<'_> {
         let is_accumulated = self.plan.micro_batches > 1;
         let last = stages.len() - 1;
         let of = |some: RangeInclusive<usize>| stages[some].iter().sum::<u64>();
+        // What the loss gives to tied weights waits for the rest of their gradient.
+        let is_tied = self.plan.shape.tie_word_embeddings;
+        let waits = |stage: usize| if is_tied && stage > 0 { stages[0] } else { 0 };
         let within = |stage: usize| {
             // Of one more the others may not have read theirs yet.
             let oldest = (stage + SUMS_IN_FLIGHT + 1).min(last);
-            // What the loss gives to tied weights waits for the rest of their gradient.
-            let tied = self.plan.shape.tie_word_embeddings && stage > 0;
-            let whole = of(stage..=oldest) + if tied { stages[0] } else { 0 };
+            let whole = of(stage..=oldest) + waits(stage);
             let summed = of(oldest.min(stage + 1)..=last) / self.parts();
-            // Those of earlier micro-batches are there, and new ones until they are added.
+            // Those of earlier micro-batches are all there, and those of a stage until they are added.
             let summed =
-                if is_accumulated { (all + of(stage..=oldest)) / self.parts() } else { summed };
+                if is_accumulated { (all + stages[oldest]) / self.parts() } else { summed };
             whole + summed + of(stage..=oldest) / world * self.elsewhere
         };
         if world == 1 {
-            let alone = (0..=last).map(within).max().unwrap_or_default();
-            return if is_accumulated { [alone; 2] } else { [all; 2] };
+            // Of a stage more than the one that backward is in.
+            let two = |stage: usize| of(stage..=(stage + SUMS_IN_FLIGHT).min(last)) + waits(stage);
+            let new = if is_accumulated { (0..=last).map(two).max() } else { None };
+            return [all + new.unwrap_or_default(); 2];
         }
         let backward = (1..=last).map(within).max().unwrap_or_default();
         // The last are whole while they are summed; then what the twins have summed is put together.

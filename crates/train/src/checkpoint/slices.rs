@@ -73,15 +73,18 @@ impl<'a> Slices<'a> {
         let Some((which, name)) = called.split_once('.') else {
             return Err(TrainError::Internal(format!("no optimizer keeps `{called}`")));
         };
-        let of = |one: &Optimizer| match which {
-            "master" => one.master(name).cloned(),
-            "first" => one.moments(name).map(|Moments { first, .. }| first.clone()),
-            _ => one.moments(name).map(|Moments { second, .. }| second.clone()),
+        let of = |one: &Optimizer| -> Result<Option<Tensor>> {
+            Ok(match which {
+                "master" => one.master(name).cloned(),
+                "first" => one.moments(name)?.map(|Moments { first, .. }| first),
+                _ => one.moments(name)?.map(|Moments { second, .. }| second),
+            })
         };
         if !self.division.shares_optimizer() {
-            return Ok(self.stake.optimizers().into_iter().filter_map(of).collect());
+            let all = self.stake.optimizers().into_iter();
+            return all.filter_map(|one| of(one).transpose()).collect();
         }
-        let own = self.stake.optimizer().and_then(of);
+        let own = self.stake.optimizer().map(of).transpose()?.flatten();
         self.collected("checkpoint, optimizer", name, (DType::F32, own))
     }
 

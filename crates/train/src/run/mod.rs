@@ -16,6 +16,7 @@ pub(crate) mod manifest;
 pub(crate) mod metrics;
 pub(crate) mod outcome;
 pub(crate) mod phases;
+pub(crate) mod ranks;
 pub(crate) mod saving;
 pub(crate) mod sink;
 pub(crate) mod table;

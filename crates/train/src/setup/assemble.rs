@@ -1,12 +1,15 @@
 //! From the words of an experiment to objects: the one place that matches on names.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_attention::Attention;
 use annulus_comm::threads::Options;
 use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered, Places, World};
-use annulus_experiment::{Dtype, Frequencies, Kernel, Order, Packed, Recompute, Shape, State};
+use annulus_experiment::{
+    Dtype, Frequencies, Kernel, Offload, Order, Packed, Recompute, Shape, State,
+};
 use annulus_machine::Core;
 use annulus_machine::peak::Unit;
 use annulus_model::{Attentions, Config, Llama, element_type};
@@ -78,6 +81,10 @@ pub struct Setup {
     pub loss_chunk: usize,
     /// Tokens of the feed-forward held at once; `None`: all.
     pub mlp_chunk: Option<usize>,
+    /// What waits elsewhere while it is not used, and in which folder.
+    pub offload: Offload,
+    /// The folder.
+    pub offload_folder: PathBuf,
     /// How long a rank waits for one that shows no progress.
     pub deadline: Duration,
     /// Cores of this machine that ranks of this process share.
@@ -155,6 +162,8 @@ impl Setup {
             recompute: plan.memory.recompute,
             loss_chunk: plan.memory.loss_chunk,
             mlp_chunk: Some(plan.memory.mlp_chunk).filter(|chunk| *chunk < plan.rows()),
+            offload: experiment.memory.offload,
+            offload_folder: experiment.offload_folder(),
             deadline: experiment.mesh.deadline,
             cores: cores.into(),
             processes: World::alone(),
@@ -316,6 +325,7 @@ impl Setup {
             division,
             meter,
             uncounted: comm,
+            offload: None,
             room: Room::ANY,
             setup: self.clone(),
         })

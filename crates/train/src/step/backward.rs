@@ -10,7 +10,7 @@
 
 use annulus_comm::Axis;
 use annulus_experiment::Recompute;
-use annulus_model::{Keep, Pullback, Shard, Stage, Weights};
+use annulus_model::{Forward, Keep, Pullback, Shard, Stage, Weights};
 use annulus_trace::{Begun, begin};
 use candle_core::{DType, Device, Tensor};
 
@@ -19,11 +19,12 @@ use crate::run::traces::name;
 use crate::step::finite::is_finite;
 use crate::step::gathered::Supply;
 use crate::step::gradients::Gradients;
+use crate::step::kept::Kept;
 use crate::step::rank::{Micro, Rank};
 use crate::step::sum::Partial;
 
-/// What a forward pass leaves of a stage: for some of its rows at a time, the input and the pullback.
-type Trace<'a> = Vec<(Tensor, Pullback<'a>)>;
+/// What a forward pass leaves of a stage: for some of its rows at a time, what was kept and the pullback.
+pub(crate) type Trace<'a> = Vec<(Kept, Pullback<'a>)>;
 
 /// The result of a micro-batch.
 #[derive(Debug)]
@@ -43,28 +44,27 @@ impl Rank {
         gradients: &mut Gradients,
         after: &mut dyn FnMut(usize, &mut Gradients) -> Result<()>,
     ) -> Result<Differentiated> {
-        let keep = match self.setup.recompute {
-            Recompute::None => Keep::Everything,
-            // A plan never leaves it open.
-            Recompute::Layer | Recompute::Auto => Keep::Attention,
-        };
-        let shard = Shard { keep, ..micro.shard.clone() };
+        let shard = Shard { keep: self.keep(), ..micro.shard.clone() };
         let stages = &self.model.stages;
         let mut traces = Vec::with_capacity(stages.len());
         let turn = stages.len().checked_sub(2);
+        self.forget_what_is_away();
         let x = self.forward((stages, turn), weights, &shard, |stage, begun, trace| {
+            let trace = self.put_away(traces.len(), trace)?;
             traces.push(trace);
             self.room.keep();
             self.stage(begun, || name(stage, "forward"))
         })?;
         // The last stage has waited for it.
         let loss = f64::from(x.to_scalar::<f32>()?);
-        let sighting = if loss.is_finite() { None } else { Some(first_sighting(&traces)?) };
+        let sighting = if loss.is_finite() { None } else { Some(self.first_sighting(&traces)?) };
 
         let mut dx = x.ones_like()?;
-        for (index, (stage, trace)) in stages.iter().zip(traces).enumerate().rev() {
+        for (index, stage) in stages.iter().enumerate().rev() {
             self.progress()?;
             let begun = begin();
+            let Some(trace) = traces.pop() else { break };
+            self.ask_for(&traces);
             let lent = weights.back(self, index, index.checked_sub(1).filter(|next| *next > 0))?;
             dx = self.run_back((stage.as_ref(), &lent), trace, &dx, gradients)?;
             drop(lent);
@@ -73,6 +73,15 @@ impl Rank {
             self.room.keep();
         }
         Ok(Differentiated { loss: Partial::new(loss, micro.targets), sighting })
+    }
+
+    /// What forward keeps for it.
+    fn keep(&self) -> Keep {
+        match self.setup.recompute {
+            Recompute::None => Keep::Everything,
+            // A plan never leaves it open.
+            Recompute::Layer | Recompute::Auto => Keep::Attention,
+        }
     }
 
     /// The loss of `micro`, without pullbacks.
@@ -132,9 +141,10 @@ impl Rank {
         let mut trace = Trace::new();
         let rows = self.rows(stage).unwrap_or_default();
         for (index, piece) in self.pieces(stage, x)?.into_iter().enumerate() {
-            let (y, pullback) = stage.forward_from(index * rows, &piece, weights, shard)?;
-            outputs.push(y);
-            trace.push((piece, pullback));
+            let Forward { output, kept, back } =
+                stage.forward_from(index * rows, &piece, weights, shard)?;
+            outputs.push(output);
+            trace.push((Kept::Here(kept), back));
         }
         Ok((self.joined(stage, outputs, x)?, trace))
     }
@@ -149,9 +159,10 @@ impl Rank {
         gradients: &mut Gradients,
     ) -> Result<Tensor> {
         let mut inputs = Vec::with_capacity(trace.len());
-        for ((_, pullback), dy) in trace.into_iter().zip(self.pieces(stage, dy)?) {
+        for ((kept, pullback), dy) in trace.into_iter().zip(self.pieces(stage, dy)?) {
+            let kept = self.brought_back(kept)?;
             let mut harvest = |name: &str, gradient| gradients.add(&self.backend, name, gradient);
-            inputs.push(pullback(&dy, weights, &mut harvest)?);
+            inputs.push(pullback(kept, &dy, weights, &mut harvest)?);
         }
         self.joined(stage, inputs, dy)
     }
@@ -186,16 +197,19 @@ impl Rank {
     pub(crate) fn progress(&self) -> Result<()> {
         Ok(self.mesh.group(&[Axis::Data, Axis::Sequence]).progress()?)
     }
-}
 
-/// The stage before the first whose input is no number; the last where all inputs are finite.
-fn first_sighting(traces: &[Trace<'_>]) -> Result<usize> {
-    for (index, trace) in traces.iter().enumerate().skip(1) {
-        for (input, _) in trace {
-            if !is_finite(input)? {
-                return Ok(index - 1);
+    /// The stage before the first whose input is no number; the last where all inputs are finite.
+    fn first_sighting(&self, traces: &[Trace<'_>]) -> Result<usize> {
+        for (index, trace) in traces.iter().enumerate().skip(1) {
+            for (kept, _) in trace {
+                // The input comes first.
+                if let Some(input) = self.looked_at(kept)?.first()
+                    && !is_finite(input)?
+                {
+                    return Ok(index - 1);
+                }
             }
         }
+        Ok(traces.len() - 1)
     }
-    Ok(traces.len() - 1)
 }

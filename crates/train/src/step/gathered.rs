@@ -50,7 +50,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// The same on the way back, where the stage may read none.
+    /// The same in backward, where the stage may read none.
     pub(crate) fn back(
         &mut self,
         rank: &Rank,

@@ -15,6 +15,8 @@ use crate::setup::start::Start;
 use crate::step::division::Division;
 use crate::step::gathered::Table;
 use crate::step::meeting::Meeting;
+use crate::step::moments::Kept;
+use crate::step::offload::Offload;
 use crate::{Result, Setup};
 
 /// Weights as layers take them.
@@ -119,12 +121,12 @@ impl Stake {
     /// The slices that `division` says, of what `start` has.
     pub(crate) fn take(
         store: &Arc<Store>,
-        settings: &Settings,
+        (settings, offload): (&Settings, Option<Offload>),
         start: &Start,
         division: &Division,
     ) -> Result<Stake> {
         let stake = Stake::of(store, division);
-        let optimizer = Optimizer::new(settings, &store.parameters, start, division)?;
+        let optimizer = Optimizer::new((settings, offload), &store.parameters, start, division)?;
         // Every rank takes its own once.
         stake.store.optimizers[stake.own].get_or_init(|| optimizer);
         Ok(stake)
@@ -165,7 +167,7 @@ pub(crate) struct Optimizer {
     copies: Weights,
     /// Where a process holds a share of the weights: of those that are not trained.
     frozen: Weights,
-    moments: BTreeMap<String, Moments>,
+    moments: Kept,
     /// Which parameters decay.
     decay: BTreeSet<String>,
     /// The names, in order, and where this rank begins: ranks that share weights do not wait for each other.
@@ -175,13 +177,13 @@ pub(crate) struct Optimizer {
 
 impl Optimizer {
     /// Without a parameter.
-    fn empty(settings: &Settings) -> Optimizer {
+    fn empty(settings: &Settings, offload: Option<Offload>) -> Optimizer {
         Optimizer {
             settings: settings.clone(),
             masters: Weights::new(),
             copies: Weights::new(),
             frozen: Weights::new(),
-            moments: BTreeMap::new(),
+            moments: Kept::new(offload),
             decay: BTreeSet::new(),
             names: Vec::new(),
             begins: 0,
@@ -190,12 +192,12 @@ impl Optimizer {
 
     /// The slices of `parameters` that `division` says, of what a run starts from.
     fn new(
-        settings: &Settings,
+        (settings, offload): (&Settings, Option<Offload>),
         parameters: &Parameters,
         start: &Start,
         division: &Division,
     ) -> Result<Optimizer> {
-        let mut own = Optimizer::empty(settings);
+        let mut own = Optimizer::empty(settings, offload);
         let is_held =
             |name: &String| division.shares_weights() || parameters.trained.contains(name);
         for (name, shape) in parameters.shapes.iter().filter(|(name, _)| is_held(name)) {
@@ -205,12 +207,11 @@ impl Optimizer {
             }
             let slice = |whole: &Tensor| whole.flatten_all()?.narrow(0, range.start, range.len());
             let saved = slice(&start.weights[name])?;
-            let share = match parameters.weights.get(name) {
-                Some(whole) => slice(whole)?,
-                None => {
-                    let _weights = scope(Class::Weights);
-                    own_copy(&saved.to_dtype(parameters.dtype)?, &parameters.device)?
-                }
+            let share = if let Some(whole) = parameters.weights.get(name) {
+                slice(whole)?
+            } else {
+                let _weights = scope(Class::Weights);
+                own_copy(&saved.to_dtype(parameters.dtype)?, &parameters.device)?
             };
             if !parameters.trained.contains(name) {
                 own.frozen.insert(name.clone(), share);
@@ -219,19 +220,17 @@ impl Optimizer {
             if shape.rank() == 2 {
                 own.decay.insert(name.clone());
             }
+            let from = start.moments.get(name);
+            let slices = from.map(|Moments { first, second }| [first, second].map(slice));
+            let moments = begun(slices, &saved, &parameters.device)?;
+            own.moments.insert(name, moments)?;
             own.add(name, share, &saved)?;
-            if let Some(Moments { first, second }) = start.moments.get(name) {
-                let _moments = scope(Class::Optimizer);
-                let copy = |whole| own_copy(&slice(whole)?, &parameters.device);
-                let saved = Moments { first: copy(first)?, second: copy(second)? };
-                own.moments.insert(name.clone(), saved);
-            }
         }
         let (rank, ranks) = division.own();
         Ok(Optimizer { begins: own.names.len() * rank / ranks, ..own })
     }
 
-    /// A slice of a weight as it is computed with, and as it was `saved`, with moments that have seen nothing.
+    /// A slice of a weight as it is computed with, and as it was `saved`.
     fn add(&mut self, name: &str, share: Tensor, saved: &Tensor) -> candle_core::Result<()> {
         let name = name.to_owned();
         let master = if share.dtype() == DType::F32 {
@@ -242,8 +241,6 @@ impl Optimizer {
             self.copies.insert(name.clone(), share);
             master
         };
-        let _moments = scope(Class::Optimizer);
-        self.moments.insert(name.clone(), Moments::zeros(&master)?);
         self.masters.insert(name.clone(), master);
         self.names.push(name);
         Ok(())
@@ -260,9 +257,9 @@ impl Optimizer {
         self.copies.get(name).and_then(|_| self.masters.get(name))
     }
 
-    /// The moments of a parameter's slice.
-    pub(crate) fn moments(&self, name: &str) -> Option<&Moments> {
-        self.moments.get(name)
+    /// The moments of a parameter's slice, to look at.
+    pub(crate) fn moments(&self, name: &str) -> Result<Option<Moments>> {
+        self.moments.of(name)
     }
 
     /// One step of every parameter's slice. `gradients` are multiplied by `factor` on the
@@ -280,21 +277,39 @@ impl Optimizer {
             weight_decay: self.settings.weight_decay,
             step: update.step,
         };
-        let parameter = |name: &String| Parameter {
-            master: &self.masters[name],
-            gradient: &gradients[name],
-            moments: &self.moments[name],
-            copy: self.copies.get(name),
-            decays: self.decay.contains(name),
-        };
         let begins = match backend {
             Backend::Cpu(_) => self.begins,
             // One launch locks them all: every rank in the same order.
             Backend::Gpu(_) => 0,
         };
         let (behind, first) = self.names.split_at(begins);
-        let all: Vec<_> = first.iter().chain(behind).map(parameter).collect();
-        Ok(adamw.update_all(backend, &all, update.factor)?)
+        let names: Vec<&String> = first.iter().chain(behind).collect();
+        self.moments.update(&names, &|some: &[(&String, &Moments)]| {
+            let parameter = |&(name, moments)| Parameter {
+                master: &self.masters[name],
+                gradient: &gradients[name],
+                moments,
+                copy: self.copies.get(name),
+                decays: self.decay.contains(name),
+            };
+            let some: Vec<Parameter<'_>> = some.iter().map(parameter).collect();
+            Ok(adamw.update_all(backend, &some, update.factor)?)
+        })
+    }
+}
+
+/// The moments of a slice of a weight: those that were saved of it, or such as have seen nothing.
+fn begun(
+    saved: Option<[candle_core::Result<Tensor>; 2]>,
+    weight: &Tensor,
+    device: &Device,
+) -> candle_core::Result<Moments> {
+    let _moments = scope(Class::Optimizer);
+    match saved {
+        Some([first, second]) => {
+            Ok(Moments { first: own_copy(&first?, device)?, second: own_copy(&second?, device)? })
+        }
+        None => Moments::zeros(&weight.to_device(device)?),
     }
 }
 

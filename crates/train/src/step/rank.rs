@@ -14,6 +14,7 @@ use candle_core::Tensor;
 
 use crate::setup::pages::Room;
 use crate::step::division::Division;
+use crate::step::offload::Offload;
 use crate::{Result, Setup};
 
 /// One rank and what it computes with. Weights are handed in.
@@ -31,6 +32,8 @@ pub(crate) struct Rank {
     pub(crate) meter: Arc<Metered>,
     /// The same ranks, uncounted: for measurements and errors.
     pub(crate) uncounted: Arc<dyn Communicator>,
+    /// Where activations wait for their backward, if not in memory.
+    pub(crate) offload: Option<Offload>,
     /// What the process of this rank may have in memory.
     pub(crate) room: Room,
 }
@@ -47,6 +50,23 @@ impl Rank {
     /// The same where its process keeps to `room`.
     pub(crate) fn within(self, room: &Room) -> Rank {
         Rank { room: room.clone(), ..self }
+    }
+
+    /// The same with activations where the experiment wants them.
+    pub(crate) fn offloading(self) -> Result<Rank> {
+        let offload = self.offload_of(Class::Activations)?;
+        Ok(Rank { offload, ..self })
+    }
+
+    /// Where this rank puts what is of a class, if not in memory.
+    pub(crate) fn offload_of(&self, class: Class) -> Result<Option<Offload>> {
+        let (setup, owner) = (&self.setup, (self.uncounted.rank(), class));
+        let is_wanted = match class {
+            Class::Optimizer => setup.offload.optimizer(),
+            _ => setup.offload.activations(),
+        };
+        let offload = || Offload::new(&setup.offload_folder, owner, setup.device());
+        is_wanted.then(offload).transpose()
     }
 
     /// Which of a batch's sequences replica `replica` computes.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use annulus_comm::{Axis, Label};
 use annulus_data::Source;
 use annulus_experiment::{Experiment, Part, Schedule};
+use annulus_memory::Class;
 use annulus_model::Weights;
 use annulus_ops::attention::Dropout;
 use annulus_plan::Plan;
@@ -82,7 +83,10 @@ impl Trainer {
         store: &Arc<Store>,
     ) -> Result<Trainer> {
         let experiment = &plan.experiment;
-        let store = Stake::take(store, &experiment.optimizer, start, &rank.division)?;
+        let rank = rank.offloading()?;
+        let moments = rank.offload_of(Class::Optimizer)?;
+        let settings = (&experiment.optimizer, moments);
+        let store = Stake::take(store, settings, start, &rank.division)?;
         let stages = by_stage(&rank.model.stages, &store.parameters.trained)?;
         Ok(Trainer {
             rank,

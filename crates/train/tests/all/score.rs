@@ -1,13 +1,13 @@
 //! Loss, logits and gradients of a model are those of `transformers`, on any ranks.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::common::golden;
 use annulus_comm::World;
 use annulus_data::Sequence;
-use annulus_experiment::{Dtype, Kernel, Order, Recompute, State, read_config};
+use annulus_experiment::{Dtype, Kernel, Offload, Order, Recompute, State, read_config};
 use annulus_model::{Llama, load};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy, Wire};
 use annulus_train::{Attending, Setup, Want, model_config, score};
@@ -72,6 +72,8 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         order: Order::SequenceFirst,
         micro_batch: 1,
         state: State::Replicated,
+        offload: Offload::None,
+        offload_folder: PathBuf::new(),
         recompute: Recompute::Layer,
         loss_chunk: 50,
         mlp_chunk: Some(40),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use annulus_model::{Config, Keep, Llama, Shard, Stage, Weights};
+use annulus_model::{Config, Forward, Keep, Llama, Shard, Stage, Weights};
 use annulus_ops::testing::{error, error_l2, to_f64};
 use candle_core::{DType, Device, Tensor};
 
@@ -43,7 +43,8 @@ fn stages_name_exactly_the_parameters_that_they_use() {
         let mut used = BTreeSet::new();
         for stage in &model.stages {
             let own = only(stage.as_ref(), &weights);
-            let (y, _) = stage.forward(&x, &own, &shard).expect("its own weights are enough");
+            let found = stage.forward(&x, &own, &shard).expect("its own weights are enough");
+            let y = found.output;
             assert!(y.elem_count() > 0);
             for name in stage.parameters() {
                 let mut fewer = own.clone();
@@ -105,14 +106,14 @@ fn there_and_back(
 ) -> (Tensor, Weights) {
     let keep = if shard.keep == Keep::Nothing { Keep::Everything } else { shard.keep };
     let shard = Shard { keep, ..shard.clone() };
-    let (y, pullback) = stage.forward(x, weights, &shard).unwrap();
+    let Forward { output, kept, back } = stage.forward(x, weights, &shard).unwrap();
     let mut harvest = Weights::new();
-    let dx = pullback(dy, weights, &mut |name, gradient| {
+    let dx = back(kept, dy, weights, &mut |name, gradient| {
         assert!(harvest.insert(name.to_owned(), gradient).is_none(), "{name} twice");
         Ok(())
     });
     assert_eq!(dx.unwrap().dims(), x.dims());
-    (y, harvest)
+    (output, harvest)
 }
 
 /// What is kept changes what is made again, not a bit of what is found.
@@ -140,8 +141,9 @@ fn there_is_no_way_back_where_nothing_was_kept() {
     let (model, weights, shard) = setup(&config);
     let x = activations(&config);
     for stage in &model.stages[1..] {
-        let (y, pullback) = stage.forward(&x, &weights, &shard).unwrap();
-        let error = pullback(&y, &weights, &mut |_, _| Ok(())).unwrap_err().to_string();
+        let Forward { output, kept, back } = stage.forward(&x, &weights, &shard).unwrap();
+        assert!(kept.is_empty());
+        let error = back(kept, &output, &weights, &mut |_, _| Ok(())).unwrap_err().to_string();
         assert!(error.contains("nothing was kept"), "{error}");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use annulus_architecture::{Family, Frequencies, Rope, Scaling, Shape};
 use annulus_attention::Attention;
-use annulus_model::{Attentions, Config, Keep, Llama, Pullback, Shard, Stage, Weights};
+use annulus_model::{Attentions, Config, Forward, Keep, Llama, Pullback, Shard, Stage, Weights};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::{Backend, IGNORED, Key, Pool, Rotary, normal, uniform};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy};
@@ -142,12 +142,12 @@ fn forward<'a>(
     stages: &'a [Box<dyn Stage>],
     weights: &Weights,
     shard: &'a Shard,
-) -> (Tensor, Vec<Pullback<'a>>) {
+) -> (Tensor, Vec<(Vec<Tensor>, Pullback<'a>)>) {
     let mut pullbacks = Vec::new();
     let output = stages.iter().fold(shard.inputs.clone(), |x, stage| {
-        let (y, pullback) = stage.forward(&x, weights, shard).unwrap();
-        pullbacks.push(pullback);
-        y
+        let Forward { output, kept, back } = stage.forward(&x, weights, shard).unwrap();
+        pullbacks.push((kept, back));
+        output
     });
     (output, pullbacks)
 }
@@ -171,14 +171,14 @@ pub(crate) fn gradients(model: &Llama, weights: &Weights, shard: &Shard) -> (Ten
     let (loss, pullbacks) = forward(&model.stages, weights, &shard);
     let mut gradients = Weights::new();
     let mut dx = loss.ones_like().unwrap();
-    for pullback in pullbacks.into_iter().rev() {
+    for (kept, pullback) in pullbacks.into_iter().rev() {
         // A tied matrix has two.
         let mut add = |name: &str, gradient: Tensor| {
             let sum = gradients.get(name).map_or(Ok(gradient.clone()), |sum| sum + gradient)?;
             gradients.insert(name.to_owned(), sum);
             Ok(())
         };
-        dx = pullback(&dx, weights, &mut add).unwrap();
+        dx = pullback(kept, &dx, weights, &mut add).unwrap();
     }
     (loss, gradients)
 }

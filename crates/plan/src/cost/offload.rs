@@ -1,0 +1,73 @@
+//! Activations and moments that wait on a disk: what of them is in memory, and what is written.
+
+use std::sync::Arc;
+
+use annulus_sequence::Schedules;
+
+use super::{F32, Share, product};
+use crate::{Plan, RankPlan};
+
+/// Stages whose activations are on their way to a disk, or back, at once.
+pub const OFFLOADS_IN_FLIGHT: usize = 2;
+/// Bytes that are written or read at a time.
+pub const OFFLOAD_CHUNK: usize = 1 << 18;
+
+impl Share<'_> {
+    /// What all layers but the last keep; of those that are offloaded, what is on its way.
+    pub(super) fn others(&self) -> u64 {
+        let others = self.layers_but_the_last();
+        let (here, chunk) = if self.plan.experiment.memory.offload.activations() {
+            // A layer's two halves.
+            (others.min(OFFLOADS_IN_FLIGHT.div_ceil(2)), OFFLOAD_CHUNK)
+        } else {
+            (others, 0)
+        };
+        product(&[self.rows, self.kept().1, here as u64]).saturating_add(chunk as u64)
+    }
+
+    /// Moments: of those that are offloaded, what is updated, written and read at once, of the largest parameters.
+    pub(super) fn moments(&self) -> u64 {
+        if !self.plan.experiment.memory.offload.optimizer() {
+            return self.sliced() * 2 * F32;
+        }
+        let mut sizes: Vec<u64> = self.plan.trained_by_stage().concat();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        // The next one comes meanwhile.
+        sizes.truncate(OFFLOADS_IN_FLIGHT + 2);
+        self.slices_of(&[sizes]) * 2 * F32 + OFFLOAD_CHUNK as u64
+    }
+
+    fn layers_but_the_last(&self) -> usize {
+        self.plan.shape.num_hidden_layers - 1
+    }
+}
+
+impl Plan {
+    /// Bytes of moments that a rank writes in a step and reads again, of the rank that has most; 0: they stay in memory.
+    pub fn offloaded_moments(&self) -> u64 {
+        let most = |rank: &RankPlan| {
+            let trained = self.trained_by_stage().concat();
+            let own = trained.iter().map(|elements| self.updated(*elements, rank.rank));
+            own.sum::<u64>() * 2 * F32
+        };
+        let is_wanted = self.experiment.memory.offload.optimizer();
+        self.ranks.iter().filter(|_| is_wanted).map(most).max().unwrap_or_default()
+    }
+
+    /// Bytes of activations that a rank writes in a micro-batch and reads again, of the rank that has most; 0: they stay in memory.
+    pub fn offloaded(&self) -> u64 {
+        if !self.experiment.memory.offload.activations() {
+            return 0;
+        }
+        let kinds = self.kinds();
+        let of_kind = |kind| {
+            let of_group = |group: (usize, &Arc<Schedules>)| {
+                let (group, passes) = group;
+                let share = Share::new(self, self.memory, (group, passes), (kind, 1));
+                product(&[share.rows, share.kept().1, share.layers_but_the_last() as u64])
+            };
+            self.passes.iter().enumerate().map(of_group).max().unwrap_or_default()
+        };
+        kinds.all.iter().map(of_kind).max().unwrap_or_default()
+    }
+}

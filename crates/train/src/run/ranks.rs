@@ -1,0 +1,128 @@
+//! The ranks of an attempt, from their start to their end.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use annulus_comm::threads::Options;
+use annulus_comm::{Checked, Communicator};
+
+use crate::run::attempt::Attempt;
+use crate::run::course::Course;
+use crate::run::metrics::{Record, Recorder};
+use crate::run::outcome::Ending;
+use crate::run::saving::Reached;
+use crate::setup::pages::return_what_was_freed;
+use crate::setup::start::Start;
+use crate::step::trainer::Trainer;
+use crate::{Result, TrainError};
+
+/// How one rank ended.
+struct End<'a> {
+    ending: Ending,
+    reached: Reached,
+    recorder: Option<Recorder<'a>>,
+}
+
+impl Attempt<'_> {
+    /// All ranks, to their end: how it ended, after which step, and what was recorded.
+    pub(crate) fn run(&self) -> Result<(Ending, u64, Record)> {
+        let options = Options {
+            world: self.setup.world(),
+            deadline: self.setup.deadline,
+            stop: self.stop.clone(),
+        };
+        let program = |comm: Arc<dyn Communicator>| {
+            let rank = comm.rank();
+            self.rank(comm).inspect_err(|error| {
+                if !error.is_of_another() {
+                    self.world.failed(rank, &error.to_string(), error.blames());
+                }
+            })
+        };
+        let mut ends = self.world.run(&options, program)?;
+        // The first of this process; only rank 0 has a recorder.
+        let End { ending, reached, mut recorder } = ends.swap_remove(0);
+        if self.setup.shares_state() {
+            recorder = self.save_shares(reached, recorder)?;
+        }
+        if let Some(recorder) = &mut recorder {
+            recorder.flush()?;
+        }
+        let record = recorder.map(|recorder| recorder.record);
+        Ok((ending, reached.step, record.unwrap_or_default()))
+    }
+
+    /// One rank, from its start to its end.
+    fn rank(&self, comm: Arc<dyn Communicator>) -> Result<End<'_>> {
+        let checked = self.plan.experiment.mesh.checksum;
+        let comm = if checked { Checked::new(comm) } else { comm };
+        let start = self.start.take(comm.rank());
+        let mut recorder = match comm.rank() {
+            0 => self.recorder.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            _ => None,
+        };
+        let reached = Reached { step: start.step, since: start.since };
+        let trainer = self.trainer(comm, &start);
+        drop(start);
+        return_what_was_freed();
+        let mut trainer = match trainer {
+            Ok(trainer) => trainer,
+            Err(error) => {
+                self.preempted(error)?;
+                return Ok(End { ending: Ending::Preempted, reached, recorder });
+            }
+        };
+        let ending = self.to_the_end(&mut trainer, &mut recorder)?;
+        if !self.setup.shares_state() {
+            trainer.save(&mut recorder)?;
+        }
+        let reached = Reached { step: trainer.finished, since: trainer.since };
+        Ok(End { ending, reached, recorder })
+    }
+
+    /// All steps of one rank.
+    fn to_the_end(
+        &self,
+        trainer: &mut Trainer,
+        recorder: &mut Option<Recorder<'_>>,
+    ) -> Result<Ending> {
+        match self.course().run(trainer, recorder) {
+            Ok(()) => Ok(Ending::Finished),
+            // A step that is half applied is none: there is nothing to save, and no way to go on.
+            Err(error) if trainer.is_between => Err(error),
+            Err(error) => {
+                if !self.setup.shares_state() && error.leaves_steps_whole() {
+                    // What ended the run is what is said of it, whether this can be written or not.
+                    let _ = trainer.save(recorder);
+                }
+                self.preempted(error)?;
+                Ok(Ending::Preempted)
+            }
+        }
+    }
+
+    fn trainer(&self, comm: Arc<dyn Communicator>, start: &Start) -> Result<Trainer> {
+        let rank = self.setup.rank(comm)?.within(&self.room);
+        Trainer::new(rank, self.plan, self.data.train.clone(), start, &self.store)
+    }
+
+    fn course(&self) -> Course<'_> {
+        let experiment = &self.plan.experiment;
+        Course {
+            last: experiment.last_step(),
+            every: experiment.every,
+            trace: &experiment.trace,
+            tokens: experiment.data.batch * experiment.data.tokens,
+            flops: self.plan.flops(),
+            peak: self.peak,
+            held_out: self.data.held_out.as_ref(),
+            owes: self.owes,
+            process: self.process,
+        }
+    }
+
+    /// Whether `error` is no failure but the end that was asked for.
+    fn preempted(&self, error: TrainError) -> Result<()> {
+        if error.is_end() && self.stop.load(Ordering::Relaxed) { Ok(()) } else { Err(error) }
+    }
+}

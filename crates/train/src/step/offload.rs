@@ -1,0 +1,372 @@
+//! Tensors that wait elsewhere while nobody uses them: on a disk, in a file of the rank's own.
+//!
+//! A thread of the rank writes what is put away while the rank goes on, and reads it back ahead of when it is wanted: of activations,
+//! what a stage kept while those before it run backward, so that it lies in memory for a few stages only. The file has no name, so
+//! that nothing is left of it however the process ends.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use annulus_memory::{Class, on_behalf_of};
+use candle_core::{CpuStorage, DType, Device, Shape, Storage, Tensor};
+use half::bf16;
+
+use crate::Result;
+use crate::run::folder::failure;
+
+/// How many things may be on their way to the disk at once, what a stage kept or the moments of a parameter: one more waits. The
+/// planner counts with it.
+pub(crate) const IN_FLIGHT: usize = annulus_plan::OFFLOADS_IN_FLIGHT;
+/// How often a rank that waits says that it is alive.
+const PULSE: Duration = Duration::from_millis(20);
+/// Bytes that are written or read at a time.
+const CHUNK: usize = annulus_plan::OFFLOAD_CHUNK;
+
+/// Where a rank puts tensors.
+#[derive(Debug)]
+pub(crate) struct Offload {
+    folder: PathBuf,
+    /// It was not there before.
+    is_new: bool,
+    /// Where tensors are wanted back.
+    device: Device,
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    /// Where in the file there is room.
+    end: AtomicU64,
+    /// What is being written.
+    writing: Mutex<VecDeque<Arc<Slot>>>,
+}
+
+/// Tensors that are elsewhere.
+#[derive(Debug)]
+pub(crate) struct Away {
+    at: u64,
+    forms: Vec<(DType, Shape)>,
+    slot: Arc<Slot>,
+    is_asked: AtomicBool,
+}
+
+/// How far a thing is.
+#[derive(Debug, Default)]
+struct Slot {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Leaving,
+    Away,
+    Back(Vec<Tensor>),
+    Failed(io::Error),
+}
+
+/// What the thread is to do.
+#[derive(Debug)]
+enum Job {
+    Write { at: u64, tensors: Vec<Tensor>, slot: Arc<Slot> },
+    Read { at: u64, forms: Vec<(DType, Shape)>, slot: Arc<Slot> },
+}
+
+impl Offload {
+    /// That of a rank, in a file without a name in `folder`, which is made; what comes back is counted to the rank and class.
+    pub(crate) fn new(folder: &Path, owner: (usize, Class), device: Device) -> Result<Offload> {
+        let failed = |error| failure("write", folder, &error);
+        let is_new = !folder.exists();
+        let file = || {
+            std::fs::create_dir_all(folder)?;
+            tempfile::tempfile_in(folder)
+        };
+        let file = file().map_err(failed)?;
+        let (jobs, hear) = channel();
+        let thread = thread::Builder::new().name(format!("offload {}", owner.0));
+        let thread = thread.spawn(move || serve(&file, owner, &hear)).map_err(failed)?;
+        Ok(Offload {
+            folder: folder.to_owned(),
+            is_new,
+            device,
+            jobs: Some(jobs),
+            thread: Some(thread),
+            end: AtomicU64::new(0),
+            writing: Mutex::default(),
+        })
+    }
+
+    /// What was put there is not wanted any more.
+    pub(crate) fn forget(&self) {
+        self.end.store(0, Ordering::Relaxed);
+        lock(&self.writing).clear();
+    }
+
+    /// Begins to write tensors; `alive` is called now and then while too many are on their way.
+    pub(crate) fn put(&self, tensors: Vec<Tensor>, alive: &dyn Fn() -> Result<()>) -> Result<Away> {
+        let form = |tensor: &Tensor| (tensor.dtype(), tensor.shape().clone());
+        let forms: Vec<_> = tensors.iter().map(form).collect();
+        let bytes: usize = forms.iter().map(size).sum();
+        let at = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
+        let mut away = Away { at, forms, slot: Arc::default(), is_asked: AtomicBool::new(false) };
+        self.put_back(&mut away, tensors, alive)?;
+        Ok(away)
+    }
+
+    /// The same of tensors that take the place of what was taken.
+    pub(crate) fn put_back(
+        &self,
+        away: &mut Away,
+        tensors: Vec<Tensor>,
+        alive: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        while lock(&self.writing).len() >= IN_FLIGHT {
+            let first = lock(&self.writing).pop_front();
+            if let Some(first) = first {
+                self.wait(&first, alive, |state| matches!(state, State::Leaving))?;
+            }
+        }
+        *away = away.again();
+        lock(&self.writing).push_back(away.slot.clone());
+        self.tell(Job::Write { at: away.at, tensors, slot: away.slot.clone() });
+        Ok(())
+    }
+
+    /// Begins to read back what is away, unless that has begun.
+    pub(crate) fn ask(&self, away: &Away) {
+        if !away.is_asked.swap(true, Ordering::Relaxed) {
+            let Away { at, forms, slot, .. } = away;
+            self.tell(Job::Read { at: *at, forms: forms.clone(), slot: slot.clone() });
+        }
+    }
+
+    /// What was away.
+    pub(crate) fn take(&self, away: &Away, alive: &dyn Fn() -> Result<()>) -> Result<Vec<Tensor>> {
+        self.ask(away);
+        self.wait(&away.slot, alive, |state| !matches!(state, State::Back(_)))?;
+        match std::mem::take(&mut *lock(&away.slot.state)) {
+            State::Back(tensors) => {
+                let back = |tensor: Tensor| tensor.to_device(&self.device);
+                Ok(tensors.into_iter().map(back).collect::<candle_core::Result<_>>()?)
+            }
+            _ => Err(failure("read", &self.folder, &io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    fn tell(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            // Where the thread is gone, whoever waits is told.
+            let _ = jobs.send(job);
+        }
+    }
+
+    /// Blocks while something `is_under_way`.
+    fn wait(
+        &self,
+        slot: &Slot,
+        alive: &dyn Fn() -> Result<()>,
+        is_under_way: impl Fn(&State) -> bool,
+    ) -> Result<()> {
+        let mut state = lock(&slot.state);
+        loop {
+            if let State::Failed(error) = &*state {
+                return Err(failure("keep what is offloaded in", &self.folder, error));
+            }
+            if !is_under_way(&state) {
+                return Ok(());
+            }
+            if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+                let gone = io::Error::other("the thread that writes and reads them has ended");
+                return Err(failure("keep what is offloaded in", &self.folder, &gone));
+            }
+            let waited = slot.changed.wait_timeout(state, PULSE);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            alive()?;
+        }
+    }
+}
+
+impl Away {
+    /// The same once more.
+    pub(crate) fn again(&self) -> Away {
+        let Away { at, ref forms, .. } = *self;
+        Away { at, forms: forms.clone(), slot: Arc::default(), is_asked: AtomicBool::new(false) }
+    }
+}
+
+impl Drop for Offload {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there was told to whoever waited.
+            let _ = thread.join();
+        }
+        if self.is_new {
+            // Unless somebody has something in it.
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
+}
+
+/// Does what it is told, in order.
+fn serve(file: &File, (owner, class): (usize, Class), jobs: &Receiver<Job>) {
+    while let Ok(job) = jobs.recv() {
+        let (slot, state) = match job {
+            Job::Write { at, tensors, slot } => (slot, write(file, at, tensors)),
+            Job::Read { slot, .. } if matches!(*lock(&slot.state), State::Failed(_)) => continue,
+            Job::Read { at, forms, slot } => {
+                let read = || read(file, at, &forms);
+                (slot, on_behalf_of(owner, class, read))
+            }
+        };
+        *lock(&slot.state) = state.unwrap_or_else(State::Failed);
+        slot.changed.notify_all();
+    }
+}
+
+fn write(file: &File, mut at: u64, tensors: Vec<Tensor>) -> io::Result<State> {
+    let mut put = |bytes: &[u8]| {
+        at += bytes.len() as u64;
+        file.write_all_at(bytes, at - bytes.len() as u64)
+    };
+    for tensor in tensors {
+        let tensor = tensor.to_device(&Device::Cpu).and_then(|tensor| tensor.contiguous());
+        let tensor = tensor.map_err(io::Error::other)?;
+        let (storage, layout) = tensor.storage_and_layout();
+        let range = layout.start_offset()..layout.start_offset() + layout.shape().elem_count();
+        match &*storage {
+            Storage::Cpu(CpuStorage::F32(all)) => encode(&all[range], f32::to_le_bytes, &mut put)?,
+            Storage::Cpu(CpuStorage::BF16(all)) => {
+                encode(&all[range], bf16::to_le_bytes, &mut put)?;
+            }
+            _ => return Err(unsupported(tensor.dtype())),
+        }
+    }
+    Ok(State::Away)
+}
+
+fn encode<T: Copy, const N: usize>(
+    all: &[T],
+    bytes: impl Fn(T) -> [u8; N],
+    put: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut chunk = Vec::with_capacity(CHUNK);
+    for some in all.chunks(CHUNK / N) {
+        chunk.clear();
+        chunk.extend(some.iter().flat_map(|one| bytes(*one)));
+        put(&chunk)?;
+    }
+    Ok(())
+}
+
+fn read(file: &File, mut at: u64, forms: &[(DType, Shape)]) -> io::Result<State> {
+    let mut get = |bytes: &mut [u8]| {
+        at += bytes.len() as u64;
+        file.read_exact_at(bytes, at - bytes.len() as u64)
+    };
+    let tensor = |(dtype, shape): &(DType, Shape)| {
+        let (count, cpu) = (shape.elem_count(), &Device::Cpu);
+        let tensor = match dtype {
+            DType::F32 => {
+                Tensor::from_vec(decode(count, f32::from_le_bytes, &mut get)?, shape, cpu)
+            }
+            DType::BF16 => {
+                Tensor::from_vec(decode(count, bf16::from_le_bytes, &mut get)?, shape, cpu)
+            }
+            other => return Err(unsupported(*other)),
+        };
+        tensor.map_err(io::Error::other)
+    };
+    Ok(State::Back(forms.iter().map(tensor).collect::<io::Result<_>>()?))
+}
+
+fn decode<T, const N: usize>(
+    count: usize,
+    from: impl Fn([u8; N]) -> T,
+    get: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
+) -> io::Result<Vec<T>> {
+    let mut all = Vec::with_capacity(count);
+    let mut chunk = vec![0; CHUNK];
+    while all.len() < count {
+        let some = &mut chunk[..((count - all.len()) * N).min(CHUNK)];
+        get(some)?;
+        let (elements, _) = some.as_chunks();
+        all.extend(elements.iter().map(|one| from(*one)));
+    }
+    Ok(all)
+}
+
+fn unsupported(dtype: DType) -> io::Error {
+    io::Error::other(format!("what is offloaded is not {}", dtype.as_str()))
+}
+
+/// Bytes of a tensor.
+fn size((dtype, shape): &(DType, Shape)) -> usize {
+    dtype.size_in_bytes() * shape.elem_count()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: (usize, Class) = (0, Class::Activations);
+
+    fn tensors(seed: f32) -> Vec<Tensor> {
+        let wide: Vec<f32> = (0..700_000).map(|n| (n as f32 * 0.37 + seed).sin()).collect();
+        let wide = Tensor::from_vec(wide, (7, 100_000), &Device::Cpu).unwrap();
+        let narrow = wide.narrow(1, 5, 33).unwrap().to_dtype(DType::BF16).unwrap();
+        // Of some of its rows, and of none that are neighbours.
+        vec![narrow, wide.narrow(0, 2, 3).unwrap(), wide.t().unwrap()]
+    }
+
+    fn bits(tensor: &Tensor) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        tensor.write_bytes(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn what_was_put_away_comes_back_with_its_bits() {
+        let folder = tempfile::tempdir().unwrap();
+        let offload = Offload::new(folder.path(), OWNER, Device::Cpu).unwrap();
+        for round in 0..2 {
+            offload.forget();
+            let put =
+                |seed: usize| offload.put(tensors((round * 10 + seed) as f32), &|| Ok(())).unwrap();
+            let away: Vec<Away> = (0..6).map(put).collect();
+            offload.ask(&away[4]);
+            for (seed, away) in away.into_iter().enumerate().rev() {
+                let back = offload.take(&away, &|| Ok(())).unwrap();
+                for (found, wanted) in back.iter().zip(tensors((round * 10 + seed) as f32)) {
+                    assert_eq!((found.dims(), found.dtype()), (wanted.dims(), wanted.dtype()));
+                    assert_eq!(bits(found), bits(&wanted));
+                }
+            }
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a file has a name");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = Offload::new(&file.join("below"), OWNER, Device::Cpu).unwrap_err().to_string();
+        assert!(error.contains("below") && error.starts_with("cannot write"), "{error}");
+        let offload = Offload::new(folder.path(), OWNER, Device::Cpu).unwrap();
+        let ids = Tensor::new(&[1_u32, 2], &Device::Cpu).unwrap();
+        let away = offload.put(vec![ids], &|| Ok(())).unwrap();
+        let error = offload.take(&away, &|| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("what is offloaded is not u32"), "{error}");
+    }
+}
