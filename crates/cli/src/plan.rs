@@ -120,7 +120,7 @@ fn no_room(choice: &Choice, experiment: &Experiment) -> Failure {
             "set `memory.micro_batch=1`: {at_once} sequences are computed at once; or lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`"
         ),
         Some(state) => format!(
-            "weights, gradients and optimizer state alone take {} of every device, at any length and on any number of ranks: raise `memory.budget`, take larger devices, or train adapters (`lora`)",
+            "weights, gradients and optimizer state alone take {} of every device, at any length: leave `parallel.state` at `auto`, which shares them as far as it must, raise `mesh.sequence` or `memory.budget`, take larger devices, or train adapters (`lora`)",
             size(state)
         ),
         None => String::from(

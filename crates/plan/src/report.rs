@@ -101,7 +101,7 @@ impl Plan {
             micro_batches = count(self.micro_batches, "micro-batch"),
             micro = count(self.micro_batch, "sequence"),
             offload = self.offload_text(),
-            state = self.memory.state.word(),
+            state = self.state().word(),
             recompute = self.memory.recompute.word(),
             pieces = count(self.memory.mlp_chunk, "row"),
             logits = count(self.memory.loss_chunk, "row"),

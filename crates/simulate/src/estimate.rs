@@ -14,8 +14,8 @@
 //! In a layer every rank computes its products, then all walk the schedule; who is done first begins
 //! the next layer. The first layer and the period of those behind it make a pass, of every group of
 //! layers apart: groups add up. Gradients are summed over all ranks, a ring: `2 (W - 1) / W` times their bytes, or half of that where
-//! devices hold shares of the state. That hides behind the last micro-batch's backward while links are free, but for the stage that is
-//! summed last. Weights of which devices hold shares are gathered once an update, behind nothing, or before every stage of both passes,
+//! devices hold shares of the state. That hides behind backward while links are free, but for the stage that is summed
+//! last; of micro-batches but the last they are half as many bytes, too. Weights of which devices hold shares are gathered once an update, behind nothing, or before every stage of both passes,
 //! behind the stages before it but for the first (`crate::shares`). Norms, rotations, the optimizer and reading data are left out: they are
 //! the same for all strategies, and small.
 //!
@@ -189,19 +189,21 @@ pub(crate) fn backward(plan: &Plan, cluster: &Cluster) -> f64 {
     Timing { plan, cluster: &seen, loads: &loads }.backward().0
 }
 
-/// Seconds of the sum of gradients over all ranks, in a ring, that do not hide behind a backward pass of `back`
-/// seconds: while its links are free.
+/// Seconds of the sums of gradients over all ranks, in a ring, that do not hide behind backward passes of `back` seconds: while links
+/// are free. Those of every micro-batch are summed; what they come to is passed on once, unless who sums it updates it.
 pub(crate) fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
     let (world, link) = (plan.world(), cluster.ring_link(plan.world()));
-    // What has been summed is passed on, or not.
-    let ways = if plan.state().shares_optimizer() { 1.0 } else { 2.0 };
-    let messages = ways * (world as f64 - 1.0);
-    let bytes = messages / world as f64 * plan.gradient_bytes() as f64;
-    let all = bytes / link.bandwidth + messages * link.latency;
     // Attention's messages take the link as long.
     let sent = plan.ranks.iter().map(|rank| rank.backward / plan.micro_batches as u64).max();
     let free = back - sent.unwrap_or_default() as f64 / link.bandwidth;
-    (all - free.max(0.0)).max(all * plan.summed_last())
+    let exposed = |ways: f64| {
+        let messages = ways * (world as f64 - 1.0);
+        let bytes = messages / world as f64 * plan.gradient_bytes() as f64;
+        let all = bytes / link.bandwidth + messages * link.latency;
+        (all - free.max(0.0)).max(all * plan.summed_last())
+    };
+    let last = exposed(if plan.state().shares_optimizer() { 1.0 } else { 2.0 });
+    (plan.micro_batches - 1) as f64 * exposed(1.0) + last
 }
 
 /// How many replicas are to be looked at: one where all do alike.

@@ -44,6 +44,14 @@ pub enum TrainError {
         /// The way out.
         hint: Option<String>,
     },
+    /// What is offloaded cannot be kept.
+    #[error("{message}")]
+    Offload {
+        /// Where, and why not.
+        message: String,
+        /// The way out.
+        hint: String,
+    },
     /// The machine is too small, or allows too little.
     #[error(transparent)]
     DoesNotFit(#[from] Misfit),
@@ -97,7 +105,9 @@ impl TrainError {
             TrainError::Comm(_) if self.is_gone() => Exit::RankDied,
             TrainError::Comm(annulus_comm::Error::Corrupt { .. }) => Exit::Damaged,
             TrainError::OnRank { source, .. } => return source.exit_code(),
-            TrainError::Comm(_) | TrainError::Internal(_) => Exit::Internal,
+            TrainError::Comm(_) | TrainError::Offload { .. } | TrainError::Internal(_) => {
+                Exit::Internal
+            }
         };
         exit.code()
     }
@@ -108,6 +118,7 @@ impl TrainError {
             TrainError::Configuration { hint, .. } | TrainError::Checkpoint { hint, .. } => {
                 hint.clone()
             }
+            TrainError::Offload { hint, .. } => Some(hint.clone()),
             TrainError::DoesNotFit(misfit) => Some(misfit.hint()),
             TrainError::Data(error) => error.hint(),
             TrainError::NonFinite(_) => {
@@ -139,7 +150,10 @@ impl TrainError {
 
     /// Whether the steps finished before are as good as ever: worth saving, whatever becomes of the run.
     pub(crate) fn leaves_steps_whole(&self) -> bool {
-        matches!(self, TrainError::Data(_)) || self.is_end() || self.is_deadline() || self.is_gone()
+        matches!(self, TrainError::Data(_) | TrainError::Offload { .. })
+            || self.is_end()
+            || self.is_deadline()
+            || self.is_gone()
     }
 
     /// Who is to blame, where another noticed.

@@ -5,6 +5,7 @@ mod ending;
 mod faults;
 mod flights;
 mod groups;
+mod holding;
 mod metered;
 mod support;
 mod waiting;

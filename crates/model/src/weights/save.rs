@@ -149,7 +149,14 @@ fn write_shard(file: &mut impl Write, tensors: &[Described], read: Read<'_>) -> 
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
     for tensor in tensors {
-        for slice in read(&tensor.name)? {
+        let (slices, wanted) = (read(&tensor.name)?, tensor.bytes());
+        let found: usize = slices.iter().map(View::data_len).sum();
+        if found as u64 != wanted {
+            // All tensors behind it would be elsewhere than the header says.
+            let name = &tensor.name;
+            return Err(io::Error::other(format!("`{name}` has {found} bytes, wanted {wanted}")));
+        }
+        for slice in slices {
             file.write_all(&slice.data())?;
         }
     }

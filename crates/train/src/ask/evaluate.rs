@@ -34,7 +34,17 @@ impl Trainer {
         let own: Vec<usize> =
             (rank.replica()..held_out.sequences).step_by(rank.setup.data).collect();
         let mut weights = self.weights(self.finished);
-        for (index, part) in own.chunks(rank.setup.micro_batch).enumerate() {
+        let (most, at_once) =
+            (held_out.sequences.div_ceil(rank.setup.data), rank.setup.micro_batch);
+        let mut parts = own.chunks(at_once);
+        // All ranks gather weights as often, whether their replica has a sequence left or not.
+        for index in 0..most.div_ceil(at_once) {
+            let Some(part) = parts.next() else {
+                for _ in 0..=usize::from(held_out.exact) {
+                    weights.pass_by(rank)?;
+                }
+                continue;
+            };
             let micro = rank.micro(self.finished, part.len(), |positions, into| {
                 part.iter().try_for_each(|&at| held_out.read(at, positions, into))
             })?;
@@ -42,7 +52,7 @@ impl Trainer {
             if held_out.exact {
                 right += self.right(&mut weights, &micro)?;
             }
-            progress(index * rank.setup.micro_batch + part.len(), own.len());
+            progress(index * at_once + part.len(), own.len());
         }
         let label = |hop| Label { step: self.finished, pass: "evaluate", hop, layer: 0 };
         let loss = loss.total(&rank.mesh, label(0))?;

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_comm::threads::Options;
-use annulus_comm::{Communicator, Label, Mesh};
+use annulus_comm::{Checked, Communicator, Label, Mesh};
 use candle_core::{Device, Tensor};
 
 use crate::checkpoint::Slices;
@@ -68,7 +68,13 @@ impl Attempt<'_> {
             if comm.rank() == 0 {
                 pen = recorder.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
-            let saved = self.save_share(comm.as_ref(), reached, &mut pen);
+            let (rank, checked) = (comm.rank(), self.plan.experiment.mesh.checksum);
+            let comm = if checked { Checked::new(comm) } else { comm };
+            let saved = self.save_share(comm.as_ref(), reached, &mut pen).inspect_err(|error| {
+                if !error.is_of_another() {
+                    self.world.failed(rank, &error.to_string(), error.blames());
+                }
+            });
             if comm.rank() == 0 {
                 *recorder.lock().unwrap_or_else(PoisonError::into_inner) = pen;
             }

@@ -186,6 +186,7 @@ impl Facts {
             world,
             [
                 ("the plan", hashed(plan)),
+                ("what they hold (`parallel.state`)", plan.memory.state.word().to_owned()),
                 ("the data", fingerprint.clone()),
                 ("the step", start.step.to_string()),
                 ("the checkpoint", checkpoint),

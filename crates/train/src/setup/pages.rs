@@ -58,7 +58,7 @@ pub(crate) struct Room {
 const NEAR: u64 = 6;
 /// One of so many parts of the plan may be kept there, or so many bytes.
 const PARTS: u64 = 32;
-const LITTLE: u64 = 16 << 20;
+const LITTLE: u64 = 8 << 20;
 
 impl Room {
     /// Without a bound.

@@ -50,7 +50,19 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// The same in backward, where the stage may read none.
+    /// Has all that a forward pass has, for others: all ranks gather alike.
+    pub(crate) fn pass_by(&mut self, rank: &Rank) -> Result<()> {
+        let stages = rank.model.stages.len();
+        if let Supply::Shared(_) = self {
+            for stage in 0..stages {
+                rank.progress()?;
+                self.of(stage, Some(stage + 1).filter(|next| *next < stages))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The weights of a stage in backward, where it may read none.
     pub(crate) fn back(
         &mut self,
         rank: &Rank,

@@ -55,15 +55,20 @@ impl Rank {
         match (kept, &self.offload) {
             (Kept::Here(tensors), _) => Ok(tensors),
             (Kept::Away(away), Some(offload)) => offload.take(&away, &|| self.progress()),
-            (Kept::Away(_), None) => Err(TrainError::Internal("activations are nowhere".into())),
+            (Kept::Away(_), None) => Err(nowhere()),
         }
     }
 
     /// The same, to look at.
     pub(crate) fn looked_at(&self, kept: &Kept) -> Result<Vec<Tensor>> {
-        match kept {
-            Kept::Here(tensors) => Ok(tensors.clone()),
-            Kept::Away(away) => self.brought_back(Kept::Away(away.again())),
+        match (kept, &self.offload) {
+            (Kept::Here(tensors), _) => Ok(tensors.clone()),
+            (Kept::Away(away), Some(offload)) => offload.look(away, &|| self.progress()),
+            (Kept::Away(_), None) => Err(nowhere()),
         }
     }
+}
+
+fn nowhere() -> TrainError {
+    TrainError::Internal("activations are nowhere".to_owned())
 }

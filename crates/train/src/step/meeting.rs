@@ -5,7 +5,8 @@
 //! some without. None applies the step then. No message is needed for it: they share memory.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,60 @@ const ASKED: Duration = Duration::from_millis(1);
 pub(crate) struct Meeting<T, R> {
     state: Mutex<State<T, R>>,
     changed: Condvar,
+    /// By rank of the process, a number that grows while it moves.
+    moves: Arc<Moves>,
+}
+
+/// How far the ranks of a process have come: a late one that moves is waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Moves(Vec<OnceLock<Arc<AtomicU64>>>);
+
+impl Moves {
+    /// Of so many ranks.
+    pub(crate) fn of(ranks: usize) -> Arc<Moves> {
+        Arc::new(Moves((0..ranks).map(|_| OnceLock::new()).collect()))
+    }
+
+    /// Where a rank says that it moves.
+    pub(crate) fn are(&self, own: usize, moves: Arc<AtomicU64>) {
+        if let Some(place) = self.0.get(own) {
+            place.get_or_init(|| moves);
+        }
+    }
+
+    fn by(&self, rank: usize) -> u64 {
+        let moves = self.0.get(rank).and_then(OnceLock::get);
+        moves.map_or(0, |moves| moves.load(Ordering::Relaxed))
+    }
+}
+
+/// How long one that does not move is waited for: a pause of the whole process counts as one look.
+struct Patience<'a> {
+    moves: &'a Moves,
+    looked: Instant,
+    late: usize,
+    seen: u64,
+    waited: Duration,
+}
+
+impl Patience<'_> {
+    fn new(moves: &Moves) -> Patience<'_> {
+        let (late, seen) = (0, moves.by(0));
+        Patience { moves, looked: Instant::now(), late, seen, waited: Duration::ZERO }
+    }
+
+    /// Whether `late` has not moved for the deadline.
+    fn ends(&mut self, late: usize, deadline: Duration) -> bool {
+        let seen = self.moves.by(late);
+        let passed = self.looked.elapsed().min(2 * PULSE);
+        self.looked = Instant::now();
+        if (late, seen) == (self.late, self.seen) {
+            self.waited += passed;
+        } else {
+            (self.late, self.seen, self.waited) = (late, seen, Duration::ZERO);
+        }
+        self.waited > deadline
+    }
 }
 
 struct State<T, R> {
@@ -48,10 +103,11 @@ pub(crate) enum Met<R> {
 }
 
 impl<T, R> Meeting<T, R> {
-    pub(crate) fn new(ranks: usize) -> Meeting<T, R> {
+    /// Of so many ranks, which say by `moves` how far they are.
+    pub(crate) fn new(ranks: usize, moves: &Arc<Moves>) -> Meeting<T, R> {
         let brought = (0..ranks).map(|_| None).collect();
         let state = State { meetings: 0, brought, made: None, taken: 0, has_left: false };
-        Meeting { state: Mutex::new(state), changed: Condvar::new() }
+        Meeting { state: Mutex::new(state), changed: Condvar::new(), moves: moves.clone() }
     }
 
     /// Blocks until all ranks are here, of which this is the `own`-th; `alive` is called now and then. The last makes something of what
@@ -62,7 +118,7 @@ impl<T, R> Meeting<T, R> {
         make: impl FnOnce(Vec<T>) -> R,
         (deadline, alive): (Duration, &dyn Fn()),
     ) -> Met<R> {
-        let (mut state, began) = (self.lock(), Instant::now());
+        let (mut state, mut patience) = (self.lock(), Patience::new(&self.moves));
         if state.has_left {
             return Met::Not;
         }
@@ -82,7 +138,7 @@ impl<T, R> Meeting<T, R> {
                 (false, false) => {}
             }
             if let Some(late) = state.brought.iter().position(Option::is_none)
-                && began.elapsed() > deadline
+                && patience.ends(late, deadline)
             {
                 state.has_left = true;
                 self.changed.notify_all();
@@ -155,7 +211,7 @@ impl Rank {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::thread::scope;
 
     use super::*;
@@ -169,7 +225,7 @@ mod tests {
 
     #[test]
     fn all_go_on_together_or_none_does() {
-        let (meeting, came) = (Meeting::new(3), AtomicUsize::new(0));
+        let (meeting, came) = (Meeting::new(3, &Moves::of(3)), AtomicUsize::new(0));
         scope(|scope| {
             for rank in 0..3 {
                 let (meeting, came) = (&meeting, &came);
@@ -191,7 +247,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_rank_that_leaves_is_told() {
-        let meeting = Meeting::new(3);
+        let meeting = Meeting::new(3, &Moves::of(3));
         scope(|scope| {
             let meeting = &meeting;
             let waiting = [0, 2].map(|rank| scope.spawn(move || meet(meeting, rank)));
@@ -205,12 +261,24 @@ mod tests {
 
     #[test]
     fn who_does_not_come_is_named_and_waited_for_no_longer() {
-        let (meeting, alive) = (Meeting::new(2), AtomicUsize::new(0));
+        let moves = Moves::of(2);
+        let (meeting, alive) = (Meeting::new(2, &moves), AtomicUsize::new(0));
         let count = || {
             alive.fetch_add(1, Ordering::Relaxed);
         };
-        assert_eq!(meeting.meet((1, 1), |_| 0, (2 * PULSE, &count)), Met::Late(0));
-        assert!(alive.into_inner() >= 2);
+        // While it moves it is waited for.
+        let far = Arc::new(AtomicU64::new(0));
+        moves.are(0, far.clone());
+        let began = Instant::now();
+        let alive_and_moving = || {
+            count();
+            if began.elapsed() < 8 * PULSE {
+                far.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        assert_eq!(meeting.meet((1, 1), |_| 0, (2 * PULSE, &alive_and_moving)), Met::Late(0));
+        assert!(began.elapsed() >= 9 * PULSE, "{:?}", began.elapsed());
+        assert!(alive.load(Ordering::Relaxed) >= 2);
         assert_eq!(meet(&meeting, 0), Met::Not);
     }
 }

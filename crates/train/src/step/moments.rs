@@ -1,8 +1,9 @@
 //! AdamW's moments of the slices that a rank updates: in memory, or on a disk between two updates.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use annulus_comm::Communicator;
 use annulus_ops::Moments;
 
 use crate::step::offload::{Away, Offload};
@@ -12,17 +13,41 @@ use crate::{Result, TrainError};
 #[derive(Debug)]
 pub(crate) enum Kept {
     Here(BTreeMap<String, Moments>),
-    Away(Offload, Mutex<BTreeMap<String, Away>>),
+    Away(Box<Disk>),
 }
 
-/// Nothing asks whether to stop while moments come and go: a step is applied whole or not at all.
-const ALIVE: &dyn Fn() -> Result<()> = &|| Ok(());
+/// Where they are else, and who says meanwhile that the rank is alive.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    offload: Offload,
+    comm: Arc<dyn Communicator>,
+    moments: Mutex<BTreeMap<String, Away>>,
+}
+
+impl Disk {
+    /// Without any yet.
+    pub(crate) fn new(offload: Offload, comm: Arc<dyn Communicator>) -> Disk {
+        Disk { offload, comm, moments: Mutex::default() }
+    }
+
+    fn moments(&self) -> MutexGuard<'_, BTreeMap<String, Away>> {
+        self.moments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing asks whether to stop while moments come and go: a step is applied whole or not at all.
+    fn alive(&self) -> impl Fn() -> Result<()> {
+        || {
+            let _ = self.comm.progress();
+            Ok(())
+        }
+    }
+}
 
 impl Kept {
-    /// None yet, to be kept where `offload` puts things.
-    pub(crate) fn new(offload: Option<Offload>) -> Kept {
-        match offload {
-            Some(offload) => Kept::Away(offload, Mutex::default()),
+    /// None yet, to be kept on `disk`, if there is one.
+    pub(crate) fn new(disk: Option<Disk>) -> Kept {
+        match disk {
+            Some(disk) => Kept::Away(Box::new(disk)),
             None => Kept::Here(BTreeMap::new()),
         }
     }
@@ -33,10 +58,10 @@ impl Kept {
             Kept::Here(all) => {
                 all.insert(name.to_owned(), moments);
             }
-            Kept::Away(offload, all) => {
+            Kept::Away(disk) => {
                 let Moments { first, second } = moments;
-                let away = offload.put(vec![first, second], ALIVE)?;
-                all.get_mut().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), away);
+                let away = disk.offload.put(vec![first, second], &disk.alive())?;
+                disk.moments().insert(name.to_owned(), away);
             }
         }
         Ok(())
@@ -46,10 +71,10 @@ impl Kept {
     pub(crate) fn of(&self, name: &str) -> Result<Option<Moments>> {
         match self {
             Kept::Here(all) => Ok(all.get(name).cloned()),
-            Kept::Away(offload, all) => {
-                let away = all.lock().unwrap_or_else(PoisonError::into_inner);
-                let away = away.get(name).map(Away::again);
-                away.map(|away| pair(offload.take(&away, ALIVE)?)).transpose()
+            Kept::Away(disk) => {
+                let all = disk.moments();
+                let look = |away| pair(disk.offload.look(away, &disk.alive())?);
+                all.get(name).map(look).transpose()
             }
         }
     }
@@ -60,27 +85,25 @@ impl Kept {
         names: &[&String],
         update: &dyn Fn(&[(&String, &Moments)]) -> Result<()>,
     ) -> Result<()> {
-        let (offload, all) = match self {
+        let disk = match self {
             Kept::Here(all) => {
                 let all: Vec<_> = names.iter().map(|name| (*name, &all[*name])).collect();
                 return update(&all);
             }
-            Kept::Away(offload, all) => (offload, all),
+            Kept::Away(disk) => disk,
         };
-        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let (offload, alive, mut all) = (&disk.offload, disk.alive(), disk.moments());
         for (number, name) in names.iter().enumerate() {
             // The next come while these are updated.
-            names
-                .iter()
-                .skip(number)
-                .take(2)
-                .filter_map(|name| all.get(*name))
-                .for_each(|away| offload.ask(away));
-            let Some(away) = all.get_mut(*name) else { continue };
-            let moments = pair(offload.take(away, ALIVE)?)?;
+            let next = names.iter().skip(number).take(2);
+            next.filter_map(|name| all.get(*name)).for_each(|away| offload.ask(away));
+            let away = all
+                .get_mut(*name)
+                .ok_or_else(|| TrainError::Internal(format!("there are no moments of `{name}`")))?;
+            let moments = pair(offload.take(away, &alive)?)?;
             update(&[(*name, &moments)])?;
             let Moments { first, second } = moments;
-            offload.put_back(away, vec![first, second], ALIVE)?;
+            offload.put_back(away, vec![first, second], &alive)?;
         }
         Ok(())
     }

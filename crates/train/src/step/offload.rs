@@ -19,8 +19,7 @@ use annulus_memory::{Class, on_behalf_of};
 use candle_core::{CpuStorage, DType, Device, Shape, Storage, Tensor};
 use half::bf16;
 
-use crate::Result;
-use crate::run::folder::failure;
+use crate::{Result, TrainError};
 
 /// How many things may be on their way to the disk at once, what a stage kept or the moments of a parameter: one more waits. The
 /// planner counts with it.
@@ -159,6 +158,13 @@ impl Offload {
         }
     }
 
+    /// What is away, to look at: it stays there.
+    pub(crate) fn look(&self, away: &Away, alive: &dyn Fn() -> Result<()>) -> Result<Vec<Tensor>> {
+        // Where it could not be written, something else is there.
+        self.wait(&away.slot, alive, |state| matches!(state, State::Leaving))?;
+        self.take(&away.again(), alive)
+    }
+
     fn tell(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
             // Where the thread is gone, whoever waits is told.
@@ -194,7 +200,7 @@ impl Offload {
 
 impl Away {
     /// The same once more.
-    pub(crate) fn again(&self) -> Away {
+    fn again(&self) -> Away {
         let Away { at, ref forms, .. } = *self;
         Away { at, forms: forms.clone(), slot: Arc::default(), is_asked: AtomicBool::new(false) }
     }
@@ -212,6 +218,18 @@ impl Drop for Offload {
             let _ = std::fs::remove_dir(&self.folder);
         }
     }
+}
+
+/// Why something cannot be kept there, and the way out.
+fn failure(what: &str, folder: &Path, error: &io::Error) -> TrainError {
+    let message = format!("cannot {what} `{}`: {error}", folder.display());
+    let hint = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free some space there, name a folder with more by `memory.offload_folder`, or set `memory.offload=none`"
+        }
+        _ => "name another folder by `memory.offload_folder`, or set `memory.offload=none`",
+    };
+    TrainError::Offload { message, hint: hint.into() }
 }
 
 /// Does what it is told, in order.

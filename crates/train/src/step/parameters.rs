@@ -14,9 +14,8 @@ use candle_core::{DType, Device, Shape, Tensor};
 use crate::setup::start::Start;
 use crate::step::division::Division;
 use crate::step::gathered::Table;
-use crate::step::meeting::Meeting;
-use crate::step::moments::Kept;
-use crate::step::offload::Offload;
+use crate::step::meeting::{Meeting, Moves};
+use crate::step::moments::{Disk, Kept};
 use crate::{Result, Setup};
 
 /// Weights as layers take them.
@@ -78,6 +77,8 @@ pub struct Store {
     pub(crate) commit: Meeting<(), ()>,
     /// Where they put gathered weights together.
     pub(crate) table: Table,
+    /// How far each of them is.
+    pub(crate) moves: Arc<Moves>,
 }
 
 impl Store {
@@ -93,8 +94,9 @@ impl Store {
             on_behalf_of(here.start, Class::Weights, whole)?
         };
         let optimizers = here.clone().map(|_| OnceLock::new()).collect();
-        let (commit, table) = (Meeting::new(here.len()), Meeting::new(here.len()));
-        Ok(Arc::new(Store { parameters, optimizers, commit, table }))
+        let moves = Moves::of(here.len());
+        let (commit, table) = (Meeting::new(here.len(), &moves), Meeting::new(here.len(), &moves));
+        Ok(Arc::new(Store { parameters, optimizers, commit, table, moves }))
     }
 
     /// Those of all ranks of the process that have begun.
@@ -121,12 +123,12 @@ impl Stake {
     /// The slices that `division` says, of what `start` has.
     pub(crate) fn take(
         store: &Arc<Store>,
-        (settings, offload): (&Settings, Option<Offload>),
+        (settings, disk): (&Settings, Option<Disk>),
         start: &Start,
         division: &Division,
     ) -> Result<Stake> {
         let stake = Stake::of(store, division);
-        let optimizer = Optimizer::new((settings, offload), &store.parameters, start, division)?;
+        let optimizer = Optimizer::new((settings, disk), &store.parameters, start, division)?;
         // Every rank takes its own once.
         stake.store.optimizers[stake.own].get_or_init(|| optimizer);
         Ok(stake)
@@ -177,13 +179,13 @@ pub(crate) struct Optimizer {
 
 impl Optimizer {
     /// Without a parameter.
-    fn empty(settings: &Settings, offload: Option<Offload>) -> Optimizer {
+    fn empty(settings: &Settings, disk: Option<Disk>) -> Optimizer {
         Optimizer {
             settings: settings.clone(),
             masters: Weights::new(),
             copies: Weights::new(),
             frozen: Weights::new(),
-            moments: Kept::new(offload),
+            moments: Kept::new(disk),
             decay: BTreeSet::new(),
             names: Vec::new(),
             begins: 0,
@@ -192,12 +194,12 @@ impl Optimizer {
 
     /// The slices of `parameters` that `division` says, of what a run starts from.
     fn new(
-        (settings, offload): (&Settings, Option<Offload>),
+        (settings, disk): (&Settings, Option<Disk>),
         parameters: &Parameters,
         start: &Start,
         division: &Division,
     ) -> Result<Optimizer> {
-        let mut own = Optimizer::empty(settings, offload);
+        let mut own = Optimizer::empty(settings, disk);
         let is_held =
             |name: &String| division.shares_weights() || parameters.trained.contains(name);
         for (name, shape) in parameters.shapes.iter().filter(|(name, _)| is_held(name)) {

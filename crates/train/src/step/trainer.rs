@@ -24,6 +24,7 @@ use crate::setup::start::Start;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::step::gathered::{Gathering, Supply, spread};
 use crate::step::gradients::{Gradients, Summed, Sums, by_stage};
+use crate::step::moments::Disk;
 use crate::step::parameters::{Stake, Store, Update};
 use crate::step::rank::{Micro, Rank};
 use crate::step::sum::{Partial, Total};
@@ -84,8 +85,10 @@ impl Trainer {
     ) -> Result<Trainer> {
         let experiment = &plan.experiment;
         let rank = rank.offloading()?;
-        let moments = rank.offload_of(Class::Optimizer)?;
-        let settings = (&experiment.optimizer, moments);
+        store.moves.are(rank.division.own().0, rank.meter.moves());
+        let comm = rank.uncounted.clone();
+        let disk = rank.offload_of(Class::Optimizer)?.map(|offload| Disk::new(offload, comm));
+        let settings = (&experiment.optimizer, disk);
         let store = Stake::take(store, settings, start, &rank.division)?;
         let stages = by_stage(&rank.model.stages, &store.parameters.trained)?;
         Ok(Trainer {
