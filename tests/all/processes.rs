@@ -276,6 +276,13 @@ fn wait_for_step(place: &Place, output: &str, step: u64) {
     }
 }
 
+/// Kills the last process of a job.
+fn kill_one(place: &Place) {
+    let victim = *place.processes().last().expect("several processes");
+    // SAFETY: a signal to a child of a child of ours.
+    unsafe { libc::kill(victim as i32, libc::SIGKILL) };
+}
+
 fn wait_until_gone(place: &Place) {
     let began = Instant::now();
     while !place.processes().is_empty() {
@@ -295,9 +302,7 @@ fn a_training_whose_process_is_killed_goes_on_as_threads_to_the_same_bits() {
         let arguments = [&["train", "experiment.yaml", &folder][..], &changes].concat();
         let Some(mut job) = Job::start(mpi, &place, &arguments) else { return };
         wait_for_step(&place, mpi.name, 3);
-        let victim = *place.processes().last().expect("two processes");
-        // SAFETY: a signal to a child of a child of ours.
-        unsafe { libc::kill(victim as i32, libc::SIGKILL) };
+        kill_one(&place);
         assert_ne!(job.ended(), Some(0));
         wait_until_gone(&place);
         place.train(mpi.name, &changes).ended(0);

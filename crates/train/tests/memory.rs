@@ -155,6 +155,12 @@ fn one_rank_holds_what_was_planned() {
         &[("model.vocab_size", "5000"), ("memory.mlp_chunk", "256")],
         &[("model.dtype", "bf16"), ("model.vocab_size", "5000"), ("memory.mlp_chunk", "256")],
         &[("data.batch", "4"), ("memory.micro_batch", "2")],
+        &[
+            ("data.batch", "8"),
+            ("memory.micro_batch", "2"),
+            ("model.vocab_size", "5000"),
+            ("memory.mlp_chunk", "256"),
+        ],
         &[("memory.offload", "activations"), ("model.num_hidden_layers", "5")],
         &[("memory.offload", "optimizer"), ("model.num_hidden_layers", "3")],
         &[

@@ -1,14 +1,18 @@
 //! Processes that hold shares of weights, masters and moments: the same bits, files and steps, less memory.
 
 use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use annulus_experiment::{Override, Resolved, State, parse};
 use annulus_plan::Plan;
-use annulus_tests::runs::Place;
+use annulus_tests::runs::{Place, last_logged, last_saved};
 use annulus_train::memory::Class;
 use serde_json::Value;
 
-use super::{ANNULUS, Job, MPICH, Mpi, OPEN_MPI, SMALL, wait_for_step, wait_until_gone};
+use super::{
+    ANNULUS, Job, MPICH, Mpi, OPEN_MPI, PATIENCE, SMALL, kill_one, wait_for_step, wait_until_gone,
+};
 
 const SHARED: [State; 3] = [State::Zero1, State::Zero2, State::Zero3];
 
@@ -116,7 +120,7 @@ fn a_training_with_shares_is_stopped_saved_and_goes_on_as_threads_and_otherwise_
         let path = place.path(output).join("step-60/optimizer.safetensors");
         fs::read(path).expect("the run saved them")
     };
-    for (mpi, signal) in [(MPICH, libc::SIGUSR1), (OPEN_MPI, libc::SIGUSR1)] {
+    for mpi in [MPICH, OPEN_MPI] {
         for (state, then) in [(State::Zero3, None), (State::Zero1, Some(State::Zero3))] {
             let output = format!("{}-{}", mpi.name, state.word());
             let (folder, key) = (format!("output={output}"), key(state));
@@ -124,10 +128,10 @@ fn a_training_with_shares_is_stopped_saved_and_goes_on_as_threads_and_otherwise_
             let arguments = [&words[..], &changes].concat();
             let Some(mut job) = Job::start(mpi, &place, &arguments) else { return };
             wait_for_logged(&place, &output, 3);
-            job.signal(signal);
+            job.signal(libc::SIGUSR1);
             assert_eq!(job.ended(), Some(75), "{output}");
             wait_until_gone(&place);
-            let saved = annulus_tests::runs::last_saved(&place.path(&output));
+            let saved = last_saved(&place.path(&output));
             assert!((3..60).contains(&saved), "{output}: step {saved} is saved");
             match then {
                 None => {
@@ -146,8 +150,10 @@ fn a_training_with_shares_is_stopped_saved_and_goes_on_as_threads_and_otherwise_
 }
 
 fn wait_for_logged(place: &Place, output: &str, step: u64) {
-    while annulus_tests::runs::last_logged(&place.path(output)) < step {
-        std::thread::sleep(std::time::Duration::from_millis(1));
+    let began = Instant::now();
+    while last_logged(&place.path(output)) < step {
+        assert!(began.elapsed() < PATIENCE, "step {step} is not logged");
+        sleep(Duration::from_millis(1));
     }
 }
 
@@ -165,9 +171,7 @@ fn a_process_that_is_killed_with_its_share_leaves_the_last_checkpoint() {
             return;
         };
         wait_for_step(&place, mpi.name, 4);
-        let victim = *place.processes().last().expect("two processes");
-        // SAFETY: a signal to a child of a child of ours.
-        unsafe { libc::kill(victim as i32, libc::SIGKILL) };
+        kill_one(&place);
         assert_ne!(job.ended(), Some(0));
         wait_until_gone(&place);
         place.train(mpi.name, &changes).ended(0);

@@ -1,7 +1,7 @@
 //! The sums of gradients over ranks, and weights of which processes hold shares: what they send, and what is held meanwhile.
 //!
-//! Backward of every micro-batch posts the sums of a stage when it has gone through it, and goes on. Of N ranks each sums a slice of every parameter
-//! ([`slice`]). Of the T ranks of a process each updates a slice of T, and is sent by its twins in other processes what they have
+//! Backward of every micro-batch posts the sums of a stage when it has gone through it, and goes on. Of N ranks each sums a slice of
+//! every parameter ([`slice`]). Of the T ranks of a process each updates a slice of T, and is sent by its twins in other processes what they have
 //! summed of it; where processes hold shares of the state, each updates what it has summed, and its twins are sent the weights.
 
 use std::ops::RangeInclusive;

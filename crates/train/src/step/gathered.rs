@@ -23,7 +23,7 @@ pub(crate) const PASS: &str = "weights";
 /// Of every parameter of a stage, a rank's piece of it in the order of elements.
 type Pieces = Vec<Vec<Tensor>>;
 /// Where the ranks of a process put a stage together.
-pub(crate) type Table = Meeting<Pieces, Made<Weights>>;
+pub(crate) type Table = Meeting<Pieces, Made<Arc<Weights>>>;
 
 /// Where a pass has the weights of a stage from.
 pub(crate) enum Supply<'a> {
@@ -36,7 +36,7 @@ pub(crate) enum Supply<'a> {
 /// The weights of a stage, or all.
 pub(crate) enum Lent<'a> {
     All(&'a Weights),
-    Stage(Arc<Made<Weights>>),
+    Stage(Arc<Weights>),
     /// None are read.
     Nothing(Weights),
 }
@@ -80,11 +80,9 @@ impl<'a> Supply<'a> {
 impl Deref for Lent<'_> {
     type Target = Weights;
     fn deref(&self) -> &Weights {
-        static NONE: Weights = Weights::new();
         match self {
             Lent::All(weights) => weights,
-            // Whoever gathered them has looked.
-            Lent::Stage(made) => made.as_ref().as_ref().unwrap_or(&NONE),
+            Lent::Stage(weights) => weights,
             Lent::Nothing(none) => none,
         }
     }
@@ -98,7 +96,7 @@ pub(crate) struct Gathering<'a> {
     /// How many calls there were.
     hops: usize,
     posted: Option<(usize, AllGather)>,
-    held: Option<(usize, Arc<Made<Weights>>)>,
+    held: Option<(usize, Arc<Weights>)>,
 }
 
 impl<'a> Gathering<'a> {
@@ -106,7 +104,7 @@ impl<'a> Gathering<'a> {
         Gathering { rank, stake, step, hops: 0, posted: None, held: None }
     }
 
-    fn of(&mut self, stage: usize, next: Option<usize>) -> Result<Arc<Made<Weights>>> {
+    fn of(&mut self, stage: usize, next: Option<usize>) -> Result<Arc<Weights>> {
         // Another is dropped before this one is put together.
         let held = self.held.take().filter(|(of, _)| *of == stage);
         let held = held.map_or_else(|| self.gather(stage), |(_, held)| Ok(held))?;
@@ -118,7 +116,7 @@ impl<'a> Gathering<'a> {
         Ok(held)
     }
 
-    fn gather(&mut self, stage: usize) -> Result<Arc<Made<Weights>>> {
+    fn gather(&mut self, stage: usize) -> Result<Arc<Weights>> {
         let posted = self.posted.take().filter(|(of, _)| *of == stage);
         let posted = posted.map_or_else(|| self.post(stage), |(_, posted)| Ok(posted))?;
         let (waiting, bytes, label) = (begin(), posted.sent(), self.label(stage));
@@ -128,13 +126,13 @@ impl<'a> Gathering<'a> {
         let first = rank.uncounted.rank() - rank.division.own().0;
         let make = |all: Vec<Pieces>| {
             on_behalf_of(first, Class::Weights, || {
-                joined(names, |name| &self.stake.parameters.shapes[name], &all)
+                joined(names, |name| &self.stake.parameters.shapes[name], &all).map(Arc::new)
             })
         };
         let made = rank.meet(&self.stake.table, pieces, make, label)?;
         waiting.end(|| Doing::Sum { name: format!("weights of {}", names[0]), bytes });
         match made.as_ref() {
-            Ok(_) => Ok(made),
+            Ok(weights) => Ok(weights.clone()),
             Err(why) => Err(TrainError::Internal(why.to_string())),
         }
     }

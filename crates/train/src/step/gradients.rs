@@ -112,13 +112,19 @@ impl Sums<'_> {
         Sums { division, step, is_last: false, hops: 0, summing, gathering, summed: Weights::new() }
     }
 
-    /// What is posted next is of the last micro-batch.
-    pub(crate) fn come_to_the_last(&mut self, backend: &Backend) -> Result<()> {
-        // Those of the one before are not.
+    /// What is posted next is of another micro-batch, the last or not. Sums of the one before have ended then: no whole gradient of it
+    /// lies there while the next runs forward, and only those of the last are passed on.
+    pub(crate) fn next(&mut self, backend: &Backend, is_last: bool) -> Result<()> {
+        self.drain(backend)?;
+        self.is_last = is_last;
+        Ok(())
+    }
+
+    /// Waits for all sums that are on their way.
+    fn drain(&mut self, backend: &Backend) -> Result<()> {
         while !self.summing.is_empty() {
             self.advance(backend)?;
         }
-        self.is_last = true;
         Ok(())
     }
 
@@ -186,9 +192,7 @@ impl Sums<'_> {
 
     /// Waits for all.
     pub(crate) fn end(mut self, backend: &Backend) -> Result<Summed> {
-        while !self.summing.is_empty() {
-            self.advance(backend)?;
-        }
+        self.drain(backend)?;
         let some = self.summed.values().filter(|slice| slice.elem_count() > 0);
         let own = global_norm_squared(backend, some)?;
         let label = self.label();

@@ -11,7 +11,7 @@ use crate::{Result, TrainError};
 
 /// Moments by parameter.
 #[derive(Debug)]
-pub(crate) enum Kept {
+pub(crate) enum Held {
     Here(BTreeMap<String, Moments>),
     Away(Box<Disk>),
 }
@@ -43,22 +43,22 @@ impl Disk {
     }
 }
 
-impl Kept {
+impl Held {
     /// None yet, to be kept on `disk`, if there is one.
-    pub(crate) fn new(disk: Option<Disk>) -> Kept {
+    pub(crate) fn new(disk: Option<Disk>) -> Held {
         match disk {
-            Some(disk) => Kept::Away(Box::new(disk)),
-            None => Kept::Here(BTreeMap::new()),
+            Some(disk) => Held::Away(Box::new(disk)),
+            None => Held::Here(BTreeMap::new()),
         }
     }
 
     /// Those of a parameter that had none.
     pub(crate) fn insert(&mut self, name: &str, moments: Moments) -> Result<()> {
         match self {
-            Kept::Here(all) => {
+            Held::Here(all) => {
                 all.insert(name.to_owned(), moments);
             }
-            Kept::Away(disk) => {
+            Held::Away(disk) => {
                 let Moments { first, second } = moments;
                 let away = disk.offload.put(vec![first, second], &disk.alive())?;
                 disk.moments().insert(name.to_owned(), away);
@@ -70,8 +70,8 @@ impl Kept {
     /// Those of a parameter, to look at.
     pub(crate) fn of(&self, name: &str) -> Result<Option<Moments>> {
         match self {
-            Kept::Here(all) => Ok(all.get(name).cloned()),
-            Kept::Away(disk) => {
+            Held::Here(all) => Ok(all.get(name).cloned()),
+            Held::Away(disk) => {
                 let all = disk.moments();
                 let look = |away| pair(disk.offload.look(away, &disk.alive())?);
                 all.get(name).map(look).transpose()
@@ -86,11 +86,11 @@ impl Kept {
         update: &dyn Fn(&[(&String, &Moments)]) -> Result<()>,
     ) -> Result<()> {
         let disk = match self {
-            Kept::Here(all) => {
+            Held::Here(all) => {
                 let all: Vec<_> = names.iter().map(|name| (*name, &all[*name])).collect();
                 return update(&all);
             }
-            Kept::Away(disk) => disk,
+            Held::Away(disk) => disk,
         };
         let (offload, alive, mut all) = (&disk.offload, disk.alive(), disk.moments());
         for (number, name) in names.iter().enumerate() {

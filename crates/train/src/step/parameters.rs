@@ -15,7 +15,7 @@ use crate::setup::start::Start;
 use crate::step::division::Division;
 use crate::step::gathered::Table;
 use crate::step::meeting::{Meeting, Moves};
-use crate::step::moments::{Disk, Kept};
+use crate::step::moments::{Disk, Held};
 use crate::{Result, Setup};
 
 /// Weights as layers take them.
@@ -169,7 +169,7 @@ pub(crate) struct Optimizer {
     copies: Weights,
     /// Where a process holds a share of the weights: of those that are not trained.
     frozen: Weights,
-    moments: Kept,
+    moments: Held,
     /// Which parameters decay.
     decay: BTreeSet<String>,
     /// The names, in order, and where this rank begins: ranks that share weights do not wait for each other.
@@ -185,7 +185,7 @@ impl Optimizer {
             masters: Weights::new(),
             copies: Weights::new(),
             frozen: Weights::new(),
-            moments: Kept::new(disk),
+            moments: Held::new(disk),
             decay: BTreeSet::new(),
             names: Vec::new(),
             begins: 0,
@@ -265,7 +265,7 @@ impl Optimizer {
     }
 
     /// One step of every parameter's slice. `gradients` are multiplied by `factor` on the
-    /// way. Nothing in here waits or asks whether to stop: a step is applied whole or not at all.
+    /// way. Nothing in here waits for a rank or asks whether to stop: a step is applied whole or not at all.
     pub(crate) fn update(
         &self,
         backend: &Backend,

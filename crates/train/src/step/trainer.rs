@@ -149,9 +149,7 @@ impl Trainer {
         let mut weights = self.weights(step);
         let last = micros.len().saturating_sub(1);
         for (index, micro) in micros.iter().enumerate() {
-            if index == last {
-                sums.come_to_the_last(&self.rank.backend)?;
-            }
+            sums.next(&self.rank.backend, index == last)?;
             let mut after = |stage: usize, gradients: &mut Gradients| {
                 sums.post(&self.rank.backend, gradients, &self.stages[stage])
             };
