@@ -14,6 +14,7 @@ pub(crate) use group::{Group, SMALL};
 pub(crate) use heard::Beat;
 pub(crate) use home::{Carrier, Home};
 pub(crate) use mail::{Parcel, Ticket, lock};
+pub use patience::Patience;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -21,7 +21,7 @@ pub(super) const AWAY: Duration = Duration::from_millis(500);
 
 /// The time that counts against one peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub struct Patience {
     deadline: Duration,
     /// When it was looked last.
     looked: Instant,
@@ -33,17 +33,17 @@ pub(super) struct Patience {
 
 impl Patience {
     /// Nothing is counted at `now`.
-    pub(super) fn new(deadline: Duration, now: Instant) -> Patience {
+    pub fn new(deadline: Duration, now: Instant) -> Patience {
         Patience { deadline, looked: now, still: Duration::ZERO, waited: Duration::ZERO }
     }
 
     /// How long to wait between two looks.
-    pub(super) fn slice(&self) -> Duration {
+    pub fn slice(&self) -> Duration {
         (self.deadline / SLICES).clamp(SHORTEST, LONGEST)
     }
 
     /// A look at `now`: counts what passed since the one before.
-    pub(super) fn look(&mut self, now: Instant) {
+    pub fn look(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.looked);
         if passed > AWAY {
             self.moved();
@@ -55,12 +55,12 @@ impl Patience {
     }
 
     /// The peer has moved.
-    pub(super) fn moved(&mut self) {
+    pub fn moved(&mut self) {
         self.still = Duration::ZERO;
     }
 
     /// Whether the peer stood still for the whole deadline.
-    pub(super) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.still >= self.deadline
     }
 

@@ -1,6 +1,6 @@
 //! The ranks of an attempt, from their start to their end.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use annulus_comm::threads::Options;
@@ -26,20 +26,7 @@ struct End<'a> {
 impl Attempt<'_> {
     /// All ranks, to their end: how it ended, after which step, and what was recorded.
     pub(crate) fn run(&self) -> Result<(Ending, u64, Record)> {
-        let options = Options {
-            world: self.setup.world(),
-            deadline: self.setup.deadline,
-            stop: self.stop.clone(),
-        };
-        let program = |comm: Arc<dyn Communicator>| {
-            let rank = comm.rank();
-            self.rank(comm).inspect_err(|error| {
-                if !error.is_of_another() {
-                    self.world.failed(rank, &error.to_string(), error.blames());
-                }
-            })
-        };
-        let mut ends = self.world.run(&options, program)?;
+        let mut ends = self.on_ranks(self.stop.clone(), |comm| self.rank(comm))?;
         // The first of this process; only rank 0 has a recorder.
         let End { ending, reached, mut recorder } = ends.swap_remove(0);
         if self.setup.shares_state() {
@@ -52,10 +39,30 @@ impl Attempt<'_> {
         Ok((ending, reached.step, record.unwrap_or_default()))
     }
 
+    /// Runs `program` on all ranks, which `stop` may stop: what they send is held to checksums, if it is to be, and what a rank fails with
+    /// stands in its record.
+    pub(crate) fn on_ranks<T: Send>(
+        &self,
+        stop: Arc<AtomicBool>,
+        program: impl Fn(Arc<dyn Communicator>) -> Result<T> + Send + Sync,
+    ) -> Result<Vec<T>> {
+        let setup = &self.setup;
+        let options = Options { world: setup.world(), deadline: setup.deadline, stop };
+        let checked = self.plan.experiment.mesh.checksum;
+        let program = |comm: Arc<dyn Communicator>| {
+            let rank = comm.rank();
+            let comm = if checked { Checked::new(comm) } else { comm };
+            program(comm).inspect_err(|error| {
+                if !error.is_of_another() {
+                    self.world.failed(rank, &error.to_string(), error.blames());
+                }
+            })
+        };
+        Ok(self.world.run(&options, program)?)
+    }
+
     /// One rank, from its start to its end.
     fn rank(&self, comm: Arc<dyn Communicator>) -> Result<End<'_>> {
-        let checked = self.plan.experiment.mesh.checksum;
-        let comm = if checked { Checked::new(comm) } else { comm };
         let start = self.start.take(comm.rank());
         let mut recorder = match comm.rank() {
             0 => self.recorder.lock().unwrap_or_else(PoisonError::into_inner).take(),

@@ -5,17 +5,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use annulus_comm::threads::Options;
-use annulus_comm::{Checked, Communicator, Label, Mesh};
+use annulus_comm::{Communicator, Label};
 use candle_core::{Device, Tensor};
 
 use crate::checkpoint::Slices;
 use crate::run::attempt::Attempt;
 use crate::run::metrics::Recorder;
-use crate::step::division::Division;
 use crate::step::parameters::Stake;
 use crate::step::trainer::Trainer;
-use crate::{Result, Setup, TrainError};
+use crate::{Result, TrainError};
 
 /// A step that is finished, as one rank has it.
 #[derive(Debug)]
@@ -59,35 +57,21 @@ impl Attempt<'_> {
         reached: Reached,
         recorder: Option<Recorder<'r>>,
     ) -> Result<Option<Recorder<'r>>> {
-        let setup = &self.setup;
-        let options =
-            Options { world: setup.world(), deadline: setup.deadline, stop: Arc::default() };
         let recorder = Mutex::new(recorder);
-        let program = |comm: Arc<dyn Communicator>| {
+        let pens = self.on_ranks(Arc::default(), |comm| {
             let mut pen = None;
             if comm.rank() == 0 {
                 pen = recorder.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
-            let (rank, checked) = (comm.rank(), self.plan.experiment.mesh.checksum);
-            let comm = if checked { Checked::new(comm) } else { comm };
-            let saved = self.save_share(comm.as_ref(), reached, &mut pen).inspect_err(|error| {
-                if !error.is_of_another() {
-                    self.world.failed(rank, &error.to_string(), error.blames());
-                }
-            });
-            if comm.rank() == 0 {
-                *recorder.lock().unwrap_or_else(PoisonError::into_inner) = pen;
-            }
-            saved
-        };
-        self.world.run(&options, program)?;
-        Ok(recorder.into_inner().unwrap_or_else(PoisonError::into_inner))
+            self.save_share(&comm, reached, &mut pen).map(|()| pen)
+        })?;
+        Ok(pens.into_iter().flatten().next())
     }
 
     /// The part of one rank.
     fn save_share(
         &self,
-        comm: &dyn Communicator,
+        comm: &Arc<dyn Communicator>,
         reached: Reached,
         recorder: &mut Option<Recorder<'_>>,
     ) -> Result<()> {
@@ -107,23 +91,13 @@ impl Attempt<'_> {
         if all[0][1] == 1 {
             return Ok(());
         }
-        let division = division(&self.setup, comm)?;
+        let (_, division) = self.setup.divided(comm.clone())?;
         let stake = Stake::of(&self.store, &division);
         let only_trained = self.setup.config.lora.is_some();
         let slices = Slices::new(&stake, &division, step, only_trained);
         match recorder {
-            Some(recorder) => recorder.save(Finished { step, since, comm, slices }),
+            Some(recorder) => recorder.save(Finished { step, since, comm: comm.as_ref(), slices }),
             None => slices.hand_over(),
         }
     }
-}
-
-/// The same division as that of the ranks of a run.
-fn division(setup: &Setup, comm: &dyn Communicator) -> Result<Division> {
-    let mesh = Mesh::of(
-        comm.split(Label { pass: "division", ..Label::default() }, 0, comm.rank())?,
-        setup.grid(),
-    )?;
-    let here = setup.world() / setup.processes.processes();
-    Division::new(comm, &mesh, (here, setup.state))
 }

@@ -296,6 +296,14 @@ impl Setup {
         Ok(found.swap_remove(0))
     }
 
+    /// The mesh of a rank, and which elements of parameters are its own. All ranks must call it.
+    pub(crate) fn divided(&self, comm: Arc<dyn Communicator>) -> Result<(Mesh, Division)> {
+        let here = self.world() / self.processes.processes();
+        let mesh = Mesh::of(comm.clone(), self.grid())?;
+        let division = Division::new(comm.as_ref(), &mesh, (here, self.state))?;
+        Ok((mesh, division))
+    }
+
     /// This rank, on the thread that will run it: its share of the cores, its attention, its place
     /// in the mesh.
     pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
@@ -309,8 +317,7 @@ impl Setup {
             Backend::Cpu(Pool::share(&self.cores, here, enter).with(self.core)?)
         };
         let meter = Metered::at(comm.clone(), self.places());
-        let mesh = Mesh::of(meter.clone(), self.grid())?;
-        let division = Division::new(meter.as_ref(), &mesh, (here, self.state))?;
+        let (mesh, division) = self.divided(meter.clone())?;
         let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
         let Frequencies { inverse, factor } = &self.frequencies;
         let rotary = Rotary::new(attention.positions(), inverse, *factor);

@@ -10,13 +10,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use annulus_comm::threads::Patience;
 use annulus_comm::{Error as CommError, Label};
 
 use crate::Result;
 use crate::step::rank::Rank;
 
-/// How often a rank that waits says that it is alive.
-const PULSE: Duration = Duration::from_millis(50);
 /// How often one asks why another has left.
 const ASKED: Duration = Duration::from_millis(1);
 
@@ -48,35 +47,6 @@ impl Moves {
     fn by(&self, rank: usize) -> u64 {
         let moves = self.0.get(rank).and_then(OnceLock::get);
         moves.map_or(0, |moves| moves.load(Ordering::Relaxed))
-    }
-}
-
-/// How long one that does not move is waited for: a pause of the whole process counts as one look.
-struct Patience<'a> {
-    moves: &'a Moves,
-    looked: Instant,
-    late: usize,
-    seen: u64,
-    waited: Duration,
-}
-
-impl Patience<'_> {
-    fn new(moves: &Moves) -> Patience<'_> {
-        let (late, seen) = (0, moves.by(0));
-        Patience { moves, looked: Instant::now(), late, seen, waited: Duration::ZERO }
-    }
-
-    /// Whether `late` has not moved for the deadline.
-    fn ends(&mut self, late: usize, deadline: Duration) -> bool {
-        let seen = self.moves.by(late);
-        let passed = self.looked.elapsed().min(2 * PULSE);
-        self.looked = Instant::now();
-        if (late, seen) == (self.late, self.seen) {
-            self.waited += passed;
-        } else {
-            (self.late, self.seen, self.waited) = (late, seen, Duration::ZERO);
-        }
-        self.waited > deadline
     }
 }
 
@@ -118,7 +88,8 @@ impl<T, R> Meeting<T, R> {
         make: impl FnOnce(Vec<T>) -> R,
         (deadline, alive): (Duration, &dyn Fn()),
     ) -> Met<R> {
-        let (mut state, mut patience) = (self.lock(), Patience::new(&self.moves));
+        let (mut state, mut patience) = (self.lock(), Patience::new(deadline, Instant::now()));
+        let mut seen = None;
         if state.has_left {
             return Met::Not;
         }
@@ -137,15 +108,20 @@ impl<T, R> Meeting<T, R> {
                 (false, true) => return Met::Not,
                 (false, false) => {}
             }
-            if let Some(late) = state.brought.iter().position(Option::is_none)
-                && patience.ends(late, deadline)
-            {
-                state.has_left = true;
-                self.changed.notify_all();
-                return Met::Late(late);
+            if let Some(late) = state.brought.iter().position(Option::is_none) {
+                let now = Some((late, self.moves.by(late)));
+                if std::mem::replace(&mut seen, now) != now {
+                    patience.moved();
+                }
+                if patience.is_over() {
+                    state.has_left = true;
+                    self.changed.notify_all();
+                    return Met::Late(late);
+                }
             }
-            let waited = self.changed.wait_timeout(state, PULSE);
+            let waited = self.changed.wait_timeout(state, patience.slice());
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            patience.look(Instant::now());
             alive();
         }
     }
@@ -216,6 +192,7 @@ mod tests {
 
     use super::*;
 
+    const PULSE: Duration = Duration::from_millis(50);
     const PATIENT: Duration = Duration::from_secs(60);
 
     /// Meets with the own number; what was made is the sum of all.
