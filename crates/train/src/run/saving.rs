@@ -91,7 +91,7 @@ impl Attempt<'_> {
         if all[0][1] == 1 {
             return Ok(());
         }
-        let (_, division) = self.setup.divided(comm.clone())?;
+        let (_, division) = self.setup.divided(comm)?;
         let stake = Stake::of(&self.store, &division);
         let only_trained = self.setup.config.lora.is_some();
         let slices = Slices::new(&stake, &division, step, only_trained);

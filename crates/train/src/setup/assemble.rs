@@ -297,7 +297,7 @@ impl Setup {
     }
 
     /// The mesh of a rank, and which elements of parameters are its own. All ranks must call it.
-    pub(crate) fn divided(&self, comm: Arc<dyn Communicator>) -> Result<(Mesh, Division)> {
+    pub(crate) fn divided(&self, comm: &Arc<dyn Communicator>) -> Result<(Mesh, Division)> {
         let here = self.world() / self.processes.processes();
         let mesh = Mesh::of(comm.clone(), self.grid())?;
         let division = Division::new(comm.as_ref(), &mesh, (here, self.state))?;
@@ -317,7 +317,8 @@ impl Setup {
             Backend::Cpu(Pool::share(&self.cores, here, enter).with(self.core)?)
         };
         let meter = Metered::at(comm.clone(), self.places());
-        let (mesh, division) = self.divided(meter.clone())?;
+        let counted: Arc<dyn Communicator> = meter.clone();
+        let (mesh, division) = self.divided(&counted)?;
         let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
         let Frequencies { inverse, factor } = &self.frequencies;
         let rotary = Rotary::new(attention.positions(), inverse, *factor);

@@ -88,36 +88,32 @@ impl<T, R> Meeting<T, R> {
         make: impl FnOnce(Vec<T>) -> R,
         (deadline, alive): (Duration, &dyn Fn()),
     ) -> Met<R> {
-        let (mut state, mut patience) = (self.lock(), Patience::new(deadline, Instant::now()));
-        let mut seen = None;
+        let (mut patience, mut seen) = (Patience::new(deadline, Instant::now()), None);
+        let mut state = self.lock();
         if state.has_left {
             return Met::Not;
         }
         let meeting = state.meetings;
-        state.brought[own] = Some(thing);
-        if state.brought.iter().all(Option::is_some) {
-            let things = state.brought.iter_mut().filter_map(Option::take).collect();
-            state.made = Some(Arc::new(make(things)));
-            (state.meetings, state.taken) = (meeting + 1, 0);
+        if state.bring(own, thing, make) {
             self.changed.notify_all();
         }
         loop {
             // Whoever leaves behind a meeting has been there.
-            match (state.meetings > meeting, state.has_left) {
-                (true, _) => return state.take().map_or(Met::Not, Met::All),
-                (false, true) => return Met::Not,
-                (false, false) => {}
+            if state.meetings > meeting {
+                return state.take().map_or(Met::Not, Met::All);
             }
-            if let Some(late) = state.brought.iter().position(Option::is_none) {
-                let now = Some((late, self.moves.by(late)));
-                if std::mem::replace(&mut seen, now) != now {
-                    patience.moved();
-                }
-                if patience.is_over() {
-                    state.has_left = true;
-                    self.changed.notify_all();
-                    return Met::Late(late);
-                }
+            if state.has_left {
+                return Met::Not;
+            }
+            let late = state.brought.iter().position(Option::is_none).unwrap_or(own);
+            let far = Some((late, self.moves.by(late)));
+            if std::mem::replace(&mut seen, far) != far {
+                patience.moved();
+            }
+            if patience.is_over() {
+                drop(state);
+                self.leave();
+                return Met::Late(late);
             }
             let waited = self.changed.wait_timeout(state, patience.slice());
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -138,6 +134,18 @@ impl<T, R> Meeting<T, R> {
 }
 
 impl<T, R> State<T, R> {
+    /// Has the `own`-th rank here; whether all are, and what is made of what they brought is there.
+    fn bring(&mut self, own: usize, thing: T, make: impl FnOnce(Vec<T>) -> R) -> bool {
+        self.brought[own] = Some(thing);
+        let are_here = self.brought.iter().all(Option::is_some);
+        if are_here {
+            let things = self.brought.iter_mut().filter_map(Option::take).collect();
+            self.made = Some(Arc::new(make(things)));
+            (self.meetings, self.taken) = (self.meetings + 1, 0);
+        }
+        are_here
+    }
+
     /// What was made: the last to take it takes it away. The next meeting is not before all have.
     fn take(&mut self) -> Option<Arc<R>> {
         self.taken += 1;
