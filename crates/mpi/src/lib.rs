@@ -18,6 +18,7 @@ mod launcher;
 mod library;
 #[cfg(any(feature = "cuda", test))]
 mod pool;
+mod requests;
 mod session;
 mod urgent;
 

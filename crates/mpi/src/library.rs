@@ -73,7 +73,7 @@ calls! {
     on_error = b"MPI_Comm_set_errhandler\0": fn(Handle, Handle);
     send = b"MPI_Isend\0": fn(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     receive = b"MPI_Irecv\0": fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
-    test = b"MPI_Test\0": fn(*mut Handle, *mut c_int, *mut c_void);
+    test_any = b"MPI_Testany\0": fn(c_int, *mut Handle, *mut c_int, *mut c_int, *mut c_void);
     count = b"MPI_Get_count\0": fn(*const c_void, Handle, *mut c_int);
     cancel = b"MPI_Cancel\0": fn(*mut Handle);
     text = b"MPI_Error_string\0": fn(c_int, *mut c_char, *mut c_int);

@@ -1,5 +1,6 @@
 //! One thread's end of MPI: it begins, sends, receives, tests and ends it, and no other thread calls.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::io::Write;
@@ -10,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::library::{Handle, Library, SUCCESS};
+use crate::requests::{Piece, Requests};
 use crate::{Arriving, Error, Found, Leaving, NAMED, Result};
 
 /// Bytes of a message at most: MPI counts in `int`, and of a large tensor on a slow link one sees by its pieces that it comes.
@@ -32,6 +34,8 @@ pub struct Session {
     pub size: usize,
     /// The level of threads that MPI promised, as the standard calls it.
     pub thread_level: &'static str,
+    /// What is under way.
+    requests: RefCell<Requests>,
     /// Stays on the thread that began it: MPI promises no more.
     stays: PhantomData<*const ()>,
 }
@@ -79,14 +83,14 @@ extern "C" fn say_unbegun() {
 
 /// A message on its way out, in pieces.
 pub struct Sending {
-    requests: VecDeque<Handle>,
+    pieces: VecDeque<Piece>,
     /// Where MPI reads.
     bytes: Option<Leaving>,
 }
 
 /// A message on its way in.
 pub struct Receiving {
-    requests: VecDeque<Handle>,
+    pieces: VecDeque<Piece>,
     /// Where MPI writes.
     bytes: Option<Arriving>,
     /// Bytes that have come.
@@ -96,14 +100,14 @@ pub struct Receiving {
 impl Sending {
     /// How many pieces of it have not left.
     pub fn pieces(&self) -> usize {
-        self.requests.len()
+        self.pieces.len()
     }
 }
 
 impl Receiving {
     /// How many pieces of it have not come.
     pub fn pieces(&self) -> usize {
-        self.requests.len()
+        self.pieces.len()
     }
 }
 
@@ -114,8 +118,15 @@ impl Session {
     /// What MPI says.
     pub fn begin(found: Found) -> Result<Session> {
         let Found { path, library, .. } = found;
-        let mut session =
-            Session { library, path, rank: 0, size: 1, thread_level: "", stays: PhantomData };
+        let mut session = Session {
+            library,
+            path,
+            rank: 0,
+            size: 1,
+            thread_level: "",
+            requests: RefCell::default(),
+            stays: PhantomData,
+        };
         let beginning = Beginning::new(&session);
         let world = session.library.constants.world;
         let (mut level, mut rank, mut size) = (0, 0, 0);
@@ -166,8 +177,8 @@ impl Session {
             let from = first.wrapping_byte_add(start);
             (self.library.calls.send)(from, count, byte, to as c_int, tag, world, request)
         };
-        let mut sending = Sending { requests: VecDeque::new(), bytes: Some(bytes) };
-        self.post("MPI_Isend", length, post, &mut sending.requests)?;
+        let mut sending = Sending { pieces: VecDeque::new(), bytes: Some(bytes) };
+        self.post("MPI_Isend", length, post, &mut sending.pieces)?;
         Ok(sending)
     }
 
@@ -182,8 +193,8 @@ impl Session {
             let to = first.wrapping_byte_add(start);
             (self.library.calls.receive)(to, count, byte, from as c_int, tag, world, request)
         };
-        let mut receiving = Receiving { requests: VecDeque::new(), bytes: Some(bytes), came: 0 };
-        self.post("MPI_Irecv", length, post, &mut receiving.requests)?;
+        let mut receiving = Receiving { pieces: VecDeque::new(), bytes: Some(bytes), came: 0 };
+        self.post("MPI_Irecv", length, post, &mut receiving.pieces)?;
         Ok(receiving)
     }
 
@@ -194,7 +205,7 @@ impl Session {
         name: &str,
         length: usize,
         call: impl Fn(usize, c_int, Handle, Handle, *mut Handle) -> c_int,
-        requests: &mut VecDeque<Handle>,
+        pieces: &mut VecDeque<Piece>,
     ) -> Result<()> {
         let constants = &self.library.constants;
         // Of nothing one piece that is empty.
@@ -204,34 +215,45 @@ impl Session {
                 name,
                 call(start, count, constants.byte, constants.world, &raw mut request),
             )?;
-            requests.push_back(request);
+            pieces.push_back(self.requests.borrow_mut().add(request));
         }
         Ok(())
     }
 
-    /// Whether a message has left.
+    /// Notes what has left and arrived since, and lets MPI go on with what has not. Whether anything has: MPI may then have more to say.
     ///
     /// # Errors
     /// What MPI says.
-    pub fn has_left(&self, sending: &mut Sending) -> Result<bool> {
-        while let Some(request) = sending.requests.front_mut() {
-            if self.done(request)?.is_none() {
-                return Ok(false);
-            }
-            sending.requests.pop_front();
+    pub fn look(&self) -> Result<bool> {
+        let mut requests = self.requests.borrow_mut();
+        let mut any = false;
+        while let Some((index, status)) = self.done(requests.under_way())? {
+            let came = self.came(&status)?;
+            requests.end(index, came);
+            any = true;
         }
-        Ok(true)
+        Ok(any)
     }
 
-    /// What has arrived, once all of it has.
+    /// Whether a message had left when [`Session::look`] was called last.
+    pub fn has_left(&self, sending: &mut Sending) -> bool {
+        let mut requests = self.requests.borrow_mut();
+        while sending.pieces.front().is_some_and(|piece| requests.take(*piece).is_some()) {
+            sending.pieces.pop_front();
+        }
+        sending.pieces.is_empty()
+    }
+
+    /// What had arrived when [`Session::look`] was called last, if all of it had.
     ///
     /// # Errors
-    /// What MPI says, and elements of which some did not come.
+    /// Elements of which some did not come.
     pub fn arrived(&self, receiving: &mut Receiving) -> Result<Option<Arriving>> {
-        while let Some(request) = receiving.requests.front_mut() {
-            let Some(status) = self.done(request)? else { return Ok(None) };
-            receiving.came += self.came(&status)?;
-            receiving.requests.pop_front();
+        let mut requests = self.requests.borrow_mut();
+        while let Some(piece) = receiving.pieces.front() {
+            let Some(came) = requests.take(*piece) else { return Ok(None) };
+            receiving.came += came;
+            receiving.pieces.pop_front();
         }
         let Some(mut bytes) = receiving.bytes.take() else { return Ok(None) };
         // SAFETY: MPI says that it wrote them. Pieces but the last are as long as their room, or the sum falls short.
@@ -246,20 +268,20 @@ impl Session {
     ///
     /// # Errors
     /// What MPI says.
-    pub fn give_up(&self, mut receiving: Receiving) -> Result<()> {
-        for request in &mut receiving.requests {
+    pub fn give_up(&self, receiving: Receiving) -> Result<()> {
+        let mut requests = self.requests.borrow_mut();
+        let mut given_up: Vec<Handle> =
+            receiving.pieces.iter().filter_map(|piece| requests.remove(*piece)).collect();
+        for request in &mut given_up {
             // SAFETY: the request is one that is under way.
             let code = unsafe { (self.library.calls.cancel)(request) };
             self.expect("MPI_Cancel", code)?;
         }
         let begun = Instant::now();
-        while let Some(request) = receiving.requests.front_mut() {
-            if self.done(request)?.is_some() {
-                receiving.requests.pop_front();
-            } else if begun.elapsed() > LAST {
-                break;
-            } else {
-                std::thread::sleep(Duration::from_micros(100));
+        while !given_up.is_empty() && begun.elapsed() <= LAST {
+            match self.done(&mut given_up)? {
+                Some((index, _)) => drop(given_up.swap_remove(index)),
+                None => std::thread::sleep(Duration::from_micros(100)),
             }
         }
         Ok(())
@@ -281,21 +303,28 @@ impl Session {
         unsafe { (self.library.calls.abort)(self.library.constants.world, code) };
     }
 
-    /// The status of a request that is done.
-    fn done(&self, request: &mut Handle) -> Result<Option<Status>> {
-        let (mut done, mut status): (c_int, Status) = (0, [0; STATUS / 8]);
-        // SAFETY: the request is one that is under way; the status is larger than every implementation's.
+    /// Which of these requests is done, if one is, and its status.
+    fn done(&self, requests: &mut [Handle]) -> Result<Option<(usize, Status)>> {
+        let (mut index, mut done, mut status): (c_int, c_int, Status) = (0, 0, [0; STATUS / 8]);
+        // SAFETY: the requests are under way; the status is larger than every implementation's.
         let code = unsafe {
-            (self.library.calls.test)(request, &raw mut done, status.as_mut_ptr().cast())
+            (self.library.calls.test_any)(
+                requests.len() as c_int,
+                requests.as_mut_ptr(),
+                &raw mut index,
+                &raw mut done,
+                status.as_mut_ptr().cast(),
+            )
         };
-        self.expect("MPI_Test", code)?;
-        Ok((done != 0).then_some(status))
+        self.expect("MPI_Testany", code)?;
+        // Of no request MPI says that it is done, and names none.
+        Ok(usize::try_from(index).ok().filter(|_| done != 0).map(|index| (index, status)))
     }
 
-    /// How many bytes came with a receive.
+    /// How many bytes came with a receive; of a send it says nothing that means anything.
     fn came(&self, status: &Status) -> Result<usize> {
         let (mut count, byte) = (0, self.library.constants.byte);
-        // SAFETY: the status is that of a receive, as MPI wrote it.
+        // SAFETY: the status is one that MPI wrote.
         let code =
             unsafe { (self.library.calls.count)(status.as_ptr().cast(), byte, &raw mut count) };
         self.expect("MPI_Get_count", code)?;
@@ -309,7 +338,7 @@ impl Session {
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        if !self.requests.is_empty() {
+        if !self.pieces.is_empty() {
             // MPI may still read there: the bytes are never given back.
             std::mem::forget(self.bytes.take());
         }
@@ -318,7 +347,7 @@ impl Drop for Sending {
 
 impl Drop for Receiving {
     fn drop(&mut self) {
-        if !self.requests.is_empty() {
+        if !self.pieces.is_empty() {
             std::mem::forget(self.bytes.take());
         }
     }

@@ -97,16 +97,21 @@ fn one(session: &Session, tensor: &Tensor, room: Arriving, header: usize) -> Res
     if header > 0 {
         // What comes behind it is only known when it is there.
         let mut frame = session.receive(Arriving::Bytes(vec![0; FRAME]), peer, TAG)?;
-        while session.arrived(&mut frame)?.is_none() {}
+        while session.arrived(&mut frame)?.is_none() {
+            session.look()?;
+        }
     }
     let mut payload = session.receive(room, peer, TAG)?;
     let arrived = loop {
         if let Some(arrived) = session.arrived(&mut payload)? {
             break arrived;
         }
+        session.look()?;
     };
     for mut sending in leaving {
-        while !session.has_left(&mut sending)? {}
+        while !session.has_left(&mut sending) {
+            session.look()?;
+        }
     }
     Ok(arrived)
 }

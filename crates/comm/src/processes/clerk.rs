@@ -17,14 +17,14 @@ use crate::threads::{Group, lock};
 const BEAT: Duration = Duration::from_millis(20);
 /// How often the flight record says that this process is alive.
 const PULSE: Duration = Duration::from_millis(1);
-/// How long the thread sleeps where nothing happens, at least. It takes a core from a rank that computes whenever it looks, and what that
-/// had in the caches: so it looks less often the longer nothing has happened.
-const NAP: Duration = Duration::from_micros(50);
-/// At most where a rank here waits or a payload is on its way: MPI goes on with it only when it is called. A rank that begins to wait
-/// wakes the thread.
-const NAP_OF_WAITS: Duration = Duration::from_micros(400);
-/// At most else.
-const NAP_OF_NOTHING: Duration = Duration::from_millis(1);
+/// How long the thread sleeps where nothing happens and all ranks here wait, at least and at most.
+const NAPS_OF_WAITS: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(400)];
+/// The same where one computes: the thread takes a core from it whenever it looks, and what that had in the caches. So it looks less
+/// often, and the less often the longer nothing has happened; but MPI goes on with a message only when it is called. A rank that begins
+/// to wait wakes the thread.
+const NAPS_OF_WORK: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(1)];
+/// Looks in a row while a payload is on its way: at each, an MPI over TCP reads no more of it than one of its buffers holds.
+const LOOKS: usize = 4;
 /// In between, this share of the time since something happened last: whatever happens is noticed so much later at most.
 const SHARE: u32 = 8;
 /// For so long after something went or came the thread looks again at once where a rank waits: what is under way may be there in
@@ -125,10 +125,12 @@ impl Clerk {
                 group.looks(Instant::now());
             }
             if self.shared.only_in_waits.load(Ordering::Relaxed) && self.ranks_compute() {
-                std::thread::sleep(NAP);
+                std::thread::sleep(NAPS_OF_WAITS[0]);
                 continue;
             }
-            let busy = self.send()? | self.receive()?;
+            let posted = self.post()?;
+            let looked = self.look()?;
+            let busy = posted | self.outbox.look(&self.session, &self.shared)? | self.receive()?;
             self.beat();
             let shared = self.shared.clone();
             let desk = lock(&shared.desk);
@@ -151,10 +153,20 @@ impl Clerk {
             }
             if busy {
                 self.moved = Instant::now();
-            } else {
+            } else if !looked {
                 self.rest(desk, waits);
             }
         }
+    }
+
+    /// Lets MPI go on. Whether anything has left or arrived.
+    fn look(&self) -> annulus_mpi::Result<bool> {
+        let is_moving = !self.outbox.is_empty() || self.inboxes.iter().any(Inbox::is_receiving);
+        let mut any = false;
+        for _ in 0..if is_moving { LOOKS } else { 1 } {
+            any |= self.session.look()?;
+        }
+        Ok(any)
     }
 
     /// Nothing happened: looks again soon.
@@ -163,9 +175,9 @@ impl Clerk {
             drop(desk);
             std::thread::yield_now();
         } else if desk.letters.is_empty() && !std::mem::take(&mut desk.is_woken) {
-            let is_moving = !self.outbox.is_empty() || self.inboxes.iter().any(Inbox::is_receiving);
-            let most = if waits || is_moving { NAP_OF_WAITS } else { NAP_OF_NOTHING };
-            let nap = (self.moved.elapsed() / SHARE).clamp(NAP, most);
+            let is_idle = desk.current.as_ref().is_none_or(|(_, group)| group.are_all_waiting());
+            let [least, most] = if is_idle { NAPS_OF_WAITS } else { NAPS_OF_WORK };
+            let nap = (self.moved.elapsed() / SHARE).clamp(least, most);
             // Woken by whoever leaves a letter, asks or waits; what arrives is looked for after the nap.
             drop(self.shared.wake.wait_timeout(desk, nap).map_err(PoisonError::into_inner));
         }
@@ -216,14 +228,14 @@ impl Clerk {
         desk.current.as_ref().is_some_and(|(_, group)| !group.are_all_waiting())
     }
 
-    /// Hands letters to MPI, and tells senders what has left. Whether ranks have anything to do with it.
-    fn send(&mut self) -> annulus_mpi::Result<bool> {
+    /// Hands letters to MPI. Whether ranks have anything to do with them.
+    fn post(&mut self) -> annulus_mpi::Result<bool> {
         let letters = std::mem::take(&mut lock(&self.shared.desk).letters);
         let busy = letters.iter().any(|letter| !letter.envelope.news.is_routine());
         for letter in letters {
             self.outbox.post(&self.session, letter)?;
         }
-        Ok(self.outbox.look(&self.session, &self.shared)? || busy)
+        Ok(busy)
     }
 
     /// Hands on what has arrived. Whether ranks have anything to do with it.
@@ -245,6 +257,10 @@ impl Clerk {
             if arrived.is_of_a_rank_that_left() {
                 // Why it did was told before, under the next tag, and so is here: a stop is else taken for a rank that made other calls.
                 busy |= self.receive_by(index + 1)?;
+                while self.session.look()? {
+                    self.receive_by(index + 1)?;
+                    busy = true;
+                }
             }
             self.take_in(self.inboxes[index].from, arrived);
             self.hand_on();

@@ -81,7 +81,7 @@ impl Outbox {
             any = true;
         }
         for mut going in std::mem::take(&mut self.leaving) {
-            if !going.has_left(session, shared)? {
+            if !going.has_left(session, shared) {
                 self.leaving.push(going);
             }
         }
@@ -91,9 +91,9 @@ impl Outbox {
 
 impl Going {
     /// Whether it has left; its sender is told, and sees by its parts that the receiver takes it.
-    fn has_left(&mut self, session: &Session, shared: &Shared) -> annulus_mpi::Result<bool> {
+    fn has_left(&mut self, session: &Session, shared: &Shared) -> bool {
         let pieces = self.sending.pieces();
-        let has_left = session.has_left(&mut self.sending)?;
+        let has_left = session.has_left(&mut self.sending);
         if let Some((run, parcel)) = &self.of
             && self.sending.pieces() < pieces
         {
@@ -105,7 +105,7 @@ impl Going {
                 }
             }
         }
-        Ok(has_left)
+        has_left
     }
 }
 
