@@ -16,6 +16,7 @@ mod joining;
 mod launch;
 mod memory;
 mod state;
+mod tensor;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 /// How long after a death nothing may be left of a job.

@@ -18,6 +18,18 @@ pub fn slice(elements: usize, slot: usize, slots: usize) -> Range<usize> {
 }
 
 impl Shape {
+    /// What one of so many tensor-parallel ranks has: of heads, of feed-forward and of the vocabulary a part, at most so much.
+    #[must_use]
+    pub fn part_of(&self, ranks: usize) -> Shape {
+        Shape {
+            num_attention_heads: self.num_attention_heads / ranks,
+            num_key_value_heads: self.num_key_value_heads / ranks,
+            intermediate_size: self.intermediate_size / ranks,
+            vocab_size: self.vocab_size.map(|classes| classes.div_ceil(ranks)),
+            ..self.clone()
+        }
+    }
+
     /// Elements of all parameters; tied weights count once.
     pub fn elements(&self) -> u64 {
         let [h, m, layers] = [self.hidden_size, self.intermediate_size, self.num_hidden_layers];

@@ -149,6 +149,7 @@ fn setup(
         tokens,
         data: 1,
         sequence,
+        tensor: 1,
         order: Order::SequenceFirst,
         micro_batch: batch,
         state: State::Replicated,

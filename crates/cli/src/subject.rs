@@ -33,7 +33,9 @@ pub(crate) fn subject(
 ) -> Result<Subject, End> {
     let lead = || {
         let Named { file, text, checkpoints } = named(path, replacements)?;
-        let opened = check::opened_from(&file, &text)?;
+        let mut opened = check::opened_from(&file, &text)?;
+        // Whoever asks has whole layers.
+        opened.resolved.experiment.mesh.tensor = 1;
         let subject = open(opened, checkpoints.as_deref(), verify_cache, world)?;
         subject.warnings.iter().for_each(print::warn);
         let text = resolved_text(&subject.plan);

@@ -25,7 +25,10 @@ pub(crate) fn run(arguments: &Verify) -> Done {
 
 fn held(arguments: &Verify, world: &World) -> Result<u8, End> {
     let lead = || {
-        let plan = plan(&check::opened(&arguments.file)?.here())?;
+        let mut opened = check::opened(&arguments.file)?;
+        // Strategies split sequences; they are told of no tensor-parallel ranks.
+        opened.resolved.experiment.mesh.tensor = 1;
+        let plan = plan(&opened.here())?;
         let text = resolved_text(&plan);
         Ok((plan, text))
     };

@@ -11,6 +11,8 @@ pub enum Axis {
     Data,
     /// Ranks that share a sequence.
     Sequence,
+    /// Ranks that share positions, and layers.
+    Tensor,
     /// A direction of a program's own, by its name.
     Named(&'static str),
 }
@@ -32,12 +34,14 @@ impl Grid {
         grid
     }
 
-    /// The same grid, numbered so that ranks along `axis` are neighbours. In the order of axes, which is that of groups, nothing
-    /// changes.
+    /// The same grid, numbered so that ranks along the last of `axes` are neighbours, and so on backward. In the order of axes, which
+    /// is that of groups, nothing changes.
     #[must_use]
-    pub fn neighbours_along(mut self, axis: Axis) -> Grid {
+    pub fn neighbours_along(mut self, axes: &[Axis]) -> Grid {
         let mut order: Vec<usize> = (0..self.axes.len()).collect();
-        order.sort_by_key(|at| self.axes[*at].0 == axis);
+        order.sort_by_key(|at| {
+            axes.iter().position(|axis| *axis == self.axes[*at].0).map(|at| at + 1)
+        });
         self.number_by(&order);
         self
     }

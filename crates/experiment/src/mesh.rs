@@ -17,8 +17,10 @@ section! {
     pub struct Mesh {
         data: usize = Count(1, 1 << 12), Is("1"), "data-parallel replicas";
         sequence: usize = Count(1, 1 << 14), Is("1"), "context-parallel ranks of a sequence";
+        tensor: usize = Count(1, 1 << 8), Is("1"),
+            "tensor-parallel ranks that share positions: each has a part of every layer's heads and feed-forward and of the vocabulary, and of the rows between layers. A divisor of the key/value heads, of `intermediate_size` and of every shard's tokens. For training alone";
         order: Order = Word(Order::WORDS), Is("sequence_first"),
-            "which ranks are neighbours, and so on one host before others: sequence_first: those that share a sequence; data_first: those that have the same part of different sequences. Results have the same bits";
+            "which ranks are neighbours, and so on one host before others (tensor-parallel ranks always are): sequence_first: those that share a sequence; data_first: those that have the same part of different sequences. Results have the same bits";
         weights: Option<Vec<usize>> = Counts(0, 1 << 16), Means("all ranks alike"),
             "relative sizes of the shards, one number for each rank of a sequence";
         deadline: Duration = Seconds, Is("60s"), "how long a rank waits for another that makes no progress";
@@ -32,31 +34,37 @@ section! {
 impl Mesh {
     /// How many ranks there are.
     pub fn ranks(&self) -> usize {
-        self.data.saturating_mul(self.sequence)
+        self.data.saturating_mul(self.sequence).saturating_mul(self.tensor)
     }
 
-    /// The ranks of a replica.
+    /// The ranks of a replica; of tensor-parallel ones the first.
     pub fn replica(&self, replica: usize) -> Replica {
         let (first, step) = match self.order {
             Order::SequenceFirst => (replica * self.sequence, 1),
             Order::DataFirst => (replica, self.data),
         };
-        Replica { first, step, places: self.sequence }
+        Replica { first: first * self.tensor, step: step * self.tensor, places: self.sequence }
+    }
+
+    /// The ranks that share a sequence with `rank` and have the same part of layers.
+    pub fn beside(&self, rank: usize) -> Replica {
+        let replica = self.replica(self.replica_of(rank));
+        Replica { first: replica.first + rank % self.tensor, ..replica }
     }
 
     /// The replica that a rank is part of.
     pub fn replica_of(&self, rank: usize) -> usize {
         match self.order {
-            Order::SequenceFirst => rank / self.sequence,
-            Order::DataFirst => rank % self.data,
+            Order::SequenceFirst => rank / self.tensor / self.sequence,
+            Order::DataFirst => rank / self.tensor % self.data,
         }
     }
 
     /// The part of a sequence that a rank has.
     pub fn place_of(&self, rank: usize) -> usize {
         match self.order {
-            Order::SequenceFirst => rank % self.sequence,
-            Order::DataFirst => rank / self.data,
+            Order::SequenceFirst => rank / self.tensor % self.sequence,
+            Order::DataFirst => rank / self.tensor / self.data,
         }
     }
 }
@@ -72,7 +80,7 @@ pub enum Order {
 
 words!(Order { SequenceFirst = "sequence_first", DataFirst = "data_first" });
 
-/// The ranks that share a sequence, by their places in it.
+/// The ranks that share a sequence, by their places in it: of tensor-parallel ones one at each place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replica {
     /// The rank at place 0.

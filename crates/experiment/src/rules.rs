@@ -54,6 +54,7 @@ pub(crate) fn broken(experiment: &Experiment) -> Vec<Problem> {
 fn alone(experiment: &Experiment) -> Vec<Problem> {
     let rules = [
         ranks,
+        tensor,
         mask::weights,
         backward,
         sliding::layers,
@@ -81,8 +82,8 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
     let world = mesh.ranks();
     if world > MOST_RANKS {
         let message = format!(
-            "`mesh` has {} x {} = {world} ranks, wanted at most {MOST_RANKS}",
-            mesh.data, mesh.sequence
+            "`mesh` has {} x {} x {} = {world} ranks, wanted at most {MOST_RANKS}",
+            mesh.data, mesh.sequence, mesh.tensor
         );
         problems.push(places.problem("mesh", message));
     }
@@ -108,6 +109,18 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
         problems.push(problem.hint(hint));
     }
     problems
+}
+
+/// What is drawn by head or by column, which a rank of several counts from its own first.
+fn tensor(experiment: &Experiment) -> Vec<Problem> {
+    let lora = experiment.lora.as_ref().map_or(0.0, |lora| lora.dropout);
+    let all = [("attention.dropout", experiment.attention.dropout), ("lora.dropout", lora)];
+    let drawn = all.into_iter().filter(|(_, dropout)| *dropout > 0.0 && experiment.mesh.tensor > 1);
+    let problem = |(key, _)| {
+        let message = "tensor-parallel ranks leave nothing out";
+        experiment.places.problem(key, message).hint("set it to 0, or `mesh.tensor` to 1")
+    };
+    drawn.map(problem).collect()
 }
 
 /// The section of what holds in all layers, unless another says otherwise.

@@ -37,7 +37,7 @@ section! {
             "LoRA adapters beside frozen weights";
         data: DataKeys = Section(DataKeys::KEYS), Required, "the training data, and how much of it per step";
         mesh: Mesh = Section(Mesh::KEYS), Means("one rank"),
-            "ranks: data-parallel replicas × context-parallel ranks of a sequence";
+            "ranks: data-parallel replicas × context-parallel ranks of a sequence × tensor-parallel ranks";
         attention: AttentionKeys = Section(AttentionKeys::KEYS), Means("causal attention on one rank"),
             "the mask, and how attention is split over ranks";
         parallel: Parallel = Section(Parallel::KEYS), Means("as below"),

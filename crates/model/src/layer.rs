@@ -12,7 +12,7 @@ use annulus_ops::{
 use candle_core::{Result, Tensor};
 
 use crate::lora::Site;
-use crate::parameters::{Norm, Projection, names, project, project_back, reap};
+use crate::parameters::{INPUTS, Norm, OUTPUTS, Projection, names, project, project_back, reap};
 use crate::stage::{Forward, kept};
 use crate::{Config, Harvest, Keep, Shard, Specification, Stage, Weights};
 
@@ -44,17 +44,17 @@ impl AttentionHalf {
         let bias = shape.has_query_key_value_bias();
         let within = |word| format!("model.layers.{layer}.self_attn.{word}");
         let projection =
-            |word, shape, bias| Projection::new(config, layer, &within(word), shape, bias);
+            |word, split, bias| Projection::new(config, layer, &within(word), split, bias);
         let head_norm = |word| Norm::new(&within(word), head_dim, config);
         let path = format!("model.layers.{layer}.input_layernorm");
         let mut half = AttentionHalf {
             layer,
             head_dim,
             norm: Norm::new(&path, hidden_size, config),
-            q: projection("q_proj", [queries, hidden_size], bias),
-            k: projection("k_proj", [keys, hidden_size], bias),
-            v: projection("v_proj", [keys, hidden_size], bias),
-            o: projection("o_proj", [hidden_size, queries], shape.attention_bias),
+            q: projection("q_proj", ([queries, hidden_size], OUTPUTS), bias),
+            k: projection("k_proj", ([keys, hidden_size], OUTPUTS), bias),
+            v: projection("v_proj", ([keys, hidden_size], OUTPUTS), bias),
+            o: projection("o_proj", ([hidden_size, queries], INPUTS), shape.attention_bias),
             head_norms: shape.has_query_key_norm().then(|| ["q_norm", "k_norm"].map(head_norm)),
             parameters: Vec::new(),
         };
@@ -76,9 +76,9 @@ impl AttentionHalf {
         shard: &Shard,
     ) -> Result<(Qkv, Projected)> {
         let Shard { backend, rotary, .. } = shard;
-        let normed_bsd = self.norm.apply(x_bsd, weights, backend)?;
-        let qkv = [&self.q, &self.k, &self.v];
-        let [q_bsd, k_bsd, v_bsd] = project(qkv, &normed_bsd, Site { weights, shard, first: 0 })?;
+        let site = Site { weights, shard, first: 0 };
+        let normed_bsd = self.normed(x_bsd, site)?;
+        let [q_bsd, k_bsd, v_bsd] = project([&self.q, &self.k, &self.v], &normed_bsd, site)?;
         drop(normed_bsd);
         let projected = self.head_norms.is_some().then(|| [q_bsd.clone(), k_bsd.clone()]);
         let turned = |x_bsd: Tensor, which: usize| {
@@ -92,6 +92,11 @@ impl AttentionHalf {
         };
         let (q, k) = (turned(q_bsd, 0)?, turned(k_bsd, 1)?);
         Ok((Qkv { q, k, v: contiguous(backend, &self.heads_first(&v_bsd)?)? }, projected))
+    }
+    /// The norm of x, of all rows.
+    fn normed(&self, x_bsd: &Tensor, site: Site<'_>) -> Result<Tensor> {
+        let own = self.norm.apply(x_bsd, site.weights, site.backend())?;
+        site.shard.all_rows(site.spot("attention's input"), &own)
     }
     /// Queries, keys and values that were kept; nothing where none were.
     fn made(&self, mut tensors: Vec<Tensor>) -> Result<Option<(Qkv, Projected)>> {
@@ -146,9 +151,11 @@ impl AttentionHalf {
         let attention = shard.attention.of(self.layer);
         let site = Site { weights, shard, first: 0 };
         let out_bsd = heads_last(&attended.out, shard)?;
-        reap([&self.o], &out_bsd, [dy_bsd], site, harvest)?;
+        let dy_of_all = shard.all_rows(site.spot("gradient of attention's output"), dy_bsd)?;
+        reap([&self.o], &out_bsd, [&dy_of_all], site, harvest)?;
         drop(out_bsd);
-        let dout_bsd = project_back([&self.o], [dy_bsd], site)?;
+        let dout_bsd = project_back([&self.o], [&dy_of_all], site)?;
+        drop(dy_of_all);
         let dout_bnsh = contiguous(backend, &self.heads_first(&dout_bsd)?)?;
         drop(dout_bsd);
 
@@ -164,11 +171,12 @@ impl AttentionHalf {
         let [dq_bsd, dk_bsd] =
             self.before_norms([dq_bsd, dk_bsd], projected, (weights, backend), harvest)?;
 
-        let normed_bsd = self.norm.apply(x_bsd, weights, backend)?;
+        let normed_bsd = self.normed(x_bsd, site)?;
         let (qkv, dqkv) = ([&self.q, &self.k, &self.v], [&dq_bsd, &dk_bsd, &dv_bsd]);
         reap(qkv, &normed_bsd, dqkv, site, harvest)?;
         drop(normed_bsd);
-        let dnormed_bsd = project_back(qkv, dqkv, site)?;
+        let spot = site.spot("gradient of attention's input");
+        let dnormed_bsd = shard.own_rows(spot, &project_back(qkv, dqkv, site)?)?;
         self.norm.backward(x_bsd, weights, backend, (&dnormed_bsd, Some(dy_bsd)), harvest)
     }
 }
@@ -224,16 +232,16 @@ pub(crate) struct FeedForwardHalf {
 impl FeedForwardHalf {
     pub(crate) fn new(config: &Config, layer: usize) -> FeedForwardHalf {
         let Shape { hidden_size, intermediate_size, mlp_bias, .. } = config.shape;
-        let projection = |word, shape| {
+        let projection = |word, split| {
             let path = format!("model.layers.{layer}.mlp.{word}");
-            Projection::new(config, layer, &path, shape, mlp_bias)
+            Projection::new(config, layer, &path, split, mlp_bias)
         };
         let path = format!("model.layers.{layer}.post_attention_layernorm");
         let mut half = FeedForwardHalf {
             norm: Norm::new(&path, hidden_size, config),
-            gate: projection("gate_proj", [intermediate_size, hidden_size]),
-            up: projection("up_proj", [intermediate_size, hidden_size]),
-            down: projection("down_proj", [hidden_size, intermediate_size]),
+            gate: projection("gate_proj", ([intermediate_size, hidden_size], OUTPUTS)),
+            up: projection("up_proj", ([intermediate_size, hidden_size], OUTPUTS)),
+            down: projection("down_proj", ([hidden_size, intermediate_size], INPUTS)),
             parameters: Vec::new(),
         };
         half.parameters = names(half.specification());
@@ -245,9 +253,14 @@ impl FeedForwardHalf {
         std::iter::once(&self.norm.weight)
             .chain(projections.into_iter().flat_map(Projection::parameters))
     }
-    /// The norm of x, and gate and up made of it.
+    /// The norm of x, of all rows.
+    fn normed(&self, x_rd: &Tensor, site: Site<'_>) -> Result<Tensor> {
+        let own = self.norm.apply(x_rd, site.weights, site.backend())?;
+        site.shard.all_rows(site.spot("feed-forward's input"), &own)
+    }
+    /// The same, and gate and up made of it.
     fn project(&self, x_rd: &Tensor, site: Site<'_>) -> Result<(Tensor, [Tensor; 2])> {
-        let normed_rd = self.norm.apply(x_rd, site.weights, site.backend())?;
+        let normed_rd = self.normed(x_rd, site)?;
         let both = project([&self.gate, &self.up], &normed_rd, site)?;
         Ok((normed_rd, both))
     }
@@ -261,19 +274,22 @@ impl FeedForwardHalf {
     ) -> Result<Tensor> {
         let (weights, backend) = (site.weights, site.backend());
         let (normed_rd, [gate_rf, up_rf]) = match gate_and_up {
-            Some(both) => (self.norm.apply(x_rd, weights, backend)?, both),
+            Some(both) => (self.normed(x_rd, site)?, both),
             None => self.project(x_rd, site)?,
         };
-        let dact_rf = project_back([&self.down], [dy_rd], site)?;
+        let dy_of_all =
+            &site.shard.all_rows(site.spot("gradient of feed-forward's output"), dy_rd)?;
+        let dact_rf = project_back([&self.down], [dy_of_all], site)?;
         let SwiGluGradients { gate: dgate_rf, up: dup_rf, y: act_rf } =
             swiglu_backward(backend, &gate_rf, &up_rf, &dact_rf)?;
         drop((gate_rf, up_rf, dact_rf));
-        reap([&self.down], &act_rf, [dy_rd], site, harvest)?;
+        reap([&self.down], &act_rf, [dy_of_all], site, harvest)?;
         drop(act_rf);
 
         let (both, dboth) = ([&self.gate, &self.up], [&dgate_rf, &dup_rf]);
         reap(both, &normed_rd, dboth, site, harvest)?;
-        let dnormed_rd = project_back(both, dboth, site)?;
+        let spot = site.spot("gradient of feed-forward's input");
+        let dnormed_rd = site.shard.own_rows(spot, &project_back(both, dboth, site)?)?;
         self.norm.backward(x_rd, weights, backend, (&dnormed_rd, Some(dy_rd)), harvest)
     }
 }

@@ -1,5 +1,5 @@
 //! The Llama family, written for one device; Hugging Face weights in and out. Knows nothing of
-//! ranks or strategies.
+//! strategies; of ranks, only those that share a layer's heads (`tensor.rs`).
 //!
 //! A model is a list of [`Stage`]s: embedding, then attention and feed-forward of every layer, then
 //! the loss. Weights are handed in at every call and never kept.
@@ -9,7 +9,9 @@ mod layer;
 mod llama;
 mod lora;
 mod parameters;
+mod sharded_vocabulary;
 mod stage;
+mod tensor;
 mod vocabulary;
 mod weights;
 
@@ -17,6 +19,7 @@ pub use config::{Config, element_type};
 pub use llama::Llama;
 pub use parameters::Specification;
 pub use stage::{Attentions, Dropping, Forward, Harvest, Keep, Pullback, Shard, Stage};
+pub use tensor::{Placement, TENSOR_PASS, TensorRanks};
 pub use vocabulary::Judged;
 pub use weights::{
     Described, Flaw, Read, Weights, WeightsError, fingerprint, load, load_adapter, load_typed,

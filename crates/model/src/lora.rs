@@ -12,6 +12,8 @@ use annulus_ops::{
 };
 use candle_core::{Result, Tensor};
 
+use crate::parameters::OUTPUTS;
+use crate::tensor::Spot;
 use crate::{Harvest, Shard, Specification, Weights};
 
 /// The two matrices beside a projection.
@@ -38,6 +40,10 @@ impl Site<'_> {
     pub(crate) fn backend(&self) -> &Backend {
         &self.shard.backend
     }
+    /// Of a collective of its layer.
+    pub(crate) fn spot(&self, name: &'static str) -> Spot {
+        Spot { step: self.shard.step, name }
+    }
 }
 
 impl Adapter {
@@ -46,13 +52,17 @@ impl Adapter {
         lora: &Lora,
         layer: usize,
         path: &str,
-        [outputs, inputs]: [usize; 2],
+        ([outputs, inputs], dim): ([usize; 2], usize),
     ) -> Option<Adapter> {
         let word = path.rsplit('.').next().unwrap_or(path);
         let target = Target::from_word(word).filter(|target| lora.targets.contains(target))?;
+        let a = Specification::new(format!("{path}{}", Lora::A), &[lora.rank, inputs]);
+        let b = Specification::new(format!("{path}{}", Lora::B), &[outputs, lora.rank]);
+        // Where one of them is sharded, the other's gradient is a part of a sum.
+        let (a, b) = if dim == OUTPUTS { (a, b.sharded(dim)) } else { (a.sharded(dim), b) };
         Some(Adapter {
-            a: Specification::new(format!("{path}{}", Lora::A), &[lora.rank, inputs]),
-            b: Specification::new(format!("{path}{}", Lora::B), &[outputs, lora.rank]),
+            a,
+            b,
             scale: lora.scale(),
             dropout: lora.dropout,
             module: (layer * Target::WORDS.len() + target as usize) as u32,

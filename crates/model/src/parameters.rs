@@ -2,13 +2,13 @@
 
 use annulus_architecture::Besides;
 use annulus_ops::{
-    Affine, Backend, input_gradient, parameter_gradients, projected_onto, projections, rms_norm,
-    rms_norm_backward,
+    Affine, AffineGradients, Backend, input_gradient, parameter_gradients, projected_onto,
+    projections, rms_norm, rms_norm_backward,
 };
 use candle_core::{Result, Tensor};
 
 use crate::lora::{Adapter, Site};
-use crate::{Config, Harvest, Weights};
+use crate::{Config, Harvest, Placement, Weights};
 
 /// A parameter as it must be: its name and shape.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,11 +19,18 @@ pub struct Specification {
     pub shape: Vec<usize>,
     /// Whether it is trained.
     pub trained: bool,
+    /// Who has what of it, where ranks share layers.
+    pub placement: Placement,
 }
 
 impl Specification {
     pub(crate) fn new(name: String, shape: &[usize]) -> Specification {
-        Specification { name, shape: shape.to_vec(), trained: true }
+        let placement = Placement::Replicated;
+        Specification { name, shape: shape.to_vec(), trained: true, placement }
+    }
+    /// The same, sharded along a dimension.
+    pub(crate) fn sharded(self, dim: usize) -> Specification {
+        Specification { placement: Placement::Sharded(dim), ..self }
     }
     /// The same, trained or not.
     pub(crate) fn trained(self, trained: bool) -> Specification {
@@ -81,6 +88,11 @@ impl Norm {
     }
 }
 
+/// The dimension of a projection's matrix along which its outputs lie.
+pub(crate) const OUTPUTS: usize = 0;
+/// The one along which its inputs do.
+pub(crate) const INPUTS: usize = 1;
+
 /// A projection: its matrix, its bias if it has one, and what learns beside it where it does not itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Projection {
@@ -90,22 +102,24 @@ pub(crate) struct Projection {
 }
 
 impl Projection {
-    /// The projection at `path`, as in `model.layers.0.self_attn.q_proj`, of `shape` [O, I], in layer `layer`.
+    /// The projection at `path`, as in `model.layers.0.self_attn.q_proj`, of `shape` [O, I], in layer `layer`. Ranks that share it have
+    /// parts of dimension `dim`: of the outputs, made of the same input, or of the inputs, so that they have parts of a sum.
     pub(crate) fn new(
         config: &Config,
         layer: usize,
         path: &str,
-        shape: [usize; 2],
+        (shape, dim): ([usize; 2], usize),
         bias: bool,
     ) -> Projection {
         let lora = config.lora.as_ref();
         let own = |end: &str, shape: &[usize]| {
             Specification::new(format!("{path}.{end}"), shape).trained(lora.is_none())
         };
+        let of_bias = |bias: Specification| if dim == OUTPUTS { bias.sharded(0) } else { bias };
         Projection {
-            weight: own("weight", &shape),
-            bias: bias.then(|| own("bias", &shape[..1])),
-            adapter: lora.and_then(|lora| Adapter::new(lora, layer, path, shape)),
+            weight: own("weight", &shape).sharded(dim),
+            bias: bias.then(|| of_bias(own("bias", &shape[..1]))),
+            adapter: lora.and_then(|lora| Adapter::new(lora, layer, path, (shape, dim))),
         }
     }
     /// That of `weight` alone.
@@ -122,11 +136,47 @@ impl Projection {
         let adapter = self.adapter.iter().flat_map(|adapter| [&adapter.a, &adapter.b]);
         std::iter::once(&self.weight).chain(&self.bias).chain(adapter)
     }
-    /// `onto` plus the projection of `x`.
+    /// `onto`, own rows, plus those of the projection of `x`.
     pub(crate) fn onto(&self, onto: &Tensor, x: &Tensor, site: Site<'_>) -> Result<Tensor> {
-        let y = projected_onto(site.backend(), onto, x, self.of(site.weights)?)?;
-        self.adapter.as_ref().map_or(Ok(y.clone()), |adapter| adapter.onto(&y, x, site))
+        let beside = |y: Tensor| match &self.adapter {
+            Some(adapter) => adapter.onto(&y, x, site),
+            None => Ok(y),
+        };
+        let whole = self.of(site.weights)?;
+        if site.shard.tensor.is_alone() {
+            return beside(projected_onto(site.backend(), onto, x, whole)?);
+        }
+        let [part] = projections(site.backend(), x, [Affine { bias: None, ..whole }])?;
+        let own = site.shard.own_rows(site.spot("sum of parts"), &beside(part)?)?;
+        let y = (onto + own)?;
+        whole.bias.map_or(Ok(y.clone()), |bias| y.broadcast_add(bias))
     }
+    /// Hands over the gradients of its own parameters of `x`, given that of the output.
+    fn harvest(
+        &self,
+        gradients: AffineGradients,
+        dy: &Tensor,
+        site: Site<'_>,
+        harvest: Harvest<'_>,
+    ) -> Result<()> {
+        harvest(&self.weight.name, gradients.weight)?;
+        let Some((bias, gradient)) = self.bias.as_ref().zip(gradients.bias) else { return Ok(()) };
+        let is_shared = !site.shard.tensor.is_alone() && bias.placement == Placement::Replicated;
+        harvest(&bias.name, if is_shared { of_own_rows(dy, site)? } else { gradient })
+    }
+}
+
+/// The gradient of a bias by own rows alone, given that of the output in all: a part of a sum over tensor-parallel ranks.
+fn of_own_rows(dy: &Tensor, site: Site<'_>) -> Result<Tensor> {
+    let dy = dy.flatten_to(dy.rank() - 2)?;
+    let own = site.shard.tensor.own(dy.dim(0)?);
+    let dy = dy.narrow(0, own.start, own.len())?.contiguous()?;
+    // A bias is a weight beside an input that is 1.
+    let ones = Tensor::ones((own.len(), 1), dy.dtype(), dy.device())?;
+    let weight = &Tensor::zeros((dy.dim(1)?, 1), dy.dtype(), dy.device())?;
+    let projection = Affine { weight, bias: None };
+    let [gradients] = parameter_gradients(site.backend(), &ones, [projection], [&dy])?;
+    gradients.weight.flatten_all()
 }
 
 /// Several projections' matrices and biases.
@@ -180,11 +230,8 @@ pub(crate) fn reap<const N: usize>(
     // Of one model's projections all are trained themselves, or none is.
     if all.iter().all(|projection| projection.weight.trained) {
         let gradients = parameter_gradients(site.backend(), x, of(all, site.weights)?, dy)?;
-        for (projection, gradients) in all.iter().zip(gradients) {
-            harvest(&projection.weight.name, gradients.weight)?;
-            if let Some((bias, gradient)) = projection.bias.as_ref().zip(gradients.bias) {
-                harvest(&bias.name, gradient)?;
-            }
+        for ((projection, gradients), dy) in all.iter().zip(gradients).zip(dy) {
+            projection.harvest(gradients, dy, site, harvest)?;
         }
     }
     for (projection, dy) in all.into_iter().zip(dy) {

@@ -7,7 +7,8 @@ use annulus_ops::{Backend, Rotary};
 use annulus_sequence::Positions;
 use candle_core::{Result, Tensor};
 
-use crate::Weights;
+use crate::tensor::Spot;
+use crate::{TensorRanks, Weights};
 
 /// What a forward pass keeps for backward besides the input of every stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,9 @@ pub struct Shard {
     pub targets: Tensor,
     /// Attention over the ranks that share the sequence, of every layer.
     pub attention: Attentions,
+    /// The ranks that share these positions, each with a part of the heads, of the feed-forward and of the vocabulary. Between layers
+    /// each has some of the B S rows: `x` is [rows, D] then.
+    pub tensor: TensorRanks,
     /// Cosines and sines at this rank's positions.
     pub rotary: Arc<Rotary>,
     /// This rank's workers.
@@ -41,6 +45,28 @@ pub struct Shard {
     pub keep: Keep,
     /// What adapters leave out of their inputs, where they do so.
     pub dropping: Option<Dropping>,
+}
+
+impl Shard {
+    /// All rows of own ones, [B, S, ..]; where no other rank has any, as they are.
+    pub(crate) fn all_rows(&self, spot: Spot, own: &Tensor) -> Result<Tensor> {
+        if self.tensor.is_alone() {
+            return Ok(own.clone());
+        }
+        let all = self.tensor.gathered(spot, own)?;
+        let (sequences, positions) = self.inputs.dims2()?;
+        // A stage that is run on a few rows at a time takes them as they are.
+        let is_all = all.dim(0)? == sequences * positions;
+        if is_all { all.reshape((sequences, positions, ())) } else { Ok(all) }
+    }
+
+    /// Own rows of a sum of which `all` [.., D] is this rank's part; where there is no other rank, as they are.
+    pub(crate) fn own_rows(&self, spot: Spot, all: &Tensor) -> Result<Tensor> {
+        if self.tensor.is_alone() {
+            return Ok(all.clone());
+        }
+        self.tensor.scattered(spot, &all.flatten_to(all.rank() - 2)?)
+    }
 }
 
 /// What draws of what is left out are functions of, besides step, module and place.

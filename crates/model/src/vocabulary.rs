@@ -10,7 +10,9 @@ use annulus_ops::{
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::parameters::{Norm, Projection, names};
+use crate::sharded_vocabulary::{Lost, Wanted, embed, embed_backward, lose};
 use crate::stage::{Forward, kept};
+use crate::tensor::Spot;
 use crate::{Config, Keep, Shard, Specification, Stage, Weights};
 
 /// Tokens to rows of the embedding.
@@ -46,11 +48,20 @@ impl Stage for Embed {
         shard: &'a Shard,
     ) -> Result<Forward<'a>> {
         let table_vd = self.table.of(weights)?;
-        let y_bsd = embedding(&shard.backend, &shard.inputs, table_vd)?;
-        let rows = table_vd.dim(0)?;
+        let (rows, classes) = (table_vd.dim(0)?, self.table.shape[0]);
+        let is_whole = shard.tensor.is_alone();
+        let y_bsd = if is_whole {
+            embedding(&shard.backend, &shard.inputs, table_vd)?
+        } else {
+            embed(table_vd, classes, shard)?
+        };
         Ok(Forward::keeping(y_bsd, Vec::new(), move |_, dy_bsd, _, harvest| {
             if self.table.trained {
-                let dtable_vd = embedding_backward(&shard.backend, &shard.inputs, rows, dy_bsd)?;
+                let dtable_vd = if is_whole {
+                    embedding_backward(&shard.backend, &shard.inputs, rows, dy_bsd)?
+                } else {
+                    embed_backward((rows, classes), dy_bsd, shard)?
+                };
                 harvest(&self.table.name, dtable_vd)?;
             }
             // It reads tokens, not its input.
@@ -149,6 +160,47 @@ fn judged(row: usize, logits: &[f32], target: usize) -> Judged {
     Judged { row, loss: sum.ln() - f64::from(logits[target] - most), said }
 }
 
+/// A sum of losses, and the gradients of the norm's output and, where it is trained, of the head; nothing where nothing is kept.
+type LossAndGradients = (f64, Option<(Tensor, Option<Tensor>)>);
+
+impl Loss {
+    /// Of the whole vocabulary.
+    fn lose(&self, x_bsd: &Tensor, head_vd: &Tensor, shard: &Shard) -> Result<LossAndGradients> {
+        let (Shard { backend, targets, .. }, chunk) = (shard, self.chunk);
+        if shard.keep == Keep::Nothing {
+            let loss = linear_cross_entropy(backend, x_bsd, head_vd, targets, chunk)?;
+            return Ok((f64::from(loss.to_scalar::<f32>()?), None));
+        }
+        if self.head.weight.trained {
+            let found = linear_cross_entropy_gradients(backend, x_bsd, head_vd, targets, chunk)?;
+            return Ok((found.loss, Some((found.x, Some(found.weight)))));
+        }
+        let (loss, dx_bsd) =
+            linear_cross_entropy_input_gradient(backend, x_bsd, head_vd, targets, chunk)?;
+        Ok((loss, Some((dx_bsd, None))))
+    }
+    /// Of own rows, given the norm of those, where each rank has a part of the vocabulary.
+    fn lose_parts(
+        &self,
+        x_rd: &Tensor,
+        head_vd: &Tensor,
+        shard: &Shard,
+    ) -> Result<LossAndGradients> {
+        let spot = |name| Spot { step: shard.step, name };
+        let wanted = match (shard.keep, self.head.weight.trained) {
+            (Keep::Nothing, _) => Wanted::Nothing,
+            (_, false) => Wanted::Input,
+            (_, true) => Wanted::Both,
+        };
+        let x_rd = shard.tensor.gathered(spot("the loss's input"), x_rd)?;
+        let head = (head_vd, self.head.weight.shape[0]);
+        let Lost { loss, dx_rd, dhead_vd } = lose(&x_rd, head, (self.chunk, wanted), shard)?;
+        let Some(dx_rd) = dx_rd else { return Ok((loss, None)) };
+        let dx_rd = shard.own_rows(spot("gradient of the loss's input"), &dx_rd)?;
+        Ok((loss, Some((dx_rd, dhead_vd))))
+    }
+}
+
 impl Stage for Loss {
     fn parameters(&self) -> &[String] {
         &self.parameters
@@ -160,25 +212,17 @@ impl Stage for Loss {
         weights: &Weights,
         shard: &'a Shard,
     ) -> Result<Forward<'a>> {
-        let Shard { backend, targets, .. } = shard;
+        let backend = &shard.backend;
         let normed_bsd = self.norm.apply(x_bsd, weights, backend)?;
         let head_vd = self.head.weight.of(weights)?;
-        if shard.keep == Keep::Nothing {
-            let loss = linear_cross_entropy(backend, &normed_bsd, head_vd, targets, self.chunk)?;
-            return Ok(Forward::no_way_back(loss));
-        }
-        let (loss, dx_bsd, dhead_vd) = if self.head.weight.trained {
-            let found =
-                linear_cross_entropy_gradients(backend, &normed_bsd, head_vd, targets, self.chunk)?;
-            (found.loss, found.x, Some(found.weight))
+        let (loss, gradients) = if shard.tensor.is_alone() {
+            self.lose(&normed_bsd, head_vd, shard)?
         } else {
-            let (backend, chunk) = (backend, self.chunk);
-            let (loss, dx_bsd) =
-                linear_cross_entropy_input_gradient(backend, &normed_bsd, head_vd, targets, chunk)?;
-            (loss, dx_bsd, None)
+            self.lose_parts(&normed_bsd, head_vd, shard)?
         };
         // On the host, which has waited for it: nobody else reads it.
         let loss = Tensor::new(loss as f32, &Device::Cpu)?;
+        let Some((dx_bsd, dhead_vd)) = gradients else { return Ok(Forward::no_way_back(loss)) };
         let tensors = [x_bsd.clone(), dx_bsd].into_iter().chain(dhead_vd).collect();
         Ok(Forward::keeping(loss, tensors, move |mut tensors, dloss, weights, harvest| {
             let dhead_vd = tensors.split_off(2).pop();
@@ -200,5 +244,5 @@ fn embedding_table(config: &Config) -> Specification {
 
 fn table(config: &Config, path: &str, part: Besides) -> Specification {
     let shape = [config.vocab_size, config.shape.hidden_size];
-    Specification::new(format!("{path}.weight"), &shape).trained(config.trains(part))
+    Specification::new(format!("{path}.weight"), &shape).trained(config.trains(part)).sharded(0)
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use annulus_model::{Specification, load};
+use annulus_model::{Placement, Specification, load};
 use candle_core::DType;
 
 /// Counts what is held, and the most that was.
@@ -77,7 +77,12 @@ fn headers() -> Vec<(&'static str, String)> {
 /// One test: what others hold meanwhile would be counted.
 #[test]
 fn a_file_takes_less_than_twice_its_size() {
-    let wanted = [Specification { name: "a".to_owned(), shape: vec![2], trained: true }];
+    let wanted = [Specification {
+        name: "a".to_owned(),
+        shape: vec![2],
+        trained: true,
+        placement: Placement::Replicated,
+    }];
     let mut cases: Vec<(String, &str, Vec<u8>)> = Vec::new();
     for (title, header) in headers() {
         let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();

@@ -22,6 +22,7 @@
 
 mod counts;
 mod data;
+mod loss;
 mod offload;
 mod packing;
 mod sums;
@@ -162,7 +163,7 @@ impl Share<'_> {
 
     /// Gradients of keys and values, own values as they travel, and what came from other processes.
     fn key_value(&self) -> u64 {
-        let (batch, dim) = (self.plan.micro_batch as u64, self.plan.shape.head_dim as u64);
+        let (batch, dim) = (self.plan.micro_batch as u64, self.plan.own.head_dim as u64);
         let Widths { a, k, .. } = self.widths();
         let own = 2 * (a * self.copied(Part::Query) + k * self.copied(Part::KeyValue));
         let [forward, backward] = self.taken;
@@ -181,7 +182,7 @@ impl Share<'_> {
     /// What a pass holds beside the own queries, keys, values and outputs, where what arrives takes
     /// memory of its own. `alive` is in rows of heads.
     pub(crate) fn received(&self, pass: Pass, alive: Alive) -> u64 {
-        let own = self.positions() as usize * self.plan.shape.num_attention_heads;
+        let own = self.positions() as usize * self.plan.own.num_attention_heads;
         let [outputs, query_gradients] =
             [alive.outputs, alive.query_gradients].map(|rows| rows.saturating_sub(own));
         self.in_rows(pass, Alive { outputs, query_gradients, ..alive })
@@ -189,7 +190,7 @@ impl Share<'_> {
 
     /// Bytes of so many rows of heads, as they travel.
     fn in_rows(&self, pass: Pass, alive: Alive) -> u64 {
-        let dim = self.plan.shape.head_dim as u64;
+        let dim = self.plan.own.head_dim as u64;
         let wire = self.plan.block().wire.map(|_, bytes| bytes as u64);
         let query = match pass {
             Pass::Forward => dim * wire.query,
@@ -211,7 +212,7 @@ impl Share<'_> {
     /// Of each worker, backward: operands of a block as panels, rows and columns.
     pub(crate) fn scratch(&self) -> u64 {
         let (rows, columns) = (ATTENTION_ROWS as u64, ATTENTION_COLUMNS as u64);
-        let dim = self.plan.shape.head_dim as u64;
+        let dim = self.plan.own.head_dim as u64;
         let width = dim.next_multiple_of(PANEL as u64);
         let (panels, sums) = (2 * columns * dim, 2 * columns * width + rows * width);
         let factors = columns * width + 2 * rows * width + 2 * rows * columns;
@@ -237,37 +238,46 @@ impl Share<'_> {
     /// The fullest moment of a layer's backward, with what it kept.
     fn in_layer(&self) -> u64 {
         let (attention, layer) = self.kept();
-        let input = self.element * self.widths().h;
+        let input = self.element * self.widths().r;
         let moments = [
             product(&[self.rows, layer + self.lent()]).saturating_add(self.in_feed_forward()),
             product(&[self.rows, attention + self.lent()]).saturating_add(self.in_attention()),
             product(&[self.rows, input]).saturating_add(self.after_attention()),
         ];
-        moments.into_iter().max().unwrap_or_default()
+        let most = moments.into_iter().max().unwrap_or_default();
+        most.saturating_add(self.between_parts())
+    }
+
+    /// Own rows that tensor-parallel ranks make others' rows of, or of sums, while all are there.
+    fn between_parts(&self) -> u64 {
+        if self.plan.experiment.mesh.tensor == 1 {
+            return 0;
+        }
+        product(&[self.rows, 2 * self.element * self.widths().r])
     }
 
     /// Per row, what the first half of a layer keeps, and what all of it does.
     fn kept(&self) -> (u64, u64) {
-        let Widths { h, a, k, f } = self.widths();
+        let Widths { r, a, k, f, .. } = self.widths();
         let e = self.element;
-        let statistics = F32 * self.plan.shape.num_attention_heads as u64;
+        let statistics = F32 * self.plan.own.num_attention_heads as u64;
         let everything = self.memory.recompute == Recompute::None;
         let (qkv, pieces) =
             if everything { (a + 2 * k + self.before_norms(), 2 * f) } else { (0, 0) };
-        let attention = e * (h + a + qkv) + statistics;
-        (attention, attention + e * (h + pieces))
+        let attention = e * (r + a + qkv) + statistics;
+        (attention, attention + e * (r + pieces))
     }
 
     /// Elements of a row of queries and keys that lie there as they were projected, too, for the way
     /// back through their norms.
     fn before_norms(&self) -> u64 {
         let Widths { a, k, .. } = self.widths();
-        if self.plan.shape.has_query_key_norm() { a + k } else { 0 }
+        if self.plan.own.has_query_key_norm() { a + k } else { 0 }
     }
 
     /// What layers but the last hold, and the rotary angles.
     fn resident(&self) -> u64 {
-        let rotary = product(&[self.positions(), self.plan.shape.head_dim as u64, F32]);
+        let rotary = product(&[self.positions(), self.plan.own.head_dim as u64, F32]);
         self.others().saturating_add(rotary)
     }
 
@@ -277,21 +287,6 @@ impl Share<'_> {
         let kept = self.memory.recompute == Recompute::None || self.copied(Part::KeyValue) > 0;
         let lent = apart && !kept;
         if lent { 2 * self.element * self.widths().k } else { 0 }
-    }
-
-    /// The last norm's input, output and gradient; a chunk of logits with its input; the gradient
-    /// of the output layer, and its weights as they are computed with; which tokens count.
-    fn in_loss(&self) -> u64 {
-        let Widths { h, .. } = self.widths();
-        let vocabulary = self.plan.vocabulary() as u64;
-        let chunk = self.rows.min(self.memory.loss_chunk as u64);
-        let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
-        let logits = product(&[chunk, vocabulary + h, F32]);
-        let learned = if self.plan.counts().head { F32 } else { 0 };
-        let learned = product(&[vocabulary, h, learned + self.widened]);
-        let packed =
-            self.packing(&[[chunk, vocabulary, h], [chunk, h, vocabulary], [vocabulary, h, chunk]]);
-        [rows, logits, learned, packed].into_iter().fold(0, u64::saturating_add)
     }
 
     /// The gradient of the output. Then of all rows, or of those of a piece while gradients of the
@@ -366,9 +361,10 @@ impl Share<'_> {
     }
 
     fn widths(&self) -> Widths {
-        let shape = &self.plan.shape;
+        let shape = &self.plan.own;
         Widths {
             h: shape.hidden_size as u64,
+            r: (shape.hidden_size as u64).div_ceil(self.plan.experiment.mesh.tensor as u64),
             a: shape.query_width(),
             k: shape.key_value_width(),
             f: shape.intermediate_size as u64,
@@ -379,6 +375,8 @@ impl Share<'_> {
 /// Elements of a row.
 struct Widths {
     h: u64,
+    /// Of a row between layers: of tensor-parallel ranks each has some of the rows.
+    r: u64,
     a: u64,
     k: u64,
     f: u64,

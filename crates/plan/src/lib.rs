@@ -15,6 +15,7 @@ mod rank;
 mod report;
 mod route;
 mod support;
+mod tensor;
 mod wire;
 mod words;
 

@@ -57,7 +57,8 @@ impl Plan {
         if world > SHOWN || host.device.is_some() || host.apart.is_some() {
             return String::new();
         }
-        let numbers = (1..=world).filter(|number| world.is_multiple_of(*number));
+        let numbers = (1..=world)
+            .filter(|number| crate::processes::check_of(&self.experiment, *number).is_ok());
         let mut numbers: Vec<usize> = numbers.collect();
         // The first, the second and the last say how it grows.
         let last = numbers.pop().unwrap_or(1);

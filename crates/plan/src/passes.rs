@@ -5,7 +5,7 @@ use annulus_experiment::{Experiment, Packed, mask_of};
 use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Split, StrategyError};
 use annulus_yaml::Problems;
 
-use crate::{LayerGroup, Plan};
+use crate::{LayerGroup, Plan, tensor};
 
 /// Schedules of some layers that are not proved yet.
 #[derive(Clone, Debug)]
@@ -68,9 +68,9 @@ impl Plan {
         if self.experiment.places.contains(&own) { own } else { format!("attention.{name}") }
     }
 
-    /// Query heads, and the key/value heads that they share.
+    /// Query heads of a rank, and the key/value heads that they share.
     pub fn heads(&self) -> Heads {
-        heads_of(&self.shape)
+        heads_of(&self.own)
     }
 
     /// The sequence, sharded over the ranks in proportion to their weights: in all layers as those that do
@@ -91,6 +91,7 @@ impl Plan {
                 .map(|mask| if by_data { mask.of_any_documents() } else { mask });
         let sharded = layout.shard_weighted(&sharding, data.tokens, &weights);
         let sharded = sharded.map_err(|error| refused(StrategyError::Shard(error)))?;
+        tensor::share_rows(&self.experiment, &sharded)?;
         Ok(Split::new(&mask, layout, sharded, self.heads()))
     }
 }

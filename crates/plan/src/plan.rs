@@ -14,7 +14,7 @@ use crate::cost::Share;
 use crate::groups::groups;
 use crate::passes::Draft;
 use crate::processes::{self, Kind, Kinds};
-use crate::{LayerGroup, RankPlan, label};
+use crate::{LayerGroup, RankPlan, label, tensor};
 
 /// An experiment that can run.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct Plan {
     pub model: Shape,
     /// The shape that is trained: extended, with its vocabulary.
     pub shape: Shape,
+    /// What a rank computes with of it: the shape itself, unless ranks are tensor-parallel.
+    pub(crate) own: Shape,
     /// The layer groups, those of most keys first: one, unless some layers slide.
     pub groups: Vec<LayerGroup>,
     /// Sequences per rank and micro-batch.
@@ -115,7 +117,7 @@ impl Plan {
         self.memory = self.settled(&kinds);
         self.experiment.memory = self.experiment.memory.with(self.memory);
         self.experiment.parallel.state = self.memory.state;
-        let heads = self.shape.num_attention_heads as u64;
+        let heads = self.own.num_attention_heads as u64;
         for (group, passes) in self.groups.iter_mut().zip(&self.passes) {
             group.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
         }
@@ -170,6 +172,7 @@ impl Plan {
         }
         processes::check(experiment)?;
         let shape = resolved.shape()?;
+        let own = tensor::part(experiment, &shape)?;
         let mut groups = groups(experiment, &shape)?;
         if let Some(only) = only {
             groups = vec![groups.swap_remove(only)];
@@ -181,6 +184,7 @@ impl Plan {
             experiment: experiment.clone(),
             model: model.clone(),
             shape,
+            own,
             groups: Vec::new(),
             micro_batch,
             memory: UNSETTLED,
@@ -226,6 +230,11 @@ impl Plan {
     pub fn vocabulary(&self) -> usize {
         // Settled in `new`.
         self.shape.vocab_size.unwrap_or_default()
+    }
+
+    /// Of them, those of which a rank has logits, at most.
+    pub(crate) fn own_vocabulary(&self) -> u64 {
+        self.own.vocab_size.unwrap_or_default() as u64
     }
 
     /// What is traded for memory: chosen by what the ranks would hold.
@@ -315,7 +324,7 @@ impl Plan {
     /// The same of a rank of a kind. What arrives takes memory of its own: blocks in flight are those of the proofs; of layer
     /// groups the one that takes most counts.
     fn held_apart(&self, memory: Settled, kind: &Kind) -> (ByClass, u64) {
-        let elsewhere = self.world() - 1;
+        let elsewhere = self.summing() - 1;
         let kind = &Kind { elsewhere, here: 1, is_first: true, ..kind.clone() };
         let of_group = |(group, passes): (usize, &Arc<Schedules>)| {
             let workers = self.experiment.host.workers;
@@ -354,6 +363,7 @@ impl Plan {
                 pairs: pairs(positions),
                 forward: 0,
                 backward: 0,
+                tensor: 0,
                 gradients: 0,
                 weights: 0,
                 peak,
@@ -367,7 +377,8 @@ impl Plan {
         let of_rank = |(rank, (gradients, weights)): (usize, (u64, u64))| {
             let (peak, together, _) = held[kinds.number(rank)];
             let place = places[mesh.place_of(rank)].clone();
-            RankPlan { rank, gradients, weights, peak, together, ..place }
+            let tensor = self.tensor_bytes(place.positions.tokens());
+            RankPlan { rank, tensor, gradients, weights, peak, together, ..place }
         };
         self.gradient_sums().into_iter().zip(self.gathers()).enumerate().map(of_rank).collect()
     }

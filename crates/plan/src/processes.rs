@@ -13,7 +13,7 @@ use crate::Plan;
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
     pub(crate) place: usize,
-    /// Ranks of the world in other processes, and in its own.
+    /// Ranks that sum the same gradients: in other processes, and in its own.
     pub(crate) elsewhere: usize,
     pub(crate) here: usize,
     /// The first of its process: what the ranks of a process share is counted to it.
@@ -57,21 +57,45 @@ impl Plan {
         self.world() / self.experiment.host.processes
     }
 
-    /// How many ranks share what a process holds once: of devices apart, each is alone.
-    pub(crate) fn ranks_beside(&self) -> usize {
+    /// How many ranks a process has: of devices apart, each is alone.
+    fn ranks_beside(&self) -> usize {
         if self.experiment.host.apart.is_some() { 1 } else { self.ranks_of_process() }
+    }
+
+    /// How many ranks sum the same gradients: of tensor-parallel ones each has its own.
+    pub fn summing(&self) -> usize {
+        self.world() / self.experiment.mesh.tensor
+    }
+
+    /// How many of them share what a process holds once.
+    pub(crate) fn summing_beside(&self) -> usize {
+        self.ranks_beside() / self.parts(self.ranks_beside())
+    }
+
+    /// How many parts of a model so many neighbours have.
+    fn parts(&self, ranks: usize) -> usize {
+        ranks.min(self.experiment.mesh.tensor)
+    }
+
+    /// In which order of processes and their ranks one is among those that sum the same gradients.
+    pub(crate) fn slot(&self, rank: usize) -> usize {
+        let (beside, tensor) = (self.ranks_beside(), self.experiment.mesh.tensor);
+        let processes = self.summing() / self.summing_beside();
+        let process = rank / beside / (tensor / beside).max(1);
+        rank % beside / self.parts(beside) * processes + process
     }
 
     /// The kinds of its ranks, by the processes that share them.
     pub(crate) fn kinds(&self) -> Kinds {
-        let (world, here) = (self.world(), self.ranks_of_process());
+        let (world, summing, here) = (self.world(), self.summing(), self.ranks_of_process());
+        let parts = self.parts(here);
         let mesh = &self.experiment.mesh;
         let (mut all, mut known, mut played) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let of_rank = |rank: usize| {
             let process = rank / here * here;
-            let replica = mesh.replica(mesh.replica_of(rank));
-            let (place, beside) = (mesh.place_of(rank), replica.places_in(process..process + here));
-            let is_first = rank == process;
+            let (place, sequence) = (mesh.place_of(rank), mesh.beside(rank));
+            let beside = sequence.places_in(process..process + here);
+            let is_first = rank - process < parts;
             *known.entry((place, beside.start, beside.end, is_first)).or_insert_with(|| {
                 let plays = played.entry((beside.start, beside.end));
                 let plays = plays.or_insert_with(|| self.played(&beside));
@@ -79,7 +103,8 @@ impl Plan {
                     [forward, backward].map(|play| play[place - beside.start])
                 };
                 let taken = plays.iter().map(of_group).collect();
-                all.push(Kind { place, elsewhere: world - here, here, is_first, taken });
+                let elsewhere = summing - here / parts;
+                all.push(Kind { place, elsewhere, here: here / parts, is_first, taken });
                 all.len() - 1
             })
         };
@@ -105,11 +130,24 @@ impl Plan {
 
 /// Refuses processes that would not have as many ranks each.
 pub(crate) fn check(experiment: &Experiment) -> Result<(), Problem> {
-    let Experiment { mesh, host, places, .. } = experiment;
-    let (ranks, processes) = (mesh.data * mesh.sequence, host.processes);
-    if processes > 0 && ranks.is_multiple_of(processes) {
+    check_of(experiment, experiment.host.processes)
+}
+
+/// The same of so many processes.
+pub(crate) fn check_of(experiment: &Experiment, processes: usize) -> Result<(), Problem> {
+    let Experiment { mesh, places, .. } = experiment;
+    let ranks = mesh.ranks();
+    if processes == 0 || !ranks.is_multiple_of(processes) {
+        let message = format!("{processes} processes cannot share {ranks} ranks evenly");
+        return Err(places.problem("mesh.sequence", message));
+    }
+    let (here, tensor) = (ranks / processes, mesh.tensor);
+    if here.is_multiple_of(tensor) || tensor.is_multiple_of(here) {
         return Ok(());
     }
-    let message = format!("{processes} processes cannot share {ranks} ranks evenly");
-    Err(places.problem("mesh.sequence", message))
+    let message =
+        format!("{tensor} tensor-parallel ranks do not fit evenly into processes of {here} ranks");
+    let hint =
+        "start as many processes that each has a multiple, or a divisor, of `mesh.tensor` ranks";
+    Err(places.problem("mesh.tensor", message).hint(hint))
 }

@@ -19,6 +19,8 @@ pub struct RankPlan {
     /// Attention's backward bytes, the way [`LayerGroup::route`](crate::LayerGroup::route) says: queries, keys and values in the
     /// model's dtype, gradients in f32.
     pub backward: u64,
+    /// Bytes of rows between tensor-parallel ranks, and of what they tell each other of losses, where every position has a target.
+    pub tensor: u64,
     /// Bytes of the gradient sum: f32 slices to the ranks that sum them, sums to those of other processes that update the same, and
     /// three numbers. With one rank nothing is sent.
     pub gradients: u64,

@@ -93,7 +93,7 @@ impl Plan {
             name = experiment.name,
             world = count(self.world(), "rank"),
             replicas = count(mesh.data, "replica"),
-            parts = count(mesh.sequence, "rank"),
+            parts = self.places_text(),
             order = self.order_text(),
             split = self.split_text(),
             batch = count(data.batch, "sequence"),
@@ -116,6 +116,16 @@ impl Plan {
             lora = self.lora_text(),
             longer = self.extension().map_or_else(String::new, |how| format!("\nextend  {how}")),
         )
+    }
+
+    /// How many ranks share a sequence, and positions.
+    fn places_text(&self) -> String {
+        let mesh = &self.experiment.mesh;
+        let sequence = count(mesh.sequence, "rank");
+        match mesh.tensor {
+            1 => sequence,
+            tensor => format!("{sequence} by {tensor} tensor-parallel ones"),
+        }
     }
 
     /// Which ranks are neighbours, where those of a sequence are not.
@@ -184,10 +194,13 @@ impl Plan {
     }
 
     fn bytes(&self) -> String {
-        let sent = |rank: &RankPlan| [rank.forward, rank.backward, rank.gradients, rank.weights];
-        let row = |rank: &RankPlan| sent(rank).map(size).to_vec();
-        let head = ["sent per step", "forward", "backward", "gradients", "weights"];
-        table(&head, &self.ranks, row)
+        let is_parted = self.experiment.mesh.tensor > 1;
+        let row = |rank: &RankPlan| {
+            let sent = [rank.forward, rank.backward, rank.gradients, rank.weights];
+            sent.into_iter().chain(is_parted.then_some(rank.tensor)).map(size).collect()
+        };
+        let head = ["sent per step", "forward", "backward", "gradients", "weights", "tensor"];
+        table(if is_parted { &head } else { &head[..5] }, &self.ranks, row)
     }
 
     fn memory(&self) -> String {

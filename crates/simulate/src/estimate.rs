@@ -32,6 +32,7 @@ use annulus_yaml::Problems;
 
 use crate::choose::enough_devices;
 use crate::load::Counted;
+use crate::tensor::{AT_ENDS, collectives};
 use crate::walk::latest;
 use crate::work::{Work, added};
 use crate::{Cluster, shares};
@@ -86,8 +87,8 @@ impl Estimate {
         let mesh = &plan.experiment.mesh;
         let seen = cluster.of_replica(mesh.replica(0));
         let loads = loads(plan, &seen);
-        let (step, computing) = slowest_replica(plan, cluster, &loads);
-        let (unlinked, _) = slowest_replica(plan, &cluster.without_links(), &loads);
+        let (step, _) = slowest_replica(plan, cluster, &loads);
+        let (unlinked, computing) = slowest_replica(plan, &cluster.without_links(), &loads);
         // Threads of a process lend each other what they send.
         let together = || plan.ranks.iter().map(|rank| (rank.peak, rank.together)).collect();
         let peaks = if cluster.helping { together() } else { plan.peaks_apart() };
@@ -192,7 +193,7 @@ pub(crate) fn backward(plan: &Plan, cluster: &Cluster) -> f64 {
 /// Seconds of the sums of gradients over all ranks, in a ring, that do not hide behind backward passes of `back` seconds: while links
 /// are free. Those of every micro-batch are summed; what they come to is passed on once, unless who sums it updates it.
 pub(crate) fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
-    let (world, link) = (plan.world(), cluster.ring_link(plan.world()));
+    let (world, link) = (plan.summing(), cluster.ring_link(plan.world()));
     // Attention's messages take the link as long.
     let sent = plan.ranks.iter().map(|rank| rank.backward / plan.micro_batches as u64).max();
     let free = back - sent.unwrap_or_default() as f64 / link.bandwidth;
@@ -214,6 +215,7 @@ fn replicas(plan: &Plan, cluster: &Cluster) -> usize {
         Order::SequenceFirst => mesh.sequence,
         Order::DataFirst => mesh.data,
     };
+    let unit = unit * mesh.tensor;
     let within = cluster.devices_per_node.is_multiple_of(unit);
     let aligned = within || unit.is_multiple_of(cluster.devices_per_node);
     let alike = aligned && cluster.slowdown.is_empty();
@@ -244,10 +246,9 @@ pub(crate) struct Timing<'a> {
 impl Timing<'_> {
     /// Seconds of a step, and of it what the mean rank computes.
     fn step(self) -> (f64, f64) {
-        let [forward, _, loss] = self.plan.products_per_row();
-        let (ahead, computed_ahead) = self.pass(|one| (&one.forward, one.begins[0]), forward);
+        let [forward, _, loss] = self.products();
+        let (ahead, computed_ahead) = self.pass(|one| (&one.forward, one.begins[0]), &forward);
         let (back, computed_back) = self.backward();
-        let loss = self.by_rank(loss);
         let (most, mean) = (latest(&loss), mean(&loss));
         let times = self.plan.micro_batches as f64;
         let summing = gradient_sum(self.plan, self.cluster, back);
@@ -258,12 +259,23 @@ impl Timing<'_> {
 
     /// Seconds of backward through all layers, and of it what the mean rank computes.
     fn backward(self) -> (f64, f64) {
-        let [_, products, _] = self.plan.products_per_row();
-        self.pass(|one| (&one.backward, one.begins[1]), products)
+        let [_, products, _] = self.products();
+        self.pass(|one| (&one.backward, one.begins[1]), &products)
+    }
+
+    /// The seconds that products with weights take every rank, and rows between tensor-parallel ones: of a layer forward and backward,
+    /// and of the loss with the embedding.
+    pub(crate) fn products(self) -> [Vec<f64>; 3] {
+        let [ahead, back] = self.plan.tensor_collectives();
+        let [forward, backward, loss] = self.plan.products_per_row();
+        [(forward, ahead), (backward, back), (loss, AT_ENDS)].map(|(operations, number)| {
+            let between = collectives(self.plan, self.cluster, number);
+            self.by_rank(operations).into_iter().map(|seconds| seconds + between).collect()
+        })
     }
 
     /// The seconds that so many operations per row take every rank.
-    pub(crate) fn by_rank(self, operations: f64) -> Vec<f64> {
+    fn by_rank(self, operations: f64) -> Vec<f64> {
         let second = |(place, rank): (usize, &RankPlan)| {
             let rows = (rank.positions.tokens() * self.plan.micro_batch) as f64;
             rows * operations / self.cluster.rates.products * self.cluster.slowdown_of(place)
@@ -273,11 +285,10 @@ impl Timing<'_> {
 
     /// All layers of a pass: its seconds, and the mean rank's of computing. `of` says what of a group
     /// the pass is, and whether it begins with such a layer.
-    fn pass(self, of: impl Fn(&Loads) -> (&Work, bool), products: f64) -> (f64, f64) {
-        let products = self.by_rank(products);
+    fn pass(self, of: impl Fn(&Loads) -> (&Work, bool), products: &[f64]) -> (f64, f64) {
         let of_group = |one| {
             let (work, begins) = of(one);
-            self.layers(work, one.layers as f64, begins, &products)
+            self.layers(work, one.layers as f64, begins, products)
         };
         let add = |(a, b): (f64, f64), (c, d): (f64, f64)| (a + c, b + d);
         self.loads.iter().map(of_group).reduce(add).unwrap_or_default()

@@ -148,7 +148,7 @@ impl Grid {
 
 /// One sequence per step, and all replicas' devices for it.
 pub(crate) fn one_sequence(mut experiment: Experiment) -> Experiment {
-    experiment.mesh.data = 1;
+    (experiment.mesh.data, experiment.mesh.tensor) = (1, 1);
     experiment.data.batch = 1;
     experiment.memory.micro_batch = None;
     experiment.mesh.weights = None;

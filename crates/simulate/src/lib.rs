@@ -23,6 +23,7 @@ mod shares;
 mod show;
 mod svg;
 mod table;
+mod tensor;
 mod timeline;
 mod walk;
 mod ways;

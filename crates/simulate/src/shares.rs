@@ -11,7 +11,7 @@ pub(crate) fn gathered(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> f64 
     if !state.shares_optimizer() {
         return 0.0;
     }
-    let (world, link) = (plan.world(), cluster.ring_link(plan.world()));
+    let (world, link) = (plan.summing(), cluster.ring_link(plan.world()));
     let messages = world as f64 - 1.0;
     let seconds =
         |bytes: &f64| messages / world as f64 * bytes / link.bandwidth + messages * link.latency;

@@ -56,7 +56,11 @@ impl Asked<'_> {
             (Some(strategy), _) => vec![vec![strategy]],
             (None, Ok(shape)) => {
                 let seen = cluster.of_replica(experiment.mesh.replica(0));
-                families(experiment.mesh.sequence, heads_of(&shape), &seen)
+                families(
+                    experiment.mesh.sequence,
+                    heads_of(&shape.part_of(experiment.mesh.tensor)),
+                    &seen,
+                )
             }
             (None, Err(_)) => Vec::new(),
         };

@@ -38,7 +38,11 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
         let own = plan.experiment.mesh.replica(replica);
         let seen = cluster.of_replica(own);
         let timing = Timing { plan, cluster: &seen, loads: &[] };
-        ends.push(writer.replica(timing, own, (&loads, &pairs)));
+        // Tensor-parallel ranks do alike.
+        for part in 0..plan.experiment.mesh.tensor {
+            let own = Replica { first: own.first + part, ..own };
+            ends.push(writer.replica(timing, own, (&loads, &pairs)));
+        }
     }
     writer.gradient_sum(latest(&ends), backward(plan, cluster));
     Ok(Trace {
@@ -76,7 +80,8 @@ fn few_enough(plan: &Plan) -> Result<(), Problem> {
         both.saturating_mul(group.layers.len())
     };
     let layers = plan.groups.iter().zip(&plan.passes).map(of_group);
-    let times = plan.micro_batches.saturating_mul(plan.experiment.mesh.data);
+    let mesh = &plan.experiment.mesh;
+    let times = plan.micro_batches.saturating_mul(mesh.data * mesh.tensor);
     let listed = layers.fold(0, usize::saturating_add).saturating_mul(times);
     if listed <= MOST_LISTED {
         return Ok(());
@@ -121,7 +126,7 @@ impl Writer<'_> {
             let has = |group: &LayerGroup| group.layers.contains(&layer);
             plan.groups.iter().position(has).unwrap_or_default()
         };
-        let [ahead, back, loss] = plan.products_per_row().map(|each| timing.by_rank(each));
+        let [ahead, back, loss] = timing.products();
         let layers = self.plan.shape.num_hidden_layers;
         let mut clock = 0.0;
         for _ in 0..self.plan.micro_batches {

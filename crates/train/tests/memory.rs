@@ -14,7 +14,7 @@ use annulus_machine::Caches;
 use annulus_memory::{ByClass, Class};
 use annulus_plan::Plan;
 use annulus_train::memory::Counting;
-use annulus_train::{Memory, measure, measure_memory};
+use annulus_train::{Measured, Memory, measure, measure_memory};
 use common::Place;
 
 #[global_allocator]
@@ -356,4 +356,30 @@ fn a_run_writes_down_what_every_rank_held() {
     }
     let state = plan.ranks[0].peak[Class::Optimizer];
     assert!(of("memory/optimizer").iter().all(|bytes| bytes.abs_diff(state) < state / 10));
+}
+
+/// Tensor-parallel ranks hold parts of weights and what is made of them, and of the rows between layers.
+#[test]
+fn tensor_parallel_ranks_hold_what_is_planned() {
+    let place = place();
+    for (tensor, sequence, changes) in [
+        ("2", 1, &[][..]),
+        ("2", 2, &[("memory.recompute", "none")]),
+        ("4", 1, &[("memory.mlp_chunk", "256"), ("data.batch", "2"), ("memory.micro_batch", "1")]),
+    ] {
+        let parted = [
+            ("mesh.tensor", tensor),
+            ("model.num_key_value_heads", tensor),
+            ("model.vocab_size", "264"),
+        ];
+        let strategy = if sequence == 1 { "local" } else { "ring" };
+        let plan = plan(&place, sequence, strategy, &[&parted, changes].concat());
+        let _one = alone();
+        let (mut all, what) = (Vec::new(), format!("{tensor} x {sequence}, {changes:?}"));
+        for Measured { memory, planned_bytes, bytes, .. } in measure(&plan, 2, 1).unwrap() {
+            assert_eq!(bytes, planned_bytes, "{what}, rank {}: bytes", memory.rank);
+            all.push(memory);
+        }
+        hold(&all, &what);
+    }
 }

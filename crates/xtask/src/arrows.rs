@@ -31,7 +31,7 @@ const RULES: &[Rule] = &[
     rule("comm", true, "machine memory mpi"),
     rule("ops", true, "machine memory sequence"),
     rule("attention", true, "comm memory ops sequence trace"),
-    rule("model", true, "architecture attention files ops sequence tensors"),
+    rule("model", true, "architecture attention comm files ops sequence tensors trace"),
     rule("data", false, "files machine memory sequence tensors"),
     rule("experiment", false, "architecture machine sequence yaml"),
     rule("plan", false, "architecture experiment machine memory sequence yaml"),

@@ -250,7 +250,7 @@ fn hold(found: &Value, plan: &Plan, what: &str) {
         }
     }
     for (rank, held) in plan.ranks.iter().enumerate() {
-        let planned = held.forward + held.backward + held.gradients + held.weights;
+        let planned = held.forward + held.backward + held.tensor + held.gradients + held.weights;
         assert_eq!(of("comm/bytes")[rank], planned, "{what}: rank {rank} sends");
     }
 }

@@ -110,7 +110,7 @@ fn a_mesh_may_have_the_ranks_of_any_axis_as_neighbours() {
             .map(|one| Tensor::new(noise(one, 5), &Device::Cpu).expect("numbers"))
             .collect();
         let sums = [Axis::Data, Axis::Sequence].map(|axis| {
-            let grid = Grid::new(&axes).neighbours_along(axis);
+            let grid = Grid::new(&axes).neighbours_along(&[axis]);
             let sums = on(data * sequence, |comm| {
                 let (rank, mesh) = (comm.rank(), Mesh::of(comm, grid.clone())?);
                 let (replica, place) = match axis {

@@ -4,12 +4,17 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use annulus_model::{Specification, Weights, WeightsError, load, save};
+use annulus_model::{Placement, Specification, Weights, WeightsError, load, save};
 use candle_core::{DType, Device, Tensor};
 
 /// A model of one parameter `a` [2].
 fn wanted() -> [Specification; 1] {
-    [Specification { name: "a".to_owned(), shape: vec![2], trained: true }]
+    [Specification {
+        name: "a".to_owned(),
+        shape: vec![2],
+        trained: true,
+        placement: Placement::Replicated,
+    }]
 }
 
 /// A file whose header is `header` and whose data are `data` bytes.

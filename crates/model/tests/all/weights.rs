@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use annulus_model::{Flaw, Specification, Weights, WeightsError, fingerprint, load, save};
+use annulus_model::{
+    Flaw, Placement, Specification, Weights, WeightsError, fingerprint, load, save,
+};
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
@@ -41,6 +43,7 @@ fn specification(weights: &Weights) -> Vec<Specification> {
         name: name.clone(),
         shape: w.dims().to_vec(),
         trained: true,
+        placement: Placement::Replicated,
     })
     .collect()
 }

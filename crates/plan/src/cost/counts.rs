@@ -1,6 +1,6 @@
 //! How many elements a model has, and how many of them are trained.
 
-use annulus_architecture::Besides;
+use annulus_architecture::{Besides, Shape};
 use annulus_experiment::Recompute;
 
 use super::F32;
@@ -17,15 +17,23 @@ pub(crate) struct Counts {
     pub(crate) head: bool,
 }
 
+fn classes(shape: &Shape) -> usize {
+    shape.vocab_size.unwrap_or_default()
+}
+
 impl Plan {
-    /// Elements of its parameters.
+    /// Elements of its parameters that a rank has: all, unless ranks are tensor-parallel.
     pub(crate) fn counts(&self) -> Counts {
-        let (shape, all) = (&self.shape, self.shape.elements());
+        self.counts_of(&self.own)
+    }
+
+    fn counts_of(&self, shape: &Shape) -> Counts {
+        let all = shape.elements();
         let Some(lora) = &self.experiment.lora else {
             return Counts { all, trained: all, head: true };
         };
         let [rank, layers, hidden, vocabulary] =
-            [lora.rank, shape.num_hidden_layers, shape.hidden_size, self.vocabulary()]
+            [lora.rank, shape.num_hidden_layers, shape.hidden_size, classes(shape)]
                 .map(|size| size as u64);
         let mut adapters = 0;
         for target in &lora.targets {
@@ -48,7 +56,8 @@ impl Plan {
     /// head and layer. What is computed again does not count (PaLM, arXiv 2204.02311, appendix B, with the pairs that the mask
     /// shows).
     pub fn flops(&self) -> f64 {
-        let (shape, Counts { all, trained, .. }) = (&self.shape, self.counts());
+        let shape = &self.shape;
+        let Counts { all, trained, .. } = self.counts_of(shape);
         let lora = self.experiment.lora.as_ref();
         let each = |trained: bool| if trained { 6.0 } else { 4.0 };
         let mut per_token = each(true) * trained as f64 + each(false) * (all - trained) as f64;
@@ -62,14 +71,15 @@ impl Plan {
             pairs * group.layers.len() as f64
         };
         let pairs: f64 = self.groups.iter().enumerate().map(of_group).sum();
-        let per_pair = (12 * shape.head_dim * shape.num_attention_heads) as f64;
+        // Tensor-parallel ranks see the same pairs, each with its own heads.
+        let per_pair = (12 * shape.head_dim * self.own.num_attention_heads) as f64;
         per_token * (data.batch * data.tokens) as f64 + per_pair * pairs
     }
 
-    /// Operations of products with weights for a token, as they are computed: of a layer forward and backward, and of the loss.
+    /// Operations of products with weights for a token that a rank computes: of a layer forward and backward, and of the loss.
     /// Where a layer is checkpointed, backward computes its projections again but for the last of each half.
     pub fn products_per_row(&self) -> [f64; 3] {
-        let shape = &self.shape;
+        let shape = &self.own;
         let [h, f] = [shape.hidden_size, shape.intermediate_size].map(|size| size as f64);
         let [a, k] = [shape.query_width(), shape.key_value_width()].map(|size| size as f64);
         let forward = 2.0 * (2.0 * h * a + 2.0 * h * k + 3.0 * h * f);
@@ -77,7 +87,16 @@ impl Plan {
             Recompute::None => 0.0,
             Recompute::Layer | Recompute::Auto => 2.0 * (h * a + 2.0 * h * k + 2.0 * h * f),
         };
-        [forward, 2.0 * forward + again, 6.0 * h * self.vocabulary() as f64]
+        [forward, 2.0 * forward + again, 6.0 * h * self.own_vocabulary() as f64]
+    }
+
+    /// Elements of what is trained that all tensor-parallel ranks have whole.
+    pub(crate) fn replicated(&self) -> u64 {
+        let ranks = self.experiment.mesh.tensor;
+        // A vocabulary, which they may not divide, is none of it.
+        let shape = Shape { vocab_size: Some(0), ..self.shape.clone() };
+        let of = |ranks| self.counts_of(&shape.part_of(ranks)).trained;
+        (ranks as u64 * of(ranks) - of(1)) / (ranks as u64 - 1)
     }
 
     /// Bytes of all gradients, f32.

@@ -15,7 +15,7 @@ impl Share<'_> {
 
     /// The most that a worker beyond the first packs into.
     pub(crate) fn packing_of_worker(&self) -> u64 {
-        let (shape, vocabulary) = (&self.plan.shape, self.plan.vocabulary() as u64);
+        let (shape, vocabulary) = (&self.plan.own, self.plan.own_vocabulary());
         let [h, f] = [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
         let [piece, chunk] =
             [self.memory.mlp_chunk, self.memory.loss_chunk].map(|rows| self.rows.min(rows as u64));

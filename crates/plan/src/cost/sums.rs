@@ -15,7 +15,9 @@ use crate::Plan;
 /// Stages whose sums are on their way at once, beside the one that backward is in.
 pub const SUMS_IN_FLIGHT: usize = 1;
 /// What is summed beside the gradients: the sum of losses and the count of targets, and the square of the norm, f64.
-const NUMBERS: u64 = 3 * 8;
+const LOSS: u64 = 2 * 8;
+/// See [`LOSS`].
+const NORM: u64 = 8;
 
 impl Plan {
     /// Elements of the parameters that are trained, of every stage of the model in order: the embedding, the two halves of each layer,
@@ -45,7 +47,7 @@ impl Plan {
 
     /// Those of a part of the model, or of its projections, that are wanted, and all adapters.
     fn by_stage(&self, wanted: &dyn Fn(Option<Besides>) -> bool) -> Vec<Vec<u64>> {
-        let shape = &self.shape;
+        let shape = &self.own;
         let [h, m] = [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
         let (a, k, dim) = (shape.query_width(), shape.key_value_width(), shape.head_dim as u64);
         let only = |is_there: bool, sizes: &[u64]| if is_there { sizes.to_vec() } else { vec![] };
@@ -68,7 +70,7 @@ impl Plan {
             self.adapters(&[Target::Gate, Target::Up, Target::Down]),
         ]
         .concat();
-        let table = self.vocabulary() as u64 * h;
+        let table = self.own_vocabulary() * h;
         let last = if shape.tie_word_embeddings { Besides::Embeddings } else { Besides::Head };
         let mut stages = vec![only(wanted(Some(Besides::Embeddings)), &[table])];
         for _ in 0..shape.num_hidden_layers {
@@ -80,14 +82,14 @@ impl Plan {
 
     /// What processes hold of the state: of one process everything, once.
     pub fn state(&self) -> State {
-        if self.ranks_beside() == self.world() { State::Replicated } else { self.memory.state }
+        if self.summing_beside() == self.summing() { State::Replicated } else { self.memory.state }
     }
 
     /// Elements of the adapters of these projections of a layer.
     fn adapters(&self, targets: &[Target]) -> Vec<u64> {
         let Some(lora) = &self.experiment.lora else { return Vec::new() };
         let own = targets.iter().filter(|target| lora.targets.contains(target));
-        let sizes = own.flat_map(|target| target.sizes(&self.shape));
+        let sizes = own.flat_map(|target| target.sizes(&self.own));
         sizes.map(|size| lora.rank as u64 * size).collect()
     }
 
@@ -116,8 +118,7 @@ impl Plan {
 
     /// What each rank hands over to sum gradients, bytes; nothing where there is one.
     pub(crate) fn gradient_sums(&self) -> Vec<u64> {
-        let world = self.world();
-        if world == 1 {
+        if self.world() == 1 {
             return vec![0];
         }
         let (stages, twins) = (self.trained_by_stage(), self.twins());
@@ -127,9 +128,21 @@ impl Plan {
                 let own = self.summed(*elements, rank);
                 (elements - own) * self.micro_batches as u64 + own * passed_on
             };
-            F32 * stages.iter().flatten().map(sent).sum::<u64>() + NUMBERS
+            F32 * stages.iter().flatten().map(sent).sum::<u64>() + self.between_parts()
         };
-        (0..world).map(of_rank).collect()
+        (0..self.world()).map(of_rank).collect()
+    }
+
+    /// What a rank hands over for sums of what tensor-parallel ranks have whole, and for numbers that are summed over all ranks.
+    fn between_parts(&self) -> u64 {
+        let of_norm = [self.summing() > 1, self.experiment.mesh.tensor > 1];
+        let numbers =
+            LOSS + of_norm.into_iter().filter(|is_summed| *is_summed).count() as u64 * NORM;
+        if self.experiment.mesh.tensor == 1 {
+            return numbers;
+        }
+        let whole = self.replicated() * self.micro_batches as u64;
+        numbers + F32 * whole
     }
 
     /// What each rank hands over of weights, bytes: what it has updated, or of every stage its share whenever that is gathered.
@@ -156,7 +169,7 @@ impl Plan {
 
     /// How many processes there are.
     fn twins(&self) -> u64 {
-        (self.world() / self.ranks_beside()) as u64
+        (self.summing() / self.summing_beside()) as u64
     }
 
     /// Elements that a rank updates of a parameter.
@@ -164,14 +177,13 @@ impl Plan {
         if self.state().shares_optimizer() {
             return self.summed(elements, rank);
         }
-        let here = self.ranks_beside();
-        slice(elements as usize, rank % here, here).len() as u64
+        let (here, twins) = (self.summing_beside(), self.twins() as usize);
+        slice(elements as usize, self.slot(rank) / twins, here).len() as u64
     }
 
     /// Elements that a rank sums of a parameter.
     fn summed(&self, elements: u64, rank: usize) -> u64 {
-        let (world, here, twins) = (self.world(), self.ranks_beside(), self.twins() as usize);
-        slice(elements as usize, rank % here * twins + rank / here, world).len() as u64
+        slice(elements as usize, self.slot(rank), self.summing()).len() as u64
     }
 }
 

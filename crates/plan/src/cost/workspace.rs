@@ -14,7 +14,7 @@ impl Share<'_> {
     /// Where scores do not outlive a tile.
     pub(super) fn workspace(&self) -> u64 {
         let [forward, backward] = self.computed;
-        let shape = &self.plan.shape;
+        let shape = &self.plan.own;
         let (heads, dim) = (shape.num_attention_heads as u64, shape.head_dim as u64);
         let state = product(&[self.rows, heads, dim + 2, F32]);
         let seen = product(&[self.positions(), VISIBILITY]);
@@ -35,9 +35,9 @@ impl Share<'_> {
             return 0;
         }
         let batch = self.plan.micro_batch as u64;
-        let queries = product(&[self.rows, self.plan.shape.query_width(), F32]);
+        let queries = product(&[self.rows, self.plan.own.query_width(), F32]);
         let kept = product(&[batch, self.scores, F32]);
-        let (keys, dim) = (self.most / batch, self.plan.shape.head_dim as u64);
+        let (keys, dim) = (self.most / batch, self.plan.own.head_dim as u64);
         let packed = self.packing(&[[self.positions(), keys, dim], [self.positions(), dim, keys]]);
         let of_head = product(&[self.positions(), self.most / batch, F32]);
         let scoring = [kept, 2 * of_head, 2 * queries].into_iter().fold(0, u64::saturating_add);

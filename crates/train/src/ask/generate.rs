@@ -149,6 +149,7 @@ impl Rank {
             inputs: Tensor::from_vec(vec![token], (1, 1), &device)?,
             targets: Tensor::from_vec(vec![IGNORED], (1, 1), &device)?,
             attention,
+            tensor: self.tensor.clone(),
             rotary: Arc::new(Rotary::new(&positions, &frequencies.inverse, frequencies.factor)),
             backend: self.backend.clone(),
             step: 0,

@@ -78,7 +78,7 @@ pub fn score(
 impl Rank {
     fn score(&self, weights: &Weights, sequences: &[Sequence], want: Want) -> Result<Share> {
         let held = scope(Class::Weights);
-        let parameters = Parameters::new(weights, &self.setup)?;
+        let parameters = Parameters::new(weights, &self.setup, 0)?;
         drop(held);
         let own = &mut Supply::Whole(&parameters.weights);
         let mut gradients = Gradients::default();

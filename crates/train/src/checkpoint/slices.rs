@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint, one at a time: of slices that ranks have of them, of this process or of all.
 
 use annulus_comm::Label;
-use annulus_model::Described;
+use annulus_model::{Described, Placement};
 use annulus_ops::Moments;
 use candle_core::{DType, Tensor};
 
@@ -54,18 +54,21 @@ impl<'a> Slices<'a> {
     }
 
     fn described(&self, called: String, name: &str, dtype: DType) -> Described {
-        let shape = self.stake.parameters.shapes[name].dims().to_vec();
+        let parameters = &self.stake.parameters;
+        let shape = parameters.placed[name].0.clone();
         Described { name: called, shape, dtype }
     }
 
     /// A weight's slices; on other ranks than the one that writes, nothing.
     pub(crate) fn of_weight(&mut self, name: &str) -> Result<Vec<Tensor>> {
         let parameters = &self.stake.parameters;
-        if let Some(whole) = parameters.weights.get(name) {
-            return Ok(vec![whole.clone()]);
-        }
-        let own = self.stake.optimizer().and_then(|own| own.share(name)).cloned();
-        self.collected("checkpoint, weights", name, (parameters.dtype, own))
+        let of_part = if let Some(part) = parameters.weights.get(name) {
+            vec![part.clone()]
+        } else {
+            let own = self.stake.optimizer().and_then(|own| own.share(name)).cloned();
+            self.collected("checkpoint, weights", name, (parameters.dtype, own))?
+        };
+        self.joined(name, of_part)
     }
 
     /// The slices of what the optimizer keeps under a name.
@@ -80,12 +83,42 @@ impl<'a> Slices<'a> {
                 _ => one.moments(name)?.map(|Moments { second, .. }| second),
             })
         };
-        if !self.division.shares_optimizer() {
+        let of_part = if self.division.shares_optimizer() {
+            let own = self.stake.optimizer().map(of).transpose()?.flatten();
+            self.collected("checkpoint, optimizer", name, (DType::F32, own))?
+        } else {
             let all = self.stake.optimizers().into_iter();
-            return all.filter_map(|one| of(one).transpose()).collect();
+            all.filter_map(|one| of(one).transpose()).collect::<Result<_>>()?
+        };
+        self.joined(name, of_part)
+    }
+
+    /// A parameter of the slices of its parts, each of which the first rank that has it has; of tensor-parallel ranks the first gets
+    /// all parts.
+    fn joined(&mut self, name: &str, of_part: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        let (division, parameters) = (self.division, &self.stake.parameters);
+        if division.tensor.world() == 1 {
+            return Ok(of_part);
         }
-        let own = self.stake.optimizer().map(of).transpose()?.flatten();
-        self.collected("checkpoint, optimizer", name, (DType::F32, own))
+        // Of every rank the same.
+        let label = self.label("checkpoint, parts");
+        if division.all.rank() > 0 {
+            return Ok(Vec::new());
+        }
+        let Placement::Sharded(dim) = parameters.placed[name].1 else {
+            return Ok(if division.counts_whole() { of_part } else { Vec::new() });
+        };
+        let of_part: Vec<Tensor> =
+            of_part.iter().map(Tensor::flatten_all).collect::<candle_core::Result<_>>()?;
+        let own = Tensor::cat(&of_part, 0)?.reshape(&parameters.shapes[name])?;
+        let Some(parts) = division.tensor.gather(label, &own, 0)? else { return Ok(Vec::new()) };
+        Ok(vec![Tensor::cat(&parts, dim)?])
+    }
+
+    /// Of the next call.
+    fn label(&mut self, pass: &'static str) -> Label {
+        self.hops += 1;
+        Label { step: self.step, pass, hop: self.hops - 1, layer: 0 }
     }
 
     fn collected(
@@ -95,8 +128,7 @@ impl<'a> Slices<'a> {
         (dtype, own): (DType, Option<Tensor>),
     ) -> Result<Vec<Tensor>> {
         let elements = self.stake.parameters.shapes[name].elem_count();
-        let label = Label { step: self.step, pass, hop: self.hops, layer: 0 };
-        self.hops += 1;
+        let label = self.label(pass);
         let all = self.division.collected(label, (elements, dtype), own.as_ref())?;
         Ok(all.unwrap_or_default())
     }

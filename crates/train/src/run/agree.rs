@@ -74,11 +74,20 @@ fn state(trainer: &Trainer, norm: f64) -> Result<[[u8; 32]; 2]> {
     };
     add("norm", &norm.to_bits().to_le_bytes(), false);
     let (mut slices, division) = (trainer.finished().slices, &trainer.rank.division);
+    let is_parted = trainer.rank.setup.tensor > 1;
     for one in slices.weights() {
-        add(&one.name, &bytes(slices.of_weight(&one.name)?)?, division.shares_weights());
+        add(
+            &one.name,
+            &bytes(slices.of_weight(&one.name)?)?,
+            is_parted || division.shares_weights(),
+        );
     }
     for one in slices.optimizer() {
-        add(&one.name, &bytes(slices.of_optimizer(&one.name)?)?, division.shares_optimizer());
+        add(
+            &one.name,
+            &bytes(slices.of_optimizer(&one.name)?)?,
+            is_parted || division.shares_optimizer(),
+        );
     }
     Ok([all, each].map(|hasher| *hasher.finalize().as_bytes()))
 }

@@ -37,7 +37,7 @@ impl Trainer {
     pub(crate) fn save(&self, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
         match recorder {
             Some(recorder) => recorder.save(self.finished()),
-            None if self.rank.division.shares_optimizer() => self.finished().slices.hand_over(),
+            None if self.rank.setup.shares_state() => self.finished().slices.hand_over(),
             None => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ use annulus_experiment::{
 };
 use annulus_machine::Core;
 use annulus_machine::peak::Unit;
-use annulus_model::{Attentions, Config, Llama, element_type};
+use annulus_model::{Attentions, Config, Llama, TensorRanks, element_type};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Generation, Processor};
@@ -69,6 +69,8 @@ pub struct Setup {
     pub data: usize,
     /// Ranks that share a sequence.
     pub sequence: usize,
+    /// Ranks that share positions, and layers.
+    pub tensor: usize,
     /// Which ranks are neighbours.
     pub order: Order,
     /// Sequences per rank at once.
@@ -156,6 +158,7 @@ impl Setup {
             tokens: experiment.data.tokens,
             data: experiment.mesh.data,
             sequence: experiment.mesh.sequence,
+            tensor: experiment.mesh.tensor,
             order: experiment.mesh.order,
             micro_batch: plan.micro_batch,
             state: plan.memory.state,
@@ -206,9 +209,25 @@ impl Setup {
         self.grid().ranks()
     }
 
-    /// Whether processes hold shares of the state.
+    /// Whether no rank has all of the state in its process.
     pub(crate) fn shares_state(&self) -> bool {
-        self.processes.processes() > 1 && self.state.shares_optimizer()
+        self.tensor > 1 || self.holders() > 1 && self.state.shares_optimizer()
+    }
+
+    /// Whether processes hold shares of the weights that their ranks compute with.
+    pub(crate) fn shares_weights(&self) -> bool {
+        self.holders() > 1 && self.state.shares_weights()
+    }
+
+    /// How many processes have ranks that compute with the same weights.
+    fn holders(&self) -> usize {
+        let processes = self.processes.processes();
+        processes / (self.tensor * processes / self.world()).max(1)
+    }
+
+    /// How many parts of a model the ranks of a process have, of tensor-parallel ones.
+    pub(crate) fn parts(&self) -> usize {
+        self.tensor.min(self.world() / self.processes.processes())
     }
 
     /// Where they run: the processes must be able to share them evenly.
@@ -222,8 +241,11 @@ impl Setup {
             Order::SequenceFirst => Axis::Sequence,
             Order::DataFirst => Axis::Data,
         };
-        let axes = [(Axis::Data, self.data), (Axis::Sequence, self.sequence)];
-        Grid::new(&axes).neighbours_along(neighbours)
+        let mut axes = vec![(Axis::Data, self.data), (Axis::Sequence, self.sequence)];
+        if self.tensor > 1 {
+            axes.push((Axis::Tensor, self.tensor));
+        }
+        Grid::new(&axes).neighbours_along(&[neighbours, Axis::Tensor])
     }
 
     /// The names of the strategies of its layers: `ring`, or `megatron and halo`.
@@ -263,9 +285,9 @@ impl Setup {
         })
     }
 
-    /// How many heads there are.
+    /// How many heads a rank has.
     fn heads(&self) -> Heads {
-        let shape = &self.config.shape;
+        let shape = self.config.shape.part_of(self.tensor);
         Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads }
     }
 
@@ -300,7 +322,7 @@ impl Setup {
     pub(crate) fn divided(&self, comm: &Arc<dyn Communicator>) -> Result<(Mesh, Division)> {
         let here = self.world() / self.processes.processes();
         let mesh = Mesh::of(comm.clone(), self.grid())?;
-        let division = Division::new(comm.as_ref(), &mesh, (here, self.state))?;
+        let division = Division::new(&mesh, comm.rank(), (here, self.parts(), self.state))?;
         Ok((mesh, division))
     }
 
@@ -322,12 +344,14 @@ impl Setup {
         let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
         let Frequencies { inverse, factor } = &self.frequencies;
         let rotary = Rotary::new(attention.positions(), inverse, *factor);
+        let tensor = TensorRanks::new(mesh.group(&[Axis::Tensor]).clone());
         // What setting up the mesh cost is no step's.
         meter.take();
         Ok(Rank {
             model: Llama::new(&self.config, self.loss_chunk),
             attention,
             rotary: Arc::new(rotary),
+            tensor,
             backend,
             mesh,
             division,

@@ -167,9 +167,10 @@ impl Rank {
         self.joined(stage, inputs, dy)
     }
 
-    /// How many rows of `stage` are run at a time; `None`: all.
+    /// How many own rows of `stage` are run at a time; `None`: all. Tensor-parallel ranks gather as many each.
     fn rows(&self, stage: &dyn Stage) -> Option<usize> {
-        self.setup.mlp_chunk.filter(|_| stage.rowwise())
+        let chunk = self.setup.mlp_chunk.filter(|_| stage.rowwise())?;
+        Some((chunk / self.setup.tensor).max(1))
     }
 
     /// `x` itself, or some of its rows at a time where every row is computed by itself.

@@ -9,12 +9,13 @@
 //! zero3         it holds no more of the weights either: they are gathered before a stage runs, and dropped after it
 //! ```
 //!
-//! In one process all of them are the same.
+//! In one process all of them are the same. Tensor-parallel ranks have parts of parameters: of those with the same part all this is said,
+//! and what they all have whole is summed over them first.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use annulus_comm::{Axis, Communicator, Form, Hold, Label, Mesh, Move};
+use annulus_comm::{Axis, Communicator, Form, Hold, Label, Mesh, Move, Reduce};
 use annulus_experiment::State;
 use annulus_plan::slice;
 use annulus_trace::{Doing, begin};
@@ -22,40 +23,60 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::Result;
 
+/// Where a rank of a process meets others of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seats {
+    /// Which of them it is.
+    pub(crate) own: usize,
+    /// Among the ranks of the process the first of them, and how far apart they are.
+    pub(crate) first: usize,
+    pub(crate) step: usize,
+}
+
 /// How the elements of parameters are divided among ranks.
 #[derive(Clone, Debug)]
 pub(crate) struct Division {
-    /// All ranks.
+    /// All ranks with the same part of parameters.
     pub(crate) all: Arc<dyn Communicator>,
     /// By rank of `all`, which slice it sums.
     slots: Vec<usize>,
     /// Of every process the rank that updates the same slice.
     pub(crate) twins: Arc<dyn Communicator>,
-    /// Which of the ranks of its process this is, and how many they are.
+    /// Those that have other parts, of the same positions.
+    pub(crate) tensor: Arc<dyn Communicator>,
+    /// Which of the ranks of its process with this part this is, and how many they are.
     own: (usize, usize),
+    /// The same of all ranks of its process, and how many parts they have.
+    crew: (usize, usize, usize),
     /// Who holds what; of one process [`State::Replicated`].
     state: State,
 }
 
 impl Division {
-    /// That of the ranks of `mesh`, of `world`, of which every process has `here`. All ranks must call it.
+    /// That of the ranks of `mesh`, of which this is number `rank`; every process has `here`, with so many `parts` of parameters. All
+    /// ranks must call it.
     pub(crate) fn new(
-        world: &dyn Communicator,
         mesh: &Mesh,
-        (here, state): (usize, State),
+        rank: usize,
+        (here, parts, state): (usize, usize, State),
     ) -> Result<Division> {
         let all = mesh.group(&[Axis::Data, Axis::Sequence]).clone();
-        let (own, process) = (world.rank() % here, world.rank() / here);
+        let tensor = mesh.group(&[Axis::Tensor]).clone();
+        // Neighbours in a process have different parts; where it has not all, so have neighbours among processes.
+        let beside = tensor.world() / parts;
+        let place = |rank: usize| (rank % here / parts, rank / here / beside);
         let label = Label { pass: "division", ..Label::default() };
-        let twins = world.split(label, own, process)?;
-        let processes = all.world() / here;
+        let (own, process) = place(rank);
+        let twins = all.split(label, own, process)?;
+        let processes = all.world() * parts / here;
         let slot = |rank| {
-            let rank = all.original(rank);
-            rank % here * processes + rank / here
+            let (own, process) = place(all.original(rank));
+            own * processes + process
         };
         let slots = (0..all.world()).map(slot).collect();
         let state = if processes > 1 { state } else { State::Replicated };
-        Ok(Division { all, slots, twins, own: (own, here), state })
+        let (own, crew) = ((own, here / parts), (rank % here, here, parts));
+        Ok(Division { all, slots, twins, tensor, own, crew, state })
     }
 
     /// Whether a process holds a share of masters and moments alone.
@@ -88,13 +109,47 @@ impl Division {
         slice(elements, own, here)
     }
 
-    /// Which of the ranks of its process this is, and how many they are.
+    /// Whether it is for this rank to count what tensor-parallel ranks have whole.
+    pub(crate) fn counts_whole(&self) -> bool {
+        self.tensor.rank() == 0
+    }
+
+    /// Which of the parts that its process has this rank has.
+    pub(crate) fn part(&self) -> usize {
+        let (own, _, parts) = self.crew;
+        own % parts
+    }
+
+    /// All ranks of this process, where they meet.
+    pub(crate) fn crew(&self) -> Seats {
+        let (own, ..) = self.crew;
+        Seats { own, first: 0, step: 1 }
+    }
+
+    /// Those of them that have the same part.
+    pub(crate) fn sharers(&self) -> Seats {
+        let ((own, _), (_, _, parts)) = (self.own, self.crew);
+        Seats { own, first: self.part(), step: parts }
+    }
+
+    /// Which of the ranks of its process with this part this is, and how many they are.
     pub(crate) fn own(&self) -> (usize, usize) {
         self.own
     }
 
     /// The sum of what all ranks found of their slices, in the order of those: the same bits wherever ranks run.
     pub(crate) fn total(&self, label: Label, own: f64) -> Result<f64> {
+        let of_part = self.total_of_part(label, own)?;
+        if self.tensor.world() == 1 {
+            return Ok(of_part);
+        }
+        let own = Tensor::new(&[of_part], &Device::Cpu)?;
+        let all: Vec<f64> = self.tensor.all_reduce(label, &own, Reduce::Sum)?.to_vec1()?;
+        Ok(all.iter().sum())
+    }
+
+    /// The same of those with this part.
+    fn total_of_part(&self, label: Label, own: f64) -> Result<f64> {
         if self.all.world() == 1 {
             return Ok(own);
         }
@@ -109,8 +164,8 @@ impl Division {
         Ok(by_slot.iter().sum())
     }
 
-    /// Slices of a flat tensor of this type and so many elements, of which every rank has what it updates, on rank 0 of the world,
-    /// in order; nothing on others. `own` is nothing where there are no elements.
+    /// Slices of a flat tensor of this type and so many elements, of which every rank has what it updates, on the first of those with
+    /// this part, in order; nothing on others. `own` is nothing where there are no elements.
     pub(crate) fn collected(
         &self,
         label: Label,
@@ -118,7 +173,7 @@ impl Division {
         own: Option<&Tensor>,
     ) -> Result<Option<Vec<Tensor>>> {
         let (rank, world) = (self.all.rank(), self.all.world());
-        let root = (0..world).find(|rank| self.all.original(*rank) == 0).unwrap_or_default();
+        let root = 0;
         if rank != root {
             let send =
                 |tensor: &Tensor| Move::Send { tensor: tensor.clone(), to: root, hold: Hold::Lend };

@@ -123,13 +123,14 @@ impl<'a> Gathering<'a> {
         let pieces = posted.pieces()?.into_iter();
         let pieces = pieces.map(|all| all.into_iter().map(|(_, piece)| piece).collect()).collect();
         let (rank, names) = (self.rank, self.rank.model.stages[stage].parameters());
-        let first = rank.uncounted.rank() - rank.division.own().0;
+        let division = &rank.division;
+        let first = rank.uncounted.rank() - division.crew().own + division.part();
         let make = |all: Vec<Pieces>| {
             on_behalf_of(first, Class::Weights, || {
                 joined(names, |name| &self.stake.parameters.shapes[name], &all).map(Arc::new)
             })
         };
-        let made = rank.meet(&self.stake.table, pieces, make, label)?;
+        let made = rank.meet((&self.stake.table, division.sharers()), pieces, make, label)?;
         waiting.end(|| Doing::Sum { name: format!("weights of {}", names[0]), bytes });
         match made.as_ref() {
             Ok(weights) => Ok(weights.clone()),

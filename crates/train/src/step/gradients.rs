@@ -83,6 +83,8 @@ pub(crate) fn by_stage(
 #[derive(Debug)]
 pub(crate) struct Sums<'a> {
     division: &'a Division,
+    /// Parameters of which tensor-parallel ranks have all, and so gradients that are parts of sums over them.
+    whole: &'a BTreeSet<String>,
     step: u64,
     /// Whether the micro-batch is the last of the step.
     is_last: bool,
@@ -107,9 +109,14 @@ pub(crate) struct Summed {
 }
 
 impl Sums<'_> {
-    pub(crate) fn new(division: &Division, step: u64) -> Sums<'_> {
-        let (summing, gathering) = (VecDeque::new(), Vec::new());
-        Sums { division, step, is_last: false, hops: 0, summing, gathering, summed: Weights::new() }
+    /// Of ranks that have `whole` parameters, though they are tensor-parallel.
+    pub(crate) fn new<'a>(
+        division: &'a Division,
+        whole: &'a BTreeSet<String>,
+        step: u64,
+    ) -> Sums<'a> {
+        let (summing, gathering, summed) = (VecDeque::new(), Vec::new(), Weights::new());
+        Sums { division, whole, step, is_last: false, hops: 0, summing, gathering, summed }
     }
 
     /// What is posted next is of another micro-batch, the last or not. Sums of the one before have ended then: no whole gradient of it
@@ -142,8 +149,9 @@ impl Sums<'_> {
         names: &[String],
     ) -> Result<()> {
         gradients.check(names.iter().map(String::as_str))?;
-        let own: Vec<(&String, Tensor)> =
-            names.iter().filter_map(|name| Some((name, gradients.0.remove(name)?))).collect();
+        let own = names.iter().filter_map(|name| Some((name, gradients.0.remove(name)?)));
+        let own = own.map(|(name, own)| Ok((name, self.over_parts(name, own)?)));
+        let own: Vec<(&String, Tensor)> = own.collect::<Result<_>>()?;
         if own.is_empty() {
             return Ok(());
         }
@@ -156,6 +164,16 @@ impl Sums<'_> {
         let posted = ReduceScatter::post(division.all.as_ref(), label, &own, range)?;
         self.summing.push_back((elements, posted));
         if self.summing.len() > IN_FLIGHT { self.advance(backend) } else { Ok(()) }
+    }
+
+    /// The gradient of a parameter over tensor-parallel ranks.
+    fn over_parts(&self, name: &str, own: Tensor) -> Result<Tensor> {
+        if !self.whole.contains(name) {
+            return Ok(own);
+        }
+        let _gradients = scope(Class::Gradients);
+        let label = Label { step: self.step, pass: PASS, ..Label::default() };
+        Ok(self.division.tensor.all_reduce(label, &own, Reduce::Sum)?)
     }
 
     /// Waits for the oldest sums, adds them to those of earlier micro-batches, and passes on what the twins update too.
@@ -193,7 +211,11 @@ impl Sums<'_> {
     /// Waits for all.
     pub(crate) fn end(mut self, backend: &Backend) -> Result<Summed> {
         self.drain(backend)?;
-        let some = self.summed.values().filter(|slice| slice.elem_count() > 0);
+        // What all tensor-parallel ranks have counts once.
+        let counts = |name: &String| self.division.counts_whole() || !self.whole.contains(name);
+        let some =
+            self.summed.iter().filter(|(name, slice)| slice.elem_count() > 0 && counts(name));
+        let some = some.map(|(_, slice)| slice);
         let own = global_norm_squared(backend, some)?;
         let label = self.label();
         let norm = self.division.total(label, own)?.sqrt();

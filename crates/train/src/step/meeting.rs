@@ -14,6 +14,7 @@ use annulus_comm::threads::Patience;
 use annulus_comm::{Error as CommError, Label};
 
 use crate::Result;
+use crate::step::division::Seats;
 use crate::step::rank::Rank;
 
 /// How often one asks why another has left.
@@ -29,12 +30,17 @@ pub(crate) struct Meeting<T, R> {
 
 /// How far the ranks of a process have come: a late one that moves is waited for.
 #[derive(Debug, Default)]
-pub(crate) struct Moves(Vec<OnceLock<Arc<AtomicU64>>>);
+pub(crate) struct Moves(Vec<Arc<OnceLock<Arc<AtomicU64>>>>);
 
 impl Moves {
     /// Of so many ranks.
     pub(crate) fn of(ranks: usize) -> Arc<Moves> {
-        Arc::new(Moves((0..ranks).map(|_| OnceLock::new()).collect()))
+        Arc::new(Moves((0..ranks).map(|_| Arc::default()).collect()))
+    }
+
+    /// Of those of them from the first, so many apart.
+    pub(crate) fn some(&self, first: usize, step: usize) -> Arc<Moves> {
+        Arc::new(Moves(self.0.iter().skip(first).step_by(step).cloned().collect()))
     }
 
     /// Where a rank says that it moves.
@@ -45,7 +51,7 @@ impl Moves {
     }
 
     fn by(&self, rank: usize) -> u64 {
-        let moves = self.0.get(rank).and_then(OnceLock::get);
+        let moves = self.0.get(rank).and_then(|moves| moves.get());
         moves.map_or(0, |moves| moves.load(Ordering::Relaxed))
     }
 }
@@ -160,22 +166,21 @@ impl<T, R> fmt::Debug for Meeting<T, R> {
 }
 
 impl Rank {
-    /// Meets the ranks of its process, with `thing`; all have what was made.
+    /// Meets ranks of its process, with `thing`; all have what was made.
     ///
     /// # Errors
     /// One has left, for a reason that is known when its program has returned, or is late.
     pub(crate) fn meet<T, R>(
         &self,
-        meeting: &Meeting<T, R>,
+        (meeting, seats): (&Meeting<T, R>, Seats),
         thing: T,
         make: impl FnOnce(Vec<T>) -> R,
         label: Label,
     ) -> Result<Arc<R>> {
         let (comm, deadline) = (&self.uncounted, self.setup.deadline);
-        let (own, ranks) = self.division.own();
         // That the run is to stop, or has ended elsewhere, does not end it.
         let alive = || drop(comm.progress());
-        match meeting.meet((own, thing), make, (deadline, &alive)) {
+        match meeting.meet((seats.own, thing), make, (deadline, &alive)) {
             Met::All(made) => Ok(made),
             Met::Not => {
                 comm.hold_on(false);
@@ -186,7 +191,7 @@ impl Rank {
             }
             Met::Late(late) => {
                 let rank = comm.rank();
-                let peer = rank / ranks * ranks + late;
+                let peer = rank - self.division.crew().own + seats.first + late * seats.step;
                 Err(CommError::Deadline { rank, peer, label, waited: deadline }.into())
             }
         }

@@ -145,7 +145,7 @@ fn measured(found: &[f64], plan: &RankPlan) -> Measured {
     Measured {
         memory,
         bytes: next(),
-        planned_bytes: plan.forward + plan.backward + plan.gradients + plan.weights,
+        planned_bytes: plan.forward + plan.backward + plan.tensor + plan.gradients + plan.weights,
         seconds: seconds.to_vec(),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use annulus_experiment::Optimizer as Settings;
 use annulus_memory::{Class, on_behalf_of, scope};
-use annulus_model::{Config, Llama, Weights};
+use annulus_model::{Config, Llama, Placement, Weights};
 use annulus_ops::{AdamW, Backend, Moments, Parameter};
 use candle_core::{DType, Device, Shape, Tensor};
 
@@ -23,11 +23,17 @@ use crate::{Result, Setup};
 pub(crate) struct Parameters {
     /// The names of those that are trained.
     pub(crate) trained: BTreeSet<String>,
-    /// The shapes of all.
+    /// The shapes of what a rank has of all.
     pub(crate) shapes: BTreeMap<String, Shape>,
+    /// Those of whole parameters, and who has what of them, where ranks are tensor-parallel.
+    pub(crate) placed: BTreeMap<String, (Vec<usize>, Placement)>,
+    /// Of which they all have everything, the names; else none.
+    pub(crate) whole: BTreeSet<String>,
+    /// Which part these are of, of how many.
+    pub(crate) part: (usize, usize),
     pub(crate) dtype: DType,
     pub(crate) device: Device,
-    /// All, whole; none where a process holds a share of each. Updates change those that are trained in place.
+    /// What a rank computes with; none where a process holds a share of each. Updates change those that are trained in place.
     pub(crate) weights: Weights,
 }
 
@@ -38,27 +44,45 @@ pub(crate) fn trained(config: &Config) -> BTreeSet<String> {
 }
 
 impl Parameters {
-    /// A copy of `weights` of its own, as the model computes with them, on the device.
-    pub(crate) fn new(weights: &Weights, setup: &Setup) -> Result<Parameters> {
-        let parameters = Parameters::without(weights, setup);
+    /// A copy of a part of `weights` of its own, as the model computes with them, on the device.
+    pub(crate) fn new(weights: &Weights, setup: &Setup, part: usize) -> Result<Parameters> {
+        let parameters = Parameters::without(weights, setup, part);
         let own = |(name, weight): (&String, &Tensor)| {
-            let weight = weight.to_dtype(parameters.dtype)?;
+            let weight = parameters.cut(name, weight)?.to_dtype(parameters.dtype)?;
             Ok((name.clone(), own_copy(&weight, &parameters.device)?))
         };
         let weights = weights.iter().map(own).collect::<candle_core::Result<_>>()?;
         Ok(Parameters { weights, ..parameters })
     }
 
-    /// What there is to know of `weights` without them.
-    fn without(weights: &Weights, setup: &Setup) -> Parameters {
-        let shape = |(name, weight): (&String, &Tensor)| (name.clone(), weight.shape().clone());
+    /// What there is to know of them without them.
+    fn without(weights: &Weights, setup: &Setup, part: usize) -> Parameters {
+        let part = (part, setup.tensor);
+        let placed: BTreeMap<_, _> = Llama::specification(&setup.config)
+            .into_iter()
+            .filter(|parameter| weights.contains_key(&parameter.name))
+            .map(|parameter| (parameter.name, (parameter.shape, parameter.placement)))
+            .collect();
+        let shape = |(name, (shape, placement)): (&String, &(Vec<usize>, Placement))| {
+            (name.clone(), placement.cut_shape(shape, part).into())
+        };
+        let is_whole = |placement| setup.tensor > 1 && placement == Placement::Replicated;
+        let whole = placed.iter().filter(|(_, (_, placement))| is_whole(*placement));
         Parameters {
             trained: trained(&setup.config),
-            shapes: weights.iter().map(shape).collect(),
+            shapes: placed.iter().map(shape).collect(),
+            whole: whole.map(|(name, _)| name.clone()).collect(),
+            part,
+            placed,
             dtype: setup.config.dtype,
             device: setup.device(),
             weights: Weights::new(),
         }
+    }
+
+    /// The part of a whole parameter that these are of.
+    fn cut(&self, name: &str, whole: &Tensor) -> candle_core::Result<Tensor> {
+        self.placed[name].1.cut(whole, self.part)
     }
 
     /// The names of what is trained, in order.
@@ -70,15 +94,22 @@ impl Parameters {
 /// What the ranks of a process hold together while they train: made before they begin.
 #[derive(Debug)]
 pub struct Store {
-    pub(crate) parameters: Parameters,
-    /// By rank of the process.
-    optimizers: Vec<OnceLock<Optimizer>>,
+    /// Of tensor-parallel ranks, by the part of parameters that they have.
+    parts: Vec<Part>,
     /// Where they decide whether a step is applied.
     pub(crate) commit: Meeting<(), ()>,
-    /// Where they put gathered weights together.
-    pub(crate) table: Table,
     /// How far each of them is.
     pub(crate) moves: Arc<Moves>,
+}
+
+/// What ranks of a process hold that have the same part of parameters: all of them, unless they are tensor-parallel.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) parameters: Parameters,
+    /// By rank.
+    optimizers: Vec<OnceLock<Optimizer>>,
+    /// Where they put gathered weights together.
+    pub(crate) table: Table,
 }
 
 impl Store {
@@ -87,35 +118,47 @@ impl Store {
     /// # Errors
     /// What Candle, or the device, says.
     pub fn new(setup: &Setup, weights: &Weights, here: Range<usize>) -> Result<Arc<Store>> {
-        let whole = || Parameters::new(weights, setup);
-        let parameters = if setup.shares_state() && setup.state.shares_weights() {
-            Parameters::without(weights, setup)
-        } else {
-            on_behalf_of(here.start, Class::Weights, whole)?
-        };
-        let optimizers = here.clone().map(|_| OnceLock::new()).collect();
         let moves = Moves::of(here.len());
-        let (commit, table) = (Meeting::new(here.len(), &moves), Meeting::new(here.len(), &moves));
-        Ok(Arc::new(Store { parameters, optimizers, commit, table, moves }))
-    }
-
-    /// Those of all ranks of the process that have begun.
-    pub(crate) fn optimizers(&self) -> Vec<&Optimizer> {
-        self.optimizers.iter().filter_map(OnceLock::get).collect()
+        let commit = Meeting::new(here.len(), &moves);
+        let parts = setup.parts();
+        let part = |number: usize| {
+            // Neighbours have different parts.
+            let owner = here.start + number;
+            let own = || Parameters::new(weights, setup, owner % setup.tensor);
+            let parameters = if setup.shares_weights() {
+                Parameters::without(weights, setup, owner % setup.tensor)
+            } else {
+                on_behalf_of(owner, Class::Weights, own)?
+            };
+            let ranks = here.len() / parts;
+            let optimizers = (0..ranks).map(|_| OnceLock::new()).collect();
+            let table = Meeting::new(ranks, &moves.some(number, parts));
+            Ok(Part { parameters, optimizers, table })
+        };
+        let parts = (0..parts).map(part).collect::<Result<_>>()?;
+        Ok(Arc::new(Store { parts, commit, moves }))
     }
 
     /// A rank will not come to meetings any more.
     pub(crate) fn leave(&self) {
         self.commit.leave();
-        self.table.leave();
+        self.parts.iter().for_each(|part| part.table.leave());
+    }
+}
+
+impl Part {
+    /// Those of all ranks of the process that have begun.
+    pub(crate) fn optimizers(&self) -> Vec<&Optimizer> {
+        self.optimizers.iter().filter_map(OnceLock::get).collect()
     }
 }
 
 /// What a rank has of a store: it leaves the others' commit when it is dropped, however that comes.
 #[derive(Debug)]
 pub(crate) struct Stake {
-    store: Arc<Store>,
-    /// Which rank of the process.
+    pub(crate) store: Arc<Store>,
+    /// Which part of parameters, and which of the ranks of the process that have it.
+    part: usize,
     own: usize,
 }
 
@@ -128,27 +171,27 @@ impl Stake {
         division: &Division,
     ) -> Result<Stake> {
         let stake = Stake::of(store, division);
-        let optimizer = Optimizer::new((settings, disk), &store.parameters, start, division)?;
+        let optimizer = Optimizer::new((settings, disk), &stake.parameters, start, division)?;
         // Every rank takes its own once.
-        stake.store.optimizers[stake.own].get_or_init(|| optimizer);
+        stake.optimizers[stake.own].get_or_init(|| optimizer);
         Ok(stake)
     }
 
     /// What this rank has taken before.
     pub(crate) fn of(store: &Arc<Store>, division: &Division) -> Stake {
-        Stake { store: store.clone(), own: division.own().0 }
+        Stake { store: store.clone(), part: division.part(), own: division.own().0 }
     }
 
     /// This rank's own.
     pub(crate) fn optimizer(&self) -> Option<&Optimizer> {
-        self.store.optimizers[self.own].get()
+        self.optimizers[self.own].get()
     }
 }
 
 impl std::ops::Deref for Stake {
-    type Target = Store;
-    fn deref(&self) -> &Store {
-        &self.store
+    type Target = Part;
+    fn deref(&self) -> &Part {
+        &self.store.parts[self.part]
     }
 }
 
@@ -208,7 +251,8 @@ impl Optimizer {
                 continue;
             }
             let slice = |whole: &Tensor| whole.flatten_all()?.narrow(0, range.start, range.len());
-            let saved = slice(&start.weights[name])?;
+            let cut = |whole: &Tensor| slice(&parameters.cut(name, whole)?);
+            let saved = cut(&start.weights[name])?;
             let share = if let Some(whole) = parameters.weights.get(name) {
                 slice(whole)?
             } else {
@@ -223,7 +267,7 @@ impl Optimizer {
                 own.decay.insert(name.clone());
             }
             let from = start.moments.get(name);
-            let slices = from.map(|Moments { first, second }| [first, second].map(slice));
+            let slices = from.map(|Moments { first, second }| [first, second].map(cut));
             let moments = begun(slices, &saved, &parameters.device)?;
             own.moments.insert(name, moments)?;
             own.add(name, share, &saved)?;

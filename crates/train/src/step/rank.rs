@@ -6,7 +6,7 @@ use std::sync::Arc;
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
 use annulus_data::{Sequence, Tokens};
 use annulus_memory::{Class, scope};
-use annulus_model::{Attentions, Dropping, Keep, Llama, Shard};
+use annulus_model::{Attentions, Dropping, Keep, Llama, Shard, TensorRanks};
 use annulus_ops::attention::Dropout;
 use annulus_ops::{Backend, IGNORED, Rotary, check_targets, check_tokens};
 use annulus_sequence::{Documents, Positions, Rule};
@@ -24,6 +24,8 @@ pub(crate) struct Rank {
     pub(crate) model: Llama,
     pub(crate) attention: Attentions,
     pub(crate) rotary: Arc<Rotary>,
+    /// The ranks that share this one's positions.
+    pub(crate) tensor: TensorRanks,
     pub(crate) backend: Backend,
     pub(crate) mesh: Mesh,
     /// Which elements of parameters are this rank's to sum and update.
@@ -42,7 +44,7 @@ pub(crate) struct Rank {
 #[derive(Clone, Debug)]
 pub(crate) struct Micro {
     pub(crate) shard: Shard,
-    /// Targets on this rank.
+    /// Targets on this rank; of tensor-parallel ones each counts its own rows.
     pub(crate) targets: u64,
 }
 
@@ -103,11 +105,13 @@ impl Rank {
         let device = self.setup.device();
         check_tokens(&inputs, self.setup.config.vocab_size)?;
         check_targets(&targets, self.setup.config.vocab_size)?;
-        let asked = targets.iter().filter(|&&target| target != IGNORED).count();
+        let own = &targets[self.tensor.own(targets.len())];
+        let asked = own.iter().filter(|&&target| target != IGNORED).count();
         let shard = Shard {
             inputs: Tensor::from_vec(inputs, shape, &device)?,
             targets: Tensor::from_vec(targets, shape, &device)?,
             attention: self.attention_of(&documents),
+            tensor: self.tensor.clone(),
             rotary: self.rotary.clone(),
             backend: self.backend.clone(),
             step,

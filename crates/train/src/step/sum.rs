@@ -30,12 +30,12 @@ impl Partial {
         Partial { sum, count }
     }
 
-    /// The sum over data and sequence: 16 bytes to the communicator, none on one rank.
+    /// The sum over all ranks: 16 bytes to the communicator, none on one rank.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`](annulus_comm::Communicator::all_reduce).
     pub fn total(self, mesh: &Mesh, label: Label) -> Result<Total> {
-        let group = mesh.group(&[Axis::Data, Axis::Sequence]);
+        let group = mesh.group(&[Axis::Data, Axis::Sequence, Axis::Tensor]);
         let own = [self.sum, self.count as f64];
         if group.world() == 1 {
             return Ok(Total { sum: own[0], count: own[1] });

@@ -85,7 +85,7 @@ impl Trainer {
     ) -> Result<Trainer> {
         let experiment = &plan.experiment;
         let rank = rank.offloading()?;
-        store.moves.are(rank.division.own().0, rank.meter.moves());
+        store.moves.are(rank.division.crew().own, rank.meter.moves());
         let comm = rank.uncounted.clone();
         let disk = rank.offload_of(Class::Optimizer)?.map(|offload| Disk::new(offload, comm));
         let settings = (&experiment.optimizer, disk);
@@ -121,7 +121,7 @@ impl Trainer {
         let step = self.finished + 1;
         let computed = self.compute(step);
         if computed.is_err() {
-            self.store.leave();
+            self.store.store.leave();
         }
         let computed = computed?;
         self.meet()?;
@@ -143,7 +143,7 @@ impl Trainer {
         let (micros, sequences) = self.read(step)?;
         self.rank.stage(reading, || String::from("batch"))?;
         let mut gradients = Gradients::default();
-        let mut sums = Sums::new(&self.rank.division, step);
+        let mut sums = Sums::new(&self.rank.division, &self.store.parameters.whole, step);
         let mut loss = Partial::default();
         let mut sightings = Sightings::new();
         let mut weights = self.weights(step);
@@ -199,7 +199,8 @@ impl Trainer {
     /// Waits for the ranks of this process.
     fn meet(&self) -> Result<()> {
         let label = Label { pass: "commit", ..self.label() };
-        self.rank.meet(&self.store.commit, (), |_| (), label).map(drop)
+        let commit = (&self.store.store.commit, self.rank.division.crew());
+        self.rank.meet(commit, (), |_| (), label).map(drop)
     }
 
     /// Where the next step belongs.

@@ -109,6 +109,8 @@ fn losses_are_those_of_the_cpu_in_f32() {
     check(80, 1e-5, &[&all[..], &parts, &striped].concat());
     let normed = [("model.model_type", "qwen3"), ("model.rope_parameters", YARN)];
     check(80, 1e-5, &[&normed[..], &striped].concat());
+    let tensor = [("mesh.tensor", "2"), ("model.num_key_value_heads", "2")];
+    check(80, 1e-5, &[&tensor[..], &striped].concat());
 }
 
 /// Which weights are left out is no matter of who computes, nor of which generation; an evaluation leaves out none.
@@ -139,6 +141,8 @@ fn losses_are_those_of_the_cpu_in_bf16() {
     check(80, 1e-2, &[&bf16[..], &ring].concat());
     let atomic = [("memory.recompute", "none"), ("attention.deterministic", "false")];
     check(90, 1e-2, &[&bf16[..], &ring, &atomic].concat());
+    let tensor = [("mesh.tensor", "2"), ("model.num_key_value_heads", "2")];
+    check(80, 1e-2, &[&bf16[..], &tensor].concat());
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod masters;
 mod resume;
 mod score;
 mod stages;
+mod tensor;
 mod traces;
 mod training;
 mod verify;

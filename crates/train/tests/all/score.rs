@@ -69,6 +69,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         tokens: TOKENS,
         data: 1,
         sequence: ranks,
+        tensor: 1,
         order: Order::SequenceFirst,
         micro_batch: 1,
         state: State::Replicated,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use annulus_architecture::{Family, Frequencies, Rope, Scaling, Shape};
 use annulus_attention::Attention;
-use annulus_model::{Attentions, Config, Forward, Keep, Llama, Pullback, Shard, Stage, Weights};
+use annulus_model::{
+    Attentions, Config, Forward, Keep, Llama, Pullback, Shard, Stage, TensorRanks, Weights,
+};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::{Backend, IGNORED, Key, Pool, Rotary, normal, uniform};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy};
@@ -123,6 +125,7 @@ pub(crate) fn sliding(
         inputs,
         targets,
         attention: attentions,
+        tensor: TensorRanks::new(annulus_comm::threads::solo()),
         rotary: Arc::new(rotary),
         backend: Backend::serial(),
         step: 0,

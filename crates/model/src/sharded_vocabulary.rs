@@ -1,0 +1,171 @@
+//! Tokens in and loss out where tensor-parallel ranks have parts of the vocabulary.
+//!
+//! Of a token's logits each rank has those of its classes. What it tells the others of them is three numbers: their maximum m, the sum s
+//! of exp(logit − m), and the target's logit if it is among them. With M the maximum of all m:
+//!
+//! ```text
+//! loss = ln Σ s exp(m − M) + M − target's logit        d logit = exp(logit − m) · exp(m − M) / Σ s exp(m − M), less 1 at the target
+//! ```
+
+use std::ops::Range;
+
+use annulus_ops::{
+    Affine, IGNORED, accumulate, embedding, embedding_backward, input_gradient, linear,
+    parameter_gradients,
+};
+use candle_core::{D, DType, Device, Result, Tensor};
+
+use crate::Shard;
+use crate::tensor::Spot;
+
+/// Numbers that ranks tell each other of a token.
+const TOLD: usize = 3;
+
+/// Own rows [R, D] of the embedding, of whose table this rank has `table_vd`.
+pub(crate) fn embed(table_vd: &Tensor, classes: usize, shard: &Shard) -> Result<Tensor> {
+    let (ids, is_own) = own_tokens(classes, table_vd.dtype(), shard)?;
+    let part_bsd = embedding(&shard.backend, &ids, table_vd)?.broadcast_mul(&is_own)?;
+    shard.own_rows(spot(shard, "embedding"), &part_bsd)
+}
+
+/// The gradient of the own part of the table, given that of own rows.
+pub(crate) fn embed_backward(
+    (rows, classes): (usize, usize),
+    dy_rd: &Tensor,
+    shard: &Shard,
+) -> Result<Tensor> {
+    let dy_bsd = shard.all_rows(spot(shard, "gradient of the embedding"), dy_rd)?;
+    let (ids, is_own) = own_tokens(classes, dy_bsd.dtype(), shard)?;
+    embedding_backward(&shard.backend, &ids, rows, &dy_bsd.broadcast_mul(&is_own)?)
+}
+
+/// Where in the own part of a table of so many classes each token's row is, [B, S], and 1 where there is one, else 0: [B, S, 1].
+fn own_tokens(classes: usize, dtype: DType, shard: &Shard) -> Result<(Tensor, Tensor)> {
+    let own = shard.tensor.own(classes);
+    let all: Vec<u32> = shard.inputs.flatten_all()?.to_vec1()?;
+    let of = |id: &u32| own.contains(&(*id as usize)).then(|| id - own.start as u32);
+    let rows: Vec<u32> = all.iter().map(|id| of(id).unwrap_or_default()).collect();
+    let is_own: Vec<f32> = all.iter().map(|id| of(id).map_or(0.0, |_| 1.0)).collect();
+    let (shape, device) = (shard.inputs.dims2()?, shard.inputs.device());
+    let is_own = Tensor::from_vec(is_own, (shape.0, shape.1, 1), device)?.to_dtype(dtype)?;
+    Ok((Tensor::from_vec(rows, shape, device)?, is_own))
+}
+
+fn spot(shard: &Shard, name: &'static str) -> Spot {
+    Spot { step: shard.step, name }
+}
+
+/// What the loss of a shard came to.
+pub(crate) struct Lost {
+    /// The sum over own rows.
+    pub(crate) loss: f64,
+    /// Of the input in all rows, a part of a sum over ranks [R, D]; nothing where no gradients are wanted.
+    pub(crate) dx_rd: Option<Tensor>,
+    /// Of the own part of the head, f32, where it is trained.
+    pub(crate) dhead_vd: Option<Tensor>,
+}
+
+/// Which gradients of a loss are wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Nothing,
+    Input,
+    Both,
+}
+
+/// The loss of `x` [R, D], all rows, with the own part of the head for `classes` classes; `chunk` rows of logits at a time.
+pub(crate) fn lose(
+    x_rd: &Tensor,
+    (head_vd, classes): (&Tensor, usize),
+    (chunk, wanted): (usize, Wanted),
+    shard: &Shard,
+) -> Result<Lost> {
+    let targets: Vec<i64> = shard.targets.flatten_all()?.to_vec1()?;
+    let asked = (0..targets.len() as u32).filter(|row| targets[*row as usize] != IGNORED);
+    let asked: Vec<u32> = asked.collect();
+    let (own_rows, own_classes) = (shard.tensor.own(targets.len()), shard.tensor.own(classes));
+    let mut loss = 0.0;
+    let mut dx_rd = (wanted != Wanted::Nothing).then(|| x_rd.zeros_like()).transpose()?;
+    let of_head = || Tensor::zeros(head_vd.shape(), DType::F32, head_vd.device());
+    let dhead_vd = (wanted == Wanted::Both).then(of_head).transpose()?;
+    for rows in asked.chunks(chunk) {
+        let index = Tensor::new(rows, x_rd.device())?;
+        let x_cd = x_rd.index_select(&index, 0)?;
+        let classes_of = rows.iter().map(|row| targets[*row as usize] as usize);
+        let found = Found::of(&x_cd, head_vd, (classes_of.collect(), &own_classes), shard)?;
+        let losses = rows.iter().zip(&found.losses);
+        loss += losses
+            .filter(|(row, _)| own_rows.contains(&(**row as usize)))
+            .map(|(_, l)| l)
+            .sum::<f64>();
+        let Some(dx) = &mut dx_rd else { continue };
+        let dlogits_cv = found.gradient()?.to_dtype(x_rd.dtype())?;
+        let head = Affine { weight: head_vd, bias: None };
+        if let Some(sum) = &dhead_vd {
+            let [own] = parameter_gradients(&shard.backend, &x_cd, [head], [&dlogits_cv])?;
+            accumulate(&shard.backend, sum, &own.weight)?;
+        }
+        let dx_cd = input_gradient(&shard.backend, [head], [&dlogits_cv])?;
+        *dx = dx.index_add(&index, &dx_cd, 0)?;
+    }
+    Ok(Lost { loss, dx_rd, dhead_vd })
+}
+
+/// The own classes of some tokens.
+struct Found {
+    losses: Vec<f64>,
+    /// exp(logit − own maximum), f32 [C, V].
+    powers_cv: Tensor,
+    /// What makes probabilities of them, [C, 1].
+    factors_c: Tensor,
+    /// Where the target is among own classes, and 1 where it is, else 0; [C, 1].
+    said_c: Tensor,
+    is_own_c: Tensor,
+}
+
+impl Found {
+    fn of(
+        x_cd: &Tensor,
+        head_vd: &Tensor,
+        (targets, own): (Vec<usize>, &Range<usize>),
+        shard: &Shard,
+    ) -> Result<Found> {
+        let (tokens, device) = (targets.len(), x_cd.device());
+        let column = |values: Vec<f32>| Tensor::from_vec(values, (tokens, 1), device);
+        let of = |target: &usize| own.contains(target).then(|| (target - own.start) as u32);
+        let said = targets.iter().map(|target| of(target).unwrap_or_default()).collect();
+        let said_c = Tensor::from_vec::<_, u32>(said, (tokens, 1), device)?;
+        let is_own_c = column(targets.iter().map(|t| of(t).map_or(0.0, |_| 1.0)).collect())?;
+
+        let logits_cv = linear(&shard.backend, x_cd, head_vd, None)?.to_dtype(DType::F32)?;
+        let highest_c = logits_cv.max_keepdim(D::Minus1)?;
+        let said_logit_c = (logits_cv.gather(&said_c, 1)? * &is_own_c)?;
+        let powers_cv = logits_cv.broadcast_sub(&highest_c)?.exp()?;
+        let told = [&highest_c, &powers_cv.sum_keepdim(D::Minus1)?, &said_logit_c];
+        let told = Tensor::cat(&told, 1)?.to_device(&Device::Cpu)?;
+        let all = shard.tensor.everybodys(spot(shard, "parts of the loss"), &told)?;
+        let all = all.iter().map(|told| told.flatten_all()?.to_vec1::<f32>());
+        let all: Vec<Vec<f32>> = all.collect::<Result<_>>()?;
+        let (own_rank, _) = shard.tensor.place();
+        let (losses, factors): (Vec<f64>, Vec<f32>) =
+            (0..tokens).map(|token| together(&all, own_rank, token * TOLD)).unzip();
+        Ok(Found { losses, powers_cv, factors_c: column(factors)?, said_c, is_own_c })
+    }
+
+    /// That of the logits.
+    fn gradient(&self) -> Result<Tensor> {
+        let probabilities_cv = self.powers_cv.broadcast_mul(&self.factors_c)?;
+        probabilities_cv.scatter_add(&self.said_c, &self.is_own_c.neg()?, 1)
+    }
+}
+
+/// The loss of the token that stands at `at` in what everybody told, and what makes probabilities of the own powers.
+fn together(all: &[Vec<f32>], own: usize, at: usize) -> (f64, f32) {
+    let told = |rank: usize, which: usize| f64::from(all[rank][at + which]);
+    let ranks = || 0..all.len();
+    let highest = ranks().map(|rank| told(rank, 0)).fold(f64::NEG_INFINITY, f64::max);
+    let scale = |rank| (told(rank, 0) - highest).exp();
+    let sum: f64 = ranks().map(|rank| told(rank, 1) * scale(rank)).sum();
+    let said: f64 = ranks().map(|rank| told(rank, 2)).sum();
+    (sum.ln() + highest - said, (scale(own) / sum) as f32)
+}

@@ -1,0 +1,145 @@
+//! Tensor parallelism: ranks that share heads, feed-forward and vocabulary, and the rows between layers.
+//!
+//! Each has a part of every matrix ([`Placement`]), and of the residual stream some rows (Megatron-LM: Shoeybi et al. 2019, arXiv
+//! 1909.08053; rows between layers: Korthikanti et al. 2022, arXiv 2205.05198). What a part of a matrix gives needs all rows, or is a part
+//! of a sum for all rows. So there are two collectives, each the backward pass of the other:
+//!
+//! ```text
+//! all rows = gathered(own rows)        own rows = scattered(parts of all rows), summed over ranks
+//! ```
+//!
+//! A gradient of a parameter that every rank has whole is of own rows, or of own heads: a part of a sum over these ranks.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use annulus_comm::{Communicator, Label};
+use annulus_trace::{Doing, begin};
+use candle_core::{Result, Tensor};
+
+/// What travels under this pass are rows between tensor-parallel ranks.
+pub const TENSOR_PASS: &str = "tensor parallel";
+
+/// Who has what of a parameter among tensor-parallel ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Placement {
+    /// Every rank has all of it.
+    Replicated,
+    /// Every rank has an equal part along this dimension, in the order of ranks; of a vocabulary that they do not divide, nearly.
+    Sharded(usize),
+}
+
+/// The elements of part `rank` of `ranks` along a dimension of so many.
+fn part(size: usize, rank: usize, ranks: usize) -> Range<usize> {
+    size * rank / ranks..size * (rank + 1) / ranks
+}
+
+impl Placement {
+    /// What rank `rank` of `ranks` has of `whole`.
+    ///
+    /// # Errors
+    /// A tensor without that dimension.
+    pub fn cut(self, whole: &Tensor, (rank, ranks): (usize, usize)) -> Result<Tensor> {
+        match self {
+            Placement::Sharded(dim) if ranks > 1 => {
+                let part = part(whole.dim(dim)?, rank, ranks);
+                whole.narrow(dim, part.start, part.len())
+            }
+            _ => Ok(whole.clone()),
+        }
+    }
+
+    /// The shape of what is cut of `whole`.
+    pub fn cut_shape(self, whole: &[usize], (rank, ranks): (usize, usize)) -> Vec<usize> {
+        let mut shape = whole.to_vec();
+        if let Placement::Sharded(dim) = self {
+            shape[dim] = part(shape[dim], rank, ranks).len();
+        }
+        shape
+    }
+}
+
+/// The tensor-parallel ranks that this one is among.
+#[derive(Clone, Debug)]
+pub struct TensorRanks(Arc<dyn Communicator>);
+
+/// Where in the program a collective belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub(crate) step: u64,
+    /// What it is, for traces.
+    pub(crate) name: &'static str,
+}
+
+impl TensorRanks {
+    /// These ranks.
+    pub fn new(ranks: Arc<dyn Communicator>) -> TensorRanks {
+        TensorRanks(ranks)
+    }
+
+    /// Whether there is no other: everything is whole, and nothing travels.
+    pub fn is_alone(&self) -> bool {
+        self.0.world() == 1
+    }
+
+    /// Which of them this is, and how many there are.
+    pub fn place(&self) -> (usize, usize) {
+        (self.0.rank(), self.0.world())
+    }
+
+    /// Which of so many rows, or of so many classes, are this rank's.
+    pub fn own(&self, size: usize) -> Range<usize> {
+        let (rank, ranks) = self.place();
+        part(size, rank, ranks)
+    }
+
+    /// All rows [R, ..], in the order of ranks, of which every rank has as many: `own` is this one's.
+    pub(crate) fn gathered(&self, spot: Spot, own: &Tensor) -> Result<Tensor> {
+        if self.is_alone() {
+            return Ok(own.clone());
+        }
+        let own = &own.contiguous()?;
+        let rows = self.timed(spot, own, |label| self.0.all_gather(label, own))?;
+        Tensor::cat(&rows, 0)
+    }
+
+    /// This rank's rows of the sum over ranks of `all` [R, ..].
+    pub(crate) fn scattered(&self, spot: Spot, all: &Tensor) -> Result<Tensor> {
+        if self.is_alone() {
+            return Ok(all.clone());
+        }
+        let (rows, (_, ranks)) = (all.dim(0)?, self.place());
+        if !rows.is_multiple_of(ranks) {
+            candle_core::bail!("internal: {rows} rows between {ranks} tensor-parallel ranks");
+        }
+        let rows_of = |rank| {
+            let part = part(rows, rank, ranks);
+            all.narrow(0, part.start, part.len())
+        };
+        let parts = (0..ranks).map(rows_of).collect::<Result<Vec<_>>>()?;
+        self.timed(spot, all, |label| self.0.reduce_scatter(label, parts))
+    }
+
+    /// Everybody's tensor, by rank.
+    pub(crate) fn everybodys(&self, spot: Spot, own: &Tensor) -> Result<Vec<Tensor>> {
+        if self.is_alone() {
+            return Ok(vec![own.clone()]);
+        }
+        self.timed(spot, own, |label| self.0.all_gather(label, own))
+    }
+
+    /// A collective that hands over `tensor`.
+    fn timed<T>(
+        &self,
+        spot: Spot,
+        tensor: &Tensor,
+        run: impl FnOnce(Label) -> annulus_comm::Result<T>,
+    ) -> Result<T> {
+        let Spot { step, name } = spot;
+        let waiting = begin();
+        let result = run(Label { step, pass: TENSOR_PASS, ..Label::default() })?;
+        let bytes = (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
+        waiting.end(|| Doing::Sum { name: name.to_owned(), bytes });
+        Ok(result)
+    }
+}

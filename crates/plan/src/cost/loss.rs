@@ -1,0 +1,25 @@
+//! What the loss takes: logits of a few rows at a time.
+
+use super::{F32, Share, Widths, product};
+
+impl Share<'_> {
+    /// The last norm's input, output and gradient; a chunk of logits with its input; the gradient
+    /// of the output layer, and its weights as they are computed with; which tokens count.
+    pub(super) fn in_loss(&self) -> u64 {
+        let Widths { h, .. } = self.widths();
+        let vocabulary = self.plan.own_vocabulary();
+        let chunk = self.rows.min(self.memory.loss_chunk as u64);
+        let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
+        // Of parts of a vocabulary: a power, a probability and a gradient of each, and the rows that are gathered.
+        let (copies, more) = match self.plan.experiment.mesh.tensor {
+            1 => (1, 0),
+            _ => (3, self.between_parts()),
+        };
+        let logits = product(&[chunk, copies * vocabulary + h, F32]).saturating_add(more);
+        let learned = if self.plan.counts().head { F32 } else { 0 };
+        let learned = product(&[vocabulary, h, learned + self.widened]);
+        let packed =
+            self.packing(&[[chunk, vocabulary, h], [chunk, h, vocabulary], [vocabulary, h, chunk]]);
+        [rows, logits, learned, packed].into_iter().fold(0, u64::saturating_add)
+    }
+}
