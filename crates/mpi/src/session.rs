@@ -268,7 +268,7 @@ impl Session {
     ///
     /// # Errors
     /// What MPI says.
-    pub fn give_up(&self, receiving: Receiving) -> Result<()> {
+    pub fn give_up(&self, mut receiving: Receiving) -> Result<()> {
         let mut requests = self.requests.borrow_mut();
         let mut given_up: Vec<Handle> =
             receiving.pieces.iter().filter_map(|piece| requests.remove(*piece)).collect();
@@ -283,6 +283,10 @@ impl Session {
                 Some((index, _)) => drop(given_up.swap_remove(index)),
                 None => std::thread::sleep(Duration::from_micros(100)),
             }
+        }
+        if given_up.is_empty() {
+            // MPI writes there no more.
+            receiving.pieces.clear();
         }
         Ok(())
     }

@@ -232,11 +232,6 @@ impl Plan {
         self.shape.vocab_size.unwrap_or_default()
     }
 
-    /// Of them, those of which a rank has logits, at most.
-    pub(crate) fn own_vocabulary(&self) -> u64 {
-        self.own.vocab_size.unwrap_or_default() as u64
-    }
-
     /// What is traded for memory: chosen by what the ranks would hold.
     fn settled(&self, kinds: &Kinds) -> Settled {
         let needs = |memory: Settled| {
@@ -274,7 +269,7 @@ impl Plan {
     }
 
     /// What more workers of attention than one take, each `worker`.
-    fn attending(&self, worker: u64, workers: usize) -> u64 {
+    pub(crate) fn attending(&self, worker: u64, workers: usize) -> u64 {
         let apart = self.experiment.host.device.is_some();
         if apart { 0 } else { worker.saturating_mul(workers.saturating_sub(1) as u64) }
     }
@@ -312,31 +307,6 @@ impl Plan {
             RankPlan { peak, together: together.saturating_add(lent), ..rank.clone() }
         };
         self.ranks.iter().map(of_rank).collect()
-    }
-
-    /// Peak memory by rank of a sequence, bytes, on devices that share none: by class, and of all classes at once.
-    pub fn peaks_apart(&self) -> Vec<(ByClass, u64)> {
-        let kinds = self.kinds();
-        let ranks = self.experiment.mesh.replica(0).ranks();
-        ranks.map(|rank| self.held_apart(self.memory, kinds.of(rank))).collect()
-    }
-
-    /// The same of a rank of a kind. What arrives takes memory of its own: blocks in flight are those of the proofs; of layer
-    /// groups the one that takes most counts.
-    fn held_apart(&self, memory: Settled, kind: &Kind) -> (ByClass, u64) {
-        let elsewhere = self.summing() - 1;
-        let kind = &Kind { elsewhere, here: 1, is_first: true, ..kind.clone() };
-        let of_group = |(group, passes): (usize, &Arc<Schedules>)| {
-            let workers = self.experiment.host.workers;
-            let share = Share::new(self, memory, (group, passes), (kind, workers));
-            let received = |pass| share.received(pass, passes.proof(pass).alive[kind.place]);
-            let key_value = received(Pass::Forward).max(received(Pass::Backward));
-            let peak = share.peak().with(Class::KeyValue, key_value);
-            let lent = self.attending(share.scratch(), workers);
-            (add_workspace(peak, lent), share.together(&peak).saturating_add(lent))
-        };
-        let groups = self.passes.iter().enumerate().map(of_group);
-        groups.max_by_key(|(_, together)| *together).unwrap_or_default()
     }
 
     /// Rows of a micro-batch on the rank that has most; all ranks of even sharding have as many.
@@ -404,6 +374,6 @@ impl Plan {
 }
 
 /// A peak with more workspace.
-fn add_workspace(peak: ByClass, bytes: u64) -> ByClass {
+pub(crate) fn add_workspace(peak: ByClass, bytes: u64) -> ByClass {
     peak.with(Class::Workspace, peak[Class::Workspace].saturating_add(bytes))
 }

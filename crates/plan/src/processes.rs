@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
-use annulus_experiment::Experiment;
+use annulus_experiment::{Experiment, Settled};
+use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Alive, Pass, Schedules, Taken, taken};
 use annulus_yaml::Problem;
 
 use crate::Plan;
+use crate::cost::Share;
+use crate::plan::add_workspace;
 
 /// Ranks that hold alike: at one place of a sequence, with the same places of it beside them in their process.
 #[derive(Clone, Debug)]
@@ -83,6 +87,31 @@ impl Plan {
         let processes = self.summing() / self.summing_beside();
         let process = rank / beside / (tensor / beside).max(1);
         rank % beside / self.parts(beside) * processes + process
+    }
+
+    /// Peak memory by rank of a sequence, bytes, on devices that share none: by class, and of all classes at once.
+    pub fn peaks_apart(&self) -> Vec<(ByClass, u64)> {
+        let kinds = self.kinds();
+        let ranks = self.experiment.mesh.replica(0).ranks();
+        ranks.map(|rank| self.held_apart(self.memory, kinds.of(rank))).collect()
+    }
+
+    /// The same of a rank of a kind. What arrives takes memory of its own: blocks in flight are those of the proofs; of layer
+    /// groups the one that takes most counts.
+    pub(crate) fn held_apart(&self, memory: Settled, kind: &Kind) -> (ByClass, u64) {
+        let elsewhere = self.summing() - 1;
+        let kind = &Kind { elsewhere, here: 1, is_first: true, ..kind.clone() };
+        let of_group = |(group, passes): (usize, &Arc<Schedules>)| {
+            let workers = self.experiment.host.workers;
+            let share = Share::new(self, memory, (group, passes), (kind, workers));
+            let received = |pass| share.received(pass, passes.proof(pass).alive[kind.place]);
+            let key_value = received(Pass::Forward).max(received(Pass::Backward));
+            let peak = share.peak().with(Class::KeyValue, key_value);
+            let lent = self.attending(share.scratch(), workers);
+            (add_workspace(peak, lent), share.together(&peak).saturating_add(lent))
+        };
+        let groups = self.passes.iter().enumerate().map(of_group);
+        groups.max_by_key(|(_, together)| *together).unwrap_or_default()
     }
 
     /// The kinds of its ranks, by the processes that share them.

@@ -58,6 +58,11 @@ pub(crate) fn share_rows(experiment: &Experiment, shards: &[Positions]) -> Resul
 }
 
 impl Plan {
+    /// Of them, those of which a rank has logits, at most.
+    pub(crate) fn own_vocabulary(&self) -> u64 {
+        self.own.vocab_size.unwrap_or_default() as u64
+    }
+
     /// How often all rows of a layer are gathered or scattered between tensor-parallel ranks, forward and backward.
     pub fn tensor_collectives(&self) -> [u64; 2] {
         self.gathered_and_scattered().map(|[gathered, scattered]| gathered + scattered)

@@ -209,27 +209,6 @@ impl Setup {
         self.grid().ranks()
     }
 
-    /// Whether no rank has all of the state in its process.
-    pub(crate) fn shares_state(&self) -> bool {
-        self.tensor > 1 || self.holders() > 1 && self.state.shares_optimizer()
-    }
-
-    /// Whether processes hold shares of the weights that their ranks compute with.
-    pub(crate) fn shares_weights(&self) -> bool {
-        self.holders() > 1 && self.state.shares_weights()
-    }
-
-    /// How many processes have ranks that compute with the same weights.
-    fn holders(&self) -> usize {
-        let processes = self.processes.processes();
-        processes / (self.tensor * processes / self.world()).max(1)
-    }
-
-    /// How many parts of a model the ranks of a process have, of tensor-parallel ones.
-    pub(crate) fn parts(&self) -> usize {
-        self.tensor.min(self.world() / self.processes.processes())
-    }
-
     /// Where they run: the processes must be able to share them evenly.
     pub(crate) fn places(&self) -> Places {
         self.processes.places(self.world())

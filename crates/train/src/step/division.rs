@@ -21,7 +21,7 @@ use annulus_plan::slice;
 use annulus_trace::{Doing, begin};
 use candle_core::{DType, Device, Tensor};
 
-use crate::Result;
+use crate::{Result, Setup};
 
 /// Where a rank of a process meets others of it.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +50,29 @@ pub(crate) struct Division {
     crew: (usize, usize, usize),
     /// Who holds what; of one process [`State::Replicated`].
     state: State,
+}
+
+impl Setup {
+    /// Whether no rank has all of the state in its process.
+    pub(crate) fn shares_state(&self) -> bool {
+        self.tensor > 1 || self.holders() > 1 && self.state.shares_optimizer()
+    }
+
+    /// Whether processes hold shares of the weights that their ranks compute with.
+    pub(crate) fn shares_weights(&self) -> bool {
+        self.holders() > 1 && self.state.shares_weights()
+    }
+
+    /// How many processes have ranks that compute with the same weights.
+    fn holders(&self) -> usize {
+        let processes = self.processes.processes();
+        processes / (self.tensor * processes / self.world()).max(1)
+    }
+
+    /// How many parts of a model the ranks of a process have, of tensor-parallel ones.
+    pub(crate) fn parts(&self) -> usize {
+        self.tensor.min(self.world() / self.processes.processes())
+    }
 }
 
 impl Division {
