@@ -76,12 +76,12 @@ fn undisturbed(place: &Place, changes: &[&str], steps: u64) -> Accidents {
 
 /// A run that is killed `count` times, a quarter of them at least in a save, ends like one that is
 /// not. Returns what happened.
-fn kill(count: u64) -> String {
+fn kill(count: u64, more: &[&str]) -> String {
     let place = Place::new(ANNULUS);
     let steps = STEPS_PER_ACCIDENT * count;
     let change = format!("schedule.steps={steps}");
-    let changes = [change.as_str()];
-    let mut accidents = undisturbed(&place, &changes, steps);
+    let mut accidents = undisturbed(&place, &[change.as_str()], steps);
+    let changes = [&[change.as_str()], more].concat();
     let (mut kills, mut in_save) = (0, 0);
     while kills < count || in_save < count / 4 {
         let mut live = place.start("run", &changes);
@@ -99,7 +99,13 @@ fn kill(count: u64) -> String {
 
 #[test]
 fn a_killed_run_goes_on_to_the_same_bits() {
-    println!("{}", kill(ACCIDENTS));
+    println!("{}", kill(ACCIDENTS, &[]));
+}
+
+/// What is written beside training is whole or not at all, too; and the same files.
+#[test]
+fn a_run_that_is_killed_while_it_saves_beside_training_goes_on_to_the_same_bits() {
+    println!("{}", kill(ACCIDENTS, &["background_saves=true"]));
 }
 
 /// Where stops came.
@@ -251,10 +257,11 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_one_before() {
     place.train("run", &["schedule.stop=4"]).ended(0);
     let (run, before) = (place.path("run"), contents(&place.path("run/step-4")));
     // Blocks of 512 bytes that a file may have: too few for the weights, then for the moments.
-    for (blocks, file) in [(100, "model.safetensors"), (400, "optimizer.safetensors")] {
+    let (weights, moments) = ((100, "model.safetensors"), (400, "optimizer.safetensors"));
+    for ((blocks, file), beside) in [(weights, "false"), (moments, "false"), (moments, "true")] {
         // Without the trap, the signal that comes with the error would end the process.
         let script = format!(r#"trap "" XFSZ; ulimit -f {blocks}; exec "$0" "$@""#);
-        let train = place.command("run", &[]);
+        let train = place.command("run", &[&format!("background_saves={beside}")]);
         let mut limited = Command::new("sh");
         limited.args(["-c", &script]).arg(train.get_program()).args(train.get_args());
         limited.current_dir(place.path(""));

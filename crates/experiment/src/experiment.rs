@@ -58,6 +58,8 @@ pub struct Experiment {
     pub sample: Option<Sample>,
     /// Checkpoints kept; default 2.
     pub keep: usize,
+    /// Whether they are written while training goes on; default no.
+    pub background_saves: bool,
     /// The run's folder; default `runs/NAME`.
     pub output: PathBuf,
     /// `expect: {TAG: {min, max, of_first}}`: what `train --check` asserts of the last value of a

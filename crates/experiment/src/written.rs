@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use annulus_yaml::Absent::{Is, Means, Required, RequiredWithout};
-use annulus_yaml::Kind::{Count, Each, Form, OneOf, Path as Folder, Section};
+use annulus_yaml::Kind::{Count, Each, Form, OneOf, Path as Folder, Section, Truth};
 use annulus_yaml::{
     Document, Lines, Override, Path as Key, Places, Problem, Problems, Section as _, Values, list,
     read_file, section,
@@ -58,6 +58,8 @@ section! {
         sample: Option<Sample> = Section(Sample::KEYS), Means("nothing is written"),
             "a text that `train` generates at its end; does not affect training";
         keep: usize = Count(1, 1 << 20), Is("2"), "how many checkpoints are kept";
+        background_saves: bool = Truth, Is("false"),
+            "whether checkpoints are written while training goes on: a step waits for a copy, which takes weights, masters and moments once more in memory. Where no rank has them all (shares of the state, tensor-parallel ranks), training waits";
         output: Option<PathBuf> = Folder, Means("runs/NAME"), "the folder of the run";
         expect: BTreeMap<String, Bound> = Each(Bound::KEYS), Means("nothing is asserted"),
             "bounds on metrics, by tag, that `train --check` asserts";
@@ -90,6 +92,7 @@ const FREE: &[&str] = &[
     "trace",
     "sample",
     "keep",
+    "background_saves",
     "output",
     "expect",
     "schedule.stop",
@@ -181,6 +184,7 @@ impl Written {
             trace: self.trace,
             sample: self.sample,
             keep: self.keep,
+            background_saves: self.background_saves,
             output: self.output.unwrap_or_else(|| PathBuf::from("runs").join(&self.name)),
             expect: self.expect,
             name: self.name,
@@ -214,6 +218,7 @@ impl Experiment {
             trace: self.trace.clone(),
             sample: self.sample.clone(),
             keep: self.keep,
+            background_saves: self.background_saves,
             output: Some(self.output.clone()),
             expect: self.expect.clone(),
         }

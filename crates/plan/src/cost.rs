@@ -70,6 +70,8 @@ pub(crate) struct Share<'a> {
     here: u64,
     /// What they share is counted to it.
     is_first: bool,
+    /// It writes checkpoints.
+    is_writer: bool,
     /// Scores that are kept, of one sequence.
     scores: u64,
 }
@@ -109,6 +111,7 @@ impl Share<'_> {
             elsewhere: kind.elsewhere as u64,
             here: kind.here as u64,
             is_first: kind.is_first,
+            is_writer: kind.is_writer,
             scores,
         }
     }
@@ -120,9 +123,9 @@ impl Share<'_> {
             Dtype::Bf16 => F32,
         };
         ByClass::new(|class| match class {
-            Class::Weights => self.weights() + self.sliced() * masters,
+            Class::Weights => self.weights() + self.sliced() * masters + self.copied_weights(),
             Class::Gradients => self.gradients()[1],
-            Class::Optimizer => self.moments(),
+            Class::Optimizer => self.moments() + self.copied_optimizer(masters),
             Class::Activations => self.activations(),
             Class::KeyValue => self.key_value(),
             Class::Workspace => self.workspace().max(self.scored()),

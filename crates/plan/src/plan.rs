@@ -126,6 +126,7 @@ impl Plan {
         self.warnings.extend(self.idle_window());
         self.warnings.extend(self.idle_extension());
         self.warnings.extend(self.only_warm_up());
+        self.warnings.extend(self.saves_in_turn());
         Ok(self)
     }
 
@@ -135,6 +136,14 @@ impl Plan {
             (self.experiment.attention.masking.window?, self.experiment.data.tokens);
         (window >= tokens).then(|| {
             format!("`attention.window` of {window} hides nothing in sequences of {tokens} tokens")
+        })
+    }
+
+    /// Checkpoints that no rank can copy.
+    fn saves_in_turn(&self) -> Option<String> {
+        let is_shared = self.state().shares_optimizer() || self.experiment.mesh.tensor > 1;
+        (self.experiment.background_saves && is_shared).then(|| {
+            String::from("training waits for checkpoints in spite of `background_saves`: no rank has all that is saved")
         })
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct Kind {
     pub(crate) here: usize,
     /// The first of its process: what the ranks of a process share is counted to it.
     pub(crate) is_first: bool,
+    /// Rank 0, which writes checkpoints.
+    pub(crate) is_writer: bool,
     /// By layer group, forward and backward.
     pub(crate) taken: Vec<[Taken; 2]>,
 }
@@ -125,17 +127,21 @@ impl Plan {
             let (place, sequence) = (mesh.place_of(rank), mesh.beside(rank));
             let beside = sequence.places_in(process..process + here);
             let is_first = rank - process < parts;
-            *known.entry((place, beside.start, beside.end, is_first)).or_insert_with(|| {
-                let plays = played.entry((beside.start, beside.end));
-                let plays = plays.or_insert_with(|| self.played(&beside));
-                let of_group = |[forward, backward]: &[Vec<Taken>; 2]| {
-                    [forward, backward].map(|play| play[place - beside.start])
-                };
-                let taken = plays.iter().map(of_group).collect();
-                let elsewhere = summing - here / parts;
-                all.push(Kind { place, elsewhere, here: here / parts, is_first, taken });
-                all.len() - 1
-            })
+            let is_writer = rank == 0;
+            *known.entry((place, beside.start, beside.end, is_first, is_writer)).or_insert_with(
+                || {
+                    let plays = played.entry((beside.start, beside.end));
+                    let plays = plays.or_insert_with(|| self.played(&beside));
+                    let of_group = |[forward, backward]: &[Vec<Taken>; 2]| {
+                        [forward, backward].map(|play| play[place - beside.start])
+                    };
+                    let taken = plays.iter().map(of_group).collect();
+                    let elsewhere = summing - here / parts;
+                    let here = here / parts;
+                    all.push(Kind { place, elsewhere, here, is_first, is_writer, taken });
+                    all.len() - 1
+                },
+            )
         };
         let of = (0..world).map(of_rank).collect();
         Kinds { all, of }

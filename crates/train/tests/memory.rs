@@ -358,6 +358,25 @@ fn a_run_writes_down_what_every_rank_held() {
     assert!(of("memory/optimizer").iter().all(|bytes| bytes.abs_diff(state) < state / 10));
 }
 
+/// The first rank holds a copy of what it saves while training goes on.
+#[test]
+fn a_copy_of_what_is_saved_is_planned() {
+    let place = place();
+    for dtype in ["f32", "bf16"] {
+        let changes = [("background_saves", "true"), ("model.dtype", dtype)];
+        let plan = plan(&place, 2, "ring", &changes);
+        let without = plan_with(&place, BASE, 2, "ring", &changes[1..]);
+        let copied = |plan: &Plan, rank: usize| {
+            let peak = plan.ranks[rank].peak;
+            peak[Class::Weights] + peak[Class::Optimizer]
+        };
+        let elements = plan.shape.elements();
+        let bytes = if dtype == "f32" { 12 } else { 2 + 4 + 8 };
+        assert_eq!(copied(&plan, 0) - copied(&without, 0), bytes * elements, "{dtype}");
+        assert_eq!(copied(&plan, 1), copied(&without, 1), "{dtype}");
+    }
+}
+
 /// Tensor-parallel ranks hold parts of weights and what is made of them, and of the rows between layers.
 #[test]
 fn tensor_parallel_ranks_hold_what_is_planned() {

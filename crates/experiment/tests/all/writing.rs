@@ -37,6 +37,7 @@ evaluation: { path: moby dick.txt, tasks: [needle, multi-key], depths: 3, sample
 trace: { steps: [2, 5-7] }
 sample: { prompt: "once: ", tokens: 9 }
 keep: 5
+background_saves: true
 output: /tmp/über/alles
 expect:
   validation/loss: { min: -1, max: 2, of_first: 0.25 }

@@ -242,6 +242,25 @@ impl Share<'_> {
         held + (0..stages.len()).map(beside).max().unwrap_or_default()
     }
 
+    /// Of a checkpoint that is written while training goes on: weights, or adapters alone.
+    pub(super) fn copied_weights(&self) -> u64 {
+        let counts = self.plan.counts();
+        let written = if self.plan.experiment.lora.is_some() { counts.trained } else { counts.all };
+        if self.copies() { written * self.element } else { 0 }
+    }
+
+    /// The same of moments, and of masters of so many bytes.
+    pub(super) fn copied_optimizer(&self, masters: u64) -> u64 {
+        if self.copies() { self.plan.counts().trained * (2 * F32 + masters) } else { 0 }
+    }
+
+    /// Whether the rank copies what it saves: one that has everything.
+    fn copies(&self) -> bool {
+        let experiment = &self.plan.experiment;
+        let is_shared = self.state().shares_optimizer() || experiment.mesh.tensor > 1;
+        experiment.background_saves && self.is_writer && !is_shared
+    }
+
     fn world(&self) -> u64 {
         self.here + self.elsewhere
     }

@@ -8,6 +8,7 @@
 //! that `hashes.json` says. Nothing in it depends on how many ranks there were or how the sequence
 //! was split.
 
+mod copied;
 mod hashes;
 mod read;
 mod slices;
@@ -18,6 +19,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use copied::{Contents, Copied};
 pub(crate) use read::{Found, beside, is_checkpoint, load, named_by, newest, opened, weights};
 pub(crate) use slices::Slices;
 pub(crate) use tokenizer::missing;

@@ -32,6 +32,11 @@ impl<'a> Slices<'a> {
         Slices { stake, division, step, only_trained, hops: 0 }
     }
 
+    /// Whether no rank has them all: others are to hand over theirs.
+    pub(crate) fn are_shared(&self) -> bool {
+        self.division.shares_optimizer() || self.division.tensor.world() > 1
+    }
+
     /// The weights, in the order of their names.
     pub(crate) fn weights(&self) -> Vec<Described> {
         let parameters = &self.stake.parameters;

@@ -14,7 +14,7 @@ use candle_core::Tensor;
 use super::hashes::Hashes;
 use super::read::named;
 use super::tokenizer::missing;
-use super::{HASHES, LATEST, OPTIMIZER, STATE, Slices, State, steps};
+use super::{Contents, HASHES, LATEST, OPTIMIZER, STATE, State, steps};
 use crate::run::folder::{failure, write_atomically};
 use crate::{Result, TrainError};
 
@@ -29,19 +29,20 @@ const BESIDE_TOKENIZER: [&str; 3] =
     ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
 
 /// What a checkpoint is made of.
-#[derive(Debug)]
 pub(crate) struct Saved<'a> {
     pub(crate) plan: &'a Plan,
-    pub(crate) slices: Slices<'a>,
+    pub(crate) contents: &'a mut dyn Contents,
     pub(crate) state: &'a State,
-    /// The rank that writes.
-    pub(crate) comm: &'a dyn Communicator,
+    /// The rank that writes; none where a thread does that is no rank's.
+    pub(crate) comm: Option<&'a dyn Communicator>,
 }
 
 impl Saved<'_> {
     /// What is written now, for the flight record.
     fn note(&self, pass: &'static str) {
-        self.comm.note(Label { step: self.state.step, pass, ..Label::default() });
+        if let Some(comm) = self.comm {
+            comm.note(Label { step: self.state.step, pass, ..Label::default() });
+        }
     }
 }
 
@@ -80,10 +81,10 @@ fn write(folder: &Path, named: &Path, saved: &mut Saved<'_>) -> Result<()> {
     saved.note("checkpoint, weights");
     write_weights(folder, named, saved)?;
     saved.note("checkpoint, optimizer");
-    let (kept, optimizer) = (saved.slices.optimizer(), folder.join(OPTIMIZER));
+    let (kept, optimizer) = (saved.contents.optimizer(), folder.join(OPTIMIZER));
     reading(
         named,
-        |name| saved.slices.of_optimizer(name),
+        |name| saved.contents.of_optimizer(name),
         |read| annulus_model::save_file(&optimizer, &kept, read),
     )?;
     let failed = |error| failure("write", named, &error);
@@ -96,14 +97,14 @@ fn write(folder: &Path, named: &Path, saved: &mut Saved<'_>) -> Result<()> {
 }
 
 fn write_weights(folder: &Path, named: &Path, saved: &mut Saved<'_>) -> Result<()> {
-    let weights = saved.slices.weights();
+    let weights = saved.contents.weights();
     if saved.plan.experiment.lora.is_none() {
         let write = |read: Read<'_>| annulus_model::save_by(folder, &weights, SHARD_BYTES, read);
-        return reading(named, |name| saved.slices.of_weight(name), write).map(drop);
+        return reading(named, |name| saved.contents.of_weight(name), write).map(drop);
     }
     let mut trained = Weights::new();
     for one in weights {
-        let slices = saved.slices.of_weight(&one.name)?;
+        let slices = saved.contents.of_weight(&one.name)?;
         let slices =
             slices.iter().map(Tensor::flatten_all).collect::<candle_core::Result<Vec<_>>>()?;
         trained.insert(one.name, Tensor::cat(&slices, 0)?.reshape(one.shape)?);

@@ -248,6 +248,7 @@ fn recorder<'a>(
         base: base_hash(plan)?,
         began: (start.step, start.tokens),
         saved: start.step,
+        writing: None,
     };
     recorder.console.notice(&started(plan, start.step, manifest, parameters));
     Ok((recorder, owes))

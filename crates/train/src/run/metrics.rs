@@ -12,7 +12,7 @@ use annulus_trace::{Span, Sums};
 use serde_json::Value as Json;
 
 use crate::Result;
-use crate::checkpoint::{Saved, State, prune, save};
+use crate::checkpoint::{Copied, Saved, State, prune, save};
 use crate::run::curves::Curves;
 use crate::run::folder::{failure, write_atomically};
 use crate::run::identity;
@@ -20,6 +20,7 @@ use crate::run::lines::{Line, Lines};
 use crate::run::saving::Finished;
 use crate::run::sink::{Notice, Sink, Value};
 use crate::run::traces;
+use crate::run::writing::Writing;
 use crate::step::trainer::Trainer;
 
 /// How often a rank that writes says that it is alive.
@@ -50,6 +51,8 @@ pub(crate) struct Recorder<'a> {
     pub(crate) began: (u64, u64),
     /// The last step that is on disk; 0: none.
     pub(crate) saved: u64,
+    /// A step that is on its way there.
+    pub(crate) writing: Option<Writing>,
 }
 
 impl Record {
@@ -77,6 +80,9 @@ impl Record {
 impl Recorder<'_> {
     /// The values of a logged step, to every sink.
     pub(crate) fn log(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> Result<()> {
+        if self.writing.as_ref().is_some_and(Writing::is_done) {
+            self.settle()?;
+        }
         for (tag, value) in values {
             self.record.note(tag, value.number());
         }
@@ -91,7 +97,8 @@ impl Recorder<'_> {
     /// Saves a step, unless that is on disk. Where processes hold shares all ranks must hand over theirs. A request to stop does not end
     /// it where this process has all; the peers, who may wait for this rank meanwhile, are told that it lives.
     pub(crate) fn save(&mut self, finished: Finished<'_>) -> Result<()> {
-        let Finished { step, since, comm, slices } = finished;
+        let Finished { step, since, comm, mut slices } = finished;
+        self.settle_beside(comm)?;
         if step == self.saved {
             return Ok(());
         }
@@ -106,9 +113,35 @@ impl Recorder<'_> {
             experiment: identity::text(self.plan),
             base: self.base.clone(),
         };
-        let saved = Saved { plan: self.plan, slices, state: &state, comm };
         self.flush()?;
+        if self.plan.experiment.background_saves && !slices.are_shared() {
+            let copied = alive(comm, || Copied::of(slices, comm.rank()))?;
+            self.writing = Some(Writing::begin(&self.output, self.plan, state, copied)?);
+            return Ok(());
+        }
+        let contents = &mut slices;
+        let saved = Saved { plan: self.plan, contents, state: &state, comm: Some(comm) };
         let folder = alive(comm, || save(&self.output, saved))?;
+        self.is_saved(step, folder);
+        Ok(())
+    }
+
+    /// Waits for a step that is being written, if one is.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        if let Some(writing) = self.writing.take() {
+            let (step, folder) = (writing.step, writing.end()?);
+            self.is_saved(step, folder);
+        }
+        Ok(())
+    }
+
+    /// The same of a rank that others may wait for meanwhile.
+    pub(crate) fn settle_beside(&mut self, comm: &dyn Communicator) -> Result<()> {
+        alive(comm, || self.settle())
+    }
+
+    /// A step is on disk.
+    fn is_saved(&mut self, step: u64, folder: PathBuf) {
         self.saved = step;
         if let Err(error) = prune(&self.output, self.plan.experiment.keep, step) {
             // Too many checkpoints are no reason to stop.
@@ -116,7 +149,6 @@ impl Recorder<'_> {
         }
         self.console.notice(&Notice::Saved { step, folder: &folder });
         self.record.checkpoint = Some(folder);
-        Ok(())
     }
 
     /// Writes what all ranks did in the last step, and how much of what travelled was hidden.

@@ -22,3 +22,4 @@ pub(crate) mod sink;
 pub(crate) mod table;
 pub(crate) mod together;
 pub(crate) mod traces;
+mod writing;

@@ -83,6 +83,9 @@ impl Attempt<'_> {
         if !self.setup.shares_state() {
             trainer.save(&mut recorder)?;
         }
+        if let Some(recorder) = &mut recorder {
+            recorder.settle_beside(trainer.rank.uncounted.as_ref())?;
+        }
         let reached = Reached { step: trainer.finished, since: trainer.since };
         Ok(End { ending, reached, recorder })
     }
