@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Engine(crate::engine::Arguments),
     /// The step of `experiments/million-tokens.yaml`
     Million(Million),
+    /// Steps while checkpoints are written beside them, and without
+    Saves(Saves),
     /// A text of one line, and one ten times as long: time per byte, and memory
     Tokenize(crate::tokenize::Arguments),
     /// The attention kernels on a GPU
@@ -270,6 +272,23 @@ pub(crate) struct Million {
     /// Append the results to `experiments/results/NAME.jsonl`
     #[arg(long, value_name = "NAME")]
     pub(crate) record: Option<String>,
+}
+
+/// `saves`
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Saves {
+    /// Positions
+    #[arg(long, default_value = "16k", value_parser = count)]
+    pub(crate) tokens: usize,
+    /// Runs of each kind, in turn
+    #[arg(long, default_value_t = 3, value_parser = positive)]
+    pub(crate) rounds: usize,
+    /// Threads
+    #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
+    pub(crate) threads: usize,
+    /// Exit with 10 where a step takes more than this, of one without
+    #[arg(long, value_name = "RATIO")]
+    pub(crate) at_most: Option<f64>,
 }
 
 /// `gpu`

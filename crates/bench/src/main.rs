@@ -22,6 +22,7 @@ mod plan;
 mod record;
 mod resident;
 mod ring;
+mod saves;
 mod serve;
 mod session;
 mod statistics;
@@ -78,6 +79,7 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Wire(arguments) => wire::run(arguments),
         Command::Engine(arguments) => engine::run(arguments),
+        Command::Saves(arguments) => saves::run(arguments),
         Command::Million(arguments) => million::run(arguments),
         Command::Tokenize(arguments) => tokenize::run(arguments),
         Command::Gpu(arguments) => gpu::run(arguments),

@@ -7,7 +7,7 @@ use annulus_ops::{
     IGNORED, embedding, embedding_backward, linear, linear_cross_entropy,
     linear_cross_entropy_gradients, linear_cross_entropy_input_gradient,
 };
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{D, DType, Device, Result, Tensor, bail};
 
 use crate::parameters::{Norm, Projection, names};
 use crate::sharded_vocabulary::{Lost, Wanted, embed, embed_backward, lose};
@@ -96,16 +96,19 @@ impl Loss {
     pub(crate) fn specification(&self) -> impl Iterator<Item = &Specification> {
         std::iter::once(&self.norm.weight).chain(self.head.parameters())
     }
-    /// `x` [B, S, D] to logits f32 [B, S, V], all at once.
+    /// `x` [B, S, D] to logits f32 [B, S, V], all at once; of tensor-parallel ranks own rows to those of all.
     pub(crate) fn logits(
         &self,
         x_bsd: &Tensor,
         weights: &Weights,
         shard: &Shard,
     ) -> Result<Tensor> {
-        let normed_bsd = self.norm.apply(x_bsd, weights, &shard.backend)?;
-        linear(&shard.backend, &normed_bsd, self.head.weight.of(weights)?, None)?
-            .to_dtype(DType::F32)
+        let own_bsd = self.norm.apply(x_bsd, weights, &shard.backend)?;
+        let spot = |name| Spot { step: shard.step, name };
+        let normed_bsd = shard.all_rows(spot("the head's input"), &own_bsd)?;
+        let part_bsv = linear(&shard.backend, &normed_bsd, self.head.weight.of(weights)?, None)?;
+        let parts = shard.tensor.everybodys(spot("logits"), &part_bsv.to_dtype(DType::F32)?)?;
+        Tensor::cat(&parts, D::Minus1)
     }
 }
 
@@ -128,6 +131,9 @@ impl Loss {
         weights: &Weights,
         shard: &Shard,
     ) -> Result<Vec<Judged>> {
+        if !shard.tensor.is_alone() {
+            bail!("internal: what is said at targets is asked of whole layers");
+        }
         let targets: Vec<i64> = shard.targets.flatten_all()?.to_vec1()?;
         let asked = targets.iter().enumerate().filter(|(_, target)| **target != IGNORED);
         let asked: Vec<u32> = asked.map(|(row, _)| row as u32).collect();

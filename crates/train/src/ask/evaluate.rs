@@ -66,9 +66,11 @@ impl Trainer {
         let logits = self.rank.logits(weights, &micro.shard)?;
         let said: Vec<u32> = logits.argmax(D::Minus1)?.flatten_all()?.to_vec1()?;
         let targets: Vec<i64> = micro.shard.targets.flatten_all()?.to_vec1()?;
-        let right = said
+        // Of tensor-parallel ranks each counts its own rows.
+        let own = self.rank.tensor.own(targets.len());
+        let right = said[own.clone()]
             .iter()
-            .zip(&targets)
+            .zip(&targets[own])
             .filter(|&(&said, &target)| target != IGNORED && i64::from(said) == target)
             .count();
         Ok(Partial::new(right as f64, micro.targets))

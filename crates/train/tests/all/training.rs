@@ -169,6 +169,8 @@ fn recall_counts_right_answers_alike_on_any_ranks() {
     assert!((one * 192.0 - (one * 192.0).round()).abs() < 1e-9);
     let four = [("mesh.sequence", "2"), ("mesh.data", "2"), ("attention.strategy", "striped")];
     assert!((accuracy("four", &four) - one).abs() < 1.5 / 192.0);
+    let tensor = [("mesh.sequence", "2"), ("mesh.tensor", "4"), ("attention.strategy", "ring")];
+    assert!((accuracy("tensor", &tensor) - one).abs() < 1.5 / 192.0);
 }
 
 #[test]

@@ -1,0 +1,88 @@
+//! What a checkpoint that is written beside training costs the steps meanwhile: `saves`.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use annulus_experiment::{Override, parse};
+use annulus_train::{Given, Sink, Value, run as train};
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::arguments;
+use crate::llama::Step;
+use crate::record::Record;
+use crate::session::Verdict;
+use crate::statistics::Quartiles;
+use crate::subject::fields;
+
+/// Three million parameters; one step warms up.
+const EXPERIMENT: &str = "\
+name: saves
+model:
+  hidden_size: 256
+  intermediate_size: 512
+  num_hidden_layers: 5
+  num_attention_heads: 4
+  num_key_value_heads: 1
+data: { format: recall, batch: 1, evaluate: 0 }
+optimizer: { learning_rate: 1e-4 }
+schedule: { steps: 5 }
+keep: 1
+";
+const WARM: u64 = 1;
+
+/// Trains without checkpoints and with one after every step, in turn: seconds of steps, and their ratio.
+pub(crate) fn run(arguments: &arguments::Saves) -> Result<Verdict> {
+    let mut record = Record::open(None)?;
+    let [mut without, mut beside, mut waiting] = [const { Vec::new() }; 3];
+    for _ in 0..arguments.rounds {
+        without.extend(seconds(arguments, &[("every.checkpoint", "0")])?);
+        let every = ("every.checkpoint", "1");
+        beside.extend(seconds(arguments, &[every, ("background_saves", "true")])?);
+        waiting.extend(seconds(arguments, &[every])?);
+    }
+    let [without, beside, waiting] = [without, beside, waiting].map(|all| Quartiles::of(&all));
+    let ratio = beside.median / without.median;
+    record.conclude(&fields(json!({
+        "bench": "saves", "tokens": arguments.tokens, "threads": arguments.threads,
+        "without_s": without.median, "beside_s": beside.median, "between_s": waiting.median,
+        "ratio": ratio,
+    })))?;
+    Ok(Verdict::at_most(ratio, arguments.at_most))
+}
+
+/// The seconds of the steps of one run.
+fn seconds(arguments: &arguments::Saves, changes: &[(&str, &str)]) -> Result<Vec<f64>> {
+    let folder = tempfile::tempdir()?;
+    let tokens = arguments.tokens.to_string();
+    let output = folder.path().join("run").display().to_string();
+    let own = [("data.tokens", tokens.as_str()), ("output", &output)];
+    let change =
+        |(key, value): &(&str, &str)| Override { key: (*key).into(), value: (*value).into() };
+    let changes: Vec<Override> = own.iter().chain(changes).map(change).collect();
+    let experiment = parse("saves.yaml", EXPERIMENT, &changes)?;
+    let step = Step::on_its_data(experiment, VOCABULARY)?;
+    let speeds = Speeds::default();
+    let console = Box::new(speeds.clone());
+    train(&step.plan, Given { console, ..Given::new(EXPERIMENT, arguments.threads) })?;
+    let speeds = speeds.0.lock().unwrap_or_else(PoisonError::into_inner);
+    speeds.first().context("no step was logged")?;
+    Ok(speeds.iter().map(|speed| arguments.tokens as f64 / speed).collect())
+}
+
+/// Of the data's own words.
+const VOCABULARY: usize = 256;
+
+/// Tokens per second of every step but those that warm up.
+#[derive(Clone, Default)]
+struct Speeds(Arc<Mutex<Vec<f64>>>);
+
+impl Sink for Speeds {
+    fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
+        let speed = values.iter().find(|(tag, _)| *tag == "speed/tokens_per_second");
+        if let Some((_, speed)) = speed.filter(|_| step > WARM) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(speed.number());
+        }
+        Ok(())
+    }
+}
