@@ -107,6 +107,20 @@ fn open_mpi_every_strategy_and_mask_has_the_bits_of_threads() {
     every_way_has_the_bits_of_threads(OPEN_MPI);
 }
 
+/// Handles are half as wide there as in the standard's ABI, which is taken where a library has both.
+#[test]
+fn mpich_in_its_own_abi_has_the_bits_of_threads() {
+    let place = Place::new(ANNULUS);
+    place.write("small.yaml", SMALL);
+    let arguments = ["agree", "small.yaml", "--steps", "2", "--json"];
+    let Some(mut command) = MPICH.command(&place, 2, &arguments) else { return };
+    let library = root().join("target/python/mpich/lib/libmpi.so.12");
+    assert!(library.exists(), "{} is not there", library.display());
+    let ran = Ran::of(&command.env("ANNULUS_MPI", library).output().expect("the launcher starts"));
+    let found = &ran.ended(0).json()[0];
+    assert_eq!((found["equal"].as_u64(), found["of"].as_u64()), (Some(40), Some(40)));
+}
+
 /// Without a launcher around it, `agree` starts its own processes, by the launcher that `launch` would take.
 #[test]
 fn agree_starts_its_processes_itself() {

@@ -10,8 +10,8 @@
 use std::ops::Range;
 
 use annulus_ops::{
-    Affine, IGNORED, accumulate, embedding, embedding_backward, input_gradient, linear,
-    parameter_gradients,
+    Affine, Backend, IGNORED, accumulate, embedding, embedding_backward, input_gradient,
+    parameter_gradients, wide_linear,
 };
 use candle_core::{D, DType, Device, Result, Tensor};
 
@@ -99,13 +99,7 @@ pub(crate) fn lose(
             .map(|(_, l)| l)
             .sum::<f64>();
         let Some(dx) = &mut dx_rd else { continue };
-        let dlogits_cv = found.gradient()?.to_dtype(x_rd.dtype())?;
-        let head = Affine { weight: head_vd, bias: None };
-        if let Some(sum) = &dhead_vd {
-            let [own] = parameter_gradients(&shard.backend, &x_cd, [head], [&dlogits_cv])?;
-            accumulate(&shard.backend, sum, &own.weight)?;
-        }
-        let dx_cd = input_gradient(&shard.backend, [head], [&dlogits_cv])?;
+        let dx_cd = found.back((&x_cd, head_vd), dhead_vd.as_ref(), &shard.backend)?;
         *dx = dx.index_add(&index, &dx_cd, 0)?;
     }
     Ok(Lost { loss, dx_rd, dhead_vd })
@@ -137,7 +131,7 @@ impl Found {
         let said_c = Tensor::from_vec::<_, u32>(said, (tokens, 1), device)?;
         let is_own_c = column(targets.iter().map(|t| of(t).map_or(0.0, |_| 1.0)).collect())?;
 
-        let logits_cv = linear(&shard.backend, x_cd, head_vd, None)?.to_dtype(DType::F32)?;
+        let logits_cv = wide_linear(&shard.backend, x_cd, head_vd)?;
         let highest_c = logits_cv.max_keepdim(D::Minus1)?;
         let said_logit_c = (logits_cv.gather(&said_c, 1)? * &is_own_c)?;
         let powers_cv = logits_cv.broadcast_sub(&highest_c)?.exp()?;
@@ -150,6 +144,27 @@ impl Found {
         let (losses, factors): (Vec<f64>, Vec<f32>) =
             (0..tokens).map(|token| together(&all, own_rank, token * TOLD)).unzip();
         Ok(Found { losses, powers_cv, factors_c: column(factors)?, said_c, is_own_c })
+    }
+
+    /// The gradient of their rows of the input, a part of a sum over ranks; that of the own part of the head is added to `sum`.
+    fn back(
+        &self,
+        (x_cd, head_vd): (&Tensor, &Tensor),
+        sum: Option<&Tensor>,
+        backend: &Backend,
+    ) -> Result<Tensor> {
+        let dlogits_cv = self.gradient()?;
+        let dlogits_cv = match backend {
+            Backend::Cpu(_) => dlogits_cv,
+            // Of what tensor cores multiply.
+            Backend::Gpu(_) => dlogits_cv.to_dtype(x_cd.dtype())?,
+        };
+        let head = Affine { weight: head_vd, bias: None };
+        if let Some(sum) = sum {
+            let [own] = parameter_gradients(backend, x_cd, [head], [&dlogits_cv])?;
+            accumulate(backend, sum, &own.weight)?;
+        }
+        input_gradient(backend, [head], [&dlogits_cv])?.to_dtype(x_cd.dtype())
     }
 
     /// That of the logits.

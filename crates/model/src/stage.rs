@@ -57,7 +57,7 @@ impl Shard {
         let (sequences, positions) = self.inputs.dims2()?;
         // A stage that is run on a few rows at a time takes them as they are.
         let is_all = all.dim(0)? == sequences * positions;
-        if is_all { all.reshape((sequences, positions, ())) } else { Ok(all) }
+        if is_all { all.reshape((sequences, positions, all.dim(1)?)) } else { Ok(all) }
     }
 
     /// Own rows of a sum of which `all` [.., D] is this rank's part; where there is no other rank, as they are.

@@ -7,7 +7,7 @@ use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::{Error, Result};
 
-/// A handle of MPI: a pointer under Open MPI, a number elsewhere, which fits into as many bits.
+/// A handle of MPI: a pointer, or under MPICH's own ABI an `int`, which fits into as many bits.
 pub(crate) type Handle = u64;
 
 /// Whose constants a library has.
@@ -27,6 +27,8 @@ pub(crate) struct Constants {
     pub(crate) world: Handle,
     pub(crate) byte: Handle,
     pub(crate) errors_return: Handle,
+    /// Whether a handle is an `int` in arrays, and no pointer.
+    pub(crate) are_numbers: bool,
     /// The levels of threads, in the order of [`LEVELS`].
     pub(crate) levels: [c_int; 4],
 }
@@ -161,18 +163,26 @@ impl Constants {
         Ok(match family {
             Family::Standard => {
                 let levels = [0, 1024, 2048, 4096];
-                Constants { world: 0x101, byte: 0x247, errors_return: 0x143, levels }
+                Constants {
+                    world: 0x101,
+                    byte: 0x247,
+                    errors_return: 0x143,
+                    are_numbers: false,
+                    levels,
+                }
             }
             Family::Mpich => Constants {
                 world: 0x4400_0000,
                 byte: 0x4c00_010d,
                 errors_return: 0x5400_0001,
+                are_numbers: true,
                 levels: [0, 1, 2, 3],
             },
             Family::OpenMpi => Constants {
                 world: address(b"ompi_mpi_comm_world\0")?,
                 byte: address(b"ompi_mpi_byte\0")?,
                 errors_return: address(b"ompi_mpi_errors_return\0")?,
+                are_numbers: false,
                 levels: [0, 1, 2, 3],
             },
         })

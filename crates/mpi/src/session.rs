@@ -310,11 +310,19 @@ impl Session {
     /// Which of these requests is done, if one is, and its status.
     fn done(&self, requests: &mut [Handle]) -> Result<Option<(usize, Status)>> {
         let (mut index, mut done, mut status): (c_int, c_int, Status) = (0, 0, [0; STATUS / 8]);
-        // SAFETY: the requests are under way; the status is larger than every implementation's.
+        let mut numbers: Vec<c_int> = Vec::new();
+        let first = if self.library.constants.are_numbers {
+            numbers.extend(requests.iter().map(|request| *request as c_int));
+            numbers.as_mut_ptr().cast()
+        } else {
+            requests.as_mut_ptr()
+        };
+        // SAFETY: the requests are under way, and lie there as wide as the library has them; the status is larger than every
+        // implementation's.
         let code = unsafe {
             (self.library.calls.test_any)(
                 requests.len() as c_int,
-                requests.as_mut_ptr(),
+                first,
                 &raw mut index,
                 &raw mut done,
                 status.as_mut_ptr().cast(),

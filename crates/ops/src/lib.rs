@@ -49,7 +49,7 @@ pub use cross_entropy::{
 pub use dropout::{InputDropout, RowPlace};
 pub use embedding::{check_tokens, embedding, embedding_backward};
 pub use gradients::{NoGradient, check_gradients, global_norm_squared, scale, vjp};
-pub use linear::linear;
+pub use linear::{linear, wide_linear};
 pub use pool::Pool;
 pub use projections::{
     Affine, AffineGradients, input_gradient, parameter_gradients, projected_onto, projections,

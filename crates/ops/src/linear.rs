@@ -1,7 +1,7 @@
 //! `y = x wᵀ (+ bias)`, by the workers of the rank's pool.
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::gpu::operators;
 use crate::matrix::{Matrix, Onto, Product, multiply};
@@ -31,6 +31,17 @@ pub fn linear(
     match bias {
         None => x.apply_op2(weight, op),
         Some(bias) => x.apply_op3(weight, bias, op),
+    }
+}
+
+/// `x wᵀ` [.., O] in f32, whatever x and the weight are: for what is not to be rounded in between. Off the tape.
+///
+/// # Errors
+/// As [`linear`].
+pub fn wide_linear(backend: &Backend, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    match backend {
+        Backend::Gpu(processor) => operators::wide_linear(&**processor, x, weight),
+        Backend::Cpu(_) => linear(backend, &x.to_dtype(DType::F32)?, weight, None),
     }
 }
 

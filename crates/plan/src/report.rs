@@ -320,6 +320,14 @@ struct Bytes {
     backward: u64,
     gradients: u64,
     weights: u64,
+    /// Where ranks are tensor-parallel.
+    #[serde(skip_serializing_if = "is_nothing")]
+    tensor: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_nothing(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 #[derive(Serialize)]
@@ -330,12 +338,12 @@ struct Rope {
 
 impl<'a> From<&'a RankPlan> for Share<'a> {
     fn from(plan: &'a RankPlan) -> Share<'a> {
-        let RankPlan { forward, backward, gradients, weights, .. } = *plan;
+        let RankPlan { forward, backward, gradients, weights, tensor, .. } = *plan;
         Share {
             rank: plan.rank,
             positions: Every(&plan.positions),
             pairs: <[u64; 1]>::try_from(plan.pairs.as_slice()).ok().map(|[pairs]| pairs),
-            bytes: Bytes { forward, backward, gradients, weights },
+            bytes: Bytes { forward, backward, gradients, weights, tensor },
             peak: Classes(plan.peak),
             together: plan.together,
             worker: plan.worker,

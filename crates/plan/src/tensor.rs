@@ -33,6 +33,11 @@ pub(crate) fn part(experiment: &Experiment, shape: &Shape) -> Result<Shape, Prob
         ("elements of `intermediate_size`", shape.intermediate_size),
     ];
     match sizes.into_iter().find(|(_, size)| !size.is_multiple_of(ranks)) {
+        None if shape.vocab_size.is_some_and(|classes| classes < ranks) => {
+            let message =
+                format!("{ranks} tensor-parallel ranks cannot share so small a vocabulary");
+            Err(experiment.places.problem("mesh.tensor", message).hint("lower it"))
+        }
         None => Ok(shape.part_of(ranks)),
         Some((what, size)) => {
             let message =
@@ -53,7 +58,8 @@ pub(crate) fn share_rows(experiment: &Experiment, shards: &[Positions]) -> Resul
         "{ranks} tensor-parallel ranks cannot share a shard of {} tokens evenly",
         shard.tokens()
     );
-    let hint = "set `data.tokens` to a multiple of `mesh.sequence` times `mesh.tensor`";
+    let hint = "set `data.tokens` to a multiple of `mesh.sequence` times `mesh.tensor`; what `mesh.weights` or a layout shards \
+                unevenly must come out even for each rank";
     Err(experiment.places.problem("mesh.tensor", message).hint(hint).into())
 }
 

@@ -302,8 +302,12 @@ fn title(experiment: &Experiment) -> String {
     let (data, mesh) = (&experiment.data, &experiment.mesh);
     let ranks = if mesh.sequence == 1 { "rank" } else { "ranks" };
     let replicas = if mesh.data == 1 { "replica" } else { "replicas" };
+    let tensor = match mesh.tensor {
+        1 => String::new(),
+        tensor => format!(" by {tensor} tensor-parallel ones"),
+    };
     format!(
-        "{}: a batch of {}, {} tokens each, on {} {replicas} of {} {ranks}",
+        "{}: a batch of {}, {} tokens each, on {} {replicas} of {} {ranks}{tensor}",
         experiment.name, data.batch, data.tokens, mesh.data, mesh.sequence
     )
 }

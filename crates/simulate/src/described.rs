@@ -149,9 +149,7 @@ impl Cluster {
 
     /// Where the slow device of this number is in its replica of so many ranks, of which this cluster is what one sees.
     pub(crate) fn place_of_slow(&self, device: usize, ranks: usize) -> Option<usize> {
-        let Replica { step, .. } = self.seen;
-        let place = if step > 1 { device / step } else { device % ranks };
-        (place < ranks).then_some(place)
+        (ranks > 0).then(|| device / self.seen.step % ranks)
     }
 
     /// What joins two devices.
@@ -179,9 +177,9 @@ impl Cluster {
         self.inside.bandwidth.is_infinite()
     }
 
-    /// The link of a ring of the first `world` devices that joins those furthest apart.
+    /// The link of a ring of the first `world` devices that joins those furthest apart, whichever of them are seen.
     pub fn ring_link(&self, world: usize) -> Link {
-        self.link(0, world.saturating_sub(1))
+        self.link_of(self.groups().take_while(|devices| world > *devices).count())
     }
 
     /// Devices of a node, then of the groups of every level.

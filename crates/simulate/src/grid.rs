@@ -26,6 +26,8 @@ pub struct Grid {
     pub devices: Vec<usize>,
     /// Tokens of the sequence, rising.
     pub tokens: Vec<usize>,
+    /// Tensor-parallel ranks of the experiment, which are left out here.
+    pub tensor: usize,
     /// How it is split in layers that slide, if some do.
     pub sliding: Option<Strategy>,
     /// By tokens, then by devices; `None`: it cannot run so.
@@ -83,7 +85,8 @@ impl Grid {
         };
         let cells = tokens.iter().map(row).collect();
         let sliding = experiment.attention.sliding.map(|sliding| sliding.strategy);
-        Grid { strategy, devices, tokens, sliding, cells }
+        let tensor = resolved.experiment.mesh.tensor;
+        Grid { strategy, devices, tokens, tensor, sliding, cells }
     }
 
     /// For so many devices, the shortest and the longest sweet sequence.
@@ -98,7 +101,8 @@ impl Grid {
     pub(crate) fn named(&self) -> String {
         let sliding =
             self.sliding.map(|sliding| format!(" and `{}` where layers slide", label(sliding)));
-        format!("`{}`{}", label(self.strategy), sliding.unwrap_or_default())
+        let whole = if self.tensor > 1 { ", layers whole on every device" } else { "" };
+        format!("`{}`{}{whole}", label(self.strategy), sliding.unwrap_or_default())
     }
 
     /// The grid as text, and the sweet lengths of every number of devices.

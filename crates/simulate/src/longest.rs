@@ -21,7 +21,7 @@ pub fn longest(resolved: &Resolved, cluster: &Cluster) -> Option<usize> {
     let cluster = &cluster.budgeted(&experiment.memory);
     // Where memory is not limited, nothing is the longest.
     cluster.budget.filter(|_| ranks <= MOST_RANKS)?;
-    let grain = GRAIN * ranks;
+    let grain = GRAIN.next_multiple_of(experiment.mesh.tensor) * ranks;
     let fitting = |grains: usize| {
         let mut experiment = experiment.clone();
         experiment.data.tokens = grains * grain;

@@ -65,7 +65,8 @@ impl Weighing {
 fn by_speed(experiment: &Experiment, cluster: &Cluster) -> Option<Vec<usize>> {
     let mesh = &experiment.mesh;
     let slowest = |place: usize| {
-        let devices = (0..mesh.data).map(|replica| mesh.replica(replica).rank(place));
+        let first = (0..mesh.data).map(|replica| mesh.replica(replica).rank(place));
+        let devices = first.flat_map(|first| first..first + mesh.tensor);
         devices.map(|device| cluster.slowdown_of(device)).fold(0.0, f64::max)
     };
     let slowdown: Vec<f64> = (0..mesh.sequence).map(slowest).collect();

@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.words.first().is_some_and(|word| word == "engines") {
         return engines::run(&arguments.words);
     }
-    tool::cargo(&["build", "--release", "--quiet", "--package", "annulus-bench"])?;
+    tool::build_measuring()?;
     let program = tool::program("release", "annulus-bench")?;
     let mut command = Command::new(&program);
     command.args(&arguments.words);

@@ -66,7 +66,7 @@ pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
     let name = OsString::from("cargo xtask bench");
     let arguments = Arguments::parse_from([name].iter().chain(&words[1..]));
     setup::mpi()?;
-    tool::cargo(&["build", "--release", "--quiet", "--package", "annulus-bench"])?;
+    tool::build_measuring()?;
     let mut report = Report::default();
     memory(&mut report)?;
     if arguments.memory {

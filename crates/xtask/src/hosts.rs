@@ -61,8 +61,7 @@ enum Part {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     network::check_tools()?;
     setup::mpi()?;
-    let packages = ["--package", "annulus-bench", "--package", "annulus-cli"];
-    tool::cargo(&[&["build", "--release", "--quiet"], &packages[..]].concat())?;
+    tool::build_measuring()?;
     let wants = |part| arguments.what.is_empty() || arguments.what.contains(&part);
     let mut report = Report::default();
     let folder = folder()?;

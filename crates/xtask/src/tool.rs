@@ -57,6 +57,13 @@ pub(crate) fn cargo_with(variables: &[(&str, &OsStr)], arguments: &[&str]) -> Re
     run_with(variables, std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
 }
 
+/// Builds what measures, optimised, and `annulus` with it: alone either has other features of what both depend on, and each build would
+/// undo the other's.
+pub(crate) fn build_measuring() -> Result<()> {
+    let packages = ["--package", "annulus-bench", "--package", "annulus-cli"];
+    cargo(&[&["build", "--release", "--quiet"], &packages[..]].concat())
+}
+
 /// All files below a folder, or the file itself, in order.
 pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {

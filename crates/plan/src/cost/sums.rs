@@ -258,7 +258,9 @@ impl Share<'_> {
     fn copies(&self) -> bool {
         let experiment = &self.plan.experiment;
         let is_shared = self.state().shares_optimizer() || experiment.mesh.tensor > 1;
-        experiment.background_saves && self.is_writer && !is_shared
+        // A copy lies on the host.
+        let is_here = experiment.host.device.is_none() && experiment.host.apart.is_none();
+        experiment.background_saves && is_here && self.is_writer && !is_shared
     }
 
     fn world(&self) -> u64 {

@@ -73,7 +73,7 @@ impl Copies {
 /// On the host; of what is there already another one.
 fn copy(tensor: &Tensor) -> candle_core::Result<Tensor> {
     match tensor.device() {
-        Device::Cpu => tensor.force_contiguous()?.copy(),
+        Device::Cpu => tensor.force_contiguous(),
         _ => tensor.to_device(&Device::Cpu),
     }
 }

@@ -110,7 +110,7 @@ pub fn here(world: &World, ranks: usize) -> Result<Range<usize>> {
     world.here(ranks).ok_or_else(|| TrainError::Configuration {
         message: format!("{} processes cannot share {ranks} ranks evenly", world.processes()),
         hint: Some(
-            "start as many processes as divide the ranks (`mesh.data` times `mesh.sequence`)"
+            "start as many processes as divide the ranks (`mesh.data` times `mesh.sequence` times `mesh.tensor`)"
                 .into(),
         ),
     })

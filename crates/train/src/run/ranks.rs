@@ -104,6 +104,9 @@ impl Attempt<'_> {
                 if !self.setup.shares_state() && error.leaves_steps_whole() {
                     // What ended the run is what is said of it, whether this can be written or not.
                     let _ = trainer.save(recorder);
+                    if let Some(recorder) = recorder {
+                        let _ = recorder.settle_beside(trainer.rank.uncounted.as_ref());
+                    }
                 }
                 self.preempted(error)?;
                 Ok(Ending::Preempted)

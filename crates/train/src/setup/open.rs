@@ -76,8 +76,8 @@ fn earlier(experiment: &Experiment) -> Option<Attention> {
     let text = std::fs::read_to_string(experiment.output.join(RESOLVED)).ok()?;
     let before = parse(RESOLVED, &text, &[]).ok()?;
     let (then, now) = (&before.mesh, &experiment.mesh);
-    let same_ranks = (then.data, then.sequence, then.order, &then.weights)
-        == (now.data, now.sequence, now.order, &now.weights)
+    let same_ranks = (then.data, then.sequence, then.tensor, then.order, &then.weights)
+        == (now.data, now.sequence, now.tensor, now.order, &now.weights)
         && then.cluster == now.cluster;
     let same = || differences(&before, experiment).is_empty();
     let settled = same_ranks && !before.attention.is_open() && same();

@@ -202,7 +202,7 @@ fn refuse(found: &Found, differing: &[String]) -> Result<()> {
         message: format!("`{folder}` is of another experiment: {differing}"),
         hint: Some(
             "only `name`, `device`, `mesh`, how attention is split, `attention.deterministic`, `memory`, `every`, \
-             `trace`, `evaluation`, `keep`, `output`, `expect`, paths of the same files, and `schedule` from this step \
+             `trace`, `evaluation`, `keep`, `background_saves`, `output`, `expect`, paths of the same files, and `schedule` from this step \
              on may differ on resume: set the rest back, set another `output`, or begin another run there with `--from`"
                 .into(),
         ),

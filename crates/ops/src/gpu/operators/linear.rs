@@ -21,6 +21,21 @@ pub(crate) fn linear(
     rows.projected(processor, bias, x.shape())
 }
 
+/// See [`crate::wide_linear`].
+pub(crate) fn wide_linear(
+    processor: &dyn Processor,
+    x: &Tensor,
+    weight: &Tensor,
+) -> Result<Tensor> {
+    off_tape("linear", [x, weight])?;
+    let rows = Rows::new("linear", processor, x, weight)?;
+    let Sizes { tokens, outputs, .. } = rows.sizes;
+    // SAFETY: a product writes every element of its output.
+    let y = unsafe { unwritten(processor, (tokens, outputs), DType::F32) }?;
+    multiply(&y, &rows.x, &rows.weight.t()?, Was::Nothing)?;
+    y.reshape(with_last(x.shape(), outputs))
+}
+
 /// See [`crate::projections()`].
 pub(crate) fn projections<const N: usize>(
     processor: &dyn Processor,

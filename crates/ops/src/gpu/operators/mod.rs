@@ -29,7 +29,9 @@ pub(crate) use adamw::update_all;
 pub(crate) use cross_entropy::{linear_cross_entropy, linear_cross_entropy_gradients};
 pub(crate) use elementwise::{accumulate, contiguous, scale};
 pub(crate) use embedding::{embedding, embedding_backward};
-pub(crate) use linear::{input_gradient, linear, parameter_gradients, projected_onto, projections};
+pub(crate) use linear::{
+    input_gradient, linear, parameter_gradients, projected_onto, projections, wide_linear,
+};
 pub(crate) use norm::global_norm_squared;
 pub(crate) use rms_norm::{rms_norm, rms_norm_backward};
 pub(crate) use rope::{Placed, rope, rope_backward};
