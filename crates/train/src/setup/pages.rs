@@ -55,10 +55,10 @@ pub(crate) struct Room {
 }
 
 /// Near the plan is what is above this share of it, in eighths.
-const NEAR: u64 = 6;
+const NEAR: u64 = 5;
 /// One of so many parts of the plan may be kept there, or so many bytes.
-const PARTS: u64 = 32;
-const LITTLE: u64 = 8 << 20;
+const PARTS: u64 = 128;
+const LITTLE: u64 = 2 << 20;
 
 impl Room {
     /// Without a bound.
