@@ -384,7 +384,7 @@ fn tensor_parallel_ranks_hold_what_is_planned() {
     for (tensor, sequence, changes) in [
         ("2", 1, &[][..]),
         ("2", 2, &[("memory.recompute", "none")]),
-        ("4", 1, &[("memory.mlp_chunk", "256"), ("data.batch", "2"), ("memory.micro_batch", "1")]),
+        ("4", 1, &[("data.batch", "2"), ("memory.micro_batch", "1")]),
     ] {
         let parted = [
             ("mesh.tensor", tensor),

@@ -10,12 +10,9 @@ impl Share<'_> {
         let vocabulary = self.plan.own_vocabulary();
         let chunk = self.rows.min(self.memory.loss_chunk as u64);
         let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
-        // Of parts of a vocabulary: a power, a probability and a gradient of each, and the rows that are gathered.
-        let (copies, more) = match self.plan.experiment.mesh.tensor {
-            1 => (1, 0),
-            _ => (3, self.between_parts()),
-        };
-        let logits = product(&[chunk, copies * vocabulary + h, F32]).saturating_add(more);
+        // Of parts of a vocabulary: a power, a probability and a gradient of each.
+        let copies = if self.plan.experiment.mesh.tensor == 1 { 1 } else { 3 };
+        let logits = product(&[chunk, copies * vocabulary + h, F32]);
         let learned = if self.plan.counts().head { F32 } else { 0 };
         let learned = product(&[vocabulary, h, learned + self.widened]);
         let packed =
