@@ -70,7 +70,7 @@ fn seconds(arguments: &arguments::Saves, changes: &[(&str, &str)]) -> Result<Vec
     Ok(speeds.iter().map(|speed| arguments.tokens as f64 / speed).collect())
 }
 
-/// Of the data's own words.
+/// The model's; the data has fewer words.
 const VOCABULARY: usize = 256;
 
 /// Tokens per second of every step but those that warm up.

@@ -42,7 +42,7 @@ impl Site<'_> {
     }
     /// Of a collective of its layer.
     pub(crate) fn spot(&self, name: &'static str) -> Spot {
-        Spot { step: self.shard.step, name }
+        self.shard.spot(name)
     }
 }
 

@@ -16,7 +16,6 @@ use annulus_ops::{
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use crate::Shard;
-use crate::tensor::Spot;
 
 /// Numbers that ranks tell each other of a token.
 const TOLD: usize = 3;
@@ -25,7 +24,7 @@ const TOLD: usize = 3;
 pub(crate) fn embed(table_vd: &Tensor, classes: usize, shard: &Shard) -> Result<Tensor> {
     let (ids, is_own) = own_tokens(classes, table_vd.dtype(), shard)?;
     let part_bsd = embedding(&shard.backend, &ids, table_vd)?.broadcast_mul(&is_own)?;
-    shard.own_rows(spot(shard, "embedding"), &part_bsd)
+    shard.own_rows(shard.spot("embedding"), &part_bsd)
 }
 
 /// The gradient of the own part of the table, given that of own rows.
@@ -34,7 +33,7 @@ pub(crate) fn embed_backward(
     dy_rd: &Tensor,
     shard: &Shard,
 ) -> Result<Tensor> {
-    let dy_bsd = shard.all_rows(spot(shard, "gradient of the embedding"), dy_rd)?;
+    let dy_bsd = shard.all_rows(shard.spot("gradient of the embedding"), dy_rd)?;
     let (ids, is_own) = own_tokens(classes, dy_bsd.dtype(), shard)?;
     embedding_backward(&shard.backend, &ids, rows, &dy_bsd.broadcast_mul(&is_own)?)
 }
@@ -49,10 +48,6 @@ fn own_tokens(classes: usize, dtype: DType, shard: &Shard) -> Result<(Tensor, Te
     let (shape, device) = (shard.inputs.dims2()?, shard.inputs.device());
     let is_own = Tensor::from_vec(is_own, (shape.0, shape.1, 1), device)?.to_dtype(dtype)?;
     Ok((Tensor::from_vec(rows, shape, device)?, is_own))
-}
-
-fn spot(shard: &Shard, name: &'static str) -> Spot {
-    Spot { step: shard.step, name }
 }
 
 /// What the loss of a shard came to.
@@ -85,7 +80,7 @@ pub(crate) fn lose(
     let asked: Vec<u32> = asked.collect();
     let (own_rows, own_classes) = (shard.tensor.own(targets.len()), shard.tensor.own(classes));
     let mut loss = 0.0;
-    let mut dx_rd = (wanted != Wanted::Nothing).then(|| x_rd.zeros_like()).transpose()?;
+    let mut dx_of_asked = Vec::new();
     let of_head = || Tensor::zeros(head_vd.shape(), DType::F32, head_vd.device());
     let dhead_vd = (wanted == Wanted::Both).then(of_head).transpose()?;
     for rows in asked.chunks(chunk) {
@@ -98,11 +93,25 @@ pub(crate) fn lose(
             .filter(|(row, _)| own_rows.contains(&(**row as usize)))
             .map(|(_, l)| l)
             .sum::<f64>();
-        let Some(dx) = &mut dx_rd else { continue };
-        let dx_cd = found.back((&x_cd, head_vd), dhead_vd.as_ref(), &shard.backend)?;
-        *dx = dx.index_add(&index, &dx_cd, 0)?;
+        if wanted != Wanted::Nothing {
+            dx_of_asked.push(found.back((&x_cd, head_vd), dhead_vd.as_ref(), &shard.backend)?);
+        }
     }
+    let dx_rd = (wanted != Wanted::Nothing).then(|| in_all_rows(x_rd, &asked, &dx_of_asked));
+    let dx_rd = dx_rd.transpose()?;
     Ok(Lost { loss, dx_rd, dhead_vd })
+}
+
+/// The gradient of all rows of `x`, of pieces of those that were asked: zeros elsewhere.
+fn in_all_rows(x_rd: &Tensor, asked: &[u32], pieces: &[Tensor]) -> Result<Tensor> {
+    if pieces.is_empty() {
+        return x_rd.zeros_like();
+    }
+    let of_asked = Tensor::cat(pieces, 0)?;
+    if asked.len() == x_rd.dim(0)? {
+        return Ok(of_asked);
+    }
+    x_rd.zeros_like()?.index_add(&Tensor::new(asked, x_rd.device())?, &of_asked, 0)
 }
 
 /// The own classes of some tokens.
@@ -137,7 +146,7 @@ impl Found {
         let powers_cv = logits_cv.broadcast_sub(&highest_c)?.exp()?;
         let told = [&highest_c, &powers_cv.sum_keepdim(D::Minus1)?, &said_logit_c];
         let told = Tensor::cat(&told, 1)?.to_device(&Device::Cpu)?;
-        let all = shard.tensor.everybodys(spot(shard, "parts of the loss"), &told)?;
+        let all = shard.tensor.all_gather(shard.spot("parts of the loss"), &told)?;
         let all = all.iter().map(|told| told.flatten_all()?.to_vec1::<f32>());
         let all: Vec<Vec<f32>> = all.collect::<Result<_>>()?;
         let (own_rank, _) = shard.tensor.place();

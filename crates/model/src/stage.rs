@@ -48,6 +48,11 @@ pub struct Shard {
 }
 
 impl Shard {
+    /// Of a collective of its step.
+    pub(crate) fn spot(&self, name: &'static str) -> Spot {
+        Spot { step: self.step, name }
+    }
+
     /// All rows of own ones, [B, S, ..]; where no other rank has any, as they are.
     pub(crate) fn all_rows(&self, spot: Spot, own: &Tensor) -> Result<Tensor> {
         if self.tensor.is_alone() {

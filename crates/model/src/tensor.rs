@@ -121,7 +121,7 @@ impl TensorRanks {
     }
 
     /// Everybody's tensor, by rank.
-    pub(crate) fn everybodys(&self, spot: Spot, own: &Tensor) -> Result<Vec<Tensor>> {
+    pub(crate) fn all_gather(&self, spot: Spot, own: &Tensor) -> Result<Vec<Tensor>> {
         if self.is_alone() {
             return Ok(vec![own.clone()]);
         }

@@ -12,7 +12,6 @@ use candle_core::{D, DType, Device, Result, Tensor, bail};
 use crate::parameters::{Norm, Projection, names};
 use crate::sharded_vocabulary::{Lost, Wanted, embed, embed_backward, lose};
 use crate::stage::{Forward, kept};
-use crate::tensor::Spot;
 use crate::{Config, Keep, Shard, Specification, Stage, Weights};
 
 /// Tokens to rows of the embedding.
@@ -104,10 +103,10 @@ impl Loss {
         shard: &Shard,
     ) -> Result<Tensor> {
         let own_bsd = self.norm.apply(x_bsd, weights, &shard.backend)?;
-        let spot = |name| Spot { step: shard.step, name };
-        let normed_bsd = shard.all_rows(spot("the head's input"), &own_bsd)?;
+        let normed_bsd = shard.all_rows(shard.spot("the head's input"), &own_bsd)?;
         let part_bsv = linear(&shard.backend, &normed_bsd, self.head.weight.of(weights)?, None)?;
-        let parts = shard.tensor.everybodys(spot("logits"), &part_bsv.to_dtype(DType::F32)?)?;
+        let parts =
+            shard.tensor.all_gather(shard.spot("logits"), &part_bsv.to_dtype(DType::F32)?)?;
         Tensor::cat(&parts, D::Minus1)
     }
 }
@@ -192,17 +191,16 @@ impl Loss {
         head_vd: &Tensor,
         shard: &Shard,
     ) -> Result<LossAndGradients> {
-        let spot = |name| Spot { step: shard.step, name };
         let wanted = match (shard.keep, self.head.weight.trained) {
             (Keep::Nothing, _) => Wanted::Nothing,
             (_, false) => Wanted::Input,
             (_, true) => Wanted::Both,
         };
-        let x_rd = shard.tensor.gathered(spot("the loss's input"), x_rd)?;
+        let x_rd = shard.tensor.gathered(shard.spot("the loss's input"), x_rd)?;
         let head = (head_vd, self.head.weight.shape[0]);
         let Lost { loss, dx_rd, dhead_vd } = lose(&x_rd, head, (self.chunk, wanted), shard)?;
         let Some(dx_rd) = dx_rd else { return Ok((loss, None)) };
-        let dx_rd = shard.own_rows(spot("gradient of the loss's input"), &dx_rd)?;
+        let dx_rd = shard.own_rows(shard.spot("gradient of the loss's input"), &dx_rd)?;
         Ok((loss, Some((dx_rd, dhead_vd))))
     }
 }

@@ -178,7 +178,7 @@ impl Session {
             (self.library.calls.send)(from, count, byte, to as c_int, tag, world, request)
         };
         let mut sending = Sending { pieces: VecDeque::new(), bytes: Some(bytes) };
-        self.post("MPI_Isend", length, post, &mut sending.pieces)?;
+        self.post(("MPI_Isend", false), length, post, &mut sending.pieces)?;
         Ok(sending)
     }
 
@@ -194,7 +194,7 @@ impl Session {
             (self.library.calls.receive)(to, count, byte, from as c_int, tag, world, request)
         };
         let mut receiving = Receiving { pieces: VecDeque::new(), bytes: Some(bytes), came: 0 };
-        self.post("MPI_Irecv", length, post, &mut receiving.pieces)?;
+        self.post(("MPI_Irecv", true), length, post, &mut receiving.pieces)?;
         Ok(receiving)
     }
 
@@ -202,7 +202,7 @@ impl Session {
     /// its request goes.
     fn post(
         &self,
-        name: &str,
+        (name, is_received): (&str, bool),
         length: usize,
         call: impl Fn(usize, c_int, Handle, Handle, *mut Handle) -> c_int,
         pieces: &mut VecDeque<Piece>,
@@ -215,7 +215,7 @@ impl Session {
                 name,
                 call(start, count, constants.byte, constants.world, &raw mut request),
             )?;
-            pieces.push_back(self.requests.borrow_mut().add(request));
+            pieces.push_back(self.requests.borrow_mut().add(request, is_received));
         }
         Ok(())
     }
@@ -228,7 +228,7 @@ impl Session {
         let mut requests = self.requests.borrow_mut();
         let mut any = false;
         while let Some((index, status)) = self.done(requests.under_way())? {
-            let came = self.came(&status)?;
+            let came = if requests.is_received(index) { self.came(&status)? } else { 0 };
             requests.end(index, came);
             any = true;
         }
@@ -333,10 +333,10 @@ impl Session {
         Ok(usize::try_from(index).ok().filter(|_| done != 0).map(|index| (index, status)))
     }
 
-    /// How many bytes came with a receive; of a send it says nothing that means anything.
+    /// How many bytes came with a receive.
     fn came(&self, status: &Status) -> Result<usize> {
         let (mut count, byte) = (0, self.library.constants.byte);
-        // SAFETY: the status is one that MPI wrote.
+        // SAFETY: the status is that of a receive, as MPI wrote it.
         let code =
             unsafe { (self.library.calls.count)(status.as_ptr().cast(), byte, &raw mut count) };
         self.expect("MPI_Get_count", code)?;

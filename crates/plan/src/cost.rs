@@ -3,7 +3,7 @@
 //! What a rank holds at its fullest, by class. Inside a process a block that is lent is its owner's, and what is given away
 //! stays where it was made; from another process it arrives in a buffer of the receiver's. With n rows of a micro-batch (S of
 //! a sequence), h = `hidden_size`, a and k the widths of all query and all key/value heads of D,
-//! f = `intermediate_size`, V the vocabulary, L layers, e bytes of an element:
+//! f = `intermediate_size`, V the vocabulary, L layers, e bytes of an element; of tensor-parallel ranks a, k, f and V are what one has:
 //!
 //! ```text
 //! weights    e per element, once for the ranks of a process; f32 masters of bf16, of what is trained: of each of those ranks a slice;

@@ -141,8 +141,7 @@ impl Plan {
 
     /// Checkpoints that no rank can copy.
     fn saves_in_turn(&self) -> Option<String> {
-        let is_shared = self.state().shares_optimizer() || self.experiment.mesh.tensor > 1;
-        (self.experiment.background_saves && is_shared).then(|| {
+        (self.experiment.background_saves && self.is_shared(self.state())).then(|| {
             String::from("training waits for checkpoints in spite of `background_saves`: no rank has all that is saved")
         })
     }

@@ -20,7 +20,7 @@ pub(crate) struct Kind {
     /// Ranks that sum the same gradients: in other processes, and in its own.
     pub(crate) elsewhere: usize,
     pub(crate) here: usize,
-    /// The first of its process: what the ranks of a process share is counted to it.
+    /// The first of its process, of those with its part: what they share is counted to it.
     pub(crate) is_first: bool,
     /// Rank 0, which writes checkpoints.
     pub(crate) is_writer: bool,

@@ -17,7 +17,8 @@
 //! devices hold shares of the state. That hides behind backward while links are free, but for the stage that is summed
 //! last; of micro-batches but the last they are half as many bytes, too. Weights of which devices hold shares are gathered once an update, behind nothing, or before every stage of both passes,
 //! behind the stages before it but for the first (`crate::shares`). Norms, rotations, the optimizer and reading data are left out: they are
-//! the same for all strategies, and small.
+//! the same for all strategies, and small. Of tensor-parallel ranks a, k, f and V are what one has, and rows between them are gathered
+//! and scattered behind nothing (`crate::tensor`).
 //!
 //! What faster links would save is *exposed*; what remains between the mean rank's computing and
 //! the step is *uneven*: ranks that wait for slower ones.

@@ -366,10 +366,9 @@ fn a_copy_of_what_is_saved_is_planned() {
         let changes = [("background_saves", "true"), ("model.dtype", dtype)];
         let plan = plan(&place, 2, "ring", &changes);
         let without = plan_with(&place, BASE, 2, "ring", &changes[1..]);
-        let copied = |plan: &Plan, rank: usize| {
-            let peak = plan.ranks[rank].peak;
-            peak[Class::Weights] + peak[Class::Optimizer]
-        };
+        let held = |plan: &Plan, rank: usize, class| plan.ranks[rank].peak[class];
+        let copied =
+            |plan, rank| held(plan, rank, Class::Weights) + held(plan, rank, Class::Optimizer);
         let elements = plan.shape.elements();
         let bytes = if dtype == "f32" { 12 } else { 2 + 4 + 8 };
         assert_eq!(copied(&plan, 0) - copied(&without, 0), bytes * elements, "{dtype}");
@@ -386,11 +385,8 @@ fn tensor_parallel_ranks_hold_what_is_planned() {
         ("2", 2, &[("memory.recompute", "none")]),
         ("4", 1, &[("data.batch", "2"), ("memory.micro_batch", "1")]),
     ] {
-        let parted = [
-            ("mesh.tensor", tensor),
-            ("model.num_key_value_heads", tensor),
-            ("model.vocab_size", "264"),
-        ];
+        let heads = ("model.num_key_value_heads", tensor);
+        let parted = [("mesh.tensor", tensor), heads, ("model.vocab_size", "264")];
         let strategy = if sequence == 1 { "local" } else { "ring" };
         let plan = plan(&place, sequence, strategy, &[&parted, changes].concat());
         let _one = alone();

@@ -23,10 +23,10 @@ const NAPS_OF_WAITS: [Duration; 2] = [Duration::from_micros(50), Duration::from_
 /// often, and the less often the longer nothing has happened; but MPI goes on with a message only when it is called. A rank that begins
 /// to wait wakes the thread.
 const NAPS_OF_WORK: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(1)];
-/// Looks in a row while a payload is on its way: at each, an MPI over TCP reads no more of it than one of its buffers holds.
-const LOOKS: usize = 4;
 /// In between, this share of the time since something happened last: whatever happens is noticed so much later at most.
 const SHARE: u32 = 8;
+/// Looks in a row while a payload is on its way: at each, an MPI over TCP reads no more of it than one of its buffers holds.
+const LOOKS: usize = 4;
 /// For so long after something went or came the thread looks again at once where a rank waits: what is under way may be there in
 /// less time than a nap takes. It yields its core between two looks.
 const EAGER: Duration = Duration::from_micros(200);

@@ -85,6 +85,11 @@ impl Plan {
         if self.summing_beside() == self.summing() { State::Replicated } else { self.memory.state }
     }
 
+    /// Whether no rank has all of the state, which processes hold so.
+    pub(crate) fn is_shared(&self, state: State) -> bool {
+        state.shares_optimizer() || self.experiment.mesh.tensor > 1
+    }
+
     /// Elements of the adapters of these projections of a layer.
     fn adapters(&self, targets: &[Target]) -> Vec<u64> {
         let Some(lora) = &self.experiment.lora else { return Vec::new() };
@@ -257,7 +262,7 @@ impl Share<'_> {
     /// Whether the rank copies what it saves: one that has everything.
     fn copies(&self) -> bool {
         let experiment = &self.plan.experiment;
-        let is_shared = self.state().shares_optimizer() || experiment.mesh.tensor > 1;
+        let is_shared = self.plan.is_shared(self.state());
         // A copy lies on the host.
         let is_here = experiment.host.device.is_none() && experiment.host.apart.is_none();
         experiment.background_saves && is_here && self.is_writer && !is_shared

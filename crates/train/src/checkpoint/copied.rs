@@ -6,20 +6,8 @@ use annulus_memory::{Class, on_behalf_of};
 use annulus_model::Described;
 use candle_core::{Device, Tensor};
 
-use super::Slices;
+use super::{Contents, Slices};
 use crate::{Result, TrainError};
-
-/// What a checkpoint is written of.
-pub(crate) trait Contents {
-    /// The weights, in the order of their names.
-    fn weights(&self) -> Vec<Described>;
-    /// What the optimizer keeps, in the order of its names.
-    fn optimizer(&self) -> Vec<Described>;
-    /// A weight's elements, in slices.
-    fn of_weight(&mut self, name: &str) -> Result<Vec<Tensor>>;
-    /// Those of what the optimizer keeps under a name.
-    fn of_optimizer(&mut self, name: &str) -> Result<Vec<Tensor>>;
-}
 
 /// Everything, on the host, as it was when it was copied: nobody else has it. What is written is given back at once.
 #[derive(Debug)]
@@ -90,20 +78,5 @@ impl Contents for Copied {
     }
     fn of_optimizer(&mut self, name: &str) -> Result<Vec<Tensor>> {
         self.optimizer.take(name)
-    }
-}
-
-impl Contents for Slices<'_> {
-    fn weights(&self) -> Vec<Described> {
-        Slices::weights(self)
-    }
-    fn optimizer(&self) -> Vec<Described> {
-        Slices::optimizer(self)
-    }
-    fn of_weight(&mut self, name: &str) -> Result<Vec<Tensor>> {
-        Slices::of_weight(self, name)
-    }
-    fn of_optimizer(&mut self, name: &str) -> Result<Vec<Tensor>> {
-        Slices::of_optimizer(self, name)
     }
 }

@@ -19,9 +19,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use copied::{Contents, Copied};
+pub(crate) use copied::Copied;
 pub(crate) use read::{Found, beside, is_checkpoint, load, named_by, newest, opened, weights};
-pub(crate) use slices::Slices;
+pub(crate) use slices::{Contents, Slices};
 pub(crate) use tokenizer::missing;
 pub(crate) use write::{Saved, point, prune, save};
 

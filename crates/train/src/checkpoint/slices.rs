@@ -9,7 +9,19 @@ use crate::step::division::Division;
 use crate::step::parameters::{Optimizer, Stake};
 use crate::{Result, TrainError};
 
-/// What a checkpoint is written of. Where processes hold shares, all ranks hand over theirs in the order in which rank 0 writes.
+/// What a checkpoint is written of.
+pub(crate) trait Contents {
+    /// The weights, in the order of their names.
+    fn weights(&self) -> Vec<Described>;
+    /// What the optimizer keeps, in the order of its names.
+    fn optimizer(&self) -> Vec<Described>;
+    /// A weight's elements, in slices.
+    fn of_weight(&mut self, name: &str) -> Result<Vec<Tensor>>;
+    /// Those of what the optimizer keeps under a name.
+    fn of_optimizer(&mut self, name: &str) -> Result<Vec<Tensor>>;
+}
+
+/// What ranks have of it. Where they hold shares, all ranks hand over theirs in the order in which rank 0 writes.
 #[derive(Debug)]
 pub(crate) struct Slices<'a> {
     pub(crate) stake: &'a Stake,
@@ -37,65 +49,10 @@ impl<'a> Slices<'a> {
         self.division.shares_optimizer() || self.division.tensor.world() > 1
     }
 
-    /// The weights, in the order of their names.
-    pub(crate) fn weights(&self) -> Vec<Described> {
-        let parameters = &self.stake.parameters;
-        let is_there = |name: &String| !self.only_trained || parameters.trained.contains(name);
-        let names = parameters.shapes.keys().filter(|name| is_there(name));
-        names.map(|name| self.described(name.clone(), name, parameters.dtype)).collect()
-    }
-
-    /// What the optimizer keeps, in the order of its names: moments, and masters where weights are narrower.
-    pub(crate) fn optimizer(&self) -> Vec<Described> {
-        let parameters = &self.stake.parameters;
-        let mut kept = vec!["first", "second"];
-        kept.extend((parameters.dtype != DType::F32).then_some("master"));
-        kept.sort_unstable();
-        let of = |which| {
-            let one = move |name| self.described(format!("{which}.{name}"), name, DType::F32);
-            parameters.trained().map(one)
-        };
-        kept.into_iter().flat_map(of).collect()
-    }
-
     fn described(&self, called: String, name: &str, dtype: DType) -> Described {
         let parameters = &self.stake.parameters;
         let shape = parameters.placed[name].0.clone();
         Described { name: called, shape, dtype }
-    }
-
-    /// A weight's slices; on other ranks than the one that writes, nothing.
-    pub(crate) fn of_weight(&mut self, name: &str) -> Result<Vec<Tensor>> {
-        let parameters = &self.stake.parameters;
-        let of_part = if let Some(part) = parameters.weights.get(name) {
-            vec![part.clone()]
-        } else {
-            let own = self.stake.optimizer().and_then(|own| own.share(name)).cloned();
-            self.collected("checkpoint, weights", name, (parameters.dtype, own))?
-        };
-        self.joined(name, of_part)
-    }
-
-    /// The slices of what the optimizer keeps under a name.
-    pub(crate) fn of_optimizer(&mut self, called: &str) -> Result<Vec<Tensor>> {
-        let Some((which, name)) = called.split_once('.') else {
-            return Err(TrainError::Internal(format!("no optimizer keeps `{called}`")));
-        };
-        let of = |one: &Optimizer| -> Result<Option<Tensor>> {
-            Ok(match which {
-                "master" => one.master(name).cloned(),
-                "first" => one.moments(name)?.map(|Moments { first, .. }| first),
-                _ => one.moments(name)?.map(|Moments { second, .. }| second),
-            })
-        };
-        let of_part = if self.division.shares_optimizer() {
-            let own = self.stake.optimizer().map(of).transpose()?.flatten();
-            self.collected("checkpoint, optimizer", name, (DType::F32, own))?
-        } else {
-            let all = self.stake.optimizers().into_iter();
-            all.filter_map(|one| of(one).transpose()).collect::<Result<_>>()?
-        };
-        self.joined(name, of_part)
     }
 
     /// A parameter of the slices of its parts, each of which the first rank that has it has; of tensor-parallel ranks the first gets
@@ -147,5 +104,62 @@ impl<'a> Slices<'a> {
             self.of_optimizer(&one.name)?;
         }
         Ok(())
+    }
+}
+
+impl Contents for Slices<'_> {
+    /// The weights, in the order of their names.
+    fn weights(&self) -> Vec<Described> {
+        let parameters = &self.stake.parameters;
+        let is_there = |name: &String| !self.only_trained || parameters.trained.contains(name);
+        let names = parameters.shapes.keys().filter(|name| is_there(name));
+        names.map(|name| self.described(name.clone(), name, parameters.dtype)).collect()
+    }
+
+    /// What the optimizer keeps, in the order of its names: moments, and masters where weights are narrower.
+    fn optimizer(&self) -> Vec<Described> {
+        let parameters = &self.stake.parameters;
+        let mut kept = vec!["first", "second"];
+        kept.extend((parameters.dtype != DType::F32).then_some("master"));
+        kept.sort_unstable();
+        let of = |which| {
+            let one = move |name| self.described(format!("{which}.{name}"), name, DType::F32);
+            parameters.trained().map(one)
+        };
+        kept.into_iter().flat_map(of).collect()
+    }
+
+    /// A weight's slices; on other ranks than the one that writes, nothing.
+    fn of_weight(&mut self, name: &str) -> Result<Vec<Tensor>> {
+        let parameters = &self.stake.parameters;
+        let of_part = if let Some(part) = parameters.weights.get(name) {
+            vec![part.clone()]
+        } else {
+            let own = self.stake.optimizer().and_then(|own| own.share(name)).cloned();
+            self.collected("checkpoint, weights", name, (parameters.dtype, own))?
+        };
+        self.joined(name, of_part)
+    }
+
+    /// The slices of what the optimizer keeps under a name.
+    fn of_optimizer(&mut self, called: &str) -> Result<Vec<Tensor>> {
+        let Some((which, name)) = called.split_once('.') else {
+            return Err(TrainError::Internal(format!("no optimizer keeps `{called}`")));
+        };
+        let of = |one: &Optimizer| -> Result<Option<Tensor>> {
+            Ok(match which {
+                "master" => one.master(name).cloned(),
+                "first" => one.moments(name)?.map(|Moments { first, .. }| first),
+                _ => one.moments(name)?.map(|Moments { second, .. }| second),
+            })
+        };
+        let of_part = if self.division.shares_optimizer() {
+            let own = self.stake.optimizer().map(of).transpose()?.flatten();
+            self.collected("checkpoint, optimizer", name, (DType::F32, own))?
+        } else {
+            let all = self.stake.optimizers().into_iter();
+            all.filter_map(|one| of(one).transpose()).collect::<Result<_>>()?
+        };
+        self.joined(name, of_part)
     }
 }

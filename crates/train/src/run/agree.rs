@@ -6,6 +6,7 @@ use annulus_comm::{Communicator, Label, World};
 use annulus_plan::Plan;
 use candle_core::{DType, Device, Tensor};
 
+use crate::checkpoint::Contents;
 use crate::run::given::here;
 use crate::setup::initial::initial_weights;
 use crate::setup::start::{Handout, Start};

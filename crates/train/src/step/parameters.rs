@@ -97,7 +97,7 @@ pub struct Store {
     /// Of tensor-parallel ranks, by the part of parameters that they have.
     parts: Vec<Part>,
     /// Where they decide whether a step is applied.
-    pub(crate) commit: Meeting<(), ()>,
+    commit: Meeting<(), ()>,
     /// How far each of them is.
     pub(crate) moves: Arc<Moves>,
 }
@@ -113,7 +113,7 @@ pub(crate) struct Part {
 }
 
 impl Store {
-    /// That of the ranks `here` of `setup`, whose weights are made from f32 `weights`. They are counted to the first of the ranks.
+    /// That of the ranks `here` of `setup`, whose weights are made from f32 `weights`. Each part is counted to the first of the ranks that have it.
     ///
     /// # Errors
     /// What Candle, or the device, says.
@@ -140,7 +140,7 @@ impl Store {
     }
 
     /// A rank will not come to meetings any more.
-    pub(crate) fn leave(&self) {
+    fn leave(&self) {
         self.commit.leave();
         self.parts.iter().for_each(|part| part.table.leave());
     }
@@ -156,7 +156,7 @@ impl Part {
 /// What a rank has of a store: it leaves the others' commit when it is dropped, however that comes.
 #[derive(Debug)]
 pub(crate) struct Stake {
-    pub(crate) store: Arc<Store>,
+    store: Arc<Store>,
     /// Which part of parameters, and which of the ranks of the process that have it.
     part: usize,
     own: usize,
@@ -180,6 +180,16 @@ impl Stake {
     /// What this rank has taken before.
     pub(crate) fn of(store: &Arc<Store>, division: &Division) -> Stake {
         Stake { store: store.clone(), part: division.part(), own: division.own().0 }
+    }
+
+    /// Where all ranks of the process decide whether a step is applied.
+    pub(crate) fn commit(&self) -> &Meeting<(), ()> {
+        &self.store.commit
+    }
+
+    /// This rank will not come to meetings any more.
+    pub(crate) fn leave(&self) {
+        self.store.leave();
     }
 
     /// This rank's own.

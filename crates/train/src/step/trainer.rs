@@ -121,7 +121,7 @@ impl Trainer {
         let step = self.finished + 1;
         let computed = self.compute(step);
         if computed.is_err() {
-            self.store.store.leave();
+            self.store.leave();
         }
         let computed = computed?;
         self.meet()?;
@@ -199,7 +199,7 @@ impl Trainer {
     /// Waits for the ranks of this process.
     fn meet(&self) -> Result<()> {
         let label = Label { pass: "commit", ..self.label() };
-        let commit = (&self.store.store.commit, self.rank.division.crew());
+        let commit = (self.store.commit(), self.rank.division.crew());
         self.rank.meet(commit, (), |_| (), label).map(drop)
     }
 
