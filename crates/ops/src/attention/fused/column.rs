@@ -326,7 +326,7 @@ impl Between {
         };
         scores(q, k, &mut self.p);
         scores(gradient, v, &mut self.ds);
-        if place.piece.masked {
+        if place.piece.is_masked() {
             hide(&mut self.p.natural, inputs.spans(place.head, place.block), columns);
         }
         padded(&mut self.shift, &context.shift[range.clone()], (rows, f32::INFINITY));

@@ -294,7 +294,7 @@ impl Scratch {
                 onto: Onto::Nothing,
             });
         }
-        if place.piece.masked {
+        if place.piece.is_masked() {
             hide(&mut self.scores, spans, &place.piece.columns);
         }
     }
@@ -308,7 +308,7 @@ impl Scratch {
         (place, scale): (Place<'_>, f32),
         rows: usize,
     ) {
-        let columns = place.piece.columns.len();
+        let columns = place.piece.width();
         let weights = &mut self.scores[..rows * STEP];
         machine.call(Fold {
             scores: weights,

@@ -21,8 +21,21 @@ pub(super) const GRAIN: usize = 48;
 pub(super) struct Piece {
     /// The first and last that are seen by any row, and all between them, in whole grains: the last may not exist.
     pub(super) columns: Range<usize>,
-    /// Whether some row does not see some of them.
-    pub(super) masked: bool,
+    /// The same, to the column.
+    seen: Range<usize>,
+    /// How much of them the rows see.
+    pub(super) sight: Sight,
+}
+
+/// How much of a piece its rows see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// Every row all columns.
+    All,
+    /// Every row the same columns, without a gap: at the end of the keys, or of a document.
+    Same,
+    /// Rows differ.
+    Differ,
 }
 
 /// Rows of a block with columns of a piece, both from 0: what a product computes. Both begin at whole units.
@@ -51,28 +64,45 @@ impl Piece {
             }
         }
         let columns = first / GRAIN * GRAIN..end.next_multiple_of(GRAIN);
-        let masked = seen < rows.len() * columns.len();
-        (seen > 0).then_some(Piece { columns, masked })
+        let sight = match seen {
+            0 => return None,
+            _ if seen == rows.len() * columns.len() => Sight::All,
+            _ if seen == rows.len() * (end - first) => Sight::Same,
+            _ => Sight::Differ,
+        };
+        Some(Piece { columns, seen: first..end, sight })
     }
 
-    /// Which of its columns rows see, as far as products can leave others out. Where every row sees everything that is one
+    /// Whether some row does not see some of its columns.
+    pub(super) fn is_masked(&self) -> bool {
+        self.sight != Sight::All
+    }
+
+    /// How many of its columns there are up to the last that some row sees, in whole panels.
+    pub(super) fn width(&self) -> usize {
+        (self.seen.end - self.columns.start).next_multiple_of(PANEL)
+    }
+
+    /// Which of its columns rows see, as far as products can leave others out. Where every row sees the same that is one
     /// product, along the edge of a mask one for every few rows.
     pub(super) fn extents(&self, spans: &[Spans]) -> impl Iterator<Item = Extent> {
-        let together = if self.masked { product::ROWS } else { ROWS };
+        let together = if self.sight == Sight::Differ { product::ROWS } else { ROWS };
         spans.chunks(together).enumerate().map(move |(index, spans)| {
             let start = index * together;
             let rows = start..start + spans.len().next_multiple_of(product::ROWS);
-            let whole = 0..self.columns.len();
-            Extent { rows, columns: if self.masked { self.seen_by(spans) } else { whole } }
+            let same = || Some(self.seen.clone());
+            let seen = if self.sight == Sight::Differ { self.seen_by(spans) } else { same() };
+            Extent { rows, columns: self.in_panels(seen) }
         })
     }
 
     /// The same the other way round: columns, a few along the edge of a mask, with the rows of `extents` that see some of them.
     pub(super) fn transposed(&self, extents: &[Extent]) -> impl Iterator<Item = Extent> {
-        let together = if self.masked { product::ROWS } else { COLUMNS };
-        let count = self.columns.len();
-        (0..count).step_by(together).map(move |start| {
-            let columns = start..count.min(start + together);
+        let together = if self.sight == Sight::Differ { product::ROWS } else { COLUMNS };
+        let start = (self.seen.start - self.columns.start) / product::ROWS * product::ROWS;
+        let end = (self.seen.end - self.columns.start).next_multiple_of(product::ROWS);
+        (start..end).step_by(together).map(move |start| {
+            let columns = start..end.min(start + together);
             let rows = extents
                 .iter()
                 .filter(|extent| extent.meets(&columns))
@@ -82,17 +112,21 @@ impl Piece {
         })
     }
 
-    /// From the first that some row sees to the last, in whole panels.
-    fn seen_by(&self, spans: &[Spans]) -> Range<usize> {
+    /// From the first that some of these rows sees to the last.
+    fn seen_by(&self, spans: &[Spans]) -> Option<Range<usize>> {
         let Range { start, end } = self.columns;
         let seen = spans.iter().flatten().map(|span| {
             (span.start as usize).clamp(start, end)..(span.end as usize).clamp(start, end)
         });
-        let all = seen
-            .filter(|seen| !seen.is_empty())
+        seen.filter(|seen| !seen.is_empty())
             .reduce(|all, one| all.start.min(one.start)..all.end.max(one.end))
-            .unwrap_or(start..start);
-        (all.start - start) / PANEL * PANEL..(all.end - start).next_multiple_of(PANEL)
+    }
+
+    /// Whole panels of its columns, from 0, with these in them.
+    fn in_panels(&self, seen: Option<Range<usize>>) -> Range<usize> {
+        let start = self.columns.start;
+        let seen = seen.unwrap_or(start..start);
+        (seen.start - start) / PANEL * PANEL..(seen.end - start).next_multiple_of(PANEL)
     }
 }
 
@@ -120,7 +154,7 @@ impl Reach {
     pub(super) fn piece(&self, rows: &[Spans], block: usize) -> Option<Piece> {
         let columns = block * COLUMNS..(block + 1) * COLUMNS;
         if self.all.start <= columns.start && columns.end <= self.all.end {
-            return Some(Piece { columns, masked: false });
+            return Some(Piece { seen: columns.clone(), columns, sight: Sight::All });
         }
         Piece::new(rows, block)
     }
@@ -143,8 +177,9 @@ mod tests {
         let reach = Reach::new(&rows);
         assert_eq!(reach.blocks, 0..3);
         let pieces: Vec<_> = (0..4).map(|block| reach.piece(&rows, block)).collect();
-        assert_eq!(pieces[0], Some(Piece { columns: 0..192, masked: true }));
-        assert_eq!(pieces[2], Some(Piece { columns: 480..576, masked: true }));
+        let differ = |columns, seen| Some(Piece { columns, seen, sight: Sight::Differ });
+        assert_eq!(pieces[0], differ(0..192, 3..150));
+        assert_eq!(pieces[2], differ(480..576, 500..540));
         assert!(pieces[1].is_none() && pieces[3].is_none());
     }
 
@@ -158,10 +193,9 @@ mod tests {
         assert_eq!(extents[0], extent(0..12, 0..112));
         assert_eq!(extents[4], extent(48..60, 0..160));
         let columns: Vec<_> = piece.transposed(&extents).collect();
-        assert_eq!(columns.len(), 16);
+        assert_eq!(columns.len(), 14, "nobody sees those behind");
         assert_eq!([&columns[0], &columns[9]], [&extent(0..60, 0..12), &extent(0..60, 108..120)]);
         assert_eq!(columns[11], extent(24..60, 132..144));
-        assert_eq!(columns[15], extent(0..0, 180..192), "nobody sees them");
         let window = [sees(&[(70, 100)]), sees(&[])];
         let piece = Piece::new(&window, 0).unwrap();
         assert_eq!(piece.columns, 48..144);
@@ -171,9 +205,21 @@ mod tests {
     #[test]
     fn what_every_row_sees_is_not_masked() {
         let rows = [sees(&[(0, 300)]), sees(&[(0, 100), (100, 300)])];
-        let masked = |block| Reach::new(&rows).piece(&rows, block).map(|piece| piece.masked);
-        assert_eq!(masked(0), Some(false));
-        assert_eq!(masked(1), Some(true), "the last columns do not exist");
+        let piece = |block| Reach::new(&rows).piece(&rows, block).unwrap();
+        assert!(!piece(0).is_masked());
+        let last = piece(1);
+        assert_eq!(last.columns, 192..336, "the last ones do not exist");
+        assert_eq!((last.sight, last.is_masked(), last.width()), (Sight::Same, true, 112));
+        let extents: Vec<_> = last.extents(&rows).collect();
+        assert_eq!(extents, [Extent { rows: 0..12, columns: 0..112 }]);
+        let columns: Vec<_> = last.transposed(&extents).collect();
+        assert_eq!(columns, [Extent { rows: 0..12, columns: 0..108 }]);
+        let document = [sees(&[(70, 100)]), sees(&[(70, 100)])];
+        let piece = Piece::new(&document, 0).unwrap();
+        let extents: Vec<_> = piece.extents(&document).collect();
+        assert_eq!(extents, [Extent { rows: 0..12, columns: 16..64 }]);
+        let columns: Vec<_> = piece.transposed(&extents).collect();
+        assert_eq!(columns, [Extent { rows: 0..12, columns: 12..60 }]);
         let none = [sees(&[]), sees(&[(7, 7)])];
         assert!(Reach::new(&none).blocks.is_empty() && Piece::new(&none, 0).is_none());
         let alike = [sees(&[(5, 600)]), sees(&[(0, 590)])];
