@@ -9,8 +9,6 @@ mod parts;
 mod rates;
 mod tape;
 
-use std::path::PathBuf;
-
 use annulus_comm::World;
 use annulus_sequence::Strategy;
 use anyhow::{Context, Result};
@@ -44,10 +42,10 @@ pub(crate) struct Arguments {
     /// Samples
     #[arg(long, default_value_t = 5, value_parser = positive)]
     samples: usize,
-    /// Parts: what passes take on the cluster in this file is printed, too
-    #[arg(long, value_name = "FILE")]
-    cluster: Option<PathBuf>,
-    /// Bytes of a hop's message; of the large one where rates are measured
+    /// Before every sample rates are measured, and what passes take by them is printed, too
+    #[arg(long)]
+    planned: bool,
+    /// Bytes of a hop's message
     #[arg(long, default_value = "1M", value_parser = count)]
     bytes: usize,
     /// Messages that are timed together where a hop is measured
@@ -66,8 +64,6 @@ enum Measure {
     Hop,
     /// The same with MPI alone, with and without a header in front
     Raw,
-    /// What a rank and a link achieve, as a cluster's file
-    Rates,
 }
 
 /// Prints a line for every point.
@@ -93,7 +89,6 @@ fn points(arguments: &Arguments, world: &World) -> Result<()> {
     };
     match arguments.measure {
         Measure::Hop => tell(hop::ours(arguments, world)?),
-        Measure::Rates => tell(rates::measure(arguments, world)?),
         _ => {
             for strategy in &arguments.strategies {
                 tell(parts::measure(arguments, *strategy, world)?);

@@ -10,13 +10,13 @@ use annulus_ops::attention::Fused;
 use annulus_ops::{Cores, Pool};
 use annulus_plan::Plan;
 use annulus_sequence::{Schedules, Strategy};
-use annulus_simulate::{Cluster, Estimate};
+use annulus_simulate::Estimate;
 use anyhow::{Result, anyhow};
 use candle_core::{DType, Device, Tensor};
 use serde_json::json;
 
 use super::tape::{Mode, Taped};
-use super::{Arguments, Measure, here};
+use super::{Arguments, Measure, here, rates};
 use crate::attention::Inputs;
 use crate::llama::planned;
 use crate::subject::{Fields, fields};
@@ -34,16 +34,31 @@ struct Seconds {
     waiting: Vec<f64>,
 }
 
+impl Seconds {
+    fn join(&mut self, Seconds { together, compute, messages, waiting }: Seconds) {
+        self.together.extend(together);
+        self.compute.extend(compute);
+        self.messages.extend(messages);
+        self.waiting.extend(waiting);
+    }
+}
+
 /// One strategy, as a line.
 pub(super) fn measure(arguments: &Arguments, strategy: Strategy, world: &World) -> Result<Fields> {
-    let here = here(arguments, world)?;
     let plan = plan(arguments, strategy)?;
-    let schedules = plan.passes[0].clone();
-    let cores = Cores::from(arguments.threads).among(world.beside().len());
-    let options = options(arguments.ranks);
-    let member = |comm| rank(arguments, world, &schedules, (&cores, here), &comm);
-    let seconds = world.run(&options, member).map_err(|failure| anyhow!("{failure:#}"))?;
-    let Seconds { together, compute, messages, waiting } = &seconds[0];
+    let (mut seconds, mut planned) = (Seconds::default(), Vec::new());
+    if arguments.planned {
+        // In turn: what slows a machine down for a while slows down both.
+        for _ in 0..arguments.samples {
+            let cluster = rates::measure(arguments, world)?;
+            let Estimate { forward, backward, .. } = Estimate::of(&plan, &cluster)?;
+            planned.push(forward + backward);
+            seconds.join(samples(arguments, (&plan, world), 1)?);
+        }
+    } else {
+        seconds = samples(arguments, (&plan, world), arguments.samples)?;
+    }
+    let Seconds { together, compute, messages, waiting } = seconds;
     let mut line = fields(json!({
         "bench": "engine", "strategy": strategy.name(), "tokens": arguments.tokens,
         "ranks": arguments.ranks, "threads": arguments.threads, "together": together,
@@ -53,11 +68,22 @@ pub(super) fn measure(arguments: &Arguments, strategy: Strategy, world: &World) 
             json!({ "compute": compute, "messages": messages, "waiting": waiting }),
         ));
     }
-    if let Some(path) = &arguments.cluster {
-        let estimate = Estimate::of(&plan, &Cluster::load(path)?)?;
-        line.insert("planned".into(), json!(estimate.forward + estimate.backward));
+    if arguments.planned {
+        line.insert("planned".into(), json!(planned));
     }
     Ok(line)
+}
+
+/// So many of a plan's attention.
+fn samples(arguments: &Arguments, (plan, world): (&Plan, &World), many: usize) -> Result<Seconds> {
+    let here = here(arguments, world)?;
+    let cores = Cores::from(arguments.threads).among(world.beside().len());
+    let arguments = &Arguments { samples: many, ..arguments.clone() };
+    let member = |comm| rank(arguments, world, &plan.passes[0], (&cores, here), &comm);
+    let run = world.run(&options(arguments.ranks), member);
+    let mut seconds = run.map_err(|failure| anyhow!("{failure:#}"))?;
+    // All ranks know those of the slowest.
+    Ok(seconds.swap_remove(0))
 }
 
 pub(super) fn options(world: usize) -> threads::Options {

@@ -1,7 +1,5 @@
 //! What two hosts with a slow link between them must show.
 
-use std::fs;
-
 use anyhow::{Context, Result};
 
 use super::hop::Hop;
@@ -31,10 +29,9 @@ const PROBE: usize = 6144;
 
 /// A step whose computing and sending take as long, and one that computes twice as long as it sends.
 pub(super) fn overlap(job: &Job, samples: usize, report: &mut Report) -> Result<()> {
-    let cluster = rates(job, 16, "ring")?;
     let parts = |tokens: usize, samples: usize| {
-        let what = format!("--measure parts --tokens {tokens} --samples {samples} --cluster");
-        let line = job.measure(&format!("{RING} {what} {cluster}"))?;
+        let what = format!("--measure parts --tokens {tokens} --samples {samples} --planned");
+        let line = job.measure(&format!("{RING} {what}"))?;
         Parts::of(line.first().context("nothing was printed")?)
     };
     // Computing grows with the square of positions, messages with their number.
@@ -53,7 +50,7 @@ pub(super) fn overlap(job: &Job, samples: usize, report: &mut Report) -> Result<
     report.hold("a step over the longer of its parts", ratio.median(), STEP);
     for (name, one) in [("even", &balanced), ("twice as much to compute", &twice)] {
         let what = format!("{name}: how far the plan is from the step");
-        report.hold(&what, (one.planned / one.together.median() - 1.0).abs(), Bar::AtMost(PLAN));
+        report.hold(&what, off(&one.planned, &one.together).abs(), Bar::AtMost(PLAN));
     }
     let [hidden, control] = [&twice.together, &twice.waiting].map(|all| twice.exposed(all));
     report.hold("communication exposed, of all", hidden.median(), EXPOSED);
@@ -67,7 +64,7 @@ struct Parts {
     compute: Samples,
     messages: Samples,
     waiting: Samples,
-    planned: f64,
+    planned: Samples,
 }
 
 impl Parts {
@@ -78,7 +75,7 @@ impl Parts {
             compute: samples("compute")?,
             messages: samples("messages")?,
             waiting: samples("waiting")?,
-            planned: line["planned"].as_f64().context("no plan")?,
+            planned: samples("planned")?,
         })
     }
 
@@ -89,29 +86,22 @@ impl Parts {
     }
 
     fn print(&self, tokens: usize) {
-        let cells = [&self.compute, &self.messages, &self.together, &self.waiting];
+        let cells = [&self.compute, &self.messages, &self.together, &self.waiting, &self.planned];
         let cells = cells.map(|one| one.shown(1.0)).join(" | ");
-        tool::print(&format!("| {tokens} | {cells} | {:.3} |", self.planned));
+        tool::print(&format!("| {tokens} | {cells} |"));
     }
 }
 
-/// The rates of so many ranks on these hosts, as a cluster's file.
-fn rates(job: &Job, ranks: usize, name: &str) -> Result<String> {
-    let words = format!("--measure rates --ranks {ranks} --threads 1 --head-dim 32");
-    let lines = job.measure(&words)?;
-    let text = lines.first().and_then(|line| line["cluster"].as_str()).context("no rates")?;
-    let path = job.folder.join(format!("{name}.yaml"));
-    fs::write(&path, text)?;
-    tool::print(&format!("\n{}:\n{text}", path.display()));
-    Ok(path.display().to_string())
+/// How far a plan is from what was measured: by the rates before each sample, in the middle.
+fn off(planned: &Samples, measured: &Samples) -> f64 {
+    planned.with(measured, |planned, measured| planned / measured - 1.0).median()
 }
 
 /// Strategies as planned and as they are.
 pub(super) fn order(job: &Job, samples: usize, report: &mut Report) -> Result<()> {
-    let cluster = rates(job, 4, "strategies")?;
     let words = format!(
         "--ranks 4 --threads 1 --heads 16 --head-dim 32 --mask full --tokens 4k \
-         --strategies ring,double-ring,ulysses --samples {samples} --cluster {cluster}"
+         --strategies ring,double-ring,ulysses --samples {samples} --planned"
     );
     let mut found = Vec::new();
     tool::print("four ranks on two hosts, seconds: median (range)");
@@ -119,16 +109,12 @@ pub(super) fn order(job: &Job, samples: usize, report: &mut Report) -> Result<()
     tool::print("| --- | --- | --- | --- |");
     for line in job.measure(&words)? {
         let name = line["strategy"].as_str().context("a strategy")?.to_owned();
-        let planned = line["planned"].as_f64().context("a plan")?;
-        let measured = Samples::of(&line, "together")?;
-        let off = planned / measured.median() - 1.0;
-        let shown = measured.shown(1.0);
-        tool::print(&format!("| {name} | {planned:.3} | {shown} | {:+.1} % |", 100.0 * off));
-        found.push((name, planned, measured.median()));
-    }
-    for (name, planned, measured) in &found {
-        let off = (planned / measured - 1.0).abs();
-        report.hold(&format!("{name}: how far the plan is off"), off, Bar::AtMost(PLAN));
+        let (planned, measured) = (Samples::of(&line, "planned")?, Samples::of(&line, "together")?);
+        let (off, cells) =
+            (off(&planned, &measured), [&planned, &measured].map(|one| one.shown(1.0)));
+        tool::print(&format!("| {name} | {} | {:+.1} % |", cells.join(" | "), 100.0 * off));
+        report.hold(&format!("{name}: how far the plan is off"), off.abs(), Bar::AtMost(PLAN));
+        found.push((name, planned.median(), measured.median()));
     }
     for (fast, slow) in found.iter().flat_map(|a| found.iter().map(move |b| (a, b))) {
         if slow.1 > APART * fast.1 {
