@@ -1,16 +1,17 @@
-//! Eight of the faults of `cargo xtask faults`: what ends a job is said once, in a box, and nothing is lost.
+//! Nine of the faults of `cargo xtask faults`: what ends a job is said once, in a box, and nothing is lost.
 
 use annulus_tests::drill::What;
 use annulus_tests::drills::{Cell, cells, undisturbed};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
-const CHOSEN: [(&str, What, &str); 8] = [
+const CHOSEN: [(&str, What, &str); 9] = [
     ("mpich", What::Kill, "mid backward"),
     ("mpich", What::Stop, "first hop"),
     ("mpich", What::Corrupt, "gradient sum"),
     ("mpich", What::Term, "commit"),
     ("openmpi", What::Kill, "weights"),
+    ("openmpi", What::Kill, "share"),
     ("openmpi", What::Stop, "gradient sum"),
     ("openmpi", What::Slow, "first hop"),
     ("openmpi", What::Term, "mid backward"),

@@ -15,6 +15,7 @@ mod hosts;
 mod joining;
 mod launch;
 mod memory;
+mod saving;
 mod state;
 mod tensor;
 

@@ -48,8 +48,8 @@ pub struct Spot {
     hop: usize,
 }
 
-/// Where faults happen. Rank 0 writes checkpoints; before the run a rank stands for a process.
-pub const SPOTS: [Spot; 8] = [
+/// Where faults happen. Rank 0 writes checkpoints, but for the last; before the run a rank stands for a process.
+pub const SPOTS: [Spot; 9] = [
     Spot { name: "rendezvous", rank: 1, step: 0, layer: 0, pass: "between processes", hop: 0 },
     Spot { name: "first hop", rank: 2, step: 3, layer: 0, pass: "forward", hop: 0 },
     Spot { name: "mid backward", rank: 2, step: 3, layer: 1, pass: "backward", hop: 1 },
@@ -65,7 +65,10 @@ pub const SPOTS: [Spot; 8] = [
         hop: 0,
     },
     Spot { name: "commit", rank: 0, step: 3, layer: 0, pass: "checkpoint, commit", hop: 0 },
+    Spot { name: SHARE, rank: 3, step: 3, layer: 0, pass: "checkpoint, weights", hop: 0 },
 ];
+/// There every rank writes a share.
+const SHARE: &str = "share";
 
 /// One fault at one place, under one MPI.
 #[derive(Clone, Copy, Debug)]
@@ -126,11 +129,12 @@ impl Cell {
     fn wanted(&self) -> Wanted {
         let is_early = self.spot.name == "rendezvous";
         let deadline = if is_early { SILENCE } else { DEADLINE };
+        let writes = self.spot.rank == 0 || self.spot.name == SHARE;
         let (code, within) = match self.what {
             What::Kill => (13, LATE),
             What::Term => (75, deadline + LATE),
             // A process that is heard of is waited for, and so is a rank that writes.
-            What::Slow if is_early || self.spot.rank == 0 => (0, Duration::from_secs(30)),
+            What::Slow if is_early || writes => (0, Duration::from_secs(30)),
             What::Stop | What::Slow => (12, deadline + LATE),
             What::Corrupt => (14, deadline + LATE),
             What::Disk => (4, deadline + LATE),
@@ -187,6 +191,7 @@ impl Cell {
     fn job(&self, program: &str, place: &Place) -> Result<(Ran, Duration)> {
         let mut command = Command::new(program);
         command.args(["launch", "-n", "2", "train", "experiment.yaml", "output=run"]).args(CHANGES);
+        command.args((self.spot.name == SHARE).then_some("parallel.state=zero3"));
         command
             .env("ANNULUS_MPIRUN", self.launcher())
             .env(KEY, serde_json::to_string(&self.drill())?);

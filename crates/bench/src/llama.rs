@@ -9,7 +9,7 @@ use std::sync::Arc;
 use annulus_comm::Communicator;
 use annulus_data::{DataError, Sequence, Source, Tokens};
 use annulus_experiment::{Dtype, Experiment, Resolved, parse, write_config};
-use annulus_model::{Config, Described, Llama, Weights, save, save_file};
+use annulus_model::{Config, Llama, Weights, save, save_file};
 use annulus_ops::{IGNORED, Key, uniform};
 use annulus_plan::Plan;
 use annulus_sequence::Positions;
@@ -98,10 +98,8 @@ impl Step {
             let [ids, targets] =
                 [ids, targets].map(|all| Tensor::from_vec(all, shape, &Device::Cpu));
             let (ids, targets) = (ids?, targets?);
-            let all = [Described::of("input_ids", &ids), Described::of("targets", &targets)];
-            let mut read =
-                |name: &str| Ok(vec![if name == all[0].name { &ids } else { &targets }.clone()]);
-            Ok(save_file(&folder.join("tokens.safetensors"), &all, &mut read)?)
+            let all = [("input_ids", &ids), ("targets", &targets)];
+            Ok(save_file(folder, "tokens.safetensors", &all)?)
         };
         write().with_context(|| format!("cannot export to `{}`", folder.display()))
     }

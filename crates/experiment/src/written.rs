@@ -59,7 +59,7 @@ section! {
             "a text that `train` generates at its end; does not affect training";
         keep: usize = Count(1, 1 << 20), Is("2"), "how many checkpoints are kept";
         background_saves: bool = Truth, Is("false"),
-            "whether checkpoints are written while training goes on: a step waits for a copy, which takes weights, masters and moments once more in memory. Where no rank has them all (shares of the state, tensor-parallel ranks), training waits";
+            "whether checkpoints are written while training goes on: a step waits for a copy, which takes weights, masters and moments once more in memory. Where ranks have shares of them, each copies and writes its own; if not all hosts see `output`, training waits";
         output: Option<PathBuf> = Folder, Means("runs/NAME"), "the folder of the run";
         expect: BTreeMap<String, Bound> = Each(Bound::KEYS), Means("nothing is asserted"),
             "bounds on metrics, by tag, that `train --check` asserts";

@@ -57,6 +57,27 @@ impl Placement {
         }
         shape
     }
+
+    /// Where elements `range` of a part of `whole` lie in it, both flat: runs of neighbours, each by its first and how many they are.
+    pub fn runs(
+        self,
+        whole: &[usize],
+        (rank, ranks): (usize, usize),
+        range: Range<usize>,
+    ) -> Vec<(usize, usize)> {
+        let Placement::Sharded(dim) = self else { return vec![(range.start, range.len())] };
+        let inner: usize = whole[dim + 1..].iter().product();
+        let part = part(whole[dim], rank, ranks);
+        let (apart, together, first) = (whole[dim] * inner, part.len() * inner, part.start * inner);
+        let (mut runs, mut at) = (Vec::new(), range.start);
+        while at < range.end {
+            let (row, column) = (at / together, at % together);
+            let many = (together - column).min(range.end - at);
+            runs.push((row * apart + first + column, many));
+            at += many;
+        }
+        runs
+    }
 }
 
 /// The tensor-parallel ranks that this one is among.

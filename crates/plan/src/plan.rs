@@ -126,7 +126,6 @@ impl Plan {
         self.warnings.extend(self.idle_window());
         self.warnings.extend(self.idle_extension());
         self.warnings.extend(self.only_warm_up());
-        self.warnings.extend(self.saves_in_turn());
         Ok(self)
     }
 
@@ -136,13 +135,6 @@ impl Plan {
             (self.experiment.attention.masking.window?, self.experiment.data.tokens);
         (window >= tokens).then(|| {
             format!("`attention.window` of {window} hides nothing in sequences of {tokens} tokens")
-        })
-    }
-
-    /// Checkpoints that no rank can copy.
-    fn saves_in_turn(&self) -> Option<String> {
-        (self.experiment.background_saves && self.is_shared(self.state())).then(|| {
-            String::from("training waits for checkpoints in spite of `background_saves`: no rank has all that is saved")
         })
     }
 

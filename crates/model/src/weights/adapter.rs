@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use candle_core::{DType, Tensor};
+use candle_core::DType;
 
 use super::folder::list_one;
 use super::load::{EMBEDDING, LAST_PROJECTION, load_listed};
-use super::save::whole;
-use super::{Described, Weights, WeightsError, save_file};
+use super::{Described, Layout, Weights, WeightsError};
 use crate::Specification;
 
 /// The file of an adapter's weights.
@@ -35,17 +34,17 @@ pub fn load_adapter(
     Ok(weights.map(|(name, weight)| (name[PREFIX.len()..].to_owned(), weight)).collect())
 }
 
-/// Writes `trained`, the trained ones of a model's weights, into `folder`, synced to disk. Where the last projection is `tied` to the
-/// embedding, PEFT looks for it too.
+/// The file of the adapters of a model, of what is trained of it. Where the last projection is `tied` to the embedding, PEFT looks for
+/// it too.
 ///
 /// # Errors
-/// When it cannot be written.
-pub fn save_adapter(folder: &Path, trained: &Weights, tied: bool) -> Result<(), WeightsError> {
-    let head = trained.get(EMBEDDING).filter(|_| tied);
-    let head = head.map(|embedding| (LAST_PROJECTION, embedding));
-    let trained = trained.iter().map(|(name, weight)| (name.as_str(), weight));
-    let named = |(name, weight): (&str, &Tensor)| (format!("{PREFIX}{name}"), weight.clone());
-    let all: Vec<(String, Tensor)> = head.into_iter().chain(trained).map(named).collect();
-    let tensors: Vec<_> = all.iter().map(|(name, weight)| Described::of(name, weight)).collect();
-    save_file(&folder.join(FILE), &tensors, &mut whole(&all.into_iter().collect()))
+/// As of [`Layout::of_file`].
+pub fn adapter_layout(trained: &[Described], tied: bool) -> Result<Layout, WeightsError> {
+    let head = trained.iter().find(|one| tied && one.name == EMBEDDING);
+    let head = head.map(|embedding| (embedding, LAST_PROJECTION));
+    let all = head.into_iter().chain(trained.iter().map(|one| (one, one.name.as_str())));
+    let named = all.map(|(one, name)| {
+        (one.name.as_str(), Described { name: format!("{PREFIX}{name}"), ..one.clone() })
+    });
+    Layout::of_file(FILE, named)
 }

@@ -5,6 +5,7 @@
 mod adapter;
 mod error;
 mod folder;
+mod layout;
 mod load;
 mod save;
 
@@ -12,10 +13,11 @@ use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 
-pub use adapter::{load_adapter, save_adapter};
+pub use adapter::{adapter_layout, load_adapter};
 pub use error::{Flaw, WeightsError};
+pub use layout::{Described, Filling, Layout};
 pub use load::{fingerprint, load, load_typed, tensor};
-pub use save::{Described, Read, save, save_by, save_file};
+pub use save::{save, save_file};
 
 /// Weights by name. Ordered, so that every rank goes through them alike.
 pub type Weights = BTreeMap<String, Tensor>;

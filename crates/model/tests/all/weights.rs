@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use annulus_model::{
-    Flaw, Placement, Specification, Weights, WeightsError, fingerprint, load, save,
+    Described, Flaw, Layout, Placement, Specification, Weights, WeightsError, fingerprint, load,
+    save,
 };
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
@@ -268,4 +269,39 @@ fn the_fingerprint_changes_with_any_bit_and_not_with_the_place() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(file, bytes).unwrap();
     assert_ne!(before, fingerprint(there.path()).unwrap());
+}
+
+/// Every placement says where the elements of a part lie: several who fill a layout make the files of one.
+#[test]
+fn parts_are_put_where_they_lie() {
+    let whole = weights(&[("a", &[5, 7]), ("b", &[6]), ("c", &[3, 4])]);
+    let (alone, together) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let files = save(alone.path(), &whole, 128).unwrap();
+    let all: Vec<_> = whole.iter().map(|(name, weight)| Described::of(name, weight)).collect();
+    let layout = Layout::of_weights(&all, 128).unwrap();
+    assert_eq!(layout.create(together.path()).unwrap(), files);
+    let mut written = 0;
+    for (part, half) in [(0, 0), (2, 0), (1, 0), (1, 1), (2, 1), (0, 1)] {
+        let mut filling = layout.open(together.path()).unwrap();
+        for (name, dim) in [("a", 1), ("b", 0), ("c", 0)] {
+            let (placement, weight) = (Placement::Sharded(dim), &whole[name]);
+            let cut = placement.cut(weight, (part, 3)).unwrap().flatten_all().unwrap();
+            let (middle, end) = (cut.elem_count() / 2, cut.elem_count());
+            let range = if half == 0 { 0..middle } else { middle..end };
+            let own = cut.narrow(0, range.start, range.len()).unwrap();
+            let runs = placement.runs(weight.dims(), (part, 3), range);
+            filling.put(name, &own, &runs).unwrap();
+        }
+        written += filling.end().unwrap();
+    }
+    assert_eq!(written, layout.bytes());
+    for file in files {
+        let read = |folder: &Path| std::fs::read(folder.join(&file)).unwrap();
+        assert!(read(alone.path()) == read(together.path()), "{file} differs");
+    }
+    let mut filling = layout.open(together.path()).unwrap();
+    for (name, runs) in [("b", &[(4, 3)][..]), ("d", &[(0, 3)]), ("a", &[(0, 2), (2, 2)])] {
+        let error = filling.put(name, &whole["b"].narrow(0, 0, 3).unwrap(), runs).unwrap_err();
+        assert!(error.to_string().contains(&format!("`{name}` has no ")), "{error}");
+    }
 }

@@ -247,25 +247,29 @@ impl Share<'_> {
         held + (0..stages.len()).map(beside).max().unwrap_or_default()
     }
 
-    /// Of a checkpoint that is written while training goes on: weights, or adapters alone.
+    /// Of a checkpoint that is written while training goes on, what this rank writes of the weights, or of adapters alone.
     pub(super) fn copied_weights(&self) -> u64 {
         let counts = self.plan.counts();
         let written = if self.plan.experiment.lora.is_some() { counts.trained } else { counts.all };
-        if self.copies() { written * self.element } else { 0 }
+        self.copied_share(written * self.element, self.world())
     }
 
     /// The same of moments, and of masters of so many bytes.
     pub(super) fn copied_optimizer(&self, masters: u64) -> u64 {
-        if self.copies() { self.plan.counts().trained * (2 * F32 + masters) } else { 0 }
+        self.copied_share(self.plan.counts().trained * (2 * F32 + masters), self.parts())
     }
 
-    /// Whether the rank copies what it saves: one that has everything.
-    fn copies(&self) -> bool {
+    /// Of so many bytes what the rank copies: the first all of it; of shares, which lie with so many, every rank its own.
+    fn copied_share(&self, bytes: u64, among: u64) -> u64 {
         let experiment = &self.plan.experiment;
-        let is_shared = self.plan.is_shared(self.state());
         // A copy lies on the host.
         let is_here = experiment.host.device.is_none() && experiment.host.apart.is_none();
-        experiment.background_saves && is_here && self.is_writer && !is_shared
+        match self.plan.is_shared(self.state()) {
+            _ if !experiment.background_saves || !is_here => 0,
+            true => bytes / among,
+            false if self.is_writer => bytes,
+            false => 0,
+        }
     }
 
     fn world(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! Plans of ranks that several processes share.
 
-use annulus_experiment::{Apart, Experiment, Override, parse};
+use annulus_experiment::{Apart, Experiment, Override, State, parse};
+use annulus_memory::Class;
 use annulus_plan::Plan;
 
 use crate::common::planned;
@@ -47,4 +48,35 @@ fn what_this_machine_would_hold_is_said_of_ranks_that_may_be_on_it() {
     described.host.apart = Some(Apart { ranks: 4, memory: None });
     let described = planned(described).unwrap_or_else(|problems| panic!("{problems}"));
     assert!(!described.to_text().contains(TITLE));
+}
+
+/// What is written beside training lies in memory once more: where the state is shared every rank copies its own.
+#[test]
+fn copies_of_shares_are_planned() {
+    let of = |changes: &[&str]| {
+        let mut experiment = experiment(4);
+        experiment.host.processes = 2;
+        for change in changes {
+            match *change {
+                "background" => experiment.background_saves = true,
+                _ => experiment.parallel.state = State::Zero3,
+            }
+        }
+        planned(experiment).unwrap_or_else(|problems| panic!("{problems}"))
+    };
+    let held = |plan: &Plan| {
+        let ranks = plan.ranks.iter();
+        ranks
+            .map(|rank| rank.peak[Class::Weights] + rank.peak[Class::Optimizer])
+            .collect::<Vec<_>>()
+    };
+    let copied = |changes: &[&str]| -> Vec<u64> {
+        let with = held(&of(&[&["background"], changes].concat()));
+        std::iter::zip(with, held(&of(changes))).map(|(with, without)| with - without).collect()
+    };
+    let elements = of(&[]).shape.elements();
+    // Weights and two moments, in f32.
+    assert_eq!(copied(&[]), [12 * elements, 0, 0, 0]);
+    let shares = copied(&["zero3"]);
+    assert!(shares.iter().all(|share| share.abs_diff(3 * elements) <= 12), "{shares:?}");
 }

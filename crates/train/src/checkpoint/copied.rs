@@ -1,4 +1,4 @@
-//! A copy of what a checkpoint is made of, to be written while training goes on.
+//! A copy of what a rank writes of a checkpoint, to be written while training goes on.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use annulus_memory::{Class, on_behalf_of};
 use annulus_model::Described;
 use candle_core::{Device, Tensor};
 
-use super::{Contents, Slices};
-use crate::{Result, TrainError};
+use super::{Contents, Piece, Slices};
+use crate::Result;
 
 /// Everything, on the host, as it was when it was copied: nobody else has it. What is written is given back at once.
 #[derive(Debug)]
@@ -16,46 +16,33 @@ pub(crate) struct Copied {
     optimizer: Copies,
 }
 
-#[derive(Debug)]
-struct Copies {
-    described: Vec<Described>,
-    slices: BTreeMap<String, Vec<Tensor>>,
-}
+/// By name.
+type Copies = BTreeMap<String, Vec<Piece>>;
 
 impl Copied {
     /// Of all that `slices` has, counted to rank `owner`.
     pub(crate) fn of(mut slices: Slices<'_>, owner: usize) -> Result<Copied> {
         let (weights, optimizer) = (slices.weights(), slices.optimizer());
         let of_weights = |name: &str| slices.of_weight(name);
-        let weights = Copies::of(weights, of_weights, (owner, Class::Weights))?;
+        let weights = copies(weights, of_weights, (owner, Class::Weights))?;
         let of_optimizer = |name: &str| slices.of_optimizer(name);
-        let optimizer = Copies::of(optimizer, of_optimizer, (owner, Class::Optimizer))?;
+        let optimizer = copies(optimizer, of_optimizer, (owner, Class::Optimizer))?;
         Ok(Copied { weights, optimizer })
     }
 }
 
-impl Copies {
-    fn of(
-        described: Vec<Described>,
-        mut read: impl FnMut(&str) -> Result<Vec<Tensor>>,
-        (owner, class): (usize, Class),
-    ) -> Result<Copies> {
-        let mut slices = BTreeMap::new();
-        for one in &described {
-            let own = read(&one.name)?;
-            let own = on_behalf_of(owner, class, || {
-                own.iter().map(copy).collect::<candle_core::Result<_>>()
-            })?;
-            slices.insert(one.name.clone(), own);
-        }
-        Ok(Copies { described, slices })
-    }
-
-    fn take(&mut self, name: &str) -> Result<Vec<Tensor>> {
-        self.slices
-            .remove(name)
-            .ok_or_else(|| TrainError::Internal(format!("there is no copy of `{name}`")))
-    }
+fn copies(
+    described: Vec<Described>,
+    mut read: impl FnMut(&str) -> Result<Vec<Piece>>,
+    (owner, class): (usize, Class),
+) -> Result<Copies> {
+    let copied = |Piece { elements, runs }| Ok(Piece { elements: copy(&elements)?, runs });
+    let one = |Described { name, .. }| {
+        let own = read(&name)?.into_iter();
+        let own = on_behalf_of(owner, class, || own.map(copied).collect::<Result<_>>())?;
+        Ok((name, own))
+    };
+    described.into_iter().map(one).collect()
 }
 
 /// On the host; of what is there already another one.
@@ -67,16 +54,10 @@ fn copy(tensor: &Tensor) -> candle_core::Result<Tensor> {
 }
 
 impl Contents for Copied {
-    fn weights(&self) -> Vec<Described> {
-        self.weights.described.clone()
+    fn of_weight(&mut self, name: &str) -> Result<Vec<Piece>> {
+        Ok(self.weights.remove(name).unwrap_or_default())
     }
-    fn optimizer(&self) -> Vec<Described> {
-        self.optimizer.described.clone()
-    }
-    fn of_weight(&mut self, name: &str) -> Result<Vec<Tensor>> {
-        self.weights.take(name)
-    }
-    fn of_optimizer(&mut self, name: &str) -> Result<Vec<Tensor>> {
-        self.optimizer.take(name)
+    fn of_optimizer(&mut self, name: &str) -> Result<Vec<Piece>> {
+        Ok(self.optimizer.remove(name).unwrap_or_default())
     }
 }

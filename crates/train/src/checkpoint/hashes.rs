@@ -42,6 +42,13 @@ impl Hashes {
         Ok(Hashes(stamps))
     }
 
+    /// Writes `hashes.json` of `folder`, to disk.
+    pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
+        let path = folder.join(HASHES);
+        std::fs::write(&path, serde_json::to_vec_pretty(self)?)?;
+        File::open(&path)?.sync_all()
+    }
+
     /// Reads `hashes.json` of `folder` and holds every file to it.
     pub(super) fn verify(folder: &Path) -> Result<(), Damage> {
         let damage = |file: &str, what: String| Damage { file: file.to_owned(), what };

@@ -2,13 +2,15 @@
 //! it.
 //!
 //! ```text
-//! unfinished folder: files, synced -> hashes.json -> renamed to step-N -> LATEST, replaced whole
+//! unfinished folder: files, as long as they will be -> all ranks' shares in them, synced -> hashes.json -> renamed to step-N
+//!     -> LATEST, replaced whole
 //! ```
 //! A folder exists whole or not at all, and is believed only if every file has the size and hash
 //! that `hashes.json` says. Nothing in it depends on how many ranks there were or how the sequence
 //! was split.
 
 mod copied;
+mod gathered;
 mod hashes;
 mod read;
 mod slices;
@@ -20,10 +22,11 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use copied::Copied;
+pub(crate) use gathered::Gathered;
 pub(crate) use read::{Found, beside, is_checkpoint, load, named_by, newest, opened, weights};
-pub(crate) use slices::{Contents, Slices};
+pub(crate) use slices::{Contents, Piece, Slices};
 pub(crate) use tokenizer::missing;
-pub(crate) use write::{Saved, point, prune, save};
+pub(crate) use write::{Layouts, Unfinished, point, prune, save};
 
 /// The loop's part of a checkpoint.
 pub(crate) const STATE: &str = "state.json";

@@ -4,17 +4,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use annulus_comm::{Communicator, Label};
 use annulus_experiment::{Experiment, ModelSource, WeightsFrom, write_adapter, write_config};
 use annulus_files::PendingFolder;
-use annulus_model::{Read, Weights, WeightsError};
+use annulus_model::{Described, Layout, WeightsError, adapter_layout};
 use annulus_plan::Plan;
-use candle_core::Tensor;
 
 use super::hashes::Hashes;
 use super::read::named;
 use super::tokenizer::missing;
-use super::{Contents, HASHES, LATEST, OPTIMIZER, STATE, State, steps};
+use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, Slices, State, steps};
 use crate::run::folder::{failure, write_atomically};
 use crate::{Result, TrainError};
 
@@ -28,42 +26,145 @@ const LARGEST: u64 = 1 << 26;
 const BESIDE_TOKENIZER: [&str; 3] =
     ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
 
-/// What a checkpoint is made of.
-pub(crate) struct Saved<'a> {
-    pub(crate) plan: &'a Plan,
-    pub(crate) contents: &'a mut dyn Contents,
-    pub(crate) state: &'a State,
-    /// The rank that writes; none where a thread does that is no rank's.
-    pub(crate) comm: Option<&'a dyn Communicator>,
+/// Where the tensors of a checkpoint lie in its files; the same on all ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct Layouts {
+    weights: (Layout, Vec<String>),
+    optimizer: (Layout, Vec<String>),
 }
 
-impl Saved<'_> {
-    /// What is written now, for the flight record.
-    fn note(&self, pass: &'static str) {
-        if let Some(comm) = self.comm {
-            comm.note(Label { step: self.state.step, pass, ..Label::default() });
-        }
+/// A checkpoint that is being written, as the rank has it that commits it: its files are as long as they will be. Dropped before,
+/// nothing is left of it.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    folder: PendingFolder,
+    named: PathBuf,
+    /// What all ranks are to write.
+    bytes: u64,
+}
+
+/// Says what is written now, for the flight record.
+pub(crate) type Note<'a> = &'a (dyn Fn(&'static str) + Sync);
+
+impl Layouts {
+    /// Of what `slices` says is written.
+    pub(crate) fn of(plan: &Plan, slices: &Slices<'_>) -> Result<Layouts> {
+        let (weights, optimizer) = (slices.weights(), slices.optimizer());
+        let names = |all: &[Described]| all.iter().map(|one| one.name.clone()).collect();
+        let layout = match plan.experiment.lora {
+            None => Layout::of_weights(&weights, SHARD_BYTES)?,
+            Some(_) => adapter_layout(&weights, plan.shape.tie_word_embeddings)?,
+        };
+        let kept = optimizer.iter().map(|one| (one.name.as_str(), one.clone()));
+        Ok(Layouts {
+            weights: (layout, names(&weights)),
+            optimizer: (Layout::of_file(OPTIMIZER, kept)?, names(&optimizer)),
+        })
+    }
+
+    /// Asks for the same as [`Layouts::fill`] and writes nothing, where rank 0 writes for all: no bytes.
+    pub(crate) fn hand_over(&self, contents: &mut dyn Contents) -> Result<u64> {
+        self.weights.1.iter().try_for_each(|name| contents.of_weight(name).map(drop))?;
+        self.optimizer.1.iter().try_for_each(|name| contents.of_optimizer(name).map(drop))?;
+        Ok(0)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.weights.0.bytes() + self.optimizer.0.bytes()
+    }
+
+    /// Writes what `contents` has into the files in `folder`, which is to become `named`: that is what errors call it. Returns how many
+    /// bytes that were, which are on disk.
+    pub(crate) fn fill(
+        &self,
+        (folder, named): (&Path, &Path),
+        contents: &mut dyn Contents,
+        note: Note<'_>,
+    ) -> Result<u64> {
+        note("checkpoint, weights");
+        let weights = filled(&self.weights, (folder, named), |name| contents.of_weight(name))?;
+        note("checkpoint, optimizer");
+        let optimizer =
+            filled(&self.optimizer, (folder, named), |name| contents.of_optimizer(name))?;
+        Ok(weights + optimizer)
     }
 }
 
-/// Writes `output/step-N`, whole or not at all, and points `LATEST` at it.
-pub(crate) fn save(output: &Path, mut saved: Saved<'_>) -> Result<PathBuf> {
-    let step = saved.state.step;
-    let folder = output.join(format!("step-{step}"));
-    let failed = |error| failure("write", &folder, &error);
-    let unfinished = PendingFolder::create(&folder).map_err(failed)?;
-    write(unfinished.path(), &folder, &mut saved)?;
-    saved.note("checkpoint, commit");
-    let commit = || {
-        if folder.is_dir() {
-            // Refused at the start: otherwise the run would have gone on from it.
-            annulus_files::remove(&folder)?;
+/// Writes what `read` hands over: how many bytes that were.
+fn filled(
+    (layout, names): &(Layout, Vec<String>),
+    (folder, named): (&Path, &Path),
+    mut read: impl FnMut(&str) -> Result<Vec<Piece>>,
+) -> Result<u64> {
+    let failed = |error| unwritten(error, named);
+    let mut files = layout.open(folder).map_err(failed)?;
+    for name in names {
+        for Piece { elements, runs } in read(name)? {
+            files.put(name, &elements, &runs).map_err(failed)?;
         }
-        unfinished.commit()
-    };
-    commit().map_err(failed)?;
-    point(output, step)?;
-    Ok(folder)
+    }
+    files.end().map_err(failed)
+}
+
+impl Unfinished {
+    /// Begins `output/step-N`.
+    pub(crate) fn begin(output: &Path, step: u64, layouts: &Layouts) -> Result<Unfinished> {
+        let named = output.join(format!("step-{step}"));
+        let folder =
+            PendingFolder::create(&named).map_err(|error| failure("write", &named, &error))?;
+        for (layout, _) in [&layouts.weights, &layouts.optimizer] {
+            layout.create(folder.path()).map_err(|error| unwritten(error, &named))?;
+        }
+        Ok(Unfinished { folder, named, bytes: layouts.bytes() })
+    }
+
+    /// The folder that is to be filled, and what it will be called.
+    pub(crate) fn place(&self) -> (&Path, &Path) {
+        (self.folder.path(), &self.named)
+    }
+
+    /// Commits the folder, whose tensors are on disk, `written` bytes by all ranks together, and points `LATEST` at it.
+    pub(crate) fn end(
+        self,
+        plan: &Plan,
+        state: &State,
+        written: u64,
+        note: Note<'_>,
+    ) -> Result<PathBuf> {
+        let Unfinished { folder, named, bytes } = self;
+        if written != bytes {
+            // Where nobody wrote there are zeros.
+            let message = format!("ranks wrote {written} bytes of a checkpoint's {bytes}");
+            return Err(TrainError::Internal(message));
+        }
+        let failed = |error| failure("write", &named, &error);
+        note("checkpoint, texts and hashes");
+        write_texts(folder.path(), plan, state).map_err(failed)?;
+        Hashes::of(folder.path()).and_then(|hashes| hashes.write(folder.path())).map_err(failed)?;
+        note("checkpoint, commit");
+        let commit = || {
+            if named.is_dir() {
+                // Refused at the start: otherwise the run would have gone on from it.
+                annulus_files::remove(&named)?;
+            }
+            folder.commit()
+        };
+        commit().map_err(failed)?;
+        point(named.parent().unwrap_or(Path::new("")), state.step)?;
+        Ok(named)
+    }
+}
+
+/// Writes `output/step-N`, of which `contents` has everything, whole or not at all, and points `LATEST` at it.
+pub(crate) fn save(
+    output: &Path,
+    (plan, state): (&Plan, &State),
+    (layouts, contents): (&Layouts, &mut dyn Contents),
+    note: Note<'_>,
+) -> Result<PathBuf> {
+    let unfinished = Unfinished::begin(output, state.step, layouts)?;
+    let written = layouts.fill(unfinished.place(), contents, note)?;
+    unfinished.end(plan, state, written, note)
 }
 
 /// Makes `LATEST` name `output/step-N`. A run that was killed just before does it when it goes on.
@@ -76,62 +177,6 @@ pub(crate) fn point(output: &Path, step: u64) -> Result<()> {
         .map_err(|error| failure("write", &path, &error))
 }
 
-/// Writes all files into `folder`, which is to become `named`: that is what errors call it.
-fn write(folder: &Path, named: &Path, saved: &mut Saved<'_>) -> Result<()> {
-    saved.note("checkpoint, weights");
-    write_weights(folder, named, saved)?;
-    saved.note("checkpoint, optimizer");
-    let (kept, optimizer) = (saved.contents.optimizer(), folder.join(OPTIMIZER));
-    reading(
-        named,
-        |name| saved.contents.of_optimizer(name),
-        |read| annulus_model::save_file(&optimizer, &kept, read),
-    )?;
-    let failed = |error| failure("write", named, &error);
-    saved.note("checkpoint, texts and hashes");
-    write_texts(folder, saved).map_err(failed)?;
-    let hashes = Hashes::of(folder).map_err(failed)?;
-    let text = serde_json::to_vec_pretty(&hashes).map_err(|e| failed(e.into()))?;
-    let path = folder.join(HASHES);
-    fs::write(&path, text).and_then(|()| fs::File::open(&path)?.sync_all()).map_err(failed)
-}
-
-fn write_weights(folder: &Path, named: &Path, saved: &mut Saved<'_>) -> Result<()> {
-    let weights = saved.contents.weights();
-    if saved.plan.experiment.lora.is_none() {
-        let write = |read: Read<'_>| annulus_model::save_by(folder, &weights, SHARD_BYTES, read);
-        return reading(named, |name| saved.contents.of_weight(name), write).map(drop);
-    }
-    let mut trained = Weights::new();
-    for one in weights {
-        let slices = saved.contents.of_weight(&one.name)?;
-        let slices =
-            slices.iter().map(Tensor::flatten_all).collect::<candle_core::Result<Vec<_>>>()?;
-        trained.insert(one.name, Tensor::cat(&slices, 0)?.reshape(one.shape)?);
-    }
-    let tied = saved.plan.shape.tie_word_embeddings;
-    annulus_model::save_adapter(folder, &trained, tied).map_err(|error| unwritten(error, named))
-}
-
-/// Writes what `read` hands over; why it cannot counts for more than that nothing can be written then.
-fn reading<T>(
-    named: &Path,
-    mut read: impl FnMut(&str) -> Result<Vec<Tensor>>,
-    write: impl FnOnce(Read<'_>) -> std::result::Result<T, WeightsError>,
-) -> Result<T> {
-    let mut failed = None;
-    let written = write(&mut |name| {
-        read(name).map_err(|error| {
-            failed = Some(error);
-            io::Error::other("what is to be written is not there")
-        })
-    });
-    match failed {
-        Some(error) => Err(error),
-        None => written.map_err(|error| unwritten(error, named)),
-    }
-}
-
 /// Weights that cannot be saved are no fault of the weights.
 fn unwritten(error: WeightsError, folder: &Path) -> TrainError {
     match error {
@@ -142,13 +187,13 @@ fn unwritten(error: WeightsError, folder: &Path) -> TrainError {
     }
 }
 
-fn write_texts(folder: &Path, saved: &Saved<'_>) -> io::Result<()> {
-    let experiment = &saved.plan.experiment;
-    let config = write_config(&saved.plan.shape, experiment.model.dtype);
+fn write_texts(folder: &Path, plan: &Plan, state: &State) -> io::Result<()> {
+    let experiment = &plan.experiment;
+    let config = write_config(&plan.shape, experiment.model.dtype);
     fs::write(folder.join("config.json"), config)?;
     if let Some(lora) = &experiment.lora {
         let (base, revision) = name_of(&experiment.model.source)?;
-        let adapter = write_adapter(lora, &base, revision.as_deref(), &saved.plan.shape);
+        let adapter = write_adapter(lora, &base, revision.as_deref(), &plan.shape);
         fs::write(folder.join("adapter_config.json"), adapter)?;
     }
     write_generation(folder, &experiment.model.source)?;
@@ -157,10 +202,10 @@ fn write_texts(folder: &Path, saved: &Saved<'_>) -> io::Result<()> {
         let beside = tokenizer.parent().unwrap_or(Path::new(""));
         BESIDE_TOKENIZER.iter().try_for_each(|name| copied(beside, name, folder).map(drop))?;
     }
-    for (name, text) in missing(folder, experiment, &saved.plan.shape)? {
+    for (name, text) in missing(folder, experiment, &plan.shape)? {
         fs::write(folder.join(name), text)?;
     }
-    fs::write(folder.join(STATE), serde_json::to_vec_pretty(saved.state)?)
+    fs::write(folder.join(STATE), serde_json::to_vec_pretty(state)?)
 }
 
 /// The tokenizer.json that is kept with the weights: the one that texts are read by; where that is bytes, the

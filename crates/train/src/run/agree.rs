@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use annulus_comm::{Communicator, Label, World};
+use annulus_model::Described;
 use annulus_plan::Plan;
 use candle_core::{DType, Device, Tensor};
 
-use crate::checkpoint::Contents;
+use crate::checkpoint::{Contents, Gathered, Piece};
 use crate::run::given::here;
 use crate::setup::initial::initial_weights;
 use crate::setup::start::{Handout, Start};
@@ -74,32 +75,37 @@ fn state(trainer: &Trainer, norm: f64) -> Result<[[u8; 32]; 2]> {
         }
     };
     add("norm", &norm.to_bits().to_le_bytes(), false);
-    let (mut slices, division) = (trainer.finished().slices, &trainer.rank.division);
+    let (comm, division) = (trainer.rank.uncounted.as_ref(), &trainer.rank.division);
+    let mut slices = trainer.finished().slices;
+    let mut gathered = Gathered::new(comm, trainer.finished, trainer.finished().slices);
     let is_parted = trainer.rank.setup.tensor > 1;
-    for one in slices.weights() {
-        add(
-            &one.name,
-            &bytes(slices.of_weight(&one.name)?)?,
-            is_parted || division.shares_weights(),
-        );
+    for Described { name, shape, .. } in slices.weights() {
+        let is_shared = is_parted || division.shares_weights();
+        let own = if is_shared { gathered.of_weight(&name) } else { slices.whole(&name) };
+        add(&name, &bytes(own?, &shape)?, is_shared);
     }
-    for one in slices.optimizer() {
-        add(
-            &one.name,
-            &bytes(slices.of_optimizer(&one.name)?)?,
-            is_parted || division.shares_optimizer(),
-        );
+    for Described { name, shape, .. } in slices.optimizer() {
+        let is_shared = slices.are_shared();
+        let own = if is_shared { gathered.of_optimizer(&name) } else { slices.of_optimizer(&name) };
+        add(&name, &bytes(own?, &shape)?, is_shared);
     }
     Ok([all, each].map(|hasher| *hasher.finalize().as_bytes()))
 }
 
-/// The elements of slices, as f32.
-fn bytes(slices: Vec<Tensor>) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for slice in slices {
-        slice.to_dtype(DType::F32)?.write_bytes(&mut bytes)?;
+/// A tensor of so many elements as f32, of the pieces that are there.
+fn bytes(pieces: Vec<Piece>, shape: &[usize]) -> Result<Vec<u8>> {
+    let mut whole = vec![0; shape.iter().product::<usize>() * size_of::<f32>()];
+    for Piece { elements, runs } in pieces {
+        let mut bytes = Vec::new();
+        elements.to_dtype(DType::F32)?.write_bytes(&mut bytes)?;
+        let mut rest = bytes.as_slice();
+        for (begins, many) in runs {
+            let (run, behind) = rest.split_at(many * size_of::<f32>());
+            whole[begins * size_of::<f32>()..][..run.len()].copy_from_slice(run);
+            rest = behind;
+        }
     }
-    Ok(bytes)
+    Ok(whole)
 }
 
 /// Refuses ranks that hold something else.

@@ -1,6 +1,7 @@
 //! The loop of one rank: steps, and what is due after them.
 
 use annulus_experiment::{Every, Trace};
+use annulus_plan::Plan;
 use annulus_trace::Span;
 
 use crate::Result;
@@ -16,6 +17,7 @@ use crate::step::trainer::{Report, Trainer};
 
 /// What a loop is told.
 pub(crate) struct Course<'a> {
+    pub(crate) plan: &'a Plan,
     /// The step after which it ends.
     pub(crate) last: u64,
     pub(crate) every: Every,
@@ -64,8 +66,9 @@ impl Course<'_> {
                 keep(trainer, recorder, spans)?;
             }
             check_stop(trainer)?;
+            trainer.look_after_saving(recorder)?;
             if due(self.every.checkpoint, report.step, self.last) {
-                trainer.save(recorder)?;
+                trainer.save(self.plan, recorder)?;
             }
         }
         Ok(())

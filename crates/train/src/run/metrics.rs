@@ -12,12 +12,12 @@ use annulus_trace::{Span, Sums};
 use serde_json::Value as Json;
 
 use crate::Result;
-use crate::checkpoint::{Copied, Saved, State, prune, save};
+use crate::checkpoint::{Copied, Layouts, State, prune, save};
 use crate::run::curves::Curves;
 use crate::run::folder::{failure, write_atomically};
 use crate::run::identity;
 use crate::run::lines::{Line, Lines};
-use crate::run::saving::Finished;
+use crate::run::saving::{Finished, noted};
 use crate::run::sink::{Notice, Sink, Value};
 use crate::run::traces;
 use crate::run::writing::Writing;
@@ -52,7 +52,7 @@ pub(crate) struct Recorder<'a> {
     /// The last step that is on disk; 0: none.
     pub(crate) saved: u64,
     /// A step that is on its way there.
-    pub(crate) writing: Option<Writing>,
+    pub(crate) writing: Option<(u64, Writing<PathBuf>)>,
 }
 
 impl Record {
@@ -80,7 +80,7 @@ impl Record {
 impl Recorder<'_> {
     /// The values of a logged step, to every sink.
     pub(crate) fn log(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> Result<()> {
-        if self.writing.as_ref().is_some_and(Writing::is_done) {
+        if self.writing.as_ref().is_some_and(|(_, writing)| writing.is_done()) {
             self.settle()?;
         }
         for (tag, value) in values {
@@ -94,17 +94,36 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// Saves a step, unless that is on disk. Where processes hold shares all ranks must hand over theirs. A request to stop does not end
-    /// it where this process has all; the peers, who may wait for this rank meanwhile, are told that it lives.
+    /// Saves a step, unless that is on disk, of which this rank has everything. A request to stop does not end it; the peers, who may wait
+    /// for this rank meanwhile, are told that it lives.
     pub(crate) fn save(&mut self, finished: Finished<'_>) -> Result<()> {
         let Finished { step, since, comm, mut slices } = finished;
         self.settle_beside(comm)?;
         if step == self.saved {
             return Ok(());
         }
+        let state = self.state(step, since)?;
+        let (plan, layouts) = (self.plan, Layouts::of(self.plan, &slices)?);
+        if plan.experiment.background_saves {
+            let mut copied = alive(comm, || Copied::of(slices, comm.rank()))?;
+            let (output, plan) = (self.output.clone(), plan.clone());
+            let write = move || save(&output, (&plan, &state), (&layouts, &mut copied), &|_| ());
+            self.writing = Some((step, Writing::begin(&self.output, write)?));
+            return Ok(());
+        }
+        let note = |pass| noted(comm, step, pass);
+        let save = || save(&self.output, (plan, &state), (&layouts, &mut slices), &note);
+        let folder = alive(comm, save)?;
+        self.is_saved(step, folder);
+        Ok(())
+    }
+
+    /// What a checkpoint of a step says of the loop, before which everything that was recorded is on disk.
+    pub(crate) fn state(&mut self, step: u64, since: u64) -> Result<State> {
+        self.flush()?;
         let (data, (first, tokens)) = (&self.plan.experiment.data, self.began);
         let trained = (step - first) * (data.batch * data.tokens) as u64;
-        let state = State {
+        Ok(State {
             moments: Some(since),
             version: 1,
             step,
@@ -112,24 +131,13 @@ impl Recorder<'_> {
             data: self.data.clone(),
             experiment: identity::text(self.plan),
             base: self.base.clone(),
-        };
-        self.flush()?;
-        if self.plan.experiment.background_saves && !slices.are_shared() {
-            let copied = alive(comm, || Copied::of(slices, comm.rank()))?;
-            self.writing = Some(Writing::begin(&self.output, self.plan, state, copied)?);
-            return Ok(());
-        }
-        let contents = &mut slices;
-        let saved = Saved { plan: self.plan, contents, state: &state, comm: Some(comm) };
-        let folder = alive(comm, || save(&self.output, saved))?;
-        self.is_saved(step, folder);
-        Ok(())
+        })
     }
 
     /// Waits for a step that is being written, if one is.
     pub(crate) fn settle(&mut self) -> Result<()> {
-        if let Some(writing) = self.writing.take() {
-            let (step, folder) = (writing.step, writing.end()?);
+        if let Some((step, mut writing)) = self.writing.take() {
+            let folder = writing.wait()?;
             self.is_saved(step, folder);
         }
         Ok(())
@@ -141,7 +149,7 @@ impl Recorder<'_> {
     }
 
     /// A step is on disk.
-    fn is_saved(&mut self, step: u64, folder: PathBuf) {
+    pub(crate) fn is_saved(&mut self, step: u64, folder: PathBuf) {
         self.saved = step;
         if let Err(error) = prune(&self.output, self.plan.experiment.keep, step) {
             // Too many checkpoints are no reason to stop.
@@ -174,7 +182,7 @@ impl Recorder<'_> {
 
 /// Runs `work`, which waits for nobody, while another thread says that this rank is alive. Where the
 /// system has no more threads nobody says so, and work that is longer than the deadline ends the run.
-fn alive<T>(comm: &dyn Communicator, work: impl FnOnce() -> T) -> T {
+pub(crate) fn alive<T>(comm: &dyn Communicator, work: impl FnOnce() -> T) -> T {
     let (done, ended) = channel::<()>();
     thread::scope(|scope| {
         let saying = thread::Builder::new().name("alive".to_owned());

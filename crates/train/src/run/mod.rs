@@ -18,6 +18,7 @@ pub(crate) mod outcome;
 pub(crate) mod phases;
 pub(crate) mod ranks;
 pub(crate) mod saving;
+pub(crate) mod shares;
 pub(crate) mod sink;
 pub(crate) mod table;
 pub(crate) mod together;

@@ -81,10 +81,10 @@ impl Attempt<'_> {
         };
         let ending = self.to_the_end(&mut trainer, &mut recorder)?;
         if !self.setup.shares_state() {
-            trainer.save(&mut recorder)?;
+            trainer.save(self.plan, &mut recorder)?;
         }
-        if let Some(recorder) = &mut recorder {
-            recorder.settle_beside(trainer.rank.uncounted.as_ref())?;
+        if matches!(ending, Ending::Finished) || !self.setup.shares_state() {
+            trainer.end_saving(&mut recorder)?;
         }
         let reached = Reached { step: trainer.finished, since: trainer.since };
         Ok(End { ending, reached, recorder })
@@ -103,10 +103,8 @@ impl Attempt<'_> {
             Err(error) => {
                 if !self.setup.shares_state() && error.leaves_steps_whole() {
                     // What ended the run is what is said of it, whether this can be written or not.
-                    let _ = trainer.save(recorder);
-                    if let Some(recorder) = recorder {
-                        let _ = recorder.settle_beside(trainer.rank.uncounted.as_ref());
-                    }
+                    let _ = trainer.save(self.plan, recorder);
+                    let _ = trainer.end_saving(recorder);
                 }
                 self.preempted(error)?;
                 Ok(Ending::Preempted)
@@ -122,6 +120,7 @@ impl Attempt<'_> {
     fn course(&self) -> Course<'_> {
         let experiment = &self.plan.experiment;
         Course {
+            plan: self.plan,
             last: experiment.last_step(),
             every: experiment.every,
             trace: &experiment.trace,

@@ -1,4 +1,4 @@
-//! When a step is saved, and by whom: rank 0 writes, and where processes hold shares of the state all ranks hand over theirs.
+//! When a step is saved, and by whom: rank 0 writes, and where processes hold shares of the state every rank its own (`run/shares.rs`).
 //!
 //! A run that is asked to stop ends wherever its ranks are, so what it leaves is saved by ranks that nobody stops: those of a run of their
 //! own, over the same state.
@@ -6,11 +6,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_comm::{Communicator, Label};
+use annulus_plan::Plan;
 use candle_core::{Device, Tensor};
 
 use crate::checkpoint::Slices;
 use crate::run::attempt::Attempt;
 use crate::run::metrics::Recorder;
+use crate::run::shares;
 use crate::step::parameters::Stake;
 use crate::step::trainer::Trainer;
 use crate::{Result, TrainError};
@@ -29,18 +31,41 @@ impl Trainer {
     pub(crate) fn finished(&self) -> Finished<'_> {
         let (rank, step) = (&self.rank, self.finished);
         let only_trained = rank.setup.config.lora.is_some();
-        let slices = Slices::new(&self.store, &rank.division, step, only_trained);
+        let slices = Slices { stake: &self.store, division: &rank.division, only_trained };
         Finished { step, since: self.since, comm: rank.uncounted.as_ref(), slices }
     }
 
     /// Saves the last step: every rank's part of it.
-    pub(crate) fn save(&self, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
-        match recorder {
-            Some(recorder) => recorder.save(self.finished()),
-            None if self.rank.setup.shares_state() => self.finished().slices.hand_over(),
-            None => Ok(()),
+    pub(crate) fn save(&mut self, plan: &Plan, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
+        if self.rank.setup.shares_state() {
+            self.end_saving(recorder)?;
+            self.share = shares::save(self.finished(), plan, recorder)?;
+            return Ok(());
         }
+        recorder.as_mut().map_or(Ok(()), |recorder| recorder.save(self.finished()))
     }
+
+    /// Lets rank 0 commit what all ranks have written beside training, once they have.
+    pub(crate) fn look_after_saving(&mut self, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
+        if let Some(share) = self.share.take() {
+            self.share = share.look((self.rank.uncounted.as_ref(), self.finished), recorder)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what is written beside training.
+    pub(crate) fn end_saving(&mut self, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
+        let comm = self.rank.uncounted.as_ref();
+        if let Some(share) = self.share.take() {
+            share.end(comm, recorder)?;
+        }
+        recorder.as_mut().map_or(Ok(()), |recorder| recorder.settle_beside(comm))
+    }
+}
+
+/// Says what is written now, for the flight record.
+pub(crate) fn noted(comm: &dyn Communicator, step: u64, pass: &'static str) {
+    comm.note(Label { step, pass, ..Label::default() });
 }
 
 /// How far the ranks of a process have come.
@@ -94,10 +119,13 @@ impl Attempt<'_> {
         let (_, division) = self.setup.divided(comm)?;
         let stake = Stake::of(&self.store, &division);
         let only_trained = self.setup.config.lora.is_some();
-        let slices = Slices::new(&stake, &division, step, only_trained);
-        match recorder {
-            Some(recorder) => recorder.save(Finished { step, since, comm: comm.as_ref(), slices }),
-            None => slices.hand_over(),
+        let slices = Slices { stake: &stake, division: &division, only_trained };
+        let finished = Finished { step, since, comm: comm.as_ref(), slices };
+        // No step is left that training could go on with meanwhile.
+        match shares::save(finished, self.plan, recorder)? {
+            Some(share) => share.end(comm.as_ref(), recorder)?,
+            None => return Ok(()),
         }
+        recorder.as_mut().map_or(Ok(()), |recorder| recorder.settle_beside(comm.as_ref()))
     }
 }

@@ -1,52 +1,44 @@
-//! A checkpoint that is written by a thread of its own while training goes on.
+//! What is written by a thread of its own while training goes on.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::{self, JoinHandle};
 
-use annulus_plan::Plan;
-
-use crate::checkpoint::{Copied, Saved, State, save};
 use crate::run::folder::failure;
 use crate::{Result, TrainError};
 
 /// It is finished when it is dropped: nothing that was begun is lost.
 #[derive(Debug)]
-pub(crate) struct Writing {
-    pub(crate) step: u64,
-    thread: Option<JoinHandle<Result<PathBuf>>>,
+pub(crate) struct Writing<T> {
+    thread: Option<JoinHandle<Result<T>>>,
 }
 
-impl Writing {
-    /// Begins to write a step.
+impl<T: Send + 'static> Writing<T> {
+    /// Begins to write to `output`.
     pub(crate) fn begin(
         output: &Path,
-        plan: &Plan,
-        state: State,
-        mut copied: Copied,
-    ) -> Result<Writing> {
-        let (folder, plan, step) = (output.to_owned(), plan.clone(), state.step);
-        let write = move || {
-            save(&folder, Saved { plan: &plan, contents: &mut copied, state: &state, comm: None })
-        };
+        write: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<Writing<T>> {
         let thread = thread::Builder::new().name(String::from("checkpoint")).spawn(write);
         let thread = thread.map_err(|error| failure("write a checkpoint to", output, &error))?;
-        Ok(Writing { step, thread: Some(thread) })
+        Ok(Writing { thread: Some(thread) })
     }
+}
 
+impl<T> Writing<T> {
     /// Whether nothing is left to wait for.
     pub(crate) fn is_done(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for its end: where it is.
-    pub(crate) fn end(mut self) -> Result<PathBuf> {
+    /// Waits for its end: what was written; once.
+    pub(crate) fn wait(&mut self) -> Result<T> {
         let ended = self.thread.take().map(JoinHandle::join);
         let panicked = || TrainError::Internal(String::from("the writer of a checkpoint panicked"));
         ended.and_then(std::result::Result::ok).ok_or_else(panicked)?
     }
 }
 
-impl Drop for Writing {
+impl<T> Drop for Writing<T> {
     fn drop(&mut self) {
         // What ends the run otherwise is said of it.
         let _ = self.thread.take().map(JoinHandle::join);

@@ -15,11 +15,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use annulus_comm::{Axis, Communicator, Form, Hold, Label, Mesh, Move, Reduce};
+use annulus_comm::{Axis, Communicator, Label, Mesh, Reduce};
 use annulus_experiment::State;
 use annulus_plan::slice;
 use annulus_trace::{Doing, begin};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 
 use crate::{Result, Setup};
 
@@ -185,32 +185,5 @@ impl Division {
             by_slot[*slot] = found.to_vec1::<f64>()?.iter().sum();
         }
         Ok(by_slot.iter().sum())
-    }
-
-    /// Slices of a flat tensor of this type and so many elements, of which every rank has what it updates, on the first of those with
-    /// this part, in order; nothing on others. `own` is nothing where there are no elements.
-    pub(crate) fn collected(
-        &self,
-        label: Label,
-        (elements, dtype): (usize, DType),
-        own: Option<&Tensor>,
-    ) -> Result<Option<Vec<Tensor>>> {
-        let (rank, world) = (self.all.rank(), self.all.world());
-        let root = 0;
-        if rank != root {
-            let send =
-                |tensor: &Tensor| Move::Send { tensor: tensor.clone(), to: root, hold: Hold::Lend };
-            self.all.exchange(label, own.map(send).into_iter().collect())?.wait()?;
-            return Ok(None);
-        }
-        let mut order: Vec<usize> = (0..world).collect();
-        order.sort_by_key(|rank| self.slots[*rank]);
-        order.retain(|rank| !self.summed(elements, *rank).is_empty());
-        let form = |rank| Form { dtype, shape: self.summed(elements, rank).len().into() };
-        let receive = |from: &usize| Move::Receive { from: *from, form: Some(form(*from)) };
-        let moves = order.iter().filter(|from| **from != root).map(receive).collect();
-        let mut came = self.all.exchange(label, moves)?.wait()?.into_iter();
-        let slice = |from: &usize| if *from == root { own.cloned() } else { came.next() };
-        Ok(Some(order.iter().filter_map(slice).collect()))
     }
 }

@@ -20,6 +20,7 @@ use annulus_ops::attention::Dropout;
 use annulus_plan::Plan;
 use annulus_trace::begin;
 
+use crate::run::shares::Share;
 use crate::setup::start::Start;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::step::gathered::{Gathering, Supply, spread};
@@ -54,6 +55,8 @@ pub(crate) struct Trainer {
     pub(crate) finished: u64,
     /// The step since which moments are summed.
     pub(crate) since: u64,
+    /// This rank's share of a checkpoint that is written beside training.
+    pub(crate) share: Option<Share>,
 }
 
 /// What a step was, the same on every rank.
@@ -105,6 +108,7 @@ impl Trainer {
             seed: experiment.seed,
             finished: start.step,
             since: start.since,
+            share: None,
         })
     }
 

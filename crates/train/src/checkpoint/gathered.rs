@@ -1,0 +1,61 @@
+//! What all ranks have of a checkpoint, handed over to rank 0.
+
+use annulus_comm::{Communicator, Label};
+use candle_core::{Device, Tensor};
+
+use super::{Contents, Piece, Slices};
+use crate::Result;
+
+/// All of it on rank 0, nothing on others: all ask for the same tensors in the same order.
+pub(crate) struct Gathered<'a> {
+    comm: &'a dyn Communicator,
+    slices: Slices<'a>,
+    label: Label,
+}
+
+impl<'a> Gathered<'a> {
+    /// Of what `slices` are of this rank.
+    pub(crate) fn new(comm: &'a dyn Communicator, step: u64, slices: Slices<'a>) -> Gathered<'a> {
+        let label = Label { step, pass: "checkpoint, handed over", ..Label::default() };
+        Gathered { comm, slices, label }
+    }
+
+    /// First where elements lie, then those.
+    fn all(&mut self, own: Vec<Piece>) -> Result<Vec<Piece>> {
+        let label = self.label;
+        self.label.hop += 2;
+        // Of a share there is one piece at most; a number alone says that there is none.
+        let own = own.into_iter().next();
+        let runs = own.as_ref().map_or(vec![0], |own| {
+            own.runs.iter().flat_map(|&(begins, many)| [begins as i64, many as i64]).collect()
+        });
+        let count = runs.len();
+        let runs = self.comm.gather(label, &Tensor::from_vec(runs, count, &Device::Cpu)?, 0)?;
+        let nothing = Tensor::new(&[0_f32], &Device::Cpu)?;
+        let elements = own.map_or(nothing, |own| own.elements);
+        let label = Label { hop: label.hop + 1, ..label };
+        let elements = self.comm.gather(label, &elements, 0)?;
+        let mut pieces = Vec::new();
+        for (runs, elements) in runs.into_iter().flatten().zip(elements.into_iter().flatten()) {
+            let runs: Vec<i64> = runs.to_vec1()?;
+            let (pairs, _) = runs.as_chunks::<2>();
+            let run = |&[begins, many]: &[i64; 2]| (begins as usize, many as usize);
+            let runs: Vec<_> = pairs.iter().map(run).collect();
+            if !runs.is_empty() {
+                pieces.push(Piece { elements, runs });
+            }
+        }
+        Ok(pieces)
+    }
+}
+
+impl Contents for Gathered<'_> {
+    fn of_weight(&mut self, name: &str) -> Result<Vec<Piece>> {
+        let own = self.slices.of_weight(name)?;
+        self.all(own)
+    }
+    fn of_optimizer(&mut self, name: &str) -> Result<Vec<Piece>> {
+        let own = self.slices.of_optimizer(name)?;
+        self.all(own)
+    }
+}

@@ -1,0 +1,201 @@
+//! A checkpoint of which no rank has everything: every rank writes its share of it into files that rank 0 has made.
+//!
+//! ```text
+//! rank 0: folder, headers -> its name to all -> every rank: its elements to where they lie, to disk -> bytes to rank 0 -> commit
+//! ```
+//! Where a rank does not see the folder, because its host has a disk of its own, all hand over theirs to rank 0, who writes alone.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use annulus_comm::{Communicator, Error as CommError, Label, Reduce};
+use annulus_plan::Plan;
+use candle_core::{Device, Tensor};
+
+use crate::checkpoint::{Contents, Copied, Gathered, Layouts, Piece, State, Unfinished};
+use crate::run::metrics::{Recorder, alive};
+use crate::run::saving::{Finished, noted};
+use crate::run::sink::Notice;
+use crate::run::writing::Writing;
+use crate::{Result, TrainError};
+
+/// A rank's share that is written while training goes on; dropped before its end, nothing is left of the checkpoint.
+#[derive(Debug)]
+pub(crate) struct Share {
+    /// The step that is saved.
+    step: u64,
+    writing: Writing<u64>,
+    dropped: Arc<AtomicBool>,
+    /// On rank 0.
+    commit: Option<Commit>,
+}
+
+/// What rank 0 does when all have written theirs.
+#[derive(Debug)]
+struct Commit {
+    unfinished: Unfinished,
+    plan: Plan,
+    state: State,
+}
+
+/// Saves a step of `plan`: all ranks call it, rank 0 with a recorder. Where training is to go on meanwhile, what is left to do of it.
+pub(crate) fn save(
+    Finished { step, since, comm, mut slices }: Finished<'_>,
+    plan: &Plan,
+    recorder: &mut Option<Recorder<'_>>,
+) -> Result<Option<Share>> {
+    let layouts = Layouts::of(plan, &slices)?;
+    let begin =
+        |recorder: &mut Recorder<'_>| Commit::begin(recorder, (comm, step, since), &layouts);
+    let commit = recorder.as_mut().map(begin).transpose()?;
+    let output = &plan.experiment.output;
+    let own = commit.as_ref().map(|commit| commit.unfinished.place().0);
+    let (folder, named) = (told(comm, step, (output, own))?, output.join(format!("step-{step}")));
+    let blind = blind(comm, step, &folder)?;
+    if plan.experiment.background_saves && blind.is_empty() {
+        let copied = alive(comm, || Copied::of(slices, comm.rank()))?;
+        let dropped = Arc::new(AtomicBool::new(false));
+        let mut contents = Wanted { copied, dropped: dropped.clone() };
+        let write = move || layouts.fill((&folder, &named), &mut contents, &|_| ());
+        let writing = Writing::begin(output, write)?;
+        return Ok(Some(Share { step, writing, dropped, commit }));
+    }
+    let note = |pass| noted(comm, step, pass);
+    let written = if blind.is_empty() {
+        alive(comm, || layouts.fill((&folder, &named), &mut slices, &note))?
+    } else {
+        let mut all = Gathered::new(comm, step, slices);
+        match &commit {
+            Some(_) => alive(comm, || layouts.fill((&folder, &named), &mut all, &note))?,
+            None => layouts.hand_over(&mut all)?,
+        }
+    };
+    let written = total(comm, step, written)?;
+    if let (Some(Commit { unfinished, state, .. }), Some(recorder)) = (commit, recorder) {
+        let folder = alive(comm, || unfinished.end(plan, &state, written, &note))?;
+        recorder.is_saved(step, folder);
+        warn(recorder, &blind);
+    }
+    Ok(None)
+}
+
+impl Commit {
+    /// Makes the files.
+    fn begin(
+        recorder: &mut Recorder<'_>,
+        (comm, step, since): (&dyn Communicator, u64, u64),
+        layouts: &Layouts,
+    ) -> Result<Commit> {
+        let (state, plan) = (recorder.state(step, since)?, recorder.plan.clone());
+        let unfinished = alive(comm, || Unfinished::begin(&recorder.output, step, layouts))?;
+        Ok(Commit { unfinished, plan, state })
+    }
+}
+
+impl Share {
+    /// Whether some rank still writes: then it is given back; else rank 0 begins to commit. All ranks call it, behind step `now`.
+    pub(crate) fn look(
+        self,
+        (comm, now): (&dyn Communicator, u64),
+        recorder: &mut Option<Recorder<'_>>,
+    ) -> Result<Option<Share>> {
+        let done = Tensor::new(&[f64::from(u8::from(self.writing.is_done()))], &Device::Cpu)?;
+        let all = comm.all_reduce(label(now, "checkpoint, who is done"), &done, Reduce::Sum)?;
+        if all.to_vec1::<f64>()?.iter().sum::<f64>() < comm.world() as f64 {
+            return Ok(Some(self));
+        }
+        self.end(comm, recorder).map(|()| None)
+    }
+
+    /// The same; waits for those that still write.
+    pub(crate) fn end(
+        mut self,
+        comm: &dyn Communicator,
+        recorder: &mut Option<Recorder<'_>>,
+    ) -> Result<()> {
+        let written = alive(comm, || self.writing.wait())?;
+        let (step, written) = (self.step, total(comm, self.step, written)?);
+        if let (Some(commit), Some(recorder)) = (self.commit.take(), recorder) {
+            let Commit { unfinished, plan, state } = commit;
+            let end = move || unfinished.end(&plan, &state, written, &|_| ());
+            recorder.writing = Some((step, Writing::begin(&recorder.output, end)?));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A copy, as long as it is wanted.
+struct Wanted {
+    copied: Copied,
+    dropped: Arc<AtomicBool>,
+}
+
+impl Wanted {
+    fn still(&mut self) -> Result<&mut Copied> {
+        let is_dropped = self.dropped.load(Ordering::Relaxed);
+        if is_dropped { Err(CommError::Stopped.into()) } else { Ok(&mut self.copied) }
+    }
+}
+
+impl Contents for Wanted {
+    fn of_weight(&mut self, name: &str) -> Result<Vec<Piece>> {
+        self.still()?.of_weight(name)
+    }
+    fn of_optimizer(&mut self, name: &str) -> Result<Vec<Piece>> {
+        self.still()?.of_optimizer(name)
+    }
+}
+
+fn label(step: u64, pass: &'static str) -> Label {
+    Label { step, pass, ..Label::default() }
+}
+
+/// The unfinished folder in `output`, of which rank 0 has the path.
+fn told(
+    comm: &dyn Communicator,
+    step: u64,
+    (output, own): (&Path, Option<&Path>),
+) -> Result<PathBuf> {
+    let name = own.and_then(Path::file_name).map(OsStr::as_encoded_bytes);
+    let name = name.map(|name| Tensor::new(name, &Device::Cpu)).transpose()?;
+    let name = comm.broadcast(label(step, "checkpoint, its folder"), name.as_ref(), 0)?;
+    let name = String::from_utf8(name.to_vec1()?);
+    let name = name.map_err(|error| TrainError::Internal(error.to_string()))?;
+    Ok(output.join(name))
+}
+
+/// The ranks that do not see a folder.
+fn blind(comm: &dyn Communicator, step: u64, folder: &Path) -> Result<Vec<usize>> {
+    let sees = Tensor::new(&[i64::from(folder.is_dir())], &Device::Cpu)?;
+    let all = comm.all_gather(label(step, "checkpoint, who sees it"), &sees)?;
+    let all = all.iter().map(Tensor::to_vec1).collect::<candle_core::Result<Vec<Vec<i64>>>>()?;
+    Ok((0..all.len()).filter(|&rank| all[rank] == [0]).collect())
+}
+
+/// Says that rank 0 writes for others.
+fn warn(recorder: &mut Recorder<'_>, blind: &[usize]) {
+    let Some(first) = blind.first() else { return };
+    let (count, output) = (blind.len(), recorder.output.display());
+    let message = format!(
+        "{count} ranks do not see `{output}`, rank {first} the first of them: rank 0 writes checkpoints alone, \
+         and training waits; set an `output` on a disk that all hosts share"
+    );
+    recorder.console.notice(&Notice::Warning(&message));
+}
+
+/// What all ranks have written, on rank 0.
+fn total(comm: &dyn Communicator, step: u64, written: u64) -> Result<u64> {
+    let own = Tensor::new(&[written as i64], &Device::Cpu)?;
+    let all = comm.gather(label(step, "checkpoint, what is written"), &own, 0)?;
+    let all = all.unwrap_or_default();
+    let all = all.iter().map(Tensor::to_vec1).collect::<candle_core::Result<Vec<Vec<i64>>>>()?;
+    Ok(all.into_iter().flatten().map(|bytes| bytes as u64).sum())
+}
