@@ -28,7 +28,12 @@ struct Request {
     after: Duration,
     /// What processes hold of the state.
     state: &'static str,
+    /// Whether steps are saved beside training: some may be on their way to the disk then.
+    beside: bool,
 }
+
+/// Saves beside training, instead of the last of [`CHANGES`].
+const BESIDE: [&str; 2] = ["every.checkpoint=3", "background_saves=true"];
 
 /// What the processes of a run may hold.
 const STATES: [&str; 3] = ["replicated", "zero1", "zero3"];
@@ -62,7 +67,8 @@ pub fn check(program: &'static str, times: usize, seed: u64) -> Result<Ended> {
         let process = (random.below(2) == 0).then_some(process);
         let after = lasts.mul_f64(random.unit());
         let state = STATES[random.below(3) as usize];
-        let request = Request { mpi, processes, process, after, state };
+        let beside = random.below(2) == 0;
+        let request = Request { mpi, processes, process, after, state, beside };
         let place = Place::new(program);
         if request.meets(program, &place).with_context(|| format!("{request:?}"))? {
             ended.saved += 1;
@@ -118,7 +124,10 @@ impl Request {
             command.args(["--allow-run-as-root", "--oversubscribe"]);
         }
         command.args(["-n", &self.processes.to_string(), program, "train", "experiment.yaml"]);
-        command.args(["output=run", &format!("parallel.state={}", self.state)]).args(CHANGES);
+        command.args(["output=run", &format!("parallel.state={}", self.state)]);
+        let changes =
+            if self.beside { [&CHANGES[..2], &BESIDE].concat() } else { CHANGES.to_vec() };
+        command.args(changes);
         command.current_dir(place.path("")).process_group(0);
         let said = File::create(place.path(SAID)).context("a file for what is said")?;
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);

@@ -66,6 +66,9 @@ impl Placement {
         range: Range<usize>,
     ) -> Vec<(usize, usize)> {
         let Placement::Sharded(dim) = self else { return vec![(range.start, range.len())] };
+        if ranks == 1 {
+            return vec![(range.start, range.len())];
+        }
         let inner: usize = whole[dim + 1..].iter().product();
         let part = part(whole[dim], rank, ranks);
         let (apart, together, first) = (whole[dim] * inner, part.len() * inner, part.start * inner);

@@ -70,7 +70,7 @@ pub(crate) struct Share<'a> {
     here: u64,
     /// What they share is counted to it.
     is_first: bool,
-    /// It writes checkpoints.
+    /// It writes checkpoints where no rank has a share alone.
     is_writer: bool,
     /// Scores that are kept, of one sequence.
     scores: u64,

@@ -22,7 +22,7 @@ pub(crate) struct Kind {
     pub(crate) here: usize,
     /// The first of its process, of those with its part: what they share is counted to it.
     pub(crate) is_first: bool,
-    /// Rank 0, which writes checkpoints.
+    /// Rank 0, which writes checkpoints where no rank has a share alone.
     pub(crate) is_writer: bool,
     /// By layer group, forward and backward.
     pub(crate) taken: Vec<[Taken; 2]>,

@@ -203,12 +203,10 @@ impl From<Failure<TrainError>> for TrainError {
         match failure.cause {
             Cause::Panic(message) => TrainError::RankDied { rank: failure.rank, message },
             Cause::Elsewhere => annulus_comm::Error::Ended { rank: failure.rank }.into(),
-            // These name ranks themselves, or are the business of rank 0, which alone writes.
-            Cause::Error(
-                error @ (TrainError::NonFinite(_)
-                | TrainError::Comm(_)
-                | TrainError::Checkpoint { .. }),
-            ) => error,
+            // These name ranks themselves.
+            Cause::Error(error @ (TrainError::NonFinite(_) | TrainError::Comm(_))) => error,
+            // Mostly the business of rank 0, which makes all files.
+            Cause::Error(error @ TrainError::Checkpoint { .. }) if failure.rank == 0 => error,
             Cause::Error(error) => {
                 TrainError::OnRank { rank: failure.rank, source: Box::new(error) }
             }

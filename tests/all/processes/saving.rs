@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use annulus_tests::Ran;
-use annulus_tests::runs::{Place, is_saving, last_saved};
+use annulus_tests::runs::{Place, is_saving, last_logged, last_saved};
 
 use super::{ANNULUS, Job, MPICH, Mpi, OPEN_MPI, PATIENCE, kill_one, wait_until_gone};
 
@@ -65,35 +65,43 @@ fn shares_that_are_written_beside_training_are_the_files_of_a_run_without() {
     }
 }
 
-/// Trains until a save is under way behind `from`, and kills one process.
-fn kill_in_a_save(mpi: Mpi, place: &Place, arguments: &[&str], from: u64) -> Option<()> {
-    let mut job = Job::start(mpi, place, arguments)?;
+/// Trains until a save is under way behind `from`.
+fn saving(mpi: Mpi, place: &Place, arguments: &[&str], from: u64) -> Option<Job> {
+    let job = Job::start(mpi, place, arguments)?;
     let (output, began) = (place.path("run"), Instant::now());
     while last_saved(&output) <= from || !is_saving(&output) {
         assert!(began.elapsed() < PATIENCE, "no save is under way");
         sleep(Duration::from_micros(200));
     }
-    kill_one(place);
-    assert_ne!(job.ended(), Some(0), "it ended before it was killed");
-    wait_until_gone(place);
-    Some(())
+    Some(job)
 }
 
 /// What some ranks have written and others have not is no checkpoint.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_run_that_is_killed_while_shares_are_written_goes_on_to_the_same_bits() {
+fn a_run_that_is_killed_or_stopped_while_shares_are_written_goes_on_to_the_same_bits() {
     let place = Place::new(ANNULUS);
-    let changes = [&CHANGES[..], &["schedule.steps=300", "every.evaluate=0"]].concat();
+    let changes = [&CHANGES[..], &["schedule.steps=400", "every.evaluate=0"]].concat();
     place.train("whole", &changes).ended(0);
     let words = [&["train", "experiment.yaml", "output=run", ZERO3], &changes[..]].concat();
     for mpi in [MPICH, OPEN_MPI, MPICH, OPEN_MPI] {
         let from = last_saved(&place.path("run"));
-        let Some(()) = kill_in_a_save(mpi, &place, &words, from) else { return };
+        let Some(mut job) = saving(mpi, &place, &words, from) else { return };
+        kill_one(&place);
+        assert_ne!(job.ended(), Some(0), "it ended before it was killed");
+        wait_until_gone(&place);
+        // Asked to stop, it ends what it has begun and loses no step.
+        let from = last_saved(&place.path("run"));
+        let Some(mut job) = saving(mpi, &place, &words, from) else { return };
+        job.signal(libc::SIGUSR1);
+        assert_eq!(job.ended(), Some(75));
+        wait_until_gone(&place);
+        let run = place.path("run");
+        assert_eq!(last_saved(&run), last_logged(&run));
     }
     let Some(ran) = MPICH.run(&place, 4, &words) else { return };
     ran.ended(0);
-    assert!(files(&place, "run", 300) == files(&place, "whole", 300), "the last step differs");
+    assert!(files(&place, "run", 400) == files(&place, "whole", 400), "the last step differs");
 }
 
 /// Two processes, each in a folder and behind words of its own.
@@ -144,7 +152,7 @@ fn a_share_that_cannot_be_written_leaves_the_checkpoint_before() {
     for beside in ["background_saves=false", CHANGES[4]] {
         let folders = [(place.path(""), &[][..]), (place.path(""), &limited)];
         let Some(ran) = apart(folders, &[&words[..], &[beside]].concat()) else { return };
-        let said = "error: cannot write `run/step-4/model.safetensors`";
+        let said = "cannot write `run/step-4/model.safetensors`";
         assert_eq!(ran.ended(4).stderr.matches(said).count(), 1, "{}", ran.stderr);
         assert_eq!(last_saved(&place.path("run")), 2);
         assert!(files(&place, "run", 2) == before, "the checkpoint before has changed");

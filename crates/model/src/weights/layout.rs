@@ -195,7 +195,7 @@ impl Filling<'_> {
             self.put_run(name, (begins, many, run))?;
             rest = behind;
         }
-        Ok(())
+        if rest.is_empty() { Ok(()) } else { Err(self.refused(name, 0, elements.elem_count())) }
     }
 
     /// Elements that lie next to one another.

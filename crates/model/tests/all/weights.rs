@@ -300,7 +300,9 @@ fn parts_are_put_where_they_lie() {
         assert!(read(alone.path()) == read(together.path()), "{file} differs");
     }
     let mut filling = layout.open(together.path()).unwrap();
-    for (name, runs) in [("b", &[(4, 3)][..]), ("d", &[(0, 3)]), ("a", &[(0, 2), (2, 2)])] {
+    for (name, runs) in
+        [("b", &[(4, 3)][..]), ("d", &[(0, 3)]), ("a", &[(0, 2), (2, 2)]), ("a", &[(0, 2)])]
+    {
         let error = filling.put(name, &whole["b"].narrow(0, 0, 3).unwrap(), runs).unwrap_err();
         assert!(error.to_string().contains(&format!("`{name}` has no ")), "{error}");
     }

@@ -1,7 +1,7 @@
 //! A whole run: from a plan to a run folder, as often as it takes.
 //!
-//! Where every process holds the state whole, rank 0 saves its process's without asking the others; where each holds a share, all hand
-//! over theirs (`run/saving.rs`). Ranks apply a step together or not at all: those of a process decide it in its memory
+//! Where every process holds the state whole, rank 0 saves its process's without asking the others; where each holds a share, every
+//! rank writes its own (`run/shares.rs`). Ranks apply a step together or not at all: those of a process decide it in its memory
 //! (`step/meeting.rs`), and who has contributed to a step's last sum does not stop before it knows whether all have.
 
 use std::sync::atomic::AtomicBool;
@@ -249,6 +249,7 @@ fn recorder<'a>(
         began: (start.step, start.tokens),
         saved: start.step,
         writing: None,
+        warned: false,
     };
     recorder.console.notice(&started(plan, start.step, manifest, parameters));
     Ok((recorder, owes))

@@ -71,7 +71,7 @@ impl Course<'_> {
                 trainer.save(self.plan, recorder)?;
             }
         }
-        Ok(())
+        trainer.end_saving(recorder)
     }
 
     /// Measures, evaluates and logs a step, as far as that is due. Interrupted, the step is logged

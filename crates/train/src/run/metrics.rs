@@ -53,6 +53,8 @@ pub(crate) struct Recorder<'a> {
     pub(crate) saved: u64,
     /// A step that is on its way there.
     pub(crate) writing: Option<(u64, Writing<PathBuf>)>,
+    /// Whether it was said that other ranks do not see the run's folder.
+    pub(crate) warned: bool,
 }
 
 impl Record {
@@ -180,7 +182,7 @@ impl Recorder<'_> {
     }
 }
 
-/// Runs `work`, which waits for nobody, while another thread says that this rank is alive. Where the
+/// Runs `work` while another thread says that this rank is alive. Where the
 /// system has no more threads nobody says so, and work that is longer than the deadline ends the run.
 pub(crate) fn alive<T>(comm: &dyn Communicator, work: impl FnOnce() -> T) -> T {
     let (done, ended) = channel::<()>();

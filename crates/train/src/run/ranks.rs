@@ -11,6 +11,7 @@ use crate::run::course::Course;
 use crate::run::metrics::{Record, Recorder};
 use crate::run::outcome::Ending;
 use crate::run::saving::Reached;
+use crate::run::shares::Share;
 use crate::setup::pages::return_what_was_freed;
 use crate::setup::start::Start;
 use crate::step::trainer::Trainer;
@@ -20,6 +21,8 @@ use crate::{Result, TrainError};
 struct End<'a> {
     ending: Ending,
     reached: Reached,
+    /// What it still writes of a checkpoint of which every rank has a share.
+    share: Option<Share>,
     recorder: Option<Recorder<'a>>,
 }
 
@@ -27,10 +30,11 @@ impl Attempt<'_> {
     /// All ranks, to their end: how it ended, after which step, and what was recorded.
     pub(crate) fn run(&self) -> Result<(Ending, u64, Record)> {
         let mut ends = self.on_ranks(self.stop.clone(), |comm| self.rank(comm))?;
+        let shares = ends.iter_mut().map(|end| end.share.take()).collect();
         // The first of this process; only rank 0 has a recorder.
-        let End { ending, reached, mut recorder } = ends.swap_remove(0);
+        let End { ending, reached, mut recorder, .. } = ends.swap_remove(0);
         if self.setup.shares_state() {
-            recorder = self.save_shares(reached, recorder)?;
+            recorder = self.save_shares(reached, shares, recorder)?;
         }
         if let Some(recorder) = &mut recorder {
             recorder.flush()?;
@@ -76,18 +80,16 @@ impl Attempt<'_> {
             Ok(trainer) => trainer,
             Err(error) => {
                 self.preempted(error)?;
-                return Ok(End { ending: Ending::Preempted, reached, recorder });
+                return Ok(End { ending: Ending::Preempted, reached, share: None, recorder });
             }
         };
         let ending = self.to_the_end(&mut trainer, &mut recorder)?;
         if !self.setup.shares_state() {
             trainer.save(self.plan, &mut recorder)?;
-        }
-        if matches!(ending, Ending::Finished) || !self.setup.shares_state() {
             trainer.end_saving(&mut recorder)?;
         }
         let reached = Reached { step: trainer.finished, since: trainer.since };
-        Ok(End { ending, reached, recorder })
+        Ok(End { ending, reached, share: trainer.share.take(), recorder })
     }
 
     /// All steps of one rank.
@@ -101,6 +103,10 @@ impl Attempt<'_> {
             // A step that is half applied is none: there is nothing to save, and no way to go on.
             Err(error) if trainer.is_between => Err(error),
             Err(error) => {
+                if matches!(error, TrainError::NonFinite(_)) {
+                    // All ranks are here. What was begun before is written.
+                    let _ = trainer.end_saving(recorder);
+                }
                 if !self.setup.shares_state() && error.leaves_steps_whole() {
                     // What ended the run is what is said of it, whether this can be written or not.
                     let _ = trainer.save(self.plan, recorder);

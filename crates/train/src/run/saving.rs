@@ -12,7 +12,7 @@ use candle_core::{Device, Tensor};
 use crate::checkpoint::Slices;
 use crate::run::attempt::Attempt;
 use crate::run::metrics::Recorder;
-use crate::run::shares;
+use crate::run::shares::{self, Share};
 use crate::step::parameters::Stake;
 use crate::step::trainer::Trainer;
 use crate::{Result, TrainError};
@@ -59,8 +59,27 @@ impl Trainer {
         if let Some(share) = self.share.take() {
             share.end(comm, recorder)?;
         }
-        recorder.as_mut().map_or(Ok(()), |recorder| recorder.settle_beside(comm))
+        settle(comm, recorder)
     }
+}
+
+/// The step that each rank has finished, which must be the same, whether it knows that it is on disk, and which it still writes.
+fn agreed(comm: &dyn Communicator, own: [u64; 3]) -> Result<Vec<Vec<i64>>> {
+    let label = Label { step: own[0], pass: "checkpoint, what is reached", ..Label::default() };
+    let own = Tensor::new(&own.map(|number| number as i64), &Device::Cpu)?;
+    let all = comm.all_gather(label, &own)?;
+    let all: Vec<Vec<i64>> = all.iter().map(Tensor::to_vec1).collect::<candle_core::Result<_>>()?;
+    if let Some(rank) = all.iter().position(|one| one[0] != all[0][0]) {
+        let (one, other) = (all[0][0], all[rank][0]);
+        let message = format!("rank {rank} has finished step {other}, rank 0 step {one}");
+        return Err(TrainError::Internal(message));
+    }
+    Ok(all)
+}
+
+/// Waits for what rank 0 commits.
+fn settle(comm: &dyn Communicator, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
+    recorder.as_mut().map_or(Ok(()), |recorder| recorder.settle_beside(comm))
 }
 
 /// Says what is written now, for the flight record.
@@ -80,40 +99,44 @@ impl Attempt<'_> {
     pub(crate) fn save_shares<'r>(
         &self,
         reached: Reached,
+        shares: Vec<Option<Share>>,
         recorder: Option<Recorder<'r>>,
     ) -> Result<Option<Recorder<'r>>> {
-        let recorder = Mutex::new(recorder);
+        let (recorder, here) = (Mutex::new(recorder), shares.len());
+        let shares: Vec<_> = shares.into_iter().map(Mutex::new).collect();
         let pens = self.on_ranks(Arc::default(), |comm| {
             let mut pen = None;
             if comm.rank() == 0 {
                 pen = recorder.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
-            self.save_share(&comm, reached, &mut pen).map(|()| pen)
+            let share = &shares[comm.rank() % here];
+            let begun = share.lock().unwrap_or_else(PoisonError::into_inner).take();
+            self.save_share(&comm, (reached, begun), &mut pen).map(|()| pen)
         })?;
         Ok(pens.into_iter().flatten().next())
     }
 
-    /// The part of one rank.
+    /// The part of one rank, which may have begun to write an earlier step.
     fn save_share(
         &self,
         comm: &Arc<dyn Communicator>,
-        reached: Reached,
+        (reached, begun): (Reached, Option<Share>),
         recorder: &mut Option<Recorder<'_>>,
     ) -> Result<()> {
         let Reached { step, since } = reached;
+        settle(comm.as_ref(), recorder)?;
         // Only rank 0 knows whether it is on disk.
         let is_saved = recorder.as_ref().is_some_and(|recorder| recorder.saved == step);
-        let own = Tensor::new(&[step as i64, i64::from(is_saved)], &Device::Cpu)?;
-        let label = Label { step, pass: "checkpoint, what is reached", ..Label::default() };
-        let all = comm.all_gather(label, &own)?;
-        let all: Vec<Vec<i64>> =
-            all.iter().map(Tensor::to_vec1).collect::<candle_core::Result<_>>()?;
-        if let Some(rank) = all.iter().position(|one| one[0] != all[0][0]) {
-            let (one, other) = (all[0][0], all[rank][0]);
-            let message = format!("rank {rank} has finished step {other}, rank 0 step {one}");
-            return Err(TrainError::Internal(message));
+        let begins = begun.as_ref().map_or(0, |share| share.step);
+        let all = agreed(comm.as_ref(), [step, u64::from(is_saved), begins])?;
+        if let Some(share) = begun
+            && all.iter().all(|one| one[2] == all[0][2])
+        {
+            // What is on its way to the disk is there sooner than what is not.
+            share.end(comm.as_ref(), recorder)?;
+            settle(comm.as_ref(), recorder)?;
         }
-        if all[0][1] == 1 {
+        if all[0][1] == 1 || all.iter().all(|one| one[2] == one[0]) {
             return Ok(());
         }
         let (_, division) = self.setup.divided(comm)?;
@@ -122,10 +145,9 @@ impl Attempt<'_> {
         let slices = Slices { stake: &stake, division: &division, only_trained };
         let finished = Finished { step, since, comm: comm.as_ref(), slices };
         // No step is left that training could go on with meanwhile.
-        match shares::save(finished, self.plan, recorder)? {
-            Some(share) => share.end(comm.as_ref(), recorder)?,
-            None => return Ok(()),
+        if let Some(share) = shares::save(finished, self.plan, recorder)? {
+            share.end(comm.as_ref(), recorder)?;
         }
-        recorder.as_mut().map_or(Ok(()), |recorder| recorder.settle_beside(comm.as_ref()))
+        settle(comm.as_ref(), recorder)
     }
 }

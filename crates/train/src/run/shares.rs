@@ -25,7 +25,7 @@ use crate::{Result, TrainError};
 #[derive(Debug)]
 pub(crate) struct Share {
     /// The step that is saved.
-    step: u64,
+    pub(crate) step: u64,
     writing: Writing<u64>,
     dropped: Arc<AtomicBool>,
     /// On rank 0.
@@ -129,6 +129,8 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.dropped.store(true, Ordering::Relaxed);
+        // Others wait to hear why this rank ends: not until a disk is done.
+        self.writing.leave();
     }
 }
 
@@ -180,9 +182,10 @@ fn blind(comm: &dyn Communicator, step: u64, folder: &Path) -> Result<Vec<usize>
     Ok((0..all.len()).filter(|&rank| all[rank] == [0]).collect())
 }
 
-/// Says that rank 0 writes for others.
+/// Says that rank 0 writes for others; once.
 fn warn(recorder: &mut Recorder<'_>, blind: &[usize]) {
-    let Some(first) = blind.first() else { return };
+    let Some(first) = blind.first().filter(|_| !recorder.warned) else { return };
+    recorder.warned = true;
     let (count, output) = (blind.len(), recorder.output.display());
     let message = format!(
         "{count} ranks do not see `{output}`, rank {first} the first of them: rank 0 writes checkpoints alone, \

@@ -30,6 +30,11 @@ impl<T> Writing<T> {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
+    /// Waits for nothing any more: what is written is of no use.
+    pub(crate) fn leave(&mut self) {
+        self.thread = None;
+    }
+
     /// Waits for its end: what was written; once.
     pub(crate) fn wait(&mut self) -> Result<T> {
         let ended = self.thread.take().map(JoinHandle::join);
