@@ -81,7 +81,7 @@ fn saving(mpi: Mpi, place: &Place, arguments: &[&str], from: u64) -> Option<Job>
 #[test]
 fn a_run_that_is_killed_or_stopped_while_shares_are_written_goes_on_to_the_same_bits() {
     let place = Place::new(ANNULUS);
-    let changes = [&CHANGES[..], &["schedule.steps=400", "every.evaluate=0"]].concat();
+    let changes = [&CHANGES[..], &["schedule.steps=160", "every.evaluate=0"]].concat();
     place.train("whole", &changes).ended(0);
     let words = [&["train", "experiment.yaml", "output=run", ZERO3], &changes[..]].concat();
     for mpi in [MPICH, OPEN_MPI, MPICH, OPEN_MPI] {
@@ -101,7 +101,7 @@ fn a_run_that_is_killed_or_stopped_while_shares_are_written_goes_on_to_the_same_
     }
     let Some(ran) = MPICH.run(&place, 4, &words) else { return };
     ran.ended(0);
-    assert!(files(&place, "run", 400) == files(&place, "whole", 400), "the last step differs");
+    assert!(files(&place, "run", 160) == files(&place, "whole", 160), "the last step differs");
 }
 
 /// Two processes, each in a folder and behind words of its own.
