@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use annulus_comm::World;
 use annulus_data::{Sequence, counted};
-use annulus_experiment::{Dtype, Offload, Order, Recompute, State, read_adapter, read_config};
+use annulus_experiment::{
+    Dtype, Offload, Order, Parallel, Recompute, State, StateAxes, read_adapter, read_config,
+};
 use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Wire};
@@ -152,7 +154,7 @@ fn setup(
         tensor: 1,
         order: Order::SequenceFirst,
         micro_batch: batch,
-        state: State::Replicated,
+        parallel: Parallel { state: State::Replicated, state_axes: StateAxes::All },
         offload: Offload::None,
         offload_folder: PathBuf::new(),
         recompute: Recompute::Layer,

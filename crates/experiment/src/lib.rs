@@ -40,7 +40,9 @@ pub use experiment::Experiment;
 pub use extend::{Extension, Stretch};
 pub use lora::LoraKeys;
 pub use mask::{MaskKind, Masking, Packed, Pattern, mask_of};
-pub use mesh::{Apart, Host, Memory, Mesh, Offload, Order, Parallel, Recompute, Replica, State};
+pub use mesh::{
+    Apart, Host, Memory, Mesh, Offload, Order, Parallel, Recompute, Replica, State, StateAxes,
+};
 pub use model::{Model, ModelKeys, ModelSource, WeightsFrom};
 pub use resolved::Resolved;
 pub use schedule::{Curve, Decay, Schedule, ScheduleKeys};

@@ -115,8 +115,23 @@ section! {
     pub struct Parallel {
         state: State = Word(State::WORDS), Is("auto"),
             "who holds weights, f32 masters and moments, where processes share the ranks (those of one process share them in any case): replicated: every process all; zero1, zero2: every process all weights, and a share of masters and moments (gradients are summed in shares in any case); zero3: a share of the weights, too, gathered for a layer before it runs; auto: the first of replicated, zero1 and zero3 that fits into the budget. Results have the same bits";
+        state_axes: StateAxes = Word(StateAxes::WORDS), Is("all"),
+            "the axes of the mesh along which processes hold all of it together: sequence: those that share a sequence, or data: those of several replicas; along the other axis processes hold the same (hybrid sharding: what is gathered stays on a host where those lie on one). Results have the same bits";
     }
 }
+
+/// `state_axes:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateAxes {
+    /// All processes hold it together.
+    All,
+    /// Those whose ranks share a sequence do.
+    Sequence,
+    /// Those whose ranks have the same part of different sequences do.
+    Data,
+}
+
+words!(StateAxes { All = "all", Sequence = "sequence", Data = "data" });
 
 /// `state:`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

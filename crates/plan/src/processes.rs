@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use annulus_experiment::{Experiment, Settled};
+use annulus_experiment::{Experiment, Parallel, Settled, State};
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Alive, Pass, Schedules, Taken, taken};
 use annulus_yaml::Problem;
 
-use crate::Plan;
 use crate::cost::Share;
 use crate::plan::add_workspace;
+use crate::{Plan, Sharing};
 
 /// Ranks that hold alike: at one place of a sequence, with the same places of it beside them in their process.
 #[derive(Clone, Debug)]
@@ -86,9 +86,24 @@ impl Plan {
     /// In which order of processes and their ranks one is among those that sum the same gradients.
     pub(crate) fn slot(&self, rank: usize) -> usize {
         let (beside, tensor) = (self.ranks_beside(), self.experiment.mesh.tensor);
-        let processes = self.summing() / self.summing_beside();
         let process = rank / beside / (tensor / beside).max(1);
-        rank % beside / self.parts(beside) * processes + process
+        self.sharing().slot(rank % beside / self.parts(beside), process)
+    }
+
+    /// How processes hold the state.
+    pub fn sharing(&self) -> Sharing {
+        self.sharing_of(self.memory.state, self.summing_beside())
+    }
+
+    /// The same where they hold so much, and have so many ranks that sum the same gradients.
+    pub fn sharing_of(&self, state: State, here: usize) -> Sharing {
+        let Experiment { mesh, parallel, .. } = &self.experiment;
+        let sharing = Sharing::of(
+            (mesh.order, [mesh.data, mesh.sequence]),
+            Parallel { state, ..*parallel },
+            here,
+        );
+        sharing.expect("processes were checked to lie along the axes")
     }
 
     /// Peak memory by rank of a sequence, bytes, on devices that share none: by class, and of all classes at once.
@@ -178,11 +193,28 @@ pub(crate) fn check_of(experiment: &Experiment, processes: usize) -> Result<(), 
     }
     let (here, tensor) = (ranks / processes, mesh.tensor);
     if here.is_multiple_of(tensor) || tensor.is_multiple_of(here) {
-        return Ok(());
+        let lie = Sharing::of(
+            (mesh.order, [mesh.data, mesh.sequence]),
+            experiment.parallel,
+            here.div_ceil(tensor),
+        )
+        .is_some();
+        return if lie { Ok(()) } else { Err(crosses(experiment, here)) };
     }
     let message =
         format!("{tensor} tensor-parallel ranks do not fit evenly into processes of {here} ranks");
     let hint =
         "start as many processes that each has a multiple, or a divisor, of `mesh.tensor` ranks";
     Err(places.problem("mesh.tensor", message).hint(hint))
+}
+
+/// Processes that have ranks of several holders of the state, and of their mirrors.
+fn crosses(experiment: &Experiment, here: usize) -> Problem {
+    let Experiment { mesh, parallel, places, .. } = experiment;
+    let (data, sequence, axes) = (mesh.data, mesh.sequence, parallel.state_axes.word());
+    let message = format!(
+        "processes of {here} ranks do not lie along the axis `{axes}` of a mesh of {data} by {sequence}"
+    );
+    let hint = "let all share (`state_axes: all`), or start as many processes that each has a multiple, or a divisor, of the ranks along the inner axis";
+    places.problem("parallel.state_axes", message).hint(hint)
 }

@@ -6,7 +6,7 @@ use annulus_memory::ByClass;
 use annulus_sequence::{Positions, draw_layers, draw_sharded};
 use serde::{Serialize, Serializer};
 
-use crate::{LayerGroup, Plan, RankPlan, label, size, wrapped};
+use crate::{LayerGroup, Plan, RankPlan, Sharing, label, size, wrapped};
 
 /// Where what a line says begins, behind its first word.
 const INDENT: usize = 8;
@@ -101,7 +101,7 @@ impl Plan {
             micro_batches = count(self.micro_batches, "micro-batch"),
             micro = count(self.micro_batch, "sequence"),
             offload = self.offload_text(),
-            state = self.state().word(),
+            state = self.state_text(),
             recompute = self.memory.recompute.word(),
             pieces = count(self.memory.mlp_chunk, "row"),
             logits = count(self.memory.loss_chunk, "row"),
@@ -116,6 +116,15 @@ impl Plan {
             lora = self.lora_text(),
             longer = self.extension().map_or_else(String::new, |how| format!("\nextend  {how}")),
         )
+    }
+
+    /// What processes hold of the state, and along which axes where others hold the same.
+    fn state_text(&self) -> String {
+        let Sharing { state, holders, mirrors, .. } = self.sharing();
+        let along = self.experiment.parallel.state_axes.word();
+        let along =
+            if holders > 1 && mirrors > 1 { format!(" along {along}") } else { String::new() };
+        format!("{}{along}", state.word())
     }
 
     /// How many ranks share a sequence, and positions.

@@ -36,7 +36,7 @@ use crate::load::Counted;
 use crate::tensor::{AT_ENDS, collectives};
 use crate::walk::latest;
 use crate::work::{Work, added};
-use crate::{Cluster, shares};
+use crate::{Cluster, Link, shares};
 
 /// What a step takes.
 #[derive(Clone, Debug, PartialEq)]
@@ -194,18 +194,20 @@ pub(crate) fn backward(plan: &Plan, cluster: &Cluster) -> f64 {
 /// Seconds of the sums of gradients over all ranks, in a ring, that do not hide behind backward passes of `back` seconds: while links
 /// are free. Those of every micro-batch are summed; what they come to is passed on once, unless who sums it updates it.
 pub(crate) fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
-    let (world, link) = (plan.summing(), cluster.ring_link(plan.world()));
+    let (sharing, link) = (shares::sharing(plan, cluster), cluster.ring_link(plan.world()));
     // Attention's messages take the link as long.
     let sent = plan.ranks.iter().map(|rank| rank.backward / plan.micro_batches as u64).max();
     let free = back - sent.unwrap_or_default() as f64 / link.bandwidth;
-    let exposed = |ways: f64| {
-        let messages = ways * (world as f64 - 1.0);
-        let bytes = messages / world as f64 * plan.gradient_bytes() as f64;
-        let all = bytes / link.bandwidth + messages * link.latency;
-        (all - free.max(0.0)).max(all * plan.summed_last())
+    let slice = plan.gradient_bytes() as f64 / sharing.ranks() as f64;
+    let seconds = |ranks: usize, link: Link| {
+        let messages = ranks as f64 - 1.0;
+        messages * (slice / link.bandwidth + link.latency)
     };
-    let last = exposed(if plan.state().shares_optimizer() { 1.0 } else { 2.0 });
-    (plan.micro_batches - 1) as f64 * exposed(1.0) + last
+    let exposed = |all: f64| (all - free.max(0.0)).max(all * plan.summed_last());
+    let [_, span] = sharing.spans(plan.experiment.mesh.tensor);
+    let summed = seconds(sharing.ranks(), link);
+    let passed_on = seconds(sharing.mirrors, cluster.ring_link(span));
+    (plan.micro_batches - 1) as f64 * exposed(summed) + exposed(summed + passed_on)
 }
 
 /// How many replicas are to be looked at: one where all do alike.

@@ -1,20 +1,25 @@
 //! Weights of which devices hold shares: what gathering them adds to a step.
 
-use annulus_plan::Plan;
+use annulus_plan::{Plan, Sharing};
 
 use crate::Cluster;
+
+/// How devices hold the state: alone, unless they help each other as threads do.
+pub(crate) fn sharing(plan: &Plan, cluster: &Cluster) -> Sharing {
+    if cluster.helping { plan.sharing() } else { plan.sharing_of(plan.memory.state, 1) }
+}
 
 /// Seconds of a step in which weights are gathered and nothing else is done, where the passes of a micro-batch take so long, forward
 /// and backward.
 pub(crate) fn gathered(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> f64 {
-    let state = plan.state();
-    if !state.shares_optimizer() {
+    let sharing @ Sharing { holders, state, .. } = sharing(plan, cluster);
+    if holders == 1 {
         return 0.0;
     }
-    let (world, link) = (plan.summing(), cluster.ring_link(plan.world()));
-    let messages = world as f64 - 1.0;
-    let seconds =
-        |bytes: &f64| messages / world as f64 * bytes / link.bandwidth + messages * link.latency;
+    let [span, _] = sharing.spans(plan.experiment.mesh.tensor);
+    let (link, messages) = (cluster.ring_link(span), holders as f64 - 1.0);
+    let share = messages / sharing.parts() as f64;
+    let seconds = |bytes: &f64| share * bytes / link.bandwidth + messages * link.latency;
     if !state.shares_weights() {
         return plan.trained_weights().iter().map(seconds).sum();
     }

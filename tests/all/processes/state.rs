@@ -21,12 +21,12 @@ fn key(state: State) -> String {
 }
 
 /// Every strategy and mask, over processes that share and over threads of one that holds everything.
-fn agrees(mpi: Mpi, state: State, changes: &[&str]) {
+fn agrees(mpi: Mpi, processes: usize, state: State, changes: &[&str]) {
     let place = Place::new(ANNULUS);
     place.write("small.yaml", SMALL);
     let key = key(state);
     let arguments = [&["agree", "small.yaml", "--steps", "2", "--json", &key], changes].concat();
-    let Some(ran) = mpi.run(&place, 2, &arguments) else { return };
+    let Some(ran) = mpi.run(&place, processes, &arguments) else { return };
     let found = &ran.ended(0).json()[0];
     assert!(found["of"].as_u64().is_some_and(|of| of >= 36), "{found}");
     assert_eq!(found["equal"], found["of"], "{state:?} {changes:?}: {found}");
@@ -38,26 +38,50 @@ const LORA: &str =
 
 #[test]
 fn shares_of_masters_and_moments_change_no_bit() {
-    agrees(MPICH, State::Zero1, &["mesh.data=2", "mesh.sequence=2", "data.batch=4"]);
-    agrees(OPEN_MPI, State::Zero2, &ACCUMULATED);
+    agrees(MPICH, 2, State::Zero1, &["mesh.data=2", "mesh.sequence=2", "data.batch=4"]);
+    agrees(OPEN_MPI, 2, State::Zero2, &ACCUMULATED);
 }
 
 #[test]
 fn shares_of_weights_change_no_bit() {
-    agrees(MPICH, State::Zero3, &[]);
+    agrees(MPICH, 2, State::Zero3, &[]);
     let changes = [&ACCUMULATED[..], &["mesh.data=2", "mesh.sequence=2", "model.dtype=bf16"]];
-    agrees(OPEN_MPI, State::Zero3, &changes.concat());
-    agrees(MPICH, State::Zero3, &[&["model.tie_word_embeddings=true"], &ACCUMULATED[..]].concat());
+    agrees(OPEN_MPI, 2, State::Zero3, &changes.concat());
+    agrees(
+        MPICH,
+        2,
+        State::Zero3,
+        &[&["model.tie_word_embeddings=true"], &ACCUMULATED[..]].concat(),
+    );
+}
+
+const CROSSED: [&str; 3] = ["mesh.data=2", "mesh.sequence=2", "data.batch=4"];
+
+/// Hybrid sharding: along the other axis processes hold the same.
+#[test]
+fn shares_along_an_axis_change_no_bit() {
+    let along = |axes, more: &[&'static str]| [&CROSSED[..], &[axes], more].concat();
+    let (sequence, data) = ("parallel.state_axes=sequence", "parallel.state_axes=data");
+    agrees(MPICH, 4, State::Zero3, &along(sequence, &["memory.micro_batch=1"]));
+    agrees(OPEN_MPI, 4, State::Zero3, &along(data, &["model.dtype=bf16"]));
+    agrees(OPEN_MPI, 4, State::Zero1, &along(sequence, &["mesh.order=data_first"]));
+    // A process has a whole sequence.
+    agrees(MPICH, 2, State::Zero3, &along(sequence, &[]));
 }
 
 const CHANGES: [&str; 4] =
     ["mesh.data=2", "mesh.sequence=2", "model.dtype=bf16", "schedule.steps=12"];
 
 /// Trains to the end.
-fn trained(place: &Place, mpi: Mpi, output: &str, changes: &[&str]) -> Option<()> {
+fn trained(
+    place: &Place,
+    (mpi, processes): (Mpi, usize),
+    output: &str,
+    changes: &[&str],
+) -> Option<()> {
     let folder = format!("output={output}");
     let arguments = [&["train", "experiment.yaml", &folder], &CHANGES[..], changes].concat();
-    mpi.run(place, 2, &arguments)?.ended(0);
+    mpi.run(place, processes, &arguments)?.ended(0);
     Some(())
 }
 
@@ -73,16 +97,19 @@ fn checkpoints_are_those_of_processes_that_hold_everything() {
     let place = Place::new(ANNULUS);
     place.train("threads", &[&CHANGES[..], &["data.evaluate=3"]].concat()).ended(0);
     let wanted = files(&place, "threads");
-    for (mpi, state, offload) in [
-        (MPICH, State::Zero1, "none"),
-        (OPEN_MPI, State::Zero3, "none"),
-        (MPICH, State::Zero3, "both"),
+    for (mpi, state, offload, axes) in [
+        (MPICH, State::Zero1, "none", "all"),
+        (OPEN_MPI, State::Zero3, "none", "data"),
+        (MPICH, State::Zero3, "both", "all"),
+        (MPICH, State::Zero1, "optimizer", "sequence"),
     ] {
-        let output = format!("{}-{}", mpi.name, state.word());
-        let offload = format!("memory.offload={offload}");
+        let output = format!("{}-{}-{axes}", mpi.name, state.word());
+        let (offload, along) =
+            (format!("memory.offload={offload}"), format!("parallel.state_axes={axes}"));
         // A replica more often than the other has nothing to evaluate.
-        let changes = [&key(state), &offload, "data.evaluate=3", "every.evaluate=3"];
-        let Some(()) = trained(&place, mpi, &output, &changes) else { return };
+        let changes = [&key(state), &offload, &along, "data.evaluate=3", "every.evaluate=3"];
+        let processes = if axes == "all" { 2 } else { 4 };
+        let Some(()) = trained(&place, (mpi, processes), &output, &changes) else { return };
         assert!(files(&place, &output) == wanted, "{output} differs");
     }
 }
@@ -203,29 +230,36 @@ schedule: { steps: 3 }
 fn shares_are_what_is_planned_in_memory_and_in_messages() {
     let place = Place::new(ANNULUS);
     place.write("held.yaml", MODEL);
-    for (mpi, state, dtype) in [
-        (MPICH, State::Zero1, "f32"),
-        (MPICH, State::Zero3, "bf16"),
-        (OPEN_MPI, State::Zero3, "f32"),
+    const WHOLE: &[&str] = &["data.batch=2"];
+    const ALONG: &[&str] =
+        &["mesh.data=2", "mesh.sequence=2", "data.batch=2", "parallel.state_axes=sequence"];
+    for (mpi, state, dtype, mesh) in [
+        (MPICH, State::Zero1, "f32", WHOLE),
+        (MPICH, State::Zero3, "bf16", WHOLE),
+        (OPEN_MPI, State::Zero3, "f32", WHOLE),
+        (OPEN_MPI, State::Zero3, "bf16", ALONG),
+        (MPICH, State::Zero1, "f32", ALONG),
     ] {
         for processes in [2, 4] {
-            let output = format!("{}-{}-{processes}", mpi.name, state.word());
+            let output =
+                format!("{}-{}-{dtype}-{}-{processes}", mpi.name, state.word(), mesh.len());
             let (folder, key) = (format!("output={output}"), key(state));
             let dtype = format!("model.dtype={dtype}");
-            let arguments = ["train", "held.yaml", &folder, &key, &dtype];
+            let changes = [&[key.as_str(), &dtype], mesh].concat();
+            let arguments = [&["train", "held.yaml", &folder], &changes[..]].concat();
             let Some(ran) = mpi.run(&place, processes, &arguments) else { return };
             ran.ended(0);
             let text = fs::read_to_string(place.path(&output).join("metrics.jsonl")).unwrap();
             let found: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-            hold(&found, &planned([key, dtype], processes), &output);
+            hold(&found, &planned(&changes, processes), &output);
         }
     }
 }
 
 /// The plan of the model above, so changed, over so many processes.
-fn planned(changes: [String; 2], processes: usize) -> Plan {
-    let changes = changes.map(|change| Override::split(&change).expect("a key and a value"));
-    let parsed = parse("held.yaml", MODEL, &changes).expect("right");
+fn planned(changes: &[&str], processes: usize) -> Plan {
+    let changes = changes.iter().map(|change| Override::split(change).expect("a key and a value"));
+    let parsed = parse("held.yaml", MODEL, &changes.collect::<Vec<_>>()).expect("right");
     let plan = Resolved::read(parsed, None).and_then(|resolved| Plan::new(&resolved));
     plan.expect("a plan").over(processes)
 }

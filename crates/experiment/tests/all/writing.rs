@@ -174,7 +174,7 @@ fn what_may_differ_when_a_run_goes_on_is_listed() {
     let free = [
         "mesh={ sequence: 2 }",
         "attention.strategy=ring",
-        "parallel={ state: zero3 }",
+        "parallel={ state: zero3, state_axes: sequence }",
         "memory={ recompute: none, offload: both }",
         "every={ log: 5 }",
         "evaluation={ windows: 5 }",

@@ -1,16 +1,15 @@
 //! The sums of gradients over ranks, and weights of which processes hold shares: what they send, and what is held meanwhile.
 //!
-//! Backward of every micro-batch posts the sums of a stage when it has gone through it, and goes on. Of N ranks each sums a slice of
-//! every parameter ([`slice`]). Of the T ranks of a process each updates a slice of T, and is sent by its twins in other processes what they have
-//! summed of it; where processes hold shares of the state, each updates what it has summed, and its twins are sent the weights.
+//! Backward of every micro-batch posts the sums of a stage when it has gone through it, and goes on. Each rank sums a slice of every
+//! parameter, is sent what its mirrors have summed of what it updates, and sends what it has updated to those that hold the state
+//! together with it ([`Sharing`]).
 
 use std::ops::RangeInclusive;
 
 use annulus_architecture::{Besides, Target, slice};
-use annulus_experiment::State;
 
 use super::{F32, Share};
-use crate::Plan;
+use crate::{Plan, Sharing};
 
 /// Stages whose sums are on their way at once, beside the one that backward is in.
 pub const SUMS_IN_FLIGHT: usize = 1;
@@ -80,14 +79,9 @@ impl Plan {
         stages
     }
 
-    /// What processes hold of the state: of one process everything, once.
-    pub fn state(&self) -> State {
-        if self.summing_beside() == self.summing() { State::Replicated } else { self.memory.state }
-    }
-
     /// Whether no rank has all of the state, which processes hold so.
-    pub(crate) fn is_shared(&self, state: State) -> bool {
-        state.shares_optimizer() || self.experiment.mesh.tensor > 1
+    pub(crate) fn is_shared(&self, sharing: Sharing) -> bool {
+        sharing.holders > 1 || self.experiment.mesh.tensor > 1
     }
 
     /// Elements of the adapters of these projections of a layer.
@@ -126,11 +120,12 @@ impl Plan {
         if self.world() == 1 {
             return vec![0];
         }
-        let (stages, twins) = (self.trained_by_stage(), self.twins());
-        let passed_on = if self.state().shares_optimizer() { 0 } else { twins - 1 };
+        let (stages, sharing) = (self.trained_by_stage(), self.sharing());
+        let passed_on = sharing.mirrors as u64 - 1;
         let of_rank = |rank: usize| {
+            let slot = self.slot(rank);
             let sent = |elements: &u64| {
-                let own = self.summed(*elements, rank);
+                let own = sharing.summed(*elements as usize, slot).len() as u64;
                 (elements - own) * self.micro_batches as u64 + own * passed_on
             };
             F32 * stages.iter().flatten().map(sent).sum::<u64>() + self.between_parts()
@@ -152,7 +147,8 @@ impl Plan {
 
     /// What each rank hands over of weights, bytes: what it has updated, or of every stage its share whenever that is gathered.
     pub(crate) fn gathers(&self) -> Vec<u64> {
-        let state = self.state();
+        let sharing = self.sharing();
+        let state = sharing.state;
         let element = self.experiment.model.dtype.bytes() as u64;
         let times = if state.shares_weights() { self.micro_batches as u64 } else { 1 };
         let stages = match (state.shares_optimizer(), state.shares_weights()) {
@@ -166,41 +162,32 @@ impl Plan {
             }
         };
         let of_rank = |rank: usize| {
-            let own = stages.iter().flatten().map(|elements| self.summed(*elements, rank));
-            own.sum::<u64>() * (self.twins() - 1) * element * times
+            let slot = self.slot(rank);
+            let own =
+                stages.iter().flatten().map(|elements| sharing.updated(*elements as usize, slot));
+            own.map(|own| own.len() as u64).sum::<u64>()
+                * (sharing.holders as u64 - 1)
+                * element
+                * times
         };
         (0..self.world()).map(of_rank).collect()
     }
 
-    /// How many processes there are.
-    fn twins(&self) -> u64 {
-        (self.summing() / self.summing_beside()) as u64
-    }
-
     /// Elements that a rank updates of a parameter.
     pub(super) fn updated(&self, elements: u64, rank: usize) -> u64 {
-        if self.state().shares_optimizer() {
-            return self.summed(elements, rank);
-        }
-        let (here, twins) = (self.summing_beside(), self.twins() as usize);
-        slice(elements as usize, self.slot(rank) / twins, here).len() as u64
-    }
-
-    /// Elements that a rank sums of a parameter.
-    fn summed(&self, elements: u64, rank: usize) -> u64 {
-        slice(elements as usize, self.slot(rank), self.summing()).len() as u64
+        self.sharing().updated(elements as usize, self.slot(rank)).len() as u64
     }
 }
 
 impl Share<'_> {
-    /// What processes hold of the state.
-    fn state(&self) -> State {
-        if self.elsewhere == 0 { State::Replicated } else { self.memory.state }
+    /// How processes hold the state.
+    fn sharing(&self) -> Sharing {
+        self.plan.sharing_of(self.memory.state, self.here as usize)
     }
 
     /// Among how many ranks a parameter is divided, of which each updates a part.
     fn parts(&self) -> u64 {
-        if self.state().shares_optimizer() { self.here + self.elsewhere } else { self.here }
+        self.sharing().parts() as u64
     }
 
     /// Elements of the slices that a rank updates, of the rank that has most.
@@ -218,10 +205,9 @@ impl Share<'_> {
     /// Weights at their fullest. Where processes hold shares: the own one, and a stage, of which the first rank of a process is said to
     /// have the whole, and every rank what arrives of the next one meanwhile, or of this one while it is put together.
     pub(super) fn weights(&self) -> u64 {
-        let state = self.state();
+        let Sharing { holders, state, .. } = self.sharing();
         let all = self.plan.counts().all;
-        let arrives =
-            |elements: u64| elements * self.element / self.world() * self.processes_else();
+        let arrives = |elements: u64| elements * self.element / self.parts() * (holders as u64 - 1);
         if !state.shares_optimizer() {
             return self.shared(all * self.element);
         }
@@ -251,22 +237,22 @@ impl Share<'_> {
     pub(super) fn copied_weights(&self) -> u64 {
         let counts = self.plan.counts();
         let written = if self.plan.experiment.lora.is_some() { counts.trained } else { counts.all };
-        self.copied_share(written * self.element, self.world())
+        self.copied_share(written * self.element)
     }
 
     /// The same of moments, and of masters of so many bytes.
     pub(super) fn copied_optimizer(&self, masters: u64) -> u64 {
-        self.copied_share(self.plan.counts().trained * (2 * F32 + masters), self.parts())
+        self.copied_share(self.plan.counts().trained * (2 * F32 + masters))
     }
 
-    /// Of so many bytes what the rank copies: the first all of it; of shares, which lie with so many, every rank its own.
-    fn copied_share(&self, bytes: u64, among: u64) -> u64 {
+    /// Of so many bytes what the rank copies: the first all of it; of shares every rank its own.
+    fn copied_share(&self, bytes: u64) -> u64 {
         let experiment = &self.plan.experiment;
         // A copy lies on the host.
         let is_here = experiment.host.device.is_none() && experiment.host.apart.is_none();
-        match self.plan.is_shared(self.state()) {
+        match self.plan.is_shared(self.sharing()) {
             _ if !experiment.background_saves || !is_here => 0,
-            true => bytes / among,
+            true => bytes / self.world(),
             false if self.is_writer => bytes,
             false => 0,
         }
@@ -274,11 +260,6 @@ impl Share<'_> {
 
     fn world(&self) -> u64 {
         self.here + self.elsewhere
-    }
-
-    /// Processes but this one.
-    fn processes_else(&self) -> u64 {
-        self.elsewhere / self.here
     }
 
     /// Gradients at their fullest, and their sums: while backward is in a layer or in the loss, and ever. No rank is more than a stage
@@ -310,9 +291,9 @@ impl Share<'_> {
             return [all + new.unwrap_or_default(); 2];
         }
         let backward = (1..=last).map(within).max().unwrap_or_default();
-        // The last are whole while they are summed; then what the twins have summed is put together.
+        // The last are whole while they are summed; then what mirrors have summed is put together.
         let largest = stages.iter().max().copied().unwrap_or_default();
-        let joined = if self.state().shares_optimizer() { 0 } else { largest / self.here };
+        let joined = if self.sharing().mirrors == 1 { 0 } else { largest / self.parts() };
         let ends = [stages[0], joined].map(|beside| all / self.parts() + beside);
         [backward, ends.into_iter().chain([backward, within(0)]).max().unwrap_or_default()]
     }

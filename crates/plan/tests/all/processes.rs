@@ -1,6 +1,6 @@
 //! Plans of ranks that several processes share.
 
-use annulus_experiment::{Apart, Experiment, Override, State, parse};
+use annulus_experiment::{Apart, Experiment, Override, State, StateAxes, parse};
 use annulus_memory::Class;
 use annulus_plan::Plan;
 
@@ -30,6 +30,22 @@ fn processes_have_as_many_ranks_each_or_there_is_no_plan() {
     }
     let over = plan(4).over(2);
     assert_eq!(over.processes(&over.ranks).len(), 2);
+}
+
+#[test]
+fn processes_lie_along_the_axes_that_share() {
+    let mut experiment = experiment(4);
+    (experiment.mesh.data, experiment.mesh.sequence) = (3, 4);
+    (experiment.data.batch, experiment.host.processes) = (3, 4);
+    assert!(planned(experiment.clone()).is_ok());
+    experiment.parallel.state_axes = StateAxes::Data;
+    let problems = planned(experiment.clone()).expect_err("3 of 4").to_string();
+    let said = "processes of 3 ranks do not lie along the axis `data` of a mesh of 3 by 4";
+    assert!(problems.contains(said), "{problems}");
+    experiment.host.processes = 6;
+    experiment.parallel.state = State::Zero3;
+    let plan = planned(experiment).unwrap_or_else(|problems| panic!("{problems}"));
+    assert!(plan.to_text().contains("state zero3 along data"), "{}", plan.to_text());
 }
 
 #[test]

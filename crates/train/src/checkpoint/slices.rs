@@ -78,6 +78,17 @@ impl Slices<'_> {
         is_whole && !self.division.counts_whole()
     }
 
+    /// Of what this rank has of a parameter's part, from element `begins` on, what it writes: what it sums of gradients, so that all
+    /// write, and no two the same.
+    fn own_piece(&self, name: &str, (begins, has): (usize, &Tensor)) -> Result<Vec<Piece>> {
+        let range = self.division.own_sums(self.elements(name));
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let own = has.flatten_all()?.narrow(0, range.start - begins, range.len())?;
+        Ok(vec![self.piece(name, (range.start, own))])
+    }
+
     /// Elements of a parameter's part, from number `begins` on.
     fn piece(&self, name: &str, (begins, elements): (usize, Tensor)) -> Piece {
         let parameters = &self.stake.parameters;
@@ -123,13 +134,12 @@ impl Contents for Slices<'_> {
         if self.is_another_s(name) {
             return Ok(Vec::new());
         }
-        let range = self.division.summed(self.elements(name), self.division.all.rank());
-        let own = match self.stake.parameters.weights.get(name) {
-            _ if range.is_empty() => None,
-            Some(part) => Some(part.flatten_all()?.narrow(0, range.start, range.len())?),
-            None => self.stake.optimizer().and_then(|own| own.share(name)).cloned(),
-        };
-        Ok(own.map(|own| self.piece(name, (range.start, own))).into_iter().collect())
+        if let Some(part) = self.stake.parameters.weights.get(name) {
+            return self.own_piece(name, (0, part));
+        }
+        let begins = self.division.updated(self.elements(name)).start;
+        let own = self.stake.optimizer().and_then(|own| own.share(name));
+        own.map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, (begins, own)))
     }
 
     fn of_optimizer(&mut self, called: &str) -> Result<Vec<Piece>> {
@@ -139,13 +149,11 @@ impl Contents for Slices<'_> {
         if !self.are_shared() {
             return self.of_all(which, name);
         }
-        // Twins that update the same slice have the same of it.
-        let is_twin_s = !self.division.shares_optimizer() && self.division.twins.rank() > 0;
-        if self.is_another_s(name) || is_twin_s {
+        if self.is_another_s(name) {
             return Ok(Vec::new());
         }
         let begins = self.division.updated(self.elements(name)).start;
         let own = self.stake.optimizer().map(|own| Slices::kept(which, name, own)).transpose()?;
-        Ok(own.flatten().map(|own| self.piece(name, (begins, own))).into_iter().collect())
+        own.flatten().map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, (begins, &own)))
     }
 }

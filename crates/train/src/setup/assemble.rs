@@ -8,7 +8,7 @@ use annulus_attention::Attention;
 use annulus_comm::threads::Options;
 use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered, Places, World};
 use annulus_experiment::{
-    Dtype, Frequencies, Kernel, Offload, Order, Packed, Recompute, Shape, State,
+    Dtype, Frequencies, Kernel, Offload, Order, Packed, Parallel, Recompute, Shape,
 };
 use annulus_machine::Core;
 use annulus_machine::peak::Unit;
@@ -76,7 +76,7 @@ pub struct Setup {
     /// Sequences per rank at once.
     pub micro_batch: usize,
     /// What processes hold of weights, masters and moments.
-    pub state: State,
+    pub parallel: Parallel,
     /// What is kept for backward.
     pub recompute: Recompute,
     /// Tokens of logits held at once.
@@ -161,7 +161,7 @@ impl Setup {
             tensor: experiment.mesh.tensor,
             order: experiment.mesh.order,
             micro_batch: plan.micro_batch,
-            state: plan.memory.state,
+            parallel: Parallel { state: plan.memory.state, ..experiment.parallel },
             recompute: plan.memory.recompute,
             loss_chunk: plan.memory.loss_chunk,
             mlp_chunk: Some(plan.memory.mlp_chunk).filter(|chunk| *chunk < plan.rows()),
@@ -299,9 +299,8 @@ impl Setup {
 
     /// The mesh of a rank, and which elements of parameters are its own. All ranks must call it.
     pub(crate) fn divided(&self, comm: &Arc<dyn Communicator>) -> Result<(Mesh, Division)> {
-        let here = self.world() / self.processes.processes();
         let mesh = Mesh::of(comm.clone(), self.grid())?;
-        let division = Division::new(&mesh, comm.rank(), (here, self.parts(), self.state))?;
+        let division = Division::new(&mesh, comm.rank(), (self.parts(), self.sharing()))?;
         Ok((mesh, division))
     }
 

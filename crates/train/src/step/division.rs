@@ -1,23 +1,14 @@
-//! Which elements of every parameter a rank sums, updates and holds.
+//! Whom a rank sums, gathers and holds parameters with: the groups of a [`Sharing`].
 //!
-//! All N ranks sum gradients, each a slice of every parameter ([`slice`]). Of a process's T ranks, rank t has N / T slices of N: slice t
-//! of T, the same as rank t of every process, its twins.
-//!
-//! ```text
-//! replicated    a process holds everything once; its rank t updates slice t of T, of which the twins gather what they have summed
-//! zero1, zero2  a rank updates what it has summed, and holds the masters and moments of that; the twins gather the weights
-//! zero3         it holds no more of the weights either: they are gathered before a stage runs, and dropped after it
-//! ```
-//!
-//! In one process all of them are the same. Tensor-parallel ranks have parts of parameters: of those with the same part all this is said,
-//! and what they all have whole is summed over them first.
+//! Of every process the ranks with the same number among its own have slices that lie together. Those in processes that hold the same
+//! gather what they have summed, those in processes that hold all together gather weights. Tensor-parallel ranks have parts of parameters:
+//! of those with the same part all this is said, and what they all have whole is summed over them first.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use annulus_comm::{Axis, Communicator, Label, Mesh, Reduce};
-use annulus_experiment::State;
-use annulus_plan::slice;
+use annulus_plan::Sharing;
 use annulus_trace::{Doing, begin};
 use candle_core::{Device, Tensor};
 
@@ -40,33 +31,36 @@ pub(crate) struct Division {
     pub(crate) all: Arc<dyn Communicator>,
     /// By rank of `all`, which slice it sums.
     slots: Vec<usize>,
-    /// Of every process the rank that updates the same slice.
-    pub(crate) twins: Arc<dyn Communicator>,
+    sharing: Sharing,
+    /// Those that update the same, in processes that hold the same.
+    pub(crate) mirrors: Arc<dyn Communicator>,
+    /// Of every process that holds a share of the state the rank that has the same number in it.
+    pub(crate) holders: Arc<dyn Communicator>,
     /// Those that have other parts, of the same positions.
     pub(crate) tensor: Arc<dyn Communicator>,
     /// Which of the ranks of its process with this part this is, and how many they are.
     own: (usize, usize),
     /// The same of all ranks of its process, and how many parts they have.
     crew: (usize, usize, usize),
-    /// Who holds what; of one process [`State::Replicated`].
-    state: State,
 }
 
 impl Setup {
     /// Whether no rank has all of the state in its process.
     pub(crate) fn shares_state(&self) -> bool {
-        self.tensor > 1 || self.holders() > 1 && self.state.shares_optimizer()
+        self.tensor > 1 || self.sharing().holders > 1
     }
 
     /// Whether processes hold shares of the weights that their ranks compute with.
     pub(crate) fn shares_weights(&self) -> bool {
-        self.holders() > 1 && self.state.shares_weights()
+        self.sharing().state.shares_weights()
     }
 
-    /// How many processes have ranks that compute with the same weights.
-    fn holders(&self) -> usize {
-        let processes = self.processes.processes();
-        processes / (self.tensor * processes / self.world()).max(1)
+    /// How processes hold the state: a plan has checked that they can.
+    pub(crate) fn sharing(&self) -> Sharing {
+        let here = self.world() / self.processes.processes();
+        let mesh = (self.order, [self.data, self.sequence]);
+        let sharing = Sharing::of(mesh, self.parallel, here / self.parts());
+        sharing.expect("processes lie along the axes")
     }
 
     /// How many parts of a model the ranks of a process have, of tensor-parallel ones.
@@ -76,13 +70,14 @@ impl Setup {
 }
 
 impl Division {
-    /// That of the ranks of `mesh`, of which this is number `rank`; every process has `here`, with so many `parts` of parameters. All
-    /// ranks must call it.
+    /// That of the ranks of `mesh`, of which this is number `rank`; every process has so many `parts` of parameters. All ranks must
+    /// call it.
     pub(crate) fn new(
         mesh: &Mesh,
         rank: usize,
-        (here, parts, state): (usize, usize, State),
+        (parts, sharing): (usize, Sharing),
     ) -> Result<Division> {
+        let here = sharing.here * parts;
         let all = mesh.group(&[Axis::Data, Axis::Sequence]).clone();
         let tensor = mesh.group(&[Axis::Tensor]).clone();
         // Neighbours in a process have different parts; where it has not all, so have neighbours among processes.
@@ -90,46 +85,53 @@ impl Division {
         let place = |rank: usize| (rank % here / parts, rank / here / beside);
         let label = Label { pass: "division", ..Label::default() };
         let (own, process) = place(rank);
-        let twins = all.split(label, own, process)?;
-        let processes = all.world() * parts / here;
+        let [holder, mirror] = sharing.place(process);
+        let mirrors = all.split(label, own * sharing.holders + holder, mirror)?;
+        let holders = all.split(label, own * sharing.mirrors + mirror, holder)?;
         let slot = |rank| {
             let (own, process) = place(all.original(rank));
-            own * processes + process
+            sharing.slot(own, process)
         };
         let slots = (0..all.world()).map(slot).collect();
-        let state = if processes > 1 { state } else { State::Replicated };
-        let (own, crew) = ((own, here / parts), (rank % here, here, parts));
-        Ok(Division { all, slots, twins, tensor, own, crew, state })
+        let (own, crew) = ((own, sharing.here), (rank % here, here, parts));
+        Ok(Division { all, slots, sharing, mirrors, holders, tensor, own, crew })
     }
 
     /// Whether a process holds a share of masters and moments alone.
     pub(crate) fn shares_optimizer(&self) -> bool {
-        self.state.shares_optimizer()
+        self.sharing.state.shares_optimizer()
     }
 
     /// Whether it holds a share of weights alone.
     pub(crate) fn shares_weights(&self) -> bool {
-        self.state.shares_weights()
+        self.sharing.state.shares_weights()
     }
 
     /// What rank `rank` of all sums of a parameter of so many elements.
     pub(crate) fn summed(&self, elements: usize, rank: usize) -> Range<usize> {
-        slice(elements, self.slots[rank], self.slots.len())
+        self.sharing.summed(elements, self.slots[rank])
     }
 
-    /// What rank `rank` of the twins has summed, and where state is shared updates.
+    /// What this rank sums.
+    pub(crate) fn own_sums(&self, elements: usize) -> Range<usize> {
+        self.summed(elements, self.all.rank())
+    }
+
+    /// What rank `rank` of the mirrors sums.
+    pub(crate) fn mirrored(&self, elements: usize, rank: usize) -> Range<usize> {
+        let first = self.slots[self.all.rank()] / self.sharing.mirrors * self.sharing.mirrors;
+        self.sharing.summed(elements, first + rank)
+    }
+
+    /// What rank `rank` of the holders updates.
     pub(crate) fn gathered(&self, elements: usize, rank: usize) -> Range<usize> {
         let (own, _) = self.own;
-        slice(elements, own * self.twins.world() + rank, self.slots.len())
+        self.sharing.updated(elements, (own * self.sharing.holders + rank) * self.sharing.mirrors)
     }
 
     /// What this rank updates, and where weights are shared holds.
     pub(crate) fn updated(&self, elements: usize) -> Range<usize> {
-        if self.shares_optimizer() {
-            return self.summed(elements, self.all.rank());
-        }
-        let (own, here) = self.own;
-        slice(elements, own, here)
+        self.sharing.updated(elements, self.slots[self.all.rank()])
     }
 
     /// Whether it is for this rank to count what tensor-parallel ranks have whole.

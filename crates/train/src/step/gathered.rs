@@ -1,7 +1,7 @@
 //! Weights of which a process holds a share: those of a stage are gathered before it runs, and dropped after it.
 //!
-//! Every rank gathers from its twins in other processes, so that what a process gathers crosses to it once; the ranks of a process put
-//! together what they have (ZeRO stage 3, Rajbhandari et al. 2020, arXiv 1910.02054). The next stage's are on their way meanwhile.
+//! Every rank gathers from those of its number in the other holders, so that what a process gathers crosses to it once; the ranks of a
+//! process put together what they have (ZeRO stage 3, Rajbhandari et al. 2020, arXiv 1910.02054). The next stage's are on their way meanwhile.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -151,7 +151,7 @@ impl<'a> Gathering<'a> {
     }
 }
 
-/// Posts what this rank updates of these parameters for its twins.
+/// Posts what this rank updates of these parameters for the other holders.
 fn post(rank: &Rank, stake: &Stake, names: &[String], label: Label) -> Result<AllGather> {
     let _weights = scope(Class::Weights);
     let (division, parameters) = (&rank.division, &stake.parameters);
@@ -162,8 +162,8 @@ fn post(rank: &Rank, stake: &Stake, names: &[String], label: Label) -> Result<Al
     let own = names.iter().map(own).collect::<candle_core::Result<Vec<_>>>()?;
     let elements: Vec<usize> =
         names.iter().map(|name| parameters.shapes[name].elem_count()).collect();
-    let count = |index: usize, twin| division.gathered(elements[index], twin).len();
-    Ok(AllGather::post(division.twins.as_ref(), label, own, count)?)
+    let count = |index: usize, holder| division.gathered(elements[index], holder).len();
+    Ok(AllGather::post(division.holders.as_ref(), label, own, count)?)
 }
 
 /// Parameters in their shapes, of the pieces that ranks have of them.
@@ -183,9 +183,9 @@ fn joined<'s>(
     names.iter().enumerate().map(whole).collect()
 }
 
-/// Brings what the twins have updated into the weights that this process holds whole: stage by stage, the next under way meanwhile.
+/// Brings what the other holders have updated into the weights that this process holds whole: stage by stage, the next under way meanwhile.
 pub(crate) fn spread(rank: &Rank, stake: &Stake, stages: &[Vec<String>], step: u64) -> Result<()> {
-    let own = rank.division.twins.rank();
+    let own = rank.division.holders.rank();
     let label = |stage| Label { step, pass: PASS, layer: stage, hop: 0 };
     let named = || stages.iter().enumerate().filter(|(_, names)| !names.is_empty());
     let mut posted = None;
@@ -193,11 +193,11 @@ pub(crate) fn spread(rank: &Rank, stake: &Stake, stages: &[Vec<String>], step: u
         let (waiting, bytes) = (begin(), posted.sent());
         for (name, pieces) in names.iter().zip(posted.pieces()?) {
             let whole = stake.parameters.weights[name].flatten_all()?;
-            for (twin, piece) in pieces.into_iter().filter(|(twin, _)| *twin != own) {
+            for (holder, piece) in pieces.into_iter().filter(|(holder, _)| *holder != own) {
                 whole.slice_set(
                     &piece,
                     0,
-                    rank.division.gathered(whole.elem_count(), twin).start,
+                    rank.division.gathered(whole.elem_count(), holder).start,
                 )?;
             }
         }

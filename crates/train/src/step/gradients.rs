@@ -176,7 +176,7 @@ impl Sums<'_> {
         Ok(self.division.tensor.all_reduce(label, &own, Reduce::Sum)?)
     }
 
-    /// Waits for the oldest sums, adds them to those of earlier micro-batches, and passes on what the twins update too.
+    /// Waits for the oldest sums, adds them to those of earlier micro-batches, and passes on what mirrors update, too.
     fn advance(&mut self, backend: &Backend) -> Result<()> {
         let Some((elements, posted)) = self.summing.pop_front() else { return Ok(()) };
         let _gradients = scope(Class::Gradients);
@@ -192,10 +192,10 @@ impl Sums<'_> {
             }
         }
         let division = self.division;
-        if self.is_last && division.twins.world() > 1 && !division.shares_optimizer() {
+        if self.is_last && division.mirrors.world() > 1 {
             let label = self.label();
-            let count = |index: usize, rank| division.gathered(elements[index].1, rank).len();
-            let posted = AllGather::post(division.twins.as_ref(), label, own, count)?;
+            let count = |index: usize, rank| division.mirrored(elements[index].1, rank).len();
+            let posted = AllGather::post(division.mirrors.as_ref(), label, own, count)?;
             self.gathering.push((elements, posted));
         }
         Ok(())

@@ -7,7 +7,9 @@ use std::time::Duration;
 use crate::common::golden;
 use annulus_comm::World;
 use annulus_data::Sequence;
-use annulus_experiment::{Dtype, Kernel, Offload, Order, Recompute, State, read_config};
+use annulus_experiment::{
+    Dtype, Kernel, Offload, Order, Parallel, Recompute, State, StateAxes, read_config,
+};
 use annulus_model::{Llama, load};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy, Wire};
 use annulus_train::{Attending, Setup, Want, model_config, score};
@@ -72,7 +74,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         tensor: 1,
         order: Order::SequenceFirst,
         micro_batch: 1,
-        state: State::Replicated,
+        parallel: Parallel { state: State::Replicated, state_axes: StateAxes::All },
         offload: Offload::None,
         offload_folder: PathBuf::new(),
         recompute: Recompute::Layer,

@@ -1,0 +1,158 @@
+//! Which elements of every parameter a rank sums, updates and holds.
+//!
+//! All N ranks sum gradients, each a slice of every parameter ([`slice`]). What one process holds its T ranks hold once, and each of them
+//! updates a part. Processes hold all of the state, or a share:
+//!
+//! ```text
+//! replicated    each of the processes all of it
+//! zero1, zero2  masters and moments: all `holders` together, each a share; weights each of them
+//! zero3         weights, too: they are gathered before a stage runs, and dropped after it
+//! ```
+//!
+//! Holders are all processes, or those along the axes of the mesh that are named: the others, the mirrors of a process, hold the same as
+//! it (hybrid sharding, Zhao et al. 2023, arXiv 2304.11277, section 3.2.2). They pass on to each other what they have summed of it.
+
+use std::ops::Range;
+
+use annulus_architecture::slice;
+use annulus_experiment::{Order, Parallel, State, StateAxes};
+
+/// How processes hold the state of ranks that have the same part of parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// How many of those ranks a process has.
+    pub here: usize,
+    /// Processes that hold all of the state together; 1: each holds all.
+    pub holders: usize,
+    /// Processes that hold the same of it.
+    pub mirrors: usize,
+    /// How far apart neighbours among holders are, counted in processes, and among mirrors.
+    steps: [usize; 2],
+    /// What they hold shares of; where each holds all, [`State::Replicated`].
+    pub state: State,
+}
+
+impl Sharing {
+    /// That of processes which have `here` such ranks each, of a mesh of `data` by `sequence`; nothing where processes do not lie along
+    /// the axes that are to share.
+    pub fn of(
+        (order, [data, sequence]): (Order, [usize; 2]),
+        parallel: Parallel,
+        here: usize,
+    ) -> Option<Sharing> {
+        let (neighbours, others) = match order {
+            Order::SequenceFirst => (sequence, data),
+            Order::DataFirst => (data, sequence),
+        };
+        let processes = neighbours * others / here;
+        if !here.is_multiple_of(neighbours) && !neighbours.is_multiple_of(here) {
+            return (parallel.state_axes == StateAxes::All)
+                .then(|| Sharing::over(here, [processes, 1], [1, processes], parallel.state));
+        }
+        // Processes along the axis of neighbours, and along the other.
+        let along = neighbours.div_ceil(here);
+        let across = processes / along;
+        let (holders, steps) =
+            match (parallel.state_axes, order) {
+                (StateAxes::All, _) => ([processes, 1], [1, processes]),
+                (StateAxes::Sequence, Order::SequenceFirst)
+                | (StateAxes::Data, Order::DataFirst) => ([along, across], [1, along]),
+                (StateAxes::Sequence, Order::DataFirst)
+                | (StateAxes::Data, Order::SequenceFirst) => ([across, along], [along, 1]),
+            };
+        Some(Sharing::over(here, holders, steps, parallel.state))
+    }
+
+    fn over(
+        here: usize,
+        [holders, mirrors]: [usize; 2],
+        steps: [usize; 2],
+        state: State,
+    ) -> Sharing {
+        if holders > 1 && state.shares_optimizer() {
+            return Sharing { here, holders, mirrors, steps, state };
+        }
+        let processes = holders * mirrors;
+        let steps = [processes, 1];
+        Sharing { here, holders: 1, mirrors: processes, steps, state: State::Replicated }
+    }
+
+    /// How many ranks sum a parameter.
+    pub fn ranks(&self) -> usize {
+        self.parts() * self.mirrors
+    }
+
+    /// Among how many ranks a parameter is divided, of which each updates a part.
+    pub fn parts(&self) -> usize {
+        self.here * self.holders
+    }
+
+    /// Which of those that hold all together a process is, and which of those that hold the same.
+    pub fn place(&self, process: usize) -> [usize; 2] {
+        let [of_holders, of_mirrors] = self.steps.map(|step| process / step);
+        [of_holders % self.holders, of_mirrors % self.mirrors]
+    }
+
+    /// Which slice is summed by rank `own` of a process: what mirrors sum are neighbours.
+    pub fn slot(&self, own: usize, process: usize) -> usize {
+        let [holder, mirror] = self.place(process);
+        (own * self.holders + holder) * self.mirrors + mirror
+    }
+
+    /// What is summed of a parameter as slice `slot`.
+    pub fn summed(&self, elements: usize, slot: usize) -> Range<usize> {
+        slice(elements, slot, self.ranks())
+    }
+
+    /// What is updated by who sums slice `slot`: that, and what its mirrors have summed.
+    pub fn updated(&self, elements: usize, slot: usize) -> Range<usize> {
+        slice(elements, slot / self.mirrors, self.parts())
+    }
+
+    /// How many ranks of the world, of so many tensor-parallel parts, lie between the first and the last holder, and those of mirrors.
+    pub fn spans(&self, tensor: usize) -> [usize; 2] {
+        let span = |many, step| ((many - 1) * step + 1) * self.here * tensor;
+        [span(self.holders, self.steps[0]), span(self.mirrors, self.steps[1])]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By process, which of those that hold all together it is, and which of those that hold the same.
+    fn places(order: Order, axes: StateAxes, here: usize) -> Option<Vec<[usize; 2]>> {
+        let parallel = Parallel { state: State::Zero3, state_axes: axes };
+        let sharing = Sharing::of((order, [3, 4]), parallel, here)?;
+        let processes = 12 / here;
+        assert_eq!(sharing.holders * sharing.mirrors, processes);
+        let slots = (0..here).flat_map(|own| (0..processes).map(move |of| sharing.slot(own, of)));
+        let mut slots: Vec<usize> = slots.collect();
+        for slot in 0..12 {
+            let (summed, updated) = (sharing.summed(1000, slot), sharing.updated(1000, slot));
+            assert!(updated.start <= summed.start && summed.end <= updated.end);
+        }
+        slots.sort_unstable();
+        assert_eq!(slots, (0..12).collect::<Vec<_>>());
+        Some((0..processes).map(|process| sharing.place(process)).collect())
+    }
+
+    #[test]
+    fn processes_along_an_axis_hold_all_together() {
+        let all = |here| places(Order::SequenceFirst, StateAxes::All, here).unwrap();
+        assert_eq!(all(4), [[0, 0], [1, 0], [2, 0]]);
+        assert_eq!(all(3), [[0, 0], [1, 0], [2, 0], [3, 0]]);
+        let sequence = |here| places(Order::SequenceFirst, StateAxes::Sequence, here);
+        assert_eq!(sequence(2).unwrap(), [[0, 0], [1, 0], [0, 1], [1, 1], [0, 2], [1, 2]]);
+        // A process has a whole sequence: each holds all.
+        assert_eq!(sequence(4).unwrap(), [[0, 0], [0, 1], [0, 2]]);
+        let data = |here| places(Order::SequenceFirst, StateAxes::Data, here);
+        assert_eq!(data(2).unwrap(), [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]);
+        assert_eq!(data(4).unwrap(), [[0, 0], [1, 0], [2, 0]]);
+        let crossed = places(Order::DataFirst, StateAxes::Data, 1).unwrap();
+        assert_eq!(crossed[..4], [[0, 0], [1, 0], [2, 0], [0, 1]]);
+        let crossed = places(Order::DataFirst, StateAxes::Sequence, 3).unwrap();
+        assert_eq!(crossed, [[0, 0], [1, 0], [2, 0], [3, 0]]);
+        assert_eq!(sequence(3).or_else(|| data(6)), None);
+    }
+}
