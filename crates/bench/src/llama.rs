@@ -73,7 +73,7 @@ impl Step {
     /// Ranks that take a step for every order.
     pub(crate) fn crew(&self, setup: &Arc<Setup>) -> Result<Crew<Stepped>> {
         let (Step { plan, weights, source }, setup) = (self.clone(), setup.clone());
-        let store = Store::new(&setup, &weights, 0..plan.ranks.len())?;
+        let store = Store::new(&setup, &weights.clone().into(), 0..plan.ranks.len())?;
         Crew::start(plan.ranks.len(), move |comm: Arc<dyn Communicator>| -> Result<Work<Stepped>> {
             let mut stepper = {
                 let source = source.clone();

@@ -177,7 +177,7 @@ fn weights(arguments: &Score, model: &Path, config: Config) -> Result<(Config, W
     lora.suits(&config.shape).map_err(|problem| failure(problem.into()))?;
     let config = Config { lora: Some(lora), ..config };
     let specification = Llama::specification(&config);
-    weights.extend(annulus_model::load_adapter(adapter, &specification, DType::F32)?);
+    weights.extend(annulus_model::stored_adapter(adapter, &specification, DType::F32)?.all()?);
     Ok((config, weights))
 }
 

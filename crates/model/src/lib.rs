@@ -22,6 +22,6 @@ pub use stage::{Attentions, Dropping, Forward, Harvest, Keep, Pullback, Shard, S
 pub use tensor::{Placement, TENSOR_PASS, TensorRanks};
 pub use vocabulary::Judged;
 pub use weights::{
-    Described, Filling, Flaw, Layout, Weights, WeightsError, adapter_layout, fingerprint, load,
-    load_adapter, load_typed, save, save_file, tensor,
+    Described, Filling, Flaw, Layout, Runs, Stored, Weights, WeightsError, adapter_layout,
+    elements, fingerprint, load, save, save_file, stored, stored_adapter, tensor,
 };

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::layer::{AttentionHalf, FeedForwardHalf};
 use crate::vocabulary::{Embed, Judged, Loss};
-use crate::{Config, Shard, Specification, Stage, Weights};
+use crate::{Config, Runs, Shard, Specification, Stage, Weights};
 
 /// A Llama: its stages, in order.
 #[derive(Debug)]
@@ -54,19 +54,35 @@ impl Llama {
     /// # Errors
     /// What Candle, or the kernel's device, says.
     pub fn fresh(config: &Config, parameters: &[Specification], seed: u64) -> Result<Weights> {
-        let fresh = parameters.iter().cloned().map(|Specification { name, shape, .. }| {
-            let len = shape.iter().product();
-            let values = if shape.len() == 2 {
-                let fresh = normal(Key { seed, purpose: "init", name: &name }, 0, len).into_iter();
-                let deviation = deviation(config, &name, &shape);
-                fresh.map(|value| value * deviation).collect()
-            } else {
-                vec![if name.ends_with("norm.weight") { 1.0 } else { 0.0 }; len]
-            };
-            let weight = Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(config.dtype)?;
-            Ok((name, weight))
+        let fresh = parameters.iter().map(|parameter| {
+            let whole = [(0, parameter.shape.iter().product())];
+            let fresh = Llama::fresh_elements(config, parameter, seed, &whole)?;
+            Ok((parameter.name.clone(), fresh.reshape(parameter.shape.as_slice())?))
         });
         fresh.collect()
+    }
+    /// Some elements of one of them, flat [N].
+    ///
+    /// # Errors
+    /// What Candle says.
+    pub fn fresh_elements(
+        config: &Config,
+        parameter: &Specification,
+        seed: u64,
+        runs: &Runs,
+    ) -> Result<Tensor> {
+        let Specification { name, shape, .. } = parameter;
+        let values: Vec<f32> = if shape.len() == 2 {
+            let key = Key { seed, purpose: "init", name };
+            let fresh = runs.iter().flat_map(|(first, many)| normal(key, *first as u64, *many));
+            let deviation = deviation(config, name, shape);
+            fresh.map(|value| value * deviation).collect()
+        } else {
+            let value = if name.ends_with("norm.weight") { 1.0 } else { 0.0 };
+            vec![value; runs.iter().map(|(_, many)| many).sum()]
+        };
+        let many = values.len();
+        Tensor::from_vec(values, many, &Device::Cpu)?.to_dtype(config.dtype)
     }
     /// The weights, f32, of the model without adapters that computes what `config` computes with `weights`: adapters are added to what
     /// they lie beside.

@@ -35,21 +35,7 @@ fn part(size: usize, rank: usize, ranks: usize) -> Range<usize> {
 }
 
 impl Placement {
-    /// What rank `rank` of `ranks` has of `whole`.
-    ///
-    /// # Errors
-    /// A tensor without that dimension.
-    pub fn cut(self, whole: &Tensor, (rank, ranks): (usize, usize)) -> Result<Tensor> {
-        match self {
-            Placement::Sharded(dim) if ranks > 1 => {
-                let part = part(whole.dim(dim)?, rank, ranks);
-                whole.narrow(dim, part.start, part.len())
-            }
-            _ => Ok(whole.clone()),
-        }
-    }
-
-    /// The shape of what is cut of `whole`.
+    /// The shape of what rank `rank` of `ranks` has of `whole`.
     pub fn cut_shape(self, whole: &[usize], (rank, ranks): (usize, usize)) -> Vec<usize> {
         let mut shape = whole.to_vec();
         if let Placement::Sharded(dim) = self {

@@ -51,6 +51,7 @@ pub use setup::rates::Sample;
 pub use setup::resolve::{Bring, Opened, TOKENIZER, resolve};
 pub use setup::shared::shared;
 pub use setup::texts::{by_source, cache_folder, excluded, left_out_of, records_of, texts};
+pub use setup::weights::InitialWeights;
 pub use step::finite::{NonFinite, Origin};
 pub use step::memory::{Measured, Memory, OfProcesses, measure, measure_memory, measure_over};
 pub use step::parameters::Store;

@@ -207,6 +207,44 @@ fn a_process_that_is_killed_with_its_share_leaves_the_last_checkpoint() {
     }
 }
 
+/// Nobody reads whole weights or moments to cut a share of them.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_with_shares_begins_and_goes_on_with_no_more_than_its_share_in_memory() {
+    const WHOLE: &[&str] = &[
+        "model.hidden_size=256",
+        "model.intermediate_size=1024",
+        "model.head_dim=64",
+        "model.num_hidden_layers=8",
+        "model.vocab_size=4096",
+        "parallel.state=zero3",
+        "output=shares",
+    ];
+    let place = Place::new(ANNULUS);
+    place.write("held.yaml", MODEL);
+    let elements = planned(&WHOLE[..6], 4).shape.elements();
+    // Weights and moments, f32.
+    let whole = 3 * 4 * elements;
+    for steps in ["schedule.steps=2", "schedule.steps=4"] {
+        let arguments = [&["train", "held.yaml", steps], WHOLE].concat();
+        let Some(ran) = MPICH.run(&place, 4, &arguments) else { return };
+        ran.ended(0);
+        let found = last_metrics(&place, "shares");
+        for process in 0..4 {
+            let of = |what: &str| found[format!("memory/{what}/process-{process}")].as_f64();
+            let (Some(most), Some(base)) = (of("resident"), of("base")) else { return };
+            let held = (most - base) as u64;
+            assert!(held < whole, "{steps}: process {process} had {held} bytes, all are {whole}");
+        }
+    }
+}
+
+/// What a run logged last.
+fn last_metrics(place: &Place, output: &str) -> Value {
+    let text = fs::read_to_string(place.path(output).join("metrics.jsonl")).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
 /// Parameters of which a share is large enough to be counted.
 const MODEL: &str = "\
 name: held
@@ -249,8 +287,7 @@ fn shares_are_what_is_planned_in_memory_and_in_messages() {
             let arguments = [&["train", "held.yaml", &folder], &changes[..]].concat();
             let Some(ran) = mpi.run(&place, processes, &arguments) else { return };
             ran.ended(0);
-            let text = fs::read_to_string(place.path(&output).join("metrics.jsonl")).unwrap();
-            let found: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+            let found = last_metrics(&place, &output);
             hold(&found, &planned(&changes, processes), &output);
         }
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 use candle_core::DType;
 
 use super::folder::list_one;
-use super::load::{EMBEDDING, LAST_PROJECTION, load_listed};
-use super::{Described, Layout, Weights, WeightsError};
+use super::load::{EMBEDDING, LAST_PROJECTION, listed};
+use super::{Described, Layout, Stored, WeightsError};
 use crate::Specification;
 
 /// The file of an adapter's weights.
@@ -14,15 +14,15 @@ const FILE: &str = "adapter_model.safetensors";
 /// What PEFT's wrapping of a model puts before every name.
 const PREFIX: &str = "base_model.model.";
 
-/// Reads exactly the trained ones of `specification` from `adapter_model.safetensors`, widened or narrowed to `dtype`.
+/// Exactly the trained ones of `specification` in `adapter_model.safetensors`, to be read widened or narrowed to `dtype`.
 ///
 /// # Errors
-/// As of [`super::load`].
-pub fn load_adapter(
+/// As of [`super::stored`].
+pub fn stored_adapter(
     folder: &Path,
     specification: &[Specification],
     dtype: DType,
-) -> Result<Weights, WeightsError> {
+) -> Result<Stored, WeightsError> {
     let trained = specification.iter().filter(|parameter| parameter.trained);
     let prefixed = trained.map(|parameter| {
         let name = format!("{PREFIX}{}", parameter.name);
@@ -30,8 +30,10 @@ pub fn load_adapter(
     });
     let prefixed: Vec<_> = prefixed.collect();
     let listing = list_one(folder, FILE)?;
-    let weights = load_listed(folder, &listing, &prefixed, &|_| dtype)?.into_iter();
-    Ok(weights.map(|(name, weight)| (name[PREFIX.len()..].to_owned(), weight)).collect())
+    let Stored { files, tensors } = listed(folder, &listing, &prefixed, &|_| dtype)?;
+    let tensors = tensors.into_iter();
+    let tensors = tensors.map(|(name, tensor)| (name[PREFIX.len()..].to_owned(), tensor));
+    Ok(Stored { files, tensors: tensors.collect() })
 }
 
 /// The file of the adapters of a model, of what is trained of it. Where the last projection is `tied` to the embedding, PEFT looks for

@@ -1,16 +1,15 @@
-//! From files to weights.
+//! From files to weights: what a folder holds is held to a model, all of it, before anything is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use annulus_tensors::{Entry, Room, TensorFile, TensorsError};
-use candle_core::safetensors::Load;
-use candle_core::{DType, Device, Tensor};
+use candle_core::DType;
 use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 
 use super::folder::{Listing, list, open, within};
-use super::{Flaw, Weights, WeightsError};
+use super::stored::Lying;
+use super::{Flaw, Stored, Weights, WeightsError};
 use crate::Specification;
 
 pub(super) const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -25,7 +24,8 @@ const MOST_PARAMETERS: usize = 1 << 14;
 /// A tensor in a file.
 #[derive(Clone, Copy)]
 struct Found<'a> {
-    /// The file's name.
+    /// The file's number, and its name.
+    number: usize,
     name: &'a str,
     file: &'a TensorFile,
     entry: &'a Entry,
@@ -45,29 +45,29 @@ pub fn load(
     specification: &[Specification],
     dtype: DType,
 ) -> Result<Weights, WeightsError> {
-    load_typed(folder, specification, &|_| dtype)
+    stored(folder, specification, &|_| dtype)?.all()
 }
 
-/// [`load`] where `dtype` says the type of each.
+/// The same, not yet read, where `dtype` says the type of each.
 ///
 /// # Errors
-/// As there.
-pub fn load_typed(
+/// Everything that is wrong with the files.
+pub fn stored(
     folder: &Path,
     specification: &[Specification],
     dtype: &dyn Fn(&Specification) -> DType,
-) -> Result<Weights, WeightsError> {
+) -> Result<Stored, WeightsError> {
     let listing = list(folder, room(specification.len()))?;
-    load_listed(folder, &listing, specification, dtype)
+    listed(folder, &listing, specification, dtype)
 }
 
 /// The same of what `listing` names.
-pub(super) fn load_listed(
+pub(super) fn listed(
     folder: &Path,
     listing: &Listing,
     specification: &[Specification],
     dtype: &dyn Fn(&Specification) -> DType,
-) -> Result<Weights, WeightsError> {
+) -> Result<Stored, WeightsError> {
     let mut room = room(specification.len());
     let mut files = Vec::new();
     for file in &listing.files {
@@ -80,36 +80,20 @@ pub(super) fn load_listed(
     if !flaws.is_empty() {
         return Err(WeightsError::Unfit { folder: folder.to_owned(), flaws });
     }
-    let mut weights = Weights::new();
-    for wanted in specification {
-        let Found { file, entry, .. } = found[wanted.name.as_str()];
-        let (weight, dtype) = (tensor(file, &wanted.name, entry)?, dtype(wanted));
-        let weight = weight.to_dtype(dtype).map_err(|e| unusable(file, &wanted.name, e))?;
-        weights.insert(wanted.name.clone(), weight);
-    }
-    Ok(weights)
+    let lying = |wanted: &Specification| {
+        let Found { number: file, entry, .. } = found[wanted.name.as_str()];
+        let (called, entry) = (wanted.name.clone(), entry.clone());
+        (wanted.name.clone(), Lying { file, called, entry, dtype: dtype(wanted) })
+    };
+    let tensors = specification.iter().map(lying).collect();
+    drop(found);
+    Ok(Stored { files: files.into_iter().map(|(_, file)| file).collect(), tensors })
 }
 
 /// For the headers of a model of so many parameters, in files that may hold more: the frequencies of older ones, and what is
 /// wrong with them.
 fn room(parameters: usize) -> Room {
     Room::of(2 * parameters + 64)
-}
-
-/// The tensor `name` of `file`, which is `entry`, read.
-///
-/// # Errors
-/// When it cannot be read, or its elements are such that no tensor can hold them.
-pub fn tensor(file: &TensorFile, name: &str, entry: &Entry) -> Result<Tensor, WeightsError> {
-    let bytes = file.read(entry)?;
-    let view = TensorView::new(entry.dtype, entry.shape.clone(), &bytes);
-    let view = view.map_err(|error| TensorsError::malformed(file.path(), &error))?;
-    view.load(&Device::Cpu).map_err(|error| unusable(file, name, error))
-}
-
-fn unusable(file: &TensorFile, name: &str, source: candle_core::Error) -> WeightsError {
-    let (file, tensor) = (file.path().to_owned(), name.to_owned());
-    WeightsError::Tensor { file, tensor, source: Box::new(source) }
 }
 
 /// A hash (BLAKE3, hexadecimal) of the names and contents of the files that [`load`] would read.
@@ -138,11 +122,11 @@ fn collect<'a>(
 ) -> BTreeMap<&'a str, Found<'a>> {
     let mut found = BTreeMap::new();
     let mut stray = BTreeSet::new();
-    for (shard, file) in files {
+    for (number, (shard, file)) in files.iter().enumerate() {
         for (tensor, entry) in file.tensors() {
             let listed = listing.index.as_ref().map(|index| index.get(tensor));
             if listed.is_none_or(|listed| listed.is_some_and(|listed| listed == shard)) {
-                found.insert(tensor.as_str(), Found { name: shard, file, entry });
+                found.insert(tensor.as_str(), Found { number, name: shard, file, entry });
             } else {
                 stray.insert((tensor, *shard));
             }
@@ -188,7 +172,7 @@ fn surplus(
 ) -> Result<Vec<Flaw>, WeightsError> {
     let wanted: BTreeSet<_> = specification.iter().map(|wanted| wanted.name.as_str()).collect();
     let unwanted = found.iter().filter(|(name, _)| !wanted.contains(*name));
-    let flaw = |(&name, &Found { name: shard, file, entry }): (&&str, &Found<'_>)| {
+    let flaw = |(&name, &Found { name: shard, file, entry, .. }): (&&str, &Found<'_>)| {
         let (tensor, found_in) = (name.to_owned(), shard.to_owned());
         // What wraps a model puts the same before both names.
         let prefix = name.strip_suffix(LAST_PROJECTION);

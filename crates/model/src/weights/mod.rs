@@ -8,16 +8,18 @@ mod folder;
 mod layout;
 mod load;
 mod save;
+mod stored;
 
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 
-pub use adapter::{adapter_layout, load_adapter};
+pub use adapter::{adapter_layout, stored_adapter};
 pub use error::{Flaw, WeightsError};
 pub use layout::{Described, Filling, Layout};
-pub use load::{fingerprint, load, load_typed, tensor};
+pub use load::{fingerprint, load, stored};
 pub use save::{save, save_file};
+pub use stored::{Runs, Stored, elements, tensor};
 
 /// Weights by name. Ordered, so that every rank goes through them alike.
 pub type Weights = BTreeMap<String, Tensor>;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use annulus_comm::{Axis, Label};
 use annulus_data::Sequence;
-use annulus_memory::{Class, scope};
 use annulus_model::Weights;
 use annulus_sequence::Pass;
 use candle_core::{Device, Tensor};
 
 use crate::setup::shared::once;
+use crate::setup::weights::InitialWeights;
 use crate::step::finite::{all_finite, finite};
 use crate::step::gathered::Supply;
 use crate::step::gradients::{Gradients, PASS};
@@ -77,9 +77,8 @@ pub fn score(
 
 impl Rank {
     fn score(&self, weights: &Weights, sequences: &[Sequence], want: Want) -> Result<Share> {
-        let held = scope(Class::Weights);
-        let parameters = Parameters::new(weights, &self.setup, 0)?;
-        drop(held);
+        let initial = InitialWeights::from(weights.clone());
+        let parameters = Parameters::new(&initial, &self.setup, (0, self.uncounted.rank()))?;
         let own = &mut Supply::Whole(&parameters.weights);
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();

@@ -73,7 +73,7 @@ impl Trained {
                 hint: Some("set them back, or name the folder under `model.path` of a file".into()),
             });
         }
-        let weights = weights(&found.folder, base_of(plan), &setup.config)?;
+        let weights = weights(&found.folder, base_of(plan), &setup.config)?.all()?;
         Ok(Trained { weights, folder: found.folder, step: found.state.step, warnings })
     }
 
@@ -92,7 +92,7 @@ impl Trained {
                 )),
             });
         };
-        let weights = initial_weights(plan, &setup.config)?;
+        let weights = initial_weights(plan, &setup.config)?.all()?;
         Ok(Trained { weights, folder: folder.clone(), step: 0, warnings: Vec::new() })
     }
 }

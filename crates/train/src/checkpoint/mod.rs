@@ -23,7 +23,9 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use copied::Copied;
 pub(crate) use gathered::Gathered;
-pub(crate) use read::{Found, beside, is_checkpoint, load, named_by, newest, opened, weights};
+pub(crate) use read::{
+    Found, Kept, beside, is_checkpoint, load, named_by, newest, opened, weights,
+};
 pub(crate) use slices::{Contents, Piece, Slices};
 pub(crate) use tokenizer::missing;
 pub(crate) use write::{Layouts, Unfinished, point, prune, save};

@@ -1,18 +1,18 @@
 //! Reading checkpoints: only what is proved whole.
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use annulus_model::{Config, Llama, Weights};
-use annulus_ops::Moments;
-use annulus_tensors::{Dtype, Room, TensorFile};
+use annulus_model::{Config, Llama, Runs, Specification, stored, stored_adapter};
+use annulus_tensors::{Dtype, Entry, Room, TensorFile};
 use candle_core::{DType, Tensor};
 
 use super::hashes::Hashes;
 use super::{HASHES, LATEST, OPTIMIZER, STATE, State, VERSION, steps};
 use crate::run::folder::failure;
 use crate::setup::start::Start;
+use crate::setup::weights::{InitialWeights, Layer};
 use crate::{Result, TrainError};
 
 /// The largest `state.json`, in bytes: it holds an experiment.
@@ -143,52 +143,83 @@ fn open(folder: &Path) -> std::result::Result<State, String> {
 
 /// The weights that a checkpoint stands for, in f32 but for those of `base` that are not trained: as they were computed with, not
 /// their masters.
-pub(crate) fn weights(folder: &Path, base: Option<&Path>, config: &Config) -> Result<Weights> {
+pub(crate) fn weights(
+    folder: &Path,
+    base: Option<&Path>,
+    config: &Config,
+) -> Result<InitialWeights> {
     let specification = Llama::specification(config);
-    let Some(base) = base else {
-        return Ok(annulus_model::load(folder, &specification, DType::F32)?);
+    let layers = match base {
+        None => vec![Layer::Stored(stored(folder, &specification, &|_| DType::F32)?)],
+        Some(base) => {
+            let adapters = stored_adapter(folder, &specification, DType::F32)?;
+            let base = crate::setup::initial::base(base, config)?;
+            vec![Layer::Stored(adapters), Layer::Stored(base)]
+        }
     };
-    let mut weights = crate::setup::initial::base(base, config)?;
-    weights.extend(annulus_model::load_adapter(folder, &specification, DType::F32)?);
-    Ok(weights)
+    Ok(InitialWeights::of(config, layers))
 }
 
 /// Parameters and optimizer of a checkpoint, which may hold adapters of `base` alone.
 pub(crate) fn load(found: &Found, base: Option<&Path>, config: &Config) -> Result<Start> {
-    let mut specification = Llama::specification(config);
-    let path = found.folder.join(OPTIMIZER);
-    let mut room = Room::of(4 * specification.len());
-    let tensors = TensorFile::open(&path, &path, &mut room)
-        .map_err(|error| unusable(&path, &error.problem.to_string()))?;
     let mut weights = weights(&found.folder, base, config)?;
-    specification.retain(|parameter| parameter.trained);
+    let kept = Arc::new(Kept::open(&found.folder.join(OPTIMIZER), config)?);
     if config.dtype != DType::F32 {
-        for parameter in &specification {
-            let master = saved(&tensors, "master", &parameter.name, &parameter.shape)?;
-            weights.insert(parameter.name.clone(), master);
-        }
-    }
-    let mut moments = BTreeMap::new();
-    for parameter in &specification {
-        let moment = |which| saved(&tensors, which, &parameter.name, &parameter.shape);
-        let both = Moments { first: moment("first")?, second: moment("second")? };
-        moments.insert(parameter.name.clone(), both);
+        weights = weights.beneath(Layer::Masters(kept.clone()));
     }
     let since = found.state.moments.unwrap_or_default();
     let State { step, tokens, .. } = found.state;
-    Ok(Start { step, tokens, weights, moments, since })
+    Ok(Start { step, tokens, weights, moments: Some(kept), since })
 }
 
-/// What the optimizer keeps under `which` of the parameter `name`.
-fn saved(tensors: &TensorFile, which: &str, name: &str, shape: &[usize]) -> Result<Tensor> {
-    let (key, path) = (format!("{which}.{name}"), tensors.path());
-    let entry = tensors.tensors().get(&key);
-    let entry = entry.ok_or_else(|| unusable(path, &format!("no `{key}`")))?;
-    if entry.shape != shape || entry.dtype != Dtype::F32 {
-        let (found, dtype) = (&entry.shape, entry.dtype);
-        return Err(unusable(path, &format!("`{key}` is {dtype} {found:?}, wanted F32 {shape:?}")));
+/// What the optimizer of a checkpoint keeps, of every parameter that is trained: where it lies.
+#[derive(Debug)]
+pub(crate) struct Kept(TensorFile);
+
+impl Kept {
+    /// The file at `path`, held to the model.
+    fn open(path: &Path, config: &Config) -> Result<Kept> {
+        let specification = Llama::specification(config);
+        let mut room = Room::of(4 * specification.len());
+        let file = TensorFile::open(path, path, &mut room)
+            .map_err(|error| unusable(path, &error.problem.to_string()))?;
+        let kept = Kept(file);
+        let masters = (config.dtype != DType::F32).then_some("master");
+        for parameter in specification.iter().filter(|parameter| parameter.trained) {
+            let both = ["first", "second"].into_iter().chain(masters);
+            both.map(|which| kept.check(which, parameter)).collect::<Result<()>>()?;
+        }
+        Ok(kept)
     }
-    Ok(annulus_model::tensor(tensors, &key, entry)?)
+
+    /// Refuses what is kept under `which` of a parameter if it is not of its form.
+    fn check(&self, which: &str, parameter: &Specification) -> Result<()> {
+        let Specification { name, shape, .. } = parameter;
+        let entry = self.entry(which, name)?;
+        if entry.shape == *shape && entry.dtype == Dtype::F32 {
+            return Ok(());
+        }
+        let (found, dtype) = (&entry.shape, entry.dtype);
+        let what = format!("`{which}.{name}` is {dtype} {found:?}, wanted F32 {shape:?}");
+        Err(unusable(self.0.path(), &what))
+    }
+
+    fn entry(&self, which: &str, name: &str) -> Result<&Entry> {
+        let key = format!("{which}.{name}");
+        let entry = self.0.tensors().get(&key);
+        entry.ok_or_else(|| unusable(self.0.path(), &format!("no `{key}`")))
+    }
+
+    /// Whether there is something under `which` of a parameter.
+    pub(crate) fn has(&self, which: &str, name: &str) -> bool {
+        self.0.tensors().contains_key(&format!("{which}.{name}"))
+    }
+
+    /// Some elements of it, f32, flat [N].
+    pub(crate) fn elements(&self, which: &str, name: &str, runs: &Runs) -> Result<Tensor> {
+        let entry = self.entry(which, name)?;
+        Ok(annulus_model::elements(&self.0, &format!("{which}.{name}"), entry, runs)?)
+    }
 }
 
 fn unusable(path: &Path, what: &str) -> TrainError {

@@ -132,7 +132,7 @@ impl Checkpoint {
         }
         let plain = model_config(&self.shape, self.experiment.model.dtype)?;
         let config = Config { lora: Some(lora.clone()), ..plain };
-        let weights = crate::checkpoint::weights(&self.folder, Some(base), &config)?;
+        let weights = crate::checkpoint::weights(&self.folder, Some(base), &config)?.all()?;
         let merged = Llama::merged(&config, weights)?.into_iter();
         Ok(merged
             .map(|(name, weight)| Ok((name, weight.to_dtype(config.dtype)?)))

@@ -18,7 +18,7 @@ use crate::run::fork::Fork;
 use crate::run::given::Given;
 use crate::run::identity;
 use crate::run::lines::Lines;
-use crate::run::manifest::{Manifest, weights_hash};
+use crate::run::manifest::{Manifest, initial_hash};
 use crate::run::metrics::{Record, Recorder};
 use crate::run::outcome::{Ending, Outcome};
 use crate::run::sink::{Notice, Silent, Sink};
@@ -201,7 +201,7 @@ fn manifest(
     let weights = match &earlier {
         // Resumed: what is in hand is no longer what it began with.
         Some(earlier) if start.step > 0 => earlier.weights.clone(),
-        _ => weights_hash(&start.weights)?,
+        _ => initial_hash(&start.weights)?,
     };
     let mut manifest = Manifest::new(given.cores, &given.yaml, fingerprint.to_owned(), weights);
     let was = earlier.is_some();
@@ -227,7 +227,7 @@ fn recorder<'a>(
     let failed = |error| failure("write to", &folder.path, &error);
     let (lines, kept) = Lines::resume(&folder.path, start.step).map_err(failed)?;
     let owes = start.step > 0 && !kept.iter().any(|line| line.is_evaluated_at(start.step));
-    let parameters = start.weights.values().map(|weight| weight.elem_count() as u64).sum();
+    let parameters = start.weights.parameters();
     let (experiment, resumed) = (&plan.experiment, earlier.then_some(start.step));
     let mut curves =
         Curves::create(&folder.path, resumed, experiment.every.ranks).map_err(failed)?;
@@ -282,7 +282,7 @@ impl<'a> Attempt<'a> {
         start: Start,
         recorder: Option<Recorder<'a>>,
     ) -> Result<Attempt<'a>> {
-        let (process, here) = (OfProcess::before(&start), given.here(setup)?);
+        let (process, here) = (OfProcess::before(), given.here(setup)?);
         let store = Store::new(setup, &start.weights, here.clone())?;
         Ok(Attempt {
             plan,

@@ -9,11 +9,12 @@ use annulus_comm::Places;
 use annulus_machine::Core;
 use annulus_model::Weights;
 use annulus_plan::Plan;
-use candle_core::DType;
+use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::run::folder::{failure, write_atomically};
 use crate::run::fork::Fork;
+use crate::setup::weights::InitialWeights;
 use crate::step::resident::held;
 use crate::{Result, Setup};
 
@@ -238,12 +239,20 @@ impl Manifest {
 
 /// blake3 of names, shapes and elements as f32, in name order.
 pub(crate) fn weights_hash(weights: &Weights) -> Result<String> {
+    hash_of(weights.iter().map(|(name, weight)| Ok((name, weight.clone()))))
+}
+
+/// The same of weights that are not read yet: one is in memory at a time.
+pub(crate) fn initial_hash(initial: &InitialWeights) -> Result<String> {
+    hash_of(initial.shapes().keys().map(|name| Ok((name, initial.whole(name)?))))
+}
+
+fn hash_of<'a>(weights: impl Iterator<Item = Result<(&'a String, Tensor)>>) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
-    for (name, weight) in weights {
+    for weight in weights {
+        let (name, weight) = weight?;
         hasher.update(format!("{name} {:?}\n", weight.dims()).as_bytes());
-        for value in weight.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()? {
-            hasher.update(&value.to_le_bytes());
-        }
+        weight.to_dtype(DType::F32)?.write_bytes(&mut hasher)?;
     }
     Ok(hasher.finalize().to_hex().to_string())
 }

@@ -18,7 +18,7 @@ use crate::run::attempt::{Attempt, Led, prepared};
 use crate::run::fork::Fork;
 use crate::run::given::Given;
 use crate::run::identity;
-use crate::run::manifest::{program, weights_hash};
+use crate::run::manifest::{initial_hash, program, weights_hash};
 use crate::run::outcome::{Ending, Outcome};
 use crate::setup::prepare::{From, Work};
 use crate::setup::shared::{once, unreached};
@@ -190,7 +190,7 @@ impl Facts {
                 ("the data", fingerprint.clone()),
                 ("the step", start.step.to_string()),
                 ("the checkpoint", checkpoint),
-                ("the weights", weights_hash(&start.weights)?),
+                ("the weights", initial_hash(&start.weights)?),
             ],
         ))
     }

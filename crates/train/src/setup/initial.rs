@@ -1,43 +1,43 @@
-//! The weights that a run starts from: read once per process, whatever the ranks.
+//! The weights that a run starts from.
 
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Lora, ModelSource, WeightsFrom};
-use annulus_model::{Config, Llama, Specification, Weights, load, load_adapter, load_typed};
+use annulus_model::{Config, Llama, Specification, Stored, stored, stored_adapter};
 use annulus_plan::Plan;
 use candle_core::DType;
 
 use crate::checkpoint::beside;
+use crate::setup::weights::{InitialWeights, Layer};
 use crate::{Result, TrainError};
 
 /// All of them: what is trained f32, since masters are and a pretrained weight of 32 bits is not narrowed on the way; what is not in
 /// the type that it is computed with.
-pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<Weights> {
-    let wide = Config { dtype: DType::F32, ..config.clone() };
+pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<InitialWeights> {
+    let (all, seed) = (Llama::specification(config), plan.experiment.seed);
     let Some(folder) = pretrained(plan) else {
-        return Ok(Llama::random(&wide, plan.experiment.seed)?);
+        return Ok(InitialWeights::of(config, vec![Layer::fresh(config, seed, all)]));
     };
     let Some(lora) = &plan.experiment.lora else {
-        return Ok(load(folder, &Llama::specification(&wide), DType::F32)?);
+        let stored = stored(folder, &all, &|_| DType::F32)?;
+        return Ok(InitialWeights::of(config, vec![Layer::Stored(stored)]));
     };
-    let mut weights = base(folder, config)?;
-    weights.extend(if let Some(path) = &lora.path {
+    let adapters = if let Some(path) = &lora.path {
         check_beside(path, folder)?;
-        load_adapter(path, &Llama::specification(&wide), DType::F32)?
+        Layer::Stored(stored_adapter(path, &all, DType::F32)?)
     } else {
-        let adapters = Llama::specification(&wide).into_iter();
-        let adapters: Vec<_> = adapters.filter(|own| Lora::is_adapter(&own.name)).collect();
-        Llama::fresh(&wide, &adapters, plan.experiment.seed)?
-    });
-    Ok(weights)
+        let adapters = all.into_iter().filter(|own| Lora::is_adapter(&own.name));
+        Layer::fresh(config, seed, adapters.collect())
+    };
+    Ok(InitialWeights::of(config, vec![adapters, Layer::Stored(base(folder, config)?)]))
 }
 
 /// The weights beside which adapters lie.
-pub(crate) fn base(folder: &Path, config: &Config) -> Result<Weights> {
+pub(crate) fn base(folder: &Path, config: &Config) -> Result<Stored> {
     let own = Llama::specification(config).into_iter();
     let own: Vec<_> = own.filter(|own| !Lora::is_adapter(&own.name)).collect();
     let dtype = |of: &Specification| if of.trained { DType::F32 } else { config.dtype };
-    Ok(load_typed(folder, &own, &dtype)?)
+    Ok(stored(folder, &own, &dtype)?)
 }
 
 /// Holds the weights in `base` to what a checkpoint of adapters says of those that it learned beside. PEFT's own folders say no more

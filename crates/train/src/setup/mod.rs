@@ -15,3 +15,4 @@ pub(crate) mod resolve;
 pub(crate) mod shared;
 pub(crate) mod start;
 pub(crate) mod texts;
+pub(crate) mod weights;

@@ -1,11 +1,10 @@
-//! Where a run starts from: fresh or saved, read once per process.
+//! Where a run starts from: fresh or saved.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use annulus_model::Weights;
-use annulus_ops::Moments;
+use crate::checkpoint::Kept;
+use crate::setup::weights::InitialWeights;
 
 /// Parameters and optimizer at the start of an attempt.
 #[derive(Debug)]
@@ -15,22 +14,22 @@ pub(crate) struct Start {
     /// Tokens trained on.
     pub(crate) tokens: u64,
     /// f32 masters.
-    pub(crate) weights: Weights,
-    /// Empty: zeros.
-    pub(crate) moments: BTreeMap<String, Moments>,
+    pub(crate) weights: InitialWeights,
+    /// Where moments lie; none: zeros.
+    pub(crate) moments: Option<Arc<Kept>>,
     /// The step since which they are summed.
     pub(crate) since: u64,
 }
 
 impl Start {
     /// Nothing trained yet.
-    pub(crate) fn fresh(weights: Weights) -> Start {
-        Start { step: 0, tokens: 0, weights, moments: BTreeMap::new(), since: 0 }
+    pub(crate) fn fresh(weights: InitialWeights) -> Start {
+        Start { step: 0, tokens: 0, weights, moments: None, since: 0 }
     }
 
     /// The same weights, and an optimizer that has seen nothing.
     pub(crate) fn anew(self) -> Start {
-        Start { moments: BTreeMap::new(), since: self.step, ..self }
+        Start { moments: None, since: self.step, ..self }
     }
 }
 

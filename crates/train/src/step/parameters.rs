@@ -7,16 +7,18 @@ use std::sync::{Arc, OnceLock};
 
 use annulus_experiment::Optimizer as Settings;
 use annulus_memory::{Class, on_behalf_of, scope};
-use annulus_model::{Config, Llama, Placement, Weights};
+use annulus_model::{Config, Llama, Placement, Runs, Weights};
 use annulus_ops::{AdamW, Backend, Moments, Parameter};
 use candle_core::{DType, Device, Shape, Tensor};
 
+use crate::checkpoint::Kept;
 use crate::setup::start::Start;
+use crate::setup::weights::InitialWeights;
 use crate::step::division::Division;
 use crate::step::gathered::Table;
 use crate::step::meeting::{Meeting, Moves};
 use crate::step::moments::{Disk, Held};
-use crate::{Result, Setup};
+use crate::{Result, Setup, TrainError};
 
 /// Weights as layers take them.
 #[derive(Debug)]
@@ -44,23 +46,31 @@ pub(crate) fn trained(config: &Config) -> BTreeSet<String> {
 }
 
 impl Parameters {
-    /// A copy of a part of `weights` of its own, as the model computes with them, on the device.
-    pub(crate) fn new(weights: &Weights, setup: &Setup, part: usize) -> Result<Parameters> {
-        let parameters = Parameters::without(weights, setup, part);
-        let own = |(name, weight): (&String, &Tensor)| {
-            let weight = parameters.cut(name, weight)?.to_dtype(parameters.dtype)?;
-            Ok((name.clone(), own_copy(&weight, &parameters.device)?))
+    /// A part of `initial`, as the model computes with it, on the device; counted to rank `owner`.
+    pub(crate) fn new(
+        initial: &InitialWeights,
+        setup: &Setup,
+        (part, owner): (usize, usize),
+    ) -> Result<Parameters> {
+        let parameters = Parameters::without(initial, setup, part);
+        let own = |(name, shape): (&String, &Shape)| {
+            let read = initial.elements(name, &parameters.runs(name, 0..shape.elem_count()))?;
+            let own = on_behalf_of(owner, Class::Weights, || {
+                let own = own_copy(&read.to_dtype(parameters.dtype)?, &parameters.device)?;
+                own.reshape(shape)
+            });
+            Ok((name.clone(), own?))
         };
-        let weights = weights.iter().map(own).collect::<candle_core::Result<_>>()?;
+        let weights = parameters.shapes.iter().map(own).collect::<Result<_>>()?;
         Ok(Parameters { weights, ..parameters })
     }
 
     /// What there is to know of them without them.
-    fn without(weights: &Weights, setup: &Setup, part: usize) -> Parameters {
+    fn without(initial: &InitialWeights, setup: &Setup, part: usize) -> Parameters {
         let part = (part, setup.tensor);
         let placed: BTreeMap<_, _> = Llama::specification(&setup.config)
             .into_iter()
-            .filter(|parameter| weights.contains_key(&parameter.name))
+            .filter(|parameter| initial.shapes().contains_key(&parameter.name))
             .map(|parameter| (parameter.name, (parameter.shape, parameter.placement)))
             .collect();
         let shape = |(name, (shape, placement)): (&String, &(Vec<usize>, Placement))| {
@@ -80,9 +90,10 @@ impl Parameters {
         }
     }
 
-    /// The part of a whole parameter that these are of.
-    fn cut(&self, name: &str, whole: &Tensor) -> candle_core::Result<Tensor> {
-        self.placed[name].1.cut(whole, self.part)
+    /// Where some elements of the part of a parameter lie in the whole.
+    pub(crate) fn runs(&self, name: &str, part: Range<usize>) -> Vec<(usize, usize)> {
+        let (whole, placement) = &self.placed[name];
+        placement.runs(whole, self.part, part)
     }
 
     /// The names of what is trained, in order.
@@ -113,22 +124,22 @@ pub(crate) struct Part {
 }
 
 impl Store {
-    /// That of the ranks `here` of `setup`, whose weights are made from f32 `weights`. Each part is counted to the first of the ranks that have it.
+    /// That of the ranks `here` of `setup`, whose weights begin as those of `initial`. Each part is counted to the first of the ranks that have it.
     ///
     /// # Errors
-    /// What Candle, or the device, says.
-    pub fn new(setup: &Setup, weights: &Weights, here: Range<usize>) -> Result<Arc<Store>> {
+    /// Weights that cannot be read, and what Candle, or the device, says.
+    pub fn new(setup: &Setup, initial: &InitialWeights, here: Range<usize>) -> Result<Arc<Store>> {
         let moves = Moves::of(here.len());
         let commit = Meeting::new(here.len(), &moves);
         let parts = setup.parts();
         let part = |number: usize| {
             // Neighbours have different parts.
             let owner = here.start + number;
-            let own = || Parameters::new(weights, setup, owner % setup.tensor);
+            let own = owner % setup.tensor;
             let parameters = if setup.shares_weights() {
-                Parameters::without(weights, setup, owner % setup.tensor)
+                Parameters::without(initial, setup, own)
             } else {
-                on_behalf_of(owner, Class::Weights, own)?
+                Parameters::new(initial, setup, (own, owner))?
             };
             let ranks = here.len() / parts;
             let optimizers = (0..ranks).map(|_| OnceLock::new()).collect();
@@ -260,14 +271,14 @@ impl Optimizer {
             if range.is_empty() {
                 continue;
             }
-            let slice = |whole: &Tensor| whole.flatten_all()?.narrow(0, range.start, range.len());
-            let cut = |whole: &Tensor| slice(&parameters.cut(name, whole)?);
-            let saved = cut(&start.weights[name])?;
-            let share = if let Some(whole) = parameters.weights.get(name) {
-                slice(whole)?
-            } else {
-                let _weights = scope(Class::Weights);
-                own_copy(&saved.to_dtype(parameters.dtype)?, &parameters.device)?
+            let runs = parameters.runs(name, range.clone());
+            let share = match parameters.weights.get(name) {
+                Some(whole) => whole.flatten_all()?.narrow(0, range.start, range.len())?,
+                None => {
+                    let saved = start.weights.elements(name, &runs)?;
+                    let _weights = scope(Class::Weights);
+                    own_copy(&saved.to_dtype(parameters.dtype)?, &parameters.device)?
+                }
             };
             if !parameters.trained.contains(name) {
                 own.frozen.insert(name.clone(), share);
@@ -276,24 +287,29 @@ impl Optimizer {
             if shape.rank() == 2 {
                 own.decay.insert(name.clone());
             }
-            let from = start.moments.get(name);
-            let slices = from.map(|Moments { first, second }| [first, second].map(cut));
-            let moments = begun(slices, &saved, &parameters.device)?;
+            let slice = (range.len(), &parameters.device);
+            let moments = begun(start.moments.as_deref(), (name, &runs), slice)?;
             own.moments.insert(name, moments)?;
-            own.add(name, share, &saved)?;
+            own.add(name, share, || start.weights.elements(name, &runs))?;
         }
         let (rank, ranks) = division.own();
         Ok(Optimizer { begins: own.names.len() * rank / ranks, ..own })
     }
 
     /// A slice of a weight as it is computed with, and as it was `saved`.
-    fn add(&mut self, name: &str, share: Tensor, saved: &Tensor) -> candle_core::Result<()> {
+    fn add(
+        &mut self,
+        name: &str,
+        share: Tensor,
+        saved: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<()> {
         let name = name.to_owned();
         let master = if share.dtype() == DType::F32 {
             share
         } else {
+            let saved = saved()?.to_dtype(DType::F32)?;
             let _masters = scope(Class::Weights);
-            let master = own_copy(&saved.to_dtype(DType::F32)?, share.device())?;
+            let master = own_copy(&saved, share.device())?;
             self.copies.insert(name.clone(), share);
             master
         };
@@ -354,19 +370,21 @@ impl Optimizer {
     }
 }
 
-/// The moments of a slice of a weight: those that were saved of it, or such as have seen nothing.
+/// The moments of a slice of a weight, of so many elements: those that were saved of it, or such as have seen nothing.
 fn begun(
-    saved: Option<[candle_core::Result<Tensor>; 2]>,
-    weight: &Tensor,
-    device: &Device,
-) -> candle_core::Result<Moments> {
-    let _moments = scope(Class::Optimizer);
-    match saved {
-        Some([first, second]) => {
-            Ok(Moments { first: own_copy(&first?, device)?, second: own_copy(&second?, device)? })
-        }
-        None => Moments::zeros(&weight.to_device(device)?),
-    }
+    saved: Option<&Kept>,
+    (name, runs): (&str, &Runs),
+    (elements, device): (usize, &Device),
+) -> Result<Moments> {
+    let one = |which| {
+        let read = saved.map(|saved| saved.elements(which, name, runs)).transpose()?;
+        let _moments = scope(Class::Optimizer);
+        Ok::<_, TrainError>(match read {
+            Some(read) => own_copy(&read, device)?,
+            None => Tensor::zeros(elements, DType::F32, device)?,
+        })
+    };
+    Ok(Moments { first: one("first")?, second: one("second")? })
 }
 
 /// A copy on `device` that nobody else has, of these elements alone.

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 
 use annulus_comm::Places;
 use annulus_machine::Resident;
-use annulus_ops::Moments;
 use annulus_plan::{Plan, Process, RankPlan};
 
 use crate::setup::pages::return_what_was_freed;
-use crate::setup::start::Start;
 
 /// What a process has in memory, the same for all its ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,15 +18,12 @@ pub(crate) struct OfProcess {
 }
 
 impl OfProcess {
-    /// Before ranks begin from `start`, whose memory will be theirs.
-    pub(crate) fn before(start: &Start) -> OfProcess {
-        let moments = |Moments { first, second }: &Moments| [first, second].map(bytes).into_iter();
-        let weights = start.weights.values().map(bytes);
-        let theirs: u64 = weights.chain(start.moments.values().flat_map(moments)).sum();
+    /// Before ranks begin.
+    pub(crate) fn before() -> OfProcess {
         // Pages that an earlier phase has freed will be used again, by those whose memory is planned.
         return_what_was_freed();
         let now = Resident::here().map_or(0, |resident| resident.now);
-        OfProcess { base: now.saturating_sub(theirs), peak: now }
+        OfProcess { base: now, peak: now }
     }
 
     /// The same later.
@@ -44,10 +39,6 @@ impl OfProcess {
     pub(crate) fn of([base, peak]: &[i64; 2]) -> OfProcess {
         OfProcess { base: *base as u64, peak: *peak as u64 }
     }
-}
-
-fn bytes(tensor: &candle_core::Tensor) -> u64 {
-    (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64
 }
 
 /// The tags under which it is logged, and what: of every process, and of every host where there are several processes.

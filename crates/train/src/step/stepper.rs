@@ -42,7 +42,7 @@ impl Stepper {
         source: Arc<dyn Source>,
         (weights, store): (&Weights, &Arc<Store>),
     ) -> Result<Stepper> {
-        let start = Start::fresh(weights.clone());
+        let start = Start::fresh(weights.clone().into());
         let trainer = Trainer::new(setup.rank(comm)?, plan, source, &start, store)?;
         Ok(Stepper { trainer, device: setup.device() })
     }

@@ -1,0 +1,103 @@
+//! Weights where they lie: files that were held to a model's, of which nothing is read before it is wanted.
+
+use std::collections::BTreeMap;
+
+use annulus_tensors::{Entry, TensorFile, TensorsError};
+use candle_core::safetensors::Load;
+use candle_core::{DType, Device, Tensor};
+use safetensors::tensor::TensorView;
+
+use super::{Weights, WeightsError};
+
+/// Elements of a tensor that lie flat: runs of neighbours, each by its first and how many they are.
+pub type Runs = [(usize, usize)];
+
+/// Tensors of open files, each by its name in the model.
+#[derive(Debug)]
+pub struct Stored {
+    pub(super) files: Vec<TensorFile>,
+    pub(super) tensors: BTreeMap<String, Lying>,
+}
+
+/// A tensor in one of them.
+#[derive(Debug)]
+pub(super) struct Lying {
+    /// The file's number.
+    pub(super) file: usize,
+    /// What the file calls it.
+    pub(super) called: String,
+    pub(super) entry: Entry,
+    /// As what it is read.
+    pub(super) dtype: DType,
+}
+
+impl Stored {
+    /// Whether there is one of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// These elements of the tensor `name`, flat [N]; none where there is no such tensor.
+    ///
+    /// # Errors
+    /// When they cannot be read, or are not there any more.
+    pub fn elements(&self, name: &str, runs: &Runs) -> Result<Option<Tensor>, WeightsError> {
+        let Some(Lying { file, called, entry, dtype }) = self.tensors.get(name) else {
+            return Ok(None);
+        };
+        let file = &self.files[*file];
+        let found = elements(file, called, entry, runs)?.to_dtype(*dtype);
+        found.map(Some).map_err(|error| unusable(file, called, error))
+    }
+
+    /// All of them, each in its shape.
+    ///
+    /// # Errors
+    /// As of [`Stored::elements`].
+    pub fn all(&self) -> Result<Weights, WeightsError> {
+        let whole = |(name, Lying { file, called, entry, dtype }): (&String, &Lying)| {
+            let file = &self.files[*file];
+            let whole = tensor(file, called, entry)?.to_dtype(*dtype);
+            Ok((name.clone(), whole.map_err(|error| unusable(file, called, error))?))
+        };
+        self.tensors.iter().map(whole).collect()
+    }
+}
+
+/// The tensor `name` of `file`, which is `entry`, read.
+///
+/// # Errors
+/// When it cannot be read, or its elements are such that no tensor can hold them.
+pub fn tensor(file: &TensorFile, name: &str, entry: &Entry) -> Result<Tensor, WeightsError> {
+    let all = elements(file, name, entry, &[(0, entry.shape.iter().product())])?;
+    all.reshape(entry.shape.as_slice()).map_err(|error| unusable(file, name, error))
+}
+
+/// Some of its elements, flat [N].
+///
+/// # Errors
+/// As of [`tensor`].
+pub fn elements(
+    file: &TensorFile,
+    name: &str,
+    entry: &Entry,
+    runs: &Runs,
+) -> Result<Tensor, WeightsError> {
+    let many = runs.iter().map(|(_, many)| many).sum();
+    let size = entry.dtype.bitsize() / 8;
+    let mut bytes = vec![0; many * size];
+    let mut rest = bytes.as_mut_slice();
+    for (begins, many) in runs {
+        let (run, behind) = rest.split_at_mut(many * size);
+        file.read_at(entry, (begins * size) as u64, run)?;
+        rest = behind;
+    }
+    let view = TensorView::new(entry.dtype, vec![many], &bytes);
+    let view = view.map_err(|error| TensorsError::malformed(file.path(), &error))?;
+    view.load(&Device::Cpu).map_err(|error| unusable(file, name, error))
+}
+
+fn unusable(file: &TensorFile, name: &str, source: candle_core::Error) -> WeightsError {
+    let (file, tensor) = (file.path().to_owned(), name.to_owned());
+    WeightsError::Tensor { file, tensor, source: Box::new(source) }
+}
