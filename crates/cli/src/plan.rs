@@ -4,7 +4,7 @@ use std::path::Path;
 
 use annulus_experiment::{Experiment, Resolved, Stage};
 use annulus_plan::{Plan, size};
-use annulus_simulate::{Choice, Cluster, Comparison, Grid, Scale, longest};
+use annulus_simulate::{Choice, Cluster, Comparison, Grid, Meshes, Scale, longest};
 use annulus_train::{Exit, Opened};
 use serde_json::{Value, json};
 
@@ -88,8 +88,10 @@ fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluste
     if let (Some(path), Some(grid)) = (&arguments.svg, &grid) {
         write(path, &grid.to_svg(&experiment.name))?;
     }
+    let meshes = Meshes::of(resolved, cluster, &choice);
     if arguments.json {
         let mut shown = choice.to_json();
+        shown["meshes"] = meshes.to_json();
         shown["longest"] = json!(longest);
         shown["sweet_spot"] = json!(grid.as_ref().map(Grid::to_json));
         print::line(&shown.to_string())?;
@@ -100,6 +102,9 @@ fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluste
                 "longest sequences that fit: {} tokens (to 1k of each rank)\n",
                 in_thousands(tokens)
             ))?;
+        }
+        if let Some(text) = meshes.to_text() {
+            print::line(&text)?;
         }
         grid.map_or(Ok(()), |grid| print::line(&grid.to_text()))?;
     }

@@ -104,6 +104,10 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// What `rank` of this group is called in the communicator that all groups were split from: the
     /// number that errors name.
     fn original(&self, rank: usize) -> usize;
+    /// What the first and the last rank of this group are called there.
+    fn ends(&self) -> [usize; 2] {
+        [0, self.world() - 1].map(|rank| self.original(rank))
+    }
     /// Posts sends and receives and returns; a move to oneself is allowed.
     ///
     /// # Errors

@@ -109,7 +109,7 @@ impl TensorRanks {
             return Ok(own.clone());
         }
         let own = &own.contiguous()?;
-        let rows = timed(spot, own, |label| self.0.all_gather(label, own))?;
+        let rows = self.timed(spot, own, |label| self.0.all_gather(label, own))?;
         Tensor::cat(&rows, 0)
     }
 
@@ -127,7 +127,7 @@ impl TensorRanks {
             all.narrow(0, part.start, part.len())
         };
         let parts = (0..ranks).map(rows_of).collect::<Result<Vec<_>>>()?;
-        timed(spot, all, |label| self.0.reduce_scatter(label, parts))
+        self.timed(spot, all, |label| self.0.reduce_scatter(label, parts))
     }
 
     /// Everybody's tensor, by rank.
@@ -135,20 +135,22 @@ impl TensorRanks {
         if self.is_alone() {
             return Ok(vec![own.clone()]);
         }
-        timed(spot, own, |label| self.0.all_gather(label, own))
+        self.timed(spot, own, |label| self.0.all_gather(label, own))
     }
-}
 
-/// A collective that hands over `tensor`.
-fn timed<T>(
-    spot: Spot,
-    tensor: &Tensor,
-    run: impl FnOnce(Label) -> annulus_comm::Result<T>,
-) -> Result<T> {
-    let Spot { step, name } = spot;
-    let waiting = begin();
-    let result = run(Label { step, pass: TENSOR_PASS, ..Label::default() })?;
-    let bytes = (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
-    waiting.end(|| Doing::Sum { name: name.to_owned(), bytes });
-    Ok(result)
+    /// A collective that hands over `tensor`.
+    fn timed<T>(
+        &self,
+        spot: Spot,
+        tensor: &Tensor,
+        run: impl FnOnce(Label) -> annulus_comm::Result<T>,
+    ) -> Result<T> {
+        let Spot { step, name } = spot;
+        let waiting = begin();
+        let result = run(Label { step, pass: TENSOR_PASS, ..Label::default() })?;
+        let bytes = (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
+        let among = Some(self.0.ends());
+        waiting.end(|| Doing::Sum { name: name.to_owned(), bytes, among });
+        Ok(result)
+    }
 }

@@ -85,20 +85,25 @@ impl Plan {
 
     /// What a rank with so many positions hands to tensor-parallel ranks in a step, bytes.
     pub(crate) fn tensor_bytes(&self, positions: usize) -> u64 {
+        let [ahead, back, ends] = self.tensor_bytes_of(positions);
+        let layers = self.shape.num_hidden_layers as u64;
+        (layers * (ahead + back) + ends) * self.micro_batches as u64
+    }
+
+    /// The same of a micro-batch: of a layer forward and backward, and of the embedding and the loss.
+    pub fn tensor_bytes_of(&self, positions: usize) -> [u64; 3] {
         let ranks = self.experiment.mesh.tensor as u64;
         if ranks == 1 {
-            return 0;
+            return [0; 3];
         }
         let trained =
             self.experiment.lora.as_ref().is_none_or(|lora| lora.trains(Besides::Embeddings));
-        let [ahead, back] = self.gathered_and_scattered();
-        let layers = self.shape.num_hidden_layers as u64;
-        let gathered = layers * (ahead[0] + back[0]) + 1 + u64::from(trained);
-        let scattered = layers * (ahead[1] + back[1]) + 2;
         let rows = (positions * self.micro_batch) as u64;
         let element = self.experiment.model.dtype.bytes() as u64;
         let row = self.shape.hidden_size as u64 * element;
-        let of_micro_batch = row * (rows / ranks * gathered + rows * scattered) + rows * TOLD;
-        of_micro_batch * self.micro_batches as u64
+        let of =
+            |[gathered, scattered]: [u64; 2]| row * (rows / ranks * gathered + rows * scattered);
+        let [ahead, back] = self.gathered_and_scattered().map(of);
+        [ahead, back, of([1 + u64::from(trained), 2]) + rows * TOLD]
     }
 }

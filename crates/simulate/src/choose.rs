@@ -148,6 +148,12 @@ impl Choice {
         Ok((name, self.fits(estimate), estimate.clone()))
     }
 
+    /// The strategies that are written, or else taken, whether they fit, and their step; `None`: none can run.
+    pub(crate) fn answered(&self) -> Option<(String, bool, Estimate)> {
+        let written = self.written.clone().map(|(name, own)| (name, self.fits(&own), own));
+        written.or_else(|| self.best().ok())
+    }
+
     /// Bytes of weights, gradients and optimizer state where they alone are more than a device may hold.
     pub fn state_beyond_budget(&self) -> Option<u64> {
         let (_, _, best) = self.best().ok()?;

@@ -38,6 +38,8 @@ pub struct Cluster {
     pub between: Link,
     /// Groups of nodes that slower links join, the smallest first.
     pub levels: Vec<Level>,
+    /// From a device to where what is offloaded waits, and back; `None`: nobody has said.
+    pub offload: Option<Link>,
     /// Whether the devices of a node share its links to other nodes, instead of having their own.
     pub shared: bool,
     /// Whether devices of a node that have less to do help those that have more, as ranks on the cores of one process do.
@@ -102,6 +104,8 @@ const THREAD: f64 = 65e9;
 const THREAD_PRODUCTS: f64 = 75e9;
 /// Bytes per second that all threads of a machine move through its memory.
 const MEMORY: f64 = 40e9;
+/// Bytes per second that a machine's disk takes, or gives, as one bought lately does.
+const DISK: f64 = 1e9;
 /// What it takes a thread to wake up, seconds.
 const WAKING: f64 = 30e-6;
 /// Rows of a block of the CPU's kernel by which its tiles end.
@@ -218,7 +222,8 @@ impl Cluster {
     #[must_use]
     pub fn without_links(&self) -> Cluster {
         let instant = Link { bandwidth: f64::INFINITY, latency: 0.0 };
-        let mut cluster = Cluster { inside: instant, between: instant, ..self.clone() };
+        let offload = self.offload.map(|_| instant);
+        let mut cluster = Cluster { inside: instant, between: instant, offload, ..self.clone() };
         cluster.levels.iter_mut().for_each(|level| level.link = instant);
         cluster
     }
@@ -246,6 +251,7 @@ impl Cluster {
             inside: memory,
             between: memory,
             levels: Vec::new(),
+            offload: Some(Link { bandwidth: DISK / ranks as f64, latency: 0.0 }),
             shared: false,
             helping: true,
             slowdown: BTreeMap::new(),

@@ -36,7 +36,7 @@ use crate::load::Counted;
 use crate::tensor::{AT_ENDS, collectives};
 use crate::walk::latest;
 use crate::work::{Work, added};
-use crate::{Cluster, Link, shares};
+use crate::{Cluster, Link, Offloaded, shares};
 
 /// What a step takes.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +61,8 @@ pub struct Estimate {
     pub sent: [u64; 2],
     /// Seconds of the step in which gradients are summed over all ranks and backward is over: a part of what is exposed.
     pub gradient_sum: f64,
+    /// What the step waits for offloaded activations and moments: a part of what is exposed.
+    pub offloaded: Offloaded,
     /// Peak memory by rank of a sequence, bytes, on devices that share none.
     pub peak: Vec<u64>,
     /// That of the fullest rank by class: more than its peak, because classes do not peak together.
@@ -105,7 +107,8 @@ impl Estimate {
             balance: balance(&loads),
             bytes: bytes(plan),
             sent: sent(plan, cluster, &loads),
-            gradient_sum: gradient_sum(plan, cluster, backward(plan, cluster)),
+            gradient_sum: gradient_sum(plan, cluster, passes(plan, cluster)[1]),
+            offloaded: Offloaded::of(plan, cluster, passes(plan, cluster)),
             classes: fullest.map(|(classes, _)| *classes).unwrap_or_default(),
             peak: peaks.iter().map(|(_, together)| *together).collect(),
             memory: plan.memory,
@@ -184,16 +187,31 @@ fn sent(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> [u64; 2] {
     most
 }
 
-/// Seconds of a replica's backward pass.
-pub(crate) fn backward(plan: &Plan, cluster: &Cluster) -> f64 {
+/// Seconds of a replica's passes, forward and backward.
+fn passes(plan: &Plan, cluster: &Cluster) -> [f64; 2] {
     let seen = cluster.of_replica(plan.experiment.mesh.replica(0));
     let loads = loads(plan, &seen);
-    Timing { plan, cluster: &seen, loads: &loads }.backward().0
+    Timing { plan, cluster: &seen, loads: &loads }.passes()
+}
+
+/// Seconds of a step that do not hide behind passes of a micro-batch that take so long: of sums of gradients, of gathering weights, and
+/// of what is offloaded.
+fn waits(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> [f64; 3] {
+    [
+        gradient_sum(plan, cluster, passes[1]),
+        shares::gathered(plan, cluster, passes),
+        Offloaded::of(plan, cluster, passes).seconds(),
+    ]
+}
+
+/// The same of the first replica.
+pub(crate) fn waits_behind(plan: &Plan, cluster: &Cluster) -> [f64; 3] {
+    waits(plan, cluster, passes(plan, cluster))
 }
 
 /// Seconds of the sums of gradients over all ranks, in a ring, that do not hide behind backward passes of `back` seconds: while links
 /// are free. Those of every micro-batch are summed; what they come to is passed on once, unless who sums it updates it.
-pub(crate) fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
+fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
     let (sharing, link) = (shares::sharing(plan, cluster), cluster.ring_link(plan.world()));
     // Attention's messages take the link as long.
     let sent = plan.ranks.iter().map(|rank| rank.backward / plan.micro_batches as u64).max();
@@ -254,10 +272,16 @@ impl Timing<'_> {
         let (back, computed_back) = self.backward();
         let (most, mean) = (latest(&loss), mean(&loss));
         let times = self.plan.micro_batches as f64;
-        let summing = gradient_sum(self.plan, self.cluster, back);
-        let gathering = shares::gathered(self.plan, self.cluster, [ahead, back]);
-        let step = times * (ahead + back + most) + summing + gathering;
+        let behind: f64 = waits(self.plan, self.cluster, [ahead, back]).iter().sum();
+        let step = times * (ahead + back + most) + behind;
         (step, times * (computed_ahead + computed_back + mean))
+    }
+
+    /// Seconds of forward and of backward through all layers.
+    fn passes(self) -> [f64; 2] {
+        let [forward, ..] = self.products();
+        let (ahead, _) = self.pass(|one| (&one.forward, one.begins[0]), &forward);
+        [ahead, self.backward().0]
     }
 
     /// Seconds of backward through all layers, and of it what the mean rank computes.
@@ -269,12 +293,17 @@ impl Timing<'_> {
     /// The seconds that products with weights take every rank, and rows between tensor-parallel ones: of a layer forward and backward,
     /// and of the loss with the embedding.
     pub(crate) fn products(self) -> [Vec<f64>; 3] {
-        let [ahead, back] = self.plan.tensor_collectives();
-        let [forward, backward, loss] = self.plan.products_per_row();
-        [(forward, ahead), (backward, back), (loss, AT_ENDS)].map(|(operations, number)| {
-            let between = collectives(self.plan, self.cluster, number);
-            self.by_rank(operations).into_iter().map(|seconds| seconds + between).collect()
+        let (operations, between) = (self.plan.products_per_row(), self.between());
+        [0, 1, 2].map(|part| {
+            let seconds = self.by_rank(operations[part]).into_iter();
+            seconds.map(|seconds| seconds + between[part]).collect()
         })
+    }
+
+    /// Of these what rows between tensor-parallel ranks take.
+    pub(crate) fn between(self) -> [f64; 3] {
+        let [ahead, back] = self.plan.tensor_collectives();
+        [ahead, back, AT_ENDS].map(|number| collectives(self.plan, self.cluster, number))
     }
 
     /// The seconds that so many operations per row take every rank.

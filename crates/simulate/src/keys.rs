@@ -30,6 +30,8 @@ section! {
             "the link of a device to other nodes";
         levels: Vec<(String, LevelKeys)> = Each(LevelKeys::KEYS), Means("all nodes are joined alike"),
             "groups of nodes, such as rails or pods, by name";
+        offload: BetweenKeys = Section(BetweenKeys::KEYS), Means("what offloading takes is not estimated"),
+            "from a device to where what `memory.offload` puts away waits, a host's memory or a disk, and back";
         devices: Vec<(String, DeviceKeys)> = Each(DeviceKeys::KEYS), Means("all alike"),
             "devices that differ, by number from 0";
     }
@@ -58,7 +60,7 @@ section! {
 }
 
 section! {
-    /// `between:`
+    /// `between:` and `offload:`
     #[derive(Clone, Debug)]
     pub struct BetweenKeys {
         bandwidth: Option<f64> = Quantity(Unit::Bandwidth), Means("none"), "bytes per second, one way";

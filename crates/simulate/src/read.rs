@@ -37,6 +37,10 @@ impl ClusterKeys {
     fn meant(self) -> Option<Cluster> {
         let levels = self.levels();
         let (compute, inside, between) = (self.compute, self.inside, self.between);
+        let offload = self.offload.bandwidth.map(|bandwidth| {
+            let sharers = if self.offload.per == Per::Node { self.devices_per_node } else { 1 };
+            Link { bandwidth: bandwidth / sharers as f64, latency: self.offload.latency }
+        });
         let forward = compute.forward;
         let apart = |bandwidth| Link { bandwidth, latency: between.latency };
         let slowdown = self.devices.iter();
@@ -59,6 +63,7 @@ impl ClusterKeys {
             inside,
             between: between.bandwidth.map_or(inside, apart),
             levels,
+            offload,
             shared: between.per == Per::Node,
             helping: false,
             slowdown: slowdown.collect(),

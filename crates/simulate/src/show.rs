@@ -6,7 +6,7 @@ use annulus_experiment::Settled;
 use annulus_plan::{duration, label, size, wrapped};
 use annulus_sequence::{Strategy, aligned, stacked};
 
-use crate::{Candidate, Choice, Cluster, Estimate, Hiding, Level, Link, Table};
+use crate::{Candidate, Choice, Cluster, Estimate, Hiding, Level, Link, Offloaded, Table};
 
 /// What matters first: the others stand below where a line has no room.
 const HEAD: [&str; 10] = [
@@ -55,6 +55,7 @@ impl Choice {
                 )
             },
         ));
+        notes.extend(self.offloading());
         let answer = self.answer();
         // What the answer says is not said again.
         notes.extend(self.why().into_iter().filter(|line| !answer.starts_with(line)));
@@ -151,6 +152,21 @@ impl Choice {
                  all, `mesh.data` trains on several at once"
             )
         })
+    }
+
+    /// What a step waits for what is offloaded.
+    fn offloading(&self) -> Option<String> {
+        let written = self.written.as_ref().map(|(_, estimate)| estimate.offloaded);
+        match written.or_else(|| Some(self.best().ok()?.2.offloaded))? {
+            Offloaded::Nothing => None,
+            Offloaded::Waits(seconds) => Some(format!(
+                "  {} of each step wait for what is offloaded, which is exposed",
+                duration(seconds)
+            )),
+            Offloaded::Untimed => Some(String::from(
+                "  what offloading takes is not counted: the cluster's file has no `offload: { bandwidth: 50GB/s }`",
+            )),
+        }
     }
 
     /// What was asked, and the cluster.

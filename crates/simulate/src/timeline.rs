@@ -14,7 +14,7 @@ use annulus_trace::{self as trace, Doing, Moved, Seat, Span, Trace};
 use annulus_yaml::{Problem, Problems};
 
 use crate::choose::enough_devices;
-use crate::estimate::{Timing, backward, gradient_sum};
+use crate::estimate::{Timing, waits_behind};
 use crate::load::Counted;
 use crate::walk::{Event, latest, watched};
 use crate::{Cluster, Load};
@@ -32,7 +32,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
     let loads = loads(plan, cluster);
     let pairs = |passes: &Arc<Schedules>| passes.both().map(pairs_per_hop);
     let pairs: Vec<_> = plan.passes.iter().map(pairs).collect();
-    let mut writer = Writer { plan, cluster, spans: vec![Vec::new(); plan.world()] };
+    let mut writer = Writer { plan, spans: vec![Vec::new(); plan.world()] };
     let mut ends = Vec::new();
     for replica in 0..plan.experiment.mesh.data {
         let own = plan.experiment.mesh.replica(replica);
@@ -44,7 +44,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
             ends.push(writer.replica(timing, own, (&loads, &pairs)));
         }
     }
-    writer.gradient_sum(latest(&ends), backward(plan, cluster));
+    writer.behind(latest(&ends), waits_behind(plan, cluster));
     Ok(Trace {
         title: format!("{}, {}", plan.experiment.name, plan.strategies()),
         step: None,
@@ -96,7 +96,6 @@ fn few_enough(plan: &Plan) -> Result<(), Problem> {
 /// Spans by rank of the world.
 struct Writer<'a> {
     plan: &'a Plan,
-    cluster: &'a Cluster,
     spans: Vec<Vec<Span>>,
 }
 
@@ -126,7 +125,7 @@ impl Writer<'_> {
             let has = |group: &LayerGroup| group.layers.contains(&layer);
             plan.groups.iter().position(has).unwrap_or_default()
         };
-        let [ahead, back, loss] = timing.products();
+        let ([ahead, back, loss], between) = (timing.products(), timing.between());
         let layers = self.plan.shape.num_hidden_layers;
         let mut clock = 0.0;
         for _ in 0..self.plan.micro_batches {
@@ -136,11 +135,13 @@ impl Writer<'_> {
                 let (schedule, load) = (plan.passes[group].of(Pass::Forward), &loads[group][0]);
                 let pairs = pairs[group][0].as_slice();
                 let walked = Walked { layer, own, cluster, schedule, pairs, load };
-                clocks = self.layer(walked, &clocks, &ahead);
+                clocks = self.layer(walked, &clocks, (&ahead, between[0]));
             }
             clock = latest(&clocks);
             for (place, seconds) in loss.iter().enumerate() {
-                self.stage(own.rank(place), "loss", clock, clock + seconds);
+                let rank = own.rank(place);
+                self.stage(rank, "loss", clock, clock + seconds);
+                self.rows(rank, 2, clock + seconds, between[2]);
             }
             clock += latest(&loss);
             let mut clocks = vec![clock; back.len()];
@@ -149,7 +150,7 @@ impl Writer<'_> {
                 let (schedule, load) = (plan.passes[group].of(Pass::Backward), &loads[group][1]);
                 let pairs = pairs[group][1].as_slice();
                 let walked = Walked { layer, own, cluster, schedule, pairs, load };
-                clocks = self.layer(walked, &clocks, &back);
+                clocks = self.layer(walked, &clocks, (&back, between[1]));
             }
             clock = latest(&clocks);
         }
@@ -157,7 +158,12 @@ impl Writer<'_> {
     }
 
     /// A layer: products with weights, then attention. When every rank is done.
-    fn layer(&mut self, walked: Walked<'_>, clocks: &[f64], products: &[f64]) -> Vec<f64> {
+    fn layer(
+        &mut self,
+        walked: Walked<'_>,
+        clocks: &[f64],
+        (products, between): (&[f64], f64),
+    ) -> Vec<f64> {
         let Walked { layer, own, cluster, load, .. } = walked;
         let started: Vec<f64> = clocks.iter().zip(products).map(|(a, b)| a + b).collect();
         let mut events = Vec::new();
@@ -167,6 +173,7 @@ impl Writer<'_> {
             let pass = trace::Pass::from(load.pass).name();
             let rank = own.rank(place);
             self.stage(rank, &format!("products {pass} {layer}"), clocks[place], started[place]);
+            self.rows(rank, usize::from(load.pass == Pass::Backward), started[place], between);
             let name = format!("attention {pass} {layer}");
             self.stage(rank, &name, started[place], walk.finish[place]);
             self.attention(walked, place, &hops);
@@ -205,13 +212,35 @@ impl Writer<'_> {
         self.spans[own.rank(place)].extend(spans.all);
     }
 
-    /// What all ranks still add up at the end, behind a backward pass of `back` seconds.
-    fn gradient_sum(&mut self, begin: f64, back: f64) {
-        let end = begin + gradient_sum(self.plan, self.cluster, back);
-        for (rank, plan) in self.plan.ranks.iter().enumerate().filter(|(_, p)| p.gradients > 0) {
-            let name = String::from("gradients");
-            let doing = Doing::Sum { name, bytes: plan.gradients };
-            self.spans[rank].push(span([begin, end].map(nanoseconds), doing));
+    /// Rows between tensor-parallel ranks, at the end of what the number in [`Plan::tensor_bytes_of`] says.
+    fn rows(&mut self, rank: usize, part: usize, end: f64, seconds: f64) {
+        let tensor = self.plan.experiment.mesh.tensor;
+        if tensor == 1 {
+            return;
+        }
+        let first = rank / tensor * tensor;
+        let bytes = self.plan.tensor_bytes_of(self.plan.ranks[rank].positions.tokens())[part];
+        let among = Some([first, first + tensor - 1]);
+        let doing = Doing::Sum { name: String::from("rows"), bytes, among };
+        self.spans[rank].push(span([end - seconds, end].map(nanoseconds), doing));
+    }
+
+    /// What all ranks wait for when backward is over: sums of gradients, weights of which they hold shares, what is offloaded.
+    fn behind(&mut self, begin: f64, [gradients, weights, offload]: [f64; 3]) {
+        let gathered = begin + gradients;
+        let end = gathered + weights;
+        for (rank, plan) in self.plan.ranks.iter().enumerate() {
+            let all = [
+                ("gradients", plan.gradients, [begin, gathered]),
+                ("weights", plan.weights, [gathered, end]),
+            ];
+            for (name, bytes, times) in all.into_iter().filter(|(_, bytes, _)| *bytes > 0) {
+                let doing = Doing::Sum { name: name.to_owned(), bytes, among: None };
+                self.spans[rank].push(span(times.map(nanoseconds), doing));
+            }
+            if offload > 0.0 {
+                self.stage(rank, "offload", end, end + offload);
+            }
         }
     }
 

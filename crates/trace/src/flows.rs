@@ -7,7 +7,7 @@ use crate::sums::seconds;
 use crate::words::milliseconds;
 use crate::{Doing, Exposed, Trace};
 
-/// Names by what is sent, blocks and sums of all ranks, and by whether it stays within a host.
+/// Names by what is sent, blocks, and sums and gathers, and by whether it stays within a host.
 const NAMES: [[&str; 2]; 2] = [
     ["blocks within a host", "blocks between hosts"],
     ["sums within a host", "sums between hosts"],
@@ -39,9 +39,10 @@ impl Flow {
             let apart = trace.are_apart(moved.from, moved.to);
             flows[0][usize::from(apart)].add(moved.bytes, *waiting, *late);
         }
-        let apart = (1..trace.seats.len()).any(|rank| trace.are_apart(0, rank));
+        let all = (1..trace.seats.len()).any(|rank| trace.are_apart(0, rank));
         for span in trace.ranks.iter().flatten() {
-            if let Doing::Sum { bytes, .. } = span.doing {
+            if let Doing::Sum { bytes, among, .. } = span.doing {
+                let apart = among.map_or(all, |[first, last]| trace.are_apart(first, last));
                 flows[1][usize::from(apart)].add(bytes, span.length(), 0);
             }
         }

@@ -180,12 +180,15 @@ pub enum Doing {
         #[serde(flatten)]
         place: Place,
     },
-    /// A sum over all ranks, in which a rank does nothing else.
+    /// A sum or a gather over ranks, in which a rank does nothing else.
     Sum {
         /// Of what.
         name: String,
         /// Handed over.
         bytes: u64,
+        /// The first and the last of the ranks; not said: of all.
+        #[serde(default)]
+        among: Option<[usize; 2]>,
     },
 }
 

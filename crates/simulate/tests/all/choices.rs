@@ -6,7 +6,7 @@ use std::cell::Cell;
 use annulus_experiment::Experiment;
 use annulus_plan::label;
 use annulus_sequence::{Route, Strategy};
-use annulus_simulate::{Choice, Cluster, Grid, Scale, plans_measured};
+use annulus_simulate::{Choice, Cluster, Grid, Meshes, Scale, plans_measured};
 
 use crate::support::{cluster, experiment, plain};
 
@@ -250,4 +250,31 @@ fn the_best_strategy_by_length_and_devices() {
     let text = scale.to_text();
     assert!(text.lines().count() == 12 && text.contains(" !\n"), "{text}");
     assert_eq!(scale.to_json()[7]["fits"], false);
+}
+
+/// The same ranks with tensor parallelism, each as its own file would be answered.
+#[test]
+fn meshes_of_as_many_ranks_are_beside_each_other() {
+    let open = resolved(automatic(&["mesh.sequence=4", "mesh.tensor=2"]));
+    let choice = Choice::among(&open, &cluster()).unwrap_or_else(|problems| panic!("{problems}"));
+    let meshes = Meshes::of(&open, &cluster(), &choice);
+    let json = meshes.to_json();
+    let all = json.as_array().expect("a list");
+    let steps: Vec<f64> = all.iter().filter_map(|mesh| mesh["step"].as_f64()).collect();
+    assert!(steps.len() == 4 && steps.is_sorted(), "{json}");
+    for mesh in all {
+        let (sequence, tensor) = (&mesh["sequence"], &mesh["tensor"]);
+        let keys = [format!("mesh.sequence={sequence}"), format!("mesh.tensor={tensor}")];
+        let own = among(&keys.each_ref().map(String::as_str), &cluster());
+        let best = own.tables[0].ranking()[0].1.step;
+        // Of steps within a hundredth the one that needs the least memory is taken.
+        let step = mesh["step"].as_f64().expect("a number");
+        assert!((step / best - 1.0).abs() < 0.01, "{mesh}: {best}");
+        assert_eq!(mesh["written"], *tensor == 2, "{mesh}");
+    }
+    assert!(meshes.to_text().expect("four").contains("sequence=4 tensor=2"));
+    // A model that cannot be shared so is left out.
+    let few = resolved(automatic(&["model.num_key_value_heads=2"]));
+    let choice = Choice::among(&few, &cluster()).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(Meshes::of(&few, &cluster(), &choice).to_json().as_array().map(Vec::len), Some(2));
 }

@@ -3,7 +3,7 @@
 use annulus_experiment::Resolved;
 use annulus_plan::Plan;
 use annulus_sequence::{BlockShape, Heads, Mask, Strategy, Wire};
-use annulus_simulate::{Cluster, Estimate, Link, Load, walk};
+use annulus_simulate::{Cluster, Estimate, Link, Load, Offloaded, walk};
 
 use crate::support::{cluster, experiment, plain, plan};
 
@@ -252,4 +252,31 @@ fn more_ranks_than_devices_are_refused() {
     let problems = Estimate::of(&plan, &cluster()).expect_err("16 devices");
     let wanted = "32 ranks, but the cluster `h100` has 16 devices";
     assert!(problems.to_string().contains(wanted), "{problems}");
+}
+
+/// What a pass is too short for is waited for; moments, which only the update needs, wholly.
+#[test]
+fn a_step_waits_for_offloading_as_far_as_its_passes_are_too_short() {
+    let offloading = |what: &str, bandwidth: Option<f64>| {
+        let offload = bandwidth.map(|bandwidth| Link { bandwidth, latency: 0.0 });
+        let words = [format!("memory.offload={what}")];
+        let plan = plan(&["attention.strategy=ring", &words[0]]);
+        let cluster = Cluster { offload, ..plain(8, 1e12, 1e15) };
+        let bytes = [plan.offloaded() as f64, plan.offloaded_moments() as f64];
+        let found = Estimate::of(&plan, &cluster).unwrap_or_else(|problems| panic!("{problems}"));
+        (found, bytes)
+    };
+    let (none, _) = offloading("none", Some(1e9));
+    assert_eq!(none.offloaded, Offloaded::Nothing);
+    assert_eq!(offloading("both", None).0.offloaded, Offloaded::Untimed);
+    let (quick, _) = offloading("activations", Some(1e18));
+    assert_eq!((quick.offloaded, quick.step), (Offloaded::Waits(0.0), none.step));
+    let (slow, [activations, _]) = offloading("activations", Some(1e3));
+    let (both, [_, moments]) = offloading("both", Some(1e3));
+    let passes = 2.0 * activations / 1e3 - slow.offloaded.seconds();
+    assert!(0.0 < passes && passes <= none.step, "{passes} of {}", none.step);
+    let waits = slow.offloaded.seconds() + 2.0 * moments / 1e3;
+    assert!((both.offloaded.seconds() / waits - 1.0).abs() < 1e-9, "{both:?}");
+    assert!((slow.step - none.step - slow.offloaded.seconds()).abs() < 1e-6 * slow.step);
+    assert!(slow.exposed >= slow.offloaded.seconds(), "{slow:?}");
 }

@@ -1,6 +1,6 @@
 //! A model and clusters that tests share.
 
-use annulus_experiment::{Experiment, Override, Resolved, parse};
+use annulus_experiment::{Apart, Experiment, Override, Resolved, parse};
 use annulus_plan::Plan;
 use annulus_simulate::{Cluster, Link};
 
@@ -66,4 +66,11 @@ pub(crate) fn plan(arguments: &[&str]) -> Plan {
 /// An experiment whose model says its own vocabulary.
 pub(crate) fn resolved(experiment: Experiment) -> Resolved {
     Resolved::read(experiment, None).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// The plan of ranks on devices that share nothing.
+pub(crate) fn plan_apart(arguments: &[&str]) -> Plan {
+    let mut experiment = experiment(arguments);
+    experiment.host.apart = Some(Apart { ranks: experiment.mesh.ranks(), memory: None });
+    annulus_simulate::plan(&resolved(experiment)).unwrap_or_else(|problems| panic!("{problems}"))
 }

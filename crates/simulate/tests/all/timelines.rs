@@ -4,7 +4,7 @@ use annulus_simulate::{Cluster, Estimate};
 use annulus_trace::testing::check;
 use annulus_trace::{Doing, Pass, Sums, Trace};
 
-use crate::support::{cluster, plain, plan};
+use crate::support::{cluster, plain, plan, plan_apart};
 
 fn timeline(arguments: &[&str], cluster: &Cluster) -> Trace {
     annulus_simulate::timeline(&plan(arguments), cluster)
@@ -28,10 +28,16 @@ fn a_planned_trace_ends_when_the_estimate_says() {
         ["ring", "striped", "megatron", "ulysses", "double-ring", "all-gather", "li-ring"]
     {
         let strategy = format!("attention.strategy={strategy}");
-        for mesh in [&["data.tokens=32k"][..], &["data.tokens=4000", "mesh.data=2"], &TURNED] {
+        for mesh in [
+            &["data.tokens=32k"][..],
+            &["data.tokens=4000", "mesh.data=2"],
+            &TURNED,
+            &["data.tokens=32k", "mesh.sequence=4", "mesh.tensor=2"],
+            &["data.tokens=4000", "parallel.state=zero3", "memory.offload=both"],
+        ] {
             let arguments = [&base[..], mesh, &[&strategy]].concat();
-            let plan = plan(&arguments);
-            let trace = timeline(&arguments, &cluster);
+            let plan = plan_apart(&arguments);
+            let trace = annulus_simulate::timeline(&plan, &cluster).expect("it can be traced");
             let wanted = Estimate::of(&plan, &cluster).expect("it runs").step;
             assert!(
                 (end(&trace) / wanted - 1.0).abs() < 1e-5,
@@ -41,7 +47,9 @@ fn a_planned_trace_ends_when_the_estimate_says() {
             check(&trace.to_json()).unwrap_or_else(|wrong| panic!("{strategy}: {wrong}"));
             for (spans, rank) in trace.ranks.iter().zip(&plan.ranks) {
                 let bytes: u64 = spans.iter().map(|span| span.doing.bytes()).sum();
-                assert_eq!(bytes, rank.forward + rank.backward + rank.gradients, "{strategy}");
+                let attention = rank.forward + rank.backward;
+                let wanted = attention + rank.tensor + rank.gradients + rank.weights;
+                assert_eq!(bytes, wanted, "{strategy} {mesh:?}");
             }
         }
     }

@@ -187,7 +187,7 @@ impl Kept {
         let masters = (config.dtype != DType::F32).then_some("master");
         for parameter in specification.iter().filter(|parameter| parameter.trained) {
             let both = ["first", "second"].into_iter().chain(masters);
-            both.map(|which| kept.check(which, parameter)).collect::<Result<()>>()?;
+            both.into_iter().try_for_each(|which| kept.check(which, parameter))?;
         }
         Ok(kept)
     }

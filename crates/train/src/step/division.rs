@@ -181,8 +181,8 @@ impl Division {
         let mut by_slot = vec![0.0; self.slots.len()];
         let (summing, own) = (begin(), Tensor::new(&[own], &Device::Cpu)?);
         let found = self.all.all_gather(label, &own)?;
-        let bytes = size_of::<f64>() as u64;
-        summing.end(|| Doing::Sum { name: String::from("norm"), bytes });
+        let (bytes, among) = (size_of::<f64>() as u64, Some(self.all.ends()));
+        summing.end(|| Doing::Sum { name: String::from("norm"), bytes, among });
         for (slot, found) in self.slots.iter().zip(found) {
             by_slot[*slot] = found.to_vec1::<f64>()?.iter().sum();
         }

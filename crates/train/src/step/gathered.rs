@@ -12,6 +12,7 @@ use annulus_model::Weights;
 use annulus_trace::{Doing, begin};
 use candle_core::{Result as Made, Shape, Tensor};
 
+use crate::step::division::Division;
 use crate::step::meeting::Meeting;
 use crate::step::parameters::Stake;
 use crate::step::rank::Rank;
@@ -131,7 +132,7 @@ impl<'a> Gathering<'a> {
             })
         };
         let made = rank.meet((&self.stake.table, division.sharers()), pieces, make, label)?;
-        waiting.end(|| Doing::Sum { name: format!("weights of {}", names[0]), bytes });
+        waiting.end(|| of_weights(names, bytes, division));
         match made.as_ref() {
             Ok(weights) => Ok(weights.clone()),
             Err(why) => Err(TrainError::Internal(why.to_string())),
@@ -164,6 +165,12 @@ fn post(rank: &Rank, stake: &Stake, names: &[String], label: Label) -> Result<Al
         names.iter().map(|name| parameters.shapes[name].elem_count()).collect();
     let count = |index: usize, holder| division.gathered(elements[index], holder).len();
     Ok(AllGather::post(division.holders.as_ref(), label, own, count)?)
+}
+
+/// What is waited for: the weights of a stage, which is called by its first parameter; of which so many bytes were sent.
+fn of_weights(names: &[String], bytes: u64, division: &Division) -> Doing {
+    let name = format!("weights of {}", names[0]);
+    Doing::Sum { name, bytes, among: Some(division.holders.ends()) }
 }
 
 /// Parameters in their shapes, of the pieces that ranks have of them.
@@ -201,7 +208,7 @@ pub(crate) fn spread(rank: &Rank, stake: &Stake, stages: &[Vec<String>], step: u
                 )?;
             }
         }
-        waiting.end(|| Doing::Sum { name: format!("weights of {}", names[0]), bytes });
+        waiting.end(|| of_weights(names, bytes, &rank.division));
         Ok(())
     };
     for (stage, names) in named() {

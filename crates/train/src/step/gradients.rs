@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use annulus_comm::{AllGather, Axis, Label, Mesh, Reduce, ReduceScatter};
+use annulus_comm::{AllGather, Axis, Communicator, Label, Mesh, Reduce, ReduceScatter};
 use annulus_memory::{Class, scope};
 use annulus_model::{Stage, Weights};
 use annulus_ops::{Backend, accumulate, charge, check_gradients, global_norm_squared};
@@ -204,7 +204,7 @@ impl Sums<'_> {
     /// Records a wait, where there is something to wait for.
     fn waited(&self, begun: Begun, elements: &Elements, bytes: u64) {
         if self.division.all.world() > 1 {
-            begun.end(|| sum_of(elements, bytes));
+            begun.end(|| sum_of(elements, bytes, self.division.all.as_ref()));
         }
     }
 
@@ -224,15 +224,15 @@ impl Sums<'_> {
         for (elements, posted) in self.gathering {
             let (gathering, bytes) = (begin(), posted.sent());
             let whole = posted.wait()?;
-            gathering.end(|| sum_of(&elements, bytes));
+            gathering.end(|| sum_of(&elements, bytes, self.division.mirrors.as_ref()));
             slices.extend(elements.into_iter().map(|(name, _)| name).zip(whole));
         }
         Ok(Summed { slices, norm })
     }
 }
 
-/// What is waited for: the sums of a stage, which is called by its first parameter; for which so many bytes were sent.
-fn sum_of(elements: &Elements, bytes: u64) -> Doing {
+/// What is waited for: the sums of a stage, which is called by its first parameter; for which so many bytes were sent `among` ranks.
+fn sum_of(elements: &Elements, bytes: u64, among: &dyn Communicator) -> Doing {
     let name = elements.first().map(|(name, _)| name.clone()).unwrap_or_default();
-    Doing::Sum { name, bytes }
+    Doing::Sum { name, bytes, among: Some(among.ends()) }
 }

@@ -43,8 +43,8 @@ impl Partial {
         let own = Tensor::new(&own, &Device::Cpu)?;
         let summing = begin();
         let all: Vec<f64> = group.all_reduce(label, &own, Reduce::Sum)?.to_vec1()?;
-        summing
-            .end(|| Doing::Sum { name: String::from("loss"), bytes: size_of_val(&all[..]) as u64 });
+        let (bytes, among) = (size_of_val(&all[..]) as u64, Some(group.ends()));
+        summing.end(|| Doing::Sum { name: String::from("loss"), bytes, among });
         Ok(Total { sum: all[0], count: all[1] })
     }
 }

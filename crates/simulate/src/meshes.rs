@@ -1,0 +1,94 @@
+//! The same ranks with tensor parallelism in place of some of the context parallelism, beside each other.
+
+use annulus_experiment::Resolved;
+use annulus_plan::{duration, size};
+use annulus_sequence::aligned;
+use serde_json::{Value, json};
+
+use crate::{Choice, Cluster, Estimate};
+
+/// Tensor-parallel ranks that are tried at most: more than a node's are slow.
+const MOST: usize = 8;
+
+/// Meshes of as many ranks, by their step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Meshes(Vec<Mesh>);
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq)]
+struct Mesh {
+    /// Context-parallel and tensor-parallel ranks.
+    sequence: usize,
+    tensor: usize,
+    /// Whether it is the one of the file.
+    is_written: bool,
+    /// The best strategy, or the one that is written.
+    strategy: String,
+    fits: bool,
+    estimate: Estimate,
+}
+
+impl Meshes {
+    /// Those of an experiment of which the ranks of a sequence are so divided that its model can be; the written one is of `choice`.
+    pub fn of(resolved: &Resolved, cluster: &Cluster, choice: &Choice) -> Meshes {
+        let written = &resolved.experiment.mesh;
+        let ranks = written.sequence * written.tensor;
+        let divides = |tensor: &usize| written.weights.is_none() && ranks.is_multiple_of(*tensor);
+        let mesh = |tensor: usize| {
+            let mut resolved = resolved.clone();
+            let mesh = &mut resolved.experiment.mesh;
+            (mesh.sequence, mesh.tensor) = (ranks / tensor, tensor);
+            let is_written = tensor == written.tensor;
+            let other;
+            let choice = if is_written {
+                choice
+            } else {
+                other = Choice::among(&resolved, cluster).ok()?;
+                &other
+            };
+            let (strategy, fits, estimate) = choice.answered()?;
+            let sequence = ranks / tensor;
+            Some(Mesh { sequence, tensor, is_written, strategy, fits, estimate })
+        };
+        let mut meshes: Vec<Mesh> =
+            (1..=MOST.min(cluster.devices_per_node)).filter(divides).filter_map(mesh).collect();
+        meshes.sort_by(|a, b| a.estimate.step.total_cmp(&b.estimate.step));
+        Meshes(meshes)
+    }
+
+    /// The table; nothing where there is no choice.
+    pub fn to_text(&self) -> Option<String> {
+        let head = ["mesh of a sequence", "strategy", "step", "peak memory", ""];
+        let row = |mesh: &Mesh| {
+            let notes = [(mesh.is_written, "as written"), (!mesh.fits, "does not fit")];
+            let notes = notes.into_iter().filter_map(|(is, note)| is.then_some(note));
+            [
+                format!("sequence={} tensor={}", mesh.sequence, mesh.tensor),
+                mesh.strategy.clone(),
+                duration(mesh.estimate.step),
+                size(mesh.estimate.fullest()),
+                notes.collect::<Vec<_>>().join(", "),
+            ]
+        };
+        let rows = self.0.iter().map(|mesh| row(mesh).to_vec());
+        let rows: Vec<Vec<String>> =
+            [head.map(str::to_owned).to_vec()].into_iter().chain(rows).collect();
+        (self.0.len() > 1).then(|| aligned(&rows))
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> Value {
+        let mesh = |mesh: &Mesh| {
+            json!({
+                "sequence": mesh.sequence,
+                "tensor": mesh.tensor,
+                "written": mesh.is_written,
+                "strategy": mesh.strategy,
+                "step": mesh.estimate.step,
+                "peak": mesh.estimate.fullest(),
+                "fits": mesh.fits,
+            })
+        };
+        self.0.iter().map(mesh).collect()
+    }
+}
