@@ -186,8 +186,10 @@ impl<'a> Running<'a> {
             scores.score(keys, half, &self.views(tile), &progress)?;
         } else {
             let [q, k] = self.sides(tile);
-            let head = queries.heads.start;
-            let dropped = dropout.map(|dropout| Dropped { dropout, head, queries: &q, keys: &k });
+            let dropped = dropout.map(|dropout| {
+                let head = dropout.head + queries.heads.start;
+                Dropped { dropout, head, queries: &q, keys: &k }
+            });
             scores.weigh(keys.of(Part::Key), half, dropped, &progress)?;
         }
         self.scores.insert(queries, scores);

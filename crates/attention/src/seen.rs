@@ -27,7 +27,7 @@ impl Seen {
         dropout: Option<Dropout>,
     ) -> Result<Seen> {
         let [k, v] = [rows(k, view.keys.rows)?, rows(v, view.keys.rows)?];
-        let dropped = dropout.map(|dropout| (dropout, tile.queries.heads.start));
+        let dropped = dropout.map(|dropout| (dropout, dropout.head + tile.queries.heads.start));
         Ok(Seen { of: tile.keys, view, k, v, dropped })
     }
     /// The query rows.

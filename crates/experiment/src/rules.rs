@@ -54,7 +54,6 @@ pub(crate) fn broken(experiment: &Experiment) -> Vec<Problem> {
 fn alone(experiment: &Experiment) -> Vec<Problem> {
     let rules = [
         ranks,
-        tensor,
         mask::weights,
         backward,
         sliding::layers,
@@ -109,18 +108,6 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
         problems.push(problem.hint(hint));
     }
     problems
-}
-
-/// What is drawn by head or by column, which a rank of several counts from its own first.
-fn tensor(experiment: &Experiment) -> Vec<Problem> {
-    let lora = experiment.lora.as_ref().map_or(0.0, |lora| lora.dropout);
-    let all = [("attention.dropout", experiment.attention.dropout), ("lora.dropout", lora)];
-    let drawn = all.into_iter().filter(|(_, dropout)| *dropout > 0.0 && experiment.mesh.tensor > 1);
-    let problem = |(key, _)| {
-        let message = "tensor-parallel ranks leave nothing out";
-        experiment.places.problem(key, message).hint("set it to 0, or `mesh.tensor` to 1")
-    };
-    drawn.map(problem).collect()
 }
 
 /// The section of what holds in all layers, unless another says otherwise.

@@ -14,7 +14,7 @@ use candle_core::{Result, Tensor};
 
 use crate::parameters::OUTPUTS;
 use crate::tensor::Spot;
-use crate::{Harvest, Shard, Specification, Weights};
+use crate::{Harvest, Placement, Shard, Specification, Weights};
 
 /// The two matrices beside a projection.
 #[derive(Clone, Debug)]
@@ -82,6 +82,7 @@ impl Adapter {
             probability: self.dropout,
             step: site.shard.step,
             module: self.module,
+            first: self.first_input(site),
         };
         let positions = site.shard.attention.positions();
         let tokens = positions.tokens().max(1);
@@ -90,6 +91,13 @@ impl Adapter {
             let position = positions.at(row % tokens).unwrap_or_default();
             [(draws.sequence + row / tokens) as u32, position as u32]
         })
+    }
+    /// Which input of the projection is the first that this rank has.
+    fn first_input(&self, site: Site<'_>) -> usize {
+        match self.a.placement {
+            Placement::Replicated => 0,
+            Placement::Sharded(dim) => site.shard.tensor.own(self.a.shape[dim]).start,
+        }
     }
     /// `scale · (x aᵀ)` [.., rank] of an `x` that is dropped from already.
     fn narrow(&self, x: &Tensor, a: Affine<'_>, backend: &Backend) -> Result<Tensor> {

@@ -21,6 +21,8 @@ pub struct InputDropout {
     pub step: u64,
     /// The number of the module.
     pub module: u32,
+    /// Which of the module's inputs is the first here: tensor-parallel ranks have parts of them.
+    pub first: usize,
 }
 
 /// Where a row is: the number of its sequence in the step, and its position there.
@@ -59,11 +61,15 @@ impl InputDropout {
         let threshold = (self.probability * 4_294_967_296.0) as u32;
         let kept = (1.0 / (1.0 - self.probability)) as f32;
         let key = self.key();
-        for (group, factors) in factors.chunks_mut(TOGETHER).enumerate() {
-            let counter = [group as u32, position, sequence, self.module];
+        // Of the first group this may be the end.
+        let (group, skipped) = (self.first / TOGETHER, self.first % TOGETHER);
+        let (head, rest) = factors.split_at_mut((TOGETHER - skipped).min(factors.len()));
+        let whole = rest.chunks_mut(TOGETHER).map(|factors| (0, factors));
+        for (number, (skipped, factors)) in [(skipped, head)].into_iter().chain(whole).enumerate() {
+            let counter = [(group + number) as u32, position, sequence, self.module];
             let words = philox(counter.map(|word| [word]), key);
-            for (factor, [word]) in factors.iter_mut().zip(words) {
-                *factor = if word < threshold { 0.0 } else { kept };
+            for (factor, [word]) in factors.iter_mut().zip(&words[skipped..]) {
+                *factor = if *word < threshold { 0.0 } else { kept };
             }
         }
     }
@@ -82,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    const DROPOUT: InputDropout = InputDropout { seed: 3, probability: 0.25, step: 7, module: 2 };
+    const DROPOUT: InputDropout = InputDropout { seed: 3, probability: 0.25, step: 7, module: 2, first: 0 };
 
     fn factors(dropout: &InputDropout, rows: usize, first: u32, width: usize) -> Vec<f32> {
         let ones = Tensor::ones((rows, width), DType::F32, &Device::Cpu).unwrap();
@@ -99,6 +105,16 @@ mod tests {
         // 360 draws at a quarter: five standard deviations.
         assert!(share.abs_diff(90) < 42, "{share}");
         assert!(all.iter().all(|factor| *factor == 0.0 || (*factor - 4.0 / 3.0).abs() < 1e-6));
+    }
+
+    #[test]
+    fn a_part_of_a_row_has_what_the_row_has_there() {
+        let all = factors(&DROPOUT, 5, 3, 21);
+        for (first, width) in [(0, 3), (4, 8), (6, 1), (6, 11), (19, 2)] {
+            let part = factors(&InputDropout { first, ..DROPOUT }, 5, 3, width);
+            let wanted = all.chunks(21).flat_map(|row| &row[first..first + width]);
+            assert!(part.iter().eq(wanted), "{first} {width}");
+        }
     }
 
     #[test]

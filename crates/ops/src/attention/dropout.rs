@@ -25,6 +25,8 @@ pub struct Dropout {
     pub layer: usize,
     /// The number of the batch's first row among the sequences of the step, below 2^32.
     pub sequence: usize,
+    /// The number of this rank's first query head among all of the model's: tensor-parallel ranks have others.
+    pub head: usize,
 }
 
 /// The same for a tile.
@@ -141,7 +143,7 @@ impl Dropped<'_> {
 mod tests {
     use super::*;
 
-    const DROPOUT: Dropout = Dropout { seed: 3, probability: 0.3, step: 5, layer: 2, sequence: 0 };
+    const DROPOUT: Dropout = Dropout { seed: 3, probability: 0.3, step: 5, layer: 2, sequence: 0, head: 0 };
 
     /// Every weight of some rows as 1 where it is left out.
     fn gone(dropout: Dropout, sequence: usize, head: usize) -> Vec<Vec<f64>> {

@@ -25,7 +25,7 @@ pub(crate) enum Layer {
     /// In memory.
     Given(Weights),
     /// Made of a seed.
-    Fresh { config: Config, seed: u64, parameters: BTreeMap<String, Specification> },
+    Fresh { config: Box<Config>, seed: u64, parameters: BTreeMap<String, Specification> },
     /// In files.
     Stored(Stored),
     /// Beside narrower ones, the masters of those.
@@ -91,7 +91,7 @@ impl InitialWeights {
 impl Layer {
     /// Of a seed; `parameters` of a model, f32.
     pub(crate) fn fresh(config: &Config, seed: u64, parameters: Vec<Specification>) -> Layer {
-        let config = Config { dtype: DType::F32, ..config.clone() };
+        let config = Box::new(Config { dtype: DType::F32, ..config.clone() });
         let parameters = parameters.into_iter().map(|one| (one.name.clone(), one)).collect();
         Layer::Fresh { config, seed, parameters }
     }

@@ -94,6 +94,7 @@ impl Trainer {
         let settings = (&experiment.optimizer, disk);
         let store = Stake::take(store, settings, start, &rank.division)?;
         let stages = by_stage(&rank.model.stages, &store.parameters.trained)?;
+        let dropout = dropout(experiment, &rank);
         Ok(Trainer {
             rank,
             store,
@@ -104,7 +105,7 @@ impl Trainer {
             part: experiment.part(),
             peak: experiment.optimizer.learning_rate,
             clip: experiment.optimizer.clip,
-            dropout: dropout(experiment),
+            dropout,
             seed: experiment.seed,
             finished: start.step,
             since: start.since,
@@ -264,8 +265,10 @@ impl Trainer {
 }
 
 /// The weights of attention that a run leaves out. Steps and layers say which ones they are by themselves.
-fn dropout(experiment: &Experiment) -> Option<Dropout> {
+fn dropout(experiment: &Experiment, rank: &Rank) -> Option<Dropout> {
     let (seed, probability) = (experiment.seed, experiment.attention.dropout);
-    let none = Dropout { seed, probability, step: 0, layer: 0, sequence: 0 };
+    let heads = rank.setup.config.shape.part_of(rank.setup.tensor).num_attention_heads;
+    let head = heads * rank.mesh.group(&[Axis::Tensor]).rank();
+    let none = Dropout { seed, probability, step: 0, layer: 0, sequence: 0, head };
     Some(none).filter(|_| probability > 0.0)
 }

@@ -109,12 +109,13 @@ const FOUR: [(&str, &str); 3] =
 fn families_and_pieces_of_rows_are_as_on_one_rank() {
     let place = Place::new();
     let family = "model.model_type";
-    let cases: [&[(&str, &str)]; 5] = [
+    let cases: [&[(&str, &str)]; 6] = [
         &[(family, "qwen2"), ("model.tie_word_embeddings", "true")],
         &[(family, "qwen3"), ("model.attention_bias", "true"), ("model.head_dim", "8")],
         &[("model.mlp_bias", "true"), ("model.attention_bias", "true")],
         &[("memory.recompute", "none"), ("memory.mlp_chunk", "10"), ("memory.loss_chunk", "7")],
         &[("memory.recompute", "layer"), ("memory.micro_batch", "1"), ("attention.window", "9")],
+        &[("attention.dropout", "0.2"), ("memory.micro_batch", "1")],
     ];
     for (number, changes) in cases.into_iter().enumerate() {
         let one = train(&place, &format!("{number} one"), changes);
@@ -131,7 +132,8 @@ fn adapters_are_as_on_one_rank() {
     let many = "{ rank: 3, alpha: 6, targets: [q_proj, v_proj, o_proj, up_proj, down_proj], \
                 train: [norms] }";
     let few = "{ rank: 2, alpha: 2, targets: [k_proj], train: [embeddings, head] }";
-    for (name, lora) in [("many", many), ("few", few)] {
+    let dropped = &many.replace("alpha: 6", "alpha: 6, dropout: 0.25");
+    for (name, lora) in [("many", many), ("few", few), ("dropped", dropped)] {
         let changes = [
             &[("model", model.as_str()), ("lora", lora), ("memory.micro_batch", "2")],
             &PLAIN[2..],
