@@ -286,6 +286,9 @@ pub(crate) struct Saves {
     /// Threads
     #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
+    /// Tensor-parallel ranks, which write a share of a checkpoint each
+    #[arg(long, default_value_t = 1, value_parser = positive)]
+    pub(crate) tensor: usize,
     /// Exit with 10 where a step takes more than this, of one without
     #[arg(long, value_name = "RATIO")]
     pub(crate) at_most: Option<f64>,

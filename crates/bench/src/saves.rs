@@ -45,6 +45,7 @@ pub(crate) fn run(arguments: &arguments::Saves) -> Result<Verdict> {
     let ratio = beside.median / without.median;
     record.conclude(&fields(json!({
         "bench": "saves", "tokens": arguments.tokens, "threads": arguments.threads,
+        "tensor": arguments.tensor,
         "without_s": without.median, "beside_s": beside.median, "between_s": waiting.median,
         "ratio": ratio,
     })))?;
@@ -54,9 +55,14 @@ pub(crate) fn run(arguments: &arguments::Saves) -> Result<Verdict> {
 /// The seconds of the steps of one run.
 fn seconds(arguments: &arguments::Saves, changes: &[(&str, &str)]) -> Result<Vec<f64>> {
     let folder = tempfile::tempdir()?;
-    let tokens = arguments.tokens.to_string();
+    let [tokens, tensor] = [arguments.tokens, arguments.tensor].map(|number| number.to_string());
     let output = folder.path().join("run").display().to_string();
-    let own = [("data.tokens", tokens.as_str()), ("output", &output)];
+    let own = [
+        ("data.tokens", tokens.as_str()),
+        ("mesh.tensor", &tensor),
+        ("model.num_key_value_heads", &tensor),
+        ("output", &output),
+    ];
     let change =
         |(key, value): &(&str, &str)| Override { key: (*key).into(), value: (*value).into() };
     let changes: Vec<Override> = own.iter().chain(changes).map(change).collect();

@@ -10,7 +10,7 @@ use annulus_ops::{
     Affine, Backend, InputDropout, contiguous, input_gradient, parameter_gradients, projected_onto,
     projections,
 };
-use candle_core::{Result, Tensor};
+use candle_core::{D, Result, Tensor};
 
 use crate::parameters::OUTPUTS;
 use crate::tensor::Spot;
@@ -32,7 +32,7 @@ pub(crate) struct Adapter {
 pub(crate) struct Site<'a> {
     pub(crate) weights: &'a Weights,
     pub(crate) shard: &'a Shard,
-    /// The first row, among those of all sequences.
+    /// The first row, among those of all sequences that are this rank's between layers.
     pub(crate) first: usize,
 }
 
@@ -86,8 +86,12 @@ impl Adapter {
         };
         let positions = site.shard.attention.positions();
         let tokens = positions.tokens().max(1);
+        // Of every tensor-parallel rank as many rows, from the same one of its own on.
+        let (_, ranks) = site.shard.tensor.place();
+        let own = site.shard.inputs.elem_count() / ranks;
+        let piece = (x.elem_count() / x.dim(D::Minus1)?.max(1) / ranks).max(1);
         dropout.apply(&site.backend().pool(), x, |row| {
-            let row = site.first + row;
+            let row = row / piece * own + site.first + row % piece;
             let position = positions.at(row % tokens).unwrap_or_default();
             [(draws.sequence + row / tokens) as u32, position as u32]
         })

@@ -10,15 +10,12 @@
 use std::ops::Range;
 
 use annulus_ops::{
-    Affine, Backend, IGNORED, accumulate, embedding, embedding_backward, input_gradient,
-    parameter_gradients, wide_linear,
+    Affine, Backend, IGNORED, TOLD, accumulate, embedding, embedding_backward, input_gradient,
+    parameter_gradients, partial_softmax, partial_softmax_gradient, wide_linear,
 };
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use crate::Shard;
-
-/// Numbers that ranks tell each other of a token.
-const TOLD: usize = 3;
 
 /// Own rows [R, D] of the embedding, of whose table this rank has `table_vd`.
 pub(crate) fn embed(table_vd: &Tensor, classes: usize, shard: &Shard) -> Result<Tensor> {
@@ -119,11 +116,10 @@ struct Found {
     losses: Vec<f64>,
     /// exp(logit − own maximum), f32 [C, V].
     powers_cv: Tensor,
-    /// What makes probabilities of them, [C, 1].
-    factors_c: Tensor,
-    /// Where the target is among own classes, and 1 where it is, else 0; [C, 1].
-    said_c: Tensor,
-    is_own_c: Tensor,
+    /// By token, what makes probabilities of them.
+    factors: Vec<f32>,
+    /// The target's number among own classes, where it is one.
+    targets: Vec<Option<usize>>,
 }
 
 impl Found {
@@ -133,36 +129,28 @@ impl Found {
         (targets, own): (Vec<usize>, &Range<usize>),
         shard: &Shard,
     ) -> Result<Found> {
-        let (tokens, device) = (targets.len(), x_cd.device());
-        let column = |values: Vec<f32>| Tensor::from_vec(values, (tokens, 1), device);
-        let of = |target: &usize| own.contains(target).then(|| (target - own.start) as u32);
-        let said = targets.iter().map(|target| of(target).unwrap_or_default()).collect();
-        let said_c = Tensor::from_vec::<_, u32>(said, (tokens, 1), device)?;
-        let is_own_c = column(targets.iter().map(|t| of(t).map_or(0.0, |_| 1.0)).collect())?;
-
+        let here = |target: usize| own.contains(&target).then(|| target - own.start);
+        let targets: Vec<Option<usize>> = targets.into_iter().map(here).collect();
         let logits_cv = wide_linear(&shard.backend, x_cd, head_vd)?;
-        let highest_c = logits_cv.max_keepdim(D::Minus1)?;
-        let said_logit_c = (logits_cv.gather(&said_c, 1)? * &is_own_c)?;
-        let powers_cv = logits_cv.broadcast_sub(&highest_c)?.exp()?;
-        let told = [&highest_c, &powers_cv.sum_keepdim(D::Minus1)?, &said_logit_c];
-        let told = Tensor::cat(&told, 1)?.to_device(&Device::Cpu)?;
+        let (powers_cv, told) = partial_softmax(&shard.backend, logits_cv, &targets)?;
         let all = shard.tensor.all_gather(shard.spot("parts of the loss"), &told)?;
         let all = all.iter().map(|told| told.flatten_all()?.to_vec1::<f32>());
         let all: Vec<Vec<f32>> = all.collect::<Result<_>>()?;
         let (own_rank, _) = shard.tensor.place();
-        let (losses, factors): (Vec<f64>, Vec<f32>) =
-            (0..tokens).map(|token| together(&all, own_rank, token * TOLD)).unzip();
-        Ok(Found { losses, powers_cv, factors_c: column(factors)?, said_c, is_own_c })
+        let tokens = 0..targets.len();
+        let (losses, factors) = tokens.map(|token| together(&all, own_rank, token * TOLD)).unzip();
+        Ok(Found { losses, powers_cv, factors, targets })
     }
 
     /// The gradient of their rows of the input, a part of a sum over ranks; that of the own part of the head is added to `sum`.
     fn back(
-        &self,
+        self,
         (x_cd, head_vd): (&Tensor, &Tensor),
         sum: Option<&Tensor>,
         backend: &Backend,
     ) -> Result<Tensor> {
-        let dlogits_cv = self.gradient()?;
+        let of = (self.targets.as_slice(), self.factors.as_slice());
+        let dlogits_cv = partial_softmax_gradient(backend, self.powers_cv, of)?;
         let dlogits_cv = match backend {
             Backend::Cpu(_) => dlogits_cv,
             // Of what tensor cores multiply.
@@ -174,12 +162,6 @@ impl Found {
             accumulate(backend, sum, &own.weight)?;
         }
         input_gradient(backend, [head], [&dlogits_cv])?.to_dtype(x_cd.dtype())
-    }
-
-    /// That of the logits.
-    fn gradient(&self) -> Result<Tensor> {
-        let probabilities_cv = self.powers_cv.broadcast_mul(&self.factors_c)?;
-        probabilities_cv.scatter_add(&self.said_c, &self.is_own_c.neg()?, 1)
     }
 }
 

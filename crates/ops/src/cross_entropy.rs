@@ -1,11 +1,16 @@
 //! The last projection and the cross entropy in one, a chunk of tokens at a time: logits never
 //! exist for all tokens.
 
+mod checks;
+mod parts;
 mod turn;
 
 use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
+pub(crate) use checks::check_shapes;
+pub use checks::check_targets;
+pub use parts::{TOLD, partial_softmax, partial_softmax_gradient};
 use turn::Turn;
 
 use crate::gpu::operators;
@@ -133,44 +138,6 @@ fn kept(
     check_targets(&targets, weight.dims2()?.0)?;
     let counted = targets.into_iter().enumerate().filter(|(_, target)| *target != IGNORED);
     Ok(counted.map(|(index, target)| (index, target as usize)).collect())
-}
-
-/// Refuses shapes that do not fit.
-pub(crate) fn check_shapes(
-    x: &Tensor,
-    weight: &Tensor,
-    targets: &Tensor,
-    chunk: usize,
-) -> Result<()> {
-    let width = weight.dims2()?.1;
-    let wanted = [targets.dims(), &[width]].concat();
-    if x.dims() != wanted {
-        bail!("linear-cross-entropy: found x {:?}, wanted {wanted:?}", x.shape());
-    }
-    if chunk == 0 {
-        bail!("linear-cross-entropy: found chunks of 0 tokens, wanted 1 or more");
-    }
-    if targets.dtype() != DType::I64 {
-        bail!("linear-cross-entropy: found targets of {:?}, wanted I64", targets.dtype());
-    }
-    Ok(())
-}
-
-/// Holds targets to `rows` classes: for whoever moves them to a GPU, where operators do not wait to look at them.
-///
-/// # Errors
-/// Names the first that is neither [`IGNORED`] nor a class.
-pub fn check_targets(targets: &[i64], rows: usize) -> Result<()> {
-    let is_class = |target: i64| usize::try_from(target).is_ok_and(|row| row < rows);
-    let fits = |target: &i64| *target == IGNORED || is_class(*target);
-    match targets.iter().enumerate().find(|(_, target)| !fits(target)) {
-        None => Ok(()),
-        Some((index, target)) => bail!(
-            "linear-cross-entropy: found target {target} at index {index}, wanted {IGNORED} or one \
-             from 0 to {}",
-            rows.saturating_sub(1)
-        ),
-    }
 }
 
 struct CrossEntropy {

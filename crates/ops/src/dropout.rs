@@ -88,7 +88,8 @@ mod tests {
 
     use super::*;
 
-    const DROPOUT: InputDropout = InputDropout { seed: 3, probability: 0.25, step: 7, module: 2, first: 0 };
+    const DROPOUT: InputDropout =
+        InputDropout { seed: 3, probability: 0.25, step: 7, module: 2, first: 0 };
 
     fn factors(dropout: &InputDropout, rows: usize, first: u32, width: usize) -> Vec<f32> {
         let ones = Tensor::ones((rows, width), DType::F32, &Device::Cpu).unwrap();

@@ -43,8 +43,9 @@ pub use backend::Backend;
 pub use charge::charge;
 pub use cores::Cores;
 pub use cross_entropy::{
-    CrossEntropyGradients, IGNORED, check_targets, linear_cross_entropy,
-    linear_cross_entropy_gradients, linear_cross_entropy_input_gradient,
+    CrossEntropyGradients, IGNORED, TOLD, check_targets, linear_cross_entropy,
+    linear_cross_entropy_gradients, linear_cross_entropy_input_gradient, partial_softmax,
+    partial_softmax_gradient,
 };
 pub use dropout::{InputDropout, RowPlace};
 pub use embedding::{check_tokens, embedding, embedding_backward};

@@ -30,6 +30,6 @@ pub use plan::{Chosen, Plan};
 pub use proving::{Proved, Proving};
 pub use rank::RankPlan;
 pub use route::RouteChoice;
-pub use sharing::Sharing;
+pub use sharing::{Group, Sharing};
 pub use support::support;
 pub use words::{duration, label, size, wrapped};

@@ -32,6 +32,24 @@ pub struct Sharing {
     pub state: State,
 }
 
+/// Ranks that are equally far apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The first of them.
+    pub first: usize,
+    /// From one to the next.
+    pub step: usize,
+    /// How many.
+    pub many: usize,
+}
+
+impl Group {
+    /// The first and the last, where every rank stands for so many.
+    pub fn ends(&self, each: usize) -> [usize; 2] {
+        [self.first, self.first + (self.many - 1) * self.step].map(|rank| rank * each)
+    }
+}
+
 impl Sharing {
     /// That of processes which have `here` such ranks each, of a mesh of `data` by `sequence`; nothing where processes do not lie along
     /// the axes that are to share.
@@ -46,8 +64,10 @@ impl Sharing {
         };
         let processes = neighbours * others / here;
         if !here.is_multiple_of(neighbours) && !neighbours.is_multiple_of(here) {
-            return (parallel.state_axes == StateAxes::All)
-                .then(|| Sharing::over(here, [processes, 1], [1, processes], parallel.state));
+            let is_told =
+                parallel.state != State::Replicated && parallel.state_axes != StateAxes::All;
+            let over_all = || Sharing::over(here, [processes, 1], [1, processes], parallel.state);
+            return (!is_told).then(over_all);
         }
         // Processes along the axis of neighbours, and along the other.
         let along = neighbours.div_ceil(here);
@@ -109,10 +129,14 @@ impl Sharing {
         slice(elements, slot / self.mirrors, self.parts())
     }
 
-    /// How many ranks of the world, of so many tensor-parallel parts, lie between the first and the last holder, and those of mirrors.
-    pub fn spans(&self, tensor: usize) -> [usize; 2] {
-        let span = |many, step| ((many - 1) * step + 1) * self.here * tensor;
-        [span(self.holders, self.steps[0]), span(self.mirrors, self.steps[1])]
+    /// Of the processes that hold all together the first rank of each, by which of its mirrors they are; and of mirrors, by holder.
+    pub fn groups(&self) -> [Vec<Group>; 2] {
+        let [step, other] = self.steps.map(|step| step * self.here);
+        let of = |many: usize, step: usize, others: usize, other: usize| {
+            (0..others).map(|number| Group { first: number * other, step, many }).collect()
+        };
+        let (holders, mirrors) = (self.holders, self.mirrors);
+        [of(holders, step, mirrors, other), of(mirrors, other, holders, step)]
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use annulus_experiment::{Apart, Experiment, Host, Memory, Replica};
 use annulus_machine::Core;
+use annulus_plan::Group;
 use annulus_sequence::Pass;
 use annulus_yaml::Absent::{Is, Required};
 use annulus_yaml::Kind::Quantity;
@@ -184,6 +185,19 @@ impl Cluster {
     /// The link of a ring of the first `world` devices that joins those furthest apart, whichever of them are seen.
     pub fn ring_link(&self, world: usize) -> Link {
         self.link_of(self.groups().take_while(|devices| world > *devices).count())
+    }
+
+    /// The link of a ring of such ranks that joins those furthest apart, whichever devices are seen; every rank stands for `each`. Where
+    /// a node's devices share its link, those between neighbours of the ring send at the same time.
+    pub(crate) fn ring_of(&self, group: Group, each: usize) -> Link {
+        let [from, to] = group.ends(each);
+        let level = self.groups().take_while(|devices| from / devices != to / devices).count();
+        let mut link = self.link_of(level);
+        if self.shared && level > 0 {
+            let sharers = |step: usize| step.min(self.devices_per_node) as f64;
+            link.bandwidth *= sharers(self.seen.step) / sharers(group.step * each);
+        }
+        link
     }
 
     /// Devices of a node, then of the groups of every level.

@@ -13,10 +13,10 @@
 //!
 //! In a layer every rank computes its products, then all walk the schedule; who is done first begins
 //! the next layer. The first layer and the period of those behind it make a pass, of every group of
-//! layers apart: groups add up. Gradients are summed over all ranks, a ring: `2 (W - 1) / W` times their bytes, or half of that where
-//! devices hold shares of the state. That hides behind backward while links are free, but for the stage that is summed
-//! last; of micro-batches but the last they are half as many bytes, too. Weights of which devices hold shares are gathered once an update, behind nothing, or before every stage of both passes,
-//! behind the stages before it but for the first (`crate::shares`). Norms, rotations, the optimizer and reading data are left out: they are
+//! layers apart: groups add up. Gradients are summed over all W ranks, a ring: `(W - 1) / W` times their bytes, and behind the last micro-batch what M mirrors pass
+//! on, `(M - 1) / W` times those. That hides behind backward while links are free, but for the stage that is summed last. Weights of which
+//! devices hold shares are gathered once an update, behind nothing, or before every stage of both passes, behind the stages before it but
+//! for the first of a step (`crate::shares`). What is offloaded travels behind the passes, too (`crate::offload`). Norms, rotations, the optimizer and reading data are left out: they are
 //! the same for all strategies, and small. Of tensor-parallel ranks a, k, f and V are what one has, and rows between them are gathered
 //! and scattered behind nothing (`crate::tensor`).
 //!
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use annulus_experiment::{Order, Settled};
 use annulus_memory::ByClass;
-use annulus_plan::{LayerGroup, Plan, RankPlan};
+use annulus_plan::{Group, LayerGroup, Plan, RankPlan};
 use annulus_sequence::{Pass, Schedules};
 use annulus_yaml::Problems;
 
@@ -91,6 +91,7 @@ impl Estimate {
         let seen = cluster.of_replica(mesh.replica(0));
         let loads = loads(plan, &seen);
         let (step, _) = slowest_replica(plan, cluster, &loads);
+        let passes = Timing { plan, cluster: &seen, loads: &loads }.passes();
         let (unlinked, computing) = slowest_replica(plan, &cluster.without_links(), &loads);
         // Threads of a process lend each other what they send.
         let together = || plan.ranks.iter().map(|rank| (rank.peak, rank.together)).collect();
@@ -107,8 +108,8 @@ impl Estimate {
             balance: balance(&loads),
             bytes: bytes(plan),
             sent: sent(plan, cluster, &loads),
-            gradient_sum: gradient_sum(plan, cluster, passes(plan, cluster)[1]),
-            offloaded: Offloaded::of(plan, cluster, passes(plan, cluster)),
+            gradient_sum: gradient_sum(plan, cluster, passes[1]),
+            offloaded: Offloaded::of(plan, cluster, passes),
             classes: fullest.map(|(classes, _)| *classes).unwrap_or_default(),
             peak: peaks.iter().map(|(_, together)| *together).collect(),
             memory: plan.memory,
@@ -187,13 +188,6 @@ fn sent(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> [u64; 2] {
     most
 }
 
-/// Seconds of a replica's passes, forward and backward.
-fn passes(plan: &Plan, cluster: &Cluster) -> [f64; 2] {
-    let seen = cluster.of_replica(plan.experiment.mesh.replica(0));
-    let loads = loads(plan, &seen);
-    Timing { plan, cluster: &seen, loads: &loads }.passes()
-}
-
 /// Seconds of a step that do not hide behind passes of a micro-batch that take so long: of sums of gradients, of gathering weights, and
 /// of what is offloaded.
 fn waits(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> [f64; 3] {
@@ -204,15 +198,19 @@ fn waits(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> [f64; 3] {
     ]
 }
 
-/// The same of the first replica.
+/// The same behind the passes of the first replica.
 pub(crate) fn waits_behind(plan: &Plan, cluster: &Cluster) -> [f64; 3] {
-    waits(plan, cluster, passes(plan, cluster))
+    let seen = cluster.of_replica(plan.experiment.mesh.replica(0));
+    let loads = loads(plan, &seen);
+    waits(plan, cluster, Timing { plan, cluster: &seen, loads: &loads }.passes())
 }
 
 /// Seconds of the sums of gradients over all ranks, in a ring, that do not hide behind backward passes of `back` seconds: while links
 /// are free. Those of every micro-batch are summed; what they come to is passed on once, unless who sums it updates it.
 fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
-    let (sharing, link) = (shares::sharing(plan, cluster), cluster.ring_link(plan.world()));
+    let sharing = shares::sharing(plan, cluster);
+    let all = Group { first: 0, step: 1, many: plan.summing() };
+    let link = shares::slowest(plan, cluster, &[all]);
     // Attention's messages take the link as long.
     let sent = plan.ranks.iter().map(|rank| rank.backward / plan.micro_batches as u64).max();
     let free = back - sent.unwrap_or_default() as f64 / link.bandwidth;
@@ -222,9 +220,9 @@ fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
         messages * (slice / link.bandwidth + link.latency)
     };
     let exposed = |all: f64| (all - free.max(0.0)).max(all * plan.summed_last());
-    let [_, span] = sharing.spans(plan.experiment.mesh.tensor);
+    let [_, mirrors] = sharing.groups();
     let summed = seconds(sharing.ranks(), link);
-    let passed_on = seconds(sharing.mirrors, cluster.ring_link(span));
+    let passed_on = seconds(sharing.mirrors, shares::slowest(plan, cluster, &mirrors));
     (plan.micro_batches - 1) as f64 * exposed(summed) + exposed(summed + passed_on)
 }
 

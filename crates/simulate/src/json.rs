@@ -76,7 +76,7 @@ impl Candidate {
                 "bytes_within_node": estimate.sent[0],
                 "bytes_between_nodes": estimate.sent[1],
                 "gradient_sum": estimate.gradient_sum,
-                "offload": estimate.offloaded.seconds(),
+                "offload": estimate.offloaded.known(),
                 "peak": estimate.peak,
                 "classes": estimate.classes.named().into_iter().collect::<BTreeMap<_, _>>(),
                 "state": estimate.memory.state.word(),

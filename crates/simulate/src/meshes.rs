@@ -50,8 +50,10 @@ impl Meshes {
             let sequence = ranks / tensor;
             Some(Mesh { sequence, tensor, is_written, strategy, fits, estimate })
         };
-        let mut meshes: Vec<Mesh> =
-            (1..=MOST.min(cluster.devices_per_node)).filter(divides).filter_map(mesh).collect();
+        let few = 1..=MOST.min(cluster.devices_per_node);
+        let beyond = Some(written.tensor).filter(|tensor| !few.contains(tensor));
+        let all = few.filter(divides).chain(beyond);
+        let mut meshes: Vec<Mesh> = all.filter_map(mesh).collect();
         meshes.sort_by(|a, b| a.estimate.step.total_cmp(&b.estimate.step));
         Meshes(meshes)
     }

@@ -31,8 +31,17 @@ impl Offloaded {
         }
     }
 
-    /// Seconds, as far as they are known.
+    /// Seconds, where they are known.
+    pub fn known(self) -> Option<f64> {
+        match self {
+            Offloaded::Nothing => Some(0.0),
+            Offloaded::Untimed => None,
+            Offloaded::Waits(seconds) => Some(seconds),
+        }
+    }
+
+    /// The same, else 0.
     pub fn seconds(self) -> f64 {
-        if let Offloaded::Waits(seconds) = self { seconds } else { 0.0 }
+        self.known().unwrap_or_default()
     }
 }

@@ -1,12 +1,19 @@
 //! Weights of which devices hold shares: what gathering them adds to a step.
 
-use annulus_plan::{Plan, Sharing};
+use annulus_plan::{Group, Plan, Sharing};
 
-use crate::Cluster;
+use crate::{Cluster, Link};
 
 /// How devices hold the state: alone, unless they help each other as threads do.
 pub(crate) fn sharing(plan: &Plan, cluster: &Cluster) -> Sharing {
     if cluster.helping { plan.sharing() } else { plan.sharing_of(plan.memory.state, 1) }
+}
+
+/// The slowest of the links of rings of these ranks.
+pub(crate) fn slowest(plan: &Plan, cluster: &Cluster, groups: &[Group]) -> Link {
+    let links = groups.iter().map(|group| cluster.ring_of(*group, plan.experiment.mesh.tensor));
+    let slowest = links.min_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth));
+    slowest.unwrap_or(cluster.inside)
 }
 
 /// Seconds of a step in which weights are gathered and nothing else is done, where the passes of a micro-batch take so long, forward
@@ -16,8 +23,8 @@ pub(crate) fn gathered(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> f64 
     if holders == 1 {
         return 0.0;
     }
-    let [span, _] = sharing.spans(plan.experiment.mesh.tensor);
-    let (link, messages) = (cluster.ring_link(span), holders as f64 - 1.0);
+    let [groups, _] = sharing.groups();
+    let (link, messages) = (slowest(plan, cluster, &groups), holders as f64 - 1.0);
     let share = messages / sharing.parts() as f64;
     let seconds = |bytes: &f64| share * bytes / link.bandwidth + messages * link.latency;
     if !state.shares_weights() {
@@ -31,9 +38,10 @@ pub(crate) fn gathered(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> f64 
         of_pass.unwrap_or_default() as f64 / plan.micro_batches as f64 / link.bandwidth
     });
     let exposed = |(pass, stages): (usize, &[f64])| {
-        let (all, first) = (stages.iter().sum::<f64>(), if pass == 0 { stages[0] } else { 0.0 });
         // Attention's messages take the link as long.
-        first.max(all - (passes[pass] - sent[pass]).max(0.0))
+        (stages.iter().sum::<f64>() - (passes[pass] - sent[pass]).max(0.0)).max(0.0)
     };
-    plan.micro_batches as f64 * ways.into_iter().enumerate().map(exposed).sum::<f64>()
+    let [ahead, back] = [0, 1].map(|pass| exposed((pass, ways[pass])));
+    // Nothing runs while the first stage of a step comes; that of another micro-batch comes while the last layers run backward.
+    stages[0].max(ahead) - ahead + plan.micro_batches as f64 * (ahead + back)
 }

@@ -227,15 +227,19 @@ impl Writer<'_> {
 
     /// What all ranks wait for when backward is over: sums of gradients, weights of which they hold shares, what is offloaded.
     fn behind(&mut self, begin: f64, [gradients, weights, offload]: [f64; 3]) {
+        let (sharing, tensor) = (self.plan.sharing(), self.plan.experiment.mesh.tensor);
+        let [holders, _] = sharing.groups();
         let gathered = begin + gradients;
         let end = gathered + weights;
         for (rank, plan) in self.plan.ranks.iter().enumerate() {
+            let [_, mirror] = sharing.place(rank / tensor / sharing.here);
+            let holders = Some(holders[mirror].ends(tensor));
             let all = [
-                ("gradients", plan.gradients, [begin, gathered]),
-                ("weights", plan.weights, [gathered, end]),
+                ("gradients", plan.gradients, None, [begin, gathered]),
+                ("weights", plan.weights, holders, [gathered, end]),
             ];
-            for (name, bytes, times) in all.into_iter().filter(|(_, bytes, _)| *bytes > 0) {
-                let doing = Doing::Sum { name: name.to_owned(), bytes, among: None };
+            for (name, bytes, among, times) in all.into_iter().filter(|one| one.1 > 0) {
+                let doing = Doing::Sum { name: name.to_owned(), bytes, among };
                 self.spans[rank].push(span(times.map(nanoseconds), doing));
             }
             if offload > 0.0 {

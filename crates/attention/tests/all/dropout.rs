@@ -14,7 +14,8 @@ use candle_core::{DType, Device, Result, Tensor};
 const HEADS: Heads = Heads { query: 4, key_value: 2 };
 const PLACE: Place = Place { step: 12, layer: 3 };
 /// Step and layer are those of the call.
-const DROPOUT: Dropout = Dropout { seed: 5, probability: 0.2, step: 0, layer: 0, sequence: 8, head: 0 };
+const DROPOUT: Dropout =
+    Dropout { seed: 5, probability: 0.2, step: 0, layer: 0, sequence: 8, head: 0 };
 const LIMIT: f64 = 5e-6;
 
 #[derive(Clone)]

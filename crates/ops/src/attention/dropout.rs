@@ -143,7 +143,8 @@ impl Dropped<'_> {
 mod tests {
     use super::*;
 
-    const DROPOUT: Dropout = Dropout { seed: 3, probability: 0.3, step: 5, layer: 2, sequence: 0, head: 0 };
+    const DROPOUT: Dropout =
+        Dropout { seed: 3, probability: 0.3, step: 5, layer: 2, sequence: 0, head: 0 };
 
     /// Every weight of some rows as 1 where it is left out.
     fn gone(dropout: Dropout, sequence: usize, head: usize) -> Vec<Vec<f64>> {

@@ -16,17 +16,48 @@ impl WithSimd for Turn<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> f64 {
         let Turn { logits, target } = self;
-        let higher = |a, b| if b > a { b } else { a };
-        let highest = fold_lanes([logits], f32::NEG_INFINITY, |a, [b]| higher(a, b), higher);
-        let shifted = f64::from(logits[target]) - f64::from(highest);
-        for logit in &mut *logits {
-            *logit = exp(*logit - highest);
-        }
-        let sum = sum_lanes([logits], |sum, [x]| sum + x);
+        let said = f64::from(logits[target]);
+        let [highest, sum] = powers(logits);
         for probability in &mut *logits {
             *probability /= sum;
         }
         logits[target] -= 1.0;
-        f64::from(sum).ln() - shifted
+        f64::from(sum).ln() - (said - f64::from(highest))
+    }
+}
+
+/// Logits become exp(logit − highest): the highest, and the sum of what they became.
+#[inline(always)]
+fn powers(logits: &mut [f32]) -> [f32; 2] {
+    let higher = |a, b| if b > a { b } else { a };
+    let highest = fold_lanes([logits], f32::NEG_INFINITY, |a, [b]| higher(a, b), higher);
+    for logit in &mut *logits {
+        *logit = exp(*logit - highest);
+    }
+    [highest, sum_lanes([logits], |sum, [x]| sum + x)]
+}
+
+/// The same of some of a token's classes.
+pub(super) struct Powers<'a>(pub(super) &'a mut [f32]);
+
+impl WithSimd for Powers<'_> {
+    type Output = [f32; 2];
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> [f32; 2] {
+        powers(self.0)
+    }
+}
+
+/// These times a factor.
+pub(super) struct Scaled<'a> {
+    pub(super) powers: &'a mut [f32],
+    pub(super) factor: f32,
+}
+
+impl WithSimd for Scaled<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        self.powers.iter_mut().for_each(|power| *power *= self.factor);
     }
 }

@@ -23,8 +23,14 @@ const LAYOUTS: [Layout; 4] = [
     Layout::Striped { width: 4 },
 ];
 /// Of a later layer and sequence, in a run with a long history.
-const DROPOUT: Dropout =
-    Dropout { seed: 5 << 40 | 7, probability: 0.3, step: 1 << 33 | 9, layer: 2, sequence: 4, head: 0 };
+const DROPOUT: Dropout = Dropout {
+    seed: 5 << 40 | 7,
+    probability: 0.3,
+    step: 1 << 33 | 9,
+    layer: 2,
+    sequence: 4,
+    head: 0,
+};
 const HEADS: [Heads; 3] = [Heads(1, 2, 1), Heads(2, 2, 2), Heads(1, 3, 1)];
 /// Positions per rank: several blocks with an odd rest (and divisible by what layouts ask for), shorter than any block.
 fn positions(generation: Generation) -> [usize; 3] {

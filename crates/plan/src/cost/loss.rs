@@ -10,10 +10,14 @@ impl Share<'_> {
         let vocabulary = self.plan.own_vocabulary();
         let chunk = self.rows.min(self.memory.loss_chunk as u64);
         let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
-        // Of parts of a vocabulary: a power, a probability and a gradient of each.
-        let copies = if self.plan.experiment.mesh.tensor == 1 { 1 } else { 3 };
+        let host = &self.plan.experiment.host;
+        let in_place = host.device.is_none() && host.apart.is_none();
+        // Of parts of a vocabulary a GPU makes a power, a probability and a gradient of each.
+        let copies = if self.plan.experiment.mesh.tensor == 1 || in_place { 1 } else { 3 };
         let logits = product(&[chunk, copies * vocabulary + h, F32]);
-        let learned = if self.plan.counts().head { F32 } else { 0 };
+        // Of a part of a vocabulary what a chunk gives is beside the sum.
+        let gradients = if self.plan.experiment.mesh.tensor == 1 { F32 } else { 2 * F32 };
+        let learned = if self.plan.counts().head { gradients } else { 0 };
         let learned = product(&[vocabulary, h, learned + self.widened]);
         let packed =
             self.packing(&[[chunk, vocabulary, h], [chunk, h, vocabulary], [vocabulary, h, chunk]]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use annulus_sequence::Schedules;
 
 use super::{F32, Share, product};
-use crate::{Plan, RankPlan};
+use crate::Plan;
 
 /// Stages whose activations are on their way to a disk, or back, at once.
 pub const OFFLOADS_IN_FLIGHT: usize = 2;
@@ -45,13 +45,13 @@ impl Share<'_> {
 impl Plan {
     /// Bytes of moments that a rank writes in a step and reads again, of the rank that has most; 0: they stay in memory.
     pub fn offloaded_moments(&self) -> u64 {
-        let most = |rank: &RankPlan| {
-            let trained = self.trained_by_stage().concat();
-            let own = trained.iter().map(|elements| self.updated(*elements, rank.rank));
-            own.sum::<u64>() * 2 * F32
-        };
-        let is_wanted = self.experiment.memory.offload.optimizer();
-        self.ranks.iter().filter(|_| is_wanted).map(most).max().unwrap_or_default()
+        if !self.experiment.memory.offload.optimizer() {
+            return 0;
+        }
+        let (trained, sharing) = (self.trained_by_stage().concat(), self.sharing());
+        let last = sharing.ranks() - 1;
+        let most = |elements: &u64| sharing.updated(*elements as usize, last).len() as u64;
+        trained.iter().map(most).sum::<u64>() * 2 * F32
     }
 
     /// Bytes of activations that a rank writes in a micro-batch and reads again, of the rank that has most; 0: they stay in memory.

@@ -172,11 +172,6 @@ impl Plan {
         };
         (0..self.world()).map(of_rank).collect()
     }
-
-    /// Elements that a rank updates of a parameter.
-    pub(super) fn updated(&self, elements: u64, rank: usize) -> u64 {
-        self.sharing().updated(elements as usize, self.slot(rank)).len() as u64
-    }
 }
 
 impl Share<'_> {

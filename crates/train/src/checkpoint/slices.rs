@@ -6,7 +6,8 @@ use annulus_plan::slice;
 use candle_core::{DType, Tensor};
 
 use crate::step::division::Division;
-use crate::step::parameters::{Optimizer, Stake};
+use crate::step::optimizer::Optimizer;
+use crate::step::parameters::Stake;
 use crate::{Result, TrainError};
 
 /// What a rank writes of a checkpoint, a tensor at a time.

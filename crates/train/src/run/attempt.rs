@@ -18,7 +18,7 @@ use crate::run::fork::Fork;
 use crate::run::given::Given;
 use crate::run::identity;
 use crate::run::lines::Lines;
-use crate::run::manifest::{Manifest, initial_hash};
+use crate::run::manifest::Manifest;
 use crate::run::metrics::{Record, Recorder};
 use crate::run::outcome::{Ending, Outcome};
 use crate::run::sink::{Notice, Silent, Sink};
@@ -160,15 +160,13 @@ fn train(
     work: Work,
     mut outcome: Outcome,
 ) -> Result<Outcome> {
-    let Work { data, fingerprint, start } = work;
-    let (mut manifest, earlier) = manifest(plan, &given, folder, &fingerprint, &start)?;
+    let (mut manifest, earlier) = manifest(plan, &given, folder, &work)?;
     let stage = plan.experiment.stage().map(|stage| stage.name.clone());
     manifest.begin(setup, stage, outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
     let console = std::mem::replace(&mut given.console, Box::new(Silent));
-    let (recorder, owes) = recorder(plan, console, folder, &start, &manifest, earlier)?;
-    let attempt =
-        Attempt { owes, ..Attempt::new(plan, setup, &given, data, start, Some(recorder))? };
+    let (recorder, owes) = recorder(plan, console, folder, &work.start, &manifest, earlier)?;
+    let attempt = Attempt { owes, ..Attempt::new(plan, setup, &given, work, Some(recorder))? };
     let ended = attempt.run();
     manifest.end(&match &ended {
         Ok((Ending::Finished, ..)) => "finished".to_owned(),
@@ -194,16 +192,16 @@ fn manifest(
     plan: &Plan,
     given: &Given,
     folder: &RunFolder,
-    fingerprint: &str,
-    start: &Start,
+    work: &Work,
 ) -> Result<(Manifest, bool)> {
     let earlier = Manifest::read(&folder.path);
     let weights = match &earlier {
         // Resumed: what is in hand is no longer what it began with.
-        Some(earlier) if start.step > 0 => earlier.weights.clone(),
-        _ => initial_hash(&start.weights)?,
+        Some(earlier) if work.start.step > 0 => earlier.weights.clone(),
+        _ => work.weights.clone(),
     };
-    let mut manifest = Manifest::new(given.cores, &given.yaml, fingerprint.to_owned(), weights);
+    let data = work.fingerprint.clone();
+    let mut manifest = Manifest::new(given.cores, &given.yaml, data, weights);
     let was = earlier.is_some();
     manifest.fork.clone_from(&given.fork);
     manifest.choice = plan.choice.as_ref().map(|chosen| chosen.json.clone());
@@ -278,12 +276,11 @@ impl<'a> Attempt<'a> {
         plan: &'a Plan,
         setup: &Arc<Setup>,
         given: &Given,
-        data: Data,
-        start: Start,
+        work: Work,
         recorder: Option<Recorder<'a>>,
     ) -> Result<Attempt<'a>> {
-        let (process, here) = (OfProcess::before(), given.here(setup)?);
-        let store = Store::new(setup, &start.weights, here.clone())?;
+        let Work { data, start, process, store, .. } = work;
+        let here = given.here(setup)?;
         Ok(Attempt {
             plan,
             setup: setup.clone(),

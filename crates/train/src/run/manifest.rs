@@ -9,7 +9,7 @@ use annulus_comm::Places;
 use annulus_machine::Core;
 use annulus_model::Weights;
 use annulus_plan::Plan;
-use candle_core::{DType, Tensor};
+use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
 use crate::run::folder::{failure, write_atomically};
@@ -237,22 +237,25 @@ impl Manifest {
     }
 }
 
+/// Elements of weights that are hashed at a time.
+const PIECE: usize = 1 << 22;
+
 /// blake3 of names, shapes and elements as f32, in name order.
 pub(crate) fn weights_hash(weights: &Weights) -> Result<String> {
-    hash_of(weights.iter().map(|(name, weight)| Ok((name, weight.clone()))))
+    initial_hash(&InitialWeights::from(weights.clone()))
 }
 
-/// The same of weights that are not read yet: one is in memory at a time.
+/// The same of weights that are not read yet, of which a few are in memory at a time.
 pub(crate) fn initial_hash(initial: &InitialWeights) -> Result<String> {
-    hash_of(initial.shapes().keys().map(|name| Ok((name, initial.whole(name)?))))
-}
-
-fn hash_of<'a>(weights: impl Iterator<Item = Result<(&'a String, Tensor)>>) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
-    for weight in weights {
-        let (name, weight) = weight?;
-        hasher.update(format!("{name} {:?}\n", weight.dims()).as_bytes());
-        weight.to_dtype(DType::F32)?.write_bytes(&mut hasher)?;
+    for (name, shape) in initial.shapes() {
+        hasher.update(format!("{name} {shape:?}\n").as_bytes());
+        let elements = shape.iter().product();
+        for begins in (0..elements).step_by(PIECE) {
+            let many = PIECE.min(elements - begins);
+            let some = initial.elements(name, &[(begins, many)])?;
+            some.to_dtype(DType::F32)?.write_bytes(&mut hasher)?;
+        }
     }
     Ok(hasher.finalize().to_hex().to_string())
 }

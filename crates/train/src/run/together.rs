@@ -18,7 +18,7 @@ use crate::run::attempt::{Attempt, Led, prepared};
 use crate::run::fork::Fork;
 use crate::run::given::Given;
 use crate::run::identity;
-use crate::run::manifest::{initial_hash, program, weights_hash};
+use crate::run::manifest::{program, weights_hash};
 use crate::run::outcome::{Ending, Outcome};
 use crate::setup::prepare::{From, Work};
 use crate::setup::shared::{once, unreached};
@@ -112,7 +112,7 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
     }
     let (setup, _, work) = opened?;
     agreed?;
-    let attempt = Attempt::new(plan, &setup, &given, work.data, work.start, None)?;
+    let attempt = Attempt::new(plan, &setup, &given, work, None)?;
     let (ending, step, _) = attempt.run()?;
     Ok(Outcome { ending, step, ..nothing })
 }
@@ -180,7 +180,7 @@ impl Facts {
         found: Option<&Found>,
         work: &Work,
     ) -> Result<Facts> {
-        let Work { fingerprint, start, .. } = work;
+        let Work { fingerprint, start, weights, .. } = work;
         let checkpoint = found.map_or_else(|| Ok("none".to_owned()), Found::hash)?;
         Ok(Facts::with(
             world,
@@ -190,7 +190,7 @@ impl Facts {
                 ("the data", fingerprint.clone()),
                 ("the step", start.step.to_string()),
                 ("the checkpoint", checkpoint),
-                ("the weights", initial_hash(&start.weights)?),
+                ("the weights", weights.clone()),
             ],
         ))
     }

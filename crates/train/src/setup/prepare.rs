@@ -1,7 +1,8 @@
-//! Everything before the first step: checkpoint, data, weights. Done once per process, on a thread
-//! of its own, so that a request to stop need not wait for a long text or large weights.
+//! Everything before the first step: checkpoint, data, what the ranks of a process share of weights. Done once per process, on a
+//! thread of its own, so that a request to stop need not wait for a long text or large weights; and before processes agree to begin.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -14,12 +15,16 @@ use annulus_plan::Plan;
 use crate::checkpoint::{Found, load, newest, opened};
 use crate::run::folder::failure;
 use crate::run::fork::Fork;
+use crate::run::given::here;
 use crate::run::identity;
 use crate::run::lines::read_lines;
+use crate::run::manifest::initial_hash;
 use crate::run::sink::{Notice, Sink};
 use crate::setup::fits;
 use crate::setup::initial::{base_of, initial_weights};
 use crate::setup::start::Start;
+use crate::step::parameters::Store;
+use crate::step::resident::OfProcess;
 use crate::{Data, Opening, Result, Setup, TrainError, open_data};
 
 /// How often a request to stop is looked for.
@@ -41,6 +46,11 @@ pub(crate) struct Work {
     /// Of the data, in all stages.
     pub(crate) fingerprint: String,
     pub(crate) start: Start,
+    /// The hash of the weights to begin with.
+    pub(crate) weights: String,
+    /// What this process had in memory before its ranks' share of them.
+    pub(crate) process: OfProcess,
+    pub(crate) store: Arc<Store>,
 }
 
 /// Which checkpoint of its folder a run goes on from.
@@ -136,7 +146,11 @@ pub(crate) fn prepare(
         }
         (None, None) => Start::fresh(initial_weights(plan, &setup.config)?),
     };
-    Ok(Prepared { found, warnings, work: Some(Work { data, fingerprint, start }) })
+    let weights = initial_hash(&start.weights)?;
+    let process = OfProcess::before();
+    let store = Store::new(setup, &start.weights, here(&setup.processes, setup.world())?)?;
+    let work = Work { data, fingerprint, start, weights, process, store };
+    Ok(Prepared { found, warnings, work: Some(work) })
 }
 
 /// The state of a checkpoint whose data are those of `fingerprint`.

@@ -65,7 +65,7 @@ impl Rank {
             let begun = begin();
             let Some(trace) = traces.pop() else { break };
             self.ask_for(&traces);
-            let lent = weights.back(self, index, index.checked_sub(1).filter(|next| *next > 0))?;
+            let lent = weights.back(self, index)?;
             dx = self.run_back((stage.as_ref(), &lent), trace, &dx, gradients)?;
             drop(lent);
             after(index, gradients)?;

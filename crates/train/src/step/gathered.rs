@@ -51,6 +51,13 @@ impl<'a> Supply<'a> {
         }
     }
 
+    /// Whether another micro-batch follows the one that runs next: backward then asks for the first stage ahead of its forward pass.
+    pub(crate) fn goes_on(&mut self, on: bool) {
+        if let Supply::Shared(gathering) = self {
+            gathering.goes_on = on;
+        }
+    }
+
     /// Has all that a forward pass has, for others: all ranks gather alike.
     pub(crate) fn pass_by(&mut self, rank: &Rank) -> Result<()> {
         let stages = rank.model.stages.len();
@@ -63,15 +70,11 @@ impl<'a> Supply<'a> {
         Ok(())
     }
 
-    /// The weights of a stage in backward, where it may read none.
-    pub(crate) fn back(
-        &mut self,
-        rank: &Rank,
-        stage: usize,
-        next: Option<usize>,
-    ) -> Result<Lent<'a>> {
+    /// The weights of a stage in backward, where it may read none. The first never does.
+    pub(crate) fn back(&mut self, rank: &Rank, stage: usize) -> Result<Lent<'a>> {
+        let goes_on = matches!(self, Supply::Shared(gathering) if gathering.goes_on);
         if rank.model.stages[stage].reads_weights_back() {
-            self.of(stage, next)
+            self.of(stage, stage.checked_sub(1).filter(|next| *next > 0 || goes_on))
         } else {
             Ok(Lent::Nothing(Weights::new()))
         }
@@ -96,13 +99,14 @@ pub(crate) struct Gathering<'a> {
     step: u64,
     /// How many calls there were.
     hops: usize,
+    goes_on: bool,
     posted: Option<(usize, AllGather)>,
     held: Option<(usize, Arc<Weights>)>,
 }
 
 impl<'a> Gathering<'a> {
     pub(crate) fn new(rank: &'a Rank, stake: &'a Stake, step: u64) -> Gathering<'a> {
-        Gathering { rank, stake, step, hops: 0, posted: None, held: None }
+        Gathering { rank, stake, step, hops: 0, goes_on: false, posted: None, held: None }
     }
 
     fn of(&mut self, stage: usize, next: Option<usize>) -> Result<Arc<Weights>> {

@@ -11,6 +11,7 @@ pub(crate) mod meeting;
 pub(crate) mod memory;
 pub(crate) mod moments;
 pub(crate) mod offload;
+pub(crate) mod optimizer;
 pub(crate) mod parameters;
 pub(crate) mod rank;
 pub(crate) mod resident;

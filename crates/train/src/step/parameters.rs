@@ -1,24 +1,22 @@
-//! What the ranks of a process share: the weights that layers compute with; and what each of them keeps for the slices that it
-//! updates: the f32 masters behind those, and AdamW's moments.
+//! What the ranks of a process share: the weights that layers compute with; and of each what it keeps for the slices that it updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use annulus_experiment::Optimizer as Settings;
-use annulus_memory::{Class, on_behalf_of, scope};
-use annulus_model::{Config, Llama, Placement, Runs, Weights};
-use annulus_ops::{AdamW, Backend, Moments, Parameter};
+use annulus_memory::{Class, on_behalf_of};
+use annulus_model::{Config, Llama, Placement, Weights};
 use candle_core::{DType, Device, Shape, Tensor};
 
-use crate::checkpoint::Kept;
 use crate::setup::start::Start;
 use crate::setup::weights::InitialWeights;
 use crate::step::division::Division;
 use crate::step::gathered::Table;
 use crate::step::meeting::{Meeting, Moves};
-use crate::step::moments::{Disk, Held};
-use crate::{Result, Setup, TrainError};
+use crate::step::moments::Disk;
+use crate::step::optimizer::Optimizer;
+use crate::{Result, Setup};
 
 /// Weights as layers take them.
 #[derive(Debug)]
@@ -222,182 +220,7 @@ impl Drop for Stake {
     }
 }
 
-/// What AdamW keeps between steps of the slices that a rank updates, flat, and where a process holds a share of the weights those
-/// slices of them; of parameters of which it has none, nothing.
-#[derive(Debug)]
-pub(crate) struct Optimizer {
-    settings: Settings,
-    /// f32; where weights are f32, the weights themselves.
-    masters: Weights,
-    /// Where they are not: the weights.
-    copies: Weights,
-    /// Where a process holds a share of the weights: of those that are not trained.
-    frozen: Weights,
-    moments: Held,
-    /// Which parameters decay.
-    decay: BTreeSet<String>,
-    /// The names, in order, and where this rank begins: ranks that share weights do not wait for each other.
-    names: Vec<String>,
-    begins: usize,
-}
-
-impl Optimizer {
-    /// Without a parameter.
-    fn empty(settings: &Settings, disk: Option<Disk>) -> Optimizer {
-        Optimizer {
-            settings: settings.clone(),
-            masters: Weights::new(),
-            copies: Weights::new(),
-            frozen: Weights::new(),
-            moments: Held::new(disk),
-            decay: BTreeSet::new(),
-            names: Vec::new(),
-            begins: 0,
-        }
-    }
-
-    /// The slices of `parameters` that `division` says, of what a run starts from.
-    fn new(
-        (settings, disk): (&Settings, Option<Disk>),
-        parameters: &Parameters,
-        start: &Start,
-        division: &Division,
-    ) -> Result<Optimizer> {
-        let mut own = Optimizer::empty(settings, disk);
-        let is_held =
-            |name: &String| division.shares_weights() || parameters.trained.contains(name);
-        for (name, shape) in parameters.shapes.iter().filter(|(name, _)| is_held(name)) {
-            let range = division.updated(shape.elem_count());
-            if range.is_empty() {
-                continue;
-            }
-            let runs = parameters.runs(name, range.clone());
-            let share = match parameters.weights.get(name) {
-                Some(whole) => whole.flatten_all()?.narrow(0, range.start, range.len())?,
-                None => {
-                    let saved = start.weights.elements(name, &runs)?;
-                    let _weights = scope(Class::Weights);
-                    own_copy(&saved.to_dtype(parameters.dtype)?, &parameters.device)?
-                }
-            };
-            if !parameters.trained.contains(name) {
-                own.frozen.insert(name.clone(), share);
-                continue;
-            }
-            if shape.rank() == 2 {
-                own.decay.insert(name.clone());
-            }
-            let slice = (range.len(), &parameters.device);
-            let moments = begun(start.moments.as_deref(), (name, &runs), slice)?;
-            own.moments.insert(name, moments)?;
-            own.add(name, share, || start.weights.elements(name, &runs))?;
-        }
-        let (rank, ranks) = division.own();
-        Ok(Optimizer { begins: own.names.len() * rank / ranks, ..own })
-    }
-
-    /// A slice of a weight as it is computed with, and as it was `saved`.
-    fn add(
-        &mut self,
-        name: &str,
-        share: Tensor,
-        saved: impl FnOnce() -> Result<Tensor>,
-    ) -> Result<()> {
-        let name = name.to_owned();
-        let master = if share.dtype() == DType::F32 {
-            share
-        } else {
-            let saved = saved()?.to_dtype(DType::F32)?;
-            let _masters = scope(Class::Weights);
-            let master = own_copy(&saved, share.device())?;
-            self.copies.insert(name.clone(), share);
-            master
-        };
-        self.masters.insert(name.clone(), master);
-        self.names.push(name);
-        Ok(())
-    }
-
-    /// This rank's slice of a parameter, as it is computed with.
-    pub(crate) fn share(&self, name: &str) -> Option<&Tensor> {
-        let trained = self.copies.get(name).or_else(|| self.masters.get(name));
-        trained.or_else(|| self.frozen.get(name))
-    }
-
-    /// The master's slice of a parameter, where weights are not f32.
-    pub(crate) fn master(&self, name: &str) -> Option<&Tensor> {
-        self.copies.get(name).and_then(|_| self.masters.get(name))
-    }
-
-    /// The moments of a parameter's slice, to look at.
-    pub(crate) fn moments(&self, name: &str) -> Result<Option<Moments>> {
-        self.moments.of(name)
-    }
-
-    /// One step of every parameter's slice. `gradients` are multiplied by `factor` on the
-    /// way. Nothing in here waits for a rank or asks whether to stop: a step is applied whole or not at all.
-    pub(crate) fn update(
-        &self,
-        backend: &Backend,
-        gradients: &Weights,
-        update: Update,
-    ) -> Result<()> {
-        let adamw = AdamW {
-            learning_rate: update.learning_rate,
-            betas: self.settings.betas,
-            epsilon: self.settings.epsilon,
-            weight_decay: self.settings.weight_decay,
-            step: update.step,
-        };
-        let begins = match backend {
-            Backend::Cpu(_) => self.begins,
-            // One launch locks them all: every rank in the same order.
-            Backend::Gpu(_) => 0,
-        };
-        let (behind, first) = self.names.split_at(begins);
-        let names: Vec<&String> = first.iter().chain(behind).collect();
-        self.moments.update(&names, &|some: &[(&String, &Moments)]| {
-            let parameter = |&(name, moments)| Parameter {
-                master: &self.masters[name],
-                gradient: &gradients[name],
-                moments,
-                copy: self.copies.get(name),
-                decays: self.decay.contains(name),
-            };
-            let some: Vec<Parameter<'_>> = some.iter().map(parameter).collect();
-            Ok(adamw.update_all(backend, &some, update.factor)?)
-        })
-    }
-}
-
-/// The moments of a slice of a weight, of so many elements: those that were saved of it, or such as have seen nothing.
-fn begun(
-    saved: Option<&Kept>,
-    (name, runs): (&str, &Runs),
-    (elements, device): (usize, &Device),
-) -> Result<Moments> {
-    let one = |which| {
-        let read = saved.map(|saved| saved.elements(which, name, runs)).transpose()?;
-        let _moments = scope(Class::Optimizer);
-        Ok::<_, TrainError>(match read {
-            Some(read) => own_copy(&read, device)?,
-            None => Tensor::zeros(elements, DType::F32, device)?,
-        })
-    };
-    Ok(Moments { first: one("first")?, second: one("second")? })
-}
-
 /// A copy on `device` that nobody else has, of these elements alone.
-fn own_copy(tensor: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
+pub(crate) fn own_copy(tensor: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
     tensor.force_contiguous()?.to_device(device)
-}
-
-/// What differs from step to step.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Update {
-    /// Steps taken, this one included.
-    pub(crate) step: u64,
-    pub(crate) learning_rate: f64,
-    /// What gradients are multiplied by.
-    pub(crate) factor: f64,
 }

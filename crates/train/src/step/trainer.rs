@@ -20,13 +20,15 @@ use annulus_ops::attention::Dropout;
 use annulus_plan::Plan;
 use annulus_trace::begin;
 
+use crate::run::metrics::alive;
 use crate::run::shares::Share;
 use crate::setup::start::Start;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::step::gathered::{Gathering, Supply, spread};
 use crate::step::gradients::{Gradients, Summed, Sums, by_stage};
 use crate::step::moments::Disk;
-use crate::step::parameters::{Stake, Store, Update};
+use crate::step::optimizer::Update;
+use crate::step::parameters::{Stake, Store};
 use crate::step::rank::{Micro, Rank};
 use crate::step::sum::{Partial, Total};
 use crate::{Result, TrainError};
@@ -92,7 +94,8 @@ impl Trainer {
         let comm = rank.uncounted.clone();
         let disk = rank.offload_of(Class::Optimizer)?.map(|offload| Disk::new(offload, comm));
         let settings = (&experiment.optimizer, disk);
-        let store = Stake::take(store, settings, start, &rank.division)?;
+        let store =
+            alive(rank.uncounted.as_ref(), || Stake::take(store, settings, start, &rank.division))?;
         let stages = by_stage(&rank.model.stages, &store.parameters.trained)?;
         let dropout = dropout(experiment, &rank);
         Ok(Trainer {
@@ -155,6 +158,7 @@ impl Trainer {
         let last = micros.len().saturating_sub(1);
         for (index, micro) in micros.iter().enumerate() {
             sums.next(&self.rank.backend, index == last)?;
+            weights.goes_on(index < last);
             let mut after = |stage: usize, gradients: &mut Gradients| {
                 sums.post(&self.rank.backend, gradients, &self.stages[stage])
             };

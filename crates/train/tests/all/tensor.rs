@@ -140,8 +140,11 @@ fn adapters_are_as_on_one_rank() {
         ]
         .concat();
         let one = place.run_in(&format!("{name} one"), &changes);
-        let four = place.run_in(&format!("{name} four"), &[&FOUR[..], &changes].concat());
-        near(&four, &one, name);
+        for pieces in ["1000", "10"] {
+            let mesh = [&FOUR[..], &[("memory.mlp_chunk", pieces)], &changes].concat();
+            let four = place.run_in(&format!("{name} four, {pieces}"), &mesh);
+            near(&four, &one, &format!("{name}, {pieces}"));
+        }
     }
 }
 

@@ -10,7 +10,8 @@ use candle_core::{DType, Tensor};
 
 use super::support::{Case, Heads, Results, TOLERANCE, bits, machines, rows};
 
-const DROPOUT: Dropout = Dropout { seed: 9, probability: 0.25, step: 4, layer: 1, sequence: 6, head: 0 };
+const DROPOUT: Dropout =
+    Dropout { seed: 9, probability: 0.25, step: 4, layer: 1, sequence: 6, head: 0 };
 
 impl Case {
     fn dropped(&self, mask: &Mask, queries: &Positions, keys: &Positions) -> Dense {

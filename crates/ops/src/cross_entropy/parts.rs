@@ -1,0 +1,207 @@
+//! The softmax of a token some of whose classes are elsewhere: powers in place of logits, until all are known.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use candle_core::{CpuStorage, D, DType, Device, InplaceOp1, Layout, Result, Tensor, bail};
+
+use super::JOB;
+use super::turn::{Powers, Scaled};
+use crate::rows::in_place_mut;
+use crate::{Backend, Pool};
+
+/// What is told of a token's classes that are here: their highest logit, the sum of their powers, and the logit of the target, 0
+/// where that is elsewhere.
+pub const TOLD: usize = 3;
+
+/// Of `logits` f32 [C, V] of C tokens, which become nobody else's, exp(logit − highest) [C, V]; and what is [told](TOLD) of each, on
+/// the host: f32 [C, 3]. `targets` are numbers of classes here, none for those elsewhere.
+///
+/// # Errors
+/// When shapes do not fit, and what Candle, or the device, says.
+pub fn partial_softmax(
+    backend: &Backend,
+    logits: Tensor,
+    targets: &[Option<usize>],
+) -> Result<(Tensor, Tensor)> {
+    check(&logits, targets)?;
+    match backend {
+        Backend::Cpu(pool) => {
+            let told = Mutex::new(vec![0.0; targets.len() * TOLD]);
+            logits.inplace_op1(&Rise { pool, targets, told: &told })?;
+            let told = told.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let told = Tensor::from_vec(told, (targets.len(), TOLD), &Device::Cpu)?;
+            Ok((logits, told))
+        }
+        Backend::Gpu(_) => {
+            let (places, is_here) = places(targets, logits.device())?;
+            let highest = logits.max_keepdim(D::Minus1)?;
+            let said = (logits.gather(&places, 1)? * &is_here)?;
+            let powers = logits.broadcast_sub(&highest)?.exp()?;
+            let told = Tensor::cat(&[&highest, &powers.sum_keepdim(D::Minus1)?, &said], 1)?;
+            Ok((powers, told.to_device(&Device::Cpu)?))
+        }
+    }
+}
+
+/// The gradient of logits [C, V], of `powers`, which become nobody else's: each times its token's factor, which makes a probability of
+/// it, less 1 at the target.
+///
+/// # Errors
+/// As of [`partial_softmax`].
+pub fn partial_softmax_gradient(
+    backend: &Backend,
+    powers: Tensor,
+    (targets, factors): (&[Option<usize>], &[f32]),
+) -> Result<Tensor> {
+    check(&powers, targets)?;
+    if factors.len() != targets.len() {
+        bail!("partial-softmax: found {} factors of {} tokens", factors.len(), targets.len());
+    }
+    match backend {
+        Backend::Cpu(pool) => {
+            powers.inplace_op1(&Fall { pool, targets, factors })?;
+            Ok(powers)
+        }
+        Backend::Gpu(_) => {
+            let (places, is_here) = places(targets, powers.device())?;
+            let factors = Tensor::from_slice(factors, (targets.len(), 1), powers.device())?;
+            powers.broadcast_mul(&factors)?.scatter_add(&places, &is_here.neg()?, 1)
+        }
+    }
+}
+
+fn check(logits: &Tensor, targets: &[Option<usize>]) -> Result<()> {
+    let (tokens, classes) = logits.dims2()?;
+    if tokens != targets.len() || logits.dtype() != DType::F32 {
+        let dtype = logits.dtype();
+        bail!("partial-softmax: found {dtype:?} {tokens} of {} tokens, wanted F32", targets.len());
+    }
+    match targets.iter().flatten().find(|target| **target >= classes) {
+        Some(target) => bail!("partial-softmax: found target {target} of {classes} classes"),
+        None => Ok(()),
+    }
+}
+
+/// Of every token the place of its target, 0 where that is elsewhere, and 1 where it is here, else 0: [C, 1].
+fn places(targets: &[Option<usize>], device: &Device) -> Result<(Tensor, Tensor)> {
+    let places: Vec<u32> = targets.iter().map(|target| target.unwrap_or_default() as u32).collect();
+    let is_here: Vec<f32> = targets.iter().map(|target| target.map_or(0.0, |_| 1.0)).collect();
+    let shape = (targets.len(), 1);
+    Ok((Tensor::from_vec(places, shape, device)?, Tensor::from_vec(is_here, shape, device)?))
+}
+
+/// From logits to powers.
+struct Rise<'a> {
+    pool: &'a Pool,
+    targets: &'a [Option<usize>],
+    told: &'a Mutex<Vec<f32>>,
+}
+
+impl InplaceOp1 for Rise<'_> {
+    fn name(&self) -> &'static str {
+        "partial-softmax"
+    }
+    fn cpu_fwd(&self, logits: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let classes = layout.shape().dims2()?.1.max(1);
+        let logits = in_place_mut(logits, layout)?;
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = logits.chunks_mut(JOB * classes).zip(self.targets.chunks(JOB));
+        self.pool.each(jobs.zip(told.chunks_mut(JOB * TOLD)), |((logits, targets), told)| {
+            let tokens = logits.chunks_exact_mut(classes).zip(targets);
+            for ((logits, target), told) in tokens.zip(told.chunks_exact_mut(TOLD)) {
+                let said = target.map_or(0.0, |target| logits[target]);
+                let [highest, sum] = self.pool.arch().dispatch(Powers(logits));
+                told.copy_from_slice(&[highest, sum, said]);
+            }
+        });
+        Ok(())
+    }
+}
+
+/// From powers to gradients.
+struct Fall<'a> {
+    pool: &'a Pool,
+    targets: &'a [Option<usize>],
+    factors: &'a [f32],
+}
+
+impl InplaceOp1 for Fall<'_> {
+    fn name(&self) -> &'static str {
+        "partial-softmax-gradient"
+    }
+    fn cpu_fwd(&self, powers: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let classes = layout.shape().dims2()?.1.max(1);
+        let powers = in_place_mut(powers, layout)?;
+        let tokens = self.targets.chunks(JOB).zip(self.factors.chunks(JOB));
+        self.pool.each(
+            powers.chunks_mut(JOB * classes).zip(tokens),
+            |(powers, (targets, factors))| {
+                let rows = powers.chunks_exact_mut(classes);
+                for ((powers, target), factor) in rows.zip(targets).zip(factors) {
+                    self.pool.arch().dispatch(Scaled { powers, factor: *factor });
+                    if let Some(target) = target {
+                        powers[*target] -= 1.0;
+                    }
+                }
+            },
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, random};
+    use crate::{Affine, linear_cross_entropy_gradients, parameter_gradients, wide_linear};
+
+    /// Parts of classes come to what all of them do.
+    #[test]
+    fn parts_come_to_the_loss_and_the_gradients_of_the_whole() -> Result<()> {
+        let (tokens, width, classes, cut) = (37, 5, 23, 9);
+        let (x, weight) = (random("x", &[tokens, width])?, random("weight", &[classes, width])?);
+        let targets: Vec<i64> =
+            (0..tokens as i64).map(|token| token * 7 % classes as i64).collect();
+        let of_all = Tensor::new(targets.as_slice(), &Device::Cpu)?;
+        let backend = Backend::cpu(2);
+        let wanted = linear_cross_entropy_gradients(&backend, &x, &weight, &of_all, tokens)?;
+        let parts = [0..cut, cut..classes].map(|range| {
+            let here = |target: &i64| {
+                range.contains(&(*target as usize)).then(|| *target as usize - range.start)
+            };
+            let weight = weight.narrow(0, range.start, range.len())?.contiguous()?;
+            let targets: Vec<Option<usize>> = targets.iter().map(here).collect();
+            let logits = wide_linear(&backend, &x, &weight)?;
+            Ok::<_, candle_core::Error>((
+                partial_softmax(&backend, logits, &targets)?,
+                targets,
+                weight,
+            ))
+        });
+        let [((left, of_left), left_targets, head), ((_, of_right), ..)] =
+            parts.map(Result::unwrap);
+        let [of_left, of_right] = [of_left, of_right].map(|told| told.to_vec2::<f32>().unwrap());
+        let (mut loss, mut factors) = (0.0, Vec::new());
+        for (left, right) in of_left.iter().zip(&of_right) {
+            let highest = left[0].max(right[0]);
+            let scale = |told: &[f32]| f64::from(told[0] - highest).exp();
+            let sum = f64::from(left[1]) * scale(left) + f64::from(right[1]) * scale(right);
+            loss += sum.ln() + f64::from(highest) - f64::from(left[2] + right[2]);
+            factors.push((scale(left) / sum) as f32);
+        }
+        assert!((loss / wanted.loss - 1.0).abs() < 1e-6, "{loss} {}", wanted.loss);
+        let gradient = partial_softmax_gradient(&backend, left, (&left_targets, &factors))?;
+        let head = Affine { weight: &head, bias: None };
+        let [found] = parameter_gradients(&backend, &x, [head], [&gradient])?;
+        assert!(error(&found.weight, &wanted.weight.narrow(0, 0, cut)?)? < 1e-6);
+        Ok(())
+    }
+
+    #[test]
+    fn a_target_of_no_class_here_is_refused() {
+        let logits = Tensor::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
+        let error = partial_softmax(&Backend::serial(), logits, &[Some(3), None]).unwrap_err();
+        assert!(error.to_string().contains("target 3 of 3 classes"), "{error}");
+    }
+}
