@@ -61,7 +61,7 @@ impl Llama {
         });
         fresh.collect()
     }
-    /// Some elements of one of them, flat [N].
+    /// Some elements of one of them, flat.
     ///
     /// # Errors
     /// What Candle says.

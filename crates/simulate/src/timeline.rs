@@ -138,12 +138,7 @@ impl Writer<'_> {
                 clocks = self.layer(walked, &clocks, (&ahead, between[0]));
             }
             clock = latest(&clocks);
-            for (place, seconds) in loss.iter().enumerate() {
-                let rank = own.rank(place);
-                self.stage(rank, "loss", clock, clock + seconds);
-                self.rows(rank, 2, clock + seconds, between[2]);
-            }
-            clock += latest(&loss);
+            clock = self.loss(own, clock, (&loss, between[2]));
             let mut clocks = vec![clock; back.len()];
             for layer in (0..layers).rev() {
                 let group = kind_of(layer);
@@ -155,6 +150,16 @@ impl Writer<'_> {
             clock = latest(&clocks);
         }
         clock
+    }
+
+    /// The loss of a replica: when the last rank has it.
+    fn loss(&mut self, own: Replica, clock: f64, (loss, between): (&[f64], f64)) -> f64 {
+        for (place, seconds) in loss.iter().enumerate() {
+            let rank = own.rank(place);
+            self.stage(rank, "loss", clock, clock + seconds);
+            self.rows(rank, 2, clock + seconds, between);
+        }
+        clock + latest(loss)
     }
 
     /// A layer: products with weights, then attention. When every rank is done.

@@ -266,11 +266,11 @@ schedule: { steps: 3 }
 
 #[test]
 fn shares_are_what_is_planned_in_memory_and_in_messages() {
-    let place = Place::new(ANNULUS);
-    place.write("held.yaml", MODEL);
     const WHOLE: &[&str] = &["data.batch=2"];
     const ALONG: &[&str] =
         &["mesh.data=2", "mesh.sequence=2", "data.batch=2", "parallel.state_axes=sequence"];
+    let place = Place::new(ANNULUS);
+    place.write("held.yaml", MODEL);
     for (mpi, state, dtype, mesh) in [
         (MPICH, State::Zero1, "f32", WHOLE),
         (MPICH, State::Zero3, "bf16", WHOLE),

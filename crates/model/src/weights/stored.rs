@@ -37,7 +37,7 @@ impl Stored {
         self.tensors.contains_key(name)
     }
 
-    /// These elements of the tensor `name`, flat [N]; none where there is no such tensor.
+    /// These elements of the tensor `name`, flat; none where there is no such tensor.
     ///
     /// # Errors
     /// When they cannot be read, or are not there any more.
@@ -73,7 +73,7 @@ pub fn tensor(file: &TensorFile, name: &str, entry: &Entry) -> Result<Tensor, We
     all.reshape(entry.shape.as_slice()).map_err(|error| unusable(file, name, error))
 }
 
-/// Some of its elements, flat [N].
+/// Some of its elements, flat.
 ///
 /// # Errors
 /// As of [`tensor`].

@@ -215,7 +215,7 @@ impl Kept {
         self.0.tensors().contains_key(&format!("{which}.{name}"))
     }
 
-    /// Some elements of it, f32, flat [N].
+    /// Some elements of it, f32, flat.
     pub(crate) fn elements(&self, which: &str, name: &str, runs: &Runs) -> Result<Tensor> {
         let entry = self.entry(which, name)?;
         Ok(annulus_model::elements(&self.0, &format!("{which}.{name}"), entry, runs)?)

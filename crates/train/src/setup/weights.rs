@@ -65,7 +65,7 @@ impl InitialWeights {
         self.shapes.values().map(|shape| shape.iter().product::<usize>() as u64).sum()
     }
 
-    /// Some elements of a weight, flat [N], a copy.
+    /// Some elements of a weight, flat, a copy.
     pub(crate) fn elements(&self, name: &str, runs: &Runs) -> Result<Tensor> {
         for layer in &self.layers {
             if let Some(found) = layer.elements(name, runs)? {

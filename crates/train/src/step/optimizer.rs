@@ -65,13 +65,12 @@ impl Optimizer {
                 continue;
             }
             let runs = parameters.runs(name, range.clone());
-            let share = match parameters.weights.get(name) {
-                Some(whole) => whole.flatten_all()?.narrow(0, range.start, range.len())?,
-                None => {
-                    let saved = start.weights.elements(name, &runs)?;
-                    let _weights = scope(Class::Weights);
-                    own_copy(&saved.to_dtype(parameters.dtype)?, &parameters.device)?
-                }
+            let share = if let Some(whole) = parameters.weights.get(name) {
+                whole.flatten_all()?.narrow(0, range.start, range.len())?
+            } else {
+                let saved = start.weights.elements(name, &runs)?;
+                let _weights = scope(Class::Weights);
+                own_copy(&saved.to_dtype(parameters.dtype)?, &parameters.device)?
             };
             if !parameters.trained.contains(name) {
                 own.frozen.insert(name.clone(), share);
