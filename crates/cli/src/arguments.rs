@@ -94,6 +94,9 @@ pub(crate) enum Command {
     /// Compares runs: keys, loss, speed and memory
     #[command(after_help = examples::COMPARE)]
     Compare(crate::compare::Compare),
+    /// Finds where two runs that should be alike differ first, by the hashes of their state
+    #[command(after_help = examples::BISECT)]
+    Bisect(crate::bisect::Bisect),
     /// Writes a run's metrics as a table
     #[command(after_help = examples::EXPORT_METRICS)]
     ExportMetrics(crate::metrics::ExportMetrics),

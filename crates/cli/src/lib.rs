@@ -3,6 +3,7 @@
 mod agree;
 mod arguments;
 mod attend;
+mod bisect;
 mod check;
 mod compare;
 mod console;
@@ -120,6 +121,7 @@ fn run(command: Command, wrap: Option<Wrap>) -> Done {
         Command::Data(Data::Show(arguments)) => data::show(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Bisect(arguments) => bisect::run(&arguments),
         Command::ExportMetrics(arguments) => metrics::run(&arguments),
         Command::Init(arguments) => init::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -61,7 +61,9 @@ impl Exit {
             Exit::Data => "data, a model or a tokenizer cannot be used",
             Exit::Checkpoint => "a checkpoint cannot be used, or is of another experiment",
             Exit::DoesNotFit => "it needs more memory than there is, or than `memory.budget`",
-            Exit::Expectation => "`expect`, `verify` or `prove` does not hold",
+            Exit::Expectation => {
+                "`expect`, `verify` or `prove` does not hold, or `bisect` finds a difference"
+            }
             Exit::NotFinite => "a loss, gradient or logit is not finite",
             Exit::Deadline => "a rank waited longer than `mesh.deadline`",
             Exit::RankDied => "a rank died",

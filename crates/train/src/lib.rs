@@ -30,6 +30,7 @@ pub use run::compare::{Compared, Comparison, Differing, compare};
 pub use run::folder::{RESOLVED, is_run};
 pub use run::fork::Fork;
 pub use run::given::{Given, here as ranks_here};
+pub use run::hashes::{Bisected, Difference, bisect};
 pub use run::identity::text as resolved_text;
 pub use run::outcome::{Ending, Outcome};
 pub use run::phases::run_stages;

@@ -95,8 +95,10 @@ fn files(place: &Place, output: &str) -> [Vec<u8>; 2] {
 #[test]
 fn checkpoints_are_those_of_processes_that_hold_everything() {
     let place = Place::new(ANNULUS);
-    place.train("threads", &[&CHANGES[..], &["data.evaluate=3"]].concat()).ended(0);
+    let hashing = "every.hash=4";
+    place.train("threads", &[&CHANGES[..], &["data.evaluate=3", hashing]].concat()).ended(0);
     let wanted = files(&place, "threads");
+    let hashes = |output: &str| fs::read(place.path(output).join("hashes.jsonl")).unwrap();
     for (mpi, state, offload, axes) in [
         (MPICH, State::Zero1, "none", "all"),
         (OPEN_MPI, State::Zero3, "none", "data"),
@@ -107,10 +109,12 @@ fn checkpoints_are_those_of_processes_that_hold_everything() {
         let (offload, along) =
             (format!("memory.offload={offload}"), format!("parallel.state_axes={axes}"));
         // A replica more often than the other has nothing to evaluate.
-        let changes = [&key(state), &offload, &along, "data.evaluate=3", "every.evaluate=3"];
+        let changes =
+            [&key(state), &offload, &along, "data.evaluate=3", "every.evaluate=3", hashing];
         let processes = if axes == "all" { 2 } else { 4 };
         let Some(()) = trained(&place, (mpi, processes), &output, &changes) else { return };
         assert!(files(&place, &output) == wanted, "{output} differs");
+        assert!(hashes(&output) == hashes("threads"), "{output} is hashed otherwise");
     }
 }
 

@@ -72,6 +72,11 @@ Examples:
   annulus compare runs/ring runs/striped
   annulus compare runs/a runs/b runs/c --png losses.png
   annulus compare runs/a runs/b --json";
+pub(super) const BISECT: &str = "\
+Examples:
+  annulus train experiments/quickstart.yaml every.hash=1 output=runs/a
+  annulus bisect runs/a runs/b
+  annulus bisect runs/a runs/b --json";
 pub(super) const EXPORT_METRICS: &str = "\
 Examples:
   annulus export-metrics runs/mine --csv > metrics.csv";

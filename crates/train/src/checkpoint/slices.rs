@@ -127,11 +127,9 @@ impl Slices<'_> {
     }
 }
 
-impl Contents for Slices<'_> {
-    fn of_weight(&mut self, name: &str) -> Result<Vec<Piece>> {
-        if !self.are_shared() {
-            return self.whole(name);
-        }
+impl Slices<'_> {
+    /// Elements of a weight that no other rank has in its part of [`Slices::own_weight`]: of all ranks, each once.
+    pub(crate) fn own_weight(&self, name: &str) -> Result<Vec<Piece>> {
         if self.is_another_s(name) {
             return Ok(Vec::new());
         }
@@ -143,13 +141,9 @@ impl Contents for Slices<'_> {
         own.map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, (begins, own)))
     }
 
-    fn of_optimizer(&mut self, called: &str) -> Result<Vec<Piece>> {
-        let Some((which, name)) = called.split_once('.') else {
-            return Err(TrainError::Internal(format!("no optimizer keeps `{called}`")));
-        };
-        if !self.are_shared() {
-            return self.of_all(which, name);
-        }
+    /// The same of what the optimizer keeps under a name.
+    pub(crate) fn own_kept(&self, called: &str) -> Result<Vec<Piece>> {
+        let (which, name) = parts(called)?;
         if self.is_another_s(name) {
             return Ok(Vec::new());
         }
@@ -157,4 +151,33 @@ impl Contents for Slices<'_> {
         let own = self.stake.optimizer().map(|own| Slices::kept(which, name, own)).transpose()?;
         own.flatten().map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, (begins, &own)))
     }
+
+    /// The same of a gradient, of which `slice` is what this rank updates.
+    pub(crate) fn own_gradient(&self, name: &str, slice: &Tensor) -> Result<Vec<Piece>> {
+        if self.is_another_s(name) {
+            return Ok(Vec::new());
+        }
+        let begins = self.division.updated(self.elements(name)).start;
+        self.own_piece(name, (begins, slice))
+    }
+}
+
+impl Contents for Slices<'_> {
+    fn of_weight(&mut self, name: &str) -> Result<Vec<Piece>> {
+        if self.are_shared() { self.own_weight(name) } else { self.whole(name) }
+    }
+
+    fn of_optimizer(&mut self, called: &str) -> Result<Vec<Piece>> {
+        if self.are_shared() {
+            return self.own_kept(called);
+        }
+        let (which, name) = parts(called)?;
+        self.of_all(which, name)
+    }
+}
+
+/// What an optimizer keeps under a name, and of which parameter.
+fn parts(called: &str) -> Result<(&str, &str)> {
+    let parts = called.split_once('.');
+    parts.ok_or_else(|| TrainError::Internal(format!("no optimizer keeps `{called}`")))
 }

@@ -16,6 +16,7 @@ use crate::run::curves::Curves;
 use crate::run::folder::{RunFolder, failure, write_experiment};
 use crate::run::fork::Fork;
 use crate::run::given::Given;
+use crate::run::hashes::HashLines;
 use crate::run::identity;
 use crate::run::lines::Lines;
 use crate::run::manifest::Manifest;
@@ -240,6 +241,7 @@ fn recorder<'a>(
         output: folder.path.clone(),
         lines,
         curves,
+        hashes: HashLines::wanted(experiment, start.step).map_err(failed)?,
         console,
         record: Record::of(&kept),
         data: manifest.data.clone(),

@@ -61,6 +61,9 @@ impl Course<'_> {
             if let Some(recorder) = recorder {
                 recorder.record.losses.push((report.step, report.loss));
             }
+            if let (Some(recorder), Some(hashes)) = (recorder.as_mut(), trainer.hashes.take()) {
+                recorder.hash(report.step, &hashes)?;
+            }
             self.log(trainer, recorder, &report, &mut lap)?;
             if let Some(spans) = spans {
                 keep(trainer, recorder, spans)?;

@@ -15,12 +15,14 @@ use crate::Result;
 use crate::checkpoint::{Copied, Layouts, State, prune, save};
 use crate::run::curves::Curves;
 use crate::run::folder::{failure, write_atomically};
+use crate::run::hashes::HashLines;
 use crate::run::identity;
 use crate::run::lines::{Line, Lines};
 use crate::run::saving::{Finished, noted};
 use crate::run::sink::{Notice, Sink, Value};
 use crate::run::traces;
 use crate::run::writing::Writing;
+use crate::step::hashes::Hashes;
 use crate::step::trainer::Trainer;
 
 /// How often a rank that writes says that it is alive.
@@ -41,6 +43,8 @@ pub(crate) struct Recorder<'a> {
     pub(crate) output: PathBuf,
     pub(crate) lines: Lines,
     pub(crate) curves: Curves,
+    /// Where the state is to be hashed.
+    pub(crate) hashes: Option<HashLines>,
     pub(crate) console: Box<dyn Sink + Send>,
     pub(crate) record: Record,
     /// The data's fingerprint.
@@ -94,6 +98,12 @@ impl Recorder<'_> {
         // A terminal that is gone is no reason to stop.
         let _ = self.console.record(step, values);
         Ok(())
+    }
+
+    /// Writes the hashes of a step.
+    pub(crate) fn hash(&mut self, step: u64, hashes: &Hashes) -> Result<()> {
+        let failed = |error| failure("write to", &self.output, &error);
+        self.hashes.as_mut().map_or(Ok(()), |lines| lines.write(step, hashes)).map_err(failed)
     }
 
     /// Saves a step, unless that is on disk, of which this rank has everything. A request to stop does not end it; the peers, who may wait

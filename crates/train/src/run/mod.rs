@@ -10,6 +10,7 @@ pub(crate) mod curves;
 pub(crate) mod folder;
 pub(crate) mod fork;
 pub(crate) mod given;
+pub(crate) mod hashes;
 pub(crate) mod identity;
 pub(crate) mod lines;
 pub(crate) mod manifest;

@@ -5,6 +5,7 @@ pub(crate) mod division;
 pub(crate) mod finite;
 pub(crate) mod gathered;
 pub(crate) mod gradients;
+pub(crate) mod hashes;
 pub(crate) mod hosts;
 pub(crate) mod kept;
 pub(crate) mod meeting;

@@ -26,6 +26,7 @@ use crate::setup::start::Start;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::step::gathered::{Gathering, Supply, spread};
 use crate::step::gradients::{Gradients, Summed, Sums, by_stage};
+use crate::step::hashes::{self, Hashes};
 use crate::step::moments::Disk;
 use crate::step::optimizer::Update;
 use crate::step::parameters::{Stake, Store};
@@ -53,6 +54,10 @@ pub(crate) struct Trainer {
     dropout: Option<Dropout>,
     /// The experiment's.
     seed: u64,
+    /// Steps between hashes of the state; 0: never.
+    hash: u64,
+    /// Those of the last step, if it was hashed.
+    pub(crate) hashes: Option<Hashes>,
     /// Steps finished.
     pub(crate) finished: u64,
     /// The step since which moments are summed.
@@ -110,6 +115,8 @@ impl Trainer {
             clip: experiment.optimizer.clip,
             dropout,
             seed: experiment.seed,
+            hash: experiment.every.hash,
+            hashes: None,
             finished: start.step,
             since: start.since,
             share: None,
@@ -141,8 +148,23 @@ impl Trainer {
         self.is_between = false;
         self.finished = step;
         self.rank.stage(updating, || String::from("optimizer"))?;
+        self.hash(&computed)?;
         let Computed { loss, norm, .. } = computed;
         Ok(Report { step, loss: loss.mean(), norm, learning_rate })
+    }
+
+    /// Hashes the state behind a step, and its gradients, where that is due.
+    fn hash(&mut self, Computed { step, slices, .. }: &Computed) -> Result<()> {
+        self.hashes = None;
+        if self.hash == 0 || !step.is_multiple_of(self.hash) {
+            return Ok(());
+        }
+        let hashing = begin();
+        let own = self.finished().slices;
+        let mut hashes = hashes::of_gradients(&own, slices)?;
+        hashes.extend(hashes::of_state(&own)?);
+        self.hashes = Some(hashes::together(self.rank.uncounted.as_ref(), *step, &hashes)?);
+        self.rank.stage(hashing, || String::from("hashes"))
     }
 
     /// Loss and gradients over all ranks; nothing changes.
